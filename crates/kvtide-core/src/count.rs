@@ -1,0 +1,22 @@
+//! How far the numbers go: tokens, slots, blocks and lengths fit in an `i32`, since step tables travel as such.
+
+use crate::error::{Error, Result};
+
+/// The largest number of tokens, slots or blocks anywhere.
+pub const COUNT_MAX: u32 = i32::MAX as u32;
+
+/// `value` as a count, or a refusal that names the argument.
+pub fn count(argument: &'static str, value: u64) -> Result<u32> {
+    u32::try_from(value)
+        .ok()
+        .filter(|&value| value <= COUNT_MAX)
+        .ok_or_else(|| Error::argument(argument, value, "at most 2147483647"))
+}
+
+/// As [`count`], and at least 1.
+pub fn count_positive(argument: &'static str, value: u64) -> Result<u32> {
+    match count(argument, value)? {
+        0 => Err(Error::argument(argument, 0, "at least 1")),
+        value => Ok(value),
+    }
+}

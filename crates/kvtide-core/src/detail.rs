@@ -1,0 +1,53 @@
+//! The fields of an error as plain data, so that another language can show them without parsing a message.
+
+/// One field of an error.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Detail {
+    /// The field's name, in camelCase.
+    pub name: &'static str,
+    /// Its value.
+    pub value: DetailValue,
+}
+
+/// The value of a field.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DetailValue {
+    /// A count, a length, an id.
+    Number(u64),
+    /// A name or a sentence.
+    Text(String),
+    /// A shape.
+    Numbers(Vec<u64>),
+}
+
+impl From<u64> for DetailValue {
+    fn from(value: u64) -> Self {
+        DetailValue::Number(value)
+    }
+}
+
+impl From<&str> for DetailValue {
+    fn from(value: &str) -> Self {
+        DetailValue::Text(value.to_owned())
+    }
+}
+
+impl From<&String> for DetailValue {
+    fn from(value: &String) -> Self {
+        DetailValue::Text(value.clone())
+    }
+}
+
+impl From<&[usize]> for DetailValue {
+    fn from(value: &[usize]) -> Self {
+        DetailValue::Numbers(value.iter().map(|&size| size as u64).collect())
+    }
+}
+
+/// `details![seqLen: 4, newTokens: 10]`
+#[macro_export]
+macro_rules! details {
+    ($($name:ident: $value:expr),* $(,)?) => {
+        vec![$($crate::Detail { name: stringify!($name), value: $crate::DetailValue::from($value) }),*]
+    };
+}

@@ -1,0 +1,158 @@
+//! Everything a planner can refuse, with the numbers that say why.
+
+use crate::code::Code;
+use crate::detail::Detail;
+use crate::details;
+
+/// The result of asking a planner.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A refusal. The planner that gave it has not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// An argument has a value that it cannot have.
+    #[error("{argument} is {value}, expected {expected}")]
+    InvalidArgument {
+        /// The argument's public name.
+        argument: &'static str,
+        /// What was given.
+        value: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// More tokens than `max_seq_len` allows.
+    #[error("cannot append {new_tokens} tokens: {seq_len} of {max_seq_len} used")]
+    CacheOverflow {
+        /// Tokens in the cache.
+        seq_len: u64,
+        /// Tokens to be added.
+        new_tokens: u64,
+        /// The most it can hold.
+        max_seq_len: u64,
+    },
+    /// The cache holds nothing.
+    #[error("{operation} needs at least one token, the cache is empty")]
+    CacheEmpty {
+        /// What was asked.
+        operation: &'static str,
+    },
+    /// The tokens that a roll-back needs are gone, or never were.
+    #[error("cannot go back to {requested} tokens at {seq_len}: {reason}")]
+    CannotRollBack {
+        /// The length asked for.
+        requested: u64,
+        /// The length there is.
+        seq_len: u64,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The snapshot is not of this cache's present branch.
+    #[error("the snapshot cannot be used: {reason}")]
+    SnapshotInvalid {
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Indices that are not a path of the draft tree.
+    #[error("node {node} at place {place} is not on a path: {reason}")]
+    InvalidPath {
+        /// Place in the list of indices.
+        place: u64,
+        /// The node given there.
+        node: u64,
+        /// Why it does not fit.
+        reason: &'static str,
+    },
+    /// No sequence has this id.
+    #[error("sequence {sequence} does not exist")]
+    SequenceNotFound {
+        /// The id given.
+        sequence: u64,
+    },
+    /// A slot that is not allocated or not written.
+    #[error("position {position} of sequence {sequence} is not written: its length is {length}")]
+    PositionOutOfRange {
+        /// The sequence.
+        sequence: u64,
+        /// The position asked for.
+        position: u64,
+        /// Highest written position + 1.
+        length: u64,
+    },
+    /// Too few free blocks; none was taken.
+    #[error("{needed} blocks are needed, {free} are free")]
+    OutOfBlocks {
+        /// Blocks needed.
+        needed: u64,
+        /// Blocks free.
+        free: u64,
+    },
+    /// A block handle that cannot be used.
+    #[error("block {block} cannot be used: {reason}")]
+    InvalidBlock {
+        /// The handle given.
+        block: u64,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Bookkeeping for so many tokens or blocks does not fit in memory.
+    #[error("the bookkeeping of {count} {what} does not fit in memory")]
+    OutOfMemory {
+        /// How many were asked for.
+        count: u64,
+        /// What they are.
+        what: &'static str,
+    },
+}
+
+impl Error {
+    /// An argument that is out of bounds.
+    pub fn argument(argument: &'static str, value: impl ToString, expected: impl Into<String>) -> Self {
+        Error::InvalidArgument { argument, value: value.to_string(), expected: expected.into() }
+    }
+
+    /// The stable name of the refusal.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Error::InvalidArgument { .. } => Code::InvalidArgument,
+            Error::CacheOverflow { .. } => Code::CacheOverflow,
+            Error::CacheEmpty { .. } => Code::CacheEmpty,
+            Error::CannotRollBack { .. } => Code::CannotRollBack,
+            Error::SnapshotInvalid { .. } => Code::SnapshotInvalid,
+            Error::InvalidPath { .. } => Code::InvalidPath,
+            Error::SequenceNotFound { .. } => Code::SequenceNotFound,
+            Error::PositionOutOfRange { .. } => Code::PositionOutOfRange,
+            Error::OutOfBlocks { .. } => Code::OutOfBlocks,
+            Error::InvalidBlock { .. } => Code::InvalidBlock,
+            Error::OutOfMemory { .. } => Code::OutOfMemory,
+        }
+    }
+
+    /// The refusal's fields, named as users of every language see them.
+    #[must_use]
+    pub fn details(&self) -> Vec<Detail> {
+        match self {
+            Error::InvalidArgument { argument, value, expected } => {
+                details![argument: *argument, value: value, expected: expected]
+            }
+            Error::CacheOverflow { seq_len, new_tokens, max_seq_len } => {
+                details![seqLen: *seq_len, newTokens: *new_tokens, maxSeqLen: *max_seq_len]
+            }
+            Error::CacheEmpty { operation } => details![operation: *operation],
+            Error::CannotRollBack { requested, seq_len, reason } => {
+                details![requested: *requested, seqLen: *seq_len, reason: *reason]
+            }
+            Error::SnapshotInvalid { reason } => details![reason: *reason],
+            Error::InvalidPath { place, node, reason } => {
+                details![place: *place, node: *node, reason: *reason]
+            }
+            Error::SequenceNotFound { sequence } => details![sequence: *sequence],
+            Error::PositionOutOfRange { sequence, position, length } => {
+                details![sequence: *sequence, position: *position, length: *length]
+            }
+            Error::OutOfBlocks { needed, free } => details![needed: *needed, free: *free],
+            Error::InvalidBlock { block, reason } => details![block: *block, reason: *reason],
+            Error::OutOfMemory { count, what } => details![count: *count, what: *what],
+        }
+    }
+}

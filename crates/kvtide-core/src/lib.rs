@@ -1,0 +1,24 @@
+//! What a KV cache does, decided in integers.
+//!
+//! Every cache is a *planner*: asked to append, truncate or restore, it answers with a [`Plan`] of token slots and
+//! changes nothing. An executor (the crate `kvtide-tensor`) carries the plan out on tensors, then commits it. No tensor,
+//! clock, thread or I/O is found here, so a planner is tested by simulation.
+//!
+//! ```text
+//! plan = planner.plan_append(n)?    refused: nothing has changed
+//! executor.carry_out(&plan)?        failed: the bookkeeping is as it was
+//! planner.commit(&plan)
+//! ```
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod code;
+mod count;
+mod detail;
+mod error;
+pub mod paged;
+
+pub use code::Code;
+pub use count::{COUNT_MAX, count, count_positive};
+pub use detail::{Detail, DetailValue};
+pub use error::{Error, Result};

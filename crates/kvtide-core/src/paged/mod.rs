@@ -1,0 +1,1 @@
+//! Blocks, tables and sequences: the planners of the paged cache.
