@@ -1,1 +1,45 @@
+//! KV caches on candle tensors.
+//!
+//! The planners of `kvtide-core` decide what goes where; this crate carries it out and hands out [`View`]s: tensors in the
+//! cache's own memory, which refuse to be read once a slot that they show was overwritten.
+//!
+//! | cache | what it does |
+//! | --- | --- |
+//! | [`KvCache`] | K and V of a layer, growing |
+//! | [`RotatingCache`], [`RotatingKvCache`] | a sliding window, with sinks that stay |
+//! | [`RollbackCache`] | tentative tokens, committed or taken back, chain or tree |
+//! | [`PagedKvCache`] | many sequences in one pool of blocks |
+#![deny(unsafe_code, missing_docs)]
 
+mod buffer;
+mod contiguous;
+mod device;
+mod dims;
+mod dtype;
+mod edit;
+mod error;
+mod kernels;
+mod kv_cache;
+mod memory;
+mod paged_kv_cache;
+mod region;
+mod rollback_cache;
+mod rotating_cache;
+mod snapshot;
+mod source;
+mod stats;
+mod view;
+mod zeroed;
+
+pub use device::{device, device_name};
+pub use dims::RANK_MAX;
+pub use dtype::DType;
+pub use error::{Error, Result};
+pub use kv_cache::{KvCache, KvCacheOptions, KvSnapshot};
+pub use memory::{Budget, Lease};
+pub use paged_kv_cache::{PagedKvCache, PagedKvCacheOptions, TokenKv};
+pub use rollback_cache::{RollbackCache, RollbackCacheOptions, RollbackMark};
+pub use rotating_cache::{Rotating, RotatingCache, RotatingCacheOptions, RotatingKvCache, RotatingSnapshot};
+pub use source::{HostTensor, SequenceLayout, Source};
+pub use stats::Stats;
+pub use view::{Kv, View};

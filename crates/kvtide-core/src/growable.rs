@@ -1,0 +1,129 @@
+//! Tokens in order from slot 0 on, in a buffer that doubles when it is full.
+//!
+//! ```text
+//! slots  0 ........ len ........ slots (capacity) ........ max
+//!        [ tokens   | free       ]
+//! ```
+//!
+//! Invariant: `len <= slots <= max`. An append is O(new tokens), and O(len) when the buffer doubles; a truncate is O(1).
+
+use crate::count::COUNT_MAX;
+use crate::error::{Error, Result};
+use crate::growth::doubled;
+use crate::plan::{Move, Plan, Reads, Write};
+use crate::run::{Run, Runs};
+
+/// Where a growable cache stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrowableState {
+    len: u32,
+    slots: u32,
+}
+
+impl GrowableState {
+    /// Tokens in it.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// True when there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The buffer's slots.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The slots of the tokens in it.
+    #[must_use]
+    pub fn live(&self) -> Runs {
+        Runs::one(Run::new(0, self.len))
+    }
+}
+
+/// The planner of `KvCache`, and of the memory under `RollbackCache`.
+#[derive(Clone, Debug)]
+pub struct GrowablePlanner {
+    max: u32,
+    state: GrowableState,
+}
+
+impl GrowablePlanner {
+    /// An empty cache with `initial` slots (cut to `max`) that never holds more than `max` tokens.
+    pub fn new(initial: u32, max: u32) -> Result<Self> {
+        if max == 0 || max > COUNT_MAX {
+            return Err(Error::argument("maxSeqLen", max, "from 1 to 2147483647"));
+        }
+        Ok(GrowablePlanner { max, state: GrowableState { len: 0, slots: initial.min(max) } })
+    }
+
+    /// The most tokens it may hold.
+    #[must_use]
+    pub fn max(&self) -> u32 {
+        self.max
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn state(&self) -> GrowableState {
+        self.state
+    }
+
+    /// How to add `tokens` tokens.
+    pub fn plan_append(&self, tokens: u32) -> Result<Plan<GrowableState>> {
+        let GrowableState { len, slots } = self.state;
+        let total = len.checked_add(tokens).filter(|&total| total <= self.max).ok_or(Error::CacheOverflow {
+            seq_len: len.into(),
+            new_tokens: tokens.into(),
+            max_seq_len: self.max.into(),
+        })?;
+        let capacity = doubled(slots, total, self.max);
+        let grows = capacity > slots;
+        Ok(Plan {
+            resize: grows.then_some(capacity),
+            moves: [(grows && len > 0).then_some(Move { source: Run::new(0, len), target: 0 }), None],
+            writes: [(tokens > 0).then_some(Write { token: 0, target: Run::new(len, tokens) }), None],
+            reads: Reads::Shared(Runs::one(Run::new(0, total))),
+            next: GrowableState { len: total, slots: capacity },
+        })
+    }
+
+    /// Takes over the state of a plan that was carried out, or that a snapshot kept.
+    pub fn commit(&mut self, next: GrowableState) {
+        debug_assert!(next.len <= next.slots && next.slots <= self.max);
+        self.state = next;
+    }
+
+    /// Counts `tokens` tokens that someone else wrote behind the last one.
+    pub fn increment(&mut self, tokens: u32) -> Result<Run> {
+        let GrowableState { len, slots } = self.state;
+        let total = len.checked_add(tokens).filter(|&total| total <= slots).ok_or(Error::CacheOverflow {
+            seq_len: len.into(),
+            new_tokens: tokens.into(),
+            max_seq_len: slots.into(),
+        })?;
+        self.state.len = total;
+        Ok(Run::new(len, tokens))
+    }
+
+    /// Drops all but the first `len` tokens.
+    pub fn truncate(&mut self, len: u64) -> Result<()> {
+        let refused = Error::CannotRollBack {
+            requested: len,
+            seq_len: self.state.len.into(),
+            reason: "there are fewer tokens than that",
+        };
+        match u32::try_from(len) {
+            Ok(len) if len <= self.state.len => {
+                self.state.len = len;
+                Ok(())
+            }
+            _ => Err(refused),
+        }
+    }
+}

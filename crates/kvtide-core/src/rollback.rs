@@ -1,0 +1,241 @@
+//! Committed tokens, and tentative ones behind them that may be taken back.
+//!
+//! ```text
+//! slots  0 ........ committed ........ total ...... slots
+//!        [ committed | tentative (tree) | free      ]
+//! ```
+//!
+//! Invariant: `committed <= total`, and the tree has `total - committed` nodes. A [`Mark`] remembers a committed length; it
+//! holds no memory, so it is refused once one of its tokens was written over. Marking, committing and rolling back are O(1)
+//! (a commit is O(tentative)); an append is O(new tokens) amortised.
+
+use crate::count::COUNT_MAX;
+use crate::error::{Error, Result};
+use crate::growable::{GrowablePlanner, GrowableState};
+use crate::plan::{Move, Plan};
+use crate::run::Run;
+use crate::tree::Tree;
+use crate::write_log::{Stamp, WriteLog};
+
+/// A committed length to come back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    committed: u32,
+    stamp: Stamp,
+}
+
+impl Mark {
+    /// The committed length that it marks.
+    #[must_use]
+    pub fn committed(&self) -> u32 {
+        self.committed
+    }
+}
+
+/// The planner of `RollbackCache`.
+#[derive(Clone, Debug)]
+pub struct RollbackPlanner {
+    tokens: GrowablePlanner,
+    committed: u32,
+    tree: Tree,
+    /// Writes by position, through every growth: what tells whether a mark's tokens are still its own.
+    history: WriteLog,
+}
+
+impl RollbackPlanner {
+    /// An empty cache.
+    pub fn new() -> Result<Self> {
+        Ok(RollbackPlanner {
+            tokens: GrowablePlanner::new(0, COUNT_MAX)?,
+            committed: 0,
+            tree: Tree::default(),
+            history: WriteLog::default(),
+        })
+    }
+
+    /// Where the tokens lie.
+    #[must_use]
+    pub fn state(&self) -> GrowableState {
+        self.tokens.state()
+    }
+
+    /// Committed and tentative tokens.
+    #[must_use]
+    pub fn total(&self) -> u32 {
+        self.tokens.state().len()
+    }
+
+    /// Committed tokens.
+    #[must_use]
+    pub fn committed(&self) -> u32 {
+        self.committed
+    }
+
+    /// The tentative tokens' tree.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// How to add `tokens` tentative tokens: a chain, or nodes with these parents.
+    pub fn plan_append(&self, tokens: u32, parents: Option<&[i32]>) -> Result<Plan<GrowableState>> {
+        if let Some(parents) = parents {
+            if parents.len() != tokens as usize {
+                let expected = format!("one for each of the {tokens} tokens");
+                return Err(Error::argument("parents", format!("{} parents", parents.len()), expected));
+            }
+            self.tree.check(parents)?;
+        }
+        self.tokens.plan_append(tokens)
+    }
+
+    /// Takes over an append that was carried out.
+    pub fn commit_append(&mut self, plan: &Plan<GrowableState>, parents: Option<&[i32]>) -> Result<()> {
+        let before = self.total();
+        let added = plan.next.len() - before;
+        match parents {
+            Some(parents) => self.tree.extend(parents)?,
+            None => self.tree.extend_chain(added),
+        }
+        self.history.record(Run::new(before, added));
+        self.tokens.commit(plan.next);
+        Ok(())
+    }
+
+    /// Makes the tokens before `len` committed; what is beyond stays tentative.
+    pub fn commit(&mut self, len: u64) -> Result<()> {
+        let total = self.total();
+        match u32::try_from(len) {
+            Ok(len) if (self.committed..=total).contains(&len) => {
+                self.tree.commit((len - self.committed) as usize);
+                self.committed = len;
+                Ok(())
+            }
+            _ => Err(Error::argument("len", len, format!("from {} (committed) to {total} (total)", self.committed))),
+        }
+    }
+
+    /// A mark on the committed length.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { committed: self.committed, stamp: self.history.stamp() }
+    }
+
+    /// Goes back to a mark: its tokens are what is left, all of them committed.
+    pub fn rollback(&mut self, mark: &Mark) -> Result<()> {
+        let refused = |reason| Err(Error::SnapshotInvalid { reason });
+        if mark.committed > self.committed {
+            return refused("it is ahead of the committed tokens");
+        }
+        if self.history.written_since(mark.stamp, Run::new(0, mark.committed)) {
+            return refused("its tokens were overwritten after a roll-back to an older one");
+        }
+        self.tokens.truncate(mark.committed.into())?;
+        self.committed = mark.committed;
+        self.tree.clear();
+        Ok(())
+    }
+
+    /// How to keep the accepted path of the draft tree and drop the rest: the moves, and the slots they write.
+    pub fn plan_path(&self, path: &[u32]) -> Result<(Vec<Move>, Run)> {
+        self.tree.check_path(path)?;
+        let mut moves: Vec<Move> = Vec::new();
+        for (place, &node) in path.iter().enumerate().filter(|&(place, &node)| place as u32 != node) {
+            let source = self.committed + node;
+            let target = self.committed + place as u32;
+            match moves.last_mut() {
+                Some(last) if last.source.end() == source && last.target + last.source.len == target => {
+                    last.source.len += 1;
+                }
+                _ => moves.push(Move { source: Run::new(source, 1), target }),
+            }
+        }
+        let written = moves
+            .first()
+            .map_or(Run::default(), |first| Run::new(first.target, self.committed + path.len() as u32 - first.target));
+        Ok((moves, written))
+    }
+
+    /// Takes over an accepted path of `accepted` tokens whose moves, to the slots `written`, were carried out.
+    pub fn commit_path(&mut self, accepted: u32, written: Run) -> Result<()> {
+        self.history.record(written);
+        self.committed += accepted;
+        self.tree.clear();
+        self.tokens.truncate(self.committed.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::Code;
+
+    fn append(planner: &mut RollbackPlanner, tokens: u32) {
+        let plan = planner.plan_append(tokens, None).unwrap();
+        planner.commit_append(&plan, None).unwrap();
+    }
+
+    #[test]
+    fn append_commit_and_roll_back() {
+        let mut planner = RollbackPlanner::new().unwrap();
+        append(&mut planner, 3);
+        assert_eq!((planner.total(), planner.committed()), (3, 0));
+        planner.commit(3).unwrap();
+        let mark = planner.mark();
+        append(&mut planner, 5);
+        assert_eq!((planner.total(), planner.committed()), (8, 3));
+        planner.rollback(&mark).unwrap();
+        assert_eq!((planner.total(), planner.committed()), (3, 3));
+    }
+
+    #[test]
+    fn a_mark_ahead_of_the_committed_tokens_is_refused() {
+        let mut planner = RollbackPlanner::new().unwrap();
+        append(&mut planner, 2);
+        planner.commit(2).unwrap();
+        let mark = Mark { committed: 99, ..planner.mark() };
+        assert_eq!(planner.rollback(&mark).unwrap_err().code(), Code::SnapshotInvalid);
+        assert_eq!((planner.total(), planner.committed()), (2, 2));
+    }
+
+    #[test]
+    fn a_mark_of_a_branch_that_was_overwritten_is_refused() {
+        let mut planner = RollbackPlanner::new().unwrap();
+        append(&mut planner, 2);
+        planner.commit(2).unwrap();
+        let old = planner.mark();
+        append(&mut planner, 4);
+        planner.commit(6).unwrap();
+        let branch = planner.mark();
+        planner.rollback(&old).unwrap();
+        append(&mut planner, 4);
+        planner.commit(6).unwrap();
+        assert_eq!(planner.rollback(&branch).unwrap_err().code(), Code::SnapshotInvalid);
+        assert!(planner.rollback(&old).is_ok());
+    }
+
+    #[test]
+    fn a_commit_is_absolute_and_within_the_tokens() {
+        let mut planner = RollbackPlanner::new().unwrap();
+        append(&mut planner, 5);
+        planner.commit(3).unwrap();
+        assert_eq!(planner.commit(2).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(planner.commit(6).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!((planner.total(), planner.committed()), (5, 3));
+    }
+
+    #[test]
+    fn a_path_moves_only_the_rows_that_change_their_place() {
+        let mut planner = RollbackPlanner::new().unwrap();
+        append(&mut planner, 2);
+        planner.commit(2).unwrap();
+        let parents = [-1, -1, 0, 2, 2];
+        let plan = planner.plan_append(5, Some(&parents)).unwrap();
+        planner.commit_append(&plan, Some(&parents)).unwrap();
+        let (moves, written) = planner.plan_path(&[0, 2, 3]).unwrap();
+        assert_eq!(moves, [Move { source: Run::new(4, 2), target: 3 }]);
+        assert_eq!(written, Run::new(3, 2));
+        planner.commit_path(3, written).unwrap();
+        assert_eq!((planner.total(), planner.committed()), (5, 5));
+    }
+}

@@ -1,0 +1,281 @@
+//! A sliding window over the newest tokens, and sinks that never leave.
+//!
+//! ```text
+//! slots  0 .... sinks ............ start ........ start + len ..... slots
+//!        [ sinks | dropped already | window       | free (slack)    ]
+//! ```
+//!
+//! An append writes behind the window and moves `start` on. When no free slot is left, the window moves to the front once
+//! (a compaction), so that an append is O(new tokens) amortised: one compaction of `window` rows in `slack` appends.
+//!
+//! Invariants: `held + len = min(current, sinks + window)` is what is retained, `held` of it in the sinks' slots;
+//! until a token has been dropped, token `i` lies in slot `i`; the capacity is `sinks + window` once one has been.
+//!
+//! An append of several tokens over the limit shows everything retained before and all new tokens, since each query of a
+//! prefill needs a window of its own. It is shown in place when the slack holds it, else in memory of its own.
+
+use crate::count::COUNT_MAX;
+use crate::error::{Error, Result};
+use crate::growth::doubled;
+use crate::plan::{Move, Plan, Reads, Write};
+use crate::run::{Run, Runs};
+
+/// The slack behind a window when none is asked for: a quarter of it, at least 64 tokens.
+#[must_use]
+pub fn default_slack(window: u32) -> u32 {
+    (window / 4).max(64)
+}
+
+/// What a rotating cache is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RotatingOptions {
+    /// Tokens in the window, at least 1.
+    pub window: u32,
+    /// Tokens at the start that are never dropped, in addition to the window.
+    pub sinks: u32,
+    /// Slots at the start; cut to `sinks + window`.
+    pub capacity: u32,
+    /// Free slots behind a full window: more of them, fewer compactions.
+    pub slack: u32,
+}
+
+/// Where a rotating cache stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RotatingState {
+    current: u64,
+    capacity: u32,
+    slots: u32,
+    held: u32,
+    window: Run,
+}
+
+impl RotatingState {
+    /// Tokens ever appended.
+    #[must_use]
+    pub fn current(&self) -> u64 {
+        self.current
+    }
+
+    /// Slots without the slack.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The buffer's slots, slack and all.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Tokens that can still be read.
+    #[must_use]
+    pub fn retained(&self) -> u32 {
+        self.held + self.window.len
+    }
+
+    /// Their slots, oldest first: one run until a token has been dropped.
+    #[must_use]
+    pub fn live(&self) -> Runs {
+        self.runs(self.window)
+    }
+
+    /// The slots of the sinks and of `window`, which ends with the newest token.
+    fn runs(&self, window: Run) -> Runs {
+        if u64::from(self.held) + u64::from(window.len) == self.current {
+            Runs::one(Run::new(0, self.held + window.len))
+        } else {
+            Runs::two(Run::new(0, self.held), window)
+        }
+    }
+}
+
+/// The planner of both rotating caches.
+#[derive(Clone, Debug)]
+pub struct RotatingPlanner {
+    options: RotatingOptions,
+    state: RotatingState,
+}
+
+impl RotatingPlanner {
+    /// An empty window.
+    pub fn new(options: RotatingOptions) -> Result<Self> {
+        let RotatingOptions { window, sinks, slack, .. } = options;
+        if window == 0 {
+            return Err(Error::argument("maxSeqLen", window, "at least 1"));
+        }
+        let slots = u64::from(window) + u64::from(sinks) + u64::from(slack);
+        if slots > u64::from(COUNT_MAX) {
+            return Err(Error::argument("maxSeqLen + sinks + slack", slots, "at most 2147483647"));
+        }
+        let state = RotatingState { current: 0, capacity: 0, slots: 0, held: 0, window: Run::new(sinks, 0) };
+        let mut planner = RotatingPlanner { options, state };
+        planner.state = planner.with_capacity(options.capacity.min(planner.limit()));
+        Ok(planner)
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn options(&self) -> RotatingOptions {
+        self.options
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn state(&self) -> RotatingState {
+        self.state
+    }
+
+    /// The most tokens that are retained: sinks and window.
+    #[must_use]
+    pub fn limit(&self) -> u32 {
+        self.options.sinks + self.options.window
+    }
+
+    /// How to add `tokens` tokens.
+    pub fn plan_append(&self, tokens: u32) -> Result<Plan<RotatingState>> {
+        let retained = self.state.retained();
+        let overflow =
+            Error::CacheOverflow { seq_len: retained.into(), new_tokens: tokens.into(), max_seq_len: COUNT_MAX.into() };
+        let total = retained.checked_add(tokens).filter(|&total| total <= COUNT_MAX).ok_or(overflow)?;
+        let capacity = doubled(self.state.capacity, total.min(self.limit()), self.limit());
+        let room = self.with_capacity(capacity);
+        if total <= self.limit() {
+            return Ok(self.plan_behind(room, room.window, tokens));
+        }
+        // Only a window that was never full has to be placed: its tokens lie in the slots of their numbers.
+        let shown_whole = tokens > 1;
+        if shown_whole && self.end() + tokens <= room.slots {
+            return Ok(self.plan_behind(room, room.window, tokens));
+        }
+        if shown_whole && total <= room.slots {
+            let front = Run::new(self.options.sinks, room.window.len);
+            return Ok(self.plan_behind(room, front, tokens));
+        }
+        Ok(self.plan_newest(room, tokens))
+    }
+
+    /// Takes over the state of a plan that was carried out, or that a snapshot kept.
+    pub fn commit(&mut self, next: RotatingState) {
+        debug_assert!(next.retained() <= self.limit());
+        self.state = next;
+    }
+
+    /// Checks that the cache can be cut to `len` tokens.
+    pub fn check_len(&self, len: u64) -> Result<()> {
+        let current = self.state.current;
+        let refused = |reason| Err(Error::CannotRollBack { requested: len, seq_len: current, reason });
+        if len > current {
+            refused("there are fewer tokens than that")
+        } else if len < current && current > u64::from(self.limit()) {
+            refused("the window has moved on, tokens that would be needed are gone")
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Drops all but the first `len` tokens.
+    pub fn set_len(&mut self, len: u64) -> Result<()> {
+        self.check_len(len)?;
+        if let Ok(len) = u32::try_from(len)
+            && u64::from(len) < self.state.current
+        {
+            self.state.current = len.into();
+            self.state.held = len.min(self.options.sinks);
+            self.state.window.len = len - self.state.held;
+        }
+        Ok(())
+    }
+
+    /// Forgets every token; the buffer stays.
+    pub fn reset(&mut self) {
+        self.state = RotatingState { current: 0, held: 0, window: Run::new(self.options.sinks, 0), ..self.state };
+    }
+
+    /// How a new cache takes over a window: the first `kept` and the last tokens of a sequence of `source` tokens, of
+    /// which `current` were appended in all. Answers what to take, in order.
+    #[must_use]
+    pub fn plan_adopt(&self, source: u32, current: u64) -> (Runs, RotatingState) {
+        let held = source.min(self.options.sinks);
+        let window = (source - held).min(self.options.window);
+        let taken = Runs::two(Run::new(0, held), Run::new(source - window, window));
+        let capacity = doubled(self.state.capacity, taken.len(), self.limit());
+        let placed = Run::new(self.options.sinks, window);
+        (taken, RotatingState { current, held, window: placed, ..self.with_capacity(capacity) })
+    }
+
+    /// The present state in a buffer of `capacity` slots, and the slack once it is as large as it gets.
+    fn with_capacity(&self, capacity: u32) -> RotatingState {
+        let slack = if capacity == self.limit() { self.options.slack } else { 0 };
+        RotatingState { capacity, slots: capacity + slack, ..self.state }
+    }
+
+    /// The slot behind the last token.
+    fn end(&self) -> u32 {
+        if self.state.window.is_empty() { self.state.held } else { self.state.window.end() }
+    }
+
+    /// Keeps everything that is there, the window at `window`, and writes all tokens behind it.
+    fn plan_behind(&self, room: RotatingState, window: Run, tokens: u32) -> Plan<RotatingState> {
+        let end = if window.is_empty() { room.held } else { window.end() };
+        let held = (room.held + tokens).min(self.options.sinks);
+        let shown = Run::new(window.start, window.len + tokens - (held - room.held));
+        let kept = shown.len.min(self.options.window);
+        let next = RotatingState {
+            current: room.current + u64::from(tokens),
+            held,
+            window: Run::new(shown.end() - kept, kept),
+            ..room
+        };
+        Plan {
+            writes: [write(0, Run::new(end, tokens)), None],
+            reads: Reads::Shared(next.runs(shown)),
+            next,
+            ..self.plan_moves(room, self.state.window, window.start)
+        }
+    }
+
+    /// Keeps what the window still has room for, and writes the newest tokens behind it.
+    fn plan_newest(&self, room: RotatingState, tokens: u32) -> Plan<RotatingState> {
+        let RotatingOptions { window, sinks, .. } = self.options;
+        let sunk = tokens.min(sinks - room.held);
+        let newest = (tokens - sunk).min(window);
+        let keep = room.window.len.min(window - newest);
+        let kept = room.window.slice(room.window.len - keep, keep);
+        let fits = keep > 0 && kept.end() + newest <= room.slots;
+        let placed = Run::new(if fits { kept.start } else { sinks }, keep);
+        let next = RotatingState {
+            current: room.current + u64::from(tokens),
+            held: room.held + sunk,
+            window: Run::new(placed.start, keep + newest),
+            ..room
+        };
+        Plan {
+            writes: [write(0, Run::new(room.held, sunk)), write(tokens - newest, Run::new(placed.end(), newest))],
+            reads: if tokens > 1 { Reads::Assembled(self.state.live()) } else { Reads::Shared(next.live()) },
+            next,
+            ..self.plan_moves(room, kept, placed.start)
+        }
+    }
+
+    /// The moves that leave the sinks where they are and bring `kept` to `target`; none when nothing changes.
+    fn plan_moves(&self, room: RotatingState, kept: Run, target: u32) -> Plan<RotatingState> {
+        let resize = (room.slots != self.state.slots).then_some(room.slots);
+        let sinks = Move { source: Run::new(0, self.state.held), target: 0 };
+        let window = Move { source: kept, target };
+        let moved = resize.is_some() || !window.is_identity();
+        let live = |rows: Move| (moved && !rows.source.is_empty()).then_some(rows);
+        Plan {
+            resize,
+            moves: [live(sinks), live(window)],
+            writes: [None, None],
+            reads: Reads::Shared(Runs::default()),
+            next: room,
+        }
+    }
+}
+
+/// A write of the tokens from `token` on, unless there are none.
+fn write(token: u32, target: Run) -> Option<Write> {
+    (!target.is_empty()).then_some(Write { token, target })
+}

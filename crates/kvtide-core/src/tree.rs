@@ -1,0 +1,161 @@
+//! A draft tree: tentative tokens, each with the token that it follows.
+//!
+//! ```text
+//! committed ... c ─┬─ 0 ── 1 ── 3       parents = [-1, 0, 0, 1]
+//!                  │   └── 2            depth   = [ 0, 1, 1, 2]
+//! ```
+//!
+//! Nodes count the tentative tokens from 0, a parent comes before its children, -1 is the last committed token. A token
+//! whose parent was committed, but is not the last one, can no longer be accepted: its parent is [`Tree::LOST`].
+
+use crate::error::{Error, Result};
+
+/// The parents of the tentative tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    parents: Vec<i32>,
+}
+
+impl Tree {
+    /// The parent of a token that follows the last committed one.
+    pub const ROOT: i32 = -1;
+    /// The parent of a token that follows an earlier committed one.
+    pub const LOST: i32 = -2;
+
+    /// A tree of its own, checked.
+    pub fn new(parents: &[i32]) -> Result<Self> {
+        let mut tree = Tree::default();
+        tree.extend(parents)?;
+        Ok(tree)
+    }
+
+    /// Number of nodes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parents.len()
+    }
+
+    /// True when there are no nodes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.parents.is_empty()
+    }
+
+    /// Checks that `parents` can follow the nodes there are.
+    pub fn check(&self, parents: &[i32]) -> Result<()> {
+        for (place, &parent) in parents.iter().enumerate() {
+            let node = self.parents.len() + place;
+            if parent < Tree::ROOT || parent >= node as i32 {
+                let expected =
+                    format!("from -1 to {} at node {node}: a parent comes before its child", node as i64 - 1);
+                return Err(Error::argument("parents", parent, expected));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds nodes with these parents.
+    pub fn extend(&mut self, parents: &[i32]) -> Result<()> {
+        self.check(parents)?;
+        self.parents.extend_from_slice(parents);
+        Ok(())
+    }
+
+    /// Adds `tokens` nodes, each the child of the one before.
+    pub fn extend_chain(&mut self, tokens: u32) {
+        let first = self.parents.len() as i32;
+        self.parents.extend((first - 1)..(first - 1 + tokens as i32));
+    }
+
+    /// Forgets the first `nodes` nodes, which are committed now.
+    pub fn commit(&mut self, nodes: usize) {
+        self.parents.drain(..nodes);
+        for parent in &mut self.parents {
+            *parent = (*parent - nodes as i32).max(Tree::LOST);
+        }
+    }
+
+    /// Forgets every node.
+    pub fn clear(&mut self) {
+        self.parents.clear();
+    }
+
+    /// Checks that `path` goes from the last committed token down, child by child.
+    pub fn check_path(&self, path: &[u32]) -> Result<()> {
+        let mut before = Tree::ROOT;
+        for (place, &node) in path.iter().enumerate() {
+            let refused = |reason| Err(Error::InvalidPath { place: place as u64, node: node.into(), reason });
+            match self.parents.get(node as usize) {
+                None => return refused("there is no such tentative token"),
+                Some(&parent) if parent != before => return refused("it is not a child of the one before"),
+                Some(_) => before = node as i32,
+            }
+        }
+        Ok(())
+    }
+
+    /// How far each node is from the last committed token, from 0 on.
+    #[must_use]
+    pub fn depths(&self) -> Vec<u32> {
+        let mut depths: Vec<u32> = Vec::with_capacity(self.parents.len());
+        for &parent in &self.parents {
+            depths.push(usize::try_from(parent).map_or(0, |parent| depths[parent] + 1));
+        }
+        depths
+    }
+
+    /// True when `node` sees `other`: itself or one of its ancestors.
+    #[must_use]
+    pub fn sees(&self, node: usize, other: usize) -> bool {
+        let mut at = node;
+        while at > other {
+            match usize::try_from(self.parents[at]) {
+                Ok(parent) => at = parent,
+                Err(_) => return false,
+            }
+        }
+        at == other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::code::Code;
+
+    #[test]
+    fn a_parent_comes_before_its_child() {
+        assert_eq!(Tree::new(&[0]).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(Tree::new(&[-1, 1]).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(Tree::new(&[-2]).unwrap_err().code(), Code::InvalidArgument);
+        assert!(Tree::new(&[-1, -1, 0, 2]).is_ok());
+    }
+
+    #[test]
+    fn a_path_goes_from_the_root_child_by_child() {
+        let tree = Tree::new(&[-1, 0, 0, 1]).unwrap();
+        for path in [&[][..], &[0], &[0, 1], &[0, 1, 3], &[0, 2]] {
+            assert!(tree.check_path(path).is_ok(), "{path:?}");
+        }
+        for path in [&[1][..], &[0, 3], &[0, 1, 2], &[0, 0], &[1, 0], &[4]] {
+            assert_eq!(tree.check_path(path).unwrap_err().code(), Code::InvalidPath, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn depths_and_sight_follow_the_parents() {
+        let tree = Tree::new(&[-1, 0, 0, 1]).unwrap();
+        assert_eq!(tree.depths(), [0, 1, 1, 2]);
+        let seen = |node| (0..4).filter(|&other| tree.sees(node, other)).collect::<Vec<_>>();
+        assert_eq!((seen(0), seen(1), seen(2), seen(3)), (vec![0], vec![0, 1], vec![0, 2], vec![0, 1, 3]));
+    }
+
+    #[test]
+    fn nodes_left_after_a_commit_count_from_the_new_end() {
+        let mut tree = Tree::new(&[-1, 0, 0, 1]).unwrap();
+        tree.commit(2);
+        assert_eq!(tree, Tree { parents: vec![Tree::LOST, Tree::ROOT] });
+        assert!(tree.check_path(&[1]).is_ok());
+        assert_eq!(tree.check_path(&[0]).unwrap_err().code(), Code::InvalidPath);
+    }
+}

@@ -1,0 +1,136 @@
+//! Which slots of a buffer were written since a view was made.
+//!
+//! Writes come in *sweeps*: each one begins where the last ended, until one begins elsewhere (a compaction, an append after
+//! a truncate) and opens the next sweep. Within a sweep the slot itself is the time, so one number per sweep is enough:
+//!
+//! ```text
+//! slots   0         6              14        20
+//!         [ sweep 3 | head →        |         ]
+//!         written    left over from  sweep 1
+//! ```
+//!
+//! A slot was written after a stamp when its sweep is later, or the sweep is the same and the slot is at or behind
+//! the stamp's head. Slots keep the last sweep that wrote them, in segments on two stacks, left and right of the head.
+//! `record` is O(1) amortised over the segments that earlier calls made. `written_since` is O(log segments) for slots
+//! left of the head, which is where a live view lies; right of it (after a roll-back) it looks at each segment shown.
+
+use crate::run::Run;
+
+/// A moment in the life of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    sweep: u64,
+    head: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Segment {
+    run: Run,
+    sweep: u64,
+}
+
+impl Segment {
+    fn written_since(&self, stamp: Stamp, run: Run) -> bool {
+        let shown = self.run.overlap(run);
+        !shown.is_empty() && (self.sweep > stamp.sweep || (self.sweep == stamp.sweep && shown.end() > stamp.head))
+    }
+}
+
+/// The last sweep that wrote each slot.
+#[derive(Clone, Debug, Default)]
+pub struct WriteLog {
+    sweep: u64,
+    head: u32,
+    /// Segments left of the head, lowest slot first.
+    left: Vec<Segment>,
+    /// Segments right of the head, highest slot first.
+    right: Vec<Segment>,
+    /// True when sweeps fall somewhere from left to right on `left`: a write jumped over older slots.
+    jumped: bool,
+}
+
+impl WriteLog {
+    /// The present moment.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        Stamp { sweep: self.sweep, head: self.head }
+    }
+
+    /// Notes that the slots of `run` are being written.
+    pub fn record(&mut self, run: Run) {
+        if run.is_empty() {
+            return;
+        }
+        if run.start != self.head || self.left.is_empty() {
+            self.move_head(run.start);
+            self.sweep += 1;
+            self.left.push(Segment { run: Run::new(run.start, 0), sweep: self.sweep });
+        }
+        self.head = run.end();
+        if let Some(current) = self.left.last_mut() {
+            current.run.len = run.end() - current.run.start;
+        }
+        self.cover_right();
+    }
+
+    /// True when a slot of `run` was written after `stamp`.
+    #[must_use]
+    pub fn written_since(&self, stamp: Stamp, run: Run) -> bool {
+        if run.is_empty() || stamp == self.stamp() {
+            return false;
+        }
+        let shown = &self.left[..self.left.partition_point(|segment| segment.run.start < run.end())];
+        let latest_is_enough = !self.jumped;
+        let left = shown.iter().rev().take_while(|segment| segment.run.end() > run.start);
+        let hit_left = if latest_is_enough {
+            left.take(1).any(|segment| segment.written_since(stamp, run))
+        } else {
+            left.into_iter().any(|segment| segment.written_since(stamp, run))
+        };
+        hit_left
+            || self
+                .right
+                .iter()
+                .rev()
+                .take_while(|segment| segment.run.start < run.end())
+                .any(|segment| segment.written_since(stamp, run))
+    }
+
+    /// Puts the border between the stacks at `slot`, splitting the segment that lies across it.
+    fn move_head(&mut self, slot: u32) {
+        while let Some(segment) = self.left.pop_if(|segment| segment.run.end() > slot) {
+            let (before, behind) = split(segment, slot);
+            self.right.push(behind);
+            self.left.extend(before);
+        }
+        while let Some(segment) = self.right.pop_if(|segment| segment.run.start < slot) {
+            let (before, behind) = split(segment, slot);
+            self.jumped |= before.is_some() && !self.left.is_empty();
+            self.left.extend(before);
+            if !behind.run.is_empty() {
+                self.right.push(behind);
+            }
+        }
+        if self.left.is_empty() {
+            self.jumped = false;
+        }
+    }
+
+    /// Drops what lies left of the head from the right stack.
+    fn cover_right(&mut self) {
+        while let Some(segment) = self.right.pop_if(|segment| segment.run.start < self.head) {
+            let (_, behind) = split(segment, self.head);
+            if !behind.run.is_empty() {
+                self.right.push(behind);
+            }
+        }
+    }
+}
+
+/// The parts of `segment` before and from `slot` on.
+fn split(segment: Segment, slot: u32) -> (Option<Segment>, Segment) {
+    let before = slot.saturating_sub(segment.run.start).min(segment.run.len);
+    let head = Segment { run: segment.run.slice(0, before), ..segment };
+    let tail = Segment { run: segment.run.slice(before, segment.run.len), ..segment };
+    ((before > 0).then_some(head), tail)
+}

@@ -1,0 +1,164 @@
+//! The paged planner's values and refusals.
+
+use kvtide_core::paged::{PagedPlanner, Slot};
+use kvtide_core::{COUNT_MAX, Error};
+
+/// 4 blocks of 2 tokens and 3 layers.
+fn planner() -> PagedPlanner {
+    PagedPlanner::new(4, 2, 3).unwrap()
+}
+
+fn write(planner: &mut PagedPlanner, sequence: u64, layer: u32, position: u32) -> Slot {
+    let plan = planner.plan_write(sequence, layer, position).unwrap();
+    planner.commit_write(&plan).unwrap();
+    planner.check_invariants().unwrap();
+    plan.slot
+}
+
+fn not_written(sequence: u64, position: u64, length: u64) -> Error {
+    Error::PositionOutOfRange { sequence, position, length }
+}
+
+#[test]
+fn an_empty_shape_is_refused() {
+    assert_eq!(PagedPlanner::new(4, 0, 3).unwrap_err(), Error::argument("blockSize", 0, "at least 1"));
+    assert_eq!(PagedPlanner::new(4, 2, 0).unwrap_err(), Error::argument("numLayers", 0, "at least 1"));
+    let over = PagedPlanner::new(COUNT_MAX + 1, 2, 3).unwrap_err();
+    assert_eq!(over, Error::argument("capacity", COUNT_MAX + 1, "at most 2147483647"));
+}
+
+#[test]
+fn an_unknown_sequence_is_refused_and_has_no_length() {
+    let mut planner = planner();
+    let refusal = Error::SequenceNotFound { sequence: 7 };
+    assert_eq!(planner.drop_sequence(7), Err(refusal.clone()));
+    assert_eq!(planner.ensure_capacity(7, 1), Err(refusal.clone()));
+    assert_eq!(planner.plan_write(7, 0, 0), Err(refusal.clone()));
+    assert_eq!(planner.locate(7, 0, 0), Err(refusal));
+    assert_eq!((planner.sequence_length(7), planner.sequence_capacity(7)), (0, 0));
+}
+
+#[test]
+fn a_layer_or_position_out_of_range_is_refused() {
+    let mut planner = planner();
+    let sequence = planner.create_sequence().unwrap();
+    let refusal = Error::argument("layer", 3, "below 3");
+    assert_eq!(planner.plan_write(sequence, 3, 0), Err(refusal.clone()));
+    assert_eq!(planner.locate(sequence, 3, 0), Err(refusal));
+    let refusal = Error::argument("position", COUNT_MAX, "below 2147483647");
+    assert_eq!(planner.plan_write(sequence, 0, COUNT_MAX), Err(refusal));
+    assert_eq!(planner.locate(sequence, 0, u32::MAX), Err(not_written(sequence, u32::MAX.into(), 0)));
+    let refusal = Error::argument("tokens", COUNT_MAX + 1, "at most 2147483647");
+    assert_eq!(planner.ensure_capacity(sequence, COUNT_MAX + 1), Err(refusal));
+}
+
+#[test]
+fn ids_count_up_and_are_not_used_again() {
+    let mut planner = planner();
+    assert_eq!([0; 3].map(|_| planner.create_sequence().unwrap()), [0, 1, 2]);
+    planner.drop_sequence(2).unwrap();
+    planner.drop_sequence(0).unwrap();
+    assert_eq!(planner.create_sequence(), Ok(3));
+    assert_eq!((planner.sequence_ids(), planner.num_sequences()), (vec![1, 3], 2));
+    assert_eq!(planner.drop_sequence(0), Err(Error::SequenceNotFound { sequence: 0 }));
+}
+
+#[test]
+fn capacity_is_taken_whole_or_not_at_all() {
+    let mut planner = planner();
+    let [a, b] = [0; 2].map(|_| planner.create_sequence().unwrap());
+    planner.ensure_capacity(a, 3).unwrap();
+    assert_eq!((planner.sequence_capacity(a), planner.sequence_length(a), planner.free_count()), (4, 0, 2));
+    planner.ensure_capacity(a, 4).unwrap();
+    planner.ensure_capacity(a, 0).unwrap();
+    assert_eq!((planner.sequence_capacity(a), planner.pool_utilization()), (4, 0.5));
+    assert_eq!(planner.ensure_capacity(b, 5), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
+    assert_eq!(planner.ensure_capacity(a, 9), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
+    assert_eq!((planner.sequence_capacity(a), planner.sequence_capacity(b), planner.free_count()), (4, 0, 2));
+    planner.ensure_capacity(b, 4).unwrap();
+    planner.check_invariants().unwrap();
+}
+
+#[test]
+fn the_layers_of_a_token_share_a_block_and_a_slot() {
+    let mut planner = planner();
+    let sequence = planner.create_sequence().unwrap();
+    assert_eq!(write(&mut planner, sequence, 0, 0), Slot { block: 0, slot: 0 });
+    assert_eq!(write(&mut planner, sequence, 2, 0), Slot { block: 0, slot: 0 });
+    assert_eq!(write(&mut planner, sequence, 0, 3), Slot { block: 1, slot: 1 });
+    assert_eq!(planner.locate(sequence, 2, 0), Ok(Slot { block: 0, slot: 0 }));
+    assert_eq!(planner.locate(sequence, 1, 0), Err(not_written(sequence, 0, 4)));
+    assert_eq!(planner.locate(sequence, 0, 2), Err(not_written(sequence, 2, 4)));
+    assert_eq!(planner.locate(sequence, 0, 4), Err(not_written(sequence, 4, 4)));
+    assert_eq!((planner.sequence_length(sequence), planner.free_count()), (4, 2));
+}
+
+#[test]
+fn a_write_takes_the_blocks_that_it_skips() {
+    let mut planner = planner();
+    let sequence = planner.create_sequence().unwrap();
+    let plan = planner.plan_write(sequence, 1, 7).unwrap();
+    assert_eq!((plan.new_blocks, plan.slot), (4, Slot { block: 3, slot: 1 }));
+    assert_eq!(planner.free_count(), 4, "a plan takes nothing");
+    assert_eq!(planner.locate(sequence, 1, 7), Err(not_written(sequence, 7, 0)));
+    planner.commit_write(&plan).unwrap();
+    assert_eq!((planner.sequence_length(sequence), planner.sequence_capacity(sequence)), (8, 8));
+    assert_eq!(planner.plan_write(sequence, 1, 8), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
+    let other = planner.create_sequence().unwrap();
+    assert_eq!(planner.plan_write(other, 0, COUNT_MAX - 1), Err(Error::OutOfBlocks { needed: 1 << 30, free: 0 }));
+}
+
+#[test]
+fn a_slot_can_be_written_again_at_no_cost() {
+    let mut planner = planner();
+    let sequence = planner.create_sequence().unwrap();
+    let first = write(&mut planner, sequence, 0, 1);
+    let plan = planner.plan_write(sequence, 0, 1).unwrap();
+    assert_eq!((plan.new_blocks, plan.slot), (0, first));
+    planner.commit_write(&plan).unwrap();
+    planner.commit_write(&plan).unwrap();
+    assert_eq!((planner.sequence_length(sequence), planner.free_count()), (2, 3));
+}
+
+#[test]
+fn a_plan_that_came_out_of_date_is_refused() {
+    let mut planner = planner();
+    let [a, b] = [0; 2].map(|_| planner.create_sequence().unwrap());
+    let plan = planner.plan_write(a, 0, 0).unwrap();
+    write(&mut planner, b, 0, 0);
+    let refusal = Error::argument("plan", "for block 0", "a plan made after the last change");
+    assert_eq!(planner.commit_write(&plan), Err(refusal));
+    assert_eq!((planner.sequence_length(a), planner.sequence_capacity(a), planner.free_count()), (0, 0, 3));
+    planner.drop_sequence(a).unwrap();
+    assert_eq!(planner.commit_write(&plan), Err(Error::SequenceNotFound { sequence: a }));
+    planner.check_invariants().unwrap();
+}
+
+#[test]
+fn a_block_never_shows_what_another_sequence_wrote() {
+    let mut planner = PagedPlanner::new(1, 2, 3).unwrap();
+    let first = planner.create_sequence().unwrap();
+    for layer in 0..3 {
+        write(&mut planner, first, layer, 0);
+        write(&mut planner, first, layer, 1);
+    }
+    planner.drop_sequence(first).unwrap();
+    planner.check_invariants().unwrap();
+    let second = planner.create_sequence().unwrap();
+    planner.ensure_capacity(second, 2).unwrap();
+    write(&mut planner, second, 1, 1);
+    assert_eq!(planner.locate(second, 1, 1), Ok(Slot { block: 0, slot: 1 }));
+    for (layer, position) in [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)] {
+        assert_eq!(planner.locate(second, layer, position), Err(not_written(second, position.into(), 2)));
+    }
+}
+
+#[test]
+fn a_cache_without_blocks_has_sequences_all_the_same() {
+    let mut planner = PagedPlanner::new(0, 2, 3).unwrap();
+    let sequence = planner.create_sequence().unwrap();
+    planner.ensure_capacity(sequence, 0).unwrap();
+    assert_eq!(planner.ensure_capacity(sequence, 1), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
+    assert_eq!((planner.pool_utilization(), planner.total_count()), (0.0, 0));
+    planner.drop_sequence(sequence).unwrap();
+}

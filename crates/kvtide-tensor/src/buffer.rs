@@ -1,0 +1,187 @@
+//! One allocation of token rows, and what was written in it when.
+//!
+//! ```text
+//! [parts (k, v)] [dims before the sequence] [slots] [dims behind it]
+//! ```
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use candle_core::Tensor;
+use kvtide_core::{Run, Runs, Stamp, WriteLog};
+
+use crate::dims::Dims;
+use crate::dtype::DType;
+use crate::edit::{address, edit, inspect};
+use crate::error::Result;
+use crate::kernels::Place;
+use crate::memory::{Budget, Lease};
+use crate::snapshot::Held;
+
+/// The shape of a buffer, whatever its number of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowShape {
+    /// 1, or 2 for K and V.
+    pub parts: usize,
+    /// One part's dims; what stands at `axis` counts for nothing.
+    pub dims: Dims,
+    /// The axis of the sequence.
+    pub axis: usize,
+    /// The element type.
+    pub dtype: DType,
+}
+
+impl RowShape {
+    /// One part's dims with this many slots.
+    pub fn part(&self, slots: u32) -> Dims {
+        self.dims.with(self.axis, slots as usize)
+    }
+
+    /// Elements of one part, with this many slots. A buffer of that size has passed the check for overflow.
+    pub fn part_elements(&self, slots: u32) -> usize {
+        self.part(slots).iter().product()
+    }
+
+    /// Bytes of one token in one stretch of neighbouring slots.
+    pub fn row_bytes(&self) -> usize {
+        self.dims[self.axis + 1..].iter().product::<usize>() * self.dtype.bytes()
+    }
+
+    /// Where the slots from `slot` on lie in a buffer of `slots` slots.
+    pub fn place(&self, part: usize, slots: u32, slot: u32) -> Place {
+        let strides = self.part(slots).contiguous_strides().scaled(self.dtype.bytes());
+        let part_bytes = self.part_elements(slots) * self.dtype.bytes();
+        Place { offset: part * part_bytes + slot as usize * strides[self.axis], strides }
+    }
+}
+
+/// A tensor of token rows.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub tensor: Tensor,
+    pub shape: RowShape,
+    pub slots: u32,
+    address: usize,
+    lease: Lease,
+    log: Mutex<WriteLog>,
+    snapshots: Mutex<Registry>,
+    /// Set when the cache that owns it is disposed of.
+    closed: Option<Arc<AtomicBool>>,
+}
+
+/// The snapshots that read a buffer.
+#[derive(Debug, Default)]
+struct Registry {
+    held: Vec<Weak<Held>>,
+    /// No snapshot in `held` shows a slot from here on.
+    end: u32,
+}
+
+impl Buffer {
+    /// Zeroed memory for `slots` tokens.
+    pub fn new(shape: RowShape, slots: u32, budget: &Arc<Budget>, closed: Option<Arc<AtomicBool>>) -> Result<Self> {
+        let dims = shape.part(slots);
+        let elements = dims.elements().and_then(|elements| elements.checked_mul(shape.parts));
+        let bytes = elements.and_then(|elements| elements.checked_mul(shape.dtype.bytes()));
+        let (Some(elements), Some(bytes)) = (elements, bytes.filter(|&bytes| isize::try_from(bytes).is_ok())) else {
+            return Err(budget.refusal(u64::MAX));
+        };
+        let lease = budget.take(bytes as u64)?;
+        let storage = shape.dtype.zeros(elements).ok_or_else(|| budget.refusal(bytes as u64))?;
+        let full = if shape.parts == 1 { dims.to_vec() } else { [&[shape.parts], &dims[..]].concat() };
+        let tensor = DType::tensor(storage, &full)?;
+        Ok(Buffer {
+            address: address(&tensor)?,
+            tensor,
+            shape,
+            slots,
+            lease,
+            log: Mutex::default(),
+            snapshots: Mutex::default(),
+            closed,
+        })
+    }
+
+    /// Bytes of the allocation.
+    pub fn bytes(&self) -> u64 {
+        self.lease.bytes()
+    }
+
+    /// Says whether only views and snapshots keep it now.
+    pub fn set_held(&self, held: bool) {
+        self.lease.set_held(held);
+    }
+
+    /// True when the cache that owns it was disposed of.
+    pub fn is_closed(&self) -> bool {
+        self.closed.as_ref().is_some_and(|closed| closed.load(Ordering::Relaxed))
+    }
+
+    /// True when it was made for the cache with this flag.
+    pub fn is_of(&self, closed: &Arc<AtomicBool>) -> bool {
+        self.closed.as_ref().is_some_and(|own| Arc::ptr_eq(own, closed))
+    }
+
+    /// True when `tensor` lies in this buffer.
+    pub fn shares_storage(&self, tensor: &Tensor) -> Result<bool> {
+        Ok(address(tensor)? == self.address && self.bytes() > 0)
+    }
+
+    /// Where `part` lies from `slot` on.
+    pub fn place(&self, part: usize, slot: u32) -> Place {
+        self.shape.place(part, self.slots, slot)
+    }
+
+    /// The present moment in its log.
+    pub fn stamp(&self) -> Stamp {
+        lock(&self.log).stamp()
+    }
+
+    /// Notes that slots are about to be written.
+    pub fn record(&self, run: Run) {
+        lock(&self.log).record(run);
+    }
+
+    /// True when one of these slots was written after `stamp`.
+    pub fn written_since(&self, stamp: Stamp, runs: &Runs) -> bool {
+        let log = lock(&self.log);
+        runs.iter().any(|run| log.written_since(stamp, run))
+    }
+
+    /// Makes a snapshot known, so that its rows are saved before they are written over.
+    pub fn register(&self, held: &Arc<Held>) {
+        let mut registry = lock(&self.snapshots);
+        registry.held.retain(|known| known.strong_count() > 0);
+        registry.held.push(Arc::downgrade(held));
+        registry.end = registry.end.max(held.runs.end());
+    }
+
+    /// The living snapshots that show a slot of `run`, or of any at all.
+    pub fn snapshots(&self, run: Option<Run>) -> Vec<Arc<Held>> {
+        let mut registry = lock(&self.snapshots);
+        if registry.held.is_empty() || run.is_some_and(|run| run.start >= registry.end) {
+            return Vec::new();
+        }
+        registry.held.retain(|known| known.strong_count() > 0);
+        let living: Vec<_> = registry.held.iter().filter_map(Weak::upgrade).collect();
+        registry.end = living.iter().map(|held| held.runs.end()).max().unwrap_or(0);
+        let shows =
+            |held: &Arc<Held>| run.is_none_or(|run| held.runs.iter().any(|shown| !shown.overlap(run).is_empty()));
+        living.into_iter().filter(shows).collect()
+    }
+
+    /// Runs `work` on its bytes and those of `sources`, which must lie elsewhere.
+    pub fn edit(&self, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
+        edit(&self.tensor, sources, work)
+    }
+
+    /// Runs `work` on its bytes.
+    pub fn inspect<T>(&self, work: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        inspect(&self.tensor, work)
+    }
+}
+
+/// A lock whose content is whole between calls, also after a panic elsewhere.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

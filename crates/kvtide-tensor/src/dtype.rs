@@ -1,0 +1,109 @@
+//! The one table of element types.
+
+use candle_core::{CpuStorage, DType as CandleDType, Tensor};
+use half::{bf16, f16};
+
+use crate::error::{Error, Result};
+use crate::zeroed::zeroed_vec;
+
+macro_rules! dtypes {
+    ($($name:ident, $rust:ty, $text:literal;)+) => {
+        /// An element type that caches and tensors may have.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum DType {
+            $(#[doc = $text] $name,)+
+        }
+
+        impl DType {
+            /// Every dtype there is.
+            pub const ALL: &[DType] = &[$(DType::$name,)+];
+
+            /// Its public name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(DType::$name => $text,)+ }
+            }
+
+            /// Bytes of one element.
+            #[must_use]
+            pub fn bytes(self) -> usize {
+                match self { $(DType::$name => size_of::<$rust>(),)+ }
+            }
+
+            /// The same type in candle's words.
+            #[must_use]
+            pub fn candle(self) -> CandleDType {
+                match self { $(DType::$name => CandleDType::$name,)+ }
+            }
+
+            /// The dtype of a candle tensor, when there is one for it here.
+            #[must_use]
+            pub fn of(dtype: CandleDType) -> Option<DType> {
+                match dtype { $(CandleDType::$name => Some(DType::$name),)+ _ => None }
+            }
+
+            /// Memory for `elements` zeros, or nothing when there is none left.
+            pub(crate) fn zeros(self, elements: usize) -> Option<CpuStorage> {
+                match self { $(DType::$name => Some(CpuStorage::$name(zeroed_vec::<$rust>(elements)?)),)+ }
+            }
+
+            /// A candle tensor that owns `storage`.
+            pub(crate) fn tensor(storage: CpuStorage, shape: &[usize]) -> candle_core::Result<Tensor> {
+                match storage {
+                    $(CpuStorage::$name(values) => Tensor::from_vec(values, shape, &candle_core::Device::Cpu),)+
+                    other => candle_core::bail!("no tensor of this storage: {other:?}"),
+                }
+            }
+        }
+
+        /// The bytes of a storage.
+        pub(crate) fn bytes(storage: &CpuStorage) -> candle_core::Result<&[u8]> {
+            match storage {
+                $(CpuStorage::$name(values) => Ok(bytemuck::cast_slice(values)),)+
+                _ => candle_core::bail!("a storage of another dtype than the cache's"),
+            }
+        }
+
+        /// The bytes of a storage, to change.
+        pub(crate) fn bytes_mut(storage: &mut CpuStorage) -> candle_core::Result<&mut [u8]> {
+            match storage {
+                $(CpuStorage::$name(values) => Ok(bytemuck::cast_slice_mut(values)),)+
+                _ => candle_core::bail!("a storage of another dtype than the cache's"),
+            }
+        }
+    };
+}
+
+dtypes! {
+    F32, f32, "f32";
+    F16, f16, "f16";
+    BF16, bf16, "bf16";
+    U8, u8, "u8";
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for DType {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let expected = || DType::ALL.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
+        let found = DType::ALL.iter().copied().find(|dtype| dtype.name() == name);
+        found.ok_or_else(|| Error::argument("dtype", name, format!("one of {}", expected())))
+    }
+}
+
+/// `bytes` of this dtype as 32-bit floats.
+pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    let half = |bytes: &[u8]| u16::from_ne_bytes([bytes[0], bytes[1]]);
+    match dtype {
+        DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        DType::F16 => bytes.chunks_exact(2).map(|b| f16::from_bits(half(b)).to_f32()).collect(),
+        DType::BF16 => bytes.chunks_exact(2).map(|b| bf16::from_bits(half(b)).to_f32()).collect(),
+        DType::U8 => bytes.iter().map(|&b| f32::from(b)).collect(),
+    }
+}

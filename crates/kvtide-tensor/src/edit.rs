@@ -1,0 +1,82 @@
+//! The one door to a tensor's bytes.
+//!
+//! candle keeps storage behind a lock, taken here for a whole operation. A writer notes its slots in the buffer's log
+//! *before* it takes the lock, and a reader looks at the log *after*: so a view that is read while another thread writes gives
+//! what it saw or is stale, and never a mixture.
+
+use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, InplaceOp3, Layout, Storage, Tensor};
+
+use crate::dtype::{bytes, bytes_mut};
+use crate::error::{Error, Result};
+
+/// Runs `work` on the bytes of `target` and of `sources`, which must not share storage with it.
+pub(crate) fn edit(target: &Tensor, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
+    let edit = Edit(work);
+    match sources {
+        [] => target.inplace_op1(&edit)?,
+        [one] => target.inplace_op2(one, &edit)?,
+        [one, other] => target.inplace_op3(one, other, &edit)?,
+        _ => unreachable!("an operation has one tensor for K and one for V"),
+    }
+    Ok(())
+}
+
+/// Runs `work` on the bytes of a whole storage.
+pub(crate) fn inspect<T>(tensor: &Tensor, work: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+    let (storage, _) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => work(bytes(storage)?),
+        _ => Err(Error::DeviceUnavailable {
+            device: "cuda or metal".to_owned(),
+            reason: "this build reads tensors on the CPU alone".to_owned(),
+        }),
+    }
+}
+
+/// The address of a storage's first byte, which tells two storages apart while both live.
+pub(crate) fn address(tensor: &Tensor) -> Result<usize> {
+    inspect(tensor, |bytes| Ok(bytes.as_ptr().addr()))
+}
+
+struct Edit<F>(F);
+
+impl<F: Fn(&mut [u8], &[&[u8]])> InplaceOp1 for Edit<F> {
+    fn name(&self) -> &'static str {
+        "kvtide-edit"
+    }
+
+    fn cpu_fwd(&self, target: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        (self.0)(bytes_mut(target)?, &[]);
+        Ok(())
+    }
+}
+
+impl<F: Fn(&mut [u8], &[&[u8]])> InplaceOp2 for Edit<F> {
+    fn name(&self) -> &'static str {
+        "kvtide-edit"
+    }
+
+    fn cpu_fwd(&self, target: &mut CpuStorage, _: &Layout, one: &CpuStorage, _: &Layout) -> candle_core::Result<()> {
+        (self.0)(bytes_mut(target)?, &[bytes(one)?]);
+        Ok(())
+    }
+}
+
+impl<F: Fn(&mut [u8], &[&[u8]])> InplaceOp3 for Edit<F> {
+    fn name(&self) -> &'static str {
+        "kvtide-edit"
+    }
+
+    fn cpu_fwd(
+        &self,
+        target: &mut CpuStorage,
+        _: &Layout,
+        one: &CpuStorage,
+        _: &Layout,
+        other: &CpuStorage,
+        _: &Layout,
+    ) -> candle_core::Result<()> {
+        (self.0)(bytes_mut(target)?, &[bytes(one)?, bytes(other)?]);
+        Ok(())
+    }
+}

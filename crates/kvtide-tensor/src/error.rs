@@ -1,0 +1,147 @@
+//! Everything a cache can refuse: what its planner refuses, and what is wrong with a tensor, memory or a device.
+
+use kvtide_core::{Code, Detail, details};
+
+/// The result of a call on a cache.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A refusal. The cache that gave it is as it was, unless the error is [`Error::Poisoned`].
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The planner's refusal.
+    #[error(transparent)]
+    Plan(#[from] kvtide_core::Error),
+    /// A tensor's shape does not fit.
+    #[error("{argument} has shape {value:?}, expected {expected}")]
+    ShapeMismatch {
+        /// The argument's public name.
+        argument: &'static str,
+        /// The shape given.
+        value: Vec<usize>,
+        /// The shape it may have.
+        expected: String,
+    },
+    /// A tensor's element type does not fit.
+    #[error("{argument} is {value}, expected {expected}")]
+    DtypeMismatch {
+        /// The argument's public name.
+        argument: &'static str,
+        /// The dtype given.
+        value: String,
+        /// The dtype it may have.
+        expected: String,
+    },
+    /// A tensor lies on another device.
+    #[error("{argument} is on {value}, expected {expected}")]
+    DeviceMismatch {
+        /// The argument's public name.
+        argument: &'static str,
+        /// The device it is on.
+        value: String,
+        /// The device it should be on.
+        expected: String,
+    },
+    /// One token's vector has the wrong number of elements.
+    #[error("{argument} has {actual} elements, expected {expected}")]
+    DimMismatch {
+        /// The argument's public name.
+        argument: &'static str,
+        /// Elements given.
+        actual: u64,
+        /// Elements of one token.
+        expected: u64,
+    },
+    /// A view whose memory was overwritten since it was made.
+    #[error("the view is stale: the cache has overwritten a slot that it shows; keep a copy with toArray() instead")]
+    StaleView,
+    /// One piece of memory was asked of a view that lies in two.
+    #[error("{operation} needs one piece of memory, the view lies in {pieces}")]
+    NotContiguous {
+        /// What was asked.
+        operation: &'static str,
+        /// How the view lies.
+        pieces: &'static str,
+    },
+    /// A memory limit, or memory itself, is exhausted.
+    #[error("cannot take {requested_bytes} bytes: {used_bytes} of {limit_bytes} used")]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested_bytes: u64,
+        /// Bytes in use under the limit.
+        used_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The object, or the cache that a view shows, was disposed of.
+    #[error("the {object} was disposed of")]
+    Disposed {
+        /// What kind of object.
+        object: &'static str,
+    },
+    /// An earlier failure left the content undefined.
+    #[error("the cache is poisoned: an earlier copy failed half-way")]
+    Poisoned,
+    /// The device is not there or cannot be used.
+    #[error("device {device} cannot be used: {reason}")]
+    DeviceUnavailable {
+        /// The device asked for.
+        device: String,
+        /// Why not.
+        reason: String,
+    },
+    /// candle refused something that was checked: a defect of this library.
+    #[error("internal error: {0}")]
+    Candle(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// An argument that is out of bounds.
+    pub fn argument(argument: &'static str, value: impl ToString, expected: impl Into<String>) -> Self {
+        Error::Plan(kvtide_core::Error::argument(argument, value, expected))
+    }
+
+    /// The stable name of the refusal.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Error::Plan(error) => error.code(),
+            Error::ShapeMismatch { .. } => Code::ShapeMismatch,
+            Error::DtypeMismatch { .. } => Code::DtypeMismatch,
+            Error::DeviceMismatch { .. } => Code::DeviceMismatch,
+            Error::DimMismatch { .. } => Code::DimMismatch,
+            Error::StaleView => Code::StaleView,
+            Error::NotContiguous { .. } => Code::NotContiguous,
+            Error::OutOfMemory { .. } => Code::OutOfMemory,
+            Error::Disposed { .. } => Code::Disposed,
+            Error::Poisoned => Code::Poisoned,
+            Error::DeviceUnavailable { .. } => Code::DeviceUnavailable,
+            Error::Candle(_) => Code::Internal,
+        }
+    }
+
+    /// The refusal's fields, named as users of every language see them.
+    #[must_use]
+    pub fn details(&self) -> Vec<Detail> {
+        match self {
+            Error::Plan(error) => error.details(),
+            Error::ShapeMismatch { argument, value, expected } => {
+                details![argument: *argument, value: value.as_slice(), expected: expected]
+            }
+            Error::DtypeMismatch { argument, value, expected }
+            | Error::DeviceMismatch { argument, value, expected } => {
+                details![argument: *argument, value: value, expected: expected]
+            }
+            Error::DimMismatch { argument, actual, expected } => {
+                details![argument: *argument, value: *actual, actual: *actual, expected: *expected]
+            }
+            Error::NotContiguous { operation, pieces } => details![operation: *operation, pieces: *pieces],
+            Error::OutOfMemory { requested_bytes, used_bytes, limit_bytes } => {
+                details![requestedBytes: *requested_bytes, usedBytes: *used_bytes, limitBytes: *limit_bytes]
+            }
+            Error::DeviceUnavailable { device, reason } => details![device: device, reason: reason],
+            Error::Disposed { object } => details![object: *object],
+            Error::StaleView | Error::Poisoned => Vec::new(),
+            Error::Candle(error) => details![reason: &error.to_string()],
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The operations that move bytes, one file each. They know strides and runs, and nothing of caches.
+
+mod copy;
+mod shift;
+
+pub(crate) use copy::{Place, copy};
+pub(crate) use shift::shift;

@@ -1,0 +1,296 @@
+//! K and V of one attention layer, growing.
+//!
+//! One buffer `[2 (k, v), batch, kvHeads, capacity, headDim]`. An append is O(new tokens), and a copy of what is there when
+//! the buffer doubles; a truncate, a snapshot and a restore are O(1).
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use kvtide_core::{COUNT_MAX, GrowablePlanner, GrowableState, Runs};
+
+use crate::buffer::RowShape;
+use crate::contiguous::{Contiguous, HeldRows};
+use crate::device::check_cpu;
+use crate::dims::Dims;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::memory::Budget;
+use crate::source::{Resolved, Source};
+use crate::stats::Stats;
+use crate::view::Kv;
+
+/// The axis of the sequence in K and V.
+pub(crate) const SEQUENCE: usize = 2;
+
+/// What a [`KvCache`] is made with.
+#[derive(Clone, Debug)]
+pub struct KvCacheOptions {
+    /// Rows of the batch.
+    pub batch_size: u32,
+    /// Heads of K and V.
+    pub num_kv_heads: u32,
+    /// Slots at the start, cut to `max_seq_len`.
+    pub initial_capacity: u32,
+    /// The most tokens it may hold.
+    pub max_seq_len: u32,
+    /// Elements of one head.
+    pub head_dim: u32,
+    /// The element type.
+    pub dtype: DType,
+    /// The device; see [`crate::device()`].
+    pub device: Device,
+    /// Reserves `max_seq_len` slots at the start, so that no address ever changes.
+    pub stable_addresses: bool,
+    /// The most bytes it may keep, snapshots and copies included.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+impl Default for KvCacheOptions {
+    fn default() -> Self {
+        KvCacheOptions {
+            batch_size: 1,
+            num_kv_heads: 1,
+            initial_capacity: 256,
+            max_seq_len: COUNT_MAX,
+            head_dim: 1,
+            dtype: DType::F32,
+            device: Device::Cpu,
+            stable_addresses: false,
+            memory_limit_bytes: None,
+        }
+    }
+}
+
+/// A growing cache of K and V.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use kvtide_tensor::{KvCache, KvCacheOptions};
+///
+/// let mut cache = KvCache::new(KvCacheOptions { num_kv_heads: 2, head_dim: 4, max_seq_len: 8, ..Default::default() })?;
+/// let k = Tensor::arange(0f32, 24., &Device::Cpu)?.reshape((1, 2, 3, 4))?;
+/// let seen = cache.update(&k, &k)?;
+/// assert_eq!(seen.k.shape(), [1, 2, 3, 4]);
+/// assert_eq!(seen.k.to_f32()?, k.flatten_all()?.to_vec1::<f32>()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct KvCache {
+    planner: GrowablePlanner,
+    rows: Contiguous,
+    shape: RowShape,
+}
+
+/// What a [`KvCache`] held at one moment. Immutable.
+#[derive(Clone, Debug)]
+pub struct KvSnapshot {
+    state: GrowableState,
+    held: HeldRows,
+    shape: RowShape,
+}
+
+impl KvSnapshot {
+    /// Tokens in it.
+    #[must_use]
+    pub fn seq_len(&self) -> u32 {
+        self.state.len()
+    }
+}
+
+impl KvCache {
+    /// An empty cache, its first buffer reserved.
+    pub fn new(options: KvCacheOptions) -> Result<Self> {
+        let KvCacheOptions { batch_size, num_kv_heads, head_dim, dtype, .. } = options;
+        for (argument, value) in [("batchSize", batch_size), ("numKvHeads", num_kv_heads), ("headDim", head_dim)] {
+            kvtide_core::count_positive(argument, value.into())?;
+        }
+        check_cpu(&options.device)?;
+        let initial = if options.stable_addresses { options.max_seq_len } else { options.initial_capacity };
+        let planner = GrowablePlanner::new(initial, options.max_seq_len)?;
+        let dims = Dims::new("shape", &[batch_size as usize, num_kv_heads as usize, 1, head_dim as usize])?;
+        let shape = RowShape { parts: 2, dims, axis: SEQUENCE, dtype };
+        let mut rows = Contiguous::new(Budget::new(options.memory_limit_bytes));
+        rows.reserve(shape, planner.state().slots())?;
+        Ok(KvCache { planner, rows, shape })
+    }
+
+    /// Tokens in it.
+    #[must_use]
+    pub fn seq_len(&self) -> u32 {
+        self.planner.state().len()
+    }
+
+    /// Slots of the buffer.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.planner.state().slots()
+    }
+
+    /// The most tokens it may hold.
+    #[must_use]
+    pub fn max_seq_len(&self) -> u32 {
+        self.planner.max()
+    }
+
+    /// True when it holds no token.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.seq_len() == 0
+    }
+
+    /// Its element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.shape.dtype
+    }
+
+    /// Adds tokens: `[batch, kv_heads, n, head_dim]` each. K and V are written in one operation.
+    pub fn update<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Kv> {
+        self.rows.check()?;
+        let mut sources = resolve_pair(&k.into(), &v.into())?;
+        for (source, argument) in sources.iter().zip(["k", "v"]) {
+            source.check(argument, &self.shape)?;
+        }
+        check_tokens(&sources)?;
+        let plan = self.planner.plan_append(sources[0].tokens())?;
+        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), self.shape, &mut sources)?;
+        self.planner.commit(plan.next);
+        Ok(shown.views().into())
+    }
+
+    /// The tokens in it.
+    pub fn get_kv(&self) -> Result<Kv> {
+        self.rows.check()?;
+        let state = self.planner.state();
+        if state.is_empty() {
+            return Err(kvtide_core::Error::CacheEmpty { operation: "getKv" }.into());
+        }
+        self.shown(state.live(), state.len().into())
+    }
+
+    /// The whole buffers `[batch, kv_heads, capacity, head_dim]`: live windows, never stale.
+    ///
+    /// Their address does not change while the capacity does not.
+    pub fn raw(&self) -> Result<Kv> {
+        self.rows.check()?;
+        self.rows.show_all().map(|shown| shown.views().into()).ok_or(Error::Disposed { object: "KvCache" })
+    }
+
+    /// The whole buffers as candle tensors, for a kernel that writes rows itself and then calls
+    /// [`increment_seq_len`](Self::increment_seq_len).
+    pub fn raw_tensors(&self) -> Result<(Tensor, Tensor)> {
+        let raw = self.raw()?;
+        Ok((raw.k.tensor()?, raw.v.tensor()?))
+    }
+
+    /// Counts tokens that a kernel wrote itself, behind the last one.
+    pub fn increment_seq_len(&mut self, tokens: u32) -> Result<()> {
+        self.rows.check()?;
+        let written = self.planner.increment(tokens)?;
+        self.rows.record(written);
+        Ok(())
+    }
+
+    /// Drops all but the first `len` tokens.
+    pub fn truncate(&mut self, len: u64) -> Result<()> {
+        self.rows.check()?;
+        Ok(self.planner.truncate(len)?)
+    }
+
+    /// Drops every token; the memory stays.
+    pub fn reset(&mut self) -> Result<()> {
+        self.truncate(0)
+    }
+
+    /// What it holds now, whatever happens to it later.
+    pub fn snapshot(&self) -> Result<KvSnapshot> {
+        self.rows.check()?;
+        let state = self.planner.state();
+        Ok(KvSnapshot { state, held: self.rows.hold(state.live()), shape: self.shape })
+    }
+
+    /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
+    pub fn restore(&mut self, snapshot: &KvSnapshot) -> Result<()> {
+        self.rows.check()?;
+        let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
+        if snapshot.shape != self.shape {
+            return refused("it is of a cache with another shape or dtype");
+        }
+        let Some(held) = &snapshot.held else { return refused("its cache was disposed of before it was taken") };
+        if self.rows.owns(held) {
+            self.rows.restore(held)?;
+            self.planner.commit(snapshot.state);
+            return Ok(());
+        }
+        if snapshot.seq_len() > self.max_seq_len() {
+            return refused("it holds more tokens than maxSeqLen allows");
+        }
+        let mut foreign = self.planner.clone();
+        foreign.truncate(0)?;
+        let next = foreign.plan_append(snapshot.seq_len())?.next;
+        self.rows.fill(
+            Some(held),
+            Runs::one(kvtide_core::Run::new(0, next.len())),
+            next.slots(),
+            self.shape,
+            &mut [],
+        )?;
+        self.planner.commit(next);
+        Ok(())
+    }
+
+    /// What it costs.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.rows.stats()
+    }
+
+    /// Ends it: its views are refused from now on.
+    pub fn close(&mut self) {
+        self.rows.close();
+    }
+
+    /// Checks what must hold between calls.
+    pub fn check_invariants(&self) -> std::result::Result<(), String> {
+        self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
+    }
+
+    fn shown(&self, runs: Runs, end: u64) -> Result<Kv> {
+        self.rows.show(runs, end).map(|shown| shown.views().into()).ok_or(Error::Disposed { object: "KvCache" })
+    }
+}
+
+/// K and V as tokens along the sequence.
+pub(crate) fn resolve_pair<'a>(k: &Source<'a>, v: &Source<'a>) -> Result<[Resolved<'a>; 2]> {
+    Ok([k.resolve("k", SEQUENCE)?, v.resolve("v", SEQUENCE)?])
+}
+
+/// Refuses K and V of different lengths.
+pub(crate) fn check_tokens(sources: &[Resolved<'_>; 2]) -> Result<()> {
+    let [k, v] = sources;
+    if k.tokens() != v.tokens() {
+        let expected = format!("{:?}, as k", &k.dims[..]);
+        return Err(Error::ShapeMismatch { argument: "v", value: v.dims.to_vec(), expected });
+    }
+    Ok(())
+}
+
+/// Refuses K and V that are not of one shape `[batch, heads, n, dim]` and dtype.
+pub(crate) fn check_alike(sources: &[Resolved<'_>; 2]) -> Result<RowShape> {
+    let [k, v] = sources;
+    if k.dims.len() != 4 {
+        let expected = "[batch, heads, n, dim]".to_owned();
+        return Err(Error::ShapeMismatch { argument: "k", value: k.dims.to_vec(), expected });
+    }
+    let shape = k.row_shape(2);
+    v.check("v", &shape)?;
+    check_tokens(sources)?;
+    Ok(shape)
+}
+
+#[expect(dead_code, reason = "keeps the promise that a cache may move to another thread")]
+fn caches_are_send() {
+    fn send<T: Send>() {}
+    send::<KvCache>();
+    send::<Arc<KvSnapshot>>();
+}

@@ -1,0 +1,177 @@
+//! How much memory may be taken, and how much is.
+//!
+//! ```text
+//! process  ← limit of the process (80 % of memory unless set)
+//!   └ owner  ← memoryLimitBytes of one cache or pool
+//!       └ lease  one allocation, given back when it is dropped
+//! ```
+//!
+//! A lease is taken before the memory is. While its owner uses it, it is *live*; once only views and snapshots keep it, it
+//! is *held*.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{Error, Result};
+
+/// A limit and what is used under it.
+#[derive(Debug)]
+pub struct Budget {
+    parent: Option<Arc<Budget>>,
+    limit: AtomicU64,
+    used: AtomicU64,
+    held: AtomicU64,
+}
+
+impl Budget {
+    /// A budget under that of the process; without a limit only that one counts.
+    #[must_use]
+    pub fn new(limit: Option<u64>) -> Arc<Self> {
+        Budget::under(Budget::process(), limit)
+    }
+
+    /// A budget under `parent`.
+    #[must_use]
+    pub fn under(parent: Arc<Budget>, limit: Option<u64>) -> Arc<Self> {
+        Arc::new(Budget { parent: Some(parent), ..Budget::root(limit.unwrap_or(u64::MAX)) })
+    }
+
+    /// The budget of the process.
+    #[must_use]
+    pub fn process() -> Arc<Self> {
+        static PROCESS: OnceLock<Arc<Budget>> = OnceLock::new();
+        PROCESS.get_or_init(|| Arc::new(Budget::root(default_limit()))).clone()
+    }
+
+    fn root(limit: u64) -> Self {
+        Budget { parent: None, limit: AtomicU64::new(limit), used: AtomicU64::new(0), held: AtomicU64::new(0) }
+    }
+
+    /// Bytes in use.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of these that only views and snapshots keep.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// The limit; `u64::MAX` when there is none.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit. What is in use already stays.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The error of an allocation that does not fit.
+    #[must_use]
+    pub fn refusal(&self, requested_bytes: u64) -> Error {
+        Error::OutOfMemory { requested_bytes, used_bytes: self.used(), limit_bytes: self.limit() }
+    }
+
+    /// Takes `bytes` from this budget and those above it, or from none.
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Result<Lease> {
+        let fits = |used: u64| used.checked_add(bytes).filter(|&total| total <= self.limit());
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| self.refusal(bytes))?;
+        let above = match &self.parent {
+            Some(parent) => parent.take(bytes).map(Some),
+            None => Ok(None),
+        };
+        match above {
+            Ok(above) => {
+                Ok(Lease { budget: self.clone(), bytes, held: AtomicBool::new(false), above: above.map(Box::new) })
+            }
+            Err(error) => {
+                self.used.fetch_sub(bytes, Ordering::Relaxed);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Bytes that are taken from a budget until this is dropped.
+#[derive(Debug)]
+pub struct Lease {
+    budget: Arc<Budget>,
+    bytes: u64,
+    held: AtomicBool,
+    above: Option<Box<Lease>>,
+}
+
+impl Lease {
+    /// How many.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Says whether only views and snapshots keep the memory now.
+    pub fn set_held(&self, held: bool) {
+        if self.held.swap(held, Ordering::Relaxed) != held {
+            if held {
+                self.budget.held.fetch_add(self.bytes, Ordering::Relaxed);
+            } else {
+                self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
+            }
+        }
+        if let Some(above) = &self.above {
+            above.set_held(held);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.held.load(Ordering::Relaxed) {
+            self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// 80 % of the smaller of RAM and the control group's limit, where the system tells; otherwise no limit.
+fn default_limit() -> u64 {
+    let number = |text: &str| text.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+    let ram = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| number(text.lines().find(|line| line.starts_with("MemTotal"))?))
+        .map(|kib| kib * 1024);
+    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .iter()
+        .find_map(|path| number(&std::fs::read_to_string(path).ok()?));
+    [ram, group].into_iter().flatten().min().map_or(u64::MAX, |bytes| bytes / 5 * 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_counts_until_it_is_dropped() {
+        let budget = Budget::new(Some(100));
+        let lease = budget.take(60).unwrap();
+        assert_eq!((budget.used(), budget.held()), (60, 0));
+        lease.set_held(true);
+        lease.set_held(true);
+        assert_eq!((budget.used(), budget.held()), (60, 60));
+        drop(lease);
+        assert_eq!((budget.used(), budget.held()), (0, 0));
+    }
+
+    #[test]
+    fn what_does_not_fit_takes_nothing_anywhere() {
+        let above = Budget::new(Some(50));
+        let below = Budget::under(above.clone(), Some(100));
+        let error = below.take(60).unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory { requested_bytes: 60, used_bytes: 0, limit_bytes: 50 }), "{error}");
+        assert_eq!((above.used(), below.used()), (0, 0));
+        assert!(below.take(u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,202 @@
+//! K and V with tentative tokens: speculative decoding takes back what was rejected.
+//!
+//! A snapshot is a mark: it holds no memory, and is refused once its tokens were overwritten. Rolling back is O(1), accepting
+//! a path of a draft tree O(path), an append O(new tokens) amortised.
+
+use candle_core::Device;
+use kvtide_core::{Mark, RollbackPlanner, Tree};
+
+use crate::buffer::RowShape;
+use crate::contiguous::Contiguous;
+use crate::error::Result;
+use crate::kv_cache::{check_alike, resolve_pair};
+use crate::memory::Budget;
+use crate::source::Source;
+use crate::stats::Stats;
+use crate::view::Kv;
+
+/// What a [`RollbackCache`] is made with.
+#[derive(Clone, Debug)]
+pub struct RollbackCacheOptions {
+    /// The device; see [`crate::device()`].
+    pub device: Device,
+    /// The most bytes it may keep.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+impl Default for RollbackCacheOptions {
+    fn default() -> Self {
+        RollbackCacheOptions { device: Device::Cpu, memory_limit_bytes: None }
+    }
+}
+
+/// A cache of committed tokens, and tentative ones behind them.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use kvtide_tensor::RollbackCache;
+///
+/// let mut cache = RollbackCache::new(Default::default())?;
+/// let tokens = |n| Tensor::zeros((1, 2, n, 4), DType::F32, &Device::Cpu);
+/// cache.append(&tokens(3)?, &tokens(3)?, None)?;
+/// cache.commit(3)?;
+/// let mark = cache.snapshot();
+/// cache.append(&tokens(5)?, &tokens(5)?, None)?;
+/// cache.rollback(&mark)?;
+/// assert_eq!((cache.total_len(), cache.committed_len()), (3, 3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct RollbackCache {
+    planner: RollbackPlanner,
+    rows: Contiguous,
+    shape: Option<RowShape>,
+    id: u64,
+}
+
+/// A committed length of one [`RollbackCache`] to come back to.
+#[derive(Clone, Copy, Debug)]
+pub struct RollbackMark {
+    mark: Mark,
+    cache: u64,
+}
+
+impl RollbackMark {
+    /// The committed length that it marks.
+    #[must_use]
+    pub fn committed_len(&self) -> u32 {
+        self.mark.committed()
+    }
+}
+
+impl RollbackCache {
+    /// An empty cache; its shape and dtype come with the first append.
+    pub fn new(options: RollbackCacheOptions) -> Result<Self> {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static CACHES: AtomicU64 = AtomicU64::new(0);
+        crate::device::check_cpu(&options.device)?;
+        Ok(RollbackCache {
+            planner: RollbackPlanner::new()?,
+            rows: Contiguous::new(Budget::new(options.memory_limit_bytes)),
+            shape: None,
+            id: CACHES.fetch_add(1, Ordering::Relaxed),
+        })
+    }
+
+    /// Committed and tentative tokens.
+    #[must_use]
+    pub fn total_len(&self) -> u32 {
+        self.planner.total()
+    }
+
+    /// Committed tokens.
+    #[must_use]
+    pub fn committed_len(&self) -> u32 {
+        self.planner.committed()
+    }
+
+    /// Adds tentative tokens: a chain, or the nodes of a draft tree with these `parents`.
+    pub fn append<'a>(
+        &mut self,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+        parents: Option<&[i32]>,
+    ) -> Result<Kv> {
+        self.rows.check()?;
+        let mut sources = resolve_pair(&k.into(), &v.into())?;
+        if let Some(shape) = &self.shape {
+            sources[0].check("k", shape)?;
+        }
+        let shape = check_alike(&sources)?;
+        let plan = self.planner.plan_append(sources[0].tokens(), parents)?;
+        let next = plan.next;
+        let shown = self.rows.carry_out(&plan, next.slots(), next.len().into(), shape, &mut sources)?;
+        self.planner.commit_append(&plan, parents)?;
+        self.shape = Some(shape);
+        Ok(shown.views().into())
+    }
+
+    /// Makes the tokens before `len` committed.
+    pub fn commit(&mut self, len: u64) -> Result<()> {
+        self.rows.check()?;
+        Ok(self.planner.commit(len)?)
+    }
+
+    /// A mark on the committed length.
+    #[must_use]
+    pub fn snapshot(&self) -> RollbackMark {
+        RollbackMark { mark: self.planner.mark(), cache: self.id }
+    }
+
+    /// Goes back to a mark.
+    pub fn rollback(&mut self, mark: &RollbackMark) -> Result<()> {
+        self.rows.check()?;
+        if mark.cache != self.id {
+            return Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into());
+        }
+        Ok(self.planner.rollback(&mark.mark)?)
+    }
+
+    /// All tokens, or nothing when none was ever appended.
+    pub fn current(&self) -> Result<Option<Kv>> {
+        self.rows.check()?;
+        let state = self.planner.state();
+        Ok(self.rows.show(state.live(), state.len().into()).map(|shown| shown.views().into()))
+    }
+
+    /// Keeps the tentative tokens on `path`, in order, right after the committed ones, commits them and drops the rest.
+    pub fn accept_path(&mut self, path: &[u32]) -> Result<()> {
+        self.rows.check()?;
+        let (moves, written) = self.planner.plan_path(path)?;
+        self.rows.move_rows(&moves, written)?;
+        Ok(self.planner.commit_path(path.len() as u32, written)?)
+    }
+
+    /// The tentative tokens' tree.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        self.planner.tree()
+    }
+
+    /// The attention mask of a draft with these parents, `[n, committed + n]`, 0 where a token sees and -inf elsewhere.
+    pub fn tree_mask(&self, parents: &[i32]) -> Result<Vec<f32>> {
+        let tree = Tree::new(parents)?;
+        let committed = self.committed_len() as usize;
+        let wanted = tree.len().checked_mul(committed + tree.len());
+        let mut mask: Vec<f32> = wanted
+            .and_then(crate::zeroed::zeroed_vec)
+            .ok_or_else(|| Budget::process().refusal(wanted.map_or(u64::MAX, |elements| elements as u64 * 4)))?;
+        for (node, row) in mask.chunks_exact_mut(committed + tree.len()).enumerate() {
+            for (other, value) in row[committed..].iter_mut().enumerate() {
+                *value = if tree.sees(node, other) { 0.0 } else { f32::NEG_INFINITY };
+            }
+        }
+        Ok(mask)
+    }
+
+    /// The position of each token of a draft with these parents: committed + depth.
+    pub fn tree_positions(&self, parents: &[i32]) -> Result<Vec<u32>> {
+        let tree = Tree::new(parents)?;
+        Ok(tree.depths().into_iter().map(|depth| self.committed_len() + depth).collect())
+    }
+
+    /// What it costs.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.rows.stats()
+    }
+
+    /// Ends it: its views are refused from now on.
+    pub fn close(&mut self) {
+        self.rows.close();
+    }
+
+    /// Checks what must hold between calls.
+    pub fn check_invariants(&self) -> std::result::Result<(), String> {
+        let (total, committed) = (self.total_len(), self.committed_len());
+        if self.planner.tree().len() != (total - committed.min(total)) as usize {
+            return Err(format!("{} nodes for {total} - {committed} tentative tokens", self.planner.tree().len()));
+        }
+        self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
+    }
+}

@@ -1,0 +1,96 @@
+//! What a snapshot keeps: a buffer, the slots it saw, and the rows that were saved when they were about to be written over.
+//!
+//! ```text
+//! buffer   0 1 2 3 4 5 6 7        the snapshot saw 0..8; the cache was cut to 5 and appends two tokens:
+//!          0 1 2 3 4 x y 7        rows 5 and 6 were saved first, for every snapshot that still reads them here
+//! patches            5 6
+//! ```
+//!
+//! Taking one is O(1). A slot is read from the first patch that has it, else from the buffer.
+
+use std::sync::{Arc, Mutex};
+
+use kvtide_core::{Run, Runs};
+
+use crate::buffer::{Buffer, lock};
+use crate::error::Result;
+use crate::kernels::copy;
+
+/// Rows as they were, saved before something else was written in their place.
+#[derive(Debug)]
+pub(crate) struct Patch {
+    pub run: Run,
+    pub rows: Buffer,
+}
+
+/// A snapshot's rows.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub buffer: Arc<Buffer>,
+    pub runs: Runs,
+    patches: Mutex<Vec<Arc<Patch>>>,
+}
+
+impl Held {
+    /// The present rows of `runs`.
+    pub fn new(buffer: Arc<Buffer>, runs: Runs) -> Arc<Self> {
+        let held = Arc::new(Held { buffer, runs, patches: Mutex::default() });
+        held.buffer.register(&held);
+        held
+    }
+
+    /// The smallest run that has every slot of `run` which is still read from the buffer; empty when there is none.
+    pub fn unsaved(&self, run: Run) -> Run {
+        let patches = lock(&self.patches);
+        let saved = |slot: u32| patches.iter().any(|patch| slot >= patch.run.start && slot < patch.run.end());
+        let mut found: Option<Run> = None;
+        for shown in self.runs.iter().map(|shown| shown.overlap(run)) {
+            for slot in (shown.start..shown.end()).filter(|&slot| !saved(slot)) {
+                let start = found.map_or(slot, |found| found.start.min(slot));
+                let end = found.map_or(slot + 1, |found| found.end().max(slot + 1));
+                found = Some(Run::new(start, end - start));
+            }
+        }
+        found.unwrap_or_default()
+    }
+
+    /// Keeps rows that are about to be written over.
+    pub fn save(&self, patch: Arc<Patch>) {
+        lock(&self.patches).push(patch);
+    }
+
+    /// The patches, oldest first.
+    pub fn patches(&self) -> Vec<Arc<Patch>> {
+        lock(&self.patches).clone()
+    }
+
+    /// Copies the tokens `taken` of what it saw to the front of `target`, in order.
+    pub fn copy_to(&self, taken: Runs, target: &Buffer) -> Result<()> {
+        let mut slot = 0;
+        for part in taken.iter() {
+            for run in self.runs.slice(part.start, part.len).iter() {
+                copy_rows(&self.buffer, run, target, slot)?;
+                for patch in self.patches().iter().rev() {
+                    let shown = patch.run.overlap(run);
+                    if !shown.is_empty() {
+                        let from = Run::new(shown.start - patch.run.start, shown.len);
+                        copy_rows(&patch.rows, from, target, slot + shown.start - run.start)?;
+                    }
+                }
+                slot += run.len;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Copies the rows of `run` in one buffer to `slot` of another one of the same shape.
+pub(crate) fn copy_rows(source: &Buffer, run: Run, target: &Buffer, slot: u32) -> Result<()> {
+    let dims = source.shape.part(run.len);
+    target.edit(&[&source.tensor], |bytes, sources| {
+        for part in 0..source.shape.parts {
+            let (to, from) = (target.place(part, slot), source.place(part, run.start));
+            copy(&dims, source.shape.dtype.bytes(), bytes, to, sources[0], from);
+        }
+    })
+}

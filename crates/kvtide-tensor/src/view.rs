@@ -1,0 +1,316 @@
+//! What a cache shows: its own memory, with a check that it still holds what was seen.
+//!
+//! A view keeps its buffer alive. Reading it fails with `STALE_VIEW` when a slot that it shows was written after it was made.
+//! It has one run of slots, or two (sinks and window) that read as one sequence.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use kvtide_core::{Run, Runs, Stamp};
+
+use crate::buffer::{Buffer, RowShape};
+use crate::dims::Dims;
+use crate::dtype::{DType, to_f32};
+use crate::error::{Error, Result};
+use crate::kernels::{Place, copy};
+use crate::memory::Budget;
+use crate::region::Region;
+use crate::source::HostTensor;
+use crate::zeroed::zeroed_bytes;
+
+/// A tensor in a cache's memory, or in memory of its own. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub(crate) buffer: Arc<Buffer>,
+    region: Region,
+    /// The axis along which `runs` are read; none once a reshape has changed the axes.
+    sequence: Option<usize>,
+    runs: Runs,
+    positions: [u64; 2],
+    /// When it was made; none when it shows whatever is there.
+    stamp: Option<Stamp>,
+}
+
+/// K and V.
+#[derive(Clone, Debug)]
+pub struct Kv {
+    /// The keys.
+    pub k: View,
+    /// The values.
+    pub v: View,
+}
+
+impl From<[View; 2]> for Kv {
+    fn from([k, v]: [View; 2]) -> Self {
+        Kv { k, v }
+    }
+}
+
+/// The neighbouring slots of a view, as a box of bytes.
+pub(crate) struct Piece {
+    /// The first of the view's tokens in it.
+    pub token: usize,
+    pub dims: Dims,
+    pub place: Place,
+}
+
+impl View {
+    /// The slots `runs` of one part of a buffer, where the last token is at position `end - 1`.
+    pub(crate) fn of(buffer: Arc<Buffer>, part: usize, runs: Runs, end: u64, stamp: Option<Stamp>) -> Self {
+        let base = buffer.shape.part(buffer.slots);
+        let axis = buffer.shape.axis;
+        let mut region = Region::whole(part * buffer.shape.part_elements(buffer.slots), base);
+        region.dims[axis] = runs.len() as usize;
+        let last = runs.iter().last().map_or(0, |run| run.len);
+        let first = if runs.single().is_some() { end - u64::from(last) } else { 0 };
+        View { region, sequence: Some(axis), runs, positions: [first, end - u64::from(last)], stamp, buffer }
+    }
+
+    /// A copy of a host tensor, in memory of its own.
+    pub fn from_host(host: &HostTensor<'_>, budget: &Arc<Budget>) -> Result<Self> {
+        let dims = host.dims();
+        let view = View::zeros(dims, host.dtype(), budget)?;
+        let element = host.dtype().bytes();
+        let to = view.region.place(element);
+        view.buffer.edit(&[], |bytes, _| copy(&dims, element, bytes, to, host.bytes(), host.place()))?;
+        Ok(view)
+    }
+
+    /// Zeros in memory of its own.
+    pub(crate) fn zeros(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
+        let elements = dims.elements().ok_or_else(|| budget.refusal(u64::MAX))?;
+        let shape = RowShape { parts: 1, dims: Dims::new("shape", &[1, elements])?, axis: 0, dtype };
+        let buffer = Arc::new(Buffer::new(shape, 1, budget, None)?);
+        let region = Region::whole(0, dims);
+        Ok(View { buffer, region, sequence: None, runs: Runs::one(Run::new(0, 1)), positions: [0; 2], stamp: None })
+    }
+
+    /// Its shape.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.region.dims
+    }
+
+    pub(crate) fn dims(&self) -> Dims {
+        self.region.dims
+    }
+
+    /// Its element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.buffer.shape.dtype
+    }
+
+    /// Elements from one index to the next for each axis, within a run.
+    #[must_use]
+    pub fn strides(&self) -> Vec<usize> {
+        self.region.strides().to_vec()
+    }
+
+    /// The axis of the sequence, unless a reshape has changed the axes.
+    #[must_use]
+    pub fn sequence_axis(&self) -> Option<usize> {
+        self.sequence
+    }
+
+    /// The slots it shows.
+    #[must_use]
+    pub fn runs(&self) -> Runs {
+        self.runs
+    }
+
+    /// The position of the first token of each run.
+    #[must_use]
+    pub fn key_positions(&self) -> &[u64] {
+        &self.positions[..self.runs.iter().count().max(1)]
+    }
+
+    /// Elements in all.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.region.dims.iter().product()
+    }
+
+    /// Bytes of all elements.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype().bytes()
+    }
+
+    /// True when its elements are neighbours in memory, in order.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        self.runs.single().is_some() && self.region.is_contiguous()
+    }
+
+    /// True when a slot that it shows was written after it was made.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.stamp.is_some_and(|stamp| self.buffer.written_since(stamp, &self.runs))
+    }
+
+    /// Refuses a view that can no longer be read.
+    pub fn check(&self) -> Result<()> {
+        if self.buffer.is_closed() {
+            return Err(Error::Disposed { object: "cache of this view" });
+        }
+        if self.is_stale() {
+            return Err(Error::StaleView);
+        }
+        Ok(())
+    }
+
+    /// The part `start .. start + len` along `axis`, without a copy.
+    pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Result<View> {
+        let dims = self.region.dims;
+        let Some(&size) = dims.get(axis) else {
+            return Err(Error::argument("dim", axis, format!("below {}, the number of dimensions", dims.len())));
+        };
+        if start > size {
+            return Err(Error::argument("start", start, format!("at most {size}, the size of dimension {axis}")));
+        }
+        if len > size - start {
+            return Err(Error::argument("length", len, format!("at most {} from {start} on", size - start)));
+        }
+        let mut view = self.clone();
+        if self.sequence == Some(axis) {
+            let head = self.runs.iter().next().map_or(0, |run| run.len as usize);
+            view.runs = self.runs.slice(start as u32, len as u32);
+            view.positions = if start < head {
+                [self.positions[0] + start as u64, self.positions[1]]
+            } else {
+                [self.positions[1] + (start - head) as u64; 2]
+            };
+            view.region.dims[axis] = len;
+        } else {
+            view.region = self.region.narrow(axis, start, len);
+        }
+        Ok(view)
+    }
+
+    /// The same elements in another shape: without a copy when they are contiguous, else in memory of its own.
+    pub fn reshape(&self, shape: &[usize], budget: &Arc<Budget>) -> Result<View> {
+        let dims = Dims::new("shape", shape)?;
+        if dims.elements() != Some(self.elements()) {
+            let expected = format!("{} elements, as in {:?}", self.elements(), self.shape());
+            return Err(Error::ShapeMismatch { argument: "shape", value: shape.to_vec(), expected });
+        }
+        if !self.is_contiguous() {
+            return self.copied(budget)?.reshape(shape, budget);
+        }
+        let region = self.anchored().reshaped(dims);
+        Ok(View { region, sequence: None, ..self.clone() })
+    }
+
+    /// A copy in memory of its own, never stale.
+    pub fn copied(&self, budget: &Arc<Budget>) -> Result<View> {
+        self.check()?;
+        let copy = View::zeros(self.region.dims, self.dtype(), budget)?;
+        copy.buffer.edit(&[&self.buffer.tensor], |bytes, sources| self.gather(sources[0], bytes))?;
+        self.check()?;
+        Ok(copy)
+    }
+
+    /// Copies its elements to `out`, in order.
+    pub fn read_into(&self, out: &mut [u8]) -> Result<()> {
+        if out.len() != self.bytes() {
+            return Err(Error::argument("out", format!("{} bytes", out.len()), format!("{} bytes", self.bytes())));
+        }
+        self.buffer.inspect(|bytes| {
+            self.check()?;
+            self.gather(bytes, out);
+            Ok(())
+        })
+    }
+
+    /// A copy of its elements' bytes, in order.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut out = zeroed_bytes(self.bytes())?;
+        self.read_into(&mut out)?;
+        Ok(out)
+    }
+
+    /// A copy of its elements as 32-bit floats, in order.
+    pub fn to_f32(&self) -> Result<Vec<f32>> {
+        Ok(to_f32(self.dtype(), &self.to_bytes()?))
+    }
+
+    /// True when shape, dtype and every bit agree.
+    pub fn equals(&self, other: &View) -> Result<bool> {
+        let alike = self.shape() == other.shape() && self.dtype() == other.dtype();
+        Ok(alike && self.to_bytes()? == other.to_bytes()?)
+    }
+
+    /// The candle tensor of a view of one run, in the same memory.
+    ///
+    /// The check is made at the call: the tensor itself is raw memory, and shows what the cache writes there later.
+    pub fn tensor(&self) -> Result<Tensor> {
+        if self.runs.single().is_none() {
+            return Err(Error::NotContiguous { operation: "tensor()", pieces: "two runs, sinks and window" });
+        }
+        self.check()?;
+        let Region { offset, base, start, .. } = self.anchored();
+        let mut tensor =
+            self.buffer.tensor.flatten_all()?.narrow(0, offset, base.iter().product())?.reshape(&base[..])?;
+        for (axis, &size) in self.region.dims.iter().enumerate() {
+            if size != base[axis] {
+                tensor = tensor.narrow(axis, start[axis], size)?;
+            }
+        }
+        Ok(tensor)
+    }
+
+    /// A candle tensor with a copy of its elements.
+    pub fn to_tensor(&self) -> Result<Tensor> {
+        self.copied(&Budget::process())?.tensor()
+    }
+
+    /// The address of its first byte, when it is contiguous. The bytes live as long as this view, and change with the cache.
+    pub fn as_ptr(&self) -> Result<*const u8> {
+        if !self.is_contiguous() {
+            let pieces = if self.runs.single().is_none() { "two runs, sinks and window" } else { "strided rows" };
+            return Err(Error::NotContiguous { operation: "data", pieces });
+        }
+        let first = self.anchored().first() * self.dtype().bytes();
+        self.buffer.inspect(|bytes| {
+            self.check()?;
+            Ok(bytes[first..].as_ptr())
+        })
+    }
+
+    /// Its runs as boxes of bytes.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+        let element = self.dtype().bytes();
+        let whole = self.sequence.is_none().then(|| Piece {
+            token: 0,
+            dims: self.region.dims,
+            place: self.region.place(element),
+        });
+        let mut token = 0;
+        let runs = self.sequence.into_iter().flat_map(|axis| self.runs.iter().map(move |run| (axis, run)));
+        whole.into_iter().chain(runs.map(move |(axis, run)| {
+            let region = self.region.narrow(axis, run.start as usize, run.len as usize);
+            let piece = Piece { token, dims: region.dims, place: region.place(element) };
+            token += run.len as usize;
+            piece
+        }))
+    }
+
+    /// The region with the start of its only run.
+    fn anchored(&self) -> Region {
+        match (self.sequence, self.runs.single()) {
+            (Some(axis), Some(run)) => self.region.narrow(axis, run.start as usize, run.len as usize),
+            _ => self.region,
+        }
+    }
+
+    /// Copies its elements, found in its buffer's bytes, to `out` without gaps.
+    fn gather(&self, bytes: &[u8], out: &mut [u8]) {
+        let element = self.dtype().bytes();
+        let strides = self.region.dims.contiguous_strides().scaled(element);
+        for piece in self.pieces() {
+            let offset = self.sequence.map_or(0, |axis| piece.token * strides[axis]);
+            copy(&piece.dims, element, out, Place { offset, strides }, bytes, piece.place);
+        }
+    }
+}

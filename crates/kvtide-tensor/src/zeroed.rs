@@ -1,0 +1,50 @@
+//! Zeroed memory that may be refused.
+//!
+//! `vec![0; n]` and candle's `zeros` abort the process when memory is out. This asks the allocator and looks at its answer;
+//! large pieces come as lazily zeroed pages.
+#![expect(unsafe_code, reason = "the allocator's own interface is unsafe; nothing safe answers instead of aborting")]
+
+use std::alloc::{Layout, alloc_zeroed};
+
+use bytemuck::Zeroable;
+
+use crate::error::Result;
+use crate::memory::Budget;
+
+/// `len` bytes of zeros that come and go within one call.
+pub(crate) fn zeroed_bytes(len: usize) -> Result<Vec<u8>> {
+    zeroed_vec(len).ok_or_else(|| Budget::process().refusal(len as u64))
+}
+
+/// `len` zeros, or nothing when the allocator has no memory for them.
+pub(crate) fn zeroed_vec<T: Zeroable>(len: usize) -> Option<Vec<T>> {
+    if len == 0 || size_of::<T>() == 0 {
+        return Some(Vec::new());
+    }
+    let layout = Layout::array::<T>(len).ok()?;
+    // SAFETY: the layout has a size over zero: neither `len` nor the type's size is zero.
+    let memory = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    if memory.is_null() {
+        return None;
+    }
+    // SAFETY: the global allocator gave this memory with the layout of `len` values of `T`, which is the layout `Vec` gives
+    // back; every value is initialised, since all zeros are a valid `T`.
+    Some(unsafe { Vec::from_raw_parts(memory, len, len) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::zeroed_vec;
+
+    #[test]
+    fn zeros_are_zeros() {
+        assert_eq!(zeroed_vec::<f32>(1000), Some(vec![0.0; 1000]));
+        assert_eq!(zeroed_vec::<u8>(0), Some(vec![]));
+    }
+
+    #[test]
+    fn more_than_there_is_gives_nothing() {
+        assert_eq!(zeroed_vec::<f32>(usize::MAX / 8), None);
+        assert_eq!(zeroed_vec::<f32>(usize::MAX), None);
+    }
+}
