@@ -1,1 +1,22 @@
+//! The Node-API addon of kvtide: glue alone.
+//!
+//! One file per exported class. Arguments were checked by the TypeScript layer; what arrives here is checked again where a
+//! wrong value could reach memory. Every call runs inside [`guard`], so that a refusal becomes a coded error and a panic
+//! never leaves the addon.
+#![deny(unsafe_code)]
 
+mod block_pool;
+mod block_table;
+mod bytes;
+mod device;
+mod guard;
+mod kv_cache;
+mod memory;
+mod number;
+mod paged_kv_cache;
+mod raise;
+mod rollback_cache;
+mod rotating_cache;
+mod source;
+mod stats;
+mod tensor;

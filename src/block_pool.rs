@@ -1,0 +1,80 @@
+//! The pool of blocks, for callers who keep their own sequences.
+
+use kvtide_core::paged::{BlockHandle, BlockPool};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::guard::{Handle, Outcome, guard};
+use crate::number::{count, whole};
+
+/// A pool.
+#[napi]
+pub struct NativeBlockPool {
+    pool: Handle<BlockPool>,
+}
+
+/// A block handle from JavaScript.
+pub(crate) fn block(value: f64) -> Outcome<BlockHandle> {
+    Ok(BlockHandle::from_raw(whole("block", value)?))
+}
+
+#[napi]
+impl NativeBlockPool {
+    #[napi(constructor)]
+    pub fn new(env: &Env, capacity: f64) -> Result<Self> {
+        guard(env, || {
+            Ok(NativeBlockPool { pool: Handle::new("BlockPool", BlockPool::new(count("capacity", capacity)?)?) })
+        })
+    }
+
+    #[napi]
+    pub fn allocate(&mut self, env: &Env) -> Result<f64> {
+        self.pool.change(env, |pool| Ok(pool.allocate()?.raw() as f64))
+    }
+
+    #[napi]
+    pub fn try_allocate(&mut self, env: &Env) -> Result<Option<f64>> {
+        self.pool.change(env, |pool| Ok(pool.try_allocate().map(|block| block.raw() as f64)))
+    }
+
+    #[napi]
+    pub fn allocate_many(&mut self, env: &Env, n: f64) -> Result<Vec<f64>> {
+        self.pool.change(env, |pool| {
+            let blocks = pool.allocate_many(count("n", n)?)?;
+            Ok(blocks.into_iter().map(|block| block.raw() as f64).collect())
+        })
+    }
+
+    #[napi]
+    pub fn free(&mut self, env: &Env, handle: f64) -> Result<()> {
+        self.pool.change(env, |pool| Ok(pool.free(block(handle)?)?))
+    }
+
+    #[napi]
+    pub fn free_many(&mut self, env: &Env, handles: &[f64]) -> Result<()> {
+        self.pool.change(env, |pool| {
+            let blocks = handles.iter().map(|&handle| block(handle)).collect::<Outcome<Vec<_>>>()?;
+            Ok(pool.free_many(&blocks)?)
+        })
+    }
+
+    #[napi]
+    pub fn free_count(&self, env: &Env) -> Result<f64> {
+        self.pool.read(env, |pool| Ok(pool.free_count().into()))
+    }
+
+    #[napi]
+    pub fn total_count(&self, env: &Env) -> Result<f64> {
+        self.pool.read(env, |pool| Ok(pool.total_count().into()))
+    }
+
+    #[napi]
+    pub fn utilization(&self, env: &Env) -> Result<f64> {
+        self.pool.read(env, |pool| Ok(pool.utilization()))
+    }
+
+    #[napi]
+    pub fn dispose(&mut self, env: &Env) {
+        self.pool.dispose(env, |_| ());
+    }
+}

@@ -1,0 +1,135 @@
+//! The memory of JavaScript's typed arrays, for the length of one call.
+#![expect(unsafe_code, reason = "typed arrays are raw memory behind the Node-API")]
+
+use std::ffi::c_void;
+use std::ptr;
+
+use napi::bindgen_prelude::{FromNapiValue, TypeName, Uint8Array, ValidateNapiValue};
+use napi::{Result, ValueType, sys};
+
+use crate::guard::Outcome;
+
+/// A typed array, if the argument is one.
+#[derive(Clone, Copy)]
+pub struct ArrayArg(Option<Memory>);
+
+impl ArrayArg {
+    pub(crate) fn is_array(self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Its memory, refused when the argument is something else.
+    pub(crate) fn memory(self, argument: &'static str) -> Outcome<Memory> {
+        let refused = || kvtide_core::Error::argument(argument, "no typed array", "a typed array over an ArrayBuffer");
+        Ok(self.0.ok_or_else(refused)?)
+    }
+}
+
+impl TypeName for ArrayArg {
+    fn type_name() -> &'static str {
+        "typed array"
+    }
+
+    fn value_type() -> ValueType {
+        ValueType::Object
+    }
+}
+
+impl ValidateNapiValue for ArrayArg {}
+
+impl FromNapiValue for ArrayArg {
+    unsafe fn from_napi_value(env: sys::napi_env, value: sys::napi_value) -> Result<Self> {
+        Ok(ArrayArg(Memory::of(env, value)))
+    }
+}
+
+/// Where a typed array lies. An empty or detached one has no address.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    address: *mut u8,
+    bytes: usize,
+}
+
+impl Memory {
+    /// The memory of `value`; nothing when it is no typed array over an ordinary buffer (a shared one could change under
+    /// our hands).
+    fn of(env: sys::napi_env, value: sys::napi_value) -> Option<Self> {
+        let (mut kind, mut length, mut data, mut buffer, mut offset) =
+            (0, 0, ptr::null_mut::<c_void>(), ptr::null_mut(), 0);
+        // SAFETY: environment and value are those of the running call, and every place to write to is a local.
+        let status = unsafe {
+            sys::napi_get_typedarray_info(
+                env,
+                value,
+                &mut kind,
+                &mut length,
+                &mut data,
+                &mut buffer,
+                &mut offset,
+            )
+        };
+        let mut ordinary = false;
+        // SAFETY: the buffer was just handed out by the call before.
+        let asked = status == sys::Status::napi_ok
+            && unsafe { sys::napi_is_arraybuffer(env, buffer, &mut ordinary) } == sys::Status::napi_ok;
+        if !asked || !ordinary {
+            return None;
+        }
+        let bytes = length * element_bytes(kind)?;
+        Some(if data.is_null() || bytes == 0 {
+            Memory { address: ptr::null_mut(), bytes: 0 }
+        } else {
+            Memory { address: data.cast(), bytes }
+        })
+    }
+
+    /// Its bytes.
+    ///
+    /// The lifetime is the caller's promise that no JavaScript runs while the slice lives.
+    pub fn bytes<'a>(self) -> &'a [u8] {
+        if self.bytes == 0 {
+            return &[];
+        }
+        // SAFETY: the runtime gave address and length of a live buffer of this thread, which no JavaScript can detach or
+        // shrink before the call returns. Any byte pattern is a `u8`.
+        unsafe { std::slice::from_raw_parts(self.address, self.bytes) }
+    }
+
+    /// Its bytes, to write to. The caller has made sure that nothing else in this call looks at them.
+    pub fn bytes_mut<'a>(self) -> &'a mut [u8] {
+        if self.bytes == 0 {
+            return &mut [];
+        }
+        // SAFETY: as for `bytes`; overlap with memory of our own is checked by the caller before.
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.bytes) }
+    }
+
+    pub fn address(self) -> *const u8 {
+        self.address
+    }
+
+    pub fn len(self) -> usize {
+        self.bytes
+    }
+}
+
+fn element_bytes(kind: sys::napi_typedarray_type) -> Option<usize> {
+    use sys::TypedarrayType as T;
+    Some(match kind {
+        T::int8_array | T::uint8_array | T::uint8_clamped_array => 1,
+        T::int16_array | T::uint16_array => 2,
+        T::int32_array | T::uint32_array | T::float32_array => 4,
+        T::float64_array | T::bigint64_array | T::biguint64_array => 8,
+        _ => return None,
+    })
+}
+
+/// A `Uint8Array` over memory of ours, which `owner` keeps alive until JavaScript has collected the array.
+pub(crate) fn external<T: 'static>(address: *const u8, bytes: usize, owner: T) -> Uint8Array {
+    if bytes == 0 {
+        return Uint8Array::new(Vec::new());
+    }
+    // SAFETY: the memory stays where it is as long as `owner` lives, which the finalizer holds. That others may write there
+    // is said in the documentation of what hands it out.
+    unsafe { Uint8Array::with_external_data(address.cast_mut(), bytes, move |_, _| drop(owner)) }
+}

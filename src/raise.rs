@@ -1,0 +1,105 @@
+//! A refusal as a JavaScript exception: an instance of the package's own error class, with code and details.
+#![expect(
+    unsafe_code,
+    reason = "the error class is kept as a raw reference, which the runtime frees when the thread ends"
+)]
+
+use std::cell::Cell;
+use std::ptr;
+
+use kvtide_core::{Code, Detail, DetailValue};
+use napi::bindgen_prelude::{FnArgs, FromNapiValue, Function, JsValue, Object, Unknown};
+use napi::{Env, Error, Result, Status, sys};
+use napi_derive::napi;
+
+thread_local! {
+    /// The class that refusals are instances of, one for each JavaScript thread.
+    static ERROR_CLASS: Cell<sys::napi_ref> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// A refusal, on its way to JavaScript.
+pub(crate) struct Refusal {
+    pub code: Code,
+    pub message: String,
+    pub details: Vec<Detail>,
+}
+
+impl From<kvtide_tensor::Error> for Refusal {
+    fn from(error: kvtide_tensor::Error) -> Self {
+        Refusal { code: error.code(), message: error.to_string(), details: error.details() }
+    }
+}
+
+impl From<kvtide_core::Error> for Refusal {
+    fn from(error: kvtide_core::Error) -> Self {
+        Refusal { code: error.code(), message: error.to_string(), details: error.details() }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Refusal { code: Code::Internal, message: format!("Node-API: {error}"), details: Vec::new() }
+    }
+}
+
+/// Every code that a call may refuse with.
+#[napi]
+pub fn error_codes() -> Vec<&'static str> {
+    Code::ALL.iter().map(|code| code.as_str()).collect()
+}
+
+/// Says which class refusals are instances of. Called once per thread, with `(code, message, details)` as its arguments.
+#[napi]
+pub fn set_error_class(env: &Env, error_class: Unknown<'_>) -> Result<()> {
+    let mut reference = ptr::null_mut();
+    // SAFETY: environment and value are those of this call.
+    let status = unsafe { sys::napi_create_reference(env.raw(), error_class.raw(), 1, &mut reference) };
+    if status != sys::Status::napi_ok {
+        return Err(Error::new(Status::from(status), "the error class could not be kept"));
+    }
+    ERROR_CLASS.set(reference);
+    Ok(())
+}
+
+/// The exception of a refusal.
+pub(crate) fn raise(env: &Env, refusal: Refusal) -> Error {
+    match instance(env, &refusal) {
+        Ok(error) => error,
+        Err(_) => Error::new(Status::GenericFailure, format!("[{}] {}", refusal.code.as_str(), refusal.message)),
+    }
+}
+
+fn instance(env: &Env, refusal: &Refusal) -> Result<Error> {
+    let mut class = ptr::null_mut();
+    // SAFETY: the reference was made on this thread, for this environment, and is never deleted.
+    let status = unsafe { sys::napi_get_reference_value(env.raw(), ERROR_CLASS.get(), &mut class) };
+    if status != sys::Status::napi_ok || class.is_null() {
+        return Err(Error::new(Status::from(status), "no error class was set"));
+    }
+    // SAFETY: the value was just read from its reference.
+    let class: Function<'_, FnArgs<(&str, &str, Object<'_>)>, Unknown<'_>> =
+        unsafe { Function::from_napi_value(env.raw(), class)? };
+    let details = object(env, &refusal.details)?;
+    let error = class.new_instance((refusal.code.as_str(), refusal.message.as_str(), details).into())?;
+    Ok(Error::from(error))
+}
+
+fn object<'a>(env: &'a Env, details: &[Detail]) -> Result<Object<'a>> {
+    let mut object = Object::new(env)?;
+    for detail in details {
+        match &detail.value {
+            DetailValue::Number(value) => object.set(detail.name, number(*value))?,
+            DetailValue::Text(value) => object.set(detail.name, value.as_str())?,
+            DetailValue::Numbers(values) => {
+                let values: Vec<f64> = values.iter().copied().map(number).collect();
+                object.set(detail.name, values)?;
+            }
+        }
+    }
+    Ok(object)
+}
+
+/// A count as JavaScript has it; the largest one means that there is no limit.
+pub(crate) fn number(value: u64) -> f64 {
+    if value == u64::MAX { f64::INFINITY } else { value as f64 }
+}

@@ -1,0 +1,290 @@
+//! Both rotating caches, over one tensor or over K and V.
+
+use kvtide_core::count_positive;
+use kvtide_tensor::{RotatingCache, RotatingCacheOptions, RotatingKvCache, RotatingSnapshot, Source, device};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::guard::{Handle, Outcome, guard};
+use crate::memory::budget;
+use crate::number::{count, optional, whole};
+use crate::source::{TensorArg, source};
+use crate::stats::NativeStats;
+use crate::tensor::NativeView;
+
+/// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
+#[napi(object)]
+pub struct NativeRotatingOptions {
+    /// 1, or 2 for K and V.
+    pub parts: f64,
+    pub dim: f64,
+    pub max_seq_len: f64,
+    #[napi(ts_type = "number | undefined")]
+    pub capacity_seq_len: Option<f64>,
+    pub sinks: f64,
+    #[napi(ts_type = "number | undefined")]
+    pub slack: Option<f64>,
+    pub device: String,
+    #[napi(ts_type = "number | undefined")]
+    pub memory_limit_bytes: Option<f64>,
+}
+
+/// A cache of either kind.
+enum Window {
+    Single(RotatingCache),
+    Pair(RotatingKvCache),
+}
+
+/// A snapshot of either kind.
+enum Snapshot {
+    Single(RotatingSnapshot<1>),
+    Pair(RotatingSnapshot<2>),
+}
+
+/// Does the same with a cache, or a snapshot, of either kind.
+macro_rules! either {
+    ($kind:ident, $value:expr, $bound:ident => $work:expr) => {
+        match $value {
+            $kind::Single($bound) => $work,
+            $kind::Pair($bound) => $work,
+        }
+    };
+}
+
+/// A cache.
+#[napi]
+pub struct NativeRotatingCache {
+    cache: Handle<Window>,
+}
+
+/// A snapshot.
+#[napi]
+pub struct NativeRotatingSnapshot {
+    snapshot: Handle<Snapshot>,
+}
+
+fn other_kind<T>() -> Outcome<T> {
+    Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of the other kind of rotating cache" }.into())
+}
+
+#[napi]
+impl NativeRotatingCache {
+    #[napi(constructor)]
+    pub fn new(env: &Env, options: NativeRotatingOptions) -> Result<Self> {
+        guard(env, || {
+            let made = RotatingCacheOptions {
+                dim: count("dim", options.dim)? as usize,
+                max_seq_len: count_positive("maxSeqLen", whole("maxSeqLen", options.max_seq_len)?)?,
+                capacity_seq_len: optional("capacitySeqLen", options.capacity_seq_len, count)?,
+                sinks: count("sinks", options.sinks)?,
+                slack: optional("slack", options.slack, count)?,
+                device: device(&options.device)?,
+                memory_limit_bytes: optional("memoryLimitBytes", options.memory_limit_bytes, whole)?,
+                budget: Some(budget()),
+            };
+            Ok(handle(if options.parts == 2.0 {
+                Window::Pair(RotatingKvCache::new(made)?)
+            } else {
+                Window::Single(RotatingCache::new(made)?)
+            }))
+        })
+    }
+
+    /// Goes on from a snapshot with the accepted tokens, `keep_len` in all.
+    #[napi(factory)]
+    pub fn restore_from_snapshot(
+        env: &Env,
+        snapshot: &NativeRotatingSnapshot,
+        k: Option<TensorArg>,
+        v: Option<TensorArg>,
+        meta: &[f64],
+        keep_len: f64,
+    ) -> Result<Self> {
+        guard(env, || {
+            let keep_len = whole("keepLen", keep_len)?;
+            let part = |value: Option<TensorArg>, place: usize| -> Outcome<Option<Source<'_>>> {
+                value.map(|value| source("accepted", value, meta, place)).transpose()
+            };
+            Ok(handle(match snapshot.snapshot.get()? {
+                Snapshot::Single(snapshot) => {
+                    Window::Single(RotatingCache::restore_from_snapshot(snapshot, part(k, 0)?, keep_len)?)
+                }
+                Snapshot::Pair(snapshot) => {
+                    let accepted = part(k, 0)?.zip(part(v, 1)?);
+                    Window::Pair(RotatingKvCache::restore_from_snapshot(snapshot, accepted, keep_len)?)
+                }
+            }))
+        })
+    }
+
+    #[napi]
+    pub fn current_seq_len(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.current_seq_len()) as f64))
+    }
+
+    #[napi]
+    pub fn capacity_seq_len(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.capacity_seq_len()).into()))
+    }
+
+    #[napi]
+    pub fn retained_len(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.retained_len()).into()))
+    }
+
+    #[napi]
+    pub fn dtype(&self, env: &Env) -> Result<Option<&'static str>> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.dtype()).map(|dtype| dtype.name())))
+    }
+
+    #[napi]
+    pub fn append(&mut self, env: &Env, k: TensorArg, v: TensorArg, meta: &[f64]) -> Result<NativeView> {
+        self.cache.change(env, |cache| {
+            Ok(match cache {
+                Window::Single(cache) => cache.append(source("src", k, meta, 0)?)?.into(),
+                Window::Pair(cache) => cache.append(source("k", k, meta, 0)?, source("v", v, meta, 1)?)?.into(),
+            })
+        })
+    }
+
+    #[napi]
+    pub fn current_data(&self, env: &Env) -> Result<Option<NativeView>> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.current_data()?.map(NativeView::from))))
+    }
+
+    #[napi]
+    pub fn last_append_result(&self, env: &Env) -> Result<Option<NativeView>> {
+        self.cache
+            .read(env, |cache| Ok(either!(Window, cache, cache => cache.last_append_result().map(NativeView::from))))
+    }
+
+    #[napi]
+    pub fn all_data(&self, env: &Env) -> Result<Option<NativeView>> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.all_data()?.map(NativeView::from))))
+    }
+
+    #[napi]
+    pub fn try_set_len(&self, env: &Env, len: f64) -> Result<()> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.try_set_len(whole("len", len)?)?)))
+    }
+
+    #[napi]
+    pub fn set_len(&mut self, env: &Env, len: f64) -> Result<()> {
+        self.cache.change(env, |cache| Ok(either!(Window, cache, cache => cache.set_len(whole("len", len)?)?)))
+    }
+
+    #[napi]
+    pub fn reset(&mut self, env: &Env) -> Result<()> {
+        self.cache.change(env, |cache| Ok(either!(Window, cache, cache => cache.reset()?)))
+    }
+
+    #[napi]
+    pub fn snapshot(&self, env: &Env) -> Result<NativeRotatingSnapshot> {
+        let snapshot = self.cache.read(env, |cache| {
+            Ok(match cache {
+                Window::Single(cache) => Snapshot::Single(cache.snapshot()?),
+                Window::Pair(cache) => Snapshot::Pair(cache.snapshot()?),
+            })
+        })?;
+        Ok(NativeRotatingSnapshot { snapshot: Handle::new("RotatingSnapshot", snapshot) })
+    }
+
+    #[napi]
+    pub fn restore(&mut self, env: &Env, snapshot: &NativeRotatingSnapshot) -> Result<()> {
+        self.cache.change(env, |cache| match (cache, snapshot.snapshot.get()?) {
+            (Window::Single(cache), Snapshot::Single(snapshot)) => Ok(cache.restore(snapshot)?),
+            (Window::Pair(cache), Snapshot::Pair(snapshot)) => Ok(cache.restore(snapshot)?),
+            _ => other_kind(),
+        })
+    }
+
+    #[napi]
+    pub fn can_append_from_snapshot(&self, env: &Env, snapshot: &NativeRotatingSnapshot, tokens: f64) -> Result<bool> {
+        self.cache.read(env, |cache| {
+            let tokens = whole("n", tokens)?;
+            match (cache, snapshot.snapshot.get()?) {
+                (Window::Single(cache), Snapshot::Single(snapshot)) => {
+                    Ok(cache.can_append_from_snapshot(snapshot, tokens))
+                }
+                (Window::Pair(cache), Snapshot::Pair(snapshot)) => Ok(cache.can_append_from_snapshot(snapshot, tokens)),
+                _ => other_kind(),
+            }
+        })
+    }
+
+    #[napi]
+    pub fn accepted_append_from_batched_append(
+        &self,
+        env: &Env,
+        snapshot: &NativeRotatingSnapshot,
+        keep_len: f64,
+        row_idx: f64,
+        batch_len: f64,
+    ) -> Result<Option<NativeView>> {
+        self.cache.read(env, |cache| {
+            let (keep, row, batch) =
+                (whole("keepLen", keep_len)?, whole("rowIdx", row_idx)?, whole("batchLen", batch_len)?);
+            match (cache, snapshot.snapshot.get()?) {
+                (Window::Single(cache), Snapshot::Single(snapshot)) => {
+                    Ok(cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(NativeView::from))
+                }
+                (Window::Pair(cache), Snapshot::Pair(snapshot)) => {
+                    Ok(cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(NativeView::from))
+                }
+                _ => other_kind(),
+            }
+        })
+    }
+
+    #[napi]
+    pub fn stats(&self, env: &Env) -> Result<NativeStats> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.stats()).into()))
+    }
+
+    #[napi]
+    pub fn dispose(&mut self, env: &Env) {
+        self.cache.dispose(env, |cache| either!(Window, cache, cache => cache.close()));
+    }
+}
+
+fn handle(window: Window) -> NativeRotatingCache {
+    let name = match window {
+        Window::Single(_) => "RotatingCache",
+        Window::Pair(_) => "RotatingKvCache",
+    };
+    NativeRotatingCache { cache: Handle::new(name, window) }
+}
+
+#[napi]
+impl NativeRotatingSnapshot {
+    #[napi]
+    pub fn current_seq_len(&self, env: &Env) -> Result<f64> {
+        self.snapshot
+            .read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.current_seq_len()) as f64))
+    }
+
+    #[napi]
+    pub fn max_seq_len(&self, env: &Env) -> Result<f64> {
+        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.max_seq_len()).into()))
+    }
+
+    #[napi]
+    pub fn retained_len(&self, env: &Env) -> Result<f64> {
+        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.retained_len()).into()))
+    }
+
+    #[napi]
+    pub fn sinks(&self, env: &Env) -> Result<f64> {
+        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.sinks()).into()))
+    }
+
+    #[napi]
+    pub fn dim(&self, env: &Env) -> Result<f64> {
+        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.dim()) as f64))
+    }
+
+    #[napi]
+    pub fn dispose(&mut self, env: &Env) {
+        self.snapshot.dispose(env, |_| ());
+    }
+}
