@@ -1,0 +1,31 @@
+/**
+ * kvtide: the KV cache for people who run language models from Node.js and TypeScript.
+ *
+ * @packageDocumentation
+ */
+export { BlockPool, type BlockPoolOptions } from './lib/block-pool.js'
+export { BlockTable, type BlockTableOptions } from './lib/block-table.js'
+export type { DType, Float16ArrayLike, TensorData } from './lib/dtype.js'
+export {
+  ERROR_CODES,
+  isKvTideError,
+  KvTideError,
+  type AnyKvTideError,
+  type ArgumentDetails,
+  type ErrorCode,
+  type ErrorDetails,
+  type ErrorDetailsByCode,
+} from './lib/errors.js'
+export type { HostTensor, SequenceLayout, TokenSource } from './lib/host-tensor.js'
+export { KvCache, type KvCacheOptions } from './lib/kv-cache.js'
+export { KvSnapshot } from './lib/kv-snapshot.js'
+export { memoryStats, setMemoryLimit, type MemoryStats } from './lib/memory.js'
+export { PagedKvCache, type PagedKvCacheOptions, type TokenKv, type TokenVector } from './lib/paged-kv-cache.js'
+export { RollbackCache, type RollbackAppendOptions, type RollbackCacheOptions } from './lib/rollback-cache.js'
+export { RollbackSnapshot } from './lib/rollback-snapshot.js'
+export { RotatingCache, type RotatingCacheOptions } from './lib/rotating-cache.js'
+export { RotatingKvCache, type RotatingKvCacheOptions } from './lib/rotating-kv-cache.js'
+export { RotatingSnapshot } from './lib/rotating-snapshot.js'
+export type { RotatingOptions } from './lib/rotating.js'
+export type { CacheStats } from './lib/stats.js'
+export { Tensor, type Kv, type TensorOptions } from './lib/tensor.js'

@@ -1,0 +1,116 @@
+import type { NativeBlockPool } from '#binding'
+
+import { binding } from './binding.js'
+import { count, fields, optional, whole } from './check.js'
+import { invalid } from './errors.js'
+import { nativeThis, Owner } from './owner.js'
+
+/** What a {@link BlockPool} is made with. */
+export interface BlockPoolOptions {
+  /** Blocks in it. */
+  readonly capacity: number
+  /** Tokens of a block, 16 unless said otherwise. */
+  readonly blockSize?: number
+  /** Layers of the model, 1 unless said otherwise. */
+  readonly numLayers?: number
+  /** Heads of K and V, 1 unless said otherwise. */
+  readonly numKvHeads?: number
+  /** Elements of one head, 1 unless said otherwise. */
+  readonly headDim?: number
+}
+
+/**
+ * Which blocks are in use: bookkeeping for those who keep their pages elsewhere. A block is one number, which is not used
+ * again for another allocation, so that a stale one is refused.
+ *
+ * @example
+ * ```ts
+ * import { BlockPool } from 'kvtide'
+ *
+ * using pool = new BlockPool({ capacity: 2 })
+ * const block = pool.allocate()
+ * console.log(pool.utilization) // 0.5
+ * pool.free(block)
+ * ```
+ */
+export class BlockPool extends Owner {
+  /** Tokens of a block. */
+  readonly blockSize: number
+  /** Layers of the model. */
+  readonly numLayers: number
+  /** Heads of K and V. */
+  readonly numKvHeads: number
+  /** Elements of one head. */
+  readonly headDim: number
+
+  constructor(options: BlockPoolOptions) {
+    const given = fields<BlockPoolOptions>('options', options)
+    const size = (argument: keyof BlockPoolOptions, otherwise: number): number =>
+      optional((name, value) => count(name, value, 1), argument, given[argument]) ?? otherwise
+    const blockSize = size('blockSize', 16)
+    const numLayers = size('numLayers', 1)
+    const numKvHeads = size('numKvHeads', 1)
+    const headDim = size('headDim', 1)
+    super(new binding.NativeBlockPool(count('capacity', given.capacity)), BlockPool)
+    this.blockSize = blockSize
+    this.numLayers = numLayers
+    this.numKvHeads = numKvHeads
+    this.headDim = headDim
+  }
+
+  /** Blocks that are free. */
+  get freeCount(): number {
+    return own(this).freeCount()
+  }
+
+  /** Blocks in all. */
+  get totalCount(): number {
+    return own(this).totalCount()
+  }
+
+  /** The used share, 0 to 1; 0 for an empty pool. */
+  get utilization(): number {
+    return own(this).utilization()
+  }
+
+  /** Takes a block. Throws `OUT_OF_BLOCKS` when none is free. */
+  allocate(): number {
+    return own(this).allocate()
+  }
+
+  /** Takes a block, or returns `null` when none is free. */
+  tryAllocate(): number | null {
+    return own(this).tryAllocate()
+  }
+
+  /** Takes `n` blocks, or throws `OUT_OF_BLOCKS` and takes none. */
+  allocateMany(n: number): number[] {
+    return own(this).allocateMany(count('n', n))
+  }
+
+  /** Gives a block back. Throws `INVALID_BLOCK` for one that is not in use. */
+  free(block: number): void {
+    own(this).free(whole('block', block))
+  }
+
+  /** Gives blocks back, all of them or none. */
+  freeMany(blocks: readonly number[] | Float64Array): void {
+    const native = own(this)
+    if (!Array.isArray(blocks) && !(blocks instanceof Float64Array)) throw invalid('blocks', blocks, 'an array of blocks')
+    native.freeMany(Float64Array.from(blocks, (block, place) => whole(`blocks[${place}]`, block)))
+  }
+
+  /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
+  dispose(): void {
+    own(this).dispose()
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    this.dispose()
+  }
+}
+
+function own(self: unknown): NativeBlockPool {
+  return nativeThis<NativeBlockPool>(self, BlockPool)
+}

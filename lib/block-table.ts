@@ -1,0 +1,75 @@
+import type { NativeBlockTable } from '#binding'
+
+import { binding } from './binding.js'
+import { count, fields, whole } from './check.js'
+import { nativeThis, Owner } from './owner.js'
+
+/** What a {@link BlockTable} is made with. */
+export interface BlockTableOptions {
+  /** Layers of the model. */
+  readonly numLayers: number
+  /** Tokens of a block. */
+  readonly blockSize: number
+}
+
+/**
+ * The blocks of one sequence, layer by layer, for those who keep their own sequences on a {@link BlockPool}.
+ *
+ * @example
+ * ```ts
+ * import { BlockTable } from 'kvtide'
+ *
+ * using table = new BlockTable({ numLayers: 2, blockSize: 16 })
+ * table.appendBlock(0, 7)
+ * console.log(table.getBlock(0, 0), table.getBlock(0, 1), table.tokenCapacity(0)) // 7 null 16
+ * ```
+ */
+export class BlockTable extends Owner {
+  /** Layers of the model. */
+  readonly numLayers: number
+  /** Tokens of a block. */
+  readonly blockSize: number
+
+  constructor(options: BlockTableOptions) {
+    const given = fields<BlockTableOptions>('options', options)
+    const numLayers = count('numLayers', given.numLayers, 1)
+    const blockSize = count('blockSize', given.blockSize, 1)
+    super(new binding.NativeBlockTable(numLayers, blockSize), BlockTable)
+    this.numLayers = numLayers
+    this.blockSize = blockSize
+  }
+
+  /** Adds a block behind the last one of a layer. */
+  appendBlock(layer: number, block: number): void {
+    own(this).appendBlock(count('layer', layer), whole('block', block))
+  }
+
+  /** The block numbered `logical` of a layer; `null` behind the last one. */
+  getBlock(layer: number, logical: number): number | null {
+    return own(this).getBlock(count('layer', layer), count('logical', logical))
+  }
+
+  /** Blocks of a layer. */
+  numBlocks(layer: number): number {
+    return own(this).numBlocks(count('layer', layer))
+  }
+
+  /** Tokens that the blocks of a layer hold. */
+  tokenCapacity(layer: number): number {
+    return own(this).tokenCapacity(count('layer', layer))
+  }
+
+  /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
+  dispose(): void {
+    own(this).dispose()
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    this.dispose()
+  }
+}
+
+function own(self: unknown): NativeBlockTable {
+  return nativeThis<NativeBlockTable>(self, BlockTable)
+}

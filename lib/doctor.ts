@@ -1,0 +1,43 @@
+import { binding } from './binding.js'
+import { isKvTideError } from './errors.js'
+import { memoryStats } from './memory.js'
+
+/** A device, and why it cannot be used. */
+interface DeviceReport {
+  readonly name: string
+  readonly usable: boolean
+  readonly reason: string
+}
+
+/** Which binary is loaded, what it runs on, and which devices it can use: a line each. */
+export function doctor(): string {
+  const build = binding.buildInfo()
+  const limit = memoryStats().limitBytes
+  const rows: (readonly [string, string])[] = [
+    ['binary', `kvtide ${build.version}, ${build.target}`],
+    ['loaded from', loadedFrom()],
+    ['platform', `${process.platform}-${process.arch}, node ${process.versions.node}, Node-API ${process.versions['napi']}`],
+    ['cpu features', build.cpuFeatures.join(' ') || 'none that kvtide looks for'],
+    ['memory limit', Number.isFinite(limit) ? `${(limit / 2 ** 30).toFixed(1)} GiB` : 'none'],
+    ...['cpu', 'cuda', 'metal'].map(deviceReport).map(
+      ({ name, usable, reason }) => [`device ${name}`, usable ? 'usable' : `not usable: ${reason}`] as const,
+    ),
+  ]
+  return rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n')
+}
+
+function deviceReport(name: string): DeviceReport {
+  try {
+    binding.checkDevice(name)
+    return { name, usable: true, reason: '' }
+  } catch (error) {
+    const reason = isKvTideError(error) && error.code === 'DEVICE_UNAVAILABLE' ? error.details.reason : String(error)
+    return { name, usable: false, reason }
+  }
+}
+
+/** The addon's file, as the process has it loaded. */
+function loadedFrom(): string {
+  const report = process.report?.getReport() as { sharedObjects?: readonly string[] } | undefined
+  return report?.sharedObjects?.find(file => /kvtide.*\.node$/.test(file)) ?? 'unknown'
+}

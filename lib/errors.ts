@@ -1,0 +1,145 @@
+/** Every code that a call of this package may refuse with. Codes never change once published. */
+export const ERROR_CODES = [
+  'INVALID_ARGUMENT',
+  'SHAPE_MISMATCH',
+  'DTYPE_MISMATCH',
+  'DEVICE_MISMATCH',
+  'DIM_MISMATCH',
+  'CACHE_OVERFLOW',
+  'CACHE_EMPTY',
+  'CANNOT_ROLL_BACK',
+  'SNAPSHOT_INVALID',
+  'STALE_VIEW',
+  'SEQUENCE_NOT_FOUND',
+  'POSITION_OUT_OF_RANGE',
+  'OUT_OF_BLOCKS',
+  'INVALID_BLOCK',
+  'OUT_OF_MEMORY',
+  'DISPOSED',
+  'POISONED',
+  'DEVICE_UNAVAILABLE',
+  'INTERNAL',
+  'BUSY',
+  'TRANSACTION_OPEN',
+  'TRANSACTION_CLOSED',
+  'STEP_INCOMPLETE',
+  'STALE_STEP',
+  'INVALID_PATH',
+  'NOT_CONTIGUOUS',
+  'UNSUPPORTED_MODEL',
+  'BINDING_NOT_FOUND',
+  'BINDING_MISMATCH',
+  'BINDING_CONFLICT',
+  'ABORTED',
+] as const
+
+/** One of {@link ERROR_CODES}. */
+export type ErrorCode = (typeof ERROR_CODES)[number]
+
+/** The argument to blame, what it was and what it may be. */
+export interface ArgumentDetails {
+  readonly argument: string
+  readonly value: unknown
+  readonly expected: string
+}
+
+/** What `details` holds for each code; codes that are not listed have no fields of their own. */
+export interface ErrorDetailsByCode {
+  readonly INVALID_ARGUMENT: ArgumentDetails
+  readonly SHAPE_MISMATCH: ArgumentDetails
+  readonly DTYPE_MISMATCH: ArgumentDetails
+  readonly DEVICE_MISMATCH: ArgumentDetails
+  readonly DIM_MISMATCH: { readonly argument: string; readonly value: number; readonly actual: number; readonly expected: number }
+  readonly CACHE_OVERFLOW: { readonly seqLen: number; readonly newTokens: number; readonly maxSeqLen: number }
+  readonly CACHE_EMPTY: { readonly operation: string }
+  readonly CANNOT_ROLL_BACK: { readonly requested: number; readonly seqLen: number; readonly reason: string }
+  readonly SNAPSHOT_INVALID: { readonly reason: string }
+  readonly SEQUENCE_NOT_FOUND: { readonly sequence: number }
+  readonly POSITION_OUT_OF_RANGE: { readonly sequence: number; readonly position: number; readonly length: number }
+  readonly OUT_OF_BLOCKS: { readonly needed: number; readonly free: number }
+  readonly INVALID_BLOCK: { readonly block: number; readonly reason: string }
+  readonly OUT_OF_MEMORY: { readonly requestedBytes: number; readonly usedBytes: number; readonly limitBytes: number }
+  readonly DISPOSED: { readonly object: string }
+  readonly DEVICE_UNAVAILABLE: { readonly device: string; readonly reason: string }
+  readonly INVALID_PATH: { readonly place: number; readonly node: number; readonly reason: string }
+  readonly NOT_CONTIGUOUS: { readonly operation: string; readonly pieces: string }
+}
+
+/** The `details` of an error with code `C`. */
+export type ErrorDetails<C extends ErrorCode = ErrorCode> = C extends keyof ErrorDetailsByCode
+  ? ErrorDetailsByCode[C]
+  : Readonly<Record<string, unknown>>
+
+/**
+ * What every wrong call throws. `code` says what is wrong and never changes, `details` has the numbers.
+ *
+ * @example
+ * ```ts
+ * import { KvCache, isKvTideError } from 'kvtide'
+ *
+ * using cache = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 8, headDim: 2 })
+ * try {
+ *   cache.truncate(5)
+ * } catch (error) {
+ *   if (!isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') throw error
+ *   console.log(error.details.requested) // 5
+ * }
+ * ```
+ */
+export class KvTideError<C extends ErrorCode = ErrorCode> extends Error {
+  /** What is wrong, as a name that never changes. */
+  readonly code: C
+  /** The values that say why. */
+  readonly details: ErrorDetails<C>
+
+  constructor(code: C, message: string, details: ErrorDetails<C>, options?: ErrorOptions) {
+    super(message, options)
+    this.code = code
+    this.details = details
+    // The stack, which is written down at its first reading, begins with the name and the code.
+    this.name = `KvTideError [${code}]`
+    void this.stack
+    Object.defineProperty(this, 'name', { value: 'KvTideError', configurable: true, enumerable: false, writable: true })
+  }
+
+  override toString(): string {
+    return `${this.name} [${this.code}]: ${this.message}`
+  }
+}
+
+/** A {@link KvTideError} whose `details` follow from its `code`. */
+export type AnyKvTideError = { [C in ErrorCode]: KvTideError<C> }[ErrorCode]
+
+/** Tells an error of this package from others; `details` then follow from `code`. */
+export function isKvTideError(error: unknown): error is AnyKvTideError {
+  return error instanceof KvTideError
+}
+
+/** @internal The error of an argument that is not what it should be. */
+export function invalid(argument: string, value: unknown, expected: string): KvTideError<'INVALID_ARGUMENT'> {
+  return new KvTideError('INVALID_ARGUMENT', `${argument} is ${show(value)}, expected ${expected}`, {
+    argument,
+    value,
+    expected,
+  })
+}
+
+/** A value in a message: short, and never an exception of its own. */
+function show(value: unknown): string {
+  switch (typeof value) {
+    case 'string':
+      return JSON.stringify(value.length > 80 ? `${value.slice(0, 80)}…` : value)
+    case 'bigint':
+      return `${value}n`
+    case 'function':
+      return 'a function'
+    case 'object': {
+      if (value === null) return 'null'
+      if (Array.isArray(value)) return `an array of ${value.length}`
+      if (ArrayBuffer.isView(value)) return `${Object.prototype.toString.call(value).slice(8, -1)} of ${value.byteLength} bytes`
+      return 'an object'
+    }
+    default:
+      return Object.is(value, -0) ? '-0' : String(value)
+  }
+}

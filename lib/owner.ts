@@ -1,0 +1,53 @@
+import { invalid } from './errors.js'
+
+/** What makes objects that only this package may make. */
+export const INTERNAL: unique symbol = Symbol('kvtide')
+
+type Class = abstract new (...args: never[]) => Owner
+
+let look: (value: object, owner: Class) => object | undefined
+
+/**
+ * An object that keeps a native one. The native one is private: it can neither be read nor put there from outside, and it
+ * remembers which class it was made for, so that no other object passes for it.
+ */
+export abstract class Owner {
+  readonly #native: object
+  readonly #class: Class
+
+  static {
+    look = (value, owner) => {
+      if (!(#native in value)) return undefined
+      const made = value.#class
+      return made === owner || made.prototype instanceof owner ? value.#native : undefined
+    }
+  }
+
+  /** @internal */
+  constructor(native: object, owner: Class) {
+    this.#native = native
+    this.#class = owner
+  }
+}
+
+/** The native object of `value`, or nothing when it is not an object that `owner` made. */
+export function nativeOf<N extends object>(value: unknown, owner: Class): N | undefined {
+  return typeof value === 'object' && value !== null ? (look(value, owner) as N | undefined) : undefined
+}
+
+/** The native object of an argument, refused when it is something else. */
+export function nativeArgument<N extends object>(argument: string, value: unknown, owner: Class): N {
+  const native = nativeOf<N>(value, owner)
+  if (native === undefined) throw invalid(argument, value, `a ${owner.name}`)
+  return native
+}
+
+/** The native object of `this`. */
+export function nativeThis<N extends object>(self: unknown, owner: Class): N {
+  return nativeArgument('this', self, owner)
+}
+
+/** Refuses a constructor that was not called by this package. */
+export function checkInternal(token: unknown, name: string, how: string): void {
+  if (token !== INTERNAL) throw invalid(`arguments of new ${name}()`, token, how)
+}

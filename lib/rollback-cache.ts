@@ -1,0 +1,142 @@
+import type { NativeRollbackCache, NativeRollbackMark } from '#binding'
+
+import { binding } from './binding.js'
+import { fields, int32Array, optional, text, whole } from './check.js'
+import { describe, meta, type TokenSource } from './host-tensor.js'
+import { INTERNAL, nativeArgument, nativeThis, Owner } from './owner.js'
+import { RollbackSnapshot } from './rollback-snapshot.js'
+import type { CacheStats } from './stats.js'
+import { kvOf, kvOrNull, Tensor, type Kv } from './tensor.js'
+
+/** What a {@link RollbackCache} is made with. Shape and dtype come with the first tokens. */
+export interface RollbackCacheOptions {
+  /** Where it lives, `'cpu'` unless said otherwise. */
+  readonly device?: string
+  /** The most bytes that it may keep. */
+  readonly memoryLimitBytes?: number
+}
+
+/** How tokens are appended. */
+export interface RollbackAppendOptions {
+  /**
+   * The tokens are nodes of a draft tree: for each one the tentative token that it follows, counted from 0 and before it,
+   * or -1 for the last committed token. Without it each token follows the one before.
+   */
+  readonly parents?: Int32Array | readonly number[]
+}
+
+/**
+ * Keys and values with tentative tokens, for speculative decoding: what a draft adds is committed or taken back.
+ *
+ * @example
+ * ```ts
+ * import { RollbackCache, Tensor } from 'kvtide'
+ *
+ * using cache = new RollbackCache()
+ * using prompt = Tensor.from(new Float32Array([1, 2, 3]), [1, 1, 3, 1])
+ * cache.append(prompt, prompt)
+ * cache.commit()
+ * using draft = Tensor.from(new Float32Array([4, 5, 6]), [1, 1, 3, 1])
+ * cache.append(draft, draft, { parents: [-1, 0, 0] })
+ * cache.acceptPath([0, 2])
+ * console.log(cache.current()?.k.toArray()) // Float32Array [1, 2, 3, 4, 6]
+ * ```
+ */
+export class RollbackCache extends Owner {
+  /** Where it lives. */
+  readonly device: string
+
+  constructor(options: RollbackCacheOptions = {}) {
+    const given = fields<RollbackCacheOptions>('options', options)
+    const device = optional(text, 'device', given.device) ?? 'cpu'
+    const limit = optional(whole, 'memoryLimitBytes', given.memoryLimitBytes)
+    super(new binding.NativeRollbackCache(device, limit), RollbackCache)
+    this.device = 'cpu'
+  }
+
+  /** Committed and tentative tokens. */
+  get totalLen(): number {
+    return own(this).totalLen()
+  }
+
+  /** Committed tokens. */
+  get committedLen(): number {
+    return own(this).committedLen()
+  }
+
+  /** Adds tentative tokens, `[batch, heads, n, headDim]` each, and shows all tokens. */
+  append(k: TokenSource, v: TokenSource, options: RollbackAppendOptions = {}): Kv {
+    const native = own(this)
+    const { parents } = fields<RollbackAppendOptions>('options', options)
+    const nodes = parents === undefined ? undefined : int32Array('parents', parents, -1)
+    return kvOf(native.append(describe('k', k, 0), describe('v', v, 1), meta, nodes))
+  }
+
+  /** Makes the tokens before `len` (an absolute length; all of them unless said otherwise) committed. */
+  commit(len?: number): void {
+    const native = own(this)
+    native.commit(optional(whole, 'len', len) ?? native.totalLen())
+  }
+
+  /** A mark on the committed length, to come back to. Any number of them may be outstanding. */
+  snapshot(): RollbackSnapshot {
+    return new RollbackSnapshot(INTERNAL, own(this).snapshot())
+  }
+
+  /**
+   * Goes back to a mark: its tokens are what is left, all of them committed.
+   *
+   * @throws KvTideError `SNAPSHOT_INVALID` for one ahead of the committed tokens, of another cache, or of a branch that was
+   *   overwritten since
+   */
+  rollback(snapshot: RollbackSnapshot): void {
+    own(this).rollback(nativeArgument<NativeRollbackMark>('snapshot', snapshot, RollbackSnapshot))
+  }
+
+  /** All tokens, as views; `null` when none was ever appended. */
+  current(): Kv | null {
+    return kvOrNull(own(this).current())
+  }
+
+  /**
+   * Keeps the tentative tokens on the accepted path of the draft tree, in order, right after the committed ones; commits
+   * them and drops the rest.
+   *
+   * @param indices tentative tokens counted from 0, each the child of the one before
+   * @throws KvTideError `INVALID_PATH` when they are no path
+   */
+  acceptPath(indices: Int32Array | Uint32Array | readonly number[]): void {
+    const native = own(this)
+    const path = indices instanceof Uint32Array ? Array.from(indices) : indices
+    native.acceptPath(Uint32Array.from(int32Array('indices', path, 0)))
+  }
+
+  /** The attention mask of a draft with these parents: f32 `[n, committed + n]`, 0 where a token sees and -Infinity elsewhere. */
+  treeMask(parents: Int32Array | readonly number[]): Tensor {
+    return Tensor.of(own(this).treeMask(int32Array('parents', parents, -1)))
+  }
+
+  /** The position of each token of a draft with these parents: committed length + depth. */
+  treePositions(parents: Int32Array | readonly number[]): Int32Array {
+    return Int32Array.from(own(this).treePositions(int32Array('parents', parents, -1)))
+  }
+
+  /** What it costs. */
+  stats(): CacheStats {
+    return own(this).stats()
+  }
+
+  /** Ends it. Its views and any later call throw `DISPOSED`. A second call does nothing. */
+  dispose(): void {
+    own(this).dispose()
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    this.dispose()
+  }
+}
+
+function own(self: unknown): NativeRollbackCache {
+  return nativeThis<NativeRollbackCache>(self, RollbackCache)
+}

@@ -1,0 +1,167 @@
+import type { NativeRotatingCache, NativeRotatingSnapshot } from '#binding'
+
+import { binding, type NativeView } from './binding.js'
+import { count, fields, optional, text, whole } from './check.js'
+import type { DType } from './dtype.js'
+import { describe, meta } from './host-tensor.js'
+import { INTERNAL, nativeArgument, nativeThis, Owner } from './owner.js'
+import type { RotatingCache } from './rotating-cache.js'
+import type { RotatingKvCache } from './rotating-kv-cache.js'
+import { RotatingSnapshot } from './rotating-snapshot.js'
+import type { CacheStats } from './stats.js'
+
+/** What both rotating caches are made with. */
+export interface RotatingOptions {
+  /** Tokens in the window, at least 1. */
+  readonly maxSeqLen: number
+  /** Slots at the start, cut to `sinks + maxSeqLen`; 256 unless said otherwise. It grows by doubling. */
+  readonly capacitySeqLen?: number
+  /** Tokens at the start that are never dropped, in addition to the window. */
+  readonly sinks?: number
+  /** Free slots behind a full window: more of them, fewer compactions. A quarter of the window, at least 64. */
+  readonly slack?: number
+  /** Where it lives, `'cpu'` unless said otherwise. */
+  readonly device?: string
+  /** The most bytes that it may keep, snapshots and copies included. */
+  readonly memoryLimitBytes?: number
+}
+
+/** @internal A native cache, and what it was made with. */
+export type MadeRotating = readonly [native: NativeRotatingCache, shape: { dim: number; maxSeqLen: number; sinks: number }]
+
+/** What the rotating caches have in common: one window that slides over one tensor, or over K and V. */
+export abstract class Rotating extends Owner {
+  /** The dimension of the sequence. */
+  readonly dim: number
+  /** Tokens in the window. */
+  readonly maxSeqLen: number
+  /** Tokens at the start that are never dropped. */
+  readonly sinks: number
+  /** Where it lives. */
+  readonly device: string
+
+  /** @internal */
+  constructor(owner: typeof RotatingCache | typeof RotatingKvCache, [native, shape]: MadeRotating) {
+    super(native, owner)
+    this.dim = shape.dim
+    this.maxSeqLen = shape.maxSeqLen
+    this.sinks = shape.sinks
+    this.device = 'cpu'
+  }
+
+  /** Tokens ever appended. */
+  get currentSeqLen(): number {
+    return nativeRotating(this).currentSeqLen()
+  }
+
+  /** Slots of the buffer, slack not counted. */
+  get capacitySeqLen(): number {
+    return nativeRotating(this).capacitySeqLen()
+  }
+
+  /** Tokens that can still be read: at most `sinks + maxSeqLen`. */
+  get retainedLen(): number {
+    return nativeRotating(this).retainedLen()
+  }
+
+  /** The element type; `null` until it comes with the first tokens. */
+  get dtype(): DType | null {
+    return nativeRotating(this).dtype() as DType | null
+  }
+
+  /** Checks that it can be cut to `len` tokens: throws what {@link setLen} would, and changes nothing. */
+  trySetLen(len: number): void {
+    nativeRotating(this).trySetLen(whole('len', len))
+  }
+
+  /**
+   * Drops all but the first `len` tokens.
+   *
+   * @throws KvTideError `CANNOT_ROLL_BACK` once the window has moved on, or for more tokens than there are
+   */
+  setLen(len: number): void {
+    nativeRotating(this).setLen(whole('len', len))
+  }
+
+  /** Forgets every token; window and memory stay. */
+  reset(): void {
+    nativeRotating(this).reset()
+  }
+
+  /** What it holds now, whatever happens to it later. Costs nothing until the cache overwrites it. */
+  snapshot(): RotatingSnapshot {
+    return new RotatingSnapshot(INTERNAL, nativeRotating(this).snapshot())
+  }
+
+  /** Makes it hold again what `snapshot` saw: at no cost for one of its own, by a copy for one of another cache. */
+  restore(snapshot: RotatingSnapshot): void {
+    nativeRotating(this).restore(nativeSnapshot(snapshot))
+  }
+
+  /** True when `n` more tokens can follow `snapshot` here: same tokens so far, same window, no more than it holds. */
+  canAppendFromSnapshot(snapshot: RotatingSnapshot, n: number): boolean {
+    return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), whole('n', n))
+  }
+
+  /** What it costs. */
+  stats(): CacheStats {
+    return nativeRotating(this).stats()
+  }
+
+  /** Ends it. Its views and any later call throw `DISPOSED`; snapshots go on. A second call does nothing. */
+  dispose(): void {
+    nativeRotating(this).dispose()
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    this.dispose()
+  }
+}
+
+/** @internal The native cache of `self`, which `owner` made: one kind of rotating cache, or either. */
+export function nativeRotating(self: unknown, owner: typeof RotatingCache | typeof RotatingKvCache | typeof Rotating = Rotating): NativeRotatingCache {
+  return nativeThis<NativeRotatingCache>(self, owner)
+}
+
+function nativeSnapshot(snapshot: unknown): NativeRotatingSnapshot {
+  return nativeArgument<NativeRotatingSnapshot>('snapshot', snapshot, RotatingSnapshot)
+}
+
+/** @internal The native cache of checked options. */
+export function makeRotating(parts: 1 | 2, options: unknown): MadeRotating {
+  const given = fields<RotatingOptions & { dim: number }>('options', options)
+  const made = {
+    parts,
+    dim: parts === 2 ? 2 : count('dim', given.dim),
+    maxSeqLen: count('maxSeqLen', given.maxSeqLen, 1),
+    capacitySeqLen: optional(count, 'capacitySeqLen', given.capacitySeqLen),
+    sinks: optional(count, 'sinks', given.sinks) ?? 0,
+    slack: optional(count, 'slack', given.slack),
+    device: optional(text, 'device', given.device) ?? 'cpu',
+    memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
+  }
+  return [new binding.NativeRotatingCache(made), made]
+}
+
+/** @internal A native cache that goes on from a snapshot. */
+export function restoreRotating(
+  snapshot: unknown,
+  accepted: readonly (readonly [argument: string, value: unknown])[] | undefined,
+  keepLen: unknown,
+): MadeRotating {
+  const native = nativeSnapshot(snapshot)
+  const [k, v] = (accepted ?? []).map(([argument, value], place) => describe(argument, value, place as 0 | 1))
+  const cache = binding.NativeRotatingCache.restoreFromSnapshot(native, k, v, meta, whole('keepLen', keepLen))
+  return [cache, { dim: native.dim(), maxSeqLen: native.maxSeqLen(), sinks: native.sinks() }]
+}
+
+/** @internal The tokens that were accepted of the last append, of one row of its batch. */
+export function acceptedRotating(native: NativeRotatingCache, snapshot: unknown, keepLen: unknown, rowIdx: unknown, batchLen: unknown): NativeView | null {
+  return native.acceptedAppendFromBatchedAppend(
+    nativeSnapshot(snapshot),
+    whole('keepLen', keepLen),
+    whole('rowIdx', rowIdx),
+    whole('batchLen', batchLen),
+  )
+}
