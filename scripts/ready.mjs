@@ -1,0 +1,26 @@
+// Everything that must hold before a change is ready: format, lint, types, tests, and the package as a user gets it.
+import { hostTarget, must } from './steps.mjs'
+
+const full = process.argv.includes('--full')
+const target = hostTarget()
+const onTarget = target === undefined ? [] : ['--target', target]
+
+const steps = [
+  ['rust format', 'cargo', ['fmt', '--all', '--check']],
+  ['rust lint', 'cargo', ['clippy', '--release', '--workspace', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
+  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '-p', 'kvtide-core', '-p', 'kvtide-tensor', ...onTarget], { RUSTDOCFLAGS: '-D warnings' }],
+  ['lint', 'oxlint', ['--deny-warnings']],
+  ['types', 'tsc', ['-p', 'tsconfig.json']],
+  ['package', 'node', ['scripts/pack-check.mjs']],
+  ['tour', 'npm', ['start', '--silent']],
+  ...(full ? [['soak', 'node', ['scripts/soak.mjs']]] : []),
+  ['tests', 'npm', ['test', '--silent']],
+]
+
+for (const [name, command, args, env] of steps) {
+  const start = Date.now()
+  console.log(`\n== ${name}: ${command} ${args.join(' ')}`)
+  await must(command, args, { env })
+  console.log(`== ${name}: ${((Date.now() - start) / 1000).toFixed(1)} s`)
+}
+console.log('\nready')

@@ -1,0 +1,38 @@
+// `npm test`: the Rust tests, then the TypeScript ones, and one line that counts both.
+import { hostTarget, run } from './steps.mjs'
+
+const target = hostTarget()
+const counts = { passed: 0, failed: 0, skipped: 0 }
+
+const rust = await run('cargo', [
+  'test',
+  '--release',
+  '--no-fail-fast',
+  ...(target === undefined ? [] : ['--target', target]),
+  '-p',
+  'kvtide-core',
+  '-p',
+  'kvtide-tensor',
+])
+for (const [, passed, failed, ignored] of rust.output.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {
+  counts.passed += Number(passed)
+  counts.failed += Number(failed)
+  counts.skipped += Number(ignored)
+}
+
+const ava = await run('ava', process.argv.slice(2))
+const counted = pattern => Number(pattern.exec(ava.output)?.[1] ?? 0)
+const avaPassed = counted(/^\s*(\d+) tests? passed/m)
+const avaFailed = counted(/^\s*(\d+) tests? failed/m) + counted(/^\s*(\d+) (?:unhandled rejections?|uncaught exceptions?)/m)
+counts.passed += avaPassed
+counts.failed += avaFailed
+counts.skipped += counted(/^\s*(\d+) tests? skipped/m)
+
+// A run that broke off before it counted anything has failed too.
+if (rust.code !== 0 && counts.failed === avaFailed) counts.failed += 1
+if (ava.code !== 0 && avaFailed === 0) counts.failed += 1
+if (avaPassed === 0) counts.failed += 1
+
+const skipped = counts.skipped > 0 ? `, ${counts.skipped} skipped` : ''
+console.log(`\n${counts.passed} passed, ${counts.failed} failed${skipped}`)
+process.exit(counts.failed === 0 ? 0 : 1)
