@@ -1,0 +1,9 @@
+//! The contiguous planners, their plans carried out on plain lists.
+
+mod growable;
+mod rollback;
+mod rotating;
+mod slots;
+
+#[path = "../support/mod.rs"]
+mod support;
