@@ -25,6 +25,14 @@ impl ArrayArg {
     }
 }
 
+impl ArrayArg {
+    /// Its numbers, to read and to write: the array in which a call and its answer are described.
+    pub(crate) fn numbers<'a>(self) -> Outcome<&'a mut [f64]> {
+        let refused = |_| kvtide_core::Error::argument("meta", "an array that is not aligned", "a Float64Array");
+        Ok(bytemuck::try_cast_slice_mut(self.memory("meta")?.bytes_mut()).map_err(refused)?)
+    }
+}
+
 impl TypeName for ArrayArg {
     fn type_name() -> &'static str {
         "typed array"
@@ -58,15 +66,7 @@ impl Memory {
             (0, 0, ptr::null_mut::<c_void>(), ptr::null_mut(), 0);
         // SAFETY: environment and value are those of the running call, and every place to write to is a local.
         let status = unsafe {
-            sys::napi_get_typedarray_info(
-                env,
-                value,
-                &mut kind,
-                &mut length,
-                &mut data,
-                &mut buffer,
-                &mut offset,
-            )
+            sys::napi_get_typedarray_info(env, value, &mut kind, &mut length, &mut data, &mut buffer, &mut offset)
         };
         let mut ordinary = false;
         // SAFETY: the buffer was just handed out by the call before.

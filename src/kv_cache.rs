@@ -5,12 +5,13 @@ use kvtide_tensor::{KvCache, KvCacheOptions, KvSnapshot, device};
 use napi::{Env, Result};
 use napi_derive::napi;
 
+use crate::bytes::ArrayArg;
 use crate::guard::{Handle, guard};
 use crate::memory::budget;
 use crate::number::{count, optional, whole};
+use crate::shown::{NativeBuffer, Teller};
 use crate::source::{TensorArg, source};
 use crate::stats::NativeStats;
-use crate::tensor::NativeView;
 
 /// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
 #[napi(object)]
@@ -31,6 +32,7 @@ pub struct NativeKvCacheOptions {
 #[napi]
 pub struct NativeKvCache {
     cache: Handle<KvCache>,
+    teller: Teller,
 }
 
 /// A snapshot.
@@ -58,7 +60,7 @@ impl NativeKvCache {
                 memory_limit_bytes: optional("memoryLimitBytes", options.memory_limit_bytes, whole)?,
                 budget: Some(budget()),
             })?;
-            Ok(NativeKvCache { cache: Handle::new("KvCache", cache) })
+            Ok(NativeKvCache { cache: Handle::new("KvCache", cache), teller: Teller::default() })
         })
     }
 
@@ -73,18 +75,22 @@ impl NativeKvCache {
     }
 
     #[napi]
-    pub fn update(&mut self, env: &Env, k: TensorArg, v: TensorArg, meta: &[f64]) -> Result<NativeView> {
-        self.cache.change(env, |cache| Ok(cache.update(source("k", k, meta, 0)?, source("v", v, meta, 1)?)?.into()))
+    pub fn update(&mut self, env: &Env, k: TensorArg, v: TensorArg, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| {
+            let meta = meta.numbers()?;
+            let shown = cache.update_shown(source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?;
+            self.teller.tell(&shown, meta)
+        })
     }
 
     #[napi]
-    pub fn get_kv(&self, env: &Env) -> Result<NativeView> {
-        self.cache.read(env, |cache| Ok(cache.get_kv()?.into()))
+    pub fn get_kv(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| self.teller.tell(&cache.get_kv_shown()?, meta.numbers()?))
     }
 
     #[napi]
-    pub fn raw(&self, env: &Env) -> Result<NativeView> {
-        self.cache.read(env, |cache| Ok(cache.raw()?.into()))
+    pub fn raw(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| self.teller.tell(&cache.raw_shown()?, meta.numbers()?))
     }
 
     #[napi]
@@ -120,6 +126,7 @@ impl NativeKvCache {
 
     #[napi]
     pub fn dispose(&mut self, env: &Env) {
+        self.teller.children.release();
         self.cache.dispose(env, KvCache::close);
     }
 }

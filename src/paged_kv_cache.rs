@@ -88,8 +88,8 @@ impl NativePagedKvCache {
                 sequence,
                 layer,
                 position,
-                source("key", key, meta, 0)?,
-                source("value", value, meta, 1)?,
+                source("key", &key, meta, 0)?,
+                source("value", &value, meta, 1)?,
             )?)
         })
     }

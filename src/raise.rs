@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::ptr;
 
 use kvtide_core::{Code, Detail, DetailValue};
+use kvtide_tensor::Budget;
 use napi::bindgen_prelude::{FnArgs, FromNapiValue, Function, JsValue, Object, Unknown};
 use napi::{Env, Error, Result, Status, sys};
 use napi_derive::napi;
@@ -26,13 +27,21 @@ pub(crate) struct Refusal {
 
 impl From<kvtide_tensor::Error> for Refusal {
     fn from(error: kvtide_tensor::Error) -> Self {
-        Refusal { code: error.code(), message: error.to_string(), details: error.details() }
+        match error {
+            kvtide_tensor::Error::Plan(error) => error.into(),
+            error => Refusal { code: error.code(), message: error.to_string(), details: error.details() },
+        }
     }
 }
 
 impl From<kvtide_core::Error> for Refusal {
     fn from(error: kvtide_core::Error) -> Self {
-        Refusal { code: error.code(), message: error.to_string(), details: error.details() }
+        let details = match &error {
+            // A planner knows no bytes; what it asked for is more than can be addressed, or than the allocator has.
+            kvtide_core::Error::OutOfMemory { .. } => Budget::process().refusal(u64::MAX).details(),
+            error => error.details(),
+        };
+        Refusal { code: error.code(), message: error.to_string(), details }
     }
 }
 

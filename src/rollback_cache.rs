@@ -4,9 +4,11 @@ use kvtide_tensor::{DType, HostTensor, RollbackCache, RollbackCacheOptions, Roll
 use napi::{Env, Result};
 use napi_derive::napi;
 
+use crate::bytes::ArrayArg;
 use crate::guard::{Handle, guard};
 use crate::memory::budget;
 use crate::number::{optional, whole};
+use crate::shown::{Children, NativeBuffer, Teller};
 use crate::source::{TensorArg, source};
 use crate::stats::NativeStats;
 use crate::tensor::NativeView;
@@ -15,6 +17,7 @@ use crate::tensor::NativeView;
 #[napi]
 pub struct NativeRollbackCache {
     cache: Handle<RollbackCache>,
+    teller: Teller,
 }
 
 /// A mark on a committed length.
@@ -33,7 +36,7 @@ impl NativeRollbackCache {
                 memory_limit_bytes: optional("memoryLimitBytes", memory_limit_bytes, whole)?,
                 budget: Some(budget()),
             })?;
-            Ok(NativeRollbackCache { cache: Handle::new("RollbackCache", cache) })
+            Ok(NativeRollbackCache { cache: Handle::new("RollbackCache", cache), teller: Teller::default() })
         })
     }
 
@@ -53,11 +56,14 @@ impl NativeRollbackCache {
         env: &Env,
         k: TensorArg,
         v: TensorArg,
-        meta: &[f64],
+        meta: ArrayArg,
         parents: Option<&[i32]>,
-    ) -> Result<NativeView> {
-        self.cache
-            .change(env, |cache| Ok(cache.append(source("k", k, meta, 0)?, source("v", v, meta, 1)?, parents)?.into()))
+    ) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| {
+            let meta = meta.numbers()?;
+            let shown = cache.append_shown(source("k", &k, meta, 0)?, source("v", &v, meta, 1)?, parents)?;
+            self.teller.tell(&shown, meta)
+        })
     }
 
     #[napi]
@@ -77,8 +83,8 @@ impl NativeRollbackCache {
     }
 
     #[napi]
-    pub fn current(&self, env: &Env) -> Result<Option<NativeView>> {
-        self.cache.read(env, |cache| Ok(cache.current()?.map(NativeView::from)))
+    pub fn current(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| self.teller.tell_optional(cache.current_shown()?.as_ref(), meta.numbers()?))
     }
 
     #[napi]
@@ -93,7 +99,7 @@ impl NativeRollbackCache {
             let bytes: Vec<u8> = mask.iter().flat_map(|value| value.to_ne_bytes()).collect();
             let columns = cache.committed_len() as usize + parents.len();
             let host = HostTensor::new("parents", &bytes, DType::F32, &[parents.len(), columns])?;
-            Ok(View::from_host(&host, &budget())?.into())
+            Ok(NativeView::of(View::from_host(&host, &budget())?, &Children::default()))
         })
     }
 
@@ -112,6 +118,7 @@ impl NativeRollbackCache {
 
     #[napi]
     pub fn dispose(&mut self, env: &Env) {
+        self.teller.children.release();
         self.cache.dispose(env, RollbackCache::close);
     }
 }

@@ -1,13 +1,15 @@
 //! Both rotating caches, over one tensor or over K and V.
 
 use kvtide_core::count_positive;
-use kvtide_tensor::{RotatingCache, RotatingCacheOptions, RotatingKvCache, RotatingSnapshot, Source, device};
+use kvtide_tensor::{Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, RotatingSnapshot, Source, device};
 use napi::{Env, Result};
 use napi_derive::napi;
 
+use crate::bytes::ArrayArg;
 use crate::guard::{Handle, Outcome, guard};
 use crate::memory::budget;
 use crate::number::{count, optional, whole};
+use crate::shown::{NativeBuffer, Teller};
 use crate::source::{TensorArg, source};
 use crate::stats::NativeStats;
 use crate::tensor::NativeView;
@@ -55,6 +57,7 @@ macro_rules! either {
 #[napi]
 pub struct NativeRotatingCache {
     cache: Handle<Window>,
+    teller: Teller,
 }
 
 /// A snapshot.
@@ -90,10 +93,11 @@ impl NativeRotatingCache {
         })
     }
 
-    /// Goes on from a snapshot with the accepted tokens, `keep_len` in all.
+    /// Goes on from a snapshot of `parts` tensors with the accepted tokens, `keep_len` in all.
     #[napi(factory)]
     pub fn restore_from_snapshot(
         env: &Env,
+        parts: f64,
         snapshot: &NativeRotatingSnapshot,
         k: Option<TensorArg>,
         v: Option<TensorArg>,
@@ -102,17 +106,18 @@ impl NativeRotatingCache {
     ) -> Result<Self> {
         guard(env, || {
             let keep_len = whole("keepLen", keep_len)?;
-            let part = |value: Option<TensorArg>, place: usize| -> Outcome<Option<Source<'_>>> {
-                value.map(|value| source("accepted", value, meta, place)).transpose()
-            };
+            fn part<'a>(value: &'a Option<TensorArg>, meta: &[f64], place: usize) -> Outcome<Option<Source<'a>>> {
+                value.as_ref().map(|value| source("accepted", value, meta, place)).transpose()
+            }
             Ok(handle(match snapshot.snapshot.get()? {
-                Snapshot::Single(snapshot) => {
-                    Window::Single(RotatingCache::restore_from_snapshot(snapshot, part(k, 0)?, keep_len)?)
+                Snapshot::Single(snapshot) if parts == 1.0 => {
+                    Window::Single(RotatingCache::restore_from_snapshot(snapshot, part(&k, meta, 0)?, keep_len)?)
                 }
-                Snapshot::Pair(snapshot) => {
-                    let accepted = part(k, 0)?.zip(part(v, 1)?);
+                Snapshot::Pair(snapshot) if parts == 2.0 => {
+                    let accepted = part(&k, meta, 0)?.zip(part(&v, meta, 1)?);
                     Window::Pair(RotatingKvCache::restore_from_snapshot(snapshot, accepted, keep_len)?)
                 }
+                _ => return other_kind(),
             }))
         })
     }
@@ -138,29 +143,39 @@ impl NativeRotatingCache {
     }
 
     #[napi]
-    pub fn append(&mut self, env: &Env, k: TensorArg, v: TensorArg, meta: &[f64]) -> Result<NativeView> {
+    pub fn append(&mut self, env: &Env, k: TensorArg, v: TensorArg, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
         self.cache.change(env, |cache| {
-            Ok(match cache {
-                Window::Single(cache) => cache.append(source("src", k, meta, 0)?)?.into(),
-                Window::Pair(cache) => cache.append(source("k", k, meta, 0)?, source("v", v, meta, 1)?)?.into(),
-            })
+            let meta = meta.numbers()?;
+            let shown = match cache {
+                Window::Single(cache) => cache.append_shown(source("src", &k, meta, 0)?)?,
+                Window::Pair(cache) => cache.append_shown(source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?,
+            };
+            self.teller.tell(&shown, meta)
         })
     }
 
     #[napi]
-    pub fn current_data(&self, env: &Env) -> Result<Option<NativeView>> {
-        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.current_data()?.map(NativeView::from))))
+    pub fn current_data(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| {
+            let shown = either!(Window, cache, cache => cache.current_shown()?);
+            self.teller.tell_optional(shown.as_ref(), meta.numbers()?)
+        })
     }
 
     #[napi]
-    pub fn last_append_result(&self, env: &Env) -> Result<Option<NativeView>> {
-        self.cache
-            .read(env, |cache| Ok(either!(Window, cache, cache => cache.last_append_result().map(NativeView::from))))
+    pub fn last_append_result(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| {
+            let shown = either!(Window, cache, cache => cache.last_append_shown());
+            self.teller.tell_optional(shown.as_ref(), meta.numbers()?)
+        })
     }
 
     #[napi]
-    pub fn all_data(&self, env: &Env) -> Result<Option<NativeView>> {
-        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.all_data()?.map(NativeView::from))))
+    pub fn all_data(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| {
+            let shown = either!(Window, cache, cache => cache.all_shown()?);
+            self.teller.tell_optional(shown.as_ref(), meta.numbers()?)
+        })
     }
 
     #[napi]
@@ -212,6 +227,7 @@ impl NativeRotatingCache {
         })
     }
 
+    /// One view, or those of K and V; nothing when none was accepted.
     #[napi]
     pub fn accepted_append_from_batched_append(
         &self,
@@ -220,19 +236,21 @@ impl NativeRotatingCache {
         keep_len: f64,
         row_idx: f64,
         batch_len: f64,
-    ) -> Result<Option<NativeView>> {
+    ) -> Result<Option<Vec<NativeView>>> {
         self.cache.read(env, |cache| {
             let (keep, row, batch) =
                 (whole("keepLen", keep_len)?, whole("rowIdx", row_idx)?, whole("batchLen", batch_len)?);
-            match (cache, snapshot.snapshot.get()?) {
+            let views = match (cache, snapshot.snapshot.get()?) {
                 (Window::Single(cache), Snapshot::Single(snapshot)) => {
-                    Ok(cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(NativeView::from))
+                    cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(|view| vec![view])
                 }
                 (Window::Pair(cache), Snapshot::Pair(snapshot)) => {
-                    Ok(cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(NativeView::from))
+                    cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(|Kv { k, v }| vec![k, v])
                 }
-                _ => other_kind(),
-            }
+                _ => return other_kind(),
+            };
+            let told = |view| NativeView::of(view, &self.teller.children);
+            Ok(views.map(|views| views.into_iter().map(told).collect()))
         })
     }
 
@@ -243,6 +261,7 @@ impl NativeRotatingCache {
 
     #[napi]
     pub fn dispose(&mut self, env: &Env) {
+        self.teller.children.release();
         self.cache.dispose(env, |cache| either!(Window, cache, cache => cache.close()));
     }
 }
@@ -252,7 +271,7 @@ fn handle(window: Window) -> NativeRotatingCache {
         Window::Single(_) => "RotatingCache",
         Window::Pair(_) => "RotatingKvCache",
     };
-    NativeRotatingCache { cache: Handle::new(name, window) }
+    NativeRotatingCache { cache: Handle::new(name, window), teller: Teller::default() }
 }
 
 #[napi]

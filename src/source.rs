@@ -3,12 +3,11 @@
 //! A description is [`META`] numbers in an array that the TypeScript layer fills for each call:
 //!
 //! ```text
-//! view   -1     part
 //! host   dtype  layout  has range  start  end  rank  dims ...
 //! ```
 #![expect(unsafe_code, reason = "the conversion of arguments is an unsafe trait function of napi")]
 
-use kvtide_tensor::{DType, HostTensor, RANK_MAX, SequenceLayout, Source};
+use kvtide_tensor::{DType, HostTensor, RANK_MAX, SequenceLayout, Source, View};
 use napi::bindgen_prelude::{FromNapiRef, FromNapiValue, TypeName, ValidateNapiValue};
 use napi::{Result, ValueType, sys};
 
@@ -21,9 +20,8 @@ use crate::tensor::NativeView;
 pub(crate) const META: usize = 6 + RANK_MAX;
 
 /// A tensor argument: a view of ours, or an array to be read as its description says.
-#[derive(Clone, Copy)]
 pub struct TensorArg {
-    view: Option<&'static NativeView>,
+    view: Option<Outcome<View>>,
     array: ArrayArg,
 }
 
@@ -44,17 +42,23 @@ impl FromNapiValue for TensorArg {
         // SAFETY: environment and value are those of the call whose arguments are converted.
         let array = unsafe { ArrayArg::from_napi_value(env, value)? };
         // SAFETY: as above; the object's type tag is checked, and JavaScript keeps it for the length of the call.
-        let view = if array.is_array() { None } else { unsafe { NativeView::from_napi_ref(env, value) }.ok() };
+        let object = if array.is_array() { None } else { unsafe { NativeView::from_napi_ref(env, value) }.ok() };
+        let view = object.map(|object| object.get().map(|view| view.clone()));
         Ok(TensorArg { view, array })
     }
 }
 
 /// The argument `value`, as the description numbered `place` in `meta` says.
-pub(crate) fn source<'a>(argument: &'static str, value: TensorArg, meta: &[f64], place: usize) -> Outcome<Source<'a>> {
-    let meta = description(argument, meta, place)?;
-    match value.view {
-        Some(view) => Ok(Source::View(view.part(meta[1])?)),
-        None => Ok(Source::Host(host(argument, value.array, meta)?)),
+pub(crate) fn source<'a>(
+    argument: &'static str,
+    value: &'a TensorArg,
+    meta: &[f64],
+    place: usize,
+) -> Outcome<Source<'a>> {
+    match &value.view {
+        Some(Ok(view)) => Ok(Source::View(view)),
+        Some(Err(_)) => Err(kvtide_tensor::Error::Disposed { object: "Tensor" }.into()),
+        None => Ok(Source::Host(host(argument, value.array, description(argument, meta, place)?)?)),
     }
 }
 

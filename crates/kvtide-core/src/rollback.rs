@@ -89,6 +89,11 @@ impl RollbackPlanner {
         self.tokens.plan_append(tokens)
     }
 
+    /// Makes room for the bookkeeping of `tokens` more tokens; asked for before a plan is carried out.
+    pub fn reserve(&mut self, tokens: u32) -> Result<()> {
+        self.tree.reserve(tokens)
+    }
+
     /// Takes over an append that was carried out.
     pub fn commit_append(&mut self, plan: &Plan<GrowableState>, parents: Option<&[i32]>) -> Result<()> {
         let before = self.total();

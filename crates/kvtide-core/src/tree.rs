@@ -54,6 +54,12 @@ impl Tree {
         Ok(())
     }
 
+    /// Makes room for `nodes` more nodes, so that adding them cannot fail for lack of memory.
+    pub fn reserve(&mut self, nodes: u32) -> Result<()> {
+        let count = self.parents.len() as u64 + u64::from(nodes);
+        self.parents.try_reserve(nodes as usize).map_err(|_| Error::OutOfMemory { count, what: "tentative tokens" })
+    }
+
     /// Adds nodes with these parents.
     pub fn extend(&mut self, parents: &[i32]) -> Result<()> {
         self.check(parents)?;

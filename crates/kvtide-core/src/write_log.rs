@@ -23,6 +23,20 @@ pub struct Stamp {
     head: u32,
 }
 
+impl Stamp {
+    /// The two numbers that it is.
+    #[must_use]
+    pub fn to_raw(self) -> (u64, u32) {
+        (self.sweep, self.head)
+    }
+
+    /// The stamp of these numbers.
+    #[must_use]
+    pub fn from_raw(sweep: u64, head: u32) -> Self {
+        Stamp { sweep, head }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Segment {
     run: Run,

@@ -4,7 +4,7 @@
 //! [parts (k, v)] [dims before the sequence] [slots] [dims behind it]
 //! ```
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use candle_core::Tensor;
@@ -61,6 +61,8 @@ pub(crate) struct Buffer {
     pub tensor: Tensor,
     pub shape: RowShape,
     pub slots: u32,
+    /// A number that no other buffer has.
+    pub id: u64,
     address: usize,
     lease: Lease,
     log: Mutex<WriteLog>,
@@ -68,6 +70,8 @@ pub(crate) struct Buffer {
     /// Set when the cache that owns it is disposed of.
     closed: Option<Arc<AtomicBool>>,
 }
+
+static BUFFERS: AtomicU64 = AtomicU64::new(0);
 
 /// The snapshots that read a buffer.
 #[derive(Debug, Default)]
@@ -95,6 +99,7 @@ impl Buffer {
             tensor,
             shape,
             slots,
+            id: BUFFERS.fetch_add(1, Ordering::Relaxed),
             lease,
             log: Mutex::default(),
             snapshots: Mutex::default(),
@@ -127,6 +132,12 @@ impl Buffer {
         Ok(address(tensor)? == self.address && self.bytes() > 0)
     }
 
+    /// True when `bytes` bytes from `memory` on lie, in part or whole, in this buffer.
+    pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
+        let (start, end) = (self.address, self.address + self.bytes() as usize);
+        bytes > 0 && memory.addr() < end && memory.addr() + bytes > start
+    }
+
     /// Where `part` lies from `slot` on.
     pub fn place(&self, part: usize, slot: u32) -> Place {
         self.shape.place(part, self.slots, slot)
@@ -151,7 +162,9 @@ impl Buffer {
     /// Makes a snapshot known, so that its rows are saved before they are written over.
     pub fn register(&self, held: &Arc<Held>) {
         let mut registry = lock(&self.snapshots);
-        registry.held.retain(|known| known.strong_count() > 0);
+        if registry.held.len() == registry.held.capacity() {
+            registry.held.retain(|known| known.strong_count() > 0);
+        }
         registry.held.push(Arc::downgrade(held));
         registry.end = registry.end.max(held.runs.end());
     }

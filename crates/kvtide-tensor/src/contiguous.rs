@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::Tensor;
-use kvtide_core::{Plan, Reads, Run, Runs, Stamp, Write};
+use kvtide_core::{Plan, Reads, Run, Runs, Write};
 
 use crate::buffer::{Buffer, RowShape};
 use crate::error::{Error, Result};
 use crate::kernels::shift;
 use crate::memory::Budget;
+use crate::shown::Shown;
 use crate::snapshot::{Held, Patch, copy_rows};
 use crate::source::Resolved;
 use crate::stats::Stats;
-use crate::view::View;
 
 /// One buffer, and what keeps it whole.
 #[derive(Debug)]
@@ -34,27 +34,6 @@ pub(crate) struct Contiguous {
     stats: Stats,
 }
 
-/// Slots that a caller is shown.
-#[derive(Clone, Debug)]
-pub(crate) struct Shown {
-    buffer: Arc<Buffer>,
-    runs: Runs,
-    end: u64,
-    stamp: Option<Stamp>,
-}
-
-impl Shown {
-    /// One part of them.
-    pub fn view(&self, part: usize) -> View {
-        View::of(self.buffer.clone(), part, self.runs, self.end, self.stamp)
-    }
-
-    /// All parts of them.
-    pub fn views<const PARTS: usize>(&self) -> [View; PARTS] {
-        std::array::from_fn(|part| self.view(part))
-    }
-}
-
 /// A snapshot's rows; none when the cache was empty.
 pub(crate) type HeldRows = Option<Arc<Held>>;
 
@@ -64,8 +43,11 @@ impl Contiguous {
         Contiguous { buffer: None, budget, closed: Arc::default(), poisoned: false, stats: Stats::default() }
     }
 
-    /// Refuses a cache whose content is undefined.
+    /// Refuses a cache that was disposed of, or whose content is undefined.
     pub fn check(&self) -> Result<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Error::Disposed { object: "cache" });
+        }
         if self.poisoned { Err(Error::Poisoned) } else { Ok(()) }
     }
 
@@ -112,7 +94,7 @@ impl Contiguous {
                 fresh
             }
         };
-        let shown = |runs| Shown { stamp: Some(buffer.stamp()), buffer: buffer.clone(), runs, end };
+        let shown = |runs| Shown::new(buffer.clone(), runs, end, Some(buffer.stamp()));
         Ok(match (plan.reads, assembled) {
             (_, Some(assembled)) => assembled,
             (Reads::Shared(runs) | Reads::Assembled(runs), None) => shown(runs),
@@ -122,14 +104,21 @@ impl Contiguous {
     /// The present slots `runs`, the last one at position `end - 1`; nothing before the first append.
     pub fn show(&self, runs: Runs, end: u64) -> Option<Shown> {
         let buffer = self.buffer.clone()?;
-        Some(Shown { stamp: Some(buffer.stamp()), buffer, runs, end })
+        let stamp = buffer.stamp();
+        Some(Shown::new(buffer, runs, end, Some(stamp)))
+    }
+
+    /// No tokens of this shape, of a cache that has none.
+    pub fn show_none(&self, shape: RowShape) -> Result<Shown> {
+        Ok(Shown::new(self.allocate(shape, 0)?, Runs::default(), 0, None))
     }
 
     /// The whole buffer, whatever it holds from now on.
     pub fn show_all(&self) -> Option<Shown> {
         let buffer = self.buffer.clone()?;
         let runs = Runs::one(Run::new(0, buffer.slots));
-        Some(Shown { runs, end: buffer.slots.into(), stamp: None, buffer })
+        let end = buffer.slots.into();
+        Some(Shown::new(buffer, runs, end, None))
     }
 
     /// Notes that someone else has written these slots.
@@ -180,7 +169,8 @@ impl Contiguous {
         Ok(())
     }
 
-    /// Fills a buffer of `slots` slots with the tokens `taken` of a snapshot followed by `sources`, from slot 0 on.
+    /// Fills a buffer of `slots` slots with the tokens `taken` of a snapshot followed by `sources`, from slot 0 on: the
+    /// present buffer when it has that size, so that its address stays. The sources lie elsewhere.
     pub fn fill(
         &mut self,
         held: Option<&Held>,
@@ -190,23 +180,24 @@ impl Contiguous {
         sources: &mut [Resolved<'_>],
     ) -> Result<()> {
         self.check()?;
-        let fresh = self.allocate(shape, slots)?;
-        let kept = held.map_or(0, |held| held.runs.len());
-        let old = |run: Run| run.overlap(Run::new(0, kept));
-        let new = |run: Run| Run::new(run.start.max(kept) - kept, run.len - old(run).len);
-        let mut runs = taken.iter();
-        let (first, second) = (runs.next().unwrap_or_default(), runs.next().unwrap_or_default());
-        if let Some(held) = held {
-            held.copy_to(Runs::two(old(first), old(second)), &fresh)?;
+        let present = self.buffer.clone().filter(|buffer| buffer.slots == slots && buffer.shape == shape);
+        let in_place = present.is_some();
+        let buffer = match present {
+            Some(buffer) => {
+                let filled = Run::new(0, taken.len());
+                self.save(&buffer, filled)?;
+                buffer.record(filled);
+                buffer
+            }
+            None => self.allocate(shape, slots)?,
+        };
+        let work = || fill_from_start(&buffer, held, taken, sources);
+        if in_place {
+            self.guarded(work)?
+        } else {
+            work()?
         }
-        // A run that has rows of both has the snapshot's first, so that the new tokens of each lie behind its old ones.
-        let target = |before: u32, run: Run| Run::new(before + old(run).len, new(run).len);
-        let writes = [
-            Some(Write { token: new(first).start, target: target(0, first) }),
-            Some(Write { token: new(second).start, target: target(first.len, second) }),
-        ];
-        write(&fresh, |_| {}, sources, writes)?;
-        self.adopt(fresh);
+        self.adopt(buffer);
         Ok(())
     }
 
@@ -232,7 +223,8 @@ impl Contiguous {
     /// Checks that the buffer is as large as the planner says and holds the slots that it shows.
     pub fn check_invariants(&self, slots: u32, live: Runs) -> std::result::Result<(), String> {
         let Some(buffer) = &self.buffer else {
-            return if live.is_empty() { Ok(()) } else { Err(format!("{live:?} without a buffer")) };
+            let closed = self.closed.load(Ordering::Relaxed);
+            return if closed || live.is_empty() { Ok(()) } else { Err(format!("{live:?} without a buffer")) };
         };
         if buffer.slots != slots || live.end() > slots {
             return Err(format!("a buffer of {} slots for {slots} planned, {live:?} live", buffer.slots));
@@ -291,7 +283,7 @@ impl Contiguous {
             Some(second) => Runs::two(Run::new(0, first.len), Run::new(first.len, second.len + tokens)),
             None => Runs::one(Run::new(0, first.len + tokens)),
         };
-        Ok(Some(Shown { buffer: result, runs, end, stamp: None }))
+        Ok(Some(Shown::new(result, runs, end, None)))
     }
 
     fn write_in_place<S>(&mut self, buffer: &Arc<Buffer>, plan: &Plan<S>, sources: &[Resolved<'_>]) -> Result<()> {
@@ -350,6 +342,25 @@ impl Contiguous {
     }
 }
 
+/// Copies the tokens `taken` of a snapshot followed by `sources` to the front of `buffer`, in order.
+fn fill_from_start(buffer: &Buffer, held: Option<&Held>, taken: Runs, sources: &[Resolved<'_>]) -> Result<()> {
+    let kept = held.map_or(0, |held| held.runs.len());
+    let old = |run: Run| run.overlap(Run::new(0, kept));
+    let new = |run: Run| Run::new(run.start.max(kept) - kept, run.len - old(run).len);
+    let mut runs = taken.iter();
+    let (first, second) = (runs.next().unwrap_or_default(), runs.next().unwrap_or_default());
+    // A run that has tokens of both has the snapshot's first, so the new ones of a run go behind its old ones.
+    let rows = |before: u32, run: Run| Run::new(before + old(run).len, new(run).len);
+    if let Some(held) = held {
+        held.copy_to(Runs::two(old(first), old(second)), buffer)?;
+    }
+    let writes = [
+        Some(Write { token: new(first).start, target: rows(0, first) }),
+        Some(Write { token: new(second).start, target: rows(first.len, second) }),
+    ];
+    write(buffer, |_| {}, sources, writes)
+}
+
 /// Writes new tokens to every part of `buffer` in one operation, after `before` has run on its bytes.
 fn write(
     buffer: &Buffer,
@@ -358,10 +369,8 @@ fn write(
     writes: [Option<Write>; 2],
 ) -> Result<()> {
     let mut tensors: [Option<&Tensor>; 2] = [None; 2];
-    let mut count = 0;
-    for tensor in sources.iter().filter_map(Resolved::tensor) {
-        tensors[count] = Some(tensor);
-        count += 1;
+    for (place, tensor) in sources.iter().filter_map(Resolved::tensor).enumerate() {
+        tensors[place] = Some(tensor);
     }
     let work = |bytes: &mut [u8], memory: &[&[u8]]| {
         before(bytes);

@@ -22,6 +22,16 @@ impl Dims {
         Ok(Dims::filled(sizes.iter().copied()))
     }
 
+    /// The sizes of a tensor, or a refusal when there are too many, or more elements than memory can address.
+    pub fn shape(argument: &'static str, sizes: &[usize]) -> Result<Self> {
+        let dims = Dims::new(argument, sizes)?;
+        if dims.elements().is_none() {
+            let expected = "no more elements than memory can address".to_owned();
+            return Err(Error::ShapeMismatch { argument, value: sizes.to_vec(), expected });
+        }
+        Ok(dims)
+    }
+
     /// Two sizes.
     #[must_use]
     pub fn pair(first: usize, second: usize) -> Self {
@@ -65,16 +75,17 @@ impl Dims {
         Dims::filled(self.iter().map(|_| 0))
     }
 
-    /// The product of all sizes, unless it is over `usize`.
+    /// The product of all sizes, unless memory cannot address K and V of so many elements. A size of 0 counts as 1 in that
+    /// check, so that strides are in bounds too.
     #[must_use]
     pub fn elements(&self) -> Option<usize> {
-        if self.contains(&0) {
-            return Some(0);
-        }
-        self.iter().try_fold(1usize, |product, &size| product.checked_mul(size))
+        const ELEMENTS_MAX: usize = isize::MAX as usize / 8;
+        let product = self.iter().try_fold(1usize, |product, &size| product.checked_mul(size.max(1)));
+        let product = product.filter(|&product| product <= ELEMENTS_MAX)?;
+        Some(if self.contains(&0) { 0 } else { product })
     }
 
-    /// The strides of an array of this shape without gaps. The product of the sizes must fit in `usize`.
+    /// The strides of an array of this shape without gaps. Its elements have been counted.
     #[must_use]
     pub fn contiguous_strides(&self) -> Dims {
         let mut strides = self.zeros();

@@ -9,8 +9,12 @@ use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, InplaceOp3, Layout, Storag
 use crate::dtype::{bytes, bytes_mut};
 use crate::error::{Error, Result};
 
-/// Runs `work` on the bytes of `target` and of `sources`, which must not share storage with it.
+/// Runs `work` on the bytes of `target` and of `sources`, which must not share storage with it. Nothing is done to a target
+/// without bytes: candle takes its strides of zero for elements that overlap.
 pub(crate) fn edit(target: &Tensor, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
+    if target.elem_count() == 0 {
+        return Ok(());
+    }
     let edit = Edit(work);
     match sources {
         [] => target.inplace_op1(&edit)?,

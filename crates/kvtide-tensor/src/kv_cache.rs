@@ -15,6 +15,7 @@ use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::Budget;
+use crate::shown::Shown;
 use crate::source::{Resolved, Source};
 use crate::stats::Stats;
 use crate::view::Kv;
@@ -43,6 +44,8 @@ pub struct KvCacheOptions {
     pub stable_addresses: bool,
     /// The most bytes it may keep, snapshots and copies included.
     pub memory_limit_bytes: Option<u64>,
+    /// The budget that this cache's memory is taken from; none: that of the process.
+    pub budget: Option<Arc<Budget>>,
 }
 
 impl Default for KvCacheOptions {
@@ -57,6 +60,7 @@ impl Default for KvCacheOptions {
             device: Device::Cpu,
             stable_addresses: false,
             memory_limit_bytes: None,
+            budget: None,
         }
     }
 }
@@ -109,7 +113,7 @@ impl KvCache {
         let planner = GrowablePlanner::new(initial, options.max_seq_len)?;
         let dims = Dims::new("shape", &[batch_size as usize, num_kv_heads as usize, 1, head_dim as usize])?;
         let shape = RowShape { parts: 2, dims, axis: SEQUENCE, dtype };
-        let mut rows = Contiguous::new(Budget::new(options.memory_limit_bytes));
+        let mut rows = Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes));
         rows.reserve(shape, planner.state().slots())?;
         Ok(KvCache { planner, rows, shape })
     }
@@ -146,6 +150,11 @@ impl KvCache {
 
     /// Adds tokens: `[batch, kv_heads, n, head_dim]` each. K and V are written in one operation.
     pub fn update<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Kv> {
+        Ok(self.update_shown(k, v)?.views().into())
+    }
+
+    /// As [`update`](Self::update), before anyone looks at it.
+    pub fn update_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
         self.rows.check()?;
         let mut sources = resolve_pair(&k.into(), &v.into())?;
         for (source, argument) in sources.iter().zip(["k", "v"]) {
@@ -155,29 +164,42 @@ impl KvCache {
         let plan = self.planner.plan_append(sources[0].tokens())?;
         let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), self.shape, &mut sources)?;
         self.planner.commit(plan.next);
-        Ok(shown.views().into())
+        Ok(shown)
     }
 
     /// The tokens in it.
     pub fn get_kv(&self) -> Result<Kv> {
+        Ok(self.get_kv_shown()?.views().into())
+    }
+
+    /// As [`get_kv`](Self::get_kv), before anyone looks at it.
+    pub fn get_kv_shown(&self) -> Result<Shown> {
         self.rows.check()?;
         let state = self.planner.state();
         if state.is_empty() {
             return Err(kvtide_core::Error::CacheEmpty { operation: "getKv" }.into());
         }
-        self.shown(state.live(), state.len().into())
+        self.rows.show(state.live(), state.len().into()).ok_or(Error::Disposed { object: "KvCache" })
     }
 
     /// The whole buffers `[batch, kv_heads, capacity, head_dim]`: live windows, never stale.
     ///
     /// Their address does not change while the capacity does not.
     pub fn raw(&self) -> Result<Kv> {
+        Ok(self.raw_shown()?.views().into())
+    }
+
+    /// As [`raw`](Self::raw), before anyone looks at it.
+    pub fn raw_shown(&self) -> Result<Shown> {
         self.rows.check()?;
-        self.rows.show_all().map(|shown| shown.views().into()).ok_or(Error::Disposed { object: "KvCache" })
+        self.rows.show_all().ok_or(Error::Disposed { object: "KvCache" })
     }
 
     /// The whole buffers as candle tensors, for a kernel that writes rows itself and then calls
     /// [`increment_seq_len`](Self::increment_seq_len).
+    ///
+    /// Such rows cannot be saved before they are written: a snapshot that shows their slots (taken before a truncate) no
+    /// longer holds what it saw.
     pub fn raw_tensors(&self) -> Result<(Tensor, Tensor)> {
         let raw = self.raw()?;
         Ok((raw.k.tensor()?, raw.v.tensor()?))
@@ -254,10 +276,6 @@ impl KvCache {
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
     }
-
-    fn shown(&self, runs: Runs, end: u64) -> Result<Kv> {
-        self.rows.show(runs, end).map(|shown| shown.views().into()).ok_or(Error::Disposed { object: "KvCache" })
-    }
 }
 
 /// K and V as tokens along the sequence.
@@ -278,8 +296,8 @@ pub(crate) fn check_tokens(sources: &[Resolved<'_>; 2]) -> Result<()> {
 /// Refuses K and V that are not of one shape `[batch, heads, n, dim]` and dtype.
 pub(crate) fn check_alike(sources: &[Resolved<'_>; 2]) -> Result<RowShape> {
     let [k, v] = sources;
-    if k.dims.len() != 4 {
-        let expected = "[batch, heads, n, dim]".to_owned();
+    if k.dims.len() != 4 || k.dims.with(SEQUENCE, 1).contains(&0) {
+        let expected = "[batch, heads, n, dim], at least 1 but for n".to_owned();
         return Err(Error::ShapeMismatch { argument: "k", value: k.dims.to_vec(), expected });
     }
     let shape = k.row_shape(2);

@@ -30,6 +30,12 @@ impl Budget {
         Budget::under(Budget::process(), limit)
     }
 
+    /// A budget under `parent`, or under that of the process.
+    #[must_use]
+    pub fn within(parent: Option<&Arc<Budget>>, limit: Option<u64>) -> Arc<Self> {
+        Budget::under(parent.cloned().unwrap_or_else(Budget::process), limit)
+    }
+
     /// A budget under `parent`.
     #[must_use]
     pub fn under(parent: Arc<Budget>, limit: Option<u64>) -> Arc<Self> {

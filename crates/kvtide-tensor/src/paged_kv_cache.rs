@@ -3,6 +3,8 @@
 //! The slab is `[blocks, layers, 2 (k, v), kvHeads, blockSize, headDim]`: one block, all its layers, is one contiguous piece.
 //! A write or a read of one token is O(1). A slot can only be read by the sequence that wrote it.
 
+use std::sync::Arc;
+
 use candle_core::{Device, Tensor};
 use kvtide_core::paged::{PageLayout, PageShape, PagedPlanner, Part, Slot};
 
@@ -36,6 +38,8 @@ pub struct PagedKvCacheOptions {
     pub device: Device,
     /// The most bytes it may keep.
     pub memory_limit_bytes: Option<u64>,
+    /// The budget that this cache's memory is taken from; none: that of the process.
+    pub budget: Option<Arc<Budget>>,
 }
 
 impl Default for PagedKvCacheOptions {
@@ -49,6 +53,7 @@ impl Default for PagedKvCacheOptions {
             dtype: DType::F32,
             device: Device::Cpu,
             memory_limit_bytes: None,
+            budget: None,
         }
     }
 }
@@ -97,7 +102,7 @@ pub struct PagedKvCache {
     layout: PageLayout,
     dtype: DType,
     slab: Tensor,
-    budget: std::sync::Arc<Budget>,
+    budget: Arc<Budget>,
     lease: Lease,
     poisoned: bool,
 }
@@ -114,7 +119,7 @@ impl PagedKvCache {
             head_dim: options.head_dim,
             element_bytes: dtype.bytes() as u32,
         })?;
-        let budget = Budget::new(options.memory_limit_bytes);
+        let budget = Budget::within(options.budget.as_ref(), options.memory_limit_bytes);
         let refused = |_| budget.refusal(u64::MAX);
         let bytes = layout.slab_bytes(options.capacity).map_err(refused)? as u64;
         let lease = budget.take(bytes)?;

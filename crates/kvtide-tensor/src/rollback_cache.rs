@@ -3,6 +3,8 @@
 //! A snapshot is a mark: it holds no memory, and is refused once its tokens were overwritten. Rolling back is O(1), accepting
 //! a path of a draft tree O(path), an append O(new tokens) amortised.
 
+use std::sync::Arc;
+
 use candle_core::Device;
 use kvtide_core::{Mark, RollbackPlanner, Tree};
 
@@ -11,6 +13,7 @@ use crate::contiguous::Contiguous;
 use crate::error::Result;
 use crate::kv_cache::{check_alike, resolve_pair};
 use crate::memory::Budget;
+use crate::shown::Shown;
 use crate::source::Source;
 use crate::stats::Stats;
 use crate::view::Kv;
@@ -22,11 +25,13 @@ pub struct RollbackCacheOptions {
     pub device: Device,
     /// The most bytes it may keep.
     pub memory_limit_bytes: Option<u64>,
+    /// The budget that this cache's memory is taken from; none: that of the process.
+    pub budget: Option<Arc<Budget>>,
 }
 
 impl Default for RollbackCacheOptions {
     fn default() -> Self {
-        RollbackCacheOptions { device: Device::Cpu, memory_limit_bytes: None }
+        RollbackCacheOptions { device: Device::Cpu, memory_limit_bytes: None, budget: None }
     }
 }
 
@@ -77,7 +82,7 @@ impl RollbackCache {
         crate::device::check_cpu(&options.device)?;
         Ok(RollbackCache {
             planner: RollbackPlanner::new()?,
-            rows: Contiguous::new(Budget::new(options.memory_limit_bytes)),
+            rows: Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes)),
             shape: None,
             id: CACHES.fetch_add(1, Ordering::Relaxed),
         })
@@ -102,6 +107,16 @@ impl RollbackCache {
         v: impl Into<Source<'a>>,
         parents: Option<&[i32]>,
     ) -> Result<Kv> {
+        Ok(self.append_shown(k, v, parents)?.views().into())
+    }
+
+    /// As [`append`](Self::append), before anyone looks at it.
+    pub fn append_shown<'a>(
+        &mut self,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+        parents: Option<&[i32]>,
+    ) -> Result<Shown> {
         self.rows.check()?;
         let mut sources = resolve_pair(&k.into(), &v.into())?;
         if let Some(shape) = &self.shape {
@@ -109,11 +124,12 @@ impl RollbackCache {
         }
         let shape = check_alike(&sources)?;
         let plan = self.planner.plan_append(sources[0].tokens(), parents)?;
+        self.planner.reserve(sources[0].tokens())?;
         let next = plan.next;
         let shown = self.rows.carry_out(&plan, next.slots(), next.len().into(), shape, &mut sources)?;
         self.planner.commit_append(&plan, parents)?;
         self.shape = Some(shape);
-        Ok(shown.views().into())
+        Ok(shown)
     }
 
     /// Makes the tokens before `len` committed.
@@ -139,9 +155,14 @@ impl RollbackCache {
 
     /// All tokens, or nothing when none was ever appended.
     pub fn current(&self) -> Result<Option<Kv>> {
+        Ok(self.current_shown()?.map(|shown| shown.views().into()))
+    }
+
+    /// As [`current`](Self::current), before anyone looks at it.
+    pub fn current_shown(&self) -> Result<Option<Shown>> {
         self.rows.check()?;
         let state = self.planner.state();
-        Ok(self.rows.show(state.live(), state.len().into()).map(|shown| shown.views().into()))
+        Ok(self.rows.show(state.live(), state.len().into()))
     }
 
     /// Keeps the tentative tokens on `path`, in order, right after the committed ones, commits them and drops the rest.
@@ -166,7 +187,7 @@ impl RollbackCache {
         let mut mask: Vec<f32> = wanted
             .and_then(crate::zeroed::zeroed_vec)
             .ok_or_else(|| Budget::process().refusal(wanted.map_or(u64::MAX, |elements| elements as u64 * 4)))?;
-        for (node, row) in mask.chunks_exact_mut(committed + tree.len()).enumerate() {
+        for (node, row) in mask.chunks_exact_mut((committed + tree.len()).max(1)).enumerate() {
             for (other, value) in row[committed..].iter_mut().enumerate() {
                 *value = if tree.sees(node, other) { 0.0 } else { f32::NEG_INFINITY };
             }

@@ -16,6 +16,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kv_cache::{SEQUENCE, check_alike, resolve_pair};
 use crate::memory::Budget;
+use crate::shown::Shown;
 use crate::source::{Resolved, Source};
 use crate::stats::Stats;
 use crate::view::{Kv, View};
@@ -37,6 +38,8 @@ pub struct RotatingCacheOptions {
     pub device: Device,
     /// The most bytes it may keep, snapshots and copies included.
     pub memory_limit_bytes: Option<u64>,
+    /// The budget that this cache's memory is taken from; none: that of the process.
+    pub budget: Option<Arc<Budget>>,
 }
 
 impl Default for RotatingCacheOptions {
@@ -49,6 +52,7 @@ impl Default for RotatingCacheOptions {
             slack: None,
             device: Device::Cpu,
             memory_limit_bytes: None,
+            budget: None,
         }
     }
 }
@@ -60,7 +64,7 @@ pub struct Rotating<const PARTS: usize> {
     planner: RotatingPlanner,
     rows: Contiguous,
     shape: Option<RowShape>,
-    last: Option<LastAppend<PARTS>>,
+    last: Option<LastAppend>,
 }
 
 /// One tensor with a sliding window.
@@ -83,8 +87,8 @@ pub type RotatingCache = Rotating<1>;
 pub type RotatingKvCache = Rotating<2>;
 
 #[derive(Clone, Debug)]
-struct LastAppend<const PARTS: usize> {
-    views: [View; PARTS],
+struct LastAppend {
+    shown: Shown,
     tokens: u32,
 }
 
@@ -145,7 +149,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
             capacity: options.capacity_seq_len.unwrap_or(256),
             slack: options.slack.unwrap_or_else(|| default_slack(options.max_seq_len)),
         })?;
-        let rows = Contiguous::new(Budget::new(options.memory_limit_bytes));
+        let rows = Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes));
         Ok(Rotating { options, planner, rows, shape: None, last: None })
     }
 
@@ -283,30 +287,40 @@ impl<const PARTS: usize> Rotating<PARTS> {
     }
 
     /// Adds the tokens of sources that agree with each other and with what is there.
-    fn append_parts(&mut self, shape: RowShape, sources: &mut [Resolved<'_>; PARTS]) -> Result<[View; PARTS]> {
+    fn append_parts(&mut self, shape: RowShape, sources: &mut [Resolved<'_>; PARTS]) -> Result<Shown> {
         let tokens = sources[0].tokens();
-        let views = if tokens == 0 && self.current_seq_len() == 0 {
+        let shown = if tokens == 0 && self.current_seq_len() == 0 {
             // The shape stays open, and nothing is there to show.
-            let budget = Budget::process();
-            let empty = View::zeros(sources[0].dims, sources[0].dtype, &budget)?;
-            std::array::from_fn(|_| empty.clone())
+            self.rows.show_none(shape)?
         } else {
             let plan = self.planner.plan_append(tokens)?;
             let next = plan.next;
             let shown = self.rows.carry_out(&plan, next.slots(), next.current(), shape, sources)?;
             self.planner.commit(next);
             self.shape = Some(shape);
-            shown.views()
+            shown
         };
-        self.last = Some(LastAppend { views: views.clone(), tokens });
-        Ok(views)
+        self.last = Some(LastAppend { shown: shown.clone(), tokens });
+        Ok(shown)
     }
 
-    fn current_parts(&self) -> Result<Option<[View; PARTS]>> {
+    /// What is retained, oldest first, before anyone looks at it; nothing when nothing was appended.
+    pub fn current_shown(&self) -> Result<Option<Shown>> {
         self.rows.check()?;
         let state = self.planner.state();
-        let shown = if state.current() == 0 { None } else { self.rows.show(state.live(), state.current()) };
-        Ok(shown.map(|shown| shown.views()))
+        Ok(if state.current() == 0 { None } else { self.rows.show(state.live(), state.current()) })
+    }
+
+    /// What the last append returned, before anyone looks at it.
+    #[must_use]
+    pub fn last_append_shown(&self) -> Option<Shown> {
+        self.last.as_ref().map(|last| last.shown.clone())
+    }
+
+    /// The whole buffer, before anyone looks at it.
+    pub fn all_shown(&self) -> Result<Option<Shown>> {
+        self.rows.check()?;
+        Ok(self.rows.show_all())
     }
 
     /// The tokens that were accepted of the last append, of one row of its batch.
@@ -323,9 +337,10 @@ impl<const PARTS: usize> Rotating<PARTS> {
         let Some(accepted) = keep_len.checked_sub(current) else {
             return Err(Error::argument("keepLen", keep_len, format!("at least {current}, the snapshot's tokens")));
         };
-        let Some(LastAppend { views, tokens }) = &self.last else {
+        let Some(LastAppend { shown, tokens }) = &self.last else {
             return Err(kvtide_core::Error::CacheEmpty { operation: "acceptedAppendFromBatchedAppend" }.into());
         };
+        let views: [View; PARTS] = shown.views();
         let rows = if dim == 0 { 1 } else { views[0].shape()[0] as u64 };
         if batch == 0 || rows % batch != 0 {
             return Err(Error::argument("batchLen", batch, format!("a divisor of {rows}, the size of dimension 0")));
@@ -346,7 +361,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
             let rows = (rows / batch) as usize;
             if dim == 0 { Ok(taken) } else { taken.narrow(0, row as usize * rows, rows) }
         };
-        let mut parts = views.clone();
+        let mut parts = views;
         for view in &mut parts {
             *view = part(view)?;
         }
@@ -392,31 +407,34 @@ impl Rotating<1> {
     /// Adds tokens and shows what their queries may see: everything retained after a single token, everything retained
     /// before and all new ones after several that the window cannot hold.
     pub fn append<'a>(&mut self, source: impl Into<Source<'a>>) -> Result<View> {
+        Ok(self.append_shown(source)?.view(0))
+    }
+
+    /// As [`append`](Self::append), before anyone looks at it.
+    pub fn append_shown<'a>(&mut self, source: impl Into<Source<'a>>) -> Result<Shown> {
         self.rows.check()?;
         let source = source.into().resolve("src", self.options.dim)?;
         if let Some(own) = &self.shape {
             source.check("src", own)?;
         }
         let shape = source.row_shape(1);
-        let [view] = self.append_parts(shape, &mut [source])?;
-        Ok(view)
+        self.append_parts(shape, &mut [source])
     }
 
     /// What is retained, oldest first.
     pub fn current_data(&self) -> Result<Option<View>> {
-        Ok(self.current_parts()?.map(|[view]| view))
+        Ok(self.current_shown()?.map(|shown| shown.view(0)))
     }
 
     /// What the last append returned.
     #[must_use]
     pub fn last_append_result(&self) -> Option<View> {
-        self.last.as_ref().map(|last| last.views[0].clone())
+        self.last_append_shown().map(|shown| shown.view(0))
     }
 
     /// The whole buffer, a live window for inspection.
     pub fn all_data(&self) -> Result<Option<View>> {
-        self.rows.check()?;
-        Ok(self.rows.show_all().map(|shown| shown.view(0)))
+        Ok(self.all_shown()?.map(|shown| shown.view(0)))
     }
 
     /// The tokens of row `row` of `batch` that were accepted of the last append, which began at `snapshot`.
@@ -449,30 +467,34 @@ impl Rotating<2> {
     /// Adds tokens, `[batch, kv_heads, n, head_dim]` each, and shows what their queries may see, as
     /// [`RotatingCache::append`](Rotating::append) does.
     pub fn append<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Kv> {
+        Ok(self.append_shown(k, v)?.views().into())
+    }
+
+    /// As [`append`](Self::append), before anyone looks at it.
+    pub fn append_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
         self.rows.check()?;
         let mut sources = resolve_pair(&k.into(), &v.into())?;
         if let Some(own) = &self.shape {
             sources[0].check("k", own)?;
         }
         let shape = check_alike(&sources)?;
-        Ok(self.append_parts(shape, &mut sources)?.into())
+        self.append_parts(shape, &mut sources)
     }
 
     /// What is retained, oldest first.
     pub fn current_data(&self) -> Result<Option<Kv>> {
-        Ok(self.current_parts()?.map(Kv::from))
+        Ok(self.current_shown()?.map(|shown| shown.views().into()))
     }
 
     /// What the last append returned.
     #[must_use]
     pub fn last_append_result(&self) -> Option<Kv> {
-        self.last.as_ref().map(|last| last.views.clone().into())
+        self.last_append_shown().map(|shown| shown.views().into())
     }
 
     /// The whole buffers, live windows for inspection.
     pub fn all_data(&self) -> Result<Option<Kv>> {
-        self.rows.check()?;
-        Ok(self.rows.show_all().map(|shown| shown.views().into()))
+        Ok(self.all_shown()?.map(|shown| shown.views().into()))
     }
 
     /// The tokens of row `row` of `batch` that were accepted of the last append, which began at `snapshot`.

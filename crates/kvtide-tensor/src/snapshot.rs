@@ -28,40 +28,74 @@ pub(crate) struct Patch {
 pub(crate) struct Held {
     pub buffer: Arc<Buffer>,
     pub runs: Runs,
-    patches: Mutex<Vec<Arc<Patch>>>,
+    saved: Mutex<Saved>,
+}
+
+/// What was saved so far.
+#[derive(Debug, Default)]
+struct Saved {
+    /// Oldest first.
+    patches: Vec<Arc<Patch>>,
+    /// The slots that they have, ascending; neighbours are joined, so that tokens written one by one make one run.
+    slots: Vec<Run>,
+}
+
+impl Saved {
+    fn add(&mut self, patch: Arc<Patch>) {
+        let run = patch.run;
+        let first = self.slots.partition_point(|known| known.end() < run.start);
+        let behind = self.slots.partition_point(|known| known.start <= run.end());
+        let joined = self.slots[first..behind].iter().fold(run, |joined, &known| hull(joined, known));
+        self.slots.splice(first..behind, [joined]);
+        self.patches.push(patch);
+    }
+
+    /// The smallest run that has every slot of `run` which no patch has; empty when there is none.
+    fn missing(&self, run: Run) -> Run {
+        let around = |slot: u32| {
+            let place = self.slots.partition_point(|known| known.end() <= slot);
+            self.slots.get(place).copied().filter(|known| known.start <= slot)
+        };
+        if run.is_empty() {
+            return run;
+        }
+        let start = around(run.start).map_or(run.start, Run::end);
+        let end = around(run.end() - 1).map_or(run.end(), |known| known.start);
+        Run::new(start, end.saturating_sub(start))
+    }
+}
+
+/// The smallest run that has the slots of both; an empty one counts for nothing.
+fn hull(one: Run, other: Run) -> Run {
+    if one.is_empty() || other.is_empty() {
+        return if one.is_empty() { other } else { one };
+    }
+    let start = one.start.min(other.start);
+    Run::new(start, one.end().max(other.end()) - start)
 }
 
 impl Held {
     /// The present rows of `runs`.
     pub fn new(buffer: Arc<Buffer>, runs: Runs) -> Arc<Self> {
-        let held = Arc::new(Held { buffer, runs, patches: Mutex::default() });
+        let held = Arc::new(Held { buffer, runs, saved: Mutex::default() });
         held.buffer.register(&held);
         held
     }
 
     /// The smallest run that has every slot of `run` which is still read from the buffer; empty when there is none.
     pub fn unsaved(&self, run: Run) -> Run {
-        let patches = lock(&self.patches);
-        let saved = |slot: u32| patches.iter().any(|patch| slot >= patch.run.start && slot < patch.run.end());
-        let mut found: Option<Run> = None;
-        for shown in self.runs.iter().map(|shown| shown.overlap(run)) {
-            for slot in (shown.start..shown.end()).filter(|&slot| !saved(slot)) {
-                let start = found.map_or(slot, |found| found.start.min(slot));
-                let end = found.map_or(slot + 1, |found| found.end().max(slot + 1));
-                found = Some(Run::new(start, end - start));
-            }
-        }
-        found.unwrap_or_default()
+        let saved = lock(&self.saved);
+        self.runs.iter().map(|shown| saved.missing(shown.overlap(run))).fold(Run::default(), hull)
     }
 
     /// Keeps rows that are about to be written over.
     pub fn save(&self, patch: Arc<Patch>) {
-        lock(&self.patches).push(patch);
+        lock(&self.saved).add(patch);
     }
 
     /// The patches, oldest first.
     pub fn patches(&self) -> Vec<Arc<Patch>> {
-        lock(&self.patches).clone()
+        lock(&self.saved).patches.clone()
     }
 
     /// Copies the tokens `taken` of what it saw to the front of `target`, in order.

@@ -11,6 +11,8 @@ use crate::dtype::DType;
 use crate::edit::inspect;
 use crate::error::{Error, Result};
 use crate::kernels::{Place, copy};
+use crate::kv_cache::SEQUENCE;
+use crate::memory::Budget;
 use crate::view::View;
 use crate::zeroed::zeroed_bytes;
 
@@ -37,7 +39,7 @@ pub struct HostTensor<'a> {
 impl<'a> HostTensor<'a> {
     /// `bytes` as a tensor of this shape.
     pub fn new(argument: &'static str, bytes: &'a [u8], dtype: DType, shape: &[usize]) -> Result<Self> {
-        let dims = Dims::new(argument, shape)?;
+        let dims = Dims::shape(argument, shape)?;
         let wanted = dims.elements().and_then(|elements| elements.checked_mul(dtype.bytes()));
         if wanted != Some(bytes.len()) {
             let expected = format!("{} {dtype} elements, as many as its data has", bytes.len() / dtype.bytes());
@@ -134,7 +136,7 @@ impl<'a> Source<'a> {
         let (dims, dtype) = match self {
             Source::Host(host) => (host.dims, host.dtype),
             Source::View(view) => (view.dims(), view.dtype()),
-            Source::Tensor(tensor) => (Dims::new(argument, tensor.dims())?, tensor_dtype(argument, tensor)?),
+            Source::Tensor(tensor) => (Dims::shape(argument, tensor.dims())?, tensor_dtype(argument, tensor)?),
         };
         if dims.len() <= axis {
             let expected = format!("more than {axis} dimensions, the sequence along dimension {axis}");
@@ -182,7 +184,8 @@ impl<'a> Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Its elements' bytes in order: borrowed when they lie so in the caller's memory.
+    /// One token's elements' bytes in order: borrowed when they lie so in the caller's memory. A range counts along the
+    /// sequence of four dimensions, else along the first.
     pub(crate) fn row_major(&self, argument: &'static str) -> Result<(DType, Cow<'a, [u8]>)> {
         Ok(match self {
             Source::Host(host) if host.range.is_none() && host.strides == host.dims.contiguous_strides() => {
@@ -190,10 +193,19 @@ impl<'a> Source<'a> {
             }
             Source::View(view) => (view.dtype(), Cow::Owned(view.to_bytes()?)),
             _ => {
-                let resolved = self.resolve(argument, 0)?;
+                let axis = if self.rank() == 4 { SEQUENCE } else { 0 };
+                let resolved = self.resolve(argument, axis)?;
                 (resolved.dtype, Cow::Owned(resolved.to_row_major()?))
             }
         })
+    }
+
+    fn rank(&self) -> usize {
+        match self {
+            Source::Host(host) => host.dims.len(),
+            Source::View(view) => view.dims().len(),
+            Source::Tensor(tensor) => tensor.rank(),
+        }
     }
 }
 
@@ -229,9 +241,12 @@ impl<'a> Resolved<'a> {
 
     /// Copies its tokens to memory of its own when they lie in `buffer`, which is about to be written.
     pub fn stage(&mut self, buffer: &Buffer) -> Result<()> {
-        if let Memory::Tensor(tensor) = self.memory
-            && buffer.shares_storage(tensor)?
-        {
+        let shared = match &self.memory {
+            Memory::Tensor(tensor) => buffer.shares_storage(tensor)?,
+            Memory::Host(bytes) => buffer.overlaps(bytes.as_ptr(), bytes.len()),
+            Memory::Staged(_) => false,
+        };
+        if shared {
             let staged = self.to_row_major()?;
             let place = self.row_major_place();
             self.memory = Memory::Staged(staged);
@@ -242,7 +257,8 @@ impl<'a> Resolved<'a> {
 
     /// A copy of its tokens without gaps.
     fn to_row_major(&self) -> Result<Vec<u8>> {
-        let mut out = zeroed_bytes(self.dims.iter().product::<usize>() * self.dtype.bytes())?;
+        let bytes = self.dims.elements().and_then(|elements| elements.checked_mul(self.dtype.bytes()));
+        let mut out = zeroed_bytes(bytes.ok_or_else(|| Budget::process().refusal(u64::MAX))?)?;
         let place = self.row_major_place();
         let mut copy = |bytes: &[u8]| self.copy_from(bytes, 0, self.tokens(), &mut out, place);
         match &self.memory {

@@ -190,7 +190,7 @@ impl View {
 
     /// The same elements in another shape: without a copy when they are contiguous, else in memory of its own.
     pub fn reshape(&self, shape: &[usize], budget: &Arc<Budget>) -> Result<View> {
-        let dims = Dims::new("shape", shape)?;
+        let dims = Dims::shape("shape", shape)?;
         if dims.elements() != Some(self.elements()) {
             let expected = format!("{} elements, as in {:?}", self.elements(), self.shape());
             return Err(Error::ShapeMismatch { argument: "shape", value: shape.to_vec(), expected });
@@ -274,8 +274,14 @@ impl View {
         let first = self.anchored().first() * self.dtype().bytes();
         self.buffer.inspect(|bytes| {
             self.check()?;
-            Ok(bytes[first..].as_ptr())
+            Ok(bytes[first.min(bytes.len())..].as_ptr())
         })
+    }
+
+    /// True when `memory` lies in the same allocation, so that a copy between the two would overlap.
+    #[must_use]
+    pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
+        self.buffer.overlaps(memory, bytes)
     }
 
     /// Its runs as boxes of bytes.

@@ -1,0 +1,87 @@
+//! What a call on a cache shows, before anyone looks at it.
+//!
+//! A [`View`] knows its strides, which takes a moment to work out. Whoever appends token by token seldom looks at each result,
+//! and a language binding may not want an object for each: a [`Shown`] is the buffer and a few numbers, from which views are
+//! made on demand, then or later, with the same answer to whether they are stale.
+
+use std::sync::Arc;
+
+use kvtide_core::{Run, Runs, Stamp};
+
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::view::View;
+
+/// Slots of a buffer that a caller is shown, as they were at one moment.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    buffer: Arc<Buffer>,
+    numbers: ShownNumbers,
+}
+
+/// Everything of a [`Shown`] but its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownNumbers {
+    /// The slots.
+    pub runs: [Run; 2],
+    /// The position behind the last token.
+    pub end: u64,
+    /// When it was; none when it shows whatever is there.
+    pub stamp: Option<Stamp>,
+}
+
+/// The memory of views, kept alive.
+#[derive(Clone, Debug)]
+pub struct BufferHandle(Arc<Buffer>);
+
+impl Shown {
+    pub(crate) fn new(buffer: Arc<Buffer>, runs: Runs, end: u64, stamp: Option<Stamp>) -> Self {
+        let mut each = runs.iter();
+        let runs = [each.next().unwrap_or_default(), each.next().unwrap_or_default()];
+        Shown { buffer, numbers: ShownNumbers { runs, end, stamp } }
+    }
+
+    /// One part of it: the only one, or K (0) and V (1).
+    #[must_use]
+    pub fn view(&self, part: usize) -> View {
+        let ShownNumbers { runs: [first, second], end, stamp } = self.numbers;
+        View::of(self.buffer.clone(), part.min(self.buffer.shape.parts - 1), Runs::two(first, second), end, stamp)
+    }
+
+    /// All parts of it.
+    pub(crate) fn views<const PARTS: usize>(&self) -> [View; PARTS] {
+        std::array::from_fn(|part| self.view(part))
+    }
+
+    /// Its numbers.
+    #[must_use]
+    pub fn numbers(&self) -> ShownNumbers {
+        self.numbers
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn buffer(&self) -> BufferHandle {
+        BufferHandle(self.buffer.clone())
+    }
+
+    /// A number that no other buffer has.
+    #[must_use]
+    pub fn buffer_id(&self) -> u64 {
+        self.buffer.id
+    }
+}
+
+impl BufferHandle {
+    /// What was shown of this buffer, from its numbers; refused when they are not those of this buffer.
+    pub fn shown(&self, numbers: ShownNumbers) -> Result<Shown> {
+        let slots = Run::new(0, self.0.slots);
+        let inside =
+            |run: &Run| run.start.checked_add(run.len).is_some() && slots.overlap(*run) == *run || run.is_empty();
+        let tokens = numbers.runs.iter().map(|run| u64::from(run.len)).sum::<u64>();
+        if !numbers.runs.iter().all(inside) || tokens > numbers.end {
+            return Err(Error::argument("runs", format!("{:?}", numbers.runs), "slots of this buffer"));
+        }
+        Ok(Shown { buffer: self.0.clone(), numbers })
+    }
+}
