@@ -7,8 +7,6 @@ import { KvTideError } from './errors.js'
 /** The native addon. Only files of this folder import it. */
 type Binding = typeof Native
 
-export type NativeView = InstanceType<Binding['NativeView']>
-
 function load(): Binding {
   let loaded: Binding
   try {

@@ -1,9 +1,8 @@
 import type { NativeBlockPool } from '#binding'
 
 import { binding } from './binding.js'
-import { count, fields, optional, whole } from './check.js'
-import { invalid } from './errors.js'
-import { nativeThis, Owner } from './owner.js'
+import { count, fields, numbers, optional, whole } from './check.js'
+import { INTERNAL, nativeThis, Owner, settle } from './owner.js'
 
 /** What a {@link BlockPool} is made with. */
 export interface BlockPoolOptions {
@@ -35,13 +34,13 @@ export interface BlockPoolOptions {
  */
 export class BlockPool extends Owner {
   /** Tokens of a block. */
-  readonly blockSize: number
+  declare readonly blockSize: number
   /** Layers of the model. */
-  readonly numLayers: number
+  declare readonly numLayers: number
   /** Heads of K and V. */
-  readonly numKvHeads: number
+  declare readonly numKvHeads: number
   /** Elements of one head. */
-  readonly headDim: number
+  declare readonly headDim: number
 
   constructor(options: BlockPoolOptions) {
     const given = fields<BlockPoolOptions>('options', options)
@@ -51,11 +50,8 @@ export class BlockPool extends Owner {
     const numLayers = size('numLayers', 1)
     const numKvHeads = size('numKvHeads', 1)
     const headDim = size('headDim', 1)
-    super(new binding.NativeBlockPool(count('capacity', given.capacity)), BlockPool)
-    this.blockSize = blockSize
-    this.numLayers = numLayers
-    this.numKvHeads = numKvHeads
-    this.headDim = headDim
+    super(INTERNAL, new binding.NativeBlockPool(count('capacity', given.capacity)), BlockPool)
+    settle(this, { blockSize, numLayers, numKvHeads, headDim })
   }
 
   /** Blocks that are free. */
@@ -96,8 +92,7 @@ export class BlockPool extends Owner {
   /** Gives blocks back, all of them or none. */
   freeMany(blocks: readonly number[] | Float64Array): void {
     const native = own(this)
-    if (!Array.isArray(blocks) && !(blocks instanceof Float64Array)) throw invalid('blocks', blocks, 'an array of blocks')
-    native.freeMany(Float64Array.from(blocks, (block, place) => whole(`blocks[${place}]`, block)))
+    native.freeMany(Float64Array.from(numbers('blocks', blocks, ['Float64Array'], whole)))
   }
 
   /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
@@ -107,7 +102,7 @@ export class BlockPool extends Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    own(this).dispose()
   }
 }
 

@@ -2,7 +2,7 @@ import type { NativeBlockTable } from '#binding'
 
 import { binding } from './binding.js'
 import { count, fields, whole } from './check.js'
-import { nativeThis, Owner } from './owner.js'
+import { INTERNAL, nativeThis, Owner, settle } from './owner.js'
 
 /** What a {@link BlockTable} is made with. */
 export interface BlockTableOptions {
@@ -26,17 +26,16 @@ export interface BlockTableOptions {
  */
 export class BlockTable extends Owner {
   /** Layers of the model. */
-  readonly numLayers: number
+  declare readonly numLayers: number
   /** Tokens of a block. */
-  readonly blockSize: number
+  declare readonly blockSize: number
 
   constructor(options: BlockTableOptions) {
     const given = fields<BlockTableOptions>('options', options)
     const numLayers = count('numLayers', given.numLayers, 1)
     const blockSize = count('blockSize', given.blockSize, 1)
-    super(new binding.NativeBlockTable(numLayers, blockSize), BlockTable)
-    this.numLayers = numLayers
-    this.blockSize = blockSize
+    super(INTERNAL, new binding.NativeBlockTable(numLayers, blockSize), BlockTable)
+    settle(this, { numLayers, blockSize })
   }
 
   /** Adds a block behind the last one of a layer. */
@@ -66,7 +65,7 @@ export class BlockTable extends Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    own(this).dispose()
   }
 }
 

@@ -9,9 +9,9 @@ const COUNT_MAX = 2 ** 31 - 1
 export const RANK_MAX = 8
 
 /** A number of tokens, slots or blocks, from `min` to 2^31 - 1. */
-export function count(argument: string, value: unknown, min = 0): number {
-  if (typeof value === 'number' && Number.isInteger(value) && value >= min && value <= COUNT_MAX) return value
-  throw invalid(argument, value, `a whole number from ${min} to ${COUNT_MAX}`)
+export function count(argument: string, value: unknown, min = 0, max: number = COUNT_MAX): number {
+  if (typeof value === 'number' && Number.isInteger(value) && value >= min && value <= max) return value
+  throw invalid(argument, value, `a whole number from ${min} to ${max}`)
 }
 
 /** A whole number from 0 to 2^53 - 1: an id, an absolute count, a number of bytes. */
@@ -41,39 +41,93 @@ export function fields<T extends object>(argument: string, value: unknown): { re
   throw invalid(argument, value, 'an object')
 }
 
-/** Sizes of a tensor: whole numbers, at most 8 of them. */
+/** True for arrays, also where asking would throw, as of a revoked proxy. */
+export function isArray(value: unknown): value is readonly unknown[] {
+  try {
+    return Array.isArray(value)
+  } catch {
+    return false
+  }
+}
+
+/** The entries of an array, each read once and checked; a hole is refused like any other wrong entry. */
+export function list<T>(
+  argument: string,
+  value: readonly unknown[],
+  check: (argument: string, value: unknown) => T,
+  most: number = COUNT_MAX,
+): T[] {
+  const length = count(`${argument}.length`, value.length, 0, most)
+  const entries: T[] = []
+  for (let place = 0; place < length; place++) entries.push(check(`${argument}[${place}]`, value[place]))
+  return entries
+}
+
+/** Sizes of a tensor: whole numbers, at most 8 of them, whose product is one too. */
 export function sizes(argument: string, value: unknown): number[] {
-  if (!Array.isArray(value)) throw invalid(argument, value, 'an array of sizes')
-  if (value.length > RANK_MAX) throw invalid(argument, value, `at most ${RANK_MAX} sizes`)
-  return Array.from(value, (size, axis) => whole(`${argument}[${axis}]`, size))
+  if (!isArray(value)) throw invalid(argument, value, 'an array of sizes')
+  const checked = list(argument, value, whole, RANK_MAX)
+  const product = checked.reduce((elements, size) => elements * Math.max(size, 1), 1)
+  if (product > Number.MAX_SAFE_INTEGER) throw invalid(argument, value, 'sizes whose product is below 2^53')
+  return checked
 }
 
-const kindOf = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(Uint8Array.prototype), Symbol.toStringTag)?.get as (
-  this: unknown,
-) => string | undefined
+const typedArrays = Object.getPrototypeOf(Uint8Array.prototype) as object
 
-/** The kind of a typed array, of whichever realm; nothing for other values. */
-export function arrayKind(value: unknown): string | undefined {
-  return kindOf.call(value)
+/** A getter of typed arrays of whichever realm, which no property of the array's own can stand in for. */
+function intrinsic<T>(name: string | symbol): (value: unknown) => T {
+  const get = Object.getOwnPropertyDescriptor(typedArrays, name)?.get as (this: unknown) => T
+  return value => get.call(value)
 }
 
-/** A typed array of one of these kinds, over memory that no other thread can change. */
+/** The kind of a typed array; nothing for other values. */
+export const arrayKind: (value: unknown) => string | undefined = intrinsic(Symbol.toStringTag)
+
+/** The number of elements of a typed array. */
+export const arrayLength: (array: ArrayBufferView) => number = intrinsic('length')
+
+const bufferOf = intrinsic<ArrayBufferLike>('buffer')
+const offsetOf = intrinsic<number>('byteOffset')
+const at = Reflect.get(typedArrays, 'at') as (this: ArrayBufferView, place: number) => unknown
+
+/** True when a typed array has lost its memory: the buffer was detached, or shrunk under it. */
+function isGone(array: ArrayBufferView): boolean {
+  if (arrayLength(array) > 0) return false
+  try {
+    at.call(array, 0)
+    return false
+  } catch {
+    return true
+  }
+}
+
+/** A typed array of one of these kinds, over memory that is there and that no other thread can change. */
 export function typedArray<T extends ArrayBufferView>(argument: string, value: unknown, kinds: readonly string[]): T {
   const kind = arrayKind(value)
   if (kind === undefined || !kinds.includes(kind)) throw invalid(argument, value, kinds.join(' or '))
   const array = value as T
-  if (types.isSharedArrayBuffer(array.buffer)) {
+  if (types.isSharedArrayBuffer(bufferOf(array))) {
     throw invalid(argument, value, 'an array over an ArrayBuffer: a SharedArrayBuffer may change while it is read')
   }
+  if (isGone(array)) throw invalid(argument, value, 'an array whose buffer was neither detached nor shrunk')
   return array
 }
 
-/** Whole numbers as an `Int32Array`, given as one or as an array. */
-export function int32Array(argument: string, value: unknown, min: number): Int32Array {
-  if (arrayKind(value) === 'Int32Array') return typedArray<Int32Array>(argument, value, ['Int32Array'])
-  if (!Array.isArray(value)) throw invalid(argument, value, 'an Int32Array or an array of whole numbers')
-  return Int32Array.from(value, (entry, place) => {
-    if (typeof entry === 'number' && Number.isInteger(entry) && entry >= min && entry <= COUNT_MAX) return entry
-    throw invalid(`${argument}[${place}]`, entry, `a whole number from ${min} to ${COUNT_MAX}`)
-  })
+/** The same memory, as the bits of half floats. */
+export function asBits(array: ArrayBufferView): Uint16Array {
+  return new Uint16Array(bufferOf(array) as ArrayBuffer, offsetOf(array), arrayLength(array))
+}
+
+/** A copy of checked numbers, given in an array or in a typed array of one of these kinds. */
+export function numbers(
+  argument: string,
+  value: unknown,
+  kinds: readonly string[],
+  check: (argument: string, value: unknown) => number,
+): number[] {
+  if (isArray(value)) return list(argument, value, check)
+  if (arrayKind(value) === undefined) throw invalid(argument, value, `an array of whole numbers, or ${kinds.join(' or ')}`)
+  const array = typedArray<Int32Array>(argument, value, kinds)
+  const length = arrayLength(array)
+  return list(argument, Array.from({ length }, (_, place) => array[place]), check)
 }

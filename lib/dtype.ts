@@ -28,6 +28,17 @@ interface Row {
 
 const codes = binding.dtypeNames()
 
+/** Memory of JavaScript's own, or the error that says how much of it was asked for. */
+function room<T>(requestedBytes: number, make: () => T): T {
+  try {
+    return make()
+  } catch (cause) {
+    const { usedBytes, limitBytes } = binding.memoryStats()
+    const message = `cannot take ${requestedBytes} bytes for an array: it is more than JavaScript can have`
+    throw new KvTideError('OUT_OF_MEMORY', message, { requestedBytes, usedBytes, limitBytes }, { cause })
+  }
+}
+
 /** The one table of dtypes. */
 const table: Readonly<Record<DType, Row>> = {
   f32: {
@@ -35,7 +46,7 @@ const table: Readonly<Record<DType, Row>> = {
     bytes: 4,
     arrays: ['Float32Array'],
     alias: 'float32',
-    make: length => new Float32Array(length),
+    make: length => room(4 * length, () => new Float32Array(length)),
     over: (buffer, offset, length) => new Float32Array(buffer, offset, length),
   },
   f16: {
@@ -43,7 +54,7 @@ const table: Readonly<Record<DType, Row>> = {
     bytes: 2,
     arrays: ['Uint16Array', 'Float16Array'],
     alias: 'float16',
-    make: length => new Uint16Array(length),
+    make: length => room(2 * length, () => new Uint16Array(length)),
     over: (buffer, offset, length) => new Uint16Array(buffer, offset, length),
   },
   bf16: {
@@ -51,7 +62,7 @@ const table: Readonly<Record<DType, Row>> = {
     bytes: 2,
     arrays: ['Uint16Array'],
     alias: 'bfloat16',
-    make: length => new Uint16Array(length),
+    make: length => room(2 * length, () => new Uint16Array(length)),
     over: (buffer, offset, length) => new Uint16Array(buffer, offset, length),
   },
   u8: {
@@ -59,7 +70,7 @@ const table: Readonly<Record<DType, Row>> = {
     bytes: 1,
     arrays: ['Uint8Array'],
     alias: 'uint8',
-    make: length => new Uint8Array(length),
+    make: length => room(length, () => new Uint8Array(length)),
     over: (buffer, offset, length) => new Uint8Array(buffer, offset, length),
   },
 }

@@ -32,6 +32,7 @@ export const ERROR_CODES = [
   'BINDING_CONFLICT',
   'ABORTED',
 ] as const
+Object.freeze(ERROR_CODES)
 
 /** One of {@link ERROR_CODES}. */
 export type ErrorCode = (typeof ERROR_CODES)[number]
@@ -124,6 +125,16 @@ export function invalid(argument: string, value: unknown, expected: string): KvT
   })
 }
 
+function showObject(value: object): string {
+  try {
+    if (Array.isArray(value)) return `an array of ${value.length}`
+    if (ArrayBuffer.isView(value)) return `${Object.prototype.toString.call(value).slice(8, -1)} of ${value.byteLength} bytes`
+  } catch {
+    // A proxy or a getter of the caller's own.
+  }
+  return 'an object'
+}
+
 /** A value in a message: short, and never an exception of its own. */
 function show(value: unknown): string {
   switch (typeof value) {
@@ -133,12 +144,8 @@ function show(value: unknown): string {
       return `${value}n`
     case 'function':
       return 'a function'
-    case 'object': {
-      if (value === null) return 'null'
-      if (Array.isArray(value)) return `an array of ${value.length}`
-      if (ArrayBuffer.isView(value)) return `${Object.prototype.toString.call(value).slice(8, -1)} of ${value.byteLength} bytes`
-      return 'an object'
-    }
+    case 'object':
+      return value === null ? 'null' : showObject(value)
     default:
       return Object.is(value, -0) ? '-0' : String(value)
   }

@@ -1,7 +1,9 @@
-import { arrayKind, fields, RANK_MAX, sizes, typedArray, whole } from './check.js'
+import type { NativeView } from '#binding'
+
+import { arrayKind, arrayLength, asBits, fields, isArray, list, optional, RANK_MAX, sizes, typedArray, whole } from './check.js'
 import { checkDType, dtypeOfArray, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, KvTideError } from './errors.js'
-import { describeTensor, type Tensor } from './tensor.js'
+import { nativeView, type Tensor } from './tensor.js'
 
 /** The order of the four axes of a host tensor: batch (b), heads (h), sequence (s), head dimension (d). */
 export type SequenceLayout = 'bhsd' | 'bshd'
@@ -40,64 +42,93 @@ export interface HostTensor {
 /** Numbers of one description at the border with the addon. */
 const META = 6 + RANK_MAX
 
-/** Room for the descriptions of K and V. The addon reads it before a call returns, so that one is enough. */
-export const meta: Float64Array = new Float64Array(2 * META)
+/** Where the addon says what it shows: a kind and 7 numbers. */
+export const SHOWN: number = 2 * META
 
-/** @internal Describes `value` at `place` in {@link meta}; what it returns goes to the addon in its stead. */
-export function describe(argument: string, value: unknown, place: 0 | 1): object {
-  const native = describeTensor(value, place * META)
-  return native ?? describeHost(argument, value, place * META)
+/** Room for the descriptions of K and V, and for what the addon shows. It is read within a call, so that one is enough. */
+export const meta: Float64Array = new Float64Array(SHOWN + 8)
+
+/** A typed array of the caller's, and how it is to be read. */
+class HostArgument {
+  readonly array: object
+  readonly dtype: number
+  readonly dims: readonly number[]
+  bshd = false
+  range: readonly [start: number, end: number] | undefined
+
+  constructor(array: object, dtype: number, dims: readonly number[]) {
+    this.array = array
+    this.dtype = dtype
+    this.dims = dims
+  }
+
+  /** Writes it down at `place` in {@link meta}. */
+  describe(place: 0 | 1): void {
+    const at = place * META
+    meta[at] = this.dtype
+    meta[at + 1] = this.bshd ? 1 : 0
+    meta[at + 2] = this.range === undefined ? 0 : 1
+    meta[at + 3] = this.range?.[0] ?? 0
+    meta[at + 4] = this.range?.[1] ?? 0
+    meta[at + 5] = this.dims.length
+    meta.set(this.dims, at + 6)
+  }
 }
 
-/** @internal Describes a typed array of this shape; what it returns goes to the addon in its stead. */
-export function describeData(argument: string, data: unknown, shape: readonly number[], named: DType | undefined, at: number): object {
+/** @internal A tensor argument that was read: a native view, or an array and its description. */
+export type TensorArgument = NativeView | HostArgument
+
+/**
+ * @internal Reads a tensor of this package, or one in memory of the caller's own. That may run getters of the caller's, which
+ * may call this package in turn: all arguments of a call are read before the first one is {@link put}.
+ */
+export function readTensor(argument: string, value: unknown): TensorArgument {
+  return nativeView(value) ?? readHost(argument, value)
+}
+
+/** @internal Describes an argument at `place` in {@link meta}; what it returns goes to the addon in its stead. */
+export function put(argument: TensorArgument, place: 0 | 1): object {
+  if (!(argument instanceof HostArgument)) return argument
+  argument.describe(place)
+  return argument.array
+}
+
+/** @internal A typed array of this shape. */
+export function readData(argument: string, data: unknown, shape: readonly number[], named: DType | undefined): HostArgument {
   const kind = arrayKind(data)
   if (kind === undefined) throw invalid(argument, data, 'a Float32Array, Uint16Array, Uint8Array or Float16Array')
   const dtype = dtypeOfArray(argument, kind, named)
   const row = dtypeRow(dtype)
   const array = typedArray<TensorData | Float16ArrayLike>(argument, data, row.arrays)
+  const length = arrayLength(array)
   const elements = shape.reduce((product, size) => product * size, 1)
-  if (array.length !== elements) {
-    const detached = array.length === 0 ? ' (a detached or resized buffer has none)' : ''
-    const expected = `${array.length} elements, as ${argument} has${detached}`
+  if (length !== elements) {
+    const expected = `${length} elements, as ${argument} has`
     throw new KvTideError('SHAPE_MISMATCH', `shape [${shape.join(', ')}] has ${elements} elements, expected ${expected}`, {
       argument: 'shape',
       value: shape,
       expected,
     })
   }
-  meta[at] = row.code
-  meta[at + 1] = 0
-  meta[at + 2] = 0
-  meta[at + 5] = shape.length
-  meta.set(shape, at + 6)
-  return kind === 'Float16Array' ? new Uint16Array(array.buffer, array.byteOffset, array.length) : array
+  return new HostArgument(kind === 'Float16Array' ? asBits(array) : array, row.code, shape)
 }
 
-function describeHost(argument: string, value: unknown, at: number): object {
+function readHost(argument: string, value: unknown): HostArgument {
   if (typeof value !== 'object' || value === null) throw invalid(argument, value, 'a Tensor or a HostTensor')
   // Each field is read once: a getter may answer differently the next time.
-  const host = fields<HostTensor>(argument, value)
-  const { data, shape, dims, dtype, type, range, layout } = host
+  const { data, shape, dims, dtype, type, range, layout } = fields<HostTensor>(argument, value)
   const size = shape ?? dims
   if (size === undefined) throw invalid(`${argument}.shape`, size, 'the shape of its data (shape or dims)')
-  const named = dtype ?? type
-  const found = describeData(
-    `${argument}.data`,
-    data,
-    sizes(`${argument}.shape`, size),
-    named === undefined ? undefined : checkDType(`${argument}.dtype`, named),
-    at,
-  )
+  const named = optional(checkDType, `${argument}.dtype`, dtype ?? type)
+  const found = readData(`${argument}.data`, data, sizes(`${argument}.shape`, size), named)
   if (layout !== undefined && layout !== 'bhsd' && layout !== 'bshd') {
     throw invalid(`${argument}.layout`, layout, 'bhsd or bshd')
   }
-  meta[at + 1] = layout === 'bshd' ? 1 : 0
+  found.bshd = layout === 'bshd'
   if (range !== undefined) {
-    if (!Array.isArray(range) || range.length !== 2) throw invalid(`${argument}.range`, range, '[start, end]')
-    meta[at + 2] = 1
-    meta[at + 3] = whole(`${argument}.range[0]`, range[0])
-    meta[at + 4] = whole(`${argument}.range[1]`, range[1])
+    const [start, end] = isArray(range) ? list(`${argument}.range`, range, whole, 2) : []
+    if (start === undefined || end === undefined) throw invalid(`${argument}.range`, range, '[start, end]')
+    found.range = [start, end]
   }
   return found
 }

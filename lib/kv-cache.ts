@@ -3,11 +3,12 @@ import type { NativeKvCache, NativeKvSnapshot } from '#binding'
 import { binding } from './binding.js'
 import { count, fields, flag, optional, text, whole } from './check.js'
 import { checkDType, type DType } from './dtype.js'
-import { describe, meta, type TokenSource } from './host-tensor.js'
+import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { KvSnapshot } from './kv-snapshot.js'
-import { INTERNAL, nativeArgument, nativeThis, Owner } from './owner.js'
+import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
+import { Shower, type Shown } from './shown.js'
 import type { CacheStats } from './stats.js'
-import { kvOf, Tensor, type Kv } from './tensor.js'
+import { kvOf, shownTensor, type Kv, type Tensor } from './tensor.js'
 
 /** What a {@link KvCache} is made with. */
 export interface KvCacheOptions {
@@ -48,17 +49,17 @@ export interface KvCacheOptions {
  */
 export class KvCache extends Owner {
   /** Rows of the batch. */
-  readonly batchSize: number
+  declare readonly batchSize: number
   /** Heads of K and V. */
-  readonly numKvHeads: number
+  declare readonly numKvHeads: number
   /** Elements of one head. */
-  readonly headDim: number
+  declare readonly headDim: number
   /** The most tokens it may hold. */
-  readonly maxSeqLen: number
+  declare readonly maxSeqLen: number
   /** Its element type. */
-  readonly dtype: DType
+  declare readonly dtype: DType
   /** Where it lives. */
-  readonly device: string
+  declare readonly device: string
 
   constructor(options: KvCacheOptions) {
     const given = fields<KvCacheOptions>('options', options)
@@ -73,13 +74,9 @@ export class KvCache extends Owner {
       stableAddresses: optional(flag, 'stableAddresses', given.stableAddresses) ?? false,
       memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
     }
-    super(new binding.NativeKvCache(made), KvCache)
-    this.batchSize = made.batchSize
-    this.numKvHeads = made.numKvHeads
-    this.headDim = made.headDim
-    this.maxSeqLen = made.maxSeqLen
-    this.dtype = made.dtype
-    this.device = 'cpu'
+    super(INTERNAL, new Shower(new binding.NativeKvCache(made)), KvCache)
+    const { batchSize, numKvHeads, headDim, maxSeqLen, dtype } = made
+    settle(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device: 'cpu' })
   }
 
   /** Tokens in it. */
@@ -99,12 +96,12 @@ export class KvCache extends Owner {
 
   /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. */
   get kCacheRaw(): Tensor {
-    return Tensor.of(own(this).raw(), 0)
+    return shownTensor(raw(this), 0)
   }
 
   /** The whole buffer of V, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. */
   get vCacheRaw(): Tensor {
-    return Tensor.of(own(this).raw(), 1)
+    return shownTensor(raw(this), 1)
   }
 
   /**
@@ -123,7 +120,8 @@ export class KvCache extends Owner {
 
   /** The tokens in it, as views. Throws `CACHE_EMPTY` when there are none. */
   getKv(): Kv {
-    return kvOf(own(this).getKv())
+    const shower = shows(this)
+    return kvOf(shower.shown(shower.native.getKv(meta)) as Shown)
   }
 
   /** Counts `n` tokens that a kernel of yours wrote to the raw buffers, behind the last one. */
@@ -163,15 +161,25 @@ export class KvCache extends Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    own(this).dispose()
   }
 }
 
 function append(self: unknown, k: unknown, v: unknown): Kv {
-  const native = own(self)
-  return kvOf(native.update(describe('k', k, 0), describe('v', v, 1), meta))
+  const shower = shows(self)
+  const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+  return kvOf(shower.shown(shower.native.update(put(keys, 0), put(values, 1), meta)) as Shown)
+}
+
+function raw(self: unknown): Shown {
+  const shower = shows(self)
+  return shower.shown(shower.native.raw(meta)) as Shown
+}
+
+function shows(self: unknown): Shower<NativeKvCache> {
+  return nativeThis<Shower<NativeKvCache>>(self, KvCache)
 }
 
 function own(self: unknown): NativeKvCache {
-  return nativeThis<NativeKvCache>(self, KvCache)
+  return shows(self).native
 }

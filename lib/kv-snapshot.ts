@@ -7,7 +7,7 @@ export class KvSnapshot extends Owner {
   /** @internal */
   constructor(token: unknown, native: NativeKvSnapshot) {
     checkInternal(token, 'KvSnapshot', 'KvCache.snapshot() instead')
-    super(native, KvSnapshot)
+    super(token, native, KvSnapshot)
   }
 
   /** Tokens in it. */
@@ -22,7 +22,7 @@ export class KvSnapshot extends Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    own(this).dispose()
   }
 }
 

@@ -24,7 +24,8 @@ export abstract class Owner {
   }
 
   /** @internal */
-  constructor(native: object, owner: Class) {
+  constructor(token: unknown, native: object, owner: Class) {
+    checkInternal(token, 'the base class', 'a class of this package instead')
     this.#native = native
     this.#class = owner
   }
@@ -50,4 +51,11 @@ export function nativeThis<N extends object>(self: unknown, owner: Class): N {
 /** Refuses a constructor that was not called by this package. */
 export function checkInternal(token: unknown, name: string, how: string): void {
   if (token !== INTERNAL) throw invalid(`arguments of new ${name}()`, token, how)
+}
+
+/** Gives an object under construction its properties that never change. */
+export function settle<T extends object, K extends keyof T>(self: T, values: Pick<T, K>): void {
+  for (const name of Object.keys(values) as K[]) {
+    Object.defineProperty(self, name, { value: values[name], enumerable: true })
+  }
 }

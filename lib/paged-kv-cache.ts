@@ -1,10 +1,10 @@
 import type { NativePagedKvCache } from '#binding'
 
 import { binding } from './binding.js'
-import { arrayKind, count, fields, optional, text, typedArray, whole } from './check.js'
+import { arrayKind, arrayLength, count, fields, optional, text, typedArray, whole } from './check.js'
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
-import { describe, describeData, meta, type TokenSource } from './host-tensor.js'
-import { nativeThis, Owner } from './owner.js'
+import { meta, put, readData, readTensor, type TensorArgument, type TokenSource } from './host-tensor.js'
+import { INTERNAL, nativeThis, Owner, settle } from './owner.js'
 import type { CacheStats } from './stats.js'
 
 /** What a {@link PagedKvCache} is made with. */
@@ -50,19 +50,19 @@ export interface TokenKv {
  */
 export class PagedKvCache extends Owner {
   /** Blocks in the pool. */
-  readonly capacity: number
+  declare readonly capacity: number
   /** Tokens of a block. */
-  readonly blockSize: number
+  declare readonly blockSize: number
   /** Layers of the model. */
-  readonly numLayers: number
+  declare readonly numLayers: number
   /** Heads of K and V. */
-  readonly numKvHeads: number
+  declare readonly numKvHeads: number
   /** Elements of one head. */
-  readonly headDim: number
+  declare readonly headDim: number
   /** Its element type. */
-  readonly dtype: DType
+  declare readonly dtype: DType
   /** Where it lives. */
-  readonly device: string
+  declare readonly device: string
 
   constructor(options: PagedKvCacheOptions) {
     const given = fields<PagedKvCacheOptions>('options', options)
@@ -76,14 +76,9 @@ export class PagedKvCache extends Owner {
       device: optional(text, 'device', given.device) ?? 'cpu',
       memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
     }
-    super(new binding.NativePagedKvCache(made), PagedKvCache)
-    this.capacity = made.capacity
-    this.blockSize = made.blockSize
-    this.numLayers = made.numLayers
-    this.numKvHeads = made.numKvHeads
-    this.headDim = made.headDim
-    this.dtype = made.dtype
-    this.device = 'cpu'
+    super(INTERNAL, new binding.NativePagedKvCache(made), PagedKvCache)
+    const { capacity, blockSize, numLayers, numKvHeads, headDim, dtype } = made
+    settle(this, { capacity, blockSize, numLayers, numKvHeads, headDim, dtype, device: 'cpu' })
   }
 
   /** Blocks that are free. */
@@ -115,15 +110,19 @@ export class PagedKvCache extends Owner {
   writeKv(seq: number, layer: number, pos: number, key: TokenVector, value: TokenVector): void {
     const native = own(this)
     const at = [whole('seq', seq), count('layer', layer), count('pos', pos)] as const
-    const dtype = this.dtype
-    native.writeKv(...at, vector('key', key, 0, dtype), vector('value', value, 1, dtype), meta)
+    const [k, v] = [vector('key', key, this.dtype), vector('value', value, this.dtype)]
+    native.writeKv(...at, put(k, 0), put(v, 1), meta)
   }
 
   /** Reads one token of one layer; for f16 and bf16 its bits. Throws `POSITION_OUT_OF_RANGE` where none was written. */
   readKv(seq: number, layer: number, pos: number): TokenKv {
+    const native = own(this)
+    const at = [whole('seq', seq), count('layer', layer), count('pos', pos)] as const
     const row = dtypeRow(this.dtype)
     const elements = this.numKvHeads * this.headDim
-    return this.readKvInto(seq, layer, pos, row.make(elements), row.make(elements))
+    const [key, value] = [row.make(elements), row.make(elements)]
+    native.readKvInto(...at, key, value)
+    return { key, value }
   }
 
   /** Reads one token of one layer into arrays of yours. */
@@ -167,7 +166,7 @@ export class PagedKvCache extends Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    own(this).dispose()
   }
 }
 
@@ -178,10 +177,8 @@ function own(self: unknown): NativePagedKvCache {
   return nativeThis<NativePagedKvCache>(self, PagedKvCache)
 }
 
-/** Describes one token's key or value; bare bits are of the cache's dtype. */
-function vector(argument: string, value: unknown, place: 0 | 1, dtype: DType): object {
-  const kind = arrayKind(value)
-  if (kind === undefined) return describe(argument, value, place)
-  const named = kind === 'Uint16Array' && dtypeRow(dtype).arrays.includes(kind) ? dtype : undefined
-  return describeData(argument, value, [(value as TensorData).length], named, place * (meta.length / 2))
+/** One token's key or value; a bare array is of the cache's dtype. */
+function vector(argument: string, value: unknown, dtype: DType): TensorArgument {
+  if (arrayKind(value) === undefined) return readTensor(argument, value)
+  return readData(argument, value, [arrayLength(value as TensorData)], dtype)
 }

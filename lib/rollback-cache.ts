@@ -1,12 +1,13 @@
 import type { NativeRollbackCache, NativeRollbackMark } from '#binding'
 
 import { binding } from './binding.js'
-import { fields, int32Array, optional, text, whole } from './check.js'
-import { describe, meta, type TokenSource } from './host-tensor.js'
-import { INTERNAL, nativeArgument, nativeThis, Owner } from './owner.js'
+import { count, fields, numbers, optional, text, whole } from './check.js'
+import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
+import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
 import { RollbackSnapshot } from './rollback-snapshot.js'
+import { Shower, type Shown } from './shown.js'
 import type { CacheStats } from './stats.js'
-import { kvOf, kvOrNull, Tensor, type Kv } from './tensor.js'
+import { kvOf, tensorOf, type Kv, type Tensor } from './tensor.js'
 
 /** What a {@link RollbackCache} is made with. Shape and dtype come with the first tokens. */
 export interface RollbackCacheOptions {
@@ -44,14 +45,14 @@ export interface RollbackAppendOptions {
  */
 export class RollbackCache extends Owner {
   /** Where it lives. */
-  readonly device: string
+  declare readonly device: string
 
   constructor(options: RollbackCacheOptions = {}) {
     const given = fields<RollbackCacheOptions>('options', options)
     const device = optional(text, 'device', given.device) ?? 'cpu'
     const limit = optional(whole, 'memoryLimitBytes', given.memoryLimitBytes)
-    super(new binding.NativeRollbackCache(device, limit), RollbackCache)
-    this.device = 'cpu'
+    super(INTERNAL, new Shower(new binding.NativeRollbackCache(device, limit)), RollbackCache)
+    settle(this, { device: 'cpu' })
   }
 
   /** Committed and tentative tokens. */
@@ -66,10 +67,12 @@ export class RollbackCache extends Owner {
 
   /** Adds tentative tokens, `[batch, heads, n, headDim]` each, and shows all tokens. */
   append(k: TokenSource, v: TokenSource, options: RollbackAppendOptions = {}): Kv {
-    const native = own(this)
+    const shower = shows(this)
     const { parents } = fields<RollbackAppendOptions>('options', options)
-    const nodes = parents === undefined ? undefined : int32Array('parents', parents, -1)
-    return kvOf(native.append(describe('k', k, 0), describe('v', v, 1), meta, nodes))
+    const nodes = parents === undefined ? undefined : nodesOf(parents)
+    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+    const buffer = shower.native.append(put(keys, 0), put(values, 1), meta, nodes)
+    return kvOf(shower.shown(buffer) as Shown)
   }
 
   /** Makes the tokens before `len` (an absolute length; all of them unless said otherwise) committed. */
@@ -95,7 +98,9 @@ export class RollbackCache extends Owner {
 
   /** All tokens, as views; `null` when none was ever appended. */
   current(): Kv | null {
-    return kvOrNull(own(this).current())
+    const shower = shows(this)
+    const shown = shower.shown(shower.native.current(meta))
+    return shown === null ? null : kvOf(shown)
   }
 
   /**
@@ -107,18 +112,17 @@ export class RollbackCache extends Owner {
    */
   acceptPath(indices: Int32Array | Uint32Array | readonly number[]): void {
     const native = own(this)
-    const path = indices instanceof Uint32Array ? Array.from(indices) : indices
-    native.acceptPath(Uint32Array.from(int32Array('indices', path, 0)))
+    native.acceptPath(Uint32Array.from(numbers('indices', indices, ['Int32Array', 'Uint32Array'], count)))
   }
 
   /** The attention mask of a draft with these parents: f32 `[n, committed + n]`, 0 where a token sees and -Infinity elsewhere. */
   treeMask(parents: Int32Array | readonly number[]): Tensor {
-    return Tensor.of(own(this).treeMask(int32Array('parents', parents, -1)))
+    return tensorOf(own(this).treeMask(nodesOf(parents)))
   }
 
   /** The position of each token of a draft with these parents: committed length + depth. */
   treePositions(parents: Int32Array | readonly number[]): Int32Array {
-    return Int32Array.from(own(this).treePositions(int32Array('parents', parents, -1)))
+    return Int32Array.from(own(this).treePositions(nodesOf(parents)))
   }
 
   /** What it costs. */
@@ -133,10 +137,19 @@ export class RollbackCache extends Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    own(this).dispose()
   }
 }
 
+function shows(self: unknown): Shower<NativeRollbackCache> {
+  return nativeThis<Shower<NativeRollbackCache>>(self, RollbackCache)
+}
+
 function own(self: unknown): NativeRollbackCache {
-  return nativeThis<NativeRollbackCache>(self, RollbackCache)
+  return shows(self).native
+}
+
+/** The parents of a draft's tokens: -1, or the number of an earlier token. */
+function nodesOf(parents: unknown): Int32Array {
+  return Int32Array.from(numbers('parents', parents, ['Int32Array'], (argument, value) => count(argument, value, -1)))
 }

@@ -7,7 +7,7 @@ export class RollbackSnapshot extends Owner {
   /** @internal */
   constructor(token: unknown, native: NativeRollbackMark) {
     checkInternal(token, 'RollbackSnapshot', 'RollbackCache.snapshot() instead')
-    super(native, RollbackSnapshot)
+    super(token, native, RollbackSnapshot)
   }
 
   /** The committed length that it marks. */
@@ -22,7 +22,7 @@ export class RollbackSnapshot extends Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    own(this).dispose()
   }
 }
 

@@ -1,8 +1,11 @@
-import { describe, meta, type TokenSource } from './host-tensor.js'
+import type { NativeRotatingCache } from '#binding'
+
+import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { INTERNAL } from './owner.js'
-import { acceptedRotating, makeRotating, nativeRotating, restoreRotating, Rotating, type MadeRotating, type RotatingOptions } from './rotating.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingOptions } from './rotating.js'
 import type { RotatingSnapshot } from './rotating-snapshot.js'
-import { Tensor, tensorOrNull } from './tensor.js'
+import type { Shower, Shown } from './shown.js'
+import { shownTensor, tensorOf, type Tensor } from './tensor.js'
 
 /** What a {@link RotatingCache} is made with. */
 export interface RotatingCacheOptions extends RotatingOptions {
@@ -29,13 +32,13 @@ export class RotatingCache extends Rotating {
   /** @internal */
   constructor(token: typeof INTERNAL, made: MadeRotating)
   constructor(options: unknown, made?: MadeRotating) {
-    super(RotatingCache, options === INTERNAL && made !== undefined ? made : makeRotating(1, options))
+    super(INTERNAL, RotatingCache, options === INTERNAL && made !== undefined ? made : makeRotating(1, options))
   }
 
   /** A new cache that goes on from `snapshot` with the `accepted` tokens: `keepLen` tokens in all. */
   static restoreFromSnapshot(snapshot: RotatingSnapshot, accepted: TokenSource | null | undefined, keepLen: number): RotatingCache {
     const tokens = accepted === null || accepted === undefined ? undefined : ([['accepted', accepted]] as const)
-    return new RotatingCache(INTERNAL, restoreRotating(snapshot, tokens, keepLen))
+    return new RotatingCache(INTERNAL, restoreRotating(1, snapshot, tokens, keepLen))
   }
 
   /**
@@ -43,23 +46,27 @@ export class RotatingCache extends Rotating {
    * cannot hold everything retained before and all new ones.
    */
   append(src: TokenSource): Tensor {
-    const native = own(this)
-    return Tensor.of(native.append(describe('src', src, 0), undefined, meta))
+    const shower = shows(this)
+    const tokens = put(readTensor('src', src), 0)
+    return shownTensor(shower.shown(shower.native.append(tokens, undefined, meta)) as Shown)
   }
 
   /** What is retained, oldest first; `null` when nothing was appended. */
   currentData(): Tensor | null {
-    return tensorOrNull(own(this).currentData())
+    const shower = shows(this)
+    return tensorOrNull(shower.shown(shower.native.currentData(meta)))
   }
 
   /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
   lastAppendResult(): Tensor | null {
-    return tensorOrNull(own(this).lastAppendResult())
+    const shower = shows(this)
+    return tensorOrNull(shower.shown(shower.native.lastAppendResult(meta)))
   }
 
   /** The whole buffer, slack included: a live window for inspection, never `STALE_VIEW`. `null` before the first append. */
   allData(): Tensor | null {
-    return tensorOrNull(own(this).allData())
+    const shower = shows(this)
+    return tensorOrNull(shower.shown(shower.native.allData(meta)))
   }
 
   /**
@@ -67,10 +74,15 @@ export class RotatingCache extends Rotating {
    * were accepted, so that `keepLen` tokens are kept since `snapshot`. `null` when none was.
    */
   acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Tensor | null {
-    return tensorOrNull(acceptedRotating(own(this), snapshot, keepLen, rowIdx, batchLen))
+    const [view] = acceptedRotating(shows(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
+    return view === undefined ? null : tensorOf(view)
   }
 }
 
-function own(self: unknown): ReturnType<typeof nativeRotating> {
-  return nativeRotating(self, RotatingCache)
+function shows(self: unknown): Shower<NativeRotatingCache> {
+  return showsRotating(self, RotatingCache)
+}
+
+function tensorOrNull(shown: Shown | null): Tensor | null {
+  return shown === null ? null : shownTensor(shown)
 }

@@ -1,9 +1,12 @@
+import type { NativeRotatingCache } from '#binding'
+
 import { fields } from './check.js'
-import { describe, meta, type TokenSource } from './host-tensor.js'
+import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { INTERNAL } from './owner.js'
-import { acceptedRotating, makeRotating, nativeRotating, restoreRotating, Rotating, type MadeRotating, type RotatingOptions } from './rotating.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingOptions } from './rotating.js'
 import type { RotatingSnapshot } from './rotating-snapshot.js'
-import { kvOf, kvOrNull, type Kv } from './tensor.js'
+import type { Shower, Shown } from './shown.js'
+import { kvOf, tensorOf, type Kv } from './tensor.js'
 
 /** What a {@link RotatingKvCache} is made with. Shape and dtype come with the first tokens. */
 export type RotatingKvCacheOptions = RotatingOptions
@@ -29,7 +32,7 @@ export class RotatingKvCache extends Rotating {
   /** @internal */
   constructor(token: typeof INTERNAL, made: MadeRotating)
   constructor(options: unknown, made?: MadeRotating) {
-    super(RotatingKvCache, options === INTERNAL && made !== undefined ? made : makeRotating(2, options))
+    super(INTERNAL, RotatingKvCache, options === INTERNAL && made !== undefined ? made : makeRotating(2, options))
   }
 
   /** A new cache that goes on from `snapshot` with the `accepted` tokens of K and V: `keepLen` tokens in all. */
@@ -39,40 +42,49 @@ export class RotatingKvCache extends Rotating {
     keepLen: number,
   ): RotatingKvCache {
     if (accepted === null || accepted === undefined) {
-      return new RotatingKvCache(INTERNAL, restoreRotating(snapshot, undefined, keepLen))
+      return new RotatingKvCache(INTERNAL, restoreRotating(2, snapshot, undefined, keepLen))
     }
     const { k, v } = fields<Kv>('accepted', accepted)
     const tokens = [['accepted.k', k], ['accepted.v', v]] as const
-    return new RotatingKvCache(INTERNAL, restoreRotating(snapshot, tokens, keepLen))
+    return new RotatingKvCache(INTERNAL, restoreRotating(2, snapshot, tokens, keepLen))
   }
 
   /** Adds tokens, `[batch, kvHeads, n, headDim]` each, and shows what their queries may see, as {@link RotatingCache.append}. */
   append(k: TokenSource, v: TokenSource): Kv {
-    const native = own(this)
-    return kvOf(native.append(describe('k', k, 0), describe('v', v, 1), meta))
+    const shower = shows(this)
+    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+    return kvOf(shower.shown(shower.native.append(put(keys, 0), put(values, 1), meta)) as Shown)
   }
 
   /** What is retained, oldest first; `null` when nothing was appended. */
   currentData(): Kv | null {
-    return kvOrNull(own(this).currentData())
+    const shower = shows(this)
+    return kvOrNull(shower.shown(shower.native.currentData(meta)))
   }
 
   /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
   lastAppendResult(): Kv | null {
-    return kvOrNull(own(this).lastAppendResult())
+    const shower = shows(this)
+    return kvOrNull(shower.shown(shower.native.lastAppendResult(meta)))
   }
 
   /** The whole buffers, slack included: live windows for inspection, never `STALE_VIEW`. `null` before the first append. */
   allData(): Kv | null {
-    return kvOrNull(own(this).allData())
+    const shower = shows(this)
+    return kvOrNull(shower.shown(shower.native.allData(meta)))
   }
 
   /** As {@link RotatingCache.acceptedAppendFromBatchedAppend}, of K and V. */
   acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Kv | null {
-    return kvOrNull(acceptedRotating(own(this), snapshot, keepLen, rowIdx, batchLen))
+    const [k, v] = acceptedRotating(shows(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
+    return k === undefined || v === undefined ? null : { k: tensorOf(k), v: tensorOf(v) }
   }
 }
 
-function own(self: unknown): ReturnType<typeof nativeRotating> {
-  return nativeRotating(self, RotatingKvCache)
+function shows(self: unknown): Shower<NativeRotatingCache> {
+  return showsRotating(self, RotatingKvCache)
+}
+
+function kvOrNull(shown: Shown | null): Kv | null {
+  return shown === null ? null : kvOf(shown)
 }

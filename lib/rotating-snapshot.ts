@@ -7,7 +7,7 @@ export class RotatingSnapshot extends Owner {
   /** @internal */
   constructor(token: unknown, native: NativeRotatingSnapshot) {
     checkInternal(token, 'RotatingSnapshot', 'snapshot() of a rotating cache instead')
-    super(native, RotatingSnapshot)
+    super(token, native, RotatingSnapshot)
   }
 
   /** Tokens that had ever been appended. */
@@ -42,7 +42,7 @@ export class RotatingSnapshot extends Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    own(this).dispose()
   }
 }
 

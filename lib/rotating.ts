@@ -1,13 +1,14 @@
-import type { NativeRotatingCache, NativeRotatingSnapshot } from '#binding'
+import type { NativeRotatingCache, NativeRotatingSnapshot, NativeView } from '#binding'
 
-import { binding, type NativeView } from './binding.js'
+import { binding } from './binding.js'
 import { count, fields, optional, text, whole } from './check.js'
 import type { DType } from './dtype.js'
-import { describe, meta } from './host-tensor.js'
-import { INTERNAL, nativeArgument, nativeThis, Owner } from './owner.js'
+import { meta, put, readTensor } from './host-tensor.js'
+import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
 import type { RotatingCache } from './rotating-cache.js'
 import type { RotatingKvCache } from './rotating-kv-cache.js'
 import { RotatingSnapshot } from './rotating-snapshot.js'
+import { Shower } from './shown.js'
 import type { CacheStats } from './stats.js'
 
 /** What both rotating caches are made with. */
@@ -32,21 +33,19 @@ export type MadeRotating = readonly [native: NativeRotatingCache, shape: { dim: 
 /** What the rotating caches have in common: one window that slides over one tensor, or over K and V. */
 export abstract class Rotating extends Owner {
   /** The dimension of the sequence. */
-  readonly dim: number
+  declare readonly dim: number
   /** Tokens in the window. */
-  readonly maxSeqLen: number
+  declare readonly maxSeqLen: number
   /** Tokens at the start that are never dropped. */
-  readonly sinks: number
+  declare readonly sinks: number
   /** Where it lives. */
-  readonly device: string
+  declare readonly device: string
 
   /** @internal */
-  constructor(owner: typeof RotatingCache | typeof RotatingKvCache, [native, shape]: MadeRotating) {
-    super(native, owner)
-    this.dim = shape.dim
-    this.maxSeqLen = shape.maxSeqLen
-    this.sinks = shape.sinks
-    this.device = 'cpu'
+  constructor(token: unknown, owner: typeof RotatingCache | typeof RotatingKvCache, [native, shape]: MadeRotating) {
+    super(token, new Shower(native), owner)
+    const { dim, maxSeqLen, sinks } = shape
+    settle(this, { dim, maxSeqLen, sinks, device: 'cpu' })
   }
 
   /** Tokens ever appended. */
@@ -115,13 +114,17 @@ export abstract class Rotating extends Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    nativeRotating(this).dispose()
   }
 }
 
-/** @internal The native cache of `self`, which `owner` made: one kind of rotating cache, or either. */
-export function nativeRotating(self: unknown, owner: typeof RotatingCache | typeof RotatingKvCache | typeof Rotating = Rotating): NativeRotatingCache {
-  return nativeThis<NativeRotatingCache>(self, owner)
+/** @internal The native cache of `self`, with what it showed; `owner` has to have made it. */
+export function showsRotating(self: unknown, owner: typeof RotatingCache | typeof RotatingKvCache | typeof Rotating): Shower<NativeRotatingCache> {
+  return nativeThis<Shower<NativeRotatingCache>>(self, owner)
+}
+
+function nativeRotating(self: unknown): NativeRotatingCache {
+  return showsRotating(self, Rotating).native
 }
 
 function nativeSnapshot(snapshot: unknown): NativeRotatingSnapshot {
@@ -146,18 +149,20 @@ export function makeRotating(parts: 1 | 2, options: unknown): MadeRotating {
 
 /** @internal A native cache that goes on from a snapshot. */
 export function restoreRotating(
+  parts: 1 | 2,
   snapshot: unknown,
   accepted: readonly (readonly [argument: string, value: unknown])[] | undefined,
   keepLen: unknown,
 ): MadeRotating {
   const native = nativeSnapshot(snapshot)
-  const [k, v] = (accepted ?? []).map(([argument, value], place) => describe(argument, value, place as 0 | 1))
-  const cache = binding.NativeRotatingCache.restoreFromSnapshot(native, k, v, meta, whole('keepLen', keepLen))
+  const [k, v] = (accepted ?? []).map(([argument, value]) => readTensor(argument, value))
+  const tokens = [k && put(k, 0), v && put(v, 1)] as const
+  const cache = binding.NativeRotatingCache.restoreFromSnapshot(parts, native, ...tokens, meta, whole('keepLen', keepLen))
   return [cache, { dim: native.dim(), maxSeqLen: native.maxSeqLen(), sinks: native.sinks() }]
 }
 
 /** @internal The tokens that were accepted of the last append, of one row of its batch. */
-export function acceptedRotating(native: NativeRotatingCache, snapshot: unknown, keepLen: unknown, rowIdx: unknown, batchLen: unknown): NativeView | null {
+export function acceptedRotating(native: NativeRotatingCache, snapshot: unknown, keepLen: unknown, rowIdx: unknown, batchLen: unknown): NativeView[] | null {
   return native.acceptedAppendFromBatchedAppend(
     nativeSnapshot(snapshot),
     whole('keepLen', keepLen),

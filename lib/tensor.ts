@@ -1,11 +1,14 @@
 import { inspect, type InspectOptions } from 'node:util'
 
-import { binding, type NativeView } from './binding.js'
-import { count, fields, optional, sizes, text, typedArray, whole } from './check.js'
+import type { NativeView } from '#binding'
+
+import { binding } from './binding.js'
+import { arrayLength, asBits, count, fields, optional, sizes, text, typedArray, whole } from './check.js'
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, isKvTideError } from './errors.js'
-import { describeData, meta } from './host-tensor.js'
+import { meta, put, readData } from './host-tensor.js'
 import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
+import { Part, type Shown } from './shown.js'
 
 /** What a tensor can be made with besides its data. */
 export interface TensorOptions {
@@ -13,20 +16,6 @@ export interface TensorOptions {
   readonly dtype?: DType
   /** Where it lives, `'cpu'` unless said otherwise. */
   readonly device?: string
-}
-
-/** A native view, and which part of it is meant. */
-class Part {
-  readonly view: NativeView
-  readonly part: number
-  shape: readonly number[] | undefined
-  data: TensorData | undefined
-  dtype: DType | undefined
-
-  constructor(view: NativeView, part: number) {
-    this.view = view
-    this.part = part
-  }
 }
 
 /**
@@ -47,12 +36,7 @@ export class Tensor extends Owner {
   /** @internal */
   constructor(token: unknown, part: unknown) {
     checkInternal(token, 'Tensor', 'Tensor.from(data, shape) instead')
-    super(part as Part, Tensor)
-  }
-
-  /** @internal */
-  static of(view: NativeView, part = 0): Tensor {
-    return new Tensor(INTERNAL, new Part(view, part))
+    super(token, part as Part, Tensor)
   }
 
   /**
@@ -65,51 +49,47 @@ export class Tensor extends Owner {
     const { dtype, device } = fields<TensorOptions>('options', options)
     if (device !== undefined) binding.checkDevice(text('device', device))
     const named = optional(checkDType, 'dtype', dtype)
-    const array = describeData('data', data, sizes('shape', shape), named, 0)
-    return Tensor.of(binding.tensorFromHost(array, meta))
+    const read = readData('data', data, sizes('shape', shape), named)
+    return tensorOf(binding.tensorFromHost(put(read, 0), meta))
   }
 
   /** Its sizes. */
   get shape(): readonly number[] {
-    const part = own(this)
-    part.shape ??= Object.freeze(part.view.shape(part.part))
-    return part.shape
+    return own(this).shape
   }
 
   /** Its element type. */
   get dtype(): DType {
-    const part = own(this)
-    part.dtype ??= part.view.dtype(part.part) as DType
-    return part.dtype
+    return own(this).dtype
   }
 
   /** Where it lives: `'cpu'`. */
   get device(): string {
-    own(this)
+    void own(this).view
     return 'cpu'
   }
 
   /** Elements from one index to the next, for each axis (within a run, see {@link keyPositions}). */
   get strides(): readonly number[] {
-    const part = own(this)
-    return part.view.strides(part.part)
+    const { view } = own(this)
+    return view.strides()
   }
 
   /** Number of elements. */
   get length(): number {
-    return this.shape.reduce((product, size) => product * size, 1)
+    return own(this).length
   }
 
   /** True when a slot that it shows was overwritten since it was made: reading it throws `STALE_VIEW`. */
   get isStale(): boolean {
-    const part = own(this)
-    return part.view.isStale(part.part)
+    const { view } = own(this)
+    return view.isStale()
   }
 
   /** True when its elements lie in one piece, in order. */
   get isContiguous(): boolean {
-    const part = own(this)
-    return part.view.isContiguous(part.part)
+    const { view } = own(this)
+    return view.isContiguous()
   }
 
   /**
@@ -117,8 +97,8 @@ export class Tensor extends Owner {
    * and the window have been dropped.
    */
   get keyPositions(): readonly number[] {
-    const part = own(this)
-    return part.view.keyPositions(part.part)
+    const { view } = own(this)
+    return view.keyPositions()
   }
 
   /**
@@ -128,45 +108,37 @@ export class Tensor extends Owner {
    * other tokens, and writing to it writes into the cache. Take {@link toArray} for a copy to keep, or {@link readInto}.
    */
   get data(): TensorData {
-    const part = own(this)
-    if (part.data !== undefined) {
-      part.view.check(part.part)
-      return part.data
-    }
-    const bytes = part.view.data(part.part)
-    const row = dtypeRow(this.dtype)
-    part.data = row.over(bytes.buffer, bytes.byteOffset, bytes.byteLength / row.bytes)
-    return part.data
+    return own(this).data
   }
 
   /**
    * The part `start` to `start + length` along dimension `dim`, without a copy.
    */
   narrow(dim: number, start: number, length: number): Tensor {
-    const part = own(this)
+    const { view } = own(this)
     const at = [count('dim', dim), whole('start', start), whole('length', length)] as const
-    return Tensor.of(part.view.narrow(part.part, ...at))
+    return tensorOf(view.narrow(...at))
   }
 
   /** The same elements in another shape: without a copy when they are contiguous, else in memory of their own. */
   reshape(shape: readonly number[]): Tensor {
-    const part = own(this)
-    return Tensor.of(part.view.reshape(part.part, Float64Array.from(sizes('shape', shape))))
+    const { view } = own(this)
+    return tensorOf(view.reshape(Float64Array.from(sizes('shape', shape))))
   }
 
   /** A copy of the elements, row-major; for f16 and bf16 their bits. */
   toArray(): TensorData {
     const part = own(this)
-    const out = dtypeRow(this.dtype).make(this.length)
-    part.view.readInto(part.part, out)
+    const out = dtypeRow(part.dtype).make(part.length)
+    part.view.readInto(out)
     return out
   }
 
   /** A copy of the elements as 32-bit floats, whatever the dtype. */
   toFloat32Array(): Float32Array {
     const part = own(this)
-    const out = new Float32Array(this.length)
-    part.view.readFloatsInto(part.part, out)
+    const out = dtypeRow('f32').make(part.length) as Float32Array
+    part.view.readFloatsInto(out)
     return out
   }
 
@@ -177,46 +149,48 @@ export class Tensor extends Owner {
    */
   readInto<T extends TensorData | Float16ArrayLike>(out: T): T {
     const part = own(this)
-    const row = dtypeRow(this.dtype)
+    const row = dtypeRow(part.dtype)
     const array = typedArray<TensorData | Float16ArrayLike>('out', out, row.arrays)
-    if (array.length !== this.length) throw invalid('out', out, `${this.length} elements`)
-    const bits = row.arrays.includes('Uint16Array')
-    part.view.readInto(part.part, bits ? new Uint16Array(array.buffer, array.byteOffset, array.length) : array)
+    if (arrayLength(array) !== part.length) throw invalid('out', out, `${part.length} elements`)
+    part.view.readInto(row.bytes === 2 ? asBits(array) : array)
     return out
   }
 
   /** True when shape, dtype and every bit agree. */
   equals(other: Tensor): boolean {
-    const part = own(this)
-    const against = nativeArgument<Part>('other', other, Tensor)
-    return part.view.equals(part.part, against.view, against.part)
+    const { view } = own(this)
+    return view.equals(nativeArgument<Part>('other', other, Tensor).view)
   }
 
   /** Gives its memory back, as far as nothing else uses it. Any later call throws `DISPOSED`; a second one does nothing. */
   dispose(): void {
-    const part = own(this)
-    part.view.dispose(part.part)
-    part.shape = undefined
-    part.dtype = undefined
-    part.data = undefined
+    own(this).dispose()
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    own(this).dispose()
   }
 }
 
-/** What `console.log` shows. */
+/** What `console.log` shows: at most six elements, and no copy of the rest. */
 function show(this: Tensor, _depth: number, options: InspectOptions): string {
   try {
-    const values = this.isStale
-      ? '(stale)'
-      : inspect(Array.from(this.toFloat32Array()), { ...options, maxArrayLength: 6, breakLength: Infinity })
-    return `Tensor ${this.dtype} [${this.shape.join(', ')}] ${values}`
+    return `Tensor ${this.dtype} [${this.shape.join(', ')}] ${this.isStale ? '(stale)' : `[ ${head(this, options)} ]`}`
   } catch (error) {
     return `Tensor (${isKvTideError(error) ? error.code : 'unreadable'})`
   }
+}
+
+function head(tensor: Tensor, options: InspectOptions): string {
+  let first = tensor
+  if (tensor.length > 1024) {
+    const last = tensor.shape.length - 1
+    for (const [axis, size] of tensor.shape.entries()) first = first.narrow(axis, 0, axis === last ? Math.min(size, 6) : 1)
+  }
+  const values = Array.from(first.toFloat32Array().subarray(0, 6), value => inspect(value, options))
+  const more = tensor.length - values.length
+  return [...values, ...(more > 0 ? [`... ${more} more`] : [])].join(', ')
 }
 
 Object.defineProperty(Tensor.prototype, inspect.custom, { value: show, configurable: true, writable: true })
@@ -225,13 +199,19 @@ function own(self: unknown): Part {
   return nativeThis<Part>(self, Tensor)
 }
 
-/** @internal Describes `value` at `at` in {@link meta} when it is a tensor, and returns its native view. */
-export function describeTensor(value: unknown, at: number): NativeView | undefined {
-  const part = nativeOf<Part>(value, Tensor)
-  if (part === undefined) return undefined
-  meta[at] = -1
-  meta[at + 1] = part.part
-  return part.view
+/** @internal The native view of `value`, when it is a tensor. */
+export function nativeView(value: unknown): NativeView | undefined {
+  return nativeOf<Part>(value, Tensor)?.view
+}
+
+/** @internal A tensor that shows a native view. */
+export function tensorOf(view: NativeView): Tensor {
+  return new Tensor(INTERNAL, new Part(view, undefined, 0))
+}
+
+/** @internal A tensor that shows one part of what a cache showed. */
+export function shownTensor(shown: Shown, part = 0): Tensor {
+  return new Tensor(INTERNAL, new Part(undefined, shown, part))
 }
 
 /** Keys and values. */
@@ -240,17 +220,7 @@ export interface Kv {
   readonly v: Tensor
 }
 
-/** @internal Both parts of a native view. */
-export function kvOf(view: NativeView): Kv {
-  return { k: Tensor.of(view, 0), v: Tensor.of(view, 1) }
-}
-
-/** @internal Both parts of a native view, or `null`. */
-export function kvOrNull(view: NativeView | null): Kv | null {
-  return view === null ? null : kvOf(view)
-}
-
-/** @internal A native view, or `null`. */
-export function tensorOrNull(view: NativeView | null): Tensor | null {
-  return view === null ? null : Tensor.of(view)
+/** @internal K and V of what a cache showed. */
+export function kvOf(shown: Shown): Kv {
+  return { k: shownTensor(shown, 0), v: shownTensor(shown, 1) }
 }
