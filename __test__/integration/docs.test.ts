@@ -1,0 +1,66 @@
+// Runs the TypeScript examples of the README and of the doc comments, each as a program of its own.
+import { spawn } from 'node:child_process'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import test from 'ava'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+
+interface Example {
+  readonly name: string
+  readonly code: string
+  /** What its `console.log(…) // …` comments promise, where they promise plain values. */
+  readonly promised: readonly string[]
+}
+
+function examplesOf(file: string): Example[] {
+  const source = readFileSync(join(root, file), 'utf8')
+  const bare = file.endsWith('.ts') ? source.replaceAll(/^ *\* ?/gm, '') : source
+  return [...bare.matchAll(/```ts\n([\s\S]*?)```/g)].map(([, code = ''], index) => ({
+    name: `${file}, example ${index + 1}`,
+    code,
+    promised: [...code.matchAll(/console\.log\(.*\) \/\/ ([\d\w. \[\],]+)$/gm)]
+      .map(([, promise = '']) => promise.trim())
+      .filter(promise => /^(\[|\d|null|[A-Z][A-Za-z\d_]+(Array)? \[|[A-Z_]+$)/.test(promise)),
+  }))
+}
+
+const files = ['README.md', 'index.ts', ...readdirSync(join(root, 'lib')).map(file => `lib/${file}`)]
+const examples = files.flatMap(examplesOf)
+
+/** A program's output without the spaces and lengths that `console.log` adds. */
+function plain(output: string): string {
+  return output.replaceAll(/Array\(\d+\)/g, 'Array').replaceAll(/\s+/g, '')
+}
+
+function runExample(file: string): Promise<{ code: number | null; output: string }> {
+  return new Promise(resolve => {
+    const child = spawn(process.execPath, ['--import=tsx', file], { cwd: root })
+    let output = ''
+    child.stdout.on('data', (chunk: Buffer) => (output += chunk))
+    child.stderr.on('data', (chunk: Buffer) => (output += chunk))
+    child.on('close', code => resolve({ code, output }))
+  })
+}
+
+// Inside the package, so that `kvtide` resolves to the package itself.
+mkdirSync(join(root, 'target'), { recursive: true })
+const folder = mkdtempSync(join(root, 'target', 'examples-'))
+test.after.always(() => rmSync(folder, { recursive: true, force: true }))
+
+test('there are examples to run', t => {
+  t.true(examples.length >= 10)
+  t.true(examples.flatMap(example => example.promised).length >= 8)
+})
+
+for (const [index, { name, code, promised }] of examples.entries()) {
+  test.serial(name, async t => {
+    const file = join(folder, `example-${index}.ts`)
+    writeFileSync(file, code)
+    const { code: exit, output } = await runExample(file)
+    t.is(exit, 0, output)
+    for (const promise of promised) t.true(plain(output).includes(plain(promise)), `${promise} is not in:\n${output}`)
+  })
+}

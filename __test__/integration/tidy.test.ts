@@ -1,0 +1,77 @@
+// The shape of the tree: file and function length, headings, and words that have no place in it.
+import { execFileSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+
+import test from 'ava'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+const FILE_LINES_MAX = 300
+const FUNCTION_LINES_MAX = 70
+
+/** Files that git tracks or would track, so that build output does not count. */
+const files = execFileSync('git', ['ls-files', '--cached', '--others', '--exclude-standard'], { cwd: root, encoding: 'utf8' })
+  .split('\n')
+  .filter(file => /\.(rs|ts|mjs|js)$/.test(file))
+
+const text = (file: string): string => readFileSync(`${root}/${file}`, 'utf8')
+
+/** Files that are gone from the working tree but not from the index yet. */
+const present = files.filter(file => {
+  try {
+    return text(file).length > 0
+  } catch {
+    return false
+  }
+})
+
+/** Functions and their lengths: from a line that opens one to the line that closes it at the same indent. */
+function* functions(file: string): Generator<{ name: string; lines: number }> {
+  const opening = file.endsWith('.rs')
+    ? /^(\s*)(?:pub(?:\([a-z]+\))? )?(?:const |unsafe |async )*fn (\w+)/
+    : /^(\s*)(?:export )?(?:static |async )*function\*? (\w+)|^(\s*)(?:static |async |override )*(\w+)\([^)]*\)[^;=]*\{$/
+  const lines = text(file).split('\n')
+  for (const [start, line] of lines.entries()) {
+    const found = opening.exec(line)
+    if (found === null) continue
+    const indent = found[1] ?? found[3] ?? ''
+    const length = lines.slice(start).findIndex(later => later === `${indent}}` || later.startsWith(`${indent}})`))
+    yield { name: found[2] ?? found[4] ?? '?', lines: length + 1 }
+  }
+}
+
+test('there are files to look at', t => {
+  t.true(present.length > 50)
+  t.true([...functions('lib/check.ts')].some(({ name }) => name === 'count'))
+  t.true([...functions('crates/kvtide-core/src/rotating.rs')].some(({ name }) => name === 'plan_append'))
+})
+
+test('no file is longer than 300 lines', t => {
+  for (const file of present) {
+    const lines = text(file).split('\n').length - 1
+    t.true(lines <= FILE_LINES_MAX, `${file} has ${lines} lines: is there a second noun in it?`)
+  }
+})
+
+test('no function is longer than a screen', t => {
+  for (const file of present) {
+    for (const { name, lines } of functions(file)) {
+      t.true(lines <= FUNCTION_LINES_MAX, `${file}: ${name} has ${lines} lines`)
+    }
+  }
+})
+
+test('every Rust file says at its head what it is for', t => {
+  for (const file of present.filter(name => /src\/.*\.rs$/.test(name))) {
+    t.true(text(file).startsWith('//!'), file)
+  }
+})
+
+test('no file is named for nothing in particular', t => {
+  t.deepEqual(present.filter(file => /(^|\/)(utils?|helpers?|misc|common)\./.test(file)), [])
+})
+
+test('nothing is left unfinished', t => {
+  const marks = new RegExp(['TO' + 'DO', 'FIX' + 'ME', 'unimplemented' + '!', 'to' + 'do!', '#\\[ig' + 'nore', '\\.on' + 'ly\\('].join('|'))
+  for (const file of present) t.notRegex(text(file), marks, file)
+})
