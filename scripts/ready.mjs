@@ -7,7 +7,8 @@ const onTarget = target === undefined ? [] : ['--target', target]
 
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
-  ['rust lint', 'cargo', ['clippy', '--release', '--workspace', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
+  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
+  ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...onTarget, '--', '-D', 'warnings']],
   ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '-p', 'kvtide-core', '-p', 'kvtide-tensor', ...onTarget], { RUSTDOCFLAGS: '-D warnings' }],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],

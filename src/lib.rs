@@ -17,6 +17,7 @@ mod paged_kv_cache;
 mod raise;
 mod rollback_cache;
 mod rotating_cache;
+mod rotating_snapshot;
 mod shown;
 mod source;
 mod stats;

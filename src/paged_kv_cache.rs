@@ -70,7 +70,6 @@ impl NativePagedKvCache {
     }
 
     #[napi]
-    #[expect(clippy::too_many_arguments, reason = "one call from JavaScript, each argument a value of it")]
     pub fn write_kv(
         &mut self,
         env: &Env,

@@ -1,7 +1,7 @@
 //! Both rotating caches, over one tensor or over K and V.
 
 use kvtide_core::count_positive;
-use kvtide_tensor::{Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, RotatingSnapshot, Source, device};
+use kvtide_tensor::{Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, Source, device};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -9,6 +9,7 @@ use crate::bytes::ArrayArg;
 use crate::guard::{Handle, Outcome, guard};
 use crate::memory::budget;
 use crate::number::{count, optional, whole};
+use crate::rotating_snapshot::{NativeRotatingSnapshot, Snapshot, either, other_kind};
 use crate::shown::{NativeBuffer, Teller};
 use crate::source::{TensorArg, source};
 use crate::stats::NativeStats;
@@ -37,37 +38,11 @@ enum Window {
     Pair(RotatingKvCache),
 }
 
-/// A snapshot of either kind.
-enum Snapshot {
-    Single(RotatingSnapshot<1>),
-    Pair(RotatingSnapshot<2>),
-}
-
-/// Does the same with a cache, or a snapshot, of either kind.
-macro_rules! either {
-    ($kind:ident, $value:expr, $bound:ident => $work:expr) => {
-        match $value {
-            $kind::Single($bound) => $work,
-            $kind::Pair($bound) => $work,
-        }
-    };
-}
-
 /// A cache.
 #[napi]
 pub struct NativeRotatingCache {
     cache: Handle<Window>,
     teller: Teller,
-}
-
-/// A snapshot.
-#[napi]
-pub struct NativeRotatingSnapshot {
-    snapshot: Handle<Snapshot>,
-}
-
-fn other_kind<T>() -> Outcome<T> {
-    Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of the other kind of rotating cache" }.into())
 }
 
 #[napi]
@@ -180,17 +155,17 @@ impl NativeRotatingCache {
 
     #[napi]
     pub fn try_set_len(&self, env: &Env, len: f64) -> Result<()> {
-        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.try_set_len(whole("len", len)?)?)))
+        self.cache.read(env, |cache| either!(Window, cache, cache => Ok(cache.try_set_len(whole("len", len)?)?)))
     }
 
     #[napi]
     pub fn set_len(&mut self, env: &Env, len: f64) -> Result<()> {
-        self.cache.change(env, |cache| Ok(either!(Window, cache, cache => cache.set_len(whole("len", len)?)?)))
+        self.cache.change(env, |cache| either!(Window, cache, cache => Ok(cache.set_len(whole("len", len)?)?)))
     }
 
     #[napi]
     pub fn reset(&mut self, env: &Env) -> Result<()> {
-        self.cache.change(env, |cache| Ok(either!(Window, cache, cache => cache.reset()?)))
+        self.cache.change(env, |cache| either!(Window, cache, cache => Ok(cache.reset()?)))
     }
 
     #[napi]
@@ -272,38 +247,4 @@ fn handle(window: Window) -> NativeRotatingCache {
         Window::Pair(_) => "RotatingKvCache",
     };
     NativeRotatingCache { cache: Handle::new(name, window), teller: Teller::default() }
-}
-
-#[napi]
-impl NativeRotatingSnapshot {
-    #[napi]
-    pub fn current_seq_len(&self, env: &Env) -> Result<f64> {
-        self.snapshot
-            .read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.current_seq_len()) as f64))
-    }
-
-    #[napi]
-    pub fn max_seq_len(&self, env: &Env) -> Result<f64> {
-        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.max_seq_len()).into()))
-    }
-
-    #[napi]
-    pub fn retained_len(&self, env: &Env) -> Result<f64> {
-        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.retained_len()).into()))
-    }
-
-    #[napi]
-    pub fn sinks(&self, env: &Env) -> Result<f64> {
-        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.sinks()).into()))
-    }
-
-    #[napi]
-    pub fn dim(&self, env: &Env) -> Result<f64> {
-        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.dim()) as f64))
-    }
-
-    #[napi]
-    pub fn dispose(&mut self, env: &Env) {
-        self.snapshot.dispose(env, |_| ());
-    }
 }

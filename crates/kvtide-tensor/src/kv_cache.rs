@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
-use kvtide_core::{COUNT_MAX, GrowablePlanner, GrowableState, Runs};
+use candle_core::Tensor;
+use kvtide_core::{GrowablePlanner, GrowableState, Runs};
 
 use crate::buffer::RowShape;
 use crate::contiguous::{Contiguous, HeldRows};
@@ -14,61 +14,18 @@ use crate::device::check_cpu;
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::kv_pair::{SEQUENCE, check_tokens, resolve_pair};
 use crate::memory::Budget;
+use crate::options::KvCacheOptions;
 use crate::shown::Shown;
-use crate::source::{Resolved, Source};
+use crate::source::Source;
 use crate::stats::Stats;
 use crate::view::Kv;
-
-/// The axis of the sequence in K and V.
-pub(crate) const SEQUENCE: usize = 2;
-
-/// What a [`KvCache`] is made with.
-#[derive(Clone, Debug)]
-pub struct KvCacheOptions {
-    /// Rows of the batch.
-    pub batch_size: u32,
-    /// Heads of K and V.
-    pub num_kv_heads: u32,
-    /// Slots at the start, cut to `max_seq_len`.
-    pub initial_capacity: u32,
-    /// The most tokens it may hold.
-    pub max_seq_len: u32,
-    /// Elements of one head.
-    pub head_dim: u32,
-    /// The element type.
-    pub dtype: DType,
-    /// The device; see [`crate::device()`].
-    pub device: Device,
-    /// Reserves `max_seq_len` slots at the start, so that no address ever changes.
-    pub stable_addresses: bool,
-    /// The most bytes it may keep, snapshots and copies included.
-    pub memory_limit_bytes: Option<u64>,
-    /// The budget that this cache's memory is taken from; none: that of the process.
-    pub budget: Option<Arc<Budget>>,
-}
-
-impl Default for KvCacheOptions {
-    fn default() -> Self {
-        KvCacheOptions {
-            batch_size: 1,
-            num_kv_heads: 1,
-            initial_capacity: 256,
-            max_seq_len: COUNT_MAX,
-            head_dim: 1,
-            dtype: DType::F32,
-            device: Device::Cpu,
-            stable_addresses: false,
-            memory_limit_bytes: None,
-            budget: None,
-        }
-    }
-}
 
 /// A growing cache of K and V.
 ///
 /// ```
-/// use candle_core::{Device, Tensor};
+/// use candle_core::Tensor;
 /// use kvtide_tensor::{KvCache, KvCacheOptions};
 ///
 /// let mut cache = KvCache::new(KvCacheOptions { num_kv_heads: 2, head_dim: 4, max_seq_len: 8, ..Default::default() })?;
@@ -276,34 +233,6 @@ impl KvCache {
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
     }
-}
-
-/// K and V as tokens along the sequence.
-pub(crate) fn resolve_pair<'a>(k: &Source<'a>, v: &Source<'a>) -> Result<[Resolved<'a>; 2]> {
-    Ok([k.resolve("k", SEQUENCE)?, v.resolve("v", SEQUENCE)?])
-}
-
-/// Refuses K and V of different lengths.
-pub(crate) fn check_tokens(sources: &[Resolved<'_>; 2]) -> Result<()> {
-    let [k, v] = sources;
-    if k.tokens() != v.tokens() {
-        let expected = format!("{:?}, as k", &k.dims[..]);
-        return Err(Error::ShapeMismatch { argument: "v", value: v.dims.to_vec(), expected });
-    }
-    Ok(())
-}
-
-/// Refuses K and V that are not of one shape `[batch, heads, n, dim]` and dtype.
-pub(crate) fn check_alike(sources: &[Resolved<'_>; 2]) -> Result<RowShape> {
-    let [k, v] = sources;
-    if k.dims.len() != 4 || k.dims.with(SEQUENCE, 1).contains(&0) {
-        let expected = "[batch, heads, n, dim], at least 1 but for n".to_owned();
-        return Err(Error::ShapeMismatch { argument: "k", value: k.dims.to_vec(), expected });
-    }
-    let shape = k.row_shape(2);
-    v.check("v", &shape)?;
-    check_tokens(sources)?;
-    Ok(shape)
 }
 
 #[expect(dead_code, reason = "keeps the promise that a cache may move to another thread")]

@@ -5,83 +5,21 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use kvtide_core::paged::{PageLayout, PageShape, PagedPlanner, Part, Slot};
 
 use crate::device::check_cpu;
 use crate::dims::Dims;
-use crate::dtype::{DType, to_f32};
+use crate::dtype::DType;
 use crate::edit::{edit, inspect};
 use crate::error::{Error, Result};
 use crate::kernels::{Place, copy};
 use crate::memory::{Budget, Lease};
+use crate::options::PagedKvCacheOptions;
 use crate::source::Source;
 use crate::stats::Stats;
+use crate::token_kv::TokenKv;
 use crate::zeroed::zeroed_bytes;
-
-/// What a [`PagedKvCache`] is made with.
-#[derive(Clone, Debug)]
-pub struct PagedKvCacheOptions {
-    /// Blocks in the pool.
-    pub capacity: u32,
-    /// Tokens of a block.
-    pub block_size: u32,
-    /// Layers of the model.
-    pub num_layers: u32,
-    /// Heads of K and V.
-    pub num_kv_heads: u32,
-    /// Elements of one head.
-    pub head_dim: u32,
-    /// The element type.
-    pub dtype: DType,
-    /// The device; see [`crate::device()`].
-    pub device: Device,
-    /// The most bytes it may keep.
-    pub memory_limit_bytes: Option<u64>,
-    /// The budget that this cache's memory is taken from; none: that of the process.
-    pub budget: Option<Arc<Budget>>,
-}
-
-impl Default for PagedKvCacheOptions {
-    fn default() -> Self {
-        PagedKvCacheOptions {
-            capacity: 0,
-            block_size: 16,
-            num_layers: 1,
-            num_kv_heads: 1,
-            head_dim: 1,
-            dtype: DType::F32,
-            device: Device::Cpu,
-            memory_limit_bytes: None,
-            budget: None,
-        }
-    }
-}
-
-/// K and V of one token and layer, `kv_heads * head_dim` elements each, as the bytes of its dtype.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenKv {
-    /// The element type of both.
-    pub dtype: DType,
-    /// The key's bytes.
-    pub key: Vec<u8>,
-    /// The value's bytes.
-    pub value: Vec<u8>,
-}
-
-impl TokenKv {
-    /// The key as 32-bit floats.
-    #[must_use]
-    pub fn key_f32(&self) -> Vec<f32> {
-        to_f32(self.dtype, &self.key)
-    }
-
-    /// The value as 32-bit floats.
-    #[must_use]
-    pub fn value_f32(&self) -> Vec<f32> {
-        to_f32(self.dtype, &self.value)
-    }
-}
 
 /// A pool of blocks, and the sequences that write in them.
 ///

@@ -3,37 +3,18 @@
 //! A snapshot is a mark: it holds no memory, and is refused once its tokens were overwritten. Rolling back is O(1), accepting
 //! a path of a draft tree O(path), an append O(new tokens) amortised.
 
-use std::sync::Arc;
-
-use candle_core::Device;
 use kvtide_core::{Mark, RollbackPlanner, Tree};
 
 use crate::buffer::RowShape;
 use crate::contiguous::Contiguous;
 use crate::error::Result;
-use crate::kv_cache::{check_alike, resolve_pair};
+use crate::kv_pair::{check_alike, resolve_pair};
 use crate::memory::Budget;
+use crate::options::RollbackCacheOptions;
 use crate::shown::Shown;
 use crate::source::Source;
 use crate::stats::Stats;
 use crate::view::Kv;
-
-/// What a [`RollbackCache`] is made with.
-#[derive(Clone, Debug)]
-pub struct RollbackCacheOptions {
-    /// The device; see [`crate::device()`].
-    pub device: Device,
-    /// The most bytes it may keep.
-    pub memory_limit_bytes: Option<u64>,
-    /// The budget that this cache's memory is taken from; none: that of the process.
-    pub budget: Option<Arc<Budget>>,
-}
-
-impl Default for RollbackCacheOptions {
-    fn default() -> Self {
-        RollbackCacheOptions { device: Device::Cpu, memory_limit_bytes: None, budget: None }
-    }
-}
 
 /// A cache of committed tokens, and tentative ones behind them.
 ///

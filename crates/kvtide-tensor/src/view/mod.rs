@@ -3,20 +3,20 @@
 //! A view keeps its buffer alive. Reading it fails with `STALE_VIEW` when a slot that it shows was written after it was made.
 //! It has one run of slots, or two (sinks and window) that read as one sequence.
 
+mod read;
+
 use std::sync::Arc;
 
-use candle_core::Tensor;
 use kvtide_core::{Run, Runs, Stamp};
 
 use crate::buffer::{Buffer, RowShape};
 use crate::dims::Dims;
-use crate::dtype::{DType, to_f32};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::{Place, copy};
 use crate::memory::Budget;
 use crate::region::Region;
 use crate::source::HostTensor;
-use crate::zeroed::zeroed_bytes;
 
 /// A tensor in a cache's memory, or in memory of its own. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -202,82 +202,6 @@ impl View {
         Ok(View { region, sequence: None, ..self.clone() })
     }
 
-    /// A copy in memory of its own, never stale.
-    pub fn copied(&self, budget: &Arc<Budget>) -> Result<View> {
-        self.check()?;
-        let copy = View::zeros(self.region.dims, self.dtype(), budget)?;
-        copy.buffer.edit(&[&self.buffer.tensor], |bytes, sources| self.gather(sources[0], bytes))?;
-        self.check()?;
-        Ok(copy)
-    }
-
-    /// Copies its elements to `out`, in order.
-    pub fn read_into(&self, out: &mut [u8]) -> Result<()> {
-        if out.len() != self.bytes() {
-            return Err(Error::argument("out", format!("{} bytes", out.len()), format!("{} bytes", self.bytes())));
-        }
-        self.buffer.inspect(|bytes| {
-            self.check()?;
-            self.gather(bytes, out);
-            Ok(())
-        })
-    }
-
-    /// A copy of its elements' bytes, in order.
-    pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut out = zeroed_bytes(self.bytes())?;
-        self.read_into(&mut out)?;
-        Ok(out)
-    }
-
-    /// A copy of its elements as 32-bit floats, in order.
-    pub fn to_f32(&self) -> Result<Vec<f32>> {
-        Ok(to_f32(self.dtype(), &self.to_bytes()?))
-    }
-
-    /// True when shape, dtype and every bit agree.
-    pub fn equals(&self, other: &View) -> Result<bool> {
-        let alike = self.shape() == other.shape() && self.dtype() == other.dtype();
-        Ok(alike && self.to_bytes()? == other.to_bytes()?)
-    }
-
-    /// The candle tensor of a view of one run, in the same memory.
-    ///
-    /// The check is made at the call: the tensor itself is raw memory, and shows what the cache writes there later.
-    pub fn tensor(&self) -> Result<Tensor> {
-        if self.runs.single().is_none() {
-            return Err(Error::NotContiguous { operation: "tensor()", pieces: "two runs, sinks and window" });
-        }
-        self.check()?;
-        let Region { offset, base, start, .. } = self.anchored();
-        let mut tensor =
-            self.buffer.tensor.flatten_all()?.narrow(0, offset, base.iter().product())?.reshape(&base[..])?;
-        for (axis, &size) in self.region.dims.iter().enumerate() {
-            if size != base[axis] {
-                tensor = tensor.narrow(axis, start[axis], size)?;
-            }
-        }
-        Ok(tensor)
-    }
-
-    /// A candle tensor with a copy of its elements.
-    pub fn to_tensor(&self) -> Result<Tensor> {
-        self.copied(&Budget::process())?.tensor()
-    }
-
-    /// The address of its first byte, when it is contiguous. The bytes live as long as this view, and change with the cache.
-    pub fn as_ptr(&self) -> Result<*const u8> {
-        if !self.is_contiguous() {
-            let pieces = if self.runs.single().is_none() { "two runs, sinks and window" } else { "strided rows" };
-            return Err(Error::NotContiguous { operation: "data", pieces });
-        }
-        let first = self.anchored().first() * self.dtype().bytes();
-        self.buffer.inspect(|bytes| {
-            self.check()?;
-            Ok(bytes[first.min(bytes.len())..].as_ptr())
-        })
-    }
-
     /// True when `memory` lies in the same allocation, so that a copy between the two would overlap.
     #[must_use]
     pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
@@ -307,16 +231,6 @@ impl View {
         match (self.sequence, self.runs.single()) {
             (Some(axis), Some(run)) => self.region.narrow(axis, run.start as usize, run.len as usize),
             _ => self.region,
-        }
-    }
-
-    /// Copies its elements, found in its buffer's bytes, to `out` without gaps.
-    fn gather(&self, bytes: &[u8], out: &mut [u8]) {
-        let element = self.dtype().bytes();
-        let strides = self.region.dims.contiguous_strides().scaled(element);
-        for piece in self.pieces() {
-            let offset = self.sequence.map_or(0, |axis| piece.token * strides[axis]);
-            copy(&piece.dims, element, out, Place { offset, strides }, bytes, piece.place);
         }
     }
 }

@@ -1,0 +1,155 @@
+//! Carries out appends, and moves of rows inside the buffer.
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use kvtide_core::{Move, Plan, Reads, Run, Runs, Write};
+
+use super::Contiguous;
+use crate::buffer::{Buffer, RowShape};
+use crate::error::Result;
+use crate::kernels::shift;
+use crate::resolved::Resolved;
+use crate::shown::Shown;
+use crate::snapshot::copy_rows;
+
+impl Contiguous {
+    /// Carries out an append. The buffer has `slots` slots afterwards, the last token shown is at position `end - 1`.
+    pub fn carry_out<S>(
+        &mut self,
+        plan: &Plan<S>,
+        slots: u32,
+        end: u64,
+        shape: RowShape,
+        sources: &mut [Resolved<'_>],
+    ) -> Result<Shown> {
+        self.check()?;
+        if let Some(buffer) = &self.buffer {
+            for source in sources.iter_mut() {
+                source.stage(buffer)?;
+            }
+        }
+        let assembled = self.assemble(plan, end, shape, sources)?;
+        let buffer = match self.buffer.clone() {
+            Some(buffer) if plan.resize.is_none() && !(plan.compacts() && self.is_snapshotted()) => {
+                self.write_in_place(&buffer, plan, sources)?;
+                buffer
+            }
+            present => {
+                let fresh = self.allocate(shape, slots)?;
+                if let Some(present) = &present {
+                    for moved in plan.moves() {
+                        copy_rows(present, moved.source, &fresh, moved.target)?;
+                        self.stats.copied_bytes += self.row_bytes(&fresh, moved.source.len);
+                    }
+                    *if plan.resize.is_some() { &mut self.stats.growths } else { &mut self.stats.copies_on_write } += 1;
+                }
+                plan.writes().for_each(|write| fresh.record(write.target));
+                write(&fresh, |_| {}, sources, plan.writes)?;
+                self.adopt(fresh.clone());
+                fresh
+            }
+        };
+        let shown = |runs| Shown::new(buffer.clone(), runs, end, Some(buffer.stamp()));
+        Ok(match (plan.reads, assembled) {
+            (_, Some(assembled)) => assembled,
+            (Reads::Shared(runs) | Reads::Assembled(runs), None) => shown(runs),
+        })
+    }
+
+    /// Moves rows inside the buffer, to the slots `written`.
+    pub fn move_rows(&mut self, moves: &[Move], written: Run) -> Result<()> {
+        self.check()?;
+        let Some(buffer) = self.buffer.clone().filter(|_| !moves.is_empty()) else { return Ok(()) };
+        self.save(&buffer, written)?;
+        buffer.record(written);
+        self.guarded(|| {
+            let row = buffer.shape.row_bytes();
+            buffer.edit(&[], |bytes, _| shift(bytes, buffer.slots as usize, row, moves.iter().copied()))
+        })
+    }
+
+    /// The result that is more than the buffer holds, when the plan asks for one.
+    fn assemble<S>(
+        &self,
+        plan: &Plan<S>,
+        end: u64,
+        shape: RowShape,
+        sources: &[Resolved<'_>],
+    ) -> Result<Option<Shown>> {
+        let Reads::Assembled(before) = plan.reads else { return Ok(None) };
+        let tokens = sources[0].tokens();
+        let result = Arc::new(Buffer::new(shape, before.len() + tokens, &self.budget, None)?);
+        let mut slot = 0;
+        for run in before.iter() {
+            if let Some(buffer) = &self.buffer {
+                copy_rows(buffer, run, &result, slot)?;
+            }
+            slot += run.len;
+        }
+        let all = Write { token: 0, target: Run::new(slot, tokens) };
+        write(&result, |_| {}, sources, [Some(all), None])?;
+        result.set_held(true);
+        let mut parts = before.iter();
+        let (first, second) = (parts.next().unwrap_or_default(), parts.next());
+        let runs = match second {
+            Some(second) => Runs::two(Run::new(0, first.len), Run::new(first.len, second.len + tokens)),
+            None => Runs::one(Run::new(0, first.len + tokens)),
+        };
+        Ok(Some(Shown::new(result, runs, end, None)))
+    }
+
+    fn write_in_place<S>(&mut self, buffer: &Arc<Buffer>, plan: &Plan<S>, sources: &[Resolved<'_>]) -> Result<()> {
+        for write in plan.writes() {
+            self.save(buffer, write.target)?;
+        }
+        let moves = || plan.moves().filter(|moved| !moved.is_identity());
+        for moved in moves() {
+            buffer.record(Run::new(moved.target, moved.source.len));
+            self.stats.copied_bytes += self.row_bytes(buffer, moved.source.len);
+        }
+        self.stats.compactions += u64::from(plan.compacts());
+        plan.writes().for_each(|write| buffer.record(write.target));
+        let row = buffer.shape.row_bytes();
+        let compact = |bytes: &mut [u8]| {
+            if plan.compacts() {
+                shift(
+                    bytes,
+                    buffer.slots as usize,
+                    row,
+                    plan.moves.iter().flatten().copied().filter(|moved| !moved.is_identity()),
+                );
+            }
+        };
+        self.guarded(|| write(buffer, compact, sources, plan.writes))
+    }
+}
+
+/// Writes new tokens to every part of `buffer` in one operation, after `before` has run on its bytes.
+pub(super) fn write(
+    buffer: &Buffer,
+    before: impl Fn(&mut [u8]),
+    sources: &[Resolved<'_>],
+    writes: [Option<Write>; 2],
+) -> Result<()> {
+    let mut tensors: [Option<&Tensor>; 2] = [None; 2];
+    for (place, tensor) in sources.iter().filter_map(Resolved::tensor).enumerate() {
+        tensors[place] = Some(tensor);
+    }
+    let work = |bytes: &mut [u8], memory: &[&[u8]]| {
+        before(bytes);
+        let mut memory = memory.iter().copied();
+        for (part, source) in sources.iter().enumerate() {
+            let source_bytes = source.bytes(&mut memory);
+            for write in writes.iter().flatten() {
+                let place = buffer.place(part, write.target.start);
+                source.copy_from(source_bytes, write.token, write.target.len, bytes, place);
+            }
+        }
+    };
+    match tensors {
+        [Some(one), Some(other)] => buffer.edit(&[one, other], work),
+        [Some(one), None] => buffer.edit(&[one], work),
+        _ => buffer.edit(&[], work),
+    }
+}

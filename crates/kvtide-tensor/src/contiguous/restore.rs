@@ -1,0 +1,116 @@
+//! Snapshots of the buffer: keeps their rows whole, and takes them back.
+
+use std::sync::Arc;
+
+use kvtide_core::{Run, Runs, Write};
+
+use super::append::write;
+use super::{Contiguous, HeldRows};
+use crate::buffer::{Buffer, RowShape};
+use crate::error::Result;
+use crate::resolved::Resolved;
+use crate::snapshot::{Held, Patch, copy_rows};
+
+impl Contiguous {
+    /// Keeps the present rows of `runs`. O(1).
+    pub fn hold(&self, runs: Runs) -> HeldRows {
+        let buffer = self.buffer.clone()?;
+        Some(Held::new(buffer, runs))
+    }
+
+    /// True when `held` was taken from this cache, so that [`Contiguous::restore`] can take its buffer back.
+    pub fn owns(&self, held: &Held) -> bool {
+        held.buffer.is_of(&self.closed)
+    }
+
+    /// Makes the buffer hold again what a snapshot of this cache saw.
+    pub fn restore(&mut self, held: &Arc<Held>) -> Result<()> {
+        self.check()?;
+        let patches = held.patches();
+        for patch in &patches {
+            self.save(&held.buffer, patch.run)?;
+        }
+        self.guarded(|| {
+            for patch in patches.iter().rev() {
+                held.buffer.record(patch.run);
+                copy_rows(&patch.rows, Run::new(0, patch.run.len), &held.buffer, patch.run.start)?;
+            }
+            Ok(())
+        })?;
+        self.adopt(held.buffer.clone());
+        Ok(())
+    }
+
+    /// Fills a buffer of `slots` slots with the tokens `taken` of a snapshot followed by `sources`, from slot 0 on: the
+    /// present buffer when it has that size, so that its address stays. The sources lie elsewhere.
+    pub fn fill(
+        &mut self,
+        held: Option<&Held>,
+        taken: Runs,
+        slots: u32,
+        shape: RowShape,
+        sources: &mut [Resolved<'_>],
+    ) -> Result<()> {
+        self.check()?;
+        let present = self.buffer.clone().filter(|buffer| buffer.slots == slots && buffer.shape == shape);
+        let in_place = present.is_some();
+        let buffer = match present {
+            Some(buffer) => {
+                let filled = Run::new(0, taken.len());
+                self.save(&buffer, filled)?;
+                buffer.record(filled);
+                buffer
+            }
+            None => self.allocate(shape, slots)?,
+        };
+        let work = || fill_from_start(&buffer, held, taken, sources);
+        if in_place {
+            self.guarded(work)?
+        } else {
+            work()?
+        }
+        self.adopt(buffer);
+        Ok(())
+    }
+
+    /// Saves the rows of `run` for every snapshot that reads them in `buffer`, before they are written over.
+    pub(super) fn save(&mut self, buffer: &Buffer, run: Run) -> Result<()> {
+        let snapshots = buffer.snapshots(Some(run));
+        let unsaved: Vec<Run> = snapshots.iter().map(|held| held.unsaved(run)).filter(|run| !run.is_empty()).collect();
+        let (Some(start), Some(end)) =
+            (unsaved.iter().map(|run| run.start).min(), unsaved.iter().map(|run| run.end()).max())
+        else {
+            return Ok(());
+        };
+        let run = Run::new(start, end - start);
+        let rows = Buffer::new(buffer.shape, run.len, &self.budget, None)?;
+        rows.set_held(true);
+        copy_rows(buffer, run, &rows, 0)?;
+        self.stats.copies_on_write += 1;
+        self.stats.copied_bytes += rows.bytes();
+        let patch = Arc::new(Patch { run, rows });
+        for held in snapshots {
+            held.save(patch.clone());
+        }
+        Ok(())
+    }
+}
+
+/// Copies the tokens `taken` of a snapshot followed by `sources` to the front of `buffer`, in order.
+fn fill_from_start(buffer: &Buffer, held: Option<&Held>, taken: Runs, sources: &[Resolved<'_>]) -> Result<()> {
+    let kept = held.map_or(0, |held| held.runs.len());
+    let old = |run: Run| run.overlap(Run::new(0, kept));
+    let new = |run: Run| Run::new(run.start.max(kept) - kept, run.len - old(run).len);
+    let mut runs = taken.iter();
+    let (first, second) = (runs.next().unwrap_or_default(), runs.next().unwrap_or_default());
+    // A run that has tokens of both has the snapshot's first, so the new ones of a run go behind its old ones.
+    let rows = |before: u32, run: Run| Run::new(before + old(run).len, new(run).len);
+    if let Some(held) = held {
+        held.copy_to(Runs::two(old(first), old(second)), buffer)?;
+    }
+    let writes = [
+        Some(Write { token: new(first).start, target: rows(0, first) }),
+        Some(Write { token: new(second).start, target: rows(first.len, second) }),
+    ];
+    write(buffer, |_| {}, sources, writes)
+}

@@ -1,0 +1,37 @@
+//! K and V as the caches take them: of one shape, one dtype and one length.
+
+use crate::buffer::RowShape;
+use crate::error::{Error, Result};
+use crate::resolved::Resolved;
+use crate::source::Source;
+
+/// The axis of the sequence in K and V.
+pub(crate) const SEQUENCE: usize = 2;
+
+/// K and V as tokens along the sequence.
+pub(crate) fn resolve_pair<'a>(k: &Source<'a>, v: &Source<'a>) -> Result<[Resolved<'a>; 2]> {
+    Ok([k.resolve("k", SEQUENCE)?, v.resolve("v", SEQUENCE)?])
+}
+
+/// Refuses K and V of different lengths.
+pub(crate) fn check_tokens(sources: &[Resolved<'_>; 2]) -> Result<()> {
+    let [k, v] = sources;
+    if k.tokens() != v.tokens() {
+        let expected = format!("{:?}, as k", &k.dims[..]);
+        return Err(Error::ShapeMismatch { argument: "v", value: v.dims.to_vec(), expected });
+    }
+    Ok(())
+}
+
+/// Refuses K and V that are not of one shape `[batch, heads, n, dim]` and dtype.
+pub(crate) fn check_alike(sources: &[Resolved<'_>; 2]) -> Result<RowShape> {
+    let [k, v] = sources;
+    if k.dims.len() != 4 || k.dims.with(SEQUENCE, 1).contains(&0) {
+        let expected = "[batch, heads, n, dim], at least 1 but for n".to_owned();
+        return Err(Error::ShapeMismatch { argument: "k", value: k.dims.to_vec(), expected });
+    }
+    let shape = k.row_shape(2);
+    v.check("v", &shape)?;
+    check_tokens(sources)?;
+    Ok(shape)
+}

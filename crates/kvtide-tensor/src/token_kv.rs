@@ -1,0 +1,28 @@
+//! One token's key and value, read from a paged cache.
+
+use crate::dtype::{DType, to_f32};
+
+/// K and V of one token and layer, `kv_heads * head_dim` elements each, as the bytes of its dtype.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenKv {
+    /// The element type of both.
+    pub dtype: DType,
+    /// The key's bytes.
+    pub key: Vec<u8>,
+    /// The value's bytes.
+    pub value: Vec<u8>,
+}
+
+impl TokenKv {
+    /// The key as 32-bit floats.
+    #[must_use]
+    pub fn key_f32(&self) -> Vec<f32> {
+        to_f32(self.dtype, &self.key)
+    }
+
+    /// The value as 32-bit floats.
+    #[must_use]
+    pub fn value_f32(&self) -> Vec<f32> {
+        to_f32(self.dtype, &self.value)
+    }
+}
