@@ -25,7 +25,7 @@ use crate::view::Kv;
 /// A growing cache of K and V.
 ///
 /// ```
-/// use candle_core::Tensor;
+/// use candle_core::{Device, Tensor};
 /// use kvtide_tensor::{KvCache, KvCacheOptions};
 ///
 /// let mut cache = KvCache::new(KvCacheOptions { num_kv_heads: 2, head_dim: 4, max_seq_len: 8, ..Default::default() })?;
