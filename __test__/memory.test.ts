@@ -135,3 +135,20 @@ test.serial('huge sizes are refused, at once and without a crash', t => {
   using empty = new KvCache({ ...shape, headDim: huge, maxSeqLen: huge, initialCapacity: 0 })
   t.is(empty.capacity, 0)
 })
+
+test.serial('an array that is more than JavaScript can have is refused, and the rest can be read', t => {
+  const rows = 2 ** 31 - 1
+  within(2 ** 40, () => {
+    const work = (): void => {
+      // Nothing of it is touched, so that it needs no memory.
+      using cache = new KvCache({ ...shape, initialCapacity: rows, maxSeqLen: rows, headDim: 4, dtype: 'u8' })
+      t.is(cache.kCacheRaw.narrow(2, rows - 1, 1).data.length, 4)
+      t.is(cache.kCacheRaw.data.length, rows * 4)
+    }
+    try {
+      work()
+    } catch (error) {
+      t.is((error as { code?: string }).code, 'OUT_OF_MEMORY')
+    }
+  })
+})

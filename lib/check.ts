@@ -37,17 +37,23 @@ export function text(argument: string, value: unknown): string {
 
 /** An object whose fields are read by name. */
 export function fields<T extends object>(argument: string, value: unknown): { readonly [K in keyof T]?: unknown } {
-  if (typeof value === 'object' && value !== null) return value as { readonly [K in keyof T]?: unknown }
+  if (typeof value === 'object' && value !== null && !isRevoked(value)) return value as { readonly [K in keyof T]?: unknown }
   throw invalid(argument, value, 'an object')
 }
 
-/** True for arrays, also where asking would throw, as of a revoked proxy. */
-export function isArray(value: unknown): value is readonly unknown[] {
+/** True for a revoked proxy, of which nothing can be asked. */
+function isRevoked(value: object): boolean {
   try {
-    return Array.isArray(value)
-  } catch {
+    Array.isArray(value)
     return false
+  } catch {
+    return true
   }
+}
+
+/** True for arrays. */
+export function isArray(value: unknown): value is readonly unknown[] {
+  return typeof value === 'object' && value !== null && !isRevoked(value) && Array.isArray(value)
 }
 
 /** The entries of an array, each read once and checked; a hole is refused like any other wrong entry. */

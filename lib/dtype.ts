@@ -1,5 +1,5 @@
 import { binding } from './binding.js'
-import { invalid, KvTideError } from './errors.js'
+import { invalid, isKvTideError, KvTideError } from './errors.js'
 
 /** Element types of tensors and caches. */
 export type DType = 'f32' | 'f16' | 'bf16' | 'u8'
@@ -28,11 +28,12 @@ interface Row {
 
 const codes = binding.dtypeNames()
 
-/** Memory of JavaScript's own, or the error that says how much of it was asked for. */
-function room<T>(requestedBytes: number, make: () => T): T {
+/** @internal An array that `make` makes, or the error that says how many bytes it would have. */
+export function room<T>(requestedBytes: number, make: () => T): T {
   try {
     return make()
   } catch (cause) {
+    if (isKvTideError(cause)) throw cause
     const { usedBytes, limitBytes } = binding.memoryStats()
     const message = `cannot take ${requestedBytes} bytes for an array: it is more than JavaScript can have`
     throw new KvTideError('OUT_OF_MEMORY', message, { requestedBytes, usedBytes, limitBytes }, { cause })

@@ -1,6 +1,6 @@
 import type { NativeBuffer, NativeView } from '#binding'
 
-import { dtypeRow, type DType, type TensorData } from './dtype.js'
+import { dtypeRow, room, type DType, type TensorData } from './dtype.js'
 import { KvTideError } from './errors.js'
 import { meta, SHOWN } from './host-tensor.js'
 
@@ -99,8 +99,8 @@ export class Part {
       view.check()
       return this.#data
     }
-    const bytes = view.data()
     const row = dtypeRow(this.dtype)
+    const bytes = room(this.length * row.bytes, () => view.data())
     this.#data = row.over(bytes.buffer, bytes.byteOffset, bytes.byteLength / row.bytes)
     return this.#data
   }
