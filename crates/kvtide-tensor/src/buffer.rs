@@ -14,7 +14,7 @@ use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::edit::{address, edit, inspect};
 use crate::error::Result;
-use crate::kernels::Place;
+use crate::kernels::{Place, Stretches};
 use crate::memory::{Budget, Lease};
 use crate::snapshot::Held;
 
@@ -59,11 +59,17 @@ impl RowShape {
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pub tensor: Tensor,
+    /// The same memory in one dimension, which candle checks faster before each change.
+    flat: Tensor,
     pub shape: RowShape,
     pub slots: u32,
     /// A number that no other buffer has.
     pub id: u64,
     address: usize,
+    /// Stretches of neighbouring slots in one part.
+    stretches: usize,
+    /// Bytes of one token in one stretch.
+    row_bytes: usize,
     lease: Lease,
     log: Mutex<WriteLog>,
     snapshots: Mutex<Registry>,
@@ -96,7 +102,10 @@ impl Buffer {
         let tensor = DType::tensor(storage, &full)?;
         Ok(Buffer {
             address: address(&tensor)?,
+            flat: tensor.flatten_all()?,
             tensor,
+            stretches: shape.dims[..shape.axis].iter().product(),
+            row_bytes: shape.row_bytes(),
             shape,
             slots,
             id: BUFFERS.fetch_add(1, Ordering::Relaxed),
@@ -143,6 +152,22 @@ impl Buffer {
         self.shape.place(part, self.slots, slot)
     }
 
+    /// Bytes of one token in one stretch.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Stretches of neighbouring slots in one part.
+    pub fn stretch_count(&self) -> usize {
+        self.stretches
+    }
+
+    /// The rows from `slot` on in the stretches of `part`; those of the next part follow in the same distance.
+    pub fn stretches(&self, part: usize, slot: u32) -> Stretches {
+        let stride = self.slots as usize * self.row_bytes;
+        Stretches { offset: part * self.stretches * stride + slot as usize * self.row_bytes, stride }
+    }
+
     /// The present moment in its log.
     pub fn stamp(&self) -> Stamp {
         lock(&self.log).stamp()
@@ -185,7 +210,7 @@ impl Buffer {
 
     /// Runs `work` on its bytes and those of `sources`, which must lie elsewhere.
     pub fn edit(&self, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
-        edit(&self.tensor, sources, work)
+        edit(&self.flat, sources, work)
     }
 
     /// Runs `work` on its bytes.

@@ -8,7 +8,7 @@ use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::edit::inspect;
 use crate::error::{Error, Result};
-use crate::kernels::{Place, copy};
+use crate::kernels::{Place, Stretches, copy, rows};
 use crate::memory::Budget;
 use crate::source::{HostTensor, Source};
 use crate::view::View;
@@ -20,8 +20,19 @@ pub(crate) struct Resolved<'a> {
     pub dtype: DType,
     axis: usize,
     memory: Memory<'a>,
+    /// Bytes from an element to the next, for each axis.
+    strides: Dims,
     /// Where the tokens lie, and how many: one piece, or the two runs of a view.
-    pieces: [(Place, usize); 2],
+    pieces: [Piece; 2],
+    /// Bytes from a stretch to the next, when it is cut in stretches as a buffer is.
+    stretch: Option<usize>,
+}
+
+/// Neighbouring tokens: the byte of the first one, and how many.
+#[derive(Clone, Copy, Default)]
+struct Piece {
+    offset: usize,
+    tokens: usize,
 }
 
 enum Memory<'a> {
@@ -43,7 +54,7 @@ impl<'a> Resolved<'a> {
     }
 
     fn of_host(host: &HostTensor<'a>, argument: &'static str, axis: usize) -> Result<Self> {
-        let (dims, dtype) = (host.dims(), host.dtype());
+        let (dims, strides) = (host.dims(), host.byte_strides());
         check_axis(argument, &dims, axis)?;
         let tokens = dims[axis];
         let (start, end) = host.range().unwrap_or((0, tokens));
@@ -51,10 +62,9 @@ impl<'a> Resolved<'a> {
             let expected = format!("start <= end <= {tokens}, the tokens in its data");
             return Err(Error::argument("range", format!("[{start}, {end}]"), expected));
         }
-        let place = host.place();
-        let place = Place { offset: start * place.strides[axis], ..place };
+        let piece = Piece { offset: start * strides[axis], tokens: end - start };
         let dims = dims.with(axis, end - start);
-        Ok(Resolved { dims, dtype, axis, memory: Memory::Host(host.bytes()), pieces: one_piece(place, end - start) })
+        Ok(Resolved::laid_out(dims, host.dtype(), axis, Memory::Host(host.bytes()), strides, [piece, Piece::default()]))
     }
 
     fn of_tensor(tensor: &'a Tensor, argument: &'static str, axis: usize) -> Result<Self> {
@@ -62,8 +72,8 @@ impl<'a> Resolved<'a> {
         check_axis(argument, &dims, axis)?;
         let layout = tensor.layout();
         let strides = Dims::new(argument, layout.stride())?.scaled(dtype.bytes());
-        let place = Place { offset: layout.start_offset() * dtype.bytes(), strides };
-        Ok(Resolved { dims, dtype, axis, memory: Memory::Tensor(tensor), pieces: one_piece(place, dims[axis]) })
+        let piece = Piece { offset: layout.start_offset() * dtype.bytes(), tokens: dims[axis] };
+        Ok(Resolved::laid_out(dims, dtype, axis, Memory::Tensor(tensor), strides, [piece, Piece::default()]))
     }
 
     fn of_view(view: &'a View, argument: &'static str, axis: usize) -> Result<Self> {
@@ -72,15 +82,27 @@ impl<'a> Resolved<'a> {
         view.check()?;
         // Two runs along another axis than the one that is asked for are put together first.
         if view.runs().single().is_none() && view.sequence_axis().is_some_and(|sequence| sequence != axis) {
-            let place = Place { offset: 0, strides: dims.contiguous_strides().scaled(dtype.bytes()) };
-            let memory = Memory::Staged(view.to_bytes()?);
-            return Ok(Resolved { dims, dtype, axis, memory, pieces: one_piece(place, dims[axis]) });
+            return Ok(Resolved::without_gaps(dims, dtype, axis, view.to_bytes()?));
         }
-        let mut pieces = one_piece(Place { offset: 0, strides: dims.zeros() }, 0);
+        let mut pieces = [Piece::default(); 2];
+        let mut strides = dims.zeros();
         for (slot, piece) in pieces.iter_mut().zip(view.pieces()) {
-            *slot = (piece.place, piece.dims[axis]);
+            *slot = Piece { offset: piece.place.offset, tokens: piece.dims[axis] };
+            strides = piece.place.strides;
         }
-        Ok(Resolved { dims, dtype, axis, memory: Memory::Tensor(&view.buffer.tensor), pieces })
+        Ok(Resolved::laid_out(dims, dtype, axis, Memory::Tensor(&view.buffer.tensor), strides, pieces))
+    }
+
+    /// Tokens without gaps in memory of their own.
+    fn without_gaps(dims: Dims, dtype: DType, axis: usize, bytes: Vec<u8>) -> Self {
+        let strides = dims.contiguous_strides().scaled(dtype.bytes());
+        let pieces = [Piece { offset: 0, tokens: dims[axis] }, Piece::default()];
+        Resolved::laid_out(dims, dtype, axis, Memory::Staged(bytes), strides, pieces)
+    }
+
+    fn laid_out(dims: Dims, dtype: DType, axis: usize, memory: Memory<'a>, strides: Dims, pieces: [Piece; 2]) -> Self {
+        let stretch = stretch_stride(&dims, &strides, axis, dtype.bytes());
+        Resolved { dims, dtype, axis, memory, strides, pieces, stretch }
     }
 
     /// How many tokens.
@@ -120,10 +142,7 @@ impl<'a> Resolved<'a> {
             Memory::Staged(_) => false,
         };
         if shared {
-            let staged = self.to_row_major()?;
-            let place = self.row_major_place();
-            self.memory = Memory::Staged(staged);
-            self.pieces = [(place, self.tokens() as usize), (place, 0)];
+            *self = Resolved::without_gaps(self.dims, self.dtype, self.axis, self.to_row_major()?);
         }
         Ok(())
     }
@@ -132,8 +151,9 @@ impl<'a> Resolved<'a> {
     pub fn to_row_major(&self) -> Result<Vec<u8>> {
         let bytes = self.dims.elements().and_then(|elements| elements.checked_mul(self.dtype.bytes()));
         let mut out = zeroed_bytes(bytes.ok_or_else(|| Budget::process().refusal(u64::MAX))?)?;
-        let place = self.row_major_place();
-        let mut copy = |bytes: &[u8]| self.copy_from(bytes, 0, self.tokens(), &mut out, place);
+        let strides = self.dims.contiguous_strides().scaled(self.dtype.bytes());
+        let mut copy =
+            |bytes: &[u8]| self.copy_strided(bytes, 0, self.tokens(), &mut out, Place { offset: 0, strides });
         match &self.memory {
             Memory::Host(bytes) => copy(bytes),
             Memory::Staged(bytes) => copy(bytes),
@@ -143,10 +163,6 @@ impl<'a> Resolved<'a> {
             })?,
         }
         Ok(out)
-    }
-
-    fn row_major_place(&self) -> Place {
-        Place { offset: 0, strides: self.dims.contiguous_strides().scaled(self.dtype.bytes()) }
     }
 
     /// The candle tensor to read from, if it is one.
@@ -166,25 +182,74 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Copies `len` tokens from `token` on, found in `bytes`, to `place` in `target`.
-    pub fn copy_from(&self, bytes: &[u8], token: u32, len: u32, target: &mut [u8], place: Place) {
-        let (mut skip, mut left, mut to) = (token as usize, len as usize, place);
-        for (from, tokens) in self.pieces {
-            let taken = left.min(tokens.saturating_sub(skip));
+    /// Copies `len` tokens from `token` on, found in `bytes`, to `slot` of one part of `buffer`, whose bytes are `target`.
+    pub fn write_to(
+        &self,
+        bytes: &[u8],
+        token: u32,
+        len: u32,
+        target: &mut [u8],
+        buffer: &Buffer,
+        part: usize,
+        slot: u32,
+    ) {
+        let Some(stride) = self.stretch else {
+            return self.copy_strided(bytes, token, len, target, buffer.place(part, slot));
+        };
+        let row = buffer.row_bytes();
+        self.each_piece(token, len, |offset, done, taken| {
+            let to = buffer.stretches(part, slot + done as u32);
+            rows(buffer.stretch_count(), taken * row, target, to, bytes, Stretches { offset, stride });
+        });
+    }
+
+    fn copy_strided(&self, bytes: &[u8], token: u32, len: u32, target: &mut [u8], to: Place) {
+        self.each_piece(token, len, |offset, done, taken| {
+            let to = Place { offset: to.offset + done * to.strides[self.axis], ..to };
+            let from = Place { offset, strides: self.strides };
+            copy(&self.dims.with(self.axis, taken), self.dtype.bytes(), target, to, bytes, from);
+        });
+    }
+
+    /// Calls `work` for each piece of the tokens `token .. token + len`: its first byte, how many tokens came before it, and
+    /// how many it has.
+    fn each_piece(&self, token: u32, len: u32, mut work: impl FnMut(usize, usize, usize)) {
+        let (mut skip, mut done) = (token as usize, 0);
+        for piece in self.pieces {
+            let taken = (len as usize - done).min(piece.tokens.saturating_sub(skip));
             if taken > 0 {
-                let from = Place { offset: from.offset + skip * from.strides[self.axis], ..from };
-                copy(&self.dims.with(self.axis, taken), self.dtype.bytes(), target, to, bytes, from);
-                to.offset += taken * to.strides[self.axis];
-                left -= taken;
+                work(piece.offset + skip * self.strides[self.axis], done, taken);
+                done += taken;
             }
-            skip = skip.saturating_sub(tokens);
+            skip = skip.saturating_sub(piece.tokens);
         }
     }
 }
 
-/// Tokens that lie in one piece.
-fn one_piece(place: Place, tokens: usize) -> [(Place, usize); 2] {
-    [(place, tokens), (place, 0)]
+/// Bytes from a stretch to the next, when tokens follow each other without gaps within a stretch, and stretches at one
+/// distance.
+fn stretch_stride(dims: &Dims, strides: &Dims, axis: usize, element: usize) -> Option<usize> {
+    let mut row = element;
+    for inner in (axis + 1..dims.len()).rev() {
+        if dims[inner] != 1 && strides[inner] != row {
+            return None;
+        }
+        row *= dims[inner];
+    }
+    if dims[axis] > 1 && strides[axis] != row {
+        return None;
+    }
+    let mut stride = None;
+    let mut next = 0;
+    for outer in (0..axis).rev().filter(|&outer| dims[outer] != 1) {
+        match stride {
+            None => stride = Some(strides[outer]),
+            Some(_) if strides[outer] != next => return None,
+            Some(_) => {}
+        }
+        next = strides[outer] * dims[outer];
+    }
+    Some(stride.unwrap_or(0))
 }
 
 fn check_axis(argument: &'static str, dims: &Dims, axis: usize) -> Result<()> {

@@ -14,7 +14,7 @@ use kvtide_core::{Run, Runs};
 
 use crate::buffer::{Buffer, lock};
 use crate::error::Result;
-use crate::kernels::copy;
+use crate::kernels::rows;
 
 /// Rows as they were, saved before something else was written in their place.
 #[derive(Debug)]
@@ -118,13 +118,11 @@ impl Held {
     }
 }
 
-/// Copies the rows of `run` in one buffer to `slot` of another one of the same shape.
+/// Copies the rows of `run` in one buffer to `slot` of another one of the same shape: all parts in one operation.
 pub(crate) fn copy_rows(source: &Buffer, run: Run, target: &Buffer, slot: u32) -> Result<()> {
-    let dims = source.shape.part(run.len);
+    let count = source.shape.parts * source.stretch_count();
+    let (to, from) = (target.stretches(0, slot), source.stretches(0, run.start));
     target.edit(&[&source.tensor], |bytes, sources| {
-        for part in 0..source.shape.parts {
-            let (to, from) = (target.place(part, slot), source.place(part, run.start));
-            copy(&dims, source.shape.dtype.bytes(), bytes, to, sources[0], from);
-        }
+        rows(count, run.len as usize * source.row_bytes(), bytes, to, sources[0], from);
     })
 }

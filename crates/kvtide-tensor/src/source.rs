@@ -7,7 +7,6 @@ use candle_core::Tensor;
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::Place;
 use crate::kv_pair::SEQUENCE;
 use crate::resolved::Resolved;
 use crate::view::View;
@@ -80,8 +79,9 @@ impl<'a> HostTensor<'a> {
         self.range
     }
 
-    pub(crate) fn place(&self) -> Place {
-        Place { offset: 0, strides: self.strides.scaled(self.dtype.bytes()) }
+    /// Bytes from an element to the next, for each axis.
+    pub(crate) fn byte_strides(&self) -> Dims {
+        self.strides.scaled(self.dtype.bytes())
     }
 }
 

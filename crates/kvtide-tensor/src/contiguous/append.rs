@@ -142,8 +142,8 @@ pub(super) fn write(
         for (part, source) in sources.iter().enumerate() {
             let source_bytes = source.bytes(&mut memory);
             for write in writes.iter().flatten() {
-                let place = buffer.place(part, write.target.start);
-                source.copy_from(source_bytes, write.token, write.target.len, bytes, place);
+                let Write { token, target } = *write;
+                source.write_to(source_bytes, token, target.len, bytes, buffer, part, target.start);
             }
         }
     };

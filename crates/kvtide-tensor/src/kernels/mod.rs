@@ -1,7 +1,9 @@
 //! The operations that move bytes, one file each. They know strides and runs, and nothing of caches.
 
 mod copy;
+mod rows;
 mod shift;
 
 pub(crate) use copy::{Place, copy};
+pub(crate) use rows::{Stretches, rows};
 pub(crate) use shift::shift;

@@ -72,7 +72,8 @@ impl View {
         let view = View::zeros(dims, host.dtype(), budget)?;
         let element = host.dtype().bytes();
         let to = view.region.place(element);
-        view.buffer.edit(&[], |bytes, _| copy(&dims, element, bytes, to, host.bytes(), host.place()))?;
+        let from = Place { offset: 0, strides: host.byte_strides() };
+        view.buffer.edit(&[], |bytes, _| copy(&dims, element, bytes, to, host.bytes(), from))?;
         Ok(view)
     }
 
