@@ -1,7 +1,7 @@
 // The memory of the process, and the limits on it.
 import test from 'ava'
 
-import { KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, setMemoryLimit, Tensor } from '../index.js'
+import { BlockPool, KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, setMemoryLimit, Tensor } from '../index.js'
 import { throwsCode } from './support/throws.js'
 import { numbers, span, tokens } from './support/tokens.js'
 
@@ -47,6 +47,18 @@ test.serial('the limit of the process is checked before anything is taken', t =>
     using fits = Tensor.from(new Float32Array(25), [25])
     t.is(memoryStats().usedBytes, usedBytes + 100)
     throwsCode(t, 'OUT_OF_MEMORY', () => fits.narrow(0, 0, 1).reshape([1]) && Tensor.from(new Uint8Array(1), [1]))
+  })
+})
+
+test.serial('the bookkeeping of a pool and the mask of a draft count too', t => {
+  using rollback = new RollbackCache()
+  within(1000, () => {
+    throwsCode(t, 'OUT_OF_MEMORY', () => new BlockPool({ capacity: 100 }))
+    const { details } = throwsCode(t, 'OUT_OF_MEMORY', () => rollback.treeMask(span(-1, 99)))
+    t.is(details.requestedBytes, 100 * 100 * 4)
+    using pool = new BlockPool({ capacity: 10 })
+    using mask = rollback.treeMask(span(-1, 9))
+    t.is(pool.freeCount + mask.length, 110)
   })
 })
 
@@ -139,14 +151,11 @@ test.serial('huge sizes are refused, at once and without a crash', t => {
 test.serial('an array that is more than JavaScript can have is refused, and the rest can be read', t => {
   const rows = 2 ** 31 - 1
   within(2 ** 40, () => {
-    const work = (): void => {
+    try {
       // Nothing of it is touched, so that it needs no memory.
       using cache = new KvCache({ ...shape, initialCapacity: rows, maxSeqLen: rows, headDim: 4, dtype: 'u8' })
       t.is(cache.kCacheRaw.narrow(2, rows - 1, 1).data.length, 4)
       t.is(cache.kCacheRaw.data.length, rows * 4)
-    }
-    try {
-      work()
     } catch (error) {
       t.is((error as { code?: string }).code, 'OUT_OF_MEMORY')
     }

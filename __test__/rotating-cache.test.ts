@@ -91,6 +91,8 @@ test('every option is checked before anything is made', t => {
   throwsCode(t, 'INVALID_ARGUMENT', () => make({ dim: 8 }))
   throwsCode(t, 'INVALID_ARGUMENT', () => make({ device: 'gpu' }))
   throwsCode(t, 'DEVICE_UNAVAILABLE', () => make({ device: 'metal' }))
+  t.is(make({ maxSeqLen: 2 ** 31 - 1, capacitySeqLen: 1 }).maxSeqLen, 2 ** 31 - 1, 'any window, without slack of one\'s own')
+  throwsCode(t, 'INVALID_ARGUMENT', () => make({ maxSeqLen: 2 ** 31 - 1, slack: 1 }))
   t.is(make({ capacitySeqLen: 100 }).capacitySeqLen, 4, 'the capacity is cut to the window')
   t.is(make({ capacitySeqLen: 0 }).capacitySeqLen, 0)
   t.is(make({ device: 'auto' }).device, 'cpu')

@@ -28,7 +28,7 @@ function element(token: number, index: number): number {
 }
 
 /** Tokens as a model would hand them over: [1, heads, tokens, dim] in memory of its own. */
-function tokens(numbers: readonly number[]): HostTensor {
+function tokens(numbers: readonly number[]): HostTensor & { readonly data: Float32Array } {
   const data = new Float32Array(ROW * numbers.length)
   for (let head = 0; head < HEADS; head++) {
     numbers.forEach((token, place) => {

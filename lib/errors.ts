@@ -113,7 +113,12 @@ export type AnyKvTideError = { [C in ErrorCode]: KvTideError<C> }[ErrorCode]
 
 /** Tells an error of this package from others; `details` then follow from `code`. */
 export function isKvTideError(error: unknown): error is AnyKvTideError {
-  return error instanceof KvTideError
+  try {
+    return error instanceof KvTideError
+  } catch {
+    // A revoked proxy, of which nothing can be asked.
+    return false
+  }
 }
 
 /** @internal The error of an argument that is not what it should be. */

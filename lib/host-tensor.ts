@@ -117,9 +117,9 @@ function readHost(argument: string, value: unknown): HostArgument {
   if (typeof value !== 'object' || value === null) throw invalid(argument, value, 'a Tensor or a HostTensor')
   // Each field is read once: a getter may answer differently the next time.
   const { data, shape, dims, dtype, type, range, layout } = fields<HostTensor>(argument, value)
-  const size = shape ?? dims
+  const size = shape === undefined ? dims : shape
   if (size === undefined) throw invalid(`${argument}.shape`, size, 'the shape of its data (shape or dims)')
-  const named = optional(checkDType, `${argument}.dtype`, dtype ?? type)
+  const named = optional(checkDType, `${argument}.dtype`, dtype === undefined ? type : dtype)
   const found = readData(`${argument}.data`, data, sizes(`${argument}.shape`, size), named)
   if (layout !== undefined && layout !== 'bhsd' && layout !== 'bshd') {
     throw invalid(`${argument}.layout`, layout, 'bhsd or bshd')

@@ -68,7 +68,7 @@ export class PagedKvCache extends Owner {
     const given = fields<PagedKvCacheOptions>('options', options)
     const made = {
       capacity: count('capacity', given.capacity),
-      blockSize: count('blockSize', given.blockSize === undefined ? 16 : given.blockSize, 1),
+      blockSize: optional((name, value) => count(name, value, 1), 'blockSize', given.blockSize) ?? 16,
       numLayers: count('numLayers', given.numLayers, 1),
       numKvHeads: count('numKvHeads', given.numKvHeads, 1),
       headDim: count('headDim', given.headDim, 1),

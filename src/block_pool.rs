@@ -1,17 +1,23 @@
 //! The pool of blocks, for callers who keep their own sequences.
 
 use kvtide_core::paged::{BlockHandle, BlockPool};
+use kvtide_tensor::Lease;
 use napi::{Env, Result};
 use napi_derive::napi;
 
 use crate::guard::{Handle, Outcome, guard};
+use crate::memory::budget;
 use crate::number::{count, whole};
 
 /// A pool.
 #[napi]
 pub struct NativeBlockPool {
     pool: Handle<BlockPool>,
+    lease: Option<Lease>,
 }
+
+/// What the pool keeps of each block: its state, and its links among the free ones.
+const BLOCK_BYTES: u64 = 16;
 
 /// A block handle from JavaScript.
 pub(crate) fn block(value: f64) -> Outcome<BlockHandle> {
@@ -23,7 +29,9 @@ impl NativeBlockPool {
     #[napi(constructor)]
     pub fn new(env: &Env, capacity: f64) -> Result<Self> {
         guard(env, || {
-            Ok(NativeBlockPool { pool: Handle::new("BlockPool", BlockPool::new(count("capacity", capacity)?)?) })
+            let capacity = count("capacity", capacity)?;
+            let lease = Some(budget().take(u64::from(capacity) * BLOCK_BYTES)?);
+            Ok(NativeBlockPool { pool: Handle::new("BlockPool", BlockPool::new(capacity)?), lease })
         })
     }
 
@@ -75,6 +83,7 @@ impl NativeBlockPool {
 
     #[napi]
     pub fn dispose(&mut self, env: &Env) {
+        self.lease = None;
         self.pool.dispose(env, |_| ());
     }
 }

@@ -95,10 +95,13 @@ impl NativeRollbackCache {
     #[napi]
     pub fn tree_mask(&self, env: &Env, parents: &[i32]) -> Result<NativeView> {
         self.cache.read(env, |cache| {
-            let mask = cache.tree_mask(parents)?;
-            let bytes: Vec<u8> = mask.iter().flat_map(|value| value.to_ne_bytes()).collect();
             let columns = cache.committed_len() as usize + parents.len();
-            let host = HostTensor::new("parents", &bytes, DType::F32, &[parents.len(), columns])?;
+            // It grows with the square of the draft: refused before any of it is taken.
+            let lease = budget().take((parents.len() as u64).saturating_mul(columns as u64).saturating_mul(4))?;
+            let mask = cache.tree_mask(parents)?;
+            drop(lease);
+            let host =
+                HostTensor::new("parents", bytemuck::cast_slice(&mask), DType::F32, &[parents.len(), columns])?;
             Ok(NativeView::of(View::from_host(&host, &budget())?, &Children::default()))
         })
     }

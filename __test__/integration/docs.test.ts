@@ -21,7 +21,7 @@ function examplesOf(file: string): Example[] {
   return [...bare.matchAll(/```ts\n([\s\S]*?)```/g)].map(([, code = ''], index) => ({
     name: `${file}, example ${index + 1}`,
     code,
-    promised: [...code.matchAll(/console\.log\(.*\) \/\/ ([\d\w. \[\],]+)$/gm)]
+    promised: [...code.matchAll(/console\.log\(.*\) \/\/ ([\d\w. [\],]+)$/gm)]
       .map(([, promise = '']) => promise.trim())
       .filter(promise => /^(\[|\d|null|[A-Z][A-Za-z\d_]+(Array)? \[|[A-Z_]+$)/.test(promise)),
   }))

@@ -55,7 +55,7 @@ class Run {
     const [k, v] = [source(this.#shape, added, 0), source(this.#shape, added, 1)]
     if (random !== undefined) {
       refused('INVALID_ARGUMENT', () => this.cache.append(k, v, { parents: [...parents, 0] }))
-      refused('INVALID_ARGUMENT', () => this.cache.append(k, v, { parents: parents.with(-1, before + n - 1) }))
+      refused('INVALID_ARGUMENT', () => this.cache.append(k, v, { parents: [...parents.slice(0, -1), before + n - 1] }))
     }
     const shown = this.cache.append(k, v, random === undefined ? {} : { parents: keep ? parents : Int32Array.from(parents) })
     this.tentative.push(...added.map((token, place) => ({ token, parent: parents[place] as number })))

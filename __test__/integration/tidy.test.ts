@@ -72,6 +72,8 @@ test('no file is named for nothing in particular', t => {
 })
 
 test('nothing is left unfinished', t => {
-  const marks = new RegExp(['TO' + 'DO', 'FIX' + 'ME', 'unimplemented' + '!', 'to' + 'do!', '#\\[ig' + 'nore', '\\.on' + 'ly\\('].join('|'))
+  // Put together from halves, so that this file is not one of those it finds.
+  const halves = [['TO', 'DO'], ['FIX', 'ME'], ['unimplemented', '!'], ['to', 'do!'], ['#\\[ig', 'nore'], ['\\.on', 'ly\\(']]
+  const marks = new RegExp(halves.map(half => half.join('')).join('|'))
   for (const file of present) t.notRegex(text(file), marks, file)
 })

@@ -6,16 +6,15 @@ import { KvCache, KvSnapshot, RollbackCache, RotatingCache, Tensor } from '../..
 const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
 
 function detached<T extends Float32Array | Int32Array>(array: T): T {
-  structuredClone(array, { transfer: [array.buffer] })
+  structuredClone(array, { transfer: [array.buffer as ArrayBuffer] })
   return array
 }
 
 /** An array whose buffer was shrunk under it, where the runtime can. */
 function shrunk(): Float32Array {
-  const Resizable = ArrayBuffer as new (bytes: number, options: { maxByteLength: number }) => ArrayBuffer & { resize(bytes: number): void }
-  const buffer = new Resizable(16, { maxByteLength: 16 })
+  const buffer: ArrayBuffer = Reflect.construct(ArrayBuffer, [16, { maxByteLength: 16 }])
   const array = new Float32Array(buffer, 0, 4)
-  buffer.resize(8)
+  Reflect.apply(Reflect.get(buffer, 'resize') as (bytes: number) => void, buffer, [8])
   return array
 }
 

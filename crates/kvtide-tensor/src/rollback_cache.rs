@@ -168,10 +168,15 @@ impl RollbackCache {
         let mut mask: Vec<f32> = wanted
             .and_then(crate::zeroed::zeroed_vec)
             .ok_or_else(|| Budget::process().refusal(wanted.map_or(u64::MAX, |elements| elements as u64 * 4)))?;
-        for (node, row) in mask.chunks_exact_mut((committed + tree.len()).max(1)).enumerate() {
-            for (other, value) in row[committed..].iter_mut().enumerate() {
-                *value = if tree.sees(node, other) { 0.0 } else { f32::NEG_INFINITY };
+        // A token sees what its parent sees, and itself.
+        let columns = committed + tree.len();
+        for (node, &parent) in parents.iter().enumerate() {
+            let (before, row) = mask.split_at_mut(node * columns);
+            match usize::try_from(parent) {
+                Ok(parent) => row[..columns].copy_from_slice(&before[parent * columns..][..columns]),
+                Err(_) => row[committed..columns].fill(f32::NEG_INFINITY),
             }
+            row[committed + node] = 0.0;
         }
         Ok(mask)
     }

@@ -1,6 +1,6 @@
 //! The sliding window that both rotating caches are.
 
-use kvtide_core::{RotatingOptions, RotatingPlanner, default_slack};
+use kvtide_core::{COUNT_MAX, RotatingOptions, RotatingPlanner, default_slack};
 
 use crate::buffer::RowShape;
 use crate::contiguous::Contiguous;
@@ -42,11 +42,13 @@ impl<const PARTS: usize> Rotating<PARTS> {
         if PARTS == 2 && options.dim != SEQUENCE {
             return Err(Error::argument("dim", options.dim, format!("{SEQUENCE}, the sequence of K and V")));
         }
+        let (window, sinks) = (options.max_seq_len, options.sinks);
+        let room = COUNT_MAX.saturating_sub(window).saturating_sub(sinks);
         let planner = RotatingPlanner::new(RotatingOptions {
-            window: options.max_seq_len,
-            sinks: options.sinks,
+            window,
+            sinks,
             capacity: options.capacity_seq_len.unwrap_or(256),
-            slack: options.slack.unwrap_or_else(|| default_slack(options.max_seq_len)),
+            slack: options.slack.unwrap_or_else(|| default_slack(window).min(room)),
         })?;
         let rows = Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes));
         Ok(Rotating { options, planner, rows, shape: None, last: None })

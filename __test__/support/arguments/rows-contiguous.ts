@@ -1,0 +1,162 @@
+import { KvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../../../index.js'
+import { all, but, count, flag, never, optional, options, snapshot, tensor, text, whole } from './kinds.js'
+import { free, Members, param, type Row } from './row.js'
+
+/** Two tokens `[1, 1, 2, 2]`. */
+const pair = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
+const host = (): object => ({ data: Float32Array.from([5, 6, 7, 8]), shape: [1, 1, 2, 2] })
+const memoryLimitBytes = optional(whole('ok'))
+
+const kvOptions = (): object => ({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 9, headDim: 2 })
+
+function kvCache(): KvCache {
+  const cache = new KvCache(kvOptions() as never)
+  cache.update(pair(), pair())
+  return cache
+}
+
+const kv = new Members('KvCache', kvCache)
+  .plain('seqLen', 'capacity', 'isEmpty', 'kCacheRaw', 'vCacheRaw', 'getKv', 'reset', 'snapshot', 'stats')
+  .method('update', param('k', tensor, pair), param('v', tensor, host))
+  .method('updateFused', param('k', tensor, host), param('v', tensor, pair))
+  .method('incrementSeqLen', param('n', optional(count), () => 1))
+  .method('truncate', param('len', whole('CANNOT_ROLL_BACK'), () => 1))
+  .method('restore', param<KvCache>('snapshot', snapshot('KvSnapshot', 'SNAPSHOT_INVALID'), cache => cache.snapshot()))
+  .disposable()
+
+const rotatingOptions = { maxSeqLen: count, capacitySeqLen: optional(count), sinks: optional(count), slack: optional(count), device: optional(text), memoryLimitBytes }
+const windowOptions = (): object => ({ dim: 2, maxSeqLen: 3, sinks: 1, slack: 1 })
+
+function rotatingCache(): RotatingCache {
+  const cache = new RotatingCache(windowOptions() as never)
+  for (let round = 0; round < 2; round++) cache.append(pair())
+  return cache
+}
+
+function rotatingKvCache(): RotatingKvCache {
+  const cache = new RotatingKvCache(windowOptions() as never)
+  for (let round = 0; round < 2; round++) cache.append(pair(), pair())
+  return cache
+}
+
+/** A snapshot that is given to its own cache; `foreign` is what one of another RotatingCache ends in. */
+const own = (foreign: string): ReturnType<typeof param> => param<RotatingCache>('snapshot', snapshot('RotatingSnapshot', foreign), cache => cache.snapshot())
+
+/** What both rotating caches have from their base. */
+const base = {
+  ...Object.fromEntries(['currentSeqLen', 'capacitySeqLen', 'retainedLen', 'dtype', 'reset', 'snapshot', 'stats'].map(name => [name, 'ok'])),
+  ...Object.fromEntries(['trySetLen', 'setLen', 'dispose', '[dispose]'].map(name => [name, 'ok'])),
+  // The snapshot that they are called with is of the other kind.
+  ...Object.fromEntries(['restore', 'canAppendFromSnapshot'].map(name => [name, 'SNAPSHOT_INVALID'])),
+}
+
+/** The members that both rotating caches have; `foreign` is what a snapshot of another cache ends in. */
+function rotating(members: Members, other: string, foreign: (otherwise: string) => string): Members {
+  return members
+    .plain('currentSeqLen', 'capacitySeqLen', 'retainedLen', 'dtype', 'currentData', 'lastAppendResult', 'allData', 'reset', 'snapshot', 'stats')
+    .method('trySetLen', param('len', whole('CANNOT_ROLL_BACK'), () => 4))
+    .method('setLen', param('len', whole('CANNOT_ROLL_BACK'), () => 4))
+    .method('restore', own(foreign('SNAPSHOT_INVALID')))
+    .method('canAppendFromSnapshot', own(foreign('ok')), param('n', whole('ok'), () => 1))
+    .method(
+      'acceptedAppendFromBatchedAppend',
+      own(foreign('INVALID_ARGUMENT')),
+      param('keepLen', whole('INVALID_ARGUMENT'), () => 5),
+      param('rowIdx', whole('INVALID_ARGUMENT'), () => 0),
+      param('batchLen', whole('INVALID_ARGUMENT'), () => 1),
+    )
+    .disposable()
+    .kin(other, base)
+}
+
+const single = rotating(new Members('RotatingCache', rotatingCache), 'RotatingKvCache', otherwise => otherwise)
+  .method('append', param('src', tensor, pair))
+const double = rotating(new Members('RotatingKvCache', rotatingKvCache), 'RotatingCache', () => 'SNAPSHOT_INVALID')
+  .method('append', param('k', tensor, pair), param('v', tensor, host))
+
+function rollbackCache(): RollbackCache {
+  const cache = new RollbackCache()
+  cache.append(pair(), pair())
+  cache.commit()
+  cache.append(pair(), pair(), { parents: [-1, 0] })
+  return cache
+}
+
+/** Parents of two tokens, in an array or an `Int32Array`. */
+const parents = { legal: {} }
+const GETTERS = ['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor']
+
+/** Options that may all be left out: any object is one, unless a getter of it, for `dtype` or `device`, objects. */
+export const NO_OPTIONS: Readonly<Record<string, string>> = but(
+  { legal: all('ok', value => value === undefined || (typeof value === 'object' && value !== null)) },
+  { ...Object.fromEntries(GETTERS.map(name => [name, 'INVALID_ARGUMENT'])), 'a revoked proxy': 'INVALID_ARGUMENT' },
+).legal
+
+const rollback = new Members('RollbackCache', rollbackCache)
+  .plain('totalLen', 'committedLen', 'snapshot', 'current', 'stats')
+  .method(
+    'append',
+    param('k', tensor, pair),
+    param('v', tensor, host),
+    param('options', options(() => ({}), { parents: optional(parents) }, {
+      ...NO_OPTIONS,
+      ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])),
+    }), () => ({ parents: [-1, 2] })),
+  )
+  .method('commit', param('len', optional(whole('INVALID_ARGUMENT')), () => 3))
+  .method('rollback', param<RollbackCache>('snapshot', snapshot('RollbackSnapshot', 'SNAPSHOT_INVALID'), cache => cache.snapshot()))
+  .method('acceptPath', param('indices', { legal: { 'an empty array': 'ok' } }, () => [0, 1]))
+  .method('treeMask', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))
+  .method('treePositions', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))
+  .disposable()
+
+const accepted = but(tensor, { null: 'INVALID_ARGUMENT' })
+const snapshotOf = (cache: () => { snapshot(): unknown }, foreign: string): ReturnType<typeof param> =>
+  param('snapshot', snapshot('RotatingSnapshot', foreign), () => cache().snapshot())
+
+/** Every row of the caches that lie in one piece. */
+export const contiguousRows: readonly Row[] = [
+  free('new KvCache', param('options', options(kvOptions, {
+    batchSize: count,
+    numKvHeads: count,
+    initialCapacity: count,
+    maxSeqLen: count,
+    headDim: count,
+    dtype: optional(text),
+    device: optional(text),
+    stableAddresses: optional(flag),
+    memoryLimitBytes,
+  }), kvOptions)),
+  ...kv.rows,
+  free('new RotatingCache', param('options', options(windowOptions, { dim: count, ...rotatingOptions }, { 'a RotatingSnapshot': 'ok', 'a disposed RotatingSnapshot': 'DISPOSED' }), windowOptions)),
+  free(
+    'RotatingCache.restoreFromSnapshot',
+    snapshotOf(rotatingCache, 'INVALID_ARGUMENT'),
+    param('accepted', accepted, pair),
+    param('keepLen', whole('INVALID_ARGUMENT'), () => 6),
+  ),
+  ...single.rows,
+  free('new RotatingKvCache', param('options', options(windowOptions, rotatingOptions, {
+    'a KvCache': 'ok',
+    'a RotatingSnapshot': 'ok',
+    'a disposed RotatingSnapshot': 'DISPOSED',
+  }), windowOptions)),
+  free(
+    'RotatingKvCache.restoreFromSnapshot',
+    snapshotOf(rotatingKvCache, 'SNAPSHOT_INVALID'),
+    param('accepted', options(() => ({ k: pair(), v: host() }), { k: tensor, v: tensor }), () => ({ k: pair(), v: host() })),
+    param('keepLen', whole('INVALID_ARGUMENT'), () => 6),
+  ),
+  ...double.rows,
+  free('new RollbackCache', param('options', options(() => ({}), { device: optional(text), memoryLimitBytes }, {
+    ...NO_OPTIONS,
+    'a disposed Tensor': 'DISPOSED',
+  }), () => ({}))),
+  ...rollback.rows,
+  ...(['KvSnapshot', 'RotatingSnapshot', 'RollbackSnapshot'] as const).map(name => free(`new ${name}`, param('token', never, () => undefined), param('native', never, () => undefined))),
+  ...new Members('KvSnapshot', () => kvCache().snapshot()).plain('seqLen').disposable().rows,
+  ...new Members('RotatingSnapshot', () => rotatingCache().snapshot())
+    .plain('currentSeqLen', 'maxSeqLen', 'retainedLen', 'sinks', 'dim')
+    .disposable().rows,
+  ...new Members('RollbackSnapshot', () => rollbackCache().snapshot()).plain('committedLen').disposable().rows,
+]

@@ -1,0 +1,131 @@
+import { BlockPool, BlockTable, KvTideError, PagedKvCache, Tensor } from '../../../index.js'
+import { all, anything, but, count, data, never, optional, options, out, shape, text, vector, whole } from './kinds.js'
+import { free, Members, param, type Row } from './row.js'
+import { NO_OPTIONS } from './rows-contiguous.js'
+
+const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
+const square = (): Tensor => Tensor.from(four(), [2, 2])
+
+const tensors = new Members('Tensor', square)
+  .plain('shape', 'dtype', 'device', 'strides', 'length', 'isStale', 'isContiguous', 'keyPositions', 'data', 'toArray', 'toFloat32Array')
+  .method('narrow', param('dim', count, () => 0), param('start', whole('INVALID_ARGUMENT'), () => 1), param('length', whole('INVALID_ARGUMENT'), () => 1))
+  .method('reshape', param('shape', shape, () => [4]))
+  .method('readInto', param('out', out('INVALID_ARGUMENT'), four))
+  .method('equals', param('other', {
+    legal: {
+      'a Tensor of another shape': 'ok',
+      'a Tensor of another dtype': 'ok',
+      'a Tensor that looks like a KvSnapshot': 'ok',
+      'a disposed Tensor': 'DISPOSED',
+    },
+  }, square))
+  .special('[custom]', { disposed: 'ok', foreign: 'ok' }, param('depth', anything, () => 2), param('options', anything, () => ({})))
+  .disposable()
+
+const pagedOptions = (): object => ({ capacity: 3, blockSize: 2, numLayers: 2, numKvHeads: 2, headDim: 2 })
+
+function pagedCache(): PagedKvCache {
+  const cache = new PagedKvCache(pagedOptions() as never)
+  cache.writeKv(cache.createSequence(), 0, 0, four(), four())
+  cache.createSequence()
+  return cache
+}
+
+/** A sequence, a layer and a position of a call. */
+const place = [param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0), param('layer', count, () => 0), param('pos', count, () => 0)]
+
+const paged = new Members('PagedKvCache', pagedCache)
+  .plain('freeCount', 'totalCount', 'createSequence', 'poolUtilization', 'sequenceIds', 'stats')
+  .method('dropSequence', param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0))
+  .method('ensureCapacity', param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0), param('tokens', count, () => 3))
+  .method('writeKv', ...place, param('key', vector, four), param('value', vector, square))
+  .method('readKv', ...place)
+  .method('readKvInto', ...place, param('key', out('DIM_MISMATCH'), four), param('value', out('DIM_MISMATCH'), four))
+  .method('sequenceLength', param('seq', whole('ok'), () => 0))
+  .method('sequenceCapacity', param('seq', whole('ok'), () => 0))
+  .disposable()
+
+function blockPool(): BlockPool {
+  const pool = new BlockPool({ capacity: 3 })
+  pool.allocateMany(2)
+  return pool
+}
+
+const pool = new Members('BlockPool', blockPool)
+  .plain('freeCount', 'totalCount', 'utilization', 'allocate', 'tryAllocate')
+  .method('allocateMany', param('n', count, () => 1))
+  .method('free', param('block', whole('INVALID_BLOCK'), () => 0))
+  .method('freeMany', param('blocks', { legal: { 'an empty array': 'ok', 'a Float64Array': 'INVALID_BLOCK' } }, () => [0, 1]))
+  .disposable()
+
+function blockTable(): BlockTable {
+  const table = new BlockTable({ numLayers: 2, blockSize: 4 })
+  table.appendBlock(0, 7)
+  return table
+}
+
+const table = new Members('BlockTable', blockTable)
+  .method('appendBlock', param('layer', count, () => 1), param('block', whole('ok'), () => 3))
+  .method('getBlock', param('layer', count, () => 0), param('logical', count, () => 0))
+  .method('numBlocks', param('layer', count, () => 0))
+  .method('tokenCapacity', param('layer', count, () => 0))
+  .disposable()
+
+const errors = new Members('KvTideError', () => new KvTideError('ABORTED', 'stop', {}))
+  // As that of every error of the language.
+  .special('toString', { disposed: 'ok', foreign: 'ok' })
+
+/** What cannot be made a string of, which the language refuses itself. */
+const printed = but(anything, {
+  'a symbol': 'TypeError',
+  'a revoked proxy': 'TypeError',
+  'a proxy of an array': 'TypeError',
+  'what looks like an array': 'TypeError',
+  'a detached Float32Array': 'TypeError',
+  'a detached Int32Array': 'TypeError',
+  'a shrunk array': 'TypeError',
+  'a longest array': 'RangeError',
+})
+
+/** Every other row. */
+export const otherRows: readonly Row[] = [
+  free('new Tensor', param('token', never, () => undefined), param('part', never, () => undefined)),
+  free(
+    'Tensor.from',
+    param('data', data, four),
+    param('shape', shape, () => [2, 2]),
+    param('options', options(() => ({}), { dtype: optional(text), device: optional(text) }, {
+      ...NO_OPTIONS,
+      'a Tensor of another shape': 'ok',
+      'a Tensor of another dtype': 'DTYPE_MISMATCH',
+      'a disposed Tensor': 'DISPOSED',
+    }), () => ({})),
+  ),
+  ...tensors.rows,
+  free('new PagedKvCache', param('options', options(pagedOptions, {
+    capacity: count,
+    blockSize: optional(count),
+    numLayers: count,
+    numKvHeads: count,
+    headDim: count,
+    dtype: optional(text),
+    device: optional(text),
+    memoryLimitBytes: optional(whole('ok')),
+  }), pagedOptions)),
+  ...paged.rows,
+  free('new BlockPool', param('options', options(() => ({ capacity: 1 }), {
+    capacity: count,
+    blockSize: optional(count),
+    numLayers: optional(count),
+    numKvHeads: optional(count),
+    headDim: optional(count),
+  }, { 'a KvCache': 'ok' }), () => ({ capacity: 1 }))),
+  ...pool.rows,
+  free('new BlockTable', param('options', options(() => ({ numLayers: 1, blockSize: 1 }), { numLayers: count, blockSize: count }), () => ({ numLayers: 1, blockSize: 1 }))),
+  ...table.rows,
+  free('new KvTideError', param('code', printed, () => 'ABORTED'), param('message', printed, () => 'stop'), param('details', anything, () => ({})), param('options', but(anything, { 'a revoked proxy': 'TypeError' }), () => ({}))),
+  ...errors.rows,
+  free('isKvTideError', param('error', anything, () => new Error('x'))),
+  free('memoryStats'),
+  free('setMemoryLimit', param('bytes', but(whole('ok'), all('INVALID_ARGUMENT', value => typeof value !== 'number')), () => 2 ** 50)),
+]
