@@ -100,8 +100,7 @@ impl NativeRollbackCache {
             let lease = budget().take((parents.len() as u64).saturating_mul(columns as u64).saturating_mul(4))?;
             let mask = cache.tree_mask(parents)?;
             drop(lease);
-            let host =
-                HostTensor::new("parents", bytemuck::cast_slice(&mask), DType::F32, &[parents.len(), columns])?;
+            let host = HostTensor::new("parents", bytemuck::cast_slice(&mask), DType::F32, &[parents.len(), columns])?;
             Ok(NativeView::of(View::from_host(&host, &budget())?, &Children::default()))
         })
     }

@@ -4,6 +4,7 @@ use candle_core::{CpuStorage, DType as CandleDType, Tensor};
 use half::{bf16, f16};
 
 use crate::error::{Error, Result};
+use crate::memory::Budget;
 use crate::zeroed::zeroed_vec;
 
 macro_rules! dtypes {
@@ -98,12 +99,17 @@ impl std::str::FromStr for DType {
 }
 
 /// `bytes` of this dtype as 32-bit floats.
-pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>> {
+    let mut floats =
+        zeroed_vec(bytes.len() / dtype.bytes()).ok_or_else(|| Budget::process().refusal(bytes.len() as u64))?;
     let half = |bytes: &[u8]| u16::from_ne_bytes([bytes[0], bytes[1]]);
-    match dtype {
-        DType::F32 => bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        DType::F16 => bytes.chunks_exact(2).map(|b| f16::from_bits(half(b)).to_f32()).collect(),
-        DType::BF16 => bytes.chunks_exact(2).map(|b| bf16::from_bits(half(b)).to_f32()).collect(),
-        DType::U8 => bytes.iter().map(|&b| f32::from(b)).collect(),
+    for (float, b) in floats.iter_mut().zip(bytes.chunks_exact(dtype.bytes())) {
+        *float = match dtype {
+            DType::F32 => f32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
+            DType::F16 => f16::from_bits(half(b)).to_f32(),
+            DType::BF16 => bf16::from_bits(half(b)).to_f32(),
+            DType::U8 => f32::from(b[0]),
+        };
     }
+    Ok(floats)
 }

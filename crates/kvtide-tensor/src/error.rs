@@ -63,7 +63,7 @@ pub enum Error {
         pieces: &'static str,
     },
     /// A memory limit, or memory itself, is exhausted.
-    #[error("cannot take {requested_bytes} bytes: {used_bytes} of {limit_bytes} used")]
+    #[error("cannot take {}: {used_bytes} bytes used, {}", bytes(*requested_bytes), limit(*limit_bytes))]
     OutOfMemory {
         /// Bytes asked for.
         requested_bytes: u64,
@@ -144,4 +144,14 @@ impl Error {
             Error::Candle(error) => details![reason: &error.to_string()],
         }
     }
+}
+
+/// A number of bytes in a message; the largest one stands for more than can be counted.
+fn bytes(count: u64) -> String {
+    if count == u64::MAX { "more bytes than can be addressed".to_owned() } else { format!("{count} bytes") }
+}
+
+/// A limit in a message.
+fn limit(count: u64) -> String {
+    if count == u64::MAX { "no limit set".to_owned() } else { format!("{count} bytes allowed") }
 }

@@ -31,7 +31,7 @@ use crate::zeroed::zeroed_bytes;
 /// let key = [1f32, 2.].map(f32::to_ne_bytes).concat();
 /// let token = || HostTensor::new("key", &key, DType::F32, &[2]);
 /// cache.write_kv(sequence, 0, 0, token()?, token()?)?;
-/// assert_eq!(cache.read_kv(sequence, 0, 0)?.key_f32(), [1., 2.]);
+/// assert_eq!(cache.read_kv(sequence, 0, 0)?.key_f32()?, [1., 2.]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

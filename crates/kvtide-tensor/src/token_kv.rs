@@ -1,6 +1,7 @@
 //! One token's key and value, read from a paged cache.
 
 use crate::dtype::{DType, to_f32};
+use crate::error::Result;
 
 /// K and V of one token and layer, `kv_heads * head_dim` elements each, as the bytes of its dtype.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,14 +16,12 @@ pub struct TokenKv {
 
 impl TokenKv {
     /// The key as 32-bit floats.
-    #[must_use]
-    pub fn key_f32(&self) -> Vec<f32> {
+    pub fn key_f32(&self) -> Result<Vec<f32>> {
         to_f32(self.dtype, &self.key)
     }
 
     /// The value as 32-bit floats.
-    #[must_use]
-    pub fn value_f32(&self) -> Vec<f32> {
+    pub fn value_f32(&self) -> Result<Vec<f32>> {
         to_f32(self.dtype, &self.value)
     }
 }

@@ -43,7 +43,7 @@ impl View {
 
     /// A copy of its elements as 32-bit floats, in order.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        Ok(to_f32(self.dtype(), &self.to_bytes()?))
+        to_f32(self.dtype(), &self.to_bytes()?)
     }
 
     /// True when shape, dtype and every bit agree.
