@@ -16,7 +16,7 @@ export {
   type ErrorDetails,
   type ErrorDetailsByCode,
 } from './lib/errors.js'
-export type { HostTensor, SequenceLayout, TokenSource } from './lib/host-tensor.js'
+export type { HostTensor, OnnxTensor, SequenceLayout, TokenSource } from './lib/host-tensor.js'
 export { KvCache, type KvCacheOptions } from './lib/kv-cache.js'
 export { KvSnapshot } from './lib/kv-snapshot.js'
 export { memoryStats, setMemoryLimit, type MemoryStats } from './lib/memory.js'

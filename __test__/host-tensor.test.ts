@@ -1,7 +1,7 @@
 // Host tensors: memory of the caller's own, read where it lies.
 import test from 'ava'
 
-import { KvCache, RotatingCache, RotatingKvCache, Tensor, type HostTensor, type TensorData } from '../index.js'
+import { KvCache, RotatingCache, RotatingKvCache, Tensor, type HostTensor, type TensorData, type Float16ArrayLike } from '../index.js'
 import { throwsCode } from './support/throws.js'
 import { elements, FLOATS, numbers, span, tokens } from './support/tokens.js'
 
@@ -62,7 +62,7 @@ for (const dtype of FLOATS) {
   })
 }
 
-const Float16 = Reflect.get(globalThis, 'Float16Array') as (new (values: number[]) => HostTensor['data']) | undefined
+const Float16 = Reflect.get(globalThis, 'Float16Array') as (new (values: number[]) => Float16ArrayLike) | undefined
 const onlyWithFloat16 = Float16 === undefined ? test.skip : test
 
 onlyWithFloat16('Float16Array goes in and out, where the runtime has it', t => {
@@ -74,6 +74,26 @@ onlyWithFloat16('Float16Array goes in and out, where the runtime has it', t => {
   const out = new (Float16 as NonNullable<typeof Float16>)([0, 0, 0])
   tensor.readInto(out)
   t.deepEqual(Array.from(out as unknown as number[]), [1, 2, 3])
+})
+
+/** As onnxruntime makes them: data is a getter of the class, so that spreading the object loses it. */
+class Onnx {
+  readonly dims = [1, 1, 3, 1]
+  readonly type: string = 'float32'
+  get data(): unknown {
+    return new Float32Array([7, 8, 9])
+  }
+}
+
+test('an onnxruntime tensor goes in as it is, and as the data of a host tensor', t => {
+  const options = { batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 8, headDim: 1 }
+  using cache = new KvCache(options)
+  cache.update(new Onnx(), new Onnx())
+  const newest = { data: new Onnx(), range: [2, 3] } as const
+  cache.update(newest, newest)
+  t.deepEqual(numbers(cache.getKv().k), [7, 8, 9, 9])
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.update({ data: { dims: [1], type: 'float32', data: 'none' } }, newest))
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.update(new Float32Array(1) as never, newest))
 })
 
 test('a range has to lie in the data, and a layout has four axes', t => {

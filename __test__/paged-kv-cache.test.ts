@@ -43,7 +43,7 @@ test('ids count up from 0 and are never used again', t => {
   t.is(cache.createSequence(), 3)
   t.deepEqual(cache.sequenceIds(), [1, 3])
   for (const seq of [0, 2, 4, 2 ** 53 - 1]) {
-    throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.dropSequence(seq), { sequence: seq })
+    throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.dropSequence(seq), { seq })
     throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.ensureCapacity(seq, 1))
     throwsCode(t, 'SEQUENCE_NOT_FOUND', () => write(cache, seq, 0, 0, 0))
     throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.readKv(seq, 0, 0))
@@ -83,8 +83,8 @@ test('a slot that is not allocated or not written cannot be read', t => {
   const seq = cache.createSequence()
   write(cache, seq, 0, 2, 0)
   t.is(cache.sequenceLength(seq), 3)
-  throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 1), { sequence: seq, position: 1, length: 3 })
-  throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 1, 2), { sequence: seq, position: 2, length: 3 })
+  throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 1), { seq, pos: 1, length: 3 })
+  throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 1, 2), { seq, pos: 2, length: 3 })
   throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 3))
   throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 2 ** 31 - 1))
   const [key, value] = [vector(0).fill(9), vector(0).fill(9)]

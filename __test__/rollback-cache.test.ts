@@ -202,3 +202,18 @@ test('parents that lie in the cache\'s own memory are read before it is written'
   cache.acceptPath([0, 1, 2, 3])
   t.deepEqual(keys(cache), span(50, 54))
 })
+
+test('an object that snapshot() did not make is refused as a snapshot', t => {
+  using cache = new RollbackCache()
+  for (const forged of [{ committedLen: 0 }, Object.create(cache.snapshot()), new Map()]) {
+    throwsCode(t, 'SNAPSHOT_INVALID', () => cache.rollback(forged as never))
+  }
+  for (const other of [null, undefined, 3, {}]) {
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.rollback(other as never))
+  }
+})
+
+test('the value of a refusal is what was given', t => {
+  using cache = new RollbackCache()
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.commit(7), { argument: 'len', value: 7, expected: 'from 0 (committed) to 0 (total)' })
+})

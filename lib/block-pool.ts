@@ -2,7 +2,7 @@ import type { NativeBlockPool } from '#binding'
 
 import { binding } from './binding.js'
 import { count, fields, numbers, optional, whole } from './check.js'
-import { INTERNAL, nativeThis, Owner, settle } from './owner.js'
+import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
 
 /** What a {@link BlockPool} is made with. */
 export interface BlockPoolOptions {
@@ -97,12 +97,12 @@ export class BlockPool extends Owner {
 
   /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
   dispose(): void {
-    own(this).dispose()
+    endThis(this, BlockPool)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    own(this).dispose()
+    endThis(this, BlockPool)
   }
 }
 

@@ -2,7 +2,7 @@ import type { NativeBlockTable } from '#binding'
 
 import { binding } from './binding.js'
 import { count, fields, whole } from './check.js'
-import { INTERNAL, nativeThis, Owner, settle } from './owner.js'
+import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
 
 /** What a {@link BlockTable} is made with. */
 export interface BlockTableOptions {
@@ -60,12 +60,12 @@ export class BlockTable extends Owner {
 
   /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
   dispose(): void {
-    own(this).dispose()
+    endThis(this, BlockTable)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    own(this).dispose()
+    endThis(this, BlockTable)
   }
 }
 

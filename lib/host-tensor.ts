@@ -8,8 +8,19 @@ import { nativeView, type Tensor } from './tensor.js'
 /** The order of the four axes of a host tensor: batch (b), heads (h), sequence (s), head dimension (d). */
 export type SequenceLayout = 'bhsd' | 'bshd'
 
+/** A tensor of onnxruntime, or one that looks like it. */
+export interface OnnxTensor {
+  /** The elements. */
+  readonly data: unknown
+  /** The shape. */
+  readonly dims: readonly number[]
+  /** The element type: `float32`, `float16`, `bfloat16` or `uint8`. */
+  readonly type: string
+}
+
 /**
- * A tensor in memory of your own, read where it lies. An onnxruntime tensor is one as it is.
+ * A tensor in memory of your own, read where it lies. An onnxruntime tensor goes in as it is, and as `data` where a part of
+ * it or another order of axes is meant.
  *
  * @example
  * ```ts
@@ -17,14 +28,18 @@ export type SequenceLayout = 'bhsd' | 'bshd'
  *
  * using cache = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 8, headDim: 2 })
  * // the newest token of a `present` that holds three
- * const present: HostTensor = { data: new Float32Array([1, 2, 3, 4, 5, 6]), dims: [1, 1, 3, 2], type: 'float32' }
- * const { k } = cache.update({ ...present, range: [2, 3] }, { ...present, range: [2, 3] })
+ * const present = { data: new Float32Array([1, 2, 3, 4, 5, 6]), dims: [1, 1, 3, 2], type: 'float32' }
+ * const newest: HostTensor = { data: present, range: [2, 3] }
+ * const { k } = cache.update(newest, newest)
  * console.log(k.toArray()) // Float32Array [5, 6]
  * ```
  */
 export interface HostTensor {
-  /** The elements, row-major in the order of `layout`. Half floats are bits in a `Uint16Array`, and need a `dtype`. */
-  readonly data: TensorData | Float16ArrayLike
+  /**
+   * The elements, row-major in the order of `layout`; half floats are bits in a `Uint16Array`, and need a `dtype`. Or an
+   * onnxruntime tensor, which says shape and dtype itself.
+   */
+  readonly data: TensorData | Float16ArrayLike | OnnxTensor
   /** The shape, under either name. */
   readonly shape?: readonly number[]
   /** The shape, as onnxruntime calls it. */
@@ -114,12 +129,18 @@ export function readData(argument: string, data: unknown, shape: readonly number
 }
 
 function readHost(argument: string, value: unknown): HostArgument {
-  if (typeof value !== 'object' || value === null) throw invalid(argument, value, 'a Tensor or a HostTensor')
+  if (typeof value !== 'object' || value === null || arrayKind(value) !== undefined) {
+    throw invalid(argument, value, 'a Tensor or a HostTensor: { data, shape }')
+  }
   // Each field is read once: a getter may answer differently the next time.
-  const { data, shape, dims, dtype, type, range, layout } = fields<HostTensor>(argument, value)
-  const size = shape === undefined ? dims : shape
+  const { data: given, shape, dims, dtype, type, range, layout } = fields<HostTensor>(argument, value)
+  const inside = isTensorLike(given) ? fields<OnnxTensor>(`${argument}.data`, given) : undefined
+  const own = shape === undefined ? dims : shape
+  const size = own === undefined ? inside?.dims : own
+  const data = inside === undefined ? given : inside.data
+  const typed = dtype === undefined ? type : dtype
   if (size === undefined) throw invalid(`${argument}.shape`, size, 'the shape of its data (shape or dims)')
-  const named = optional(checkDType, `${argument}.dtype`, dtype === undefined ? type : dtype)
+  const named = optional(checkDType, `${argument}.dtype`, typed === undefined ? inside?.type : typed)
   const found = readData(`${argument}.data`, data, sizes(`${argument}.shape`, size), named)
   if (layout !== undefined && layout !== 'bhsd' && layout !== 'bshd') {
     throw invalid(`${argument}.layout`, layout, 'bhsd or bshd')
@@ -133,5 +154,15 @@ function readHost(argument: string, value: unknown): HostArgument {
   return found
 }
 
-/** Tokens for a cache: a tensor of this package, or memory of your own. */
-export type TokenSource = Tensor | HostTensor
+/** True for an object that has data and dims rather than being data. */
+function isTensorLike(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null || arrayKind(value) !== undefined) return false
+  try {
+    return 'dims' in value
+  } catch {
+    return false
+  }
+}
+
+/** Tokens for a cache: a tensor of this package, memory of your own, or an onnxruntime tensor as it is. */
+export type TokenSource = Tensor | HostTensor | OnnxTensor

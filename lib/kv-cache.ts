@@ -5,7 +5,7 @@ import { count, fields, flag, optional, text, whole } from './check.js'
 import { checkDType, type DType } from './dtype.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { KvSnapshot } from './kv-snapshot.js'
-import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
+import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
 import { Shower, type Shown } from './shown.js'
 import type { CacheStats } from './stats.js'
 import { kvOf, shownTensor, type Kv, type Tensor } from './tensor.js'
@@ -94,12 +94,12 @@ export class KvCache extends Owner {
     return own(this).seqLen() === 0
   }
 
-  /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. */
+  /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. Take it again when `capacity` has changed. */
   get kCacheRaw(): Tensor {
     return shownTensor(raw(this), 0)
   }
 
-  /** The whole buffer of V, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. */
+  /** The whole buffer of V, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. Take it again when `capacity` has changed. */
   get vCacheRaw(): Tensor {
     return shownTensor(raw(this), 1)
   }
@@ -144,7 +144,7 @@ export class KvCache extends Owner {
     return new KvSnapshot(INTERNAL, own(this).snapshot())
   }
 
-  /** Makes it hold again what `snapshot` saw: at no cost for one of its own, by a copy for one of another cache. */
+  /** Makes it hold again what `snapshot` saw: for one of its own only what was overwritten since is copied back. */
   restore(snapshot: KvSnapshot): void {
     own(this).restore(nativeArgument<NativeKvSnapshot>('snapshot', snapshot, KvSnapshot))
   }
@@ -156,12 +156,12 @@ export class KvCache extends Owner {
 
   /** Ends it. Its views and any later call throw `DISPOSED`; snapshots go on. A second call does nothing. */
   dispose(): void {
-    own(this).dispose()
+    endThis(this, KvCache)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    own(this).dispose()
+    endThis(this, KvCache)
   }
 }
 

@@ -1,6 +1,6 @@
 import type { NativeKvSnapshot } from '#binding'
 
-import { checkInternal, nativeThis, Owner } from './owner.js'
+import { checkInternal, endThis, nativeThis, Owner } from './owner.js'
 
 /** What a {@link KvCache} held at one moment; nothing that happens to the cache later changes it. */
 export class KvSnapshot extends Owner {
@@ -17,12 +17,12 @@ export class KvSnapshot extends Owner {
 
   /** Gives back what only it needs. Any later call throws `DISPOSED`; a second one does nothing. */
   dispose(): void {
-    own(this).dispose()
+    endThis(this, KvSnapshot)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    own(this).dispose()
+    endThis(this, KvSnapshot)
   }
 }
 

@@ -1,4 +1,4 @@
-import { invalid } from './errors.js'
+import { invalid, KvTideError } from './errors.js'
 
 /** What makes objects that only this package may make. */
 export const INTERNAL: unique symbol = Symbol('kvtide')
@@ -6,6 +6,9 @@ export const INTERNAL: unique symbol = Symbol('kvtide')
 type Class = abstract new (...args: never[]) => Owner
 
 let look: (value: object, owner: Class) => object | undefined
+let isEnded: (value: Owner) => boolean
+let nameOf: (value: Owner) => string
+let end: (value: Owner) => void
 
 /**
  * An object that keeps a native one. The native one is private: it can neither be read nor put there from outside, and it
@@ -14,8 +17,14 @@ let look: (value: object, owner: Class) => object | undefined
 export abstract class Owner {
   readonly #native: object
   readonly #class: Class
+  #ended = false
 
   static {
+    isEnded = value => value.#ended
+    nameOf = value => value.#class.name
+    end = value => {
+      value.#ended = true
+    }
     look = (value, owner) => {
       if (!(#native in value)) return undefined
       const made = value.#class
@@ -43,9 +52,21 @@ export function nativeArgument<N extends object>(argument: string, value: unknow
   return native
 }
 
-/** The native object of `this`. */
+/** The native object of `this`, refused when it was disposed of: before anything else of the call is looked at. */
 export function nativeThis<N extends object>(self: unknown, owner: Class): N {
-  return nativeArgument('this', self, owner)
+  const native = nativeArgument<N>('this', self, owner)
+  if (isEnded(self as Owner)) {
+    const object = nameOf(self as Owner)
+    throw new KvTideError('DISPOSED', `the ${object} was disposed of`, { object })
+  }
+  return native
+}
+
+/** Ends `this`: from now on every call on it is refused. A second time does nothing. */
+export function endThis(self: unknown, owner: Class): void {
+  const native = nativeArgument<{ dispose(): void }>('this', self, owner)
+  end(self as Owner)
+  native.dispose()
 }
 
 /** Refuses a constructor that was not called by this package. */

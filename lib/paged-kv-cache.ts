@@ -4,7 +4,7 @@ import { binding } from './binding.js'
 import { arrayKind, arrayLength, count, fields, optional, text, typedArray, whole } from './check.js'
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { meta, put, readData, readTensor, type TensorArgument, type TokenSource } from './host-tensor.js'
-import { INTERNAL, nativeThis, Owner, settle } from './owner.js'
+import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
 import type { CacheStats } from './stats.js'
 
 /** What a {@link PagedKvCache} is made with. */
@@ -161,12 +161,12 @@ export class PagedKvCache extends Owner {
 
   /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
   dispose(): void {
-    own(this).dispose()
+    endThis(this, PagedKvCache)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    own(this).dispose()
+    endThis(this, PagedKvCache)
   }
 }
 

@@ -2,8 +2,9 @@ import type { NativeRollbackCache, NativeRollbackMark } from '#binding'
 
 import { binding } from './binding.js'
 import { count, fields, numbers, optional, text, whole } from './check.js'
+import { KvTideError } from './errors.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
-import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
+import { endThis, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from './owner.js'
 import { RollbackSnapshot } from './rollback-snapshot.js'
 import { Shower, type Shown } from './shown.js'
 import type { CacheStats } from './stats.js'
@@ -93,7 +94,12 @@ export class RollbackCache extends Owner {
    *   overwritten since
    */
   rollback(snapshot: RollbackSnapshot): void {
-    own(this).rollback(nativeArgument<NativeRollbackMark>('snapshot', snapshot, RollbackSnapshot))
+    const native = own(this)
+    if (nativeOf(snapshot, RollbackSnapshot) === undefined && isForged(snapshot)) {
+      const reason = 'it was not made by snapshot()'
+      throw new KvTideError('SNAPSHOT_INVALID', `the snapshot cannot be used: ${reason}`, { reason })
+    }
+    native.rollback(nativeArgument<NativeRollbackMark>('snapshot', snapshot, RollbackSnapshot))
   }
 
   /** All tokens, as views; `null` when none was ever appended. */
@@ -132,12 +138,12 @@ export class RollbackCache extends Owner {
 
   /** Ends it. Its views and any later call throw `DISPOSED`. A second call does nothing. */
   dispose(): void {
-    own(this).dispose()
+    endThis(this, RollbackCache)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    own(this).dispose()
+    endThis(this, RollbackCache)
   }
 }
 
@@ -152,4 +158,14 @@ function own(self: unknown): NativeRollbackCache {
 /** The parents of a draft's tokens: -1, or the number of an earlier token. */
 function nodesOf(parents: unknown): Int32Array {
   return Int32Array.from(numbers('parents', parents, ['Int32Array'], (argument, value) => count(argument, value, -1)))
+}
+
+/** True for objects that may have been meant as a snapshot; what another thread receives of one is an empty object. */
+function isForged(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null) return false
+  try {
+    return Object.getPrototypeOf(value) !== Object.prototype || Object.keys(value).length > 0
+  } catch {
+    return false
+  }
 }

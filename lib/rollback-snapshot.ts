@@ -1,6 +1,6 @@
 import type { NativeRollbackMark } from '#binding'
 
-import { checkInternal, nativeThis, Owner } from './owner.js'
+import { checkInternal, endThis, nativeThis, Owner } from './owner.js'
 
 /** A mark on the committed length of a {@link RollbackCache}. It holds no memory. */
 export class RollbackSnapshot extends Owner {
@@ -17,12 +17,12 @@ export class RollbackSnapshot extends Owner {
 
   /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
   dispose(): void {
-    own(this).dispose()
+    endThis(this, RollbackSnapshot)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    own(this).dispose()
+    endThis(this, RollbackSnapshot)
   }
 }
 

@@ -1,6 +1,6 @@
 import type { NativeRotatingSnapshot } from '#binding'
 
-import { checkInternal, nativeThis, Owner } from './owner.js'
+import { checkInternal, endThis, nativeThis, Owner } from './owner.js'
 
 /** What a rotating cache held at one moment; nothing that happens to the cache later changes it. */
 export class RotatingSnapshot extends Owner {
@@ -37,12 +37,12 @@ export class RotatingSnapshot extends Owner {
 
   /** Gives back what only it needs. Any later call throws `DISPOSED`; a second one does nothing. */
   dispose(): void {
-    own(this).dispose()
+    endThis(this, RotatingSnapshot)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    own(this).dispose()
+    endThis(this, RotatingSnapshot)
   }
 }
 

@@ -4,7 +4,7 @@ import { binding } from './binding.js'
 import { count, fields, optional, text, whole } from './check.js'
 import type { DType } from './dtype.js'
 import { meta, put, readTensor } from './host-tensor.js'
-import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
+import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
 import type { RotatingCache } from './rotating-cache.js'
 import type { RotatingKvCache } from './rotating-kv-cache.js'
 import { RotatingSnapshot } from './rotating-snapshot.js'
@@ -82,7 +82,7 @@ export abstract class Rotating extends Owner {
     nativeRotating(this).setLen(whole('len', len))
   }
 
-  /** Forgets every token; window and memory stay. */
+  /** Forgets every token; the window, the memory, and the shape of a token stay. */
   reset(): void {
     nativeRotating(this).reset()
   }
@@ -92,14 +92,14 @@ export abstract class Rotating extends Owner {
     return new RotatingSnapshot(INTERNAL, nativeRotating(this).snapshot())
   }
 
-  /** Makes it hold again what `snapshot` saw: at no cost for one of its own, by a copy for one of another cache. */
+  /** Makes it hold again what `snapshot` saw: for one of its own only what was overwritten since is copied back. */
   restore(snapshot: RotatingSnapshot): void {
     nativeRotating(this).restore(nativeSnapshot(snapshot))
   }
 
   /** True when `n` more tokens can follow `snapshot` here: same tokens so far, same window, no more than it holds. */
   canAppendFromSnapshot(snapshot: RotatingSnapshot, n: number): boolean {
-    return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), whole('n', n))
+    return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), count('n', n))
   }
 
   /** What it costs. */
@@ -109,12 +109,12 @@ export abstract class Rotating extends Owner {
 
   /** Ends it. Its views and any later call throw `DISPOSED`; snapshots go on. A second call does nothing. */
   dispose(): void {
-    nativeRotating(this).dispose()
+    endThis(this, Rotating)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    nativeRotating(this).dispose()
+    endThis(this, Rotating)
   }
 }
 

@@ -16,12 +16,17 @@ const NUMBERS = 7
  * A cache's native object, and the buffer that it showed last. A cache answers with numbers alone as long as its buffer is
  * the same: an object with a finalizer for each answer would cost more than the answer.
  */
-export class Shower<N> {
+export class Shower<N extends { dispose(): void }> {
   readonly native: N
   buffer: NativeBuffer | undefined
 
   constructor(native: N) {
     this.native = native
+  }
+
+  dispose(): void {
+    this.native.dispose()
+    this.buffer = undefined
   }
 
   /** What the last call has shown, whose answer was `buffer`; `null` when it was nothing. */

@@ -7,7 +7,7 @@ import { arrayLength, asBits, count, fields, optional, sizes, text, typedArray, 
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, isKvTideError } from './errors.js'
 import { meta, put, readData } from './host-tensor.js'
-import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
+import { checkInternal, endThis, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
 import { Part, type Shown } from './shown.js'
 
 /** What a tensor can be made with besides its data. */
@@ -164,12 +164,12 @@ export class Tensor extends Owner {
 
   /** Gives its memory back, as far as nothing else uses it. Any later call throws `DISPOSED`; a second one does nothing. */
   dispose(): void {
-    own(this).dispose()
+    endThis(this, Tensor)
   }
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    own(this).dispose()
+    endThis(this, Tensor)
   }
 }
 

@@ -98,6 +98,7 @@ fn object<'a>(env: &'a Env, details: &[Detail]) -> Result<Object<'a>> {
     for detail in details {
         match &detail.value {
             DetailValue::Number(value) => object.set(detail.name, number(*value))?,
+            DetailValue::Float(value) => object.set(detail.name, *value)?,
             DetailValue::Text(value) => object.set(detail.name, value.as_str())?,
             DetailValue::Numbers(values) => {
                 let values: Vec<f64> = values.iter().copied().map(number).collect();

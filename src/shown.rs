@@ -112,8 +112,8 @@ impl Teller {
         if kind == KEEP {
             self.told = Some(shown.buffer_id());
         }
-        let buffer = self.children.adopt(shown.buffer());
-        Ok(Some(NativeBuffer { buffer, children: self.children.clone() }))
+        let children = if shown.stands_alone() { Children::default() } else { self.children.clone() };
+        Ok(Some(NativeBuffer { buffer: children.adopt(shown.buffer()), children }))
     }
 }
 

@@ -91,7 +91,9 @@ test('views of a disposed cache are refused, looked at before or not', t => {
   const part = before.k.narrow(2, 0, 1)
   t.deepEqual([numbers(before.k), numbers(part), numbers(whole)], [span(3, 7), [3], span(0, 6)])
   cache.dispose()
-  for (const view of [before.k, before.v, part, after?.k as Tensor, after?.v as Tensor, whole]) {
+  // What no slack could hold is a tensor of its own.
+  t.deepEqual(numbers(whole), span(0, 6))
+  for (const view of [before.k, before.v, part, after?.k as Tensor, after?.v as Tensor]) {
     for (const read of [() => view.toArray(), () => view.data, () => view.readInto(new Float32Array(view.length)), () => view.equals(view), () => view.strides]) {
       throwsCode(t, 'DISPOSED', read)
     }
@@ -101,6 +103,27 @@ test('views of a disposed cache are refused, looked at before or not', t => {
   other.dispose()
   throwsCode(t, 'DISPOSED', () => other.update(k, k))
   throwsCode(t, 'DISPOSED', () => k.toFloat32Array())
+})
+
+test('a call on what was disposed of says so, whatever its arguments are', t => {
+  const cache = new KvCache(kvOptions)
+  cache.dispose()
+  throwsCode(t, 'DISPOSED', () => cache.truncate(-1), { object: 'KvCache' })
+  throwsCode(t, 'DISPOSED', () => cache.update(undefined as never, undefined as never))
+  throwsCode(t, 'DISPOSED', () => cache.restore({} as never))
+  const rotating = new RotatingKvCache({ maxSeqLen: 4 })
+  rotating.dispose()
+  throwsCode(t, 'DISPOSED', () => rotating.setLen(-1), { object: 'RotatingKvCache' })
+})
+
+test('a growing cache is not refused for old buffers that views alone keep', t => {
+  const row = tokens(0, 1)
+  const final = 1024 * row.data.length * 4 * 2
+  using cache = new KvCache({ ...kvOptions, initialCapacity: 1, maxSeqLen: 1024, memoryLimitBytes: Math.ceil(final * 1.6) })
+  const views = Array.from({ length: 1024 }, () => cache.update(row, row))
+  t.is(cache.capacity, 1024)
+  t.is(views.length, 1024)
+  t.true(cache.stats().heldBytes > 0)
 })
 
 test('snapshots restore after their cache is gone', t => {

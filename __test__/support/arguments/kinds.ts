@@ -110,3 +110,18 @@ export const snapshot = (owner: string, foreign: Outcome): Kind => ({
 export function options(rest: () => object, fields: Readonly<Record<string, Kind>>, legal: Readonly<Record<string, Outcome>> = {}): Kind {
   return { legal, fields: Object.entries(fields).map(([name, kind]) => ({ name, kind, rest })) }
 }
+
+/** An object that may have been meant as a snapshot: any but the empty one that another thread receives. */
+function isMeant(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null) return false
+  try {
+    return Object.getPrototypeOf(value) !== Object.prototype || Object.keys(value).length > 0
+  } catch {
+    return false
+  }
+}
+
+/** A mark of a RollbackCache, which refuses all other objects as one. */
+export const mark = (): Kind => ({
+  legal: { ...all('SNAPSHOT_INVALID', isMeant), ...snapshot('RollbackSnapshot', 'SNAPSHOT_INVALID').legal },
+})

@@ -1,5 +1,5 @@
 import { KvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../../../index.js'
-import { all, but, count, flag, never, optional, options, snapshot, tensor, text, whole } from './kinds.js'
+import { all, but, count, flag, never, optional, options, snapshot, tensor, text, whole, mark } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 
 /** Two tokens `[1, 1, 2, 2]`. */
@@ -57,7 +57,7 @@ function rotating(members: Members, other: string, foreign: (otherwise: string) 
     .method('trySetLen', param('len', whole('CANNOT_ROLL_BACK'), () => 4))
     .method('setLen', param('len', whole('CANNOT_ROLL_BACK'), () => 4))
     .method('restore', own(foreign('SNAPSHOT_INVALID')))
-    .method('canAppendFromSnapshot', own(foreign('ok')), param('n', whole('ok'), () => 1))
+    .method('canAppendFromSnapshot', own(foreign('ok')), param('n', count, () => 1))
     .method(
       'acceptedAppendFromBatchedAppend',
       own(foreign('INVALID_ARGUMENT')),
@@ -104,7 +104,7 @@ const rollback = new Members('RollbackCache', rollbackCache)
     }), () => ({ parents: [-1, 2] })),
   )
   .method('commit', param('len', optional(whole('INVALID_ARGUMENT')), () => 3))
-  .method('rollback', param<RollbackCache>('snapshot', snapshot('RollbackSnapshot', 'SNAPSHOT_INVALID'), cache => cache.snapshot()))
+  .method('rollback', param<RollbackCache>('snapshot', mark(), cache => cache.snapshot()))
   .method('acceptPath', param('indices', { legal: { 'an empty array': 'ok' } }, () => [0, 1]))
   .method('treeMask', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))
   .method('treePositions', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))

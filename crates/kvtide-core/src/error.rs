@@ -1,14 +1,14 @@
 //! Everything a planner can refuse, with the numbers that say why.
 
 use crate::code::Code;
-use crate::detail::Detail;
+use crate::detail::{Detail, DetailValue};
 use crate::details;
 
 /// The result of asking a planner.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A refusal. The planner that gave it has not changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// An argument has a value that it cannot have.
     #[error("{argument} is {value}, expected {expected}")]
@@ -16,7 +16,7 @@ pub enum Error {
         /// The argument's public name.
         argument: &'static str,
         /// What was given.
-        value: String,
+        value: DetailValue,
         /// What it may be.
         expected: String,
     },
@@ -106,8 +106,8 @@ pub enum Error {
 
 impl Error {
     /// An argument that is out of bounds.
-    pub fn argument(argument: &'static str, value: impl ToString, expected: impl Into<String>) -> Self {
-        Error::InvalidArgument { argument, value: value.to_string(), expected: expected.into() }
+    pub fn argument(argument: &'static str, value: impl Into<DetailValue>, expected: impl Into<String>) -> Self {
+        Error::InvalidArgument { argument, value: value.into(), expected: expected.into() }
     }
 
     /// The stable name of the refusal.
@@ -146,9 +146,9 @@ impl Error {
             Error::InvalidPath { place, node, reason } => {
                 details![place: *place, node: *node, reason: *reason]
             }
-            Error::SequenceNotFound { sequence } => details![sequence: *sequence],
+            Error::SequenceNotFound { sequence } => details![seq: *sequence],
             Error::PositionOutOfRange { sequence, position, length } => {
-                details![sequence: *sequence, position: *position, length: *length]
+                details![seq: *sequence, pos: *position, length: *length]
             }
             Error::OutOfBlocks { needed, free } => details![needed: *needed, free: *free],
             Error::InvalidBlock { block, reason } => details![block: *block, reason: *reason],

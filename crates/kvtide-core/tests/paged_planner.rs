@@ -45,7 +45,7 @@ fn a_layer_or_position_out_of_range_is_refused() {
     let refusal = Error::argument("layer", 3, "below 3");
     assert_eq!(planner.plan_write(sequence, 3, 0), Err(refusal.clone()));
     assert_eq!(planner.locate(sequence, 3, 0), Err(refusal));
-    let refusal = Error::argument("position", COUNT_MAX, "below 2147483647");
+    let refusal = Error::argument("pos", COUNT_MAX, "below 2147483647");
     assert_eq!(planner.plan_write(sequence, 0, COUNT_MAX), Err(refusal));
     assert_eq!(planner.locate(sequence, 0, u32::MAX), Err(not_written(sequence, u32::MAX.into(), 0)));
     let refusal = Error::argument("tokens", COUNT_MAX + 1, "at most 2147483647");

@@ -126,6 +126,16 @@ impl Buffer {
         self.lease.set_held(held);
     }
 
+    /// Says whether views alone keep it, so that the cache's own limit does not count it.
+    pub fn set_spared(&self, spared: bool) {
+        self.lease.set_spared(spared);
+    }
+
+    /// True when it belongs to no cache: the result of a prefill that no buffer could hold.
+    pub fn stands_alone(&self) -> bool {
+        self.closed.is_none()
+    }
+
     /// True when the cache that owns it was disposed of.
     pub fn is_closed(&self) -> bool {
         self.closed.as_ref().is_some_and(|closed| closed.load(Ordering::Relaxed))

@@ -1,6 +1,6 @@
 //! Everything a cache can refuse: what its planner refuses, and what is wrong with a tensor, memory or a device.
 
-use kvtide_core::{Code, Detail, details};
+use kvtide_core::{Code, Detail, DetailValue, details};
 
 /// The result of a call on a cache.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -96,7 +96,7 @@ pub enum Error {
 
 impl Error {
     /// An argument that is out of bounds.
-    pub fn argument(argument: &'static str, value: impl ToString, expected: impl Into<String>) -> Self {
+    pub fn argument(argument: &'static str, value: impl Into<DetailValue>, expected: impl Into<String>) -> Self {
         Error::Plan(kvtide_core::Error::argument(argument, value, expected))
     }
 

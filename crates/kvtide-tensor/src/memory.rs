@@ -21,6 +21,7 @@ pub struct Budget {
     limit: AtomicU64,
     used: AtomicU64,
     held: AtomicU64,
+    spared: AtomicU64,
 }
 
 impl Budget {
@@ -50,7 +51,13 @@ impl Budget {
     }
 
     fn root(limit: u64) -> Self {
-        Budget { parent: None, limit: AtomicU64::new(limit), used: AtomicU64::new(0), held: AtomicU64::new(0) }
+        Budget {
+            parent: None,
+            limit: AtomicU64::new(limit),
+            used: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            spared: AtomicU64::new(0),
+        }
     }
 
     /// Bytes in use.
@@ -76,24 +83,36 @@ impl Budget {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
+    /// Bytes in use that count against the limit.
+    fn counted(&self) -> u64 {
+        self.used() - self.spared.load(Ordering::Relaxed).min(self.used())
+    }
+
     /// The error of an allocation that does not fit.
     #[must_use]
     pub fn refusal(&self, requested_bytes: u64) -> Error {
-        Error::OutOfMemory { requested_bytes, used_bytes: self.used(), limit_bytes: self.limit() }
+        Error::OutOfMemory { requested_bytes, used_bytes: self.counted(), limit_bytes: self.limit() }
     }
 
     /// Takes `bytes` from this budget and those above it, or from none.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Result<Lease> {
-        let fits = |used: u64| used.checked_add(bytes).filter(|&total| total <= self.limit());
+        let fits = |used: u64| {
+            let counted = self.counted().checked_add(bytes)?;
+            if counted <= self.limit() { used.checked_add(bytes) } else { None }
+        };
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| self.refusal(bytes))?;
         let above = match &self.parent {
             Some(parent) => parent.take(bytes).map(Some),
             None => Ok(None),
         };
         match above {
-            Ok(above) => {
-                Ok(Lease { budget: self.clone(), bytes, held: AtomicBool::new(false), above: above.map(Box::new) })
-            }
+            Ok(above) => Ok(Lease {
+                budget: self.clone(),
+                bytes,
+                held: AtomicBool::new(false),
+                spared: AtomicBool::new(false),
+                above: above.map(Box::new),
+            }),
             Err(error) => {
                 self.used.fetch_sub(bytes, Ordering::Relaxed);
                 Err(error)
@@ -108,6 +127,7 @@ pub struct Lease {
     budget: Arc<Budget>,
     bytes: u64,
     held: AtomicBool,
+    spared: AtomicBool,
     above: Option<Box<Lease>>,
 }
 
@@ -133,8 +153,23 @@ impl Lease {
     }
 }
 
+impl Lease {
+    /// Says whether the owner's own limit no longer counts these bytes, since the owner cannot give them back: views alone
+    /// keep them. The limits above go on counting.
+    pub fn set_spared(&self, spared: bool) {
+        if self.spared.swap(spared, Ordering::Relaxed) != spared {
+            if spared {
+                self.budget.spared.fetch_add(self.bytes, Ordering::Relaxed);
+            } else {
+                self.budget.spared.fetch_sub(self.bytes, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
+        self.set_spared(false);
         if self.held.load(Ordering::Relaxed) {
             self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
         }

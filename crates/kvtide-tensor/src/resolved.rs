@@ -1,7 +1,7 @@
 //! New tokens whose strides are known: one piece of memory, or the two runs of a view.
 
 use candle_core::Tensor;
-use kvtide_core::count;
+use kvtide_core::{DetailValue, count};
 
 use crate::buffer::{Buffer, RowShape};
 use crate::dims::Dims;
@@ -60,7 +60,7 @@ impl<'a> Resolved<'a> {
         let (start, end) = host.range().unwrap_or((0, tokens));
         if start > end || end > tokens {
             let expected = format!("start <= end <= {tokens}, the tokens in its data");
-            return Err(Error::argument("range", format!("[{start}, {end}]"), expected));
+            return Err(Error::argument("range", DetailValue::Numbers(vec![start as u64, end as u64]), expected));
         }
         let piece = Piece { offset: start * strides[axis], tokens: end - start };
         let dims = dims.with(axis, end - start);

@@ -65,6 +65,12 @@ impl Shown {
         BufferHandle(self.buffer.clone())
     }
 
+    /// True when its memory is its own: it outlives the cache.
+    #[must_use]
+    pub fn stands_alone(&self) -> bool {
+        self.buffer.stands_alone()
+    }
+
     /// A number that no other buffer has.
     #[must_use]
     pub fn buffer_id(&self) -> u64 {

@@ -87,7 +87,7 @@ impl PagedPlanner {
     pub fn plan_write(&self, sequence: u64, layer: u32, position: u32) -> Result<SlotPlan> {
         self.check_layer(layer)?;
         if position >= COUNT_MAX {
-            return Err(Error::argument("position", position, format!("below {COUNT_MAX}")));
+            return Err(Error::argument("pos", position, format!("below {COUNT_MAX}")));
         }
         let held = self.sequence(sequence)?;
         let (logical, slot) = (position / self.block_size, position % self.block_size);

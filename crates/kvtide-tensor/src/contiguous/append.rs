@@ -90,6 +90,7 @@ impl Contiguous {
         let all = Write { token: 0, target: Run::new(slot, tokens) };
         write(&result, |_| {}, sources, [Some(all), None])?;
         result.set_held(true);
+        result.set_spared(true);
         let mut parts = before.iter();
         let (first, second) = (parts.next().unwrap_or_default(), parts.next());
         let runs = match second {

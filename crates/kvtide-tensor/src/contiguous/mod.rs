@@ -127,8 +127,10 @@ impl Contiguous {
     fn adopt(&mut self, buffer: Arc<Buffer>) {
         if let Some(before) = self.buffer.take() {
             before.set_held(true);
+            before.set_spared(before.snapshots(None).is_empty());
         }
         buffer.set_held(false);
+        buffer.set_spared(false);
         self.buffer = Some(buffer);
     }
 
