@@ -83,8 +83,8 @@ test('a slot that is not allocated or not written cannot be read', t => {
   const seq = cache.createSequence()
   write(cache, seq, 0, 2, 0)
   t.is(cache.sequenceLength(seq), 3)
-  throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 1), { seq, pos: 1, length: 3 })
-  throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 1, 2), { seq, pos: 2, length: 3 })
+  throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 1), { seq, layer: 0, pos: 1, length: 3 })
+  throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 1, 2), { seq, layer: 1, pos: 2, length: 3 })
   throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 3))
   throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 2 ** 31 - 1))
   const [key, value] = [vector(0).fill(9), vector(0).fill(9)]

@@ -56,7 +56,12 @@ export interface ErrorDetailsByCode {
   readonly CANNOT_ROLL_BACK: { readonly requested: number; readonly seqLen: number; readonly reason: string }
   readonly SNAPSHOT_INVALID: { readonly reason: string }
   readonly SEQUENCE_NOT_FOUND: { readonly seq: number }
-  readonly POSITION_OUT_OF_RANGE: { readonly seq: number; readonly pos: number; readonly length: number }
+  readonly POSITION_OUT_OF_RANGE: {
+    readonly seq: number
+    readonly layer: number
+    readonly pos: number
+    readonly length: number
+  }
   readonly OUT_OF_BLOCKS: { readonly needed: number; readonly free: number }
   readonly INVALID_BLOCK: { readonly block: number; readonly reason: string }
   readonly OUT_OF_MEMORY: { readonly requestedBytes: number; readonly usedBytes: number; readonly limitBytes: number }

@@ -69,13 +69,15 @@ pub enum Error {
         sequence: u64,
     },
     /// A slot that is not allocated or not written.
-    #[error("position {position} of sequence {sequence} is not written: its length is {length}")]
+    #[error("position {position} of sequence {sequence} is not written in layer {layer}: the length is {length}")]
     PositionOutOfRange {
         /// The sequence.
         sequence: u64,
+        /// The layer.
+        layer: u32,
         /// The position asked for.
         position: u64,
-        /// Highest written position + 1.
+        /// Highest written position + 1, over all layers.
         length: u64,
     },
     /// Too few free blocks; none was taken.
@@ -147,8 +149,8 @@ impl Error {
                 details![place: *place, node: *node, reason: *reason]
             }
             Error::SequenceNotFound { sequence } => details![seq: *sequence],
-            Error::PositionOutOfRange { sequence, position, length } => {
-                details![seq: *sequence, pos: *position, length: *length]
+            Error::PositionOutOfRange { sequence, layer, position, length } => {
+                details![seq: *sequence, layer: *layer, pos: *position, length: *length]
             }
             Error::OutOfBlocks { needed, free } => details![needed: *needed, free: *free],
             Error::InvalidBlock { block, reason } => details![block: *block, reason: *reason],

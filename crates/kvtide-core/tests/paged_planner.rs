@@ -15,8 +15,8 @@ fn write(planner: &mut PagedPlanner, sequence: u64, layer: u32, position: u32) -
     plan.slot
 }
 
-fn not_written(sequence: u64, position: u64, length: u64) -> Error {
-    Error::PositionOutOfRange { sequence, position, length }
+fn not_written(sequence: u64, layer: u32, position: u64, length: u64) -> Error {
+    Error::PositionOutOfRange { sequence, layer, position, length }
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn a_layer_or_position_out_of_range_is_refused() {
     assert_eq!(planner.locate(sequence, 3, 0), Err(refusal));
     let refusal = Error::argument("pos", COUNT_MAX, "below 2147483647");
     assert_eq!(planner.plan_write(sequence, 0, COUNT_MAX), Err(refusal));
-    assert_eq!(planner.locate(sequence, 0, u32::MAX), Err(not_written(sequence, u32::MAX.into(), 0)));
+    assert_eq!(planner.locate(sequence, 0, u32::MAX), Err(not_written(sequence, 0, u32::MAX.into(), 0)));
     let refusal = Error::argument("tokens", COUNT_MAX + 1, "at most 2147483647");
     assert_eq!(planner.ensure_capacity(sequence, COUNT_MAX + 1), Err(refusal));
 }
@@ -87,9 +87,9 @@ fn the_layers_of_a_token_share_a_block_and_a_slot() {
     assert_eq!(write(&mut planner, sequence, 2, 0), Slot { block: 0, slot: 0 });
     assert_eq!(write(&mut planner, sequence, 0, 3), Slot { block: 1, slot: 1 });
     assert_eq!(planner.locate(sequence, 2, 0), Ok(Slot { block: 0, slot: 0 }));
-    assert_eq!(planner.locate(sequence, 1, 0), Err(not_written(sequence, 0, 4)));
-    assert_eq!(planner.locate(sequence, 0, 2), Err(not_written(sequence, 2, 4)));
-    assert_eq!(planner.locate(sequence, 0, 4), Err(not_written(sequence, 4, 4)));
+    assert_eq!(planner.locate(sequence, 1, 0), Err(not_written(sequence, 1, 0, 4)));
+    assert_eq!(planner.locate(sequence, 0, 2), Err(not_written(sequence, 0, 2, 4)));
+    assert_eq!(planner.locate(sequence, 0, 4), Err(not_written(sequence, 0, 4, 4)));
     assert_eq!((planner.sequence_length(sequence), planner.free_count()), (4, 2));
 }
 
@@ -100,7 +100,7 @@ fn a_write_takes_the_blocks_that_it_skips() {
     let plan = planner.plan_write(sequence, 1, 7).unwrap();
     assert_eq!((plan.new_blocks, plan.slot), (4, Slot { block: 3, slot: 1 }));
     assert_eq!(planner.free_count(), 4, "a plan takes nothing");
-    assert_eq!(planner.locate(sequence, 1, 7), Err(not_written(sequence, 7, 0)));
+    assert_eq!(planner.locate(sequence, 1, 7), Err(not_written(sequence, 1, 7, 0)));
     planner.commit_write(&plan).unwrap();
     assert_eq!((planner.sequence_length(sequence), planner.sequence_capacity(sequence)), (8, 8));
     assert_eq!(planner.plan_write(sequence, 1, 8), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
@@ -149,7 +149,7 @@ fn a_block_never_shows_what_another_sequence_wrote() {
     write(&mut planner, second, 1, 1);
     assert_eq!(planner.locate(second, 1, 1), Ok(Slot { block: 0, slot: 1 }));
     for (layer, position) in [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)] {
-        assert_eq!(planner.locate(second, layer, position), Err(not_written(second, position.into(), 2)));
+        assert_eq!(planner.locate(second, layer, position), Err(not_written(second, layer, position.into(), 2)));
     }
 }
 

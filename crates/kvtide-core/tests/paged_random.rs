@@ -73,7 +73,7 @@ impl Model {
         }
         let (length, place) = (self.length(sequence).into(), u64::from(position));
         let value = self.values.get(&(sequence, layer, position)).copied();
-        value.ok_or(Error::PositionOutOfRange { sequence, position: place, length })
+        value.ok_or(Error::PositionOutOfRange { sequence, layer, position: place, length })
     }
 }
 

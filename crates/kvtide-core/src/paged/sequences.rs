@@ -125,7 +125,7 @@ impl PagedPlanner {
         let slot = position % self.block_size;
         let block = held.blocks.get((position / self.block_size) as usize).map(|handle| handle.index());
         block.filter(|&block| self.marks.get(block, layer, slot)).map(|block| Slot { block, slot }).ok_or_else(|| {
-            Error::PositionOutOfRange { sequence, position: position.into(), length: held.length.into() }
+            Error::PositionOutOfRange { sequence, layer, position: position.into(), length: held.length.into() }
         })
     }
 
