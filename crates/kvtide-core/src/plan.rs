@@ -61,7 +61,7 @@ pub struct Plan<S> {
 
 impl<S> Plan<S> {
     /// The moves there are.
-    pub fn moves(&self) -> impl Iterator<Item = Move> + '_ {
+    pub fn moves(&self) -> impl Iterator<Item = Move> + Clone + '_ {
         self.moves.iter().flatten().copied()
     }
 

@@ -167,6 +167,11 @@ impl Buffer {
         self.row_bytes
     }
 
+    /// Bytes of this many tokens, all stretches of all parts.
+    pub fn bytes_of(&self, tokens: u32) -> u64 {
+        (self.shape.parts * self.stretches * self.row_bytes) as u64 * u64::from(tokens)
+    }
+
     /// Stretches of neighbouring slots in one part.
     pub fn stretch_count(&self) -> usize {
         self.stretches

@@ -40,7 +40,7 @@ impl Contiguous {
                 if let Some(present) = &present {
                     for moved in plan.moves() {
                         copy_rows(present, moved.source, &fresh, moved.target)?;
-                        self.stats.copied_bytes += self.row_bytes(&fresh, moved.source.len);
+                        self.stats.copied_bytes += fresh.bytes_of(moved.source.len);
                     }
                     *if plan.resize.is_some() { &mut self.stats.growths } else { &mut self.stats.copies_on_write } += 1;
                 }
@@ -64,8 +64,8 @@ impl Contiguous {
         self.save(&buffer, written)?;
         buffer.record(written);
         self.guarded(|| {
-            let row = buffer.shape.row_bytes();
-            buffer.edit(&[], |bytes, _| shift(bytes, buffer.slots as usize, row, moves.iter().copied()))
+            let moves = moves.iter().copied();
+            buffer.edit(&[], |bytes, _| shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone()))
         })
     }
 
@@ -107,19 +107,13 @@ impl Contiguous {
         let moves = || plan.moves().filter(|moved| !moved.is_identity());
         for moved in moves() {
             buffer.record(Run::new(moved.target, moved.source.len));
-            self.stats.copied_bytes += self.row_bytes(buffer, moved.source.len);
+            self.stats.copied_bytes += buffer.bytes_of(moved.source.len);
         }
         self.stats.compactions += u64::from(plan.compacts());
         plan.writes().for_each(|write| buffer.record(write.target));
-        let row = buffer.shape.row_bytes();
         let compact = |bytes: &mut [u8]| {
             if plan.compacts() {
-                shift(
-                    bytes,
-                    buffer.slots as usize,
-                    row,
-                    plan.moves.iter().flatten().copied().filter(|moved| !moved.is_identity()),
-                );
+                shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves());
             }
         };
         self.guarded(|| write(buffer, compact, sources, plan.writes))

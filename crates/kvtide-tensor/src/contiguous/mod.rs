@@ -138,10 +138,6 @@ impl Contiguous {
         self.buffer.as_ref().is_some_and(|buffer| !buffer.snapshots(None).is_empty())
     }
 
-    fn row_bytes(&self, buffer: &Buffer, rows: u32) -> u64 {
-        buffer.bytes() / u64::from(buffer.slots.max(1)) * u64::from(rows)
-    }
-
     /// Runs `work`, which overwrites live rows: when it fails, or panics, the cache is poisoned.
     fn guarded(&mut self, work: impl FnOnce() -> Result<()>) -> Result<()> {
         self.poisoned = true;
