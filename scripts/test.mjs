@@ -4,6 +4,10 @@ import { hostTarget, run } from './steps.mjs'
 const target = hostTarget()
 const counts = { passed: 0, failed: 0, skipped: 0 }
 
+// The examples in the documentation run against the compiled package.
+const compiled = await run('npm', ['run', '--silent', 'build:ts'])
+if (compiled.code !== 0) counts.failed += 1
+
 const rust = await run('cargo', [
   'test',
   '--release',
@@ -14,9 +18,10 @@ const rust = await run('cargo', [
   '-p',
   'kvtide-tensor',
 ])
+let rustFailed = 0
 for (const [, passed, failed, ignored] of rust.output.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {
   counts.passed += Number(passed)
-  counts.failed += Number(failed)
+  rustFailed += Number(failed)
   counts.skipped += Number(ignored)
 }
 
@@ -25,11 +30,11 @@ const counted = pattern => Number(pattern.exec(ava.output)?.[1] ?? 0)
 const avaPassed = counted(/^\s*(\d+) tests? passed/m)
 const avaFailed = counted(/^\s*(\d+) tests? failed/m) + counted(/^\s*(\d+) (?:unhandled rejections?|uncaught exceptions?)/m)
 counts.passed += avaPassed
-counts.failed += avaFailed
+counts.failed += rustFailed + avaFailed
 counts.skipped += counted(/^\s*(\d+) tests? skipped/m)
 
 // A run that broke off before it counted anything has failed too.
-if (rust.code !== 0 && counts.failed === avaFailed) counts.failed += 1
+if (rust.code !== 0 && rustFailed === 0) counts.failed += 1
 if (ava.code !== 0 && avaFailed === 0) counts.failed += 1
 if (avaPassed === 0) counts.failed += 1
 
