@@ -27,7 +27,8 @@ for (const [, passed, failed, ignored] of rust.output.matchAll(/^test result: .*
 
 const ava = await run('ava', process.argv.slice(2))
 const counted = pattern => Number(pattern.exec(ava.output)?.[1] ?? 0)
-const avaPassed = counted(/^\s*(\d+) tests? passed/m)
+// Where a test has failed, ava's summary leaves out how many have passed.
+const avaPassed = [...ava.output.matchAll(/^\s*✔ /gm)].length
 const avaFailed = counted(/^\s*(\d+) tests? failed/m) + counted(/^\s*(\d+) (?:unhandled rejections?|uncaught exceptions?)/m)
 counts.passed += avaPassed
 counts.failed += rustFailed + avaFailed
@@ -36,7 +37,7 @@ counts.skipped += counted(/^\s*(\d+) tests? skipped/m)
 // A run that broke off before it counted anything has failed too.
 if (rust.code !== 0 && rustFailed === 0) counts.failed += 1
 if (ava.code !== 0 && avaFailed === 0) counts.failed += 1
-if (avaPassed === 0) counts.failed += 1
+if (avaPassed === 0 && avaFailed === 0 && ava.code === 0) counts.failed += 1
 
 const skipped = counts.skipped > 0 ? `, ${counts.skipped} skipped` : ''
 console.log(`\n${counts.passed} passed, ${counts.failed} failed${skipped}`)
