@@ -3,6 +3,8 @@
 use candle_core::Device;
 
 use crate::error::{Error, Result};
+use crate::kernels::Kernels;
+use crate::threads::threads;
 
 /// The device of this name: `cpu`, `auto`, `cuda`, `cuda:N`, `metal`.
 ///
@@ -30,9 +32,11 @@ pub fn device_name(device: &Device) -> &'static str {
     }
 }
 
-/// Refuses a device that this build has no kernels for.
+/// Refuses a device that this build has no kernels for, and kernels that the environment asks for in vain.
 pub(crate) fn check_cpu(device: &Device) -> Result<()> {
     if device.is_cpu() {
+        Kernels::current()?;
+        threads()?;
         return Ok(());
     }
     let reason = "this build has the CPU alone".to_owned();

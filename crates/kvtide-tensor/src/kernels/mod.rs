@@ -1,9 +1,11 @@
 //! The operations that move bytes, one file each. They know strides and runs, and nothing of caches.
 
 mod copy;
+mod dispatch;
 mod rows;
 mod shift;
 
 pub(crate) use copy::{Place, copy};
+pub use dispatch::{Kernels, with_kernels};
 pub(crate) use rows::{Stretches, rows};
 pub(crate) use shift::shift;

@@ -1,0 +1,139 @@
+//! Which form of the kernels runs on the CPU: the widest one that the machine has, chosen once.
+//!
+//! `KVTIDE_KERNELS` names another: `portable` runs what a device without kernels of its own would run, in candle's tensor
+//! operations alone. [`with_kernels`] chooses for one thread and one call, which is how tests compare the forms.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+
+use crate::error::{Error, Result};
+
+/// A form of the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernels {
+    /// candle's tensor operations alone.
+    Portable,
+    /// 128-bit vectors of 64-bit ARM.
+    Neon,
+    /// 256-bit vectors with fused multiply-add and half floats.
+    Avx2,
+    /// 512-bit vectors.
+    Avx512,
+}
+
+/// The environment variable that names the form to take.
+const VARIABLE: &str = "KVTIDE_KERNELS";
+
+thread_local! {
+    static CHOSEN: Cell<Option<Kernels>> = const { Cell::new(None) };
+}
+
+impl Kernels {
+    /// Every form there is, the widest last.
+    pub const ALL: [Kernels; 4] = [Kernels::Portable, Kernels::Neon, Kernels::Avx2, Kernels::Avx512];
+
+    /// Its public name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernels::Portable => "portable",
+            Kernels::Neon => "neon",
+            Kernels::Avx2 => "avx2",
+            Kernels::Avx512 => "avx512",
+        }
+    }
+
+    /// True when this machine can run it.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        match self {
+            Kernels::Portable => true,
+            Kernels::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx512 => {
+                Kernels::Avx2.is_supported()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Kernels::Avx2 | Kernels::Avx512 => false,
+        }
+    }
+
+    /// The forms that this machine can run, the widest last.
+    pub fn supported() -> impl Iterator<Item = Kernels> {
+        Kernels::ALL.into_iter().filter(|form| form.is_supported())
+    }
+
+    /// The form that runs: the one chosen for this thread, else the one that `KVTIDE_KERNELS` names, else the widest.
+    pub fn current() -> Result<Kernels> {
+        static NAMED: OnceLock<std::result::Result<Kernels, String>> = OnceLock::new();
+        if let Some(chosen) = CHOSEN.get() {
+            return Ok(chosen);
+        }
+        let named = NAMED.get_or_init(|| match std::env::var_os(VARIABLE) {
+            None => Ok(widest()),
+            Some(name) => {
+                let name = name.to_string_lossy().into_owned();
+                if name.is_empty() || name == "auto" {
+                    return Ok(widest());
+                }
+                Kernels::supported().find(|form| form.name() == name).ok_or(name)
+            }
+        });
+        named.as_ref().copied().map_err(|name| {
+            let names: Vec<_> = Kernels::supported().map(Kernels::name).collect();
+            Error::argument(VARIABLE, name.as_str(), format!("auto or one of {} on this machine", names.join(", ")))
+        })
+    }
+}
+
+impl std::fmt::Display for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn widest() -> Kernels {
+    Kernels::supported().last().unwrap_or(Kernels::Portable)
+}
+
+/// Runs `work` with this form of the kernels on this thread; refused when the machine does not have it.
+pub fn with_kernels<T>(kernels: Kernels, work: impl FnOnce() -> T) -> Result<T> {
+    struct Restore(Option<Kernels>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CHOSEN.set(self.0);
+        }
+    }
+    if !kernels.is_supported() {
+        return Err(Error::argument("kernels", kernels.name(), "a form that this machine can run"));
+    }
+    let _restore = Restore(CHOSEN.replace(Some(kernels)));
+    Ok(work())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_holds_for_its_call() {
+        let before = Kernels::current().unwrap();
+        with_kernels(Kernels::Portable, || assert_eq!(Kernels::current().unwrap(), Kernels::Portable)).unwrap();
+        assert_eq!(Kernels::current().unwrap(), before);
+    }
+
+    #[test]
+    fn what_the_machine_lacks_is_refused() {
+        for kernels in Kernels::ALL {
+            assert_eq!(with_kernels(kernels, || ()).is_ok(), kernels.is_supported(), "{kernels}");
+        }
+    }
+}
