@@ -30,11 +30,33 @@ pub(crate) fn inspect<T>(tensor: &Tensor, work: impl FnOnce(&[u8]) -> Result<T>)
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
         Storage::Cpu(storage) => work(bytes(storage)?),
-        _ => Err(Error::DeviceUnavailable {
-            device: "cuda or metal".to_owned(),
-            reason: "this build reads tensors on the CPU alone".to_owned(),
-        }),
+        _ => Err(elsewhere()),
     }
+}
+
+fn elsewhere() -> Error {
+    Error::DeviceUnavailable {
+        device: "cuda or metal".to_owned(),
+        reason: "this build reads tensors on the CPU alone".to_owned(),
+    }
+}
+
+/// Runs `work` on the bytes of several whole storages at once. One that is named twice is locked once.
+pub(crate) fn inspect_all<T>(tensors: &[&Tensor], work: impl FnOnce(&[&[u8]]) -> Result<T>) -> Result<T> {
+    let addresses = tensors.iter().map(|tensor| address(tensor)).collect::<Result<Vec<_>>>()?;
+    let first = |index: usize| addresses.iter().position(|&other| other == addresses[index]).unwrap_or(index);
+    let guards: Vec<_> = (0..tensors.len())
+        .map(|index| (first(index) == index).then(|| tensors[index].storage_and_layout().0))
+        .collect();
+    let mut memory: Vec<&[u8]> = Vec::with_capacity(tensors.len());
+    for (index, guard) in guards.iter().enumerate() {
+        memory.push(match guard.as_deref() {
+            Some(Storage::Cpu(storage)) => bytes(storage)?,
+            Some(_) => return Err(elsewhere()),
+            None => memory[first(index)],
+        });
+    }
+    work(&memory)
 }
 
 /// The address of a storage's first byte, which tells two storages apart while both live.

@@ -81,6 +81,9 @@ pub enum Error {
     /// An earlier failure left the content undefined.
     #[error("the cache is poisoned: an earlier copy failed half-way")]
     Poisoned,
+    /// The caller's signal ended the work.
+    #[error("aborted by its signal")]
+    Aborted,
     /// The device is not there or cannot be used.
     #[error("device {device} cannot be used: {reason}")]
     DeviceUnavailable {
@@ -114,6 +117,7 @@ impl Error {
             Error::OutOfMemory { .. } => Code::OutOfMemory,
             Error::Disposed { .. } => Code::Disposed,
             Error::Poisoned => Code::Poisoned,
+            Error::Aborted => Code::Aborted,
             Error::DeviceUnavailable { .. } => Code::DeviceUnavailable,
             Error::Candle(_) => Code::Internal,
         }
@@ -140,7 +144,7 @@ impl Error {
             }
             Error::DeviceUnavailable { device, reason } => details![device: device, reason: reason],
             Error::Disposed { object } => details![object: *object],
-            Error::StaleView | Error::Poisoned => Vec::new(),
+            Error::StaleView | Error::Poisoned | Error::Aborted => Vec::new(),
             Error::Candle(error) => details![reason: &error.to_string()],
         }
     }

@@ -11,6 +11,7 @@
 //! | [`PagedKvCache`] | many sequences in one pool of blocks |
 #![deny(unsafe_code, missing_docs)]
 
+mod attention;
 mod buffer;
 mod contiguous;
 mod device;
@@ -37,6 +38,7 @@ mod token_kv;
 mod view;
 mod zeroed;
 
+pub use attention::{AttendOptions, Attended, AttendedPart, KvRows, attend, attend_into, merge_attention};
 pub use device::{device, device_name};
 pub use dims::RANK_MAX;
 pub use dtype::DType;

@@ -142,7 +142,7 @@ impl<'a> Resolved<'a> {
             Memory::Staged(_) => false,
         };
         if shared {
-            *self = Resolved::without_gaps(self.dims, self.dtype, self.axis, self.to_row_major()?);
+            self.stage_all()?;
         }
         Ok(())
     }
@@ -163,6 +163,17 @@ impl<'a> Resolved<'a> {
             })?,
         }
         Ok(out)
+    }
+
+    /// Bytes from an element to the next for each axis; the first byte and the tokens of each piece.
+    pub fn layout(&self) -> (Dims, [(usize, usize); 2]) {
+        (self.strides, self.pieces.map(|piece| (piece.offset, piece.tokens)))
+    }
+
+    /// Copies its tokens to memory of its own, without gaps.
+    pub fn stage_all(&mut self) -> Result<()> {
+        *self = Resolved::without_gaps(self.dims, self.dtype, self.axis, self.to_row_major()?);
+        Ok(())
     }
 
     /// The candle tensor to read from, if it is one.

@@ -4,6 +4,8 @@ mod copy;
 mod dispatch;
 mod rows;
 mod shift;
+mod simd;
+pub(crate) mod tile;
 
 pub(crate) use copy::{Place, copy};
 pub use dispatch::{Kernels, with_kernels};

@@ -86,6 +86,11 @@ impl View {
         Ok(View { buffer, region, sequence: None, runs: Runs::one(Run::new(0, 1)), positions: [0; 2], stamp: None })
     }
 
+    /// Writes all its elements, in order; it is one that nobody else has seen.
+    pub(crate) fn fill(&self, elements: &[u8]) -> Result<()> {
+        self.buffer.edit(&[], |bytes, _| bytes.copy_from_slice(elements))
+    }
+
     /// Its shape.
     #[must_use]
     pub fn shape(&self) -> &[usize] {

@@ -1,0 +1,108 @@
+//! Puts the attention of the same queries over parts of the keys together, exactly as if it had been one call.
+//!
+//! ```text
+//! out = Σ part.out * exp(part.lse - lse)        lse = log Σ exp(part.lse)
+//! ```
+
+use super::options::Attended;
+use super::output::narrow;
+use super::strided::Axes;
+use crate::dims::Dims;
+use crate::dtype::{DType, to_f32};
+use crate::error::{Error, Result};
+use crate::memory::Budget;
+use crate::source::Source;
+use crate::view::View;
+use crate::zeroed::zeroed_bytes;
+
+/// What one call of attention gave: its output, and the logarithm of each row's sum.
+#[derive(Clone, Debug)]
+pub struct AttendedPart<'a> {
+    /// `[batch, heads, n, dim]` or `[tokens, heads, dim]`.
+    pub out: Source<'a>,
+    /// `[tokens, heads]`
+    pub lse: &'a [f32],
+}
+
+impl<'a> From<&'a Attended> for AttendedPart<'a> {
+    fn from(attended: &'a Attended) -> Self {
+        AttendedPart { out: (&attended.out).into(), lse: &attended.lse }
+    }
+}
+
+/// Merges parts that saw disjoint keys. Sink logits count in each part that had them: give them to one part alone.
+pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPart<'a>>>) -> Result<Attended> {
+    let parts: Vec<AttendedPart<'a>> = parts.into_iter().map(Into::into).collect();
+    let Some(first) = parts.first() else {
+        return Err(Error::argument("parts", 0u32, "at least one part"));
+    };
+    let shape = shape(first)?;
+    let (dtype, dims) = shape;
+    let rows = dims[..dims.len() - 1].iter().product::<usize>();
+    let mut outs = Vec::with_capacity(parts.len());
+    for part in &parts {
+        let actual = self::shape(part)?;
+        if actual != shape {
+            let expected = format!("{:?} {dtype}, as the first part", &dims[..]);
+            return Err(Error::ShapeMismatch { argument: "parts", value: actual.1.to_vec(), expected });
+        }
+        if part.lse.len() != rows {
+            let expected = format!("{rows}, one for each query and head");
+            return Err(Error::ShapeMismatch { argument: "lse", value: vec![part.lse.len()], expected });
+        }
+        outs.push(to_f32(dtype, &part.out.row_major("out")?.1)?);
+    }
+    let width = dims[dims.len() - 1];
+    let refused = || Budget::process().refusal((4 * rows * (width + 1)) as u64);
+    let mut out: Vec<f32> = crate::zeroed::zeroed_vec(rows * width).ok_or_else(refused)?;
+    let mut lse: Vec<f32> = crate::zeroed::zeroed_vec(rows).ok_or_else(refused)?;
+    for row in 0..rows {
+        let place = place_of_sum(&dims, row);
+        let sums = || parts.iter().map(|part| part.lse[place]);
+        let max = sums().fold(f32::NEG_INFINITY, f32::max);
+        let total: f64 = sums().map(|sum| weight(sum, max)).sum();
+        lse[place] = if total > 0.0 { (f64::from(max) + total.ln()) as f32 } else { max };
+        for (part, sum) in outs.iter().zip(sums()) {
+            let factor = if total == 0.0 { 0.0 } else { weight(sum, max) / total };
+            // A part that saw nothing is left out: its output is zeros.
+            if factor != 0.0 {
+                for (total, value) in out[row * width..][..width].iter_mut().zip(&part[row * width..]) {
+                    *total += (factor * f64::from(*value)) as f32;
+                }
+            }
+        }
+    }
+    let view = View::zeros(dims, dtype, &Budget::process())?;
+    let mut bytes = zeroed_bytes(view.bytes())?;
+    narrow(dtype, &out, &mut bytes);
+    view.fill(&bytes)?;
+    Ok(Attended { out: view, lse })
+}
+
+/// `e^(sum - max)`, 0 where a part saw nothing.
+fn weight(sum: f32, max: f32) -> f64 {
+    if sum == f32::NEG_INFINITY { 0.0 } else { (f64::from(sum) - f64::from(max)).exp() }
+}
+
+/// The place in `[tokens, heads]` of a row of the output.
+fn place_of_sum(dims: &Dims, row: usize) -> usize {
+    if dims.len() == Axes::RAGGED.rank {
+        return row;
+    }
+    let (heads, queries) = (dims[1], dims[2]);
+    let (batch, head, query) = (row / (heads * queries), row / queries % heads, row % queries);
+    (batch * queries + query) * heads + head
+}
+
+fn shape(part: &AttendedPart<'_>) -> Result<(DType, Dims)> {
+    let resolved = part.out.resolve("out", 0)?;
+    if resolved.dims.len() != Axes::BATCHED.rank && resolved.dims.len() != Axes::RAGGED.rank {
+        let expected = "[batch, heads, n, headDim] or [tokens, heads, headDim]".to_owned();
+        return Err(Error::ShapeMismatch { argument: "out", value: resolved.dims.to_vec(), expected });
+    }
+    if resolved.dtype == DType::U8 {
+        let expected = "f32, f16 or bf16".to_owned();
+        return Err(Error::DtypeMismatch { argument: "out", value: "u8".to_owned(), expected });
+    }
+    Ok((resolved.dtype, resolved.dims))
+}

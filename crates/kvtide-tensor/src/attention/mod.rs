@@ -1,0 +1,92 @@
+//! Attention over a cache, where its keys and values lie: no gather, no matrix of scores.
+//!
+//! ```text
+//! call    what was asked, checked                          nothing is read before everything fits
+//! split   units: some queries, one head of K and V, a share of the keys
+//! unit    tile by tile, with a running softmax             the only code that computes
+//! output  rows divided by their sums, in the queries' dtype
+//! ```
+//!
+//! Several queries of a sequence, and all query heads that share a head of K and V, read each key and value once. A result
+//! depends on the call alone, never on how many threads there are.
+
+mod call;
+mod job;
+mod kv_rows;
+mod merge;
+mod options;
+mod output;
+mod scratch;
+mod segment;
+mod split;
+mod strided;
+mod unit;
+mod visible;
+
+pub use kv_rows::KvRows;
+pub use merge::{AttendedPart, merge_attention};
+pub use options::{AttendOptions, Attended};
+
+use crate::dims::Dims;
+use crate::edit::inspect_all;
+use crate::error::{Error, Result};
+use crate::kernels::Kernels;
+use crate::kernels::tile::TileKernels;
+use crate::memory::Budget;
+use crate::source::Source;
+use crate::threads::threads;
+use crate::view::View;
+use call::Call;
+use output::Output;
+
+/// Attends from `q`, `[batch, heads, n, dim]` or `[tokens, heads, dim]`, to keys and values where they lie.
+pub fn attend<'a>(
+    q: impl Into<Source<'a>>,
+    kv: impl Into<KvRows<'a>>,
+    options: &'a AttendOptions<'a>,
+) -> Result<Attended> {
+    let (q, kv) = (q.into(), kv.into());
+    let call = Call::new(&q, &kv, options)?;
+    let out = View::zeros(Dims::new("q", &call.out_shape())?, call.dtype(), &Budget::process())?;
+    let mut lse = crate::zeroed::zeroed_vec(call.rows_out())
+        .ok_or_else(|| Budget::process().refusal(4 * call.rows_out() as u64))?;
+    let mut bytes = crate::zeroed::zeroed_bytes(out.bytes())?;
+    run(&call, &kv, options, &mut bytes, &mut lse)?;
+    out.fill(&bytes)?;
+    Ok(Attended { out, lse })
+}
+
+/// The same, into the caller's memory: the output's elements in the queries' dtype, and one number for each query and head.
+pub fn attend_into<'a>(
+    q: impl Into<Source<'a>>,
+    kv: impl Into<KvRows<'a>>,
+    options: &'a AttendOptions<'a>,
+    out: &mut [u8],
+    lse: &mut [f32],
+) -> Result<()> {
+    let (q, kv) = (q.into(), kv.into());
+    let call = Call::new(&q, &kv, options)?;
+    let elements = call.rows_out() * call.sizes.value_dim;
+    if out.len() != elements * call.dtype().bytes() {
+        let expected = format!("{elements} {} elements, for {:?}", call.dtype(), call.out_shape());
+        let value = vec![out.len() / call.dtype().bytes()];
+        return Err(Error::ShapeMismatch { argument: "out", value, expected });
+    }
+    if lse.len() != call.rows_out() {
+        let expected = format!("{}, one for each query and head", call.rows_out());
+        return Err(Error::ShapeMismatch { argument: "lse", value: vec![lse.len()], expected });
+    }
+    run(&call, &kv, options, out, lse)
+}
+
+fn run(call: &Call<'_>, kv: &KvRows<'_>, options: &AttendOptions<'_>, out: &mut [u8], lse: &mut [f32]) -> Result<()> {
+    let kernels = TileKernels::of(Kernels::current()?).expect("a form with tiles");
+    let limit = options.threads.unwrap_or(threads()?);
+    let tensors = call.tensors();
+    let present: Vec<_> = tensors.iter().flatten().copied().collect();
+    inspect_all(&present, |memory| {
+        kv.check()?;
+        let job = call.job(kernels, memory)?;
+        split::run(&job, Output { dtype: call.dtype(), bytes: out, lse }, limit)
+    })
+}

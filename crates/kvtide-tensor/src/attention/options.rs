@@ -1,0 +1,67 @@
+//! What attention is asked to do, and what it answers.
+
+use std::sync::atomic::AtomicBool;
+
+use crate::source::HostTensor;
+use crate::view::View;
+
+/// How queries see keys. Every field has a default.
+#[derive(Clone, Debug)]
+pub struct AttendOptions<'a> {
+    /// What products are multiplied with; none: one over the root of the head's dimension.
+    pub scale: Option<f32>,
+    /// A query sees keys up to its own position.
+    pub causal: bool,
+    /// A query sees so many positions back, its own among them.
+    pub window: Option<u32>,
+    /// Positions at the start that a window does not hide.
+    pub sinks: u32,
+    /// One number for each query head that takes part in the softmax and has no value.
+    pub sink_logits: Option<&'a [f32]>,
+    /// Bends scores to `softcap * tanh(score / softcap)`.
+    pub softcap: Option<f32>,
+    /// 32-bit floats that are added to the scores, of a shape that broadcasts to `[batch, query heads, n, keys]`.
+    pub mask: Option<HostTensor<'a>>,
+    /// The parents of a draft tree's nodes, which are the queries and the last keys of each sequence: `-1` follows the
+    /// last key before them. A node sees itself, its ancestors and what came before the draft; positions go by depth.
+    pub tree: Option<&'a [i32]>,
+    /// The first slot that each row of the batch may see: what lies before is padding.
+    pub starts: Option<&'a [i32]>,
+    /// The position of each query, one list for every sequence or one for all; none: the queries are the last tokens.
+    pub positions: Option<&'a [i32]>,
+    /// Where the queries of each sequence begin in `[tokens, heads, dim]`, and where the last ones end.
+    pub query_offsets: Option<&'a [i32]>,
+    /// The most threads to use; none: [`crate::threads()`].
+    pub threads: Option<usize>,
+    /// Ends the work early, with [`Error::Aborted`](crate::Error::Aborted), once it is true.
+    pub stop: Option<&'a AtomicBool>,
+}
+
+impl Default for AttendOptions<'_> {
+    fn default() -> Self {
+        AttendOptions {
+            scale: None,
+            causal: true,
+            window: None,
+            sinks: 0,
+            sink_logits: None,
+            softcap: None,
+            mask: None,
+            tree: None,
+            starts: None,
+            positions: None,
+            query_offsets: None,
+            threads: None,
+            stop: None,
+        }
+    }
+}
+
+/// What attention gives.
+#[derive(Clone, Debug)]
+pub struct Attended {
+    /// The output, of the queries' shape (with the values' head dim) and dtype.
+    pub out: View,
+    /// The natural logarithm of each row's sum of exponentials, `[tokens, query heads]`; -infinity where a row sees nothing.
+    pub lse: Vec<f32>,
+}

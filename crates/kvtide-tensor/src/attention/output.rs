@@ -1,0 +1,66 @@
+//! Where results go: rows in the caller's dtype, and the logarithms of their sums.
+
+use std::f32::consts::LN_2;
+
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+
+use super::job::{Job, Unit};
+use super::scratch::State;
+use crate::dtype::DType;
+
+/// The output of a call, and the log-sum-exp of its rows.
+pub(super) struct Output<'a> {
+    pub dtype: DType,
+    /// `[batch, heads, n, dim]` or `[tokens, heads, dim]`.
+    pub bytes: &'a mut [u8],
+    /// `[tokens, heads]`
+    pub lse: &'a mut [f32],
+}
+
+impl Output<'_> {
+    /// Writes the rows of a unit, each divided by its sum; zeros where a row saw nothing.
+    pub fn write(&mut self, job: &Job<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
+        let (sizes, group) = (job.sizes, job.sizes.group());
+        let of = &job.sequences[unit.sequence];
+        let mut row_values = vec![0.0; sizes.value_dim];
+        for row in 0..unit.queries * group {
+            let State { max, sum, .. } = states[row];
+            let (query, head) = (unit.first_query + row / group, unit.head * group + row % group);
+            let token = of.first_query + query;
+            let place = match sizes.ragged {
+                true => token * sizes.query_heads + head,
+                false => (unit.sequence * sizes.query_heads + head) * of.queries + query,
+            };
+            let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+            for (value, total) in row_values.iter_mut().zip(&out[row * stride..]) {
+                *value = total * factor;
+            }
+            let width = sizes.value_dim * self.dtype.bytes();
+            narrow(self.dtype, &row_values, &mut self.bytes[place * width..(place + 1) * width]);
+            self.lse[token * sizes.query_heads + head] = log_sum(max, sum);
+        }
+    }
+}
+
+/// The natural logarithm of a row's sum of exponentials.
+fn log_sum(max: f32, sum: f32) -> f32 {
+    if sum == 0.0 { f32::NEG_INFINITY } else { (max + sum.log2()) * LN_2 }
+}
+
+/// Writes floats as elements of `dtype`.
+pub(super) fn narrow(dtype: DType, floats: &[f32], bytes: &mut [u8]) {
+    let halves = |bits: &[u16], bytes: &mut [u8]| bytes.copy_from_slice(bytemuck::cast_slice(bits));
+    match dtype {
+        DType::F16 => {
+            let mut out = vec![f16::ZERO; floats.len()];
+            out.convert_from_f32_slice(floats);
+            halves(bytemuck::cast_slice(&out), bytes);
+        }
+        DType::BF16 => {
+            let mut out = vec![bf16::ZERO; floats.len()];
+            out.convert_from_f32_slice(floats);
+            halves(bytemuck::cast_slice(&out), bytes);
+        }
+        DType::F32 | DType::U8 => bytes.copy_from_slice(bytemuck::cast_slice(floats)),
+    }
+}

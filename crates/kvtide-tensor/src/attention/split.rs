@@ -1,0 +1,153 @@
+//! Cuts a call into units, shares them among threads, and puts shares of one row together again.
+//!
+//! How a call is cut depends on its sizes alone, never on the number of threads: the same call gives the same bits everywhere.
+//! Few units are split along their keys; what such a share gives is kept in at most 1 MiB until the last one is there.
+
+use std::sync::{Mutex, PoisonError};
+
+use super::job::{Job, Unit};
+use super::output::Output;
+use super::scratch::{Scratch, State, TILE};
+use super::unit::Work;
+use crate::error::Result;
+use crate::kernels::tile::padded;
+use crate::memory::Budget;
+use crate::threads::share;
+
+/// Enough units for the threads of any machine.
+const UNITS: usize = 64;
+
+/// Keys of a share, at least.
+const SHARE_MIN: usize = 8 * TILE;
+
+/// Floats that shares are kept in, at most: 1 MiB.
+const SHARES_MAX: usize = 1 << 18;
+
+/// Products below which a call is not worth waking another thread.
+const ALONE_MAX: usize = 1 << 20;
+
+/// Runs a whole call.
+pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<()> {
+    let (units, groups) = units(job);
+    let rows = job.rows_max();
+    let shares = Shares::new(&units, groups, rows, job.sizes.value_dim)?;
+    let output = Mutex::new(output);
+    let failed = Mutex::new(None);
+    let note = |result: Result<()>| {
+        if let Err(error) = result {
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+    };
+    let alone = job.products() < ALONE_MAX;
+    share(units.len(), if alone { 1 } else { threads }, |index| {
+        let unit = units[index];
+        note(Scratch::with(rows, job.sizes.dim, job.sizes.value_dim, |scratch| {
+            let work = Work::run(job, unit, scratch)?;
+            let (rows, stride) = (work.rows, padded(job.sizes.value_dim));
+            if unit.splits > 1 {
+                shares.keep(&unit, rows, &scratch.state[..rows], &scratch.out, stride);
+                return Ok(());
+            }
+            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            output.write(job, &unit, &scratch.state[..rows], &scratch.out, stride);
+            Ok(())
+        }));
+    })?;
+    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let mut output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for unit in units.iter().filter(|unit| unit.splits > 1 && unit.split == 0) {
+        Scratch::with(rows, job.sizes.dim, job.sizes.value_dim, |scratch| {
+            shares.merge(unit, unit.queries * job.sizes.group(), scratch);
+            output.write(job, unit, &scratch.state[..], &scratch.out, padded(job.sizes.value_dim));
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// The units of a call, and how many groups of shares they form.
+fn units(job: &Job<'_>) -> (Vec<Unit>, usize) {
+    let chunk = job.queries_max();
+    let whole: usize =
+        job.sequences.iter().map(|of| of.queries.div_ceil(chunk) * job.sizes.kv_heads).sum::<usize>().max(1);
+    let row_floats = padded(job.sizes.value_dim) + 2;
+    let wanted = UNITS.div_ceil(whole).min((SHARES_MAX / (whole * job.rows_max().max(1) * row_floats)).max(1));
+    let mut units = Vec::new();
+    let mut groups = 0;
+    for (sequence, of) in job.sequences.iter().enumerate() {
+        let splits = wanted.min(of.keys.len() / SHARE_MIN).max(1);
+        for head in 0..job.sizes.kv_heads {
+            for first_query in (0..of.queries).step_by(chunk) {
+                let queries = chunk.min(of.queries - first_query);
+                let unit = Unit { sequence, head, first_query, queries, split: 0, splits, group: groups };
+                units.extend((0..splits).map(|split| Unit { split, ..unit }));
+                groups += 1;
+            }
+        }
+    }
+    (units, groups)
+}
+
+/// What shares of the keys gave, until all of them are there.
+struct Shares {
+    floats: Mutex<Vec<f32>>,
+    /// Floats of one share: for each row its max, its sum and its output.
+    each: usize,
+    row: usize,
+    splits: usize,
+}
+
+impl Shares {
+    fn new(units: &[Unit], groups: usize, rows: usize, value_dim: usize) -> Result<Self> {
+        let splits = units.iter().map(|unit| unit.splits).max().unwrap_or(1);
+        let row = padded(value_dim) + 2;
+        let each = rows * row;
+        let count = if splits > 1 { groups * splits * each } else { 0 };
+        let mut floats = Vec::new();
+        floats.try_reserve_exact(count).map_err(|_| Budget::process().refusal(4 * count as u64))?;
+        floats.resize(count, 0.0);
+        Ok(Shares { floats: Mutex::new(floats), each, row, splits })
+    }
+
+    fn place(&self, unit: &Unit, split: usize) -> usize {
+        (unit.group * self.splits + split) * self.each
+    }
+
+    fn keep(&self, unit: &Unit, rows: usize, states: &[State], out: &[f32], stride: usize) {
+        let mut floats = self.floats.lock().unwrap_or_else(PoisonError::into_inner);
+        let share = &mut floats[self.place(unit, unit.split)..][..rows * self.row];
+        for (row, kept) in share.chunks_exact_mut(self.row).enumerate() {
+            (kept[0], kept[1]) = (states[row].max, states[row].sum);
+            kept[2..].copy_from_slice(&out[row * stride..(row + 1) * stride]);
+        }
+    }
+
+    /// Puts the shares of a unit's rows together in the scratch.
+    fn merge(&self, unit: &Unit, rows: usize, scratch: &mut Scratch) {
+        let floats = self.floats.lock().unwrap_or_else(PoisonError::into_inner);
+        let stride = self.row - 2;
+        for row in 0..rows {
+            let shares =
+                || (0..unit.splits).map(|split| &floats[self.place(unit, split) + row * self.row..][..self.row]);
+            let max = shares().map(|share| share[0]).fold(f32::NEG_INFINITY, larger);
+            let out = &mut scratch.out[row * stride..(row + 1) * stride];
+            out.fill(0.0);
+            let mut sum = 0.0;
+            for share in shares().filter(|share| share[0] != f32::NEG_INFINITY) {
+                let factor = (share[0] - max).exp2();
+                sum += share[1] * factor;
+                for (total, part) in out.iter_mut().zip(&share[2..]) {
+                    *total += part * factor;
+                }
+            }
+            scratch.state[row] = State { max, sum, bias: 0.0 };
+        }
+    }
+}
+
+/// The larger one, NaN where one is NaN.
+fn larger(one: f32, other: f32) -> f32 {
+    if one.is_nan() || one > other { one } else { other }
+}

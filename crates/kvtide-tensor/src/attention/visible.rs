@@ -1,0 +1,191 @@
+//! Which keys a query sees.
+//!
+//! Keys are counted by index, windows by position. Positions grow with the index, so a rule on positions is a range of
+//! indices: a whole tile is decided by its first and its last key, and only tiles on an edge are looked at key by key.
+
+use std::ops::Range;
+
+/// The keys of one sequence: how many, and where its one or two runs stand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeyPositions {
+    /// The first position and the number of keys of each run.
+    runs: [(i64, usize); 2],
+}
+
+impl KeyPositions {
+    pub fn new(runs: [(i64, usize); 2]) -> Self {
+        KeyPositions { runs }
+    }
+
+    /// Keys that stand at 0, 1, 2 and so on.
+    pub fn from_zero(count: usize) -> Self {
+        KeyPositions { runs: [(0, count), (count as i64, 0)] }
+    }
+
+    /// How many keys.
+    pub fn len(&self) -> usize {
+        self.runs[0].1 + self.runs[1].1
+    }
+
+    /// The position behind the last key.
+    pub fn end(&self) -> i64 {
+        let [(first, count), (second, more)] = self.runs;
+        if more > 0 || count == 0 { second + more as i64 } else { first + count as i64 }
+    }
+
+    /// Where the key of this index stands.
+    pub fn at(&self, index: usize) -> i64 {
+        let [(first, count), (second, _)] = self.runs;
+        if index < count { first + index as i64 } else { second + (index - count) as i64 }
+    }
+
+    /// The first key at `position` or behind it.
+    pub fn index_of(&self, position: i64) -> usize {
+        let mut index = 0;
+        for (first, count) in self.runs {
+            let within = position.saturating_sub(first).clamp(0, count as i64) as usize;
+            index += within;
+            if within < count {
+                break;
+            }
+        }
+        index
+    }
+}
+
+/// The rules of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules<'a> {
+    pub keys: KeyPositions,
+    pub causal: bool,
+    pub window: Option<i64>,
+    pub sinks: i64,
+    /// The first position that is no padding.
+    pub start: i64,
+    pub tree: Option<&'a Family>,
+}
+
+impl Rules<'_> {
+    /// The ranges of keys that some query at `lowest` to `highest` sees: the sinks, and the rest.
+    pub fn ranges(&self, lowest: i64, highest: i64) -> [Range<usize>; 2] {
+        let keys = &self.keys;
+        let end = if self.causal && self.tree.is_none() { keys.index_of(highest + 1) } else { keys.len() };
+        let start = keys.index_of(self.start);
+        let behind = self.window.map_or(start, |window| keys.index_of(lowest + 1 - window).max(start)).min(end);
+        let sinks = if self.window.is_some() { keys.index_of(self.sinks).min(behind) } else { start };
+        [start.min(sinks)..sinks, behind..end.max(behind)]
+    }
+
+    /// True when every query at `lowest` to `highest` sees all these keys.
+    pub fn shows_all(&self, tile: &Range<usize>, lowest: i64, highest: i64) -> bool {
+        let (first, last) = (self.keys.at(tile.start), self.keys.at(tile.end - 1));
+        let in_past = self.tree.is_none_or(|tree| tile.end + tree.len() <= self.keys.len());
+        in_past
+            && (!self.causal || last <= lowest)
+            && self.window.is_none_or(|window| first > highest - window || last < self.sinks)
+            && first >= self.start
+            && lowest >= self.start
+    }
+
+    /// True when a query sees a key.
+    pub fn shows(&self, query: i64, node: usize, index: usize) -> bool {
+        let drafted = self.tree.and_then(|tree| Some((tree, (index + tree.len()).checked_sub(self.keys.len())?)));
+        let key = match drafted {
+            Some((tree, other)) if !tree.sees(node, other) => return false,
+            Some((tree, other)) => self.keys.end() - tree.len() as i64 + tree.depth(other),
+            None => self.keys.at(index),
+        };
+        (drafted.is_some() || !self.causal || key <= query)
+            && self.window.is_none_or(|window| query - key < window || key < self.sinks)
+            && key >= self.start
+            && query >= self.start
+    }
+}
+
+/// Who sees whom in a draft tree.
+#[derive(Clone, Debug)]
+pub(super) struct Family {
+    depths: Vec<u32>,
+    /// For each node, one bit for each node that it sees.
+    seen: Vec<u64>,
+    words: usize,
+}
+
+impl Family {
+    /// A checked tree's.
+    pub fn new(parents: &[i32], depths: Vec<u32>) -> Self {
+        let words = parents.len().div_ceil(64);
+        let mut seen = vec![0u64; words * parents.len()];
+        for (node, &parent) in parents.iter().enumerate() {
+            if let Ok(parent) = usize::try_from(parent) {
+                seen.copy_within(parent * words..(parent + 1) * words, node * words);
+            }
+            seen[node * words + node / 64] |= 1 << (node % 64);
+        }
+        Family { depths, seen, words }
+    }
+
+    /// How many nodes.
+    pub fn len(&self) -> usize {
+        self.depths.len()
+    }
+
+    /// How far a node is from the tokens before the draft.
+    pub fn depth(&self, node: usize) -> i64 {
+        self.depths[node].into()
+    }
+
+    fn sees(&self, node: usize, other: usize) -> bool {
+        self.seen[node * self.words + other / 64] >> (other % 64) & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(keys: KeyPositions) -> Rules<'static> {
+        Rules { keys, causal: true, window: Some(4), sinks: 2, start: 0, tree: None }
+    }
+
+    #[test]
+    fn an_index_is_found_in_either_run() {
+        let keys = KeyPositions::new([(0, 2), (10, 5)]);
+        let found: Vec<_> = [-3, 0, 1, 2, 9, 10, 12, 15, 99].map(|position| keys.index_of(position)).into();
+        assert_eq!(found, [0, 0, 1, 2, 2, 2, 4, 7, 7]);
+        assert_eq!((keys.at(1), keys.at(2), keys.end()), (1, 10, 15));
+    }
+
+    #[test]
+    fn ranges_hold_what_is_shown_and_whole_tiles_are_shown_whole() {
+        for keys in [KeyPositions::from_zero(9), KeyPositions::new([(0, 2), (5, 6)])] {
+            for (window, sinks, start) in
+                [(None, 0, 0), (Some(3), 0, 0), (Some(3), 2, 0), (Some(9), 1, 0), (None, 0, 6)]
+            {
+                let rules = Rules { window, sinks, start, ..rules(keys) };
+                for (lowest, highest) in (0..13).flat_map(|low| (low..13).map(move |high| (low, high))) {
+                    let ranges = rules.ranges(lowest, highest);
+                    let shown = |index| (lowest..=highest).any(|query| rules.shows(query, 0, index));
+                    for index in 0..keys.len() {
+                        let inside = ranges.iter().any(|range| range.contains(&index));
+                        assert!(inside || !shown(index), "{rules:?} {lowest}..={highest} {index} {ranges:?}");
+                    }
+                    for tile in (0..keys.len()).flat_map(|from| (from + 1..=keys.len()).map(move |to| from..to)) {
+                        let whole = tile.clone().all(|key| (lowest..=highest).all(|query| rules.shows(query, 0, key)));
+                        assert!(whole || !rules.shows_all(&tile, lowest, highest), "{rules:?} {tile:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_sees_its_ancestors_at_their_depth() {
+        let family = Family::new(&[-1, 0, 0, 1], vec![0, 1, 1, 2]);
+        let tree = Rules { window: Some(2), sinks: 0, tree: Some(&family), ..rules(KeyPositions::from_zero(7)) };
+        let shown = |query, node| (0..7).filter(|&index| tree.shows(query, node, index)).collect::<Vec<_>>();
+        assert_eq!(shown(3, 0), [2, 3]);
+        assert_eq!(shown(4, 2), [3, 5]);
+        assert_eq!(shown(5, 3), [4, 6]);
+    }
+}

@@ -1,0 +1,334 @@
+//! The arithmetic of attention on a tile: some query rows, some tokens, everything in the nearest caches.
+//!
+//! The algorithms are written once (`scores`, `weigh`, `soften`); each form of the kernels is a table of entries in which they
+//! are inlined with its instructions enabled. The methods of [`TileKernels`] are safe: each checks the bounds of its whole
+//! call first.
+#![expect(
+    unsafe_code,
+    reason = "entries with vector instructions, and the calls to them after the bounds were checked"
+)]
+
+mod scores;
+mod soften;
+mod weigh;
+
+use half::f16;
+
+use super::dispatch::Kernels;
+use super::simd::format::{Bf16, F8, F16, F32, Format, I8, Nibbles};
+use scores::Scores;
+use weigh::Weigh;
+
+/// Every vector has at most so many floats: rows of floats are padded to a multiple of it.
+pub(crate) const LANES_MAX: usize = 16;
+
+/// How elements lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Elements {
+    F32,
+    F16,
+    Bf16,
+    F8,
+    I8,
+    Nibbles,
+}
+
+impl Elements {
+    /// Bytes of a row of `dim` elements.
+    pub fn row_bytes(self, dim: usize) -> usize {
+        match self {
+            Elements::F32 => 4 * dim,
+            Elements::F16 | Elements::Bf16 => 2 * dim,
+            Elements::F8 | Elements::I8 => dim,
+            Elements::Nibbles => dim.div_ceil(2),
+        }
+    }
+
+    /// True when the kernels read rows of `dim` elements as they lie; others are widened first.
+    pub fn is_direct(self, dim: usize) -> bool {
+        self != Elements::Nibbles || dim.is_multiple_of(32)
+    }
+}
+
+/// Rows of elements at equal distances.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows<'a> {
+    pub elements: Elements,
+    pub bytes: &'a [u8],
+    /// The byte of the first row.
+    pub offset: usize,
+    /// Bytes from a row to the next.
+    pub stride: usize,
+    pub count: usize,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Bytes from each row to one that is needed soon; 0 when nobody knows.
+    pub ahead: isize,
+}
+
+/// Bytes that are asked for ahead of their use. 4 KiB were too few, 16 no better than 8.
+pub(crate) const AHEAD: usize = 8192;
+
+impl Rows<'_> {
+    /// Rows `first .. first + count` of these.
+    pub fn part(self, first: usize, count: usize) -> Self {
+        Rows { offset: self.offset + first * self.stride, count, ..self }
+    }
+
+    fn check(&self) {
+        let last = self.offset + self.count.saturating_sub(1) * self.stride;
+        assert!(last + self.elements.row_bytes(self.dim) <= self.bytes.len(), "rows reach outside their memory");
+    }
+
+    fn first(&self) -> *const u8 {
+        self.bytes[self.offset..].as_ptr()
+    }
+}
+
+/// `count` rows of floats, `stride` apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Matrix<'a> {
+    pub floats: &'a [f32],
+    pub stride: usize,
+    pub count: usize,
+}
+
+/// The same, to change.
+#[derive(Debug)]
+pub(crate) struct MatrixMut<'a> {
+    pub floats: &'a mut [f32],
+    pub stride: usize,
+}
+
+/// A form of the kernels.
+pub(crate) struct TileKernels {
+    scores: [unsafe fn(Scores); 6],
+    weigh: [unsafe fn(Weigh); 6],
+    widen: [unsafe fn(*const u8, usize, *mut f32); 6],
+    soften: unsafe fn(*mut f32, usize, f32) -> [f32; 2],
+    bend: unsafe fn(*mut f32, usize, f32, f32),
+    scale: unsafe fn(*mut f32, *const f32, usize),
+    scale_all: unsafe fn(*mut f32, f32, usize),
+    dot: unsafe fn(*const f32, *const f32, usize) -> f32,
+}
+
+macro_rules! form {
+    ($module:ident, $lanes:ty, $vectors:literal, $features:literal) => {
+        mod $module {
+            use super::*;
+
+            #[target_feature(enable = $features)]
+            unsafe fn scores<F: Format>(a: Scores) {
+                // SAFETY: the caller's promise, and the instructions are enabled here.
+                unsafe { scores::scores::<$lanes, F>(a) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn weigh<F: Format>(a: Weigh) {
+                // SAFETY: as above.
+                unsafe { weigh::weigh::<$lanes, F, $vectors>(a) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn widen<F: Format>(row: *const u8, dim: usize, out: *mut f32) {
+                // SAFETY: as above.
+                unsafe { soften::widen::<$lanes, F>(row, dim, out) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn soften(scores: *mut f32, count: usize, before: f32) -> [f32; 2] {
+                // SAFETY: as above.
+                unsafe { soften::soften::<$lanes>(scores, count, before) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn bend(scores: *mut f32, count: usize, factor: f32, cap: f32) {
+                // SAFETY: as above.
+                unsafe { soften::bend::<$lanes>(scores, count, factor, cap) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn scale(row: *mut f32, factors: *const f32, count: usize) {
+                // SAFETY: as above.
+                unsafe { soften::scale::<$lanes>(row, factors, count) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn scale_all(row: *mut f32, factor: f32, count: usize) {
+                // SAFETY: as above.
+                unsafe { soften::scale_all::<$lanes>(row, factor, count) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn dot(row: *const f32, other: *const f32, count: usize) -> f32 {
+                // SAFETY: as above.
+                unsafe { soften::dot::<$lanes>(row, other, count) }
+            }
+
+            pub(super) static KERNELS: TileKernels = TileKernels {
+                scores: [scores::<F32>, scores::<F16>, scores::<Bf16>, scores::<F8>, scores::<I8>, scores::<Nibbles>],
+                weigh: [weigh::<F32>, weigh::<F16>, weigh::<Bf16>, weigh::<F8>, weigh::<I8>, weigh::<Nibbles>],
+                widen: [widen::<F32>, widen::<F16>, widen::<Bf16>, widen::<F8>, widen::<I8>, widen::<Nibbles>],
+                soften,
+                bend,
+                scale,
+                scale_all,
+                dot,
+            };
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+form!(avx512, crate::kernels::simd::avx512::Avx512, 4, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+form!(avx2, crate::kernels::simd::avx2::Avx2, 2, "avx2,fma,f16c");
+#[cfg(target_arch = "aarch64")]
+form!(neon, crate::kernels::simd::neon::Neon, 4, "neon");
+
+impl TileKernels {
+    /// The table of this form; none for the portable one, which works on whole tensors.
+    pub fn of(kernels: Kernels) -> Option<&'static TileKernels> {
+        match kernels {
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx512 => Some(&avx512::KERNELS),
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx2 => Some(&avx2::KERNELS),
+            #[cfg(target_arch = "aarch64")]
+            Kernels::Neon => Some(&neon::KERNELS),
+            _ => None,
+        }
+    }
+
+    /// The products of `queries` and `keys`, `out` a row for each query. Behind the last key, up to the next multiple of
+    /// four, `out` gets what means nothing.
+    pub fn scores(&self, queries: Matrix<'_>, keys: Rows<'_>, out: &mut MatrixMut<'_>) {
+        if keys.count == 0 || queries.count == 0 {
+            return;
+        }
+        keys.check();
+        assert!(keys.elements.is_direct(keys.dim), "rows that are read as they lie");
+        check_matrix(queries.floats, queries.stride, queries.count, padded(keys.dim));
+        check_matrix(out.floats, out.stride, queries.count, keys.count.next_multiple_of(4));
+        let call = Scores {
+            queries: queries.floats.as_ptr(),
+            query_stride: queries.stride,
+            rows: queries.count,
+            keys: keys.first(),
+            key_stride: keys.stride,
+            ahead: keys.ahead,
+            count: keys.count,
+            dim: keys.dim,
+            out: out.floats.as_mut_ptr(),
+            out_stride: out.stride,
+        };
+        // SAFETY: every row of every matrix was checked; the table is given out only where its instructions are.
+        unsafe { self.scores[keys.elements as usize](call) }
+    }
+
+    /// Adds `values`, each times its weight, to the rows of `out`. Behind the last element, up to the next multiple of
+    /// [`LANES_MAX`], `out` gets what means nothing.
+    pub fn weigh(&self, weights: Matrix<'_>, values: Rows<'_>, out: &mut MatrixMut<'_>) {
+        if values.count == 0 || weights.count == 0 {
+            return;
+        }
+        values.check();
+        assert!(values.elements.is_direct(values.dim), "rows that are read as they lie");
+        check_matrix(weights.floats, weights.stride, weights.count, values.count);
+        check_matrix(out.floats, out.stride, weights.count, padded(values.dim));
+        let call = Weigh {
+            weights: weights.floats.as_ptr(),
+            weight_stride: weights.stride,
+            rows: weights.count,
+            values: values.first(),
+            value_stride: values.stride,
+            ahead: values.ahead,
+            count: values.count,
+            dim: values.dim,
+            out: out.floats.as_mut_ptr(),
+            out_stride: out.stride,
+        };
+        // SAFETY: every row of every matrix was checked; the table is given out only where its instructions are.
+        unsafe { self.weigh[values.elements as usize](call) }
+    }
+
+    /// Row `index` of `rows` as floats.
+    pub fn widen(&self, rows: Rows<'_>, index: usize, out: &mut [f32]) {
+        let row = rows.part(index, 1);
+        row.check();
+        assert!(index < rows.count && out.len() >= padded(rows.dim), "a row outside its matrix");
+        if !rows.elements.is_direct(rows.dim) {
+            return widen_nibbles(&rows.bytes[row.offset..], rows.dim, out);
+        }
+        // SAFETY: the row and the room for it were checked; the table is given out only where its instructions are.
+        unsafe { self.widen[rows.elements as usize](row.first(), rows.dim, out.as_mut_ptr()) }
+    }
+
+    /// Turns a row of scores into weights `2^(score - max)`, where max is the larger one of `before` and the largest score;
+    /// gives max and the sum of the weights.
+    pub fn soften(&self, scores: &mut [f32], before: f32) -> [f32; 2] {
+        check_padded(scores);
+        // SAFETY: a slice of whole vectors; the table is given out only where its instructions are.
+        unsafe { (self.soften)(scores.as_mut_ptr(), scores.len(), before) }
+    }
+
+    /// Bends scores to `cap * tanh(score * factor)`.
+    pub fn bend(&self, scores: &mut [f32], factor: f32, cap: f32) {
+        check_padded(scores);
+        // SAFETY: as in `soften`.
+        unsafe { (self.bend)(scores.as_mut_ptr(), scores.len(), factor, cap) }
+    }
+
+    /// Multiplies a row by another, element by element.
+    pub fn scale(&self, row: &mut [f32], factors: &[f32]) {
+        check_padded(row);
+        assert_eq!(row.len(), factors.len());
+        // SAFETY: as in `soften`.
+        unsafe { (self.scale)(row.as_mut_ptr(), factors.as_ptr(), row.len()) }
+    }
+
+    /// Multiplies a row by one number.
+    pub fn scale_all(&self, row: &mut [f32], factor: f32) {
+        check_padded(row);
+        // SAFETY: as in `soften`.
+        unsafe { (self.scale_all)(row.as_mut_ptr(), factor, row.len()) }
+    }
+
+    /// The sum of the products of two rows.
+    pub fn dot(&self, row: &[f32], other: &[f32]) -> f32 {
+        check_padded(row);
+        assert_eq!(row.len(), other.len());
+        // SAFETY: as in `soften`.
+        unsafe { (self.dot)(row.as_ptr(), other.as_ptr(), row.len()) }
+    }
+}
+
+/// Floats of a row with `dim` elements.
+pub(crate) fn padded(dim: usize) -> usize {
+    dim.next_multiple_of(LANES_MAX)
+}
+
+fn check_padded(row: &[f32]) {
+    assert!(row.len().is_multiple_of(LANES_MAX), "a row of whole vectors");
+}
+
+fn check_matrix(floats: &[f32], stride: usize, rows: usize, width: usize) {
+    assert!((rows - 1) * stride + width <= floats.len(), "a matrix outside its memory");
+}
+
+/// Codes of 4 bits whose last group has fewer than 32 of them.
+fn widen_nibbles(row: &[u8], dim: usize, out: &mut [f32]) {
+    for group in (0..dim).step_by(32) {
+        let codes = 32.min(dim - group);
+        let half = codes.div_ceil(2);
+        for index in 0..codes {
+            let byte = row[group / 2 + index % half];
+            out[group + index] = f32::from(if index < half { byte & 15 } else { byte >> 4 });
+        }
+    }
+}
+
+/// The `index`th half float of `bytes`.
+pub(crate) fn half_at(bytes: &[u8], index: usize) -> f32 {
+    f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
+}

@@ -1,0 +1,120 @@
+//! The exponential half of a softmax, on one row of scores, and what else is done to a row of floats.
+//!
+//! Scores are logarithms to base 2: their caller has multiplied the queries by log2(e).
+#![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
+
+use crate::kernels::simd::format::{Format, load_some};
+use crate::kernels::simd::{Lanes, exp2};
+
+/// Turns scores into weights `2^(score - max)`, where max is the larger one of `before` and the largest score; gives max and
+/// the sum of the weights. Where max is -infinity all weights are 0.
+///
+/// # Safety
+///
+/// `scores` has `count` floats, a multiple of `V::COUNT`, and the machine has the instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn soften<V: Lanes>(scores: *mut f32, count: usize, before: f32) -> [f32; 2] {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut largest = V::splat(before);
+        for at in (0..count).step_by(V::COUNT) {
+            largest = largest.max(V::load(scores.add(at)));
+        }
+        let max = largest.largest();
+        let base = V::splat(if max == f32::NEG_INFINITY { 0.0 } else { max });
+        let mut sum = V::splat(0.0);
+        for at in (0..count).step_by(V::COUNT) {
+            let weight = exp2(V::load(scores.add(at)).sub(base));
+            sum = sum.add(weight);
+            weight.store(scores.add(at));
+        }
+        [max, sum.sum()]
+    }
+}
+
+/// Bends scores to `cap * tanh(score * factor)`.
+///
+/// # Safety
+///
+/// As for [`soften`].
+#[inline(always)]
+pub(super) unsafe fn bend<V: Lanes>(scores: *mut f32, count: usize, factor: f32, cap: f32) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        // tanh(x) = 1 - 2 / (e^2x + 1)
+        let (one, two) = (V::splat(1.0), V::splat(2.0));
+        let power = V::splat(2.0 * std::f32::consts::LOG2_E * factor);
+        for at in (0..count).step_by(V::COUNT) {
+            let exponential = exp2(V::load(scores.add(at)).mul(power));
+            let bent = one.sub(two.div(exponential.add(one)));
+            bent.mul(V::splat(cap)).store(scores.add(at));
+        }
+    }
+}
+
+/// `row[i] *= factors[i]`
+///
+/// # Safety
+///
+/// As for [`soften`], for both.
+#[inline(always)]
+pub(super) unsafe fn scale<V: Lanes>(row: *mut f32, factors: *const f32, count: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        for at in (0..count).step_by(V::COUNT) {
+            V::load(row.add(at)).mul(V::load(factors.add(at))).store(row.add(at));
+        }
+    }
+}
+
+/// `row[i] *= factor`
+///
+/// # Safety
+///
+/// As for [`soften`].
+#[inline(always)]
+pub(super) unsafe fn scale_all<V: Lanes>(row: *mut f32, factor: f32, count: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        for at in (0..count).step_by(V::COUNT) {
+            V::load(row.add(at)).mul(V::splat(factor)).store(row.add(at));
+        }
+    }
+}
+
+/// The sum of `row[i] * other[i]`.
+///
+/// # Safety
+///
+/// As for [`soften`], for both.
+#[inline(always)]
+pub(super) unsafe fn dot<V: Lanes>(row: *const f32, other: *const f32, count: usize) -> f32 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut sum = V::splat(0.0);
+        for at in (0..count).step_by(V::COUNT) {
+            sum = V::load(row.add(at)).mul_add(V::load(other.add(at)), sum);
+        }
+        sum.sum()
+    }
+}
+
+/// Writes `dim` elements as floats to `out`, and zeros up to the next multiple of a vector.
+///
+/// # Safety
+///
+/// `row` has `dim` elements, `out` room for as many rounded up, and the machine has the instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn widen<V: Lanes, F: Format>(row: *const u8, dim: usize, out: *mut f32) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut at = 0;
+        while at + V::COUNT <= dim {
+            F::load::<V>(row, at).store(out.add(at));
+            at += V::COUNT;
+        }
+        if at < dim {
+            load_some::<F, V>(row, at, dim - at).store(out.add(at));
+        }
+    }
+}

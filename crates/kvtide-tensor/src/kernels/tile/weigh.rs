@@ -1,0 +1,141 @@
+//! Adds values, weighed, to the output rows.
+//!
+//! ```text
+//! for 16 values, for up to four output rows, for a few vectors of a row:  row += weight * value, in registers
+//! ```
+//!
+//! Values are read from front to back, 16 rows at a time, so that the memory sees one stream.
+#![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
+
+use crate::kernels::simd::Lanes;
+use crate::kernels::simd::format::{Format, load_some};
+
+/// Values of one block: few enough to stay in the first cache while each of its output rows is worked on.
+const BLOCK: usize = 16;
+
+/// What is weighed, and where the sums go. Output rows are `out_stride` floats apart and may be written up to there.
+#[derive(Clone, Copy)]
+pub(super) struct Weigh {
+    pub weights: *const f32,
+    pub weight_stride: usize,
+    pub rows: usize,
+    pub values: *const u8,
+    /// Bytes from a value to the next.
+    pub value_stride: usize,
+    /// Bytes from each value to what is asked for meanwhile; 0 for nothing.
+    pub ahead: isize,
+    pub count: usize,
+    pub dim: usize,
+    pub out: *mut f32,
+    pub out_stride: usize,
+}
+
+/// # Safety
+///
+/// The rows that `a` names are readable, those of `out` writable for `dim` rounded up to a vector, and the machine has the
+/// instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn weigh<V: Lanes, F: Format, const VECTORS: usize>(a: Weigh) {
+    for first in (0..a.count).step_by(BLOCK) {
+        let count = BLOCK.min(a.count - first);
+        let mut row = 0;
+        while row < a.rows {
+            // SAFETY: as the caller promises.
+            unsafe {
+                let part = Weigh {
+                    weights: a.weights.add(row * a.weight_stride + first),
+                    values: a.values.add(first * a.value_stride),
+                    out: a.out.add(row * a.out_stride),
+                    count,
+                    ..a
+                };
+                match a.rows - row {
+                    1 => rows::<V, F, VECTORS, 1>(&part),
+                    2 => rows::<V, F, VECTORS, 2>(&part),
+                    3 => rows::<V, F, VECTORS, 3>(&part),
+                    _ => rows::<V, F, VECTORS, 4>(&part),
+                }
+            }
+            row += 4;
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`weigh`], for `ROWS` rows.
+#[inline(always)]
+unsafe fn rows<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut at = 0;
+        while at + VECTORS * V::COUNT <= a.dim {
+            add::<V, F, VECTORS, ROWS>(a, at);
+            at += VECTORS * V::COUNT;
+        }
+        while at + V::COUNT <= a.dim {
+            add::<V, F, 1, ROWS>(a, at);
+            at += V::COUNT;
+        }
+        if at < a.dim {
+            add_rest::<V, F, ROWS>(a, at);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`weigh`]; the elements `at .. at + VECTORS * V::COUNT` are in the rows.
+#[inline(always)]
+unsafe fn add<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh, at: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
+        for (row, sums) in sums.iter_mut().enumerate() {
+            for (next, sum) in sums.iter_mut().enumerate() {
+                *sum = V::load(a.out.add(row * a.out_stride + at + next * V::COUNT));
+            }
+        }
+        for token in 0..a.count {
+            let from = a.values.add(token * a.value_stride);
+            if at == 0 && a.ahead != 0 {
+                for line in (0..a.dim * F::BITS / 8).step_by(64) {
+                    V::prefetch(from.wrapping_offset(a.ahead).wrapping_add(line));
+                }
+            }
+            let mut value = [V::splat(0.0); VECTORS];
+            for (next, value) in value.iter_mut().enumerate() {
+                *value = F::load::<V>(from, at + next * V::COUNT);
+            }
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let weight = V::splat(*a.weights.add(row * a.weight_stride + token));
+                for (sum, value) in sums.iter_mut().zip(value) {
+                    *sum = weight.mul_add(value, *sum);
+                }
+            }
+        }
+        for (row, sums) in sums.into_iter().enumerate() {
+            for (next, sum) in sums.into_iter().enumerate() {
+                sum.store(a.out.add(row * a.out_stride + at + next * V::COUNT));
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`weigh`]; fewer elements than a vector holds are left behind `at`.
+#[inline(always)]
+unsafe fn add_rest<V: Lanes, F: Format, const ROWS: usize>(a: &Weigh, at: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        for token in 0..a.count {
+            let value = load_some::<F, V>(a.values.add(token * a.value_stride), at, a.dim - at);
+            for row in 0..ROWS {
+                let out = a.out.add(row * a.out_stride + at);
+                let weight = V::splat(*a.weights.add(row * a.weight_stride + token));
+                weight.mul_add(value, V::load(out)).store(out);
+            }
+        }
+    }
+}

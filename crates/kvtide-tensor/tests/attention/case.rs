@@ -1,0 +1,213 @@
+//! One call of attention on tensors of random numbers, and the same from the oracle.
+
+use kvtide_tensor::{AttendOptions, DType, HostTensor, Kernels, KvRows, SequenceLayout, attend, with_kernels};
+
+use crate::numbers::{Numbers, to_bytes, to_f64};
+use crate::oracle::{Naive, ancestors};
+
+/// What a call is made of.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub seed: u64,
+    /// Queries and keys of each sequence.
+    pub sequences: Vec<(usize, usize)>,
+    pub ragged: bool,
+    /// Keys and values as `[batch, tokens, heads, dim]`.
+    pub bshd: bool,
+    pub kv_heads: usize,
+    pub group: usize,
+    pub dim: usize,
+    pub value_dim: usize,
+    pub dtype: DType,
+    pub causal: bool,
+    pub window: Option<u32>,
+    pub sinks: u32,
+    pub sink_logits: bool,
+    pub softcap: Option<f32>,
+    pub scale: Option<f32>,
+    /// The axes of the mask that are whole, of four.
+    pub mask: Option<[bool; 4]>,
+    pub starts: Option<Vec<i32>>,
+    pub positions: Option<Vec<i32>>,
+    pub tree: Option<Vec<i32>>,
+}
+
+/// The largest differences of outputs and of log-sum-exps.
+#[derive(Debug)]
+pub struct Off {
+    pub out: f64,
+    pub lse: f64,
+}
+
+struct Data {
+    q: Vec<u8>,
+    k: Vec<u8>,
+    v: Vec<u8>,
+    mask: Vec<f32>,
+    sink_logits: Vec<f32>,
+}
+
+impl Case {
+    fn query_heads(&self) -> usize {
+        self.kv_heads * self.group
+    }
+
+    fn tokens(&self) -> (usize, usize) {
+        self.sequences.iter().fold((0, 0), |(queries, keys), of| (queries + of.0, keys + of.1))
+    }
+
+    fn mask_shape(&self) -> [usize; 4] {
+        let (queries, keys) = self.sequences[0];
+        let full = [self.sequences.len(), self.query_heads(), queries, keys];
+        let whole = self.mask.unwrap_or([false; 4]);
+        std::array::from_fn(|axis| if whole[axis] { full[axis] } else { 1 })
+    }
+
+    fn data(&self) -> Data {
+        let mut numbers = Numbers::new(self.seed);
+        let (queries, keys) = self.tokens();
+        let mut take = |count: usize| to_bytes(self.dtype, &numbers.take(count));
+        let q = take(queries * self.query_heads() * self.dim);
+        let k = take(keys * self.kv_heads * self.dim);
+        let v = take(keys * self.kv_heads * self.value_dim);
+        let hide = |number: f32| if number > 0.4 { f32::NEG_INFINITY } else { 3.0 * number };
+        let mask = numbers.take(self.mask_shape().iter().product()).into_iter().map(hide).collect();
+        Data { q, k, v, mask, sink_logits: numbers.take(self.query_heads()) }
+    }
+
+    /// Runs it with this form of the kernels, and compares.
+    pub fn run(&self, kernels: Kernels, threads: usize) -> Off {
+        let data = self.data();
+        let mask_bytes: Vec<u8> = data.mask.iter().flat_map(|float| float.to_ne_bytes()).collect();
+        let mask = || HostTensor::new("mask", &mask_bytes, DType::F32, &self.mask_shape()).unwrap();
+        let (query_offsets, key_offsets) = self.offsets();
+        let options = AttendOptions {
+            scale: self.scale,
+            causal: self.causal,
+            window: self.window,
+            sinks: self.sinks,
+            sink_logits: self.sink_logits.then_some(&data.sink_logits[..]),
+            softcap: self.softcap,
+            mask: self.mask.map(|_| mask()),
+            tree: self.tree.as_deref(),
+            starts: self.starts.as_deref(),
+            positions: self.positions.as_deref(),
+            query_offsets: self.ragged.then_some(&query_offsets[..]),
+            threads: Some(threads),
+            stop: None,
+        };
+        let q = self.host("q", &data.q, self.query_heads(), self.dim, true);
+        let k = self.host("k", &data.k, self.kv_heads, self.dim, false);
+        let v = self.host("v", &data.v, self.kv_heads, self.value_dim, false);
+        let rows = match self.ragged {
+            true => KvRows::Ragged { k: k.into(), v: v.into(), offsets: &key_offsets },
+            false => KvRows::Batched { k: k.into(), v: v.into() },
+        };
+        let attended = with_kernels(kernels, || attend(q, rows, &options)).unwrap().unwrap();
+        let out = to_f64(self.dtype, &attended.out.to_bytes().unwrap());
+        self.compare(&data, &out, &attended.lse)
+    }
+
+    fn host<'a>(&self, name: &'static str, bytes: &'a [u8], heads: usize, dim: usize, queries: bool) -> HostTensor<'a> {
+        let (all_queries, all_keys) = self.tokens();
+        if self.ragged {
+            let tokens = if queries { all_queries } else { all_keys };
+            return HostTensor::new(name, bytes, self.dtype, &[tokens, heads, dim]).unwrap();
+        }
+        let tokens = if queries { self.sequences[0].0 } else { self.sequences[0].1 };
+        if self.bshd {
+            let host = HostTensor::new(name, bytes, self.dtype, &[self.sequences.len(), tokens, heads, dim]).unwrap();
+            return host.with_layout(name, SequenceLayout::Bshd).unwrap();
+        }
+        HostTensor::new(name, bytes, self.dtype, &[self.sequences.len(), heads, tokens, dim]).unwrap()
+    }
+
+    fn offsets(&self) -> (Vec<i32>, Vec<i32>) {
+        let (mut queries, mut keys) = (vec![0], vec![0]);
+        for of in &self.sequences {
+            queries.push(queries[queries.len() - 1] + of.0 as i32);
+            keys.push(keys[keys.len() - 1] + of.1 as i32);
+        }
+        (queries, keys)
+    }
+
+    /// The element where a row begins, in data as `host` lays it out.
+    fn row(&self, sequence: usize, head: usize, token: usize, heads: usize, queries: bool) -> usize {
+        let pick = |of: &(usize, usize)| if queries { of.0 } else { of.1 };
+        let before: usize = self.sequences[..sequence].iter().map(pick).sum();
+        match self.ragged || self.bshd {
+            true => (before + token) * heads + head,
+            false => (before * heads) + head * pick(&self.sequences[sequence]) + token,
+        }
+    }
+
+    fn compare(&self, data: &Data, out: &[f64], lse: &[f32]) -> Off {
+        let [q, k, v] = [&data.q, &data.k, &data.v].map(|bytes| to_f64(self.dtype, bytes));
+        let mut off = Off { out: 0.0, lse: 0.0 };
+        let mut token = 0;
+        for (sequence, &(queries, keys)) in self.sequences.iter().enumerate() {
+            let positions: Vec<i64> = (0..keys as i64).collect();
+            let slice = |data: &[f64], row: usize, dim: usize| data[row * dim..(row + 1) * dim].to_vec();
+            let shape = self.mask_shape();
+            let mask = |head: usize, query: usize, key: usize| {
+                let index = [sequence, head, query, key];
+                let at = (0..4).fold(0, |at, axis| at * shape[axis] + if shape[axis] == 1 { 0 } else { index[axis] });
+                if self.mask.is_some() { f64::from(data.mask[at]) } else { 0.0 }
+            };
+            let naive = Naive {
+                positions: &positions,
+                kv_heads: self.kv_heads,
+                query_heads: self.query_heads(),
+                key: &|head, token| slice(&k, self.row(sequence, head, token, self.kv_heads, false), self.dim),
+                value: &|head, token| match keys {
+                    0 => vec![0.0; self.value_dim],
+                    _ => slice(&v, self.row(sequence, head, token, self.kv_heads, false), self.value_dim),
+                },
+                scale: f64::from(self.scale.unwrap_or(1.0 / (self.dim as f32).sqrt())),
+                causal: self.causal,
+                window: self.window.map(i64::from),
+                sinks: self.sinks.into(),
+                start: self.starts.as_ref().map_or(0, |starts| starts[sequence].into()),
+                softcap: self.softcap.map(f64::from),
+                sink_logits: self.sink_logits.then_some(&data.sink_logits[..]),
+                mask: &mask,
+                parents: self.tree.as_deref(),
+            };
+            for query in 0..queries {
+                for head in 0..self.query_heads() {
+                    let row = slice(&q, self.row(sequence, head, query, self.query_heads(), true), self.dim);
+                    let position = self.position(token, query, queries, keys);
+                    let (expected, sum) = naive.attend(&row, query, position, head);
+                    // Results are never in the order of `bshd`, whatever the keys are in.
+                    let place = match self.ragged {
+                        true => token * self.query_heads() + head,
+                        false => (sequence * self.query_heads() + head) * queries + query,
+                    };
+                    for (a, b) in out[place * self.value_dim..].iter().zip(&expected) {
+                        off.out = larger(off.out, (a - b).abs());
+                    }
+                    off.lse = larger(off.lse, distance(f64::from(lse[token * self.query_heads() + head]), sum));
+                }
+                token += 1;
+            }
+        }
+        off
+    }
+
+    fn position(&self, token: usize, query: usize, queries: usize, keys: usize) -> i64 {
+        match (&self.positions, &self.tree) {
+            (Some(positions), _) => positions[if positions.len() == queries { query } else { token }].into(),
+            (None, Some(parents)) => (keys - queries) as i64 + ancestors(parents, query).len() as i64 - 1,
+            (None, None) => keys as i64 - queries as i64 + query as i64,
+        }
+    }
+}
+
+/// The larger one, NaN where one is NaN: a comparison must not lose it.
+fn larger(one: f64, other: f64) -> f64 {
+    if one.is_nan() || one > other { one } else { other }
+}
+
+fn distance(one: f64, other: f64) -> f64 {
+    if one == other { 0.0 } else { (one - other).abs() }
+}

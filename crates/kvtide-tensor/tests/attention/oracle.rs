@@ -1,0 +1,92 @@
+//! Attention as its definition reads, in 64-bit floats: all scores, a softmax, all values.
+
+/// One sequence's keys, values and rules.
+pub struct Naive<'a> {
+    /// Each key's position.
+    pub positions: &'a [i64],
+    pub kv_heads: usize,
+    pub query_heads: usize,
+    /// The key of a head at an index, the value likewise.
+    pub key: &'a dyn Fn(usize, usize) -> Vec<f64>,
+    pub value: &'a dyn Fn(usize, usize) -> Vec<f64>,
+    pub scale: f64,
+    pub causal: bool,
+    pub window: Option<i64>,
+    pub sinks: i64,
+    pub start: i64,
+    pub softcap: Option<f64>,
+    pub sink_logits: Option<&'a [f32]>,
+    /// What is added to the score of a head, a query and a key.
+    pub mask: &'a dyn Fn(usize, usize, usize) -> f64,
+    /// The parents of the queries, which are the last keys as well.
+    pub parents: Option<&'a [i32]>,
+}
+
+impl Naive<'_> {
+    /// One query's output and the logarithm of its sum.
+    pub fn attend(&self, query: &[f64], node: usize, position: i64, head: usize) -> (Vec<f64>, f64) {
+        let kv_head = head / (self.query_heads / self.kv_heads);
+        let mut scored = Vec::new();
+        for index in 0..self.positions.len() {
+            if position < self.start || !self.shows(node, position, index) {
+                continue;
+            }
+            let key = (self.key)(kv_head, index);
+            let mut score = self.scale * query.iter().zip(&key).map(|(a, b)| a * b).sum::<f64>();
+            if let Some(cap) = self.softcap {
+                score = cap * (score / cap).tanh();
+            }
+            score += (self.mask)(head, node, index);
+            if score > f64::NEG_INFINITY || score.is_nan() {
+                scored.push((index, score));
+            }
+        }
+        let sink = self.sink_logits.map(|logits| f64::from(logits[head]));
+        let max = scored.iter().map(|(_, score)| *score).chain(sink).fold(f64::NEG_INFINITY, f64::max);
+        let width = (self.value)(kv_head, 0).len();
+        let mut out = vec![0.0; width];
+        let mut sum = sink.map_or(0.0, |sink| (sink - max).exp());
+        for (index, score) in scored {
+            let weight = (score - max).exp();
+            sum += weight;
+            for (total, value) in out.iter_mut().zip((self.value)(kv_head, index)) {
+                *total += weight * value;
+            }
+        }
+        if sum == 0.0 {
+            return (vec![0.0; width], f64::NEG_INFINITY);
+        }
+        out.iter_mut().for_each(|total| *total /= sum);
+        (out, max + sum.ln())
+    }
+
+    fn shows(&self, node: usize, query: i64, index: usize) -> bool {
+        let mut key = self.positions[index];
+        let drafted = self.parents.and_then(|parents| {
+            let first = self.positions.len() - parents.len();
+            index.checked_sub(first).map(|other| (parents, other))
+        });
+        if let Some((parents, other)) = drafted {
+            let line = ancestors(parents, node);
+            if !line.contains(&other) {
+                return false;
+            }
+            let first = self.positions.last().map_or(0, |last| last + 1) - parents.len() as i64;
+            key = first + ancestors(parents, other).len() as i64 - 1;
+        }
+        (drafted.is_some() || !self.causal || key <= query)
+            && self.window.is_none_or(|window| query - key < window || key < self.sinks)
+            && key >= self.start
+    }
+}
+
+/// A node and those it descends from.
+pub fn ancestors(parents: &[i32], node: usize) -> Vec<usize> {
+    let mut line = vec![node];
+    let mut at = node;
+    while let Ok(parent) = usize::try_from(parents[at]) {
+        line.push(parent);
+        at = parent;
+    }
+    line
+}

@@ -1,0 +1,104 @@
+//! Random shapes and rules.
+
+use kvtide_tensor::{DType, Kernels};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::case::Case;
+use crate::support;
+
+/// Differences that are let pass, of the output and of the log-sum-exp. Scores and sums are 32-bit floats: a few units in the
+/// last place of each, and one rounding to the dtype at the end.
+fn tolerance(dtype: DType) -> (f64, f64) {
+    match dtype {
+        DType::F32 => (2e-6, 4e-6),
+        DType::F16 => (6e-4, 4e-6),
+        _ => (5e-3, 4e-6),
+    }
+}
+
+fn agrees(case: Case) -> Result<(), TestCaseError> {
+    let (out, lse) = tolerance(case.dtype);
+    for kernels in Kernels::supported().filter(|k| *k != Kernels::Portable) {
+        for threads in [1, 2] {
+            let off = case.run(kernels, threads);
+            prop_assert!(off.out <= out && off.lse <= lse, "{kernels} on {threads} threads is off by {off:?}");
+        }
+    }
+    Ok(())
+}
+
+fn shapes() -> impl Strategy<Value = Case> {
+    let dims = prop::sample::select(&[1usize, 2, 7, 8, 15, 16, 20, 31, 32, 33, 64, 80, 96, 128, 192][..]);
+    let dtypes = prop::sample::select(&[DType::F32, DType::F32, DType::F16, DType::BF16][..]);
+    let sequence = (0..6usize, prop_oneof![Just(0usize), 1..5usize, 1..40usize, 100..300usize]);
+    let batch = prop_oneof![
+        (1..3usize, sequence.clone()).prop_map(|(batch, sequence)| (false, vec![sequence; batch])),
+        prop::collection::vec(sequence, 1..4).prop_map(|sequences| (true, sequences)),
+    ];
+    let heads = (1..3usize, prop_oneof![Just(1usize), Just(4), 1..6usize, Just(20)]);
+    (any::<u64>(), batch, heads, dims.clone(), dims, dtypes, any::<bool>()).prop_map(
+        |(seed, (ragged, sequences), (kv_heads, group), dim, value_dim, dtype, bshd)| Case {
+            seed,
+            sequences,
+            ragged,
+            bshd: bshd && !ragged,
+            kv_heads,
+            group,
+            dim,
+            value_dim,
+            dtype,
+            causal: true,
+            window: None,
+            sinks: 0,
+            sink_logits: false,
+            softcap: None,
+            scale: None,
+            mask: None,
+            starts: None,
+            positions: None,
+            tree: None,
+        },
+    )
+}
+
+fn with_rules() -> impl Strategy<Value = Case> {
+    let some = |weight| prop::option::weighted(weight, any::<u32>());
+    let rules = (any::<bool>(), some(0.5), some(0.3), some(0.3), some(0.3), some(0.3), some(0.3), some(0.2));
+    (shapes(), rules, any::<bool>()).prop_map(
+        |(case, (causal, window, sinks, mask, starts, positions, tree, scale), sink_logits)| {
+            let keys = case.sequences.iter().map(|of| of.1).max().unwrap_or(0) as u32;
+            let queries: usize = case.sequences.iter().map(|of| of.0).sum();
+            let alike = case.sequences.iter().all(|of| *of == case.sequences[0]);
+            let tree = tree.filter(|_| case.sequences.iter().all(|of| of.0 == case.sequences[0].0 && of.0 <= of.1));
+            let parent = |seed: u32, node: usize| ((seed >> node) as usize % (node + 1)) as i32 - 1;
+            Case {
+                causal,
+                window: window.map(|window| window % (keys + 2) + 1),
+                sinks: if starts.is_some() { 0 } else { sinks.map_or(0, |sinks| sinks % (keys + 2)) },
+                sink_logits,
+                softcap: scale.map(|scale| (scale % 40) as f32 / 4.0 + 0.5),
+                scale: scale.map(|scale| (scale % 7) as f32 / 3.0),
+                mask: mask.filter(|_| alike).map(|bits| std::array::from_fn(|axis| bits >> axis & 1 == 1)),
+                starts: starts.map(|start| {
+                    (0..case.sequences.len() as u32).map(|row| (start.rotate_left(row) % (keys + 2)) as i32).collect()
+                }),
+                positions: positions.filter(|_| tree.is_none()).map(|seed| {
+                    (0..queries as u32).map(|query| (seed.rotate_left(query * 5) % (keys + 9)) as i32).collect()
+                }),
+                tree: tree.map(|seed| (0..case.sequences[0].0).map(|node| parent(seed, node)).collect()),
+                ..case
+            }
+        },
+    )
+}
+
+#[test]
+fn shapes_against_the_oracle() {
+    support::run("attention", 400, shapes(), agrees);
+}
+
+#[test]
+fn rules_against_the_oracle() {
+    support::run("attention with rules", 800, with_rules(), agrees);
+}
