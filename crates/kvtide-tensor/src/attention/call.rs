@@ -2,34 +2,28 @@
 
 use candle_core::Tensor;
 
-use super::job::{Job, Keys, Mask, Sequence, Sizes};
+use super::asked::{Asked, Sequence, Sizes};
+use super::check::check;
+use super::job::{Job, Keys};
 use super::kv_rows::{KvRows, ResolvedRows, check_offsets, key_positions};
 use super::options::AttendOptions;
 use super::strided::{Axes, Strided, check_rank, resolve};
-use super::visible::{Family, KeyPositions};
+use super::visible::KeyPositions;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::tile::TileKernels;
 use crate::resolved::Resolved;
 use crate::source::Source;
 
-/// Nodes of a draft tree, at most.
-const TREE_MAX: usize = 4096;
-
 /// A checked call.
 pub(super) struct Call<'a> {
     q: Resolved<'a>,
     rows: ResolvedRows<'a>,
-    options: &'a AttendOptions<'a>,
-    pub sizes: Sizes,
-    sequences: Vec<Sequence>,
-    positions: Option<Vec<i64>>,
-    tree: Option<Family>,
-    mask_strides: [usize; 4],
+    pub asked: Asked<'a>,
 }
 
 impl<'a> Call<'a> {
-    pub fn new(q: &Source<'a>, kv: &KvRows<'a>, options: &'a AttendOptions<'a>) -> Result<Self> {
+    pub fn new(q: &Source<'a>, kv: &KvRows<'a>, options: &AttendOptions<'a>) -> Result<Self> {
         let rows = ResolvedRows::new(kv)?;
         let ragged = matches!(kv, KvRows::Ragged { .. });
         let axes = if ragged { Axes::RAGGED } else { Axes::BATCHED };
@@ -39,12 +33,7 @@ impl<'a> Call<'a> {
             KvRows::Batched { .. } => batch(&q, &rows, kv, options)?,
             KvRows::Ragged { offsets, .. } => ragged_sequences(&q, &rows, offsets, options)?,
         };
-        let mut call = Call { q, rows, options, sizes, sequences, positions: None, tree: None, mask_strides: [0; 4] };
-        call.check_numbers()?;
-        call.positions = call.checked_positions()?;
-        call.tree = call.checked_tree()?;
-        call.mask_strides = call.checked_mask()?;
-        Ok(call)
+        Ok(Call { asked: check(options, sizes, sequences)?, q, rows })
     }
 
     /// The candle tensors that it reads: queries, keys, values.
@@ -56,7 +45,7 @@ impl<'a> Call<'a> {
     pub fn out_shape(&self) -> Vec<usize> {
         let mut shape = self.q.dims.to_vec();
         if let Some(last) = shape.last_mut() {
-            *last = self.sizes.value_dim;
+            *last = self.asked.sizes.value_dim;
         }
         shape
     }
@@ -68,7 +57,7 @@ impl<'a> Call<'a> {
 
     /// Queries of all sequences, times their heads.
     pub fn rows_out(&self) -> usize {
-        self.sequences.iter().map(|of| of.queries).sum::<usize>() * self.sizes.query_heads
+        self.asked.queries() * self.asked.sizes.query_heads
     }
 
     /// The job, its memory at hand.
@@ -78,112 +67,7 @@ impl<'a> Call<'a> {
         let queries = Strided::new(&self.q, axes, self.q.bytes(&mut memory))?;
         let k = Strided::new(&self.rows.k, axes, self.rows.k.bytes(&mut memory))?;
         let v = Strided::new(&self.rows.v, axes, self.rows.v.bytes(&mut memory))?;
-        let options = self.options;
-        let scale = options.scale.unwrap_or_else(|| 1.0 / (self.sizes.dim as f32).sqrt());
-        Ok(Job {
-            kernels,
-            sizes: self.sizes,
-            sequences: self.sequences.clone(),
-            queries,
-            keys: Keys::Strided { k, v },
-            causal: options.causal,
-            window: options.window.map(i64::from),
-            sinks: options.sinks.into(),
-            tree: self.tree.clone(),
-            mask: options.mask.as_ref().map(|mask| Mask { bytes: mask.bytes(), strides: self.mask_strides }),
-            positions: self.positions.clone(),
-            sink_logits: options.sink_logits,
-            scale: if options.softcap.is_some() { scale } else { scale * std::f32::consts::LOG2_E },
-            softcap: options.softcap,
-            stop: options.stop,
-        })
-    }
-
-    fn check_numbers(&self) -> Result<()> {
-        let AttendOptions { scale, window, sinks, sink_logits, softcap, starts, threads, .. } = self.options;
-        if scale.is_some_and(|scale| !scale.is_finite()) {
-            return Err(Error::argument("scale", f64::from(scale.unwrap_or(0.0)), "a finite number"));
-        }
-        if *window == Some(0) {
-            return Err(Error::argument("window", 0u32, "at least 1"));
-        }
-        if softcap.is_some_and(|cap| !cap.is_finite() || cap <= 0.0) {
-            return Err(Error::argument("softcap", f64::from(softcap.unwrap_or(0.0)), "a finite number over 0"));
-        }
-        if *sinks > 0 && starts.is_some() {
-            return Err(Error::argument("sinks", *sinks, "0 with starts: padding would stand where sinks do"));
-        }
-        if *threads == Some(0) {
-            return Err(Error::argument("threads", 0u32, "at least 1"));
-        }
-        let heads = self.sizes.query_heads;
-        match sink_logits {
-            Some(logits) if logits.len() != heads => {
-                let expected = format!("{heads}, one for each query head");
-                Err(Error::ShapeMismatch { argument: "sinkLogits", value: vec![logits.len()], expected })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn checked_positions(&self) -> Result<Option<Vec<i64>>> {
-        let Some(positions) = self.options.positions else { return Ok(None) };
-        self.check_per_query("positions", positions.len())?;
-        if let Some(&wrong) = positions.iter().find(|&&position| position < 0) {
-            return Err(Error::argument("positions", wrong, "positions from 0 on"));
-        }
-        Ok(Some(positions.iter().copied().map(i64::from).collect()))
-    }
-
-    /// Refuses a list that is neither one for each query nor one for each query of every sequence alike.
-    fn check_per_query(&self, argument: &'static str, len: usize) -> Result<()> {
-        let each = self.sequences.first().map_or(0, |of| of.queries);
-        let shared = self.sequences.iter().all(|of| of.queries == each);
-        let all: usize = self.sequences.iter().map(|of| of.queries).sum();
-        if len == all || (shared && len == each) {
-            return Ok(());
-        }
-        let expected = format!("{all}, one for each query");
-        Err(Error::ShapeMismatch { argument, value: vec![len], expected })
-    }
-
-    fn checked_tree(&self) -> Result<Option<Family>> {
-        let Some(parents) = self.options.tree else { return Ok(None) };
-        let fits = |of: &Sequence| of.queries == parents.len() && of.queries <= of.keys.len();
-        if parents.len() > TREE_MAX || !self.sequences.iter().all(fits) {
-            let expected = format!("a parent for each query, at most {TREE_MAX}, their keys the last ones");
-            return Err(Error::ShapeMismatch { argument: "tree", value: vec![parents.len()], expected });
-        }
-        let depths = kvtide_core::Tree::new(parents)?.depths();
-        Ok(Some(Family::new(parents, depths)))
-    }
-
-    /// The mask's strides in bytes, 0 where it is broadcast.
-    fn checked_mask(&self) -> Result<[usize; 4]> {
-        let Some(mask) = &self.options.mask else { return Ok([0; 4]) };
-        if mask.dtype() != DType::F32 {
-            let (value, expected) = (mask.dtype().to_string(), "f32".to_owned());
-            return Err(Error::DtypeMismatch { argument: "mask", value, expected });
-        }
-        let first = self.sequences.first().map_or((0, 0), |of| (of.queries, of.keys.len()));
-        let alike = self.sequences.iter().all(|of| (of.queries, of.keys.len()) == first);
-        let full = [self.sequences.len(), self.sizes.query_heads, first.0, first.1];
-        let (dims, strides) = (mask.dims(), mask.byte_strides());
-        let missing = 4usize.checked_sub(dims.len());
-        let broadcasts = missing
-            .is_some_and(|missing| dims.iter().zip(&full[missing..]).all(|(&size, &whole)| size == whole || size == 1));
-        let (Some(missing), true, true, None) = (missing, broadcasts, alike, mask.range()) else {
-            let expected = match alike {
-                true => format!("a shape that broadcasts to {full:?}"),
-                false => "no mask for sequences of unequal length".to_owned(),
-            };
-            return Err(Error::ShapeMismatch { argument: "mask", value: dims.to_vec(), expected });
-        };
-        let mut out = [0; 4];
-        for axis in 0..dims.len() {
-            out[missing + axis] = if dims[axis] == 1 { 0 } else { strides[axis] };
-        }
-        Ok(out)
+        Ok(Job { kernels, asked: &self.asked, queries, keys: Keys::Strided { k, v } })
     }
 }
 

@@ -10,12 +10,15 @@
 //! Several queries of a sequence, and all query heads that share a head of K and V, read each key and value once. A result
 //! depends on the call alone, never on how many threads there are.
 
+mod asked;
 mod call;
+mod check;
 mod job;
 mod kv_rows;
 mod merge;
 mod options;
 mod output;
+mod portable;
 mod scratch;
 mod segment;
 mod split;
@@ -51,7 +54,8 @@ pub fn attend<'a>(
     let mut lse = crate::zeroed::zeroed_vec(call.rows_out())
         .ok_or_else(|| Budget::process().refusal(4 * call.rows_out() as u64))?;
     let mut bytes = crate::zeroed::zeroed_bytes(out.bytes())?;
-    run(&call, &kv, options, &mut bytes, &mut lse)?;
+    let output = Output { dtype: call.dtype(), bytes: &mut bytes, lse: &mut lse };
+    run(&call, &q, &kv, options.threads.unwrap_or(threads()?), output)?;
     out.fill(&bytes)?;
     Ok(Attended { out, lse })
 }
@@ -66,7 +70,7 @@ pub fn attend_into<'a>(
 ) -> Result<()> {
     let (q, kv) = (q.into(), kv.into());
     let call = Call::new(&q, &kv, options)?;
-    let elements = call.rows_out() * call.sizes.value_dim;
+    let elements = call.rows_out() * call.asked.sizes.value_dim;
     if out.len() != elements * call.dtype().bytes() {
         let expected = format!("{elements} {} elements, for {:?}", call.dtype(), call.out_shape());
         let value = vec![out.len() / call.dtype().bytes()];
@@ -76,17 +80,19 @@ pub fn attend_into<'a>(
         let expected = format!("{}, one for each query and head", call.rows_out());
         return Err(Error::ShapeMismatch { argument: "lse", value: vec![lse.len()], expected });
     }
-    run(&call, &kv, options, out, lse)
+    run(&call, &q, &kv, options.threads.unwrap_or(threads()?), Output { dtype: call.dtype(), bytes: out, lse })
 }
 
-fn run(call: &Call<'_>, kv: &KvRows<'_>, options: &AttendOptions<'_>, out: &mut [u8], lse: &mut [f32]) -> Result<()> {
-    let kernels = TileKernels::of(Kernels::current()?).expect("a form with tiles");
-    let limit = options.threads.unwrap_or(threads()?);
+fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, output: Output<'_>) -> Result<()> {
+    let Some(kernels) = TileKernels::of(Kernels::current()?) else {
+        kv.check()?;
+        portable::run(&call.asked, q, kv, output)?;
+        return kv.check();
+    };
     let tensors = call.tensors();
     let present: Vec<_> = tensors.iter().flatten().copied().collect();
     inspect_all(&present, |memory| {
         kv.check()?;
-        let job = call.job(kernels, memory)?;
-        split::run(&job, Output { dtype: call.dtype(), bytes: out, lse }, limit)
+        split::run(&call.job(kernels, memory)?, output, threads)
     })
 }

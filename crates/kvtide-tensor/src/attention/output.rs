@@ -4,7 +4,8 @@ use std::f32::consts::LN_2;
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-use super::job::{Job, Unit};
+use super::asked::Asked;
+use super::job::Unit;
 use super::scratch::State;
 use crate::dtype::DType;
 
@@ -19,26 +20,30 @@ pub(super) struct Output<'a> {
 
 impl Output<'_> {
     /// Writes the rows of a unit, each divided by its sum; zeros where a row saw nothing.
-    pub fn write(&mut self, job: &Job<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
-        let (sizes, group) = (job.sizes, job.sizes.group());
-        let of = &job.sequences[unit.sequence];
-        let mut row_values = vec![0.0; sizes.value_dim];
+    pub fn write(&mut self, asked: &Asked<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
+        let (sizes, group) = (asked.sizes, asked.sizes.group());
+        let mut values = vec![0.0; sizes.value_dim];
         for row in 0..unit.queries * group {
             let State { max, sum, .. } = states[row];
-            let (query, head) = (unit.first_query + row / group, unit.head * group + row % group);
-            let token = of.first_query + query;
-            let place = match sizes.ragged {
-                true => token * sizes.query_heads + head,
-                false => (unit.sequence * sizes.query_heads + head) * of.queries + query,
-            };
             let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
-            for (value, total) in row_values.iter_mut().zip(&out[row * stride..]) {
+            for (value, total) in values.iter_mut().zip(&out[row * stride..]) {
                 *value = total * factor;
             }
-            let width = sizes.value_dim * self.dtype.bytes();
-            narrow(self.dtype, &row_values, &mut self.bytes[place * width..(place + 1) * width]);
-            self.lse[token * sizes.query_heads + head] = log_sum(max, sum);
+            let token = asked.sequences[unit.sequence].first_query + unit.first_query + row / group;
+            self.put(asked, unit.sequence, token, unit.head * group + row % group, &values, log_sum(max, sum));
         }
+    }
+
+    /// Writes one row: the query `token` of all, one query head.
+    pub fn put(&mut self, asked: &Asked<'_>, sequence: usize, token: usize, head: usize, values: &[f32], lse: f32) {
+        let (heads, of) = (asked.sizes.query_heads, &asked.sequences[sequence]);
+        let place = match asked.sizes.ragged {
+            true => token * heads + head,
+            false => (sequence * heads + head) * of.queries + token - of.first_query,
+        };
+        let width = values.len() * self.dtype.bytes();
+        narrow(self.dtype, values, &mut self.bytes[place * width..(place + 1) * width]);
+        self.lse[token * heads + head] = lse;
     }
 }
 

@@ -29,8 +29,8 @@ const ALONE_MAX: usize = 1 << 20;
 /// Runs a whole call.
 pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<()> {
     let (units, groups) = units(job);
-    let rows = job.rows_max();
-    let shares = Shares::new(&units, groups, rows, job.sizes.value_dim)?;
+    let rows = job.asked.rows_max();
+    let shares = Shares::new(&units, groups, rows, job.asked.sizes.value_dim)?;
     let output = Mutex::new(output);
     let failed = Mutex::new(None);
     let note = |result: Result<()>| {
@@ -38,18 +38,18 @@ pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<(
             failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
     };
-    let alone = job.products() < ALONE_MAX;
+    let alone = job.asked.products() < ALONE_MAX;
     share(units.len(), if alone { 1 } else { threads }, |index| {
         let unit = units[index];
-        note(Scratch::with(rows, job.sizes.dim, job.sizes.value_dim, |scratch| {
+        note(Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
             let work = Work::run(job, unit, scratch)?;
-            let (rows, stride) = (work.rows, padded(job.sizes.value_dim));
+            let (rows, stride) = (work.rows, padded(job.asked.sizes.value_dim));
             if unit.splits > 1 {
                 shares.keep(&unit, rows, &scratch.state[..rows], &scratch.out, stride);
                 return Ok(());
             }
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            output.write(job, &unit, &scratch.state[..rows], &scratch.out, stride);
+            output.write(job.asked, &unit, &scratch.state[..rows], &scratch.out, stride);
             Ok(())
         }));
     })?;
@@ -58,9 +58,9 @@ pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<(
     }
     let mut output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
     for unit in units.iter().filter(|unit| unit.splits > 1 && unit.split == 0) {
-        Scratch::with(rows, job.sizes.dim, job.sizes.value_dim, |scratch| {
-            shares.merge(unit, unit.queries * job.sizes.group(), scratch);
-            output.write(job, unit, &scratch.state[..], &scratch.out, padded(job.sizes.value_dim));
+        Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
+            shares.merge(unit, unit.queries * job.asked.sizes.group(), scratch);
+            output.write(job.asked, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
             Ok(())
         })?;
     }
@@ -69,16 +69,21 @@ pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<(
 
 /// The units of a call, and how many groups of shares they form.
 fn units(job: &Job<'_>) -> (Vec<Unit>, usize) {
-    let chunk = job.queries_max();
-    let whole: usize =
-        job.sequences.iter().map(|of| of.queries.div_ceil(chunk) * job.sizes.kv_heads).sum::<usize>().max(1);
-    let row_floats = padded(job.sizes.value_dim) + 2;
-    let wanted = UNITS.div_ceil(whole).min((SHARES_MAX / (whole * job.rows_max().max(1) * row_floats)).max(1));
+    let chunk = job.asked.queries_max();
+    let whole: usize = job
+        .asked
+        .sequences
+        .iter()
+        .map(|of| of.queries.div_ceil(chunk) * job.asked.sizes.kv_heads)
+        .sum::<usize>()
+        .max(1);
+    let row_floats = padded(job.asked.sizes.value_dim) + 2;
+    let wanted = UNITS.div_ceil(whole).min((SHARES_MAX / (whole * job.asked.rows_max().max(1) * row_floats)).max(1));
     let mut units = Vec::new();
     let mut groups = 0;
-    for (sequence, of) in job.sequences.iter().enumerate() {
+    for (sequence, of) in job.asked.sequences.iter().enumerate() {
         let splits = wanted.min(of.keys.len() / SHARE_MIN).max(1);
-        for head in 0..job.sizes.kv_heads {
+        for head in 0..job.asked.sizes.kv_heads {
             for first_query in (0..of.queries).step_by(chunk) {
                 let queries = chunk.min(of.queries - first_query);
                 let unit = Unit { sequence, head, first_query, queries, split: 0, splits, group: groups };

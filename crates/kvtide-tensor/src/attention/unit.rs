@@ -35,14 +35,14 @@ pub(super) struct Work<'a, 'b> {
 impl<'a, 'b> Work<'a, 'b> {
     /// Runs a unit; its output rows and states are in the scratch afterwards.
     pub fn run(job: &'a Job<'b>, unit: Unit, scratch: &'a mut Scratch) -> Result<Self> {
-        let rows = unit.queries * job.sizes.group();
+        let rows = unit.queries * job.asked.sizes.group();
         let mut work = Work { job, unit, scratch, rows };
         work.load_queries();
         let (lowest, highest) = work.reach();
-        for range in job.rules(unit.sequence).ranges(lowest, highest) {
+        for range in job.asked.rules(unit.sequence).ranges(lowest, highest) {
             let range = work.share_of(range);
             for start in range.clone().step_by(TILE) {
-                job.check_stop()?;
+                job.asked.check_stop()?;
                 work.tile(start..range.end.min(start + TILE), lowest, highest);
             }
         }
@@ -57,7 +57,7 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     fn position(&self, query: usize) -> i64 {
-        self.job.position(self.unit.sequence, self.unit.first_query + query)
+        self.job.asked.position(self.unit.sequence, self.unit.first_query + query)
     }
 
     /// This unit's share of a range of keys, cut at whole tiles.
@@ -68,12 +68,12 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     fn load_queries(&mut self) {
-        let Job { sizes, kernels, .. } = self.job;
+        let (sizes, kernels) = (self.job.asked.sizes, self.job.kernels);
         let (group, stride) = (sizes.group(), padded(sizes.dim));
         for row in 0..self.rows {
             let query = self.unit.first_query + row / group;
             let head = self.unit.head * group + row % group;
-            let of = &self.job.sequences[self.unit.sequence];
+            let of = &self.job.asked.sequences[self.unit.sequence];
             let from = match sizes.ragged {
                 true => self.job.queries.rows(0, head, of.first_query + query),
                 false => self.job.queries.rows(self.unit.sequence, head, query),
@@ -81,8 +81,8 @@ impl<'a, 'b> Work<'a, 'b> {
             let floats = &mut self.scratch.queries[row * stride..(row + 1) * stride];
             floats.fill(0.0);
             kernels.widen(from, 0, floats);
-            kernels.scale_all(floats, self.job.scale);
-            let sink = self.job.sink_logits.filter(|_| self.unit.split == 0).map(|logits| logits[head]);
+            kernels.scale_all(floats, self.job.scale());
+            let sink = self.job.asked.sink_logits.filter(|_| self.unit.split == 0).map(|logits| logits[head]);
             self.scratch.state[row] = match sink {
                 Some(logit) if logit > f32::NEG_INFINITY => State { max: logit * LOG2_E, sum: 1.0, bias: 0.0 },
                 _ => State::EMPTY,
@@ -95,12 +95,13 @@ impl<'a, 'b> Work<'a, 'b> {
     fn tile(&mut self, tile: Range<usize>, lowest: i64, highest: i64) {
         let width = padded(tile.len());
         self.score(&tile);
-        if let Some(cap) = self.job.softcap {
+        if let Some(cap) = self.job.asked.softcap {
             for row in 0..self.rows {
                 self.job.kernels.bend(&mut self.scratch.scores[row * SCORES..][..width], 1.0 / cap, cap * LOG2_E);
             }
         }
-        let all_shown = self.job.mask.is_none() && self.job.rules(self.unit.sequence).shows_all(&tile, lowest, highest);
+        let all_shown =
+            self.job.asked.mask.is_none() && self.job.asked.rules(self.unit.sequence).shows_all(&tile, lowest, highest);
         let hidden = !all_shown && self.mask(&tile);
         for row in 0..self.rows {
             self.scratch.scores[row * SCORES + tile.len()..row * SCORES + width].fill(f32::NEG_INFINITY);
@@ -143,7 +144,7 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     fn score_segment(&mut self, segment: Segment<'_>, at: usize) {
-        let (rows, dim) = (self.rows, self.job.sizes.dim);
+        let (rows, dim) = (self.rows, self.job.asked.sizes.dim);
         let stride = padded(dim);
         let by_channel = {
             let [scales, minimums] = &mut self.scratch.channels;
@@ -188,14 +189,14 @@ impl<'a, 'b> Work<'a, 'b> {
     /// Adds the mask and hides what a row does not see; true when something is hidden.
     fn mask(&mut self, tile: &Range<usize>) -> bool {
         let (job, unit) = (self.job, self.unit);
-        let (group, rules) = (job.sizes.group(), job.rules(unit.sequence));
+        let (group, rules) = (job.asked.sizes.group(), job.asked.rules(unit.sequence));
         let mut hidden = false;
         for row in 0..self.rows {
             let query = unit.first_query + row / group;
-            let position = job.position(unit.sequence, query);
+            let position = job.asked.position(unit.sequence, query);
             let scores = &mut self.scratch.scores[row * SCORES..][..tile.len()];
             for (score, key) in scores.iter_mut().zip(tile.clone()) {
-                if let Some(mask) = &job.mask {
+                if let Some(mask) = &job.asked.mask {
                     *score += mask.at(unit.sequence, unit.head * group + row % group, query, key) * LOG2_E;
                 }
                 if !rules.shows(position, query, key) || *score == f32::NEG_INFINITY {
@@ -208,7 +209,7 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     fn soften(&mut self, width: usize) {
-        let stride = padded(self.job.sizes.value_dim);
+        let stride = padded(self.job.asked.sizes.value_dim);
         for row in 0..self.rows {
             let state = &mut self.scratch.state[row];
             let [max, sum] = self.job.kernels.soften(&mut self.scratch.scores[row * SCORES..][..width], state.max);
@@ -247,7 +248,7 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     fn weigh_segment(&mut self, values: Rows<'_>, at: usize, hidden: bool) {
-        let (rows, dim) = (self.rows, self.job.sizes.value_dim);
+        let (rows, dim) = (self.rows, self.job.asked.sizes.value_dim);
         let stride = padded(dim);
         let Scratch { wide, scores, out, .. } = &mut *self.scratch;
         let widened = !values.elements.is_direct(dim) || (rows > WIDEN_ROWS && values.elements != Elements::F32);
@@ -277,7 +278,7 @@ impl<'a, 'b> Work<'a, 'b> {
 
     /// Brings the output rows to their final sums.
     fn settle(&mut self) {
-        let (dim, stride) = (self.job.sizes.value_dim, padded(self.job.sizes.value_dim));
+        let (dim, stride) = (self.job.asked.sizes.value_dim, padded(self.job.asked.sizes.value_dim));
         for row in 0..self.rows {
             let bias = std::mem::take(&mut self.scratch.state[row].bias);
             if bias != 0.0 {

@@ -1,10 +1,13 @@
 //! Attention against a naive one in 64-bit floats, under each form of the kernels that the machine has.
 
+mod caches;
 mod case;
+mod hazards;
 mod merged;
 mod numbers;
 mod oracle;
 mod random;
+mod refusals;
 
 #[path = "../../../kvtide-core/tests/support/mod.rs"]
 mod support;

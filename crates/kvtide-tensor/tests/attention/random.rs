@@ -19,7 +19,7 @@ fn tolerance(dtype: DType) -> (f64, f64) {
 
 fn agrees(case: Case) -> Result<(), TestCaseError> {
     let (out, lse) = tolerance(case.dtype);
-    for kernels in Kernels::supported().filter(|k| *k != Kernels::Portable) {
+    for kernels in Kernels::supported() {
         for threads in [1, 2] {
             let off = case.run(kernels, threads);
             prop_assert!(off.out <= out && off.lse <= lse, "{kernels} on {threads} threads is off by {off:?}");

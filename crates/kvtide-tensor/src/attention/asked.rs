@@ -1,0 +1,121 @@
+//! What a call asks for, checked: sizes, sequences and rules, without the memory that it reads.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::visible::{Family, KeyPositions, Rules};
+use crate::error::{Error, Result};
+
+/// Query rows of a unit, unless one query alone has more: as many as stay in the second cache with their tile.
+const ROWS: usize = 64;
+
+/// What one call asks for.
+pub(super) struct Asked<'a> {
+    pub sizes: Sizes,
+    pub sequences: Vec<Sequence>,
+    pub causal: bool,
+    pub window: Option<i64>,
+    pub sinks: i64,
+    pub tree: Option<Family>,
+    pub mask: Option<Mask<'a>>,
+    pub positions: Option<Vec<i64>>,
+    pub sink_logits: Option<&'a [f32]>,
+    /// What products are multiplied with.
+    pub scale: f32,
+    pub softcap: Option<f32>,
+    pub stop: Option<&'a AtomicBool>,
+}
+
+/// The sizes that all sequences share.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub query_heads: usize,
+    pub kv_heads: usize,
+    pub dim: usize,
+    pub value_dim: usize,
+    /// True for `[tokens, heads, dim]`, false for `[batch, heads, n, dim]`.
+    pub ragged: bool,
+}
+
+impl Sizes {
+    /// Query heads that share one head of K and V.
+    pub fn group(&self) -> usize {
+        self.query_heads / self.kv_heads
+    }
+}
+
+/// One sequence, or one row of the batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sequence {
+    /// Its first query and how many, in the list of all queries.
+    pub first_query: usize,
+    pub queries: usize,
+    /// Its first key in the list of all keys, where they are in one list.
+    pub first_key: usize,
+    pub keys: KeyPositions,
+    /// The first position that is no padding.
+    pub start: i64,
+}
+
+/// An additive mask and its strides, 0 where it is broadcast.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mask<'a> {
+    pub bytes: &'a [u8],
+    /// Bytes from one to the next: batch, query heads, queries, keys.
+    pub strides: [usize; 4],
+}
+
+impl Mask<'_> {
+    /// What is added to one score.
+    pub fn at(&self, batch: usize, head: usize, query: usize, key: usize) -> f32 {
+        let index = [batch, head, query, key];
+        let at: usize = index.iter().zip(self.strides).map(|(index, stride)| index * stride).sum();
+        f32::from_ne_bytes([self.bytes[at], self.bytes[at + 1], self.bytes[at + 2], self.bytes[at + 3]])
+    }
+}
+
+impl Asked<'_> {
+    /// Queries of all sequences.
+    pub fn queries(&self) -> usize {
+        self.sequences.iter().map(|of| of.queries).sum()
+    }
+
+    /// Products of queries and keys, in elements.
+    pub fn products(&self) -> usize {
+        let rows = |of: &Sequence| of.queries.saturating_mul(of.keys.len());
+        let rows = self.sequences.iter().map(rows).fold(0usize, usize::saturating_add);
+        rows.saturating_mul(self.sizes.query_heads * self.sizes.dim)
+    }
+
+    /// Query rows of a unit, at most.
+    pub fn rows_max(&self) -> usize {
+        let queries = self.sequences.iter().map(|of| of.queries).max().unwrap_or(0);
+        queries.min(self.queries_max()) * self.sizes.group()
+    }
+
+    /// Queries of a unit.
+    pub fn queries_max(&self) -> usize {
+        (ROWS / self.sizes.group()).max(1)
+    }
+
+    /// The rules of a sequence.
+    pub fn rules(&self, sequence: usize) -> Rules<'_> {
+        let Sequence { keys, start, .. } = self.sequences[sequence];
+        Rules { keys, causal: self.causal, window: self.window, sinks: self.sinks, start, tree: self.tree.as_ref() }
+    }
+
+    /// The position of a query of a sequence.
+    pub fn position(&self, sequence: usize, query: usize) -> i64 {
+        let of = &self.sequences[sequence];
+        if let Some(positions) = &self.positions {
+            let shared = positions.len() == of.queries;
+            return positions[if shared { query } else { of.first_query + query }];
+        }
+        let first = of.keys.end() - of.queries as i64;
+        first + self.tree.as_ref().map_or(query as i64, |tree| tree.depth(query))
+    }
+
+    /// Refuses to go on once the caller has asked to stop.
+    pub fn check_stop(&self) -> Result<()> {
+        if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) { Err(Error::Aborted) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,225 @@
+//! Attention in candle's tensor operations alone: what a device without kernels of this crate's runs, and what the others are
+//! tested against.
+//!
+//! The same running softmax over tiles, for all heads at once. A tile has so many keys, and a chunk so many queries, that no
+//! tensor has more than 1 MiB.
+
+use candle_core::{D, DType as CandleDType, Device, Tensor};
+
+use super::asked::{Asked, Sequence};
+use super::kv_rows::KvRows;
+use super::output::Output;
+use super::strided::Axes;
+use crate::error::Result;
+use crate::source::{HostTensor, Source};
+
+/// Floats of a tensor, at most: 1 MiB.
+const FLOATS_MAX: usize = 1 << 18;
+
+/// Keys of a tile, at most.
+const TILE: usize = 256;
+
+/// A running softmax, `[kv heads, rows, 1]` and `[kv heads, rows, value dim]`.
+struct Running {
+    max: Tensor,
+    sum: Tensor,
+    out: Tensor,
+}
+
+/// Runs a whole call.
+pub(super) fn run(asked: &Asked<'_>, q: &Source<'_>, kv: &KvRows<'_>, mut output: Output<'_>) -> Result<()> {
+    let sizes = asked.sizes;
+    let axes = if sizes.ragged { Axes::RAGGED } else { Axes::BATCHED };
+    let widest = sizes.dim.max(sizes.value_dim).max(TILE);
+    let chunk = (FLOATS_MAX / (sizes.query_heads * widest)).max(1);
+    for (index, of) in asked.sequences.iter().enumerate() {
+        for first in (0..of.queries).step_by(chunk) {
+            let count = chunk.min(of.queries - first);
+            let batch = if sizes.ragged { 0 } else { index };
+            let from = if sizes.ragged { of.first_query + first } else { first };
+            // [query heads, n, dim] is [kv heads, rows, dim]: the heads of a group lie together.
+            let queries = rows(q, axes, batch, from, count)?
+                .reshape((sizes.kv_heads, sizes.group() * count, sizes.dim))?
+                .affine(f64::from(asked.scale), 0.0)?;
+            let chunk = Chunk { asked, sequence: index, of, first, count };
+            let running = chunk.run(&queries, kv)?;
+            chunk.write(running, &mut output)?;
+        }
+    }
+    Ok(())
+}
+
+/// Some queries of one sequence.
+struct Chunk<'a> {
+    asked: &'a Asked<'a>,
+    sequence: usize,
+    of: &'a Sequence,
+    first: usize,
+    count: usize,
+}
+
+impl Chunk<'_> {
+    fn run(&self, queries: &Tensor, kv: &KvRows<'_>) -> Result<Running> {
+        let sizes = self.asked.sizes;
+        let positions = (0..self.count).map(|query| self.position(query));
+        let (lowest, highest) = positions.fold((i64::MAX, i64::MIN), |(low, high), at| (low.min(at), high.max(at)));
+        let mut running = self.start()?;
+        let keys_max = (FLOATS_MAX / (sizes.kv_heads * sizes.dim.max(sizes.value_dim))).clamp(1, TILE);
+        for range in self.asked.rules(self.sequence).ranges(lowest, highest) {
+            for start in range.clone().step_by(keys_max) {
+                self.asked.check_stop()?;
+                let count = keys_max.min(range.end - start);
+                let batch = if sizes.ragged { 0 } else { self.sequence };
+                let (keys, values) = kv.tile(batch, self.of.first_key + start, count)?;
+                let mut scores = queries.matmul(&keys.t()?)?;
+                if let Some(cap) = self.asked.softcap.map(f64::from) {
+                    scores = scores.affine(1.0 / cap, 0.0)?.tanh()?.affine(cap, 0.0)?;
+                }
+                scores = self.mask(&scores, start, count)?;
+                running = running.add(&scores, &values)?;
+            }
+        }
+        Ok(running)
+    }
+
+    fn position(&self, query: usize) -> i64 {
+        self.asked.position(self.sequence, self.first + query)
+    }
+
+    /// Nothing seen but the sinks' logits.
+    fn start(&self) -> Result<Running> {
+        let sizes = self.asked.sizes;
+        let rows = sizes.group() * self.count;
+        let logits: Vec<f32> = (0..sizes.query_heads * self.count)
+            .map(|row| self.asked.sink_logits.map_or(f32::NEG_INFINITY, |logits| logits[row / self.count]))
+            .collect();
+        let seen = logits.iter().map(|logit| if *logit > f32::NEG_INFINITY { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
+        Ok(Running {
+            max: Tensor::from_vec(logits, (sizes.kv_heads, rows, 1), &Device::Cpu)?,
+            sum: Tensor::from_vec(seen, (sizes.kv_heads, rows, 1), &Device::Cpu)?,
+            out: Tensor::zeros((sizes.kv_heads, rows, sizes.value_dim), CandleDType::F32, &Device::Cpu)?,
+        })
+    }
+
+    /// Adds the mask and puts -infinity where a row does not see a key.
+    fn mask(&self, scores: &Tensor, start: usize, count: usize) -> Result<Tensor> {
+        let (asked, sizes) = (self.asked, self.asked.sizes);
+        let rules = asked.rules(self.sequence);
+        let mut added = vec![0f32; sizes.query_heads * self.count * count];
+        let mut shown = vec![0u8; added.len()];
+        for (row, (added, shown)) in added.chunks_exact_mut(count).zip(shown.chunks_exact_mut(count)).enumerate() {
+            let (head, query) = (row / self.count, row % self.count);
+            let position = self.position(query);
+            for key in 0..count {
+                let mask = asked.mask.as_ref();
+                added[key] = mask.map_or(0.0, |mask| mask.at(self.sequence, head, self.first + query, start + key));
+                let hidden = added[key] == f32::NEG_INFINITY || !rules.shows(position, self.first + query, start + key);
+                shown[key] = u8::from(!hidden);
+            }
+        }
+        let shape = scores.shape();
+        let added = Tensor::from_vec(added, shape, scores.device())?;
+        let shown = Tensor::from_vec(shown, shape, scores.device())?;
+        Ok(shown.where_cond(&(scores + added)?, &Tensor::full(f32::NEG_INFINITY, shape, scores.device())?)?)
+    }
+
+    /// Writes the rows to the output.
+    fn write(&self, running: Running, output: &mut Output<'_>) -> Result<()> {
+        let (max, sum) = (host(&running.max)?, host(&running.sum)?);
+        let out = host(&running.out)?;
+        let (sizes, of) = (self.asked.sizes, self.of);
+        for row in 0..sizes.query_heads * self.count {
+            let (head, query) = (row / self.count, self.first + row % self.count);
+            let factor = if sum[row] == 0.0 { 0.0 } else { 1.0 / sum[row] };
+            let values: Vec<f32> =
+                out[row * sizes.value_dim..][..sizes.value_dim].iter().map(|total| total * factor).collect();
+            let lse = if sum[row] == 0.0 { f32::NEG_INFINITY } else { max[row] + sum[row].ln() };
+            output.put(self.asked, self.sequence, of.first_query + query, head, &values, lse);
+        }
+        Ok(())
+    }
+}
+
+impl Running {
+    /// The same after a tile.
+    fn add(self, scores: &Tensor, values: &Tensor) -> Result<Running> {
+        let max = self.max.maximum(&scores.max_keepdim(D::Minus1)?)?;
+        // Where nothing was seen yet the base is a number too: infinity minus infinity is none.
+        let base = max.maximum(&Tensor::full(f32::MIN, max.shape(), max.device())?)?;
+        let weights = scores.broadcast_sub(&base)?.exp()?;
+        let before = (&self.max - &base)?.exp()?;
+        let sum = ((&self.sum * &before)? + weights.sum_keepdim(D::Minus1)?)?;
+        let out = (self.out.broadcast_mul(&before)? + weigh(&weights, values)?)?;
+        Ok(Running { max, sum, out })
+    }
+}
+
+/// Weights times values. A value that is no finite number counts only where its weight is not 0, and makes NaN there.
+fn weigh(weights: &Tensor, values: &Tensor) -> Result<Tensor> {
+    let zeros = values.zeros_like()?;
+    let bad = (values * 0.0)?.ne(&zeros)?;
+    if bad.to_dtype(CandleDType::F32)?.sum_all()?.to_scalar::<f32>()? == 0.0 {
+        return Ok(weights.matmul(values)?);
+    }
+    let ones = values.ones_like()?;
+    let seen = weights.ne(&weights.zeros_like()?)?.to_dtype(CandleDType::F32)?;
+    let spoilt = seen.matmul(&bad.where_cond(&ones, &zeros)?)?.gt(0.0)?;
+    let sums = weights.matmul(&bad.where_cond(&zeros, values)?)?;
+    Ok(spoilt.where_cond(&Tensor::full(f32::NAN, sums.shape(), sums.device())?, &sums)?)
+}
+
+impl KvRows<'_> {
+    /// Keys and values of some tokens, `[kv heads, tokens, dim]`, as floats.
+    fn tile(&self, batch: usize, first: usize, count: usize) -> Result<(Tensor, Tensor)> {
+        match self {
+            KvRows::Batched { k, v } => {
+                Ok((rows(k, Axes::BATCHED, batch, first, count)?, rows(v, Axes::BATCHED, batch, first, count)?))
+            }
+            KvRows::Ragged { k, v, .. } => {
+                Ok((rows(k, Axes::RAGGED, batch, first, count)?, rows(v, Axes::RAGGED, batch, first, count)?))
+            }
+        }
+    }
+}
+
+/// Some tokens of a source, `[heads, tokens, dim]`, as floats.
+fn rows(source: &Source<'_>, axes: Axes, batch: usize, first: usize, count: usize) -> Result<Tensor> {
+    let tensor = match source {
+        Source::Tensor(tensor) => (*tensor).clone(),
+        Source::View(view) => {
+            let view = if axes.rank == 4 { view.narrow(0, batch, 1)? } else { (*view).clone() };
+            let view = view.narrow(axes.tokens, first, count)?;
+            let view = if view.runs().single().is_some() { view.tensor()? } else { view.to_tensor()? };
+            return heads_first(view, axes);
+        }
+        Source::Host(host) => return host_rows(host, axes, batch, first, count),
+    };
+    let tensor = if axes.rank == 4 { tensor.narrow(0, batch, 1)? } else { tensor };
+    heads_first(tensor.narrow(axes.tokens, first, count)?, axes)
+}
+
+/// The same from the caller's memory.
+fn host_rows(host: &HostTensor<'_>, axes: Axes, batch: usize, first: usize, count: usize) -> Result<Tensor> {
+    let (dims, strides) = (host.dims(), host.byte_strides());
+    let (heads, dim) = (dims[axes.heads], dims[axes.rank - 1]);
+    let width = dim * host.dtype().bytes();
+    let begin = if axes.rank == 4 { batch * strides[0] } else { 0 };
+    let token = host.range().map_or(0, |range| range.0) + first;
+    let mut bytes = Vec::with_capacity(heads * count * width);
+    for (head, token) in (0..heads).flat_map(|head| (token..token + count).map(move |token| (head, token))) {
+        let at = begin + head * strides[axes.heads] + token * strides[axes.tokens];
+        bytes.extend_from_slice(&host.bytes()[at..at + width]);
+    }
+    let tensor = Tensor::from_raw_buffer(&bytes, host.dtype().candle(), &[heads, count, dim], &Device::Cpu)?;
+    Ok(tensor.to_dtype(CandleDType::F32)?)
+}
+
+fn heads_first(tensor: Tensor, axes: Axes) -> Result<Tensor> {
+    let tensor = if axes.rank == 4 { tensor.squeeze(0)? } else { tensor.transpose(0, 1)? };
+    Ok(tensor.to_dtype(CandleDType::F32)?.contiguous()?)
+}
+
+/// A tensor's floats.
+fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+    Ok(tensor.flatten_all()?.to_vec1()?)
+}

@@ -1,0 +1,103 @@
+//! What goes wrong elsewhere: rows that see nothing, numbers that are none, stale memory, results that hang on threads.
+
+use kvtide_core::Code;
+use kvtide_tensor::{
+    AttendOptions, Attended, DType, HostTensor, Kernels, KvCache, KvCacheOptions, KvRows, Result, attend, with_kernels,
+};
+
+use crate::numbers::{Numbers, to_bytes};
+
+const DIM: usize = 32;
+
+fn attended(q: &[f32], k: &[f32], v: &[f32], heads: usize, options: &AttendOptions<'_>) -> Result<Attended> {
+    let [q, k, v] = [q, k, v].map(|floats| to_bytes(DType::F32, floats));
+    let host = |name, bytes, heads: usize| {
+        HostTensor::new(name, bytes, DType::F32, &[1, heads, bytes.len() / (4 * heads * DIM), DIM]).unwrap()
+    };
+    let rows = KvRows::Batched { k: host("k", &k, 1).into(), v: host("v", &v, 1).into() };
+    attend(host("q", &q, heads), rows, options)
+}
+
+#[test]
+fn a_row_that_sees_nothing_is_zeros_and_its_logarithm_minus_infinity() {
+    let mut numbers = Numbers::new(1);
+    let (q, k, v) = (numbers.take(4 * DIM), numbers.take(3 * DIM), numbers.take(3 * DIM));
+    for form in Kernels::supported() {
+        // Four queries over three keys: the first stands before every key.
+        let result = with_kernels(form, || attended(&q, &k, &v, 1, &AttendOptions::default())).unwrap().unwrap();
+        let out = result.out.to_f32().unwrap();
+        assert!(out[..DIM].iter().all(|value| *value == 0.0), "{form}");
+        assert_eq!(result.lse[0], f32::NEG_INFINITY, "{form}");
+        assert!(result.lse[1..].iter().all(|lse| lse.is_finite()) && out[DIM..].iter().any(|value| *value != 0.0));
+    }
+}
+
+#[test]
+fn what_a_row_does_not_see_may_be_no_number() {
+    let mut numbers = Numbers::new(2);
+    let (q, mut k, mut v) = (numbers.take(3 * DIM), numbers.take(140 * DIM), numbers.take(140 * DIM));
+    let clean = attended(&q, &k, &v, 1, &AttendOptions::default()).unwrap().out.to_f32().unwrap();
+    for (rows, hidden) in [(&mut k, f32::NAN), (&mut v, f32::INFINITY)] {
+        rows[139 * DIM..].fill(hidden);
+    }
+    for form in Kernels::supported() {
+        let result = with_kernels(form, || attended(&q, &k, &v, 1, &AttendOptions::default())).unwrap().unwrap();
+        let out = result.out.to_f32().unwrap();
+        let off = out.iter().zip(&clean).take(2 * DIM).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-6, "{form}: the first two queries do not see the last key, off by {off}");
+        assert!(out[2 * DIM..].iter().all(|value| !value.is_finite()), "{form}: the last one does");
+    }
+}
+
+#[test]
+fn large_scores_are_no_infinities() {
+    let (q, k) = (vec![300.0; DIM], [vec![300.0; DIM], vec![-300.0; DIM], vec![299.0; DIM]].concat());
+    let v = [vec![1.0; DIM], vec![2.0; DIM], vec![3.0; DIM]].concat();
+    for form in Kernels::supported() {
+        let result = with_kernels(form, || attended(&q, &k, &v, 1, &AttendOptions::default())).unwrap().unwrap();
+        assert_eq!(result.out.to_f32().unwrap(), vec![1.0; DIM], "{form}");
+    }
+}
+
+#[test]
+fn the_same_call_gives_the_same_bits_on_any_number_of_threads() {
+    let mut numbers = Numbers::new(3);
+    let (q, k, v) = (numbers.take(8 * 2 * DIM), numbers.take(5000 * DIM), numbers.take(5000 * DIM));
+    let bits = |threads| {
+        let options = AttendOptions { threads: Some(threads), ..Default::default() };
+        let result = attended(&q, &k, &v, 8, &options).unwrap();
+        (result.out.to_bytes().unwrap(), result.lse)
+    };
+    let alone = bits(1);
+    for threads in [2, 3, 16] {
+        assert_eq!(bits(threads), alone, "{threads} threads");
+    }
+}
+
+#[test]
+fn a_stale_view_is_refused_and_so_is_one_whose_cache_is_gone() {
+    let mut cache = KvCache::new(KvCacheOptions { head_dim: DIM as u32, ..Default::default() }).unwrap();
+    let bytes = to_bytes(DType::F32, &vec![1.0; 4 * DIM]);
+    let host = || HostTensor::new("tokens", &bytes, DType::F32, &[1, 1, 4, DIM]).unwrap();
+    let shown = cache.update(host(), host()).unwrap();
+    let options = AttendOptions::default();
+    cache.truncate(1).unwrap();
+    assert!(attend(host(), &shown, &options).is_ok());
+    cache.update(host(), host()).unwrap();
+    assert_eq!(attend(host(), &shown, &options).unwrap_err().code(), Code::StaleView);
+    let shown = cache.get_kv().unwrap();
+    cache.close();
+    assert_eq!(attend(host(), &shown, &options).unwrap_err().code(), Code::Disposed);
+}
+
+#[test]
+fn work_ends_when_it_is_told_to() {
+    let stop = std::sync::atomic::AtomicBool::new(true);
+    let mut numbers = Numbers::new(4);
+    let (q, k, v) = (numbers.take(DIM), numbers.take(500 * DIM), numbers.take(500 * DIM));
+    for form in Kernels::supported() {
+        let options = AttendOptions { stop: Some(&stop), ..Default::default() };
+        let refused = with_kernels(form, || attended(&q, &k, &v, 1, &options)).unwrap().unwrap_err();
+        assert_eq!(refused.code(), Code::Aborted, "{form}");
+    }
+}
