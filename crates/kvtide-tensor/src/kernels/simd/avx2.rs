@@ -12,6 +12,7 @@ pub(crate) struct Avx2(__m256);
 
 impl Lanes for Avx2 {
     const COUNT: usize = 8;
+    const REGISTERS: usize = 16;
 
     #[inline(always)]
     unsafe fn prefetch(address: *const u8) {

@@ -12,6 +12,7 @@ pub(crate) struct Avx512(__m512);
 
 impl Lanes for Avx512 {
     const COUNT: usize = 16;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     unsafe fn prefetch(address: *const u8) {

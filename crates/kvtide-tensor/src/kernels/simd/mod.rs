@@ -22,6 +22,8 @@ pub(crate) mod neon;
 pub(crate) trait Lanes: Copy {
     /// How many floats.
     const COUNT: usize;
+    /// How many vectors the machine has registers for.
+    const REGISTERS: usize;
 
     /// Asks for the cache line at this address, which need not exist, to come to the second cache. Asking for the first one
     /// was measured to be slower: it has room for two dozen requests, the second one follows a stream by itself.

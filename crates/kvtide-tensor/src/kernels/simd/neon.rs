@@ -31,6 +31,7 @@ unsafe fn from_half_bits(half: uint32x4_t) -> float32x4_t {
 
 impl Lanes for Neon {
     const COUNT: usize = 4;
+    const REGISTERS: usize = 32;
 
     #[inline(always)]
     unsafe fn prefetch(_: *const u8) {

@@ -52,23 +52,30 @@ pub(super) unsafe fn scores<V: Lanes, F: Format>(a: Scores) {
             }
             let mut row = 0;
             while row < a.rows {
-                match a.rows - row {
+                // Sixteen sums and what they are made of need more than 16 registers.
+                row += match (a.rows - row).min(V::REGISTERS / 8) {
                     1 => block::<V, F, 1>(&a, keys, first, row),
                     2 => block::<V, F, 2>(&a, keys, first, row),
                     3 => block::<V, F, 3>(&a, keys, first, row),
                     _ => block::<V, F, 4>(&a, keys, first, row),
-                }
-                row += 4;
+                };
             }
         }
     }
 }
 
+/// The products of `ROWS` query rows from `row` on, and how many they are.
+///
 /// # Safety
 ///
 /// As for [`scores`].
 #[inline(always)]
-unsafe fn block<V: Lanes, F: Format, const ROWS: usize>(a: &Scores, keys: [*const u8; 4], first: usize, row: usize) {
+unsafe fn block<V: Lanes, F: Format, const ROWS: usize>(
+    a: &Scores,
+    keys: [*const u8; 4],
+    first: usize,
+    row: usize,
+) -> usize {
     // SAFETY: as the caller promises.
     unsafe {
         let queries = a.queries.add(row * a.query_stride);
@@ -99,6 +106,7 @@ unsafe fn block<V: Lanes, F: Format, const ROWS: usize>(a: &Scores, keys: [*cons
             out.cast::<[f32; 4]>().write_unaligned(V::sums(of_row));
         }
     }
+    ROWS
 }
 
 /// # Safety
