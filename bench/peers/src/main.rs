@@ -1,0 +1,100 @@
+//! Runs the same work on kvtide, on what someone would otherwise take, and on bare memory, in one process and in turn.
+//!
+//! ```sh
+//! cargo run --release -- [--only <start of an id>] [--rounds <n>] [--out <file>] [--list]
+//! ```
+//!
+//! Prints a table, and writes the same numbers as JSON to `--out`.
+
+mod bare;
+mod claim;
+mod harness;
+mod machine;
+mod statistics;
+mod table;
+mod tokens;
+mod workloads;
+
+use serde::Serialize;
+
+use crate::harness::Result;
+use crate::machine::Machine;
+use crate::workloads::{ALL, Outcome};
+
+/// What is written as JSON.
+#[derive(Serialize)]
+struct Report {
+    suite: &'static str,
+    rounds: usize,
+    machine: Machine,
+    workloads: Vec<Outcome>,
+}
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq)]
+struct Wanted {
+    only: String,
+    rounds: usize,
+    out: Option<String>,
+    list: bool,
+}
+
+impl Wanted {
+    fn read(mut args: impl Iterator<Item = String>) -> Result<Self> {
+        let mut wanted = Wanted { only: String::new(), rounds: 31, out: None, list: false };
+        while let Some(arg) = args.next() {
+            let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+            match arg.as_str() {
+                "--only" => wanted.only = value()?,
+                "--rounds" => wanted.rounds = value()?.parse::<std::num::NonZeroUsize>()?.get(),
+                "--out" => wanted.out = Some(value()?),
+                "--list" => wanted.list = true,
+                _ => return Err(format!("unknown argument {arg}").into()),
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+fn main() -> Result<()> {
+    let wanted = Wanted::read(std::env::args().skip(1))?;
+    let chosen = ALL.iter().filter(|(id, _)| id.starts_with(&wanted.only));
+    if wanted.list {
+        chosen.for_each(|(id, _)| println!("{id}"));
+        return Ok(());
+    }
+    let mut report = Report { suite: "peers", rounds: wanted.rounds, machine: Machine::here(), workloads: Vec::new() };
+    for (_, run) in chosen {
+        let outcome = run(wanted.rounds)?;
+        print!("{}", table::table(&outcome));
+        report.workloads.push(outcome);
+    }
+    if let Some(out) = wanted.out {
+        std::fs::write(out, serde_json::to_string_pretty(&report)? + "\n")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Wanted> {
+        Wanted::read(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn the_command_line_is_read() {
+        let wanted = read("--only rotating --rounds 3 --out file").unwrap();
+        assert_eq!((wanted.only.as_str(), wanted.rounds, wanted.out.as_deref()), ("rotating", 3, Some("file")));
+        for wrong in ["--rounds", "--rounds 0", "--rounds many", "--faster"] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn no_two_workloads_share_an_id() {
+        let ids: std::collections::BTreeSet<&str> = ALL.iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids.len(), ALL.len());
+    }
+}
