@@ -5,6 +5,9 @@ const full = process.argv.includes('--full')
 const target = hostTarget()
 const onTarget = target === undefined ? [] : ['--target', target]
 
+// Other people's caches are built in the full run alone: kvtide does not need them.
+const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
+
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
   ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
@@ -14,7 +17,14 @@ const steps = [
   ['types', 'tsc', ['-p', 'tsconfig.json']],
   ['package', 'node', ['scripts/pack-check.mjs']],
   ['tour', 'npm', ['start', '--silent']],
-  ...(full ? [['soak', 'node', ['scripts/soak.mjs']]] : []),
+  ...(full
+    ? [
+        ['peers format', 'cargo', ['fmt', ...peers, '--check']],
+        ['peers lint', 'cargo', ['clippy', '--release', ...peers, '--all-targets', '--', '-D', 'warnings']],
+        ['peers tests', 'cargo', ['test', '--release', ...peers]],
+        ['soak', 'node', ['scripts/soak.mjs']],
+      ]
+    : []),
   ['tests', 'npm', ['test', '--silent']],
 ]
 

@@ -41,6 +41,9 @@ function* functions(file: string): Generator<{ name: string; lines: number }> {
 }
 
 test('there are files to look at', t => {
+  for (const folder of ['crates', 'src', 'lib', 'bench/peers/src', 'bench/workloads', '__test__/bench']) {
+    t.true(present.some(file => file.startsWith(`${folder}/`)), folder)
+  }
   t.true(present.length > 50)
   t.true([...functions('lib/check.ts')].some(({ name }) => name === 'count'))
   t.true([...functions('crates/kvtide-core/src/rotating.rs')].some(({ name }) => name === 'plan_append'))
@@ -62,7 +65,7 @@ test('no function is longer than a screen', t => {
 })
 
 test('every Rust file says at its head what it is for', t => {
-  for (const file of present.filter(name => /src\/.*\.rs$/.test(name))) {
+  for (const file of present.filter(name => /(src|benches)\/.*\.rs$/.test(name))) {
     t.true(text(file).startsWith('//!'), file)
   }
 })

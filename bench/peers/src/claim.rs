@@ -1,12 +1,12 @@
 //! A ratio between two lanes of a workload, and what it is to reach.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::harness::Measured;
 use crate::statistics::Spread;
 
 /// What a ratio is held against.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Bound {
     /// The ratio should not be above it: less is better.
@@ -31,7 +31,7 @@ impl Bound {
 }
 
 /// The ratio of the medians of two lanes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
     /// What the recorded ratios know it by.

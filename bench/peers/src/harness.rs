@@ -18,7 +18,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const WARM_UP: usize = 2;
 
 /// What a lane is in the comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// A cache of this repository.

@@ -4,22 +4,26 @@
 //! cargo run --release -- [--only <start of an id>] [--rounds <n>] [--out <file>] [--list]
 //! ```
 //!
-//! Prints a table, and writes the same numbers as JSON to `--out`.
+//! Prints a table, and writes the same numbers as JSON to `--out`. Each workload runs in a child process, with `--measure`, so
+//! that none is served from memory that another one left.
 
 mod bare;
 mod claim;
 mod harness;
 mod machine;
+mod memory;
 mod statistics;
 mod table;
 mod tokens;
 mod workloads;
 
+use std::process::{Command, Stdio};
+
 use serde::Serialize;
 
 use crate::harness::Result;
 use crate::machine::Machine;
-use crate::workloads::{ALL, Outcome};
+use crate::workloads::{ALL, Outcome, Workload};
 
 /// What is written as JSON.
 #[derive(Serialize)]
@@ -37,17 +41,20 @@ struct Wanted {
     rounds: usize,
     out: Option<String>,
     list: bool,
+    /// The workload to measure in this very process, its outcome to be printed as JSON.
+    measure: Option<String>,
 }
 
 impl Wanted {
     fn read(mut args: impl Iterator<Item = String>) -> Result<Self> {
-        let mut wanted = Wanted { only: String::new(), rounds: 31, out: None, list: false };
+        let mut wanted = Wanted { only: String::new(), rounds: 31, out: None, list: false, measure: None };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
             match arg.as_str() {
                 "--only" => wanted.only = value()?,
                 "--rounds" => wanted.rounds = value()?.parse::<std::num::NonZeroUsize>()?.get(),
                 "--out" => wanted.out = Some(value()?),
+                "--measure" => wanted.measure = Some(value()?),
                 "--list" => wanted.list = true,
                 _ => return Err(format!("unknown argument {arg}").into()),
             }
@@ -56,16 +63,36 @@ impl Wanted {
     }
 }
 
+/// Measures a workload in a process of its own.
+fn measure_apart(workload: &Workload, rounds: usize) -> Result<Outcome> {
+    let (variable, value) = workload.memory.environment();
+    let child = Command::new(std::env::current_exe()?)
+        .args(["--measure", workload.id, "--rounds", &rounds.to_string()])
+        .env(variable, value)
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !child.status.success() {
+        return Err(format!("{}: {}", workload.id, child.status).into());
+    }
+    Ok(serde_json::from_slice(&child.stdout)?)
+}
+
 fn main() -> Result<()> {
     let wanted = Wanted::read(std::env::args().skip(1))?;
-    let chosen = ALL.iter().filter(|(id, _)| id.starts_with(&wanted.only));
+    if let Some(id) = wanted.measure {
+        let workload =
+            ALL.iter().find(|workload| workload.id == id).ok_or_else(|| format!("no workload is called {id}"))?;
+        println!("{}", serde_json::to_string(&workload.measure(wanted.rounds)?)?);
+        return Ok(());
+    }
+    let chosen = ALL.iter().filter(|workload| workload.id.starts_with(&wanted.only));
     if wanted.list {
-        chosen.for_each(|(id, _)| println!("{id}"));
+        chosen.for_each(|workload| println!("{}", workload.id));
         return Ok(());
     }
     let mut report = Report { suite: "peers", rounds: wanted.rounds, machine: Machine::here(), workloads: Vec::new() };
-    for (_, run) in chosen {
-        let outcome = run(wanted.rounds)?;
+    for workload in chosen {
+        let outcome = measure_apart(workload, wanted.rounds)?;
         print!("{}", table::table(&outcome));
         report.workloads.push(outcome);
     }
@@ -94,7 +121,7 @@ mod tests {
 
     #[test]
     fn no_two_workloads_share_an_id() {
-        let ids: std::collections::BTreeSet<&str> = ALL.iter().map(|(id, _)| *id).collect();
+        let ids: std::collections::BTreeSet<&str> = ALL.iter().map(|workload| workload.id).collect();
         assert_eq!(ids.len(), ALL.len());
     }
 }

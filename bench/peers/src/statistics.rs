@@ -1,7 +1,7 @@
 //! Medians and spreads of what was measured round by round.
 
 /// The middle of some numbers, and where the lowest and the highest tenth of them end.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Spread {
     pub median: f64,
     pub p10: f64,

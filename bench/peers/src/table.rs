@@ -7,7 +7,7 @@ use crate::workloads::{LaneOutcome, Outcome};
 
 /// The lanes, then the ratios.
 pub fn table(outcome: &Outcome) -> String {
-    let mut text = format!("\n{}, ns per {}\n", outcome.title, outcome.operation);
+    let mut text = format!("\n{}, {}, ns per {}\n", outcome.title, outcome.memory.words(), outcome.operation);
     let width = outcome.lanes.iter().map(|lane| lane.name.len()).max().unwrap_or(0);
     for LaneOutcome { name, nanoseconds, .. } in &outcome.lanes {
         let [median, low, high] = [nanoseconds.median, nanoseconds.p10, nanoseconds.p90].map(number);

@@ -9,44 +9,63 @@ mod rotating;
 mod rotating_windows;
 
 use half::f16;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
 use crate::harness::{Measured, Result, Role};
+use crate::memory::Memory;
 use crate::statistics::Spread;
 
-/// Measures a workload for so many rounds.
-pub type Run = fn(usize) -> Result<Outcome>;
+/// A workload at the size that is reported.
+pub struct Workload {
+    pub id: &'static str,
+    pub memory: Memory,
+    run: fn(usize) -> Result<Outcome>,
+}
 
-/// Every workload by its id, in the order of the report.
-pub const ALL: &[(&str, Run)] = &[
-    ("rotating-512-f32", |rounds| rotating::run::<f32>(512, rounds)),
-    ("rotating-4096-f32", |rounds| rotating::run::<f32>(4096, rounds)),
-    ("rotating-32768-f32", |rounds| rotating::run::<f32>(32768, rounds)),
-    ("rotating-512-f16", |rounds| rotating::run::<f16>(512, rounds)),
-    ("rotating-4096-f16", |rounds| rotating::run::<f16>(4096, rounds)),
-    ("rotating-32768-f16", |rounds| rotating::run::<f16>(32768, rounds)),
-    ("rotating-windows", |rounds| rotating_windows::run(512, 32768, rounds)),
-    ("prefill", |rounds| prefill::run(8192, 4096, 512, rounds)),
-    ("growable", |rounds| growable::run(8192, rounds)),
-    ("rollback", |rounds| rollback::run(4096, rounds)),
-    ("paged-token", |rounds| paged::run(1024, 8, rounds)),
-    ("memcpy", |rounds| memcpy::run(&[1, 32, 256], rounds)),
+/// Every workload, in the order of the report. Those that take memory as part of the work run on both kinds of it.
+pub const ALL: &[Workload] = &[
+    Workload { id: "rotating-512-f32", memory: Memory::Reused, run: |rounds| rotating::run::<f32>(512, rounds) },
+    Workload { id: "rotating-4096-f32", memory: Memory::Reused, run: |rounds| rotating::run::<f32>(4096, rounds) },
+    Workload { id: "rotating-32768-f32", memory: Memory::Reused, run: |rounds| rotating::run::<f32>(32768, rounds) },
+    Workload { id: "rotating-512-f16", memory: Memory::Reused, run: |rounds| rotating::run::<f16>(512, rounds) },
+    Workload { id: "rotating-4096-f16", memory: Memory::Reused, run: |rounds| rotating::run::<f16>(4096, rounds) },
+    Workload { id: "rotating-32768-f16", memory: Memory::Reused, run: |rounds| rotating::run::<f16>(32768, rounds) },
+    Workload {
+        id: "rotating-windows",
+        memory: Memory::Reused,
+        run: |rounds| rotating_windows::run(512, 32768, rounds),
+    },
+    Workload { id: "prefill", memory: Memory::New, run: |rounds| prefill::run(8192, 4096, 512, rounds) },
+    Workload { id: "prefill-reused", memory: Memory::Reused, run: |rounds| prefill::run(8192, 4096, 512, rounds) },
+    Workload { id: "growable", memory: Memory::New, run: |rounds| growable::run(8192, rounds) },
+    Workload { id: "growable-reused", memory: Memory::Reused, run: |rounds| growable::run(8192, rounds) },
+    Workload { id: "rollback", memory: Memory::Reused, run: |rounds| rollback::run(4096, rounds) },
+    Workload { id: "paged-token", memory: Memory::Reused, run: |rounds| paged::run(1024, 8, rounds) },
+    Workload { id: "memcpy", memory: Memory::Reused, run: |rounds| memcpy::run(&[1, 32, 256], rounds) },
 ];
 
+impl Workload {
+    /// Measures it for so many rounds, in this process.
+    pub fn measure(&self, rounds: usize) -> Result<Outcome> {
+        Ok((self.run)(rounds)?.on(self.id, self.memory))
+    }
+}
+
 /// What a workload measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Outcome {
     pub id: String,
     pub title: String,
     /// What a lane's nanoseconds are for.
     pub operation: String,
+    pub memory: Memory,
     pub lanes: Vec<LaneOutcome>,
     pub claims: Vec<Claim>,
 }
 
 /// One lane's nanoseconds per operation.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct LaneOutcome {
     pub name: String,
     pub role: Role,
@@ -65,9 +84,20 @@ impl Outcome {
             id: id.to_owned(),
             title: title.to_owned(),
             operation: operation.to_owned(),
+            memory: Memory::Reused,
             lanes: measured.iter().map(lane).collect(),
             claims,
         }
+    }
+
+    /// The same, as the workload `id` on this memory.
+    fn on(mut self, id: &str, memory: Memory) -> Self {
+        for claim in &mut self.claims {
+            claim.id = format!("{id}{}", &claim.id[self.id.len()..]);
+        }
+        self.id = id.to_owned();
+        self.memory = memory;
+        self
     }
 }
 
@@ -92,6 +122,24 @@ mod tests {
         let claims: Vec<&Claim> = outcomes.iter().flat_map(|outcome| &outcome.claims).collect();
         let ids: BTreeSet<&str> = claims.iter().map(|claim| claim.id.as_str()).collect();
         assert_eq!(ids.len(), claims.len());
-        assert!(claims.iter().all(|claim| claim.ratio.is_finite() && claim.ratio > 0.));
+        for outcome in &outcomes {
+            let own = format!("{}/", outcome.id);
+            assert!(outcome.claims.iter().all(|claim| claim.id.starts_with(&own)), "{own}");
+        }
+    }
+
+    #[test]
+    fn an_outcome_on_other_memory_has_other_ids() {
+        let outcome = prefill::run(64, 32, 8, 1).unwrap().on("prefill-new", Memory::New);
+        assert_eq!((outcome.id.as_str(), outcome.memory), ("prefill-new", Memory::New));
+        assert_eq!(outcome.claims[0].id, "prefill-new/ours-over-ring");
+    }
+
+    #[test]
+    fn an_outcome_crosses_from_one_process_to_another() {
+        let outcome = rollback::run(32, 1).unwrap();
+        let text = serde_json::to_string(&outcome).unwrap();
+        let read: Outcome = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
     }
 }

@@ -1,0 +1,53 @@
+// The workloads run, at sizes that take a moment, and bare rows hold what the cache holds. Nothing here depends on a time.
+import test from 'ava'
+
+import { RotatingKvCache } from '../../index.js'
+import { BareRows, HEAD_DIM, tokens } from '../../bench/rows.js'
+import type { Workload } from '../../bench/report.js'
+import { growable } from '../../bench/workloads/growable.js'
+import { paged } from '../../bench/workloads/paged.js'
+import { rollback } from '../../bench/workloads/rollback.js'
+import { rotating } from '../../bench/workloads/rotating.js'
+import { view } from '../../bench/workloads/view.js'
+
+const workloads: Workload[] = [rotating([64, 128, 256], 1), growable(16, 1), rollback(16, 1), paged(32, 1), view(16, 1)]
+
+test('every workload compares a cache of ours with something', t => {
+  for (const { id, lanes, claims } of workloads) {
+    t.true(lanes.some(({ role }) => role === 'ours') && lanes.some(({ role }) => role !== 'ours'), id)
+    t.true(claims.length > 0, id)
+    for (const claim of claims) t.true(claim.id.startsWith(`${id}/`), claim.id)
+  }
+})
+
+test('no two ratios share an id', t => {
+  const ids = workloads.flatMap(({ claims }) => claims.map(({ id }) => id))
+  t.is(new Set(ids).size, ids.length)
+})
+
+test('a bare window that is shifted holds what the rotating cache holds', t => {
+  using cache = new RotatingKvCache({ maxSeqLen: 4 })
+  const rows = new BareRows(4)
+  const full = tokens(4)
+  cache.append(full, full)
+  rows.write(0, full.data)
+  const step = tokens(1)
+  step.data.fill(7, HEAD_DIM)
+  for (let token = 0; token < 3; token++) {
+    cache.append(step, step)
+    rows.shift()
+    rows.write(3, step.data)
+  }
+  t.deepEqual(cache.currentData()?.k.toArray(), rows.parts[0])
+  t.deepEqual(cache.currentData()?.v.toArray(), rows.parts[1])
+})
+
+test('a turn through the free slots has one compaction', t => {
+  using cache = new RotatingKvCache({ maxSeqLen: 64 })
+  const [full, step] = [tokens(64), tokens(1)]
+  cache.append(full, full)
+  for (let turn = 1; turn < 4; turn++) {
+    for (let token = 0; token <= 64; token++) cache.append(step, step)
+    t.is(cache.stats().compactions, turn)
+  }
+})

@@ -1,0 +1,27 @@
+// The suite of the TypeScript API: prints a table, and writes the report as JSON to `--out`.
+//
+//   npx tsx bench/javascript.ts [--only <start of an id>] [--rounds <n>] [--out <file>]
+import { writeFileSync } from 'node:fs'
+
+import { readArguments } from './arguments.js'
+import type { Report, Workload } from './report.js'
+import { digits } from './markdown.js'
+import { WORKLOADS } from './workloads/index.js'
+
+const { only, rounds, out } = readArguments(process.argv.slice(2))
+
+const workloads: Workload[] = []
+for (const [id, run] of Object.entries(WORKLOADS)) {
+  if (!id.startsWith(only)) continue
+  const workload = run(rounds)
+  workloads.push(workload)
+  console.log(`\n${workload.title}, ns per ${workload.operation}`)
+  for (const { name, median, p10, p90 } of workload.lanes) {
+    console.log(`  ${name.padEnd(44)} ${digits(median).padStart(12)}  (${digits(p10)} to ${digits(p90)})`)
+  }
+  for (const { says, ratio, low, high } of workload.claims) console.log(`  ${says} = ${digits(ratio)} (${digits(low)} to ${digits(high)})`)
+}
+
+const engine = `Node ${process.versions.node}, V8 ${process.versions.v8}`
+const report: Report = { suite: 'javascript', rounds, engine, workloads }
+if (out !== undefined) writeFileSync(out, `${JSON.stringify(report, null, 2)}\n`)

@@ -1,0 +1,103 @@
+// bench/RESULTS.md, from the reports of a run.
+import { lessIsBetter, type Bound, type Claim, type Machine, type Workload } from './report.js'
+import type { Run } from './suites.js'
+
+/** Three digits, or all of a whole number, in groups of three. */
+export function digits(value: number): string {
+  if (value >= 100) return Math.round(value).toString().replaceAll(/\B(?=(\d{3})+$)/g, ',')
+  return String(Number(value.toPrecision(3)))
+}
+
+function target(bound: Bound): string {
+  if (typeof bound === 'string') return ''
+  return 'atMost' in bound ? `at most ${digits(bound.atMost)}` : `at least ${digits(bound.atLeast)}`
+}
+
+/** A ratio with the spread of its rounds. */
+const spread = ({ ratio, low, high }: Claim): string => `${digits(ratio)} (${digits(low)} to ${digits(high)})`
+
+const row = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
+
+function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  return [row(head), row(head.map(() => '---')), ...rows.map(row)].join('\n')
+}
+
+/** Why a target is not met, in what the same run has measured. */
+export function reason({ ratio, limit, toReach }: Claim): string {
+  if (limit === null || typeof toReach === 'string') return 'nothing in this run tells why'
+  const times = lessIsBetter(toReach) ? ratio / limit : limit / ratio
+  const reachable = 'atMost' in toReach ? limit <= toReach.atMost : limit >= toReach.atLeast
+  const bare = `the same moves in bare memory, with no cache around them, reach ${digits(limit)}`
+  return reachable
+    ? `${bare}: the cache itself costs ${digits(times)} times what the moves do`
+    : `${bare}, and do not meet it either`
+}
+
+function machineOf({ cpu, features, cores, caches, memory, hugePages, kernel, rustc, load }: Machine, engine: string | undefined): string {
+  const lines = [
+    `Processor: ${cpu}, ${cores} cores, ${features.join(' ')}`,
+    `Caches: ${caches.join(', ')}`,
+    `Memory: ${memory}; large pages: ${hugePages}`,
+    `System: ${kernel}; ${rustc}${engine === undefined ? '' : `; ${engine}`}`,
+    `Load before the run: ${load}`,
+  ]
+  return lines.map(line => `- ${line}`).join('\n')
+}
+
+/** A workload's title, with the memory that it runs on. */
+export const titleOf = ({ title, memory }: Workload): string => `${title}, ${memory} memory`
+
+function targetsOf(workloads: readonly Workload[]): string {
+  const rows = workloads.flatMap(workload =>
+    workload.claims.flatMap(claim => {
+      if (claim.met === null) return []
+      const limit = claim.limit === null ? '' : digits(claim.limit)
+      return [[titleOf(workload), claim.says, spread(claim), limit, target(claim.toReach), claim.met ? 'met' : `**not met**: ${reason(claim)}`]]
+    }),
+  )
+  return tableOf(['workload', 'ratio', 'measured (spread)', 'bare memory', 'to reach', 'result'], rows)
+}
+
+/** What a workload's lane is called in the tables. */
+const ROLES = { ours: 'kvtide', peer: 'peer', baseline: 'by hand', limit: 'limit' } as const
+
+function section(workload: Workload): string {
+  const { operation, lanes, claims } = workload
+  const rate = operation === 'MiB'
+  const rows = lanes.map(({ name, role, median, p10, p90 }) => [
+    name,
+    ROLES[role],
+    digits(median),
+    `${digits(p10)} to ${digits(p90)}`,
+    ...(rate ? [digits((2 ** 20) / median)] : []),
+  ])
+  const head = ['', '', `ns per ${operation}`, 'spread', ...(rate ? ['GB/s'] : [])]
+  const ratios = claims.map(claim => `- ${claim.says}: ${spread(claim)}${claim.limit === null ? '' : `; bare memory ${digits(claim.limit)}`}`)
+  return [`### ${titleOf(workload)}`, tableOf(head, rows), ...(ratios.length > 0 ? [ratios.join('\n')] : [])].join('\n\n')
+}
+
+/** The whole page. */
+export function resultsPage(version: string, { peers, javascript, native }: Run): string {
+  const workloads = [...peers.workloads, ...javascript.workloads]
+  const parts = [
+    '# Results',
+    `Written by \`npm run bench\`, kvtide ${version}. Do not edit by hand.`,
+    `Every workload runs in one process: a round of one lane, a round of the next, and so on, ${peers.rounds} rounds each, the first
+ones not counted. Numbers are medians; the spread goes from the lowest tenth of the rounds to the highest. A ratio is one of
+medians, its spread that of the rounds' own ratios. Only ratios say something about another machine.`,
+    `*Limit* is the same bytes moved with no cache around them: \`memcpy\`, or *bare rows*, the same moves in plain memory with
+nothing checked and no view made. *By hand* is what is written where no cache is taken. *Peers* are other people's caches.`,
+    `Large allocations come either always from *new memory*, pages that the system gives at the first touch, as to the first cache of
+a process, or always from *reused memory*, pages that were touched before. Left to itself, the allocator does now the one and
+now the other, and a lane is slow or fast by what the one before it has left. Reused memory is the kinder to those who copy.`,
+    '![Every workload on a log axis](results.svg)',
+    '## The machine',
+    peers.machine === undefined ? 'unknown' : machineOf(peers.machine, javascript.engine),
+    '## Targets',
+    targetsOf(workloads),
+    '## Workloads',
+    ...workloads.map(section),
+    ...(native === '' ? [] : ['## Single calls', 'From `cargo bench`, not interleaved: for finding what a change in one call costs.', `\`\`\`text\n${native.trim()}\n\`\`\``]),
+  ]
+  return `${parts.join('\n\n')}\n`
+}

@@ -1,0 +1,65 @@
+// The ratios that the repository records, and whether those of another run are worse.
+//
+// Ratios, never times: they change little from machine to machine. Each has a noise band, a factor: a ratio is worse when it
+// lies further than that on the wrong side of the recorded one. The band is what one round differed from another in the run
+// that was recorded, and at least a quarter.
+import { lessIsBetter, type Claim, type Report } from './report.js'
+
+/** The smallest noise band. */
+export const BAND_MIN = 1.25
+
+export interface RecordedRatio {
+  readonly ratio: number
+  readonly better: 'less' | 'more'
+  /** The factor by which it may be worse. */
+  readonly band: number
+}
+
+export interface Recorded {
+  /** The processor that they were measured on. */
+  readonly cpu: string
+  readonly ratios: Readonly<Record<string, RecordedRatio>>
+}
+
+/** A recorded ratio that another run does not reach. */
+export interface Worse {
+  readonly id: string
+  readonly recorded: RecordedRatio
+  /** The worst that would have been in the band. */
+  readonly bound: number
+  /** What was measured; nothing when the run has no such ratio. */
+  readonly ratio: number | undefined
+}
+
+const rounded = (value: number): number => Number(value.toPrecision(4))
+
+function record({ ratio, low, high, toReach }: Claim): RecordedRatio {
+  const band = Math.max(BAND_MIN, Math.ceil((high / low) * 20) / 20)
+  return { ratio: rounded(ratio), better: lessIsBetter(toReach) ? 'less' : 'more', band }
+}
+
+const claimsOf = (reports: readonly Report[]): Claim[] => reports.flatMap(({ workloads }) => workloads.flatMap(({ claims }) => claims))
+
+/** The ratios of a run, to be recorded. */
+export function recordOf(cpu: string, reports: readonly Report[]): Recorded {
+  return { cpu, ratios: Object.fromEntries(claimsOf(reports).map(claim => [claim.id, record(claim)])) }
+}
+
+/** The recorded ratios whose ids begin with `only` that the run does not reach. One that was not measured is not reached. */
+export function worseThan(recorded: Recorded, reports: readonly Report[], only = ''): Worse[] {
+  const measured = new Map(claimsOf(reports).map(({ id, ratio }) => [id, ratio]))
+  return Object.entries(recorded.ratios)
+    .filter(([id]) => id.startsWith(only))
+    .flatMap(([id, was]) => {
+      const ratio = measured.get(id)
+      const less = was.better === 'less'
+      const bound = less ? was.ratio * was.band : was.ratio / was.band
+      const reached = ratio !== undefined && (less ? ratio <= bound : ratio >= bound)
+      return reached ? [] : [{ id, recorded: was, bound, ratio }]
+    })
+}
+
+/** The ids of ratios that a run has and the record has not. */
+export function unrecorded(recorded: Recorded, reports: readonly Report[]): string[] {
+  return claimsOf(reports).map(({ id }) => id).filter(id => !(id in recorded.ratios))
+}

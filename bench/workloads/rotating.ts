@@ -1,0 +1,67 @@
+// A one-token append at a small and at a large window, through the TypeScript API.
+import { RotatingKvCache } from 'kvtide'
+
+import { workloadOf, type Workload } from '../report.js'
+import { measure, type Contestant } from '../rounds.js'
+import { BareRows, HEAD_DIM, HEADS, tokens } from '../rows.js'
+
+const step = tokens(1)
+
+const name = (window: number): string => `kvtide, window ${window}`
+
+function ours(window: number): Contestant {
+  const cache = new RotatingKvCache({ maxSeqLen: window, capacitySeqLen: window })
+  const full = tokens(window)
+  cache.append(full, full)
+  // A round is one whole turn through the free slots, so that each has exactly one compaction.
+  const operations = Math.max(window / 4, 64) + 1
+  return {
+    name: name(window),
+    role: 'ours',
+    operations,
+    round() {
+      for (let index = 0; index < operations; index++) cache.append(step, step)
+    },
+  }
+}
+
+/** What is written where no cache is taken: the window moved by one row at each step. */
+function copying(window: number): Contestant {
+  const rows = new BareRows(window)
+  return {
+    name: `copyWithin of the window, window ${window}`,
+    role: 'baseline',
+    operations: 2,
+    round() {
+      for (let index = 0; index < 2; index++) {
+        rows.shift()
+        rows.write(window - 1, step.data)
+      }
+    },
+  }
+}
+
+/** The rows of one token, written and nothing else: what order costs is not in it. */
+function bare(window: number): Contestant {
+  const rows = new BareRows(window)
+  return {
+    name: `bare rows, unordered, window ${window}`,
+    role: 'limit',
+    operations: window,
+    round() {
+      for (let slot = 0; slot < window; slot++) rows.write(slot, step.data)
+    },
+  }
+}
+
+export function rotating(windows: readonly [number, number, number], rounds: number): Workload {
+  const [small, middle, large] = windows
+  const measured = measure([...windows.map(ours), copying(middle), bare(middle)], rounds)
+  const copied = `copyWithin of the window, window ${middle}`
+  const written = `bare rows, unordered, window ${middle}`
+  return workloadOf('js-rotating', `TypeScript: rotating, 1 token, f32, ${HEADS} heads of ${HEAD_DIM}`, 'token', measured, [
+    { id: 'js-rotating/large-over-small', says: `window ${large} / window ${small}`, over: name(large), under: name(small), toReach: 'less' },
+    { id: 'js-rotating/copying-over-ours', says: `copyWithin of the window / kvtide, window ${middle}`, over: copied, under: name(middle), toReach: 'more' },
+    { id: 'js-rotating/ours-over-bare', says: `kvtide / bare rows, window ${middle}`, over: name(middle), under: written, toReach: 'less' },
+  ])
+}
