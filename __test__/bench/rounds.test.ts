@@ -2,21 +2,34 @@
 import test from 'ava'
 
 import { measure, type Contestant } from '../../bench/rounds.js'
+import { readWaiting } from '../../bench/waiting.js'
 
-function clockwork(): { now: () => number; pass: (milliseconds: number) => void } {
-  let time = 0
-  return { now: () => time, pass: milliseconds => void (time += milliseconds) }
+interface Clockwork {
+  readonly now: () => number
+  readonly waited: () => number
+  /** So many milliseconds go by, of which this thread has waited so many nanoseconds. */
+  readonly pass: (milliseconds: number, waiting?: number) => void
+}
+
+function clockwork(): Clockwork {
+  let [time, waiting] = [0, 0]
+  const pass = (milliseconds: number, nanoseconds = 0): void => {
+    time += milliseconds
+    waiting += nanoseconds
+  }
+  return { now: () => time, waited: () => waiting, pass }
 }
 
 test('lanes run in turn and each round starts with another', t => {
   let seen = ''
   const lane = (name: string): Contestant => ({ name, role: 'ours', operations: 1, round: () => void (seen += name) })
-  measure(['a', 'b', 'c'].map(lane), 1, clockwork().now)
+  measure(['a', 'b', 'c'].map(lane), 1, clockwork())
   t.is(seen, 'abcbcacababcbcacab')
 })
 
 test('a time is per operation, without what is done before and after, and without the first rounds', t => {
-  const { now, pass } = clockwork()
+  const clocks = clockwork()
+  const { pass } = clocks
   let round = 0
   const lane: Contestant = {
     name: 'clockwork',
@@ -26,9 +39,19 @@ test('a time is per operation, without what is done before and after, and withou
     round: () => pass(++round),
     after: () => pass(1000),
   }
-  const [measured] = measure([lane], 3, now)
+  const [measured] = measure([lane], 3, clocks)
   t.is(measured?.name, 'clockwork')
   t.deepEqual(measured?.nanoseconds.map(Math.round), [1_500_000, 1_750_000, 2_000_000])
+})
+
+test('what a round waited for a processor is taken off', t => {
+  const clocks = clockwork()
+  const lane: Contestant = { name: 'crowded', role: 'ours', operations: 1, before: () => clocks.pass(5, 5e6), round: () => clocks.pass(3, 1e6) }
+  t.deepEqual(measure([lane], 1, clocks)[0]?.nanoseconds.map(Math.round), [2_000_000])
+})
+
+test('the second number of three is the waiting', t => {
+  t.deepEqual(['1234 567 8\n', '', 'none of it'].map(readWaiting), [567, 0, 0])
 })
 
 test('a lane that fails ends the run', t => {
@@ -40,5 +63,5 @@ test('a lane that fails ends the run', t => {
       throw new Error('no room')
     },
   }
-  t.throws(() => measure([lane], 1, clockwork().now), { message: /no room/ })
+  t.throws(() => measure([lane], 1, clockwork()), { message: /no room/ })
 })

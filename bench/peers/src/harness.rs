@@ -11,6 +11,8 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use crate::waiting::waited;
+
 /// What a measurement can fail with: it ends the run.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -61,11 +63,14 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Runs `work` and counts its time. What it returns is dropped by the caller, after the time was taken.
+    /// Runs `work` and counts its time, less what the thread waited for a processor. What it returns is dropped by the
+    /// caller, after the time was taken.
     pub fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let before = waited();
         let start = Instant::now();
         let result = work();
-        self.add(start.elapsed());
+        let elapsed = start.elapsed();
+        self.add(elapsed.saturating_sub(waited().saturating_sub(before)));
         std::hint::black_box(result)
     }
 

@@ -15,6 +15,7 @@ mod memory;
 mod statistics;
 mod table;
 mod tokens;
+mod waiting;
 mod workloads;
 
 use std::process::{Command, Stdio};
