@@ -1,15 +1,15 @@
 // bench/results.svg: one panel per workload, a log axis, a mark per lane with its spread.
 //
 // Colours follow the reader's theme; the marks differ in shape as well, so that nothing is told by colour alone.
-import { digits, titleOf } from './markdown.js'
+import { digits } from './markdown.js'
 import type { Lane, Role, Workload } from './report.js'
 
 const COLUMNS = 2
-const PANEL_WIDTH = 520
-const NAME_WIDTH = 218
+const PANEL_WIDTH = 560
+const NAME_WIDTH = 262
 const VALUE_WIDTH = 66
 const LANE_HEIGHT = 18
-const HEAD_HEIGHT = 40
+const HEAD_HEIGHT = 56
 const AXIS_HEIGHT = 26
 const GAP = 14
 const LEGEND_HEIGHT = 34
@@ -73,7 +73,7 @@ function lane({ name, role, median, p10, p90 }: Lane, axis: Axis, y: number): st
 const heightOf = ({ lanes }: Workload): number => HEAD_HEIGHT + lanes.length * LANE_HEIGHT + AXIS_HEIGHT
 
 function panel(workload: Workload, left: number, top: number): string {
-  const { operation, lanes } = workload
+  const { title, operation, memory, lanes } = workload
   const axis = axisOf(lanes.flatMap(({ median, p10, p90 }) => [median, p10, p90]))
   const width = PANEL_WIDTH - NAME_WIDTH - VALUE_WIDTH - 20
   const bottom = HEAD_HEIGHT + lanes.length * LANE_HEIGHT
@@ -86,8 +86,8 @@ function panel(workload: Workload, left: number, top: number): string {
   })
   return [
     `<g transform="translate(${left} ${top})"><rect width="${PANEL_WIDTH}" height="${heightOf(workload)}" rx="6" class="panel"/>`,
-    `<text x="12" y="20" class="title">${escape(titleOf(workload))}</text>`,
-    `<text x="${PANEL_WIDTH - 10}" y="${bottom + 14}" text-anchor="end" class="small">${escape(`per ${operation}`)}</text>`,
+    `<text x="12" y="20" class="title">${escape(title)}</text>`,
+    `<text x="12" y="36" class="small">${escape(`per ${operation}, ${memory} memory`)}</text>`,
     ...grid,
     ...lanes.map((each, index) => lane(each, axis, HEAD_HEIGHT + index * LANE_HEIGHT + LANE_HEIGHT / 2 - 4)),
     '</g>',

@@ -82,8 +82,8 @@ export function resultsPage(version: string, { peers, javascript, native }: Run)
   const parts = [
     '# Results',
     `Written by \`npm run bench\`, kvtide ${version}. Do not edit by hand.`,
-    `Every workload runs in one process: a round of one lane, a round of the next, and so on, ${peers.rounds} rounds each, the first
-ones not counted. Numbers are medians; the spread goes from the lowest tenth of the rounds to the highest. A ratio is one of
+    `Every workload runs in a process of its own: a round of one lane, a round of the next, and so on, ${peers.rounds} rounds each, the
+first ones not counted. K and V have 8 heads of 128 elements. Numbers are medians; the spread goes from the lowest tenth of the rounds to the highest. A ratio is one of
 medians, its spread that of the rounds' own ratios. What a thread waited for a processor that others had is not counted. Only ratios say something about another machine.`,
     `*Limit* is the same bytes moved with no cache around them: \`memcpy\`, or *bare rows*, the same moves in plain memory with
 nothing checked and no view made. *By hand* is what is written where no cache is taken. *Peers* are other people's caches.`,

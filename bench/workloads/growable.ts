@@ -3,7 +3,7 @@ import { KvCache } from 'kvtide'
 
 import { workloadOf, type Workload } from '../report.js'
 import { measure, type Contestant } from '../rounds.js'
-import { BareRows, HEAD_DIM, HEADS, TOKEN, tokens } from '../rows.js'
+import { BareRows, HEAD_DIM, HEADS, tokens } from '../rows.js'
 
 const step = tokens(1)
 
@@ -59,7 +59,7 @@ export function growable(count: number, rounds: number): Workload {
     [ours(growing, 256, count), ours(roomy, count, count), concatenating(concatenated, first), bare(written, count)],
     rounds,
   )
-  const title = `TypeScript: growable, ${count} single-token updates from empty, f32, ${TOKEN} elements each`
+  const title = `TypeScript: growable, ${count} single-token updates from empty, f32`
   return workloadOf('js-growable', title, 'update', measured, [
     { id: 'js-growable/ours-over-bare', says: 'kvtide / bare rows, both preallocated', over: roomy, under: written, toReach: 'less' },
     { id: 'js-growable/growing-over-roomy', says: 'kvtide growing / preallocated', over: growing, under: roomy, toReach: 'less' },

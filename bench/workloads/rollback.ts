@@ -7,7 +7,7 @@ import { BareRows, tokens } from '../rows.js'
 
 const DRAFT = 5
 const KEPT = 2
-const OPERATIONS = 64
+const OPERATIONS = 256
 
 const draft = tokens(DRAFT)
 

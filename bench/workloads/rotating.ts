@@ -3,7 +3,7 @@ import { RotatingKvCache } from 'kvtide'
 
 import { workloadOf, type Workload } from '../report.js'
 import { measure, type Contestant } from '../rounds.js'
-import { BareRows, HEAD_DIM, HEADS, tokens } from '../rows.js'
+import { BareRows, tokens } from '../rows.js'
 
 const step = tokens(1)
 
@@ -29,7 +29,7 @@ function ours(window: number): Contestant {
 function copying(window: number): Contestant {
   const rows = new BareRows(window)
   return {
-    name: `copyWithin of the window, window ${window}`,
+    name: `copyWithin, window ${window}`,
     role: 'baseline',
     operations: 2,
     round() {
@@ -57,9 +57,9 @@ function bare(window: number): Contestant {
 export function rotating(windows: readonly [number, number, number], rounds: number): Workload {
   const [small, middle, large] = windows
   const measured = measure([...windows.map(ours), copying(middle), bare(middle)], rounds)
-  const copied = `copyWithin of the window, window ${middle}`
+  const copied = `copyWithin, window ${middle}`
   const written = `bare rows, unordered, window ${middle}`
-  return workloadOf('js-rotating', `TypeScript: rotating, 1 token, f32, ${HEADS} heads of ${HEAD_DIM}`, 'token', measured, [
+  return workloadOf('js-rotating', 'TypeScript: rotating, 1 token, f32', 'token', measured, [
     { id: 'js-rotating/large-over-small', says: `window ${large} / window ${small}`, over: name(large), under: name(small), toReach: 'less' },
     { id: 'js-rotating/copying-over-ours', says: `copyWithin of the window / kvtide, window ${middle}`, over: copied, under: name(middle), toReach: 'more' },
     { id: 'js-rotating/ours-over-bare', says: `kvtide / bare rows, window ${middle}`, over: name(middle), under: written, toReach: 'less' },

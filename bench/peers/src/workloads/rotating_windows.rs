@@ -12,14 +12,14 @@ use crate::tokens::Tokens;
 
 /// The claim that the ratio of two lanes at the two windows is at most so many times that of memcpy.
 fn against_memcpy(id: &str, says: &str, lanes: &Lanes<'_>, [ours, bare]: [&str; 2], windows: [usize; 2]) -> Claim {
-    let pairs = [ours, "memcpy"].map(|lane| windows.map(|window| lanes.rounds(&format!("{lane}, window {window}"))));
+    let pairs = [ours, "memcpy"].map(|lane| windows.map(|window| lanes.rounds(&format!("{lane}, at {window}"))));
     let [[ours_small, ours_large], [copy_small, copy_large]] = pairs;
     let round = |index: usize| ours_large[index] / ours_small[index] / (copy_large[index] / copy_small[index]);
     let rounds: Vec<f64> = (0..ours_small.len()).map(round).collect();
     let medians = |large: &[f64], small: &[f64]| Spread::ratio(large, small).median;
     let of_memcpy = medians(copy_large, copy_small);
     let ratio = Spread { median: medians(ours_large, ours_small) / of_memcpy, ..Spread::of(&rounds) };
-    let [small, large] = windows.map(|window| format!("{bare}, window {window}"));
+    let [small, large] = windows.map(|window| format!("{bare}, at {window}"));
     Claim::new(id, says, ratio, Bound::AtMost(1.5)).with_limit(lanes.ratio(&large, &small) / of_memcpy)
 }
 
@@ -27,7 +27,7 @@ pub fn run(small: usize, large: usize, rounds: usize) -> Result<Outcome> {
     let step = Tokens::<f32>::new(1, 1)?;
     let mut lanes = Vec::new();
     for window in [small, large] {
-        let name = |what: &str| format!("{what}, window {window}");
+        let name = |what: &str| format!("{what}, at {window}");
         lanes.push(ours(&name("kvtide"), window, default_slack(window), &step)?);
         lanes.push(ours(&name("kvtide, slack = window"), window, window, &step)?);
         lanes.push(candle(&name("candle-nn ring"), window, &step)?);
@@ -41,7 +41,7 @@ pub fn run(small: usize, large: usize, rounds: usize) -> Result<Outcome> {
     for (ours, bare, suffix) in
         [("kvtide", "bare rows", ""), ("kvtide, slack = window", "bare rows, slack = window", "-roomy")]
     {
-        let at = |lane: &str, window: usize| format!("{lane}, window {window}");
+        let at = |lane: &str, window: usize| format!("{lane}, at {window}");
         let says = format!("{ours}: window {large} / window {small}");
         let raw = lanes.claim(
             &format!("rotating-windows/raw{suffix}"),
