@@ -1,9 +1,17 @@
 //! Where rows lie: compared with the index of a row-major tensor.
 
-use kvtide_core::paged::{PageLayout, PageShape, Part};
+use kvtide_core::paged::{PageFormat, PageLayout, PageShape, Part};
 use kvtide_core::{Code, Error};
 
-const SHAPE: PageShape = PageShape { block_size: 3, num_layers: 2, num_kv_heads: 4, head_dim: 5, element_bytes: 2 };
+const SHAPE: PageShape = PageShape {
+    block_size: 3,
+    num_layers: 2,
+    num_kv_heads: 4,
+    head_dim: 5,
+    value_head_dim: 5,
+    key_format: PageFormat::F16,
+    value_format: PageFormat::F16,
+};
 
 fn refusal(shape: PageShape) -> Error {
     PageLayout::new(shape).unwrap_err()
@@ -16,7 +24,6 @@ fn a_zero_is_refused_by_name() {
         ("numLayers", PageShape { num_layers: 0, ..SHAPE }),
         ("numKvHeads", PageShape { num_kv_heads: 0, ..SHAPE }),
         ("headDim", PageShape { head_dim: 0, ..SHAPE }),
-        ("elementBytes", PageShape { element_bytes: 0, ..SHAPE }),
     ] {
         assert_eq!(refusal(shape), Error::argument(name, 0, "at least 1"));
     }
@@ -24,15 +31,15 @@ fn a_zero_is_refused_by_name() {
 
 #[test]
 fn a_number_over_the_bound_is_refused() {
-    let refusal = refusal(PageShape { head_dim: 1 << 31, ..SHAPE });
-    assert_eq!(refusal.code(), Code::InvalidArgument);
+    for shape in [PageShape { head_dim: 1 << 31, ..SHAPE }, PageShape { value_head_dim: 1 << 31, ..SHAPE }] {
+        assert_eq!(refusal(shape).code(), Code::InvalidArgument);
+    }
 }
 
 #[test]
 fn a_block_that_memory_cannot_address_is_refused() {
     let most = i32::MAX as u32;
-    let shape =
-        PageShape { block_size: most, num_layers: most, num_kv_heads: most, head_dim: most, element_bytes: most };
+    let shape = PageShape { block_size: most, num_layers: most, num_kv_heads: most, head_dim: most, ..SHAPE };
     assert_eq!(refusal(shape), Error::OutOfMemory { count: 1, what: "blocks" });
     let just_over = PageShape { block_size: 1 << 30, num_layers: 1 << 30, num_kv_heads: 4, ..SHAPE };
     assert_eq!(refusal(just_over).code(), Code::OutOfMemory);
@@ -51,8 +58,8 @@ fn a_slab_that_memory_cannot_address_is_refused() {
 #[test]
 fn sizes_are_products() {
     let layout = PageLayout::new(SHAPE).unwrap();
-    assert_eq!(layout.row_bytes(), 5 * 2);
-    assert_eq!(layout.layer_bytes(), 2 * 4 * 3 * 5 * 2);
+    assert_eq!(layout.section(Part::Value).row_bytes, 5 * 2);
+    assert_eq!(layout.page_bytes(), 2 * 4 * 3 * 5 * 2);
     assert_eq!(layout.block_bytes(), 2 * 2 * 4 * 3 * 5 * 2);
     assert_eq!(layout.slab_elements(7), Ok(7 * 2 * 2 * 4 * 3 * 5));
     assert_eq!(layout.slab_bytes(7), Ok(7 * 2 * 2 * 4 * 3 * 5 * 2));
@@ -70,7 +77,7 @@ fn rows_follow_each_other_as_in_a_row_major_tensor() {
                 for head in 0..4 {
                     for slot in 0..3 {
                         assert_eq!(layout.row_offset(block, layer, part, head, slot), expected);
-                        expected += layout.row_bytes();
+                        expected += layout.section(part).row_bytes;
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! The paged planner's values and refusals.
 
-use kvtide_core::paged::{PagedPlanner, Slot};
+use kvtide_core::paged::{PagedPlanner, Slot, WritePlan};
 use kvtide_core::{COUNT_MAX, Error};
 
 /// 4 blocks of 2 tokens and 3 layers.
@@ -9,10 +9,14 @@ fn planner() -> PagedPlanner {
 }
 
 fn write(planner: &mut PagedPlanner, sequence: u64, layer: u32, position: u32) -> Slot {
-    let plan = planner.plan_write(sequence, layer, position).unwrap();
-    planner.commit_write(&plan).unwrap();
+    let plan = planner.plan_tokens(sequence, layer, position, 1).unwrap();
+    planner.commit(&plan).unwrap();
     planner.check_invariants().unwrap();
-    plan.slot
+    first_slot(&plan)
+}
+
+fn first_slot(plan: &WritePlan) -> Slot {
+    Slot { block: plan.runs()[0].block, slot: plan.runs()[0].slot }
 }
 
 fn not_written(sequence: u64, layer: u32, position: u64, length: u64) -> Error {
@@ -33,7 +37,7 @@ fn an_unknown_sequence_is_refused_and_has_no_length() {
     let refusal = Error::SequenceNotFound { sequence: 7 };
     assert_eq!(planner.drop_sequence(7), Err(refusal.clone()));
     assert_eq!(planner.ensure_capacity(7, 1), Err(refusal.clone()));
-    assert_eq!(planner.plan_write(7, 0, 0), Err(refusal.clone()));
+    assert_eq!(planner.plan_tokens(7, 0, 0, 1), Err(refusal.clone()));
     assert_eq!(planner.locate(7, 0, 0), Err(refusal));
     assert_eq!((planner.sequence_length(7), planner.sequence_capacity(7)), (0, 0));
 }
@@ -43,10 +47,10 @@ fn a_layer_or_position_out_of_range_is_refused() {
     let mut planner = planner();
     let sequence = planner.create_sequence().unwrap();
     let refusal = Error::argument("layer", 3, "below 3");
-    assert_eq!(planner.plan_write(sequence, 3, 0), Err(refusal.clone()));
+    assert_eq!(planner.plan_tokens(sequence, 3, 0, 1), Err(refusal.clone()));
     assert_eq!(planner.locate(sequence, 3, 0), Err(refusal));
     let refusal = Error::argument("pos", COUNT_MAX, "below 2147483647");
-    assert_eq!(planner.plan_write(sequence, 0, COUNT_MAX), Err(refusal));
+    assert_eq!(planner.plan_tokens(sequence, 0, COUNT_MAX, 1), Err(refusal));
     assert_eq!(planner.locate(sequence, 0, u32::MAX), Err(not_written(sequence, 0, u32::MAX.into(), 0)));
     let refusal = Error::argument("tokens", COUNT_MAX + 1, "at most 2147483647");
     assert_eq!(planner.ensure_capacity(sequence, COUNT_MAX + 1), Err(refusal));
@@ -97,15 +101,15 @@ fn the_layers_of_a_token_share_a_block_and_a_slot() {
 fn a_write_takes_the_blocks_that_it_skips() {
     let mut planner = planner();
     let sequence = planner.create_sequence().unwrap();
-    let plan = planner.plan_write(sequence, 1, 7).unwrap();
-    assert_eq!((plan.new_blocks, plan.slot), (4, Slot { block: 3, slot: 1 }));
+    let plan = planner.plan_tokens(sequence, 1, 7, 1).unwrap();
+    assert_eq!((plan.new_blocks(), first_slot(&plan)), (4, Slot { block: 3, slot: 1 }));
     assert_eq!(planner.free_count(), 4, "a plan takes nothing");
     assert_eq!(planner.locate(sequence, 1, 7), Err(not_written(sequence, 1, 7, 0)));
-    planner.commit_write(&plan).unwrap();
+    planner.commit(&plan).unwrap();
     assert_eq!((planner.sequence_length(sequence), planner.sequence_capacity(sequence)), (8, 8));
-    assert_eq!(planner.plan_write(sequence, 1, 8), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
+    assert_eq!(planner.plan_tokens(sequence, 1, 8, 1), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
     let other = planner.create_sequence().unwrap();
-    assert_eq!(planner.plan_write(other, 0, COUNT_MAX - 1), Err(Error::OutOfBlocks { needed: 1 << 30, free: 0 }));
+    assert_eq!(planner.plan_tokens(other, 0, COUNT_MAX - 1, 1), Err(Error::OutOfBlocks { needed: 1 << 30, free: 0 }));
 }
 
 #[test]
@@ -113,10 +117,9 @@ fn a_slot_can_be_written_again_at_no_cost() {
     let mut planner = planner();
     let sequence = planner.create_sequence().unwrap();
     let first = write(&mut planner, sequence, 0, 1);
-    let plan = planner.plan_write(sequence, 0, 1).unwrap();
-    assert_eq!((plan.new_blocks, plan.slot), (0, first));
-    planner.commit_write(&plan).unwrap();
-    planner.commit_write(&plan).unwrap();
+    let plan = planner.plan_tokens(sequence, 0, 1, 1).unwrap();
+    assert_eq!((plan.new_blocks(), first_slot(&plan)), (0, first));
+    planner.commit(&plan).unwrap();
     assert_eq!((planner.sequence_length(sequence), planner.free_count()), (2, 3));
 }
 
@@ -124,13 +127,13 @@ fn a_slot_can_be_written_again_at_no_cost() {
 fn a_plan_that_came_out_of_date_is_refused() {
     let mut planner = planner();
     let [a, b] = [0; 2].map(|_| planner.create_sequence().unwrap());
-    let plan = planner.plan_write(a, 0, 0).unwrap();
+    let plan = planner.plan_tokens(a, 0, 0, 1).unwrap();
     write(&mut planner, b, 0, 0);
-    let refusal = Error::argument("plan", "for block 0", "a plan made after the last change");
-    assert_eq!(planner.commit_write(&plan), Err(refusal));
+    let refusal = Error::argument("plan", "one made before the last change", "a plan made after it");
+    assert_eq!(planner.commit(&plan), Err(refusal.clone()));
     assert_eq!((planner.sequence_length(a), planner.sequence_capacity(a), planner.free_count()), (0, 0, 3));
     planner.drop_sequence(a).unwrap();
-    assert_eq!(planner.commit_write(&plan), Err(Error::SequenceNotFound { sequence: a }));
+    assert_eq!(planner.commit(&plan), Err(refusal));
     planner.check_invariants().unwrap();
 }
 

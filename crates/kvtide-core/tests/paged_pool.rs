@@ -69,7 +69,7 @@ fn an_empty_pool_has_nothing_and_is_not_used() {
     assert_eq!(pool.try_allocate(), None);
     assert_eq!(pool.allocate_many(0), Ok(vec![]));
     assert_eq!((pool.free_count(), pool.total_count(), pool.utilization()), (0, 0, 0.0));
-    assert_eq!(pool.peek(0), None);
+    assert_eq!(pool.upcoming().next(), None);
     pool.check_invariants().unwrap();
 }
 
@@ -88,7 +88,7 @@ fn a_fresh_pool_counts_up_and_used_blocks_come_before_new_ones() {
     let blocks = pool.allocate_many(4).unwrap();
     assert_eq!(blocks.iter().map(|block| block.raw()).collect::<Vec<_>>(), [0, 1, 2, 3]);
     pool.free_many(&[blocks[2], blocks[0]]).unwrap();
-    assert_eq!([0, 1, 2, 5, 6].map(|ahead| pool.peek(ahead)), [Some(2), Some(0), Some(4), Some(7), None]);
+    assert_eq!([0, 1, 2, 5, 6].map(|ahead| pool.upcoming().nth(ahead)), [Some(2), Some(0), Some(4), Some(7), None]);
     let next = pool.allocate_many(3).unwrap();
     assert_eq!(next.iter().map(|block| block.index()).collect::<Vec<_>>(), [2, 0, 4]);
     assert_eq!(next.iter().map(|block| block.generation()).collect::<Vec<_>>(), [1, 1, 0]);
@@ -147,7 +147,7 @@ struct Model {
 }
 
 fn allocate(pool: &mut BlockPool, model: &mut Model, n: u32) -> Result<(), TestCaseError> {
-    let announced: Vec<_> = (0..n).map(|ahead| pool.peek(ahead)).collect();
+    let announced: Vec<_> = pool.upcoming().take(n as usize).map(Some).collect();
     let free = pool.total_count() - model.used.len() as u32;
     match pool.allocate_many(n) {
         Ok(blocks) => {

@@ -2,6 +2,7 @@
 
 use candle_core::{CpuStorage, DType as CandleDType, Tensor};
 use half::{bf16, f16};
+use kvtide_core::paged::PageFormat;
 
 use crate::error::{Error, Result};
 use crate::memory::Budget;
@@ -41,6 +42,12 @@ macro_rules! dtypes {
             #[must_use]
             pub fn of(dtype: CandleDType) -> Option<DType> {
                 match dtype { $(CandleDType::$name => Some(DType::$name),)+ _ => None }
+            }
+
+            /// The same type as a form of pages.
+            #[must_use]
+            pub fn page_format(self) -> PageFormat {
+                match self { $(DType::$name => PageFormat::$name,)+ }
             }
 
             /// Memory for `elements` zeros, or nothing when there is none left.

@@ -55,7 +55,9 @@ impl PagedKvCache {
             num_layers: options.num_layers,
             num_kv_heads: options.num_kv_heads,
             head_dim: options.head_dim,
-            element_bytes: dtype.bytes() as u32,
+            value_head_dim: options.head_dim,
+            key_format: dtype.page_format(),
+            value_format: dtype.page_format(),
         })?;
         let budget = Budget::within(options.budget.as_ref(), options.memory_limit_bytes);
         let refused = |_| budget.refusal(u64::MAX);
@@ -64,9 +66,7 @@ impl PagedKvCache {
         let planner = PagedPlanner::new(options.capacity, options.block_size, options.num_layers)?;
         let elements = layout.slab_elements(options.capacity).map_err(refused)?;
         let storage = dtype.zeros(elements).ok_or_else(|| budget.refusal(bytes))?;
-        let shape =
-            [options.capacity, options.num_layers, 2, options.num_kv_heads, options.block_size, options.head_dim];
-        let slab = DType::tensor(storage, &shape.map(|size| size as usize))?;
+        let slab = DType::tensor(storage, &layout.slab_shape(options.capacity))?;
         Ok(PagedKvCache { planner, layout, dtype, slab, budget, lease, poisoned: false })
     }
 
@@ -126,16 +126,18 @@ impl PagedKvCache {
         let (key, value) = (key.into(), value.into());
         let key = self.token("key", &key)?;
         let value = self.token("value", &value)?;
-        let plan = self.planner.plan_write(sequence, layer, position)?;
+        let plan = self.planner.plan_tokens(sequence, layer, position, 1)?;
+        self.planner.reserve(&plan)?;
+        let slot = Slot { block: plan.runs()[0].block, slot: plan.runs()[0].slot };
         let (dims, row) = self.token_dims()?;
         self.poisoned = true;
         edit(&self.slab, &[], |bytes, _| {
             for (part, token) in Part::BOTH.into_iter().zip([&key, &value]) {
-                copy(&dims, self.dtype.bytes(), bytes, self.place(plan.slot, layer, part), token, row);
+                copy(&dims, self.dtype.bytes(), bytes, self.place(slot, layer, part), token, row);
             }
         })?;
         self.poisoned = false;
-        Ok(self.planner.commit_write(&plan)?)
+        Ok(self.planner.commit(&plan)?)
     }
 
     /// Reads one token of one layer.
@@ -254,7 +256,7 @@ impl PagedKvCache {
 
     /// Where one token's K or V lies in the slab, head by head.
     fn place(&self, slot: Slot, layer: u32, part: Part) -> Place {
-        let head = self.layout.row_bytes() * self.planner.block_size() as usize;
+        let head = self.layout.section(part).head_bytes;
         let offset = self.layout.row_offset(slot.block, layer, part, 0, slot.slot);
         Place { offset, strides: Dims::pair(head, self.dtype.bytes()) }
     }

@@ -5,24 +5,35 @@
 //!                   |          |
 //! pool         0  1  2  3  4  5  6  7     BlockPool: which blocks are in use, and by which handle
 //!                   |
-//! slab         bytes of block 2           PageLayout: where a row of a block lies
+//! slab         bytes of block 2           PageLayout: where a row of a block lies, in which PageFormat
 //! ```
 //!
-//! A block holds `block_size` tokens of every layer. [`BlockTable`] is the plain list of blocks per layer, for callers
-//! who keep their own sequences on a [`BlockPool`].
+//! A block holds `block_size` tokens of every layer; one layer of it is a page. Low-bit pages are [staged](Staging) until
+//! they are full. [`BlockTable`] is the plain list of blocks per layer, for callers who keep their own sequences on a
+//! [`BlockPool`].
 
+mod format;
 mod free_list;
 mod handle;
 mod layout;
+mod page_set;
 mod pool;
+mod reading;
 mod sequences;
 mod slot;
+mod staging;
 mod table;
+mod write_plan;
+mod writing;
 mod written;
 
+pub use format::PageFormat;
 pub use handle::BlockHandle;
-pub use layout::{PageLayout, PageShape, Part};
+pub use layout::{ALIGNMENT, HeadPlace, PageLayout, PageShape, Part, Section};
 pub use pool::BlockPool;
+pub use reading::PageRead;
 pub use sequences::PagedPlanner;
-pub use slot::{Slot, SlotPlan};
+pub use slot::Slot;
+pub use staging::{Page, Staging};
 pub use table::BlockTable;
+pub use write_plan::{Before, PageWrite, SlotRun, WritePlan};

@@ -57,7 +57,7 @@ impl BlockPool {
 
     /// Hands out a block.
     pub fn allocate(&mut self) -> Result<BlockHandle> {
-        self.try_allocate().ok_or_else(|| self.out_of_blocks(1))
+        self.try_allocate().ok_or_else(|| self.out_of_blocks(1u32))
     }
 
     /// Hands out a block, if one is free.
@@ -94,13 +94,9 @@ impl BlockPool {
         Ok(())
     }
 
-    /// The index of the block that would be handed out after `ahead` others; changes nothing. O(ahead).
-    #[must_use]
-    pub fn peek(&self, ahead: u32) -> Option<u32> {
-        match ahead.checked_sub(self.free.len()) {
-            None => self.free.iter().nth(ahead as usize),
-            Some(ahead) => self.handed_out().checked_add(ahead).filter(|&index| index < self.capacity),
-        }
+    /// The indices of the blocks that would be handed out next, in that order; changes nothing.
+    pub fn upcoming(&self) -> impl Iterator<Item = u32> {
+        self.free.iter().chain(self.handed_out()..self.capacity)
     }
 
     /// Takes a block back.
@@ -154,6 +150,12 @@ impl BlockPool {
         }
     }
 
+    /// Blocks that it was made with: their indices are below this.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
     /// Blocks that can be handed out.
     #[must_use]
     pub fn free_count(&self) -> u32 {
@@ -205,7 +207,7 @@ impl BlockPool {
         self.blocks.len() as u32
     }
 
-    pub(super) fn out_of_blocks(&self, needed: u32) -> Error {
+    pub(super) fn out_of_blocks(&self, needed: impl Into<u64>) -> Error {
         Error::OutOfBlocks { needed: needed.into(), free: self.free_count().into() }
     }
 }

@@ -1,43 +1,50 @@
 //! The sequences of a paged cache: which block and slot each token lies in.
 //!
 //! ```text
-//! plan = planner.plan_write(sequence, layer, position)?     refused: nothing has changed
-//! executor moves the bytes to plan.slot                     failed: nothing has changed
-//! planner.commit_write(&plan)?                              blocks taken, slot marked, length moved on
+//! sequence 7   [ block 2 ][ block 0 ][ block 5 ]     tokens 0..16, 16..32, 32..48 of every layer
+//! marks                     which slots of which layers were written
 //! ```
 //!
-//! A block holds the same tokens of every layer, so a sequence has one list of blocks for all of them. Reads are by
-//! [`PagedPlanner::locate`], and only of slots that the sequence itself has written: marks go with the block.
+//! A block holds the same tokens of every layer, so a sequence has one list of blocks for all of them. Writes are in
+//! `writing.rs`, reads in `reading.rs`; what a sequence reads it has written itself, since marks go with the block.
 //!
 //! Invariants: a used block of the pool belongs to exactly one sequence; a block of no sequence has no mark; the length
-//! is the highest marked position + 1, over all layers. A write or a read is O(1), a write that skips over blocks
-//! O(blocks taken); dropping a sequence is O(its blocks * layers * block_size / 64).
+//! is the highest marked position + 1, over all layers; where pages are staged, exactly those are whose slots are marked in
+//! part. Dropping a sequence is O(its blocks * layers * block_size / 64).
 
 use std::collections::{HashMap, HashSet};
 
 use super::handle::BlockHandle;
+use super::page_set::PageSet;
 use super::pool::BlockPool;
-use super::slot::{Slot, SlotPlan};
+use super::staging::{Page, Staging};
 use super::written::WrittenMarks;
-use crate::count::{COUNT_MAX, count, count_positive};
+use crate::count::{count, count_positive};
 use crate::error::{Error, Result};
 
 /// Decides where a paged cache keeps the tokens of its sequences.
 #[derive(Debug)]
 pub struct PagedPlanner {
-    num_layers: u32,
-    block_size: u32,
-    pool: BlockPool,
-    marks: WrittenMarks,
-    sequences: HashMap<u64, Sequence>,
+    pub(super) num_layers: u32,
+    pub(super) block_size: u32,
+    pub(super) pool: BlockPool,
+    pub(super) marks: WrittenMarks,
+    /// Pages whose unmarked slots may hold what another sequence wrote.
+    pub(super) dirty: PageSet,
+    pub(super) sequences: HashMap<u64, Sequence>,
+    pub(super) staging: Staging,
+    /// Whether pages are staged until they are full.
+    low_bit: bool,
     next_id: u64,
+    /// Counts changes, so that a plan is known to be up to date.
+    pub(super) revision: u64,
 }
 
 #[derive(Debug, Default)]
-struct Sequence {
-    blocks: Vec<BlockHandle>,
+pub(super) struct Sequence {
+    pub blocks: Vec<BlockHandle>,
     /// Highest written position + 1, over all layers.
-    length: u32,
+    pub length: u32,
 }
 
 impl PagedPlanner {
@@ -50,9 +57,20 @@ impl PagedPlanner {
             block_size,
             pool: BlockPool::new(capacity)?,
             marks: WrittenMarks::new(capacity, num_layers, block_size)?,
+            dirty: PageSet::new(capacity, num_layers)?,
             sequences: HashMap::new(),
+            staging: Staging::default(),
+            low_bit: false,
             next_id: 0,
+            revision: 0,
         })
+    }
+
+    /// The same, its pages staged until they are full.
+    #[must_use]
+    pub fn staging_pages(mut self) -> Self {
+        self.low_bit = true;
+        self
     }
 
     /// A new, empty sequence. Ids count up from 0 and are never used again.
@@ -70,8 +88,11 @@ impl PagedPlanner {
         let dropped = self.sequences.remove(&sequence).ok_or(Error::SequenceNotFound { sequence })?;
         for block in &dropped.blocks {
             self.marks.clear_block(block.index());
+            self.dirty.insert_block(block.index());
+            self.staging.give_back_block(block.index(), self.num_layers);
         }
         self.pool.free_many(&dropped.blocks).expect("a sequence's blocks are in use");
+        self.changed();
         Ok(())
     }
 
@@ -80,53 +101,9 @@ impl PagedPlanner {
         let blocks = count("tokens", tokens.into())?.div_ceil(self.block_size);
         let held = self.sequences.get_mut(&sequence).ok_or(Error::SequenceNotFound { sequence })?;
         let missing = blocks.saturating_sub(held.blocks.len() as u32);
-        self.pool.allocate_into(&mut held.blocks, missing)
-    }
-
-    /// Where a token of a layer would be written, and what that takes; changes nothing. A slot may be written again.
-    pub fn plan_write(&self, sequence: u64, layer: u32, position: u32) -> Result<SlotPlan> {
-        self.check_layer(layer)?;
-        if position >= COUNT_MAX {
-            return Err(Error::argument("pos", position, format!("below {COUNT_MAX}")));
-        }
-        let held = self.sequence(sequence)?;
-        let (logical, slot) = (position / self.block_size, position % self.block_size);
-        let (block, new_blocks) = match held.blocks.get(logical as usize) {
-            Some(handle) => (handle.index(), 0),
-            None => {
-                let missing = logical + 1 - held.blocks.len() as u32;
-                (self.pool.peek(missing - 1).ok_or_else(|| self.pool.out_of_blocks(missing))?, missing)
-            }
-        };
-        Ok(SlotPlan { sequence, layer, position, new_blocks, slot: Slot { block, slot } })
-    }
-
-    /// Carries out a plan in the bookkeeping: all of it, or nothing. A plan that would no longer come out the same,
-    /// because the cache has changed since, is refused.
-    pub fn commit_write(&mut self, plan: &SlotPlan) -> Result<()> {
-        let SlotPlan { sequence, layer, position, new_blocks, slot: Slot { block, slot } } = *plan;
-        if self.plan_write(sequence, layer, position)? != *plan {
-            return Err(Error::argument("plan", format!("for block {block}"), "a plan made after the last change"));
-        }
-        self.marks.reserve(block)?;
-        let held = self.sequences.get_mut(&sequence).ok_or(Error::SequenceNotFound { sequence })?;
-        self.pool.allocate_into(&mut held.blocks, new_blocks)?;
-        let taken = held.blocks[(position / self.block_size) as usize].index();
-        assert_eq!(taken, block, "the pool hands out what it has announced");
-        held.length = held.length.max(position + 1);
-        self.marks.set(block, layer, slot);
+        self.pool.allocate_into(&mut held.blocks, missing)?;
+        self.changed();
         Ok(())
-    }
-
-    /// Where a written token of a layer lies.
-    pub fn locate(&self, sequence: u64, layer: u32, position: u32) -> Result<Slot> {
-        self.check_layer(layer)?;
-        let held = self.sequence(sequence)?;
-        let slot = position % self.block_size;
-        let block = held.blocks.get((position / self.block_size) as usize).map(|handle| handle.index());
-        block.filter(|&block| self.marks.get(block, layer, slot)).map(|block| Slot { block, slot }).ok_or_else(|| {
-            Error::PositionOutOfRange { sequence, layer, position: position.into(), length: held.length.into() }
-        })
     }
 
     /// Highest written position + 1, over all layers; 0 for an unknown sequence.
@@ -180,6 +157,12 @@ impl PagedPlanner {
         self.pool.total_count()
     }
 
+    /// Pages that are staged.
+    #[must_use]
+    pub fn staged_count(&self) -> u32 {
+        self.staging.len()
+    }
+
     /// The share of blocks in use, 0 to 1.
     #[must_use]
     pub fn pool_utilization(&self) -> f64 {
@@ -206,8 +189,30 @@ impl PagedPlanner {
         if owned.len() != used as usize {
             return Err(format!("{used} blocks are used, the sequences hold {}", owned.len()));
         }
+        self.check_staging(&owned)?;
         match (0..self.marks.blocks()).find(|block| !owned.contains(block) && !self.marks.is_clear(*block)) {
             Some(block) => Err(format!("block {block} of no sequence is marked as written")),
+            None => Ok(()),
+        }
+    }
+
+    /// Exactly the pages that are written in part are staged.
+    fn check_staging(&self, owned: &HashSet<u32>) -> Result<(), String> {
+        self.staging.check_invariants()?;
+        let slots = 0..self.block_size;
+        for (&block, layer) in owned.iter().flat_map(|block| (0..self.num_layers).map(move |layer| (block, layer))) {
+            let [any, all] =
+                [WrittenMarks::has_any, WrittenMarks::has_all].map(|has| has(&self.marks, block, layer, slots.clone()));
+            let staged = self.staging.get(Page { block, layer }).is_some();
+            if staged != (self.low_bit && any && !all) {
+                return Err(format!(
+                    "layer {layer} of block {block} is written in part: {}, staged: {staged}",
+                    any && !all
+                ));
+            }
+        }
+        match self.staging.pages().find(|page| !owned.contains(&page.block)) {
+            Some(page) => Err(format!("layer {} of block {} of no sequence is staged", page.layer, page.block)),
             None => Ok(()),
         }
     }
@@ -220,11 +225,20 @@ impl PagedPlanner {
         (0..held.blocks.len() as u32 * self.block_size).rev().find(written).map_or(0, |position| position + 1)
     }
 
-    fn sequence(&self, sequence: u64) -> Result<&Sequence> {
+    pub(super) fn sequence(&self, sequence: u64) -> Result<&Sequence> {
         self.sequences.get(&sequence).ok_or(Error::SequenceNotFound { sequence })
     }
 
-    fn check_layer(&self, layer: u32) -> Result<()> {
+    pub(super) fn is_staged(&self) -> bool {
+        self.low_bit
+    }
+
+    /// Notes a change after which a plan from before would come out otherwise.
+    pub(super) fn changed(&mut self) {
+        self.revision += 1;
+    }
+
+    pub(super) fn check_layer(&self, layer: u32) -> Result<()> {
         if layer < self.num_layers {
             return Ok(());
         }

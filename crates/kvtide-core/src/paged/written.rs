@@ -6,8 +6,11 @@
 //! ```
 //!
 //! Invariants: a block starts on a word of its own; bits that stand for no slot are 0; the words of all blocks can be
-//! counted in `usize`. Memory goes up to the highest block ever reserved, so a huge pool costs nothing until it is used. `set` and `get` are O(1), `clear_block` is
-//! O(layers * block_size / 64), `reserve` is O(1) amortised in the words it adds.
+//! counted in `usize`. Memory goes up to the highest block ever reserved, so a huge pool costs nothing until it is used. `get`
+//! is O(1), what looks at a run of slots is O(its slots / 64), `clear_block` is O(layers * block_size / 64), `reserve` is O(1)
+//! amortised in the words it adds.
+
+use std::ops::Range;
 
 use crate::error::{Error, Result};
 
@@ -39,10 +42,22 @@ impl WrittenMarks {
         Ok(())
     }
 
-    /// Marks a slot; its block is reserved.
-    pub(super) fn set(&mut self, block: u32, layer: u32, slot: u32) {
-        let (word, bit) = self.place(block, layer, slot);
-        self.words[word] |= bit;
+    /// Marks neighbouring slots; their block is reserved.
+    pub(super) fn set(&mut self, block: u32, layer: u32, slots: Range<u32>) {
+        for (word, bits) in self.places(block, layer, slots) {
+            self.words[word] |= bits;
+        }
+    }
+
+    /// Whether all of these slots are marked.
+    pub(super) fn has_all(&self, block: u32, layer: u32, slots: Range<u32>) -> bool {
+        self.places(block, layer, slots)
+            .all(|(word, bits)| self.words.get(word).is_some_and(|marks| marks & bits == bits))
+    }
+
+    /// Whether any of these slots is marked.
+    pub(super) fn has_any(&self, block: u32, layer: u32, slots: Range<u32>) -> bool {
+        self.places(block, layer, slots).any(|(word, bits)| self.words.get(word).is_some_and(|marks| marks & bits != 0))
     }
 
     pub(super) fn get(&self, block: u32, layer: u32, slot: u32) -> bool {
@@ -73,6 +88,23 @@ impl WrittenMarks {
         let bit = u64::from(layer) * u64::from(self.block_size) + u64::from(slot);
         (block as usize * self.words_per_block + (bit / WORD_BITS) as usize, 1 << (bit % WORD_BITS))
     }
+
+    /// The words in which these slots lie, and their bits in them.
+    fn places(&self, block: u32, layer: u32, slots: Range<u32>) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let first = block as usize * self.words_per_block;
+        let page = u64::from(layer) * u64::from(self.block_size);
+        let (mut bit, end) = (page + u64::from(slots.start), page + u64::from(slots.end));
+        std::iter::from_fn(move || {
+            let count = (end.checked_sub(bit)?).min(WORD_BITS - bit % WORD_BITS);
+            if count == 0 {
+                return None;
+            }
+            let bits = (u64::MAX >> (WORD_BITS - count)) << (bit % WORD_BITS);
+            let word = first + (bit / WORD_BITS) as usize;
+            bit += count;
+            Some((word, bits))
+        })
+    }
 }
 
 fn out_of_memory(blocks: u32) -> Error {
@@ -97,7 +129,7 @@ mod tests {
         for marked in all() {
             let mut marks = marks();
             marks.reserve(marked.0).unwrap();
-            marks.set(marked.0, marked.1, marked.2);
+            marks.set(marked.0, marked.1, marked.2..marked.2 + 1);
             for (block, layer, slot) in all() {
                 assert_eq!(marks.get(block, layer, slot), (block, layer, slot) == marked);
             }
@@ -105,10 +137,26 @@ mod tests {
     }
 
     #[test]
+    fn a_run_of_slots_is_that_run() {
+        for (start, end) in (0..=30).flat_map(|start| (start..=30).map(move |end| (start, end))) {
+            let mut marks = marks();
+            marks.reserve(1).unwrap();
+            marks.set(1, 2, start..end);
+            for (block, layer, slot) in all() {
+                assert_eq!(marks.get(block, layer, slot), (block, layer) == (1, 2) && (start..end).contains(&slot));
+            }
+            assert!(marks.has_all(1, 2, start..end) && !marks.has_any(1, 2, end..30) && !marks.has_any(1, 2, 0..start));
+            assert_eq!(marks.has_all(1, 2, 0..30), (start, end) == (0, 30));
+            assert_eq!(marks.has_any(1, 2, 0..30), start < end);
+            assert!(!marks.has_any(1, 1, 0..30) && !marks.has_any(3, 2, 0..30) && !marks.has_all(3, 2, 0..1));
+        }
+    }
+
+    #[test]
     fn clearing_a_block_leaves_the_others() {
         let mut marks = marks();
         marks.reserve(3).unwrap();
-        all().for_each(|(block, layer, slot)| marks.set(block, layer, slot));
+        all().for_each(|(block, layer, slot)| marks.set(block, layer, slot..slot + 1));
         marks.clear_block(2);
         assert!(all().all(|(block, layer, slot)| marks.get(block, layer, slot) == (block != 2)));
         assert_eq!([0, 1, 2, 3].map(|block| marks.is_clear(block)), [false, false, true, false]);

@@ -1,0 +1,113 @@
+//! What writing tokens will do: which slots they go to, and, for low-bit pages, through which staging pages.
+
+use std::ops::Range;
+
+use super::staging::Page;
+
+/// Neighbouring slots of one block that get neighbouring tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRun {
+    /// Index of the block.
+    pub block: u32,
+    /// The first slot.
+    pub slot: u32,
+    /// How many.
+    pub len: u32,
+    /// The first of the tokens, counted in the call.
+    pub token: u32,
+}
+
+/// A part of a low-bit page that is written: the rows go to its staging page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageWrite {
+    /// Which run of the plan.
+    pub run: u32,
+    /// The page.
+    pub page: Page,
+    /// Its staging page.
+    pub staged: u32,
+    /// What lies in the staging page.
+    pub before: Before,
+    /// True when all slots are written then: the page is quantised, and its staging page given back.
+    pub fills: bool,
+}
+
+/// What lies in a staging page before a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// The page's rows, and zeros.
+    Rows,
+    /// Zeros: nobody has used it.
+    Zeros,
+    /// Rows of another page, to be zeroed.
+    Other,
+    /// Rows of another page, to be written over by those of this one, which is quantised already.
+    Sealed,
+}
+
+/// What writing tokens of one or more sequences will do. Nothing has happened yet: blocks are still free, slots not marked.
+///
+/// A block yet to be taken is in no other sequence, so bytes may be moved before the commit: if moving them fails, nobody
+/// sees what was written to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a plan does nothing until it is committed"]
+pub struct WritePlan {
+    pub(super) layers: Range<u32>,
+    pub(super) tokens: u32,
+    pub(super) new_blocks: u32,
+    pub(super) shares: Vec<Share>,
+    pub(super) runs: Vec<SlotRun>,
+    pub(super) pages: Vec<PageWrite>,
+    pub(super) new_staged: u32,
+    pub(super) staging_pages: u32,
+    pub(super) revision: u64,
+}
+
+/// What one sequence gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub sequence: u64,
+    pub position: u32,
+    pub tokens: u32,
+    pub new_blocks: u32,
+    /// Its length is at least this much then.
+    pub end: u32,
+}
+
+impl WritePlan {
+    /// The layers that get tokens.
+    #[must_use]
+    pub fn layers(&self) -> Range<u32> {
+        self.layers.clone()
+    }
+
+    /// Tokens of all sequences.
+    #[must_use]
+    pub fn tokens(&self) -> u32 {
+        self.tokens
+    }
+
+    /// Blocks that the commit will take.
+    #[must_use]
+    pub fn new_blocks(&self) -> u32 {
+        self.new_blocks
+    }
+
+    /// Where the tokens go, in their order; the same slots in each layer.
+    #[must_use]
+    pub fn runs(&self) -> &[SlotRun] {
+        &self.runs
+    }
+
+    /// The low-bit pages that are written in part. The others are quantised as they come.
+    #[must_use]
+    pub fn pages(&self) -> &[PageWrite] {
+        &self.pages
+    }
+
+    /// Staging pages that there must be.
+    #[must_use]
+    pub fn staging_pages(&self) -> u32 {
+        self.staging_pages
+    }
+}
