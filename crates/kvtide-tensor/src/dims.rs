@@ -32,12 +32,6 @@ impl Dims {
         Ok(dims)
     }
 
-    /// Two sizes.
-    #[must_use]
-    pub fn pair(first: usize, second: usize) -> Self {
-        Dims::filled([first, second].into_iter())
-    }
-
     /// The first [`RANK_MAX`] of these sizes.
     fn filled(values: impl Iterator<Item = usize>) -> Self {
         let mut dims = Dims { sizes: [0; RANK_MAX], rank: 0 };

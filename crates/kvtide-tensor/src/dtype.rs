@@ -50,6 +50,12 @@ macro_rules! dtypes {
                 match self { $(DType::$name => PageFormat::$name,)+ }
             }
 
+            /// The element type of rows in this form, unless they are quantised.
+            #[must_use]
+            pub fn of_format(format: PageFormat) -> Option<DType> {
+                match format { $(PageFormat::$name => Some(DType::$name),)+ _ => None }
+            }
+
             /// Memory for `elements` zeros, or nothing when there is none left.
             pub(crate) fn zeros(self, elements: usize) -> Option<CpuStorage> {
                 match self { $(DType::$name => Some(CpuStorage::$name(zeroed_vec::<$rust>(elements)?)),)+ }

@@ -24,6 +24,7 @@ mod kv_cache;
 mod kv_pair;
 mod memory;
 mod options;
+mod paged;
 mod paged_kv_cache;
 mod region;
 mod resolved;

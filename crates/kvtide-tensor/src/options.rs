@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use kvtide_core::COUNT_MAX;
+use kvtide_core::paged::PageFormat;
 
 use crate::dtype::DType;
 use crate::kv_pair::SEQUENCE;
@@ -115,13 +116,21 @@ pub struct PagedKvCacheOptions {
     pub num_layers: u32,
     /// Heads of K and V.
     pub num_kv_heads: u32,
-    /// Elements of one head.
+    /// Elements of one head of K.
     pub head_dim: u32,
-    /// The element type.
+    /// Elements of one head of V, 0 when there is no V; none: as in K.
+    pub value_head_dim: Option<u32>,
+    /// The element type of what goes in, and of what comes out of pages that are not low-bit.
     pub dtype: DType,
+    /// How pages keep K: in `dtype`, or low-bit; none: in `dtype`.
+    pub key_format: Option<PageFormat>,
+    /// How pages keep V: in `dtype`, or low-bit; none: in `dtype`.
+    pub value_format: Option<PageFormat>,
+    /// Rotates K by a Hadamard matrix before it is quantised, which spreads channels that stand out.
+    pub hadamard: bool,
     /// The device; see [`crate::device()`].
     pub device: Device,
-    /// The most bytes it may keep.
+    /// The most bytes it may keep, staging included.
     pub memory_limit_bytes: Option<u64>,
     /// The budget that this cache's memory is taken from; none: that of the process.
     pub budget: Option<Arc<Budget>>,
@@ -135,7 +144,11 @@ impl Default for PagedKvCacheOptions {
             num_layers: 1,
             num_kv_heads: 1,
             head_dim: 1,
+            value_head_dim: None,
             dtype: DType::F32,
+            key_format: None,
+            value_format: None,
+            hadamard: false,
             device: Device::Cpu,
             memory_limit_bytes: None,
             budget: None,

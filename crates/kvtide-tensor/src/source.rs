@@ -29,6 +29,8 @@ pub struct HostTensor<'a> {
     dims: Dims,
     strides: Dims,
     range: Option<(usize, usize)>,
+    /// It has no batch, and its two axes before the dim were exchanged: only a paged cache takes it.
+    unbatched: bool,
 }
 
 impl<'a> HostTensor<'a> {
@@ -40,20 +42,31 @@ impl<'a> HostTensor<'a> {
             let expected = format!("{} {dtype} elements, as many as its data has", bytes.len() / dtype.bytes());
             return Err(Error::ShapeMismatch { argument, value: shape.to_vec(), expected });
         }
-        Ok(HostTensor { bytes, dtype, dims, strides: dims.contiguous_strides(), range: None })
+        Ok(HostTensor { bytes, dtype, dims, strides: dims.contiguous_strides(), range: None, unbatched: false })
     }
 
-    /// The same, its axes in this order.
+    /// The same, its axes in this order. Tokens of a paged cache may come without the batch: `[n, heads, dim]`.
     pub fn with_layout(mut self, argument: &'static str, layout: SequenceLayout) -> Result<Self> {
         if layout == SequenceLayout::Bshd {
-            if self.dims.len() != 4 {
+            self.unbatched = self.dims.len() == 3;
+            if self.dims.len() != 4 && !self.unbatched {
                 let expected = "4 dimensions, for the layout bshd".to_owned();
                 return Err(Error::ShapeMismatch { argument, value: self.dims.to_vec(), expected });
             }
-            self.dims = self.dims.swapped(1, 2);
-            self.strides = self.strides.swapped(1, 2);
+            let heads = self.dims.len() - 3;
+            self.dims = self.dims.swapped(heads, heads + 1);
+            self.strides = self.strides.swapped(heads, heads + 1);
         }
         Ok(self)
+    }
+
+    /// Refuses tokens without a batch in the layout `bshd`, which only a paged cache takes.
+    pub(crate) fn check_batched(&self, argument: &'static str) -> Result<()> {
+        if !self.unbatched {
+            return Ok(());
+        }
+        let expected = "4 dimensions, for the layout bshd".to_owned();
+        Err(Error::ShapeMismatch { argument, value: self.dims.swapped(0, 1).to_vec(), expected })
     }
 
     /// The tokens `start .. end` of it alone.
@@ -117,6 +130,9 @@ impl<'a> From<HostTensor<'a>> for Source<'a> {
 impl<'a> Source<'a> {
     /// Looks at it as tokens along `axis`.
     pub(crate) fn resolve(&self, argument: &'static str, axis: usize) -> Result<Resolved<'a>> {
+        if let Source::Host(host) = self {
+            host.check_batched(argument)?;
+        }
         Resolved::new(self, argument, axis)
     }
 
@@ -129,14 +145,28 @@ impl<'a> Source<'a> {
             }
             Source::View(view) => (view.dtype(), Cow::Owned(view.to_bytes()?)),
             _ => {
-                let axis = if self.rank() == 4 { SEQUENCE } else { 0 };
-                let resolved = self.resolve(argument, axis)?;
+                let axis = match self {
+                    Source::Host(host) if host.unbatched => 1,
+                    _ if self.rank() == 4 => SEQUENCE,
+                    _ => 0,
+                };
+                let resolved = Resolved::new(self, argument, axis)?;
                 (resolved.dtype, Cow::Owned(resolved.to_row_major()?))
             }
         })
     }
 
-    fn rank(&self) -> usize {
+    /// Its sizes.
+    pub(crate) fn dims(&self) -> Vec<usize> {
+        match self {
+            Source::Host(host) => host.dims.to_vec(),
+            Source::View(view) => view.dims().to_vec(),
+            Source::Tensor(tensor) => tensor.dims().to_vec(),
+        }
+    }
+
+    /// How many sizes it has.
+    pub(crate) fn rank(&self) -> usize {
         match self {
             Source::Host(host) => host.dims.len(),
             Source::View(view) => view.dims().len(),

@@ -3,11 +3,14 @@
 use crate::dtype::{DType, to_f32};
 use crate::error::Result;
 
-/// K and V of one token and layer, `kv_heads * head_dim` elements each, as the bytes of its dtype.
+/// K and V of one token and layer, `kv_heads` rows each, as the bytes of their dtypes: that of the cache, or 32-bit floats where
+/// its pages are quantised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenKv {
-    /// The element type of both.
-    pub dtype: DType,
+    /// The element type of the key.
+    pub key_dtype: DType,
+    /// The element type of the value.
+    pub value_dtype: DType,
     /// The key's bytes.
     pub key: Vec<u8>,
     /// The value's bytes.
@@ -17,11 +20,11 @@ pub struct TokenKv {
 impl TokenKv {
     /// The key as 32-bit floats.
     pub fn key_f32(&self) -> Result<Vec<f32>> {
-        to_f32(self.dtype, &self.key)
+        to_f32(self.key_dtype, &self.key)
     }
 
     /// The value as 32-bit floats.
     pub fn value_f32(&self) -> Result<Vec<f32>> {
-        to_f32(self.dtype, &self.value)
+        to_f32(self.value_dtype, &self.value)
     }
 }

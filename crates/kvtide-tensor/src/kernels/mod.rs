@@ -2,9 +2,12 @@
 
 mod copy;
 mod dispatch;
+pub(crate) mod pages;
+pub(crate) mod quantise;
 mod rows;
 mod shift;
 mod simd;
+mod stream;
 pub(crate) mod tile;
 
 pub(crate) use copy::{Place, copy};

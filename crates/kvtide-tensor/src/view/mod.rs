@@ -68,6 +68,7 @@ impl View {
 
     /// A copy of a host tensor, in memory of its own.
     pub fn from_host(host: &HostTensor<'_>, budget: &Arc<Budget>) -> Result<Self> {
+        host.check_batched("data")?;
         let dims = host.dims();
         let view = View::zeros(dims, host.dtype(), budget)?;
         let element = host.dtype().bytes();

@@ -8,6 +8,7 @@ mod kv_random;
 mod memory_limit;
 mod numbers;
 mod outcome;
+mod paged_bulk;
 mod paged_kv_cache;
 mod paged_random;
 mod rollback_cache;

@@ -1,6 +1,7 @@
 //! `PagedKvCache`: misuse, then values.
 
 use kvtide_core::Code;
+use kvtide_core::paged::Part;
 use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
 
 use crate::outcome::code;
@@ -187,5 +188,5 @@ fn an_empty_pool_is_not_used() {
     let sequence = cache.create_sequence().unwrap();
     assert_eq!((cache.pool_utilization(), cache.total_count(), cache.block_size()), (0., 0, 2));
     assert_eq!(write(&mut cache, sequence, 0, 0, 1), Err(Code::OutOfBlocks));
-    assert_eq!((cache.token_elements(), cache.layout().block_bytes()), (6, 2 * 3 * 2 * 2 * 3 * 4));
+    assert_eq!((cache.token_elements(Part::Value), cache.layout().block_bytes()), (6, 2 * 3 * 2 * 2 * 3 * 4));
 }

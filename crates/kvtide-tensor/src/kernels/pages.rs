@@ -1,0 +1,255 @@
+//! Rows of tokens into the pages of a slab, and back.
+//!
+//! ```text
+//! source   layer 0: head 0 [ token 0, 1, 2, ... ]  head 1 [ ... ]     rows at three strides
+//! page     head 0 [ slot 0, 1, ... ]  head 1 [ ... ]                  rows of a head without gaps
+//! ```
+//!
+//! A run of a head within a block is one copy where its tokens follow each other in the source as well. Bounds are checked
+//! once a call, before the first byte moves. Large calls are shared by the threads, block by block or head by head, and
+//! stream.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use kvtide_core::paged::{PageLayout, PageRead, Part, SlotRun};
+
+use super::stream::{STREAM_BYTES, settle, stream};
+use crate::error::Result;
+use crate::threads::{share, threads};
+
+/// Bytes that one thread takes at a time. Less than twice that is not shared.
+const SHARE_BYTES: usize = 1 << 20;
+
+/// Pieces of a large write for each thread: enough that the threads end together.
+const JOBS: usize = 4;
+
+/// Where the rows of K or V of a call lie in its source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rows {
+    /// The byte of the first one.
+    pub offset: usize,
+    /// Bytes from a layer to the next.
+    pub layer: usize,
+    /// Bytes from a head to the next.
+    pub head: usize,
+    /// Bytes from a token to the next.
+    pub token: usize,
+    /// Bytes of a row.
+    pub row: usize,
+}
+
+impl Rows {
+    /// The first byte of a row.
+    pub fn at(&self, layer: usize, head: usize, token: usize) -> usize {
+        self.offset + layer * self.layer + head * self.head + token * self.token
+    }
+
+    /// Bytes up to the end of the last of so many rows.
+    fn reach(&self, layers: usize, heads: usize, tokens: usize) -> usize {
+        if layers * heads * tokens * self.row == 0 { 0 } else { self.at(layers - 1, heads - 1, tokens - 1) + self.row }
+    }
+}
+
+/// How the bytes of a call are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stores {
+    /// Into the caches.
+    Plain,
+    /// Past them.
+    Streaming,
+}
+
+impl Stores {
+    /// For a call that moves so many bytes.
+    pub fn of(bytes: usize) -> Self {
+        if bytes >= STREAM_BYTES { Stores::Streaming } else { Stores::Plain }
+    }
+
+    fn copy(self, target: &mut [u8], source: &[u8]) {
+        match self {
+            Stores::Plain => target.copy_from_slice(source),
+            Stores::Streaming => stream(target, source),
+        }
+    }
+
+    fn settle(self) {
+        if self == Stores::Streaming {
+            settle();
+        }
+    }
+
+    /// Copies `count` rows that lie `stride` bytes apart in `source`, the first at `from`, to rows without gaps.
+    fn copy_rows(self, target: &mut [u8], source: &[u8], from: usize, rows: &Rows, count: usize) {
+        if rows.token == rows.row || count == 1 {
+            return self.copy(&mut target[..count * rows.row], &source[from..from + count * rows.row]);
+        }
+        for (token, row) in target[..count * rows.row].chunks_exact_mut(rows.row.max(1)).enumerate() {
+            let at = from + token * rows.token;
+            row.copy_from_slice(&source[at..at + rows.row]);
+        }
+    }
+}
+
+/// A call's rows: K's and V's bytes, and where the rows lie in them.
+pub(crate) type Sources<'a> = [(&'a [u8], Rows); 2];
+
+/// Copies tokens into the layers `layers` of the pages of a slab of rows as they come in.
+pub(crate) fn scatter(
+    target: &mut [u8],
+    layout: &PageLayout,
+    layers: Range<u32>,
+    runs: &[SlotRun],
+    sources: &Sources<'_>,
+) -> Result<()> {
+    check_sources(layout, layers.clone(), runs, sources);
+    let tokens: usize = runs.iter().map(|run| run.len as usize).sum();
+    let bytes = tokens * layers.len() * token_bytes(layout);
+    let stores = Stores::of(bytes);
+    each_block(target, layout.block_bytes(), runs, bytes, |pieces| {
+        for layer in layers.clone() {
+            let start = layer as usize * layout.page_bytes();
+            for (part, head) in heads(layout) {
+                // Neighbouring tokens of a head, block by block: the source is read in order.
+                for (run, block) in pieces.iter_mut() {
+                    let page = &mut block[start..start + layout.page_bytes()];
+                    write_rows(page, layout, (part, head), (layer - layers.start) as usize, run, sources, stores);
+                }
+            }
+        }
+        stores.settle();
+        Ok(())
+    })
+}
+
+/// Every head of K, then of V.
+pub(crate) fn heads(layout: &PageLayout) -> impl Iterator<Item = (Part, u32)> + use<> {
+    let heads = layout.shape().num_kv_heads;
+    Part::BOTH.into_iter().flat_map(move |part| (0..heads).map(move |head| (part, head)))
+}
+
+/// Copies a run of tokens of one layer into a page.
+pub(crate) fn write_run(
+    page: &mut [u8],
+    layout: &PageLayout,
+    layer: usize,
+    run: &SlotRun,
+    sources: &Sources<'_>,
+    stores: Stores,
+) {
+    for head in heads(layout) {
+        write_rows(page, layout, head, layer, run, sources, stores);
+    }
+}
+
+/// Copies a run of tokens of one head into its page.
+fn write_rows(
+    page: &mut [u8],
+    layout: &PageLayout,
+    (part, head): (Part, u32),
+    layer: usize,
+    run: &SlotRun,
+    sources: &Sources<'_>,
+    stores: Stores,
+) {
+    let (bytes, rows) = &sources[part as usize];
+    if rows.row > 0 {
+        let start = layout.head_in_page(part, head).codes + run.slot as usize * rows.row;
+        let from = rows.at(layer, head as usize, run.token as usize);
+        stores.copy_rows(&mut page[start..], bytes, from, rows, run.len as usize);
+    }
+}
+
+/// Refuses rows that are not as wide as the layout's, or that reach outside their memory.
+pub(crate) fn check_sources(layout: &PageLayout, layers: Range<u32>, runs: &[SlotRun], sources: &Sources<'_>) {
+    let tokens = runs.iter().map(|run| (run.token + run.len) as usize).max().unwrap_or(0);
+    let heads = layout.shape().num_kv_heads as usize;
+    for (bytes, rows) in sources {
+        assert!(rows.reach(layers.len(), heads, tokens) <= bytes.len(), "rows reach outside their memory");
+    }
+}
+
+/// Bytes of one token of one layer, K and V.
+fn token_bytes(layout: &PageLayout) -> usize {
+    let heads = layout.shape().num_kv_heads as usize;
+    Part::BOTH.iter().map(|&part| heads * layout.section(part).row_bytes).sum()
+}
+
+/// A run, and the bytes of its block.
+pub(crate) type Piece<'r, 'b> = (&'r SlotRun, &'b mut [u8]);
+
+/// Calls `work` with all runs and the bytes of their blocks: with some at a time, on several threads, when `bytes`, the bytes
+/// that are moved in all, are worth it.
+pub(crate) fn each_block(
+    target: &mut [u8],
+    block_bytes: usize,
+    runs: &[SlotRun],
+    bytes: usize,
+    work: impl Fn(&mut [Piece<'_, '_>]) -> Result<()> + Sync,
+) -> Result<()> {
+    let mut sorted: Vec<&SlotRun> = runs.iter().collect();
+    sorted.sort_unstable_by_key(|run| run.block);
+    let (mut pieces, mut rest, mut start) = (Vec::with_capacity(runs.len()), target, 0);
+    for run in sorted {
+        let skip = (run.block as usize).checked_sub(start).expect("each block once");
+        let (_, from) = rest.split_at_mut(skip * block_bytes);
+        let (block, behind) = from.split_at_mut(block_bytes);
+        pieces.push((run, block));
+        (rest, start) = (behind, run.block as usize + 1);
+    }
+    pieces.sort_unstable_by_key(|(run, _)| run.token);
+    if bytes < 2 * SHARE_BYTES || threads()? == 1 {
+        return work(&mut pieces);
+    }
+    let per_job = (pieces.len() / (JOBS * threads()?)).max(1);
+    each_job(&mut pieces.chunks_mut(per_job).collect::<Vec<_>>(), |pieces| work(pieces))
+}
+
+/// Calls `work` with each piece, on several threads.
+fn each_job<T: Send>(pieces: &mut [T], work: impl Fn(&mut T) -> Result<()> + Sync) -> Result<()> {
+    let jobs: Vec<_> = pieces.iter_mut().map(Mutex::new).collect();
+    let failed = Mutex::new(None);
+    share(jobs.len(), jobs.len(), |job| {
+        if let Err(error) = work(&mut jobs[job].lock().unwrap_or_else(PoisonError::into_inner)) {
+            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    })?;
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// Calls `work` with pages and the rows that they fill in each head of `out`: with some pages at a time, on several threads, when
+/// that is worth it. `out` is `[heads, tokens, row]`, and the pages hold its tokens in order, `block_size` each but for the last.
+pub(crate) fn each_rows(
+    out: &mut [u8],
+    heads: usize,
+    pages: &[PageRead],
+    page_bytes: usize,
+    row: usize,
+    work: impl Fn(&[PageRead], &mut [&mut [u8]]) -> Result<()> + Sync,
+) -> Result<()> {
+    let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
+    assert_eq!(out.len(), heads * tokens * row, "room for each row");
+    if out.is_empty() {
+        return Ok(());
+    }
+    let shared = out.len() >= 2 * SHARE_BYTES && threads()? > 1;
+    let pages_per_job = if shared { (pages.len() / (JOBS * threads()?)).max(1) } else { pages.len() };
+    let groups = pages.chunks(pages_per_job);
+    let mut jobs: Vec<_> = groups.map(|pages| (pages, Vec::with_capacity(heads))).collect();
+    for out in out.chunks_exact_mut(tokens * row) {
+        for ((_, rows), out) in jobs.iter_mut().zip(out.chunks_mut(pages_per_job * page_bytes)) {
+            rows.push(out);
+        }
+    }
+    each_job(&mut jobs, |(pages, rows)| work(pages, rows))
+}
+
+/// Copies neighbouring rows of a page to `out`.
+pub(crate) fn read_rows(out: &mut [u8], rows: &[u8], stores: Stores) {
+    stores.copy(out, rows);
+}
+
+/// Ends what [`read_rows`] has written with these stores.
+pub(crate) fn settle_rows(stores: Stores) {
+    stores.settle();
+}

@@ -1,0 +1,48 @@
+//! Rows of a cache's dtype as 32-bit floats, and back.
+
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+
+use crate::dtype::DType;
+
+/// Elements that are converted at a time where the bytes are not aligned.
+const CHUNK: usize = 64;
+
+/// The values of `bytes`, elements of `dtype`, in `out`.
+pub(crate) fn to_f32(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(bytes.len(), out.len() * dtype.bytes(), "as many elements");
+    match dtype {
+        DType::F32 => bytemuck::cast_slice_mut(out).copy_from_slice(bytes),
+        DType::F16 => halves(bytes, out, |bits, out| bits.reinterpret_cast::<f16>().convert_to_f32_slice(out)),
+        DType::BF16 => halves(bytes, out, |bits, out| bits.reinterpret_cast::<bf16>().convert_to_f32_slice(out)),
+        DType::U8 => out.iter_mut().zip(bytes).for_each(|(value, &byte)| *value = f32::from(byte)),
+    }
+}
+
+/// The values as elements of `dtype` in `bytes`, rounded to nearest, halves to even.
+pub(crate) fn from_f32(dtype: DType, values: &[f32], bytes: &mut [u8]) {
+    assert_eq!(bytes.len(), values.len() * dtype.bytes(), "as many elements");
+    let mut each = |bits: &dyn Fn(f32) -> u16| {
+        for (bytes, &value) in bytes.chunks_exact_mut(2).zip(values) {
+            bytes.copy_from_slice(&bits(value).to_ne_bytes());
+        }
+    };
+    match dtype {
+        DType::F32 => bytes.copy_from_slice(bytemuck::cast_slice(values)),
+        DType::F16 => each(&|value| f16::from_f32(value).to_bits()),
+        DType::BF16 => each(&|value| bf16::from_f32(value).to_bits()),
+        DType::U8 => bytes.iter_mut().zip(values).for_each(|(byte, &value)| *byte = value as u8),
+    }
+}
+
+fn halves(bytes: &[u8], out: &mut [f32], convert: impl Fn(&[u16], &mut [f32])) {
+    if let Ok(bits) = bytemuck::try_cast_slice(bytes) {
+        return convert(bits, out);
+    }
+    let mut aligned = [0u16; CHUNK];
+    for (bytes, out) in bytes.chunks(2 * CHUNK).zip(out.chunks_mut(CHUNK)) {
+        let bits = &mut aligned[..out.len()];
+        bytemuck::cast_slice_mut(bits).copy_from_slice(bytes);
+        convert(bits, out);
+    }
+}

@@ -1,0 +1,60 @@
+//! The Hadamard rotation: every element becomes a sum and difference of all, so that no channel stands out.
+//!
+//! ```text
+//! H_1 = [1]     H_2n = [ H_n  H_n ] / sqrt(2)
+//!                      [ H_n -H_n ]
+//! ```
+//!
+//! It is symmetric and orthonormal: its own inverse, and the product of two rows that are both rotated is theirs. A row whose
+//! length is no power of two is rotated in blocks of the largest power of two that divides it. NaN or infinity in a row makes
+//! its whole block NaN. O(n log n).
+
+/// Rotates a row in place.
+#[inline(always)]
+pub(crate) fn hadamard(row: &mut [f32]) {
+    if row.is_empty() {
+        return;
+    }
+    let size = 1 << row.len().trailing_zeros();
+    let factor = (1. / f64::from(size).sqrt()) as f32;
+    for block in row.chunks_exact_mut(size as usize) {
+        let mut half = 1;
+        while half < block.len() {
+            for pair in block.chunks_exact_mut(2 * half) {
+                let (low, high) = pair.split_at_mut(half);
+                for (a, b) in low.iter_mut().zip(high) {
+                    (*a, *b) = (*a + *b, *a - *b);
+                }
+            }
+            half *= 2;
+        }
+        block.iter_mut().for_each(|value| *value *= factor);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The entry of the matrix from its definition: the sign is the parity of the common bits.
+    fn entry(size: usize, row: usize, column: usize) -> f64 {
+        let sign = if (row & column).count_ones().is_multiple_of(2) { 1. } else { -1. };
+        sign / (size as f64).sqrt()
+    }
+
+    #[test]
+    fn rows_are_multiplied_with_the_matrix_and_come_back() {
+        for (len, size) in [(1, 1), (2, 2), (8, 8), (128, 128), (96, 32), (80, 16), (7, 1)] {
+            let row: Vec<f32> = (0..len).map(|i| ((i * 37 + 11) % 29) as f32 - 14.).collect();
+            let mut rotated = row.clone();
+            hadamard(&mut rotated);
+            for (place, &found) in rotated.iter().enumerate() {
+                let start = place / size * size;
+                let expected: f64 = (0..size).map(|i| entry(size, place - start, i) * f64::from(row[start + i])).sum();
+                assert!((f64::from(found) - expected).abs() < 1e-4, "{len}: {found} is not {expected}");
+            }
+            hadamard(&mut rotated);
+            assert!(rotated.iter().zip(&row).all(|(found, value)| (found - value).abs() < 1e-4), "{len}");
+        }
+    }
+}

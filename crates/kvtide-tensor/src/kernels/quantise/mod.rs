@@ -1,0 +1,129 @@
+//! Rows of floats to low-bit codes, and back.
+//!
+//! One file per format, written once, without intrinsics: loops over neighbouring elements that compile to vectors. `wide.rs`
+//! compiles the same loops for the vectors that the machine has; `portable.rs` does the same in candle's tensor operations.
+//! All forms give the same codes.
+//!
+//! | format | a code's value | what cannot be shown |
+//! | --- | --- | --- |
+//! | `f8e4m3` | the float itself | over 448: 448; infinity: NaN |
+//! | `q8` | code * scale, code in -127..=127 | NaN or infinity in a row of a head: all of it is NaN |
+//! | `q4` | code * scale + minimum, code in 0..=15 | the same, for K in a channel of a head and block |
+//!
+//! The error is at most half a step: for f8e4m3 half the distance of its neighbours, for the others half a scale. Scales are
+//! f16: where 127 (15) of the largest do not reach, values saturate; below the smallest normal f16, about 6e-5, steps are
+//! coarser. A row costs O(elements).
+
+mod f8e4m3;
+mod float;
+mod hadamard;
+mod q4;
+mod q8;
+
+use half::f16;
+use kvtide_core::paged::{PageFormat, Part, Section};
+
+pub(crate) use float::{from_f32, to_f32};
+pub(crate) use hadamard::hadamard;
+
+/// How the rows of one part of a page are quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Codec {
+    format: PageFormat,
+    part: Part,
+    /// Elements of a row.
+    dim: usize,
+    /// Bytes of a row's codes.
+    row_bytes: usize,
+    /// Rows of a head.
+    block_size: usize,
+    /// K is rotated before it is quantised.
+    rotated: bool,
+}
+
+impl Codec {
+    /// Of a section of low-bit pages; nothing when its rows are kept as they are.
+    pub fn of(part: Part, section: &Section, rotated: bool) -> Option<Self> {
+        let Section { format, head_dim, row_bytes, head_bytes, .. } = *section;
+        (format.is_low_bit() && head_dim > 0).then(|| Codec {
+            format,
+            part,
+            dim: head_dim,
+            row_bytes,
+            block_size: head_bytes / row_bytes,
+            rotated: rotated && part == Part::Key,
+        })
+    }
+
+    /// Elements of a head.
+    pub fn elements(&self) -> usize {
+        self.block_size * self.dim
+    }
+
+    /// Quantises all rows of a head; `values` are used up.
+    pub fn encode(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
+        assert_eq!((values.len(), codes.len()), (self.elements(), self.block_size * self.row_bytes), "a whole head");
+        if self.rotated {
+            values.chunks_exact_mut(self.dim).for_each(hadamard);
+        }
+        match (self.format, self.part) {
+            (PageFormat::F8E4M3, _) => f8e4m3::encode(values, codes),
+            (PageFormat::Q8, _) => q8::encode(values, self.dim, codes, scales),
+            (_, Part::Value) => q4::encode_rows(values, self.dim, codes, scales),
+            (_, Part::Key) => q4::encode_channels(values, self.dim, codes, scales),
+        }
+    }
+
+    /// The rows from `slot` on of a head whose codes and scales these are, as many as `out` has room for.
+    pub fn decode(&self, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
+        let count = out.len() / self.dim;
+        assert!(out.len() == count * self.dim && slot + count <= self.block_size, "rows of a head");
+        let codes = &codes[slot * self.row_bytes..(slot + count) * self.row_bytes];
+        match (self.format, self.part) {
+            (PageFormat::F8E4M3, _) => f8e4m3::decode(codes, out),
+            (PageFormat::Q8, _) => q8::decode(codes, &scales[2 * slot..], self.dim, out),
+            (_, Part::Value) => q4::decode_rows(codes, &scales[4 * slot..], self.dim, out),
+            (_, Part::Key) => q4::decode_channels(codes, scales, self.dim, out),
+        }
+        if self.rotated {
+            out.chunks_exact_mut(self.dim).for_each(hadamard);
+        }
+    }
+}
+
+/// The scale numbered `place`.
+fn scale(scales: &[u8], place: usize) -> f32 {
+    f16::from_ne_bytes([scales[2 * place], scales[2 * place + 1]]).to_f32()
+}
+
+fn set_scale(scales: &mut [u8], place: usize, value: f16) {
+    scales[2 * place..2 * place + 2].copy_from_slice(&value.to_ne_bytes());
+}
+
+/// The nearest f16, the largest one for what is beyond it.
+fn to_scale(value: f32) -> f16 {
+    f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
+}
+
+/// What a scale is multiplied with to give 1; nothing is left of a scale of 0.
+fn inverse(scale: f32) -> f32 {
+    if scale == 0. { 0. } else { 1. / scale }
+}
+
+/// 1.5 * 2^23: what is added to it is rounded to a whole number, halves to even, which is then in its low bits.
+const ROUND: f32 = 12_582_912.;
+
+/// The nearest whole number, halves to even, as a byte in two's complement.
+#[inline(always)]
+fn whole(value: f32) -> u8 {
+    (value + ROUND).to_bits() as u8
+}
+
+/// The bits of a float that is not finite are from here on, without its sign.
+const INFINITE: u32 = 0x7f80_0000;
+
+/// The bits of a float without its sign, which compare as the magnitudes do.
+#[inline(always)]
+fn magnitude(value: f32) -> u32 {
+    value.to_bits() & 0x7fff_ffff
+}

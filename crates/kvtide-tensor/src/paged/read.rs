@@ -1,0 +1,196 @@
+//! Reads: one token, or all tokens of a layer, as the caller's own copies.
+//!
+//! ```text
+//! pages   [ block 7: all 16 ][ block 2: staged, 5 ]  ->  [heads, 21, dim]
+//! ```
+//!
+//! Slots that nobody wrote are zeros in bulk, whatever lies there, and refused one by one. O(bytes of the tokens).
+
+use kvtide_core::paged::{HeadPlace, PageRead, Part};
+
+use crate::dims::Dims;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernels::pages::{Stores, each_rows, read_rows, settle_rows};
+use crate::kernels::quantise::to_f32;
+use crate::paged::PagedShape;
+use crate::paged_kv_cache::PagedKvCache;
+use crate::token_kv::TokenKv;
+use crate::view::{Kv, View};
+use crate::zeroed::zeroed_bytes;
+
+/// K or V of one layer in the bytes of both slabs.
+struct Reader<'a> {
+    shape: &'a PagedShape,
+    slab: &'a [u8],
+    staging: &'a [u8],
+    layer: u32,
+    part: Part,
+}
+
+impl PagedKvCache {
+    /// Reads one token of one layer. What is quantised comes as 32-bit floats, the rest as the cache's dtype.
+    pub fn read_kv(&self, sequence: u64, layer: u32, position: u32) -> Result<TokenKv> {
+        let [key_dtype, value_dtype] = Part::BOTH.map(|part| self.shape.read_dtype(part));
+        let [key, value] = Part::BOTH.map(|part| zeroed_bytes(self.out_bytes(part, 1)));
+        let mut token = TokenKv { key_dtype, value_dtype, key: key?, value: value? };
+        self.read_kv_into(sequence, layer, position, &mut token.key, &mut token.value)?;
+        Ok(token)
+    }
+
+    /// Reads one token of one layer into the caller's memory.
+    pub fn read_kv_into(
+        &self,
+        sequence: u64,
+        layer: u32,
+        position: u32,
+        key: &mut [u8],
+        value: &mut [u8],
+    ) -> Result<()> {
+        self.check()?;
+        for (argument, part, out) in [("key", Part::Key, &*key), ("value", Part::Value, &*value)] {
+            let (actual, expected) = (out.len() / self.shape.read_dtype(part).bytes(), self.shape.token_elements(part));
+            if actual != expected {
+                return Err(Error::DimMismatch { argument, actual: actual as u64, expected: expected as u64 });
+            }
+        }
+        let slot = self.planner.locate(sequence, layer, position)?;
+        let page = PageRead { block: slot.block, tokens: 1, staged: self.planner.staged(slot.block, layer) };
+        self.with_reader(layer, |mut reader| {
+            for (part, out) in Part::BOTH.into_iter().zip([key, value]) {
+                reader.part = part;
+                let row = out.len() / self.heads();
+                for (head, out) in out.chunks_exact_mut(row.max(1)).enumerate() {
+                    reader.read(&page, head as u32, slot.slot, out, Stores::Plain);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// All tokens of a layer: K and V `[kvHeads, length, headDim]`, in memory of their own. What is quantised comes as 32-bit
+    /// floats, the rest as the cache's dtype; slots that nobody wrote are zeros.
+    pub fn gather(&self, sequence: u64, layer: u32) -> Result<Kv> {
+        let pages = self.read_pages(sequence, layer)?;
+        let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
+        let gathered = |part: Part| {
+            let dims = Dims::new("shape", &[self.heads(), tokens, self.slab.layout.section(part).head_dim])?;
+            let view = View::zeros(dims, self.shape.read_dtype(part), &self.outer)?;
+            let failed = std::cell::RefCell::new(Ok(()));
+            view.buffer.edit(&[self.slab.storage(), self.staging.storage()], |out, sources| {
+                let (slab, staging) = (self.slab.pages(sources[0]), self.staging.pages(sources[1]));
+                let reader = Reader { shape: &self.shape, slab, staging, layer, part };
+                *failed.borrow_mut() = self.read_part(&reader, &pages, out);
+            })?;
+            failed.into_inner().map(|()| view)
+        };
+        Ok(Kv { k: gathered(Part::Key)?, v: gathered(Part::Value)? })
+    }
+
+    /// As [`PagedKvCache::gather`], into the caller's memory.
+    pub fn gather_into(&self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
+        let pages = self.read_pages(sequence, layer)?;
+        let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
+        for (argument, part, out) in [("k", Part::Key, &*k), ("v", Part::Value, &*v)] {
+            if out.len() != self.out_bytes(part, tokens) {
+                let element = self.shape.read_dtype(part).bytes() as u64;
+                let (actual, expected) = (out.len() as u64, self.out_bytes(part, tokens) as u64);
+                return Err(Error::DimMismatch { argument, actual: actual / element, expected: expected / element });
+            }
+        }
+        self.with_reader(layer, |mut reader| {
+            self.read_part(&reader, &pages, k)?;
+            reader.part = Part::Value;
+            self.read_part(&reader, &pages, v)
+        })
+    }
+
+    /// The type in which tokens of K or V come out: 32-bit floats where they are quantised, else the cache's dtype.
+    #[must_use]
+    pub fn read_dtype(&self, part: Part) -> DType {
+        self.shape.read_dtype(part)
+    }
+
+    /// Bytes of so many tokens of one layer as they come out.
+    fn out_bytes(&self, part: Part, tokens: usize) -> usize {
+        tokens * self.shape.token_elements(part) * self.shape.read_dtype(part).bytes()
+    }
+
+    fn heads(&self) -> usize {
+        self.slab.layout.shape().num_kv_heads as usize
+    }
+
+    fn read_pages(&self, sequence: u64, layer: u32) -> Result<Vec<PageRead>> {
+        self.check()?;
+        Ok(self.planner.pages(sequence, layer)?.collect())
+    }
+
+    /// Runs `work` on the keys of a layer.
+    fn with_reader<T>(&self, layer: u32, work: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
+        let (shape, part) = (&self.shape, Part::Key);
+        self.slab.inspect(|slab| self.staging.inspect(|staging| work(Reader { shape, slab, staging, layer, part })))
+    }
+
+    /// The tokens of these pages, head by head.
+    fn read_part(&self, reader: &Reader<'_>, pages: &[PageRead], out: &mut [u8]) -> Result<()> {
+        let (stores, part) = (Stores::of(out.len()), reader.part);
+        let row = self.slab.layout.section(part).head_dim * self.shape.read_dtype(part).bytes();
+        each_rows(out, self.heads(), pages, self.block_size() as usize * row, row, |pages, heads| {
+            let mut start = 0;
+            for page in pages {
+                let end = start + page.tokens as usize * row;
+                // Head by head within a page, so that the page is read in order.
+                for (head, out) in heads.iter_mut().enumerate() {
+                    let rows = &mut out[start..end];
+                    reader.read(page, head as u32, 0, rows, stores);
+                    for run in self.planner.unwritten(page.block, reader.layer, page.tokens) {
+                        rows[run.start as usize * row..run.end as usize * row].fill(0);
+                    }
+                }
+                start = end;
+            }
+            settle_rows(stores);
+            Ok(())
+        })
+    }
+}
+
+impl Reader<'_> {
+    /// The rows of a head of a page from `slot` on, as many as `out` has room for.
+    fn read(&self, page: &PageRead, head: u32, slot: u32, out: &mut [u8], stores: Stores) {
+        let (layout, bytes, block, layer) = match page.staged {
+            Some(staged) => (&self.shape.staged, self.staging, staged, 0),
+            None => (&self.shape.pages, self.slab, page.block, self.layer),
+        };
+        let HeadPlace { codes, row_bytes, scales } = layout.head_place(block, layer, self.part, head);
+        let section = layout.section(self.part);
+        let codes = &bytes[codes..codes + section.head_bytes];
+        let Some(codec) = &self.shape.codecs[self.part as usize] else {
+            let start = slot as usize * row_bytes;
+            return read_rows(out, &codes[start..start + out.len()], stores);
+        };
+        as_floats(out, section.head_dim, |row, values| {
+            let slot = slot as usize + row;
+            if page.staged.is_some() {
+                let (start, element) = (slot * row_bytes, self.shape.dtype.bytes());
+                to_f32(self.shape.dtype, &codes[start..start + values.len() * element], values);
+            } else {
+                let scales = scales.map_or(&[][..], |scales| &bytes[scales..scales + section.scale_bytes]);
+                codec.decode(codes, scales, slot, values);
+            }
+        });
+    }
+}
+
+/// Calls `work` with the first row and the floats of rows of `dim` elements that it fills: those of `out` itself when they are
+/// aligned, else some at a time, to be copied there.
+fn as_floats(out: &mut [u8], dim: usize, mut work: impl FnMut(usize, &mut [f32])) {
+    if let Ok(values) = bytemuck::try_cast_slice_mut(out) {
+        return work(0, values);
+    }
+    let mut row = vec![0.; dim];
+    for (place, out) in out.chunks_exact_mut(4 * dim).enumerate() {
+        work(place, &mut row);
+        out.copy_from_slice(bytemuck::cast_slice(&row));
+    }
+}

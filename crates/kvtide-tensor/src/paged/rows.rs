@@ -1,0 +1,144 @@
+//! New tokens for pages, read where they lie.
+//!
+//! ```text
+//! one layer    [heads, tokens, dim], or with a 1 before it
+//! all layers   [layers, heads, tokens, dim]
+//! one token    layer and tokens 1, heads * dim elements in any shape
+//! ```
+//!
+//! Tensors whose last dimension is contiguous, and host tensors in either order of axes, are read in place; what lies
+//! otherwise, and views, are copied row by row first.
+
+use std::borrow::Cow;
+
+use candle_core::Tensor;
+
+use crate::dims::Dims;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernels::pages::Rows;
+use crate::resolved::Resolved;
+use crate::source::Source;
+
+/// The rows that a call expects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    /// The number of layers; none: one, which may be left out of the shape.
+    pub layers: Option<usize>,
+    pub heads: usize,
+    pub dim: usize,
+    pub dtype: DType,
+}
+
+/// K or V of a call.
+#[derive(Debug)]
+pub(crate) struct TokenRows<'a> {
+    pub rows: Rows,
+    /// Tokens of each layer.
+    pub tokens: u32,
+    memory: Memory<'a>,
+}
+
+#[derive(Debug)]
+enum Memory<'a> {
+    Bytes(Cow<'a, [u8]>),
+    Tensor(&'a Tensor),
+}
+
+impl<'a> TokenRows<'a> {
+    /// Looks at a source as rows, or refuses it.
+    pub fn new(source: &Source<'a>, argument: &'static str, expected: Expected) -> Result<Self> {
+        let rank = source.rank();
+        if rank != 4 && (rank != 3 || expected.layers.is_some()) {
+            return Err(expected.mismatch(argument, &source.dims()));
+        }
+        let resolved = Resolved::new(source, argument, rank - 2)?;
+        let dims = resolved.dims;
+        let outer = if rank == 4 { dims[0] } else { 1 };
+        if [outer, dims[rank - 3], dims[rank - 1]] != [expected.layers.unwrap_or(1), expected.heads, expected.dim] {
+            return Err(expected.mismatch(argument, &dims));
+        }
+        expected.check_dtype(argument, resolved.dtype)?;
+        let (memory, offset, strides) = match source {
+            Source::Host(host) if ends_without_gaps(&dims, &host.byte_strides(), expected.dtype) => {
+                let strides = host.byte_strides();
+                let start = host.range().map_or(0, |range| range.0);
+                (Memory::Bytes(Cow::Borrowed(host.bytes())), start * strides[rank - 2], strides)
+            }
+            Source::Tensor(tensor)
+                if ends_without_gaps(&dims, &tensor_strides(argument, tensor, expected)?, expected.dtype) =>
+            {
+                let offset = tensor.layout().start_offset() * expected.dtype.bytes();
+                (Memory::Tensor(tensor), offset, tensor_strides(argument, tensor, expected)?)
+            }
+            _ => {
+                let strides = dims.contiguous_strides().scaled(expected.dtype.bytes());
+                (Memory::Bytes(Cow::Owned(resolved.to_row_major()?)), 0, strides)
+            }
+        };
+        let layer = if rank == 4 { strides[0] } else { 0 };
+        let row = expected.dim * expected.dtype.bytes();
+        let rows = Rows { offset, layer, head: strides[rank - 3], token: strides[rank - 2], row };
+        Ok(TokenRows { rows, tokens: resolved.tokens(), memory })
+    }
+
+    /// One token of one layer, in any shape.
+    pub fn one(source: &Source<'a>, argument: &'static str, expected: Expected) -> Result<Self> {
+        let (dtype, bytes) = source.row_major(argument)?;
+        expected.check_dtype(argument, dtype)?;
+        let (elements, actual) = (expected.heads * expected.dim, bytes.len() / dtype.bytes());
+        if actual != elements {
+            return Err(Error::DimMismatch { argument, actual: actual as u64, expected: elements as u64 });
+        }
+        let row = expected.dim * dtype.bytes();
+        Ok(TokenRows {
+            rows: Rows { offset: 0, layer: 0, head: row, token: row, row },
+            tokens: 1,
+            memory: Memory::Bytes(bytes),
+        })
+    }
+
+    /// The candle tensor to read from, if it is one.
+    pub fn tensor(&self) -> Option<&'a Tensor> {
+        match self.memory {
+            Memory::Tensor(tensor) => Some(tensor),
+            Memory::Bytes(_) => None,
+        }
+    }
+
+    /// The bytes to read from: its own, or those of the next candle tensor of an operation.
+    pub fn bytes<'b>(&'b self, tensors: &mut impl Iterator<Item = &'b [u8]>) -> &'b [u8] {
+        match &self.memory {
+            Memory::Bytes(bytes) => bytes,
+            Memory::Tensor(_) => tensors.next().unwrap_or(&[]),
+        }
+    }
+}
+
+impl Expected {
+    fn check_dtype(&self, argument: &'static str, dtype: DType) -> Result<()> {
+        if dtype == self.dtype {
+            return Ok(());
+        }
+        Err(Error::DtypeMismatch { argument, value: dtype.to_string(), expected: self.dtype.to_string() })
+    }
+
+    fn mismatch(&self, argument: &'static str, dims: &[usize]) -> Error {
+        let Expected { heads, dim, .. } = self;
+        let expected = match self.layers {
+            Some(layers) => format!("[{layers}, {heads}, n, {dim}]"),
+            None => format!("[{heads}, n, {dim}] or [1, {heads}, n, {dim}]"),
+        };
+        Error::ShapeMismatch { argument, value: dims.to_vec(), expected }
+    }
+}
+
+fn tensor_strides(argument: &'static str, tensor: &Tensor, expected: Expected) -> Result<Dims> {
+    Ok(Dims::new(argument, tensor.layout().stride())?.scaled(expected.dtype.bytes()))
+}
+
+/// True when the elements of a row are neighbours.
+fn ends_without_gaps(dims: &Dims, strides: &Dims, dtype: DType) -> bool {
+    let last = dims.len() - 1;
+    dims[last] <= 1 || strides[last] == dtype.bytes()
+}

@@ -1,0 +1,198 @@
+//! Low-bit pages between the slab and the staging slab.
+//!
+//! ```text
+//! unseal   slab page -> staging page     before a part of a quantised page is written
+//! stage    rows -> staging page
+//! seal     staging page -> slab page     when all slots are written
+//! ```
+//!
+//! Sealing rounds each value once; unsealing gives what the codes say, so that what is sealed again moves by at most one more
+//! step. A part that is not quantised is copied both ways.
+
+use std::cell::RefCell;
+
+use kvtide_core::paged::{Before, HeadPlace, PageWrite, Part, SlotRun, WritePlan};
+
+use super::shape::PagedShape;
+use super::slab::Slab;
+use crate::error::Result;
+use crate::kernels::pages::{Sources, Stores, each_block, heads, write_run};
+use crate::kernels::quantise::{Codec, from_f32, to_f32};
+use crate::memory::Budget;
+use crate::zeroed::zeroed_vec;
+
+/// Bytes of a head of K or V in a page: its codes and its scales.
+struct Head<'a> {
+    codes: &'a mut [u8],
+    scales: &'a mut [u8],
+}
+
+impl PagedShape {
+    /// Where a head lies in a page of the slab: its codes, and its scales if it has any.
+    fn head_of<'a>(&self, page: &'a mut [u8], part: Part, head: u32) -> Head<'a> {
+        let section = self.pages.section(part);
+        let HeadPlace { codes, scales, .. } = self.pages.head_in_page(part, head);
+        let (before, behind) = page.split_at_mut(scales.unwrap_or(page.len()));
+        Head { codes: &mut before[codes..codes + section.head_bytes], scales: &mut behind[..section.scale_bytes] }
+    }
+
+    /// The rows of a head in a staging page, as bytes of it.
+    fn staged_head(&self, part: Part, head: u32) -> std::ops::Range<usize> {
+        let start = self.staged.head_in_page(part, head).codes;
+        start..start + self.staged.section(part).head_bytes
+    }
+
+    /// Quantises a full staging page into a page of the slab.
+    fn seal(&self, staged: &[u8], page: &mut [u8], scratch: &mut [f32]) {
+        for (part, head) in heads(&self.pages) {
+            let rows = &staged[self.staged_head(part, head)];
+            let Head { codes, scales } = self.head_of(page, part, head);
+            match &self.codecs[part as usize] {
+                None => codes.copy_from_slice(rows),
+                Some(codec) => {
+                    let values = &mut scratch[..codec.elements()];
+                    to_f32(self.dtype, rows, values);
+                    codec.encode(values, codes, scales);
+                }
+            }
+        }
+    }
+
+    /// Puts the rows of a page of the slab into a staging page.
+    fn unseal(&self, page: &[u8], staged: &mut [u8], scratch: &mut [f32]) {
+        for (part, head) in heads(&self.pages) {
+            let rows = &mut staged[self.staged_head(part, head)];
+            let section = self.pages.section(part);
+            let HeadPlace { codes, scales, .. } = self.pages.head_in_page(part, head);
+            let codes = &page[codes..codes + section.head_bytes];
+            match &self.codecs[part as usize] {
+                None => rows.copy_from_slice(codes),
+                Some(codec) => {
+                    let values = &mut scratch[..codec.elements()];
+                    let scales = scales.map_or(&[][..], |scales| &page[scales..scales + section.scale_bytes]);
+                    codec.decode(codes, scales, 0, values);
+                    from_f32(self.dtype, values, rows);
+                }
+            }
+        }
+    }
+
+    /// Quantises tokens that fill a page as they come in.
+    fn write_whole(&self, page: &mut [u8], layer: usize, run: &SlotRun, sources: &Sources<'_>, scratch: &mut [f32]) {
+        for (part, head) in heads(&self.pages) {
+            let (bytes, rows) = &sources[part as usize];
+            let (Some(codec), from) = (&self.codecs[part as usize], rows.at(layer, head as usize, run.token as usize))
+            else {
+                continue;
+            };
+            let values = &mut scratch[..codec.elements()];
+            let count = run.len as usize;
+            if rows.token == rows.row {
+                to_f32(self.dtype, &bytes[from..from + count * rows.row], values);
+            } else {
+                for (token, values) in values.chunks_exact_mut(values.len() / count).enumerate() {
+                    let from = from + token * rows.token;
+                    to_f32(self.dtype, &bytes[from..from + rows.row], values);
+                }
+            }
+            let Head { codes, scales } = self.head_of(page, part, head);
+            codec.encode(values, codes, scales);
+        }
+        self.copy_plain(page, layer, run, sources);
+    }
+
+    /// Copies the part of a full page that is not quantised.
+    fn copy_plain(&self, page: &mut [u8], layer: usize, run: &SlotRun, sources: &Sources<'_>) {
+        let kept = |part: Part| {
+            let (bytes, rows) = sources[part as usize];
+            if self.codecs[part as usize].is_some() { Default::default() } else { (bytes, rows) }
+        };
+        write_run(page, &self.pages, layer, run, &Part::BOTH.map(kept), Stores::Plain);
+    }
+
+    /// Room for the values of one head.
+    pub fn scratch(&self) -> Result<Vec<f32>> {
+        let elements = self.codecs.iter().flatten().map(Codec::elements).max().unwrap_or(0);
+        zeroed_vec(elements).ok_or_else(|| Budget::process().refusal(4 * elements as u64))
+    }
+}
+
+/// The pages of both slabs during one call.
+pub(super) struct Pages<'a> {
+    pub shape: &'a PagedShape,
+    pub slab: &'a Slab,
+    pub staging: &'a Slab,
+}
+
+impl Pages<'_> {
+    /// Quantises the pages that a plan fills with one run each.
+    pub fn write_whole(&self, plan: &WritePlan, target: &mut [u8], sources: &Sources<'_>) -> Result<()> {
+        let shape = self.shape;
+        let (block_size, layers) = (shape.pages.shape().block_size, plan.layers());
+        let whole: Vec<SlotRun> = plan.runs().iter().filter(|run| run.len == block_size).copied().collect();
+        let bytes = whole.len() * layers.len() * shape.staged.page_bytes();
+        each_block(target, shape.pages.block_bytes(), &whole, bytes, |pieces| {
+            let mut scratch = shape.scratch()?;
+            for (run, block) in pieces {
+                for layer in layers.clone() {
+                    let page = &mut block[layer as usize * shape.pages.page_bytes()..][..shape.pages.page_bytes()];
+                    shape.write_whole(page, (layer - layers.start) as usize, run, sources, &mut scratch);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes the staging pages of a plan ready for its rows: zeros where another page's rows lie, and what was quantised.
+    pub fn open(&self, plan: &WritePlan) -> Result<()> {
+        let opened = |write: &&PageWrite| matches!(write.before, Before::Other | Before::Sealed);
+        if !plan.pages().iter().any(|write| opened(&write)) {
+            return Ok(());
+        }
+        let scratch = RefCell::new(self.shape.scratch()?);
+        self.staging.edit(&[self.slab.storage()], |staging, sources| {
+            for write in plan.pages().iter().filter(opened) {
+                let staged = staged_page(self.shape, write.staged);
+                match write.before {
+                    Before::Sealed => {
+                        let from = self.slab.layout.page_offset(write.page.block, write.page.layer);
+                        let page = &self.slab.pages(sources[0])[from..from + self.slab.layout.page_bytes()];
+                        self.shape.unseal(page, &mut staging[staged], &mut scratch.borrow_mut());
+                    }
+                    _ => staging[staged].fill(0),
+                }
+            }
+        })
+    }
+
+    /// Puts a plan's rows into its staging pages.
+    pub fn stage(&self, plan: &WritePlan, staging: &mut [u8], sources: &Sources<'_>) {
+        let first = plan.layers().start;
+        for write in plan.pages() {
+            let page = &mut staging[staged_page(self.shape, write.staged)];
+            let run = &plan.runs()[write.run as usize];
+            write_run(page, &self.shape.staged, (write.page.layer - first) as usize, run, sources, Stores::Plain);
+        }
+    }
+
+    /// Quantises the pages that are full now.
+    pub fn close(&self, plan: &WritePlan) -> Result<()> {
+        if !plan.pages().iter().any(|write| write.fills) {
+            return Ok(());
+        }
+        let scratch = RefCell::new(self.shape.scratch()?);
+        self.slab.edit(&[self.staging.storage()], |slab, sources| {
+            let staging = self.staging.pages(sources[0]);
+            for write in plan.pages().iter().filter(|write| write.fills) {
+                let to = self.slab.layout.page_offset(write.page.block, write.page.layer);
+                let page = &mut slab[to..to + self.slab.layout.page_bytes()];
+                self.shape.seal(&staging[staged_page(self.shape, write.staged)], page, &mut scratch.borrow_mut());
+            }
+        })
+    }
+}
+
+fn staged_page(shape: &PagedShape, page: u32) -> std::ops::Range<usize> {
+    let start = shape.staged.page_offset(page, 0);
+    start..start + shape.staged.page_bytes()
+}

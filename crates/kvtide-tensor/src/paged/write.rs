@@ -1,0 +1,181 @@
+//! Writes: one token, tokens of one layer, or tokens of all layers of several sequences.
+//!
+//! ```text
+//! plan      which slots, which staging pages        refused: nothing has changed
+//! prepare   memory of the bookkeeping and of staging
+//! move      rows to pages
+//! commit    slots marked, lengths moved on
+//! ```
+//!
+//! O(bytes of the new tokens); a low-bit page is quantised once, when it is full.
+
+use std::cell::RefCell;
+
+use kvtide_core::paged::{Part, WritePlan};
+
+use super::rows::{Expected, TokenRows};
+use super::slab::Slab;
+use super::staging::Pages;
+use crate::error::{Error, Result};
+use crate::kernels::pages::{Sources, check_sources, scatter};
+use crate::paged_kv_cache::PagedKvCache;
+use crate::source::Source;
+
+impl PagedKvCache {
+    /// Writes one token of one layer; grows by itself.
+    pub fn write_kv<'a>(
+        &mut self,
+        sequence: u64,
+        layer: u32,
+        position: u32,
+        key: impl Into<Source<'a>>,
+        value: impl Into<Source<'a>>,
+    ) -> Result<()> {
+        self.check()?;
+        let rows = [
+            TokenRows::one(&key.into(), "key", self.expected(Part::Key, None))?,
+            TokenRows::one(&value.into(), "value", self.expected(Part::Value, None))?,
+        ];
+        let plan = self.planner.plan_tokens(sequence, layer, position, 1)?;
+        self.carry_out(&plan, &rows)
+    }
+
+    /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 before it.
+    /// Grows by itself.
+    pub fn write_tokens<'a>(
+        &mut self,
+        sequence: u64,
+        layer: u32,
+        position: u32,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+    ) -> Result<()> {
+        self.check()?;
+        let rows = self.rows([k.into(), v.into()], None)?;
+        let plan = self.planner.plan_tokens(sequence, layer, position, rows[0].tokens)?;
+        self.carry_out(&plan, &rows)
+    }
+
+    /// Appends tokens of all layers to sequences, or nothing: K and V `[layers, kvHeads, tokens, headDim]`. Sequence i gets the
+    /// tokens `offsets[i]..offsets[i + 1]`, without offsets one each.
+    ///
+    /// ```
+    /// use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
+    ///
+    /// let options = PagedKvCacheOptions { capacity: 8, num_layers: 2, head_dim: 2, ..Default::default() };
+    /// let mut cache = PagedKvCache::new(options)?;
+    /// let (one, other) = (cache.create_sequence()?, cache.create_sequence()?);
+    /// let zeros = vec![0; 2 * 3 * 2 * 4];
+    /// let tokens = || HostTensor::new("k", &zeros, DType::F32, &[2, 1, 3, 2]);
+    /// cache.append(&[one, other], tokens()?, tokens()?, Some(&[0, 2, 3]))?;
+    /// assert_eq!((cache.sequence_length(one), cache.sequence_length(other)), (2, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn append<'a>(
+        &mut self,
+        sequences: &[u64],
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+        offsets: Option<&[u32]>,
+    ) -> Result<()> {
+        self.check()?;
+        let layers = self.slab.layout.shape().num_layers as usize;
+        let rows = self.rows([k.into(), v.into()], Some(layers))?;
+        let plan = self.planner.plan_append(sequences, offsets)?;
+        if plan.tokens() != rows[0].tokens {
+            let expected = format!("{} tokens, as the offsets say", plan.tokens());
+            return Err(Error::argument("k", format!("{} tokens", rows[0].tokens), expected));
+        }
+        self.carry_out(&plan, &rows)
+    }
+
+    fn expected(&self, part: Part, layers: Option<usize>) -> Expected {
+        Expected {
+            layers,
+            heads: self.slab.layout.shape().num_kv_heads as usize,
+            dim: self.slab.layout.section(part).head_dim,
+            dtype: self.shape.dtype,
+        }
+    }
+
+    /// K and V of a call, of as many tokens.
+    fn rows<'a>(&self, [k, v]: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
+        let rows = [
+            TokenRows::new(&k, "k", self.expected(Part::Key, layers))?,
+            TokenRows::new(&v, "v", self.expected(Part::Value, layers))?,
+        ];
+        if rows[0].tokens != rows[1].tokens {
+            let expected = format!("{} tokens, as k", rows[0].tokens);
+            return Err(Error::ShapeMismatch { argument: "v", value: v.dims(), expected });
+        }
+        Ok(rows)
+    }
+
+    /// Moves rows where a plan says, and commits it.
+    fn carry_out(&mut self, plan: &WritePlan, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+        self.planner.reserve(plan)?;
+        if plan.staging_pages() > self.staging.blocks {
+            self.grow_staging(plan.staging_pages())?;
+        }
+        self.poisoned = true;
+        if self.shape.pages.is_low_bit() {
+            self.write_low_bit(plan, rows)?
+        } else {
+            self.write_plain(plan, rows)?
+        }
+        self.poisoned = false;
+        Ok(self.planner.commit(plan)?)
+    }
+
+    fn write_plain(&self, plan: &WritePlan, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+        edit_with(&self.slab, rows, |slab, sources| {
+            scatter(slab, &self.shape.pages, plan.layers(), plan.runs(), sources)
+        })
+    }
+
+    fn write_low_bit(&self, plan: &WritePlan, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+        let pages = Pages { shape: &self.shape, slab: &self.slab, staging: &self.staging };
+        pages.open(plan)?;
+        edit_with(&self.slab, rows, |slab, sources| {
+            check_sources(&self.shape.staged, plan.layers(), plan.runs(), sources);
+            pages.write_whole(plan, slab, sources)
+        })?;
+        edit_with(&self.staging, rows, |staging, sources| {
+            pages.stage(plan, staging, sources);
+            Ok(())
+        })?;
+        pages.close(plan)
+    }
+
+    /// Makes room for so many staging pages: twice as many as there were if that fits, with their rows.
+    fn grow_staging(&mut self, pages: u32) -> Result<()> {
+        let wanted = self.staging.blocks.saturating_mul(2).max(pages);
+        let grown = Slab::new(self.shape.staged, wanted, &self.budget)
+            .or_else(|_| Slab::new(self.shape.staged, pages, &self.budget))?;
+        let kept = self.staging.bytes() as usize;
+        if kept > 0 {
+            grown
+                .edit(&[self.staging.storage()], |new, old| new[..kept].copy_from_slice(self.staging.pages(old[0])))?;
+            self.growths += 1;
+            self.copied_bytes += kept as u64;
+        }
+        self.staging = grown;
+        Ok(())
+    }
+}
+
+/// Runs `work` on a slab's pages and on the bytes of the rows that go there.
+fn edit_with(
+    slab: &Slab,
+    rows: &[TokenRows<'_>; 2],
+    work: impl Fn(&mut [u8], &Sources<'_>) -> Result<()>,
+) -> Result<()> {
+    let tensors: Vec<_> = rows.iter().filter_map(TokenRows::tensor).collect();
+    let done = RefCell::new(Ok(()));
+    slab.edit(&tensors, |pages, found| {
+        let mut found = found.iter().copied();
+        let sources = [0, 1].map(|part| (rows[part].bytes(&mut found), rows[part].rows));
+        *done.borrow_mut() = work(pages, &sources);
+    })?;
+    done.into_inner()
+}
