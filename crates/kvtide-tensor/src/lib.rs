@@ -48,6 +48,7 @@ pub use kernels::{Kernels, with_kernels};
 pub use kv_cache::{KvCache, KvSnapshot};
 pub use memory::{Budget, Lease};
 pub use options::{KvCacheOptions, PagedKvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
+pub use paged::PageRows;
 pub use paged_kv_cache::PagedKvCache;
 pub use rollback_cache::{RollbackCache, RollbackMark};
 pub use rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};

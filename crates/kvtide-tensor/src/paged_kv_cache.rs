@@ -32,9 +32,9 @@ use crate::stats::Stats;
 pub struct PagedKvCache {
     pub(crate) planner: PagedPlanner,
     pub(crate) shape: PagedShape,
-    pub(crate) slab: Slab,
+    pub(crate) slab: Arc<Slab>,
     /// Low-bit pages that are not full; without those it has no pages.
-    pub(crate) staging: Slab,
+    pub(crate) staging: Arc<Slab>,
     pub(crate) budget: Arc<Budget>,
     /// What tensors that the cache does not keep are taken from.
     pub(crate) outer: Arc<Budget>,
@@ -54,8 +54,8 @@ impl PagedKvCache {
         Ok(PagedKvCache {
             planner,
             shape,
-            slab: Slab::new(shape.pages, options.capacity, &budget)?,
-            staging: Slab::new(shape.staged, 0, &budget)?,
+            slab: Arc::new(Slab::new(shape.pages, options.capacity, &budget)?),
+            staging: Arc::new(Slab::new(shape.staged, 0, &budget)?),
             outer: options.budget.unwrap_or_else(Budget::process),
             budget,
             growths: 0,

@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::asked::{Asked, Sequence, Sizes};
 use super::check::check;
-use super::job::{Job, Keys};
+use super::job::Job;
 use super::kv_rows::{KvRows, ResolvedRows, check_offsets, key_positions};
 use super::options::AttendOptions;
 use super::strided::{Axes, Strided, check_rank, resolve};
@@ -25,20 +25,24 @@ pub(super) struct Call<'a> {
 impl<'a> Call<'a> {
     pub fn new(q: &Source<'a>, kv: &KvRows<'a>, options: &AttendOptions<'a>) -> Result<Self> {
         let rows = ResolvedRows::new(kv)?;
-        let ragged = matches!(kv, KvRows::Ragged { .. });
-        let axes = if ragged { Axes::RAGGED } else { Axes::BATCHED };
-        let q = resolve(q, "q", axes)?;
-        let sizes = sizes(&q, &rows, ragged)?;
+        let q = resolve(q, "q", rows.axes())?;
+        let sizes = sizes(&q, &rows)?;
         let sequences = match kv {
-            KvRows::Batched { .. } => batch(&q, &rows, kv, options)?,
-            KvRows::Ragged { offsets, .. } => ragged_sequences(&q, &rows, offsets, options)?,
+            KvRows::Batched { k, .. } => batch(&q, k, options)?,
+            KvRows::Ragged { k, offsets, .. } => {
+                check_offsets("kvOffsets", offsets, k.resolve("k", 0)?.dims[0])?;
+                let keys = |index: usize| (offsets[index] as usize, (offsets[index + 1] - offsets[index]) as usize);
+                ragged(&q, offsets.len() - 1, keys, options)?
+            }
+            KvRows::Pages(pages) => ragged(&q, pages.count(), |index| (0, pages.tokens(index)), options)?,
         };
         Ok(Call { asked: check(options, sizes, sequences)?, q, rows })
     }
 
     /// The candle tensors that it reads: queries, keys, values.
-    pub fn tensors(&self) -> [Option<&'a Tensor>; 3] {
-        [self.q.tensor(), self.rows.k.tensor(), self.rows.v.tensor()]
+    pub fn tensors(&self) -> [Option<&Tensor>; 3] {
+        let [k, v] = self.rows.tensors();
+        [self.q.tensor(), k, v]
     }
 
     /// The shape of its output.
@@ -63,65 +67,59 @@ impl<'a> Call<'a> {
     /// The job, its memory at hand.
     pub fn job<'b>(&'b self, kernels: &'static TileKernels, memory: &[&'b [u8]]) -> Result<Job<'b>> {
         let mut memory = memory.iter().copied();
-        let axes = self.rows.axes;
-        let queries = Strided::new(&self.q, axes, self.q.bytes(&mut memory))?;
-        let k = Strided::new(&self.rows.k, axes, self.rows.k.bytes(&mut memory))?;
-        let v = Strided::new(&self.rows.v, axes, self.rows.v.bytes(&mut memory))?;
-        Ok(Job { kernels, asked: &self.asked, queries, keys: Keys::Strided { k, v } })
+        let queries = Strided::new(&self.q, self.rows.axes(), self.q.bytes(&mut memory))?;
+        Ok(Job { kernels, asked: &self.asked, queries, keys: self.rows.in_memory(&mut memory)? })
     }
 }
 
-fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>, ragged: bool) -> Result<Sizes> {
-    let axes = rows.axes;
+fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<Sizes> {
+    let axes = rows.axes();
     check_rank("q", &q.dims, axes)?;
-    let last = axes.rank - 1;
+    let (last, [dim, value_dim]) = (axes.rank - 1, rows.head_dims());
     let (query_heads, kv_heads) = (q.dims[axes.heads], rows.heads());
     let wrong = |expected: String| Err(Error::ShapeMismatch { argument: "q", value: q.dims.to_vec(), expected });
     if kv_heads == 0 || query_heads == 0 || query_heads % kv_heads != 0 {
         return wrong(format!("a multiple of the {kv_heads} heads of k, at least one"));
     }
-    if q.dims[last] != rows.k.dims[last] || q.dims[last] == 0 {
-        return wrong(format!("a head dim of {} as k, at least 1", rows.k.dims[last]));
+    if q.dims[last] != dim || dim == 0 {
+        return wrong(format!("a head dim of {dim} as k, at least 1"));
     }
-    if !ragged && q.dims[0] != rows.k.dims[0] {
-        return wrong(format!("a batch of {} as k", rows.k.dims[0]));
+    if let ResolvedRows::Strided { k, .. } = rows
+        && axes.rank == Axes::BATCHED.rank
+        && q.dims[0] != k.dims[0]
+    {
+        return wrong(format!("a batch of {} as k", k.dims[0]));
     }
-    Ok(Sizes { query_heads, kv_heads, dim: q.dims[last], value_dim: rows.v.dims[last], ragged })
+    Ok(Sizes { query_heads, kv_heads, dim, value_dim, ragged: axes.rank == Axes::RAGGED.rank })
 }
 
-fn batch(
-    q: &Resolved<'_>,
-    rows: &ResolvedRows<'_>,
-    kv: &KvRows<'_>,
-    options: &AttendOptions<'_>,
-) -> Result<Vec<Sequence>> {
+fn batch(q: &Resolved<'_>, k: &Source<'_>, options: &AttendOptions<'_>) -> Result<Vec<Sequence>> {
     if options.query_offsets.is_some() {
         return Err(Error::argument("qOffsets", "offsets", "none where every sequence has as many queries and keys"));
     }
-    let (batch, queries) = (q.dims[0], q.dims[2]);
-    let keys = key_positions(kv, rows.k.dims[2]);
+    let (batch, queries) = (q.dims[0], q.dims[Axes::BATCHED.tokens]);
+    let keys = key_positions(k)?;
     let starts = checked_starts(options, batch)?;
     let of = |row: usize| Sequence { first_query: row * queries, queries, first_key: 0, keys, start: starts(row) };
     Ok((0..batch).map(of).collect())
 }
 
-fn ragged_sequences(
+/// Sequences of their own lengths, where `keys` gives the first key and the number of keys of each.
+fn ragged(
     q: &Resolved<'_>,
-    rows: &ResolvedRows<'_>,
-    key_offsets: &[i32],
+    count: usize,
+    keys: impl Fn(usize) -> (usize, usize),
     options: &AttendOptions<'_>,
 ) -> Result<Vec<Sequence>> {
-    check_offsets("kvOffsets", key_offsets, rows.k.dims[0])?;
-    let count = key_offsets.len() - 1;
     let query_offsets = checked_query_offsets(options, count, q.dims[0])?;
     let starts = checked_starts(options, count)?;
     let sequence = |index: usize| {
-        let (keys, queries) = (&key_offsets[index..=index + 1], &query_offsets[index..=index + 1]);
+        let (queries, (first_key, tokens)) = (&query_offsets[index..=index + 1], keys(index));
         Sequence {
             first_query: queries[0] as usize,
             queries: (queries[1] - queries[0]) as usize,
-            first_key: keys[0] as usize,
-            keys: KeyPositions::from_zero((keys[1] - keys[0]) as usize),
+            first_key,
+            keys: KeyPositions::from_zero(tokens),
             start: starts(index),
         }
     };
@@ -129,7 +127,7 @@ fn ragged_sequences(
 }
 
 /// The offsets of the queries: those given, else one query for each sequence.
-pub(super) fn checked_query_offsets(options: &AttendOptions<'_>, sequences: usize, tokens: usize) -> Result<Vec<i32>> {
+fn checked_query_offsets(options: &AttendOptions<'_>, sequences: usize, tokens: usize) -> Result<Vec<i32>> {
     let Some(offsets) = options.query_offsets else {
         if tokens == sequences {
             return Ok((0..=sequences as i32).collect());

@@ -3,6 +3,7 @@
 use std::f32::consts::LOG2_E;
 
 use super::asked::Asked;
+use super::pages::Pages;
 use super::segment::{Scale, Segment};
 use super::strided::Strided;
 use crate::kernels::tile::TileKernels;
@@ -24,6 +25,8 @@ pub(super) enum Keys<'a> {
         /// The values.
         v: Strided<'a>,
     },
+    /// In pages.
+    Pages(Pages<'a>),
 }
 
 /// Some queries of one sequence, all query heads of one head of K and V, and a share of the keys that they see.
@@ -47,6 +50,11 @@ impl Job<'_> {
         if self.asked.softcap.is_some() { self.asked.scale } else { self.asked.scale * LOG2_E }
     }
 
+    /// True when some keys were rotated.
+    pub fn is_rotated(&self) -> bool {
+        matches!(&self.keys, Keys::Pages(pages) if pages.rows.shape.hadamard)
+    }
+
     /// The rows from key `index` of a sequence on that lie at one distance.
     pub fn segment(&self, sequence: usize, head: usize, index: usize) -> Segment<'_> {
         let of = &self.asked.sequences[sequence];
@@ -64,6 +72,7 @@ impl Job<'_> {
                     rotated: false,
                 }
             }
+            Keys::Pages(pages) => pages.segment(sequence, head, index),
         }
     }
 }

@@ -1,8 +1,14 @@
 //! What attention reads: keys and values of one length for a whole batch, or of each sequence its own.
 
-use super::strided::{Axes, resolve};
+use candle_core::Tensor;
+use kvtide_core::paged::Part;
+
+use super::job::Keys;
+use super::pages::{Pages, check_floats};
+use super::strided::{Axes, Strided, resolve};
 use super::visible::KeyPositions;
 use crate::error::{Error, Result};
+use crate::paged::PageRows;
 use crate::resolved::Resolved;
 use crate::source::Source;
 use crate::view::Kv;
@@ -26,12 +32,14 @@ pub enum KvRows<'a> {
         /// Where the tokens of each sequence begin, and where the last ones end.
         offsets: &'a [i32],
     },
+    /// Pages of a paged cache; queries are `[tokens, heads, dim]`.
+    Pages(&'a PageRows<'a>),
 }
 
 impl KvRows<'_> {
     /// Refuses views that can no longer be read.
     pub(super) fn check(&self) -> Result<()> {
-        let (KvRows::Batched { k, v } | KvRows::Ragged { k, v, .. }) = self;
+        let (KvRows::Batched { k, v } | KvRows::Ragged { k, v, .. }) = self else { return Ok(()) };
         for source in [k, v] {
             if let Source::View(view) = source {
                 view.check()?;
@@ -47,11 +55,19 @@ impl<'a> From<&'a Kv> for KvRows<'a> {
     }
 }
 
+impl<'a> From<&'a PageRows<'a>> for KvRows<'a> {
+    fn from(pages: &'a PageRows<'a>) -> Self {
+        KvRows::Pages(pages)
+    }
+}
+
 /// Keys and values whose strides are known.
-pub(super) struct ResolvedRows<'a> {
-    pub k: Resolved<'a>,
-    pub v: Resolved<'a>,
-    pub axes: Axes,
+#[expect(clippy::large_enum_variant, reason = "there is one for each call, and it is not moved")]
+pub(super) enum ResolvedRows<'a> {
+    /// Tensors, views and the caller's memory.
+    Strided { k: Resolved<'a>, v: Resolved<'a>, axes: Axes },
+    /// Pages, which are known already.
+    Pages(&'a PageRows<'a>),
 }
 
 impl<'a> ResolvedRows<'a> {
@@ -60,6 +76,10 @@ impl<'a> ResolvedRows<'a> {
         let (k, v, axes) = match rows {
             KvRows::Batched { k, v } => (k, v, Axes::BATCHED),
             KvRows::Ragged { k, v, .. } => (k, v, Axes::RAGGED),
+            KvRows::Pages(pages) => {
+                check_floats(pages)?;
+                return Ok(ResolvedRows::Pages(pages));
+            }
         };
         let (k, v) = (resolve(k, "k", axes)?, resolve(v, "v", axes)?);
         let last = axes.rank - 1;
@@ -69,27 +89,69 @@ impl<'a> ResolvedRows<'a> {
             let expected = format!("{expected:?}, as k but for the head dim");
             return Err(Error::ShapeMismatch { argument: "v", value: v.dims.to_vec(), expected });
         }
-        Ok(ResolvedRows { k, v, axes })
+        Ok(ResolvedRows::Strided { k, v, axes })
+    }
+
+    /// The axes of queries over these rows.
+    pub fn axes(&self) -> Axes {
+        match self {
+            ResolvedRows::Strided { axes, .. } => *axes,
+            ResolvedRows::Pages(_) => Axes::RAGGED,
+        }
     }
 
     /// Heads of keys and values.
     pub fn heads(&self) -> usize {
-        self.k.dims[self.axes.heads]
+        match self {
+            ResolvedRows::Strided { k, axes, .. } => k.dims[axes.heads],
+            ResolvedRows::Pages(pages) => pages.heads(),
+        }
+    }
+
+    /// Elements of a row of keys, and of one of values.
+    pub fn head_dims(&self) -> [usize; 2] {
+        match self {
+            ResolvedRows::Strided { k, v, axes } => [k.dims[axes.rank - 1], v.dims[axes.rank - 1]],
+            ResolvedRows::Pages(pages) => Part::BOTH.map(|part| pages.head_dim(part)),
+        }
+    }
+
+    /// The tensors to read from, if they are tensors.
+    pub fn tensors(&self) -> [Option<&Tensor>; 2] {
+        match self {
+            ResolvedRows::Strided { k, v, .. } => [k.tensor(), v.tensor()],
+            ResolvedRows::Pages(pages) => [Some(pages.slab.storage()), Some(pages.staging.storage())],
+        }
+    }
+
+    /// The same with their memory: their own, or that of the next tensors.
+    pub fn in_memory<'b>(&'b self, tensors: &mut impl Iterator<Item = &'b [u8]>) -> Result<Keys<'b>> {
+        Ok(match self {
+            ResolvedRows::Strided { k, v, axes } => Keys::Strided {
+                k: Strided::new(k, *axes, k.bytes(tensors))?,
+                v: Strided::new(v, *axes, v.bytes(tensors))?,
+            },
+            ResolvedRows::Pages(rows) => Keys::Pages(Pages {
+                slab: rows.slab.pages(tensors.next().unwrap_or(&[])),
+                staging: rows.staging.pages(tensors.next().unwrap_or(&[])),
+                rows,
+            }),
+        })
     }
 }
 
 /// Where the keys of a batch stand: where a view of a window says, else from 0 on.
-pub(super) fn key_positions(rows: &KvRows<'_>, tokens: usize) -> KeyPositions {
-    match rows {
-        KvRows::Batched { k: Source::View(view), .. } if view.sequence_axis() == Some(Axes::BATCHED.tokens) => {
-            let mut runs = [(0, 0); 2];
-            for ((slot, &position), run) in runs.iter_mut().zip(view.key_positions()).zip(view.runs().iter()) {
-                *slot = (position as i64, run.len as usize);
-            }
-            KeyPositions::new(runs)
+pub(super) fn key_positions(k: &Source<'_>) -> Result<KeyPositions> {
+    if let Source::View(view) = k
+        && view.sequence_axis() == Some(Axes::BATCHED.tokens)
+    {
+        let mut runs = [(0, 0); 2];
+        for ((slot, &position), run) in runs.iter_mut().zip(view.key_positions()).zip(view.runs().iter()) {
+            *slot = (position as i64, run.len as usize);
         }
-        _ => KeyPositions::from_zero(tokens),
+        return Ok(KeyPositions::new(runs));
     }
+    Ok(KeyPositions::from_zero(k.resolve("k", Axes::BATCHED.tokens)?.tokens() as usize))
 }
 
 /// Checked offsets: from 0 up to `total`, never down.

@@ -18,6 +18,7 @@ mod kv_rows;
 mod merge;
 mod options;
 mod output;
+mod pages;
 mod portable;
 mod scratch;
 mod segment;

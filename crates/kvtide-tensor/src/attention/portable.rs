@@ -5,6 +5,7 @@
 //! tensor has more than 1 MiB.
 
 use candle_core::{D, DType as CandleDType, Device, Tensor};
+use kvtide_core::paged::Part;
 
 use super::asked::{Asked, Sequence};
 use super::kv_rows::KvRows;
@@ -70,7 +71,7 @@ impl Chunk<'_> {
                 self.asked.check_stop()?;
                 let count = keys_max.min(range.end - start);
                 let batch = if sizes.ragged { 0 } else { self.sequence };
-                let (keys, values) = kv.tile(batch, self.of.first_key + start, count)?;
+                let (keys, values) = kv.tile(self.sequence, batch, self.of.first_key + start, count)?;
                 let mut scores = queries.matmul(&keys.t()?)?;
                 if let Some(cap) = self.asked.softcap.map(f64::from) {
                     scores = scores.affine(1.0 / cap, 0.0)?.tanh()?.affine(cap, 0.0)?;
@@ -170,13 +171,17 @@ fn weigh(weights: &Tensor, values: &Tensor) -> Result<Tensor> {
 
 impl KvRows<'_> {
     /// Keys and values of some tokens, `[kv heads, tokens, dim]`, as floats.
-    fn tile(&self, batch: usize, first: usize, count: usize) -> Result<(Tensor, Tensor)> {
+    fn tile(&self, sequence: usize, batch: usize, first: usize, count: usize) -> Result<(Tensor, Tensor)> {
         match self {
             KvRows::Batched { k, v } => {
                 Ok((rows(k, Axes::BATCHED, batch, first, count)?, rows(v, Axes::BATCHED, batch, first, count)?))
             }
             KvRows::Ragged { k, v, .. } => {
                 Ok((rows(k, Axes::RAGGED, batch, first, count)?, rows(v, Axes::RAGGED, batch, first, count)?))
+            }
+            KvRows::Pages(pages) => {
+                let part = |part| pages.floats(sequence, part, first, count);
+                Ok((part(Part::Key)?, part(Part::Value)?))
             }
         }
     }

@@ -56,6 +56,9 @@ impl Scale<'_> {
             scales[channel] = half_at(halves, channel);
             minimums[channel] = half_at(halves, dim + channel);
         }
+        // What an earlier call left behind them may be no number, which not even a query's zeros undo.
+        scales[dim..].fill(0.0);
+        minimums[dim..].fill(0.0);
         true
     }
 }

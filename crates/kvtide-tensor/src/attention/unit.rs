@@ -18,6 +18,7 @@ use super::job::{Job, Unit};
 use super::scratch::{SCORES, Scratch, State, TILE};
 use super::segment::{Scale, Segment};
 use crate::error::Result;
+use crate::kernels::quantise::hadamard;
 use crate::kernels::tile::{Elements, Matrix, MatrixMut, Rows, padded};
 
 /// From so many query rows on, keys and values that are no floats yet are made floats once for all of them.
@@ -28,6 +29,8 @@ pub(super) struct Work<'a, 'b> {
     pub job: &'a Job<'b>,
     pub unit: Unit,
     pub scratch: &'a mut Scratch,
+    /// The tile at hand, and the place of each segment in it.
+    segments: Vec<(Segment<'a>, usize)>,
     /// Its rows: for each query, the query heads that share the head of K and V.
     pub rows: usize,
 }
@@ -36,7 +39,7 @@ impl<'a, 'b> Work<'a, 'b> {
     /// Runs a unit; its output rows and states are in the scratch afterwards.
     pub fn run(job: &'a Job<'b>, unit: Unit, scratch: &'a mut Scratch) -> Result<Self> {
         let rows = unit.queries * job.asked.sizes.group();
-        let mut work = Work { job, unit, scratch, rows };
+        let mut work = Work { job, unit, scratch, segments: Vec::new(), rows };
         work.load_queries();
         let (lowest, highest) = work.reach();
         for range in job.asked.rules(unit.sequence).ranges(lowest, highest) {
@@ -88,13 +91,20 @@ impl<'a, 'b> Work<'a, 'b> {
                 _ => State::EMPTY,
             };
         }
+        if self.job.is_rotated() {
+            let floats = self.rows * stride;
+            let Scratch { queries, rotated, .. } = &mut *self.scratch;
+            rotated[..floats].copy_from_slice(&queries[..floats]);
+            rotated[..floats].chunks_exact_mut(stride).for_each(|row| hadamard(&mut row[..sizes.dim]));
+        }
         let out = self.rows * padded(sizes.value_dim);
         self.scratch.out[..out].fill(0.0);
     }
 
     fn tile(&mut self, tile: Range<usize>, lowest: i64, highest: i64) {
         let width = padded(tile.len());
-        self.score(&tile);
+        self.find(&tile);
+        self.score(width);
         if let Some(cap) = self.job.asked.softcap {
             for row in 0..self.rows {
                 self.job.kernels.bend(&mut self.scratch.scores[row * SCORES..][..width], 1.0 / cap, cap * LOG2_E);
@@ -107,39 +117,36 @@ impl<'a, 'b> Work<'a, 'b> {
             self.scratch.scores[row * SCORES + tile.len()..row * SCORES + width].fill(f32::NEG_INFINITY);
         }
         self.soften(width);
-        self.weigh(&tile, hidden);
+        self.weigh(width, hidden);
     }
 
-    /// Calls `work` for each segment of a tile, with its place in the tile.
-    fn segments(&mut self, tile: &Range<usize>, mut work: impl FnMut(&mut Self, Segment<'a>, usize)) {
+    /// Finds the segments of a tile.
+    fn find(&mut self, tile: &Range<usize>) {
+        self.segments.clear();
         let mut at = 0;
         while at < tile.len() {
             let segment = self.job.segment(self.unit.sequence, self.unit.head, tile.start + at);
             let segment = segment.first(tile.len() - at);
-            work(self, segment, at);
+            self.segments.push((segment, at));
             at += segment.count();
         }
     }
 
-    fn score(&mut self, tile: &Range<usize>) {
-        let mut scaled = false;
-        self.segments(tile, |work, segment, at| {
-            scaled |= matches!(segment.key_scale, Scale::Row(_));
-            work.score_segment(segment, at);
-        });
-        if !scaled {
+    fn score(&mut self, width: usize) {
+        for index in 0..self.segments.len() {
+            let (segment, at) = self.segments[index];
+            self.score_segment(segment, at);
+        }
+        if !self.segments.iter().any(|(segment, _)| matches!(segment.key_scale, Scale::Row(_))) {
             return;
         }
-        let width = padded(tile.len());
-        self.scratch.of_tile[0][..width].fill(1.0);
-        self.segments(tile, |work, segment, at| {
-            for row in 0..segment.count() {
-                work.scratch.of_tile[0][at + row] = segment.key_scale.of_row(row)[0];
-            }
-        });
+        let scales = &mut self.scratch.of_tile[0][..width];
+        scales.fill(1.0);
+        for (segment, at) in &self.segments {
+            (0..segment.count()).for_each(|row| scales[at + row] = segment.key_scale.of_row(row)[0]);
+        }
         for row in 0..self.rows {
-            let scores = &mut self.scratch.scores[row * SCORES..][..width];
-            self.job.kernels.scale(scores, &self.scratch.of_tile[0][..width]);
+            self.job.kernels.scale(&mut self.scratch.scores[row * SCORES..][..width], scales);
         }
     }
 
@@ -224,27 +231,36 @@ impl<'a, 'b> Work<'a, 'b> {
         }
     }
 
-    fn weigh(&mut self, tile: &Range<usize>, hidden: bool) {
-        let width = padded(tile.len());
-        let mut scaled = false;
-        self.segments(tile, |_, segment, _| scaled |= !matches!(segment.value_scale, Scale::One));
-        if scaled {
-            self.scratch.of_tile[1][..width].fill(1.0);
-            self.scratch.of_tile[2][..width].fill(0.0);
-            self.segments(tile, |work, segment, at| {
+    fn weigh(&mut self, width: usize, hidden: bool) {
+        if self.segments.iter().any(|(segment, _)| !matches!(segment.value_scale, Scale::One)) {
+            let [_, scales, minimums] = &mut self.scratch.of_tile;
+            let (scales, minimums) = (&mut scales[..width], &mut minimums[..width]);
+            scales.fill(1.0);
+            minimums.fill(0.0);
+            for (segment, at) in &self.segments {
                 for row in 0..segment.count() {
-                    let [scale, minimum] = segment.value_scale.of_row(row);
-                    work.scratch.of_tile[1][at + row] = scale;
-                    work.scratch.of_tile[2][at + row] = minimum;
+                    [scales[at + row], minimums[at + row]] = segment.value_scale.of_row(row);
                 }
-            });
+            }
             for row in 0..self.rows {
                 let weights = &mut self.scratch.scores[row * SCORES..][..width];
-                self.scratch.state[row].bias += self.job.kernels.dot(weights, &self.scratch.of_tile[2][..width]);
-                self.job.kernels.scale(weights, &self.scratch.of_tile[1][..width]);
+                let bias = &mut self.scratch.state[row].bias;
+                if hidden {
+                    // Scales of a value that the row does not see may be no numbers.
+                    for (index, weight) in weights.iter_mut().enumerate().filter(|(_, weight)| **weight != 0.0) {
+                        *bias += *weight * minimums[index];
+                        *weight *= scales[index];
+                    }
+                } else {
+                    *bias += self.job.kernels.dot(weights, minimums);
+                    self.job.kernels.scale(weights, scales);
+                }
             }
         }
-        self.segments(tile, |work, segment, at| work.weigh_segment(segment.values, at, hidden));
+        for index in 0..self.segments.len() {
+            let (segment, at) = self.segments[index];
+            self.weigh_segment(segment.values, at, hidden);
+        }
     }
 
     fn weigh_segment(&mut self, values: Rows<'_>, at: usize, hidden: bool) {

@@ -5,17 +5,18 @@
 //! staging   low-bit pages that are not full, in floats
 //! write     tokens -> rows -> pages, or staging        rows.rs, write.rs, staging.rs
 //! read      pages -> rows of the caller's              read.rs
-//! walk      pages in place, for attention              walk.rs
+//! walk      pages in place, for attention              walk.rs, page_rows.rs
 //! ```
 
+mod page_rows;
 mod read;
 mod rows;
 mod shape;
 mod slab;
 mod staging;
-#[cfg_attr(not(test), expect(dead_code, reason = "attention reads pages through it"))]
 mod walk;
 mod write;
 
+pub use page_rows::PageRows;
 pub(crate) use shape::PagedShape;
 pub(crate) use slab::Slab;

@@ -3,55 +3,16 @@
 //! ```text
 //! cache.settle(sequence, layer)?              zeroes what a read in place would expose
 //! cache.walk(sequence, layer)?                page 0: block 7    page 1: block 2    page 2: staging page 0
-//! cache.in_place(|slab, staging| ...)?        the bytes that the places are in
 //! ```
 //!
-//! A place is a block of the slab, laid out as [`PagedKvCache::layout`] says, or a staging page, laid out as
-//! [`PagedKvCache::staged_layout`]. Settling costs O(pages), and O(bytes) for each page that is zeroed, once; so does a walk.
+//! Settling costs O(pages), and O(bytes) for each page that is zeroed, once; so does a walk.
 
-use candle_core::Tensor;
 use kvtide_core::paged::{HeadPlace, PageLayout, PageRead, Part};
 
 use crate::error::Result;
-use crate::kernels::quantise::Codec;
 use crate::paged_kv_cache::PagedKvCache;
 
-/// Where the rows of one head of K or V of a page lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeadRows {
-    /// In the slab: codes, or rows of the cache's dtype where that part is not low-bit.
-    Slab(HeadPlace),
-    /// In the staging slab: rows of the cache's dtype. K of them is not rotated.
-    Staged(HeadPlace),
-}
-
 impl PagedKvCache {
-    /// Where the rows of a staging page lie: one block is one page, with one layer.
-    pub(crate) fn staged_layout(&self) -> PageLayout {
-        self.shape.staged
-    }
-
-    /// The slab, and the staging slab, as tensors of the shape that their layouts give.
-    pub(crate) fn tensors(&self) -> [&Tensor; 2] {
-        [&self.slab.tensor, &self.staging.tensor]
-    }
-
-    /// Runs `work` on the bytes of the slab and of the staging slab, in which the offsets of a [`HeadPlace`] count.
-    pub(crate) fn in_place<T>(&self, work: impl FnOnce(&[u8], &[u8]) -> Result<T>) -> Result<T> {
-        self.check()?;
-        self.slab.inspect(|slab| self.staging.inspect(|staging| work(slab, staging)))
-    }
-
-    /// How K or V is quantised in the slab; nothing when its rows are kept as they are.
-    pub(crate) fn codec(&self, part: Part) -> Option<&Codec> {
-        self.shape.codecs[part as usize].as_ref()
-    }
-
-    /// True when K of the slab (not of staging) is rotated: a query is rotated as well before it meets it.
-    pub(crate) fn is_rotated(&self) -> bool {
-        self.shape.hadamard
-    }
-
     /// Zeroes what a read in place of a layer of a sequence would show of another sequence.
     pub(crate) fn settle(&mut self, sequence: u64, layer: u32) -> Result<()> {
         self.check()?;
@@ -85,14 +46,6 @@ impl PagedKvCache {
         self.check()?;
         self.planner.check_table(row, layer, blocks, length)?;
         Ok(self.planner.pages_of(blocks.iter().map(|&block| block as u32), length, layer))
-    }
-
-    /// Where the rows of a head of a page lie.
-    pub(crate) fn head_rows(&self, page: &PageRead, layer: u32, part: Part, head: u32) -> HeadRows {
-        match page.staged {
-            Some(staged) => HeadRows::Staged(self.shape.staged.head_place(staged, 0, part, head)),
-            None => HeadRows::Slab(self.shape.pages.head_place(page.block, layer, part, head)),
-        }
     }
 
     fn exposes(&self, page: &PageRead, layer: u32) -> bool {
@@ -140,7 +93,6 @@ mod tests {
 
     use super::*;
     use crate::dtype::DType;
-    use crate::kernels::quantise::{hadamard, to_f32};
     use crate::options::PagedKvCacheOptions;
     use crate::source::HostTensor;
 
@@ -169,33 +121,6 @@ mod tests {
         cache.write_tokens(sequence, layer, position, rows(), rows()).unwrap();
     }
 
-    /// Tokens of a part as they lie in place, `[heads, tokens, dim]`.
-    fn in_place(cache: &PagedKvCache, pages: &[PageRead], layer: u32, part: Part) -> Vec<f32> {
-        let mut values = Vec::new();
-        for (head, page) in (0..2).flat_map(|head| pages.iter().map(move |page| (head, page))) {
-            let mut rows = vec![0f32; page.tokens as usize * 6];
-            cache
-                .in_place(|slab, staging| {
-                    match (cache.head_rows(page, layer, part, head), cache.codec(part)) {
-                        (HeadRows::Slab(at), Some(codec)) => {
-                            let scales = at.scales.map_or(&[][..], |scales| &slab[scales..]);
-                            codec.decode(&slab[at.codes..][..4 * at.row_bytes], scales, 0, &mut rows);
-                        }
-                        (HeadRows::Slab(at), None) => {
-                            to_f32(DType::F32, &slab[at.codes..][..rows.len() * 4], &mut rows)
-                        }
-                        (HeadRows::Staged(at), _) => {
-                            to_f32(DType::F32, &staging[at.codes..][..rows.len() * 4], &mut rows);
-                        }
-                    }
-                    Ok(())
-                })
-                .unwrap();
-            values.extend(rows);
-        }
-        values
-    }
-
     #[test]
     fn nothing_of_another_sequence_is_met_in_place() {
         for format in FORMATS {
@@ -208,18 +133,15 @@ mod tests {
             write(&mut cache, second, 0, 1, 2);
             write(&mut cache, second, 0, 9, 1);
             for layer in [0, 1] {
-                cache.settle(second, layer).unwrap();
-                let pages: Vec<_> = cache.walk(second, layer).unwrap().collect();
                 let gathered = cache.gather(second, layer).unwrap();
+                let pages = cache.pages(layer, &[second]).unwrap();
                 for (part, view) in Part::BOTH.into_iter().zip([&gathered.k, &gathered.v]) {
-                    assert_eq!(in_place(&cache, &pages, layer, part), view.to_f32().unwrap(), "{format:?}");
+                    let floats = pages.floats(0, part, 0, pages.tokens(0)).unwrap();
+                    let floats: Vec<f32> = floats.flatten_all().unwrap().to_vec1().unwrap();
+                    assert_eq!(floats, view.to_f32().unwrap(), "{format:?}");
+                    assert!(layer == 0 || floats.iter().all(|&v| v == 0.));
                 }
             }
-            assert!(
-                in_place(&cache, &cache.walk(second, 1).unwrap().collect::<Vec<_>>(), 1, Part::Key)
-                    .iter()
-                    .all(|&v| v == 0.)
-            );
         }
     }
 
@@ -260,27 +182,5 @@ mod tests {
         assert_eq!(code(&cache, 0, &[], 1), Err(Code::PositionOutOfRange));
         assert_eq!(code(&cache, 2, &[0], 1), Err(Code::InvalidArgument));
         assert_eq!(code(&cache, 0, &[3, 0], 8), Ok(()));
-    }
-
-    #[test]
-    fn what_attention_needs_is_there() {
-        let mut cache = cache(Some(PageFormat::Q8));
-        let sequence = cache.create_sequence().unwrap();
-        write(&mut cache, sequence, 0, 0, 4);
-        assert!(cache.is_rotated());
-        let [slab, staging] = cache.tensors();
-        assert_eq!(
-            (slab.dims(), staging.dims()),
-            (&cache.layout().slab_shape(4)[..], &cache.staged_layout().slab_shape(0)[..])
-        );
-        // A query that is rotated as K is gives the same product.
-        let page = cache.walk(sequence, 0).unwrap().next().unwrap();
-        let key = &in_place(&cache, &[page], 0, Part::Key)[..6];
-        let (mut rotated, mut query) = (key.to_vec(), vec![0.3f32, -2., 1., 5., 0.1, 4.]);
-        let product = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-        let expected = product(key, &query);
-        hadamard(&mut rotated);
-        hadamard(&mut query);
-        assert!((product(&rotated, &query) - expected).abs() < 1e-3);
     }
 }

@@ -9,6 +9,8 @@
 //!
 //! O(bytes of the new tokens); a low-bit page is quantised once, when it is full.
 
+use std::sync::Arc;
+
 use std::cell::RefCell;
 
 use kvtide_core::paged::{Part, WritePlan};
@@ -159,7 +161,7 @@ impl PagedKvCache {
             self.growths += 1;
             self.copied_bytes += kept as u64;
         }
-        self.staging = grown;
+        self.staging = Arc::new(grown);
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod hazards;
 mod merged;
 mod numbers;
 mod oracle;
+mod pages;
 mod random;
 mod refusals;
 

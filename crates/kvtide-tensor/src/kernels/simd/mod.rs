@@ -74,8 +74,8 @@ pub(crate) unsafe fn exp2<V: Lanes>(exponent: V) -> V {
         let mut power = V::splat(1.540_353_1e-4);
         power = power.mul_add(rest, V::splat(1.333_355_8e-3));
         power = power.mul_add(rest, V::splat(9.618_129e-3));
-        power = power.mul_add(rest, V::splat(5.550_410_9e-2));
-        power = power.mul_add(rest, V::splat(2.402_265_1e-1));
+        power = power.mul_add(rest, V::splat(5.550_411e-2));
+        power = power.mul_add(rest, V::splat(2.402_265e-1));
         power = power.mul_add(rest, V::splat(std::f32::consts::LN_2));
         power = power.mul_add(rest, V::splat(1.0));
         power.scale_by_power(whole)

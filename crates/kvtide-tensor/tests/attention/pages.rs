@@ -1,0 +1,212 @@
+//! Attention over pages, against attention over the same tokens gathered: the numbers are what the pages hold, so that only
+//! the order of additions differs.
+
+use kvtide_core::Code;
+use kvtide_core::paged::PageFormat;
+use kvtide_tensor::{
+    AttendOptions, DType, HostTensor, Kernels, KvRows, PagedKvCache, PagedKvCacheOptions, attend, with_kernels,
+};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::numbers::{Numbers, to_bytes};
+use crate::support;
+
+/// A cache with some sequences, and what is asked of it.
+#[derive(Clone, Debug)]
+struct Case {
+    seed: u64,
+    /// Queries and tokens of each sequence.
+    sequences: Vec<(usize, usize)>,
+    block_size: u32,
+    heads: usize,
+    group: usize,
+    dims: [usize; 2],
+    dtype: DType,
+    formats: [Option<PageFormat>; 2],
+    hadamard: bool,
+    window: Option<u32>,
+    by_table: bool,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let dim = || prop::sample::select(&[1usize, 5, 16, 24, 31, 32, 64, 128][..]);
+    let format =
+        || prop::sample::select(&[None, Some(PageFormat::F8E4M3), Some(PageFormat::Q8), Some(PageFormat::Q4)][..]);
+    let dtype = prop::sample::select(&[DType::F32, DType::F32, DType::F16, DType::BF16][..]);
+    let sequences = prop::collection::vec((0..4usize, prop_oneof![0..40usize, 100..300usize]), 1..4);
+    let shape = (sequences, prop::sample::select(&[1u32, 4, 16, 32][..]), 1..3usize, 1..6usize, [dim(), dim()]);
+    let rest = (dtype, [format(), format()], any::<bool>(), prop::option::of(1..60u32), any::<bool>());
+    (any::<u64>(), shape, rest).prop_map(|(seed, (sequences, block_size, heads, group, dims), rest)| {
+        let (dtype, formats, hadamard, window, by_table) = rest;
+        let hadamard = hadamard && formats[0].is_some();
+        Case { seed, sequences, block_size, heads, group, dims, dtype, formats, hadamard, window, by_table }
+    })
+}
+
+/// The cache, written in two pieces so that a tail is staged; layer 1 of 2 holds the tokens.
+fn filled(case: &Case) -> (PagedKvCache, Vec<u64>) {
+    let blocks: u32 = case.sequences.iter().map(|of| (of.1 as u32).div_ceil(case.block_size)).sum();
+    let mut cache = PagedKvCache::new(PagedKvCacheOptions {
+        capacity: blocks + 3,
+        block_size: case.block_size,
+        num_layers: 2,
+        num_kv_heads: case.heads as u32,
+        head_dim: case.dims[0] as u32,
+        value_head_dim: Some(case.dims[1] as u32),
+        dtype: case.dtype,
+        key_format: case.formats[0],
+        value_format: case.formats[1],
+        hadamard: case.hadamard,
+        ..Default::default()
+    })
+    .unwrap();
+    let mut numbers = Numbers::new(case.seed);
+    let ids: Vec<u64> = case.sequences.iter().map(|_| cache.create_sequence().unwrap()).collect();
+    for (id, &(_, tokens)) in ids.iter().zip(&case.sequences) {
+        for (from, to) in [(0, tokens / 3), (tokens / 3, tokens)] {
+            let rows = case.dims.map(|dim| to_bytes(case.dtype, &numbers.take((to - from) * case.heads * dim)));
+            let host = |part: usize| {
+                let shape = [case.heads, to - from, case.dims[part]];
+                HostTensor::new("rows", &rows[part], case.dtype, &shape).unwrap()
+            };
+            cache.write_tokens(*id, 1, from as u32, host(0), host(1)).unwrap();
+        }
+    }
+    (cache, ids)
+}
+
+fn agrees(case: Case) -> Result<(), TestCaseError> {
+    let (mut cache, ids) = filled(&case);
+    let queries: usize = case.sequences.iter().map(|of| of.0).sum();
+    let query_heads = case.heads * case.group;
+    let q = Numbers::new(!case.seed).take(queries * query_heads * case.dims[0]);
+    let mut offsets = vec![0i32];
+    offsets.extend(case.sequences.iter().scan(0, |sum, of| {
+        *sum += of.0 as i32;
+        Some(*sum)
+    }));
+    let q_bytes = to_bytes(DType::F32, &q);
+    let host = || HostTensor::new("q", &q_bytes, DType::F32, &[queries, query_heads, case.dims[0]]).unwrap();
+    let options = AttendOptions { window: case.window, query_offsets: Some(&offsets), ..Default::default() };
+    // One sequence at a time over what was gathered.
+    let mut expected = Vec::new();
+    for (index, id) in ids.iter().enumerate() {
+        let gathered = cache.gather(*id, 1).unwrap();
+        let (first, last) = (offsets[index] as usize, offsets[index + 1] as usize);
+        let row = query_heads * case.dims[0];
+        let part = to_bytes(DType::F32, &q[first * row..last * row]);
+        let host = HostTensor::new("q", &part, DType::F32, &[last - first, query_heads, case.dims[0]]).unwrap();
+        let tokens = case.sequences[index].1;
+        let ragged = |view: &kvtide_tensor::View, dim: usize| {
+            let floats = view.to_f32().unwrap();
+            let at = |token: usize, head: usize| floats[(head * tokens + token) * dim..][..dim].to_vec();
+            let rows = (0..tokens).flat_map(|token| (0..case.heads).map(move |head| (token, head)));
+            to_bytes(DType::F32, &rows.flat_map(|(token, head)| at(token, head)).collect::<Vec<_>>())
+        };
+        let [k, v] = [ragged(&gathered.k, case.dims[0]), ragged(&gathered.v, case.dims[1])];
+        let kv = |bytes, dim: usize| HostTensor::new("kv", bytes, DType::F32, &[tokens, case.heads, dim]).unwrap();
+        let rows = KvRows::Ragged {
+            k: kv(&k, case.dims[0]).into(),
+            v: kv(&v, case.dims[1]).into(),
+            offsets: &[0, tokens as i32],
+        };
+        let alone = [0, (last - first) as i32];
+        let options = AttendOptions { window: case.window, query_offsets: Some(&alone), ..Default::default() };
+        let attended = attend(host, rows, &options).unwrap();
+        expected.extend(attended.out.to_f32().unwrap());
+    }
+    let width = case.sequences.iter().map(|of| of.1.div_ceil(case.block_size as usize)).max().unwrap_or(0);
+    let lengths: Vec<i32> = case.sequences.iter().map(|of| of.1 as i32).collect();
+    let tables = tables(&case, width);
+    for kernels in Kernels::supported() {
+        let pages = if case.by_table {
+            cache.pages_of_tables(1, &tables, &lengths).unwrap()
+        } else {
+            cache.pages(1, &ids).unwrap()
+        };
+        let attended = with_kernels(kernels, || attend(host(), &pages, &options)).unwrap().unwrap();
+        let actual = attended.out.to_f32().unwrap();
+        let off = actual.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        prop_assert!(actual.len() == expected.len() && off < 2e-5, "{kernels} is off by {off}");
+    }
+    Ok(())
+}
+
+/// The blocks of the sequences, which take them from 0 on, one after the other.
+fn tables(case: &Case, width: usize) -> Vec<i32> {
+    let mut next = 0;
+    let mut tables = Vec::new();
+    for &(_, tokens) in &case.sequences {
+        let blocks = tokens.div_ceil(case.block_size as usize);
+        tables.extend((0..width).map(|place| if place < blocks { next + place as i32 } else { -1 }));
+        next += blocks as i32;
+    }
+    tables
+}
+
+#[test]
+fn pages_in_place_are_what_is_gathered() {
+    support::run("pages", 400, case(), agrees);
+}
+
+#[test]
+fn what_a_row_does_not_see_may_be_no_number_in_any_format() {
+    for format in [None, Some(PageFormat::F8E4M3), Some(PageFormat::Q8), Some(PageFormat::Q4)] {
+        let mut cache = PagedKvCache::new(PagedKvCacheOptions {
+            capacity: 4,
+            block_size: 4,
+            head_dim: 32,
+            value_format: format,
+            ..Default::default()
+        })
+        .unwrap();
+        let id = cache.create_sequence().unwrap();
+        let mut values = Numbers::new(3).take(12 * 32);
+        values[7 * 32..8 * 32].fill(f32::NAN);
+        let bytes = to_bytes(DType::F32, &values);
+        let zeros = vec![0u8; bytes.len()];
+        let host = |bytes| HostTensor::new("rows", bytes, DType::F32, &[1, 12, 32]).unwrap();
+        cache.write_tokens(id, 0, 0, host(&zeros), host(&bytes)).unwrap();
+        let q = vec![0u8; 2 * 32 * 4];
+        let q = || HostTensor::new("q", &q, DType::F32, &[2, 1, 32]).unwrap();
+        // The first query stands before the token that is no number, the second one behind it.
+        let options = AttendOptions { positions: Some(&[6, 8]), query_offsets: Some(&[0, 2]), ..Default::default() };
+        for kernels in Kernels::supported() {
+            let pages = cache.pages(0, &[id]).unwrap();
+            let attended = with_kernels(kernels, || attend(q(), &pages, &options)).unwrap().unwrap();
+            let out = attended.out.to_f32().unwrap();
+            assert!(out[..32].iter().all(|value| value.is_finite()), "{format:?} on {kernels}");
+            assert!(out[32..].iter().all(|value| value.is_nan()), "{format:?} on {kernels}");
+        }
+    }
+}
+
+#[test]
+fn a_table_that_points_outside_is_refused() {
+    let mut cache =
+        PagedKvCache::new(PagedKvCacheOptions { capacity: 4, block_size: 4, ..Default::default() }).unwrap();
+    let code = |cache: &mut PagedKvCache, layer, tables: &[i32], lengths: &[i32]| {
+        cache.pages_of_tables(layer, tables, lengths).map(|_| ()).map_err(|error| error.code())
+    };
+    assert_eq!(code(&mut cache, 0, &[0, 4], &[8]), Err(Code::InvalidBlock));
+    assert_eq!(code(&mut cache, 0, &[0, -1], &[8]), Err(Code::InvalidBlock));
+    assert_eq!(code(&mut cache, 0, &[0, 1], &[9]), Err(Code::PositionOutOfRange));
+    assert_eq!(code(&mut cache, 0, &[0, 1], &[-1]), Err(Code::InvalidArgument));
+    assert_eq!(code(&mut cache, 0, &[0, 1, 2], &[4, 4]), Err(Code::ShapeMismatch));
+    assert_eq!(code(&mut cache, 1, &[0, 1], &[4]), Err(Code::InvalidArgument));
+    assert_eq!(code(&mut cache, 0, &[0, -1, 3, 2], &[4, 8]), Ok(()));
+    assert_eq!(code(&mut cache, 0, &[], &[]), Ok(()));
+    assert_eq!(cache.pages(0, &[7]).map(|_| ()).map_err(|error| error.code()), Err(Code::SequenceNotFound));
+}
+
+#[test]
+fn pages_of_bytes_are_refused() {
+    let mut cache =
+        PagedKvCache::new(PagedKvCacheOptions { capacity: 1, dtype: DType::U8, ..Default::default() }).unwrap();
+    let id = cache.create_sequence().unwrap();
+    let q = [0u8; 4];
+    let q = HostTensor::new("q", &q, DType::F32, &[1, 1, 1]).unwrap();
+    let pages = cache.pages(0, &[id]).unwrap();
+    assert_eq!(attend(q, &pages, &AttendOptions::default()).unwrap_err().code(), Code::DtypeMismatch);
+}
