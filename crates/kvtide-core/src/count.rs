@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 pub const COUNT_MAX: u32 = i32::MAX as u32;
 
 /// `value` as a count, or a refusal that names the argument.
+#[inline]
 pub fn count(argument: &'static str, value: u64) -> Result<u32> {
     u32::try_from(value)
         .ok()

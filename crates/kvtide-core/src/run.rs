@@ -90,6 +90,12 @@ impl Runs {
         self.second.is_empty().then_some(self.first)
     }
 
+    /// The first run and the second, which are empty where there is none.
+    #[must_use]
+    pub const fn parts(&self) -> [Run; 2] {
+        [self.first, self.second]
+    }
+
     /// The runs in reading order; an empty sequence has none.
     pub fn iter(&self) -> impl Iterator<Item = Run> + '_ {
         [self.first, self.second].into_iter().filter(|run| !run.is_empty())

@@ -4,7 +4,7 @@
 //! [parts (k, v)] [dims before the sequence] [slots] [dims behind it]
 //! ```
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use candle_core::Tensor;
@@ -59,12 +59,17 @@ impl RowShape {
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pub tensor: Tensor,
-    /// The same memory in one dimension, which candle checks faster before each change.
-    flat: Tensor,
+    /// One element of the same memory: candle checks the layout of what it changes at each call, and this one is the least
+    /// work. An edit gets the whole storage through it.
+    door: Tensor,
     pub shape: RowShape,
     pub slots: u32,
     /// A number that no other buffer has.
     pub id: u64,
+    /// The shape of one part.
+    pub part: Dims,
+    /// Elements of one part.
+    pub part_elements: usize,
     address: usize,
     /// Stretches of neighbouring slots in one part.
     stretches: usize,
@@ -72,20 +77,15 @@ pub(crate) struct Buffer {
     row_bytes: usize,
     lease: Lease,
     log: Mutex<WriteLog>,
-    snapshots: Mutex<Registry>,
+    snapshots: Mutex<Vec<Weak<Held>>>,
+    /// No snapshot in `snapshots` shows a slot from here on. Registering is up to whoever may write, so that a look at this
+    /// number is enough before a write behind it.
+    shown_end: AtomicU32,
     /// Set when the cache that owns it is disposed of.
     closed: Option<Arc<AtomicBool>>,
 }
 
 static BUFFERS: AtomicU64 = AtomicU64::new(0);
-
-/// The snapshots that read a buffer.
-#[derive(Debug, Default)]
-struct Registry {
-    held: Vec<Weak<Held>>,
-    /// No snapshot in `held` shows a slot from here on.
-    end: u32,
-}
 
 impl Buffer {
     /// Zeroed memory for `slots` tokens.
@@ -102,8 +102,10 @@ impl Buffer {
         let tensor = DType::tensor(storage, &full)?;
         Ok(Buffer {
             address: address(&tensor)?,
-            flat: tensor.flatten_all()?,
+            door: tensor.flatten_all()?.narrow(0, 0, elements.min(1))?,
             tensor,
+            part: dims,
+            part_elements: elements / shape.parts,
             stretches: shape.dims[..shape.axis].iter().product(),
             row_bytes: shape.row_bytes(),
             shape,
@@ -112,6 +114,7 @@ impl Buffer {
             lease,
             log: Mutex::default(),
             snapshots: Mutex::default(),
+            shown_end: AtomicU32::new(0),
             closed,
         })
     }
@@ -188,9 +191,11 @@ impl Buffer {
         lock(&self.log).stamp()
     }
 
-    /// Notes that slots are about to be written.
-    pub fn record(&self, run: Run) {
-        lock(&self.log).record(run);
+    /// Notes that slots are about to be written. Answers the moment after it.
+    pub fn record(&self, run: Run) -> Stamp {
+        let mut log = lock(&self.log);
+        log.record(run);
+        log.stamp()
     }
 
     /// True when one of these slots was written after `stamp`.
@@ -201,23 +206,23 @@ impl Buffer {
 
     /// Makes a snapshot known, so that its rows are saved before they are written over.
     pub fn register(&self, held: &Arc<Held>) {
-        let mut registry = lock(&self.snapshots);
-        if registry.held.len() == registry.held.capacity() {
-            registry.held.retain(|known| known.strong_count() > 0);
+        let mut snapshots = lock(&self.snapshots);
+        if snapshots.len() == snapshots.capacity() {
+            snapshots.retain(|known| known.strong_count() > 0);
         }
-        registry.held.push(Arc::downgrade(held));
-        registry.end = registry.end.max(held.runs.end());
+        snapshots.push(Arc::downgrade(held));
+        self.shown_end.fetch_max(held.runs.end(), Ordering::Release);
     }
 
     /// The living snapshots that show a slot of `run`, or of any at all.
     pub fn snapshots(&self, run: Option<Run>) -> Vec<Arc<Held>> {
-        let mut registry = lock(&self.snapshots);
-        if registry.held.is_empty() || run.is_some_and(|run| run.start >= registry.end) {
+        if run.is_some_and(|run| run.start >= self.shown_end.load(Ordering::Acquire)) {
             return Vec::new();
         }
-        registry.held.retain(|known| known.strong_count() > 0);
-        let living: Vec<_> = registry.held.iter().filter_map(Weak::upgrade).collect();
-        registry.end = living.iter().map(|held| held.runs.end()).max().unwrap_or(0);
+        let mut snapshots = lock(&self.snapshots);
+        snapshots.retain(|known| known.strong_count() > 0);
+        let living: Vec<_> = snapshots.iter().filter_map(Weak::upgrade).collect();
+        self.shown_end.store(living.iter().map(|held| held.runs.end()).max().unwrap_or(0), Ordering::Release);
         let shows =
             |held: &Arc<Held>| run.is_none_or(|run| held.runs.iter().any(|shown| !shown.overlap(run).is_empty()));
         living.into_iter().filter(shows).collect()
@@ -225,7 +230,7 @@ impl Buffer {
 
     /// Runs `work` on its bytes and those of `sources`, which must lie elsewhere.
     pub fn edit(&self, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
-        edit(&self.flat, sources, work)
+        edit(&self.door, sources, work)
     }
 
     /// Runs `work` on its bytes.

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 /// The most dimensions a tensor may have here.
 pub const RANK_MAX: usize = 8;
 
-/// Up to [`RANK_MAX`] sizes or strides.
+/// Up to [`RANK_MAX`] sizes or strides; what is not used of them is zero.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Dims {
     sizes: [usize; RANK_MAX],
@@ -14,36 +14,36 @@ pub struct Dims {
 
 impl Dims {
     /// These sizes, or a refusal when there are too many.
+    #[inline]
     pub fn new(argument: &'static str, sizes: &[usize]) -> Result<Self> {
-        if sizes.len() > RANK_MAX {
-            let expected = format!("at most {RANK_MAX} dimensions");
-            return Err(Error::ShapeMismatch { argument, value: sizes.to_vec(), expected });
-        }
-        Ok(Dims::filled(sizes.iter().copied()))
-    }
-
-    /// The sizes of a tensor, or a refusal when there are too many, or more elements than memory can address.
-    pub fn shape(argument: &'static str, sizes: &[usize]) -> Result<Self> {
-        let dims = Dims::new(argument, sizes)?;
-        if dims.elements().is_none() {
-            let expected = "no more elements than memory can address".to_owned();
-            return Err(Error::ShapeMismatch { argument, value: sizes.to_vec(), expected });
+        let mut dims = Dims { sizes: [0; RANK_MAX], rank: sizes.len() };
+        match dims.sizes.get_mut(..sizes.len()) {
+            Some(own) => own.copy_from_slice(sizes),
+            None => return Err(refused(argument, sizes, format!("at most {RANK_MAX} dimensions"))),
         }
         Ok(dims)
     }
 
-    /// The first [`RANK_MAX`] of these sizes.
-    fn filled(values: impl Iterator<Item = usize>) -> Self {
-        let mut dims = Dims { sizes: [0; RANK_MAX], rank: 0 };
-        for value in values.take(RANK_MAX) {
-            dims.sizes[dims.rank] = value;
-            dims.rank += 1;
+    /// The sizes of a tensor, or a refusal when there are too many, or more elements than memory can address.
+    #[inline]
+    pub fn shape(argument: &'static str, sizes: &[usize]) -> Result<Self> {
+        let dims = Dims::new(argument, sizes)?;
+        if dims.elements().is_none() {
+            return Err(refused(argument, sizes, "no more elements than memory can address".to_owned()));
         }
-        dims
+        Ok(dims)
+    }
+
+    /// True when both have the same sizes, whatever stands at `axis`.
+    #[must_use]
+    pub fn agrees(&self, other: &Dims, axis: usize) -> bool {
+        self.rank == other.rank
+            && self.iter().zip(other.iter()).enumerate().all(|(at, (own, theirs))| own == theirs || at == axis)
     }
 
     /// The same, with `size` at `axis`.
     #[must_use]
+    #[inline]
     pub fn with(mut self, axis: usize, size: usize) -> Self {
         self[axis] = size;
         self
@@ -58,6 +58,7 @@ impl Dims {
 
     /// Every value times `factor`.
     #[must_use]
+    #[inline]
     pub fn scaled(mut self, factor: usize) -> Self {
         self.iter_mut().for_each(|value| *value *= factor);
         self
@@ -66,7 +67,7 @@ impl Dims {
     /// As many zeros.
     #[must_use]
     pub fn zeros(self) -> Self {
-        Dims::filled(self.iter().map(|_| 0))
+        Dims { sizes: [0; RANK_MAX], rank: self.rank }
     }
 
     /// The product of all sizes, unless memory cannot address K and V of so many elements. A size of 0 counts as 1 in that
@@ -74,9 +75,15 @@ impl Dims {
     #[must_use]
     pub fn elements(&self) -> Option<usize> {
         const ELEMENTS_MAX: usize = isize::MAX as usize / 8;
-        let product = self.iter().try_fold(1usize, |product, &size| product.checked_mul(size.max(1)));
-        let product = product.filter(|&product| product <= ELEMENTS_MAX)?;
-        Some(if self.contains(&0) { 0 } else { product })
+        let (mut product, mut empty) = (1usize, false);
+        for &size in self.iter() {
+            empty |= size == 0;
+            product = product.checked_mul(size.max(1))?;
+        }
+        if product > ELEMENTS_MAX {
+            return None;
+        }
+        Some(if empty { 0 } else { product })
     }
 
     /// The strides of an array of this shape without gaps. Its elements have been counted.
@@ -92,15 +99,22 @@ impl Dims {
     }
 }
 
+#[cold]
+fn refused(argument: &'static str, sizes: &[usize], expected: String) -> Error {
+    Error::ShapeMismatch { argument, value: sizes.to_vec(), expected }
+}
+
 impl std::ops::Deref for Dims {
     type Target = [usize];
 
+    #[inline]
     fn deref(&self) -> &[usize] {
         &self.sizes[..self.rank]
     }
 }
 
 impl std::ops::DerefMut for Dims {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [usize] {
         &mut self.sizes[..self.rank]
     }

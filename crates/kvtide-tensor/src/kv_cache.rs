@@ -14,7 +14,7 @@ use crate::device::check_cpu;
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kv_pair::{SEQUENCE, check_tokens, resolve_pair};
+use crate::kv_pair::{SEQUENCE, check_pair, resolve_pair};
 use crate::memory::Budget;
 use crate::options::KvCacheOptions;
 use crate::shown::Shown;
@@ -107,26 +107,27 @@ impl KvCache {
 
     /// Adds tokens: `[batch, kv_heads, n, head_dim]` each. K and V are written in one operation.
     pub fn update<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Kv> {
-        Ok(self.update_shown(k, v)?.views().into())
+        Ok(self.update_shown(k, v)?.into_kv())
     }
 
     /// As [`update`](Self::update), before anyone looks at it.
     pub fn update_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
+        self.append_sources(&k.into(), &v.into())
+    }
+
+    fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>) -> Result<Shown> {
         self.rows.check()?;
-        let mut sources = resolve_pair(&k.into(), &v.into())?;
-        for (source, argument) in sources.iter().zip(["k", "v"]) {
-            source.check(argument, &self.shape)?;
-        }
-        check_tokens(&sources)?;
+        let mut sources = resolve_pair(k, v)?;
+        check_pair(&sources, Some(&self.shape))?;
         let plan = self.planner.plan_append(sources[0].tokens())?;
-        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), self.shape, &mut sources)?;
+        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), &self.shape, &mut sources)?;
         self.planner.commit(plan.next);
         Ok(shown)
     }
 
     /// The tokens in it.
     pub fn get_kv(&self) -> Result<Kv> {
-        Ok(self.get_kv_shown()?.views().into())
+        Ok(self.get_kv_shown()?.into_kv())
     }
 
     /// As [`get_kv`](Self::get_kv), before anyone looks at it.
@@ -143,7 +144,7 @@ impl KvCache {
     ///
     /// Their address does not change while the capacity does not.
     pub fn raw(&self) -> Result<Kv> {
-        Ok(self.raw_shown()?.views().into())
+        Ok(self.raw_shown()?.into_kv())
     }
 
     /// As [`raw`](Self::raw), before anyone looks at it.

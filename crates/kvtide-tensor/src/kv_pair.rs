@@ -13,25 +13,24 @@ pub(crate) fn resolve_pair<'a>(k: &Source<'a>, v: &Source<'a>) -> Result<[Resolv
     Ok([k.resolve("k", SEQUENCE)?, v.resolve("v", SEQUENCE)?])
 }
 
-/// Refuses K and V of different lengths.
-pub(crate) fn check_tokens(sources: &[Resolved<'_>; 2]) -> Result<()> {
+/// Refuses K and V that are not of this shape `[batch, heads, n, dim]` and dtype, or of one when there is none yet; and K and
+/// V of different lengths.
+pub(crate) fn check_pair(sources: &[Resolved<'_>; 2], shape: Option<&RowShape>) -> Result<()> {
     let [k, v] = sources;
+    match shape {
+        Some(shape) => {
+            k.check("k", shape)?;
+            v.check("v", shape)?;
+        }
+        None if k.dims.len() != 4 || k.dims.with(SEQUENCE, 1).contains(&0) => {
+            let expected = "[batch, heads, n, dim], at least 1 but for n".to_owned();
+            return Err(Error::ShapeMismatch { argument: "k", value: k.dims.to_vec(), expected });
+        }
+        None => v.check("v", &k.row_shape(2))?,
+    }
     if k.tokens() != v.tokens() {
         let expected = format!("{:?}, as k", &k.dims[..]);
         return Err(Error::ShapeMismatch { argument: "v", value: v.dims.to_vec(), expected });
     }
     Ok(())
-}
-
-/// Refuses K and V that are not of one shape `[batch, heads, n, dim]` and dtype.
-pub(crate) fn check_alike(sources: &[Resolved<'_>; 2]) -> Result<RowShape> {
-    let [k, v] = sources;
-    if k.dims.len() != 4 || k.dims.with(SEQUENCE, 1).contains(&0) {
-        let expected = "[batch, heads, n, dim], at least 1 but for n".to_owned();
-        return Err(Error::ShapeMismatch { argument: "k", value: k.dims.to_vec(), expected });
-    }
-    let shape = k.row_shape(2);
-    v.check("v", &shape)?;
-    check_tokens(sources)?;
-    Ok(shape)
 }

@@ -43,16 +43,16 @@ enum Memory<'a> {
 
 impl<'a> Resolved<'a> {
     /// A source, looked at as tokens along `axis`.
+    #[inline]
     pub fn new(source: &Source<'a>, argument: &'static str, axis: usize) -> Result<Self> {
-        let resolved = match source {
-            Source::Host(host) => Resolved::of_host(host, argument, axis)?,
-            Source::View(view) => Resolved::of_view(view, argument, axis)?,
-            Source::Tensor(tensor) => Resolved::of_tensor(tensor, argument, axis)?,
-        };
-        count("tokens", resolved.dims[axis] as u64)?;
-        Ok(resolved)
+        match source {
+            Source::Host(host) => Resolved::of_host(host, argument, axis),
+            Source::View(view) => Resolved::of_view(view, argument, axis),
+            Source::Tensor(tensor) => Resolved::of_tensor(tensor, argument, axis),
+        }
     }
 
+    #[inline]
     fn of_host(host: &HostTensor<'a>, argument: &'static str, axis: usize) -> Result<Self> {
         let (dims, strides) = (host.dims(), host.byte_strides());
         check_axis(argument, &dims, axis)?;
@@ -62,16 +62,19 @@ impl<'a> Resolved<'a> {
             let expected = format!("start <= end <= {tokens}, the tokens in its data");
             return Err(Error::argument("range", DetailValue::Numbers(vec![start as u64, end as u64]), expected));
         }
+        count("tokens", (end - start) as u64)?;
         let piece = Piece { offset: start * strides[axis], tokens: end - start };
         let dims = dims.with(axis, end - start);
         Ok(Resolved::laid_out(dims, host.dtype(), axis, Memory::Host(host.bytes()), strides, [piece, Piece::default()]))
     }
 
+    #[inline]
     fn of_tensor(tensor: &'a Tensor, argument: &'static str, axis: usize) -> Result<Self> {
-        let (dims, dtype) = (Dims::shape(argument, tensor.dims())?, tensor_dtype(argument, tensor)?);
-        check_axis(argument, &dims, axis)?;
         let layout = tensor.layout();
+        let (dims, dtype) = (Dims::shape(argument, layout.dims())?, tensor_dtype(argument, tensor)?);
+        check_axis(argument, &dims, axis)?;
         let strides = Dims::new(argument, layout.stride())?.scaled(dtype.bytes());
+        count("tokens", dims[axis] as u64)?;
         let piece = Piece { offset: layout.start_offset() * dtype.bytes(), tokens: dims[axis] };
         Ok(Resolved::laid_out(dims, dtype, axis, Memory::Tensor(tensor), strides, [piece, Piece::default()]))
     }
@@ -79,6 +82,7 @@ impl<'a> Resolved<'a> {
     fn of_view(view: &'a View, argument: &'static str, axis: usize) -> Result<Self> {
         let (dims, dtype) = (view.dims(), view.dtype());
         check_axis(argument, &dims, axis)?;
+        count("tokens", dims[axis] as u64)?;
         view.check()?;
         // Two runs along another axis than the one that is asked for are put together first.
         if view.runs().single().is_none() && view.sequence_axis().is_some_and(|sequence| sequence != axis) {
@@ -117,7 +121,7 @@ impl<'a> Resolved<'a> {
 
     /// Refuses tokens that do not fit in buffers of `shape`.
     pub fn check(&self, argument: &'static str, shape: &RowShape) -> Result<()> {
-        if self.dims.len() != shape.dims.len() || self.dims.with(self.axis, 1) != shape.dims.with(shape.axis, 1) {
+        if !self.dims.agrees(&shape.dims, self.axis) {
             let sizes: Vec<String> = (0..shape.dims.len())
                 .map(|axis| if axis == shape.axis { "n".to_owned() } else { shape.dims[axis].to_string() })
                 .collect();
@@ -240,27 +244,28 @@ impl<'a> Resolved<'a> {
 /// Bytes from a stretch to the next, when tokens follow each other without gaps within a stretch, and stretches at one
 /// distance.
 fn stretch_stride(dims: &Dims, strides: &Dims, axis: usize, element: usize) -> Option<usize> {
+    let (dims, strides) = (&dims[..], &strides[..dims.len()]);
     let mut row = element;
-    for inner in (axis + 1..dims.len()).rev() {
+    for inner in (axis..dims.len()).rev() {
         if dims[inner] != 1 && strides[inner] != row {
             return None;
         }
-        row *= dims[inner];
+        row *= if inner == axis { 1 } else { dims[inner] };
     }
-    if dims[axis] > 1 && strides[axis] != row {
-        return None;
-    }
-    let mut stride = None;
-    let mut next = 0;
-    for outer in (0..axis).rev().filter(|&outer| dims[outer] != 1) {
-        match stride {
-            None => stride = Some(strides[outer]),
-            Some(_) if strides[outer] != next => return None,
+    let mut next = None;
+    let mut stride = 0;
+    for outer in (0..axis).rev() {
+        if dims[outer] == 1 {
+            continue;
+        }
+        match next {
+            None => stride = strides[outer],
+            Some(next) if strides[outer] != next => return None,
             Some(_) => {}
         }
-        next = strides[outer] * dims[outer];
+        next = Some(strides[outer] * dims[outer]);
     }
-    Some(stride.unwrap_or(0))
+    Some(stride)
 }
 
 fn check_axis(argument: &'static str, dims: &Dims, axis: usize) -> Result<()> {

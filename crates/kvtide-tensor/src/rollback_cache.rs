@@ -8,7 +8,7 @@ use kvtide_core::{Mark, RollbackPlanner, Tree};
 use crate::buffer::RowShape;
 use crate::contiguous::Contiguous;
 use crate::error::Result;
-use crate::kv_pair::{check_alike, resolve_pair};
+use crate::kv_pair::{check_pair, resolve_pair};
 use crate::memory::Budget;
 use crate::options::RollbackCacheOptions;
 use crate::shown::Shown;
@@ -88,7 +88,7 @@ impl RollbackCache {
         v: impl Into<Source<'a>>,
         parents: Option<&[i32]>,
     ) -> Result<Kv> {
-        Ok(self.append_shown(k, v, parents)?.views().into())
+        Ok(self.append_shown(k, v, parents)?.into_kv())
     }
 
     /// As [`append`](Self::append), before anyone looks at it.
@@ -98,16 +98,18 @@ impl RollbackCache {
         v: impl Into<Source<'a>>,
         parents: Option<&[i32]>,
     ) -> Result<Shown> {
+        self.append_sources(&k.into(), &v.into(), parents)
+    }
+
+    fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>, parents: Option<&[i32]>) -> Result<Shown> {
         self.rows.check()?;
-        let mut sources = resolve_pair(&k.into(), &v.into())?;
-        if let Some(shape) = &self.shape {
-            sources[0].check("k", shape)?;
-        }
-        let shape = check_alike(&sources)?;
+        let mut sources = resolve_pair(k, v)?;
+        check_pair(&sources, self.shape.as_ref())?;
+        let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
         let plan = self.planner.plan_append(sources[0].tokens(), parents)?;
         self.planner.reserve(sources[0].tokens())?;
         let next = plan.next;
-        let shown = self.rows.carry_out(&plan, next.slots(), next.len().into(), shape, &mut sources)?;
+        let shown = self.rows.carry_out(&plan, next.slots(), next.len().into(), &shape, &mut sources)?;
         self.planner.commit_append(&plan, parents)?;
         self.shape = Some(shape);
         Ok(shown)
@@ -136,7 +138,7 @@ impl RollbackCache {
 
     /// All tokens, or nothing when none was ever appended.
     pub fn current(&self) -> Result<Option<Kv>> {
-        Ok(self.current_shown()?.map(|shown| shown.views().into()))
+        Ok(self.current_shown()?.map(Shown::into_kv))
     }
 
     /// As [`current`](Self::current), before anyone looks at it.

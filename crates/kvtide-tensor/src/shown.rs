@@ -10,7 +10,7 @@ use kvtide_core::{Run, Runs, Stamp};
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
-use crate::view::View;
+use crate::view::{Kv, View};
 
 /// Slots of a buffer that a caller is shown, as they were at one moment.
 #[derive(Clone, Debug)]
@@ -36,16 +36,25 @@ pub struct BufferHandle(Arc<Buffer>);
 
 impl Shown {
     pub(crate) fn new(buffer: Arc<Buffer>, runs: Runs, end: u64, stamp: Option<Stamp>) -> Self {
-        let mut each = runs.iter();
-        let runs = [each.next().unwrap_or_default(), each.next().unwrap_or_default()];
-        Shown { buffer, numbers: ShownNumbers { runs, end, stamp } }
+        Shown { buffer, numbers: ShownNumbers { runs: runs.parts(), end, stamp } }
     }
 
     /// One part of it: the only one, or K (0) and V (1).
     #[must_use]
     pub fn view(&self, part: usize) -> View {
+        self.clone().into_view(part)
+    }
+
+    /// One part of it, and nothing else.
+    pub(crate) fn into_view(self, part: usize) -> View {
         let ShownNumbers { runs: [first, second], end, stamp } = self.numbers;
-        View::of(self.buffer.clone(), part.min(self.buffer.shape.parts - 1), Runs::two(first, second), end, stamp)
+        let part = part.min(self.buffer.shape.parts - 1);
+        View::of(self.buffer, part, Runs::two(first, second), end, stamp)
+    }
+
+    /// K and V of it.
+    pub(crate) fn into_kv(self) -> Kv {
+        Kv { k: self.view(0), v: self.into_view(1) }
     }
 
     /// All parts of it.

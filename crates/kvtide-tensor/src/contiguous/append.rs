@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use kvtide_core::{Move, Plan, Reads, Run, Runs, Write};
+use kvtide_core::{Move, Plan, Reads, Run, Runs, Stamp, Write};
 
 use super::Contiguous;
+use super::restore::save;
 use crate::buffer::{Buffer, RowShape};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernels::shift;
 use crate::resolved::Resolved;
 use crate::shown::Shown;
@@ -20,7 +21,7 @@ impl Contiguous {
         plan: &Plan<S>,
         slots: u32,
         end: u64,
-        shape: RowShape,
+        shape: &RowShape,
         sources: &mut [Resolved<'_>],
     ) -> Result<Shown> {
         self.check()?;
@@ -29,31 +30,18 @@ impl Contiguous {
                 source.stage(buffer)?;
             }
         }
-        let assembled = self.assemble(plan, end, shape, sources)?;
-        let buffer = match self.buffer.clone() {
-            Some(buffer) if plan.resize.is_none() && !(plan.compacts() && self.is_snapshotted()) => {
-                self.write_in_place(&buffer, plan, sources)?;
-                buffer
-            }
-            present => {
-                let fresh = self.allocate(shape, slots)?;
-                if let Some(present) = &present {
-                    for moved in plan.moves() {
-                        copy_rows(present, moved.source, &fresh, moved.target)?;
-                        self.stats.copied_bytes += fresh.bytes_of(moved.source.len);
-                    }
-                    *if plan.resize.is_some() { &mut self.stats.growths } else { &mut self.stats.copies_on_write } += 1;
-                }
-                plan.writes().for_each(|write| fresh.record(write.target));
-                write(&fresh, |_| {}, sources, plan.writes)?;
-                self.adopt(fresh.clone());
-                fresh
-            }
+        let assembled = match plan.reads {
+            Reads::Shared(_) => None,
+            Reads::Assembled(before) => Some(self.assemble(before, end, shape, sources)?),
         };
-        let shown = |runs| Shown::new(buffer.clone(), runs, end, Some(buffer.stamp()));
+        let in_place = plan.resize.is_none() && !(plan.compacts() && self.is_snapshotted());
+        let (buffer, stamp) = match &self.buffer {
+            Some(_) if in_place => self.write_in_place(plan, sources)?,
+            _ => self.write_afresh(plan, slots, shape, sources)?,
+        };
         Ok(match (plan.reads, assembled) {
             (_, Some(assembled)) => assembled,
-            (Reads::Shared(runs) | Reads::Assembled(runs), None) => shown(runs),
+            (Reads::Shared(runs) | Reads::Assembled(runs), None) => Shown::new(buffer, runs, end, Some(stamp)),
         })
     }
 
@@ -61,7 +49,7 @@ impl Contiguous {
     pub fn move_rows(&mut self, moves: &[Move], written: Run) -> Result<()> {
         self.check()?;
         let Some(buffer) = self.buffer.clone().filter(|_| !moves.is_empty()) else { return Ok(()) };
-        self.save(&buffer, written)?;
+        save(&buffer, written, &self.budget, &mut self.stats)?;
         buffer.record(written);
         self.guarded(|| {
             let moves = moves.iter().copied();
@@ -69,17 +57,10 @@ impl Contiguous {
         })
     }
 
-    /// The result that is more than the buffer holds, when the plan asks for one.
-    fn assemble<S>(
-        &self,
-        plan: &Plan<S>,
-        end: u64,
-        shape: RowShape,
-        sources: &[Resolved<'_>],
-    ) -> Result<Option<Shown>> {
-        let Reads::Assembled(before) = plan.reads else { return Ok(None) };
+    /// The result that is more than the buffer holds: the rows `before`, and all of `sources`.
+    fn assemble(&self, before: Runs, end: u64, shape: &RowShape, sources: &[Resolved<'_>]) -> Result<Shown> {
         let tokens = sources[0].tokens();
-        let result = Arc::new(Buffer::new(shape, before.len() + tokens, &self.budget, None)?);
+        let result = Arc::new(Buffer::new(*shape, before.len() + tokens, &self.budget, None)?);
         let mut slot = 0;
         for run in before.iter() {
             if let Some(buffer) = &self.buffer {
@@ -97,26 +78,62 @@ impl Contiguous {
             Some(second) => Runs::two(Run::new(0, first.len), Run::new(first.len, second.len + tokens)),
             None => Runs::one(Run::new(0, first.len + tokens)),
         };
-        Ok(Some(Shown::new(result, runs, end, None)))
+        Ok(Shown::new(result, runs, end, None))
     }
 
-    fn write_in_place<S>(&mut self, buffer: &Arc<Buffer>, plan: &Plan<S>, sources: &[Resolved<'_>]) -> Result<()> {
+    /// Carries out a plan in the present buffer. Answers the buffer, and the moment after it.
+    fn write_in_place<S>(&mut self, plan: &Plan<S>, sources: &[Resolved<'_>]) -> Result<(Arc<Buffer>, Stamp)> {
+        let Contiguous { buffer: Some(buffer), budget, stats, poisoned, .. } = self else {
+            return Err(Error::Disposed { object: "cache" });
+        };
         for write in plan.writes() {
-            self.save(buffer, write.target)?;
+            save(buffer, write.target, budget, stats)?;
         }
+        let compacts = plan.compacts();
         let moves = || plan.moves().filter(|moved| !moved.is_identity());
-        for moved in moves() {
-            buffer.record(Run::new(moved.target, moved.source.len));
-            self.stats.copied_bytes += buffer.bytes_of(moved.source.len);
+        if compacts {
+            for moved in moves() {
+                buffer.record(Run::new(moved.target, moved.source.len));
+                stats.copied_bytes += buffer.bytes_of(moved.source.len);
+            }
+            stats.compactions += 1;
         }
-        self.stats.compactions += u64::from(plan.compacts());
-        plan.writes().for_each(|write| buffer.record(write.target));
+        let stamp = plan.writes().map(|write| buffer.record(write.target)).last().unwrap_or_else(|| buffer.stamp());
         let compact = |bytes: &mut [u8]| {
-            if plan.compacts() {
+            if compacts {
                 shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves());
             }
         };
-        self.guarded(|| write(buffer, compact, sources, plan.writes))
+        // Live rows are overwritten: a failure, or a panic, leaves the cache poisoned.
+        *poisoned = true;
+        write(buffer, compact, sources, plan.writes)?;
+        *poisoned = false;
+        Ok((buffer.clone(), stamp))
+    }
+
+    /// Carries out a plan in a new buffer, which becomes the cache's. Answers it, and the moment after it.
+    fn write_afresh<S>(
+        &mut self,
+        plan: &Plan<S>,
+        slots: u32,
+        shape: &RowShape,
+        sources: &[Resolved<'_>],
+    ) -> Result<(Arc<Buffer>, Stamp)> {
+        let fresh = self.allocate(*shape, slots)?;
+        if let Some(present) = &self.buffer {
+            for moved in plan.moves() {
+                copy_rows(present, moved.source, &fresh, moved.target)?;
+                self.stats.copied_bytes += fresh.bytes_of(moved.source.len);
+            }
+            *if plan.resize.is_some() { &mut self.stats.growths } else { &mut self.stats.copies_on_write } += 1;
+        }
+        plan.writes().for_each(|write| {
+            fresh.record(write.target);
+        });
+        write(&fresh, |_| {}, sources, plan.writes)?;
+        self.adopt(fresh.clone());
+        let stamp = fresh.stamp();
+        Ok((fresh, stamp))
     }
 }
 

@@ -8,8 +8,10 @@ use super::append::write;
 use super::{Contiguous, HeldRows};
 use crate::buffer::{Buffer, RowShape};
 use crate::error::Result;
+use crate::memory::Budget;
 use crate::resolved::Resolved;
 use crate::snapshot::{Held, Patch, copy_rows};
+use crate::stats::Stats;
 
 impl Contiguous {
     /// Keeps the present rows of `runs`. O(1).
@@ -28,7 +30,7 @@ impl Contiguous {
         self.check()?;
         let patches = held.patches();
         for patch in &patches {
-            self.save(&held.buffer, patch.run)?;
+            save(&held.buffer, patch.run, &self.budget, &mut self.stats)?;
         }
         self.guarded(|| {
             for patch in patches.iter().rev() {
@@ -57,7 +59,7 @@ impl Contiguous {
         let buffer = match present {
             Some(buffer) => {
                 let filled = Run::new(0, taken.len());
-                self.save(&buffer, filled)?;
+                save(&buffer, filled, &self.budget, &mut self.stats)?;
                 buffer.record(filled);
                 buffer
             }
@@ -72,28 +74,31 @@ impl Contiguous {
         self.adopt(buffer);
         Ok(())
     }
+}
 
-    /// Saves the rows of `run` for every snapshot that reads them in `buffer`, before they are written over.
-    pub(super) fn save(&mut self, buffer: &Buffer, run: Run) -> Result<()> {
-        let snapshots = buffer.snapshots(Some(run));
-        let unsaved: Vec<Run> = snapshots.iter().map(|held| held.unsaved(run)).filter(|run| !run.is_empty()).collect();
-        let (Some(start), Some(end)) =
-            (unsaved.iter().map(|run| run.start).min(), unsaved.iter().map(|run| run.end()).max())
-        else {
-            return Ok(());
-        };
-        let run = Run::new(start, end - start);
-        let rows = Buffer::new(buffer.shape, run.len, &self.budget, None)?;
-        rows.set_held(true);
-        copy_rows(buffer, run, &rows, 0)?;
-        self.stats.copies_on_write += 1;
-        self.stats.copied_bytes += rows.bytes();
-        let patch = Arc::new(Patch { run, rows });
-        for held in snapshots {
-            held.save(patch.clone());
-        }
-        Ok(())
+/// Saves the rows of `run` for every snapshot that reads them in `buffer`, before they are written over.
+pub(super) fn save(buffer: &Buffer, run: Run, budget: &Arc<Budget>, stats: &mut Stats) -> Result<()> {
+    let snapshots = buffer.snapshots(Some(run));
+    if snapshots.is_empty() {
+        return Ok(());
     }
+    let unsaved: Vec<Run> = snapshots.iter().map(|held| held.unsaved(run)).filter(|run| !run.is_empty()).collect();
+    let (Some(start), Some(end)) =
+        (unsaved.iter().map(|run| run.start).min(), unsaved.iter().map(|run| run.end()).max())
+    else {
+        return Ok(());
+    };
+    let run = Run::new(start, end - start);
+    let rows = Buffer::new(buffer.shape, run.len, budget, None)?;
+    rows.set_held(true);
+    copy_rows(buffer, run, &rows, 0)?;
+    stats.copies_on_write += 1;
+    stats.copied_bytes += rows.bytes();
+    let patch = Arc::new(Patch { run, rows });
+    for held in snapshots {
+        held.save(patch.clone());
+    }
+    Ok(())
 }
 
 /// Copies the tokens `taken` of a snapshot followed by `sources` to the front of `buffer`, in order.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::snapshot::RotatingSnapshot;
 use super::window::Rotating;
 use crate::error::Result;
-use crate::kv_pair::{check_alike, resolve_pair};
+use crate::kv_pair::{check_pair, resolve_pair};
 use crate::shown::Shown;
 use crate::source::Source;
 use crate::view::Kv;
@@ -17,34 +17,35 @@ impl Rotating<2> {
     /// Adds tokens, `[batch, kv_heads, n, head_dim]` each, and shows what their queries may see, as
     /// [`RotatingCache::append`](Rotating::append) does.
     pub fn append<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Kv> {
-        Ok(self.append_shown(k, v)?.views().into())
+        Ok(self.append_shown(k, v)?.into_kv())
     }
 
     /// As [`append`](Self::append), before anyone looks at it.
     pub fn append_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
+        self.append_sources(&k.into(), &v.into())
+    }
+
+    fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>) -> Result<Shown> {
         self.rows.check()?;
-        let mut sources = resolve_pair(&k.into(), &v.into())?;
-        if let Some(own) = &self.shape {
-            sources[0].check("k", own)?;
-        }
-        let shape = check_alike(&sources)?;
-        self.append_parts(shape, &mut sources)
+        let mut sources = resolve_pair(k, v)?;
+        check_pair(&sources, self.shape.as_ref())?;
+        self.append_parts(&mut sources)
     }
 
     /// What is retained, oldest first.
     pub fn current_data(&self) -> Result<Option<Kv>> {
-        Ok(self.current_shown()?.map(|shown| shown.views().into()))
+        Ok(self.current_shown()?.map(Shown::into_kv))
     }
 
     /// What the last append returned.
     #[must_use]
     pub fn last_append_result(&self) -> Option<Kv> {
-        self.last_append_shown().map(|shown| shown.views().into())
+        self.last_append_shown().map(Shown::into_kv)
     }
 
     /// The whole buffers, live windows for inspection.
     pub fn all_data(&self) -> Result<Option<Kv>> {
-        Ok(self.all_shown()?.map(|shown| shown.views().into()))
+        Ok(self.all_shown()?.map(Shown::into_kv))
     }
 
     /// The tokens of row `row` of `batch` that were accepted of the last append, which began at `snapshot`.
@@ -67,7 +68,7 @@ impl Rotating<2> {
         match accepted {
             Some((k, v)) => {
                 let mut sources = resolve_pair(&k, &v)?;
-                check_alike(&sources)?;
+                check_pair(&sources, None)?;
                 Self::restored(snapshot, &mut sources, keep_len)
             }
             None => Self::restored(snapshot, &mut [], keep_len),

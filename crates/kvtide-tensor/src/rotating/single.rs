@@ -27,34 +27,37 @@ impl Rotating<1> {
     /// Adds tokens and shows what their queries may see: everything retained after a single token, everything retained
     /// before and all new ones after several that the window cannot hold.
     pub fn append<'a>(&mut self, source: impl Into<Source<'a>>) -> Result<View> {
-        Ok(self.append_shown(source)?.view(0))
+        Ok(self.append_shown(source)?.into_view(0))
     }
 
     /// As [`append`](Self::append), before anyone looks at it.
     pub fn append_shown<'a>(&mut self, source: impl Into<Source<'a>>) -> Result<Shown> {
+        self.append_source(&source.into())
+    }
+
+    fn append_source(&mut self, source: &Source<'_>) -> Result<Shown> {
         self.rows.check()?;
-        let source = source.into().resolve("src", self.options.dim)?;
+        let source = source.resolve("src", self.options.dim)?;
         if let Some(own) = &self.shape {
             source.check("src", own)?;
         }
-        let shape = source.row_shape(1);
-        self.append_parts(shape, &mut [source])
+        self.append_parts(&mut [source])
     }
 
     /// What is retained, oldest first.
     pub fn current_data(&self) -> Result<Option<View>> {
-        Ok(self.current_shown()?.map(|shown| shown.view(0)))
+        Ok(self.current_shown()?.map(|shown| shown.into_view(0)))
     }
 
     /// What the last append returned.
     #[must_use]
     pub fn last_append_result(&self) -> Option<View> {
-        self.last_append_shown().map(|shown| shown.view(0))
+        self.last_append_shown().map(|shown| shown.into_view(0))
     }
 
     /// The whole buffer, a live window for inspection.
     pub fn all_data(&self) -> Result<Option<View>> {
-        Ok(self.all_shown()?.map(|shown| shown.view(0)))
+        Ok(self.all_shown()?.map(|shown| shown.into_view(0)))
     }
 
     /// The tokens of row `row` of `batch` that were accepted of the last append, which began at `snapshot`.

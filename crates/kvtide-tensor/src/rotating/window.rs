@@ -141,7 +141,8 @@ impl<const PARTS: usize> Rotating<PARTS> {
     }
 
     /// Adds the tokens of sources that agree with each other and with what is there.
-    pub(super) fn append_parts(&mut self, shape: RowShape, sources: &mut [Resolved<'_>; PARTS]) -> Result<Shown> {
+    pub(super) fn append_parts(&mut self, sources: &mut [Resolved<'_>; PARTS]) -> Result<Shown> {
+        let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(PARTS));
         let tokens = sources[0].tokens();
         let shown = if tokens == 0 && self.current_seq_len() == 0 {
             // The shape stays open, and nothing is there to show.
@@ -149,9 +150,11 @@ impl<const PARTS: usize> Rotating<PARTS> {
         } else {
             let plan = self.planner.plan_append(tokens)?;
             let next = plan.next;
-            let shown = self.rows.carry_out(&plan, next.slots(), next.current(), shape, sources)?;
+            let shown = self.rows.carry_out(&plan, next.slots(), next.current(), &shape, sources)?;
             self.planner.commit(next);
-            self.shape = Some(shape);
+            if self.shape.is_none() {
+                self.shape = Some(shape);
+            }
             shown
         };
         self.last = Some(LastAppend { shown: shown.clone(), tokens });

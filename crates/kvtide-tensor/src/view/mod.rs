@@ -41,6 +41,7 @@ pub struct Kv {
 }
 
 impl From<[View; 2]> for Kv {
+    #[inline]
     fn from([k, v]: [View; 2]) -> Self {
         Kv { k, v }
     }
@@ -57,12 +58,12 @@ pub(crate) struct Piece {
 impl View {
     /// The slots `runs` of one part of a buffer, where the last token is at position `end - 1`.
     pub(crate) fn of(buffer: Arc<Buffer>, part: usize, runs: Runs, end: u64, stamp: Option<Stamp>) -> Self {
-        let base = buffer.shape.part(buffer.slots);
         let axis = buffer.shape.axis;
-        let mut region = Region::whole(part * buffer.shape.part_elements(buffer.slots), base);
+        let mut region = Region::whole(part * buffer.part_elements, buffer.part);
         region.dims[axis] = runs.len() as usize;
-        let last = runs.iter().last().map_or(0, |run| run.len);
-        let first = if runs.single().is_some() { end - u64::from(last) } else { 0 };
+        let [head, tail] = runs.parts();
+        let last = if tail.is_empty() { head.len } else { tail.len };
+        let first = if tail.is_empty() { end - u64::from(last) } else { 0 };
         View { region, sequence: Some(axis), runs, positions: [first, end - u64::from(last)], stamp, buffer }
     }
 
