@@ -7,6 +7,7 @@
 //! Neighbouring axes that lie without a gap on both sides are joined first, so that a write of K or V is one `memcpy` per
 //! head and a copy of a whole buffer is one `memcpy`. Bounds are checked before the first byte moves.
 
+use super::rows::{Stretches, rows};
 use crate::dims::{Dims, RANK_MAX};
 
 /// Where a box lies in bytes.
@@ -55,16 +56,21 @@ pub(crate) fn copy(dims: &Dims, element: usize, target: &mut [u8], to: Place, so
             }
         }
     }
-    walk(&axes[..count], row, target, to.offset, source, from.offset);
+    let (stretches, outer) = axes[..count].split_first().unwrap_or((&Axis { size: 1, target: 0, source: 0 }, &[]));
+    walk(outer, *stretches, row, target, to.offset, source, from.offset);
 }
 
-/// Copies rows of `row` bytes along `axes`, innermost first.
-fn walk(axes: &[Axis], row: usize, target: &mut [u8], to: usize, source: &[u8], from: usize) {
+/// Copies stretches of `row` bytes along `axes`, innermost first.
+fn walk(axes: &[Axis], stretches: Axis, row: usize, target: &mut [u8], to: usize, source: &[u8], from: usize) {
     match axes.split_last() {
-        None => target[to..to + row].copy_from_slice(&source[from..from + row]),
+        None => {
+            let to = Stretches { offset: to, stride: stretches.target };
+            rows(stretches.size, row, target, to, source, Stretches { offset: from, stride: stretches.source });
+        }
         Some((axis, inner)) => {
             for index in 0..axis.size {
-                walk(inner, row, target, to + index * axis.target, source, from + index * axis.source);
+                let (to, from) = (to + index * axis.target, from + index * axis.source);
+                walk(inner, stretches, row, target, to, source, from);
             }
         }
     }

@@ -14,3 +14,4 @@ pub(crate) use copy::{Place, copy};
 pub use dispatch::{Kernels, with_kernels};
 pub(crate) use rows::{Stretches, rows};
 pub(crate) use shift::shift;
+pub(crate) use stream::Carrier;

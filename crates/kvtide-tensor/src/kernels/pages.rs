@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kvtide_core::paged::{PageLayout, PageRead, Part, SlotRun};
 
-use super::stream::{STREAM_BYTES, settle, stream};
+use super::stream::Carrier;
 use crate::error::Result;
 use crate::threads::{share, threads};
 
@@ -51,43 +51,14 @@ impl Rows {
     }
 }
 
-/// How the bytes of a call are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stores {
-    /// Into the caches.
-    Plain,
-    /// Past them.
-    Streaming,
-}
-
-impl Stores {
-    /// For a call that moves so many bytes.
-    pub fn of(bytes: usize) -> Self {
-        if bytes >= STREAM_BYTES { Stores::Streaming } else { Stores::Plain }
+/// Copies `count` rows that lie `rows.token` bytes apart in `source`, the first at `from`, to rows without gaps.
+fn copy_rows(stores: Carrier, target: &mut [u8], source: &[u8], from: usize, rows: &Rows, count: usize) {
+    if rows.token == rows.row || count == 1 {
+        return stores.carry(&mut target[..count * rows.row], &source[from..from + count * rows.row]);
     }
-
-    fn copy(self, target: &mut [u8], source: &[u8]) {
-        match self {
-            Stores::Plain => target.copy_from_slice(source),
-            Stores::Streaming => stream(target, source),
-        }
-    }
-
-    fn settle(self) {
-        if self == Stores::Streaming {
-            settle();
-        }
-    }
-
-    /// Copies `count` rows that lie `stride` bytes apart in `source`, the first at `from`, to rows without gaps.
-    fn copy_rows(self, target: &mut [u8], source: &[u8], from: usize, rows: &Rows, count: usize) {
-        if rows.token == rows.row || count == 1 {
-            return self.copy(&mut target[..count * rows.row], &source[from..from + count * rows.row]);
-        }
-        for (token, row) in target[..count * rows.row].chunks_exact_mut(rows.row.max(1)).enumerate() {
-            let at = from + token * rows.token;
-            row.copy_from_slice(&source[at..at + rows.row]);
-        }
+    for (token, row) in target[..count * rows.row].chunks_exact_mut(rows.row.max(1)).enumerate() {
+        let at = from + token * rows.token;
+        row.copy_from_slice(&source[at..at + rows.row]);
     }
 }
 
@@ -105,7 +76,7 @@ pub(crate) fn scatter(
     check_sources(layout, layers.clone(), runs, sources);
     let tokens: usize = runs.iter().map(|run| run.len as usize).sum();
     let bytes = tokens * layers.len() * token_bytes(layout);
-    let stores = Stores::of(bytes);
+    let stores = Carrier::of(bytes);
     each_block(target, layout.block_bytes(), runs, bytes, |pieces| {
         for layer in layers.clone() {
             let start = layer as usize * layout.page_bytes();
@@ -135,7 +106,7 @@ pub(crate) fn write_run(
     layer: usize,
     run: &SlotRun,
     sources: &Sources<'_>,
-    stores: Stores,
+    stores: Carrier,
 ) {
     for head in heads(layout) {
         write_rows(page, layout, head, layer, run, sources, stores);
@@ -150,13 +121,13 @@ fn write_rows(
     layer: usize,
     run: &SlotRun,
     sources: &Sources<'_>,
-    stores: Stores,
+    stores: Carrier,
 ) {
     let (bytes, rows) = &sources[part as usize];
     if rows.row > 0 {
         let start = layout.head_in_page(part, head).codes + run.slot as usize * rows.row;
         let from = rows.at(layer, head as usize, run.token as usize);
-        stores.copy_rows(&mut page[start..], bytes, from, rows, run.len as usize);
+        copy_rows(stores, &mut page[start..], bytes, from, rows, run.len as usize);
     }
 }
 
@@ -242,14 +213,4 @@ pub(crate) fn each_rows(
         }
     }
     each_job(&mut jobs, |(pages, rows)| work(pages, rows))
-}
-
-/// Copies neighbouring rows of a page to `out`.
-pub(crate) fn read_rows(out: &mut [u8], rows: &[u8], stores: Stores) {
-    stores.copy(out, rows);
-}
-
-/// Ends what [`read_rows`] has written with these stores.
-pub(crate) fn settle_rows(stores: Stores) {
-    stores.settle();
 }

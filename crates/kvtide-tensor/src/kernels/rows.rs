@@ -5,8 +5,14 @@
 //! source  |AAAA|BBBB|
 //! ```
 //!
-//! The shape of nearly every write: K or V without gaps into a buffer, or one buffer into another. What is strided otherwise
-//! goes through [`copy`](super::copy()). Bounds are checked once, before the first byte moves.
+//! The shape of nearly every copy: K or V without gaps into a buffer, one buffer into another, a view into the caller's
+//! memory. What is strided otherwise goes through [`copy`](super::copy()). Bounds are checked once, before the first byte
+//! moves. O(bytes); large copies go past the caches and are shared among threads.
+
+use std::sync::Mutex;
+
+use super::stream::{Carrier, SHARE_BYTES, STREAM_BYTES, spread};
+use crate::buffer::lock;
 
 /// Where the rows of the first stretch are, and how far it is to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +30,9 @@ pub(crate) fn rows(count: usize, bytes: usize, target: &mut [u8], to: Stretches,
     }
     let reach = |place: Stretches| place.offset + (count - 1) * place.stride + bytes;
     assert!(reach(to) <= target.len() && reach(from) <= source.len(), "rows reach outside their memory");
+    if count * bytes >= STREAM_BYTES {
+        return large(count, bytes, &mut target[to.offset..], to.stride, &source[from.offset..], from.stride);
+    }
     let (mut t, mut s) = (to.offset, from.offset);
     for _ in 0..count {
         target[t..t + bytes].copy_from_slice(&source[s..s + bytes]);
@@ -31,6 +40,38 @@ pub(crate) fn rows(count: usize, bytes: usize, target: &mut [u8], to: Stretches,
         s += from.stride;
     }
 }
+
+/// As [`rows`], both from their first byte on.
+fn large(count: usize, bytes: usize, target: &mut [u8], target_stride: usize, source: &[u8], source_stride: usize) {
+    let carrier = Carrier::of(count * bytes);
+    if target_stride < bytes || count * bytes < SHARE_BYTES {
+        for stretch in 0..count {
+            let (t, s) = (stretch * target_stride, stretch * source_stride);
+            carrier.copy(&mut target[t..t + bytes], &source[s..s + bytes]);
+        }
+        return;
+    }
+    // A stretch is cut too, so that one alone can be shared.
+    let piece = bytes.div_ceil(PIECES).next_multiple_of(PIECE_ALIGN);
+    let stretches = target.chunks_mut(target_stride).take(count).enumerate();
+    let pieces: Vec<_> = stretches
+        .flat_map(|(stretch, target)| {
+            let source = &source[stretch * source_stride..][..bytes];
+            target[..bytes].chunks_mut(piece).zip(source.chunks(piece))
+        })
+        .map(Mutex::new)
+        .collect();
+    spread(pieces.len(), |index| {
+        let (target, source) = &mut *lock(&pieces[index]);
+        carrier.copy(target, source);
+    });
+}
+
+/// How many pieces a large stretch is cut in.
+const PIECES: usize = 8;
+
+/// Pieces begin at multiples of a page, so that no line is written by two threads where stretches begin at one.
+const PIECE_ALIGN: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -49,6 +90,21 @@ mod tests {
         let far = Stretches { offset: 99, stride: 99 };
         rows(0, 4, &mut [], far, &[], far);
         rows(4, 0, &mut [], far, &[], far);
+    }
+
+    #[test]
+    fn large_copies_are_the_same_copies() {
+        for (count, bytes) in [(16, 2 << 20), (3, (16 << 20) + 13), (1, (40 << 20) + 1), (8, 2 << 20)] {
+            let (to, from) = (Stretches { offset: 5, stride: bytes + 7 }, Stretches { offset: 3, stride: bytes });
+            let source: Vec<u8> = (0..count * bytes + 3).map(|i| (i / 7 + i % 253) as u8).collect();
+            let mut target = vec![0; count * (bytes + 7) + 5];
+            rows(count, bytes, &mut target, to, &source, from);
+            for stretch in 0..count {
+                let (t, s) = (5 + stretch * (bytes + 7), 3 + stretch * bytes);
+                assert!(target[t..t + bytes] == source[s..s + bytes], "stretch {stretch} of {count}");
+                assert_eq!(target[t + bytes..][..7.min(target.len() - t - bytes)], [0; 7][..], "behind {stretch}");
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,8 @@ use kvtide_core::paged::{HeadPlace, PageRead, Part};
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::pages::{Stores, each_rows, read_rows, settle_rows};
+use crate::kernels::Carrier;
+use crate::kernels::pages::each_rows;
 use crate::kernels::quantise::to_f32;
 use crate::paged::PagedShape;
 use crate::paged_kv_cache::PagedKvCache;
@@ -61,7 +62,7 @@ impl PagedKvCache {
                 reader.part = part;
                 let row = out.len() / self.heads();
                 for (head, out) in out.chunks_exact_mut(row.max(1)).enumerate() {
-                    reader.read(&page, head as u32, slot.slot, out, Stores::Plain);
+                    reader.read(&page, head as u32, slot.slot, out, Carrier::PLAIN);
                 }
             }
             Ok(())
@@ -133,7 +134,7 @@ impl PagedKvCache {
 
     /// The tokens of these pages, head by head.
     fn read_part(&self, reader: &Reader<'_>, pages: &[PageRead], out: &mut [u8]) -> Result<()> {
-        let (stores, part) = (Stores::of(out.len()), reader.part);
+        let (stores, part) = (Carrier::of(out.len()), reader.part);
         let row = self.slab.layout.section(part).head_dim * self.shape.read_dtype(part).bytes();
         each_rows(out, self.heads(), pages, self.block_size() as usize * row, row, |pages, heads| {
             let mut start = 0;
@@ -149,7 +150,7 @@ impl PagedKvCache {
                 }
                 start = end;
             }
-            settle_rows(stores);
+            stores.settle();
             Ok(())
         })
     }
@@ -157,7 +158,7 @@ impl PagedKvCache {
 
 impl Reader<'_> {
     /// The rows of a head of a page from `slot` on, as many as `out` has room for.
-    fn read(&self, page: &PageRead, head: u32, slot: u32, out: &mut [u8], stores: Stores) {
+    fn read(&self, page: &PageRead, head: u32, slot: u32, out: &mut [u8], stores: Carrier) {
         let (layout, bytes, block, layer) = match page.staged {
             Some(staged) => (&self.shape.staged, self.staging, staged, 0),
             None => (&self.shape.pages, self.slab, page.block, self.layer),
@@ -167,7 +168,7 @@ impl Reader<'_> {
         let codes = &bytes[codes..codes + section.head_bytes];
         let Some(codec) = &self.shape.codecs[self.part as usize] else {
             let start = slot as usize * row_bytes;
-            return read_rows(out, &codes[start..start + out.len()], stores);
+            return stores.carry(out, &codes[start..start + out.len()]);
         };
         as_floats(out, section.head_dim, |row, values| {
             let slot = slot as usize + row;

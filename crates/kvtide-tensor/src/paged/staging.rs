@@ -16,7 +16,8 @@ use kvtide_core::paged::{Before, HeadPlace, PageWrite, Part, SlotRun, WritePlan}
 use super::shape::PagedShape;
 use super::slab::Slab;
 use crate::error::Result;
-use crate::kernels::pages::{Sources, Stores, each_block, heads, write_run};
+use crate::kernels::Carrier;
+use crate::kernels::pages::{Sources, each_block, heads, write_run};
 use crate::kernels::quantise::{Codec, from_f32, to_f32};
 use crate::memory::Budget;
 use crate::zeroed::zeroed_vec;
@@ -107,7 +108,7 @@ impl PagedShape {
             let (bytes, rows) = sources[part as usize];
             if self.codecs[part as usize].is_some() { Default::default() } else { (bytes, rows) }
         };
-        write_run(page, &self.pages, layer, run, &Part::BOTH.map(kept), Stores::Plain);
+        write_run(page, &self.pages, layer, run, &Part::BOTH.map(kept), Carrier::PLAIN);
     }
 
     /// Room for the values of one head.
@@ -171,7 +172,7 @@ impl Pages<'_> {
         for write in plan.pages() {
             let page = &mut staging[staged_page(self.shape, write.staged)];
             let run = &plan.runs()[write.run as usize];
-            write_run(page, &self.shape.staged, (write.page.layer - first) as usize, run, sources, Stores::Plain);
+            write_run(page, &self.shape.staged, (write.page.layer - first) as usize, run, sources, Carrier::PLAIN);
         }
     }
 
