@@ -14,7 +14,7 @@ use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::edit::{address, edit, inspect};
 use crate::error::Result;
-use crate::kernels::{Place, Stretches};
+use crate::kernels::{Grid, Place, Stretches};
 use crate::memory::{Budget, Lease};
 use crate::snapshot::Held;
 
@@ -184,6 +184,11 @@ impl Buffer {
     pub fn stretches(&self, part: usize, slot: u32) -> Stretches {
         let stride = self.slots as usize * self.row_bytes;
         Stretches { offset: part * self.stretches * stride + slot as usize * self.row_bytes, stride }
+    }
+
+    /// It as a tensor of rows: the stretches of all parts one after the other; none when it is empty.
+    pub fn grid(&self) -> Result<Option<Grid>> {
+        Grid::new(&self.tensor, self.shape.parts * self.stretches)
     }
 
     /// The present moment in its log.

@@ -34,6 +34,15 @@ impl Dims {
         Ok(dims)
     }
 
+    /// Two sizes.
+    #[must_use]
+    pub fn pair(first: usize, second: usize) -> Self {
+        let mut dims = Dims { sizes: [0; RANK_MAX], rank: 2 };
+        dims[0] = first;
+        dims[1] = second;
+        dims
+    }
+
     /// True when both have the same sizes, whatever stands at `axis`.
     #[must_use]
     pub fn agrees(&self, other: &Dims, axis: usize) -> bool {

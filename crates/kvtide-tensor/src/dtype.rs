@@ -1,5 +1,6 @@
 //! The one table of element types.
 
+use bytemuck::Zeroable;
 use candle_core::{CpuStorage, DType as CandleDType, Tensor};
 use half::{bf16, f16};
 use kvtide_core::paged::PageFormat;
@@ -66,6 +67,26 @@ macro_rules! dtypes {
                 match storage {
                     $(CpuStorage::$name(values) => Tensor::from_vec(values, shape, &candle_core::Device::Cpu),)+
                     other => candle_core::bail!("no tensor of this storage: {other:?}"),
+                }
+            }
+
+            /// A candle tensor with these bytes' elements.
+            pub(crate) fn upload(self, bytes: &[u8], shape: &[usize]) -> candle_core::Result<Tensor> {
+                let device = &candle_core::Device::Cpu;
+                match self {
+                    $(DType::$name => {
+                        let mut values: Vec<$rust> = vec![Zeroable::zeroed(); bytes.len() / size_of::<$rust>()];
+                        bytemuck::cast_slice_mut(&mut values).copy_from_slice(bytes);
+                        Tensor::from_vec(values, shape, device)
+                    })+
+                }
+            }
+
+            /// The bytes of a tensor's elements, in order.
+            pub(crate) fn download(self, tensor: &Tensor) -> candle_core::Result<Vec<u8>> {
+                let flat = tensor.flatten_all()?;
+                match self {
+                    $(DType::$name => Ok(bytemuck::cast_slice(&flat.to_vec1::<$rust>()?).to_vec()),)+
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! A box inside an array without gaps: what `narrow` and `reshape` do to a view, in integers.
 
+use candle_core::Tensor;
+
 use crate::dims::Dims;
 use crate::kernels::Place;
 
@@ -38,6 +40,18 @@ impl Region {
     /// Where it lies in bytes, for elements of this size.
     pub fn place(&self, element: usize) -> Place {
         Place { offset: self.first() * element, strides: self.strides().scaled(element) }
+    }
+
+    /// It as a tensor in `memory`.
+    pub fn tensor(&self, memory: &Tensor) -> candle_core::Result<Tensor> {
+        let elements = self.base.iter().product();
+        let mut tensor = memory.flatten_all()?.narrow(0, self.offset, elements)?.reshape(&self.base[..])?;
+        for (axis, &size) in self.dims.iter().enumerate() {
+            if size != self.base[axis] {
+                tensor = tensor.narrow(axis, self.start[axis], size)?;
+            }
+        }
+        Ok(tensor)
     }
 
     /// True when its elements are neighbours in memory, in order.

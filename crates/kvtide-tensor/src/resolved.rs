@@ -6,9 +6,8 @@ use kvtide_core::{DetailValue, count};
 use crate::buffer::{Buffer, RowShape};
 use crate::dims::Dims;
 use crate::dtype::DType;
-use crate::edit::inspect;
 use crate::error::{Error, Result};
-use crate::kernels::{Place, Stretches, copy, rows};
+use crate::kernels::{Place, Stretches, Strided, collect, copy, rows};
 use crate::memory::Budget;
 use crate::source::{HostTensor, Source};
 use crate::view::View;
@@ -35,9 +34,24 @@ struct Piece {
     tokens: usize,
 }
 
+/// A part of a piece.
+struct Taken {
+    /// Which piece.
+    piece: usize,
+    /// Tokens of the piece before it.
+    skip: usize,
+    /// Its first byte.
+    offset: usize,
+    /// Tokens taken before it.
+    done: usize,
+    /// Tokens in it.
+    tokens: usize,
+}
+
 enum Memory<'a> {
     Host(&'a [u8]),
     Tensor(&'a Tensor),
+    View(&'a View),
     Staged(Vec<u8>),
 }
 
@@ -91,10 +105,11 @@ impl<'a> Resolved<'a> {
         let mut pieces = [Piece::default(); 2];
         let mut strides = dims.zeros();
         for (slot, piece) in pieces.iter_mut().zip(view.pieces()) {
-            *slot = Piece { offset: piece.place.offset, tokens: piece.dims[axis] };
-            strides = piece.place.strides;
+            let place = piece.region.place(dtype.bytes());
+            *slot = Piece { offset: place.offset, tokens: piece.region.dims[axis] };
+            strides = place.strides;
         }
-        Ok(Resolved::laid_out(dims, dtype, axis, Memory::Tensor(&view.buffer.tensor), strides, pieces))
+        Ok(Resolved::laid_out(dims, dtype, axis, Memory::View(view), strides, pieces))
     }
 
     /// Tokens without gaps in memory of their own.
@@ -105,8 +120,13 @@ impl<'a> Resolved<'a> {
     }
 
     fn laid_out(dims: Dims, dtype: DType, axis: usize, memory: Memory<'a>, strides: Dims, pieces: [Piece; 2]) -> Self {
-        let stretch = stretch_stride(&dims, &strides, axis, dtype.bytes());
+        let stretch = Stretches::stride(&dims, &strides, axis, dtype.bytes());
         Resolved { dims, dtype, axis, memory, strides, pieces, stretch }
+    }
+
+    /// The axis of the tokens.
+    pub fn axis(&self) -> usize {
+        self.axis
     }
 
     /// How many tokens.
@@ -142,6 +162,7 @@ impl<'a> Resolved<'a> {
     pub fn stage(&mut self, buffer: &Buffer) -> Result<()> {
         let shared = match &self.memory {
             Memory::Tensor(tensor) => buffer.shares_storage(tensor)?,
+            Memory::View(view) => std::ptr::eq(buffer, &*view.buffer),
             Memory::Host(bytes) => buffer.overlaps(bytes.as_ptr(), bytes.len()),
             Memory::Staged(_) => false,
         };
@@ -155,17 +176,7 @@ impl<'a> Resolved<'a> {
     pub fn to_row_major(&self) -> Result<Vec<u8>> {
         let bytes = self.dims.elements().and_then(|elements| elements.checked_mul(self.dtype.bytes()));
         let mut out = zeroed_bytes(bytes.ok_or_else(|| Budget::process().refusal(u64::MAX))?)?;
-        let strides = self.dims.contiguous_strides().scaled(self.dtype.bytes());
-        let mut copy =
-            |bytes: &[u8]| self.copy_strided(bytes, 0, self.tokens(), &mut out, Place { offset: 0, strides });
-        match &self.memory {
-            Memory::Host(bytes) => copy(bytes),
-            Memory::Staged(bytes) => copy(bytes),
-            Memory::Tensor(tensor) => inspect(tensor, |bytes| {
-                copy(bytes);
-                Ok(())
-            })?,
-        }
+        collect(self, &mut out)?;
         Ok(out)
     }
 
@@ -184,7 +195,8 @@ impl<'a> Resolved<'a> {
     pub fn tensor(&self) -> Option<&'a Tensor> {
         match self.memory {
             Memory::Tensor(tensor) => Some(tensor),
-            _ => None,
+            Memory::View(view) => Some(&view.buffer.tensor),
+            Memory::Host(_) | Memory::Staged(_) => None,
         }
     }
 
@@ -193,7 +205,7 @@ impl<'a> Resolved<'a> {
         match &self.memory {
             Memory::Host(bytes) => bytes,
             Memory::Staged(bytes) => bytes,
-            Memory::Tensor(_) => tensors.next().unwrap_or(&[]),
+            Memory::Tensor(_) | Memory::View(_) => tensors.next().unwrap_or(&[]),
         }
     }
 
@@ -212,60 +224,65 @@ impl<'a> Resolved<'a> {
             return self.copy_strided(bytes, token, len, target, buffer.place(part, slot));
         };
         let row = buffer.row_bytes();
-        self.each_piece(token, len, |offset, done, taken| {
+        self.each_taken(token, len, |Taken { offset, done, tokens, .. }| {
             let to = buffer.stretches(part, slot + done as u32);
-            rows(buffer.stretch_count(), taken * row, target, to, bytes, Stretches { offset, stride });
+            rows(buffer.stretch_count(), tokens * row, target, to, bytes, Stretches { offset, stride });
         });
     }
 
-    fn copy_strided(&self, bytes: &[u8], token: u32, len: u32, target: &mut [u8], to: Place) {
-        self.each_piece(token, len, |offset, done, taken| {
+    /// Copies `len` tokens from `token` on, found in `bytes`, to `to` in `target`.
+    pub fn copy_strided(&self, bytes: &[u8], token: u32, len: u32, target: &mut [u8], to: Place) {
+        self.each_taken(token, len, |Taken { offset, done, tokens, .. }| {
             let to = Place { offset: to.offset + done * to.strides[self.axis], ..to };
             let from = Place { offset, strides: self.strides };
-            copy(&self.dims.with(self.axis, taken), self.dtype.bytes(), target, to, bytes, from);
+            copy(&self.dims.with(self.axis, tokens), self.dtype.bytes(), target, to, bytes, from);
         });
     }
 
-    /// Calls `work` for each piece of the tokens `token .. token + len`: its first byte, how many tokens came before it, and
-    /// how many it has.
-    fn each_piece(&self, token: u32, len: u32, mut work: impl FnMut(usize, usize, usize)) {
-        let (mut skip, mut done) = (token as usize, 0);
-        for piece in self.pieces {
-            let taken = (len as usize - done).min(piece.tokens.saturating_sub(skip));
-            if taken > 0 {
-                work(piece.offset + skip * self.strides[self.axis], done, taken);
-                done += taken;
+    /// Calls `work` with the tokens `token .. token + len`, piece by piece: how many came before, and where they are.
+    pub fn each_strided(
+        &self,
+        token: u32,
+        len: u32,
+        mut work: impl FnMut(usize, Strided<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let mut outcome = Ok(());
+        self.each_taken(token, len, |taken| {
+            if outcome.is_ok() {
+                outcome = self.strided(&taken).and_then(|tokens| work(taken.done, tokens));
             }
-            skip = skip.saturating_sub(piece.tokens);
-        }
+        });
+        outcome
     }
-}
 
-/// Bytes from a stretch to the next, when tokens follow each other without gaps within a stretch, and stretches at one
-/// distance.
-fn stretch_stride(dims: &Dims, strides: &Dims, axis: usize, element: usize) -> Option<usize> {
-    let (dims, strides) = (&dims[..], &strides[..dims.len()]);
-    let mut row = element;
-    for inner in (axis..dims.len()).rev() {
-        if dims[inner] != 1 && strides[inner] != row {
-            return None;
+    fn strided(&self, taken: &Taken) -> Result<Strided<'_>> {
+        let Taken { piece, skip, offset, tokens, .. } = *taken;
+        let part = |tensor: &Tensor| -> Result<_> { Ok(Strided::Tensor(tensor.narrow(self.axis, skip, tokens)?)) };
+        let (dims, dtype) = (self.dims.with(self.axis, tokens), self.dtype);
+        let from = Place { offset, strides: self.strides };
+        match &self.memory {
+            Memory::Host(bytes) => Ok(Strided::Host { bytes, dims, dtype, from }),
+            Memory::Staged(bytes) => Ok(Strided::Host { bytes, dims, dtype, from }),
+            Memory::Tensor(tensor) => part(tensor),
+            Memory::View(view) => match view.tensors().nth(piece) {
+                Some(tensor) => part(&tensor?),
+                None => unreachable!("a source has the pieces of its view"),
+            },
         }
-        row *= if inner == axis { 1 } else { dims[inner] };
     }
-    let mut next = None;
-    let mut stride = 0;
-    for outer in (0..axis).rev() {
-        if dims[outer] == 1 {
-            continue;
+
+    /// Calls `work` with what lies of the tokens `token .. token + len` in each piece, where anything does.
+    fn each_taken(&self, token: u32, len: u32, mut work: impl FnMut(Taken)) {
+        let (mut skip, mut done) = (token as usize, 0);
+        for (piece, own) in self.pieces.iter().enumerate() {
+            let tokens = (len as usize - done).min(own.tokens.saturating_sub(skip));
+            if tokens > 0 {
+                work(Taken { piece, skip, offset: own.offset + skip * self.strides[self.axis], done, tokens });
+                done += tokens;
+            }
+            skip = skip.saturating_sub(own.tokens);
         }
-        match next {
-            None => stride = strides[outer],
-            Some(next) if strides[outer] != next => return None,
-            Some(_) => {}
-        }
-        next = Some(strides[outer] * dims[outer]);
     }
-    Some(stride)
 }
 
 fn check_axis(argument: &'static str, dims: &Dims, axis: usize) -> Result<()> {

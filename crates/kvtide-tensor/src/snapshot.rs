@@ -14,7 +14,7 @@ use kvtide_core::{Run, Runs};
 
 use crate::buffer::{Buffer, lock};
 use crate::error::Result;
-use crate::kernels::rows;
+use crate::kernels::copy_rows;
 
 /// Rows as they were, saved before something else was written in their place.
 #[derive(Debug)]
@@ -116,13 +116,4 @@ impl Held {
         }
         Ok(())
     }
-}
-
-/// Copies the rows of `run` in one buffer to `slot` of another one of the same shape: all parts in one operation.
-pub(crate) fn copy_rows(source: &Buffer, run: Run, target: &Buffer, slot: u32) -> Result<()> {
-    let count = source.shape.parts * source.stretch_count();
-    let (to, from) = (target.stretches(0, slot), source.stretches(0, run.start));
-    target.edit(&[&source.tensor], |bytes, sources| {
-        rows(count, run.len as usize * source.row_bytes(), bytes, to, sources[0], from);
-    })
 }

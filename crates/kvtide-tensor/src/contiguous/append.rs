@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
 use kvtide_core::{Move, Plan, Reads, Run, Runs, Stamp, Write};
 
 use super::Contiguous;
 use super::restore::save;
 use crate::buffer::{Buffer, RowShape};
 use crate::error::{Error, Result};
-use crate::kernels::shift;
+use crate::kernels::{copy_rows, move_rows, write};
 use crate::resolved::Resolved;
 use crate::shown::Shown;
-use crate::snapshot::copy_rows;
 
 impl Contiguous {
     /// Carries out an append. The buffer has `slots` slots afterwards, the last token shown is at position `end - 1`.
@@ -51,10 +49,7 @@ impl Contiguous {
         let Some(buffer) = self.buffer.clone().filter(|_| !moves.is_empty()) else { return Ok(()) };
         save(&buffer, written, &self.budget, &mut self.stats)?;
         buffer.record(written);
-        self.guarded(|| {
-            let moves = moves.iter().copied();
-            buffer.edit(&[], |bytes, _| shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone()))
-        })
+        self.guarded(|| move_rows(&buffer, moves.iter().copied()))
     }
 
     /// The result that is more than the buffer holds: the rows `before`, and all of `sources`.
@@ -69,7 +64,7 @@ impl Contiguous {
             slot += run.len;
         }
         let all = Write { token: 0, target: Run::new(slot, tokens) };
-        write(&result, |_| {}, sources, [Some(all), None])?;
+        write(&result, std::iter::empty(), sources, [Some(all), None])?;
         result.set_held(true);
         result.set_spared(true);
         let mut parts = before.iter();
@@ -99,14 +94,9 @@ impl Contiguous {
             stats.compactions += 1;
         }
         let stamp = plan.writes().map(|write| buffer.record(write.target)).last().unwrap_or_else(|| buffer.stamp());
-        let compact = |bytes: &mut [u8]| {
-            if compacts {
-                shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves());
-            }
-        };
         // Live rows are overwritten: a failure, or a panic, leaves the cache poisoned.
         *poisoned = true;
-        write(buffer, compact, sources, plan.writes)?;
+        write(buffer, moves().filter(|_| compacts), sources, plan.writes)?;
         *poisoned = false;
         Ok((buffer.clone(), stamp))
     }
@@ -130,38 +120,9 @@ impl Contiguous {
         plan.writes().for_each(|write| {
             fresh.record(write.target);
         });
-        write(&fresh, |_| {}, sources, plan.writes)?;
+        write(&fresh, std::iter::empty(), sources, plan.writes)?;
         self.adopt(fresh.clone());
         let stamp = fresh.stamp();
         Ok((fresh, stamp))
-    }
-}
-
-/// Writes new tokens to every part of `buffer` in one operation, after `before` has run on its bytes.
-pub(super) fn write(
-    buffer: &Buffer,
-    before: impl Fn(&mut [u8]),
-    sources: &[Resolved<'_>],
-    writes: [Option<Write>; 2],
-) -> Result<()> {
-    let mut tensors: [Option<&Tensor>; 2] = [None; 2];
-    for (place, tensor) in sources.iter().filter_map(Resolved::tensor).enumerate() {
-        tensors[place] = Some(tensor);
-    }
-    let work = |bytes: &mut [u8], memory: &[&[u8]]| {
-        before(bytes);
-        let mut memory = memory.iter().copied();
-        for (part, source) in sources.iter().enumerate() {
-            let source_bytes = source.bytes(&mut memory);
-            for write in writes.iter().flatten() {
-                let Write { token, target } = *write;
-                source.write_to(source_bytes, token, target.len, bytes, buffer, part, target.start);
-            }
-        }
-    };
-    match tensors {
-        [Some(one), Some(other)] => buffer.edit(&[one, other], work),
-        [Some(one), None] => buffer.edit(&[one], work),
-        _ => buffer.edit(&[], work),
     }
 }

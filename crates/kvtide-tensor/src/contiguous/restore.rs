@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use kvtide_core::{Run, Runs, Write};
 
-use super::append::write;
 use super::{Contiguous, HeldRows};
 use crate::buffer::{Buffer, RowShape};
 use crate::error::Result;
+use crate::kernels::{copy_rows, write};
 use crate::memory::Budget;
 use crate::resolved::Resolved;
-use crate::snapshot::{Held, Patch, copy_rows};
+use crate::snapshot::{Held, Patch};
 use crate::stats::Stats;
 
 impl Contiguous {
@@ -117,5 +117,5 @@ fn fill_from_start(buffer: &Buffer, held: Option<&Held>, taken: Runs, sources: &
         Some(Write { token: new(first).start, target: rows(0, first) }),
         Some(Write { token: new(second).start, target: rows(first.len, second) }),
     ];
-    write(buffer, |_| {}, sources, writes)
+    write(buffer, std::iter::empty(), sources, writes)
 }

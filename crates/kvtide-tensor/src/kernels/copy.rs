@@ -19,6 +19,15 @@ pub(crate) struct Place {
     pub strides: Dims,
 }
 
+impl Place {
+    /// The same, from the element at `index` on.
+    #[must_use]
+    pub fn at(self, index: &Dims) -> Place {
+        let skipped: usize = index.iter().zip(self.strides.iter()).map(|(index, stride)| index * stride).sum();
+        Place { offset: self.offset + skipped, ..self }
+    }
+}
+
 #[derive(Clone, Copy, Default)]
 struct Axis {
     size: usize,

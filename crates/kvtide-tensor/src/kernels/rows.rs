@@ -13,6 +13,7 @@ use std::sync::Mutex;
 
 use super::stream::{Carrier, SHARE_BYTES, STREAM_BYTES, spread};
 use crate::buffer::lock;
+use crate::dims::Dims;
 
 /// Where the rows of the first stretch are, and how far it is to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +22,35 @@ pub(crate) struct Stretches {
     pub offset: usize,
     /// Bytes from a stretch to the next.
     pub stride: usize,
+}
+
+impl Stretches {
+    /// Bytes from a stretch to the next in an array of tokens along `axis`, when tokens follow each other without gaps within a
+    /// stretch, and stretches at one distance.
+    pub fn stride(dims: &Dims, strides: &Dims, axis: usize, element: usize) -> Option<usize> {
+        let (dims, strides) = (&dims[..], &strides[..dims.len()]);
+        let mut row = element;
+        for inner in (axis..dims.len()).rev() {
+            if dims[inner] != 1 && strides[inner] != row {
+                return None;
+            }
+            row *= if inner == axis { 1 } else { dims[inner] };
+        }
+        let mut next = None;
+        let mut stride = 0;
+        for outer in (0..axis).rev() {
+            if dims[outer] == 1 {
+                continue;
+            }
+            match next {
+                None => stride = strides[outer],
+                Some(next) if strides[outer] != next => return None,
+                Some(_) => {}
+            }
+            next = Some(strides[outer] * dims[outer]);
+        }
+        Some(stride)
+    }
 }
 
 /// Copies `bytes` bytes in each of `count` stretches from `from` in `source` to `to` in `target`.

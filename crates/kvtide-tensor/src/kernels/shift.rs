@@ -14,14 +14,14 @@ use crate::buffer::lock;
 ///
 /// Moves are done in order; source and target of one may overlap.
 pub(crate) fn shift(bytes: &mut [u8], slots: usize, row: usize, moves: impl Iterator<Item = Move> + Clone + Sync) {
-    if slots * row == 0 {
-        return;
-    }
     let mut rows = 0;
     for moved in moves.clone() {
         let end = moved.target.max(moved.source.start) as usize + moved.source.len as usize;
         assert!(end <= slots, "a move reaches outside its stretch");
         rows += moved.source.len as usize;
+    }
+    if rows * row == 0 {
+        return;
     }
     let total = bytes.len() / slots * rows;
     let carrier = Carrier::of(total);

@@ -7,13 +7,14 @@ mod read;
 
 use std::sync::Arc;
 
+use candle_core::Tensor;
 use kvtide_core::{Run, Runs, Stamp};
 
 use crate::buffer::{Buffer, RowShape};
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::{Place, copy};
+use crate::kernels::{Place, Strided, upload};
 use crate::memory::Budget;
 use crate::region::Region;
 use crate::source::HostTensor;
@@ -47,12 +48,11 @@ impl From<[View; 2]> for Kv {
     }
 }
 
-/// The neighbouring slots of a view, as a box of bytes.
+/// The neighbouring slots of a view.
 pub(crate) struct Piece {
     /// The first of the view's tokens in it.
     pub token: usize,
-    pub dims: Dims,
-    pub place: Place,
+    pub region: Region,
 }
 
 impl View {
@@ -72,10 +72,8 @@ impl View {
         host.check_batched("data")?;
         let dims = host.dims();
         let view = View::zeros(dims, host.dtype(), budget)?;
-        let element = host.dtype().bytes();
-        let to = view.region.place(element);
         let from = Place { offset: 0, strides: host.byte_strides() };
-        view.buffer.edit(&[], |bytes, _| copy(&dims, element, bytes, to, host.bytes(), from))?;
+        upload(Strided::Host { bytes: host.bytes(), dims, dtype: host.dtype(), from }, &view.buffer)?;
         Ok(view)
     }
 
@@ -216,22 +214,22 @@ impl View {
         self.buffer.overlaps(memory, bytes)
     }
 
-    /// Its runs as boxes of bytes.
+    /// Its runs.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
-        let element = self.dtype().bytes();
-        let whole = self.sequence.is_none().then(|| Piece {
-            token: 0,
-            dims: self.region.dims,
-            place: self.region.place(element),
-        });
+        let whole = self.sequence.is_none().then_some(Piece { token: 0, region: self.region });
         let mut token = 0;
         let runs = self.sequence.into_iter().flat_map(|axis| self.runs.iter().map(move |run| (axis, run)));
         whole.into_iter().chain(runs.map(move |(axis, run)| {
             let region = self.region.narrow(axis, run.start as usize, run.len as usize);
-            let piece = Piece { token, dims: region.dims, place: region.place(element) };
+            let piece = Piece { token, region };
             token += run.len as usize;
             piece
         }))
+    }
+
+    /// Its pieces as tensors in its buffer.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = Result<Tensor>> + '_ {
+        self.pieces().map(|piece| Ok(piece.region.tensor(&self.buffer.tensor)?))
     }
 
     /// The region with the start of its only run.

@@ -7,9 +7,8 @@ use candle_core::Tensor;
 use super::View;
 use crate::dtype::to_f32;
 use crate::error::{Error, Result};
-use crate::kernels::{Place, copy};
+use crate::kernels::{gather, gather_to};
 use crate::memory::Budget;
-use crate::region::Region;
 use crate::zeroed::zeroed_bytes;
 
 impl View {
@@ -17,8 +16,7 @@ impl View {
     pub fn copied(&self, budget: &Arc<Budget>) -> Result<View> {
         self.check()?;
         let copy = View::zeros(self.region.dims, self.dtype(), budget)?;
-        copy.buffer.edit(&[&self.buffer.tensor], |bytes, sources| self.gather(sources[0], bytes))?;
-        self.check()?;
+        gather_to(self, &copy.buffer)?;
         Ok(copy)
     }
 
@@ -27,11 +25,7 @@ impl View {
         if out.len() != self.bytes() {
             return Err(Error::argument("out", format!("{} bytes", out.len()), format!("{} bytes", self.bytes())));
         }
-        self.buffer.inspect(|bytes| {
-            self.check()?;
-            self.gather(bytes, out);
-            Ok(())
-        })
+        gather(self, out)
     }
 
     /// A copy of its elements' bytes, in order.
@@ -60,15 +54,7 @@ impl View {
             return Err(Error::NotContiguous { operation: "tensor()", pieces: "two runs, sinks and window" });
         }
         self.check()?;
-        let Region { offset, base, start, .. } = self.anchored();
-        let mut tensor =
-            self.buffer.tensor.flatten_all()?.narrow(0, offset, base.iter().product())?.reshape(&base[..])?;
-        for (axis, &size) in self.region.dims.iter().enumerate() {
-            if size != base[axis] {
-                tensor = tensor.narrow(axis, start[axis], size)?;
-            }
-        }
-        Ok(tensor)
+        Ok(self.anchored().tensor(&self.buffer.tensor)?)
     }
 
     /// A candle tensor with a copy of its elements.
@@ -87,15 +73,5 @@ impl View {
             self.check()?;
             Ok(bytes[first.min(bytes.len())..].as_ptr())
         })
-    }
-
-    /// Copies its elements, found in its buffer's bytes, to `out` without gaps.
-    fn gather(&self, bytes: &[u8], out: &mut [u8]) {
-        let element = self.dtype().bytes();
-        let strides = self.region.dims.contiguous_strides().scaled(element);
-        for piece in self.pieces() {
-            let offset = self.sequence.map_or(0, |axis| piece.token * strides[axis]);
-            copy(&piece.dims, element, out, Place { offset, strides }, bytes, piece.place);
-        }
     }
 }

@@ -1,0 +1,106 @@
+//! Sets tokens in a tensor of rows.
+
+use candle_core::Tensor;
+
+use super::CHUNK_BYTES;
+use super::boxes::{Part, boxes};
+use crate::dims::Dims;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernels::{Place, copy};
+use crate::zeroed::zeroed_bytes;
+
+/// Rows of tokens as a tensor of two dimensions: the stretches, and the elements of each. It shares its memory.
+pub(crate) struct Grid {
+    tensor: Tensor,
+}
+
+/// Tokens to read: sizes, and where they lie.
+pub(crate) enum Strided<'a> {
+    /// In the host's memory.
+    Host { bytes: &'a [u8], dims: Dims, dtype: DType, from: Place },
+    /// On the device, whatever the strides.
+    Tensor(Tensor),
+}
+
+impl Grid {
+    /// `tensor`, which has no gaps, as `stretches` stretches; none when it is empty.
+    pub fn new(tensor: &Tensor, stretches: usize) -> Result<Option<Grid>> {
+        let elements = tensor.elem_count();
+        if elements == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Grid { tensor: tensor.reshape((stretches, elements / stretches))? }))
+    }
+
+    /// `count` stretches from `first` on.
+    pub fn narrow(&self, first: usize, count: usize) -> Result<Grid> {
+        Ok(Grid { tensor: self.tensor.narrow(0, first, count)? })
+    }
+
+    /// A copy of `len` elements from `start` on in each of `count` stretches from `first` on.
+    pub fn copied(&self, first: usize, count: usize, start: usize, len: usize) -> Result<Tensor> {
+        Ok(self.tensor.narrow(0, first, count)?.narrow(1, start, len)?.force_contiguous()?)
+    }
+
+    /// Sets the elements from `start` on, in as many stretches from `first` on as `tensor` has rows.
+    pub fn set(&self, first: usize, start: usize, tensor: &Tensor) -> Result<()> {
+        Ok(self.tensor.narrow(0, first, tensor.dims()[0])?.slice_set(tensor, 1, start)?)
+    }
+}
+
+impl Strided<'_> {
+    fn dims(&self) -> Result<Dims> {
+        match self {
+            Strided::Host { dims, .. } => Ok(*dims),
+            Strided::Tensor(tensor) => Dims::new("tokens", tensor.dims()),
+        }
+    }
+
+    fn element(&self) -> usize {
+        match self {
+            Strided::Host { dtype, .. } => dtype.bytes(),
+            Strided::Tensor(tensor) => tensor.dtype().size_in_bytes(),
+        }
+    }
+
+    /// A part of it without gaps, on the device.
+    fn part(&self, part: &Part) -> Result<Tensor> {
+        match self {
+            Strided::Tensor(tensor) => Ok(narrowed(tensor, part)?.contiguous()?),
+            Strided::Host { bytes, dtype, from, .. } => {
+                let strides = part.dims.contiguous_strides().scaled(dtype.bytes());
+                let mut own = zeroed_bytes(part.dims.iter().product::<usize>() * dtype.bytes())?;
+                let to = Place { offset: 0, strides };
+                copy(&part.dims, dtype.bytes(), &mut own, to, bytes, from.at(&part.start));
+                Ok(dtype.upload(&own, &part.dims)?)
+            }
+        }
+    }
+}
+
+/// A part of a tensor, in the same memory.
+pub(super) fn narrowed(tensor: &Tensor, part: &Part) -> Result<Tensor> {
+    let mut narrowed = tensor.clone();
+    for (axis, (&start, &size)) in part.start.iter().zip(part.dims.iter()).enumerate() {
+        narrowed = narrowed.narrow(axis, start, size)?;
+    }
+    Ok(narrowed)
+}
+
+/// Sets the tokens of `source` along `axis`, from the slot `slot` on. `target` has a stretch for each index before `axis`.
+pub(crate) fn put(target: &Grid, axis: usize, slot: usize, source: &Strided<'_>) -> Result<()> {
+    let dims = source.dims()?;
+    let strides = dims.contiguous_strides();
+    let row: usize = dims[axis + 1..].iter().product();
+    for part in boxes(dims, CHUNK_BYTES / source.element()) {
+        let stretch_of =
+            |index: &Dims| index[..axis].iter().zip(&dims[..axis]).fold(0, |at, (index, size)| at * size + index);
+        let within: usize = part.start[axis..].iter().zip(&strides[axis..]).map(|(index, stride)| index * stride).sum();
+        let stretches: usize = part.dims[..axis].iter().product();
+        let tensor = source.part(&part)?;
+        let tensor = tensor.reshape((stretches, tensor.elem_count() / stretches))?;
+        target.set(stretch_of(&part.start), slot * row + within, &tensor)?;
+    }
+    Ok(())
+}

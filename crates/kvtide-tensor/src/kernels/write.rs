@@ -1,0 +1,88 @@
+//! Writes new tokens into a buffer: K and V of all heads in one operation, after the rows that make room have moved.
+//!
+//! Two forms: on bytes, under one lock, and in candle's operations. O(bytes moved and written).
+
+use candle_core::Tensor;
+use kvtide_core::{Move, Write};
+
+use super::{Kernels, portable, shift};
+use crate::buffer::Buffer;
+use crate::error::Result;
+use crate::resolved::Resolved;
+
+/// Carries out `moves` inside `buffer`, in order, and then writes one source to each part. The sources lie elsewhere.
+pub(crate) fn write(
+    buffer: &Buffer,
+    moves: impl Iterator<Item = Move> + Clone + Sync,
+    sources: &[Resolved<'_>],
+    writes: [Option<Write>; 2],
+) -> Result<()> {
+    match Kernels::current()? {
+        Kernels::Portable => {
+            portable_moves(buffer, moves)?;
+            portable_writes(buffer, sources, writes)
+        }
+        _ => on_bytes(buffer, moves, sources, writes),
+    }
+}
+
+/// Carries out `moves` inside `buffer`, in order.
+pub(crate) fn move_rows(buffer: &Buffer, moves: impl Iterator<Item = Move> + Clone + Sync) -> Result<()> {
+    match Kernels::current()? {
+        Kernels::Portable => portable_moves(buffer, moves),
+        _ => buffer.edit(&[], |bytes, _| shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone())),
+    }
+}
+
+fn on_bytes(
+    buffer: &Buffer,
+    moves: impl Iterator<Item = Move> + Clone + Sync,
+    sources: &[Resolved<'_>],
+    writes: [Option<Write>; 2],
+) -> Result<()> {
+    let mut tensors: [Option<&Tensor>; 2] = [None; 2];
+    for (place, tensor) in sources.iter().filter_map(Resolved::tensor).enumerate() {
+        tensors[place] = Some(tensor);
+    }
+    let work = |bytes: &mut [u8], memory: &[&[u8]]| {
+        shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone());
+        let mut memory = memory.iter().copied();
+        for (part, source) in sources.iter().enumerate() {
+            let source_bytes = source.bytes(&mut memory);
+            for write in writes.iter().flatten() {
+                let Write { token, target } = *write;
+                source.write_to(source_bytes, token, target.len, bytes, buffer, part, target.start);
+            }
+        }
+    };
+    match tensors {
+        [Some(one), Some(other)] => buffer.edit(&[one, other], work),
+        [Some(one), None] => buffer.edit(&[one], work),
+        _ => buffer.edit(&[], work),
+    }
+}
+
+fn portable_moves(buffer: &Buffer, moves: impl Iterator<Item = Move>) -> Result<()> {
+    let Some(grid) = buffer.grid()? else { return Ok(()) };
+    let (count, element) = (buffer.shape.parts * buffer.stretch_count(), buffer.shape.dtype.bytes());
+    let row = buffer.row_bytes() / element;
+    for Move { source, target } in moves {
+        let (from, to) = (source.start as usize * row, target as usize * row);
+        portable::relay(count, source.len as usize * row, element, &grid, from, &grid, to)?;
+    }
+    Ok(())
+}
+
+fn portable_writes(buffer: &Buffer, sources: &[Resolved<'_>], writes: [Option<Write>; 2]) -> Result<()> {
+    let Some(grid) = buffer.grid()? else { return Ok(()) };
+    let stretches = buffer.stretch_count();
+    for (part, source) in sources.iter().enumerate() {
+        let target = grid.narrow(part * stretches, stretches)?;
+        for Write { token, target: slots } in writes.iter().flatten() {
+            source.each_strided(*token, slots.len, |done, tokens| {
+                portable::put(&target, buffer.shape.axis, slots.start as usize + done, &tokens)
+            })?;
+        }
+    }
+    Ok(())
+}
