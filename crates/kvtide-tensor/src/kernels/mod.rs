@@ -6,6 +6,8 @@
 //!   portable/                                     in candle's operations alone
 //! ```
 
+#[cfg(test)]
+mod agreement;
 mod copy;
 mod dispatch;
 pub(crate) mod pages;

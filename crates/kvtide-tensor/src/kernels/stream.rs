@@ -23,11 +23,11 @@
 use super::Kernels;
 use crate::threads::share;
 
-/// Operations that move this many bytes in all go past the caches.
-pub(super) const STREAM_BYTES: usize = 16 << 20;
+/// Operations that move this many bytes in all go past the caches. Unit tests move few bytes, both ways.
+pub(super) const STREAM_BYTES: usize = if cfg!(test) { 256 } else { 16 << 20 };
 
 /// Operations that move this many bytes in all are shared among threads.
-pub(super) const SHARE_BYTES: usize = 32 << 20;
+pub(super) const SHARE_BYTES: usize = 2 * STREAM_BYTES;
 
 /// Calls `work` with each index below `count`, on all threads there are; on this one alone when there is no pool.
 pub(super) fn spread(count: usize, work: impl Fn(usize) + Sync) {
@@ -179,7 +179,7 @@ mod tests {
     fn each_form_agrees_with_copies_of_slices() {
         for kernels in Kernels::supported() {
             let carrier = Carrier::past_caches(kernels);
-            for len in [0, 1, 63, 64, 255, 256, 257, 1000, 5000] {
+            for len in (0..600).chain([1000, 5000]) {
                 for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 64), (64, 63)] {
                     let source = numbers(len + 64);
                     let (mut actual, mut expected) = (vec![0; len + 64], vec![0; len + 64]);
@@ -195,7 +195,7 @@ mod tests {
     fn each_form_moves_what_overlaps() {
         for kernels in Kernels::supported() {
             let carrier = Carrier::past_caches(kernels);
-            for len in [0, 1, 100, 256, 3000] {
+            for len in (0..600).step_by(7).chain([256, 257, 3000]) {
                 for (source, target) in
                     [(1, 0), (64, 0), (65, 2), (300, 0), (700, 13), (0, 1), (0, 300), (13, 700), (5, 5)]
                 {

@@ -1,21 +1,24 @@
 //! Random calls on `KvCache` against a list that keeps everything.
 
-use kvtide_tensor::DType;
+use kvtide_tensor::{DType, Kernels};
 use proptest::prelude::*;
 
+use crate::any_kernels::{any_kernels, under};
 use crate::kv_pair::{Op, Pair, Setup};
 use crate::outcome::Done;
 use crate::sources::Form;
 use crate::support;
 use crate::tokens::Rows;
 
-fn cache_follows_the_list((setup, ops): (Setup, Vec<Op>)) -> Done {
-    let Some(mut pair) = Pair::new(setup)? else { return Ok(()) };
-    for op in &ops {
-        let wrote = pair.call(op)?;
-        pair.check(wrote)?;
-    }
-    pair.check_at_the_end()
+fn cache_follows_the_list((kernels, setup, ops): (Kernels, Setup, Vec<Op>)) -> Done {
+    under(kernels, || {
+        let Some(mut pair) = Pair::new(setup)? else { return Ok(()) };
+        for op in &ops {
+            let wrote = pair.call(op)?;
+            pair.check(wrote)?;
+        }
+        pair.check_at_the_end()
+    })
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
@@ -53,6 +56,6 @@ fn op() -> impl Strategy<Value = Op> {
 
 #[test]
 fn random_calls_against_a_list() {
-    let calls = (setup(), prop::collection::vec(op(), 0..24));
+    let calls = (any_kernels(), setup(), prop::collection::vec(op(), 0..24));
     support::run("KvCache", 20_000, calls, cache_follows_the_list);
 }

@@ -1,10 +1,12 @@
 //! The four caches on tensors: values, misuse, hazards, and random calls against caches that never forget.
 
 mod aliasing;
+mod any_kernels;
 mod cost;
 mod kv_cache;
 mod kv_pair;
 mod kv_random;
+mod large;
 mod memory_limit;
 mod numbers;
 mod outcome;

@@ -1,22 +1,25 @@
 //! Random calls on `RollbackCache` against a list that knows when each position was written last.
 
-use kvtide_tensor::DType;
+use kvtide_tensor::{DType, Kernels};
 use proptest::prelude::*;
 
+use crate::any_kernels::{any_kernels, under};
 use crate::outcome::Done;
 use crate::rollback_pair::{Op, Pair};
 use crate::sources::Form;
 use crate::support;
 use crate::tokens::Rows;
 
-fn cache_follows_the_list((rows, limit, ops): (Rows, Option<u64>, Vec<Op>)) -> Done {
+fn cache_follows_the_list((kernels, rows, limit, ops): (Kernels, Rows, Option<u64>, Vec<Op>)) -> Done {
     let limit = limit.map(|tokens| tokens * 2 * rows.token_bytes());
-    let mut pair = Pair::new(rows, limit)?;
-    for op in &ops {
-        pair.call(op)?;
-        pair.check()?;
-    }
-    pair.check_at_the_end()
+    under(kernels, || {
+        let mut pair = Pair::new(rows, limit)?;
+        for op in &ops {
+            pair.call(op)?;
+            pair.check()?;
+        }
+        pair.check_at_the_end()
+    })
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -45,6 +48,6 @@ fn random_calls_against_a_list() {
     let rows = (1..3usize, 1..3usize, 1..4usize, dtypes)
         .prop_map(|(batch, heads, dim, dtype)| Rows::new(&[batch, heads, 1, dim], 2, dtype));
     let limit = prop_oneof![3 => Just(None), 1 => (4..60u64).prop_map(Some)];
-    let calls = (rows, limit, prop::collection::vec(op(), 0..24));
+    let calls = (any_kernels(), rows, limit, prop::collection::vec(op(), 0..24));
     support::run("RollbackCache", 20_000, calls, cache_follows_the_list);
 }

@@ -1,8 +1,9 @@
 //! Random calls on both rotating caches against a window that keeps everything.
 
-use kvtide_tensor::{DType, Rotating};
+use kvtide_tensor::{DType, Kernels, Rotating};
 use proptest::prelude::*;
 
+use crate::any_kernels::{any_kernels, under};
 use crate::outcome::Done;
 use crate::rotating_call::{End, Op, Setup};
 use crate::rotating_pair::Pair;
@@ -11,16 +12,18 @@ use crate::support;
 use crate::tokens::Rows;
 use crate::windows::Window;
 
-fn cache_follows_the_model<const PARTS: usize>((setup, ops): (Setup, Vec<Op>)) -> Done
+fn cache_follows_the_model<const PARTS: usize>((kernels, setup, ops): (Kernels, Setup, Vec<Op>)) -> Done
 where
     Rotating<PARTS>: Window<PARTS>,
 {
-    let mut pair = Pair::<PARTS>::new(setup)?;
-    for op in &ops {
-        let wrote = pair.call(op)?;
-        pair.check(wrote)?;
-    }
-    pair.check_at_the_end()
+    under(kernels, || {
+        let mut pair = Pair::<PARTS>::new(setup)?;
+        for op in &ops {
+            let wrote = pair.call(op)?;
+            pair.check(wrote)?;
+        }
+        pair.check_at_the_end()
+    })
 }
 
 fn setup(shapes: &'static [(&'static [usize], usize)], parts: u64) -> impl Strategy<Value = Setup> {
@@ -69,7 +72,7 @@ fn random_calls_on_one_tensor() {
         (&[1, 2, 1, 2], 2),
         (&[2, 2, 1], 2),
     ];
-    let calls = (setup(shapes, 1), prop::collection::vec(op(), 0..24));
+    let calls = (any_kernels(), setup(shapes, 1), prop::collection::vec(op(), 0..24));
     support::run("RotatingCache", 20_000, calls, cache_follows_the_model::<1>);
 }
 
@@ -77,6 +80,6 @@ fn random_calls_on_one_tensor() {
 fn random_calls_on_k_and_v() {
     let shapes: &[(&[usize], usize)] =
         &[(&[1, 1, 1, 1], 2), (&[2, 1, 1, 2], 2), (&[1, 2, 1, 3], 2), (&[2, 2, 1, 1], 2)];
-    let calls = (setup(shapes, 2), prop::collection::vec(op(), 0..24));
+    let calls = (any_kernels(), setup(shapes, 2), prop::collection::vec(op(), 0..24));
     support::run("RotatingKvCache", 20_000, calls, cache_follows_the_model::<2>);
 }
