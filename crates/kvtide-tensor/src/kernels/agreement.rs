@@ -279,3 +279,16 @@ fn every_form_agrees_with_plain_loops() {
     let calls = (shape(), 1..40u32, prop::collection::vec(op(), 0..12));
     support::run("kernels", 3_000, calls, forms_agree);
 }
+
+#[test]
+fn a_number_without_dimensions_goes_in_and_out() {
+    for kernels in Kernels::supported() {
+        with_kernels(kernels, || {
+            let host = HostTensor::new("number", &[1, 2], DType::F16, &[]).unwrap();
+            let view = View::from_host(&host, &Budget::process()).unwrap();
+            let copy = view.copied(&Budget::process()).unwrap();
+            assert_eq!([view.to_bytes().unwrap(), copy.to_bytes().unwrap()], [[1, 2], [1, 2]], "{kernels}");
+        })
+        .unwrap();
+    }
+}

@@ -92,7 +92,7 @@ pub(super) fn narrowed(tensor: &Tensor, part: &Part) -> Result<Tensor> {
 pub(crate) fn put(target: &Grid, axis: usize, slot: usize, source: &Strided<'_>) -> Result<()> {
     let dims = source.dims()?;
     let strides = dims.contiguous_strides();
-    let row: usize = dims[axis + 1..].iter().product();
+    let row: usize = dims.iter().skip(axis + 1).product();
     for part in boxes(dims, CHUNK_BYTES / source.element()) {
         let stretch_of =
             |index: &Dims| index[..axis].iter().zip(&dims[..axis]).fold(0, |at, (index, size)| at * size + index);
