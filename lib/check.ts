@@ -14,9 +14,13 @@ export function count(argument: string, value: unknown, min = 0, max: number = C
   throw invalid(argument, value, `a whole number from ${min} to ${max}`)
 }
 
+function isWhole(value: unknown): value is number {
+  return typeof value === 'number' && Number.isSafeInteger(value) && value >= 0
+}
+
 /** A whole number from 0 to 2^53 - 1: an id, an absolute count, a number of bytes. */
 export function whole(argument: string, value: unknown): number {
-  if (typeof value === 'number' && Number.isSafeInteger(value) && value >= 0) return value
+  if (isWhole(value)) return value
   throw invalid(argument, value, `a whole number from 0 to ${Number.MAX_SAFE_INTEGER}`)
 }
 
@@ -72,8 +76,17 @@ export function list<T>(
 /** Sizes of a tensor: whole numbers, at most 8 of them, whose product is one too. */
 export function sizes(argument: string, value: unknown): number[] {
   if (!isArray(value)) throw invalid(argument, value, 'an array of sizes')
-  const checked = list(argument, value, whole, RANK_MAX)
-  const product = checked.reduce((elements, size) => elements * Math.max(size, 1), 1)
+  // Each append comes by here: an entry's name is put together only for the error that tells it.
+  const length: unknown = value.length
+  const rank = isWhole(length) && length <= RANK_MAX ? length : count(`${argument}.length`, length, 0, RANK_MAX)
+  const checked: number[] = []
+  let product = 1
+  for (let place = 0; place < rank; place++) {
+    const entry = value[place]
+    const size = isWhole(entry) ? entry : whole(`${argument}[${place}]`, entry)
+    checked.push(size)
+    product *= Math.max(size, 1)
+  }
   if (product > Number.MAX_SAFE_INTEGER) throw invalid(argument, value, 'sizes whose product is below 2^53')
   return checked
 }

@@ -78,6 +78,11 @@ const table: Readonly<Record<DType, Row>> = {
 
 const names = Object.keys(table) as DType[]
 
+/** The dtypes that each kind of array may hold. */
+const namesByArray: ReadonlyMap<string, readonly DType[]> = new Map(
+  names.flatMap(name => table[name].arrays).map(kind => [kind, names.filter(name => table[name].arrays.includes(kind))]),
+)
+
 /** @internal */
 export function dtypeRow(dtype: DType): Row {
   return table[dtype]
@@ -101,7 +106,7 @@ export function dtypeOfArray(argument: string, kind: string, named: DType | unde
       expected,
     })
   }
-  const fitting = names.filter(name => table[name].arrays.includes(kind))
+  const fitting = namesByArray.get(kind) ?? []
   if (fitting.length === 1) return fitting[0] as DType
   if (kind === 'Float16Array') return 'f16'
   if (fitting.length > 1) throw invalid('dtype', named, `${fitting.join(' or ')}, which a ${kind} may hold both`)

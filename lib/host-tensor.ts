@@ -128,20 +128,39 @@ export function readData(argument: string, data: unknown, shape: readonly number
   return new HostArgument(kind === 'Float16Array' ? asBits(array) : array, row.code, shape)
 }
 
+/** What errors call the fields of an argument. */
+interface Names {
+  readonly data: string
+  readonly shape: string
+  readonly dtype: string
+}
+
+/** The names of the few arguments that there are: an append should not put them together anew. */
+const namesOf = new Map<string, Names>()
+
+function fieldNames(argument: string): Names {
+  const known = namesOf.get(argument)
+  if (known !== undefined) return known
+  const names = { data: `${argument}.data`, shape: `${argument}.shape`, dtype: `${argument}.dtype` }
+  namesOf.set(argument, names)
+  return names
+}
+
 function readHost(argument: string, value: unknown): HostArgument {
   if (typeof value !== 'object' || value === null || arrayKind(value) !== undefined) {
     throw invalid(argument, value, 'a Tensor or a HostTensor: { data, shape }')
   }
   // Each field is read once: a getter may answer differently the next time.
+  const names = fieldNames(argument)
   const { data: given, shape, dims, dtype, type, range, layout } = fields<HostTensor>(argument, value)
-  const inside = isTensorLike(given) ? fields<OnnxTensor>(`${argument}.data`, given) : undefined
+  const inside = isTensorLike(given) ? fields<OnnxTensor>(names.data, given) : undefined
   const own = shape === undefined ? dims : shape
   const size = own === undefined ? inside?.dims : own
   const data = inside === undefined ? given : inside.data
   const typed = dtype === undefined ? type : dtype
-  if (size === undefined) throw invalid(`${argument}.shape`, size, 'the shape of its data (shape or dims)')
-  const named = optional(checkDType, `${argument}.dtype`, typed === undefined ? inside?.type : typed)
-  const found = readData(`${argument}.data`, data, sizes(`${argument}.shape`, size), named)
+  if (size === undefined) throw invalid(names.shape, size, 'the shape of its data (shape or dims)')
+  const named = optional(checkDType, names.dtype, typed === undefined ? inside?.type : typed)
+  const found = readData(names.data, data, sizes(names.shape, size), named)
   if (layout !== undefined && layout !== 'bhsd' && layout !== 'bshd') {
     throw invalid(`${argument}.layout`, layout, 'bhsd or bshd')
   }

@@ -9,9 +9,6 @@ const KEEP = 1
 const ONCE = 2
 const NOTHING = 3
 
-/** The numbers behind the kind: two runs, the position behind the last token, and when it was. */
-const NUMBERS = 7
-
 /**
  * A cache's native object, and the buffer that it showed last. A cache answers with numbers alone as long as its buffer is
  * the same: an object with a finalizer for each answer would cost more than the answer.
@@ -41,16 +38,19 @@ export class Shower<N extends { dispose(): void }> {
 /** What a cache showed, until someone looks at it. */
 export class Shown {
   readonly #buffer: NativeBuffer
-  readonly #numbers: Float64Array
+  /** The numbers behind the kind: two runs, the position behind the last token, and when it was. */
+  readonly #numbers: readonly (number | undefined)[]
 
   constructor(buffer: NativeBuffer) {
     this.#buffer = buffer
-    this.#numbers = meta.slice(SHOWN + 1, SHOWN + 1 + NUMBERS)
+    // An array of a few numbers costs less than a typed one, and most are never looked at.
+    const at = SHOWN + 1
+    this.#numbers = [meta[at], meta[at + 1], meta[at + 2], meta[at + 3], meta[at + 4], meta[at + 5], meta[at + 6]]
   }
 
   /** One part of it: the only one, or K (0) and V (1). */
   view(part: number): NativeView {
-    return this.#buffer.view(part, this.#numbers)
+    return this.#buffer.view(part, Float64Array.from(this.#numbers as readonly number[]))
   }
 }
 
