@@ -39,7 +39,8 @@ impl Region {
 
     /// Where it lies in bytes, for elements of this size.
     pub fn place(&self, element: usize) -> Place {
-        Place { offset: self.first() * element, strides: self.strides().scaled(element) }
+        let strides = self.strides().scaled(element);
+        Place { offset: self.offset * element, strides }.at(&self.start)
     }
 
     /// It as a tensor in `memory`.

@@ -105,9 +105,8 @@ impl<'a> Resolved<'a> {
         let mut pieces = [Piece::default(); 2];
         let mut strides = dims.zeros();
         for (slot, piece) in pieces.iter_mut().zip(view.pieces()) {
-            let place = piece.region.place(dtype.bytes());
-            *slot = Piece { offset: place.offset, tokens: piece.region.dims[axis] };
-            strides = place.strides;
+            *slot = Piece { offset: piece.place.offset, tokens: piece.dims[axis] };
+            strides = piece.place.strides;
         }
         Ok(Resolved::laid_out(dims, dtype, axis, Memory::View(view), strides, pieces))
     }

@@ -47,13 +47,20 @@ pub(crate) fn gather_to(view: &View, target: &Buffer) -> Result<()> {
 
 fn on_bytes(view: &View, bytes: &[u8], out: &mut [u8]) {
     for (piece, to) in view.pieces().zip(targets(view)) {
-        copy(&piece.region.dims, view.dtype().bytes(), out, to, bytes, piece.region.place(view.dtype().bytes()));
+        copy(&piece.dims, view.dtype().bytes(), out, to, bytes, piece.place);
     }
 }
 
 /// Where the pieces of a view go in memory without gaps.
 fn targets(view: &View) -> impl Iterator<Item = Place> + '_ {
     let strides = view.dims().contiguous_strides().scaled(view.dtype().bytes());
-    let sequence = view.sequence_axis();
-    view.pieces().map(move |piece| Place { offset: sequence.map_or(0, |axis| piece.token * strides[axis]), strides })
+    let mut token = 0;
+    let runs = view.sequence_axis().into_iter().flat_map(|axis| view.runs().parts().map(|run| (axis, run)));
+    let runs = runs.filter(|(_, run)| !run.is_empty()).map(move |(axis, run)| {
+        let offset = token * strides[axis];
+        token += run.len as usize;
+        Place { offset, strides }
+    });
+    let whole = view.sequence_axis().is_none().then_some(Place { offset: 0, strides });
+    whole.into_iter().chain(runs)
 }

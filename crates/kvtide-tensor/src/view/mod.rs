@@ -48,11 +48,12 @@ impl From<[View; 2]> for Kv {
     }
 }
 
-/// The neighbouring slots of a view.
+/// The neighbouring slots of a view, as a box of bytes.
 pub(crate) struct Piece {
     /// The first of the view's tokens in it.
     pub token: usize,
-    pub region: Region,
+    pub dims: Dims,
+    pub place: Place,
 }
 
 impl View {
@@ -214,22 +215,26 @@ impl View {
         self.buffer.overlaps(memory, bytes)
     }
 
-    /// Its runs.
+    /// Its runs as boxes of bytes.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
-        let whole = self.sequence.is_none().then_some(Piece { token: 0, region: self.region });
+        let (dims, place) = (self.region.dims, self.region.place(self.dtype().bytes()));
+        let whole = self.sequence.is_none().then_some(Piece { token: 0, dims, place });
         let mut token = 0;
         let runs = self.sequence.into_iter().flat_map(|axis| self.runs.iter().map(move |run| (axis, run)));
         whole.into_iter().chain(runs.map(move |(axis, run)| {
-            let region = self.region.narrow(axis, run.start as usize, run.len as usize);
-            let piece = Piece { token, region };
+            let offset = place.offset + run.start as usize * place.strides[axis];
+            let piece = Piece { token, dims: dims.with(axis, run.len as usize), place: Place { offset, ..place } };
             token += run.len as usize;
             piece
         }))
     }
 
-    /// Its pieces as tensors in its buffer.
+    /// Its runs as tensors in its buffer.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = Result<Tensor>> + '_ {
-        self.pieces().map(|piece| Ok(piece.region.tensor(&self.buffer.tensor)?))
+        let whole = self.sequence.is_none().then_some(self.region);
+        let runs = self.sequence.into_iter().flat_map(|axis| self.runs.iter().map(move |run| (axis, run)));
+        let runs = runs.map(|(axis, run)| self.region.narrow(axis, run.start as usize, run.len as usize));
+        whole.into_iter().chain(runs).map(|region| Ok(region.tensor(&self.buffer.tensor)?))
     }
 
     /// The region with the start of its only run.

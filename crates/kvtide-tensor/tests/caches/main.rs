@@ -13,6 +13,7 @@ mod outcome;
 mod paged_bulk;
 mod paged_kv_cache;
 mod paged_random;
+mod races;
 mod rollback_cache;
 mod rollback_pair;
 mod rollback_random;
