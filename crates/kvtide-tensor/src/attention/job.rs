@@ -3,7 +3,7 @@
 use std::f32::consts::LOG2_E;
 
 use super::asked::Asked;
-use super::pages::Pages;
+use super::pages::{PageHead, Pages};
 use super::segment::{Scale, Segment};
 use super::strided::Strided;
 use crate::kernels::tile::TileKernels;
@@ -27,6 +27,13 @@ pub(super) enum Keys<'a> {
     },
     /// In pages.
     Pages(Pages<'a>),
+}
+
+/// Where one head of keys and values lies.
+#[expect(clippy::large_enum_variant, reason = "there is one for each unit, and it is not moved")]
+pub(super) enum Head {
+    Strided(usize),
+    Pages(PageHead),
 }
 
 /// Some queries of one sequence, all query heads of one head of K and V, and a share of the keys that they see.
@@ -55,14 +62,21 @@ impl Job<'_> {
         matches!(&self.keys, Keys::Pages(pages) if pages.rows.shape.hadamard)
     }
 
-    /// The rows from key `index` of a sequence on that lie at one distance.
-    pub fn segment(&self, sequence: usize, head: usize, index: usize) -> Segment<'_> {
-        let of = &self.asked.sequences[sequence];
-        let batch = if self.asked.sizes.ragged { 0 } else { sequence };
+    /// Where one head of keys and values lies.
+    pub fn head(&self, head: usize) -> Head {
         match &self.keys {
-            Keys::Strided { k, v } => {
-                let (keys, values) =
-                    (k.rows(batch, head, of.first_key + index), v.rows(batch, head, of.first_key + index));
+            Keys::Strided { .. } => Head::Strided(head),
+            Keys::Pages(pages) => Head::Pages(pages.head(head)),
+        }
+    }
+
+    /// The rows from key `index` of a sequence on that lie at one distance.
+    pub fn segment(&self, sequence: usize, head: &Head, index: usize) -> Segment<'_> {
+        match (&self.keys, head) {
+            (Keys::Strided { k, v }, Head::Strided(head)) => {
+                let batch = if self.asked.sizes.ragged { 0 } else { sequence };
+                let index = self.asked.sequences[sequence].first_key + index;
+                let (keys, values) = (k.rows(batch, *head, index), v.rows(batch, *head, index));
                 let count = keys.count.min(values.count);
                 Segment {
                     keys: keys.part(0, count),
@@ -72,7 +86,8 @@ impl Job<'_> {
                     rotated: false,
                 }
             }
-            Keys::Pages(pages) => pages.segment(sequence, head, index),
+            (Keys::Pages(pages), Head::Pages(head)) => pages.segment(head, sequence, index),
+            _ => unreachable!("a head of these keys"),
         }
     }
 }

@@ -77,9 +77,9 @@ impl Scratch {
             (&mut self.wide, TILE * padded(dim.max(value_dim))),
             (scales, padded(dim)),
             (minimums, padded(dim)),
-            (of_keys, TILE),
-            (of_values, TILE),
-            (of_tiles, TILE),
+            (of_keys, SCORES),
+            (of_values, SCORES),
+            (of_tiles, SCORES),
         ];
         for (floats, count) in wanted {
             if floats.len() < count {

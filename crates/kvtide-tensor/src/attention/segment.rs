@@ -1,6 +1,6 @@
 //! Neighbouring rows of keys and values, and what turns their codes into numbers.
 
-use crate::kernels::tile::{Rows, half_at};
+use crate::kernels::tile::{Elements, Rows, TileKernels, half_at};
 
 /// The rows from one key on that lie at one distance, keys and values alike.
 #[derive(Clone, Copy, Debug)]
@@ -40,25 +40,37 @@ pub(super) enum Scale<'a> {
 }
 
 impl Scale<'_> {
-    /// The scale and the minimum of a row; 1 and 0 where rows have none of their own.
-    pub fn of_row(&self, row: usize) -> [f32; 2] {
+    /// True when each row has a scale of its own.
+    pub fn is_by_row(&self) -> bool {
+        matches!(self, Scale::Row(_) | Scale::RowPair(_))
+    }
+
+    /// Writes the scales and the minimums of the first `count` rows, where rows have their own. What follows in both, up to
+    /// a vector, may be written as well.
+    pub fn of_rows(&self, kernels: &TileKernels, count: usize, scales: &mut [f32], minimums: &mut [f32]) {
         match self {
-            Scale::One | Scale::Channel(_) => [1.0, 0.0],
-            Scale::Row(halves) => [half_at(halves, row), 0.0],
-            Scale::RowPair(halves) => [half_at(halves, 2 * row), half_at(halves, 2 * row + 1)],
+            Scale::One | Scale::Channel(_) => {}
+            Scale::Row(halves) => kernels.widen(row_of_halves(halves, count), 0, scales),
+            Scale::RowPair(halves) => {
+                for (row, pair) in halves.chunks_exact(4).take(count).enumerate() {
+                    (scales[row], minimums[row]) = (half_at(pair, 0), half_at(pair, 1));
+                }
+            }
         }
     }
 
-    /// The scales and minimums of each of `dim` elements, where rows share them.
-    pub fn of_channels(&self, dim: usize, scales: &mut [f32], minimums: &mut [f32]) -> bool {
+    /// Writes the scales and the minimums of each of `dim` elements, where rows share them, and zeros behind them: what an
+    /// earlier call left there may be no number, which not even a query's zeros undo.
+    pub fn of_channels(&self, kernels: &TileKernels, dim: usize, scales: &mut [f32], minimums: &mut [f32]) -> bool {
         let Scale::Channel(halves) = self else { return false };
-        for channel in 0..dim {
-            scales[channel] = half_at(halves, channel);
-            minimums[channel] = half_at(halves, dim + channel);
+        for (floats, halves) in [(&mut *scales, &halves[..2 * dim]), (&mut *minimums, &halves[2 * dim..])] {
+            floats[dim..].fill(0.0);
+            kernels.widen(row_of_halves(halves, dim), 0, floats);
         }
-        // What an earlier call left behind them may be no number, which not even a query's zeros undo.
-        scales[dim..].fill(0.0);
-        minimums[dim..].fill(0.0);
         true
     }
+}
+
+fn row_of_halves(halves: &[u8], dim: usize) -> Rows<'_> {
+    Rows { elements: Elements::F16, bytes: halves, offset: 0, stride: 0, count: 1, dim, ahead: 0 }
 }

@@ -14,7 +14,7 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::job::{Job, Unit};
+use super::job::{Head, Job, Unit};
 use super::scratch::{SCORES, Scratch, State, TILE};
 use super::segment::{Scale, Segment};
 use crate::error::Result;
@@ -29,6 +29,8 @@ pub(super) struct Work<'a, 'b> {
     pub job: &'a Job<'b>,
     pub unit: Unit,
     pub scratch: &'a mut Scratch,
+    /// Its head of keys and values.
+    head: Head,
     /// The tile at hand, and the place of each segment in it.
     segments: Vec<(Segment<'a>, usize)>,
     /// Its rows: for each query, the query heads that share the head of K and V.
@@ -39,7 +41,7 @@ impl<'a, 'b> Work<'a, 'b> {
     /// Runs a unit; its output rows and states are in the scratch afterwards.
     pub fn run(job: &'a Job<'b>, unit: Unit, scratch: &'a mut Scratch) -> Result<Self> {
         let rows = unit.queries * job.asked.sizes.group();
-        let mut work = Work { job, unit, scratch, segments: Vec::new(), rows };
+        let mut work = Work { job, unit, scratch, head: job.head(unit.head), segments: Vec::new(), rows };
         work.load_queries();
         let (lowest, highest) = work.reach();
         for range in job.asked.rules(unit.sequence).ranges(lowest, highest) {
@@ -125,7 +127,7 @@ impl<'a, 'b> Work<'a, 'b> {
         self.segments.clear();
         let mut at = 0;
         while at < tile.len() {
-            let segment = self.job.segment(self.unit.sequence, self.unit.head, tile.start + at);
+            let segment = self.job.segment(self.unit.sequence, &self.head, tile.start + at);
             let segment = segment.first(tile.len() - at);
             self.segments.push((segment, at));
             at += segment.count();
@@ -137,16 +139,16 @@ impl<'a, 'b> Work<'a, 'b> {
             let (segment, at) = self.segments[index];
             self.score_segment(segment, at);
         }
-        if !self.segments.iter().any(|(segment, _)| matches!(segment.key_scale, Scale::Row(_))) {
+        if !self.segments.iter().any(|(segment, _)| segment.key_scale.is_by_row()) {
             return;
         }
-        let scales = &mut self.scratch.of_tile[0][..width];
+        let [scales, minimums, _] = &mut self.scratch.of_tile;
         scales.fill(1.0);
         for (segment, at) in &self.segments {
-            (0..segment.count()).for_each(|row| scales[at + row] = segment.key_scale.of_row(row)[0]);
+            segment.key_scale.of_rows(self.job.kernels, segment.count(), &mut scales[*at..], minimums);
         }
         for row in 0..self.rows {
-            self.job.kernels.scale(&mut self.scratch.scores[row * SCORES..][..width], scales);
+            self.job.kernels.scale(&mut self.scratch.scores[row * SCORES..][..width], &scales[..width]);
         }
     }
 
@@ -155,7 +157,7 @@ impl<'a, 'b> Work<'a, 'b> {
         let stride = padded(dim);
         let by_channel = {
             let [scales, minimums] = &mut self.scratch.channels;
-            segment.key_scale.of_channels(dim, scales, minimums)
+            segment.key_scale.of_channels(self.job.kernels, dim, &mut scales[..stride], &mut minimums[..stride])
         };
         let widened =
             !segment.keys.elements.is_direct(dim) || (rows > WIDEN_ROWS && segment.keys.elements != Elements::F32);
@@ -232,16 +234,15 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     fn weigh(&mut self, width: usize, hidden: bool) {
-        if self.segments.iter().any(|(segment, _)| !matches!(segment.value_scale, Scale::One)) {
+        if self.segments.iter().any(|(segment, _)| segment.value_scale.is_by_row()) {
             let [_, scales, minimums] = &mut self.scratch.of_tile;
-            let (scales, minimums) = (&mut scales[..width], &mut minimums[..width]);
             scales.fill(1.0);
             minimums.fill(0.0);
             for (segment, at) in &self.segments {
-                for row in 0..segment.count() {
-                    [scales[at + row], minimums[at + row]] = segment.value_scale.of_row(row);
-                }
+                let (scales, minimums) = (&mut scales[*at..], &mut minimums[*at..]);
+                segment.value_scale.of_rows(self.job.kernels, segment.count(), scales, minimums);
             }
+            let (scales, minimums) = (&scales[..width], &minimums[..width]);
             for row in 0..self.rows {
                 let weights = &mut self.scratch.scores[row * SCORES..][..width];
                 let bias = &mut self.scratch.state[row].bias;

@@ -10,10 +10,10 @@
 mod agreement;
 mod copy;
 mod dispatch;
-pub(crate) mod pages;
-pub(crate) mod quantise;
 mod gather;
+pub(crate) mod pages;
 mod portable;
+pub(crate) mod quantise;
 mod rows;
 mod shift;
 mod simd;

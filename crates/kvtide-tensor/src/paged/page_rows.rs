@@ -129,8 +129,16 @@ impl PageRows<'_> {
         (token < tokens).then(|| &self.pages[first + token / self.block_size()])
     }
 
+    /// The first byte of a page: of the staging slab when it is staged, else of the slab.
+    pub(crate) fn start(&self, page: &PageRead) -> usize {
+        match page.staged {
+            Some(staged) => self.shape.staged.page_offset(staged, 0),
+            None => self.shape.pages.page_offset(page.block, self.layer),
+        }
+    }
+
     /// Where the rows of a head of a page lie: in the staging slab when it is staged, else in the slab.
-    pub(crate) fn place(&self, page: &PageRead, part: Part, head: usize) -> HeadPlace {
+    fn place(&self, page: &PageRead, part: Part, head: usize) -> HeadPlace {
         match page.staged {
             Some(staged) => self.shape.staged.head_place(staged, 0, part, head as u32),
             None => self.shape.pages.head_place(page.block, self.layer, part, head as u32),
