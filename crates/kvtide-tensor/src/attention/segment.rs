@@ -45,12 +45,18 @@ impl Scale<'_> {
         matches!(self, Scale::Row(_) | Scale::RowPair(_))
     }
 
-    /// Writes the scales and the minimums of the first `count` rows, where rows have their own. What follows in both, up to
-    /// a vector, may be written as well.
+    /// Writes the scales and the minimums of the first `count` rows, 1 and 0 where they have none of their own. What follows
+    /// in both, up to a vector, may be written as well.
     pub fn of_rows(&self, kernels: &TileKernels, count: usize, scales: &mut [f32], minimums: &mut [f32]) {
         match self {
-            Scale::One | Scale::Channel(_) => {}
-            Scale::Row(halves) => kernels.widen(row_of_halves(halves, count), 0, scales),
+            Scale::One | Scale::Channel(_) => {
+                scales[..count].fill(1.0);
+                minimums[..count].fill(0.0);
+            }
+            Scale::Row(halves) => {
+                kernels.widen(row_of_halves(halves, count), 0, scales);
+                minimums[..count].fill(0.0);
+            }
             Scale::RowPair(halves) => {
                 for (row, pair) in halves.chunks_exact(4).take(count).enumerate() {
                     (scales[row], minimums[row]) = (half_at(pair, 0), half_at(pair, 1));

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use super::job::{Head, Job, Unit};
 use super::scratch::{SCORES, Scratch, State, TILE};
-use super::segment::{Scale, Segment};
+use super::segment::Segment;
 use crate::error::Result;
 use crate::kernels::quantise::hadamard;
 use crate::kernels::tile::{Elements, Matrix, MatrixMut, Rows, padded};
@@ -142,8 +142,7 @@ impl<'a, 'b> Work<'a, 'b> {
         if !self.segments.iter().any(|(segment, _)| segment.key_scale.is_by_row()) {
             return;
         }
-        let [scales, minimums, _] = &mut self.scratch.of_tile;
-        scales.fill(1.0);
+        let [scales, _, minimums] = &mut self.scratch.of_tile;
         for (segment, at) in &self.segments {
             segment.key_scale.of_rows(self.job.kernels, segment.count(), &mut scales[*at..], minimums);
         }
@@ -236,12 +235,13 @@ impl<'a, 'b> Work<'a, 'b> {
     fn weigh(&mut self, width: usize, hidden: bool) {
         if self.segments.iter().any(|(segment, _)| segment.value_scale.is_by_row()) {
             let [_, scales, minimums] = &mut self.scratch.of_tile;
-            scales.fill(1.0);
-            minimums.fill(0.0);
             for (segment, at) in &self.segments {
                 let (scales, minimums) = (&mut scales[*at..], &mut minimums[*at..]);
                 segment.value_scale.of_rows(self.job.kernels, segment.count(), scales, minimums);
             }
+            let end = self.segments.last().map_or(0, |(segment, at)| at + segment.count());
+            // Weights behind the tile are 0, which what an earlier call left here would not respect if it is no number.
+            minimums[end..width].fill(0.0);
             let (scales, minimums) = (&scales[..width], &minimums[..width]);
             for row in 0..self.rows {
                 let weights = &mut self.scratch.scores[row * SCORES..][..width];
