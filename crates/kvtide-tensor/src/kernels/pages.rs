@@ -114,7 +114,7 @@ pub(crate) fn write_run(
 }
 
 /// Copies a run of tokens of one head into its page.
-fn write_rows(
+pub(crate) fn write_rows(
     page: &mut [u8],
     layout: &PageLayout,
     (part, head): (Part, u32),

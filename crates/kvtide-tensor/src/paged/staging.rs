@@ -17,7 +17,7 @@ use super::shape::PagedShape;
 use super::slab::Slab;
 use crate::error::Result;
 use crate::kernels::Carrier;
-use crate::kernels::pages::{Sources, each_block, heads, write_run};
+use crate::kernels::pages::{Sources, each_block, heads, write_rows, write_run};
 use crate::kernels::quantise::{Codec, from_f32, to_f32};
 use crate::memory::Budget;
 use crate::zeroed::zeroed_vec;
@@ -78,37 +78,32 @@ impl PagedShape {
         }
     }
 
-    /// Quantises tokens that fill a page as they come in.
-    fn write_whole(&self, page: &mut [u8], layer: usize, run: &SlotRun, sources: &Sources<'_>, scratch: &mut [f32]) {
-        for (part, head) in heads(&self.pages) {
-            let (bytes, rows) = &sources[part as usize];
-            let (Some(codec), from) = (&self.codecs[part as usize], rows.at(layer, head as usize, run.token as usize))
-            else {
-                continue;
-            };
-            let values = &mut scratch[..codec.elements()];
-            let count = run.len as usize;
-            if rows.token == rows.row {
-                to_f32(self.dtype, &bytes[from..from + count * rows.row], values);
-            } else {
-                for (token, values) in values.chunks_exact_mut(values.len() / count).enumerate() {
-                    let from = from + token * rows.token;
-                    to_f32(self.dtype, &bytes[from..from + rows.row], values);
-                }
-            }
-            let Head { codes, scales } = self.head_of(page, part, head);
-            codec.encode(values, codes, scales);
-        }
-        self.copy_plain(page, layer, run, sources);
-    }
-
-    /// Copies the part of a full page that is not quantised.
-    fn copy_plain(&self, page: &mut [u8], layer: usize, run: &SlotRun, sources: &Sources<'_>) {
-        let kept = |part: Part| {
-            let (bytes, rows) = sources[part as usize];
-            if self.codecs[part as usize].is_some() { Default::default() } else { (bytes, rows) }
+    /// Quantises the tokens of one head that fill a page as they come in.
+    fn write_whole(
+        &self,
+        page: &mut [u8],
+        (part, head): (Part, u32),
+        layer: usize,
+        run: &SlotRun,
+        sources: &Sources<'_>,
+        scratch: &mut [f32],
+    ) {
+        let Some(codec) = &self.codecs[part as usize] else {
+            return write_rows(page, &self.pages, (part, head), layer, run, sources, Carrier::PLAIN);
         };
-        write_run(page, &self.pages, layer, run, &Part::BOTH.map(kept), Carrier::PLAIN);
+        let (bytes, rows) = &sources[part as usize];
+        let (from, count) = (rows.at(layer, head as usize, run.token as usize), run.len as usize);
+        let values = &mut scratch[..codec.elements()];
+        if rows.token == rows.row {
+            to_f32(self.dtype, &bytes[from..from + count * rows.row], values);
+        } else {
+            for (token, values) in values.chunks_exact_mut(codec.elements() / count).enumerate() {
+                let from = from + token * rows.token;
+                to_f32(self.dtype, &bytes[from..from + rows.row], values);
+            }
+        }
+        let Head { codes, scales } = self.head_of(page, part, head);
+        codec.encode(values, codes, scales);
     }
 
     /// Room for the values of one head.
@@ -134,10 +129,14 @@ impl Pages<'_> {
         let bytes = whole.len() * layers.len() * shape.staged.page_bytes();
         each_block(target, shape.pages.block_bytes(), &whole, bytes, |pieces| {
             let mut scratch = shape.scratch()?;
-            for (run, block) in pieces {
-                for layer in layers.clone() {
-                    let page = &mut block[layer as usize * shape.pages.page_bytes()..][..shape.pages.page_bytes()];
-                    shape.write_whole(page, (layer - layers.start) as usize, run, sources, &mut scratch);
+            for layer in layers.clone() {
+                let start = layer as usize * shape.pages.page_bytes();
+                for head in heads(&shape.pages) {
+                    // Neighbouring tokens of a head, block by block: the source is read in order.
+                    for (run, block) in pieces.iter_mut() {
+                        let page = &mut block[start..start + shape.pages.page_bytes()];
+                        shape.write_whole(page, head, (layer - layers.start) as usize, run, sources, &mut scratch);
+                    }
                 }
             }
             Ok(())

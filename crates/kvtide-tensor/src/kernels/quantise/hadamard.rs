@@ -15,11 +15,15 @@ pub(crate) fn hadamard(row: &mut [f32]) {
     if row.is_empty() {
         return;
     }
-    let size = 1 << row.len().trailing_zeros();
-    let factor = (1. / f64::from(size).sqrt()) as f32;
-    for block in row.chunks_exact_mut(size as usize) {
-        let mut half = 1;
-        while half < block.len() {
+    let size = 1usize << row.len().trailing_zeros();
+    let factor = (1. / (size as f64).sqrt()) as f32;
+    for block in row.chunks_exact_mut(size) {
+        let done = rotate_known::<32>(block)
+            || rotate_known::<64>(block)
+            || rotate_known::<128>(block)
+            || rotate_known::<256>(block);
+        let mut half = if done { size } else { 1 };
+        while half < size {
             for pair in block.chunks_exact_mut(2 * half) {
                 let (low, high) = pair.split_at_mut(half);
                 for (a, b) in low.iter_mut().zip(high) {
@@ -30,6 +34,24 @@ pub(crate) fn hadamard(row: &mut [f32]) {
         }
         block.iter_mut().for_each(|value| *value *= factor);
     }
+}
+
+/// Rotates a block of exactly `N` elements, without the factor; false when it has another size.
+///
+/// Each stage takes neighbours and puts their sums in the lower half, their differences in the upper one: the same vectors in
+/// every stage. That turns the bits of the places round by one, so that after all stages they are where they were.
+#[inline(always)]
+fn rotate_known<const N: usize>(block: &mut [f32]) -> bool {
+    let Ok(block) = <&mut [f32; N]>::try_from(block) else { return false };
+    let mut before = *block;
+    for _ in 0..N.trailing_zeros() {
+        for place in 0..N / 2 {
+            block[place] = before[2 * place] + before[2 * place + 1];
+            block[N / 2 + place] = before[2 * place] - before[2 * place + 1];
+        }
+        before = *block;
+    }
+    true
 }
 
 #[cfg(test)]
@@ -44,7 +66,7 @@ mod tests {
 
     #[test]
     fn rows_are_multiplied_with_the_matrix_and_come_back() {
-        for (len, size) in [(1, 1), (2, 2), (8, 8), (128, 128), (96, 32), (80, 16), (7, 1)] {
+        for (len, size) in [(1, 1), (2, 2), (8, 8), (128, 128), (96, 32), (80, 16), (7, 1), (256, 256), (512, 512)] {
             let row: Vec<f32> = (0..len).map(|i| ((i * 37 + 11) % 29) as f32 - 14.).collect();
             let mut rotated = row.clone();
             hadamard(&mut rotated);

@@ -11,20 +11,23 @@
 //! | `q4` | code * scale + minimum, code in 0..=15 | the same, for K in a channel of a head and block |
 //!
 //! The error is at most half a step: for f8e4m3 half the distance of its neighbours, for the others half a scale. Scales are
-//! f16: where 127 (15) of the largest do not reach, values saturate; below the smallest normal f16, about 6e-5, steps are
-//! coarser. A row costs O(elements).
+//! f16: where 127 (15) of the largest do not reach, values saturate; below the smallest normal f16, about 6e-5, a scale is
+//! rounded to a multiple of 6e-8, and 127 of it may end so much before the largest value. A row costs O(elements).
 
 mod f8e4m3;
 mod float;
 mod hadamard;
 mod q4;
 mod q8;
+mod scale;
+mod wide;
 
-use half::f16;
 use kvtide_core::paged::{PageFormat, Part, Section};
 
 pub(crate) use float::{from_f32, to_f32};
 pub(crate) use hadamard::hadamard;
+
+use super::Kernels;
 
 /// How the rows of one part of a page are quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +66,22 @@ impl Codec {
     /// Quantises all rows of a head; `values` are used up.
     pub fn encode(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
         assert_eq!((values.len(), codes.len()), (self.elements(), self.block_size * self.row_bytes), "a whole head");
+        wide::encode(form(), self, values, codes, scales);
+    }
+
+    /// The rows from `slot` on of a head whose codes and scales these are, as many as `out` has room for.
+    pub fn decode(&self, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
+        let count = out.len() / self.dim;
+        assert!(out.len() == count * self.dim && slot + count <= self.block_size, "rows of a head");
+        wide::decode(form(), self, codes, scales, slot, out);
+    }
+
+    #[inline(always)]
+    fn encode_plain(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
         if self.rotated {
-            values.chunks_exact_mut(self.dim).for_each(hadamard);
+            for row in values.chunks_exact_mut(self.dim) {
+                hadamard(row);
+            }
         }
         match (self.format, self.part) {
             (PageFormat::F8E4M3, _) => f8e4m3::encode(values, codes),
@@ -74,11 +91,9 @@ impl Codec {
         }
     }
 
-    /// The rows from `slot` on of a head whose codes and scales these are, as many as `out` has room for.
-    pub fn decode(&self, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
-        let count = out.len() / self.dim;
-        assert!(out.len() == count * self.dim && slot + count <= self.block_size, "rows of a head");
-        let codes = &codes[slot * self.row_bytes..(slot + count) * self.row_bytes];
+    #[inline(always)]
+    fn decode_plain(&self, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
+        let codes = &codes[slot * self.row_bytes..][..out.len() / self.dim * self.row_bytes];
         match (self.format, self.part) {
             (PageFormat::F8E4M3, _) => f8e4m3::decode(codes, out),
             (PageFormat::Q8, _) => q8::decode(codes, &scales[2 * slot..], self.dim, out),
@@ -86,28 +101,16 @@ impl Codec {
             (_, Part::Key) => q4::decode_channels(codes, scales, self.dim, out),
         }
         if self.rotated {
-            out.chunks_exact_mut(self.dim).for_each(hadamard);
+            for row in out.chunks_exact_mut(self.dim) {
+                hadamard(row);
+            }
         }
     }
 }
 
-/// The scale numbered `place`.
-fn scale(scales: &[u8], place: usize) -> f32 {
-    f16::from_ne_bytes([scales[2 * place], scales[2 * place + 1]]).to_f32()
-}
-
-fn set_scale(scales: &mut [u8], place: usize, value: f16) {
-    scales[2 * place..2 * place + 2].copy_from_slice(&value.to_ne_bytes());
-}
-
-/// The nearest f16, the largest one for what is beyond it.
-fn to_scale(value: f32) -> f16 {
-    f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
-}
-
-/// What a scale is multiplied with to give 1; nothing is left of a scale of 0.
-fn inverse(scale: f32) -> f32 {
-    if scale == 0. { 0. } else { 1. / scale }
+/// The form that runs. What the environment asks for in vain was refused when the cache was made.
+fn form() -> Kernels {
+    Kernels::current().unwrap_or(Kernels::Portable)
 }
 
 /// 1.5 * 2^23: what is added to it is rounded to a whole number, halves to even, which is then in its low bits.
@@ -127,3 +130,6 @@ const INFINITE: u32 = 0x7f80_0000;
 fn magnitude(value: f32) -> u32 {
     value.to_bits() & 0x7fff_ffff
 }
+
+#[cfg(test)]
+mod tests;

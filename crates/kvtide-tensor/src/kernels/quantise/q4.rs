@@ -10,123 +10,171 @@
 //!
 //! A row (of K: a channel) with NaN or infinity in it has the scale NaN, and so is all NaN.
 
-use half::f16;
+use super::scale::{self, NOT_FINITE};
+use super::{INFINITE, magnitude, whole};
 
-use super::{INFINITE, inverse, magnitude, scale, set_scale, to_scale, whole};
-
-/// Elements of a group.
-const GROUP: usize = 32;
-/// Elements that are looked at side by side.
-const LANES: usize = 16;
+/// Elements of a group, and bytes of their codes.
+pub(super) const GROUP: usize = 32;
+const HALF: usize = GROUP / 2;
 /// More than the distance of an f16 from a neighbour, relative and at the small end.
-const NEXT: f32 = 1. / 1024.;
-const LEAST: f32 = 1. / 16_777_216.;
+pub(super) const NEXT: f32 = 1. / 1024.;
+pub(super) const LEAST: f32 = 1. / 16_777_216.;
+/// What a range is multiplied with to be cut in 15 steps.
+pub(super) const STEPS: f32 = 1. / 15.;
 
-/// Smallest and largest of values, and whether all are finite.
-#[derive(Clone, Copy)]
-struct Bounds {
-    low: f32,
-    high: f32,
-    largest: u32,
+/// Smallest and largest of values side by side, and whether all are finite.
+struct Bounds<const N: usize> {
+    low: [f32; N],
+    high: [f32; N],
+    largest: [u32; N],
 }
 
-impl Bounds {
-    const NONE: Bounds = Bounds { low: f32::INFINITY, high: f32::NEG_INFINITY, largest: 0 };
+/// Scales and minimums of values side by side.
+struct Scales<const N: usize> {
+    scales: [u16; N],
+    minimums: [u16; N],
+}
 
-    /// Scale and minimum; both NaN when a value is not finite.
+/// How the values of a group become codes.
+struct Steps<const N: usize> {
+    factors: [f32; N],
+    minimums: [f32; N],
+}
+
+impl<const N: usize> Bounds<N> {
     #[inline(always)]
-    fn scales(self) -> (f16, f16) {
-        if self.largest >= INFINITE {
-            return (f16::NAN, f16::NAN);
+    fn none() -> Self {
+        Bounds { low: [f32::INFINITY; N], high: [f32::NEG_INFINITY; N], largest: [0; N] }
+    }
+
+    /// Takes one value for each of the first places.
+    #[inline(always)]
+    fn widen(&mut self, values: &[f32]) {
+        let places = self.low.iter_mut().zip(&mut self.high).zip(&mut self.largest);
+        for (((low, high), largest), &value) in places.zip(values) {
+            *low = if value < *low { value } else { *low };
+            *high = if value > *high { value } else { *high };
+            *largest = magnitude(value).max(*largest);
         }
-        let nearest = to_scale(self.low);
-        let lower = to_scale(self.low - self.low.abs() * NEXT - LEAST);
-        let minimum = if nearest.to_f32() > self.low { lower } else { nearest };
-        let step = (self.high - minimum.to_f32()) * (1. / 15.);
-        let nearest = to_scale(step);
-        let higher = to_scale(step + step * NEXT + LEAST);
-        let scale = if nearest.to_f32() < step { higher } else { nearest };
-        (scale, minimum)
+    }
+
+    /// The bounds of a row, in each place.
+    #[inline(always)]
+    fn of_row(row: &[f32]) -> Self {
+        let (low, high, largest) = row.iter().fold((i32::MAX, i32::MIN, 0), |(low, high, largest), &value| {
+            let place = ordered(value.to_bits() as i32);
+            (place.min(low), place.max(high), magnitude(value).max(largest))
+        });
+        let value = |place| f32::from_bits(ordered(place) as u32);
+        Bounds { low: [value(low); N], high: [value(high); N], largest: [largest; N] }
+    }
+
+    /// Scale and minimum of each place; both NaN where a value is not finite.
+    #[inline(always)]
+    fn scales(&self) -> Scales<N> {
+        let mut found = Scales { scales: [0; N], minimums: [0; N] };
+        for place in 0..N {
+            // Plus 0: a minimum of -0 is 0.
+            let (low, high) = (self.low[place] + 0., self.high[place]);
+            let nearest = scale::nearest(low);
+            let lower = scale::nearest(low - low.abs() * NEXT - LEAST);
+            let minimum = if scale::value(nearest) > low { lower } else { nearest };
+            let step = (high - scale::value(minimum)) * STEPS;
+            let nearest = scale::nearest(step);
+            let higher = scale::nearest(step + step * NEXT + LEAST);
+            let step = if scale::value(nearest) < step { higher } else { nearest };
+            let finite = self.largest[place] < INFINITE;
+            found.scales[place] = if finite { step } else { NOT_FINITE };
+            found.minimums[place] = if finite { minimum } else { NOT_FINITE };
+        }
+        found
     }
 }
 
-/// A value in steps from the minimum.
+/// The bits of a float as a number that compares as the float does, and back: of whole numbers the smallest is found in
+/// vectors, of floats in order.
 #[inline(always)]
-fn steps(value: f32, factor: f32, minimum: f32) -> u8 {
-    // Of a value that is not finite the code is 0, as that of all with its scale.
-    let steps = ((value - minimum) * factor).clamp(0., 15.);
-    if steps.is_nan() { 0 } else { whole(steps) }
+fn ordered(bits: i32) -> i32 {
+    bits ^ (bits >> 31 & i32::MAX)
+}
+
+impl<const N: usize> Steps<N> {
+    /// With these scales and minimums, one for each place; all codes are 0 where the scale is NaN.
+    #[inline(always)]
+    fn of(chosen: &Scales<N>) -> Self {
+        let mut steps = Steps { factors: [0.; N], minimums: [0.; N] };
+        for place in 0..N {
+            let finite = chosen.scales[place] != NOT_FINITE;
+            steps.factors[place] = if finite { scale::inverse(scale::value(chosen.scales[place])) } else { 0. };
+            steps.minimums[place] = if finite { scale::value(chosen.minimums[place]) } else { 0. };
+        }
+        steps
+    }
+
+    #[inline(always)]
+    fn code(&self, place: usize, value: f32) -> u8 {
+        let steps = ((value - self.minimums[place]) * self.factors[place]).clamp(0., 15.);
+        if steps.is_nan() { 0 } else { whole(steps) }
+    }
 }
 
 /// Quantises rows of `dim` values, each with a scale and a minimum of its own.
 #[inline(always)]
-pub(super) fn encode_rows(values: &mut [f32], dim: usize, codes: &mut [u8], scales: &mut [u8]) {
+pub(super) fn encode_rows(values: &[f32], dim: usize, codes: &mut [u8], scales: &mut [u8]) {
     let row_bytes = dim.div_ceil(2);
-    for (place, (row, codes)) in values.chunks_exact_mut(dim).zip(codes.chunks_exact_mut(row_bytes)).enumerate() {
-        let (scale, minimum) = bounds(row).scales();
-        set_scale(scales, 2 * place, scale);
-        set_scale(scales, 2 * place + 1, minimum);
-        let minimum = if scale.is_nan() { 0. } else { minimum.to_f32() };
-        let factor = if scale.is_nan() { 0. } else { inverse(scale.to_f32()) };
-        pack(row, codes, |_, value| steps(value, factor, minimum));
+    for (place, (row, codes)) in values.chunks_exact(dim).zip(codes.chunks_exact_mut(row_bytes)).enumerate() {
+        let Scales { scales: [step], minimums: [minimum] } = Bounds::<1>::of_row(row).scales();
+        scale::set(scales, 2 * place, &[step, minimum]);
+        let Steps { factors: [factor], minimums: [minimum] } =
+            Steps::of(&Scales { scales: [step], minimums: [minimum] });
+        let steps = Steps { factors: [factor; GROUP], minimums: [minimum; GROUP] };
+        for (group, codes) in row.chunks(GROUP).zip(codes.chunks_mut(HALF)) {
+            pack(group, codes, &steps);
+        }
     }
 }
 
 /// Quantises rows of `dim` values, each channel with a scale and a minimum of its own.
 #[inline(always)]
-pub(super) fn encode_channels(values: &mut [f32], dim: usize, codes: &mut [u8], scales: &mut [u8]) {
+pub(super) fn encode_channels(values: &[f32], dim: usize, codes: &mut [u8], scales: &mut [u8]) {
     let row_bytes = dim.div_ceil(2);
     for start in (0..dim).step_by(GROUP) {
         let group = GROUP.min(dim - start);
-        let mut bounds = [Bounds::NONE; GROUP];
+        let mut bounds = Bounds::<GROUP>::none();
         for row in values.chunks_exact(dim) {
-            for (bounds, &value) in bounds.iter_mut().zip(&row[start..start + group]) {
-                *bounds = widened(*bounds, value);
+            let group = &row[start..start + group];
+            match <&[f32; GROUP]>::try_from(group) {
+                Ok(group) => bounds.widen(group),
+                Err(_) => bounds.widen(group),
             }
         }
-        let (mut factors, mut minimums) = ([0.; GROUP], [0.; GROUP]);
-        for channel in 0..group {
-            let (scale, minimum) = bounds[channel].scales();
-            set_scale(scales, start + channel, scale);
-            set_scale(scales, dim + start + channel, minimum);
-            if !scale.is_nan() {
-                (factors[channel], minimums[channel]) = (inverse(scale.to_f32()), minimum.to_f32());
-            }
-        }
+        let chosen = bounds.scales();
+        scale::set(scales, start, &chosen.scales[..group]);
+        scale::set(scales, dim + start, &chosen.minimums[..group]);
+        let steps = Steps::of(&chosen);
         for (row, codes) in values.chunks_exact(dim).zip(codes.chunks_exact_mut(row_bytes)) {
-            let codes = &mut codes[start / 2..][..group.div_ceil(2)];
-            pack(&row[start..start + group], codes, |channel, value| {
-                steps(value, factors[channel % GROUP], minimums[channel % GROUP])
-            });
+            pack(&row[start..start + group], &mut codes[start / 2..][..group.div_ceil(2)], &steps);
         }
     }
 }
 
-/// Writes the codes of a row's values; `code` is given the place of each in the row.
+/// Writes the codes of a group.
 #[inline(always)]
-fn pack(row: &[f32], codes: &mut [u8], code: impl Fn(usize, f32) -> u8) {
-    for (number, (group, codes)) in row.chunks(GROUP).zip(codes.chunks_mut(GROUP / 2)).enumerate() {
-        let start = number * GROUP;
-        let (low, high) = group.split_at(codes.len());
+fn pack(group: &[f32], codes: &mut [u8], steps: &Steps<GROUP>) {
+    if let (Ok(group), Ok(codes)) = (<&[f32; GROUP]>::try_from(group), <&mut [u8; HALF]>::try_from(&mut *codes)) {
+        let mut each = [0; GROUP];
+        for (place, code) in each.iter_mut().enumerate() {
+            *code = steps.code(place, group[place]);
+        }
         for (place, byte) in codes.iter_mut().enumerate() {
-            let above = high.get(place).map_or(0, |&value| code(start + low.len() + place, value));
-            *byte = code(start + place, low[place]) | above << 4;
+            *byte = each[place] | each[HALF + place] << 4;
         }
+        return;
     }
-}
-
-/// The codes of a row, each with its place, lower nibbles of a group first.
-#[inline(always)]
-fn unpack(codes: &[u8], out: &mut [f32], value: impl Fn(usize, f32) -> f32) {
-    for (number, (group, codes)) in out.chunks_mut(GROUP).zip(codes.chunks(GROUP / 2)).enumerate() {
-        let start = number * GROUP;
-        let (low, high) = group.split_at_mut(codes.len());
-        for (place, (out, byte)) in low.iter_mut().zip(codes).enumerate() {
-            *out = value(start + place, f32::from(byte & 15));
-        }
-        for (place, (out, byte)) in high.iter_mut().zip(codes).enumerate() {
-            *out = value(start + low.len() + place, f32::from(byte >> 4));
-        }
+    let (low, high) = group.split_at(codes.len());
+    for (place, byte) in codes.iter_mut().enumerate() {
+        let above = high.get(place).map_or(0, |&value| steps.code(low.len() + place, value));
+        *byte = steps.code(place, low[place]) | above << 4;
     }
 }
 
@@ -134,8 +182,10 @@ fn unpack(codes: &[u8], out: &mut [f32], value: impl Fn(usize, f32) -> f32) {
 #[inline(always)]
 pub(super) fn decode_rows(codes: &[u8], scales: &[u8], dim: usize, out: &mut [f32]) {
     for (place, (row, codes)) in out.chunks_exact_mut(dim).zip(codes.chunks_exact(dim.div_ceil(2))).enumerate() {
-        let (scale, minimum) = (scale(scales, 2 * place), scale(scales, 2 * place + 1));
-        unpack(codes, row, |_, code| code * scale + minimum);
+        let (steps, minimums) = ([scale::get(scales, 2 * place); GROUP], [scale::get(scales, 2 * place + 1); GROUP]);
+        for (group, codes) in row.chunks_mut(GROUP).zip(codes.chunks(HALF)) {
+            unpack(codes, group, &steps, &minimums);
+        }
     }
 }
 
@@ -147,42 +197,32 @@ pub(super) fn decode_channels(codes: &[u8], scales: &[u8], dim: usize, out: &mut
         let group = GROUP.min(dim - start);
         let (mut steps, mut minimums) = ([0.; GROUP], [0.; GROUP]);
         for channel in 0..group {
-            steps[channel] = scale(scales, start + channel);
-            minimums[channel] = scale(scales, dim + start + channel);
+            steps[channel] = scale::get(scales, start + channel);
+            minimums[channel] = scale::get(scales, dim + start + channel);
         }
         for (row, codes) in out.chunks_exact_mut(dim).zip(codes.chunks_exact(row_bytes)) {
             let codes = &codes[start / 2..][..group.div_ceil(2)];
-            unpack(codes, &mut row[start..start + group], |channel, code| {
-                code * steps[channel % GROUP] + minimums[channel % GROUP]
-            });
+            unpack(codes, &mut row[start..start + group], &steps, &minimums);
         }
     }
 }
 
+/// The values of a group.
 #[inline(always)]
-fn widened(bounds: Bounds, value: f32) -> Bounds {
-    Bounds {
-        low: if value < bounds.low { value } else { bounds.low },
-        high: if value > bounds.high { value } else { bounds.high },
-        largest: magnitude(value).max(bounds.largest),
-    }
-}
-
-/// The bounds of a row.
-#[inline(always)]
-fn bounds(row: &[f32]) -> Bounds {
-    let mut lanes = [Bounds::NONE; LANES];
-    let chunks = row.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = widened(*lane, *value);
+fn unpack(codes: &[u8], group: &mut [f32], steps: &[f32; GROUP], minimums: &[f32; GROUP]) {
+    if let (Ok(group), Ok(codes)) = (<&mut [f32; GROUP]>::try_from(&mut *group), <&[u8; HALF]>::try_from(codes)) {
+        for place in 0..HALF {
+            group[place] = f32::from(codes[place] & 15) * steps[place] + minimums[place];
+            let above = HALF + place;
+            group[above] = f32::from(codes[place] >> 4) * steps[above] + minimums[above];
         }
+        return;
     }
-    let joined = lanes.into_iter().fold(Bounds::NONE, |all, lane| Bounds {
-        low: all.low.min(lane.low),
-        high: all.high.max(lane.high),
-        largest: all.largest.max(lane.largest),
-    });
-    rest.iter().fold(joined, |all, value| widened(all, *value))
+    let (low, high) = group.split_at_mut(codes.len());
+    for (place, (out, byte)) in low.iter_mut().zip(codes).enumerate() {
+        *out = f32::from(byte & 15) * steps[place] + minimums[place];
+    }
+    for (place, (out, byte)) in (codes.len()..).zip(high.iter_mut().zip(codes)) {
+        *out = f32::from(byte >> 4) * steps[place] + minimums[place];
+    }
 }

@@ -2,48 +2,39 @@
 //!
 //! A row with NaN or infinity in it has the scale NaN, and so is all NaN.
 
-use half::f16;
-
-use super::{INFINITE, inverse, magnitude, scale, set_scale, to_scale, whole};
-
-/// Elements that are looked at side by side, so that the search for the largest compiles to vectors.
-const LANES: usize = 16;
+use super::scale::{self, NOT_FINITE};
+use super::{INFINITE, magnitude, whole};
 
 /// Quantises rows of `dim` values.
 #[inline(always)]
 pub(super) fn encode(values: &[f32], dim: usize, codes: &mut [u8], scales: &mut [u8]) {
     for (place, (row, codes)) in values.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)).enumerate() {
         let largest = largest(row);
-        let finite = largest < INFINITE;
-        let scale = if finite { to_scale(f32::from_bits(largest) / 127.) } else { f16::NAN };
-        set_scale(scales, place, scale);
-        let factor = if finite { inverse(scale.to_f32()) } else { 0. };
+        if largest >= INFINITE {
+            scale::set(scales, place, &[NOT_FINITE]);
+            codes.fill(0);
+            continue;
+        }
+        let bits = scale::nearest(f32::from_bits(largest) / 127.);
+        scale::set(scales, place, &[bits]);
+        let factor = scale::inverse(scale::value(bits));
         for (code, value) in codes.iter_mut().zip(row) {
-            let steps = (value * factor).clamp(-127., 127.);
-            *code = if finite { whole(steps) } else { 0 };
+            *code = whole((value * factor).clamp(-127., 127.));
         }
     }
 }
 
-/// The largest magnitude in a row, as bits.
+/// The largest magnitude in a row, as bits: of whole numbers the largest is found in vectors, of floats in order.
 #[inline(always)]
 fn largest(row: &[f32]) -> u32 {
-    let mut lanes = [0; LANES];
-    let chunks = row.chunks_exact(LANES);
-    let rest = chunks.remainder();
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = magnitude(*value).max(*lane);
-        }
-    }
-    rest.iter().map(|value| magnitude(*value)).chain(lanes).max().unwrap_or(0)
+    row.iter().fold(0, |largest, value| largest.max(magnitude(*value)))
 }
 
 /// The values of rows of `dim` codes.
 #[inline(always)]
 pub(super) fn decode(codes: &[u8], scales: &[u8], dim: usize, out: &mut [f32]) {
     for (place, (row, codes)) in out.chunks_exact_mut(dim).zip(codes.chunks_exact(dim)).enumerate() {
-        let scale = scale(scales, place);
+        let scale = scale::get(scales, place);
         for (value, code) in row.iter_mut().zip(codes) {
             *value = f32::from(*code as i8) * scale;
         }
