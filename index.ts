@@ -20,6 +20,7 @@ export type { HostTensor, OnnxTensor, SequenceLayout, TokenSource } from './lib/
 export { KvCache, type KvCacheOptions } from './lib/kv-cache.js'
 export { KvSnapshot } from './lib/kv-snapshot.js'
 export { memoryStats, setMemoryLimit, type MemoryStats } from './lib/memory.js'
+export type { PageFormat } from './lib/page-format.js'
 export { PagedKvCache, type PagedKvCacheOptions, type TokenKv, type TokenVector } from './lib/paged-kv-cache.js'
 export { RollbackCache, type RollbackAppendOptions, type RollbackCacheOptions } from './lib/rollback-cache.js'
 export { RollbackSnapshot } from './lib/rollback-snapshot.js'

@@ -1,16 +1,19 @@
 //! The paged cache.
 
-use kvtide_core::count_positive;
+use kvtide_core::paged::PageFormat;
+use kvtide_core::{Error, count_positive};
 use kvtide_tensor::{PagedKvCache, PagedKvCacheOptions, device};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::bytes::ArrayArg;
-use crate::guard::{Handle, guard};
+use crate::bytes::{ArrayArg, Memory};
+use crate::guard::{Handle, Outcome, guard};
 use crate::memory::budget;
 use crate::number::{count, optional, whole};
+use crate::shown::Children;
 use crate::source::{TensorArg, source};
 use crate::stats::NativeStats;
+use crate::tensor::NativeView;
 
 /// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
 #[napi(object)]
@@ -20,7 +23,11 @@ pub struct NativePagedOptions {
     pub num_layers: f64,
     pub num_kv_heads: f64,
     pub head_dim: f64,
+    pub value_head_dim: f64,
     pub dtype: String,
+    pub key_format: String,
+    pub value_format: String,
+    pub hadamard: bool,
     pub device: String,
     #[napi(ts_type = "number | undefined")]
     pub memory_limit_bytes: Option<f64>,
@@ -45,11 +52,14 @@ impl NativePagedKvCache {
                 num_layers: positive("numLayers", options.num_layers)?,
                 num_kv_heads: positive("numKvHeads", options.num_kv_heads)?,
                 head_dim: positive("headDim", options.head_dim)?,
+                value_head_dim: Some(count("valueHeadDim", options.value_head_dim)?),
                 dtype: options.dtype.parse()?,
+                key_format: Some(page_format("keyFormat", &options.key_format)?),
+                value_format: Some(page_format("valueFormat", &options.value_format)?),
+                hadamard: options.hadamard,
                 device: device(&options.device)?,
                 memory_limit_bytes: optional("memoryLimitBytes", options.memory_limit_bytes, whole)?,
                 budget: Some(budget()),
-                ..Default::default()
             })?;
             Ok(NativePagedKvCache { cache: Handle::new("PagedKvCache", cache) })
         })
@@ -107,14 +117,67 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| {
             let (sequence, layer, position) =
                 (whole("seq", sequence)?, count("layer", layer)?, count("pos", position)?);
-            let (key, value) = (key.memory("key")?, value.memory("value")?);
-            let (start, end) = (key.address().addr(), key.address().addr() + key.len());
-            if value.len() > 0 && value.address().addr() < end && value.address().addr() + value.len() > start {
-                let expected = "memory of its own, apart from key's";
-                return Err(kvtide_core::Error::argument("value", "an array over key's memory", expected).into());
-            }
+            let [key, value] = apart([("key", key), ("value", value)])?;
             Ok(cache.read_kv_into(sequence, layer, position, key.bytes_mut(), value.bytes_mut())?)
         })
+    }
+
+    #[napi]
+    pub fn write_tokens(
+        &mut self,
+        env: &Env,
+        sequence: f64,
+        layer: f64,
+        position: f64,
+        k: TensorArg,
+        v: TensorArg,
+        meta: &[f64],
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let (sequence, layer, position) =
+                (whole("seq", sequence)?, count("layer", layer)?, count("pos", position)?);
+            Ok(cache.write_tokens(sequence, layer, position, source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?)
+        })
+    }
+
+    /// `batch` has the number of sequences, their ids, and behind them the offsets, if there are any.
+    #[napi]
+    pub fn append(
+        &mut self,
+        env: &Env,
+        batch: &[f64],
+        numbers: f64,
+        k: TensorArg,
+        v: TensorArg,
+        meta: &[f64],
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let (sequences, offsets) = batch_of(batch, numbers)?;
+            Ok(cache.append(&sequences, source("k", &k, meta, 0)?, source("v", &v, meta, 1)?, offsets.as_deref())?)
+        })
+    }
+
+    /// K and V of all tokens of a layer, in memory of their own.
+    #[napi]
+    pub fn gather(&self, env: &Env, sequence: f64, layer: f64) -> Result<Vec<NativeView>> {
+        self.cache.read(env, |cache| {
+            let gathered = cache.gather(whole("seq", sequence)?, count("layer", layer)?)?;
+            Ok([gathered.k, gathered.v].map(|view| NativeView::of(view, &Children::default())).into())
+        })
+    }
+
+    #[napi]
+    pub fn gather_into(&self, env: &Env, sequence: f64, layer: f64, k: ArrayArg, v: ArrayArg) -> Result<()> {
+        self.cache.read(env, |cache| {
+            let (sequence, layer) = (whole("seq", sequence)?, count("layer", layer)?);
+            let [k, v] = apart([("k", k), ("v", v)])?;
+            Ok(cache.gather_into(sequence, layer, k.bytes_mut(), v.bytes_mut())?)
+        })
+    }
+
+    #[napi]
+    pub fn bytes_per_token(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.bytes_per_token()))
     }
 
     #[napi]
@@ -161,4 +224,32 @@ impl NativePagedKvCache {
     pub fn dispose(&mut self, env: &Env) {
         self.cache.dispose(env, |_| ());
     }
+}
+
+/// The memory of two arrays, refused when it overlaps.
+fn apart([(first, one), (second, other)]: [(&'static str, ArrayArg); 2]) -> Outcome<[Memory; 2]> {
+    let (one, other) = (one.memory(first)?, other.memory(second)?);
+    let (start, end) = (one.address().addr(), one.address().addr() + one.len());
+    if one.len() > 0 && other.len() > 0 && other.address().addr() < end && other.address().addr() + other.len() > start
+    {
+        let (value, expected) =
+            (format!("an array over {first}'s memory"), format!("memory of its own, apart from {first}'s"));
+        return Err(Error::argument(second, value, expected).into());
+    }
+    Ok([one, other])
+}
+
+/// Sequences and offsets of a call, of which `batch` has so many numbers.
+fn batch_of(batch: &[f64], numbers: f64) -> Outcome<(Vec<u64>, Option<Vec<u32>>)> {
+    let refused = || Error::argument("sequences", batch.len(), "as many numbers as the call says");
+    let batch = batch.get(..count("sequences", numbers)? as usize).ok_or_else(refused)?;
+    let (&sequences, rest) = batch.split_first().ok_or_else(refused)?;
+    let (ids, offsets) = rest.split_at_checked(count("sequences", sequences)? as usize).ok_or_else(refused)?;
+    let ids = ids.iter().map(|&id| whole("sequences", id)).collect::<Outcome<_>>()?;
+    let offsets = offsets.iter().map(|&offset| count("offsets", offset)).collect::<Outcome<Vec<_>>>()?;
+    Ok((ids, (!offsets.is_empty()).then_some(offsets)))
+}
+
+fn page_format(argument: &'static str, name: &str) -> Outcome<PageFormat> {
+    name.parse().map_err(|names| Error::argument(argument, name, format!("one of {names}")).into())
 }

@@ -1,5 +1,5 @@
 import { BlockPool, BlockTable, KvTideError, PagedKvCache, Tensor } from '../../../index.js'
-import { all, anything, but, count, data, never, optional, options, out, shape, text, vector, whole } from './kinds.js'
+import { all, anything, but, count, data, flag, never, optional, options, out, shape, tensor, text, vector, whole } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 import { NO_OPTIONS } from './rows-contiguous.js'
 
@@ -44,6 +44,31 @@ const paged = new Members('PagedKvCache', pagedCache)
   .method('sequenceLength', param('seq', whole('ok'), () => 0))
   .method('sequenceCapacity', param('seq', whole('ok'), () => 0))
   .disposable()
+
+/** One layer and head, so that tokens of the shape that other caches take fit: two of two elements. */
+function narrowCache(): PagedKvCache {
+  const cache = new PagedKvCache({ ...pagedOptions(), numLayers: 1, numKvHeads: 1 } as never)
+  cache.writeTokens(cache.createSequence(), 0, 0, two(), two())
+  cache.createSequence()
+  return cache
+}
+
+const two = (): Tensor => Tensor.from(four(), [1, 1, 2, 2])
+const hostTwo = (): object => ({ data: four(), shape: [1, 2, 2] })
+
+const bulk = new Members('PagedKvCache', narrowCache)
+  .method('writeTokens', ...place, param('k', tensor, two), param('v', tensor, hostTwo))
+  .method('append',
+    param('sequences', { legal: {} }, () => [0, 1]),
+    param('k', tensor, two),
+    param('v', tensor, two),
+    param('offsets', optional({ legal: {} }), () => [0, 1, 2]))
+  .method('gather', param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0), param('layer', count, () => 0))
+  .method('gatherInto',
+    param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0),
+    param('layer', count, () => 0),
+    param('k', out('DIM_MISMATCH'), four),
+    param('v', out('DIM_MISMATCH'), four))
 
 function blockPool(): BlockPool {
   const pool = new BlockPool({ capacity: 3 })
@@ -108,11 +133,17 @@ export const otherRows: readonly Row[] = [
     numLayers: count,
     numKvHeads: count,
     headDim: count,
+    valueHeadDim: optional(count),
     dtype: optional(text),
+    keyFormat: optional(text),
+    valueFormat: optional(text),
+    // Rotation needs a low-bit form of K.
+    hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
     device: optional(text),
     memoryLimitBytes: optional(whole('ok')),
   }), pagedOptions)),
   ...paged.rows,
+  ...bulk.rows,
   free('new BlockPool', param('options', options(() => ({ capacity: 1 }), {
     capacity: count,
     blockSize: optional(count),

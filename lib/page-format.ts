@@ -1,0 +1,21 @@
+import { invalid } from './errors.js'
+import type { DType } from './dtype.js'
+
+/**
+ * How pages keep K or V: in the cache's dtype, or low-bit. `f8e4m3` is a byte an element, `q8` a byte with a scale for each
+ * token and head, `q4` four bits with a scale and a minimum (for V of each token and head, for K of each channel and block).
+ */
+export type PageFormat = DType | 'f8e4m3' | 'q8' | 'q4'
+
+const names: readonly string[] = ['f32', 'f16', 'bf16', 'u8', 'f8e4m3', 'q8', 'q4'] satisfies PageFormat[]
+
+/** @internal A form of pages by its name. */
+export function checkPageFormat(argument: string, value: unknown): PageFormat {
+  if (typeof value === 'string' && names.includes(value)) return value as PageFormat
+  throw invalid(argument, value, `one of ${names.join(', ')}`)
+}
+
+/** @internal The dtype in which rows of this form come out: low-bit ones as 32-bit floats. */
+export function readDType(format: PageFormat, dtype: DType): DType {
+  return format === dtype ? dtype : 'f32'
+}
