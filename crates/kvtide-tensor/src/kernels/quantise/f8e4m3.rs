@@ -4,7 +4,7 @@
 //! s eeee mmm     (1 + m / 8) * 2^(e - 7)     e = 0: m * 2^-9
 //! ```
 //!
-//! Rounding is to nearest, halves to even; finite values over 448 become 448, infinities NaN.
+//! Rounding is to nearest, halves to even; finite values over 448 become 448, infinities NaN, which is written as 0x7f.
 
 /// Below 2^-6 numbers are subnormal: whole multiples of 2^-9.
 const NORMAL: u32 = 0x3c80_0000;
@@ -32,8 +32,17 @@ fn encode_one(value: f32) -> u8 {
     let odd = (magnitude >> 20) & 1;
     let large = (magnitude.wrapping_add(REBIASED).wrapping_add(odd) >> 20).min(LARGEST);
     let finite = if magnitude < NORMAL { small } else { large };
-    let code = if magnitude >= super::INFINITE { NAN } else { finite };
-    (code | sign) as u8
+    (if magnitude >= super::INFINITE { NAN } else { finite | sign }) as u8
+}
+
+/// From which magnitude on each code but the first is the nearest, halves to the even one: what the comparisons of a form
+/// without bits are made with.
+pub(super) fn bounds<const N: usize>() -> [f32; N] {
+    std::array::from_fn(|code| {
+        let middle = (decode_one(code as u8) + decode_one(code as u8 + 1)) / 2.;
+        // The middle itself goes to the even one.
+        if code % 2 == 1 { middle } else { f32::from_bits(middle.to_bits() + 1) }
+    })
 }
 
 /// The values of codes.
@@ -82,7 +91,7 @@ mod tests {
             let expected = value(code);
             assert!(f64::from(decoded[0]) == expected || decoded[0].is_nan() && expected.is_nan(), "{code:#x}");
             assert_eq!(decoded[0].is_sign_negative(), code & 0x80 != 0);
-            assert_eq!(code_of(decoded[0]), code);
+            assert_eq!(code_of(decoded[0]), if decoded[0].is_nan() { 0x7f } else { code });
         }
     }
 
@@ -105,7 +114,7 @@ mod tests {
             assert_eq!((code_of(large), code_of(-large)), (0x7e, 0xfe), "{large}");
         }
         for nan in [f32::INFINITY, f32::NAN, f32::from_bits(0x7f80_0001)] {
-            assert_eq!((code_of(nan), code_of(-nan)), (0x7f, 0xff));
+            assert_eq!((code_of(nan), code_of(-nan)), (0x7f, 0x7f));
         }
         assert_eq!((code_of(0.), code_of(-0.), code_of(1e-40), code_of(-1e-9)), (0, 0x80, 0, 0x80));
     }

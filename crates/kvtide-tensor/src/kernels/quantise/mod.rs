@@ -17,6 +17,7 @@
 mod f8e4m3;
 mod float;
 mod hadamard;
+mod portable;
 mod q4;
 mod q8;
 mod scale;
@@ -66,14 +67,20 @@ impl Codec {
     /// Quantises all rows of a head; `values` are used up.
     pub fn encode(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
         assert_eq!((values.len(), codes.len()), (self.elements(), self.block_size * self.row_bytes), "a whole head");
-        wide::encode(form(), self, values, codes, scales);
+        match form() {
+            Kernels::Portable => self.encode_portable(values, codes, scales),
+            form => wide::encode(form, self, values, codes, scales),
+        }
     }
 
     /// The rows from `slot` on of a head whose codes and scales these are, as many as `out` has room for.
     pub fn decode(&self, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
         let count = out.len() / self.dim;
         assert!(out.len() == count * self.dim && slot + count <= self.block_size, "rows of a head");
-        wide::decode(form(), self, codes, scales, slot, out);
+        match form() {
+            Kernels::Portable => self.decode_portable(codes, scales, slot, out),
+            form => wide::decode(form, self, codes, scales, slot, out),
+        }
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ use super::scale::{self, NOT_FINITE};
 use super::{INFINITE, magnitude, whole};
 
 /// Elements of a group, and bytes of their codes.
-pub(super) const GROUP: usize = 32;
+const GROUP: usize = 32;
 const HALF: usize = GROUP / 2;
 /// More than the distance of an f16 from a neighbour, relative and at the small end.
 pub(super) const NEXT: f32 = 1. / 1024.;
@@ -74,8 +74,8 @@ impl<const N: usize> Bounds<N> {
     fn scales(&self) -> Scales<N> {
         let mut found = Scales { scales: [0; N], minimums: [0; N] };
         for place in 0..N {
-            // Plus 0: a minimum of -0 is 0.
-            let (low, high) = (self.low[place] + 0., self.high[place]);
+            // Plus 0: a bound of -0 is 0.
+            let (low, high) = (self.low[place] + 0., self.high[place] + 0.);
             let nearest = scale::nearest(low);
             let lower = scale::nearest(low - low.abs() * NEXT - LEAST);
             let minimum = if scale::value(nearest) > low { lower } else { nearest };
