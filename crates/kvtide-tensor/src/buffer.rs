@@ -4,7 +4,7 @@
 //! [parts (k, v)] [dims before the sequence] [slots] [dims behind it]
 //! ```
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use candle_core::Tensor;
@@ -15,6 +15,7 @@ use crate::dtype::DType;
 use crate::edit::{address, edit, inspect};
 use crate::error::Result;
 use crate::kernels::{Grid, Place, Stretches};
+use crate::life::{Life, Pin};
 use crate::memory::{Budget, Lease};
 use crate::snapshot::Held;
 
@@ -81,15 +82,15 @@ pub(crate) struct Buffer {
     /// No snapshot in `snapshots` shows a slot from here on. Registering is up to whoever may write, so that a look at this
     /// number is enough before a write behind it.
     shown_end: AtomicU32,
-    /// Set when the cache that owns it is disposed of.
-    closed: Option<Arc<AtomicBool>>,
+    /// The life of the cache that owns it.
+    life: Option<Arc<Life>>,
 }
 
 static BUFFERS: AtomicU64 = AtomicU64::new(0);
 
 impl Buffer {
     /// Zeroed memory for `slots` tokens.
-    pub fn new(shape: RowShape, slots: u32, budget: &Arc<Budget>, closed: Option<Arc<AtomicBool>>) -> Result<Self> {
+    pub fn new(shape: RowShape, slots: u32, budget: &Arc<Budget>, life: Option<Arc<Life>>) -> Result<Self> {
         let dims = shape.part(slots);
         let elements = dims.elements().and_then(|elements| elements.checked_mul(shape.parts));
         let bytes = elements.and_then(|elements| elements.checked_mul(shape.dtype.bytes()));
@@ -115,7 +116,7 @@ impl Buffer {
             log: Mutex::default(),
             snapshots: Mutex::default(),
             shown_end: AtomicU32::new(0),
-            closed,
+            life,
         })
     }
 
@@ -136,17 +137,22 @@ impl Buffer {
 
     /// True when it belongs to no cache: the result of a prefill that no buffer could hold.
     pub fn stands_alone(&self) -> bool {
-        self.closed.is_none()
+        self.life.is_none()
     }
 
     /// True when the cache that owns it was disposed of.
     pub fn is_closed(&self) -> bool {
-        self.closed.as_ref().is_some_and(|closed| closed.load(Ordering::Relaxed))
+        self.life.as_ref().is_some_and(|life| life.is_closed())
     }
 
-    /// True when it was made for the cache with this flag.
-    pub fn is_of(&self, closed: &Arc<AtomicBool>) -> bool {
-        self.closed.as_ref().is_some_and(|own| Arc::ptr_eq(own, closed))
+    /// True when it was made for the cache with this life.
+    pub fn is_of(&self, life: &Arc<Life>) -> bool {
+        self.life.as_ref().is_some_and(|own| Arc::ptr_eq(own, life))
+    }
+
+    /// Makes the cache that owns it refuse changes until the pin is dropped; nothing for one that no cache owns.
+    pub fn pin(&self) -> Option<Arc<Pin>> {
+        self.life.as_ref().map(Pin::new)
     }
 
     /// True when `tensor` lies in this buffer.

@@ -81,6 +81,9 @@ pub enum Error {
     /// An earlier failure left the content undefined.
     #[error("the cache is poisoned: an earlier copy failed half-way")]
     Poisoned,
+    /// Someone reads the cache in the background, so that it cannot be changed.
+    #[error("work in the background still reads the cache: it can be changed when that has ended")]
+    Busy,
     /// The caller's signal ended the work.
     #[error("aborted by its signal")]
     Aborted,
@@ -117,6 +120,7 @@ impl Error {
             Error::OutOfMemory { .. } => Code::OutOfMemory,
             Error::Disposed { .. } => Code::Disposed,
             Error::Poisoned => Code::Poisoned,
+            Error::Busy => Code::Busy,
             Error::Aborted => Code::Aborted,
             Error::DeviceUnavailable { .. } => Code::DeviceUnavailable,
             Error::Candle(_) => Code::Internal,
@@ -144,7 +148,7 @@ impl Error {
             }
             Error::DeviceUnavailable { device, reason } => details![device: device, reason: reason],
             Error::Disposed { object } => details![object: *object],
-            Error::StaleView | Error::Poisoned | Error::Aborted => Vec::new(),
+            Error::StaleView | Error::Poisoned | Error::Busy | Error::Aborted => Vec::new(),
             Error::Candle(error) => details![reason: &error.to_string()],
         }
     }

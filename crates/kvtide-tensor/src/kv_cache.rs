@@ -116,7 +116,7 @@ impl KvCache {
     }
 
     fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>) -> Result<Shown> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         let mut sources = resolve_pair(k, v)?;
         check_pair(&sources, Some(&self.shape))?;
         let plan = self.planner.plan_append(sources[0].tokens())?;
@@ -165,7 +165,7 @@ impl KvCache {
 
     /// Counts tokens that a kernel wrote itself, behind the last one.
     pub fn increment_seq_len(&mut self, tokens: u32) -> Result<()> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         let written = self.planner.increment(tokens)?;
         self.rows.record(written);
         Ok(())
@@ -173,7 +173,7 @@ impl KvCache {
 
     /// Drops all but the first `len` tokens.
     pub fn truncate(&mut self, len: u64) -> Result<()> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         Ok(self.planner.truncate(len)?)
     }
 
@@ -191,7 +191,7 @@ impl KvCache {
 
     /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
     pub fn restore(&mut self, snapshot: &KvSnapshot) -> Result<()> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
         if snapshot.shape != self.shape {
             return refused("it is of a cache with another shape or dtype");

@@ -22,8 +22,10 @@ mod error;
 mod kernels;
 mod kv_cache;
 mod kv_pair;
+mod life;
 mod memory;
 mod options;
+mod owned_source;
 mod paged;
 mod paged_kv_cache;
 mod region;
@@ -39,7 +41,9 @@ mod token_kv;
 mod view;
 mod zeroed;
 
-pub use attention::{AttendOptions, Attended, AttendedPart, KvRows, attend, attend_into, merge_attention};
+pub use attention::{
+    AttendOptions, Attended, AttendedPart, KvRows, Room, attend, attend_into, attend_with, merge_attention,
+};
 pub use device::{device, device_name};
 pub use dims::RANK_MAX;
 pub use dtype::DType;
@@ -49,6 +53,7 @@ pub use kv_cache::{KvCache, KvSnapshot};
 pub use memory::{Budget, Lease};
 pub use options::{KvCacheOptions, PagedKvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
 pub use paged::PageRows;
+pub use owned_source::OwnedSource;
 pub use paged_kv_cache::PagedKvCache;
 pub use rollback_cache::{RollbackCache, RollbackMark};
 pub use rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};

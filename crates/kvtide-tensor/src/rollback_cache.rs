@@ -102,7 +102,7 @@ impl RollbackCache {
     }
 
     fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>, parents: Option<&[i32]>) -> Result<Shown> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         let mut sources = resolve_pair(k, v)?;
         check_pair(&sources, self.shape.as_ref())?;
         let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
@@ -117,7 +117,7 @@ impl RollbackCache {
 
     /// Makes the tokens before `len` committed.
     pub fn commit(&mut self, len: u64) -> Result<()> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         Ok(self.planner.commit(len)?)
     }
 
@@ -129,7 +129,7 @@ impl RollbackCache {
 
     /// Goes back to a mark.
     pub fn rollback(&mut self, mark: &RollbackMark) -> Result<()> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         if mark.cache != self.id {
             return Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into());
         }
@@ -150,7 +150,7 @@ impl RollbackCache {
 
     /// Keeps the tentative tokens on `path`, in order, right after the committed ones, commits them and drops the rest.
     pub fn accept_path(&mut self, path: &[u32]) -> Result<()> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         let (moves, written) = self.planner.plan_path(path)?;
         self.rows.move_rows(&moves, written)?;
         Ok(self.planner.commit_path(path.len() as u32, written)?)

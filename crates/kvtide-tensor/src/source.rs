@@ -145,12 +145,7 @@ impl<'a> Source<'a> {
             }
             Source::View(view) => (view.dtype(), Cow::Owned(view.to_bytes()?)),
             _ => {
-                let axis = match self {
-                    Source::Host(host) if host.unbatched => 1,
-                    _ if self.rank() == 4 => SEQUENCE,
-                    _ => 0,
-                };
-                let resolved = Resolved::new(self, argument, axis)?;
+                let resolved = Resolved::new(self, argument, self.axis())?;
                 (resolved.dtype, Cow::Owned(resolved.to_row_major()?))
             }
         })
@@ -162,6 +157,28 @@ impl<'a> Source<'a> {
             Source::Host(host) => host.dims.to_vec(),
             Source::View(view) => view.dims().to_vec(),
             Source::Tensor(tensor) => tensor.dims().to_vec(),
+        }
+    }
+
+    /// True when `memory` lies in what it reads, so that writing there would change it. Memory of candle's own is no one's.
+    #[must_use]
+    pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
+        match self {
+            Source::View(view) => view.overlaps(memory, bytes),
+            Source::Host(host) => {
+                let start = host.bytes.as_ptr().addr();
+                bytes > 0 && memory.addr() < start + host.bytes.len() && memory.addr() + bytes > start
+            }
+            Source::Tensor(_) => false,
+        }
+    }
+
+    /// The axis of its tokens, where nothing else says which: that of K and V, else the first.
+    pub(crate) fn axis(&self) -> usize {
+        match self {
+            Source::Host(host) if host.unbatched => 1,
+            _ if self.rank() == 4 => SEQUENCE,
+            _ => 0,
         }
     }
 

@@ -32,6 +32,7 @@ pub use merge::{AttendedPart, merge_attention};
 pub use options::{AttendOptions, Attended};
 
 use crate::dims::Dims;
+use crate::dtype::DType;
 use crate::edit::inspect_all;
 use crate::error::{Error, Result};
 use crate::kernels::Kernels;
@@ -42,6 +43,17 @@ use crate::threads::threads;
 use crate::view::View;
 use call::Call;
 use output::Output;
+
+/// What the result of a call needs memory for.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// The shape of the output.
+    pub shape: Vec<usize>,
+    /// Its element type.
+    pub dtype: DType,
+    /// One number for each query and head.
+    pub sums: usize,
+}
 
 /// Attends from `q`, `[batch, heads, n, dim]` or `[tokens, heads, dim]`, to keys and values where they lie.
 pub fn attend<'a>(
@@ -69,16 +81,28 @@ pub fn attend_into<'a>(
     out: &mut [u8],
     lse: &mut [f32],
 ) -> Result<()> {
+    attend_with(q, kv, options, |_| Ok((out, lse)))
+}
+
+/// The same, into memory that `take` gives, once everything else is known to fit.
+pub fn attend_with<'a, 'o>(
+    q: impl Into<Source<'a>>,
+    kv: impl Into<KvRows<'a>>,
+    options: &'a AttendOptions<'a>,
+    take: impl FnOnce(&Room) -> Result<(&'o mut [u8], &'o mut [f32])>,
+) -> Result<()> {
     let (q, kv) = (q.into(), kv.into());
     let call = Call::new(&q, &kv, options)?;
-    let elements = call.rows_out() * call.asked.sizes.value_dim;
-    if out.len() != elements * call.dtype().bytes() {
-        let expected = format!("{elements} {} elements, for {:?}", call.dtype(), call.out_shape());
-        let value = vec![out.len() / call.dtype().bytes()];
+    let room = Room { shape: call.out_shape(), dtype: call.dtype(), sums: call.rows_out() };
+    let (out, lse) = take(&room)?;
+    let elements = room.sums * call.asked.sizes.value_dim;
+    if out.len() != elements * room.dtype.bytes() {
+        let expected = format!("{elements} {} elements, for {:?}", room.dtype, room.shape);
+        let value = vec![out.len() / room.dtype.bytes()];
         return Err(Error::ShapeMismatch { argument: "out", value, expected });
     }
-    if lse.len() != call.rows_out() {
-        let expected = format!("{}, one for each query and head", call.rows_out());
+    if lse.len() != room.sums {
+        let expected = format!("{}, one for each query and head", room.sums);
         return Err(Error::ShapeMismatch { argument: "lse", value: vec![lse.len()], expected });
     }
     run(&call, &q, &kv, options.threads.unwrap_or(threads()?), Output { dtype: call.dtype(), bytes: out, lse })

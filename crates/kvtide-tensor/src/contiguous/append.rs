@@ -22,7 +22,7 @@ impl Contiguous {
         shape: &RowShape,
         sources: &mut [Resolved<'_>],
     ) -> Result<Shown> {
-        self.check()?;
+        self.check_change()?;
         if let Some(buffer) = &self.buffer {
             for source in sources.iter_mut() {
                 source.stage(buffer)?;
@@ -45,7 +45,7 @@ impl Contiguous {
 
     /// Moves rows inside the buffer, to the slots `written`.
     pub fn move_rows(&mut self, moves: &[Move], written: Run) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         let Some(buffer) = self.buffer.clone().filter(|_| !moves.is_empty()) else { return Ok(()) };
         save(&buffer, written, &self.budget, &mut self.stats)?;
         buffer.record(written);

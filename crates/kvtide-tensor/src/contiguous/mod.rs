@@ -13,12 +13,12 @@ mod append;
 mod restore;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_core::{Run, Runs};
 
 use crate::buffer::{Buffer, RowShape};
 use crate::error::{Error, Result};
+use crate::life::Life;
 use crate::memory::Budget;
 use crate::shown::Shown;
 use crate::snapshot::Held;
@@ -29,7 +29,7 @@ use crate::stats::Stats;
 pub(crate) struct Contiguous {
     buffer: Option<Arc<Buffer>>,
     budget: Arc<Budget>,
-    closed: Arc<AtomicBool>,
+    life: Arc<Life>,
     poisoned: bool,
     stats: Stats,
 }
@@ -40,15 +40,21 @@ pub(crate) type HeldRows = Option<Arc<Held>>;
 impl Contiguous {
     /// No buffer yet; memory is taken from `budget`.
     pub fn new(budget: Arc<Budget>) -> Self {
-        Contiguous { buffer: None, budget, closed: Arc::default(), poisoned: false, stats: Stats::default() }
+        Contiguous { buffer: None, budget, life: Arc::default(), poisoned: false, stats: Stats::default() }
     }
 
     /// Refuses a cache that was disposed of, or whose content is undefined.
     pub fn check(&self) -> Result<()> {
-        if self.closed.load(Ordering::Relaxed) {
+        if self.life.is_closed() {
             return Err(Error::Disposed { object: "cache" });
         }
         if self.poisoned { Err(Error::Poisoned) } else { Ok(()) }
+    }
+
+    /// Refuses a change besides, while someone reads it in the background.
+    pub fn check_change(&self) -> Result<()> {
+        self.check()?;
+        self.life.check_idle()
     }
 
     /// Takes the first buffer before there are tokens.
@@ -87,7 +93,7 @@ impl Contiguous {
 
     /// Ends the cache: its views are refused from now on, its memory goes with the last of them.
     pub fn close(&mut self) {
-        self.closed.store(true, Ordering::Relaxed);
+        self.life.close();
         if let Some(buffer) = self.buffer.take() {
             buffer.set_held(true);
         }
@@ -107,7 +113,7 @@ impl Contiguous {
     /// Checks that the buffer is as large as the planner says and holds the slots that it shows.
     pub fn check_invariants(&self, slots: u32, live: Runs) -> std::result::Result<(), String> {
         let Some(buffer) = &self.buffer else {
-            let closed = self.closed.load(Ordering::Relaxed);
+            let closed = self.life.is_closed();
             return if closed || live.is_empty() { Ok(()) } else { Err(format!("{live:?} without a buffer")) };
         };
         if buffer.slots != slots || live.end() > slots {
@@ -121,7 +127,7 @@ impl Contiguous {
     }
 
     fn allocate(&self, shape: RowShape, slots: u32) -> Result<Arc<Buffer>> {
-        Ok(Arc::new(Buffer::new(shape, slots, &self.budget, Some(self.closed.clone()))?))
+        Ok(Arc::new(Buffer::new(shape, slots, &self.budget, Some(self.life.clone()))?))
     }
 
     fn adopt(&mut self, buffer: Arc<Buffer>) {

@@ -22,12 +22,12 @@ impl Contiguous {
 
     /// True when `held` was taken from this cache, so that [`Contiguous::restore`] can take its buffer back.
     pub fn owns(&self, held: &Held) -> bool {
-        held.buffer.is_of(&self.closed)
+        held.buffer.is_of(&self.life)
     }
 
     /// Makes the buffer hold again what a snapshot of this cache saw.
     pub fn restore(&mut self, held: &Arc<Held>) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         let patches = held.patches();
         for patch in &patches {
             save(&held.buffer, patch.run, &self.budget, &mut self.stats)?;
@@ -53,7 +53,7 @@ impl Contiguous {
         shape: RowShape,
         sources: &mut [Resolved<'_>],
     ) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         let present = self.buffer.clone().filter(|buffer| buffer.slots == slots && buffer.shape == shape);
         let in_place = present.is_some();
         let buffer = match present {

@@ -98,13 +98,13 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Checks that the cache can be cut to `len` tokens.
     pub fn try_set_len(&self, len: u64) -> Result<()> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         Ok(self.planner.check_len(len)?)
     }
 
     /// Drops all but the first `len` tokens; refused once the window has moved on.
     pub fn set_len(&mut self, len: u64) -> Result<()> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         self.planner.set_len(len)?;
         self.last = None;
         Ok(())
@@ -112,7 +112,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Forgets every token; the window and the memory stay.
     pub fn reset(&mut self) -> Result<()> {
-        self.rows.check()?;
+        self.rows.check_change()?;
         self.planner.reset();
         self.last = None;
         Ok(())

@@ -15,6 +15,7 @@ use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::{Place, Strided, upload};
+use crate::life::Pin;
 use crate::memory::Budget;
 use crate::region::Region;
 use crate::source::HostTensor;
@@ -30,6 +31,8 @@ pub struct View {
     positions: [u64; 2],
     /// When it was made; none when it shows whatever is there.
     stamp: Option<Stamp>,
+    /// What keeps its cache from changing, and lets it be read when the cache is gone.
+    pin: Option<Arc<Pin>>,
 }
 
 /// K and V.
@@ -65,7 +68,7 @@ impl View {
         let [head, tail] = runs.parts();
         let last = if tail.is_empty() { head.len } else { tail.len };
         let first = if tail.is_empty() { end - u64::from(last) } else { 0 };
-        View { region, sequence: Some(axis), runs, positions: [first, end - u64::from(last)], stamp, buffer }
+        View { region, sequence: Some(axis), runs, positions: [first, end - u64::from(last)], stamp, pin: None, buffer }
     }
 
     /// A copy of a host tensor, in memory of its own.
@@ -84,7 +87,15 @@ impl View {
         let shape = RowShape { parts: 1, dims: Dims::new("shape", &[1, elements])?, axis: 0, dtype };
         let buffer = Arc::new(Buffer::new(shape, 1, budget, None)?);
         let region = Region::whole(0, dims);
-        Ok(View { buffer, region, sequence: None, runs: Runs::one(Run::new(0, 1)), positions: [0; 2], stamp: None })
+        Ok(View {
+            buffer,
+            region,
+            sequence: None,
+            runs: Runs::one(Run::new(0, 1)),
+            positions: [0; 2],
+            stamp: None,
+            pin: None,
+        })
     }
 
     /// Writes all its elements, in order; it is one that nobody else has seen.
@@ -158,13 +169,22 @@ impl View {
 
     /// Refuses a view that can no longer be read.
     pub fn check(&self) -> Result<()> {
-        if self.buffer.is_closed() {
+        if self.pin.is_none() && self.buffer.is_closed() {
             return Err(Error::Disposed { object: "cache of this view" });
         }
         if self.is_stale() {
             return Err(Error::StaleView);
         }
         Ok(())
+    }
+
+    /// The same, for work in the background: until it and its clones are dropped, calls that would change its cache are
+    /// refused with `BUSY`, and it can be read when the cache was disposed of.
+    pub fn pinned(&self) -> Result<View> {
+        let pinned = View { pin: self.buffer.pin(), ..self.clone() };
+        // Looked at when nothing can change any more.
+        self.check()?;
+        Ok(pinned)
     }
 
     /// The part `start .. start + len` along `axis`, without a copy.

@@ -14,6 +14,7 @@ mod paged_bulk;
 mod paged_kv_cache;
 mod paged_random;
 mod races;
+mod readers;
 mod rollback_cache;
 mod rollback_pair;
 mod rollback_random;
