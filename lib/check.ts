@@ -29,6 +29,12 @@ export function optional<T>(check: (argument: string, value: unknown) => T, argu
   return value === undefined ? undefined : check(argument, value)
 }
 
+/** A number that a 32-bit float can hold, and that `fits`. */
+export function float(argument: string, value: unknown, fits: (value: number) => boolean = () => true, expected = 'a finite number'): number {
+  if (typeof value === 'number' && Number.isFinite(Math.fround(value)) && fits(Math.fround(value))) return value
+  throw invalid(argument, value, expected)
+}
+
 export function flag(argument: string, value: unknown): boolean {
   if (typeof value === 'boolean') return value
   throw invalid(argument, value, 'true or false')
@@ -135,6 +141,18 @@ export function typedArray<T extends ArrayBufferView>(argument: string, value: u
 /** The same memory, as the bits of half floats. */
 export function asBits(array: ArrayBufferView): Uint16Array {
   return new Uint16Array(bufferOf(array) as ArrayBuffer, offsetOf(array), arrayLength(array))
+}
+
+/** Whole numbers of 32 bits: an `Int32Array` as it is, or a copy of an array. */
+export function integers(argument: string, value: unknown): Int32Array {
+  if (arrayKind(value) !== undefined) return typedArray(argument, value, ['Int32Array'])
+  return Int32Array.from(numbers(argument, value, ['Int32Array'], (name, entry) => count(name, entry, -(2 ** 31))))
+}
+
+/** 32-bit floats: a `Float32Array` as it is, or a copy of an array of numbers. */
+export function floats(argument: string, value: unknown): Float32Array {
+  if (isArray(value)) return Float32Array.from(list(argument, value, (name, entry) => float(name, entry)))
+  return typedArray(argument, value, ['Float32Array'])
 }
 
 /** A copy of checked numbers, given in an array or in a typed array of one of these kinds. */

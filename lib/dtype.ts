@@ -83,6 +83,11 @@ const namesByArray: ReadonlyMap<string, readonly DType[]> = new Map(
   names.flatMap(name => table[name].arrays).map(kind => [kind, names.filter(name => table[name].arrays.includes(kind))]),
 )
 
+/** @internal The dtype of a number at the border with the addon. */
+export function dtypeOfCode(code: number): DType {
+  return codes[code] as DType
+}
+
 /** @internal */
 export function dtypeRow(dtype: DType): Row {
   return table[dtype]

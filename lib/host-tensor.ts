@@ -3,7 +3,8 @@ import type { NativeView } from '#binding'
 import { arrayKind, arrayLength, asBits, fields, isArray, list, optional, RANK_MAX, sizes, typedArray, whole } from './check.js'
 import { checkDType, dtypeOfArray, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, KvTideError } from './errors.js'
-import { nativeView, type Tensor } from './tensor.js'
+import { ShownPart } from './shown.js'
+import { partOf, type Tensor } from './tensor.js'
 
 /** The order of the four axes of a host tensor: batch (b), heads (h), sequence (s), head dimension (d). */
 export type SequenceLayout = 'bhsd' | 'bshd'
@@ -55,7 +56,7 @@ export interface HostTensor {
 }
 
 /** Numbers of one description at the border with the addon. */
-const META = 6 + RANK_MAX
+export const META: number = 6 + RANK_MAX
 
 /** Where the addon says what it shows: a kind and 7 numbers. */
 export const SHOWN: number = 2 * META
@@ -63,8 +64,8 @@ export const SHOWN: number = 2 * META
 /** Room for the descriptions of K and V, and for what the addon shows. It is read within a call, so that one is enough. */
 export const meta: Float64Array = new Float64Array(SHOWN + 8)
 
-/** A typed array of the caller's, and how it is to be read. */
-class HostArgument {
+/** @internal A typed array, and how it is to be read. */
+export class HostArgument {
   readonly array: object
   readonly dtype: number
   readonly dims: readonly number[]
@@ -77,35 +78,33 @@ class HostArgument {
     this.dims = dims
   }
 
-  /** Writes it down at `place` in {@link meta}. */
-  describe(place: 0 | 1): void {
-    const at = place * META
-    meta[at] = this.dtype
-    meta[at + 1] = this.bshd ? 1 : 0
-    meta[at + 2] = this.range === undefined ? 0 : 1
-    meta[at + 3] = this.range?.[0] ?? 0
-    meta[at + 4] = this.range?.[1] ?? 0
-    meta[at + 5] = this.dims.length
-    meta.set(this.dims, at + 6)
+  /** Writes it down in `into` from `at` on, and answers what crosses in its stead. */
+  describe(into: Float64Array, at: number): object {
+    into[at] = this.dtype
+    into[at + 1] = this.bshd ? 1 : 0
+    into[at + 2] = this.range === undefined ? 0 : 1
+    into[at + 3] = this.range?.[0] ?? 0
+    into[at + 4] = this.range?.[1] ?? 0
+    into[at + 5] = this.dims.length
+    for (let axis = 0; axis < this.dims.length; axis++) into[at + 6 + axis] = this.dims[axis] as number
+    return this.array
   }
 }
 
-/** @internal A tensor argument that was read: a native view, or an array and its description. */
-export type TensorArgument = NativeView | HostArgument
+/** @internal A tensor argument that was read: a native view, or memory and its description. */
+export type TensorArgument = NativeView | HostArgument | ShownPart
 
 /**
  * @internal Reads a tensor of this package, or one in memory of the caller's own. That may run getters of the caller's, which
  * may call this package in turn: all arguments of a call are read before the first one is {@link put}.
  */
 export function readTensor(argument: string, value: unknown): TensorArgument {
-  return nativeView(value) ?? readHost(argument, value)
+  return partOf(value)?.argument ?? readHost(argument, value)
 }
 
-/** @internal Describes an argument at `place` in {@link meta}; what it returns goes to the addon in its stead. */
-export function put(argument: TensorArgument, place: 0 | 1): object {
-  if (!(argument instanceof HostArgument)) return argument
-  argument.describe(place)
-  return argument.array
+/** @internal Describes an argument at `place` in `into`; what it returns goes to the addon in its stead. */
+export function put(argument: TensorArgument, place: number, into: Float64Array = meta): object {
+  return argument instanceof HostArgument || argument instanceof ShownPart ? argument.describe(into, place * META) : argument
 }
 
 /** @internal A typed array of this shape. */

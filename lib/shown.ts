@@ -1,8 +1,9 @@
 import type { NativeBuffer, NativeView } from '#binding'
 
-import { dtypeRow, room, type DType, type TensorData } from './dtype.js'
+import { binding } from './binding.js'
+import { dtypeOfCode, dtypeRow, room, type DType, type TensorData } from './dtype.js'
 import { KvTideError } from './errors.js'
-import { meta, SHOWN } from './host-tensor.js'
+import { HostArgument, meta, put, SHOWN, type TensorArgument } from './host-tensor.js'
 
 /** How the addon says which buffer it shows. */
 const KEEP = 1
@@ -52,42 +53,102 @@ export class Shown {
   view(part: number): NativeView {
     return this.#buffer.view(part, Float64Array.from(this.#numbers as readonly number[]))
   }
+
+  /** Writes down which part of the buffer is meant, and answers the buffer. */
+  describe(part: number, into: Float64Array, at: number): object {
+    into[at] = part
+    for (let place = 0; place < NUMBERS; place++) into[at + 1 + place] = this.#numbers[place] as number
+    return this.#buffer
+  }
 }
 
-/** What a tensor is made of: a native view, or what a cache showed, of which one is made when someone looks. */
-export class Part {
+/** One part of what a cache showed, as an argument. */
+export class ShownPart {
+  readonly #shown: Shown
   readonly #part: number
-  #view: NativeView | undefined
-  #shown: Shown | undefined
-  #shape: readonly number[] | undefined
-  #dtype: DType | undefined
-  #data: TensorData | undefined
 
-  constructor(view: NativeView | undefined, shown: Shown | undefined, part: number) {
-    this.#view = view
+  constructor(shown: Shown, part: number) {
     this.#shown = shown
     this.#part = part
   }
 
+  /** The native view of it. */
+  get view(): NativeView {
+    return this.#shown.view(this.#part)
+  }
+
+  /** Writes it down in `into` from `at` on, and answers what crosses in its stead. */
+  describe(into: Float64Array, at: number): object {
+    return this.#shown.describe(this.#part, into, at)
+  }
+}
+
+/**
+ * What a tensor is made of: a native view; or what a cache showed, or an array that a call has answered, of which a view is
+ * made when someone looks.
+ */
+export class Part {
+  #source: HostArgument | ShownPart | undefined
+  #view: NativeView | undefined
+  #shape: readonly number[] | undefined
+  #dtype: DType | undefined
+  #data: TensorData | undefined
+
+  constructor(source: TensorArgument) {
+    if (source instanceof HostArgument || source instanceof ShownPart) this.#source = source
+    else this.#view = source
+  }
+
+  /** What stands for it in a call. */
+  get argument(): TensorArgument {
+    if (this.#view !== undefined) return this.#view
+    if (this.#source !== undefined) return this.#source
+    throw new KvTideError('DISPOSED', 'the Tensor was disposed of', { object: 'Tensor' })
+  }
+
+  /** The array that it still is: not yet in native memory. */
+  get #array(): TensorData | undefined {
+    return this.#source instanceof HostArgument ? (this.#source.array as TensorData) : undefined
+  }
+
   /** The native view. */
   get view(): NativeView {
-    if (this.#view !== undefined) return this.#view
-    if (this.#shown === undefined) {
-      throw new KvTideError('DISPOSED', 'the Tensor was disposed of', { object: 'Tensor' })
-    }
-    this.#view = this.#shown.view(this.#part)
-    this.#shown = undefined
+    const { argument } = this
+    if (argument instanceof ShownPart) this.#view = argument.view
+    else if (argument instanceof HostArgument) this.#view = binding.tensorFromHost(put(argument, 0), meta)
+    else return argument
+    this.#source = undefined
     return this.#view
+  }
+
+  /** A copy of the elements, row-major. */
+  toArray(): TensorData {
+    const array = this.#array
+    if (array !== undefined) return room(array.byteLength, () => array.slice())
+    const out = dtypeRow(this.dtype).make(this.length)
+    this.view.readInto(out)
+    return out
+  }
+
+  /** Copies the elements into an array of their kind and number. */
+  readInto(out: TensorData): void {
+    const array = this.#array
+    if (array === undefined) this.view.readInto(out)
+    else out.set(array)
   }
 
   /** Its sizes. */
   get shape(): readonly number[] {
+    const { argument } = this
+    if (argument instanceof HostArgument) return (this.#shape ??= Object.freeze([...argument.dims]))
     const { view } = this
     return (this.#shape ??= Object.freeze(view.shape()))
   }
 
   /** Its element type. */
   get dtype(): DType {
+    const { argument } = this
+    if (argument instanceof HostArgument) return (this.#dtype ??= dtypeOfCode(argument.dtype))
     const { view } = this
     return (this.#dtype ??= view.dtype() as DType)
   }
@@ -113,7 +174,7 @@ export class Part {
   dispose(): void {
     this.#view?.dispose()
     this.#view = undefined
-    this.#shown = undefined
+    this.#source = undefined
     this.#shape = undefined
     this.#dtype = undefined
     this.#data = undefined

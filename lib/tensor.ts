@@ -6,9 +6,9 @@ import { binding } from './binding.js'
 import { arrayLength, asBits, count, fields, optional, sizes, text, typedArray, whole } from './check.js'
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, isKvTideError } from './errors.js'
-import { meta, put, readData } from './host-tensor.js'
+import { meta, put, readData, type HostArgument } from './host-tensor.js'
 import { checkInternal, endThis, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
-import { Part, type Shown } from './shown.js'
+import { Part, ShownPart, type Shown } from './shown.js'
 
 /** What a tensor can be made with besides its data. */
 export interface TensorOptions {
@@ -128,15 +128,13 @@ export class Tensor extends Owner {
 
   /** A copy of the elements, row-major; for f16 and bf16 their bits. */
   toArray(): TensorData {
-    const part = own(this)
-    const out = dtypeRow(part.dtype).make(part.length)
-    part.view.readInto(out)
-    return out
+    return own(this).toArray()
   }
 
   /** A copy of the elements as 32-bit floats, whatever the dtype. */
   toFloat32Array(): Float32Array {
     const part = own(this)
+    if (part.dtype === 'f32') return part.toArray() as Float32Array
     const out = dtypeRow('f32').make(part.length) as Float32Array
     part.view.readFloatsInto(out)
     return out
@@ -152,7 +150,7 @@ export class Tensor extends Owner {
     const row = dtypeRow(part.dtype)
     const array = typedArray<TensorData | Float16ArrayLike>('out', out, row.arrays)
     if (arrayLength(array) !== part.length) throw invalid('out', out, `${part.length} elements`)
-    part.view.readInto(row.bytes === 2 ? asBits(array) : array)
+    part.readInto((row.bytes === 2 ? asBits(array) : array) as TensorData)
     return out
   }
 
@@ -199,19 +197,19 @@ function own(self: unknown): Part {
   return nativeThis<Part>(self, Tensor)
 }
 
-/** @internal The native view of `value`, when it is a tensor. */
-export function nativeView(value: unknown): NativeView | undefined {
-  return nativeOf<Part>(value, Tensor)?.view
+/** @internal What `value` is made of, when it is a tensor. */
+export function partOf(value: unknown): Part | undefined {
+  return nativeOf<Part>(value, Tensor)
 }
 
-/** @internal A tensor that shows a native view. */
-export function tensorOf(view: NativeView): Tensor {
-  return new Tensor(INTERNAL, new Part(view, undefined, 0))
+/** @internal A tensor that shows a native view, or is an array of the addon's making. */
+export function tensorOf(source: NativeView | HostArgument): Tensor {
+  return new Tensor(INTERNAL, new Part(source))
 }
 
 /** @internal A tensor that shows one part of what a cache showed. */
 export function shownTensor(shown: Shown, part = 0): Tensor {
-  return new Tensor(INTERNAL, new Part(undefined, shown, part))
+  return new Tensor(INTERNAL, new Part(new ShownPart(shown, part)))
 }
 
 /** Keys and values. */

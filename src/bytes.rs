@@ -4,8 +4,8 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use napi::bindgen_prelude::{FromNapiValue, TypeName, Uint8Array, ValidateNapiValue};
-use napi::{Result, ValueType, sys};
+use napi::bindgen_prelude::{FromNapiValue, TypeName, Uint8Array, Unknown, ValidateNapiValue};
+use napi::{Env, Result, ValueType, check_status, sys};
 
 use crate::guard::Outcome;
 
@@ -30,6 +30,13 @@ impl ArrayArg {
     pub(crate) fn numbers<'a>(self) -> Outcome<&'a mut [f64]> {
         let refused = |_| kvtide_core::Error::argument("meta", "an array that is not aligned", "a Float64Array");
         Ok(bytemuck::try_cast_slice_mut(self.memory("meta")?.bytes_mut()).map_err(refused)?)
+    }
+
+    /// Its elements, to read; nothing when no array was given.
+    pub(crate) fn elements<'a, T: bytemuck::AnyBitPattern>(self, argument: &'static str) -> Outcome<Option<&'a [T]>> {
+        let Some(memory) = self.0 else { return Ok(None) };
+        let refused = |_| kvtide_core::Error::argument(argument, "bytes of another kind", "an array of its elements");
+        Ok(Some(bytemuck::try_cast_slice(memory.bytes()).map_err(refused)?))
     }
 }
 
@@ -132,4 +139,25 @@ pub(crate) fn external<T: 'static>(address: *const u8, bytes: usize, owner: T) -
     // SAFETY: the memory stays where it is as long as `owner` lives, which the finalizer holds. That others may write there
     // is said in the documentation of what hands it out.
     unsafe { Uint8Array::with_external_data(address.cast_mut(), bytes, move |_, _| drop(owner)) }
+}
+
+/// The most bytes of an array that is made here: where V8 has no memory it ends the process, so large ones are not.
+pub(crate) const NEW_BYTES_MAX: usize = 1 << 16;
+
+/// A new typed array of zeros, in memory of JavaScript's own: of 32-bit floats, or of the bits of half floats.
+pub(crate) fn new_array<'a>(env: &'a Env, element_bytes: usize, length: usize) -> Result<(Unknown<'a>, Memory)> {
+    let kind = match element_bytes {
+        4 => sys::TypedarrayType::float32_array,
+        2 => sys::TypedarrayType::uint16_array,
+        _ => sys::TypedarrayType::uint8_array,
+    };
+    let bytes = element_bytes * length;
+    let (mut data, mut buffer, mut array) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the environment is that of the running call, and every place to write to is a local.
+    check_status!(unsafe { sys::napi_create_arraybuffer(env.raw(), bytes, &mut data, &mut buffer) })?;
+    // SAFETY: as above; the buffer was just made, and has this many elements.
+    check_status!(unsafe { sys::napi_create_typedarray(env.raw(), kind, length, buffer, 0, &mut array) })?;
+    let memory = Memory { address: data.cast(), bytes: if data.is_null() { 0 } else { bytes } };
+    // SAFETY: the value was just made in this environment.
+    Ok((unsafe { Unknown::from_raw_unchecked(env.raw(), array) }, memory))
 }

@@ -82,7 +82,8 @@ impl<T> Handle<T> {
     }
 }
 
-fn catch<T>(work: impl FnOnce() -> T) -> std::result::Result<T, Refusal> {
+/// Runs `work`; a panic in it is a refusal.
+pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> std::result::Result<T, Refusal> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();

@@ -5,6 +5,11 @@
 //! never leaves the addon.
 #![deny(unsafe_code)]
 
+mod attend;
+mod attend_answer;
+mod attend_lists;
+mod attend_request;
+mod attend_task;
 mod block_pool;
 mod block_table;
 mod bytes;
@@ -22,3 +27,4 @@ mod shown;
 mod source;
 mod stats;
 mod tensor;
+mod threads;

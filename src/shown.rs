@@ -14,12 +14,13 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use kvtide_core::{Run, Stamp};
-use kvtide_tensor::{BufferHandle, Error, Shown, ShownNumbers};
+use kvtide_tensor::{BufferHandle, Error, Shown, ShownNumbers, View};
 use napi::{Env, Result};
 use napi_derive::napi;
 
 use crate::guard::{Outcome, guard};
 use crate::number::{count, whole};
+use crate::raise::Refusal;
 use crate::source::META;
 use crate::tensor::NativeView;
 
@@ -124,24 +125,32 @@ pub struct NativeBuffer {
     children: Children,
 }
 
+/// Numbers of what is shown, of one buffer.
+pub(crate) const NUMBERS: usize = 7;
+
+impl NativeBuffer {
+    /// The memory; refused when its cache was disposed of.
+    pub(crate) fn handle(&self) -> Outcome<BufferHandle> {
+        Ok(self.buffer.borrow().clone().ok_or(Error::Disposed { object: "cache of this view" })?)
+    }
+}
+
+/// The view that these numbers of a call on a cache mean, one part of its buffer.
+pub(crate) fn view_of(buffer: &BufferHandle, part: f64, numbers: &[f64]) -> Outcome<View> {
+    let &[start, len, next_start, next_len, end, sweep, head] = numbers else {
+        return Err(kvtide_core::Error::argument("numbers", numbers.len(), "7 numbers").into());
+    };
+    let run = |start, len| Ok::<_, Refusal>(Run::new(count("start", start)?, count("len", len)?));
+    let stamp = if sweep < 0.0 { None } else { Some(Stamp::from_raw(whole("sweep", sweep)?, count("head", head)?)) };
+    let numbers = ShownNumbers { runs: [run(start, len)?, run(next_start, next_len)?], end: whole("end", end)?, stamp };
+    Ok(buffer.shown(numbers)?.view(count("part", part)? as usize))
+}
+
 #[napi]
 impl NativeBuffer {
     /// The view that these numbers of a call on the cache mean, one part of it.
     #[napi]
     pub fn view(&self, env: &Env, part: f64, numbers: &[f64]) -> Result<NativeView> {
-        guard(env, || {
-            let &[start, len, next_start, next_len, end, sweep, head] = numbers else {
-                return Err(kvtide_core::Error::argument("numbers", numbers.len(), "7 numbers").into());
-            };
-            let run = |start, len| Ok::<_, crate::raise::Refusal>(Run::new(count("start", start)?, count("len", len)?));
-            let stamp =
-                if sweep < 0.0 { None } else { Some(Stamp::from_raw(whole("sweep", sweep)?, count("head", head)?)) };
-            let numbers =
-                ShownNumbers { runs: [run(start, len)?, run(next_start, next_len)?], end: whole("end", end)?, stamp };
-            let buffer = self.buffer.borrow();
-            let buffer = buffer.as_ref().ok_or(Error::Disposed { object: "cache of this view" })?;
-            let view = buffer.shown(numbers)?.view(count("part", part)? as usize);
-            Ok(NativeView::of(view, &self.children))
-        })
+        guard(env, || Ok(NativeView::of(view_of(&self.handle()?, part, numbers)?, &self.children)))
     }
 }

@@ -1,0 +1,73 @@
+import { readKv, type KvArgument } from './attend-kv.js'
+import { readSettings, type Settings } from './attend-options.js'
+import { arrayKind, arrayLength, asBits, typedArray } from './check.js'
+import type { TensorData } from './dtype.js'
+import { HostArgument, META, put, readTensor, type TensorArgument } from './host-tensor.js'
+import { tensorOf, type Tensor } from './tensor.js'
+
+/** Where the numbers of a call begin: behind the descriptions of q, k, v and the mask. */
+const AT = 4 * META
+
+/** How many numbers a call has; behind them the addon says the answer's rank, dtype and sizes. */
+const SHAPE = AT + 10
+
+/** How K and V lie. */
+const BATCHED = 0
+const RAGGED = 1
+
+/** The arrays that an output may go to, in the order of their numbers from 1 on. */
+const KINDS = ['Float32Array', 'Uint16Array', 'Float16Array']
+
+/** The descriptions and the numbers of one call. They are read within a call, so that one array is enough. */
+export const numbers: Float64Array = new Float64Array(SHAPE + 6)
+
+/** One call of attention, all of its arguments read and none of them written down. */
+export class AttendCall {
+  readonly #q: TensorArgument
+  readonly #kv: KvArgument
+  readonly settings: Settings
+  readonly #kind: number
+  /** The caller's array for the output, as numbers or bits. */
+  readonly out: object | undefined
+
+  constructor(q: unknown, kv: unknown, options: unknown, out: unknown) {
+    this.#q = readTensor('q', q)
+    this.#kv = readKv(kv)
+    this.settings = readSettings(options)
+    const array = out === undefined ? undefined : typedArray<TensorData>('out', out, KINDS)
+    this.#kind = array === undefined ? 0 : 1 + KINDS.indexOf(arrayKind(array) as string)
+    this.out = array !== undefined && this.#kind > 1 ? asBits(array) : array
+  }
+
+  /** Writes the numbers down, and answers what crosses besides: q, k, v and the lists. */
+  put(): readonly [q: object, k: object, v: object, lists: readonly unknown[] | undefined] {
+    const { settings, out } = this
+    const { k, v, offsets } = this.#kv
+    numbers[AT] = settings.scale
+    numbers[AT + 1] = settings.causal ? 1 : 0
+    numbers[AT + 2] = settings.window
+    numbers[AT + 3] = settings.sinks
+    numbers[AT + 4] = settings.softcap
+    numbers[AT + 5] = settings.threads
+    numbers[AT + 6] = offsets === undefined ? BATCHED : RAGGED
+    numbers[AT + 7] = settings.returnLse ? 1 : 0
+    numbers[AT + 8] = this.#kind
+    numbers[AT + 9] = out === undefined ? 0 : arrayLength(out as Uint16Array)
+    return [put(this.#q, 0, numbers), put(k, 1, numbers), put(v, 2, numbers), this.#lists(offsets)]
+  }
+
+  /** The arrays that a call seldom has; nothing when there is none. */
+  #lists(offsets: Int32Array | undefined): readonly unknown[] | undefined {
+    const { sinkLogits, starts, positions, qOffsets, tree, mask } = this.settings
+    if ((offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? mask) === undefined) return undefined
+    return [offsets, sinkLogits, starts, positions, qOffsets, tree, mask && put(mask, 3, numbers)]
+  }
+}
+
+/** The output that a call has answered: an array whose shape it has written down, or a view. */
+export function outputOf(answer: unknown): Tensor {
+  if (!ArrayBuffer.isView(answer)) return tensorOf(answer as never)
+  const rank = numbers[SHAPE] as number
+  const dims = Array.from({ length: rank }, (_, axis) => numbers[SHAPE + 2 + axis] as number)
+  return tensorOf(new HostArgument(answer, numbers[SHAPE + 1] as number, dims))
+}

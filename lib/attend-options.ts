@@ -1,0 +1,92 @@
+import { count, fields, flag, float, floats, integers, optional } from './check.js'
+import { invalid } from './errors.js'
+import { HostArgument, readTensor, type TensorArgument, type TokenSource } from './host-tensor.js'
+
+/** How queries see keys. Every field has a default. */
+export interface AttendOptions {
+  /** What products are multiplied with, `1 / sqrt(headDim)` unless said otherwise. */
+  readonly scale?: number
+  /** A query sees keys up to its own position; true unless said otherwise. */
+  readonly causal?: boolean
+  /** A query sees so many positions back, its own among them. */
+  readonly window?: number
+  /** Positions at the start that a window does not hide. Not together with `starts`. */
+  readonly sinks?: number
+  /** One number for each query head that takes part in the softmax and has no value. */
+  readonly sinkLogits?: Float32Array | readonly number[]
+  /** Bends scores to `softcap * tanh(score / softcap)`. */
+  readonly softcap?: number
+  /** f32 numbers that are added to the scores, of a shape that broadcasts to `[batch, query heads, n, keys]`. */
+  readonly mask?: TokenSource
+  /**
+   * The parents of a draft tree's nodes, which are the queries and the last keys of each sequence: -1 follows the last key
+   * before them. A node sees itself, its ancestors and what came before the draft; positions go by depth.
+   */
+  readonly tree?: Int32Array | readonly number[]
+  /** The first slot that each row of the batch may see: what lies before is padding. */
+  readonly starts?: Int32Array | readonly number[]
+  /** The position of each query, for every sequence alike or for all of them; unless given, the queries are the last tokens. */
+  readonly positions?: Int32Array | readonly number[]
+  /** Where the queries of each sequence begin in `[tokens, heads, headDim]`, and where the last ones end; unless given, each has one. */
+  readonly qOffsets?: Int32Array | readonly number[]
+  /** Answers the logarithm of each row's sum of exponentials as well, for {@link mergeAttention}. */
+  readonly returnLse?: boolean
+  /** The most threads to use, {@link threads} unless said otherwise. */
+  readonly threads?: number
+}
+
+/** As {@link AttendOptions}, for work in the background. */
+export interface AttendAsyncOptions extends AttendOptions {
+  /** Ends the work early. */
+  readonly signal?: AbortSignal
+}
+
+/** @internal Options that were read; what was left out is as the addon wants it. */
+export interface Settings {
+  readonly scale: number
+  readonly causal: boolean
+  readonly window: number
+  readonly sinks: number
+  readonly softcap: number
+  readonly threads: number
+  readonly returnLse: boolean
+  readonly sinkLogits: Float32Array | undefined
+  readonly starts: Int32Array | undefined
+  readonly positions: Int32Array | undefined
+  readonly qOffsets: Int32Array | undefined
+  readonly tree: Int32Array | undefined
+  readonly mask: TensorArgument | undefined
+  /** Not checked yet: calls that do not wait have none. */
+  readonly signal: unknown
+}
+
+/** @internal Reads options, each of them once. */
+export function readSettings(options: unknown): Settings {
+  const given = fields<AttendAsyncOptions>('options', options)
+  const { scale, causal, window, sinks, sinkLogits, softcap, mask, tree, starts, positions, qOffsets, returnLse, threads, signal } = given
+  return {
+    scale: optional(float, 'scale', scale) ?? NaN,
+    causal: optional(flag, 'causal', causal) ?? true,
+    window: optional(atLeastOne, 'window', window) ?? 0,
+    sinks: optional(count, 'sinks', sinks) ?? 0,
+    softcap: optional(positive, 'softcap', softcap) ?? 0,
+    threads: optional(atLeastOne, 'threads', threads) ?? 0,
+    returnLse: optional(flag, 'returnLse', returnLse) ?? false,
+    sinkLogits: optional(floats, 'sinkLogits', sinkLogits),
+    starts: optional(integers, 'starts', starts),
+    positions: optional(integers, 'positions', positions),
+    qOffsets: optional(integers, 'qOffsets', qOffsets),
+    tree: optional(integers, 'tree', tree),
+    mask: optional(readMask, 'mask', mask),
+    signal,
+  }
+}
+
+const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)
+const positive = (argument: string, value: unknown): number => float(argument, value, number => number > 0, 'a finite number over 0')
+
+function readMask(argument: string, value: unknown): TensorArgument {
+  const mask = readTensor(argument, value)
+  if (mask instanceof HostArgument && mask.range !== undefined) throw invalid('mask.range', mask.range, 'none: a mask is read whole')
+  return mask
+}

@@ -1,0 +1,92 @@
+//! Attention: one crossing for a call, and one for a call in the background.
+
+use kvtide_tensor::{AttendedPart, Room, merge_attention as merge};
+use napi::bindgen_prelude::AsyncTask;
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::attend_answer::{NativeAnswer, Target};
+use crate::attend_lists::ListsArg;
+use crate::attend_request::Request;
+use crate::attend_task::{AttendTask, NativeStop};
+use crate::bytes::{ArrayArg, Memory};
+use crate::guard::{Outcome, guard};
+use crate::memory::budget;
+use crate::source::{TensorArg, source};
+
+/// Attends, and answers an output, or one with its sums.
+#[napi(ts_return_type = "unknown")]
+pub fn attend<'a>(
+    env: &'a Env,
+    q: TensorArg,
+    k: TensorArg,
+    v: TensorArg,
+    call: ArrayArg,
+    out: ArrayArg,
+    lists: Option<ListsArg>,
+) -> Result<NativeAnswer<'a>> {
+    guard(env, || {
+        let numbers = call.numbers()?;
+        let request = Request::read([&q, &k, &v], &lists, numbers)?;
+        let given = given(&request, out)?;
+        let mut target = Target::default();
+        request.run(None, |room| target.take(Some(env), given, room))?;
+        target.answer(env, request.with_lse(), numbers)
+    })
+}
+
+/// The same in the background: an output in native memory.
+#[napi(ts_return_type = "Promise<NativeAttendedView>")]
+pub fn attend_async(
+    env: &Env,
+    q: TensorArg,
+    k: TensorArg,
+    v: TensorArg,
+    call: ArrayArg,
+    lists: Option<ListsArg>,
+    stop: Option<&NativeStop>,
+) -> Result<AsyncTask<AttendTask>> {
+    guard(env, || {
+        let budget = budget();
+        let request = Request::read([&q, &k, &v], &lists, call.numbers()?)?.to_owned(&budget)?;
+        Ok(AsyncTask::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
+    })
+}
+
+/// Puts the attention of the same queries over parts of the keys together.
+#[napi(ts_return_type = "unknown")]
+pub fn merge_attention<'a>(
+    env: &'a Env,
+    outs: Vec<TensorArg>,
+    sums: Vec<ArrayArg>,
+    descriptions: ArrayArg,
+    call: ArrayArg,
+) -> Result<NativeAnswer<'a>> {
+    guard(env, || {
+        let described = descriptions.numbers()?;
+        let parts = outs.iter().zip(&sums).enumerate().map(|(place, (out, lse))| {
+            let lse = lse.elements("lse")?.unwrap_or(&[]);
+            Ok(AttendedPart { out: source("out", out, described, place)?, lse })
+        });
+        let merged = merge(parts.collect::<Outcome<Vec<_>>>()?)?;
+        let (shape, dtype) = (merged.out.shape().to_vec(), merged.out.dtype());
+        let mut target = Target::default();
+        let (bytes, lse) = target.take(Some(env), None, &Room { shape, dtype, sums: merged.lse.len() })?;
+        merged.out.read_into(bytes)?;
+        lse.copy_from_slice(&merged.lse);
+        target.answer(env, true, call.numbers()?)
+    })
+}
+
+/// The caller's own memory for the output, which nothing that is read may lie in.
+fn given(request: &Request<'_>, out: ArrayArg) -> Outcome<Option<Memory>> {
+    if !out.is_array() {
+        return Ok(None);
+    }
+    let memory = out.memory("out")?;
+    if request.overlaps(memory.address(), memory.len()) {
+        let value = "an array over what is read";
+        return Err(kvtide_core::Error::argument("out", value, "memory of its own").into());
+    }
+    Ok(Some(memory))
+}

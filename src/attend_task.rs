@@ -1,0 +1,102 @@
+//! Attention on a thread of the runtime's pool, while JavaScript goes on.
+//!
+//! A task has copies of JavaScript's memory and pinned views: the caches that it reads refuse to change, and keep their memory
+//! when they are disposed of. They are free again right before the promise is settled, and never earlier: whether a call in
+//! between is refused does not depend on how fast the work was.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvtide_tensor::{Budget, HostTensor, Room, View};
+use napi::bindgen_prelude::Float32Array;
+use napi::{Env, Result, Task};
+use napi_derive::napi;
+
+use crate::attend_answer::zeros;
+use crate::attend_request::OwnedRequest;
+use crate::guard::{Outcome, catch, guard};
+use crate::shown::Children;
+use crate::tensor::NativeView;
+
+/// What attention gives, in native memory.
+#[napi(object, object_from_js = false)]
+pub struct NativeAttendedView {
+    pub out: NativeView,
+    #[napi(ts_type = "Float32Array | undefined")]
+    pub lse: Option<Float32Array>,
+}
+
+/// What the work came to: an output in native memory and the logarithms of its rows' sums, or a refusal.
+pub struct Found(Outcome<(View, Vec<f32>)>);
+
+/// What ends work early.
+#[napi]
+#[derive(Default)]
+pub struct NativeStop {
+    flag: Arc<AtomicBool>,
+}
+
+#[napi]
+impl NativeStop {
+    #[napi(constructor)]
+    pub fn new() -> Self {
+        NativeStop::default()
+    }
+
+    #[napi]
+    pub fn stop(&self) {
+        self.flag.store(true, Ordering::Relaxed);
+    }
+}
+
+impl NativeStop {
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        self.flag.clone()
+    }
+}
+
+/// A call in the background.
+pub struct AttendTask {
+    request: Option<OwnedRequest>,
+    stop: Option<Arc<AtomicBool>>,
+    budget: Arc<Budget>,
+    with_lse: bool,
+}
+
+impl AttendTask {
+    pub(crate) fn new(request: OwnedRequest, stop: Option<Arc<AtomicBool>>, budget: Arc<Budget>) -> Self {
+        AttendTask { with_lse: request.with_lse(), request: Some(request), stop, budget }
+    }
+
+    /// Does the work, in memory of its own.
+    fn find(&self) -> Outcome<(View, Vec<f32>)> {
+        let (mut room, mut lse, mut bytes) = (None, Vec::new(), Vec::new());
+        let aborted = || kvtide_tensor::Error::Aborted;
+        self.request.as_ref().ok_or_else(aborted)?.request()?.run(self.stop.as_deref(), |found| {
+            room = Some(found.clone());
+            zeros(&mut bytes, found.shape.iter().product::<usize>() * found.dtype.bytes())?;
+            zeros(&mut lse, found.sums)?;
+            Ok((bytes.as_mut_slice(), lse.as_mut_slice()))
+        })?;
+        let Some(Room { shape, dtype, .. }) = room else { return Err(aborted().into()) };
+        Ok((View::from_host(&HostTensor::new("out", &bytes, dtype, &shape)?, &self.budget)?, lse))
+    }
+}
+
+impl Task for AttendTask {
+    type Output = Found;
+    type JsValue = NativeAttendedView;
+
+    fn compute(&mut self) -> Result<Self::Output> {
+        Ok(Found(catch(|| self.find()).unwrap_or_else(Err)))
+    }
+
+    fn resolve(&mut self, env: Env, found: Self::Output) -> Result<Self::JsValue> {
+        self.request = None;
+        guard(&env, || {
+            let (out, lse) = found.0?;
+            let lse = self.with_lse.then(|| Float32Array::new(lse));
+            Ok(NativeAttendedView { out: NativeView::of(out, &Children::default()), lse })
+        })
+    }
+}
