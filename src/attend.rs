@@ -23,7 +23,7 @@ pub fn attend<'a>(
     v: TensorArg,
     call: ArrayArg,
     out: ArrayArg,
-    lists: Option<ListsArg>,
+    lists: ListsArg,
 ) -> Result<NativeAnswer<'a>> {
     guard(env, || {
         let numbers = call.numbers()?;
@@ -43,7 +43,7 @@ pub fn attend_async(
     k: TensorArg,
     v: TensorArg,
     call: ArrayArg,
-    lists: Option<ListsArg>,
+    lists: ListsArg,
     stop: Option<&NativeStop>,
 ) -> Result<AsyncTask<AttendTask>> {
     guard(env, || {

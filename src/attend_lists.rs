@@ -18,10 +18,13 @@ use crate::source::TensorArg;
 /// Typed arrays in it; the mask comes behind them.
 const LISTS: usize = 6;
 
-/// The array of arrays, as it came.
-pub struct ListsArg {
+/// The array of arrays, if the argument is one.
+pub struct ListsArg(Option<Box<Entries>>);
+
+/// The arrays, as they came.
+struct Entries {
     lists: [Option<ArrayArg>; LISTS],
-    pub(crate) mask: Option<TensorArg>,
+    mask: Option<TensorArg>,
 }
 
 impl TypeName for ListsArg {
@@ -41,10 +44,10 @@ impl FromNapiValue for ListsArg {
         let mut is_array = false;
         // SAFETY: environment and value are those of the call whose arguments are converted.
         check_status!(unsafe { sys::napi_is_array(env, value, &mut is_array) })?;
-        let mut found = ListsArg { lists: [None; LISTS], mask: None };
         if !is_array {
-            return Ok(found);
+            return Ok(ListsArg(None));
         }
+        let mut found = Box::new(Entries { lists: [None; LISTS], mask: None });
         let entry = |index: usize| {
             let mut entry = ptr::null_mut();
             // SAFETY: as above; the array was made by our own code, and reading it runs no getter.
@@ -57,7 +60,7 @@ impl FromNapiValue for ListsArg {
         }
         // SAFETY: as above.
         found.mask = Some(unsafe { TensorArg::from_napi_value(env, entry(LISTS)?)? });
-        Ok(found)
+        Ok(ListsArg(Some(found)))
     }
 }
 
@@ -73,9 +76,15 @@ pub(crate) struct Lists<'a> {
 }
 
 impl ListsArg {
+    /// The mask, if there is one.
+    pub(crate) fn mask(&self) -> Option<&TensorArg> {
+        self.0.as_ref()?.mask.as_ref().filter(|mask| mask.is_given())
+    }
+
     /// The lists, where they lie.
     pub(crate) fn lists<'a>(&self) -> Outcome<Lists<'a>> {
-        let [kv_offsets, sink_logits, starts, positions, query_offsets, tree] = self.lists;
+        let Some(entries) = &self.0 else { return Ok(Lists::default()) };
+        let [kv_offsets, sink_logits, starts, positions, query_offsets, tree] = entries.lists;
         fn list<'a, T: bytemuck::AnyBitPattern>(
             argument: &'static str,
             list: Option<ArrayArg>,

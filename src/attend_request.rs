@@ -114,15 +114,14 @@ impl Numbers {
 
 impl<'a> Request<'a> {
     /// Reads the arguments of a call.
-    pub fn read([q, k, v]: [&'a TensorArg; 3], lists: &'a Option<ListsArg>, call: &[f64]) -> Outcome<Self> {
+    pub fn read([q, k, v]: [&'a TensorArg; 3], lists: &'a ListsArg, call: &[f64]) -> Outcome<Self> {
         let numbers = call.get(NUMBERS..).unwrap_or(&[]);
-        let mask = lists.as_ref().and_then(|lists| lists.mask.as_ref()).filter(|mask| mask.is_given());
         Ok(Request {
             q: source("q", q, call, 0)?,
             k: source("k", k, call, 1)?,
             v: source("v", v, call, 2)?,
-            mask: mask.map(|mask| source("mask", mask, call, 3)).transpose()?,
-            lists: lists.as_ref().map(ListsArg::lists).transpose()?.unwrap_or_default(),
+            mask: lists.mask().map(|mask| source("mask", mask, call, 3)).transpose()?,
+            lists: lists.lists()?,
             numbers: Numbers::read(numbers)?,
         })
     }

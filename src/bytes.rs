@@ -35,6 +35,9 @@ impl ArrayArg {
     /// Its elements, to read; nothing when no array was given.
     pub(crate) fn elements<'a, T: bytemuck::AnyBitPattern>(self, argument: &'static str) -> Outcome<Option<&'a [T]>> {
         let Some(memory) = self.0 else { return Ok(None) };
+        if memory.len() == 0 {
+            return Ok(Some(&[]));
+        }
         let refused = |_| kvtide_core::Error::argument(argument, "bytes of another kind", "an array of its elements");
         Ok(Some(bytemuck::try_cast_slice(memory.bytes()).map_err(refused)?))
     }

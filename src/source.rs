@@ -28,7 +28,7 @@ pub struct TensorArg {
     object: Option<Object>,
     array: ArrayArg,
     /// The view; that of a buffer once its description was read.
-    view: OnceCell<View>,
+    view: OnceCell<Box<View>>,
 }
 
 /// An object of ours; nothing in it once it was disposed of.
@@ -70,7 +70,7 @@ impl FromNapiValue for TensorArg {
 /// # Safety
 ///
 /// Environment and value are those of the call whose arguments are converted.
-unsafe fn object(env: sys::napi_env, value: sys::napi_value, place: &OnceCell<View>) -> Option<Object> {
+unsafe fn object(env: sys::napi_env, value: sys::napi_value, place: &OnceCell<Box<View>>) -> Option<Object> {
     let mut kind = 0;
     // SAFETY: as the caller says.
     let asked = unsafe { sys::napi_typeof(env, value, &mut kind) };
@@ -84,7 +84,7 @@ unsafe fn object(env: sys::napi_env, value: sys::napi_value, place: &OnceCell<Vi
     // SAFETY: as above.
     let view = unsafe { NativeView::from_napi_ref(env, value) }.ok()?;
     if let Ok(view) = view.get() {
-        place.get_or_init(|| view.clone());
+        place.get_or_init(|| Box::new(view.clone()));
     }
     Some(Object::View)
 }
@@ -103,7 +103,7 @@ pub(crate) fn source<'a>(
         Some(Object::Buffer(Some(buffer))) => {
             let numbers = description(argument, meta, place)?;
             let view = view_of(buffer, numbers[0], &numbers[1..=NUMBERS])?;
-            Ok(Source::View(value.view.get_or_init(|| view)))
+            Ok(Source::View(value.view.get_or_init(|| Box::new(view))))
         }
         Some(Object::Buffer(None)) => Err(kvtide_tensor::Error::Disposed { object: "cache of this view" }.into()),
         None => Ok(Source::Host(host(argument, value.array, description(argument, meta, place)?)?)),

@@ -5,17 +5,18 @@ import * as kvtide from '../../index.js'
 import { digest } from '../support/arguments/digest.js'
 import { outcome, type Kind, type Outcome } from '../support/arguments/kinds.js'
 import { callOf, everything, type Param, type Row } from '../support/arguments/row.js'
+import { attendRows } from '../support/arguments/rows-attend.js'
 import { contiguousRows } from '../support/arguments/rows-contiguous.js'
 import { otherRows } from '../support/arguments/rows-others.js'
 import { VALUES } from '../support/arguments/values.js'
 
-const rows = [...contiguousRows, ...otherRows]
+const rows = [...contiguousRows, ...attendRows, ...otherRows]
 const { limitBytes } = kvtide.memoryStats()
 
 /** What a call ends in: `ok`, a code, or the name of an error that has none. */
-function ending(call: () => unknown): Outcome {
+async function ending(call: () => unknown): Promise<Outcome> {
   try {
-    call()
+    await call()
     return 'ok'
   } catch (error) {
     if (!kvtide.isKvTideError(error)) return error instanceof Error ? error.name : `a thrown ${typeof error}`
@@ -30,10 +31,10 @@ class Checks {
   readonly wrong: string[] = []
 
   /** One call on `self`, which is as before when it was refused. */
-  call(what: string, self: unknown, expected: Outcome, call: () => unknown): void {
+  async call(what: string, self: unknown, expected: Outcome, call: () => unknown): Promise<void> {
     this.count += 1
     const before = digest(self)
-    const found = ending(call)
+    const found = await ending(call)
     if (found !== expected) this.wrong.push(`${what}: ${found}, expected ${expected}`)
     if (found !== 'ok' && digest(self) !== before) this.wrong.push(`${what}: it was refused with ${found}, and has changed something`)
   }
@@ -49,33 +50,33 @@ function* candidates(kind: Kind, what: string): Generator<{ what: string; expect
   }
 }
 
-function checkParam(checks: Checks, row: Row, place: number, parameter: Param): void {
+async function checkParam(checks: Checks, row: Row, place: number, parameter: Param): Promise<void> {
   const run = callOf(row.name)
   let self = row.self()
   for (const { what, expected, value } of candidates(parameter.kind, `${row.name}: ${parameter.name}`)) {
     const args = row.params.map((other, at) => (at === place ? value : other.valid(self as never)))
-    checks.call(what, self, expected, () => run(self, args))
+    await checks.call(what, self, expected, () => run(self, args))
     if (expected === 'ok') self = row.self()
   }
 }
 
-test('the table has a row for every export and every member, and no other', t => {
+test.serial('the table has a row for every export and every member, and no other', async t => {
   t.deepEqual(rows.map(row => row.name).toSorted(), everything().toSorted())
 })
 
-test('every row works with the values that it calls right', t => {
+test.serial('every row works with the values that it calls right', async t => {
   for (const row of rows) {
     const self = row.self()
     const args = row.params.map(parameter => parameter.valid(self as never))
-    t.is(row.name.startsWith('new ') && /Tensor|Snapshot/.test(row.name) ? 'INVALID_ARGUMENT' : 'ok', ending(() => callOf(row.name)(self, args)), row.name)
+    t.is(row.name.startsWith('new ') && /Tensor|Snapshot/.test(row.name) ? 'INVALID_ARGUMENT' : 'ok', await ending(() => callOf(row.name)(self, args)), row.name)
   }
   kvtide.setMemoryLimit(limitBytes)
 })
 
-test.serial('a wrong argument is refused with its code, and nothing has changed', t => {
+test.serial('a wrong argument is refused with its code, and nothing has changed', async t => {
   const checks = new Checks()
   for (const row of rows) {
-    for (const [place, parameter] of row.params.entries()) checkParam(checks, row, place, parameter)
+    for (const [place, parameter] of row.params.entries()) await checkParam(checks, row, place, parameter)
   }
   kvtide.setMemoryLimit(limitBytes)
   t.log(`${checks.count} checks`)
@@ -83,18 +84,18 @@ test.serial('a wrong argument is refused with its code, and nothing has changed'
   t.true(checks.count > 5000)
 })
 
-test('a missing argument is a wrong one', t => {
+test.serial('a missing argument is a wrong one', async t => {
   const checks = new Checks()
   for (const row of rows.filter(({ params, name }) => params.length > 0 && !name.endsWith('KvTideError'))) {
     const self = row.self()
     const optional = row.params.every(({ kind }) => outcome(kind, 'nothing') === 'ok')
-    checks.call(`${row.name} without arguments`, self, optional ? 'ok' : 'INVALID_ARGUMENT', () => callOf(row.name)(self, []))
+    await checks.call(`${row.name} without arguments`, self, optional ? 'ok' : 'INVALID_ARGUMENT', () => callOf(row.name)(self, []))
   }
   t.log(`${checks.count} checks`)
   t.deepEqual(checks.wrong, [])
 })
 
-test('a member called on something else is refused', t => {
+test.serial('a member called on something else is refused', async t => {
   const checks = new Checks()
   const instances = rows.filter(row => row.name.includes('#'))
   const others = Object.fromEntries(instances.map((row): [string, () => unknown] => [row.name.split('#')[0] as string, row.self]))
@@ -119,26 +120,26 @@ test('a member called on something else is refused', t => {
       const args = row.params.map(parameter => parameter.valid(self as never))
       const [, kin] = Object.entries(row.kin ?? {}).find(([name]) => what.startsWith(`a ${name}`)) ?? []
       const expected = row.name === 'KvTideError#toString' && (stranger === null || stranger === undefined) ? 'TypeError' : (kin ?? row.foreign)
-      checks.call(`${row.name} on ${what}`, self, expected, () => callOf(row.name)(stranger, args))
+      await checks.call(`${row.name} on ${what}`, self, expected, () => callOf(row.name)(stranger, args))
     }
   }
   t.log(`${checks.count} checks`)
   t.deepEqual(checks.wrong, [])
 })
 
-test('a member called on an object that was disposed of is refused', t => {
+test.serial('a member called on an object that was disposed of is refused', async t => {
   const checks = new Checks()
   for (const row of rows.filter(({ name }) => name.includes('#') && !name.startsWith('KvTideError'))) {
     const self = row.self() as Disposable
     const args = row.params.map(parameter => parameter.valid(self as never))
     self[Symbol.dispose]()
-    checks.call(`${row.name} after dispose`, undefined, row.disposed, () => callOf(row.name)(self, args))
+    await checks.call(`${row.name} after dispose`, undefined, row.disposed, () => callOf(row.name)(self, args))
   }
   t.log(`${checks.count} checks`)
   t.deepEqual(checks.wrong, [])
 })
 
-test('a class called without new throws what the language throws', t => {
+test.serial('a class called without new throws what the language throws', async t => {
   for (const name of everything().filter(known => known.startsWith('new '))) {
     const [, owner] = name.split(' ') as [string, string]
     const error = t.throws(() => (Reflect.get(kvtide, owner) as () => unknown)(), { instanceOf: TypeError })
@@ -146,21 +147,21 @@ test('a class called without new throws what the language throws', t => {
   }
 })
 
-test('nobody else can make an object that passes for one of ours', t => {
+test.serial('nobody else can make an object that passes for one of ours', async t => {
   const base = Object.getPrototypeOf(kvtide.KvCache) as new (...args: unknown[]) => object
   const rotating = Object.getPrototypeOf(kvtide.RotatingCache) as new (...args: unknown[]) => object
-  t.is(ending(() => new base({}, kvtide.KvCache)), 'INVALID_ARGUMENT')
-  t.is(ending(() => new base(Symbol('kvtide'), {}, kvtide.KvCache)), 'INVALID_ARGUMENT')
-  t.is(ending(() => new rotating({}, kvtide.RotatingCache, [{}, {}])), 'INVALID_ARGUMENT')
-  t.is(ending(() => Reflect.construct(base, [{}, kvtide.KvCache], kvtide.KvCache) as object), 'INVALID_ARGUMENT')
+  t.is(await ending(() => new base({}, kvtide.KvCache)), 'INVALID_ARGUMENT')
+  t.is(await ending(() => new base(Symbol('kvtide'), {}, kvtide.KvCache)), 'INVALID_ARGUMENT')
+  t.is(await ending(() => new rotating({}, kvtide.RotatingCache, [{}, {}])), 'INVALID_ARGUMENT')
+  t.is(await ending(() => Reflect.construct(base, [{}, kvtide.KvCache], kvtide.KvCache) as object), 'INVALID_ARGUMENT')
   for (const name of everything().filter(known => known.startsWith('new ') && !known.endsWith('Error'))) {
     const [, owner] = name.split(' ') as [string, string]
     const { prototype } = Reflect.get(kvtide, owner) as { prototype: object }
-    t.is(ending(() => Reflect.construct(base, [undefined, {}, prototype.constructor])), 'INVALID_ARGUMENT')
+    t.is(await ending(() => Reflect.construct(base, [undefined, {}, prototype.constructor])), 'INVALID_ARGUMENT')
   }
 })
 
-test('a class of the user\'s own that extends one of ours works like it', t => {
+test.serial('a class of the user\'s own that extends one of ours works like it', async t => {
   class Mine extends kvtide.KvCache {
     name = 'mine'
   }
@@ -168,7 +169,7 @@ test('a class of the user\'s own that extends one of ours works like it', t => {
   t.deepEqual([mine.name, mine.seqLen, mine.maxSeqLen], ['mine', 0, 2])
 })
 
-test('every option is read once, also through a proxy', t => {
+test.serial('every option is read once, also through a proxy', async t => {
   for (const row of rows) {
     for (const [place, { kind, name, valid }] of row.params.entries()) {
       if (kind.fields === undefined || row.name.startsWith('new KvTideError')) continue
@@ -183,7 +184,7 @@ test('every option is read once, also through a proxy', t => {
       const self = row.self()
       const args = row.params.map((other, at) => (at === place ? given : other.valid(self as never)))
       t.is(typeof valid, 'function')
-      t.is(ending(() => callOf(row.name)(self, args)), 'ok', `${row.name}: ${name}`)
+      t.is(await ending(() => callOf(row.name)(self, args)), 'ok', `${row.name}: ${name}`)
       t.deepEqual(asked, [...new Set(asked)], `${row.name}: ${name}`)
       t.true(kind.fields.every(known => asked.includes(known.name)), `${row.name}: ${name}`)
     }

@@ -1,0 +1,59 @@
+import { Tensor } from '../../../index.js'
+import { but, count, flag, optional, options, out, tensor, type Kind } from './kinds.js'
+import { free, param, type Param, type Row } from './row.js'
+import { NO_OPTIONS } from './rows-contiguous.js'
+
+/** Two tokens `[1, 1, 2, 2]`. */
+const pair = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
+const host = (): object => ({ data: Float32Array.from([5, 6, 7, 8]), shape: [1, 1, 2, 2] })
+const kv = (): object => ({ k: pair(), v: host() })
+
+/** Queries, keys and values may each be of a float type of their own. */
+const floats = but(tensor, { 'a Tensor of another dtype': 'ok' })
+
+const scale: Kind = { legal: { '-1': 'ok', '1.5': 'ok', '2^31': 'ok', '2^32 + 5': 'ok', '2^53': 'ok' } }
+const softcap: Kind = { legal: { '1.5': 'ok', '2^31': 'ok', '2^32 + 5': 'ok', '2^53': 'ok' } }
+
+/** A list of whole numbers, of which there are too few. */
+const integers: Kind = { legal: { 'an empty array': 'SHAPE_MISMATCH' } }
+const wrong = 'SHAPE_MISMATCH'
+const logits: Kind = {
+  legal: { 'an empty array': wrong, 'a Float32Array of 3': wrong, 'an array with a length of its own': wrong, 'an array of another realm': wrong },
+}
+
+const settings = {
+  scale: optional(scale),
+  causal: optional(flag),
+  window: optional(count),
+  sinks: optional(count),
+  sinkLogits: optional(logits),
+  softcap: optional(softcap),
+  mask: optional(tensor),
+  tree: optional(integers),
+  starts: optional(integers),
+  positions: optional(integers),
+  // None is wanted where all sequences are of one length.
+  qOffsets: optional({ legal: {} }),
+  returnLse: optional(flag),
+  threads: optional(count),
+}
+
+const calls = (more: Record<string, Kind>): Param[] => [
+  param('q', floats, pair),
+  param('kv', options(kv, { k: floats, v: floats, kvOffsets: optional(integers) }), kv),
+  param('options', options(() => ({}), { ...settings, ...more }, {
+    ...NO_OPTIONS,
+    ...Object.fromEntries(['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor'].map(name => [name, 'ok'])),
+    'a disposed RotatingSnapshot': 'DISPOSED',
+  }), () => ({ window: 2 })),
+  param('out', optional(out(wrong)), () => undefined),
+]
+
+/** Every row of attention, and of the threads that it uses. */
+export const attendRows: readonly Row[] = [
+  free('attend', ...calls({})),
+  free('attendAsync', ...calls({ signal: optional({ legal: {} }) })),
+  free('mergeAttention', param('parts', { legal: {} }, () => [{ out: pair(), lse: [1, 2] }])),
+  free('threads'),
+  free('setThreads', param('n', count, () => 2)),
+]
