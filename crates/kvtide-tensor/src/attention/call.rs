@@ -144,7 +144,8 @@ fn checked_query_offsets(options: &AttendOptions<'_>, sequences: usize, tokens: 
     Ok(offsets.to_vec())
 }
 
-/// The first position that is no padding, for each sequence.
+/// The first position that is no padding, for each sequence: any, where nothing is said. Queries of a part of the keys that is
+/// shorter than they are stand before it, and are no padding for that.
 fn checked_starts<'a>(options: &AttendOptions<'a>, sequences: usize) -> Result<impl Fn(usize) -> i64 + use<'a>> {
     if let Some(starts) = options.starts {
         if starts.len() != sequences {
@@ -156,5 +157,5 @@ fn checked_starts<'a>(options: &AttendOptions<'a>, sequences: usize) -> Result<i
         }
     }
     let starts = options.starts;
-    Ok(move |row: usize| starts.map_or(0, |starts| i64::from(starts[row])))
+    Ok(move |row: usize| starts.map_or(i64::MIN, |starts| i64::from(starts[row])))
 }

@@ -167,7 +167,7 @@ impl Case {
                 causal: self.causal,
                 window: self.window.map(i64::from),
                 sinks: self.sinks.into(),
-                start: self.starts.as_ref().map_or(0, |starts| starts[sequence].into()),
+                start: self.starts.as_ref().map_or(i64::MIN, |starts| starts[sequence].into()),
                 softcap: self.softcap.map(f64::from),
                 sink_logits: self.sink_logits.then_some(&data.sink_logits[..]),
                 mask: &mask,
