@@ -57,7 +57,7 @@ export class Shown {
   /** Writes down which part of the buffer is meant, and answers the buffer. */
   describe(part: number, into: Float64Array, at: number): object {
     into[at] = part
-    for (let place = 0; place < NUMBERS; place++) into[at + 1 + place] = this.#numbers[place] as number
+    for (let place = 0; place < this.#numbers.length; place++) into[at + 1 + place] = this.#numbers[place] as number
     return this.#buffer
   }
 }

@@ -20,6 +20,7 @@ mod options;
 mod output;
 mod pages;
 mod portable;
+mod products;
 mod scratch;
 mod segment;
 mod split;

@@ -19,10 +19,7 @@ use super::scratch::{SCORES, Scratch, State, TILE};
 use super::segment::Segment;
 use crate::error::Result;
 use crate::kernels::quantise::hadamard;
-use crate::kernels::tile::{Elements, Matrix, MatrixMut, Rows, padded};
-
-/// From so many query rows on, keys and values that are no floats yet are made floats once for all of them.
-const WIDEN_ROWS: usize = 8;
+use crate::kernels::tile::padded;
 
 /// A unit at work.
 pub(super) struct Work<'a, 'b> {
@@ -32,7 +29,7 @@ pub(super) struct Work<'a, 'b> {
     /// Its head of keys and values.
     head: Head,
     /// The tile at hand, and the place of each segment in it.
-    segments: Vec<(Segment<'a>, usize)>,
+    pub segments: Vec<(Segment<'a>, usize)>,
     /// Its rows: for each query, the query heads that share the head of K and V.
     pub rows: usize,
 }
@@ -134,66 +131,6 @@ impl<'a, 'b> Work<'a, 'b> {
         }
     }
 
-    fn score(&mut self, width: usize) {
-        for index in 0..self.segments.len() {
-            let (segment, at) = self.segments[index];
-            self.score_segment(segment, at);
-        }
-        if !self.segments.iter().any(|(segment, _)| segment.key_scale.is_by_row()) {
-            return;
-        }
-        let [scales, _, minimums] = &mut self.scratch.of_tile;
-        for (segment, at) in &self.segments {
-            segment.key_scale.of_rows(self.job.kernels, segment.count(), &mut scales[*at..], minimums);
-        }
-        for row in 0..self.rows {
-            self.job.kernels.scale(&mut self.scratch.scores[row * SCORES..][..width], &scales[..width]);
-        }
-    }
-
-    fn score_segment(&mut self, segment: Segment<'_>, at: usize) {
-        let (rows, dim) = (self.rows, self.job.asked.sizes.dim);
-        let stride = padded(dim);
-        let by_channel = {
-            let [scales, minimums] = &mut self.scratch.channels;
-            segment.key_scale.of_channels(self.job.kernels, dim, &mut scales[..stride], &mut minimums[..stride])
-        };
-        let widened =
-            !segment.keys.elements.is_direct(dim) || (rows > WIDEN_ROWS && segment.keys.elements != Elements::F32);
-        let Scratch { queries, rotated, scaled, wide, channels: [scales, minimums], scores, .. } = &mut *self.scratch;
-        let queries = if segment.rotated { rotated } else { queries };
-        let mut out = MatrixMut { floats: &mut scores[at..], stride: SCORES };
-        if widened {
-            for row in 0..segment.count() {
-                let floats = &mut wide[row * stride..(row + 1) * stride];
-                self.job.kernels.widen(segment.keys, row, floats);
-                if by_channel {
-                    for ((float, scale), minimum) in floats.iter_mut().zip(&*scales).zip(&*minimums).take(dim) {
-                        *float = *float * scale + minimum;
-                    }
-                }
-            }
-            let keys = wide_rows(wide, stride, segment.count(), dim);
-            self.job.kernels.scores(Matrix { floats: queries, stride, count: rows }, keys, &mut out);
-        } else if by_channel {
-            // (query * scales) * codes + query * minimums
-            let floats = &mut scaled[..rows * stride];
-            floats.copy_from_slice(&queries[..rows * stride]);
-            for row in floats.chunks_exact_mut(stride) {
-                self.job.kernels.scale(row, &scales[..stride]);
-            }
-            self.job.kernels.scores(Matrix { floats, stride, count: rows }, segment.keys, &mut out);
-            for row in 0..rows {
-                let constant = self.job.kernels.dot(&queries[row * stride..][..stride], &minimums[..stride]);
-                for score in &mut scores[row * SCORES + at..][..segment.count()] {
-                    *score += constant;
-                }
-            }
-        } else {
-            self.job.kernels.scores(Matrix { floats: queries, stride, count: rows }, segment.keys, &mut out);
-        }
-    }
-
     /// Adds the mask and hides what a row does not see; true when something is hidden.
     fn mask(&mut self, tile: &Range<usize>) -> bool {
         let (job, unit) = (self.job, self.unit);
@@ -232,67 +169,6 @@ impl<'a, 'b> Work<'a, 'b> {
         }
     }
 
-    fn weigh(&mut self, width: usize, hidden: bool) {
-        if self.segments.iter().any(|(segment, _)| segment.value_scale.is_by_row()) {
-            let [_, scales, minimums] = &mut self.scratch.of_tile;
-            for (segment, at) in &self.segments {
-                let (scales, minimums) = (&mut scales[*at..], &mut minimums[*at..]);
-                segment.value_scale.of_rows(self.job.kernels, segment.count(), scales, minimums);
-            }
-            let end = self.segments.last().map_or(0, |(segment, at)| at + segment.count());
-            // Weights behind the tile are 0, which what an earlier call left here would not respect if it is no number.
-            minimums[end..width].fill(0.0);
-            let (scales, minimums) = (&scales[..width], &minimums[..width]);
-            for row in 0..self.rows {
-                let weights = &mut self.scratch.scores[row * SCORES..][..width];
-                let bias = &mut self.scratch.state[row].bias;
-                if hidden {
-                    // Scales of a value that the row does not see may be no numbers.
-                    for (index, weight) in weights.iter_mut().enumerate().filter(|(_, weight)| **weight != 0.0) {
-                        *bias += *weight * minimums[index];
-                        *weight *= scales[index];
-                    }
-                } else {
-                    *bias += self.job.kernels.dot(weights, minimums);
-                    self.job.kernels.scale(weights, scales);
-                }
-            }
-        }
-        for index in 0..self.segments.len() {
-            let (segment, at) = self.segments[index];
-            self.weigh_segment(segment.values, at, hidden);
-        }
-    }
-
-    fn weigh_segment(&mut self, values: Rows<'_>, at: usize, hidden: bool) {
-        let (rows, dim) = (self.rows, self.job.asked.sizes.value_dim);
-        let stride = padded(dim);
-        let Scratch { wide, scores, out, .. } = &mut *self.scratch;
-        let widened = !values.elements.is_direct(dim) || (rows > WIDEN_ROWS && values.elements != Elements::F32);
-        if widened {
-            for row in 0..values.count {
-                self.job.kernels.widen(values, row, &mut wide[row * stride..(row + 1) * stride]);
-            }
-        }
-        let values = if widened { wide_rows(wide, stride, values.count, dim) } else { values };
-        if !hidden {
-            let weights = Matrix { floats: &scores[at..], stride: SCORES, count: rows };
-            return self.job.kernels.weigh(weights, values, &mut MatrixMut { floats: out, stride });
-        }
-        // A value that a row does not see is not read for it: it may be no number, which a weight of 0 would not undo.
-        for row in 0..rows {
-            let weights = &scores[row * SCORES + at..][..values.count];
-            let mut from = 0;
-            while from < values.count {
-                let to = from + weights[from..].iter().take_while(|weight| **weight != 0.0).count();
-                let part = Matrix { floats: &weights[from..to], stride: to - from, count: 1 };
-                let mut out = MatrixMut { floats: &mut out[row * stride..(row + 1) * stride], stride };
-                self.job.kernels.weigh(part, values.part(from, to - from), &mut out);
-                from = to + 1;
-            }
-        }
-    }
-
     /// Brings the output rows to their final sums.
     fn settle(&mut self) {
         let (dim, stride) = (self.job.asked.sizes.value_dim, padded(self.job.asked.sizes.value_dim));
@@ -302,18 +178,5 @@ impl<'a, 'b> Work<'a, 'b> {
                 self.scratch.out[row * stride..][..dim].iter_mut().for_each(|sum| *sum += bias);
             }
         }
-    }
-}
-
-/// Floats as rows.
-fn wide_rows(floats: &[f32], stride: usize, count: usize, dim: usize) -> Rows<'_> {
-    Rows {
-        elements: Elements::F32,
-        bytes: bytemuck::cast_slice(floats),
-        offset: 0,
-        stride: 4 * stride,
-        count,
-        dim,
-        ahead: 0,
     }
 }

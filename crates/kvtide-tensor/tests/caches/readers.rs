@@ -10,6 +10,9 @@ use crate::outcome::code;
 
 const FOUR: [f32; 4] = [1.0, 2.0, 3.0, 4.0];
 
+/// A call that would change a cache.
+type Change = fn(&mut KvCache) -> Result<(), Error>;
+
 fn tokens() -> HostTensor<'static> {
     HostTensor::new("tokens", bytemuck::cast_slice(&FOUR), DType::F32, &[1, 1, 2, 2]).unwrap()
 }
@@ -28,7 +31,7 @@ fn a_growing_cache_that_is_read_does_not_change() {
     let view = cache.get_kv().unwrap().k.pinned().unwrap();
     let more = view.clone();
     drop(view);
-    let calls: [fn(&mut KvCache) -> Result<(), Error>; 4] = [
+    let calls: [Change; 4] = [
         |cache| cache.update(tokens(), tokens()).map(|_| ()),
         |cache| cache.increment_seq_len(0),
         |cache| cache.truncate(1),
