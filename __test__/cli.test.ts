@@ -3,6 +3,8 @@ import test from 'ava'
 
 import { main } from '../lib/cli.js'
 import { doctor } from '../lib/doctor.js'
+import { threads } from '../lib/threads.js'
+import { runProcess } from './support/child.js'
 
 /** Runs the command line, keeping what it prints. */
 async function run(...args: string[]): Promise<{ code: number; out: string; err: string }> {
@@ -22,15 +24,27 @@ test.serial('doctor prints what is loaded, and why a device cannot be used', asy
   t.deepEqual([code, err], [0, ''])
   const rows = Object.fromEntries(out.trimEnd().split('\n').map(line => [line.slice(0, 14).trim(), line.slice(15)]))
   t.deepEqual(Object.keys(rows), [
-    'binary', 'loaded from', 'platform', 'cpu features', 'memory limit', 'device cpu', 'device cuda', 'device metal',
+    'binary', 'loaded from', 'platform', 'cpu features', 'kernels', 'threads', 'memory limit', 'device cpu', 'device cuda', 'device metal',
   ])
   t.regex(rows['binary'] ?? '', /^kvtide \d+\.\d+\.\d+, \w+-\w+$/)
   t.regex(rows['loaded from'] ?? '', /kvtide.*\.node$/)
   t.true(rows['platform']?.includes(process.versions.node))
+  t.regex(rows['kernels'] ?? '', /^(portable|neon|avx2|avx512)$/)
+  t.is(rows['threads'], String(threads()))
   t.is(rows['device cpu'], 'usable')
   t.regex(rows['device cuda'] ?? '', /^not usable: .*npm install/)
   t.regex(rows['device metal'] ?? '', /^not usable: /)
   t.is(`${doctor()}\n`, out)
+})
+
+test('doctor says when a variable of the environment is wrong', async t => {
+  const doctorUrl = new URL('../lib/doctor.ts', import.meta.url).href
+  const { out, err } = await runProcess(`
+    process.env.KVTIDE_KERNELS = 'fast'
+    process.env.KVTIDE_THREADS = '0'
+    console.log((await import(${JSON.stringify(doctorUrl)})).doctor())`)
+  t.regex(out, /^kernels +KVTIDE_KERNELS is fast, expected auto or one of /m, err)
+  t.regex(out, /^threads +KVTIDE_THREADS is 0, expected /m)
 })
 
 test.serial('asked for help it prints how it is used', async t => {

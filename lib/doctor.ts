@@ -18,12 +18,23 @@ export function doctor(): string {
     ['loaded from', loadedFrom()],
     ['platform', `${process.platform}-${process.arch}, node ${process.versions.node}, Node-API ${process.versions['napi']}`],
     ['cpu features', build.cpuFeatures.join(' ') || 'none that kvtide looks for'],
+    ['kernels', answer(() => binding.kernels())],
+    ['threads', answer(() => String(binding.threads()))],
     ['memory limit', Number.isFinite(limit) ? `${(limit / 2 ** 30).toFixed(1)} GiB` : 'none'],
     ...['cpu', 'cuda', 'metal'].map(deviceReport).map(
       ({ name, usable, reason }) => [`device ${name}`, usable ? 'usable' : `not usable: ${reason}`] as const,
     ),
   ]
   return rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n')
+}
+
+/** What the addon answers, or why it refuses: a variable of the environment may be wrong. */
+function answer(ask: () => string): string {
+  try {
+    return ask()
+  } catch (error) {
+    return isKvTideError(error) ? error.message : String(error)
+  }
 }
 
 function deviceReport(name: string): DeviceReport {

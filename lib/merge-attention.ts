@@ -1,7 +1,7 @@
 import { numbers, outputOf } from './attend-call.js'
 import type { AttendedWithLse } from './attend.js'
 import { binding } from './binding.js'
-import { fields, floats, isArray, list } from './check.js'
+import { fields, isArray, list, typedArray } from './check.js'
 import { invalid } from './errors.js'
 import { META, put, readTensor, type TokenSource } from './host-tensor.js'
 
@@ -10,7 +10,7 @@ export interface AttendedPart {
   /** The output, `[batch, heads, n, headDim]` or `[tokens, heads, headDim]`. */
   readonly out: TokenSource
   /** The natural logarithm of each row's sum, `[tokens, heads]`. */
-  readonly lse: Float32Array | readonly number[]
+  readonly lse: Float32Array
 }
 
 /** More parts than anyone has. */
@@ -43,5 +43,5 @@ export function mergeAttention(parts: readonly AttendedPart[]): AttendedWithLse 
 
 function readPart(argument: string, value: unknown): { out: ReturnType<typeof readTensor>; lse: Float32Array } {
   const { out, lse } = fields<AttendedPart>(argument, value)
-  return { out: readTensor(`${argument}.out`, out), lse: floats(`${argument}.lse`, lse) }
+  return { out: readTensor(`${argument}.out`, out), lse: typedArray(`${argument}.lse`, lse, ['Float32Array']) }
 }

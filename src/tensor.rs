@@ -145,8 +145,9 @@ impl NativeView {
         self.read(env, |view| Ok(view.equals(&*other.get()?)?))
     }
 
+    /// Shared as all its calls are: work in the background borrows the object until it ends.
     #[napi]
-    pub fn dispose(&mut self, env: &Env) -> Result<()> {
+    pub fn dispose(&self, env: &Env) -> Result<()> {
         guard(env, || {
             self.view.replace(None);
             Ok(())

@@ -1,24 +1,14 @@
 // Workers: one binding for all threads, objects that belong to the thread that made them, and threads that end at any time.
 import { once } from 'node:events'
-import { Worker } from 'node:worker_threads'
+import type { Worker } from 'node:worker_threads'
 
 import test from 'ava'
 
 import * as kvtide from '../../index.js'
-import { indexUrl, runProcess, tsxUrl } from '../support/child.js'
+import { runProcess } from '../support/child.js'
 import { throwsCode } from '../support/throws.js'
 import { tokens } from '../support/tokens.js'
-
-/** A worker that runs a module which sees the package as `kvtide` and the other side as `parentPort`. */
-function start(source: string, workerData: unknown = null): Worker {
-  const script = `
-    const { parentPort, workerData } = await import('node:worker_threads')
-    const { register } = await import(${JSON.stringify(tsxUrl)})
-    register()
-    const kvtide = await import(${JSON.stringify(indexUrl)})
-    ${source}`
-  return new Worker(new URL(`data:text/javascript,${encodeURIComponent(script)}`), { workerData })
-}
+import { startWorker as start } from '../support/worker.js'
 
 const work = `
   const cache = new kvtide.KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 1, maxSeqLen: 1000, headDim: 2 })
@@ -125,7 +115,7 @@ test('an object that reaches a worker is refused there', async t => {
 
 test('two hundred rounds of errors and threads end as they should', async t => {
   const { code, signal, out, err } = await runProcess(`
-    import { Worker } from 'node:worker_threads'
+    import type { Worker } from 'node:worker_threads'
     import { createRequire } from 'node:module'
     const addon = ${JSON.stringify(new URL('../../binding.cjs', import.meta.url).pathname)}
     const { KvCache, Tensor, KvTideError } = kvtide

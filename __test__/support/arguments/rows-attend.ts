@@ -53,7 +53,7 @@ const calls = (more: Record<string, Kind>): Param[] => [
 export const attendRows: readonly Row[] = [
   free('attend', ...calls({})),
   free('attendAsync', ...calls({ signal: optional({ legal: {} }) })),
-  free('mergeAttention', param('parts', { legal: {} }, () => [{ out: pair(), lse: [1, 2] }])),
+  free('mergeAttention', param('parts', { legal: {} }, () => [{ out: pair(), lse: Float32Array.of(1, 2) }])),
   free('threads'),
   free('setThreads', param('n', count, () => 2)),
 ]
