@@ -3,7 +3,7 @@
  *
  * @packageDocumentation
  */
-export type { AttendKv, BatchedKv, RaggedKv } from './lib/attend-kv.js'
+export type { AttendKv, BatchedKv, BlockTableKv, PagedKv, RaggedKv } from './lib/attend-kv.js'
 export type { AttendAsyncOptions, AttendOptions } from './lib/attend-options.js'
 export { attend, attendAsync, type Attended, type AttendedWithLse, type AttendOut } from './lib/attend.js'
 export { BlockPool, type BlockPoolOptions } from './lib/block-pool.js'

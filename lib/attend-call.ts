@@ -1,5 +1,8 @@
-import { readKv, type KvArgument } from './attend-kv.js'
+import type { NativeAttendedView, NativeStop } from '#binding'
+
+import { readKv, type KvPages, type KvTensors } from './attend-kv.js'
 import { readSettings, type Settings } from './attend-options.js'
+import { binding } from './binding.js'
 import { arrayKind, arrayLength, asBits, typedArray } from './check.js'
 import type { TensorData } from './dtype.js'
 import { HostArgument, META, put, readTensor, type TensorArgument } from './host-tensor.js'
@@ -9,7 +12,7 @@ import { tensorOf, type Tensor } from './tensor.js'
 const AT = 4 * META
 
 /** How many numbers a call has; behind them the addon says the answer's rank, dtype and sizes. */
-const SHAPE = AT + 10
+const SHAPE = AT + 11
 
 /** How K and V lie. */
 const BATCHED = 0
@@ -24,7 +27,7 @@ export const numbers: Float64Array = new Float64Array(SHAPE + 6)
 /** One call of attention, all of its arguments read and none of them written down. */
 export class AttendCall {
   readonly #q: TensorArgument
-  readonly #kv: KvArgument
+  readonly #kv: KvTensors | KvPages
   readonly settings: Settings
   readonly #kind: number
   /** The caller's array for the output, as numbers or bits. */
@@ -39,28 +42,49 @@ export class AttendCall {
     this.out = array !== undefined && this.#kind > 1 ? asBits(array) : array
   }
 
-  /** Writes the numbers down, and answers what crosses besides: q, k, v and the lists. */
-  put(): readonly [q: object, k: object, v: object, lists: readonly unknown[] | undefined] {
+  /** Makes the call. */
+  run(): unknown {
+    const kv = this.#kv
+    const [queries, lists] = this.#put()
+    if ('cache' in kv) return binding.attendPages(queries, kv.cache, numbers, this.out as object, lists)
+    return binding.attend(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, this.out as object, lists)
+  }
+
+  /** Starts the call in the background. */
+  start(stop: NativeStop | undefined): Promise<NativeAttendedView> {
+    const kv = this.#kv
+    const [queries, lists] = this.#put()
+    if ('cache' in kv) return binding.attendPagesAsync(queries, kv.cache, numbers, lists, stop)
+    return binding.attendAsync(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, lists, stop)
+  }
+
+  /** Writes the numbers down, and answers what crosses besides: q and the lists. */
+  #put(): readonly [q: object, lists: readonly unknown[] | undefined] {
     const { settings, out } = this
-    const { k, v, offsets } = this.#kv
+    const kv = this.#kv
     numbers[AT] = settings.scale
     numbers[AT + 1] = settings.causal ? 1 : 0
     numbers[AT + 2] = settings.window
     numbers[AT + 3] = settings.sinks
     numbers[AT + 4] = settings.softcap
     numbers[AT + 5] = settings.threads
-    numbers[AT + 6] = offsets === undefined ? BATCHED : RAGGED
+    numbers[AT + 6] = 'offsets' in kv && kv.offsets !== undefined ? RAGGED : BATCHED
     numbers[AT + 7] = settings.returnLse ? 1 : 0
     numbers[AT + 8] = this.#kind
     numbers[AT + 9] = out === undefined ? 0 : arrayLength(out as Uint16Array)
-    return [put(this.#q, 0, numbers), put(k, 1, numbers), put(v, 2, numbers), this.#lists(offsets)]
+    numbers[AT + 10] = 'cache' in kv ? kv.layer : 0
+    return [put(this.#q, 0, numbers), this.#lists()]
   }
 
   /** The arrays that a call seldom has; nothing when there is none. */
-  #lists(offsets: Int32Array | undefined): readonly unknown[] | undefined {
+  #lists(): readonly unknown[] | undefined {
     const { sinkLogits, starts, positions, qOffsets, tree, mask } = this.settings
-    if ((offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? mask) === undefined) return undefined
-    return [offsets, sinkLogits, starts, positions, qOffsets, tree, mask && put(mask, 3, numbers)]
+    const kv = this.#kv
+    const [offsets, sequences, tables, lengths] =
+      'cache' in kv ? [undefined, kv.sequences, kv.tables, kv.lengths] : [kv.offsets]
+    const some = offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? mask ?? sequences ?? tables
+    if (some === undefined) return undefined
+    return [offsets, sinkLogits, starts, positions, qOffsets, tree, sequences, tables, lengths, mask && put(mask, 3, numbers)]
   }
 }
 

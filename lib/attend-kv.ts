@@ -1,4 +1,10 @@
-import { fields, integers } from './check.js'
+import type { NativePagedKvCache } from '#binding'
+
+import { count, fields, integers } from './check.js'
+import { invalid } from './errors.js'
+import { nativeArgument } from './owner.js'
+import { readIds } from './paged-batch.js'
+import { PagedKvCache } from './paged-kv-cache.js'
 import { readTensor, type TensorArgument, type TokenSource } from './host-tensor.js'
 
 /**
@@ -24,19 +30,69 @@ export interface RaggedKv {
   readonly kvOffsets: Int32Array | readonly number[]
 }
 
+/** Pages of a paged cache, in one layer: `q` is `[tokens, heads, headDim]`. */
+export interface PagedKv {
+  /** The cache. */
+  readonly cache: PagedKvCache
+  /** The layer. */
+  readonly layer: number
+  /** The sequences, in the order of their queries. */
+  readonly sequences: Float64Array | readonly number[]
+}
+
+/** Pages that a block table names: what an engine that keeps its own tables has at hand. */
+export interface BlockTableKv {
+  /** The cache. */
+  readonly cache: PagedKvCache
+  /** The layer. */
+  readonly layer: number
+  /** For each sequence a row of block indices, as many in each; behind a sequence's last block anything may stand. */
+  readonly blockTables: Int32Array
+  /** The tokens of each sequence. */
+  readonly kvLengths: Int32Array
+}
+
 /** What attention reads. */
-export type AttendKv = BatchedKv | RaggedKv
+export type AttendKv = BatchedKv | RaggedKv | PagedKv | BlockTableKv
 
 /** @internal Keys and values that were read. */
-export interface KvArgument {
+export interface KvTensors {
   readonly k: TensorArgument
   readonly v: TensorArgument
   readonly offsets: Int32Array | undefined
 }
 
+/** @internal Pages that were read. */
+export interface KvPages {
+  readonly cache: NativePagedKvCache
+  readonly layer: number
+  readonly sequences: Float64Array | undefined
+  readonly tables: Int32Array | undefined
+  readonly lengths: Int32Array | undefined
+}
+
 /** @internal Reads keys and values. */
-export function readKv(kv: unknown): KvArgument {
-  const { k, v, kvOffsets } = fields<RaggedKv>('kv', kv)
+export function readKv(kv: unknown): KvTensors | KvPages {
+  const given = fields<RaggedKv & PagedKv & BlockTableKv>('kv', kv)
+  const { cache } = given
+  if (cache !== undefined) return readPages(cache, given)
+  const { k, v, kvOffsets } = given
   const offsets = kvOffsets === undefined ? undefined : integers('kvOffsets', kvOffsets)
   return { k: readTensor('k', k), v: readTensor('v', v), offsets }
+}
+
+/** The fields of a {@link PagedKv} or a {@link BlockTableKv}, not checked yet. */
+type GivenPages = { readonly [Name in keyof (PagedKv & BlockTableKv)]?: unknown }
+
+function readPages(cache: unknown, given: GivenPages): KvPages {
+  const native = nativeArgument<NativePagedKvCache>('cache', cache, PagedKvCache)
+  const layer = count('layer', given.layer)
+  const { sequences, blockTables, kvLengths } = given
+  if (sequences !== undefined) {
+    const ids = Float64Array.from(readIds('sequences', sequences))
+    return { cache: native, layer, sequences: ids, tables: undefined, lengths: undefined }
+  }
+  if (blockTables === undefined) throw invalid('sequences', sequences, 'sequences, or blockTables and kvLengths')
+  const tables = integers('blockTables', blockTables)
+  return { cache: native, layer, sequences: undefined, tables, lengths: integers('kvLengths', kvLengths) }
 }

@@ -1,7 +1,6 @@
-import { AttendCall, numbers, outputOf } from './attend-call.js'
+import { AttendCall, outputOf } from './attend-call.js'
 import type { AttendKv } from './attend-kv.js'
 import type { AttendAsyncOptions, AttendOptions } from './attend-options.js'
-import { binding } from './binding.js'
 import type { Float16ArrayLike } from './dtype.js'
 import type { TokenSource } from './host-tensor.js'
 import { StopSignal } from './stop-signal.js'
@@ -29,7 +28,8 @@ type WithLse<Options> = Options & { readonly returnLse: true }
  * Attention from `q` to keys and values where they lie: in a cache, in a window with its sinks, or in memory of your own.
  * Nothing is gathered, and no matrix of scores is made.
  *
- * `q` is `[batch, heads, n, headDim]`, or `[tokens, heads, headDim]` where sequences lie one behind the other (`kvOffsets`).
+ * `q` is `[batch, heads, n, headDim]`, or `[tokens, heads, headDim]` where sequences lie one behind the other (`kvOffsets`) or
+ * in pages (`cache`).
  * Query heads that share a head of K and V stand together. The queries are the last tokens unless `positions` says where
  * they are. A row that sees no key gives zeros.
  *
@@ -54,8 +54,7 @@ export function attend(q: TokenSource, kv: AttendKv, options?: AttendOptions): A
 export function attend<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: AttendOptions | undefined, out: T): Attended<T>
 export function attend(q: TokenSource, kv: AttendKv, options: AttendOptions = {}, out?: AttendOut): Attended<Tensor | AttendOut> {
   const call = new AttendCall(q, kv, options, out)
-  const [queries, k, v, lists] = call.put()
-  const answer = binding.attend(queries, k, v, numbers, call.out as object, lists)
+  const answer = call.run()
   if (!call.settings.returnLse) return { out: out ?? outputOf(answer) }
   const found = answer as { readonly out: unknown; readonly lse: Float32Array }
   return { out: out ?? outputOf(found.out), lse: found.lse }
@@ -95,8 +94,7 @@ export async function attendAsync(
   const call = new AttendCall(q, kv, options, out)
   const stop = StopSignal.of('signal', call.settings.signal)
   try {
-    const [queries, k, v, lists] = call.put()
-    const found = await binding.attendAsync(queries, k, v, numbers, lists, stop?.native)
+    const found = await call.start(stop?.native)
     stop?.check()
     const view = tensorOf(found.out)
     const lse = found.lse === undefined ? {} : { lse: found.lse }

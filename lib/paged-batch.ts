@@ -21,13 +21,18 @@ function listed(argument: string, value: unknown, kind: string): ArrayLike<unkno
   throw invalid(argument, value, `an array of whole numbers, or a ${kind}`)
 }
 
+/** The ids of sequences, each read once. */
+export function readIds(argument: string, value: unknown): number[] {
+  return read(argument, value, 'Float64Array', Number.MAX_SAFE_INTEGER)
+}
+
 /** Sequences and offsets of a call. */
 export class Batch {
   readonly #sequences: readonly number[]
   readonly #offsets: readonly number[] | undefined
 
   constructor(sequences: unknown, offsets: unknown) {
-    this.#sequences = read('sequences', sequences, 'Float64Array', Number.MAX_SAFE_INTEGER)
+    this.#sequences = readIds('sequences', sequences)
     this.#offsets = offsets === undefined ? undefined : read('offsets', offsets, 'Int32Array', 2 ** 31 - 1)
     if (this.#offsets?.length === 0) throw invalid('offsets', offsets, `${this.#sequences.length + 1} numbers, one more than sequences`)
   }

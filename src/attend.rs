@@ -12,6 +12,7 @@ use crate::attend_task::{AttendTask, NativeStop};
 use crate::bytes::{ArrayArg, Memory};
 use crate::guard::{Outcome, guard};
 use crate::memory::budget;
+use crate::paged_kv_cache::NativePagedKvCache;
 use crate::source::{TensorArg, source};
 
 /// Attends, and answers an output, or one with its sums.
@@ -32,6 +33,43 @@ pub fn attend<'a>(
         let mut target = Target::default();
         request.run(None, |room| target.take(Some(env), given, room))?;
         target.answer(env, request.with_lse(), numbers)
+    })
+}
+
+/// The same over pages of a cache.
+#[napi(ts_return_type = "unknown")]
+pub fn attend_pages<'a>(
+    env: &'a Env,
+    q: TensorArg,
+    cache: &mut NativePagedKvCache,
+    call: ArrayArg,
+    out: ArrayArg,
+    lists: ListsArg,
+) -> Result<NativeAnswer<'a>> {
+    guard(env, || {
+        let numbers = call.numbers()?;
+        let request = Request::over_pages(&q, cache, &lists, numbers)?;
+        let given = given(&request, out)?;
+        let mut target = Target::default();
+        request.run(None, |room| target.take(Some(env), given, room))?;
+        target.answer(env, request.with_lse(), numbers)
+    })
+}
+
+/// The same in the background.
+#[napi(ts_return_type = "Promise<NativeAttendedView>")]
+pub fn attend_pages_async(
+    env: &Env,
+    q: TensorArg,
+    cache: &mut NativePagedKvCache,
+    call: ArrayArg,
+    lists: ListsArg,
+    stop: Option<&NativeStop>,
+) -> Result<AsyncTask<AttendTask>> {
+    guard(env, || {
+        let budget = budget();
+        let request = Request::over_pages(&q, cache, &lists, call.numbers()?)?.to_owned(&budget)?;
+        Ok(AsyncTask::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
     })
 }
 

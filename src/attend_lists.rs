@@ -1,7 +1,7 @@
 //! The arrays that a call of attention seldom has: they cross together, as one JavaScript array, or not at all.
 //!
 //! ```text
-//! kvOffsets  sinkLogits  starts  positions  qOffsets  tree  mask
+//! kvOffsets  sinkLogits  starts  positions  qOffsets  tree  sequences  blockTables  kvLengths  mask
 //! ```
 #![expect(unsafe_code, reason = "the conversion of arguments is an unsafe trait function of napi")]
 
@@ -13,10 +13,11 @@ use napi::{Result, ValueType, check_status, sys};
 
 use crate::bytes::ArrayArg;
 use crate::guard::Outcome;
+use crate::number::whole;
 use crate::source::TensorArg;
 
 /// Typed arrays in it; the mask comes behind them.
-const LISTS: usize = 6;
+const LISTS: usize = 9;
 
 /// The array of arrays, if the argument is one.
 pub struct ListsArg(Option<Box<Entries>>);
@@ -75,16 +76,38 @@ pub(crate) struct Lists<'a> {
     pub tree: Option<Cow<'a, [i32]>>,
 }
 
+/// The sequences whose pages a call reads.
+pub(crate) enum Paged<'a> {
+    /// By their ids.
+    Sequences(Vec<u64>),
+    /// The rows of a block table, and their lengths in tokens.
+    Tables(&'a [i32], &'a [i32]),
+}
+
 impl ListsArg {
     /// The mask, if there is one.
     pub(crate) fn mask(&self) -> Option<&TensorArg> {
         self.0.as_ref()?.mask.as_ref().filter(|mask| mask.is_given())
     }
 
+    /// The sequences whose pages are read: their ids, or the rows of a block table and their lengths.
+    pub(crate) fn paged<'a>(&self) -> Outcome<Paged<'a>> {
+        let missing = || kvtide_core::Error::argument("kv", "nothing", "sequences, or blockTables and kvLengths");
+        let entries = self.0.as_ref().ok_or_else(missing)?;
+        let [.., sequences, tables, lengths] = entries.lists;
+        if let Some(ids) = sequences.map(|list| list.elements::<f64>("sequences")).transpose()?.flatten() {
+            return Ok(Paged::Sequences(ids.iter().map(|&id| whole("sequences", id)).collect::<Outcome<_>>()?));
+        }
+        let ints = |argument, list: Option<ArrayArg>| {
+            Ok::<_, crate::raise::Refusal>(list.ok_or_else(missing)?.elements::<i32>(argument)?.ok_or_else(missing)?)
+        };
+        Ok(Paged::Tables(ints("blockTables", tables)?, ints("kvLengths", lengths)?))
+    }
+
     /// The lists, where they lie.
     pub(crate) fn lists<'a>(&self) -> Outcome<Lists<'a>> {
         let Some(entries) = &self.0 else { return Ok(Lists::default()) };
-        let [kv_offsets, sink_logits, starts, positions, query_offsets, tree] = entries.lists;
+        let [kv_offsets, sink_logits, starts, positions, query_offsets, tree, ..] = entries.lists;
         fn list<'a, T: bytemuck::AnyBitPattern>(
             argument: &'static str,
             list: Option<ArrayArg>,

@@ -5,17 +5,21 @@
 //!
 //! ```text
 //! scale (NaN: none)  causal  window (0: none)  sinks  softcap (0: none)  threads (0: all)  form of K and V  with lse
-//! array of the caller's (0: none, 1: floats, 2: bits, 3: half floats)  its length
+//! array of the caller's (0: none, 1: floats, 2: bits, 3: half floats)  its length  layer of pages
 //! ```
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use kvtide_tensor::{AttendOptions, Budget, DType, Error, HostTensor, KvRows, OwnedSource, Room, Source, attend_with};
+use kvtide_tensor::{
+    AttendOptions, Budget, DType, Error, HostTensor, KvRows, OwnedSource, PageRows, Room, Source, attend_with,
+};
 
 use crate::attend_lists::{Lists, ListsArg};
 use crate::guard::Outcome;
 use crate::number::count;
+use crate::paged_kv_cache::NativePagedKvCache;
 use crate::source::{META, TensorArg, source};
 
 /// Where the numbers of a call begin, behind the descriptions of q, k, v and the mask.
@@ -42,13 +46,26 @@ struct Numbers {
     with_lse: bool,
     /// The kind of the caller's array for the output, and its length.
     out: (f64, f64),
+    /// The layer whose pages are read.
+    layer: u32,
+}
+
+/// What a call reads besides queries.
+enum KeysAndValues<'a> {
+    Tensors(Source<'a>, Source<'a>),
+    Pages(Cow<'a, PageRows<'static>>),
+}
+
+/// The same, for work in the background.
+enum OwnedKeysAndValues {
+    Tensors(OwnedSource, OwnedSource),
+    Pages(PageRows<'static>),
 }
 
 /// One call.
 pub(crate) struct Request<'a> {
     q: Source<'a>,
-    k: Source<'a>,
-    v: Source<'a>,
+    kv: KeysAndValues<'a>,
     mask: Option<Source<'a>>,
     lists: Lists<'a>,
     numbers: Numbers,
@@ -57,8 +74,7 @@ pub(crate) struct Request<'a> {
 /// One call that outlives the one from JavaScript.
 pub(crate) struct OwnedRequest {
     q: OwnedSource,
-    k: OwnedSource,
-    v: OwnedSource,
+    kv: OwnedKeysAndValues,
     mask: Option<OwnedSource>,
     lists: Lists<'static>,
     numbers: Numbers,
@@ -66,7 +82,7 @@ pub(crate) struct OwnedRequest {
 
 impl Numbers {
     fn read(call: &[f64]) -> Outcome<Self> {
-        let &[scale, causal, window, sinks, softcap, threads, form, with_lse, kind, length, ..] = call else {
+        let &[scale, causal, window, sinks, softcap, threads, form, with_lse, kind, length, layer, ..] = call else {
             return Err(kvtide_core::Error::argument("call", call.len(), "the numbers of a call").into());
         };
         let given = |value: u32| (value > 0).then_some(value);
@@ -80,6 +96,7 @@ impl Numbers {
             ragged: form == RAGGED,
             with_lse: with_lse != 0.0,
             out: (kind, length),
+            layer: count("layer", layer)?,
         })
     }
 
@@ -118,11 +135,27 @@ impl<'a> Request<'a> {
         let numbers = call.get(NUMBERS..).unwrap_or(&[]);
         Ok(Request {
             q: source("q", q, call, 0)?,
-            k: source("k", k, call, 1)?,
-            v: source("v", v, call, 2)?,
+            kv: KeysAndValues::Tensors(source("k", k, call, 1)?, source("v", v, call, 2)?),
             mask: lists.mask().map(|mask| source("mask", mask, call, 3)).transpose()?,
             lists: lists.lists()?,
             numbers: Numbers::read(numbers)?,
+        })
+    }
+
+    /// Reads the arguments of a call over pages.
+    pub fn over_pages(
+        q: &'a TensorArg,
+        cache: &mut NativePagedKvCache,
+        lists: &'a ListsArg,
+        call: &[f64],
+    ) -> Outcome<Self> {
+        let numbers = Numbers::read(call.get(NUMBERS..).unwrap_or(&[]))?;
+        Ok(Request {
+            q: source("q", q, call, 0)?,
+            kv: KeysAndValues::Pages(Cow::Owned(cache.pages(numbers.layer, &lists.paged()?)?)),
+            mask: lists.mask().map(|mask| source("mask", mask, call, 3)).transpose()?,
+            lists: lists.lists()?,
+            numbers,
         })
     }
 
@@ -131,8 +164,10 @@ impl<'a> Request<'a> {
         let own = |source: &Source<'_>, argument| OwnedSource::new(source, argument, budget);
         Ok(OwnedRequest {
             q: own(&self.q, "q")?,
-            k: own(&self.k, "k")?,
-            v: own(&self.v, "v")?,
+            kv: match &self.kv {
+                KeysAndValues::Tensors(k, v) => OwnedKeysAndValues::Tensors(own(k, "k")?, own(v, "v")?),
+                KeysAndValues::Pages(pages) => OwnedKeysAndValues::Pages(pages.clone().into_owned()),
+            },
             mask: self.mask.as_ref().map(|mask| own(mask, "mask")).transpose()?,
             lists: self.lists.to_owned(),
             numbers: self.numbers,
@@ -146,7 +181,12 @@ impl<'a> Request<'a> {
 
     /// True when something that it reads lies in this memory.
     pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
-        let sources = [Some(&self.q), Some(&self.k), Some(&self.v), self.mask.as_ref()];
+        let [k, v] = match &self.kv {
+            KeysAndValues::Tensors(k, v) => [Some(k), Some(v)],
+            // Nobody outside has memory of pages.
+            KeysAndValues::Pages(_) => [None; 2],
+        };
+        let sources = [Some(&self.q), k, v, self.mask.as_ref()];
         sources.into_iter().flatten().any(|source| source.overlaps(memory, bytes)) || self.lists.overlap(memory, bytes)
     }
 
@@ -189,7 +229,10 @@ impl<'a> Request<'a> {
     }
 
     fn rows(&self) -> KvRows<'_> {
-        let (k, v) = (self.k.clone(), self.v.clone());
+        let (k, v) = match &self.kv {
+            KeysAndValues::Tensors(k, v) => (k.clone(), v.clone()),
+            KeysAndValues::Pages(pages) => return KvRows::Pages(pages),
+        };
         match (self.numbers.ragged, &self.lists.kv_offsets) {
             (true, Some(offsets)) => KvRows::Ragged { k, v, offsets },
             _ => KvRows::Batched { k, v },
@@ -207,8 +250,10 @@ impl OwnedRequest {
     pub fn request(&self) -> Outcome<Request<'_>> {
         Ok(Request {
             q: self.q.source()?,
-            k: self.k.source()?,
-            v: self.v.source()?,
+            kv: match &self.kv {
+                OwnedKeysAndValues::Tensors(k, v) => KeysAndValues::Tensors(k.source()?, v.source()?),
+                OwnedKeysAndValues::Pages(pages) => KeysAndValues::Pages(Cow::Borrowed(pages)),
+            },
             mask: self.mask.as_ref().map(OwnedSource::source).transpose()?,
             lists: self.lists.borrowed(),
             numbers: self.numbers,

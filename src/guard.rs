@@ -64,6 +64,17 @@ impl<T> Handle<T> {
         }
     }
 
+    /// The object, to change it within a call on another one.
+    pub fn get_mut(&mut self) -> Outcome<&mut T> {
+        if !matches!(self.state, State::Live(_)) {
+            self.gone()?;
+        }
+        match &mut self.state {
+            State::Live(value) => Ok(value),
+            _ => unreachable!("the object is gone"),
+        }
+    }
+
     /// Ends the object; `end` sees it first, if it is still there.
     pub fn dispose(&mut self, env: &Env, end: impl FnOnce(&mut T)) {
         if let State::Live(value) = &mut self.state {

@@ -2,10 +2,11 @@
 
 use kvtide_core::paged::PageFormat;
 use kvtide_core::{Error, count_positive};
-use kvtide_tensor::{PagedKvCache, PagedKvCacheOptions, device};
+use kvtide_tensor::{PageRows, PagedKvCache, PagedKvCacheOptions, device};
 use napi::{Env, Result};
 use napi_derive::napi;
 
+use crate::attend_lists::Paged;
 use crate::bytes::{ArrayArg, Memory};
 use crate::guard::{Handle, Outcome, guard};
 use crate::memory::budget;
@@ -172,6 +173,15 @@ impl NativePagedKvCache {
             let (sequence, layer) = (whole("seq", sequence)?, count("layer", layer)?);
             let [k, v] = apart([("k", k), ("v", v)])?;
             Ok(cache.gather_into(sequence, layer, k.bytes_mut(), v.bytes_mut())?)
+        })
+    }
+
+    /// The pages of some sequences in a layer, pinned.
+    pub(crate) fn pages(&mut self, layer: u32, sequences: &Paged<'_>) -> Outcome<PageRows<'static>> {
+        let cache = self.cache.get_mut()?;
+        Ok(match sequences {
+            Paged::Sequences(ids) => cache.pages(layer, ids)?.pinned(),
+            Paged::Tables(tables, lengths) => cache.pages_of_tables(layer, tables, lengths)?.pinned(),
         })
     }
 

@@ -10,6 +10,7 @@ use kvtide_core::paged::{PageLayout, PagedPlanner, Part};
 use crate::device::check_cpu;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::life::Life;
 use crate::memory::Budget;
 use crate::options::PagedKvCacheOptions;
 use crate::paged::{PagedShape, Slab};
@@ -41,6 +42,8 @@ pub struct PagedKvCache {
     pub(crate) growths: u64,
     pub(crate) copied_bytes: u64,
     pub(crate) poisoned: bool,
+    /// Who reads its pages in the background.
+    pub(crate) life: Arc<Life>,
 }
 
 impl PagedKvCache {
@@ -61,6 +64,7 @@ impl PagedKvCache {
             growths: 0,
             copied_bytes: 0,
             poisoned: false,
+            life: Arc::default(),
         })
     }
 
@@ -96,19 +100,19 @@ impl PagedKvCache {
 
     /// A new, empty sequence.
     pub fn create_sequence(&mut self) -> Result<u64> {
-        self.check()?;
+        self.check_change()?;
         Ok(self.planner.create_sequence()?)
     }
 
     /// Ends a sequence and gives all its blocks back.
     pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         Ok(self.planner.drop_sequence(sequence)?)
     }
 
     /// Gives the sequence blocks for `tokens` tokens in total; takes all that are missing, or none.
     pub fn ensure_capacity(&mut self, sequence: u64, tokens: u32) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         Ok(self.planner.ensure_capacity(sequence, tokens)?)
     }
 
@@ -173,6 +177,12 @@ impl PagedKvCache {
         self.planner.check_invariants()?;
         let (staged, room) = (self.planner.staged_count(), self.staging.blocks);
         if staged > room { Err(format!("{staged} pages are staged, there is room for {room}")) } else { Ok(()) }
+    }
+
+    /// Refuses a change when the cache cannot be used, or while someone reads it in the background.
+    pub(crate) fn check_change(&self) -> Result<()> {
+        self.check()?;
+        self.life.check_idle()
     }
 
     pub(crate) fn check(&self) -> Result<()> {

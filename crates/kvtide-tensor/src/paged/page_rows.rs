@@ -1,7 +1,8 @@
 //! What attention reads of a paged cache: the pages of some sequences in one layer, in place.
 //!
 //! Nobody's old bytes are in them: what a sequence has not written, inside its length, was zeroed when they were asked for. The
-//! cache is borrowed meanwhile, so that nothing changes. Asking costs O(pages).
+//! cache is borrowed meanwhile, so that nothing changes; pages that are pinned make it refuse changes instead. Asking costs
+//! O(pages).
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::shape::PagedShape;
 use super::slab::Slab;
 use crate::error::{Error, Result};
 use crate::kernels::quantise::to_f32;
+use crate::life::{Life, Pin};
 use crate::memory::Budget;
 use crate::paged_kv_cache::PagedKvCache;
 use crate::zeroed::zeroed_vec;
@@ -21,6 +23,9 @@ use crate::zeroed::zeroed_vec;
 #[derive(Clone, Debug)]
 pub struct PageRows<'a> {
     cache: PhantomData<&'a PagedKvCache>,
+    life: Arc<Life>,
+    /// Keeps the cache from changing, when nothing else does.
+    _pin: Option<Arc<Pin>>,
     pub(crate) slab: Arc<Slab>,
     pub(crate) staging: Arc<Slab>,
     pub(crate) shape: PagedShape,
@@ -72,6 +77,8 @@ impl PagedKvCache {
     fn no_pages(&self, layer: u32) -> PageRows<'_> {
         PageRows {
             cache: PhantomData,
+            life: self.life.clone(),
+            _pin: None,
             slab: self.slab.clone(),
             staging: self.staging.clone(),
             shape: self.shape,
@@ -83,6 +90,15 @@ impl PagedKvCache {
 }
 
 impl PageRows<'_> {
+    /// The same, apart from the cache: until they and their clones are dropped, calls that would change it are refused with
+    /// `BUSY`. They can be read when the cache is gone.
+    #[must_use]
+    pub fn pinned(self) -> PageRows<'static> {
+        let pin = Some(Pin::new(&self.life));
+        let PageRows { life, slab, staging, shape, layer, pages, sequences, .. } = self;
+        PageRows { cache: PhantomData, life, _pin: pin, slab, staging, shape, layer, pages, sequences }
+    }
+
     /// Adds the pages of one more sequence.
     fn add(&mut self, pages: impl Iterator<Item = PageRead>) -> Result<()> {
         let (first, mut tokens) = (self.pages.len(), 0);

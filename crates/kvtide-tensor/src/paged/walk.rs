@@ -57,6 +57,8 @@ impl PagedKvCache {
         if pages.is_empty() {
             return Ok(());
         }
+        // Whoever reads in the background would be waited for.
+        self.life.check_idle()?;
         let (layout, block_size) = (self.shape.pages, self.block_size());
         self.slab.edit(&[], |slab, _| {
             for page in pages {

@@ -33,7 +33,7 @@ impl PagedKvCache {
         key: impl Into<Source<'a>>,
         value: impl Into<Source<'a>>,
     ) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         let rows = [
             TokenRows::one(&key.into(), "key", self.expected(Part::Key, None))?,
             TokenRows::one(&value.into(), "value", self.expected(Part::Value, None))?,
@@ -52,7 +52,7 @@ impl PagedKvCache {
         k: impl Into<Source<'a>>,
         v: impl Into<Source<'a>>,
     ) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         let rows = self.rows([k.into(), v.into()], None)?;
         let plan = self.planner.plan_tokens(sequence, layer, position, rows[0].tokens)?;
         self.carry_out(&plan, &rows)
@@ -80,7 +80,7 @@ impl PagedKvCache {
         v: impl Into<Source<'a>>,
         offsets: Option<&[u32]>,
     ) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         let layers = self.slab.layout.shape().num_layers as usize;
         let rows = self.rows([k.into(), v.into()], Some(layers))?;
         let plan = self.planner.plan_append(sequences, offsets)?;
