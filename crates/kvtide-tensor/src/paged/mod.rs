@@ -6,9 +6,11 @@
 //! write     tokens -> rows -> pages, or staging        rows.rs, write.rs, staging.rs
 //! read      pages -> rows of the caller's              read.rs
 //! walk      pages in place, for attention              walk.rs, page_rows.rs
+//!           in candle's operations alone               portable.rs
 //! ```
 
 mod page_rows;
+mod portable;
 mod read;
 mod rows;
 mod shape;

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::kernels::Carrier;
 use crate::kernels::pages::each_rows;
 use crate::kernels::quantise::to_f32;
-use crate::paged::PagedShape;
+use crate::paged::{PagedShape, Slab, portable};
 use crate::paged_kv_cache::PagedKvCache;
 use crate::token_kv::TokenKv;
 use crate::view::{Kv, View};
@@ -23,6 +23,8 @@ use crate::zeroed::zeroed_bytes;
 /// K or V of one layer in the bytes of both slabs.
 struct Reader<'a> {
     shape: &'a PagedShape,
+    /// The slab, when its rows are read in candle's operations.
+    portable: Option<&'a Slab>,
     slab: &'a [u8],
     staging: &'a [u8],
     layer: u32,
@@ -62,7 +64,7 @@ impl PagedKvCache {
                 reader.part = part;
                 let row = out.len() / self.heads();
                 for (head, out) in out.chunks_exact_mut(row.max(1)).enumerate() {
-                    reader.read(&page, head as u32, slot.slot, out, Carrier::PLAIN);
+                    reader.read(&page, head as u32, slot.slot, out, Carrier::PLAIN)?;
                 }
             }
             Ok(())
@@ -74,13 +76,14 @@ impl PagedKvCache {
     pub fn gather(&self, sequence: u64, layer: u32) -> Result<Kv> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
+        let portable = self.portable()?;
         let gathered = |part: Part| {
             let dims = Dims::new("shape", &[self.heads(), tokens, self.slab.layout.section(part).head_dim])?;
             let view = View::zeros(dims, self.shape.read_dtype(part), &self.outer)?;
             let failed = std::cell::RefCell::new(Ok(()));
             view.buffer.edit(&[self.slab.storage(), self.staging.storage()], |out, sources| {
                 let (slab, staging) = (self.slab.pages(sources[0]), self.staging.pages(sources[1]));
-                let reader = Reader { shape: &self.shape, slab, staging, layer, part };
+                let reader = Reader { shape: &self.shape, portable, slab, staging, layer, part };
                 *failed.borrow_mut() = self.read_part(&reader, &pages, out);
             })?;
             failed.into_inner().map(|()| view)
@@ -128,8 +131,14 @@ impl PagedKvCache {
 
     /// Runs `work` on the keys of a layer.
     fn with_reader<T>(&self, layer: u32, work: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
-        let (shape, part) = (&self.shape, Part::Key);
-        self.slab.inspect(|slab| self.staging.inspect(|staging| work(Reader { shape, slab, staging, layer, part })))
+        let (shape, part, portable) = (&self.shape, Part::Key, self.portable()?);
+        self.slab.inspect(|slab| {
+            self.staging.inspect(|staging| work(Reader { shape, portable, slab, staging, layer, part }))
+        })
+    }
+
+    fn portable(&self) -> Result<Option<&Slab>> {
+        Ok(portable::is_chosen(&self.slab)?.then_some(&self.slab))
     }
 
     /// The tokens of these pages, head by head.
@@ -143,7 +152,7 @@ impl PagedKvCache {
                 // Head by head within a page, so that the page is read in order.
                 for (head, out) in heads.iter_mut().enumerate() {
                     let rows = &mut out[start..end];
-                    reader.read(page, head as u32, 0, rows, stores);
+                    reader.read(page, head as u32, 0, rows, stores)?;
                     for run in self.planner.unwritten(page.block, reader.layer, page.tokens) {
                         rows[run.start as usize * row..run.end as usize * row].fill(0);
                     }
@@ -158,17 +167,21 @@ impl PagedKvCache {
 
 impl Reader<'_> {
     /// The rows of a head of a page from `slot` on, as many as `out` has room for.
-    fn read(&self, page: &PageRead, head: u32, slot: u32, out: &mut [u8], stores: Carrier) {
+    fn read(&self, page: &PageRead, head: u32, slot: u32, out: &mut [u8], stores: Carrier) -> Result<()> {
         let (layout, bytes, block, layer) = match page.staged {
             Some(staged) => (&self.shape.staged, self.staging, staged, 0),
             None => (&self.shape.pages, self.slab, page.block, self.layer),
         };
         let HeadPlace { codes, row_bytes, scales } = layout.head_place(block, layer, self.part, head);
+        if let Some(slab) = self.portable {
+            return portable::read(slab, codes + slot as usize * row_bytes, out);
+        }
         let section = layout.section(self.part);
         let codes = &bytes[codes..codes + section.head_bytes];
         let Some(codec) = &self.shape.codecs[self.part as usize] else {
             let start = slot as usize * row_bytes;
-            return stores.carry(out, &codes[start..start + out.len()]);
+            stores.carry(out, &codes[start..start + out.len()]);
+            return Ok(());
         };
         as_floats(out, section.head_dim, |row, values| {
             let slot = slot as usize + row;
@@ -180,6 +193,7 @@ impl Reader<'_> {
                 codec.decode(codes, scales, slot, values);
             }
         });
+        Ok(())
     }
 }
 

@@ -36,6 +36,7 @@ pub(crate) struct TokenRows<'a> {
     pub rows: Rows,
     /// Tokens of each layer.
     pub tokens: u32,
+    pub dtype: DType,
     memory: Memory<'a>,
 }
 
@@ -79,7 +80,7 @@ impl<'a> TokenRows<'a> {
         let layer = if rank == 4 { strides[0] } else { 0 };
         let row = expected.dim * expected.dtype.bytes();
         let rows = Rows { offset, layer, head: strides[rank - 3], token: strides[rank - 2], row };
-        Ok(TokenRows { rows, tokens: resolved.tokens(), memory })
+        Ok(TokenRows { rows, tokens: resolved.tokens(), dtype: expected.dtype, memory })
     }
 
     /// One token of one layer, in any shape.
@@ -94,6 +95,7 @@ impl<'a> TokenRows<'a> {
         Ok(TokenRows {
             rows: Rows { offset: 0, layer: 0, head: row, token: row, row },
             tokens: 1,
+            dtype,
             memory: Memory::Bytes(bytes),
         })
     }

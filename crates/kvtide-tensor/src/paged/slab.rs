@@ -53,6 +53,11 @@ impl Slab {
         &self.flat
     }
 
+    /// Which element of the allocation starts at a byte of its blocks.
+    pub fn element(&self, byte: usize) -> usize {
+        (self.base + byte) / self.tensor.dtype().size_in_bytes()
+    }
+
     /// The blocks in the bytes of its allocation.
     pub fn pages<'a>(&self, storage: &'a [u8]) -> &'a [u8] {
         &storage[self.base..self.base + self.bytes() as usize]

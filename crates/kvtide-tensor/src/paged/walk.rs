@@ -10,6 +10,7 @@
 use kvtide_core::paged::{HeadPlace, PageLayout, PageRead, Part};
 
 use crate::error::Result;
+use crate::paged::portable;
 use crate::paged_kv_cache::PagedKvCache;
 
 impl PagedKvCache {
@@ -60,19 +61,26 @@ impl PagedKvCache {
         // Whoever reads in the background would be waited for.
         self.life.check_idle()?;
         let (layout, block_size) = (self.shape.pages, self.block_size());
-        self.slab.edit(&[], |slab, _| {
-            for page in pages {
-                let start = layout.page_offset(page.block, layer);
-                // A low-bit page that is not staged is written as a whole or not at all.
-                if layout.is_low_bit() {
-                    slab[start..start + layout.page_bytes()].fill(0);
-                    continue;
-                }
-                for run in self.planner.unwritten(page.block, layer, block_size) {
-                    zero_rows(slab, &layout, page.block, layer, run);
-                }
+        let unwritten = |page: &PageRead| self.planner.unwritten(page.block, layer, block_size);
+        if portable::is_chosen(&self.slab)? {
+            for (page, run) in pages.iter().flat_map(|page| unwritten(page).map(move |run| (page, run))) {
+                portable::zero(&self.slab, page.block, layer, run)?;
             }
-        })?;
+        } else {
+            self.slab.edit(&[], |slab, _| {
+                for page in pages {
+                    let start = layout.page_offset(page.block, layer);
+                    // A low-bit page that is not staged is written as a whole or not at all.
+                    if layout.is_low_bit() {
+                        slab[start..start + layout.page_bytes()].fill(0);
+                        continue;
+                    }
+                    for run in unwritten(page) {
+                        zero_rows(slab, &layout, page.block, layer, run);
+                    }
+                }
+            })?;
+        }
         pages.iter().for_each(|page| self.planner.cleaned(page.block, layer));
         Ok(())
     }

@@ -15,6 +15,7 @@ use std::cell::RefCell;
 
 use kvtide_core::paged::{Part, WritePlan};
 
+use super::portable;
 use super::rows::{Expected, TokenRows};
 use super::slab::Slab;
 use super::staging::Pages;
@@ -130,6 +131,9 @@ impl PagedKvCache {
     }
 
     fn write_plain(&self, plan: &WritePlan, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+        if portable::is_chosen(&self.slab)? {
+            return portable::scatter(&self.slab, plan, rows);
+        }
         edit_with(&self.slab, rows, |slab, sources| {
             scatter(slab, &self.shape.pages, plan.layers(), plan.runs(), sources)
         })

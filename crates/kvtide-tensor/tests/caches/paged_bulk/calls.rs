@@ -1,7 +1,7 @@
 //! The calls that the random test makes.
 
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::DType;
+use kvtide_tensor::{DType, Kernels};
 use proptest::prelude::*;
 
 use super::model::Setup;
@@ -24,8 +24,9 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     let dim = || prop_oneof![4 => 1..6u32, 1 => 30..70u32];
     let value_dim = prop_oneof![1 => Just(0), 4 => dim()];
     let sizes = (1..7u32, 1..6u32, 1..4u32, 1..3u32);
-    (sizes, [dim().boxed(), value_dim.boxed()], any::<bool>(), dtype, [format(), format()], any::<bool>()).prop_map(
-        |((capacity, block_size, layers, heads), dims, alike, dtype, formats, rotate)| Setup {
+    let kernels = prop::sample::select(Kernels::supported().collect::<Vec<_>>());
+    (sizes, [dim().boxed(), value_dim.boxed()], any::<bool>(), dtype, [format(), format()], any::<bool>(), kernels)
+        .prop_map(|((capacity, block_size, layers, heads), dims, alike, dtype, formats, rotate, kernels)| Setup {
             capacity,
             block_size,
             layers,
@@ -34,8 +35,8 @@ pub fn setup() -> impl Strategy<Value = Setup> {
             dtype,
             formats,
             hadamard: rotate && formats[0].is_some(),
-        },
-    )
+            kernels,
+        })
 }
 
 pub fn call() -> impl Strategy<Value = Call> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvtide_core::Code;
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::DType;
+use kvtide_tensor::{DType, Kernels};
 
 use super::steps::{Rows, check, rotated};
 use super::values::exact;
@@ -19,6 +19,7 @@ pub struct Setup {
     pub dtype: DType,
     pub formats: [Option<PageFormat>; 2],
     pub hadamard: bool,
+    pub kernels: Kernels,
 }
 
 impl Setup {
