@@ -46,6 +46,8 @@ pub struct Claim {
     pub met: Option<bool>,
     /// What bare memory operations reach in the place of ours, in the same run.
     pub limit: Option<f64>,
+    /// Why it is no better, in what the same run has measured; none: the limit tells.
+    pub why: Option<String>,
 }
 
 /// The lanes of one run, by name.
@@ -67,6 +69,16 @@ impl Lanes<'_> {
     pub fn ratio(&self, over: &str, under: &str) -> f64 {
         Spread::ratio(self.rounds(over), self.rounds(under)).median
     }
+
+    /// The ratio of two lanes, over the ratio of two others.
+    pub fn ratio_of_ratios(&self, [over, under]: [&str; 2], [base_over, base_under]: [&str; 2]) -> Spread {
+        let each = |over: &str, under: &str| -> Vec<f64> {
+            self.rounds(over).iter().zip(self.rounds(under)).map(|(over, under)| over / under).collect()
+        };
+        let rounds: Vec<f64> =
+            each(over, under).iter().zip(each(base_over, base_under)).map(|(ratio, base)| ratio / base).collect();
+        Spread { median: self.ratio(over, under) / self.ratio(base_over, base_under), ..Spread::of(&rounds) }
+    }
 }
 
 impl Claim {
@@ -80,12 +92,19 @@ impl Claim {
             to_reach,
             met: to_reach.met(ratio.median),
             limit: None,
+            why: None,
         }
     }
 
     /// The same, with what bare memory operations reach in the place of ours.
     pub fn with_limit(mut self, limit: f64) -> Self {
         self.limit = Some(limit);
+        self
+    }
+
+    /// The same, with why it is no better.
+    pub fn because(mut self, why: String) -> Self {
+        self.why = Some(why);
         self
     }
 }
@@ -113,5 +132,7 @@ mod tests {
         assert_eq!((claim.ratio, claim.met, claim.limit), (2., Some(false), None));
         assert_eq!(claim.with_limit(1.2).limit, Some(1.2));
         assert_eq!(Lanes(&measured).ratio("peer", "ours"), 0.5);
+        let squared = Lanes(&measured).ratio_of_ratios(["ours", "peer"], ["peer", "ours"]);
+        assert_eq!((squared.median, squared.p10), (4., 4.));
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A lane times what counts of its round and nothing else: making its state and dropping it are not in the number unless
-//! they are the work. The first rounds are thrown away.
+//! they are the work. The first rounds are thrown away. Where rounds take long, there are fewer of them.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -18,6 +18,12 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Rounds that warm up and are not counted.
 const WARM_UP: usize = 2;
+
+/// When no more rounds are begun, once there are enough.
+const TIME_MAX: Duration = Duration::from_secs(12);
+
+/// Rounds that are enough for a median and a spread.
+const ROUNDS_MIN: usize = 9;
 
 /// What a lane is in the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -74,6 +80,11 @@ impl Stopwatch {
         std::hint::black_box(result)
     }
 
+    /// What it has counted.
+    pub fn elapsed(&self) -> Duration {
+        self.elapsed
+    }
+
     /// Counts time that was measured elsewhere.
     pub fn add(&mut self, elapsed: Duration) {
         self.elapsed += elapsed;
@@ -88,14 +99,18 @@ pub struct Measured {
     pub nanoseconds: Vec<f64>,
 }
 
-/// Runs every lane `rounds` times, in turn.
+/// Runs every lane in turn, `rounds` times or as often as there is time for.
 pub fn measure(mut lanes: Vec<Lane<'_>>, rounds: usize) -> Result<Vec<Measured>> {
     let mut measured: Vec<Measured> = lanes
         .iter()
         .map(|lane| Measured { name: lane.name.clone(), role: lane.role, nanoseconds: Vec::with_capacity(rounds) })
         .collect();
     let warm_up = WARM_UP.min(rounds);
+    let start = Instant::now();
     for round in 0..warm_up + rounds {
+        if round >= warm_up + ROUNDS_MIN && start.elapsed() > TIME_MAX {
+            break;
+        }
         for turn in 0..lanes.len() {
             let index = (round + turn) % lanes.len();
             let lane = &mut lanes[index];

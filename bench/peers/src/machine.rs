@@ -65,6 +65,19 @@ fn features(flags: &str) -> Vec<String> {
     flags.split(' ').filter(|flag| matter.contains(flag)).map(str::to_owned).collect()
 }
 
+/// Bytes of the last cache before memory; 32 MiB where the machine does not say.
+pub fn last_cache_bytes() -> usize {
+    caches().last().and_then(|cache| kibibytes(cache.split(' ').nth(1)?)).map_or(32 << 20, |size| size << 10)
+}
+
+/// The number of `1024K`.
+fn kibibytes(size: &str) -> Option<usize> {
+    match size.strip_suffix('M') {
+        Some(size) => Some(size.parse::<usize>().ok()? << 10),
+        None => size.trim_end_matches('K').parse().ok(),
+    }
+}
+
 fn caches() -> Vec<String> {
     let index = |index: usize| {
         let of =
@@ -91,6 +104,12 @@ mod tests {
         assert_eq!(field(text, "model name"), Some("A Processor: fast"));
         assert_eq!(field(text, "model"), None);
         assert_eq!(features(field(text, "flags").unwrap()), ["avx2", "f16c"]);
+    }
+
+    #[test]
+    fn sizes_of_caches_are_read() {
+        assert_eq!([kibibytes("1024K"), kibibytes("2M"), kibibytes("large")], [Some(1024), Some(2048), None]);
+        assert!(last_cache_bytes() >= 1 << 18);
     }
 
     #[test]

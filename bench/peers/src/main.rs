@@ -7,12 +7,15 @@
 //! Prints a table, and writes the same numbers as JSON to `--out`. Each workload runs in a child process, with `--measure`, so
 //! that none is served from memory that another one left.
 
+mod allocation;
 mod bare;
 mod claim;
 mod harness;
 mod machine;
 mod memory;
+mod multiply_add;
 mod statistics;
+mod sum;
 mod table;
 mod tokens;
 mod waiting;
@@ -70,6 +73,9 @@ fn measure_apart(workload: &Workload, rounds: usize) -> Result<Outcome> {
     let child = Command::new(std::env::current_exe()?)
         .args(["--measure", workload.id, "--rounds", &rounds.to_string()])
         .env(variable, value)
+        // Lanes work on one thread, unless they say otherwise.
+        .env("RAYON_NUM_THREADS", "1")
+        .env("KVTIDE_THREADS", "1")
         .stderr(Stdio::inherit())
         .output()?;
     if !child.status.success() {

@@ -1,5 +1,6 @@
 //! The workloads, one file each. A new one is a file here and a line in [`ALL`].
 
+mod attention;
 mod growable;
 mod memcpy;
 mod paged;
@@ -9,6 +10,7 @@ mod rotating;
 mod rotating_windows;
 
 use half::f16;
+use kvtide_tensor::DType;
 use serde::{Deserialize, Serialize};
 
 use crate::claim::Claim;
@@ -42,6 +44,22 @@ pub const ALL: &[Workload] = &[
     Workload { id: "growable-reused", memory: Memory::Reused, run: |rounds| growable::run(8192, rounds) },
     Workload { id: "rollback", memory: Memory::Reused, run: |rounds| rollback::run(4096, rounds) },
     Workload { id: "paged-token", memory: Memory::Reused, run: |rounds| paged::run(1024, 8, rounds) },
+    Workload {
+        id: "attention-f32",
+        memory: Memory::Reused,
+        run: |rounds| attention::decode(DType::F32, 8192, None, rounds),
+    },
+    Workload {
+        id: "attention-f16",
+        memory: Memory::Reused,
+        run: |rounds| attention::decode(DType::F16, 8192, None, rounds),
+    },
+    Workload {
+        id: "attention-bf16",
+        memory: Memory::Reused,
+        run: |rounds| attention::decode(DType::BF16, 8192, None, rounds),
+    },
+    Workload { id: "attention-prefill", memory: Memory::Reused, run: |rounds| attention::prefill(512, 4096, rounds) },
     Workload { id: "memcpy", memory: Memory::Reused, run: |rounds| memcpy::run(&[1, 32, 256], rounds) },
 ];
 
@@ -60,6 +78,8 @@ pub struct Outcome {
     /// What a lane's nanoseconds are for.
     pub operation: String,
     pub memory: Memory,
+    /// Rounds that were counted, of the lane that has the fewest.
+    pub rounds: usize,
     pub lanes: Vec<LaneOutcome>,
     pub claims: Vec<Claim>,
 }
@@ -85,6 +105,7 @@ impl Outcome {
             title: title.to_owned(),
             operation: operation.to_owned(),
             memory: Memory::Reused,
+            rounds: measured.iter().map(|lane| lane.nanoseconds.len()).min().unwrap_or(0),
             lanes: measured.iter().map(lane).collect(),
             claims,
         }
@@ -117,6 +138,10 @@ mod tests {
             growable::run(32, 1).unwrap(),
             rollback::run(32, 1).unwrap(),
             paged::run(32, 2, 1).unwrap(),
+            attention::decode(DType::F32, 64, Some(2), 1).unwrap(),
+            attention::decode(DType::F16, 64, Some(2), 1).unwrap(),
+            attention::decode(DType::BF16, 64, Some(2), 1).unwrap(),
+            attention::prefill(8, 64, 1).unwrap(),
             memcpy::run(&[1], 1).unwrap(),
         ];
         let claims: Vec<&Claim> = outcomes.iter().flat_map(|outcome| &outcome.claims).collect();

@@ -171,8 +171,9 @@ fn look_ups(size: [usize; 2], step: &Tokens<f32>) -> Result<Vec<Lane<'_>>> {
     let mut planner = PagedPlanner::new(tokens.div_ceil(BLOCK) as u32, BLOCK as u32, layers as u32)?;
     let sequence = planner.create_sequence()?;
     for (position, layer) in each(tokens, layers) {
-        let plan = planner.plan_write(sequence, layer as u32, position as u32)?;
-        planner.commit_write(&plan)?;
+        let plan = planner.plan_tokens(sequence, layer as u32, position as u32, 1)?;
+        planner.reserve(&plan)?;
+        planner.commit(&plan)?;
     }
     let mut theirs = their_cache(tokens, layers);
     let theirs_id = their_write(&mut theirs, tokens, layers, step)?;

@@ -7,20 +7,16 @@ use super::Outcome;
 use super::rotating::{bare, candle, default_slack, memcpy, ours};
 use crate::claim::{Bound, Claim, Lanes};
 use crate::harness::{Result, measure};
-use crate::statistics::Spread;
 use crate::tokens::Tokens;
 
 /// The claim that the ratio of two lanes at the two windows is at most so many times that of memcpy.
 fn against_memcpy(id: &str, says: &str, lanes: &Lanes<'_>, [ours, bare]: [&str; 2], windows: [usize; 2]) -> Claim {
-    let pairs = [ours, "memcpy"].map(|lane| windows.map(|window| lanes.rounds(&format!("{lane}, at {window}"))));
-    let [[ours_small, ours_large], [copy_small, copy_large]] = pairs;
-    let round = |index: usize| ours_large[index] / ours_small[index] / (copy_large[index] / copy_small[index]);
-    let rounds: Vec<f64> = (0..ours_small.len()).map(round).collect();
-    let medians = |large: &[f64], small: &[f64]| Spread::ratio(large, small).median;
-    let of_memcpy = medians(copy_large, copy_small);
-    let ratio = Spread { median: medians(ours_large, ours_small) / of_memcpy, ..Spread::of(&rounds) };
+    let [[of_small, of_large], [copy_small, copy_large]] =
+        [ours, "memcpy"].map(|lane| windows.map(|window| format!("{lane}, at {window}")));
+    let ratio = lanes.ratio_of_ratios([&of_large, &of_small], [&copy_large, &copy_small]);
     let [small, large] = windows.map(|window| format!("{bare}, at {window}"));
-    Claim::new(id, says, ratio, Bound::AtMost(1.5)).with_limit(lanes.ratio(&large, &small) / of_memcpy)
+    Claim::new(id, says, ratio, Bound::AtMost(1.5))
+        .with_limit(lanes.ratio(&large, &small) / lanes.ratio(&copy_large, &copy_small))
 }
 
 pub fn run(small: usize, large: usize, rounds: usize) -> Result<Outcome> {

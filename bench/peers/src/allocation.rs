@@ -1,0 +1,69 @@
+//! The largest piece of memory that some work takes: what it needs besides its arguments and its results.
+//!
+//! While nobody asks, an allocation costs one more look at a flag, for every lane alike.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+static WATCHING: AtomicBool = AtomicBool::new(false);
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, which notes the largest request while someone watches.
+struct Watched;
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+fn note(bytes: usize) {
+    if WATCHING.load(Ordering::Relaxed) {
+        LARGEST.fetch_max(bytes, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        note(bytes);
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.realloc(memory, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// The bytes of the largest single allocation that `work` makes, on whatever thread, and what it returns.
+pub fn largest_during<T>(work: impl FnOnce() -> T) -> (usize, T) {
+    LARGEST.store(0, Ordering::Relaxed);
+    WATCHING.store(true, Ordering::SeqCst);
+    let result = work();
+    WATCHING.store(false, Ordering::SeqCst);
+    (LARGEST.load(Ordering::Relaxed), result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_allocation_is_seen() {
+        // Other tests allocate at the same time: more may be seen, never less.
+        let (largest, taken) = largest_during(|| [vec![1u8; 3 << 20], vec![0u8; 5 << 20]]);
+        assert!(largest >= 5 << 20);
+        assert_eq!(taken.map(|bytes| bytes.len()), [3 << 20, 5 << 20]);
+    }
+}

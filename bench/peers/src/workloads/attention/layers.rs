@@ -1,0 +1,121 @@
+//! Full caches of several layers, one query, and the same numbers as candle's users keep them.
+
+use candle_core::{CpuStorage, Device, Storage, Tensor};
+use half::slice::HalfFloatSliceExt;
+use kvtide_tensor::{DType, Kv, KvCache, KvCacheOptions};
+
+use crate::harness::Result;
+use crate::machine::last_cache_bytes;
+use crate::tokens::{HEAD_DIM, HEADS};
+
+/// Query heads.
+pub const QUERY_HEADS: usize = 32;
+/// Query heads that share a head of K and V.
+pub const GROUP: usize = QUERY_HEADS / HEADS;
+
+/// Layers that so many bytes of K and V each go around the last cache: more than eight times of it in all.
+pub fn layers_beyond_caches(layer_bytes: usize) -> usize {
+    8 * last_cache_bytes() / layer_bytes + 1
+}
+
+/// Bytes of K and V of a layer.
+pub fn layer_bytes(dtype: DType, keys: usize) -> usize {
+    2 * keys * HEADS * HEAD_DIM * dtype.bytes()
+}
+
+/// Numbers from -1 to 1 that look like noise.
+pub fn noise(shape: &[usize], dtype: DType, seed: u32) -> Result<Tensor> {
+    let mut state = seed | 1;
+    let next = |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.
+    };
+    let floats: Vec<f32> = (0..shape.iter().product()).map(next).collect();
+    Ok(Tensor::from_vec(floats, shape, &Device::Cpu)?.to_dtype(dtype.candle())?)
+}
+
+/// Caches that are full, one for each layer, and queries for all of them.
+pub struct Layers {
+    pub dtype: DType,
+    pub keys: usize,
+    /// `[1, QUERY_HEADS, queries, HEAD_DIM]`
+    pub q: Tensor,
+    /// What each cache shows; it keeps the cache's memory.
+    pub kv: Vec<Kv>,
+}
+
+impl Layers {
+    pub fn new(dtype: DType, count: usize, queries: usize, keys: usize) -> Result<Self> {
+        let shape = [1, HEADS, keys, HEAD_DIM];
+        let (k, v) = (noise(&shape, dtype, 3)?, noise(&shape, dtype, 5)?);
+        let full = |_| -> Result<Kv> {
+            let mut cache = KvCache::new(KvCacheOptions {
+                num_kv_heads: HEADS as u32,
+                head_dim: HEAD_DIM as u32,
+                initial_capacity: keys as u32,
+                max_seq_len: keys as u32,
+                dtype,
+                ..Default::default()
+            })?;
+            Ok(cache.update(&k, &v)?)
+        };
+        let q = noise(&[1, QUERY_HEADS, queries, HEAD_DIM], dtype, 7)?;
+        Ok(Layers { dtype, keys, q, kv: (0..count).map(full).collect::<Result<_>>()? })
+    }
+
+    /// K and V of every layer as tensors in the caches' own memory.
+    pub fn tensors(&self) -> Result<Vec<[Tensor; 2]>> {
+        self.kv.iter().map(|kv| Ok([kv.k.tensor()?, kv.v.tensor()?])).collect()
+    }
+
+    /// Multiply-adds of one layer when every query sees every key: one for the score and one for the sum.
+    pub fn multiply_adds(&self) -> u64 {
+        2 * self.q.elem_count() as u64 * self.keys as u64
+    }
+}
+
+/// Calls `work` with the bytes of contiguous tensors, where they lie.
+pub fn with_bytes<T>(tensors: &[Tensor], work: impl FnOnce(&[&[u8]]) -> T) -> Result<T> {
+    let held: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+    let bytes = held.iter().map(|(storage, layout)| -> Result<&[u8]> {
+        let (start, end) = layout.contiguous_offsets().ok_or("a tensor with gaps")?;
+        match &**storage {
+            Storage::Cpu(CpuStorage::F32(floats)) => Ok(bytemuck::cast_slice(&floats[start..end])),
+            Storage::Cpu(CpuStorage::F16(halves)) => Ok(bytemuck::cast_slice(halves[start..end].reinterpret_cast())),
+            Storage::Cpu(CpuStorage::BF16(halves)) => Ok(bytemuck::cast_slice(halves[start..end].reinterpret_cast())),
+            _ => Err("a tensor of another type".into()),
+        }
+    });
+    let bytes = bytes.collect::<Result<Vec<_>>>()?;
+    Ok(work(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_a_cache_are_found_where_they_lie() {
+        let layers = Layers::new(DType::F16, 2, 1, 16).unwrap();
+        for ([k, v], kv) in layers.tensors().unwrap().into_iter().zip(&layers.kv) {
+            with_bytes(&[k, v], |bytes| {
+                assert_eq!(bytes[0].as_ptr(), kv.k.as_ptr().unwrap());
+                assert_eq!(bytes[1], kv.v.to_bytes().unwrap());
+            })
+            .unwrap();
+        }
+        assert_eq!(layers.multiply_adds(), 2 * 32 * 16 * 128);
+    }
+
+    #[test]
+    fn noise_lies_between_minus_one_and_one() {
+        let numbers = noise(&[1000], DType::F32, 1).unwrap().to_vec1::<f32>().unwrap();
+        assert!(numbers.iter().all(|number| (-1. ..=1.).contains(number)));
+        assert!(numbers.iter().sum::<f32>().abs() < 100.);
+    }
+
+    #[test]
+    fn layers_exceed_the_caches() {
+        assert!(layers_beyond_caches(1 << 20) << 20 > 8 * last_cache_bytes());
+    }
+}

@@ -1,0 +1,28 @@
+//! Attention over caches of ours, against what reading K and V costs, the multiply-adds, and candle.
+
+mod candle;
+mod decode;
+mod layers;
+mod limits;
+mod prefill;
+
+use kvtide_tensor::{AttendOptions, attend};
+use layers::Layers;
+
+use crate::harness::{Lane, Role, Stopwatch};
+
+pub use decode::run as decode;
+pub use prefill::run as prefill;
+
+/// Attends to every layer in turn, on so many threads.
+fn ours<'a>(name: &str, layers: &'a Layers, threads: usize) -> Lane<'a> {
+    Lane::new(Role::Ours, name, layers.kv.len() as u32, move |stopwatch: &mut Stopwatch| {
+        stopwatch.time(|| {
+            let options = AttendOptions { threads: Some(threads), ..Default::default() };
+            for kv in &layers.kv {
+                std::hint::black_box(attend(&layers.q, kv, &options)?);
+            }
+            Ok(())
+        })
+    })
+}

@@ -1,0 +1,70 @@
+//! A chunk of queries at the end of a long sequence: what a prompt costs in attention, bound by arithmetic.
+
+use kvtide_tensor::{DType, set_threads};
+
+use super::super::Outcome;
+use super::candle::{self, FLASH, GROUPED, by_tokens, flash, grouped};
+use super::layers::{GROUP, Layers};
+use super::limits::{MULTIPLY_ADDS, computing};
+use super::ours;
+use crate::claim::{Bound, Lanes};
+use crate::harness::{Result, measure};
+use candle_core::{Device, Tensor};
+
+const OURS: &str = "kvtide";
+const OURS_2: &str = "kvtide, 2 threads";
+
+/// What hides later keys from each query, for candle's operations: `[1, 1, group * queries, keys]`.
+fn mask(queries: usize, keys: usize) -> Result<Tensor> {
+    let row =
+        |query: usize| (0..keys).map(move |key| if key > keys - queries + query { f32::NEG_INFINITY } else { 0. });
+    let floats: Vec<f32> = (0..GROUP * queries).flat_map(|at| row(at % queries)).collect();
+    Ok(Tensor::from_vec(floats, (1, 1, GROUP * queries, keys), &Device::Cpu)?)
+}
+
+pub fn run(queries: usize, keys: usize, rounds: usize) -> Result<Outcome> {
+    set_threads(2)?;
+    let layers = Layers::new(DType::F32, 1, queries, keys)?;
+    let mask = mask(queries, keys)?;
+    let q = by_tokens(&layers.q)?;
+    let tensors = layers.tensors()?;
+    let turned = tensors.iter().map(|[k, v]| Ok([by_tokens(k)?, by_tokens(v)?])).collect::<Result<_>>()?;
+    // A query sees the keys before it and itself: half of the last `queries` keys are hidden.
+    let seen = keys - queries + queries.div_ceil(2);
+    let lanes = vec![
+        ours(OURS, &layers, 1),
+        ours(OURS_2, &layers, 2),
+        candle::lane(GROUPED, tensors, |kv| grouped(&layers.q, kv, Some(&mask))),
+        candle::lane(FLASH, turned, |kv| flash::<f32>(&q, kv)),
+        computing(layers.multiply_adds() / keys as u64 * seen as u64, 32),
+    ];
+    let measured = measure(lanes, rounds)?;
+    let lanes = Lanes(&measured);
+    let claim = |id: &str, over: &str, under: &str| {
+        lanes.claim(&format!("attention-prefill/{id}"), &format!("{over} / {under}"), over, under, Bound::More)
+    };
+    let claims = vec![
+        claim("share-of-limit", MULTIPLY_ADDS, OURS),
+        claim("scaling", OURS, OURS_2),
+        claim("candle-over-ours", GROUPED, OURS),
+        claim("flash-over-ours", FLASH, OURS),
+    ];
+    let title = format!("attention, {queries} queries of 32 heads, the last ones of {keys} keys of 8, f32");
+    Ok(Outcome::new("attention-prefill", &title, "layer", &measured, claims))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvtide_tensor::{AttendOptions, attend};
+
+    #[test]
+    fn the_mask_hides_what_attend_hides() {
+        let layers = Layers::new(DType::F32, 1, 5, 12).unwrap();
+        let ours = attend(&layers.q, &layers.kv[0], &AttendOptions::default()).unwrap().out.to_f32().unwrap();
+        let kv = &layers.tensors().unwrap()[0];
+        let theirs = grouped(&layers.q, kv, Some(&mask(5, 12).unwrap())).unwrap();
+        let theirs = theirs.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert!(theirs.iter().zip(&ours).all(|(theirs, ours)| (theirs - ours).abs() < 1e-5));
+    }
+}
