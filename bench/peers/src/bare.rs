@@ -2,6 +2,9 @@
 //!
 //! No shape is checked, no view is made, nothing can be refused. K and V are `[HEADS, slots, HEAD_DIM]` each.
 
+use bytemuck::Zeroable;
+
+use crate::large::zeros;
 use crate::tokens::{HEAD_DIM, HEADS, TOKEN, Tokens};
 
 /// Rows of K and of V.
@@ -10,12 +13,9 @@ pub struct BareRows<T> {
     parts: [Vec<T>; 2],
 }
 
-impl<T: Copy + Default> BareRows<T> {
-    pub fn new(slots: usize) -> Self
-    where
-        Vec<T>: Zeroed,
-    {
-        BareRows { slots, parts: [Zeroed::zeroed(slots * TOKEN), Zeroed::zeroed(slots * TOKEN)] }
+impl<T: Copy + Zeroable> BareRows<T> {
+    pub fn new(slots: usize) -> Self {
+        BareRows { slots, parts: [zeros(slots * TOKEN), zeros(slots * TOKEN)] }
     }
 
     /// Writes tokens at `slot` and behind it.
@@ -56,23 +56,6 @@ impl<T: Copy + Default> BareRows<T> {
     }
 }
 
-/// Memory that is zero without being written: what a cache takes, too.
-pub trait Zeroed {
-    fn zeroed(elements: usize) -> Self;
-}
-
-impl Zeroed for Vec<f32> {
-    fn zeroed(elements: usize) -> Self {
-        vec![0.; elements]
-    }
-}
-
-impl Zeroed for Vec<half::f16> {
-    fn zeroed(elements: usize) -> Self {
-        vec![half::f16::ZERO; elements]
-    }
-}
-
 /// A window that moves on through free slots behind it, and to the front when they are used up.
 pub struct BareWindow<T> {
     pub rows: BareRows<T>,
@@ -81,11 +64,8 @@ pub struct BareWindow<T> {
     end: usize,
 }
 
-impl<T: Copy + Default> BareWindow<T> {
-    pub fn new(window: usize, slack: usize) -> Self
-    where
-        Vec<T>: Zeroed,
-    {
+impl<T: Copy + Zeroable> BareWindow<T> {
+    pub fn new(window: usize, slack: usize) -> Self {
         BareWindow { rows: BareRows::new(window + slack), window, start: 0, end: 0 }
     }
 
@@ -112,18 +92,12 @@ pub struct BareGrowing<T> {
     len: usize,
 }
 
-impl<T: Copy + Default> BareGrowing<T> {
-    pub fn new(slots: usize) -> Self
-    where
-        Vec<T>: Zeroed,
-    {
+impl<T: Copy + Zeroable> BareGrowing<T> {
+    pub fn new(slots: usize) -> Self {
         BareGrowing { rows: BareRows::new(slots), len: 0 }
     }
 
-    pub fn append(&mut self, tokens: &Tokens<T>)
-    where
-        Vec<T>: Zeroed,
-    {
+    pub fn append(&mut self, tokens: &Tokens<T>) {
         if self.len + tokens.count > self.rows.slots {
             let mut larger = BareRows::new((2 * self.rows.slots).max(self.len + tokens.count));
             larger.copy_from(&self.rows, self.len);

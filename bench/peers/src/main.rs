@@ -11,6 +11,7 @@ mod allocation;
 mod bare;
 mod claim;
 mod harness;
+mod large;
 mod machine;
 mod memory;
 mod multiply_add;

@@ -1,7 +1,8 @@
 //! A plain sum over elements: the least that reading them costs, however little is done with them.
 //!
-//! The widest vectors that the machine has, with sums enough at once that none waits for the one before it. Halves are
-//! converted to 32-bit floats, as everyone who computes with them must.
+//! The widest vectors that the machine has, with sums enough at once that none waits for the one before it, and in four streams:
+//! where pages are small, one alone does not keep memory busy. Halves are converted to 32-bit floats, as everyone who computes
+//! with them must.
 
 use half::slice::HalfFloatSliceExt;
 use kvtide_tensor::DType;
@@ -49,21 +50,24 @@ where
     total
 }
 
-/// Eight sums at once over groups of eight vectors of `$width` bytes.
+/// Eight sums at once, of vectors of `$width` bytes from four streams: a quarter of the bytes each.
 #[cfg(target_arch = "x86_64")]
 macro_rules! eight_sums {
     ($dtype:ident, $bytes:ident, $width:literal, $zero:expr, $add:ident, |$at:ident| $load:expr) => {{
-        let groups = $bytes.chunks_exact(8 * $width);
-        let rest = one_by_one($dtype, groups.remainder());
-        let mut sums = [$zero; 8];
-        for group in groups {
-            for (index, sum) in sums.iter_mut().enumerate() {
-                let $at = group[$width * index..].as_ptr();
-                // SAFETY: a group has eight vectors, and a load needs no alignment.
-                *sum = $add(*sum, unsafe { $load });
+        let quarter = $bytes.len() / (8 * $width) * (2 * $width);
+        let rest = one_by_one($dtype, &$bytes[4 * quarter..]);
+        let mut sums = [[$zero; 2]; 4];
+        for pair in (0..quarter).step_by(2 * $width) {
+            for (stream, sums) in sums.iter_mut().enumerate() {
+                let pair = &$bytes[stream * quarter + pair..][..2 * $width];
+                for (index, sum) in sums.iter_mut().enumerate() {
+                    let $at = pair[$width * index..].as_ptr();
+                    // SAFETY: a pair has two vectors, and a load needs no alignment.
+                    *sum = $add(*sum, unsafe { $load });
+                }
             }
         }
-        (sums, rest)
+        (sums.into_iter().flatten(), rest)
     }};
 }
 
@@ -82,7 +86,7 @@ fn avx512(dtype: DType, bytes: &[u8]) -> f32 {
         )),
         DType::U8 => return one_by_one(dtype, bytes),
     };
-    sums.into_iter().map(|sum| _mm512_reduce_add_ps(sum)).sum::<f32>() + rest
+    sums.map(|sum| _mm512_reduce_add_ps(sum)).sum::<f32>() + rest
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -4,12 +4,13 @@
 
 use super::Outcome;
 use crate::harness::{Lane, Result, Role, Stopwatch, measure};
+use crate::large::filled;
 
 const MEBIBYTE: usize = 1 << 20;
 
 fn lane(mebibytes: usize, threads: usize) -> Lane<'static> {
     let bytes = mebibytes * MEBIBYTE;
-    let (source, mut target) = (vec![1u8; bytes], vec![2u8; bytes]);
+    let (source, mut target) = (filled(bytes, 1u8), filled(bytes, 2u8));
     // Small ones several times over, so that a round is more than a few ticks of the clock.
     let times = (32 / mebibytes).max(1);
     let name = format!("{mebibytes} MiB, {threads} {}", if threads == 1 { "thread" } else { "threads" });

@@ -4,6 +4,7 @@ mod attention;
 mod growable;
 mod memcpy;
 mod paged;
+mod paged_bulk;
 mod prefill;
 mod rollback;
 mod rotating;
@@ -44,6 +45,7 @@ pub const ALL: &[Workload] = &[
     Workload { id: "growable-reused", memory: Memory::Reused, run: |rounds| growable::run(8192, rounds) },
     Workload { id: "rollback", memory: Memory::Reused, run: |rounds| rollback::run(4096, rounds) },
     Workload { id: "paged-token", memory: Memory::Reused, run: |rounds| paged::run(1024, 8, rounds) },
+    Workload { id: "paged-bulk", memory: Memory::Reused, run: |rounds| paged_bulk::run(4096, 32, rounds) },
     Workload {
         id: "attention-f32",
         memory: Memory::Reused,
@@ -60,6 +62,7 @@ pub const ALL: &[Workload] = &[
         run: |rounds| attention::decode(DType::BF16, 8192, None, rounds),
     },
     Workload { id: "attention-prefill", memory: Memory::Reused, run: |rounds| attention::prefill(512, 4096, rounds) },
+    Workload { id: "attention-pages", memory: Memory::Reused, run: |rounds| attention::pages(8192, None, rounds) },
     Workload { id: "memcpy", memory: Memory::Reused, run: |rounds| memcpy::run(&[1, 32, 256], rounds) },
 ];
 
@@ -142,6 +145,8 @@ mod tests {
             attention::decode(DType::F16, 64, Some(2), 1).unwrap(),
             attention::decode(DType::BF16, 64, Some(2), 1).unwrap(),
             attention::prefill(8, 64, 1).unwrap(),
+            attention::pages(64, Some(2), 1).unwrap(),
+            paged_bulk::run(32, 2, 1).unwrap(),
             memcpy::run(&[1], 1).unwrap(),
         ];
         let claims: Vec<&Claim> = outcomes.iter().flat_map(|outcome| &outcome.claims).collect();

@@ -10,6 +10,7 @@ use oxibonsai_model::paged_kv_cache::PagedKvCache as OxibonsaiCache;
 use super::Outcome;
 use crate::claim::{Bound, Lanes};
 use crate::harness::{Lane, Measured, Result, Role, Stopwatch, measure};
+use crate::large::zeros;
 use crate::tokens::{HEAD_DIM, HEADS, TOKEN, Tokens};
 
 const BLOCK: usize = 16;
@@ -71,7 +72,7 @@ impl BareSlab {
         let layout = cache.layout();
         let shape = layout.shape();
         let elements = 2 * tokens.next_multiple_of(BLOCK) * shape.num_layers as usize * TOKEN;
-        BareSlab { layout, memory: vec![0.; elements] }
+        BareSlab { layout, memory: zeros(elements) }
     }
 
     /// The element at which a token's row of a head begins.

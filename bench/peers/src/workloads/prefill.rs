@@ -12,6 +12,7 @@ use super::rotating::default_slack;
 use crate::bare::BareWindow;
 use crate::claim::{Bound, Lanes};
 use crate::harness::{Lane, Result, Role, Stopwatch, measure};
+use crate::large::{filled, zeros};
 use crate::tokens::Tokens;
 
 const OURS: &str = "kvtide, retained ++ new";
@@ -90,10 +91,14 @@ fn bare(chunk: &Tokens<f32>, chunks: usize, window: usize) -> Lane<'_> {
 }
 
 fn memcpy(tokens: usize) -> Lane<'static> {
-    let source = vec![1u8; Tokens::<f32>::bytes(tokens)];
+    let source = filled(Tokens::<f32>::bytes(tokens), 1u8);
     Lane::new(Role::Limit, MEMCPY, tokens as u32, move |stopwatch: &mut Stopwatch| {
         // Into memory that was just taken, as everyone's is here.
-        let target = stopwatch.time(|| std::hint::black_box(&source).clone());
+        let target = stopwatch.time(|| {
+            let mut target = zeros::<u8>(source.len());
+            target.copy_from_slice(std::hint::black_box(&source));
+            target
+        });
         drop(target);
         Ok(())
     })

@@ -3,14 +3,16 @@
 //! A round is one whole turn: the window moves through all free slots behind it and to the front once, so that every round
 //! pays for exactly one compaction. The ring of candle-nn shows the tokens out of order; everything else here in order.
 
+use bytemuck::Zeroable;
 use candle_core::{Tensor, WithDType};
 use candle_nn::kv_cache::RotatingKvCache as CandleRing;
 use kvtide_tensor::{RotatingCacheOptions, RotatingKvCache};
 
 use super::Outcome;
-use crate::bare::{BareWindow, Zeroed};
+use crate::bare::BareWindow;
 use crate::claim::{Bound, Claim, Lanes};
 use crate::harness::{Lane, Result, Role, Stopwatch, measure};
+use crate::large::filled;
 use crate::tokens::Tokens;
 
 pub const OURS: &str = "kvtide";
@@ -67,8 +69,7 @@ pub fn candle<'a, T: WithDType>(name: &str, window: usize, step: &'a Tokens<T>) 
 /// The same moves in plain memory.
 pub fn bare<'a, T>(name: &str, window: usize, slack: usize, step: &'a Tokens<T>) -> Result<Lane<'a>>
 where
-    T: WithDType + Default,
-    Vec<T>: Zeroed,
+    T: WithDType + Zeroable,
 {
     let mut bare = BareWindow::<T>::new(window, slack);
     bare.append(&Tokens::new(window, 0)?);
@@ -102,7 +103,7 @@ fn copying<T: WithDType>(window: usize, step: &Tokens<T>) -> Result<Lane<'_>> {
 /// One memcpy of K and V of `window` tokens; `operations` is what its time is divided by.
 pub fn memcpy<T: WithDType>(name: &str, window: usize, operations: u32) -> Lane<'static> {
     let bytes = Tokens::<T>::bytes(window);
-    let (source, mut target) = (vec![1u8; bytes], vec![2u8; bytes]);
+    let (source, mut target) = (filled(bytes, 1u8), filled(bytes, 2u8));
     Lane::new(Role::Limit, name, operations, move |stopwatch: &mut Stopwatch| {
         stopwatch.time(|| std::hint::black_box(&mut target).copy_from_slice(std::hint::black_box(&source)));
         Ok(())
@@ -111,8 +112,7 @@ pub fn memcpy<T: WithDType>(name: &str, window: usize, operations: u32) -> Lane<
 
 pub fn run<T>(window: usize, rounds: usize) -> Result<Outcome>
 where
-    T: WithDType + Default,
-    Vec<T>: Zeroed,
+    T: WithDType + Zeroable,
 {
     let step = Tokens::<T>::new(1, 1)?;
     let slack = default_slack(window);

@@ -4,6 +4,7 @@ mod candle;
 mod decode;
 mod layers;
 mod limits;
+mod pages;
 mod prefill;
 
 use kvtide_tensor::{AttendOptions, attend};
@@ -12,6 +13,8 @@ use layers::Layers;
 use crate::harness::{Lane, Role, Stopwatch};
 
 pub use decode::run as decode;
+pub use layers::{noise, with_bytes};
+pub use pages::run as pages;
 pub use prefill::run as prefill;
 
 /// Attends to every layer in turn, on so many threads.

@@ -1,15 +1,15 @@
 //! A chunk of queries at the end of a long sequence: what a prompt costs in attention, bound by arithmetic.
 
+use candle_core::{Device, Tensor};
 use kvtide_tensor::{DType, set_threads};
 
 use super::super::Outcome;
-use super::candle::{self, FLASH, GROUPED, by_tokens, flash, grouped};
+use super::candle::{self, GROUPED, grouped};
 use super::layers::{GROUP, Layers};
 use super::limits::{MULTIPLY_ADDS, computing};
 use super::ours;
 use crate::claim::{Bound, Lanes};
 use crate::harness::{Result, measure};
-use candle_core::{Device, Tensor};
 
 const OURS: &str = "kvtide";
 const OURS_2: &str = "kvtide, 2 threads";
@@ -26,16 +26,12 @@ pub fn run(queries: usize, keys: usize, rounds: usize) -> Result<Outcome> {
     set_threads(2)?;
     let layers = Layers::new(DType::F32, 1, queries, keys)?;
     let mask = mask(queries, keys)?;
-    let q = by_tokens(&layers.q)?;
-    let tensors = layers.tensors()?;
-    let turned = tensors.iter().map(|[k, v]| Ok([by_tokens(k)?, by_tokens(v)?])).collect::<Result<_>>()?;
     // A query sees the keys before it and itself: half of the last `queries` keys are hidden.
     let seen = keys - queries + queries.div_ceil(2);
     let lanes = vec![
         ours(OURS, &layers, 1),
         ours(OURS_2, &layers, 2),
-        candle::lane(GROUPED, tensors, |kv| grouped(&layers.q, kv, Some(&mask))),
-        candle::lane(FLASH, turned, |kv| flash::<f32>(&q, kv)),
+        candle::lane(GROUPED, layers.tensors()?, |kv| grouped(&layers.q, kv, Some(&mask))),
         computing(layers.multiply_adds() / keys as u64 * seen as u64, 32),
     ];
     let measured = measure(lanes, rounds)?;
@@ -47,7 +43,6 @@ pub fn run(queries: usize, keys: usize, rounds: usize) -> Result<Outcome> {
         claim("share-of-limit", MULTIPLY_ADDS, OURS),
         claim("scaling", OURS, OURS_2),
         claim("candle-over-ours", GROUPED, OURS),
-        claim("flash-over-ours", FLASH, OURS),
     ];
     let title = format!("attention, {queries} queries of 32 heads, the last ones of {keys} keys of 8, f32");
     Ok(Outcome::new("attention-prefill", &title, "layer", &measured, claims))

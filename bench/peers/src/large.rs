@@ -1,0 +1,46 @@
+//! Memory for what is not a cache, of the kind that caches take: zeroed as it is touched, in huge pages where the system has
+//! them. A limit on small pages would be slower than what it is the limit of.
+
+use bytemuck::Zeroable;
+
+/// `count` zeros.
+pub fn zeros<T: Zeroable>(count: usize) -> Vec<T> {
+    let mut memory = bytemuck::zeroed_vec(count);
+    advise(&mut memory);
+    memory
+}
+
+/// `count` times the same.
+pub fn filled<T: Zeroable + Copy>(count: usize, value: T) -> Vec<T> {
+    let mut memory = zeros(count);
+    memory.fill(value);
+    memory
+}
+
+/// Asks for huge pages in memory that nobody has touched yet.
+#[cfg(target_os = "linux")]
+fn advise<T>(memory: &mut [T]) {
+    /// Smaller pieces lie in a page or two.
+    const LARGE: usize = 4 << 20;
+    const PAGE: usize = 4096;
+    let (start, bytes) = (memory.as_mut_ptr().cast::<u8>(), size_of_val(memory));
+    if bytes >= LARGE {
+        let lead = start.align_offset(PAGE);
+        // SAFETY: the range lies within the slice, and the advice changes nothing of what it holds.
+        unsafe { libc::madvise(start.add(lead).cast(), (bytes - lead) / PAGE * PAGE, libc::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise<T>(_: &mut [T]) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_memory_holds_what_it_is_filled_with() {
+        assert_eq!(zeros::<f32>(3 << 20), vec![0.; 3 << 20]);
+        assert_eq!(filled(5 << 20, 7u8), vec![7; 5 << 20]);
+    }
+}

@@ -1,0 +1,118 @@
+//! One query over pages, in place: against caches of one piece, and over low-bit pages.
+//!
+//! Every lane walks so many layers of its own that they go around the processor's caches. Tokens were written in bulk, into
+//! blocks of the default size.
+
+use kvtide_core::paged::PageFormat;
+use kvtide_tensor::{AttendOptions, DType, PagedKvCache, PagedKvCacheOptions, attend};
+
+use super::super::Outcome;
+use super::layers::{Layers, QUERY_HEADS, layer_bytes, layers_beyond_caches, noise};
+use super::ours;
+use crate::claim::{Bound, Claim, Lanes};
+use crate::harness::{Lane, Result, Role, Stopwatch, measure};
+use crate::statistics::Spread;
+use crate::tokens::{HEAD_DIM, HEADS};
+
+const BLOCK: usize = 16;
+
+/// What a lane's pages hold: the element type of queries and tokens, and the form of the pages.
+struct Kind {
+    name: &'static str,
+    dtype: DType,
+    format: Option<PageFormat>,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind { name: "pages, f32", dtype: DType::F32, format: None },
+    Kind { name: "pages, f16", dtype: DType::F16, format: None },
+    Kind { name: "pages, f8e4m3", dtype: DType::F16, format: Some(PageFormat::F8E4M3) },
+    Kind { name: "pages, q8", dtype: DType::F16, format: Some(PageFormat::Q8) },
+    Kind { name: "pages, q4", dtype: DType::F16, format: Some(PageFormat::Q4) },
+];
+
+/// A paged cache for so many tokens of one sequence.
+fn cache(kind: &Kind, layers: usize, keys: usize) -> Result<PagedKvCache> {
+    Ok(PagedKvCache::new(PagedKvCacheOptions {
+        capacity: keys.div_ceil(BLOCK) as u32,
+        block_size: BLOCK as u32,
+        num_layers: layers as u32,
+        num_kv_heads: HEADS as u32,
+        head_dim: HEAD_DIM as u32,
+        dtype: kind.dtype,
+        key_format: kind.format,
+        value_format: kind.format,
+        ..Default::default()
+    })?)
+}
+
+/// Bytes of one token of one layer.
+fn token_bytes(kind: &Kind) -> Result<f64> {
+    Ok(cache(kind, 1, BLOCK)?.bytes_per_token())
+}
+
+/// Attention over every layer of a full cache.
+fn lane(kind: &Kind, keys: usize, count: Option<usize>) -> Result<Lane<'static>> {
+    let count = match count {
+        Some(count) => count,
+        None => layers_beyond_caches((token_bytes(kind)? * keys as f64) as usize),
+    };
+    let mut cache = cache(kind, count, keys)?;
+    let sequence = cache.create_sequence()?;
+    let rows = |seed| noise(&[HEADS, keys, HEAD_DIM], kind.dtype, seed);
+    let (k, v) = (rows(3)?, rows(5)?);
+    for layer in 0..count as u32 {
+        cache.write_tokens(sequence, layer, 0, &k, &v)?;
+    }
+    let q = noise(&[1, QUERY_HEADS, HEAD_DIM], kind.dtype, 7)?;
+    Ok(Lane::new(Role::Ours, kind.name, count as u32, move |stopwatch: &mut Stopwatch| {
+        stopwatch.time(|| {
+            let options = AttendOptions { threads: Some(1), ..Default::default() };
+            for layer in 0..count as u32 {
+                let pages = cache.pages(layer, &[sequence])?;
+                std::hint::black_box(attend(&q, &pages, &options)?);
+            }
+            Ok(())
+        })
+    }))
+}
+
+fn claims(lanes: &Lanes<'_>) -> Result<Vec<Claim>> {
+    let claim = |id: &str, over: &str, under: &str, bound| {
+        lanes.claim(&format!("attention-pages/{id}"), &format!("{over} / {under}"), over, under, bound)
+    };
+    let of_f32 = |kind: &Kind| -> Result<Spread> {
+        let share = token_bytes(kind)? / token_bytes(&KINDS[0])?;
+        Ok(Spread { median: share, p10: share, p90: share })
+    };
+    let [f32, f16, f8, q8, q4] = &KINDS;
+    let mut claims = vec![
+        claim("f32-over-contiguous", f32.name, "one piece, f32", Bound::AtMost(1.1)),
+        claim("f16-over-contiguous", f16.name, "one piece, f16", Bound::AtMost(1.1)),
+        claim("q8-over-f16", q8.name, f16.name, Bound::AtMost(1.)),
+        claim("q8-over-contiguous-f16", q8.name, "one piece, f16", Bound::Less),
+        claim("f8e4m3-over-f16", f8.name, f16.name, Bound::Less),
+        claim("q4-over-f16", q4.name, f16.name, Bound::Less),
+    ];
+    for (kind, bound) in [(f8, Bound::Less), (q8, Bound::AtMost(0.3)), (q4, Bound::Less)] {
+        let format = kind.name.trim_start_matches("pages, ");
+        let id = format!("attention-pages/{format}-bytes");
+        claims.push(Claim::new(&id, &format!("bytes of {format} pages / of f32 pages"), of_f32(kind)?, bound));
+    }
+    Ok(claims)
+}
+
+pub fn run(keys: usize, count: Option<usize>, rounds: usize) -> Result<Outcome> {
+    let pieces = |dtype| {
+        let count = count.unwrap_or_else(|| layers_beyond_caches(layer_bytes(dtype, keys)));
+        Layers::new(dtype, count, 1, keys)
+    };
+    let (floats, halves) = (pieces(DType::F32)?, pieces(DType::F16)?);
+    let mut lanes = vec![ours("one piece, f32", &floats, 1), ours("one piece, f16", &halves, 1)];
+    for kind in &KINDS {
+        lanes.push(lane(kind, keys, count)?);
+    }
+    let measured = measure(lanes, rounds)?;
+    let title = format!("attention over pages of {BLOCK}, 1 query of 32 heads over {keys} keys of 8, layers in turn");
+    Ok(Outcome::new("attention-pages", &title, "layer", &measured, claims(&Lanes(&measured))?))
+}
