@@ -4,16 +4,22 @@
 import { writeFileSync } from 'node:fs'
 
 import { readArguments } from './arguments.js'
-import type { Report, Workload } from './report.js'
+import type { Report, Skipped, Workload } from './report.js'
 import { digits } from './markdown.js'
 import { WORKLOADS } from './workloads/index.js'
 
 const { only, rounds, out } = readArguments(process.argv.slice(2))
 
 const workloads: Workload[] = []
+const skipped: Skipped[] = []
 for (const [id, run] of Object.entries(WORKLOADS)) {
   if (!id.startsWith(only)) continue
-  const workload = run(rounds)
+  const workload = await run(rounds)
+  if ('skipped' in workload) {
+    skipped.push(workload)
+    console.log(`\nSKIPPED ${workload.id}: ${workload.skipped}`)
+    continue
+  }
   workloads.push(workload)
   console.log(`\n${workload.title}, ns per ${workload.operation}`)
   for (const { name, median, p10, p90 } of workload.lanes) {
@@ -23,5 +29,5 @@ for (const [id, run] of Object.entries(WORKLOADS)) {
 }
 
 const engine = `Node ${process.versions.node}, V8 ${process.versions.v8}`
-const report: Report = { suite: 'javascript', rounds, engine, workloads }
+const report: Report = { suite: 'javascript', rounds, engine, workloads, skipped }
 if (out !== undefined) writeFileSync(out, `${JSON.stringify(report, null, 2)}\n`)

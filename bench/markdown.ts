@@ -23,7 +23,8 @@ function tableOf(head: readonly string[], rows: readonly (readonly string[])[]):
 }
 
 /** Why a target is not met, in what the same run has measured. */
-export function reason({ ratio, limit, toReach }: Claim): string {
+export function reason({ ratio, limit, toReach, why }: Claim): string {
+  if (why !== null) return why
   if (limit === null || typeof toReach === 'string') return 'nothing in this run tells why'
   const times = lessIsBetter(toReach) ? ratio / limit : limit / ratio
   const reachable = 'atMost' in toReach ? limit <= toReach.atMost : limit >= toReach.atLeast
@@ -73,20 +74,23 @@ function section(workload: Workload): string {
   ])
   const head = ['', '', `ns per ${operation}`, 'spread', ...(rate ? ['GB/s'] : [])]
   const ratios = claims.map(claim => `- ${claim.says}: ${spread(claim)}${claim.limit === null ? '' : `; bare memory ${digits(claim.limit)}`}`)
-  return [`### ${titleOf(workload)}`, tableOf(head, rows), ...(ratios.length > 0 ? [ratios.join('\n')] : [])].join('\n\n')
+  return [`### ${titleOf(workload)}`, `${workload.rounds} rounds.`, tableOf(head, rows), ...(ratios.length > 0 ? [ratios.join('\n')] : [])].join('\n\n')
 }
 
 /** The whole page. */
 export function resultsPage(version: string, { peers, javascript, native }: Run): string {
   const workloads = [...peers.workloads, ...javascript.workloads]
+  const skipped = [peers, javascript].flatMap(report => report.skipped ?? [])
   const parts = [
     '# Results',
     `Written by \`npm run bench\`, kvtide ${version}. Do not edit by hand.`,
-    `Every workload runs in a process of its own: a round of one lane, a round of the next, and so on, ${peers.rounds} rounds each, the
-first ones not counted. K and V have 8 heads of 128 elements. Numbers are medians; the spread goes from the lowest tenth of the rounds to the highest. A ratio is one of
+    `Every workload runs in a process of its own: a round of one lane, a round of the next, and so on, ${peers.rounds} rounds each and fewer
+where they take long, the first ones not counted. Lanes work on one thread, unless they say otherwise. K and V have 8 heads of 128 elements. Numbers are medians; the spread goes from the lowest tenth of the rounds to the highest. A ratio is one of
 medians, its spread that of the rounds' own ratios. What a thread waited for a processor that others had is not counted. Only ratios say something about another machine.`,
     `*Limit* is the same bytes moved with no cache around them: \`memcpy\`, or *bare rows*, the same moves in plain memory with
-nothing checked and no view made. *By hand* is what is written where no cache is taken. *Peers* are other people's caches.`,
+nothing checked and no view made, in memory of the same kind as the caches'; for attention a sum over the same elements, or
+its multiply-adds. *By hand* is what is written where no cache is taken. *Peers* are other people's caches
+and attention.`,
     `Large allocations come either always from *new memory*, pages that the system gives at the first touch, as to the first cache of
 a process, or always from *reused memory*, pages that were touched before. Left to itself, the allocator does now the one and
 now the other, and a lane is slow or fast by what the one before it has left. Reused memory is the kinder to those who copy.`,
@@ -97,6 +101,7 @@ now the other, and a lane is slow or fast by what the one before it has left. Re
     targetsOf(workloads),
     '## Workloads',
     ...workloads.map(section),
+    ...(skipped.length > 0 ? ['## Not measured', skipped.map(({ id, skipped: why }) => `- \`${id}\`: ${why}`).join('\n')] : []),
     ...(native === '' ? [] : ['## Single calls', 'From `cargo bench`, not interleaved: for finding what a change in one call costs.', `\`\`\`text\n${native.trim()}\n\`\`\``]),
   ]
   return `${parts.join('\n\n')}\n`

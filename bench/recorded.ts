@@ -45,11 +45,15 @@ export function recordOf(cpu: string, reports: readonly Report[]): Recorded {
   return { cpu, ratios: Object.fromEntries(claimsOf(reports).map(claim => [claim.id, record(claim)])) }
 }
 
-/** The recorded ratios whose ids begin with `only` that the run does not reach. One that was not measured is not reached. */
+/**
+ * The recorded ratios whose ids begin with `only` that the run does not reach. One that was not measured is not reached, unless
+ * its workload could not run here.
+ */
 export function worseThan(recorded: Recorded, reports: readonly Report[], only = ''): Worse[] {
+  const skipped = reports.flatMap(report => report.skipped ?? []).map(({ id }) => `${id}/`)
   const measured = new Map(claimsOf(reports).map(({ id, ratio }) => [id, ratio]))
   return Object.entries(recorded.ratios)
-    .filter(([id]) => id.startsWith(only))
+    .filter(([id]) => id.startsWith(only) && !skipped.some(start => id.startsWith(start)))
     .flatMap(([id, was]) => {
       const ratio = measured.get(id)
       const less = was.better === 'less'

@@ -34,6 +34,8 @@ export interface Claim {
   readonly met: boolean | null
   /** What bare memory operations reach in the place of ours, in the same run. */
   readonly limit: number | null
+  /** Why it is no better, in what the same run has measured; otherwise the limit tells. */
+  readonly why: string | null
 }
 
 export interface Workload {
@@ -43,8 +45,16 @@ export interface Workload {
   readonly operation: string
   /** Whether large allocations get pages that the system gives at the first touch, or pages that were touched before. */
   readonly memory: 'new' | 'reused'
+  /** Rounds that were counted, of the lane that has the fewest. */
+  readonly rounds: number
   readonly lanes: readonly Lane[]
   readonly claims: readonly Claim[]
+}
+
+/** A workload that could not run here, and why. */
+export interface Skipped {
+  readonly id: string
+  readonly skipped: string
 }
 
 export interface Machine {
@@ -67,6 +77,7 @@ export interface Report {
   /** The JavaScript engine, where there is one. */
   readonly engine?: string
   readonly workloads: readonly Workload[]
+  readonly skipped?: readonly Skipped[]
 }
 
 export function readReport(file: string): Report {
@@ -104,11 +115,12 @@ export function claimOf(measured: readonly Measured[], { id, says, over, under, 
   const of = (a: string, b: string): Spread => ratioOf(laneOf(measured, a), laneOf(measured, b))
   const { median, p10, p90 } = of(over, under)
   const reached = limit === undefined ? null : of(limit.over, limit.under).median
-  return { id, says, ratio: median, low: p10, high: p90, toReach, met: met(toReach, median), limit: reached }
+  return { id, says, ratio: median, low: p10, high: p90, toReach, met: met(toReach, median), limit: reached, why: null }
 }
 
 /** A workload's lanes and ratios. The suite of the TypeScript API runs on reused memory. */
 export function workloadOf(id: string, title: string, operation: string, measured: readonly Measured[], ratios: readonly Ratio[]): Workload {
   const lanes = measured.map(({ name, role, nanoseconds }) => ({ name, role, ...spreadOf(nanoseconds) }))
-  return { id, title, operation, memory: 'reused', lanes, claims: ratios.map(ratio => claimOf(measured, ratio)) }
+  const counted = Math.min(...measured.map(({ nanoseconds }) => nanoseconds.length))
+  return { id, title, operation, memory: 'reused', rounds: counted, lanes, claims: ratios.map(ratio => claimOf(measured, ratio)) }
 }

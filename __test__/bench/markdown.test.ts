@@ -14,6 +14,7 @@ test('the reason for a target that is not met is what bare memory reaches', t =>
   t.regex(reason(claim('a', 6, { ...missed, limit: 5.5 })), /reach 5\.5, and do not meet it either/)
   t.regex(reason(claim('a', 800, { toReach: { atLeast: 1000 }, met: false, limit: 1200 })), /reach 1,200: the cache itself costs 1\.5 times/)
   t.regex(reason(claim('a', 6, missed)), /nothing in this run/)
+  t.is(reason(claim('a', 6, { ...missed, why: 'it was dark' })), 'it was dark')
 })
 
 test('the page has the targets, met or not, and every lane', t => {
@@ -24,14 +25,14 @@ test('the page has the targets, met or not, and every lane', t => {
       claim('first/free', 2),
     ]),
   )
-  const javascript = { ...report(workload('second', [])), engine: 'An engine 1' }
+  const javascript = { ...report(workload('second', [])), engine: 'An engine 1', skipped: [{ id: 'third', skipped: 'no such runtime' }] }
   const machine = { cpu: 'A processor', features: ['avx2'], cores: 2, caches: ['L1 32K'], memory: '8 GiB', hugePages: 'never', kernel: 'an OS', rustc: 'rustc 1', load: '0.1' }
   const page = resultsPage('1.2.3', { peers: { ...peers, machine }, javascript, native: 'caches  1 ns\n' })
   t.true(page.includes('| first & more, reused memory | first/met <says> | 4 (4 to 4) | 3 | at most 5 | met |'))
   t.true(page.includes('| 700 (650 to 750) | 900 | at least 800 | **not met**: the same moves'))
   t.true(page.includes('- first/free <says>: 2 (2 to 2)\n'))
   t.true(page.includes('| by hand | by hand | 4,200,000 | 4,000,000 to 5,000,000 |'))
-  for (const part of ['kvtide 1.2.3', '### second & more, reused memory', 'A processor, 2 cores, avx2', 'An engine 1', 'caches  1 ns', 'results.svg']) {
+  for (const part of ['kvtide 1.2.3', '### second & more, reused memory', 'A processor, 2 cores, avx2', 'An engine 1', 'caches  1 ns', 'results.svg', '31 rounds.', '- `third`: no such runtime']) {
     t.true(page.includes(part), part)
   }
   t.false(/undefined|NaN|\[object/.test(page))

@@ -40,6 +40,12 @@ test('a recorded ratio that was not measured is one, unless it was not asked for
   t.deepEqual(unrecorded(recorded, [other]), ['b/ratio'])
 })
 
+test('a recorded ratio of a workload that cannot run here is none', t => {
+  const without = { ...report(), skipped: [{ id: 'a', skipped: 'not installed' }] }
+  t.deepEqual(worseThan(recorded, [without]), [])
+  t.is(worseThan(recorded, [{ ...without, skipped: [{ id: 'b', skipped: 'not installed' }] }]).length, 2)
+})
+
 test('what is recorded of a run is no regression of it', t => {
   const reports = [run(2.345678, 9), report(workload('b', [claim('b/ratio', 0.5, { toReach: { atMost: 0.4 }, met: false })]))]
   const record = recordOf('a processor', reports)

@@ -2,7 +2,7 @@
 import type { Claim, Report, Workload } from '../../bench/report.js'
 
 export function claim(id: string, ratio: number, more: Partial<Claim> = {}): Claim {
-  return { id, says: `${id} <says>`, ratio, low: ratio, high: ratio, toReach: 'less', met: null, limit: null, ...more }
+  return { id, says: `${id} <says>`, ratio, low: ratio, high: ratio, toReach: 'less', met: null, limit: null, why: null, ...more }
 }
 
 export function workload(id: string, claims: readonly Claim[]): Workload {
@@ -11,6 +11,7 @@ export function workload(id: string, claims: readonly Claim[]): Workload {
     title: `${id} & more`,
     operation: 'token',
     memory: 'reused',
+    rounds: 31,
     lanes: [
       { name: 'kvtide', role: 'ours', median: 1500, p10: 1400, p90: 1700 },
       { name: 'peer', role: 'peer', median: 900, p10: 850, p90: 950 },

@@ -1,7 +1,7 @@
 // The order in which lanes run and what is timed of them, by a clock that the lanes wind themselves.
 import test from 'ava'
 
-import { measure, type Contestant } from '../../bench/rounds.js'
+import { measure, measureAsync, type AsyncContestant, type Contestant } from '../../bench/rounds.js'
 import { readWaiting } from '../../bench/waiting.js'
 
 interface Clockwork {
@@ -48,6 +48,26 @@ test('what a round waited for a processor is taken off', t => {
   const clocks = clockwork()
   const lane: Contestant = { name: 'crowded', role: 'ours', operations: 1, before: () => clocks.pass(5, 5e6), round: () => clocks.pass(3, 1e6) }
   t.deepEqual(measure([lane], 1, clocks)[0]?.nanoseconds.map(Math.round), [2_000_000])
+  t.deepEqual(measure([{ ...lane, shared: true }], 1, clocks)[0]?.nanoseconds.map(Math.round), [3_000_000])
+})
+
+test('rounds that are promises are waited for, one after the other', async t => {
+  const clocks = clockwork()
+  let seen = ''
+  const lane = (name: string): AsyncContestant => ({
+    name,
+    role: 'peer',
+    operations: 2,
+    async round() {
+      seen += name
+      await Promise.resolve()
+      clocks.pass(4)
+      seen += name
+    },
+  })
+  const measured = await measureAsync(['a', 'b'].map(lane), 1, clocks)
+  t.is(seen, 'aabbbbaaaabbbbaaaabbbbaa')
+  t.deepEqual(measured.map(({ nanoseconds }) => nanoseconds.map(Math.round)), [[2_000_000], [2_000_000]])
 })
 
 test('the second number of three is the waiting', t => {

@@ -1,5 +1,6 @@
 // The workloads of the TypeScript API, one file each. A new one is a file here and a line below.
-import type { Workload } from '../report.js'
+import type { Skipped, Workload } from '../report.js'
+import { attentionOverCaches } from './attention.js'
 import { growable } from './growable.js'
 import { paged } from './paged.js'
 import { rollback } from './rollback.js'
@@ -7,10 +8,11 @@ import { rotating } from './rotating.js'
 import { view } from './view.js'
 
 /** Every workload by its id, in the order of the report; each takes the number of rounds. */
-export const WORKLOADS: Readonly<Record<string, (rounds: number) => Workload>> = {
+export const WORKLOADS: Readonly<Record<string, (rounds: number) => Workload | Promise<Workload | Skipped>>> = {
   'js-rotating': rounds => rotating([512, 4096, 32768], rounds),
   'js-growable': rounds => growable(2048, rounds),
   'js-rollback': rounds => rollback(4096, rounds),
   'js-paged': rounds => paged(2048, rounds),
   'js-view': rounds => view(4096, rounds),
+  'js-attention': rounds => attentionOverCaches(8192, rounds),
 }

@@ -80,6 +80,18 @@ impl Stopwatch {
         std::hint::black_box(result)
     }
 
+    /// As [`time`](Self::time), for work of so many threads. Where there are several, what this one waited is counted: the
+    /// others went on meanwhile.
+    pub fn time_on<T>(&mut self, threads: usize, work: impl FnOnce() -> T) -> T {
+        if threads == 1 {
+            return self.time(work);
+        }
+        let start = Instant::now();
+        let result = work();
+        self.add(start.elapsed());
+        std::hint::black_box(result)
+    }
+
     /// What it has counted.
     pub fn elapsed(&self) -> Duration {
         self.elapsed

@@ -15,7 +15,7 @@ fn lane(mebibytes: usize, threads: usize) -> Lane<'static> {
     let times = (32 / mebibytes).max(1);
     let name = format!("{mebibytes} MiB, {threads} {}", if threads == 1 { "thread" } else { "threads" });
     Lane::new(Role::Limit, name, (mebibytes * times) as u32, move |stopwatch: &mut Stopwatch| {
-        stopwatch.time(|| {
+        stopwatch.time_on(threads, || {
             for _ in 0..times {
                 let (source, target) = (std::hint::black_box(&source), std::hint::black_box(&mut target));
                 if threads == 1 {

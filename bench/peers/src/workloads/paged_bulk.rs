@@ -86,7 +86,7 @@ fn write<'a>(prompt: &'a Prompt, cache: &'a RefCell<PagedKvCache>, threads: usiz
     Lane::new(Role::Ours, name("kvtide, append", threads), prompt.operations(), move |stopwatch: &mut Stopwatch| {
         set_threads(threads)?;
         let mut cache = cache.borrow_mut();
-        let sequence = stopwatch.time(|| prompt.append(&mut cache))?;
+        let sequence = stopwatch.time_on(threads, || prompt.append(&mut cache))?;
         Ok(cache.drop_sequence(sequence)?)
     })
 }
@@ -95,7 +95,7 @@ fn gather<'a>(prompt: &'a Prompt, cache: &'a PagedKvCache, sequence: u64, thread
     let [mut k, mut v] = [filled(prompt.bytes(1), 1u8), filled(prompt.bytes(1), 2u8)];
     Lane::new(Role::Ours, name("kvtide, gather", threads), prompt.operations(), move |stopwatch: &mut Stopwatch| {
         set_threads(threads)?;
-        stopwatch.time(|| -> Result<()> {
+        stopwatch.time_on(threads, || -> Result<()> {
             for layer in 0..prompt.layers as u32 {
                 cache.gather_into(sequence, layer, &mut k, &mut v)?;
                 black_box((&mut k, &mut v));

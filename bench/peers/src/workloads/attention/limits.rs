@@ -40,7 +40,7 @@ pub fn plain_sum(name: &str, layers: &Layers, threads: usize) -> Result<Lane<'st
     let dtype = layers.dtype;
     Ok(Lane::new(Role::Limit, name, layers.kv.len() as u32, move |stopwatch: &mut Stopwatch| {
         with_bytes(&tensors, |memory| {
-            stopwatch.time(|| black_box(sum_all(dtype, memory, threads)));
+            stopwatch.time_on(threads, || black_box(sum_all(dtype, memory, threads)));
         })
     }))
 }

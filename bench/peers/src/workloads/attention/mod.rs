@@ -20,7 +20,7 @@ pub use prefill::run as prefill;
 /// Attends to every layer in turn, on so many threads.
 fn ours<'a>(name: &str, layers: &'a Layers, threads: usize) -> Lane<'a> {
     Lane::new(Role::Ours, name, layers.kv.len() as u32, move |stopwatch: &mut Stopwatch| {
-        stopwatch.time(|| {
+        stopwatch.time_on(threads, || {
             let options = AttendOptions { threads: Some(threads), ..Default::default() };
             for kv in &layers.kv {
                 std::hint::black_box(attend(&layers.q, kv, &options)?);

@@ -1,0 +1,122 @@
+// One query over layers that no cache of the processor holds, through the TypeScript API, against onnxruntime's operators.
+import { readFileSync } from 'node:fs'
+
+import * as kvtide from 'kvtide'
+import { KvCache, type HostTensor } from 'kvtide'
+
+import { INSTALL, attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from '../onnxruntime.js'
+import { workloadOf, type Ratio, type Skipped, type Workload } from '../report.js'
+import { measureAsync, type AsyncContestant } from '../rounds.js'
+import { HEAD_DIM, HEADS } from '../rows.js'
+
+/** What the package gives once it has attention. */
+const { attend, setThreads } = kvtide as unknown as {
+  readonly attend?: (q: HostTensor, kv: ReturnType<KvCache['getKv']>, options: { readonly threads: number }, out: Float32Array) => unknown
+  readonly setThreads?: (count: number) => void
+}
+
+const QUERY_HEADS = 32
+
+/** Long enough for another runtime's threads to stop looking for work. */
+const PAUSE_MS = 20
+
+/** Layers of so many bytes that go around the last cache of the processor: more than eight times of it. */
+function layersBeyondCaches(layerBytes: number): number {
+  let cache = 32 * 2 ** 20
+  try {
+    cache = Number.parseInt(readFileSync('/sys/devices/system/cpu/cpu0/cache/index3/size', 'latin1'), 10) * 1024
+  } catch {
+    // Where the system does not say, it is taken for that of a large processor.
+  }
+  return Math.floor((8 * cache) / layerBytes) + 1
+}
+
+/** Numbers from -1 to 1 that look like noise. */
+function noise(count: number, seed: number): Float32Array {
+  let state = seed
+  return Float32Array.from({ length: count }, () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
+    return state / 2 ** 31 - 1
+  })
+}
+
+function filled(keys: number): { readonly cache: KvCache; readonly rows: LayerRows } {
+  const cache = new KvCache({ batchSize: 1, numKvHeads: HEADS, initialCapacity: keys, maxSeqLen: keys, headDim: HEAD_DIM })
+  const token = (seed: number): { data: Float32Array; shape: number[] } => ({ data: noise(keys * HEADS * HEAD_DIM, seed), shape: [1, HEADS, keys, HEAD_DIM] })
+  const rows = { k: token(3), v: token(5) }
+  cache.update(rows.k, rows.v)
+  return { cache, rows: { k: rows.k.data, v: rows.v.data } }
+}
+
+function ours(name: string, threads: number, caches: readonly KvCache[], q: Float32Array, out: Float32Array): AsyncContestant {
+  const query = { data: q, shape: [1, QUERY_HEADS, 1, HEAD_DIM] }
+  return {
+    name,
+    role: 'ours',
+    operations: caches.length,
+    shared: threads > 1,
+    round() {
+      for (const cache of caches) attend?.(query, cache.getKv(), { threads }, out)
+    },
+  }
+}
+
+/** One layer a round, the next one in the next. */
+function theirs(name: string, threads: number, run: Attention, layers: readonly LayerRows[]): AsyncContestant {
+  let turn = 0
+  return {
+    name,
+    role: 'peer',
+    operations: 1,
+    shared: threads > 1,
+    round: () => run(layers[turn++ % layers.length] as LayerRows),
+    after: () => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE_MS),
+  }
+}
+
+const name = (what: string, threads: number): string => (threads === 1 ? what : `${what}, ${threads} threads`)
+
+function ratios(id: string): Ratio[] {
+  return [1, 2].flatMap(threads =>
+    ['Attention', 'GroupQueryAttention'].map(operator => {
+      const [over, under] = [name(`onnxruntime ${operator}`, threads), name('kvtide', threads)]
+      return { id: `${id}/${operator.toLowerCase()}-over-ours${threads === 1 ? '' : '-2'}`, says: `${over} / ${under}`, over, under, toReach: 'more' as const }
+    }),
+  )
+}
+
+/** Refuses to compare what is not the same. */
+function agree(what: string, one: Float32Array, other: Float32Array): void {
+  const largest = one.reduce((most, value, index) => Math.max(most, Math.abs(value - (other[index] as number))), 0)
+  if (!(largest < 1e-4)) throw new Error(`${what} differs from kvtide by ${largest}`)
+}
+
+export async function attentionOverCaches(keys: number, rounds: number, layers?: number): Promise<Workload | Skipped> {
+  const id = 'js-attention'
+  const onnxruntime = runtime()
+  if (onnxruntime === undefined) return { id, skipped: `onnxruntime-node is not installed: ${INSTALL}` }
+  if (attend === undefined || setThreads === undefined) return { id, skipped: 'this package has no attend' }
+  setThreads(2)
+  const sizes: Sizes = { queryHeads: QUERY_HEADS, heads: HEADS, keys, dim: HEAD_DIM }
+  const count = layers ?? layersBeyondCaches(2 * keys * HEADS * HEAD_DIM * 4)
+  const held = Array.from({ length: count }, () => filled(keys))
+  const [caches, rows] = [held.map(({ cache }) => cache), held.map(layer => layer.rows)]
+  const q = noise(QUERY_HEADS * HEAD_DIM, 7)
+  const [own, other] = [new Float32Array(q.length), new Float32Array(q.length)]
+  const lanes: AsyncContestant[] = []
+  for (const threads of [1, 2]) {
+    const mine = ours(name('kvtide', threads), threads, caches, q, own)
+    lanes.push(mine)
+    await mine.round()
+    for (const [operator, make] of [['Attention', attention], ['GroupQueryAttention', groupQueryAttention]] as const) {
+      const run = await make(onnxruntime, sizes, threads, q, other)
+      await run(rows[0] as LayerRows)
+      agree(operator, other, own)
+      lanes.push(theirs(name(`onnxruntime ${operator}`, threads), threads, run, rows))
+    }
+  }
+  const measured = await measureAsync(lanes, rounds)
+  for (const cache of caches) cache.dispose()
+  const title = `TypeScript: attention, 1 query of ${QUERY_HEADS} heads over ${keys} keys of ${HEADS}, ${count} layers in turn, f32`
+  return workloadOf(id, title, 'layer', measured, ratios(id))
+}
