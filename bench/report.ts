@@ -118,6 +118,14 @@ export function claimOf(measured: readonly Measured[], { id, says, over, under, 
   return { id, says, ratio: median, low: p10, high: p90, toReach, met: met(toReach, median), limit: reached, why: null }
 }
 
+/** What one lane costs more than another, in microseconds: for what is added to each call, however long that is. */
+export function excessOf(measured: readonly Measured[], { id, says, over, under, toReach }: Ratio): Claim {
+  const [more, less] = [laneOf(measured, over), laneOf(measured, under)]
+  const { p10, p90 } = spreadOf(more.map((value, round) => (value - (less[round] as number)) / 1000))
+  const ratio = (spreadOf(more).median - spreadOf(less).median) / 1000
+  return { id, says, ratio, low: p10, high: p90, toReach, met: met(toReach, ratio), limit: null, why: null }
+}
+
 /** A workload's lanes and ratios. The suite of the TypeScript API runs on reused memory. */
 export function workloadOf(id: string, title: string, operation: string, measured: readonly Measured[], ratios: readonly Ratio[]): Workload {
   const lanes = measured.map(({ name, role, nanoseconds }) => ({ name, role, ...spreadOf(nanoseconds) }))

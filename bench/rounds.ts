@@ -23,9 +23,9 @@ export interface Contestant {
   readonly after?: () => void
 }
 
-/** The same, where a round may be over later. */
+/** The same, where a round may be over later, and may answer the nanoseconds that were counted elsewhere. */
 export interface AsyncContestant extends Omit<Contestant, 'round'> {
-  readonly round: () => void | Promise<void>
+  readonly round: () => void | Promise<void | number>
 }
 
 /** What time is taken from: a clock in milliseconds, and the nanoseconds that were spent waiting for a processor. */
@@ -40,12 +40,15 @@ interface Turn {
   readonly order: readonly number[]
   /** Nanoseconds that each lane has waited. */
   readonly waits: number[]
+  /** Nanoseconds that were counted elsewhere. */
+  readonly counted: (number | undefined)[]
 }
 
 function turnOf(contestants: readonly AsyncContestant[], round: number, async: boolean, clocks: Clocks): Turn {
   const bench = new Bench({ iterations: 1, time: 0, warmup: false, throws: true, ...(clocks.now && { now: clocks.now }) })
   const order = contestants.map((_, turn) => (round + turn) % contestants.length)
   const waits = contestants.map(() => 0)
+  const counted = contestants.map((): number | undefined => undefined)
   for (const index of order) {
     const { name, round: run, before, after } = contestants[index] as AsyncContestant
     const beforeEach = (): void => {
@@ -57,18 +60,19 @@ function turnOf(contestants: readonly AsyncContestant[], round: number, async: b
       after?.()
     }
     // Told whether it is async, tinybench does not run it once to find out.
-    bench.add(name, run, { async, beforeEach, afterEach })
+    const later = async (): Promise<void> => void (counted[index] = (await run()) ?? undefined)
+    bench.add(name, async ? later : run, { async, beforeEach, afterEach })
   }
-  return { bench, order, waits }
+  return { bench, order, waits, counted }
 }
 
 /** Adds what a turn has taken to the nanoseconds of each lane. */
-function note({ bench, order, waits }: Turn, contestants: readonly AsyncContestant[], nanoseconds: readonly number[][]): void {
+function note({ bench, order, waits, counted }: Turn, contestants: readonly AsyncContestant[], nanoseconds: readonly number[][]): void {
   for (const [turn, index] of order.entries()) {
     const { name, operations, shared = false } = contestants[index] as AsyncContestant
     const result = bench.tasks[turn]?.result
     if (result?.state !== 'completed') throw new Error(`${name} did not finish`)
-    const took = Math.max(result.latency.mean * 1e6 - (shared ? 0 : (waits[index] as number)), 0)
+    const took = counted[index] ?? Math.max(result.latency.mean * 1e6 - (shared ? 0 : (waits[index] as number)), 0)
     nanoseconds[index]?.push(took / operations)
   }
 }

@@ -68,6 +68,8 @@ test('rounds that are promises are waited for, one after the other', async t => 
   const measured = await measureAsync(['a', 'b'].map(lane), 1, clocks)
   t.is(seen, 'aabbbbaaaabbbbaaaabbbbaa')
   t.deepEqual(measured.map(({ nanoseconds }) => nanoseconds.map(Math.round)), [[2_000_000], [2_000_000]])
+  const elsewhere: AsyncContestant = { name: 'elsewhere', role: 'peer', operations: 2, round: () => Promise.resolve(600) }
+  t.deepEqual((await measureAsync([elsewhere], 1, clocks))[0]?.nanoseconds, [300])
 })
 
 test('the second number of three is the waiting', t => {

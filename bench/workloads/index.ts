@@ -5,6 +5,7 @@ import { growable } from './growable.js'
 import { paged } from './paged.js'
 import { rollback } from './rollback.js'
 import { rotating } from './rotating.js'
+import { step } from './step.js'
 import { view } from './view.js'
 
 /** Every workload by its id, in the order of the report; each takes the number of rounds. */
@@ -13,6 +14,7 @@ export const WORKLOADS: Readonly<Record<string, (rounds: number) => Workload | P
   'js-growable': rounds => growable(2048, rounds),
   'js-rollback': rounds => rollback(4096, rounds),
   'js-paged': rounds => paged(2048, rounds),
+  'js-step': rounds => step(1024, rounds),
   'js-view': rounds => view(4096, rounds),
   'js-attention': rounds => attentionOverCaches(8192, rounds),
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Prints a table, and writes the same numbers as JSON to `--out`. Each workload runs in a child process, with `--measure`, so
-//! that none is served from memory that another one left.
+//! that none is served from memory that another one left. `--paged-step` is for the TypeScript suite.
 
 mod allocation;
 mod bare;
@@ -15,6 +15,7 @@ mod large;
 mod machine;
 mod memory;
 mod multiply_add;
+mod paged_step;
 mod statistics;
 mod sum;
 mod table;
@@ -48,11 +49,14 @@ struct Wanted {
     list: bool,
     /// The workload to measure in this very process, its outcome to be printed as JSON.
     measure: Option<String>,
+    /// Steps of a round, each round to be asked for by a line.
+    paged_step: Option<u32>,
 }
 
 impl Wanted {
     fn read(mut args: impl Iterator<Item = String>) -> Result<Self> {
-        let mut wanted = Wanted { only: String::new(), rounds: 31, out: None, list: false, measure: None };
+        let mut wanted =
+            Wanted { only: String::new(), rounds: 31, out: None, list: false, measure: None, paged_step: None };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
             match arg.as_str() {
@@ -60,6 +64,7 @@ impl Wanted {
                 "--rounds" => wanted.rounds = value()?.parse::<std::num::NonZeroUsize>()?.get(),
                 "--out" => wanted.out = Some(value()?),
                 "--measure" => wanted.measure = Some(value()?),
+                "--paged-step" => wanted.paged_step = Some(value()?.parse()?),
                 "--list" => wanted.list = true,
                 _ => return Err(format!("unknown argument {arg}").into()),
             }
@@ -92,6 +97,9 @@ fn main() -> Result<()> {
             ALL.iter().find(|workload| workload.id == id).ok_or_else(|| format!("no workload is called {id}"))?;
         println!("{}", serde_json::to_string(&workload.measure(wanted.rounds)?)?);
         return Ok(());
+    }
+    if let Some(steps) = wanted.paged_step {
+        return paged_step::serve(steps, std::io::stdin().lock(), std::io::stdout().lock());
     }
     let chosen = ALL.iter().filter(|workload| workload.id.starts_with(&wanted.only));
     if wanted.list {

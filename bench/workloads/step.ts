@@ -1,0 +1,58 @@
+// One decode step of many layers and sequences through the addon, against the same call in Rust.
+//
+// One head of 8 dims: what is measured is the bookkeeping and the border, not bytes.
+import { PagedKvCache } from 'kvtide'
+
+import { claimOf, excessOf, workloadOf, type Skipped, type Workload } from '../report.js'
+import { measureAsync, type AsyncContestant } from '../rounds.js'
+import { rustSteps } from '../rust-steps.js'
+
+const LAYERS = 32
+const SEQUENCES = 8
+const DIM = 8
+const BLOCK = 16
+
+/** Long enough for the other process to prepare its next round. */
+const PAUSE_MS = 20
+
+/** Lets the other process prepare its next round. */
+const pause = (): void => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE_MS)
+
+/** More than this is not to be paid for coming from JavaScript. */
+const MICROSECONDS_MAX = 3
+
+function ours(name: string, steps: number): AsyncContestant {
+  const token = { data: new Float32Array(LAYERS * SEQUENCES * DIM).fill(1), shape: [LAYERS, 1, SEQUENCES, DIM] }
+  const make = (): PagedKvCache =>
+    new PagedKvCache({ capacity: SEQUENCES * Math.ceil(steps / BLOCK), blockSize: BLOCK, numLayers: LAYERS, numKvHeads: 1, headDim: DIM })
+  let cache = make()
+  let sequences: readonly number[] = []
+  return {
+    name,
+    role: 'ours',
+    operations: steps,
+    before() {
+      cache.dispose()
+      cache = make()
+      sequences = Array.from({ length: SEQUENCES }, () => cache.createSequence())
+    },
+    round() {
+      for (let done = 0; done < steps; done++) cache.append(sequences, token, token)
+    },
+  }
+}
+
+export async function step(steps: number, rounds: number): Promise<Workload | Skipped> {
+  const id = 'js-step'
+  const rust = rustSteps(steps)
+  if (rust === undefined) return { id, skipped: 'bench/peers is not built: cargo build --release --manifest-path bench/peers/Cargo.toml' }
+  const [over, under] = ['kvtide, append', 'kvtide in Rust, append']
+  const theirs: AsyncContestant = { name: under, role: 'limit', operations: steps, round: () => rust.round(), after: pause }
+  const measured = await measureAsync([ours(over, steps), theirs], rounds)
+  rust.end()
+  const title = `TypeScript: a decode step of ${LAYERS} layers and ${SEQUENCES} sequences, 1 head of ${DIM}, f32`
+  const workload = workloadOf(id, title, 'step', measured, [])
+  const excess = { id: `${id}/over-rust-us`, says: 'append / in Rust, in microseconds more', over, under, toReach: { atMost: MICROSECONDS_MAX } }
+  const ratio = { id: `${id}/over-rust`, says: 'append / in Rust', over, under, toReach: 'less' } as const
+  return { ...workload, claims: [excessOf(measured, excess), claimOf(measured, ratio)] }
+}
