@@ -1,19 +1,12 @@
 // One query over layers that no cache of the processor holds, through the TypeScript API, against onnxruntime's operators.
 import { readFileSync } from 'node:fs'
 
-import * as kvtide from 'kvtide'
-import { KvCache, type HostTensor } from 'kvtide'
+import { KvCache, attend, setThreads } from 'kvtide'
 
 import { INSTALL, attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from '../onnxruntime.js'
 import { workloadOf, type Ratio, type Skipped, type Workload } from '../report.js'
 import { measureAsync, type AsyncContestant } from '../rounds.js'
 import { HEAD_DIM, HEADS } from '../rows.js'
-
-/** What the package gives once it has attention. */
-const { attend, setThreads } = kvtide as unknown as {
-  readonly attend?: (q: HostTensor, kv: ReturnType<KvCache['getKv']>, options: { readonly threads: number }, out: Float32Array) => unknown
-  readonly setThreads?: (count: number) => void
-}
 
 const QUERY_HEADS = 32
 
@@ -56,7 +49,7 @@ function ours(name: string, threads: number, caches: readonly KvCache[], q: Floa
     operations: caches.length,
     shared: threads > 1,
     round() {
-      for (const cache of caches) attend?.(query, cache.getKv(), { threads }, out)
+      for (const cache of caches) attend(query, cache.getKv(), { threads }, out)
     },
   }
 }
@@ -95,7 +88,6 @@ export async function attentionOverCaches(keys: number, rounds: number, layers?:
   const id = 'js-attention'
   const onnxruntime = runtime()
   if (onnxruntime === undefined) return { id, skipped: `onnxruntime-node is not installed: ${INSTALL}` }
-  if (attend === undefined || setThreads === undefined) return { id, skipped: 'this package has no attend' }
   setThreads(2)
   const sizes: Sizes = { queryHeads: QUERY_HEADS, heads: HEADS, keys, dim: HEAD_DIM }
   const count = layers ?? layersBeyondCaches(2 * keys * HEADS * HEAD_DIM * 4)
