@@ -1,6 +1,7 @@
 //! The largest piece of memory that some work takes: what it needs besides its arguments and its results.
 //!
 //! While nobody asks, an allocation costs one more look at a flag, for every lane alike.
+#![expect(unsafe_code, reason = "the interface of allocators is unsafe")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

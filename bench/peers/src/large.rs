@@ -1,5 +1,6 @@
 //! Memory for what is not a cache, of the kind that caches take: zeroed as it is touched, in huge pages where the system has
 //! them. A limit on small pages would be slower than what it is the limit of.
+#![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "advice about memory is a call of the system"))]
 
 use bytemuck::Zeroable;
 

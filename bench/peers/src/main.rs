@@ -6,6 +6,7 @@
 //!
 //! Prints a table, and writes the same numbers as JSON to `--out`. Each workload runs in a child process, with `--measure`, so
 //! that none is served from memory that another one left. `--paged-step` is for the TypeScript suite.
+#![deny(unsafe_code)]
 
 mod allocation;
 mod bare;

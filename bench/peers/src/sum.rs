@@ -3,6 +3,7 @@
 //! The widest vectors that the machine has, with sums enough at once that none waits for the one before it, and in four streams:
 //! where pages are small, one alone does not keep memory busy. Halves are converted to 32-bit floats, as everyone who computes
 //! with them must.
+#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "vectors are named, and loaded through pointers"))]
 
 use half::slice::HalfFloatSliceExt;
 use kvtide_tensor::DType;
