@@ -33,7 +33,7 @@ pub(crate) struct TileKernels {
 }
 
 macro_rules! form {
-    ($module:ident, $lanes:ty, $vectors:literal, $features:literal) => {
+    ($module:ident, $lanes:ty, $long:literal, $short:literal, $features:literal) => {
         mod $module {
             use super::*;
 
@@ -46,7 +46,7 @@ macro_rules! form {
             #[target_feature(enable = $features)]
             unsafe fn weigh<F: Format>(a: Weigh) {
                 // SAFETY: as above.
-                unsafe { weigh::weigh::<$lanes, F, $vectors>(a) }
+                unsafe { weigh::weigh::<$lanes, F, $long, $short>(a) }
             }
 
             #[target_feature(enable = $features)]
@@ -100,11 +100,11 @@ macro_rules! form {
 }
 
 #[cfg(target_arch = "x86_64")]
-form!(avx512, crate::kernels::simd::avx512::Avx512, 4, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+form!(avx512, crate::kernels::simd::avx512::Avx512, 8, 4, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-form!(avx2, crate::kernels::simd::avx2::Avx2, 2, "avx2,fma,f16c");
+form!(avx2, crate::kernels::simd::avx2::Avx2, 4, 2, "avx2,fma,f16c");
 #[cfg(target_arch = "aarch64")]
-form!(neon, crate::kernels::simd::neon::Neon, 4, "neon");
+form!(neon, crate::kernels::simd::neon::Neon, 8, 4, "neon");
 
 impl TileKernels {
     /// The table of this form; none for the portable one, which works on whole tensors.

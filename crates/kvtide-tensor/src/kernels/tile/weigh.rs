@@ -35,7 +35,7 @@ pub(super) struct Weigh {
 /// The rows that `a` names are readable, those of `out` writable for `dim` rounded up to a vector, and the machine has the
 /// instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn weigh<V: Lanes, F: Format, const VECTORS: usize>(a: Weigh) {
+pub(super) unsafe fn weigh<V: Lanes, F: Format, const LONG: usize, const SHORT: usize>(a: Weigh) {
     for first in (0..a.count).step_by(BLOCK) {
         let count = BLOCK.min(a.count - first);
         let mut row = 0;
@@ -49,14 +49,15 @@ pub(super) unsafe fn weigh<V: Lanes, F: Format, const VECTORS: usize>(a: Weigh) 
                     count,
                     ..a
                 };
-                match a.rows - row {
-                    1 => rows::<V, F, VECTORS, 1>(&part),
-                    2 => rows::<V, F, VECTORS, 2>(&part),
-                    3 => rows::<V, F, VECTORS, 3>(&part),
-                    _ => rows::<V, F, VECTORS, 4>(&part),
-                }
+                // As many sums as there are registers for: of long pieces where a value is a float already, else of more rows,
+                // so that each value is made a float less often.
+                row += match a.rows - row {
+                    1 => rows::<V, F, LONG, 1>(&part),
+                    2 | 3 => rows::<V, F, LONG, 2>(&part),
+                    _ if F::BITS == 32 => rows::<V, F, LONG, 2>(&part),
+                    _ => rows::<V, F, SHORT, 4>(&part),
+                };
             }
-            row += 4;
         }
     }
 }
@@ -65,7 +66,7 @@ pub(super) unsafe fn weigh<V: Lanes, F: Format, const VECTORS: usize>(a: Weigh) 
 ///
 /// As for [`weigh`], for `ROWS` rows.
 #[inline(always)]
-unsafe fn rows<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh) {
+unsafe fn rows<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh) -> usize {
     // SAFETY: as the caller promises.
     unsafe {
         let mut at = 0;
@@ -81,6 +82,7 @@ unsafe fn rows<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: 
             add_rest::<V, F, ROWS>(a, at);
         }
     }
+    ROWS
 }
 
 /// # Safety
