@@ -12,13 +12,20 @@ import { startWorker } from '../support/worker.js'
 
 const kvOptions = { batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 64, headDim: 1 } as const
 
-/** Queries and tokens of one head, `[1, 1, n, dim]`. */
-const rows = (count: number, dim: number): HostTensor => ({ data: Float32Array.from({ length: count * dim }, (_, place) => Math.sin(place)), shape: [1, 1, count, dim] })
-
-/** A call that takes a second or so, unless it is ended. */
-function long(options: AttendAsyncOptions = {}): Promise<unknown> {
-  const many = rows(12_000, 64)
+/** A call over so many tokens that it takes its time, unless it is ended. */
+function long(count: number, options: AttendAsyncOptions = {}): Promise<unknown> {
+  const many: HostTensor = { data: new Float32Array(64 * count), shape: [1, 1, count, 64] }
   return attendAsync(many, { k: many, v: many }, { causal: false, threads: 1, ...options })
+}
+
+/** Begins something while every thread of the runtime is taken, so that none of it is done before they are given back. */
+async function whileAllAreTaken<T>(begin: () => T): Promise<T> {
+  const controller = new AbortController()
+  const taken = span(0, 4).map(() => long(40_000, { signal: controller.signal }).catch(() => undefined))
+  const begun = begin()
+  controller.abort()
+  await Promise.all(taken)
+  return begun
 }
 
 async function rejects(t: ExecutionContext, code: ErrorCode, promise: Promise<unknown>): Promise<Error | undefined> {
@@ -94,9 +101,12 @@ test('two readers are two: the cache is free when both have ended', async t => {
 async function disposeMeanwhile(t: ExecutionContext): Promise<void> {
   for (const { cache, kv } of changes()) {
     const wanted = attend(tokens(1, 2), kv).out.toArray()
-    const read = attendAsync(tokens(1, 2), kv)
-    cache[Symbol.dispose]()
-    throwsCode(t, 'DISPOSED', () => kv.k.toArray())
+    const { read } = await whileAllAreTaken(() => {
+      const begun = { read: attendAsync(tokens(1, 2), kv) }
+      cache[Symbol.dispose]()
+      throwsCode(t, 'DISPOSED', () => kv.k.toArray())
+      return begun
+    })
     t.deepEqual((await read).out.toArray(), wanted)
   }
   const q = tokens(1, 2)
@@ -159,8 +169,8 @@ test('an abort ends it: before, during, and not after', async t => {
 test('work that was aborted ends before work that was begun after it', async t => {
   const controller = new AbortController()
   const order: string[] = []
-  const aborted = long({ signal: controller.signal }).catch(error => order.push((error as { code: string }).code))
-  const whole = long().then(() => order.push('whole'))
+  const aborted = long(60_000, { signal: controller.signal }).catch(error => order.push((error as { code: string }).code))
+  const whole = long(4000).then(() => order.push('whole'))
   controller.abort()
   await Promise.all([aborted, whole])
   t.deepEqual(order, ['ABORTED', 'whole'])
