@@ -254,9 +254,18 @@ test('a getter that calls attention again changes nothing', t => {
   const wanted = attend(keys(2, 3), kv, { window: 2 }).out.toArray()
   const nested = {
     get window() {
+      t.is(kv.k.data.length, 6)
       attend(rows(9, 9, 9, 9), { k: keys(0, 9), v: values(0, 9) }, { scale: 3, causal: false })
       return 2
     },
   }
   t.deepEqual(attend(keys(2, 3), kv, nested).out.toArray(), wanted)
+  const gone = cache.getKv()
+  const ending = {
+    get window() {
+      gone.v.dispose()
+      return 2
+    },
+  }
+  throwsCode(t, 'DISPOSED', () => attend(keys(2, 3), gone, ending), { object: 'Tensor' })
 })

@@ -3,7 +3,7 @@ import type { NativeView } from '#binding'
 import { arrayKind, arrayLength, asBits, fields, isArray, list, optional, RANK_MAX, sizes, typedArray, whole } from './check.js'
 import { checkDType, dtypeOfArray, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, KvTideError } from './errors.js'
-import { ShownPart } from './shown.js'
+import { Part } from './shown.js'
 import { partOf, type Tensor } from './tensor.js'
 
 /** The order of the four axes of a host tensor: batch (b), heads (h), sequence (s), head dimension (d). */
@@ -92,7 +92,7 @@ export class HostArgument {
 }
 
 /** @internal A tensor argument that was read: a native view, or memory and its description. */
-export type TensorArgument = NativeView | HostArgument | ShownPart
+export type TensorArgument = NativeView | HostArgument | Part
 
 /**
  * @internal Reads a tensor of this package, or one in memory of the caller's own. That may run getters of the caller's, which
@@ -104,7 +104,7 @@ export function readTensor(argument: string, value: unknown): TensorArgument {
 
 /** @internal Describes an argument at `place` in `into`; what it returns goes to the addon in its stead. */
 export function put(argument: TensorArgument, place: number, into: Float64Array = meta): object {
-  return argument instanceof HostArgument || argument instanceof ShownPart ? argument.describe(into, place * META) : argument
+  return argument instanceof HostArgument || argument instanceof Part ? argument.describe(into, place * META) : argument
 }
 
 /** @internal A typed array of this shape. */

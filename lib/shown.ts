@@ -62,62 +62,51 @@ export class Shown {
   }
 }
 
-/** One part of what a cache showed, as an argument. */
-export class ShownPart {
-  readonly #shown: Shown
-  readonly #part: number
-
-  constructor(shown: Shown, part: number) {
-    this.#shown = shown
-    this.#part = part
-  }
-
-  /** The native view of it. */
-  get view(): NativeView {
-    return this.#shown.view(this.#part)
-  }
-
-  /** Writes it down in `into` from `at` on, and answers what crosses in its stead. */
-  describe(into: Float64Array, at: number): object {
-    return this.#shown.describe(this.#part, into, at)
-  }
-}
-
 /**
  * What a tensor is made of: a native view; or what a cache showed, or an array that a call has answered, of which a view is
  * made when someone looks.
  */
 export class Part {
-  #source: HostArgument | ShownPart | undefined
+  readonly #part: number
   #view: NativeView | undefined
+  #host: HostArgument | undefined
+  #shown: Shown | undefined
   #shape: readonly number[] | undefined
   #dtype: DType | undefined
   #data: TensorData | undefined
 
-  constructor(source: TensorArgument) {
-    if (source instanceof HostArgument || source instanceof ShownPart) this.#source = source
+  constructor(source: NativeView | HostArgument | undefined, shown?: Shown, part = 0) {
+    if (source instanceof HostArgument) this.#host = source
     else this.#view = source
+    this.#shown = shown
+    this.#part = part
   }
 
   /** What stands for it in a call. */
   get argument(): TensorArgument {
-    if (this.#view !== undefined) return this.#view
-    if (this.#source !== undefined) return this.#source
-    throw new KvTideError('DISPOSED', 'the Tensor was disposed of', { object: 'Tensor' })
+    return this.#view ?? this.#host ?? this
+  }
+
+  /** Writes down in `into` from `at` on which part of what a cache showed it is, and answers the buffer. */
+  describe(into: Float64Array, at: number): object {
+    // A getter of another argument may have looked at it meanwhile.
+    if (this.#shown === undefined) return this.view
+    return this.#shown.describe(this.#part, into, at)
   }
 
   /** The array that it still is: not yet in native memory. */
   get #array(): TensorData | undefined {
-    return this.#source instanceof HostArgument ? (this.#source.array as TensorData) : undefined
+    return this.#host?.array as TensorData | undefined
   }
 
   /** The native view. */
   get view(): NativeView {
-    const { argument } = this
-    if (argument instanceof ShownPart) this.#view = argument.view
-    else if (argument instanceof HostArgument) this.#view = binding.tensorFromHost(put(argument, 0), meta)
-    else return argument
-    this.#source = undefined
+    if (this.#view !== undefined) return this.#view
+    if (this.#host !== undefined) this.#view = binding.tensorFromHost(put(this.#host, 0), meta)
+    else if (this.#shown !== undefined) this.#view = this.#shown.view(this.#part)
+    else throw disposed()
+    this.#host = undefined
+    this.#shown = undefined
     return this.#view
   }
 
@@ -139,16 +128,14 @@ export class Part {
 
   /** Its sizes. */
   get shape(): readonly number[] {
-    const { argument } = this
-    if (argument instanceof HostArgument) return (this.#shape ??= Object.freeze([...argument.dims]))
+    if (this.#host !== undefined) return (this.#shape ??= Object.freeze([...this.#host.dims]))
     const { view } = this
     return (this.#shape ??= Object.freeze(view.shape()))
   }
 
   /** Its element type. */
   get dtype(): DType {
-    const { argument } = this
-    if (argument instanceof HostArgument) return (this.#dtype ??= dtypeOfCode(argument.dtype))
+    if (this.#host !== undefined) return (this.#dtype ??= dtypeOfCode(this.#host.dtype))
     const { view } = this
     return (this.#dtype ??= view.dtype() as DType)
   }
@@ -174,9 +161,14 @@ export class Part {
   dispose(): void {
     this.#view?.dispose()
     this.#view = undefined
-    this.#source = undefined
+    this.#host = undefined
+    this.#shown = undefined
     this.#shape = undefined
     this.#dtype = undefined
     this.#data = undefined
   }
+}
+
+function disposed(): KvTideError<'DISPOSED'> {
+  return new KvTideError('DISPOSED', 'the Tensor was disposed of', { object: 'Tensor' })
 }

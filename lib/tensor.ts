@@ -8,7 +8,7 @@ import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorDat
 import { invalid, isKvTideError } from './errors.js'
 import { meta, put, readData, type HostArgument } from './host-tensor.js'
 import { checkInternal, endThis, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
-import { Part, ShownPart, type Shown } from './shown.js'
+import { Part, type Shown } from './shown.js'
 
 /** What a tensor can be made with besides its data. */
 export interface TensorOptions {
@@ -209,7 +209,7 @@ export function tensorOf(source: NativeView | HostArgument): Tensor {
 
 /** @internal A tensor that shows one part of what a cache showed. */
 export function shownTensor(shown: Shown, part = 0): Tensor {
-  return new Tensor(INTERNAL, new Part(new ShownPart(shown, part)))
+  return new Tensor(INTERNAL, new Part(undefined, shown, part))
 }
 
 /** Keys and values. */

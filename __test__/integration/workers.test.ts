@@ -115,7 +115,7 @@ test('an object that reaches a worker is refused there', async t => {
 
 test('two hundred rounds of errors and threads end as they should', async t => {
   const { code, signal, out, err } = await runProcess(`
-    import type { Worker } from 'node:worker_threads'
+    import { Worker } from 'node:worker_threads'
     import { createRequire } from 'node:module'
     const addon = ${JSON.stringify(new URL('../../binding.cjs', import.meta.url).pathname)}
     const { KvCache, Tensor, KvTideError } = kvtide
