@@ -116,6 +116,19 @@ dtypes! {
     U8, u8, "u8";
 }
 
+/// The dtype of a candle tensor on the CPU, refused when there is none for it here.
+pub(crate) fn tensor_dtype(argument: &'static str, tensor: &Tensor) -> Result<DType> {
+    if !tensor.device().is_cpu() {
+        let value = crate::device::device_name(tensor.device()).to_owned();
+        return Err(Error::DeviceMismatch { argument, value, expected: "cpu".to_owned() });
+    }
+    DType::of(tensor.dtype()).ok_or_else(|| Error::DtypeMismatch {
+        argument,
+        value: format!("{:?}", tensor.dtype()).to_lowercase(),
+        expected: "f32, f16, bf16 or u8".to_owned(),
+    })
+}
+
 impl std::fmt::Display for DType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())

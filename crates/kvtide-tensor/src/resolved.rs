@@ -5,7 +5,7 @@ use kvtide_core::{DetailValue, count};
 
 use crate::buffer::{Buffer, RowShape};
 use crate::dims::Dims;
-use crate::dtype::DType;
+use crate::dtype::{DType, tensor_dtype};
 use crate::error::{Error, Result};
 use crate::kernels::{Place, Stretches, Strided, collect, copy, rows};
 use crate::memory::Budget;
@@ -290,16 +290,4 @@ fn check_axis(argument: &'static str, dims: &Dims, axis: usize) -> Result<()> {
     }
     let expected = format!("more than {axis} dimensions, the sequence along dimension {axis}");
     Err(Error::ShapeMismatch { argument, value: dims.to_vec(), expected })
-}
-
-fn tensor_dtype(argument: &'static str, tensor: &Tensor) -> Result<DType> {
-    if !tensor.device().is_cpu() {
-        let value = crate::device::device_name(tensor.device()).to_owned();
-        return Err(Error::DeviceMismatch { argument, value, expected: "cpu".to_owned() });
-    }
-    DType::of(tensor.dtype()).ok_or_else(|| Error::DtypeMismatch {
-        argument,
-        value: format!("{:?}", tensor.dtype()).to_lowercase(),
-        expected: "f32, f16, bf16 or u8".to_owned(),
-    })
 }
