@@ -54,7 +54,7 @@ export class AttendCall {
   start(stop: NativeStop | undefined): Promise<NativeAttendedView> {
     const kv = this.#kv
     const [queries, lists] = this.#put()
-    if ('cache' in kv) return binding.attendPagesAsync(queries, kv.cache, numbers, lists, stop)
+    if ('cache' in kv) return binding.attendPagesRequest(queries, kv.cache, numbers, lists, stop).start()
     return binding.attendAsync(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, lists, stop)
   }
 

@@ -8,7 +8,7 @@ use napi_derive::napi;
 use crate::attend_answer::{NativeAnswer, Target};
 use crate::attend_lists::ListsArg;
 use crate::attend_request::Request;
-use crate::attend_task::{AttendTask, NativeStop};
+use crate::attend_task::{AttendTask, NativeAttendRequest, NativeStop};
 use crate::bytes::{ArrayArg, Memory};
 use crate::guard::{Outcome, guard};
 use crate::memory::budget;
@@ -56,20 +56,20 @@ pub fn attend_pages<'a>(
     })
 }
 
-/// The same in the background.
-#[napi(ts_return_type = "Promise<NativeAttendedView>")]
-pub fn attend_pages_async(
+/// The same in the background, once it is started.
+#[napi]
+pub fn attend_pages_request(
     env: &Env,
     q: TensorArg,
     cache: &mut NativePagedKvCache,
     call: ArrayArg,
     lists: ListsArg,
     stop: Option<&NativeStop>,
-) -> Result<AsyncTask<AttendTask>> {
+) -> Result<NativeAttendRequest> {
     guard(env, || {
         let budget = budget();
         let request = Request::over_pages(&q, cache, &lists, call.numbers()?)?.to_owned(&budget)?;
-        Ok(AsyncTask::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
+        Ok(NativeAttendRequest::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
     })
 }
 

@@ -4,11 +4,12 @@
 //! when they are disposed of. They are free again right before the promise is settled, and never earlier: whether a call in
 //! between is refused does not depend on how fast the work was.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_tensor::{Budget, HostTensor, Room, View};
-use napi::bindgen_prelude::Float32Array;
+use napi::bindgen_prelude::{AsyncTask, Float32Array};
 use napi::{Env, Result, Task};
 use napi_derive::napi;
 
@@ -80,6 +81,30 @@ impl AttendTask {
         })?;
         let Some(Room { shape, dtype, .. }) = room else { return Err(aborted().into()) };
         Ok((View::from_host(&HostTensor::new("out", &bytes, dtype, &shape)?, &self.budget)?, lse))
+    }
+}
+
+/// A call that is ready to be worked on.
+///
+/// It is made by one call from JavaScript and started by another: what the call that starts work was given stays borrowed until
+/// the work ends, and a paged cache, which calls borrow for themselves, could not even be read meanwhile.
+#[napi]
+pub struct NativeAttendRequest {
+    task: Cell<Option<AttendTask>>,
+}
+
+impl NativeAttendRequest {
+    pub(crate) fn new(task: AttendTask) -> Self {
+        NativeAttendRequest { task: Cell::new(Some(task)) }
+    }
+}
+
+#[napi]
+impl NativeAttendRequest {
+    /// Starts the work; a second time there is none.
+    #[napi(ts_return_type = "Promise<NativeAttendedView>")]
+    pub fn start(&self, env: &Env) -> Result<AsyncTask<AttendTask>> {
+        guard(env, || Ok(AsyncTask::new(self.task.take().ok_or(kvtide_tensor::Error::Aborted)?)))
     }
 }
 

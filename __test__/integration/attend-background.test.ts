@@ -3,7 +3,7 @@ import { once } from 'node:events'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, attendAsync, isKvTideError, KvCache, memoryStats, RollbackCache, RotatingCache, RotatingKvCache, Tensor, type AttendAsyncOptions, type ErrorCode, type HostTensor, type Kv } from '../../index.js'
+import { attend, attendAsync, isKvTideError, KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor, type AttendAsyncOptions, type ErrorCode, type HostTensor, type Kv } from '../../index.js'
 import { runProcess } from '../support/child.js'
 import { collected } from '../support/garbage.js'
 import { throwsCode } from '../support/throws.js'
@@ -80,6 +80,30 @@ test('calls that change what is read are refused until it ends, and reads go on'
     t.notThrows(calls[0] as () => unknown)
     cache[Symbol.dispose]()
   }
+})
+
+test('pages that are read do not change, and are read and disposed of meanwhile', async t => {
+  const cache = new PagedKvCache({ capacity: 4, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1 })
+  const seq = cache.createSequence()
+  const one = Float32Array.of(1)
+  for (const pos of span(0, 3)) cache.writeKv(seq, 0, pos, one, Float32Array.of(pos))
+  const q = { data: new Float32Array(1), shape: [1, 1, 1] }
+  const pages = [{ cache, layer: 0, sequences: [seq] }, { cache, layer: 0, blockTables: Int32Array.of(0, 1), kvLengths: Int32Array.of(3) }]
+  for (const kv of pages) {
+    const read = attendAsync(q, kv)
+    for (const call of [() => cache.createSequence(), () => cache.writeKv(seq, 0, 3, one, one), () => cache.ensureCapacity(seq, 4), () => cache.dropSequence(seq)]) throwsCode(t, 'BUSY', call)
+    t.deepEqual([cache.sequenceLength(seq), cache.freeCount, cache.readKv(seq, 0, 2).value[0]], [3, 2, 2])
+    t.is(attend(q, kv).out.toArray()[0], 1)
+    t.is((await read).out.toArray()[0], 1)
+  }
+  cache.writeKv(seq, 0, 3, one, one)
+  const { read } = await whileAllAreTaken(() => {
+    const begun = { read: attendAsync(q, pages[0] as (typeof pages)[0]) }
+    cache.dispose()
+    return begun
+  })
+  t.is((await read).out.toArray()[0], 1)
+  throwsCode(t, 'DISPOSED', () => cache.freeCount)
 })
 
 test('two readers are two: the cache is free when both have ended', async t => {
