@@ -137,14 +137,14 @@ impl<'a, 'b> Work<'a, 'b> {
         let (group, rules) = (job.asked.sizes.group(), job.asked.rules(unit.sequence));
         let mut hidden = false;
         for row in 0..self.rows {
-            let query = unit.first_query + row / group;
+            let (query, head) = (unit.first_query + row / group, unit.head * group + row % group);
             let position = job.asked.position(unit.sequence, query);
             let scores = &mut self.scratch.scores[row * SCORES..][..tile.len()];
             for (score, key) in scores.iter_mut().zip(tile.clone()) {
-                if let Some(mask) = &job.asked.mask {
-                    *score += mask.at(unit.sequence, unit.head * group + row % group, query, key) * LOG2_E;
-                }
-                if !rules.shows(position, query, key) || *score == f32::NEG_INFINITY {
+                let added = job.asked.mask.as_ref().map_or(0.0, |mask| mask.at(unit.sequence, head, query, key));
+                *score += added * LOG2_E;
+                // What is hidden is hidden whatever its key holds.
+                if !rules.shows(position, query, key) || added == f32::NEG_INFINITY || *score == f32::NEG_INFINITY {
                     *score = f32::NEG_INFINITY;
                     hidden = true;
                 }

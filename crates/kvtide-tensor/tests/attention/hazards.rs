@@ -50,6 +50,24 @@ fn what_a_row_does_not_see_may_be_no_number() {
 }
 
 #[test]
+fn what_a_mask_hides_may_be_no_number() {
+    let mut numbers = Numbers::new(5);
+    let (q, mut k, v) = (numbers.take(DIM), numbers.take(9 * DIM), numbers.take(9 * DIM));
+    let mut mask = [0f32; 9];
+    mask[4] = f32::NEG_INFINITY;
+    let mask = to_bytes(DType::F32, &mask);
+    let options =
+        AttendOptions { mask: Some(HostTensor::new("mask", &mask, DType::F32, &[9]).unwrap()), ..Default::default() };
+    let clean = attended(&q, &k, &v, 1, &options).unwrap().out.to_f32().unwrap();
+    k[4 * DIM..5 * DIM].fill(f32::NAN);
+    for form in Kernels::supported() {
+        let result = with_kernels(form, || attended(&q, &k, &v, 1, &options)).unwrap().unwrap();
+        let off = result.out.to_f32().unwrap().iter().zip(&clean).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-6, "{form} is off by {off}");
+    }
+}
+
+#[test]
 fn large_scores_are_no_infinities() {
     let (q, k) = (vec![300.0; DIM], [vec![300.0; DIM], vec![-300.0; DIM], vec![299.0; DIM]].concat());
     let v = [vec![1.0; DIM], vec![2.0; DIM], vec![3.0; DIM]].concat();
