@@ -1,7 +1,10 @@
 //! The same loops, compiled for the vectors that the machine has.
 //!
 //! Nothing is contracted or reordered by that: every form gives the same bits.
-#![expect(unsafe_code, reason = "calls of functions that need more of the machine than every build does")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "calls of functions that need more of the machine than every build does")
+)]
 
 use super::Codec;
 use crate::kernels::Kernels;
