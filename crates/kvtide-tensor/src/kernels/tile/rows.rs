@@ -49,8 +49,8 @@ pub(crate) struct Rows<'a> {
     pub ahead: isize,
 }
 
-/// Bytes that are asked for ahead of their use. 4 KiB were too few, 16 no better than 8.
-pub(crate) const AHEAD: usize = 8192;
+/// Bytes that are asked for ahead of their use: 4 KiB were too few, 32 no better.
+pub(crate) const AHEAD: usize = 16384;
 
 impl Rows<'_> {
     /// Rows `first .. first + count` of these.

@@ -1,17 +1,17 @@
 //! Adds values, weighed, to the output rows.
 //!
 //! ```text
-//! for 16 values, for up to four output rows, for a few vectors of a row:  row += weight * value, in registers
+//! for some values, for up to four output rows, for a few vectors of a row:  row += weight * value, in registers
 //! ```
 //!
-//! Values are read from front to back, 16 rows at a time, so that the memory sees one stream.
+//! Values are read from front to back, a few rows at a time, so that the memory sees one stream.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
 use crate::kernels::simd::Lanes;
 use crate::kernels::simd::format::{Format, load_some};
 
-/// Values of one block: few enough to stay in the first cache while each of its output rows is worked on.
-const BLOCK: usize = 16;
+/// Bytes of the values of one block: few enough to stay in the first cache while each of its output rows is worked on.
+const BLOCK_BYTES: usize = 4096;
 
 /// What is weighed, and where the sums go. Output rows are `out_stride` floats apart and may be written up to there.
 #[derive(Clone, Copy)]
@@ -36,8 +36,9 @@ pub(super) struct Weigh {
 /// instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn weigh<V: Lanes, F: Format, const LONG: usize, const SHORT: usize>(a: Weigh) {
-    for first in (0..a.count).step_by(BLOCK) {
-        let count = BLOCK.min(a.count - first);
+    let block = (BLOCK_BYTES / (a.dim * F::BITS / 8).max(1)).clamp(8, 32);
+    for first in (0..a.count).step_by(block) {
+        let count = block.min(a.count - first);
         let mut row = 0;
         while row < a.rows {
             // SAFETY: as the caller promises.
