@@ -30,7 +30,11 @@ export interface RaggedKv {
   readonly kvOffsets: Int32Array | readonly number[]
 }
 
-/** Pages of a paged cache, in one layer: `q` is `[tokens, heads, headDim]`. */
+/**
+ * Pages of a paged cache, in one layer: `q` is `[tokens, heads, headDim]`. Slots that nobody wrote are read as zeros. Where
+ * another sequence left its tokens in them, the first such read has to put zeros there, and is refused with `BUSY` while
+ * `attendAsync` reads the cache.
+ */
 export interface PagedKv {
   /** The cache. */
   readonly cache: PagedKvCache
