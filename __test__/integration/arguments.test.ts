@@ -61,7 +61,8 @@ async function checkParam(checks: Checks, row: Row, place: number, parameter: Pa
 }
 
 test.serial('the table has a row for every export and every member, and no other', async t => {
-  t.deepEqual(rows.map(row => row.name).toSorted(), everything().toSorted())
+  // A call that takes arguments of several forms has a row for each.
+  t.deepEqual([...new Set(rows.map(row => row.name))].toSorted(), everything().toSorted())
 })
 
 test.serial('every row works with the values that it calls right', async t => {

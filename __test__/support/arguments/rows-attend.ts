@@ -1,4 +1,4 @@
-import { Tensor } from '../../../index.js'
+import { PagedKvCache, Tensor } from '../../../index.js'
 import { but, count, flag, optional, options, out, tensor, type Kind } from './kinds.js'
 import { free, param, type Param, type Row } from './row.js'
 import { NO_OPTIONS } from './rows-contiguous.js'
@@ -38,21 +38,55 @@ const settings = {
   threads: optional(count),
 }
 
+/** Anything with fields of its own goes, where none of them is an option. */
+const objects: Kind['legal'] = {
+  ...NO_OPTIONS,
+  ...Object.fromEntries(['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor'].map(name => [name, 'ok'])),
+  'a disposed RotatingSnapshot': 'DISPOSED',
+}
+
 const calls = (more: Record<string, Kind>): Param[] => [
   param('q', floats, pair),
   param('kv', options(kv, { k: floats, v: floats, kvOffsets: optional(integers) }), kv),
-  param('options', options(() => ({}), { ...settings, ...more }, {
-    ...NO_OPTIONS,
-    ...Object.fromEntries(['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor'].map(name => [name, 'ok'])),
-    'a disposed RotatingSnapshot': 'DISPOSED',
-  }), () => ({ window: 2 })),
+  param('options', options(() => ({}), { ...settings, ...more }, objects), () => ({ window: 2 })),
   param('out', optional(out(wrong)), () => undefined),
 ]
+
+/** Two sequences in one layer, of two tokens and of none. */
+const cache = new PagedKvCache({ capacity: 3, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 2 })
+cache.writeTokens(cache.createSequence(), 0, 0, Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 2, 2]), Tensor.from(Float32Array.from([5, 6, 7, 8]), [1, 2, 2]))
+cache.createSequence()
+
+/** The two ways to name pages, and what their fields end in. */
+const pages = [
+  [() => ({ cache, layer: 0, sequences: [0, 1] }), { cache: count, layer: count, sequences: { legal: { 'a Float64Array': 'SEQUENCE_NOT_FOUND' } } }],
+  [
+    () => ({ cache, layer: 0, blockTables: Int32Array.of(0, 1), kvLengths: Int32Array.of(2, 1) }),
+    { cache: count, layer: count, blockTables: { legal: { 'an empty array': 'POSITION_OUT_OF_RANGE' } }, kvLengths: integers },
+  ],
+] as const
+
+/** A query for each sequence, `[2, 1, 2]`. */
+const queries = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [2, 1, 2])
+const threeDims: Kind = { legal: { ...tensor.legal, 'a Tensor of another dtype': wrong, 'a Tensor that looks like a KvSnapshot': wrong } }
+
+/** Rows over pages, of a cache that a refusal leaves as it was. */
+const overPages = (name: string): Row[] =>
+  pages.map(([rest, fields]) => ({
+    ...free(name,
+      param('q', threeDims, queries),
+      param('kv', options(rest, fields), rest),
+      param('options', options(() => ({}), {}, objects), () => ({ window: 2 })),
+      param('out', optional(out(wrong)), () => undefined)),
+    self: () => cache,
+  }))
 
 /** Every row of attention, and of the threads that it uses. */
 export const attendRows: readonly Row[] = [
   free('attend', ...calls({})),
   free('attendAsync', ...calls({ signal: optional({ legal: {} }) })),
+  ...overPages('attend'),
+  ...overPages('attendAsync'),
   free('mergeAttention', param('parts', { legal: {} }, () => [{ out: pair(), lse: Float32Array.of(1, 2) }])),
   free('threads'),
   free('setThreads', param('n', count, () => 2)),
