@@ -18,7 +18,8 @@ const spread = ({ ratio, low, high }: Claim): string => `${digits(ratio)} (${dig
 
 const row = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
 
-function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string {
+/** A table. */
+export function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string {
   return [row(head), row(head.map(() => '---')), ...rows.map(row)].join('\n')
 }
 

@@ -31,7 +31,7 @@ function toF16(value: number): number {
 }
 
 /** Numbers as the elements of a float type. */
-export function narrow(dtype: DType, values: readonly number[]): Float32Array | Uint16Array {
+export function narrow(dtype: DType, values: readonly number[] | Float32Array): Float32Array | Uint16Array {
   return dtype === 'f32' ? Float32Array.from(values) : Uint16Array.from(values, dtype === 'f16' ? toF16 : toBf16)
 }
 

@@ -26,7 +26,7 @@ export function filled(lengths: readonly number[], options: Partial<PagedKvCache
     if (tokens === 0) continue
     const rows = (seed: number, dim: number): HostTensor => {
       const { data, shape } = waves(seed, [HEADS.kv, tokens, dim])
-      return { data: narrow(dtype, Array.from(data as Float32Array)), shape, dtype } as HostTensor
+      return { data: narrow(dtype, data as Float32Array), shape, dtype } as HostTensor
     }
     cache.writeTokens(seq, LAYER, 0, rows(index + 1, headDim), rows(index + 11, valueHeadDim))
   }
