@@ -1,7 +1,7 @@
-// Runs the TypeScript examples of the README and of the doc comments, each as a program of its own.
+// Runs the TypeScript examples of the README, of docs/ and of the doc comments, each as a program of its own.
 import { spawn } from 'node:child_process'
-import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
@@ -27,7 +27,10 @@ function examplesOf(file: string): Example[] {
   }))
 }
 
-const files = ['README.md', 'index.ts', ...readdirSync(join(root, 'lib')).map(file => `lib/${file}`)]
+const files = ['README.md', 'index.ts', ...['docs', 'lib'].flatMap(folder => readdirSync(join(root, folder)).map(file => `${folder}/${file}`))]
+/** What is read as pages. */
+const pages = ['README.md', 'ARCHITECTURE.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'bench/RESULTS.md', ...readdirSync(join(root, 'docs')).map(file => `docs/${file}`)]
+
 const examples = files.flatMap(examplesOf)
 
 /** A program's output without the spaces and lengths that `console.log` adds. */
@@ -49,6 +52,15 @@ function runExample(file: string): Promise<{ code: number | null; output: string
 mkdirSync(join(root, 'target'), { recursive: true })
 const folder = mkdtempSync(join(root, 'target', 'examples-'))
 test.after.always(() => rmSync(folder, { recursive: true, force: true }))
+
+test('every page and picture that a page points to is there', t => {
+  for (const file of pages) {
+    const text = readFileSync(join(root, file), 'utf8')
+    for (const [, target = ''] of text.matchAll(/\]\((?!https?:|#)([^)#]+)/g)) {
+      t.true(existsSync(join(root, dirname(file), target)), `${file} points to ${target}`)
+    }
+  }
+})
 
 test('there are examples to run', t => {
   t.true(examples.length >= 10)
