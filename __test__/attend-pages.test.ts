@@ -78,6 +78,42 @@ test('unless offsets say otherwise, each sequence has one query, its last token'
   t.is(attend(waves(2, [0, HEADS.query, 16]), { cache, layer: LAYER, sequences: [] }).out.length, 0)
 })
 
+test('draft trees, masks, padding and positions are as over copies', t => {
+  const more: readonly AttendOptions[] = [{ tree: [-1, 0, 0] }, { tree: [-1, 0, 0], window: 2 }, { mask: { data: waves(5, [3, 9]).data as Float32Array, shape: [3, 9] } }, { positions: [1, 8, 4] }, { starts: [3] }]
+  for (const options of [{}, { keyFormat: 'q4', valueFormat: 'q8', hadamard: true }] as const) {
+    using cache = filled([9], options)
+    const q = waves(3, [3, HEADS.query, 16])
+    for (const sees of more) {
+      const { out } = attend(q, { cache, layer: LAYER, sequences: [0] }, { ...sees, qOffsets: [0, 3] })
+      t.true(distance(out.toFloat32Array(), overCopies(cache, [0], [3], q, sees)) < TOLERANCE, JSON.stringify([options, sees]))
+    }
+  }
+})
+
+test('a getter that writes to the cache or disposes of it comes before the reading', t => {
+  const cache = filled([5])
+  const q = { data: new Float32Array(64), shape: [1, HEADS.query, 16] }
+  const row = new Float32Array(32).fill(9)
+  const written = {
+    cache,
+    layer: LAYER,
+    get sequences() {
+      for (let pos = 0; pos < 5; pos++) cache.writeKv(0, LAYER, pos, row, row)
+      return [0]
+    },
+  }
+  t.deepEqual([...new Set(attend(q, written).out.toArray())], [9])
+  const gone = {
+    cache,
+    layer: LAYER,
+    get sequences() {
+      cache.dispose()
+      return [0]
+    },
+  }
+  throwsCode(t, 'DISPOSED', () => attend(q, gone))
+})
+
 test('what another sequence left in a block is not seen, and what was not written is zeros', t => {
   using cache = filled([8], { capacity: 2 })
   cache.dropSequence(0)
