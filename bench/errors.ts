@@ -71,7 +71,7 @@ function page(version: string): string {
 differ. Blocks have ${BLOCK_SIZE} tokens. \`f16\` and \`bf16\` are the cache's \`dtype\`, the others \`keyFormat\` and \`valueFormat\`; \`hadamard\` rotates K.`,
     '## Which to take',
     `- \`q8\` is nearer than \`f8e4m3\`, for two more bytes a row. \`hadamard\` halves its error where channels of K stand out.
-- \`hadamard\` does little for \`f8e4m3\`, whose error goes with each element alone, and for \`q4\` K, whose channels have scales of their own.
+- \`hadamard\` does little for the mean error of \`f8e4m3\`, whose error goes with each element alone, and of \`q4\` K, whose channels have scales of their own.
 - Four bits cost less in V than in K: in bytes, in the largest error, and in the model. The mean error is about the same.`,
     '## Bytes of a token',
     `In one layer, K and V of one head, the share of scales included (\`bytesPerToken\` of a cache with ${HEADS} heads).`,
