@@ -149,11 +149,12 @@ impl PagedKvCache {
             let mut start = 0;
             for page in pages {
                 let end = start + page.tokens as usize * row;
+                let holes: Vec<_> = self.planner.unwritten(page.block, reader.layer, page.tokens).collect();
                 // Head by head within a page, so that the page is read in order.
                 for (head, out) in heads.iter_mut().enumerate() {
                     let rows = &mut out[start..end];
                     reader.read(page, head as u32, 0, rows, stores)?;
-                    for run in self.planner.unwritten(page.block, reader.layer, page.tokens) {
+                    for run in &holes {
                         rows[run.start as usize * row..run.end as usize * row].fill(0);
                     }
                 }
