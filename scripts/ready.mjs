@@ -17,6 +17,7 @@ const steps = [
   ['types', 'tsc', ['-p', 'tsconfig.json']],
   ['package', 'node', ['scripts/pack-check.mjs']],
   ['tour', 'npm', ['start', '--silent']],
+  ['portable kernels', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...onTarget], { KVTIDE_KERNELS: 'portable', KVTIDE_CASES: '300' }],
   ...(full
     ? [
         ['peers format', 'cargo', ['fmt', ...peers, '--check']],
