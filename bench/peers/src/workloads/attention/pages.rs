@@ -3,6 +3,8 @@
 //! Every lane walks so many layers of its own that they go around the processor's caches. Tokens were written in bulk, into
 //! blocks of the default size.
 
+use std::rc::Rc;
+
 use kvtide_core::paged::PageFormat;
 use kvtide_tensor::{AttendOptions, DType, PagedKvCache, PagedKvCacheOptions, attend};
 
@@ -11,7 +13,9 @@ use super::layers::{Layers, QUERY_HEADS, layer_bytes, layers_beyond_caches, nois
 use super::ours;
 use crate::claim::{Bound, Claim, Lanes};
 use crate::harness::{Lane, Result, Role, Stopwatch, measure};
+use crate::large::filled;
 use crate::statistics::Spread;
+use crate::sum::sum;
 use crate::tokens::{HEAD_DIM, HEADS};
 
 const BLOCK: usize = 16;
@@ -77,6 +81,35 @@ fn lane(kind: &Kind, keys: usize, count: Option<usize>) -> Result<Lane<'static>>
     }))
 }
 
+/// A plain sum over as much memory as the pages of all layers: from front to back, or head by head as attention reads pages.
+fn sums(kind: &Kind, keys: usize, count: Option<usize>) -> [Lane<'static>; 2] {
+    let piece = BLOCK * HEAD_DIM * kind.dtype.bytes();
+    let blocks = keys.div_ceil(BLOCK);
+    let count = count.unwrap_or_else(|| layers_beyond_caches(2 * blocks * HEADS * piece));
+    let memory: Rc<Vec<u8>> = Rc::new(filled(blocks * count * 2 * HEADS * piece, 0));
+    let dtype = kind.dtype;
+    let lane = |name: &str, paged: bool| {
+        let memory = memory.clone();
+        Lane::new(Role::Limit, name, count as u32, move |stopwatch: &mut Stopwatch| {
+            stopwatch.time(|| {
+                if !paged {
+                    return std::hint::black_box(sum(dtype, &memory));
+                }
+                let mut total = 0.;
+                for (layer, head) in (0..count).flat_map(|layer| (0..HEADS).map(move |head| (layer, head))) {
+                    for (block, part) in (0..blocks).flat_map(|block| [(block, 0), (block, 1)]) {
+                        let at = (((block * count + layer) * 2 + part) * HEADS + head) * piece;
+                        total += sum(dtype, &memory[at..at + piece]);
+                    }
+                }
+                std::hint::black_box(total)
+            });
+            Ok(())
+        })
+    };
+    [lane(&format!("sum, {dtype}"), false), lane(&format!("sum in the order of pages, {dtype}"), true)]
+}
+
 fn claims(lanes: &Lanes<'_>) -> Result<Vec<Claim>> {
     let claim = |id: &str, over: &str, under: &str, bound| {
         lanes.claim(&format!("attention-pages/{id}"), &format!("{over} / {under}"), over, under, bound)
@@ -87,8 +120,10 @@ fn claims(lanes: &Lanes<'_>) -> Result<Vec<Claim>> {
     };
     let [f32, f16, f8, q8, q4] = &KINDS;
     let mut claims = vec![
-        claim("f32-over-contiguous", f32.name, "one piece, f32", Bound::AtMost(1.1)),
-        claim("f16-over-contiguous", f16.name, "one piece, f16", Bound::AtMost(1.1)),
+        claim("f32-over-contiguous", f32.name, "one piece, f32", Bound::AtMost(1.1))
+            .with_limit(lanes.ratio("sum in the order of pages, f32", "sum, f32")),
+        claim("f16-over-contiguous", f16.name, "one piece, f16", Bound::AtMost(1.1))
+            .with_limit(lanes.ratio("sum in the order of pages, f16", "sum, f16")),
         claim("q8-over-f16", q8.name, f16.name, Bound::AtMost(1.)),
         claim("q8-over-contiguous-f16", q8.name, "one piece, f16", Bound::Less),
         claim("f8e4m3-over-f16", f8.name, f16.name, Bound::Less),
@@ -111,6 +146,9 @@ pub fn run(keys: usize, count: Option<usize>, rounds: usize) -> Result<Outcome> 
     let mut lanes = vec![ours("one piece, f32", &floats, 1), ours("one piece, f16", &halves, 1)];
     for kind in &KINDS {
         lanes.push(lane(kind, keys, count)?);
+    }
+    for kind in &KINDS[..2] {
+        lanes.extend(sums(kind, keys, count));
     }
     let measured = measure(lanes, rounds)?;
     let title = format!("attention over pages of {BLOCK}, 1 query of 32 heads over {keys} keys of 8, layers in turn");
