@@ -28,11 +28,7 @@ pub fn attend<'a>(
 ) -> Result<NativeAnswer<'a>> {
     guard(env, || {
         let numbers = call.numbers()?;
-        let request = Request::read([&q, &k, &v], &lists, numbers)?;
-        let given = given(&request, out)?;
-        let mut target = Target::default();
-        request.run(None, |room| target.take(Some(env), given, room))?;
-        target.answer(env, request.with_lse(), numbers)
+        answer(env, &Request::read([&q, &k, &v], &lists, numbers)?, out, numbers)
     })
 }
 
@@ -48,11 +44,7 @@ pub fn attend_pages<'a>(
 ) -> Result<NativeAnswer<'a>> {
     guard(env, || {
         let numbers = call.numbers()?;
-        let request = Request::over_pages(&q, cache, &lists, numbers)?;
-        let given = given(&request, out)?;
-        let mut target = Target::default();
-        request.run(None, |room| target.take(Some(env), given, room))?;
-        target.answer(env, request.with_lse(), numbers)
+        answer(env, &Request::over_pages(&q, cache, &lists, numbers)?, out, numbers)
     })
 }
 
@@ -114,6 +106,14 @@ pub fn merge_attention<'a>(
         lse.copy_from_slice(&merged.lse);
         target.answer(env, true, call.numbers()?)
     })
+}
+
+/// Makes a call, its output in the caller's memory or in memory of its own.
+fn answer<'a>(env: &'a Env, request: &Request<'_>, out: ArrayArg, numbers: &mut [f64]) -> Outcome<NativeAnswer<'a>> {
+    let given = given(request, out)?;
+    let mut target = Target::default();
+    request.run(None, |room| target.take(Some(env), given, room))?;
+    target.answer(env, request.with_lse(), numbers)
 }
 
 /// The caller's own memory for the output, which nothing that is read may lie in.

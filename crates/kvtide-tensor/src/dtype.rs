@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use kvtide_core::paged::PageFormat;
 
 use crate::error::{Error, Result};
+use crate::kernels::quantise;
 use crate::memory::Budget;
 use crate::zeroed::zeroed_vec;
 
@@ -149,14 +150,6 @@ impl std::str::FromStr for DType {
 pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>> {
     let mut floats =
         zeroed_vec(bytes.len() / dtype.bytes()).ok_or_else(|| Budget::process().refusal(bytes.len() as u64))?;
-    let half = |bytes: &[u8]| u16::from_ne_bytes([bytes[0], bytes[1]]);
-    for (float, b) in floats.iter_mut().zip(bytes.chunks_exact(dtype.bytes())) {
-        *float = match dtype {
-            DType::F32 => f32::from_ne_bytes([b[0], b[1], b[2], b[3]]),
-            DType::F16 => f16::from_bits(half(b)).to_f32(),
-            DType::BF16 => bf16::from_bits(half(b)).to_f32(),
-            DType::U8 => f32::from(b[0]),
-        };
-    }
+    quantise::to_f32(dtype, bytes, &mut floats);
     Ok(floats)
 }

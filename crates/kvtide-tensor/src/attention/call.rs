@@ -28,9 +28,9 @@ impl<'a> Call<'a> {
         let q = resolve(q, "q", rows.axes())?;
         let sizes = sizes(&q, &rows)?;
         let sequences = match kv {
-            KvRows::Batched { k, .. } => batch(&q, k, options)?,
-            KvRows::Ragged { k, offsets, .. } => {
-                check_offsets("kvOffsets", offsets, k.resolve("k", 0)?.dims[0])?;
+            KvRows::Batched { k, .. } => batch(&q, key_positions(k, rows.tokens()), options)?,
+            KvRows::Ragged { offsets, .. } => {
+                check_offsets("kvOffsets", offsets, rows.tokens())?;
                 let keys = |index: usize| (offsets[index] as usize, (offsets[index + 1] - offsets[index]) as usize);
                 ragged(&q, offsets.len() - 1, keys, options)?
             }
@@ -93,12 +93,11 @@ fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<Sizes> {
     Ok(Sizes { query_heads, kv_heads, dim, value_dim, ragged: axes.rank == Axes::RAGGED.rank })
 }
 
-fn batch(q: &Resolved<'_>, k: &Source<'_>, options: &AttendOptions<'_>) -> Result<Vec<Sequence>> {
+fn batch(q: &Resolved<'_>, keys: KeyPositions, options: &AttendOptions<'_>) -> Result<Vec<Sequence>> {
     if options.query_offsets.is_some() {
         return Err(Error::argument("qOffsets", "offsets", "none where every sequence has as many queries and keys"));
     }
     let (batch, queries) = (q.dims[0], q.dims[Axes::BATCHED.tokens]);
-    let keys = key_positions(k)?;
     let starts = checked_starts(options, batch)?;
     let of = |row: usize| Sequence { first_query: row * queries, queries, first_key: 0, keys, start: starts(row) };
     Ok((0..batch).map(of).collect())

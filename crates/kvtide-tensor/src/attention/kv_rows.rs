@@ -100,6 +100,14 @@ impl<'a> ResolvedRows<'a> {
         }
     }
 
+    /// Tokens of keys and values, of all sequences where they lie one behind the other; pages know each sequence's own.
+    pub fn tokens(&self) -> usize {
+        match self {
+            ResolvedRows::Strided { k, axes, .. } => k.dims[axes.tokens],
+            ResolvedRows::Pages(_) => 0,
+        }
+    }
+
     /// Heads of keys and values.
     pub fn heads(&self) -> usize {
         match self {
@@ -141,7 +149,7 @@ impl<'a> ResolvedRows<'a> {
 }
 
 /// Where the keys of a batch stand: where a view of a window says, else from 0 on.
-pub(super) fn key_positions(k: &Source<'_>) -> Result<KeyPositions> {
+pub(super) fn key_positions(k: &Source<'_>, tokens: usize) -> KeyPositions {
     if let Source::View(view) = k
         && view.sequence_axis() == Some(Axes::BATCHED.tokens)
     {
@@ -149,9 +157,9 @@ pub(super) fn key_positions(k: &Source<'_>) -> Result<KeyPositions> {
         for ((slot, &position), run) in runs.iter_mut().zip(view.key_positions()).zip(view.runs().iter()) {
             *slot = (position as i64, run.len as usize);
         }
-        return Ok(KeyPositions::new(runs));
+        return KeyPositions::new(runs);
     }
-    Ok(KeyPositions::from_zero(k.resolve("k", Axes::BATCHED.tokens)?.tokens() as usize))
+    KeyPositions::from_zero(tokens)
 }
 
 /// Checked offsets: from 0 up to `total`, never down.

@@ -5,13 +5,13 @@
 //! ```
 
 use super::options::Attended;
-use super::output::narrow;
 use super::strided::Axes;
 use crate::dims::Dims;
 use crate::dtype::{DType, to_f32};
 use crate::error::{Error, Result};
+use crate::kernels::quantise::from_f32;
 use crate::memory::Budget;
-use crate::source::Source;
+use crate::source::{HostTensor, Source};
 use crate::view::View;
 use crate::zeroed::zeroed_bytes;
 
@@ -72,11 +72,10 @@ pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPar
             }
         }
     }
-    let view = View::zeros(dims, dtype, &Budget::process())?;
-    let mut bytes = zeroed_bytes(view.bytes())?;
-    narrow(dtype, &out, &mut bytes);
-    view.fill(&bytes)?;
-    Ok(Attended { out: view, lse })
+    let mut bytes = zeroed_bytes(out.len() * dtype.bytes())?;
+    from_f32(dtype, &out, &mut bytes);
+    let out = View::from_host(&HostTensor::new("out", &bytes, dtype, &dims)?, &Budget::process())?;
+    Ok(Attended { out, lse })
 }
 
 /// `e^(sum - max)`, 0 where a part saw nothing.

@@ -32,16 +32,16 @@ pub use kv_rows::KvRows;
 pub use merge::{AttendedPart, merge_attention};
 pub use options::{AttendOptions, Attended};
 
-use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::edit::inspect_all;
 use crate::error::{Error, Result};
 use crate::kernels::Kernels;
 use crate::kernels::tile::TileKernels;
 use crate::memory::Budget;
-use crate::source::Source;
+use crate::source::{HostTensor, Source};
 use crate::threads::threads;
 use crate::view::View;
+use crate::zeroed::{zeroed_bytes, zeroed_vec};
 use call::Call;
 use output::Output;
 
@@ -62,15 +62,16 @@ pub fn attend<'a>(
     kv: impl Into<KvRows<'a>>,
     options: &'a AttendOptions<'a>,
 ) -> Result<Attended> {
-    let (q, kv) = (q.into(), kv.into());
-    let call = Call::new(&q, &kv, options)?;
-    let out = View::zeros(Dims::new("q", &call.out_shape())?, call.dtype(), &Budget::process())?;
-    let mut lse = crate::zeroed::zeroed_vec(call.rows_out())
-        .ok_or_else(|| Budget::process().refusal(4 * call.rows_out() as u64))?;
-    let mut bytes = crate::zeroed::zeroed_bytes(out.bytes())?;
-    let output = Output { dtype: call.dtype(), bytes: &mut bytes, lse: &mut lse };
-    run(&call, &q, &kv, options.threads.unwrap_or(threads()?), output)?;
-    out.fill(&bytes)?;
+    let (mut room, mut bytes, mut lse) = (None, Vec::new(), Vec::new());
+    attend_with(q, kv, options, |wanted| {
+        let elements = wanted.shape.iter().product::<usize>();
+        bytes = zeroed_bytes(elements * wanted.dtype.bytes())?;
+        lse = zeroed_vec(wanted.sums).ok_or_else(|| Budget::process().refusal(4 * wanted.sums as u64))?;
+        room = Some(wanted.clone());
+        Ok((bytes.as_mut_slice(), lse.as_mut_slice()))
+    })?;
+    let Room { shape, dtype, .. } = room.expect("a call that succeeded has taken its memory");
+    let out = View::from_host(&HostTensor::new("out", &bytes, dtype, &shape)?, &Budget::process())?;
     Ok(Attended { out, lse })
 }
 

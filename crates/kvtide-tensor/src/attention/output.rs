@@ -2,12 +2,11 @@
 
 use std::f32::consts::LN_2;
 
-use half::{bf16, f16, slice::HalfFloatSliceExt};
-
 use super::asked::Asked;
 use super::job::Unit;
 use super::scratch::State;
 use crate::dtype::DType;
+use crate::kernels::quantise::from_f32;
 
 /// The output of a call, and the log-sum-exp of its rows.
 pub(super) struct Output<'a> {
@@ -42,7 +41,7 @@ impl Output<'_> {
             false => (sequence * heads + head) * of.queries + token - of.first_query,
         };
         let width = values.len() * self.dtype.bytes();
-        narrow(self.dtype, values, &mut self.bytes[place * width..(place + 1) * width]);
+        from_f32(self.dtype, values, &mut self.bytes[place * width..(place + 1) * width]);
         self.lse[token * heads + head] = lse;
     }
 }
@@ -50,22 +49,4 @@ impl Output<'_> {
 /// The natural logarithm of a row's sum of exponentials.
 fn log_sum(max: f32, sum: f32) -> f32 {
     if sum == 0.0 { f32::NEG_INFINITY } else { (max + sum.log2()) * LN_2 }
-}
-
-/// Writes floats as elements of `dtype`.
-pub(super) fn narrow(dtype: DType, floats: &[f32], bytes: &mut [u8]) {
-    let halves = |bits: &[u16], bytes: &mut [u8]| bytes.copy_from_slice(bytemuck::cast_slice(bits));
-    match dtype {
-        DType::F16 => {
-            let mut out = vec![f16::ZERO; floats.len()];
-            out.convert_from_f32_slice(floats);
-            halves(bytemuck::cast_slice(&out), bytes);
-        }
-        DType::BF16 => {
-            let mut out = vec![bf16::ZERO; floats.len()];
-            out.convert_from_f32_slice(floats);
-            halves(bytemuck::cast_slice(&out), bytes);
-        }
-        DType::F32 | DType::U8 => bytes.copy_from_slice(bytemuck::cast_slice(floats)),
-    }
 }

@@ -1,6 +1,7 @@
 //! Neighbouring rows of keys and values, and what turns their codes into numbers.
 
-use crate::kernels::tile::{Elements, Rows, TileKernels, half_at};
+use crate::kernels::quantise::scale_at;
+use crate::kernels::tile::{Elements, Rows, TileKernels};
 
 /// The rows from one key on that lie at one distance, keys and values alike.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,7 @@ impl Scale<'_> {
             }
             Scale::RowPair(halves) => {
                 for (row, pair) in halves.chunks_exact(4).take(count).enumerate() {
-                    (scales[row], minimums[row]) = (half_at(pair, 0), half_at(pair, 1));
+                    (scales[row], minimums[row]) = (scale_at(pair, 0), scale_at(pair, 1));
                 }
             }
         }

@@ -98,11 +98,6 @@ impl View {
         })
     }
 
-    /// Writes all its elements, in order; it is one that nobody else has seen.
-    pub(crate) fn fill(&self, elements: &[u8]) -> Result<()> {
-        self.buffer.edit(&[], |bytes, _| bytes.copy_from_slice(elements))
-    }
-
     /// Its shape.
     #[must_use]
     pub fn shape(&self) -> &[usize] {

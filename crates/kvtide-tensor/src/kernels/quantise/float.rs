@@ -22,15 +22,18 @@ pub(crate) fn to_f32(dtype: DType, bytes: &[u8], out: &mut [f32]) {
 /// The values as elements of `dtype` in `bytes`, rounded to nearest, halves to even.
 pub(crate) fn from_f32(dtype: DType, values: &[f32], bytes: &mut [u8]) {
     assert_eq!(bytes.len(), values.len() * dtype.bytes(), "as many elements");
-    let mut each = |bits: &dyn Fn(f32) -> u16| {
-        for (bytes, &value) in bytes.chunks_exact_mut(2).zip(values) {
-            bytes.copy_from_slice(&bits(value).to_ne_bytes());
+    let each = |bytes: &mut [u8], convert: fn(&mut [u16], &[f32])| {
+        let mut aligned = [0u16; CHUNK];
+        for (bytes, values) in bytes.chunks_mut(2 * CHUNK).zip(values.chunks(CHUNK)) {
+            let bits = &mut aligned[..values.len()];
+            convert(bits, values);
+            bytes.copy_from_slice(bytemuck::cast_slice(bits));
         }
     };
     match dtype {
         DType::F32 => bytes.copy_from_slice(bytemuck::cast_slice(values)),
-        DType::F16 => each(&|value| f16::from_f32(value).to_bits()),
-        DType::BF16 => each(&|value| bf16::from_f32(value).to_bits()),
+        DType::F16 => each(bytes, |bits, values| bits.reinterpret_cast_mut::<f16>().convert_from_f32_slice(values)),
+        DType::BF16 => each(bytes, |bits, values| bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(values)),
         DType::U8 => bytes.iter_mut().zip(values).for_each(|(byte, &value)| *byte = value as u8),
     }
 }

@@ -27,6 +27,7 @@ use kvtide_core::paged::{PageFormat, Part, Section};
 
 pub(crate) use float::{from_f32, to_f32};
 pub(crate) use hadamard::hadamard;
+pub(crate) use scale::get as scale_at;
 
 use super::Kernels;
 

@@ -36,7 +36,7 @@ pub(super) const NOT_FINITE: u16 = NAN;
 
 /// The scale numbered `place`; NaN when it says so.
 #[inline(always)]
-pub(super) fn get(scales: &[u8], place: usize) -> f32 {
+pub(crate) fn get(scales: &[u8], place: usize) -> f32 {
     f16::from_ne_bytes([scales[2 * place], scales[2 * place + 1]]).to_f32()
 }
 

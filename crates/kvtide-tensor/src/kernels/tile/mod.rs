@@ -16,7 +16,7 @@ mod weigh;
 use super::dispatch::Kernels;
 use super::simd::format::{Bf16, F8, F16, F32, Format, I8, Nibbles};
 use rows::widen_nibbles;
-pub(crate) use rows::{AHEAD, Elements, LANES_MAX, Matrix, MatrixMut, Rows, half_at, padded};
+pub(crate) use rows::{AHEAD, Elements, LANES_MAX, Matrix, MatrixMut, Rows, padded};
 use scores::Scores;
 use weigh::Weigh;
 

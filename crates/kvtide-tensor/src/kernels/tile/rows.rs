@@ -1,7 +1,5 @@
 //! Rows of elements and of floats, as the kernels of a tile take them.
 
-use half::f16;
-
 /// Every vector has at most so many floats: rows of floats are padded to a multiple of it.
 pub(crate) const LANES_MAX: usize = 16;
 
@@ -100,9 +98,4 @@ pub(super) fn widen_nibbles(row: &[u8], dim: usize, out: &mut [f32]) {
             out[group + index] = f32::from(if index < half { byte & 15 } else { byte >> 4 });
         }
     }
-}
-
-/// The `index`th half float of `bytes`.
-pub(crate) fn half_at(bytes: &[u8], index: usize) -> f32 {
-    f16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
 }
