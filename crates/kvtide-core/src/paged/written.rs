@@ -65,6 +65,14 @@ impl WrittenMarks {
         self.words.get(word).is_some_and(|marks| marks & bit != 0)
     }
 
+    /// Forgets one mark, if there is room for it.
+    pub(super) fn unset(&mut self, block: u32, layer: u32, slot: u32) {
+        let (word, bit) = self.place(block, layer, slot);
+        if let Some(marks) = self.words.get_mut(word) {
+            *marks &= !bit;
+        }
+    }
+
     /// Forgets the marks of all layers of a block.
     pub(super) fn clear_block(&mut self, block: u32) {
         let start = block as usize * self.words_per_block;
