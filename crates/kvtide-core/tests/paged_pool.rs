@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use kvtide_core::Error;
 use kvtide_core::paged::{BlockHandle, BlockPool};
@@ -63,6 +63,36 @@ fn a_batch_with_a_bad_handle_is_refused_whole() {
 }
 
 #[test]
+fn a_block_is_free_when_nobody_holds_it_any_more() {
+    let mut pool = pool(2);
+    let block = pool.allocate().unwrap();
+    pool.retain(block).unwrap();
+    assert_eq!(pool.count(block), Ok(2));
+    assert_eq!(pool.free_many(&[block, block, block]), Err(refusal(block, "twice in one batch")));
+    assert_eq!(pool.count(block), Ok(2));
+    pool.free(block).unwrap();
+    assert_eq!((pool.count(block), pool.free_count()), (Ok(1), 1));
+    pool.retain(block).unwrap();
+    pool.free_many(&[block, block]).unwrap();
+    assert_eq!(pool.free_count(), 2);
+    assert_eq!(pool.retain(block), Err(refusal(block, "already free")));
+    assert_eq!(pool.count(block), Err(refusal(block, "already free")));
+    pool.check_invariants().unwrap();
+}
+
+#[test]
+fn a_watermark_is_kept_back_when_asked_and_binds_nobody() {
+    let mut pool = pool(4);
+    assert!(pool.can_allocate(4) && !pool.can_allocate(5));
+    pool.set_watermark(3).unwrap();
+    assert!(pool.can_allocate(1) && !pool.can_allocate(2) && !pool.can_allocate(u32::MAX));
+    assert_eq!(pool.allocate_many(4).unwrap().len(), 4);
+    assert!(!pool.can_allocate(0));
+    assert_eq!(pool.set_watermark(1 << 31), Err(Error::argument("watermark", 1u32 << 31, "at most 2147483647")));
+    assert_eq!(pool.watermark(), 3);
+}
+
+#[test]
 fn an_empty_pool_has_nothing_and_is_not_used() {
     let mut pool = pool(0);
     assert_eq!(pool.allocate(), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
@@ -116,15 +146,11 @@ fn a_block_is_retired_after_its_last_generation() {
 }
 
 #[test]
-fn the_largest_pool_works_or_is_refused() {
+fn the_largest_pool_costs_nothing_until_it_is_used() {
     let most = i32::MAX as u32;
-    match BlockPool::new(most) {
-        Ok(mut pool) => {
-            assert_eq!(pool.allocate_many(3).unwrap()[2].raw(), 2);
-            assert_eq!((pool.free_count(), pool.total_count()), (most - 3, most));
-        }
-        Err(refusal) => assert_eq!(refusal, Error::OutOfMemory { count: most.into(), what: "blocks" }),
-    }
+    let mut pool = pool(most);
+    assert_eq!(pool.allocate_many(3).unwrap()[2].raw(), 2);
+    assert_eq!((pool.free_count(), pool.total_count()), (most - 3, most));
     let over = BlockPool::new(most + 1).unwrap_err();
     assert_eq!(over, Error::argument("capacity", most + 1, "at most 2147483647"));
 }
@@ -134,16 +160,25 @@ fn the_largest_pool_works_or_is_refused() {
 enum Call {
     Allocate(u32),
     Free(Vec<usize>),
+    Retain(usize),
 }
 
 /// What the pool should hold: sets in place of links and generations.
 #[derive(Default)]
 struct Model {
-    used: HashSet<BlockHandle>,
+    /// How often each block is held.
+    used: HashMap<BlockHandle, u32>,
     /// Indices given back, longest free first.
     free: VecDeque<u32>,
     fresh: u32,
     seen: Vec<BlockHandle>,
+}
+
+impl Model {
+    /// A handle that was seen, or none of this pool.
+    fn pick(&self, pick: usize) -> BlockHandle {
+        self.seen.get(pick).copied().unwrap_or(BlockHandle::from_raw(1 << 40))
+    }
 }
 
 fn allocate(pool: &mut BlockPool, model: &mut Model, n: u32) -> Result<(), TestCaseError> {
@@ -158,7 +193,7 @@ fn allocate(pool: &mut BlockPool, model: &mut Model, n: u32) -> Result<(), TestC
                 prop_assert_eq!(block.index(), expected);
                 prop_assert_eq!(announced, Some(expected));
                 prop_assert!(!model.seen.contains(block), "a handle came twice");
-                model.used.insert(*block);
+                model.used.insert(*block, 1);
                 model.seen.push(*block);
             }
         }
@@ -171,17 +206,35 @@ fn allocate(pool: &mut BlockPool, model: &mut Model, n: u32) -> Result<(), TestC
 }
 
 fn free(pool: &mut BlockPool, model: &mut Model, picks: &[usize]) -> Result<(), TestCaseError> {
-    let pick = |&pick: &usize| model.seen.get(pick).copied().unwrap_or(BlockHandle::from_raw(1 << 40));
-    let batch: Vec<_> = picks.iter().map(pick).collect();
-    let usable = batch.iter().all(|block| model.used.contains(block));
-    let distinct = batch.iter().collect::<HashSet<_>>().len() == batch.len();
+    let batch: Vec<_> = picks.iter().map(|&pick| model.pick(pick)).collect();
+    let mut left = model.used.clone();
+    let usable = batch.iter().all(|block| left.get_mut(block).is_some_and(|held| take_one(held)));
     let freed = pool.free_many(&batch);
-    prop_assert_eq!(freed.is_ok(), usable && distinct, "{:?}", freed);
-    if freed.is_ok() {
+    prop_assert_eq!(freed.is_ok(), usable, "{:?}", freed);
+    if usable {
         for block in batch {
-            model.used.remove(&block);
-            model.free.push_back(block.index());
+            if left.get(&block) == Some(&0) {
+                left.remove(&block);
+                model.free.push_back(block.index());
+            }
         }
+        model.used = left;
+    }
+    Ok(())
+}
+
+fn take_one(held: &mut u32) -> bool {
+    let some = *held > 0;
+    *held -= u32::from(some);
+    some
+}
+
+fn retain(pool: &mut BlockPool, model: &mut Model, pick: usize) -> Result<(), TestCaseError> {
+    let block = model.pick(pick);
+    let retained = pool.retain(block);
+    prop_assert_eq!(retained.is_ok(), model.used.contains_key(&block));
+    if let Some(held) = model.used.get_mut(&block) {
+        *held += 1;
     }
     Ok(())
 }
@@ -192,11 +245,12 @@ fn pool_follows_the_model((capacity, calls): (u32, Vec<Call>)) -> Result<(), Tes
         match call {
             Call::Allocate(n) => allocate(&mut pool, &mut model, n)?,
             Call::Free(picks) => free(&mut pool, &mut model, &picks)?,
+            Call::Retain(pick) => retain(&mut pool, &mut model, pick)?,
         }
         pool.check_invariants().map_err(TestCaseError::fail)?;
         prop_assert_eq!(pool.free_count(), capacity - model.used.len() as u32);
         for block in &model.seen {
-            prop_assert_eq!(pool.check(*block).is_ok(), model.used.contains(block));
+            prop_assert_eq!(pool.count(*block).ok(), model.used.get(block).copied());
         }
     }
     Ok(())
@@ -206,7 +260,8 @@ fn pool_follows_the_model((capacity, calls): (u32, Vec<Call>)) -> Result<(), Tes
 fn random_calls_against_sets() {
     let allocate = (0..4u32).prop_map(Call::Allocate);
     let free = prop::collection::vec(0..12usize, 0..4).prop_map(Call::Free);
-    let call = prop_oneof![allocate, free];
+    let retain = (0..12usize).prop_map(Call::Retain);
+    let call = prop_oneof![allocate, free, retain];
     let calls = (0..8u32, prop::collection::vec(call, 0..30));
     support::run("pool", 20_000, calls, pool_follows_the_model);
 }

@@ -12,8 +12,9 @@
 //! they are full. [`BlockTable`] is the plain list of blocks per layer, for callers who keep their own sequences on a
 //! [`BlockPool`].
 
+mod blocks;
+mod chunked;
 mod format;
-mod free_list;
 mod handle;
 mod layout;
 mod page_set;
@@ -27,6 +28,7 @@ mod write_plan;
 mod writing;
 mod written;
 
+pub use blocks::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released};
 pub use format::PageFormat;
 pub use handle::BlockHandle;
 pub use layout::{ALIGNMENT, HeadPlace, PageLayout, PageShape, Part, Section};
@@ -37,3 +39,9 @@ pub use slot::Slot;
 pub use staging::{Page, Staging};
 pub use table::BlockTable;
 pub use write_plan::{Before, PageWrite, SlotRun, WritePlan};
+
+/// What planners are put together from, for the tests and the benches of this crate. Not for others: it changes without notice.
+#[doc(hidden)]
+pub mod parts {
+    pub use super::blocks::{Blocks, Chain, Release, Set, Taken};
+}

@@ -1,19 +1,20 @@
-//! Which blocks are in use, and by which handle.
+//! Blocks by handles: which are in use, and how often each is held.
 //!
 //! ```text
-//! index   0    1    2    3  |  4    5    6
-//!        used free used free|  never handed out
-//!             ^ longest free
+//! index        0     1     2     3  |  4    5    6
+//! generation   0     2     0     5  |  never handed out
+//! held         1     -     3     1  |
 //! ```
 //!
-//! Blocks that came back are handed out before those never used, longest free first; a fresh pool therefore hands out
-//! 0, 1, 2, ... and touches no memory beyond what it has handed out.
+//! A handle names a block for one life of it, from the call that hands it out until nobody holds it any more. Blocks that
+//! came back are handed out before those never used, longest free first; a fresh pool therefore hands out 0, 1, 2, ... and
+//! takes no memory for more than it has handed out.
 //!
-//! Invariants: every block below `blocks.len()` is used, free or retired, and in the free list exactly when it is free;
-//! every block above was never handed out. One handle is valid per used block. To hand out and to take back are O(1) per
-//! block; memory is taken in `new` alone, so neither can fail for lack of it.
+//! Invariants: those of [`Blocks`], whose blocks here are active, free or retired; one handle is valid per active block. To
+//! hand out, to hold and to take back are O(1) per block, the first with its memory amortised. 20 bytes a block.
 
-use super::free_list::FreeList;
+use super::blocks::{Blocks, Set};
+use super::chunked::Chunked;
 use super::handle::{BlockHandle, GENERATION_LAST};
 use crate::count::count;
 use crate::error::{Error, Result};
@@ -21,58 +22,49 @@ use crate::error::{Error, Result};
 /// A fixed number of blocks, handed out one by one.
 #[derive(Debug)]
 pub struct BlockPool {
-    capacity: u32,
-    /// The blocks handed out at least once.
-    blocks: Vec<Block>,
-    free: FreeList,
-    retired: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    generation: u32,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Used,
-    /// Named by the batch that is being given back; only during that call.
-    Leaving,
-    Free,
-    /// Given back for the last time.
-    Retired,
+    blocks: Blocks,
+    /// How many lives each block has had before this one, or before its next one while it is free.
+    generations: Chunked<u32>,
+    watermark: u32,
 }
 
 impl BlockPool {
     /// A pool of `capacity` blocks, all free; 0 is allowed.
     pub fn new(capacity: u32) -> Result<Self> {
-        let capacity = count("capacity", capacity.into())?;
-        let mut blocks = Vec::new();
-        blocks
-            .try_reserve_exact(capacity as usize)
-            .map_err(|_| Error::OutOfMemory { count: capacity.into(), what: "blocks" })?;
-        Ok(BlockPool { capacity, blocks, free: FreeList::new(capacity)?, retired: 0 })
+        let blocks = Blocks::new(capacity)?;
+        Ok(BlockPool { blocks, generations: Chunked::new(capacity, 1, 0), watermark: 0 })
+    }
+
+    /// Keeps this many blocks back whenever [`BlockPool::can_allocate`] is asked: room for sequences that are there already to
+    /// grow in. It is advice for whoever lets new ones in, and binds no allocation.
+    pub fn set_watermark(&mut self, blocks: u32) -> Result<()> {
+        self.watermark = count("watermark", blocks.into())?;
+        Ok(())
+    }
+
+    /// Blocks kept back.
+    #[must_use]
+    pub fn watermark(&self) -> u32 {
+        self.watermark
+    }
+
+    /// Whether so many blocks could be handed out and the watermark be left.
+    #[must_use]
+    pub fn can_allocate(&self, n: u32) -> bool {
+        u64::from(n) + u64::from(self.watermark) <= self.free_count().into()
     }
 
     /// Hands out a block.
     pub fn allocate(&mut self) -> Result<BlockHandle> {
+        self.reserve(1)?;
         self.try_allocate().ok_or_else(|| self.out_of_blocks(1u32))
     }
 
-    /// Hands out a block, if one is free.
+    /// Hands out a block, if one is free, and memory to keep books of it.
     pub fn try_allocate(&mut self) -> Option<BlockHandle> {
-        if let Some(index) = self.free.pop_front() {
-            let block = &mut self.blocks[index as usize];
-            block.generation += 1;
-            block.state = State::Used;
-            return Some(BlockHandle::new(index, block.generation));
-        }
-        let index = self.handed_out();
-        (index < self.capacity).then(|| {
-            self.blocks.push(Block { generation: 0, state: State::Used });
-            BlockHandle::new(index, 0)
-        })
+        self.reserve(1).ok()?;
+        let taken = self.blocks.take()?;
+        Some(BlockHandle::new(taken.block, self.generations[taken.block]))
     }
 
     /// Hands out `n` blocks, or none.
@@ -87,6 +79,7 @@ impl BlockPool {
         if n > self.free_count() {
             return Err(self.out_of_blocks(n));
         }
+        self.reserve(n)?;
         handles
             .try_reserve(n as usize)
             .map_err(|_| Error::OutOfMemory { count: handles.len() as u64 + u64::from(n), what: "blocks" })?;
@@ -96,76 +89,92 @@ impl BlockPool {
 
     /// The indices of the blocks that would be handed out next, in that order; changes nothing.
     pub fn upcoming(&self) -> impl Iterator<Item = u32> {
-        self.free.iter().chain(self.handed_out()..self.capacity)
+        self.blocks.upcoming().map(|taken| taken.block)
     }
 
-    /// Takes a block back.
+    /// Holds a block once more: it is free when it was taken back as often as it is held.
+    pub fn retain(&mut self, handle: BlockHandle) -> Result<()> {
+        let index = self.check(handle)?;
+        if self.blocks.count(index) == u32::MAX {
+            return Err(Error::InvalidBlock { block: handle.raw(), reason: "held as often as can be counted" });
+        }
+        self.blocks.retain(index);
+        Ok(())
+    }
+
+    /// How often a block is held.
+    pub fn count(&self, handle: BlockHandle) -> Result<u32> {
+        Ok(self.blocks.count(self.check(handle)?))
+    }
+
+    /// Takes a block back, once.
     pub fn free(&mut self, handle: BlockHandle) -> Result<()> {
         self.free_many(&[handle])
     }
 
-    /// Takes blocks back, or none of them: a batch with a handle that cannot be used, or with one handle twice, is
-    /// refused whole.
+    /// Takes blocks back, or none of them: a batch with a handle that cannot be used, or that names a block more often than
+    /// it is held, is refused whole.
     pub fn free_many(&mut self, handles: &[BlockHandle]) -> Result<()> {
         for (place, &handle) in handles.iter().enumerate() {
-            match self.check(handle) {
-                Ok(index) => self.blocks[index as usize].state = State::Leaving,
-                Err(refusal) => {
-                    for named in &handles[..place] {
-                        self.blocks[named.index() as usize].state = State::Used;
-                    }
-                    return Err(refusal);
-                }
+            if let Err(refusal) = self.check(handle).map(|index| self.blocks.drop_count(index)) {
+                handles[..place].iter().for_each(|named| self.blocks.undo_drop(named.index()));
+                return Err(refusal);
             }
         }
         for handle in handles {
-            self.take_back(handle.index());
+            let index = handle.index();
+            // A block named more than once is put back the first time it is met here.
+            if self.blocks.set(index) == Set::Active && self.blocks.count(index) == 0 {
+                self.put_back(handle);
+            }
         }
         Ok(())
     }
 
-    fn take_back(&mut self, index: u32) {
-        let block = &mut self.blocks[index as usize];
-        if block.generation == GENERATION_LAST {
-            block.state = State::Retired;
-            self.retired += 1;
+    fn put_back(&mut self, handle: &BlockHandle) {
+        if handle.generation() == GENERATION_LAST {
+            self.blocks.retire(handle.index());
         } else {
-            block.state = State::Free;
-            self.free.push_back(index);
+            self.blocks.put_back(handle.index());
+            self.generations[handle.index()] += 1;
         }
     }
 
     /// The index of a block in use; any other handle is refused.
     pub fn check(&self, handle: BlockHandle) -> Result<u32> {
         let refuse = |reason| Err(Error::InvalidBlock { block: handle.raw(), reason });
-        let Some(block) = self.blocks.get(handle.index() as usize) else {
+        let index = handle.index();
+        if index >= self.blocks.touched() {
             return refuse("not a block of this pool");
-        };
-        match block.state {
-            _ if handle.generation() > block.generation => refuse("not a block of this pool"),
-            _ if handle.generation() < block.generation => refuse("its generation is over"),
-            State::Used => Ok(handle.index()),
-            State::Leaving => refuse("twice in one batch"),
-            State::Free | State::Retired => refuse("already free"),
+        }
+        let in_use = self.blocks.set(index) == Set::Active;
+        let free = self.blocks.set(index) == Set::Free;
+        let latest = self.generations[index] - u32::from(free);
+        match handle.generation() {
+            generation if generation > latest => refuse("not a block of this pool"),
+            generation if generation < latest => refuse("its generation is over"),
+            _ if !in_use => refuse("already free"),
+            _ if self.blocks.count(index) == 0 => refuse("twice in one batch"),
+            _ => Ok(index),
         }
     }
 
     /// Blocks that it was made with: their indices are below this.
     #[must_use]
     pub fn capacity(&self) -> u32 {
-        self.capacity
+        self.blocks.capacity()
     }
 
     /// Blocks that can be handed out.
     #[must_use]
     pub fn free_count(&self) -> u32 {
-        self.capacity - self.handed_out() + self.free.len()
+        self.blocks.available()
     }
 
     /// Blocks in use or free; retired ones no longer count.
     #[must_use]
     pub fn total_count(&self) -> u32 {
-        self.capacity - self.retired
+        self.capacity() - self.blocks.retired_count()
     }
 
     /// The share of blocks in use, 0 to 1; 0 for a pool without blocks.
@@ -180,31 +189,25 @@ impl BlockPool {
     /// Says what is wrong with the bookkeeping, if anything is: every block is in exactly one set, and the counts add
     /// up. O(blocks ever handed out).
     pub fn check_invariants(&self) -> Result<(), String> {
-        self.free.check()?;
-        if let Some(index) = self.free.iter().find(|&index| self.blocks[index as usize].state != State::Free) {
-            return Err(format!("block {index} is in the free list and {:?}", self.blocks[index as usize].state));
+        self.blocks.check_invariants()?;
+        if self.blocks.cached_count() != 0 {
+            return Err(format!("{} blocks are cached in a pool without an index", self.blocks.cached_count()));
         }
-        let number_of = |state| self.blocks.iter().filter(|block| block.state == state).count();
-        let [used, leaving, free, retired] =
-            [State::Used, State::Leaving, State::Free, State::Retired].map(|state| number_of(state) as u32);
-        if leaving != 0 {
-            return Err(format!("{leaving} blocks were left half given back"));
+        let over = |&index: &u32| self.generations[index] > GENERATION_LAST;
+        match (0..self.blocks.touched()).find(over) {
+            Some(index) => Err(format!("block {index} is in generation {}", self.generations[index])),
+            None => Ok(()),
         }
-        if free != self.free.len() {
-            return Err(format!("{free} blocks are free, the free list has {}", self.free.len()));
-        }
-        if retired != self.retired {
-            return Err(format!("{retired} blocks are retired, {} are counted", self.retired));
-        }
-        if self.handed_out() > self.capacity || used + self.free_count() != self.total_count() {
-            let (free, total) = (self.free_count(), self.total_count());
-            return Err(format!("{used} used and {free} free blocks are not {total} in total"));
-        }
-        Ok(())
     }
 
-    fn handed_out(&self) -> u32 {
-        self.blocks.len() as u32
+    /// Takes the memory for handing out so many blocks.
+    fn reserve(&mut self, n: u32) -> Result<()> {
+        self.blocks.reserve(n)?;
+        let highest = u64::from(self.blocks.touched()) + u64::from(n);
+        match highest.min(self.capacity().into()).checked_sub(1) {
+            Some(last) if n > 0 => self.generations.reserve(last as u32),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn out_of_blocks(&self, needed: impl Into<u64>) -> Error {

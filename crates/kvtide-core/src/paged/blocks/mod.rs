@@ -1,0 +1,231 @@
+//! Who holds each block, and which block is taken next.
+//!
+//! ```text
+//!            count    taken next
+//! active     > 0      never
+//! free       0        first: longest free first                  came back, nothing in it worth keeping
+//! untouched  -        then: 0, 1, 2, ...                         never handed out
+//! cached     0        last: lowest rank first, then oldest       its content can be found again, and revived
+//! ```
+//!
+//! A pinned block is one with a count of its own: whoever pins it retains it, and releases it to let go.
+//!
+//! Invariants: every block below `touched` is active, cached, free or retired, and in the list of that set and no other;
+//! every block above was never handed out. A cached block lies in the list of its rank, and `ranks` has a bit for each list
+//! that is not empty. All calls are O(1), but for `reserve`, which costs what it adds, those that set, use or end a time
+//! limit (O(log limits)), and `check_invariants`. 16 bytes a block, up to the highest handed out.
+//!
+//! Handed-out counts are kept in `sets.rs`, with what checks them.
+
+mod limits;
+mod lists;
+mod policy;
+mod priority;
+mod rank;
+mod sets;
+
+pub use policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released};
+pub use rank::Chain;
+pub use sets::Set;
+
+use limits::Limits;
+use lists::Lists;
+use sets::Block;
+
+use super::chunked::Chunked;
+use crate::count::count;
+use crate::error::Result;
+
+/// The list of free blocks; those behind it are of ranks.
+const FREE: u8 = 0;
+const FIRST_RANK: u8 = 1;
+
+/// A block that is handed out, or would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its index.
+    pub block: u32,
+    /// Whether it was cached until now: what was in it cannot be found any more.
+    pub evicted: bool,
+}
+
+/// How a block is let go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// Whether its content is kept, to be found again.
+    pub cached: bool,
+    /// Its place in the sequence.
+    pub depth: u32,
+}
+
+/// The blocks of a pool by their indices: counts, and the order of eviction.
+#[derive(Debug)]
+pub struct Blocks {
+    capacity: u32,
+    /// Blocks handed out at least once.
+    touched: u32,
+    blocks: Chunked<Block>,
+    lists: Lists,
+    /// A bit for each rank that has blocks.
+    ranks: u128,
+    policy: Box<dyn EvictionPolicy>,
+    limits: Limits,
+    now: u64,
+    active: u32,
+    cached: u32,
+    free: u32,
+    retired: u32,
+    evictions: u64,
+}
+
+impl Blocks {
+    /// `capacity` blocks, all free; evicted least recently used first, if it comes to that.
+    pub fn new(capacity: u32) -> Result<Self> {
+        let capacity = count("capacity", capacity.into())?;
+        Ok(Blocks {
+            capacity,
+            touched: 0,
+            blocks: Chunked::new(capacity, 1, Block::FREE),
+            lists: Lists::new(FIRST_RANK + RANK_MAX + 1, capacity),
+            ranks: 0,
+            policy: Box::new(LeastRecentlyUsed),
+            limits: Limits::default(),
+            now: 0,
+            active: 0,
+            cached: 0,
+            free: 0,
+            retired: 0,
+            evictions: 0,
+        })
+    }
+
+    /// The same, evicted in another order.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Takes the memory that `n` calls of [`Blocks::take`] need.
+    pub fn reserve(&mut self, n: u32) -> Result<()> {
+        let new = n.saturating_sub(self.free).min(self.capacity - self.touched);
+        match (self.touched + new).checked_sub(1) {
+            Some(last) if new > 0 => {
+                self.blocks.reserve(last)?;
+                self.lists.reserve(last)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands out a block, held once. Memory for it was reserved.
+    pub fn take(&mut self) -> Option<Taken> {
+        let taken = if let Some(block) = self.lists.first(FREE) {
+            self.lists.remove(block);
+            self.free -= 1;
+            Taken { block, evicted: false }
+        } else if self.touched < self.capacity {
+            self.touched += 1;
+            Taken { block: self.touched - 1, evicted: false }
+        } else {
+            let rank = (self.ranks != 0).then(|| self.ranks.trailing_zeros() as u8)?;
+            let block = self.lists.first(FIRST_RANK + rank).expect("a rank with a bit has a block");
+            self.unlist(block);
+            self.limits.remove(block);
+            self.cached -= 1;
+            self.evictions += 1;
+            Taken { block, evicted: true }
+        };
+        self.blocks[taken.block] = Block { count: 1, set: Set::Active, ..Block::FREE };
+        self.active += 1;
+        Some(taken)
+    }
+
+    /// What the next calls of [`Blocks::take`] would give, in order; changes nothing.
+    pub fn upcoming(&self) -> impl Iterator<Item = Taken> {
+        let new = self.lists.iter(FREE).chain(self.touched..self.capacity);
+        let mut ranks = self.ranks;
+        let with_blocks = std::iter::from_fn(move || {
+            let rank = (ranks != 0).then(|| ranks.trailing_zeros() as u8)?;
+            ranks &= ranks - 1;
+            Some(rank)
+        });
+        let cached = with_blocks.flat_map(|rank| self.lists.iter(FIRST_RANK + rank));
+        new.map(|block| Taken { block, evicted: false }).chain(cached.map(|block| Taken { block, evicted: true }))
+    }
+
+    /// Holds a block once more; a cached one is revived. The block is active or cached, and held less than `u32::MAX` times.
+    pub fn retain(&mut self, block: u32) {
+        match self.blocks[block].set {
+            Set::Active => {}
+            Set::Cached => {
+                self.unlist(block);
+                self.limits.unlist(block);
+                self.blocks[block].set = Set::Active;
+                self.cached -= 1;
+                self.active += 1;
+            }
+            set => panic!("block {block} is {set:?} and cannot be held"),
+        }
+        self.blocks[block].count += 1;
+    }
+
+    /// Lets go of a block; gives how often it is held still. The blocks of a sequence are let go of from its tail to its
+    /// head, with one chain, which takes care that no head is evicted before its tail.
+    pub fn release(&mut self, block: u32, how: Release, chain: &mut Chain) -> u32 {
+        let left = self.drop_count(block);
+        if left > 0 {
+            self.hand_on(block, chain);
+        } else if how.cached {
+            self.cache(block, how.depth, chain);
+        } else {
+            self.put_back(block);
+        }
+        left
+    }
+
+    /// A cached block's content is given up: it is free.
+    pub fn forget(&mut self, block: u32) {
+        assert_eq!(self.blocks[block].set, Set::Cached, "block {block} has nothing to forget");
+        self.unlist(block);
+        self.cached -= 1;
+        self.set_free(block);
+    }
+
+    /// A block that was let go of for the last time: free, and with nothing in it.
+    pub(super) fn put_back(&mut self, block: u32) {
+        self.active -= 1;
+        self.set_free(block);
+    }
+
+    /// A block that was let go of for the last time, and is never handed out again.
+    pub(super) fn retire(&mut self, block: u32) {
+        self.limits.remove(block);
+        self.blocks[block] = Block { set: Set::Retired, ..Block::FREE };
+        self.active -= 1;
+        self.retired += 1;
+    }
+
+    fn set_free(&mut self, block: u32) {
+        self.limits.remove(block);
+        self.blocks[block] = Block::FREE;
+        self.lists.push_back(FREE, block);
+        self.free += 1;
+    }
+
+    /// Puts a cached block at the end of its rank.
+    fn list(&mut self, block: u32, rank: u8) {
+        self.blocks[block].rank = rank;
+        self.lists.push_back(FIRST_RANK + rank, block);
+        self.ranks |= 1 << rank;
+    }
+
+    /// Takes a cached block out of its rank.
+    fn unlist(&mut self, block: u32) {
+        let rank = self.blocks[block].rank;
+        self.lists.remove(block);
+        if self.lists.first(FIRST_RANK + rank).is_none() {
+            self.ranks &= !(1 << rank);
+        }
+    }
+}

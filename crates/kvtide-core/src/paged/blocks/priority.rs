@@ -1,0 +1,117 @@
+//! The ranks of blocks: priorities, their time limits, and what goes from a block to those before it.
+//!
+//! ```text
+//! own rank        what the policy makes of the block's priority, until its limit, and of the default one from then on
+//! inherited       the highest of the blocks that were released behind it; kept while it is held or cached
+//! listed with     own, inherited and the chain's joined
+//! ```
+//!
+//! A head that others still hold when a tail of high rank is released therefore keeps that rank for its own release. A new
+//! priority takes it away again. O(1), and O(log limits) for what has a limit.
+
+use super::rank::{Chain, Rank};
+use super::{Blocks, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released, Set};
+use crate::error::{Error, Result};
+
+impl Blocks {
+    /// Gives a block that is active or cached a priority, 0 to 100, for good or until a time. Active ones are ranked by it
+    /// when they are released. A cached one changes its place at once and counts as released now; whoever does that to
+    /// blocks of one sequence does so from its tail on.
+    pub fn set_priority(&mut self, block: u32, priority: u8, until: Option<u64>) -> Result<()> {
+        if priority > PRIORITY_MAX {
+            return Err(Error::argument("priority", u32::from(priority), "0 to 100"));
+        }
+        if !matches!(self.set(block), Set::Active | Set::Cached) {
+            return Err(Error::InvalidBlock { block: block.into(), reason: "nothing is kept in it" });
+        }
+        match until {
+            Some(until) if until > self.now => self.limits.set_own(block, until)?,
+            _ => self.limits.remove(block),
+        }
+        let over = until.is_some_and(|until| until <= self.now);
+        let held = &mut self.blocks[block];
+        (held.priority, held.inherited) = (if over { PRIORITY_DEFAULT } else { priority }, 0);
+        if held.set == Set::Cached {
+            self.unlist(block);
+            let own = self.own_rank(block, None);
+            self.list_with(block, own);
+        }
+        Ok(())
+    }
+
+    /// The priority of a block, as it stands now.
+    #[must_use]
+    pub fn priority(&self, block: u32) -> u8 {
+        let over = self.limits.get(block).and_then(|limit| limit.own).is_some_and(|until| until <= self.now);
+        if over || block >= self.touched { PRIORITY_DEFAULT } else { self.blocks[block].priority }
+    }
+
+    /// Tells the time, in whatever unit limits are given in: what is over by now falls back to the default priority, and
+    /// counts as released now. A time before the last one told is ignored.
+    pub fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        while let Some((block, rank)) = self.limits.pop(self.now) {
+            self.unlist(block);
+            self.forget_what_is_over(block);
+            self.list(block, rank.top);
+        }
+    }
+
+    /// A block that nobody holds any more waits for its eviction.
+    pub(super) fn cache(&mut self, block: u32, depth: u32, chain: &mut Chain) {
+        self.forget_what_is_over(block);
+        self.hand_on(block, chain);
+        chain.0 = self.own_rank(block, Some(depth)).join(chain.0);
+        self.blocks[block].set = Set::Cached;
+        self.active -= 1;
+        self.cached += 1;
+        self.list_with(block, chain.0);
+    }
+
+    /// Lets a block keep the rank of those behind it, and hands on what it kept before.
+    pub(super) fn hand_on(&mut self, block: u32, chain: &mut Chain) {
+        let kept = self.inherited(block);
+        chain.0 = kept.join(chain.0.at(self.now));
+        if chain.0 == kept {
+            return;
+        }
+        self.blocks[block].inherited = chain.0.floor;
+        match chain.0.is_flat() {
+            true => self.limits.change(block, |limit| limit.inherited = None),
+            // Where there is no memory for a limit, it is over at once.
+            false => drop(self.limits.inherit(block, chain.0)),
+        }
+    }
+
+    fn inherited(&self, block: u32) -> Rank {
+        let limited = self.limits.get(block).and_then(|limit| limit.inherited);
+        limited.map_or(Rank::flat(self.blocks[block].inherited), |rank| rank.at(self.now))
+    }
+
+    /// What the policy makes of a block's own priority, whose limit lies ahead.
+    fn own_rank(&self, block: u32, depth: Option<u32>) -> Rank {
+        let ask = |priority| self.policy.rank(&Released { priority, depth }).min(RANK_MAX);
+        let top = ask(self.blocks[block].priority);
+        match self.limits.get(block).and_then(|limit| limit.own) {
+            Some(until) => Rank { top, floor: ask(PRIORITY_DEFAULT), until },
+            None => Rank::flat(top),
+        }
+    }
+
+    fn list_with(&mut self, block: u32, rank: Rank) {
+        let limited = !rank.is_flat() && self.limits.list(block, rank);
+        self.list(block, if limited { rank.top } else { rank.floor });
+    }
+
+    fn forget_what_is_over(&mut self, block: u32) {
+        let now = self.now;
+        let mut over = false;
+        self.limits.change(block, |limit| {
+            over = limit.own.take_if(|until| *until <= now).is_some();
+            limit.inherited.take_if(|rank| rank.until <= now);
+        });
+        if over {
+            self.blocks[block].priority = PRIORITY_DEFAULT;
+        }
+    }
+}
