@@ -208,7 +208,7 @@ fn allocate(pool: &mut BlockPool, model: &mut Model, n: u32) -> Result<(), TestC
 fn free(pool: &mut BlockPool, model: &mut Model, picks: &[usize]) -> Result<(), TestCaseError> {
     let batch: Vec<_> = picks.iter().map(|&pick| model.pick(pick)).collect();
     let mut left = model.used.clone();
-    let usable = batch.iter().all(|block| left.get_mut(block).is_some_and(|held| take_one(held)));
+    let usable = batch.iter().all(|block| left.get_mut(block).is_some_and(take_one));
     let freed = pool.free_many(&batch);
     prop_assert_eq!(freed.is_ok(), usable, "{:?}", freed);
     if usable {

@@ -19,6 +19,7 @@ mod handle;
 mod layout;
 mod page_set;
 mod pool;
+mod prefix;
 mod reading;
 mod sequences;
 mod slot;
@@ -33,6 +34,7 @@ pub use format::PageFormat;
 pub use handle::BlockHandle;
 pub use layout::{ALIGNMENT, HeadPlace, PageLayout, PageShape, Part, Section};
 pub use pool::BlockPool;
+pub use prefix::{Event, EventLog, Explanation, Extra, Extras, Key, Reason, Unseen};
 pub use reading::PageRead;
 pub use sequences::PagedPlanner;
 pub use slot::Slot;
@@ -44,4 +46,5 @@ pub use write_plan::{Before, PageWrite, SlotRun, WritePlan};
 #[doc(hidden)]
 pub mod parts {
     pub use super::blocks::{Blocks, Chain, Release, Set, Taken};
+    pub use super::prefix::{Found, PrefixIndex};
 }

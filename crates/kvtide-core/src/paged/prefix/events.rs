@@ -1,0 +1,186 @@
+//! What happened to the index, numbered, for those who follow it from outside.
+//!
+//! ```text
+//! numbers   0 .. 40   41  42  43      next is 44
+//!           gone      kept            since(39) gives 41, 42, 43, and says that 2 were missed
+//! ```
+//!
+//! A reader keeps the number behind the last event that it has seen. One that missed some knows so, and starts again from
+//! what the index holds.
+//!
+//! Invariants: at most `capacity` events are kept, the latest ones; with a capacity of 0 nothing is kept or numbered. What
+//! there is no memory for is missed. O(1) per event and its tokens.
+
+use std::collections::VecDeque;
+
+use super::key::Key;
+
+/// One change of the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A block can be found now.
+    Stored {
+        /// Its name.
+        key: Key,
+        /// The name of the prefix before it.
+        parent: Key,
+        /// Its tokens.
+        tokens: Box<[u32]>,
+    },
+    /// A block cannot be found any more.
+    Removed {
+        /// Its name.
+        key: Key,
+    },
+    /// Nothing can be found any more.
+    Cleared,
+}
+
+/// What a reader has not seen yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unseen<'a> {
+    /// Events that are gone.
+    pub missed: u64,
+    /// The number of the first event that is given.
+    pub first: u64,
+    /// The events, oldest first; two pieces that follow each other.
+    pub events: [&'a [Event]; 2],
+    /// What to ask for the next time.
+    pub next: u64,
+}
+
+/// A bounded log of events.
+#[derive(Debug, Default)]
+pub struct EventLog {
+    capacity: usize,
+    events: VecDeque<Event>,
+    next: u64,
+}
+
+impl EventLog {
+    /// A log of the latest `capacity` events; 0 keeps none. Takes memory as events come.
+    #[must_use]
+    pub fn new(capacity: u32) -> Self {
+        EventLog { capacity: capacity as usize, ..Self::default() }
+    }
+
+    /// The number that the next event will have.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// What has happened from an event on. A number ahead of all events gives none.
+    #[must_use]
+    pub fn since(&self, number: u64) -> Unseen<'_> {
+        let oldest = self.next - self.events.len() as u64;
+        let first = number.clamp(oldest, self.next);
+        let skip = (first - oldest) as usize;
+        let (front, back) = self.events.as_slices();
+        let cut = skip.min(front.len());
+        let events = [&front[cut..], &back[skip - cut..]];
+        Unseen { missed: oldest.saturating_sub(number), first, events, next: self.next }
+    }
+
+    pub(super) fn stored(&mut self, key: &Key, parent: &Key, tokens: &[u32]) {
+        if self.capacity > 0 {
+            let mut copy = Vec::new();
+            let fits = copy.try_reserve_exact(tokens.len()).is_ok();
+            copy.extend_from_slice(if fits { tokens } else { &[] });
+            let event = Event::Stored { key: *key, parent: *parent, tokens: copy.into() };
+            if fits { self.push(event) } else { self.miss() }
+        }
+    }
+
+    pub(super) fn removed(&mut self, key: &Key) {
+        self.push(Event::Removed { key: *key });
+    }
+
+    pub(super) fn cleared(&mut self) {
+        self.push(Event::Cleared);
+    }
+
+    /// An event that is gone at once, and with it those before: numbers have no gaps.
+    fn miss(&mut self) {
+        self.events.clear();
+        self.next += 1;
+    }
+
+    fn push(&mut self, event: Event) {
+        if self.capacity == 0 {
+            return;
+        }
+        if self.events.len() == self.capacity {
+            self.events.pop_front();
+        }
+        if self.events.try_reserve(1).is_err() {
+            return self.miss();
+        }
+        self.events.push_back(event);
+        self.next += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: u8) -> Key {
+        Key([name; 32])
+    }
+
+    fn removed(unseen: &Unseen<'_>) -> Vec<u8> {
+        let name = |event: &Event| match event {
+            Event::Removed { key } => key.0[0],
+            other => panic!("{other:?}"),
+        };
+        unseen.events.concat().iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_reader_learns_what_it_missed() {
+        let mut log = EventLog::new(3);
+        for name in 0..5 {
+            log.removed(&key(name));
+        }
+        for (number, missed, seen) in [
+            (0, 2, vec![2, 3, 4]),
+            (1, 1, vec![2, 3, 4]),
+            (2, 0, vec![2, 3, 4]),
+            (4, 0, vec![4]),
+            (5, 0, vec![]),
+            (9, 0, vec![]),
+        ] {
+            let unseen = log.since(number);
+            assert_eq!((unseen.missed, removed(&unseen), unseen.next), (missed, seen, 5), "since {number}");
+            assert_eq!(unseen.first, number.clamp(2, 5));
+        }
+    }
+
+    #[test]
+    fn keeps_tokens_and_order() {
+        let mut log = EventLog::new(8);
+        log.stored(&key(1), &key(0), &[5, 6]);
+        log.cleared();
+        let stored = Event::Stored { key: key(1), parent: key(0), tokens: [5, 6].into() };
+        assert_eq!(log.since(0).events.concat(), [stored, Event::Cleared]);
+    }
+
+    #[test]
+    fn off_keeps_and_counts_nothing() {
+        let mut log = EventLog::default();
+        log.removed(&key(1));
+        log.stored(&key(1), &key(0), &[5, 6]);
+        assert_eq!((log.next(), log.since(0).missed, log.since(0).events.concat().len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_was_lost_is_missed_with_all_before_it() {
+        let mut log = EventLog::new(8);
+        log.removed(&key(1));
+        log.miss();
+        log.removed(&key(3));
+        let unseen = log.since(0);
+        assert_eq!((unseen.missed, removed(&unseen), unseen.next), (2, vec![3], 3));
+    }
+}

@@ -1,0 +1,260 @@
+//! Which block holds which prefix.
+//!
+//! ```text
+//! block   tokens            key    indexed
+//!   4     [ 11, 12, 13, 14 ]  h_1     yes      found by h_1, or by what it has in common with another child of h_0
+//!   2     [ 15, 16, 17, 18 ]  h_2     yes
+//!   9     [ 15, 16, 17, 18 ]  h_2     no       filled side by side with 2: keeps its key, is not found
+//!   5     [ 19, .. ]          -       no       not full yet
+//! ```
+//!
+//! A block is found only if key, parent, tokens and extras are those asked for: keys that collide can only miss. Which slots of
+//! a block have tokens, and when it gets its key, is the caller's knowledge.
+//!
+//! Invariants: a key is indexed once; every indexed block has tokens and a key. O(1) a block, beside hashing and comparing
+//! its tokens. Memory goes up to the highest block reserved: `block_size` tokens of 4 bytes, and, of the index,
+//!
+//! ```text
+//! 48 record + 6 tables (9 while the pool fills) + 1 evicted = 55 to 58 bytes a block
+//! ```
+//!
+//! and extras for those blocks that have them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::events::EventLog;
+use super::evicted::Evicted;
+use super::extra::Extras;
+use super::key::Key;
+use super::records::Records;
+use super::roots::Roots;
+use crate::count::{count, count_positive};
+use crate::error::Result;
+use crate::paged::chunked::Chunked;
+
+/// Children of one prefix that are compared when a part of a block is looked for.
+const COMPARED_MAX: usize = 64;
+
+/// Finds blocks by what is in them.
+#[derive(Debug)]
+pub struct PrefixIndex {
+    block_size: u32,
+    pub(super) records: Records,
+    tokens: Chunked<u32>,
+    /// Encoded, of those indexed blocks that have some.
+    extras: HashMap<u32, Vec<u8>>,
+    len: u32,
+    pub(super) evicted: Evicted,
+    pub(super) roots: Roots,
+    events: EventLog,
+}
+
+impl PrefixIndex {
+    /// An empty index of blocks below `capacity`, of `block_size` tokens each.
+    pub fn new(capacity: u32, block_size: u32) -> Result<Self> {
+        let capacity = count("capacity", capacity.into())?;
+        let block_size = count_positive("blockSize", block_size.into())?;
+        Ok(PrefixIndex {
+            block_size,
+            records: Records::new(capacity, 256),
+            tokens: Chunked::new(capacity, block_size, 0),
+            extras: HashMap::new(),
+            len: 0,
+            evicted: Evicted::new(capacity),
+            roots: Roots::default(),
+            events: EventLog::default(),
+        })
+    }
+
+    /// The same, with a log of its latest events.
+    #[must_use]
+    pub fn with_events(mut self, capacity: u32) -> Self {
+        self.events = EventLog::new(capacity);
+        self
+    }
+
+    /// The same, telling keys apart by their first bits alone, so that a test sees what happens when they collide.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_key_bits(mut self, bits: u32) -> Self {
+        self.records = Records::new(self.records.capacity(), bits);
+        self
+    }
+
+    /// Makes room for a block and for those before it.
+    pub fn reserve(&mut self, block: u32) -> Result<()> {
+        self.tokens.reserve(block)?;
+        self.records.reserve(block)
+    }
+
+    /// Tokens of a block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Notes tokens of a block that is not indexed, from a slot on.
+    pub fn set_tokens(&mut self, block: u32, slot: u32, tokens: &[u32]) {
+        assert!(!self.records.is_indexed(block), "block {block} is indexed with its tokens");
+        self.tokens.row_mut(block)[slot as usize..][..tokens.len()].copy_from_slice(tokens);
+    }
+
+    /// The tokens of a block that was reserved; of slots without one, anything.
+    #[must_use]
+    pub fn tokens(&self, block: u32) -> &[u32] {
+        self.tokens.row(block)
+    }
+
+    /// Names a full block that is not indexed.
+    pub fn set_key(&mut self, block: u32, key: &Key) {
+        self.records.set_key(block, key);
+    }
+
+    /// The name of a block that was given one.
+    #[must_use]
+    pub fn key(&self, block: u32) -> Option<&Key> {
+        self.records.key(block)
+    }
+
+    /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found
+    /// by this key already, or when there is no memory for its extras; it keeps its key then.
+    pub fn insert(&mut self, block: u32, key: &Key, parent: &Key, position: u32, extras: &Extras) -> bool {
+        self.records.set_key(block, key);
+        if self.records.contains(key) {
+            return false;
+        }
+        if extras.over(self.positions(position)).next().is_some() {
+            let room = self.extras.try_reserve(1).is_ok();
+            let Some(encoding) = extras.encoding(self.positions(position)).ok().filter(|_| room) else {
+                return false;
+            };
+            self.extras.insert(block, encoding);
+        }
+        if position == 0 {
+            self.roots.note(parent);
+        }
+        self.records.insert(block, parent);
+        self.len += 1;
+        self.events.stored(key, parent, self.tokens.row(block));
+        true
+    }
+
+    /// The block with exactly these tokens and extras behind this parent.
+    #[must_use]
+    pub fn find(&self, key: &Key, parent: &Key, tokens: &[u32], position: u32, extras: &Extras) -> Option<u32> {
+        let found = self.records.resolve(self.records.first(key), key, parent);
+        found.filter(|&block| self.holds(block, tokens, position, extras))
+    }
+
+    /// The block behind this parent that begins with most of these tokens, and how many those are. At most 64 blocks are looked
+    /// at; those with other extras are passed over.
+    #[must_use]
+    pub fn find_partial(&self, parent: &Key, tokens: &[u32], position: u32, extras: &Extras) -> Option<(u32, u32)> {
+        let mut best = None;
+        let mut most = 0;
+        for block in self.records.family(parent).take(COMPARED_MAX) {
+            let its = self.tokens(block);
+            let same = its.iter().zip(tokens).take_while(|(a, b)| a == b).count() as u32;
+            let is_child = || {
+                self.has_extras(block, position, extras)
+                    && self.key(block) == Some(&parent.child(its, position, extras))
+            };
+            if same > most && is_child() {
+                (best, most) = (Some((block, same)), same);
+            }
+        }
+        best
+    }
+
+    /// Whether a block has these tokens and extras.
+    #[inline]
+    pub(super) fn holds(&self, block: u32, tokens: &[u32], position: u32, extras: &Extras) -> bool {
+        self.tokens(block) == tokens && self.has_extras(block, position, extras)
+    }
+
+    fn has_extras(&self, block: u32, position: u32, extras: &Extras) -> bool {
+        if extras.is_empty() && self.extras.is_empty() {
+            return true;
+        }
+        let encoding = self.extras.get(&block).map_or(&[][..], Vec::as_slice);
+        extras.is_encoded(self.positions(position), encoding)
+    }
+
+    fn positions(&self, position: u32) -> Range<u32> {
+        position..position.saturating_add(self.block_size)
+    }
+
+    /// A block's content is gone, or will change: it is not found any more, and has no key. True when it was indexed.
+    pub fn remove(&mut self, block: u32) -> bool {
+        let indexed = self.is_indexed(block);
+        if let Some(key) = self.records.key(block).copied().filter(|_| indexed) {
+            self.len -= 1;
+            self.extras.remove(&block);
+            self.evicted.insert(&key);
+            self.events.removed(&key);
+        }
+        if block < self.records.rows() {
+            self.records.remove(block);
+        }
+        indexed
+    }
+
+    /// Nothing is found any more, and no block has a key. O(blocks).
+    pub fn clear(&mut self) {
+        (0..self.records.rows()).for_each(|block| self.records.remove(block));
+        self.extras.clear();
+        self.evicted.clear();
+        self.roots = Roots::default();
+        self.len = 0;
+        self.events.cleared();
+    }
+
+    /// Whether a block can be found.
+    #[must_use]
+    pub fn is_indexed(&self, block: u32) -> bool {
+        self.records.is_indexed(block)
+    }
+
+    /// Blocks that can be found.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether no block can be found.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What happened, as far as it is kept.
+    #[must_use]
+    pub fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// Bytes taken, without tokens, extras and events.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.records.bytes() + self.evicted.bytes() + self.roots.bytes()
+    }
+
+    /// Bytes taken for tokens.
+    #[must_use]
+    pub fn token_bytes(&self) -> usize {
+        self.tokens.bytes()
+    }
+
+    /// Says what is wrong with the bookkeeping, if anything is: tables and records agree both ways. O(blocks).
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let indexed = self.records.check()?;
+        if indexed != self.len {
+            return Err(format!("{indexed} blocks are indexed, {} are counted", self.len));
+        }
+        match self.extras.keys().find(|&&block| !self.is_indexed(block)) {
+            Some(block) => Err(format!("block {block} has extras and is not indexed")),
+            None => Ok(()),
+        }
+    }
+}
