@@ -1,4 +1,5 @@
-//! Lists of blocks: doubly linked, laid over one array with a link per block.
+//! Lists of blocks: doubly linked, laid over one array with a link per block, and beside it what is known of the block: who
+//! follows a list in a large pool waits for memory once a block.
 //!
 //! ```text
 //! end of list 2 -> 4 <-> 1 <-> 7 <- end of list 2      link of 1 = { prev: 4, next: 7 }
@@ -10,7 +11,7 @@
 //! Invariants: following `next` from an end meets every block of the list once and comes back to that end; `prev` says the
 //! same backwards; a block is in at most one list. Who is in which is the caller's knowledge: a block is pushed only when
 //! it is in none, removed only when it is in one. Every call is O(1) but for `iter` and `check`, and `reserve`, which costs
-//! what it adds. 8 bytes a block.
+//! what it adds. 8 bytes a block beside what is known of it.
 
 use crate::error::Result;
 use crate::paged::chunked::Chunked;
@@ -25,21 +26,21 @@ struct Link {
 }
 
 #[derive(Debug)]
-pub(super) struct Lists {
+pub(super) struct Lists<T> {
     ends: Vec<Link>,
-    links: Chunked<Link>,
+    blocks: Chunked<(Link, T)>,
 }
 
-impl Lists {
-    /// Empty lists for blocks below `blocks`.
-    pub(super) fn new(lists: u8, blocks: u32) -> Self {
+impl<T: Copy> Lists<T> {
+    /// Empty lists for blocks below `blocks`, of which `fill` is known at first.
+    pub(super) fn new(lists: u8, blocks: u32, fill: T) -> Self {
         let ends = (0..u32::from(lists)).map(|list| Link { prev: END + list, next: END + list }).collect();
-        Lists { ends, links: Chunked::new(blocks, 1, Link { prev: END, next: END }) }
+        Lists { ends, blocks: Chunked::new(blocks, 1, (Link { prev: END, next: END }, fill)) }
     }
 
     /// Makes room for a block and for those before it.
     pub(super) fn reserve(&mut self, block: u32) -> Result<()> {
-        self.links.reserve(block)
+        self.blocks.reserve(block)
     }
 
     /// Puts a block that is in no list at the end of one.
@@ -67,7 +68,7 @@ impl Lists {
     /// The blocks of a list, longest in it first.
     pub(super) fn iter(&self, list: u8) -> impl Iterator<Item = u32> {
         std::iter::successors(self.first(list), |&block| {
-            let next = self.links[block].next;
+            let next = self.blocks[block].0.next;
             (next < END).then_some(next)
         })
     }
@@ -77,14 +78,14 @@ impl Lists {
         let end = END + u32::from(list);
         let (mut prev, mut met) = (end, 0);
         for block in self.iter(list) {
-            let back = self.links[block].prev;
-            if back != prev || met > self.links.rows() {
+            let back = self.blocks[block].0.prev;
+            if back != prev || met > self.blocks.rows() {
                 return Err(format!("block {block} of list {list} points back to {back}, not to {prev}"));
             }
             prev = block;
             met += 1;
         }
-        let ends = (self.ends[usize::from(list)].prev, met.checked_sub(1).map(|_| self.links[prev].next));
+        let ends = (self.ends[usize::from(list)].prev, met.checked_sub(1).map(|_| self.blocks[prev].0.next));
         if ends.0 != prev || ends.1.is_some_and(|next| next != end) {
             return Err(format!("list {list} ends with block {}, its links lead to {prev}", ends.0));
         }
@@ -93,11 +94,28 @@ impl Lists {
 
     /// Bytes taken.
     pub(super) fn bytes(&self) -> usize {
-        self.links.bytes() + self.ends.capacity() * size_of::<Link>()
+        self.blocks.bytes() + self.ends.capacity() * size_of::<Link>()
     }
 
     fn link(&mut self, name: u32) -> &mut Link {
-        if name >= END { &mut self.ends[(name - END) as usize] } else { &mut self.links[name] }
+        if name >= END { &mut self.ends[(name - END) as usize] } else { &mut self.blocks[name].0 }
+    }
+}
+
+/// What is known of a block.
+impl<T: Copy> std::ops::Index<u32> for Lists<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, block: u32) -> &T {
+        &self.blocks[block].1
+    }
+}
+
+impl<T: Copy> std::ops::IndexMut<u32> for Lists<T> {
+    #[inline]
+    fn index_mut(&mut self, block: u32) -> &mut T {
+        &mut self.blocks[block].1
     }
 }
 
@@ -105,14 +123,14 @@ impl Lists {
 mod tests {
     use super::*;
 
-    fn lists_of(blocks: &[u32]) -> Lists {
-        let mut lists = Lists::new(2, 8);
+    fn lists_of(blocks: &[u32]) -> Lists<char> {
+        let mut lists = Lists::new(2, 8, 'a');
         lists.reserve(7).unwrap();
         blocks.iter().for_each(|&block| lists.push_back(1, block));
         lists
     }
 
-    fn assert_holds(lists: &Lists, blocks: &[u32]) {
+    fn assert_holds(lists: &Lists<char>, blocks: &[u32]) {
         assert_eq!(lists.iter(1).collect::<Vec<_>>(), blocks);
         assert_eq!(lists.first(1), blocks.first().copied());
         assert_eq!(lists.check(1).unwrap() as usize, blocks.len());
@@ -149,17 +167,18 @@ mod tests {
         let mut lists = lists_of(&[4, 1, 7]);
         lists.remove(1);
         lists.push_back(0, 1);
-        assert_eq!((lists.check(0), lists.check(1)), (Ok(1), Ok(2)));
+        lists[1] = 'b';
+        assert_eq!((lists.check(0), lists.check(1), lists[1], lists[4]), (Ok(1), Ok(2), 'b', 'a'));
         assert_eq!(lists.iter(0).chain(lists.iter(1)).collect::<Vec<_>>(), [1, 4, 7]);
     }
 
     #[test]
     fn check_sees_a_broken_link() {
-        let broken: [fn(&mut Lists); 4] = [
-            |lists| lists.links[1].prev = 7,
-            |lists| lists.links[1].next = END + 1,
-            |lists| lists.links[7].next = 4,
-            |lists| lists.links[7].next = END,
+        let broken: [fn(&mut Lists<char>); 4] = [
+            |lists| lists.link(1).prev = 7,
+            |lists| lists.link(1).next = END + 1,
+            |lists| lists.link(7).next = 4,
+            |lists| lists.link(7).next = END,
         ];
         for (place, break_it) in broken.into_iter().enumerate() {
             let mut lists = lists_of(&[4, 1, 7]);

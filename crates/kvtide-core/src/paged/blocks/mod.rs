@@ -32,7 +32,6 @@ use limits::Limits;
 use lists::Lists;
 use sets::Block;
 
-use super::chunked::Chunked;
 use crate::count::count;
 use crate::error::Result;
 
@@ -64,8 +63,7 @@ pub struct Blocks {
     capacity: u32,
     /// Blocks handed out at least once.
     touched: u32,
-    blocks: Chunked<Block>,
-    lists: Lists,
+    blocks: Lists<Block>,
     /// A bit for each rank that has blocks.
     ranks: u128,
     policy: Box<dyn EvictionPolicy>,
@@ -85,8 +83,7 @@ impl Blocks {
         Ok(Blocks {
             capacity,
             touched: 0,
-            blocks: Chunked::new(capacity, 1, Block::FREE),
-            lists: Lists::new(FIRST_RANK + RANK_MAX + 1, capacity),
+            blocks: Lists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
             ranks: 0,
             policy: Box::new(LeastRecentlyUsed),
             limits: Limits::default(),
@@ -110,18 +107,15 @@ impl Blocks {
     pub fn reserve(&mut self, n: u32) -> Result<()> {
         let new = n.saturating_sub(self.free).min(self.capacity - self.touched);
         match (self.touched + new).checked_sub(1) {
-            Some(last) if new > 0 => {
-                self.blocks.reserve(last)?;
-                self.lists.reserve(last)
-            }
+            Some(last) if new > 0 => self.blocks.reserve(last),
             _ => Ok(()),
         }
     }
 
     /// Hands out a block, held once. Memory for it was reserved.
     pub fn take(&mut self) -> Option<Taken> {
-        let taken = if let Some(block) = self.lists.first(FREE) {
-            self.lists.remove(block);
+        let taken = if let Some(block) = self.blocks.first(FREE) {
+            self.blocks.remove(block);
             self.free -= 1;
             Taken { block, evicted: false }
         } else if self.touched < self.capacity {
@@ -129,7 +123,7 @@ impl Blocks {
             Taken { block: self.touched - 1, evicted: false }
         } else {
             let rank = (self.ranks != 0).then(|| self.ranks.trailing_zeros() as u8)?;
-            let block = self.lists.first(FIRST_RANK + rank).expect("a rank with a bit has a block");
+            let block = self.blocks.first(FIRST_RANK + rank).expect("a rank with a bit has a block");
             self.unlist(block);
             self.limits.remove(block);
             self.cached -= 1;
@@ -143,14 +137,14 @@ impl Blocks {
 
     /// What the next calls of [`Blocks::take`] would give, in order; changes nothing.
     pub fn upcoming(&self) -> impl Iterator<Item = Taken> {
-        let new = self.lists.iter(FREE).chain(self.touched..self.capacity);
+        let new = self.blocks.iter(FREE).chain(self.touched..self.capacity);
         let mut ranks = self.ranks;
         let with_blocks = std::iter::from_fn(move || {
             let rank = (ranks != 0).then(|| ranks.trailing_zeros() as u8)?;
             ranks &= ranks - 1;
             Some(rank)
         });
-        let cached = with_blocks.flat_map(|rank| self.lists.iter(FIRST_RANK + rank));
+        let cached = with_blocks.flat_map(|rank| self.blocks.iter(FIRST_RANK + rank));
         new.map(|block| Taken { block, evicted: false }).chain(cached.map(|block| Taken { block, evicted: true }))
     }
 
@@ -209,22 +203,22 @@ impl Blocks {
     fn set_free(&mut self, block: u32) {
         self.limits.remove(block);
         self.blocks[block] = Block::FREE;
-        self.lists.push_back(FREE, block);
+        self.blocks.push_back(FREE, block);
         self.free += 1;
     }
 
     /// Puts a cached block at the end of its rank.
     fn list(&mut self, block: u32, rank: u8) {
         self.blocks[block].rank = rank;
-        self.lists.push_back(FIRST_RANK + rank, block);
+        self.blocks.push_back(FIRST_RANK + rank, block);
         self.ranks |= 1 << rank;
     }
 
     /// Takes a cached block out of its rank.
     fn unlist(&mut self, block: u32) {
         let rank = self.blocks[block].rank;
-        self.lists.remove(block);
-        if self.lists.first(FIRST_RANK + rank).is_none() {
+        self.blocks.remove(block);
+        if self.blocks.first(FIRST_RANK + rank).is_none() {
             self.ranks &= !(1 << rank);
         }
     }

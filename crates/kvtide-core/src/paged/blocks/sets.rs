@@ -109,7 +109,7 @@ impl Blocks {
     /// Bytes that the bookkeeping takes for blocks, without time limits.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.blocks.bytes() + self.lists.bytes()
+        self.blocks.bytes()
     }
 
     /// Takes one from a block's count. A block without a count is not settled yet: it is put back, retired or cached next.
@@ -140,22 +140,22 @@ impl Blocks {
         if met != counters || self.touched > self.capacity {
             return Err(format!("{met:?} blocks are active, cached, free, retired; {counters:?} are counted"));
         }
-        if self.lists.check(FREE)? != self.free {
+        if self.blocks.check(FREE)? != self.free {
             return Err(format!("{} blocks are free, their list has others", self.free));
         }
         let mut cached = 0;
         for rank in 0..=RANK_MAX {
-            let listed = self.lists.check(FIRST_RANK + rank)?;
+            let listed = self.blocks.check(FIRST_RANK + rank)?;
             if (listed > 0) != (self.ranks >> rank & 1 == 1) {
                 return Err(format!("rank {rank} has {listed} blocks, its bit says otherwise"));
             }
             cached += listed;
             let fits = |&block: &u32| self.is_cached(block) && self.blocks[block].rank == rank;
-            if let Some(block) = self.lists.iter(FIRST_RANK + rank).find(|block| !fits(block)) {
+            if let Some(block) = self.blocks.iter(FIRST_RANK + rank).find(|block| !fits(block)) {
                 return Err(format!("block {block} is in the list of rank {rank}: {:?}", self.blocks[block]));
             }
         }
-        if let Some(block) = self.lists.iter(FREE).find(|&block| self.set(block) != Set::Free) {
+        if let Some(block) = self.blocks.iter(FREE).find(|&block| self.set(block) != Set::Free) {
             return Err(format!("block {block} is in the list of free ones: {:?}", self.blocks[block]));
         }
         if cached != self.cached {
