@@ -31,7 +31,7 @@ pub(super) struct Limit {
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     of: HashMap<u32, Limit>,
-    /// When, in which order they were listed, and the block.
+    /// When, in which order then, and the block.
     heap: BinaryHeap<Reverse<(u64, u64, u32)>>,
     listings: u64,
 }
@@ -66,8 +66,11 @@ impl Limits {
         let fits = self.reserve().is_ok();
         if fits {
             self.listings += 1;
-            self.of.entry(block).or_default().listed = Some((rank, self.listings));
-            self.heap.push(Reverse((rank.until, self.listings, block)));
+            // Tails are listed before their heads. Of ranks that fall they go last into the new one before their heads, of ranks
+            // that rise first into it behind them.
+            let turn = if rank.top > rank.floor { self.listings } else { u64::MAX - self.listings };
+            self.of.entry(block).or_default().listed = Some((rank, turn));
+            self.heap.push(Reverse((rank.until, turn, block)));
             self.compact();
         }
         fits
@@ -99,16 +102,17 @@ impl Limits {
         }
     }
 
-    /// A block whose rank is to change, and the new one; those released first come first.
+    /// A block whose rank is to change, and how; at one time those that fall come first, in the order in which they were listed,
+    /// then those that rise, in the opposite order.
     pub(super) fn pop(&mut self, now: u64) -> Option<(u32, Rank)> {
-        while let Some(&Reverse((until, listing, block))) = self.heap.peek() {
+        while let Some(&Reverse((until, turn, block))) = self.heap.peek() {
             if until > now {
                 return None;
             }
             self.heap.pop();
-            let listed = self.of.get_mut(&block).and_then(|limit| limit.listed.take_if(|listed| listed.1 == listing));
+            let listed = self.of.get_mut(&block).and_then(|limit| limit.listed.take_if(|listed| listed.1 == turn));
             if let Some((rank, _)) = listed {
-                return Some((block, Rank::flat(rank.floor)));
+                return Some((block, rank));
             }
         }
         None
@@ -137,9 +141,9 @@ impl Limits {
         Ok(())
     }
 
-    fn is_current(&self, Reverse((until, listing, block)): &Reverse<(u64, u64, u32)>) -> bool {
+    fn is_current(&self, Reverse((until, turn, block)): &Reverse<(u64, u64, u32)>) -> bool {
         let listed = self.of.get(block).and_then(|limit| limit.listed);
-        listed.is_some_and(|(rank, number)| number == *listing && rank.until == *until)
+        listed.is_some_and(|(rank, number)| number == *turn && rank.until == *until)
     }
 
     /// Throws out what is out of date, when it is the larger part.
@@ -168,15 +172,18 @@ mod tests {
         Rank { top: 90, floor: 50, until }
     }
 
+    fn over(limits: &mut Limits, now: u64) -> Vec<u32> {
+        std::iter::from_fn(|| limits.pop(now)).map(|(block, _)| block).collect()
+    }
+
     #[test]
-    fn what_was_listed_first_is_over_first_at_the_same_time() {
+    fn at_one_time_ranks_fall_in_order_and_then_rise_in_the_opposite_one() {
         let mut limits = Limits::default();
-        for block in [7, 3, 5] {
-            assert!(limits.list(block, until(9)));
+        for (block, top) in [(7, 90), (3, 10), (5, 60), (4, 20), (2, 51)] {
+            assert!(limits.list(block, Rank { top, ..until(9) }));
         }
-        assert_eq!(limits.pop(8), None);
-        let over: Vec<_> = std::iter::from_fn(|| limits.pop(9)).map(|(block, rank)| (block, rank.top)).collect();
-        assert_eq!(over, [(7, 50), (3, 50), (5, 50)]);
+        assert_eq!(over(&mut limits, 8), []);
+        assert_eq!(over(&mut limits, 9), [7, 5, 2, 4, 3]);
         limits.check().unwrap();
     }
 

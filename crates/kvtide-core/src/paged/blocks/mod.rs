@@ -208,9 +208,16 @@ impl Blocks {
     }
 
     /// Puts a cached block at the end of its rank.
-    fn list(&mut self, block: u32, rank: u8) {
+    fn list_last(&mut self, block: u32, rank: u8) {
         self.blocks[block].rank = rank;
         self.blocks.push_back(FIRST_RANK + rank, block);
+        self.ranks |= 1 << rank;
+    }
+
+    /// Puts a cached block at the beginning of its rank.
+    fn list_first(&mut self, block: u32, rank: u8) {
+        self.blocks[block].rank = rank;
+        self.blocks.push_front(FIRST_RANK + rank, block);
         self.ranks |= 1 << rank;
     }
 

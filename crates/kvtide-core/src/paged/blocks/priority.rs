@@ -46,14 +46,18 @@ impl Blocks {
         if over || block >= self.touched { PRIORITY_DEFAULT } else { self.blocks[block].priority }
     }
 
-    /// Tells the time, in whatever unit limits are given in: what is over by now falls back to the default priority, and
-    /// counts as released now. A time before the last one told is ignored.
+    /// Tells the time, in whatever unit limits are given in: what is over by now goes back to the default priority. Who had a
+    /// higher one until then goes last among its equals, who had a lower one first, so that tails stay before heads. A time
+    /// before the last one told is ignored.
     pub fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         while let Some((block, rank)) = self.limits.pop(self.now) {
             self.unlist(block);
             self.forget_what_is_over(block);
-            self.list(block, rank.top);
+            match rank.top > rank.floor {
+                true => self.list_last(block, rank.floor),
+                false => self.list_first(block, rank.floor),
+            }
         }
     }
 
@@ -100,7 +104,7 @@ impl Blocks {
 
     fn list_with(&mut self, block: u32, rank: Rank) {
         let limited = !rank.is_flat() && self.limits.list(block, rank);
-        self.list(block, if limited { rank.top } else { rank.floor });
+        self.list_last(block, if limited { rank.top } else { rank.floor });
     }
 
     fn forget_what_is_over(&mut self, block: u32) {

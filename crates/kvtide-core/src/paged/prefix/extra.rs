@@ -17,7 +17,7 @@ use crate::count::count;
 use crate::error::{Error, Result};
 
 /// Something that the tokens of a range depend on beside themselves.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extra {
     /// The first position.
     pub start: u32,

@@ -121,6 +121,9 @@ impl PrefixIndex {
     /// by this key already, or when there is no memory for its extras; it keeps its key then.
     pub fn insert(&mut self, block: u32, key: &Key, parent: &Key, position: u32, extras: &Extras) -> bool {
         self.records.set_key(block, key);
+        if position == 0 {
+            self.roots.note(parent);
+        }
         if self.records.contains(key) {
             return false;
         }
@@ -130,9 +133,6 @@ impl PrefixIndex {
                 return false;
             };
             self.extras.insert(block, encoding);
-        }
-        if position == 0 {
-            self.roots.note(parent);
         }
         self.records.insert(block, parent);
         self.len += 1;
@@ -205,7 +205,6 @@ impl PrefixIndex {
         (0..self.records.rows()).for_each(|block| self.records.remove(block));
         self.extras.clear();
         self.evicted.clear();
-        self.roots = Roots::default();
         self.len = 0;
         self.events.cleared();
     }

@@ -1,0 +1,314 @@
+//! Counts and the order of eviction, against a list that is sorted anew whenever something is taken.
+
+use kvtide_core::paged::parts::{Blocks, Chain, Release, Set};
+use kvtide_core::paged::{EvictionPolicy, PRIORITY_DEFAULT, Released};
+use kvtide_core::{Code, Error};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use super::{Done, support};
+
+#[derive(Clone, Debug)]
+enum Call {
+    Take,
+    Retain(u32),
+    /// Blocks from a tail to a head, and whether their content is kept.
+    Release(Vec<u32>, bool),
+    Priority(u32, u8, Option<u64>),
+    Advance(u64),
+    Forget(u32),
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let block = || 0..7u32;
+    let priority = (block(), 48..52u8, prop::option::of(0..30u64));
+    prop_oneof![
+        6 => Just(Call::Take),
+        2 => block().prop_map(Call::Retain),
+        5 => (prop::collection::vec(block(), 1..4), prop::bool::weighted(0.8))
+            .prop_map(|(blocks, cached)| Call::Release(blocks, cached)),
+        3 => priority.prop_map(|(block, priority, until)| Call::Priority(block, priority, until)),
+        2 => (0..4u64).prop_map(Call::Advance),
+        1 => block().prop_map(Call::Forget),
+    ]
+}
+
+/// A rank until a time, and the one from then on.
+type Step = (u8, u8, u64);
+
+const NEVER: u64 = u64::MAX;
+
+fn at(step: Step, now: u64) -> Step {
+    if step.2 <= now || step.0 == step.1 { (step.1, step.1, NEVER) } else { step }
+}
+
+fn join(a: Step, b: Step) -> Step {
+    let (top, floor) = (a.0.max(b.0), a.1.max(b.1));
+    let limits = [a.2, b.2].into_iter().filter(|&until| until != NEVER);
+    let until = if top > floor { limits.max() } else { limits.min() };
+    at((top, floor, until.unwrap_or(NEVER)), 0)
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    count: u32,
+    /// Its own priority.
+    own: Step,
+    inherited: Step,
+}
+
+const NEW: Held = Held { count: 1, own: (PRIORITY_DEFAULT, PRIORITY_DEFAULT, NEVER), inherited: (0, 0, NEVER) };
+
+/// Which block is where, as plainly as can be.
+struct Model {
+    capacity: u32,
+    touched: u32,
+    free: Vec<u32>,
+    held: Vec<(u32, Held)>,
+    /// In the order of release, with the rank.
+    cached: Vec<(u32, Held, Step)>,
+    now: u64,
+}
+
+impl Model {
+    fn taken_next(&self) -> Option<(u32, bool)> {
+        let first = self.free.first().copied().or((self.touched < self.capacity).then_some(self.touched));
+        // The first of those with the lowest rank.
+        let evicted = self.cached.iter().min_by_key(|cached| cached.2.0).map(|cached| (cached.0, true));
+        first.map(|block| (block, false)).or(evicted)
+    }
+
+    fn held(&mut self, block: u32) -> Option<&mut Held> {
+        self.held.iter_mut().find(|held| held.0 == block).map(|held| &mut held.1)
+    }
+
+    fn take(&mut self) {
+        let Some((block, _)) = self.taken_next() else { return };
+        self.free.retain(|&free| free != block);
+        self.cached.retain(|cached| cached.0 != block);
+        self.touched = self.touched.max(block + 1);
+        self.held.push((block, NEW));
+    }
+
+    fn uncache(&mut self, block: u32) -> Option<Held> {
+        let place = self.cached.iter().position(|cached| cached.0 == block)?;
+        Some(self.cached.remove(place).1)
+    }
+
+    fn release(&mut self, block: u32, keep: bool, chain: &mut Step) {
+        let now = self.now;
+        let held = self.held(block).unwrap();
+        held.count -= 1;
+        if held.count == 0 && !keep {
+            self.held.retain(|held| held.0 != block);
+            self.free.push(block);
+            return;
+        }
+        held.inherited = join(at(held.inherited, now), at(*chain, now));
+        *chain = held.inherited;
+        if held.count == 0 {
+            held.own = at(held.own, now);
+            *chain = join(held.own, *chain);
+            let (held, rank) = (held.clone(), *chain);
+            self.held.retain(|held| held.0 != block);
+            self.cached.push((block, held, rank));
+        }
+    }
+
+    fn advance(&mut self, by: u64) {
+        self.now += by;
+        let mut over: Vec<_> = self.cached.iter().map(|cached| (cached.2, cached.0)).collect();
+        over.retain(|over| over.0.2 <= self.now);
+        // Stable: at one time, those listed first fall first, and those listed last rise first.
+        let rises = |step: Step| step.0 < step.1;
+        let (mut rising, mut over): (Vec<_>, Vec<_>) = over.into_iter().partition(|over| rises(over.0));
+        rising.reverse();
+        over.extend(rising);
+        over.sort_by_key(|over| over.0.2);
+        for (step, block) in over {
+            let place = self.cached.iter().position(|cached| cached.0 == block).unwrap();
+            let (block, held, rank) = self.cached.remove(place);
+            let place = if rises(step) { 0 } else { self.cached.len() };
+            self.cached.insert(place, (block, held, at(rank, self.now)));
+        }
+    }
+}
+
+fn step_of(priority: u8, until: Option<u64>) -> Step {
+    at((priority, until.map_or(priority, |_| PRIORITY_DEFAULT), until.unwrap_or(NEVER)), 0)
+}
+
+fn change(blocks: &mut Blocks, model: &mut Model, call: Call) -> Done {
+    let in_use = |block| matches!(blocks.set(block), Set::Active | Set::Cached);
+    match call {
+        Call::Take => {
+            let announced = blocks.upcoming().next();
+            blocks.reserve(1).map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let taken = blocks.take();
+            prop_assert_eq!(taken, announced);
+            prop_assert_eq!(taken.map(|taken| (taken.block, taken.evicted)), model.taken_next());
+            model.take();
+        }
+        Call::Retain(block) if in_use(block) => {
+            blocks.retain(block);
+            match model.uncache(block) {
+                Some(held) => model.held.push((block, Held { count: 1, ..held })),
+                None => model.held(block).unwrap().count += 1,
+            }
+        }
+        Call::Release(tail_first, cached) => {
+            let (mut chain, mut step) = (Chain::default(), (0, 0, NEVER));
+            for block in tail_first {
+                if blocks.set(block) == Set::Active {
+                    blocks.release(block, Release { cached, depth: 0 }, &mut chain);
+                    model.release(block, cached, &mut step);
+                }
+            }
+        }
+        Call::Priority(block, priority, until) => {
+            let known = in_use(block);
+            let given = blocks.set_priority(block, priority, until);
+            prop_assert_eq!(given.is_ok(), known);
+            let own = at(step_of(priority, until), model.now);
+            if let Some(held) = model.uncache(block) {
+                model.cached.push((block, Held { own, inherited: NEW.inherited, ..held }, own));
+            } else if let Some(held) = model.held(block) {
+                (held.own, held.inherited) = (own, NEW.inherited);
+            }
+        }
+        Call::Advance(by) => {
+            model.advance(by);
+            blocks.advance(model.now);
+        }
+        Call::Forget(block) if blocks.is_cached(block) => {
+            blocks.forget(block);
+            model.uncache(block);
+            model.free.push(block);
+        }
+        Call::Retain(_) | Call::Forget(_) => {}
+    }
+    Ok(())
+}
+
+fn blocks_follow_the_model((capacity, calls): (u32, Vec<Call>)) -> Done {
+    let mut blocks = Blocks::new(capacity).unwrap();
+    let mut model = Model { capacity, touched: 0, free: Vec::new(), held: Vec::new(), cached: Vec::new(), now: 0 };
+    for call in calls {
+        change(&mut blocks, &mut model, call)?;
+        blocks.check_invariants().map_err(TestCaseError::fail)?;
+        let counts = (blocks.active_count(), blocks.cached_count(), blocks.free_count());
+        let free = model.free.len() as u32 + capacity - model.touched;
+        prop_assert_eq!(counts, (model.held.len() as u32, model.cached.len() as u32, free));
+        prop_assert_eq!(blocks.available() as usize, blocks.upcoming().count());
+        for (block, held) in &model.held {
+            prop_assert_eq!(blocks.count(*block), held.count);
+            prop_assert_eq!(blocks.priority(*block), at(held.own, model.now).0);
+        }
+        let mut order = model.cached.clone();
+        order.sort_by_key(|cached| cached.2.0);
+        let order: Vec<_> = order.into_iter().map(|cached| cached.0).collect();
+        let evicted: Vec<_> = blocks.upcoming().filter(|next| next.evicted).map(|next| next.block).collect();
+        prop_assert_eq!(evicted, order);
+    }
+    Ok(())
+}
+
+#[test]
+fn random_calls_against_a_list() {
+    let calls = (0..7u32, prop::collection::vec(call(), 0..40));
+    support::run("blocks", 20_000, calls, blocks_follow_the_model);
+}
+
+fn taken(capacity: u32) -> Blocks {
+    let mut blocks = Blocks::new(capacity).unwrap();
+    blocks.reserve(capacity).unwrap();
+    (0..capacity).for_each(|block| assert_eq!(blocks.take().unwrap().block, block));
+    blocks
+}
+
+fn release(blocks: &mut Blocks, tail_first: &[u32]) {
+    let mut chain = Chain::default();
+    for (depth, &block) in (0..tail_first.len() as u32).rev().zip(tail_first) {
+        blocks.release(block, Release { cached: true, depth }, &mut chain);
+    }
+}
+
+fn order(blocks: &Blocks) -> Vec<u32> {
+    blocks.upcoming().map(|taken| taken.block).collect()
+}
+
+#[test]
+fn a_priority_that_is_none_is_refused() {
+    let mut blocks = taken(1);
+    assert_eq!(blocks.set_priority(0, 101, None), Err(Error::argument("priority", 101u32, "0 to 100")));
+    let refused = blocks.set_priority(1, 10, None).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidBlock);
+    assert_eq!(blocks.priority(0), PRIORITY_DEFAULT);
+}
+
+#[test]
+fn a_head_that_others_hold_keeps_the_rank_of_its_tail() {
+    let mut blocks = taken(3);
+    blocks.retain(0);
+    blocks.set_priority(1, 90, None).unwrap();
+    release(&mut blocks, &[1, 0]);
+    release(&mut blocks, &[2, 0]);
+    assert_eq!(order(&blocks), [2, 1, 0]);
+}
+
+#[test]
+fn a_tail_of_high_priority_goes_before_its_head() {
+    let mut blocks = taken(4);
+    blocks.set_priority(3, 90, Some(10)).unwrap();
+    release(&mut blocks, &[3, 2]);
+    release(&mut blocks, &[1, 0]);
+    assert_eq!(order(&blocks), [1, 0, 3, 2]);
+    blocks.advance(10);
+    assert_eq!(order(&blocks), [1, 0, 3, 2]);
+    blocks.set_priority(1, 51, None).unwrap();
+    assert_eq!(order(&blocks), [0, 3, 2, 1]);
+}
+
+#[test]
+fn a_low_priority_ends_as_well() {
+    let mut blocks = taken(3);
+    blocks.set_priority(2, 10, Some(5)).unwrap();
+    release(&mut blocks, &[0]);
+    release(&mut blocks, &[2]);
+    release(&mut blocks, &[1]);
+    assert_eq!(order(&blocks), [2, 0, 1]);
+    blocks.advance(4);
+    assert_eq!(order(&blocks), [2, 0, 1]);
+    blocks.advance(5);
+    assert_eq!(order(&blocks), [2, 0, 1]);
+}
+
+/// Deep blocks first, with ranks over the highest.
+#[derive(Debug)]
+struct ShallowLonger;
+
+impl EvictionPolicy for ShallowLonger {
+    fn rank(&self, released: &Released) -> u8 {
+        255 - released.depth.map_or(255, |depth| depth as u8 * 200)
+    }
+}
+
+#[test]
+fn a_policy_can_be_replaced_but_not_turn_a_chain_round() {
+    let mut blocks = taken(4).with_policy(Box::new(ShallowLonger));
+    release(&mut blocks, &[1, 0]);
+    release(&mut blocks, &[3, 2]);
+    assert_eq!(order(&blocks), [1, 3, 0, 2]);
+    blocks.set_priority(2, 50, None).unwrap();
+    assert_eq!(order(&blocks), [2, 1, 3, 0]);
+    blocks.check_invariants().unwrap();
+}
+
+#[test]
+fn the_largest_pool_costs_nothing_until_it_is_used() {
+    let mut blocks = Blocks::new(i32::MAX as u32).unwrap();
+    assert!(blocks.bytes() < 2000);
+    blocks.reserve(1000).unwrap();
+    assert!((0..1000).all(|block| blocks.take().unwrap().block == block));
+    assert!(blocks.bytes() < 70_000, "{}", blocks.bytes());
+}

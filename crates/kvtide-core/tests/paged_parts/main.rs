@@ -1,0 +1,12 @@
+//! Counts, eviction and the prefix index: random calls against lists and maps.
+
+mod blocks;
+mod calls;
+mod engine;
+mod index;
+mod memory;
+mod model;
+#[path = "../support/mod.rs"]
+mod support;
+
+type Done = Result<(), proptest::test_runner::TestCaseError>;
