@@ -96,6 +96,21 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
+    /// A transaction is open on the object: only the innermost one can change anything.
+    #[error("a transaction is open on this {object}: commit it or roll it back first")]
+    TransactionOpen {
+        /// What it is open on: a cache, or another transaction.
+        object: &'static str,
+    },
+    /// The transaction has ended.
+    #[error("the transaction has ended: it was committed or rolled back")]
+    TransactionClosed,
+    /// A step whose sequence was dropped.
+    #[error("sequence {sequence} of the step was dropped")]
+    StaleStep {
+        /// The sequence.
+        sequence: u64,
+    },
     /// Bookkeeping for so many tokens or blocks does not fit in memory.
     #[error("the bookkeeping of {count} {what} does not fit in memory")]
     OutOfMemory {
@@ -122,6 +137,9 @@ impl Error {
             Error::CannotRollBack { .. } => Code::CannotRollBack,
             Error::SnapshotInvalid { .. } => Code::SnapshotInvalid,
             Error::InvalidPath { .. } => Code::InvalidPath,
+            Error::TransactionOpen { .. } => Code::TransactionOpen,
+            Error::TransactionClosed => Code::TransactionClosed,
+            Error::StaleStep { .. } => Code::StaleStep,
             Error::SequenceNotFound { .. } => Code::SequenceNotFound,
             Error::PositionOutOfRange { .. } => Code::PositionOutOfRange,
             Error::OutOfBlocks { .. } => Code::OutOfBlocks,
@@ -148,6 +166,9 @@ impl Error {
             Error::InvalidPath { place, node, reason } => {
                 details![place: *place, node: *node, reason: *reason]
             }
+            Error::TransactionOpen { object } => details![object: *object],
+            Error::TransactionClosed => Vec::new(),
+            Error::StaleStep { sequence } => details![seq: *sequence],
             Error::SequenceNotFound { sequence } => details![seq: *sequence],
             Error::PositionOutOfRange { sequence, layer, position, length } => {
                 details![seq: *sequence, layer: *layer, pos: *position, length: *length]

@@ -29,6 +29,16 @@ impl Tree {
         Ok(tree)
     }
 
+    /// The nodes of several trees, each counted on from those before it.
+    pub fn joined<'a>(trees: impl IntoIterator<Item = &'a Tree>) -> Result<Self> {
+        let mut joined = Tree::default();
+        for tree in trees {
+            joined.reserve(tree.len() as u32)?;
+            joined.extend_from(joined.len(), &tree.parents);
+        }
+        Ok(joined)
+    }
+
     /// Number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -43,8 +53,13 @@ impl Tree {
 
     /// Checks that `parents` can follow the nodes there are.
     pub fn check(&self, parents: &[i32]) -> Result<()> {
+        self.check_from(0, parents)
+    }
+
+    /// As [`check`](Self::check), where nodes are counted from node `first` on: -1 is the token right before it.
+    pub fn check_from(&self, first: usize, parents: &[i32]) -> Result<()> {
         for (place, &parent) in parents.iter().enumerate() {
-            let node = self.parents.len() + place;
+            let node = self.parents.len() - first + place;
             if parent < Tree::ROOT || parent >= node as i32 {
                 let expected =
                     format!("from -1 to {} at node {node}: a parent comes before its child", node as i64 - 1);
@@ -67,6 +82,11 @@ impl Tree {
         Ok(())
     }
 
+    /// Adds nodes with these parents, counted from node `first` on, which were checked.
+    pub fn extend_from(&mut self, first: usize, parents: &[i32]) {
+        self.parents.extend(parents.iter().map(|&parent| parent + first as i32));
+    }
+
     /// Adds `tokens` nodes, each the child of the one before.
     pub fn extend_chain(&mut self, tokens: u32) {
         let first = self.parents.len() as i32;
@@ -86,15 +106,33 @@ impl Tree {
         self.parents.clear();
     }
 
+    /// Forgets all but the first `nodes` nodes.
+    pub fn truncate(&mut self, nodes: usize) {
+        self.parents.truncate(nodes);
+    }
+
+    /// The parents of the nodes, in order.
+    #[must_use]
+    pub fn parents(&self) -> &[i32] {
+        &self.parents
+    }
+
     /// Checks that `path` goes from the last committed token down, child by child.
     pub fn check_path(&self, path: &[u32]) -> Result<()> {
-        let mut before = Tree::ROOT;
+        self.check_path_from(0, path)
+    }
+
+    /// As [`check_path`](Self::check_path), where nodes are counted from node `first` on, and the path goes down from the
+    /// token right before it.
+    pub fn check_path_from(&self, first: usize, path: &[u32]) -> Result<()> {
+        let mut before = first as i64 - 1;
         for (place, &node) in path.iter().enumerate() {
             let refused = |reason| Err(Error::InvalidPath { place: place as u64, node: node.into(), reason });
-            match self.parents.get(node as usize) {
+            let at = first + node as usize;
+            match self.parents.get(at) {
                 None => return refused("there is no such tentative token"),
-                Some(&parent) if parent != before => return refused("it is not a child of the one before"),
-                Some(_) => before = node as i32,
+                Some(&parent) if i64::from(parent) != before => return refused("it is not a child of the one before"),
+                Some(_) => before = at as i64,
             }
         }
         Ok(())

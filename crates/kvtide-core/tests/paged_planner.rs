@@ -10,8 +10,8 @@ fn planner() -> PagedPlanner {
 
 fn write(planner: &mut PagedPlanner, sequence: u64, layer: u32, position: u32) -> Slot {
     let plan = planner.plan_tokens(sequence, layer, position, 1).unwrap();
-    planner.commit(&plan).unwrap();
-    planner.check_invariants().unwrap();
+    planner.commit(&plan, None).unwrap();
+    planner.check_invariants(&[]).unwrap();
     first_slot(&plan)
 }
 
@@ -36,7 +36,7 @@ fn an_unknown_sequence_is_refused_and_has_no_length() {
     let mut planner = planner();
     let refusal = Error::SequenceNotFound { sequence: 7 };
     assert_eq!(planner.drop_sequence(7), Err(refusal.clone()));
-    assert_eq!(planner.ensure_capacity(7, 1), Err(refusal.clone()));
+    assert_eq!(planner.ensure_capacity(&[(7, 1)]), Err(refusal.clone()));
     assert_eq!(planner.plan_tokens(7, 0, 0, 1), Err(refusal.clone()));
     assert_eq!(planner.locate(7, 0, 0), Err(refusal));
     assert_eq!((planner.sequence_length(7), planner.sequence_capacity(7)), (0, 0));
@@ -53,7 +53,7 @@ fn a_layer_or_position_out_of_range_is_refused() {
     assert_eq!(planner.plan_tokens(sequence, 0, COUNT_MAX, 1), Err(refusal));
     assert_eq!(planner.locate(sequence, 0, u32::MAX), Err(not_written(sequence, 0, u32::MAX.into(), 0)));
     let refusal = Error::argument("tokens", COUNT_MAX + 1, "at most 2147483647");
-    assert_eq!(planner.ensure_capacity(sequence, COUNT_MAX + 1), Err(refusal));
+    assert_eq!(planner.ensure_capacity(&[(sequence, COUNT_MAX + 1)]), Err(refusal));
 }
 
 #[test]
@@ -71,16 +71,16 @@ fn ids_count_up_and_are_not_used_again() {
 fn capacity_is_taken_whole_or_not_at_all() {
     let mut planner = planner();
     let [a, b] = [0; 2].map(|_| planner.create_sequence().unwrap());
-    planner.ensure_capacity(a, 3).unwrap();
+    planner.ensure_capacity(&[(a, 3)]).unwrap();
     assert_eq!((planner.sequence_capacity(a), planner.sequence_length(a), planner.free_count()), (4, 0, 2));
-    planner.ensure_capacity(a, 4).unwrap();
-    planner.ensure_capacity(a, 0).unwrap();
+    planner.ensure_capacity(&[(a, 4)]).unwrap();
+    planner.ensure_capacity(&[(a, 0)]).unwrap();
     assert_eq!((planner.sequence_capacity(a), planner.pool_utilization()), (4, 0.5));
-    assert_eq!(planner.ensure_capacity(b, 5), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
-    assert_eq!(planner.ensure_capacity(a, 9), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
+    assert_eq!(planner.ensure_capacity(&[(b, 5)]), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
+    assert_eq!(planner.ensure_capacity(&[(a, 9)]), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
     assert_eq!((planner.sequence_capacity(a), planner.sequence_capacity(b), planner.free_count()), (4, 0, 2));
-    planner.ensure_capacity(b, 4).unwrap();
-    planner.check_invariants().unwrap();
+    planner.ensure_capacity(&[(b, 4)]).unwrap();
+    planner.check_invariants(&[]).unwrap();
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_write_takes_the_blocks_that_it_skips() {
     assert_eq!((plan.new_blocks(), first_slot(&plan)), (4, Slot { block: 3, slot: 1 }));
     assert_eq!(planner.free_count(), 4, "a plan takes nothing");
     assert_eq!(planner.locate(sequence, 1, 7), Err(not_written(sequence, 1, 7, 0)));
-    planner.commit(&plan).unwrap();
+    planner.commit(&plan, None).unwrap();
     assert_eq!((planner.sequence_length(sequence), planner.sequence_capacity(sequence)), (8, 8));
     assert_eq!(planner.plan_tokens(sequence, 1, 8, 1), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
     let other = planner.create_sequence().unwrap();
@@ -119,7 +119,7 @@ fn a_slot_can_be_written_again_at_no_cost() {
     let first = write(&mut planner, sequence, 0, 1);
     let plan = planner.plan_tokens(sequence, 0, 1, 1).unwrap();
     assert_eq!((plan.new_blocks(), first_slot(&plan)), (0, first));
-    planner.commit(&plan).unwrap();
+    planner.commit(&plan, None).unwrap();
     assert_eq!((planner.sequence_length(sequence), planner.free_count()), (2, 3));
 }
 
@@ -130,11 +130,11 @@ fn a_plan_that_came_out_of_date_is_refused() {
     let plan = planner.plan_tokens(a, 0, 0, 1).unwrap();
     write(&mut planner, b, 0, 0);
     let refusal = Error::argument("plan", "one made before the last change", "a plan made after it");
-    assert_eq!(planner.commit(&plan), Err(refusal.clone()));
+    assert_eq!(planner.commit(&plan, None), Err(refusal.clone()));
     assert_eq!((planner.sequence_length(a), planner.sequence_capacity(a), planner.free_count()), (0, 0, 3));
     planner.drop_sequence(a).unwrap();
-    assert_eq!(planner.commit(&plan), Err(refusal));
-    planner.check_invariants().unwrap();
+    assert_eq!(planner.commit(&plan, None), Err(refusal));
+    planner.check_invariants(&[]).unwrap();
 }
 
 #[test]
@@ -146,9 +146,9 @@ fn a_block_never_shows_what_another_sequence_wrote() {
         write(&mut planner, first, layer, 1);
     }
     planner.drop_sequence(first).unwrap();
-    planner.check_invariants().unwrap();
+    planner.check_invariants(&[]).unwrap();
     let second = planner.create_sequence().unwrap();
-    planner.ensure_capacity(second, 2).unwrap();
+    planner.ensure_capacity(&[(second, 2)]).unwrap();
     write(&mut planner, second, 1, 1);
     assert_eq!(planner.locate(second, 1, 1), Ok(Slot { block: 0, slot: 1 }));
     for (layer, position) in [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)] {
@@ -160,8 +160,8 @@ fn a_block_never_shows_what_another_sequence_wrote() {
 fn a_cache_without_blocks_has_sequences_all_the_same() {
     let mut planner = PagedPlanner::new(0, 2, 3).unwrap();
     let sequence = planner.create_sequence().unwrap();
-    planner.ensure_capacity(sequence, 0).unwrap();
-    assert_eq!(planner.ensure_capacity(sequence, 1), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
+    planner.ensure_capacity(&[(sequence, 0)]).unwrap();
+    assert_eq!(planner.ensure_capacity(&[(sequence, 1)]), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
     assert_eq!((planner.pool_utilization(), planner.total_count()), (0.0, 0));
     planner.drop_sequence(sequence).unwrap();
 }

@@ -113,7 +113,7 @@ impl PagedKvCache {
     /// Gives the sequence blocks for `tokens` tokens in total; takes all that are missing, or none.
     pub fn ensure_capacity(&mut self, sequence: u64, tokens: u32) -> Result<()> {
         self.check_change()?;
-        Ok(self.planner.ensure_capacity(sequence, tokens)?)
+        Ok(self.planner.ensure_capacity(&[(sequence, tokens)])?)
     }
 
     /// The used share of the pool, 0 to 1.
@@ -174,7 +174,7 @@ impl PagedKvCache {
 
     /// Checks what must hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
-        self.planner.check_invariants()?;
+        self.planner.check_invariants(&[])?;
         let (staged, room) = (self.planner.staged_count(), self.staging.blocks);
         if staged > room { Err(format!("{staged} pages are staged, there is room for {room}")) } else { Ok(()) }
     }

@@ -13,34 +13,55 @@
 //! [`BlockPool`].
 
 mod blocks;
+mod checking;
 mod chunked;
+mod chunks;
+mod copying;
+mod cutting;
+mod drafts;
+mod finding;
 mod format;
 mod handle;
+mod holding;
+mod identity;
+mod keys;
 mod layout;
 mod page_set;
 mod pool;
 mod prefix;
 mod reading;
+mod sequence;
 mod sequences;
 mod slot;
 mod staging;
+mod steps;
+mod store;
 mod table;
+mod targets;
+mod window;
 mod write_plan;
 mod writing;
 mod written;
 
 pub use blocks::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released};
+pub use copying::{BlockCopy, CopyPlan, Target};
+pub use drafts::{EndPlan, Keep, RowMove};
+pub use finding::PoolStats;
 pub use format::PageFormat;
 pub use handle::BlockHandle;
+pub use holding::Held;
+pub use identity::Identity;
 pub use layout::{ALIGNMENT, HeadPlace, PageLayout, PageShape, Part, Section};
 pub use pool::BlockPool;
 pub use prefix::{Event, EventLog, Explanation, Extra, Extras, Key, Reason, Unseen};
 pub use reading::PageRead;
-pub use sequences::PagedPlanner;
+pub use sequences::{Counters, PagedPlanner};
 pub use slot::Slot;
 pub use staging::{Page, Staging};
 pub use table::BlockTable;
-pub use write_plan::{Before, PageWrite, SlotRun, WritePlan};
+pub use targets::{Append, Writer};
+pub use window::Window;
+pub use write_plan::{Before, PageWrite, Seal, SlotRun, WritePlan};
 
 /// What planners are put together from, for the tests and the benches of this crate. Not for others: it changes without notice.
 #[doc(hidden)]

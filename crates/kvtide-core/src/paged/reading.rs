@@ -27,25 +27,36 @@ impl PagedPlanner {
     /// Where a written token of a layer lies.
     pub fn locate(&self, sequence: u64, layer: u32, position: u32) -> Result<Slot> {
         self.check_layer(layer)?;
-        let held = self.sequence(sequence)?;
-        let slot = position % self.block_size;
-        let block = held.blocks.get((position / self.block_size) as usize).map(|handle| handle.index());
-        block.filter(|&block| self.marks.get(block, layer, slot)).map(|block| Slot { block, slot }).ok_or_else(|| {
-            Error::PositionOutOfRange { sequence, layer, position: position.into(), length: held.length.into() }
+        let of = self.sequence(sequence)?;
+        let slot = position % self.store.block_size;
+        let block = self.chunks.get(&of.content.table, position / self.store.block_size);
+        let written = |block: &u32| position < of.end() && self.store.marks.get(*block, layer, slot);
+        block.filter(written).map(|block| Slot { block, slot }).ok_or_else(|| {
+            let length = of.content.length.into();
+            Error::PositionOutOfRange { sequence, layer, position: position.into(), length }
         })
     }
 
     /// The staging page of a page, when its rows lie there.
     #[must_use]
     pub fn staged(&self, block: u32, layer: u32) -> Option<u32> {
-        self.staging.get(Page { block, layer })
+        self.store.staging.get(Page { block, layer })
     }
 
-    /// The pages of a layer that hold a sequence's tokens, in order.
+    /// The pages of a layer that hold a sequence's tokens, in order; those of an open step included.
     pub fn pages(&self, sequence: u64, layer: u32) -> Result<impl Iterator<Item = PageRead>> {
         self.check_layer(layer)?;
-        let held = self.sequence(sequence)?;
-        Ok(self.pages_of(held.blocks.iter().map(|handle| handle.index()), held.length, layer))
+        let of = self.sequence(sequence)?;
+        let held = self.chunks.iter(&of.content.table, 0).flatten();
+        Ok(self.pages_of(held, of.end() - self.gap(sequence)?.len() as u32, layer))
+    }
+
+    /// The positions of a sequence that left its window.
+    pub fn gap(&self, sequence: u64) -> Result<Range<u32>> {
+        let content = &self.sequence(sequence)?.content;
+        let sinks = self.window.map_or(0, |window| window.sinks().div_ceil(self.store.block_size));
+        let first = sinks.min(content.cleared) * self.store.block_size;
+        Ok(first..content.cleared * self.store.block_size)
     }
 
     /// The pages of a layer in these blocks, the first `length` slots of them.
@@ -55,7 +66,7 @@ impl PagedPlanner {
         length: u32,
         layer: u32,
     ) -> impl Iterator<Item = PageRead> {
-        let (block_size, mut left) = (self.block_size, length);
+        let (block_size, mut left) = (self.store.block_size, length);
         blocks.map_while(move |block| {
             let tokens = left.min(block_size);
             left -= tokens;
@@ -67,13 +78,13 @@ impl PagedPlanner {
     /// `layer` are named in the error.
     pub fn check_table(&self, row: usize, layer: u32, blocks: &[i32], length: u32) -> Result<()> {
         self.check_layer(layer)?;
-        let capacity = blocks.len() as u64 * u64::from(self.block_size);
+        let capacity = blocks.len() as u64 * u64::from(self.store.block_size);
         if u64::from(length) > capacity {
             let (sequence, position) = (row as u64, length.into());
             return Err(Error::PositionOutOfRange { sequence, layer, position, length: capacity });
         }
-        let outside = |&&block: &&i32| u32::try_from(block).map_or(true, |block| block >= self.pool.capacity());
-        match blocks[..length.div_ceil(self.block_size) as usize].iter().find(outside) {
+        let outside = |&&block: &&i32| u32::try_from(block).map_or(true, |block| block >= self.store.blocks.capacity());
+        match blocks[..length.div_ceil(self.store.block_size) as usize].iter().find(outside) {
             Some(&block) => {
                 Err(Error::InvalidBlock { block: (block as u32).into(), reason: "not a block of this slab" })
             }
@@ -84,16 +95,14 @@ impl PagedPlanner {
     /// Whether a bulk read of the first `tokens` slots of a page would show what another sequence wrote there.
     #[must_use]
     pub fn exposes(&self, block: u32, layer: u32, tokens: u32) -> bool {
-        self.dirty.contains(block, layer)
-            && self.staged(block, layer).is_none()
-            && !self.marks.has_all(block, layer, 0..tokens)
+        self.store.dirty.contains(block, layer) && !self.store.marks.has_all(block, layer, 0..tokens)
     }
 
     /// The runs of slots of a page that nobody has written, up to slot `tokens`.
     pub fn unwritten(&self, block: u32, layer: u32, tokens: u32) -> impl Iterator<Item = Range<u32>> {
-        let mut slot = if self.marks.has_all(block, layer, 0..tokens) { tokens } else { 0 };
+        let mut slot = if self.store.marks.has_all(block, layer, 0..tokens) { tokens } else { 0 };
         std::iter::from_fn(move || {
-            let marked = |slot: &u32| self.marks.get(block, layer, *slot);
+            let marked = |slot: &u32| self.store.marks.get(block, layer, *slot);
             let start = (slot..tokens).find(|slot| !marked(slot))?;
             slot = (start..tokens).find(marked).unwrap_or(tokens);
             Some(start..slot)
@@ -102,6 +111,6 @@ impl PagedPlanner {
 
     /// Notes that the slots of a page that nobody has written are zeros now.
     pub fn cleaned(&mut self, block: u32, layer: u32) {
-        self.dirty.remove(block, layer);
+        self.store.dirty.remove(block, layer);
     }
 }

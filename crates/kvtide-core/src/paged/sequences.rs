@@ -2,67 +2,79 @@
 //!
 //! ```text
 //! sequence 7   [ block 2 ][ block 0 ][ block 5 ]     tokens 0..16, 16..32, 32..48 of every layer
-//! marks                     which slots of which layers were written
+//! sequence 8 = fork of 7: the same table             the first write into block 5 gives the writer a copy of it
 //! ```
 //!
-//! A block holds the same tokens of every layer, so a sequence has one list of blocks for all of them. Writes are in
-//! `writing.rs`, reads in `reading.rs`; what a sequence reads it has written itself, since marks go with the block.
+//! A block holds the same tokens of every layer, so a sequence has one table for all of them. A sequence reads the slots below
+//! its length that are marked as written; marks go with the block, and a block that others hold too, or that is found by its
+//! key, is never written. Writes are in `writing.rs`, copies before them in `copying.rs`, reads in `reading.rs`, drafts in
+//! `drafts.rs`, steps in `steps.rs`, snapshots and prefixes in `holding.rs`.
 //!
-//! Invariants: a used block of the pool belongs to exactly one sequence; a block of no sequence has no mark; the length
-//! is the highest marked position + 1, over all layers; where pages are staged, exactly those are whose slots are marked in
-//! part. Dropping a sequence is O(its blocks * layers * block_size / 64).
+//! Invariants: what the tables hold is what the blocks count; where pages are staged, exactly those are whose slots are marked in
+//! part or that a draft filled, or a truncation cut. Dropping or cutting a sequence is O(its blocks), forking it O(1).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use super::handle::BlockHandle;
-use super::page_set::PageSet;
-use super::pool::BlockPool;
-use super::staging::{Page, Staging};
-use super::written::WrittenMarks;
+use super::blocks::Blocks;
+use super::chunks::Chunks;
+use super::identity::Identity;
+use super::sequence::{Chain, Content, Sequence};
+use super::store::Store;
+use super::window::Window;
 use crate::count::{count, count_positive};
+use crate::drafts::Drafts;
 use crate::error::{Error, Result};
 
 /// Decides where a paged cache keeps the tokens of its sequences.
 #[derive(Debug)]
 pub struct PagedPlanner {
-    pub(super) num_layers: u32,
-    pub(super) block_size: u32,
-    pub(super) pool: BlockPool,
-    pub(super) marks: WrittenMarks,
-    /// Pages whose unmarked slots may hold what another sequence wrote.
-    pub(super) dirty: PageSet,
-    pub(super) sequences: HashMap<u64, Sequence>,
-    pub(super) staging: Staging,
+    pub(super) store: Store,
+    pub(super) chunks: Chunks,
+    pub(super) sequences: Vec<Option<Sequence>>,
+    free_slots: Vec<u32>,
+    slots: HashMap<u64, u32>,
+    /// Which tokens later ones see, where not all.
+    pub(super) window: Option<Window>,
     /// Whether pages are staged until they are full.
-    low_bit: bool,
+    pub(super) low_bit: bool,
     next_id: u64,
     /// Counts changes, so that a plan is known to be up to date.
     pub(super) revision: u64,
+    pub(super) counters: Counters,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Sequence {
-    pub blocks: Vec<BlockHandle>,
-    /// Highest written position + 1, over all layers.
-    pub length: u32,
+/// What has happened since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Blocks copied because others held them when they were written.
+    pub copies: u64,
+    /// Tokens that prefixes were asked for.
+    pub asked_tokens: u64,
+    /// Tokens of them that were found.
+    pub found_tokens: u64,
 }
 
 impl PagedPlanner {
     /// A cache of `capacity` blocks, each of `block_size` tokens of all layers.
     pub fn new(capacity: u32, block_size: u32, num_layers: u32) -> Result<Self> {
+        PagedPlanner::of_blocks(Blocks::new(capacity)?, block_size, num_layers)
+    }
+
+    /// The same of these blocks, none of which is in use: they bring the order in which they are evicted.
+    pub fn of_blocks(blocks: Blocks, block_size: u32, num_layers: u32) -> Result<Self> {
         let block_size = count_positive("blockSize", block_size.into())?;
         let num_layers = count_positive("numLayers", num_layers.into())?;
         Ok(PagedPlanner {
-            num_layers,
-            block_size,
-            pool: BlockPool::new(capacity)?,
-            marks: WrittenMarks::new(capacity, num_layers, block_size)?,
-            dirty: PageSet::new(capacity, num_layers)?,
-            sequences: HashMap::new(),
-            staging: Staging::default(),
+            store: Store::new(blocks, num_layers, block_size)?,
+            chunks: Chunks::default(),
+            sequences: Vec::new(),
+            free_slots: Vec::new(),
+            slots: HashMap::new(),
+            window: None,
             low_bit: false,
             next_id: 0,
             revision: 0,
+            counters: Counters::default(),
         })
     }
 
@@ -73,164 +85,191 @@ impl PagedPlanner {
         self
     }
 
+    /// The same for layers that see a window: blocks that left it are given back.
+    #[must_use]
+    pub fn sliding(mut self, window: Window) -> Self {
+        self.window = Some(window);
+        self
+    }
+
     /// A new, empty sequence. Ids count up from 0 and are never used again.
     pub fn create_sequence(&mut self) -> Result<u64> {
-        let count = self.sequences.len() as u64 + 1;
-        self.sequences.try_reserve(1).map_err(|_| Error::OutOfMemory { count, what: "sequences" })?;
-        let id = self.next_id;
-        self.sequences.insert(id, Sequence::default());
-        self.next_id += 1;
-        Ok(id)
+        self.create_sequence_of(Identity::default())
     }
 
-    /// Ends a sequence and gives all its blocks back.
+    /// The same, whose tokens are found by others of this identity.
+    pub fn create_sequence_of(&mut self, identity: Identity) -> Result<u64> {
+        let content = Content {
+            table: Default::default(),
+            length: 0,
+            chain: Chain::new(identity.root, identity.extra),
+            cleared: 0,
+        };
+        self.reserve_sequence()?;
+        Ok(self.add_sequence(content))
+    }
+
+    /// A new sequence with the tokens of another, sharing all its blocks; what its drafts hold counts as committed there.
+    pub fn fork(&mut self, sequence: u64) -> Result<u64> {
+        self.reserve_sequence()?;
+        self.resting(sequence)?;
+        let source = self.slot(sequence)?;
+        let content = self.fork_content(source);
+        Ok(self.add_sequence(content))
+    }
+
+    /// Ends a sequence and gives up its blocks; an open draft or step of it ends as well.
     pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
-        let dropped = self.sequences.remove(&sequence).ok_or(Error::SequenceNotFound { sequence })?;
-        for block in &dropped.blocks {
-            self.marks.clear_block(block.index());
-            self.dirty.insert_block(block.index());
-            self.staging.give_back_block(block.index(), self.num_layers);
+        let slot = self.slots.remove(&sequence).ok_or(Error::SequenceNotFound { sequence })?;
+        let dropped = self.sequences[slot as usize].take().expect("a sequence that was found");
+        self.free_slots.push(slot);
+        self.chunks.release(dropped.content.table, self.store.chain());
+        self.changed();
+        Ok(())
+    }
+
+    /// Gives sequences blocks for so many tokens in total; takes all that are missing, or none.
+    pub fn ensure_capacity(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
+        let mut missing = Vec::with_capacity(wanted.len());
+        for &(sequence, tokens) in wanted {
+            let blocks = count("tokens", tokens.into())?.div_ceil(self.store.block_size);
+            let held = self.sequence(sequence)?.content.table.len();
+            missing.push(blocks.saturating_sub(held));
         }
-        self.pool.free_many(&dropped.blocks).expect("a sequence's blocks are in use");
+        let all: u64 = missing.iter().map(|&blocks| u64::from(blocks)).sum();
+        self.check_available(all)?;
+        self.store.reserve(all as usize, 0)?;
+        self.chunks.reserve(wanted.len(), all as usize)?;
+        for (&(sequence, _), missing) in wanted.iter().zip(missing) {
+            self.add_blocks(self.slot(sequence)?, missing);
+        }
         self.changed();
         Ok(())
     }
 
-    /// Gives the sequence blocks for `tokens` tokens in total; takes all that are missing, or none.
-    pub fn ensure_capacity(&mut self, sequence: u64, tokens: u32) -> Result<()> {
-        let blocks = count("tokens", tokens.into())?.div_ceil(self.block_size);
-        let held = self.sequences.get_mut(&sequence).ok_or(Error::SequenceNotFound { sequence })?;
-        let missing = blocks.saturating_sub(held.blocks.len() as u32);
-        self.pool.allocate_into(&mut held.blocks, missing)?;
-        self.changed();
-        Ok(())
+    /// What a sequence holds, sharing everything. Where a draft is a tree, its tokens follow each other in no order that a prompt
+    /// could have.
+    pub(super) fn fork_content(&mut self, slot: u32) -> Content {
+        let of = self.sequences[slot as usize].as_ref().expect("a sequence that was found");
+        let mut content = self.chunks.fork_content(&of.content);
+        if of.drafts.is_branched() {
+            content.chain.known = content.chain.known.min(of.committed());
+        }
+        content
     }
 
-    /// Highest written position + 1, over all layers; 0 for an unknown sequence.
+    /// Tokens of a sequence, those of open drafts included; 0 for an unknown one.
     #[must_use]
     pub fn sequence_length(&self, sequence: u64) -> u32 {
-        self.sequences.get(&sequence).map_or(0, |held| held.length)
+        self.sequence(sequence).map_or(0, |of| of.content.length)
+    }
+
+    /// Tokens of a sequence that no draft can take back; 0 for an unknown one.
+    #[must_use]
+    pub fn committed_length(&self, sequence: u64) -> u32 {
+        self.sequence(sequence).map_or(0, Sequence::committed)
     }
 
     /// Slots of a sequence's blocks; 0 for an unknown sequence.
     #[must_use]
     pub fn sequence_capacity(&self, sequence: u64) -> u64 {
-        let blocks = self.sequences.get(&sequence).map_or(0, |held| held.blocks.len());
-        blocks as u64 * u64::from(self.block_size)
+        let blocks = self.sequence(sequence).map_or(0, |of| of.content.table.len());
+        u64::from(blocks) * u64::from(self.store.block_size)
     }
 
     /// Sequences that are not dropped.
     #[must_use]
     pub fn num_sequences(&self) -> usize {
-        self.sequences.len()
+        self.slots.len()
     }
 
     /// Their ids, ascending. O(n log n).
     #[must_use]
     pub fn sequence_ids(&self) -> Vec<u64> {
-        let mut ids: Vec<u64> = self.sequences.keys().copied().collect();
+        let mut ids: Vec<u64> = self.slots.keys().copied().collect();
         ids.sort_unstable();
         ids
     }
 
-    /// Tokens of a block.
-    #[must_use]
-    pub fn block_size(&self) -> u32 {
-        self.block_size
+    /// Makes room for one more sequence.
+    pub(super) fn reserve_sequence(&mut self) -> Result<()> {
+        let count = self.slots.len() as u64 + 1;
+        let refused = || Error::OutOfMemory { count, what: "sequences" };
+        self.slots.try_reserve(1).map_err(|_| refused())?;
+        if self.free_slots.is_empty() {
+            self.sequences.try_reserve(1).map_err(|_| refused())?;
+            self.free_slots.try_reserve(self.sequences.len() + 1).map_err(|_| refused())?;
+        }
+        Ok(())
     }
 
-    /// Layers of a block.
-    #[must_use]
-    pub fn num_layers(&self) -> u32 {
-        self.num_layers
-    }
-
-    /// Blocks that can be taken.
-    #[must_use]
-    pub fn free_count(&self) -> u32 {
-        self.pool.free_count()
-    }
-
-    /// Blocks in use or free.
-    #[must_use]
-    pub fn total_count(&self) -> u32 {
-        self.pool.total_count()
-    }
-
-    /// Pages that are staged.
-    #[must_use]
-    pub fn staged_count(&self) -> u32 {
-        self.staging.len()
-    }
-
-    /// The share of blocks in use, 0 to 1.
-    #[must_use]
-    pub fn pool_utilization(&self) -> f64 {
-        self.pool.utilization()
-    }
-
-    /// Says what is wrong with the bookkeeping, if anything is. O(slots).
-    pub fn check_invariants(&self) -> Result<(), String> {
-        self.pool.check_invariants()?;
-        let mut owned = HashSet::new();
-        for (id, held) in &self.sequences {
-            for &handle in &held.blocks {
-                let index = self.pool.check(handle).map_err(|refusal| format!("sequence {id}: {refusal}"))?;
-                if !owned.insert(index) {
-                    return Err(format!("block {index} of sequence {id} is held twice"));
-                }
+    /// Adds a sequence; there is room for it.
+    pub(super) fn add_sequence(&mut self, content: Content) -> u64 {
+        let id = self.next_id;
+        let sequence =
+            Some(Sequence { id, content, stepping: None, drafts: Drafts::default(), blocks_before: 0, epoch: 0 });
+        let slot = match self.free_slots.pop() {
+            Some(slot) => {
+                self.sequences[slot as usize] = sequence;
+                slot
             }
-            let length = self.marked_length(held);
-            if length != held.length {
-                return Err(format!("sequence {id} has length {}, its marks say {length}", held.length));
+            None => {
+                self.sequences.push(sequence);
+                self.sequences.len() as u32 - 1
             }
-        }
-        let used = self.total_count() - self.free_count();
-        if owned.len() != used as usize {
-            return Err(format!("{used} blocks are used, the sequences hold {}", owned.len()));
-        }
-        self.check_staging(&owned)?;
-        match (0..self.marks.blocks()).find(|block| !owned.contains(block) && !self.marks.is_clear(*block)) {
-            Some(block) => Err(format!("block {block} of no sequence is marked as written")),
-            None => Ok(()),
-        }
-    }
-
-    /// Exactly the pages that are written in part are staged.
-    fn check_staging(&self, owned: &HashSet<u32>) -> Result<(), String> {
-        self.staging.check_invariants()?;
-        let slots = 0..self.block_size;
-        for (&block, layer) in owned.iter().flat_map(|block| (0..self.num_layers).map(move |layer| (block, layer))) {
-            let [any, all] =
-                [WrittenMarks::has_any, WrittenMarks::has_all].map(|has| has(&self.marks, block, layer, slots.clone()));
-            let staged = self.staging.get(Page { block, layer }).is_some();
-            if staged != (self.low_bit && any && !all) {
-                return Err(format!(
-                    "layer {layer} of block {block} is written in part: {}, staged: {staged}",
-                    any && !all
-                ));
-            }
-        }
-        match self.staging.pages().find(|page| !owned.contains(&page.block)) {
-            Some(page) => Err(format!("layer {} of block {} of no sequence is staged", page.layer, page.block)),
-            None => Ok(()),
-        }
-    }
-
-    fn marked_length(&self, held: &Sequence) -> u32 {
-        let written = |&position: &u32| {
-            let block = held.blocks[(position / self.block_size) as usize].index();
-            (0..self.num_layers).any(|layer| self.marks.get(block, layer, position % self.block_size))
         };
-        (0..held.blocks.len() as u32 * self.block_size).rev().find(written).map_or(0, |position| position + 1)
+        self.slots.insert(id, slot);
+        self.next_id += 1;
+        id
+    }
+
+    /// Takes blocks that are known to be there, with room for them, and adds them to a sequence.
+    pub(super) fn add_blocks(&mut self, slot: u32, blocks: u32) {
+        for _ in 0..blocks {
+            let block = self.store.take();
+            let of = self.sequences[slot as usize].as_mut().expect("a sequence that was found");
+            self.chunks.push(&mut of.content.table, block, &mut self.store);
+        }
+    }
+
+    pub(super) fn at(&self, slot: u32) -> &Sequence {
+        self.sequences[slot as usize].as_ref().expect("a sequence that was found")
+    }
+
+    pub(super) fn at_mut(&mut self, slot: u32) -> &mut Sequence {
+        self.sequences[slot as usize].as_mut().expect("a sequence that was found")
+    }
+
+    pub(super) fn slot(&self, sequence: u64) -> Result<u32> {
+        self.slots.get(&sequence).copied().ok_or(Error::SequenceNotFound { sequence })
     }
 
     pub(super) fn sequence(&self, sequence: u64) -> Result<&Sequence> {
-        self.sequences.get(&sequence).ok_or(Error::SequenceNotFound { sequence })
+        let slot = self.slot(sequence)?;
+        Ok(self.sequences[slot as usize].as_ref().expect("a sequence that was found"))
     }
 
-    pub(super) fn is_staged(&self) -> bool {
-        self.low_bit
+    /// A sequence without an open transaction or step.
+    pub(super) fn idle(&self, sequence: u64) -> Result<&Sequence> {
+        let of = self.resting(sequence)?;
+        match of.drafts.depth() {
+            0 => Ok(of),
+            _ => Err(Error::TransactionOpen { object: "sequence" }),
+        }
+    }
+
+    /// A sequence without an open step.
+    pub(super) fn resting(&self, sequence: u64) -> Result<&Sequence> {
+        let of = self.sequence(sequence)?;
+        match of.stepping {
+            None => Ok(of),
+            Some(_) => Err(Error::TransactionOpen { object: "sequence" }),
+        }
+    }
+
+    pub(super) fn check_available(&self, needed: u64) -> Result<()> {
+        let free = u64::from(self.store.blocks.available());
+        if needed > free { Err(Error::OutOfBlocks { needed, free }) } else { Ok(()) }
     }
 
     /// Notes a change after which a plan from before would come out otherwise.
@@ -239,9 +278,9 @@ impl PagedPlanner {
     }
 
     pub(super) fn check_layer(&self, layer: u32) -> Result<()> {
-        if layer < self.num_layers {
+        if layer < self.store.num_layers {
             return Ok(());
         }
-        Err(Error::argument("layer", layer, format!("below {}", self.num_layers)))
+        Err(Error::argument("layer", layer, format!("below {}", self.store.num_layers)))
     }
 }

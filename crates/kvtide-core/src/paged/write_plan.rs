@@ -15,6 +15,8 @@ pub struct SlotRun {
     pub len: u32,
     /// The first of the tokens, counted in the call.
     pub token: u32,
+    /// True when its rows go to staging pages: the plan names them.
+    pub staged: bool,
 }
 
 /// A part of a low-bit page that is written: the rows go to its staging page.
@@ -28,7 +30,7 @@ pub struct PageWrite {
     pub staged: u32,
     /// What lies in the staging page.
     pub before: Before,
-    /// True when all slots are written then: the page is quantised, and its staging page given back.
+    /// True when all slots are written and committed then: the page is quantised, and its staging page given back.
     pub fills: bool,
 }
 
@@ -43,6 +45,15 @@ pub enum Before {
     Other,
     /// Rows of another page, to be written over by those of this one, which is quantised already.
     Sealed,
+}
+
+/// A page to quantise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The page.
+    pub page: Page,
+    /// The staging page with its rows.
+    pub staged: u32,
 }
 
 /// What writing tokens of one or more sequences will do. Nothing has happened yet: blocks are still free, slots not marked.
@@ -60,6 +71,8 @@ pub struct WritePlan {
     pub(super) pages: Vec<PageWrite>,
     pub(super) new_staged: u32,
     pub(super) staging_pages: u32,
+    /// For each token the one of its draft that it follows.
+    pub(super) parents: Option<Vec<i32>>,
     pub(super) revision: u64,
 }
 
@@ -67,14 +80,29 @@ pub struct WritePlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub sequence: u64,
+    pub slot: u32,
     pub position: u32,
     pub tokens: u32,
     pub new_blocks: u32,
     /// Its length is at least this much then.
     pub end: u32,
+    /// Whether a draft is open, which may take the tokens back.
+    pub drafted: bool,
+    /// Its runs end before this one.
+    pub runs_end: u32,
 }
 
 impl WritePlan {
+    /// Each share with its runs.
+    pub(super) fn shares(&self) -> impl Iterator<Item = (&Share, &[SlotRun])> {
+        let mut first = 0;
+        self.shares.iter().map(move |share| {
+            let runs = &self.runs[first as usize..share.runs_end as usize];
+            first = share.runs_end;
+            (share, runs)
+        })
+    }
+
     /// The layers that get tokens.
     #[must_use]
     pub fn layers(&self) -> Range<u32> {
@@ -99,7 +127,7 @@ impl WritePlan {
         &self.runs
     }
 
-    /// The low-bit pages that are written in part. The others are quantised as they come.
+    /// The low-bit pages that are written in floats. The others are quantised as they come.
     #[must_use]
     pub fn pages(&self) -> &[PageWrite] {
         &self.pages

@@ -1,218 +1,253 @@
 //! Writes: which slots tokens go to, what that takes, and what it leaves behind.
 //!
 //! ```text
-//! plan = planner.plan_append(sequences, offsets)?     refused: nothing has changed
-//! planner.reserve(&plan)?                             memory of the bookkeeping: as before
+//! copies = planner.plan_copies(&targets)?            blocks that others see as well, first; see copying.rs
+//! plan = planner.plan_append(sequences, offsets)?    refused: nothing has changed
+//! planner.reserve(&plan)?                            memory of the bookkeeping: as before
 //! executor moves the bytes
-//! planner.commit(&plan)?                              blocks taken, slots marked, lengths moved on
+//! planner.commit(&plan, tokens)?                     blocks taken, slots marked, lengths moved on, blocks found by their keys
 //! ```
 //!
 //! Low-bit pages: rows go to a staging page until all slots of the page are written; a run that covers a page is quantised
-//! as it comes, and a run into a page that was quantised takes the page back to staging for the length of the call.
+//! as it comes, and a run into a page that was quantised takes the page back to staging for the length of the call. What a
+//! draft may take back is staged whole.
 //!
 //! A plan costs O(blocks and runs), for low-bit pages times the layers for at most two runs a sequence; a commit O(runs *
 //! layers).
 
 use std::ops::Range;
 
+use super::chunks::Table;
+use super::copying::Target;
+use super::sequence::Content;
 use super::sequences::PagedPlanner;
 use super::staging::Page;
+use super::targets::Append;
 use super::write_plan::{Before, PageWrite, Share, SlotRun, WritePlan};
-use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 
 impl PagedPlanner {
     /// Where tokens of one layer would be written, and what that takes; changes nothing. Slots may be written again.
     pub fn plan_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WritePlan> {
-        self.check_layer(layer)?;
-        if position >= COUNT_MAX {
-            return Err(Error::argument("pos", position, format!("below {COUNT_MAX}")));
-        }
-        let mut plan = self.empty_plan(layer..layer + 1);
-        self.check_share(&mut plan, sequence, position, tokens)?;
-        self.fill(&mut plan)?;
-        Ok(plan)
+        let target = self.tokens_target(sequence, layer, position, tokens)?;
+        self.plan(&[target], layer..layer + 1)
     }
 
-    /// Where tokens of all layers would be appended to sequences: sequence i gets the tokens `offsets[i]..offsets[i + 1]`,
-    /// without offsets one each. Changes nothing.
-    pub fn plan_append(&self, sequences: &[u64], offsets: Option<&[u32]>) -> Result<WritePlan> {
-        check_offsets(sequences.len(), offsets)?;
-        check_once(sequences)?;
-        let mut plan = self.empty_plan(0..self.num_layers);
-        plan.shares.reserve_exact(sequences.len());
-        for (place, &sequence) in sequences.iter().enumerate() {
-            let tokens = offsets.map_or(1, |offsets| offsets[place + 1] - offsets[place]);
-            self.check_share(&mut plan, sequence, self.sequence(sequence)?.length, tokens)?;
+    /// Where tokens of all layers would be appended to sequences, and what that takes; changes nothing.
+    pub fn plan_append(&self, append: &Append<'_>) -> Result<WritePlan> {
+        let plan = self.plan(&self.append_targets(append)?, 0..self.store.num_layers)?;
+        Ok(WritePlan { parents: append.parents.map(<[i32]>::to_vec), ..plan })
+    }
+
+    fn plan(&self, targets: &[Target], layers: Range<u32>) -> Result<WritePlan> {
+        let mut plan = WritePlan {
+            layers,
+            tokens: 0,
+            new_blocks: 0,
+            shares: Vec::with_capacity(targets.len()),
+            runs: Vec::new(),
+            pages: Vec::new(),
+            new_staged: 0,
+            staging_pages: 0,
+            parents: None,
+            revision: self.revision,
+        };
+        let mut needed = 0;
+        for target in targets {
+            let share = self.share(target)?;
+            needed += u64::from(share.new_blocks);
+            plan.shares.push(share);
         }
-        self.fill(&mut plan)?;
+        self.check_available(needed)?;
+        plan.new_blocks = needed as u32;
+        let mut upcoming = self.store.blocks.upcoming().map(|next| next.block);
+        let mut shares = std::mem::take(&mut plan.shares);
+        for share in &mut shares {
+            self.add_runs(&mut plan, share, &mut upcoming);
+            share.runs_end = plan.runs.len() as u32;
+            plan.tokens += share.tokens;
+        }
+        plan.shares = shares;
+        if self.low_bit {
+            self.add_pages(&mut plan);
+        }
         Ok(plan)
     }
 
     /// Takes the memory that the commit will need for its bookkeeping. A plan that would no longer come out the same, because
     /// the cache has changed since, is refused.
     pub fn reserve(&mut self, plan: &WritePlan) -> Result<()> {
-        if plan.revision != self.revision {
-            return Err(Error::argument("plan", "one made before the last change", "a plan made after it"));
-        }
-        if let Some(highest) = plan.runs.iter().map(|run| run.block).max() {
-            self.marks.reserve(highest)?;
-            self.dirty.reserve(highest)?;
-        }
+        self.check_revision(plan.revision)?;
+        self.store.reserve(plan.new_blocks as usize, plan.runs.len() + plan.shares.len())?;
+        self.chunks.reserve(2 * plan.shares.len(), plan.new_blocks as usize)?;
         for share in &plan.shares {
-            if let Some(held) = self.sequences.get_mut(&share.sequence) {
-                let count = held.blocks.len() as u64 + u64::from(share.new_blocks);
-                let out_of_memory = |_| Error::OutOfMemory { count, what: "blocks" };
-                held.blocks.try_reserve(share.new_blocks as usize).map_err(out_of_memory)?;
-            }
+            self.at_mut(share.slot).drafts.reserve(share.tokens)?;
         }
-        self.staging.reserve(plan.new_staged as usize)
+        self.store.staging.reserve(plan.new_staged as usize)
     }
 
-    /// Carries out a plan in the bookkeeping: all of it, or nothing. It is refused as [`PagedPlanner::reserve`] refuses it,
-    /// and never after that.
-    pub fn commit(&mut self, plan: &WritePlan) -> Result<()> {
+    /// Carries out a plan in the bookkeeping: all of it, or nothing. `tokens` are the ids of the plan's tokens, where they are
+    /// known. It is refused as [`PagedPlanner::reserve`] refuses it, and never after that.
+    pub fn commit(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
+        check_tokens(plan, tokens)?;
         self.reserve(plan)?;
-        for share in &plan.shares {
-            let held = self.sequences.get_mut(&share.sequence).expect("a sequence of a plan that is up to date");
-            self.pool.allocate_into(&mut held.blocks, share.new_blocks).expect("blocks that were counted free");
-            held.length = held.length.max(share.end);
-        }
-        for write in plan.pages.iter().filter(|write| write.before != Before::Rows) {
-            let staged = self.staging.take(write.page);
-            assert_eq!(staged, write.staged, "staging pages are handed out as announced");
-        }
-        for (run, layer) in plan.runs.iter().flat_map(|run| plan.layers.clone().map(move |layer| (run, layer))) {
-            self.marks.set(run.block, layer, run.slot..run.slot + run.len);
-            if run.len == self.block_size {
-                self.staging.give_back(Page { block: run.block, layer });
-            }
-        }
-        for write in plan.pages.iter().filter(|write| write.fills) {
-            self.staging.give_back(write.page);
-        }
+        self.occupy(plan);
+        self.mark(plan, plan.layers());
+        self.advance(plan, tokens);
         self.changed();
         Ok(())
     }
 
-    fn empty_plan(&self, layers: Range<u32>) -> WritePlan {
-        WritePlan {
-            layers,
-            tokens: 0,
-            new_blocks: 0,
-            shares: Vec::new(),
-            runs: Vec::new(),
-            pages: Vec::new(),
-            new_staged: 0,
-            staging_pages: 0,
-            revision: self.revision,
+    /// Takes a plan's blocks and staging pages, and makes what it writes over the writers' alone.
+    pub(super) fn occupy(&mut self, plan: &WritePlan) {
+        for (share, runs) in plan.shares() {
+            if share.end > self.at(share.slot).content.length {
+                self.forget_tail(share.slot);
+            }
+            for run in runs {
+                // Where there was no block to copy it to: nobody else holds it, and nobody finds it any more.
+                self.store.index.remove(run.block);
+            }
+            self.add_blocks(share.slot, share.new_blocks);
+        }
+        for write in plan.pages.iter().filter(|write| write.before != Before::Rows) {
+            let staged = self.store.staging.take(write.page);
+            assert_eq!(staged, write.staged, "staging pages are handed out as announced");
         }
     }
 
-    /// Adds what one sequence gets, without its runs.
-    fn check_share(&self, plan: &mut WritePlan, sequence: u64, position: u32, tokens: u32) -> Result<()> {
-        let held = self.sequence(sequence)?;
-        let most = COUNT_MAX - position;
-        if tokens > most {
-            return Err(Error::argument("tokens", tokens, format!("at most {most} from position {position} on")));
+    /// Forgets what the last block holds behind a sequence's tokens: it was cut off while others held it too.
+    fn forget_tail(&mut self, slot: u32) {
+        let Content { table, length, .. } = &self.at(slot).content;
+        let (place, kept) = (length / self.store.block_size, length % self.store.block_size);
+        if kept > 0
+            && let Some(block) = self.chunks.get(table, place)
+        {
+            self.store.index.remove(block);
+            self.store.unmark(block, kept);
         }
-        let end = if tokens == 0 { 0 } else { position + tokens };
-        let new_blocks = end.div_ceil(self.block_size).saturating_sub(held.blocks.len() as u32);
-        plan.shares.push(Share { sequence, position, tokens, new_blocks, end });
-        Ok(())
     }
 
-    /// Adds the runs of all shares, if there are blocks for them.
-    fn fill(&self, plan: &mut WritePlan) -> Result<()> {
-        let needed: u64 = plan.shares.iter().map(|share| u64::from(share.new_blocks)).sum();
-        if needed > self.pool.free_count().into() {
-            return Err(self.pool.out_of_blocks(needed));
-        }
-        plan.new_blocks = needed as u32;
-        let mut upcoming = self.pool.upcoming();
-        for share in std::mem::take(&mut plan.shares) {
-            self.add_runs(plan, &share, &mut upcoming)?;
-            plan.tokens += share.tokens;
-            plan.shares.push(share);
-        }
-        if self.is_staged() {
-            self.add_pages(plan);
-        }
-        Ok(())
-    }
-
-    /// Adds the runs of one sequence; `upcoming` are the blocks that it would get.
-    fn add_runs(&self, plan: &mut WritePlan, share: &Share, upcoming: &mut impl Iterator<Item = u32>) -> Result<()> {
-        if share.tokens == 0 {
-            return Ok(());
-        }
-        let held = &self.sequence(share.sequence)?.blocks;
-        let (first, end) = (share.position / self.block_size, share.end.div_ceil(self.block_size));
-        let skipped = first.saturating_sub(held.len() as u32) as usize;
-        let new = upcoming.by_ref().take(share.new_blocks as usize).skip(skipped);
-        let blocks = held.iter().skip(first as usize).map(|handle| handle.index()).chain(new);
-        let mut done = 0;
-        for block in blocks.take((end - first) as usize) {
-            let slot = (share.position + done) % self.block_size;
-            let len = (self.block_size - slot).min(share.tokens - done);
-            plan.runs.push(SlotRun { block, slot, len, token: plan.tokens + done });
-            done += len;
-        }
-        assert_eq!(done, share.tokens, "each token has a slot");
-        Ok(())
-    }
-
-    /// Adds the low-bit pages that are written in part.
-    fn add_pages(&self, plan: &mut WritePlan) {
-        let mut upcoming = self.staging.upcoming();
-        let mut next = || upcoming.next().expect("an endless number of staging pages");
-        for (place, run) in plan.runs.iter().enumerate().filter(|(_, run)| run.len < self.block_size) {
-            let (block, slots) = (run.block, run.slot..run.slot + run.len);
-            for layer in plan.layers.clone() {
-                let page = Page { block, layer };
-                let (staged, before) = match self.staging.get(page) {
-                    Some(staged) => (staged, Before::Rows),
-                    None => {
-                        let staged = next();
-                        plan.new_staged += 1;
-                        plan.staging_pages = plan.staging_pages.max(staged + 1);
-                        let sealed = self.marks.has_any(block, layer, 0..self.block_size);
-                        let other = if staged < self.staging.used() { Before::Other } else { Before::Zeros };
-                        (staged, if sealed { Before::Sealed } else { other })
-                    }
-                };
-                let fills = self.marks.has_all(block, layer, 0..slots.start)
-                    && self.marks.has_all(block, layer, slots.end..self.block_size);
-                plan.pages.push(PageWrite { run: place as u32, page, staged, before, fills });
+    /// Marks the slots of a plan in some layers.
+    pub(super) fn mark(&mut self, plan: &WritePlan, layers: Range<u32>) {
+        for run in &plan.runs {
+            for layer in layers.clone() {
+                self.store.marks.set(run.block, layer, run.slot..run.slot + run.len);
+                if run.len == self.store.block_size && !run.staged {
+                    self.store.staging.give_back(Page { block: run.block, layer });
+                }
             }
         }
     }
-}
 
-/// Refuses offsets that do not cut the tokens in one piece for each sequence.
-fn check_offsets(sequences: usize, offsets: Option<&[u32]>) -> Result<()> {
-    let Some(offsets) = offsets else { return Ok(()) };
-    if offsets.len() != sequences + 1 {
-        let expected = format!("{}, one more than sequences", sequences + 1);
-        return Err(Error::argument("offsets.length", offsets.len(), expected));
-    }
-    if offsets[0] != 0 {
-        return Err(Error::argument("offsets", offsets[0], "0 at place 0"));
-    }
-    match offsets.windows(2).enumerate().find(|(_, pair)| pair[0] > pair[1]) {
-        Some((place, pair)) => {
-            Err(Error::argument("offsets", pair[1], format!("at least {} at place {}", pair[0], place + 1)))
+    /// Moves lengths on, and gives up the staging pages of what is quantised.
+    pub(super) fn advance(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) {
+        for write in plan.pages.iter().filter(|write| write.fills) {
+            self.store.staging.give_back(write.page);
         }
-        None => Ok(()),
+        let mut done = 0;
+        for (share, runs) in plan.shares() {
+            if let Some(ids) = tokens {
+                for run in runs {
+                    let ids = &ids[run.token as usize..(run.token + run.len) as usize];
+                    self.store.index.set_tokens(run.block, run.slot, ids);
+                }
+            }
+            if share.tokens > 0 {
+                self.cut_chain(share.slot, share.position);
+            }
+            let of = self.at_mut(share.slot);
+            if tokens.is_some() && of.content.chain.known == share.position {
+                of.content.chain.known += share.tokens;
+            }
+            of.content.length = of.content.length.max(share.end);
+            let parents = plan.parents.as_ref().map(|all| &all[done as usize..(done + share.tokens) as usize]);
+            of.drafts.append(share.tokens, parents);
+            done += share.tokens;
+            self.settle(share.slot);
+        }
+    }
+
+    /// What one sequence gets, without its runs.
+    fn share(&self, target: &Target) -> Result<Share> {
+        let &Target { sequence, position, tokens } = target;
+        let of = self.sequence(sequence)?;
+        let end = if tokens == 0 { 0 } else { position + tokens };
+        let new_blocks = end.div_ceil(self.store.block_size).saturating_sub(of.content.table.len());
+        let drafted = of.drafts.depth() > 0;
+        Ok(Share { sequence, slot: self.slot(sequence)?, position, tokens, new_blocks, end, drafted, runs_end: 0 })
+    }
+
+    /// Adds the runs of one sequence; `upcoming` are the blocks that it would get.
+    fn add_runs(&self, plan: &mut WritePlan, share: &Share, upcoming: &mut impl Iterator<Item = u32>) {
+        if share.tokens == 0 {
+            return;
+        }
+        let block_size = self.store.block_size;
+        let held: &Table = &self.at(share.slot).content.table;
+        let (first, end) = (share.position / block_size, share.end.div_ceil(block_size));
+        let skipped = first.saturating_sub(held.len()) as usize;
+        let new = upcoming.by_ref().take(share.new_blocks as usize).skip(skipped);
+        let there = self.chunks.iter(held, first).map(|block| block.expect("a block that was not cleared"));
+        let mut done = 0;
+        for block in there.chain(new).take((end - first) as usize) {
+            let slot = (share.position + done) % block_size;
+            let len = (block_size - slot).min(share.tokens - done);
+            let staged = self.low_bit && (share.drafted || len < block_size);
+            plan.runs.push(SlotRun { block, slot, len, token: plan.tokens + done, staged });
+            done += len;
+        }
+        assert_eq!(done, share.tokens, "each token has a slot");
+    }
+
+    /// Adds the low-bit pages that are written in floats.
+    fn add_pages(&self, plan: &mut WritePlan) {
+        let store = &self.store;
+        let mut upcoming = store.staging.upcoming();
+        let mut next = || upcoming.next().expect("an endless number of staging pages");
+        let (mut pages, mut new_staged, mut staging_pages, mut place) = (Vec::new(), 0, 0, 0);
+        for (share, runs) in plan.shares() {
+            let length = self.at(share.slot).content.length;
+            let mut position = share.position;
+            for run in runs {
+                // Slots that hold tokens of the sequence; what others left behind them does not count.
+                let kept = length.saturating_sub(position - run.slot).min(store.block_size);
+                position += run.len;
+                place += 1;
+                for layer in plan.layers.clone().filter(|_| run.staged) {
+                    let (block, end) = (run.block, run.slot + run.len);
+                    let page = Page { block, layer };
+                    let (staged, before) = match store.staging.get(page) {
+                        Some(staged) => (staged, Before::Rows),
+                        None => {
+                            let staged = next();
+                            new_staged += 1;
+                            staging_pages = staging_pages.max(staged + 1);
+                            let sealed = store.marks.has_any(block, layer, 0..kept);
+                            let other = if staged < store.staging.used() { Before::Other } else { Before::Zeros };
+                            (staged, if sealed { Before::Sealed } else { other })
+                        }
+                    };
+                    let fills = !share.drafted
+                        && run.slot <= kept
+                        && store.marks.has_all(block, layer, 0..run.slot)
+                        && (end == store.block_size
+                            || kept == store.block_size && store.marks.has_all(block, layer, end..kept));
+                    pages.push(PageWrite { run: place - 1, page, staged, before, fills });
+                }
+            }
+        }
+        (plan.pages, plan.new_staged, plan.staging_pages) = (pages, new_staged, staging_pages);
     }
 }
 
-/// Refuses a sequence that is named twice.
-fn check_once(sequences: &[u64]) -> Result<()> {
-    let mut sorted = sequences.to_vec();
-    sorted.sort_unstable();
-    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Error::argument("sequences", pair[0], "each sequence once")),
-        None => Ok(()),
+/// Refuses ids that are not one for each token.
+pub(super) fn check_tokens(plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
+    match tokens {
+        Some(tokens) if tokens.len() != plan.tokens as usize => {
+            let expected = format!("{}, one for each token", plan.tokens);
+            Err(Error::argument("tokens.length", tokens.len(), expected))
+        }
+        _ => Ok(()),
     }
 }

@@ -9,7 +9,8 @@ fn root(salt: &str) -> Key {
 }
 
 fn index(capacity: u32, block_size: u32) -> PrefixIndex {
-    let mut index = PrefixIndex::new(capacity, block_size).unwrap().with_events(100);
+    let mut index = PrefixIndex::new(capacity, block_size).unwrap();
+    index.keep_events(100);
     index.reserve(capacity - 1).unwrap();
     index
 }

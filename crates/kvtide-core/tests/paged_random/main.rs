@@ -10,7 +10,7 @@ mod model;
 mod support;
 
 use kvtide_core::Error;
-use kvtide_core::paged::{PagedPlanner, WritePlan};
+use kvtide_core::paged::{Append, PagedPlanner, WritePlan, Writer};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -73,7 +73,7 @@ impl Pair {
             Call::Ensure(sequence, tokens) => {
                 let missing = self.model.missing(&[(sequence, tokens)]);
                 self.changes(missing.is_ok());
-                let ensured = self.planner.ensure_capacity(sequence, tokens);
+                let ensured = self.planner.ensure_capacity(&[(sequence, tokens)]);
                 prop_assert_eq!(ensured.as_ref(), missing.as_ref().map(|_| &()));
                 if let Ok(missing) = missing {
                     *self.model.blocks.get_mut(&sequence).unwrap() += missing;
@@ -126,7 +126,12 @@ impl Pair {
         };
         let ends: Vec<_> = shares.iter().zip(&lengths).map(end).collect();
         let ones = shares.iter().all(|share| share.1 == 1);
-        let plan = self.planner.plan_append(&sequences, (!ones).then_some(&offsets[..]));
+        let plan = self.planner.plan_append(&Append {
+            sequences: &sequences,
+            offsets: (!ones).then_some(&offsets[..]),
+            parents: None,
+            writer: Writer::Direct,
+        });
         let twice = sequences.iter().enumerate().find(|(at, sequence)| sequences[..*at].contains(sequence));
         if twice.is_some() {
             prop_assert_eq!(plan.map_err(|error| error.code()).err(), Some(kvtide_core::Code::InvalidArgument));
@@ -150,8 +155,8 @@ impl Pair {
         prop_assert_eq!(self.planner.reserve(plan), Ok(()));
         let (next, first) = (self.next, plan.layers().start);
         let value = |layer: u32, token: u32| next + (layer - first) * 100 + token;
-        self.memory.write(&self.planner, plan, self.model.shape.low_bit, value);
-        prop_assert_eq!(self.planner.commit(plan), Ok(()));
+        self.memory.write(&self.planner, plan, value);
+        prop_assert_eq!(self.planner.commit(plan, None), Ok(()));
         self.next += CALL;
         self.changes(true);
         Ok(())
@@ -161,7 +166,7 @@ impl Pair {
     fn commit_left(&mut self) -> Done {
         let Some((plan, [layer, position, tokens], sequence, current)) = self.left.take() else { return Ok(()) };
         if !current {
-            prop_assert!(self.planner.commit(&plan).is_err(), "a plan that is out of date was carried out");
+            prop_assert!(self.planner.commit(&plan, None).is_err(), "a plan that is out of date was carried out");
             return Ok(());
         }
         self.carry_out(&plan)?;
@@ -192,7 +197,7 @@ impl Pair {
     }
 
     fn check(&self) -> Done {
-        self.planner.check_invariants().map_err(TestCaseError::fail)?;
+        self.planner.check_invariants(&[]).map_err(TestCaseError::fail)?;
         let (planner, model) = (&self.planner, &self.model);
         prop_assert_eq!(planner.sequence_ids(), model.blocks.keys().copied().collect::<Vec<_>>());
         prop_assert_eq!((planner.free_count(), planner.total_count()), (model.free(), model.shape.capacity));

@@ -1,8 +1,11 @@
 //! The memory of a paged cache, played by maps that nobody ever clears, and the executor's part.
 
-use std::collections::HashMap;
+#![allow(dead_code, reason = "each test takes what it needs")]
 
-use kvtide_core::paged::{Before, PagedPlanner, WritePlan};
+use std::collections::HashMap;
+use std::ops::Range;
+
+use kvtide_core::paged::{Before, BlockCopy, PagedPlanner, RowMove, Seal, WritePlan};
 
 /// Zero is what memory holds that nobody has written.
 pub type Value = u32;
@@ -18,22 +21,17 @@ pub struct Memory {
 
 impl Memory {
     /// Moves the bytes of a plan: the token numbered `i` in layer `l` is `value(l, i)`.
-    pub fn write(
-        &mut self,
-        planner: &PagedPlanner,
-        plan: &WritePlan,
-        low_bit: bool,
-        value: impl Fn(u32, u32) -> Value,
-    ) {
-        let block_size = planner.block_size();
-        for run in plan.runs().iter().filter(|run| !low_bit || run.len == block_size) {
-            for (layer, at) in plan.layers().flat_map(|layer| (0..run.len).map(move |at| (layer, at))) {
-                self.slab.insert((run.block, layer, run.slot + at), value(layer, run.token + at));
-            }
-        }
+    pub fn write(&mut self, planner: &PagedPlanner, plan: &WritePlan, value: impl Fn(u32, u32) -> Value) {
+        self.open(planner, plan);
+        self.write_layers(plan, plan.layers(), value);
+        self.seal_filled(planner, plan);
+    }
+
+    /// Makes the staging pages of a plan ready for its rows.
+    pub fn open(&mut self, planner: &PagedPlanner, plan: &WritePlan) {
         for write in plan.pages() {
-            let (run, page) = (plan.runs()[write.run as usize], write.page);
-            for slot in 0..block_size {
+            for slot in 0..planner.block_size() {
+                let page = write.page;
                 let kept = match write.before {
                     Before::Rows => continue,
                     Before::Zeros => {
@@ -45,12 +43,63 @@ impl Memory {
                 };
                 self.staged.insert((write.staged, slot), kept);
             }
+        }
+    }
+
+    /// Moves the bytes of some layers of a plan.
+    pub fn write_layers(&mut self, plan: &WritePlan, layers: Range<u32>, value: impl Fn(u32, u32) -> Value) {
+        for run in plan.runs().iter().filter(|run| !run.staged) {
+            for (layer, at) in layers.clone().flat_map(|layer| (0..run.len).map(move |at| (layer, at))) {
+                self.slab.insert((run.block, layer, run.slot + at), value(layer, run.token + at));
+            }
+        }
+        for write in plan.pages().iter().filter(|write| layers.contains(&write.page.layer)) {
+            let run = plan.runs()[write.run as usize];
             for at in 0..run.len {
-                self.staged.insert((write.staged, run.slot + at), value(page.layer, run.token + at));
+                self.staged.insert((write.staged, run.slot + at), value(write.page.layer, run.token + at));
             }
-            for slot in (0..block_size).filter(|_| write.fills) {
-                self.slab.insert((page.block, page.layer, slot), self.staged[&(write.staged, slot)]);
+        }
+    }
+
+    /// Quantises the pages that a plan filled.
+    pub fn seal_filled(&mut self, planner: &PagedPlanner, plan: &WritePlan) {
+        for write in plan.pages().iter().filter(|write| write.fills) {
+            self.seal(planner, Seal { page: write.page, staged: write.staged });
+        }
+    }
+
+    pub fn seal(&mut self, planner: &PagedPlanner, seal: Seal) {
+        for slot in 0..planner.block_size() {
+            let value = self.staged.get(&(seal.staged, slot)).copied().unwrap_or(0);
+            self.slab.insert((seal.page.block, seal.page.layer, slot), value);
+        }
+    }
+
+    /// Copies a block, and what of it is staged.
+    pub fn copy(&mut self, planner: &PagedPlanner, copy: &BlockCopy) {
+        for (layer, slot) in
+            (0..planner.num_layers()).flat_map(|layer| (0..planner.block_size()).map(move |slot| (layer, slot)))
+        {
+            let value = self.slab.get(&(copy.source, layer, slot)).copied().unwrap_or(0);
+            self.slab.insert((copy.target, layer, slot), value);
+        }
+        for &(_, source, target) in &copy.staged {
+            for slot in 0..planner.block_size() {
+                let value = self.staged.get(&(source, slot)).copied().unwrap_or(0);
+                self.staged.insert((target, slot), value);
             }
+        }
+    }
+
+    /// Moves a row of all layers, wherever its pages lie.
+    pub fn move_row(&mut self, planner: &PagedPlanner, moved: &RowMove) {
+        for layer in 0..planner.num_layers() {
+            let RowMove { source, target } = moved;
+            let value = self.read(planner.staged(source.block, layer), source.block, layer, source.slot);
+            match planner.staged(target.block, layer) {
+                Some(page) => self.staged.insert((page, target.slot), value),
+                None => self.slab.insert((target.block, layer, target.slot), value),
+            };
         }
     }
 
@@ -68,7 +117,10 @@ impl Memory {
         for page in pages.iter().filter(|page| planner.exposes(page.block, layer, page.tokens)).collect::<Vec<_>>() {
             let runs: Vec<_> = planner.unwritten(page.block, layer, planner.block_size()).collect();
             for slot in runs.into_iter().flatten() {
-                self.slab.insert((page.block, layer, slot), 0);
+                match page.staged {
+                    Some(staged) => self.staged.insert((staged, slot), 0),
+                    None => self.slab.insert((page.block, layer, slot), 0),
+                };
             }
             planner.cleaned(page.block, layer);
         }

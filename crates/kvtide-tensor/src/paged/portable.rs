@@ -3,6 +3,8 @@
 //! Rows are set and read as neighbouring elements of the slab, at most 1 MiB at a time. That takes a slab of one element type:
 //! in a slab of bytes no tensor operation can put floats, and its pages go through memory that the host sees.
 
+use std::ops::Range;
+
 use candle_core::{CpuStorage, Tensor};
 use kvtide_core::paged::WritePlan;
 
@@ -56,8 +58,20 @@ pub(super) fn read(slab: &Slab, at: usize, out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
+/// Copies bytes of the slab to another place in it.
+pub(super) fn copy(slab: &Slab, from: &Range<usize>, to: &Range<usize>) -> Result<()> {
+    for done in (0..from.len()).step_by(MOST) {
+        let (first, end) = (slab.element(from.start + done), slab.element(from.end.min(from.start + done + MOST)));
+        // A tensor cannot be set from itself.
+        let piece = Tensor::zeros(end - first, slab.tensor.dtype(), slab.tensor.device())?;
+        piece.slice_set(&slab.storage().narrow(0, first, end - first)?, 0, 0)?;
+        slab.storage().slice_set(&piece, 0, slab.element(to.start + done))?;
+    }
+    Ok(())
+}
+
 /// Zeroes neighbouring slots of a page, in each head of K and V.
-pub(super) fn zero(slab: &Slab, block: u32, layer: u32, slots: std::ops::Range<u32>) -> Result<()> {
+pub(super) fn zero(slab: &Slab, block: u32, layer: u32, slots: Range<u32>) -> Result<()> {
     for (part, head) in heads(&slab.layout) {
         let (start, bytes) = (
             slab.layout.row_offset(block, layer, part, head, slots.start),

@@ -44,7 +44,7 @@ impl PagedShape {
     }
 
     /// Quantises a full staging page into a page of the slab.
-    fn seal(&self, staged: &[u8], page: &mut [u8], scratch: &mut [f32]) {
+    pub(super) fn seal(&self, staged: &[u8], page: &mut [u8], scratch: &mut [f32]) {
         for (part, head) in heads(&self.pages) {
             let rows = &staged[self.staged_head(part, head)];
             let Head { codes, scales } = self.head_of(page, part, head);
@@ -60,7 +60,7 @@ impl PagedShape {
     }
 
     /// Puts the rows of a page of the slab into a staging page.
-    fn unseal(&self, page: &[u8], staged: &mut [u8], scratch: &mut [f32]) {
+    pub(super) fn unseal(&self, page: &[u8], staged: &mut [u8], scratch: &mut [f32]) {
         for (part, head) in heads(&self.pages) {
             let rows = &mut staged[self.staged_head(part, head)];
             let section = self.pages.section(part);
@@ -124,8 +124,8 @@ impl Pages<'_> {
     /// Quantises the pages that a plan fills with one run each.
     pub fn write_whole(&self, plan: &WritePlan, target: &mut [u8], sources: &Sources<'_>) -> Result<()> {
         let shape = self.shape;
-        let (block_size, layers) = (shape.pages.shape().block_size, plan.layers());
-        let whole: Vec<SlotRun> = plan.runs().iter().filter(|run| run.len == block_size).copied().collect();
+        let layers = plan.layers();
+        let whole: Vec<SlotRun> = plan.runs().iter().filter(|run| !run.staged).copied().collect();
         let bytes = whole.len() * layers.len() * shape.staged.page_bytes();
         each_block(target, shape.pages.block_bytes(), &whole, bytes, |pieces| {
             let mut scratch = shape.scratch()?;

@@ -7,10 +7,13 @@
 //!
 //! Settling costs O(pages), and O(bytes) for each page that is zeroed, once; so does a walk.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
 use kvtide_core::paged::{HeadPlace, PageLayout, PageRead, Part};
 
 use crate::error::Result;
-use crate::paged::portable;
+use crate::paged::{Slab, portable};
 use crate::paged_kv_cache::PagedKvCache;
 
 impl PagedKvCache {
@@ -60,34 +63,53 @@ impl PagedKvCache {
         }
         // Whoever reads in the background would be waited for.
         self.life.check_idle()?;
-        let (layout, block_size) = (self.shape.pages, self.block_size());
-        let unwritten = |page: &PageRead| self.planner.unwritten(page.block, layer, block_size);
-        if portable::is_chosen(&self.slab)? {
-            for (page, run) in pages.iter().flat_map(|page| unwritten(page).map(move |run| (page, run))) {
-                portable::zero(&self.slab, page.block, layer, run)?;
-            }
-        } else {
-            self.slab.edit(&[], |slab, _| {
-                for page in pages {
-                    let start = layout.page_offset(page.block, layer);
-                    // A low-bit page that is not staged is written as a whole or not at all.
-                    if layout.is_low_bit() {
-                        slab[start..start + layout.page_bytes()].fill(0);
-                        continue;
-                    }
-                    for run in unwritten(page) {
-                        zero_rows(slab, &layout, page.block, layer, run);
-                    }
-                }
-            })?;
+        let (staged, plain): (Vec<PageRead>, Vec<_>) = pages.iter().partition(|page| page.staged.is_some());
+        let places = |page: &PageRead| page.staged.map_or((page.block, layer), |staged| (staged, 0));
+        for (slab, pages) in [(&self.staging, staged), (&self.slab, plain)] {
+            let holes = pages.iter().flat_map(|page| {
+                let (block, layer_of_slab) = places(page);
+                let unwritten = self.planner.unwritten(page.block, layer, self.block_size());
+                unwritten.map(move |run| (block, layer_of_slab, run))
+            });
+            self.zero_slots(slab, &holes.collect::<Vec<_>>())?;
         }
         pages.iter().for_each(|page| self.planner.cleaned(page.block, layer));
         Ok(())
     }
+
+    /// Zeroes slots of pages of a slab.
+    fn zero_slots(&self, slab: &Slab, holes: &[(u32, u32, Range<u32>)]) -> Result<()> {
+        if holes.is_empty() {
+            return Ok(());
+        }
+        if portable::is_chosen(slab)? {
+            return holes.iter().try_for_each(|(block, layer, run)| portable::zero(slab, *block, *layer, run.clone()));
+        }
+        let scratch = RefCell::new((vec![0; self.shape.staged.page_bytes()], self.shape.scratch()?));
+        slab.edit(&[], |bytes, _| {
+            for (block, layer, run) in holes {
+                if !slab.layout.is_low_bit() {
+                    zero_rows(bytes, &slab.layout, *block, *layer, run.clone());
+                    continue;
+                }
+                let start = slab.layout.page_offset(*block, *layer);
+                let page = &mut bytes[start..start + slab.layout.page_bytes()];
+                if run.len() as u32 == self.block_size() {
+                    page.fill(0);
+                } else {
+                    // Codes share scales, so that no slot of them can be made zero alone.
+                    let (rows, values) = &mut *scratch.borrow_mut();
+                    self.shape.unseal(page, rows, values);
+                    zero_rows(rows, &self.shape.staged, 0, 0, run.clone());
+                    self.shape.seal(rows, page, values);
+                }
+            }
+        })
+    }
 }
 
 /// Zeroes neighbouring slots of a page, in each head of K and V.
-fn zero_rows(slab: &mut [u8], layout: &PageLayout, block: u32, layer: u32, slots: std::ops::Range<u32>) {
+fn zero_rows(slab: &mut [u8], layout: &PageLayout, block: u32, layer: u32, slots: Range<u32>) {
     for (part, head) in
         Part::BOTH.into_iter().flat_map(|part| (0..layout.shape().num_kv_heads).map(move |head| (part, head)))
     {

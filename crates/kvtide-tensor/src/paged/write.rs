@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use std::cell::RefCell;
 
-use kvtide_core::paged::{Part, WritePlan};
+use kvtide_core::paged::{Append, Part, WritePlan, Writer};
 
 use super::portable;
 use super::rows::{Expected, TokenRows};
@@ -39,8 +39,7 @@ impl PagedKvCache {
             TokenRows::one(&key.into(), "key", self.expected(Part::Key, None))?,
             TokenRows::one(&value.into(), "value", self.expected(Part::Value, None))?,
         ];
-        let plan = self.planner.plan_tokens(sequence, layer, position, 1)?;
-        self.carry_out(&plan, &rows)
+        self.write_rows(sequence, layer, position, &rows)
     }
 
     /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 before it.
@@ -55,8 +54,15 @@ impl PagedKvCache {
     ) -> Result<()> {
         self.check_change()?;
         let rows = self.rows([k.into(), v.into()], None)?;
-        let plan = self.planner.plan_tokens(sequence, layer, position, rows[0].tokens)?;
-        self.carry_out(&plan, &rows)
+        self.write_rows(sequence, layer, position, &rows)
+    }
+
+    fn write_rows(&mut self, sequence: u64, layer: u32, position: u32, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+        let tokens = rows[0].tokens;
+        let target = self.planner.tokens_target(sequence, layer, position, tokens)?;
+        self.copy_shared(&[target])?;
+        let plan = self.planner.plan_tokens(sequence, layer, position, tokens)?;
+        self.carry_out(&plan, rows, None)
     }
 
     /// Appends tokens of all layers to sequences, or nothing: K and V `[layers, kvHeads, tokens, headDim]`. Sequence i gets the
@@ -84,12 +90,16 @@ impl PagedKvCache {
         self.check_change()?;
         let layers = self.slab.layout.shape().num_layers as usize;
         let rows = self.rows([k.into(), v.into()], Some(layers))?;
-        let plan = self.planner.plan_append(sequences, offsets)?;
-        if plan.tokens() != rows[0].tokens {
-            let expected = format!("{} tokens, as the offsets say", plan.tokens());
+        let append = Append { sequences, offsets, parents: None, writer: Writer::Direct };
+        let targets = self.planner.append_targets(&append)?;
+        let tokens: u32 = targets.iter().map(|target| target.tokens).sum();
+        if tokens != rows[0].tokens {
+            let expected = format!("{tokens} tokens, as the offsets say");
             return Err(Error::argument("k", format!("{} tokens", rows[0].tokens), expected));
         }
-        self.carry_out(&plan, &rows)
+        self.copy_shared(&targets)?;
+        let plan = self.planner.plan_append(&append)?;
+        self.carry_out(&plan, &rows, None)
     }
 
     fn expected(&self, part: Part, layers: Option<usize>) -> Expected {
@@ -114,12 +124,10 @@ impl PagedKvCache {
         Ok(rows)
     }
 
-    /// Moves rows where a plan says, and commits it.
-    fn carry_out(&mut self, plan: &WritePlan, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+    /// Moves rows where a plan says, and commits it. `tokens` are their ids, where they are known.
+    fn carry_out(&mut self, plan: &WritePlan, rows: &[TokenRows<'_>; 2], tokens: Option<&[u32]>) -> Result<()> {
         self.planner.reserve(plan)?;
-        if plan.staging_pages() > self.staging.blocks {
-            self.grow_staging(plan.staging_pages())?;
-        }
+        self.reserve_staging(plan.staging_pages())?;
         self.poisoned = true;
         if self.shape.pages.is_low_bit() {
             self.write_low_bit(plan, rows)?
@@ -127,7 +135,7 @@ impl PagedKvCache {
             self.write_plain(plan, rows)?
         }
         self.poisoned = false;
-        Ok(self.planner.commit(plan)?)
+        Ok(self.planner.commit(plan, tokens)?)
     }
 
     fn write_plain(&self, plan: &WritePlan, rows: &[TokenRows<'_>; 2]) -> Result<()> {
@@ -154,7 +162,10 @@ impl PagedKvCache {
     }
 
     /// Makes room for so many staging pages: twice as many as there were if that fits, with their rows.
-    fn grow_staging(&mut self, pages: u32) -> Result<()> {
+    pub(super) fn reserve_staging(&mut self, pages: u32) -> Result<()> {
+        if pages <= self.staging.blocks {
+            return Ok(());
+        }
         let wanted = self.staging.blocks.saturating_mul(2).max(pages);
         let grown = Slab::new(self.shape.staged, wanted, &self.budget)
             .or_else(|_| Slab::new(self.shape.staged, pages, &self.budget))?;

@@ -45,7 +45,7 @@ pub struct Released {
 ///     }
 /// }
 /// ```
-pub trait EvictionPolicy: fmt::Debug + Send {
+pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// The block's rank, 0 to 127; the lowest is evicted first.
     fn rank(&self, released: &Released) -> u8;
 }

@@ -67,11 +67,9 @@ impl PrefixIndex {
         })
     }
 
-    /// The same, with a log of its latest events.
-    #[must_use]
-    pub fn with_events(mut self, capacity: u32) -> Self {
+    /// Keeps the latest `capacity` events from now on.
+    pub fn keep_events(&mut self, capacity: u32) {
         self.events = EventLog::new(capacity);
-        self
     }
 
     /// The same, telling keys apart by their first bits alone, so that a test sees what happens when they collide.

@@ -1,0 +1,75 @@
+//! Taking tokens back from the end of a sequence.
+//!
+//! ```text
+//! [ block 2 ][ block 0 ][ block 5 ]     cut at 20 of 16 a block: block 5 goes, slots 4.. of block 0 are forgotten
+//! ```
+//!
+//! Slots of a block that others hold, or that is found by its key, stay as they are: the sequence does not see behind its
+//! length, and copies the block before it writes there again. O(blocks).
+
+use super::sequence::Content;
+use super::sequences::PagedPlanner;
+use crate::error::{Error, Result};
+
+impl PagedPlanner {
+    /// Drops the tokens from `length` on.
+    pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
+        let of = self.idle(sequence)?;
+        let before = of.content.length;
+        let refused = |reason| Error::CannotRollBack { requested: length.into(), seq_len: before.into(), reason };
+        if length > before {
+            return Err(refused("there are not so many"));
+        }
+        if length < before && self.is_gone(&of.content, length) {
+            return Err(refused("tokens that it sees have left the window"));
+        }
+        self.cut(self.slot(sequence)?, length, 0)
+    }
+
+    /// Drops the tokens from `length` on, and the blocks with none before, but for the first `blocks`.
+    pub(super) fn cut(&mut self, slot: u32, length: u32, blocks: u32) -> Result<()> {
+        self.chunks.reserve(1, 0)?;
+        let block_size = self.store.block_size;
+        let of = self.sequences[slot as usize].as_mut().expect("a sequence that was found");
+        let Content { table, length: before, .. } = &mut of.content;
+        let kept = length.div_ceil(block_size).max(blocks).min(table.len());
+        self.store.marks.reserve(0, kept.saturating_sub(length / block_size) as usize)?;
+        self.chunks.truncate(table, kept, self.store.chain());
+        if *before > length {
+            for place in length / block_size..kept {
+                let Some(block) = self.chunks.get(table, place) else { continue };
+                let others = self.chunks.is_shared(table, place) || self.store.blocks.count(block) > 1;
+                if !others && self.store.index.key(block).is_none() {
+                    let first = length.saturating_sub(place * block_size);
+                    self.store.forget_slots(block, first);
+                }
+            }
+        }
+        *before = length;
+        of.epoch += 1;
+        self.cut_chain(slot, length);
+        self.changed();
+        Ok(())
+    }
+
+    /// Forgets what is known of the tokens from `length` on.
+    pub(super) fn cut_chain(&mut self, slot: u32, length: u32) {
+        let of = self.sequences[slot as usize].as_mut().expect("a sequence that was found");
+        let Content { table, chain, .. } = &mut of.content;
+        chain.known = chain.known.min(length);
+        let keyed = length / self.store.block_size;
+        if chain.keyed <= keyed {
+            return;
+        }
+        chain.keyed = keyed;
+        let Some(last) = keyed.checked_sub(1) else {
+            chain.last = chain.root;
+            return;
+        };
+        match self.chunks.get(table, last).and_then(|block| self.store.index.key(block)) {
+            Some(key) => chain.last = *key,
+            // It left the window or was forgotten, and took what the tokens to come would follow with it.
+            None => chain.forget(),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Prefixes: what of a prompt is in the cache already, and whether there is room for the rest.
+//!
+//! ```text
+//! held = planner.find(tokens, &identity, partial)?     its blocks are held until it is released or made a sequence
+//! ```
+//!
+//! At most all tokens but the last are found, since its logits are needed. O(tokens).
+
+use super::holding::Held;
+use super::identity::Identity;
+use super::prefix::{Explanation, Unseen};
+use super::sequences::{Counters, PagedPlanner};
+use crate::error::Result;
+
+/// What a pool holds, in blocks, and what it has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Blocks in all.
+    pub total: u32,
+    /// Blocks with nothing in them.
+    pub free: u32,
+    /// Blocks that nobody holds, and that are found by their tokens.
+    pub cached: u32,
+    /// Blocks that somebody holds.
+    pub active: u32,
+    /// Blocks that were cached and had to make room.
+    pub evictions: u64,
+    /// What else was counted.
+    pub counters: Counters,
+}
+
+impl PagedPlanner {
+    /// The longest prefix of these tokens that is there, its blocks held; with `partial` also the start of a block, which its
+    /// first writer gets a copy of.
+    pub fn find(&mut self, tokens: &[u32], identity: &Identity, partial: bool) -> Result<Held> {
+        let index = &self.store.index;
+        let found = index.find_prefix(&identity.root, tokens, &identity.extra)?;
+        let mut length = found.blocks.len() as u32 * self.store.block_size;
+        let mut blocks: Vec<Option<u32>> = found.blocks.iter().copied().map(Some).collect();
+        if partial && let Some((block, same)) = index.find_rest(&identity.root, tokens, &identity.extra, &found) {
+            blocks.push(Some(block));
+            length += same;
+        }
+        let held = self.hold(&blocks, length, identity)?;
+        self.counters.asked_tokens += tokens.len() as u64;
+        self.counters.found_tokens += u64::from(length);
+        Ok(held)
+    }
+
+    /// How far a prompt is found, and why no further.
+    pub fn explain(&self, tokens: &[u32], identity: &Identity) -> Result<Explanation> {
+        self.store.index.explain(&identity.root, tokens, &identity.extra)
+    }
+
+    /// What happened to the blocks that are found by their tokens, from a number on.
+    #[must_use]
+    pub fn events(&self, since: u64) -> Unseen<'_> {
+        self.store.index.events().since(since)
+    }
+
+    /// Keeps the latest `capacity` events from now on.
+    pub fn keep_events(&mut self, capacity: u32) {
+        self.store.index.keep_events(capacity);
+    }
+
+    /// Nothing that is there is found by its tokens any more; blocks that nobody holds are free.
+    pub fn forget_prefixes(&mut self) {
+        for block in 0..self.store.blocks.touched() {
+            if self.store.blocks.is_cached(block) {
+                self.store.drop_content(block);
+            }
+        }
+        self.store.index.clear();
+        for of in self.sequences.iter_mut().flatten() {
+            // What follows blocks without keys is found by none.
+            of.content.chain.forget();
+        }
+        self.changed();
+    }
+
+    /// Whether there is room for `tokens` tokens of a new sequence, and `watermark` blocks beside.
+    #[must_use]
+    pub fn can_allocate(&self, tokens: u32, watermark: u32) -> bool {
+        let needed = tokens.div_ceil(self.store.block_size);
+        u64::from(needed) + u64::from(watermark) <= self.store.blocks.available().into()
+    }
+
+    /// The same for a prompt whose start may be there: blocks that others hold cost nothing, those that nobody holds count.
+    pub fn can_allocate_prompt(&self, tokens: &[u32], identity: &Identity, watermark: u32) -> Result<bool> {
+        let found = self.store.index.find_prefix(&identity.root, tokens, &identity.extra)?;
+        let shared = found.blocks.iter().filter(|&&block| self.store.blocks.count(block) > 0).count() as u64;
+        let needed = (tokens.len() as u64).div_ceil(self.store.block_size.into()) - shared;
+        Ok(needed + u64::from(watermark) <= self.store.blocks.available().into())
+    }
+
+    /// Says how long the blocks of some tokens of a sequence are to be kept: priorities go from 0 to 100, 50 where nothing was
+    /// said; until a time, or without one for good.
+    pub fn retain(
+        &mut self,
+        sequence: u64,
+        tokens: std::ops::Range<u32>,
+        priority: u8,
+        until: Option<u64>,
+    ) -> Result<()> {
+        let table = &self.sequence(sequence)?.content.table;
+        let places = tokens.start / self.store.block_size..tokens.end.div_ceil(self.store.block_size).min(table.len());
+        let blocks: Vec<u32> = places.filter_map(|place| self.chunks.get(table, place)).collect();
+        blocks.into_iter().try_for_each(|block| self.store.blocks.set_priority(block, priority, until))
+    }
+
+    /// Tells the time, by which blocks lose what [`PagedPlanner::retain`] gave them.
+    pub fn advance_clock(&mut self, now: u64) {
+        self.store.blocks.advance(now);
+        self.changed();
+    }
+
+    /// Tokens of a block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.store.block_size
+    }
+
+    /// Layers of a block.
+    #[must_use]
+    pub fn num_layers(&self) -> u32 {
+        self.store.num_layers
+    }
+
+    /// Blocks that can be taken, those that are cached included.
+    #[must_use]
+    pub fn free_count(&self) -> u32 {
+        self.store.blocks.available()
+    }
+
+    /// Blocks in use, cached or free.
+    #[must_use]
+    pub fn total_count(&self) -> u32 {
+        self.store.blocks.capacity()
+    }
+
+    /// Pages that are staged.
+    #[must_use]
+    pub fn staged_count(&self) -> u32 {
+        self.store.staging.len()
+    }
+
+    /// The share of blocks in use, 0 to 1.
+    #[must_use]
+    pub fn pool_utilization(&self) -> f64 {
+        match self.total_count() {
+            0 => 0.0,
+            total => f64::from(total - self.free_count()) / f64::from(total),
+        }
+    }
+
+    /// What it holds, and what it has done.
+    #[must_use]
+    pub fn pool_stats(&self) -> PoolStats {
+        let blocks = &self.store.blocks;
+        PoolStats {
+            total: blocks.capacity(),
+            free: blocks.available() - blocks.cached_count(),
+            cached: blocks.cached_count(),
+            active: blocks.active_count(),
+            evictions: blocks.evictions(),
+            counters: self.counters,
+        }
+    }
+}

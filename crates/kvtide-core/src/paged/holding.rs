@@ -1,0 +1,109 @@
+//! What holds blocks beside sequences: snapshots, and prefixes that were found.
+//!
+//! ```text
+//! snapshot = planner.snapshot(sequence)?      O(1): the same table, counted once more
+//! planner.restore(sequence, &snapshot)?       O(1): the sequence has that table again
+//! planner.release(snapshot)                   whoever holds one gives it back
+//! ```
+//!
+//! A block that something holds is never written: whoever writes gets a copy. So what is held stays as it was.
+
+use super::chunks::{Chunks, Table};
+use super::identity::Identity;
+use super::sequence::{Chain, Content};
+use super::sequences::PagedPlanner;
+use crate::error::Result;
+
+/// Blocks and tokens that stay as they are until it is released.
+#[derive(Debug)]
+#[must_use = "its blocks stay held until it is released"]
+pub struct Held(Content);
+
+impl Held {
+    /// Tokens.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.0.length
+    }
+
+    pub(super) fn table(&self) -> &Table {
+        &self.0.table
+    }
+}
+
+impl PagedPlanner {
+    /// What a sequence holds now, those of open drafts included.
+    pub fn snapshot(&mut self, sequence: u64) -> Result<Held> {
+        self.resting(sequence)?;
+        let slot = self.slot(sequence)?;
+        Ok(Held(self.fork_content(slot)))
+    }
+
+    /// Gives a sequence what a snapshot holds.
+    pub fn restore(&mut self, sequence: u64, held: &Held) -> Result<()> {
+        self.idle(sequence)?;
+        let slot = self.slot(sequence)?;
+        let content = self.chunks.fork_content(&held.0);
+        let of = self.at_mut(slot);
+        of.epoch += 1;
+        let before = std::mem::replace(&mut of.content, content);
+        self.chunks.release(before.table, self.store.chain());
+        self.changed();
+        Ok(())
+    }
+
+    /// Gives up what was held.
+    pub fn release(&mut self, held: Held) {
+        self.chunks.release(held.0.table, self.store.chain());
+        self.changed();
+    }
+
+    /// A new sequence with what is held.
+    pub fn create_from(&mut self, held: Held) -> Result<u64> {
+        match self.reserve_sequence() {
+            Ok(()) => {
+                self.changed();
+                Ok(self.add_sequence(held.0))
+            }
+            Err(refusal) => {
+                self.release(held);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Holds the blocks of a prefix, in order, the last of which may be used in part: `length` tokens. Places before the first
+    /// that is needed have none.
+    pub fn hold(&mut self, blocks: &[Option<u32>], length: u32, identity: &Identity) -> Result<Held> {
+        self.chunks.reserve(1, blocks.len())?;
+        let mut table = Default::default();
+        for block in blocks {
+            match block {
+                Some(block) => {
+                    self.store.blocks.retain(*block);
+                    self.chunks.push(&mut table, *block, &mut self.store);
+                }
+                None => self.chunks.push_cleared(&mut table, &mut self.store),
+            }
+        }
+        let whole = length / self.store.block_size;
+        let mut chain = Chain::new(identity.root, identity.extra.clone());
+        chain.known = length;
+        chain.keyed = whole;
+        if let Some(last) = whole.checked_sub(1) {
+            let key = blocks[last as usize].and_then(|block| self.store.index.key(block));
+            chain.last = *key.expect("a block that was found by its key");
+        }
+        let cleared = blocks.iter().rposition(Option::is_none).map_or(0, |place| place as u32 + 1);
+        self.changed();
+        Ok(Held(Content { table, length, chain, cleared }))
+    }
+}
+
+impl Chunks {
+    /// The same blocks and tokens, sharing everything.
+    pub(super) fn fork_content(&mut self, content: &Content) -> Content {
+        let Content { table, length, chain, cleared } = content;
+        Content { table: self.fork(table), length: *length, chain: chain.clone(), cleared: *cleared }
+    }
+}

@@ -1,0 +1,72 @@
+//! One sequence: its blocks, its tokens, and what of them is only tried.
+
+use std::sync::Arc;
+
+use super::chunks::Table;
+use super::prefix::{Extras, Key};
+use crate::drafts::Drafts;
+
+/// Blocks and tokens: of a sequence, of a snapshot, of a prefix that was found.
+#[derive(Debug)]
+pub(super) struct Content {
+    pub table: Table,
+    /// Tokens in it, those of open drafts included.
+    pub length: u32,
+    pub chain: Chain,
+    /// Blocks before this place, but for sinks, left the window.
+    pub cleared: u32,
+}
+
+/// Which tokens they are, as far as that is known.
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    /// The key of no token.
+    pub root: Key,
+    /// What else decides what the tokens mean.
+    pub extra: Arc<Extras>,
+    /// Leading tokens whose ids are known.
+    pub known: u32,
+    /// Leading blocks that have a key.
+    pub keyed: u32,
+    /// The key of the last of them, or of no token.
+    pub last: Key,
+}
+
+impl Chain {
+    /// Nothing yet.
+    pub fn new(root: Key, extra: Arc<Extras>) -> Self {
+        Chain { last: root, root, extra, known: 0, keyed: 0 }
+    }
+
+    /// Nothing is known of the tokens any more.
+    pub fn forget(&mut self) {
+        (self.known, self.keyed, self.last) = (0, 0, self.root);
+    }
+}
+
+/// A sequence.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub id: u64,
+    pub content: Content,
+    /// Tokens of an open step.
+    pub stepping: Option<u32>,
+    /// Transactions that are open: their tokens are the last ones.
+    pub drafts: Drafts,
+    /// Blocks that it had when the outermost of them began.
+    pub blocks_before: u32,
+    /// Counts changes of blocks that were in its table before.
+    pub epoch: u64,
+}
+
+impl Sequence {
+    /// Tokens that no transaction can take back.
+    pub fn committed(&self) -> u32 {
+        self.content.length - self.drafts.drafted()
+    }
+
+    /// Tokens, those of an open step included.
+    pub fn end(&self) -> u32 {
+        self.content.length + self.stepping.unwrap_or(0)
+    }
+}

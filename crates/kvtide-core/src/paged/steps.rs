@@ -1,0 +1,95 @@
+//! Steps: slots for some tokens of all layers, written and read layer by layer, counted once for all of them.
+//!
+//! ```text
+//! plan = planner.plan_append(sequences, offsets, Writer::Step)?
+//! planner.open_step(&plan)?            blocks taken; lengths as before
+//! planner.mark_layer(&plan, layer)?    for each layer, once its rows are there
+//! planner.close_step(&plan, tokens)?   lengths moved on
+//! planner.undo_step(&plan)?            or everything as it was
+//! ```
+//!
+//! Opening costs O(blocks and runs), a layer O(runs), the end O(runs).
+
+use super::sequences::PagedPlanner;
+use super::write_plan::{Before, Share, WritePlan};
+use super::writing::check_tokens;
+use crate::error::{Error, Result};
+
+impl PagedPlanner {
+    /// Takes the blocks of a step; its sequences refuse other changes until it ends.
+    pub fn open_step(&mut self, plan: &WritePlan) -> Result<()> {
+        self.reserve(plan)?;
+        self.occupy(plan);
+        for share in &plan.shares {
+            self.at_mut(share.slot).stepping = Some(share.tokens);
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// Refuses a step one of whose sequences was dropped.
+    pub fn check_step(&self, plan: &WritePlan) -> Result<()> {
+        match plan.shares.iter().find(|share| !self.is_stepping(share)) {
+            Some(share) => Err(Error::StaleStep { sequence: share.sequence }),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that a layer of an open step was written.
+    pub fn mark_layer(&mut self, plan: &WritePlan, layer: u32) -> Result<()> {
+        self.check_layer(layer)?;
+        self.check_step(plan)?;
+        self.store.marks.reserve(0, plan.runs.len())?;
+        self.mark(plan, layer..layer + 1);
+        Ok(())
+    }
+
+    /// Ends a step whose layers are all written: its tokens count now. `tokens` are their ids, where they are known.
+    pub fn close_step(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
+        check_tokens(plan, tokens)?;
+        self.check_step(plan)?;
+        self.chunks.reserve(plan.shares.len(), 0)?;
+        for share in &plan.shares {
+            self.at_mut(share.slot).stepping = None;
+        }
+        self.advance(plan, tokens);
+        self.changed();
+        Ok(())
+    }
+
+    /// Ends a step as if it had never been. Sequences that were dropped since are none of its business.
+    pub fn undo_step(&mut self, plan: &WritePlan) -> Result<()> {
+        self.chunks.reserve(plan.shares.len(), 0)?;
+        self.store.marks.reserve(0, plan.runs.len())?;
+        let mut writes = &plan.pages[..];
+        for (share, runs) in plan.shares() {
+            let own = writes.iter().position(|write| write.run >= share.runs_end).unwrap_or(writes.len());
+            let (of_share, rest) = writes.split_at(own);
+            writes = rest;
+            if !self.is_stepping(share) {
+                continue;
+            }
+            for run in runs {
+                for layer in 0..self.store.num_layers {
+                    self.store.marks.unset(run.block, layer, run.slot..run.slot + run.len);
+                }
+                self.store.dirty.insert_block(run.block);
+            }
+            for write in of_share.iter().filter(|write| write.before != Before::Rows) {
+                self.store.staging.give_back(write.page);
+            }
+            let of = self.sequences[share.slot as usize].as_mut().expect("a sequence of an open step");
+            let blocks = of.content.table.len() - share.new_blocks;
+            self.chunks.truncate(&mut of.content.table, blocks, self.store.chain());
+            of.stepping = None;
+            of.epoch += 1;
+        }
+        self.changed();
+        Ok(())
+    }
+
+    fn is_stepping(&self, share: &Share) -> bool {
+        let of = self.sequences.get(share.slot as usize).and_then(Option::as_ref);
+        of.is_some_and(|of| of.id == share.sequence && of.stepping == Some(share.tokens))
+    }
+}

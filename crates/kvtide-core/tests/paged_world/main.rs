@@ -1,0 +1,33 @@
+//! Random traces on the paged planner, with everything that it can do, against a model that stores the values of every sequence
+//! apart: after each call, what each sequence sees is the same, and the bookkeeping holds.
+//!
+//! Values of known tokens are what a model would compute: they follow from the tokens before, and from the tenant. So a prefix
+//! that is found must show exactly those, and one that is shown to another tenant is seen.
+
+mod calls;
+#[path = "../paged_random/memory.rs"]
+mod memory;
+mod model;
+#[path = "../support/mod.rs"]
+mod support;
+mod world;
+
+use proptest::test_runner::TestCaseError;
+
+use calls::{Call, Shape};
+use world::World;
+
+fn planner_follows_the_model((shape, calls): (Shape, Vec<Call>)) -> Result<(), TestCaseError> {
+    let mut world = World::new(shape);
+    for call in &calls {
+        world.call(call)?;
+        world.check()?;
+    }
+    world.end()
+}
+
+#[test]
+fn random_traces_against_sequences_apart() {
+    let calls = (calls::shape(), proptest::collection::vec(calls::call(), 0..40));
+    support::run("world", 20_000, calls, planner_follows_the_model);
+}
