@@ -68,6 +68,7 @@ export interface ErrorDetailsByCode {
   readonly DISPOSED: { readonly object: string }
   readonly DEVICE_UNAVAILABLE: { readonly device: string; readonly reason: string }
   readonly INVALID_PATH: { readonly place: number; readonly node: number; readonly reason: string }
+  readonly UNSUPPORTED_MODEL: ArgumentDetails
   readonly NOT_CONTIGUOUS: { readonly operation: string; readonly pieces: string }
 }
 

@@ -20,6 +20,26 @@ pub enum Error {
         /// What it may be.
         expected: String,
     },
+    /// A field of a model's description has a value that it cannot have, or that contradicts another.
+    #[error("{field} is {value}, expected {expected}")]
+    InvalidModel {
+        /// Which field, as a path: `layers[3].window`.
+        field: String,
+        /// What it is.
+        value: DetailValue,
+        /// What it may be.
+        expected: String,
+    },
+    /// A model that works in a way that is not supported.
+    #[error("the model is not supported: {field} is {value}, expected {expected}")]
+    UnsupportedModel {
+        /// The field that says so, as a path.
+        field: String,
+        /// What it is.
+        value: DetailValue,
+        /// What is supported.
+        expected: String,
+    },
     /// More tokens than `max_seq_len` allows.
     #[error("cannot append {new_tokens} tokens: {seq_len} of {max_seq_len} used")]
     CacheOverflow {
@@ -131,7 +151,8 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Error::InvalidArgument { .. } => Code::InvalidArgument,
+            Error::InvalidArgument { .. } | Error::InvalidModel { .. } => Code::InvalidArgument,
+            Error::UnsupportedModel { .. } => Code::UnsupportedModel,
             Error::CacheOverflow { .. } => Code::CacheOverflow,
             Error::CacheEmpty { .. } => Code::CacheEmpty,
             Error::CannotRollBack { .. } => Code::CannotRollBack,
@@ -154,6 +175,9 @@ impl Error {
         match self {
             Error::InvalidArgument { argument, value, expected } => {
                 details![argument: *argument, value: value, expected: expected]
+            }
+            Error::InvalidModel { field, value, expected } | Error::UnsupportedModel { field, value, expected } => {
+                details![argument: field, value: value, expected: expected]
             }
             Error::CacheOverflow { seq_len, new_tokens, max_seq_len } => {
                 details![seqLen: *seq_len, newTokens: *new_tokens, maxSeqLen: *max_seq_len]

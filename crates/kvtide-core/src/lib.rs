@@ -19,6 +19,7 @@ mod drafts;
 mod error;
 mod growable;
 mod growth;
+pub mod model;
 pub mod paged;
 mod path;
 mod plan;

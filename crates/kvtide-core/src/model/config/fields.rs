@@ -1,0 +1,130 @@
+//! The fields of a JSON object, read so that a wrong one is refused by name.
+
+use serde_json::{Map, Value};
+
+use crate::count::COUNT_MAX;
+use crate::detail::DetailValue;
+use crate::error::{Error, Result};
+use crate::model::description::invalid;
+
+/// A field's value. Families tell one that is missing from one that is `null`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Found<T> {
+    Missing,
+    Null,
+    Value(T),
+}
+
+impl<T> Found<T> {
+    /// The value, where there is one.
+    pub fn value(self) -> Option<T> {
+        match self {
+            Found::Value(value) => Some(value),
+            Found::Missing | Found::Null => None,
+        }
+    }
+}
+
+/// An object, and where it stands in the file.
+#[derive(Clone)]
+pub(super) struct Fields<'a> {
+    object: &'a Map<String, Value>,
+    prefix: &'static str,
+}
+
+impl<'a> Fields<'a> {
+    /// The whole file.
+    pub fn root(value: &'a Value) -> Result<Self> {
+        let object = value.as_object().ok_or_else(|| Error::argument("config", shown(value), "a JSON object"))?;
+        Ok(Fields { object, prefix: "" })
+    }
+
+    /// An object within this one; its fields are named with `prefix`.
+    pub fn object(&self, name: &str, prefix: &'static str) -> Result<Option<Fields<'a>>> {
+        let object = self.read(name, "an object", |value| value.as_object())?;
+        Ok(object.value().map(|object| Fields { object, prefix }))
+    }
+
+    /// A field's name from the file's start.
+    pub fn path(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    /// A whole number, at least 1.
+    pub fn count(&self, name: &str) -> Result<Found<u32>> {
+        let valid = |value: &Value| value.as_u64().filter(|count| (1..=COUNT_MAX.into()).contains(count));
+        Ok(match self.read(name, "a whole number of at least 1", valid)? {
+            Found::Value(count) => Found::Value(count as u32),
+            Found::Missing => Found::Missing,
+            Found::Null => Found::Null,
+        })
+    }
+
+    /// A whole number that has to be there, at least 1.
+    pub fn require_count(&self, name: &str) -> Result<u32> {
+        let missing = || invalid(self.path(name), "missing", "a whole number of at least 1");
+        self.count(name)?.value().ok_or_else(missing)
+    }
+
+    /// A whole number, 0 among them.
+    pub fn index(&self, name: &str) -> Result<Found<u64>> {
+        self.read(name, "a whole number", Value::as_u64)
+    }
+
+    /// A number over 0.
+    pub fn number(&self, name: &str) -> Result<Found<f64>> {
+        self.read(name, "a number over 0", |value| {
+            value.as_f64().filter(|&number| number > 0. && number <= f32::MAX.into())
+        })
+    }
+
+    /// True, false, or false where nothing is said.
+    pub fn flag(&self, name: &str) -> Result<bool> {
+        Ok(self.read(name, "true or false", Value::as_bool)?.value().unwrap_or(false))
+    }
+
+    /// A text.
+    pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
+        Ok(self.read(name, "a text", Value::as_str)?.value())
+    }
+
+    /// A list of texts.
+    pub fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>> {
+        let texts = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>();
+        Ok(self.read(name, "a list of texts", texts)?.value())
+    }
+
+    /// True when the field is there and says anything.
+    pub fn says(&self, name: &str) -> bool {
+        self.object
+            .get(name)
+            .is_some_and(|value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()))
+    }
+
+    fn read<T>(&self, name: &str, expected: &str, valid: impl Fn(&'a Value) -> Option<T>) -> Result<Found<T>> {
+        match self.object.get(name) {
+            None => Ok(Found::Missing),
+            Some(Value::Null) => Ok(Found::Null),
+            Some(value) => match valid(value) {
+                Some(valid) => Ok(Found::Value(valid)),
+                None => Err(invalid(self.path(name), shown(value), expected)),
+            },
+        }
+    }
+}
+
+/// A value in a message: a number as it is, anything else as its first characters.
+fn shown(value: &Value) -> DetailValue {
+    const CHARS_MAX: usize = 60;
+    match (value.as_u64(), value.as_f64()) {
+        (Some(number), _) => number.into(),
+        (None, Some(number)) => number.into(),
+        _ => {
+            let text = value.to_string();
+            match text.char_indices().nth(CHARS_MAX) {
+                Some((end, _)) => format!("{}…", &text[..end]).into(),
+                None => text.into(),
+            }
+        }
+    }
+}

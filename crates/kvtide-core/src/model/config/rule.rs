@@ -1,0 +1,99 @@
+//! The kind of each layer: as `layer_types` lists them, else by the family's rule.
+
+use super::family::{Family, unsupported};
+use super::fields::{Fields, Found};
+use crate::error::Result;
+use crate::model::description::invalid;
+use crate::model::layer::LayerKind;
+
+/// How a family tells its layers apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LayerRule {
+    /// All keep every token.
+    Full,
+    /// All slide, where there is a window.
+    Sliding,
+    /// Those from `max_window_layers` on slide, where `use_sliding_window` says so.
+    SlidingFrom {
+        /// `max_window_layers` when it is missing.
+        default: u32,
+    },
+    /// The last of each `nth` layers keeps every token, the others slide.
+    FullEvery {
+        /// How many, unless a field says otherwise.
+        nth: u32,
+        /// The fields that may say so.
+        fields: &'static [&'static str],
+    },
+}
+
+/// The kinds of `layers` layers.
+pub(super) fn kinds(family: &Family, fields: &Fields<'_>, layers: u32) -> Result<Vec<LayerKind>> {
+    let window = window(family, fields)?;
+    let slides = match fields.texts("layer_types")? {
+        Some(types) => listed(fields, &types, layers)?,
+        None => derived(family, fields, window, layers)?,
+    };
+    slides.into_iter().map(|slides| if slides { sliding(fields, window) } else { Ok(LayerKind::Full) }).collect()
+}
+
+/// Which layers slide, as `layer_types` has it.
+fn listed(fields: &Fields<'_>, types: &[&str], layers: u32) -> Result<Vec<bool>> {
+    if types.len() != layers as usize {
+        let expected = format!("{layers}, one for each of num_hidden_layers");
+        return Err(invalid(fields.path("layer_types.length"), types.len(), expected));
+    }
+    let slides = |(index, name): (usize, &&str)| match *name {
+        "full_attention" => Ok(false),
+        "sliding_attention" => Ok(true),
+        other => {
+            let expected = if other.contains("linear") || other.contains("mamba") || other.contains("recurrent") {
+                "full_attention or sliding_attention: recurrent state is not supported"
+            } else {
+                "full_attention or sliding_attention"
+            };
+            Err(unsupported(fields.path(&format!("layer_types[{index}]")), other, expected))
+        }
+    };
+    types.iter().enumerate().map(slides).collect()
+}
+
+/// Which layers slide, by the family's rule.
+fn derived(family: &Family, fields: &Fields<'_>, window: Option<u32>, layers: u32) -> Result<Vec<bool>> {
+    Ok(match family.rule {
+        LayerRule::Full => vec![false; layers as usize],
+        LayerRule::Sliding => vec![window.is_some(); layers as usize],
+        LayerRule::SlidingFrom { default } => {
+            let first = fields.index("max_window_layers")?.value().unwrap_or(default.into());
+            (0..layers).map(|layer| window.is_some() && u64::from(layer) >= first).collect()
+        }
+        LayerRule::FullEvery { nth, fields: names } => {
+            let mut every = nth;
+            for name in names {
+                every = fields.count(name)?.value().unwrap_or(every);
+            }
+            (0..layers).map(|layer| (layer + 1) % every != 0).collect()
+        }
+    })
+}
+
+/// The window that the file describes; none where it is switched off, or there is none.
+fn window(family: &Family, fields: &Fields<'_>) -> Result<Option<u32>> {
+    let window = match fields.count("sliding_window")? {
+        Found::Value(window) => Some(window),
+        Found::Missing => family.window,
+        Found::Null => None,
+    };
+    let switched_on = !matches!(family.rule, LayerRule::SlidingFrom { .. }) || fields.flag("use_sliding_window")?;
+    Ok(window.filter(|_| switched_on))
+}
+
+fn sliding(fields: &Fields<'_>, window: Option<u32>) -> Result<LayerKind> {
+    let off = || match fields.count("sliding_window") {
+        Ok(Found::Value(_)) => {
+            invalid(fields.path("use_sliding_window"), "false", "true, where layers are sliding_attention")
+        }
+        _ => invalid(fields.path("sliding_window"), "null", "a window, where layers are sliding_attention"),
+    };
+    Ok(LayerKind::Sliding { window: window.ok_or_else(off)?, sinks: 0 })
+}

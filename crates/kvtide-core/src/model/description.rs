@@ -1,0 +1,177 @@
+//! A checked description of a model's layers.
+//!
+//! Invariants: there is a layer; every size is at least 1, a value's aside; a layer that shares names an earlier one of its
+//! own sizes, which keeps tokens itself.
+
+use super::attention::AttentionDescription;
+use super::config;
+use super::group::{LayerGroup, LayerPlace, groups};
+use super::layer::{LayerDescription, LayerKind};
+use crate::count::COUNT_MAX;
+use crate::detail::DetailValue;
+use crate::error::{Error, Result};
+
+/// The most layers of a model.
+pub const LAYERS_MAX: u32 = 65_536;
+
+/// What a model needs of a cache.
+///
+/// ```
+/// use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
+///
+/// let full = LayerDescription::full(8, 128);
+/// let sliding = full.with_kind(LayerKind::Sliding { window: 512, sinks: 0 });
+/// let model = ModelDescription::new(vec![sliding, sliding, full])?;
+/// assert_eq!(model.groups().len(), 2);
+/// assert_eq!((model.place(1).group, model.place(1).index), (0, 1));
+///
+/// let llama = r#"{ "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4 }"#;
+/// assert_eq!(ModelDescription::from_config(llama)?.layers(), [LayerDescription::full(4, 16); 2]);
+/// # Ok::<(), kvtide_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelDescription {
+    layers: Vec<LayerDescription>,
+    attention: AttentionDescription,
+    groups: Vec<LayerGroup>,
+    places: Vec<LayerPlace>,
+}
+
+impl ModelDescription {
+    /// A model of these layers, which attends plainly.
+    pub fn new(layers: Vec<LayerDescription>) -> Result<Self> {
+        check_count("layers", layers.len())?;
+        for index in 0..layers.len() {
+            check_layer(&layers, index)?;
+        }
+        let (groups, places) = groups(&layers);
+        Ok(ModelDescription { layers, attention: AttentionDescription::default(), groups, places })
+    }
+
+    /// The model that a Hugging Face `config.json` describes: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or
+    /// gpt-oss. Other models are refused with `UNSUPPORTED_MODEL`, and so are cross attention and recurrent state.
+    pub fn from_config(json: &str) -> Result<Self> {
+        config::description(json)
+    }
+
+    /// The same layers, attending like this.
+    pub fn with_attention(self, attention: AttentionDescription) -> Result<Self> {
+        check_attention(&self.layers, &attention)?;
+        Ok(ModelDescription { attention, ..self })
+    }
+
+    /// The layers, in order.
+    #[must_use]
+    pub fn layers(&self) -> &[LayerDescription] {
+        &self.layers
+    }
+
+    /// How all of them attend.
+    #[must_use]
+    pub fn attention(&self) -> &AttentionDescription {
+        &self.attention
+    }
+
+    /// The layers that share block tables.
+    #[must_use]
+    pub fn groups(&self) -> &[LayerGroup] {
+        &self.groups
+    }
+
+    /// Where a layer's keys and values lie: for one that shares, where the other's do.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such layer.
+    #[must_use]
+    pub fn place(&self, layer: u32) -> LayerPlace {
+        self.places[layer as usize]
+    }
+
+    /// What a layer keeps: for one that shares, what the other does.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such layer.
+    #[must_use]
+    pub fn kind(&self, layer: u32) -> LayerKind {
+        self.groups[self.place(layer).group as usize].kind
+    }
+}
+
+/// Refuses no layer, and more than can be meant.
+pub(super) fn check_count(field: &str, layers: usize) -> Result<()> {
+    if (1..=LAYERS_MAX as usize).contains(&layers) {
+        return Ok(());
+    }
+    Err(invalid(field, layers, format!("1 to {LAYERS_MAX}")))
+}
+
+fn check_layer(layers: &[LayerDescription], index: usize) -> Result<()> {
+    let layer = &layers[index];
+    let of = |field: &str| format!("layers[{index}].{field}");
+    for (field, size, least) in [
+        ("numKvHeads", layer.num_kv_heads, 1),
+        ("headDim", layer.head_dim, 1),
+        ("valueHeadDim", layer.value_head_dim, 0),
+    ] {
+        if !(least..=COUNT_MAX).contains(&size) {
+            return Err(invalid(of(field), size, format!("{least} to {COUNT_MAX}")));
+        }
+    }
+    match layer.kind {
+        LayerKind::Full => Ok(()),
+        LayerKind::Sliding { window: 0, .. } => Err(invalid(of("window"), 0, "at least 1, the query's own position")),
+        LayerKind::Sliding { window, sinks } => match window.checked_add(sinks) {
+            Some(retained) if retained <= COUNT_MAX => Ok(()),
+            _ => Err(invalid(of("window"), window, format!("at most {COUNT_MAX}, its {sinks} sinks among them"))),
+        },
+        LayerKind::SharedWith(source) => check_shared(layers, index, source),
+    }
+}
+
+fn check_shared(layers: &[LayerDescription], index: usize, source: u32) -> Result<()> {
+    let of = |field: &str| format!("layers[{index}].{field}");
+    if source as usize >= index {
+        let expected = if index == 0 { "no layer to share with: none is before it" } else { "an earlier layer" };
+        return Err(invalid(of("sharedWith"), source, expected));
+    }
+    let (layer, shown) = (&layers[index], &layers[source as usize]);
+    if let LayerKind::SharedWith(owner) = shown.kind {
+        let expected = format!("a layer that keeps tokens itself: layer {source} shares those of layer {owner}");
+        return Err(invalid(of("sharedWith"), source, expected));
+    }
+    for (field, size, wanted) in [
+        ("numKvHeads", layer.num_kv_heads, shown.num_kv_heads),
+        ("headDim", layer.head_dim, shown.head_dim),
+        ("valueHeadDim", layer.value_head_dim, shown.value_head_dim),
+    ] {
+        if size != wanted {
+            return Err(invalid(of(field), size, format!("{wanted}, as in layer {source}, which it shares with")));
+        }
+    }
+    Ok(())
+}
+
+fn check_attention(layers: &[LayerDescription], attention: &AttentionDescription) -> Result<()> {
+    if let Some(heads) = attention.num_query_heads
+        && let Some((index, layer)) =
+            layers.iter().enumerate().find(|(_, layer)| heads == 0 || heads % layer.num_kv_heads != 0)
+    {
+        let expected = format!("a multiple of the {} heads of layers[{index}]", layer.num_kv_heads);
+        return Err(invalid("numQueryHeads", heads, expected));
+    }
+    for (field, number) in [("scale", attention.scale), ("softcap", attention.softcap)] {
+        if let Some(number) = number
+            && !(number.is_finite() && number > 0.)
+        {
+            return Err(invalid(field, f64::from(number), "a finite number over 0"));
+        }
+    }
+    Ok(())
+}
+
+/// A refusal that names the field.
+pub(super) fn invalid(field: impl Into<String>, value: impl Into<DetailValue>, expected: impl Into<String>) -> Error {
+    Error::InvalidModel { field: field.into(), value: value.into(), expected: expected.into() }
+}

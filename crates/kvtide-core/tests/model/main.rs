@@ -1,0 +1,7 @@
+//! Descriptions of models: by hand, and from `config.json`.
+
+mod config;
+mod description;
+mod refusals;
+#[path = "../support/mod.rs"]
+mod support;
