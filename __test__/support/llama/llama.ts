@@ -21,8 +21,8 @@ export type LayerAttention = (layer: number, q: Float32Array, k: Float32Array, v
 
 /** A Llama, but for its attention: a forward pass in plain loops. */
 export class Llama {
-  readonly config: Config = JSON.parse(readFileSync(new URL('config.json', folder), 'utf8')) as Config
-  readonly #weights = readSafetensors(new URL('model.safetensors', folder))
+  readonly config: Config = JSON.parse(readFileSync(new URL('hf/config.json', folder), 'utf8')) as Config
+  readonly #weights = readSafetensors(new URL('hf/model.safetensors', folder))
 
   /** The logits of every token, `[tokens, vocabulary]`. */
   forward(tokens: readonly number[], positions: readonly number[], attention: LayerAttention): Float32Array {
