@@ -10,9 +10,9 @@ const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
 
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
-  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
+  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '-p', 'decoder', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
   ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...onTarget, '--', '-D', 'warnings']],
-  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '-p', 'kvtide-core', '-p', 'kvtide-tensor', ...onTarget], { RUSTDOCFLAGS: '-D warnings' }],
+  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '-p', 'decoder', ...onTarget], { RUSTDOCFLAGS: '-D warnings' }],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
   ['package', 'node', ['scripts/pack-check.mjs']],
@@ -26,6 +26,7 @@ const steps = [
         ['soak', 'node', ['scripts/soak.mjs']],
       ]
     : []),
+  ['reference model', 'node', ['scripts/reference.mjs']],
   ['tests', 'npm', ['test', '--silent']],
 ]
 

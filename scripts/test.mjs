@@ -17,6 +17,8 @@ const rust = await run('cargo', [
   'kvtide-core',
   '-p',
   'kvtide-tensor',
+  '-p',
+  'decoder',
 ])
 let rustFailed = 0
 for (const [, passed, failed, ignored] of rust.output.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {

@@ -1,0 +1,22 @@
+//! Every case there is. A new one is a function in a file of this folder, and one line here.
+
+mod batch;
+mod branch;
+mod keys_and_values;
+mod masked;
+mod prompts;
+mod running;
+
+use crate::case::Case;
+use crate::folder::Reference;
+
+/// The cases, in the order in which they run.
+pub fn all(reference: &Reference) -> Vec<Case> {
+    let mut cases = Vec::new();
+    cases.extend(prompts::cases());
+    cases.extend(keys_and_values::cases());
+    cases.extend(branch::cases());
+    cases.extend(masked::cases(reference));
+    cases.extend(batch::cases());
+    cases
+}
