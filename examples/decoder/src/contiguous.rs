@@ -6,6 +6,9 @@
 //! layer that shares             nothing           reads what the other layer shows
 //! ```
 //!
+//! A step that failed half-way is dropped by [`Contiguous::truncate`] or [`Contiguous::restore`]: layers that were written go
+//! back to where the others are. Truncating, taking a snapshot and restoring it are O(layers).
+//!
 //! All rows of the batch move in lockstep. A shorter row is padded on the left, and its padding hidden by `starts`.
 
 use candle_core::Tensor;
@@ -115,9 +118,12 @@ impl Contiguous {
         })
     }
 
-    /// Drops all but the first `len` tokens. Refused, with every layer as it was, once a window that was kept alone moved on.
+    /// Drops all but the first `len` tokens, and the step that is open. Refused, with every layer as it was, once a window that
+    /// was kept alone has moved on.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
-        self.check_no_step()?;
+        if len > self.len {
+            return Err(Error::step(format!("there are {} tokens, not {len}", self.len)));
+        }
         for layer in &self.layers {
             if let Layer::Window(cache) = layer {
                 cache.try_set_len(len as u64)?;
@@ -130,7 +136,7 @@ impl Contiguous {
                 Layer::Shared => {}
             }
         }
-        self.len = len;
+        self.settle(len);
         Ok(())
     }
 
@@ -147,9 +153,8 @@ impl Contiguous {
         Ok(ContiguousSnapshot { layers: self.layers.iter().map(snapshot).collect::<Result<_>>()?, len: self.len })
     }
 
-    /// Makes it hold again what `snapshot`, one of its own, saw.
+    /// Makes it hold again what `snapshot`, one of its own, saw; a step that is open is dropped.
     pub fn restore(&mut self, snapshot: &ContiguousSnapshot) -> Result<()> {
-        self.check_no_step()?;
         for pair in self.layers.iter_mut().zip(&snapshot.layers) {
             match pair {
                 (Layer::Growing(cache), LayerSnapshot::Growing(saw)) => cache.restore(saw)?,
@@ -158,8 +163,14 @@ impl Contiguous {
                 _ => return Err(Error::step("the snapshot is of another model")),
             }
         }
-        self.len = snapshot.len;
+        self.settle(snapshot.len);
         Ok(())
+    }
+
+    /// No step is open, and every layer has `len` tokens.
+    fn settle(&mut self, len: usize) {
+        (self.len, self.step) = (len, None);
+        self.shown.fill(None);
     }
 
     /// The layer whose keys and values a layer reads.
@@ -172,7 +183,7 @@ impl Contiguous {
 
     fn check_no_step(&self) -> Result<()> {
         match self.step {
-            Some(_) => Err(Error::step("the last one was not committed")),
+            Some(_) => Err(Error::step("the last one was neither committed nor dropped")),
             None => Ok(()),
         }
     }
@@ -228,12 +239,12 @@ impl Cache for Contiguous {
     }
 
     fn commit(&mut self) -> Result<()> {
+        let Some(tokens) = self.step else { return Err(Error::step("none was begun")) };
         let missing: Vec<_> = (0..self.layers.len()).filter(|&layer| self.shown[self.owner(layer)].is_none()).collect();
         if !missing.is_empty() {
             return Err(Error::step(format!("layers {missing:?} were not written")));
         }
-        self.len += self.step.take().unwrap_or(0);
-        self.shown.fill(None);
+        self.settle(self.len + tokens);
         Ok(())
     }
 }

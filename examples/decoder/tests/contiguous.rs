@@ -53,11 +53,32 @@ fn a_step_takes_every_layer_once_and_is_committed_whole() {
     cache.write(0, &rows(0, 2), &rows(0, 2)).unwrap();
     assert!(refusal(cache.write(0, &rows(0, 2), &rows(0, 2))).contains("once"));
     assert!(refusal(cache.commit()).contains("layers [1] were not written"));
-    assert!(refusal(cache.begin(1)).contains("not committed"));
-    assert!(refusal(cache.truncate(0)).contains("not committed"));
+    assert!(refusal(cache.begin(1)).contains("neither committed nor dropped"));
+    assert!(cache.snapshot().is_err());
     cache.write(1, &rows(0, 2), &rows(0, 2)).unwrap();
     cache.commit().unwrap();
     assert_eq!(cache.len(), 2);
+    assert!(refusal(cache.commit()).contains("none was begun"));
+    assert!(refusal(cache.truncate(3)).contains("there are 2 tokens, not 3"));
+}
+
+#[test]
+fn a_step_that_stopped_half_way_is_dropped() {
+    let kinds = [LayerKind::Sliding { window: 2, sinks: 0 }, LayerKind::Full];
+    for keep in [Keep::Everything, Keep::Windows] {
+        let mut cache = Contiguous::new(&model(&kinds), &[0], keep).unwrap();
+        step(&mut cache, &[0, 1], 4).unwrap();
+        let snapshot = cache.snapshot().unwrap();
+        cache.begin(3).unwrap();
+        cache.write(0, &rows(50, 3), &rows(50, 3)).unwrap();
+        if keep == Keep::Everything {
+            cache.truncate(4).unwrap();
+        } else {
+            cache.restore(&snapshot).unwrap();
+        }
+        let seen = step(&mut cache, &[1, 0], 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        assert!(cache.len() == 5 && seen.iter().all(|number| (3. ..=4.).contains(number)), "{seen:?}");
+    }
 }
 
 #[test]
