@@ -1,8 +1,7 @@
 //! Counts and the order of eviction, against a list that is sorted anew whenever something is taken.
 
+use kvtide_core::paged::PRIORITY_DEFAULT;
 use kvtide_core::paged::parts::{Blocks, Chain, Release, Set};
-use kvtide_core::paged::{EvictionPolicy, PRIORITY_DEFAULT, Released};
-use kvtide_core::{Code, Error};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -217,98 +216,4 @@ fn blocks_follow_the_model((capacity, calls): (u32, Vec<Call>)) -> Done {
 fn random_calls_against_a_list() {
     let calls = (0..7u32, prop::collection::vec(call(), 0..40));
     support::run("blocks", 20_000, calls, blocks_follow_the_model);
-}
-
-fn taken(capacity: u32) -> Blocks {
-    let mut blocks = Blocks::new(capacity).unwrap();
-    blocks.reserve(capacity).unwrap();
-    (0..capacity).for_each(|block| assert_eq!(blocks.take().unwrap().block, block));
-    blocks
-}
-
-fn release(blocks: &mut Blocks, tail_first: &[u32]) {
-    let mut chain = Chain::default();
-    for (depth, &block) in (0..tail_first.len() as u32).rev().zip(tail_first) {
-        blocks.release(block, Release { cached: true, depth }, &mut chain);
-    }
-}
-
-fn order(blocks: &Blocks) -> Vec<u32> {
-    blocks.upcoming().map(|taken| taken.block).collect()
-}
-
-#[test]
-fn a_priority_that_is_none_is_refused() {
-    let mut blocks = taken(1);
-    assert_eq!(blocks.set_priority(0, 101, None), Err(Error::argument("priority", 101u32, "0 to 100")));
-    let refused = blocks.set_priority(1, 10, None).unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidBlock);
-    assert_eq!(blocks.priority(0), PRIORITY_DEFAULT);
-}
-
-#[test]
-fn a_head_that_others_hold_keeps_the_rank_of_its_tail() {
-    let mut blocks = taken(3);
-    blocks.retain(0);
-    blocks.set_priority(1, 90, None).unwrap();
-    release(&mut blocks, &[1, 0]);
-    release(&mut blocks, &[2, 0]);
-    assert_eq!(order(&blocks), [2, 1, 0]);
-}
-
-#[test]
-fn a_tail_of_high_priority_goes_before_its_head() {
-    let mut blocks = taken(4);
-    blocks.set_priority(3, 90, Some(10)).unwrap();
-    release(&mut blocks, &[3, 2]);
-    release(&mut blocks, &[1, 0]);
-    assert_eq!(order(&blocks), [1, 0, 3, 2]);
-    blocks.advance(10);
-    assert_eq!(order(&blocks), [1, 0, 3, 2]);
-    blocks.set_priority(1, 51, None).unwrap();
-    assert_eq!(order(&blocks), [0, 3, 2, 1]);
-}
-
-#[test]
-fn a_low_priority_ends_as_well() {
-    let mut blocks = taken(3);
-    blocks.set_priority(2, 10, Some(5)).unwrap();
-    release(&mut blocks, &[0]);
-    release(&mut blocks, &[2]);
-    release(&mut blocks, &[1]);
-    assert_eq!(order(&blocks), [2, 0, 1]);
-    blocks.advance(4);
-    assert_eq!(order(&blocks), [2, 0, 1]);
-    blocks.advance(5);
-    assert_eq!(order(&blocks), [2, 0, 1]);
-}
-
-/// Deep blocks first, with ranks over the highest.
-#[derive(Debug)]
-struct ShallowLonger;
-
-impl EvictionPolicy for ShallowLonger {
-    fn rank(&self, released: &Released) -> u8 {
-        255 - released.depth.map_or(255, |depth| depth as u8 * 200)
-    }
-}
-
-#[test]
-fn a_policy_can_be_replaced_but_not_turn_a_chain_round() {
-    let mut blocks = taken(4).with_policy(Box::new(ShallowLonger));
-    release(&mut blocks, &[1, 0]);
-    release(&mut blocks, &[3, 2]);
-    assert_eq!(order(&blocks), [1, 3, 0, 2]);
-    blocks.set_priority(2, 50, None).unwrap();
-    assert_eq!(order(&blocks), [2, 1, 3, 0]);
-    blocks.check_invariants().unwrap();
-}
-
-#[test]
-fn the_largest_pool_costs_nothing_until_it_is_used() {
-    let mut blocks = Blocks::new(i32::MAX as u32).unwrap();
-    assert!(blocks.bytes() < 2000);
-    blocks.reserve(1000).unwrap();
-    assert!((0..1000).all(|block| blocks.take().unwrap().block == block));
-    assert!(blocks.bytes() < 70_000, "{}", blocks.bytes());
 }

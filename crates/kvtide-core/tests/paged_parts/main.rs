@@ -3,6 +3,7 @@
 mod blocks;
 mod calls;
 mod engine;
+mod eviction;
 mod index;
 mod memory;
 mod model;

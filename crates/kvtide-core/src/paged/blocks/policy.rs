@@ -29,7 +29,7 @@ pub struct Released {
     pub depth: Option<u32>,
 }
 
-/// Decides which blocks are evicted first.
+/// Decides which blocks are evicted first. Bulk reads share the planner with other threads, hence `Sync`; none of them asks.
 ///
 /// ```
 /// use kvtide_core::paged::{EvictionPolicy, Released};
