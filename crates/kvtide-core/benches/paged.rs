@@ -1,8 +1,8 @@
 //! What the bookkeeping of blocks and prefixes costs: `cargo bench -p kvtide-core`.
 //!
 //! ```text
-//! take_and_release     a block of a full pool is evicted, and cached again; blocks in the order of eviction, which is random
-//! find_prefix          hash, look up and compare, as a share of hashing alone; prompts of 64 blocks in random order
+//! take_and_free, evict_and_cache, revive_and_cache     two calls each; blocks in random order
+//! find_prefix     hash, look up and compare, as a share of hashing alone; prompts of 64 blocks in random order
 //! ```
 //!
 //! Both on one core, with small pools and with large ones, whose bookkeeping lies outside of every cache.
