@@ -46,7 +46,7 @@ fn sizes_that_are_none_are_refused() {
 #[test]
 fn an_empty_index_finds_nothing() {
     let index = PrefixIndex::new(0, 2).unwrap();
-    assert_eq!(found(&index, "a", &[1, 2, 3]), []);
+    assert!(found(&index, "a", &[1, 2, 3]).is_empty());
     assert_eq!(index.find_partial(&root("a"), &[1], 0, &Extras::default()), None);
     assert_eq!(why(&index, &[1, 2, 3]), Explanation { matched: 0, missing: Some((0, Reason::NeverSeen)) });
     assert_eq!(why(&index, &[1, 2]), Explanation { matched: 0, missing: None });
@@ -67,8 +67,8 @@ fn the_last_token_is_never_found() {
 fn another_salt_and_other_tokens_find_nothing() {
     let mut index = index(8, 2);
     fill(&mut index, "a", &[1, 2, 3, 4], &[5, 2]);
-    assert_eq!(found(&index, "b", &[1, 2, 3, 4, 5]), []);
-    assert_eq!(found(&index, "a", &[3, 4, 3, 4, 5]), []);
+    assert!(found(&index, "b", &[1, 2, 3, 4, 5]).is_empty());
+    assert!(found(&index, "a", &[3, 4, 3, 4, 5]).is_empty());
     assert_eq!(found(&index, "a", &[1, 2, 4, 3, 5]), [5]);
 }
 
