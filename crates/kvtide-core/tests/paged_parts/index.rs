@@ -79,11 +79,11 @@ fn keys_that_collide_can_only_miss() {
     index.reserve(7).unwrap();
     fill(&mut index, "a", &[1, 2], &[5]);
     assert_eq!(found(&index, "a", &[1, 2, 3]), [5]);
-    assert_eq!(found(&index, "a", &[2, 1, 3]), [], "other tokens");
-    assert_eq!(found(&index, "b", &[1, 2, 3]), [], "another parent");
+    assert!(found(&index, "a", &[2, 1, 3]).is_empty(), "other tokens");
+    assert!(found(&index, "b", &[1, 2, 3]).is_empty(), "another parent");
     assert_eq!(found(&index, "a", &[1, 2, 1, 2, 3]), [5], "the same tokens further on");
     let image = Extras::new(vec![Extra { start: 1, end: 2, key: vec![7] }]).unwrap();
-    assert_eq!(index.find_prefix(&root("a"), &[1, 2, 3], &image).unwrap().blocks, [], "an image");
+    assert!(index.find_prefix(&root("a"), &[1, 2, 3], &image).unwrap().blocks.is_empty(), "an image");
     fill(&mut index, "b", &[8, 8], &[6]);
     assert_eq!((index.len(), index.is_indexed(6)), (1, false));
     index.check_invariants().unwrap();
