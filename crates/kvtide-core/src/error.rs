@@ -82,6 +82,15 @@ pub enum Error {
         /// Why it does not fit.
         reason: &'static str,
     },
+    /// A transaction is open on the object: only the innermost one can change anything.
+    #[error("a transaction is open on this {object}: commit it or roll it back first")]
+    TransactionOpen {
+        /// What it is open on: a cache, or another transaction.
+        object: &'static str,
+    },
+    /// The transaction has ended.
+    #[error("the transaction has ended: it was committed or rolled back")]
+    TransactionClosed,
     /// No sequence has this id.
     #[error("sequence {sequence} does not exist")]
     SequenceNotFound {

@@ -76,13 +76,18 @@ impl GrowablePlanner {
 
     /// How to add `tokens` tokens.
     pub fn plan_append(&self, tokens: u32) -> Result<Plan<GrowableState>> {
+        self.plan_append_with_room(tokens, 0)
+    }
+
+    /// As [`plan_append`](Self::plan_append), in a buffer that has room for `room` tokens, as far as it may hold them.
+    pub fn plan_append_with_room(&self, tokens: u32, room: u32) -> Result<Plan<GrowableState>> {
         let GrowableState { len, slots } = self.state;
         let total = len.checked_add(tokens).filter(|&total| total <= self.max).ok_or(Error::CacheOverflow {
             seq_len: len.into(),
             new_tokens: tokens.into(),
             max_seq_len: self.max.into(),
         })?;
-        let capacity = doubled(slots, total, self.max);
+        let capacity = doubled(slots, total.max(len.saturating_add(room).min(self.max)), self.max);
         let grows = capacity > slots;
         Ok(Plan {
             resize: grows.then_some(capacity),
@@ -109,6 +114,11 @@ impl GrowablePlanner {
         })?;
         self.state.len = total;
         Ok(Run::new(len, tokens))
+    }
+
+    /// Drops the last `tokens` drafted tokens.
+    pub fn cut(&mut self, tokens: u32) {
+        self.state.len -= tokens;
     }
 
     /// Drops all but the first `len` tokens.

@@ -12,6 +12,7 @@
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 use crate::growable::{GrowablePlanner, GrowableState};
+use crate::path::path_moves;
 use crate::plan::{Move, Plan};
 use crate::run::Run;
 use crate::tree::Tree;
@@ -144,21 +145,39 @@ impl RollbackPlanner {
     /// How to keep the accepted path of the draft tree and drop the rest: the moves, and the slots they write.
     pub fn plan_path(&self, path: &[u32]) -> Result<(Vec<Move>, Run)> {
         self.tree.check_path(path)?;
-        let mut moves: Vec<Move> = Vec::new();
-        for (place, &node) in path.iter().enumerate().filter(|&(place, &node)| place as u32 != node) {
-            let source = self.committed + node;
-            let target = self.committed + place as u32;
-            match moves.last_mut() {
-                Some(last) if last.source.end() == source && last.target + last.source.len == target => {
-                    last.source.len += 1;
-                }
-                _ => moves.push(Move { source: Run::new(source, 1), target }),
-            }
+        Ok(path_moves(self.committed, path))
+    }
+
+    /// How to add `tokens` drafted tokens behind all there are, with room for `room`.
+    pub fn plan_draft(&self, tokens: u32, room: u32) -> Result<Plan<GrowableState>> {
+        self.tokens.plan_append_with_room(tokens, room)
+    }
+
+    /// Takes over a plan for drafted tokens that was carried out.
+    pub fn commit_draft(&mut self, next: GrowableState) {
+        self.history.record(Run::new(self.total(), next.len() - self.total()));
+        self.tokens.commit(next);
+    }
+
+    /// Notes that rows were moved to the slots `written`.
+    pub fn moved(&mut self, written: Run) {
+        self.history.record(written);
+    }
+
+    /// Drops the last `tokens` drafted tokens.
+    pub fn cut(&mut self, tokens: u32) {
+        self.tokens.cut(tokens);
+    }
+
+    /// Takes the last `tokens` tokens, which were drafted (as a chain, or with these parents), among its own: committed where
+    /// nothing tentative comes before them, else tentative like that.
+    pub fn keep_draft(&mut self, tokens: u32, parents: Option<&[i32]>) {
+        let tentative = self.tree.len();
+        match parents {
+            _ if tentative == 0 => self.committed += tokens,
+            Some(parents) => self.tree.extend_from(tentative, parents),
+            None => self.tree.extend_chain(tokens),
         }
-        let written = moves
-            .first()
-            .map_or(Run::default(), |first| Run::new(first.target, self.committed + path.len() as u32 - first.target));
-        Ok((moves, written))
     }
 
     /// Takes over an accepted path of `accepted` tokens whose moves, to the slots `written`, were carried out.

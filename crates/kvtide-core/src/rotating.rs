@@ -14,6 +14,8 @@
 //! An append of several tokens over the limit shows everything retained before and all new tokens, since each query of a
 //! prefill needs a window of its own. It is shown in place when the slack holds it, else in memory of its own.
 
+mod draft;
+
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 use crate::growth::doubled;
@@ -72,6 +74,12 @@ impl RotatingState {
     #[must_use]
     pub fn retained(&self) -> u32 {
         self.held + self.window.len
+    }
+
+    /// Sinks among them.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.held
     }
 
     /// Their slots, oldest first: one run until a token has been dropped.
@@ -204,10 +212,11 @@ impl RotatingPlanner {
         (taken, RotatingState { current, held, window: placed, ..self.with_capacity(capacity) })
     }
 
-    /// The present state in a buffer of `capacity` slots, and the slack once it is as large as it gets.
+    /// The present state in a buffer of `capacity` slots, and the slack once it is as large as it gets; what a long draft has
+    /// made larger stays so.
     fn with_capacity(&self, capacity: u32) -> RotatingState {
         let slack = if capacity == self.limit() { self.options.slack } else { 0 };
-        RotatingState { capacity, slots: capacity + slack, ..self.state }
+        RotatingState { capacity, slots: self.state.slots.max(capacity + slack), ..self.state }
     }
 
     /// The slot behind the last token.

@@ -1,5 +1,6 @@
 //! The contiguous planners, their plans carried out on plain lists.
 
+mod drafts;
 mod growable;
 mod rollback;
 mod rotating;
