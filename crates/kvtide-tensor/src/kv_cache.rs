@@ -3,10 +3,12 @@
 //! One buffer `[2 (k, v), batch, kvHeads, capacity, headDim]`. An append is O(new tokens), and a copy of what is there when
 //! the buffer doubles; a truncate, a snapshot and a restore are O(1).
 
+mod drafting;
+
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use kvtide_core::{GrowablePlanner, GrowableState, Runs};
+use kvtide_core::{Drafts, GrowablePlanner, GrowableState, Runs};
 
 use crate::buffer::RowShape;
 use crate::contiguous::{Contiguous, HeldRows};
@@ -40,6 +42,7 @@ pub struct KvCache {
     planner: GrowablePlanner,
     rows: Contiguous,
     shape: RowShape,
+    drafts: Drafts,
 }
 
 /// What a [`KvCache`] held at one moment. Immutable.
@@ -72,7 +75,7 @@ impl KvCache {
         let shape = RowShape { parts: 2, dims, axis: SEQUENCE, dtype };
         let mut rows = Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes));
         rows.reserve(shape, planner.state().slots())?;
-        Ok(KvCache { planner, rows, shape })
+        Ok(KvCache { planner, rows, shape, drafts: Drafts::default() })
     }
 
     /// Tokens in it.
@@ -116,7 +119,7 @@ impl KvCache {
     }
 
     fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>) -> Result<Shown> {
-        self.rows.check_change()?;
+        self.check_change()?;
         let mut sources = resolve_pair(k, v)?;
         check_pair(&sources, Some(&self.shape))?;
         let plan = self.planner.plan_append(sources[0].tokens())?;
@@ -165,7 +168,7 @@ impl KvCache {
 
     /// Counts tokens that a kernel wrote itself, behind the last one.
     pub fn increment_seq_len(&mut self, tokens: u32) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         let written = self.planner.increment(tokens)?;
         self.rows.record(written);
         Ok(())
@@ -173,7 +176,7 @@ impl KvCache {
 
     /// Drops all but the first `len` tokens.
     pub fn truncate(&mut self, len: u64) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         Ok(self.planner.truncate(len)?)
     }
 
@@ -191,7 +194,7 @@ impl KvCache {
 
     /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
     pub fn restore(&mut self, snapshot: &KvSnapshot) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
         if snapshot.shape != self.shape {
             return refused("it is of a cache with another shape or dtype");
@@ -219,6 +222,12 @@ impl KvCache {
         Ok(())
     }
 
+    /// Refuses a change while someone reads it in the background, or a transaction is open.
+    fn check_change(&self) -> Result<()> {
+        self.rows.check_change()?;
+        Ok(self.drafts.check_none()?)
+    }
+
     /// What it costs.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -232,6 +241,7 @@ impl KvCache {
 
     /// Checks what must hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
+        self.drafts.check_invariants()?;
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
     }
 }

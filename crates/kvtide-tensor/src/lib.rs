@@ -9,6 +9,8 @@
 //! | [`RotatingCache`], [`RotatingKvCache`] | a sliding window, with sinks that stay |
 //! | [`RollbackCache`] | tentative tokens, committed or taken back, chain or tree |
 //! | [`PagedKvCache`] | many sequences in one pool of blocks |
+//!
+//! [`Transactional::begin`] opens a [`KvTransaction`]: a draft that leaves no trace unless it is committed.
 #![deny(unsafe_code, missing_docs)]
 
 mod attention;
@@ -38,6 +40,8 @@ mod source;
 mod stats;
 mod threads;
 mod token_kv;
+mod transaction;
+mod tree_mask;
 mod view;
 mod zeroed;
 
@@ -62,4 +66,5 @@ pub use source::{HostTensor, SequenceLayout, Source};
 pub use stats::Stats;
 pub use threads::{set_threads, threads};
 pub use token_kv::TokenKv;
+pub use transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
 pub use view::{Kv, View};

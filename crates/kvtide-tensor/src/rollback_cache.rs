@@ -3,7 +3,9 @@
 //! A snapshot is a mark: it holds no memory, and is refused once its tokens were overwritten. Rolling back is O(1), accepting
 //! a path of a draft tree O(path), an append O(new tokens) amortised.
 
-use kvtide_core::{Mark, RollbackPlanner, Tree};
+mod drafting;
+
+use kvtide_core::{Drafts, Mark, RollbackPlanner, Tree};
 
 use crate::buffer::RowShape;
 use crate::contiguous::Contiguous;
@@ -14,6 +16,7 @@ use crate::options::RollbackCacheOptions;
 use crate::shown::Shown;
 use crate::source::Source;
 use crate::stats::Stats;
+use crate::tree_mask::TreeMask;
 use crate::view::Kv;
 
 /// A cache of committed tokens, and tentative ones behind them.
@@ -38,6 +41,9 @@ pub struct RollbackCache {
     rows: Contiguous,
     shape: Option<RowShape>,
     id: u64,
+    drafts: Drafts,
+    /// For each open transaction, whether the shape was still open when it began.
+    blank: Vec<bool>,
 }
 
 /// A committed length of one [`RollbackCache`] to come back to.
@@ -66,6 +72,8 @@ impl RollbackCache {
             rows: Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes)),
             shape: None,
             id: CACHES.fetch_add(1, Ordering::Relaxed),
+            drafts: Drafts::default(),
+            blank: Vec::new(),
         })
     }
 
@@ -102,7 +110,7 @@ impl RollbackCache {
     }
 
     fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>, parents: Option<&[i32]>) -> Result<Shown> {
-        self.rows.check_change()?;
+        self.check_change()?;
         let mut sources = resolve_pair(k, v)?;
         check_pair(&sources, self.shape.as_ref())?;
         let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
@@ -117,7 +125,7 @@ impl RollbackCache {
 
     /// Makes the tokens before `len` committed.
     pub fn commit(&mut self, len: u64) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         Ok(self.planner.commit(len)?)
     }
 
@@ -129,7 +137,7 @@ impl RollbackCache {
 
     /// Goes back to a mark.
     pub fn rollback(&mut self, mark: &RollbackMark) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         if mark.cache != self.id {
             return Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into());
         }
@@ -150,7 +158,7 @@ impl RollbackCache {
 
     /// Keeps the tentative tokens on `path`, in order, right after the committed ones, commits them and drops the rest.
     pub fn accept_path(&mut self, path: &[u32]) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         let (moves, written) = self.planner.plan_path(path)?;
         self.rows.move_rows(&moves, written)?;
         Ok(self.planner.commit_path(path.len() as u32, written)?)
@@ -164,29 +172,25 @@ impl RollbackCache {
 
     /// The attention mask of a draft with these parents, `[n, committed + n]`, 0 where a token sees and -inf elsewhere.
     pub fn tree_mask(&self, parents: &[i32]) -> Result<Vec<f32>> {
-        let tree = Tree::new(parents)?;
-        let committed = self.committed_len() as usize;
-        let wanted = tree.len().checked_mul(committed + tree.len());
-        let mut mask: Vec<f32> = wanted
-            .and_then(crate::zeroed::zeroed_vec)
-            .ok_or_else(|| Budget::process().refusal(wanted.map_or(u64::MAX, |elements| elements as u64 * 4)))?;
-        // A token sees what its parent sees, and itself.
-        let columns = committed + tree.len();
-        for (node, &parent) in parents.iter().enumerate() {
-            let (before, row) = mask.split_at_mut(node * columns);
-            match usize::try_from(parent) {
-                Ok(parent) => row[..columns].copy_from_slice(&before[parent * columns..][..columns]),
-                Err(_) => row[committed..columns].fill(f32::NEG_INFINITY),
-            }
-            row[committed + node] = 0.0;
-        }
-        Ok(mask)
+        let mask = TreeMask {
+            before: [0..self.committed_len().into(), 0..0],
+            window: None,
+            tree: Tree::new(parents)?,
+            tentative: 0,
+        };
+        mask.values(0)
     }
 
     /// The position of each token of a draft with these parents: committed + depth.
     pub fn tree_positions(&self, parents: &[i32]) -> Result<Vec<u32>> {
         let tree = Tree::new(parents)?;
         Ok(tree.depths().into_iter().map(|depth| self.committed_len() + depth).collect())
+    }
+
+    /// Refuses a change while someone reads it in the background, or a transaction is open.
+    fn check_change(&self) -> Result<()> {
+        self.rows.check_change()?;
+        Ok(self.drafts.check_none()?)
     }
 
     /// What it costs.
@@ -202,9 +206,11 @@ impl RollbackCache {
 
     /// Checks what must hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
-        let (total, committed) = (self.total_len(), self.committed_len());
-        if self.planner.tree().len() != (total - committed.min(total)) as usize {
-            return Err(format!("{} nodes for {total} - {committed} tentative tokens", self.planner.tree().len()));
+        self.drafts.check_invariants()?;
+        let (total, committed, drafted) = (self.total_len(), self.committed_len(), self.drafts.drafted());
+        let nodes = self.planner.tree().len();
+        if committed as usize + nodes + drafted as usize != total as usize {
+            return Err(format!("{committed} committed, {nodes} tentative and {drafted} drafted of {total} tokens"));
         }
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
     }

@@ -87,6 +87,12 @@ impl Shown {
     }
 }
 
+impl From<Shown> for Kv {
+    fn from(shown: Shown) -> Self {
+        shown.into_kv()
+    }
+}
+
 impl BufferHandle {
     /// What was shown of this buffer, from its numbers; refused when they are not those of this buffer.
     pub fn shown(&self, numbers: ShownNumbers) -> Result<Shown> {

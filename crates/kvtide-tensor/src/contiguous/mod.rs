@@ -131,13 +131,18 @@ impl Contiguous {
     }
 
     fn adopt(&mut self, buffer: Arc<Buffer>) {
+        self.release();
+        buffer.set_held(false);
+        buffer.set_spared(false);
+        self.buffer = Some(buffer);
+    }
+
+    /// Lets go of the buffer, of which nothing is live: the next append takes another, of any shape.
+    pub fn release(&mut self) {
         if let Some(before) = self.buffer.take() {
             before.set_held(true);
             before.set_spared(before.snapshots(None).is_empty());
         }
-        buffer.set_held(false);
-        buffer.set_spared(false);
-        self.buffer = Some(buffer);
     }
 
     fn is_snapshotted(&self) -> bool {

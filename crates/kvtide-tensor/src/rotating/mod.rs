@@ -4,6 +4,7 @@
 //! cache's own memory.
 
 mod accepted;
+mod drafting;
 mod pair;
 mod single;
 mod snapshot;

@@ -26,7 +26,7 @@ impl Rotating<2> {
     }
 
     fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>) -> Result<Shown> {
-        self.rows.check_change()?;
+        self.check_change()?;
         let mut sources = resolve_pair(k, v)?;
         check_pair(&sources, self.shape.as_ref())?;
         self.append_parts(&mut sources)

@@ -36,7 +36,7 @@ impl Rotating<1> {
     }
 
     fn append_source(&mut self, source: &Source<'_>) -> Result<Shown> {
-        self.rows.check_change()?;
+        self.check_change()?;
         let source = source.resolve("src", self.options.dim)?;
         if let Some(own) = &self.shape {
             source.check("src", own)?;

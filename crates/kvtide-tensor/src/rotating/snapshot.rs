@@ -54,7 +54,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
     /// What it holds now, whatever happens to it later.
     pub fn snapshot(&self) -> Result<RotatingSnapshot<PARTS>> {
         self.rows.check()?;
-        let state = self.planner.state();
+        let state = self.planner.settled();
         Ok(RotatingSnapshot {
             options: self.options.clone(),
             state,
@@ -65,7 +65,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
     pub fn restore(&mut self, snapshot: &RotatingSnapshot<PARTS>) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
         let window = |options: &RotatingCacheOptions| (options.dim, options.max_seq_len, options.sinks);
         if window(&snapshot.options) != window(&self.options) {

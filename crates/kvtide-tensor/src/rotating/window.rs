@@ -1,6 +1,6 @@
 //! The sliding window that both rotating caches are.
 
-use kvtide_core::{COUNT_MAX, RotatingOptions, RotatingPlanner, default_slack};
+use kvtide_core::{COUNT_MAX, Drafts, RotatingOptions, RotatingPlanner, default_slack};
 
 use crate::buffer::RowShape;
 use crate::contiguous::Contiguous;
@@ -23,6 +23,17 @@ pub struct Rotating<const PARTS: usize> {
     pub(super) rows: Contiguous,
     pub(super) shape: Option<RowShape>,
     pub(super) last: Option<LastAppend>,
+    pub(super) drafts: Drafts,
+    /// For each open transaction, what is not in the planner as it was when it began.
+    pub(super) before: Vec<Before>,
+}
+
+/// What a roll-back brings back besides the tokens.
+#[derive(Clone, Debug)]
+pub(super) struct Before {
+    pub last: Option<LastAppend>,
+    /// The shape was still open.
+    pub blank: bool,
 }
 
 /// The last append: what it showed, and how many tokens were new.
@@ -51,7 +62,8 @@ impl<const PARTS: usize> Rotating<PARTS> {
             slack: options.slack.unwrap_or_else(|| default_slack(window).min(room)),
         })?;
         let rows = Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes));
-        Ok(Rotating { options, planner, rows, shape: None, last: None })
+        let (drafts, before) = (Drafts::default(), Vec::new());
+        Ok(Rotating { options, planner, rows, shape: None, last: None, drafts, before })
     }
 
     /// The axis of the sequence.
@@ -87,7 +99,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
     /// Tokens that can still be read.
     #[must_use]
     pub fn retained_len(&self) -> u32 {
-        self.planner.state().retained()
+        self.planner.settled().retained()
     }
 
     /// The element type, once there are tokens.
@@ -98,13 +110,13 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Checks that the cache can be cut to `len` tokens.
     pub fn try_set_len(&self, len: u64) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         Ok(self.planner.check_len(len)?)
     }
 
     /// Drops all but the first `len` tokens; refused once the window has moved on.
     pub fn set_len(&mut self, len: u64) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         self.planner.set_len(len)?;
         self.last = None;
         Ok(())
@@ -112,10 +124,16 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Forgets every token; the window and the memory stay.
     pub fn reset(&mut self) -> Result<()> {
-        self.rows.check_change()?;
+        self.check_change()?;
         self.planner.reset();
         self.last = None;
         Ok(())
+    }
+
+    /// Refuses a change while someone reads it in the background, or a transaction is open.
+    pub(super) fn check_change(&self) -> Result<()> {
+        self.rows.check_change()?;
+        Ok(self.drafts.check_none()?)
     }
 
     /// What it costs.
@@ -127,15 +145,20 @@ impl<const PARTS: usize> Rotating<PARTS> {
     /// Ends it: its views are refused from now on.
     pub fn close(&mut self) {
         self.last = None;
+        self.before.clear();
         self.rows.close();
     }
 
     /// Checks what must hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
-        let state = self.planner.state();
+        self.drafts.check_invariants()?;
+        let (state, settled) = (self.planner.state(), self.planner.settled());
         let retained = state.current().min(self.planner.limit().into());
-        if u64::from(state.retained()) != retained {
-            return Err(format!("{} tokens retained, {retained} expected", state.retained()));
+        if u64::from(settled.retained()) != retained {
+            return Err(format!("{} tokens retained, {retained} expected", settled.retained()));
+        }
+        if self.drafts.depth() == 0 && state != settled {
+            return Err(format!("no draft is open, and {state:?} keeps more than the window"));
         }
         self.rows.check_invariants(state.slots(), state.live())
     }
@@ -164,7 +187,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
     /// What is retained, oldest first, before anyone looks at it; nothing when nothing was appended.
     pub fn current_shown(&self) -> Result<Option<Shown>> {
         self.rows.check()?;
-        let state = self.planner.state();
+        let state = self.planner.settled();
         Ok(if state.current() == 0 { None } else { self.rows.show(state.live(), state.current()) })
     }
 

@@ -28,6 +28,7 @@ mod sightings;
 mod snapshots;
 mod sources;
 mod tokens;
+mod transactions;
 mod views;
 mod windows;
 

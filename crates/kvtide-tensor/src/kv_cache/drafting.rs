@@ -1,0 +1,80 @@
+//! Drafts behind a growing cache: its own appends and truncates. O(new tokens) amortised.
+
+use kvtide_core::{Drafts, Ending, Move, Run, TransactionId, Tree};
+
+use super::KvCache;
+use crate::error::Result;
+use crate::kv_pair::{check_pair, resolve_pair};
+use crate::resolved::Resolved;
+use crate::shown::Shown;
+use crate::source::Source;
+use crate::transaction::Drafting;
+use crate::tree_mask::TreeMask;
+
+impl KvCache {
+    fn add(&mut self, sources: &mut [Resolved<'_>], room: u32) -> Result<Shown> {
+        let tokens = sources.first().map_or(0, Resolved::tokens);
+        let plan = self.planner.plan_append_with_room(tokens, room)?;
+        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), &self.shape, sources)?;
+        self.planner.commit(plan.next);
+        Ok(shown)
+    }
+}
+
+impl Drafting for KvCache {
+    fn drafts(&self) -> &Drafts {
+        &self.drafts
+    }
+
+    fn drafts_mut(&mut self) -> &mut Drafts {
+        &mut self.drafts
+    }
+
+    fn check_whole(&self) -> Result<()> {
+        self.rows.check()
+    }
+
+    fn check_idle(&self) -> Result<()> {
+        self.rows.check_change()
+    }
+
+    fn keep_before(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn make_room(&mut self, tokens: u32) -> Result<()> {
+        self.add(&mut [], tokens).map(|_| ())
+    }
+
+    fn draft(&mut self, id: TransactionId, k: &Source<'_>, v: &Source<'_>, parents: Option<&[i32]>) -> Result<Shown> {
+        let mut sources = resolve_pair(k, v)?;
+        check_pair(&sources, Some(&self.shape))?;
+        let tokens = sources[0].tokens();
+        self.drafts.check_append(id, tokens, parents)?;
+        let shown = self.add(&mut sources, self.drafts.room())?;
+        self.drafts.append(tokens, parents);
+        Ok(shown)
+    }
+
+    fn draft_slot(&self) -> u32 {
+        self.seq_len() - self.drafts.drafted()
+    }
+
+    fn move_draft(&mut self, moves: &[Move], written: Run) -> Result<()> {
+        self.rows.move_rows(moves, written)
+    }
+
+    fn reserve_end(&mut self, _: &Ending) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(&mut self, ending: &Ending) {
+        self.planner.cut(ending.dropped);
+        self.drafts.end(ending);
+    }
+
+    fn tree_mask(&self) -> Result<TreeMask> {
+        let tree = Tree::joined([self.drafts.tree()])?;
+        Ok(TreeMask { before: [0..self.draft_slot().into(), 0..0], window: None, tree, tentative: 0 })
+    }
+}

@@ -1,0 +1,34 @@
+//! Transactions: tokens that leave no trace in a cache unless they are committed.
+//!
+//! ```text
+//! let mut draft = cache.begin(..)?      the cache's tokens | draft
+//! draft.append(&k, &v, None)?           the cache's tokens | a b c
+//! draft.commit(Some(2))?                the cache's tokens, a b
+//! ```
+//!
+//! [`KvTransaction`] is what every kind has, with one meaning. [`Transactional`] is the cache's side of it, by number: for whoever
+//! cannot hold a borrow of the cache, such as a language binding. [`Transaction`] is the guard over it that Rust users hold: it
+//! rolls back when it is dropped.
+//!
+//! What always holds: while a transaction is open all else that would change the cache is refused with `TRANSACTION_OPEN`, and
+//! reads go on, of what an append of the drafted tokens would have left there. A refused call leaves the transaction open, and
+//! as it was. Beginning, committing and rolling back are O(1), but for O(tree) and the rows of a path; an append is O(new
+//! tokens) amortised.
+
+mod contiguous;
+mod guard;
+mod kv_transaction;
+mod transactional;
+
+pub use contiguous::Drafting;
+pub use guard::Transaction;
+pub use kv_transaction::KvTransaction;
+pub use transactional::Transactional;
+
+/// How a transaction is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BeginOptions {
+    /// Takes room for so many tokens at once, as far as the cache may hold them, so that no append up to them has to; more may
+    /// be drafted. None: room is made as it is needed.
+    pub max_tokens: Option<u32>,
+}
