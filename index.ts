@@ -22,6 +22,7 @@ export {
 export type { HostTensor, OnnxTensor, SequenceLayout, TokenSource } from './lib/host-tensor.js'
 export { KvCache, type KvCacheOptions } from './lib/kv-cache.js'
 export { KvSnapshot } from './lib/kv-snapshot.js'
+export type { BeginOptions, DraftOptions, KvTransaction } from './lib/kv-transaction.js'
 export { memoryStats, setMemoryLimit, type MemoryStats } from './lib/memory.js'
 export type { PageFormat } from './lib/page-format.js'
 export { mergeAttention, type AttendedPart } from './lib/merge-attention.js'

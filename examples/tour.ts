@@ -112,6 +112,11 @@ function sliding(): void {
   console.log(`   positions      the two runs begin at ${current.k.keyPositions.join(' and ')}`)
   report('RotatingKvCache', '2,000 singly, window 256', 2000, ms, cache.stats())
 
+  {
+    using draft = cache.begin({ maxTokens: 8 })
+    draft.append(tokens(range(7000, 7008)), tokens(range(7000, 7008)))
+  }
+  check('a draft of 8 that nobody committed left no trace', (cache.currentData() ?? fail()).v, [...range(0, 4), ...range(1744, 2000)])
   const chunk = tokens(range(2000, 2040))
   const seen = cache.append(chunk, chunk)
   check('a chunk of 40: everything retained before, and all of it', seen.k, [...range(0, 4), ...range(1744, 2040)])

@@ -67,6 +67,7 @@ export interface ErrorDetailsByCode {
   readonly OUT_OF_MEMORY: { readonly requestedBytes: number; readonly usedBytes: number; readonly limitBytes: number }
   readonly DISPOSED: { readonly object: string }
   readonly DEVICE_UNAVAILABLE: { readonly device: string; readonly reason: string }
+  readonly TRANSACTION_OPEN: { readonly object: string }
   readonly INVALID_PATH: { readonly place: number; readonly node: number; readonly reason: string }
   readonly UNSUPPORTED_MODEL: ArgumentDetails
   readonly NOT_CONTIGUOUS: { readonly operation: string; readonly pieces: string }

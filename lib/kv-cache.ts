@@ -5,6 +5,7 @@ import { count, fields, flag, optional, text, whole } from './check.js'
 import { checkDType, type DType } from './dtype.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { KvSnapshot } from './kv-snapshot.js'
+import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
 import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
 import { Shower, type Shown } from './shown.js'
 import type { CacheStats } from './stats.js'
@@ -139,7 +140,16 @@ export class KvCache extends Owner {
     own(this).reset()
   }
 
-  /** What it holds now, whatever happens to it later. Costs nothing until the cache overwrites it. */
+  /**
+   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   *
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   */
+  begin(options: BeginOptions = {}): KvTransaction {
+    return openTransaction(shows(this), options)
+  }
+
+  /** What it holds now, whatever happens to it later; tokens drafted in an open transaction are among it. Costs nothing until the cache overwrites it. */
   snapshot(): KvSnapshot {
     return new KvSnapshot(INTERNAL, own(this).snapshot())
   }

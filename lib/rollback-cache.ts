@@ -4,6 +4,7 @@ import { binding } from './binding.js'
 import { count, fields, numbers, optional, text, whole } from './check.js'
 import { KvTideError } from './errors.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
+import { openTransaction, parentsOf, type BeginOptions, type KvTransaction } from './kv-transaction.js'
 import { endThis, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from './owner.js'
 import { RollbackSnapshot } from './rollback-snapshot.js'
 import { Shower, type Shown } from './shown.js'
@@ -70,10 +71,20 @@ export class RollbackCache extends Owner {
   append(k: TokenSource, v: TokenSource, options: RollbackAppendOptions = {}): Kv {
     const shower = shows(this)
     const { parents } = fields<RollbackAppendOptions>('options', options)
-    const nodes = parents === undefined ? undefined : nodesOf(parents)
+    const nodes = parents === undefined ? undefined : parentsOf(parents)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     const buffer = shower.native.append(put(keys, 0), put(values, 1), meta, nodes)
     return kvOf(shower.shown(buffer) as Shown)
+  }
+
+  /**
+   * Opens a transaction: what it drafts leaves no trace unless it is committed. It follows all tokens; what it
+   * keeps is committed, or tentative when it follows tentative tokens.
+   *
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   */
+  begin(options: BeginOptions = {}): KvTransaction {
+    return openTransaction(shows(this), options)
   }
 
   /** Makes the tokens before `len` (an absolute length; all of them unless said otherwise) committed. */
@@ -123,12 +134,12 @@ export class RollbackCache extends Owner {
 
   /** The attention mask of a draft with these parents: f32 `[n, committed + n]`, 0 where a token sees and -Infinity elsewhere. */
   treeMask(parents: Int32Array | readonly number[]): Tensor {
-    return tensorOf(own(this).treeMask(nodesOf(parents)))
+    return tensorOf(own(this).treeMask(parentsOf(parents)))
   }
 
   /** The position of each token of a draft with these parents: committed length + depth. */
   treePositions(parents: Int32Array | readonly number[]): Int32Array {
-    return Int32Array.from(own(this).treePositions(nodesOf(parents)))
+    return Int32Array.from(own(this).treePositions(parentsOf(parents)))
   }
 
   /** What it costs. */
@@ -153,11 +164,6 @@ function shows(self: unknown): Shower<NativeRollbackCache> {
 
 function own(self: unknown): NativeRollbackCache {
   return shows(self).native
-}
-
-/** The parents of a draft's tokens: -1, or the number of an earlier token. */
-function nodesOf(parents: unknown): Int32Array {
-  return Int32Array.from(numbers('parents', parents, ['Int32Array'], (argument, value) => count(argument, value, -1)))
 }
 
 /** True for objects that may have been meant as a snapshot; what another thread receives of one is an empty object. */

@@ -2,6 +2,7 @@ import type { NativeRotatingCache } from '#binding'
 
 import { fields } from './check.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
+import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL } from './owner.js'
 import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingOptions } from './rotating.js'
 import type { RotatingSnapshot } from './rotating-snapshot.js'
@@ -54,6 +55,15 @@ export class RotatingKvCache extends Rotating {
     const shower = shows(this)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     return kvOf(shower.shown(shower.native.append(put(keys, 0), put(values, 1), meta)) as Shown)
+  }
+
+  /**
+   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   *
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   */
+  begin(options: BeginOptions = {}): KvTransaction {
+    return openTransaction(shows(this), options)
   }
 
   /** What is retained, oldest first; `null` when nothing was appended. */

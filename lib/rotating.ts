@@ -87,7 +87,7 @@ export abstract class Rotating extends Owner {
     nativeRotating(this).reset()
   }
 
-  /** What it holds now, whatever happens to it later. Costs nothing until the cache overwrites it. */
+  /** What it holds now, whatever happens to it later; tokens drafted in an open transaction are among it. Costs nothing until the cache overwrites it. */
   snapshot(): RotatingSnapshot {
     return new RotatingSnapshot(INTERNAL, nativeRotating(this).snapshot())
   }

@@ -31,8 +31,8 @@ pub struct NativeKvCacheOptions {
 /// A cache.
 #[napi]
 pub struct NativeKvCache {
-    cache: Handle<KvCache>,
-    teller: Teller,
+    pub(crate) cache: Handle<KvCache>,
+    pub(crate) teller: Teller,
 }
 
 /// A snapshot.

@@ -28,3 +28,4 @@ mod source;
 mod stats;
 mod tensor;
 mod threads;
+mod transaction;

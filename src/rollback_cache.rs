@@ -16,8 +16,8 @@ use crate::tensor::NativeView;
 /// A cache.
 #[napi]
 pub struct NativeRollbackCache {
-    cache: Handle<RollbackCache>,
-    teller: Teller,
+    pub(crate) cache: Handle<RollbackCache>,
+    pub(crate) teller: Teller,
 }
 
 /// A mark on a committed length.

@@ -33,7 +33,7 @@ pub struct NativeRotatingOptions {
 }
 
 /// A cache of either kind.
-enum Window {
+pub(crate) enum Window {
     Single(RotatingCache),
     Pair(RotatingKvCache),
 }
@@ -41,8 +41,8 @@ enum Window {
 /// A cache.
 #[napi]
 pub struct NativeRotatingCache {
-    cache: Handle<Window>,
-    teller: Teller,
+    pub(crate) cache: Handle<Window>,
+    pub(crate) teller: Teller,
 }
 
 #[napi]
@@ -239,6 +239,26 @@ impl NativeRotatingCache {
         self.teller.children.release();
         self.cache.dispose(env, |cache| either!(Window, cache, cache => cache.close()));
     }
+}
+
+/// The cache of K and V: that of one tensor has no transactions.
+pub(crate) fn pair(window: &Window) -> Outcome<&RotatingKvCache> {
+    match window {
+        Window::Pair(cache) => Ok(cache),
+        Window::Single(_) => no_pair(),
+    }
+}
+
+/// As [`pair`], to change it.
+pub(crate) fn pair_mut(window: &mut Window) -> Outcome<&mut RotatingKvCache> {
+    match window {
+        Window::Pair(cache) => Ok(cache),
+        Window::Single(_) => no_pair(),
+    }
+}
+
+fn no_pair<T>() -> Outcome<T> {
+    Err(kvtide_core::Error::argument("this", "a RotatingCache", "a RotatingKvCache").into())
 }
 
 fn handle(window: Window) -> NativeRotatingCache {

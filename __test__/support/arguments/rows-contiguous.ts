@@ -7,6 +7,17 @@ const pair = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2
 const host = (): object => ({ data: Float32Array.from([5, 6, 7, 8]), shape: [1, 1, 2, 2] })
 const memoryLimitBytes = optional(whole('ok'))
 
+const GETTERS = ['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor']
+
+/** Options that may all be left out: any object is one, unless a getter of it, for `dtype` or `device`, objects. */
+export const NO_OPTIONS: Readonly<Record<string, string>> = but(
+  { legal: all('ok', value => value === undefined || (typeof value === 'object' && value !== null)) },
+  { ...Object.fromEntries(GETTERS.map(name => [name, 'INVALID_ARGUMENT'])), 'a revoked proxy': 'INVALID_ARGUMENT' },
+).legal
+
+/** How a transaction is opened. */
+const begin = param('options', options(() => ({}), { maxTokens: optional(count) }, { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }), () => ({ maxTokens: 2 }))
+
 const kvOptions = (): object => ({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 9, headDim: 2 })
 
 function kvCache(): KvCache {
@@ -21,6 +32,7 @@ const kv = new Members('KvCache', kvCache)
   .method('updateFused', param('k', tensor, host), param('v', tensor, pair))
   .method('incrementSeqLen', param('n', optional(count), () => 1))
   .method('truncate', param('len', whole('CANNOT_ROLL_BACK'), () => 1))
+  .method('begin', begin)
   .method('restore', param<KvCache>('snapshot', snapshot('KvSnapshot', 'SNAPSHOT_INVALID'), cache => cache.snapshot()))
   .disposable()
 
@@ -73,6 +85,7 @@ const single = rotating(new Members('RotatingCache', rotatingCache), 'RotatingKv
   .method('append', param('src', tensor, pair))
 const double = rotating(new Members('RotatingKvCache', rotatingKvCache), 'RotatingCache', () => 'SNAPSHOT_INVALID')
   .method('append', param('k', tensor, pair), param('v', tensor, host))
+  .method('begin', begin)
 
 function rollbackCache(): RollbackCache {
   const cache = new RollbackCache()
@@ -84,14 +97,6 @@ function rollbackCache(): RollbackCache {
 
 /** Parents of two tokens, in an array or an `Int32Array`. */
 const parents = { legal: {} }
-const GETTERS = ['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor']
-
-/** Options that may all be left out: any object is one, unless a getter of it, for `dtype` or `device`, objects. */
-export const NO_OPTIONS: Readonly<Record<string, string>> = but(
-  { legal: all('ok', value => value === undefined || (typeof value === 'object' && value !== null)) },
-  { ...Object.fromEntries(GETTERS.map(name => [name, 'INVALID_ARGUMENT'])), 'a revoked proxy': 'INVALID_ARGUMENT' },
-).legal
-
 const rollback = new Members('RollbackCache', rollbackCache)
   .plain('totalLen', 'committedLen', 'snapshot', 'current', 'stats')
   .method(
@@ -103,6 +108,7 @@ const rollback = new Members('RollbackCache', rollbackCache)
       ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])),
     }), () => ({ parents: [-1, 2] })),
   )
+  .method('begin', begin)
   .method('commit', param('len', optional(whole('INVALID_ARGUMENT')), () => 3))
   .method('rollback', param<RollbackCache>('snapshot', mark(), cache => cache.snapshot()))
   .method('acceptPath', param('indices', { legal: { 'an empty array': 'ok' } }, () => [0, 1]))

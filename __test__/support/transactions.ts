@@ -1,0 +1,104 @@
+import { KvCache, RollbackCache, RotatingKvCache, type BeginOptions, type Kv, type KvTransaction, type Tensor } from '../../index.js'
+import { source, type Shape } from './properties.js'
+
+/** A cache that has transactions. */
+export interface Subject extends Disposable {
+  begin(options?: BeginOptions): KvTransaction
+  stats(): { readonly usedBytes: number }
+  dispose(): void
+}
+
+/** Newest tokens that are kept, and first ones besides. */
+export interface Window {
+  readonly maxSeqLen: number
+  readonly sinks: number
+  readonly slack: number
+}
+
+/** A kind of cache: all that the tests of transactions need to know of it. A new kind is one more entry of {@link KINDS}. */
+export interface Kind<C extends Subject = Subject> {
+  readonly name: string
+  readonly make: (shape: Shape, window: Window) => C
+  /** It keeps what its window holds, rather than everything. */
+  readonly slides: boolean
+  /** Adds tokens that stay. */
+  readonly feed: (cache: C, k: Tensor, v: Tensor) => Kv
+  /** What it shows; `null` when there is nothing. */
+  readonly read: (cache: C) => Kv | null
+  /** Everything that would change it. */
+  readonly changes: (cache: C, k: Tensor, v: Tensor) => Readonly<Record<string, () => unknown>>
+}
+
+const kind = <C extends Subject>(made: Kind<C>): Kind => made as unknown as Kind
+
+/** Every kind of cache that has transactions. */
+export const KINDS: readonly Kind[] = [
+  kind<KvCache>({
+    name: 'KvCache',
+    make: ({ batch, heads, dim, dtype }) =>
+      new KvCache({ batchSize: batch, numKvHeads: heads, headDim: dim, dtype, initialCapacity: 2, maxSeqLen: 4096 }),
+    slides: false,
+    feed: (cache, k, v) => cache.update(k, v),
+    read: cache => (cache.isEmpty ? null : cache.getKv()),
+    changes: (cache, k, v) => ({
+      update: () => cache.update(k, v),
+      updateFused: () => cache.updateFused(k, v),
+      incrementSeqLen: () => cache.incrementSeqLen(0),
+      truncate: () => cache.truncate(0),
+      reset: () => cache.reset(),
+      restore: () => cache.restore(cache.snapshot()),
+      begin: () => cache.begin(),
+    }),
+  }),
+  kind<RotatingKvCache>({
+    name: 'RotatingKvCache',
+    make: (_, { maxSeqLen, sinks, slack }) => new RotatingKvCache({ maxSeqLen, sinks, slack, capacitySeqLen: 2 }),
+    slides: true,
+    feed: (cache, k, v) => cache.append(k, v),
+    read: cache => cache.currentData(),
+    changes: (cache, k, v) => ({
+      append: () => cache.append(k, v),
+      trySetLen: () => cache.trySetLen(cache.currentSeqLen),
+      setLen: () => cache.setLen(cache.currentSeqLen),
+      reset: () => cache.reset(),
+      restore: () => cache.restore(cache.snapshot()),
+      begin: () => cache.begin(),
+    }),
+  }),
+  kind<RollbackCache>({
+    name: 'RollbackCache',
+    make: () => new RollbackCache(),
+    slides: false,
+    feed(cache, k, v) {
+      const shown = cache.append(k, v)
+      cache.commit()
+      return shown
+    },
+    read: cache => cache.current(),
+    changes: (cache, k, v) => ({
+      append: () => cache.append(k, v),
+      commit: () => cache.commit(cache.committedLen),
+      rollback: () => cache.rollback(cache.snapshot()),
+      acceptPath: () => cache.acceptPath([]),
+      begin: () => cache.begin(),
+    }),
+  }),
+]
+
+/** What is kept of tokens that were appended, in order. */
+export function retained<T>(made: Kind, { maxSeqLen, sinks }: Window, tokens: readonly T[]): T[] {
+  if (!made.slides || tokens.length <= sinks + maxSeqLen) return [...tokens]
+  return [...tokens.slice(0, sinks), ...tokens.slice(-maxSeqLen)]
+}
+
+/** What an append of `added` behind `tokens` shows. */
+export function appended<T>(made: Kind, window: Window, tokens: readonly T[], added: readonly T[]): T[] {
+  const before = retained(made, window, tokens)
+  const over = made.slides && added.length > 1 && before.length + added.length > window.sinks + window.maxSeqLen
+  return over ? [...before, ...added] : retained(made, window, [...tokens, ...added])
+}
+
+/** K and V of these tokens. */
+export function pair(shape: Shape, tokens: readonly number[]): [k: Tensor, v: Tensor] {
+  return [source(shape, tokens, 0), source(shape, tokens, 1)]
+}

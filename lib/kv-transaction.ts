@@ -1,0 +1,196 @@
+import type { NativeBuffer, NativeView } from '#binding'
+
+import { count, fields, numbers, optional, whole } from './check.js'
+import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
+import { endThis, INTERNAL, nativeArgument, Owner } from './owner.js'
+import type { Shower, Shown } from './shown.js'
+import { kvOf, tensorOf, type Kv, type Tensor } from './tensor.js'
+
+/** How a transaction is opened. */
+export interface BeginOptions {
+  /**
+   * Takes room for so many tokens at once, as far as the cache may hold them, so that no append up to them has to move rows or
+   * take memory. More may be drafted. Left out, room is made as it is needed.
+   */
+  readonly maxTokens?: number
+}
+
+/** How tokens are drafted. */
+export interface DraftOptions {
+  /**
+   * The tokens are nodes of a draft tree: for each one the drafted token that it follows, counted from 0 and before it, or -1
+   * for the last token before the draft. Without it each token follows the one before.
+   */
+  readonly parents?: Int32Array | readonly number[]
+}
+
+/**
+ * Tokens that leave no trace in a cache unless they are committed. It means the same on every cache that has `begin()`.
+ *
+ * While it is open, all else that would change the cache throws `TRANSACTION_OPEN`; reads go on, and show what they would had
+ * the drafted tokens been appended. A call that is refused leaves it open, and as it was. Once it has ended, each call throws
+ * `TRANSACTION_CLOSED`; `DISPOSED` when its cache was disposed of.
+ *
+ * @example
+ * ```ts
+ * import { KvCache, type KvTransaction } from 'kvtide'
+ *
+ * using cache = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 8, maxSeqLen: 64, headDim: 1 })
+ * const row = (...values: number[]) => ({ data: Float32Array.from(values), shape: [1, 1, values.length, 1] })
+ * cache.update(row(1, 2), row(1, 2))
+ * {
+ *   using draft: KvTransaction = cache.begin()
+ *   draft.append(row(3, 4, 5), row(3, 4, 5))
+ *   draft.commit(2) // the first two were accepted
+ * }
+ * {
+ *   using tree = cache.begin()
+ *   const { k } = tree.append(row(5, 6, 7), row(5, 6, 7), { parents: [-1, -1, 1] })
+ *   console.log(k.length, tree.treePositions().join()) // 7 '4,4,5'
+ *   tree.commitPath([1, 2])
+ * }
+ * console.log(cache.getKv().k.toArray()) // Float32Array [1, 2, 3, 4, 6, 7]
+ * ```
+ */
+export interface KvTransaction extends Disposable {
+  /** Tokens drafted here; those of an open child are not among them. */
+  readonly length: number
+  /**
+   * Drafts tokens, and shows what an append of the cache's own would. Once `parents` were given, a window shows everything that
+   * it keeps instead: what {@link treeMask} is over.
+   */
+  append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv
+  /** Keeps the first `n` drafted tokens, all unless said otherwise, drops the rest, and ends. Those of a child become its parent's. */
+  commit(n?: number): void
+  /**
+   * Keeps the tokens on an accepted path of the draft tree, in order, right behind what was there before; drops the rest, and
+   * ends.
+   *
+   * @param nodes drafted tokens counted from 0, each the child of the one before
+   * @throws KvTideError `INVALID_PATH` when they are no path
+   */
+  commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void
+  /** Drops what was drafted, and ends: the cache is as it was before, also when its window has moved. */
+  rollback(): void
+  /** Opens a transaction on top of this one; until that has ended, calls on this one throw `TRANSACTION_OPEN`. One at a time. */
+  begin(options?: BeginOptions): KvTransaction
+  /**
+   * The attention mask of the draft: f32 `[length, before + length]`, 0 where a token sees and -Infinity elsewhere. A window
+   * counts positions in it.
+   */
+  treeMask(): Tensor
+  /** The position of each drafted token: that of the first one + its depth. */
+  treePositions(): Int32Array
+  /** Rolls it back, with its children, if it is still open. Any number of times. */
+  dispose(): void
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void
+}
+
+/** The calls of a native cache that has transactions, by their numbers. */
+interface NativeDrafting {
+  dispose(): void
+  beginDraft(parent?: number, maxTokens?: number): number
+  appendDraft(draft: number, k: object, v: object, meta: object, parents?: Int32Array): NativeBuffer | null
+  commitDraft(draft: number, tokens?: number): void
+  commitDraftPath(draft: number, path: Uint32Array): void
+  rollbackDraft(draft: number): void
+  dropDraft(draft: number): void
+  drafted(draft: number): number
+  draftMask(draft: number): NativeView
+  draftPositions(draft: number): number[]
+}
+
+/** A transaction: its number, and the cache that gave it. */
+class Draft {
+  readonly shower: Shower<NativeDrafting>
+  readonly id: number
+
+  constructor(shower: Shower<NativeDrafting>, id: number) {
+    this.shower = shower
+    this.id = id
+  }
+
+  get native(): NativeDrafting {
+    return this.shower.native
+  }
+
+  dispose(): void {
+    this.native.dropDraft(this.id)
+  }
+}
+
+/** What `begin()` returns. */
+class Transaction extends Owner implements KvTransaction {
+  constructor(draft: Draft) {
+    super(INTERNAL, draft, Transaction)
+  }
+
+  get length(): number {
+    const { native, id } = own(this)
+    return native.drafted(id)
+  }
+
+  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
+    const { shower, native, id } = own(this)
+    const { parents } = fields<DraftOptions>('options', options)
+    const nodes = parents === undefined ? undefined : parentsOf(parents)
+    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+    return kvOf(shower.shown(native.appendDraft(id, put(keys, 0), put(values, 1), meta, nodes)) as Shown)
+  }
+
+  commit(n?: number): void {
+    const { native, id } = own(this)
+    native.commitDraft(id, optional(whole, 'n', n))
+  }
+
+  commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void {
+    const { native, id } = own(this)
+    native.commitDraftPath(id, Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count)))
+  }
+
+  rollback(): void {
+    const { native, id } = own(this)
+    native.rollbackDraft(id)
+  }
+
+  begin(options: BeginOptions = {}): KvTransaction {
+    const { shower, id } = own(this)
+    return openTransaction(shower, options, id)
+  }
+
+  treeMask(): Tensor {
+    const { native, id } = own(this)
+    return tensorOf(native.draftMask(id))
+  }
+
+  treePositions(): Int32Array {
+    const { native, id } = own(this)
+    return Int32Array.from(native.draftPositions(id))
+  }
+
+  dispose(): void {
+    endThis(this, Transaction)
+  }
+
+  [Symbol.dispose](): void {
+    endThis(this, Transaction)
+  }
+}
+
+/** @internal Opens a transaction on a cache, or on one of its transactions. */
+export function openTransaction(shower: Shower<NativeDrafting>, options: unknown, parent?: number): KvTransaction {
+  const { maxTokens } = fields<BeginOptions>('options', options)
+  const room = optional(count, 'maxTokens', maxTokens)
+  return new Transaction(new Draft(shower, shower.native.beginDraft(parent, room)))
+}
+
+/** The draft of `this`. One that was disposed of has ended like any other, which the cache knows. */
+function own(self: unknown): Draft {
+  return nativeArgument<Draft>('this', self, Transaction)
+}
+
+/** The parents of drafted tokens: -1, or the number of an earlier token. */
+export function parentsOf(parents: unknown): Int32Array {
+  return Int32Array.from(numbers('parents', parents, ['Int32Array'], (argument, value) => count(argument, value, -1)))
+}
