@@ -29,7 +29,8 @@ export interface DraftOptions {
  *
  * While it is open, all else that would change the cache throws `TRANSACTION_OPEN`; reads go on, and show what they would had
  * the drafted tokens been appended. A call that is refused leaves it open, and as it was. Once it has ended, each call throws
- * `TRANSACTION_CLOSED`; `DISPOSED` when its cache was disposed of.
+ * `TRANSACTION_CLOSED`; `DISPOSED` when its cache was disposed of. One that is neither ended nor disposed of stays open: `using`
+ * never forgets.
  *
  * @example
  * ```ts

@@ -159,11 +159,6 @@ impl RollbackPlanner {
         self.tokens.commit(next);
     }
 
-    /// Notes that rows were moved to the slots `written`.
-    pub fn moved(&mut self, written: Run) {
-        self.history.record(written);
-    }
-
     /// Drops the last `tokens` drafted tokens.
     pub fn cut(&mut self, tokens: u32) {
         self.tokens.cut(tokens);

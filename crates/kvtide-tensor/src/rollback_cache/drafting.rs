@@ -72,9 +72,8 @@ impl Drafting for RollbackCache {
     }
 
     fn move_draft(&mut self, moves: &[Move], written: Run) -> Result<()> {
-        self.rows.move_rows(moves, written)?;
-        self.planner.moved(written);
-        Ok(())
+        // Behind every mark, and the append has noted these positions already.
+        self.rows.move_rows(moves, written)
     }
 
     fn reserve_end(&mut self, ending: &Ending) -> Result<()> {

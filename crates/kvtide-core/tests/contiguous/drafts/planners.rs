@@ -1,8 +1,7 @@
 //! The planners that tokens can be drafted behind, under one name.
 
 use kvtide_core::{
-    Drafts, Ending, GrowablePlanner, GrowableState, Plan, Result, RollbackPlanner, RotatingPlanner, RotatingState, Run,
-    Runs,
+    Drafts, Ending, GrowablePlanner, GrowableState, Plan, Result, RollbackPlanner, RotatingPlanner, RotatingState, Runs,
 };
 
 /// A planner with drafts behind its tokens.
@@ -18,7 +17,6 @@ pub trait Drafting {
     fn draft(&self, tokens: u32, room: u32, whole: bool) -> Result<Plan<Self::State>>;
     fn drafted(&mut self, next: Self::State);
     fn draft_slot(&self, drafted: u32) -> u32;
-    fn moved(&mut self, written: Run);
     fn end(&mut self, ending: &Ending, drafts: &Drafts);
     /// Window and sinks, where there are any.
     fn window(&self) -> Option<(usize, usize)>;
@@ -58,8 +56,6 @@ impl Drafting for GrowablePlanner {
     fn draft_slot(&self, drafted: u32) -> u32 {
         self.state().len() - drafted
     }
-
-    fn moved(&mut self, _: Run) {}
 
     fn end(&mut self, ending: &Ending, _: &Drafts) {
         self.cut(ending.dropped);
@@ -103,10 +99,6 @@ impl Drafting for RollbackPlanner {
 
     fn draft_slot(&self, drafted: u32) -> u32 {
         self.total() - drafted
-    }
-
-    fn moved(&mut self, written: Run) {
-        RollbackPlanner::moved(self, written);
     }
 
     fn end(&mut self, ending: &Ending, drafts: &Drafts) {
@@ -155,8 +147,6 @@ impl Drafting for RotatingPlanner {
     fn draft_slot(&self, drafted: u32) -> u32 {
         RotatingPlanner::draft_slot(self, drafted)
     }
-
-    fn moved(&mut self, _: Run) {}
 
     fn end(&mut self, ending: &Ending, _: &Drafts) {
         self.cut(ending.dropped);

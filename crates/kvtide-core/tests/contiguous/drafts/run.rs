@@ -177,10 +177,9 @@ impl<P: Drafting> Run<P> {
             return Ok(());
         }
         let kept = (0..).zip(path).map(|(place, &node)| (draft.nodes[node as usize].0, place - 1)).collect();
-        let (ending, moves, written) = planned?;
+        let (ending, moves, _) = planned?;
         let before = self.slots.clone();
         self.slots.shift(&before, &moves);
-        self.planner.moved(written);
         self.planner.end(&ending, &self.drafts);
         self.drafts.end(&ending);
         if let Some(draft) = self.open.last_mut() {

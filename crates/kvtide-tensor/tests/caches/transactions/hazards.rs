@@ -1,7 +1,7 @@
 //! What belongs to one kind of cache, and what could go wrong in one place.
 
 use kvtide_core::{Code, TransactionId};
-use kvtide_tensor::{BeginOptions, KvCache, KvTransaction, RollbackCache, RotatingKvCache, Transactional};
+use kvtide_tensor::{BeginOptions, KvCache, KvTransaction, RollbackCache, RotatingKvCache, Source, Transactional};
 
 use super::kind::{Kind, Setup};
 use super::semantics::{bytes, draft, retained, setup, shown, subject};
@@ -38,6 +38,22 @@ fn what_a_draft_keeps_is_committed_behind_committed_tokens() {
     assert_eq!((cache.total_len(), cache.committed_len(), cache.tree().len()), (5, 5, 0));
     cache.rollback(&mark).unwrap();
     assert_eq!(shown(&cache), Some(bytes(&[0, 1, 2])));
+}
+
+#[test]
+fn a_mark_of_a_branch_that_a_draft_has_overwritten_is_refused() {
+    let mut cache: RollbackCache = subject(&setup(4, 0, 0), 2);
+    let early = RollbackCache::snapshot(&cache);
+    let [k, v] = [0, 1].map(|part| setup(4, 0, 0).rows.tensor(part, &[10, 11]));
+    cache.feed([Source::from(&k), Source::from(&v)]).unwrap();
+    let gone = RollbackCache::snapshot(&cache);
+    cache.rollback(&early).unwrap();
+    let mut open = cache.begin(BeginOptions::default()).unwrap();
+    draft(&mut open, &[100, 101], None).unwrap();
+    open.commit(None).unwrap();
+    drop(open);
+    assert_eq!((cache.committed_len(), code(cache.rollback(&gone))), (4, Err(Code::SnapshotInvalid)));
+    cache.rollback(&early).unwrap();
 }
 
 #[test]
