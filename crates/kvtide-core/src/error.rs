@@ -125,15 +125,6 @@ pub enum Error {
         /// Why not.
         reason: &'static str,
     },
-    /// A transaction is open on the object: only the innermost one can change anything.
-    #[error("a transaction is open on this {object}: commit it or roll it back first")]
-    TransactionOpen {
-        /// What it is open on: a cache, or another transaction.
-        object: &'static str,
-    },
-    /// The transaction has ended.
-    #[error("the transaction has ended: it was committed or rolled back")]
-    TransactionClosed,
     /// A step whose sequence was dropped.
     #[error("sequence {sequence} of the step was dropped")]
     StaleStep {
