@@ -81,6 +81,12 @@ pub enum Error {
     /// An earlier failure left the content undefined.
     #[error("the cache is poisoned: an earlier copy failed half-way")]
     Poisoned,
+    /// A step was committed before every layer was written.
+    #[error("layers {layers:?} of the step are not written")]
+    StepIncomplete {
+        /// Those layers.
+        layers: Vec<usize>,
+    },
     /// Someone reads the cache in the background, so that it cannot be changed.
     #[error("work in the background still reads the cache: it can be changed when that has ended")]
     Busy,
@@ -120,6 +126,7 @@ impl Error {
             Error::OutOfMemory { .. } => Code::OutOfMemory,
             Error::Disposed { .. } => Code::Disposed,
             Error::Poisoned => Code::Poisoned,
+            Error::StepIncomplete { .. } => Code::StepIncomplete,
             Error::Busy => Code::Busy,
             Error::Aborted => Code::Aborted,
             Error::DeviceUnavailable { .. } => Code::DeviceUnavailable,
@@ -148,6 +155,7 @@ impl Error {
             }
             Error::DeviceUnavailable { device, reason } => details![device: device, reason: reason],
             Error::Disposed { object } => details![object: *object],
+            Error::StepIncomplete { layers } => details![layers: &layers[..]],
             Error::StaleView | Error::Poisoned | Error::Busy | Error::Aborted => Vec::new(),
             Error::Candle(error) => details![reason: &error.to_string()],
         }

@@ -57,7 +57,7 @@ pub use kv_cache::{KvCache, KvSnapshot};
 pub use memory::{Budget, Lease};
 pub use options::{KvCacheOptions, PagedKvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
 pub use owned_source::OwnedSource;
-pub use paged::PageRows;
+pub use paged::{PageRows, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PromptOptions, StepTokens};
 pub use paged_kv_cache::PagedKvCache;
 pub use rollback_cache::{RollbackCache, RollbackMark};
 pub use rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use kvtide_core::COUNT_MAX;
-use kvtide_core::paged::PageFormat;
+use kvtide_core::paged::{PageFormat, Window};
 
 use crate::dtype::DType;
 use crate::kv_pair::SEQUENCE;
@@ -128,6 +128,14 @@ pub struct PagedKvCacheOptions {
     pub value_format: Option<PageFormat>,
     /// Rotates K by a Hadamard matrix before it is quantised, which spreads channels that stand out.
     pub hadamard: bool,
+    /// The window of its layers: blocks that left it are given back. None: every token is seen by all that follow.
+    pub window: Option<Window>,
+    /// What the tokens mean: the model, its rope settings. Prompts are found within one namespace alone.
+    pub namespace: String,
+    /// Under which key prompts are found; none: a random one of this process. A stable one is for stores that outlive it.
+    pub prefix_key: Option<[u8; 32]>,
+    /// Events that are kept for those who follow which blocks can be found; 0: none.
+    pub events: u32,
     /// The device; see [`crate::device()`].
     pub device: Device,
     /// The most bytes it may keep, staging included.
@@ -149,6 +157,10 @@ impl Default for PagedKvCacheOptions {
             key_format: None,
             value_format: None,
             hadamard: false,
+            window: None,
+            namespace: String::new(),
+            prefix_key: None,
+            events: 0,
             device: Device::Cpu,
             memory_limit_bytes: None,
             budget: None,

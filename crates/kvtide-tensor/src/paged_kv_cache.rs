@@ -3,9 +3,10 @@
 //! Blocks, layouts and low-bit pages are explained in `paged/mod.rs`. A write or a read of one token is O(1), of many tokens
 //! O(their bytes). A slot can only be read by the sequence that wrote it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use kvtide_core::paged::{PageLayout, PagedPlanner, Part};
+use kvtide_core::paged::{Held, PageLayout, PagedPlanner, Part};
 
 use crate::device::check_cpu;
 use crate::dtype::DType;
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::life::Life;
 use crate::memory::Budget;
 use crate::options::PagedKvCacheOptions;
-use crate::paged::{PagedShape, Slab};
+use crate::paged::{PagedShape, PrefixKeys, Returns, Slab};
 use crate::stats::Stats;
 
 /// A pool of blocks, and the sequences that write in them.
@@ -44,6 +45,13 @@ pub struct PagedKvCache {
     pub(crate) poisoned: bool,
     /// Who reads its pages in the background.
     pub(crate) life: Arc<Life>,
+    /// Under which keys blocks are found.
+    pub(crate) keys: PrefixKeys,
+    /// What snapshots and prefixes hold, by their numbers.
+    pub(crate) held: HashMap<u64, Held>,
+    pub(crate) next_held: u64,
+    /// What was dropped since the last change.
+    pub(crate) returns: Returns,
 }
 
 impl PagedKvCache {
@@ -52,7 +60,11 @@ impl PagedKvCache {
         check_cpu(&options.device)?;
         let shape = PagedShape::new(&options)?;
         let planner = PagedPlanner::new(options.capacity, options.block_size, options.num_layers)?;
-        let planner = if shape.pages.is_low_bit() { planner.staging_pages() } else { planner };
+        let mut planner = if shape.pages.is_low_bit() { planner.staging_pages() } else { planner };
+        if let Some(window) = options.window {
+            planner = planner.sliding(window);
+        }
+        planner.keep_events(options.events);
         let budget = Budget::within(options.budget.as_ref(), options.memory_limit_bytes);
         Ok(PagedKvCache {
             planner,
@@ -65,6 +77,10 @@ impl PagedKvCache {
             copied_bytes: 0,
             poisoned: false,
             life: Arc::default(),
+            keys: PrefixKeys::new(options.prefix_key, options.namespace.as_bytes())?,
+            held: HashMap::new(),
+            next_held: 0,
+            returns: Returns::default(),
         })
     }
 
@@ -100,19 +116,19 @@ impl PagedKvCache {
 
     /// A new, empty sequence.
     pub fn create_sequence(&mut self) -> Result<u64> {
-        self.check_change()?;
+        self.change()?;
         Ok(self.planner.create_sequence()?)
     }
 
     /// Ends a sequence and gives all its blocks back.
     pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
-        self.check_change()?;
+        self.change()?;
         Ok(self.planner.drop_sequence(sequence)?)
     }
 
     /// Gives the sequence blocks for `tokens` tokens in total; takes all that are missing, or none.
     pub fn ensure_capacity(&mut self, sequence: u64, tokens: u32) -> Result<()> {
-        self.check_change()?;
+        self.change()?;
         Ok(self.planner.ensure_capacity(&[(sequence, tokens)])?)
     }
 
@@ -161,6 +177,7 @@ impl PagedKvCache {
             held_bytes: self.budget.held(),
             limit_bytes: self.budget.limit(),
             growths: self.growths,
+            copies_on_write: self.planner.pool_stats().counters.copies,
             copied_bytes: self.copied_bytes,
             ..Stats::default()
         }
@@ -174,7 +191,7 @@ impl PagedKvCache {
 
     /// Checks what must hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
-        self.planner.check_invariants(&[])?;
+        self.planner.check_invariants(&self.held.values().collect::<Vec<_>>())?;
         let (staged, room) = (self.planner.staged_count(), self.staging.blocks);
         if staged > room { Err(format!("{staged} pages are staged, there is room for {room}")) } else { Ok(()) }
     }

@@ -88,6 +88,17 @@ impl PagedPlanner {
         self.sequence(sequence)?.drafts.len(id)
     }
 
+    /// The first token of a transaction that can be asked about its own, counted in those of all open ones.
+    pub fn draft_first(&self, sequence: u64, id: TransactionId) -> Result<u32> {
+        self.sequence(sequence)?.drafts.first(id)
+    }
+
+    /// Gives a sequence with an open transaction blocks for `tokens` tokens in total.
+    pub fn reserve_draft(&mut self, sequence: u64, tokens: u32) -> Result<()> {
+        self.resting(sequence)?;
+        self.ensure_capacity(&[(sequence, tokens)])
+    }
+
     /// The tokens of all open transactions, each with the one that it follows.
     pub fn draft_tree(&self, sequence: u64) -> Result<&Tree> {
         Ok(self.sequence(sequence)?.drafts.tree())

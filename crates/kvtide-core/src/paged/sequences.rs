@@ -158,6 +158,12 @@ impl PagedPlanner {
         content
     }
 
+    /// Which tokens later ones see, where not all.
+    #[must_use]
+    pub fn window(&self) -> Option<Window> {
+        self.window
+    }
+
     /// Tokens of a sequence, those of open drafts included; 0 for an unknown one.
     #[must_use]
     pub fn sequence_length(&self, sequence: u64) -> u32 {
@@ -277,7 +283,8 @@ impl PagedPlanner {
         self.revision += 1;
     }
 
-    pub(super) fn check_layer(&self, layer: u32) -> Result<()> {
+    /// Refuses a layer that is not there.
+    pub fn check_layer(&self, layer: u32) -> Result<()> {
         if layer < self.store.num_layers {
             return Ok(());
         }

@@ -12,6 +12,7 @@ use super::visible::KeyPositions;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::tile::TileKernels;
+use crate::paged::PageRows;
 use crate::resolved::Resolved;
 use crate::source::Source;
 
@@ -31,10 +32,13 @@ impl<'a> Call<'a> {
             KvRows::Batched { k, .. } => batch(&q, key_positions(k, rows.tokens()), options)?,
             KvRows::Ragged { offsets, .. } => {
                 check_offsets("kvOffsets", offsets, rows.tokens())?;
-                let keys = |index: usize| (offsets[index] as usize, (offsets[index + 1] - offsets[index]) as usize);
+                let keys = |index: usize| {
+                    let tokens = (offsets[index + 1] - offsets[index]) as usize;
+                    (offsets[index] as usize, KeyPositions::from_zero(tokens))
+                };
                 ragged(&q, offsets.len() - 1, keys, options)?
             }
-            KvRows::Pages(pages) => ragged(&q, pages.count(), |index| (0, pages.tokens(index)), options)?,
+            KvRows::Pages(pages) => ragged(&q, pages.count(), |index| (0, page_positions(pages, index)), options)?,
         };
         Ok(Call { asked: check(options, sizes, sequences)?, q, rows })
     }
@@ -103,22 +107,31 @@ fn batch(q: &Resolved<'_>, keys: KeyPositions, options: &AttendOptions<'_>) -> R
     Ok((0..batch).map(of).collect())
 }
 
-/// Sequences of their own lengths, where `keys` gives the first key and the number of keys of each.
+/// Where the keys of a sequence in pages stand: with a gap where some left its window.
+fn page_positions(pages: &PageRows<'_>, sequence: usize) -> KeyPositions {
+    let (tokens, gap) = (pages.tokens(sequence), pages.gap(sequence));
+    match gap.is_empty() {
+        true => KeyPositions::from_zero(tokens),
+        false => KeyPositions::new([(0, gap.start as usize), (gap.end.into(), tokens - gap.start as usize)]),
+    }
+}
+
+/// Sequences of their own lengths, where `keys` gives the first key of each and where its keys stand.
 fn ragged(
     q: &Resolved<'_>,
     count: usize,
-    keys: impl Fn(usize) -> (usize, usize),
+    keys: impl Fn(usize) -> (usize, KeyPositions),
     options: &AttendOptions<'_>,
 ) -> Result<Vec<Sequence>> {
     let query_offsets = checked_query_offsets(options, count, q.dims[0])?;
     let starts = checked_starts(options, count)?;
     let sequence = |index: usize| {
-        let (queries, (first_key, tokens)) = (&query_offsets[index..=index + 1], keys(index));
+        let (queries, (first_key, keys)) = (&query_offsets[index..=index + 1], keys(index));
         Sequence {
             first_query: queries[0] as usize,
             queries: (queries[1] - queries[0]) as usize,
             first_key,
-            keys: KeyPositions::from_zero(tokens),
+            keys,
             start: starts(index),
         }
     };

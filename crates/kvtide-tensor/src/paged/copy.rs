@@ -1,15 +1,16 @@
-//! Copies of blocks that others hold as well, before they are written.
+//! Copies of blocks that others hold as well, before they are written, and of rows that go to another slot.
 //!
 //! A block is one piece of the slab, all its layers; what of it lies in floats is copied in the staging slab. O(bytes of the
-//! blocks).
+//! blocks and rows).
 
 use std::ops::Range;
 
-use kvtide_core::paged::{CopyPlan, PageLayout, Target};
+use kvtide_core::paged::{CopyPlan, HeadPlace, PageLayout, Part, RowMove, Target};
 
 use super::portable;
 use super::slab::Slab;
 use crate::error::Result;
+use crate::kernels::pages::heads;
 use crate::paged_kv_cache::PagedKvCache;
 
 impl PagedKvCache {
@@ -41,6 +42,48 @@ impl PagedKvCache {
         }
         Ok(())
     }
+
+    /// Moves rows of all layers, one after the other.
+    pub(super) fn move_rows(&self, moves: &[RowMove]) -> Result<()> {
+        for moved in moves {
+            for layer in 0..self.shape.pages.shape().num_layers {
+                let [source, target] = [moved.source, moved.target].map(|slot| {
+                    let staged = self.planner.staged(slot.block, layer);
+                    let (memory, block, layer) = match staged {
+                        Some(page) => (&self.staging, page, 0),
+                        None => (&self.slab, slot.block, layer),
+                    };
+                    (memory, rows_of(&memory.layout, block, layer, slot.slot))
+                });
+                move_bytes((source.0, source.1), (target.0, target.1))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows of a slot: each head of K, then of V.
+fn rows_of(layout: &PageLayout, block: u32, layer: u32, slot: u32) -> Vec<Range<usize>> {
+    let row = |(part, head): (Part, u32)| {
+        let HeadPlace { codes, row_bytes, .. } = layout.head_place(block, layer, part, head);
+        let start = codes + slot as usize * row_bytes;
+        start..start + row_bytes
+    };
+    heads(layout).map(row).collect()
+}
+
+/// Copies rows from one place to another, in the same slab or between two.
+fn move_bytes((from, rows): (&Slab, Vec<Range<usize>>), (to, places): (&Slab, Vec<Range<usize>>)) -> Result<()> {
+    let pairs: Vec<_> = rows.into_iter().zip(places).collect();
+    if std::ptr::eq(from, to) {
+        return copy_within(to, &pairs);
+    }
+    to.edit(&[from.storage()], |target, sources| {
+        let source = from.pages(sources[0]);
+        for (row, place) in &pairs {
+            target[place.clone()].copy_from_slice(&source[row.clone()]);
+        }
+    })
 }
 
 /// Copies pieces of a slab to other places in it.

@@ -11,16 +11,27 @@
 //! ```
 
 mod copy;
+mod drafting;
+mod holding;
 mod page_rows;
 mod portable;
+mod prefix_keys;
 mod read;
+mod returns;
 mod rows;
 mod shape;
+mod sharing;
 mod slab;
 mod staging;
+mod step;
 mod walk;
 mod write;
 
+pub use drafting::PagedSequence;
+pub use holding::{PagedPrefix, PagedSnapshot, PromptOptions};
 pub use page_rows::PageRows;
+pub(crate) use prefix_keys::PrefixKeys;
+pub(crate) use returns::Returns;
 pub(crate) use shape::PagedShape;
 pub(crate) use slab::Slab;
+pub use step::{PagedStep, StepTokens};

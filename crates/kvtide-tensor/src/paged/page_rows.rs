@@ -5,6 +5,7 @@
 //! O(pages).
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -31,8 +32,18 @@ pub struct PageRows<'a> {
     pub(crate) shape: PagedShape,
     layer: u32,
     pages: Vec<PageRead>,
-    /// The first page and the tokens of each sequence.
-    sequences: Vec<(usize, usize)>,
+    /// Of each sequence.
+    sequences: Vec<Shown>,
+}
+
+/// What of a sequence is there.
+#[derive(Clone, Debug)]
+struct Shown {
+    /// Its first page.
+    first: usize,
+    tokens: usize,
+    /// The positions that left its window, whole pages.
+    gap: Range<u32>,
 }
 
 impl PagedKvCache {
@@ -43,7 +54,7 @@ impl PagedKvCache {
         }
         let mut rows = self.no_pages(layer);
         for &sequence in sequences {
-            rows.add(self.walk(sequence, layer)?)?;
+            rows.add(self.walk(sequence, layer)?, self.planner.gap(sequence)?)?;
         }
         Ok(rows)
     }
@@ -69,7 +80,7 @@ impl PagedKvCache {
         }
         let mut rows = self.no_pages(layer);
         for (index, &length) in checked.iter().enumerate() {
-            rows.add(self.walk_table(index, layer, row(index), length)?)?;
+            rows.add(self.walk_table(index, layer, row(index), length)?, 0..0)?;
         }
         Ok(rows)
     }
@@ -100,7 +111,7 @@ impl PageRows<'_> {
     }
 
     /// Adds the pages of one more sequence.
-    fn add(&mut self, pages: impl Iterator<Item = PageRead>) -> Result<()> {
+    fn add(&mut self, pages: impl Iterator<Item = PageRead>, gap: Range<u32>) -> Result<()> {
         let (first, mut tokens) = (self.pages.len(), 0);
         for page in pages {
             if self.pages.len() == self.pages.capacity() {
@@ -110,7 +121,7 @@ impl PageRows<'_> {
             tokens += page.tokens as usize;
             self.pages.push(page);
         }
-        self.sequences.push((first, tokens));
+        self.sequences.push(Shown { first, tokens, gap });
         Ok(())
     }
 
@@ -121,7 +132,12 @@ impl PageRows<'_> {
 
     /// Tokens of a sequence.
     pub(crate) fn tokens(&self, sequence: usize) -> usize {
-        self.sequences[sequence].1
+        self.sequences[sequence].tokens
+    }
+
+    /// The positions of a sequence that left its window; its tokens are those before and behind them.
+    pub(crate) fn gap(&self, sequence: usize) -> Range<u32> {
+        self.sequences[sequence].gap.clone()
     }
 
     /// Heads of K, and of V.
@@ -141,8 +157,8 @@ impl PageRows<'_> {
 
     /// The page with a token of a sequence, if it has so many.
     pub(crate) fn page(&self, sequence: usize, token: usize) -> Option<&PageRead> {
-        let (first, tokens) = self.sequences[sequence];
-        (token < tokens).then(|| &self.pages[first + token / self.block_size()])
+        let shown = &self.sequences[sequence];
+        (token < shown.tokens).then(|| &self.pages[shown.first + token / self.block_size()])
     }
 
     /// The first byte of a page: of the staging slab when it is staged, else of the slab.

@@ -26,9 +26,9 @@ pub(super) fn is_chosen(slab: &Slab) -> Result<bool> {
 }
 
 /// Puts a plan's rows where it says.
-pub(super) fn scatter(slab: &Slab, plan: &WritePlan, rows: &[TokenRows<'_>; 2]) -> Result<()> {
-    let first = plan.layers().start;
-    for (layer, run) in plan.layers().flat_map(|layer| plan.runs().iter().map(move |run| (layer, run))) {
+pub(super) fn scatter(slab: &Slab, plan: &WritePlan, layers: Range<u32>, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+    let first = layers.start;
+    for (layer, run) in layers.flat_map(|layer| plan.runs().iter().map(move |run| (layer, run))) {
         for (part, head) in heads(&slab.layout) {
             let row = slab.layout.section(part).row_bytes;
             let most = (MOST / row).max(1);

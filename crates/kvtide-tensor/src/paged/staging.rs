@@ -10,8 +10,9 @@
 //! step. A part that is not quantised is copied both ways.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
-use kvtide_core::paged::{Before, HeadPlace, PageWrite, Part, SlotRun, WritePlan};
+use kvtide_core::paged::{Before, HeadPlace, PageWrite, Part, Seal, SlotRun, WritePlan};
 
 use super::shape::PagedShape;
 use super::slab::Slab;
@@ -38,7 +39,7 @@ impl PagedShape {
     }
 
     /// The rows of a head in a staging page, as bytes of it.
-    fn staged_head(&self, part: Part, head: u32) -> std::ops::Range<usize> {
+    fn staged_head(&self, part: Part, head: u32) -> Range<usize> {
         let start = self.staged.head_in_page(part, head).codes;
         start..start + self.staged.section(part).head_bytes
     }
@@ -122,9 +123,14 @@ pub(super) struct Pages<'a> {
 
 impl Pages<'_> {
     /// Quantises the pages that a plan fills with one run each.
-    pub fn write_whole(&self, plan: &WritePlan, target: &mut [u8], sources: &Sources<'_>) -> Result<()> {
+    pub fn write_whole(
+        &self,
+        plan: &WritePlan,
+        layers: Range<u32>,
+        target: &mut [u8],
+        sources: &Sources<'_>,
+    ) -> Result<()> {
         let shape = self.shape;
-        let layers = plan.layers();
         let whole: Vec<SlotRun> = plan.runs().iter().filter(|run| !run.staged).copied().collect();
         let bytes = whole.len() * layers.len() * shape.staged.page_bytes();
         each_block(target, shape.pages.block_bytes(), &whole, bytes, |pieces| {
@@ -166,33 +172,33 @@ impl Pages<'_> {
     }
 
     /// Puts a plan's rows into its staging pages.
-    pub fn stage(&self, plan: &WritePlan, staging: &mut [u8], sources: &Sources<'_>) {
-        let first = plan.layers().start;
-        for write in plan.pages() {
+    pub fn stage(&self, plan: &WritePlan, layers: Range<u32>, staging: &mut [u8], sources: &Sources<'_>) {
+        let first = layers.start;
+        for write in plan.pages().iter().filter(|write| layers.contains(&write.page.layer)) {
             let page = &mut staging[staged_page(self.shape, write.staged)];
             let run = &plan.runs()[write.run as usize];
             write_run(page, &self.shape.staged, (write.page.layer - first) as usize, run, sources, Carrier::PLAIN);
         }
     }
 
-    /// Quantises the pages that are full now.
-    pub fn close(&self, plan: &WritePlan) -> Result<()> {
-        if !plan.pages().iter().any(|write| write.fills) {
+    /// Quantises pages that are full now.
+    pub fn close(&self, seals: &[Seal]) -> Result<()> {
+        if seals.is_empty() {
             return Ok(());
         }
         let scratch = RefCell::new(self.shape.scratch()?);
         self.slab.edit(&[self.staging.storage()], |slab, sources| {
             let staging = self.staging.pages(sources[0]);
-            for write in plan.pages().iter().filter(|write| write.fills) {
-                let to = self.slab.layout.page_offset(write.page.block, write.page.layer);
+            for seal in seals {
+                let to = self.slab.layout.page_offset(seal.page.block, seal.page.layer);
                 let page = &mut slab[to..to + self.slab.layout.page_bytes()];
-                self.shape.seal(&staging[staged_page(self.shape, write.staged)], page, &mut scratch.borrow_mut());
+                self.shape.seal(&staging[staged_page(self.shape, seal.staged)], page, &mut scratch.borrow_mut());
             }
         })
     }
 }
 
-fn staged_page(shape: &PagedShape, page: u32) -> std::ops::Range<usize> {
+fn staged_page(shape: &PagedShape, page: u32) -> Range<usize> {
     let start = shape.staged.page_offset(page, 0);
     start..start + shape.staged.page_bytes()
 }

@@ -9,11 +9,11 @@
 //!
 //! O(bytes of the new tokens); a low-bit page is quantised once, when it is full.
 
+use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 
-use std::cell::RefCell;
-
-use kvtide_core::paged::{Append, Part, WritePlan, Writer};
+use kvtide_core::paged::{Append, Part, Seal, WritePlan, Writer};
 
 use super::portable;
 use super::rows::{Expected, TokenRows};
@@ -34,7 +34,7 @@ impl PagedKvCache {
         key: impl Into<Source<'a>>,
         value: impl Into<Source<'a>>,
     ) -> Result<()> {
-        self.check_change()?;
+        self.change()?;
         let rows = [
             TokenRows::one(&key.into(), "key", self.expected(Part::Key, None))?,
             TokenRows::one(&value.into(), "value", self.expected(Part::Value, None))?,
@@ -52,7 +52,7 @@ impl PagedKvCache {
         k: impl Into<Source<'a>>,
         v: impl Into<Source<'a>>,
     ) -> Result<()> {
-        self.check_change()?;
+        self.change()?;
         let rows = self.rows([k.into(), v.into()], None)?;
         self.write_rows(sequence, layer, position, &rows)
     }
@@ -87,19 +87,46 @@ impl PagedKvCache {
         v: impl Into<Source<'a>>,
         offsets: Option<&[u32]>,
     ) -> Result<()> {
-        self.check_change()?;
+        self.append_known(sequences, k, v, offsets, None)
+    }
+
+    /// The same of tokens whose ids are known: full blocks of them can be found by others from then on.
+    pub fn append_known<'a>(
+        &mut self,
+        sequences: &[u64],
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+        offsets: Option<&[u32]>,
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
+        self.change()?;
         let layers = self.slab.layout.shape().num_layers as usize;
         let rows = self.rows([k.into(), v.into()], Some(layers))?;
         let append = Append { sequences, offsets, parents: None, writer: Writer::Direct };
-        let targets = self.planner.append_targets(&append)?;
-        let tokens: u32 = targets.iter().map(|target| target.tokens).sum();
-        if tokens != rows[0].tokens {
-            let expected = format!("{tokens} tokens, as the offsets say");
+        self.append_rows(&append, &rows, tokens)
+    }
+
+    /// Appends rows of all layers, their ids where they are known.
+    pub(super) fn append_rows(
+        &mut self,
+        append: &Append<'_>,
+        rows: &[TokenRows<'_>; 2],
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
+        let targets = self.planner.append_targets(append)?;
+        let wanted: u32 = targets.iter().map(|target| target.tokens).sum();
+        if wanted != rows[0].tokens {
+            let expected = format!("{wanted} tokens, as the offsets say");
             return Err(Error::argument("k", format!("{} tokens", rows[0].tokens), expected));
         }
+        if let Some(ids) = tokens
+            && ids.len() != wanted as usize
+        {
+            return Err(Error::argument("tokens.length", ids.len(), format!("{wanted}, one for each token")));
+        }
         self.copy_shared(&targets)?;
-        let plan = self.planner.plan_append(&append)?;
-        self.carry_out(&plan, &rows, None)
+        let plan = self.planner.plan_append(append)?;
+        self.carry_out(&plan, rows, tokens)
     }
 
     fn expected(&self, part: Part, layers: Option<usize>) -> Expected {
@@ -112,7 +139,7 @@ impl PagedKvCache {
     }
 
     /// K and V of a call, of as many tokens.
-    fn rows<'a>(&self, [k, v]: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
+    pub(super) fn rows<'a>(&self, [k, v]: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
         let rows = [
             TokenRows::new(&k, "k", self.expected(Part::Key, layers))?,
             TokenRows::new(&v, "v", self.expected(Part::Value, layers))?,
@@ -129,36 +156,52 @@ impl PagedKvCache {
         self.planner.reserve(plan)?;
         self.reserve_staging(plan.staging_pages())?;
         self.poisoned = true;
-        if self.shape.pages.is_low_bit() {
-            self.write_low_bit(plan, rows)?
-        } else {
-            self.write_plain(plan, rows)?
-        }
+        self.open_staged(plan)?;
+        self.move_in(plan, plan.layers(), rows)?;
+        self.seal_filled(plan)?;
         self.poisoned = false;
         Ok(self.planner.commit(plan, tokens)?)
     }
 
-    fn write_plain(&self, plan: &WritePlan, rows: &[TokenRows<'_>; 2]) -> Result<()> {
-        if portable::is_chosen(&self.slab)? {
-            return portable::scatter(&self.slab, plan, rows);
+    /// Makes the staging pages of a plan ready for its rows.
+    pub(super) fn open_staged(&self, plan: &WritePlan) -> Result<()> {
+        self.both_slabs().open(plan)
+    }
+
+    /// Moves rows of some layers of a plan where it says.
+    pub(super) fn move_in(&self, plan: &WritePlan, layers: Range<u32>, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+        if !self.shape.pages.is_low_bit() {
+            if portable::is_chosen(&self.slab)? {
+                return portable::scatter(&self.slab, plan, layers, rows);
+            }
+            return edit_with(&self.slab, rows, |slab, sources| {
+                scatter(slab, &self.shape.pages, layers.clone(), plan.runs(), sources)
+            });
         }
+        let pages = self.both_slabs();
         edit_with(&self.slab, rows, |slab, sources| {
-            scatter(slab, &self.shape.pages, plan.layers(), plan.runs(), sources)
+            check_sources(&self.shape.staged, layers.clone(), plan.runs(), sources);
+            pages.write_whole(plan, layers.clone(), slab, sources)
+        })?;
+        edit_with(&self.staging, rows, |staging, sources| {
+            pages.stage(plan, layers.clone(), staging, sources);
+            Ok(())
         })
     }
 
-    fn write_low_bit(&self, plan: &WritePlan, rows: &[TokenRows<'_>; 2]) -> Result<()> {
-        let pages = Pages { shape: &self.shape, slab: &self.slab, staging: &self.staging };
-        pages.open(plan)?;
-        edit_with(&self.slab, rows, |slab, sources| {
-            check_sources(&self.shape.staged, plan.layers(), plan.runs(), sources);
-            pages.write_whole(plan, slab, sources)
-        })?;
-        edit_with(&self.staging, rows, |staging, sources| {
-            pages.stage(plan, staging, sources);
-            Ok(())
-        })?;
-        pages.close(plan)
+    /// Quantises the pages that a plan filled.
+    pub(super) fn seal_filled(&self, plan: &WritePlan) -> Result<()> {
+        let filled = plan.pages().iter().filter(|write| write.fills);
+        self.seal(&filled.map(|write| Seal { page: write.page, staged: write.staged }).collect::<Vec<_>>())
+    }
+
+    /// Quantises pages that lie in floats.
+    pub(super) fn seal(&self, seals: &[Seal]) -> Result<()> {
+        self.both_slabs().close(seals)
+    }
+
+    fn both_slabs(&self) -> Pages<'_> {
+        Pages { shape: &self.shape, slab: &self.slab, staging: &self.staging }
     }
 
     /// Makes room for so many staging pages: twice as many as there were if that fits, with their rows.

@@ -1,0 +1,54 @@
+//! Under which keys the blocks of a cache are found: of this process alone, unless a stable key is given.
+//!
+//! The root of every chain of keys is over a namespace, the form of the pages and the salt, keyed by bytes that nobody
+//! outside knows: who cannot name a prompt's tokens and salt finds none of its blocks.
+
+use std::sync::OnceLock;
+
+use kvtide_core::paged::{Key, PageShape};
+
+use super::shape::PagedShape;
+use crate::error::{Error, Result};
+
+/// The key, and the namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct PrefixKeys {
+    key: [u8; 32],
+    namespace: Box<[u8]>,
+}
+
+impl PrefixKeys {
+    /// Keys of this process, or under a stable one.
+    pub fn new(stable: Option<[u8; 32]>, namespace: &[u8]) -> Result<Self> {
+        let key = match stable {
+            Some(key) => key,
+            None => process_key()?,
+        };
+        Ok(PrefixKeys { key, namespace: namespace.into() })
+    }
+
+    /// The key of no token.
+    pub fn root(&self, shape: &PagedShape, salt: &[u8]) -> Key {
+        let PageShape { block_size, num_layers, num_kv_heads, head_dim, value_head_dim, key_format, value_format } =
+            shape.pages.shape();
+        let sizes = [block_size, num_layers, num_kv_heads, head_dim, value_head_dim];
+        let form = format!("{} {key_format} {value_format} {sizes:?} {}", shape.dtype, shape.hadamard);
+        let mut namespace = (self.namespace.len() as u64).to_le_bytes().to_vec();
+        namespace.extend(&self.namespace);
+        namespace.extend(form.as_bytes());
+        Key::root(&self.key, &namespace, salt)
+    }
+}
+
+/// Random bytes, the same for the whole process.
+fn process_key() -> Result<[u8; 32]> {
+    static KEY: OnceLock<[u8; 32]> = OnceLock::new();
+    if let Some(key) = KEY.get() {
+        return Ok(*key);
+    }
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Error::argument("prefixKey", "none", format!("32 bytes, where the system has no randomness: {error}"))
+    })?;
+    Ok(*KEY.get_or_init(|| bytes))
+}

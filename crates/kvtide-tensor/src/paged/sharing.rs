@@ -1,0 +1,115 @@
+//! Sequences that share blocks, and what of the pool is left.
+
+use std::ops::Range;
+
+use kvtide_core::paged::{Explanation, PoolStats, Unseen};
+
+use super::holding::PromptOptions;
+use super::returns::Returned;
+use crate::error::Result;
+use crate::paged_kv_cache::PagedKvCache;
+
+impl PagedKvCache {
+    /// A new sequence with the tokens of another: O(1), all blocks are shared, and the first write into one copies it. What an
+    /// open transaction holds counts as committed in the fork.
+    pub fn fork(&mut self, sequence: u64) -> Result<u64> {
+        self.change()?;
+        Ok(self.planner.fork(sequence)?)
+    }
+
+    /// Drops a sequence's tokens from `length` on.
+    pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
+        self.change()?;
+        Ok(self.planner.truncate(sequence, length)?)
+    }
+
+    /// Gives sequences blocks for so many tokens in total each; takes all that are missing, or none.
+    pub fn ensure_capacities(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
+        self.change()?;
+        Ok(self.planner.ensure_capacity(wanted)?)
+    }
+
+    /// Whether there is room for `tokens` tokens of a new sequence, and `watermark` blocks beside.
+    pub fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
+        self.collect()?;
+        Ok(self.planner.can_allocate(tokens, watermark))
+    }
+
+    /// The same for a prompt, whose start may be there: blocks that others hold cost nothing.
+    pub fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool> {
+        self.collect()?;
+        let identity = self.identity(options)?;
+        Ok(self.planner.can_allocate_prompt(tokens, &identity, watermark)?)
+    }
+
+    /// Says how long the blocks of some tokens of a sequence are kept once nobody holds them: priorities from 0 to 100, 50 where
+    /// nothing was said; until a time of [`PagedKvCache::advance_clock`], or for good.
+    pub fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()> {
+        self.change()?;
+        Ok(self.planner.retain(sequence, tokens, priority, until)?)
+    }
+
+    /// Tells the time, in whatever unit: priorities that were given until then are over.
+    pub fn advance_clock(&mut self, now: u64) -> Result<()> {
+        self.change()?;
+        self.planner.advance_clock(now);
+        Ok(())
+    }
+
+    /// How far a prompt is found, and why no further. For whoever runs the cache: it tells of other tenants' prompts.
+    pub fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
+        let identity = self.identity(options)?;
+        Ok(self.planner.explain(tokens, &identity)?)
+    }
+
+    /// Nothing that is there is found any more.
+    pub fn forget_prefixes(&mut self) -> Result<()> {
+        self.change()?;
+        self.planner.forget_prefixes();
+        Ok(())
+    }
+
+    /// What happened to the blocks that can be found, from a number on.
+    #[must_use]
+    pub fn events(&self, since: u64) -> Unseen<'_> {
+        self.planner.events(since)
+    }
+
+    /// What the pool holds, in blocks, and what it has done.
+    pub fn pool_stats(&mut self) -> Result<PoolStats> {
+        self.collect()?;
+        Ok(self.planner.pool_stats())
+    }
+
+    /// Tokens of a sequence that no transaction can take back; 0 for an unknown one.
+    #[must_use]
+    pub fn committed_length(&self, sequence: u64) -> u32 {
+        self.planner.committed_length(sequence)
+    }
+
+    /// Refuses a change when there can be none now; else takes back what was dropped since the last one.
+    pub(crate) fn change(&mut self) -> Result<()> {
+        self.check_change()?;
+        self.collect()
+    }
+
+    /// Takes back what was dropped since the last change.
+    pub(crate) fn collect(&mut self) -> Result<()> {
+        self.check()?;
+        for returned in self.returns.take() {
+            match returned {
+                Returned::Held(id) => {
+                    if let Some(held) = self.held.remove(&id) {
+                        self.planner.release(held);
+                    }
+                }
+                Returned::Step(plan) => {
+                    self.poisoned = true;
+                    self.planner.undo_step(&plan)?;
+                    self.poisoned = false;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! Steps: some tokens of all layers, written and attended to layer by layer, counted once for all of them.
+//!
+//! ```text
+//! let step = cache.begin_step(..)?          slots of all layers are taken
+//! cache.write_layer(&mut step, 0, k, v)?    the queries of layer 0 attend to cache.step_pages(&step, 0)?
+//! cache.write_layer(&mut step, 1, k, v)?    ...
+//! cache.commit_step(step, ids)?             lengths move on; a step that is dropped leaves no trace
+//! ```
+//!
+//! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
+
+use kvtide_core::paged::{Append, WritePlan, Writer};
+
+use super::page_rows::PageRows;
+use super::returns::{Returned, Returns};
+use crate::error::{Error, Result};
+use crate::paged_kv_cache::PagedKvCache;
+use crate::source::Source;
+
+/// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone.
+#[derive(Debug)]
+#[must_use = "a step that is dropped is undone"]
+pub struct PagedStep {
+    /// Nothing once it has ended.
+    plan: Option<Box<WritePlan>>,
+    sequences: Box<[u64]>,
+    written: Box<[bool]>,
+    returns: Returns,
+}
+
+/// Which tokens a step is for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepTokens<'a> {
+    /// The sequences, each once.
+    pub sequences: &'a [u64],
+    /// Sequence i gets the tokens `offsets[i]..offsets[i + 1]`; without offsets one each.
+    pub offsets: Option<&'a [u32]>,
+    /// For each token the one of its sequence's transaction that it follows, -1 for the one before it; without, a chain.
+    pub parents: Option<&'a [i32]>,
+}
+
+impl PagedStep {
+    /// The sequences that get tokens.
+    #[must_use]
+    pub fn sequences(&self) -> &[u64] {
+        &self.sequences
+    }
+
+    /// Tokens of all sequences.
+    #[must_use]
+    pub fn tokens(&self) -> u32 {
+        self.plan.as_ref().map_or(0, |plan| plan.tokens())
+    }
+
+    /// Its plan, while it is open.
+    pub(crate) fn plan(&self) -> Result<&WritePlan> {
+        self.plan.as_deref().ok_or_else(|| kvtide_core::Error::TransactionClosed.into())
+    }
+}
+
+impl Drop for PagedStep {
+    fn drop(&mut self) {
+        if let Some(plan) = self.plan.take() {
+            self.returns.add(Returned::Step(plan));
+        }
+    }
+}
+
+impl PagedKvCache {
+    /// Takes slots of all layers for the tokens of a step. Until it ends, its sequences refuse other changes.
+    pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<PagedStep> {
+        self.change()?;
+        let StepTokens { sequences, offsets, parents } = tokens;
+        let append = Append { sequences, offsets, parents, writer: Writer::Step };
+        let targets = self.planner.append_targets(&append)?;
+        self.copy_shared(&targets)?;
+        let plan = self.planner.plan_append(&append)?;
+        self.reserve_staging(plan.staging_pages())?;
+        self.open_staged(&plan)?;
+        self.planner.open_step(&plan)?;
+        Ok(PagedStep {
+            plan: Some(Box::new(plan)),
+            sequences: sequences.into(),
+            written: vec![false; self.planner.num_layers() as usize].into(),
+            returns: self.returns.clone(),
+        })
+    }
+
+    /// Writes the tokens of a layer: K and V `[kvHeads, tokens, headDim]`, the tokens of all sequences one behind the other.
+    /// A layer may be written again while the step is open.
+    pub fn write_layer<'a>(
+        &mut self,
+        step: &mut PagedStep,
+        layer: u32,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+    ) -> Result<()> {
+        self.change()?;
+        self.check_step(step)?;
+        let plan = step.plan()?;
+        self.planner.check_layer(layer)?;
+        let rows = self.rows([k.into(), v.into()], None)?;
+        if rows[0].tokens != plan.tokens() {
+            let expected = format!("{} tokens, as the step has", plan.tokens());
+            return Err(Error::argument("k", format!("{} tokens", rows[0].tokens), expected));
+        }
+        self.poisoned = true;
+        self.move_in(plan, layer..layer + 1, &rows)?;
+        self.poisoned = false;
+        self.planner.mark_layer(plan, layer)?;
+        step.written[layer as usize] = true;
+        Ok(())
+    }
+
+    /// The pages of a layer that the step's queries attend to, its own tokens included.
+    pub fn step_pages(&mut self, step: &PagedStep, layer: u32) -> Result<PageRows<'_>> {
+        self.check_step(step)?;
+        self.pages(layer, &step.sequences)
+    }
+
+    /// Ends a step: its tokens count in all layers. `tokens` are their ids, where they are known: full blocks of known tokens can
+    /// be found by others from then on.
+    ///
+    /// Refused with `STEP_INCOMPLETE` while layers are not written; then the step stays open.
+    pub fn commit_step(&mut self, step: &mut PagedStep, tokens: Option<&[u32]>) -> Result<()> {
+        self.change()?;
+        self.check_step(step)?;
+        let plan = step.plan()?;
+        let missing = |(layer, written): (usize, &bool)| (!written).then_some(layer);
+        let layers: Vec<usize> = step.written.iter().enumerate().filter_map(missing).collect();
+        if !layers.is_empty() && plan.tokens() > 0 {
+            return Err(Error::StepIncomplete { layers });
+        }
+        if let Some(tokens) = tokens
+            && tokens.len() != plan.tokens() as usize
+        {
+            let expected = format!("{}, one for each token", plan.tokens());
+            return Err(Error::argument("tokens.length", tokens.len(), expected));
+        }
+        self.poisoned = true;
+        self.seal_filled(plan)?;
+        self.planner.close_step(plan, tokens)?;
+        self.poisoned = false;
+        step.plan = None;
+        Ok(())
+    }
+
+    /// Ends a step as if it had never been.
+    pub fn undo_step(&mut self, step: &mut PagedStep) -> Result<()> {
+        self.change()?;
+        if !self.returns.is_same(&step.returns) {
+            return Err(Error::argument("step", "of another cache", "a step of this cache"));
+        }
+        if let Some(plan) = step.plan.take() {
+            self.poisoned = true;
+            self.planner.undo_step(&plan)?;
+            self.poisoned = false;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_step(&self, step: &PagedStep) -> Result<()> {
+        if !self.returns.is_same(&step.returns) {
+            return Err(Error::argument("step", "of another cache", "a step of this cache"));
+        }
+        Ok(self.planner.check_step(step.plan()?)?)
+    }
+}
