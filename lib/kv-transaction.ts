@@ -106,6 +106,8 @@ interface NativeDrafting {
 class Draft {
   readonly shower: Shower<NativeDrafting>
   readonly id: number
+  /** It was committed or rolled back, so that nothing is left to drop. */
+  ended = false
 
   constructor(shower: Shower<NativeDrafting>, id: number) {
     this.shower = shower
@@ -117,7 +119,8 @@ class Draft {
   }
 
   dispose(): void {
-    this.native.dropDraft(this.id)
+    if (!this.ended) this.native.dropDraft(this.id)
+    this.ended = true
   }
 }
 
@@ -141,18 +144,21 @@ class Transaction extends Owner implements KvTransaction {
   }
 
   commit(n?: number): void {
-    const { native, id } = own(this)
-    native.commitDraft(id, optional(whole, 'n', n))
+    const draft = own(this)
+    draft.native.commitDraft(draft.id, optional(whole, 'n', n))
+    draft.ended = true
   }
 
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void {
-    const { native, id } = own(this)
-    native.commitDraftPath(id, Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count)))
+    const draft = own(this)
+    draft.native.commitDraftPath(draft.id, Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count)))
+    draft.ended = true
   }
 
   rollback(): void {
-    const { native, id } = own(this)
-    native.rollbackDraft(id)
+    const draft = own(this)
+    draft.native.rollbackDraft(draft.id)
+    draft.ended = true
   }
 
   begin(options: BeginOptions = {}): KvTransaction {
