@@ -26,6 +26,7 @@ mod kv_cache;
 mod kv_pair;
 mod life;
 mod memory;
+mod model_cache;
 mod options;
 mod owned_source;
 mod paged;
@@ -55,6 +56,10 @@ pub use error::{Error, Result};
 pub use kernels::{Kernels, with_kernels};
 pub use kv_cache::{KvCache, KvSnapshot};
 pub use memory::{Budget, Lease};
+pub use model_cache::{
+    ContiguousOptions, ModelCache, ModelCacheKind, ModelCacheOptions, ModelPrefix, ModelSnapshot, ModelStep,
+    PagedOptions, PoolRoom,
+};
 pub use options::{KvCacheOptions, PagedKvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
 pub use owned_source::OwnedSource;
 pub use paged::{PageRows, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PromptOptions, StepTokens};

@@ -20,3 +20,20 @@ pub struct Stats {
     /// Bytes that these three copied.
     pub copied_bytes: u64,
 }
+
+impl Stats {
+    /// What two caches cost together.
+    #[must_use]
+    pub(crate) fn plus(self, other: Stats) -> Stats {
+        Stats {
+            buffer_bytes: self.buffer_bytes + other.buffer_bytes,
+            held_bytes: self.held_bytes + other.held_bytes,
+            used_bytes: self.used_bytes + other.used_bytes,
+            limit_bytes: self.limit_bytes.max(other.limit_bytes),
+            growths: self.growths + other.growths,
+            compactions: self.compactions + other.compactions,
+            copies_on_write: self.copies_on_write + other.copies_on_write,
+            copied_bytes: self.copied_bytes + other.copied_bytes,
+        }
+    }
+}

@@ -13,10 +13,10 @@ pub trait Cache {
     /// Sequences that are decoded side by side. A step has as many tokens for each of them.
     fn rows(&self) -> usize;
 
-    /// Opens a step of `tokens` new tokens in each row. Answers their positions, one row behind the other.
+    /// Opens a step of these new tokens, one row behind the other. Answers their positions in the same order.
     ///
     /// Padding has no position of its own; it stands at 0.
-    fn begin(&mut self, tokens: usize) -> Result<Vec<u32>>;
+    fn begin(&mut self, tokens: &[u32]) -> Result<Vec<u32>>;
 
     /// Adds a layer's keys, turned to their positions, and values: `[rows, kv heads, tokens, head dim]` each.
     fn write(&mut self, layer: usize, k: &Tensor, v: &Tensor) -> Result<()>;

@@ -66,7 +66,7 @@ impl Decoder {
         if let Some(place) = tokens.iter().position(|&token| token as usize >= vocabulary) {
             return Err(Error::Token { token: tokens[place], place, vocabulary });
         }
-        let positions = cache.begin(tokens.len() / rows)?;
+        let positions = cache.begin(tokens)?;
         let [full, sliding] = &self.frequencies;
         let turns = [Turns::new(full, &positions, rows)?, Turns::new(sliding, &positions, rows)?];
         let mut x = self.embed(tokens, rows)?;

@@ -11,13 +11,13 @@
 //! ```
 //!
 //! The model knows nothing of how keys and values are kept, a cache nothing of weights: [`Cache`] is all that they share.
+//! [`Sequences`] is one, over a `ModelCache` of kvtide: in blocks that sequences share, or in tensors of their own.
 #![deny(missing_docs)]
 
 mod attention;
 mod block;
 mod cache;
 mod config;
-mod contiguous;
 mod decoder;
 mod error;
 mod family;
@@ -27,12 +27,13 @@ mod linear;
 mod mlp;
 mod norm;
 mod rope;
+mod sequences;
 mod weights;
 
 pub use cache::Cache;
 pub use config::Config;
-pub use contiguous::{Contiguous, ContiguousSnapshot, Keep};
 pub use decoder::Decoder;
 pub use error::{Error, Result};
 pub use family::Family;
 pub use greedy::{Decoded, greedy};
+pub use sequences::Sequences;

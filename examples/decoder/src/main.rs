@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use decoder::{Contiguous, Decoder, Keep, greedy};
+use decoder::{Decoder, Sequences, greedy};
+use kvtide_tensor::{ModelCache, ModelCacheKind, ModelCacheOptions};
 
 const USAGE: &str = "decoder <folder with config.json and model.safetensors> <tokens as 1,2,3> [how many to add, 16]";
 
@@ -29,7 +30,10 @@ fn run(arguments: &[String]) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
     let prompt =
         tokens.split(',').map(|token| token.trim().parse()).collect::<Result<Vec<u32>, _>>().map_err(|_| USAGE)?;
     let decoder = Decoder::read(Path::new(folder))?;
-    let mut cache = Contiguous::new(&decoder.config().model, &[0], Keep::Windows)?;
+    let kind = ModelCacheKind::Contiguous(Default::default());
+    let mut cache = ModelCache::new(ModelCacheOptions::new(decoder.config().model.clone(), kind))?;
+    let id = cache.create_sequence(Default::default())?;
+    let mut cache = Sequences::new(&mut cache, &[id]);
     let hidden = decoder.forward(&prompt, &mut cache)?;
     let decoded = greedy(&decoder, &mut cache, decoder.last_logits(&hidden)?, count)?;
     Ok(decoded.tokens.concat())

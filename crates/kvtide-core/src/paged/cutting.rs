@@ -14,16 +14,22 @@ use crate::error::{Error, Result};
 impl PagedPlanner {
     /// Drops the tokens from `length` on.
     pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
+        self.check_truncate(sequence, length)?;
+        self.cut(self.slot(sequence)?, length, 0)
+    }
+
+    /// Refuses what [`PagedPlanner::truncate`] would refuse.
+    pub fn check_truncate(&self, sequence: u64, length: u32) -> Result<()> {
         let of = self.idle(sequence)?;
         let before = of.content.length;
-        let refused = |reason| Error::CannotRollBack { requested: length.into(), seq_len: before.into(), reason };
+        let refused = |reason| Err(Error::CannotRollBack { requested: length.into(), seq_len: before.into(), reason });
         if length > before {
-            return Err(refused("there are not so many"));
+            return refused("there are not so many");
         }
         if length < before && self.is_gone(&of.content, length) {
-            return Err(refused("tokens that it sees have left the window"));
+            return refused("tokens that it sees have left the window");
         }
-        self.cut(self.slot(sequence)?, length, 0)
+        Ok(())
     }
 
     /// Drops the tokens from `length` on, and the blocks with none before, but for the first `blocks`.

@@ -83,6 +83,13 @@ impl PagedPlanner {
         Ok(id)
     }
 
+    /// Refuses what [`PagedPlanner::begin`] would refuse.
+    pub fn check_begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<()> {
+        self.resting(sequence)?;
+        let slot = self.slot(sequence)?;
+        self.at_mut(slot).drafts.check_begin(parent)
+    }
+
     /// Tokens of a transaction.
     pub fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
         self.sequence(sequence)?.drafts.len(id)

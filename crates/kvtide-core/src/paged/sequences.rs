@@ -255,6 +255,16 @@ impl PagedPlanner {
         Ok(self.sequences[slot as usize].as_ref().expect("a sequence that was found"))
     }
 
+    /// Refuses a sequence with an open transaction or step.
+    pub fn check_idle(&self, sequence: u64) -> Result<()> {
+        self.idle(sequence).map(drop)
+    }
+
+    /// Refuses a sequence with an open step.
+    pub fn check_resting(&self, sequence: u64) -> Result<()> {
+        self.resting(sequence).map(drop)
+    }
+
     /// A sequence without an open transaction or step.
     pub(super) fn idle(&self, sequence: u64) -> Result<&Sequence> {
         let of = self.resting(sequence)?;

@@ -115,6 +115,15 @@ impl WritePlan {
         self.tokens
     }
 
+    /// Where the tokens of each sequence begin, and where the last ones end.
+    pub fn offsets(&self) -> impl Iterator<Item = u32> {
+        let ends = self.shares.iter().scan(0, |end, share| {
+            *end += share.tokens;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends)
+    }
+
     /// Blocks that the commit will take.
     #[must_use]
     pub fn new_blocks(&self) -> u32 {

@@ -58,11 +58,22 @@ impl PagedKvCache {
         Ok(PagedSequence { cache: self, id })
     }
 
+    /// Refuses what committing so many tokens would refuse.
+    pub(crate) fn check_end(&self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
+        self.planner.plan_end(sequence, id, tokens.map_or(Keep::All, Keep::First)).map(drop).map_err(Into::into)
+    }
+
+    /// Copies what a path would write over and others see, or refuses the path.
+    pub(crate) fn prepare_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
+        self.change()?;
+        let target = self.planner.path_target(sequence, id, path)?;
+        self.copy_shared(&[target])
+    }
+
     fn end_draft(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
         self.change()?;
         if let Keep::Path(path) = keep {
-            let target = self.planner.path_target(sequence, id, path)?;
-            self.copy_shared(&[target])?;
+            self.prepare_path(sequence, id, path)?;
         }
         let plan = self.planner.plan_end(sequence, id, keep)?;
         self.poisoned = !plan.moves().is_empty();

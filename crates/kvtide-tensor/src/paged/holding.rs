@@ -102,6 +102,13 @@ impl PagedKvCache {
         Ok(self.planner.restore(sequence, held)?)
     }
 
+    /// Refuses what [`PagedKvCache::restore`] would refuse.
+    pub(crate) fn check_restore(&mut self, sequence: u64, snapshot: &PagedSnapshot) -> Result<()> {
+        self.change()?;
+        self.check_own(&snapshot.hold)?;
+        Ok(self.planner.check_idle(sequence)?)
+    }
+
     fn keep(&mut self, held: Held) -> Result<Hold> {
         if self.held.try_reserve(1).is_err() {
             self.planner.release(held);

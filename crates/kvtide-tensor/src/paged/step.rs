@@ -52,6 +52,11 @@ impl PagedStep {
         self.plan.as_ref().map_or(0, |plan| plan.tokens())
     }
 
+    /// Where the tokens of each sequence begin, and where the last ones end.
+    pub(crate) fn offsets(&self) -> Result<Vec<i32>> {
+        Ok(self.plan()?.offsets().map(|offset| offset as i32).collect())
+    }
+
     /// Its plan, while it is open.
     pub(crate) fn plan(&self) -> Result<&WritePlan> {
         self.plan.as_deref().ok_or_else(|| kvtide_core::Error::TransactionClosed.into())
@@ -124,6 +129,18 @@ impl PagedKvCache {
     /// Refused with `STEP_INCOMPLETE` while layers are not written; then the step stays open.
     pub fn commit_step(&mut self, step: &mut PagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.change()?;
+        self.check_commit(step, tokens)?;
+        let plan = step.plan()?;
+        self.poisoned = true;
+        self.seal_filled(plan)?;
+        self.planner.close_step(plan, tokens)?;
+        self.poisoned = false;
+        step.plan = None;
+        Ok(())
+    }
+
+    /// Refuses what [`PagedKvCache::commit_step`] would refuse.
+    pub(crate) fn check_commit(&self, step: &PagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.check_step(step)?;
         let plan = step.plan()?;
         let missing = |(layer, written): (usize, &bool)| (!written).then_some(layer);
@@ -137,11 +154,6 @@ impl PagedKvCache {
             let expected = format!("{}, one for each token", plan.tokens());
             return Err(Error::argument("tokens.length", tokens.len(), expected));
         }
-        self.poisoned = true;
-        self.seal_filled(plan)?;
-        self.planner.close_step(plan, tokens)?;
-        self.poisoned = false;
-        step.plan = None;
         Ok(())
     }
 

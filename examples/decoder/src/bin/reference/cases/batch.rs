@@ -1,25 +1,29 @@
 //! Prompts of unequal lengths in one batch, padded on the left.
 
 use candle_core::Tensor;
-use decoder::{Contiguous, Keep, greedy};
+use decoder::{Cache, Sequences, greedy};
 use serde_json::Value;
 
+use super::kind::Kind;
+use super::running::prefill;
 use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
 use crate::folder::{Reference, tokens};
 
 /// The cases of batches.
 pub fn cases() -> Vec<Case> {
-    let case = |name: &str, keep: Keep, chunk: Option<usize>| {
-        Case::new(format!("contiguous/batch_left_padded/{name}"), move |reference| match keep {
-            Keep::Windows if !reference.slides() => skipped("no layer slides"),
-            _ => run(reference, keep, chunk),
+    let case = |name: &str, kind: Kind, chunk: Option<usize>| {
+        Case::new(format!("{}/batch_left_padded/{name}", kind.name()), move |reference| match kind {
+            Kind::Windows if !reference.slides() => skipped("no layer slides"),
+            Kind::Blocks => run_ragged(reference),
+            _ => run(reference, kind, chunk),
         })
     };
     vec![
-        case("whole", Keep::Everything, None),
-        case("chunks-of-7", Keep::Everything, Some(7)),
-        case("windows", Keep::Windows, Some(7)),
+        case("whole", Kind::Everything, None),
+        case("chunks-of-7", Kind::Everything, Some(7)),
+        case("chunks-of-7", Kind::Windows, Some(7)),
+        case("without-padding", Kind::Blocks, None),
     ]
 }
 
@@ -28,7 +32,7 @@ fn rows(value: &Value) -> Option<Vec<Vec<u32>>> {
     value.as_array()?.iter().map(tokens).collect()
 }
 
-fn run(reference: &Reference, keep: Keep, chunk: Option<usize>) -> Result<Outcome, Failure> {
+fn run(reference: &Reference, kind: Kind, chunk: Option<usize>) -> Result<Outcome, Failure> {
     let padded = &reference.json["batch_left_padded"];
     let (Some(inputs), Some(mask)) = (rows(&padded["input_ids"]), rows(&padded["attention_mask"])) else {
         return skipped("no reference for batch_left_padded");
@@ -36,7 +40,9 @@ fn run(reference: &Reference, keep: Keep, chunk: Option<usize>) -> Result<Outcom
     let wanted = rows(&padded["greedy"]).ok_or("batch_left_padded has no greedy tokens")?;
     let paddings: Vec<_> =
         mask.iter().map(|row| row.iter().position(|&shown| shown == 1).unwrap_or(row.len()) as u32).collect();
-    let mut cache = Contiguous::new(reference.model(), &paddings, keep)?;
+    let mut cache = kind.cache(reference.model(), paddings.len())?;
+    let id = cache.create_sequence(Default::default())?;
+    let mut cache = Sequences::padded(&mut cache, id, &paddings);
     let logits = last_logits(reference, &mut cache, &inputs, chunk)?;
     let mut agreement = Agreement::default();
     if let Some(first) = reference.tensor("batch_left_padded.first_logits") {
@@ -50,10 +56,42 @@ fn run(reference: &Reference, keep: Keep, chunk: Option<usize>) -> Result<Outcom
     Ok(agreement.outcome("batch_left_padded"))
 }
 
+/// In blocks, sequences of unequal lengths are decoded side by side, and none is padded.
+fn run_ragged(reference: &Reference) -> Result<Outcome, Failure> {
+    let padded = &reference.json["batch_left_padded"];
+    let (Some(inputs), Some(mask)) = (rows(&padded["input_ids"]), rows(&padded["attention_mask"])) else {
+        return skipped("no reference for batch_left_padded");
+    };
+    let wanted = rows(&padded["greedy"]).ok_or("batch_left_padded has no greedy tokens")?;
+    let mut cache = Kind::Blocks.cache(reference.model(), 1)?;
+    let (mut ids, mut logits) = (Vec::new(), Vec::new());
+    for (row, shown) in inputs.iter().zip(&mask) {
+        let id = cache.create_sequence(Default::default())?;
+        let prompt: Vec<u32> =
+            row.iter().zip(shown).filter(|(_, shown)| **shown == 1).map(|(&token, _)| token).collect();
+        let all = prefill(&reference.decoder, &mut Sequences::new(&mut cache, &[id]), &prompt, Some(7))?;
+        logits.push(all.narrow(0, all.dim(0)? - 1, 1)?);
+        ids.push(id);
+    }
+    let mut agreement = Agreement::default();
+    let logits = Tensor::cat(&logits, 0)?;
+    if let Some(first) = reference.tensor("batch_left_padded.first_logits") {
+        agreement.numbers("batch_left_padded.first_logits", &logits, first)?;
+    }
+    let mut rows = Sequences::new(&mut cache, &ids);
+    assert_eq!(rows.rows(), ids.len());
+    let found = greedy(&reference.decoder, &mut rows, logits, wanted.first().map_or(0, Vec::len))?;
+    for (row, (found, wanted)) in found.tokens.iter().zip(&wanted).enumerate() {
+        agreement.tokens(&format!("row {row} of batch_left_padded"), found, wanted)?;
+    }
+    cache.check_invariants()?;
+    Ok(agreement.outcome("batch_left_padded"))
+}
+
 /// Runs a batch, so many tokens of each row at a time; answers the logits of each row's last one.
 fn last_logits(
     reference: &Reference,
-    cache: &mut Contiguous,
+    cache: &mut Sequences<'_>,
     inputs: &[Vec<u32>],
     chunk: Option<usize>,
 ) -> Result<Tensor, Failure> {

@@ -1,7 +1,11 @@
-//! Another branch behind the first 60 tokens of a prompt: by truncating to them, and by restoring what was there.
+//! Another branch behind the first 60 tokens of a prompt: by truncating to them, by restoring what was there, by a fork, and by
+//! finding what a prompt has in common with one that was there before.
 
-use decoder::{Contiguous, Keep};
+use kvtide_tensor::ModelCache;
 
+use decoder::{Cache, Sequences};
+
+use super::kind::{BLOCK_SIZE, Kind};
 use super::running::{check_prompt, prefill};
 use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
@@ -12,50 +16,112 @@ const BRANCH: &str = "branch60";
 const SHARED: usize = 60;
 
 /// What is done with the stem and the branch.
-type Run = fn(&Reference, &[u32], &[u32]) -> Result<Outcome, Failure>;
+type Run = fn(&Reference, Kind, &[u32], &[u32]) -> Result<Outcome, Failure>;
 
 /// The cases of branches.
 pub fn cases() -> Vec<Case> {
-    let branch = |name: &str, run: Run| {
-        Case::new(format!("contiguous/{BRANCH}/{name}"), move |reference| {
+    let case = |kind: Kind, name: &str, run: Run| {
+        Case::new(format!("{}/{BRANCH}/{name}", kind.name()), move |reference| {
             match (reference.prompt(STEM), reference.prompt(BRANCH), reference.greedy(BRANCH)) {
+                _ if kind == Kind::Windows && !reference.slides() => skipped("no layer slides"),
                 (Some(stem), Some(branch), Some(_)) if stem.get(..SHARED) == branch.get(..SHARED) => {
-                    run(reference, stem, branch)
+                    run(reference, kind, stem, branch)
                 }
                 _ => skipped(format!("no reference for {BRANCH}")),
             }
         })
     };
     vec![
-        branch("truncated", truncated),
-        branch("restored", |reference, stem, branch| restored(reference, Keep::Everything, stem, branch)),
-        branch("restored-windows", |reference, stem, branch| match reference.slides() {
-            true => restored(reference, Keep::Windows, stem, branch),
-            false => skipped("no layer slides"),
+        case(Kind::Everything, "truncated", truncated),
+        case(Kind::Everything, "restored", restored),
+        case(Kind::Everything, "forked", forked),
+        case(Kind::Windows, "restored", restored),
+        case(Kind::Windows, "forked", forked),
+        case(Kind::Blocks, "truncated", |reference, kind, stem, branch| match reference.slides() {
+            true => skipped("blocks that left a window are given back"),
+            false => truncated(reference, kind, stem, branch),
         }),
+        case(Kind::Blocks, "restored", restored),
+        case(Kind::Blocks, "forked", forked),
+        case(Kind::Blocks, "shared-prefix", |reference, _, stem, branch| shared(reference, stem, branch, false)),
+        case(Kind::Blocks, "shared-partial-prefix", |reference, _, stem, branch| shared(reference, stem, branch, true)),
     ]
 }
 
-fn truncated(reference: &Reference, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
-    let mut cache = Contiguous::new(reference.model(), &[0], Keep::Everything)?;
-    prefill(&reference.decoder, &mut cache, stem, None)?;
-    cache.truncate(SHARED)?;
-    go_on(reference, &mut cache, branch)
+fn truncated(reference: &Reference, kind: Kind, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
+    let mut cache = kind.cache(reference.model(), 1)?;
+    let id = run(reference, &mut cache, stem, None)?;
+    cache.truncate(id, SHARED as u32)?;
+    let mut agreement = Agreement::default();
+    go_on(reference, &mut cache, id, BRANCH, branch, &mut agreement)?;
+    Ok(agreement.outcome(BRANCH))
 }
 
 /// The stem is decoded on, so that windows move past what the branch needs, before the branch is taken.
-fn restored(reference: &Reference, keep: Keep, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
-    let mut cache = Contiguous::new(reference.model(), &[0], keep)?;
-    prefill(&reference.decoder, &mut cache, &stem[..SHARED], None)?;
-    let snapshot = cache.snapshot()?;
-    prefill(&reference.decoder, &mut cache, &stem[SHARED..], Some(1))?;
-    cache.restore(&snapshot)?;
-    go_on(reference, &mut cache, branch)
+fn restored(reference: &Reference, kind: Kind, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
+    let mut cache = kind.cache(reference.model(), 1)?;
+    let id = run(reference, &mut cache, &stem[..SHARED], None)?;
+    let snapshot = cache.snapshot(id)?;
+    prefill(&reference.decoder, &mut Sequences::new(&mut cache, &[id]), &stem[SHARED..], Some(1))?;
+    cache.restore(id, &snapshot)?;
+    let mut agreement = Agreement::default();
+    go_on(reference, &mut cache, id, BRANCH, branch, &mut agreement)?;
+    Ok(agreement.outcome(BRANCH))
 }
 
-fn go_on(reference: &Reference, cache: &mut Contiguous, branch: &[u32]) -> Result<Outcome, Failure> {
+/// Stem and branch go on from the same tokens, and both are right.
+fn forked(reference: &Reference, kind: Kind, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
+    let mut cache = kind.cache(reference.model(), 1)?;
+    let id = run(reference, &mut cache, &stem[..SHARED], None)?;
+    let fork = cache.fork(id)?;
     let mut agreement = Agreement::default();
-    let logits = prefill(&reference.decoder, cache, &branch[SHARED..], None)?;
-    check_prompt(reference, cache, BRANCH, &logits, &mut agreement)?;
+    go_on(reference, &mut cache, fork, BRANCH, branch, &mut agreement)?;
+    go_on(reference, &mut cache, id, STEM, stem, &mut agreement)?;
     Ok(agreement.outcome(BRANCH))
+}
+
+/// The branch finds what it has in common with the stem, which was there before and is gone.
+fn shared(reference: &Reference, stem: &[u32], branch: &[u32], partial: bool) -> Result<Outcome, Failure> {
+    let mut cache = Kind::Blocks.cache(reference.model(), 1)?;
+    let id = run(reference, &mut cache, stem, Some(7))?;
+    cache.drop_sequence(id)?;
+    let prefix = cache.find_prefix(branch, Default::default(), partial)?;
+    let (found, most) = (prefix.length() as usize, SHARED / BLOCK_SIZE as usize * BLOCK_SIZE as usize);
+    let expected = if partial && !reference.slides() { SHARED } else { most };
+    if found != expected && !(reference.slides() && found == 0) {
+        return Err(format!("{found} tokens were found, not {expected}").into());
+    }
+    let id = cache.create_sequence_from(prefix)?;
+    let mut rows = Sequences::new(&mut cache, &[id]);
+    let mut agreement = Agreement::default();
+    let logits = prefill(&reference.decoder, &mut rows, &branch[found..], None)?;
+    check_prompt(reference, &mut rows, BRANCH, &logits, &mut agreement)?;
+    cache.check_invariants()?;
+    match found {
+        0 => skipped("windows of a prompt that is gone are not found"),
+        _ => Ok(agreement.outcome(BRANCH)),
+    }
+}
+
+/// A new sequence with these tokens.
+fn run(reference: &Reference, cache: &mut ModelCache, tokens: &[u32], chunk: Option<usize>) -> Result<u64, Failure> {
+    let id = cache.create_sequence(Default::default())?;
+    let mut rows = Sequences::new(cache, &[id]);
+    assert_eq!(rows.rows(), 1);
+    prefill(&reference.decoder, &mut rows, tokens, chunk)?;
+    Ok(id)
+}
+
+fn go_on(
+    reference: &Reference,
+    cache: &mut ModelCache,
+    id: u64,
+    name: &str,
+    prompt: &[u32],
+    agreement: &mut Agreement,
+) -> Result<(), Failure> {
+    let mut rows = Sequences::new(cache, &[id]);
+    let logits = prefill(&reference.decoder, &mut rows, &prompt[SHARED..], None)?;
+    check_prompt(reference, &mut rows, name, &logits, agreement)?;
+    Ok(cache.check_invariants()?)
 }

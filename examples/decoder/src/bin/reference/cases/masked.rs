@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use decoder::{Contiguous, Keep};
-
+use super::kind::{Kind, sequence};
 use super::running::{Chunk, Expected, check, prefill};
 use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
@@ -17,24 +16,28 @@ pub fn cases(reference: &Reference) -> Vec<Case> {
     let there = reference.json["masked"].as_object().into_iter().flat_map(|rules| rules.keys().map(String::as_str));
     let rules: BTreeSet<_> = RULES.into_iter().chain(there).collect();
     let ways = [
-        ("in-attention", Keep::Everything, Some(9)),
-        ("in-cache/whole", Keep::Windows, None),
-        ("in-cache/chunks-of-9", Keep::Windows, Some(9)),
-        ("in-cache/token-by-token", Keep::Windows, Some(1)),
+        ("in-attention", Kind::Everything, Some(9)),
+        ("whole", Kind::Windows, None),
+        ("chunks-of-9", Kind::Windows, Some(9)),
+        ("token-by-token", Kind::Windows, Some(1)),
+        ("whole", Kind::Blocks, None),
+        ("chunks-of-9", Kind::Blocks, Some(9)),
+        ("token-by-token", Kind::Blocks, Some(1)),
     ];
-    let case = |rule: &str, (way, keep, chunk)| {
+    let case = |rule: &str, (way, kind, chunk): (&str, Kind, Chunk)| {
         let rule = rule.to_owned();
-        Case::new(format!("contiguous/masked.{rule}/{way}"), move |reference| run(reference, &rule, keep, chunk))
+        Case::new(format!("{}/masked.{rule}/{way}", kind.name()), move |reference| run(reference, &rule, kind, chunk))
     };
     rules.into_iter().flat_map(|rule| ways.map(|way| case(rule, way))).collect()
 }
 
-fn run(reference: &Reference, rule: &str, keep: Keep, chunk: Chunk) -> Result<Outcome, Failure> {
+fn run(reference: &Reference, rule: &str, kind: Kind, chunk: Chunk) -> Result<Outcome, Failure> {
     let Some(masked) = reference.masked(rule)? else { return skipped(format!("no reference for masked.{rule}")) };
     let name = format!("masked.{}.{}", masked.rule, masked.prompt);
     let prompt = reference.prompt(&masked.prompt).ok_or(format!("there is no prompt {}", masked.prompt))?;
-    let mut cache = Contiguous::new(&masked.model, &[0], keep)?;
-    let logits = prefill(&reference.decoder, &mut cache, prompt, chunk)?;
+    let mut cache = kind.cache(&masked.model, 1)?;
+    let mut rows = sequence(&mut cache)?;
+    let logits = prefill(&reference.decoder, &mut rows, prompt, chunk)?;
     let expected = Expected {
         prompt: &name,
         logits: reference.tensor(&format!("{name}.logits")),
@@ -42,6 +45,7 @@ fn run(reference: &Reference, rule: &str, keep: Keep, chunk: Chunk) -> Result<Ou
         greedy_logits: reference.tensor(&format!("{name}.greedy_logits")),
     };
     let mut agreement = Agreement::default();
-    check(&reference.decoder, &mut cache, &logits, &expected, &mut agreement)?;
+    check(&reference.decoder, &mut rows, &logits, &expected, &mut agreement)?;
+    cache.check_invariants()?;
     Ok(agreement.outcome(&name))
 }

@@ -3,9 +3,12 @@
 mod batch;
 mod branch;
 mod keys_and_values;
+mod kind;
+mod low_bit;
 mod masked;
 mod prompts;
 mod running;
+mod speculative;
 
 use crate::case::Case;
 use crate::folder::Reference;
@@ -18,5 +21,7 @@ pub fn all(reference: &Reference) -> Vec<Case> {
     cases.extend(branch::cases());
     cases.extend(masked::cases(reference));
     cases.extend(batch::cases());
+    cases.extend(speculative::cases());
+    cases.extend(low_bit::cases());
     cases
 }

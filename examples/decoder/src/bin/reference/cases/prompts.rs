@@ -1,7 +1,6 @@
 //! Every prompt in one piece, in chunks and token by token: the logits of all its tokens, and what follows greedily.
 
-use decoder::{Contiguous, Keep};
-
+use super::kind::{Kind, sequence};
 use super::running::{Chunk, check_prompt, prefill};
 use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
@@ -10,24 +9,26 @@ use crate::folder::Reference;
 /// The cases of prompts.
 pub fn cases() -> Vec<Case> {
     let ways = [("whole", None), ("chunks-of-7", Some(7)), ("token-by-token", Some(1))];
-    let everything = ways.map(|(name, chunk)| {
-        Case::new(format!("contiguous/{name}"), move |reference| run(reference, Keep::Everything, chunk))
-    });
-    let windows = ways.map(|(name, chunk)| {
-        Case::new(format!("contiguous/windows/{name}"), move |reference| match reference.slides() {
-            true => run(reference, Keep::Windows, chunk),
-            false => skipped("no layer slides"),
+    let case = |kind: Kind, (way, chunk): (&str, Chunk)| {
+        Case::new(format!("{}/{way}", kind.name()), move |reference| match kind {
+            Kind::Windows if !reference.slides() => skipped("no layer slides"),
+            _ => run(reference, kind, chunk),
         })
-    });
-    everything.into_iter().chain(windows).collect()
+    };
+    [Kind::Everything, Kind::Windows, Kind::Blocks]
+        .into_iter()
+        .flat_map(|kind| ways.map(|way| case(kind, way)))
+        .collect()
 }
 
-fn run(reference: &Reference, keep: Keep, chunk: Chunk) -> Result<Outcome, Failure> {
+fn run(reference: &Reference, kind: Kind, chunk: Chunk) -> Result<Outcome, Failure> {
     let mut agreement = Agreement::default();
     for (name, prompt) in &reference.prompts {
-        let mut cache = Contiguous::new(reference.model(), &[0], keep)?;
-        let logits = prefill(&reference.decoder, &mut cache, prompt, chunk)?;
-        check_prompt(reference, &mut cache, name, &logits, &mut agreement)?;
+        let mut cache = kind.cache(reference.model(), 1)?;
+        let mut rows = sequence(&mut cache)?;
+        let logits = prefill(&reference.decoder, &mut rows, prompt, chunk)?;
+        check_prompt(reference, &mut rows, name, &logits, &mut agreement)?;
+        cache.check_invariants()?;
     }
     Ok(agreement.outcome("any prompt"))
 }

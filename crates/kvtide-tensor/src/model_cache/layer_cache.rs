@@ -1,0 +1,139 @@
+//! One layer of one sequence in tensors of its own: growing, or a window.
+
+use std::sync::Arc;
+
+use kvtide_core::TransactionId;
+use kvtide_core::model::{LayerGroup, LayerKind};
+
+use super::options::ContiguousOptions;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kv_cache::{KvCache, KvSnapshot};
+use crate::memory::Budget;
+use crate::options::{KvCacheOptions, RotatingCacheOptions};
+use crate::rotating::{RotatingKvCache, RotatingSnapshot};
+use crate::source::Source;
+use crate::stats::Stats;
+use crate::transaction::Transactional;
+use crate::view::Kv;
+
+/// A layer's tokens.
+#[derive(Debug)]
+pub(super) enum LayerCache {
+    Growing(Box<KvCache>),
+    Window(Box<RotatingKvCache>),
+}
+
+/// What it held at one moment.
+#[derive(Clone, Debug)]
+pub(super) enum LayerSnapshot {
+    Growing(KvSnapshot),
+    Window(RotatingSnapshot<2>),
+}
+
+/// Calls the same of both kinds.
+macro_rules! each_kind {
+    ($layer:expr, $cache:ident => $call:expr) => {
+        match $layer {
+            LayerCache::Growing($cache) => $call,
+            LayerCache::Window($cache) => $call,
+        }
+    };
+}
+
+impl LayerCache {
+    pub fn new(group: &LayerGroup, options: &ContiguousOptions, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
+        if group.head_dim != group.value_head_dim {
+            let expected = format!("{}, as headDim, in a contiguous cache", group.head_dim);
+            return Err(Error::argument("valueHeadDim", group.value_head_dim, expected));
+        }
+        let budget = Some(budget.clone());
+        Ok(match group.kind {
+            LayerKind::Sliding { window, sinks } if !options.keep_all => {
+                let options = RotatingCacheOptions { max_seq_len: window, sinks, budget, ..Default::default() };
+                LayerCache::Window(Box::new(RotatingKvCache::new(options)?))
+            }
+            _ => LayerCache::Growing(Box::new(KvCache::new(KvCacheOptions {
+                batch_size: options.batch_size,
+                num_kv_heads: group.num_kv_heads,
+                initial_capacity: options.initial_capacity,
+                max_seq_len: options.max_seq_len,
+                head_dim: group.head_dim,
+                dtype,
+                budget,
+                ..Default::default()
+            })?)),
+        })
+    }
+
+    pub fn begin(&mut self, parent: Option<TransactionId>) -> Result<TransactionId> {
+        each_kind!(self, cache => cache.begin_draft(parent, Default::default()))
+    }
+
+    pub fn append(&mut self, id: TransactionId, k: Source<'_>, v: Source<'_>, parents: Option<&[i32]>) -> Result<Kv> {
+        Ok(each_kind!(self, cache => cache.append_draft(id, k, v, parents)?).into_kv())
+    }
+
+    pub fn drafted(&self, id: TransactionId) -> Result<u32> {
+        each_kind!(self, cache => cache.drafted(id))
+    }
+
+    pub fn commit(&mut self, id: TransactionId, tokens: Option<u64>) -> Result<()> {
+        each_kind!(self, cache => cache.commit_draft(id, tokens))
+    }
+
+    pub fn commit_path(&mut self, id: TransactionId, path: &[u32]) -> Result<()> {
+        each_kind!(self, cache => cache.commit_draft_path(id, path))
+    }
+
+    pub fn drop_draft(&mut self, id: TransactionId) {
+        each_kind!(self, cache => cache.drop_draft(id));
+    }
+
+    /// Refuses what [`LayerCache::truncate`] would refuse.
+    pub fn check_truncate(&self, length: u32) -> Result<()> {
+        match self {
+            LayerCache::Growing(_) => Ok(()),
+            LayerCache::Window(cache) => cache.try_set_len(length.into()),
+        }
+    }
+
+    pub fn truncate(&mut self, length: u32) -> Result<()> {
+        match self {
+            LayerCache::Growing(cache) => cache.truncate(length.into()),
+            LayerCache::Window(cache) => cache.set_len(length.into()),
+        }
+    }
+
+    pub fn snapshot(&self) -> Result<LayerSnapshot> {
+        Ok(match self {
+            LayerCache::Growing(cache) => LayerSnapshot::Growing(cache.snapshot()?),
+            LayerCache::Window(cache) => LayerSnapshot::Window(cache.snapshot()?),
+        })
+    }
+
+    pub fn restore(&mut self, snapshot: &LayerSnapshot) -> Result<()> {
+        match (self, snapshot) {
+            (LayerCache::Growing(cache), LayerSnapshot::Growing(snapshot)) => cache.restore(snapshot),
+            (LayerCache::Window(cache), LayerSnapshot::Window(snapshot)) => cache.restore(snapshot),
+            _ => Err(super::paged::foreign()),
+        }
+    }
+
+    /// What it holds.
+    pub fn kv(&self) -> Result<Option<Kv>> {
+        match self {
+            LayerCache::Growing(cache) if cache.is_empty() => Ok(None),
+            LayerCache::Growing(cache) => cache.get_kv().map(Some),
+            LayerCache::Window(cache) => cache.current_data(),
+        }
+    }
+
+    pub fn stats(&self) -> Stats {
+        each_kind!(self, cache => cache.stats())
+    }
+
+    pub fn check_invariants(&self) -> std::result::Result<(), String> {
+        each_kind!(self, cache => cache.check_invariants())
+    }
+}

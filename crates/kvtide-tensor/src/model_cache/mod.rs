@@ -1,0 +1,321 @@
+//! Keys and values of all layers of a model: one step, one transaction, one snapshot for all of them.
+//!
+//! ```text
+//! description   layers: full, sliding, shared          options.rs: blocks or memory of each group
+//! store         in blocks, group by group              paged.rs
+//!               in tensors, layer by layer             contiguous.rs, layer_cache.rs
+//! ```
+//!
+//! A layer that reads another's keys and values has none of its own: it is not written, and its queries attend to the other's.
+//! What a layer's queries see, and how they are scaled, follows from the description.
+
+mod contiguous;
+mod layer_cache;
+mod options;
+mod paged;
+mod shapes;
+mod step;
+mod store;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kvtide_core::TransactionId;
+use kvtide_core::model::{LayerKind, ModelDescription};
+use kvtide_core::paged::PoolStats;
+
+use crate::attention::{AttendOptions, Attended};
+use crate::device::check_cpu;
+use crate::error::{Error, Result};
+use crate::memory::Budget;
+use crate::paged::{PagedPrefix, PromptOptions, StepTokens};
+use crate::paged_kv_cache::PagedKvCache;
+use crate::source::Source;
+use crate::stats::Stats;
+use crate::view::Kv;
+use contiguous::ContiguousLayers;
+use paged::{PagedGroups, foreign};
+use store::{Held, Store};
+
+pub use options::{ContiguousOptions, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom};
+pub use step::ModelStep;
+
+/// The cache of a model.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use kvtide_core::model::{LayerDescription, ModelDescription};
+/// use kvtide_tensor::{ModelCache, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom, StepTokens};
+///
+/// let model = ModelDescription::new(vec![LayerDescription::full(2, 4); 3])?;
+/// let kind = ModelCacheKind::Paged(PagedOptions { room: PoolRoom::Blocks(vec![8]), ..Default::default() });
+/// let mut cache = ModelCache::new(ModelCacheOptions::new(model, kind))?;
+/// let sequence = cache.create_sequence(Default::default())?;
+/// let mut step = cache.begin_step(StepTokens { sequences: &[sequence], offsets: Some(&[0, 5]), ..Default::default() })?;
+/// for layer in 0..3 {
+///     let kv = Tensor::ones((2, 5, 4), DType::F32, &Device::Cpu)?;
+///     cache.write_layer(&mut step, layer, &kv, &kv)?;
+///     let q = Tensor::ones((5, 4, 4), DType::F32, &Device::Cpu)?;
+///     let attended = cache.attend_layer(&step, layer, &q, &Default::default())?;
+///     assert_eq!(attended.out.shape(), [5, 4, 4]);
+/// }
+/// cache.commit_step(&mut step, None)?;
+/// assert_eq!(cache.sequence_length(sequence), 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ModelCache {
+    model: ModelDescription,
+    store: Box<dyn Store>,
+    id: u64,
+}
+
+/// What a sequence held in all layers when it was made.
+#[derive(Debug)]
+pub struct ModelSnapshot {
+    held: Held,
+    cache: u64,
+}
+
+/// The start of a prompt that is there in all layers; it stays there while this lives.
+#[derive(Debug)]
+pub struct ModelPrefix {
+    groups: Vec<PagedPrefix>,
+    cache: u64,
+}
+
+impl ModelPrefix {
+    /// Tokens that are there, and need not be computed.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.groups.first().map_or(0, PagedPrefix::length)
+    }
+}
+
+impl ModelCache {
+    /// An empty cache.
+    pub fn new(options: ModelCacheOptions) -> Result<Self> {
+        static CACHES: AtomicU64 = AtomicU64::new(0);
+        check_cpu(&options.device)?;
+        let budget = Budget::within(options.budget.as_ref(), options.memory_limit_bytes);
+        let store: Box<dyn Store> = match &options.kind {
+            ModelCacheKind::Contiguous(kind) => {
+                Box::new(ContiguousLayers::new(options.model.groups(), *kind, options.dtype, budget)?)
+            }
+            ModelCacheKind::Paged(kind) => {
+                let groups = kind.of_groups(&options, &budget)?;
+                Box::new(PagedGroups(groups.into_iter().map(PagedKvCache::new).collect::<Result<_>>()?))
+            }
+        };
+        Ok(ModelCache { model: options.model, store, id: CACHES.fetch_add(1, Ordering::Relaxed) })
+    }
+
+    /// Its layers.
+    #[must_use]
+    pub fn model(&self) -> &ModelDescription {
+        &self.model
+    }
+
+    /// A new, empty sequence. Ids count up from 0 and are never used again.
+    pub fn create_sequence(&mut self, options: PromptOptions<'_>) -> Result<u64> {
+        self.store.create(options)
+    }
+
+    /// A new sequence that starts with a prefix.
+    pub fn create_sequence_from(&mut self, prefix: ModelPrefix) -> Result<u64> {
+        self.check_own(prefix.cache)?;
+        self.store.create_from(prefix.groups)
+    }
+
+    /// The longest prefix of a prompt that is there, at most all tokens but the last; in tensors of their own, nothing is.
+    pub fn find_prefix(&mut self, tokens: &[u32], options: PromptOptions<'_>, partial: bool) -> Result<ModelPrefix> {
+        Ok(ModelPrefix { groups: self.store.find(tokens, options, partial)?, cache: self.id })
+    }
+
+    /// A new sequence with the tokens of another: O(1) in blocks, a copy in tensors.
+    pub fn fork(&mut self, sequence: u64) -> Result<u64> {
+        self.store.fork(sequence)
+    }
+
+    /// Ends a sequence.
+    pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
+        self.store.drop_sequence(sequence)
+    }
+
+    /// Tokens of a sequence, those of open transactions included; 0 for an unknown one.
+    #[must_use]
+    pub fn sequence_length(&self, sequence: u64) -> u32 {
+        self.store.length(sequence)
+    }
+
+    /// Tokens of a sequence that no transaction can take back; 0 for an unknown one.
+    #[must_use]
+    pub fn committed_length(&self, sequence: u64) -> u32 {
+        self.store.committed(sequence)
+    }
+
+    /// The ids of the sequences there are, ascending.
+    #[must_use]
+    pub fn sequence_ids(&self) -> Vec<u64> {
+        self.store.ids()
+    }
+
+    /// Drops a sequence's tokens from `length` on, in all layers or in none.
+    pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
+        self.store.truncate(sequence, length)
+    }
+
+    /// What a sequence holds now.
+    pub fn snapshot(&mut self, sequence: u64) -> Result<ModelSnapshot> {
+        Ok(ModelSnapshot { held: self.store.snapshot(sequence)?, cache: self.id })
+    }
+
+    /// Gives a sequence what a snapshot holds; any sequence of the cache.
+    pub fn restore(&mut self, sequence: u64, snapshot: &ModelSnapshot) -> Result<()> {
+        if snapshot.cache != self.id {
+            return Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into());
+        }
+        self.store.restore(sequence, &snapshot.held)
+    }
+
+    /// Whether there is room for `tokens` tokens of a new sequence in every group, and for `watermark` blocks beside.
+    pub fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
+        self.store.can_allocate(tokens, watermark)
+    }
+
+    /// Takes slots of all layers for the tokens of a step. In tensors, a step is of one sequence.
+    pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<ModelStep> {
+        let state = self.store.begin_step(tokens)?;
+        let count = tokens.offsets.map_or(Some(tokens.sequences.len() as u32), |offsets| offsets.last().copied());
+        Ok(ModelStep {
+            state,
+            sequences: tokens.sequences.into(),
+            tokens: count.unwrap_or(0),
+            written: vec![false; self.model.layers().len()].into(),
+            cache: self.id,
+        })
+    }
+
+    /// Writes a layer's tokens: K and V `[kvHeads, tokens, headDim]`, those of all sequences one behind the other; of one
+    /// sequence also `[batch, kvHeads, tokens, headDim]`.
+    pub fn write_layer<'a>(
+        &mut self,
+        step: &mut ModelStep,
+        layer: u32,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+    ) -> Result<()> {
+        self.check_layer(step, layer)?;
+        if let LayerKind::SharedWith(source) = self.model.layers()[layer as usize].kind {
+            let expected = format!("a layer of its own keys and values: this one reads those of layer {source}");
+            return Err(Error::argument("layer", layer, expected));
+        }
+        self.store.write(&mut step.state, self.model.place(layer), k.into(), v.into())?;
+        step.written[layer as usize] = true;
+        Ok(())
+    }
+
+    /// Attends from a layer's queries to what it holds, the step's tokens included: `[tokens, heads, headDim]`, of one
+    /// sequence also `[batch, heads, tokens, headDim]`. Scale, soft cap, window and sinks are the model's, unless `options` say
+    /// otherwise.
+    pub fn attend_layer<'a>(
+        &mut self,
+        step: &ModelStep,
+        layer: u32,
+        q: impl Into<Source<'a>>,
+        options: &AttendOptions<'_>,
+    ) -> Result<Attended> {
+        self.check_layer(step, layer)?;
+        let (window, sinks) = match self.model.kind(layer) {
+            LayerKind::Sliding { window, sinks } => (Some(window), sinks),
+            _ => (None, 0),
+        };
+        let attention = self.model.attention();
+        let options = AttendOptions {
+            scale: options.scale.or(attention.scale),
+            softcap: options.softcap.or(attention.softcap),
+            window: options.window.or(window),
+            sinks: if options.window.is_some() { options.sinks } else { sinks },
+            ..options.clone()
+        };
+        self.store.attend(&step.state, self.model.place(layer), q.into(), &options)
+    }
+
+    /// Ends a step: its tokens count in all layers. `tokens` are their ids, where they are known. Refused with `STEP_INCOMPLETE`
+    /// while a layer is not written; then the step stays open.
+    pub fn commit_step(&mut self, step: &mut ModelStep, tokens: Option<&[u32]>) -> Result<()> {
+        self.check_own(step.cache)?;
+        let own = |layer: &usize| !matches!(self.model.layers()[*layer].kind, LayerKind::SharedWith(_));
+        let layers: Vec<usize> = (0..step.written.len()).filter(own).filter(|&layer| !step.written[layer]).collect();
+        if !layers.is_empty() && step.tokens > 0 {
+            return Err(Error::StepIncomplete { layers });
+        }
+        self.store.commit_step(&mut step.state, tokens)
+    }
+
+    /// Ends a step as if it had never been.
+    pub fn undo_step(&mut self, step: &mut ModelStep) -> Result<()> {
+        self.check_own(step.cache)?;
+        self.store.undo_step(&mut step.state)
+    }
+
+    /// Opens a transaction on a sequence, or on its innermost one: what steps append from then on may be taken back.
+    pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
+        self.store.begin(sequence, parent)
+    }
+
+    /// Tokens of a transaction.
+    pub fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
+        self.store.drafted(sequence, id)
+    }
+
+    /// Keeps the first `tokens` tokens of a transaction, all unless said otherwise, drops the rest, and ends it.
+    pub fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
+        self.store.commit(sequence, id, tokens)
+    }
+
+    /// Keeps the nodes of a path, each the child of the one before, drops the rest, and ends the transaction.
+    pub fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
+        self.store.commit_path(sequence, id, path)
+    }
+
+    /// Ends a transaction, with those on top of it, as if they had never been; nothing where it has ended.
+    pub fn rollback(&mut self, sequence: u64, id: TransactionId) {
+        self.store.drop_draft(sequence, id);
+    }
+
+    /// What a layer of a sequence holds: `[batch, kvHeads, tokens, headDim]`, in blocks a copy of it.
+    pub fn kv(&self, sequence: u64, layer: u32) -> Result<Option<Kv>> {
+        self.check_number(layer)?;
+        self.store.kv(sequence, self.model.place(layer))
+    }
+
+    /// What it costs.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.store.stats()
+    }
+
+    /// What the pool of each group holds; nothing in tensors.
+    pub fn pool_stats(&mut self) -> Result<Vec<PoolStats>> {
+        self.store.pool_stats()
+    }
+
+    /// Checks what must hold between calls.
+    pub fn check_invariants(&self) -> std::result::Result<(), String> {
+        self.store.check_invariants()
+    }
+
+    fn check_layer(&self, step: &ModelStep, layer: u32) -> Result<()> {
+        self.check_own(step.cache)?;
+        self.check_number(layer)
+    }
+
+    fn check_number(&self, layer: u32) -> Result<()> {
+        let layers = self.model.layers().len();
+        if (layer as usize) < layers { Ok(()) } else { Err(Error::argument("layer", layer, format!("below {layers}"))) }
+    }
+
+    fn check_own(&self, cache: u64) -> Result<()> {
+        if cache == self.id { Ok(()) } else { Err(foreign()) }
+    }
+}

@@ -1,0 +1,208 @@
+//! What a [`ModelCache`](super::ModelCache) is made with, and how memory is split between the groups of its layers.
+
+use std::sync::Arc;
+
+use candle_core::Device;
+use kvtide_core::COUNT_MAX;
+use kvtide_core::model::{LayerGroup, LayerKind, ModelDescription};
+use kvtide_core::paged::{PageFormat, Window};
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::memory::Budget;
+use crate::options::PagedKvCacheOptions;
+use crate::paged::PagedShape;
+
+/// What a model's cache is made with.
+#[derive(Clone, Debug)]
+pub struct ModelCacheOptions {
+    /// The layers.
+    pub model: ModelDescription,
+    /// How it keeps them.
+    pub kind: ModelCacheKind,
+    /// The element type.
+    pub dtype: DType,
+    /// The device; see [`crate::device()`].
+    pub device: Device,
+    /// The most bytes it may keep.
+    pub memory_limit_bytes: Option<u64>,
+    /// The budget that its memory is taken from; none: that of the process.
+    pub budget: Option<Arc<Budget>>,
+}
+
+impl ModelCacheOptions {
+    /// A cache for this model, with defaults.
+    #[must_use]
+    pub fn new(model: ModelDescription, kind: ModelCacheKind) -> Self {
+        ModelCacheOptions {
+            model,
+            kind,
+            dtype: DType::F32,
+            device: Device::Cpu,
+            memory_limit_bytes: None,
+            budget: None,
+        }
+    }
+}
+
+/// How a model's cache keeps its layers.
+#[derive(Clone, Debug)]
+pub enum ModelCacheKind {
+    /// Each sequence in tensors of its own.
+    Contiguous(ContiguousOptions),
+    /// All sequences in blocks that they share.
+    Paged(PagedOptions),
+}
+
+/// Sequences in tensors of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct ContiguousOptions {
+    /// Rows of each sequence, which move in lockstep.
+    pub batch_size: u32,
+    /// The most tokens of a sequence.
+    pub max_seq_len: u32,
+    /// Slots that a layer has at the start.
+    pub initial_capacity: u32,
+    /// Layers that slide keep every token as well, so that a sequence can be truncated anywhere; their window is a rule of
+    /// attention alone.
+    pub keep_all: bool,
+}
+
+impl Default for ContiguousOptions {
+    fn default() -> Self {
+        ContiguousOptions { batch_size: 1, max_seq_len: COUNT_MAX, initial_capacity: 256, keep_all: false }
+    }
+}
+
+/// Sequences in blocks that they share.
+#[derive(Clone, Debug)]
+pub struct PagedOptions {
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// How many blocks there are.
+    pub room: PoolRoom,
+    /// How pages keep K: in the cache's dtype, or low-bit; none: in its dtype.
+    pub key_format: Option<PageFormat>,
+    /// How pages keep V: in the cache's dtype, or low-bit; none: in its dtype.
+    pub value_format: Option<PageFormat>,
+    /// Rotates K by a Hadamard matrix before it is quantised.
+    pub hadamard: bool,
+    /// What the tokens mean: the model, its rope settings.
+    pub namespace: String,
+    /// Under which key prompts are found; none: a random one of this process.
+    pub prefix_key: Option<[u8; 32]>,
+    /// Events that are kept for those who follow which blocks can be found; 0: none.
+    pub events: u32,
+}
+
+impl Default for PagedOptions {
+    fn default() -> Self {
+        PagedOptions {
+            block_size: 16,
+            room: PoolRoom::Blocks(Vec::new()),
+            key_format: None,
+            value_format: None,
+            hadamard: false,
+            namespace: String::new(),
+            prefix_key: None,
+            events: 0,
+        }
+    }
+}
+
+/// How many blocks there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolRoom {
+    /// So many for each group of layers, in the order of [`ModelDescription::groups`].
+    Blocks(Vec<u32>),
+    /// As many as fit in `bytes`, for at most so many sequences at once: a group that slides gets what its windows take in as
+    /// many sequences, and two blocks more for each, but at most half of the bytes; groups that keep everything get the rest, the
+    /// same number of tokens each.
+    Memory {
+        /// Bytes of all blocks.
+        bytes: u64,
+        /// Sequences at once.
+        max_sequences: u32,
+    },
+}
+
+impl PagedOptions {
+    /// What the cache of each group is made with.
+    pub(super) fn of_groups(
+        &self,
+        options: &ModelCacheOptions,
+        budget: &Arc<Budget>,
+    ) -> Result<Vec<PagedKvCacheOptions>> {
+        let groups = options.model.groups();
+        let mut made = Vec::with_capacity(groups.len());
+        for group in groups {
+            made.push(PagedKvCacheOptions {
+                capacity: 0,
+                block_size: self.block_size,
+                num_layers: group.layers.len() as u32,
+                num_kv_heads: group.num_kv_heads,
+                head_dim: group.head_dim,
+                value_head_dim: Some(group.value_head_dim),
+                dtype: options.dtype,
+                key_format: self.key_format,
+                value_format: self.value_format,
+                hadamard: self.hadamard,
+                window: window(group)?,
+                namespace: self.namespace.clone(),
+                prefix_key: self.prefix_key,
+                events: self.events,
+                device: options.device.clone(),
+                memory_limit_bytes: None,
+                budget: Some(budget.clone()),
+            });
+        }
+        let blocks = match &self.room {
+            PoolRoom::Blocks(blocks) if blocks.len() == groups.len() => blocks.clone(),
+            PoolRoom::Blocks(blocks) => {
+                let expected = format!("{}, one number for each group of layers", groups.len());
+                return Err(Error::argument("blocks.length", blocks.len(), expected));
+            }
+            PoolRoom::Memory { bytes, max_sequences } => split(&made, groups, *bytes, *max_sequences)?,
+        };
+        made.iter_mut().zip(blocks).for_each(|(of, blocks)| of.capacity = blocks);
+        Ok(made)
+    }
+}
+
+/// The window of a group, if it has one.
+pub(super) fn window(group: &LayerGroup) -> Result<Option<Window>> {
+    Ok(match group.kind {
+        LayerKind::Sliding { window, sinks } => Some(Window::new(window, sinks)?),
+        _ => None,
+    })
+}
+
+/// Blocks of each group, as [`PoolRoom::Memory`] says.
+fn split(caches: &[PagedKvCacheOptions], groups: &[LayerGroup], bytes: u64, sequences: u32) -> Result<Vec<u32>> {
+    let block_bytes: Vec<u64> =
+        caches.iter().map(|of| Ok(PagedShape::new(of)?.pages.block_bytes() as u64)).collect::<Result<_>>()?;
+    let of_windows = |(of, group): (&PagedKvCacheOptions, &LayerGroup)| match group.kind {
+        LayerKind::Sliding { window, sinks } => {
+            let block = u64::from(of.block_size);
+            let each = u64::from(window).div_ceil(block) + u64::from(sinks).div_ceil(block) + 2;
+            each * u64::from(sequences.max(1))
+        }
+        _ => 0,
+    };
+    let mut blocks: Vec<u64> = caches.iter().zip(groups).map(of_windows).collect();
+    let bytes_of = |blocks: &[u64]| -> u64 { blocks.iter().zip(&block_bytes).map(|(count, each)| count * each).sum() };
+    let all_slide = blocks.iter().all(|&count| count > 0);
+    let most = if all_slide { bytes } else { bytes / 2 };
+    let sliding = bytes_of(&blocks);
+    if sliding > most {
+        let share = |count: &mut u64| *count = (u128::from(*count) * u128::from(most) / u128::from(sliding)) as u64;
+        blocks.iter_mut().for_each(share);
+    }
+    let rest = bytes.saturating_sub(bytes_of(&blocks));
+    let full: u64 = caches.iter().zip(&block_bytes).filter(|(of, _)| of.window.is_none()).map(|(_, each)| each).sum();
+    for (of, count) in caches.iter().zip(&mut blocks).filter(|(of, _)| of.window.is_none()) {
+        debug_assert!(of.window.is_none());
+        *count = rest.checked_div(full).unwrap_or(0);
+    }
+    Ok(blocks.into_iter().map(|count| count.min(COUNT_MAX.into()) as u32).collect())
+}

@@ -1,0 +1,236 @@
+//! All groups of layers in blocks, each group in a cache of its own. Sequences are created and dropped in all of them at once,
+//! so that they have the same numbers everywhere.
+//!
+//! What is refused in one group is taken back in those before it: all of a call, or nothing.
+
+use kvtide_core::TransactionId;
+use kvtide_core::model::LayerPlace;
+use kvtide_core::paged::PoolStats;
+
+use super::shapes::{Queries, of_tensor, restored};
+use super::store::{Held, StepState, Store};
+use crate::attention::{AttendOptions, Attended, attend};
+use crate::error::{Error, Result};
+use crate::paged::{PagedPrefix, PagedStep, PromptOptions, StepTokens};
+use crate::paged_kv_cache::PagedKvCache;
+use crate::source::Source;
+use crate::stats::Stats;
+use crate::transaction::Transactional;
+use crate::view::{Kv, View};
+
+/// One cache for each group.
+#[derive(Debug)]
+pub(super) struct PagedGroups(pub Vec<PagedKvCache>);
+
+impl PagedGroups {
+    /// Calls each group, the same answer from all.
+    fn each<T>(&mut self, call: impl FnMut(&mut PagedKvCache) -> Result<T>) -> Result<T> {
+        let answers: Vec<T> = self.0.iter_mut().map(call).collect::<Result<_>>()?;
+        answers.into_iter().next().ok_or_else(no_layers)
+    }
+
+    fn first(&self) -> &PagedKvCache {
+        &self.0[0]
+    }
+
+    /// Refuses a change that one of the groups would refuse; memory that runs out later poisons those that are behind.
+    fn check(&mut self, mut check: impl FnMut(&mut PagedKvCache) -> Result<()>) -> Result<()> {
+        self.0.iter_mut().try_for_each(|group| {
+            group.change()?;
+            check(group)
+        })
+    }
+}
+
+fn no_layers() -> Error {
+    Error::argument("layers", "none", "at least one")
+}
+
+impl Store for PagedGroups {
+    fn create(&mut self, options: PromptOptions<'_>) -> Result<u64> {
+        self.check(|_| Ok(()))?;
+        self.each(|group| group.create_sequence_of(options))
+    }
+
+    fn create_from(&mut self, prefix: Vec<PagedPrefix>) -> Result<u64> {
+        self.check(|_| Ok(()))?;
+        let mut id = Err(no_layers());
+        for (group, prefix) in self.0.iter_mut().zip(prefix) {
+            id = Ok(group.create_sequence_from(prefix)?);
+        }
+        id
+    }
+
+    fn find(&mut self, tokens: &[u32], options: PromptOptions<'_>, partial: bool) -> Result<Vec<PagedPrefix>> {
+        match &mut self.0[..] {
+            [group] if group.planner.window().is_none() => Ok(vec![group.find_prefix(tokens, options, partial)?]),
+            // Windows that are there are found group by group; until they can be, such a model computes its prompts.
+            groups => groups.iter_mut().map(|group| group.find_prefix(&[], options, false)).collect(),
+        }
+    }
+
+    fn fork(&mut self, sequence: u64) -> Result<u64> {
+        self.check(|group| group.planner.check_resting(sequence).map_err(Into::into))?;
+        self.each(|group| group.fork(sequence))
+    }
+
+    fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
+        self.check(|group| group.planner.gap(sequence).map(drop).map_err(Into::into))?;
+        self.each(|group| group.drop_sequence(sequence))
+    }
+
+    fn length(&self, sequence: u64) -> u32 {
+        self.first().sequence_length(sequence)
+    }
+
+    fn committed(&self, sequence: u64) -> u32 {
+        self.first().committed_length(sequence)
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        self.first().sequence_ids()
+    }
+
+    fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
+        self.check(|group| Ok(group.planner.check_truncate(sequence, length)?))?;
+        self.each(|group| group.truncate(sequence, length))
+    }
+
+    fn snapshot(&mut self, sequence: u64) -> Result<Held> {
+        let held = self.0.iter_mut().map(|group| group.snapshot(sequence));
+        Ok(Held::Paged(held.collect::<Result<_>>()?))
+    }
+
+    fn restore(&mut self, sequence: u64, held: &Held) -> Result<()> {
+        let Held::Paged(held) = held else { return Err(foreign()) };
+        if held.len() != self.0.len() {
+            return Err(foreign());
+        }
+        for (group, held) in self.0.iter_mut().zip(held) {
+            group.check_restore(sequence, held)?;
+        }
+        self.0.iter_mut().zip(held).try_for_each(|(group, held)| group.restore(sequence, held))
+    }
+
+    fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
+        let rooms = self.0.iter_mut().map(|group| group.can_allocate(tokens, watermark));
+        Ok(rooms.collect::<Result<Vec<_>>>()?.into_iter().all(|room| room))
+    }
+
+    fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState> {
+        let mut steps: Vec<PagedStep> = Vec::with_capacity(self.0.len());
+        for index in 0..self.0.len() {
+            match self.0[index].begin_step(tokens) {
+                Ok(step) => steps.push(step),
+                Err(refusal) => {
+                    for (group, step) in self.0.iter_mut().zip(&mut steps) {
+                        group.undo_step(step)?;
+                    }
+                    return Err(refusal);
+                }
+            }
+        }
+        Ok(StepState::Paged(steps))
+    }
+
+    fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()> {
+        let StepState::Paged(steps) = step else { return Err(foreign()) };
+        let group = place.group as usize;
+        self.0[group].write_layer(&mut steps[group], place.index, k, v)
+    }
+
+    fn attend(
+        &mut self,
+        step: &StepState,
+        place: LayerPlace,
+        q: Source<'_>,
+        options: &AttendOptions<'_>,
+    ) -> Result<Attended> {
+        let StepState::Paged(steps) = step else { return Err(foreign()) };
+        let group = place.group as usize;
+        let queries = Queries::tokens_first(&q)?;
+        let offsets = steps[group].offsets()?;
+        let options = AttendOptions { query_offsets: options.query_offsets.or(Some(&offsets)), ..options.clone() };
+        let pages = self.0[group].step_pages(&steps[group], place.index)?;
+        let attended = attend(queries.source(), &pages, &options)?;
+        restored(attended, &queries)
+    }
+
+    fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()> {
+        let StepState::Paged(steps) = step else { return Err(foreign()) };
+        for (group, step) in self.0.iter_mut().zip(&*steps) {
+            group.change()?;
+            group.check_commit(step, tokens)?;
+        }
+        self.0.iter_mut().zip(steps).try_for_each(|(group, step)| group.commit_step(step, tokens))
+    }
+
+    fn undo_step(&mut self, step: &mut StepState) -> Result<()> {
+        let StepState::Paged(steps) = step else { return Err(foreign()) };
+        self.0.iter_mut().zip(steps).try_for_each(|(group, step)| group.undo_step(step))
+    }
+
+    fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
+        self.check(|group| group.planner.check_begin(sequence, parent).map_err(Into::into))?;
+        self.each(|group| group.sequence(sequence)?.begin_draft(parent, Default::default()))
+    }
+
+    fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
+        Ok(self.first().planner.drafted(sequence, id)?)
+    }
+
+    fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
+        self.check(|group| group.check_end(sequence, id, tokens))?;
+        self.each(|group| group.sequence(sequence)?.commit_draft(id, tokens))
+    }
+
+    fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
+        for group in &mut self.0 {
+            group.prepare_path(sequence, id, path)?;
+        }
+        self.each(|group| group.sequence(sequence)?.commit_draft_path(id, path))
+    }
+
+    fn drop_draft(&mut self, sequence: u64, id: TransactionId) {
+        for group in &mut self.0 {
+            if let Ok(mut of) = group.sequence(sequence) {
+                of.drop_draft(id);
+            }
+        }
+    }
+
+    fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {
+        if self.length(sequence) == 0 {
+            return Ok(None);
+        }
+        let Kv { k, v } = self.0[place.group as usize].gather(sequence, place.index)?;
+        let batched = |view: View| of_tensor(&view.tensor()?.unsqueeze(0)?);
+        Ok(Some(Kv { k: batched(k)?, v: batched(v)? }))
+    }
+
+    fn stats(&self) -> Stats {
+        self.0.iter().map(PagedKvCache::stats).fold(Stats::default(), Stats::plus)
+    }
+
+    fn pool_stats(&mut self) -> Result<Vec<PoolStats>> {
+        self.0.iter_mut().map(PagedKvCache::pool_stats).collect()
+    }
+
+    fn check_invariants(&self) -> std::result::Result<(), String> {
+        for group in &self.0 {
+            group.check_invariants()?;
+            if group.sequence_ids() != self.ids() {
+                return Err("groups have other sequences".to_owned());
+            }
+            let differs = |&id: &u64| group.sequence_length(id) != self.length(id);
+            if let Some(id) = self.ids().into_iter().find(differs) {
+                return Err(format!("groups have other lengths of sequence {id}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn foreign() -> Error {
+    Error::argument("object", "of another cache", "one of this cache")
+}

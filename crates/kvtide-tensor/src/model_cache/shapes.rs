@@ -1,0 +1,103 @@
+//! One sequence's tokens as both kinds of a model's cache take them: with a batch of one before them, or without.
+//!
+//! ```text
+//! K, V       [kvHeads, tokens, headDim]      or [1, kvHeads, tokens, headDim]
+//! queries    [tokens, heads, headDim]        or [1, heads, tokens, headDim]; what is answered is of the same shape
+//! ```
+
+use std::borrow::Cow;
+
+use candle_core::Tensor;
+
+use crate::attention::Attended;
+use crate::dtype::tensor_dtype;
+use crate::error::Result;
+use crate::memory::Budget;
+use crate::source::{HostTensor, Source};
+use crate::view::View;
+
+/// A source, or a tensor that was made of it.
+#[derive(Debug)]
+pub(super) enum Shaped<'a> {
+    Given(Source<'a>),
+    Made(Cow<'a, Tensor>),
+}
+
+impl<'a> Shaped<'a> {
+    pub fn source(&self) -> Source<'_> {
+        match self {
+            Shaped::Given(source) => source.clone(),
+            Shaped::Made(tensor) => Source::Tensor(tensor),
+        }
+    }
+
+    /// Keys or values with a batch before them.
+    pub fn batched(source: Source<'a>) -> Result<Self> {
+        if source.rank() != 3 {
+            return Ok(Shaped::Given(source));
+        }
+        Ok(match source {
+            Source::Host(host) => Shaped::Given(Source::Host(host.with_batch())),
+            Source::Tensor(tensor) => Shaped::Made(Cow::Owned(tensor.unsqueeze(0)?)),
+            Source::View(view) => Shaped::Made(Cow::Owned(view.tensor()?.unsqueeze(0)?)),
+        })
+    }
+}
+
+/// Queries of one call.
+#[derive(Debug)]
+pub(super) struct Queries<'a> {
+    shaped: Shaped<'a>,
+    /// Whether the batch was taken away, or was put before them.
+    changed: bool,
+}
+
+impl<'a> Queries<'a> {
+    pub fn source(&self) -> Source<'_> {
+        self.shaped.source()
+    }
+
+    /// `[tokens, heads, dim]`, whatever they were.
+    pub fn tokens_first(source: &Source<'a>) -> Result<Self> {
+        let changed = source.rank() == 4 && source.dims()[0] == 1;
+        let shaped = match source {
+            _ if !changed => Shaped::Given(source.clone()),
+            Source::Host(host) => Shaped::Given(Source::Host(host.clone().without_batch())),
+            Source::Tensor(tensor) => Shaped::Made(Cow::Owned(tensor.squeeze(0)?.transpose(0, 1)?)),
+            Source::View(view) => Shaped::Made(Cow::Owned(view.tensor()?.squeeze(0)?.transpose(0, 1)?)),
+        };
+        Ok(Queries { shaped, changed })
+    }
+
+    /// `[batch, heads, tokens, dim]`, whatever they were.
+    pub fn batched(source: &Source<'a>) -> Result<Self> {
+        let changed = source.rank() == 3;
+        let shaped = match source {
+            _ if !changed => Shaped::Given(source.clone()),
+            Source::Host(host) => Shaped::Given(Source::Host(host.clone().with_batch().swapped())),
+            Source::Tensor(tensor) => Shaped::Made(Cow::Owned(tensor.transpose(0, 1)?.unsqueeze(0)?)),
+            Source::View(view) => Shaped::Made(Cow::Owned(view.tensor()?.transpose(0, 1)?.unsqueeze(0)?)),
+        };
+        Ok(Queries { shaped, changed })
+    }
+}
+
+/// What attention answered, in the shape in which the queries came.
+pub(super) fn restored(attended: Attended, queries: &Queries<'_>) -> Result<Attended> {
+    if !queries.changed {
+        return Ok(attended);
+    }
+    let out = attended.out.tensor()?;
+    let out = match out.rank() {
+        3 => out.transpose(0, 1)?.unsqueeze(0)?,
+        _ => out.squeeze(0)?.transpose(0, 1)?,
+    };
+    Ok(Attended { out: of_tensor(&out)?, lse: attended.lse })
+}
+
+/// A tensor as a view of memory of its own.
+pub(super) fn of_tensor(tensor: &Tensor) -> Result<View> {
+    let dtype = tensor_dtype("tensor", tensor)?;
+    let bytes = dtype.download(&tensor.contiguous()?)?;
+    View::from_host(&HostTensor::new("tensor", &bytes, dtype, tensor.dims())?, &Budget::process())
+}

@@ -1,0 +1,69 @@
+//! What both kinds of a model's cache can do.
+
+use std::fmt::Debug;
+
+use kvtide_core::TransactionId;
+use kvtide_core::model::LayerPlace;
+use kvtide_core::paged::PoolStats;
+
+use super::contiguous::{LayerSnapshot, LayersStep};
+use crate::attention::{AttendOptions, Attended};
+use crate::error::Result;
+use crate::paged::{PagedPrefix, PagedSnapshot, PagedStep, PromptOptions, StepTokens};
+use crate::source::Source;
+use crate::stats::Stats;
+use crate::view::Kv;
+
+/// All layers of all sequences. What is asked of one layer names its place among the groups.
+pub(super) trait Store: Debug + Send {
+    fn create(&mut self, options: PromptOptions<'_>) -> Result<u64>;
+    fn create_from(&mut self, prefix: Vec<PagedPrefix>) -> Result<u64>;
+    fn find(&mut self, tokens: &[u32], options: PromptOptions<'_>, partial: bool) -> Result<Vec<PagedPrefix>>;
+    fn fork(&mut self, sequence: u64) -> Result<u64>;
+    fn drop_sequence(&mut self, sequence: u64) -> Result<()>;
+    fn length(&self, sequence: u64) -> u32;
+    fn committed(&self, sequence: u64) -> u32;
+    fn ids(&self) -> Vec<u64>;
+    fn truncate(&mut self, sequence: u64, length: u32) -> Result<()>;
+    fn snapshot(&mut self, sequence: u64) -> Result<Held>;
+    fn restore(&mut self, sequence: u64, held: &Held) -> Result<()>;
+    fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool>;
+
+    fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState>;
+    fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()>;
+    fn attend(
+        &mut self,
+        step: &StepState,
+        place: LayerPlace,
+        q: Source<'_>,
+        options: &AttendOptions<'_>,
+    ) -> Result<Attended>;
+    fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()>;
+    fn undo_step(&mut self, step: &mut StepState) -> Result<()>;
+
+    fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId>;
+    fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32>;
+    fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()>;
+    fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()>;
+    fn drop_draft(&mut self, sequence: u64, id: TransactionId);
+
+    /// What a layer of a sequence holds: `[batch, kvHeads, tokens, headDim]`, in blocks a copy of it.
+    fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>>;
+    fn stats(&self) -> Stats;
+    fn pool_stats(&mut self) -> Result<Vec<PoolStats>>;
+    fn check_invariants(&self) -> std::result::Result<(), String>;
+}
+
+/// What keeps a sequence's content, group by group or layer by layer.
+#[derive(Debug)]
+pub(super) enum Held {
+    Paged(Vec<PagedSnapshot>),
+    Contiguous(Vec<LayerSnapshot>, u32),
+}
+
+/// An open step, group by group or layer by layer.
+#[derive(Debug)]
+pub(super) enum StepState {
+    Paged(Vec<PagedStep>),
+    Contiguous(LayersStep),
+}
