@@ -6,7 +6,7 @@ use super::visible::{Family, KeyPositions, Rules};
 use crate::error::{Error, Result};
 
 /// Query rows of a unit, unless one query alone has more: as many as stay in the second cache with their tile.
-const ROWS: usize = 64;
+pub(super) const ROWS: usize = 64;
 
 /// What one call asks for.
 pub(super) struct Asked<'a> {
@@ -84,12 +84,6 @@ impl Asked<'_> {
         let rows = |of: &Sequence| of.queries.saturating_mul(of.keys.len());
         let rows = self.sequences.iter().map(rows).fold(0usize, usize::saturating_add);
         rows.saturating_mul(self.sizes.query_heads * self.sizes.dim)
-    }
-
-    /// Query rows of a unit, at most.
-    pub fn rows_max(&self) -> usize {
-        let queries = self.sequences.iter().map(|of| of.queries).max().unwrap_or(0);
-        queries.min(self.queries_max()) * self.sizes.group()
     }
 
     /// Queries of a unit.

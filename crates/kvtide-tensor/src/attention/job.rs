@@ -1,10 +1,11 @@
 //! One call of attention with the memory that it reads: what its units of work share.
 
 use std::f32::consts::LOG2_E;
+use std::ops::Range;
 
-use super::asked::Asked;
-use super::pages::{PageHead, Pages};
-use super::segment::{Scale, Segment};
+use super::asked::{Asked, ROWS};
+use super::pages::{PageHeads, Pages};
+use super::segment::{Scales, Segment};
 use super::strided::Strided;
 use crate::kernels::tile::TileKernels;
 
@@ -29,18 +30,19 @@ pub(super) enum Keys<'a> {
     Pages(Pages<'a>),
 }
 
-/// Where one head of keys and values lies.
+/// Where some heads of keys and values lie.
 #[expect(clippy::large_enum_variant, reason = "there is one for each unit, and it is not moved")]
-pub(super) enum Head {
-    Strided(usize),
-    Pages(PageHead),
+pub(super) enum Heads {
+    Strided(Range<usize>),
+    Pages(PageHeads),
 }
 
-/// Some queries of one sequence, all query heads of one head of K and V, and a share of the keys that they see.
-#[derive(Clone, Copy, Debug)]
+/// Some queries of one sequence, all query heads of some heads of K and V, and a share of the keys that they see.
+#[derive(Clone, Debug)]
 pub(super) struct Unit {
     pub sequence: usize,
-    pub head: usize,
+    /// Heads of K and V.
+    pub heads: Range<usize>,
     /// The first of them within the sequence.
     pub first_query: usize,
     pub queries: usize,
@@ -49,6 +51,20 @@ pub(super) struct Unit {
     pub splits: usize,
     /// Its place among the units whose shares are put together.
     pub group: usize,
+}
+
+impl Unit {
+    /// Rows of all its heads: for each head of K and V its queries, for each of them the query heads that share that head.
+    pub fn rows(&self, group: usize) -> usize {
+        self.heads.len() * self.queries * group
+    }
+
+    /// The query of a row within the sequence, and its query head.
+    pub fn query_and_head(&self, row: usize, group: usize) -> (usize, usize) {
+        let rows = self.queries * group;
+        let (head, row) = (self.heads.start + row / rows, row % rows);
+        (self.first_query + row / group, head * group + row % group)
+    }
 }
 
 impl Job<'_> {
@@ -62,32 +78,41 @@ impl Job<'_> {
         matches!(&self.keys, Keys::Pages(pages) if pages.rows.shape.hadamard)
     }
 
-    /// Where one head of keys and values lies.
-    pub fn head(&self, head: usize) -> Head {
+    /// Heads of K and V of a unit with so many queries. Pages are read in their order, all heads of one before the next; in
+    /// tensors a head has all its rows together.
+    pub fn heads_max(&self, queries: usize) -> usize {
         match &self.keys {
-            Keys::Strided { .. } => Head::Strided(head),
-            Keys::Pages(pages) => Head::Pages(pages.head(head)),
+            Keys::Strided { .. } => 1,
+            Keys::Pages(_) => (ROWS / (queries * self.asked.sizes.group()).max(1)).clamp(1, self.asked.sizes.kv_heads),
+        }
+    }
+
+    /// Where some heads of keys and values lie.
+    pub fn heads(&self, heads: &Range<usize>) -> Heads {
+        match &self.keys {
+            Keys::Strided { .. } => Heads::Strided(heads.clone()),
+            Keys::Pages(pages) => Heads::Pages(pages.heads(heads)),
         }
     }
 
     /// The rows from key `index` of a sequence on that lie at one distance.
-    pub fn segment(&self, sequence: usize, head: &Head, index: usize) -> Segment<'_> {
-        match (&self.keys, head) {
-            (Keys::Strided { k, v }, Head::Strided(head)) => {
+    pub fn segment(&self, sequence: usize, heads: &Heads, index: usize) -> Segment<'_> {
+        match (&self.keys, heads) {
+            (Keys::Strided { k, v }, Heads::Strided(heads)) => {
                 let batch = if self.asked.sizes.ragged { 0 } else { sequence };
                 let index = self.asked.sequences[sequence].first_key + index;
-                let (keys, values) = (k.rows(batch, *head, index), v.rows(batch, *head, index));
+                let (keys, values) = (k.rows(batch, heads.clone(), index), v.rows(batch, heads.clone(), index));
                 let count = keys.count.min(values.count);
                 Segment {
                     keys: keys.part(0, count),
                     values: values.part(0, count),
-                    key_scale: Scale::One,
-                    value_scale: Scale::One,
+                    key_scales: Scales::ONE,
+                    value_scales: Scales::ONE,
                     rotated: false,
                 }
             }
-            (Keys::Pages(pages), Head::Pages(head)) => pages.segment(head, sequence, index),
-            _ => unreachable!("a head of these keys"),
+            (Keys::Pages(pages), Heads::Pages(heads)) => pages.segment(heads, sequence, index),
+            _ => unreachable!("heads of these keys"),
         }
     }
 }

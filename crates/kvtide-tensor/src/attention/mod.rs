@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! call    what was asked, checked                          nothing is read before everything fits
-//! split   units: some queries, one head of K and V, a share of the keys
+//! split   units: some queries, some heads of K and V, a share of the keys
 //! unit    tile by tile, with a running softmax             the only code that computes
 //! output  rows divided by their sums, in the queries' dtype
 //! ```

@@ -22,14 +22,15 @@ impl Output<'_> {
     pub fn write(&mut self, asked: &Asked<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
         let (sizes, group) = (asked.sizes, asked.sizes.group());
         let mut values = vec![0.0; sizes.value_dim];
-        for row in 0..unit.queries * group {
+        for row in 0..unit.rows(group) {
             let State { max, sum, .. } = states[row];
             let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
             for (value, total) in values.iter_mut().zip(&out[row * stride..]) {
                 *value = total * factor;
             }
-            let token = asked.sequences[unit.sequence].first_query + unit.first_query + row / group;
-            self.put(asked, unit.sequence, token, unit.head * group + row % group, &values, log_sum(max, sum));
+            let (query, head) = unit.query_and_head(row, group);
+            let token = asked.sequences[unit.sequence].first_query + query;
+            self.put(asked, unit.sequence, token, head, &values, log_sum(max, sum));
         }
     }
 

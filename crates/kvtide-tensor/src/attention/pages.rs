@@ -1,13 +1,15 @@
 //! Pages as rows of keys and values.
 //!
-//! Where a head lies within a page is the same in all of them, and worked out once for a unit of work; a segment costs a few
+//! Where heads lie within a page is the same in all of them, and worked out once for a unit of work; a segment costs a few
 //! additions.
 
-use kvtide_core::paged::{HeadPlace, PageFormat, PageRead, Part};
+use std::ops::Range;
 
-use super::segment::{Scale, Segment};
+use kvtide_core::paged::{HeadPlace, PageFormat, PageLayout, PageRead, Part};
+
+use super::segment::{Scale, Scales, Segment};
 use crate::error::{Error, Result};
-use crate::kernels::tile::{AHEAD, Elements, Rows};
+use crate::kernels::tile::{AHEAD, Ahead, Elements, Rows};
 use crate::paged::PageRows;
 
 /// Pages, and the bytes of the slab and of the staging slab.
@@ -18,81 +20,108 @@ pub(super) struct Pages<'a> {
     pub staging: &'a [u8],
 }
 
-/// Where one head lies in the pages of the slab, and in those of the staging slab.
+/// Where some heads lie in the pages of the slab, and in those of the staging slab.
 #[derive(Clone, Copy)]
-pub(super) struct PageHead {
+pub(super) struct PageHeads {
     slab: [PartPlace; 2],
     staged: [PartPlace; 2],
 }
 
-/// Where the K or the V of a head lies in a page.
+/// Where the K or the V of some heads lies in a page.
 #[derive(Clone, Copy)]
 struct PartPlace {
-    format: PageFormat,
-    part: Part,
+    scale: Scale,
     elements: Elements,
     dim: usize,
+    heads: usize,
+    /// The first head's.
     place: HeadPlace,
-    /// Pages from one at work to the one that is asked for; 0 where pages are so large that it is the same one.
-    ahead: usize,
+    /// Bytes from a head's codes to the next head's, and from scales to scales.
+    strides: [usize; 2],
+    /// Bytes of a row's scales; 0 where they are not by row.
+    row_scales: usize,
 }
 
 impl<'a> Pages<'a> {
-    /// Where a head lies in every page.
-    pub fn head(&self, head: usize) -> PageHead {
-        let places = |layout: &kvtide_core::paged::PageLayout| {
-            Part::BOTH.map(|part| {
-                let (section, place) = (layout.section(part), layout.head_in_page(part, head as u32));
-                let ahead = AHEAD / (place.row_bytes * self.rows.block_size()).max(1);
-                let elements = elements(section.format);
-                PartPlace { format: section.format, part, elements, dim: section.head_dim, place, ahead }
-            })
-        };
-        PageHead { slab: places(&self.rows.shape.pages), staged: places(&self.rows.shape.staged) }
+    /// Where some heads lie in every page.
+    pub fn heads(&self, heads: &Range<usize>) -> PageHeads {
+        let places = |layout| Part::BOTH.map(|part| self.place(layout, part, heads));
+        PageHeads { slab: places(&self.rows.shape.pages), staged: places(&self.rows.shape.staged) }
+    }
+
+    fn place(&self, layout: &PageLayout, part: Part, heads: &Range<usize>) -> PartPlace {
+        let section = layout.section(part);
+        let (scale, row_scales) = scale(section.format, part);
+        PartPlace {
+            scale,
+            elements: elements(section.format),
+            dim: section.head_dim,
+            heads: heads.len(),
+            place: layout.head_in_page(part, heads.start as u32),
+            strides: [section.head_bytes, section.scale_bytes],
+            row_scales,
+        }
     }
 
     /// The rows from a token of a sequence on, to the end of its page.
-    pub fn segment(&self, head: &PageHead, sequence: usize, token: usize) -> Segment<'a> {
+    pub fn segment(&self, heads: &PageHeads, sequence: usize, token: usize) -> Segment<'a> {
         let block_size = self.rows.block_size();
         let (page, slot) = (self.rows.page(sequence, token).expect("a token of the sequence"), token % block_size);
         let (bytes, places) = match page.staged {
-            Some(_) => (self.staging, &head.staged),
-            None => (self.slab, &head.slab),
+            Some(_) => (self.staging, &heads.staged),
+            None => (self.slab, &heads.slab),
         };
         let start = self.rows.start(page);
         let part = |place: &PartPlace| {
-            let next = self.rows.page(sequence, token + place.ahead * block_size);
-            let ahead = match next {
-                _ if place.ahead == 0 => AHEAD as isize,
-                Some(next) if same_slab(next, page) => self.rows.start(next) as isize - start as isize,
-                _ => 0,
-            };
             let HeadPlace { codes, row_bytes, scales } = place.place;
+            let length = place.heads * place.strides[0];
             let rows = Rows {
                 elements: place.elements,
                 bytes,
                 offset: start + codes + slot * row_bytes,
+                heads: place.heads,
+                head_stride: place.strides[0],
                 stride: row_bytes,
                 count: page.tokens as usize - slot,
                 dim: place.dim,
-                ahead,
+                ahead: self.ahead(sequence, token, length),
             };
-            (rows, scales.map_or(Scale::One, |scales| place.scale(&bytes[start + scales..], slot)))
+            let scales = scales.map_or(Scales::ONE, |scales| Scales {
+                scale: place.scale,
+                halves: &bytes[start + scales + slot * place.row_scales..],
+                head_stride: place.strides[1],
+            });
+            (rows, scales)
         };
-        let ((keys, key_scale), (values, value_scale)) = (part(&places[0]), part(&places[1]));
-        Segment { keys, values, key_scale, value_scale, rotated: page.staged.is_none() && self.rows.shape.hadamard }
+        let ((keys, key_scales), (values, value_scales)) = (part(&places[0]), part(&places[1]));
+        Segment { keys, values, key_scales, value_scales, rotated: page.staged.is_none() && self.rows.shape.hadamard }
+    }
+
+    /// Where that lies which is needed soon after the rows of a token, in pages of which `length` bytes are read each.
+    fn ahead(&self, sequence: usize, token: usize, length: usize) -> Ahead {
+        let block_size = self.rows.block_size();
+        let page = |pages: usize| self.rows.page(sequence, token + pages * block_size);
+        let Some(this) = page(0) else { return Ahead::NOTHING };
+        // Bytes from the rows to those at the same place of a later page, and `further` bytes behind them.
+        let distance = |pages: usize, further: isize| match page(pages) {
+            Some(next) if same_slab(next, this) => {
+                self.rows.start(next) as isize - self.rows.start(this) as isize + further
+            }
+            _ => 0,
+        };
+        let (pages, rest) = (AHEAD / length.max(1), AHEAD % length.max(1));
+        let (near, far) = (distance(pages, rest as isize), distance(pages + 1, rest as isize - length as isize));
+        Ahead { near, far, turn: length - rest }
     }
 }
 
-impl PartPlace {
-    /// The scales of the rows from `slot` on, found in those of a head.
-    fn scale<'a>(&self, scales: &'a [u8], slot: usize) -> Scale<'a> {
-        match (self.format, self.part) {
-            (PageFormat::Q8, _) => Scale::Row(&scales[2 * slot..]),
-            (PageFormat::Q4, Part::Value) => Scale::RowPair(&scales[4 * slot..]),
-            (PageFormat::Q4, Part::Key) => Scale::Channel(&scales[..4 * self.dim]),
-            _ => Scale::One,
-        }
+/// How codes become numbers, and the bytes of a row's scales.
+fn scale(format: PageFormat, part: Part) -> (Scale, usize) {
+    match (format, part) {
+        (PageFormat::Q8, _) => (Scale::Row, 2),
+        (PageFormat::Q4, Part::Value) => (Scale::RowPair, 4),
+        (PageFormat::Q4, Part::Key) => (Scale::Channel, 0),
+        _ => (Scale::One, 0),
     }
 }
 

@@ -17,8 +17,9 @@ use crate::threads::share;
 /// Enough units for the threads of any machine.
 const UNITS: usize = 64;
 
-/// Keys of a share, at least.
+/// Keys of a share, at least: of all heads of a unit together, and of each one.
 const SHARE_MIN: usize = 8 * TILE;
+const SHARE_OF_HEAD_MIN: usize = 4 * TILE;
 
 /// Floats that shares are kept in, at most: 1 MiB.
 const SHARES_MAX: usize = 1 << 18;
@@ -29,7 +30,7 @@ const ALONE_MAX: usize = 1 << 20;
 /// Runs a whole call.
 pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<()> {
     let (units, groups) = units(job);
-    let rows = job.asked.rows_max();
+    let rows = units.iter().map(|unit| unit.rows(job.asked.sizes.group())).max().unwrap_or(0);
     let shares = Shares::new(&units, groups, rows, job.asked.sizes.value_dim)?;
     let output = Mutex::new(output);
     let failed = Mutex::new(None);
@@ -40,16 +41,16 @@ pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<(
     };
     let alone = job.asked.products() < ALONE_MAX;
     share(units.len(), if alone { 1 } else { threads }, |index| {
-        let unit = units[index];
         note(Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
-            let work = Work::run(job, unit, scratch)?;
-            let (rows, stride) = (work.rows, padded(job.asked.sizes.value_dim));
+            let unit = &units[index];
+            let rows = Work::run(job, unit, scratch)?.rows;
+            let stride = padded(job.asked.sizes.value_dim);
             if unit.splits > 1 {
-                shares.keep(&unit, rows, &scratch.state[..rows], &scratch.out, stride);
+                shares.keep(unit, rows, &scratch.state[..rows], &scratch.out, stride);
                 return Ok(());
             }
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            output.write(job.asked, &unit, &scratch.state[..rows], &scratch.out, stride);
+            output.write(job.asked, unit, &scratch.state[..rows], &scratch.out, stride);
             Ok(())
         }));
     })?;
@@ -59,7 +60,7 @@ pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<(
     let mut output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
     for unit in units.iter().filter(|unit| unit.splits > 1 && unit.split == 0) {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
-            shares.merge(unit, unit.queries * job.asked.sizes.group(), scratch);
+            shares.merge(unit, unit.rows(job.asked.sizes.group()), scratch);
             output.write(job.asked, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
             Ok(())
         })?;
@@ -69,30 +70,35 @@ pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<(
 
 /// The units of a call, and how many groups of shares they form.
 fn units(job: &Job<'_>) -> (Vec<Unit>, usize) {
+    let mut units = whole_units(job);
+    let (groups, group) = (units.len(), job.asked.sizes.group());
+    let rows = units.iter().map(|unit| unit.rows(group)).max().unwrap_or(0);
+    let share_floats = groups * rows * (padded(job.asked.sizes.value_dim) + 2);
+    let wanted = UNITS.div_ceil(groups.max(1)).min(SHARES_MAX / share_floats.max(1)).max(1);
+    for unit in &mut units {
+        let keys_min = (SHARE_MIN / unit.heads.len()).max(SHARE_OF_HEAD_MIN);
+        unit.splits = wanted.min(job.asked.sequences[unit.sequence].keys.len() / keys_min).max(1);
+    }
+    let shares = |unit: Unit| (0..unit.splits).map(move |split| Unit { split, ..unit.clone() });
+    (units.into_iter().flat_map(shares).collect(), groups)
+}
+
+/// The units before any is split along its keys.
+fn whole_units(job: &Job<'_>) -> Vec<Unit> {
     let chunk = job.asked.queries_max();
-    let whole: usize = job
-        .asked
-        .sequences
-        .iter()
-        .map(|of| of.queries.div_ceil(chunk) * job.asked.sizes.kv_heads)
-        .sum::<usize>()
-        .max(1);
-    let row_floats = padded(job.asked.sizes.value_dim) + 2;
-    let wanted = UNITS.div_ceil(whole).min((SHARES_MAX / (whole * job.asked.rows_max().max(1) * row_floats)).max(1));
     let mut units = Vec::new();
-    let mut groups = 0;
     for (sequence, of) in job.asked.sequences.iter().enumerate() {
-        let splits = wanted.min(of.keys.len() / SHARE_MIN).max(1);
-        for head in 0..job.asked.sizes.kv_heads {
+        let heads_max = job.heads_max(chunk.min(of.queries));
+        for first_head in (0..job.asked.sizes.kv_heads).step_by(heads_max) {
+            let heads = first_head..job.asked.sizes.kv_heads.min(first_head + heads_max);
             for first_query in (0..of.queries).step_by(chunk) {
-                let queries = chunk.min(of.queries - first_query);
-                let unit = Unit { sequence, head, first_query, queries, split: 0, splits, group: groups };
-                units.extend((0..splits).map(|split| Unit { split, ..unit }));
-                groups += 1;
+                let (queries, group) = (chunk.min(of.queries - first_query), units.len());
+                let heads = heads.clone();
+                units.push(Unit { sequence, heads, first_query, queries, split: 0, splits: 1, group });
             }
         }
     }
-    (units, groups)
+    units
 }
 
 /// What shares of the keys gave, until all of them are there.

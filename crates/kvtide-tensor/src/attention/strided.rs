@@ -1,9 +1,11 @@
 //! Rows of queries, keys or values as they lie in memory: at fixed distances, in one piece or the two runs of a view.
 
+use std::ops::Range;
+
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernels::tile::{AHEAD, Elements, Rows};
+use crate::kernels::tile::{Ahead, Elements, Rows};
 use crate::resolved::Resolved;
 use crate::source::Source;
 
@@ -49,19 +51,21 @@ impl<'a> Strided<'a> {
         })
     }
 
-    /// The rows from token `index` on that lie at one distance.
-    pub fn rows(&self, batch: usize, head: usize, index: usize) -> Rows<'a> {
+    /// The rows of some heads, from token `index` on, that lie at one distance.
+    pub fn rows(&self, batch: usize, heads: Range<usize>, index: usize) -> Rows<'a> {
         let [(first, tokens), (second, more)] = self.pieces;
         let (offset, within, count) =
             if index < tokens { (first, index, tokens) } else { (second, index - tokens, more) };
         Rows {
             elements: self.elements,
             bytes: self.bytes,
-            offset: offset + batch * self.batch + head * self.head + within * self.token,
+            offset: offset + batch * self.batch + heads.start * self.head + within * self.token,
+            heads: heads.len(),
+            head_stride: self.head,
             stride: self.token,
             count: count - within,
             dim: self.dim,
-            ahead: AHEAD as isize,
+            ahead: Ahead::STRAIGHT,
         }
     }
 }

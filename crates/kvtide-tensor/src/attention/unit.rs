@@ -14,7 +14,7 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::job::{Head, Job, Unit};
+use super::job::{Heads, Job, Unit};
 use super::scratch::{SCORES, Scratch, State, TILE};
 use super::segment::Segment;
 use crate::error::Result;
@@ -24,21 +24,21 @@ use crate::kernels::tile::padded;
 /// A unit at work.
 pub(super) struct Work<'a, 'b> {
     pub job: &'a Job<'b>,
-    pub unit: Unit,
+    pub unit: &'a Unit,
     pub scratch: &'a mut Scratch,
-    /// Its head of keys and values.
-    head: Head,
+    /// Where its heads of keys and values lie.
+    heads: Heads,
     /// The tile at hand, and the place of each segment in it.
     pub segments: Vec<(Segment<'a>, usize)>,
-    /// Its rows: for each query, the query heads that share the head of K and V.
+    /// Its rows: for each head of K and V and each query, the query heads that share that head.
     pub rows: usize,
 }
 
 impl<'a, 'b> Work<'a, 'b> {
     /// Runs a unit; its output rows and states are in the scratch afterwards.
-    pub fn run(job: &'a Job<'b>, unit: Unit, scratch: &'a mut Scratch) -> Result<Self> {
-        let rows = unit.queries * job.asked.sizes.group();
-        let mut work = Work { job, unit, scratch, head: job.head(unit.head), segments: Vec::new(), rows };
+    pub fn run(job: &'a Job<'b>, unit: &'a Unit, scratch: &'a mut Scratch) -> Result<Self> {
+        let (heads, rows) = (job.heads(&unit.heads), unit.rows(job.asked.sizes.group()));
+        let mut work = Work { job, unit, scratch, heads, segments: Vec::new(), rows };
         work.load_queries();
         let (lowest, highest) = work.reach();
         for range in job.asked.rules(unit.sequence).ranges(lowest, highest) {
@@ -73,12 +73,11 @@ impl<'a, 'b> Work<'a, 'b> {
         let (sizes, kernels) = (self.job.asked.sizes, self.job.kernels);
         let (group, stride) = (sizes.group(), padded(sizes.dim));
         for row in 0..self.rows {
-            let query = self.unit.first_query + row / group;
-            let head = self.unit.head * group + row % group;
+            let (query, head) = self.unit.query_and_head(row, group);
             let of = &self.job.asked.sequences[self.unit.sequence];
             let from = match sizes.ragged {
-                true => self.job.queries.rows(0, head, of.first_query + query),
-                false => self.job.queries.rows(self.unit.sequence, head, query),
+                true => self.job.queries.rows(0, head..head + 1, of.first_query + query),
+                false => self.job.queries.rows(self.unit.sequence, head..head + 1, query),
             };
             let floats = &mut self.scratch.queries[row * stride..(row + 1) * stride];
             floats.fill(0.0);
@@ -124,7 +123,7 @@ impl<'a, 'b> Work<'a, 'b> {
         self.segments.clear();
         let mut at = 0;
         while at < tile.len() {
-            let segment = self.job.segment(self.unit.sequence, &self.head, tile.start + at);
+            let segment = self.job.segment(self.unit.sequence, &self.heads, tile.start + at);
             let segment = segment.first(tile.len() - at);
             self.segments.push((segment, at));
             at += segment.count();
@@ -137,7 +136,7 @@ impl<'a, 'b> Work<'a, 'b> {
         let (group, rules) = (job.asked.sizes.group(), job.asked.rules(unit.sequence));
         let mut hidden = false;
         for row in 0..self.rows {
-            let (query, head) = (unit.first_query + row / group, unit.head * group + row % group);
+            let (query, head) = unit.query_and_head(row, group);
             let position = job.asked.position(unit.sequence, query);
             let scores = &mut self.scratch.scores[row * SCORES..][..tile.len()];
             for (score, key) in scores.iter_mut().zip(tile.clone()) {

@@ -1,6 +1,9 @@
 //! One call of attention on tensors of random numbers, and the same from the oracle.
 
-use kvtide_tensor::{AttendOptions, DType, HostTensor, Kernels, KvRows, SequenceLayout, attend, with_kernels};
+use kvtide_tensor::{
+    AttendOptions, DType, HostTensor, Kernels, KvRows, PagedKvCache, PagedKvCacheOptions, SequenceLayout, attend,
+    with_kernels,
+};
 
 use crate::numbers::{Numbers, to_bytes, to_f64};
 use crate::oracle::{Naive, ancestors};
@@ -12,6 +15,8 @@ pub struct Case {
     /// Queries and keys of each sequence.
     pub sequences: Vec<(usize, usize)>,
     pub ragged: bool,
+    /// Keys and values of ragged sequences in pages of so many tokens.
+    pub paged: Option<u32>,
     /// Keys and values as `[batch, tokens, heads, dim]`.
     pub bshd: bool,
     pub kv_heads: usize,
@@ -99,13 +104,46 @@ impl Case {
         let q = self.host("q", &data.q, self.query_heads(), self.dim, true);
         let k = self.host("k", &data.k, self.kv_heads, self.dim, false);
         let v = self.host("v", &data.v, self.kv_heads, self.value_dim, false);
-        let rows = match self.ragged {
-            true => KvRows::Ragged { k: k.into(), v: v.into(), offsets: &key_offsets },
-            false => KvRows::Batched { k: k.into(), v: v.into() },
+        let mut paged = self.paged.map(|block_size| self.cache(block_size, &data));
+        let pages = paged.as_mut().map(|(cache, ids)| cache.pages(0, ids).unwrap());
+        let rows = match (&pages, self.ragged) {
+            (Some(pages), _) => pages.into(),
+            (None, true) => KvRows::Ragged { k: k.into(), v: v.into(), offsets: &key_offsets },
+            (None, false) => KvRows::Batched { k: k.into(), v: v.into() },
         };
         let attended = with_kernels(kernels, || attend(q, rows, &options)).unwrap().unwrap();
         let out = to_f64(self.dtype, &attended.out.to_bytes().unwrap());
         self.compare(&data, &out, &attended.lse)
+    }
+
+    /// A cache that holds the keys and values, and its sequences.
+    fn cache(&self, block_size: u32, data: &Data) -> (PagedKvCache, Vec<u64>) {
+        let blocks = |of: &(usize, usize)| (of.1 as u32).div_ceil(block_size);
+        let mut cache = PagedKvCache::new(PagedKvCacheOptions {
+            capacity: self.sequences.iter().map(blocks).sum::<u32>() + 1,
+            block_size,
+            num_kv_heads: self.kv_heads as u32,
+            head_dim: self.dim as u32,
+            value_head_dim: Some(self.value_dim as u32),
+            dtype: self.dtype,
+            ..Default::default()
+        })
+        .unwrap();
+        let (_, offsets) = self.offsets();
+        let mut ids = Vec::new();
+        for (index, &(_, tokens)) in self.sequences.iter().enumerate() {
+            let rows = |bytes, dim| {
+                let all = HostTensor::new("rows", bytes, self.dtype, &[self.tokens().1, self.kv_heads, dim]).unwrap();
+                let all = all.with_layout("rows", SequenceLayout::Bshd).unwrap();
+                all.with_range(offsets[index] as usize, offsets[index + 1] as usize)
+            };
+            let id = cache.create_sequence().unwrap();
+            if tokens > 0 {
+                cache.write_tokens(id, 0, 0, rows(&data.k, self.dim), rows(&data.v, self.value_dim)).unwrap();
+            }
+            ids.push(id);
+        }
+        (cache, ids)
     }
 
     fn host<'a>(&self, name: &'static str, bytes: &'a [u8], heads: usize, dim: usize, queries: bool) -> HostTensor<'a> {

@@ -35,7 +35,7 @@ fn case() -> impl Strategy<Value = Case> {
         || prop::sample::select(&[None, Some(PageFormat::F8E4M3), Some(PageFormat::Q8), Some(PageFormat::Q4)][..]);
     let dtype = prop::sample::select(&[DType::F32, DType::F32, DType::F16, DType::BF16][..]);
     let sequences = prop::collection::vec((0..4usize, prop_oneof![0..40usize, 100..300usize]), 1..4);
-    let shape = (sequences, prop::sample::select(&[1u32, 4, 16, 32][..]), 1..3usize, 1..6usize, [dim(), dim()]);
+    let shape = (sequences, prop::sample::select(&[1u32, 4, 16, 32][..]), 1..7usize, 1..6usize, [dim(), dim()]);
     let rest = (dtype, [format(), format()], any::<bool>(), prop::option::of(1..60u32), any::<bool>());
     (any::<u64>(), shape, rest).prop_map(|(seed, (sequences, block_size, heads, group, dims), rest)| {
         let (dtype, formats, hadamard, window, by_table) = rest;
@@ -148,6 +148,36 @@ fn tables(case: &Case, width: usize) -> Vec<i32> {
 #[test]
 fn pages_in_place_are_what_is_gathered() {
     support::run("pages", 400, case(), agrees);
+}
+
+#[test]
+fn the_same_pages_give_the_same_bits_on_any_number_of_threads() {
+    let case = Case {
+        seed: 7,
+        sequences: vec![(1, 3000), (2, 1500)],
+        block_size: 16,
+        heads: 8,
+        group: 4,
+        dims: [16, 16],
+        dtype: DType::F32,
+        formats: [None; 2],
+        hadamard: false,
+        window: None,
+        by_table: false,
+    };
+    let (mut cache, ids) = filled(&case);
+    let q = to_bytes(DType::F32, &Numbers::new(9).take(3 * 32 * 16));
+    let pages = cache.pages(1, &ids).unwrap();
+    let bits = |threads| {
+        let q = HostTensor::new("q", &q, DType::F32, &[3, 32, 16]).unwrap();
+        let options = AttendOptions { threads: Some(threads), query_offsets: Some(&[0, 1, 3]), ..Default::default() };
+        let result = attend(q, &pages, &options).unwrap();
+        (result.out.to_bytes().unwrap(), result.lse)
+    };
+    let alone = bits(1);
+    for threads in [2, 3, 16] {
+        assert_eq!(bits(threads), alone, "{threads} threads");
+    }
 }
 
 #[test]

@@ -39,12 +39,14 @@ fn shapes() -> impl Strategy<Value = Case> {
         (1..3usize, sequence.clone()).prop_map(|(batch, sequence)| (false, vec![sequence; batch])),
         prop::collection::vec(sequence, 1..4).prop_map(|sequences| (true, sequences)),
     ];
-    let heads = (1..3usize, prop_oneof![Just(1usize), Just(4), 1..6usize, Just(20)]);
-    (any::<u64>(), batch, heads, dims.clone(), dims, dtypes, any::<bool>()).prop_map(
-        |(seed, (ragged, sequences), (kv_heads, group), dim, value_dim, dtype, bshd)| Case {
+    let heads = (prop_oneof![3 => 1..3usize, 1 => 3..9usize], prop_oneof![Just(1usize), Just(4), 1..6usize, Just(20)]);
+    let paged = prop::option::of(prop::sample::select(&[1u32, 4, 16, 32][..]));
+    (any::<u64>(), batch, heads, dims.clone(), dims, dtypes, any::<bool>(), paged).prop_map(
+        |(seed, (ragged, sequences), (kv_heads, group), dim, value_dim, dtype, bshd, paged)| Case {
             seed,
             sequences,
             ragged,
+            paged: paged.filter(|_| ragged),
             bshd: bshd && !ragged,
             kv_heads,
             group,

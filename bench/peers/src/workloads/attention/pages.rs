@@ -81,12 +81,12 @@ fn lane(kind: &Kind, keys: usize, count: Option<usize>) -> Result<Lane<'static>>
     }))
 }
 
-/// A plain sum over as much memory as the pages of all layers: from front to back, or head by head as attention reads pages.
+/// A plain sum over as much memory as the pages of all layers: from front to back, or page by page of one layer after the other.
 fn sums(kind: &Kind, keys: usize, count: Option<usize>) -> [Lane<'static>; 2] {
-    let piece = BLOCK * HEAD_DIM * kind.dtype.bytes();
+    let page = 2 * HEADS * BLOCK * HEAD_DIM * kind.dtype.bytes();
     let blocks = keys.div_ceil(BLOCK);
-    let count = count.unwrap_or_else(|| layers_beyond_caches(2 * blocks * HEADS * piece));
-    let memory: Rc<Vec<u8>> = Rc::new(filled(blocks * count * 2 * HEADS * piece, 0));
+    let count = count.unwrap_or_else(|| layers_beyond_caches(blocks * page));
+    let memory: Rc<Vec<u8>> = Rc::new(filled(blocks * count * page, 0));
     let dtype = kind.dtype;
     let lane = |name: &str, paged: bool| {
         let memory = memory.clone();
@@ -96,11 +96,8 @@ fn sums(kind: &Kind, keys: usize, count: Option<usize>) -> [Lane<'static>; 2] {
                     return std::hint::black_box(sum(dtype, &memory));
                 }
                 let mut total = 0.;
-                for (layer, head) in (0..count).flat_map(|layer| (0..HEADS).map(move |head| (layer, head))) {
-                    for (block, part) in (0..blocks).flat_map(|block| [(block, 0), (block, 1)]) {
-                        let at = (((block * count + layer) * 2 + part) * HEADS + head) * piece;
-                        total += sum(dtype, &memory[at..at + piece]);
-                    }
+                for (layer, block) in (0..count).flat_map(|layer| (0..blocks).map(move |block| (layer, block))) {
+                    total += sum(dtype, &memory[(block * count + layer) * page..][..page]);
                 }
                 std::hint::black_box(total)
             });

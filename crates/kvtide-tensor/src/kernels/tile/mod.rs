@@ -8,6 +8,7 @@
     reason = "entries with vector instructions, and the calls to them after the bounds were checked"
 )]
 
+mod ahead;
 mod rows;
 mod scores;
 mod soften;
@@ -15,8 +16,9 @@ mod weigh;
 
 use super::dispatch::Kernels;
 use super::simd::format::{Bf16, F8, F16, F32, Format, I8, Nibbles};
+pub(crate) use ahead::{AHEAD, Ahead};
 use rows::widen_nibbles;
-pub(crate) use rows::{AHEAD, Elements, LANES_MAX, Matrix, MatrixMut, Rows, padded};
+pub(crate) use rows::{Elements, LANES_MAX, Matrix, MatrixMut, Rows, padded};
 use scores::Scores;
 use weigh::Weigh;
 
@@ -120,23 +122,26 @@ impl TileKernels {
         }
     }
 
-    /// The products of `queries` and `keys`, `out` a row for each query. Behind the last key, up to the next multiple of
-    /// four, `out` gets what means nothing.
+    /// The products of `queries` and `keys`, `out` a row for each query. Each head of the keys has as many queries, those of
+    /// one after those of another. Behind the last key, up to the next multiple of four, `out` gets what means nothing.
     pub fn scores(&self, queries: Matrix<'_>, keys: Rows<'_>, out: &mut MatrixMut<'_>) {
         if keys.count == 0 || queries.count == 0 {
             return;
         }
         keys.check();
         assert!(keys.elements.is_direct(keys.dim), "rows that are read as they lie");
+        assert!(queries.count.is_multiple_of(keys.heads), "as many queries for each head");
         check_matrix(queries.floats, queries.stride, queries.count, padded(keys.dim));
         check_matrix(out.floats, out.stride, queries.count, keys.count.next_multiple_of(4));
         let call = Scores {
             queries: queries.floats.as_ptr(),
             query_stride: queries.stride,
-            rows: queries.count,
+            heads: keys.heads,
+            rows: queries.count / keys.heads,
             keys: keys.first(),
+            key_head_stride: keys.head_stride,
             key_stride: keys.stride,
-            ahead: keys.ahead,
+            ahead: keys.ahead_of_first(),
             count: keys.count,
             dim: keys.dim,
             out: out.floats.as_mut_ptr(),
@@ -146,23 +151,26 @@ impl TileKernels {
         unsafe { self.scores[keys.elements as usize](call) }
     }
 
-    /// Adds `values`, each times its weight, to the rows of `out`. Behind the last element, up to the next multiple of
-    /// [`LANES_MAX`], `out` gets what means nothing.
+    /// Adds `values`, each times its weight, to the rows of `out`. Each head of the values has as many rows, those of one after
+    /// those of another. Behind the last element, up to the next multiple of [`LANES_MAX`], `out` gets what means nothing.
     pub fn weigh(&self, weights: Matrix<'_>, values: Rows<'_>, out: &mut MatrixMut<'_>) {
         if values.count == 0 || weights.count == 0 {
             return;
         }
         values.check();
         assert!(values.elements.is_direct(values.dim), "rows that are read as they lie");
+        assert!(weights.count.is_multiple_of(values.heads), "as many rows for each head");
         check_matrix(weights.floats, weights.stride, weights.count, values.count);
         check_matrix(out.floats, out.stride, weights.count, padded(values.dim));
         let call = Weigh {
             weights: weights.floats.as_ptr(),
             weight_stride: weights.stride,
-            rows: weights.count,
+            heads: values.heads,
+            rows: weights.count / values.heads,
             values: values.first(),
+            value_head_stride: values.head_stride,
             value_stride: values.stride,
-            ahead: values.ahead,
+            ahead: values.ahead_of_first(),
             count: values.count,
             dim: values.dim,
             out: out.floats.as_mut_ptr(),
@@ -172,9 +180,9 @@ impl TileKernels {
         unsafe { self.weigh[values.elements as usize](call) }
     }
 
-    /// Row `index` of `rows` as floats.
+    /// Row `index` of the first head of `rows` as floats.
     pub fn widen(&self, rows: Rows<'_>, index: usize, out: &mut [f32]) {
-        let row = rows.part(index, 1);
+        let row = rows.head(0).part(index, 1);
         row.check();
         assert!(index < rows.count && out.len() >= padded(rows.dim), "a row outside its matrix");
         if !rows.elements.is_direct(rows.dim) {

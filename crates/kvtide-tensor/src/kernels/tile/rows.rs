@@ -1,5 +1,7 @@
 //! Rows of elements and of floats, as the kernels of a tile take them.
 
+use super::ahead::{Ahead, AheadOf};
+
 /// Every vector has at most so many floats: rows of floats are padded to a multiple of it.
 pub(crate) const LANES_MAX: usize = 16;
 
@@ -31,35 +33,48 @@ impl Elements {
     }
 }
 
-/// Rows of elements at equal distances.
+/// Rows of elements at equal distances, as many for each of some heads, which lie at one distance too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rows<'a> {
     pub elements: Elements,
     pub bytes: &'a [u8],
-    /// The byte of the first row.
+    /// The byte of the first row of the first head.
     pub offset: usize,
-    /// Bytes from a row to the next.
+    pub heads: usize,
+    /// Bytes from a head to the next.
+    pub head_stride: usize,
+    /// Bytes from a row of a head to its next.
     pub stride: usize,
+    /// Rows of each head.
     pub count: usize,
     /// Elements of a row.
     pub dim: usize,
-    /// Bytes from each row to one that is needed soon; 0 when nobody knows.
-    pub ahead: isize,
+    /// What is asked for while they are read.
+    pub ahead: Ahead,
 }
 
-/// Bytes that are asked for ahead of their use: 4 KiB were too few, 32 no better.
-pub(crate) const AHEAD: usize = 16384;
-
 impl Rows<'_> {
-    /// Rows `first .. first + count` of these.
+    /// The rows of one head.
+    pub fn head(self, head: usize) -> Self {
+        Rows { offset: self.offset + head * self.head_stride, heads: 1, ..self }
+    }
+
+    /// Rows `first .. first + count` of each head.
     pub fn part(self, first: usize, count: usize) -> Self {
         Rows { offset: self.offset + first * self.stride, count, ..self }
     }
 
     /// Refuses rows that reach outside their memory.
     pub(super) fn check(&self) {
-        let last = self.offset + self.count.saturating_sub(1) * self.stride;
+        let last =
+            self.offset + self.heads.saturating_sub(1) * self.head_stride + self.count.saturating_sub(1) * self.stride;
         assert!(last + self.elements.row_bytes(self.dim) <= self.bytes.len(), "rows reach outside their memory");
+    }
+
+    /// What is asked for, from an address on.
+    pub(super) fn ahead_of_first(&self) -> AheadOf {
+        let Ahead { near, far, turn } = self.ahead;
+        AheadOf { near, far, turn: self.first().addr().saturating_add(turn) }
     }
 
     /// The address of the first one.

@@ -8,6 +8,7 @@
 //! as long as they come from further than the second cache.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
+use super::ahead::{AheadOf, ask};
 use crate::kernels::simd::Lanes;
 use crate::kernels::simd::format::{Format, load_some};
 
@@ -18,12 +19,15 @@ use crate::kernels::simd::format::{Format, load_some};
 pub(super) struct Scores {
     pub queries: *const f32,
     pub query_stride: usize,
+    pub heads: usize,
+    /// Query rows of each head.
     pub rows: usize,
     pub keys: *const u8,
+    /// Bytes from the keys of a head to those of the next.
+    pub key_head_stride: usize,
     /// Bytes from a key to the next.
     pub key_stride: usize,
-    /// Bytes from each key to what is asked for meanwhile; 0 for nothing.
-    pub ahead: isize,
+    pub ahead: AheadOf,
     pub count: usize,
     pub dim: usize,
     pub out: *mut f32,
@@ -36,6 +40,24 @@ pub(super) struct Scores {
 /// instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn scores<V: Lanes, F: Format>(a: Scores) {
+    for head in 0..a.heads {
+        // SAFETY: as the caller promises.
+        unsafe {
+            of_head::<V, F>(Scores {
+                queries: a.queries.add(head * a.rows * a.query_stride),
+                keys: a.keys.add(head * a.key_head_stride),
+                out: a.out.add(head * a.rows * a.out_stride),
+                ..a
+            });
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`scores`], of one head.
+#[inline(always)]
+unsafe fn of_head<V: Lanes, F: Format>(a: Scores) {
     for first in (0..a.count).step_by(4) {
         // SAFETY: as the caller promises; what is beyond the last key or row repeats it.
         unsafe {
@@ -43,12 +65,9 @@ pub(super) unsafe fn scores<V: Lanes, F: Format>(a: Scores) {
             for (next, key) in keys.iter_mut().enumerate() {
                 *key = a.keys.add((first + next).min(a.count - 1) * a.key_stride);
             }
-            if a.ahead != 0 {
-                for key in keys {
-                    for line in (0..a.dim * F::BITS / 8).step_by(64) {
-                        V::prefetch(key.wrapping_offset(a.ahead).wrapping_add(line));
-                    }
-                }
+            let ahead = a.ahead.from(keys[0]);
+            for key in keys {
+                ask::<V>(key, a.dim * F::BITS / 8, ahead);
             }
             let mut row = 0;
             while row < a.rows {

@@ -7,6 +7,7 @@
 //! Values are read from front to back, a few rows at a time, so that the memory sees one stream.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
+use super::ahead::{AheadOf, ask};
 use crate::kernels::simd::Lanes;
 use crate::kernels::simd::format::{Format, load_some};
 
@@ -18,12 +19,15 @@ const BLOCK_BYTES: usize = 4096;
 pub(super) struct Weigh {
     pub weights: *const f32,
     pub weight_stride: usize,
+    pub heads: usize,
+    /// Output rows of each head.
     pub rows: usize,
     pub values: *const u8,
+    /// Bytes from the values of a head to those of the next.
+    pub value_head_stride: usize,
     /// Bytes from a value to the next.
     pub value_stride: usize,
-    /// Bytes from each value to what is asked for meanwhile; 0 for nothing.
-    pub ahead: isize,
+    pub ahead: AheadOf,
     pub count: usize,
     pub dim: usize,
     pub out: *mut f32,
@@ -37,6 +41,25 @@ pub(super) struct Weigh {
 #[inline(always)]
 pub(super) unsafe fn weigh<V: Lanes, F: Format, const LONG: usize, const SHORT: usize>(a: Weigh) {
     let block = (BLOCK_BYTES / (a.dim * F::BITS / 8).max(1)).clamp(8, 32);
+    for head in 0..a.heads {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let of_head = Weigh {
+                weights: a.weights.add(head * a.rows * a.weight_stride),
+                values: a.values.add(head * a.value_head_stride),
+                out: a.out.add(head * a.rows * a.out_stride),
+                ..a
+            };
+            weigh_head::<V, F, LONG, SHORT>(of_head, block);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`weigh`], of one head, `block` values at a time.
+#[inline(always)]
+unsafe fn weigh_head<V: Lanes, F: Format, const LONG: usize, const SHORT: usize>(a: Weigh, block: usize) {
     for first in (0..a.count).step_by(block) {
         let count = block.min(a.count - first);
         let mut row = 0;
@@ -52,11 +75,12 @@ pub(super) unsafe fn weigh<V: Lanes, F: Format, const LONG: usize, const SHORT: 
                 };
                 // As many sums as there are registers for: of long pieces where a value is a float already, else of more rows,
                 // so that each value is made a float less often.
+                let ahead = if row == 0 { a.ahead.from(part.values) } else { 0 };
                 row += match a.rows - row {
-                    1 => rows::<V, F, LONG, 1>(&part),
-                    2 | 3 => rows::<V, F, LONG, 2>(&part),
-                    _ if F::BITS == 32 => rows::<V, F, LONG, 2>(&part),
-                    _ => rows::<V, F, SHORT, 4>(&part),
+                    1 => rows::<V, F, LONG, 1>(&part, ahead),
+                    2 | 3 => rows::<V, F, LONG, 2>(&part, ahead),
+                    _ if F::BITS == 32 => rows::<V, F, LONG, 2>(&part, ahead),
+                    _ => rows::<V, F, SHORT, 4>(&part, ahead),
                 };
             }
         }
@@ -67,16 +91,16 @@ pub(super) unsafe fn weigh<V: Lanes, F: Format, const LONG: usize, const SHORT: 
 ///
 /// As for [`weigh`], for `ROWS` rows.
 #[inline(always)]
-unsafe fn rows<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh) -> usize {
+unsafe fn rows<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh, ahead: isize) -> usize {
     // SAFETY: as the caller promises.
     unsafe {
         let mut at = 0;
         while at + VECTORS * V::COUNT <= a.dim {
-            add::<V, F, VECTORS, ROWS>(a, at);
+            add::<V, F, VECTORS, ROWS>(a, at, ahead);
             at += VECTORS * V::COUNT;
         }
         while at + V::COUNT <= a.dim {
-            add::<V, F, 1, ROWS>(a, at);
+            add::<V, F, 1, ROWS>(a, at, ahead);
             at += V::COUNT;
         }
         if at < a.dim {
@@ -90,7 +114,7 @@ unsafe fn rows<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: 
 ///
 /// As for [`weigh`]; the elements `at .. at + VECTORS * V::COUNT` are in the rows.
 #[inline(always)]
-unsafe fn add<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh, at: usize) {
+unsafe fn add<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh, at: usize, ahead: isize) {
     // SAFETY: as the caller promises.
     unsafe {
         let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
@@ -101,10 +125,8 @@ unsafe fn add<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &
         }
         for token in 0..a.count {
             let from = a.values.add(token * a.value_stride);
-            if at == 0 && a.ahead != 0 {
-                for line in (0..a.dim * F::BITS / 8).step_by(64) {
-                    V::prefetch(from.wrapping_offset(a.ahead).wrapping_add(line));
-                }
+            if at == 0 {
+                ask::<V>(from, a.dim * F::BITS / 8, ahead);
             }
             let mut value = [V::splat(0.0); VECTORS];
             for (next, value) in value.iter_mut().enumerate() {
