@@ -4,8 +4,9 @@
 //! for four keys, for up to four query rows:  16 sums, side by side in registers, over the head's elements
 //! ```
 //!
-//! Each key is read once for four query rows, each query row once for four keys. Bound by the memory that the keys come from
-//! as long as they come from further than the second cache.
+//! Each key is read once for four query rows, each query row once for four keys. Keys that are floats are bound by the memory
+//! that they come from, as long as it is further than the second cache: what is needed soon is asked for all at once. Others
+//! are bound by arithmetic, and it is asked for a line at a time in between, which is 4 % less of it.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
 use super::ahead::{AheadOf, ask};
@@ -65,25 +66,30 @@ unsafe fn of_head<V: Lanes, F: Format>(a: Scores) {
             for (next, key) in keys.iter_mut().enumerate() {
                 *key = a.keys.add((first + next).min(a.count - 1) * a.key_stride);
             }
-            let ahead = a.ahead.from(keys[0]);
-            for key in keys {
-                ask::<V>(key, a.dim * F::BITS / 8, ahead);
+            let mut ahead = a.ahead.from(keys[0]);
+            if F::BITS == 32 {
+                for key in keys {
+                    ask::<V>(key, a.dim * F::BITS / 8, ahead);
+                }
+                ahead = 0;
             }
             let mut row = 0;
             while row < a.rows {
                 // Sixteen sums and what they are made of need more than 16 registers.
                 row += match (a.rows - row).min(V::REGISTERS / 8) {
-                    1 => block::<V, F, 1>(&a, keys, first, row),
-                    2 => block::<V, F, 2>(&a, keys, first, row),
-                    3 => block::<V, F, 3>(&a, keys, first, row),
-                    _ => block::<V, F, 4>(&a, keys, first, row),
+                    1 => block::<V, F, 1>(&a, keys, first, row, ahead),
+                    2 => block::<V, F, 2>(&a, keys, first, row, ahead),
+                    3 => block::<V, F, 3>(&a, keys, first, row, ahead),
+                    _ => block::<V, F, 4>(&a, keys, first, row, ahead),
                 };
+                ahead = 0;
             }
         }
     }
 }
 
-/// The products of `ROWS` query rows from `row` on, and how many they are.
+/// The products of `ROWS` query rows from `row` on, and how many they are. Asks for what is `ahead` of each key meanwhile; for
+/// nothing where that is 0.
 ///
 /// # Safety
 ///
@@ -94,6 +100,7 @@ unsafe fn block<V: Lanes, F: Format, const ROWS: usize>(
     keys: [*const u8; 4],
     first: usize,
     row: usize,
+    ahead: isize,
 ) -> usize {
     // SAFETY: as the caller promises.
     unsafe {
@@ -101,6 +108,12 @@ unsafe fn block<V: Lanes, F: Format, const ROWS: usize>(
         let mut sums = [[V::splat(0.0); 4]; ROWS];
         let mut at = 0;
         while at + V::COUNT <= a.dim {
+            let byte = at * F::BITS / 8;
+            if byte.is_multiple_of(64) {
+                for key in keys {
+                    ask::<V>(key.wrapping_add(byte), 1, ahead);
+                }
+            }
             let key = [
                 F::load::<V>(keys[0], at),
                 F::load::<V>(keys[1], at),

@@ -75,7 +75,9 @@ unsafe fn weigh_head<V: Lanes, F: Format, const LONG: usize, const SHORT: usize>
                 };
                 // As many sums as there are registers for: of long pieces where a value is a float already, else of more rows,
                 // so that each value is made a float less often.
-                let ahead = if row == 0 { a.ahead.from(part.values) } else { 0 };
+                // The first four rows ask for what comes: floats in both of their passes, for with one of them a decode step from
+                // memory took a fifth longer. Rows behind them find it asked for.
+                let ahead = if row < 4 { a.ahead.from(part.values) } else { 0 };
                 row += match a.rows - row {
                     1 => rows::<V, F, LONG, 1>(&part, ahead),
                     2 | 3 => rows::<V, F, LONG, 2>(&part, ahead),
