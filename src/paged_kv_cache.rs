@@ -61,6 +61,7 @@ impl NativePagedKvCache {
                 device: device(&options.device)?,
                 memory_limit_bytes: optional("memoryLimitBytes", options.memory_limit_bytes, whole)?,
                 budget: Some(budget()),
+                ..Default::default()
             })?;
             Ok(NativePagedKvCache { cache: Handle::new("PagedKvCache", cache) })
         })
