@@ -144,6 +144,12 @@ impl Drafts {
         Ok(self.innermost().start)
     }
 
+    /// The first node of the innermost draft, from which its parents count; 0 where none is open.
+    #[must_use]
+    pub fn start(&self) -> u32 {
+        self.open.last().map_or(0, |draft| draft.start)
+    }
+
     /// True when an open draft was given parents.
     #[must_use]
     pub fn is_branched(&self) -> bool {

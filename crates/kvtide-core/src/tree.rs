@@ -138,6 +138,13 @@ impl Tree {
         Ok(())
     }
 
+    /// How far a node is from the last committed token, from 0 on. O(that).
+    #[must_use]
+    pub fn depth(&self, node: usize) -> u32 {
+        let above = |&at: &usize| usize::try_from(self.parents[at]).ok();
+        std::iter::successors(Some(node), above).skip(1).count() as u32
+    }
+
     /// How far each node is from the last committed token, from 0 on.
     #[must_use]
     pub fn depths(&self) -> Vec<u32> {
@@ -190,6 +197,7 @@ mod tests {
     fn depths_and_sight_follow_the_parents() {
         let tree = Tree::new(&[-1, 0, 0, 1]).unwrap();
         assert_eq!(tree.depths(), [0, 1, 1, 2]);
+        assert!(tree.depths().iter().enumerate().all(|(node, &depth)| tree.depth(node) == depth));
         let seen = |node| (0..4).filter(|&other| tree.sees(node, other)).collect::<Vec<_>>();
         assert_eq!((seen(0), seen(1), seen(2), seen(3)), (vec![0], vec![0, 1], vec![0, 2], vec![0, 1, 3]));
     }

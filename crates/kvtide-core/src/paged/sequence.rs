@@ -44,18 +44,26 @@ impl Chain {
     }
 }
 
+/// What an open step brings to a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stepping {
+    pub tokens: u32,
+    /// The revision that its plan was made at: no other open step has it.
+    pub revision: u64,
+}
+
 /// A sequence.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub id: u64,
     pub content: Content,
-    /// Tokens of an open step.
-    pub stepping: Option<u32>,
+    /// The open step.
+    pub stepping: Option<Stepping>,
     /// Transactions that are open: their tokens are the last ones.
     pub drafts: Drafts,
     /// Blocks that it had when the outermost of them began.
     pub blocks_before: u32,
-    /// Counts changes of blocks that were in its table before.
+    /// Counts changes of blocks that were in its table before, but for those that left the window.
     pub epoch: u64,
 }
 
@@ -67,6 +75,6 @@ impl Sequence {
 
     /// Tokens, those of an open step included.
     pub fn end(&self) -> u32 {
-        self.content.length + self.stepping.unwrap_or(0)
+        self.content.length + self.stepping.map_or(0, |step| step.tokens)
     }
 }

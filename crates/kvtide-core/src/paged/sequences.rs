@@ -14,9 +14,11 @@
 //! part or that a draft filled, or a truncation cut. Dropping or cutting a sequence is O(its blocks), forking it O(1).
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 
 use super::blocks::Blocks;
 use super::chunks::Chunks;
+use super::id_hasher::IdHasher;
 use super::identity::Identity;
 use super::sequence::{Chain, Content, Sequence};
 use super::store::Store;
@@ -32,7 +34,7 @@ pub struct PagedPlanner {
     pub(super) chunks: Chunks,
     pub(super) sequences: Vec<Option<Sequence>>,
     free_slots: Vec<u32>,
-    slots: HashMap<u64, u32>,
+    slots: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
     /// Which tokens later ones see, where not all.
     pub(super) window: Option<Window>,
     /// Whether pages are staged until they are full.
@@ -69,7 +71,7 @@ impl PagedPlanner {
             chunks: Chunks::default(),
             sequences: Vec::new(),
             free_slots: Vec::new(),
-            slots: HashMap::new(),
+            slots: HashMap::default(),
             window: None,
             low_bit: false,
             next_id: 0,

@@ -10,6 +10,9 @@
 //!
 //! Opening costs O(blocks and runs), a layer O(runs), the end O(runs).
 
+use std::ops::Range;
+
+use super::sequence::Stepping;
 use super::sequences::PagedPlanner;
 use super::write_plan::{Before, Share, WritePlan};
 use super::writing::check_tokens;
@@ -21,15 +24,15 @@ impl PagedPlanner {
         self.reserve(plan)?;
         self.occupy(plan);
         for share in &plan.shares {
-            self.at_mut(share.slot).stepping = Some(share.tokens);
+            self.at_mut(share.slot).stepping = Some(Stepping { tokens: share.tokens, revision: plan.revision });
         }
         self.changed();
         Ok(())
     }
 
-    /// Refuses a step one of whose sequences was dropped.
+    /// Refuses a step that has ended, or one of whose sequences was dropped.
     pub fn check_step(&self, plan: &WritePlan) -> Result<()> {
-        match plan.shares.iter().find(|share| !self.is_stepping(share)) {
+        match plan.shares.iter().find(|share| !self.is_stepping(plan, share)) {
             Some(share) => Err(Error::StaleStep { sequence: share.sequence }),
             None => Ok(()),
         }
@@ -38,9 +41,18 @@ impl PagedPlanner {
     /// Notes that a layer of an open step was written.
     pub fn mark_layer(&mut self, plan: &WritePlan, layer: u32) -> Result<()> {
         self.check_layer(layer)?;
+        self.mark_layers(plan, layer..layer + 1)
+    }
+
+    /// The same for several layers.
+    pub fn mark_layers(&mut self, plan: &WritePlan, layers: Range<u32>) -> Result<()> {
+        if layers.start > layers.end || layers.end > self.store.num_layers {
+            let expected = format!("a range in 0..{}", self.store.num_layers);
+            return Err(Error::argument("layers", format!("{layers:?}"), expected));
+        }
         self.check_step(plan)?;
         self.store.marks.reserve(0, plan.runs.len())?;
-        self.mark(plan, layer..layer + 1);
+        self.mark(plan, layers);
         Ok(())
     }
 
@@ -66,7 +78,7 @@ impl PagedPlanner {
             let own = writes.iter().position(|write| write.run >= share.runs_end).unwrap_or(writes.len());
             let (of_share, rest) = writes.split_at(own);
             writes = rest;
-            if !self.is_stepping(share) {
+            if !self.is_stepping(plan, share) {
                 continue;
             }
             for run in runs {
@@ -88,8 +100,8 @@ impl PagedPlanner {
         Ok(())
     }
 
-    fn is_stepping(&self, share: &Share) -> bool {
+    fn is_stepping(&self, plan: &WritePlan, share: &Share) -> bool {
         let of = self.sequences.get(share.slot as usize).and_then(Option::as_ref);
-        of.is_some_and(|of| of.id == share.sequence && of.stepping == Some(share.tokens))
+        of.is_some_and(|of| of.id == share.sequence && of.stepping.is_some_and(|step| step.revision == plan.revision))
     }
 }

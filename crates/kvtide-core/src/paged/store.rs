@@ -94,7 +94,7 @@ impl Store {
 
     /// The same, its staged pages left where they are.
     pub fn unmark(&mut self, block: u32, slot: u32) {
-        if (0..self.num_layers).any(|layer| self.marks.has_any(block, layer, slot..self.block_size)) {
+        if self.marks.has_any_layer(block, slot..self.block_size) {
             for layer in 0..self.num_layers {
                 self.marks.unset(block, layer, slot..self.block_size);
             }

@@ -1,8 +1,9 @@
 //! What is to be written, checked: by whom, in which sequences, at which positions.
 
 use super::copying::Target;
+use super::sequence::Sequence;
 use super::sequences::PagedPlanner;
-use crate::count::COUNT_MAX;
+use crate::count::{COUNT_MAX, count};
 use crate::drafts::TransactionId;
 use crate::error::{Error, Result};
 
@@ -44,9 +45,18 @@ impl PagedPlanner {
 
     /// What [`PagedPlanner::plan_append`] will write, for the copies before it.
     pub fn append_targets(&self, append: &Append<'_>) -> Result<Vec<Target>> {
+        let mut targets = Vec::new();
+        reserve(&mut targets, append.sequences.len())?;
+        self.each_target(append, |_, target| targets.push(target))?;
+        Ok(targets)
+    }
+
+    /// Checks an append, and gives its targets with the slots of their sequences. O(sequences), and a bit for each sequence there
+    /// is.
+    pub(super) fn each_target(&self, append: &Append<'_>, mut each: impl FnMut(u32, Target)) -> Result<()> {
         let &Append { sequences, offsets, parents, writer } = append;
+        count("sequences.length", sequences.len() as u64)?;
         check_offsets(sequences.len(), offsets)?;
-        check_once(sequences)?;
         let all = offsets.map_or(sequences.len() as u32, |offsets| offsets[sequences.len()]);
         if let Some(parents) = parents
             && parents.len() != all as usize
@@ -54,26 +64,39 @@ impl PagedPlanner {
             let expected = format!("{all}, one for each token");
             return Err(Error::argument("parents.length", parents.len(), expected));
         }
-        let target = |(place, &sequence): (usize, &u64)| {
-            let place = place as u32;
+        let mut named = Named::of(if sequences.len() > 1 { self.sequences.len() } else { 0 })?;
+        for (place, &sequence) in (0..).zip(sequences) {
+            let Ok(slot) = self.slot(sequence) else {
+                // One that is named twice is refused as such, whether it is there or not.
+                check_once(sequences)?;
+                return Err(Error::SequenceNotFound { sequence });
+            };
+            if sequences.len() > 1 && !named.insert(slot) {
+                return Err(Error::argument("sequences", sequence, "each sequence once"));
+            }
             let tokens = offsets.map_or(place..place + 1, |of| of[place as usize]..of[place as usize + 1]);
-            let of = self.sequence(sequence)?;
-            let target = Target { sequence, position: of.end(), tokens: tokens.len() as u32 };
-            self.check_target(&target, writer)?;
+            let of = self.at(slot);
+            let target = Target { sequence, position: of.end(), tokens: tokens.end - tokens.start };
+            self.check_target_of(of, &target, writer)?;
             if let Some(parents) = parents {
                 of.drafts.check_parents(&parents[tokens.start as usize..tokens.end as usize])?;
             }
-            Ok(target)
-        };
-        sequences.iter().enumerate().map(target).collect()
+            each(slot, target);
+        }
+        Ok(())
     }
 
     fn check_target(&self, target: &Target, writer: Writer) -> Result<()> {
-        let of = self.resting(target.sequence)?;
+        self.check_target_of(self.sequence(target.sequence)?, target, writer)
+    }
+
+    fn check_target_of(&self, of: &Sequence, target: &Target, writer: Writer) -> Result<()> {
+        let open = Err(Error::TransactionOpen { object: "sequence" });
         match writer {
-            Writer::Direct => drop(self.idle(target.sequence)?),
+            _ if of.stepping.is_some() => return open,
+            Writer::Direct if of.drafts.depth() > 0 => return open,
             Writer::Draft(id) => of.drafts.check(id)?,
-            Writer::Step => {}
+            Writer::Direct | Writer::Step => {}
         }
         let most = COUNT_MAX - target.position;
         if target.tokens > most {
@@ -81,7 +104,7 @@ impl PagedPlanner {
             return Err(Error::argument("tokens", target.tokens, expected));
         }
         let block_size = self.store.block_size;
-        let last = (target.position + target.tokens).div_ceil(block_size).min(of.content.table.len());
+        let last = (target.position + target.tokens).div_ceil(block_size).min(of.content.cleared);
         match (target.position / block_size..last).find(|&place| self.chunks.get(&of.content.table, place).is_none()) {
             Some(place) => Err(Error::PositionOutOfRange {
                 sequence: target.sequence,
@@ -92,6 +115,31 @@ impl PagedPlanner {
             None => Ok(()),
         }
     }
+}
+
+/// The sequences that were named, by their slots.
+struct Named(Vec<u64>);
+
+impl Named {
+    fn of(slots: usize) -> Result<Self> {
+        let mut words = Vec::new();
+        reserve(&mut words, slots.div_ceil(64))?;
+        words.resize(slots.div_ceil(64), 0);
+        Ok(Named(words))
+    }
+
+    /// False for one that was named before.
+    fn insert(&mut self, slot: u32) -> bool {
+        let (word, bit) = (&mut self.0[slot as usize / 64], 1 << (slot % 64));
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+}
+
+/// Makes room in what is written down of a call.
+pub(super) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<()> {
+    list.try_reserve(more).map_err(|_| Error::OutOfMemory { count: more as u64, what: "sequences of a call" })
 }
 
 /// Refuses offsets that do not cut the tokens in one piece for each sequence.

@@ -56,7 +56,6 @@ impl PagedPlanner {
         if end > from {
             self.chunks.clear(&mut of.content.table, from, end, self.store.chain());
             of.content.cleared = end;
-            of.epoch += 1;
         }
     }
 

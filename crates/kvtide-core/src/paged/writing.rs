@@ -22,7 +22,7 @@ use super::copying::Target;
 use super::sequence::Content;
 use super::sequences::PagedPlanner;
 use super::staging::Page;
-use super::targets::Append;
+use super::targets::{Append, reserve};
 use super::write_plan::{Before, PageWrite, Share, SlotRun, WritePlan};
 use crate::error::{Error, Result};
 
@@ -30,21 +30,25 @@ impl PagedPlanner {
     /// Where tokens of one layer would be written, and what that takes; changes nothing. Slots may be written again.
     pub fn plan_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WritePlan> {
         let target = self.tokens_target(sequence, layer, position, tokens)?;
-        self.plan(&[target], layer..layer + 1)
+        let share = self.share(self.slot(sequence)?, &target);
+        self.plan(vec![share], layer..layer + 1)
     }
 
     /// Where tokens of all layers would be appended to sequences, and what that takes; changes nothing.
     pub fn plan_append(&self, append: &Append<'_>) -> Result<WritePlan> {
-        let plan = self.plan(&self.append_targets(append)?, 0..self.store.num_layers)?;
+        let mut shares = Vec::new();
+        reserve(&mut shares, append.sequences.len())?;
+        self.each_target(append, |slot, target| shares.push(self.share(slot, &target)))?;
+        let plan = self.plan(shares, 0..self.store.num_layers)?;
         Ok(WritePlan { parents: append.parents.map(<[i32]>::to_vec), ..plan })
     }
 
-    fn plan(&self, targets: &[Target], layers: Range<u32>) -> Result<WritePlan> {
+    fn plan(&self, mut shares: Vec<Share>, layers: Range<u32>) -> Result<WritePlan> {
         let mut plan = WritePlan {
             layers,
             tokens: 0,
             new_blocks: 0,
-            shares: Vec::with_capacity(targets.len()),
+            shares: Vec::new(),
             runs: Vec::new(),
             pages: Vec::new(),
             new_staged: 0,
@@ -52,16 +56,11 @@ impl PagedPlanner {
             parents: None,
             revision: self.revision,
         };
-        let mut needed = 0;
-        for target in targets {
-            let share = self.share(target)?;
-            needed += u64::from(share.new_blocks);
-            plan.shares.push(share);
-        }
+        let needed = shares.iter().map(|share| u64::from(share.new_blocks)).sum();
         self.check_available(needed)?;
         plan.new_blocks = needed as u32;
         let mut upcoming = self.store.blocks.upcoming().map(|next| next.block);
-        let mut shares = std::mem::take(&mut plan.shares);
+        reserve(&mut plan.runs, shares.len())?;
         for share in &mut shares {
             self.add_runs(&mut plan, share, &mut upcoming);
             share.runs_end = plan.runs.len() as u32;
@@ -80,7 +79,7 @@ impl PagedPlanner {
         self.check_revision(plan.revision)?;
         self.store.reserve(plan.new_blocks as usize, plan.runs.len() + plan.shares.len())?;
         self.chunks.reserve(2 * plan.shares.len(), plan.new_blocks as usize)?;
-        for share in &plan.shares {
+        for share in plan.shares.iter().filter(|share| share.drafted) {
             self.at_mut(share.slot).drafts.reserve(share.tokens)?;
         }
         self.store.staging.reserve(plan.new_staged as usize)
@@ -101,12 +100,17 @@ impl PagedPlanner {
     /// Takes a plan's blocks and staging pages, and makes what it writes over the writers' alone.
     pub(super) fn occupy(&mut self, plan: &WritePlan) {
         for (share, runs) in plan.shares() {
-            if share.end > self.at(share.slot).content.length {
-                self.forget_tail(share.slot);
-            }
             for run in runs {
                 // Where there was no block to copy it to: nobody else holds it, and nobody finds it any more.
                 self.store.index.remove(run.block);
+            }
+            let Content { table, length, .. } = &self.at(share.slot).content;
+            let (place, kept) = (length / self.store.block_size, length % self.store.block_size);
+            if share.end > *length && kept > 0 {
+                let appended = runs.first().filter(|_| share.position == *length);
+                if let Some(block) = appended.map(|run| run.block).or_else(|| self.chunks.get(table, place)) {
+                    self.forget_tail(block, kept);
+                }
             }
             self.add_blocks(share.slot, share.new_blocks);
         }
@@ -116,24 +120,18 @@ impl PagedPlanner {
         }
     }
 
-    /// Forgets what the last block holds behind a sequence's tokens: it was cut off while others held it too.
-    fn forget_tail(&mut self, slot: u32) {
-        let Content { table, length, .. } = &self.at(slot).content;
-        let (place, kept) = (length / self.store.block_size, length % self.store.block_size);
-        if kept > 0
-            && let Some(block) = self.chunks.get(table, place)
-        {
-            self.store.index.remove(block);
-            self.store.unmark(block, kept);
-        }
+    /// Forgets what the last block of a sequence holds behind its tokens: it was cut off while others held it too.
+    fn forget_tail(&mut self, block: u32, kept: u32) {
+        self.store.index.remove(block);
+        self.store.unmark(block, kept);
     }
 
     /// Marks the slots of a plan in some layers.
     pub(super) fn mark(&mut self, plan: &WritePlan, layers: Range<u32>) {
         for run in &plan.runs {
-            for layer in layers.clone() {
-                self.store.marks.set(run.block, layer, run.slot..run.slot + run.len);
-                if run.len == self.store.block_size && !run.staged {
+            self.store.marks.set_layers(run.block, layers.clone(), run.slot..run.slot + run.len);
+            if run.len == self.store.block_size && !run.staged && !self.store.staging.is_empty() {
+                for layer in layers.clone() {
                     self.store.staging.give_back(Page { block: run.block, layer });
                 }
             }
@@ -169,13 +167,13 @@ impl PagedPlanner {
     }
 
     /// What one sequence gets, without its runs.
-    fn share(&self, target: &Target) -> Result<Share> {
+    fn share(&self, slot: u32, target: &Target) -> Share {
         let &Target { sequence, position, tokens } = target;
-        let of = self.sequence(sequence)?;
+        let of = self.at(slot);
         let end = if tokens == 0 { 0 } else { position + tokens };
         let new_blocks = end.div_ceil(self.store.block_size).saturating_sub(of.content.table.len());
         let drafted = of.drafts.depth() > 0;
-        Ok(Share { sequence, slot: self.slot(sequence)?, position, tokens, new_blocks, end, drafted, runs_end: 0 })
+        Share { sequence, slot, position, tokens, new_blocks, end, drafted, runs_end: 0 }
     }
 
     /// Adds the runs of one sequence; `upcoming` are the blocks that it would get.
@@ -186,6 +184,15 @@ impl PagedPlanner {
         let block_size = self.store.block_size;
         let held: &Table = &self.at(share.slot).content.table;
         let (first, end) = (share.position / block_size, share.end.div_ceil(block_size));
+        if end == first + 1
+            && let Some(block) = self.chunks.get(held, first)
+        {
+            // Most often a token or a few, into a block that is there.
+            let (slot, len) = (share.position % block_size, share.tokens);
+            let staged = self.low_bit && (share.drafted || len < block_size);
+            plan.runs.push(SlotRun { block, slot, len, token: plan.tokens, staged });
+            return;
+        }
         let skipped = first.saturating_sub(held.len()) as usize;
         let new = upcoming.by_ref().take(share.new_blocks as usize).skip(skipped);
         let there = self.chunks.iter(held, first).map(|block| block.expect("a block that was not cleared"));

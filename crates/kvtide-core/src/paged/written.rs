@@ -74,11 +74,22 @@ impl WrittenMarks {
             return;
         }
         let start = self.open(block);
-        for (word, bits) in self.places(layer, slots) {
-            self.parts[start + word] |= bits;
+        let page = u64::from(layer) * u64::from(self.block_size);
+        let (first, end) = (page + u64::from(slots.start), page + u64::from(slots.end));
+        if end.div_ceil(WORD_BITS) - first / WORD_BITS == 1 {
+            // Most often in one word, which is not full.
+            let word = (first / 64) as usize;
+            self.parts[start + word] |= (u64::MAX >> (64 - slots.len())) << (first % 64);
+            if self.parts[start + word] != self.full_word(word) {
+                return;
+            }
+        } else {
+            for (word, bits) in self.places(layer, slots) {
+                self.parts[start + word] |= bits;
+            }
         }
         if self.has_all(block, layer, 0..self.block_size)
-            && (0..self.words_per_block).all(|word| self.is_full(start, word))
+            && (0..self.words_per_block).all(|word| self.parts[start + word] == self.full_word(word))
         {
             self.close(block, ALL);
         }
@@ -100,6 +111,53 @@ impl WrittenMarks {
             Part::Nothing => false,
             Part::Words(words) => self.places(layer, slots).any(|(word, bits)| words[word] & bits != 0),
         }
+    }
+
+    /// Whether any of these slots is marked in any layer.
+    pub(super) fn has_any_layer(&self, block: u32, slots: Range<u32>) -> bool {
+        match (self.part(block), self.in_each_word(slots.clone())) {
+            (Part::All, _) => !slots.is_empty(),
+            (Part::Nothing, _) => false,
+            (Part::Words(words), Some(bits)) => words.iter().any(|word| word & bits != 0),
+            (Part::Words(_), None) => (0..self.num_layers()).any(|layer| self.has_any(block, layer, slots.clone())),
+        }
+    }
+
+    /// Marks neighbouring slots in some layers; their block is reserved.
+    pub(super) fn set_layers(&mut self, block: u32, layers: Range<u32>, slots: Range<u32>) {
+        let whole = layers.len() as u32 == self.num_layers() && self.blocks[block as usize] != ALL;
+        let Some(bits) = self.in_each_word(slots.clone()).filter(|_| whole && !slots.is_empty()) else {
+            return layers.for_each(|layer| self.set(block, layer, slots.clone()));
+        };
+        if slots.len() as u32 == self.block_size {
+            return self.close(block, ALL);
+        }
+        let start = self.open(block);
+        let mut full = true;
+        for word in 0..self.words_per_block {
+            let all = self.full_word(word);
+            let marks = &mut self.parts[start + word];
+            *marks |= bits & all;
+            full &= *marks == all;
+        }
+        if full {
+            self.close(block, ALL);
+        }
+    }
+
+    /// The bits of these slots in all layers, where they are the same in each word.
+    fn in_each_word(&self, slots: Range<u32>) -> Option<u64> {
+        let size = self.block_size;
+        if !(WORD_BITS as u32).is_multiple_of(size) {
+            return None;
+        }
+        let first = (1..=WORD_BITS as u32 / size).fold(0, |first, _| first << (size % 64) | 1u64);
+        let of_one = if slots.is_empty() { 0 } else { (u64::MAX >> (64 - slots.len() as u32)) << slots.start };
+        Some(first.wrapping_mul(of_one))
+    }
+
+    fn num_layers(&self) -> u32 {
+        (self.slots / u64::from(self.block_size)) as u32
     }
 
     pub(super) fn get(&self, block: u32, layer: u32, slot: u32) -> bool {
@@ -200,10 +258,6 @@ impl WrittenMarks {
         if before != NOTHING && before != ALL {
             self.free_parts.push(before - 1);
         }
-    }
-
-    fn is_full(&self, start: usize, word: usize) -> bool {
-        self.parts[start + word] == self.full_word(word)
     }
 
     /// A word of a block whose slots are all marked.

@@ -88,6 +88,17 @@ impl Sequence {
         path.into_iter().rev()
     }
 
+    /// The position of a token: behind the one that it follows.
+    pub fn position(&self, at: usize) -> usize {
+        let Some((base, nodes)) = self.drafts.iter().rev().find(|draft| draft.0 <= at) else { return at };
+        let parent = nodes[at - base];
+        let before = if parent < 0 { base.checked_sub(1) } else { Some(base + parent as usize) };
+        match before.filter(|&before| before >= self.committed()) {
+            Some(before) => self.position(before) + 1,
+            None => self.committed(),
+        }
+    }
+
     /// Tokens of a transaction's chain, where one is open.
     pub fn add_chain(&mut self, tokens: usize) {
         if let Some((_, nodes)) = self.drafts.last_mut() {

@@ -4,6 +4,7 @@ mod checking;
 mod drafts;
 mod prefixes;
 mod steps;
+mod tables;
 mod writes;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use proptest::test_runner::TestCaseError;
 use super::calls::{Call, Shape};
 use super::memory::{Memory, Value};
 use super::model::Sequence;
+use tables::Tables;
 
 type Done = Result<(), TestCaseError>;
 
@@ -37,6 +39,7 @@ pub struct World {
     open: BTreeMap<u64, Vec<TransactionId>>,
     snapshots: Vec<(Held, Sequence)>,
     step: Option<Step>,
+    tables: Tables,
     /// The longest prompts that were committed, while nothing was taken back, rewritten or evicted.
     committed: Option<Vec<(u8, Vec<u32>)>>,
     now: u64,
@@ -59,6 +62,7 @@ impl World {
             open: BTreeMap::new(),
             snapshots: Vec::new(),
             step: None,
+            tables: Tables::new(),
             committed: Some(Vec::new()),
             now: 0,
             next: 1,

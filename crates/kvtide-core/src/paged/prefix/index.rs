@@ -185,6 +185,9 @@ impl PrefixIndex {
 
     /// A block's content is gone, or will change: it is not found any more, and has no key. True when it was indexed.
     pub fn remove(&mut self, block: u32) -> bool {
+        if self.records.key(block).is_none() {
+            return false;
+        }
         let indexed = self.is_indexed(block);
         if let Some(key) = self.records.key(block).copied().filter(|_| indexed) {
             self.len -= 1;
@@ -192,9 +195,7 @@ impl PrefixIndex {
             self.evicted.insert(&key);
             self.events.removed(&key);
         }
-        if block < self.records.rows() {
-            self.records.remove(block);
-        }
+        self.records.remove(block);
         indexed
     }
 

@@ -112,8 +112,10 @@ impl Records {
 
     /// Takes a block out of both tables, if it is in them, and its key away.
     pub(super) fn remove(&mut self, block: u32) {
-        if self.is_indexed(block) {
-            self.unlink(block);
+        match self.records[block].next {
+            NAMELESS => return,
+            APART => {}
+            _ => self.unlink(block),
         }
         self.records[block] = EMPTY;
     }

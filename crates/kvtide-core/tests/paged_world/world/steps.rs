@@ -23,7 +23,7 @@ impl World {
         let written = vec![false; self.shape.layers as usize];
         let first = self.reserve_values();
         self.step = Some(Step { plan, shares, known, written, first });
-        Ok(())
+        self.fill_tables()
     }
 
     /// What an open step brings, as the model would have it.
@@ -51,7 +51,8 @@ impl World {
             step.written[layer as usize] = true;
         }
         self.step = Some(step);
-        Ok(())
+        self.fill_tables()?;
+        if stale { Ok(()) } else { self.check_slots(layer) }
     }
 
     pub(super) fn end_step(&mut self, commit: bool) -> Done {

@@ -1,0 +1,206 @@
+//! The tables of a step, for attention over all its sequences in one call, in arrays of the caller's.
+//!
+//! ```text
+//! blockTables    [ 2 0 5 . ][ 7 . . . ]     a row a sequence, in its step's order; what is behind its blocks stays as it was
+//! slotMapping    [ 83 84 | 112 ]            block * block size + slot of each token
+//! positions      [ 35 36 | 0 ]              of a node of a draft tree: where its path leads to
+//! lengths        [ 37 | 1 ]                 tokens, with those of the step
+//! queryOffsets   [ 0 2 3 ]                  where the tokens of each sequence begin
+//! ```
+//!
+//! [`StepRows`] knows what it wrote in which row. A row whose sequence is the same, and in whose table only blocks were added,
+//! gets those alone; so the array must come back as it was, and rows are of one planner. A place whose block left the window
+//! points somewhere into the slab, at a block that may be another sequence's by now: nobody who keeps to the window reads it.
+//!
+//! O(tokens + sequences + blocks added), a row that is written anew O(its blocks).
+
+use super::sequence::Sequence;
+use super::sequences::PagedPlanner;
+use super::write_plan::{SlotRun, WritePlan};
+use crate::count::{COUNT_MAX, count_positive};
+use crate::error::{Error, Result};
+
+/// What a step's tables are written to. Arrays may be longer than they need be.
+#[derive(Debug)]
+pub struct StepTables<'a> {
+    /// The blocks of each sequence, a row each.
+    pub block_tables: &'a mut [i32],
+    /// The slot of each token in the slab: block * block size + slot in it.
+    pub slot_mapping: &'a mut [i32],
+    /// The position of each token.
+    pub positions: &'a mut [i32],
+    /// Tokens of each sequence, with those of the step.
+    pub lengths: &'a mut [i32],
+    /// The first token of each sequence, and their number.
+    pub query_offsets: &'a mut [i32],
+}
+
+/// What a row holds.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    sequence: u64,
+    epoch: u64,
+    /// Its leading entries that are written.
+    filled: u32,
+}
+
+/// Writes the tables of one step after another, and of each row what has changed.
+#[derive(Debug)]
+pub struct StepRows {
+    width: u32,
+    rows: Vec<Row>,
+    /// Where the array lay that has these rows.
+    place: usize,
+}
+
+impl StepRows {
+    /// For rows of `width` blocks.
+    pub fn new(width: u32) -> Result<Self> {
+        Ok(StepRows { width: count_positive("width", width.into())?, rows: Vec::new(), place: 0 })
+    }
+
+    /// Entries of a row.
+    #[must_use]
+    pub fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// The next call writes every row anew: for an array that others have written to.
+    pub fn forget(&mut self) {
+        self.rows.clear();
+    }
+
+    /// Writes the tables of a step that was opened, and nothing where it is refused.
+    pub fn fill(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: StepTables<'_>) -> Result<()> {
+        planner.check_step(plan)?;
+        self.check(planner, plan, &out)?;
+        self.reserve(plan.shares.len())?;
+        let place = out.block_tables.as_ptr() as usize;
+        if std::mem::replace(&mut self.place, place) != place {
+            self.forget();
+        }
+        // Rows behind those of a short step stay what they are.
+        let rows = out.block_tables.chunks_exact_mut(self.width as usize);
+        for (at, (share, row)) in plan.shares.iter().zip(rows).enumerate() {
+            let of = planner.at(share.slot);
+            if at == self.rows.len() {
+                self.rows.push(Row { sequence: of.id, epoch: of.epoch, filled: 0 });
+            }
+            let known = &mut self.rows[at];
+            if known.sequence != of.id || known.epoch != of.epoch {
+                *known = Row { sequence: of.id, epoch: of.epoch, filled: 0 };
+            }
+            known.filled = planner.write_row(of, known.filled, row);
+            out.lengths[at] = of.end() as i32;
+        }
+        planner.write_slots(plan, out.slot_mapping);
+        planner.write_positions(plan, out.positions);
+        let mut end = 0;
+        out.query_offsets[0] = 0;
+        for (out, share) in out.query_offsets[1..].iter_mut().zip(&plan.shares) {
+            end += share.tokens;
+            *out = end as i32;
+        }
+        Ok(())
+    }
+
+    fn check(&self, planner: &PagedPlanner, plan: &WritePlan, out: &StepTables<'_>) -> Result<()> {
+        let (sequences, tokens) = (plan.shares.len() as u64, u64::from(plan.tokens));
+        let check = |argument, length: usize, needed: u64, what: &str| match length as u64 >= needed {
+            true => Ok(()),
+            false => Err(Error::argument(argument, length, format!("at least {needed}, {what}"))),
+        };
+        let all = sequences * u64::from(self.width);
+        check("blockTables.length", out.block_tables.len(), all, "a row for each sequence")?;
+        check("slotMapping.length", out.slot_mapping.len(), tokens, "one for each token")?;
+        check("positions.length", out.positions.len(), tokens, "one for each token")?;
+        check("lengths.length", out.lengths.len(), sequences, "one for each sequence")?;
+        check("queryOffsets.length", out.query_offsets.len(), sequences + 1, "one more than sequences")?;
+        let longest = plan.shares.iter().map(|share| planner.at(share.slot).end()).max().unwrap_or(0);
+        let blocks = longest.div_ceil(planner.store.block_size);
+        if blocks > self.width {
+            return Err(Error::argument("width", self.width, format!("at least {blocks}, the blocks of the longest")));
+        }
+        check_slots(&plan.runs, planner.store.block_size)
+    }
+
+    fn reserve(&mut self, rows: usize) -> Result<()> {
+        let missing = rows.saturating_sub(self.rows.len());
+        let out_of_memory = |_| Error::OutOfMemory { count: rows as u64, what: "rows of a step's tables" };
+        self.rows.try_reserve(missing).map_err(out_of_memory)
+    }
+}
+
+impl PagedPlanner {
+    /// Writes what a row lacks, of which `filled` entries are up to date; gives how many are now.
+    fn write_row(&self, of: &Sequence, filled: u32, row: &mut [i32]) -> u32 {
+        let needed = of.end().div_ceil(self.store.block_size).min(of.content.table.len());
+        let (mut place, mut last) = (filled.min(needed), 0);
+        while place < needed {
+            let leaf = self.chunks.leaf(&of.content.table, place).expect("a place inside the table");
+            let end = needed.min(place + leaf.len() as u32);
+            for (out, &block) in row[place as usize..end as usize].iter_mut().zip(leaf) {
+                last = if block < self.store.blocks.capacity() { block } else { last };
+                *out = last as i32;
+            }
+            place = end;
+        }
+        needed
+    }
+
+    fn write_slots(&self, plan: &WritePlan, out: &mut [i32]) {
+        for run in &plan.runs {
+            let first = run.block * self.store.block_size + run.slot;
+            let out = &mut out[run.token as usize..(run.token + run.len) as usize];
+            out.iter_mut().zip(first..).for_each(|(out, slot)| *out = slot as i32);
+        }
+    }
+
+    fn write_positions(&self, plan: &WritePlan, out: &mut [i32]) {
+        let mut done = 0;
+        for share in &plan.shares {
+            let tokens = done as usize..(done + share.tokens) as usize;
+            done += share.tokens;
+            let drafts = &self.at(share.slot).drafts;
+            let parents = plan.parents.as_ref().map(|parents| &parents[tokens.clone()]);
+            let out = &mut out[tokens];
+            if parents.is_none() && !drafts.is_branched() {
+                out.iter_mut().zip(share.position..).for_each(|(out, position)| *out = position as i32);
+                continue;
+            }
+            let (committed, drafted) = (self.at(share.slot).committed(), i64::from(drafts.drafted()));
+            for at in 0..out.len() {
+                let node = drafted + at as i64;
+                let parent = parents.map_or(node - 1, |parents| i64::from(parents[at]) + i64::from(drafts.start()));
+                out[at] = match (usize::try_from(parent - drafted), usize::try_from(parent)) {
+                    (Ok(new), _) => out[new] + 1,
+                    (_, Ok(node)) => (committed + drafts.tree().depth(node) + 1) as i32,
+                    _ => committed as i32,
+                };
+            }
+        }
+    }
+}
+
+/// Refuses slots that an `i32` cannot name.
+fn check_slots(runs: &[SlotRun], block_size: u32) -> Result<()> {
+    let last = |run: &SlotRun| u64::from(run.block) * u64::from(block_size) + u64::from(run.slot + run.len - 1);
+    match runs.iter().map(last).find(|&last| last > COUNT_MAX.into()) {
+        Some(last) => Err(Error::argument("slotMapping", last, format!("slots up to {COUNT_MAX}"))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_that_an_i32_cannot_name_are_refused() {
+        let run = |block, slot, len| SlotRun { block, slot, len, token: 0, staged: false };
+        assert!(check_slots(&[run(1, (1 << 30) - 4, 4)], 1 << 30).is_ok());
+        let refused = check_slots(&[run(0, 0, 1), run(2, 0, 1)], 1 << 30).unwrap_err();
+        assert_eq!(refused.to_string(), "slotMapping is 2147483648, expected slots up to 2147483647");
+        assert!(check_slots(&[run(COUNT_MAX, 7, 1)], COUNT_MAX).is_err());
+    }
+}
