@@ -41,10 +41,15 @@ impl PagedPlanner {
             blocks.push(Some(block));
             length += same;
         }
-        let held = self.hold(&blocks, length, identity)?;
-        self.counters.asked_tokens += tokens.len() as u64;
-        self.counters.found_tokens += u64::from(length);
+        let held = self.hold_named(&blocks, length, identity, found.keys.last().copied())?;
+        self.count_found(tokens.len(), length);
         Ok(held)
+    }
+
+    /// Counts a prompt that was looked for.
+    pub(super) fn count_found(&mut self, asked: usize, found: u32) {
+        self.counters.asked_tokens += asked as u64;
+        self.counters.found_tokens += u64::from(found);
     }
 
     /// How far a prompt is found, and why no further.

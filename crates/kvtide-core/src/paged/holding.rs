@@ -10,9 +10,10 @@
 
 use super::chunks::{Chunks, Table};
 use super::identity::Identity;
+use super::prefix::Key;
 use super::sequence::{Chain, Content};
 use super::sequences::PagedPlanner;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Blocks and tokens that stay as they are until it is released.
 #[derive(Debug)]
@@ -73,8 +74,32 @@ impl PagedPlanner {
     }
 
     /// Holds the blocks of a prefix, in order, the last of which may be used in part: `length` tokens. Places before the first
-    /// that is needed have none.
+    /// that is needed have none, but for the last whole block, which is found by its key.
     pub fn hold(&mut self, blocks: &[Option<u32>], length: u32, identity: &Identity) -> Result<Held> {
+        let places = u64::from(length).div_ceil(self.store.block_size.into());
+        if blocks.len() as u64 != places {
+            return Err(Error::argument("blocks.length", blocks.len(), format!("{places}, for {length} tokens")));
+        }
+        let index = &self.store.index;
+        if let Some(&block) = blocks.iter().flatten().find(|block| index.key(**block).is_none()) {
+            return Err(Error::InvalidBlock { block: block.into(), reason: "it is not found by a key" });
+        }
+        let last = match (length / self.store.block_size).checked_sub(1).map(|last| blocks[last as usize]) {
+            Some(None) => return Err(Error::argument("blocks", "none", "one at the last whole place")),
+            Some(Some(block)) => index.key(block).copied(),
+            None => None,
+        };
+        self.hold_named(blocks, length, identity, last)
+    }
+
+    /// The same of blocks that were found; `last` is the name of the last whole place, whether a block is there or not.
+    pub(super) fn hold_named(
+        &mut self,
+        blocks: &[Option<u32>],
+        length: u32,
+        identity: &Identity,
+        last: Option<Key>,
+    ) -> Result<Held> {
         self.chunks.reserve(1, blocks.len())?;
         let mut table = Default::default();
         for block in blocks {
@@ -86,14 +111,9 @@ impl PagedPlanner {
                 None => self.chunks.push_cleared(&mut table, &mut self.store),
             }
         }
-        let whole = length / self.store.block_size;
         let mut chain = Chain::new(identity.root, identity.extra.clone());
-        chain.known = length;
-        chain.keyed = whole;
-        if let Some(last) = whole.checked_sub(1) {
-            let key = blocks[last as usize].and_then(|block| self.store.index.key(block));
-            chain.last = *key.expect("a block that was found by its key");
-        }
+        (chain.known, chain.keyed) = (length, length / self.store.block_size);
+        chain.last = last.unwrap_or(identity.root);
         let cleared = blocks.iter().rposition(Option::is_none).map_or(0, |place| place as u32 + 1);
         self.changed();
         Ok(Held(Content { table, length, chain, cleared }))

@@ -204,7 +204,7 @@ impl Engine {
             match reason {
                 Reason::OtherSalt => prop_assert!(there),
                 Reason::NeverSeen => prop_assert!(!there),
-                Reason::Evicted | Reason::NotCommitted => {}
+                Reason::Evicted | Reason::NotCommitted | Reason::WindowGone => {}
             }
         }
         Ok(())

@@ -21,6 +21,8 @@ pub enum Reason {
     NotCommitted,
     /// It was in the index and had to make room, not long ago.
     Evicted,
+    /// A group of layers with a window has given up what the next token would see.
+    WindowGone,
     /// The same tokens are there under another salt or namespace.
     OtherSalt,
     /// None of that.
@@ -51,7 +53,8 @@ impl PrefixIndex {
         Ok(Explanation { matched, missing })
     }
 
-    fn reason(&self, root: &Key, key: &Key, tokens: &[u32], extras: &Extras) -> Reason {
+    /// Why a block of this name was not found, the last one of these tokens.
+    pub(in crate::paged) fn reason(&self, root: &Key, key: &Key, tokens: &[u32], extras: &Extras) -> Reason {
         if (0..self.records.rows()).any(|block| !self.is_indexed(block) && self.key(block) == Some(key)) {
             return Reason::NotCommitted;
         }

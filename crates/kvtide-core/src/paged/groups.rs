@@ -1,0 +1,202 @@
+//! Prefixes of models whose layers lie in several groups: a prefix counts as far as every group has what it needs of it.
+//!
+//! ```text
+//! tokens     [ block 0 ][ block 1 ][ block 2 ][ block 3 ] next token
+//! full           yes        yes        yes        yes          needs every block
+//! sliding        sinks       -          yes        yes          needs what the next token sees, and its sinks
+//! ```
+//!
+//! A group is a planner of its own, with blocks of its own; all have the same tokens in a block and the same names for them, so
+//! names are made once. What a sliding group does not need is a place without a block, whether it is there or not.
+//!
+//! O(tokens), and for each group O(its blocks that are needed).
+
+use std::ops::Range;
+
+use super::holding::Held;
+use super::identity::Identity;
+use super::prefix::{Explanation, Found, Key, Reason};
+use super::sequences::PagedPlanner;
+use crate::count::count;
+use crate::error::{Error, Result};
+
+/// What a prompt has in all groups.
+struct Match {
+    /// The names of its blocks, at least of those that count.
+    keys: Vec<Key>,
+    /// Blocks that count.
+    length: usize,
+    /// The blocks of each group up to there.
+    blocks: Vec<Vec<Option<u32>>>,
+}
+
+/// The longest prefix of these tokens for which every group has what the next token sees, its blocks held, one [`Held`] for each
+/// group; nothing is held where it is refused. With `partial` also the start of a block, where no group has a window.
+pub fn find_in_groups(
+    planners: &mut [&mut PagedPlanner],
+    tokens: &[u32],
+    identity: &Identity,
+    partial: bool,
+) -> Result<Vec<Held>> {
+    let shared: Vec<&PagedPlanner> = planners.iter().map(|planner| &**planner).collect();
+    let mut found = find(&shared, tokens, identity)?;
+    let mut length = (found.length * shared[0].store.block_size as usize) as u32;
+    if partial && let Some(same) = add_rest(&shared, tokens, identity, &mut found) {
+        length += same;
+    }
+    let last = found.length.checked_sub(1).map(|last| found.keys[last]);
+    let mut held: Vec<Held> = Vec::new();
+    for (at, planner) in planners.iter_mut().enumerate() {
+        let room = held.try_reserve(1).map_err(|_| Error::OutOfMemory { count: at as u64 + 1, what: "groups" });
+        match room.and_then(|()| planner.hold_named(&found.blocks[at], length, identity, last)) {
+            Ok(of_group) => held.push(of_group),
+            Err(refusal) => {
+                planners.iter_mut().zip(held).for_each(|(planner, held)| planner.release(held));
+                return Err(refusal);
+            }
+        }
+    }
+    planners.iter_mut().for_each(|planner| planner.count_found(tokens.len(), length));
+    Ok(held)
+}
+
+/// How far a prompt is found in all groups, and why no further.
+pub fn explain_in_groups(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Result<Explanation> {
+    let found = find(planners, tokens, identity)?;
+    let size = planners[0].store.block_size as usize;
+    let matched = (found.length * size) as u32;
+    if found.length == tokens.len().saturating_sub(1) / size {
+        return Ok(Explanation { matched, missing: None });
+    }
+    let parent = found.length.checked_sub(1).map_or(identity.root, |last| found.keys[last]);
+    let block = &tokens[found.length * size..(found.length + 1) * size];
+    let key = parent.child(block, matched, &identity.extra);
+    let lacks =
+        |planner: &&&PagedPlanner| planner.store.index.find(&key, &parent, block, matched, &identity.extra).is_none();
+    let has_full = planners.iter().any(|planner| planner.window.is_none());
+    let lacking = planners.iter().filter(|planner| planner.window.is_none() == has_full).find(lacks);
+    let reason = match lacking {
+        Some(group) => {
+            group.store.index.reason(&identity.root, &key, &tokens[..(found.length + 1) * size], &identity.extra)
+        }
+        None => Reason::WindowGone,
+    };
+    Ok(Explanation { matched, missing: Some((found.length as u32, reason)) })
+}
+
+fn find(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Result<Match> {
+    let Some(first) = planners.first() else {
+        return Err(Error::argument("groups.length", 0, "at least 1"));
+    };
+    count("tokens.length", tokens.len() as u64)?;
+    let size = first.store.block_size;
+    if let Some(other) = planners.iter().find(|planner| planner.store.block_size != size) {
+        return Err(Error::argument("blockSize", other.store.block_size, format!("{size}, as in the first group")));
+    }
+    let whole = &tokens[..tokens.len().saturating_sub(1) / size as usize * size as usize];
+    let keys = match planners.iter().find(|planner| planner.window.is_none()) {
+        Some(full) => full.store.index.find_prefix(&identity.root, tokens, &identity.extra)?.keys,
+        None => all_keys(whole, size, identity)?,
+    };
+    let mut groups = Vec::new();
+    reserve(&mut groups, planners.len())?;
+    for planner in planners {
+        let mut blocks = Vec::new();
+        reserve(&mut blocks, keys.len())?;
+        blocks.resize(keys.len(), None);
+        groups.push(Group { planner, tokens: whole, identity, keys: &keys, blocks });
+    }
+    let mut length = keys.len();
+    // A block that is missed is missed by every prefix from there up to here.
+    while let Some(missed) = groups.iter_mut().find_map(|group| group.missed(length)) {
+        length = missed;
+    }
+    let mut blocks = Vec::new();
+    reserve(&mut blocks, groups.len())?;
+    for mut group in groups {
+        group.keep_needed(length);
+        blocks.push(group.blocks.into_iter().map(Option::flatten).collect());
+    }
+    Ok(Match { keys, length, blocks })
+}
+
+/// The names of whole blocks.
+fn all_keys(tokens: &[u32], size: u32, identity: &Identity) -> Result<Vec<Key>> {
+    let (mut keys, mut last) = (Vec::new(), identity.root);
+    reserve(&mut keys, tokens.len() / size as usize)?;
+    for (block, position) in tokens.chunks_exact(size as usize).zip((0..).step_by(size as usize)) {
+        last = last.child(block, position, &identity.extra);
+        keys.push(last);
+    }
+    Ok(keys)
+}
+
+/// What one group has of a prompt.
+struct Group<'a> {
+    planner: &'a PagedPlanner,
+    tokens: &'a [u32],
+    identity: &'a Identity,
+    keys: &'a [Key],
+    /// What was looked up: a block, or that there is none.
+    blocks: Vec<Option<Option<u32>>>,
+}
+
+impl Group<'_> {
+    /// A block that a prefix of `length` blocks needs and that is not there.
+    fn missed(&mut self, length: usize) -> Option<usize> {
+        let (sinks, seen) = self.needed(length);
+        match self.planner.window {
+            // The first one that is not there ends the prefix; in a window the last one does.
+            None => seen.into_iter().find(|&place| self.block(place).is_none()),
+            Some(_) => seen.rev().chain(sinks).find(|&place| self.block(place).is_none()),
+        }
+    }
+
+    /// The blocks with the sinks and those that the next token sees, of a prefix of `length` blocks.
+    fn needed(&self, length: usize) -> (Range<usize>, Range<usize>) {
+        let size = self.planner.store.block_size;
+        let Some(window) = self.planner.window else { return (0..0, 0..length) };
+        let sinks = (window.sinks().div_ceil(size) as usize).min(length);
+        let first = (window.first_seen(length as u32 * size) / size) as usize;
+        (0..sinks, first.max(sinks)..length)
+    }
+
+    fn block(&mut self, place: usize) -> Option<u32> {
+        let size = self.planner.store.block_size as usize;
+        *self.blocks[place].get_or_insert_with(|| {
+            let parent = place.checked_sub(1).map_or(&self.identity.root, |before| &self.keys[before]);
+            let (tokens, position) = (&self.tokens[place * size..(place + 1) * size], (place * size) as u32);
+            self.planner.store.index.find(&self.keys[place], parent, tokens, position, &self.identity.extra)
+        })
+    }
+
+    /// Forgets the blocks that a prefix of `length` blocks does not need.
+    fn keep_needed(&mut self, length: usize) {
+        let (sinks, seen) = self.needed(length);
+        self.blocks.truncate(length);
+        for (place, block) in self.blocks.iter_mut().enumerate() {
+            if !sinks.contains(&place) && !seen.contains(&place) {
+                *block = None;
+            }
+        }
+    }
+}
+
+/// Adds the start of the block behind what was found, of every group; gives how many tokens of it all of them have.
+fn add_rest(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity, found: &mut Match) -> Option<u32> {
+    let keys = found.keys[..found.length].to_vec();
+    let before = Found { blocks: vec![0; keys.len()], keys };
+    let mut rests = Vec::new();
+    for planner in planners {
+        if planner.window.is_some() {
+            return None;
+        }
+        rests.push(planner.store.index.find_rest(&identity.root, tokens, &identity.extra, &before)?);
+    }
+    found.blocks.iter_mut().zip(&rests).for_each(|(blocks, &(block, _))| blocks.push(Some(block)));
+    rests.iter().map(|rest| rest.1).min()
+}
+
+fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<()> {
+    list.try_reserve(more).map_err(|_| Error::OutOfMemory { count: more as u64, what: "blocks of a prompt" })
+}

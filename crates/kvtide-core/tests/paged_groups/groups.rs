@@ -1,0 +1,93 @@
+//! Prefixes over groups, by hand.
+
+use kvtide_core::Code;
+use kvtide_core::paged::{
+    Append, Explanation, Identity, PagedPlanner, Reason, Window, Writer, explain_in_groups, find_in_groups,
+};
+
+fn append(planner: &mut PagedPlanner, tokens: &[u32]) -> u64 {
+    let sequence = planner.create_sequence().unwrap();
+    let offsets = [0, tokens.len() as u32];
+    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
+    let plan = planner.plan_append(&append).unwrap();
+    planner.commit(&plan, Some(tokens)).unwrap();
+    sequence
+}
+
+fn sliding(tokens: u32, sinks: u32) -> PagedPlanner {
+    PagedPlanner::new(8, 2, 1).unwrap().sliding(Window::new(tokens, sinks).unwrap())
+}
+
+#[test]
+fn a_window_that_is_gone_ends_a_prefix() {
+    let (mut full, mut window) = (PagedPlanner::new(8, 2, 1).unwrap(), sliding(3, 1));
+    let prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+    append(&mut full, &prompt);
+    append(&mut window, &prompt[..6]);
+    let identity = Identity::default();
+    let held = find_in_groups(&mut [&mut full, &mut window], &prompt, &identity, false).unwrap();
+    assert_eq!(held.iter().map(|held| held.length()).collect::<Vec<_>>(), [6, 6]);
+    let why = explain_in_groups(&[&full, &window], &prompt, &identity).unwrap();
+    assert_eq!(why, Explanation { matched: 6, missing: Some((3, Reason::WindowGone)) });
+    for (planner, held) in [&mut full, &mut window].into_iter().zip(held) {
+        let sequence = planner.create_from(held).unwrap();
+        assert_eq!(planner.locate(sequence, 0, 5).unwrap().block, 2);
+        let hidden = planner.locate(sequence, 0, 2).is_err();
+        assert_eq!(hidden, planner.gap(sequence).unwrap() == (2..4));
+    }
+    // The sinks are needed as well.
+    let missing_sinks = [9, 9, 3, 4, 5, 6, 7];
+    let mut other = sliding(3, 1);
+    append(&mut other, &missing_sinks);
+    assert_eq!(find_in_groups(&mut [&mut other], &prompt, &identity, false).unwrap()[0].length(), 0);
+}
+
+#[test]
+fn a_window_of_the_token_itself_needs_no_block() {
+    let (mut full, mut window) = (PagedPlanner::new(8, 2, 1).unwrap(), sliding(1, 0));
+    append(&mut full, &[1, 2, 3, 4, 5]);
+    let mut held = find_in_groups(&mut [&mut full, &mut window], &[1, 2, 3, 4, 5], &Identity::default(), true).unwrap();
+    assert_eq!(held.iter().map(|held| held.length()).collect::<Vec<_>>(), [4, 4]);
+    let sequence = window.create_from(held.pop().unwrap()).unwrap();
+    assert_eq!((window.gap(sequence).unwrap(), window.free_count()), (0..4, 8));
+    let more = Append { sequences: &[sequence], offsets: Some(&[0, 3]), parents: None, writer: Writer::Direct };
+    let plan = window.plan_append(&more).unwrap();
+    window.commit(&plan, Some(&[5, 6, 7])).unwrap();
+    window.check_invariants(&[]).unwrap();
+    // What is behind the gap has the name that it has in every group.
+    let mut held = find_in_groups(&mut [&mut window], &[1, 2, 3, 4, 5, 6, 7], &Identity::default(), false).unwrap();
+    assert_eq!(held[0].length(), 6);
+    window.release(held.pop().unwrap());
+    let mut wider = sliding(2, 0);
+    append(&mut wider, &[1, 2, 3, 4, 5, 6]);
+    let mut both = [&mut window, &mut wider];
+    assert_eq!(find_in_groups(&mut both, &[1, 2, 3, 4, 5, 6, 7], &Identity::default(), false).unwrap()[1].length(), 6);
+}
+
+#[test]
+fn groups_that_do_not_fit_together_are_refused() {
+    let (mut one, mut other) = (PagedPlanner::new(8, 2, 1).unwrap(), PagedPlanner::new(8, 4, 1).unwrap());
+    let identity = Identity::default();
+    let refused = find_in_groups(&mut [&mut one, &mut other], &[1, 2, 3], &identity, false).unwrap_err();
+    assert_eq!(refused.to_string(), "blockSize is 4, expected 2, as in the first group");
+    assert_eq!(find_in_groups(&mut [], &[1], &identity, false).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(explain_in_groups(&[], &[1], &identity).unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[test]
+fn blocks_that_cannot_be_held_are_refused() {
+    let mut planner = PagedPlanner::new(8, 2, 1).unwrap();
+    append(&mut planner, &[1, 2, 3, 4, 5]);
+    let identity = Identity::default();
+    for (blocks, length, code) in [
+        (&[Some(0)][..], 4, Code::InvalidArgument),
+        (&[Some(0), Some(2)], 4, Code::InvalidBlock),
+        (&[Some(0), Some(9)], 4, Code::InvalidBlock),
+        (&[Some(0), None], 4, Code::InvalidArgument),
+    ] {
+        assert_eq!(planner.hold(blocks, length, &identity).unwrap_err().code(), code, "{blocks:?}");
+    }
+    let held = planner.hold(&[None, Some(1)], 4, &identity).unwrap();
+    planner.check_invariants(&[&held]).unwrap();
+    planner.release(held);
+}
