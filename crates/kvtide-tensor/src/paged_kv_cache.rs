@@ -77,7 +77,7 @@ impl PagedKvCache {
             copied_bytes: 0,
             poisoned: false,
             life: Arc::default(),
-            keys: PrefixKeys::new(options.prefix_key, options.namespace.as_bytes())?,
+            keys: PrefixKeys::new(options.prefix_key, &options.namespace, [&shape])?,
             held: HashMap::new(),
             next_held: 0,
             returns: Returns::default(),

@@ -4,10 +4,11 @@
 //! dropped leaves no trace, and the layers move together. A fork copies what the layers hold: O(tokens).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kvtide_core::model::{LayerGroup, LayerPlace};
-use kvtide_core::paged::PoolStats;
+use kvtide_core::paged::{Explanation, PoolStats, Reason, StepRows, StepTables, Unseen};
 use kvtide_core::{Error as CoreError, TransactionId};
 
 use super::layer_cache::LayerCache;
@@ -239,6 +240,27 @@ impl Store for ContiguousLayers {
         Ok(())
     }
 
+    fn explain(&self, tokens: &[u32], _: PromptOptions<'_>) -> Result<Explanation> {
+        let missing = (tokens.len() > 1).then_some((0, Reason::NeverSeen));
+        Ok(Explanation { matched: 0, missing })
+    }
+
+    fn forget_prefixes(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn retain(&mut self, sequence: u64, _: Range<u32>, _: u8, _: Option<u64>) -> Result<()> {
+        self.sequence(sequence).map(|_| ())
+    }
+
+    fn advance_clock(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn events(&self, _: u64) -> Option<Unseen<'_>> {
+        None
+    }
+
     fn can_allocate(&mut self, tokens: u32, _: u32) -> Result<bool> {
         Ok(tokens <= self.options.max_seq_len)
     }
@@ -273,6 +295,10 @@ impl Store for ContiguousLayers {
         of.step = id;
         let shown = vec![None; of.layers.len()];
         Ok(StepState::Contiguous(LayersStep { sequence, id, tokens: count, parents, shown, dropped }))
+    }
+
+    fn fill_tables(&self, _: &StepState, _: u32, _: &mut StepRows, _: StepTables<'_>) -> Result<()> {
+        Err(Error::argument("kind", "contiguous", "paged: there are no blocks here"))
     }
 
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()> {

@@ -17,18 +17,18 @@ mod shapes;
 mod step;
 mod store;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtide_core::TransactionId;
-use kvtide_core::model::{LayerKind, ModelDescription};
-use kvtide_core::paged::PoolStats;
+use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
+use kvtide_core::paged::{Explanation, PoolStats, StepRows, StepTables, Unseen};
 
 use crate::attention::{AttendOptions, Attended};
 use crate::device::check_cpu;
 use crate::error::{Error, Result};
 use crate::memory::Budget;
 use crate::paged::{PagedPrefix, PromptOptions, StepTokens};
-use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 use crate::stats::Stats;
 use crate::view::Kv;
@@ -101,10 +101,7 @@ impl ModelCache {
             ModelCacheKind::Contiguous(kind) => {
                 Box::new(ContiguousLayers::new(options.model.groups(), *kind, options.dtype, budget)?)
             }
-            ModelCacheKind::Paged(kind) => {
-                let groups = kind.of_groups(&options, &budget)?;
-                Box::new(PagedGroups(groups.into_iter().map(PagedKvCache::new).collect::<Result<_>>()?))
-            }
+            ModelCacheKind::Paged(kind) => Box::new(PagedGroups::new(kind.of_groups(&options, &budget)?, kind)?),
         };
         Ok(ModelCache { model: options.model, store, id: CACHES.fetch_add(1, Ordering::Relaxed) })
     }
@@ -177,6 +174,34 @@ impl ModelCache {
         self.store.restore(sequence, &snapshot.held)
     }
 
+    /// How far a prompt is found in all groups, and why no further. For whoever runs the cache: it tells of other tenants'
+    /// prompts.
+    pub fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
+        self.store.explain(tokens, options)
+    }
+
+    /// Nothing that is there is found any more.
+    pub fn forget_prefixes(&mut self) -> Result<()> {
+        self.store.forget_prefixes()
+    }
+
+    /// Says how long the blocks of some tokens of a sequence are kept once nobody holds them: priorities from 0 to 100, 50 where
+    /// nothing was said; until a time of [`ModelCache::advance_clock`], or for good.
+    pub fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()> {
+        self.store.retain(sequence, tokens, priority, until)
+    }
+
+    /// Tells the time, in whatever unit.
+    pub fn advance_clock(&mut self, now: u64) -> Result<()> {
+        self.store.advance_clock(now)
+    }
+
+    /// What happened to the blocks of the first group that can be found, from a number on; none in tensors.
+    #[must_use]
+    pub fn events(&self, since: u64) -> Option<Unseen<'_>> {
+        self.store.events(since)
+    }
+
     /// Whether there is room for `tokens` tokens of a new sequence in every group, and for `watermark` blocks beside.
     pub fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
         self.store.can_allocate(tokens, watermark)
@@ -193,6 +218,17 @@ impl ModelCache {
             written: vec![false; self.model.layers().len()].into(),
             cache: self.id,
         })
+    }
+
+    /// Writes down where the step's tokens go in the blocks of a group, and what its sequences hold there: see
+    /// [`PagedKvCache::fill_tables`](crate::PagedKvCache::fill_tables). In tensors there are no blocks.
+    pub fn fill_tables(&self, step: &ModelStep, group: u32, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
+        self.check_own(step.cache)?;
+        let groups = self.model.groups().len();
+        if group as usize >= groups {
+            return Err(Error::argument("group", group, format!("below {groups}")));
+        }
+        self.store.fill_tables(&step.state, group, rows, tables)
     }
 
     /// Writes a layer's tokens: K and V `[kvHeads, tokens, headDim]`, those of all sequences one behind the other; of one
@@ -244,12 +280,37 @@ impl ModelCache {
     /// while a layer is not written; then the step stays open.
     pub fn commit_step(&mut self, step: &mut ModelStep, tokens: Option<&[u32]>) -> Result<()> {
         self.check_own(step.cache)?;
-        let own = |layer: &usize| !matches!(self.model.layers()[*layer].kind, LayerKind::SharedWith(_));
+        let own = |layer: &usize| is_own(&self.model.layers()[*layer]);
         let layers: Vec<usize> = (0..step.written.len()).filter(own).filter(|&layer| !step.written[layer]).collect();
         if !layers.is_empty() && step.tokens > 0 {
             return Err(Error::StepIncomplete { layers });
         }
         self.store.commit_step(&mut step.state, tokens)
+    }
+
+    /// Appends tokens of all layers at once: K and V of each layer that has its own, as [`ModelCache::write_layer`] takes them; all
+    /// of it, or nothing. `ids` are those of the tokens, where they are known.
+    pub fn append(&mut self, tokens: StepTokens<'_>, layers: &[[Source<'_>; 2]], ids: Option<&[u32]>) -> Result<()> {
+        let own: Vec<u32> =
+            (0..).zip(self.model.layers()).filter(|(_, of)| is_own(of)).map(|(layer, _)| layer).collect();
+        if layers.len() != own.len() {
+            let expected = format!("{}, one for each layer with keys and values of its own", own.len());
+            return Err(Error::argument("layers.length", layers.len(), expected));
+        }
+        let mut step = self.begin_step(tokens)?;
+        let mut written = || -> Result<()> {
+            for (&layer, [k, v]) in own.iter().zip(layers) {
+                self.write_layer(&mut step, layer, k.clone(), v.clone())?;
+            }
+            self.commit_step(&mut step, ids)
+        };
+        match written() {
+            Ok(()) => Ok(()),
+            Err(refusal) => {
+                self.undo_step(&mut step)?;
+                Err(refusal)
+            }
+        }
     }
 
     /// Ends a step as if it had never been.
@@ -318,4 +379,8 @@ impl ModelCache {
     fn check_own(&self, cache: u64) -> Result<()> {
         if cache == self.id { Ok(()) } else { Err(foreign()) }
     }
+}
+
+fn is_own(layer: &LayerDescription) -> bool {
+    !matches!(layer.kind, LayerKind::SharedWith(_))
 }

@@ -3,15 +3,21 @@
 //!
 //! What is refused in one group is taken back in those before it: all of a call, or nothing.
 
+use std::ops::Range;
+
 use kvtide_core::TransactionId;
 use kvtide_core::model::LayerPlace;
-use kvtide_core::paged::PoolStats;
+use kvtide_core::paged::{
+    Explanation, PagedPlanner, PoolStats, StepRows, StepTables, Unseen, explain_in_groups, find_in_groups,
+};
 
+use super::options::PagedOptions;
 use super::shapes::{Queries, of_tensor, restored};
 use super::store::{Held, StepState, Store};
 use crate::attention::{AttendOptions, Attended, attend};
 use crate::error::{Error, Result};
-use crate::paged::{PagedPrefix, PagedStep, PromptOptions, StepTokens};
+use crate::options::PagedKvCacheOptions;
+use crate::paged::{PagedPrefix, PagedStep, PrefixKeys, PromptOptions, StepTokens};
 use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 use crate::stats::Stats;
@@ -20,9 +26,17 @@ use crate::view::{Kv, View};
 
 /// One cache for each group.
 #[derive(Debug)]
-pub(super) struct PagedGroups(pub Vec<PagedKvCache>);
+pub(super) struct PagedGroups(Vec<PagedKvCache>);
 
 impl PagedGroups {
+    /// Empty caches, whose blocks have the same names in all of them.
+    pub fn new(groups: Vec<PagedKvCacheOptions>, kind: &PagedOptions) -> Result<Self> {
+        let mut caches = groups.into_iter().map(PagedKvCache::new).collect::<Result<Vec<_>>>()?;
+        let keys = PrefixKeys::new(kind.prefix_key, &kind.namespace, caches.iter().map(|group| &group.shape))?;
+        caches.iter_mut().for_each(|group| group.keys = keys.clone());
+        if caches.is_empty() { Err(no_layers()) } else { Ok(PagedGroups(caches)) }
+    }
+
     /// Calls each group, the same answer from all.
     fn each<T>(&mut self, call: impl FnMut(&mut PagedKvCache) -> Result<T>) -> Result<T> {
         let answers: Vec<T> = self.0.iter_mut().map(call).collect::<Result<_>>()?;
@@ -62,11 +76,15 @@ impl Store for PagedGroups {
     }
 
     fn find(&mut self, tokens: &[u32], options: PromptOptions<'_>, partial: bool) -> Result<Vec<PagedPrefix>> {
-        match &mut self.0[..] {
-            [group] if group.planner.window().is_none() => Ok(vec![group.find_prefix(tokens, options, partial)?]),
-            // Windows that are there are found group by group; until they can be, such a model computes its prompts.
-            groups => groups.iter_mut().map(|group| group.find_prefix(&[], options, false)).collect(),
+        self.check(|_| Ok(()))?;
+        let identity = self.first().identity(options)?;
+        let mut planners: Vec<&mut PagedPlanner> = self.0.iter_mut().map(|group| &mut group.planner).collect();
+        let held = find_in_groups(&mut planners, tokens, &identity, partial)?;
+        let mut kept = Vec::with_capacity(held.len());
+        for (group, held) in self.0.iter_mut().zip(held) {
+            kept.push(group.keep_prefix(held));
         }
+        kept.into_iter().collect()
     }
 
     fn fork(&mut self, sequence: u64) -> Result<u64> {
@@ -112,6 +130,30 @@ impl Store for PagedGroups {
         self.0.iter_mut().zip(held).try_for_each(|(group, held)| group.restore(sequence, held))
     }
 
+    fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
+        let identity = self.first().identity(options)?;
+        Ok(explain_in_groups(&self.0.iter().map(|group| &group.planner).collect::<Vec<_>>(), tokens, &identity)?)
+    }
+
+    fn forget_prefixes(&mut self) -> Result<()> {
+        self.check(|_| Ok(()))?;
+        self.each(PagedKvCache::forget_prefixes)
+    }
+
+    fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()> {
+        self.check(|group| group.planner.gap(sequence).map(drop).map_err(Into::into))?;
+        self.each(|group| group.retain(sequence, tokens.clone(), priority, until))
+    }
+
+    fn advance_clock(&mut self, now: u64) -> Result<()> {
+        self.check(|_| Ok(()))?;
+        self.each(|group| group.advance_clock(now))
+    }
+
+    fn events(&self, since: u64) -> Option<Unseen<'_>> {
+        Some(self.first().events(since))
+    }
+
     fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
         let rooms = self.0.iter_mut().map(|group| group.can_allocate(tokens, watermark));
         Ok(rooms.collect::<Result<Vec<_>>>()?.into_iter().all(|room| room))
@@ -131,6 +173,11 @@ impl Store for PagedGroups {
             }
         }
         Ok(StepState::Paged(steps))
+    }
+
+    fn fill_tables(&self, step: &StepState, group: u32, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
+        let StepState::Paged(steps) = step else { return Err(foreign()) };
+        self.0[group as usize].fill_tables(&steps[group as usize], rows, tables)
     }
 
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()> {

@@ -1,10 +1,11 @@
 //! What both kinds of a model's cache can do.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use kvtide_core::TransactionId;
 use kvtide_core::model::LayerPlace;
-use kvtide_core::paged::PoolStats;
+use kvtide_core::paged::{Explanation, PoolStats, StepRows, StepTables, Unseen};
 
 use super::contiguous::{LayerSnapshot, LayersStep};
 use crate::attention::{AttendOptions, Attended};
@@ -28,8 +29,14 @@ pub(super) trait Store: Debug + Send {
     fn snapshot(&mut self, sequence: u64) -> Result<Held>;
     fn restore(&mut self, sequence: u64, held: &Held) -> Result<()>;
     fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool>;
+    fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation>;
+    fn forget_prefixes(&mut self) -> Result<()>;
+    fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()>;
+    fn advance_clock(&mut self, now: u64) -> Result<()>;
+    fn events(&self, since: u64) -> Option<Unseen<'_>>;
 
     fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState>;
+    fn fill_tables(&self, step: &StepState, group: u32, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()>;
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()>;
     fn attend(
         &mut self,

@@ -82,8 +82,7 @@ impl PagedKvCache {
         self.change()?;
         let identity = self.identity(options)?;
         let held = self.planner.find(tokens, &identity, partial)?;
-        let length = held.length();
-        Ok(PagedPrefix { hold: self.keep(held)?, length })
+        self.keep_prefix(held)
     }
 
     /// What a sequence holds now.
@@ -109,6 +108,12 @@ impl PagedKvCache {
         Ok(self.planner.check_idle(sequence)?)
     }
 
+    /// A prefix that was found.
+    pub(crate) fn keep_prefix(&mut self, held: Held) -> Result<PagedPrefix> {
+        let length = held.length();
+        Ok(PagedPrefix { hold: self.keep(held)?, length })
+    }
+
     fn keep(&mut self, held: Held) -> Result<Hold> {
         if self.held.try_reserve(1).is_err() {
             self.planner.release(held);
@@ -128,7 +133,7 @@ impl PagedKvCache {
     /// The identity of a prompt.
     pub(crate) fn identity(&self, options: PromptOptions<'_>) -> Result<Identity> {
         let extra = Extras::new(options.extra.to_vec())?;
-        Ok(Identity { root: self.keys.root(&self.shape, options.salt), extra: extra.into() })
+        Ok(Identity { root: self.keys.root(options.salt), extra: extra.into() })
     }
 }
 

@@ -10,7 +10,7 @@ use kvtide_core::paged::{Key, PageShape};
 use super::shape::PagedShape;
 use crate::error::{Error, Result};
 
-/// The key, and the namespace.
+/// The key, and what is hashed with it.
 #[derive(Clone, Debug)]
 pub(crate) struct PrefixKeys {
     key: [u8; 32],
@@ -18,25 +18,31 @@ pub(crate) struct PrefixKeys {
 }
 
 impl PrefixKeys {
-    /// Keys of this process, or under a stable one.
-    pub fn new(stable: Option<[u8; 32]>, namespace: &[u8]) -> Result<Self> {
+    /// Keys of this process, or under a stable one, for pages of these forms: one for each group of layers.
+    pub fn new<'a>(
+        stable: Option<[u8; 32]>,
+        namespace: &str,
+        forms: impl IntoIterator<Item = &'a PagedShape>,
+    ) -> Result<Self> {
         let key = match stable {
             Some(key) => key,
             None => process_key()?,
         };
-        Ok(PrefixKeys { key, namespace: namespace.into() })
+        let mut named = (namespace.len() as u64).to_le_bytes().to_vec();
+        named.extend(namespace.as_bytes());
+        for shape in forms {
+            let PageShape { block_size, num_layers, num_kv_heads, head_dim, value_head_dim, key_format, value_format } =
+                shape.pages.shape();
+            let sizes = [block_size, num_layers, num_kv_heads, head_dim, value_head_dim];
+            let form = format!("{} {key_format} {value_format} {sizes:?} {};", shape.dtype, shape.hadamard);
+            named.extend(form.as_bytes());
+        }
+        Ok(PrefixKeys { key, namespace: named.into() })
     }
 
     /// The key of no token.
-    pub fn root(&self, shape: &PagedShape, salt: &[u8]) -> Key {
-        let PageShape { block_size, num_layers, num_kv_heads, head_dim, value_head_dim, key_format, value_format } =
-            shape.pages.shape();
-        let sizes = [block_size, num_layers, num_kv_heads, head_dim, value_head_dim];
-        let form = format!("{} {key_format} {value_format} {sizes:?} {}", shape.dtype, shape.hadamard);
-        let mut namespace = (self.namespace.len() as u64).to_le_bytes().to_vec();
-        namespace.extend(&self.namespace);
-        namespace.extend(form.as_bytes());
-        Key::root(&self.key, &namespace, salt)
+    pub fn root(&self, salt: &[u8]) -> Key {
+        Key::root(&self.key, &self.namespace, salt)
     }
 }
 

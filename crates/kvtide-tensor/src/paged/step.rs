@@ -9,7 +9,7 @@
 //!
 //! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
 
-use kvtide_core::paged::{Append, WritePlan, Writer};
+use kvtide_core::paged::{Append, StepRows, StepTables, WritePlan, Writer};
 
 use super::page_rows::PageRows;
 use super::returns::{Returned, Returns};
@@ -89,6 +89,14 @@ impl PagedKvCache {
             written: vec![false; self.planner.num_layers() as usize].into(),
             returns: self.returns.clone(),
         })
+    }
+
+    /// Writes down where the step's tokens go and what its sequences hold, in arrays of the caller's. `rows` are kept between
+    /// steps: what has not changed since is not written again.
+    pub fn fill_tables(&self, step: &PagedStep, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
+        self.check()?;
+        self.check_step(step)?;
+        Ok(rows.fill(&self.planner, step.plan()?, tables)?)
     }
 
     /// Writes the tokens of a layer: K and V `[kvHeads, tokens, headDim]`, the tokens of all sequences one behind the other.
