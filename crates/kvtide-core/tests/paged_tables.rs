@@ -112,3 +112,36 @@ fn a_step_that_has_ended_is_stale_though_another_looks_alike() {
     assert_eq!(planner.close_step(&second, None).unwrap_err().code(), Code::StaleStep);
     assert_eq!(planner.sequence_length(0), 1);
 }
+
+/// Cuts a sequence, or takes back what it was; another sequence takes what is free then, so that its next block is another one.
+#[test]
+fn a_row_whose_blocks_were_replaced_is_written_anew() {
+    let changes: [fn(&mut PagedPlanner); 2] = [
+        |planner| planner.truncate(0, 4).unwrap(),
+        |planner| {
+            let snapshot = planner.snapshot(1).unwrap();
+            planner.restore(0, &snapshot).unwrap();
+            planner.release(snapshot);
+        },
+    ];
+    for change in changes {
+        let mut planner = planner();
+        let (mut rows, mut arrays) = (StepRows::new(4).unwrap(), Arrays::new([8, 8, 8, 2, 3]));
+        let first = plan(&planner, &[0], &[0, 8]);
+        planner.open_step(&first).unwrap();
+        arrays.fill(&mut rows, &planner, &first).unwrap();
+        finish(&mut planner, &first);
+        planner.ensure_capacity(&[(1, 1)]).unwrap();
+        change(&mut planner);
+        planner.ensure_capacity(&[(1, 12)]).unwrap();
+        let second = plan(&planner, &[0], &[0, 4]);
+        planner.open_step(&second).unwrap();
+        arrays.fill(&mut rows, &planner, &second).unwrap();
+        finish(&mut planner, &second);
+        let end = planner.sequence_length(0);
+        for position in end - 4..end {
+            let block = planner.locate(0, 0, position).unwrap().block;
+            assert_eq!(arrays.0[0][position as usize / 4], block as i32, "position {position}");
+        }
+    }
+}

@@ -66,6 +66,16 @@ impl<T: Copy> Chunked<T> {
         &mut self.chunks[(row >> self.shift) as usize][start..start + self.width]
     }
 
+    /// Copies the first numbers of a row to another.
+    pub(super) fn copy(&mut self, source: u32, target: u32, numbers: usize) {
+        let (from, to) = (self.start(source), self.start(target));
+        let chunk = |row: u32| (row >> self.shift) as usize;
+        match self.chunks.get_disjoint_mut([chunk(source), chunk(target)]) {
+            Ok([source, target]) => target[to..to + numbers].copy_from_slice(&source[from..from + numbers]),
+            Err(_) => self.chunks[chunk(source)].copy_within(from..from + numbers, to),
+        }
+    }
+
     /// Bytes taken for rows.
     pub(super) fn bytes(&self) -> usize {
         let rows: usize = self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<T>()).sum();

@@ -17,6 +17,8 @@ mod looking;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use crate::error::{Error, Result};
 
 /// Entries of a chunk.
@@ -141,11 +143,36 @@ impl Chunks {
 
     /// Empties the places from `from` up to `to`; the table stays as long as it was.
     pub fn clear(&mut self, table: &mut Table, from: u32, to: u32, counts: &mut impl Counts) {
-        for place in from..to.min(table.len) {
-            if self.get(table, place).is_some() {
-                self.replace(table, place, NONE, counts);
+        let to = to.min(table.len);
+        if from < to {
+            table.root = self.empty(table.root, table.height, 0, from..to, counts);
+        }
+    }
+
+    /// Empties some places below a chunk whose first place is `first`, last ones first; gives the chunk that stands in its place.
+    /// Chunks with nothing else in them are let go of whole, so that no more than two of a level are copied.
+    fn empty(&mut self, index: u32, height: u32, first: u32, places: Range<u32>, counts: &mut impl Counts) -> u32 {
+        if index == NONE {
+            return NONE;
+        }
+        let own = self.own_chunk(index, height, counts);
+        let before = |at: usize| u64::from(first) + ((at as u64) << (6 * height));
+        for at in (0..CHUNK).rev() {
+            let (start, end) = (before(at), before(at + 1));
+            let entry = self.chunks[own as usize].entries[at];
+            if entry == NONE || end <= places.start.into() || start >= places.end.into() {
+                continue;
+            }
+            let whole = start >= places.start.into() && end <= places.end.into();
+            self.chunks[own as usize].entries[at] = match whole {
+                true => NONE,
+                false => self.empty(entry, height - 1, start as u32, places.clone(), counts),
+            };
+            if whole {
+                self.release_entry(entry, height, start as u32, counts);
             }
         }
+        own
     }
 
     fn new_chunk(&mut self) -> u32 {

@@ -11,6 +11,7 @@
 use super::sequence::Sequence;
 use super::sequences::PagedPlanner;
 use super::staging::Page;
+use super::targets::reserve;
 use crate::error::{Error, Result};
 
 /// Tokens that are to be written.
@@ -89,7 +90,8 @@ impl PagedPlanner {
         });
         let mut upcoming = self.store.blocks.upcoming();
         let mut staging = self.store.staging.upcoming();
-        let mut plan = CopyPlan { copies: Vec::with_capacity(found.len()), staging_pages: 0, revision: self.revision };
+        let mut plan = CopyPlan { copies: Vec::new(), staging_pages: 0, revision: self.revision };
+        reserve(&mut plan.copies, found.len())?;
         for Found { slot, place, block, kept, .. } in found {
             let target = upcoming.next().expect("a block that was counted available").block;
             let mut staged = Vec::new();
@@ -99,6 +101,7 @@ impl PagedPlanner {
                 {
                     let target = staging.next().expect("an endless number of staging pages");
                     plan.staging_pages = plan.staging_pages.max(target + 1);
+                    reserve(&mut staged, 1)?;
                     staged.push((layer, source, target));
                 }
             }
@@ -125,6 +128,7 @@ impl PagedPlanner {
             let Some(block) = self.chunks.get(table, place) else { continue };
             let held = self.chunks.is_shared(table, place) || self.store.blocks.count(block) > 1;
             if held || self.store.index.key(block).is_some() {
+                reserve(found, 1)?;
                 found.push(Found { slot, place, block, kept: self.kept(of, place), held });
             }
         }
@@ -165,12 +169,14 @@ impl PagedPlanner {
     fn copy_bookkeeping(&mut self, copy: &BlockCopy) {
         let BlockCopy { source, target, kept, .. } = *copy;
         for layer in 0..self.store.num_layers {
-            let marked = |slot: &u32| self.store.marks.get(source, layer, *slot);
             if self.store.marks.has_all(source, layer, 0..kept) {
                 self.store.marks.set(target, layer, 0..kept);
             } else {
-                let slots: Vec<u32> = (0..kept).filter(marked).collect();
-                slots.into_iter().for_each(|slot| self.store.marks.set(target, layer, slot..slot + 1));
+                for slot in 0..kept {
+                    if self.store.marks.get(source, layer, slot) {
+                        self.store.marks.set(target, layer, slot..slot + 1);
+                    }
+                }
             }
         }
         // What is not kept of it is in the copy too.

@@ -34,7 +34,8 @@ impl PagedPlanner {
 
     /// Drops the tokens from `length` on, and the blocks with none before, but for the first `blocks`.
     pub(super) fn cut(&mut self, slot: u32, length: u32, blocks: u32) -> Result<()> {
-        self.chunks.reserve(1, 0)?;
+        // For what is cut off, and for what leaves the window when a transaction ends.
+        self.chunks.reserve(2, 0)?;
         let block_size = self.store.block_size;
         let of = self.sequences[slot as usize].as_mut().expect("a sequence that was found");
         let Content { table, length: before, .. } = &mut of.content;

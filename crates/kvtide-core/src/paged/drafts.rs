@@ -17,6 +17,7 @@ use super::sequence::Sequence;
 use super::sequences::PagedPlanner;
 use super::slot::Slot;
 use super::staging::Page;
+use super::targets::reserve;
 use super::write_plan::Seal;
 use crate::drafts::{Ending, TransactionId};
 use crate::error::Result;
@@ -129,26 +130,29 @@ impl PagedPlanner {
             Keep::First(tokens) => (of.drafts.plan_commit(id, Some(tokens))?, Vec::new()),
             Keep::Path(path) => {
                 let (ending, _, _) = of.drafts.plan_path(id, path, first)?;
-                (ending, self.row_moves(of, first + of.drafts.first(id)?, path))
+                (ending, self.row_moves(of, first + of.drafts.first(id)?, path)?)
             }
         };
         let length = of.content.length - ending.dropped;
-        let seals = if self.low_bit && ending.is_outermost() { self.seals(of, first..length) } else { Vec::new() };
+        let seals = if self.low_bit && ending.is_outermost() { self.seals(of, first..length)? } else { Vec::new() };
         Ok(EndPlan { slot: self.slot(sequence)?, ending, length, moves, seals, revision: self.revision })
     }
 
-    fn row_moves(&self, of: &Sequence, first: u32, path: &[u32]) -> Vec<RowMove> {
+    fn row_moves(&self, of: &Sequence, first: u32, path: &[u32]) -> Result<Vec<RowMove>> {
         let block_size = self.store.block_size;
         let at = |position: u32| Slot {
             block: self.chunks.get(&of.content.table, position / block_size).expect("a block of a drafted token"),
             slot: position % block_size,
         };
         let moved = (0..).zip(path).filter(|(place, node)| place != *node);
-        moved.map(|(place, node)| RowMove { source: at(first + node), target: at(first + place) }).collect()
+        let mut moves = Vec::new();
+        reserve(&mut moves, path.len())?;
+        moves.extend(moved.map(|(place, node)| RowMove { source: at(first + node), target: at(first + place) }));
+        Ok(moves)
     }
 
     /// The staged pages that are full when these tokens are committed.
-    fn seals(&self, of: &Sequence, tokens: Range<u32>) -> Vec<Seal> {
+    fn seals(&self, of: &Sequence, tokens: Range<u32>) -> Result<Vec<Seal>> {
         let (store, mut seals) = (&self.store, Vec::new());
         for place in tokens.start / store.block_size..tokens.end / store.block_size {
             let Some(block) = self.chunks.get(&of.content.table, place) else { continue };
@@ -160,11 +164,12 @@ impl PagedPlanner {
                 if let Some(staged) = store.staging.get(page)
                     && store.marks.has_all(block, layer, 0..store.block_size)
                 {
+                    reserve(&mut seals, 1)?;
                     seals.push(Seal { page, staged });
                 }
             }
         }
-        seals
+        Ok(seals)
     }
 
     /// Ends a transaction as planned, its rows moved and its pages quantised.

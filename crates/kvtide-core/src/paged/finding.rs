@@ -6,11 +6,13 @@
 //!
 //! At most all tokens but the last are found, since its logits are needed. O(tokens).
 
+use super::blocks::PRIORITY_MAX;
 use super::holding::Held;
 use super::identity::Identity;
 use super::prefix::{Explanation, Unseen};
 use super::sequences::{Counters, PagedPlanner};
-use crate::error::Result;
+use super::targets::reserve;
+use crate::error::{Error, Result};
 
 /// What a pool holds, in blocks, and what it has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +38,9 @@ impl PagedPlanner {
         let index = &self.store.index;
         let found = index.find_prefix(&identity.root, tokens, &identity.extra)?;
         let mut length = found.blocks.len() as u32 * self.store.block_size;
-        let mut blocks: Vec<Option<u32>> = found.blocks.iter().copied().map(Some).collect();
+        let mut blocks: Vec<Option<u32>> = Vec::new();
+        reserve(&mut blocks, found.blocks.len() + 1)?;
+        blocks.extend(found.blocks.iter().copied().map(Some));
         if partial && let Some((block, same)) = index.find_rest(&identity.root, tokens, &identity.extra, &found) {
             blocks.push(Some(block));
             length += same;
@@ -107,6 +111,9 @@ impl PagedPlanner {
         priority: u8,
         until: Option<u64>,
     ) -> Result<()> {
+        if priority > PRIORITY_MAX {
+            return Err(Error::argument("priority", u32::from(priority), "0 to 100"));
+        }
         let table = &self.sequence(sequence)?.content.table;
         let places = tokens.start / self.store.block_size..tokens.end.div_ceil(self.store.block_size).min(table.len());
         let blocks: Vec<u32> = places.filter_map(|place| self.chunks.get(table, place)).collect();

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use super::holding::Held;
 use super::identity::Identity;
-use super::prefix::{Explanation, Found, Key, Reason};
+use super::prefix::{Explanation, Key, Reason};
 use super::sequences::PagedPlanner;
 use crate::count::count;
 use crate::error::{Error, Result};
@@ -38,17 +38,21 @@ pub fn find_in_groups(
     identity: &Identity,
     partial: bool,
 ) -> Result<Vec<Held>> {
-    let shared: Vec<&PagedPlanner> = planners.iter().map(|planner| &**planner).collect();
+    let mut shared: Vec<&PagedPlanner> = Vec::new();
+    reserve(&mut shared, planners.len())?;
+    shared.extend(planners.iter().map(|planner| &**planner));
     let mut found = find(&shared, tokens, identity)?;
     let mut length = (found.length * shared[0].store.block_size as usize) as u32;
-    if partial && let Some(same) = add_rest(&shared, tokens, identity, &mut found) {
-        length += same;
+    if partial {
+        match add_rest(&shared, tokens, identity, &mut found) {
+            Some(same) => length += same,
+            None => found.blocks.iter_mut().for_each(|blocks| blocks.truncate(found.length)),
+        }
     }
     let last = found.length.checked_sub(1).map(|last| found.keys[last]);
     let mut held: Vec<Held> = Vec::new();
     for (at, planner) in planners.iter_mut().enumerate() {
-        let room = held.try_reserve(1).map_err(|_| Error::OutOfMemory { count: at as u64 + 1, what: "groups" });
-        match room.and_then(|()| planner.hold_named(&found.blocks[at], length, identity, last)) {
+        match reserve(&mut held, 1).and_then(|()| planner.hold_named(&found.blocks[at], length, identity, last)) {
             Ok(of_group) => held.push(of_group),
             Err(refusal) => {
                 planners.iter_mut().zip(held).for_each(|(planner, held)| planner.release(held));
@@ -115,7 +119,10 @@ fn find(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Resu
     reserve(&mut blocks, groups.len())?;
     for mut group in groups {
         group.keep_needed(length);
-        blocks.push(group.blocks.into_iter().map(Option::flatten).collect());
+        let mut of_group = Vec::new();
+        reserve(&mut of_group, length + 1)?;
+        of_group.extend(group.blocks.into_iter().map(Option::flatten));
+        blocks.push(of_group);
     }
     Ok(Match { keys, length, blocks })
 }
@@ -184,17 +191,21 @@ impl Group<'_> {
 
 /// Adds the start of the block behind what was found, of every group; gives how many tokens of it all of them have.
 fn add_rest(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity, found: &mut Match) -> Option<u32> {
-    let keys = found.keys[..found.length].to_vec();
-    let before = Found { blocks: vec![0; keys.len()], keys };
-    let mut rests = Vec::new();
-    for planner in planners {
-        if planner.window.is_some() {
-            return None;
-        }
-        rests.push(planner.store.index.find_rest(&identity.root, tokens, &identity.extra, &before)?);
+    let size = planners[0].store.block_size as usize;
+    let start = found.length * size;
+    let rest = &tokens[start..tokens.len().saturating_sub(1).min(start + size).max(start)];
+    let parent = found.length.checked_sub(1).map_or(&identity.root, |last| &found.keys[last]);
+    if planners.iter().any(|planner| planner.window.is_some()) {
+        return None;
     }
-    found.blocks.iter_mut().zip(&rests).for_each(|(blocks, &(block, _))| blocks.push(Some(block)));
-    rests.iter().map(|rest| rest.1).min()
+    let mut least = u32::MAX;
+    for (planner, blocks) in planners.iter().zip(&mut found.blocks) {
+        let (block, same) = planner.store.index.find_partial(parent, rest, start as u32, &identity.extra)?;
+        // There is room for it.
+        blocks.push(Some(block));
+        least = least.min(same);
+    }
+    Some(least)
 }
 
 fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<()> {

@@ -22,6 +22,7 @@ use super::id_hasher::IdHasher;
 use super::identity::Identity;
 use super::sequence::{Chain, Content, Sequence};
 use super::store::Store;
+use super::targets::{Named, reserve};
 use super::window::Window;
 use crate::count::{count, count_positive};
 use crate::drafts::Drafts;
@@ -132,8 +133,13 @@ impl PagedPlanner {
 
     /// Gives sequences blocks for so many tokens in total; takes all that are missing, or none.
     pub fn ensure_capacity(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
-        let mut missing = Vec::with_capacity(wanted.len());
+        let mut missing = Vec::new();
+        reserve(&mut missing, wanted.len())?;
+        let mut named = Named::of(if wanted.len() > 1 { self.sequences.len() } else { 0 })?;
         for &(sequence, tokens) in wanted {
+            if wanted.len() > 1 && !named.insert(self.slot(sequence)?) {
+                return Err(Error::argument("sequences", sequence, "each sequence once"));
+            }
             let blocks = count("tokens", tokens.into())?.div_ceil(self.store.block_size);
             let held = self.sequence(sequence)?.content.table.len();
             missing.push(blocks.saturating_sub(held));

@@ -104,8 +104,7 @@ impl Store {
 
     /// Copies the ids of the first `kept` tokens of a block.
     pub fn copy_tokens(&mut self, source: u32, target: u32, kept: u32) {
-        let tokens = self.index.tokens(source)[..kept as usize].to_vec();
-        self.index.set_tokens(target, 0, &tokens);
+        self.index.copy_tokens(source, target, kept);
     }
 
     /// Copies the id of one token.

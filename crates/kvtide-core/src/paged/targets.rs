@@ -118,10 +118,10 @@ impl PagedPlanner {
 }
 
 /// The sequences that were named, by their slots.
-struct Named(Vec<u64>);
+pub(super) struct Named(Vec<u64>);
 
 impl Named {
-    fn of(slots: usize) -> Result<Self> {
+    pub(super) fn of(slots: usize) -> Result<Self> {
         let mut words = Vec::new();
         reserve(&mut words, slots.div_ceil(64))?;
         words.resize(slots.div_ceil(64), 0);
@@ -129,7 +129,7 @@ impl Named {
     }
 
     /// False for one that was named before.
-    fn insert(&mut self, slot: u32) -> bool {
+    pub(super) fn insert(&mut self, slot: u32) -> bool {
         let (word, bit) = (&mut self.0[slot as usize / 64], 1 << (slot % 64));
         let new = *word & bit == 0;
         *word |= bit;
@@ -139,7 +139,8 @@ impl Named {
 
 /// Makes room in what is written down of a call.
 pub(super) fn reserve<T>(list: &mut Vec<T>, more: usize) -> Result<()> {
-    list.try_reserve(more).map_err(|_| Error::OutOfMemory { count: more as u64, what: "sequences of a call" })
+    list.try_reserve(more)
+        .map_err(|_| Error::OutOfMemory { count: more as u64, what: "sequences and blocks of a call" })
 }
 
 /// Refuses offsets that do not cut the tokens in one piece for each sequence.

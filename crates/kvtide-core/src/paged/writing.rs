@@ -30,8 +30,10 @@ impl PagedPlanner {
     /// Where tokens of one layer would be written, and what that takes; changes nothing. Slots may be written again.
     pub fn plan_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WritePlan> {
         let target = self.tokens_target(sequence, layer, position, tokens)?;
-        let share = self.share(self.slot(sequence)?, &target);
-        self.plan(vec![share], layer..layer + 1)
+        let mut shares = Vec::new();
+        reserve(&mut shares, 1)?;
+        shares.push(self.share(self.slot(sequence)?, &target));
+        self.plan(shares, layer..layer + 1)
     }
 
     /// Where tokens of all layers would be appended to sequences, and what that takes; changes nothing.
@@ -39,8 +41,14 @@ impl PagedPlanner {
         let mut shares = Vec::new();
         reserve(&mut shares, append.sequences.len())?;
         self.each_target(append, |slot, target| shares.push(self.share(slot, &target)))?;
-        let plan = self.plan(shares, 0..self.store.num_layers)?;
-        Ok(WritePlan { parents: append.parents.map(<[i32]>::to_vec), ..plan })
+        let mut plan = self.plan(shares, 0..self.store.num_layers)?;
+        if let Some(parents) = append.parents {
+            let mut copy = Vec::new();
+            reserve(&mut copy, parents.len())?;
+            copy.extend_from_slice(parents);
+            plan.parents = Some(copy);
+        }
+        Ok(plan)
     }
 
     fn plan(&self, mut shares: Vec<Share>, layers: Range<u32>) -> Result<WritePlan> {
@@ -60,7 +68,8 @@ impl PagedPlanner {
         self.check_available(needed)?;
         plan.new_blocks = needed as u32;
         let mut upcoming = self.store.blocks.upcoming().map(|next| next.block);
-        reserve(&mut plan.runs, shares.len())?;
+        let blocks = |share: &Share| share.tokens.div_ceil(self.store.block_size) as usize + 1;
+        reserve(&mut plan.runs, shares.iter().map(blocks).sum())?;
         for share in &mut shares {
             self.add_runs(&mut plan, share, &mut upcoming);
             share.runs_end = plan.runs.len() as u32;
@@ -68,7 +77,7 @@ impl PagedPlanner {
         }
         plan.shares = shares;
         if self.low_bit {
-            self.add_pages(&mut plan);
+            self.add_pages(&mut plan)?;
         }
         Ok(plan)
     }
@@ -208,7 +217,7 @@ impl PagedPlanner {
     }
 
     /// Adds the low-bit pages that are written in floats.
-    fn add_pages(&self, plan: &mut WritePlan) {
+    fn add_pages(&self, plan: &mut WritePlan) -> Result<()> {
         let store = &self.store;
         let mut upcoming = store.staging.upcoming();
         let mut next = || upcoming.next().expect("an endless number of staging pages");
@@ -240,11 +249,13 @@ impl PagedPlanner {
                         && store.marks.has_all(block, layer, 0..run.slot)
                         && (end == store.block_size
                             || kept == store.block_size && store.marks.has_all(block, layer, end..kept));
+                    reserve(&mut pages, 1)?;
                     pages.push(PageWrite { run: place - 1, page, staged, before, fills });
                 }
             }
         }
         (plan.pages, plan.new_staged, plan.staging_pages) = (pages, new_staged, staging_pages);
+        Ok(())
     }
 }
 

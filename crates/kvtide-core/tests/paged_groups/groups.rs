@@ -91,3 +91,24 @@ fn blocks_that_cannot_be_held_are_refused() {
     planner.check_invariants(&[&held]).unwrap();
     planner.release(held);
 }
+
+#[test]
+fn the_start_of_a_block_counts_as_far_as_all_groups_have_it() {
+    let mut groups: [PagedPlanner; 2] = std::array::from_fn(|_| PagedPlanner::new(8, 4, 1).unwrap());
+    append(&mut groups[0], &[1, 2, 3, 4, 5, 6, 7, 8]);
+    append(&mut groups[1], &[1, 2, 3, 4, 5, 9, 9, 9]);
+    let prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+    for (first, second) in [(0, 1), (1, 0)] {
+        let [one, other] = groups.get_disjoint_mut([first, second]).unwrap();
+        let held = find_in_groups(&mut [one, other], &prompt, &Identity::default(), true).unwrap();
+        assert!(held.iter().all(|held| held.length() == 5));
+        groups[first].check_invariants(&[&held[0]]).unwrap();
+        held.into_iter().zip([first, second]).for_each(|(held, of)| groups[of].release(held));
+    }
+    append(&mut groups[1], &[7, 7, 7, 7]);
+    groups[1].forget_prefixes();
+    append(&mut groups[1], &[1, 2, 3, 4, 0]);
+    let [one, other] = &mut groups;
+    let held = find_in_groups(&mut [one, other], &prompt, &Identity::default(), true).unwrap();
+    assert!(held.iter().all(|held| held.length() == 4), "the second has nothing behind the first block");
+}

@@ -170,3 +170,24 @@ fn a_fork_costs_nothing_of_its_length() {
     world.carry_out(1, Change::Push(1));
     assert_eq!(world.chunks.in_use(), before + 3);
 }
+
+/// As many as `reserve` makes room for, however many places are emptied.
+#[test]
+fn emptying_a_shared_table_copies_no_more_than_two_chunks_a_level() {
+    let mut world = World::default();
+    let mut table = Table::default();
+    world.chunks.reserve(1, 5000).unwrap();
+    for _ in 0..5000 {
+        let block = world.block();
+        world.chunks.push(&mut table, block, &mut world.counts);
+    }
+    let other = world.chunks.fork(&table);
+    let before = world.chunks.in_use();
+    world.chunks.clear(&mut table, 10, 4990, &mut world.counts);
+    assert!(world.chunks.in_use() <= before + 6, "{} chunks more", world.chunks.in_use() - before);
+    let shown: Vec<u32> = (0..5000).filter(|&place| world.chunks.get(&table, place).is_some()).collect();
+    assert_eq!(shown, (0..10).chain(4990..5000).collect::<Vec<_>>());
+    assert!((0..5000).all(|place| world.chunks.get(&other, place).is_some()));
+    [table, other].into_iter().for_each(|table| world.chunks.release(table, &mut world.counts));
+    assert_eq!((world.chunks.in_use(), world.counts.0.len()), (0, 0));
+}

@@ -98,6 +98,12 @@ impl PrefixIndex {
         self.tokens.row_mut(block)[slot as usize..][..tokens.len()].copy_from_slice(tokens);
     }
 
+    /// Notes the first `kept` tokens of a block as those of another that is not indexed.
+    pub fn copy_tokens(&mut self, source: u32, target: u32, kept: u32) {
+        assert!(!self.records.is_indexed(target), "block {target} is indexed with its tokens");
+        self.tokens.copy(source, target, kept as usize);
+    }
+
     /// The tokens of a block that was reserved; of slots without one, anything.
     #[must_use]
     pub fn tokens(&self, block: u32) -> &[u32] {

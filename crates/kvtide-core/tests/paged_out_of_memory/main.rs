@@ -1,0 +1,184 @@
+//! Memory that runs out in the middle of a call: the call is refused, and the planner is as it was.
+//!
+//! Each call of a scenario is tried with the first allocation refused, then with the second, and so on, until it goes through.
+//! A call that cannot bear a refusal ends the process, which is as good as a failed test.
+
+mod allocator;
+
+use kvtide_core::paged::{
+    Append, Held, Identity, Keep, PagedPlanner, StepRows, StepTables, Target, Window, WritePlan, Writer, find_in_groups,
+};
+use kvtide_core::{Code, Error, Result, TransactionId};
+
+/// Everything that can be seen of a planner.
+fn seen(planner: &PagedPlanner, held: &[&Held]) -> Vec<u64> {
+    planner.check_invariants(held).unwrap();
+    let mut seen = vec![u64::from(planner.free_count()), u64::from(planner.staged_count())];
+    for id in planner.sequence_ids() {
+        let length = planner.sequence_length(id);
+        seen.extend([id, length.into(), planner.committed_length(id).into(), planner.sequence_capacity(id)]);
+        for position in 0..length + 8 {
+            for layer in 0..planner.num_layers() {
+                let slot = planner.locate(id, layer, position).ok();
+                seen.push(slot.map_or(u64::MAX, |slot| u64::from(slot.block) << 32 | u64::from(slot.slot)));
+            }
+        }
+    }
+    seen
+}
+
+/// Tries a call with less memory than it needs, then a little more, and so on; gives what it gives at last.
+fn tried<T>(planner: &mut PagedPlanner, held: &[&Held], mut call: impl FnMut(&mut PagedPlanner) -> Result<T>) -> T {
+    let before = seen(planner, held);
+    for allowed in 0..1000 {
+        match allocator::with(allowed, || call(planner)) {
+            Ok(value) => return value,
+            Err(error) => assert_eq!(error.code(), Code::OutOfMemory, "{error}"),
+        }
+        assert_eq!(seen(planner, held), before, "after {allowed} allocations");
+    }
+    panic!("it always needs more");
+}
+
+fn planner(low_bit: bool, window: Option<Window>) -> PagedPlanner {
+    let planner = PagedPlanner::new(10_000, 4, 3).unwrap();
+    let planner = if low_bit { planner.staging_pages() } else { planner };
+    match window {
+        Some(window) => planner.sliding(window),
+        None => planner,
+    }
+}
+
+fn planners() -> impl Iterator<Item = PagedPlanner> {
+    let windows = [None, Some(Window::new(5, 3).unwrap())];
+    [false, true].into_iter().flat_map(move |low_bit| windows.map(|window| planner(low_bit, window)))
+}
+
+fn plan(planner: &mut PagedPlanner, id: u64, tokens: u32, writer: Writer) -> WritePlan {
+    let target = Target { sequence: id, position: planner.sequence_length(id), tokens };
+    let copies = tried(planner, &[], |planner| planner.plan_copies(&[target]));
+    tried(planner, &[], |planner| planner.commit_copies(&copies));
+    let offsets = [0, tokens];
+    let append = Append { sequences: &[id], offsets: Some(&offsets), parents: None, writer };
+    tried(planner, &[], |planner| planner.plan_append(&append))
+}
+
+fn append(planner: &mut PagedPlanner, id: u64, tokens: u32, writer: Writer) {
+    let plan = plan(planner, id, tokens, writer);
+    let ids: Vec<u32> = (0..tokens).collect();
+    tried(planner, &[], |planner| planner.commit(&plan, Some(&ids)));
+}
+
+fn begin(planner: &mut PagedPlanner, id: u64) -> TransactionId {
+    tried(planner, &[], |planner| planner.begin(id, None))
+}
+
+fn end(planner: &mut PagedPlanner, id: u64, transaction: TransactionId, keep: Keep<'_>) {
+    let plan = tried(planner, &[], |planner| planner.plan_end(id, transaction, keep));
+    tried(planner, &[], |planner| planner.end(&plan));
+}
+
+#[test]
+fn sequences_and_writes() {
+    for mut planner in planners() {
+        let identity = Identity::default();
+        let id = tried(&mut planner, &[], |planner| planner.create_sequence_of(identity.clone()));
+        for tokens in [1, 3, 300, 6, 1] {
+            append(&mut planner, id, tokens, Writer::Direct);
+        }
+        let fork = tried(&mut planner, &[], |planner| planner.fork(id));
+        append(&mut planner, fork, 2, Writer::Direct);
+        append(&mut planner, id, 9, Writer::Direct);
+        let length = planner.sequence_length(fork) - 1;
+        tried(&mut planner, &[], |planner| planner.truncate(fork, length));
+        tried(&mut planner, &[], |planner| planner.ensure_capacity(&[(fork, 900), (id, 500)]));
+        append(&mut planner, fork, 7, Writer::Direct);
+        planner.drop_sequence(id).unwrap();
+        planner.check_invariants(&[]).unwrap();
+    }
+}
+
+#[test]
+fn drafts_whose_end_clears_a_window_of_shared_chunks() {
+    for mut planner in planners() {
+        let id = planner.create_sequence().unwrap();
+        append(&mut planner, id, 6, Writer::Direct);
+        let transaction = begin(&mut planner, id);
+        append(&mut planner, id, 7000, Writer::Draft(transaction));
+        let fork = tried(&mut planner, &[], |planner| planner.fork(id));
+        end(&mut planner, id, transaction, Keep::First(6990));
+        let transaction = begin(&mut planner, fork);
+        append(&mut planner, fork, 9, Writer::Draft(transaction));
+        end(&mut planner, fork, transaction, Keep::Path(&[0, 1]));
+        let transaction = begin(&mut planner, fork);
+        append(&mut planner, fork, 9, Writer::Draft(transaction));
+        tried(&mut planner, &[], |planner| planner.undo(fork, transaction));
+    }
+}
+
+#[test]
+fn steps_and_their_tables() {
+    for mut planner in planners() {
+        let id = planner.create_sequence().unwrap();
+        append(&mut planner, id, 6, Writer::Direct);
+        let mut rows = StepRows::new(64).unwrap();
+        for undone in [true, false] {
+            let plan = plan(&mut planner, id, 11, Writer::Step);
+            tried(&mut planner, &[], |planner| planner.open_step(&plan));
+            let mut arrays: [Vec<i32>; 5] = std::array::from_fn(|_| vec![0; 64]);
+            let mut fill = |planner: &mut PagedPlanner| {
+                let [block_tables, slot_mapping, positions, lengths, query_offsets] = &mut arrays;
+                rows.fill(planner, &plan, StepTables { block_tables, slot_mapping, positions, lengths, query_offsets })
+            };
+            tried(&mut planner, &[], &mut fill);
+            for layer in 0..3 {
+                tried(&mut planner, &[], |planner| planner.mark_layer(&plan, layer));
+            }
+            match undone {
+                true => tried(&mut planner, &[], |planner| planner.undo_step(&plan)),
+                false => tried(&mut planner, &[], |planner| planner.close_step(&plan, None)),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_held() {
+    let (mut full, mut sliding) = (planner(false, None), planner(false, Some(Window::new(5, 3).unwrap())));
+    let (tokens, identity): (Vec<u32>, _) = ((0..900).collect(), Identity::default());
+    for planner in [&mut full, &mut sliding] {
+        let id = planner.create_sequence().unwrap();
+        append(planner, id, 900, Writer::Direct);
+        let snapshot = planner.snapshot(id).unwrap();
+        tried(planner, &[&snapshot], |planner| planner.restore(id, &snapshot));
+        planner.release(snapshot);
+    }
+    let found = tried(&mut full, &[], |planner| planner.find(&tokens, &identity, true));
+    assert_eq!(found.length(), 899);
+    full.release(found);
+    let mut kept: [Vec<Held>; 2] = Default::default();
+    let mut planners = [full, sliding];
+    // Held ones are kept, so that now one planner has no room for another, now the other one.
+    for _ in 0..40 {
+        let [full, sliding] = &mut planners;
+        let held = (0..1000).find_map(|allowed| {
+            let found = allocator::with(allowed, || find_in_groups(&mut [full, sliding], &tokens, &identity, false));
+            assert!(matches!(found, Ok(_) | Err(Error::OutOfMemory { .. })));
+            for (planner, kept) in [&*full, &*sliding].into_iter().zip(&kept).filter(|_| found.is_err()) {
+                planner.check_invariants(&kept.iter().collect::<Vec<_>>()).unwrap();
+            }
+            found.ok()
+        });
+        for (kept, held) in kept.iter_mut().zip(held.unwrap()) {
+            assert_eq!(held.length(), 896);
+            kept.push(held);
+        }
+    }
+    for (planner, kept) in planners.iter_mut().zip(kept) {
+        for held in kept {
+            // One that finds no room for a sequence gives its blocks back.
+            let _ = allocator::with(0, || planner.create_from(held));
+        }
+        planner.check_invariants(&[]).unwrap();
+    }
+}
