@@ -72,7 +72,8 @@ impl PagedPlanner {
         self.store.index.keep_events(capacity);
     }
 
-    /// Nothing that is there is found by its tokens any more; blocks that nobody holds are free.
+    /// Nothing that is there is found by its tokens any more, nor what follows it in a sequence or a snapshot; blocks that nobody
+    /// holds are free.
     pub fn forget_prefixes(&mut self) {
         for block in 0..self.store.blocks.touched() {
             if self.store.blocks.is_cached(block) {
@@ -80,9 +81,10 @@ impl PagedPlanner {
             }
         }
         self.store.index.clear();
+        self.forgotten += 1;
         for of in self.sequences.iter_mut().flatten() {
             // What follows blocks without keys is found by none.
-            of.content.chain.forget();
+            of.content.chain.forget_before(self.forgotten);
         }
         self.changed();
     }

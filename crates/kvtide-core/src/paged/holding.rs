@@ -44,7 +44,8 @@ impl PagedPlanner {
     pub fn restore(&mut self, sequence: u64, held: &Held) -> Result<()> {
         self.idle(sequence)?;
         let slot = self.slot(sequence)?;
-        let content = self.chunks.fork_content(&held.0);
+        let mut content = self.chunks.fork_content(&held.0);
+        content.chain.forget_before(self.forgotten);
         let of = self.at_mut(slot);
         of.epoch += 1;
         let before = std::mem::replace(&mut of.content, content);
@@ -60,7 +61,8 @@ impl PagedPlanner {
     }
 
     /// A new sequence with what is held.
-    pub fn create_from(&mut self, held: Held) -> Result<u64> {
+    pub fn create_from(&mut self, mut held: Held) -> Result<u64> {
+        held.0.chain.forget_before(self.forgotten);
         match self.reserve_sequence() {
             Ok(()) => {
                 self.changed();
@@ -111,7 +113,7 @@ impl PagedPlanner {
                 None => self.chunks.push_cleared(&mut table, &mut self.store),
             }
         }
-        let mut chain = Chain::new(identity.root, identity.extra.clone());
+        let mut chain = Chain::new(identity.root, identity.extra.clone(), self.forgotten);
         (chain.known, chain.keyed) = (length, length / self.store.block_size);
         chain.last = last.unwrap_or(identity.root);
         let cleared = blocks.iter().rposition(Option::is_none).map_or(0, |place| place as u32 + 1);

@@ -1,4 +1,7 @@
 //! Blocks that are full and committed are found by their tokens from then on.
+//!
+//! Where another block with the same tokens is found already, a block has its key and waits: when its sequence ends and the other
+//! one is gone, it is found in its place.
 
 use super::sequences::PagedPlanner;
 
@@ -25,8 +28,32 @@ impl PagedPlanner {
             if self.store.index.key(block).is_none() {
                 self.store.index.insert(block, &key, &chain.last, place * block_size, &chain.extra);
             }
+            chain.apart += u32::from(!self.store.index.is_indexed(block));
             chain.last = key;
             chain.keyed += 1;
+        }
+    }
+
+    /// Lets the blocks of a sequence that ends be found which were not, because others with the same tokens were: where those are
+    /// gone by now. O(its blocks) if there may be some, else O(1).
+    pub(super) fn index_apart(&mut self, slot: u32) {
+        let content = &self.at(slot).content;
+        if content.chain.apart == 0 {
+            return;
+        }
+        let (chain, mut parent) = (content.chain.clone(), Some(content.chain.root));
+        for place in 0..chain.keyed {
+            let Some(block) = self.chunks.get(&self.at(slot).content.table, place) else {
+                parent = None;
+                continue;
+            };
+            let key = self.store.index.key(block).copied();
+            if let (Some(key), Some(parent)) = (key, parent)
+                && !self.store.index.is_indexed(block)
+            {
+                self.store.index.insert(block, &key, &parent, place * self.store.block_size, &chain.extra);
+            }
+            parent = key;
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct PagedPlanner {
     /// Counts changes, so that a plan is known to be up to date.
     pub(super) revision: u64,
     pub(super) counters: Counters,
+    /// How often everything that was found by its tokens was forgotten.
+    pub(super) forgotten: u64,
 }
 
 /// What has happened since the start.
@@ -78,6 +80,7 @@ impl PagedPlanner {
             next_id: 0,
             revision: 0,
             counters: Counters::default(),
+            forgotten: 0,
         })
     }
 
@@ -105,7 +108,7 @@ impl PagedPlanner {
         let content = Content {
             table: Default::default(),
             length: 0,
-            chain: Chain::new(identity.root, identity.extra),
+            chain: Chain::new(identity.root, identity.extra, self.forgotten),
             cleared: 0,
         };
         self.reserve_sequence()?;
@@ -124,6 +127,7 @@ impl PagedPlanner {
     /// Ends a sequence and gives up its blocks; an open draft or step of it ends as well.
     pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
         let slot = self.slots.remove(&sequence).ok_or(Error::SequenceNotFound { sequence })?;
+        self.index_apart(slot);
         let dropped = self.sequences[slot as usize].take().expect("a sequence that was found");
         self.free_slots.push(slot);
         self.chunks.release(dropped.content.table, self.store.chain());

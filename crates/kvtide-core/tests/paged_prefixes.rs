@@ -1,0 +1,79 @@
+//! Which blocks are found by their tokens, in the cases that random traces seldom meet.
+
+use kvtide_core::paged::{Append, Identity, PagedPlanner, Writer};
+
+const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+
+fn append(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
+    let offsets = [0, tokens.len() as u32];
+    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
+    let copies = planner.plan_copies(&planner.append_targets(&append).unwrap()).unwrap();
+    planner.commit_copies(&copies).unwrap();
+    let plan = planner.plan_append(&append).unwrap();
+    planner.commit(&plan, Some(tokens)).unwrap();
+}
+
+fn found(planner: &mut PagedPlanner, tokens: &[u32]) -> u32 {
+    let held = planner.find(tokens, &Identity::default(), false).unwrap();
+    let length = held.length();
+    planner.release(held);
+    planner.check_invariants(&[]).unwrap();
+    length
+}
+
+#[test]
+fn of_two_blocks_filled_side_by_side_the_one_that_is_left_is_found() {
+    let mut planner = PagedPlanner::new(6, 2, 1).unwrap();
+    let [first, second] = [(); 2].map(|()| planner.create_sequence().unwrap());
+    append(&mut planner, first, &PROMPT[..4]);
+    append(&mut planner, second, &PROMPT[..4]);
+    planner.drop_sequence(first).unwrap();
+    // Two blocks are free, and two are cached; this takes them all, so that what the first had is evicted.
+    let other = planner.create_sequence().unwrap();
+    append(&mut planner, other, &[0; 8]);
+    assert_eq!(found(&mut planner, &PROMPT), 0);
+    planner.drop_sequence(second).unwrap();
+    assert_eq!(found(&mut planner, &PROMPT), 4);
+    assert_eq!(planner.pool_stats().cached, 2);
+}
+
+#[test]
+fn what_a_snapshot_holds_is_forgotten_with_everything_else() {
+    for from_snapshot in [true, false] {
+        let mut planner = PagedPlanner::new(20, 2, 1).unwrap();
+        let old = planner.create_sequence().unwrap();
+        append(&mut planner, old, &PROMPT[..4]);
+        let held = match from_snapshot {
+            true => planner.snapshot(old).unwrap(),
+            false => planner.find(&PROMPT, &Identity::default(), false).unwrap(),
+        };
+        planner.forget_prefixes();
+        let sequence = planner.create_from(held).unwrap();
+        append(&mut planner, sequence, &PROMPT[4..8]);
+        // The same prompt, written anew: what was computed before is not found behind it.
+        let new = planner.create_sequence().unwrap();
+        append(&mut planner, new, &PROMPT[..4]);
+        assert_eq!(found(&mut planner, &PROMPT), 4);
+    }
+    let mut planner = PagedPlanner::new(20, 2, 1).unwrap();
+    let old = planner.create_sequence().unwrap();
+    append(&mut planner, old, &PROMPT[..4]);
+    let snapshot = planner.snapshot(old).unwrap();
+    planner.forget_prefixes();
+    planner.restore(old, &snapshot).unwrap();
+    planner.release(snapshot);
+    append(&mut planner, old, &PROMPT[4..8]);
+    let new = planner.create_sequence().unwrap();
+    append(&mut planner, new, &PROMPT[..4]);
+    assert_eq!(found(&mut planner, &PROMPT), 4);
+}
+
+#[test]
+fn a_sequence_named_twice_gets_no_blocks() {
+    let mut planner = PagedPlanner::new(6, 2, 1).unwrap();
+    let sequence = planner.create_sequence().unwrap();
+    let refused = planner.ensure_capacity(&[(sequence, 4), (sequence, 4)]).unwrap_err();
+    assert_eq!(refused.to_string(), "sequences is 0, expected each sequence once");
+    assert_eq!((planner.sequence_capacity(sequence), planner.free_count()), (0, 6));
+    assert!(planner.retain(sequence, 0..0, 101, None).is_err());
+}
