@@ -23,6 +23,11 @@ impl PageSet {
         self.pages.reserve(block, 0)
     }
 
+    /// Bytes taken.
+    pub(super) fn bytes(&self) -> usize {
+        self.pages.bytes()
+    }
+
     pub(super) fn contains(&self, block: u32, layer: u32) -> bool {
         self.pages.get(block, layer, 0)
     }

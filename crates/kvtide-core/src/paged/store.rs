@@ -48,6 +48,11 @@ impl Store {
         })
     }
 
+    /// Bytes taken for blocks, without tokens and staged pages.
+    pub fn bytes(&self) -> usize {
+        self.blocks.bytes() + self.index.bytes() + self.marks.bytes() + self.dirty.bytes()
+    }
+
     /// Makes room for the next `blocks` blocks, and for changes of the marks of so many.
     pub fn reserve(&mut self, blocks: usize, changes: usize) -> Result<()> {
         self.blocks.reserve(blocks as u32)?;

@@ -113,53 +113,6 @@ impl WrittenMarks {
         }
     }
 
-    /// Whether any of these slots is marked in any layer.
-    pub(super) fn has_any_layer(&self, block: u32, slots: Range<u32>) -> bool {
-        match (self.part(block), self.in_each_word(slots.clone())) {
-            (Part::All, _) => !slots.is_empty(),
-            (Part::Nothing, _) => false,
-            (Part::Words(words), Some(bits)) => words.iter().any(|word| word & bits != 0),
-            (Part::Words(_), None) => (0..self.num_layers()).any(|layer| self.has_any(block, layer, slots.clone())),
-        }
-    }
-
-    /// Marks neighbouring slots in some layers; their block is reserved.
-    pub(super) fn set_layers(&mut self, block: u32, layers: Range<u32>, slots: Range<u32>) {
-        let whole = layers.len() as u32 == self.num_layers() && self.blocks[block as usize] != ALL;
-        let Some(bits) = self.in_each_word(slots.clone()).filter(|_| whole && !slots.is_empty()) else {
-            return layers.for_each(|layer| self.set(block, layer, slots.clone()));
-        };
-        if slots.len() as u32 == self.block_size {
-            return self.close(block, ALL);
-        }
-        let start = self.open(block);
-        let mut full = true;
-        for word in 0..self.words_per_block {
-            let all = self.full_word(word);
-            let marks = &mut self.parts[start + word];
-            *marks |= bits & all;
-            full &= *marks == all;
-        }
-        if full {
-            self.close(block, ALL);
-        }
-    }
-
-    /// The bits of these slots in all layers, where they are the same in each word.
-    fn in_each_word(&self, slots: Range<u32>) -> Option<u64> {
-        let size = self.block_size;
-        if !(WORD_BITS as u32).is_multiple_of(size) {
-            return None;
-        }
-        let first = (1..=WORD_BITS as u32 / size).fold(0, |first, _| first << (size % 64) | 1u64);
-        let of_one = if slots.is_empty() { 0 } else { (u64::MAX >> (64 - slots.len() as u32)) << slots.start };
-        Some(first.wrapping_mul(of_one))
-    }
-
-    fn num_layers(&self) -> u32 {
-        (self.slots / u64::from(self.block_size)) as u32
-    }
-
     pub(super) fn get(&self, block: u32, layer: u32, slot: u32) -> bool {
         self.has_any(block, layer, slot..slot + 1)
     }
@@ -190,6 +143,12 @@ impl WrittenMarks {
         if (block as usize) < self.blocks.len() {
             self.close(block, ALL);
         }
+    }
+
+    /// Bytes taken.
+    pub(super) fn bytes(&self) -> usize {
+        let numbers = self.blocks.capacity() + self.free_parts.capacity();
+        numbers * size_of::<u32>() + self.parts.capacity() * size_of::<u64>()
     }
 
     /// Blocks that there is room for; those above are clear.
@@ -293,5 +252,6 @@ fn out_of_memory(blocks: u32) -> Error {
     Error::OutOfMemory { count: blocks.into(), what: "blocks" }
 }
 
+mod layers;
 #[cfg(test)]
 mod tests;

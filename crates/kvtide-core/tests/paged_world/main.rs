@@ -8,6 +8,7 @@ mod calls;
 #[path = "../paged_random/memory.rs"]
 mod memory;
 mod model;
+mod regressions;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;
@@ -30,4 +31,11 @@ fn planner_follows_the_model((shape, calls): (Shape, Vec<Call>)) -> Result<(), T
 fn random_traces_against_sequences_apart() {
     let calls = (calls::shape(), proptest::collection::vec(calls::call(), 0..40));
     support::run("world", 20_000, calls, planner_follows_the_model);
+}
+
+/// Runs one trace, as a failing run prints it.
+fn replay(trace: (Shape, Vec<Call>)) {
+    if let Err(why) = planner_follows_the_model(trace) {
+        panic!("{why}");
+    }
 }

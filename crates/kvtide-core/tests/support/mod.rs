@@ -20,10 +20,19 @@ pub fn run<S: Strategy>(name: &str, cases: u32, strategy: S, test: impl Fn(S::Va
     match runner.run(&strategy, test) {
         Ok(()) => {}
         Err(TestError::Fail(why, value)) => {
-            panic!("{name}: {why}\nsmallest input: {value:#?}\nrepeat with KVTIDE_SEED={seed} KVTIDE_CASES={cases}")
+            let literal = literal(&value);
+            panic!(
+                "{name}: {why}\nsmallest input: {value:#?}\nthe same to paste: {literal}\n\
+                 repeat with KVTIDE_SEED={seed} KVTIDE_CASES={cases}"
+            )
         }
         Err(TestError::Abort(why)) => panic!("{name}: given up, {why}; seed {seed}"),
     }
+}
+
+/// A value of numbers, tuples, enums and lists as it is written in a test.
+fn literal(value: &impl std::fmt::Debug) -> String {
+    format!("{value:?}").replace('[', "vec![")
 }
 
 fn number(variable: &str) -> Option<u64> {

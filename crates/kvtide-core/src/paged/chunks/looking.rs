@@ -1,6 +1,6 @@
 //! Looking at tables: a look-up is O(height), a walk O(entries), a check O(chunks).
 
-use super::{CHUNK, Chunks, NONE, Table, slot};
+use super::{CHUNK, Chunk, Chunks, NONE, Table, slot};
 
 static CLEARED: [u32; CHUNK] = [NONE; CHUNK];
 
@@ -47,6 +47,11 @@ impl Chunks {
             chunk = at.entries[slot(place, level)];
         }
         false
+    }
+
+    /// Bytes taken.
+    pub fn bytes(&self) -> usize {
+        self.chunks.capacity() * size_of::<Chunk>() + self.free.capacity() * size_of::<u32>()
     }
 
     /// Chunks in use.
