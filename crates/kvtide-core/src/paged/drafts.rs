@@ -72,7 +72,10 @@ impl EndPlan {
 impl PagedPlanner {
     /// Opens a transaction on a sequence, or on the innermost one that is open.
     pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
-        self.resting(sequence)?;
+        match parent {
+            None => self.idle(sequence)?,
+            Some(_) => self.resting(sequence)?,
+        };
         let slot = self.slot(sequence)?;
         let of = self.at_mut(slot);
         of.drafts.check_begin(parent)?;

@@ -48,6 +48,29 @@ impl PagedSequence<'_> {
     pub fn cache(&mut self) -> &mut PagedKvCache {
         self.cache
     }
+
+    /// Appends tokens of all layers: K and V `[layers, kvHeads, tokens, headDim]`. `tokens` are their ids, where they are known:
+    /// full blocks of known tokens can be found by others from then on.
+    pub fn append<'a>(
+        &mut self,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
+        self.cache.append_all(self.id, Writer::Direct, [k.into(), v.into()], None, tokens)
+    }
+
+    /// As [`Transactional::append_draft`], of tokens whose ids are known: they can be found once they are committed.
+    pub fn append_draft_known<'a>(
+        &mut self,
+        id: TransactionId,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+        parents: Option<&[i32]>,
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
+        self.cache.append_all(self.id, Writer::Draft(id), [k.into(), v.into()], parents, tokens)
+    }
 }
 
 impl PagedKvCache {
@@ -112,7 +135,7 @@ impl Transactional for PagedSequence<'_> {
         v: impl Into<Source<'a>>,
         parents: Option<&[i32]>,
     ) -> Result<()> {
-        self.cache.append_draft_tokens(self.id, id, [k.into(), v.into()], parents, None)
+        self.append_draft_known(id, k, v, parents, None)
     }
 
     fn commit_draft(&mut self, id: TransactionId, tokens: Option<u64>) -> Result<()> {
@@ -168,11 +191,11 @@ impl PagedSequence<'_> {
 }
 
 impl PagedKvCache {
-    /// Appends tokens of all layers to the innermost transaction of a sequence.
-    pub(crate) fn append_draft_tokens(
+    /// Appends tokens of all layers to one sequence.
+    fn append_all(
         &mut self,
         sequence: u64,
-        id: TransactionId,
+        writer: Writer,
         sources: [Source<'_>; 2],
         parents: Option<&[i32]>,
         tokens: Option<&[u32]>,
@@ -186,7 +209,7 @@ impl PagedKvCache {
             return Err(Error::argument("parents", format!("{} parents", parents.len()), expected));
         }
         let offsets = [0, rows[0].tokens];
-        let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents, writer: Writer::Draft(id) };
+        let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents, writer };
         self.append_rows(&append, &rows, tokens)
     }
 }

@@ -68,6 +68,12 @@ impl PagedKvCache {
         Ok(self.planner.create_sequence_of(identity)?)
     }
 
+    /// Refuses a prefix that no sequence can start with now: of another cache, or while someone reads this one.
+    pub fn check_prefix(&self, prefix: &PagedPrefix) -> Result<()> {
+        self.check_change()?;
+        self.check_own(&prefix.hold)
+    }
+
     /// A new sequence that starts with a prefix.
     pub fn create_sequence_from(&mut self, prefix: PagedPrefix) -> Result<u64> {
         self.change()?;

@@ -14,6 +14,8 @@ pub(crate) enum Returned {
     Held(u64),
     /// A step that was not committed.
     Step(Box<WritePlan>),
+    /// A sequence.
+    Sequence(u64),
 }
 
 /// The list. Who has the same one belongs to the same cache.

@@ -17,6 +17,14 @@ impl PagedKvCache {
         Ok(self.planner.fork(sequence)?)
     }
 
+    /// Ends a sequence if there is one of this number: at once, or, while someone reads the cache, at the next change. Never
+    /// refused.
+    pub fn release_sequence(&mut self, sequence: u64) {
+        self.returns.add(Returned::Sequence(sequence));
+        // What refuses the change now is told to whoever makes the next one.
+        let _ = self.change();
+    }
+
     /// Drops a sequence's tokens from `length` on.
     pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
         self.change()?;
@@ -103,6 +111,11 @@ impl PagedKvCache {
                         self.planner.release(held);
                     }
                 }
+                Returned::Sequence(sequence) => match self.planner.drop_sequence(sequence) {
+                    // It was dropped before.
+                    Ok(()) | Err(kvtide_core::Error::SequenceNotFound { .. }) => {}
+                    Err(refusal) => return Err(refusal.into()),
+                },
                 Returned::Step(plan) => {
                     self.poisoned = true;
                     self.planner.undo_step(&plan)?;

@@ -57,6 +57,12 @@ impl PagedStep {
         Ok(self.plan()?.offsets().map(|offset| offset as i32).collect())
     }
 
+    /// Whether it was neither committed nor undone.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.plan.is_some()
+    }
+
     /// Its plan, while it is open.
     pub(crate) fn plan(&self) -> Result<&WritePlan> {
         self.plan.as_deref().ok_or_else(|| kvtide_core::Error::TransactionClosed.into())
@@ -179,7 +185,8 @@ impl PagedKvCache {
         Ok(())
     }
 
-    pub(crate) fn check_step(&self, step: &PagedStep) -> Result<()> {
+    /// Refuses a step that has ended, or one of whose sequences was dropped.
+    pub fn check_step(&self, step: &PagedStep) -> Result<()> {
         if !self.returns.is_same(&step.returns) {
             return Err(Error::argument("step", "of another cache", "a step of this cache"));
         }
