@@ -133,7 +133,7 @@ every('all else that would change the cache is refused while it is open', (t, gi
   using open = given.cache.begin()
   draft(open, [101])
   for (const [name, change] of Object.entries(given.kind.changes(given.cache, ...pair(shape, [1])))) {
-    const error = throwsCode(t, 'TRANSACTION_OPEN', change, { object: 'cache' })
+    const error = throwsCode(t, 'TRANSACTION_OPEN', change, { object: given.kind.object })
     t.regex(error.message, /commit it or roll it back/, name)
     given.shows(t, [...given.tokens, 101])
   }

@@ -1,7 +1,7 @@
 import type { NativeAttendedView, NativeStop } from '#binding'
 
-import { readKv, type KvPages, type KvTensors } from './attend-kv.js'
-import { readSettings, type Settings } from './attend-options.js'
+import type { KvPages, KvTensors } from './attend-kv.js'
+import type { Settings } from './attend-options.js'
 import { binding } from './binding.js'
 import { arrayKind, arrayLength, asBits, typedArray } from './check.js'
 import type { TensorData } from './dtype.js'
@@ -33,10 +33,10 @@ export class AttendCall {
   /** The caller's array for the output, as numbers or bits. */
   readonly out: object | undefined
 
-  constructor(q: unknown, kv: unknown, options: unknown, out: unknown) {
+  constructor(q: unknown, kv: KvTensors | KvPages, settings: Settings, out: unknown) {
     this.#q = readTensor('q', q)
-    this.#kv = readKv(kv)
-    this.settings = readSettings(options)
+    this.#kv = kv
+    this.settings = settings
     const array = out === undefined ? undefined : typedArray<TensorData>('out', out, KINDS)
     this.#kind = array === undefined ? 0 : 1 + KINDS.indexOf(arrayKind(array) as string)
     this.out = array !== undefined && this.#kind > 1 ? asBits(array) : array

@@ -3,7 +3,8 @@ import type { NativePagedKvCache } from '#binding'
 import { count, fields, integers } from './check.js'
 import { invalid } from './errors.js'
 import { nativeArgument } from './owner.js'
-import { readIds } from './paged-batch.js'
+import { readIds, type SequenceList } from './paged-batch.js'
+import type { PagedEngine } from './paged-engine.js'
 import { PagedKvCache } from './paged-kv-cache.js'
 import { readTensor, type TensorArgument, type TokenSource } from './host-tensor.js'
 
@@ -41,7 +42,7 @@ export interface PagedKv {
   /** The layer. */
   readonly layer: number
   /** The sequences, in the order of their queries. */
-  readonly sequences: Float64Array | readonly number[]
+  readonly sequences: SequenceList
 }
 
 /** Pages that a block table names: what an engine that keeps its own tables has at hand. */
@@ -89,11 +90,12 @@ export function readKv(kv: unknown): KvTensors | KvPages {
 type GivenPages = { readonly [Name in keyof (PagedKv & BlockTableKv)]?: unknown }
 
 function readPages(cache: unknown, given: GivenPages): KvPages {
-  const native = nativeArgument<NativePagedKvCache>('cache', cache, PagedKvCache)
+  const engine = nativeArgument<PagedEngine>('cache', cache, PagedKvCache)
+  const { native } = engine
   const layer = count('layer', given.layer)
   const { sequences, blockTables, kvLengths } = given
   if (sequences !== undefined) {
-    const ids = Float64Array.from(readIds('sequences', sequences))
+    const ids = Float64Array.from(readIds(engine, 'sequences', sequences))
     return { cache: native, layer, sequences: ids, tables: undefined, lengths: undefined }
   }
   if (blockTables === undefined) throw invalid('sequences', sequences, 'sequences, or blockTables and kvLengths')

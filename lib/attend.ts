@@ -1,26 +1,9 @@
-import { AttendCall, outputOf } from './attend-call.js'
-import type { AttendKv } from './attend-kv.js'
-import type { AttendAsyncOptions, AttendOptions } from './attend-options.js'
-import type { Float16ArrayLike } from './dtype.js'
+import { AttendCall } from './attend-call.js'
+import { readKv, type AttendKv } from './attend-kv.js'
+import { readSettings, type AttendAsyncOptions, type AttendOptions } from './attend-options.js'
+import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
 import type { TokenSource } from './host-tensor.js'
-import { StopSignal } from './stop-signal.js'
-import { tensorOf, type Tensor } from './tensor.js'
-
-/** Arrays that an output may go to: of 32-bit floats, or of half floats or their bits. */
-export type AttendOut = Float32Array | Uint16Array | Float16ArrayLike
-
-/** What attention gives. */
-export interface Attended<Out = Tensor> {
-  /** The output, of the queries' shape (with the values' head dimension) and dtype: a tensor, or the array that was given. */
-  readonly out: Out
-  /** With `returnLse`, the natural logarithm of each row's sum, `[tokens, query heads]`; -Infinity where it saw nothing. */
-  readonly lse?: Float32Array
-}
-
-/** What attention gives with `returnLse`. */
-export interface AttendedWithLse<Out = Tensor> extends Attended<Out> {
-  readonly lse: Float32Array
-}
+import type { Tensor } from './tensor.js'
 
 type WithLse<Options> = Options & { readonly returnLse: true }
 
@@ -53,11 +36,7 @@ export function attend<T extends AttendOut>(q: TokenSource, kv: AttendKv, option
 export function attend(q: TokenSource, kv: AttendKv, options?: AttendOptions): Attended
 export function attend<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: AttendOptions | undefined, out: T): Attended<T>
 export function attend(q: TokenSource, kv: AttendKv, options: AttendOptions = {}, out?: AttendOut): Attended<Tensor | AttendOut> {
-  const call = new AttendCall(q, kv, options, out)
-  const answer = call.run()
-  if (!call.settings.returnLse) return { out: out ?? outputOf(answer) }
-  const found = answer as { readonly out: unknown; readonly lse: Float32Array }
-  return { out: out ?? outputOf(found.out), lse: found.lse }
+  return attended(new AttendCall(q, readKv(kv), readSettings(options), out), out)
 }
 
 /**
@@ -91,20 +70,5 @@ export async function attendAsync(
   options: AttendAsyncOptions = {},
   out?: AttendOut,
 ): Promise<Attended<Tensor | AttendOut>> {
-  const call = new AttendCall(q, kv, options, out)
-  const stop = StopSignal.of('signal', call.settings.signal)
-  try {
-    const found = await call.start(stop?.native)
-    stop?.check()
-    const view = tensorOf(found.out)
-    const lse = found.lse === undefined ? {} : { lse: found.lse }
-    if (out === undefined) return { out: view, ...lse }
-    view.readInto(out)
-    view.dispose()
-    return { out, ...lse }
-  } catch (error) {
-    throw stop === undefined ? error : stop.explain(error)
-  } finally {
-    stop?.release()
-  }
+  return attendedLater(new AttendCall(q, readKv(kv), readSettings(options), out), out)
 }

@@ -16,6 +16,8 @@ export interface BlockPoolOptions {
   readonly numKvHeads?: number
   /** Elements of one head, 1 unless said otherwise. */
   readonly headDim?: number
+  /** Blocks that {@link BlockPool.canAllocate} leaves for sequences that are there to grow in, none unless said otherwise. */
+  readonly watermark?: number
 }
 
 /**
@@ -41,6 +43,8 @@ export class BlockPool extends Owner {
   declare readonly numKvHeads: number
   /** Elements of one head. */
   declare readonly headDim: number
+  /** Blocks that {@link canAllocate} leaves. */
+  declare readonly watermark: number
 
   constructor(options: BlockPoolOptions) {
     const given = fields<BlockPoolOptions>('options', options)
@@ -50,8 +54,9 @@ export class BlockPool extends Owner {
     const numLayers = size('numLayers', 1)
     const numKvHeads = size('numKvHeads', 1)
     const headDim = size('headDim', 1)
-    super(INTERNAL, new binding.NativeBlockPool(count('capacity', given.capacity)), BlockPool)
-    settle(this, { blockSize, numLayers, numKvHeads, headDim })
+    const watermark = optional(count, 'watermark', given.watermark) ?? 0
+    super(INTERNAL, new binding.NativeBlockPool(count('capacity', given.capacity), watermark), BlockPool)
+    settle(this, { blockSize, numLayers, numKvHeads, headDim, watermark })
   }
 
   /** Blocks that are free. */
@@ -84,7 +89,22 @@ export class BlockPool extends Owner {
     return own(this).allocateMany(count('n', n))
   }
 
-  /** Gives a block back. Throws `INVALID_BLOCK` for one that is not in use. */
+  /** Whether `n` blocks could be taken and the watermark be left. It is advice: no allocation is refused for it. */
+  canAllocate(n: number): boolean {
+    return own(this).canAllocate(count('n', n))
+  }
+
+  /** Holds a block once more: it is free when it was given back as often as it is held. */
+  retain(block: number): void {
+    own(this).retain(whole('block', block))
+  }
+
+  /** How often a block is held. */
+  count(block: number): number {
+    return own(this).count(whole('block', block))
+  }
+
+  /** Gives a block back, once. Throws `INVALID_BLOCK` for one that is not in use. */
   free(block: number): void {
     own(this).free(whole('block', block))
   }

@@ -53,14 +53,14 @@ export interface DraftOptions {
  * console.log(cache.getKv().k.toArray()) // Float32Array [1, 2, 3, 4, 6, 7]
  * ```
  */
-export interface KvTransaction extends Disposable {
+export interface KvTransaction<Seen = Kv> extends Disposable {
   /** Tokens drafted here; those of an open child are not among them. */
   readonly length: number
   /**
    * Drafts tokens, and shows what an append of the cache's own would. Once `parents` were given, a window shows everything that
    * it keeps instead: what {@link treeMask} is over.
    */
-  append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv
+  append(k: TokenSource, v: TokenSource, options?: DraftOptions): Seen
   /** Keeps the first `n` drafted tokens, all unless said otherwise, drops the rest, and ends. Those of a child become its parent's. */
   commit(n?: number): void
   /**
@@ -74,7 +74,7 @@ export interface KvTransaction extends Disposable {
   /** Drops what was drafted, and ends: the cache is as it was before, also when its window has moved. */
   rollback(): void
   /** Opens a transaction on top of this one; until that has ended, calls on this one throw `TRANSACTION_OPEN`. One at a time. */
-  begin(options?: BeginOptions): KvTransaction
+  begin(options?: BeginOptions): KvTransaction<Seen>
   /**
    * The attention mask of the draft: f32 `[length, before + length]`, 0 where a token sees and -Infinity elsewhere. A window
    * counts positions in it.
@@ -88,11 +88,9 @@ export interface KvTransaction extends Disposable {
   [Symbol.dispose](): void
 }
 
-/** The calls of a native cache that has transactions, by their numbers. */
-interface NativeDrafting {
-  dispose(): void
+/** @internal The calls of what tokens can be drafted on, by the numbers of transactions. */
+export interface NativeDrafting {
   beginDraft(parent?: number, maxTokens?: number): number
-  appendDraft(draft: number, k: object, v: object, meta: object, parents?: Int32Array): NativeBuffer | null
   commitDraft(draft: number, tokens?: number): void
   commitDraftPath(draft: number, path: Uint32Array): void
   rollbackDraft(draft: number): void
@@ -102,20 +100,53 @@ interface NativeDrafting {
   draftPositions(draft: number): number[]
 }
 
-/** A transaction: its number, and the cache that gave it. */
-class Draft {
-  readonly shower: Shower<NativeDrafting>
+/** @internal What tokens can be drafted on: a cache, or a sequence. */
+export interface Drafting<Seen> {
+  readonly native: NativeDrafting
+  /** Drafts tokens, whose options are an object; what an append of them shows. */
+  append(draft: number, k: TokenSource, v: TokenSource, options: { readonly [Name in keyof DraftOptions]?: unknown }): Seen
+}
+
+/** A native cache whose appends show what is in it. */
+interface NativeShowing extends NativeDrafting {
+  dispose(): void
+  appendDraft(draft: number, k: object, v: object, meta: object, parents?: Int32Array): NativeBuffer | null
+}
+
+/** A cache whose appends show what is in it. */
+class Showing implements Drafting<Kv> {
+  readonly #shower: Shower<NativeShowing>
+
+  constructor(shower: Shower<NativeShowing>) {
+    this.#shower = shower
+  }
+
+  get native(): NativeDrafting {
+    return this.#shower.native
+  }
+
+  append(draft: number, k: TokenSource, v: TokenSource, { parents }: { readonly parents?: unknown }): Kv {
+    const nodes = optional(parentsOf, 'parents', parents)
+    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+    const { native } = this.#shower
+    return kvOf(this.#shower.shown(native.appendDraft(draft, put(keys, 0), put(values, 1), meta, nodes)) as Shown)
+  }
+}
+
+/** A transaction: its number, and what gave it. */
+class Draft<Seen> {
+  readonly drafting: Drafting<Seen>
   readonly id: number
   /** It was committed or rolled back, so that nothing is left to drop. */
   ended = false
 
-  constructor(shower: Shower<NativeDrafting>, id: number) {
-    this.shower = shower
+  constructor(drafting: Drafting<Seen>, id: number) {
+    this.drafting = drafting
     this.id = id
   }
 
   get native(): NativeDrafting {
-    return this.shower.native
+    return this.drafting.native
   }
 
   dispose(): void {
@@ -125,8 +156,8 @@ class Draft {
 }
 
 /** What `begin()` returns. */
-class Transaction extends Owner implements KvTransaction {
-  constructor(draft: Draft) {
+class Transaction<Seen> extends Owner implements KvTransaction<Seen> {
+  constructor(draft: Draft<Seen>) {
     super(INTERNAL, draft, Transaction)
   }
 
@@ -135,12 +166,9 @@ class Transaction extends Owner implements KvTransaction {
     return native.drafted(id)
   }
 
-  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
-    const { shower, native, id } = own(this)
-    const { parents } = fields<DraftOptions>('options', options)
-    const nodes = parents === undefined ? undefined : parentsOf(parents)
-    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    return kvOf(shower.shown(native.appendDraft(id, put(keys, 0), put(values, 1), meta, nodes)) as Shown)
+  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Seen {
+    const { drafting, id } = own<Seen>(this)
+    return drafting.append(id, k, v, fields<DraftOptions>('options', options))
   }
 
   commit(n?: number): void {
@@ -161,9 +189,9 @@ class Transaction extends Owner implements KvTransaction {
     draft.ended = true
   }
 
-  begin(options: BeginOptions = {}): KvTransaction {
-    const { shower, id } = own(this)
-    return openTransaction(shower, options, id)
+  begin(options: BeginOptions = {}): KvTransaction<Seen> {
+    const { drafting, id } = own<Seen>(this)
+    return openDraft(drafting, options, id)
   }
 
   treeMask(): Tensor {
@@ -185,19 +213,24 @@ class Transaction extends Owner implements KvTransaction {
   }
 }
 
-/** @internal Opens a transaction on a cache, or on one of its transactions. */
-export function openTransaction(shower: Shower<NativeDrafting>, options: unknown, parent?: number): KvTransaction {
+/** @internal Opens a transaction on a cache whose appends show what is in it. */
+export function openTransaction(shower: Shower<NativeShowing>, options: unknown): KvTransaction {
+  return openDraft(new Showing(shower), options)
+}
+
+/** @internal Opens a transaction, or one on top of the transaction `parent`. */
+export function openDraft<Seen>(drafting: Drafting<Seen>, options: unknown, parent?: number): KvTransaction<Seen> {
   const { maxTokens } = fields<BeginOptions>('options', options)
   const room = optional(count, 'maxTokens', maxTokens)
-  return new Transaction(new Draft(shower, shower.native.beginDraft(parent, room)))
+  return new Transaction(new Draft(drafting, drafting.native.beginDraft(parent, room)))
 }
 
 /** The draft of `this`. One that was disposed of has ended like any other, which the cache knows. */
-function own(self: unknown): Draft {
-  return nativeArgument<Draft>('this', self, Transaction)
+function own<Seen = unknown>(self: unknown): Draft<Seen> {
+  return nativeArgument<Draft<Seen>>('this', self, Transaction)
 }
 
 /** The parents of drafted tokens: -1, or the number of an earlier token. */
-export function parentsOf(parents: unknown): Int32Array {
-  return Int32Array.from(numbers('parents', parents, ['Int32Array'], (argument, value) => count(argument, value, -1)))
+export function parentsOf(argument: string, parents: unknown): Int32Array {
+  return Int32Array.from(numbers(argument, parents, ['Int32Array'], (name, value) => count(name, value, -1)))
 }

@@ -1,5 +1,5 @@
 import { numbers, outputOf } from './attend-call.js'
-import type { AttendedWithLse } from './attend.js'
+import type { AttendedWithLse } from './attended.js'
 import { binding } from './binding.js'
 import { fields, isArray, list, typedArray } from './check.js'
 import { invalid } from './errors.js'

@@ -52,14 +52,19 @@ export function nativeArgument<N extends object>(argument: string, value: unknow
   return native
 }
 
-/** The native object of `this`, refused when it was disposed of: before anything else of the call is looked at. */
-export function nativeThis<N extends object>(self: unknown, owner: Class): N {
-  const native = nativeArgument<N>('this', self, owner)
-  if (isEnded(self as Owner)) {
-    const object = nameOf(self as Owner)
+/** The native object of an argument, refused when it was disposed of. */
+export function liveArgument<N extends object>(argument: string, value: unknown, owner: Class): N {
+  const native = nativeArgument<N>(argument, value, owner)
+  if (isEnded(value as Owner)) {
+    const object = nameOf(value as Owner)
     throw new KvTideError('DISPOSED', `the ${object} was disposed of`, { object })
   }
   return native
+}
+
+/** The native object of `this`, refused when it was disposed of: before anything else of the call is looked at. */
+export function nativeThis<N extends object>(self: unknown, owner: Class): N {
+  return liveArgument('this', self, owner)
 }
 
 /** Ends `this`: from now on every call on it is refused. A second time does nothing. */

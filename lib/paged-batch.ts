@@ -1,40 +1,71 @@
-import { arrayKind, arrayLength, isArray, typedArray } from './check.js'
+import { arrayKind, arrayLength, count, isArray, typedArray } from './check.js'
 import { invalid } from './errors.js'
+import type { PagedEngine } from './paged-engine.js'
+import { seqOf, type PagedSequence } from './paged-sequence.js'
 
-/** A list of whole numbers from 0 to `most`, each read once. */
-function read(argument: string, value: unknown, kind: string, most: number): number[] {
+/** Sequences of a cache, by their numbers or their objects. */
+export type SequenceList = readonly (number | PagedSequence)[] | Float64Array
+
+/** A list whose entries `check` makes numbers of, each read once; its name is put together for those that are refused. */
+function read(argument: string, value: unknown, kind: string, check: (argument: string, entry: unknown) => number, most: number): number[] {
   const numbers: number[] = []
   const given = isArray(value) ? value : listed(argument, value, kind)
   const length = isArray(value) ? value.length : arrayLength(given as Float64Array)
   for (let place = 0; place < length; place++) {
-    const number = given[place]
-    if (typeof number !== 'number' || !Number.isInteger(number) || number < 0 || number > most) {
-      throw invalid(`${argument}[${place}]`, number, `a whole number from 0 to ${most}`)
-    }
-    numbers.push(number)
+    const entry = given[place]
+    const isFine = typeof entry === 'number' && Number.isInteger(entry) && entry >= 0 && entry <= most
+    numbers.push(isFine ? entry : check(`${argument}[${place}]`, entry))
   }
   return numbers
 }
 
 function listed(argument: string, value: unknown, kind: string): ArrayLike<unknown> {
   if (arrayKind(value) === kind) return typedArray<Float64Array>(argument, value, [kind])
-  throw invalid(argument, value, `an array of whole numbers, or a ${kind}`)
+  throw invalid(argument, value, `an array, or a ${kind}`)
 }
 
-/** The ids of sequences, each read once. */
-export function readIds(argument: string, value: unknown): number[] {
-  return read(argument, value, 'Float64Array', Number.MAX_SAFE_INTEGER)
+/** @internal The ids of sequences of a cache, each read once. */
+export function readIds(engine: PagedEngine, argument: string, value: unknown): number[] {
+  return read(argument, value, 'Float64Array', (name, entry) => seqOf(engine, name, entry), Number.MAX_SAFE_INTEGER)
 }
 
-/** Sequences and offsets of a call. */
+/** @internal Numbers of tokens, each read once. */
+export function readCounts(argument: string, value: unknown): number[] {
+  return read(argument, value, 'Int32Array', count, COUNT_MAX)
+}
+
+/** @internal A sequence and its tokens in total, one behind the other: of one call, or of a batch. */
+export function readCapacities(engine: PagedEngine, seq: unknown, tokens: unknown): Float64Array {
+  if (!isArray(seq) && arrayKind(seq) === undefined) return Float64Array.of(seqOf(engine, 'seq', seq), count('tokens', tokens))
+  const [ids, totals] = [readIds(engine, 'seq', seq), readCounts('tokens', tokens)]
+  if (totals.length !== ids.length) throw invalid('tokens.length', totals.length, `${ids.length}, one for each sequence`)
+  const named = new Set<number>()
+  for (const [place, id] of ids.entries()) {
+    if (named.has(id)) throw invalid(`seq[${place}]`, id, 'each sequence once')
+    named.add(id)
+  }
+  return Float64Array.from(ids.flatMap((id, place) => [id, totals[place] as number]))
+}
+
+/** @internal Sequences and offsets of a call. */
 export class Batch {
   readonly #sequences: readonly number[]
   readonly #offsets: readonly number[] | undefined
 
-  constructor(sequences: unknown, offsets: unknown) {
-    this.#sequences = readIds('sequences', sequences)
-    this.#offsets = offsets === undefined ? undefined : read('offsets', offsets, 'Int32Array', 2 ** 31 - 1)
+  constructor(engine: PagedEngine, sequences: unknown, offsets: unknown) {
+    this.#sequences = readIds(engine, 'sequences', sequences)
+    this.#offsets = offsets === undefined ? undefined : readCounts('offsets', offsets)
     if (this.#offsets?.length === 0) throw invalid('offsets', offsets, `${this.#sequences.length + 1} numbers, one more than sequences`)
+  }
+
+  /** The sequences. */
+  get sequences(): readonly number[] {
+    return this.#sequences
+  }
+
+  /** Where the tokens of each begin, and where the last ones end: one each unless offsets were given. */
+  get offsets(): Int32Array {
+    return Int32Array.from(this.#offsets ?? Array.from({ length: this.#sequences.length + 1 }, (_, place) => place))
   }
 
   /** How many numbers it is written down in. */
@@ -52,4 +83,5 @@ export class Batch {
   }
 }
 
+const COUNT_MAX = 2 ** 31 - 1
 let room = new Float64Array(64)

@@ -1,48 +1,25 @@
-import type { NativePagedKvCache, NativeView } from '#binding'
+import type { NativeView } from '#binding'
 
 import { binding } from './binding.js'
-import { arrayKind, arrayLength, count, fields, flag, optional, text, typedArray, whole } from './check.js'
-import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
-import { meta, put, readData, readTensor, type TensorArgument, type TokenSource } from './host-tensor.js'
+import { readEvents, type CacheEvents, type EventsOptions } from './cache-events.js'
+import { count, fields, optional, whole } from './check.js'
+import { dtypeRow, type DType, type TensorData } from './dtype.js'
+import { KvTideError } from './errors.js'
+import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
-import { checkPageFormat, readDType, type PageFormat } from './page-format.js'
-import { Batch } from './paged-batch.js'
-import type { CacheStats } from './stats.js'
+import { readDType, type PageFormat } from './page-format.js'
+import { Batch, readCapacities, type SequenceList } from './paged-batch.js'
+import { PagedEngine } from './paged-engine.js'
+import { readOptions, type PagedKvCacheOptions } from './paged-options.js'
+import { PagedSequence, seqOf } from './paged-sequence.js'
+import { pagedStats, type PagedStats } from './paged-stats.js'
+import { beginStep, type PagedStep, type StepOptions } from './paged-step.js'
+import type { PrefixMatch } from './prefix-match.js'
+import { readTokens, type PromptOptions, type TokenIds } from './prompt.js'
+import { readAllocation, readExplanation, type AllocationOptions, type Explanation } from './prompt-questions.js'
+import { createSequence, findPrefix, type AppendOptions, type MatchOptions, type Seq, type SequenceOptions } from './sequence-options.js'
 import { tensorOf, type Kv } from './tensor.js'
-
-/** What a {@link PagedKvCache} is made with. */
-export interface PagedKvCacheOptions {
-  /** Blocks in the pool. */
-  readonly capacity: number
-  /** Tokens of a block, 16 unless said otherwise. */
-  readonly blockSize?: number
-  /** Layers of the model. */
-  readonly numLayers: number
-  /** Heads of K and V. */
-  readonly numKvHeads: number
-  /** Elements of one head of K. */
-  readonly headDim: number
-  /** Elements of one head of V, as in K unless said otherwise; 0 when there is no V. */
-  readonly valueHeadDim?: number
-  /** The element type of what goes in, and of pages that are not low-bit; `'f32'` unless said otherwise. */
-  readonly dtype?: DType
-  /** How pages keep K: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
-  readonly keyFormat?: PageFormat
-  /** How pages keep V: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
-  readonly valueFormat?: PageFormat
-  /** Rotates K by a Hadamard matrix before it is quantised, which spreads channels that stand out; `false` unless said otherwise. */
-  readonly hadamard?: boolean
-  /** Where it lives, `'cpu'` unless said otherwise. */
-  readonly device?: string
-  /** The most bytes that it may keep, staging of low-bit pages included. */
-  readonly memoryLimitBytes?: number
-}
-
-/** Key and value of one token and layer, `numKvHeads` rows each; 32-bit floats where pages are low-bit. */
-export interface TokenKv {
-  readonly key: TensorData
-  readonly value: TensorData
-}
+import { room, vector, type TokenKv, type TokenVector } from './token-vector.js'
 
 /**
  * Keys and values of many sequences, all layers, in one pool of blocks.
@@ -69,9 +46,7 @@ export interface TokenKv {
  *
  * using cache = new PagedKvCache({ capacity: 8, blockSize: 4, numLayers: 2, numKvHeads: 1, headDim: 64, keyFormat: 'q8', valueFormat: 'q8' })
  * const [one, other] = [cache.createSequence(), cache.createSequence()]
- * // Five tokens of both layers: four for the first sequence, one for the second.
- * const data = new Float32Array(2 * 5 * 64).fill(0.5)
- * const tokens = { data, shape: [2, 1, 5, 64] }
+ * const tokens = { data: new Float32Array(2 * 5 * 64).fill(0.5), shape: [2, 1, 5, 64] } // five of both layers
  * cache.append([one, other], tokens, tokens, [0, 4, 5])
  * const { k } = cache.gather(one, 1)
  * console.log(k.shape, k.dtype) // [1, 4, 64] f32
@@ -105,71 +80,113 @@ export class PagedKvCache extends Owner {
   declare readonly device: string
 
   constructor(options: PagedKvCacheOptions) {
-    const given = fields<PagedKvCacheOptions>('options', options)
-    const headDim = count('headDim', given.headDim, 1)
-    const dtype = optional(checkDType, 'dtype', given.dtype) ?? 'f32'
-    const made = {
-      capacity: count('capacity', given.capacity),
-      blockSize: optional((name, value) => count(name, value, 1), 'blockSize', given.blockSize) ?? 16,
-      numLayers: count('numLayers', given.numLayers, 1),
-      numKvHeads: count('numKvHeads', given.numKvHeads, 1),
-      headDim,
-      valueHeadDim: optional(count, 'valueHeadDim', given.valueHeadDim) ?? headDim,
-      dtype,
-      keyFormat: optional(checkPageFormat, 'keyFormat', given.keyFormat) ?? dtype,
-      valueFormat: optional(checkPageFormat, 'valueFormat', given.valueFormat) ?? dtype,
-      hadamard: optional(flag, 'hadamard', given.hadamard) ?? false,
-      device: optional(text, 'device', given.device) ?? 'cpu',
-      memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
-    }
-    super(INTERNAL, new binding.NativePagedKvCache(made), PagedKvCache)
-    const { capacity, blockSize, numLayers, numKvHeads, valueHeadDim, keyFormat, valueFormat, hadamard } = made
+    const { form, clock } = readOptions(options)
+    super(INTERNAL, new PagedEngine(new binding.NativePagedKvCache(form), clock, form.events), PagedKvCache)
+    const { capacity, blockSize, numLayers, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard } = form
     settle(this, { capacity, blockSize, numLayers, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard })
-    settle(this, { device: 'cpu', bytesPerToken: own(this).bytesPerToken() })
+    settle(this, { device: 'cpu', bytesPerToken: own(this).native.bytesPerToken() })
   }
 
-  /** Blocks that are free. */
+  /** Blocks that can be taken, those that only prompts find included. */
   get freeCount(): number {
-    return own(this).freeCount()
+    return own(this).native.freeCount()
   }
 
   /** Blocks in all. */
   get totalCount(): number {
-    return own(this).totalCount()
+    return own(this).native.totalCount()
   }
 
-  /** A new, empty sequence. Ids count up from 0 and are never used again. */
-  createSequence(): number {
-    return own(this).createSequence()
+  /** A new sequence, as its number: empty, or with what a prompt has found. Numbers count up from 0 and are never used again. */
+  createSequence(options: SequenceOptions = {}): number {
+    return createSequence(own(this), options)
   }
 
-  /** Ends a sequence and gives all its blocks back. */
-  dropSequence(seq: number): void {
-    own(this).dropSequence(whole('seq', seq))
+  /** As {@link createSequence}, as its object. */
+  openSequence(options: SequenceOptions = {}): PagedSequence {
+    const engine = own(this)
+    return new PagedSequence(INTERNAL, engine, createSequence(engine, options))
   }
 
-  /** Gives a sequence blocks for `tokens` tokens in total; takes all that are missing, or throws `OUT_OF_BLOCKS` and takes none. */
-  ensureCapacity(seq: number, tokens: number): void {
-    own(this).ensureCapacity(whole('seq', seq), count('tokens', tokens))
+  /** The object of a sequence. */
+  sequence(id: number): PagedSequence {
+    const engine = own(this)
+    const seq = seqOf(engine, 'id', id)
+    engine.native.checkSequence(seq)
+    return new PagedSequence(INTERNAL, engine, seq)
+  }
+
+  /** Ends a sequence and gives all its blocks back; those that prompts find stay until they have to make room. */
+  dropSequence(seq: Seq): void {
+    const engine = own(this)
+    engine.ticked().dropSequence(seqOf(engine, 'seq', seq))
+    engine.changed()
+  }
+
+  /**
+   * The longest start of a prompt that is in the cache, in whole blocks: it stays there while the match lives. At most all tokens
+   * but the last, whose logits are needed.
+   */
+  match(tokens: TokenIds, options: MatchOptions = {}): PrefixMatch {
+    return findPrefix(own(this), tokens, options)
+  }
+
+  /** Whether there is room for so many tokens of a new sequence, or for a prompt: blocks of it that others hold cost nothing. */
+  canAllocate(tokens: number | TokenIds, options: AllocationOptions = {}): boolean {
+    return readAllocation(own(this), tokens, options)
+  }
+
+  /** How far a prompt is found, and why no further. For who runs the cache: it tells of other tenants' prompts. */
+  explain(tokens: TokenIds, options: PromptOptions = {}): Explanation {
+    return readExplanation(own(this), tokens, options)
+  }
+
+  /** From now on nothing that is in it is found by a prompt. */
+  forgetPrefixes(): void {
+    const engine = own(this)
+    engine.ticked().forgetPrefixes()
+    engine.changed()
+  }
+
+  /**
+   * What happens to the blocks that prompts find, for a router that follows it. The cache keeps as many events as it was made
+   * to (`events`); a reader that is slower misses the oldest, and is told how many.
+   */
+  events(options: EventsOptions = {}): CacheEvents {
+    const engine = own(this)
+    const { from } = fields<EventsOptions>('options', options)
+    return readEvents(engine, optional(whole, 'from', from) ?? 0)
+  }
+
+  /** Gives sequences blocks for so many tokens in total each: all that are missing, or throws `OUT_OF_BLOCKS` and takes none. */
+  ensureCapacity(seq: Seq, tokens: number): void
+  ensureCapacity(seq: SequenceList, tokens: readonly number[] | Int32Array): void
+  ensureCapacity(seq: Seq | SequenceList, tokens: number | readonly number[] | Int32Array): void {
+    const engine = own(this)
+    const wanted = readCapacities(engine, seq, tokens)
+    engine.ticked().ensureCapacities(wanted)
+    engine.changed()
   }
 
   /** Writes one token of one layer; the sequence grows by itself. */
-  writeKv(seq: number, layer: number, pos: number, key: TokenVector, value: TokenVector): void {
-    const native = own(this)
-    const at = [whole('seq', seq), count('layer', layer), count('pos', pos)] as const
+  writeKv(seq: Seq, layer: number, pos: number, key: TokenVector, value: TokenVector): void {
+    const engine = own(this)
+    const at = place(engine, seq, layer, pos)
     const [k, v] = [vector('key', key, this.dtype), vector('value', value, this.dtype)]
-    native.writeKv(...at, put(k, 0), put(v, 1), meta)
+    engine.ticked().writeKv(...at, put(k, 0), put(v, 1), meta)
+    engine.changed()
   }
 
   /**
    * Writes neighbouring tokens of one layer from `pos` on: `[numKvHeads, n, headDim]`, or with a 1 before it; with the layout
    * `bshd` `[n, numKvHeads, headDim]`. The sequence grows by itself.
    */
-  writeTokens(seq: number, layer: number, pos: number, k: TokenSource, v: TokenSource): void {
-    const native = own(this)
-    const at = [whole('seq', seq), count('layer', layer), count('pos', pos)] as const
+  writeTokens(seq: Seq, layer: number, pos: number, k: TokenSource, v: TokenSource): void {
+    const engine = own(this)
+    const at = place(engine, seq, layer, pos)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    native.writeTokens(...at, put(keys, 0), put(values, 1), meta)
+    engine.ticked().writeTokens(...at, put(keys, 0), put(values, 1), meta)
+    engine.changed()
   }
 
   /**
@@ -179,27 +196,36 @@ export class PagedKvCache extends Owner {
    * @param offsets sequence i gets the tokens `offsets[i]` to `offsets[i + 1]`; left out, each gets one
    * @throws KvTideError `OUT_OF_BLOCKS`, before anything changes
    */
-  append(sequences: readonly number[] | Float64Array, k: TokenSource, v: TokenSource, offsets?: readonly number[] | Int32Array): void {
-    const native = own(this)
-    const batch = new Batch(sequences, offsets)
+  append(sequences: SequenceList, k: TokenSource, v: TokenSource, offsets?: readonly number[] | Int32Array, options: AppendOptions = {}): void {
+    const engine = own(this)
+    const batch = new Batch(engine, sequences, offsets)
+    const { tokens } = fields<AppendOptions>('options', options)
+    const ids = optional(readTokens, 'tokens', tokens)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    native.append(batch.put(), batch.length, put(keys, 0), put(values, 1), meta)
+    engine.ticked().append(batch.put(), batch.length, put(keys, 0), put(values, 1), meta, ids)
+    engine.changed()
+  }
+
+  /** Begins a step: tokens that a model computes layer by layer. */
+  beginStep(options: StepOptions): PagedStep {
+    return beginStep(own(this), options)
   }
 
   /**
    * All tokens of a layer, as copies: `[numKvHeads, length, headDim]`. What is low-bit comes as 32-bit floats. Slots that nobody
    * wrote are zeros.
    */
-  gather(seq: number, layer: number): Kv {
-    const [k, v] = own(this).gather(whole('seq', seq), count('layer', layer)) as [NativeView, NativeView]
+  gather(seq: Seq, layer: number): Kv {
+    const engine = own(this)
+    const [k, v] = engine.native.gather(seqOf(engine, 'seq', seq), count('layer', layer)) as [NativeView, NativeView]
     return { k: tensorOf(k), v: tensorOf(v) }
   }
 
   /** As {@link gather}, into arrays of yours. */
-  gatherInto<T extends TensorData>(seq: number, layer: number, k: T, v: T): { k: T; v: T } {
-    const native = own(this)
-    const at = [whole('seq', seq), count('layer', layer)] as const
-    native.gatherInto(...at, room('k', k, this.keyFormat, this.dtype), room('v', v, this.valueFormat, this.dtype))
+  gatherInto<T extends TensorData>(seq: Seq, layer: number, k: T, v: T): { k: T; v: T } {
+    const engine = own(this)
+    const at = [seqOf(engine, 'seq', seq), count('layer', layer)] as const
+    engine.native.gatherInto(...at, room('k', k, this.keyFormat, this.dtype), room('v', v, this.valueFormat, this.dtype))
     return { k, v }
   }
 
@@ -207,47 +233,50 @@ export class PagedKvCache extends Owner {
    * Reads one token of one layer; for f16 and bf16 its bits, of low-bit pages 32-bit floats. Throws `POSITION_OUT_OF_RANGE` where
    * none was written.
    */
-  readKv(seq: number, layer: number, pos: number): TokenKv {
-    const native = own(this)
-    const at = [whole('seq', seq), count('layer', layer), count('pos', pos)] as const
+  readKv(seq: Seq, layer: number, pos: number): TokenKv {
+    own(this)
     const made = (format: PageFormat, headDim: number): TensorData =>
       dtypeRow(readDType(format, this.dtype)).make(this.numKvHeads * headDim)
-    const [key, value] = [made(this.keyFormat, this.headDim), made(this.valueFormat, this.valueHeadDim)]
-    native.readKvInto(...at, key, value)
-    return { key, value }
+    return this.readKvInto(seq, layer, pos, made(this.keyFormat, this.headDim), made(this.valueFormat, this.valueHeadDim))
   }
 
   /** Reads one token of one layer into arrays of yours. */
-  readKvInto<T extends TensorData>(seq: number, layer: number, pos: number, key: T, value: T): { key: T; value: T } {
-    const native = own(this)
-    const at = [whole('seq', seq), count('layer', layer), count('pos', pos)] as const
-    native.readKvInto(...at, room('key', key, this.keyFormat, this.dtype), room('value', value, this.valueFormat, this.dtype))
+  readKvInto<T extends TensorData>(seq: Seq, layer: number, pos: number, key: T, value: T): { key: T; value: T } {
+    const engine = own(this)
+    const at = place(engine, seq, layer, pos)
+    engine.native.readKvInto(...at, room('key', key, this.keyFormat, this.dtype), room('value', value, this.valueFormat, this.dtype))
     return { key, value }
   }
 
   /** The used share of the pool, 0 to 1. */
   poolUtilization(): number {
-    return own(this).poolUtilization()
+    return own(this).native.poolUtilization()
   }
 
   /** Tokens written: highest written position + 1; 0 for an unknown sequence. */
-  sequenceLength(seq: number): number {
-    return own(this).sequenceLength(whole('seq', seq))
+  sequenceLength(seq: Seq): number {
+    return own(this).native.sequenceLength(seqOf(own(this), 'seq', seq))
   }
 
   /** Slots of its blocks; 0 for an unknown sequence. */
-  sequenceCapacity(seq: number): number {
-    return own(this).sequenceCapacity(whole('seq', seq))
+  sequenceCapacity(seq: Seq): number {
+    return own(this).native.sequenceCapacity(seqOf(own(this), 'seq', seq))
   }
 
   /** The ids of the sequences there are, ascending. */
   sequenceIds(): number[] {
-    return own(this).sequenceIds()
+    return own(this).native.sequenceIds()
   }
 
-  /** What it costs. */
-  stats(): CacheStats {
-    return own(this).stats()
+  /** What it costs, and what its pool holds. */
+  stats(): PagedStats {
+    return pagedStats(own(this).native.stats())
+  }
+
+  /** Throws `INTERNAL` when its bookkeeping is not in order: a defect of this package. O(blocks). */
+  checkInvariants(): void {
+    const reason = own(this).native.checkInvariants()
+    if (reason !== null) throw new KvTideError('INTERNAL', `internal error: ${reason}`, { reason })
   }
 
   /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
@@ -261,21 +290,11 @@ export class PagedKvCache extends Owner {
   }
 }
 
-/** One token's key or value: its elements, or a tensor that holds as many. */
-export type TokenVector = TensorData | Float16ArrayLike | TokenSource
-
-function own(self: unknown): NativePagedKvCache {
-  return nativeThis<NativePagedKvCache>(self, PagedKvCache)
+function own(self: unknown): PagedEngine {
+  return nativeThis<PagedEngine>(self, PagedKvCache)
 }
 
-/** An array of the caller's in which K or V of this form are read. */
-function room(argument: string, value: unknown, format: PageFormat, dtype: DType): TensorData {
-  const kinds = dtypeRow(readDType(format, dtype)).arrays.filter(kind => kind !== 'Float16Array')
-  return typedArray<TensorData>(argument, value, kinds)
-}
-
-/** One token's key or value; a bare array is of the cache's dtype. */
-function vector(argument: string, value: unknown, dtype: DType): TensorArgument {
-  if (arrayKind(value) === undefined) return readTensor(argument, value)
-  return readData(argument, value, [arrayLength(value as TensorData)], dtype)
+/** Where a token of a layer is. */
+function place(engine: PagedEngine, seq: unknown, layer: unknown, pos: unknown): [seq: number, layer: number, pos: number] {
+  return [seqOf(engine, 'seq', seq), count('layer', layer), count('pos', pos)]
 }

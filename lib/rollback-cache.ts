@@ -71,7 +71,7 @@ export class RollbackCache extends Owner {
   append(k: TokenSource, v: TokenSource, options: RollbackAppendOptions = {}): Kv {
     const shower = shows(this)
     const { parents } = fields<RollbackAppendOptions>('options', options)
-    const nodes = parents === undefined ? undefined : parentsOf(parents)
+    const nodes = parents === undefined ? undefined : parentsOf('parents', parents)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     const buffer = shower.native.append(put(keys, 0), put(values, 1), meta, nodes)
     return kvOf(shower.shown(buffer) as Shown)
@@ -134,12 +134,12 @@ export class RollbackCache extends Owner {
 
   /** The attention mask of a draft with these parents: f32 `[n, committed + n]`, 0 where a token sees and -Infinity elsewhere. */
   treeMask(parents: Int32Array | readonly number[]): Tensor {
-    return tensorOf(own(this).treeMask(parentsOf(parents)))
+    return tensorOf(own(this).treeMask(parentsOf('parents', parents)))
   }
 
   /** The position of each token of a draft with these parents: committed length + depth. */
   treePositions(parents: Int32Array | readonly number[]): Int32Array {
-    return Int32Array.from(own(this).treePositions(parentsOf(parents)))
+    return Int32Array.from(own(this).treePositions(parentsOf('parents', parents)))
   }
 
   /** What it costs. */

@@ -27,11 +27,13 @@ pub(crate) fn block(value: f64) -> Outcome<BlockHandle> {
 #[napi]
 impl NativeBlockPool {
     #[napi(constructor)]
-    pub fn new(env: &Env, capacity: f64) -> Result<Self> {
+    pub fn new(env: &Env, capacity: f64, watermark: f64) -> Result<Self> {
         guard(env, || {
             let capacity = count("capacity", capacity)?;
             let lease = Some(budget().take(u64::from(capacity) * BLOCK_BYTES)?);
-            Ok(NativeBlockPool { pool: Handle::new("BlockPool", BlockPool::new(capacity)?), lease })
+            let mut pool = BlockPool::new(capacity)?;
+            pool.set_watermark(count("watermark", watermark)?)?;
+            Ok(NativeBlockPool { pool: Handle::new("BlockPool", pool), lease })
         })
     }
 
@@ -64,6 +66,24 @@ impl NativeBlockPool {
             let blocks = handles.iter().map(|&handle| block(handle)).collect::<Outcome<Vec<_>>>()?;
             Ok(pool.free_many(&blocks)?)
         })
+    }
+
+    /// Holds a block once more.
+    #[napi]
+    pub fn retain(&mut self, env: &Env, handle: f64) -> Result<()> {
+        self.pool.change(env, |pool| Ok(pool.retain(block(handle)?)?))
+    }
+
+    /// How often a block is held.
+    #[napi]
+    pub fn count(&self, env: &Env, handle: f64) -> Result<f64> {
+        self.pool.read(env, |pool| Ok(pool.count(block(handle)?)?.into()))
+    }
+
+    /// Whether so many blocks could be taken and the watermark be left.
+    #[napi]
+    pub fn can_allocate(&self, env: &Env, n: f64) -> Result<bool> {
+        self.pool.read(env, |pool| Ok(pool.can_allocate(count("n", n)?)))
     }
 
     #[napi]

@@ -75,6 +75,15 @@ impl<T> Handle<T> {
         }
     }
 
+    /// Takes the object out: what is left was disposed of.
+    pub fn take(&mut self) -> Outcome<T> {
+        self.get()?;
+        match std::mem::replace(&mut self.state, State::Disposed) {
+            State::Live(value) => Ok(value),
+            _ => unreachable!("the object is gone"),
+        }
+    }
+
     /// Ends the object; `end` sees it first, if it is still there.
     pub fn dispose(&mut self, env: &Env, end: impl FnOnce(&mut T)) {
         if let State::Live(value) = &mut self.state {

@@ -1,43 +1,24 @@
-//! The paged cache.
+//! The paged cache: what it is made with, writes and reads. Sequences, prefixes, drafts, steps and the pool have files of their
+//! own.
 
-use kvtide_core::paged::PageFormat;
-use kvtide_core::{Error, count_positive};
-use kvtide_tensor::{PageRows, PagedKvCache, PagedKvCacheOptions, device};
+use kvtide_core::Error;
+use kvtide_tensor::{PageRows, PagedKvCache};
 use napi::{Env, Result};
 use napi_derive::napi;
 
 use crate::attend_lists::Paged;
 use crate::bytes::{ArrayArg, Memory};
 use crate::guard::{Handle, Outcome, guard};
-use crate::memory::budget;
-use crate::number::{count, optional, whole};
+use crate::number::{count, whole};
+use crate::paged_options::NativePagedOptions;
 use crate::shown::Children;
 use crate::source::{TensorArg, source};
-use crate::stats::NativeStats;
 use crate::tensor::NativeView;
-
-/// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
-#[napi(object)]
-pub struct NativePagedOptions {
-    pub capacity: f64,
-    pub block_size: f64,
-    pub num_layers: f64,
-    pub num_kv_heads: f64,
-    pub head_dim: f64,
-    pub value_head_dim: f64,
-    pub dtype: String,
-    pub key_format: String,
-    pub value_format: String,
-    pub hadamard: bool,
-    pub device: String,
-    #[napi(ts_type = "number | undefined")]
-    pub memory_limit_bytes: Option<f64>,
-}
 
 /// A cache.
 #[napi]
 pub struct NativePagedKvCache {
-    cache: Handle<PagedKvCache>,
+    pub(crate) cache: Handle<PagedKvCache>,
 }
 
 #[napi]
@@ -45,41 +26,9 @@ impl NativePagedKvCache {
     #[napi(constructor)]
     pub fn new(env: &Env, options: NativePagedOptions) -> Result<Self> {
         guard(env, || {
-            let positive =
-                |argument, value| Ok::<_, crate::raise::Refusal>(count_positive(argument, whole(argument, value)?)?);
-            let cache = PagedKvCache::new(PagedKvCacheOptions {
-                capacity: count("capacity", options.capacity)?,
-                block_size: positive("blockSize", options.block_size)?,
-                num_layers: positive("numLayers", options.num_layers)?,
-                num_kv_heads: positive("numKvHeads", options.num_kv_heads)?,
-                head_dim: positive("headDim", options.head_dim)?,
-                value_head_dim: Some(count("valueHeadDim", options.value_head_dim)?),
-                dtype: options.dtype.parse()?,
-                key_format: Some(page_format("keyFormat", &options.key_format)?),
-                value_format: Some(page_format("valueFormat", &options.value_format)?),
-                hadamard: options.hadamard,
-                device: device(&options.device)?,
-                memory_limit_bytes: optional("memoryLimitBytes", options.memory_limit_bytes, whole)?,
-                budget: Some(budget()),
-                ..Default::default()
-            })?;
+            let cache = PagedKvCache::new(options.read()?)?;
             Ok(NativePagedKvCache { cache: Handle::new("PagedKvCache", cache) })
         })
-    }
-
-    #[napi]
-    pub fn create_sequence(&mut self, env: &Env) -> Result<f64> {
-        self.cache.change(env, |cache| Ok(cache.create_sequence()? as f64))
-    }
-
-    #[napi]
-    pub fn drop_sequence(&mut self, env: &Env, sequence: f64) -> Result<()> {
-        self.cache.change(env, |cache| Ok(cache.drop_sequence(whole("seq", sequence)?)?))
-    }
-
-    #[napi]
-    pub fn ensure_capacity(&mut self, env: &Env, sequence: f64, tokens: f64) -> Result<()> {
-        self.cache.change(env, |cache| Ok(cache.ensure_capacity(whole("seq", sequence)?, count("tokens", tokens)?)?))
     }
 
     #[napi]
@@ -142,7 +91,8 @@ impl NativePagedKvCache {
         })
     }
 
-    /// `batch` has the number of sequences, their ids, and behind them the offsets, if there are any.
+    /// `batch` has the number of sequences, their ids, and behind them the offsets, if there are any; `tokens` are the ids of
+    /// the tokens.
     #[napi]
     pub fn append(
         &mut self,
@@ -152,10 +102,12 @@ impl NativePagedKvCache {
         k: TensorArg,
         v: TensorArg,
         meta: &[f64],
+        tokens: Option<&[u32]>,
     ) -> Result<()> {
         self.cache.change(env, |cache| {
             let (sequences, offsets) = batch_of(batch, numbers)?;
-            Ok(cache.append(&sequences, source("k", &k, meta, 0)?, source("v", &v, meta, 1)?, offsets.as_deref())?)
+            let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
+            Ok(cache.append_known(&sequences, k, v, offsets.as_deref(), tokens)?)
         })
     }
 
@@ -192,46 +144,6 @@ impl NativePagedKvCache {
     }
 
     #[napi]
-    pub fn pool_utilization(&self, env: &Env) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(cache.pool_utilization()))
-    }
-
-    #[napi]
-    pub fn free_count(&self, env: &Env) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(cache.free_count().into()))
-    }
-
-    #[napi]
-    pub fn total_count(&self, env: &Env) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(cache.total_count().into()))
-    }
-
-    #[napi]
-    pub fn sequence_length(&self, env: &Env, sequence: f64) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(cache.sequence_length(whole("seq", sequence)?).into()))
-    }
-
-    #[napi]
-    pub fn sequence_capacity(&self, env: &Env, sequence: f64) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(cache.sequence_capacity(whole("seq", sequence)?) as f64))
-    }
-
-    #[napi]
-    pub fn sequence_ids(&self, env: &Env) -> Result<Vec<f64>> {
-        self.cache.read(env, |cache| Ok(cache.sequence_ids().into_iter().map(|id| id as f64).collect()))
-    }
-
-    #[napi]
-    pub fn check_invariants(&self, env: &Env) -> Result<Option<String>> {
-        self.cache.read(env, |cache| Ok(cache.check_invariants().err()))
-    }
-
-    #[napi]
-    pub fn stats(&self, env: &Env) -> Result<NativeStats> {
-        self.cache.read(env, |cache| Ok(cache.stats().into()))
-    }
-
-    #[napi]
     pub fn dispose(&mut self, env: &Env) {
         self.cache.dispose(env, |_| ());
     }
@@ -251,7 +163,7 @@ fn apart([(first, one), (second, other)]: [(&'static str, ArrayArg); 2]) -> Outc
 }
 
 /// Sequences and offsets of a call, of which `batch` has so many numbers.
-fn batch_of(batch: &[f64], numbers: f64) -> Outcome<(Vec<u64>, Option<Vec<u32>>)> {
+pub(crate) fn batch_of(batch: &[f64], numbers: f64) -> Outcome<(Vec<u64>, Option<Vec<u32>>)> {
     let refused = || Error::argument("sequences", batch.len(), "as many numbers as the call says");
     let batch = batch.get(..count("sequences", numbers)? as usize).ok_or_else(refused)?;
     let (&sequences, rest) = batch.split_first().ok_or_else(refused)?;
@@ -259,8 +171,4 @@ fn batch_of(batch: &[f64], numbers: f64) -> Outcome<(Vec<u64>, Option<Vec<u32>>)
     let ids = ids.iter().map(|&id| whole("sequences", id)).collect::<Outcome<_>>()?;
     let offsets = offsets.iter().map(|&offset| count("offsets", offset)).collect::<Outcome<Vec<_>>>()?;
     Ok((ids, (!offsets.is_empty()).then_some(offsets)))
-}
-
-fn page_format(argument: &'static str, name: &str) -> Outcome<PageFormat> {
-    name.parse().map_err(|names| Error::argument(argument, name, format!("one of {names}")).into())
 }

@@ -82,8 +82,21 @@ impl Drafting for NativeRotatingCache {
     }
 }
 
-fn id(number: f64) -> Outcome<TransactionId> {
+/// The transaction of a number.
+pub(crate) fn id(number: f64) -> Outcome<TransactionId> {
     Ok(TransactionId::from_raw(whole("transaction", number)?))
+}
+
+/// Positions as JavaScript has them.
+pub(crate) fn positions(found: Vec<u64>) -> Outcome<Vec<i32>> {
+    let whole = |position: u64| match i32::try_from(position) {
+        Ok(position) => Ok(position),
+        Err(_) => {
+            let expected = format!("at most {COUNT_MAX}, what an Int32Array holds");
+            Err(kvtide_core::Error::argument("position", position, expected).into())
+        }
+    };
+    found.into_iter().map(whole).collect()
 }
 
 macro_rules! transactions {
@@ -158,16 +171,7 @@ macro_rules! transactions {
 
             #[napi]
             pub fn draft_positions(&self, env: &Env, draft: f64) -> Result<Vec<i32>> {
-                self.read(env, |cache| {
-                    let whole = |position: u64| match i32::try_from(position) {
-                        Ok(position) => Ok(position),
-                        Err(_) => {
-                            let expected = format!("at most {COUNT_MAX}, what an Int32Array holds");
-                            Err(kvtide_core::Error::argument("position", position, expected).into())
-                        }
-                    };
-                    cache.draft_positions(id(draft)?)?.into_iter().map(whole).collect()
-                })
+                self.read(env, |cache| positions(cache.draft_positions(id(draft)?)?))
             }
         }
     };

@@ -1,4 +1,5 @@
 import { KvCache, RollbackCache, RotatingKvCache, type BeginOptions, type Kv, type KvTransaction, type Tensor } from '../../index.js'
+import { SequenceSubject } from './paged-subject.js'
 import { source, type Shape } from './properties.js'
 
 /** A cache that has transactions. */
@@ -19,6 +20,8 @@ export interface Window {
 export interface Kind<C extends Subject = Subject> {
   readonly name: string
   readonly make: (shape: Shape, window: Window) => C
+  /** What says that a transaction is open on it. */
+  readonly object: 'cache' | 'sequence'
   /** It keeps what its window holds, rather than everything. */
   readonly slides: boolean
   /** Adds tokens that stay. */
@@ -37,6 +40,7 @@ export const KINDS: readonly Kind[] = [
     name: 'KvCache',
     make: ({ batch, heads, dim, dtype }) =>
       new KvCache({ batchSize: batch, numKvHeads: heads, headDim: dim, dtype, initialCapacity: 2, maxSeqLen: 4096 }),
+    object: 'cache',
     slides: false,
     feed: (cache, k, v) => cache.update(k, v),
     read: cache => (cache.isEmpty ? null : cache.getKv()),
@@ -53,6 +57,7 @@ export const KINDS: readonly Kind[] = [
   kind<RotatingKvCache>({
     name: 'RotatingKvCache',
     make: (_, { maxSeqLen, sinks, slack }) => new RotatingKvCache({ maxSeqLen, sinks, slack, capacitySeqLen: 2 }),
+    object: 'cache',
     slides: true,
     feed: (cache, k, v) => cache.append(k, v),
     read: cache => cache.currentData(),
@@ -68,6 +73,7 @@ export const KINDS: readonly Kind[] = [
   kind<RollbackCache>({
     name: 'RollbackCache',
     make: () => new RollbackCache(),
+    object: 'cache',
     slides: false,
     feed(cache, k, v) {
       const shown = cache.append(k, v)
@@ -81,6 +87,22 @@ export const KINDS: readonly Kind[] = [
       rollback: () => cache.rollback(cache.snapshot()),
       acceptPath: () => cache.acceptPath([]),
       begin: () => cache.begin(),
+    }),
+  }),
+  kind<SequenceSubject>({
+    name: 'PagedSequence',
+    make: shape => new SequenceSubject(shape),
+    object: 'sequence',
+    slides: false,
+    feed: (subject, k, v) => subject.append(k, v),
+    read: subject => subject.read(),
+    changes: ({ sequence, cache, begin }, k, v) => ({
+      append: () => sequence.append({ k, v }),
+      'append of the cache': () => cache.append([sequence], k, v, [0, k.shape[2] as number]),
+      writeTokens: () => cache.writeTokens(sequence, 0, sequence.length, k.narrow(0, 0, 1), v.narrow(0, 0, 1)),
+      truncate: () => sequence.truncate(0),
+      restore: () => sequence.restore(sequence.snapshot()),
+      begin,
     }),
   }),
 ]

@@ -5,6 +5,10 @@ import {
   KvSnapshot,
   memoryStats,
   PagedKvCache,
+  PagedSequence,
+  PagedSnapshot,
+  PagedStep,
+  PrefixMatch,
   RollbackCache,
   RollbackSnapshot,
   RotatingCache,
@@ -50,7 +54,8 @@ function paged(cache: PagedKvCache): unknown {
     })
     return { id, length, capacity: cache.sequenceCapacity(id), slots }
   })
-  return { freeCount, totalCount, sequences, ...(costs(cache.stats()) as object) }
+  const { cachedBlocks, activeBlocks, evictions } = cache.stats()
+  return { freeCount, totalCount, cachedBlocks, activeBlocks, evictions, sequences, ...(costs(cache.stats()) as object) }
 }
 
 function state(object: unknown): unknown {
@@ -65,6 +70,9 @@ function state(object: unknown): unknown {
     return { totalLen, committedLen, current: pair(object.current()), ...(costs(object.stats()) as object) }
   }
   if (object instanceof PagedKvCache) return paged(object)
+  if (object instanceof PagedSequence) return [object.id, object.length, object.committedLength, object.capacity]
+  if (object instanceof PagedSnapshot || object instanceof PrefixMatch) return object.length
+  if (object instanceof PagedStep) return [object.sequences, object.offsets, object.length]
   if (object instanceof BlockPool) return [object.freeCount, object.totalCount, object.utilization]
   if (object instanceof BlockTable) return [0, 1].map(layer => [object.numBlocks(layer), object.getBlock(layer, 0), object.getBlock(layer, 1)])
   if (object instanceof KvSnapshot) return object.seqLen

@@ -51,7 +51,7 @@ const LIKE_FOUR = {
 }
 
 /** The elements of a tensor of four. */
-export const data: Kind = { legal: { ...LIKE_FOUR, 'a Float32Array of 3': 'SHAPE_MISMATCH' } }
+export const data: Kind = { legal: { ...LIKE_FOUR, 'a Float32Array of 3': 'SHAPE_MISMATCH', 'a Uint8Array': 'ok' } }
 
 /** An array of four floats to write to. */
 export const out = (short: Outcome): Kind => ({ legal: { ...LIKE_FOUR, 'a Float32Array of 3': short } })
@@ -62,7 +62,7 @@ const host = (): object => ({ data: new Float32Array(4), shape: [1, 1, 2, 2] })
 
 /** Everything that can be wrong with memory of the caller's own. */
 const hostFields: readonly Field[] = [
-  { name: 'data', kind: data, rest: host },
+  { name: 'data', kind: but(data, { 'a Uint8Array': 'DTYPE_MISMATCH' }), rest: host },
   { name: 'shape', kind: shape, rest: host },
   { name: 'dims', kind: shape, rest: () => ({ data: new Float32Array(4) }) },
   { name: 'dtype', kind: optional(text), rest: host },
@@ -92,6 +92,8 @@ export const vector: Kind = {
     'a Float32Array of 3': 'DIM_MISMATCH',
     'a Float64Array': 'DTYPE_MISMATCH',
     'a Uint16Array': 'DTYPE_MISMATCH',
+    'a Uint8Array': 'DTYPE_MISMATCH',
+    'a Uint32Array': 'DTYPE_MISMATCH',
     'a BigInt64Array': 'DTYPE_MISMATCH',
     'a detached Int32Array': 'DTYPE_MISMATCH',
   },
@@ -125,3 +127,18 @@ function isMeant(value: unknown): boolean {
 export const mark = (): Kind => ({
   legal: { ...all('SNAPSHOT_INVALID', isMeant), ...snapshot('RollbackSnapshot', 'SNAPSHOT_INVALID').legal },
 })
+
+/** A sequence of a cache, by its number or its object. */
+export const seq = (large: Outcome): Kind => but(whole(large), { 'a disposed PagedSequence': 'DISPOSED' })
+
+/** Ids of tokens. */
+export const tokenIds: Kind = { legal: { 'an empty array': 'ok', 'a Uint32Array': 'ok' } }
+
+/** Whose tokens a prompt's are. */
+export const prompt: Readonly<Record<string, Kind>> = {
+  salt: optional({ legal: { '"3"': 'ok', 'a Uint8Array': 'ok' } }),
+  extra: optional({ legal: { 'an empty array': 'ok' } }),
+}
+
+/** A number of milliseconds. */
+export const milliseconds: Kind = { legal: { '1.5': 'ok', '2^31': 'ok', '2^32 + 5': 'ok' } }

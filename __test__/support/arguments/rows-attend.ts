@@ -21,7 +21,7 @@ const logits: Kind = {
   legal: { 'an empty array': wrong, 'a Float32Array of 3': wrong, 'an array with a length of its own': wrong, 'an array of another realm': wrong },
 }
 
-const settings = {
+export const settings: Readonly<Record<string, Kind>> = {
   scale: optional(scale),
   causal: optional(flag),
   window: optional(count),
@@ -39,7 +39,7 @@ const settings = {
 }
 
 /** Anything with fields of its own goes, where none of them is an option. */
-const objects: Kind['legal'] = {
+export const objects: Kind['legal'] = {
   ...NO_OPTIONS,
   ...Object.fromEntries(['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor'].map(name => [name, 'ok'])),
   'a disposed RotatingSnapshot': 'DISPOSED',
@@ -67,8 +67,8 @@ const pages = [
 ] as const
 
 /** A query for each sequence, `[2, 1, 2]`. */
-const queries = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [2, 1, 2])
-const threeDims: Kind = { legal: { ...tensor.legal, 'a Tensor of another dtype': wrong, 'a Tensor that looks like a KvSnapshot': wrong } }
+export const queries = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [2, 1, 2])
+export const threeDims: Kind = { legal: { ...tensor.legal, 'a Tensor of another dtype': wrong, 'a Tensor that looks like a KvSnapshot': wrong } }
 
 /** Rows over pages, of a cache that a refusal leaves as it was. */
 const overPages = (name: string): Row[] =>

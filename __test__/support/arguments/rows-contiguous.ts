@@ -1,13 +1,13 @@
 import { KvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../../../index.js'
 import { all, but, count, flag, never, optional, options, snapshot, tensor, text, whole, mark } from './kinds.js'
-import { free, Members, param, type Row } from './row.js'
+import { free, Members, param, type Param, type Row } from './row.js'
 
 /** Two tokens `[1, 1, 2, 2]`. */
 const pair = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
 const host = (): object => ({ data: Float32Array.from([5, 6, 7, 8]), shape: [1, 1, 2, 2] })
 const memoryLimitBytes = optional(whole('ok'))
 
-const GETTERS = ['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor']
+export const GETTERS: readonly string[] = ['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor']
 
 /** Options that may all be left out: any object is one, unless a getter of it, for `dtype` or `device`, objects. */
 export const NO_OPTIONS: Readonly<Record<string, string>> = but(
@@ -16,7 +16,7 @@ export const NO_OPTIONS: Readonly<Record<string, string>> = but(
 ).legal
 
 /** How a transaction is opened. */
-const begin = param('options', options(() => ({}), { maxTokens: optional(count) }, { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }), () => ({ maxTokens: 2 }))
+export const begin: Param = param('options', options(() => ({}), { maxTokens: optional(count) }, { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }), () => ({ maxTokens: 2 }))
 
 const kvOptions = (): object => ({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 9, headDim: 2 })
 
@@ -111,7 +111,7 @@ const rollback = new Members('RollbackCache', rollbackCache)
   .method('begin', begin)
   .method('commit', param('len', optional(whole('INVALID_ARGUMENT')), () => 3))
   .method('rollback', param<RollbackCache>('snapshot', mark(), cache => cache.snapshot()))
-  .method('acceptPath', param('indices', { legal: { 'an empty array': 'ok' } }, () => [0, 1]))
+  .method('acceptPath', param('indices', { legal: { 'an empty array': 'ok', 'a Uint32Array': 'INVALID_PATH' } }, () => [0, 1]))
   .method('treeMask', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))
   .method('treePositions', param('parents', { legal: { 'an empty array': 'ok' } }, () => [-1, 0]))
   .disposable()

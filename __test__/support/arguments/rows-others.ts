@@ -1,5 +1,5 @@
-import { BlockPool, BlockTable, KvTideError, PagedKvCache, Tensor } from '../../../index.js'
-import { all, anything, but, count, data, flag, never, optional, options, out, shape, tensor, text, vector, whole } from './kinds.js'
+import { BlockPool, BlockTable, KvTideError, Tensor } from '../../../index.js'
+import { all, anything, but, count, data, never, optional, options, out, shape, text, whole } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 import { NO_OPTIONS } from './rows-contiguous.js'
 
@@ -22,54 +22,6 @@ const tensors = new Members('Tensor', square)
   .special('[custom]', { disposed: 'ok', foreign: 'ok' }, param('depth', anything, () => 2), param('options', anything, () => ({})))
   .disposable()
 
-const pagedOptions = (): object => ({ capacity: 3, blockSize: 2, numLayers: 2, numKvHeads: 2, headDim: 2 })
-
-function pagedCache(): PagedKvCache {
-  const cache = new PagedKvCache(pagedOptions() as never)
-  cache.writeKv(cache.createSequence(), 0, 0, four(), four())
-  cache.createSequence()
-  return cache
-}
-
-/** A sequence, a layer and a position of a call. */
-const place = [param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0), param('layer', count, () => 0), param('pos', count, () => 0)]
-
-const paged = new Members('PagedKvCache', pagedCache)
-  .plain('freeCount', 'totalCount', 'createSequence', 'poolUtilization', 'sequenceIds', 'stats')
-  .method('dropSequence', param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0))
-  .method('ensureCapacity', param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0), param('tokens', count, () => 3))
-  .method('writeKv', ...place, param('key', vector, four), param('value', vector, square))
-  .method('readKv', ...place)
-  .method('readKvInto', ...place, param('key', out('DIM_MISMATCH'), four), param('value', out('DIM_MISMATCH'), four))
-  .method('sequenceLength', param('seq', whole('ok'), () => 0))
-  .method('sequenceCapacity', param('seq', whole('ok'), () => 0))
-  .disposable()
-
-/** One layer and head, so that tokens of the shape that other caches take fit: two of two elements. */
-function narrowCache(): PagedKvCache {
-  const cache = new PagedKvCache({ ...pagedOptions(), numLayers: 1, numKvHeads: 1 } as never)
-  cache.writeTokens(cache.createSequence(), 0, 0, two(), two())
-  cache.createSequence()
-  return cache
-}
-
-const two = (): Tensor => Tensor.from(four(), [1, 1, 2, 2])
-const hostTwo = (): object => ({ data: four(), shape: [1, 2, 2] })
-
-const bulk = new Members('PagedKvCache', narrowCache)
-  .method('writeTokens', ...place, param('k', tensor, two), param('v', tensor, hostTwo))
-  .method('append',
-    param('sequences', { legal: {} }, () => [0, 1]),
-    param('k', tensor, two),
-    param('v', tensor, two),
-    param('offsets', optional({ legal: {} }), () => [0, 1, 2]))
-  .method('gather', param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0), param('layer', count, () => 0))
-  .method('gatherInto',
-    param('seq', whole('SEQUENCE_NOT_FOUND'), () => 0),
-    param('layer', count, () => 0),
-    param('k', out('DIM_MISMATCH'), four),
-    param('v', out('DIM_MISMATCH'), four))
-
 function blockPool(): BlockPool {
   const pool = new BlockPool({ capacity: 3 })
   pool.allocateMany(2)
@@ -78,6 +30,9 @@ function blockPool(): BlockPool {
 
 const pool = new Members('BlockPool', blockPool)
   .plain('freeCount', 'totalCount', 'utilization', 'allocate', 'tryAllocate')
+  .method('canAllocate', param('n', count, () => 1))
+  .method('retain', param('block', whole('INVALID_BLOCK'), () => 0))
+  .method('count', param('block', whole('INVALID_BLOCK'), () => 0))
   .method('allocateMany', param('n', count, () => 1))
   .method('free', param('block', whole('INVALID_BLOCK'), () => 0))
   .method('freeMany', param('blocks', { legal: { 'an empty array': 'ok', 'a Float64Array': 'INVALID_BLOCK' } }, () => [0, 1]))
@@ -127,30 +82,14 @@ export const otherRows: readonly Row[] = [
     }), () => ({})),
   ),
   ...tensors.rows,
-  free('new PagedKvCache', param('options', options(pagedOptions, {
-    capacity: count,
-    blockSize: optional(count),
-    numLayers: count,
-    numKvHeads: count,
-    headDim: count,
-    valueHeadDim: optional(count),
-    dtype: optional(text),
-    keyFormat: optional(text),
-    valueFormat: optional(text),
-    // Rotation needs a low-bit form of K.
-    hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
-    device: optional(text),
-    memoryLimitBytes: optional(whole('ok')),
-  }), pagedOptions)),
-  ...paged.rows,
-  ...bulk.rows,
   free('new BlockPool', param('options', options(() => ({ capacity: 1 }), {
     capacity: count,
     blockSize: optional(count),
     numLayers: optional(count),
     numKvHeads: optional(count),
     headDim: optional(count),
-  }, { 'a KvCache': 'ok' }), () => ({ capacity: 1 }))),
+    watermark: optional(count),
+  }, { 'a KvCache': 'ok', 'a PagedSequence': 'ok', 'a disposed PagedSequence': 'DISPOSED' }), () => ({ capacity: 1 }))),
   ...pool.rows,
   free('new BlockTable', param('options', options(() => ({ numLayers: 1, blockSize: 1 }), { numLayers: count, blockSize: count }), () => ({ numLayers: 1, blockSize: 1 }))),
   ...table.rows,

@@ -1,6 +1,6 @@
 import { runInNewContext } from 'node:vm'
 
-import { KvCache, KvSnapshot, RollbackCache, RotatingCache, Tensor } from '../../../index.js'
+import { KvCache, KvSnapshot, PagedKvCache, RollbackCache, RotatingCache, Tensor } from '../../../index.js'
 
 /** Four numbers, as many as every array argument of the table has. */
 const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
@@ -39,6 +39,8 @@ const kv = (): KvCache => new KvCache({ batchSize: 1, numKvHeads: 1, initialCapa
 const tensor = (): Tensor => Tensor.from(four(), [1, 1, 2, 2])
 const kvSnapshot = (): KvSnapshot => kv().snapshot()
 
+const paged = (): PagedKvCache => new PagedKvCache({ capacity: 1, numLayers: 1, numKvHeads: 1, headDim: 1 })
+
 /** Everything that an argument should not be; some parameters take one of them nevertheless, and say so in the table. */
 export const VALUES: Readonly<Record<string, unknown>> = {
   '-1': -1,
@@ -62,6 +64,8 @@ export const VALUES: Readonly<Record<string, unknown>> = {
   'a revoked proxy': revoked(),
   'a Float32Array of 3': new Float32Array(3),
   'a Float64Array': Float64Array.from([1, 2, 3, 4]),
+  'a Uint8Array': Uint8Array.from([1, 2, 3, 4]),
+  'a Uint32Array': Uint32Array.from([1, 2, 3, 4]),
   'a Uint16Array': Uint16Array.from([1, 2, 3, 4]),
   'a BigInt64Array': new BigInt64Array(4),
   'a detached Float32Array': detached(four()),
@@ -88,5 +92,11 @@ export const VALUES: Readonly<Record<string, unknown>> = {
   'a disposed RotatingSnapshot': disposed(new RotatingCache({ dim: 2, maxSeqLen: 99 }).snapshot()),
   'a RollbackSnapshot': new RollbackCache().snapshot(),
   'a disposed RollbackSnapshot': disposed(new RollbackCache().snapshot()),
+  'a PagedSequence': paged().openSequence(),
+  'a disposed PagedSequence': disposed(paged().openSequence()),
+  'a PagedSnapshot': paged().openSequence().snapshot(),
+  'a disposed PagedSnapshot': disposed(paged().openSequence().snapshot()),
+  'a PrefixMatch': paged().match([]),
+  'a disposed PrefixMatch': disposed(paged().match([])),
   'a KvCache': kv(),
 }

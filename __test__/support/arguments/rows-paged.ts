@@ -1,0 +1,162 @@
+import { PagedKvCache, Tensor, type PagedSequence, type PagedStep, type PrefixMatch } from '../../../index.js'
+import { but, count, flag, milliseconds, never, optional, options, out, prompt, seq, snapshot, tensor, text, tokenIds, vector, whole, type Kind } from './kinds.js'
+import { free, Members, param, type Row } from './row.js'
+import { objects, queries, settings, threeDims } from './rows-attend.js'
+import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
+
+const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
+const square = (): Tensor => Tensor.from(four(), [2, 2])
+const two = (): Tensor => Tensor.from(four(), [1, 1, 2, 2])
+const hostTwo = (): object => ({ data: four(), shape: [1, 2, 2] })
+const ids = (): number[] => [7, 8]
+
+/** Any object is one, whatever it is otherwise. */
+const ANY: Kind['legal'] = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
+const some = (fields: Record<string, Kind>, rest: () => object = () => ({})): ReturnType<typeof param> => param('options', options(rest, fields, ANY), rest)
+
+const pagedOptions = (): object => ({ capacity: 3, blockSize: 2, numLayers: 2, numKvHeads: 2, headDim: 2, events: 4 })
+
+function pagedCache(): PagedKvCache {
+  const cache = new PagedKvCache(pagedOptions() as never)
+  cache.writeKv(cache.createSequence(), 0, 0, four(), four())
+  cache.createSequence()
+  return cache
+}
+
+/** A sequence, a layer and a position of a call. */
+const place = [param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('layer', count, () => 0), param('pos', count, () => 0)]
+
+const made = { prefix: optional({ legal: { 'a PrefixMatch': 'SNAPSHOT_INVALID', 'a disposed PrefixMatch': 'DISPOSED' } }), ...prompt }
+
+const paged = new Members('PagedKvCache', pagedCache)
+  .plain('freeCount', 'totalCount', 'poolUtilization', 'sequenceIds', 'stats', 'forgetPrefixes', 'checkInvariants')
+  .method('createSequence', some(made))
+  .method('openSequence', some(made))
+  .method('sequence', param('id', seq('SEQUENCE_NOT_FOUND'), () => 1))
+  .method('dropSequence', param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0))
+  .method('match', param('tokens', tokenIds, ids), some({ ...prompt, partial: optional(flag) }))
+  .method('canAllocate', param('tokens', tokenIds, ids), some({ ...prompt, watermark: optional(count) }))
+  .method('canAllocate', param('tokens', tokenIds, () => 3), some({ watermark: optional(count) }))
+  .method('explain', param('tokens', tokenIds, ids), some(prompt))
+  .method('events', some({ from: optional(whole('ok')) }))
+  .method('ensureCapacity', param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('tokens', count, () => 3))
+  .method('ensureCapacity', param('seq', { legal: { 'a disposed PagedSequence': 'DISPOSED' } }, () => [0, 1]), param('tokens', { legal: {} }, () => [3, 1]))
+  .method('writeKv', ...place, param('key', vector, four), param('value', vector, square))
+  .method('readKv', ...place)
+  .method('readKvInto', ...place, param('key', out('DIM_MISMATCH'), four), param('value', out('DIM_MISMATCH'), four))
+  .method('sequenceLength', param('seq', seq('ok'), () => 0))
+  .method('sequenceCapacity', param('seq', seq('ok'), () => 0))
+  .disposable()
+
+/** One layer and head, so that tokens of the shape that other caches take fit: two of two elements. */
+function narrowCache(): PagedKvCache {
+  const cache = new PagedKvCache({ ...pagedOptions(), numLayers: 1, numKvHeads: 1 } as never)
+  cache.writeTokens(cache.createSequence(), 0, 0, two(), two())
+  cache.createSequence()
+  return cache
+}
+
+const known = optional(but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', 'a Uint32Array': 'INVALID_ARGUMENT' }))
+
+const bulk = new Members('PagedKvCache', narrowCache)
+  .method('writeTokens', ...place, param('k', tensor, two), param('v', tensor, hostTwo))
+  .method('append',
+    param('sequences', { legal: {} }, () => [0, 1]),
+    param('k', tensor, two),
+    param('v', tensor, two),
+    param('offsets', optional({ legal: {} }), () => [0, 1, 2]),
+    some({ tokens: known }, () => ({ tokens: ids() })))
+  .method('beginStep', param('options', options(() => ({ sequences: [0, 1] }), {
+    sequences: { legal: { 'an empty array': 'ok', 'a Float64Array': 'SEQUENCE_NOT_FOUND' } },
+    offsets: optional({ legal: {} }),
+    parents: optional({ legal: {} }),
+    tokens: known,
+  }), () => ({ sequences: [0, 1] })))
+  .method('gather', param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('layer', count, () => 0))
+  .method('gatherInto',
+    param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0),
+    param('layer', count, () => 0),
+    param('k', out('DIM_MISMATCH'), four),
+    param('v', out('DIM_MISMATCH'), four))
+
+const input = (): object => ({ k: two(), v: { data: four(), dims: [1, 1, 2, 2], type: 'float32' } })
+
+const sequence = new Members('PagedSequence', () => narrowCache().sequence(0))
+  .plain('length', 'committedLength', 'capacity', 'fork', 'snapshot', 'drop')
+  .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: known }), input))
+  .method('truncate', param('len', count, () => 1))
+  .method('restore', param<PagedSequence>('snapshot', snapshot('PagedSnapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))
+  .method('begin', begin)
+  .method('retain', param('options', options(() => ({ priority: 5 }), {
+    from: optional(count),
+    to: optional(count),
+    priority: count,
+    forMs: optional(milliseconds),
+    until: optional(milliseconds),
+  }), () => ({ priority: 5, forMs: 10 })))
+  .disposable()
+
+const snapshots = new Members('PagedSnapshot', () => narrowCache().sequence(0).snapshot()).plain('length').disposable()
+
+const matches = new Members('PrefixMatch', (): PrefixMatch => narrowCache().match(ids())).plain('length').disposable()
+
+/** A step of two sequences, written. */
+function step(): PagedStep {
+  const open = narrowCache().beginStep({ sequences: [0, 1] })
+  open.write(0, two(), two())
+  return open
+}
+
+const ended = { disposed: 'TRANSACTION_CLOSED', foreign: 'INVALID_ARGUMENT' }
+
+/** Its sequences are of unequal length, for which there is no mask. */
+const alike: Record<string, Kind> = { ...settings, qOffsets: optional({ legal: { 'an empty array': 'SHAPE_MISMATCH' } }) }
+delete alike['mask']
+
+/** A call of attention over a step. */
+const calls = (more: Record<string, Kind>): ReturnType<typeof param>[] => [
+  param('layer', count, () => 0),
+  param('q', threeDims, queries),
+  param('options', options(() => ({}), { ...alike, ...more }, objects), () => ({ window: 2 })),
+  param('out', optional(out('SHAPE_MISMATCH')), () => undefined),
+]
+
+const steps = new Members('PagedStep', step)
+  .special('write', ended, param('layer', count, () => 0), param('k', tensor, two), param('v', tensor, hostTwo))
+  .special('attend', ended, ...calls({}))
+  .special('attendAsync', ended, ...calls({ signal: optional({ legal: {} }) }))
+  .special('commit', ended, param('tokens', known, ids))
+  .special('rollback', ended)
+  .disposable()
+
+/** Every row of the paged cache, and of what it gives. */
+export const pagedRows: readonly Row[] = [
+  free('new PagedKvCache', param('options', options(pagedOptions, {
+    capacity: count,
+    blockSize: optional(count),
+    numLayers: count,
+    numKvHeads: count,
+    headDim: count,
+    valueHeadDim: optional(count),
+    dtype: optional(text),
+    keyFormat: optional(text),
+    valueFormat: optional(text),
+    // Rotation needs a low-bit form of K.
+    hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
+    window: optional(count),
+    sinks: optional(count),
+    namespace: optional(but(text, { '"3"': 'ok' })),
+    prefixKey: optional({ legal: {} }),
+    events: optional(count),
+    now: optional({ legal: { 'a function': 'ok' } }),
+    device: optional(text),
+    memoryLimitBytes: optional(whole('ok')),
+  }), pagedOptions)),
+  ...paged.rows,
+  ...bulk.rows,
+  ...['PagedSequence', 'PagedSnapshot', 'PrefixMatch', 'PagedStep'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),
+  ...sequence.rows,
+  ...snapshots.rows,
+  ...matches.rows,
+  ...steps.rows,
+]

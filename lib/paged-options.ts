@@ -1,0 +1,92 @@
+import { count, fields, flag, optional, text, typedArray, whole } from './check.js'
+import { checkDType, type DType } from './dtype.js'
+import { invalid } from './errors.js'
+import { checkPageFormat, type PageFormat } from './page-format.js'
+import { PagedClock } from './paged-clock.js'
+import { wellFormed } from './prompt.js'
+
+/** What a {@link PagedKvCache} is made with. */
+export interface PagedKvCacheOptions {
+  /** Blocks in the pool. */
+  readonly capacity: number
+  /** Tokens of a block, 16 unless said otherwise. */
+  readonly blockSize?: number
+  /** Layers of the model. */
+  readonly numLayers: number
+  /** Heads of K and V. */
+  readonly numKvHeads: number
+  /** Elements of one head of K. */
+  readonly headDim: number
+  /** Elements of one head of V, as in K unless said otherwise; 0 when there is no V. */
+  readonly valueHeadDim?: number
+  /** The element type of what goes in, and of pages that are not low-bit; `'f32'` unless said otherwise. */
+  readonly dtype?: DType
+  /** How pages keep K: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
+  readonly keyFormat?: PageFormat
+  /** How pages keep V: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
+  readonly valueFormat?: PageFormat
+  /** Rotates K by a Hadamard matrix before it is quantised, which spreads channels that stand out; `false` unless said otherwise. */
+  readonly hadamard?: boolean
+  /** Tokens that a token of the model sees, itself among them: blocks that left the window are given back. All unless said otherwise. */
+  readonly window?: number
+  /** Tokens at the start that a window does not hide. */
+  readonly sinks?: number
+  /** What the tokens mean: the model, its rope settings. Prompts are found within one namespace alone. */
+  readonly namespace?: string
+  /** 32 secret bytes under which prompts are named, random ones of the process unless given. The same ones name them alike elsewhere. */
+  readonly prefixKey?: Uint8Array
+  /** Events that are kept for {@link PagedKvCache.events}, none unless said otherwise. */
+  readonly events?: number
+  /** The time in milliseconds, `Date.now` unless given; asked for only while a {@link PagedSequence.retain} has a time limit. */
+  readonly now?: () => number
+  /** Where it lives, `'cpu'` unless said otherwise. */
+  readonly device?: string
+  /** The most bytes that it may keep, staging of low-bit pages included. */
+  readonly memoryLimitBytes?: number
+}
+
+/** @internal Options that were read: as the addon wants them. */
+export type PagedForm = ReturnType<typeof readOptions>['form']
+
+/** @internal Reads options, each of them once. */
+export function readOptions(options: unknown) {
+  const given = fields<PagedKvCacheOptions>('options', options)
+  const headDim = count('headDim', given.headDim, 1)
+  const dtype = optional(checkDType, 'dtype', given.dtype) ?? 'f32'
+  const window = optional(atLeastOne, 'window', given.window)
+  const sinks = optional(count, 'sinks', given.sinks) ?? 0
+  if (window === undefined && sinks > 0) throw invalid('sinks', sinks, 'none without a window')
+  const form = {
+    capacity: count('capacity', given.capacity),
+    blockSize: optional(atLeastOne, 'blockSize', given.blockSize) ?? 16,
+    numLayers: count('numLayers', given.numLayers, 1),
+    numKvHeads: count('numKvHeads', given.numKvHeads, 1),
+    headDim,
+    valueHeadDim: optional(count, 'valueHeadDim', given.valueHeadDim) ?? headDim,
+    dtype,
+    keyFormat: optional(checkPageFormat, 'keyFormat', given.keyFormat) ?? dtype,
+    valueFormat: optional(checkPageFormat, 'valueFormat', given.valueFormat) ?? dtype,
+    hadamard: optional(flag, 'hadamard', given.hadamard) ?? false,
+    window,
+    sinks,
+    namespace: optional(wellFormed, 'namespace', given.namespace) ?? '',
+    prefixKey: optional(secret, 'prefixKey', given.prefixKey),
+    events: optional(count, 'events', given.events) ?? 0,
+    device: optional(text, 'device', given.device) ?? 'cpu',
+    memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
+  }
+  return { form, clock: new PagedClock(optional(callable, 'now', given.now) ?? Date.now) }
+}
+
+const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)
+
+function secret(argument: string, value: unknown): Uint8Array {
+  const key = typedArray<Uint8Array>(argument, value, ['Uint8Array'])
+  if (key.length !== 32) throw invalid(argument, value, 'a Uint8Array of 32 bytes')
+  return key
+}
+
+function callable(argument: string, value: unknown): () => unknown {
+  if (typeof value === 'function') return value as () => unknown
+  throw invalid(argument, value, 'a function that gives the time in milliseconds')
+}

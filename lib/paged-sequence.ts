@@ -1,0 +1,218 @@
+import type { NativePagedSnapshot } from '#binding'
+
+import { count, fields, optional, whole } from './check.js'
+import { invalid } from './errors.js'
+import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
+import { openDraft, type BeginOptions } from './kv-transaction.js'
+import { checkInternal, endThis, INTERNAL, liveArgument, nativeOf, nativeThis, Owner, settle } from './owner.js'
+import { milliseconds } from './paged-clock.js'
+import type { PagedEngine } from './paged-engine.js'
+import { PagedSnapshot } from './paged-snapshot.js'
+import { SequenceDrafting, type PagedTransaction } from './paged-transaction.js'
+import { readTokens, type TokenIds } from './prompt.js'
+
+/** Tokens of all layers for one sequence. */
+export interface PagedTokens {
+  /** Their keys, `[numLayers, numKvHeads, n, headDim]`; with the layout `bshd` `[numLayers, n, numKvHeads, headDim]`. */
+  readonly k: TokenSource
+  /** Their values, as many. */
+  readonly v: TokenSource
+  /** Their ids: full blocks of known tokens can be found by other prompts. Left out, nothing from here on is. */
+  readonly tokens?: TokenIds
+}
+
+/** How long blocks are kept once nobody holds them. */
+export interface RetainOptions {
+  /** The first token, 0 unless said otherwise. */
+  readonly from?: number
+  /** The one behind the last, the sequence's length unless said otherwise. */
+  readonly to?: number
+  /** From 0, which goes first, to 100; 50 where nothing was said. */
+  readonly priority: number
+  /** For so many milliseconds; for good unless a limit is given. */
+  readonly forMs?: number
+  /** Until this time of the cache's clock, instead of `forMs`. */
+  readonly until?: number
+}
+
+/** A sequence: its number, and its cache. */
+class Sequence {
+  readonly engine: PagedEngine
+  readonly id: number
+
+  constructor(engine: PagedEngine, id: number) {
+    this.engine = engine
+    this.id = id
+  }
+
+  dispose(): void {
+    this.engine.native.releaseSequence(this.id)
+    this.engine.changed()
+  }
+}
+
+/**
+ * One sequence of a {@link PagedKvCache}. It stays until it is dropped, also when this object is collected:
+ * `PagedKvCache.sequence(id)` gives another one for it.
+ *
+ * @example
+ * ```ts
+ * import { PagedKvCache } from 'kvtide'
+ *
+ * using cache = new PagedKvCache({ capacity: 64, blockSize: 4, numLayers: 2, numKvHeads: 1, headDim: 2 })
+ * const rows = (n: number) => ({ data: new Float32Array(2 * n * 2).fill(n), shape: [2, 1, n, 2] })
+ * using chat = cache.openSequence()
+ * chat.append({ tokens: [5, 6, 7, 8, 9], k: rows(5), v: rows(5) })
+ * using other = chat.fork() // all blocks are shared; the first write copies one
+ * other.append({ tokens: [10], k: rows(1), v: rows(1) })
+ * {
+ *   using draft = chat.begin()
+ *   draft.append(rows(3), rows(3), { tokens: [11, 12, 13] })
+ *   draft.commit(2)
+ * }
+ * console.log([chat.length, other.length, cache.stats().copiesOnWrite]) // [7, 6, 1]
+ * ```
+ */
+export class PagedSequence extends Owner {
+  /** Its number, which no other sequence of the cache gets. */
+  declare readonly id: number
+
+  /** @internal */
+  constructor(token: unknown, engine: PagedEngine, id: number) {
+    checkInternal(token, 'PagedSequence', 'PagedKvCache.sequence(id) instead')
+    super(token, new Sequence(engine, id), PagedSequence)
+    settle(this, { id })
+  }
+
+  /** Tokens in it, those of an open transaction among them. */
+  get length(): number {
+    const { engine, id } = own(this)
+    return engine.native.sequenceLength(id) || absent(engine, id)
+  }
+
+  /** Tokens that no transaction can take back. */
+  get committedLength(): number {
+    const { engine, id } = own(this)
+    return engine.native.committedLength(id) || absent(engine, id)
+  }
+
+  /** Slots of its blocks. */
+  get capacity(): number {
+    const { engine, id } = own(this)
+    return engine.native.sequenceCapacity(id) || absent(engine, id)
+  }
+
+  /**
+   * Appends tokens of all layers, or nothing.
+   *
+   * @throws KvTideError `OUT_OF_BLOCKS`, before anything changes
+   */
+  append(input: PagedTokens): void {
+    const { engine, id } = own(this)
+    const { k, v, tokens } = fields<PagedTokens>('input', input)
+    const ids = optional(readTokens, 'tokens', tokens)
+    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+    engine.ticked().appendTo(id, put(keys, 0), put(values, 1), meta, ids)
+    engine.changed()
+  }
+
+  /** Drops all but the first `len` tokens. */
+  truncate(len: number): void {
+    const { engine, id } = own(this)
+    engine.ticked().truncate(id, count('len', len))
+    engine.changed()
+  }
+
+  /**
+   * A new sequence with the same tokens, those of an open transaction among them: O(1), all blocks are shared, and who first
+   * writes into one gets a copy of it.
+   */
+  fork(): PagedSequence {
+    const { engine, id } = own(this)
+    const fork = engine.ticked().fork(id)
+    engine.changed()
+    return new PagedSequence(INTERNAL, engine, fork)
+  }
+
+  /** What it holds now, those of an open transaction among it: O(1), nothing is copied until it is written over. */
+  snapshot(): PagedSnapshot {
+    const { engine, id } = own(this)
+    return new PagedSnapshot(INTERNAL, engine.native.snapshot(id))
+  }
+
+  /** Gives it what a snapshot of its cache holds: O(1). */
+  restore(snapshot: PagedSnapshot): void {
+    const { engine, id } = own(this)
+    const native = liveArgument<NativePagedSnapshot>('snapshot', snapshot, PagedSnapshot)
+    engine.ticked().restore(id, native)
+    engine.changed()
+  }
+
+  /**
+   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   *
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   */
+  begin(options: BeginOptions = {}): PagedTransaction {
+    const { engine, id } = own(this)
+    return openDraft(new SequenceDrafting(engine, id), options)
+  }
+
+  /**
+   * Says how long blocks of its tokens are kept once nobody holds them: those of the lowest priority make room first, and among
+   * them those that were let go of first.
+   */
+  retain(options: RetainOptions): void {
+    const { engine, id } = own(this)
+    const { from, to, priority, forMs, until } = fields<RetainOptions>('options', options)
+    const start = optional(count, 'from', from) ?? 0
+    const end = optional(count, 'to', to) ?? engine.native.sequenceLength(id)
+    if (to !== undefined && end < start) throw invalid('to', to, `at least ${start}, where it starts`)
+    const rank = count('priority', priority, 0, 100)
+    if (forMs !== undefined && until !== undefined) throw invalid('until', until, 'none beside forMs')
+    const [lasts, limit] = [optional(milliseconds, 'forMs', forMs), optional(milliseconds, 'until', until)]
+    const over = lasts === undefined ? limit : milliseconds('forMs', engine.clock.read() + lasts)
+    const native = engine.ticked()
+    native.retain(id, Math.min(start, end), end, rank, over)
+    if (over !== undefined) engine.clock.limit(over)
+    engine.changed()
+  }
+
+  /** Ends it, and gives all its blocks back; an open transaction or step of it ends with it. */
+  drop(): void {
+    const { engine, id } = own(this)
+    engine.ticked().dropSequence(id)
+    engine.changed()
+  }
+
+  /**
+   * As {@link drop}, any number of times: while `attendAsync` reads the cache, its blocks are given back at the next change. Any
+   * later call on this object throws `DISPOSED`.
+   */
+  dispose(): void {
+    endThis(this, PagedSequence)
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    endThis(this, PagedSequence)
+  }
+}
+
+function own(self: unknown): Sequence {
+  return nativeThis<Sequence>(self, PagedSequence)
+}
+
+/** Nothing is what an empty sequence has, and what one that is not there would; the latter is refused. */
+function absent(engine: PagedEngine, id: number): 0 {
+  engine.native.checkSequence(id)
+  return 0
+}
+
+/** @internal The number of a sequence of this cache, given as such or as its object. */
+export function seqOf(engine: PagedEngine, argument: string, seq: unknown): number {
+  if (nativeOf(seq, PagedSequence) === undefined) return whole(argument, seq)
+  const found = liveArgument<Sequence>(argument, seq, PagedSequence)
+  if (found.engine !== engine) throw invalid(argument, seq, 'a sequence of this cache')
+  return found.id
+}

@@ -1,0 +1,31 @@
+import type { NativePagedStats } from '#binding'
+
+import type { CacheStats } from './stats.js'
+
+/** What a {@link PagedKvCache} costs, what its pool holds, and what prompts have found in it. */
+export interface PagedStats extends CacheStats {
+  /** Blocks in all: each is free, cached or active. */
+  readonly totalBlocks: number
+  /** Blocks with nothing in them. */
+  readonly freeBlocks: number
+  /** Blocks that nobody holds, and that prompts find; they are taken when no free one is left. */
+  readonly cachedBlocks: number
+  /** Blocks that sequences, snapshots or matches hold. */
+  readonly activeBlocks: number
+  /** Cached blocks that had to make room. */
+  readonly evictions: number
+  /** Tokens that were asked for with `match`. */
+  readonly promptTokens: number
+  /** Tokens of them that were found. */
+  readonly hitTokens: number
+  /** The share of them that were found, 0 to 1; 0 before anything was asked for. */
+  readonly hitRate: number
+  /** Bytes of pages, by where they lie. */
+  readonly tierBytes: { readonly cpu: number }
+}
+
+/** @internal Puts what the addon knows together. */
+export function pagedStats({ costs, ...pool }: NativePagedStats): PagedStats {
+  const { promptTokens, hitTokens } = pool
+  return { ...costs, ...pool, hitRate: promptTokens === 0 ? 0 : hitTokens / promptTokens, tierBytes: { cpu: costs.bufferBytes } }
+}

@@ -1,0 +1,44 @@
+import { arrayKind, count, fields, isArray, optional } from './check.js'
+import { invalid } from './errors.js'
+import type { PagedEngine } from './paged-engine.js'
+import { readPrompt, readTokens, type PromptOptions } from './prompt.js'
+
+/** What room is wanted for. */
+export interface AllocationOptions extends PromptOptions {
+  /** Blocks that are to be left besides, for sequences that are there to grow in; none unless said otherwise. */
+  readonly watermark?: number
+}
+
+/** How far a prompt is found, and why no further. */
+export interface Explanation {
+  /** Tokens found, whole blocks. */
+  readonly matched: number
+  /** The first block that was not; nothing when all was found that can be. */
+  readonly missing?: {
+    /** Its place in the prompt. */
+    readonly block: number
+    /** A sequence has it and it is not committed yet; it had to make room; it is there under another salt; or none of that. */
+    readonly reason: 'not-committed' | 'evicted' | 'other-salt' | 'never-seen'
+  }
+}
+
+/** @internal Whether there is room for tokens, given as their number or as a prompt. */
+export function readAllocation(engine: PagedEngine, tokens: unknown, options: unknown): boolean {
+  const { salt, extra, watermark } = fields<AllocationOptions>('options', options)
+  const prompt = readPrompt({ salt, extra })
+  const left = optional(count, 'watermark', watermark) ?? 0
+  if (isArray(tokens) || arrayKind(tokens) !== undefined) {
+    return engine.native.canAllocatePrompt(readTokens('tokens', tokens), prompt.salt, prompt.extra, left)
+  }
+  if (salt !== undefined) throw invalid('salt', salt, 'none for a number of tokens')
+  if (extra !== undefined) throw invalid('extra', extra, 'none for a number of tokens')
+  return engine.native.canAllocate(count('tokens', tokens), left)
+}
+
+/** @internal How far a prompt is found. */
+export function readExplanation(engine: PagedEngine, tokens: unknown, options: unknown): Explanation {
+  const { salt, extra } = readPrompt(fields<PromptOptions>('options', options))
+  const { matched, block, reason } = engine.native.explain(readTokens('tokens', tokens), salt, extra)
+  if (block === undefined) return { matched }
+  return { matched, missing: { block, reason: reason as NonNullable<Explanation['missing']>['reason'] } }
+}

@@ -1,0 +1,75 @@
+import { arrayKind, count, fields, isArray, list, typedArray } from './check.js'
+import { invalid } from './errors.js'
+
+/** Ids of tokens, each from 0 to 2^32 - 1. */
+export type TokenIds = Uint32Array | readonly number[]
+
+/** What the tokens of a range depend on beside themselves: an adapter, an image. */
+export interface PromptExtra {
+  /** The first position. */
+  readonly start: number
+  /** The position behind the last. */
+  readonly end: number
+  /** What it is: the name of an adapter, the hash of an image. */
+  readonly key: Uint8Array
+}
+
+/** Whose tokens a prompt's are: it finds those of prompts with the same salt and extras alone. */
+export interface PromptOptions {
+  /** The tenant, or whatever keeps prompts apart; a string stands for its UTF-8. None is that of no bytes. */
+  readonly salt?: string | Uint8Array
+  /** What else decides what tokens mean, in any order. */
+  readonly extra?: readonly PromptExtra[]
+}
+
+/** @internal Salt and extras, read. */
+export interface Prompt {
+  readonly salt: Uint8Array
+  readonly extra: { start: number; end: number; key: Uint8Array }[] | undefined
+}
+
+const utf8 = new TextEncoder()
+const NO_SALT = new Uint8Array(0)
+
+/** A string that has a UTF-8 of its own: halves of a pair that stand alone all become the same. */
+export function wellFormed(argument: string, value: unknown): string {
+  if (typeof value === 'string' && !/\p{Surrogate}/u.test(value)) return value
+  throw invalid(argument, value, 'a string without lone surrogates')
+}
+
+/** @internal Reads salt and extras. */
+export function readPrompt({ salt, extra }: { readonly salt?: unknown; readonly extra?: unknown }): Prompt {
+  return { salt: salt === undefined ? NO_SALT : readSalt(salt), extra: extra === undefined ? undefined : readExtras(extra) }
+}
+
+function readSalt(salt: unknown): Uint8Array {
+  if (typeof salt === 'string') return utf8.encode(wellFormed('salt', salt))
+  if (arrayKind(salt) === undefined) throw invalid('salt', salt, 'a string or a Uint8Array')
+  return typedArray<Uint8Array>('salt', salt, ['Uint8Array'])
+}
+
+function readExtras(extra: unknown): { start: number; end: number; key: Uint8Array }[] {
+  if (!isArray(extra)) throw invalid('extra', extra, 'an array')
+  return list('extra', extra, (argument, entry) => {
+    const given = fields<PromptExtra>(argument, entry)
+    const [start, end] = [count(`${argument}.start`, given.start), count(`${argument}.end`, given.end)]
+    if (start >= end) throw invalid(`${argument}.start`, start, `below its end, ${end}`)
+    return { start, end, key: typedArray<Uint8Array>(`${argument}.key`, given.key, ['Uint8Array']) }
+  })
+}
+
+/** @internal Reads the ids of tokens, each once. */
+export function readTokens(argument: string, value: unknown): Uint32Array {
+  if (!isArray(value)) {
+    if (arrayKind(value) === 'Uint32Array') return typedArray(argument, value, ['Uint32Array'])
+    throw invalid(argument, value, 'an array of whole numbers, or a Uint32Array')
+  }
+  const length = count(`${argument}.length`, value.length)
+  const ids: number[] = []
+  for (let place = 0; place < length; place++) {
+    const id = value[place]
+    if (typeof id !== 'number' || id >>> 0 !== id) throw invalid(`${argument}[${place}]`, id, 'a whole number from 0 to 4294967295')
+    ids.push(id)
+  }
+  return new Uint32Array(ids)
+}

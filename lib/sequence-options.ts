@@ -1,0 +1,54 @@
+import type { NativePagedPrefix } from '#binding'
+
+import { fields, flag, optional } from './check.js'
+import { invalid } from './errors.js'
+import { endThis, INTERNAL, liveArgument } from './owner.js'
+import type { PagedEngine } from './paged-engine.js'
+import type { PagedSequence } from './paged-sequence.js'
+import { PrefixMatch } from './prefix-match.js'
+import { readPrompt, readTokens, type PromptOptions, type TokenIds } from './prompt.js'
+
+/** How a sequence is made. */
+export interface SequenceOptions extends PromptOptions {
+  /** What it starts with, and takes over; salt and extras are those of the match. */
+  readonly prefix?: PrefixMatch
+}
+
+/** How a prompt is looked for. */
+export interface MatchOptions extends PromptOptions {
+  /** Finds the start of a block too, of which the sequence gets a copy when it writes on; `false` unless said otherwise. */
+  readonly partial?: boolean
+}
+
+/** What else is known of tokens that are appended. */
+export interface AppendOptions {
+  /** Their ids: full blocks of known tokens can be found by other prompts. */
+  readonly tokens?: TokenIds
+}
+
+/** A sequence: its number, or its object. */
+export type Seq = number | PagedSequence
+
+/** @internal A new sequence, empty or with what a prompt has found. */
+export function createSequence(engine: PagedEngine, options: unknown): number {
+  const { prefix, salt, extra } = fields<SequenceOptions>('options', options)
+  if (prefix === undefined) {
+    const prompt = readPrompt({ salt, extra })
+    return engine.ticked().createSequence(prompt.salt, prompt.extra)
+  }
+  const native = liveArgument<NativePagedPrefix>('prefix', prefix, PrefixMatch)
+  if (salt !== undefined) throw invalid('salt', salt, 'none: a match has its own')
+  if (extra !== undefined) throw invalid('extra', extra, 'none: a match has its own')
+  const id = engine.ticked().createSequenceFrom(native)
+  endThis(prefix, PrefixMatch)
+  return id
+}
+
+/** @internal The longest start of a prompt that is there. */
+export function findPrefix(engine: PagedEngine, tokens: unknown, options: unknown): PrefixMatch {
+  const { salt, extra, partial } = fields<MatchOptions>('options', options)
+  const prompt = readPrompt({ salt, extra })
+  const isPartial = optional(flag, 'partial', partial) ?? false
+  const native = engine.ticked().findPrefix(readTokens('tokens', tokens), prompt.salt, prompt.extra, isPartial)
+  return new PrefixMatch(INTERNAL, native)
+}

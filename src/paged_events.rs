@@ -1,0 +1,70 @@
+//! What happened to the blocks that can be found, for those who follow it.
+
+use std::fmt::Write as _;
+
+use kvtide_core::paged::{Event, Key};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::number::{count, whole};
+use crate::paged_kv_cache::NativePagedKvCache;
+use crate::raise::number;
+
+/// One event.
+#[napi(object, object_from_js = false)]
+pub struct NativeEvent {
+    #[napi(ts_type = "'stored' | 'removed' | 'cleared'")]
+    pub kind: &'static str,
+    #[napi(ts_type = "string | undefined")]
+    pub key: Option<String>,
+    #[napi(ts_type = "string | undefined")]
+    pub parent: Option<String>,
+    #[napi(ts_type = "number[] | undefined")]
+    pub tokens: Option<Vec<u32>>,
+}
+
+/// What a reader has not seen yet.
+#[napi(object, object_from_js = false)]
+pub struct NativeEvents {
+    /// Events that are gone.
+    pub missed: f64,
+    /// The number of the first one that is given.
+    pub first: f64,
+    pub events: Vec<NativeEvent>,
+}
+
+#[napi]
+impl NativePagedKvCache {
+    /// The events from a number on, at most so many.
+    #[napi]
+    pub fn events(&self, env: &Env, since: f64, most: f64) -> Result<NativeEvents> {
+        self.cache.read(env, |cache| {
+            let unseen = cache.events(whole("since", since)?);
+            let most = count("most", most)? as usize;
+            let events = unseen.events.into_iter().flatten().take(most).map(native).collect();
+            Ok(NativeEvents { missed: number(unseen.missed), first: number(unseen.first), events })
+        })
+    }
+}
+
+fn native(event: &Event) -> NativeEvent {
+    let none = NativeEvent { kind: "cleared", key: None, parent: None, tokens: None };
+    match event {
+        Event::Stored { key, parent, tokens } => NativeEvent {
+            kind: "stored",
+            key: Some(hex(key)),
+            parent: Some(hex(parent)),
+            tokens: Some(tokens.to_vec()),
+        },
+        Event::Removed { key } => NativeEvent { kind: "removed", key: Some(hex(key)), ..none },
+        Event::Cleared => none,
+    }
+}
+
+/// The digits of a key.
+fn hex(key: &Key) -> String {
+    key.0.iter().fold(String::with_capacity(64), |mut digits, byte| {
+        write!(digits, "{byte:02x}").expect("a string takes what is written");
+        digits
+    })
+}

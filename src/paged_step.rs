@@ -1,0 +1,102 @@
+//! Steps of a paged cache: slots of all layers, written layer by layer.
+
+use kvtide_core::Error;
+use kvtide_tensor::{PagedStep, StepTokens};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::guard::Outcome;
+use crate::number::count;
+use crate::paged_kv_cache::{NativePagedKvCache, batch_of};
+use crate::source::{TensorArg, source};
+
+/// A step; nothing once it has ended.
+#[napi]
+pub struct NativePagedStep {
+    step: Option<PagedStep>,
+}
+
+impl NativePagedStep {
+    fn get(&self) -> Outcome<&PagedStep> {
+        Ok(self.step.as_ref().ok_or(Error::TransactionClosed)?)
+    }
+
+    fn get_mut(&mut self) -> Outcome<&mut PagedStep> {
+        Ok(self.step.as_mut().ok_or(Error::TransactionClosed)?)
+    }
+}
+
+#[napi]
+impl NativePagedStep {
+    /// Tokens of all sequences.
+    #[napi]
+    pub fn tokens(&self) -> f64 {
+        self.step.as_ref().map_or(0.0, |step| step.tokens().into())
+    }
+
+    /// Ends it, if it is open, as if it had never been: at the cache's next change.
+    #[napi]
+    pub fn dispose(&mut self) {
+        self.step = None;
+    }
+}
+
+#[napi]
+impl NativePagedKvCache {
+    /// `batch` is that of an append.
+    #[napi]
+    pub fn begin_step(
+        &mut self,
+        env: &Env,
+        batch: &[f64],
+        numbers: f64,
+        parents: Option<&[i32]>,
+    ) -> Result<NativePagedStep> {
+        self.cache.change(env, |cache| {
+            let (sequences, offsets) = batch_of(batch, numbers)?;
+            let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
+            Ok(NativePagedStep { step: Some(cache.begin_step(tokens)?) })
+        })
+    }
+
+    #[napi]
+    pub fn write_layer(
+        &mut self,
+        env: &Env,
+        step: &mut NativePagedStep,
+        layer: f64,
+        k: TensorArg,
+        v: TensorArg,
+        meta: &[f64],
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let step = step.get_mut()?;
+            let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
+            Ok(cache.write_layer(step, count("layer", layer)?, k, v)?)
+        })
+    }
+
+    /// Refuses a step that has ended, or one of whose sequences was dropped.
+    #[napi]
+    pub fn check_step(&self, env: &Env, step: &NativePagedStep) -> Result<()> {
+        self.cache.read(env, |cache| Ok(cache.check_step(step.get()?)?))
+    }
+
+    #[napi]
+    pub fn commit_step(&mut self, env: &Env, step: &mut NativePagedStep, tokens: Option<&[u32]>) -> Result<()> {
+        self.cache.change(env, |cache| {
+            cache.commit_step(step.get_mut()?, tokens)?;
+            step.step = None;
+            Ok(())
+        })
+    }
+
+    #[napi]
+    pub fn undo_step(&mut self, env: &Env, step: &mut NativePagedStep) -> Result<()> {
+        self.cache.change(env, |cache| {
+            cache.undo_step(step.get_mut()?)?;
+            step.step = None;
+            Ok(())
+        })
+    }
+}
