@@ -18,7 +18,7 @@ export interface Explanation {
     /** Its place in the prompt. */
     readonly block: number
     /** A sequence has it and it is not committed yet; it had to make room; it is there under another salt; or none of that. */
-    readonly reason: 'not-committed' | 'evicted' | 'other-salt' | 'never-seen'
+    readonly reason: 'not-committed' | 'evicted' | 'other-salt' | 'never-seen' | 'window-gone'
   }
 }
 

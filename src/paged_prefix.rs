@@ -134,5 +134,6 @@ fn name(reason: Reason) -> &'static str {
         Reason::Evicted => "evicted",
         Reason::OtherSalt => "other-salt",
         Reason::NeverSeen => "never-seen",
+        Reason::WindowGone => "window-gone",
     }
 }
