@@ -1,0 +1,133 @@
+//! Steps of a whole model, and appends of all layers at once.
+
+use kvtide_core::model::{LayerDescription, LayerKind};
+use kvtide_core::paged::{StepRows, StepTables};
+
+use super::{ModelCache, ModelStep};
+use crate::attention::{AttendOptions, Attended};
+use crate::error::{Error, Result};
+use crate::paged::StepTokens;
+use crate::source::Source;
+
+impl ModelCache {
+    /// Takes slots of all layers for the tokens of a step. In tensors, a step is of one sequence.
+    pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<ModelStep> {
+        let state = self.store.begin_step(tokens)?;
+        let count = tokens.offsets.map_or(Some(tokens.sequences.len() as u32), |offsets| offsets.last().copied());
+        Ok(ModelStep {
+            state,
+            sequences: tokens.sequences.into(),
+            tokens: count.unwrap_or(0),
+            written: vec![false; self.model.layers().len()].into(),
+            cache: self.id,
+        })
+    }
+
+    /// Writes down where the step's tokens go in the blocks of a group, and what its sequences hold there: see
+    /// [`PagedKvCache::fill_tables`](crate::PagedKvCache::fill_tables). In tensors there are no blocks.
+    pub fn fill_tables(&self, step: &ModelStep, group: u32, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
+        self.check_own(step.cache)?;
+        let groups = self.model.groups().len();
+        if group as usize >= groups {
+            return Err(Error::argument("group", group, format!("below {groups}")));
+        }
+        self.store.fill_tables(&step.state, group, rows, tables)
+    }
+
+    /// Writes a layer's tokens: K and V `[kvHeads, tokens, headDim]`, those of all sequences one behind the other; of one
+    /// sequence also `[batch, kvHeads, tokens, headDim]`.
+    pub fn write_layer<'a>(
+        &mut self,
+        step: &mut ModelStep,
+        layer: u32,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+    ) -> Result<()> {
+        self.check_layer(step, layer)?;
+        if let LayerKind::SharedWith(source) = self.model.layers()[layer as usize].kind {
+            let expected = format!("a layer of its own keys and values: this one reads those of layer {source}");
+            return Err(Error::argument("layer", layer, expected));
+        }
+        self.store.write(&mut step.state, self.model.place(layer), k.into(), v.into())?;
+        step.written[layer as usize] = true;
+        Ok(())
+    }
+
+    /// Attends from a layer's queries to what it holds, the step's tokens included: `[tokens, heads, headDim]`, of one
+    /// sequence also `[batch, heads, tokens, headDim]`. Scale, soft cap, window and sinks are the model's, unless `options` say
+    /// otherwise.
+    pub fn attend_layer<'a>(
+        &mut self,
+        step: &ModelStep,
+        layer: u32,
+        q: impl Into<Source<'a>>,
+        options: &AttendOptions<'_>,
+    ) -> Result<Attended> {
+        self.check_layer(step, layer)?;
+        let (window, sinks) = match self.model.kind(layer) {
+            LayerKind::Sliding { window, sinks } => (Some(window), sinks),
+            _ => (None, 0),
+        };
+        let attention = self.model.attention();
+        let options = AttendOptions {
+            scale: options.scale.or(attention.scale),
+            softcap: options.softcap.or(attention.softcap),
+            window: options.window.or(window),
+            sinks: if options.window.is_some() { options.sinks } else { sinks },
+            ..options.clone()
+        };
+        self.store.attend(&step.state, self.model.place(layer), q.into(), &options)
+    }
+
+    /// Ends a step: its tokens count in all layers. `tokens` are their ids, where they are known. Refused with `STEP_INCOMPLETE`
+    /// while a layer is not written; then the step stays open.
+    pub fn commit_step(&mut self, step: &mut ModelStep, tokens: Option<&[u32]>) -> Result<()> {
+        self.check_own(step.cache)?;
+        let own = |layer: &usize| is_own(&self.model.layers()[*layer]);
+        let layers: Vec<usize> = (0..step.written.len()).filter(own).filter(|&layer| !step.written[layer]).collect();
+        if !layers.is_empty() && step.tokens > 0 {
+            return Err(Error::StepIncomplete { layers });
+        }
+        self.store.commit_step(&mut step.state, tokens)
+    }
+
+    /// Appends tokens of all layers at once: K and V of each layer that has its own, as [`ModelCache::write_layer`] takes them; all
+    /// of it, or nothing. `ids` are those of the tokens, where they are known.
+    pub fn append(&mut self, tokens: StepTokens<'_>, layers: &[[Source<'_>; 2]], ids: Option<&[u32]>) -> Result<()> {
+        let own: Vec<u32> =
+            (0..).zip(self.model.layers()).filter(|(_, of)| is_own(of)).map(|(layer, _)| layer).collect();
+        if layers.len() != own.len() {
+            let expected = format!("{}, one for each layer with keys and values of its own", own.len());
+            return Err(Error::argument("layers.length", layers.len(), expected));
+        }
+        let mut step = self.begin_step(tokens)?;
+        let mut written = || -> Result<()> {
+            for (&layer, [k, v]) in own.iter().zip(layers) {
+                self.write_layer(&mut step, layer, k.clone(), v.clone())?;
+            }
+            self.commit_step(&mut step, ids)
+        };
+        match written() {
+            Ok(()) => Ok(()),
+            Err(refusal) => {
+                self.undo_step(&mut step)?;
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Ends a step as if it had never been.
+    pub fn undo_step(&mut self, step: &mut ModelStep) -> Result<()> {
+        self.check_own(step.cache)?;
+        self.store.undo_step(&mut step.state)
+    }
+
+    fn check_layer(&self, step: &ModelStep, layer: u32) -> Result<()> {
+        self.check_own(step.cache)?;
+        self.check_number(layer)
+    }
+}
+
+fn is_own(layer: &LayerDescription) -> bool {
+    !matches!(layer.kind, LayerKind::SharedWith(_))
+}
