@@ -1,10 +1,12 @@
-//! One sequence: its blocks, its tokens, and what of them is only tried.
+//! One sequence: its blocks, its tokens, and what of them is only tried; and how one is found, and found fit for a change.
 
 use std::sync::Arc;
 
 use super::chunks::Table;
 use super::prefix::{Extras, Key};
+use super::sequences::PagedPlanner;
 use crate::drafts::Drafts;
+use crate::error::{Error, Result};
 
 /// Blocks and tokens: of a sequence, of a snapshot, of a prefix that was found.
 #[derive(Debug)]
@@ -88,5 +90,52 @@ impl Sequence {
     /// Tokens, those of an open step included.
     pub fn end(&self) -> u32 {
         self.content.length + self.stepping.map_or(0, |step| step.tokens)
+    }
+}
+
+impl PagedPlanner {
+    pub(super) fn at(&self, slot: u32) -> &Sequence {
+        self.sequences[slot as usize].as_ref().expect("a sequence that was found")
+    }
+
+    pub(super) fn at_mut(&mut self, slot: u32) -> &mut Sequence {
+        self.sequences[slot as usize].as_mut().expect("a sequence that was found")
+    }
+
+    pub(super) fn slot(&self, sequence: u64) -> Result<u32> {
+        self.slots.get(&sequence).copied().ok_or(Error::SequenceNotFound { sequence })
+    }
+
+    pub(super) fn sequence(&self, sequence: u64) -> Result<&Sequence> {
+        let slot = self.slot(sequence)?;
+        Ok(self.sequences[slot as usize].as_ref().expect("a sequence that was found"))
+    }
+
+    /// Refuses a sequence with an open transaction or step.
+    pub fn check_idle(&self, sequence: u64) -> Result<()> {
+        self.idle(sequence).map(drop)
+    }
+
+    /// Refuses a sequence with an open step.
+    pub fn check_resting(&self, sequence: u64) -> Result<()> {
+        self.resting(sequence).map(drop)
+    }
+
+    /// A sequence without an open transaction or step.
+    pub(super) fn idle(&self, sequence: u64) -> Result<&Sequence> {
+        let of = self.resting(sequence)?;
+        match of.drafts.depth() {
+            0 => Ok(of),
+            _ => Err(Error::TransactionOpen { object: "sequence" }),
+        }
+    }
+
+    /// A sequence without an open step.
+    pub(super) fn resting(&self, sequence: u64) -> Result<&Sequence> {
+        let of = self.sequence(sequence)?;
+        match of.stepping {
+            None => Ok(of),
+            Some(_) => Err(Error::TransactionOpen { object: "sequence" }),
+        }
     }
 }

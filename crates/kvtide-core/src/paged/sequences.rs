@@ -35,7 +35,7 @@ pub struct PagedPlanner {
     pub(super) chunks: Chunks,
     pub(super) sequences: Vec<Option<Sequence>>,
     free_slots: Vec<u32>,
-    slots: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
+    pub(super) slots: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
     /// Which tokens later ones see, where not all.
     pub(super) window: Option<Window>,
     /// Whether pages are staged until they are full.
@@ -247,51 +247,6 @@ impl PagedPlanner {
             let block = self.store.take();
             let of = self.sequences[slot as usize].as_mut().expect("a sequence that was found");
             self.chunks.push(&mut of.content.table, block, &mut self.store);
-        }
-    }
-
-    pub(super) fn at(&self, slot: u32) -> &Sequence {
-        self.sequences[slot as usize].as_ref().expect("a sequence that was found")
-    }
-
-    pub(super) fn at_mut(&mut self, slot: u32) -> &mut Sequence {
-        self.sequences[slot as usize].as_mut().expect("a sequence that was found")
-    }
-
-    pub(super) fn slot(&self, sequence: u64) -> Result<u32> {
-        self.slots.get(&sequence).copied().ok_or(Error::SequenceNotFound { sequence })
-    }
-
-    pub(super) fn sequence(&self, sequence: u64) -> Result<&Sequence> {
-        let slot = self.slot(sequence)?;
-        Ok(self.sequences[slot as usize].as_ref().expect("a sequence that was found"))
-    }
-
-    /// Refuses a sequence with an open transaction or step.
-    pub fn check_idle(&self, sequence: u64) -> Result<()> {
-        self.idle(sequence).map(drop)
-    }
-
-    /// Refuses a sequence with an open step.
-    pub fn check_resting(&self, sequence: u64) -> Result<()> {
-        self.resting(sequence).map(drop)
-    }
-
-    /// A sequence without an open transaction or step.
-    pub(super) fn idle(&self, sequence: u64) -> Result<&Sequence> {
-        let of = self.resting(sequence)?;
-        match of.drafts.depth() {
-            0 => Ok(of),
-            _ => Err(Error::TransactionOpen { object: "sequence" }),
-        }
-    }
-
-    /// A sequence without an open step.
-    pub(super) fn resting(&self, sequence: u64) -> Result<&Sequence> {
-        let of = self.sequence(sequence)?;
-        match of.stepping {
-            None => Ok(of),
-            Some(_) => Err(Error::TransactionOpen { object: "sequence" }),
         }
     }
 
