@@ -1,7 +1,6 @@
 //! The system's allocator, which refuses when it is told to: what one call of one thread may still allocate.
 //!
 //! An allocator is unsafe to write, by its interface; this one hands everything on as it came.
-#![allow(unsafe_code, reason = "the interface of allocators")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
