@@ -179,7 +179,7 @@ impl PagedPlanner {
     pub fn end(&mut self, plan: &EndPlan) -> Result<()> {
         self.check_revision(plan.revision)?;
         let of = self.at(plan.slot);
-        let (tokens, blocks) = (plan.ending.kept, of.blocks_before);
+        let (tokens, blocks) = (plan.ending.kept, blocks_after(of, &plan.ending));
         self.at_mut(plan.slot).drafts.reserve(tokens)?;
         for RowMove { source, target } in &plan.moves {
             self.store.copy_token(*source, *target);
@@ -214,9 +214,16 @@ impl PagedPlanner {
     pub fn undo(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
         let of = self.resting(sequence)?;
         let Some(ending) = of.drafts.plan_drop(id) else { return Ok(()) };
-        let (slot, length, blocks) = (self.slot(sequence)?, of.content.length - ending.dropped, of.blocks_before);
+        let (length, blocks) = (of.content.length - ending.dropped, blocks_after(of, &ending));
+        let slot = self.slot(sequence)?;
         self.cut(slot, length, blocks)?;
         self.at_mut(slot).drafts.end(&ending);
         Ok(())
     }
+}
+
+/// The blocks that stay when a transaction ends, however few tokens do: with the outermost those from before it, until then also
+/// those that were taken for tokens to come.
+fn blocks_after(of: &Sequence, ending: &Ending) -> u32 {
+    if ending.is_outermost() { of.blocks_before } else { of.content.table.len() }
 }
