@@ -69,7 +69,7 @@ class Step {
   }
 
   dispose(): void {
-    this.native.dispose()
+    this.engine.native.releaseStep(this.native)
     this.engine.changed()
   }
 }
@@ -87,8 +87,8 @@ function treeOf(engine: PagedEngine, sequences: readonly number[], offsets: Int3
 
 /**
  * Tokens that a model computes layer by layer: the K of a layer depends on the attention of the one before. Each layer sees the
- * step's own tokens; they count when the step is committed, in all layers at once. Until then its sequences refuse other
- * changes with `TRANSACTION_OPEN`.
+ * step's own tokens, as other reads of its sequences do; they count when the step is committed, in all layers at once. Until then
+ * its sequences refuse other changes with `TRANSACTION_OPEN`.
  *
  * Where a transaction is open on a sequence, the step's tokens are drafted there. Once the step has ended each call throws
  * `TRANSACTION_CLOSED`; `STALE_STEP` when one of its sequences was dropped. One that is collected is undone.

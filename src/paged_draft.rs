@@ -32,7 +32,6 @@ impl NativePagedKvCache {
     }
 
     #[napi]
-    #[expect(clippy::too_many_arguments, reason = "a call crosses once, with all that it needs")]
     pub fn append_draft(
         &mut self,
         env: &Env,

@@ -33,12 +33,6 @@ impl NativePagedStep {
     pub fn tokens(&self) -> f64 {
         self.step.as_ref().map_or(0.0, |step| step.tokens().into())
     }
-
-    /// Ends it, if it is open, as if it had never been: at the cache's next change.
-    #[napi]
-    pub fn dispose(&mut self) {
-        self.step = None;
-    }
 }
 
 #[napi]
@@ -96,6 +90,20 @@ impl NativePagedKvCache {
         self.cache.change(env, |cache| {
             cache.undo_step(step.get_mut()?)?;
             step.step = None;
+            Ok(())
+        })
+    }
+
+    /// Ends a step, if it is open, as if it had never been; never refused.
+    #[napi]
+    pub fn release_step(&mut self, env: &Env, step: &mut NativePagedStep) -> Result<()> {
+        step.step = None;
+        if self.cache.get().is_err() {
+            return Ok(());
+        }
+        self.cache.change(env, |cache| {
+            // The step gave itself back when it was dropped, and the cache looks at that before it counts.
+            let _ = cache.pool_stats();
             Ok(())
         })
     }

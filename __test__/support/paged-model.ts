@@ -1,0 +1,129 @@
+import type { HostTensor, PagedKvCache, PagedSequence, PagedSnapshot, PagedTransaction } from '../../index.js'
+
+/** The form of a cache: its values are 32-bit floats. */
+export interface Form {
+  readonly capacity: number
+  readonly blockSize: number
+  readonly numLayers: number
+  readonly numKvHeads: number
+  readonly headDim: number
+}
+
+function mix(one: number, other: number): number {
+  let mixed = Math.imul(one ^ (one >>> 15), 0x2c1b3c6d) ^ Math.imul(other + 0x9e3779b9, 0x85ebca6b)
+  mixed = Math.imul(mixed ^ (mixed >>> 13), 0x297a2d39)
+  return (mixed ^ (mixed >>> 16)) >>> 0
+}
+
+/** What a token is, given what it follows: everything before it decides its K and V, as in a model. */
+export const follow = (before: number, id: number): number => mix(before, id + 1)
+
+/** What the first token of a salt follows. */
+export const rootOf = (salt: string): number => [...salt].reduce((root, letter) => mix(root, letter.charCodeAt(0)), 7)
+
+/** What the tokens of a prompt are. */
+export function followed(root: number, ids: readonly number[]): number[] {
+  let last = root
+  return ids.map(id => (last = follow(last, id)))
+}
+
+/** K (part 0) or V (part 1) of tokens in some layers, `[layers, heads, n, dim]`. */
+export function valuesOf({ numKvHeads, headDim }: Form, layers: readonly number[], tokens: readonly number[], part: number): Float32Array {
+  const bits = layers.flatMap(layer =>
+    Array.from({ length: numKvHeads }, (_, head) => tokens.flatMap(token => Array.from({ length: headDim }, (__, place) => mix(token, 64 * layer + 16 * head + 2 * place + part)))).flat(),
+  )
+  return new Float32Array(Uint32Array.from(bits).buffer)
+}
+
+/** The same as tensors to write, K and V. */
+export function pairOf(form: Form, layers: readonly number[], tokens: readonly number[]): [k: HostTensor, v: HostTensor] {
+  const shape = [layers.length, form.numKvHeads, tokens.length, form.headDim]
+  return [
+    { data: valuesOf(form, layers, tokens, 0), shape },
+    { data: valuesOf(form, layers, tokens, 1), shape },
+  ]
+}
+
+/** A drafted token, and which one of its draft it follows; -1 for what is before the draft. */
+export interface Node {
+  readonly token: number
+  readonly parent: number
+}
+
+/** An open transaction. */
+export interface Draft {
+  readonly open: PagedTransaction
+  readonly nodes: Node[]
+}
+
+/** What one sequence holds, every token by itself. */
+export class Kept {
+  readonly sequence: PagedSequence
+  readonly root: number
+  readonly tokens: number[]
+  readonly drafts: Draft[] = []
+
+  constructor(sequence: PagedSequence, root: number, tokens: readonly number[]) {
+    this.sequence = sequence
+    this.root = root
+    this.tokens = [...tokens]
+  }
+
+  /** All tokens, drafted ones included. */
+  get all(): number[] {
+    return [...this.tokens, ...this.drafts.flatMap(({ nodes }) => nodes.map(({ token }) => token))]
+  }
+
+  /** What the next token follows. */
+  get last(): number {
+    return this.all.at(-1) ?? this.root
+  }
+
+  /** What -1 means to the innermost draft. */
+  get before(): number {
+    const own = this.drafts.at(-1)?.nodes.length ?? 0
+    return this.all.at(-1 - own) ?? this.root
+  }
+
+  /** Takes tokens over that follow each other: as drafted ones where a transaction is open. */
+  add(tokens: readonly number[]): void {
+    const nodes = this.drafts.at(-1)?.nodes
+    if (nodes === undefined) this.tokens.push(...tokens)
+    else for (const token of tokens) nodes.push({ token, parent: nodes.length - 1 })
+  }
+
+  /** Ends the innermost draft, of which these tokens stay. */
+  end(kept: readonly Node[]): void {
+    this.drafts.pop()
+    const nodes = this.drafts.at(-1)?.nodes
+    if (nodes === undefined) this.tokens.push(...kept.map(({ token }) => token))
+    else {
+      const first = nodes.length
+      nodes.push(...kept.map(({ token, parent }) => ({ token, parent: parent + first })))
+    }
+  }
+
+  /** Throws unless the cache shows all of it, bit for bit, in each layer. */
+  check(cache: PagedKvCache, form: Form): void {
+    const { all, sequence, tokens } = this
+    if (sequence.length !== all.length || sequence.committedLength !== tokens.length) {
+      throw new Error(`sequence ${sequence.id} has ${sequence.committedLength} of ${sequence.length} tokens, expected ${tokens.length} of ${all.length}`)
+    }
+    for (let layer = 0; layer < form.numLayers; layer++) {
+      const { k, v } = cache.gather(sequence, layer)
+      for (const [part, found] of [k.toArray(), v.toArray()].entries()) {
+        const wanted = valuesOf(form, [layer], all, part)
+        if (Buffer.compare(new Uint8Array(found.buffer, found.byteOffset, found.byteLength), new Uint8Array(wanted.buffer)) !== 0) {
+          throw new Error(`sequence ${sequence.id} shows other tokens in layer ${layer}, part ${part}`)
+        }
+      }
+    }
+  }
+}
+
+/** A snapshot, and what it saw. */
+export interface Saved {
+  readonly snapshot: PagedSnapshot
+  readonly root: number
+  readonly tokens: readonly number[]
+}
