@@ -1,6 +1,6 @@
 //! The paged planner's values and refusals.
 
-use kvtide_core::paged::{PagedPlanner, Slot, WritePlan};
+use kvtide_core::paged::{Keep, PagedPlanner, Slot, WritePlan};
 use kvtide_core::{COUNT_MAX, Error};
 
 /// 4 blocks of 2 tokens and 3 layers.
@@ -164,4 +164,27 @@ fn a_cache_without_blocks_has_sequences_all_the_same() {
     assert_eq!(planner.ensure_capacity(&[(sequence, 1)]), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
     assert_eq!((planner.pool_utilization(), planner.total_count()), (0.0, 0));
     planner.drop_sequence(sequence).unwrap();
+}
+
+#[test]
+fn the_room_that_a_transaction_took_outlasts_its_children() {
+    let mut planner = planner();
+    let sequence = planner.create_sequence().unwrap();
+    let parent = planner.begin(sequence, None).unwrap();
+    assert_eq!(planner.begin(sequence, None), Err(Error::TransactionOpen { object: "sequence" }));
+    planner.reserve_draft(sequence, 5).unwrap();
+    for undone in [true, false] {
+        let child = planner.begin(sequence, Some(parent)).unwrap();
+        match undone {
+            true => planner.undo(sequence, child).unwrap(),
+            false => {
+                let plan = planner.plan_end(sequence, child, Keep::All).unwrap();
+                planner.end(&plan).unwrap();
+            }
+        }
+        assert_eq!((planner.sequence_capacity(sequence), planner.free_count()), (6, 1));
+        planner.check_invariants(&[]).unwrap();
+    }
+    planner.undo(sequence, parent).unwrap();
+    assert_eq!((planner.sequence_capacity(sequence), planner.free_count()), (0, 4));
 }
