@@ -173,25 +173,26 @@ test('what is retained stays longer, for as long as the clock of the cache says'
     asked += 1
     return now
   }
-  using cache = cacheOf({ capacity: 2, now: clock })
+  using cache = cacheOf({ capacity: 3, now: clock })
   const stays = (first: number): boolean => found(cache, span(first, first + 5)) === 4
-  const one = cache.openSequence()
-  feed(one, span(0, 4))
+  const [limited, better, plain] = [0, 10, 20].map(first => {
+    const seq = cache.openSequence()
+    feed(seq, span(first, first + 4))
+    return seq
+  }) as [PagedSequence, PagedSequence, PagedSequence]
   for (const options of [null, {}, { priority: 101 }, { priority: -1 }, { priority: 0.5 }, { priority: 1, forMs: -1 }, { priority: 1, until: NaN }, { priority: 1, from: 3, to: 2 }, { priority: 1, forMs: 1, until: 2 }]) {
-    throwsCode(t, 'INVALID_ARGUMENT', () => one.retain(options as never))
+    throwsCode(t, 'INVALID_ARGUMENT', () => limited.retain(options as never))
   }
-  one.retain({ priority: 90 })
+  better.retain({ priority: 60 })
   t.is(asked, 0, 'nothing has a limit')
-  one.retain({ priority: 90, forMs: 50.5 })
-  one.drop()
-  const two = cache.openSequence()
-  feed(two, span(10, 14))
-  two.drop()
-  cache.ensureCapacity(cache.createSequence(), 4)
-  t.deepEqual([stays(0), stays(10)], [true, false], 'the other one made room')
-  now = 1051
-  feed(cache.openSequence(), span(20, 24))
-  t.false(stays(0))
+  limited.retain({ priority: 90, forMs: 50.5 })
+  for (const seq of [limited, better, plain]) seq.drop()
+  const one = cache.openSequence()
+  cache.ensureCapacity(one, 4)
+  t.deepEqual([stays(0), stays(10), stays(20)], [true, true, false], 'the lowest priority makes room first')
+  now = 1050
+  cache.ensureCapacity(one, 8)
+  t.deepEqual([stays(0), stays(10)], [false, true], 'the highest one is over')
   const before = asked
   cache.createSequence()
   t.is(asked, before, 'no limit is left')

@@ -61,6 +61,5 @@ export class PagedEngine {
     this.native.dispose()
     this.#isEnded = true
     for (const waiting of this.#waiting) waiting.end()
-    this.#waiting.clear()
   }
 }

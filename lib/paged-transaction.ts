@@ -45,7 +45,7 @@ export class SequenceDrafting implements Drafting<void>, NativeDrafting {
     const { parents, tokens } = options
     const [nodes, ids] = [optional(parentsOf, 'parents', parents), optional(readTokens, 'tokens', tokens)]
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    this.#engine.ticked().appendDraft(this.#seq, draft, put(keys, 0), put(values, 1), meta, nodes, ids)
+    this.#engine.ticked().appendDraft(Float64Array.of(this.#seq, draft), put(keys, 0), put(values, 1), meta, nodes, ids)
     this.#engine.changed()
   }
 

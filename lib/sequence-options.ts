@@ -2,7 +2,7 @@ import type { NativePagedPrefix } from '#binding'
 
 import { fields, flag, optional } from './check.js'
 import { invalid } from './errors.js'
-import { endThis, INTERNAL, liveArgument } from './owner.js'
+import { INTERNAL, liveArgument } from './owner.js'
 import type { PagedEngine } from './paged-engine.js'
 import type { PagedSequence } from './paged-sequence.js'
 import { PrefixMatch } from './prefix-match.js'
@@ -39,9 +39,7 @@ export function createSequence(engine: PagedEngine, options: unknown): number {
   const native = liveArgument<NativePagedPrefix>('prefix', prefix, PrefixMatch)
   if (salt !== undefined) throw invalid('salt', salt, 'none: a match has its own')
   if (extra !== undefined) throw invalid('extra', extra, 'none: a match has its own')
-  const id = engine.ticked().createSequenceFrom(native)
-  endThis(prefix, PrefixMatch)
-  return id
+  return engine.ticked().createSequenceFrom(native)
 }
 
 /** @internal The longest start of a prompt that is there. */

@@ -1,5 +1,6 @@
 //! Transactions of a paged cache's sequences, by the numbers of both.
 
+use kvtide_core::Error;
 use kvtide_tensor::{BeginOptions, Transactional};
 use napi::{Env, Result};
 use napi_derive::napi;
@@ -31,12 +32,12 @@ impl NativePagedKvCache {
         })
     }
 
+    /// `at` is the sequence and the transaction.
     #[napi]
     pub fn append_draft(
         &mut self,
         env: &Env,
-        sequence: f64,
-        draft: f64,
+        at: &[f64],
         k: TensorArg,
         v: TensorArg,
         meta: &[f64],
@@ -44,6 +45,9 @@ impl NativePagedKvCache {
         tokens: Option<&[u32]>,
     ) -> Result<()> {
         self.cache.change(env, |cache| {
+            let &[sequence, draft] = at else {
+                return Err(Error::argument("at", at.len(), "a sequence and a transaction").into());
+            };
             let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
             let mut sequence = cache.sequence(whole("seq", sequence)?)?;
             Ok(sequence.append_draft_known(id(draft)?, k, v, parents, tokens)?)

@@ -18,8 +18,8 @@ interface Step {
 }
 
 const NAMES = [
-  'open', 'feed', 'feed', 'feed', 'fork', 'drop', 'truncate', 'save', 'restore', 'forget snapshot',
-  'begin', 'begin', 'draft', 'draft', 'tree', 'tree', 'commit', 'path', 'roll back', 'step', 'step', 'prompt', 'prompt', 'prompt', 'ensure', 'forget',
+  'open', 'feed', 'feed', 'feed', 'feed', 'fork', 'drop', 'drop', 'drop', 'truncate', 'save', 'restore', 'forget snapshot',
+  'begin', 'begin', 'draft', 'draft', 'tree', 'tree', 'commit', 'commit', 'path', 'path', 'roll back', 'step', 'step', 'prompt', 'prompt', 'prompt', 'ensure', 'forget',
 ] as const
 
 const forms: fc.Arbitrary<Form> = fc.record({
