@@ -56,6 +56,7 @@ impl NativePagedOptions {
             window: window.map(|tokens| Window::new(tokens, sinks)).transpose()?,
             namespace: self.namespace,
             prefix_key: self.prefix_key.map(|key| prefix_key(&key)).transpose()?,
+            eviction: None,
             events: count("events", self.events)?,
             device: device(&self.device)?,
             memory_limit_bytes: optional("memoryLimitBytes", self.memory_limit_bytes, whole)?,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use kvtide_core::COUNT_MAX;
-use kvtide_core::paged::{PageFormat, Window};
+use kvtide_core::paged::{EvictionPolicy, PageFormat, Window};
 
 use crate::dtype::DType;
 use crate::kv_pair::SEQUENCE;
@@ -134,6 +134,8 @@ pub struct PagedKvCacheOptions {
     pub namespace: String,
     /// Under which key prompts are found; none: a random one of this process. A stable one is for stores that outlive it.
     pub prefix_key: Option<[u8; 32]>,
+    /// In which order blocks that nobody holds make room; none: the least recently used first, by priority.
+    pub eviction: Option<Arc<dyn EvictionPolicy>>,
     /// Events that are kept for those who follow which blocks can be found; 0: none.
     pub events: u32,
     /// The device; see [`crate::device()`].
@@ -160,6 +162,7 @@ impl Default for PagedKvCacheOptions {
             window: None,
             namespace: String::new(),
             prefix_key: None,
+            eviction: None,
             events: 0,
             device: Device::Cpu,
             memory_limit_bytes: None,

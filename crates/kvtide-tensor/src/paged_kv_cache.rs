@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::life::Life;
 use crate::memory::Budget;
 use crate::options::PagedKvCacheOptions;
-use crate::paged::{PagedShape, PrefixKeys, Returns, Slab};
+use crate::paged::{PagedShape, PrefixKeys, PromptOptions, Returns, Slab};
 use crate::stats::Stats;
 
 /// A pool of blocks, and the sequences that write in them.
@@ -63,6 +63,9 @@ impl PagedKvCache {
         let mut planner = if shape.pages.is_low_bit() { planner.staging_pages() } else { planner };
         if let Some(window) = options.window {
             planner = planner.sliding(window);
+        }
+        if let Some(policy) = options.eviction {
+            planner = planner.evicting(Box::new(policy));
         }
         planner.keep_events(options.events);
         let budget = Budget::within(options.budget.as_ref(), options.memory_limit_bytes);
@@ -114,10 +117,9 @@ impl PagedKvCache {
         self.slab.layout.bytes_per_token()
     }
 
-    /// A new, empty sequence.
+    /// A new, empty sequence, of no salt.
     pub fn create_sequence(&mut self) -> Result<u64> {
-        self.change()?;
-        Ok(self.planner.create_sequence()?)
+        self.create_sequence_of(PromptOptions::default())
     }
 
     /// Ends a sequence and gives all its blocks back.

@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use super::blocks::Blocks;
+use super::blocks::{Blocks, EvictionPolicy};
 use super::chunks::Chunks;
 use super::id_hasher::IdHasher;
 use super::identity::Identity;
@@ -88,6 +88,13 @@ impl PagedPlanner {
     #[must_use]
     pub fn staging_pages(mut self) -> Self {
         self.low_bit = true;
+        self
+    }
+
+    /// The same, its blocks evicted in another order. None is in use yet.
+    #[must_use]
+    pub fn evicting(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
+        self.store.blocks = self.store.blocks.with_policy(policy);
         self
     }
 

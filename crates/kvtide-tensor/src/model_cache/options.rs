@@ -5,7 +5,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use kvtide_core::COUNT_MAX;
 use kvtide_core::model::{LayerGroup, LayerKind, ModelDescription};
-use kvtide_core::paged::{PageFormat, Window};
+use kvtide_core::paged::{EvictionPolicy, PageFormat, Window};
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -91,6 +91,8 @@ pub struct PagedOptions {
     pub namespace: String,
     /// Under which key prompts are found; none: a random one of this process.
     pub prefix_key: Option<[u8; 32]>,
+    /// In which order blocks that nobody holds make room; none: the least recently used first, by priority.
+    pub eviction: Option<Arc<dyn EvictionPolicy>>,
     /// Events that are kept for those who follow which blocks can be found; 0: none.
     pub events: u32,
 }
@@ -105,6 +107,7 @@ impl Default for PagedOptions {
             hadamard: false,
             namespace: String::new(),
             prefix_key: None,
+            eviction: None,
             events: 0,
         }
     }
@@ -150,6 +153,7 @@ impl PagedOptions {
                 window: window(group)?,
                 namespace: self.namespace.clone(),
                 prefix_key: self.prefix_key,
+                eviction: self.eviction.clone(),
                 events: self.events,
                 device: options.device.clone(),
                 memory_limit_bytes: None,

@@ -1,7 +1,9 @@
 //! `PagedKvCache`: misuse, then values.
 
+use std::sync::Arc;
+
 use kvtide_core::Code;
-use kvtide_core::paged::Part;
+use kvtide_core::paged::{EvictionPolicy, Part, Released};
 use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
 
 use crate::outcome::code;
@@ -189,4 +191,34 @@ fn an_empty_pool_is_not_used() {
     assert_eq!((cache.pool_utilization(), cache.total_count(), cache.block_size()), (0., 0, 2));
     assert_eq!(write(&mut cache, sequence, 0, 0, 1), Err(Code::OutOfBlocks));
     assert_eq!((cache.token_elements(Part::Value), cache.layout().block_bytes()), (6, 2 * 3 * 2 * 2 * 3 * 4));
+}
+
+/// Keeps what was given the lowest priority longest.
+#[derive(Debug)]
+struct Contrary;
+
+impl EvictionPolicy for Contrary {
+    fn rank(&self, released: &Released) -> u8 {
+        100 - released.priority
+    }
+}
+
+#[test]
+fn blocks_make_room_in_the_order_of_the_policy() {
+    for (eviction, kept) in [(None, 7), (Some(Arc::new(Contrary) as Arc<dyn EvictionPolicy>), 8)] {
+        let options = PagedKvCacheOptions { capacity: 2, block_size: 1, eviction, ..Default::default() };
+        let mut cache = PagedKvCache::new(options).unwrap();
+        let row = [0; 4];
+        let token = || HostTensor::new("k", &row, DType::F32, &[1, 1, 1, 1]).unwrap();
+        for (id, priority) in [(7, 90), (8, 10)] {
+            let sequence = cache.create_sequence().unwrap();
+            cache.append_known(&[sequence], token(), token(), None, Some(&[id])).unwrap();
+            cache.retain(sequence, 0..1, priority, None).unwrap();
+            cache.drop_sequence(sequence).unwrap();
+        }
+        let sequence = cache.create_sequence().unwrap();
+        cache.append(&[sequence], token(), token(), None).unwrap();
+        let mut found = |id| cache.find_prefix(&[id, 0], Default::default(), false).unwrap().length();
+        assert_eq!([7, 8].map(|id| found(id) == 1), [kept == 7, kept == 8]);
+    }
 }

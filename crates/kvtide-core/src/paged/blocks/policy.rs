@@ -11,6 +11,7 @@
 //! before it in the same chain, so tails go before heads.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// The priority of a block that was given none.
 pub const PRIORITY_DEFAULT: u8 = 50;
@@ -48,6 +49,13 @@ pub struct Released {
 pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// The block's rank, 0 to 127; the lowest is evicted first.
     fn rank(&self, released: &Released) -> u8;
+}
+
+/// One policy for several caches.
+impl EvictionPolicy for Arc<dyn EvictionPolicy> {
+    fn rank(&self, released: &Released) -> u8 {
+        self.as_ref().rank(released)
+    }
 }
 
 /// The lowest priority first, among equal ones the least recently used.
