@@ -210,15 +210,24 @@ impl PagedPlanner {
         }
     }
 
-    /// Ends a transaction, and those on top of it, as if they had never been; one that has ended is left alone.
+    /// Ends a transaction, and those on top of it, as if they had never been; one that has ended is left alone. A step that the
+    /// sequence is in ends for it as well.
     pub fn undo(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
-        let of = self.resting(sequence)?;
+        let of = self.sequence(sequence)?;
         let Some(ending) = of.drafts.plan_drop(id) else { return Ok(()) };
-        let (length, blocks) = (of.content.length - ending.dropped, blocks_after(of, &ending));
+        let (before, end, blocks) = (of.content.length, of.end(), blocks_after(of, &ending));
         let slot = self.slot(sequence)?;
-        self.cut(slot, length, blocks)?;
-        self.at_mut(slot).drafts.end(&ending);
-        Ok(())
+        // What the step has written is cut off like the rest.
+        let of = self.at_mut(slot);
+        let stepping = of.stepping.take();
+        of.content.length = end;
+        let cut = self.cut(slot, before - ending.dropped, blocks);
+        let of = self.at_mut(slot);
+        match cut {
+            Ok(()) => of.drafts.end(&ending),
+            Err(_) => (of.stepping, of.content.length) = (stepping, before),
+        }
+        cut
     }
 }
 

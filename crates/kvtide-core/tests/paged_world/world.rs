@@ -29,6 +29,14 @@ struct Step {
     known: bool,
     written: Vec<bool>,
     first: Value,
+    /// Sequences that are in it no more: a transaction of theirs was dropped.
+    left: Vec<u64>,
+}
+
+impl Step {
+    fn is_stale(&self, sequences: &BTreeMap<u64, Sequence>) -> bool {
+        !self.left.is_empty() || self.shares.iter().any(|(id, _)| !sequences.contains_key(id))
+    }
 }
 
 pub struct World {
@@ -183,7 +191,7 @@ impl World {
     }
 
     fn is_stepping(&self, id: u64) -> bool {
-        self.step.as_ref().is_some_and(|step| step.shares.iter().any(|(of, _)| *of == id))
+        self.step.as_ref().is_some_and(|step| step.shares.iter().any(|(of, _)| *of == id) && !step.left.contains(&id))
     }
 
     /// Whether a call was refused because of an open step, which must be the reason where there is one.

@@ -98,16 +98,15 @@ impl World {
     pub(super) fn undo(&mut self, id: u64, depth: usize) -> Done {
         let Some(ids) = self.open.get_mut(&id).filter(|ids| !ids.is_empty()) else { return Ok(()) };
         let depth = depth % ids.len();
-        let undone = self.planner.undo(id, ids[depth]);
-        if undone.is_ok() {
-            ids.truncate(depth);
+        self.planner.undo(id, ids[depth]).unwrap();
+        ids.truncate(depth);
+        if self.is_stepping(id) {
+            self.step.as_mut().unwrap().left.push(id);
         }
-        if !self.refuses_step(id, &undone)? {
-            let of = self.sequences.get_mut(&id).unwrap();
-            let base = of.drafts[depth].0;
-            of.truncate(base);
-            of.drafts.truncate(depth);
-        }
+        let of = self.sequences.get_mut(&id).unwrap();
+        let base = of.drafts[depth].0;
+        of.truncate(base);
+        of.drafts.truncate(depth);
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ impl World {
         self.planner.open_step(&plan).unwrap();
         let written = vec![false; self.shape.layers as usize];
         let first = self.reserve_values();
-        self.step = Some(Step { plan, shares, known, written, first });
+        self.step = Some(Step { plan, shares, known, written, first, left: Vec::new() });
         self.fill_tables()
     }
 
@@ -41,7 +41,7 @@ impl World {
 
     pub(super) fn write_layer(&mut self, layer: u32) -> Done {
         let Some(mut step) = self.step.take() else { return Ok(()) };
-        let stale = step.shares.iter().any(|(id, _)| !self.sequences.contains_key(id));
+        let stale = step.is_stale(&self.sequences);
         prop_assert_eq!(self.planner.check_step(&step.plan).is_err(), stale);
         if !stale && !step.written[layer as usize] {
             let values = self.step_values(&step);
@@ -57,7 +57,7 @@ impl World {
 
     pub(super) fn end_step(&mut self, commit: bool) -> Done {
         let Some(step) = self.step.take() else { return Ok(()) };
-        let stale = step.shares.iter().any(|(id, _)| !self.sequences.contains_key(id));
+        let stale = step.is_stale(&self.sequences);
         if stale || !commit || step.written.iter().any(|written| !written) {
             self.planner.undo_step(&step.plan).unwrap();
             return Ok(());

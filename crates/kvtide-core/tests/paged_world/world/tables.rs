@@ -51,7 +51,7 @@ impl World {
     pub(super) fn fill_tables(&mut self) -> Done {
         let Some(step) = &self.step else { return Ok(()) };
         let filled = self.tables.fill(&self.planner, &step.plan);
-        if step.shares.iter().any(|(id, _)| !self.sequences.contains_key(id)) {
+        if step.is_stale(&self.sequences) {
             prop_assert_eq!(filled.map_err(|error| error.code()), Err(Code::StaleStep));
             return Ok(());
         }
