@@ -104,23 +104,32 @@ impl PagedKvCache {
     /// Takes back what was dropped since the last change.
     pub(crate) fn collect(&mut self) -> Result<()> {
         self.check()?;
-        for returned in self.returns.take() {
-            match returned {
-                Returned::Held(id) => {
-                    if let Some(held) = self.held.remove(&id) {
-                        self.planner.release(held);
-                    }
+        let mut returned = self.returns.take().into_iter();
+        let done = returned.by_ref().try_for_each(|of| self.take_back(of));
+        // What comes behind a failure is taken back another time.
+        returned.for_each(|of| self.returns.add(of));
+        done
+    }
+
+    fn take_back(&mut self, returned: Returned) -> Result<()> {
+        match returned {
+            Returned::Held(id) => {
+                if let Some(held) = self.held.remove(&id) {
+                    self.planner.release(held);
                 }
-                Returned::Sequence(sequence) => match self.planner.drop_sequence(sequence) {
-                    // It was dropped before.
-                    Ok(()) | Err(kvtide_core::Error::SequenceNotFound { .. }) => {}
-                    Err(refusal) => return Err(refusal.into()),
-                },
-                Returned::Step(plan) => {
-                    self.poisoned = true;
-                    self.planner.undo_step(&plan)?;
-                    self.poisoned = false;
+            }
+            Returned::Sequence(sequence) => match self.planner.drop_sequence(sequence) {
+                // It was dropped before.
+                Ok(()) | Err(kvtide_core::Error::SequenceNotFound { .. }) => {}
+                Err(refusal) => {
+                    self.returns.add(Returned::Sequence(sequence));
+                    return Err(refusal.into());
                 }
+            },
+            Returned::Step(plan) => {
+                self.poisoned = true;
+                self.planner.undo_step(&plan)?;
+                self.poisoned = false;
             }
         }
         Ok(())
