@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 
-/// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone.
+/// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone at the cache's next change.
 #[derive(Debug)]
 #[must_use = "a step that is dropped is undone"]
 pub struct PagedStep {
