@@ -11,6 +11,7 @@ mod memory_limit;
 mod numbers;
 mod outcome;
 mod paged_bulk;
+mod paged_engine;
 mod paged_kv_cache;
 mod paged_random;
 mod races;

@@ -1,0 +1,149 @@
+//! What a value stands for in tensors: the rows of a token in one layer, and how far from them what is quantised may be.
+//!
+//! Rows that are not quantised are any bits, NaNs among them, and come back bit for bit. Those that are lie between -1 and 1; a
+//! page is rounded by at most half a step each time it becomes full, and it can only become full again after calls that opened it.
+
+use kvtide_core::paged::PageFormat;
+use kvtide_tensor::{DType, PagedKvCacheOptions};
+use proptest::prelude::*;
+
+use super::memory::Value;
+
+/// The form of tokens and pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Content {
+    pub heads: usize,
+    /// Elements of a head of K, and of V.
+    pub dims: [usize; 2],
+    pub dtype: DType,
+    pub formats: [Option<PageFormat>; 2],
+    pub hadamard: bool,
+    /// Rows that are not quantised are numbers as well, for attention.
+    pub plain: bool,
+}
+
+pub fn content(low_bit: bool) -> impl Strategy<Value = Content> {
+    use PageFormat::{F8E4M3, Q4, Q8};
+    let dtypes = if low_bit { &DTYPES[..3] } else { &DTYPES };
+    let formats = [None, Some(F8E4M3), Some(Q8), Some(Q4)];
+    let format = prop::sample::select(if low_bit { formats[..].to_vec() } else { vec![None] });
+    let dims = prop_oneof![2 => (1..7usize).prop_map(|dim| [dim; 2]), 2 => [1..7usize, 0..7usize]];
+    let some = prop::sample::select(vec![F8E4M3, Q8, Q4]);
+    (1..3usize, dims, prop::sample::select(dtypes), [format.clone(), format], some, any::<bool>()).prop_map(
+        move |(heads, dims, dtype, mut formats, some, rotate)| {
+            if low_bit && formats == [None; 2] {
+                formats[0] = Some(some);
+            }
+            Content { heads, dims, dtype, formats, hadamard: rotate && formats[0].is_some(), plain: false }
+        },
+    )
+}
+
+const DTYPES: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::U8];
+
+impl Content {
+    /// The same, for attention: numbers alone, and some of V.
+    pub fn plain(mut self) -> Self {
+        self.dims[1] = self.dims[1].max(1);
+        self.dtype = if self.dtype == DType::U8 { DType::F32 } else { self.dtype };
+        Content { plain: true, ..self }
+    }
+
+    pub fn options(&self) -> PagedKvCacheOptions {
+        PagedKvCacheOptions {
+            num_kv_heads: self.heads as u32,
+            head_dim: self.dims[0] as u32,
+            value_head_dim: Some(self.dims[1] as u32),
+            dtype: self.dtype,
+            key_format: self.formats[0],
+            value_format: self.formats[1],
+            hadamard: self.hadamard,
+            ..Default::default()
+        }
+    }
+
+    fn is_low_bit(&self, part: usize) -> bool {
+        self.formats[part].is_some() && self.dims[part] > 0
+    }
+
+    /// Rows of K or V, `[layers, heads, tokens, dim]`, of the values `layers[layer][token]`, as they are handed over.
+    pub fn fed(&self, part: usize, layers: &[Vec<Value>]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (layer, head) in layers.iter().flat_map(|layer| (0..self.heads).map(move |head| (layer, head))) {
+            for &value in layer {
+                for place in head * self.dims[part]..(head + 1) * self.dims[part] {
+                    self.push(&mut bytes, part, value, place);
+                }
+            }
+        }
+        bytes
+    }
+
+    fn push(&self, bytes: &mut Vec<u8>, part: usize, value: Value, place: usize) {
+        let bits = if value == 0 { 0 } else { mix(u64::from(value) << 8 | (place as u64) << 1 | part as u64) };
+        let number = if value == 0 { 0. } else { element(bits) };
+        match self.dtype {
+            _ if !self.is_low_bit(part) && !self.plain => bytes.extend(&bits.to_ne_bytes()[..self.dtype.bytes()]),
+            DType::F16 => bytes.extend(half::f16::from_f32(number).to_ne_bytes()),
+            DType::BF16 => bytes.extend(half::bf16::from_f32(number).to_ne_bytes()),
+            _ => bytes.extend(number.to_ne_bytes()),
+        }
+    }
+
+    /// The elements of a value in one head, as numbers.
+    pub fn row(&self, part: usize, value: Value, head: usize) -> Vec<f32> {
+        let places = head * self.dims[part]..(head + 1) * self.dims[part];
+        let bits = |place: usize| mix(u64::from(value) << 8 | (place as u64) << 1 | part as u64);
+        places.map(|place| if value == 0 { 0. } else { element(bits(place)) }).collect()
+    }
+
+    /// Says whether rows that came out, `[heads, tokens, dim]`, are those of these values, where pages may have become full again
+    /// as often as `opened` says.
+    pub fn check(&self, part: usize, values: &[Value], found: &[u8], opened: u32) -> Result<(), String> {
+        if !self.is_low_bit(part) {
+            let same = self.fed(part, &[values.to_vec()]) == found;
+            return if same { Ok(()) } else { Err(format!("part {part} is not that of {values:?}: {found:?}")) };
+        }
+        let bound = self.bound(part, opened);
+        let found: Vec<f32> = found.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect();
+        if found.len() != self.heads * values.len() * self.dims[part] {
+            return Err(format!("part {part} has {} elements for {} tokens", found.len(), values.len()));
+        }
+        let rows = (0..self.heads).flat_map(|head| values.iter().map(move |value| (head, *value)));
+        for ((head, value), found) in rows.zip(found.chunks_exact(self.dims[part])) {
+            let expected = self.row(part, value, head);
+            // What nobody wrote is zero in every format.
+            let bound = if value == 0 { 0. } else { bound };
+            if expected.iter().zip(found).any(|(a, b)| (a - b).abs() > bound || b.is_nan()) {
+                return Err(format!("part {part}: {found:?} is not {expected:?} of {value}, bound {bound}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Half a step of the format for each time that a page can have become full; what was rounded before is a little larger.
+    pub fn bound(&self, part: usize, opened: u32) -> f32 {
+        let block = if self.hadamard && part == 0 { 1 << self.dims[0].trailing_zeros() } else { 1 };
+        let largest = (block as f32).sqrt();
+        let half_step = match self.formats[part] {
+            Some(PageFormat::Q8) => largest / 254.,
+            Some(PageFormat::Q4) => largest / 15.,
+            Some(PageFormat::F8E4M3) => largest.log2().floor().exp2() / 16.,
+            _ => 0.,
+        };
+        let times = opened as f32 + 1.;
+        // Turning back adds the errors of a block.
+        (half_step * largest * times) * (1.05 + 0.1 * opened as f32) + 0.005 * times
+    }
+}
+
+/// A number between -1 and 1 that every dtype has.
+fn element(bits: u32) -> f32 {
+    (bits & 0xff) as f32 / 128. - 1.
+}
+
+fn mix(number: u64) -> u32 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (number ^ (number >> 31)) as u32
+}
