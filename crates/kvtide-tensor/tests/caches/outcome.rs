@@ -12,10 +12,10 @@ pub fn code<T>(done: Result<T, Error>) -> Result<(), Code> {
     done.map(|_| ()).map_err(|error| error.code())
 }
 
-/// What `done` answered; nothing when memory ran out, which a cache with a limit may say.
+/// What `done` answered; nothing when memory or blocks ran out, which a cache with a limit may say.
 pub fn unless_out_of_memory<T>(limit: Option<u64>, done: Result<T, Error>) -> Result<Option<T>, TestCaseError> {
     match done {
-        Err(error) if limit.is_some() && error.code() == Code::OutOfMemory => Ok(None),
+        Err(error) if limit.is_some() && matches!(error.code(), Code::OutOfMemory | Code::OutOfBlocks) => Ok(None),
         done => Ok(Some(done?)),
     }
 }

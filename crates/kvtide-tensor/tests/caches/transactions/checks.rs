@@ -78,6 +78,9 @@ impl<C: Kind> Run<C> {
         self.snapshots.clear();
         self.begin(None)?;
         self.cache.close();
+        if !C::CLOSES {
+            return Ok(());
+        }
         if let Some(draft) = self.lists.open.last() {
             prop_assert_eq!(code(self.cache.drafted(draft.id)), Err(Code::Disposed));
             prop_assert_eq!(code(self.cache.commit_draft(draft.id, None)), Err(Code::Disposed));

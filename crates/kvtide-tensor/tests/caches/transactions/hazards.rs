@@ -45,7 +45,7 @@ fn a_mark_of_a_branch_that_a_draft_has_overwritten_is_refused() {
     let mut cache: RollbackCache = subject(&setup(4, 0, 0), 2);
     let early = RollbackCache::snapshot(&cache);
     let [k, v] = [0, 1].map(|part| setup(4, 0, 0).rows.tensor(part, &[10, 11]));
-    cache.feed([Source::from(&k), Source::from(&v)]).unwrap();
+    cache.feed(2, [Source::from(&k), Source::from(&v)]).unwrap();
     let gone = RollbackCache::snapshot(&cache);
     cache.rollback(&early).unwrap();
     let mut open = cache.begin(BeginOptions::default()).unwrap();

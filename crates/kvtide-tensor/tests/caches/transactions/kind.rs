@@ -1,5 +1,6 @@
 //! What every kind of cache gives the tests of transactions: a new kind is one more `impl`.
 
+use kvtide_core::Code;
 use kvtide_tensor::{
     Kv, KvCache, KvCacheOptions, KvSnapshot, Result, RollbackCache, RollbackCacheOptions, RotatingCacheOptions,
     RotatingKvCache, RotatingSnapshot, Source, Stats, Transactional, View,
@@ -33,10 +34,16 @@ pub trait Kind: Transactional + Sized {
     const BOUND: bool = false;
     /// It knows what its last append showed.
     const LATEST: bool = false;
+    /// Its tokens have one shape from the start on.
+    const SHAPED: bool = Self::BOUND;
+    /// What it runs out of where its setup has a limit.
+    const FULL: Code = Code::OutOfMemory;
+    /// It can end before its owner does.
+    const CLOSES: bool = true;
 
     fn new(setup: &Setup) -> Result<Self>;
-    /// Adds tokens that stay.
-    fn feed(&mut self, sources: [Source<'_>; 2]) -> Result<Self::Seen>;
+    /// Adds so many tokens, which stay.
+    fn feed(&mut self, tokens: usize, sources: [Source<'_>; 2]) -> Result<Self::Seen>;
     /// Everything that it shows; nothing when there is nothing.
     fn visible(&self) -> Result<Option<Self::Seen>>;
     fn latest(&self) -> Option<Self::Seen> {
@@ -79,7 +86,7 @@ impl Kind for KvCache {
         })
     }
 
-    fn feed(&mut self, [k, v]: [Source<'_>; 2]) -> Result<Kv> {
+    fn feed(&mut self, _: usize, [k, v]: [Source<'_>; 2]) -> Result<Kv> {
         self.update(k, v)
     }
 
@@ -150,7 +157,7 @@ impl Kind for RotatingKvCache {
         })
     }
 
-    fn feed(&mut self, [k, v]: [Source<'_>; 2]) -> Result<Kv> {
+    fn feed(&mut self, _: usize, [k, v]: [Source<'_>; 2]) -> Result<Kv> {
         self.append(k, v)
     }
 
@@ -216,7 +223,7 @@ impl Kind for RollbackCache {
         RollbackCache::new(RollbackCacheOptions { memory_limit_bytes: setup.limit, ..Default::default() })
     }
 
-    fn feed(&mut self, [k, v]: [Source<'_>; 2]) -> Result<Kv> {
+    fn feed(&mut self, _: usize, [k, v]: [Source<'_>; 2]) -> Result<Kv> {
         let seen = self.append(k, v, None)?;
         self.commit(self.total_len().into())?;
         Ok(seen)

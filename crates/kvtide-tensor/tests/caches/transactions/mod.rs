@@ -4,6 +4,7 @@ mod checks;
 mod hazards;
 mod kind;
 mod lists;
+mod paged;
 mod random;
 mod run;
 mod semantics;
@@ -44,4 +45,5 @@ kinds! {
     kv_cache: kvtide_tensor::KvCache,
     rotating_kv_cache: kvtide_tensor::RotatingKvCache,
     rollback_cache: kvtide_tensor::RollbackCache,
+    paged_sequence: super::paged::Paged,
 }

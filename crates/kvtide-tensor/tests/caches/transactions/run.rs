@@ -101,7 +101,7 @@ impl<C: Kind> Run<C> {
     fn feed(&mut self, tokens: u32, forms: [Form; 2]) -> Done {
         let ids = self.lists.new_ids(tokens as usize);
         let fed = [0, 1].map(|part| Fed::new(forms[part], &self.setup.rows, part, &ids));
-        let done = self.cache.feed(fed.each_ref().map(Fed::source));
+        let done = self.cache.feed(ids.len(), fed.each_ref().map(Fed::source));
         if self.overflows(ids.len()) {
             prop_assert_eq!(code(done), Err(Code::CacheOverflow));
             return Ok(());
