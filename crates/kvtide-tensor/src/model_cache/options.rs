@@ -194,18 +194,19 @@ fn split(caches: &[PagedKvCacheOptions], groups: &[LayerGroup], bytes: u64, sequ
         _ => 0,
     };
     let mut blocks: Vec<u64> = caches.iter().zip(groups).map(of_windows).collect();
-    let bytes_of = |blocks: &[u64]| -> u64 { blocks.iter().zip(&block_bytes).map(|(count, each)| count * each).sum() };
+    let bytes_of = |blocks: &[u64]| -> u128 {
+        blocks.iter().zip(&block_bytes).map(|(count, each)| u128::from(*count) * u128::from(*each)).sum()
+    };
     let all_slide = blocks.iter().all(|&count| count > 0);
     let most = if all_slide { bytes } else { bytes / 2 };
     let sliding = bytes_of(&blocks);
-    if sliding > most {
-        let share = |count: &mut u64| *count = (u128::from(*count) * u128::from(most) / u128::from(sliding)) as u64;
+    if sliding > most.into() {
+        let share = |count: &mut u64| *count = (u128::from(*count) * u128::from(most) / sliding) as u64;
         blocks.iter_mut().for_each(share);
     }
-    let rest = bytes.saturating_sub(bytes_of(&blocks));
+    let rest = u128::from(bytes).saturating_sub(bytes_of(&blocks)) as u64;
     let full: u64 = caches.iter().zip(&block_bytes).filter(|(of, _)| of.window.is_none()).map(|(_, each)| each).sum();
-    for (of, count) in caches.iter().zip(&mut blocks).filter(|(of, _)| of.window.is_none()) {
-        debug_assert!(of.window.is_none());
+    for (_, count) in caches.iter().zip(&mut blocks).filter(|(of, _)| of.window.is_none()) {
         *count = rest.checked_div(full).unwrap_or(0);
     }
     Ok(blocks.into_iter().map(|count| count.min(COUNT_MAX.into()) as u32).collect())
