@@ -38,12 +38,11 @@ impl Store for ContiguousLayers {
     }
 
     fn fork(&mut self, sequence: u64) -> Result<u64> {
-        let of = self.idle(sequence)?;
+        let of = self.resting(sequence)?;
         let length = of.length;
         let snapshots = of.layers.iter().map(LayerCache::snapshot).collect::<Result<Vec<_>>>()?;
         let mut fork = self.new_sequence()?;
-        fork.layers.iter_mut().zip(&snapshots).try_for_each(|(layer, snapshot)| layer.restore(snapshot))?;
-        fork.length = length;
+        fork.restore(&snapshots, length)?;
         Ok(self.add(fork))
     }
 
@@ -74,14 +73,15 @@ impl Store for ContiguousLayers {
             let reason = "there are not so many";
             return Err(CoreError::CannotRollBack { requested, seq_len, reason }.into());
         }
+        of.check_idle()?;
         of.layers.iter().try_for_each(|layer| layer.check_truncate(length))?;
-        of.layers.iter_mut().try_for_each(|layer| layer.truncate(length))?;
+        of.change(|layer| layer.truncate(length))?;
         of.length = length;
         Ok(())
     }
 
     fn snapshot(&mut self, sequence: u64) -> Result<Held> {
-        let of = self.idle(sequence)?;
+        let of = self.resting(sequence)?;
         let layers = of.layers.iter().map(LayerCache::snapshot).collect::<Result<_>>()?;
         Ok(Held::Contiguous(layers, of.length))
     }
@@ -92,9 +92,7 @@ impl Store for ContiguousLayers {
         if snapshots.len() != of.layers.len() {
             return Err(foreign());
         }
-        of.layers.iter_mut().zip(snapshots).try_for_each(|(layer, snapshot)| layer.restore(snapshot))?;
-        of.length = *length;
-        Ok(())
+        of.restore(snapshots, *length)
     }
 
     fn explain(&self, tokens: &[u32], _: PromptOptions<'_>) -> Result<Explanation> {
@@ -162,8 +160,7 @@ impl Store for ContiguousLayers {
             Some(parent) => self.drafting(sequence, parent)?.0,
             None => self.idle(sequence)?,
         };
-        let ids = of.layers.iter_mut().map(|layer| layer.begin(parent)).collect::<Result<Vec<_>>>()?;
-        let id = ids[0];
+        let id = of.begin(parent)?;
         of.open.push((id, of.length));
         Ok(id)
     }
@@ -182,7 +179,7 @@ impl Store for ContiguousLayers {
             let expected = format!("at most {drafted}, the number of drafted tokens");
             return Err(Error::argument("n", tokens.unwrap_or(0), expected));
         }
-        of.layers.iter_mut().try_for_each(|layer| layer.commit(id, tokens))?;
+        of.change(|layer| layer.commit(id, tokens))?;
         of.length = before + tokens.unwrap_or(drafted) as u32;
         of.open.pop();
         Ok(())
@@ -191,7 +188,7 @@ impl Store for ContiguousLayers {
     fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
         let (of, before) = self.drafting(sequence, id)?;
         // The first layer says whether it is a path; the others agree.
-        of.layers.iter_mut().try_for_each(|layer| layer.commit_path(id, path))?;
+        of.change(|layer| layer.commit_path(id, path))?;
         of.length = before + path.len() as u32;
         of.open.pop();
         Ok(())
@@ -208,6 +205,7 @@ impl Store for ContiguousLayers {
 
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {
         match self.sequences.get(&sequence) {
+            Some(of) if of.poisoned => Err(Error::Poisoned),
             Some(of) => of.layers[self.index(place)].kv(),
             None => Err(CoreError::SequenceNotFound { sequence }.into()),
         }
@@ -219,10 +217,12 @@ impl Store for ContiguousLayers {
     }
 
     fn pool_stats(&mut self) -> Result<Vec<PoolStats>> {
+        self.collect();
         Ok(Vec::new())
     }
 
     fn check_invariants(&self) -> std::result::Result<(), String> {
-        self.sequences.values().flat_map(|of| &of.layers).try_for_each(LayerCache::check_invariants)
+        let whole = self.sequences.values().filter(|of| !of.poisoned);
+        whole.flat_map(|of| &of.layers).try_for_each(LayerCache::check_invariants)
     }
 }

@@ -8,6 +8,7 @@ use super::contiguous::{ContiguousLayers, Dropped, Sequence};
 use super::shapes::{Queries, Shaped, restored};
 use crate::attention::{AttendOptions, Attended, KvRows, attend};
 use crate::error::{Error, Result};
+use crate::kv_pair::SEQUENCE;
 use crate::paged::StepTokens;
 use crate::source::Source;
 use crate::view::Kv;
@@ -49,20 +50,20 @@ impl ContiguousLayers {
         let of = self.resting(sequence)?;
         let parents = tokens.parents.map(|parents| of.parents_in_step(parents)).transpose()?;
         let parent = of.open.last().map(|(id, _)| *id);
-        let mut ids = Vec::with_capacity(of.layers.len());
-        for layer in &mut of.layers {
-            match layer.begin(parent) {
-                Ok(id) => ids.push(id),
-                Err(refusal) => {
-                    of.layers.iter_mut().zip(ids).for_each(|(layer, id)| layer.drop_draft(id));
-                    return Err(refusal);
-                }
-            }
-        }
-        let id = ids.first().copied();
+        let id = Some(of.begin(parent)?);
         of.step = id;
         let shown = vec![None; of.layers.len()];
         Ok(LayersStep { sequence, id, tokens: count, parents, shown, dropped })
+    }
+
+    /// The sequence of an open step, and its transaction. One that was dropped, or whose transaction was, took the step along.
+    fn stepping(&mut self, step: &LayersStep) -> Result<(&mut Sequence, TransactionId)> {
+        let id = step.id.ok_or(CoreError::TransactionClosed)?;
+        match self.sequence(step.sequence) {
+            Ok(of) if of.step == Some(id) => Ok((of, id)),
+            Err(Error::Poisoned) => Err(Error::Poisoned),
+            _ => Err(CoreError::StaleStep { sequence: step.sequence }.into()),
+        }
     }
 
     /// Writes the tokens of a layer.
@@ -73,14 +74,13 @@ impl ContiguousLayers {
         k: Source<'_>,
         v: Source<'_>,
     ) -> Result<()> {
-        let id = step.id.ok_or(CoreError::TransactionClosed)?;
-        let of = self.sequence(step.sequence).map_err(|_| CoreError::StaleStep { sequence: step.sequence })?;
+        let (of, id) = self.stepping(step)?;
         if step.shown[index].is_some() {
             return Err(Error::argument("layer", "written already", "each layer once a step"));
         }
         let (k, v) = (Shaped::batched(k)?, Shaped::batched(v)?);
-        let tokens = k.source().dims().get(2).copied().unwrap_or(0);
-        if tokens != step.tokens as usize {
+        let tokens = k.source().resolve("k", SEQUENCE)?.tokens();
+        if tokens != step.tokens {
             let expected = format!("{} tokens, as the step has", step.tokens);
             return Err(Error::argument("k", format!("{tokens} tokens"), expected));
         }
@@ -90,9 +90,8 @@ impl ContiguousLayers {
 
     /// Its tokens count now, in every layer.
     pub(super) fn commit_layers(&mut self, step: &mut LayersStep) -> Result<()> {
-        let id = step.id.ok_or(CoreError::TransactionClosed)?;
-        let of = self.sequence(step.sequence).map_err(|_| CoreError::StaleStep { sequence: step.sequence })?;
-        of.layers.iter_mut().try_for_each(|layer| layer.commit(id, None))?;
+        let (of, id) = self.stepping(step)?;
+        of.change(|layer| layer.commit(id, None))?;
         (of.step, of.length, step.id) = (None, of.length + step.tokens, None);
         Ok(())
     }
@@ -101,6 +100,7 @@ impl ContiguousLayers {
     pub(super) fn undo_layers(&mut self, step: &mut LayersStep) {
         if let Some(id) = step.id.take()
             && let Ok(of) = self.sequence(step.sequence)
+            && of.step == Some(id)
         {
             of.layers.iter_mut().for_each(|layer| layer.drop_draft(id));
             of.step = None;

@@ -14,7 +14,7 @@ use crate::options::{KvCacheOptions, RotatingCacheOptions};
 use crate::rotating::{RotatingKvCache, RotatingSnapshot};
 use crate::source::Source;
 use crate::stats::Stats;
-use crate::transaction::Transactional;
+use crate::transaction::{Drafting, Transactional};
 use crate::view::Kv;
 
 /// A layer's tokens.
@@ -64,6 +64,11 @@ impl LayerCache {
                 ..Default::default()
             })?)),
         })
+    }
+
+    /// Refuses a change while someone reads it in the background.
+    pub fn check_idle(&self) -> Result<()> {
+        each_kind!(self, cache => Drafting::check_idle(&**cache))
     }
 
     pub fn begin(&mut self, parent: Option<TransactionId>) -> Result<TransactionId> {

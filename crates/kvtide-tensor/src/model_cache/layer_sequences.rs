@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kvtide_core::model::{LayerGroup, LayerPlace};
 use kvtide_core::{Error as CoreError, TransactionId};
 
-use super::layer_cache::LayerCache;
+use super::layer_cache::{LayerCache, LayerSnapshot};
 use super::options::ContiguousOptions;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Budget;
 
 /// All sequences.
@@ -37,6 +37,60 @@ pub(super) struct Sequence {
     pub open: Vec<(TransactionId, u32)>,
     /// The step that is open.
     pub step: Option<TransactionId>,
+    /// A change failed in one layer when others had made it.
+    pub poisoned: bool,
+}
+
+impl Sequence {
+    /// Refuses a change of all layers while someone reads one of them in the background.
+    pub fn check_idle(&self) -> Result<()> {
+        self.layers.iter().try_for_each(LayerCache::check_idle)
+    }
+
+    /// Opens a transaction in every layer, or in none.
+    pub fn begin(&mut self, parent: Option<TransactionId>) -> Result<TransactionId> {
+        self.check_idle()?;
+        let mut begun = None;
+        for index in 0..self.layers.len() {
+            match self.layers[index].begin(parent) {
+                Ok(id) => begun = Some(id),
+                Err(refusal) => {
+                    let ids = begun.into_iter();
+                    ids.for_each(|id| self.layers[..index].iter_mut().for_each(|layer| layer.drop_draft(id)));
+                    return Err(refusal);
+                }
+            }
+        }
+        begun.ok_or_else(|| Error::argument("layers", "none", "at least one"))
+    }
+
+    /// Makes a change in every layer. When the first one refuses it, nothing has changed; what only a later one refuses, since
+    /// memory ran out, leaves the sequence undefined.
+    pub fn change(&mut self, mut change: impl FnMut(&mut LayerCache) -> Result<()>) -> Result<()> {
+        self.check_idle()?;
+        for index in 0..self.layers.len() {
+            if let Err(refusal) = change(&mut self.layers[index]) {
+                self.poisoned |= index > 0;
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives every layer what a snapshot holds, or none.
+    pub fn restore(&mut self, snapshots: &[LayerSnapshot], length: u32) -> Result<()> {
+        self.check_idle()?;
+        let before = self.layers.iter().map(LayerCache::snapshot).collect::<Result<Vec<_>>>()?;
+        for index in 0..self.layers.len() {
+            if let Err(refusal) = self.layers[index].restore(&snapshots[index]) {
+                let restored = self.layers[..index].iter_mut().zip(&before);
+                self.poisoned |= restored.map(|(layer, before)| layer.restore(before)).any(|done| done.is_err());
+                return Err(refusal);
+            }
+        }
+        self.length = length;
+        Ok(())
+    }
 }
 
 impl ContiguousLayers {
@@ -62,15 +116,24 @@ impl ContiguousLayers {
         before.iter().map(|group| group.layers.len()).sum::<usize>() + place.index as usize
     }
 
-    /// A sequence, once steps of it that were dropped are undone.
-    pub(super) fn sequence(&mut self, id: u64) -> Result<&mut Sequence> {
+    /// Undoes steps that were dropped.
+    pub(super) fn collect(&mut self) {
         for (sequence, step) in std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner)) {
             if let Some(of) = self.sequences.get_mut(&sequence).filter(|of| of.step == Some(step)) {
                 of.layers.iter_mut().for_each(|layer| layer.drop_draft(step));
                 of.step = None;
             }
         }
-        self.sequences.get_mut(&id).ok_or_else(|| CoreError::SequenceNotFound { sequence: id }.into())
+    }
+
+    /// A sequence, once steps that were dropped are undone.
+    pub(super) fn sequence(&mut self, id: u64) -> Result<&mut Sequence> {
+        self.collect();
+        match self.sequences.get_mut(&id) {
+            Some(of) if of.poisoned => Err(Error::Poisoned),
+            Some(of) => Ok(of),
+            None => Err(CoreError::SequenceNotFound { sequence: id }.into()),
+        }
     }
 
     /// A sequence without an open step.
@@ -104,7 +167,7 @@ impl ContiguousLayers {
                 layers.push(LayerCache::new(group, &self.options, self.dtype, &self.budget)?);
             }
         }
-        Ok(Sequence { layers, length: 0, open: Vec::new(), step: None })
+        Ok(Sequence { layers, length: 0, open: Vec::new(), step: None, poisoned: false })
     }
 
     pub(super) fn add(&mut self, sequence: Sequence) -> u64 {

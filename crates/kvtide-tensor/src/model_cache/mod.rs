@@ -228,7 +228,8 @@ impl ModelCache {
         self.store.commit_path(sequence, id, path)
     }
 
-    /// Ends a transaction, with those on top of it, as if they had never been; nothing where it has ended.
+    /// Ends a transaction, with those on top of it and an open step of the sequence, as if they had never been; nothing where it
+    /// has ended. Never refused.
     pub fn rollback(&mut self, sequence: u64, id: TransactionId) {
         self.store.drop_draft(sequence, id);
     }

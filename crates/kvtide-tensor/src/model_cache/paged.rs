@@ -247,6 +247,7 @@ impl Store for PagedGroups {
     }
 
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {
+        self.first().planner.gap(sequence)?;
         if self.length(sequence) == 0 {
             return Ok(None);
         }

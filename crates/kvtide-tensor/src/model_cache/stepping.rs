@@ -88,6 +88,11 @@ impl ModelCache {
         if !layers.is_empty() && step.tokens > 0 {
             return Err(Error::StepIncomplete { layers });
         }
+        if let Some(ids) = tokens
+            && ids.len() != step.tokens as usize
+        {
+            return Err(Error::argument("tokens.length", ids.len(), format!("{}, one for each token", step.tokens)));
+        }
         self.store.commit_step(&mut step.state, tokens)
     }
 

@@ -1,0 +1,92 @@
+//! Attention from the layers of a step, against its definition.
+
+use kvtide_core::model::{LayerDescription, LayerKind};
+use kvtide_tensor::{AttendOptions, DType, HostTensor, ModelStep};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::model::{Id, mix, row, source};
+use crate::oracle::{Naive, ancestors};
+use crate::subject::floats;
+use crate::world::World;
+
+impl World {
+    /// Attention of a step from all layers that read this one.
+    pub(crate) fn attend_from(
+        &mut self,
+        id: u64,
+        own: u32,
+        step: &ModelStep,
+        ids: &[Id],
+        tree: Option<(&[i32], i32)>,
+    ) -> Result<(), TestCaseError> {
+        let all: Vec<Id> = self.sequences[&id].tokens.iter().chain(ids).copied().collect();
+        let parents: Option<Vec<i32>> =
+            tree.map(|(parents, nodes)| parents.iter().map(|parent| parent - nodes).collect());
+        for layer in 0..self.cache.model().layers().len() as u32 {
+            if source(self.cache.model(), layer) != own {
+                continue;
+            }
+            let of = self.cache.model().layers()[own as usize];
+            let (heads, dim) = (2 * of.num_kv_heads as usize, of.head_dim as usize);
+            let q: Vec<f32> = (0..ids.len() * heads * dim)
+                .map(|at| (mix(self.next << 20 | u64::from(layer) << 12 | at as u64) & 0xffff) as f32 / 32768. - 1.)
+                .collect();
+            let bytes = floats(&q);
+            let host = HostTensor::new("q", &bytes, DType::F32, &[ids.len(), heads, dim])?;
+            let options = AttendOptions { tree: parents.as_deref(), ..Default::default() };
+            let attended = self.cache.attend_layer(step, layer, host, &options)?;
+            prop_assert_eq!(attended.out.shape(), &[ids.len(), heads, dim][..]);
+            check_layer(&of, own, &all, &q, parents.as_deref(), &attended.out.to_f32()?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Holds what a layer answered against attention over all tokens, the last ones of which are the queries'.
+fn check_layer(
+    of: &LayerDescription,
+    own: u32,
+    all: &[Id],
+    q: &[f32],
+    parents: Option<&[i32]>,
+    out: &[f32],
+) -> Result<(), TestCaseError> {
+    let (heads, dim) = (2 * of.num_kv_heads as usize, of.head_dim as usize);
+    let queries = q.len() / (heads * dim);
+    let positions: Vec<i64> = (0..all.len() as i64).collect();
+    let floats = |part: usize, head: usize, at: usize| -> Vec<f64> {
+        row(of, own, part, all[at], head).into_iter().map(f64::from).collect()
+    };
+    let (window, sinks) = match of.kind {
+        LayerKind::Sliding { window, sinks } => (Some(window.into()), sinks.into()),
+        _ => (None, 0),
+    };
+    let naive = Naive {
+        positions: &positions,
+        kv_heads: of.num_kv_heads as usize,
+        query_heads: heads,
+        key: &|head, at| floats(0, head, at),
+        value: &|head, at| floats(1, head, at),
+        scale: 1. / f64::from((dim as f32).sqrt()),
+        causal: true,
+        window,
+        sinks,
+        start: i64::MIN,
+        softcap: None,
+        sink_logits: None,
+        mask: &|_, _, _| 0.,
+        parents,
+    };
+    let first = (all.len() - queries) as i64;
+    for (query, head) in (0..queries).flat_map(|query| (0..heads).map(move |head| (query, head))) {
+        let depth = parents.map_or(query, |parents| ancestors(parents, query).len() - 1);
+        let at = (query * heads + head) * dim;
+        let asked: Vec<f64> = q[at..at + dim].iter().map(|&float| float.into()).collect();
+        let (expected, _) = naive.attend(&asked, query, first + depth as i64, head);
+        let off = expected.iter().zip(&out[at..]).map(|(a, b)| (a - f64::from(*b)).abs());
+        let off = off.fold(0., |most: f64, one| if one.is_nan() || one > most { one } else { most });
+        prop_assert!(off < 1e-5, "query {} of layer {} is off by {}", query, own, off);
+    }
+    Ok(())
+}

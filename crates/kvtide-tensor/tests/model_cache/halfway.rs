@@ -1,0 +1,125 @@
+//! What fails in the second layer or group is done in none, and whoever reads in the background stops all of it.
+
+use kvtide_core::Code;
+use kvtide_core::model::{LayerDescription, ModelDescription};
+use kvtide_tensor::{Error, ModelCache, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom, StepTokens};
+
+use crate::semantics::{filled, shows};
+use crate::subject::{Kind, append, code, everything, options, written};
+
+/// Full layers of two sizes.
+fn two_groups() -> ModelDescription {
+    ModelDescription::new(vec![LayerDescription::full(1, 2), LayerDescription::full(1, 3)]).unwrap()
+}
+
+#[test]
+fn a_step_that_has_no_room_in_the_second_group_takes_none_in_the_first() {
+    for blocks in [[8, 1], [1, 8]] {
+        let room = PoolRoom::Blocks(blocks.to_vec());
+        let kind = ModelCacheKind::Paged(PagedOptions { block_size: 2, room, ..Default::default() });
+        let mut cache = ModelCache::new(ModelCacheOptions::new(two_groups(), kind)).unwrap();
+        let id = cache.create_sequence(Default::default()).unwrap();
+        append(&mut cache, id, &[1]).unwrap();
+        let before = everything(&mut cache);
+        let tokens = StepTokens { sequences: &[id], offsets: Some(&[0, 4]), parents: None };
+        match cache.begin_step(tokens) {
+            Err(Error::Plan(kvtide_core::Error::OutOfBlocks { needed, free })) => assert_eq!((needed, free), (2, 0)),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(everything(&mut cache), before);
+        assert!(!cache.can_allocate(3, 0).unwrap() && !cache.can_allocate(1, 0).unwrap());
+        append(&mut cache, id, &[2]).unwrap();
+        assert_eq!(cache.sequence_length(id), 2);
+    }
+}
+
+/// A change of a sequence with an open transaction, or without.
+type Change = (&'static str, bool, fn(&mut ModelCache, u64) -> Result<(), Error>);
+
+const CHANGES: [Change; 7] = [
+    ("begin", false, |cache, id| cache.begin(id, None).map(drop)),
+    ("step", false, |cache, id| written(cache, id, &[50], None).map(drop)),
+    ("truncate", false, |cache, id| cache.truncate(id, 6)),
+    ("restore", false, |cache, id| {
+        let snapshot = cache.snapshot(id)?;
+        cache.restore(id, &snapshot)
+    }),
+    ("commit", true, |cache, id| cache.commit(id, kvtide_core::TransactionId::from_raw(0), None)),
+    ("commit_path", true, |cache, id| cache.commit_path(id, kvtide_core::TransactionId::from_raw(0), &[0])),
+    ("step in a transaction", true, |cache, id| written(cache, id, &[50], None).map(drop)),
+];
+
+#[test]
+fn a_layer_that_is_read_in_the_background_keeps_all_layers_as_they_are() {
+    for (name, open, change) in CHANGES {
+        for layer in [0, 1, 3, 5] {
+            let (mut cache, id) = filled(Kind::Tensors, 6);
+            let draft = open.then(|| {
+                let draft = cache.begin(id, None).unwrap();
+                append(&mut cache, id, &[20, 21]).unwrap();
+                draft
+            });
+            let before = everything(&mut cache);
+            let pinned = cache.kv(id, layer).unwrap().unwrap().k.pinned().unwrap();
+            // A number that each transaction has is that of the first one.
+            let done = match (name, draft) {
+                ("commit", Some(draft)) => cache.commit(id, draft, None),
+                ("commit_path", Some(draft)) => cache.commit_path(id, draft, &[0]),
+                _ => change(&mut cache, id),
+            };
+            assert_eq!(code(done), Err(Code::Busy), "{name} while layer {layer} is read");
+            drop(pinned);
+            assert_eq!(everything(&mut cache), before, "{name} while layer {layer} is read");
+            if let Some(draft) = draft {
+                cache.commit(id, draft, Some(1)).unwrap();
+                shows(&cache, id, &[1, 2, 3, 4, 5, 6, 20]);
+            }
+            append(&mut cache, id, &[30]).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_step_whose_layer_is_read_in_the_background_is_committed_later() {
+    for layer in [0, 1, 3, 5] {
+        let (mut cache, id) = filled(Kind::Tensors, 6);
+        let mut step = written(&mut cache, id, &[7, 8], None).unwrap();
+        let pinned = cache.kv(id, layer).unwrap().unwrap().v.pinned().unwrap();
+        assert_eq!(code(cache.commit_step(&mut step, None)), Err(Code::Busy));
+        drop(pinned);
+        cache.commit_step(&mut step, None).unwrap();
+        shows(&cache, id, &(1..9).collect::<Vec<_>>());
+        // To be dropped is never refused.
+        let draft = cache.begin(id, None).unwrap();
+        append(&mut cache, id, &[9]).unwrap();
+        let pinned = cache.kv(id, layer).unwrap().unwrap().v.pinned().unwrap();
+        cache.rollback(id, draft);
+        drop(pinned);
+        shows(&cache, id, &(1..9).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_restore_that_has_no_memory_for_every_layer_restores_none() {
+    // Caches of every size between none and enough: the first layers fit, later ones do not.
+    let mut refused = 0;
+    for extra in 0..40 {
+        let mut limited = options(two_groups(), Kind::Tensors);
+        limited.memory_limit_bytes = Some(900 + extra * 40);
+        let mut cache = ModelCache::new(limited).unwrap();
+        let (long, short) =
+            (cache.create_sequence(Default::default()).unwrap(), cache.create_sequence(Default::default()).unwrap());
+        let ids: Vec<u64> = (1..17).collect();
+        if append(&mut cache, long, &ids).is_err() || append(&mut cache, short, &[40]).is_err() {
+            continue;
+        }
+        let snapshot = cache.snapshot(long).unwrap();
+        let before = everything(&mut cache);
+        if code(cache.restore(short, &snapshot)) == Err(Code::OutOfMemory) {
+            refused += 1;
+            assert_eq!(everything(&mut cache), before, "{extra}");
+            append(&mut cache, short, &[]).unwrap();
+        }
+    }
+    assert!(refused > 2, "only {refused} were refused");
+}

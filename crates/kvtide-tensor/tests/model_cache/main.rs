@@ -1,0 +1,16 @@
+//! The cache of a model, in tensors and in blocks: one meaning, misuse, and random calls against sequences that are kept apart.
+
+mod attending;
+mod halfway;
+mod memory;
+mod model;
+mod random;
+mod refusals;
+mod semantics;
+mod subject;
+mod world;
+
+#[path = "../attention/oracle.rs"]
+mod oracle;
+#[path = "../../../kvtide-core/tests/support/mod.rs"]
+mod support;

@@ -1,0 +1,106 @@
+//! Random calls on both kinds, on random layers.
+
+use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
+use kvtide_tensor::{Kernels, with_kernels};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::subject::Kind;
+use crate::support;
+use crate::world::World;
+
+/// A call. A `usize` picks one of the sequences or snapshots there are.
+#[derive(Clone, Debug)]
+pub enum Call {
+    Create,
+    Drop(usize),
+    Fork(usize),
+    Truncate(usize, u32),
+    Snapshot(usize),
+    Restore(usize, usize),
+    Release(usize),
+    Begin(usize),
+    /// A step of so many tokens, a tree of nodes that follow one so far back, how many layers are written, and its end.
+    Step(usize, u32, Option<Vec<u32>>, usize, End),
+    Commit(usize, Option<u64>),
+    /// At each step one of the children.
+    Path(usize, Vec<u32>),
+    Rollback(usize, usize),
+}
+
+/// What becomes of a step.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    Commit,
+    Undo,
+    Drop,
+}
+
+/// Layers of up to three sizes, some of which read others.
+fn model() -> impl Strategy<Value = ModelDescription> {
+    let layer = (0..3usize, 0..4u32, 1..9u32, 0..4u32);
+    prop::collection::vec(layer, 1..6).prop_map(|layers| {
+        let mut made: Vec<LayerDescription> = Vec::new();
+        for (size, kind, window, sinks) in layers {
+            let sizes = [(1, 2), (2, 3), (1, 5)];
+            let of = LayerDescription::full(sizes[size].0, sizes[size].1);
+            let same = |other: &LayerDescription| {
+                !matches!(other.kind, LayerKind::SharedWith(_)) && other.head_dim == of.head_dim
+            };
+            let kind = match (kind, made.iter().rposition(same)) {
+                (0 | 1, _) => LayerKind::Full,
+                (2, _) | (_, None) => LayerKind::Sliding { window, sinks },
+                (_, Some(shown)) => LayerKind::SharedWith(shown as u32),
+            };
+            made.push(of.with_kind(kind));
+        }
+        ModelDescription::new(made).expect("layers that fit")
+    })
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![1 => Just(Kind::Tensors), 1 => (1..6u32, 0..40u32).prop_map(|(size, blocks)| Kind::Blocks(size, blocks))]
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let of = || 0..3usize;
+    let tree = prop::option::weighted(0.3, prop::collection::vec(0..4u32, 8));
+    let end = prop_oneof![5 => Just(End::Commit), 1 => Just(End::Undo), 1 => Just(End::Drop)];
+    let tokens = prop_oneof![3 => 0..3u32, 1 => 3..9u32];
+    let layers = prop_oneof![6 => Just(9usize), 1 => 0..4usize];
+    prop_oneof![
+        2 => Just(Call::Create),
+        1 => of().prop_map(Call::Drop),
+        2 => of().prop_map(Call::Fork),
+        2 => (of(), 0..20u32).prop_map(|(of, length)| Call::Truncate(of, length)),
+        2 => of().prop_map(Call::Snapshot),
+        2 => (of(), of()).prop_map(|(of, snapshot)| Call::Restore(of, snapshot)),
+        1 => of().prop_map(Call::Release),
+        3 => of().prop_map(Call::Begin),
+        12 => (of(), tokens, tree, layers, end)
+            .prop_map(|(of, tokens, tree, layers, end)| Call::Step(of, tokens, tree, layers, end)),
+        2 => (of(), prop::option::of(0..6u64)).prop_map(|(of, tokens)| Call::Commit(of, tokens)),
+        2 => (of(), prop::collection::vec(any::<u32>(), 0..5)).prop_map(|(of, path)| Call::Path(of, path)),
+        1 => (of(), 0..3usize).prop_map(|(of, depth)| Call::Rollback(of, depth)),
+    ]
+}
+
+fn cache_follows_the_model(
+    (kernels, model, kind, calls): (Kernels, ModelDescription, Kind, Vec<Call>),
+) -> Result<(), TestCaseError> {
+    with_kernels(kernels, || {
+        let mut world = World::new(model, kind)?;
+        for call in &calls {
+            world.call(call)?;
+            world.check()?;
+        }
+        world.end()
+    })?
+}
+
+#[test]
+fn random_calls_against_sequences_apart() {
+    let kernels = prop::sample::select(Kernels::supported().collect::<Vec<_>>());
+    let calls = (kernels, model(), kind(), prop::collection::vec(call(), 0..30));
+    support::run("model_cache", 3_000, calls, cache_follows_the_model);
+}
