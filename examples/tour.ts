@@ -13,6 +13,7 @@ import {
   Tensor,
   type CacheStats,
   type HostTensor,
+  type PagedSequence,
 } from 'kvtide'
 
 const HEADS = 8
@@ -173,6 +174,46 @@ function paging(): void {
   console.log(`   blocks         ${cache.totalCount - cache.freeCount} in use after all were dropped`)
 }
 
+/** Tokens of both layers: [2, heads, tokens, dim]. */
+function layers(numbers: readonly number[]): HostTensor {
+  const { data } = tokens(numbers)
+  const both = new Float32Array(2 * data.length)
+  both.set(data)
+  both.set(data, data.length)
+  return { data: both, shape: [2, HEADS, numbers.length, DIM] }
+}
+
+function sharing(): void {
+  console.log('\nPagedKvCache: a prompt of 100 tokens that is found again, two beams, and a draft')
+  using cache = new PagedKvCache({ capacity: 48, numLayers: 2, numKvHeads: HEADS, headDim: DIM })
+  const shown = (seq: PagedSequence): Tensor => cache.gather(seq, 1).k.reshape([1, HEADS, seq.length, DIM])
+  const prompt = range(0, 100)
+  const first = cache.openSequence({ salt: 'tenant 1' })
+  const [, ms] = timed(() => first.append({ tokens: prompt, k: layers(prompt), v: layers(prompt) }))
+  report('PagedKvCache', 'a prompt of 100, 2 layers', 100, ms, cache.stats())
+  first.drop()
+
+  const [match, found] = timed(() => cache.match(prompt, { salt: 'tenant 1' }))
+  using stranger = cache.match(prompt, { salt: 'tenant 2' })
+  console.log(`   found          ${match.length} of 100 tokens in ${Math.round(found * 1000)} µs; ${stranger.length} by another tenant`)
+  using chat = cache.openSequence({ prefix: match })
+  check('what was found again, of a sequence that is gone', shown(chat), range(0, 96))
+  chat.append({ tokens: range(96, 100), k: layers(range(96, 100)), v: layers(range(96, 100)) })
+
+  using beam = chat.fork()
+  beam.append({ tokens: [500], k: layers([500]), v: layers([500]) })
+  check('a beam, which shares all blocks but the last', shown(beam), [...prompt, 500])
+  {
+    using draft = chat.begin()
+    draft.append(layers([100, 700, 101]), layers([100, 700, 101]), { parents: [-1, -1, 0], tokens: [100, 700, 101] })
+    expectCode('another change while a draft is open', 'TRANSACTION_OPEN', () => chat.truncate(0))
+    draft.commitPath([0, 2])
+  }
+  check('the accepted path of a draft, and nothing of the beam', shown(chat), range(0, 102))
+  const { copiesOnWrite, hitTokens } = cache.stats()
+  console.log(`   blocks         ${copiesOnWrite} copied, because they were shared; ${hitTokens} tokens that need not be computed`)
+}
+
 function fail(): never {
   throw new Error('the cache shows nothing')
 }
@@ -182,6 +223,7 @@ growing()
 sliding()
 drafting()
 paging()
+sharing()
 
 console.log('\nWhat it cost, calls from TypeScript included:')
 console.table(table)

@@ -32,7 +32,29 @@ export interface ClearedEvent {
 /** What happened to the blocks that prompts find, numbered without gaps. */
 export type CacheEvent = StoredEvent | RemovedEvent | ClearedEvent
 
-/** Events as they come. It waits for them without asking again and again, and does not keep the process alive. */
+/**
+ * Events as they come. It waits for them without asking again and again, and does not keep the process alive.
+ *
+ * @example
+ * ```ts
+ * import { PagedKvCache } from 'kvtide'
+ *
+ * using cache = new PagedKvCache({ capacity: 8, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1, events: 1000 })
+ * const found = new Map<string, Uint32Array>()
+ * const following = (async () => {
+ *   for await (const event of cache.events()) {
+ *     if (event.type === 'stored') found.set(event.key, event.tokens)
+ *     else if (event.type === 'removed') found.delete(event.key)
+ *     else found.clear()
+ *     if (found.size === 2) break
+ *   }
+ * })()
+ * const rows = { data: new Float32Array(4), shape: [1, 1, 4, 1] }
+ * cache.openSequence().append({ tokens: [1, 2, 3, 4], k: rows, v: rows })
+ * await following
+ * console.log([...found.values()].map(tokens => tokens.length)) // [2, 2]
+ * ```
+ */
 export interface CacheEvents extends AsyncIterableIterator<CacheEvent, undefined>, Disposable {
   /** Events that were gone before they were read here: the number of the next one is so much higher. */
   readonly missed: number
