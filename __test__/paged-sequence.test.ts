@@ -158,6 +158,8 @@ test('a window gives back what it has left behind', t => {
   for (const token of span(0, 32)) seq.append({ k: layered([token])[0], v: layered([token])[1] })
   t.is(cache.stats().activeBlocks, 2, 'the first block, and the one with the last four')
   throwsCode(t, 'CANNOT_ROLL_BACK', () => seq.truncate(10))
+  t.deepEqual(Array.from(cache.gather(seq, 0).k.toArray()).slice(0, 8), [...span(0, 4), ...span(28, 32)])
+  throwsCode(t, 'POSITION_OUT_OF_RANGE', () => cache.readKv(seq, 0, 10))
 })
 
 test('what was forgotten gives its blocks back when it is collected', async t => {

@@ -68,6 +68,8 @@ export interface ErrorDetailsByCode {
   readonly DISPOSED: { readonly object: string }
   readonly DEVICE_UNAVAILABLE: { readonly device: string; readonly reason: string }
   readonly TRANSACTION_OPEN: { readonly object: string }
+  readonly STEP_INCOMPLETE: { readonly layers: readonly number[] }
+  readonly STALE_STEP: { readonly seq: number }
   readonly INVALID_PATH: { readonly place: number; readonly node: number; readonly reason: string }
   readonly UNSUPPORTED_MODEL: ArgumentDetails
   readonly NOT_CONTIGUOUS: { readonly operation: string; readonly pieces: string }

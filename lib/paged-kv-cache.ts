@@ -212,8 +212,8 @@ export class PagedKvCache extends Owner {
   }
 
   /**
-   * All tokens of a layer, as copies: `[numKvHeads, length, headDim]`. What is low-bit comes as 32-bit floats. Slots that nobody
-   * wrote are zeros.
+   * All tokens of a layer, as copies: `[numKvHeads, length, headDim]`; blocks that a window has left behind are not among them.
+   * What is low-bit comes as 32-bit floats. Slots that nobody wrote are zeros.
    */
   gather(seq: Seq, layer: number): Kv {
     const engine = own(this)

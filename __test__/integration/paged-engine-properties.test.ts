@@ -1,5 +1,5 @@
 // Random forks, drafts, steps, prompts and evictions on a PagedKvCache, against a model that keeps every token by itself.
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
 import fc from 'fast-check'
 
 import { isKvTideError, PagedKvCache } from '../../index.js'
@@ -30,6 +30,8 @@ const forms: fc.Arbitrary<Form> = fc.record({
   headDim: fc.integer({ min: 1, max: 2 }),
 })
 
+const windows = fc.record({ window: fc.integer({ min: 1, max: 5 }), sinks: fc.nat({ max: 2 }) })
+
 const steps: fc.Arbitrary<Step[]> = fc.array(
   fc.record({
     name: fc.constantFrom(...NAMES),
@@ -43,9 +45,9 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
 )
 
 const SALTS = ['', 'a']
-let hits = 0
 
 class Run {
+  hits = 0
   readonly cache: PagedKvCache
   readonly #form: Form
   readonly #layers: readonly number[]
@@ -68,6 +70,17 @@ class Run {
       const { needed, free } = error.details
       if (needed <= free) throw new Error(`${needed} blocks were refused where ${free} are free`, { cause: error })
       same('free', free, this.cache.freeCount)
+      return false
+    }
+  }
+
+  /** Runs what needs tokens that a window may have left behind; false when it has, and nothing has changed. */
+  #keeps(call: () => void): boolean {
+    try {
+      call()
+      return true
+    } catch (error) {
+      if (this.#form.window === undefined || !isKvTideError(error) || error.code !== 'CANNOT_ROLL_BACK') throw error
       return false
     }
   }
@@ -102,8 +115,8 @@ class Run {
   #plain(kept: Kept, { name, which, n, ids, flag }: Step): void {
     const { sequence, tokens, root } = kept
     if (name === 'truncate') {
-      sequence.truncate(Math.min(n, tokens.length))
-      tokens.length = Math.min(n, tokens.length)
+      const length = Math.min(n, tokens.length)
+      if (this.#keeps(() => sequence.truncate(length))) tokens.length = length
     } else if (name === 'restore') {
       const saved = this.#saved[which % Math.max(this.#saved.length, 1)]
       // Tokens of another salt are no business of this one's.
@@ -185,7 +198,7 @@ class Run {
     if (length > Math.max(ids.length - 1, 0) || (!partial && length % blockSize !== 0)) throw new Error(`${length} of ${ids.length} tokens were found`)
     const { matched } = this.cache.explain(ids, { salt })
     if (matched > length || length - matched >= blockSize) throw new Error(`${length} tokens were found, ${matched} explained`)
-    hits += length
+    this.hits += length
     const root = rootOf(salt)
     const sequence = this.cache.openSequence({ prefix: match })
     this.#kept.push(new Kept(sequence, root, followed(root, ids.slice(0, length))))
@@ -229,15 +242,21 @@ function route({ nodes }: Draft, choices: readonly number[]): number[] {
   return path
 }
 
-test('whatever is shared, drafted and evicted, each sequence shows its own tokens', t => {
-  check(t, fc.tuple(forms, steps), ([form, sequence]) => {
+function property(t: ExecutionContext, of: fc.Arbitrary<Form>): void {
+  let hits = 0
+  check(t, fc.tuple(of, steps), ([form, sequence]) => {
     const run = new Run(form)
     for (const step of sequence) {
       run.step(step)
       run.check()
     }
     run.end()
+    hits += run.hits
   })
   t.log(`${hits} tokens were found by prompts`)
   t.true(hits > 0)
-})
+}
+
+test('whatever is shared, drafted and evicted, each sequence shows its own tokens', t => property(t, forms))
+
+test('and what a window has not left behind', t => property(t, fc.tuple(forms, windows).map(([form, window]) => ({ ...form, ...window }))))

@@ -7,6 +7,9 @@ export interface Form {
   readonly numLayers: number
   readonly numKvHeads: number
   readonly headDim: number
+  /** What a token sees besides the first `sinks`; everything where there is none. */
+  readonly window?: number
+  readonly sinks?: number
 }
 
 function mix(one: number, other: number): number {
@@ -110,15 +113,33 @@ export class Kept {
       throw new Error(`sequence ${sequence.id} has ${sequence.committedLength} of ${sequence.length} tokens, expected ${tokens.length} of ${all.length}`)
     }
     for (let layer = 0; layer < form.numLayers; layer++) {
-      const { k, v } = cache.gather(sequence, layer)
-      for (const [part, found] of [k.toArray(), v.toArray()].entries()) {
-        const wanted = valuesOf(form, [layer], all, part)
-        if (Buffer.compare(new Uint8Array(found.buffer, found.byteOffset, found.byteLength), new Uint8Array(wanted.buffer)) !== 0) {
-          throw new Error(`sequence ${sequence.id} shows other tokens in layer ${layer}, part ${part}`)
-        }
+      if (form.window === undefined) this.#gathered(cache, form, layer)
+      else this.#visible(cache, form, layer, form.window, form.sinks ?? 0)
+    }
+  }
+
+  #gathered(cache: PagedKvCache, form: Form, layer: number): void {
+    const { k, v } = cache.gather(this.sequence, layer)
+    for (const [part, found] of [k.toArray(), v.toArray()].entries()) {
+      if (!isSame(found as Float32Array, valuesOf(form, [layer], this.all, part))) throw new Error(`sequence ${this.sequence.id} shows other tokens in layer ${layer}, part ${part}`)
+    }
+  }
+
+  /** What tokens to come may see, one by one. */
+  #visible(cache: PagedKvCache, form: Form, layer: number, window: number, sinks: number): void {
+    const { all, tokens } = this
+    for (const [pos, token] of all.entries()) {
+      if (pos >= sinks && pos <= tokens.length - window) continue
+      const { key, value } = cache.readKv(this.sequence, layer, pos)
+      for (const [part, found] of [key, value].entries()) {
+        if (!isSame(found as Float32Array, valuesOf(form, [layer], [token], part))) throw new Error(`sequence ${this.sequence.id} shows another token at ${pos} in layer ${layer}, part ${part}`)
       }
     }
   }
+}
+
+function isSame(found: Float32Array, wanted: Float32Array): boolean {
+  return Buffer.compare(new Uint8Array(found.buffer, found.byteOffset, found.byteLength), new Uint8Array(wanted.buffer)) === 0
 }
 
 /** A snapshot, and what it saw. */
