@@ -74,3 +74,24 @@ test('what it was made with can be read', t => {
   t.like(new BlockPool({ capacity: 1, ...given }), given)
   throwsCode(t, 'INVALID_ARGUMENT', () => new BlockPool({ capacity: 1, blockSize: 0 }))
 })
+
+test('a block is free when it was given back as often as it is held', t => {
+  using pool = new BlockPool({ capacity: 2 })
+  const block = pool.allocate()
+  pool.retain(block)
+  t.is(pool.count(block), 2)
+  throwsCode(t, 'INVALID_BLOCK', () => pool.freeMany([block, block, block]))
+  pool.free(block)
+  t.deepEqual([pool.count(block), pool.freeCount], [1, 1])
+  pool.free(block)
+  t.is(pool.freeCount, 2)
+  for (const call of [() => pool.count(block), () => pool.retain(block), () => pool.free(block)]) throwsCode(t, 'INVALID_BLOCK', call)
+})
+
+test('room is told with the watermark left, which refuses nothing', t => {
+  using pool = new BlockPool({ capacity: 4, watermark: 1 })
+  t.deepEqual([pool.canAllocate(3), pool.canAllocate(4), pool.watermark], [true, false, 1])
+  pool.allocateMany(4)
+  t.deepEqual([pool.canAllocate(0), pool.freeCount], [false, 0])
+  for (const watermark of [-1, 0.5, null, '1']) throwsCode(t, 'INVALID_ARGUMENT', () => new BlockPool({ capacity: 1, watermark: watermark as never }))
+})

@@ -62,6 +62,16 @@ test('a prompt finds whole blocks, and never its last token', t => {
   cache.checkInvariants()
 })
 
+test('tokens of several sequences are named in one call', t => {
+  using cache = cacheOf()
+  const sequences = [cache.openSequence(), cache.openSequence({ salt: 'a' })]
+  const [k, v] = layered([...span(0, 5), ...span(10, 14)])
+  for (const tokens of [span(0, 8), [], 'x', null]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.append(sequences, k, v, [0, 5, 9], { tokens: tokens as never }))
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.append(sequences, k, v, [0, 5, 9], null as never))
+  cache.append(sequences, k, v, [0, 5, 9], { tokens: [...span(0, 5), ...span(10, 14)] })
+  t.deepEqual([found(cache, span(0, 5)), found(cache, span(10, 15)), found(cache, span(10, 15), { salt: 'a' })], [4, 0, 4])
+})
+
 test('a match is used up by the sequence that starts with it, and by nothing else', async t => {
   using cache = cacheOf()
   using other = cacheOf()

@@ -12,6 +12,8 @@ export interface PagedStats extends CacheStats {
   readonly cachedBlocks: number
   /** Blocks that sequences, snapshots or matches hold. */
   readonly activeBlocks: number
+  /** Blocks that were copied because others held them when they were written. */
+  readonly copiesOnWrite: number
   /** Cached blocks that had to make room. */
   readonly evictions: number
   /** Tokens that were asked for with `match`. */

@@ -27,15 +27,6 @@ impl NativePagedStep {
 }
 
 #[napi]
-impl NativePagedStep {
-    /// Tokens of all sequences.
-    #[napi]
-    pub fn tokens(&self) -> f64 {
-        self.step.as_ref().map_or(0.0, |step| step.tokens().into())
-    }
-}
-
-#[napi]
 impl NativePagedKvCache {
     /// `batch` is that of an append.
     #[napi]
