@@ -81,8 +81,8 @@ impl Sequence {
     pub fn restore(&mut self, snapshots: &[LayerSnapshot], length: u32) -> Result<()> {
         self.check_idle()?;
         let before = self.layers.iter().map(LayerCache::snapshot).collect::<Result<Vec<_>>>()?;
-        for index in 0..self.layers.len() {
-            if let Err(refusal) = self.layers[index].restore(&snapshots[index]) {
+        for (index, snapshot) in snapshots.iter().enumerate() {
+            if let Err(refusal) = self.layers[index].restore(snapshot) {
                 let restored = self.layers[..index].iter_mut().zip(&before);
                 self.poisoned |= restored.map(|(layer, before)| layer.restore(before)).any(|done| done.is_err());
                 return Err(refusal);
