@@ -21,19 +21,27 @@ const RAGGED = 1
 /** The arrays that an output may go to, in the order of their numbers from 1 on. */
 const KINDS = ['Float32Array', 'Uint16Array', 'Float16Array']
 
+/** Keys and values that a step of a model's cache has, in one layer. */
+export interface KvLayer {
+  readonly layer: number
+  readonly offsets: undefined
+  /** Makes the call: as `attend` of the addon, whose keys and values are known. */
+  attend(q: object, call: Float64Array, out: object | undefined, lists: readonly unknown[] | undefined): unknown
+}
+
 /** The descriptions and the numbers of one call. They are read within a call, so that one array is enough. */
 export const numbers: Float64Array = new Float64Array(SHAPE + 6)
 
 /** One call of attention, all of its arguments read and none of them written down. */
 export class AttendCall {
   readonly #q: TensorArgument
-  readonly #kv: KvTensors | KvPages
+  readonly #kv: KvTensors | KvPages | KvLayer
   readonly settings: Settings
   readonly #kind: number
   /** The caller's array for the output, as numbers or bits. */
   readonly out: object | undefined
 
-  constructor(q: unknown, kv: KvTensors | KvPages, settings: Settings, out: unknown) {
+  constructor(q: unknown, kv: KvTensors | KvPages | KvLayer, settings: Settings, out: unknown) {
     this.#q = readTensor('q', q)
     this.#kv = kv
     this.settings = settings
@@ -46,6 +54,7 @@ export class AttendCall {
   run(): unknown {
     const kv = this.#kv
     const [queries, lists] = this.#put()
+    if ('attend' in kv) return kv.attend(queries, numbers, this.out, lists)
     if ('cache' in kv) return binding.attendPages(queries, kv.cache, numbers, this.out as object, lists)
     return binding.attend(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, this.out as object, lists)
   }
@@ -53,6 +62,7 @@ export class AttendCall {
   /** Starts the call in the background. */
   start(stop: NativeStop | undefined): Promise<NativeAttendedView> {
     const kv = this.#kv
+    if ('attend' in kv) throw new TypeError('a layer of a model has no attention in the background')
     const [queries, lists] = this.#put()
     if ('cache' in kv) return binding.attendPagesRequest(queries, kv.cache, numbers, lists, stop).start()
     return binding.attendAsync(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, lists, stop)
@@ -72,7 +82,7 @@ export class AttendCall {
     numbers[AT + 7] = settings.returnLse ? 1 : 0
     numbers[AT + 8] = this.#kind
     numbers[AT + 9] = out === undefined ? 0 : arrayLength(out as Uint16Array)
-    numbers[AT + 10] = 'cache' in kv ? kv.layer : 0
+    numbers[AT + 10] = 'layer' in kv ? kv.layer : 0
     return [put(this.#q, 0, numbers), this.#lists()]
   }
 

@@ -2,7 +2,7 @@ import type { NativeEvent } from '#binding'
 
 import { invalid } from './errors.js'
 import { endThis, INTERNAL, nativeArgument, Owner } from './owner.js'
-import type { PagedEngine, Waiting } from './paged-engine.js'
+import type { SequencesEngine, Waiting } from './paged-engine.js'
 
 /** A block can be found now. */
 export interface StoredEvent {
@@ -85,7 +85,7 @@ const DONE: IteratorReturnResult<undefined> = { done: true, value: undefined }
 
 /** Reads events from a number on. */
 class Reader implements Waiting {
-  readonly #engine: PagedEngine
+  readonly #engine: SequencesEngine
   readonly #askers: Asker[] = []
   #piece: readonly CacheEvent[] = []
   #place = 0
@@ -93,7 +93,7 @@ class Reader implements Waiting {
   #isEnded = false
   missed = 0
 
-  constructor(engine: PagedEngine, from: number) {
+  constructor(engine: SequencesEngine, from: number) {
     this.#engine = engine
     this.#next = from
   }
@@ -194,7 +194,7 @@ function own(self: unknown): Reader {
 }
 
 /** @internal The events of a cache from a number on. */
-export function readEvents(engine: PagedEngine, from: number): CacheEvents {
+export function readEvents(engine: SequencesEngine, from: number): CacheEvents {
   if (engine.events === 0) throw invalid('this', 'a cache without events', 'one that was made with the option events')
   return new Events(new Reader(engine, from))
 }

@@ -88,14 +88,18 @@ export interface KvTransaction<Seen = Kv> extends Disposable {
   [Symbol.dispose](): void
 }
 
-/** @internal The calls of what tokens can be drafted on, by the numbers of transactions. */
-export interface NativeDrafting {
+/** @internal How transactions begin and end, by their numbers. */
+export interface NativeEnding {
   beginDraft(parent?: number, maxTokens?: number): number
   commitDraft(draft: number, tokens?: number): void
   commitDraftPath(draft: number, path: Uint32Array): void
   rollbackDraft(draft: number): void
   dropDraft(draft: number): void
   drafted(draft: number): number
+}
+
+/** @internal The calls of what tokens can be drafted on, by the numbers of transactions. */
+export interface NativeDrafting extends NativeEnding {
   draftMask(draft: number): NativeView
   draftPositions(draft: number): number[]
 }
@@ -133,19 +137,19 @@ class Showing implements Drafting<Kv> {
   }
 }
 
-/** A transaction: its number, and what gave it. */
-class Draft<Seen> {
-  readonly drafting: Drafting<Seen>
+/** @internal A transaction: its number, and what gave it. */
+export class Draft<D extends { readonly native: NativeEnding }> {
+  readonly drafting: D
   readonly id: number
   /** It was committed or rolled back, so that nothing is left to drop. */
   ended = false
 
-  constructor(drafting: Drafting<Seen>, id: number) {
+  constructor(drafting: D, id: number) {
     this.drafting = drafting
     this.id = id
   }
 
-  get native(): NativeDrafting {
+  get native(): D['native'] {
     return this.drafting.native
   }
 
@@ -155,38 +159,54 @@ class Draft<Seen> {
   }
 }
 
-/** What `begin()` returns. */
-class Transaction<Seen> extends Owner implements KvTransaction<Seen> {
-  constructor(draft: Draft<Seen>) {
-    super(INTERNAL, draft, Transaction)
-  }
-
+/** @internal How every transaction ends. */
+export abstract class Ending extends Owner {
   get length(): number {
-    const { native, id } = own(this)
+    const { native, id } = draftOf(this)
     return native.drafted(id)
   }
 
-  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Seen {
-    const { drafting, id } = own<Seen>(this)
-    return drafting.append(id, k, v, fields<DraftOptions>('options', options))
-  }
-
   commit(n?: number): void {
-    const draft = own(this)
+    const draft = draftOf(this)
     draft.native.commitDraft(draft.id, optional(whole, 'n', n))
     draft.ended = true
   }
 
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void {
-    const draft = own(this)
+    const draft = draftOf(this)
     draft.native.commitDraftPath(draft.id, Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count)))
     draft.ended = true
   }
 
   rollback(): void {
-    const draft = own(this)
+    const draft = draftOf(this)
     draft.native.rollbackDraft(draft.id)
     draft.ended = true
+  }
+
+  dispose(): void {
+    endThis(this, Ending)
+  }
+
+  [Symbol.dispose](): void {
+    endThis(this, Ending)
+  }
+}
+
+/** The draft of any transaction. One that was disposed of has ended like any other, which the cache knows. */
+function draftOf(self: unknown): Draft<{ readonly native: NativeEnding }> {
+  return nativeArgument('this', self, Ending)
+}
+
+/** What `begin()` returns. */
+class Transaction<Seen> extends Ending implements KvTransaction<Seen> {
+  constructor(draft: Draft<Drafting<Seen>>) {
+    super(INTERNAL, draft, Transaction)
+  }
+
+  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Seen {
+    const { drafting, id } = own<Seen>(this)
+    return drafting.append(id, k, v, fields<DraftOptions>('options', options))
   }
 
   begin(options: BeginOptions = {}): KvTransaction<Seen> {
@@ -203,14 +223,6 @@ class Transaction<Seen> extends Owner implements KvTransaction<Seen> {
     const { native, id } = own(this)
     return Int32Array.from(native.draftPositions(id))
   }
-
-  dispose(): void {
-    endThis(this, Transaction)
-  }
-
-  [Symbol.dispose](): void {
-    endThis(this, Transaction)
-  }
 }
 
 /** @internal Opens a transaction on a cache whose appends show what is in it. */
@@ -225,9 +237,8 @@ export function openDraft<Seen>(drafting: Drafting<Seen>, options: unknown, pare
   return new Transaction(new Draft(drafting, drafting.native.beginDraft(parent, room)))
 }
 
-/** The draft of `this`. One that was disposed of has ended like any other, which the cache knows. */
-function own<Seen = unknown>(self: unknown): Draft<Seen> {
-  return nativeArgument<Draft<Seen>>('this', self, Transaction)
+function own<Seen = unknown>(self: unknown): Draft<Drafting<Seen>> {
+  return nativeArgument('this', self, Transaction)
 }
 
 /** The parents of drafted tokens: -1, or the number of an earlier token. */

@@ -3,7 +3,8 @@ import { invalid, KvTideError } from './errors.js'
 /** What makes objects that only this package may make. */
 export const INTERNAL: unique symbol = Symbol('kvtide')
 
-type Class = abstract new (...args: never[]) => Owner
+/** A class whose objects keep a native one. */
+export type Class = abstract new (...args: never[]) => Owner
 
 let look: (value: object, owner: Class) => object | undefined
 let isEnded: (value: Owner) => boolean

@@ -1,5 +1,6 @@
-import type { NativePagedKvCache } from '#binding'
+import type { NativeEvents, NativeExplanation, NativeExtra, NativePagedKvCache } from '#binding'
 
+import type { Class } from './owner.js'
 import type { PagedClock } from './paged-clock.js'
 
 /** Who waits for a change of a cache, or for its end. */
@@ -10,20 +11,50 @@ export interface Waiting {
   end(): void
 }
 
-/** @internal What all objects of one paged cache share: the native one, its clock, and who waits for changes. */
-export class PagedEngine {
-  readonly native: NativePagedKvCache
+/** @internal A prefix as the addon holds it. */
+export interface NativePrefix {
+  length(): number
+  dispose(): void
+}
+
+/** @internal The calls that native caches of many sequences have alike. */
+export interface NativeSequences {
+  advanceClock(now: number): void
+  createSequence(salt: Uint8Array, extra?: NativeExtra[]): number
+  createSequenceFrom(prefix: NativePrefix): number
+  findPrefix(tokens: Uint32Array, salt: Uint8Array, extra: NativeExtra[] | undefined, partial: boolean): NativePrefix
+  canAllocate(tokens: number, watermark: number): boolean
+  explain(tokens: Uint32Array, salt: Uint8Array, extra?: NativeExtra[]): NativeExplanation
+  events(since: number, most: number): NativeEvents
+  retain(sequence: number, from: number, to: number, priority: number, until?: number): void
+  checkSequence(sequence: number): void
+  sequenceLength(sequence: number): number
+  committedLength(sequence: number): number
+  dispose(): void
+}
+
+/** @internal Classes of the objects that belong to a cache: of its sequences, and of the native prefixes that it finds. */
+export interface Kinds {
+  readonly sequence: Class
+  readonly prefix: abstract new (...args: never[]) => NativePrefix
+}
+
+/** @internal What all objects of one cache of many sequences share: the native one, its clock, and who waits for changes. */
+export class PagedEngine<N extends NativeSequences = NativePagedKvCache> {
+  readonly native: N
   readonly clock: PagedClock
   /** Events that are kept for readers. */
   readonly events: number
+  readonly kinds: Kinds
   readonly #waiting = new Set<Waiting>()
   #isWaking = false
   #isEnded = false
 
-  constructor(native: NativePagedKvCache, clock: PagedClock, events: number) {
+  constructor(native: N, clock: PagedClock, events: number, kinds: Kinds) {
     this.native = native
     this.clock = clock
     this.events = events
+    this.kinds = kinds
   }
 
   /** True when the cache was disposed of. */
@@ -32,7 +63,7 @@ export class PagedEngine {
   }
 
   /** The native cache for a call that changes it: it knows the time. */
-  ticked(): NativePagedKvCache {
+  ticked(): N {
     const now = this.clock.due()
     if (now !== undefined) this.native.advanceClock(now)
     return this.native
@@ -63,3 +94,6 @@ export class PagedEngine {
     for (const waiting of this.#waiting) waiting.end()
   }
 }
+
+/** @internal That of any cache of many sequences. */
+export type SequencesEngine = PagedEngine<NativeSequences>

@@ -11,12 +11,13 @@ import { readDType, type PageFormat } from './page-format.js'
 import { Batch, readCapacities, type SequenceList } from './paged-batch.js'
 import { PagedEngine } from './paged-engine.js'
 import { readOptions, type PagedKvCacheOptions } from './paged-options.js'
-import { PagedSequence, seqOf } from './paged-sequence.js'
+import { PagedSequence } from './paged-sequence.js'
 import { pagedStats, type PagedStats } from './paged-stats.js'
 import { beginStep, type PagedStep, type StepOptions } from './paged-step.js'
 import type { PrefixMatch } from './prefix-match.js'
 import { readTokens, type PromptOptions, type TokenIds } from './prompt.js'
 import { readAllocation, readExplanation, type AllocationOptions, type Explanation } from './prompt-questions.js'
+import { seqOf } from './sequence-id.js'
 import { createSequence, findPrefix, type AppendOptions, type MatchOptions, type Seq, type SequenceOptions } from './sequence-options.js'
 import { tensorOf, type Kv } from './tensor.js'
 import { room, vector, type TokenKv, type TokenVector } from './token-vector.js'
@@ -34,23 +35,6 @@ import { room, vector, type TokenKv, type TokenVector } from './token-vector.js'
  * console.log(cache.readKv(seq, 0, 0).value) // Float32Array [5, 6, 7, 8]
  * cache.dropSequence(seq)
  * console.log(cache.poolUtilization()) // 0
- * ```
- *
- * Low-bit pages are quantised when all their slots are written; until then their rows lie in floats, in staging memory that
- * grows with what is unfinished. A write into a page that was quantised takes it back to floats and quantises it again, which
- * moves each value by at most one more step.
- *
- * @example
- * ```ts
- * import { PagedKvCache } from 'kvtide'
- *
- * using cache = new PagedKvCache({ capacity: 8, blockSize: 4, numLayers: 2, numKvHeads: 1, headDim: 64, keyFormat: 'q8', valueFormat: 'q8' })
- * const [one, other] = [cache.createSequence(), cache.createSequence()]
- * const tokens = { data: new Float32Array(2 * 5 * 64).fill(0.5), shape: [2, 1, 5, 64] } // five of both layers
- * cache.append([one, other], tokens, tokens, [0, 4, 5])
- * const { k } = cache.gather(one, 1)
- * console.log(k.shape, k.dtype) // [1, 4, 64] f32
- * console.log(cache.bytesPerToken < 0.3 * 2 * 2 * 64 * 4) // true
  * ```
  */
 export class PagedKvCache extends Owner {
@@ -81,7 +65,8 @@ export class PagedKvCache extends Owner {
 
   constructor(options: PagedKvCacheOptions) {
     const { form, clock } = readOptions(options)
-    super(INTERNAL, new PagedEngine(new binding.NativePagedKvCache(form), clock, form.events), PagedKvCache)
+    const kinds = { sequence: PagedSequence, prefix: binding.NativePagedPrefix }
+    super(INTERNAL, new PagedEngine(new binding.NativePagedKvCache(form), clock, form.events, kinds), PagedKvCache)
     const { capacity, blockSize, numLayers, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard } = form
     settle(this, { capacity, blockSize, numLayers, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard })
     settle(this, { device: 'cpu', bytesPerToken: own(this).native.bytesPerToken() })

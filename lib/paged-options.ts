@@ -5,7 +5,26 @@ import { checkPageFormat, type PageFormat } from './page-format.js'
 import { PagedClock } from './paged-clock.js'
 import { wellFormed } from './prompt.js'
 
-/** What a {@link PagedKvCache} is made with. */
+/**
+ * What a {@link PagedKvCache} is made with.
+ *
+ * Low-bit pages are quantised when all their slots are written; until then their rows lie in floats, in staging memory that
+ * grows with what is unfinished. A write into a page that was quantised takes it back to floats and quantises it again, which
+ * moves each value by at most one more step.
+ *
+ * @example
+ * ```ts
+ * import { PagedKvCache } from 'kvtide'
+ *
+ * using cache = new PagedKvCache({ capacity: 8, blockSize: 4, numLayers: 2, numKvHeads: 1, headDim: 64, keyFormat: 'q8', valueFormat: 'q8' })
+ * const [one, other] = [cache.createSequence(), cache.createSequence()]
+ * const tokens = { data: new Float32Array(2 * 5 * 64).fill(0.5), shape: [2, 1, 5, 64] } // five of both layers
+ * cache.append([one, other], tokens, tokens, [0, 4, 5])
+ * const { k } = cache.gather(one, 1)
+ * console.log(k.shape, k.dtype) // [1, 4, 64] f32
+ * console.log(cache.bytesPerToken < 0.3 * 2 * 2 * 64 * 4) // true
+ * ```
+ */
 export interface PagedKvCacheOptions {
   /** Blocks in the pool. */
   readonly capacity: number
@@ -80,13 +99,15 @@ export function readOptions(options: unknown) {
 
 const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)
 
-function secret(argument: string, value: unknown): Uint8Array {
+/** @internal 32 bytes. */
+export function secret(argument: string, value: unknown): Uint8Array {
   const key = typedArray<Uint8Array>(argument, value, ['Uint8Array'])
   if (key.length !== 32) throw invalid(argument, value, 'a Uint8Array of 32 bytes')
   return key
 }
 
-function callable(argument: string, value: unknown): () => unknown {
+/** @internal A clock. */
+export function callable(argument: string, value: unknown): () => unknown {
   if (typeof value === 'function') return value as () => unknown
   throw invalid(argument, value, 'a function that gives the time in milliseconds')
 }

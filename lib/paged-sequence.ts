@@ -1,15 +1,15 @@
 import type { NativePagedSnapshot } from '#binding'
 
-import { count, fields, optional, whole } from './check.js'
-import { invalid } from './errors.js'
+import { count, fields, optional } from './check.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { openDraft, type BeginOptions } from './kv-transaction.js'
-import { checkInternal, endThis, INTERNAL, liveArgument, nativeOf, nativeThis, Owner, settle } from './owner.js'
-import { milliseconds } from './paged-clock.js'
+import { checkInternal, endThis, INTERNAL, liveArgument, nativeThis, Owner, settle } from './owner.js'
 import type { PagedEngine } from './paged-engine.js'
 import { PagedSnapshot } from './paged-snapshot.js'
 import { SequenceDrafting, type PagedTransaction } from './paged-transaction.js'
 import { readTokens, type TokenIds } from './prompt.js'
+import { retain, type RetainOptions } from './retain.js'
+import { absent } from './sequence-id.js'
 
 /** Tokens of all layers for one sequence. */
 export interface PagedTokens {
@@ -19,20 +19,6 @@ export interface PagedTokens {
   readonly v: TokenSource
   /** Their ids: full blocks of known tokens can be found by other prompts. Left out, nothing from here on is. */
   readonly tokens?: TokenIds
-}
-
-/** How long blocks are kept once nobody holds them. */
-export interface RetainOptions {
-  /** The first token, 0 unless said otherwise. */
-  readonly from?: number
-  /** The one behind the last, the sequence's length unless said otherwise. */
-  readonly to?: number
-  /** From 0, which goes first, to 100; 50 where nothing was said. */
-  readonly priority: number
-  /** For so many milliseconds; for good unless a limit is given. */
-  readonly forMs?: number
-  /** Until this time of the cache's clock, instead of `forMs`. */
-  readonly until?: number
 }
 
 /** A sequence: its number, and its cache. */
@@ -164,18 +150,7 @@ export class PagedSequence extends Owner {
    */
   retain(options: RetainOptions): void {
     const { engine, id } = own(this)
-    const { from, to, priority, forMs, until } = fields<RetainOptions>('options', options)
-    const start = optional(count, 'from', from) ?? 0
-    const end = optional(count, 'to', to) ?? engine.native.sequenceLength(id)
-    if (to !== undefined && end < start) throw invalid('to', to, `at least ${start}, where it starts`)
-    const rank = count('priority', priority, 0, 100)
-    if (forMs !== undefined && until !== undefined) throw invalid('until', until, 'none beside forMs')
-    const [lasts, limit] = [optional(milliseconds, 'forMs', forMs), optional(milliseconds, 'until', until)]
-    const over = lasts === undefined ? limit : milliseconds('forMs', engine.clock.read() + lasts)
-    const native = engine.ticked()
-    native.retain(id, Math.min(start, end), end, rank, over)
-    if (over !== undefined) engine.clock.limit(over)
-    engine.changed()
+    retain(engine, id, options)
   }
 
   /** Ends it, and gives all its blocks back; an open transaction or step of it ends with it. */
@@ -201,18 +176,4 @@ export class PagedSequence extends Owner {
 
 function own(self: unknown): Sequence {
   return nativeThis<Sequence>(self, PagedSequence)
-}
-
-/** Nothing is what an empty sequence has, and what one that is not there would; the latter is refused. */
-function absent(engine: PagedEngine, id: number): 0 {
-  engine.native.checkSequence(id)
-  return 0
-}
-
-/** @internal The number of a sequence of this cache, given as such or as its object. */
-export function seqOf(engine: PagedEngine, argument: string, seq: unknown): number {
-  if (nativeOf(seq, PagedSequence) === undefined) return whole(argument, seq)
-  const found = liveArgument<Sequence>(argument, seq, PagedSequence)
-  if (found.engine !== engine) throw invalid(argument, seq, 'a sequence of this cache')
-  return found.id
 }

@@ -1,9 +1,9 @@
-import type { NativePagedStats } from '#binding'
+import type { NativePagedStats, NativePool } from '#binding'
 
 import type { CacheStats } from './stats.js'
 
-/** What a {@link PagedKvCache} costs, what its pool holds, and what prompts have found in it. */
-export interface PagedStats extends CacheStats {
+/** What a pool of blocks holds, and what prompts have found in it. */
+export interface PoolStats {
   /** Blocks in all: each is free, cached or active. */
   readonly totalBlocks: number
   /** Blocks with nothing in them. */
@@ -22,12 +22,21 @@ export interface PagedStats extends CacheStats {
   readonly hitTokens: number
   /** The share of them that were found, 0 to 1; 0 before anything was asked for. */
   readonly hitRate: number
+}
+
+/** What a {@link PagedKvCache} costs, what its pool holds, and what prompts have found in it. */
+export interface PagedStats extends CacheStats, PoolStats {
   /** Bytes of pages, by where they lie. */
   readonly tierBytes: { readonly cpu: number }
 }
 
-/** @internal Puts what the addon knows together. */
-export function pagedStats({ costs, ...pool }: NativePagedStats): PagedStats {
+/** @internal Puts what the addon knows of a pool together. */
+export function poolStats(pool: NativePool): PoolStats {
   const { promptTokens, hitTokens } = pool
-  return { ...costs, ...pool, hitRate: promptTokens === 0 ? 0 : hitTokens / promptTokens, tierBytes: { cpu: costs.bufferBytes } }
+  return { ...pool, hitRate: promptTokens === 0 ? 0 : hitTokens / promptTokens }
+}
+
+/** @internal Puts what the addon knows together. */
+export function pagedStats({ costs, pool }: NativePagedStats): PagedStats {
+  return { ...costs, ...poolStats(pool), tierBytes: { cpu: costs.bufferBytes } }
 }

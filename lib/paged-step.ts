@@ -9,7 +9,7 @@ import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { parentsOf } from './kv-transaction.js'
 import { checkInternal, endThis, INTERNAL, nativeArgument, Owner, settle } from './owner.js'
 import { Batch, type SequenceList } from './paged-batch.js'
-import type { PagedEngine } from './paged-engine.js'
+import type { PagedEngine, SequencesEngine } from './paged-engine.js'
 import { readTokens, type TokenIds } from './prompt.js'
 import type { Tensor } from './tensor.js'
 
@@ -74,8 +74,8 @@ class Step {
   }
 }
 
-/** The tree that all sequences have alike, right behind what is committed. */
-function treeOf(engine: PagedEngine, sequences: readonly number[], offsets: Int32Array, nodes: Int32Array): Int32Array | null {
+/** @internal The tree that all sequences have alike, right behind what is committed. */
+export function treeOf(engine: SequencesEngine, sequences: readonly number[], offsets: Int32Array, nodes: Int32Array): Int32Array | null {
   const first = nodes.slice(0, offsets[1])
   const isSame = sequences.every((id, place) => {
     const queries = nodes.subarray(offsets[place], offsets[place + 1])

@@ -1,6 +1,6 @@
 import { arrayKind, count, fields, isArray, optional } from './check.js'
 import { invalid } from './errors.js'
-import type { PagedEngine } from './paged-engine.js'
+import type { PagedEngine, SequencesEngine } from './paged-engine.js'
 import { readPrompt, readTokens, type PromptOptions } from './prompt.js'
 
 /** What room is wanted for. */
@@ -36,7 +36,7 @@ export function readAllocation(engine: PagedEngine, tokens: unknown, options: un
 }
 
 /** @internal How far a prompt is found. */
-export function readExplanation(engine: PagedEngine, tokens: unknown, options: unknown): Explanation {
+export function readExplanation(engine: SequencesEngine, tokens: unknown, options: unknown): Explanation {
   const { salt, extra } = readPrompt(fields<PromptOptions>('options', options))
   const { matched, block, reason } = engine.native.explain(readTokens('tokens', tokens), salt, extra)
   if (block === undefined) return { matched }

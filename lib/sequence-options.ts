@@ -1,9 +1,7 @@
-import type { NativePagedPrefix } from '#binding'
-
 import { fields, flag, optional } from './check.js'
-import { invalid } from './errors.js'
-import { INTERNAL, liveArgument } from './owner.js'
-import type { PagedEngine } from './paged-engine.js'
+import { invalid, KvTideError } from './errors.js'
+import { endThis, INTERNAL, liveArgument } from './owner.js'
+import type { NativePrefix, SequencesEngine } from './paged-engine.js'
 import type { PagedSequence } from './paged-sequence.js'
 import { PrefixMatch } from './prefix-match.js'
 import { readPrompt, readTokens, type PromptOptions, type TokenIds } from './prompt.js'
@@ -30,20 +28,26 @@ export interface AppendOptions {
 export type Seq = number | PagedSequence
 
 /** @internal A new sequence, empty or with what a prompt has found. */
-export function createSequence(engine: PagedEngine, options: unknown): number {
+export function createSequence(engine: SequencesEngine, options: unknown): number {
   const { prefix, salt, extra } = fields<SequenceOptions>('options', options)
   if (prefix === undefined) {
     const prompt = readPrompt({ salt, extra })
     return engine.ticked().createSequence(prompt.salt, prompt.extra)
   }
-  const native = liveArgument<NativePagedPrefix>('prefix', prefix, PrefixMatch)
+  const native = liveArgument<NativePrefix>('prefix', prefix, PrefixMatch)
   if (salt !== undefined) throw invalid('salt', salt, 'none: a match has its own')
   if (extra !== undefined) throw invalid('extra', extra, 'none: a match has its own')
-  return engine.ticked().createSequenceFrom(native)
+  if (!(native instanceof engine.kinds.prefix)) {
+    const reason = 'it is of another cache'
+    throw new KvTideError('SNAPSHOT_INVALID', `the match cannot be used: ${reason}`, { reason })
+  }
+  const id = engine.ticked().createSequenceFrom(native)
+  endThis(prefix, PrefixMatch)
+  return id
 }
 
 /** @internal The longest start of a prompt that is there. */
-export function findPrefix(engine: PagedEngine, tokens: unknown, options: unknown): PrefixMatch {
+export function findPrefix(engine: SequencesEngine, tokens: unknown, options: unknown): PrefixMatch {
   const { salt, extra, partial } = fields<MatchOptions>('options', options)
   const prompt = readPrompt({ salt, extra })
   const isPartial = optional(flag, 'partial', partial) ?? false

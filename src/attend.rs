@@ -7,9 +7,10 @@ use napi_derive::napi;
 
 use crate::attend_answer::{NativeAnswer, Target};
 use crate::attend_lists::ListsArg;
+use crate::attend_queries::memory_for;
 use crate::attend_request::Request;
 use crate::attend_task::{AttendTask, NativeAttendRequest, NativeStop};
-use crate::bytes::{ArrayArg, Memory};
+use crate::bytes::ArrayArg;
 use crate::guard::{Outcome, guard};
 use crate::memory::budget;
 use crate::paged_kv_cache::NativePagedKvCache;
@@ -110,21 +111,8 @@ pub fn merge_attention<'a>(
 
 /// Makes a call, its output in the caller's memory or in memory of its own.
 fn answer<'a>(env: &'a Env, request: &Request<'_>, out: ArrayArg, numbers: &mut [f64]) -> Outcome<NativeAnswer<'a>> {
-    let given = given(request, out)?;
+    let given = memory_for(out, |memory, bytes| request.overlaps(memory, bytes))?;
     let mut target = Target::default();
     request.run(None, |room| target.take(Some(env), given, room))?;
     target.answer(env, request.with_lse(), numbers)
-}
-
-/// The caller's own memory for the output, which nothing that is read may lie in.
-fn given(request: &Request<'_>, out: ArrayArg) -> Outcome<Option<Memory>> {
-    if !out.is_array() {
-        return Ok(None);
-    }
-    let memory = out.memory("out")?;
-    if request.overlaps(memory.address(), memory.len()) {
-        let value = "an array over what is read";
-        return Err(kvtide_core::Error::argument("out", value, "memory of its own").into());
-    }
-    Ok(Some(memory))
 }

@@ -12,7 +12,7 @@ use napi::Env;
 use napi::bindgen_prelude::{Either, Either3, Float32Array, Unknown};
 use napi_derive::napi;
 
-use crate::attend_request::NUMBERS;
+use crate::attend_queries::NUMBERS;
 use crate::bytes::{Memory, NEW_BYTES_MAX, new_array};
 use crate::guard::Outcome;
 use crate::memory::budget;

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use kvtide_core::paged::{Event, Key};
+use kvtide_core::paged::{Event, Key, Unseen};
 use napi::{Env, Result};
 use napi_derive::napi;
 
+use crate::guard::Outcome;
 use crate::number::{count, whole};
 use crate::paged_kv_cache::NativePagedKvCache;
 use crate::raise::number;
@@ -38,12 +39,16 @@ impl NativePagedKvCache {
     /// The events from a number on, at most so many.
     #[napi]
     pub fn events(&self, env: &Env, since: f64, most: f64) -> Result<NativeEvents> {
-        self.cache.read(env, |cache| {
-            let unseen = cache.events(whole("since", since)?);
-            let most = count("most", most)? as usize;
-            let events = unseen.events.into_iter().flatten().take(most).map(native).collect();
-            Ok(NativeEvents { missed: number(unseen.missed), first: number(unseen.first), events })
-        })
+        self.cache.read(env, |cache| NativeEvents::of(cache.events(whole("since", since)?), most))
+    }
+}
+
+impl NativeEvents {
+    /// What was not seen yet, at most so many events.
+    pub(crate) fn of(unseen: Unseen<'_>, most: f64) -> Outcome<Self> {
+        let most = count("most", most)? as usize;
+        let events = unseen.events.into_iter().flatten().take(most).map(native).collect();
+        Ok(NativeEvents { missed: number(unseen.missed), first: number(unseen.first), events })
     }
 }
 

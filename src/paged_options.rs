@@ -65,10 +65,10 @@ impl NativePagedOptions {
     }
 }
 
-fn prefix_key(key: &[u8]) -> Outcome<[u8; 32]> {
+pub(crate) fn prefix_key(key: &[u8]) -> Outcome<[u8; 32]> {
     key.try_into().map_err(|_| Error::argument("prefixKey", format!("{} bytes", key.len()), "32 bytes").into())
 }
 
-fn page_format(argument: &'static str, name: &str) -> Outcome<PageFormat> {
+pub(crate) fn page_format(argument: &'static str, name: &str) -> Outcome<PageFormat> {
     name.parse().map_err(|names| Error::argument(argument, name, format!("one of {names}")).into())
 }

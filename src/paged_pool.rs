@@ -1,6 +1,7 @@
 //! The blocks of a paged cache: how many are left, how long they are kept, what is wrong with them.
 
 use kvtide_core::Error;
+use kvtide_core::paged::PoolStats;
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -10,10 +11,16 @@ use crate::paged_kv_cache::NativePagedKvCache;
 use crate::raise::number;
 use crate::stats::NativeStats;
 
-/// What a pool holds, in blocks, and what it has done; what it costs besides.
+/// What a pool holds, and what it costs.
 #[napi(object, object_from_js = false)]
 pub struct NativePagedStats {
     pub costs: NativeStats,
+    pub pool: NativePool,
+}
+
+/// What a pool holds, in blocks, and what it has done.
+#[napi(object, object_from_js = false)]
+pub struct NativePool {
     pub total_blocks: f64,
     pub free_blocks: f64,
     pub cached_blocks: f64,
@@ -52,10 +59,8 @@ impl NativePagedKvCache {
         until: Option<f64>,
     ) -> Result<()> {
         self.cache.change(env, |cache| {
-            let priority = u8::try_from(count("priority", priority)?)
-                .map_err(|_| Error::argument("priority", priority, "a whole number from 0 to 100"))?;
             let tokens = count("from", from)?..count("to", to)?;
-            Ok(cache.retain(whole("seq", sequence)?, tokens, priority, optional("until", until, whole)?)?)
+            Ok(cache.retain(whole("seq", sequence)?, tokens, rank(priority)?, optional("until", until, whole)?)?)
         })
     }
 
@@ -99,17 +104,28 @@ impl NativePagedKvCache {
     #[napi]
     pub fn stats(&mut self, env: &Env) -> Result<NativePagedStats> {
         self.cache.change(env, |cache| {
-            let pool = cache.pool_stats()?;
-            Ok(NativePagedStats {
-                costs: cache.stats().into(),
-                total_blocks: pool.total.into(),
-                free_blocks: pool.free.into(),
-                cached_blocks: pool.cached.into(),
-                active_blocks: pool.active.into(),
-                evictions: number(pool.evictions),
-                prompt_tokens: number(pool.counters.asked_tokens),
-                hit_tokens: number(pool.counters.found_tokens),
-            })
+            let pool = cache.pool_stats()?.into();
+            Ok(NativePagedStats { costs: cache.stats().into(), pool })
         })
+    }
+}
+
+/// A priority, which is at most 100.
+pub(crate) fn rank(priority: f64) -> Outcome<u8> {
+    let refused = |_| Error::argument("priority", priority, "a whole number from 0 to 100");
+    Ok(u8::try_from(count("priority", priority)?).map_err(refused)?)
+}
+
+impl From<PoolStats> for NativePool {
+    fn from(pool: PoolStats) -> Self {
+        NativePool {
+            total_blocks: pool.total.into(),
+            free_blocks: pool.free.into(),
+            cached_blocks: pool.cached.into(),
+            active_blocks: pool.active.into(),
+            evictions: number(pool.evictions),
+            prompt_tokens: number(pool.counters.asked_tokens),
+            hit_tokens: number(pool.counters.found_tokens),
+        }
     }
 }

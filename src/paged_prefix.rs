@@ -1,6 +1,6 @@
 //! Prompts: what of them is in the cache already, and sequences that start with that.
 
-use kvtide_core::paged::{Extra, Reason};
+use kvtide_core::paged::{Explanation, Extra, Reason};
 use kvtide_tensor::{PagedPrefix, PromptOptions};
 use napi::bindgen_prelude::Uint8Array;
 use napi::{Env, Result};
@@ -35,20 +35,20 @@ pub struct NativePagedPrefix {
 }
 
 /// Whose tokens a prompt's are.
-struct Prompt<'a> {
+pub(crate) struct Prompt<'a> {
     salt: &'a [u8],
     extra: Vec<Extra>,
 }
 
 impl<'a> Prompt<'a> {
-    fn read(salt: &'a [u8], extra: Option<Vec<NativeExtra>>) -> Outcome<Self> {
+    pub fn read(salt: &'a [u8], extra: Option<Vec<NativeExtra>>) -> Outcome<Self> {
         let extras = extra.unwrap_or_default().into_iter().map(|NativeExtra { start, end, key }| {
             Ok(Extra { start: count("extra.start", start)?, end: count("extra.end", end)?, key: key.to_vec() })
         });
         Ok(Prompt { salt, extra: extras.collect::<Outcome<_>>()? })
     }
 
-    fn options(&self) -> PromptOptions<'_> {
+    pub fn options(&self) -> PromptOptions<'_> {
         PromptOptions { salt: self.salt, extra: &self.extra }
     }
 }
@@ -120,11 +120,14 @@ impl NativePagedKvCache {
         salt: &[u8],
         extra: Option<Vec<NativeExtra>>,
     ) -> Result<NativeExplanation> {
-        self.cache.read(env, |cache| {
-            let found = cache.explain(tokens, Prompt::read(salt, extra)?.options())?;
-            let (block, reason) = found.missing.map(|(block, reason)| (block.into(), name(reason))).unzip();
-            Ok(NativeExplanation { matched: found.matched.into(), block, reason })
-        })
+        self.cache.read(env, |cache| Ok(cache.explain(tokens, Prompt::read(salt, extra)?.options())?.into()))
+    }
+}
+
+impl From<Explanation> for NativeExplanation {
+    fn from(found: Explanation) -> Self {
+        let (block, reason) = found.missing.map(|(block, reason)| (block.into(), name(reason))).unzip();
+        NativeExplanation { matched: found.matched.into(), block, reason }
     }
 }
 

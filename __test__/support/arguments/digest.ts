@@ -4,6 +4,10 @@ import {
   KvCache,
   KvSnapshot,
   memoryStats,
+  ModelCache,
+  ModelSequence,
+  ModelSnapshot,
+  ModelStep,
   PagedKvCache,
   PagedSequence,
   PagedSnapshot,
@@ -58,6 +62,15 @@ function paged(cache: PagedKvCache): unknown {
   return { freeCount, totalCount, cachedBlocks, activeBlocks, evictions, sequences, ...(costs(cache.stats()) as object) }
 }
 
+function model(cache: ModelCache): unknown {
+  const { pools, ...spent } = cache.stats()
+  const sequences = cache.sequenceIds().map(id => {
+    const { length, committedLength } = cache.sequence(id)
+    return [id, length, committedLength, pair(cache.sequence(id).kv(0))]
+  })
+  return { groups: cache.groups, pools, sequences, ...(costs(spent) as object) }
+}
+
 function state(object: unknown): unknown {
   if (object instanceof Tensor) return tensor(object)
   if (object instanceof KvCache) {
@@ -71,7 +84,10 @@ function state(object: unknown): unknown {
   }
   if (object instanceof PagedKvCache) return paged(object)
   if (object instanceof PagedSequence) return [object.id, object.length, object.committedLength, object.capacity]
-  if (object instanceof PagedSnapshot || object instanceof PrefixMatch) return object.length
+  if (object instanceof ModelCache) return model(object)
+  if (object instanceof ModelSequence) return [object.id, object.length, object.committedLength, pair(object.kv(0))]
+  if (object instanceof ModelStep) return [object.sequences, object.offsets, object.length]
+  if (object instanceof ModelSnapshot || object instanceof PagedSnapshot || object instanceof PrefixMatch) return object.length
   if (object instanceof PagedStep) return [object.sequences, object.offsets, object.length]
   if (object instanceof BlockPool) return [object.freeCount, object.totalCount, object.utilization]
   if (object instanceof BlockTable) return [0, 1].map(layer => [object.numBlocks(layer), object.getBlock(layer, 0), object.getBlock(layer, 1)])

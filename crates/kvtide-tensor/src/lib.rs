@@ -58,7 +58,7 @@ pub use kv_cache::{KvCache, KvSnapshot};
 pub use memory::{Budget, Lease};
 pub use model_cache::{
     ContiguousOptions, ModelCache, ModelCacheKind, ModelCacheOptions, ModelPrefix, ModelSnapshot, ModelStep,
-    PagedOptions, PoolRoom,
+    ModelTokens, PagedOptions, PoolRoom,
 };
 pub use options::{KvCacheOptions, PagedKvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
 pub use owned_source::OwnedSource;

@@ -201,6 +201,17 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// How many tokens it has: those of its range, or the size before the last.
+    pub(crate) fn tokens(&self) -> usize {
+        if let Source::Host(host) = self
+            && let Some((start, end)) = host.range
+        {
+            return end.saturating_sub(start);
+        }
+        let dims = self.dims();
+        dims.len().checked_sub(2).map_or(0, |axis| dims[axis])
+    }
+
     /// How many sizes it has.
     pub(crate) fn rank(&self) -> usize {
         match self {

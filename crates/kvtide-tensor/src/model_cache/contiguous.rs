@@ -62,8 +62,16 @@ impl Store for ContiguousLayers {
         of.map_or(0, |of| of.open.first().map_or(of.length, |(_, before)| *before))
     }
 
+    fn has(&self, sequence: u64) -> bool {
+        self.sequences.contains_key(&sequence)
+    }
+
     fn ids(&self) -> Vec<u64> {
         self.sequences.keys().copied().collect()
+    }
+
+    fn check_idle(&mut self, sequence: u64) -> Result<()> {
+        self.idle(sequence).map(|_| ())
     }
 
     fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
@@ -170,6 +178,10 @@ impl Store for ContiguousLayers {
             Some(of) => of.layers[0].drafted(id),
             None => Err(CoreError::SequenceNotFound { sequence }.into()),
         }
+    }
+
+    fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
+        self.drafting(sequence, id).map(|_| ())
     }
 
     fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {

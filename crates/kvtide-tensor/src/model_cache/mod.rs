@@ -9,6 +9,7 @@
 //! A layer that reads another's keys and values has none of its own: it is not written, and its queries attend to the other's.
 //! What a layer's queries see, and how they are scaled, follows from the description.
 
+mod appending;
 mod contiguous;
 mod contiguous_steps;
 mod layer_cache;
@@ -37,6 +38,7 @@ use contiguous::ContiguousLayers;
 use paged::{PagedGroups, foreign};
 use store::{Held, Store};
 
+pub use appending::ModelTokens;
 pub use options::{ContiguousOptions, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom};
 pub use step::ModelStep;
 
@@ -75,6 +77,17 @@ pub struct ModelCache {
 pub struct ModelSnapshot {
     held: Held,
     cache: u64,
+}
+
+impl ModelSnapshot {
+    /// Tokens in it.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        match &self.held {
+            Held::Paged(groups) => groups.first().map_or(0, |group| group.length()),
+            Held::Contiguous(_, length) => *length,
+        }
+    }
 }
 
 /// The start of a prompt that is there in all layers; it stays there while this lives.
@@ -118,9 +131,14 @@ impl ModelCache {
         self.store.create(options)
     }
 
+    /// Refuses a prefix of another cache.
+    pub fn check_prefix(&self, prefix: &ModelPrefix) -> Result<()> {
+        self.check_held(prefix.cache)
+    }
+
     /// A new sequence that starts with a prefix.
     pub fn create_sequence_from(&mut self, prefix: ModelPrefix) -> Result<u64> {
-        self.check_own(prefix.cache)?;
+        self.check_prefix(&prefix)?;
         self.store.create_from(prefix.groups)
     }
 
@@ -151,10 +169,21 @@ impl ModelCache {
         self.store.committed(sequence)
     }
 
+    /// True when there is such a sequence.
+    #[must_use]
+    pub fn has_sequence(&self, sequence: u64) -> bool {
+        self.store.has(sequence)
+    }
+
     /// The ids of the sequences there are, ascending.
     #[must_use]
     pub fn sequence_ids(&self) -> Vec<u64> {
         self.store.ids()
+    }
+
+    /// Refuses a sequence that is not there, or on which a transaction or a step is open.
+    pub fn check_idle(&mut self, sequence: u64) -> Result<()> {
+        self.store.check_idle(sequence)
     }
 
     /// Drops a sequence's tokens from `length` on, in all layers or in none.
@@ -169,9 +198,7 @@ impl ModelCache {
 
     /// Gives a sequence what a snapshot holds; any sequence of the cache.
     pub fn restore(&mut self, sequence: u64, snapshot: &ModelSnapshot) -> Result<()> {
-        if snapshot.cache != self.id {
-            return Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into());
-        }
+        self.check_held(snapshot.cache)?;
         self.store.restore(sequence, &snapshot.held)
     }
 
@@ -218,6 +245,11 @@ impl ModelCache {
         self.store.drafted(sequence, id)
     }
 
+    /// Refuses a transaction that has ended, or on which another or a step is open.
+    pub fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
+        self.store.check_draft(sequence, id)
+    }
+
     /// Keeps the first `tokens` tokens of a transaction, all unless said otherwise, drops the rest, and ends it.
     pub fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
         self.store.commit(sequence, id, tokens)
@@ -259,6 +291,14 @@ impl ModelCache {
     fn check_number(&self, layer: u32) -> Result<()> {
         let layers = self.model.layers().len();
         if (layer as usize) < layers { Ok(()) } else { Err(Error::argument("layer", layer, format!("below {layers}"))) }
+    }
+
+    /// Refuses what another cache holds.
+    fn check_held(&self, cache: u64) -> Result<()> {
+        if cache == self.id {
+            return Ok(());
+        }
+        Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into())
     }
 
     fn check_own(&self, cache: u64) -> Result<()> {

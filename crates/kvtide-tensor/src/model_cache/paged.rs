@@ -105,8 +105,16 @@ impl Store for PagedGroups {
         self.first().committed_length(sequence)
     }
 
+    fn has(&self, sequence: u64) -> bool {
+        self.first().planner.gap(sequence).is_ok()
+    }
+
     fn ids(&self) -> Vec<u64> {
         self.first().sequence_ids()
+    }
+
+    fn check_idle(&mut self, sequence: u64) -> Result<()> {
+        self.check(|group| group.planner.check_idle(sequence).map_err(Into::into))
     }
 
     fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
@@ -224,6 +232,10 @@ impl Store for PagedGroups {
 
     fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
         Ok(self.first().planner.drafted(sequence, id)?)
+    }
+
+    fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
+        self.check(|group| group.check_end(sequence, id, None))
     }
 
     fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {

@@ -96,31 +96,6 @@ impl ModelCache {
         self.store.commit_step(&mut step.state, tokens)
     }
 
-    /// Appends tokens of all layers at once: K and V of each layer that has its own, as [`ModelCache::write_layer`] takes them; all
-    /// of it, or nothing. `ids` are those of the tokens, where they are known.
-    pub fn append(&mut self, tokens: StepTokens<'_>, layers: &[[Source<'_>; 2]], ids: Option<&[u32]>) -> Result<()> {
-        let own: Vec<u32> =
-            (0..).zip(self.model.layers()).filter(|(_, of)| is_own(of)).map(|(layer, _)| layer).collect();
-        if layers.len() != own.len() {
-            let expected = format!("{}, one for each layer with keys and values of its own", own.len());
-            return Err(Error::argument("layers.length", layers.len(), expected));
-        }
-        let mut step = self.begin_step(tokens)?;
-        let mut written = || -> Result<()> {
-            for (&layer, [k, v]) in own.iter().zip(layers) {
-                self.write_layer(&mut step, layer, k.clone(), v.clone())?;
-            }
-            self.commit_step(&mut step, ids)
-        };
-        match written() {
-            Ok(()) => Ok(()),
-            Err(refusal) => {
-                self.undo_step(&mut step)?;
-                Err(refusal)
-            }
-        }
-    }
-
     /// Ends a step as if it had never been.
     pub fn undo_step(&mut self, step: &mut ModelStep) -> Result<()> {
         self.check_own(step.cache)?;
@@ -133,6 +108,6 @@ impl ModelCache {
     }
 }
 
-fn is_own(layer: &LayerDescription) -> bool {
+pub(super) fn is_own(layer: &LayerDescription) -> bool {
     !matches!(layer.kind, LayerKind::SharedWith(_))
 }

@@ -24,7 +24,9 @@ pub(super) trait Store: Debug + Send {
     fn drop_sequence(&mut self, sequence: u64) -> Result<()>;
     fn length(&self, sequence: u64) -> u32;
     fn committed(&self, sequence: u64) -> u32;
+    fn has(&self, sequence: u64) -> bool;
     fn ids(&self) -> Vec<u64>;
+    fn check_idle(&mut self, sequence: u64) -> Result<()>;
     fn truncate(&mut self, sequence: u64, length: u32) -> Result<()>;
     fn snapshot(&mut self, sequence: u64) -> Result<Held>;
     fn restore(&mut self, sequence: u64, held: &Held) -> Result<()>;
@@ -50,6 +52,7 @@ pub(super) trait Store: Debug + Send {
 
     fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId>;
     fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32>;
+    fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()>;
     fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()>;
     fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()>;
     fn drop_draft(&mut self, sequence: u64, id: TransactionId);

@@ -1,0 +1,177 @@
+import { binding } from './binding.js'
+import { readEvents, type CacheEvents, type EventsOptions } from './cache-events.js'
+import { count, fields, optional, whole } from './check.js'
+import type { DType } from './dtype.js'
+import { KvTideError } from './errors.js'
+import { ModelEngine } from './model-engine.js'
+import { readModelOptions, type ModelCacheOptions } from './model-options.js'
+import { ModelSequence } from './model-sequence.js'
+import { beginModelStep, type ModelStep, type ModelStepOptions } from './model-step.js'
+import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
+import { poolStats, type PoolStats } from './paged-stats.js'
+import type { PrefixMatch } from './prefix-match.js'
+import type { PromptOptions, TokenIds } from './prompt.js'
+import { readExplanation, type Explanation } from './prompt-questions.js'
+import { seqOf } from './sequence-id.js'
+import { createSequence, findPrefix, type MatchOptions, type SequenceOptions } from './sequence-options.js'
+import type { CacheStats } from './stats.js'
+
+/** Layers of a model that keep the same tokens in the same sizes: they share block tables. */
+export interface ModelGroup {
+  /** They keep every token, or a window. */
+  readonly kind: 'full' | 'sliding'
+  /** Positions that a query sees, its own among them. */
+  readonly window?: number
+  /** Tokens at the start that stay visible besides. */
+  readonly sinks?: number
+  /** The layers with keys and values of their own, ascending. */
+  readonly layers: readonly number[]
+  /** Heads of K and V. */
+  readonly numKvHeads: number
+  /** Elements of one head of K. */
+  readonly headDim: number
+  /** Elements of one head of V. */
+  readonly valueHeadDim: number
+}
+
+/** What a {@link ModelCache} costs in all its layers, and what the pool of each group holds. */
+export interface ModelStats extends CacheStats {
+  /** The pools, in the order of {@link ModelCache.groups}; none in tensors. */
+  readonly pools: readonly PoolStats[]
+}
+
+/** What room is wanted for. */
+export interface RoomOptions {
+  /** Blocks that are to be left besides, in each group; none unless said otherwise. */
+  readonly watermark?: number
+}
+
+/**
+ * Keys and values of all layers of a model: layers that keep everything, layers that slide, layers that share. One step, one
+ * transaction, one snapshot for all of them.
+ *
+ * @example
+ * ```ts
+ * import { ModelCache } from 'kvtide'
+ *
+ * const sizes = { numKvHeads: 1, headDim: 2 }
+ * const model = { layers: [{ kind: 'sliding', window: 4, ...sizes }, { kind: 'full', ...sizes }, { kind: 'shared', with: 1, ...sizes }] } as const
+ * using cache = new ModelCache({ model, kind: 'paged', blockSize: 4, blocks: 16 })
+ * const chat = cache.createSequence()
+ * const rows = (n: number) => ({ data: new Float32Array(n * 2).fill(n), shape: [1, n, 2] })
+ * using step = cache.beginStep({ sequences: [chat], offsets: [0, 6] })
+ * for (let layer = 0; layer < cache.numLayers; layer++) {
+ *   if (layer < 2) step.write(layer, rows(6), rows(6)) // the last one has none of its own
+ *   const { out } = step.attend(layer, { data: new Float32Array(6 * 2), shape: [6, 1, 2] })
+ *   console.log(out.shape) // [6, 1, 2]
+ * }
+ * step.commit()
+ * console.log(chat.length, cache.groups.map(group => group.kind).join()) // 6 'sliding,full'
+ * ```
+ */
+export class ModelCache extends Owner {
+  /** Whether sequences share blocks, or have tensors of their own. */
+  declare readonly kind: 'paged' | 'contiguous'
+  /** Layers of the model. */
+  declare readonly numLayers: number
+  /** The layers that share block tables, in the order of their first ones. */
+  declare readonly groups: readonly ModelGroup[]
+  /** The element type of what goes in. */
+  declare readonly dtype: DType
+  /** Where it lives. */
+  declare readonly device: string
+
+  constructor(options: ModelCacheOptions) {
+    const { kind, form, clock } = readModelOptions(options)
+    const native = new binding.NativeModelCache(form)
+    const kinds = { sequence: ModelSequence, prefix: binding.NativeModelPrefix }
+    super(INTERNAL, new ModelEngine(native, clock, form.paged?.events ?? 0, kinds), ModelCache)
+    const groups = native.groups().map(({ window, sinks, layers, ...sizes }): ModelGroup => {
+      const slides = window === undefined ? { kind: 'full' as const } : { kind: 'sliding' as const, window, sinks: sinks ?? 0 }
+      return Object.freeze({ ...slides, layers: Object.freeze(layers), ...sizes })
+    })
+    settle(this, { kind, numLayers: native.numLayers(), groups: Object.freeze(groups), dtype: form.dtype, device: 'cpu' })
+  }
+
+  /** A new sequence: empty, or with what a prompt has found. */
+  createSequence(options: SequenceOptions = {}): ModelSequence {
+    const engine = own(this)
+    return new ModelSequence(INTERNAL, engine, createSequence(engine, options))
+  }
+
+  /** The object of a sequence. */
+  sequence(id: number): ModelSequence {
+    const engine = own(this)
+    const found = seqOf(engine, 'id', id)
+    engine.native.checkSequence(found)
+    return new ModelSequence(INTERNAL, engine, found)
+  }
+
+  /** The ids of the sequences there are, ascending. */
+  sequenceIds(): number[] {
+    return own(this).native.sequenceIds()
+  }
+
+  /**
+   * The longest start of a prompt that is there in all layers: it stays there while the match lives. At most all tokens but the
+   * last, whose logits are needed; in tensors nothing is found.
+   */
+  match(tokens: TokenIds, options: MatchOptions = {}): PrefixMatch {
+    return findPrefix(own(this), tokens, options)
+  }
+
+  /** Whether every group has room for so many tokens of a new sequence. */
+  canAllocate(tokens: number, options: RoomOptions = {}): boolean {
+    const { native } = own(this)
+    const { watermark } = fields<RoomOptions>('options', options)
+    return native.canAllocate(count('tokens', tokens), optional(count, 'watermark', watermark) ?? 0)
+  }
+
+  /** How far a prompt is found in all layers, and why no further. For who runs the cache: it tells of other tenants' prompts. */
+  explain(tokens: TokenIds, options: PromptOptions = {}): Explanation {
+    return readExplanation(own(this), tokens, options)
+  }
+
+  /** From now on nothing that is in it is found by a prompt. */
+  forgetPrefixes(): void {
+    own(this).change(native => native.forgetPrefixes())
+  }
+
+  /** What happens to the blocks of the first group that prompts find, as of a {@link PagedKvCache}; refused in tensors. */
+  events(options: EventsOptions = {}): CacheEvents {
+    const engine = own(this)
+    const { from } = fields<EventsOptions>('options', options)
+    return readEvents(engine, optional(whole, 'from', from) ?? 0)
+  }
+
+  /** Begins a step: tokens that a model computes layer by layer. */
+  beginStep(options: ModelStepOptions): ModelStep {
+    return beginModelStep(own(this), options)
+  }
+
+  /** What it costs, and what its pools hold. */
+  stats(): ModelStats {
+    const { costs, pools } = own(this).native.stats()
+    return { ...costs, pools: pools.map(poolStats) }
+  }
+
+  /** Throws `INTERNAL` when its bookkeeping is not in order: a defect of this package. O(blocks). */
+  checkInvariants(): void {
+    const reason = own(this).native.checkInvariants()
+    if (reason !== null) throw new KvTideError('INTERNAL', `internal error: ${reason}`, { reason })
+  }
+
+  /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
+  dispose(): void {
+    endThis(this, ModelCache)
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    endThis(this, ModelCache)
+  }
+}
+
+function own(self: unknown): ModelEngine {
+  return nativeThis<ModelEngine>(self, ModelCache)
+}

@@ -1,0 +1,126 @@
+import { count, fields, flag, float, isArray, list, optional, text } from './check.js'
+import { invalid } from './errors.js'
+
+/** One layer: what it keeps, and how large a token is in it. */
+export interface ModelLayer {
+  /** It keeps every token, the newest ones, or nothing of its own: it reads what an earlier layer keeps. */
+  readonly kind: 'full' | 'sliding' | 'shared'
+  /** Of a layer that slides: positions that a query sees, its own among them. */
+  readonly window?: number
+  /** Of a layer that slides: tokens at the start that stay visible besides, none unless said otherwise. */
+  readonly sinks?: number
+  /** Of a layer that shares: the layer whose keys and values it reads, of the same sizes. */
+  readonly with?: number
+  /** Heads of K and V. */
+  readonly numKvHeads: number
+  /** Elements of one head of K. */
+  readonly headDim: number
+  /** Elements of one head of V, as in K unless said otherwise. */
+  readonly valueHeadDim?: number
+}
+
+/** How all layers attend, where that differs from plain attention. */
+export interface ModelAttention {
+  /** Heads of queries, a multiple of each layer's heads of K and V. */
+  readonly numQueryHeads?: number
+  /** What products are multiplied with, `1 / sqrt(headDim)` unless said otherwise. */
+  readonly scale?: number
+  /** Bends scores to `softcap * tanh(score / softcap)`. */
+  readonly softcap?: number
+  /** Each query head of each layer has a learned logit, which `attend` is given as `sinkLogits`. */
+  readonly sinkLogits?: boolean
+}
+
+/** A model, described by hand. */
+export interface ModelDescriptionInput {
+  /** Its layers, in order. */
+  readonly layers: readonly ModelLayer[]
+  /** How they attend. */
+  readonly attention?: ModelAttention
+}
+
+/**
+ * A `config.json` of Hugging Face, parsed or as its text: of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or gpt-oss.
+ * Other models are refused with `UNSUPPORTED_MODEL`.
+ */
+export type HuggingFaceConfig = string | { readonly model_type?: unknown; readonly [field: string]: unknown }
+
+const KINDS = ['full', 'sliding', 'shared']
+
+/** The most layers of a model. */
+const LAYERS_MAX = 65_536
+
+/** @internal Reads a model: as the addon wants it. */
+export function readModel(model: unknown) {
+  const none = { config: undefined, layers: [], numQueryHeads: undefined, scale: undefined, softcap: undefined, sinkLogits: false }
+  if (typeof model === 'string') return { ...none, config: model }
+  const { layers, attention } = fields<ModelDescriptionInput>('model', model)
+  if (layers === undefined) return { ...none, config: json(model) }
+  if (!isArray(layers)) throw invalid('layers', layers, 'an array of layers')
+  const given = attention === undefined ? {} : fields<ModelAttention>('attention', attention)
+  const { numQueryHeads, scale, softcap, sinkLogits } = given
+  return {
+    config: undefined,
+    layers: readLayers(layers),
+    numQueryHeads: optional((argument, value) => count(argument, value, 1), 'numQueryHeads', numQueryHeads),
+    scale: optional(positive, 'scale', scale),
+    softcap: optional(positive, 'softcap', softcap),
+    sinkLogits: optional(flag, 'sinkLogits', sinkLogits) ?? false,
+  }
+}
+
+const positive = (argument: string, value: unknown): number => float(argument, value, number => number > 0, 'a finite number over 0')
+
+function json(model: unknown): string {
+  let found: unknown
+  try {
+    found = JSON.stringify(model)
+  } catch {
+    throw invalid('model', model, 'a configuration that JSON can hold')
+  }
+  return text('model', found)
+}
+
+type Layer = ReturnType<typeof readLayer>
+
+function readLayers(layers: readonly unknown[]): Layer[] {
+  const known: Layer[] = []
+  return list(
+    'layers',
+    layers,
+    (argument, entry) => {
+      const layer = readLayer(argument, entry, known)
+      known.push(layer)
+      return layer
+    },
+    LAYERS_MAX,
+  )
+}
+
+function readLayer(argument: string, entry: unknown, before: readonly { readonly kind: number }[]) {
+  const { kind, window, sinks, with: other, numKvHeads, headDim, valueHeadDim } = fields<ModelLayer>(argument, entry)
+  const of = KINDS.indexOf(kind as string)
+  if (of < 0) throw invalid(`${argument}.kind`, kind, KINDS.join(' or '))
+  const only = (owner: number, field: string, value: unknown): void => {
+    if (of !== owner && value !== undefined) throw invalid(`${argument}.${field}`, value, `none in a layer of kind ${KINDS[of]}`)
+  }
+  only(1, 'window', window)
+  only(1, 'sinks', sinks)
+  only(2, 'with', other)
+  const dim = count(`${argument}.headDim`, headDim, 1)
+  return {
+    kind: of,
+    window: of === 1 ? count(`${argument}.window`, window, 1) : 0,
+    sinks: optional(count, `${argument}.sinks`, sinks) ?? 0,
+    sharedWith: of === 2 ? shared(`${argument}.with`, other, before) : 0,
+    numKvHeads: count(`${argument}.numKvHeads`, numKvHeads, 1),
+    headDim: dim,
+    valueHeadDim: optional(count, `${argument}.valueHeadDim`, valueHeadDim) ?? dim,
+  }
+}
+
+function shared(argument: string, other: unknown, before: readonly { readonly kind: number }[]): number {
+  const layer = typeof other === 'number' ? before[other] : undefined
+  if (layer === undefined || layer.kind === 2) throw invalid(argument, other, 'an earlier layer that keeps tokens itself')
+  return other as number
+}

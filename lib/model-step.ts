@@ -1,0 +1,167 @@
+import type { NativeModelStep } from '#binding'
+
+import { AttendCall, type KvLayer } from './attend-call.js'
+import { readSettings, type AttendOptions } from './attend-options.js'
+import { attended, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
+import { count, fields, optional } from './check.js'
+import { invalid } from './errors.js'
+import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
+import { parentsOf } from './kv-transaction.js'
+import type { ModelEngine } from './model-engine.js'
+import type { ModelSequence } from './model-sequence.js'
+import { checkInternal, endThis, INTERNAL, nativeArgument, Owner, settle } from './owner.js'
+import { Batch } from './paged-batch.js'
+import { treeOf, type StepOptions } from './paged-step.js'
+import { readTokens, type TokenIds } from './prompt.js'
+import type { Tensor } from './tensor.js'
+
+/** Which tokens a step of a {@link ModelCache} is for. In tensors it is of one sequence. */
+export interface ModelStepOptions extends Omit<StepOptions, 'sequences'> {
+  /** The sequences, each once, by their numbers or their objects. */
+  readonly sequences: readonly (number | ModelSequence)[] | Float64Array
+}
+
+type WithLse<Options> = Options & { readonly returnLse: true }
+
+/** An open step: the native one, and what its queries see unless they say otherwise. */
+class Step {
+  readonly engine: ModelEngine
+  readonly native: NativeModelStep
+  readonly sequences: readonly number[]
+  readonly offsets: Int32Array
+  readonly tokens: Uint32Array | undefined
+  /** The tree of the queries; nothing for a chain, `null` where there is none that holds for all of them. */
+  readonly tree: Int32Array | undefined | null
+
+  constructor(engine: ModelEngine, options: unknown) {
+    const { sequences, offsets, parents, tokens } = fields<ModelStepOptions>('options', options)
+    const batch = new Batch(engine, sequences, offsets)
+    const nodes = optional(parentsOf, 'parents', parents)
+    this.engine = engine
+    this.sequences = batch.sequences
+    this.offsets = batch.offsets
+    this.tokens = optional(readTokens, 'tokens', tokens)
+    if (this.tokens !== undefined) this.check('tokens', this.tokens)
+    if (nodes !== undefined) this.check('parents', nodes)
+    this.tree = nodes && treeOf(engine, batch.sequences, this.offsets, nodes)
+    this.native = engine.change(native => native.beginStep(batch.put(), batch.length, nodes))
+  }
+
+  get length(): number {
+    return this.offsets.at(-1) as number
+  }
+
+  /** Refuses a list that has not one entry for each token. */
+  check(argument: string, list: ArrayLike<number>): void {
+    if (list.length !== this.length) throw invalid(`${argument}.length`, list.length, `${this.length}, one for each token`)
+  }
+
+  /** A call of attention in a layer, what was left out filled in. */
+  call(layer: unknown, q: unknown, options: unknown, out: unknown): AttendCall {
+    const { engine, native } = this
+    engine.native.checkStep(native)
+    const kv: KvLayer = {
+      layer: count('layer', layer),
+      offsets: undefined,
+      attend: (queries, call, array, lists) => engine.ticked().attendLayer(native, queries, call, array as object, lists),
+    }
+    const settings = readSettings(options)
+    if (settings.sinkLogits === undefined && engine.hasSinkLogits) {
+      throw invalid('sinkLogits', undefined, 'those of the layer, one for each query head: the model has learned them')
+    }
+    if (settings.tree !== undefined || settings.mask !== undefined) return new AttendCall(q, kv, settings, out)
+    if (this.tree === null) throw invalid('tree', undefined, 'a tree or a mask: that of this step is not one for all its sequences, right behind what is committed')
+    return new AttendCall(q, kv, { ...settings, tree: this.tree }, out)
+  }
+
+  dispose(): void {
+    this.native.dispose()
+    this.engine.changed()
+  }
+}
+
+/**
+ * Tokens that a model computes layer by layer. Each layer sees the step's own tokens; they count when the step is committed, in
+ * all layers at once. Until then its sequences refuse other changes with `TRANSACTION_OPEN`.
+ *
+ * Where a transaction is open on a sequence, the step's tokens are drafted there. Once the step has ended each call throws
+ * `TRANSACTION_CLOSED`; one that is collected is undone.
+ */
+export class ModelStep extends Owner {
+  /** The numbers of its sequences. */
+  declare readonly sequences: readonly number[]
+  /** Where the tokens of each sequence begin, and where the last ones end. */
+  declare readonly offsets: Int32Array
+  /** Tokens of all sequences. */
+  declare readonly length: number
+
+  /** @internal */
+  constructor(token: unknown, step: unknown) {
+    checkInternal(token, 'ModelStep', 'ModelCache.beginStep(options) instead')
+    const { sequences, offsets, length } = step as Step
+    super(token, step as Step, ModelStep)
+    settle(this, { sequences: Object.freeze(Array.from(sequences)), offsets: offsets.slice(), length })
+  }
+
+  /**
+   * Writes the tokens of a layer with keys and values of its own, those of all sequences one behind the other:
+   * `[numKvHeads, length, headDim]`, or with a 1 before it; in tensors `[batchSize, numKvHeads, length, headDim]`, and each layer once.
+   */
+  write(layer: number, k: TokenSource, v: TokenSource): void {
+    const { engine, native } = own(this)
+    const at = count('layer', layer)
+    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+    engine.change(cache => cache.writeLayer(native, at, put(keys, 0), put(values, 1), meta))
+  }
+
+  /**
+   * Attention from a layer's queries to what it holds, or what the layer that it shares with does: `[length, heads, headDim]`,
+   * or `[1, heads, length, headDim]`. The model's scale, soft cap, window and sinks hold unless `options` say
+   * otherwise. With `parents` the queries are a tree, as in {@link PagedStep.attend}.
+   */
+  attend(layer: number, q: TokenSource, options: WithLse<AttendOptions>): AttendedWithLse
+  attend<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions>, out: T): AttendedWithLse<T>
+  attend(layer: number, q: TokenSource, options?: AttendOptions): Attended
+  attend<T extends AttendOut>(layer: number, q: TokenSource, options: AttendOptions | undefined, out: T): Attended<T>
+  attend(layer: number, q: TokenSource, options: AttendOptions = {}, out?: AttendOut): Attended<Tensor | AttendOut> {
+    return attended(own(this).call(layer, q, options, out), out)
+  }
+
+  /**
+   * Ends it: its tokens count.
+   *
+   * @param tokens their ids, unless `beginStep` was told: full blocks of known tokens can be found by other prompts
+   * @throws KvTideError `STEP_INCOMPLETE` with the layers that are not written; it stays open
+   */
+  commit(tokens?: TokenIds): void {
+    const step = own(this)
+    const ids = optional(readTokens, 'tokens', tokens)
+    if (ids !== undefined) step.check('tokens', ids)
+    step.engine.change(native => native.commitStep(step.native, ids ?? step.tokens))
+  }
+
+  /** Ends it, as if it had never been. */
+  rollback(): void {
+    const { engine, native } = own(this)
+    engine.change(cache => cache.undoStep(native))
+  }
+
+  /** Rolls it back if it is still open. Any number of times. */
+  dispose(): void {
+    endThis(this, ModelStep)
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    endThis(this, ModelStep)
+  }
+}
+
+/** @internal Begins a step. */
+export function beginModelStep(engine: ModelEngine, options: unknown): ModelStep {
+  return new ModelStep(INTERNAL, new Step(engine, options))
+}
+
+function own(self: unknown): Step {
+  return nativeArgument<Step>('this', self, ModelStep)
+}

@@ -1,0 +1,86 @@
+//! Tokens of a model's sequences in all layers at once, and transactions on them, by the numbers of both.
+
+use kvtide_tensor::{ModelTokens, Source};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::guard::Outcome;
+use crate::model_cache::NativeModelCache;
+use crate::number::{optional, whole};
+use crate::source::{TensorArg, source};
+use crate::transaction::id;
+
+#[napi]
+impl NativeModelCache {
+    /// Appends tokens to a sequence, or drafts them: K and V of each layer with its own, one behind the other. `tokens` are
+    /// their ids.
+    #[napi]
+    pub fn append_to(
+        &mut self,
+        env: &Env,
+        sequence: f64,
+        draft: Option<f64>,
+        kv: Vec<TensorArg>,
+        meta: &[f64],
+        parents: Option<&[i32]>,
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let named = |place: usize| if place.is_multiple_of(2) { "k" } else { "v" };
+            let sources = kv.iter().enumerate().map(|(place, of)| source(named(place), of, meta, place));
+            let sources = sources.collect::<Outcome<Vec<Source<'_>>>>()?;
+            let (layers, _) = sources.as_chunks::<2>();
+            let tokens = ModelTokens { layers, parents, ids: tokens };
+            Ok(cache.append_to(whole("sequence", sequence)?, draft.map(id).transpose()?, tokens)?)
+        })
+    }
+
+    /// Opens a transaction on a sequence, or on the transaction `parent` of it; answers its number.
+    #[napi]
+    pub fn begin_draft(&mut self, env: &Env, sequence: f64, parent: Option<f64>) -> Result<f64> {
+        self.cache.change(env, |cache| {
+            let sequence = whole("sequence", sequence)?;
+            Ok(cache.begin(sequence, parent.map(id).transpose()?)?.to_raw() as f64)
+        })
+    }
+
+    #[napi]
+    pub fn commit_draft(&mut self, env: &Env, sequence: f64, draft: f64, tokens: Option<f64>) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let tokens = optional("n", tokens, whole)?;
+            Ok(cache.commit(whole("sequence", sequence)?, id(draft)?, tokens)?)
+        })
+    }
+
+    #[napi]
+    pub fn commit_draft_path(&mut self, env: &Env, sequence: f64, draft: f64, path: &[u32]) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.commit_path(whole("sequence", sequence)?, id(draft)?, path)?))
+    }
+
+    #[napi]
+    pub fn rollback_draft(&mut self, env: &Env, sequence: f64, draft: f64) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let (sequence, draft) = (whole("sequence", sequence)?, id(draft)?);
+            cache.check_draft(sequence, draft)?;
+            cache.rollback(sequence, draft);
+            Ok(())
+        })
+    }
+
+    /// Rolls back what is still open; nothing when the cache or the sequence has ended.
+    #[napi]
+    pub fn drop_draft(&mut self, env: &Env, sequence: f64, draft: f64) -> Result<()> {
+        if self.cache.get().is_err() {
+            return Ok(());
+        }
+        self.cache.change(env, |cache| {
+            cache.rollback(whole("sequence", sequence)?, id(draft)?);
+            Ok(())
+        })
+    }
+
+    #[napi]
+    pub fn drafted(&self, env: &Env, sequence: f64, draft: f64) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.drafted(whole("sequence", sequence)?, id(draft)?)?.into()))
+    }
+}

@@ -1,0 +1,136 @@
+//! Steps of a model's cache: slots of all layers, written and attended to layer by layer.
+
+use kvtide_core::Error;
+use kvtide_tensor::{ModelStep, Room, StepTokens};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::attend_answer::{NativeAnswer, Target};
+use crate::attend_lists::ListsArg;
+use crate::attend_queries::{Queries, memory_for};
+use crate::bytes::ArrayArg;
+use crate::guard::Outcome;
+use crate::model_cache::NativeModelCache;
+use crate::number::count;
+use crate::paged_kv_cache::batch_of;
+use crate::source::{TensorArg, source};
+
+/// A step; nothing once it has ended.
+#[napi]
+pub struct NativeModelStep {
+    step: Option<ModelStep>,
+}
+
+impl NativeModelStep {
+    fn get(&self) -> Outcome<&ModelStep> {
+        Ok(self.step.as_ref().ok_or(Error::TransactionClosed)?)
+    }
+
+    fn get_mut(&mut self) -> Outcome<&mut ModelStep> {
+        Ok(self.step.as_mut().ok_or(Error::TransactionClosed)?)
+    }
+}
+
+#[napi]
+impl NativeModelStep {
+    /// Tokens of all sequences.
+    #[napi]
+    pub fn tokens(&self) -> f64 {
+        self.step.as_ref().map_or(0.0, |step| step.tokens().into())
+    }
+
+    /// Ends it, if it is open, as if it had never been: at the cache's next change.
+    #[napi]
+    pub fn dispose(&mut self) {
+        self.step = None;
+    }
+}
+
+#[napi]
+impl NativeModelCache {
+    /// `batch` is that of an append to a paged cache.
+    #[napi]
+    pub fn begin_step(
+        &mut self,
+        env: &Env,
+        batch: &[f64],
+        numbers: f64,
+        parents: Option<&[i32]>,
+    ) -> Result<NativeModelStep> {
+        self.cache.change(env, |cache| {
+            let (sequences, offsets) = batch_of(batch, numbers)?;
+            let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
+            Ok(NativeModelStep { step: Some(cache.begin_step(tokens)?) })
+        })
+    }
+
+    /// Refuses a step that has ended.
+    #[napi]
+    pub fn check_step(&self, env: &Env, step: &NativeModelStep) -> Result<()> {
+        self.cache.read(env, |_| step.get().map(|_| ()))
+    }
+
+    #[napi]
+    pub fn write_layer(
+        &mut self,
+        env: &Env,
+        step: &mut NativeModelStep,
+        layer: f64,
+        k: TensorArg,
+        v: TensorArg,
+        meta: &[f64],
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let step = step.get_mut()?;
+            let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
+            Ok(cache.write_layer(step, count("layer", layer)?, k, v)?)
+        })
+    }
+
+    /// Attends from a layer's queries, and answers an output, or one with its sums.
+    #[napi(ts_return_type = "unknown")]
+    pub fn attend_layer<'a>(
+        &mut self,
+        env: &'a Env,
+        step: &NativeModelStep,
+        q: TensorArg,
+        call: ArrayArg,
+        out: ArrayArg,
+        lists: ListsArg,
+    ) -> Result<NativeAnswer<'a>> {
+        self.cache.change(env, |cache| {
+            let numbers = call.numbers()?;
+            let queries = Queries::read(&q, &lists, numbers)?;
+            let given = memory_for(out, |memory, bytes| queries.overlaps(memory, bytes))?;
+            let step = step.get()?;
+            let attended =
+                queries.ask(None, |q, options| Ok(cache.attend_layer(step, queries.numbers.layer, q, options)?))?;
+            let (shape, dtype) = (attended.out.shape().to_vec(), attended.out.dtype());
+            let room = Room { shape, dtype, sums: attended.lse.len() };
+            queries.numbers.check_out(&room)?;
+            let mut target = Target::default();
+            let (bytes, lse) = target.take(Some(env), given, &room)?;
+            attended.out.read_into(bytes)?;
+            lse.copy_from_slice(&attended.lse);
+            target.answer(env, queries.numbers.with_lse, numbers)
+        })
+    }
+
+    #[napi]
+    pub fn commit_step(&mut self, env: &Env, step: &mut NativeModelStep, tokens: Option<&[u32]>) -> Result<()> {
+        self.cache.change(env, |cache| {
+            cache.commit_step(step.get_mut()?, tokens)?;
+            step.step = None;
+            Ok(())
+        })
+    }
+
+    #[napi]
+    pub fn undo_step(&mut self, env: &Env, step: &mut NativeModelStep) -> Result<()> {
+        self.cache.change(env, |cache| {
+            cache.undo_step(step.get_mut()?)?;
+            step.step = None;
+            Ok(())
+        })
+    }
+}
