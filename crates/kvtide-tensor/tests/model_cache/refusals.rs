@@ -20,6 +20,9 @@ fn zeros<'a>(bytes: &'a [u8], dtype: DType, shape: &[usize]) -> HostTensor<'a> {
 
 const ZEROS: [u8; 4096] = [0; 4096];
 
+/// A call on a sequence.
+type OnSequence = fn(&mut ModelCache, u64) -> Result<(), Error>;
+
 #[test]
 fn a_step_refuses_what_is_not_its_own() {
     let calls: [(&str, Code, Call); 12] = [
@@ -71,7 +74,7 @@ fn write_zeros(cache: &mut ModelCache, step: &mut ModelStep, layer: u32, shape: 
 
 #[test]
 fn unknown_sequences_and_numbers_are_refused() {
-    let calls: [(&str, Code, fn(&mut ModelCache, u64) -> Result<(), Error>); 17] = [
+    let calls: [(&str, Code, OnSequence); 17] = [
         ("fork", Code::SequenceNotFound, |cache, _| cache.fork(7).map(drop)),
         ("drop", Code::SequenceNotFound, |cache, _| cache.drop_sequence(7)),
         ("truncate", Code::SequenceNotFound, |cache, _| cache.truncate(7, 0)),

@@ -45,7 +45,8 @@ impl World {
                 let id = self.pick(of);
                 self.cache.drop_sequence(id)?;
                 prop_assert_eq!(code(self.cache.kv(id, 0)), Err(Code::SequenceNotFound));
-                (self.sequences.remove(&id), self.open.remove(&id));
+                self.sequences.remove(&id);
+                self.open.remove(&id);
             }
             Call::Fork(of) => {
                 let copy = self.sequences[&self.pick(of)].copied();
@@ -128,7 +129,8 @@ impl World {
         }
         if self.is_idle(id, &done)? {
             // In tensors, a window that has moved on does not move back.
-            prop_assert!(!beyond && !(self.kind == Kind::Tensors && slides && (length as usize) < before));
+            let gone = self.kind == Kind::Tensors && slides && (length as usize) < before;
+            prop_assert!(!beyond && !gone);
             self.sequences.get_mut(&id).expect("a sequence of the model").tokens.truncate(length as usize);
         }
         Ok(())

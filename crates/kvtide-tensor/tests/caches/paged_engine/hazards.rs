@@ -57,6 +57,9 @@ fn shown(cache: &PagedKvCache) -> Vec<(u64, Vec<f32>)> {
     cache.sequence_ids().into_iter().map(|id| (id, of(id))).collect()
 }
 
+/// A change of a cache.
+type Call = fn(&mut PagedKvCache, u64) -> Result<(), Error>;
+
 #[test]
 fn objects_of_another_cache_are_refused() {
     let (mut cache, mut other) = (cache(None, None), cache(None, None));
@@ -210,7 +213,7 @@ fn memory_that_runs_out_in_a_copy_or_in_staging_changes_nothing_that_is_seen() {
     };
     let mut refused = [0; 3];
     for pages in 2..16 {
-        let calls: [fn(&mut PagedKvCache, u64) -> Result<(), Error>; 3] = [
+        let calls: [Call; 3] = [
             |cache, id| append(cache, id, 20, 1),
             |cache, id| append(cache, id, 20, 4),
             |cache, id| begin(cache, id, 4).map(drop),
