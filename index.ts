@@ -56,6 +56,14 @@ export { RotatingSnapshot } from './lib/rotating-snapshot.js'
 export type { RotatingOptions } from './lib/rotating.js'
 export type { AppendOptions, MatchOptions, Seq, SequenceOptions } from './lib/sequence-options.js'
 export type { CacheStats } from './lib/stats.js'
+export {
+  ModelStepBatch,
+  StepBatch,
+  type ModelStepBatchOptions,
+  type StepArrays,
+  type StepBatchOptions,
+  type StepBatchSizes,
+} from './lib/step-batch.js'
 export { Tensor, type Kv, type TensorOptions } from './lib/tensor.js'
 export type { TokenKv, TokenVector } from './lib/token-vector.js'
 export { setThreads, threads } from './lib/threads.js'

@@ -2,7 +2,7 @@ import { binding } from './binding.js'
 import { readEvents, type CacheEvents, type EventsOptions } from './cache-events.js'
 import { count, fields, optional, whole } from './check.js'
 import type { DType } from './dtype.js'
-import { KvTideError } from './errors.js'
+import { invalid, KvTideError } from './errors.js'
 import { ModelEngine } from './model-engine.js'
 import { readModelOptions, type ModelCacheOptions } from './model-options.js'
 import { ModelSequence } from './model-sequence.js'
@@ -14,6 +14,7 @@ import type { PromptOptions, TokenIds } from './prompt.js'
 import { readExplanation, type Explanation } from './prompt-questions.js'
 import { seqOf } from './sequence-id.js'
 import { createSequence, findPrefix, type MatchOptions, type SequenceOptions } from './sequence-options.js'
+import { modelStepBatch, ModelStepBatch, tablesOf, type ModelStepBatchOptions } from './step-batch.js'
 import type { CacheStats } from './stats.js'
 
 /** Layers of a model that keep the same tokens in the same sizes: they share block tables. */
@@ -147,6 +148,19 @@ export class ModelCache extends Owner {
   /** Begins a step: tokens that a model computes layer by layer. */
   beginStep(options: ModelStepOptions): ModelStep {
     return beginModelStep(own(this), options)
+  }
+
+  /** Arrays that {@link prepareStep} fills, of each group of layers; refused in tensors. */
+  stepBatch(options: ModelStepBatchOptions): ModelStepBatch {
+    const engine = own(this)
+    if (this.kind !== 'paged') throw invalid('kind', this.kind, 'paged: in tensors there are no blocks')
+    return modelStepBatch(engine, this.groups.length, options)
+  }
+
+  /** As {@link beginStep}, and writes down where the tokens go and what the sequences hold in each group; where that is refused, nothing has begun. */
+  prepareStep(batch: ModelStepBatch, options: ModelStepOptions): ModelStep {
+    const engine = own(this)
+    return beginModelStep(engine, options, tablesOf(engine, batch, ModelStepBatch))
   }
 
   /** What it costs, and what its pools hold. */

@@ -13,6 +13,7 @@ import { checkInternal, endThis, INTERNAL, nativeArgument, Owner, settle } from 
 import { Batch } from './paged-batch.js'
 import { treeOf, type StepOptions } from './paged-step.js'
 import { readTokens, type TokenIds } from './prompt.js'
+import type { Tables } from './step-batch.js'
 import type { Tensor } from './tensor.js'
 
 /** Which tokens a step of a {@link ModelCache} is for. In tensors it is of one sequence. */
@@ -33,7 +34,7 @@ class Step {
   /** The tree of the queries; nothing for a chain, `null` where there is none that holds for all of them. */
   readonly tree: Int32Array | undefined | null
 
-  constructor(engine: ModelEngine, options: unknown) {
+  constructor(engine: ModelEngine, options: unknown, tables?: Tables) {
     const { sequences, offsets, parents, tokens } = fields<ModelStepOptions>('options', options)
     const batch = new Batch(engine, sequences, offsets)
     const nodes = optional(parentsOf, 'parents', parents)
@@ -44,7 +45,10 @@ class Step {
     if (this.tokens !== undefined) this.check('tokens', this.tokens)
     if (nodes !== undefined) this.check('parents', nodes)
     this.tree = nodes && treeOf(engine, batch.sequences, this.offsets, nodes)
-    this.native = engine.change(native => native.beginStep(batch.put(), batch.length, nodes))
+    const arrays = tables?.checked()
+    this.native = engine.change(native =>
+      arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as Tables).native, arrays),
+    )
   }
 
   get length(): number {
@@ -157,9 +161,9 @@ export class ModelStep extends Owner {
   }
 }
 
-/** @internal Begins a step. */
-export function beginModelStep(engine: ModelEngine, options: unknown): ModelStep {
-  return new ModelStep(INTERNAL, new Step(engine, options))
+/** @internal Begins a step, and writes its tables where a batch is given. */
+export function beginModelStep(engine: ModelEngine, options: unknown, tables?: Tables): ModelStep {
+  return new ModelStep(INTERNAL, new Step(engine, options, tables))
 }
 
 function own(self: unknown): Step {

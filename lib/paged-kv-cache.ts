@@ -19,6 +19,7 @@ import { readTokens, type PromptOptions, type TokenIds } from './prompt.js'
 import { readAllocation, readExplanation, type AllocationOptions, type Explanation } from './prompt-questions.js'
 import { seqOf } from './sequence-id.js'
 import { createSequence, findPrefix, type AppendOptions, type MatchOptions, type Seq, type SequenceOptions } from './sequence-options.js'
+import { stepBatch, tablesOf, StepBatch, type StepBatchOptions } from './step-batch.js'
 import { tensorOf, type Kv } from './tensor.js'
 import { room, vector, type TokenKv, type TokenVector } from './token-vector.js'
 
@@ -194,6 +195,17 @@ export class PagedKvCache extends Owner {
   /** Begins a step: tokens that a model computes layer by layer. */
   beginStep(options: StepOptions): PagedStep {
     return beginStep(own(this), options)
+  }
+
+  /** Arrays that {@link prepareStep} fills, of yours or its own. */
+  stepBatch(options: StepBatchOptions): StepBatch {
+    return stepBatch(own(this), options)
+  }
+
+  /** As {@link beginStep}, and writes down where the tokens go and what the sequences hold; where that is refused, nothing has begun. */
+  prepareStep(batch: StepBatch, options: StepOptions): PagedStep {
+    const engine = own(this)
+    return beginStep(engine, options, tablesOf(engine, batch, StepBatch))
   }
 
   /**

@@ -11,6 +11,7 @@ import { checkInternal, endThis, INTERNAL, nativeArgument, Owner, settle } from 
 import { Batch, type SequenceList } from './paged-batch.js'
 import type { PagedEngine, SequencesEngine } from './paged-engine.js'
 import { readTokens, type TokenIds } from './prompt.js'
+import type { Tables } from './step-batch.js'
 import type { Tensor } from './tensor.js'
 
 /** Which tokens a step is for. */
@@ -40,7 +41,7 @@ class Step {
   /** The tree of the queries; nothing for a chain, `null` where there is none that holds for all of them. */
   readonly tree: Int32Array | undefined | null
 
-  constructor(engine: PagedEngine, options: unknown) {
+  constructor(engine: PagedEngine, options: unknown, tables?: Tables) {
     const { sequences, offsets, parents, tokens } = fields<StepOptions>('options', options)
     const batch = new Batch(engine, sequences, offsets)
     const nodes = optional(parentsOf, 'parents', parents)
@@ -51,7 +52,9 @@ class Step {
     const all = this.offsets.at(-1) as number
     if (this.tokens !== undefined && this.tokens.length !== all) throw invalid('tokens.length', this.tokens.length, `${all}, one for each token`)
     const tree = nodes && treeOf(engine, batch.sequences, this.offsets, nodes)
-    this.native = engine.ticked().beginStep(batch.put(), batch.length, nodes)
+    const arrays = tables?.checked()
+    const native = engine.ticked()
+    this.native = arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as Tables).native, arrays)
     this.tree = tree
     engine.changed()
   }
@@ -190,9 +193,9 @@ export class PagedStep extends Owner {
   }
 }
 
-/** @internal Begins a step. */
-export function beginStep(engine: PagedEngine, options: unknown): PagedStep {
-  return new PagedStep(INTERNAL, new Step(engine, options))
+/** @internal Begins a step, and writes its tables where a batch is given. */
+export function beginStep(engine: PagedEngine, options: unknown, tables?: Tables): PagedStep {
+  return new PagedStep(INTERNAL, new Step(engine, options, tables))
 }
 
 function own(self: unknown): Step {

@@ -68,7 +68,29 @@ pub(crate) struct Memory {
     bytes: usize,
 }
 
+/// The memory of arrays that are written to, refused when that of one overlaps that of another. Quadratic in their number.
+pub(crate) fn apart(named: &[(&'static str, ArrayArg)]) -> Outcome<Vec<Memory>> {
+    let mut found: Vec<Memory> = Vec::with_capacity(named.len());
+    for &(name, array) in named {
+        let memory = array.memory(name)?;
+        if let Some(place) = found.iter().position(|other| other.overlaps(memory)) {
+            let (other, _) = named[place];
+            let (value, expected) =
+                (format!("an array over {other}'s memory"), format!("memory of its own, apart from {other}'s"));
+            return Err(kvtide_core::Error::argument(name, value, expected).into());
+        }
+        found.push(memory);
+    }
+    Ok(found)
+}
+
 impl Memory {
+    /// True when some byte is part of both.
+    fn overlaps(self, other: Memory) -> bool {
+        let (start, next) = (self.address.addr(), other.address.addr());
+        self.bytes > 0 && other.bytes > 0 && start < next + other.bytes && next < start + self.bytes
+    }
+
     /// The memory of `value`; nothing when it is no typed array over an ordinary buffer (a shared one could change under
     /// our hands).
     fn of(env: sys::napi_env, value: sys::napi_value) -> Option<Self> {

@@ -39,6 +39,7 @@ mod rotating_snapshot;
 mod shown;
 mod source;
 mod stats;
+mod step_batch;
 mod tensor;
 mod threads;
 mod transaction;

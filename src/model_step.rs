@@ -22,6 +22,11 @@ pub struct NativeModelStep {
 }
 
 impl NativeModelStep {
+    /// An open step.
+    pub(crate) fn of(step: ModelStep) -> Self {
+        NativeModelStep { step: Some(step) }
+    }
+
     fn get(&self) -> Outcome<&ModelStep> {
         Ok(self.step.as_ref().ok_or(Error::TransactionClosed)?)
     }
@@ -60,7 +65,7 @@ impl NativeModelCache {
         self.cache.change(env, |cache| {
             let (sequences, offsets) = batch_of(batch, numbers)?;
             let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
-            Ok(NativeModelStep { step: Some(cache.begin_step(tokens)?) })
+            Ok(NativeModelStep::of(cache.begin_step(tokens)?))
         })
     }
 

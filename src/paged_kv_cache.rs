@@ -7,7 +7,7 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use crate::attend_lists::Paged;
-use crate::bytes::{ArrayArg, Memory};
+use crate::bytes::{ArrayArg, Memory, apart};
 use crate::guard::{Handle, Outcome, guard};
 use crate::number::{count, whole};
 use crate::paged_options::NativePagedOptions;
@@ -68,7 +68,7 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| {
             let (sequence, layer, position) =
                 (whole("seq", sequence)?, count("layer", layer)?, count("pos", position)?);
-            let [key, value] = apart([("key", key), ("value", value)])?;
+            let [key, value] = pair([("key", key), ("value", value)])?;
             Ok(cache.read_kv_into(sequence, layer, position, key.bytes_mut(), value.bytes_mut())?)
         })
     }
@@ -124,7 +124,7 @@ impl NativePagedKvCache {
     pub fn gather_into(&self, env: &Env, sequence: f64, layer: f64, k: ArrayArg, v: ArrayArg) -> Result<()> {
         self.cache.read(env, |cache| {
             let (sequence, layer) = (whole("seq", sequence)?, count("layer", layer)?);
-            let [k, v] = apart([("k", k), ("v", v)])?;
+            let [k, v] = pair([("k", k), ("v", v)])?;
             Ok(cache.gather_into(sequence, layer, k.bytes_mut(), v.bytes_mut())?)
         })
     }
@@ -150,16 +150,9 @@ impl NativePagedKvCache {
 }
 
 /// The memory of two arrays, refused when it overlaps.
-fn apart([(first, one), (second, other)]: [(&'static str, ArrayArg); 2]) -> Outcome<[Memory; 2]> {
-    let (one, other) = (one.memory(first)?, other.memory(second)?);
-    let (start, end) = (one.address().addr(), one.address().addr() + one.len());
-    if one.len() > 0 && other.len() > 0 && other.address().addr() < end && other.address().addr() + other.len() > start
-    {
-        let (value, expected) =
-            (format!("an array over {first}'s memory"), format!("memory of its own, apart from {first}'s"));
-        return Err(Error::argument(second, value, expected).into());
-    }
-    Ok([one, other])
+fn pair(named: [(&'static str, ArrayArg); 2]) -> Outcome<[Memory; 2]> {
+    let memory = apart(&named)?;
+    Ok([memory[0], memory[1]])
 }
 
 /// Sequences and offsets of a call, of which `batch` has so many numbers.

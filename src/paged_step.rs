@@ -17,6 +17,11 @@ pub struct NativePagedStep {
 }
 
 impl NativePagedStep {
+    /// An open step.
+    pub(crate) fn of(step: PagedStep) -> Self {
+        NativePagedStep { step: Some(step) }
+    }
+
     fn get(&self) -> Outcome<&PagedStep> {
         Ok(self.step.as_ref().ok_or(Error::TransactionClosed)?)
     }
@@ -40,7 +45,7 @@ impl NativePagedKvCache {
         self.cache.change(env, |cache| {
             let (sequences, offsets) = batch_of(batch, numbers)?;
             let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
-            Ok(NativePagedStep { step: Some(cache.begin_step(tokens)?) })
+            Ok(NativePagedStep::of(cache.begin_step(tokens)?))
         })
     }
 

@@ -88,6 +88,17 @@ const steps = new Members('ModelStep', step)
   .special('rollback', ended)
   .disposable()
 
+const batchSizes = (): object => ({ maxSequences: 2, maxBlocks: 2, maxTokens: 4 })
+
+const prepared = new Members('ModelCache', modelCache)
+  .method('stepBatch', param('options', options(batchSizes, { maxSequences: count, maxBlocks: count, maxTokens: count, arrays: optional({ legal: {} }) }), batchSizes))
+  .method('prepareStep', param<ModelCache>('batch', { legal: {} }, self => self.stepBatch(batchSizes() as never)), param('options', { legal: {} }, () => ({ sequences: [0, 1] })))
+
+const batches = new Members('ModelStepBatch', () => modelCache().stepBatch(batchSizes() as never))
+  .plain('groups', 'forget')
+  .disposable()
+  .kin('StepBatch', { forget: 'ok', dispose: 'ok', '[dispose]': 'ok' })
+
 const common = { dtype: optional(text), device: optional(text), memoryLimitBytes: optional(whole('ok')) }
 
 /** An object without layers is a configuration, which says too little; some of them JSON does not hold. */
@@ -121,8 +132,10 @@ export const modelRows: readonly Row[] = [
     keepAll: optional(flag),
   }), tensorOptions)),
   ...caches.rows,
-  ...['ModelSequence', 'ModelSnapshot', 'ModelStep'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),
+  ...['ModelSequence', 'ModelSnapshot', 'ModelStep', 'ModelStepBatch'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),
   ...sequences.rows,
   ...snapshots.rows,
   ...steps.rows,
+  ...prepared.rows,
+  ...batches.rows,
 ]

@@ -1,4 +1,4 @@
-import { PagedKvCache, Tensor, type PagedSequence, type PagedStep, type PrefixMatch } from '../../../index.js'
+import { PagedKvCache, Tensor, type PagedSequence, type PagedStep, type PrefixMatch, type StepBatch } from '../../../index.js'
 import { but, count, flag, milliseconds, never, optional, options, out, prompt, seq, snapshot, tensor, text, tokenIds, vector, whole, type Kind } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 import { objects, queries, settings, threeDims } from './rows-attend.js'
@@ -129,6 +129,24 @@ const steps = new Members('PagedStep', step)
   .special('rollback', ended)
   .disposable()
 
+/** Room for a step of two sequences. */
+const batchSizes = (): object => ({ maxSequences: 2, maxBlocks: 2, maxTokens: 4 })
+const batchOf = (self: PagedKvCache): StepBatch => self.stepBatch(batchSizes() as never)
+
+const prepared = new Members('PagedKvCache', narrowCache)
+  .method('stepBatch', param('options', options(batchSizes, { maxSequences: count, maxBlocks: count, maxTokens: count, arrays: optional({ legal: {} }) }), batchSizes))
+  .method('prepareStep', param<PagedKvCache>('batch', { legal: {} }, batchOf), param('options', options(() => ({ sequences: [0, 1] }), {
+    sequences: { legal: { 'an empty array': 'ok', 'a Float64Array': 'SEQUENCE_NOT_FOUND' } },
+    offsets: optional({ legal: {} }),
+    parents: optional({ legal: {} }),
+    tokens: known,
+  }), () => ({ sequences: [0, 1] })))
+
+const batches = new Members('StepBatch', () => narrowCache().stepBatch(batchSizes() as never))
+  .plain('blockTables', 'slotMapping', 'positions', 'lengths', 'queryOffsets', 'forget')
+  .disposable()
+  .kin('ModelStepBatch', { forget: 'ok', dispose: 'ok', '[dispose]': 'ok' })
+
 /** Every row of the paged cache, and of what it gives. */
 export const pagedRows: readonly Row[] = [
   free('new PagedKvCache', param('options', options(pagedOptions, {
@@ -154,9 +172,11 @@ export const pagedRows: readonly Row[] = [
   }), pagedOptions)),
   ...paged.rows,
   ...bulk.rows,
-  ...['PagedSequence', 'PagedSnapshot', 'PrefixMatch', 'PagedStep'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),
+  ...['PagedSequence', 'PagedSnapshot', 'PrefixMatch', 'PagedStep', 'StepBatch'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),
   ...sequence.rows,
   ...snapshots.rows,
   ...matches.rows,
   ...steps.rows,
+  ...prepared.rows,
+  ...batches.rows,
 ]

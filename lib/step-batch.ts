@@ -1,0 +1,213 @@
+import type { NativeStepBatch } from '#binding'
+
+import { binding } from './binding.js'
+import { arrayLength, count, fields, isArray, list, typedArray } from './check.js'
+import { invalid } from './errors.js'
+import { checkInternal, endThis, INTERNAL, liveArgument, nativeThis, Owner } from './owner.js'
+import type { SequencesEngine } from './paged-engine.js'
+
+/** A step's tables, for attention over all its sequences in one call. */
+export interface StepArrays {
+  /** A row of `maxBlocks` block indices for each sequence, in the step's order; what is behind its blocks stays as it was. */
+  readonly blockTables: Int32Array
+  /** Of each token, its block * the size of one + its slot in it. */
+  readonly slotMapping: Int32Array
+  /** The position of each token; of a node of a draft tree, where its path leads to. */
+  readonly positions: Int32Array
+  /** The tokens of each sequence, with those of the step; 0 in rows that the step does not need. */
+  readonly lengths: Int32Array
+  /** Where the tokens of each sequence begin, and where the last ones end. */
+  readonly queryOffsets: Int32Array
+}
+
+/** How large steps get that are prepared. */
+export interface StepBatchSizes {
+  /** Sequences of a step. */
+  readonly maxSequences: number
+  /** Blocks of a sequence: the entries of a row. */
+  readonly maxBlocks: number
+  /** Tokens of a step, of all sequences together. */
+  readonly maxTokens: number
+}
+
+/** What a {@link StepBatch} is made with. */
+export interface StepBatchOptions extends StepBatchSizes {
+  /** Arrays of yours, each at least as long as the sizes say and in memory of its own; made unless given. */
+  readonly arrays?: StepArrays
+}
+
+const NAMES = ['blockTables', 'slotMapping', 'positions', 'lengths', 'queryOffsets'] as const
+
+/** @internal The arrays of all groups, and what the addon knows of them. */
+export class Tables {
+  readonly engine: SequencesEngine
+  readonly native: NativeStepBatch
+  readonly groups: readonly StepArrays[]
+  /** The arrays as they cross: one group's behind the other's. */
+  readonly arrays: Int32Array[]
+
+  constructor(engine: SequencesEngine, sizes: { readonly [Name in keyof StepBatchSizes]?: unknown }, given: readonly unknown[]) {
+    const [sequences, blocks, tokens] = [count('maxSequences', sizes.maxSequences, 1), count('maxBlocks', sizes.maxBlocks, 1), count('maxTokens', sizes.maxTokens, 1)]
+    const rows = count('maxSequences * maxBlocks', sequences * blocks)
+    const lengths = { blockTables: rows, slotMapping: tokens, positions: tokens, lengths: sequences, queryOffsets: sequences + 1 }
+    this.engine = engine
+    this.groups = given.map(arrays => readArrays(arrays, lengths))
+    this.arrays = this.groups.flatMap(group => NAMES.map(name => group[name]))
+    this.native = new binding.NativeStepBatch(blocks, given.length)
+  }
+
+  /** The arrays, each still there. */
+  checked(): Int32Array[] {
+    for (const [place, array] of this.arrays.entries()) typedArray(NAMES[place % NAMES.length] as string, array, ['Int32Array'])
+    return this.arrays
+  }
+
+  dispose(): void {
+    this.native.forget()
+  }
+}
+
+type Lengths = { readonly [Name in keyof StepArrays]: number }
+
+function readArrays(given: unknown, lengths: Lengths): StepArrays {
+  const arrays = given === undefined ? undefined : fields<StepArrays>('arrays', given)
+  const read = (name: keyof StepArrays): Int32Array => {
+    if (arrays === undefined) return made(name, lengths[name])
+    const array = typedArray<Int32Array>(`arrays.${name}`, arrays[name], ['Int32Array'])
+    if (arrayLength(array) < lengths[name]) throw invalid(`arrays.${name}.length`, arrayLength(array), `at least ${lengths[name]}`)
+    return array
+  }
+  const [blockTables, slotMapping, positions, starts, queryOffsets] = NAMES.map(read) as [Int32Array, Int32Array, Int32Array, Int32Array, Int32Array]
+  return Object.freeze({ blockTables, slotMapping, positions, lengths: starts, queryOffsets })
+}
+
+function made(name: string, length: number): Int32Array {
+  try {
+    return new Int32Array(length)
+  } catch {
+    throw invalid(`${name}.length`, length, 'an array that there is memory for')
+  }
+}
+
+/** A batch of one group of layers, or of several. */
+abstract class Batch extends Owner {
+  /**
+   * The next step writes every row anew. To be called when an array was written to from elsewhere: rows that did not change are
+   * not written again otherwise.
+   */
+  forget(): void {
+    nativeThis<Tables>(this, Batch).native.forget()
+  }
+
+  /** Lets go of it; the arrays stay what they are. Any later call throws `DISPOSED`; a second one does nothing. */
+  dispose(): void {
+    endThis(this, Batch)
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    endThis(this, Batch)
+  }
+}
+
+/**
+ * The tables of one step after another, for `PagedKvCache.prepareStep`: rows that did not change from one step to the next are
+ * not written again, of others what was added. The arrays belong to the batch until it is disposed of: who writes to them calls
+ * `forget`.
+ *
+ * @example
+ * ```ts
+ * import { attend, PagedKvCache } from 'kvtide'
+ *
+ * using cache = new PagedKvCache({ capacity: 8, blockSize: 4, numLayers: 1, numKvHeads: 1, headDim: 2 })
+ * const [one, other] = [cache.openSequence(), cache.openSequence()]
+ * using batch = cache.stepBatch({ maxSequences: 4, maxBlocks: 2, maxTokens: 16 })
+ * using step = cache.prepareStep(batch, { sequences: [one, other], offsets: [0, 5, 6] })
+ * step.write(0, { data: new Float32Array(6 * 2).fill(1), shape: [1, 6, 2] }, { data: new Float32Array(6 * 2).fill(3), shape: [1, 6, 2] })
+ * console.log(batch.lengths) // Int32Array [5, 1, 0, 0]
+ * console.log(batch.slotMapping.subarray(0, 6)) // Int32Array [0, 1, 2, 3, 4, 8]
+ * const { blockTables, lengths: kvLengths, queryOffsets: qOffsets } = batch
+ * const { out } = attend({ data: new Float32Array(6 * 2), shape: [6, 1, 2] }, { cache, layer: 0, blockTables, kvLengths }, { qOffsets })
+ * console.log(out.toArray()[11]) // 3
+ * step.commit()
+ * ```
+ */
+export class StepBatch extends Batch implements StepArrays {
+  /** @internal */
+  constructor(token: unknown, tables: unknown) {
+    checkInternal(token, 'StepBatch', 'PagedKvCache.stepBatch(options) instead')
+    super(token, tables as Tables, StepBatch)
+  }
+
+  get blockTables(): Int32Array {
+    return first(this).blockTables
+  }
+
+  get slotMapping(): Int32Array {
+    return first(this).slotMapping
+  }
+
+  get positions(): Int32Array {
+    return first(this).positions
+  }
+
+  get lengths(): Int32Array {
+    return first(this).lengths
+  }
+
+  get queryOffsets(): Int32Array {
+    return first(this).queryOffsets
+  }
+}
+
+function first(self: unknown): StepArrays {
+  return nativeThis<Tables>(self, StepBatch).groups[0] as StepArrays
+}
+
+/** As {@link StepBatch}, for `ModelCache.prepareStep`: tables of each group of layers. */
+export class ModelStepBatch extends Batch {
+  /** @internal */
+  constructor(token: unknown, tables: unknown) {
+    checkInternal(token, 'ModelStepBatch', 'ModelCache.stepBatch(options) instead')
+    super(token, tables as Tables, ModelStepBatch)
+  }
+
+  /** The tables, in the order of `ModelCache.groups`. */
+  get groups(): readonly StepArrays[] {
+    return nativeThis<Tables>(this, ModelStepBatch).groups
+  }
+}
+
+/** What a {@link ModelStepBatch} is made with. */
+export interface ModelStepBatchOptions extends StepBatchSizes {
+  /** Arrays of yours, of each group; made unless given. */
+  readonly arrays?: readonly StepArrays[]
+}
+
+/** @internal A batch of a cache of one group. */
+export function stepBatch(engine: SequencesEngine, options: unknown): StepBatch {
+  const { arrays, ...sizes } = readOptions<StepBatchOptions>(options)
+  return new StepBatch(INTERNAL, new Tables(engine, sizes, [arrays]))
+}
+
+/** @internal A batch of a cache of several groups. */
+export function modelStepBatch(engine: SequencesEngine, groups: number, options: unknown): ModelStepBatch {
+  const { arrays, ...sizes } = readOptions<ModelStepBatchOptions>(options)
+  if (arrays === undefined) return new ModelStepBatch(INTERNAL, new Tables(engine, sizes, Array.from({ length: groups })))
+  if (!isArray(arrays)) throw invalid('arrays', arrays, `an array of ${groups} objects, one for each group`)
+  const given = list('arrays', arrays, (argument, entry) => fields<StepArrays>(argument, entry), groups)
+  if (given.length !== groups) throw invalid('arrays.length', given.length, `${groups}, one for each group`)
+  return new ModelStepBatch(INTERNAL, new Tables(engine, sizes, given))
+}
+
+function readOptions<T extends StepBatchSizes & { readonly arrays?: unknown }>(options: unknown) {
+  const { maxSequences, maxBlocks, maxTokens, arrays } = fields<T>('options', options)
+  return { maxSequences, maxBlocks, maxTokens, arrays }
+}
+
+/** @internal The tables of a batch of this cache, of a class of its own. */
+export function tablesOf(engine: SequencesEngine, batch: unknown, owner: typeof StepBatch | typeof ModelStepBatch): Tables {
+  const found = liveArgument<Tables>('batch', batch, owner)
+  if (found.engine !== engine) throw invalid('batch', batch, 'a batch of this cache')
+  return found
+}
