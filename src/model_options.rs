@@ -171,6 +171,7 @@ impl NativeModelBlocks {
             hadamard: self.hadamard,
             namespace: self.namespace,
             prefix_key: self.prefix_key.map(|key| prefix_key(&key)).transpose()?,
+            eviction: None,
             events: count("events", self.events)?,
         })
     }

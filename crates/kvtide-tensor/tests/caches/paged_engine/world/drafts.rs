@@ -19,13 +19,13 @@ impl World {
         let parents: Option<Vec<i32>> = parents
             .filter(|parents| parents.len() >= tokens.len())
             .map(|parents| (0..tokens.len()).map(|at| (nodes + at as i32 - 1 - parents[at] as i32).max(-1)).collect());
-        let known = self.sequences[&id].values.len() % 2 == 0;
+        let known = self.sequences[&id].values.len().is_multiple_of(2);
         let mut after = self.sequences[&id].clone();
         let values = after.append_nodes(tokens, parents.as_deref(), self.shape.layers);
         if !known {
             after.ids.truncate(self.sequences[&id].ids.len());
         }
-        let done = match known && id % 2 == 0 && !self.is_stepping(id) {
+        let done = match known && id.is_multiple_of(2) && !self.is_stepping(id) {
             true => self.draft_step(id, tokens, parents.as_deref(), &values),
             false => {
                 let fed = self.fed_all(&values);
@@ -61,7 +61,7 @@ impl World {
     pub(super) fn commit(&mut self, id: u64, tokens: u32) -> Done {
         let Some(transaction) = self.innermost(id) else { return Ok(()) };
         let nodes = self.sequences[&id].drafts.last().map_or(0, |draft| draft.1.len());
-        let wanted = if tokens as usize == nodes && tokens % 2 == 0 { None } else { Some(u64::from(tokens)) };
+        let wanted = if tokens as usize == nodes && tokens.is_multiple_of(2) { None } else { Some(u64::from(tokens)) };
         let done = self.cache.sequence(id)?.commit_draft(transaction, wanted);
         if !self.is_stepping(id) && tokens as usize > nodes {
             prop_assert_eq!(code(done), Err(Code::InvalidArgument));
