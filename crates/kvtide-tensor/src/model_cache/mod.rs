@@ -12,6 +12,7 @@
 mod appending;
 mod contiguous;
 mod contiguous_steps;
+mod holding;
 mod layer_cache;
 mod layer_sequences;
 mod options;
@@ -31,14 +32,15 @@ use kvtide_core::paged::{Explanation, PoolStats, Unseen};
 use crate::device::check_cpu;
 use crate::error::{Error, Result};
 use crate::memory::Budget;
-use crate::paged::{PagedPrefix, PromptOptions};
+use crate::paged::PromptOptions;
 use crate::stats::Stats;
 use crate::view::Kv;
 use contiguous::ContiguousLayers;
 use paged::{PagedGroups, foreign};
-use store::{Held, Store};
+use store::Store;
 
 pub use appending::ModelTokens;
+pub use holding::{ModelPrefix, ModelSnapshot};
 pub use options::{ContiguousOptions, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom};
 pub use step::ModelStep;
 
@@ -70,39 +72,6 @@ pub struct ModelCache {
     model: ModelDescription,
     store: Box<dyn Store>,
     id: u64,
-}
-
-/// What a sequence held in all layers when it was made.
-#[derive(Debug)]
-pub struct ModelSnapshot {
-    held: Held,
-    cache: u64,
-}
-
-impl ModelSnapshot {
-    /// Tokens in it.
-    #[must_use]
-    pub fn length(&self) -> u32 {
-        match &self.held {
-            Held::Paged(groups) => groups.first().map_or(0, |group| group.length()),
-            Held::Contiguous(_, length) => *length,
-        }
-    }
-}
-
-/// The start of a prompt that is there in all layers; it stays there while this lives.
-#[derive(Debug)]
-pub struct ModelPrefix {
-    groups: Vec<PagedPrefix>,
-    cache: u64,
-}
-
-impl ModelPrefix {
-    /// Tokens that are there, and need not be computed.
-    #[must_use]
-    pub fn length(&self) -> u32 {
-        self.groups.first().map_or(0, PagedPrefix::length)
-    }
 }
 
 impl ModelCache {
