@@ -66,7 +66,10 @@ export class Batch {
 
   /** Where the tokens of each begin, and where the last ones end: one each unless offsets were given. */
   get offsets(): Int32Array {
-    return Int32Array.from(this.#offsets ?? Array.from({ length: this.#sequences.length + 1 }, (_, place) => place))
+    if (this.#offsets !== undefined) return new Int32Array(this.#offsets)
+    const offsets = new Int32Array(this.#sequences.length + 1)
+    for (let place = 0; place < offsets.length; place++) offsets[place] = place
+    return offsets
   }
 
   /** How many numbers it is written down in. */

@@ -47,7 +47,7 @@ class Step {
     const nodes = optional(parentsOf, 'parents', parents)
     this.tokens = optional(readTokens, 'tokens', tokens)
     this.engine = engine
-    this.sequences = Float64Array.from(batch.sequences)
+    this.sequences = new Float64Array(batch.sequences)
     this.offsets = batch.offsets
     const all = this.offsets.at(-1) as number
     if (this.tokens !== undefined && this.tokens.length !== all) throw invalid('tokens.length', this.tokens.length, `${all}, one for each token`)
@@ -126,7 +126,7 @@ export class PagedStep extends Owner {
     checkInternal(token, 'PagedStep', 'PagedKvCache.beginStep(options) instead')
     const { sequences, offsets } = step as Step
     super(token, step as Step, PagedStep)
-    settle(this, { sequences: Object.freeze(Array.from(sequences)), offsets: offsets.slice(), length: offsets.at(-1) as number })
+    settle(this, { sequences: Object.freeze([...sequences]), offsets: offsets.slice(), length: offsets.at(-1) as number })
   }
 
   /**

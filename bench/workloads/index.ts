@@ -3,6 +3,7 @@ import type { Skipped, Workload } from '../report.js'
 import { attentionOverCaches } from './attention.js'
 import { growable } from './growable.js'
 import { paged } from './paged.js'
+import { prepare } from './prepare.js'
 import { rollback } from './rollback.js'
 import { rotating } from './rotating.js'
 import { step } from './step.js'
@@ -15,6 +16,7 @@ export const WORKLOADS: Readonly<Record<string, (rounds: number) => Workload | P
   'js-rollback': rounds => rollback(4096, rounds),
   'js-paged': rounds => paged(2048, rounds),
   'js-step': rounds => step(1024, rounds),
+  'js-prepare': rounds => prepare({ sequences: 1000, blocks: 512 }, rounds),
   'js-view': rounds => view(4096, rounds),
   'js-attention': rounds => attentionOverCaches(8192, rounds),
 }
