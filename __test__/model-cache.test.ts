@@ -184,6 +184,23 @@ for (const [kind, make] of KINDS) {
   })
 }
 
+for (const [kind, make] of KINDS) {
+  test(`${kind}: a sequence that is dropped takes its step and its transaction along`, t => {
+    using cache = make()
+    const [one, two] = [cache.createSequence(), cache.createSequence()]
+    const draft = one.begin()
+    const step = cache.beginStep({ sequences: [one] })
+    one.drop()
+    const { k, v } = kvOf(0, [1])
+    throwsCode(t, 'STALE_STEP', () => step.write(0, k, v), { seq: one.id })
+    throwsCode(t, 'SEQUENCE_NOT_FOUND', () => draft.commit(), { seq: one.id })
+    step.dispose()
+    draft.dispose()
+    t.true(stepOf(cache, two, span(0, 6), 6) < 1e-6)
+    cache.checkInvariants()
+  })
+}
+
 test('sequences of unequal length in one step, which share a prompt', t => {
   using cache = paged({ events: 64 })
   const prompt = span(0, 17)

@@ -67,7 +67,7 @@ class Step {
     const kv: KvLayer = {
       layer: count('layer', layer),
       offsets: undefined,
-      attend: (queries, call, array, lists) => engine.ticked().attendLayer(native, queries, call, array as object, lists),
+      attend: (queries, call, array, lists) => engine.native.attendLayer(native, queries, call, array as object, lists),
     }
     const settings = readSettings(options)
     if (settings.sinkLogits === undefined && engine.hasSinkLogits) {
