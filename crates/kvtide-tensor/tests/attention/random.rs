@@ -18,7 +18,10 @@ fn tolerance(dtype: DType) -> (f64, f64) {
 }
 
 fn agrees(case: Case) -> Result<(), TestCaseError> {
+    // Scores that are so many times as large as with the usual scale are as many times as far off.
+    let larger = 1.0 + case.scale.map_or(0.0, |scale| f64::from(scale.abs()) * (case.dim as f64).sqrt() / 8.0);
     let (out, lse) = tolerance(case.dtype);
+    let (out, lse) = (out * larger, lse * larger);
     for kernels in Kernels::supported() {
         for threads in [1, 2] {
             let off = case.run(kernels, threads);
