@@ -68,7 +68,8 @@ fn objects_of_another_cache_are_refused() {
     append(&mut cache, id, 0, 5).unwrap();
     append(&mut other, there, 10, 5).unwrap();
     let before = shown(&cache);
-    let snapshot = other.snapshot(there).unwrap();
+    // Both have one of the same number.
+    let (snapshot, _own) = (other.snapshot(there).unwrap(), cache.snapshot(id).unwrap());
     let prefix = other.find_prefix(&[10, 11, 12, 13, 14], PromptOptions::default(), false).unwrap();
     assert_eq!(prefix.length(), 4);
     let mut step = begin(&mut other, there, 1).unwrap();

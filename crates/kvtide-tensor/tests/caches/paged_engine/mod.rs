@@ -37,6 +37,38 @@ fn traces() -> impl Strategy<Value = Trace> {
     (any_kernels(), shaped, prop::collection::vec(calls::call(), 0..40))
 }
 
+/// Few sequences that are drafted on, cut, filled in steps and forked: what seldom meets in the others.
+fn dense_traces() -> impl Strategy<Value = Trace> {
+    let of = || 0..2usize;
+    let tokens = || prop::collection::vec(0..2u32, 1..7);
+    let call = prop_oneof![
+        2 => of().prop_map(Call::Begin),
+        4 => (of(), tokens(), prop::collection::vec(0..4u32, 7))
+            .prop_map(|(of, tokens, parents)| Call::DraftAppend(of, tokens, Some(parents))),
+        3 => (of(), prop::collection::vec(any::<bool>(), 14)).prop_map(|(of, path)| Call::CommitPath(of, path)),
+        1 => (of(), 0..4u32).prop_map(|(of, tokens)| Call::Commit(of, tokens)),
+        1 => (of(), 0..2usize).prop_map(|(of, depth)| Call::Undo(of, depth)),
+        2 => of().prop_map(Call::Fork),
+        1 => of().prop_map(Call::Snapshot),
+        1 => (of(), of()).prop_map(|(of, at)| Call::Restore(of, at)),
+        1 => of().prop_map(Call::Drop),
+        3 => (of(), 0..12u32).prop_map(|(of, length)| Call::Truncate(of, length)),
+        3 => (of(), tokens()).prop_map(|(of, tokens)| Call::Append(vec![(of, tokens)], true)),
+        3 => (of(), tokens()).prop_map(|(of, tokens)| Call::OpenStep(vec![(of, tokens)], true)),
+        6 => (0..3u32).prop_map(Call::WriteLayer),
+        3 => prop::bool::weighted(0.8).prop_map(Call::EndStep),
+    ];
+    let shaped = calls::shape().prop_flat_map(|shape| {
+        let shape = Shape { capacity: shape.capacity.max(24), ..shape };
+        (Just(shape), content::content(shape.low_bit))
+    });
+    let calls = prop::collection::vec(call, 8..40).prop_map(|mut calls| {
+        calls.insert(0, Call::Create(0));
+        calls
+    });
+    (any_kernels(), shaped, calls)
+}
+
 fn cache_follows_the_model((kernels, (shape, content), calls): Trace) -> Done {
     under(kernels, || {
         let mut world = World::new(shape, content)?;
@@ -65,6 +97,11 @@ fn attention_over_random_traces_against_its_definition() {
 }
 
 #[test]
+fn drafts_steps_and_cuts_of_few_sequences_against_sequences_apart() {
+    support::run("paged_engine drafts", 4_000, dense_traces(), cache_follows_the_model);
+}
+
+#[test]
 fn random_traces_against_sequences_apart() {
-    support::run("paged_engine", 2_500, traces(), cache_follows_the_model);
+    support::run("paged_engine", 4_000, traces(), cache_follows_the_model);
 }
