@@ -134,7 +134,7 @@ fn objects_of_another_cache_are_refused() {
             let q = zeros(&ZEROS, DType::F32, &[1, 2, 4]);
             assert_eq!(code(cache.attend_layer(&step, 0, q, &AttendOptions::default())), Err(Code::InvalidArgument));
             let prefix = other.find_prefix(&[], Default::default(), false).unwrap();
-            assert_eq!(code(cache.create_sequence_from(prefix)), Err(Code::InvalidArgument));
+            assert_eq!(code(cache.create_sequence_from(prefix)), Err(Code::SnapshotInvalid));
             assert_eq!(everything(&mut cache), before);
             other.commit_step(&mut step, None).unwrap();
             crate::semantics::shows(&other, 0, &(1..11).collect::<Vec<_>>());
