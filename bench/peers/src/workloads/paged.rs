@@ -174,7 +174,7 @@ fn look_ups(size: [usize; 2], step: &Tokens<f32>) -> Result<Vec<Lane<'_>>> {
     for (position, layer) in each(tokens, layers) {
         let plan = planner.plan_tokens(sequence, layer as u32, position as u32, 1)?;
         planner.reserve(&plan)?;
-        planner.commit(&plan)?;
+        planner.commit(&plan, None)?;
     }
     let mut theirs = their_cache(tokens, layers);
     let theirs_id = their_write(&mut theirs, tokens, layers, step)?;
