@@ -59,7 +59,7 @@ impl Tables {
         for _ in 0..arrays.len() / NAMES.len() {
             let mut tables: [&mut [i32]; 5] = Default::default();
             for (table, (memory, (name, _))) in tables.iter_mut().zip(memory.by_ref()) {
-                let refused = |_| Error::argument(*name, "an array that is not aligned", "an Int32Array");
+                let refused = |_| Error::argument(name, "an array that is not aligned", "an Int32Array");
                 *table = bytemuck::try_cast_slice_mut(memory.bytes_mut()).map_err(refused)?;
             }
             groups.push(Tables(tables));
