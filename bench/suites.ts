@@ -75,9 +75,15 @@ export function runJavaScript(wanted: Wanted): Report {
   return report('javascript', process.execPath, ['--import=tsx', 'bench/javascript.ts'], wanted, REUSED)
 }
 
+function bench(crate: string, name: string): string {
+  return must('cargo', ['bench', '-p', crate, '--bench', name, ...hostTarget()], { capture: true })
+}
+
 /** The native benches of single calls; answers what they print. */
 export function runNative(): string {
-  const printed = must('cargo', ['bench', '-p', 'kvtide-tensor', '--bench', 'caches', ...hostTarget()], { capture: true })
+  // The planner's: how the pool's calls, prefixes and steps go from 1,000 blocks to 1,000,000.
+  const planner = ['paged', 'sequences', 'steps'].map(name => bench('kvtide-core', name))
+  const printed = [bench('kvtide-tensor', 'caches'), ...planner].join('\n')
   mkdirSync(REPORTS, { recursive: true })
   writeFileSync(join(REPORTS, 'native.txt'), printed)
   return printed
