@@ -1,8 +1,9 @@
 //! Drafts behind a growing cache: its own appends and truncates. O(new tokens) amortised.
 
-use kvtide_core::{Drafts, Ending, Move, Run, TransactionId, Tree};
+use kvtide_core::{Drafts, Ending, TransactionId, Tree};
 
 use super::KvCache;
+use crate::contiguous::Contiguous;
 use crate::error::Result;
 use crate::kv_pair::{check_pair, resolve_pair};
 use crate::resolved::Resolved;
@@ -30,16 +31,12 @@ impl Drafting for KvCache {
         &mut self.drafts
     }
 
-    fn check_whole(&self) -> Result<()> {
-        self.rows.check()
+    fn rows(&self) -> &Contiguous {
+        &self.rows
     }
 
-    fn check_idle(&self) -> Result<()> {
-        self.rows.check_change()
-    }
-
-    fn keep_before(&mut self) -> Result<()> {
-        Ok(())
+    fn rows_mut(&mut self) -> &mut Contiguous {
+        &mut self.rows
     }
 
     fn make_room(&mut self, tokens: u32) -> Result<()> {
@@ -58,14 +55,6 @@ impl Drafting for KvCache {
 
     fn draft_slot(&self) -> u32 {
         self.seq_len() - self.drafts.drafted()
-    }
-
-    fn move_draft(&mut self, moves: &[Move], written: Run) -> Result<()> {
-        self.rows.move_rows(moves, written)
-    }
-
-    fn reserve_end(&mut self, _: &Ending) -> Result<()> {
-        Ok(())
     }
 
     fn end(&mut self, ending: &Ending) {

@@ -3,10 +3,11 @@
 //! What a draft keeps becomes like the token that it follows: committed, or tentative behind tentative tokens. O(new tokens)
 //! amortised.
 
-use kvtide_core::{Drafts, Ending, Move, Run, TransactionId, Tree};
+use kvtide_core::{Drafts, Ending, TransactionId, Tree};
 
 use super::RollbackCache;
 use crate::buffer::RowShape;
+use crate::contiguous::Contiguous;
 use crate::error::Result;
 use crate::kv_pair::{check_pair, resolve_pair};
 use crate::memory::Budget;
@@ -36,12 +37,12 @@ impl Drafting for RollbackCache {
         &mut self.drafts
     }
 
-    fn check_whole(&self) -> Result<()> {
-        self.rows.check()
+    fn rows(&self) -> &Contiguous {
+        &self.rows
     }
 
-    fn check_idle(&self) -> Result<()> {
-        self.rows.check_change()
+    fn rows_mut(&mut self) -> &mut Contiguous {
+        &mut self.rows
     }
 
     fn keep_before(&mut self) -> Result<()> {
@@ -69,11 +70,6 @@ impl Drafting for RollbackCache {
 
     fn draft_slot(&self) -> u32 {
         self.total_len() - self.drafts.drafted()
-    }
-
-    fn move_draft(&mut self, moves: &[Move], written: Run) -> Result<()> {
-        // Behind every mark, and the append has noted these positions already.
-        self.rows.move_rows(moves, written)
     }
 
     fn reserve_end(&mut self, ending: &Ending) -> Result<()> {

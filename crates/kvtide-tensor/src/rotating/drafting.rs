@@ -3,11 +3,12 @@
 //! Everything from the window's start on stays until the outermost transaction has ended; then the window moves on as if what
 //! was kept had been appended. O(new tokens) amortised.
 
-use kvtide_core::{Drafts, Ending, Move, Run, TransactionId, Tree};
+use kvtide_core::{Drafts, Ending, TransactionId, Tree};
 
 use super::RotatingKvCache;
 use super::window::{Before, LastAppend};
 use crate::buffer::RowShape;
+use crate::contiguous::Contiguous;
 use crate::error::Result;
 use crate::kv_pair::{check_pair, resolve_pair};
 use crate::memory::Budget;
@@ -37,12 +38,12 @@ impl Drafting for RotatingKvCache {
         &mut self.drafts
     }
 
-    fn check_whole(&self) -> Result<()> {
-        self.rows.check()
+    fn rows(&self) -> &Contiguous {
+        &self.rows
     }
 
-    fn check_idle(&self) -> Result<()> {
-        self.rows.check_change()
+    fn rows_mut(&mut self) -> &mut Contiguous {
+        &mut self.rows
     }
 
     fn keep_before(&mut self) -> Result<()> {
@@ -77,14 +78,6 @@ impl Drafting for RotatingKvCache {
 
     fn draft_slot(&self) -> u32 {
         self.planner.draft_slot(self.drafts.drafted())
-    }
-
-    fn move_draft(&mut self, moves: &[Move], written: Run) -> Result<()> {
-        self.rows.move_rows(moves, written)
-    }
-
-    fn reserve_end(&mut self, _: &Ending) -> Result<()> {
-        Ok(())
     }
 
     fn end(&mut self, ending: &Ending) {

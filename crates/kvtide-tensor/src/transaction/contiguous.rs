@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use kvtide_core::{Drafts, Ending, Move, Run, TransactionId};
+use kvtide_core::{Drafts, Ending, TransactionId};
 
 use super::{BeginOptions, Transactional};
+use crate::contiguous::Contiguous;
 use crate::error::Result;
 use crate::memory::Budget;
 use crate::shown::Shown;
@@ -16,21 +17,33 @@ use crate::tree_mask::TreeMask;
 use crate::view::{Kv, View};
 
 /// A contiguous cache that drafts can lie behind. Arguments have been checked; what fails leaves everything as it was.
-pub trait Drafting {
+pub(crate) trait Drafting {
     /// The open transactions.
     fn drafts(&self) -> &Drafts;
 
     /// The open transactions, to be changed.
     fn drafts_mut(&mut self) -> &mut Drafts;
 
+    /// Its rows.
+    fn rows(&self) -> &Contiguous;
+
+    /// Its rows, to be changed.
+    fn rows_mut(&mut self) -> &mut Contiguous;
+
     /// Refuses a cache that was disposed of, or whose content is undefined.
-    fn check_whole(&self) -> Result<()>;
+    fn check_whole(&self) -> Result<()> {
+        self.rows().check()
+    }
 
     /// Refuses a change besides, while someone reads it in the background.
-    fn check_idle(&self) -> Result<()>;
+    fn check_idle(&self) -> Result<()> {
+        self.rows().check_change()
+    }
 
     /// Keeps what a roll-back brings back besides the tokens. Called right before a transaction is opened, which cannot fail.
-    fn keep_before(&mut self) -> Result<()>;
+    fn keep_before(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Takes room for so many tokens behind those there are.
     fn make_room(&mut self, tokens: u32) -> Result<()>;
@@ -41,11 +54,10 @@ pub trait Drafting {
     /// The slot of the outermost draft's first token.
     fn draft_slot(&self) -> u32;
 
-    /// Moves rows of a draft, to the slots `written`.
-    fn move_draft(&mut self, moves: &[Move], written: Run) -> Result<()>;
-
     /// Makes room for the bookkeeping of an end.
-    fn reserve_end(&mut self, ending: &Ending) -> Result<()>;
+    fn reserve_end(&mut self, _ending: &Ending) -> Result<()> {
+        Ok(())
+    }
 
     /// Ends a transaction whose kept tokens lie at the front of its draft.
     fn end(&mut self, ending: &Ending);
@@ -93,7 +105,8 @@ impl<C: Drafting> Transactional for C {
         self.check_idle()?;
         let (ending, moves, written) = self.drafts().plan_path(id, path, self.draft_slot())?;
         self.reserve_end(&ending)?;
-        self.move_draft(&moves, written)?;
+        // Behind every mark of a `RollbackCache`, and its append has noted these positions already.
+        self.rows_mut().move_rows(&moves, written)?;
         self.end(&ending);
         Ok(())
     }

@@ -20,7 +20,7 @@ mod guard;
 mod kv_transaction;
 mod transactional;
 
-pub use contiguous::Drafting;
+pub(crate) use contiguous::Drafting;
 pub use guard::Transaction;
 pub use kv_transaction::KvTransaction;
 pub use transactional::Transactional;
