@@ -181,7 +181,7 @@ impl PagedPlanner {
         }
         // What is not kept of it is in the copy too.
         self.store.dirty.insert_block(target);
-        self.store.copy_tokens(source, target, kept);
+        self.store.index.copy_tokens(source, target, kept);
         for &(layer, _, staged) in &copy.staged {
             let taken = self.store.staging.take(Page { block: target, layer });
             assert_eq!(taken, staged, "staging pages are handed out as announced");

@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use super::holding::Held;
 use super::identity::Identity;
-use super::prefix::{Explanation, Key, Reason};
+use super::prefix::{Explanation, Found, Key, Reason};
 use super::sequences::PagedPlanner;
 use crate::count::count;
 use crate::error::{Error, Result};
@@ -98,15 +98,20 @@ fn find(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Resu
         return Err(Error::argument("blockSize", other.store.block_size, format!("{size}, as in the first group")));
     }
     let whole = &tokens[..tokens.len().saturating_sub(1) / size as usize * size as usize];
-    let keys = match planners.iter().find(|planner| planner.window.is_none()) {
-        Some(full) => full.store.index.find_prefix(&identity.root, tokens, &identity.extra)?.keys,
-        None => all_keys(whole, size, identity)?,
+    let full = planners.iter().position(|planner| planner.window.is_none());
+    let Found { keys, blocks: found } = match full {
+        Some(full) => planners[full].store.index.find_prefix(&identity.root, tokens, &identity.extra)?,
+        None => Found { keys: all_keys(whole, size, identity)?, blocks: Vec::new() },
     };
     let mut groups = Vec::new();
     reserve(&mut groups, planners.len())?;
-    for planner in planners {
+    for (place, planner) in planners.iter().enumerate() {
         let mut blocks = Vec::new();
         reserve(&mut blocks, keys.len())?;
+        if full == Some(place) {
+            // Looked up with the keys.
+            blocks.extend(found.iter().map(|&block| Some(Some(block))));
+        }
         blocks.resize(keys.len(), None);
         groups.push(Group { planner, tokens: whole, identity, keys: &keys, blocks });
     }

@@ -107,11 +107,6 @@ impl Store {
         }
     }
 
-    /// Copies the ids of the first `kept` tokens of a block.
-    pub fn copy_tokens(&mut self, source: u32, target: u32, kept: u32) {
-        self.index.copy_tokens(source, target, kept);
-    }
-
     /// Copies the id of one token.
     pub fn copy_token(&mut self, source: Slot, target: Slot) {
         let token = self.index.tokens(source.block)[source.slot as usize];
