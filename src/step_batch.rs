@@ -47,6 +47,23 @@ impl NativeStepBatch {
     }
 }
 
+impl NativeStepBatch {
+    /// Writes each group's tables down, and gives the rows behind those of the step no tokens.
+    fn fill(
+        &mut self,
+        groups: &mut [Tables],
+        sequences: usize,
+        tokens: u32,
+        mut fill: impl FnMut(u32, &mut StepRows, StepTables<'_>) -> kvtide_tensor::Result<()>,
+    ) -> kvtide_tensor::Result<()> {
+        for (group, (rows, tables)) in (0..).zip(self.groups.iter_mut().zip(groups)) {
+            fill(group, rows, tables.borrow())?;
+            tables.end(sequences, tokens);
+        }
+        Ok(())
+    }
+}
+
 /// The tables of one group.
 struct Tables([&'static mut [i32]; 5]);
 
@@ -98,12 +115,12 @@ impl NativePagedKvCache {
             let mut groups = Tables::read(&arrays)?;
             let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
             let mut step = cache.begin_step(tokens)?;
-            for (rows, tables) in rows.groups.iter_mut().zip(&mut groups) {
-                if let Err(refusal) = cache.fill_tables(&step, rows, tables.borrow()) {
-                    cache.undo_step(&mut step)?;
-                    return Err(refusal.into());
-                }
-                tables.end(sequences.len(), step.tokens());
+            let filled = rows.fill(&mut groups, sequences.len(), step.tokens(), |_, rows, tables| {
+                cache.fill_tables(&step, rows, tables)
+            });
+            if let Err(refusal) = filled {
+                cache.undo_step(&mut step)?;
+                return Err(refusal.into());
             }
             Ok(NativePagedStep::of(step))
         })
@@ -128,12 +145,12 @@ impl NativeModelCache {
             let mut groups = Tables::read(&arrays)?;
             let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
             let mut step = cache.begin_step(tokens)?;
-            for (group, (rows, tables)) in (0..).zip(rows.groups.iter_mut().zip(&mut groups)) {
-                if let Err(refusal) = cache.fill_tables(&step, group, rows, tables.borrow()) {
-                    cache.undo_step(&mut step)?;
-                    return Err(refusal.into());
-                }
-                tables.end(sequences.len(), step.tokens());
+            let filled = rows.fill(&mut groups, sequences.len(), step.tokens(), |group, rows, tables| {
+                cache.fill_tables(&step, group, rows, tables)
+            });
+            if let Err(refusal) = filled {
+                cache.undo_step(&mut step)?;
+                return Err(refusal.into());
             }
             Ok(NativeModelStep::of(step))
         })
