@@ -1,0 +1,97 @@
+// Rows of tokens into pages, and back: appends, bulk writes and reads of a paged cache.
+//
+//   strip   the neighbouring slots of one page that tokens go to: page, first slot, first token, how many
+//   rows    [layer][head][token] at three strides, K and V apart
+//
+// A launch carries all strips of all layers, so that a step of 32 layers and 64 sequences is one. Bound by memory in bulk; in a
+// step by the launch itself. A thread copies units of up to 16 bytes, neighbours neighbouring ones; four are loaded before the
+// first is stored.
+#include "target.cuh"
+
+namespace strips {
+
+struct Strip {
+  // The page of the first layer.
+  uint64_t page;
+  uint32_t token;
+  uint32_t slot;
+  uint32_t tokens;
+  // Of the rows: which layer is the first.
+  uint32_t layer;
+};
+
+struct Part {
+  // The first row; bytes from a layer, a head, a token to the next.
+  uint64_t rows;
+  uint64_t layer_bytes;
+  uint64_t head_bytes;
+  uint64_t token_bytes;
+  // In a page: where the codes of the first head begin, and bytes of a head's.
+  uint64_t section;
+  uint64_t section_head_bytes;
+  // Bytes of a row in a page.
+  uint32_t row_bytes;
+  Divisor row_units;
+};
+
+struct Args {
+  Part parts[2];
+  // Bytes from a layer's page to the next.
+  uint64_t layer_bytes;
+  uint32_t heads;
+  uint32_t unused;
+  List strips;
+};
+
+constexpr uint32_t AT_ONCE = 4;
+
+template <typename Unit, bool IntoPages> DEVICE void carry(const Args &args, const Part &part) {
+  const Strip &strip = args.strips.items<Strip>()[blockIdx.y];
+  const uint64_t page = strip.page + blockIdx.z * args.layer_bytes + part.section;
+  const uint64_t rows = part.rows + uint64_t(strip.layer + blockIdx.z) * part.layer_bytes;
+  const uint32_t head_units = strip.tokens * part.row_units.by;
+  const uint32_t all = args.heads * head_units;
+  const uint32_t stride = gridDim.x * blockDim.x;
+  for (uint32_t first = uint32_t(grid_thread()); first < all; first += AT_ONCE * stride) {
+    Unit values[AT_ONCE];
+    uint64_t targets[AT_ONCE];
+#pragma unroll
+    for (uint32_t step = 0; step < AT_ONCE; step++) {
+      const uint32_t index = first + step * stride;
+      targets[step] = 0;
+      if (index >= all) continue;
+      const uint32_t head = index / head_units;
+      uint32_t unit = index - head * head_units;
+      const uint32_t token = part.row_units.split(unit);
+      const uint64_t within = uint64_t(unit) * sizeof(Unit);
+      const uint64_t in_page =
+          page + head * part.section_head_bytes + uint64_t(strip.slot + token) * part.row_bytes + within;
+      const uint64_t in_rows =
+          rows + head * part.head_bytes + uint64_t(strip.token + token) * part.token_bytes + within;
+      values[step] = *reinterpret_cast<const Unit *>(IntoPages ? in_rows : in_page);
+      targets[step] = IntoPages ? in_page : in_rows;
+    }
+#pragma unroll
+    for (uint32_t step = 0; step < AT_ONCE; step++) {
+      if (targets[step]) *reinterpret_cast<Unit *>(targets[step]) = values[step];
+    }
+  }
+}
+
+template <typename Unit, bool IntoPages> DEVICE void run(const Args &args) {
+  carry<Unit, IntoPages>(args, args.parts[0]);
+  carry<Unit, IntoPages>(args, args.parts[1]);
+}
+
+} // namespace strips
+
+KERNEL(scatter_16, strips::Args, 256) { strips::run<uint4, true>(args); }
+KERNEL(scatter_8, strips::Args, 256) { strips::run<uint2, true>(args); }
+KERNEL(scatter_4, strips::Args, 256) { strips::run<uint32_t, true>(args); }
+KERNEL(scatter_2, strips::Args, 256) { strips::run<uint16_t, true>(args); }
+KERNEL(scatter_1, strips::Args, 256) { strips::run<uint8_t, true>(args); }
+KERNEL(gather_16, strips::Args, 256) { strips::run<uint4, false>(args); }
+KERNEL(gather_8, strips::Args, 256) { strips::run<uint2, false>(args); }
+KERNEL(gather_4, strips::Args, 256) { strips::run<uint32_t, false>(args); }
+KERNEL(gather_2, strips::Args, 256) { strips::run<uint16_t, false>(args); }
+KERNEL(gather_1, strips::Args, 256) { strips::run<uint8_t, false>(args); }

@@ -1,0 +1,34 @@
+//! Launches on the CPU: the same kernels, thread by thread.
+#![expect(unsafe_code, reason = "kernels take addresses; their launchers have checked them")]
+
+use std::cell::Cell;
+use std::ffi::c_void;
+
+use bytemuck::Pod;
+
+use crate::error::{Error, Result};
+use crate::kernel::{Grid, Kernel};
+
+/// A kernel of the CPU's.
+pub(crate) type Entry = unsafe extern "C" fn(*const Grid, *const c_void) -> i32;
+
+thread_local! {
+    static LAUNCHES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Runs a grid to its end. The order of its threads differs from launch to launch, alike in each run of a program.
+pub(crate) fn launch(kernel: &'static Kernel, grid: Grid, args: &impl Pod) -> Result<()> {
+    let seed = LAUNCHES.get().wrapping_add(1);
+    LAUNCHES.set(seed);
+    let grid = grid.seeded(seed.wrapping_mul(0x9e37_79b9));
+    // SAFETY: the entry is that of a kernel that takes arguments of this type, and the launcher that filled them has checked that
+    // they stay inside spans that are borrowed.
+    let outcome = unsafe { (kernel.emulated)(&raw const grid, std::ptr::from_ref(args).cast()) };
+    let reason = match outcome {
+        0 => return Ok(()),
+        1 => return Err(Error::OutOfMemory { bytes: grid.shared_bytes as usize }),
+        2 => "its threads wait for each other",
+        _ => "a block has more threads than it takes",
+    };
+    Err(Error::Launch { kernel: kernel.name, reason: reason.to_owned() })
+}

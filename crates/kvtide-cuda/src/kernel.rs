@@ -1,0 +1,91 @@
+//! The kernels by name, and the grids they run in.
+#![cfg_attr(
+    feature = "emulate",
+    expect(unsafe_code, reason = "the kernels of the CPU are functions of another language")
+)]
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::unit::ByUnit;
+
+/// A kernel.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub name: &'static str,
+    #[cfg(feature = "cuda")]
+    pub module: crate::gpu::Module,
+    #[cfg(feature = "emulate")]
+    pub emulated: crate::emulated::Entry,
+}
+
+/// How a launch is cut in blocks of threads; the CPU's kernels read it as it lies here.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub(crate) struct Grid {
+    pub blocks: [u32; 3],
+    pub threads: [u32; 3],
+    pub shared_bytes: u32,
+    /// What the order of the CPU's threads is drawn from.
+    seed: u32,
+}
+
+impl Grid {
+    /// Blocks of so many threads in a row.
+    pub fn new(blocks: [usize; 3], threads: usize) -> Self {
+        let number = |count: usize| u32::try_from(count).expect("a grid of 32 bits");
+        let grid = Grid { blocks: blocks.map(number), threads: [number(threads), 1, 1], shared_bytes: 0, seed: 0 };
+        assert!(grid.blocks[1..].iter().all(|&blocks| blocks <= Grid::INNER_MAX), "blocks along a second dimension");
+        grid
+    }
+
+    /// The most blocks along the second and the third dimension.
+    pub const INNER_MAX: u32 = 65_535;
+
+    /// The same with another order of the CPU's threads.
+    #[cfg(feature = "emulate")]
+    pub fn seeded(self, seed: u32) -> Self {
+        Grid { seed, ..self }
+    }
+}
+
+macro_rules! kernels {
+    ($($module:ident { $($list:ident: $kind:ty = $($name:ident)+;)+ })+) => {
+        $($(
+            pub(crate) static $list: $kind = kernels!(@list $module, $($name)+);
+        )+)+
+
+        #[cfg(feature = "emulate")]
+        mod entries {
+            use std::ffi::c_void;
+
+            use super::Grid;
+
+            unsafe extern "C" {
+                $($($(pub(super) fn $name(grid: *const Grid, args: *const c_void) -> i32;)+)+)+
+            }
+        }
+    };
+    (@list $module:ident, $($name:ident)+) => { [$(kernels!(@one $module, $name)),+] };
+    (@one $module:ident, $name:ident) => {
+        &Kernel {
+            name: stringify!($name),
+            #[cfg(feature = "cuda")]
+            module: crate::gpu::Module::$module,
+            #[cfg(feature = "emulate")]
+            emulated: entries::$name,
+        }
+    };
+}
+
+kernels! {
+    Boxes { COPY_BOXES: ByUnit = copy_boxes_16 copy_boxes_8 copy_boxes_4 copy_boxes_2 copy_boxes_1; }
+    Shift { SHIFT: ByUnit = shift_16 shift_8 shift_4 shift_2 shift_1; }
+    Strips {
+        SCATTER: ByUnit = scatter_16 scatter_8 scatter_4 scatter_2 scatter_1;
+        GATHER: ByUnit = gather_16 gather_8 gather_4 gather_2 gather_1;
+    }
+    Pieces {
+        COPY_PIECES: ByUnit = copy_pieces_16 copy_pieces_8 copy_pieces_4 copy_pieces_2 copy_pieces_1;
+        ZERO_PIECES: ByUnit = zero_pieces_16 zero_pieces_8 zero_pieces_4 zero_pieces_2 zero_pieces_1;
+    }
+}

@@ -1,0 +1,39 @@
+//! Kernels for NVIDIA GPUs and their launches, the device's half of what `kvtide-tensor` carries out.
+//!
+//! ```text
+//! kvtide-tensor   what moves where           spans of memory, strides, runs
+//!   boxes, shift, strips, pieces             a launch each: bounds checked, units chosen, lists handed along
+//!     stream                                 a GPU's, or the CPU that stands in for one
+//!       kernels/*.cu                         one file per operation
+//! ```
+//!
+//! With the feature `cuda` launches go to a GPU; building it takes nvcc. With `emulate` the same kernels, compiled by a C++ compiler, run
+//! on the CPU thread by thread, for tests: what is read for want of a barrier, and every index, shows there. Without either the
+//! crate compiles and has no stream.
+//!
+//! A launch is checked before it starts: no kernel reads or writes outside the spans it was given.
+#![deny(unsafe_code, missing_docs)]
+
+mod boxes;
+mod divisor;
+#[cfg(feature = "emulate")]
+mod emulated;
+mod error;
+#[cfg(feature = "cuda")]
+mod gpu;
+mod kernel;
+mod list;
+mod pieces;
+mod shift;
+mod span;
+mod stream;
+mod strips;
+mod unit;
+
+pub use boxes::{BoxCopy, copy_boxes};
+pub use error::{Error, Result};
+pub use pieces::{copy_chains, zero_pieces};
+pub use shift::{Move, Stretches, shift};
+pub use span::Span;
+pub use stream::Stream;
+pub use strips::{Direction, Rows, Section, Strip, Strips, copy_strips};

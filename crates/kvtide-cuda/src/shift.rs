@@ -1,0 +1,137 @@
+//! Moves of rows inside a buffer, where they may overlap.
+//!
+//! A long move is cut in pieces that do not reach over their own source, and copied as boxes, one launch after the other; what is
+//! short, or would take many pieces, goes by columns: a thread carries out all moves for its unit of a row.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::boxes::{BoxCopy, copy_boxes};
+use crate::divisor::Divisor;
+use crate::error::Result;
+use crate::kernel::{Grid, SHIFT};
+use crate::list::List;
+use crate::span::Span;
+use crate::stream::Stream;
+use crate::unit::Unit;
+
+/// Rows that lie in stretches of one length, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretches {
+    /// How many.
+    pub count: usize,
+    /// Rows of each.
+    pub rows: usize,
+    /// Bytes of a row.
+    pub row: usize,
+}
+
+/// Rows `source .. source + rows` of every stretch go to `target` on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Move {
+    /// The first row that is moved.
+    pub source: u32,
+    /// Where it goes.
+    pub target: u32,
+    /// How many rows.
+    pub rows: u32,
+    /// 0.
+    pub unused: u32,
+}
+
+impl Move {
+    fn way(&self) -> u32 {
+        self.source.abs_diff(self.target)
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Args {
+    buffer: u64,
+    stretch_bytes: u64,
+    row_bytes: u64,
+    stretches: u32,
+    moves: u32,
+    row_units: Divisor,
+    unused: u32,
+    list: List,
+}
+
+/// Rows from which a move is worth launches of its own.
+const LONG: u32 = 512;
+/// The most pieces that a move is cut in.
+const PIECES_MAX: u32 = 16;
+
+/// Carries out moves, in order.
+pub fn shift(stream: &Stream, buffer: Span<'_>, stretches: Stretches, moves: &[Move]) -> Result<()> {
+    let Stretches { count, rows, row } = stretches;
+    buffer.check_writable();
+    assert!(count * rows * row <= buffer.bytes(), "stretches reach outside their memory");
+    for moved in moves {
+        let end = moved.source.max(moved.target) as usize + moved.rows as usize;
+        assert!(end <= rows, "a move reaches outside its stretch");
+    }
+    let is_short = |moved: &Move| moved.rows < LONG || moved.rows.div_ceil(moved.way().max(1)) > PIECES_MAX;
+    let mut rest: Vec<Move> = moves.iter().copied().filter(|moved| moved.way() > 0 && moved.rows > 0).collect();
+    while !rest.is_empty() {
+        let short = rest.iter().take_while(|moved| is_short(moved)).count();
+        by_columns(stream, buffer, stretches, &rest[..short])?;
+        if let Some(moved) = rest.get(short) {
+            in_pieces(stream, buffer, stretches, moved)?;
+        }
+        rest.drain(..(short + 1).min(rest.len()));
+    }
+    Ok(())
+}
+
+fn in_pieces(stream: &Stream, buffer: Span<'_>, Stretches { count, rows, row }: Stretches, moved: &Move) -> Result<()> {
+    let (strides, way) = ([rows * row, row, 1], moved.way());
+    let pieces: Vec<_> = (0..moved.rows).step_by(way as usize).map(|done| (done, way.min(moved.rows - done))).collect();
+    let forwards = moved.target < moved.source;
+    for at in 0..pieces.len() {
+        // The piece goes first onto whose rows no other one is still to be copied.
+        let (done, len) = pieces[if forwards { at } else { pieces.len() - 1 - at }];
+        let from = |first: u32| buffer.from((first + done) as usize * row);
+        copy_boxes(
+            stream,
+            &[BoxCopy {
+                target: from(moved.target),
+                target_strides: &strides,
+                source: from(moved.source),
+                source_strides: &strides,
+                dims: &[count, len as usize, row],
+                element: 1,
+            }],
+        )?;
+    }
+    Ok(())
+}
+
+fn by_columns(
+    stream: &Stream,
+    buffer: Span<'_>,
+    Stretches { count, rows, row }: Stretches,
+    moves: &[Move],
+) -> Result<()> {
+    const THREADS: usize = 128;
+    if moves.is_empty() || row == 0 {
+        return Ok(());
+    }
+    let unit = Unit::WIDEST.dividing([buffer.address(), row as u64]);
+    let row_units = row / unit.bytes();
+    let listed = stream.list(moves)?;
+    let args = Args {
+        buffer: buffer.address(),
+        stretch_bytes: (rows * row) as u64,
+        row_bytes: row as u64,
+        stretches: u32::try_from(count).expect("stretches of 32 bits"),
+        moves: moves.len() as u32,
+        row_units: Divisor::new(row_units),
+        unused: 0,
+        list: listed.list,
+    };
+    let columns = count * row_units;
+    assert!(columns < 1 << 31, "columns of 31 bits");
+    stream.launch(unit.of(&SHIFT), Grid::new([columns.div_ceil(THREADS), 1, 1], THREADS), &args)
+}

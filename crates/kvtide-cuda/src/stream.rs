@@ -1,0 +1,81 @@
+//! Where launches go: a GPU's stream, in order, or the CPU that stands in for one.
+
+use bytemuck::Pod;
+
+use crate::error::Result;
+use crate::kernel::{Grid, Kernel};
+use crate::list::List;
+
+/// A stream of work.
+#[derive(Clone, Debug)]
+pub struct Stream(Target);
+
+#[derive(Clone, Debug)]
+enum Target {
+    #[cfg(feature = "cuda")]
+    Gpu(crate::gpu::Gpu),
+    #[cfg(feature = "emulate")]
+    Emulated,
+}
+
+/// A list, and the memory in which the device reads it: it has to live until the launch is enqueued.
+pub(crate) struct Listed<'a, T> {
+    pub list: List,
+    _items: &'a [T],
+    #[cfg(feature = "cuda")]
+    _memory: Option<crate::gpu::Memory>,
+}
+
+impl Stream {
+    /// The stream of a GPU that candle works on.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn gpu(device: &candle_core::CudaDevice) -> Self {
+        Stream(Target::Gpu(crate::gpu::Gpu::new(device)))
+    }
+
+    /// The CPU in a GPU's stead: launches are done when they return.
+    #[cfg(feature = "emulate")]
+    #[must_use]
+    pub fn emulated() -> Self {
+        Stream(Target::Emulated)
+    }
+
+    /// Enqueues a grid of a kernel that takes these arguments.
+    pub(crate) fn launch(&self, kernel: &'static Kernel, grid: Grid, args: &impl Pod) -> Result<()> {
+        if grid.blocks.contains(&0) {
+            return Ok(());
+        }
+        match &self.0 {
+            #[cfg(feature = "cuda")]
+            Target::Gpu(gpu) => gpu.launch(kernel, grid, args),
+            #[cfg(feature = "emulate")]
+            Target::Emulated => crate::emulated::launch(kernel, grid, args),
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => unreachable!("{} in a build without a stream: {:?}", kernel.name, (grid, size_of_val(args))),
+        }
+    }
+
+    /// A list that a launch hands along.
+    pub(crate) fn list<'a, T: Pod>(&self, items: &'a [T]) -> Result<Listed<'a, T>> {
+        let near = List::near(items);
+        match &self.0 {
+            #[cfg(feature = "cuda")]
+            Target::Gpu(gpu) => {
+                let memory = near.is_none().then(|| gpu.upload(bytemuck::cast_slice(items))).transpose()?;
+                let far = || memory.as_ref().map(|memory| List::far(memory.address()));
+                let list = near.or_else(far).expect("near or far");
+                Ok(Listed { list, _items: items, _memory: memory })
+            }
+            #[cfg(feature = "emulate")]
+            Target::Emulated => Ok(Listed {
+                list: near.unwrap_or_else(|| List::far(items.as_ptr().expose_provenance() as u64)),
+                _items: items,
+                #[cfg(feature = "cuda")]
+                _memory: None,
+            }),
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => unreachable!("a list of {near:?} in a build without a stream"),
+        }
+    }
+}
