@@ -24,6 +24,15 @@ impl<'a> Span<'a> {
         Span { address, bytes, is_writable, memory: PhantomData }
     }
 
+    /// The memory of a slice of a GPU's, as the stream knows it that candle uses there.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn of_slice<T>(slice: &'a candle_core::cuda_backend::cudarc::driver::CudaSlice<T>, is_writable: bool) -> Self {
+        use candle_core::cuda_backend::cudarc::driver::DevicePtr;
+        // SAFETY: the slice's own memory; it is given back in the order of its stream, behind the work that is enqueued there.
+        unsafe { Span::new(slice.device_ptr(slice.stream()).0, slice.num_bytes(), is_writable) }
+    }
+
     /// Memory of the CPU, which the stream that stands in for a GPU reads.
     #[must_use]
     pub fn of(bytes: &'a [u8]) -> Self {

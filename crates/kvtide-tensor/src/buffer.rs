@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use candle_core::Tensor;
 use kvtide_core::{Run, Runs, Stamp, WriteLog};
+use kvtide_cuda::Span;
 
 use crate::dims::Dims;
 use crate::dtype::DType;
-use crate::edit::{address, edit, inspect};
+use crate::edit::{address, edit, inspect, launch};
 use crate::error::Result;
+use crate::form::Form;
 use crate::kernels::{Grid, Place, Stretches};
 use crate::life::{Life, Pin};
 use crate::memory::{Budget, Lease};
@@ -242,6 +244,16 @@ impl Buffer {
     /// Runs `work` on its bytes and those of `sources`, which must lie elsewhere.
     pub fn edit(&self, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
         edit(&self.door, sources, work)
+    }
+
+    /// Runs `work`, which launches kernels, on its memory and that of `sources`, which must lie elsewhere.
+    pub fn launch(&self, sources: &[&Tensor], work: impl Fn(Span<'_>, &[Span<'_>]) -> Result<()>) -> Result<()> {
+        launch(&self.door, sources, work)
+    }
+
+    /// How operations on it run.
+    pub fn form(&self) -> Result<Form> {
+        Form::of(self.tensor.device())
     }
 
     /// Runs `work` on its bytes.

@@ -92,6 +92,17 @@ macro_rules! dtypes {
             }
         }
 
+        /// The memory of a GPU's storage; to write to where it is borrowed for that.
+        #[cfg(feature = "cuda")]
+        pub(crate) fn cuda_span(storage: &candle_core::CudaStorage, is_writable: bool) -> candle_core::Result<kvtide_cuda::Span<'_>> {
+            match &storage.slice {
+                $(candle_core::cuda_backend::CudaStorageSlice::$name(values) => {
+                    Ok(kvtide_cuda::Span::of_slice(values, is_writable))
+                })+
+                _ => candle_core::bail!("a storage of another dtype than the cache's"),
+            }
+        }
+
         /// The bytes of a storage.
         pub(crate) fn bytes(storage: &CpuStorage) -> candle_core::Result<&[u8]> {
             match storage {

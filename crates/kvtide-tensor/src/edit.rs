@@ -4,8 +4,15 @@
 //! *before* it takes the lock, and a reader looks at the log *after*: so a view that is read while another thread writes gives
 //! what it saw or is stale, and never a mixture.
 
-use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, InplaceOp3, Layout, Storage, Tensor};
+use std::cell::RefCell;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, InplaceOp3, Layout, Storage, Tensor};
+use kvtide_cuda::Span;
+
+#[cfg(feature = "cuda")]
+use crate::dtype::cuda_span;
 use crate::dtype::{bytes, bytes_mut};
 use crate::error::{Error, Result};
 
@@ -15,14 +22,29 @@ pub(crate) fn edit(target: &Tensor, sources: &[&Tensor], work: impl Fn(&mut [u8]
     if target.elem_count() == 0 {
         return Ok(());
     }
-    let edit = Edit(work);
-    match sources {
-        [] => target.inplace_op1(&edit)?,
-        [one] => target.inplace_op2(one, &edit)?,
-        [one, other] => target.inplace_op3(one, other, &edit)?,
-        _ => unreachable!("an operation has one tensor for K and one for V"),
+    if !target.device().is_cpu() {
+        return Err(elsewhere());
     }
-    Ok(())
+    Edit { bytes: work, spans: |_: Span<'_>, _: &[Span<'_>]| {} }.carry_out(target, sources)
+}
+
+/// Runs `work`, which launches kernels, on the memory of `target` and of `sources`, which must not share storage with it.
+pub(crate) fn launch(
+    target: &Tensor,
+    sources: &[&Tensor],
+    work: impl Fn(Span<'_>, &[Span<'_>]) -> Result<()>,
+) -> Result<()> {
+    if target.elem_count() == 0 {
+        return Ok(());
+    }
+    let outcome = RefCell::new(Ok(()));
+    let spans = |target: Span<'_>, sources: &[Span<'_>]| *outcome.borrow_mut() = work(target, sources);
+    let bytes = |target: &mut [u8], sources: &[&[u8]]| {
+        let sources: Vec<_> = sources.iter().map(|bytes| Span::of(bytes)).collect();
+        spans(Span::of_mut(target), &sources);
+    };
+    Edit { bytes, spans }.carry_out(target, sources)?;
+    outcome.into_inner()
 }
 
 /// Runs `work` on the bytes of a whole storage.
@@ -32,6 +54,14 @@ pub(crate) fn inspect<T>(tensor: &Tensor, work: impl FnOnce(&[u8]) -> Result<T>)
         Storage::Cpu(storage) => work(bytes(storage)?),
         _ => Err(elsewhere()),
     }
+}
+
+/// Copies the first bytes of a whole storage to the host's memory.
+pub(crate) fn download(tensor: &Tensor, out: &mut [u8]) -> Result<()> {
+    inspect(tensor, |bytes| {
+        out.copy_from_slice(&bytes[..out.len()]);
+        Ok(())
+    })
 }
 
 fn elsewhere() -> Error {
@@ -64,31 +94,76 @@ pub(crate) fn address(tensor: &Tensor) -> Result<usize> {
     inspect(tensor, |bytes| Ok(bytes.as_ptr().addr()))
 }
 
-struct Edit<F>(F);
+/// Work on a target and its sources: on bytes where they lie in the host's memory, on spans where a device has them.
+struct Edit<Bytes, Spans> {
+    bytes: Bytes,
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only a device asks for spans"))]
+    spans: Spans,
+}
 
-impl<F: Fn(&mut [u8], &[&[u8]])> InplaceOp1 for Edit<F> {
+impl<Bytes, Spans> Edit<Bytes, Spans>
+where
+    Bytes: Fn(&mut [u8], &[&[u8]]),
+    Spans: Fn(Span<'_>, &[Span<'_>]),
+{
+    fn carry_out(&self, target: &Tensor, sources: &[&Tensor]) -> Result<()> {
+        match sources {
+            [] => target.inplace_op1(self)?,
+            [one] => target.inplace_op2(one, self)?,
+            [one, other] => target.inplace_op3(one, other, self)?,
+            _ => unreachable!("an operation has one tensor for K and one for V"),
+        }
+        Ok(())
+    }
+}
+
+impl<Bytes, Spans> InplaceOp1 for Edit<Bytes, Spans>
+where
+    Bytes: Fn(&mut [u8], &[&[u8]]),
+    Spans: Fn(Span<'_>, &[Span<'_>]),
+{
     fn name(&self) -> &'static str {
         "kvtide-edit"
     }
 
     fn cpu_fwd(&self, target: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.0)(bytes_mut(target)?, &[]);
+        (self.bytes)(bytes_mut(target)?, &[]);
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, target: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
+        (self.spans)(cuda_span(target, true)?, &[]);
         Ok(())
     }
 }
 
-impl<F: Fn(&mut [u8], &[&[u8]])> InplaceOp2 for Edit<F> {
+impl<Bytes, Spans> InplaceOp2 for Edit<Bytes, Spans>
+where
+    Bytes: Fn(&mut [u8], &[&[u8]]),
+    Spans: Fn(Span<'_>, &[Span<'_>]),
+{
     fn name(&self) -> &'static str {
         "kvtide-edit"
     }
 
     fn cpu_fwd(&self, target: &mut CpuStorage, _: &Layout, one: &CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.0)(bytes_mut(target)?, &[bytes(one)?]);
+        (self.bytes)(bytes_mut(target)?, &[bytes(one)?]);
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, target: &mut CudaStorage, _: &Layout, one: &CudaStorage, _: &Layout) -> candle_core::Result<()> {
+        (self.spans)(cuda_span(target, true)?, &[cuda_span(one, false)?]);
         Ok(())
     }
 }
 
-impl<F: Fn(&mut [u8], &[&[u8]])> InplaceOp3 for Edit<F> {
+impl<Bytes, Spans> InplaceOp3 for Edit<Bytes, Spans>
+where
+    Bytes: Fn(&mut [u8], &[&[u8]]),
+    Spans: Fn(Span<'_>, &[Span<'_>]),
+{
     fn name(&self) -> &'static str {
         "kvtide-edit"
     }
@@ -102,7 +177,21 @@ impl<F: Fn(&mut [u8], &[&[u8]])> InplaceOp3 for Edit<F> {
         other: &CpuStorage,
         _: &Layout,
     ) -> candle_core::Result<()> {
-        (self.0)(bytes_mut(target)?, &[bytes(one)?, bytes(other)?]);
+        (self.bytes)(bytes_mut(target)?, &[bytes(one)?, bytes(other)?]);
+        Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        target: &mut CudaStorage,
+        _: &Layout,
+        one: &CudaStorage,
+        _: &Layout,
+        other: &CudaStorage,
+        _: &Layout,
+    ) -> candle_core::Result<()> {
+        (self.spans)(cuda_span(target, true)?, &[cuda_span(one, false)?, cuda_span(other, false)?]);
         Ok(())
     }
 }

@@ -101,6 +101,9 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// A device did not do what it was told: what it was to write is in no known state.
+    #[error("{0}")]
+    Launch(#[from] kvtide_cuda::Error),
     /// candle refused something that was checked: a defect of this library.
     #[error("internal error: {0}")]
     Candle(#[from] candle_core::Error),
@@ -130,7 +133,8 @@ impl Error {
             Error::Busy => Code::Busy,
             Error::Aborted => Code::Aborted,
             Error::DeviceUnavailable { .. } => Code::DeviceUnavailable,
-            Error::Candle(_) => Code::Internal,
+            Error::Launch(kvtide_cuda::Error::OutOfMemory { .. }) => Code::OutOfMemory,
+            Error::Candle(_) | Error::Launch(_) => Code::Internal,
         }
     }
 
@@ -157,6 +161,7 @@ impl Error {
             Error::Disposed { object } => details![object: *object],
             Error::StepIncomplete { layers } => details![layers: &layers[..]],
             Error::StaleView | Error::Poisoned | Error::Busy | Error::Aborted => Vec::new(),
+            Error::Launch(error) => details![reason: &error.to_string()],
             Error::Candle(error) => details![reason: &error.to_string()],
         }
     }

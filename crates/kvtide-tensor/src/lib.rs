@@ -21,6 +21,7 @@ mod dims;
 mod dtype;
 mod edit;
 mod error;
+mod form;
 mod kernels;
 mod kv_cache;
 mod kv_pair;

@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 use kvtide_core::{DetailValue, count};
+use kvtide_cuda::Span;
 
 use crate::buffer::{Buffer, RowShape};
 use crate::dims::Dims;
@@ -208,6 +209,20 @@ impl<'a> Resolved<'a> {
         }
     }
 
+    /// The span to read from: of its own bytes, or the next candle tensor of an operation.
+    pub fn span<'b>(&'b self, tensors: &mut impl Iterator<Item = Span<'b>>) -> Span<'b> {
+        match &self.memory {
+            Memory::Host(bytes) => Span::of(bytes),
+            Memory::Staged(bytes) => Span::of(bytes),
+            Memory::Tensor(_) | Memory::View(_) => tensors.next().unwrap_or(Span::of(&[])),
+        }
+    }
+
+    /// Bytes from an element to the next, for each axis.
+    pub fn strides(&self) -> &Dims {
+        &self.strides
+    }
+
     /// Copies `len` tokens from `token` on, found in `bytes`, to `slot` of one part of `buffer`, whose bytes are `target`.
     pub fn write_to(
         &self,
@@ -252,6 +267,12 @@ impl<'a> Resolved<'a> {
             }
         });
         outcome
+    }
+
+    /// Calls `work` with what lies of the tokens `token .. token + len` in each piece: how many came before, its first byte, and how
+    /// many they are.
+    pub fn each_place(&self, token: u32, len: u32, mut work: impl FnMut(usize, usize, usize)) {
+        self.each_taken(token, len, |Taken { offset, done, tokens, .. }| work(done, offset, tokens));
     }
 
     fn strided(&self, taken: &Taken) -> Result<Strided<'_>> {

@@ -11,6 +11,9 @@ use crate::error::{Error, Result};
 /// A form of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernels {
+    /// Those of GPUs, on the CPU in a GPU's stead: thread by thread, for tests.
+    #[cfg(feature = "emulate")]
+    Emulated,
     /// candle's tensor operations alone.
     Portable,
     /// 128-bit vectors of 64-bit ARM.
@@ -30,12 +33,21 @@ thread_local! {
 
 impl Kernels {
     /// Every form there is, the widest last.
-    pub const ALL: [Kernels; 4] = [Kernels::Portable, Kernels::Neon, Kernels::Avx2, Kernels::Avx512];
+    pub const ALL: &[Kernels] = &[
+        #[cfg(feature = "emulate")]
+        Kernels::Emulated,
+        Kernels::Portable,
+        Kernels::Neon,
+        Kernels::Avx2,
+        Kernels::Avx512,
+    ];
 
     /// Its public name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            #[cfg(feature = "emulate")]
+            Kernels::Emulated => "emulated",
             Kernels::Portable => "portable",
             Kernels::Neon => "neon",
             Kernels::Avx2 => "avx2",
@@ -47,6 +59,8 @@ impl Kernels {
     #[must_use]
     pub fn is_supported(self) -> bool {
         match self {
+            #[cfg(feature = "emulate")]
+            Kernels::Emulated => true,
             Kernels::Portable => true,
             Kernels::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "x86_64")]
@@ -68,7 +82,7 @@ impl Kernels {
 
     /// The forms that this machine can run, the widest last.
     pub fn supported() -> impl Iterator<Item = Kernels> {
-        Kernels::ALL.into_iter().filter(|form| form.is_supported())
+        Kernels::ALL.iter().copied().filter(|form| form.is_supported())
     }
 
     /// The form that runs: the one chosen for this thread, else the one that `KVTIDE_KERNELS` names, else the widest.
@@ -132,7 +146,7 @@ mod tests {
 
     #[test]
     fn what_the_machine_lacks_is_refused() {
-        for kernels in Kernels::ALL {
+        for &kernels in Kernels::ALL {
             assert_eq!(with_kernels(kernels, || ()).is_ok(), kernels.is_supported(), "{kernels}");
         }
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! write, move_rows, copy_rows, gather, upload     what callers ask for: each picks its form here
 //!   rows, shift, copy, stream                     on bytes, under one lock of candle's storage
+//!   launched/                                     by kernels of a device
 //!   portable/                                     in candle's operations alone
 //! ```
 
@@ -11,6 +12,7 @@ mod agreement;
 mod copy;
 mod dispatch;
 mod gather;
+mod launched;
 pub(crate) mod pages;
 mod portable;
 pub(crate) mod quantise;

@@ -1,13 +1,14 @@
 //! Writes new tokens into a buffer: K and V of all heads in one operation, after the rows that make room have moved.
 //!
-//! Two forms: on bytes, under one lock, and in candle's operations. O(bytes moved and written).
+//! Three forms: on bytes, under one lock; by a device's kernels; in candle's operations. O(bytes moved and written).
 
 use candle_core::Tensor;
 use kvtide_core::{Move, Write};
 
-use super::{Kernels, portable, shift};
+use super::{launched, portable, shift};
 use crate::buffer::Buffer;
 use crate::error::Result;
+use crate::form::Form;
 use crate::resolved::Resolved;
 
 /// Carries out `moves` inside `buffer`, in order, and then writes one source to each part. The sources lie elsewhere.
@@ -17,20 +18,27 @@ pub(crate) fn write(
     sources: &[Resolved<'_>],
     writes: [Option<Write>; 2],
 ) -> Result<()> {
-    match Kernels::current()? {
-        Kernels::Portable => {
+    match buffer.form()? {
+        Form::Bytes => on_bytes(buffer, moves, sources, writes),
+        Form::Launched(stream) => {
+            launched::move_rows(&stream, buffer, moves)?;
+            launched::write(&stream, buffer, sources, writes)
+        }
+        Form::Portable => {
             portable_moves(buffer, moves)?;
             portable_writes(buffer, sources, writes)
         }
-        _ => on_bytes(buffer, moves, sources, writes),
     }
 }
 
 /// Carries out `moves` inside `buffer`, in order.
 pub(crate) fn move_rows(buffer: &Buffer, moves: impl Iterator<Item = Move> + Clone + Sync) -> Result<()> {
-    match Kernels::current()? {
-        Kernels::Portable => portable_moves(buffer, moves),
-        _ => buffer.edit(&[], |bytes, _| shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone())),
+    match buffer.form()? {
+        Form::Bytes => {
+            buffer.edit(&[], |bytes, _| shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone()))
+        }
+        Form::Launched(stream) => launched::move_rows(&stream, buffer, moves),
+        Form::Portable => portable_moves(buffer, moves),
     }
 }
 
@@ -40,10 +48,6 @@ fn on_bytes(
     sources: &[Resolved<'_>],
     writes: [Option<Write>; 2],
 ) -> Result<()> {
-    let mut tensors: [Option<&Tensor>; 2] = [None; 2];
-    for (place, tensor) in sources.iter().filter_map(Resolved::tensor).enumerate() {
-        tensors[place] = Some(tensor);
-    }
     let work = |bytes: &mut [u8], memory: &[&[u8]]| {
         shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone());
         let mut memory = memory.iter().copied();
@@ -55,10 +59,16 @@ fn on_bytes(
             }
         }
     };
-    match tensors {
-        [Some(one), Some(other)] => buffer.edit(&[one, other], work),
-        [Some(one), None] => buffer.edit(&[one], work),
-        _ => buffer.edit(&[], work),
+    with_tensors(sources, |tensors| buffer.edit(tensors, work))
+}
+
+/// Calls `run` with the tensors among one or two sources, in order.
+pub(super) fn with_tensors<T>(sources: &[Resolved<'_>], run: impl FnOnce(&[&Tensor]) -> T) -> T {
+    let mut tensors = sources.iter().filter_map(Resolved::tensor);
+    match (tensors.next(), tensors.next()) {
+        (Some(one), Some(other)) => run(&[one, other]),
+        (Some(one), None) => run(&[one]),
+        _ => run(&[]),
     }
 }
 

@@ -1,0 +1,38 @@
+//! Reads a view.
+
+use kvtide_cuda::{BoxCopy, Span, Stream, copy_boxes};
+
+use crate::buffer::Buffer;
+use crate::edit::download;
+use crate::error::Result;
+use crate::kernels::gather::targets;
+use crate::memory::Budget;
+use crate::view::View;
+
+/// Copies the elements of `view` to the front of `target`, without gaps.
+pub(in crate::kernels) fn gather(stream: &Stream, view: &View, target: &Buffer) -> Result<()> {
+    target.launch(&[&view.buffer.tensor], |memory, sources| put(stream, view, memory, sources[0]))
+}
+
+/// Copies the elements of `view` to the host's memory, by way of the device's.
+pub(in crate::kernels) fn read(stream: &Stream, view: &View, out: &mut [u8]) -> Result<()> {
+    let staged = View::zeros(view.dims(), view.dtype(), &Budget::process())?;
+    gather(stream, view, &staged.buffer)?;
+    download(&staged.buffer.tensor, out)
+}
+
+fn put(stream: &Stream, view: &View, memory: Span<'_>, source: Span<'_>) -> Result<()> {
+    let pieces: Vec<_> = view.pieces().filter(|piece| !piece.dims.contains(&0)).zip(targets(view)).collect();
+    let boxes: Vec<_> = pieces
+        .iter()
+        .map(|(piece, to)| BoxCopy {
+            target: memory.from(to.offset),
+            target_strides: &to.strides,
+            source: source.from(piece.place.offset),
+            source_strides: &piece.place.strides,
+            dims: &piece.dims,
+            element: view.dtype().bytes(),
+        })
+        .collect();
+    Ok(copy_boxes(stream, &boxes)?)
+}
