@@ -8,12 +8,20 @@ use bytemuck::Pod;
 
 use crate::error::{Error, Result};
 use crate::kernel::{Grid, Kernel};
+use crate::span::Span;
 
 /// A kernel of the CPU's.
 pub(crate) type Entry = unsafe extern "C" fn(*const Grid, *const c_void) -> i32;
 
 thread_local! {
     static LAUNCHES: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Copies the start of a span.
+pub(crate) fn download(source: Span<'_>, out: &mut [u8]) {
+    let start = std::ptr::with_exposed_provenance(source.address() as usize);
+    // SAFETY: the span has as many bytes, checked by the caller, and nobody writes to what is borrowed.
+    out.copy_from_slice(unsafe { std::slice::from_raw_parts(start, out.len()) });
 }
 
 /// Runs a grid to its end. The order of its threads differs from launch to launch, alike in each run of a program.

@@ -3,11 +3,13 @@
 
 use bytemuck::Pod;
 use candle_core::CudaDevice;
+use candle_core::cuda_backend::cudarc;
 use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 
 use crate::error::{Error, Result};
 use crate::kernel::{Grid, Kernel};
+use crate::span::Span;
 
 /// A file of kernels, as PTX: the driver compiles it for the GPU that it finds, when its first kernel is wanted.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +91,18 @@ impl Gpu {
         // spans that live until the work is done.
         unsafe { launch.launch(config) }.map_err(|error| failed(&error))?;
         Ok(())
+    }
+
+    /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
+    pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
+        let failed =
+            |error: &dyn std::fmt::Display| Error::Launch { kernel: "a copy to the host", reason: error.to_string() };
+        let stream = self.device.cuda_stream();
+        stream.context().bind_to_thread().map_err(|error| failed(&error))?;
+        // SAFETY: the span has as many bytes, checked by the caller, and belongs to this stream.
+        unsafe { cudarc::driver::result::memcpy_dtoh_async(out, source.address(), stream.cu_stream()) }
+            .map_err(|error| failed(&error))?;
+        stream.synchronize().map_err(|error| failed(&error))
     }
 
     /// A copy of `bytes` in the GPU's memory.

@@ -5,6 +5,7 @@ use bytemuck::Pod;
 use crate::error::Result;
 use crate::kernel::{Grid, Kernel};
 use crate::list::List;
+use crate::span::Span;
 
 /// A stream of work.
 #[derive(Clone, Debug)]
@@ -39,6 +40,22 @@ impl Stream {
     #[must_use]
     pub fn emulated() -> Self {
         Stream(Target::Emulated)
+    }
+
+    /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
+    pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
+        assert!(out.len() <= source.bytes(), "more bytes than the span has");
+        match &self.0 {
+            #[cfg(feature = "cuda")]
+            Target::Gpu(gpu) => gpu.download(source, out),
+            #[cfg(feature = "emulate")]
+            Target::Emulated => {
+                crate::emulated::download(source, out);
+                Ok(())
+            }
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => unreachable!("a download of {} bytes in a build without a stream", out.len()),
+        }
     }
 
     /// Enqueues a grid of a kernel that takes these arguments.

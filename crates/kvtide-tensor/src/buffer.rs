@@ -13,7 +13,7 @@ use kvtide_cuda::Span;
 
 use crate::dims::Dims;
 use crate::dtype::DType;
-use crate::edit::{address, edit, inspect, launch};
+use crate::edit::{address, edit, identity, inspect, launch};
 use crate::error::Result;
 use crate::form::Form;
 use crate::kernels::{Grid, Place, Stretches};
@@ -73,7 +73,9 @@ pub(crate) struct Buffer {
     pub part: Dims,
     /// Elements of one part.
     pub part_elements: usize,
+    /// Where the host sees it; 0 where it does not.
     address: usize,
+    identity: usize,
     /// Stretches of neighbouring slots in one part.
     stretches: usize,
     /// Bytes of one token in one stretch.
@@ -100,11 +102,12 @@ impl Buffer {
             return Err(budget.refusal(u64::MAX));
         };
         let lease = budget.take(bytes as u64)?;
-        let storage = shape.dtype.zeros(elements).ok_or_else(|| budget.refusal(bytes as u64))?;
         let full = if shape.parts == 1 { dims.to_vec() } else { [&[shape.parts], &dims[..]].concat() };
-        let tensor = DType::tensor(storage, &full)?;
+        let zeroed = shape.dtype.zeroed(&full, budget.device());
+        let tensor = zeroed.ok_or_else(|| budget.refusal(bytes as u64))?;
         Ok(Buffer {
-            address: address(&tensor)?,
+            address: if tensor.device().is_cpu() { address(&tensor)? } else { 0 },
+            identity: identity(&tensor),
             door: tensor.flatten_all()?.narrow(0, 0, elements.min(1))?,
             tensor,
             part: dims,
@@ -158,14 +161,14 @@ impl Buffer {
     }
 
     /// True when `tensor` lies in this buffer.
-    pub fn shares_storage(&self, tensor: &Tensor) -> Result<bool> {
-        Ok(address(tensor)? == self.address && self.bytes() > 0)
+    pub fn shares_storage(&self, tensor: &Tensor) -> bool {
+        identity(tensor) == self.identity
     }
 
     /// True when `bytes` bytes from `memory` on lie, in part or whole, in this buffer.
     pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
         let (start, end) = (self.address, self.address + self.bytes() as usize);
-        bytes > 0 && memory.addr() < end && memory.addr() + bytes > start
+        self.address > 0 && bytes > 0 && memory.addr() < end && memory.addr() + bytes > start
     }
 
     /// Where `part` lies from `slot` on.

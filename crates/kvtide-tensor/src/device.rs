@@ -1,6 +1,6 @@
 //! Which device a cache lives on.
 
-use candle_core::Device;
+use candle_core::{Device, DeviceLocation};
 
 use crate::error::{Error, Result};
 use crate::kernels::Kernels;
@@ -24,11 +24,11 @@ pub fn device(name: &str) -> Result<Device> {
 
 /// The public name of a device.
 #[must_use]
-pub fn device_name(device: &Device) -> &'static str {
-    match device {
-        Device::Cpu => "cpu",
-        Device::Cuda(_) => "cuda",
-        Device::Metal(_) => "metal",
+pub fn device_name(device: &Device) -> String {
+    match device.location() {
+        DeviceLocation::Cpu => "cpu".to_owned(),
+        DeviceLocation::Cuda { gpu_id } => format!("cuda:{gpu_id}"),
+        DeviceLocation::Metal { .. } => "metal".to_owned(),
     }
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn check_cpu(device: &Device) -> Result<()> {
         return Ok(());
     }
     let reason = "this build has the CPU alone".to_owned();
-    Err(Error::DeviceUnavailable { device: device_name(device).to_owned(), reason })
+    Err(Error::DeviceUnavailable { device: device_name(device), reason })
 }
 
 fn is_cuda(name: &str) -> bool {

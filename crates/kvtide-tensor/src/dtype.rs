@@ -1,7 +1,7 @@
 //! The one table of element types.
 
 use bytemuck::Zeroable;
-use candle_core::{CpuStorage, DType as CandleDType, Tensor};
+use candle_core::{CpuStorage, DType as CandleDType, Device, Tensor};
 use half::{bf16, f16};
 use kvtide_core::paged::PageFormat;
 
@@ -63,17 +63,25 @@ macro_rules! dtypes {
                 match self { $(DType::$name => Some(CpuStorage::$name(zeroed_vec::<$rust>(elements)?)),)+ }
             }
 
+            /// A tensor of zeros on a device, or nothing when it has no memory for it.
+            pub(crate) fn zeroed(self, shape: &[usize], device: &Device) -> Option<Tensor> {
+                if device.is_cpu() {
+                    return DType::tensor(self.zeros(shape.iter().product())?, shape).ok();
+                }
+                // A GPU's allocator answers.
+                Tensor::zeros(shape, self.candle(), device).ok()
+            }
+
             /// A candle tensor that owns `storage`.
             pub(crate) fn tensor(storage: CpuStorage, shape: &[usize]) -> candle_core::Result<Tensor> {
                 match storage {
-                    $(CpuStorage::$name(values) => Tensor::from_vec(values, shape, &candle_core::Device::Cpu),)+
+                    $(CpuStorage::$name(values) => Tensor::from_vec(values, shape, &Device::Cpu),)+
                     other => candle_core::bail!("no tensor of this storage: {other:?}"),
                 }
             }
 
-            /// A candle tensor with these bytes' elements.
-            pub(crate) fn upload(self, bytes: &[u8], shape: &[usize]) -> candle_core::Result<Tensor> {
-                let device = &candle_core::Device::Cpu;
+            /// A candle tensor on a device with these bytes' elements.
+            pub(crate) fn upload(self, bytes: &[u8], shape: &[usize], device: &Device) -> candle_core::Result<Tensor> {
                 match self {
                     $(DType::$name => {
                         let mut values: Vec<$rust> = vec![Zeroable::zeroed(); bytes.len() / size_of::<$rust>()];
@@ -128,12 +136,8 @@ dtypes! {
     U8, u8, "u8";
 }
 
-/// The dtype of a candle tensor on the CPU, refused when there is none for it here.
+/// The dtype of a candle tensor, refused when there is none for it here.
 pub(crate) fn tensor_dtype(argument: &'static str, tensor: &Tensor) -> Result<DType> {
-    if !tensor.device().is_cpu() {
-        let value = crate::device::device_name(tensor.device()).to_owned();
-        return Err(Error::DeviceMismatch { argument, value, expected: "cpu".to_owned() });
-    }
     DType::of(tensor.dtype()).ok_or_else(|| Error::DtypeMismatch {
         argument,
         value: format!("{:?}", tensor.dtype()).to_lowercase(),

@@ -58,10 +58,20 @@ pub(crate) fn inspect<T>(tensor: &Tensor, work: impl FnOnce(&[u8]) -> Result<T>)
 
 /// Copies the first bytes of a whole storage to the host's memory.
 pub(crate) fn download(tensor: &Tensor, out: &mut [u8]) -> Result<()> {
-    inspect(tensor, |bytes| {
-        out.copy_from_slice(&bytes[..out.len()]);
-        Ok(())
-    })
+    let (storage, _) = tensor.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => out.copy_from_slice(&bytes(storage)?[..out.len()]),
+        #[cfg(feature = "cuda")]
+        Storage::Cuda(storage) => {
+            let stream = kvtide_cuda::Stream::gpu(&storage.device);
+            stream.download(cuda_span(storage, false)?, out)?;
+        }
+        _ => {
+            let dtype = crate::dtype::tensor_dtype("tensor", tensor)?;
+            out.copy_from_slice(&dtype.download(tensor)?[..out.len()]);
+        }
+    }
+    Ok(())
 }
 
 fn elsewhere() -> Error {
@@ -73,8 +83,8 @@ fn elsewhere() -> Error {
 
 /// Runs `work` on the bytes of several whole storages at once. One that is named twice is locked once.
 pub(crate) fn inspect_all<T>(tensors: &[&Tensor], work: impl FnOnce(&[&[u8]]) -> Result<T>) -> Result<T> {
-    let addresses = tensors.iter().map(|tensor| address(tensor)).collect::<Result<Vec<_>>>()?;
-    let first = |index: usize| addresses.iter().position(|&other| other == addresses[index]).unwrap_or(index);
+    let identities: Vec<_> = tensors.iter().map(|tensor| identity(tensor)).collect();
+    let first = |index: usize| identities.iter().position(|&other| other == identities[index]).unwrap_or(index);
     let guards: Vec<_> = (0..tensors.len())
         .map(|index| (first(index) == index).then(|| tensors[index].storage_and_layout().0))
         .collect();
@@ -89,7 +99,12 @@ pub(crate) fn inspect_all<T>(tensors: &[&Tensor], work: impl FnOnce(&[&[u8]]) ->
     work(&memory)
 }
 
-/// The address of a storage's first byte, which tells two storages apart while both live.
+/// What tells two storages apart while both live, on any device: views of one share it.
+pub(crate) fn identity(tensor: &Tensor) -> usize {
+    std::ptr::from_ref(&*tensor.storage_and_layout().0).addr()
+}
+
+/// The address of a storage's first byte.
 pub(crate) fn address(tensor: &Tensor) -> Result<usize> {
     inspect(tensor, |bytes| Ok(bytes.as_ptr().addr()))
 }

@@ -73,7 +73,8 @@ impl KvCache {
         let planner = GrowablePlanner::new(initial, options.max_seq_len)?;
         let dims = Dims::new("shape", &[batch_size as usize, num_kv_heads as usize, 1, head_dim as usize])?;
         let shape = RowShape { parts: 2, dims, axis: SEQUENCE, dtype };
-        let mut rows = Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes));
+        let mut rows =
+            Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes));
         rows.reserve(shape, planner.state().slots())?;
         Ok(KvCache { planner, rows, shape, drafts: Drafts::default() })
     }

@@ -1,7 +1,7 @@
-//! How much memory may be taken, and how much is.
+//! How much memory of a device may be taken, and how much is.
 //!
 //! ```text
-//! process  ← limit of the process (80 % of memory unless set)
+//! process  ← limit of the process (80 % of memory unless set); of each GPU one of its own (90 % of what was free)
 //!   └ owner  ← memoryLimitBytes of one cache or pool
 //!       └ lease  one allocation, given back when it is dropped
 //! ```
@@ -10,13 +10,17 @@
 //! is *held*.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use candle_core::Device;
+
+use crate::buffer::lock;
 use crate::error::{Error, Result};
 
 /// A limit and what is used under it.
 #[derive(Debug)]
 pub struct Budget {
+    device: Device,
     parent: Option<Arc<Budget>>,
     limit: AtomicU64,
     used: AtomicU64,
@@ -31,33 +35,58 @@ impl Budget {
         Budget::under(Budget::process(), limit)
     }
 
-    /// A budget under `parent`, or under that of the process.
+    /// A budget for memory of a device: under `parent` where that is for the same, else under the one of all its memory.
     #[must_use]
-    pub fn within(parent: Option<&Arc<Budget>>, limit: Option<u64>) -> Arc<Self> {
-        Budget::under(parent.cloned().unwrap_or_else(Budget::process), limit)
+    pub fn within(device: &Device, parent: Option<&Arc<Budget>>, limit: Option<u64>) -> Arc<Self> {
+        let parent = parent.filter(|parent| parent.device.same_device(device)).cloned();
+        Budget::under(parent.unwrap_or_else(|| Budget::of(device)), limit)
+    }
+
+    /// The budget of all memory of a device.
+    #[must_use]
+    pub fn of(device: &Device) -> Arc<Self> {
+        static DEVICES: Mutex<Vec<Arc<Budget>>> = Mutex::new(Vec::new());
+        if device.is_cpu() {
+            return Budget::process();
+        }
+        let mut devices = lock(&DEVICES);
+        if let Some(known) = devices.iter().find(|budget| budget.device.same_device(device)) {
+            return known.clone();
+        }
+        let budget = Arc::new(Budget::root(device.clone(), free_memory(device)));
+        devices.push(budget.clone());
+        budget
     }
 
     /// A budget under `parent`.
     #[must_use]
     pub fn under(parent: Arc<Budget>, limit: Option<u64>) -> Arc<Self> {
-        Arc::new(Budget { parent: Some(parent), ..Budget::root(limit.unwrap_or(u64::MAX)) })
+        let root = Budget::root(parent.device.clone(), limit.unwrap_or(u64::MAX));
+        Arc::new(Budget { parent: Some(parent), ..root })
     }
 
     /// The budget of the process.
     #[must_use]
     pub fn process() -> Arc<Self> {
         static PROCESS: OnceLock<Arc<Budget>> = OnceLock::new();
-        PROCESS.get_or_init(|| Arc::new(Budget::root(default_limit()))).clone()
+        PROCESS.get_or_init(|| Arc::new(Budget::root(Device::Cpu, default_limit()))).clone()
     }
 
-    fn root(limit: u64) -> Self {
+    fn root(device: Device, limit: u64) -> Self {
         Budget {
+            device,
             parent: None,
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
             held: AtomicU64::new(0),
             spared: AtomicU64::new(0),
         }
+    }
+
+    /// Whose memory it counts.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Bytes in use.
@@ -174,6 +203,17 @@ impl Drop for Lease {
             self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
         }
         self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// 90 % of what is free on a GPU, where its driver tells; otherwise no limit.
+fn free_memory(device: &Device) -> u64 {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(cuda) => {
+            cuda.cuda_stream().context().mem_get_info().map_or(u64::MAX, |(free, _)| free as u64 / 10 * 9)
+        }
+        _ => u64::MAX,
     }
 }
 

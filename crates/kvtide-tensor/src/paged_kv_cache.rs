@@ -68,13 +68,13 @@ impl PagedKvCache {
             planner = planner.evicting(Box::new(policy));
         }
         planner.keep_events(options.events);
-        let budget = Budget::within(options.budget.as_ref(), options.memory_limit_bytes);
+        let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
         Ok(PagedKvCache {
             planner,
             shape,
             slab: Arc::new(Slab::new(shape.pages, options.capacity, &budget)?),
             staging: Arc::new(Slab::new(shape.staged, 0, &budget)?),
-            outer: options.budget.unwrap_or_else(Budget::process),
+            outer: options.budget.unwrap_or_else(|| Budget::of(&options.device)),
             budget,
             growths: 0,
             copied_bytes: 0,

@@ -1,10 +1,11 @@
 //! New tokens whose strides are known: one piece of memory, or the two runs of a view.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use kvtide_core::{DetailValue, count};
 use kvtide_cuda::Span;
 
 use crate::buffer::{Buffer, RowShape};
+use crate::device::device_name;
 use crate::dims::Dims;
 use crate::dtype::{DType, tensor_dtype};
 use crate::error::{Error, Result};
@@ -16,6 +17,7 @@ use crate::zeroed::zeroed_bytes;
 
 /// A source whose strides and tokens are known.
 pub(crate) struct Resolved<'a> {
+    argument: &'static str,
     pub dims: Dims,
     pub dtype: DType,
     axis: usize,
@@ -54,6 +56,8 @@ enum Memory<'a> {
     Tensor(&'a Tensor),
     View(&'a View),
     Staged(Vec<u8>),
+    /// A copy on the device that it goes to.
+    Brought(Tensor),
 }
 
 impl<'a> Resolved<'a> {
@@ -80,7 +84,15 @@ impl<'a> Resolved<'a> {
         count("tokens", (end - start) as u64)?;
         let piece = Piece { offset: start * strides[axis], tokens: end - start };
         let dims = dims.with(axis, end - start);
-        Ok(Resolved::laid_out(dims, host.dtype(), axis, Memory::Host(host.bytes()), strides, [piece, Piece::default()]))
+        Ok(Resolved::laid_out(
+            argument,
+            dims,
+            host.dtype(),
+            axis,
+            Memory::Host(host.bytes()),
+            strides,
+            [piece, Piece::default()],
+        ))
     }
 
     #[inline]
@@ -91,7 +103,7 @@ impl<'a> Resolved<'a> {
         let strides = Dims::new(argument, layout.stride())?.scaled(dtype.bytes());
         count("tokens", dims[axis] as u64)?;
         let piece = Piece { offset: layout.start_offset() * dtype.bytes(), tokens: dims[axis] };
-        Ok(Resolved::laid_out(dims, dtype, axis, Memory::Tensor(tensor), strides, [piece, Piece::default()]))
+        Ok(Resolved::laid_out(argument, dims, dtype, axis, Memory::Tensor(tensor), strides, [piece, Piece::default()]))
     }
 
     fn of_view(view: &'a View, argument: &'static str, axis: usize) -> Result<Self> {
@@ -101,7 +113,7 @@ impl<'a> Resolved<'a> {
         view.check()?;
         // Two runs along another axis than the one that is asked for are put together first.
         if view.runs().single().is_none() && view.sequence_axis().is_some_and(|sequence| sequence != axis) {
-            return Ok(Resolved::without_gaps(dims, dtype, axis, view.to_bytes()?));
+            return Ok(Resolved::without_gaps(argument, dims, dtype, axis, view.to_bytes()?));
         }
         let mut pieces = [Piece::default(); 2];
         let mut strides = dims.zeros();
@@ -109,19 +121,27 @@ impl<'a> Resolved<'a> {
             *slot = Piece { offset: piece.place.offset, tokens: piece.dims[axis] };
             strides = piece.place.strides;
         }
-        Ok(Resolved::laid_out(dims, dtype, axis, Memory::View(view), strides, pieces))
+        Ok(Resolved::laid_out(argument, dims, dtype, axis, Memory::View(view), strides, pieces))
     }
 
     /// Tokens without gaps in memory of their own.
-    fn without_gaps(dims: Dims, dtype: DType, axis: usize, bytes: Vec<u8>) -> Self {
+    fn without_gaps(argument: &'static str, dims: Dims, dtype: DType, axis: usize, bytes: Vec<u8>) -> Self {
         let strides = dims.contiguous_strides().scaled(dtype.bytes());
         let pieces = [Piece { offset: 0, tokens: dims[axis] }, Piece::default()];
-        Resolved::laid_out(dims, dtype, axis, Memory::Staged(bytes), strides, pieces)
+        Resolved::laid_out(argument, dims, dtype, axis, Memory::Staged(bytes), strides, pieces)
     }
 
-    fn laid_out(dims: Dims, dtype: DType, axis: usize, memory: Memory<'a>, strides: Dims, pieces: [Piece; 2]) -> Self {
+    fn laid_out(
+        argument: &'static str,
+        dims: Dims,
+        dtype: DType,
+        axis: usize,
+        memory: Memory<'a>,
+        strides: Dims,
+        pieces: [Piece; 2],
+    ) -> Self {
         let stretch = Stretches::stride(&dims, &strides, axis, dtype.bytes());
-        Resolved { dims, dtype, axis, memory, strides, pieces, stretch }
+        Resolved { argument, dims, dtype, axis, memory, strides, pieces, stretch }
     }
 
     /// The axis of the tokens.
@@ -161,15 +181,36 @@ impl<'a> Resolved<'a> {
     /// Copies its tokens to memory of its own when they lie in `buffer`, which is about to be written.
     pub fn stage(&mut self, buffer: &Buffer) -> Result<()> {
         let shared = match &self.memory {
-            Memory::Tensor(tensor) => buffer.shares_storage(tensor)?,
+            Memory::Tensor(tensor) => buffer.shares_storage(tensor),
             Memory::View(view) => std::ptr::eq(buffer, &*view.buffer),
             Memory::Host(bytes) => buffer.overlaps(bytes.as_ptr(), bytes.len()),
-            Memory::Staged(_) => false,
+            Memory::Staged(_) | Memory::Brought(_) => false,
         };
         if shared {
             self.stage_all()?;
         }
         Ok(())
+    }
+
+    /// Makes its tokens lie on `device`: what the host has is copied there, what lies on another device is refused.
+    pub fn bring(&mut self, device: &Device) -> Result<()> {
+        match self.tensor() {
+            Some(tensor) if tensor.device().same_device(device) => Ok(()),
+            Some(tensor) => Err(Error::DeviceMismatch {
+                argument: self.argument,
+                value: device_name(tensor.device()),
+                expected: device_name(device),
+            }),
+            None if device.is_cpu() => Ok(()),
+            None => {
+                let copy = self.dtype.upload(&self.to_row_major()?, &self.dims, device)?;
+                let (argument, strides) = (self.argument, self.dims.contiguous_strides().scaled(self.dtype.bytes()));
+                let pieces = [Piece { offset: 0, tokens: self.dims[self.axis] }, Piece::default()];
+                let memory = Memory::Brought(copy);
+                *self = Resolved::laid_out(argument, self.dims, self.dtype, self.axis, memory, strides, pieces);
+                Ok(())
+            }
+        }
     }
 
     /// A copy of its tokens without gaps.
@@ -187,15 +228,16 @@ impl<'a> Resolved<'a> {
 
     /// Copies its tokens to memory of its own, without gaps.
     pub fn stage_all(&mut self) -> Result<()> {
-        *self = Resolved::without_gaps(self.dims, self.dtype, self.axis, self.to_row_major()?);
+        *self = Resolved::without_gaps(self.argument, self.dims, self.dtype, self.axis, self.to_row_major()?);
         Ok(())
     }
 
     /// The candle tensor to read from, if it is one.
-    pub fn tensor(&self) -> Option<&'a Tensor> {
-        match self.memory {
+    pub fn tensor(&self) -> Option<&Tensor> {
+        match &self.memory {
             Memory::Tensor(tensor) => Some(tensor),
             Memory::View(view) => Some(&view.buffer.tensor),
+            Memory::Brought(tensor) => Some(tensor),
             Memory::Host(_) | Memory::Staged(_) => None,
         }
     }
@@ -205,7 +247,7 @@ impl<'a> Resolved<'a> {
         match &self.memory {
             Memory::Host(bytes) => bytes,
             Memory::Staged(bytes) => bytes,
-            Memory::Tensor(_) | Memory::View(_) => tensors.next().unwrap_or(&[]),
+            Memory::Tensor(_) | Memory::View(_) | Memory::Brought(_) => tensors.next().unwrap_or(&[]),
         }
     }
 
@@ -214,7 +256,7 @@ impl<'a> Resolved<'a> {
         match &self.memory {
             Memory::Host(bytes) => Span::of(bytes),
             Memory::Staged(bytes) => Span::of(bytes),
-            Memory::Tensor(_) | Memory::View(_) => tensors.next().unwrap_or(Span::of(&[])),
+            Memory::Tensor(_) | Memory::View(_) | Memory::Brought(_) => tensors.next().unwrap_or(Span::of(&[])),
         }
     }
 
@@ -284,6 +326,7 @@ impl<'a> Resolved<'a> {
             Memory::Host(bytes) => Ok(Strided::Host { bytes, dims, dtype, from }),
             Memory::Staged(bytes) => Ok(Strided::Host { bytes, dims, dtype, from }),
             Memory::Tensor(tensor) => part(tensor),
+            Memory::Brought(tensor) => part(tensor),
             Memory::View(view) => match view.tensors().nth(piece) {
                 Some(tensor) => part(&tensor?),
                 None => unreachable!("a source has the pieces of its view"),

@@ -69,7 +69,7 @@ impl RollbackCache {
         crate::device::check_cpu(&options.device)?;
         Ok(RollbackCache {
             planner: RollbackPlanner::new()?,
-            rows: Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes)),
+            rows: Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes)),
             shape: None,
             id: CACHES.fetch_add(1, Ordering::Relaxed),
             drafts: Drafts::default(),

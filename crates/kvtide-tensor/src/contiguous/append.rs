@@ -23,6 +23,9 @@ impl Contiguous {
         sources: &mut [Resolved<'_>],
     ) -> Result<Shown> {
         self.check_change()?;
+        for source in sources.iter_mut() {
+            source.bring(self.budget.device())?;
+        }
         if let Some(buffer) = &self.buffer {
             for source in sources.iter_mut() {
                 source.stage(buffer)?;

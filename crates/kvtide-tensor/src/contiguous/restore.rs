@@ -54,6 +54,9 @@ impl Contiguous {
         sources: &mut [Resolved<'_>],
     ) -> Result<()> {
         self.check_change()?;
+        for source in sources.iter_mut() {
+            source.bring(self.budget.device())?;
+        }
         let present = self.buffer.clone().filter(|buffer| buffer.slots == slots && buffer.shape == shape);
         let in_place = present.is_some();
         let buffer = match present {

@@ -187,7 +187,7 @@ enum Fed {
 
 impl Fed {
     fn new(form: Form, shape: &RowShape, tokens: u32, bytes: &[u8]) -> Result<Fed, TestCaseError> {
-        let tensor = shape.dtype.upload(bytes, &shape.part(tokens))?;
+        let tensor = shape.dtype.upload(bytes, &shape.part(tokens), &candle_core::Device::Cpu)?;
         let (axis, rank) = (shape.axis, shape.dims.len());
         let host = |bytes: &[u8]| Fed::Host([&[0], bytes].concat(), form);
         Ok(match form {

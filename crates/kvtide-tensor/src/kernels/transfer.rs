@@ -34,14 +34,14 @@ pub(crate) fn copy_rows(source: &Buffer, run: Run, target: &Buffer, slot: u32) -
 /// Copies tokens of the host's memory to the only slot of `target`, without gaps.
 pub(crate) fn upload(tokens: Strided<'_>, target: &Buffer) -> Result<()> {
     match (target.form()?, &tokens) {
-        (Form::Portable, _) | (_, Strided::Tensor(_)) => match target.grid()? {
-            Some(grid) => portable::put(&grid, 0, 0, &tokens),
-            None => Ok(()),
-        },
-        (Form::Bytes | Form::Launched(_), Strided::Host { bytes, dims, dtype, from }) => {
+        (Form::Bytes, Strided::Host { bytes, dims, dtype, from }) => {
             let to = Place { offset: 0, strides: dims.contiguous_strides().scaled(dtype.bytes()) };
             target.edit(&[], |target, _| copy(dims, dtype.bytes(), target, to, bytes, *from))
         }
+        _ => match target.grid()? {
+            Some(grid) => portable::put(&grid, 0, 0, &tokens),
+            None => Ok(()),
+        },
     }
 }
 
@@ -51,13 +51,15 @@ pub(crate) fn collect(source: &Resolved<'_>, out: &mut [u8]) -> Result<()> {
     let whole = Place { offset: 0, strides };
     let form = source.tensor().map(|tensor| Form::of(tensor.device())).transpose()?;
     match (form, source.tensor()) {
-        (Some(Form::Portable), Some(_)) => source.each_strided(0, source.tokens(), |done, tokens| match tokens {
-            Strided::Tensor(tensor) => {
-                let to = Place { offset: done * strides[source.axis()], ..whole };
-                portable::fetch(&tensor, source.dtype, out, to)
-            }
-            Strided::Host { .. } => unreachable!("a source with a tensor is no host memory"),
-        }),
+        (Some(Form::Portable | Form::Launched(_)), Some(_)) => {
+            source.each_strided(0, source.tokens(), |done, tokens| match tokens {
+                Strided::Tensor(tensor) => {
+                    let to = Place { offset: done * strides[source.axis()], ..whole };
+                    portable::fetch(&tensor, source.dtype, out, to)
+                }
+                Strided::Host { .. } => unreachable!("a source with a tensor is no host memory"),
+            })
+        }
         (_, Some(tensor)) => inspect(tensor, |bytes| {
             source.copy_strided(bytes, 0, source.tokens(), out, whole);
             Ok(())

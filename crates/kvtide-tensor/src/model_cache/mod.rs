@@ -79,7 +79,7 @@ impl ModelCache {
     pub fn new(options: ModelCacheOptions) -> Result<Self> {
         static CACHES: AtomicU64 = AtomicU64::new(0);
         check_cpu(&options.device)?;
-        let budget = Budget::within(options.budget.as_ref(), options.memory_limit_bytes);
+        let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
         let store: Box<dyn Store> = match &options.kind {
             ModelCacheKind::Contiguous(kind) => {
                 Box::new(ContiguousLayers::new(options.model.groups(), *kind, options.dtype, budget)?)

@@ -61,7 +61,8 @@ impl<const PARTS: usize> Rotating<PARTS> {
             capacity: options.capacity_seq_len.unwrap_or(256),
             slack: options.slack.unwrap_or_else(|| default_slack(window).min(room)),
         })?;
-        let rows = Contiguous::new(Budget::within(options.budget.as_ref(), options.memory_limit_bytes));
+        let rows =
+            Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes));
         let (drafts, before) = (Drafts::default(), Vec::new());
         Ok(Rotating { options, planner, rows, shape: None, last: None, drafts, before })
     }

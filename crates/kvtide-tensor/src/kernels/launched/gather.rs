@@ -16,7 +16,7 @@ pub(in crate::kernels) fn gather(stream: &Stream, view: &View, target: &Buffer) 
 
 /// Copies the elements of `view` to the host's memory, by way of the device's.
 pub(in crate::kernels) fn read(stream: &Stream, view: &View, out: &mut [u8]) -> Result<()> {
-    let staged = View::zeros(view.dims(), view.dtype(), &Budget::process())?;
+    let staged = View::zeros(view.dims(), view.dtype(), &Budget::of(view.buffer.tensor.device()))?;
     gather(stream, view, &staged.buffer)?;
     download(&staged.buffer.tensor, out)
 }

@@ -1,6 +1,6 @@
 //! Sets tokens in a tensor of rows.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::CHUNK_BYTES;
 use super::boxes::{Part, boxes};
@@ -65,7 +65,7 @@ impl Strided<'_> {
     }
 
     /// A part of it without gaps, on the device.
-    fn part(&self, part: &Part) -> Result<Tensor> {
+    fn part(&self, part: &Part, device: &Device) -> Result<Tensor> {
         match self {
             Strided::Tensor(tensor) => Ok(narrowed(tensor, part)?.contiguous()?),
             Strided::Host { bytes, dtype, from, .. } => {
@@ -73,7 +73,7 @@ impl Strided<'_> {
                 let mut own = zeroed_bytes(part.dims.iter().product::<usize>() * dtype.bytes())?;
                 let to = Place { offset: 0, strides };
                 copy(&part.dims, dtype.bytes(), &mut own, to, bytes, from.at(&part.start));
-                Ok(dtype.upload(&own, &part.dims)?)
+                Ok(dtype.upload(&own, &part.dims, device)?)
             }
         }
     }
@@ -98,7 +98,7 @@ pub(crate) fn put(target: &Grid, axis: usize, slot: usize, source: &Strided<'_>)
             |index: &Dims| index[..axis].iter().zip(&dims[..axis]).fold(0, |at, (index, size)| at * size + index);
         let within: usize = part.start[axis..].iter().zip(&strides[axis..]).map(|(index, stride)| index * stride).sum();
         let stretches: usize = part.dims[..axis].iter().product();
-        let tensor = source.part(&part)?;
+        let tensor = source.part(&part, target.tensor.device())?;
         let tensor = tensor.reshape((stretches, tensor.elem_count() / stretches))?;
         target.set(stretch_of(&part.start), slot * row + within, &tensor)?;
     }
