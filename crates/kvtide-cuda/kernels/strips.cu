@@ -6,7 +6,7 @@
 // A launch carries all strips of all layers, so that a step of 32 layers and 64 sequences is one. Bound by memory in bulk; in a
 // step by the launch itself. A thread copies units of up to 16 bytes, neighbours neighbouring ones; four are loaded before the
 // first is stored.
-#include "target.cuh"
+#include "part.cuh"
 
 namespace strips {
 
@@ -18,20 +18,6 @@ struct Strip {
   uint32_t tokens;
   // Of the rows: which layer is the first.
   uint32_t layer;
-};
-
-struct Part {
-  // The first row; bytes from a layer, a head, a token to the next.
-  uint64_t rows;
-  uint64_t layer_bytes;
-  uint64_t head_bytes;
-  uint64_t token_bytes;
-  // In a page: where the codes of the first head begin, and bytes of a head's.
-  uint64_t section;
-  uint64_t section_head_bytes;
-  // Bytes of a row in a page.
-  uint32_t row_bytes;
-  Divisor row_units;
 };
 
 struct Args {
@@ -47,8 +33,7 @@ constexpr uint32_t AT_ONCE = 4;
 
 template <typename Unit, bool IntoPages> DEVICE void carry(const Args &args, const Part &part) {
   const Strip &strip = args.strips.items<Strip>()[blockIdx.y];
-  const uint64_t page = strip.page + blockIdx.z * args.layer_bytes + part.section;
-  const uint64_t rows = part.rows + uint64_t(strip.layer + blockIdx.z) * part.layer_bytes;
+  const uint64_t page = strip.page + blockIdx.z * args.layer_bytes;
   const uint32_t head_units = strip.tokens * part.row_units.by;
   const uint32_t all = args.heads * head_units;
   const uint32_t stride = gridDim.x * blockDim.x;
@@ -64,10 +49,8 @@ template <typename Unit, bool IntoPages> DEVICE void carry(const Args &args, con
       uint32_t unit = index - head * head_units;
       const uint32_t token = part.row_units.split(unit);
       const uint64_t within = uint64_t(unit) * sizeof(Unit);
-      const uint64_t in_page =
-          page + head * part.section_head_bytes + uint64_t(strip.slot + token) * part.row_bytes + within;
-      const uint64_t in_rows =
-          rows + head * part.head_bytes + uint64_t(strip.token + token) * part.token_bytes + within;
+      const uint64_t in_page = page + part.in_page(head, strip.slot + token) + within;
+      const uint64_t in_rows = part.in_rows(strip.layer + blockIdx.z, head, strip.token + token) + within;
       values[step] = *reinterpret_cast<const Unit *>(IntoPages ? in_rows : in_page);
       targets[step] = IntoPages ? in_page : in_rows;
     }

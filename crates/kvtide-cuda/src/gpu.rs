@@ -15,6 +15,7 @@ use crate::span::Span;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Module {
     Boxes,
+    Insert,
     Pieces,
     Shift,
     Strips,
@@ -29,6 +30,7 @@ impl Module {
         }
         match self {
             Module::Boxes => ptx!("boxes"),
+            Module::Insert => ptx!("insert"),
             Module::Pieces => ptx!("pieces"),
             Module::Shift => ptx!("shift"),
             Module::Strips => ptx!("strips"),

@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::unit::ByUnit;
 
-/// A kernel.
+/// A kernel, by the name that it has in its file.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     pub name: &'static str,
@@ -65,6 +65,7 @@ macro_rules! kernels {
             }
         }
     };
+    (@list $module:ident, $name:ident) => { kernels!(@one $module, $name) };
     (@list $module:ident, $($name:ident)+) => { [$(kernels!(@one $module, $name)),+] };
     (@one $module:ident, $name:ident) => {
         &Kernel {
@@ -83,6 +84,10 @@ kernels! {
     Strips {
         SCATTER: ByUnit = scatter_16 scatter_8 scatter_4 scatter_2 scatter_1;
         GATHER: ByUnit = gather_16 gather_8 gather_4 gather_2 gather_1;
+    }
+    Insert {
+        INSERT: ByUnit = insert_16 insert_8 insert_4 insert_2 insert_1;
+        ADVANCE: &Kernel = advance;
     }
     Pieces {
         COPY_PIECES: ByUnit = copy_pieces_16 copy_pieces_8 copy_pieces_4 copy_pieces_2 copy_pieces_1;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kvtide-tensor   what moves where           spans of memory, strides, runs
-//!   boxes, shift, strips, pieces             a launch each: bounds checked, units chosen, lists handed along
+//!   boxes, shift, strips, pieces, insert     a launch each: bounds checked, units chosen, lists handed along
 //!     stream                                 a GPU's, or the CPU that stands in for one
 //!       kernels/*.cu                         one file per operation
 //! ```
@@ -21,8 +21,10 @@ mod emulated;
 mod error;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod insert;
 mod kernel;
 mod list;
+mod part;
 mod pieces;
 mod shift;
 mod span;
@@ -32,8 +34,10 @@ mod unit;
 
 pub use boxes::{BoxCopy, copy_boxes};
 pub use error::{Error, Result};
+pub use insert::{Insert, Tables, advance, insert};
+pub use part::{Rows, Section};
 pub use pieces::{copy_chains, zero_pieces};
 pub use shift::{Move, Stretches, shift};
 pub use span::Span;
 pub use stream::Stream;
-pub use strips::{Direction, Rows, Section, Strip, Strips, copy_strips};
+pub use strips::{Direction, Strip, Strips, copy_strips};

@@ -1,8 +1,8 @@
 //! Kernels that move bytes, on the CPU that stands in for a GPU, against plain loops.
 
 use kvtide_cuda::{
-    BoxCopy, Direction, Move, Rows, Section, Span, Stream, Stretches, Strip, Strips, copy_boxes, copy_chains,
-    copy_strips, shift, zero_pieces,
+    BoxCopy, Direction, Insert, Move, Rows, Section, Span, Stream, Stretches, Strip, Strips, Tables, advance,
+    copy_boxes, copy_chains, copy_strips, insert, shift, zero_pieces,
 };
 use proptest::prelude::*;
 
@@ -178,6 +178,65 @@ proptest! {
         let call = Strips { pages: out_of, page_bytes: page, sections, rows: taken, heads, layers, layer_bytes };
         copy_strips(&stream, Direction::Gather, &call, &strips).unwrap();
         prop_assert_eq!([k.bytes(), v.bytes()], [sources[0].bytes(), sources[1].bytes()]);
+    }
+
+    #[test]
+    fn steps_are_replayed_from_lengths_on_the_device(
+        (heads, layers, slots, blocks) in (1..4usize, 1..4usize, 1..4usize, 4..12usize),
+        (first_layer, written) in (0..2usize, 1..3usize),
+        row_bytes in prop::array::uniform2(prop::sample::select(vec![0usize, 2, 6, 16, 64])),
+        lengths in prop::collection::vec(-1..5i32, 1..4),
+        steps in 1..6usize,
+    ) {
+        let (first_layer, written) = (first_layer.min(layers - 1), written.min(layers - first_layer.min(layers - 1)));
+        let head = row_bytes.map(|row| row * slots);
+        let value = (heads * head[0]).next_multiple_of(16);
+        let page = (value + heads * head[1]).next_multiple_of(16);
+        let (sequences, row_blocks) = (lengths.len(), 3);
+        // Blocks that nobody shares; the last of a row is none.
+        let tables: Vec<i32> = (0..sequences * row_blocks)
+            .map(|at| if at % row_blocks == 2 || at >= blocks { -1 } else { (blocks - 1 - at) as i32 }).collect();
+        let mut pages = Memory::new(&bytes(blocks * layers * page, 4), 0);
+        let mut expected = pages.bytes().to_vec();
+        let mut held = Memory::new(bytemuck::cast_slice(&lengths), 0);
+        for step in 0..steps {
+            let sources = [0, 1].map(|part| Memory::new(&bytes(written * heads * sequences * row_bytes[part], step + part), 0));
+            for (sequence, &length) in lengths.iter().enumerate().filter(|(_, length)| **length >= 0) {
+                let at = length as usize + step;
+                let block = tables[sequence * row_blocks..][..row_blocks].get(at / slots).copied().unwrap_or(-1);
+                for (part, layer, of) in (0..2).flat_map(|part| (0..written).flat_map(move |layer| (0..heads).map(move |of| (part, layer, of)))) {
+                    if block < 0 { continue }
+                    let row = row_bytes[part];
+                    let to = (block as usize * layers + first_layer + layer) * page + part * value + of * head[part] + at % slots * row;
+                    let from = ((layer * heads + of) * sequences + sequence) * row;
+                    expected[to..to + row].copy_from_slice(&sources[part].bytes()[from..from + row]);
+                }
+            }
+            let rows = [0, 1].map(|part| {
+                let row = row_bytes[part];
+                let memory = Span::of(sources[part].bytes());
+                Rows { memory, offset: 0, layer: heads * sequences * row, head: sequences * row, token: row }
+            });
+            let sections = [0, 1].map(|part| Section { offset: part * value, head: head[part], row: row_bytes[part] });
+            let call = Insert {
+                pages: Span::of_mut(pages.bytes_mut()),
+                page_bytes: page,
+                block_bytes: layers * page,
+                block_size: slots,
+                sections,
+                rows,
+                heads,
+                first_layer,
+                layers: written,
+            };
+            let blocks = Span::of(bytemuck::cast_slice(&tables));
+            let tables = Tables { lengths: Span::of_mut(held.bytes_mut()), blocks, sequences, row_blocks };
+            insert(&Stream::emulated(), &call, &tables).unwrap();
+            advance(&Stream::emulated(), &tables, 1).unwrap();
+        }
+        prop_assert_eq!(pages.bytes(), &expected[..]);
+        let after: Vec<i32> = lengths.iter().map(|&length| if length < 0 { length } else { length + steps as i32 }).collect();
+        prop_assert_eq!(held.bytes(), bytemuck::cast_slice::<i32, u8>(&after));
     }
 
     #[test]
