@@ -7,10 +7,14 @@
 //!
 //! Both on one core, with small pools and with large ones, whose bookkeeping lies outside of every cache.
 
+#[path = "pool/order.rs"]
+mod order;
+
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use kvtide_core::paged::parts::{Blocks, Chain, PrefixIndex, Release};
 use kvtide_core::paged::{Extras, Key};
+use order::shuffled;
 
 const BLOCK_SIZE: u32 = 16;
 /// Blocks of a prompt.
@@ -21,17 +25,6 @@ fn main() {
     divan::main();
 }
 
-/// Numbers below `n`, each once, in an order that no prefetcher guesses.
-fn shuffled(n: u32) -> Vec<u32> {
-    let mut numbers: Vec<u32> = (0..n).collect();
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    for at in (1..numbers.len()).rev() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        numbers.swap(at, ((state >> 33) as usize) % (at + 1));
-    }
-    numbers
-}
-
 /// A pool whose blocks are all cached, to be evicted in a random order.
 fn cached(capacity: u32) -> Blocks {
     let mut blocks = Blocks::new(capacity).unwrap();
@@ -40,7 +33,7 @@ fn cached(capacity: u32) -> Blocks {
         blocks.take();
     }
     let how = Release { cached: true, depth: 0 };
-    for block in shuffled(capacity) {
+    for block in shuffled(capacity, 0) {
         blocks.release(block, how, &mut Chain::default());
     }
     blocks
@@ -52,7 +45,7 @@ fn take_and_free(bencher: Bencher<'_, '_>, capacity: u32) {
     let mut blocks = cached(capacity);
     let how = Release { cached: false, depth: 0 };
     // Half of them free, in random order, so that a block that comes back is not the next one.
-    for block in shuffled(capacity).into_iter().filter(|block| block % 2 == 0) {
+    for block in shuffled(capacity, 0).into_iter().filter(|block| block % 2 == 0) {
         blocks.forget(block);
     }
     bencher.bench_local(|| {
@@ -77,7 +70,7 @@ fn evict_and_cache(bencher: Bencher<'_, '_>, capacity: u32) {
 fn revive_and_cache(bencher: Bencher<'_, '_>, capacity: u32) {
     let mut blocks = cached(capacity);
     let how = Release { cached: true, depth: 0 };
-    let mut order = shuffled(capacity).into_iter().cycle();
+    let mut order = shuffled(capacity, 0).into_iter().cycle();
     bencher.bench_local(|| {
         let block = order.next().unwrap();
         blocks.retain(block);
@@ -98,7 +91,7 @@ fn prompt(number: u32) -> Vec<u32> {
 fn index_of(capacity: u32) -> (PrefixIndex, Vec<Vec<u32>>) {
     let mut index = PrefixIndex::new(capacity, BLOCK_SIZE).unwrap();
     index.reserve(capacity - 1).unwrap();
-    let mut blocks = shuffled(capacity).into_iter();
+    let mut blocks = shuffled(capacity, 0).into_iter();
     let prompts: Vec<_> = (0..capacity / PROMPT).map(prompt).collect();
     for tokens in &prompts {
         let mut parent = root();
@@ -115,7 +108,7 @@ fn index_of(capacity: u32) -> (PrefixIndex, Vec<Vec<u32>>) {
 
 /// The tokens of one prompt after another, in random order, so that in a large index each one is cold.
 fn over_prompts(bencher: Bencher<'_, '_>, prompts: &[Vec<u32>], mut each: impl FnMut(&[u32]) -> usize) {
-    let order = shuffled(prompts.len() as u32);
+    let order = shuffled(prompts.len() as u32, 0);
     let mut order = order.iter().cycle();
     bencher.counter(ItemsCount::new(PROMPT * BLOCK_SIZE)).bench_local(|| {
         let found = each(black_box(&prompts[*order.next().unwrap() as usize]));
@@ -157,7 +150,7 @@ fn remove_and_insert(bencher: Bencher<'_, '_>, capacity: u32) {
             (index.find(&key, &root(), &tokens[..BLOCK_SIZE as usize], 0, &Extras::default()).unwrap(), key)
         })
         .collect();
-    let mut order = shuffled(first_blocks.len() as u32).into_iter().cycle();
+    let mut order = shuffled(first_blocks.len() as u32, 0).into_iter().cycle();
     let parent = root();
     bencher.bench_local(|| {
         let (block, key) = first_blocks[order.next().unwrap() as usize];
