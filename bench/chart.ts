@@ -1,8 +1,8 @@
 // bench/results.svg: one panel per workload, a log axis, a mark per lane with its spread.
 //
 // Colours follow the reader's theme; the marks differ in shape as well, so that nothing is told by colour alone.
-import { digits } from './markdown.js'
 import type { Lane, Role, Workload } from './report.js'
+import { digits } from './table.js'
 
 const COLUMNS = 2
 const PANEL_WIDTH = 560
@@ -22,9 +22,11 @@ const STYLE = `text{font:12px system-ui,sans-serif;fill:#1f2328}
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}.panel,.grid{stroke:#3d444d}
 .ours{fill:#58a6ff;stroke:#58a6ff}.peer{fill:#f0883e;stroke:#f0883e}.baseline{fill:#bc8cff;stroke:#bc8cff}.limit{stroke:#9198a1}}`
 
-const escape = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+/** Text as XML has it. */
+export const escape = (text: string): string => text.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
 
-const at = (value: number): string => String(Number(value.toFixed(1)))
+/** A place, to a tenth. */
+export const at = (value: number): string => String(Number(value.toFixed(1)))
 
 /** A log axis over whole decades. */
 export interface Axis {

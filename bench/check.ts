@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { readArguments } from './arguments.js'
-import { digits } from './markdown.js'
+import { digits } from './table.js'
 import { unrecorded, worseThan, type Recorded, type Worse } from './recorded.js'
 import type { Report } from './report.js'
 import { build, readRun, root, runJavaScript, runPeers } from './suites.js'

@@ -7,7 +7,7 @@ import { references } from '../__test__/support/llama/references.js'
 import { BLOCK_SIZE, exact, forms, pagesFor, type Form } from '../__test__/support/low-bit/form.js'
 import { agreements, logitScale } from '../__test__/support/low-bit/model.js'
 import { DRAWN, outputErrors, OUTLIERS } from '../__test__/support/low-bit/outputs.js'
-import { digits, tableOf } from './markdown.js'
+import { digits, tableOf } from './table.js'
 import { root } from './suites.js'
 
 const HEAD_DIMS = [64, 128] as const

@@ -5,7 +5,7 @@ import { writeFileSync } from 'node:fs'
 
 import { readArguments } from './arguments.js'
 import type { Report, Skipped, Workload } from './report.js'
-import { digits } from './markdown.js'
+import { digits } from './table.js'
 import { WORKLOADS } from './workloads/index.js'
 
 const { only, rounds, out } = readArguments(process.argv.slice(2))

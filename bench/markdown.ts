@@ -1,12 +1,8 @@
 // bench/RESULTS.md, from the reports of a run.
+import { poolSection } from './pool-section.js'
 import { lessIsBetter, type Bound, type Claim, type Machine, type Workload } from './report.js'
 import type { Run } from './suites.js'
-
-/** Three digits, or all of a whole number, in groups of three. */
-export function digits(value: number): string {
-  if (value >= 100) return Math.round(value).toString().replaceAll(/\B(?=(\d{3})+$)/g, ',')
-  return String(Number(value.toPrecision(3)))
-}
+import { digits, tableOf } from './table.js'
 
 function target(bound: Bound): string {
   if (typeof bound === 'string') return ''
@@ -15,13 +11,6 @@ function target(bound: Bound): string {
 
 /** A ratio with the spread of its rounds. */
 const spread = ({ ratio, low, high }: Claim): string => `${digits(ratio)} (${digits(low)} to ${digits(high)})`
-
-const row = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
-
-/** A table. */
-export function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  return [row(head), row(head.map(() => '---')), ...rows.map(row)].join('\n')
-}
 
 /** Why a target is not met, in what the same run has measured. */
 export function reason({ ratio, limit, toReach, why }: Claim): string {
@@ -79,7 +68,7 @@ function section(workload: Workload): string {
 }
 
 /** The whole page. */
-export function resultsPage(version: string, { peers, javascript, native }: Run): string {
+export function resultsPage(version: string, { peers, javascript, native, pool }: Run): string {
   const workloads = [...peers.workloads, ...javascript.workloads]
   const skipped = [peers, javascript].flatMap(report => report.skipped ?? [])
   const parts = [
@@ -103,6 +92,7 @@ now the other, and a lane is slow or fast by what the one before it has left. Re
     '## Workloads',
     ...workloads.map(section),
     ...(skipped.length > 0 ? ['## Not measured', skipped.map(({ id, skipped: why }) => `- \`${id}\`: ${why}`).join('\n')] : []),
+    ...(pool === undefined ? [] : [poolSection(pool)]),
     ...(native === '' ? [] : ['## Single calls', 'From `cargo bench`, not interleaved: for finding what a change in one call costs.', `\`\`\`text\n${native.trim()}\n\`\`\``]),
   ]
   return `${parts.join('\n\n')}\n`

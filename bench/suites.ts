@@ -1,9 +1,11 @@
-// Runs the three suites, each in a process of its own, one after the other: bench/peers, the TypeScript one, the native one.
+// Runs the suites, each in a process of its own, one after the other: bench/peers, the TypeScript one, the native ones.
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { loadavg } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
+import type { Measured } from './pool.js'
 import { readReport, type Report } from './report.js'
 
 export const root: string = fileURLToPath(new URL('..', import.meta.url))
@@ -17,7 +19,13 @@ export interface Run {
   readonly javascript: Report
   /** What the native benches printed. */
   readonly native: string
+  /** The pool as it grows; reports of before there was this suite have none. */
+  readonly pool?: Measured | undefined
 }
+
+/** What can be measured by itself. */
+export const SUITES = ['peers', 'javascript', 'native', 'pool'] as const
+export type Suite = (typeof SUITES)[number]
 
 interface Wanted {
   readonly only: string
@@ -89,12 +97,22 @@ export function runNative(): string {
   return printed
 }
 
+/** What the pool's calls cost as it grows. */
+export function runPool(): Measured {
+  const load = (loadavg()[0] ?? 0).toFixed(2)
+  const measured: Measured = { load, ...(JSON.parse(bench('kvtide-core', 'pool')) as Omit<Measured, 'load'>) }
+  mkdirSync(REPORTS, { recursive: true })
+  writeFileSync(join(REPORTS, 'pool.json'), `${JSON.stringify(measured)}\n`)
+  return measured
+}
+
 /** What a run has left in a folder. */
 export function readRun(folder: string): Run {
-  const native = join(folder, 'native.txt')
+  const [native, pool] = [join(folder, 'native.txt'), join(folder, 'pool.json')]
   return {
     peers: readReport(join(folder, 'peers.json')),
     javascript: readReport(join(folder, 'javascript.json')),
     native: existsSync(native) ? readFileSync(native, 'utf8') : '',
+    pool: existsSync(pool) ? (JSON.parse(readFileSync(pool, 'utf8')) as Measured) : undefined,
   }
 }

@@ -1,7 +1,8 @@
 // The page of results.
 import test from 'ava'
 
-import { digits, reason, resultsPage } from '../../bench/markdown.js'
+import { reason, resultsPage } from '../../bench/markdown.js'
+import { digits } from '../../bench/table.js'
 import { claim, report, workload } from './reports.js'
 
 test('numbers have three digits, or all of a whole number', t => {

@@ -1,4 +1,6 @@
 // Reports of runs that never were.
+import type { ExecutionContext } from 'ava'
+
 import type { Claim, Report, Workload } from '../../bench/report.js'
 
 export function claim(id: string, ratio: number, more: Partial<Claim> = {}): Claim {
@@ -24,4 +26,14 @@ export function workload(id: string, claims: readonly Claim[]): Workload {
 
 export function report(...workloads: readonly Workload[]): Report {
   return { suite: 'none', rounds: 31, workloads }
+}
+
+/** Asserts that every element of a picture is closed, and by its own name. */
+export function wellFormed(t: ExecutionContext, svg: string): void {
+  const open: string[] = []
+  for (const [, close, name = '', empty] of svg.matchAll(/<(\/?)([a-z]+)[^>]*?(\/?)>/g)) {
+    if (close === '/') t.is(open.pop(), name)
+    else if (empty !== '/') open.push(name)
+  }
+  t.deepEqual(open, [])
 }

@@ -1,0 +1,14 @@
+// Numbers and tables, as the pages show them.
+
+/** Three digits, or all of a whole number, in groups of three. */
+export function digits(value: number): string {
+  if (value >= 100) return Math.round(value).toString().replaceAll(/\B(?=(\d{3})+$)/g, ',')
+  return String(Number(value.toPrecision(3)))
+}
+
+const row = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
+
+/** A table. */
+export function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  return [row(head), row(head.map(() => '---')), ...rows.map(row)].join('\n')
+}
