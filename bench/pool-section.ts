@@ -52,7 +52,8 @@ these blocks (at ${sizes.at(-1) ?? ''} blocks ${mebibytes(ours)} for \`BlockPool
 one begins. The last column is what a call costs more at ${sizes.slice(1).join(', ')} blocks than at ${sizes[0] ?? ''}, in such reads at that size: a call
 that is O(1) goes to a bounded number of places, however large the pool is.`,
     `\`match\` hashes, looks up, compares and holds; \`evict\` gives a new sequence blocks that others are cached in; \`insert\` writes down
-a prompt's tokens, hashes them and puts their keys in the index; \`drop\` gives a sequence's blocks back, to be found again.`,
+a prompt's tokens, hashes them and puts their keys in the index; \`drop\` gives the blocks of that
+sequence back, which were written just now.`,
     tableOf(['', 'per', ...sizes, 'ratio', 'growth in reads'], rowsOf(measured)),
     ...GROUPS.flatMap(group => goalOf(measured, group)),
   ].join('\n\n')
