@@ -79,6 +79,21 @@ impl PagedShape {
         }
     }
 
+    /// Makes slots of a page of the slab zero.
+    pub(super) fn zero(&self, page: &mut [u8], runs: &[Range<u32>]) {
+        if runs.iter().map(Range::len).sum::<usize>() == self.pages.shape().block_size as usize {
+            return page.fill(0);
+        }
+        for (part, head) in heads(&self.pages) {
+            let row = self.pages.section(part).row_bytes;
+            let Head { codes, scales } = self.head_of(page, part, head);
+            match &self.codecs[part as usize] {
+                Some(codec) => codec.zero(codes, scales, runs),
+                None => runs.iter().for_each(|run| codes[run.start as usize * row..run.end as usize * row].fill(0)),
+            }
+        }
+    }
+
     /// Quantises the tokens of one head that fill a page as they come in.
     fn write_whole(
         &self,

@@ -22,6 +22,7 @@ mod q4;
 mod q8;
 mod scale;
 mod wide;
+mod zero;
 
 use kvtide_core::paged::{PageFormat, Part, Section};
 

@@ -45,9 +45,6 @@ impl World {
     }
 
     fn check_rows(&mut self, layer: u32, ids: &[u64], seed: u64, tree: Option<&[i32]>) -> Done {
-        // What nobody wrote in a page that was quantised is zero but for half a step.
-        let hole = |id: &u64| self.content.formats != [None; 2] && self.layer_values(*id, layer).contains(&0);
-        let ids: Vec<u64> = ids.iter().filter(|id| !hole(id)).copied().collect();
         if ids.is_empty() {
             return Ok(());
         }
@@ -65,10 +62,10 @@ impl World {
         let (window, sinks) = self.shape.window.map_or((None, 0), |(window, sinks)| (Some(window), sinks));
         let options = AttendOptions { window, sinks, tree, query_offsets: Some(&offsets), ..Default::default() };
         let attended = match &self.step {
-            Some(step) if !self.is_stale(step) && step.shares.iter().map(|share| &share.0).eq(&ids) => {
+            Some(step) if !self.is_stale(step) && step.shares.iter().map(|share| &share.0).eq(ids) => {
                 attend(host, &self.cache.step_pages(&step.open, layer)?, &options)?
             }
-            _ => attend(host, &self.cache.pages(layer, &ids)?, &options)?,
+            _ => attend(host, &self.cache.pages(layer, ids)?, &options)?,
         };
         let out = attended.out.to_f32()?;
         let mut row = 0;

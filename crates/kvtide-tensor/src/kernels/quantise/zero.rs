@@ -1,0 +1,167 @@
+//! Rows of a quantised head made zero, to the bit, the others left where they are.
+//!
+//! ```text
+//! f8e4m3, q8, q4 of V    a row has its own codes and scales: zeros
+//! q4 of K                a channel has one scale for all rows, and zero must be a code of it:
+//!                        value = (code - z) * scale     minimum = -z * scale, z in 0..=15
+//! ```
+//!
+//! So that `z * scale` is an f16 without rounding, such a scale has at most seven binary digits; it reaches from the smallest of
+//! the values that stay, and of 0, to the largest. What stays moves by at most half of the new scale. A channel that is NaN stays
+//! NaN. Codes become codes, without a detour over rows, so that nothing is rotated twice, and every machine does the same.
+//! O(elements).
+
+use std::ops::Range;
+
+use kvtide_core::paged::{PageFormat, Part};
+
+use super::Codec;
+use super::scale;
+
+/// Elements of a group of q4.
+const GROUP: usize = 32;
+/// The largest scale of seven binary digits that is an f16.
+const LARGEST: f32 = 127. * 512.;
+/// The smallest step between two f16, and 128 of them: below that, seven digits are whole steps.
+const STEP: f32 = 1. / 16_777_216.;
+const FEW_STEPS: f32 = 128. * STEP;
+
+impl Codec {
+    /// Makes the rows of these slots of a head zero.
+    pub fn zero(&self, codes: &mut [u8], scales: &mut [u8], slots: &[Range<u32>]) {
+        if (self.format, self.part) == (PageFormat::Q4, Part::Key) {
+            (0..self.dim).for_each(|channel| self.zero_channel(channel, codes, scales, slots));
+            return;
+        }
+        let scale_bytes = scales.len() / self.block_size;
+        for run in slots.iter().map(|run| run.start as usize..run.end as usize) {
+            codes[run.start * self.row_bytes..run.end * self.row_bytes].fill(0);
+            scales[run.start * scale_bytes..run.end * scale_bytes].fill(0);
+        }
+    }
+
+    fn zero_channel(&self, channel: usize, codes: &mut [u8], scales: &mut [u8], slots: &[Range<u32>]) {
+        let (before, minimum) = (scale::get(scales, channel), scale::get(scales, self.dim + channel));
+        if before.is_nan() {
+            return;
+        }
+        let is_zero = |row: usize| slots.iter().any(|run| run.contains(&(row as u32)));
+        let (byte, shift) = place(channel, self.dim);
+        let value =
+            |codes: &[u8], row: usize| f32::from(codes[row * self.row_bytes + byte] >> shift & 15) * before + minimum;
+        let stay = (0..self.block_size).filter(|&row| !is_zero(row)).map(|row| value(codes, row));
+        let (low, high) = stay.fold((0f32, 0f32), |(low, high), value| (low.min(value), high.max(value)));
+        let after = seven_digits((high - low) / 15.);
+        let factor = scale::inverse(after);
+        let mut zero = (-low * factor).round_ties_even();
+        while zero * after > f32::from(half::f16::MAX) {
+            zero -= 1.;
+        }
+        for row in 0..self.block_size {
+            let code = match is_zero(row) {
+                true => zero,
+                false => (value(codes, row) * factor + zero).round_ties_even().clamp(0., 15.),
+            };
+            let both = &mut codes[row * self.row_bytes + byte];
+            *both = *both & !(15 << shift) | (code as u8) << shift;
+        }
+        scale::set(scales, channel, &[scale::nearest(after)]);
+        scale::set(scales, self.dim + channel, &[scale::nearest(-zero * after)]);
+    }
+}
+
+/// The byte of a row with the code of a channel, and how far it is shifted there.
+fn place(channel: usize, dim: usize) -> (usize, u32) {
+    let start = channel / GROUP * GROUP;
+    let half = GROUP.min(dim - start).div_ceil(2);
+    let at = channel - start;
+    (start / 2 + at % half, if at < half { 0 } else { 4 })
+}
+
+/// The smallest number of at most seven binary digits that is an f16 and no less than this one; the largest, where none is.
+fn seven_digits(value: f32) -> f32 {
+    let digits = match value < FEW_STEPS {
+        true => (value / STEP).ceil() * STEP,
+        false => f32::from_bits((value.to_bits() + 0x1_ffff) & !0x1_ffff),
+    };
+    digits.min(LARGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use kvtide_core::paged::{PageLayout, PageShape, Section};
+
+    use super::*;
+
+    #[test]
+    fn scales_of_seven_digits_have_every_multiple_as_an_f16() {
+        for exponent in -40..20 {
+            for mantissa in [1f32, 1.001, 1.3, 1.49, 1.9999] {
+                let value = mantissa * 2f32.powi(exponent);
+                let found = seven_digits(value);
+                let most = (value * (1. + 1. / 64.)).max(value + STEP);
+                assert!((value.min(LARGEST)..=most).contains(&found), "{value}: {found}");
+                for times in 0..=15 {
+                    let product = f32::from(times as u8) * found;
+                    if product <= 65504. {
+                        assert_eq!(scale::value(scale::nearest(product)), product, "{times} * {found}");
+                    }
+                }
+            }
+        }
+    }
+
+    fn section(format: PageFormat, part: Part, dim: u32) -> Section {
+        let (key_format, value_format) = (format, format);
+        let (head_dim, value_head_dim) = (dim, dim);
+        let shape = PageShape {
+            block_size: 16,
+            num_layers: 1,
+            num_kv_heads: 1,
+            head_dim,
+            value_head_dim,
+            key_format,
+            value_format,
+        };
+        PageLayout::new(shape).unwrap().section(part)
+    }
+
+    /// Numbers of all signs and sizes, in a fixed order.
+    fn values(count: usize, low: f32, high: f32) -> Vec<f32> {
+        (0..count).map(|i| low + (high - low) * ((i * 7919 + 13) % 1009) as f32 / 1008.).collect()
+    }
+
+    #[test]
+    fn rows_are_zero_to_the_bit_and_the_others_stay_within_a_step() {
+        let ranges = [(-1., 1.), (0.5, 3.), (-900., -2.), (2e-6, 9e-6), (-60_000., 60_000.), (-1e-7, 3e-8), (5., 5.)];
+        for (format, dim, hadamard) in [PageFormat::F8E4M3, PageFormat::Q8, PageFormat::Q4]
+            .into_iter()
+            .flat_map(|format| [(format, 7, false), (format, 64, true), (format, 45, false)])
+        {
+            for (part, (low, high)) in Part::BOTH.into_iter().flat_map(|part| ranges.map(|range| (part, range))) {
+                let section = section(format, part, dim as u32);
+                let codec = Codec::of(part, &section, hadamard).unwrap();
+                let (mut codes, mut scales) = (vec![0; section.head_bytes], vec![0; section.scale_bytes]);
+                codec.encode(&mut values(16 * dim, low, high), &mut codes, &mut scales);
+                let decoded = |codes: &[u8], scales: &[u8]| {
+                    let mut out = vec![0.; 16 * dim];
+                    codec.decode(codes, scales, 0, &mut out);
+                    out
+                };
+                let before = decoded(&codes, &scales);
+                let holes = [1..3, 7..8, 12..16];
+                codec.zero(&mut codes, &mut scales, &holes);
+                let after = decoded(&codes, &scales);
+                // Half a scale of the widest channel, which rotated rows may have in each place.
+                let step = (high.max(0.) - low.min(0.)) / 15. * if hadamard { 8. } else { 0.51 } + STEP;
+                for (at, (&before, &after)) in before.iter().zip(&after).enumerate() {
+                    let slot = (at / dim) as u32;
+                    match holes.iter().any(|run| run.contains(&slot)) {
+                        true => assert_eq!(after, 0., "{format:?} {part:?} {dim} of {low}..{high}"),
+                        false => assert!((before - after).abs() <= step, "{format:?} {part:?} {before} is {after}"),
+                    }
+                }
+            }
+        }
+    }
+}
