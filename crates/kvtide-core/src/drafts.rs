@@ -205,14 +205,19 @@ impl Drafts {
         }
     }
 
+    /// How to end the innermost draft and keep a path of it, or why that is no path.
+    pub fn check_path(&self, id: TransactionId, path: &[u32]) -> Result<Ending> {
+        self.check(id)?;
+        self.tree.check_path_from(self.innermost().start as usize, path)?;
+        Ok(self.ending(self.open.len() - 1, path.len() as u32, true))
+    }
+
     /// How to keep the nodes of `path`, where the outermost draft's first token lies in the slot `first`: the ending, the
     /// moves, and the slots they write.
     pub fn plan_path(&self, id: TransactionId, path: &[u32], first: u32) -> Result<(Ending, Vec<Move>, Run)> {
-        self.check(id)?;
-        let start = self.innermost().start;
-        self.tree.check_path_from(start as usize, path)?;
-        let (moves, written) = path_moves(first + start, path);
-        Ok((self.ending(self.open.len() - 1, path.len() as u32, true), moves, written))
+        let ending = self.check_path(id, path)?;
+        let (moves, written) = path_moves(first + self.innermost().start, path);
+        Ok((ending, moves, written))
     }
 
     /// How to drop a draft, with the children it still has; nothing when it has ended already.

@@ -170,9 +170,8 @@ fn a_cache_without_blocks_has_sequences_all_the_same() {
 fn the_room_that_a_transaction_took_outlasts_its_children() {
     let mut planner = planner();
     let sequence = planner.create_sequence().unwrap();
-    let parent = planner.begin(sequence, None).unwrap();
+    let parent = planner.begin_with(sequence, None, 5).unwrap();
     assert_eq!(planner.begin(sequence, None), Err(Error::TransactionOpen { object: "sequence" }));
-    planner.reserve_draft(sequence, 5).unwrap();
     for undone in [true, false] {
         let child = planner.begin(sequence, Some(parent)).unwrap();
         match undone {

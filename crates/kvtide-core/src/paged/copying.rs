@@ -1,17 +1,21 @@
 //! Copies before writes: a block that others hold as well is copied for the one who writes it, that block and nothing else.
 //!
 //! ```text
-//! plan = planner.plan_copies(&targets)?     refused: nothing has changed
-//! executor copies the blocks
-//! planner.commit_copies(&plan)?
+//! copies = planner.plan_copies(&targets)?              refused: nothing has changed
+//! plan = planner.plan_append(&append)?                 as if there were no copies
+//! pages = planner.reserve_after(&copies, &plan)?       memory of both
+//! executor makes room for so many staging pages, then copies the blocks
+//! planner.commit_copies_before(&copies, &mut plan)?    the plan writes to the copies now, and is no longer refused
 //! ```
 //!
-//! A block that is found by its key is copied as well, while blocks are there; else it is no longer found. O(blocks written).
+//! Nothing is copied before the memory of everything that follows is there: a refused call leaves no copy behind. A block that is found by its key is copied as well, while blocks are there; else it is no longer found. O(blocks written).
 
+use super::room::Room;
 use super::sequence::Sequence;
 use super::sequences::PagedPlanner;
 use super::staging::Page;
 use super::targets::reserve;
+use super::write_plan::WritePlan;
 use crate::error::{Error, Result};
 
 /// Tokens that are to be written.
@@ -60,6 +64,18 @@ impl CopyPlan {
     #[must_use]
     pub fn staging_pages(&self) -> u32 {
         self.staging_pages
+    }
+
+    /// Before which change it was made.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Memory that the bookkeeping needs for it.
+    pub(super) fn room(&self) -> Room {
+        let copies = self.copies.len();
+        let staged = self.copies.iter().map(|copy| copy.staged.len()).sum();
+        Room { blocks: copies, marks: 2 * copies, tables: copies, staged }
     }
 }
 
@@ -146,10 +162,7 @@ impl PagedPlanner {
         if plan.copies.is_empty() {
             return Ok(());
         }
-        let staged = plan.copies.iter().map(|copy| copy.staged.len()).sum();
-        self.store.reserve(plan.copies.len(), 2 * plan.copies.len())?;
-        self.store.staging.reserve(staged)?;
-        self.chunks.reserve(plan.copies.len(), 0)?;
+        self.take_room(plan.room())?;
         for copy in &plan.copies {
             let block = self.store.take();
             assert_eq!(block, copy.target, "blocks are handed out as announced");
@@ -164,6 +177,25 @@ impl PagedPlanner {
         self.counters.copies += plan.copies.len() as u64;
         self.changed();
         Ok(())
+    }
+
+    /// The same, and then a plan that was made beside them writes to the copies. With the memory of
+    /// [`PagedPlanner::reserve_after`] it is refused as any plan that is no longer up to date, and never else.
+    pub fn commit_copies_before(&mut self, copies: &CopyPlan, plan: &mut WritePlan) -> Result<()> {
+        self.check_revision(plan.revision)?;
+        self.commit_copies(copies)?;
+        if !copies.copies.is_empty() {
+            self.fill(plan)?;
+            plan.revision = self.revision;
+        }
+        Ok(())
+    }
+
+    /// What the write after some copies needs beyond what it was planned with: a page that lies in floats stays there for the
+    /// others, and a copy without rows of it gets one of its own.
+    pub(super) fn bare_room(&self, copies: &CopyPlan) -> Room {
+        let bare = copies.copies.iter().filter(|copy| self.low_bit && copy.kept == 0).count();
+        Room { staged: bare * self.store.num_layers as usize, ..Room::default() }
     }
 
     fn copy_bookkeeping(&mut self, copy: &BlockCopy) {

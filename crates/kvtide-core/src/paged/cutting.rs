@@ -7,6 +7,7 @@
 //! Slots of a block that others hold, or that is found by its key, stay as they are: the sequence does not see behind its
 //! length, and copies the block before it writes there again. O(blocks).
 
+use super::room::Room;
 use super::sequence::Content;
 use super::sequences::PagedPlanner;
 use crate::error::{Error, Result};
@@ -34,13 +35,11 @@ impl PagedPlanner {
 
     /// Drops the tokens from `length` on, and the blocks with none before, but for the first `blocks`.
     pub(super) fn cut(&mut self, slot: u32, length: u32, blocks: u32) -> Result<()> {
-        // For what is cut off, and for what leaves the window when a transaction ends.
-        self.chunks.reserve(2, 0)?;
+        self.take_room(self.cut_room(slot, length, blocks))?;
         let block_size = self.store.block_size;
         let of = self.sequences[slot as usize].as_mut().expect("a sequence that was found");
         let Content { table, length: before, .. } = &mut of.content;
         let kept = length.div_ceil(block_size).max(blocks).min(table.len());
-        self.store.marks.reserve(0, kept.saturating_sub(length / block_size) as usize)?;
         self.chunks.truncate(table, kept, self.store.chain());
         if *before > length {
             for place in length / block_size..kept {
@@ -57,6 +56,13 @@ impl PagedPlanner {
         self.cut_chain(slot, length);
         self.changed();
         Ok(())
+    }
+
+    /// Memory that the bookkeeping needs for a cut, and for what leaves the window when a transaction ends.
+    pub(super) fn cut_room(&self, slot: u32, length: u32, blocks: u32) -> Room {
+        let block_size = self.store.block_size;
+        let kept = length.div_ceil(block_size).max(blocks).min(self.at(slot).content.table.len());
+        Room { tables: 2, marks: kept.saturating_sub(length / block_size) as usize, ..Room::default() }
     }
 
     /// Forgets what is known of the tokens from `length` on.

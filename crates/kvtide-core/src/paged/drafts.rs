@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use super::copying::Target;
+use super::copying::{CopyPlan, Target};
 use super::sequence::Sequence;
 use super::sequences::PagedPlanner;
 use super::slot::Slot;
@@ -104,10 +104,17 @@ impl PagedPlanner {
         self.sequence(sequence)?.drafts.first(id)
     }
 
-    /// Gives a sequence with an open transaction blocks for `tokens` tokens in total.
-    pub fn reserve_draft(&mut self, sequence: u64, tokens: u32) -> Result<()> {
-        self.resting(sequence)?;
-        self.ensure_capacity(&[(sequence, tokens)])
+    /// As [`PagedPlanner::begin`], with blocks for `tokens` tokens of the sequence in total; all of it, or nothing.
+    pub fn begin_with(&mut self, sequence: u64, parent: Option<TransactionId>, tokens: u32) -> Result<TransactionId> {
+        self.check_begin(sequence, parent)?;
+        let slot = self.slot(sequence)?;
+        let before = self.at(slot).content.table.len();
+        self.ensure_capacity(&[(sequence, tokens)])?;
+        let id = self.begin(sequence, parent)?;
+        if parent.is_none() {
+            self.at_mut(slot).blocks_before = before;
+        }
+        Ok(id)
     }
 
     /// The tokens of all open transactions, each with the one that it follows.
@@ -118,13 +125,14 @@ impl PagedPlanner {
     /// What the rows of a path will write over, for the copies before it.
     pub fn path_target(&self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<Target> {
         let of = self.resting(sequence)?;
-        of.drafts.plan_path(id, path, 0)?;
+        of.drafts.check_path(id, path)?;
         let stays = (0..).zip(path).take_while(|(place, node)| place == *node).count() as u32;
         let position = of.committed() + of.drafts.first(id)? + stays;
         Ok(Target { sequence, position, tokens: path.len() as u32 - stays })
     }
 
-    /// What it takes to end the innermost transaction; changes nothing. What a path writes over is nobody else's any more.
+    /// What it takes to end the innermost transaction; changes nothing. What a path writes over must be nobody else's any more when
+    /// it is carried out: see [`PagedPlanner::commit_copies_before_end`].
     pub fn plan_end(&self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<EndPlan> {
         let of = self.resting(sequence)?;
         let first = of.committed();
@@ -132,12 +140,15 @@ impl PagedPlanner {
             Keep::All => (of.drafts.plan_commit(id, None)?, Vec::new()),
             Keep::First(tokens) => (of.drafts.plan_commit(id, Some(tokens))?, Vec::new()),
             Keep::Path(path) => {
-                let (ending, _, _) = of.drafts.plan_path(id, path, first)?;
+                let ending = of.drafts.check_path(id, path)?;
                 (ending, self.row_moves(of, first + of.drafts.first(id)?, path)?)
             }
         };
         let length = of.content.length - ending.dropped;
-        let seals = if self.low_bit && ending.is_outermost() { self.seals(of, first..length)? } else { Vec::new() };
+        let mut seals = Vec::new();
+        if self.low_bit && ending.is_outermost() {
+            self.add_seals(of, first..length, &mut seals)?;
+        }
         Ok(EndPlan { slot: self.slot(sequence)?, ending, length, moves, seals, revision: self.revision })
     }
 
@@ -154,9 +165,9 @@ impl PagedPlanner {
         Ok(moves)
     }
 
-    /// The staged pages that are full when these tokens are committed.
-    fn seals(&self, of: &Sequence, tokens: Range<u32>) -> Result<Vec<Seal>> {
-        let (store, mut seals) = (&self.store, Vec::new());
+    /// Adds the staged pages that are full when these tokens are committed.
+    fn add_seals(&self, of: &Sequence, tokens: Range<u32>, seals: &mut Vec<Seal>) -> Result<()> {
+        let store = &self.store;
         for place in tokens.start / store.block_size..tokens.end / store.block_size {
             let Some(block) = self.chunks.get(&of.content.table, place) else { continue };
             if self.chunks.is_shared(&of.content.table, place) || store.blocks.count(block) > 1 {
@@ -167,12 +178,48 @@ impl PagedPlanner {
                 if let Some(staged) = store.staging.get(page)
                     && store.marks.has_all(block, layer, 0..store.block_size)
                 {
-                    reserve(&mut seals, 1)?;
+                    reserve(seals, 1)?;
                     seals.push(Seal { page, staged });
                 }
             }
         }
-        Ok(seals)
+        Ok(())
+    }
+
+    /// Takes the memory that an end and the copies before it need in the bookkeeping, so that neither is refused; answers the
+    /// staging pages that there must be.
+    pub fn reserve_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<u32> {
+        self.check_revision(plan.revision)?;
+        self.check_revision(copies.revision())?;
+        // What others hold is not quantised; the copies are, where they are full.
+        reserve(&mut plan.seals, copies.copies().len() * self.store.num_layers as usize)?;
+        self.at_mut(plan.slot).drafts.reserve(plan.ending.kept)?;
+        let blocks = blocks_after(self.at(plan.slot), &plan.ending);
+        let room = copies.room() + self.cut_room(plan.slot, plan.length, blocks);
+        self.take_room(room)?;
+        Ok(self.staging_pages_of(room))
+    }
+
+    /// Gives a path the blocks that were copied for it, and makes a plan that was made beside them move its rows there.
+    pub fn commit_copies_before_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<()> {
+        self.check_revision(plan.revision)?;
+        self.commit_copies(copies)?;
+        if copies.copies().is_empty() {
+            return Ok(());
+        }
+        for slot in plan.moves.iter_mut().flat_map(|moved| [&mut moved.source, &mut moved.target]) {
+            let copy = copies.copies().iter().find(|copy| copy.source == slot.block);
+            slot.block = copy.map_or(slot.block, |copy| copy.target);
+        }
+        if plan.ending.is_outermost() && self.low_bit {
+            let of = self.at(plan.slot);
+            let mut seals = std::mem::take(&mut plan.seals);
+            seals.clear();
+            self.add_seals(of, of.committed()..plan.length, &mut seals)?;
+            plan.seals = seals;
+        }
+        plan.revision = self.revision;
+        Ok(())
     }
 
     /// Ends a transaction as planned, its rows moved and its pages quantised.

@@ -32,6 +32,7 @@ mod page_set;
 mod pool;
 mod prefix;
 mod reading;
+mod room;
 mod sequence;
 mod sequences;
 mod slot;

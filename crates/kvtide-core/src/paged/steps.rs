@@ -50,23 +50,33 @@ impl PagedPlanner {
             let expected = format!("a range in 0..{}", self.store.num_layers);
             return Err(Error::argument("layers", format!("{layers:?}"), expected));
         }
-        self.check_step(plan)?;
-        self.store.marks.reserve(0, plan.runs.len())?;
+        self.reserve_marks(plan)?;
         self.mark(plan, layers);
         Ok(())
     }
 
+    /// Takes the memory that [`PagedPlanner::mark_layer`] needs, or refuses what it would refuse.
+    pub fn reserve_marks(&mut self, plan: &WritePlan) -> Result<()> {
+        self.check_step(plan)?;
+        self.store.marks.reserve(0, plan.runs.len())
+    }
+
     /// Ends a step whose layers are all written: its tokens count now. `tokens` are their ids, where they are known.
     pub fn close_step(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
-        check_tokens(plan, tokens)?;
-        self.check_step(plan)?;
-        self.chunks.reserve(plan.shares.len(), 0)?;
+        self.reserve_close(plan, tokens)?;
         for share in &plan.shares {
             self.at_mut(share.slot).stepping = None;
         }
         self.advance(plan, tokens);
         self.changed();
         Ok(())
+    }
+
+    /// Takes the memory that [`PagedPlanner::close_step`] needs, or refuses what it would refuse.
+    pub fn reserve_close(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
+        check_tokens(plan, tokens)?;
+        self.check_step(plan)?;
+        self.chunks.reserve(plan.shares.len(), 0)
     }
 
     /// Ends a step as if it had never been. Sequences that were dropped since are none of its business.

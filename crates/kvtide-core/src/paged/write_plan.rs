@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::room::Room;
 use super::staging::Page;
 
 /// Neighbouring slots of one block that get neighbouring tokens.
@@ -93,6 +94,17 @@ pub(super) struct Share {
 }
 
 impl WritePlan {
+    /// Memory that the bookkeeping needs for it.
+    pub(super) fn room(&self) -> Room {
+        let shares = self.shares.len();
+        Room {
+            blocks: self.new_blocks as usize,
+            marks: self.runs.len() + shares,
+            tables: 2 * shares,
+            staged: self.new_staged as usize,
+        }
+    }
+
     /// Each share with its runs.
     pub(super) fn shares(&self) -> impl Iterator<Item = (&Share, &[SlotRun])> {
         let mut first = 0;

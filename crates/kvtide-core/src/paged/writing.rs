@@ -1,9 +1,9 @@
 //! Writes: which slots tokens go to, what that takes, and what it leaves behind.
 //!
 //! ```text
-//! copies = planner.plan_copies(&targets)?            blocks that others see as well, first; see copying.rs
 //! plan = planner.plan_append(sequences, offsets)?    refused: nothing has changed
 //! planner.reserve(&plan)?                            memory of the bookkeeping: as before
+//! copies of blocks that others see as well, first    see copying.rs
 //! executor moves the bytes
 //! planner.commit(&plan, tokens)?                     blocks taken, slots marked, lengths moved on, blocks found by their keys
 //! ```
@@ -18,7 +18,7 @@
 use std::ops::Range;
 
 use super::chunks::Table;
-use super::copying::Target;
+use super::copying::{CopyPlan, Target};
 use super::sequence::Content;
 use super::sequences::PagedPlanner;
 use super::staging::Page;
@@ -51,7 +51,7 @@ impl PagedPlanner {
         Ok(plan)
     }
 
-    fn plan(&self, mut shares: Vec<Share>, layers: Range<u32>) -> Result<WritePlan> {
+    fn plan(&self, shares: Vec<Share>, layers: Range<u32>) -> Result<WritePlan> {
         let mut plan = WritePlan {
             layers,
             tokens: 0,
@@ -67,31 +67,50 @@ impl PagedPlanner {
         let needed = shares.iter().map(|share| u64::from(share.new_blocks)).sum();
         self.check_available(needed)?;
         plan.new_blocks = needed as u32;
-        let mut upcoming = self.store.blocks.upcoming().map(|next| next.block);
         let blocks = |share: &Share| share.tokens.div_ceil(self.store.block_size) as usize + 1;
         reserve(&mut plan.runs, shares.iter().map(blocks).sum())?;
+        plan.shares = shares;
+        self.fill(&mut plan)?;
+        Ok(plan)
+    }
+
+    /// Writes down where the tokens of a plan's shares go. Once done, it can be done again without memory.
+    pub(super) fn fill(&self, plan: &mut WritePlan) -> Result<()> {
+        let mut upcoming = self.store.blocks.upcoming().map(|next| next.block);
+        let mut shares = std::mem::take(&mut plan.shares);
+        plan.tokens = 0;
+        plan.runs.clear();
         for share in &mut shares {
-            self.add_runs(&mut plan, share, &mut upcoming);
+            self.add_runs(plan, share, &mut upcoming);
             share.runs_end = plan.runs.len() as u32;
             plan.tokens += share.tokens;
         }
         plan.shares = shares;
-        if self.low_bit {
-            self.add_pages(&mut plan)?;
-        }
-        Ok(plan)
+        if self.low_bit { self.add_pages(plan) } else { Ok(()) }
     }
 
     /// Takes the memory that the commit will need for its bookkeeping. A plan that would no longer come out the same, because
     /// the cache has changed since, is refused.
     pub fn reserve(&mut self, plan: &WritePlan) -> Result<()> {
         self.check_revision(plan.revision)?;
-        self.store.reserve(plan.new_blocks as usize, plan.runs.len() + plan.shares.len())?;
-        self.chunks.reserve(2 * plan.shares.len(), plan.new_blocks as usize)?;
-        for share in plan.shares.iter().filter(|share| share.drafted) {
-            self.at_mut(share.slot).drafts.reserve(share.tokens)?;
-        }
-        self.store.staging.reserve(plan.new_staged as usize)
+        self.reserve_drafts(plan)?;
+        self.take_room(plan.room())
+    }
+
+    /// The same for a plan and the copies that it needs first, of which it knows nothing yet; answers the staging pages that
+    /// there must be for both. Once it was granted, [`PagedPlanner::commit_copies_before`] and what follows it are not refused.
+    pub fn reserve_after(&mut self, copies: &CopyPlan, plan: &WritePlan) -> Result<u32> {
+        self.check_revision(plan.revision)?;
+        self.check_revision(copies.revision())?;
+        self.reserve_drafts(plan)?;
+        let room = copies.room() + plan.room() + self.bare_room(copies);
+        self.take_room(room)?;
+        Ok(self.staging_pages_of(room))
+    }
+
+    fn reserve_drafts(&mut self, plan: &WritePlan) -> Result<()> {
+        let mut drafted = plan.shares.iter().filter(|share| share.drafted);
+        drafted.try_for_each(|share| self.at_mut(share.slot).drafts.reserve(share.tokens))
     }
 
     /// Carries out a plan in the bookkeeping: all of it, or nothing. `tokens` are the ids of the plan's tokens, where they are
@@ -221,7 +240,9 @@ impl PagedPlanner {
         let store = &self.store;
         let mut upcoming = store.staging.upcoming();
         let mut next = || upcoming.next().expect("an endless number of staging pages");
-        let (mut pages, mut new_staged, mut staging_pages, mut place) = (Vec::new(), 0, 0, 0);
+        let (mut new_staged, mut staging_pages, mut place) = (0, 0, 0);
+        let mut pages = std::mem::take(&mut plan.pages);
+        pages.clear();
         for (share, runs) in plan.shares() {
             let length = self.at(share.slot).content.length;
             let mut position = share.position;

@@ -54,13 +54,25 @@ fn planners() -> impl Iterator<Item = PagedPlanner> {
     [false, true].into_iter().flat_map(move |low_bit| windows.map(|window| planner(low_bit, window)))
 }
 
+/// A write and the copies before it: all that can be refused is refused before the first of them is committed.
 fn plan(planner: &mut PagedPlanner, id: u64, tokens: u32, writer: Writer) -> WritePlan {
+    plan_tree(planner, id, tokens, None, writer)
+}
+
+fn plan_tree(planner: &mut PagedPlanner, id: u64, tokens: u32, parents: Option<&[i32]>, writer: Writer) -> WritePlan {
     let target = Target { sequence: id, position: planner.sequence_length(id), tokens };
-    let copies = tried(planner, &[], |planner| planner.plan_copies(&[target]));
-    tried(planner, &[], |planner| planner.commit_copies(&copies));
     let offsets = [0, tokens];
-    let append = Append { sequences: &[id], offsets: Some(&offsets), parents: None, writer };
-    tried(planner, &[], |planner| planner.plan_append(&append))
+    let append = Append { sequences: &[id], offsets: Some(&offsets), parents, writer };
+    let (copies, mut plan) = tried(planner, &[], |planner| {
+        let planned = (planner.plan_copies(&[target])?, planner.plan_append(&append)?);
+        planner.reserve_after(&planned.0, &planned.1)?;
+        Ok(planned)
+    });
+    allocator::with(0, || planner.commit_copies_before(&copies, &mut plan)).unwrap();
+    planner.check_invariants(&[]).unwrap();
+    assert_eq!(planner.plan_append(&append).unwrap(), plan, "as it would have come out behind the copies");
+    allocator::with(0, || planner.reserve(&plan)).unwrap();
+    plan
 }
 
 fn append(planner: &mut PagedPlanner, id: u64, tokens: u32, writer: Writer) {
@@ -74,8 +86,28 @@ fn begin(planner: &mut PagedPlanner, id: u64) -> TransactionId {
 }
 
 fn end(planner: &mut PagedPlanner, id: u64, transaction: TransactionId, keep: Keep<'_>) {
-    let plan = tried(planner, &[], |planner| planner.plan_end(id, transaction, keep));
-    tried(planner, &[], |planner| planner.end(&plan));
+    let (copies, mut plan) = tried(planner, &[], |planner| {
+        let targets = match keep {
+            Keep::Path(path) => vec_of(planner.path_target(id, transaction, path)?)?,
+            _ => Vec::new(),
+        };
+        let copies = planner.plan_copies(&targets)?;
+        let mut plan = planner.plan_end(id, transaction, keep)?;
+        planner.reserve_end(&copies, &mut plan)?;
+        Ok((copies, plan))
+    });
+    allocator::with(0, || planner.commit_copies_before_end(&copies, &mut plan)).unwrap();
+    planner.check_invariants(&[]).unwrap();
+    assert_eq!(planner.plan_end(id, transaction, keep).unwrap(), plan, "as it would have come out behind the copies");
+    allocator::with(0, || planner.end(&plan)).unwrap();
+    planner.check_invariants(&[]).unwrap();
+}
+
+fn vec_of(target: Target) -> Result<Vec<Target>> {
+    let mut targets = Vec::new();
+    targets.try_reserve(1).map_err(|_| Error::OutOfMemory { count: 1, what: "targets" })?;
+    targets.push(target);
+    Ok(targets)
 }
 
 #[test]
@@ -113,6 +145,25 @@ fn drafts_whose_end_clears_a_window_of_shared_chunks() {
         let transaction = begin(&mut planner, fork);
         append(&mut planner, fork, 9, Writer::Draft(transaction));
         tried(&mut planner, &[], |planner| planner.undo(fork, transaction));
+    }
+}
+
+#[test]
+fn copies_of_many_blocks_and_a_path_that_writes_over_shared_ones() {
+    for mut planner in planners() {
+        let id = planner.create_sequence().unwrap();
+        append(&mut planner, id, 7, Writer::Direct);
+        let forks: Vec<u64> = (0..3).map(|_| planner.fork(id).unwrap()).collect();
+        for &fork in forks.iter().chain([&id]) {
+            let transaction = tried(&mut planner, &[], |planner| planner.begin_with(fork, None, 60));
+            let parents: Vec<i32> = (0..13).map(|node| [node - 1, 1][usize::from(node == 3)]).collect();
+            let plan = plan_tree(&mut planner, fork, 13, Some(&parents), Writer::Draft(transaction));
+            tried(&mut planner, &[], |planner| planner.commit(&plan, None));
+            let other = planner.fork(fork).unwrap();
+            end(&mut planner, fork, transaction, Keep::Path(&[0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11]));
+            append(&mut planner, other, 2, Writer::Direct);
+            planner.drop_sequence(other).unwrap();
+        }
     }
 }
 

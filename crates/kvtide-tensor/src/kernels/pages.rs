@@ -149,6 +149,11 @@ fn token_bytes(layout: &PageLayout) -> usize {
 /// A run, and the bytes of its block.
 pub(crate) type Piece<'r, 'b> = (&'r SlotRun, &'b mut [u8]);
 
+/// How many threads work at once when so many bytes are moved.
+pub(crate) fn jobs_at_once(bytes: usize) -> Result<usize> {
+    if bytes < 2 * SHARE_BYTES { Ok(1) } else { threads() }
+}
+
 /// Calls `work` with all runs and the bytes of their blocks: with some at a time, on several threads, when `bytes`, the bytes
 /// that are moved in all, are worth it.
 pub(crate) fn each_block(
@@ -169,7 +174,7 @@ pub(crate) fn each_block(
         (rest, start) = (behind, run.block as usize + 1);
     }
     pieces.sort_unstable_by_key(|(run, _)| run.token);
-    if bytes < 2 * SHARE_BYTES || threads()? == 1 {
+    if jobs_at_once(bytes)? == 1 {
         return work(&mut pieces);
     }
     let per_job = (pieces.len() / (JOBS * threads()?)).max(1);
@@ -203,7 +208,7 @@ pub(crate) fn each_rows(
     if out.is_empty() {
         return Ok(());
     }
-    let shared = out.len() >= 2 * SHARE_BYTES && threads()? > 1;
+    let shared = jobs_at_once(out.len())? > 1;
     let pages_per_job = if shared { (pages.len() / (JOBS * threads()?)).max(1) } else { pages.len() };
     let groups = pages.chunks(pages_per_job);
     let mut jobs: Vec<_> = groups.map(|pages| (pages, Vec::with_capacity(heads))).collect();

@@ -1,14 +1,15 @@
 //! All groups of layers in blocks, each group in a cache of its own. Sequences are created and dropped in all of them at once,
 //! so that they have the same numbers everywhere.
 //!
-//! What is refused in one group is taken back in those before it: all of a call, or nothing.
+//! Steps and the ends of drafts are planned in all groups, and their memory taken, before one of them changes: all of a call, or
+//! nothing.
 
 use std::ops::Range;
 
 use kvtide_core::TransactionId;
 use kvtide_core::model::LayerPlace;
 use kvtide_core::paged::{
-    Explanation, PagedPlanner, PoolStats, StepRows, StepTables, Unseen, explain_in_groups, find_in_groups,
+    Explanation, Keep, PagedPlanner, PoolStats, StepRows, StepTables, Unseen, explain_in_groups, find_in_groups,
 };
 
 use super::options::PagedOptions;
@@ -17,7 +18,7 @@ use super::store::{Held, StepState, Store};
 use crate::attention::{AttendOptions, Attended, attend};
 use crate::error::{Error, Result};
 use crate::options::PagedKvCacheOptions;
-use crate::paged::{PagedPrefix, PagedStep, PrefixKeys, PromptOptions, StepTokens};
+use crate::paged::{PagedPrefix, PlannedWrite, PrefixKeys, PromptOptions, StepTokens};
 use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 use crate::stats::Stats;
@@ -41,6 +42,13 @@ impl PagedGroups {
     fn each<T>(&mut self, call: impl FnMut(&mut PagedKvCache) -> Result<T>) -> Result<T> {
         let answers: Vec<T> = self.0.iter_mut().map(call).collect::<Result<_>>()?;
         answers.into_iter().next().ok_or_else(no_layers)
+    }
+
+    /// Ends a draft in all groups, or in none.
+    fn end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
+        let planned = self.0.iter_mut().map(|group| group.plan_end(sequence, id, keep));
+        let planned = planned.collect::<Result<Vec<_>>>()?;
+        self.0.iter_mut().zip(planned).try_for_each(|(group, planned)| group.carry_out_end(planned))
     }
 
     fn first(&self) -> &PagedKvCache {
@@ -168,18 +176,10 @@ impl Store for PagedGroups {
     }
 
     fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState> {
-        let mut steps: Vec<PagedStep> = Vec::with_capacity(self.0.len());
-        for index in 0..self.0.len() {
-            match self.0[index].begin_step(tokens) {
-                Ok(step) => steps.push(step),
-                Err(refusal) => {
-                    for (group, step) in self.0.iter_mut().zip(&mut steps) {
-                        group.undo_step(step)?;
-                    }
-                    return Err(refusal);
-                }
-            }
-        }
+        let planned: Vec<PlannedWrite> =
+            self.0.iter_mut().map(|group| group.plan_step(tokens)).collect::<Result<_>>()?;
+        let opened = self.0.iter_mut().zip(planned).map(|(group, planned)| group.open_step(planned, tokens));
+        let steps = opened.collect::<Result<_>>()?;
         Ok(StepState::Paged(steps))
     }
 
@@ -235,19 +235,15 @@ impl Store for PagedGroups {
     }
 
     fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
-        self.check(|group| group.check_end(sequence, id, None))
+        self.check(|group| group.check_end(sequence, id))
     }
 
     fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
-        self.check(|group| group.check_end(sequence, id, tokens))?;
-        self.each(|group| group.sequence(sequence)?.commit_draft(id, tokens))
+        self.end(sequence, id, tokens.map_or(Keep::All, Keep::First))
     }
 
     fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
-        for group in &mut self.0 {
-            group.prepare_path(sequence, id, path)?;
-        }
-        self.each(|group| group.sequence(sequence)?.commit_draft_path(id, path))
+        self.end(sequence, id, Keep::Path(path))
     }
 
     fn drop_draft(&mut self, sequence: u64, id: TransactionId) {

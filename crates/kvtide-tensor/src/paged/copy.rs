@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{CopyPlan, HeadPlace, PageLayout, Part, RowMove, Target};
+use kvtide_core::paged::{CopyPlan, HeadPlace, PageLayout, Part, RowMove};
 
 use super::portable;
 use super::slab::Slab;
@@ -14,21 +14,11 @@ use crate::kernels::pages::heads;
 use crate::paged_kv_cache::PagedKvCache;
 
 impl PagedKvCache {
-    /// Copies the blocks that these writes would change and others see. Refused, before anything changes, where there are not
-    /// enough blocks for the copies and the writes.
-    pub(super) fn copy_shared(&mut self, targets: &[Target]) -> Result<()> {
-        let plan = self.planner.plan_copies(targets)?;
+    /// The targets are in nobody's hands yet: what fails half-way is seen by nobody.
+    pub(super) fn copy_blocks(&mut self, plan: &CopyPlan) -> Result<()> {
         if plan.copies().is_empty() {
             return Ok(());
         }
-        self.reserve_staging(plan.staging_pages())?;
-        self.copy_blocks(&plan)?;
-        self.copied_bytes += plan.copies().len() as u64 * self.shape.pages.block_bytes() as u64;
-        Ok(self.planner.commit_copies(&plan)?)
-    }
-
-    /// The targets are in nobody's hands yet: what fails half-way is seen by nobody.
-    fn copy_blocks(&self, plan: &CopyPlan) -> Result<()> {
         let of_block = |layout: &PageLayout, block: u32| {
             let start = layout.page_offset(block, 0);
             start..start + layout.block_bytes()
@@ -40,6 +30,7 @@ impl PagedKvCache {
                 copies.iter().map(|&(from, to)| (of_block(&memory.layout, from), of_block(&memory.layout, to)));
             copy_within(memory, &places.collect::<Vec<_>>())?;
         }
+        self.copied_bytes += plan.copies().len() as u64 * self.shape.pages.block_bytes() as u64;
         Ok(())
     }
 

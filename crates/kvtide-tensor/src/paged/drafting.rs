@@ -81,30 +81,14 @@ impl PagedKvCache {
         Ok(PagedSequence { cache: self, id })
     }
 
-    /// Refuses what committing so many tokens would refuse.
-    pub(crate) fn check_end(&self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
-        self.planner.plan_end(sequence, id, tokens.map_or(Keep::All, Keep::First)).map(drop).map_err(Into::into)
-    }
-
-    /// Copies what a path would write over and others see, or refuses the path.
-    pub(crate) fn prepare_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
-        self.change()?;
-        let target = self.planner.path_target(sequence, id, path)?;
-        self.copy_shared(&[target])
+    /// Refuses what committing its tokens would refuse.
+    pub(crate) fn check_end(&self, sequence: u64, id: TransactionId) -> Result<()> {
+        self.planner.plan_end(sequence, id, Keep::All).map(drop).map_err(Into::into)
     }
 
     fn end_draft(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
-        self.change()?;
-        if let Keep::Path(path) = keep {
-            self.prepare_path(sequence, id, path)?;
-        }
-        let plan = self.planner.plan_end(sequence, id, keep)?;
-        self.poisoned = !plan.moves().is_empty();
-        self.move_rows(plan.moves())?;
-        self.seal(plan.seals())?;
-        self.planner.end(&plan)?;
-        self.poisoned = false;
-        Ok(())
+        let planned = self.plan_end(sequence, id, keep)?;
+        self.carry_out_end(planned)
     }
 }
 
@@ -114,17 +98,11 @@ impl Transactional for PagedSequence<'_> {
 
     fn begin_draft(&mut self, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId> {
         self.cache.change()?;
-        let id = self.cache.planner.begin(self.id, parent)?;
-        if let Some(tokens) = options.max_tokens {
-            let wanted = u64::from(self.cache.sequence_length(self.id)) + u64::from(tokens);
-            let reserved = kvtide_core::count("maxTokens", wanted)
-                .and_then(|tokens| self.cache.planner.reserve_draft(self.id, tokens));
-            if let Err(refusal) = reserved {
-                self.cache.planner.undo(self.id, id)?;
-                return Err(refusal.into());
-            }
-        }
-        Ok(id)
+        let planner = &mut self.cache.planner;
+        let Some(tokens) = options.max_tokens else { return Ok(planner.begin(self.id, parent)?) };
+        planner.check_begin(self.id, parent)?;
+        let wanted = u64::from(planner.sequence_length(self.id)) + u64::from(tokens);
+        Ok(planner.begin_with(self.id, parent, kvtide_core::count("maxTokens", wanted)?)?)
     }
 
     /// K and V `[layers, kvHeads, tokens, headDim]`.

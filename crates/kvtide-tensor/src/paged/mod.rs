@@ -3,8 +3,9 @@
 //! ```text
 //! slab      every page, as PageLayout says             slab.rs
 //! staging   low-bit pages that are not full, in floats
+//! planned   what a call does, and the memory of all of it, before any of it is done
 //! copy      blocks that others see too, before a write
-//! write     tokens -> rows -> pages, or staging        rows.rs, write.rs, staging.rs
+//! write     tokens -> rows -> pages, or staging        rows.rs, write.rs, staging.rs, scratch.rs
 //! read      pages -> rows of the caller's              read.rs
 //! walk      pages in place, for attention              walk.rs, page_rows.rs
 //!           in candle's operations alone               portable.rs
@@ -14,11 +15,13 @@ mod copy;
 mod drafting;
 mod holding;
 mod page_rows;
+mod planned;
 mod portable;
 mod prefix_keys;
 mod read;
 mod returns;
 mod rows;
+mod scratch;
 mod shape;
 mod sharing;
 mod slab;
@@ -30,6 +33,7 @@ mod write;
 pub use drafting::PagedSequence;
 pub use holding::{PagedPrefix, PagedSnapshot, PromptOptions};
 pub use page_rows::PageRows;
+pub(crate) use planned::PlannedWrite;
 pub(crate) use prefix_keys::PrefixKeys;
 pub(crate) use returns::Returns;
 pub(crate) use shape::PagedShape;

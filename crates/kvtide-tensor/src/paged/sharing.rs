@@ -127,9 +127,10 @@ impl PagedKvCache {
                 }
             },
             Returned::Step(plan) => {
-                self.poisoned = true;
-                self.planner.undo_step(&plan)?;
-                self.poisoned = false;
+                if let Err(refusal) = self.planner.undo_step(&plan) {
+                    self.returns.add(Returned::Step(plan));
+                    return Err(refusal.into());
+                }
             }
         }
         Ok(())

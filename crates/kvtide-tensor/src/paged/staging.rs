@@ -14,14 +14,13 @@ use std::ops::Range;
 
 use kvtide_core::paged::{Before, HeadPlace, PageWrite, Part, Seal, SlotRun, WritePlan};
 
+use super::scratch::Scratch;
 use super::shape::PagedShape;
 use super::slab::Slab;
 use crate::error::Result;
 use crate::kernels::Carrier;
 use crate::kernels::pages::{Sources, each_block, heads, write_rows, write_run};
-use crate::kernels::quantise::{Codec, from_f32, to_f32};
-use crate::memory::Budget;
-use crate::zeroed::zeroed_vec;
+use crate::kernels::quantise::{from_f32, to_f32};
 
 /// Bytes of a head of K or V in a page: its codes and its scales.
 struct Head<'a> {
@@ -121,12 +120,6 @@ impl PagedShape {
         let Head { codes, scales } = self.head_of(page, part, head);
         codec.encode(values, codes, scales);
     }
-
-    /// Room for the values of one head.
-    pub fn scratch(&self) -> Result<Vec<f32>> {
-        let elements = self.codecs.iter().flatten().map(Codec::elements).max().unwrap_or(0);
-        zeroed_vec(elements).ok_or_else(|| Budget::process().refusal(4 * elements as u64))
-    }
 }
 
 /// The pages of both slabs during one call.
@@ -144,41 +137,44 @@ impl Pages<'_> {
         layers: Range<u32>,
         target: &mut [u8],
         sources: &Sources<'_>,
+        scratch: &Scratch,
     ) -> Result<()> {
         let shape = self.shape;
         let whole: Vec<SlotRun> = plan.runs().iter().filter(|run| !run.staged).copied().collect();
+        if whole.is_empty() {
+            return Ok(());
+        }
         let bytes = whole.len() * layers.len() * shape.staged.page_bytes();
         each_block(target, shape.pages.block_bytes(), &whole, bytes, |pieces| {
-            let mut scratch = shape.scratch()?;
-            for layer in layers.clone() {
-                let start = layer as usize * shape.pages.page_bytes();
-                for head in heads(&shape.pages) {
-                    // Neighbouring tokens of a head, block by block: the source is read in order.
-                    for (run, block) in pieces.iter_mut() {
-                        let page = &mut block[start..start + shape.pages.page_bytes()];
-                        shape.write_whole(page, head, (layer - layers.start) as usize, run, sources, &mut scratch);
+            scratch.with(|scratch| {
+                for layer in layers.clone() {
+                    let start = layer as usize * shape.pages.page_bytes();
+                    for head in heads(&shape.pages) {
+                        // Neighbouring tokens of a head, block by block: the source is read in order.
+                        for (run, block) in pieces.iter_mut() {
+                            let page = &mut block[start..start + shape.pages.page_bytes()];
+                            shape.write_whole(page, head, (layer - layers.start) as usize, run, sources, scratch);
+                        }
                     }
                 }
-            }
-            Ok(())
+            })
         })
     }
 
     /// Makes the staging pages of a plan ready for its rows: zeros where another page's rows lie, and what was quantised.
-    pub fn open(&self, plan: &WritePlan) -> Result<()> {
+    pub fn open(&self, plan: &WritePlan, scratch: &Scratch) -> Result<()> {
         let opened = |write: &&PageWrite| matches!(write.before, Before::Other | Before::Sealed);
         if !plan.pages().iter().any(|write| opened(&write)) {
             return Ok(());
         }
-        let scratch = RefCell::new(self.shape.scratch()?);
-        self.staging.edit(&[self.slab.storage()], |staging, sources| {
+        edit_with_scratch(self.staging, self.slab, scratch, |staging, slab, scratch| {
             for write in plan.pages().iter().filter(opened) {
                 let staged = staged_page(self.shape, write.staged);
                 match write.before {
                     Before::Sealed => {
                         let from = self.slab.layout.page_offset(write.page.block, write.page.layer);
-                        let page = &self.slab.pages(sources[0])[from..from + self.slab.layout.page_bytes()];
-                        self.shape.unseal(page, &mut staging[staged], &mut scratch.borrow_mut());
+                        let page = &slab[from..from + self.slab.layout.page_bytes()];
+                        self.shape.unseal(page, &mut staging[staged], scratch);
                     }
                     _ => staging[staged].fill(0),
                 }
@@ -197,20 +193,33 @@ impl Pages<'_> {
     }
 
     /// Quantises pages that are full now.
-    pub fn close(&self, seals: &[Seal]) -> Result<()> {
+    pub fn close(&self, seals: &[Seal], scratch: &Scratch) -> Result<()> {
         if seals.is_empty() {
             return Ok(());
         }
-        let scratch = RefCell::new(self.shape.scratch()?);
-        self.slab.edit(&[self.staging.storage()], |slab, sources| {
-            let staging = self.staging.pages(sources[0]);
+        edit_with_scratch(self.slab, self.staging, scratch, |slab, staging, scratch| {
             for seal in seals {
                 let to = self.slab.layout.page_offset(seal.page.block, seal.page.layer);
                 let page = &mut slab[to..to + self.slab.layout.page_bytes()];
-                self.shape.seal(&staging[staged_page(self.shape, seal.staged)], page, &mut scratch.borrow_mut());
+                self.shape.seal(&staging[staged_page(self.shape, seal.staged)], page, scratch);
             }
         })
     }
+}
+
+/// Runs `work` on the pages of one slab, those of the other, and room for the values of a head.
+fn edit_with_scratch(
+    target: &Slab,
+    source: &Slab,
+    scratch: &Scratch,
+    work: impl Fn(&mut [u8], &[u8], &mut [f32]),
+) -> Result<()> {
+    scratch.with(|scratch| {
+        let scratch = RefCell::new(scratch);
+        target.edit(&[source.storage()], |target, sources| {
+            work(target, source.pages(sources[0]), &mut scratch.borrow_mut());
+        })
+    })?
 }
 
 fn staged_page(shape: &PagedShape, page: u32) -> Range<usize> {

@@ -12,6 +12,7 @@
 use kvtide_core::paged::{Append, StepRows, StepTables, WritePlan, Writer};
 
 use super::page_rows::PageRows;
+use super::planned::PlannedWrite;
 use super::returns::{Returned, Returns};
 use crate::error::{Error, Result};
 use crate::paged_kv_cache::PagedKvCache;
@@ -80,18 +81,29 @@ impl Drop for PagedStep {
 impl PagedKvCache {
     /// Takes slots of all layers for the tokens of a step. Until it ends, its sequences refuse other changes.
     pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<PagedStep> {
+        let planned = self.plan_step(tokens)?;
+        self.open_step(planned, tokens)
+    }
+
+    /// Plans a step, and takes the memory of it: opening it is not refused then.
+    pub(crate) fn plan_step(&mut self, tokens: StepTokens<'_>) -> Result<PlannedWrite> {
         self.change()?;
         let StepTokens { sequences, offsets, parents } = tokens;
         let append = Append { sequences, offsets, parents, writer: Writer::Step };
         let targets = self.planner.append_targets(&append)?;
-        self.copy_shared(&targets)?;
-        let plan = self.planner.plan_append(&append)?;
-        self.reserve_staging(plan.staging_pages())?;
-        self.open_staged(&plan)?;
-        self.planner.open_step(&plan)?;
+        self.plan_write(&targets, |planner| planner.plan_append(&append))
+    }
+
+    /// Opens a step as planned.
+    pub(crate) fn open_step(&mut self, mut planned: PlannedWrite, tokens: StepTokens<'_>) -> Result<PagedStep> {
+        self.poisoned = true;
+        self.copy_before(&mut planned)?;
+        self.open_staged(&planned.plan, &planned.scratch)?;
+        self.planner.open_step(&planned.plan)?;
+        self.poisoned = false;
         Ok(PagedStep {
-            plan: Some(Box::new(plan)),
-            sequences: sequences.into(),
+            plan: Some(Box::new(planned.plan)),
+            sequences: tokens.sequences.into(),
             written: vec![false; self.planner.num_layers() as usize].into(),
             returns: self.returns.clone(),
         })
@@ -123,10 +135,12 @@ impl PagedKvCache {
             let expected = format!("{} tokens, as the step has", plan.tokens());
             return Err(Error::argument("k", format!("{} tokens", rows[0].tokens), expected));
         }
+        let scratch = self.shape.scratch_of(plan, false)?;
+        self.planner.reserve_marks(plan)?;
         self.poisoned = true;
-        self.move_in(plan, layer..layer + 1, &rows)?;
-        self.poisoned = false;
+        self.move_in(plan, layer..layer + 1, &rows, &scratch)?;
         self.planner.mark_layer(plan, layer)?;
+        self.poisoned = false;
         step.written[layer as usize] = true;
         Ok(())
     }
@@ -145,8 +159,10 @@ impl PagedKvCache {
         self.change()?;
         self.check_commit(step, tokens)?;
         let plan = step.plan()?;
+        let scratch = self.shape.scratch_of(plan, false)?;
+        self.planner.reserve_close(plan, tokens)?;
         self.poisoned = true;
-        self.seal_filled(plan)?;
+        self.seal_filled(plan, &scratch)?;
         self.planner.close_step(plan, tokens)?;
         self.poisoned = false;
         step.plan = None;
@@ -177,10 +193,9 @@ impl PagedKvCache {
         if !self.returns.is_same(&step.returns) {
             return Err(Error::argument("step", "of another cache", "a step of this cache"));
         }
-        if let Some(plan) = step.plan.take() {
-            self.poisoned = true;
-            self.planner.undo_step(&plan)?;
-            self.poisoned = false;
+        if let Some(plan) = &step.plan {
+            self.planner.undo_step(plan)?;
+            step.plan = None;
         }
         Ok(())
     }

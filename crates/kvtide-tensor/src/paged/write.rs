@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! plan      which slots, which staging pages        refused: nothing has changed
-//! prepare   memory of the bookkeeping and of staging
+//! prepare   memory of the bookkeeping, of staging, and of what quantises
+//! copy      blocks that others see too
 //! move      rows to pages
 //! commit    slots marked, lengths moved on
 //! ```
@@ -15,8 +16,10 @@ use std::sync::Arc;
 
 use kvtide_core::paged::{Append, Part, Seal, WritePlan, Writer};
 
+use super::planned::PlannedWrite;
 use super::portable;
 use super::rows::{Expected, TokenRows};
+use super::scratch::Scratch;
 use super::slab::Slab;
 use super::staging::Pages;
 use crate::error::{Error, Result};
@@ -60,9 +63,8 @@ impl PagedKvCache {
     fn write_rows(&mut self, sequence: u64, layer: u32, position: u32, rows: &[TokenRows<'_>; 2]) -> Result<()> {
         let tokens = rows[0].tokens;
         let target = self.planner.tokens_target(sequence, layer, position, tokens)?;
-        self.copy_shared(&[target])?;
-        let plan = self.planner.plan_tokens(sequence, layer, position, tokens)?;
-        self.carry_out(&plan, rows, None)
+        let planned = self.plan_write(&[target], |planner| planner.plan_tokens(sequence, layer, position, tokens))?;
+        self.carry_out(planned, rows, None)
     }
 
     /// Appends tokens of all layers to sequences, or nothing: K and V `[layers, kvHeads, tokens, headDim]`. Sequence i gets the
@@ -124,9 +126,8 @@ impl PagedKvCache {
         {
             return Err(Error::argument("tokens.length", ids.len(), format!("{wanted}, one for each token")));
         }
-        self.copy_shared(&targets)?;
-        let plan = self.planner.plan_append(append)?;
-        self.carry_out(&plan, rows, tokens)
+        let planned = self.plan_write(&targets, |planner| planner.plan_append(append))?;
+        self.carry_out(planned, rows, tokens)
     }
 
     fn expected(&self, part: Part, layers: Option<usize>) -> Expected {
@@ -152,24 +153,36 @@ impl PagedKvCache {
     }
 
     /// Moves rows where a plan says, and commits it. `tokens` are their ids, where they are known.
-    fn carry_out(&mut self, plan: &WritePlan, rows: &[TokenRows<'_>; 2], tokens: Option<&[u32]>) -> Result<()> {
-        self.planner.reserve(plan)?;
-        self.reserve_staging(plan.staging_pages())?;
+    fn carry_out(
+        &mut self,
+        mut planned: PlannedWrite,
+        rows: &[TokenRows<'_>; 2],
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
         self.poisoned = true;
-        self.open_staged(plan)?;
-        self.move_in(plan, plan.layers(), rows)?;
-        self.seal_filled(plan)?;
+        self.copy_before(&mut planned)?;
+        let PlannedWrite { plan, scratch, .. } = &planned;
+        self.open_staged(plan, scratch)?;
+        self.move_in(plan, plan.layers(), rows, scratch)?;
+        self.seal_filled(plan, scratch)?;
+        self.planner.commit(plan, tokens)?;
         self.poisoned = false;
-        Ok(self.planner.commit(plan, tokens)?)
+        Ok(())
     }
 
     /// Makes the staging pages of a plan ready for its rows.
-    pub(super) fn open_staged(&self, plan: &WritePlan) -> Result<()> {
-        self.both_slabs().open(plan)
+    pub(super) fn open_staged(&self, plan: &WritePlan, scratch: &Scratch) -> Result<()> {
+        self.both_slabs().open(plan, scratch)
     }
 
     /// Moves rows of some layers of a plan where it says.
-    pub(super) fn move_in(&self, plan: &WritePlan, layers: Range<u32>, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+    pub(super) fn move_in(
+        &self,
+        plan: &WritePlan,
+        layers: Range<u32>,
+        rows: &[TokenRows<'_>; 2],
+        scratch: &Scratch,
+    ) -> Result<()> {
         if !self.shape.pages.is_low_bit() {
             if portable::is_chosen(&self.slab)? {
                 return portable::scatter(&self.slab, plan, layers, rows);
@@ -181,7 +194,7 @@ impl PagedKvCache {
         let pages = self.both_slabs();
         edit_with(&self.slab, rows, |slab, sources| {
             check_sources(&self.shape.staged, layers.clone(), plan.runs(), sources);
-            pages.write_whole(plan, layers.clone(), slab, sources)
+            pages.write_whole(plan, layers.clone(), slab, sources, scratch)
         })?;
         edit_with(&self.staging, rows, |staging, sources| {
             pages.stage(plan, layers.clone(), staging, sources);
@@ -190,14 +203,14 @@ impl PagedKvCache {
     }
 
     /// Quantises the pages that a plan filled.
-    pub(super) fn seal_filled(&self, plan: &WritePlan) -> Result<()> {
+    pub(super) fn seal_filled(&self, plan: &WritePlan, scratch: &Scratch) -> Result<()> {
         let filled = plan.pages().iter().filter(|write| write.fills);
-        self.seal(&filled.map(|write| Seal { page: write.page, staged: write.staged }).collect::<Vec<_>>())
+        self.seal(&filled.map(|write| Seal { page: write.page, staged: write.staged }).collect::<Vec<_>>(), scratch)
     }
 
     /// Quantises pages that lie in floats.
-    pub(super) fn seal(&self, seals: &[Seal]) -> Result<()> {
-        self.both_slabs().close(seals)
+    pub(super) fn seal(&self, seals: &[Seal], scratch: &Scratch) -> Result<()> {
+        self.both_slabs().close(seals, scratch)
     }
 
     fn both_slabs(&self) -> Pages<'_> {
