@@ -88,6 +88,24 @@ pub fn explain_in_groups(planners: &[&PagedPlanner], tokens: &[u32], identity: &
     Ok(Explanation { matched, missing: Some((found.length as u32, reason)) })
 }
 
+/// Whether every group has room for what it lacks of a prompt, and for `watermark` blocks beside: of what is found there, blocks
+/// that others hold cost nothing, those that nobody holds count, and what a sliding group does not need is no block.
+pub fn can_allocate_in_groups(
+    planners: &[&PagedPlanner],
+    tokens: &[u32],
+    identity: &Identity,
+    watermark: u32,
+) -> Result<bool> {
+    let found = find(planners, tokens, identity)?;
+    let size = planners[0].store.block_size as usize;
+    let new = (tokens.len().div_ceil(size) - found.length) as u64;
+    Ok(planners.iter().zip(&found.blocks).all(|(planner, blocks)| {
+        let store = &planner.store.blocks;
+        let revived = blocks.iter().flatten().filter(|&&block| store.count(block) == 0).count() as u64;
+        new + revived + u64::from(watermark) <= store.available().into()
+    }))
+}
+
 fn find(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Result<Match> {
     let Some(first) = planners.first() else {
         return Err(Error::argument("groups.length", 0, "at least 1"));

@@ -52,7 +52,7 @@ pub use copying::{BlockCopy, CopyPlan, Target};
 pub use drafts::{EndPlan, Keep, RowMove};
 pub use finding::PoolStats;
 pub use format::PageFormat;
-pub use groups::{explain_in_groups, find_in_groups};
+pub use groups::{can_allocate_in_groups, explain_in_groups, find_in_groups};
 pub use handle::BlockHandle;
 pub use holding::Held;
 pub use identity::Identity;

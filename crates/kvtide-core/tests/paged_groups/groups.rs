@@ -2,7 +2,8 @@
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
-    Append, Explanation, Identity, PagedPlanner, Reason, Window, Writer, explain_in_groups, find_in_groups,
+    Append, Explanation, Identity, PagedPlanner, Reason, Window, Writer, can_allocate_in_groups, explain_in_groups,
+    find_in_groups,
 };
 
 fn append(planner: &mut PagedPlanner, tokens: &[u32]) -> u64 {
@@ -40,6 +41,33 @@ fn a_window_that_is_gone_ends_a_prefix() {
     let mut other = sliding(3, 1);
     append(&mut other, &missing_sinks);
     assert_eq!(find_in_groups(&mut [&mut other], &prompt, &identity, false).unwrap()[0].length(), 0);
+}
+
+#[test]
+fn room_for_a_prompt_is_that_of_the_scarcest_group_and_a_window_needs_what_it_keeps() {
+    let (mut full, mut window) = (PagedPlanner::new(8, 2, 1).unwrap(), sliding(3, 1));
+    let prompt: Vec<u32> = (1..14).collect();
+    let held = append(&mut full, &prompt[..8]);
+    let slid = append(&mut window, &prompt[..8]);
+    let room = |full: &PagedPlanner, window: &PagedPlanner, tokens: &[u32], watermark: u32| {
+        can_allocate_in_groups(&[full, window], tokens, &Identity::default(), watermark).unwrap()
+    };
+    // Four blocks are shared, four are left in the full group.
+    assert!(room(&full, &window, &prompt, 1) && !room(&full, &window, &prompt, 2));
+    // Nobody holds them any more: they are found as before, and count.
+    full.drop_sequence(held).unwrap();
+    assert!(room(&full, &window, &prompt, 1) && !room(&full, &window, &prompt, 2));
+    // Of four blocks the window needs that of the sinks and the last; another sequence takes of the rest.
+    window.drop_sequence(slid).unwrap();
+    assert!(room(&full, &window, &prompt, 1));
+    let other = window.create_sequence().unwrap();
+    window.ensure_capacity(&[(other, 4)]).unwrap();
+    assert!(room(&full, &window, &prompt, 1));
+    window.ensure_capacity(&[(other, 6)]).unwrap();
+    assert!(room(&full, &window, &prompt, 0) && !room(&full, &window, &prompt, 1));
+    assert!(!room(&full, &window, &[9; 13], 0));
+    let refused = can_allocate_in_groups(&[], &prompt, &Identity::default(), 0).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
 #[test]

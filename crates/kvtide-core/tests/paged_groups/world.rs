@@ -6,7 +6,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use kvtide_core::paged::{
-    Append, Event, Extras, Held, Identity, Key, PagedPlanner, Reason, Window, Writer, explain_in_groups, find_in_groups,
+    Append, Event, Extras, Held, Identity, Key, PagedPlanner, Reason, Window, Writer, can_allocate_in_groups,
+    explain_in_groups, find_in_groups,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -140,6 +141,8 @@ impl World {
     fn find(&mut self, tokens: &[u32], salt: u8, partial: bool, keep: bool) -> Done {
         let (expected, identity) = (self.longest(tokens, salt), identity(salt));
         self.explain(tokens, &identity, expected)?;
+        let planners: Vec<&PagedPlanner> = self.groups.iter().map(|of| &of.planner).collect();
+        let has_room = can_allocate_in_groups(&planners, tokens, &identity, 0).unwrap();
         let mut planners: Vec<&mut PagedPlanner> = self.groups.iter_mut().map(|of| &mut of.planner).collect();
         let held = find_in_groups(&mut planners, tokens, &identity, partial).unwrap();
         let length = held[0].length() as usize;
@@ -155,7 +158,13 @@ impl World {
         }
         let create = |(of, held): (&mut Group, Held)| of.planner.create_from(held).unwrap();
         let ids: Vec<u64> = self.groups.iter_mut().zip(held).map(create).collect();
-        self.add(&ids, salt, tokens[..length].to_vec())
+        self.add(&ids, salt, tokens[..length].to_vec())?;
+        if !partial {
+            // There is room when, and only when, the rest can be appended at once.
+            self.append(ids[0], &tokens[length..]);
+            prop_assert_eq!(self.sequences[&ids[0]].1.len() == tokens.len(), has_room);
+        }
+        Ok(())
     }
 
     /// Tokens of the longest run of whole blocks from which all groups can go on, tried one by one.
