@@ -110,7 +110,12 @@ pub fn merge_attention<'a>(
 }
 
 /// Makes a call, its output in the caller's memory or in memory of its own.
-fn answer<'a>(env: &'a Env, request: &Request<'_>, out: ArrayArg, numbers: &mut [f64]) -> Outcome<NativeAnswer<'a>> {
+pub(crate) fn answer<'a>(
+    env: &'a Env,
+    request: &Request<'_>,
+    out: ArrayArg,
+    numbers: &mut [f64],
+) -> Outcome<NativeAnswer<'a>> {
     let given = memory_for(out, |memory, bytes| request.overlaps(memory, bytes))?;
     let mut target = Target::default();
     request.run(None, |room| target.take(Some(env), given, room))?;

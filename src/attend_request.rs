@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use kvtide_tensor::{Budget, KvRows, OwnedSource, PageRows, Room, Source, attend_with};
+use kvtide_tensor::{
+    Budget, KvRows, LayerRows, ModelCache, ModelStep, OwnedSource, PageRows, Room, Source, attend_with,
+};
 
 use crate::attend_lists::ListsArg;
 use crate::attend_queries::{OwnedQueries, Queries};
@@ -17,12 +19,15 @@ use crate::source::{TensorArg, source};
 enum KeysAndValues<'a> {
     Tensors(Source<'a>, Source<'a>),
     Pages(Cow<'a, PageRows<'static>>),
+    /// A layer of a step of a model's cache, in whichever way it is kept.
+    Layer(Cow<'a, LayerRows<'static>>),
 }
 
 /// The same, for work in the background.
 enum OwnedKeysAndValues {
     Tensors(OwnedSource, OwnedSource),
     Pages(PageRows<'static>),
+    Layer(LayerRows<'static>),
 }
 
 /// One call.
@@ -56,6 +61,19 @@ impl<'a> Request<'a> {
         Ok(Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages)) })
     }
 
+    /// Reads the arguments of a call over a layer of a step.
+    pub fn over_layer(
+        q: &'a TensorArg,
+        cache: &mut ModelCache,
+        step: &ModelStep,
+        lists: &'a ListsArg,
+        call: &[f64],
+    ) -> Outcome<Self> {
+        let queries = Queries::read(q, lists, call)?;
+        let rows = cache.layer_rows(step, queries.numbers.layer)?.pinned()?;
+        Ok(Request { queries, kv: KeysAndValues::Layer(Cow::Owned(rows)) })
+    }
+
     /// Copies what lies in JavaScript's memory, and pins the caches.
     pub fn to_owned(&self, budget: &Arc<Budget>) -> Outcome<OwnedRequest> {
         let own = |source: &Source<'_>, argument| OwnedSource::new(source, argument, budget);
@@ -64,6 +82,7 @@ impl<'a> Request<'a> {
             kv: match &self.kv {
                 KeysAndValues::Tensors(k, v) => OwnedKeysAndValues::Tensors(own(k, "k")?, own(v, "v")?),
                 KeysAndValues::Pages(pages) => OwnedKeysAndValues::Pages(pages.clone().into_owned()),
+                KeysAndValues::Layer(rows) => OwnedKeysAndValues::Layer(rows.clone().into_owned()),
             },
         })
     }
@@ -79,6 +98,7 @@ impl<'a> Request<'a> {
             KeysAndValues::Tensors(k, v) => k.overlaps(memory, bytes) || v.overlaps(memory, bytes),
             // Nobody outside has memory of pages.
             KeysAndValues::Pages(_) => false,
+            KeysAndValues::Layer(rows) => rows.overlaps(memory, bytes),
         };
         is_kv || self.queries.overlaps(memory, bytes)
     }
@@ -93,14 +113,15 @@ impl<'a> Request<'a> {
             self.queries.numbers.check_out(room)?;
             take(room)
         };
-        self.queries.ask(stop, |q, options| Ok(attend_with(q, self.rows(), options, take)?))
+        self.queries.ask(stop, |q, options| match &self.kv {
+            KeysAndValues::Tensors(k, v) => Ok(attend_with(q, self.tensors(k, v), options, take)?),
+            KeysAndValues::Pages(pages) => Ok(attend_with(q, KvRows::Pages(pages), options, take)?),
+            KeysAndValues::Layer(rows) => Ok(rows.attend_with(q, options, take)?),
+        })
     }
 
-    fn rows(&self) -> KvRows<'_> {
-        let (k, v) = match &self.kv {
-            KeysAndValues::Tensors(k, v) => (k.clone(), v.clone()),
-            KeysAndValues::Pages(pages) => return KvRows::Pages(pages),
-        };
+    fn tensors<'b>(&'b self, k: &Source<'b>, v: &Source<'b>) -> KvRows<'b> {
+        let (k, v) = (k.clone(), v.clone());
         match (self.queries.numbers.ragged, &self.queries.lists.kv_offsets) {
             (true, Some(offsets)) => KvRows::Ragged { k, v, offsets },
             _ => KvRows::Batched { k, v },
@@ -121,6 +142,7 @@ impl OwnedRequest {
             kv: match &self.kv {
                 OwnedKeysAndValues::Tensors(k, v) => KeysAndValues::Tensors(k.source()?, v.source()?),
                 OwnedKeysAndValues::Pages(pages) => KeysAndValues::Pages(Cow::Borrowed(pages)),
+                OwnedKeysAndValues::Layer(rows) => KeysAndValues::Layer(Cow::Borrowed(rows)),
             },
         })
     }

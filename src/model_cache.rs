@@ -78,15 +78,15 @@ impl NativeModelCache {
         self.cache.change(env, |cache| Ok(cache.drop_sequence(whole("sequence", sequence)?)?))
     }
 
-    /// Ends a sequence if it is there; nothing when the cache has ended.
+    /// Ends a sequence if it is there, at once or at the next change; nothing when the cache has ended.
     #[napi]
     pub fn release_sequence(&mut self, env: &Env, sequence: f64) -> Result<()> {
         if self.cache.get().is_err() {
             return Ok(());
         }
         self.cache.change(env, |cache| {
-            let sequence = whole("sequence", sequence)?;
-            if cache.has_sequence(sequence) { Ok(cache.drop_sequence(sequence)?) } else { Ok(()) }
+            cache.release_sequence(whole("sequence", sequence)?);
+            Ok(())
         })
     }
 

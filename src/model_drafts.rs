@@ -1,14 +1,17 @@
 //! Tokens of a model's sequences in all layers at once, and transactions on them, by the numbers of both.
 
-use kvtide_tensor::{ModelTokens, Source};
+use kvtide_tensor::{BeginOptions, ModelTokens, Source};
 use napi::{Env, Result};
 use napi_derive::napi;
 
 use crate::guard::Outcome;
+use crate::memory::budget;
 use crate::model_cache::NativeModelCache;
-use crate::number::{optional, whole};
+use crate::number::{count, optional, whole};
+use crate::shown::Children;
 use crate::source::{TensorArg, source};
-use crate::transaction::id;
+use crate::tensor::NativeView;
+use crate::transaction::{id, positions};
 
 #[napi]
 impl NativeModelCache {
@@ -37,10 +40,17 @@ impl NativeModelCache {
 
     /// Opens a transaction on a sequence, or on the transaction `parent` of it; answers its number.
     #[napi]
-    pub fn begin_draft(&mut self, env: &Env, sequence: f64, parent: Option<f64>) -> Result<f64> {
+    pub fn begin_draft(
+        &mut self,
+        env: &Env,
+        sequence: f64,
+        parent: Option<f64>,
+        max_tokens: Option<f64>,
+    ) -> Result<f64> {
         self.cache.change(env, |cache| {
-            let sequence = whole("sequence", sequence)?;
-            Ok(cache.begin(sequence, parent.map(id).transpose()?)?.to_raw() as f64)
+            let (sequence, parent) = (whole("sequence", sequence)?, parent.map(id).transpose()?);
+            let options = BeginOptions { max_tokens: optional("maxTokens", max_tokens, count)? };
+            Ok(cache.begin(sequence, parent, options)?.to_raw() as f64)
         })
     }
 
@@ -82,5 +92,19 @@ impl NativeModelCache {
     #[napi]
     pub fn drafted(&self, env: &Env, sequence: f64, draft: f64) -> Result<f64> {
         self.cache.read(env, |cache| Ok(cache.drafted(whole("sequence", sequence)?, id(draft)?)?.into()))
+    }
+
+    #[napi]
+    pub fn draft_mask(&mut self, env: &Env, sequence: f64, draft: f64, layer: f64) -> Result<NativeView> {
+        self.cache.change(env, |cache| {
+            let (sequence, layer) = (whole("sequence", sequence)?, count("layer", layer)?);
+            let mask = cache.draft_mask(sequence, id(draft)?, layer, &budget())?;
+            Ok(NativeView::of(mask, &Children::default()))
+        })
+    }
+
+    #[napi]
+    pub fn draft_positions(&mut self, env: &Env, sequence: f64, draft: f64) -> Result<Vec<i32>> {
+        self.cache.change(env, |cache| positions(cache.draft_positions(whole("sequence", sequence)?, id(draft)?)?))
     }
 }

@@ -69,6 +69,21 @@ impl NativeModelCache {
     }
 
     #[napi]
+    pub fn can_allocate_prompt(
+        &mut self,
+        env: &Env,
+        tokens: &[u32],
+        salt: &[u8],
+        extra: Option<Vec<NativeExtra>>,
+        watermark: f64,
+    ) -> Result<bool> {
+        self.cache.change(env, |cache| {
+            let watermark = count("watermark", watermark)?;
+            Ok(cache.can_allocate_prompt(tokens, Prompt::read(salt, extra)?.options(), watermark)?)
+        })
+    }
+
+    #[napi]
     pub fn explain(
         &self,
         env: &Env,

@@ -1,15 +1,18 @@
 //! Steps of a model's cache: slots of all layers, written and attended to layer by layer.
 
 use kvtide_core::Error;
-use kvtide_tensor::{ModelStep, Room, StepTokens};
+use kvtide_tensor::{ModelStep, StepTokens};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::attend_answer::{NativeAnswer, Target};
+use crate::attend::answer;
+use crate::attend_answer::NativeAnswer;
 use crate::attend_lists::ListsArg;
-use crate::attend_queries::{Queries, memory_for};
+use crate::attend_request::Request;
+use crate::attend_task::{AttendTask, NativeAttendRequest, NativeStop};
 use crate::bytes::ArrayArg;
 use crate::guard::Outcome;
+use crate::memory::budget;
 use crate::model_cache::NativeModelCache;
 use crate::number::count;
 use crate::paged_kv_cache::batch_of;
@@ -105,19 +108,25 @@ impl NativeModelCache {
     ) -> Result<NativeAnswer<'a>> {
         self.cache.change(env, |cache| {
             let numbers = call.numbers()?;
-            let queries = Queries::read(&q, &lists, numbers)?;
-            let given = memory_for(out, |memory, bytes| queries.overlaps(memory, bytes))?;
-            let step = step.get()?;
-            let attended =
-                queries.ask(None, |q, options| Ok(cache.attend_layer(step, queries.numbers.layer, q, options)?))?;
-            let (shape, dtype) = (attended.out.shape().to_vec(), attended.out.dtype());
-            let room = Room { shape, dtype, sums: attended.lse.len() };
-            queries.numbers.check_out(&room)?;
-            let mut target = Target::default();
-            let (bytes, lse) = target.take(Some(env), given, &room)?;
-            attended.out.read_into(bytes)?;
-            lse.copy_from_slice(&attended.lse);
-            target.answer(env, queries.numbers.with_lse, numbers)
+            answer(env, &Request::over_layer(&q, cache, step.get()?, &lists, numbers)?, out, numbers)
+        })
+    }
+
+    /// The same in the background, once it is started.
+    #[napi]
+    pub fn attend_layer_request(
+        &mut self,
+        env: &Env,
+        step: &NativeModelStep,
+        q: TensorArg,
+        call: ArrayArg,
+        lists: ListsArg,
+        stop: Option<&NativeStop>,
+    ) -> Result<NativeAttendRequest> {
+        self.cache.change(env, |cache| {
+            let budget = budget();
+            let request = Request::over_layer(&q, cache, step.get()?, &lists, call.numbers()?)?.to_owned(&budget)?;
+            Ok(NativeAttendRequest::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
         })
     }
 

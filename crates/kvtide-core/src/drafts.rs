@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each draft counts its tokens from 0, and -1 is the token right before the first of them: in the tree below, where all
-//! drafts count on, a child's parents are so many nodes further. A child that is committed needs nothing but to be forgotten.
+//! drafts count on, a child's parents are so many nodes further. A child may also count like its parent. A child that is committed needs nothing but to be forgotten.
 //!
 //! Invariants: drafts start at ascending nodes, the outermost at 0; only the innermost one changes. `begin` and `end` are
 //! O(1), but for the nodes that are dropped; an append is O(new tokens).
@@ -41,6 +41,8 @@ struct Draft {
     id: TransactionId,
     /// Its first node.
     start: u32,
+    /// The node from which its parents count: its first one, unless it counts like the draft below.
+    origin: u32,
     /// Tokens of its own that room was asked for.
     room: u32,
     /// True when it was given parents, so that its tokens may be more than a chain.
@@ -120,8 +122,16 @@ impl Drafts {
     pub fn begin(&mut self, room: u32) -> TransactionId {
         self.begun += 1;
         let id = TransactionId(self.begun);
-        self.open.push(Draft { id, start: self.drafted(), room, branched: false });
+        let start = self.drafted();
+        self.open.push(Draft { id, start, origin: start, room, branched: false });
         id
+    }
+
+    /// From now on the parents of the innermost draft count like those of the one below, whose nodes its own may follow.
+    pub fn count_from_below(&mut self) {
+        if let [.., below, innermost] = self.open.as_mut_slice() {
+            innermost.origin = below.origin;
+        }
     }
 
     /// Tokens that still fit in the room that was asked for.
@@ -144,7 +154,7 @@ impl Drafts {
         Ok(self.innermost().start)
     }
 
-    /// The first node of the innermost draft, from which its parents count; 0 where none is open.
+    /// The first node of the innermost draft; 0 where none is open.
     #[must_use]
     pub fn start(&self) -> u32 {
         self.open.last().map_or(0, |draft| draft.start)
@@ -164,7 +174,7 @@ impl Drafts {
                 let expected = format!("one for each of the {tokens} tokens");
                 return Err(Error::argument("parents", format!("{} parents", parents.len()), expected));
             }
-            self.tree.check_from(self.innermost().start as usize, parents)?;
+            self.tree.check_from(self.innermost().origin as usize, parents)?;
         }
         self.tree.reserve(tokens)
     }
@@ -177,7 +187,7 @@ impl Drafts {
     /// Checks that these parents can follow the tokens of the innermost draft.
     pub fn check_parents(&self, parents: &[i32]) -> Result<()> {
         match self.open.last() {
-            Some(draft) => self.tree.check_from(draft.start as usize, parents),
+            Some(draft) => self.tree.check_from(draft.origin as usize, parents),
             None => Err(Error::argument("parents", "a tree", "none where no transaction is open")),
         }
     }
@@ -188,7 +198,7 @@ impl Drafts {
         match parents {
             Some(parents) => {
                 draft.branched |= tokens > 0;
-                self.tree.extend_from(draft.start as usize, parents);
+                self.tree.extend_from(draft.origin as usize, parents);
             }
             None => self.tree.extend_chain(tokens),
         }

@@ -58,7 +58,7 @@ pub use kernels::{Kernels, with_kernels};
 pub use kv_cache::{KvCache, KvSnapshot};
 pub use memory::{Budget, Lease};
 pub use model_cache::{
-    ContiguousOptions, ModelCache, ModelCacheKind, ModelCacheOptions, ModelPrefix, ModelSnapshot, ModelStep,
+    ContiguousOptions, LayerRows, ModelCache, ModelCacheKind, ModelCacheOptions, ModelPrefix, ModelSnapshot, ModelStep,
     ModelTokens, PagedOptions, PoolRoom,
 };
 pub use options::{KvCacheOptions, PagedKvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};

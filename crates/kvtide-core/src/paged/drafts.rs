@@ -72,13 +72,9 @@ impl EndPlan {
 impl PagedPlanner {
     /// Opens a transaction on a sequence, or on the innermost one that is open.
     pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
-        match parent {
-            None => self.idle(sequence)?,
-            Some(_) => self.resting(sequence)?,
-        };
+        self.check_begin(sequence, parent)?;
         let slot = self.slot(sequence)?;
         let of = self.at_mut(slot);
-        of.drafts.check_begin(parent)?;
         if of.drafts.depth() == 0 {
             of.blocks_before = of.content.table.len();
         }
@@ -89,7 +85,10 @@ impl PagedPlanner {
 
     /// Refuses what [`PagedPlanner::begin`] would refuse.
     pub fn check_begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<()> {
-        self.resting(sequence)?;
+        match parent {
+            None => self.idle(sequence)?,
+            Some(_) => self.resting(sequence)?,
+        };
         let slot = self.slot(sequence)?;
         self.at_mut(slot).drafts.check_begin(parent)
     }
@@ -115,6 +114,18 @@ impl PagedPlanner {
             self.at_mut(slot).blocks_before = before;
         }
         Ok(id)
+    }
+
+    /// Refuses a number of tokens in total for which there are not blocks enough.
+    pub fn check_room(&self, sequence: u64, tokens: u32) -> Result<()> {
+        let held = self.sequence(sequence)?.content.table.len();
+        self.check_available(tokens.div_ceil(self.store.block_size).saturating_sub(held).into())
+    }
+
+    /// Gives a sequence with an open transaction blocks for `tokens` tokens in total.
+    pub fn reserve_draft(&mut self, sequence: u64, tokens: u32) -> Result<()> {
+        self.resting(sequence)?;
+        self.ensure_capacity(&[(sequence, tokens)])
     }
 
     /// The tokens of all open transactions, each with the one that it follows.

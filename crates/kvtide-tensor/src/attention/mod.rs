@@ -56,6 +56,23 @@ pub struct Room {
     pub sums: usize,
 }
 
+impl Room {
+    /// Refuses memory that is not as large.
+    pub(crate) fn check(&self, out: &[u8], lse: &[f32]) -> Result<()> {
+        let elements = self.shape.iter().product::<usize>();
+        if out.len() != elements * self.dtype.bytes() {
+            let expected = format!("{elements} {} elements, for {:?}", self.dtype, self.shape);
+            let value = vec![out.len() / self.dtype.bytes()];
+            return Err(Error::ShapeMismatch { argument: "out", value, expected });
+        }
+        if lse.len() != self.sums {
+            let expected = format!("{}, one for each query and head", self.sums);
+            return Err(Error::ShapeMismatch { argument: "lse", value: vec![lse.len()], expected });
+        }
+        Ok(())
+    }
+}
+
 /// Attends from `q`, `[batch, heads, n, dim]` or `[tokens, heads, dim]`, to keys and values where they lie.
 pub fn attend<'a>(
     q: impl Into<Source<'a>>,
@@ -97,16 +114,7 @@ pub fn attend_with<'a, 'o>(
     let call = Call::new(&q, &kv, options)?;
     let room = Room { shape: call.out_shape(), dtype: call.dtype(), sums: call.rows_out() };
     let (out, lse) = take(&room)?;
-    let elements = room.sums * call.asked.sizes.value_dim;
-    if out.len() != elements * room.dtype.bytes() {
-        let expected = format!("{elements} {} elements, for {:?}", room.dtype, room.shape);
-        let value = vec![out.len() / room.dtype.bytes()];
-        return Err(Error::ShapeMismatch { argument: "out", value, expected });
-    }
-    if lse.len() != room.sums {
-        let expected = format!("{}, one for each query and head", room.sums);
-        return Err(Error::ShapeMismatch { argument: "lse", value: vec![lse.len()], expected });
-    }
+    room.check(out, lse)?;
     run(&call, &q, &kv, options.threads.unwrap_or(threads()?), Output { dtype: call.dtype(), bytes: out, lse })
 }
 

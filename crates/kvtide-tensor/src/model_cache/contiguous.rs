@@ -5,17 +5,17 @@
 
 use std::ops::Range;
 
+use kvtide_core::Error as CoreError;
 use kvtide_core::model::LayerPlace;
 use kvtide_core::paged::{Explanation, PoolStats, Reason, StepRows, StepTables, Unseen};
-use kvtide_core::{Error as CoreError, TransactionId};
 
 pub(super) use super::contiguous_steps::LayersStep;
 use super::layer_cache::LayerCache;
 pub(super) use super::layer_cache::LayerSnapshot;
+use super::layer_rows::Rows;
 pub(super) use super::layer_sequences::{ContiguousLayers, Dropped, Sequence};
 use super::paged::foreign;
 use super::store::{Held, StepState, Store};
-use crate::attention::{AttendOptions, Attended};
 use crate::error::{Error, Result};
 use crate::paged::{PagedPrefix, PromptOptions, StepTokens};
 use crate::source::Source;
@@ -47,10 +47,17 @@ impl Store for ContiguousLayers {
     }
 
     fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
-        match self.sequences.remove(&sequence) {
-            Some(_) => Ok(()),
-            None => Err(CoreError::SequenceNotFound { sequence }.into()),
+        match self.sequences.get(&sequence) {
+            Some(of) if !of.poisoned => of.check_idle()?,
+            Some(_) => {}
+            None => return Err(CoreError::SequenceNotFound { sequence }.into()),
         }
+        self.release_sequence(sequence);
+        Ok(())
+    }
+
+    fn release_sequence(&mut self, sequence: u64) {
+        self.sequences.remove(&sequence);
     }
 
     fn length(&self, sequence: u64) -> u32 {
@@ -128,6 +135,10 @@ impl Store for ContiguousLayers {
         Ok(tokens <= self.options.max_seq_len)
     }
 
+    fn can_allocate_prompt(&mut self, tokens: &[u32], _: PromptOptions<'_>, _: u32) -> Result<bool> {
+        Ok(tokens.len() as u64 <= self.options.max_seq_len.into())
+    }
+
     fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState> {
         Ok(StepState::Contiguous(self.begin_layers(tokens)?))
     }
@@ -141,15 +152,9 @@ impl Store for ContiguousLayers {
         self.write_rows(step, self.index(place), k, v)
     }
 
-    fn attend(
-        &mut self,
-        step: &StepState,
-        place: LayerPlace,
-        q: Source<'_>,
-        options: &AttendOptions<'_>,
-    ) -> Result<Attended> {
+    fn rows(&mut self, step: &StepState, place: LayerPlace) -> Result<Rows<'_>> {
         let StepState::Contiguous(step) = step else { return Err(foreign()) };
-        step.attend(self.index(place), &q, options)
+        self.shown(step, self.index(place)).map(Rows::Tensors)
     }
 
     fn commit_step(&mut self, step: &mut StepState, _: Option<&[u32]>) -> Result<()> {
@@ -159,60 +164,7 @@ impl Store for ContiguousLayers {
 
     fn undo_step(&mut self, step: &mut StepState) -> Result<()> {
         let StepState::Contiguous(step) = step else { return Err(foreign()) };
-        self.undo_layers(step);
-        Ok(())
-    }
-
-    fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
-        let of = match parent {
-            Some(parent) => self.drafting(sequence, parent)?.0,
-            None => self.idle(sequence)?,
-        };
-        let id = of.begin(parent)?;
-        of.open.push((id, of.length));
-        Ok(id)
-    }
-
-    fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
-        match self.sequences.get(&sequence) {
-            Some(of) => of.layers[0].drafted(id),
-            None => Err(CoreError::SequenceNotFound { sequence }.into()),
-        }
-    }
-
-    fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
-        self.drafting(sequence, id).map(|_| ())
-    }
-
-    fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
-        let (of, before) = self.drafting(sequence, id)?;
-        let drafted = u64::from(of.length - before);
-        if tokens.is_some_and(|tokens| tokens > drafted) {
-            let expected = format!("at most {drafted}, the number of drafted tokens");
-            return Err(Error::argument("n", tokens.unwrap_or(0), expected));
-        }
-        of.change(|layer| layer.commit(id, tokens))?;
-        of.length = before + tokens.unwrap_or(drafted) as u32;
-        of.open.pop();
-        Ok(())
-    }
-
-    fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
-        let (of, before) = self.drafting(sequence, id)?;
-        // The first layer says whether it is a path; the others agree.
-        of.change(|layer| layer.commit_path(id, path))?;
-        of.length = before + path.len() as u32;
-        of.open.pop();
-        Ok(())
-    }
-
-    fn drop_draft(&mut self, sequence: u64, id: TransactionId) {
-        let Ok(of) = self.sequence(sequence) else { return };
-        if let Some(depth) = of.open.iter().position(|(open, _)| *open == id) {
-            of.layers.iter_mut().for_each(|layer| layer.drop_draft(id));
-            (of.length, of.step) = (of.open[depth].1, None);
-            of.open.truncate(depth);
-        }
+        self.undo_layers(step)
     }
 
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {

@@ -5,8 +5,8 @@ use std::sync::PoisonError;
 use kvtide_core::{Error as CoreError, TransactionId};
 
 use super::contiguous::{ContiguousLayers, Dropped, Sequence};
-use super::shapes::{Queries, Shaped, restored};
-use crate::attention::{AttendOptions, Attended, KvRows, attend};
+use super::layer_cache::LayerCache;
+use super::shapes::Shaped;
 use crate::error::{Error, Result};
 use crate::kv_pair::SEQUENCE;
 use crate::paged::StepTokens;
@@ -48,10 +48,15 @@ impl ContiguousLayers {
         };
         let dropped = self.dropped.clone();
         let of = self.resting(sequence)?;
-        let parents = tokens.parents.map(|parents| of.parents_in_step(parents)).transpose()?;
+        if tokens.parents.is_some() && of.open.is_empty() {
+            return Err(Error::argument("parents", "a tree", "none where no transaction is open"));
+        }
         let parent = of.open.last().map(|(id, _)| *id);
-        let id = Some(of.begin(parent)?);
+        let id = Some(of.begin(parent, Default::default())?);
+        // Its nodes are those of the transaction that it is in.
+        of.layers.iter_mut().filter(|_| parent.is_some()).for_each(LayerCache::count_from_below);
         of.step = id;
+        let parents = tokens.parents.map(<[i32]>::to_vec);
         let shown = vec![None; of.layers.len()];
         Ok(LayersStep { sequence, id, tokens: count, parents, shown, dropped })
     }
@@ -75,6 +80,7 @@ impl ContiguousLayers {
         v: Source<'_>,
     ) -> Result<()> {
         let (of, id) = self.stepping(step)?;
+        of.check_idle()?;
         if step.shown[index].is_some() {
             return Err(Error::argument("layer", "written already", "each layer once a step"));
         }
@@ -97,45 +103,24 @@ impl ContiguousLayers {
     }
 
     /// As if it had never been.
-    pub(super) fn undo_layers(&mut self, step: &mut LayersStep) {
-        if let Some(id) = step.id.take()
+    pub(super) fn undo_layers(&mut self, step: &mut LayersStep) -> Result<()> {
+        if let Some(id) = step.id
             && let Ok(of) = self.sequence(step.sequence)
             && of.step == Some(id)
         {
+            of.check_idle()?;
             of.layers.iter_mut().for_each(|layer| layer.drop_draft(id));
             of.step = None;
         }
+        step.id = None;
+        Ok(())
     }
-}
 
-impl LayersStep {
-    /// Attends to what it has written in a layer.
-    pub fn attend(&self, index: usize, q: &Source<'_>, options: &AttendOptions<'_>) -> Result<Attended> {
-        self.id.ok_or(CoreError::TransactionClosed)?;
-        let Some(kv) = &self.shown[index] else {
-            return Err(Error::argument("layer", "not written", "a layer that the step has written"));
-        };
-        let queries = Queries::batched(q)?;
-        let options = AttendOptions { query_offsets: None, ..options.clone() };
-        restored(attend(queries.source(), KvRows::from(kv), &options)?, &queries)
-    }
-}
-
-impl Sequence {
-    /// Parents that are counted from the innermost transaction, counted from the step.
-    fn parents_in_step(&self, parents: &[i32]) -> Result<Vec<i32>> {
-        let Some(&(_, before)) = self.open.last() else {
-            return Err(Error::argument("parents", "a tree", "none where no transaction is open"));
-        };
-        let nodes = (self.length - before) as i32;
-        let shifted = parents.iter().map(|&parent| {
-            if parent < nodes - 1 {
-                let expected =
-                    format!("at least {}: in tensors, a step's tokens follow the last token before it", nodes - 1);
-                return Err(Error::argument("parents", parent, expected));
-            }
-            Ok(parent - nodes)
-        });
-        shifted.collect()
+    /// What it has written in a layer, behind what was there.
+    pub(super) fn shown(&mut self, step: &LayersStep, index: usize) -> Result<Kv> {
+        self.stepping(step)?;
+        step.shown[index]
+            .clone()
+            .ok_or_else(|| Error::argument("layer", "not written", "a layer that the step has written"))
     }
 }

@@ -14,8 +14,8 @@ use crate::options::{KvCacheOptions, RotatingCacheOptions};
 use crate::rotating::{RotatingKvCache, RotatingSnapshot};
 use crate::source::Source;
 use crate::stats::Stats;
-use crate::transaction::{Drafting, Transactional};
-use crate::view::Kv;
+use crate::transaction::{BeginOptions, Drafting, Transactional};
+use crate::view::{Kv, View};
 
 /// A layer's tokens.
 #[derive(Debug)]
@@ -71,8 +71,32 @@ impl LayerCache {
         each_kind!(self, cache => Drafting::check_idle(&**cache))
     }
 
-    pub fn begin(&mut self, parent: Option<TransactionId>) -> Result<TransactionId> {
-        each_kind!(self, cache => cache.begin_draft(parent, Default::default()))
+    /// Refuses what [`LayerCache::begin`] would refuse, and takes the room that it would take.
+    pub fn prepare_begin(&mut self, parent: Option<TransactionId>, options: BeginOptions) -> Result<()> {
+        each_kind!(self, cache => {
+            cache.drafts_mut().check_begin(parent)?;
+            match options.max_tokens.unwrap_or(0) {
+                0 => Ok(()),
+                tokens => cache.make_room(kvtide_core::count("maxTokens", tokens.into())?),
+            }
+        })
+    }
+
+    pub fn begin(&mut self, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId> {
+        each_kind!(self, cache => cache.begin_draft(parent, options))
+    }
+
+    /// The innermost transaction's tokens follow those of the one below.
+    pub fn count_from_below(&mut self) {
+        each_kind!(self, cache => cache.drafts_mut().count_from_below());
+    }
+
+    pub fn draft_mask(&self, id: TransactionId, budget: &Arc<Budget>) -> Result<View> {
+        each_kind!(self, cache => cache.draft_mask(id, budget))
+    }
+
+    pub fn draft_positions(&self, id: TransactionId) -> Result<Vec<u64>> {
+        each_kind!(self, cache => cache.draft_positions(id))
     }
 
     pub fn append(&mut self, id: TransactionId, k: Source<'_>, v: Source<'_>, parents: Option<&[i32]>) -> Result<Kv> {

@@ -11,6 +11,7 @@ use super::options::ContiguousOptions;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::Budget;
+use crate::transaction::BeginOptions;
 
 /// All sequences.
 #[derive(Debug)]
@@ -47,20 +48,16 @@ impl Sequence {
         self.layers.iter().try_for_each(LayerCache::check_idle)
     }
 
-    /// Opens a transaction in every layer, or in none.
-    pub fn begin(&mut self, parent: Option<TransactionId>) -> Result<TransactionId> {
+    /// Opens a transaction in every layer, or in none; room that was taken for it before a layer had none stays.
+    pub fn begin(&mut self, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId> {
         self.check_idle()?;
+        self.layers.iter_mut().try_for_each(|layer| layer.prepare_begin(parent, options))?;
         let mut begun = None;
-        for index in 0..self.layers.len() {
-            match self.layers[index].begin(parent) {
-                Ok(id) => begun = Some(id),
-                Err(refusal) => {
-                    let ids = begun.into_iter();
-                    ids.for_each(|id| self.layers[..index].iter_mut().for_each(|layer| layer.drop_draft(id)));
-                    return Err(refusal);
-                }
-            }
-        }
+        // Behind this, only memory of a few bytes can be refused.
+        self.change(|layer| {
+            begun = Some(layer.begin(parent, options)?);
+            Ok(())
+        })?;
         begun.ok_or_else(|| Error::argument("layers", "none", "at least one"))
     }
 

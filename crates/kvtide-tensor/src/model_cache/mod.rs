@@ -11,12 +11,16 @@
 
 mod appending;
 mod contiguous;
+mod contiguous_drafts;
 mod contiguous_steps;
+mod drafting;
 mod holding;
 mod layer_cache;
+mod layer_rows;
 mod layer_sequences;
 mod options;
 mod paged;
+mod paged_drafts;
 mod shapes;
 mod step;
 mod stepping;
@@ -25,7 +29,6 @@ mod store;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvtide_core::TransactionId;
 use kvtide_core::model::ModelDescription;
 use kvtide_core::paged::{Explanation, PoolStats, Unseen};
 
@@ -41,6 +44,7 @@ use store::Store;
 
 pub use appending::ModelTokens;
 pub use holding::{ModelPrefix, ModelSnapshot};
+pub use layer_rows::LayerRows;
 pub use options::{ContiguousOptions, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom};
 pub use step::ModelStep;
 
@@ -126,6 +130,12 @@ impl ModelCache {
         self.store.drop_sequence(sequence)
     }
 
+    /// Ends a sequence if there is one of this number: at once, or, while someone reads in the background, at the next change.
+    /// Never refused.
+    pub fn release_sequence(&mut self, sequence: u64) {
+        self.store.release_sequence(sequence);
+    }
+
     /// Tokens of a sequence, those of open transactions included; 0 for an unknown one.
     #[must_use]
     pub fn sequence_length(&self, sequence: u64) -> u32 {
@@ -204,35 +214,10 @@ impl ModelCache {
         self.store.can_allocate(tokens, watermark)
     }
 
-    /// Opens a transaction on a sequence, or on its innermost one: what steps append from then on may be taken back.
-    pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
-        self.store.begin(sequence, parent)
-    }
-
-    /// Tokens of a transaction.
-    pub fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
-        self.store.drafted(sequence, id)
-    }
-
-    /// Refuses a transaction that has ended, or on which another or a step is open.
-    pub fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
-        self.store.check_draft(sequence, id)
-    }
-
-    /// Keeps the first `tokens` tokens of a transaction, all unless said otherwise, drops the rest, and ends it.
-    pub fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
-        self.store.commit(sequence, id, tokens)
-    }
-
-    /// Keeps the nodes of a path, each the child of the one before, drops the rest, and ends the transaction.
-    pub fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
-        self.store.commit_path(sequence, id, path)
-    }
-
-    /// Ends a transaction, with those on top of it and an open step of the sequence, as if they had never been; nothing where it
-    /// has ended. Never refused.
-    pub fn rollback(&mut self, sequence: u64, id: TransactionId) {
-        self.store.drop_draft(sequence, id);
+    /// The same for a prompt, whose start may be there: blocks that others hold cost nothing, and a sliding group needs of what is
+    /// there only what the next token sees.
+    pub fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool> {
+        self.store.can_allocate_prompt(tokens, options, watermark)
     }
 
     /// What a layer of a sequence holds: `[batch, kvHeads, tokens, headDim]`, in blocks a copy of it.

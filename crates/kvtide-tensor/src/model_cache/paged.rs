@@ -9,25 +9,25 @@ use std::ops::Range;
 use kvtide_core::TransactionId;
 use kvtide_core::model::LayerPlace;
 use kvtide_core::paged::{
-    Explanation, Keep, PagedPlanner, PoolStats, StepRows, StepTables, Unseen, explain_in_groups, find_in_groups,
+    Explanation, Keep, PagedPlanner, PoolStats, StepRows, StepTables, Unseen, can_allocate_in_groups,
+    explain_in_groups, find_in_groups,
 };
 
+use super::layer_rows::Rows;
 use super::options::PagedOptions;
-use super::shapes::{Queries, of_tensor, restored};
+use super::shapes::of_tensor;
 use super::store::{Held, StepState, Store};
-use crate::attention::{AttendOptions, Attended, attend};
 use crate::error::{Error, Result};
 use crate::options::PagedKvCacheOptions;
-use crate::paged::{PagedPrefix, PlannedWrite, PrefixKeys, PromptOptions, StepTokens};
+use crate::paged::{PagedPrefix, PlannedWrite, PrefixKeys, PromptOptions, Returned, StepTokens};
 use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 use crate::stats::Stats;
-use crate::transaction::Transactional;
 use crate::view::{Kv, View};
 
 /// One cache for each group.
 #[derive(Debug)]
-pub(super) struct PagedGroups(Vec<PagedKvCache>);
+pub(super) struct PagedGroups(pub(super) Vec<PagedKvCache>);
 
 impl PagedGroups {
     /// Empty caches, whose blocks have the same names in all of them.
@@ -39,24 +39,30 @@ impl PagedGroups {
     }
 
     /// Calls each group, the same answer from all.
-    fn each<T>(&mut self, call: impl FnMut(&mut PagedKvCache) -> Result<T>) -> Result<T> {
+    pub(super) fn each<T>(&mut self, call: impl FnMut(&mut PagedKvCache) -> Result<T>) -> Result<T> {
         let answers: Vec<T> = self.0.iter_mut().map(call).collect::<Result<_>>()?;
         answers.into_iter().next().ok_or_else(no_layers)
     }
 
     /// Ends a draft in all groups, or in none.
-    fn end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
+    pub(super) fn end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
         let planned = self.0.iter_mut().map(|group| group.plan_end(sequence, id, keep));
         let planned = planned.collect::<Result<Vec<_>>>()?;
         self.0.iter_mut().zip(planned).try_for_each(|(group, planned)| group.carry_out_end(planned))
     }
 
-    fn first(&self) -> &PagedKvCache {
+    pub(super) fn first(&self) -> &PagedKvCache {
         &self.0[0]
     }
 
+    /// Refuses a change of any group while someone reads one of them in the background.
+    pub(super) fn check_change(&self) -> Result<()> {
+        self.0.iter().try_for_each(PagedKvCache::check_change)
+    }
+
     /// Refuses a change that one of the groups would refuse; memory that runs out later poisons those that are behind.
-    fn check(&mut self, mut check: impl FnMut(&mut PagedKvCache) -> Result<()>) -> Result<()> {
+    pub(super) fn check(&mut self, mut check: impl FnMut(&mut PagedKvCache) -> Result<()>) -> Result<()> {
+        self.check_change()?;
         self.0.iter_mut().try_for_each(|group| {
             group.change()?;
             check(group)
@@ -105,6 +111,12 @@ impl Store for PagedGroups {
         self.each(|group| group.drop_sequence(sequence))
     }
 
+    fn release_sequence(&mut self, sequence: u64) {
+        // In all groups at once, or in all of them at the next change.
+        self.0.iter().for_each(|group| group.returns.add(Returned::Sequence(sequence)));
+        let _ = self.check(|_| Ok(()));
+    }
+
     fn length(&self, sequence: u64) -> u32 {
         self.first().sequence_length(sequence)
     }
@@ -140,6 +152,7 @@ impl Store for PagedGroups {
         if held.len() != self.0.len() {
             return Err(foreign());
         }
+        self.check_change()?;
         for (group, held) in self.0.iter_mut().zip(held) {
             group.check_restore(sequence, held)?;
         }
@@ -175,6 +188,13 @@ impl Store for PagedGroups {
         Ok(rooms.collect::<Result<Vec<_>>>()?.into_iter().all(|room| room))
     }
 
+    fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool> {
+        self.0.iter_mut().try_for_each(PagedKvCache::collect)?;
+        let identity = self.first().identity(options)?;
+        let planners: Vec<_> = self.0.iter().map(|group| &group.planner).collect();
+        Ok(can_allocate_in_groups(&planners, tokens, &identity, watermark)?)
+    }
+
     fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState> {
         let planned: Vec<PlannedWrite> =
             self.0.iter_mut().map(|group| group.plan_step(tokens)).collect::<Result<_>>()?;
@@ -190,31 +210,22 @@ impl Store for PagedGroups {
 
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
+        self.check_change()?;
         let group = place.group as usize;
         self.0[group].write_layer(&mut steps[group], place.index, k, v)
     }
 
-    fn attend(
-        &mut self,
-        step: &StepState,
-        place: LayerPlace,
-        q: Source<'_>,
-        options: &AttendOptions<'_>,
-    ) -> Result<Attended> {
+    fn rows(&mut self, step: &StepState, place: LayerPlace) -> Result<Rows<'_>> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
         let group = place.group as usize;
-        let queries = Queries::tokens_first(&q)?;
         let offsets = steps[group].offsets()?;
-        let options = AttendOptions { query_offsets: options.query_offsets.or(Some(&offsets)), ..options.clone() };
-        let pages = self.0[group].step_pages(&steps[group], place.index)?;
-        let attended = attend(queries.source(), &pages, &options)?;
-        restored(attended, &queries)
+        Ok(Rows::Pages(self.0[group].step_pages(&steps[group], place.index)?, offsets))
     }
 
     fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
-        for (group, step) in self.0.iter_mut().zip(&*steps) {
-            group.change()?;
+        self.check(|_| Ok(()))?;
+        for (group, step) in self.0.iter().zip(&*steps) {
             group.check_commit(step, tokens)?;
         }
         self.0.iter_mut().zip(steps).try_for_each(|(group, step)| group.commit_step(step, tokens))
@@ -222,36 +233,8 @@ impl Store for PagedGroups {
 
     fn undo_step(&mut self, step: &mut StepState) -> Result<()> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
+        self.check_change()?;
         self.0.iter_mut().zip(steps).try_for_each(|(group, step)| group.undo_step(step))
-    }
-
-    fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
-        self.check(|group| group.planner.check_begin(sequence, parent).map_err(Into::into))?;
-        self.each(|group| group.sequence(sequence)?.begin_draft(parent, Default::default()))
-    }
-
-    fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
-        Ok(self.first().planner.drafted(sequence, id)?)
-    }
-
-    fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
-        self.check(|group| group.check_end(sequence, id))
-    }
-
-    fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
-        self.end(sequence, id, tokens.map_or(Keep::All, Keep::First))
-    }
-
-    fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
-        self.end(sequence, id, Keep::Path(path))
-    }
-
-    fn drop_draft(&mut self, sequence: u64, id: TransactionId) {
-        for group in &mut self.0 {
-            if let Ok(mut of) = group.sequence(sequence) {
-                of.drop_draft(id);
-            }
-        }
     }
 
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use candle_core::Tensor;
 
-use crate::attention::Attended;
+use crate::attention::{AttendOptions, Attended, KvRows, Room, attend, attend_with};
 use crate::dtype::tensor_dtype;
 use crate::error::Result;
 use crate::memory::Budget;
@@ -57,6 +57,30 @@ impl<'a> Queries<'a> {
         self.shaped.source()
     }
 
+    /// Attends, and answers in the shape in which the queries came.
+    pub fn attend(&self, kv: KvRows<'_>, options: &AttendOptions<'_>) -> Result<Attended> {
+        restored(attend(self.source(), kv, options)?, self)
+    }
+
+    /// The same, into memory that `take` gives.
+    pub fn attend_with<'o>(
+        &self,
+        kv: KvRows<'_>,
+        options: &AttendOptions<'_>,
+        take: impl FnOnce(&Room) -> Result<(&'o mut [u8], &'o mut [f32])>,
+    ) -> Result<()> {
+        if !self.changed {
+            return attend_with(self.source(), kv, options, take);
+        }
+        let Attended { out, lse } = self.attend(kv, options)?;
+        let room = Room { shape: out.shape().to_vec(), dtype: out.dtype(), sums: lse.len() };
+        let (bytes, sums) = take(&room)?;
+        room.check(bytes, sums)?;
+        out.read_into(bytes)?;
+        sums.copy_from_slice(&lse);
+        Ok(())
+    }
+
     /// `[tokens, heads, dim]`, whatever they were.
     pub fn tokens_first(source: &Source<'a>) -> Result<Self> {
         let changed = source.rank() == 4 && source.dims()[0] == 1;
@@ -83,7 +107,7 @@ impl<'a> Queries<'a> {
 }
 
 /// What attention answered, in the shape in which the queries came.
-pub(super) fn restored(attended: Attended, queries: &Queries<'_>) -> Result<Attended> {
+fn restored(attended: Attended, queries: &Queries<'_>) -> Result<Attended> {
     if !queries.changed {
         return Ok(attended);
     }

@@ -3,6 +3,7 @@
 use kvtide_core::model::{LayerDescription, LayerKind};
 use kvtide_core::paged::{StepRows, StepTables};
 
+use super::layer_rows::{LayerRows, Rules};
 use super::{ModelCache, ModelStep};
 use crate::attention::{AttendOptions, Attended};
 use crate::error::{Error, Result};
@@ -63,20 +64,14 @@ impl ModelCache {
         q: impl Into<Source<'a>>,
         options: &AttendOptions<'_>,
     ) -> Result<Attended> {
+        self.layer_rows(step, layer)?.attend(q, options)
+    }
+
+    /// What a layer's queries see, the step's tokens included; apart from the cache once it is pinned.
+    pub fn layer_rows(&mut self, step: &ModelStep, layer: u32) -> Result<LayerRows<'_>> {
         self.check_layer(step, layer)?;
-        let (window, sinks) = match self.model.kind(layer) {
-            LayerKind::Sliding { window, sinks } => (Some(window), sinks),
-            _ => (None, 0),
-        };
-        let attention = self.model.attention();
-        let options = AttendOptions {
-            scale: options.scale.or(attention.scale),
-            softcap: options.softcap.or(attention.softcap),
-            window: options.window.or(window),
-            sinks: if options.window.is_some() { options.sinks } else { sinks },
-            ..options.clone()
-        };
-        self.store.attend(&step.state, self.model.place(layer), q.into(), &options)
+        let rules = Rules::of(&self.model, layer);
+        Ok(LayerRows { rows: self.store.rows(&step.state, self.model.place(layer))?, rules })
     }
 
     /// Ends a step: its tokens count in all layers. `tokens` are their ids, where they are known. Refused with `STEP_INCOMPLETE`

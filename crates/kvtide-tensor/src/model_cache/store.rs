@@ -2,26 +2,31 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
 
 use kvtide_core::TransactionId;
 use kvtide_core::model::LayerPlace;
 use kvtide_core::paged::{Explanation, PoolStats, StepRows, StepTables, Unseen};
 
 use super::contiguous::{LayerSnapshot, LayersStep};
-use crate::attention::{AttendOptions, Attended};
+use super::layer_rows::Rows;
 use crate::error::Result;
+use crate::memory::Budget;
 use crate::paged::{PagedPrefix, PagedSnapshot, PagedStep, PromptOptions, StepTokens};
 use crate::source::Source;
 use crate::stats::Stats;
-use crate::view::Kv;
+use crate::transaction::BeginOptions;
+use crate::view::{Kv, View};
 
 /// All layers of all sequences. What is asked of one layer names its place among the groups.
-pub(super) trait Store: Debug + Send {
+pub(super) trait Store: DraftStore + Debug + Send {
     fn create(&mut self, options: PromptOptions<'_>) -> Result<u64>;
     fn create_from(&mut self, prefix: Vec<PagedPrefix>) -> Result<u64>;
     fn find(&mut self, tokens: &[u32], options: PromptOptions<'_>, partial: bool) -> Result<Vec<PagedPrefix>>;
     fn fork(&mut self, sequence: u64) -> Result<u64>;
     fn drop_sequence(&mut self, sequence: u64) -> Result<()>;
+    /// Ends a sequence if there is one of this number: at once, or at the next change. Never refused.
+    fn release_sequence(&mut self, sequence: u64);
     fn length(&self, sequence: u64) -> u32;
     fn committed(&self, sequence: u64) -> u32;
     fn has(&self, sequence: u64) -> bool;
@@ -31,6 +36,7 @@ pub(super) trait Store: Debug + Send {
     fn snapshot(&mut self, sequence: u64) -> Result<Held>;
     fn restore(&mut self, sequence: u64, held: &Held) -> Result<()>;
     fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool>;
+    fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool>;
     fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation>;
     fn forget_prefixes(&mut self) -> Result<()>;
     fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()>;
@@ -40,28 +46,29 @@ pub(super) trait Store: Debug + Send {
     fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState>;
     fn fill_tables(&self, step: &StepState, group: u32, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()>;
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()>;
-    fn attend(
-        &mut self,
-        step: &StepState,
-        place: LayerPlace,
-        q: Source<'_>,
-        options: &AttendOptions<'_>,
-    ) -> Result<Attended>;
+    /// What the step's queries see in a layer.
+    fn rows(&mut self, step: &StepState, place: LayerPlace) -> Result<Rows<'_>>;
     fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()>;
     fn undo_step(&mut self, step: &mut StepState) -> Result<()>;
-
-    fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId>;
-    fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32>;
-    fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()>;
-    fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()>;
-    fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()>;
-    fn drop_draft(&mut self, sequence: u64, id: TransactionId);
 
     /// What a layer of a sequence holds: `[batch, kvHeads, tokens, headDim]`, in blocks a copy of it.
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>>;
     fn stats(&self) -> Stats;
     fn pool_stats(&mut self) -> Result<Vec<PoolStats>>;
     fn check_invariants(&self) -> std::result::Result<(), String>;
+}
+
+/// The transactions of sequences, the same in all layers.
+pub(super) trait DraftStore {
+    fn begin(&mut self, sequence: u64, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId>;
+    fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32>;
+    fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()>;
+    fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()>;
+    fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()>;
+    fn drop_draft(&mut self, sequence: u64, id: TransactionId);
+    /// What the drafted tokens see of a layer, in memory of `budget`.
+    fn draft_mask(&mut self, draft: (u64, TransactionId), place: LayerPlace, budget: &Arc<Budget>) -> Result<View>;
+    fn draft_positions(&mut self, sequence: u64, id: TransactionId) -> Result<Vec<u64>>;
 }
 
 /// What keeps a sequence's content, group by group or layer by layer.

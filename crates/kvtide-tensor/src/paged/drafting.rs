@@ -86,6 +86,28 @@ impl PagedKvCache {
         self.planner.plan_end(sequence, id, Keep::All).map(drop).map_err(Into::into)
     }
 
+    /// Refuses what [`PagedKvCache::reserve_draft`] would refuse, but for memory of the bookkeeping.
+    pub(crate) fn check_reserve(&self, sequence: u64, options: BeginOptions) -> Result<()> {
+        match self.draft_end(sequence, options)? {
+            Some(tokens) => Ok(self.planner.check_room(sequence, tokens)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the blocks that a transaction which was opened asks for.
+    pub(crate) fn reserve_draft(&mut self, sequence: u64, options: BeginOptions) -> Result<()> {
+        match self.draft_end(sequence, options)? {
+            Some(tokens) => Ok(self.planner.reserve_draft(sequence, tokens)?),
+            None => Ok(()),
+        }
+    }
+
+    /// The tokens of a sequence that there is to be room for.
+    fn draft_end(&self, sequence: u64, options: BeginOptions) -> Result<Option<u32>> {
+        let wanted = |tokens: u32| u64::from(self.sequence_length(sequence)) + u64::from(tokens);
+        Ok(options.max_tokens.map(|tokens| kvtide_core::count("maxTokens", wanted(tokens))).transpose()?)
+    }
+
     fn end_draft(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
         let planned = self.plan_end(sequence, id, keep)?;
         self.carry_out_end(planned)

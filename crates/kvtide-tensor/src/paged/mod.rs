@@ -35,7 +35,7 @@ pub use holding::{PagedPrefix, PagedSnapshot, PromptOptions};
 pub use page_rows::PageRows;
 pub(crate) use planned::PlannedWrite;
 pub(crate) use prefix_keys::PrefixKeys;
-pub(crate) use returns::Returns;
+pub(crate) use returns::{Returned, Returns};
 pub(crate) use shape::PagedShape;
 pub(crate) use slab::Slab;
 pub use step::{PagedStep, StepTokens};

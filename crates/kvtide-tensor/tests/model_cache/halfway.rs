@@ -37,7 +37,7 @@ fn a_step_that_has_no_room_in_the_second_group_takes_none_in_the_first() {
 type Change = (&'static str, bool, fn(&mut ModelCache, u64) -> Result<(), Error>);
 
 const CHANGES: [Change; 7] = [
-    ("begin", false, |cache, id| cache.begin(id, None).map(drop)),
+    ("begin", false, |cache, id| cache.begin(id, None, Default::default()).map(drop)),
     ("step", false, |cache, id| written(cache, id, &[50], None).map(drop)),
     ("truncate", false, |cache, id| cache.truncate(id, 6)),
     ("restore", false, |cache, id| {
@@ -55,7 +55,7 @@ fn a_layer_that_is_read_in_the_background_keeps_all_layers_as_they_are() {
         for layer in [0, 1, 3, 5] {
             let (mut cache, id) = filled(Kind::Tensors, 6);
             let draft = open.then(|| {
-                let draft = cache.begin(id, None).unwrap();
+                let draft = cache.begin(id, None, Default::default()).unwrap();
                 append(&mut cache, id, &[20, 21]).unwrap();
                 draft
             });
@@ -90,7 +90,7 @@ fn a_step_whose_layer_is_read_in_the_background_is_committed_later() {
         cache.commit_step(&mut step, None).unwrap();
         shows(&cache, id, &(1..9).collect::<Vec<_>>());
         // To be dropped is never refused.
-        let draft = cache.begin(id, None).unwrap();
+        let draft = cache.begin(id, None, Default::default()).unwrap();
         append(&mut cache, id, &[9]).unwrap();
         let pinned = cache.kv(id, layer).unwrap().unwrap().v.pinned().unwrap();
         cache.rollback(id, draft);

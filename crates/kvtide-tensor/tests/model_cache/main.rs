@@ -1,7 +1,10 @@
 //! The cache of a model, in tensors and in blocks: one meaning, misuse, and random calls against sequences that are kept apart.
 
 mod attending;
+mod background;
+mod drafts;
 mod halfway;
+mod masks;
 mod memory;
 mod model;
 mod random;

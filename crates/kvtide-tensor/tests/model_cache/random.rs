@@ -19,7 +19,8 @@ pub enum Call {
     Snapshot(usize),
     Restore(usize, usize),
     Release(usize),
-    Begin(usize),
+    /// With room for so many tokens.
+    Begin(usize, Option<u32>),
     /// A step of so many tokens, a tree of nodes that follow one so far back, how many layers are written, and its end.
     Step(usize, u32, Option<Vec<u32>>, usize, End),
     Commit(usize, Option<u64>),
@@ -76,7 +77,7 @@ fn call() -> impl Strategy<Value = Call> {
         2 => of().prop_map(Call::Snapshot),
         2 => (of(), of()).prop_map(|(of, snapshot)| Call::Restore(of, snapshot)),
         1 => of().prop_map(Call::Release),
-        3 => of().prop_map(Call::Begin),
+        3 => (of(), prop::option::weighted(0.3, 0..12u32)).prop_map(|(of, room)| Call::Begin(of, room)),
         12 => (of(), tokens, tree, layers, end)
             .prop_map(|(of, tokens, tree, layers, end)| Call::Step(of, tokens, tree, layers, end)),
         2 => (of(), prop::option::of(0..6u64)).prop_map(|(of, tokens)| Call::Commit(of, tokens)),

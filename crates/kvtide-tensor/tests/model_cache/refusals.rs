@@ -79,7 +79,7 @@ fn unknown_sequences_and_numbers_are_refused() {
         ("drop", Code::SequenceNotFound, |cache, _| cache.drop_sequence(7)),
         ("truncate", Code::SequenceNotFound, |cache, _| cache.truncate(7, 0)),
         ("snapshot", Code::SequenceNotFound, |cache, _| cache.snapshot(7).map(drop)),
-        ("begin", Code::SequenceNotFound, |cache, _| cache.begin(7, None).map(drop)),
+        ("begin", Code::SequenceNotFound, |cache, _| cache.begin(7, None, Default::default()).map(drop)),
         ("kv", Code::SequenceNotFound, |cache, _| cache.kv(7, 0).map(drop)),
         ("drafted", Code::SequenceNotFound, |cache, _| cache.drafted(7, TransactionId::from_raw(0)).map(drop)),
         ("commit", Code::SequenceNotFound, |cache, _| cache.commit(7, TransactionId::from_raw(0), None)),
@@ -98,7 +98,7 @@ fn unknown_sequences_and_numbers_are_refused() {
             cache.commit_path(id, TransactionId::from_raw(99), &[])
         }),
         ("no such transaction to begin on", Code::TransactionClosed, |cache, id| {
-            cache.begin(id, Some(TransactionId::from_raw(99))).map(drop)
+            cache.begin(id, Some(TransactionId::from_raw(99)), Default::default()).map(drop)
         }),
         ("an unknown layer", Code::InvalidArgument, |cache, id| cache.kv(id, 6).map(drop)),
         ("offsets that fall", Code::InvalidArgument, |cache, id| {

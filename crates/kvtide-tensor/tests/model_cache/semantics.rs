@@ -82,7 +82,7 @@ fn while_a_step_is_open_its_sequence_does_not_change_otherwise() {
         let snapshot = cache.snapshot(id).unwrap();
         let mut step = written(&mut cache, id, &[4], None).unwrap();
         assert_eq!(code(written(&mut cache, id, &[5], None)), Err(Code::TransactionOpen));
-        assert_eq!(code(cache.begin(id, None)), Err(Code::TransactionOpen));
+        assert_eq!(code(cache.begin(id, None, Default::default())), Err(Code::TransactionOpen));
         assert_eq!(code(cache.truncate(id, 0)), Err(Code::TransactionOpen));
         assert_eq!(code(cache.restore(id, &snapshot)), Err(Code::TransactionOpen));
         assert_eq!(code(cache.fork(id)), Err(Code::TransactionOpen));
@@ -121,13 +121,13 @@ fn transactions_take_all_layers_along() {
     for kind in KINDS {
         let (mut cache, id) = filled(kind, 9);
         let before = everything(&mut cache);
-        let outer = cache.begin(id, None).unwrap();
+        let outer = cache.begin(id, None, Default::default()).unwrap();
         append(&mut cache, id, &[20, 21]).unwrap();
-        let inner = cache.begin(id, Some(outer)).unwrap();
+        let inner = cache.begin(id, Some(outer), Default::default()).unwrap();
         append(&mut cache, id, &[22]).unwrap();
         assert_eq!((cache.drafted(id, outer).unwrap(), cache.drafted(id, inner).unwrap()), (2, 1));
         assert_eq!((cache.sequence_length(id), cache.committed_length(id)), (12, 9));
-        assert_eq!(code(cache.begin(id, None)), Err(Code::TransactionOpen));
+        assert_eq!(code(cache.begin(id, None, Default::default())), Err(Code::TransactionOpen));
         assert_eq!(code(cache.commit(id, outer, None)), Err(Code::TransactionOpen));
         assert_eq!(code(cache.truncate(id, 0)), Err(Code::TransactionOpen));
         assert_eq!(code(cache.commit(id, inner, Some(2))), Err(Code::InvalidArgument));
@@ -149,9 +149,9 @@ fn transactions_take_all_layers_along() {
         cache.drop_sequence(fork).unwrap();
         drop(snapshot);
         let (mut cache, id) = filled(kind, 9);
-        let outer = cache.begin(id, None).unwrap();
+        let outer = cache.begin(id, None, Default::default()).unwrap();
         append(&mut cache, id, &[20, 21]).unwrap();
-        cache.begin(id, Some(outer)).unwrap();
+        cache.begin(id, Some(outer), Default::default()).unwrap();
         append(&mut cache, id, &[22]).unwrap();
         cache.rollback(id, outer);
         cache.rollback(id, outer);
@@ -165,7 +165,7 @@ fn a_transaction_that_is_dropped_takes_its_open_step_along() {
         let (mut cache, id) = filled(kind, 9);
         let other = cache.create_sequence(Default::default()).unwrap();
         let before = everything(&mut cache);
-        let draft = cache.begin(id, None).unwrap();
+        let draft = cache.begin(id, None, Default::default()).unwrap();
         append(&mut cache, id, &[20]).unwrap();
         let mut old = written(&mut cache, id, &[21, 22, 23, 24, 25], None).unwrap();
         cache.rollback(id, draft);

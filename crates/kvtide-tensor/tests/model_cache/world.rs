@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use kvtide_core::model::{LayerKind, ModelDescription};
 use kvtide_core::{Code, TransactionId};
-use kvtide_tensor::{Error, ModelCache, ModelSnapshot, StepTokens};
+use kvtide_tensor::{BeginOptions, Error, ModelCache, ModelSnapshot, StepTokens};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -16,10 +16,10 @@ use crate::subject::{Kind, cache, code, own_layers, write};
 type Done = Result<(), TestCaseError>;
 
 pub struct World {
-    kind: Kind,
+    pub(crate) kind: Kind,
     pub(crate) cache: ModelCache,
     pub(crate) sequences: BTreeMap<u64, Sequence>,
-    open: BTreeMap<u64, Vec<TransactionId>>,
+    pub(crate) open: BTreeMap<u64, Vec<TransactionId>>,
     snapshots: Vec<(ModelSnapshot, Sequence)>,
     pub(crate) next: Id,
 }
@@ -69,10 +69,12 @@ impl World {
                 self.snapshots.swap_remove(at % self.snapshots.len());
             }
             Call::Restore(..) | Call::Release(_) => {}
-            Call::Begin(of) => {
+            Call::Begin(of, max_tokens) => {
                 let id = self.pick(of);
-                let parent = self.innermost(id);
-                let begun = self.cache.begin(id, parent)?;
+                let begun = match self.cache.begin(id, self.innermost(id), BeginOptions { max_tokens }) {
+                    Err(error) if error.code() == Code::OutOfBlocks && max_tokens.is_some() => return Ok(()),
+                    begun => begun?,
+                };
                 self.open.entry(id).or_default().push(begun);
                 let of = self.sequences.get_mut(&id).expect("a sequence of the model");
                 of.drafts.push((of.tokens.len(), Vec::new()));
@@ -140,10 +142,10 @@ impl World {
         let ids: Vec<Id> = (self.next..self.next + Id::from(tokens)).collect();
         self.next += Id::from(tokens);
         let of = &self.sequences[&id];
-        // Nodes of a step follow its own, or the last one before it.
+        // Nodes of a step follow any node of its transaction.
         let nodes = of.drafts.last().map(|draft| draft.1.len() as i32);
         let parents: Option<Vec<i32>> = tree.zip(nodes).map(|(back, nodes)| {
-            (0..tokens as i32).map(|at| (nodes + at - 1 - back[at as usize % 8] as i32).max(nodes - 1)).collect()
+            (0..tokens as i32).map(|at| (nodes + at - 1 - back[at as usize % 8] as i32).max(-1)).collect()
         });
         let offsets = [0, tokens];
         let begun = self.cache.begin_step(StepTokens {
@@ -156,10 +158,14 @@ impl World {
             return Ok(());
         }
         let mut step = begun?;
+        // A tree of the step alone says what its nodes see when none follows one before the last.
+        let is_told = parents.iter().flatten().all(|&parent| nodes.is_none_or(|nodes| parent >= nodes - 1));
         let own = own_layers(&self.cache);
         for &layer in own.iter().take(layers) {
             write(&mut self.cache, &mut step, layer, &ids)?;
-            self.attend_from(id, layer, &step, &ids, parents.as_deref().zip(nodes))?;
+            if is_told {
+                self.attend_from(id, layer, &step, &ids, parents.as_deref().zip(nodes))?;
+            }
         }
         let whole = layers >= own.len() || tokens == 0;
         if !whole {
@@ -232,7 +238,7 @@ impl World {
                 self.check_layer(id, of, layer)?;
             }
         }
-        Ok(())
+        self.check_masks()
     }
 
     fn check_layer(&self, id: u64, of: &Sequence, layer: u32) -> Done {
@@ -253,7 +259,7 @@ impl World {
     }
 
     /// The positions that left a window: in tensors all that are out of it, in blocks whole ones that no token to come sees.
-    fn gap(&self, of: &Sequence, kept: usize, kind: LayerKind) -> Result<Range<usize>, TestCaseError> {
+    pub(crate) fn gap(&self, of: &Sequence, kept: usize, kind: LayerKind) -> Result<Range<usize>, TestCaseError> {
         let all = of.tokens.len();
         let LayerKind::Sliding { window, sinks } = kind else {
             prop_assert_eq!(kept, all);

@@ -60,7 +60,7 @@ fn speculate(
         // The last token that is known, and what is drafted behind it.
         let tokens: Vec<u32> = found.last().copied().into_iter().chain((0..DRAFTED).map(draft)).collect();
         let before = rows.cache().sequence_length(id);
-        let transaction = rows.cache().begin(id, None)?;
+        let transaction = rows.cache().begin(id, None, Default::default())?;
         let hidden = decoder.forward(&tokens, rows)?;
         let next = decoder.logits(&hidden)?.squeeze(0)?.argmax(D::Minus1)?.to_vec1::<u32>()?;
         let accepted = tokens[1..].iter().zip(&next).take_while(|(drafted, next)| drafted == next).count();

@@ -1,0 +1,125 @@
+//! What the queries of a step see in one layer: its keys and values where they lie, and the model's rules.
+//!
+//! ```text
+//! rows = cache.layer_rows(&step, layer)?      borrows the cache
+//! rows.pinned()?                              changes of the cache are refused with BUSY until it is dropped
+//! rows.attend(q, &options)?                   here, or on another thread
+//! ```
+//!
+//! Asking costs O(pages), or O(1) in tensors.
+
+use kvtide_core::model::{LayerKind, ModelDescription};
+
+use super::shapes::Queries;
+use crate::attention::{AttendOptions, Attended, KvRows, Room};
+use crate::error::Result;
+use crate::paged::PageRows;
+use crate::source::Source;
+use crate::view::Kv;
+
+/// A layer of a step, to attend to.
+#[derive(Clone, Debug)]
+pub struct LayerRows<'a> {
+    pub(super) rows: Rows<'a>,
+    pub(super) rules: Rules,
+}
+
+/// Keys and values of a layer.
+#[derive(Clone, Debug)]
+pub(super) enum Rows<'a> {
+    /// The pages of all sequences, and where the queries of each begin.
+    Pages(PageRows<'a>, Vec<i32>),
+    /// The tensors of one.
+    Tensors(Kv),
+}
+
+/// What the model says of a layer's attention.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    scale: Option<f32>,
+    softcap: Option<f32>,
+    window: Option<u32>,
+    sinks: u32,
+}
+
+impl Rules {
+    pub fn of(model: &ModelDescription, layer: u32) -> Self {
+        let (window, sinks) = match model.kind(layer) {
+            LayerKind::Sliding { window, sinks } => (Some(window), sinks),
+            _ => (None, 0),
+        };
+        let attention = model.attention();
+        Rules { scale: attention.scale, softcap: attention.softcap, window, sinks }
+    }
+
+    /// Where the call says nothing else, the model's hold.
+    fn or<'a>(&self, options: &AttendOptions<'a>) -> AttendOptions<'a> {
+        AttendOptions {
+            scale: options.scale.or(self.scale),
+            softcap: options.softcap.or(self.softcap),
+            window: options.window.or(self.window),
+            sinks: if options.window.is_some() { options.sinks } else { self.sinks },
+            ..options.clone()
+        }
+    }
+}
+
+impl LayerRows<'_> {
+    /// The same, apart from the cache: until they and their clones are dropped, calls that would change what is read are refused
+    /// with `BUSY`. They can be read when the cache is gone.
+    pub fn pinned(self) -> Result<LayerRows<'static>> {
+        let rows = match self.rows {
+            Rows::Pages(pages, offsets) => Rows::Pages(pages.pinned(), offsets),
+            Rows::Tensors(kv) => Rows::Tensors(Kv { k: kv.k.pinned()?, v: kv.v.pinned()? }),
+        };
+        Ok(LayerRows { rows, rules: self.rules })
+    }
+
+    /// As [`ModelCache::attend_layer`](super::ModelCache::attend_layer).
+    pub fn attend<'q>(&self, q: impl Into<Source<'q>>, options: &AttendOptions<'_>) -> Result<Attended> {
+        self.ask(q.into(), options, |queries, kv, options| queries.attend(kv, options))
+    }
+
+    /// The same, into memory that `take` gives, once everything else is known to fit.
+    pub fn attend_with<'q, 'o>(
+        &self,
+        q: impl Into<Source<'q>>,
+        options: &AttendOptions<'_>,
+        take: impl FnOnce(&Room) -> Result<(&'o mut [u8], &'o mut [f32])>,
+    ) -> Result<()> {
+        self.ask(q.into(), options, |queries, kv, options| queries.attend_with(kv, options, take))
+    }
+
+    /// True when `memory` lies in what is read, so that writing there would change it. Nobody outside has memory of pages.
+    #[must_use]
+    pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
+        match &self.rows {
+            Rows::Pages(..) => false,
+            Rows::Tensors(Kv { k, v }) => k.overlaps(memory, bytes) || v.overlaps(memory, bytes),
+        }
+    }
+
+    fn ask<R>(
+        &self,
+        q: Source<'_>,
+        options: &AttendOptions<'_>,
+        ask: impl FnOnce(&Queries<'_>, KvRows<'_>, &AttendOptions<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let options = self.rules.or(options);
+        match &self.rows {
+            Rows::Pages(pages, offsets) => {
+                let query_offsets = options.query_offsets.or(Some(offsets));
+                ask(&Queries::tokens_first(&q)?, pages.into(), &AttendOptions { query_offsets, ..options })
+            }
+            Rows::Tensors(kv) => {
+                ask(&Queries::batched(&q)?, kv.into(), &AttendOptions { query_offsets: None, ..options })
+            }
+        }
+    }
+}
+
+#[expect(dead_code, reason = "keeps the promise that it may move to another thread")]
+fn pinned_rows_are_send() {
+    fn send<T: Send + Sync>() {}
+    send::<LayerRows<'static>>();
+}
