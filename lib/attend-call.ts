@@ -1,4 +1,4 @@
-import type { NativeAttendedView, NativeStop } from '#binding'
+import type { NativeAttendedView, NativeAttendRequest, NativeStop } from '#binding'
 
 import type { KvPages, KvTensors } from './attend-kv.js'
 import type { Settings } from './attend-options.js'
@@ -27,6 +27,8 @@ export interface KvLayer {
   readonly offsets: undefined
   /** Makes the call: as `attend` of the addon, whose keys and values are known. */
   attend(q: object, call: Float64Array, out: object | undefined, lists: readonly unknown[] | undefined): unknown
+  /** The same in the background, once it is started. */
+  request(q: object, call: Float64Array, lists: readonly unknown[] | undefined, stop: NativeStop | undefined): NativeAttendRequest
 }
 
 /** The descriptions and the numbers of one call. They are read within a call, so that one array is enough. */
@@ -62,8 +64,8 @@ export class AttendCall {
   /** Starts the call in the background. */
   start(stop: NativeStop | undefined): Promise<NativeAttendedView> {
     const kv = this.#kv
-    if ('attend' in kv) throw new TypeError('a layer of a model has no attention in the background')
     const [queries, lists] = this.#put()
+    if ('attend' in kv) return kv.request(queries, numbers, lists, stop).start()
     if ('cache' in kv) return binding.attendPagesRequest(queries, kv.cache, numbers, lists, stop).start()
     return binding.attendAsync(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, lists, stop)
   }

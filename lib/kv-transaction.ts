@@ -88,18 +88,14 @@ export interface KvTransaction<Seen = Kv> extends Disposable {
   [Symbol.dispose](): void
 }
 
-/** @internal How transactions begin and end, by their numbers. */
-export interface NativeEnding {
+/** @internal How transactions begin and end, and what their tokens see, by their numbers. */
+export interface NativeDrafting {
   beginDraft(parent?: number, maxTokens?: number): number
   commitDraft(draft: number, tokens?: number): void
   commitDraftPath(draft: number, path: Uint32Array): void
   rollbackDraft(draft: number): void
   dropDraft(draft: number): void
   drafted(draft: number): number
-}
-
-/** @internal The calls of what tokens can be drafted on, by the numbers of transactions. */
-export interface NativeDrafting extends NativeEnding {
   draftMask(draft: number): NativeView
   draftPositions(draft: number): number[]
 }
@@ -138,7 +134,7 @@ class Showing implements Drafting<Kv> {
 }
 
 /** @internal A transaction: its number, and what gave it. */
-export class Draft<D extends { readonly native: NativeEnding }> {
+export class Draft<D extends { readonly native: NativeDrafting }> {
   readonly drafting: D
   readonly id: number
   /** It was committed or rolled back, so that nothing is left to drop. */
@@ -159,7 +155,7 @@ export class Draft<D extends { readonly native: NativeEnding }> {
   }
 }
 
-/** @internal How every transaction ends. */
+/** @internal How every transaction ends, and what its tokens see. */
 export abstract class Ending extends Owner {
   get length(): number {
     const { native, id } = draftOf(this)
@@ -184,6 +180,16 @@ export abstract class Ending extends Owner {
     draft.ended = true
   }
 
+  treeMask(): Tensor {
+    const { native, id } = draftOf(this)
+    return tensorOf(native.draftMask(id))
+  }
+
+  treePositions(): Int32Array {
+    const { native, id } = draftOf(this)
+    return Int32Array.from(native.draftPositions(id))
+  }
+
   dispose(): void {
     endThis(this, Ending)
   }
@@ -194,7 +200,7 @@ export abstract class Ending extends Owner {
 }
 
 /** The draft of any transaction. One that was disposed of has ended like any other, which the cache knows. */
-function draftOf(self: unknown): Draft<{ readonly native: NativeEnding }> {
+function draftOf(self: unknown): Draft<{ readonly native: NativeDrafting }> {
   return nativeArgument('this', self, Ending)
 }
 
@@ -213,16 +219,6 @@ class Transaction<Seen> extends Ending implements KvTransaction<Seen> {
     const { drafting, id } = own<Seen>(this)
     return openDraft(drafting, options, id)
   }
-
-  treeMask(): Tensor {
-    const { native, id } = own(this)
-    return tensorOf(native.draftMask(id))
-  }
-
-  treePositions(): Int32Array {
-    const { native, id } = own(this)
-    return Int32Array.from(native.draftPositions(id))
-  }
 }
 
 /** @internal Opens a transaction on a cache whose appends show what is in it. */
@@ -232,9 +228,14 @@ export function openTransaction(shower: Shower<NativeShowing>, options: unknown)
 
 /** @internal Opens a transaction, or one on top of the transaction `parent`. */
 export function openDraft<Seen>(drafting: Drafting<Seen>, options: unknown, parent?: number): KvTransaction<Seen> {
+  return new Transaction(draftOn(drafting, options, parent))
+}
+
+/** @internal Begins a transaction of any kind. */
+export function draftOn<D extends { readonly native: NativeDrafting }>(drafting: D, options: unknown, parent?: number): Draft<D> {
   const { maxTokens } = fields<BeginOptions>('options', options)
   const room = optional(count, 'maxTokens', maxTokens)
-  return new Transaction(new Draft(drafting, drafting.native.beginDraft(parent, room)))
+  return new Draft(drafting, drafting.native.beginDraft(parent, room))
 }
 
 function own<Seen = unknown>(self: unknown): Draft<Drafting<Seen>> {

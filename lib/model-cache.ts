@@ -1,6 +1,6 @@
 import { binding } from './binding.js'
 import { readEvents, type CacheEvents, type EventsOptions } from './cache-events.js'
-import { count, fields, optional, whole } from './check.js'
+import { fields, optional, whole } from './check.js'
 import type { DType } from './dtype.js'
 import { invalid, KvTideError } from './errors.js'
 import { ModelEngine } from './model-engine.js'
@@ -11,7 +11,7 @@ import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
 import { poolStats, type PoolStats } from './paged-stats.js'
 import type { PrefixMatch } from './prefix-match.js'
 import type { PromptOptions, TokenIds } from './prompt.js'
-import { readExplanation, type Explanation } from './prompt-questions.js'
+import { readAllocation, readExplanation, type AllocationOptions, type Explanation } from './prompt-questions.js'
 import { seqOf } from './sequence-id.js'
 import { createSequence, findPrefix, type MatchOptions, type SequenceOptions } from './sequence-options.js'
 import { modelStepBatch, ModelStepBatch, tablesOf, type ModelStepBatchOptions } from './step-batch.js'
@@ -39,12 +39,6 @@ export interface ModelGroup {
 export interface ModelStats extends CacheStats {
   /** The pools, in the order of {@link ModelCache.groups}; none in tensors. */
   readonly pools: readonly PoolStats[]
-}
-
-/** What room is wanted for. */
-export interface RoomOptions {
-  /** Blocks that are to be left besides, in each group; none unless said otherwise. */
-  readonly watermark?: number
 }
 
 /**
@@ -121,11 +115,13 @@ export class ModelCache extends Owner {
     return findPrefix(own(this), tokens, options)
   }
 
-  /** Whether every group has room for so many tokens of a new sequence. */
-  canAllocate(tokens: number, options: RoomOptions = {}): boolean {
-    const { native } = own(this)
-    const { watermark } = fields<RoomOptions>('options', options)
-    return native.canAllocate(count('tokens', tokens), optional(count, 'watermark', watermark) ?? 0)
+  /**
+   * Whether every group has room for a new sequence, of so many tokens or of a prompt, appended at once: the scarcest one answers.
+   * Of a prompt, blocks that others hold cost nothing, those that nobody holds are taken again; a group that slides needs of
+   * what is found only what it keeps. In tensors, whether a sequence may be so long.
+   */
+  canAllocate(tokens: number | TokenIds, options: AllocationOptions = {}): boolean {
+    return readAllocation(own(this), tokens, options)
   }
 
   /** How far a prompt is found in all layers, and why no further. For who runs the cache: it tells of other tenants' prompts. */

@@ -12,11 +12,4 @@ export class ModelEngine extends PagedEngine<NativeModelCache> {
     super(native, clock, events, kinds)
     this.hasSinkLogits = native.hasSinkLogits()
   }
-
-  /** Makes a call that changes the cache. */
-  change<R>(call: (native: NativeModelCache) => R): R {
-    const answer = call(this.ticked())
-    this.changed()
-    return answer
-  }
 }

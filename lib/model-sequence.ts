@@ -1,6 +1,7 @@
 import type { NativeModelSnapshot, NativeView } from '#binding'
 
 import { count } from './check.js'
+import type { BeginOptions } from './kv-transaction.js'
 import type { ModelEngine } from './model-engine.js'
 import { ModelSnapshot } from './model-snapshot.js'
 import { LayersArgument, type ModelTokens } from './model-tokens.js'
@@ -95,13 +96,14 @@ export class ModelSequence extends Owner {
   }
 
   /**
-   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   * Opens a transaction: what it drafts leaves no trace unless it is committed. With `maxTokens` every layer has room for so many
+   * tokens from the start, or it is refused.
    *
    * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
    */
-  begin(): ModelTransaction {
+  begin(options: BeginOptions = {}): ModelTransaction {
     const { engine, id } = own(this)
-    return openModelDraft(engine, id)
+    return openModelDraft(engine, id, options)
   }
 
   /**
@@ -128,7 +130,10 @@ export class ModelSequence extends Owner {
     engine.change(native => native.dropSequence(id))
   }
 
-  /** As {@link drop}, any number of times. Any later call on this object throws `DISPOSED`. */
+  /**
+   * As {@link drop}, any number of times: while `attendAsync` reads it, it ends at the next change. Any later call on this object
+   * throws `DISPOSED`.
+   */
   dispose(): void {
     endThis(this, ModelSequence)
   }

@@ -1,17 +1,16 @@
 import type { NativeModelStep } from '#binding'
 
-import { AttendCall, type KvLayer } from './attend-call.js'
-import { readSettings, type AttendOptions } from './attend-options.js'
-import { attended, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
-import { count, fields, optional } from './check.js'
+import type { KvLayer } from './attend-call.js'
+import type { AttendAsyncOptions, AttendOptions, Settings } from './attend-options.js'
+import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
+import { count, optional } from './check.js'
 import { invalid } from './errors.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
-import { parentsOf } from './kv-transaction.js'
 import type { ModelEngine } from './model-engine.js'
 import type { ModelSequence } from './model-sequence.js'
+import { OpenStep } from './open-step.js'
 import { checkInternal, endThis, INTERNAL, nativeArgument, Owner, settle } from './owner.js'
-import { Batch } from './paged-batch.js'
-import { treeOf, type StepOptions } from './paged-step.js'
+import type { StepOptions } from './paged-step.js'
 import { readTokens, type TokenIds } from './prompt.js'
 import type { Tables } from './step-batch.js'
 import type { Tensor } from './tensor.js'
@@ -25,57 +24,33 @@ export interface ModelStepOptions extends Omit<StepOptions, 'sequences'> {
 type WithLse<Options> = Options & { readonly returnLse: true }
 
 /** An open step: the native one, and what its queries see unless they say otherwise. */
-class Step {
-  readonly engine: ModelEngine
+class Step extends OpenStep<ModelEngine> {
   readonly native: NativeModelStep
-  readonly sequences: readonly number[]
-  readonly offsets: Int32Array
-  readonly tokens: Uint32Array | undefined
-  /** The tree of the queries; nothing for a chain, `null` where there is none that holds for all of them. */
-  readonly tree: Int32Array | undefined | null
 
   constructor(engine: ModelEngine, options: unknown, tables?: Tables) {
-    const { sequences, offsets, parents, tokens } = fields<ModelStepOptions>('options', options)
-    const batch = new Batch(engine, sequences, offsets)
-    const nodes = optional(parentsOf, 'parents', parents)
-    this.engine = engine
-    this.sequences = batch.sequences
-    this.offsets = batch.offsets
-    this.tokens = optional(readTokens, 'tokens', tokens)
-    if (this.tokens !== undefined) this.check('tokens', this.tokens)
+    super(engine, options)
+    const { batch, nodes } = this
     if (nodes !== undefined) this.check('parents', nodes)
-    this.tree = nodes && treeOf(engine, batch.sequences, this.offsets, nodes)
     const arrays = tables?.checked()
     this.native = engine.change(native =>
       arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as Tables).native, arrays),
     )
   }
 
-  get length(): number {
-    return this.offsets.at(-1) as number
-  }
-
-  /** Refuses a list that has not one entry for each token. */
-  check(argument: string, list: ArrayLike<number>): void {
-    if (list.length !== this.length) throw invalid(`${argument}.length`, list.length, `${this.length}, one for each token`)
-  }
-
-  /** A call of attention in a layer, what was left out filled in. */
-  call(layer: unknown, q: unknown, options: unknown, out: unknown): AttendCall {
-    const { engine, native } = this
-    engine.native.checkStep(native)
-    const kv: KvLayer = {
-      layer: count('layer', layer),
+  protected layer(layer: number): KvLayer {
+    const { engine: { native: cache }, native } = this
+    cache.checkStep(native)
+    return {
+      layer,
       offsets: undefined,
-      attend: (queries, call, array, lists) => engine.native.attendLayer(native, queries, call, array as object, lists),
+      attend: (queries, call, array, lists) => cache.attendLayer(native, queries, call, array as object, lists),
+      request: (queries, call, lists, stop) => cache.attendLayerRequest(native, queries, call, lists, stop),
     }
-    const settings = readSettings(options)
-    if (settings.sinkLogits === undefined && engine.hasSinkLogits) {
-      throw invalid('sinkLogits', undefined, 'those of the layer, one for each query head: the model has learned them')
-    }
-    if (settings.tree !== undefined || settings.mask !== undefined) return new AttendCall(q, kv, settings, out)
-    if (this.tree === null) throw invalid('tree', undefined, 'a tree or a mask: that of this step is not one for all its sequences, right behind what is committed')
-    return new AttendCall(q, kv, { ...settings, tree: this.tree }, out)
+  }
+
+  protected filled(settings: Settings): Settings {
+    if (settings.sinkLogits !== undefined || !this.engine.hasSinkLogits) return settings
+    throw invalid('sinkLogits', undefined, 'those of the layer, one for each query head: the model has learned them')
   }
 
   dispose(): void {
@@ -132,6 +107,18 @@ export class ModelStep extends Owner {
   }
 
   /**
+   * As {@link attend}, off the main thread: see {@link attendAsync}. Until it has ended, whatever would change the step's sequences,
+   * in any layer, throws `BUSY`; with blocks, whatever would change the cache.
+   */
+  attendAsync(layer: number, q: TokenSource, options: WithLse<AttendAsyncOptions>): Promise<AttendedWithLse>
+  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendAsyncOptions>, out: T): Promise<AttendedWithLse<T>>
+  attendAsync(layer: number, q: TokenSource, options?: AttendAsyncOptions): Promise<Attended>
+  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: AttendAsyncOptions | undefined, out: T): Promise<Attended<T>>
+  async attendAsync(layer: number, q: TokenSource, options: AttendAsyncOptions = {}, out?: AttendOut): Promise<Attended<Tensor | AttendOut>> {
+    return attendedLater(own(this).call(layer, q, options, out), out)
+  }
+
+  /**
    * Ends it: its tokens count.
    *
    * @param tokens their ids, unless `beginStep` was told: full blocks of known tokens can be found by other prompts
@@ -150,7 +137,7 @@ export class ModelStep extends Owner {
     engine.change(cache => cache.undoStep(native))
   }
 
-  /** Rolls it back if it is still open. Any number of times. */
+  /** Rolls it back if it is still open, also while `attendAsync` reads. Any number of times. */
   dispose(): void {
     endThis(this, ModelStep)
   }

@@ -24,6 +24,7 @@ export interface NativeSequences {
   createSequenceFrom(prefix: NativePrefix): number
   findPrefix(tokens: Uint32Array, salt: Uint8Array, extra: NativeExtra[] | undefined, partial: boolean): NativePrefix
   canAllocate(tokens: number, watermark: number): boolean
+  canAllocatePrompt(tokens: Uint32Array, salt: Uint8Array, extra: NativeExtra[] | undefined, watermark: number): boolean
   explain(tokens: Uint32Array, salt: Uint8Array, extra?: NativeExtra[]): NativeExplanation
   events(since: number, most: number): NativeEvents
   retain(sequence: number, from: number, to: number, priority: number, until?: number): void
@@ -67,6 +68,13 @@ export class PagedEngine<N extends NativeSequences = NativePagedKvCache> {
     const now = this.clock.due()
     if (now !== undefined) this.native.advanceClock(now)
     return this.native
+  }
+
+  /** Makes a call that changes the cache. */
+  change<R>(call: (native: N) => R): R {
+    const answer = call(this.ticked())
+    this.changed()
+    return answer
   }
 
   /** Says that a call may have changed something. Who waits is woken when the running code has ended, once for all its calls. */

@@ -1,15 +1,14 @@
 import type { NativePagedStep } from '#binding'
 
-import { AttendCall } from './attend-call.js'
-import { readSettings, type AttendAsyncOptions, type AttendOptions } from './attend-options.js'
+import type { KvPages } from './attend-kv.js'
+import type { AttendAsyncOptions, AttendOptions, Settings } from './attend-options.js'
 import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
-import { count, fields, optional } from './check.js'
-import { invalid } from './errors.js'
+import { count, optional } from './check.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
-import { parentsOf } from './kv-transaction.js'
+import { OpenStep } from './open-step.js'
 import { checkInternal, endThis, INTERNAL, nativeArgument, Owner, settle } from './owner.js'
-import { Batch, type SequenceList } from './paged-batch.js'
-import type { PagedEngine, SequencesEngine } from './paged-engine.js'
+import type { SequenceList } from './paged-batch.js'
+import type { PagedEngine } from './paged-engine.js'
 import { readTokens, type TokenIds } from './prompt.js'
 import type { Tables } from './step-batch.js'
 import type { Tensor } from './tensor.js'
@@ -32,60 +31,34 @@ export interface StepOptions {
 type WithLse<Options> = Options & { readonly returnLse: true }
 
 /** An open step: the native one, and what its queries see unless they say otherwise. */
-class Step {
-  readonly engine: PagedEngine
+class Step extends OpenStep<PagedEngine> {
   readonly native: NativePagedStep
-  readonly sequences: Float64Array
-  readonly offsets: Int32Array
-  readonly tokens: Uint32Array | undefined
-  /** The tree of the queries; nothing for a chain, `null` where there is none that holds for all of them. */
-  readonly tree: Int32Array | undefined | null
+  readonly #ids: Float64Array
 
   constructor(engine: PagedEngine, options: unknown, tables?: Tables) {
-    const { sequences, offsets, parents, tokens } = fields<StepOptions>('options', options)
-    const batch = new Batch(engine, sequences, offsets)
-    const nodes = optional(parentsOf, 'parents', parents)
-    this.tokens = optional(readTokens, 'tokens', tokens)
-    this.engine = engine
-    this.sequences = new Float64Array(batch.sequences)
-    this.offsets = batch.offsets
-    const all = this.offsets.at(-1) as number
-    if (this.tokens !== undefined && this.tokens.length !== all) throw invalid('tokens.length', this.tokens.length, `${all}, one for each token`)
-    const tree = nodes && treeOf(engine, batch.sequences, this.offsets, nodes)
+    super(engine, options)
+    const { batch, nodes } = this
+    this.#ids = new Float64Array(batch.sequences)
     const arrays = tables?.checked()
-    const native = engine.ticked()
-    this.native = arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as Tables).native, arrays)
-    this.tree = tree
-    engine.changed()
+    this.native = engine.change(native =>
+      arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as Tables).native, arrays),
+    )
   }
 
-  /** A call of attention over its sequences, what was left out filled in. */
-  call(layer: unknown, q: unknown, options: unknown, out: unknown): AttendCall {
+  protected layer(layer: number): KvPages {
     const { native } = this.engine
     native.checkStep(this.native)
-    const pages = { cache: native, layer: count('layer', layer), sequences: this.sequences, tables: undefined, lengths: undefined }
-    const settings = readSettings(options)
-    const qOffsets = settings.qOffsets ?? this.offsets
-    if (settings.tree !== undefined || settings.mask !== undefined) return new AttendCall(q, pages, { ...settings, qOffsets }, out)
-    if (this.tree === null) throw invalid('tree', undefined, 'a tree or a mask: that of this step is not one for all its sequences, right behind what is committed')
-    return new AttendCall(q, pages, { ...settings, qOffsets, tree: this.tree }, out)
+    return { cache: native, layer, sequences: this.#ids, tables: undefined, lengths: undefined }
+  }
+
+  protected filled(settings: Settings): Settings {
+    return { ...settings, qOffsets: settings.qOffsets ?? this.offsets }
   }
 
   dispose(): void {
     this.engine.native.releaseStep(this.native)
     this.engine.changed()
   }
-}
-
-/** @internal The tree that all sequences have alike, right behind what is committed. */
-export function treeOf(engine: SequencesEngine, sequences: readonly number[], offsets: Int32Array, nodes: Int32Array): Int32Array | null {
-  const first = nodes.slice(0, offsets[1])
-  const isSame = sequences.every((id, place) => {
-    const queries = nodes.subarray(offsets[place], offsets[place + 1])
-    const isFirst = engine.native.committedLength(id) === engine.native.sequenceLength(id)
-    return isFirst && queries.length === first.length && queries.every((parent, node) => parent === first[node])
-  })
-  return isSame ? first : null
 }
 
 /**
@@ -124,9 +97,9 @@ export class PagedStep extends Owner {
   /** @internal */
   constructor(token: unknown, step: unknown) {
     checkInternal(token, 'PagedStep', 'PagedKvCache.beginStep(options) instead')
-    const { sequences, offsets } = step as Step
+    const { sequences, offsets, length } = step as Step
     super(token, step as Step, PagedStep)
-    settle(this, { sequences: Object.freeze([...sequences]), offsets: offsets.slice(), length: offsets.at(-1) as number })
+    settle(this, { sequences: Object.freeze([...sequences]), offsets: offsets.slice(), length })
   }
 
   /**
@@ -137,8 +110,7 @@ export class PagedStep extends Owner {
     const { engine, native } = own(this)
     const at = count('layer', layer)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    engine.ticked().writeLayer(native, at, put(keys, 0), put(values, 1), meta)
-    engine.changed()
+    engine.change(cache => cache.writeLayer(native, at, put(keys, 0), put(values, 1), meta))
   }
 
   /**
@@ -171,15 +143,14 @@ export class PagedStep extends Owner {
    */
   commit(tokens?: TokenIds): void {
     const { engine, native, tokens: known } = own(this)
-    engine.ticked().commitStep(native, optional(readTokens, 'tokens', tokens) ?? known)
-    engine.changed()
+    const ids = optional(readTokens, 'tokens', tokens) ?? known
+    engine.change(cache => cache.commitStep(native, ids))
   }
 
   /** Ends it, as if it had never been. */
   rollback(): void {
     const { engine, native } = own(this)
-    engine.ticked().undoStep(native)
-    engine.changed()
+    engine.change(cache => cache.undoStep(native))
   }
 
   /** Rolls it back if it is still open, also while `attendAsync` reads. Any number of times. */

@@ -1,6 +1,6 @@
 import { arrayKind, count, fields, isArray, optional } from './check.js'
 import { invalid } from './errors.js'
-import type { PagedEngine, SequencesEngine } from './paged-engine.js'
+import type { SequencesEngine } from './paged-engine.js'
 import { readPrompt, readTokens, type PromptOptions } from './prompt.js'
 
 /** What room is wanted for. */
@@ -23,7 +23,7 @@ export interface Explanation {
 }
 
 /** @internal Whether there is room for tokens, given as their number or as a prompt. */
-export function readAllocation(engine: PagedEngine, tokens: unknown, options: unknown): boolean {
+export function readAllocation(engine: SequencesEngine, tokens: unknown, options: unknown): boolean {
   const { salt, extra, watermark } = fields<AllocationOptions>('options', options)
   const prompt = readPrompt({ salt, extra })
   const left = optional(count, 'watermark', watermark) ?? 0

@@ -1,6 +1,8 @@
-import { PagedKvCache, Tensor, type BeginOptions, type DraftOptions, type Kv, type KvTransaction, type PagedSequence, type TensorData, type TokenSource } from '../../index.js'
-import { bytes } from './tokens.js'
+import { PagedKvCache, type BeginOptions, type DraftOptions, type Kv, type KvTransaction, type PagedSequence, type PagedTransaction, type TokenSource } from '../../index.js'
 import type { Shape } from './properties.js'
+import { showing, stacked } from './showing.js'
+
+const append = (to: PagedTransaction, k: TokenSource, v: TokenSource, options?: DraftOptions): void => to.append(k, v, options)
 
 /** A sequence alone in its cache: what is the batch of other caches are its layers. */
 export class SequenceSubject {
@@ -23,14 +25,7 @@ export class SequenceSubject {
 
   /** All tokens, `[layers, heads, tokens, dim]`. */
   shown(): Kv {
-    const { batch, heads, dim, dtype } = this.#shape
-    const layers = Array.from({ length: batch }, (_, layer) => this.cache.gather(this.sequence, layer))
-    const whole = (part: 'k' | 'v'): Tensor => {
-      const { buffer } = Uint8Array.from(Buffer.concat(layers.map(layer => bytes(layer[part]))))
-      const data: TensorData = dtype === 'f32' ? new Float32Array(buffer) : new Uint16Array(buffer)
-      return Tensor.from(data, [batch, heads, this.sequence.length, dim], { dtype })
-    }
-    return { k: whole('k'), v: whole('v') }
+    return stacked(this.#shape, this.sequence.length, layer => this.cache.gather(this.sequence, layer))
   }
 
   append(k: TokenSource, v: TokenSource): Kv {
@@ -38,7 +33,7 @@ export class SequenceSubject {
     return this.shown()
   }
 
-  readonly begin = (options?: BeginOptions): KvTransaction => showing(this.sequence.begin(options), () => this.shown())
+  readonly begin = (options?: BeginOptions): KvTransaction => showing(this.sequence.begin(options), append, () => this.shown())
 
   stats(): { readonly usedBytes: number } {
     return this.cache.stats()
@@ -51,21 +46,4 @@ export class SequenceSubject {
   [Symbol.dispose](): void {
     this.cache.dispose()
   }
-}
-
-/** A transaction whose appends show what others' do. */
-function showing(open: KvTransaction<void>, shown: () => Kv): KvTransaction {
-  const own = {
-    append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv {
-      open.append(k, v, options)
-      return shown()
-    },
-    begin: (options?: BeginOptions) => showing(open.begin(options), shown),
-  }
-  return new Proxy(open, {
-    get(_, name) {
-      const value = Reflect.get(name in own ? own : open, name, name in own ? own : open) as unknown
-      return typeof value === 'function' ? value.bind(name in own ? own : open) : value
-    },
-  }) as unknown as KvTransaction
 }

@@ -1,4 +1,5 @@
 import { KvCache, RollbackCache, RotatingKvCache, type BeginOptions, type Kv, type KvTransaction, type Tensor } from '../../index.js'
+import { ModelSubject } from './model-subject.js'
 import { SequenceSubject } from './paged-subject.js'
 import { source, type Shape } from './properties.js'
 
@@ -105,6 +106,20 @@ export const KINDS: readonly Kind[] = [
       begin,
     }),
   }),
+  ...(['paged', 'contiguous'] as const).map(of => kind<ModelSubject>({
+    name: `ModelSequence, ${of}`,
+    make: shape => new ModelSubject(shape, of),
+    object: 'sequence',
+    slides: false,
+    feed: (subject, k, v) => subject.append(k, v),
+    read: subject => subject.read(),
+    changes: (subject, k, v) => ({
+      append: () => subject.append(k, v),
+      truncate: () => subject.sequence.truncate(0),
+      restore: () => subject.sequence.restore(subject.sequence.snapshot()),
+      begin: subject.begin,
+    }),
+  })),
 ]
 
 /** What is kept of tokens that were appended, in order. */

@@ -2,7 +2,7 @@ import { ModelCache, Tensor, type ModelSequence, type ModelStep } from '../../..
 import { all, but, count, flag, milliseconds, never, optional, options, out, prompt, tensor, text, tokenIds, whole, type Kind } from './kinds.js'
 import { free, Members, param, type Param, type Row } from './row.js'
 import { objects, queries, settings, threeDims } from './rows-attend.js'
-import { GETTERS, NO_OPTIONS } from './rows-contiguous.js'
+import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
 
 const two = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
 const hostTwo = (): object => ({ data: Float32Array.from([1, 2, 3, 4]), shape: [1, 2, 2] })
@@ -31,7 +31,8 @@ const caches = new Members('ModelCache', modelCache)
   .method('createSequence', some(made))
   .method('sequence', param('id', whole('SEQUENCE_NOT_FOUND'), () => 1))
   .method('match', param('tokens', tokenIds, ids), some({ ...prompt, partial: optional(flag) }))
-  .method('canAllocate', param('tokens', count, () => 3), some({ watermark: optional(count) }))
+  .method('canAllocate', param('tokens', tokenIds, ids), some({ ...prompt, watermark: optional(count) }))
+  .method('canAllocate', param('tokens', tokenIds, () => 3), some({ watermark: optional(count) }))
   .method('explain', param('tokens', tokenIds, ids), some(prompt))
   .method('events', some({ from: optional(whole('ok')) }))
   .method('beginStep', param('options', options(() => ({ sequences: [0, 1] }), {
@@ -45,7 +46,8 @@ const caches = new Members('ModelCache', modelCache)
 const input = (): object => ({ layers: [{ k: two(), v: hostTwo() }] })
 
 const sequences = new Members('ModelSequence', () => modelCache().sequence(0))
-  .plain('length', 'committedLength', 'fork', 'snapshot', 'drop', 'begin')
+  .plain('length', 'committedLength', 'fork', 'snapshot', 'drop')
+  .method('begin', begin)
   .method('append', param('input', options(input, { layers: { legal: {} }, tokens: known }), input))
   .method('truncate', param('len', count, () => 1))
   .method('restore', param<ModelSequence>('snapshot', { legal: {} }, self => self.snapshot()))
@@ -77,13 +79,18 @@ delete alike['mask']
 /** Queries may have a batch of one before them. */
 const batched = but(threeDims, { 'a Tensor of another dtype': 'ok', 'a Tensor that looks like a KvSnapshot': 'ok' })
 
+/** A call of attention over a step. */
+const calls = (more: Record<string, Kind>): ReturnType<typeof param>[] => [
+  param('layer', count, () => 0),
+  param('q', batched, queries),
+  param('options', options(() => ({}), { ...alike, ...more }, objects), () => ({ window: 2 })),
+  param('out', optional(out('SHAPE_MISMATCH')), () => undefined),
+]
+
 const steps = new Members('ModelStep', step)
   .special('write', ended, param('layer', count, () => 0), param('k', tensor, two), param('v', tensor, hostTwo))
-  .special('attend', ended,
-    param('layer', count, () => 0),
-    param('q', batched, queries),
-    param('options', options(() => ({}), alike, objects), () => ({ window: 2 })),
-    param('out', optional(out('SHAPE_MISMATCH')), () => undefined))
+  .special('attend', ended, ...calls({}))
+  .special('attendAsync', ended, ...calls({ signal: optional({ legal: {} }) }))
   .special('commit', ended, param('tokens', known, ids))
   .special('rollback', ended)
   .disposable()

@@ -1,0 +1,122 @@
+// ModelTransaction: what is its own beside that of every transaction: room in every layer, and masks of each.
+import test from 'ava'
+
+import { ModelCache, type ModelSequence, type ModelTransaction } from '../index.js'
+import { HYBRID, layersOf } from './support/model-rows.js'
+import { throwsCode } from './support/throws.js'
+import { span } from './support/tokens.js'
+
+const paged = (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'paged', blockSize: 4, blocks: 32, ...more })
+const contiguous = (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'contiguous', initialCapacity: 4, ...more })
+const KINDS = [['paged', paged], ['contiguous', contiguous]] as const
+
+const feed = (sequence: ModelSequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
+
+/** Which of what a layer keeps each drafted token sees. */
+const sees = (draft: ModelTransaction, layer?: number): boolean[] => Array.from(draft.treeMask(layer).toArray(), value => value === 0)
+
+for (const [kind, make] of KINDS) {
+  test(`${kind}: a mask is of one layer, and a window counts positions in it`, t => {
+    using cache = make()
+    const sequence = cache.createSequence()
+    feed(sequence, span(0, 4))
+    using draft = sequence.begin()
+    draft.append({ layers: layersOf([50, 51, 52]), parents: [-1, -1, 1] })
+    t.deepEqual(draft.treePositions(), Int32Array.of(4, 4, 5))
+    const [yes, no] = [true, false]
+    // Node 2 stands at 5: of a window of 4 it sees 2 and 3, and the sink.
+    t.deepEqual(sees(draft, 1), [yes, yes, yes, yes, yes, no, no, yes, yes, yes, yes, no, yes, no, yes, yes, yes, yes, no, yes, yes])
+    t.deepEqual(sees(draft), [yes, yes, yes, yes, yes, no, no, yes, yes, yes, yes, no, yes, no, yes, no, yes, yes, no, yes, yes])
+    t.deepEqual([sees(draft, 2), sees(draft, 3)], [sees(draft, 1), sees(draft, 0)])
+    for (const layer of [4, -1, 0.5, null]) throwsCode(t, 'INVALID_ARGUMENT', () => draft.treeMask(layer as never))
+    const step = cache.beginStep({ sequences: [sequence] })
+    for (const call of [() => draft.treeMask(1), () => draft.treePositions()]) throwsCode(t, 'TRANSACTION_OPEN', call)
+    step.rollback()
+    draft.commitPath([1, 2])
+    t.is(sequence.length, 6)
+  })
+
+  test(`${kind}: nodes of a step follow any of its transaction`, t => {
+    using cache = make()
+    const sequence = cache.createSequence()
+    feed(sequence, span(0, 3))
+    using draft = sequence.begin()
+    draft.append({ layers: layersOf([50, 51]), parents: [-1, -1] })
+    for (const parents of [[2, 2], [-2, 0], [-1]]) throwsCode(t, 'INVALID_ARGUMENT', () => draft.append({ layers: layersOf([52, 53]), parents }))
+    draft.append({ layers: layersOf([52, 53, 54]), parents: [0, 1, 2] })
+    t.deepEqual(draft.treePositions(), Int32Array.of(3, 3, 4, 4, 5))
+    throwsCode(t, 'INVALID_PATH', () => draft.commitPath([0, 3]))
+    draft.commitPath([0, 2, 4])
+    t.is(sequence.length, 6)
+  })
+}
+
+test('paged: room for a draft is taken in every group, or in none', t => {
+  for (const blocks of [[8, 3], [3, 8]]) {
+    using cache = paged({ blocks })
+    const [sequence, other] = [cache.createSequence(), cache.createSequence()]
+    feed(sequence, span(0, 4))
+    const before = cache.stats().pools
+    throwsCode(t, 'OUT_OF_BLOCKS', () => sequence.begin({ maxTokens: 12 }), { needed: 3, free: 2 })
+    for (const maxTokens of [-1, 0.5, 2 ** 31, '1', null]) throwsCode(t, 'INVALID_ARGUMENT', () => sequence.begin({ maxTokens: maxTokens as never }))
+    t.deepEqual(cache.stats().pools, before)
+    using outer = sequence.begin()
+    throwsCode(t, 'OUT_OF_BLOCKS', () => outer.begin({ maxTokens: 12 }))
+    t.deepEqual(cache.stats().pools, before)
+    using inner = outer.begin({ maxTokens: 8 })
+    throwsCode(t, 'OUT_OF_BLOCKS', () => feed(other, [9]))
+    inner.append({ layers: layersOf(span(50, 58)) })
+    inner.commit(4)
+    outer.commit()
+    t.deepEqual([sequence.length, sequence.committedLength], [8, 8])
+    feed(other, [9])
+    cache.checkInvariants()
+  }
+})
+
+test('contiguous: room for a draft is taken in every layer, nested ones included', t => {
+  using cache = contiguous()
+  const sequence = cache.createSequence()
+  feed(sequence, span(0, 3))
+  using outer = sequence.begin({ maxTokens: 100 })
+  const { growths } = cache.stats()
+  outer.append({ layers: layersOf(span(3, 90)) })
+  t.is(cache.stats().growths, growths)
+  using inner = outer.begin({ maxTokens: 400 })
+  const grown = cache.stats().growths
+  t.true(grown > growths)
+  inner.append({ layers: layersOf(span(90, 450)) })
+  t.is(cache.stats().growths, grown)
+  inner.rollback()
+  outer.commit(10)
+  t.is(sequence.length, 13)
+  using limited = contiguous({ memoryLimitBytes: 1 << 13 })
+  const short = limited.createSequence()
+  feed(short, span(0, 3))
+  throwsCode(t, 'OUT_OF_MEMORY', () => short.begin({ maxTokens: 1 << 20 }))
+  using draft = short.begin()
+  draft.append({ layers: layersOf([3]) })
+  draft.commit()
+  t.is(short.length, 4)
+})
+
+test('room is told for tokens and for prompts, by the scarcest group', t => {
+  for (const blocks of [[8, 5], [5, 8]]) {
+    using cache = paged({ blocks })
+    const first = cache.createSequence()
+    const prompt = span(0, 16)
+    feed(first, prompt.slice(0, 8))
+    t.deepEqual([cache.canAllocate(12), cache.canAllocate(13), cache.canAllocate(12, { watermark: 1 })], [true, false, false])
+    // Two blocks of four are there, and somebody holds them.
+    t.deepEqual([cache.canAllocate(prompt), cache.canAllocate(prompt, { watermark: 1 }), cache.canAllocate(prompt, { watermark: 2 })], [true, true, false])
+    t.deepEqual([cache.canAllocate(Uint32Array.from(prompt), { salt: 'a' }), cache.canAllocate(prompt.slice(0, 12), { salt: 'a' })], [false, true])
+    // Whether there is room is whether it can be appended.
+    const second = cache.createSequence({ prefix: cache.match(prompt) })
+    feed(second, prompt.slice(8))
+    t.deepEqual([second.length, cache.canAllocate(prompt), cache.canAllocate(span(0, 20)), cache.canAllocate(span(0, 28))], [16, true, true, false])
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { salt: 'a' }), { argument: 'salt', value: 'a', expected: 'none for a number of tokens' })
+    for (const watermark of [-1, 0.5, null]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { watermark: watermark as never }))
+  }
+  using tensors = contiguous({ maxSeqLen: 8 })
+  t.deepEqual([tensors.canAllocate(8), tensors.canAllocate(9), tensors.canAllocate(span(0, 8)), tensors.canAllocate(span(0, 9))], [true, false, true, false])
+})

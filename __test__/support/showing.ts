@@ -1,0 +1,35 @@
+import { Tensor, type BeginOptions, type DraftOptions, type Kv, type KvTransaction, type TensorData, type TokenSource } from '../../index.js'
+import type { Shape } from './properties.js'
+import { bytes } from './tokens.js'
+
+/** K and V of `length` tokens of all layers, each of which lies where the batch of other caches does: `[layers, heads, tokens, dim]`. */
+export function stacked({ batch, heads, dim, dtype }: Shape, length: number, read: (layer: number) => Kv): Kv {
+  const layers = Array.from({ length: batch }, (_, layer) => read(layer))
+  const whole = (part: 'k' | 'v'): Tensor => {
+    const { buffer } = Uint8Array.from(Buffer.concat(layers.map(layer => bytes(layer[part]))))
+    const data: TensorData = dtype === 'f32' ? new Float32Array(buffer) : new Uint16Array(buffer)
+    return Tensor.from(data, [batch, heads, length, dim], { dtype })
+  }
+  return { k: whole('k'), v: whole('v') }
+}
+
+/** A transaction whose appends show what others' do. */
+export function showing<T extends { begin(options?: BeginOptions): T }>(
+  open: T,
+  append: (to: T, k: TokenSource, v: TokenSource, options?: DraftOptions) => void,
+  shown: () => Kv,
+): KvTransaction {
+  const own = {
+    append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv {
+      append(open, k, v, options)
+      return shown()
+    },
+    begin: (options?: BeginOptions) => showing(open.begin(options), append, shown),
+  }
+  return new Proxy(open as object, {
+    get(_, name) {
+      const value = Reflect.get(name in own ? own : (open as object), name, name in own ? own : open) as unknown
+      return typeof value === 'function' ? value.bind(name in own ? own : open) : value
+    },
+  }) as unknown as KvTransaction
+}
