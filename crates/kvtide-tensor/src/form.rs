@@ -14,6 +14,10 @@ pub(crate) enum Form {
     /// In candle's operations alone: a device without kernels of its own.
     Portable,
     /// By kernels of a GPU.
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "emulate")),
+        expect(dead_code, reason = "a build without such kernels takes the other forms")
+    )]
     Launched(Stream),
 }
 
