@@ -47,7 +47,7 @@ mod write_plan;
 mod writing;
 mod written;
 
-pub use blocks::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released};
+pub use blocks::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable, Released};
 pub use copying::{BlockCopy, CopyPlan, Target};
 pub use drafts::{EndPlan, Keep, RowMove};
 pub use finding::PoolStats;

@@ -1,18 +1,19 @@
 //! Counts and the order of eviction, against a list that is sorted anew whenever something is taken.
 
-use kvtide_core::paged::PRIORITY_DEFAULT;
 use kvtide_core::paged::parts::{Blocks, Chain, Release, Set};
+use kvtide_core::paged::{PRIORITY_DEFAULT, RANK_MAX};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
+use super::policies::{Policy, policy, scattered};
 use super::{Done, support};
 
 #[derive(Clone, Debug)]
 enum Call {
     Take,
     Retain(u32),
-    /// Blocks from a tail to a head, and whether their content is kept.
-    Release(Vec<u32>, bool),
+    /// Blocks from a tail to a head, whether their content is kept, and where in its sequence the head lies.
+    Release(Vec<u32>, bool, u32),
     Priority(u32, u8, Option<u64>),
     Advance(u64),
     Forget(u32),
@@ -20,12 +21,13 @@ enum Call {
 
 fn call() -> impl Strategy<Value = Call> {
     let block = || 0..7u32;
+    let depth = prop_oneof![2 => 0..4u32, 1 => 253..258u32, 1 => Just(u32::MAX - 3)];
     let priority = (block(), 48..52u8, prop::option::of(0..30u64));
     prop_oneof![
         6 => Just(Call::Take),
         2 => block().prop_map(Call::Retain),
-        5 => (prop::collection::vec(block(), 1..4), prop::bool::weighted(0.8))
-            .prop_map(|(blocks, cached)| Call::Release(blocks, cached)),
+        5 => (prop::collection::vec(block(), 1..4), prop::bool::weighted(0.8), depth)
+            .prop_map(|(blocks, cached, depth)| Call::Release(blocks, cached, depth)),
         3 => priority.prop_map(|(block, priority, until)| Call::Priority(block, priority, until)),
         2 => (0..4u64).prop_map(Call::Advance),
         1 => block().prop_map(Call::Forget),
@@ -60,6 +62,7 @@ const NEW: Held = Held { count: 1, own: (PRIORITY_DEFAULT, PRIORITY_DEFAULT, NEV
 
 /// Which block is where, as plainly as can be.
 struct Model {
+    policy: Policy,
     capacity: u32,
     touched: u32,
     free: Vec<u32>,
@@ -94,7 +97,12 @@ impl Model {
         Some(self.cached.remove(place).1)
     }
 
-    fn release(&mut self, block: u32, keep: bool, chain: &mut Step) {
+    /// The ranks that follow from priorities.
+    fn ranks(&self, own: Step, depth: Option<u32>) -> Step {
+        at((rank(self.policy, own.0, depth), rank(self.policy, own.1, depth), own.2), 0)
+    }
+
+    fn release(&mut self, block: u32, keep: bool, depth: u32, chain: &mut Step) {
         let now = self.now;
         let held = self.held(block).unwrap();
         held.count -= 1;
@@ -107,8 +115,9 @@ impl Model {
         *chain = held.inherited;
         if held.count == 0 {
             held.own = at(held.own, now);
-            *chain = join(held.own, *chain);
-            let (held, rank) = (held.clone(), *chain);
+            let held = held.clone();
+            *chain = join(self.ranks(held.own, Some(depth)), *chain);
+            let rank = *chain;
             self.held.retain(|held| held.0 != block);
             self.cached.push((block, held, rank));
         }
@@ -133,6 +142,16 @@ impl Model {
     }
 }
 
+/// The rank that a block is to have.
+fn rank(policy: Policy, priority: u8, depth: Option<u32>) -> u8 {
+    let rank = match policy {
+        Policy::Default => priority,
+        Policy::Scattered(seed) => scattered(seed, priority, depth),
+        Policy::Table(seed) => scattered(seed, priority, Some(depth.map_or(0, |depth| depth.min(255)))),
+    };
+    rank.min(RANK_MAX)
+}
+
 fn step_of(priority: u8, until: Option<u64>) -> Step {
     at((priority, until.map_or(priority, |_| PRIORITY_DEFAULT), until.unwrap_or(NEVER)), 0)
 }
@@ -155,12 +174,13 @@ fn change(blocks: &mut Blocks, model: &mut Model, call: Call) -> Done {
                 None => model.held(block).unwrap().count += 1,
             }
         }
-        Call::Release(tail_first, cached) => {
+        Call::Release(tail_first, cached, head) => {
             let (mut chain, mut step) = (Chain::default(), (0, 0, NEVER));
-            for block in tail_first {
+            for (depth, block) in (head..).take(tail_first.len()).collect::<Vec<_>>().into_iter().rev().zip(tail_first)
+            {
                 if blocks.set(block) == Set::Active {
-                    blocks.release(block, Release { cached, depth: 0 }, &mut chain);
-                    model.release(block, cached, &mut step);
+                    blocks.release(block, Release { cached, depth }, &mut chain);
+                    model.release(block, cached, depth, &mut step);
                 }
             }
         }
@@ -170,7 +190,8 @@ fn change(blocks: &mut Blocks, model: &mut Model, call: Call) -> Done {
             prop_assert_eq!(given.is_ok(), known);
             let own = at(step_of(priority, until), model.now);
             if let Some(held) = model.uncache(block) {
-                model.cached.push((block, Held { own, inherited: NEW.inherited, ..held }, own));
+                let rank = model.ranks(own, None);
+                model.cached.push((block, Held { own, inherited: NEW.inherited, ..held }, rank));
             } else if let Some(held) = model.held(block) {
                 (held.own, held.inherited) = (own, NEW.inherited);
             }
@@ -189,9 +210,14 @@ fn change(blocks: &mut Blocks, model: &mut Model, call: Call) -> Done {
     Ok(())
 }
 
-fn blocks_follow_the_model((capacity, calls): (u32, Vec<Call>)) -> Done {
-    let mut blocks = Blocks::new(capacity).unwrap();
-    let mut model = Model { capacity, touched: 0, free: Vec::new(), held: Vec::new(), cached: Vec::new(), now: 0 };
+fn blocks_follow_the_model((capacity, policy, calls): (u32, Policy, Vec<Call>)) -> Done {
+    let blocks = Blocks::new(capacity).unwrap();
+    let mut blocks = match policy.make() {
+        Some(policy) => blocks.with_policy(policy),
+        None => blocks,
+    };
+    let (free, held, cached) = (Vec::new(), Vec::new(), Vec::new());
+    let mut model = Model { policy, capacity, touched: 0, free, held, cached, now: 0 };
     for call in calls {
         change(&mut blocks, &mut model, call)?;
         blocks.check_invariants().map_err(TestCaseError::fail)?;
@@ -214,6 +240,6 @@ fn blocks_follow_the_model((capacity, calls): (u32, Vec<Call>)) -> Done {
 
 #[test]
 fn random_calls_against_a_list() {
-    let calls = (0..7u32, prop::collection::vec(call(), 0..40));
+    let calls = (0..7u32, policy(), prop::collection::vec(call(), 0..40));
     support::run("blocks", 20_000, calls, blocks_follow_the_model);
 }

@@ -1,8 +1,10 @@
 //! The order of eviction: misuse and values.
 
 use kvtide_core::paged::parts::{Blocks, Chain, Release};
-use kvtide_core::paged::{EvictionPolicy, PRIORITY_DEFAULT, Released};
+use kvtide_core::paged::{EvictionPolicy, PRIORITY_DEFAULT, RankTable, Released};
 use kvtide_core::{Code, Error};
+
+use super::policies::Scattered;
 
 fn taken(capacity: u32) -> Blocks {
     let mut blocks = Blocks::new(capacity).unwrap();
@@ -96,4 +98,36 @@ fn the_largest_pool_costs_nothing_until_it_is_used() {
     blocks.reserve(1000).unwrap();
     assert!((0..1000).all(|block| blocks.take().unwrap().block == block));
     assert!(blocks.bytes() < 70_000, "{}", blocks.bytes());
+}
+
+#[test]
+fn a_table_answers_as_the_policy_that_it_was_made_of() {
+    for seed in 0..20 {
+        let policy = Scattered(seed);
+        let table = RankTable::of(&policy);
+        let mut ranks = Vec::new();
+        for priority in 0..=100 {
+            let asked = |depth| policy.rank(&Released { priority, depth: Some(depth) }).min(127);
+            ranks.extend((0..256).map(asked));
+            for (depth, as_if) in
+                [(None, 0), (Some(0), 0), (Some(1), 1), (Some(255), 255), (Some(256), 255), (Some(u32::MAX), 255)]
+            {
+                assert_eq!(table.rank(&Released { priority, depth }), asked(as_if), "{priority}, {depth:?}");
+            }
+        }
+        assert_eq!(RankTable::new(&ranks).unwrap(), table);
+    }
+}
+
+#[test]
+fn a_table_that_is_none_is_refused() {
+    let mut ranks = vec![127; RankTable::RANKS];
+    assert_eq!(format!("{:?}", RankTable::new(&ranks).unwrap()), "RankTable of 25856");
+    for length in [0, RankTable::RANKS - 1, RankTable::RANKS + 1] {
+        let expected = "25856, one for each priority and depth";
+        let refused = Error::argument("ranks.length", length as u64, expected);
+        assert_eq!(RankTable::new(&vec![0; length]), Err(refused));
+    }
+    ranks[RankTable::RANKS - 1] = 128;
+    assert_eq!(RankTable::new(&ranks), Err(Error::argument("ranks", 128u32, "0 to 127 each")));
 }

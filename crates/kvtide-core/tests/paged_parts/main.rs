@@ -7,6 +7,8 @@ mod eviction;
 mod index;
 mod memory;
 mod model;
+#[path = "../support/policies.rs"]
+mod policies;
 #[path = "../support/mod.rs"]
 mod support;
 

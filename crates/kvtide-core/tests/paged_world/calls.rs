@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use super::policies::{Policy, policy};
+
 /// The shape of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -11,6 +13,7 @@ pub struct Shape {
     pub low_bit: bool,
     /// Tokens and sinks.
     pub window: Option<(u32, u32)>,
+    pub policy: Policy,
 }
 
 /// A call. A `usize` picks one of the sequences, snapshots or transactions there are; tokens are drawn from very few, so that
@@ -43,13 +46,14 @@ pub enum Call {
 
 pub fn shape() -> impl Strategy<Value = Shape> {
     let window = prop_oneof![3 => Just(None), 1 => (1..9u32, 0..6u32).prop_map(Some)];
-    let sizes = (prop_oneof![3 => 0..12u32, 1 => 12..80u32], 1..5u32, 1..4u32, any::<bool>(), window);
-    sizes.prop_map(|(capacity, block_size, layers, low_bit, window)| Shape {
+    let sizes = (prop_oneof![3 => 0..12u32, 1 => 12..80u32], 1..5u32, 1..4u32, any::<bool>(), window, policy());
+    sizes.prop_map(|(capacity, block_size, layers, low_bit, window, policy)| Shape {
         capacity,
         block_size,
         layers,
         low_bit,
         window,
+        policy,
     })
 }
 

@@ -8,6 +8,8 @@ mod calls;
 #[path = "../paged_random/memory.rs"]
 mod memory;
 mod model;
+#[path = "../support/policies.rs"]
+mod policies;
 mod regressions;
 #[path = "../support/mod.rs"]
 mod support;

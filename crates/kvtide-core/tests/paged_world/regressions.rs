@@ -2,13 +2,14 @@
 
 use super::calls::Call::*;
 use super::calls::Shape;
+use super::policies::Policy::Default;
 use super::replay;
 
 /// A row of a step's tables whose block was replaced between two steps: cut off, taken by another, and another one in its place.
 #[test]
 fn a_row_of_tables_after_a_cut() {
     replay((
-        Shape { capacity: 6, block_size: 2, layers: 1, low_bit: false, window: None },
+        Shape { capacity: 6, block_size: 2, layers: 1, low_bit: false, window: None, policy: Default },
         vec![
             Create(0),
             Create(0),
@@ -25,7 +26,7 @@ fn a_row_of_tables_after_a_cut() {
     ));
 }
 
-const SMALL: Shape = Shape { capacity: 12, block_size: 2, layers: 1, low_bit: false, window: None };
+const SMALL: Shape = Shape { capacity: 12, block_size: 2, layers: 1, low_bit: false, window: None, policy: Default };
 
 /// Rows that move bring the ids of their tokens along.
 #[test]

@@ -62,6 +62,10 @@ impl World {
             Some((tokens, sinks)) => planner.sliding(Window::new(tokens, sinks).unwrap()),
             None => planner,
         };
+        let planner = match shape.policy.make() {
+            Some(policy) => planner.evicting(policy),
+            None => planner,
+        };
         World {
             shape,
             planner,

@@ -22,10 +22,12 @@ mod lists;
 mod policy;
 mod priority;
 mod rank;
+mod rank_table;
 mod sets;
 
 pub use policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released};
 pub use rank::Chain;
+pub use rank_table::RankTable;
 pub use sets::Set;
 
 use limits::Limits;

@@ -12,6 +12,8 @@ mod hazards;
 mod model;
 #[path = "../../attention/oracle.rs"]
 mod oracle;
+#[path = "../../../../kvtide-core/tests/support/policies.rs"]
+mod policies;
 mod world;
 
 use calls::{Call, Shape};

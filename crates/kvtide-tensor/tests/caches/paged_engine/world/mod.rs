@@ -8,6 +8,7 @@ mod steps;
 mod writes;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kvtide_core::paged::Window;
 use kvtide_core::{Code, TransactionId};
@@ -71,6 +72,7 @@ impl World {
             block_size: shape.block_size,
             num_layers: shape.layers,
             window,
+            eviction: shape.policy.make().map(Arc::from),
             ..content.options()
         })?;
         Ok(World {
