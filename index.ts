@@ -21,6 +21,7 @@ export {
   type ErrorDetails,
   type ErrorDetailsByCode,
 } from './lib/errors.js'
+export type { EvictionPolicy, Released } from './lib/eviction.js'
 export type { HostTensor, OnnxTensor, SequenceLayout, TokenSource } from './lib/host-tensor.js'
 export { KvCache, type KvCacheOptions } from './lib/kv-cache.js'
 export { KvSnapshot } from './lib/kv-snapshot.js'

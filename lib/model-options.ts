@@ -1,6 +1,7 @@
 import { count, fields, flag, isArray, list, optional, text, whole } from './check.js'
 import { checkDType, type DType } from './dtype.js'
 import { invalid } from './errors.js'
+import { readEviction, type EvictionPolicy } from './eviction.js'
 import { readModel, type HuggingFaceConfig, type ModelDescriptionInput } from './model-description.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
 import { PagedClock } from './paged-clock.js'
@@ -41,6 +42,8 @@ export interface PagedModelCacheOptions extends CommonModelOptions {
   readonly namespace?: string
   /** 32 secret bytes under which prompts are named, random ones of the process unless given. */
   readonly prefixKey?: Uint8Array
+  /** Which of the blocks that nobody holds make room first; the lowest priority, and in it the least recently used, unless given. */
+  readonly eviction?: EvictionPolicy
   /** Events that are kept for {@link ModelCache.events}, none unless said otherwise. */
   readonly events?: number
   /** The time in milliseconds, `Date.now` unless given; asked for only while a {@link ModelSequence.retain} has a time limit. */
@@ -66,7 +69,7 @@ export type ModelCacheOptions = PagedModelCacheOptions | ContiguousModelCacheOpt
 
 const COMMON = ['model', 'dtype', 'device', 'memoryLimitBytes'] as const
 /** Options of one kind alone. */
-const PAGED = ['blockSize', 'blocks', 'memoryBytes', 'maxSequences', 'keyFormat', 'valueFormat', 'hadamard', 'namespace', 'prefixKey', 'events', 'now'] as const
+const PAGED = ['blockSize', 'blocks', 'memoryBytes', 'maxSequences', 'keyFormat', 'valueFormat', 'hadamard', 'namespace', 'prefixKey', 'eviction', 'events', 'now'] as const
 const CONTIGUOUS = ['batchSize', 'maxSeqLen', 'initialCapacity', 'keepAll'] as const
 
 type Given = { readonly [Name in keyof PagedModelCacheOptions | keyof ContiguousModelCacheOptions]?: unknown }
@@ -114,6 +117,7 @@ function readPaged(given: Given) {
     namespace: optional(wellFormed, 'namespace', given.namespace) ?? '',
     prefixKey: optional(secret, 'prefixKey', given.prefixKey),
     events: optional(count, 'events', given.events) ?? 0,
+    eviction: optional(readEviction, 'eviction', given.eviction),
   }
 }
 

@@ -1,6 +1,7 @@
 import { count, fields, flag, optional, text, typedArray, whole } from './check.js'
 import { checkDType, type DType } from './dtype.js'
 import { invalid } from './errors.js'
+import { readEviction, type EvictionPolicy } from './eviction.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
 import { PagedClock } from './paged-clock.js'
 import { wellFormed } from './prompt.js'
@@ -54,6 +55,8 @@ export interface PagedKvCacheOptions {
   readonly namespace?: string
   /** 32 secret bytes under which prompts are named, random ones of the process unless given. The same ones name them alike elsewhere. */
   readonly prefixKey?: Uint8Array
+  /** Which of the blocks that nobody holds make room first; the lowest priority, and in it the least recently used, unless given. */
+  readonly eviction?: EvictionPolicy
   /** Events that are kept for {@link PagedKvCache.events}, none unless said otherwise. */
   readonly events?: number
   /** The time in milliseconds, `Date.now` unless given; asked for only while a {@link PagedSequence.retain} has a time limit. */
@@ -94,7 +97,8 @@ export function readOptions(options: unknown) {
     device: optional(text, 'device', given.device) ?? 'cpu',
     memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
   }
-  return { form, clock: new PagedClock(optional(callable, 'now', given.now) ?? Date.now) }
+  const clock = new PagedClock(optional(callable, 'now', given.now) ?? Date.now)
+  return { form: { ...form, eviction: optional(readEviction, 'eviction', given.eviction) }, clock }
 }
 
 const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)

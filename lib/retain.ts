@@ -9,7 +9,7 @@ export interface RetainOptions {
   readonly from?: number
   /** The one behind the last, the sequence's length unless said otherwise. */
   readonly to?: number
-  /** From 0, which goes first, to 100; 50 where nothing was said. */
+  /** From 0, which goes first, to 100; 50 where nothing was said. What follows from it an {@link EvictionPolicy} can say. */
   readonly priority: number
   /** For so many milliseconds; for good unless a limit is given. */
   readonly forMs?: number

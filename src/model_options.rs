@@ -9,7 +9,7 @@ use napi_derive::napi;
 use crate::guard::Outcome;
 use crate::memory::budget;
 use crate::number::{count, optional, whole};
-use crate::paged_options::{page_format, prefix_key};
+use crate::paged_options::{eviction, page_format, prefix_key};
 
 /// One layer of a model that was described by hand.
 #[napi(object, object_to_js = false)]
@@ -58,6 +58,8 @@ pub struct NativeModelBlocks {
     pub namespace: String,
     #[napi(ts_type = "Uint8Array | undefined")]
     pub prefix_key: Option<Uint8Array>,
+    #[napi(ts_type = "Uint8Array | undefined")]
+    pub eviction: Option<Uint8Array>,
     pub events: f64,
 }
 
@@ -171,7 +173,7 @@ impl NativeModelBlocks {
             hadamard: self.hadamard,
             namespace: self.namespace,
             prefix_key: self.prefix_key.map(|key| prefix_key(&key)).transpose()?,
-            eviction: None,
+            eviction: self.eviction.map(|ranks| eviction(&ranks)).transpose()?,
             events: count("events", self.events)?,
         })
     }

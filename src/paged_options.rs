@@ -1,6 +1,8 @@
 //! What a paged cache is made with; the TypeScript layer has filled in what was left out.
 
-use kvtide_core::paged::{PageFormat, Window};
+use std::sync::Arc;
+
+use kvtide_core::paged::{EvictionPolicy, PageFormat, RankTable, Window};
 use kvtide_core::{Error, count_positive};
 use kvtide_tensor::{PagedKvCacheOptions, device};
 use napi::bindgen_prelude::Uint8Array;
@@ -29,6 +31,8 @@ pub struct NativePagedOptions {
     pub namespace: String,
     #[napi(ts_type = "Uint8Array | undefined")]
     pub prefix_key: Option<Uint8Array>,
+    #[napi(ts_type = "Uint8Array | undefined")]
+    pub eviction: Option<Uint8Array>,
     pub events: f64,
     pub device: String,
     #[napi(ts_type = "number | undefined")]
@@ -56,7 +60,7 @@ impl NativePagedOptions {
             window: window.map(|tokens| Window::new(tokens, sinks)).transpose()?,
             namespace: self.namespace,
             prefix_key: self.prefix_key.map(|key| prefix_key(&key)).transpose()?,
-            eviction: None,
+            eviction: self.eviction.map(|ranks| eviction(&ranks)).transpose()?,
             events: count("events", self.events)?,
             device: device(&self.device)?,
             memory_limit_bytes: optional("memoryLimitBytes", self.memory_limit_bytes, whole)?,
@@ -67,6 +71,11 @@ impl NativePagedOptions {
 
 pub(crate) fn prefix_key(key: &[u8]) -> Outcome<[u8; 32]> {
     key.try_into().map_err(|_| Error::argument("prefixKey", format!("{} bytes", key.len()), "32 bytes").into())
+}
+
+/// The order of eviction: the rank of every priority and depth.
+pub(crate) fn eviction(ranks: &[u8]) -> Outcome<Arc<dyn EvictionPolicy>> {
+    Ok(Arc::new(RankTable::new(ranks)?))
 }
 
 pub(crate) fn page_format(argument: &'static str, name: &str) -> Outcome<PageFormat> {

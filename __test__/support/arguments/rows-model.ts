@@ -128,6 +128,7 @@ export const modelRows: readonly Row[] = [
     prefixKey: optional({ legal: {} }),
     events: optional(count),
     now: optional({ legal: { 'a function': 'ok' } }),
+    eviction: optional({ legal: { 'a function': 'ok' } }),
     memoryBytes: optional({ legal: {} }),
     maxSequences: optional({ legal: {} }),
   }), modelOptions)),

@@ -167,6 +167,7 @@ export const pagedRows: readonly Row[] = [
     prefixKey: optional({ legal: {} }),
     events: optional(count),
     now: optional({ legal: { 'a function': 'ok' } }),
+    eviction: optional({ legal: { 'a function': 'ok' } }),
     device: optional(text),
     memoryLimitBytes: optional(whole('ok')),
   }), pagedOptions)),
