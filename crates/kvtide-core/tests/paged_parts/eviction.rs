@@ -131,3 +131,34 @@ fn a_table_that_is_none_is_refused() {
     ranks[RankTable::RANKS - 1] = 128;
     assert_eq!(RankTable::new(&ranks), Err(Error::argument("ranks", 128u32, "0 to 127 each")));
 }
+
+#[test]
+fn a_head_keeps_the_highest_rank_of_two_tails_for_good() {
+    let mut blocks = taken(4);
+    (0..2).for_each(|_| blocks.retain(0));
+    blocks.set_priority(1, 90, Some(9)).unwrap();
+    release(&mut blocks, &[1, 0]);
+    blocks.set_priority(2, 95, None).unwrap();
+    release(&mut blocks, &[2, 0]);
+    blocks.set_priority(3, 92, None).unwrap();
+    release(&mut blocks, &[3]);
+    release(&mut blocks, &[0]);
+    assert_eq!(order(&blocks), [1, 3, 2, 0]);
+    blocks.check_invariants().unwrap();
+}
+
+#[test]
+fn a_rank_that_is_over_is_not_prolonged_by_another_tail() {
+    let mut blocks = taken(4);
+    (0..2).for_each(|_| blocks.retain(0));
+    blocks.set_priority(1, 90, Some(5)).unwrap();
+    release(&mut blocks, &[1, 0]);
+    blocks.advance(9);
+    blocks.set_priority(2, 60, Some(20)).unwrap();
+    release(&mut blocks, &[2, 0]);
+    blocks.set_priority(3, 70, None).unwrap();
+    release(&mut blocks, &[3]);
+    release(&mut blocks, &[0]);
+    assert_eq!(order(&blocks), [1, 2, 0, 3]);
+    blocks.check_invariants().unwrap();
+}
