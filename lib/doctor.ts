@@ -39,7 +39,7 @@ function answer(ask: () => string): string {
 
 function deviceReport(name: string): DeviceReport {
   try {
-    binding.checkDevice(name)
+    binding.deviceName(name)
     return { name, usable: true, reason: '' }
   } catch (error) {
     const reason = isKvTideError(error) && error.code === 'DEVICE_UNAVAILABLE' ? error.details.reason : String(error)

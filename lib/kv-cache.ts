@@ -1,7 +1,8 @@
 import type { NativeKvCache, NativeKvSnapshot } from '#binding'
 
 import { binding } from './binding.js'
-import { count, fields, flag, optional, text, whole } from './check.js'
+import { count, fields, flag, optional, whole } from './check.js'
+import { readDevice } from './device.js'
 import { checkDType, type DType } from './dtype.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { KvSnapshot } from './kv-snapshot.js'
@@ -71,13 +72,13 @@ export class KvCache extends Owner {
       maxSeqLen: count('maxSeqLen', given.maxSeqLen, 1),
       headDim: count('headDim', given.headDim, 1),
       dtype: optional(checkDType, 'dtype', given.dtype) ?? 'f32',
-      device: optional(text, 'device', given.device) ?? 'cpu',
+      device: readDevice(given.device),
       stableAddresses: optional(flag, 'stableAddresses', given.stableAddresses) ?? false,
       memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
     }
     super(INTERNAL, new Shower(new binding.NativeKvCache(made)), KvCache)
-    const { batchSize, numKvHeads, headDim, maxSeqLen, dtype } = made
-    settle(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device: 'cpu' })
+    const { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device } = made
+    settle(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device })
   }
 
   /** Tokens in it. */

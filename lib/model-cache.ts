@@ -85,7 +85,7 @@ export class ModelCache extends Owner {
       const slides = window === undefined ? { kind: 'full' as const } : { kind: 'sliding' as const, window, sinks: sinks ?? 0 }
       return Object.freeze({ ...slides, layers: Object.freeze(layers), ...sizes })
     })
-    settle(this, { kind, numLayers: native.numLayers(), groups: Object.freeze(groups), dtype: form.dtype, device: 'cpu' })
+    settle(this, { kind, numLayers: native.numLayers(), groups: Object.freeze(groups), dtype: form.dtype, device: form.device })
   }
 
   /** A new sequence: empty, or with what a prompt has found. */

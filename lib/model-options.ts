@@ -1,4 +1,5 @@
-import { count, fields, flag, isArray, list, optional, text, whole } from './check.js'
+import { count, fields, flag, isArray, list, optional, whole } from './check.js'
+import { readDevice } from './device.js'
 import { checkDType, type DType } from './dtype.js'
 import { invalid } from './errors.js'
 import { readEviction, type EvictionPolicy } from './eviction.js'
@@ -85,7 +86,7 @@ export function readModelOptions(options: unknown) {
   const form = {
     model: readModel(given.model),
     dtype: optional(checkDType, 'dtype', given.dtype) ?? ('f32' as const),
-    device: optional(text, 'device', given.device) ?? 'cpu',
+    device: readDevice(given.device),
     memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
     paged: kind === 'paged' ? readPaged(given) : undefined,
     contiguous: kind === 'contiguous' ? readContiguous(given) : undefined,

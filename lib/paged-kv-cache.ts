@@ -70,7 +70,7 @@ export class PagedKvCache extends Owner {
     super(INTERNAL, new PagedEngine(new binding.NativePagedKvCache(form), clock, form.events, kinds), PagedKvCache)
     const { capacity, blockSize, numLayers, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard } = form
     settle(this, { capacity, blockSize, numLayers, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard })
-    settle(this, { device: 'cpu', bytesPerToken: own(this).native.bytesPerToken() })
+    settle(this, { device: form.device, bytesPerToken: own(this).native.bytesPerToken() })
   }
 
   /** Blocks that can be taken, those that only prompts find included. */

@@ -1,4 +1,5 @@
-import { count, fields, flag, optional, text, typedArray, whole } from './check.js'
+import { count, fields, flag, optional, typedArray, whole } from './check.js'
+import { readDevice } from './device.js'
 import { checkDType, type DType } from './dtype.js'
 import { invalid } from './errors.js'
 import { readEviction, type EvictionPolicy } from './eviction.js'
@@ -94,7 +95,7 @@ export function readOptions(options: unknown) {
     namespace: optional(wellFormed, 'namespace', given.namespace) ?? '',
     prefixKey: optional(secret, 'prefixKey', given.prefixKey),
     events: optional(count, 'events', given.events) ?? 0,
-    device: optional(text, 'device', given.device) ?? 'cpu',
+    device: readDevice(given.device),
     memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
   }
   const clock = new PagedClock(optional(callable, 'now', given.now) ?? Date.now)

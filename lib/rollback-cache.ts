@@ -1,7 +1,8 @@
 import type { NativeRollbackCache, NativeRollbackMark } from '#binding'
 
 import { binding } from './binding.js'
-import { count, fields, numbers, optional, text, whole } from './check.js'
+import { count, fields, numbers, optional, whole } from './check.js'
+import { readDevice } from './device.js'
 import { KvTideError } from './errors.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { openTransaction, parentsOf, type BeginOptions, type KvTransaction } from './kv-transaction.js'
@@ -51,10 +52,10 @@ export class RollbackCache extends Owner {
 
   constructor(options: RollbackCacheOptions = {}) {
     const given = fields<RollbackCacheOptions>('options', options)
-    const device = optional(text, 'device', given.device) ?? 'cpu'
+    const device = readDevice(given.device)
     const limit = optional(whole, 'memoryLimitBytes', given.memoryLimitBytes)
     super(INTERNAL, new Shower(new binding.NativeRollbackCache(device, limit)), RollbackCache)
-    settle(this, { device: 'cpu' })
+    settle(this, { device })
   }
 
   /** Committed and tentative tokens. */

@@ -1,7 +1,8 @@
 import type { NativeRotatingCache, NativeRotatingSnapshot, NativeView } from '#binding'
 
 import { binding } from './binding.js'
-import { count, fields, optional, text, whole } from './check.js'
+import { count, fields, optional, whole } from './check.js'
+import { readDevice } from './device.js'
 import type { DType } from './dtype.js'
 import { meta, put, readTensor } from './host-tensor.js'
 import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
@@ -45,7 +46,7 @@ export abstract class Rotating extends Owner {
   constructor(token: unknown, owner: typeof RotatingCache | typeof RotatingKvCache, [native, shape]: MadeRotating) {
     super(token, new Shower(native), owner)
     const { dim, maxSeqLen, sinks } = shape
-    settle(this, { dim, maxSeqLen, sinks, device: 'cpu' })
+    settle(this, { dim, maxSeqLen, sinks, device: native.device() })
   }
 
   /** Tokens ever appended. */
@@ -141,7 +142,7 @@ export function makeRotating(parts: 1 | 2, options: unknown): MadeRotating {
     capacitySeqLen: optional(count, 'capacitySeqLen', given.capacitySeqLen),
     sinks: optional(count, 'sinks', given.sinks) ?? 0,
     slack: optional(count, 'slack', given.slack),
-    device: optional(text, 'device', given.device) ?? 'cpu',
+    device: readDevice(given.device),
     memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
   }
   return [new binding.NativeRotatingCache(made), made]

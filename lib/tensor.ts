@@ -3,7 +3,8 @@ import { inspect, type InspectOptions } from 'node:util'
 import type { NativeView } from '#binding'
 
 import { binding } from './binding.js'
-import { arrayLength, asBits, count, fields, optional, sizes, text, typedArray, whole } from './check.js'
+import { arrayLength, asBits, count, fields, optional, sizes, typedArray, whole } from './check.js'
+import { readDevice } from './device.js'
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, isKvTideError } from './errors.js'
 import { meta, put, readData, type HostArgument } from './host-tensor.js'
@@ -47,10 +48,10 @@ export class Tensor extends Owner {
    */
   static from(data: TensorData | Float16ArrayLike, shape: readonly number[], options: TensorOptions = {}): Tensor {
     const { dtype, device } = fields<TensorOptions>('options', options)
-    if (device !== undefined) binding.checkDevice(text('device', device))
+    const on = readDevice(device)
     const named = optional(checkDType, 'dtype', dtype)
     const read = readData('data', data, sizes('shape', shape), named)
-    return tensorOf(binding.tensorFromHost(put(read, 0), meta))
+    return tensorOf(binding.tensorFromHost(put(read, 0), meta, on))
   }
 
   /** Its sizes. */
@@ -63,10 +64,9 @@ export class Tensor extends Owner {
     return own(this).dtype
   }
 
-  /** Where it lives: `'cpu'`. */
+  /** Where it lives: `'cpu'`, `'cuda:0'`. */
   get device(): string {
-    void own(this).view
-    return 'cpu'
+    return own(this).view.device()
   }
 
   /** Elements from one index to the next, for each axis (within a run, see {@link keyPositions}). */

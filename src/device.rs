@@ -24,13 +24,10 @@ pub fn build_info() -> NativeBuildInfo {
     }
 }
 
-/// Refuses a device that cannot be used, with the reason.
+/// The full name of a device; one that cannot be used is refused with the reason.
 #[napi]
-pub fn check_device(env: &Env, name: String) -> Result<()> {
-    guard(env, || {
-        device(&name)?;
-        Ok(())
-    })
+pub fn device_name(env: &Env, name: String) -> Result<String> {
+    guard(env, || Ok(kvtide_tensor::device_name(&device(&name)?)))
 }
 
 /// The names of all dtypes, in the order of their numbers.

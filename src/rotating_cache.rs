@@ -1,7 +1,7 @@
 //! Both rotating caches, over one tensor or over K and V.
 
 use kvtide_core::count_positive;
-use kvtide_tensor::{Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, Source, device};
+use kvtide_tensor::{Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, Source, device, device_name};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -110,6 +110,11 @@ impl NativeRotatingCache {
     #[napi]
     pub fn retained_len(&self, env: &Env) -> Result<f64> {
         self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.retained_len()).into()))
+    }
+
+    #[napi]
+    pub fn device(&self, env: &Env) -> Result<String> {
+        self.cache.read(env, |cache| Ok(device_name(either!(Window, cache, cache => cache.device()))))
     }
 
     #[napi]

@@ -3,7 +3,7 @@
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
-use kvtide_tensor::View;
+use kvtide_tensor::{Budget, View, device, device_name};
 use napi::bindgen_prelude::Uint8Array;
 use napi::{Env, Result};
 use napi_derive::napi;
@@ -39,11 +39,12 @@ impl NativeView {
     }
 }
 
-/// A copy of a typed array, in native memory.
+/// A copy of a typed array, in native memory of a device.
 #[napi]
-pub fn tensor_from_host(env: &Env, data: ArrayArg, meta: &[f64]) -> Result<NativeView> {
+pub fn tensor_from_host(env: &Env, data: ArrayArg, meta: &[f64], on: String) -> Result<NativeView> {
     guard(env, || {
-        Ok(NativeView::of(View::from_host(&host_tensor("data", data, meta)?, &budget())?, &Children::default()))
+        let budget = Budget::within(&device(&on)?, Some(&budget()), None);
+        Ok(NativeView::of(View::from_host(&host_tensor("data", data, meta)?, &budget)?, &Children::default()))
     })
 }
 
@@ -57,6 +58,11 @@ impl NativeView {
     #[napi]
     pub fn strides(&self, env: &Env) -> Result<Vec<f64>> {
         self.read(env, |view| Ok(view.strides().iter().map(|&stride| stride as f64).collect()))
+    }
+
+    #[napi]
+    pub fn device(&self, env: &Env) -> Result<String> {
+        self.read(env, |view| Ok(device_name(view.device())))
     }
 
     #[napi]

@@ -119,7 +119,7 @@ test('two hundred rounds of errors and threads end as they should', async t => {
     import { createRequire } from 'node:module'
     const addon = ${JSON.stringify(new URL('../../binding.cjs', import.meta.url).pathname)}
     const { KvCache, Tensor, KvTideError } = kvtide
-    const script = \`const addon = require(\${JSON.stringify(addon)}); addon.setErrorClass(class extends Error {}); try { addon.checkDevice('x') } catch {} require('node:worker_threads').parentPort.postMessage(1)\`
+    const script = \`const addon = require(\${JSON.stringify(addon)}); addon.setErrorClass(class extends Error {}); try { addon.deviceName('x') } catch {} require('node:worker_threads').parentPort.postMessage(1)\`
     let refused = 0
     for (let round = 0; round < 200; round++) {
       const worker = new Worker(script, { eval: true, execArgv: [] })

@@ -107,7 +107,7 @@ pub fn advance(stream: &Stream, tables: &Tables<'_>, by: u32) -> Result<()> {
     tables.lengths.check_writable();
     tables.check();
     let args = AdvanceArgs { lengths: tables.lengths.address(), sequences: tables.sequences as u32, by };
-    stream.launch(&ADVANCE, Grid::new([tables.sequences.div_ceil(THREADS), 1, 1], THREADS), &args)
+    stream.launch(ADVANCE, Grid::new([tables.sequences.div_ceil(THREADS), 1, 1], THREADS), &args)
 }
 
 /// Refuses pages and rows that reach outside their memory.

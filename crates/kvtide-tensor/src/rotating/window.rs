@@ -1,5 +1,6 @@
 //! The sliding window that both rotating caches are.
 
+use candle_core::Device;
 use kvtide_core::{COUNT_MAX, Drafts, RotatingOptions, RotatingPlanner, default_slack};
 
 use crate::buffer::RowShape;
@@ -71,6 +72,12 @@ impl<const PARTS: usize> Rotating<PARTS> {
     #[must_use]
     pub fn dim(&self) -> usize {
         self.options.dim
+    }
+
+    /// Where it lives.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.options.device
     }
 
     /// Tokens ever appended.

@@ -7,7 +7,7 @@ mod read;
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use kvtide_core::{Run, Runs, Stamp};
 
 use crate::buffer::{Buffer, RowShape};
@@ -106,6 +106,12 @@ impl View {
 
     pub(crate) fn dims(&self) -> Dims {
         self.region.dims
+    }
+
+    /// Where its memory is.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.buffer.tensor.device()
     }
 
     /// Its element type.

@@ -12,10 +12,11 @@ use crate::memory::Budget;
 use crate::zeroed::zeroed_bytes;
 
 impl View {
-    /// A copy in memory of its own, never stale.
+    /// A copy in memory of its own on the same device, never stale; `budget` counts it where it is of that device.
     pub fn copied(&self, budget: &Arc<Budget>) -> Result<View> {
         self.check()?;
-        let copy = View::zeros(self.region.dims, self.dtype(), budget)?;
+        let budget = Budget::within(self.device(), Some(budget), None);
+        let copy = View::zeros(self.region.dims, self.dtype(), &budget)?;
         gather_to(self, &copy.buffer)?;
         Ok(copy)
     }

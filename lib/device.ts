@@ -1,0 +1,8 @@
+import { binding } from './binding.js'
+import { optional, text } from './check.js'
+
+/** @internal The name of a device that can be used, `'cuda:0'` for `'cuda'`; the CPU where none is given. */
+export function readDevice(device: unknown): string {
+  const name = optional(text, 'device', device) ?? 'cpu'
+  return name === 'cpu' ? name : binding.deviceName(name)
+}
