@@ -1,4 +1,14 @@
 //! Which device a cache lives on.
+//!
+//! ```text
+//! "cpu"              always
+//! "cuda", "cuda:N"   cuda.rs, with the feature `cuda`; else no_cuda.rs, which says what to install
+//! "metal"            metal.rs, with the feature `metal`; else no_metal.rs
+//! "auto"             the first of cuda:0, metal and cpu that can be used
+//! ```
+//!
+//! The same name gives the same device for as long as the process runs, so that all caches of a GPU share its stream. A
+//! device that is open costs a look into a map; the first call of a GPU opens it, which can take a second.
 
 use candle_core::{Device, DeviceLocation};
 
@@ -6,23 +16,30 @@ use crate::error::{Error, Result};
 use crate::kernels::Kernels;
 use crate::threads::threads;
 
+#[cfg_attr(not(feature = "cuda"), path = "device/no_cuda.rs")]
+mod cuda;
+#[cfg_attr(not(feature = "metal"), path = "device/no_metal.rs")]
+mod metal;
+#[cfg(any(feature = "cuda", test))]
+mod ptx;
+
 /// The device of this name: `cpu`, `auto`, `cuda`, `cuda:N`, `metal`.
 ///
-/// This build has the CPU alone; `auto` is the best device there is.
+/// `auto` is the best device that can be used, the CPU where there is no other.
 pub fn device(name: &str) -> Result<Device> {
-    let unavailable =
-        |reason: &str| Err(Error::DeviceUnavailable { device: name.to_owned(), reason: reason.to_owned() });
+    let unavailable = |reason: String| Error::DeviceUnavailable { device: name.to_owned(), reason };
     match name {
-        "cpu" | "auto" => Ok(Device::Cpu),
-        "metal" => unavailable("this build has no Metal support"),
-        _ if is_cuda(name) => {
-            unavailable("this build has no CUDA support; install it with `npm install kvtide-cuda-linux-x64-gnu`")
-        }
-        _ => Err(Error::argument("device", name, "one of cpu, cuda, cuda:N, metal, auto")),
+        "cpu" => Ok(Device::Cpu),
+        "auto" => Ok(cuda::open(0).or_else(|_| metal::open()).unwrap_or(Device::Cpu)),
+        "metal" => metal::open().map_err(unavailable),
+        _ => match cuda_index(name) {
+            Some(index) => cuda::open(index).map_err(unavailable),
+            None => Err(Error::argument("device", name, "one of cpu, cuda, cuda:N, metal, auto")),
+        },
     }
 }
 
-/// The public name of a device.
+/// The public name of a device: `cpu`, `cuda:0`, `metal`.
 #[must_use]
 pub fn device_name(device: &Device) -> String {
     match device.location() {
@@ -32,24 +49,26 @@ pub fn device_name(device: &Device) -> String {
     }
 }
 
-/// Refuses a device that this build has no kernels for, and kernels that the environment asks for in vain.
-pub(crate) fn check_cpu(device: &Device) -> Result<()> {
+/// Refuses a device that `cache`, by its public name, has no kernels for, and kernels that the environment asks for in vain.
+pub(crate) fn check_cpu(cache: &str, device: &Device) -> Result<()> {
     if device.is_cpu() {
         Kernels::current()?;
         threads()?;
         return Ok(());
     }
-    let reason = "this build has the CPU alone".to_owned();
+    let reason = format!("a {cache} has kernels for the CPU alone");
     Err(Error::DeviceUnavailable { device: device_name(device), reason })
 }
 
-fn is_cuda(name: &str) -> bool {
-    match name.strip_prefix("cuda") {
-        Some("") => true,
-        Some(index) => index
-            .strip_prefix(':')
-            .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())),
-        None => false,
+/// The index in `cuda` or `cuda:N`; one that no number holds stands for the highest.
+fn cuda_index(name: &str) -> Option<usize> {
+    match name.strip_prefix("cuda")? {
+        "" => Some(0),
+        rest => {
+            let digits = rest.strip_prefix(':')?;
+            let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+            is_number.then(|| digits.parse().unwrap_or(usize::MAX))
+        }
     }
 }
 
@@ -62,11 +81,34 @@ mod tests {
     fn names_are_known_or_refused() {
         assert!(device("cpu").is_ok());
         assert!(device("auto").is_ok());
-        for name in ["cuda", "cuda:0", "cuda:17", "metal"] {
-            assert_eq!(device(name).unwrap_err().code(), Code::DeviceUnavailable, "{name}");
-        }
-        for name in ["", "CPU", "cuda:", "cuda:x", "cuda0", "gpu"] {
+        for name in ["", "CPU", "cuda:", "cuda:x", "cuda0", "cuda:-1", "gpu"] {
             assert_eq!(device(name).unwrap_err().code(), Code::InvalidArgument, "{name}");
         }
+    }
+
+    #[test]
+    #[cfg(not(any(feature = "cuda", feature = "metal")))]
+    fn a_build_for_the_cpu_says_so() {
+        assert!(device("auto").unwrap().is_cpu());
+        for name in ["cuda", "cuda:0", "cuda:17", "cuda:99999999999999999999", "metal"] {
+            let error = device(name).unwrap_err();
+            assert_eq!(error.code(), Code::DeviceUnavailable, "{name}");
+            assert!(error.to_string().contains("this build has no"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_has_an_index() {
+        let cases =
+            [("cuda", Some(0)), ("cuda:0", Some(0)), ("cuda:17", Some(17)), ("cuda:007", Some(7)), ("cud", None)];
+        for (name, index) in cases {
+            assert_eq!(cuda_index(name), index, "{name}");
+        }
+        assert_eq!(cuda_index("cuda:99999999999999999999"), Some(usize::MAX));
+    }
+
+    #[test]
+    fn devices_have_names() {
+        assert_eq!(device_name(&Device::Cpu), "cpu");
     }
 }

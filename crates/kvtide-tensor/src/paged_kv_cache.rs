@@ -57,7 +57,7 @@ pub struct PagedKvCache {
 impl PagedKvCache {
     /// An empty cache, its slab reserved.
     pub fn new(options: PagedKvCacheOptions) -> Result<Self> {
-        check_cpu(&options.device)?;
+        check_cpu("PagedKvCache", &options.device)?;
         let shape = PagedShape::new(&options)?;
         let planner = PagedPlanner::new(options.capacity, options.block_size, options.num_layers)?;
         let mut planner = if shape.pages.is_low_bit() { planner.staging_pages() } else { planner };

@@ -82,7 +82,7 @@ impl ModelCache {
     /// An empty cache.
     pub fn new(options: ModelCacheOptions) -> Result<Self> {
         static CACHES: AtomicU64 = AtomicU64::new(0);
-        check_cpu(&options.device)?;
+        check_cpu("ModelCache", &options.device)?;
         let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
         let store: Box<dyn Store> = match &options.kind {
             ModelCacheKind::Contiguous(kind) => {

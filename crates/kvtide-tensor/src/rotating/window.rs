@@ -47,7 +47,7 @@ pub(super) struct LastAppend {
 impl<const PARTS: usize> Rotating<PARTS> {
     /// An empty cache; its shape and dtype come with the first append.
     pub fn new(options: RotatingCacheOptions) -> Result<Self> {
-        check_cpu(&options.device)?;
+        check_cpu(if PARTS == 1 { "RotatingCache" } else { "RotatingKvCache" }, &options.device)?;
         if options.dim >= RANK_MAX {
             return Err(Error::argument("dim", options.dim, format!("below {RANK_MAX}")));
         }

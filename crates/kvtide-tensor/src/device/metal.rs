@@ -1,0 +1,17 @@
+//! Apple's GPU, by candle's own operations: opened once for the process.
+
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::Device;
+
+/// The GPU, or why it cannot be used.
+pub(super) fn open() -> Result<Device, String> {
+    static OPENED: Mutex<Option<Device>> = Mutex::new(None);
+    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = &*opened {
+        return Ok(device.clone());
+    }
+    let device = Device::new_metal(0).map_err(|error| error.to_string())?;
+    *opened = Some(device.clone());
+    Ok(device)
+}
