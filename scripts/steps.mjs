@@ -20,6 +20,12 @@ export function exists(command) {
   return spawnSync(command, ['--version'], { stdio: 'ignore', cwd: root, shell: onWindows }).status === 0
 }
 
+/** What a command prints, or nothing where it cannot be run or fails. */
+export function ask(command, args, options = {}) {
+  const { status, stdout } = spawnSync(command, args, { encoding: 'utf8', cwd: root, maxBuffer: 2 ** 30, ...options })
+  return status === 0 ? stdout : undefined
+}
+
 /** Runs a command, showing what it prints; answers its exit code and its output. */
 export function run(command, args, options = {}) {
   return new Promise(resolve => {
