@@ -1,4 +1,4 @@
-import { binding } from './binding.js'
+import { binding, bindingChoice } from './binding.js'
 import { isKvTideError } from './errors.js'
 import { memoryStats } from './memory.js'
 
@@ -16,6 +16,7 @@ export function doctor(): string {
   const rows: (readonly [string, string])[] = [
     ['binary', `kvtide ${build.version}, ${build.target}`],
     ['loaded from', loadedFrom()],
+    ['chosen', `${bindingChoice.kind}: ${bindingChoice.reason}`],
     ['platform', `${process.platform}-${process.arch}, node ${process.versions.node}, Node-API ${process.versions['napi']}`],
     ['cpu features', build.cpuFeatures.join(' ') || 'none that kvtide looks for'],
     ['kernels', answer(() => binding.kernels())],

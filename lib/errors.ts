@@ -73,6 +73,9 @@ export interface ErrorDetailsByCode {
   readonly INVALID_PATH: { readonly place: number; readonly node: number; readonly reason: string }
   readonly UNSUPPORTED_MODEL: ArgumentDetails
   readonly NOT_CONTIGUOUS: { readonly operation: string; readonly pieces: string }
+  readonly BINDING_NOT_FOUND: { readonly platform: string; readonly reason: string }
+  readonly BINDING_MISMATCH: { readonly file: string; readonly version: string; readonly expected: string }
+  readonly BINDING_CONFLICT: { readonly file: string; readonly loaded: string }
 }
 
 /** The `details` of an error with code `C`. */

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 /** The folder of the repository. */
 export const root = fileURLToPath(new URL('..', import.meta.url))
 
-const path = [join(root, 'node_modules', '.bin'), process.env.PATH].join(delimiter)
+const searchPath = () => [join(root, 'node_modules', '.bin'), process.env.PATH].join(delimiter)
 const onWindows = process.platform === 'win32'
 
 /** The triple that `napi build` builds for, so that cargo shares what is compiled with it. */
@@ -34,7 +34,7 @@ export function run(command, args, options = {}) {
       shell: onWindows,
       stdio: ['ignore', 'pipe', 'pipe'],
       ...options,
-      env: { ...process.env, PATH: path, ...options.env },
+      env: { ...process.env, PATH: searchPath(), ...options.env },
     })
     let output = ''
     for (const [from, to] of [[child.stdout, process.stdout], [child.stderr, process.stderr]]) {

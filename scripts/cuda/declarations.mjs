@@ -3,12 +3,12 @@
 //   extern "C" { fn cuInit(Flags: c_uint) -> CUresult; }   ->   { name: 'cuInit', returns: 'status' }
 import { Refusal } from './refusal.mjs'
 
-const DECLARED = /extern "C" \{\s*(?:#\[[^\]]*\]\s*)*(?:pub )?fn (\w+)\s*\(([^{}]*?)\)\s*(?:->\s*([^;{}]+?)\s*)?;/g
+const DECLARED = /extern "C" \{\s*(?:#\[[^\]]*\]\s*)*(?:pub )?fn (\w+)\s*\([^{}]*?\)(?:\s*->\s*([^;{}()]+?))?\s*;/g
 
 /** The functions of a file of cudarc's `sys` modules, by name and each once. */
 export function functions(source) {
   const found = new Map()
-  for (const [, name, , type] of source.matchAll(DECLARED)) found.set(name, { name, returns: returned(type) })
+  for (const [, name, type] of source.matchAll(DECLARED)) found.set(name, { name, returns: returned(type) })
   if (found.size === 0) throw new Refusal('cudarc declares no functions in the form that the link stubs are made from: its version is not one that this build knows')
   return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1))
 }

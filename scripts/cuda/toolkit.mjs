@@ -6,7 +6,7 @@ import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync
 import { join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import { ask, must } from '../steps.mjs'
+import { ask, run } from '../steps.mjs'
 import { Refusal } from './refusal.mjs'
 
 const PINNED = fileURLToPath(new URL('toolkit.txt', import.meta.url))
@@ -59,7 +59,8 @@ async function install(folder, home) {
     if (name.endsWith('.partial')) rmSync(join(folder, name), { recursive: true })
   }
   const only = ['--no-deps', '--only-binary=:all:', '--no-compile', '--require-hashes', '--quiet', '--disable-pip-version-check', '--root-user-action=ignore']
-  await must('python3', ['-m', 'pip', 'install', ...only, '--target', partial, '-r', PINNED])
+  const { code } = await run('python3', ['-m', 'pip', 'install', ...only, '--target', partial, '-r', PINNED])
+  if (code !== 0) throw new Refusal('pip could not install the CUDA compiler: it says why above; with CUDA_HOME set, nothing is installed')
   for (const programs of ['bin', 'nvvm/bin']) {
     const place = join(inner(partial), programs)
     for (const entry of readdirSync(place, { withFileTypes: true })) if (entry.isFile()) chmodSync(join(place, entry.name), 0o755)

@@ -1,0 +1,82 @@
+// The scripts of the CUDA build, which are JavaScript, with the types that their tests need.
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+import test, { type ExecutionContext, type Implementation } from 'ava'
+
+/** A function that a library declares. */
+export interface Declared {
+  readonly name: string
+  readonly returns: string
+}
+
+/** What a stub is made of. */
+export interface Stub {
+  readonly name: string
+  readonly functions: readonly Declared[]
+  readonly sonames: readonly string[]
+  readonly absentCode: number
+}
+
+/** A compiler that can be built with. */
+export interface Toolkit {
+  readonly home: string
+  readonly version: readonly [number, number]
+}
+
+interface Scripts {
+  readonly declarations: {
+    functions(source: string): Declared[]
+    statusCode(source: string, name: string): number
+  }
+  readonly libraries: {
+    libraries(cudaMajor: number): { name: string; module: string; sonames: string[]; absent: string }[]
+  }
+  readonly stubs: {
+    compileStub(folder: string, stub: Stub): string
+    describeStubs(cudarc: string, cudaMajor: number): Stub[]
+  }
+  readonly toolkit: {
+    toolkit(folder: string, given?: string): Promise<Toolkit>
+    nvccVersion(text?: string): [number, number] | undefined
+    cudarcVersion(version: readonly [number, number]): string
+  }
+  readonly home: { cudaHome(folder: string, toolkit: Toolkit, stubs: readonly Stub[]): string }
+  readonly binary: {
+    neededLibraries(dynamic: string): string[]
+    glibcVersion(versionInfo: string): string | undefined
+    ptxTargets(bytes: Buffer): string[]
+    machineCode(bytes: Buffer): string[]
+  }
+  readonly requirements: {
+    checkMachine(machine: { platform: string; arch: string; found: (program: string) => boolean }): void
+  }
+}
+
+/** One of the files of `scripts/cuda`. */
+export async function cudaScript<K extends keyof Scripts>(name: K): Promise<Scripts[K]> {
+  return (await import(new URL(`../../scripts/cuda/${name}.mjs`, import.meta.url).href)) as Scripts[K]
+}
+
+/** A folder that is gone when the test ends. */
+export function folder(t: ExecutionContext): string {
+  const made = mkdtempSync(join(tmpdir(), 'kvtide-cuda-'))
+  t.teardown(() => rmSync(made, { recursive: true, force: true }))
+  return made
+}
+
+/** Whether stubs can be compiled and run here. */
+function canCompile(): boolean {
+  if (process.platform !== 'linux' || process.arch !== 'x64') return false
+  try {
+    for (const program of ['gcc', 'ar']) execFileSync(program, ['--version'], { stdio: 'ignore' })
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** A test that compiles: skipped by its name where that cannot be done. */
+export const compiling: (title: string, implementation: Implementation<[]>) => void = canCompile() ? test : test.skip
