@@ -24,7 +24,7 @@ test.serial('doctor prints what is loaded, and why a device cannot be used', asy
   t.deepEqual([code, err], [0, ''])
   const rows = Object.fromEntries(out.trimEnd().split('\n').map(line => [line.slice(0, 14).trim(), line.slice(15)]))
   t.deepEqual(Object.keys(rows), [
-    'binary', 'loaded from', 'platform', 'cpu features', 'kernels', 'threads', 'memory limit', 'device cpu', 'device cuda', 'device metal',
+    'binary', 'loaded from', 'chosen', 'platform', 'cpu features', 'kernels', 'threads', 'memory limit', 'device cpu', 'device cuda', 'device metal',
   ])
   t.regex(rows['binary'] ?? '', /^kvtide \d+\.\d+\.\d+, \w+-\w+$/)
   t.regex(rows['loaded from'] ?? '', /kvtide.*\.node$/)
@@ -32,7 +32,9 @@ test.serial('doctor prints what is loaded, and why a device cannot be used', asy
   t.regex(rows['kernels'] ?? '', /^(portable|neon|avx2|avx512)$/)
   t.is(rows['threads'], String(threads()))
   t.is(rows['device cpu'], 'usable')
-  t.regex(rows['device cuda'] ?? '', /^not usable: .*npm install/)
+  t.regex(rows['chosen'] ?? '', /^(cpu|cuda): \w/)
+  // An addon with CUDA looks for a driver, the other one says where to get it.
+  t.regex(rows['device cuda'] ?? '', rows['chosen']?.startsWith('cuda') ? /^(usable$|not usable: \w)/ : /^not usable: .*npm install/)
   t.regex(rows['device metal'] ?? '', /^not usable: /)
   t.is(`${doctor()}\n`, out)
 })

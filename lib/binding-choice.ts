@@ -54,12 +54,11 @@ function cudaFile(loader: string): string | undefined {
   }
 }
 
-/** Where the process keeps which addon it runs on: for systems that do not list what is loaded. */
+/** Where a thread keeps which addon it runs on: for systems that do not list what is loaded. */
 const CHOSEN: unique symbol = Symbol.for('kvtide.binding') as never
 
 /** Refuses a second addon in this process: each would have threads, memory limits and errors of its own. */
-export function refuseSecond(choice: BindingChoice, loaded: readonly string[] = loadedAddons()): void {
-  const chosen = (globalThis as { [CHOSEN]?: string })[CHOSEN]
+export function refuseSecond(choice: BindingChoice, loaded: readonly string[], chosen: string | undefined): void {
   const other = chosen !== undefined && chosen !== choice.file ? chosen : loaded.find(addon => !belongs(addon, choice))
   if (other === undefined) return
   throw new KvTideError(
@@ -69,7 +68,12 @@ export function refuseSecond(choice: BindingChoice, loaded: readonly string[] = 
   )
 }
 
-/** Notes that this process runs on an addon. */
+/** The addon that this thread runs on already, if it does. */
+export function notedBinding(): string | undefined {
+  return (globalThis as { [CHOSEN]?: string })[CHOSEN]
+}
+
+/** Notes that this thread runs on an addon. */
 export function noteBinding(choice: BindingChoice): void {
   Object.defineProperty(globalThis, CHOSEN, { value: choice.file, configurable: true })
 }
@@ -90,7 +94,7 @@ function isOfPackage(addon: string, loader: string): boolean {
 }
 
 /** Addons of kvtide that any thread of this process has loaded; none where the system does not list them. */
-function loadedAddons(): string[] {
+export function loadedAddons(): string[] {
   let maps: string
   try {
     maps = readFileSync('/proc/self/maps', 'latin1')

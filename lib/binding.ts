@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 
 import type * as Native from '#binding'
 
-import { chooseBinding, noteBinding, refuseSecond, type BindingChoice } from './binding-choice.js'
+import { chooseBinding, loadedAddons, notedBinding, noteBinding, refuseSecond, type BindingChoice } from './binding-choice.js'
 import { KvTideError } from './errors.js'
 
 /** The native addon. Only files of this folder import it. */
@@ -30,7 +30,7 @@ function found(): string {
 }
 
 function load(choice: BindingChoice): Binding {
-  refuseSecond(choice)
+  refuseSecond(choice, loadedAddons(), notedBinding())
   let loaded: Binding
   try {
     loaded = require(choice.file) as Binding

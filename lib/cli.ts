@@ -2,7 +2,7 @@ import { isKvTideError } from './errors.js'
 
 const usage = `usage: kvtide doctor
 
-doctor   prints the loaded binary, its version, the platform, CPU features, kernels, threads, and why a device is not usable`
+doctor   prints the loaded binary, why it was chosen, its version, the platform, CPU features, kernels, threads, and why a device is not usable`
 
 /** The command line: answers the exit code. */
 export async function main(args: readonly string[]): Promise<number> {

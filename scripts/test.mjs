@@ -27,7 +27,8 @@ for (const [, passed, failed, ignored] of rust.output.matchAll(/^test result: .*
   counts.skipped += Number(ignored)
 }
 
-const ava = await run('ava', process.argv.slice(2))
+// The addon that was just built is the ordinary one; one with CUDA that lies there may be older.
+const ava = await run('ava', process.argv.slice(2), { env: { KVTIDE_DEVICE: process.env.KVTIDE_DEVICE || 'cpu' } })
 const counted = pattern => Number(pattern.exec(ava.output)?.[1] ?? 0)
 // Where a test has failed, ava's summary leaves out how many have passed.
 const avaPassed = [...ava.output.matchAll(/^\s*✔ /gm)].length
