@@ -68,7 +68,7 @@ export function folder(t: ExecutionContext): string {
 }
 
 /** Whether stubs can be compiled and run here. */
-function canCompile(): boolean {
+export function canCompile(): boolean {
   if (process.platform !== 'linux' || process.arch !== 'x64') return false
   try {
     for (const program of ['gcc', 'ar']) execFileSync(program, ['--version'], { stdio: 'ignore' })

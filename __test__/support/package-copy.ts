@@ -54,7 +54,7 @@ export class PackageCopy {
 }
 
 /** What a module answers that is run in a process of its own, with `KVTIDE_DEVICE` as given: its default export, or the error. */
-export async function answerOf(source: string, device?: string): Promise<unknown> {
+export async function answerOf(source: string, device?: string, more: NodeJS.ProcessEnv = {}): Promise<unknown> {
   const script = `
     const answer = async () => { ${source} }
     const failed = ({ code, message, details }) => ({ code, message, details })
@@ -62,7 +62,7 @@ export async function answerOf(source: string, device?: string): Promise<unknown
   const { KVTIDE_DEVICE: _, ...env } = process.env
   const child = spawn(process.execPath, ['--import=tsx', '--input-type=module', '--eval', script], {
     cwd: root,
-    env: device === undefined ? env : { ...env, KVTIDE_DEVICE: device },
+    env: { ...env, ...(device === undefined ? {} : { KVTIDE_DEVICE: device }), ...more },
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   let printed = ''
