@@ -49,12 +49,19 @@ pub fn device_name(device: &Device) -> String {
     }
 }
 
-/// Refuses a device that `cache`, by its public name, has no kernels for, and kernels that the environment asks for in vain.
-pub(crate) fn check_cpu(cache: &str, device: &Device) -> Result<()> {
+/// Refuses kernels and threads that the environment asks for in vain.
+pub(crate) fn check_kernels(device: &Device) -> Result<()> {
     if device.is_cpu() {
         Kernels::current()?;
         threads()?;
-        return Ok(());
+    }
+    Ok(())
+}
+
+/// Refuses a device that `cache`, by its public name, has no kernels for, and what [`check_kernels`] refuses.
+pub(crate) fn check_cpu(cache: &str, device: &Device) -> Result<()> {
+    if device.is_cpu() {
+        return check_kernels(device);
     }
     let reason = format!("a {cache} has kernels for the CPU alone");
     Err(Error::DeviceUnavailable { device: device_name(device), reason })

@@ -12,7 +12,7 @@ use kvtide_core::{Drafts, GrowablePlanner, GrowableState, Runs};
 
 use crate::buffer::RowShape;
 use crate::contiguous::{Contiguous, HeldRows};
-use crate::device::check_cpu;
+use crate::device::check_kernels;
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -68,7 +68,7 @@ impl KvCache {
         for (argument, value) in [("batchSize", batch_size), ("numKvHeads", num_kv_heads), ("headDim", head_dim)] {
             kvtide_core::count_positive(argument, value.into())?;
         }
-        check_cpu("KvCache", &options.device)?;
+        check_kernels(&options.device)?;
         let initial = if options.stable_addresses { options.max_seq_len } else { options.initial_capacity };
         let planner = GrowablePlanner::new(initial, options.max_seq_len)?;
         let dims = Dims::new("shape", &[batch_size as usize, num_kv_heads as usize, 1, head_dim as usize])?;

@@ -66,7 +66,7 @@ impl RollbackCache {
     pub fn new(options: RollbackCacheOptions) -> Result<Self> {
         use std::sync::atomic::{AtomicU64, Ordering};
         static CACHES: AtomicU64 = AtomicU64::new(0);
-        crate::device::check_cpu("RollbackCache", &options.device)?;
+        crate::device::check_kernels(&options.device)?;
         Ok(RollbackCache {
             planner: RollbackPlanner::new()?,
             rows: Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes)),

@@ -5,7 +5,7 @@ use kvtide_core::{COUNT_MAX, Drafts, RotatingOptions, RotatingPlanner, default_s
 
 use crate::buffer::RowShape;
 use crate::contiguous::Contiguous;
-use crate::device::check_cpu;
+use crate::device::check_kernels;
 use crate::dims::RANK_MAX;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -47,7 +47,7 @@ pub(super) struct LastAppend {
 impl<const PARTS: usize> Rotating<PARTS> {
     /// An empty cache; its shape and dtype come with the first append.
     pub fn new(options: RotatingCacheOptions) -> Result<Self> {
-        check_cpu(if PARTS == 1 { "RotatingCache" } else { "RotatingKvCache" }, &options.device)?;
+        check_kernels(&options.device)?;
         if options.dim >= RANK_MAX {
             return Err(Error::argument("dim", options.dim, format!("below {RANK_MAX}")));
         }
