@@ -11,13 +11,16 @@ const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
   ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '-p', 'decoder', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
+  ['lint of kernels for GPUs', 'cargo', ['clippy', '--release', '-p', 'kvtide-cuda', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
   ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...onTarget, '--', '-D', 'warnings']],
-  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '-p', 'decoder', ...onTarget], { RUSTDOCFLAGS: '-D warnings' }],
+  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-cuda', '-p', 'kvtide-tensor', '-p', 'decoder', ...onTarget], { RUSTDOCFLAGS: '-D warnings' }],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
   ['package', 'node', ['scripts/pack-check.mjs']],
   ['tour', 'npm', ['start', '--silent']],
   ['portable kernels', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...onTarget], { KVTIDE_KERNELS: 'portable', KVTIDE_CASES: '300' }],
+  ['kernels for GPUs, compiled', 'node', ['scripts/cuda/kernels.mjs']],
+  ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs']],
   ...(full
     ? [
         ['peers format', 'cargo', ['fmt', ...peers, '--check']],

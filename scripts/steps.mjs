@@ -26,8 +26,8 @@ export function ask(command, args, options = {}) {
   return status === 0 ? stdout : undefined
 }
 
-/** Runs a command, showing what it prints; answers its exit code and its output. */
-export function run(command, args, options = {}) {
+/** Runs a command, showing what it prints unless it is to be silent; answers its exit code and its output. */
+export function run(command, args, { silent = false, ...options } = {}) {
   return new Promise(resolve => {
     const child = spawn(command, args, {
       cwd: root,
@@ -40,7 +40,7 @@ export function run(command, args, options = {}) {
     for (const [from, to] of [[child.stdout, process.stdout], [child.stderr, process.stderr]]) {
       from.on('data', chunk => {
         output += chunk
-        to.write(chunk)
+        if (!silent) to.write(chunk)
       })
     }
     child.on('error', error => resolve({ code: 1, output: `${output}\n${error.message}` }))

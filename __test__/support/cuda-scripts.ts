@@ -26,6 +26,13 @@ export interface Toolkit {
   readonly version: readonly [number, number]
 }
 
+/** A kernel, as the assembler made it. */
+export interface Assembled {
+  readonly name: string
+  readonly registers: number
+  readonly spilled: number
+}
+
 interface Scripts {
   readonly declarations: {
     functions(source: string): Declared[]
@@ -49,6 +56,10 @@ interface Scripts {
     glibcVersion(versionInfo: string): string | undefined
     ptxTargets(bytes: Buffer): string[]
     machineCode(bytes: Buffer): string[]
+  }
+  readonly ptxas: {
+    assembled(text: string): Assembled[]
+    table(files: readonly { file: string; gpu: string; kernels: readonly Assembled[] }[]): string
   }
   readonly requirements: {
     checkMachine(machine: { platform: string; arch: string; found: (program: string) => boolean }): void
