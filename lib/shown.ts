@@ -102,7 +102,7 @@ export class Part {
   /** The native view. */
   get view(): NativeView {
     if (this.#view !== undefined) return this.#view
-    if (this.#host !== undefined) this.#view = binding.tensorFromHost(put(this.#host, 0), meta)
+    if (this.#host !== undefined) this.#view = binding.tensorFromHost(put(this.#host, 0), meta, 'cpu')
     else if (this.#shown !== undefined) this.#view = this.#shown.view(this.#part)
     else throw disposed()
     this.#host = undefined
