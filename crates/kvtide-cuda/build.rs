@@ -1,4 +1,4 @@
-//! Compiles the kernels: to PTX with `nvcc` for the feature `cuda`, for the CPU with a C++ compiler for `emulate`.
+//! Compiles the kernels: to machine code and PTX with `nvcc` for the feature `cuda`, for the CPU with a C++ compiler for `emulate`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,24 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo names the folder for what is built"));
     if env::var_os("CARGO_FEATURE_CUDA").is_some() {
         for module in MODULES {
-            compile_ptx(module, &out);
+            compile(module, &out);
         }
     }
     #[cfg(feature = "emulate")]
     emulate(&out);
 }
 
-/// The oldest architecture that runs them: drivers compile PTX for the one they find.
-fn compile_ptx(module: &str, out: &Path) {
+/// Machine code for these, and PTX of the oldest, which drivers compile for every later one.
+const CODE: [&str; 2] = ["arch=compute_80,code=[compute_80,sm_80]", "arch=compute_90,code=sm_90"];
+
+fn compile(module: &str, out: &Path) {
     println!("cargo::rerun-if-env-changed=CUDA_HOME");
     let nvcc = env::var_os("CUDA_HOME").map_or_else(|| "nvcc".into(), |home| PathBuf::from(home).join("bin/nvcc"));
     let status = Command::new(&nvcc)
-        .args(["--ptx", "-O3", "-std=c++17", "-fmad=false", "-arch", "compute_80", "-o"])
-        .arg(out.join(format!("{module}.ptx")))
+        .args(["--fatbin", "-O3", "-std=c++17", "-fmad=false"])
+        .args(CODE.iter().flat_map(|code| ["-gencode", code]))
+        .arg("-o")
+        .arg(out.join(format!("{module}.fatbin")))
         .arg(format!("kernels/{module}.cu"))
         .status();
     match status {

@@ -17,6 +17,13 @@ thread_local! {
     static LAUNCHES: Cell<u32> = const { Cell::new(0) };
 }
 
+/// Copies bytes to the start of a span.
+pub(crate) fn upload(bytes: &[u8], target: Span<'_>) {
+    let start = std::ptr::with_exposed_provenance_mut(target.address() as usize);
+    // SAFETY: the span has as many bytes and may be written to, both checked by the caller, and nobody else has it.
+    unsafe { std::slice::from_raw_parts_mut(start, bytes.len()) }.copy_from_slice(bytes);
+}
+
 /// Copies the start of a span.
 pub(crate) fn download(source: Span<'_>, out: &mut [u8]) {
     let start = std::ptr::with_exposed_provenance(source.address() as usize);

@@ -42,6 +42,23 @@ impl Stream {
         Stream(Target::Emulated)
     }
 
+    /// Copies `bytes` to the start of a span: the host's are free again when it returns.
+    pub fn upload(&self, bytes: &[u8], target: Span<'_>) -> Result<()> {
+        target.check_writable();
+        assert!(bytes.len() <= target.bytes(), "more bytes than the span has");
+        match &self.0 {
+            #[cfg(feature = "cuda")]
+            Target::Gpu(gpu) => gpu.write(bytes, target),
+            #[cfg(feature = "emulate")]
+            Target::Emulated => {
+                crate::emulated::upload(bytes, target);
+                Ok(())
+            }
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => unreachable!("an upload of {} bytes in a build without a stream", bytes.len()),
+        }
+    }
+
     /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
     pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
         assert!(out.len() <= source.bytes(), "more bytes than the span has");

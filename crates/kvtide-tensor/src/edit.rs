@@ -8,13 +8,15 @@ use std::cell::RefCell;
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, InplaceOp3, Layout, Storage, Tensor};
+use candle_core::{CpuStorage, Device, InplaceOp1, InplaceOp2, InplaceOp3, Layout, Storage, Tensor};
 use kvtide_cuda::Span;
 
 #[cfg(feature = "cuda")]
 use crate::dtype::cuda_span;
-use crate::dtype::{bytes, bytes_mut};
+use crate::dtype::{DType, bytes, bytes_mut};
 use crate::error::{Error, Result};
+use crate::form::Form;
+use crate::memory::Budget;
 
 /// Runs `work` on the bytes of `target` and of `sources`, which must not share storage with it. Nothing is done to a target
 /// without bytes: candle takes its strides of zero for elements that overlap.
@@ -54,6 +56,15 @@ pub(crate) fn inspect<T>(tensor: &Tensor, work: impl FnOnce(&[u8]) -> Result<T>)
         Storage::Cpu(storage) => work(bytes(storage)?),
         _ => Err(elsewhere()),
     }
+}
+
+/// A tensor on a device with these bytes' elements, in memory that `budget` does not count: it lives as long as a call.
+pub(crate) fn upload(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
+    let Form::Launched(stream) = Form::of(device)? else { return Ok(dtype.upload(bytes, shape, device)?) };
+    let refused = || Budget::of(device).refusal(bytes.len() as u64);
+    let tensor = dtype.zeroed(shape, device).ok_or_else(refused)?;
+    launch(&tensor, &[], |memory, _| Ok(stream.upload(bytes, memory)?))?;
+    Ok(tensor)
 }
 
 /// Copies the first bytes of a whole storage to the host's memory.

@@ -8,6 +8,7 @@ use crate::buffer::{Buffer, RowShape};
 use crate::device::device_name;
 use crate::dims::Dims;
 use crate::dtype::{DType, tensor_dtype};
+use crate::edit::upload;
 use crate::error::{Error, Result};
 use crate::kernels::{Place, Stretches, Strided, collect, copy, rows};
 use crate::memory::Budget;
@@ -203,7 +204,7 @@ impl<'a> Resolved<'a> {
             }),
             None if device.is_cpu() => Ok(()),
             None => {
-                let copy = self.dtype.upload(&self.to_row_major()?, &self.dims, device)?;
+                let copy = upload(&self.to_row_major()?, self.dtype, &self.dims, device)?;
                 let (argument, strides) = (self.argument, self.dims.contiguous_strides().scaled(self.dtype.bytes()));
                 let pieces = [Piece { offset: 0, tokens: self.dims[self.axis] }, Piece::default()];
                 let memory = Memory::Brought(copy);

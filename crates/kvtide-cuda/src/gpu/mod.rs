@@ -1,0 +1,111 @@
+//! Launches on a GPU, on the stream that candle works on.
+//!
+//! ```text
+//! launch    a function of a loaded module (modules.rs), arguments by value, enqueued
+//! upload    through pinned memory (pinned.rs), enqueued: the host goes on at once
+//! download  through pinned memory in pieces: one is on its way while the one before is copied out
+//! ```
+#![expect(unsafe_code, reason = "kernels and copies take addresses; launchers have checked them")]
+
+mod modules;
+mod pinned;
+
+use bytemuck::Pod;
+use candle_core::CudaDevice;
+use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, PushKernelArg,
+};
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::kernel::{Grid, Kernel};
+use crate::span::Span;
+pub(crate) use modules::Module;
+
+/// The stream of a GPU.
+#[derive(Clone, Debug)]
+pub(crate) struct Gpu {
+    stream: Arc<CudaStream>,
+}
+
+/// Memory of a GPU that a launch reads; it is given back in the stream's order.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    bytes: CudaSlice<u8>,
+}
+
+impl Memory {
+    pub fn address(&self) -> u64 {
+        self.bytes.device_ptr(self.bytes.stream()).0
+    }
+}
+
+/// Arguments as the driver takes them.
+#[repr(transparent)]
+struct Passed<T>(T);
+
+// SAFETY: plain numbers without padding, laid out as the kernel's own struct; a test compares the sizes.
+unsafe impl<T: Pod> DeviceRepr for Passed<T> {}
+
+/// What a launch may have of shared memory without asking.
+const SHARED_UNASKED: u32 = 48 << 10;
+
+impl Gpu {
+    pub fn new(device: &CudaDevice) -> Self {
+        Gpu { stream: device.cuda_stream() }
+    }
+
+    pub fn launch(&self, kernel: &'static Kernel, grid: Grid, args: &impl Pod) -> Result<()> {
+        let failed = |error: DriverError| failure(kernel.name, &error);
+        let function = modules::function(self.stream.context(), kernel).map_err(failed)?;
+        if grid.shared_bytes > SHARED_UNASKED {
+            function
+                .set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, grid.shared_bytes as i32)
+                .map_err(failed)?;
+        }
+        let [x, y, z] = grid.threads;
+        let [blocks_x, blocks_y, blocks_z] = grid.blocks;
+        let args = Passed(*args);
+        let mut launch = self.stream.launch_builder(&function);
+        launch.arg(&args);
+        let config = LaunchConfig {
+            grid_dim: (blocks_x, blocks_y, blocks_z),
+            block_dim: (x, y, z),
+            shared_mem_bytes: grid.shared_bytes,
+        };
+        // SAFETY: the kernel takes one argument of this type, and the launcher that filled it has checked that it stays inside
+        // spans that live until the work is done.
+        unsafe { launch.launch(config) }.map_err(failed)?;
+        Ok(())
+    }
+
+    /// A copy of `bytes` in the GPU's memory.
+    pub fn upload(&self, bytes: &[u8]) -> Result<Memory> {
+        let memory = self.memory(bytes.len())?;
+        pinned::copy_in(&self.stream, bytes, memory.address())
+            .map_err(|error| failure("a copy to the device", &error))?;
+        Ok(memory)
+    }
+
+    /// Memory of the GPU, whatever is in it.
+    pub fn memory(&self, bytes: usize) -> Result<Memory> {
+        // SAFETY: bytes have no invalid values, and whoever asks for them writes before they are read.
+        let memory = unsafe { self.stream.alloc::<u8>(bytes) };
+        Ok(Memory { bytes: memory.map_err(|_| Error::OutOfMemory { bytes })? })
+    }
+
+    /// Copies `bytes` to the start of a span.
+    pub fn write(&self, bytes: &[u8], target: Span<'_>) -> Result<()> {
+        pinned::copy_in(&self.stream, bytes, target.address()).map_err(|error| failure("a copy to the device", &error))
+    }
+
+    /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
+    pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
+        pinned::copy_out(&self.stream, source.address(), out).map_err(|error| failure("a copy to the host", &error))
+    }
+}
+
+fn failure(kernel: &'static str, error: &DriverError) -> Error {
+    Error::Launch { kernel, reason: error.to_string() }
+}

@@ -1,0 +1,68 @@
+//! The kernels' code, loaded once for each GPU, and its functions.
+//!
+//! A file is machine code for the GPUs that it was made for, and PTX, which the driver compiles for any other one when it is loaded. O(1)
+//! a look-up.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError};
+use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
+
+use crate::kernel::Kernel;
+
+macro_rules! modules {
+    ($($name:ident $file:literal)+) => {
+        /// A file of kernels.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum Module { $($name,)+ }
+
+        impl Module {
+            /// Its code.
+            fn code(self) -> &'static [u8] {
+                match self {
+                    $(Module::$name => include_bytes!(concat!(env!("OUT_DIR"), "/", $file, ".fatbin")),)+
+                }
+            }
+        }
+    };
+}
+
+modules! {
+    Boxes "boxes"
+    Insert "insert"
+    Pieces "pieces"
+    Shift "shift"
+    Strips "strips"
+}
+
+/// Of a context, by its address: contexts of GPUs live as long as the process.
+type Loaded<K, V> = HashMap<(usize, K), V>;
+
+static FUNCTIONS: RwLock<Option<Loaded<&'static str, CudaFunction>>> = RwLock::new(None);
+static MODULES: Mutex<Option<Loaded<Module, Arc<CudaModule>>>> = Mutex::new(None);
+
+/// The function of a kernel on a GPU.
+pub(super) fn function(context: &Arc<CudaContext>, kernel: &'static Kernel) -> Result<CudaFunction, DriverError> {
+    let key = (Arc::as_ptr(context).addr(), kernel.name);
+    if let Some(known) = FUNCTIONS.read().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(|all| all.get(&key))
+    {
+        return Ok(known.clone());
+    }
+    let function = module(context, kernel.module)?.load_function(kernel.name)?;
+    let mut functions = FUNCTIONS.write().unwrap_or_else(PoisonError::into_inner);
+    functions.get_or_insert_default().insert(key, function.clone());
+    Ok(function)
+}
+
+fn module(context: &Arc<CudaContext>, module: Module) -> Result<Arc<CudaModule>, DriverError> {
+    let key = (Arc::as_ptr(context).addr(), module);
+    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+    let modules = modules.get_or_insert_default();
+    if let Some(known) = modules.get(&key) {
+        return Ok(known.clone());
+    }
+    let loaded = context.load_module(Ptx::from_binary(module.code().to_vec()))?;
+    modules.insert(key, loaded.clone());
+    Ok(loaded)
+}
