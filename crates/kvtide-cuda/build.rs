@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The files of kernels, each a module of its own.
-const MODULES: [&str; 5] = ["boxes", "insert", "pieces", "shift", "strips"];
+const MODULES: [&str; 7] = ["boxes", "holes", "insert", "pieces", "quantise", "shift", "strips"];
 
 fn main() {
     println!("cargo::rerun-if-changed=kernels");

@@ -80,6 +80,11 @@ macro_rules! kernels {
 
 kernels! {
     Boxes { COPY_BOXES: ByUnit = copy_boxes_16 copy_boxes_8 copy_boxes_4 copy_boxes_2 copy_boxes_1; }
+    Holes { ZERO_SLOTS: &Kernel = zero_slots; }
+    Quantise {
+        SEAL: [&'static Kernel; 2] = seal_4 seal_1;
+        UNSEAL: [&'static Kernel; 2] = unseal_4 unseal_1;
+    }
     Shift { SHIFT: ByUnit = shift_16 shift_8 shift_4 shift_2 shift_1; }
     Strips {
         SCATTER: ByUnit = scatter_16 scatter_8 scatter_4 scatter_2 scatter_1;

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! kvtide-tensor   what moves where           spans of memory, strides, runs
-//!   boxes, shift, strips, pieces, insert     a launch each: bounds checked, units chosen, lists handed along
+//!   boxes, shift, strips, pieces, insert,    a launch each: bounds checked, units chosen, lists handed along
+//!   quantise, holes
 //!     stream                                 a GPU's, or the CPU that stands in for one
 //!       kernels/*.cu                         one file per operation
 //! ```
@@ -21,11 +22,13 @@ mod emulated;
 mod error;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod holes;
 mod insert;
 mod kernel;
 mod list;
 mod part;
 mod pieces;
+mod quantise;
 mod shift;
 mod span;
 mod stream;
@@ -34,9 +37,11 @@ mod unit;
 
 pub use boxes::{BoxCopy, copy_boxes};
 pub use error::{Error, Result};
+pub use holes::{Hole, zero_slots};
 pub use insert::{Insert, Tables, advance, insert};
 pub use part::{Rows, Section};
 pub use pieces::{copy_chains, zero_pieces};
+pub use quantise::{Format, Quantised, QuantisedPage, QuantisedPages, ROW_MAX, seal, unseal};
 pub use shift::{Move, Stretches, shift};
 pub use span::Span;
 pub use stream::Stream;

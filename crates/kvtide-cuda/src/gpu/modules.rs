@@ -32,6 +32,7 @@ modules! {
     Boxes "boxes"
     Insert "insert"
     Pieces "pieces"
+    Quantise "quantise"
     Shift "shift"
     Strips "strips"
 }

@@ -1,0 +1,97 @@
+// Slots of quantised pages made zero, to the bit, the others left where they are.
+//
+// Rows with codes and scales of their own become zeros. K in q4 has a scale for each channel, shared by all rows: the channel
+// gets one of at most seven binary digits, so that zero is one of its codes and each multiple an f16, and what stays is rounded
+// to it. A thread has the byte with the codes of two channels in each row. Seldom asked for, and bound by latency.
+#include "quantise.cuh"
+
+namespace holes {
+
+using namespace codes;
+using quantise::Args;
+using quantise::Head;
+using quantise::Part;
+
+// Neighbouring slots of a page; holes of one page are neighbours in the list, and its first one stands for all.
+struct Hole {
+  uint64_t page;
+  uint32_t start;
+  uint32_t end;
+};
+
+// The smallest number of at most seven binary digits that is an f16 and no less than this one; the largest, where none is.
+DEVICE float seven_digits(float value) {
+  constexpr float STEP = 1.f / 16777216.f, LARGEST = 127.f * 512.f;
+  const float few = ceilf(value / STEP) * STEP, many = float_of((bits_of(value) + 0x1ffff) & ~0x1ffffu);
+  return fminf(value < 128.f * STEP ? few : many, LARGEST);
+}
+
+DEVICE void zero_bytes(uint64_t first, uint64_t count) {
+  for (uint64_t at = threadIdx.x; at < count; at += blockDim.x) *reinterpret_cast<uint8_t *>(first + at) = 0;
+}
+
+struct Channels {
+  const Part &of;
+  const Hole *holes;
+  uint32_t count;
+  uint32_t slots;
+  uint64_t codes;
+  uint16_t *scales;
+
+  DEVICE bool is_zero(uint32_t slot) const {
+    bool found = false;
+    for (uint32_t hole = 0; hole < count; hole++) found |= holes[hole].start <= slot && slot < holes[hole].end;
+    return found;
+  }
+
+  DEVICE void zero(uint32_t channel, uint32_t byte, uint32_t shift) const {
+    const float before = from_f16(scales[channel]), minimum = from_f16(scales[of.dim + channel]);
+    if (before != before) return;
+    uint8_t *all = reinterpret_cast<uint8_t *>(codes + byte);
+    float low = 0.f, high = 0.f;
+    for (uint32_t slot = 0; slot < slots; slot++) {
+      const float value = float(all[uint64_t(slot) * of.row_bytes] >> shift & 15) * before + minimum;
+      if (!is_zero(slot)) low = fminf(low, value), high = fmaxf(high, value);
+    }
+    const float after = seven_digits((high - low) / 15.f), factor = inverse(after);
+    float zero = rintf(-low * factor);
+    while (zero * after > 65504.f) zero -= 1.f;
+    for (uint32_t slot = 0; slot < slots; slot++) {
+      uint8_t &both = all[uint64_t(slot) * of.row_bytes];
+      const float value = float(both >> shift & 15) * before + minimum;
+      const float code = is_zero(slot) ? zero : clamp(rintf(value * factor + zero), 0.f, 15.f);
+      both = uint8_t((both & ~(15u << shift)) | uint32_t(code) << shift);
+    }
+    scales[channel] = uint16_t(scale_of(after)), scales[of.dim + channel] = uint16_t(scale_of(-zero * after));
+  }
+};
+
+DEVICE void run(const Args &args) {
+  const uint32_t part = quantise::which_part(args), head = blockIdx.x - part * args.heads;
+  const Part &of = args.parts[part];
+  const Hole *first = args.pages.items<Hole>() + blockIdx.y;
+  if (of.dim == 0 || (blockIdx.y > 0 && first[-1].page == first->page)) return;
+  uint32_t count = 1;
+  while (blockIdx.y + count < args.count && first[count].page == first->page) count++;
+  const uint64_t codes = first->page + of.codes + head * of.code_head_bytes;
+  const uint64_t scales = first->page + of.scales + head * of.scale_head_bytes;
+  const uint32_t slots = uint32_t(of.code_head_bytes / of.row_bytes);
+  if (of.format == Q4_CHANNELS) {
+    const Channels channels{of, first, count, slots, codes, reinterpret_cast<uint16_t *>(scales)};
+    for (uint32_t byte = threadIdx.x; byte < of.row_bytes; byte += blockDim.x) {
+      const quantise::Pair pair = quantise::pair_of(byte, of.dim);
+      channels.zero(pair.low, byte, 0);
+      if (pair.has_high) channels.zero(pair.high, byte, 4);
+    }
+    return;
+  }
+  for (uint32_t hole = 0; hole < count; hole++) {
+    const uint64_t start = first[hole].start, rows = first[hole].end - start, scale_bytes = of.scale_head_bytes / slots;
+    zero_bytes(codes + start * of.row_bytes, rows * of.row_bytes);
+    zero_bytes(scales + start * scale_bytes, rows * scale_bytes);
+  }
+}
+
+} // namespace holes
+
+KERNEL(zero_slots, quantise::Args, 256) { holes::run(args); }
