@@ -67,19 +67,20 @@ pub(crate) fn upload(bytes: &[u8], dtype: DType, shape: &[usize], device: &Devic
     Ok(tensor)
 }
 
-/// Copies the first bytes of a whole storage to the host's memory.
-pub(crate) fn download(tensor: &Tensor, out: &mut [u8]) -> Result<()> {
+/// Copies bytes of a whole storage from `start` on to the host's memory.
+pub(crate) fn download(tensor: &Tensor, start: usize, out: &mut [u8]) -> Result<()> {
+    let range = start..start + out.len();
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
-        Storage::Cpu(storage) => out.copy_from_slice(&bytes(storage)?[..out.len()]),
+        Storage::Cpu(storage) => out.copy_from_slice(&bytes(storage)?[range]),
         #[cfg(feature = "cuda")]
         Storage::Cuda(storage) => {
             let stream = kvtide_cuda::Stream::gpu(&storage.device);
-            stream.download(cuda_span(storage, false)?, out)?;
+            stream.download(cuda_span(storage, false)?.from(start), out)?;
         }
         _ => {
             let dtype = crate::dtype::tensor_dtype("tensor", tensor)?;
-            out.copy_from_slice(&dtype.download(tensor)?[..out.len()]);
+            out.copy_from_slice(&dtype.download(tensor)?[range]);
         }
     }
     Ok(())

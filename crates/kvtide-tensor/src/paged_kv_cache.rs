@@ -11,6 +11,7 @@ use kvtide_core::paged::{Held, PageLayout, PagedPlanner, Part};
 use crate::device::check_cpu;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::form::Form;
 use crate::life::Life;
 use crate::memory::Budget;
 use crate::options::PagedKvCacheOptions;
@@ -59,6 +60,9 @@ impl PagedKvCache {
     pub fn new(options: PagedKvCacheOptions) -> Result<Self> {
         check_cpu("PagedKvCache", &options.device)?;
         let shape = PagedShape::new(&options)?;
+        if matches!(Form::of(&options.device)?, Form::Launched(_)) {
+            shape.check_launched()?;
+        }
         let planner = PagedPlanner::new(options.capacity, options.block_size, options.num_layers)?;
         let mut planner = if shape.pages.is_low_bit() { planner.staging_pages() } else { planner };
         if let Some(window) = options.window {

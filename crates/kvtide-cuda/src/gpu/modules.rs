@@ -30,6 +30,7 @@ macro_rules! modules {
 
 modules! {
     Boxes "boxes"
+    Holes "holes"
     Insert "insert"
     Pieces "pieces"
     Quantise "quantise"

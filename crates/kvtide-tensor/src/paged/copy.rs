@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use kvtide_core::paged::{CopyPlan, HeadPlace, PageLayout, Part, RowMove};
 
+use super::launched;
 use super::portable;
 use super::slab::Slab;
 use crate::error::Result;
@@ -26,6 +27,12 @@ impl PagedKvCache {
         let slab = plan.copies().iter().map(|copy| (copy.source, copy.target));
         let staged = plan.copies().iter().flat_map(|copy| copy.staged.iter().map(|&(_, from, to)| (from, to)));
         for (memory, copies) in [(&self.slab, slab.collect::<Vec<_>>()), (&self.staging, staged.collect())] {
+            if let Some(stream) = memory.stream()? {
+                let start = |block: u32| memory.layout.page_offset(block, 0);
+                let pieces: Vec<_> = copies.iter().map(|&(from, to)| (start(from), start(to))).collect();
+                launched::copy_pieces(&stream, (memory, memory), memory.layout.block_bytes(), 1, &pieces)?;
+                continue;
+            }
             let places =
                 copies.iter().map(|&(from, to)| (of_block(&memory.layout, from), of_block(&memory.layout, to)));
             copy_within(memory, &places.collect::<Vec<_>>())?;
@@ -36,6 +43,9 @@ impl PagedKvCache {
 
     /// Moves rows of all layers, one after the other.
     pub(super) fn move_rows(&self, moves: &[RowMove]) -> Result<()> {
+        if let Some(stream) = self.slab.stream()? {
+            return launched::move_rows(&stream, self, moves);
+        }
         for moved in moves {
             for layer in 0..self.shape.pages.shape().num_layers {
                 let [source, target] = [moved.source, moved.target].map(|slot| {

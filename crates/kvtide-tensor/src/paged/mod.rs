@@ -9,11 +9,13 @@
 //! read      pages -> rows of the caller's              read.rs
 //! walk      pages in place, for attention              walk.rs, page_rows.rs
 //!           in candle's operations alone               portable.rs
+//!           by a device's kernels                      launched/
 //! ```
 
 mod copy;
 mod drafting;
 mod holding;
+mod launched;
 mod page_rows;
 mod planned;
 mod portable;

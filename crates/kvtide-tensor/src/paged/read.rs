@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::kernels::Carrier;
 use crate::kernels::pages::each_rows;
 use crate::kernels::quantise::to_f32;
+use crate::paged::launched::{Reading, Taken};
 use crate::paged::{PagedShape, Slab, portable};
 use crate::paged_kv_cache::PagedKvCache;
 use crate::token_kv::TokenKv;
@@ -59,6 +60,10 @@ impl PagedKvCache {
         }
         let slot = self.planner.locate(sequence, layer, position)?;
         let page = PageRead { block: slot.block, tokens: 1, staged: self.planner.staged(slot.block, layer) };
+        if let Some(slabs) = self.both_slabs().launched()? {
+            let taken = Taken { block: page.block, staged: page.staged, slot: slot.slot, tokens: 1, token: 0 };
+            return slabs.read(Reading { layer, taken: &[taken], tokens: 1 }, [key, value]);
+        }
         self.with_reader(layer, |mut reader| {
             for (part, out) in Part::BOTH.into_iter().zip([key, value]) {
                 reader.part = part;
@@ -80,6 +85,11 @@ impl PagedKvCache {
         let gathered = |part: Part| {
             let dims = Dims::new("shape", &[self.heads(), tokens, self.slab.layout.section(part).head_dim])?;
             let view = View::zeros(dims, self.shape.read_dtype(part), &self.outer)?;
+            if let Some(slabs) = self.both_slabs().launched()? {
+                let taken = self.taken(layer, &pages);
+                slabs.gather(Reading { layer, taken: &taken, tokens }, part, &view)?;
+                return Ok(view);
+            }
             let failed = std::cell::RefCell::new(Ok(()));
             view.buffer.edit(&[self.slab.storage(), self.staging.storage()], |out, sources| {
                 let (slab, staging) = (self.slab.pages(sources[0]), self.staging.pages(sources[1]));
@@ -101,6 +111,10 @@ impl PagedKvCache {
                 let (actual, expected) = (out.len() as u64, self.out_bytes(part, tokens) as u64);
                 return Err(Error::DimMismatch { argument, actual: actual / element, expected: expected / element });
             }
+        }
+        if let Some(slabs) = self.both_slabs().launched()? {
+            let taken = self.taken(layer, &pages);
+            return slabs.read(Reading { layer, taken: &taken, tokens }, [k, v]);
         }
         self.with_reader(layer, |mut reader| {
             self.read_part(&reader, &pages, k)?;
@@ -127,6 +141,22 @@ impl PagedKvCache {
     fn read_pages(&self, sequence: u64, layer: u32) -> Result<Vec<PageRead>> {
         self.check()?;
         Ok(self.planner.pages(sequence, layer)?.collect())
+    }
+
+    /// The slots of pages that were written, and where they go.
+    fn taken(&self, layer: u32, pages: &[PageRead]) -> Vec<Taken> {
+        let (mut taken, mut first) = (Vec::new(), 0);
+        for &PageRead { block, tokens, staged } in pages {
+            let mut start = 0;
+            for hole in self.planner.unwritten(block, layer, tokens).chain(std::iter::once(tokens..tokens)) {
+                if start < hole.start {
+                    taken.push(Taken { block, staged, slot: start, tokens: hole.start - start, token: first + start });
+                }
+                start = hole.end;
+            }
+            first += tokens;
+        }
+        taken
     }
 
     /// Runs `work` on the keys of a layer.

@@ -11,8 +11,9 @@
 
 use std::borrow::Cow;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
+use crate::device::device_name;
 use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -105,6 +106,18 @@ impl<'a> TokenRows<'a> {
         match self.memory {
             Memory::Tensor(tensor) => Some(tensor),
             Memory::Bytes(_) => None,
+        }
+    }
+
+    /// Refuses a tensor that lies on another device than the pages.
+    pub fn check_device(&self, argument: &'static str, device: &Device) -> Result<()> {
+        match self.tensor() {
+            Some(tensor) if !tensor.device().same_device(device) => Err(Error::DeviceMismatch {
+                argument,
+                value: device_name(tensor.device()),
+                expected: device_name(device),
+            }),
+            _ => Ok(()),
         }
     }
 

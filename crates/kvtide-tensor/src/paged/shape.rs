@@ -1,6 +1,7 @@
 //! In what form a paged cache keeps K and V.
 
 use kvtide_core::paged::{PageFormat, PageLayout, PageShape, Part};
+use kvtide_cuda::ROW_MAX;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -45,6 +46,18 @@ impl PagedShape {
         let staged = PageLayout::new(PageShape { num_layers: 1, key_format: own, value_format: own, ..shape })?;
         let codecs = Part::BOTH.map(|part| Codec::of(part, &pages.section(part), options.hadamard));
         Ok(PagedShape { dtype, pages, staged, codecs, hadamard: options.hadamard })
+    }
+
+    /// Refuses what the kernels of a device do not take.
+    pub fn check_launched(&self) -> Result<()> {
+        for (argument, part) in [("headDim", Part::Key), ("valueHeadDim", Part::Value)] {
+            let head_dim = self.pages.section(part).head_dim;
+            if self.codecs[part as usize].is_some() && head_dim > ROW_MAX {
+                let expected = format!("at most {ROW_MAX}, for low-bit pages on this device");
+                return Err(Error::argument(argument, head_dim, expected));
+            }
+        }
+        Ok(())
     }
 
     /// The type of the rows of K or V that come out: 32-bit floats where they were quantised.

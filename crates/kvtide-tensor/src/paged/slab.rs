@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use kvtide_core::paged::{ALIGNMENT, PageLayout};
+use kvtide_cuda::{Span, Stream};
 
 use crate::dtype::DType;
-use crate::edit::{address, edit, inspect};
+use crate::edit::{address, edit, inspect, launch};
 use crate::error::Result;
+use crate::form::Form;
 use crate::memory::{Budget, Lease};
 
 /// Pages in one allocation.
@@ -35,10 +37,10 @@ impl Slab {
         let dtype = layout.uniform().and_then(DType::of_format).unwrap_or(DType::U8);
         let spare = if bytes == 0 { 0 } else { ALIGNMENT / dtype.bytes() };
         let room = elements.checked_add(spare).ok_or_else(|| budget.refusal(u64::MAX))?;
-        let storage = dtype.zeros(room).ok_or_else(|| budget.refusal(bytes as u64))?;
-        let flat = DType::tensor(storage, &[room])?;
-        let start = address(&flat)?;
-        let base = if bytes == 0 { 0 } else { start.next_multiple_of(ALIGNMENT) - start };
+        let flat = dtype.zeroed(&[room], budget.device()).ok_or_else(|| budget.refusal(bytes as u64))?;
+        // Memory of a device of its own starts on such a line.
+        let start = if bytes > 0 && flat.device().is_cpu() { address(&flat)? } else { 0 };
+        let base = start.next_multiple_of(ALIGNMENT) - start;
         let tensor = flat.narrow(0, base / dtype.bytes(), elements)?.reshape(layout.slab_shape(blocks))?;
         Ok(Slab { layout, blocks, tensor, flat, base, lease })
     }
@@ -67,6 +69,25 @@ impl Slab {
     pub fn edit(&self, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
         let bytes = self.bytes() as usize;
         edit(&self.flat, sources, |storage, sources| work(&mut storage[self.base..self.base + bytes], sources))
+    }
+
+    /// The stream of its device, where that has kernels of its own.
+    pub fn stream(&self) -> Result<Option<Stream>> {
+        Ok(match Form::of(self.tensor.device())? {
+            Form::Launched(stream) => Some(stream),
+            Form::Bytes | Form::Portable => None,
+        })
+    }
+
+    /// The blocks in the memory of its allocation.
+    pub fn span<'a>(&self, storage: Span<'a>) -> Span<'a> {
+        storage.from(self.base)
+    }
+
+    /// Runs `work`, which launches kernels, on its blocks and on the memory of `sources`, which must lie elsewhere. Nothing is
+    /// done without blocks.
+    pub fn launch(&self, sources: &[&Tensor], work: impl Fn(Span<'_>, &[Span<'_>]) -> Result<()>) -> Result<()> {
+        launch(&self.flat, sources, |storage, sources| work(self.span(storage), sources))
     }
 
     /// Runs `work` on its blocks.

@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use kvtide_core::paged::{Before, HeadPlace, PageWrite, Part, Seal, SlotRun, WritePlan};
 
+use super::launched::Slabs;
 use super::scratch::Scratch;
 use super::shape::PagedShape;
 use super::slab::Slab;
@@ -129,7 +130,13 @@ pub(super) struct Pages<'a> {
     pub staging: &'a Slab,
 }
 
-impl Pages<'_> {
+impl<'a> Pages<'a> {
+    /// The same for a device's kernels, where it has some.
+    pub fn launched(&self) -> Result<Option<Slabs<'a>>> {
+        let &Pages { shape, slab, staging } = self;
+        Ok(slab.stream()?.map(|stream| Slabs { stream, shape, slab, staging }))
+    }
+
     /// Quantises the pages that a plan fills with one run each.
     pub fn write_whole(
         &self,
@@ -167,6 +174,9 @@ impl Pages<'_> {
         if !plan.pages().iter().any(|write| opened(&write)) {
             return Ok(());
         }
+        if let Some(slabs) = self.launched()? {
+            return slabs.open(plan.pages());
+        }
         edit_with_scratch(self.staging, self.slab, scratch, |staging, slab, scratch| {
             for write in plan.pages().iter().filter(opened) {
                 let staged = staged_page(self.shape, write.staged);
@@ -196,6 +206,9 @@ impl Pages<'_> {
     pub fn close(&self, seals: &[Seal], scratch: &Scratch) -> Result<()> {
         if seals.is_empty() {
             return Ok(());
+        }
+        if let Some(slabs) = self.launched()? {
+            return slabs.close(seals);
         }
         edit_with_scratch(self.slab, self.staging, scratch, |slab, staging, scratch| {
             for seal in seals {

@@ -85,6 +85,9 @@ impl PagedKvCache {
             let all = pages.iter().flat_map(|page| page.runs.iter().map(move |run| (page, run.clone())));
             return all.into_iter().try_for_each(|(page, run)| portable::zero(slab, page.block, page.layer, run));
         }
+        if let Some(slabs) = self.both_slabs().launched()? {
+            return if slab.layout.is_low_bit() { slabs.zero_codes(pages) } else { slabs.zero_rows(slab, pages) };
+        }
         slab.edit(&[], |bytes, _| {
             for Holes { block, layer, runs } in pages {
                 if slab.layout.is_low_bit() {
@@ -99,10 +102,10 @@ impl PagedKvCache {
 }
 
 /// The slots of a page that nobody wrote.
-struct Holes {
-    block: u32,
-    layer: u32,
-    runs: Vec<Range<u32>>,
+pub(super) struct Holes {
+    pub block: u32,
+    pub layer: u32,
+    pub runs: Vec<Range<u32>>,
 }
 
 /// Zeroes neighbouring slots of a page, in each head of K and V.

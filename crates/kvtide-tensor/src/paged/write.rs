@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use kvtide_core::paged::{Append, Part, Seal, WritePlan, Writer};
 
+use super::launched::{self, copy_pieces};
 use super::planned::PlannedWrite;
 use super::portable;
 use super::rows::{Expected, TokenRows};
@@ -145,6 +146,9 @@ impl PagedKvCache {
             TokenRows::new(&k, "k", self.expected(Part::Key, layers))?,
             TokenRows::new(&v, "v", self.expected(Part::Value, layers))?,
         ];
+        for (rows, argument) in rows.iter().zip(["k", "v"]) {
+            rows.check_device(argument, self.slab.tensor.device())?;
+        }
         if rows[0].tokens != rows[1].tokens {
             let expected = format!("{} tokens, as k", rows[0].tokens);
             return Err(Error::ShapeMismatch { argument: "v", value: v.dims(), expected });
@@ -187,11 +191,18 @@ impl PagedKvCache {
             if portable::is_chosen(&self.slab)? {
                 return portable::scatter(&self.slab, plan, layers, rows);
             }
+            if let Some(stream) = self.slab.stream()? {
+                return launched::scatter(&stream, &self.slab, plan, layers, rows);
+            }
             return edit_with(&self.slab, rows, |slab, sources| {
                 scatter(slab, &self.shape.pages, layers.clone(), plan.runs(), sources)
             });
         }
         let pages = self.both_slabs();
+        if let Some(stream) = self.slab.stream()? {
+            launched::seal_whole(&stream, &self.shape, &self.slab, plan, layers.clone(), rows)?;
+            return launched::stage(&stream, &self.staging, plan, layers, rows);
+        }
         edit_with(&self.slab, rows, |slab, sources| {
             check_sources(&self.shape.staged, layers.clone(), plan.runs(), sources);
             pages.write_whole(plan, layers.clone(), slab, sources, scratch)
@@ -213,7 +224,7 @@ impl PagedKvCache {
         self.both_slabs().close(seals, scratch)
     }
 
-    fn both_slabs(&self) -> Pages<'_> {
+    pub(super) fn both_slabs(&self) -> Pages<'_> {
         Pages { shape: &self.shape, slab: &self.slab, staging: &self.staging }
     }
 
@@ -227,8 +238,12 @@ impl PagedKvCache {
             .or_else(|_| Slab::new(self.shape.staged, pages, &self.budget))?;
         let kept = self.staging.bytes() as usize;
         if kept > 0 {
-            grown
-                .edit(&[self.staging.storage()], |new, old| new[..kept].copy_from_slice(self.staging.pages(old[0])))?;
+            match grown.stream()? {
+                Some(stream) => copy_pieces(&stream, (&self.staging, &grown), kept, 1, &[(0, 0)])?,
+                None => grown.edit(&[self.staging.storage()], |new, old| {
+                    new[..kept].copy_from_slice(self.staging.pages(old[0]));
+                })?,
+            }
             self.growths += 1;
             self.copied_bytes += kept as u64;
         }

@@ -18,7 +18,7 @@ pub(in crate::kernels) fn gather(stream: &Stream, view: &View, target: &Buffer) 
 pub(in crate::kernels) fn read(stream: &Stream, view: &View, out: &mut [u8]) -> Result<()> {
     let staged = View::zeros(view.dims(), view.dtype(), &Budget::of(view.buffer.tensor.device()))?;
     gather(stream, view, &staged.buffer)?;
-    download(&staged.buffer.tensor, out)
+    download(&staged.buffer.tensor, 0, out)
 }
 
 fn put(stream: &Stream, view: &View, memory: Span<'_>, source: Span<'_>) -> Result<()> {

@@ -1,7 +1,8 @@
 //! Rows of floats to low-bit codes, and back.
 //!
 //! One file per format, written once, without intrinsics: loops over neighbouring elements that compile to vectors. `wide.rs`
-//! compiles the same loops for the vectors that the machine has; `portable.rs` does the same in candle's tensor operations.
+//! compiles the same loops for the vectors that the machine has; `portable.rs` does the same in candle's tensor operations, and
+//! `launched.rs` asks a device's kernels for it.
 //! All forms give the same codes.
 //!
 //! | format | a code's value | what cannot be shown |
@@ -17,6 +18,7 @@
 mod f8e4m3;
 mod float;
 mod hadamard;
+mod launched;
 mod portable;
 mod q4;
 mod q8;
@@ -28,6 +30,7 @@ use kvtide_core::paged::{PageFormat, Part, Section};
 
 pub(crate) use float::{from_f32, to_f32};
 pub(crate) use hadamard::hadamard;
+pub(crate) use launched::{LaunchedRows, launched_part};
 pub(crate) use scale::get as scale_at;
 
 use super::Kernels;
@@ -70,6 +73,8 @@ impl Codec {
     pub fn encode(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
         assert_eq!((values.len(), codes.len()), (self.elements(), self.block_size * self.row_bytes), "a whole head");
         match form() {
+            #[cfg(feature = "emulate")]
+            Kernels::Emulated => self.encode_launched(values, codes, scales),
             Kernels::Portable => self.encode_portable(values, codes, scales),
             form => wide::encode(form, self, values, codes, scales),
         }
@@ -80,6 +85,8 @@ impl Codec {
         let count = out.len() / self.dim;
         assert!(out.len() == count * self.dim && slot + count <= self.block_size, "rows of a head");
         match form() {
+            #[cfg(feature = "emulate")]
+            Kernels::Emulated => self.decode_launched(codes, scales, slot, out),
             Kernels::Portable => self.decode_portable(codes, scales, slot, out),
             form => wide::decode(form, self, codes, scales, slot, out),
         }

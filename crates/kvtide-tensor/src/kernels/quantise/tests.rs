@@ -60,7 +60,7 @@ impl Head {
 
 /// Every format, part, size and rotation that is looked at.
 fn heads() -> impl Iterator<Item = Head> {
-    let sizes = [(1, 1), (3, 5), (16, 128), (4, 33), (2, 70), (5, 64), (16, 96)];
+    let sizes = [(1, 1), (3, 5), (16, 128), (4, 33), (2, 70), (5, 64), (16, 96), (80, 128)];
     FORMATS.into_iter().flat_map(move |format| {
         sizes.into_iter().flat_map(move |(block_size, dim)| {
             [(Part::Key, false), (Part::Key, true), (Part::Value, false)]
@@ -99,6 +99,28 @@ fn every_form_gives_the_same_codes_and_values() {
                 let found = head.decode(form, 0, head.codec.block_size);
                 let same = |a: &f32, b: &f32| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
                 assert!(found.iter().zip(&decoded).all(|(a, b)| same(a, b)), "{form}: {:?} kind {kind}", head.codec);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_form_zeroes_the_same_slots_alike() {
+    for kind in [0, 2, 4, 5, 6, 8] {
+        for mut head in heads() {
+            head.encode_plain(&values(head.codec.elements(), kind));
+            let block_size = head.codec.block_size as u32;
+            let holes = [[0..block_size / 3, block_size / 2..block_size], [0..0, 0..block_size]];
+            for slots in holes {
+                let zeroed = |kernels| {
+                    let (mut codes, mut scales) = (head.codes.clone(), head.scales.clone());
+                    with_kernels(kernels, || head.codec.zero(&mut codes, &mut scales, &slots)).unwrap();
+                    (codes, scales)
+                };
+                let expected = zeroed(Kernels::Portable);
+                for form in Kernels::supported() {
+                    assert!(zeroed(form) == expected, "{form}: {:?} kind {kind} {slots:?}", head.codec);
+                }
             }
         }
     }

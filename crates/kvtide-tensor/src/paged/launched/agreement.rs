@@ -1,0 +1,124 @@
+//! The same calls on bytes and by a device's kernels: the same pages, bit for bit, and the same rows.
+
+use candle_core::Device;
+use kvtide_core::paged::PageFormat;
+
+use crate::dtype::DType;
+use crate::kernels::{Kernels, with_kernels};
+use crate::options::PagedKvCacheOptions;
+use crate::paged_kv_cache::PagedKvCache;
+use crate::source::{HostTensor, SequenceLayout, Source};
+
+const LAYERS: usize = 2;
+const HEADS: usize = 3;
+const BLOCK: u32 = 4;
+
+/// What a cache keeps.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    dtype: DType,
+    formats: [Option<PageFormat>; 2],
+    dims: [u32; 2],
+    hadamard: bool,
+}
+
+impl Kept {
+    /// Every dtype with every format, K's beside another of V.
+    fn all() -> impl Iterator<Item = Kept> {
+        let low = [PageFormat::F8E4M3, PageFormat::Q8, PageFormat::Q4].map(Some);
+        let formats = [[None, None], [low[0], low[2]], [low[1], low[1]], [low[2], None], [None, low[0]]];
+        let dims = [[32, 32], [6, 5], [64, 36]];
+        [DType::F32, DType::F16, DType::BF16].into_iter().flat_map(move |dtype| {
+            formats.into_iter().flat_map(move |formats| {
+                dims.into_iter().flat_map(move |dims| {
+                    let rotations = if formats[0].is_some() { &[false, true][..] } else { &[false] };
+                    rotations.iter().map(move |&hadamard| Kept { dtype, formats, dims, hadamard })
+                })
+            })
+        })
+    }
+
+    fn cache(&self) -> PagedKvCache {
+        PagedKvCache::new(PagedKvCacheOptions {
+            capacity: 16,
+            block_size: BLOCK,
+            num_layers: LAYERS as u32,
+            num_kv_heads: HEADS as u32,
+            head_dim: self.dims[0],
+            value_head_dim: Some(self.dims[1]),
+            dtype: self.dtype,
+            key_format: self.formats[0],
+            value_format: self.formats[1],
+            hadamard: self.hadamard,
+            ..Default::default()
+        })
+        .unwrap()
+    }
+
+    /// Elements of so many layers and tokens, different for each seed.
+    fn values(&self, part: usize, layers: usize, tokens: usize, seed: usize) -> Vec<u8> {
+        let value = |at: usize| ((at * 37 + seed * 101 + part * 13) % 211) as f32 * 0.11 - 11.;
+        let floats: Vec<f32> = (0..layers * HEADS * tokens * self.dims[part] as usize).map(value).collect();
+        let mut bytes = vec![0; floats.len() * self.dtype.bytes()];
+        crate::kernels::quantise::from_f32(self.dtype, &floats, &mut bytes);
+        bytes
+    }
+
+    fn host<'a>(&self, part: usize, layers: usize, bytes: &'a [u8], layout: SequenceLayout) -> HostTensor<'a> {
+        let dim = self.dims[part] as usize;
+        let tokens = bytes.len() / (layers * HEADS * dim * self.dtype.bytes());
+        let shape = match layout {
+            SequenceLayout::Bhsd => [layers, HEADS, tokens, dim],
+            SequenceLayout::Bshd => [layers, tokens, HEADS, dim],
+        };
+        HostTensor::new("k", bytes, self.dtype, &shape).unwrap().with_layout("k", layout).unwrap()
+    }
+
+    /// Bulk writes and single ones, shared blocks, pages that were quantised and are written again, and what is read of all that.
+    fn run(&self) -> Vec<Vec<u8>> {
+        let mut cache = self.cache();
+        let [one, other] = [0; 2].map(|_| cache.create_sequence().unwrap());
+        let append = |cache: &mut PagedKvCache, sequences: &[u64], offsets: &[u32], seed, layout| {
+            let tokens = *offsets.last().unwrap() as usize;
+            let [k, v] = [0, 1].map(|part| self.values(part, LAYERS, tokens, seed));
+            let [k, v] = [(0, &k), (1, &v)].map(|(part, bytes)| self.host(part, LAYERS, bytes, layout));
+            cache.append(sequences, k, v, Some(offsets)).unwrap();
+        };
+        append(&mut cache, &[one, other], &[0, 10, 13], 1, SequenceLayout::Bhsd);
+        append(&mut cache, &[one, other], &[0, 1, 2], 2, SequenceLayout::Bshd);
+        let fork = cache.fork(one).unwrap();
+        append(&mut cache, &[fork], &[0, 7], 3, SequenceLayout::Bhsd);
+        // One tensor of candle's beside memory of the caller's, into a page that is quantised, and past the end with a gap.
+        for (position, tokens, seed) in [(2, 1, 4), (21, 2, 5)] {
+            let [k, v] = [0, 1].map(|part| self.values(part, 1, tokens, seed));
+            let shape = [1, HEADS, tokens, self.dims[0] as usize];
+            let k = self.dtype.upload(&k, &shape, &Device::Cpu).unwrap();
+            let v = self.host(1, 1, &v, SequenceLayout::Bhsd);
+            cache.write_tokens(one, 1, position, Source::Tensor(&k), v).unwrap();
+        }
+        cache.drop_sequence(other).unwrap();
+        let last = cache.create_sequence().unwrap();
+        append(&mut cache, &[last], &[0, 6], 6, SequenceLayout::Bhsd);
+        let mut seen = Vec::new();
+        for sequence in [one, fork, last] {
+            for layer in 0..LAYERS as u32 {
+                let kv = cache.gather(sequence, layer).unwrap();
+                seen.extend([kv.k.to_bytes().unwrap(), kv.v.to_bytes().unwrap()]);
+                let token = cache.read_kv(sequence, layer, 2).unwrap();
+                seen.extend([token.key, token.value]);
+                let _ = cache.pages(layer, &[sequence]).unwrap();
+            }
+        }
+        seen.push(cache.slab.inspect(|bytes| Ok(bytes.to_vec())).unwrap());
+        seen
+    }
+}
+
+#[test]
+fn kernels_leave_the_same_pages_and_show_the_same_rows() {
+    for kept in Kept::all() {
+        let [bytes, launched] = [Kernels::Emulated, Kernels::supported().last().unwrap()]
+            .map(|kernels| with_kernels(kernels, || kept.run()).unwrap());
+        assert!(bytes == launched, "{kept:?}: {:?}", bytes.iter().zip(&launched).position(|(a, b)| a != b));
+    }
+}

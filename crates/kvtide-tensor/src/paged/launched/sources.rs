@@ -1,0 +1,109 @@
+//! The rows of a call where a device reads them.
+//!
+//! Tensors lie there already. Memory of the caller's is read in place by the CPU that stands in for a device; for any other
+//! its rows are copied to the device, without what lies between them, and kept for the length of the call. O(bytes of the
+//! rows) for those, else O(1).
+
+use candle_core::{Device, Tensor};
+use kvtide_cuda::Span;
+
+use crate::dtype::DType;
+use crate::edit::upload;
+use crate::error::Result;
+use crate::kernels::pages::Rows;
+use crate::paged::rows::TokenRows;
+use crate::zeroed::zeroed_bytes;
+
+/// K and V of a call.
+pub(super) struct Placed<'a> {
+    parts: [Part<'a>; 2],
+}
+
+struct Part<'a> {
+    rows: &'a TokenRows<'a>,
+    /// What the device reads in their stead.
+    uploaded: Option<(Tensor, Rows)>,
+}
+
+impl<'a> Placed<'a> {
+    /// The rows of so many layers and heads for a device.
+    pub fn new(rows: &'a [TokenRows<'a>; 2], layers: usize, heads: usize, device: &Device) -> Result<Self> {
+        let place = |rows: &'a TokenRows<'a>| match rows.tensor().is_some() || device.is_cpu() {
+            true => Ok(Part { rows, uploaded: None }),
+            false => Part::upload(rows, layers, heads, device),
+        };
+        Ok(Placed { parts: [place(&rows[0])?, place(&rows[1])?] })
+    }
+
+    /// The tensors among them, in order: the sources of an operation.
+    pub fn tensors(&self) -> Vec<&Tensor> {
+        self.parts.iter().filter_map(Part::tensor).collect()
+    }
+
+    /// Where they lie in their memory.
+    pub fn rows(&self) -> [Rows; 2] {
+        self.parts.each_ref().map(|part| part.uploaded.as_ref().map_or(part.rows.rows, |(_, rows)| *rows))
+    }
+
+    /// Their memory; `tensors` is that of [`Placed::tensors`].
+    pub fn spans<'b>(&'b self, tensors: &[Span<'b>]) -> [Span<'b>; 2] {
+        let mut tensors = tensors.iter().copied();
+        self.parts.each_ref().map(|part| match part.tensor() {
+            Some(_) => tensors.next().expect("a span for each tensor"),
+            None => Span::of(part.rows.bytes(&mut std::iter::empty())),
+        })
+    }
+}
+
+impl<'a> Part<'a> {
+    fn tensor(&self) -> Option<&Tensor> {
+        self.uploaded.as_ref().map(|(tensor, _)| tensor).or_else(|| self.rows.tensor())
+    }
+
+    /// With a copy of rows of the caller's memory on a device.
+    fn upload(of: &'a TokenRows<'a>, layers: usize, heads: usize, device: &Device) -> Result<Self> {
+        let (row, tokens) = (of.rows.row, of.tokens as usize);
+        let [head, layer] = [tokens * row, heads * tokens * row];
+        let bytes = of.bytes(&mut std::iter::empty());
+        let mut copy = zeroed_bytes(layers * layer)?;
+        for (place, copy) in copy.chunks_exact_mut(row.max(1)).enumerate() {
+            let (of_layer, rest) = (place / (heads * tokens), place % (heads * tokens));
+            let from = of.rows.at(of_layer, rest / tokens, rest % tokens);
+            copy.copy_from_slice(&bytes[from..from + row]);
+        }
+        let tensor = upload(&copy, DType::U8, &[copy.len()], device)?;
+        Ok(Part { rows: of, uploaded: Some((tensor, Rows { offset: 0, layer, head, token: row, row })) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edit::inspect_all;
+    use crate::paged::rows::Expected;
+    use crate::source::{HostTensor, SequenceLayout, Source};
+
+    #[test]
+    fn what_is_uploaded_has_the_rows_of_the_caller() {
+        // 2 layers, 5 tokens of which 3 are taken, 3 heads of 4 elements.
+        let bytes: Vec<u8> = (0..2 * 5 * 3 * 4u32).flat_map(|at| (at as f32).to_ne_bytes()).collect();
+        for layout in [SequenceLayout::Bhsd, SequenceLayout::Bshd] {
+            let shape = if layout == SequenceLayout::Bhsd { [2, 3, 5, 4] } else { [2, 5, 3, 4] };
+            let host = HostTensor::new("k", &bytes, DType::F32, &shape).unwrap().with_layout("k", layout).unwrap();
+            let source = Source::Host(host.with_range(1, 4));
+            let expected = Expected { layers: Some(2), heads: 3, dim: 4, dtype: DType::F32 };
+            let rows = TokenRows::new(&source, "k", expected).unwrap();
+            let part = Part::upload(&rows, 2, 3, &Device::Cpu).unwrap();
+            let (tensor, placed) = part.uploaded.as_ref().unwrap();
+            inspect_all(&[tensor], |copies| {
+                assert_eq!(copies[0].len(), 2 * 3 * 3 * 16, "no more than its rows");
+                for (layer, head, token) in (0..18).map(|at| (at / 9, at / 3 % 3, at % 3)) {
+                    let (from, to) = (rows.rows.at(layer, head, token), placed.at(layer, head, token));
+                    assert_eq!(copies[0][to..to + 16], bytes[from..from + 16], "{layer} {head} {token}");
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+}
