@@ -12,11 +12,14 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifndef __x86_64__
 #include <ucontext.h>
+#endif
 
 #include <vector>
 
 #define DEVICE inline
+#define APART static
 #define __restrict__ __restrict
 
 struct Index {
@@ -27,6 +30,8 @@ static thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 namespace emulate {
 
 constexpr uint32_t LANES = 32;
+// The most that a lane shows its warp at once.
+constexpr size_t SHOWN_BYTES = 32;
 constexpr size_t STACK_BYTES = 128 << 10;
 
 // What a launch is made with, as the Rust side lays it out.
@@ -39,15 +44,53 @@ struct Grid {
 
 enum class State { Ready, AtBlock, AtWarp, Ended };
 
+#ifdef __x86_64__
+// Where a thread goes on: the stack on which what a call keeps lies. Going from one to another is twenty instructions.
+struct Context {
+  void *stack = nullptr;
+};
+extern "C" void kvtide_emulate_switch(Context *from, const Context *to);
+__asm__(".text\n"
+        ".type kvtide_emulate_switch, @function\n"
+        "kvtide_emulate_switch:\n"
+        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+        "  movq %rsp, (%rdi)\n"
+        "  movq (%rsi), %rsp\n"
+        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
+        "  ret\n"
+        ".size kvtide_emulate_switch, . - kvtide_emulate_switch\n");
+inline void change(Context &from, const Context &to) { kvtide_emulate_switch(&from, &to); }
+inline void begin(Context &context, unsigned char *stack, size_t bytes, void (*start)()) {
+  // Six registers, the address to go on at, and one more so that it stands as after a call.
+  void **top = reinterpret_cast<void **>(stack + bytes) - 8;
+  memset(top, 0, 8 * sizeof(void *));
+  top[6] = reinterpret_cast<void *>(start);
+  context.stack = top;
+}
+#else
+using Context = ucontext_t;
+inline void change(Context &from, const Context &to) { swapcontext(&from, &to); }
+inline void begin(Context &context, unsigned char *stack, size_t bytes, void (*start)()) {
+  getcontext(&context);
+  context.uc_stack.ss_sp = stack;
+  context.uc_stack.ss_size = bytes;
+  context.uc_link = nullptr;
+  makecontext(&context, start, 0);
+}
+#endif
+
 struct Fiber {
-  ucontext_t context;
+  Context context;
   State state;
+  // Which of the two places it shows the next value in.
+  uint32_t turn;
 };
 
 // A copy that a thread has asked for and not waited for yet.
 struct Ahead {
   void *to;
   const void *from;
+  int bytes;
   int valid;
   uint32_t group;
 };
@@ -59,7 +102,7 @@ struct Copies {
 };
 
 struct Block {
-  ucontext_t home;
+  Context home;
   Fiber *fibers = nullptr;
   unsigned char *stacks = nullptr;
   uint32_t room = 0;
@@ -67,8 +110,9 @@ struct Block {
   uint32_t current = 0;
   unsigned char *shared = nullptr;
   uint32_t shared_bytes = 0;
-  // What the lanes of each warp show each other.
-  unsigned char (*shown)[LANES][16] = nullptr;
+  // What the lanes of each warp show each other, in two places by turns: so one wait is enough, for nobody shows a third value before
+  // all have read the first.
+  unsigned char (*shown)[2][LANES][SHOWN_BYTES] = nullptr;
   void (*body)(const void *) = nullptr;
   const void *args = nullptr;
   uint64_t random = 0;
@@ -86,13 +130,13 @@ static thread_local Block block;
 
 inline void wait(State at) {
   block.fibers[block.current].state = at;
-  swapcontext(&block.fibers[block.current].context, &block.home);
+  change(block.fibers[block.current].context, block.home);
 }
 
 inline void enter() {
   block.body(block.args);
   block.fibers[block.current].state = State::Ended;
-  swapcontext(&block.fibers[block.current].context, &block.home);
+  change(block.fibers[block.current].context, block.home);
 }
 
 // Memory for so many threads; false where there is none.
@@ -101,7 +145,7 @@ inline bool reserve(uint32_t threads, uint32_t shared_bytes) {
     free(block.fibers), free(block.stacks), free(block.shown);
     block.fibers = static_cast<Fiber *>(malloc(threads * sizeof(Fiber)));
     block.stacks = static_cast<unsigned char *>(malloc(threads * STACK_BYTES));
-    block.shown = static_cast<unsigned char(*)[LANES][16]>(malloc((threads + LANES - 1) / LANES * sizeof(*block.shown)));
+    block.shown = static_cast<unsigned char(*)[2][LANES][SHOWN_BYTES]>(malloc((threads + LANES - 1) / LANES * sizeof(*block.shown)));
     block.room = block.fibers && block.stacks && block.shown ? threads : 0;
   }
   if (shared_bytes > block.shared_bytes) {
@@ -117,12 +161,18 @@ inline void resume(uint32_t thread) {
   block.current = thread;
   const uint32_t plane = blockDim.x * blockDim.y;
   threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / plane};
-  swapcontext(&block.home, &block.fibers[thread].context);
+  change(block.home, block.fibers[thread].context);
 }
 
-// Lets those go on who wait at a barrier that all have reached. False where nobody may.
+inline uint64_t draw() {
+  block.random = block.random * 6364136223846793005u + 1442695040888963407u;
+  return block.random >> 33;
+}
+
+// Lets those go on who wait at a barrier that all have reached. False where nobody may. Of several warps some wait a while longer, so
+// that they do not go in step.
 inline bool release() {
-  bool released = false;
+  bool released = false, held = false;
   for (uint32_t first = 0; first < block.count; first += LANES) {
     const uint32_t end = first + LANES < block.count ? first + LANES : block.count;
     bool together = true, waiting = false;
@@ -131,12 +181,17 @@ inline bool release() {
       waiting |= state == State::AtWarp;
       together &= state == State::AtWarp || state == State::Ended;
     }
-    for (uint32_t lane = first; waiting && together && lane < end; lane++) {
+    if (!waiting || !together) continue;
+    if (block.count > LANES && draw() % 4 == 0) {
+      held = true;
+      continue;
+    }
+    for (uint32_t lane = first; lane < end; lane++) {
       if (block.fibers[lane].state == State::AtWarp) block.fibers[lane].state = State::Ready;
     }
-    released |= waiting && together;
+    released = true;
   }
-  if (released) return true;
+  if (released || held) return true;
   for (uint32_t thread = 0; thread < block.count; thread++) {
     const State state = block.fibers[thread].state;
     if (state != State::AtBlock && state != State::Ended) return false;
@@ -147,21 +202,14 @@ inline bool release() {
   return released;
 }
 
-inline uint64_t draw() {
-  block.random = block.random * 6364136223846793005u + 1442695040888963407u;
-  return block.random >> 33;
-}
-
 inline bool run_block() {
   for (uint32_t thread = 0; thread < block.count; thread++) {
     Fiber &fiber = block.fibers[thread];
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = block.stacks + thread * STACK_BYTES;
-    fiber.context.uc_stack.ss_size = STACK_BYTES;
-    fiber.context.uc_link = nullptr;
+    begin(fiber.context, block.stacks + thread * STACK_BYTES, STACK_BYTES, enter);
     fiber.state = State::Ready;
-    block.copies[thread] = Copies();
-    makecontext(&fiber.context, enter, 0);
+    fiber.turn = 0;
+    block.copies[thread].under_way.clear();
+    block.copies[thread].groups = 0;
   }
   // Shared memory holds what was there before.
   memset(block.shared, 0xff, block.shared_bytes);
@@ -197,16 +245,29 @@ inline int run(const Grid &grid, void (*body)(const void *), const void *args) {
   return 0;
 }
 
-// Shows a value to the warp, and answers the one of another lane.
-template <typename T> T exchange(T value, uint32_t lane) {
-  static_assert(sizeof(T) <= 16, "what a lane can show");
-  auto &shown = block.shown[block.current / LANES];
+// What all lanes of the warp have shown; to be read before the next but one call.
+template <typename T> struct Shown {
+  const unsigned char (*values)[SHOWN_BYTES];
+
+  T operator[](uint32_t lane) const {
+    T value;
+    memcpy(&value, values[lane % LANES], sizeof(T));
+    return value;
+  }
+};
+
+// Shows a value to the warp.
+template <typename T> Shown<T> show(const T &value) {
+  static_assert(sizeof(T) <= SHOWN_BYTES, "what a lane can show");
+  auto &shown = block.shown[block.current / LANES][block.fibers[block.current].turn];
+  block.fibers[block.current].turn ^= 1;
   memcpy(shown[block.current % LANES], &value, sizeof(T));
   wait(State::AtWarp);
-  memcpy(&value, shown[lane % LANES], sizeof(T));
-  wait(State::AtWarp);
-  return value;
+  return Shown<T>{shown};
 }
+
+// Shows a value to the warp, and answers the one of another lane.
+template <typename T> T exchange(T value, uint32_t lane) { return show(value)[lane]; }
 
 } // namespace emulate
 
@@ -220,6 +281,8 @@ template <typename T> T exchange(T value, uint32_t lane) {
   extern "C" uint64_t name##_args() { return sizeof(Args); }                   \
   static void name##_body(const Args &args)
 
+#define KERNEL_OF(name, Args, most, blocks) KERNEL(name, Args, most)
+
 #define SHARED() (emulate::block.shared)
 
 inline void block_barrier() { emulate::wait(emulate::State::AtBlock); }
@@ -228,11 +291,23 @@ template <typename T> T warp_from(T value, int lane) { return emulate::exchange(
 template <typename T> T warp_across(T value, int distance) {
   return emulate::exchange(value, emulate::block.current % emulate::LANES ^ uint32_t(distance));
 }
+inline bool warp_any(bool value) {
+  const auto shown = emulate::show(value);
+  const uint32_t first = emulate::block.current / emulate::LANES * emulate::LANES;
+  for (uint32_t lane = 0; lane < emulate::LANES && first + lane < emulate::block.count; lane++) {
+    if (shown[lane]) return true;
+  }
+  return false;
+}
 
 // Copies run no earlier than their thread waits for them.
 inline void copy_ahead(void *shared, const void *global, int valid = 16) {
   auto &copies = emulate::block.copies[emulate::block.current];
-  copies.under_way.push_back({shared, global, valid, copies.groups});
+  copies.under_way.push_back({shared, global, 16, valid, copies.groups});
+}
+inline void copy_word_ahead(void *shared, const void *global) {
+  auto &copies = emulate::block.copies[emulate::block.current];
+  copies.under_way.push_back({shared, global, 4, 4, copies.groups});
 }
 inline void copies_commit() { emulate::block.copies[emulate::block.current].groups++; }
 template <int Left> void copies_wait() {
@@ -240,7 +315,7 @@ template <int Left> void copies_wait() {
   size_t kept = 0;
   for (const emulate::Ahead &copy : copies.under_way) {
     if (copy.group + Left < copies.groups) {
-      memset(copy.to, 0, 16);
+      memset(copy.to, 0, size_t(copy.bytes));
       memcpy(copy.to, copy.from, size_t(copy.valid));
     } else {
       copies.under_way[kept++] = copy;

@@ -1,6 +1,7 @@
 // What kernels are written for: a GPU, or the CPU that stands in for one in tests (emulate.h).
 //
 //   KERNEL(name, Args, n) { }     a kernel of one argument, a struct by value that its launcher fills; at most n threads a block
+//   KERNEL_OF(name, Args, n, m)   the same, of which a multiprocessor is to have room for m blocks
 //   SHARED(bytes)                 the block's dynamic shared memory
 //   warp_*                        what the 32 threads of a warp do together; all of them, or none
 //
@@ -13,11 +14,15 @@
 #ifdef __CUDACC__
 
 #define DEVICE __device__ __forceinline__
+// What is rare, and would only make the rest longer.
+#define APART static __device__ __noinline__
 
 // An argument of the grid's: it is read where the launch has put it, also through a pointer, and never copied for a thread.
-#define KERNEL(name, Args, most)                                               \
+#define KERNEL(name, Args, most) KERNEL_BOUND(name, Args, __launch_bounds__(most))
+#define KERNEL_OF(name, Args, most, blocks) KERNEL_BOUND(name, Args, __launch_bounds__(most, blocks))
+#define KERNEL_BOUND(name, Args, bounds)                                       \
   static DEVICE void name##_body(const Args &args);                            \
-  extern "C" __global__ void __launch_bounds__(most) name(const __grid_constant__ Args args) { \
+  extern "C" __global__ void bounds name(const __grid_constant__ Args args) { \
     name##_body(args);                                                         \
   }                                                                            \
   static DEVICE void name##_body(const Args &args)
@@ -34,11 +39,17 @@ template <typename T> DEVICE T warp_from(T value, int lane) {
 template <typename T> DEVICE T warp_across(T value, int distance) {
   return __shfl_xor_sync(0xffffffffu, value, distance);
 }
+DEVICE bool warp_any(bool value) { return __any_sync(0xffffffffu, value); }
 
 // Copies 16 bytes to shared memory while the thread goes on; `valid` of them, zeros behind.
 DEVICE void copy_ahead(void *shared, const void *global, int valid = 16) {
   uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid) : "memory");
+}
+// The same with four bytes.
+DEVICE void copy_word_ahead(void *shared, const void *global) {
+  uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global) : "memory");
 }
 DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most `Left` of the committed groups are under way.
