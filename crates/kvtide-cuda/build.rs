@@ -5,7 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The files of kernels, each a module of its own.
-const MODULES: [&str; 7] = ["boxes", "holes", "insert", "pieces", "quantise", "shift", "strips"];
+const MODULES: [&str; 11] = [
+    "attend_decode",
+    "attend_floats",
+    "attend_merge",
+    "attend_prefill",
+    "boxes",
+    "holes",
+    "insert",
+    "pieces",
+    "quantise",
+    "shift",
+    "strips",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=kernels");

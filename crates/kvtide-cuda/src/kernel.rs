@@ -78,7 +78,20 @@ macro_rules! kernels {
     };
 }
 
+/// Kernels for rows of up to 64, 96, 128 and 256 elements.
+pub(crate) type ByDim = [&'static Kernel; 4];
+
 kernels! {
+    AttendDecode {
+        ATTEND_DECODE_F16: ByDim = attend_decode_f16_64 attend_decode_f16_96 attend_decode_f16_128 attend_decode_f16_256;
+        ATTEND_DECODE_BF16: ByDim = attend_decode_bf16_64 attend_decode_bf16_96 attend_decode_bf16_128 attend_decode_bf16_256;
+    }
+    AttendPrefill {
+        ATTEND_PREFILL_F16: ByDim = attend_prefill_f16_64 attend_prefill_f16_96 attend_prefill_f16_128 attend_prefill_f16_256;
+        ATTEND_PREFILL_BF16: ByDim = attend_prefill_bf16_64 attend_prefill_bf16_96 attend_prefill_bf16_128 attend_prefill_bf16_256;
+    }
+    AttendFloats { ATTEND_FLOATS: [&'static Kernel; 3] = attend_floats_64 attend_floats_128 attend_floats_256; }
+    AttendMerge { ATTEND_MERGE: &Kernel = attend_merge; }
     Boxes { COPY_BOXES: ByUnit = copy_boxes_16 copy_boxes_8 copy_boxes_4 copy_boxes_2 copy_boxes_1; }
     Holes { ZERO_SLOTS: &Kernel = zero_slots; }
     Quantise {

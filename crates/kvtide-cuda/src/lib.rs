@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! kvtide-tensor   what moves where           spans of memory, strides, runs
+//!   attend                                   keys and values read where they lie
 //!   boxes, shift, strips, pieces, insert,    a launch each: bounds checked, units chosen, lists handed along
 //!   quantise, holes
 //!     stream                                 a GPU's, or the CPU that stands in for one
@@ -15,6 +16,7 @@
 //! A launch is checked before it starts: no kernel reads or writes outside the spans it was given.
 #![deny(unsafe_code, missing_docs)]
 
+mod attend;
 mod boxes;
 mod divisor;
 #[cfg(feature = "emulate")]
@@ -26,6 +28,7 @@ mod holes;
 mod insert;
 mod kernel;
 mod list;
+mod memory;
 mod part;
 mod pieces;
 mod quantise;
@@ -35,10 +38,15 @@ mod stream;
 mod strips;
 mod unit;
 
+pub use attend::{
+    Attend, AttendKeys, AttendMask, AttendSequence, AttendTree, DeviceLengths, HeadRows, PageMemory, PageSection,
+    RowFormat, STAGED, Words, attend,
+};
 pub use boxes::{BoxCopy, copy_boxes};
 pub use error::{Error, Result};
 pub use holes::{Hole, zero_slots};
 pub use insert::{Insert, Tables, advance, insert};
+pub use memory::{DeviceMemory, Reached};
 pub use part::{Rows, Section};
 pub use pieces::{copy_chains, zero_pieces};
 pub use quantise::{Format, Quantised, QuantisedPage, QuantisedPages, ROW_MAX, seal, unseal};

@@ -2,9 +2,13 @@
 
 use bytemuck::Pod;
 
+use crate::attend::SharedRoom;
 use crate::error::Result;
 use crate::kernel::{Grid, Kernel};
 use crate::list::List;
+#[cfg(feature = "cuda")]
+use crate::memory::Kept;
+use crate::memory::{DeviceMemory, Reached};
 use crate::span::Span;
 
 /// A stream of work.
@@ -110,6 +114,47 @@ impl Stream {
             }),
             #[cfg(not(any(feature = "cuda", feature = "emulate")))]
             _ => unreachable!("a list of {near:?} in a build without a stream"),
+        }
+    }
+
+    /// Device memory for the length of a call.
+    pub fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
+        match &self.0 {
+            #[cfg(feature = "cuda")]
+            Target::Gpu(gpu) => Ok(DeviceMemory { kept: Kept::Gpu(gpu.memory(bytes.max(1))?), bytes }),
+            #[cfg(feature = "emulate")]
+            Target::Emulated => DeviceMemory::of_host(bytes),
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => unreachable!("{bytes} bytes in a build without a stream"),
+        }
+    }
+
+    /// Bytes of the host's where the device can read them.
+    pub fn reach<'a>(&self, host: &'a [u8]) -> Result<Reached<'a>> {
+        match &self.0 {
+            #[cfg(feature = "cuda")]
+            Target::Gpu(gpu) => Ok(Reached { host, copy: Some(gpu.upload(host)?) }),
+            #[cfg(feature = "emulate")]
+            Target::Emulated => Ok(Reached {
+                host,
+                #[cfg(feature = "cuda")]
+                copy: None,
+            }),
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => unreachable!("{} bytes in a build without a stream", host.len()),
+        }
+    }
+
+    /// The shared memory of a block.
+    pub(crate) fn shared_room(&self) -> SharedRoom {
+        match &self.0 {
+            #[cfg(feature = "cuda")]
+            Target::Gpu(gpu) => gpu.shared_room(),
+            // As an H200 has.
+            #[cfg(feature = "emulate")]
+            Target::Emulated => SharedRoom { most: 227 << 10, twice: 113 << 10 },
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => SharedRoom { most: 0, twice: 0 },
         }
     }
 }

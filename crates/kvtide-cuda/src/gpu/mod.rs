@@ -12,12 +12,14 @@ mod pinned;
 
 use bytemuck::Pod;
 use candle_core::CudaDevice;
+use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, PushKernelArg,
 };
 use std::sync::Arc;
 
+use crate::attend::SharedRoom;
 use crate::error::{Error, Result};
 use crate::kernel::{Grid, Kernel};
 use crate::span::Span;
@@ -38,6 +40,16 @@ pub(crate) struct Memory {
 impl Memory {
     pub fn address(&self) -> u64 {
         self.bytes.device_ptr(self.bytes.stream()).0
+    }
+
+    /// To write to.
+    pub fn span(&mut self) -> Span<'_> {
+        Span::of_slice(&self.bytes, true)
+    }
+
+    /// To read from.
+    pub fn read_span(&self) -> Span<'_> {
+        Span::of_slice(&self.bytes, false)
     }
 }
 
@@ -103,6 +115,18 @@ impl Gpu {
     /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
     pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
         pinned::copy_out(&self.stream, source.address(), out).map_err(|error| failure("a copy to the host", &error))
+    }
+
+    /// The shared memory of a block; what every GPU has where the driver does not say.
+    pub fn shared_room(&self) -> SharedRoom {
+        let ask = |attribute| match self.stream.context().attribute(attribute) {
+            Ok(bytes) => usize::try_from(bytes).unwrap_or(SHARED_UNASKED as usize),
+            Err(_) => SHARED_UNASKED as usize,
+        };
+        let most = ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+        let all = ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+        // A block takes 1 KiB more than it asks for.
+        SharedRoom { most, twice: (all / 2).saturating_sub(1 << 10).min(most) }
     }
 }
 

@@ -29,6 +29,10 @@ macro_rules! modules {
 }
 
 modules! {
+    AttendDecode "attend_decode"
+    AttendFloats "attend_floats"
+    AttendMerge "attend_merge"
+    AttendPrefill "attend_prefill"
     Boxes "boxes"
     Holes "holes"
     Insert "insert"

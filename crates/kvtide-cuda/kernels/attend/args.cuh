@@ -1,0 +1,121 @@
+// What a call of attention hands its kernels; the launcher fills it in (src/attend).
+#pragma once
+
+#include "numbers.cuh"
+
+namespace attend {
+
+// What rows are made of.
+enum Format : uint32_t { F32, F16, BF16, F8E4M3, Q8, Q4 };
+
+// Rows at one distance, in one piece or the two runs of a view, in bytes.
+struct Strided {
+  // The first row of each piece.
+  uint64_t pieces[2];
+  uint64_t batch, head, token;
+  // Rows of the first piece.
+  uint32_t first;
+  uint32_t unused;
+};
+
+// K or V in a page, in bytes.
+struct Section {
+  // Of the first head.
+  uint64_t codes, scales;
+  uint64_t head_codes, head_scales;
+  uint32_t row_bytes;
+  uint32_t format;
+};
+
+// K or V.
+struct Part {
+  Strided rows;
+  // In pages of the slab and in those of the staging slab.
+  Section sections[2];
+  uint32_t dim;
+  // 16 where all rows begin at a multiple of it; else they are copied byte by byte.
+  uint32_t unit;
+  // A tile's rows are multiplied as they are read.
+  uint32_t is_direct;
+  // Bytes from row to row in a tile that was read.
+  uint32_t stride;
+  // Units of 16 bytes of a row.
+  Divisor units;
+  uint32_t row_bytes;
+};
+
+// Numbers in a device's memory, or in the call's own list.
+struct Numbers {
+  uint64_t far;
+  uint64_t near;
+};
+
+// The keys and queries of one sequence.
+struct Sequence {
+  // Where the first key of each of two runs stands.
+  int64_t positions[2];
+  int64_t start;
+  uint32_t keys[2];
+  uint32_t first_query, queries;
+  // In one list of all keys; in one list of all tables.
+  uint32_t first_key, table;
+};
+
+// Where a block's shared memory holds what, in bytes.
+struct Shared {
+  uint32_t queries, scratch, states;
+  // Tiles of keys and values that were widened; the output at the end.
+  uint32_t wide[2];
+  // Stages of tiles that are read ahead: keys first.
+  uint32_t ring, stage_bytes;
+  uint32_t values, scales, entries;
+  uint32_t stages;
+  uint32_t unused;
+};
+
+struct Args {
+  Strided queries;
+  Part parts[2];
+  // The first page of this layer, bytes from block to block, blocks: of the slab and the staging slab.
+  uint64_t slabs[2], block_bytes[2];
+  uint32_t blocks[2];
+  uint64_t out, sums;
+  // Of each split: of each row the largest score and the sum, and its unscaled output.
+  uint64_t split_states, split_rows;
+  // Lengths that are read when the kernel runs, 32 bits each; 0 where sequences have their own.
+  uint64_t lengths;
+  uint64_t mask;
+  // From sequence, head, query and key to the next.
+  uint64_t mask_strides[4];
+  int64_t window, sinks;
+  Numbers sequences, tables, positions, logits, seen, depths;
+  float scale, softcap;
+  uint32_t query_format;
+  uint32_t is_paged, is_ragged, is_causal, is_rotated;
+  uint32_t query_heads;
+  uint32_t keys_max;
+  // One list of positions for all sequences.
+  uint32_t has_shared_positions;
+  uint32_t tree_nodes;
+  uint32_t splits;
+  // Rows of all sequences.
+  uint32_t rows;
+  // Sequences with more rows than the first and at most the second number are this launch's.
+  uint32_t rows_from, rows_to;
+  Divisor block_size, group, row_tiles;
+  Shared shared;
+  List list;
+};
+
+// As the launcher counts it.
+static_assert(sizeof(Args) == 2800, "arguments as src/attend/args.rs has them");
+
+template <typename T> DEVICE const T *numbers_at(const Args &args, const Numbers &of) {
+  return reinterpret_cast<const T *>(of.far ? of.far : reinterpret_cast<uint64_t>(args.list.items<unsigned char>()) + of.near);
+}
+
+constexpr uint64_t NOWHERE = ~uint64_t(0);
+
+DEVICE bool has(const Numbers &of) { return of.far || of.near != NOWHERE; }
+
+} // namespace attend

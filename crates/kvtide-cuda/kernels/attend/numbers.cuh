@@ -1,0 +1,126 @@
+// The numbers that keys, values and queries are made of, as floats and back.
+//
+// Half, Brain   two bytes: f16 and bf16; two of them in a register are a pair, the first one in its low half
+// the others    f32, and the codes of low-bit pages: f8e4m3, bytes and nibbles
+//
+// Rounding is to nearest, halves to even; what is beyond the largest f16 becomes infinity. Stand-ins are exact.
+#pragma once
+
+#include "../target.cuh"
+
+namespace numbers {
+
+DEVICE float as_float(uint32_t bits) {
+#ifdef __CUDACC__
+  return __uint_as_float(bits);
+#else
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+#endif
+}
+DEVICE uint32_t as_bits(float value) {
+#ifdef __CUDACC__
+  return __float_as_uint(value);
+#else
+  uint32_t bits;
+  memcpy(&bits, &value, 4);
+  return bits;
+#endif
+}
+
+DEVICE float infinity() { return as_float(0x7f800000u); }
+DEVICE float nan() { return as_float(0x7fc00000u); }
+
+// 2 to the power of `value`; 0 for -infinity.
+DEVICE float power_of_2(float value) {
+#ifdef __CUDACC__
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
+#else
+  return exp2f(value);
+#endif
+}
+
+DEVICE float of_half(uint32_t bits) {
+#ifdef __CUDACC__
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(uint16_t(bits)));
+  return value;
+#else
+  const uint32_t magnitude = bits & 0x7fffu, sign = (bits & 0x8000u) << 16;
+  if (magnitude >= 0x7c00u) return as_float(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  // 2^112 is the difference of the biases.
+  return as_float(as_bits(as_float(magnitude << 13) * as_float((112u + 127u) << 23)) | sign);
+#endif
+}
+
+#ifndef __CUDACC__
+// The nearest f16's bits.
+inline uint32_t to_half(float value) {
+  const uint32_t bits = as_bits(value), magnitude = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
+  if (magnitude > 0x7f800000u) return sign | 0x7e00u;
+  // From 65520 on the next one is infinity.
+  if (magnitude >= 0x477ff000u) return sign | 0x7c00u;
+  // Adding a half leaves the multiple of 2^-24 in the low bits.
+  if (magnitude < 0x38800000u) return sign | (as_bits(as_float(magnitude) + 0.5f) - as_bits(0.5f));
+  return sign | (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1)) >> 13;
+}
+// The nearest bf16's.
+inline uint32_t to_brain(float value) {
+  const uint32_t bits = as_bits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return bits >> 16 | 0x40u;
+  return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+#endif
+
+// f16.
+struct Half {
+  static constexpr bool IS_HALF = true;
+  static constexpr uint32_t EXPONENT = 0x7c00u, ONE = 0x3c00u;
+
+  // One of a pair.
+  DEVICE static float half_of(uint32_t pair, uint32_t which) { return of_half(pair >> 16 * which & 0xffffu); }
+  DEVICE static uint32_t pair(float low, float high) {
+#ifdef __CUDACC__
+    uint32_t both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+#else
+    return to_half(low) | to_half(high) << 16;
+#endif
+  }
+};
+
+// bf16.
+struct Brain {
+  static constexpr bool IS_HALF = false;
+  static constexpr uint32_t EXPONENT = 0x7f80u, ONE = 0x3f80u;
+
+  DEVICE static float half_of(uint32_t pair, uint32_t which) {
+    return as_float(which ? pair & 0xffff0000u : pair << 16);
+  }
+  DEVICE static uint32_t pair(float low, float high) {
+#ifdef __CUDACC__
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+#else
+    return to_brain(low) | to_brain(high) << 16;
+#endif
+  }
+};
+
+// An f8e4m3 code: exponent and mantissa in their places, times the difference of the biases.
+DEVICE float of_f8(uint32_t code) {
+  const float value = as_float((code & 0x7fu) << 20) * as_float((120u + 127u) << 23);
+  const uint32_t bits = (code & 0x7fu) == 0x7fu ? 0x7fc00000u : as_bits(value);
+  return as_float(bits | (code & 0x80u) << 24);
+}
+
+// A byte as a whole number: its place above 2^23, less that and the sign's.
+DEVICE float of_byte(uint32_t code) { return as_float(0x4b000000u | ((code & 0xffu) ^ 0x80u)) - 8388736.0f; }
+DEVICE float of_nibble(uint32_t code) { return as_float(0x4b000000u | (code & 0xfu)) - 8388608.0f; }
+
+} // namespace numbers

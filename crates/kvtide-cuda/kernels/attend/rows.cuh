@@ -1,0 +1,196 @@
+// Rows of queries, keys and values: where they lie, how tiles of them are read ahead, and how their codes become numbers.
+//
+//   ring    stages of tiles as they lie in memory: codes row by row, a word with the scale of each row, the table's entries
+//   wide    the tile that is multiplied, as numbers of one type; where rows are that already, the ring itself
+//
+// Rows of a tile lie an odd multiple of 16 bytes apart, so that eight neighbouring ones lie in different banks.
+#pragma once
+
+#include "rules.cuh"
+
+namespace attend {
+
+DEVICE uint32_t warp() { return threadIdx.x / 32; }
+DEVICE uint32_t lane() { return threadIdx.x % 32; }
+
+constexpr uint32_t STAGED = 0x80000000u;
+
+// The first byte of a page: of the staging slab where the entry says so.
+DEVICE uint64_t page_of(const Args &args, uint32_t entry) {
+  const uint32_t is_staged = entry >> 31, block = entry & ~STAGED, last = args.blocks[is_staged] - 1;
+  return args.slabs[is_staged] + (block < last ? block : last) * args.block_bytes[is_staged];
+}
+
+// The table's entry for a key, and its slot.
+DEVICE uint32_t entry_of(const Args &args, const uint32_t *table, uint32_t key, uint32_t &slot) {
+  slot = key;
+  const uint32_t entry = table[args.block_size.split(slot)];
+  return args.blocks[1] ? entry : entry & ~STAGED;
+}
+
+// The first byte of a key's row in pages.
+DEVICE uint64_t codes_of(const Section &section, uint64_t page, uint32_t head, uint32_t slot) {
+  return page + section.codes + head * section.head_codes + uint64_t(slot) * section.row_bytes;
+}
+
+// The same of its scales: `bytes` for a row, or 0 where they belong to channels.
+DEVICE uint64_t scales_of(const Section &section, uint64_t page, uint32_t head, uint32_t slot, uint32_t bytes) {
+  return page + section.scales + head * section.head_scales + uint64_t(slot) * bytes;
+}
+
+// A row of a tensor or view.
+DEVICE uint64_t row_of_strided(const Strided &rows, uint32_t batch, uint32_t head, uint32_t token) {
+  const uint64_t start = token < rows.first ? rows.pieces[0] + token * rows.token
+                                            : rows.pieces[1] + (token - rows.first) * rows.token;
+  return start + batch * rows.batch + head * rows.head;
+}
+
+// Copies a row to shared memory: `valid` bytes of it, in units of 16.
+DEVICE void copy_unit(unsigned char *to, uint64_t from, uint32_t unit, uint32_t valid) {
+  if (unit == 16) {
+    copy_ahead(to, reinterpret_cast<const void *>(from), int(valid));
+  } else {
+    const unsigned char *bytes = reinterpret_cast<const unsigned char *>(from);
+    for (uint32_t at = 0; at < 16; at++) to[at] = at < valid ? bytes[at] : 0;
+  }
+}
+
+DEVICE bool has_row_scales(const Section &section, int part) {
+  return section.format == Q8 || (section.format == Q4 && part == 1);
+}
+
+// Bytes of a row's own scales.
+DEVICE uint32_t row_scale_bytes(const Section &section, int part) {
+  return section.format == Q8 ? 2 : section.format == Q4 && part == 1 ? 4 : 0;
+}
+
+// Asks for a tile of keys and values. What lies behind the last key is zeros.
+template <int Tile> DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, unsigned char *stage) {
+  const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.table : nullptr;
+  const uint32_t first = tile * Tile;
+#pragma unroll
+  for (int part = 0; part < 2; part++) {
+    const Part &of = args.parts[part];
+    unsigned char *codes = stage + (part ? args.shared.values : 0);
+    const uint32_t units = of.units.by * Tile;
+    for (uint32_t index = threadIdx.x; index < units; index += blockDim.x) {
+      uint32_t unit = index;
+      const uint32_t row = of.units.split(unit), key = first + row;
+      const bool is_there = key < work.count;
+      uint64_t from = of.rows.pieces[0];
+      uint32_t valid = of.row_bytes - unit * 16 < 16 ? of.row_bytes - unit * 16 : 16;
+      if (args.is_paged) {
+        uint32_t slot = 0;
+        const uint32_t entry = is_there ? entry_of(args, table, key, slot) : 0;
+        const Section &section = of.sections[entry >> 31];
+        from = codes_of(section, page_of(args, entry), work.kv_head, slot);
+        // Floats beside low-bit rows are read where they are widened.
+        if (section.format != of.sections[0].format) valid = 0;
+      } else if (is_there) {
+        from = row_of_strided(of.rows, args.is_ragged ? 0 : work.sequence, work.kv_head, work.first_key + key);
+      }
+      copy_unit(codes + row * of.stride + unit * 16, valid ? from + unit * 16 : from, of.unit, is_there ? valid : 0);
+    }
+  }
+  if (!args.is_paged || (args.parts[0].is_direct && args.parts[1].is_direct)) return;
+  for (uint32_t row = threadIdx.x; row < Tile; row += blockDim.x) {
+    const uint32_t key = first + row;
+    uint32_t slot = 0;
+    const uint32_t entry = key < work.count ? entry_of(args, table, key, slot) : 0;
+    reinterpret_cast<uint32_t *>(stage + args.shared.entries)[row] = entry;
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+      const Section &section = args.parts[part].sections[0];
+      const uint32_t bytes = row_scale_bytes(section, part);
+      if (!bytes || entry >> 31 || key >= work.count) continue;
+      const uint64_t from = scales_of(section, page_of(args, entry), work.kv_head, slot, bytes);
+      // The word that has it: an f16 may be its second half.
+      copy_word_ahead(stage + args.shared.scales + 4 * (part * Tile + row), reinterpret_cast<const void *>(from & ~uint64_t(3)));
+    }
+  }
+}
+
+// One element of a row.
+DEVICE float element(const unsigned char *row, uint32_t format, uint32_t dim, uint32_t index) {
+  switch (format) {
+  case F32: return reinterpret_cast<const float *>(row)[index];
+  case F16: return numbers::of_half(reinterpret_cast<const uint16_t *>(row)[index]);
+  case BF16: return numbers::as_float(uint32_t(reinterpret_cast<const uint16_t *>(row)[index]) << 16);
+  case F8E4M3: return numbers::of_f8(row[index]);
+  case Q8: return numbers::of_byte(row[index]);
+  }
+  // Of a group of 32 the first half lies in low nibbles; the last group may be shorter.
+  const uint32_t start = index & ~31u, rest = dim - start, half = ((rest < 32 ? rest : 32) + 1) / 2, within = index - start;
+  const uint32_t code = row[start / 2 + (within < half ? within : within - half)];
+  return numbers::of_nibble(within < half ? code : code >> 4);
+}
+
+// Eight elements of a row that begins at a multiple of 16, from a multiple of eight on.
+DEVICE void eight(float (&out)[8], const unsigned char *row, uint32_t format, uint32_t index) {
+  if (format == F32) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const float4 four = reinterpret_cast<const float4 *>(row + 4 * index)[half];
+      out[4 * half] = four.x, out[4 * half + 1] = four.y, out[4 * half + 2] = four.z, out[4 * half + 3] = four.w;
+    }
+  } else if (format == F16 || format == BF16) {
+    const uint4 words = *reinterpret_cast<const uint4 *>(row + 2 * index);
+    const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (int at = 0; at < 8; at++) {
+      out[at] = format == F16 ? numbers::Half::half_of(all[at / 2], at % 2) : numbers::Brain::half_of(all[at / 2], at % 2);
+    }
+  } else {
+    // Of nibbles, eight bytes have the low ones of this or of the next sixteen elements.
+    const bool nibbles = format == Q4;
+    const uint32_t from = nibbles ? (index & ~31u) / 2 + (index & 8) : index;
+    const uint2 words = *reinterpret_cast<const uint2 *>(row + from);
+    const uint32_t shift = nibbles && (index & 16) ? 4 : 0;
+    const uint32_t all[2] = {words.x >> shift, words.y >> shift};
+#pragma unroll
+    for (int at = 0; at < 8; at++) {
+      const uint32_t code = all[at / 4] >> 8 * (at % 4);
+      out[at] = format == Q8 ? numbers::of_byte(code) : nibbles ? numbers::of_nibble(code) : numbers::of_f8(code & 0xff);
+    }
+  }
+}
+
+// Eight halves from an address on.
+DEVICE void eight_halves(float (&out)[8], uint64_t from, uint32_t count) {
+  if (from % 16 == 0 && count >= 8) {
+    eight(out, reinterpret_cast<const unsigned char *>(from), F16, 0);
+  } else {
+#pragma unroll
+    for (int at = 0; at < 8; at++) {
+      out[at] = uint32_t(at) < count ? numbers::of_half(reinterpret_cast<const uint16_t *>(from)[at]) : 0;
+    }
+  }
+}
+
+// Rotates a row in place, as keys were before they were quantised: every lane of a warp takes part.
+DEVICE void rotate(float *row, uint32_t dim) {
+  const uint32_t size = dim & (0 - dim);
+  for (uint32_t half = 1; half < size; half *= 2) {
+    warp_barrier();
+    for (uint32_t pair = lane(); pair < dim / 2; pair += 32) {
+      const uint32_t low = pair / half * 2 * half + pair % half;
+      const float a = row[low], b = row[low + half];
+      row[low] = a + b, row[low + half] = a - b;
+    }
+  }
+  warp_barrier();
+  const float factor = 1 / sqrtf(float(size));
+  for (uint32_t index = lane(); index < dim; index += 32) row[index] *= factor;
+}
+
+// Writes eight numbers, as the type that is multiplied.
+template <typename W> DEVICE void put_eight(unsigned char *to, const float (&of)[8]) {
+  if constexpr (sizeof(W) == 4) {
+    reinterpret_cast<float4 *>(to)[0] = {of[0], of[1], of[2], of[3]};
+    reinterpret_cast<float4 *>(to)[1] = {of[4], of[5], of[6], of[7]};
+  } else {
+    *reinterpret_cast<uint4 *>(to) = {W::pair(of[0], of[1]), W::pair(of[2], of[3]), W::pair(of[4], of[5]), W::pair(of[6], of[7])};
+  }
+}
+
+} // namespace attend

@@ -1,0 +1,223 @@
+// Which keys a query sees, and what a block of threads has to do.
+//
+// Keys are counted by index, windows by position. Positions grow with the index, so a rule on positions is a range of indices: a
+// tile is decided by its first and its last key, and only tiles on an edge are looked at key by key.
+#pragma once
+
+#include "args.cuh"
+
+namespace attend {
+
+// The keys of one sequence: how many, and where its one or two runs stand.
+struct Keys {
+  int64_t positions[2];
+  uint32_t counts[2];
+
+  DEVICE uint32_t count() const { return counts[0] + counts[1]; }
+  // The position behind the last key.
+  DEVICE int64_t end() const {
+    return counts[1] > 0 || counts[0] == 0 ? positions[1] + counts[1] : positions[0] + counts[0];
+  }
+  DEVICE int64_t at(uint32_t index) const {
+    return index < counts[0] ? positions[0] + index : positions[1] + (index - counts[0]);
+  }
+  // Keys of a run before a position.
+  DEVICE static uint32_t before(int64_t position, int64_t first, uint32_t count) {
+    const int64_t within = position - first;
+    return position <= first ? 0 : within < int64_t(count) ? uint32_t(within) : count;
+  }
+  // The first key at a position or behind it.
+  DEVICE uint32_t index_of(int64_t position) const {
+    const uint32_t first = before(position, positions[0], counts[0]);
+    return first < counts[0] ? first : first + before(position, positions[1], counts[1]);
+  }
+};
+
+// Part of the list of all keys.
+struct Range {
+  uint32_t start, end;
+};
+
+// The rules of one sequence.
+struct Rules {
+  Keys keys;
+  int64_t start, window, sinks;
+  bool is_causal;
+  // Of a draft tree: its nodes are the last keys.
+  uint32_t nodes, words;
+  const uint64_t *seen;
+  const uint32_t *depths;
+
+  // The keys that some query at `lowest` to `highest` sees: the sinks, and the rest.
+  DEVICE void ranges(int64_t lowest, int64_t highest, Range (&out)[2]) const {
+    const uint32_t count = keys.count(), end = is_causal && !nodes ? keys.index_of(highest + 1) : count;
+    const uint32_t first = keys.index_of(start);
+    uint32_t behind = first, sink = first;
+    if (window) {
+      const uint32_t in_window = keys.index_of(lowest + 1 - window), of_sinks = keys.index_of(sinks);
+      behind = in_window > first ? in_window : first;
+      sink = of_sinks < behind ? of_sinks : behind;
+    }
+    if (behind > end) behind = end;
+    if (sink > behind) sink = behind;
+    out[0] = {first < sink ? first : sink, sink};
+    out[1] = {behind, end};
+  }
+
+  // True where every query at `lowest` to `highest` sees all these keys.
+  DEVICE bool shows_all(Range tile, int64_t lowest, int64_t highest) const {
+    const int64_t first = keys.at(tile.start), last = keys.at(tile.end - 1);
+    return (!nodes || tile.end + nodes <= keys.count()) && (!is_causal || last <= lowest) &&
+           (!window || first > highest - window || last < sinks) && first >= start && lowest >= start;
+  }
+
+  // True where a query sees a key.
+  DEVICE bool shows(int64_t query, uint32_t node, uint32_t index) const {
+    const uint32_t count = keys.count();
+    if (index >= count) return false;
+    int64_t key = keys.at(index);
+    const bool drafted = nodes && index + nodes >= count;
+    if (drafted) {
+      const uint32_t other = index + nodes - count;
+      if (!(seen[uint64_t(node) * words + other / 64] >> (other % 64) & 1)) return false;
+      key = keys.end() - nodes + depths[other];
+    }
+    return (drafted || !is_causal || key <= query) && (!window || query - key < window || key < sinks) && key >= start &&
+           query >= start;
+  }
+};
+
+constexpr uint32_t WORK_BYTES = 256;
+
+// What one block does: some rows of one sequence and head of keys, and a share of the tiles that they see.
+template <int Tile> struct Work {
+  uint32_t sequence, kv_head, split;
+  // The first row within the sequence, and all of them: its queries, for each the heads that share the head of keys.
+  uint32_t first_row, rows;
+  // In the lists of all queries, all keys and all tables.
+  uint32_t first_query, first_key, table;
+  uint32_t queries;
+  // The keys of the sequence that may be read.
+  uint32_t count;
+  int64_t lowest, highest;
+  Rules rules;
+  bool is_there;
+  uint32_t sink_tiles, sinks_from, rest_from;
+  // Of the tiles in order.
+  uint32_t from, to;
+
+  DEVICE uint32_t tile(uint32_t index) const {
+    return index < sink_tiles ? sinks_from + index : rest_from + index - sink_tiles;
+  }
+
+  // True where every row sees the whole tile.
+  DEVICE bool is_whole(const Args &args, uint32_t tile) const {
+    const Range range = {tile * Tile, tile * Tile + Tile};
+    return range.end <= count && !args.mask && rules.shows_all(range, lowest, highest);
+  }
+};
+
+DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t first_query, uint32_t queries, uint32_t query) {
+  if (has(args.positions)) {
+    return numbers_at<int64_t>(args, args.positions)[args.has_shared_positions ? query : first_query + query];
+  }
+  const int64_t first = rules.keys.end() - queries;
+  return first + (rules.nodes ? rules.depths[query] : query);
+}
+
+// A block's work, `Rows` rows; false where it has none.
+template <int Rows, int Tile> APART bool find_work(const Args &args, Work<Tile> &work) {
+  uint32_t place = blockIdx.x;
+  const uint32_t sequence = args.row_tiles.split(place);
+  const Sequence &of = numbers_at<Sequence>(args, args.sequences)[sequence];
+  const uint32_t rows = of.queries * args.group.by;
+  // The last rows see the most keys: they begin first.
+  const uint32_t first_row = (args.row_tiles.by - 1 - place) * Rows;
+  if (first_row >= rows || rows <= args.rows_from || rows > args.rows_to) return false;
+  work.sequence = sequence, work.kv_head = blockIdx.y, work.split = blockIdx.z;
+  work.first_row = first_row, work.rows = rows;
+  work.first_query = of.first_query, work.first_key = of.first_key, work.table = of.table, work.queries = of.queries;
+  Rules &rules = work.rules;
+  rules.keys = {{of.positions[0], of.positions[1]}, {of.keys[0], of.keys[1]}};
+  if (args.lengths) {
+    const int32_t length = reinterpret_cast<const int32_t *>(args.lengths)[sequence];
+    const uint32_t known = length < 0 ? 0 : uint32_t(length);
+    rules.keys = {{0, 0}, {known < args.keys_max ? known : args.keys_max, 0}};
+  }
+  rules.start = of.start, rules.window = args.window, rules.sinks = args.sinks, rules.is_causal = args.is_causal;
+  rules.nodes = args.tree_nodes, rules.words = (args.tree_nodes + 63) / 64;
+  rules.seen = rules.nodes ? numbers_at<uint64_t>(args, args.seen) : nullptr;
+  rules.depths = rules.nodes ? numbers_at<uint32_t>(args, args.depths) : nullptr;
+  work.count = rules.keys.count();
+  const uint32_t end_row = first_row + Rows < rows ? first_row + Rows : rows;
+  const uint32_t first = args.group.divide(first_row), last = args.group.divide(end_row - 1);
+  work.lowest = work.highest = query_position(args, rules, of.first_query, of.queries, first);
+  const bool in_order = !has(args.positions) && !rules.nodes;
+  for (uint32_t query = in_order ? last : first + 1; query <= last; query++) {
+    const int64_t position = query_position(args, rules, of.first_query, of.queries, query);
+    if (position < work.lowest) work.lowest = position;
+    if (position > work.highest) work.highest = position;
+  }
+  Range ranges[2];
+  rules.ranges(work.lowest, work.highest, ranges);
+  const auto end_tile = [](Range range) { return (range.end + Tile - 1) / Tile; };
+  const bool has_sinks = ranges[0].start < ranges[0].end, has_rest = ranges[1].start < ranges[1].end;
+  work.sinks_from = ranges[0].start / Tile;
+  const uint32_t sinks_to = has_sinks ? end_tile(ranges[0]) : work.sinks_from;
+  work.sink_tiles = sinks_to - work.sinks_from;
+  work.rest_from = ranges[1].start / Tile;
+  if (has_sinks && work.rest_from < sinks_to) work.rest_from = sinks_to;
+  const uint32_t rest_to = has_rest ? end_tile(ranges[1]) : 0;
+  const uint64_t tiles = work.sink_tiles + (rest_to > work.rest_from ? rest_to - work.rest_from : 0);
+  work.from = uint32_t(tiles * work.split / args.splits);
+  work.to = uint32_t(tiles * (work.split + 1) / args.splits);
+  return true;
+}
+
+// One row: a query and one of its heads.
+struct Row {
+  bool is_there;
+  uint32_t query, head;
+  int64_t position;
+};
+
+template <int Tile> DEVICE Row row_of(const Args &args, const Work<Tile> &work, uint32_t row) {
+  uint32_t rest = work.first_row + row;
+  if (rest >= work.rows) return {false, 0, 0, 0};
+  const uint32_t query = args.group.split(rest);
+  return {true, query, work.kv_head * args.group.by + rest,
+          query_position(args, work.rules, work.first_query, work.queries, query)};
+}
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// A product of a query and a key as the logarithm to base 2 that its exponential is taken of.
+DEVICE float score(const Args &args, float product) {
+  const float value = product * args.scale;
+  if (args.softcap == 0) return value;
+  // cap * tanh(x), of which tanh(x) = 1 - 2 / (e^2x + 1). The launcher has divided the scale by the cap.
+  return args.softcap * (1 - 2 / (numbers::power_of_2(2 * LOG2_E * value) + 1)) * LOG2_E;
+}
+
+// The same where not every row sees every key, or something is added: a function of its own, for tiles on an edge are few.
+template <int Tile>
+APART float score_on_edge(const Args &args, const Work<Tile> &work, Row row, float product, uint32_t key) {
+  if (!row.is_there || !work.rules.shows(row.position, row.query, key)) return -numbers::infinity();
+  const float value = score(args, product);
+  if (!args.mask) return value;
+  const uint64_t at = work.sequence * args.mask_strides[0] + row.head * args.mask_strides[1] +
+                      row.query * args.mask_strides[2] + key * args.mask_strides[3];
+  const float added = *reinterpret_cast<const float *>(args.mask + at);
+  // What is hidden may be no number.
+  return added == -numbers::infinity() ? added : value + added * LOG2_E;
+}
+
+// The same for all threads, in shared memory, which has room for it at its start.
+template <int Rows, int Tile> DEVICE bool begin_work(const Args &args, Work<Tile> &work) {
+  static_assert(sizeof(Work<Tile>) <= WORK_BYTES, "a block's work has its place");
+  if (threadIdx.x == 0) work.is_there = find_work<Rows>(args, work);
+  block_barrier();
+  return work.is_there;
+}
+
+} // namespace attend

@@ -1,0 +1,229 @@
+// Tiles that are multiplied: queries, keys and values widened to one type, and what becomes of the output.
+#pragma once
+
+#include "rows.cuh"
+
+namespace attend {
+
+// Bytes of a number: `float`, or one of the types of two bytes.
+template <typename W> constexpr uint32_t BYTES = sizeof(W) == 4 ? 4 : 2;
+// Bytes from row to row of a widened tile.
+template <typename W, int D> constexpr uint32_t WIDE = D * BYTES<W> + 16;
+
+// Writes a row of floats as the numbers that are multiplied: every lane of a warp takes part.
+template <typename W, int D> DEVICE void put_row(unsigned char *to, const float *from) {
+  for (uint32_t index = 8 * lane(); index < D; index += 256) {
+    float values[8];
+#pragma unroll
+    for (int at = 0; at < 8; at++) values[at] = from[index + at];
+    put_eight<W>(to + index * BYTES<W>, values);
+  }
+}
+
+// Loads the rows of queries, rotated as the keys are. Behind their elements, and behind the last row, are zeros.
+template <typename W, int D, int Rows, int Tile>
+APART void load_queries(const Args &args, const Work<Tile> &work, unsigned char *shared) {
+  float *scratch = reinterpret_cast<float *>(shared + args.shared.scratch) + warp() * D;
+  const uint32_t dim = args.parts[0].dim;
+  for (uint32_t row = warp(); row < Rows; row += blockDim.x / 32) {
+    const Row of = row_of(args, work, row);
+    const unsigned char *from = nullptr;
+    if (of.is_there) {
+      const uint32_t token = args.is_ragged ? work.first_query + of.query : of.query;
+      from = reinterpret_cast<const unsigned char *>(
+          row_of_strided(args.queries, args.is_ragged ? 0 : work.sequence, of.head, token));
+    }
+    for (uint32_t index = lane(); index < D; index += 32) {
+      scratch[index] = from && index < dim ? element(from, args.query_format, dim, index) : 0;
+    }
+    if (args.is_rotated) rotate(scratch, dim);
+    warp_barrier();
+    put_row<W, D>(shared + args.shared.queries + row * WIDE<W, D>, scratch);
+    warp_barrier();
+  }
+}
+
+// Eight numbers of a row that was read: codes times scales, plus minimums.
+template <int Tile>
+DEVICE void widen_eight(const Args &args, const Work<Tile> &work, int part, const unsigned char *stage, uint32_t row,
+                        uint32_t key, uint32_t index, float (&out)[8]) {
+  const Part &of = args.parts[part];
+  const Section &section = of.sections[0];
+  const unsigned char *codes = stage + (part ? args.shared.values : 0) + row * of.stride;
+  const uint32_t format = section.format, group_end = format == Q4 ? (index & ~31u) + 32 : index + 8;
+  if (group_end <= of.dim) {
+    eight(out, codes, format, index);
+  } else {
+#pragma unroll
+    for (int at = 0; at < 8; at++) out[at] = index + at < of.dim ? element(codes, format, of.dim, index + at) : 0;
+  }
+  if (format != Q8 && format != Q4) return;
+  const uint32_t entry = reinterpret_cast<const uint32_t *>(stage + args.shared.entries)[row];
+  uint32_t slot = key;
+  args.block_size.split(slot);
+  const uint32_t bytes = row_scale_bytes(section, part);
+  const uint64_t from = scales_of(section, page_of(args, entry), work.kv_head, slot, bytes);
+  if (bytes) {
+    const uint32_t word = reinterpret_cast<const uint32_t *>(stage + args.shared.scales)[part * Tile + row];
+    const float scale = numbers::of_half((bytes == 2 && (from & 2) ? word >> 16 : word) & 0xffff);
+    const float minimum = bytes == 4 ? numbers::of_half(word >> 16) : 0;
+#pragma unroll
+    for (int at = 0; at < 8; at++) out[at] = out[at] * scale + minimum;
+  } else {
+    float scales[8], minimums[8];
+    eight_halves(scales, from + 2 * index, of.dim - index);
+    eight_halves(minimums, from + 2 * of.dim + 2 * index, of.dim - index);
+#pragma unroll
+    for (int at = 0; at < 8; at++) out[at] = out[at] * scales[at] + minimums[at];
+  }
+}
+
+// A row of floats that lies beside low-bit ones; keys are rotated as those are. Every lane of a warp takes part.
+template <typename W, int D, int Tile>
+APART void widen_staged(const Args &args, const Work<Tile> &work, int part, unsigned char *shared, uint32_t entry,
+                         uint32_t key, unsigned char *to) {
+  const Part &of = args.parts[part];
+  const Section &section = of.sections[1];
+  float *scratch = reinterpret_cast<float *>(shared + args.shared.scratch) + warp() * D;
+  uint32_t slot = key;
+  args.block_size.split(slot);
+  const unsigned char *row =
+      reinterpret_cast<const unsigned char *>(codes_of(section, page_of(args, entry), work.kv_head, slot));
+  for (uint32_t index = lane(); index < D; index += 32) {
+    scratch[index] = index < of.dim ? element(row, section.format, of.dim, index) : 0;
+  }
+  if (part == 0 && args.is_rotated) rotate(scratch, of.dim);
+  warp_barrier();
+  put_row<W, D>(to, scratch);
+  warp_barrier();
+}
+
+// Widens a tile of keys or values. Behind their elements, and behind the last key, are zeros.
+template <typename W, int D, int Tile>
+DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t tile, unsigned char *shared,
+                  const unsigned char *stage) {
+  const Part &of = args.parts[part];
+  unsigned char *wide = shared + args.shared.wide[part];
+  const uint32_t *entries = reinterpret_cast<const uint32_t *>(stage + args.shared.entries);
+  const bool mixed = args.is_paged && of.sections[0].format != of.sections[1].format;
+  for (uint32_t item = threadIdx.x; item < Tile * (D / 8); item += blockDim.x) {
+    const uint32_t row = item / (D / 8), index = item % (D / 8) * 8, key = tile * Tile + row;
+    if (mixed && entries[row] >> 31) continue;
+    float values[8] = {};
+    if (key < work.count && index < of.dim) widen_eight(args, work, part, stage, row, key, index, values);
+    put_eight<W>(wide + row * WIDE<W, D> + index * BYTES<W>, values);
+  }
+  if (!mixed) return;
+  for (uint32_t row = warp(); row < Tile; row += blockDim.x / 32) {
+    if (entries[row] >> 31) {
+      widen_staged<W, D>(args, work, part, shared, entries[row], tile * Tile + row, wide + row * WIDE<W, D>);
+    }
+  }
+}
+
+// What is multiplied: where it lies, and bytes from row to row.
+struct Rows {
+  const unsigned char *first;
+  uint32_t stride;
+};
+
+// Goes through a block's tiles: calls `use` with each, its keys and its values, once all threads have them. The next ones are on
+// their way meanwhile, unless there is room for one alone.
+template <typename W, int D, int Tile, typename Use>
+DEVICE void each_tile(const Args &args, const Work<Tile> &work, unsigned char *shared, Use use) {
+  const uint32_t stages = args.shared.stages;
+  const auto stage_of = [&](uint32_t at) { return shared + args.shared.ring + (at - work.from) % stages * args.shared.stage_bytes; };
+  for (uint32_t at = work.from; at < work.from + stages - 1; at++) {
+    if (at < work.to) read_tile(args, work, work.tile(at), stage_of(at));
+    copies_commit();
+  }
+  for (uint32_t at = work.from; at < work.to; at++) {
+    if (stages == 3) copies_wait<1>();
+    else copies_wait<0>();
+    // All have their copies of this tile in, and nobody reads the one before it any longer.
+    block_barrier();
+    const uint32_t next = at + stages - 1, tile = work.tile(at);
+    if (next < work.to) read_tile(args, work, work.tile(next), stage_of(next));
+    copies_commit();
+    if (stages == 1) {
+      copies_wait<0>();
+      block_barrier();
+    }
+    const unsigned char *stage = stage_of(at);
+    Rows rows[2];
+    bool widened = false;
+#pragma unroll
+    for (int part = 0; part < 2; part++) {
+      const Part &of = args.parts[part];
+      rows[part] = {stage + (part ? args.shared.values : 0), of.stride};
+      if (of.is_direct) continue;
+      widen<W, D>(args, work, part, tile, shared, stage);
+      rows[part] = {shared + args.shared.wide[part], WIDE<W, D>};
+      widened = true;
+    }
+    if (widened) block_barrier();
+    use(tile, rows[0], rows[1]);
+  }
+  copies_wait<0>();
+  block_barrier();
+}
+
+// One element of the output.
+DEVICE void put_element(uint64_t row, uint32_t format, uint32_t index, float value) {
+  if (format == F32) {
+    reinterpret_cast<float *>(row)[index] = value;
+  } else {
+    const uint32_t pair = format == F16 ? numbers::Half::pair(value, 0) : numbers::Brain::pair(value, 0);
+    reinterpret_cast<uint16_t *>(row)[index] = uint16_t(pair);
+  }
+}
+
+// Writes a row: divided by its sum, in the queries' type; zeros where it saw nothing. `max` is a logarithm to base 2. Every lane of a
+// warp takes part; `value` gives an element.
+template <typename Value>
+DEVICE void put_output(const Args &args, uint64_t place, uint32_t token, uint32_t head, float max, float sum, Value value) {
+  constexpr float LN_2 = 0.6931471805599453f;
+  float share = 1;
+  if (has(args.logits)) {
+    // One more score, which has no value.
+    const float logit = numbers_at<float>(args, args.logits)[head] * LOG2_E;
+    const float larger = fmaxf(max, logit), base = larger == -numbers::infinity() ? 0 : larger;
+    share = numbers::power_of_2(max - base);
+    sum = sum * share + numbers::power_of_2(logit - base);
+    max = larger;
+  }
+  const float factor = sum == 0 ? 0 : share / sum;
+  const uint32_t dim = args.parts[1].dim;
+  const uint64_t row = args.out + place * dim * (args.query_format == F32 ? 4 : 2);
+  for (uint32_t index = lane(); index < dim; index += 32) put_element(row, args.query_format, index, value(index) * factor);
+  if (lane() == 0) {
+    reinterpret_cast<float *>(args.sums)[uint64_t(token) * args.query_heads + head] =
+        sum == 0 ? -numbers::infinity() : (max + log2f(sum)) * LN_2;
+  }
+}
+
+// Hands on what a block found: its rows lie in shared memory, `stride` floats apart, each with its largest score and its sum.
+template <int Rows, int Tile>
+APART void finish(const Args &args, const Work<Tile> &work, const float *rows, uint32_t stride, const float *states) {
+  const uint32_t dim = args.parts[1].dim;
+  for (uint32_t row = warp(); row < Rows; row += blockDim.x / 32) {
+    const Row of = row_of(args, work, row);
+    if (!of.is_there) continue;
+    const uint32_t token = work.first_query + of.query;
+    const float *values = rows + row * stride;
+    if (args.splits > 1) {
+      const uint64_t place = uint64_t(work.split) * args.rows + uint64_t(token) * args.query_heads + of.head;
+      float *state = reinterpret_cast<float *>(args.split_states) + 2 * place;
+      float *out = reinterpret_cast<float *>(args.split_rows) + place * dim;
+      if (lane() < 2) state[lane()] = states[2 * row + lane()];
+      for (uint32_t index = lane(); index < dim; index += 32) out[index] = values[index];
+    } else {
+      const uint64_t place = args.is_ragged
+                                 ? uint64_t(token) * args.query_heads + of.head
+                                 : (uint64_t(work.sequence) * args.query_heads + of.head) * work.queries + of.query;
+      put_output(args, place, token, of.head, states[2 * row], states[2 * row + 1], [&](uint32_t index) { return values[index]; });
+    }
+  }
+}
+
+} // namespace attend

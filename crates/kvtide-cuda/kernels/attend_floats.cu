@@ -1,0 +1,152 @@
+// Attention in floats: queries of f32, or keys and values of another type than theirs.
+//
+//   warp    four rows of a block's sixteen; its lanes are the keys of a tile for scores, pieces of a row for values
+//
+// Bound by what a multiprocessor multiplies: each key meets each row in shared memory, sixteen multiply-adds for five loads of 16
+// bytes. Everything is rounded as floats are, in an order that depends on sizes alone.
+#include "attend/tiles.cuh"
+
+namespace attend {
+
+template <int D> struct Floats {
+  static constexpr int TILE = 32, ROWS = 16, OWN = 4;
+  static constexpr uint32_t STRIDE = D + 4;
+  // Pieces of four elements of a row that a lane has.
+  static constexpr int PIECES = (D + 127) / 128;
+
+  float4 out[OWN][PIECES];
+  float max[OWN], sum[OWN];
+  Row rows[OWN];
+
+  // Elements 4 * lane of each 128, as far as rows of values go.
+  DEVICE static bool has_piece(const Args &args, int piece) { return 128 * piece + 4 * lane() < args.parts[1].dim; }
+
+  DEVICE static float4 four(const unsigned char *row, uint32_t index) {
+    return *reinterpret_cast<const float4 *>(row + 4 * index);
+  }
+
+  // A warp's largest, or sums, of all four rows at once.
+  DEVICE static float4 over_lanes(float4 of, bool sums) {
+    for (int distance = 16; distance > 0; distance /= 2) {
+      const float4 other = {warp_across(of.x, distance), warp_across(of.y, distance), warp_across(of.z, distance),
+                            warp_across(of.w, distance)};
+      if (sums) of = {of.x + other.x, of.y + other.y, of.z + other.z, of.w + other.w};
+      else of = {fmaxf(of.x, other.x), fmaxf(of.y, other.y), fmaxf(of.z, other.z), fmaxf(of.w, other.w)};
+    }
+    return of;
+  }
+
+  // The products of the lane's key with the warp's rows.
+  DEVICE static void multiply_keys(const Args &args, const unsigned char *queries, Rows keys, float (&scores)[OWN]) {
+    const unsigned char *key = keys.first + lane() * keys.stride, *query = queries + OWN * warp() * WIDE<float, D>;
+#pragma unroll
+    for (int row = 0; row < OWN; row++) scores[row] = 0;
+    const uint32_t dim = (args.parts[0].dim + 3) / 4 * 4;
+#pragma unroll 4
+    for (uint32_t index = 0; index < dim; index += 4) {
+      const float4 b = four(key, index);
+#pragma unroll
+      for (int row = 0; row < OWN; row++) {
+        const float4 a = four(query + row * WIDE<float, D>, index);
+        scores[row] = fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, scores[row]))));
+      }
+    }
+  }
+
+  // Turns products into weights, which go to shared memory: of each key the four rows'.
+  DEVICE void soften(const Args &args, const Work<TILE> &work, uint32_t tile, bool is_whole, float (&scores)[OWN], float4 *weights) {
+    const uint32_t key = tile * TILE + lane();
+#pragma unroll
+    for (int row = 0; row < OWN; row++) {
+      scores[row] = is_whole ? score(args, scores[row]) : score_on_edge(args, work, rows[row], scores[row], key);
+    }
+    const float4 all = over_lanes({scores[0], scores[1], scores[2], scores[3]}, false);
+    const float largest[OWN] = {all.x, all.y, all.z, all.w};
+    float before[OWN];
+#pragma unroll
+    for (int row = 0; row < OWN; row++) {
+      const float next = fmaxf(max[row], largest[row]);
+      // Where nothing was seen yet the base is a number too: infinity minus infinity is none.
+      const float base = next == -numbers::infinity() ? 0 : next;
+      before[row] = numbers::power_of_2(max[row] - base);
+      scores[row] = numbers::power_of_2(scores[row] - base);
+      // Of the lane's keys; lanes are put together at the end.
+      sum[row] = sum[row] * before[row] + scores[row];
+      max[row] = next;
+#pragma unroll
+      for (int piece = 0; piece < PIECES; piece++) {
+        float4 &of = out[row][piece];
+        of = {of.x * before[row], of.y * before[row], of.z * before[row], of.w * before[row]};
+      }
+    }
+    weights[lane()] = {scores[0], scores[1], scores[2], scores[3]};
+  }
+
+  // Adds values, weighed; those that a row does not see are not read for it.
+  DEVICE void weigh(const Args &args, Rows values, const float4 *weights) {
+    for (uint32_t key = 0; key < TILE; key++) {
+      const float4 of = weights[key];
+      const float weight[OWN] = {of.x, of.y, of.z, of.w};
+#pragma unroll
+      for (int piece = 0; piece < PIECES; piece++) {
+        if (!has_piece(args, piece)) continue;
+        const float4 value = four(values.first + key * values.stride, 128 * piece + 4 * lane());
+#pragma unroll
+        for (int row = 0; row < OWN; row++) {
+          float4 &to = out[row][piece];
+          if (weight[row] == 0) continue;
+          to = {fmaf(weight[row], value.x, to.x), fmaf(weight[row], value.y, to.y), fmaf(weight[row], value.z, to.z),
+                fmaf(weight[row], value.w, to.w)};
+        }
+      }
+    }
+  }
+
+  DEVICE static void run(const Args &args) {
+    unsigned char *shared = SHARED();
+    Work<TILE> &work = *reinterpret_cast<Work<TILE> *>(shared);
+    if (!begin_work<ROWS>(args, work)) return;
+    const unsigned char *queries = shared + args.shared.queries;
+    // Of each warp, behind the states.
+    float *states = reinterpret_cast<float *>(shared + args.shared.states);
+    float4 *weights = reinterpret_cast<float4 *>(states + 2 * ROWS) + TILE * warp();
+    load_queries<float, D, ROWS>(args, work, shared);
+    block_barrier();
+    Floats own;
+#pragma unroll
+    for (int row = 0; row < OWN; row++) {
+      own.rows[row] = row_of(args, work, OWN * warp() + row);
+      own.max[row] = -numbers::infinity(), own.sum[row] = 0;
+#pragma unroll
+      for (int piece = 0; piece < PIECES; piece++) own.out[row][piece] = {0, 0, 0, 0};
+    }
+    each_tile<float, D>(args, work, shared, [&](uint32_t tile, Rows keys, Rows values) {
+      float scores[OWN];
+      multiply_keys(args, queries, keys, scores);
+      own.soften(args, work, tile, work.is_whole(args, tile), scores, weights);
+      warp_barrier();
+      own.weigh(args, values, weights);
+      warp_barrier();
+    });
+    float *to = reinterpret_cast<float *>(shared + args.shared.wide[0]);
+    const float4 all = over_lanes({own.sum[0], own.sum[1], own.sum[2], own.sum[3]}, true);
+    const float sums[OWN] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+    for (int row = 0; row < OWN; row++) {
+      const uint32_t place = OWN * warp() + row;
+      if (lane() == 0) states[2 * place] = own.max[row], states[2 * place + 1] = sums[row];
+#pragma unroll
+      for (int piece = 0; piece < PIECES; piece++) {
+        if (has_piece(args, piece)) reinterpret_cast<float4 *>(to + place * STRIDE)[32 * piece + lane()] = own.out[row][piece];
+      }
+    }
+    block_barrier();
+    finish<ROWS>(args, work, to, STRIDE, states);
+  }
+};
+
+} // namespace attend
+
+KERNEL_OF(attend_floats_64, attend::Args, 128, 2) { attend::Floats<64>::run(args); }
+KERNEL_OF(attend_floats_128, attend::Args, 128, 2) { attend::Floats<128>::run(args); }
+KERNEL_OF(attend_floats_256, attend::Args, 128, 2) { attend::Floats<256>::run(args); }

@@ -1,0 +1,129 @@
+//! A call as its kernels read it: `kernels/attend/args.cuh` in Rust.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::divisor::Divisor;
+use crate::list::List;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(super) struct Strided {
+    pub pieces: [u64; 2],
+    pub batch: u64,
+    pub head: u64,
+    pub token: u64,
+    pub first: u32,
+    pub unused: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(super) struct Section {
+    pub codes: u64,
+    pub scales: u64,
+    pub head_codes: u64,
+    pub head_scales: u64,
+    pub row_bytes: u32,
+    pub format: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+pub(super) struct Part {
+    pub rows: Strided,
+    pub sections: [Section; 2],
+    pub dim: u32,
+    pub unit: u32,
+    pub is_direct: u32,
+    pub stride: u32,
+    pub units: Divisor,
+    pub row_bytes: u32,
+}
+
+/// Where numbers lie: in a device's memory, or behind so many bytes of the call's list.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Numbers {
+    pub far: u64,
+    pub near: u64,
+}
+
+impl Numbers {
+    pub const NONE: Numbers = Numbers { far: 0, near: u64::MAX };
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Sequence {
+    pub positions: [i64; 2],
+    pub start: i64,
+    pub keys: [u32; 2],
+    pub first_query: u32,
+    pub queries: u32,
+    pub first_key: u32,
+    pub table: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+pub(super) struct Shared {
+    pub queries: u32,
+    pub scratch: u32,
+    pub states: u32,
+    pub wide: [u32; 2],
+    pub ring: u32,
+    pub stage_bytes: u32,
+    pub values: u32,
+    pub scales: u32,
+    pub entries: u32,
+    pub stages: u32,
+    pub unused: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Args {
+    pub queries: Strided,
+    pub parts: [Part; 2],
+    pub slabs: [u64; 2],
+    pub block_bytes: [u64; 2],
+    pub blocks: [u32; 2],
+    pub out: u64,
+    pub sums: u64,
+    pub split_states: u64,
+    pub split_rows: u64,
+    pub lengths: u64,
+    pub mask: u64,
+    pub mask_strides: [u64; 4],
+    pub window: i64,
+    pub sinks: i64,
+    pub sequences: Numbers,
+    pub tables: Numbers,
+    pub positions: Numbers,
+    pub logits: Numbers,
+    pub seen: Numbers,
+    pub depths: Numbers,
+    pub scale: f32,
+    pub softcap: f32,
+    pub query_format: u32,
+    pub is_paged: u32,
+    pub is_ragged: u32,
+    pub is_causal: u32,
+    pub is_rotated: u32,
+    pub query_heads: u32,
+    pub keys_max: u32,
+    pub has_shared_positions: u32,
+    pub tree_nodes: u32,
+    pub splits: u32,
+    pub rows: u32,
+    pub rows_from: u32,
+    pub rows_to: u32,
+    pub block_size: Divisor,
+    pub group: Divisor,
+    pub row_tiles: Divisor,
+    pub shared: Shared,
+    pub list: List,
+}
+
+/// As the kernels count it: `kernels/attend/args.cuh` says the same number.
+const _: () = assert!(size_of::<Args>() == 2800);

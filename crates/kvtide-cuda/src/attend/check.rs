@@ -1,0 +1,127 @@
+//! Refuses calls that reach outside their memory: nothing is launched before everything was looked at.
+
+use super::rows::{Attend, AttendKeys, HeadRows, PageMemory, RowFormat, STAGED, Words};
+
+/// Panics with what does not fit: callers have checked what users gave them.
+pub(super) fn check(call: &Attend<'_>) {
+    call.out.check_writable();
+    call.lse.check_writable();
+    assert!(call.kv_heads > 0 && call.query_heads.is_multiple_of(call.kv_heads), "heads in whole groups");
+    let queries: usize = call.sequences.iter().map(|of| of.queries).sum();
+    let rows = queries * call.query_heads;
+    assert!(rows * call.queries.format.row_bytes(call.dims[1]) <= call.out.bytes(), "the output has room");
+    assert!(rows * 4 <= call.lse.bytes(), "the sums have room");
+    for of in call.sequences {
+        assert!(of.first_query + of.queries <= queries, "queries in the list of all");
+        assert!(of.queries < 1 << 24 && keys(call, of.key_count()) < 1 << 31, "counts of 31 bits");
+        assert!(call.is_ragged || of.queries == call.sequences[0].queries, "as many queries each");
+    }
+    let last_query = if call.is_ragged { queries } else { call.sequences.first().map_or(0, |of| of.queries) };
+    let batches = if call.is_ragged { 1 } else { call.sequences.len() };
+    check_rows(&call.queries, batches, call.query_heads, last_query, call.dims[0]);
+    check_rules(call, queries);
+    match &call.keys {
+        AttendKeys::Rows { k, v } => {
+            let end = |of: &super::rows::AttendSequence| of.first_key + keys(call, of.key_count());
+            let tokens = call.sequences.iter().map(end).max().unwrap_or(0);
+            for (rows, dim) in [k, v].into_iter().zip(call.dims) {
+                assert!(!rows.format.is_low_bit(), "rows of floats");
+                check_rows(rows, batches, call.kv_heads, tokens, dim);
+            }
+        }
+        AttendKeys::Pages { slab, staging, block_size, tables, .. } => {
+            assert!(*block_size > 0, "blocks of tokens");
+            for pages in [slab, staging].into_iter().filter(|pages| pages.blocks > 0) {
+                check_pages(call, pages, *block_size);
+            }
+            check_tables(call, [slab, staging], *block_size, tables);
+        }
+    }
+}
+
+/// Keys of a sequence, or as many as there may be.
+pub(super) fn keys(call: &Attend<'_>, known: usize) -> usize {
+    call.lengths.map_or(known, |lengths| lengths.keys_max)
+}
+
+fn check_rows(rows: &HeadRows<'_>, batches: usize, heads: usize, tokens: usize, dim: usize) {
+    let [(first, count), (second, more)] = rows.pieces;
+    assert!(count < 1 << 31 && count + more >= tokens, "pieces with all tokens");
+    if batches == 0 || tokens == 0 {
+        return;
+    }
+    for (start, tokens) in [(first, count.min(tokens)), (second, tokens.saturating_sub(count))] {
+        if tokens > 0 {
+            let last = start + (batches - 1) * rows.batch + (heads - 1) * rows.head + (tokens - 1) * rows.token;
+            assert!(last + rows.format.row_bytes(dim) <= rows.memory.bytes(), "rows reach outside their memory");
+        }
+    }
+}
+
+fn check_rules(call: &Attend<'_>, queries: usize) {
+    let each = call.sequences.first().map_or(0, |of| of.queries);
+    let shared = call.sequences.iter().all(|of| of.queries == each);
+    if let Some(positions) = call.positions {
+        let fits = positions.len() == queries || (shared && positions.len() == each);
+        assert!(fits, "a position for each query");
+    }
+    if let Some(tree) = call.tree {
+        let nodes = tree.depths.len();
+        assert_eq!(tree.seen.len(), nodes * nodes.div_ceil(64), "a bit for each pair of nodes");
+        let fits = call.sequences.iter().all(|of| of.queries == nodes && nodes <= of.key_count());
+        assert!(fits && call.lengths.is_none(), "nodes are the queries and the last keys");
+    }
+    assert!(call.sink_logits.is_none_or(|logits| logits.len() == call.query_heads), "a logit for each query head");
+    if let Some(lengths) = call.lengths {
+        assert!(4 * call.sequences.len() <= lengths.memory.bytes(), "a length for each sequence");
+    }
+    if let Some(mask) = call.mask {
+        let keys = call.sequences.iter().map(|of| keys(call, of.key_count())).max().unwrap_or(0);
+        let sizes = [call.sequences.len(), call.query_heads, each, keys];
+        if !sizes.contains(&0) {
+            assert!(shared, "a mask for sequences of one length");
+            let last: usize = sizes.iter().zip(mask.strides).map(|(size, stride)| (size - 1) * stride).sum();
+            assert!(
+                last + 4 <= mask.memory.bytes() && mask.strides.iter().all(|bytes| bytes % 4 == 0),
+                "a mask's reach"
+            );
+        }
+    }
+}
+
+fn check_pages(call: &Attend<'_>, pages: &PageMemory<'_>, block_size: usize) {
+    assert!(pages.blocks < 1 << 31, "blocks of 31 bits");
+    for (part, (section, dim)) in pages.sections.iter().zip(call.dims).enumerate() {
+        let codes = section.format.row_bytes(dim) * block_size;
+        let scales = section.format.scale_bytes(part, block_size, dim);
+        assert!(
+            codes <= section.head && section.codes + call.kv_heads * section.head <= pages.page,
+            "heads in their page"
+        );
+        if scales > 0 && dim > 0 {
+            assert!(scales <= section.scale_head, "scales of a head");
+            assert!(section.scales + call.kv_heads * section.scale_head <= pages.page, "scales in their page");
+            let align = if section.format == RowFormat::Q8 { 2 } else { 4 };
+            let starts =
+                [pages.memory.address() as usize, pages.first, pages.block, section.scales, section.scale_head];
+            assert!(starts.iter().all(|start| start % align == 0), "scales where they can be read at once");
+        }
+    }
+    let last = pages.first + (pages.blocks - 1) * pages.block;
+    assert!(last + pages.page <= pages.memory.bytes(), "pages reach outside their memory");
+}
+
+fn check_tables(call: &Attend<'_>, pages: [&PageMemory<'_>; 2], block_size: usize, tables: &Words<'_>) {
+    for of in call.sequences {
+        let blocks = keys(call, of.key_count()).div_ceil(block_size);
+        let end = of.table + blocks;
+        match tables {
+            _ if blocks == 0 => {}
+            Words::Device(span) => assert!(4 * end <= span.bytes() && pages[0].blocks > 0, "a table for each sequence"),
+            Words::Host(entries) => {
+                let known = |&entry: &u32| ((entry & !STAGED) as usize) < pages[(entry >> 31) as usize].blocks;
+                assert!(entries[of.table..end].iter().all(known), "blocks of the slab");
+            }
+        }
+    }
+}

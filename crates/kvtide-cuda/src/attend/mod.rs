@@ -1,0 +1,257 @@
+//! Attention over a cache: from plain numbers to the kernels that read keys and values where they lie.
+//!
+//! ```text
+//! check   nothing reaches outside its memory
+//! shape   which kernel, its shared memory, in how many shares the keys are cut: from sizes alone
+//! launch  few rows a sequence, then many; and where there are shares, what puts them together
+//! ```
+//!
+//! Scores, sums and outputs are floats. With queries of two bytes, and keys and values of their type or low-bit ones, tensor cores
+//! multiply: weights, and what low-bit codes stand for, are rounded to the queries' type first. Each counts within 2^-12 of itself
+//! in f16 and 2^-9 in bf16. Everything else is multiplied as floats. A call costs O(rows * keys * dims), on the host O(sequences
+//! and what else is in lists).
+
+mod args;
+mod check;
+mod rows;
+mod shape;
+
+use args::{Args, Numbers, Part, Section, Sequence, Strided};
+use shape::{DIM_MAX, FEW_ROWS, Shape, shares, stride};
+
+pub use rows::{
+    Attend, AttendKeys, AttendMask, AttendSequence, AttendTree, DeviceLengths, HeadRows, PageMemory, PageSection,
+    RowFormat, STAGED, Words,
+};
+pub(crate) use shape::SharedRoom;
+
+use crate::divisor::Divisor;
+use crate::error::Result;
+use crate::kernel::{ATTEND_MERGE, Grid};
+use crate::span::Span;
+use crate::stream::Stream;
+use crate::unit::Unit;
+
+/// Runs a call; false, and nothing is done, where rows are too wide for the kernels.
+pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
+    if call.dims.iter().any(|&dim| dim > DIM_MAX) || call.kv_heads > Grid::INNER_MAX as usize {
+        return Ok(false);
+    }
+    check::check(call);
+    let Sizes { rows, few, many } = sizes(call);
+    if rows == 0 || call.query_heads == 0 {
+        return Ok(true);
+    }
+    let formats = formats(call);
+    let shapes = [false, true].map(|is_wide| Shape::new(call.queries.format, formats, call.dims, is_wide));
+    // Without tensor cores there is one kernel for any number of rows.
+    let is_one = std::ptr::eq(shapes[0].kernel, shapes[1].kernel);
+    let classes = match is_one {
+        true => vec![(shapes[0], 0, usize::MAX, few.max(many))],
+        false => vec![(shapes[0], 0, FEW_ROWS, few), (shapes[1], FEW_ROWS, usize::MAX, many)],
+    };
+    let mut launches = Vec::new();
+    for (shape, from, to, rows) in classes.into_iter().filter(|class| class.3 > 0) {
+        let parts = [0, 1].map(|part| part_of(call, part, &shape));
+        let Some(shared) = shape.shared(&parts, stream.shared_room()) else { return Ok(false) };
+        launches.push((shape, [from, to], rows.div_ceil(shape.rows), parts, shared));
+    }
+    let blocks = launches.iter().map(|launch| call.sequences.len() * launch.2 * call.kv_heads).sum();
+    let keys = call.sequences.iter().map(|of| check::keys(call, of.key_count())).max().unwrap_or(0);
+    let splits = shares(blocks, keys, rows, call.dims[1]);
+    let kept = if splits > 1 { splits * rows } else { 0 };
+    let mut workspace = stream.memory(kept * 4 * (call.dims[1] + 2))?;
+    let workspace = workspace.span();
+    let mut numbers = List::default();
+    let mut args = args(call, &mut numbers);
+    (args.splits, args.rows, args.keys_max) = (number(splits), number(rows), number(keys));
+    (args.split_states, args.split_rows) = (workspace.address(), workspace.address() + 8 * kept as u64);
+    let listed = stream.list(&numbers.words)?;
+    args.list = listed.list;
+    for (shape, [from, to], row_tiles, parts, (shared, shared_bytes)) in launches {
+        (args.parts, args.shared, args.row_tiles) = (parts, shared, Divisor::new(row_tiles));
+        (args.rows_from, args.rows_to) = (number(from), u32::try_from(to).unwrap_or(u32::MAX));
+        let mut grid = Grid::new([call.sequences.len() * row_tiles, call.kv_heads, splits], shape.threads);
+        grid.shared_bytes = number(shared_bytes);
+        stream.launch(shape.kernel, grid, &args)?;
+    }
+    if splits > 1 {
+        const THREADS: usize = 128;
+        stream.launch(ATTEND_MERGE, Grid::new([(32 * rows).div_ceil(THREADS), 1, 1], THREADS), &args)?;
+    }
+    Ok(true)
+}
+
+/// Rows of the output; the most rows of a sequence with few of them, and of one with many.
+struct Sizes {
+    rows: usize,
+    few: usize,
+    many: usize,
+}
+
+fn sizes(call: &Attend<'_>) -> Sizes {
+    let mut sizes = Sizes { rows: 0, few: 0, many: 0 };
+    for of in call.sequences {
+        let rows = of.queries * (call.query_heads / call.kv_heads);
+        sizes.rows += of.queries * call.query_heads;
+        let class = if rows <= FEW_ROWS { &mut sizes.few } else { &mut sizes.many };
+        *class = rows.max(*class);
+    }
+    sizes
+}
+
+fn formats(call: &Attend<'_>) -> [RowFormat; 2] {
+    match &call.keys {
+        AttendKeys::Rows { k, v } => [k.format, v.format],
+        // Floats of the staging slab are in no other type than the queries where low-bit ones are multiplied by tensor cores.
+        AttendKeys::Pages { slab, staging, .. } => {
+            let staged = staging.sections.map(|section| section.format);
+            let fits = staging.blocks == 0 || staged.iter().all(|&format| format == call.queries.format);
+            if fits { slab.sections.map(|section| section.format) } else { [RowFormat::F32; 2] }
+        }
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).expect("a number of 32 bits")
+}
+
+fn strided(rows: &HeadRows<'_>) -> Strided {
+    let [(first, count), (second, _)] = rows.pieces;
+    Strided {
+        pieces: [first, second].map(|start| rows.memory.address() + start as u64),
+        batch: rows.batch as u64,
+        head: rows.head as u64,
+        token: rows.token as u64,
+        first: number(count),
+        unused: 0,
+    }
+}
+
+/// K or V as the kernel of this shape reads it.
+fn part_of(call: &Attend<'_>, part: usize, shape: &Shape) -> Part {
+    let dim = call.dims[part];
+    let mut of = Part { dim: number(dim), ..Part::default() };
+    let (format, numbers) = match &call.keys {
+        AttendKeys::Rows { k, v } => {
+            let rows = [k, v][part];
+            of.rows = strided(rows);
+            of.sections = [Section { format: rows.format as u32, ..Section::default() }; 2];
+            let strides = [of.rows.batch, of.rows.head, of.rows.token];
+            let pieces = of.rows.pieces.into_iter().zip(rows.pieces).filter(|(_, piece)| piece.1 > 0);
+            (rows.format, pieces.map(|(address, _)| address).chain(strides).collect::<Vec<_>>())
+        }
+        AttendKeys::Pages { slab, staging, .. } => {
+            let all = [slab, staging];
+            of.sections = all.map(|pages| section(&pages.sections[part], dim));
+            let read = all.into_iter().zip(of.sections);
+            let read = read.filter(|(pages, own)| pages.blocks > 0 && own.format == of.sections[0].format);
+            let starts = |(pages, own): (&&PageMemory<'_>, Section)| {
+                let page = [pages.memory.address() + pages.first as u64, pages.block as u64];
+                [page[0], page[1], own.codes, own.head_codes, own.row_bytes.into()]
+            };
+            (slab.sections[part].format, read.flat_map(|(pages, own)| starts((&pages, own))).collect())
+        }
+    };
+    let unit = Unit::WIDEST.dividing(numbers).bytes();
+    let row_bytes = format.row_bytes(dim);
+    (of.unit, of.row_bytes, of.stride) = (number(unit), number(row_bytes), number(stride(row_bytes)));
+    of.units = Divisor::new(row_bytes.div_ceil(16));
+    of.is_direct = u32::from(shape.is_direct(call.queries.format, format, dim, unit));
+    of
+}
+
+fn section(of: &PageSection, dim: usize) -> Section {
+    Section {
+        codes: of.codes as u64,
+        scales: of.scales as u64,
+        head_codes: of.head as u64,
+        head_scales: of.scale_head as u64,
+        row_bytes: number(of.format.row_bytes(dim)),
+        format: of.format as u32,
+    }
+}
+
+/// All numbers of a call in one list.
+#[derive(Default)]
+struct List {
+    words: Vec<u64>,
+}
+
+impl List {
+    fn add<T: bytemuck::Pod>(&mut self, items: &[T]) -> Numbers {
+        let near = 8 * self.words.len() as u64;
+        let bytes: &[u8] = bytemuck::cast_slice(items);
+        self.words.extend(bytes.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_ne_bytes(word)
+        }));
+        Numbers { far: 0, near }
+    }
+
+    fn add_some<T: bytemuck::Pod>(&mut self, items: Option<&[T]>) -> Numbers {
+        items.map_or(Numbers::NONE, |items| self.add(items))
+    }
+}
+
+fn args(call: &Attend<'_>, list: &mut List) -> Args {
+    const LOG2_E: f32 = std::f32::consts::LOG2_E;
+    let mut args: Args = bytemuck::Zeroable::zeroed();
+    args.queries = strided(&call.queries);
+    (args.out, args.sums) = (call.out.address(), call.lse.address());
+    args.lengths = call.lengths.map_or(0, |lengths| lengths.memory.address());
+    if let Some(mask) = call.mask {
+        (args.mask, args.mask_strides) = (mask.memory.address(), mask.strides.map(|stride| stride as u64));
+    }
+    (args.window, args.sinks) = (call.window.unwrap_or(0), call.sinks);
+    let sequences: Vec<Sequence> = call.sequences.iter().map(sequence).collect();
+    args.sequences = list.add(&sequences);
+    args.positions = list.add_some(call.positions);
+    args.logits = list.add_some(call.sink_logits);
+    args.seen = list.add_some(call.tree.map(|tree| tree.seen));
+    args.depths = list.add_some(call.tree.map(|tree| tree.depths));
+    args.tables = Numbers::NONE;
+    // Without a cap, scores are logarithms to base 2 at once; with one they are bent first.
+    args.scale = call.softcap.map_or(call.scale * LOG2_E, |cap| call.scale / cap);
+    args.softcap = call.softcap.unwrap_or(0.0);
+    args.query_format = call.queries.format as u32;
+    (args.is_ragged, args.is_causal) = (call.is_ragged.into(), call.is_causal.into());
+    args.query_heads = number(call.query_heads);
+    args.group = Divisor::new(call.query_heads / call.kv_heads);
+    args.tree_nodes = call.tree.map_or(0, |tree| number(tree.depths.len()));
+    let each = call.sequences.first().map_or(0, |of| of.queries);
+    args.has_shared_positions = u32::from(call.positions.is_some_and(|positions| positions.len() == each));
+    args.block_size = Divisor::new(1);
+    if let AttendKeys::Pages { slab, staging, block_size, is_rotated, tables } = &call.keys {
+        let all = [slab, staging];
+        args.is_paged = 1;
+        args.is_rotated = u32::from(*is_rotated);
+        args.slabs = all.map(|pages| pages.memory.address() + pages.first as u64);
+        args.block_bytes = all.map(|pages| pages.block as u64);
+        args.blocks = all.map(|pages| number(pages.blocks));
+        args.block_size = Divisor::new(*block_size);
+        args.tables = match tables {
+            Words::Host(entries) => list.add(entries),
+            Words::Device(span) => far(*span),
+        };
+    }
+    args
+}
+
+fn far(span: Span<'_>) -> Numbers {
+    Numbers { far: span.address(), near: u64::MAX }
+}
+
+fn sequence(of: &AttendSequence) -> Sequence {
+    Sequence {
+        positions: of.keys.map(|run| run.0),
+        // Low enough for any position, and no difference to one leaves 64 bits.
+        start: of.start.max(-(1 << 62)),
+        keys: of.keys.map(|run| number(run.1)),
+        first_query: number(of.first_query),
+        queries: number(of.queries),
+        first_key: number(of.first_key),
+        table: number(of.table),
+    }
+}

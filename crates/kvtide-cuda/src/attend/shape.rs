@@ -1,0 +1,170 @@
+//! Which kernel a call takes, how its shared memory is laid out, and in how many shares its keys are cut.
+//!
+//! ```text
+//! work | queries | scratch | states | wide keys | wide values | stage 0 | stage 1 | ...
+//!                                   | output, once all tiles are done
+//! ```
+//!
+//! All follows from sizes and formats, never from what lies in memory: the same call gives the same bits each time.
+
+use super::args::{Part, Shared};
+use super::rows::RowFormat;
+use crate::kernel::{
+    ATTEND_DECODE_BF16, ATTEND_DECODE_F16, ATTEND_FLOATS, ATTEND_PREFILL_BF16, ATTEND_PREFILL_F16, Kernel,
+};
+
+/// Rows of a block of few rows, and the most that such a launch takes of a sequence.
+pub(super) const FEW_ROWS: usize = 16;
+
+/// Bytes at the start of shared memory for what a block has to do.
+const WORK_BYTES: usize = 256;
+
+/// Blocks that keep any GPU busy to the end: several for each place there is.
+const BLOCKS: usize = 1024;
+
+/// Keys of a share, at least.
+const SHARE_MIN: usize = 256;
+
+/// Shares of one row, at most.
+const SHARES_MAX: usize = 128;
+
+/// Bytes that shares are kept in, at most.
+const SHARES_BYTES_MAX: usize = 64 << 20;
+
+/// The widest row that kernels take.
+pub(super) const DIM_MAX: usize = 256;
+
+/// Shared memory that a device has for a block, and of which two blocks fit side by side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedRoom {
+    /// The most that a block can have.
+    pub most: usize,
+    /// The most of which a multiprocessor has room for two.
+    pub twice: usize,
+}
+
+/// A kernel with its sizes.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub kernel: &'static Kernel,
+    pub threads: usize,
+    /// Rows of a block.
+    pub rows: usize,
+    /// Keys of a tile.
+    tile: usize,
+    /// Elements of a row in shared memory, and bytes of each.
+    width: usize,
+    bytes: usize,
+}
+
+impl Shape {
+    /// The kernel for queries, keys and values of these formats; `is_wide` where sequences have many rows.
+    pub fn new(query: RowFormat, parts: [RowFormat; 2], dims: [usize; 2], is_wide: bool) -> Shape {
+        let dim = dims[0].max(dims[1]);
+        let by_tensor_cores =
+            query != RowFormat::F32 && parts.iter().all(|&format| format == query || format.is_low_bit());
+        if !by_tensor_cores {
+            let place = [64, 128].iter().filter(|&&width| dim > width).count();
+            let width = [64, 128, 256][place];
+            return Shape { kernel: ATTEND_FLOATS[place], threads: 128, rows: FEW_ROWS, tile: 32, width, bytes: 4 };
+        }
+        let place = [64, 96, 128].iter().filter(|&&width| dim > width).count();
+        let warps = if place == 3 { 2 } else { 4 };
+        let kernels = match (is_wide, query) {
+            (false, RowFormat::F16) => &ATTEND_DECODE_F16,
+            (false, _) => &ATTEND_DECODE_BF16,
+            (true, RowFormat::F16) => &ATTEND_PREFILL_F16,
+            (true, _) => &ATTEND_PREFILL_BF16,
+        };
+        Shape {
+            kernel: kernels[place],
+            threads: 32 * warps,
+            rows: if is_wide { 16 * warps } else { FEW_ROWS },
+            tile: 16 * warps,
+            width: [64, 96, 128, 256][place],
+            bytes: 2,
+        }
+    }
+
+    /// True where rows of a part are multiplied as they lie in memory.
+    pub fn is_direct(&self, query: RowFormat, format: RowFormat, dim: usize, unit: usize) -> bool {
+        let own = if self.bytes == 4 { RowFormat::F32 } else { query };
+        format == own && unit == 16 && dim > 0 && dim.is_multiple_of(if self.bytes == 4 { 4 } else { 16 })
+    }
+
+    /// Where shared memory holds what, and how much of it there is; nothing where a device has too little.
+    pub fn shared(&self, parts: &[Part; 2], room: SharedRoom) -> Option<(Shared, usize)> {
+        let laid = [3, 2, 1].map(|stages| self.laid_out(parts, stages));
+        let twice = laid[..2].iter().find(|laid| laid.1 <= room.twice);
+        twice.or_else(|| laid[1..].iter().find(|laid| laid.1 <= room.most)).copied()
+    }
+
+    fn laid_out(&self, parts: &[Part; 2], stages: usize) -> (Shared, usize) {
+        let warps = self.threads / 32;
+        let row = self.width * self.bytes + 16;
+        let queries = WORK_BYTES;
+        let scratch = queries + self.rows * row;
+        let states = scratch + warps * self.width * 4;
+        // Two floats for each row of each warp; the weights of a tile, for each key four rows', of each warp.
+        let weights = if self.bytes == 4 { warps * self.tile * 16 } else { 0 };
+        let keys = states + self.rows.max(16 * warps) * 8 + weights;
+        let wide = |part: &Part| if part.is_direct == 1 { 0 } else { self.tile * row };
+        let values = keys + wide(&parts[0]);
+        let ring = values + wide(&parts[1]);
+        let in_stage = self.tile * parts[0].stride as usize;
+        let scales = in_stage + self.tile * parts[1].stride as usize;
+        let entries = scales + 2 * 4 * self.tile;
+        let stage_bytes = entries + 4 * self.tile;
+        let output = keys + self.rows * (self.width + 4) * 4;
+        let [queries, scratch, states, keys, values, ring, in_stage, scales, entries, stage, count] =
+            [queries, scratch, states, keys, values, ring, in_stage, scales, entries, stage_bytes, stages]
+                .map(|bytes| bytes as u32);
+        let shared = Shared {
+            queries,
+            scratch,
+            states,
+            wide: [keys, values],
+            ring,
+            stage_bytes: stage,
+            values: in_stage,
+            scales,
+            entries,
+            stages: count,
+            unused: 0,
+        };
+        (shared, output.max(ring as usize + stages * stage_bytes))
+    }
+}
+
+/// Bytes from row to row of a tile that is read: an odd multiple of 16, so that eight neighbours lie in different banks.
+pub(super) fn stride(row_bytes: usize) -> usize {
+    row_bytes.div_ceil(16) / 2 * 32 + 16
+}
+
+/// In how many shares the keys of a call are cut: `blocks` without, `rows` of `dim` values out.
+pub(super) fn shares(blocks: usize, keys: usize, rows: usize, dim: usize) -> usize {
+    let wanted = BLOCKS.div_ceil(blocks.max(1)).min(SHARES_MAX);
+    let kept = SHARES_BYTES_MAX / (rows * (dim + 2) * 4).max(1);
+    wanted.min(keys / SHARE_MIN).min(kept).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbours_lie_in_different_banks() {
+        for row_bytes in 0..600 {
+            let stride = stride(row_bytes);
+            assert!(stride >= row_bytes && stride <= row_bytes + 31 && stride % 32 == 16, "{row_bytes}: {stride}");
+        }
+    }
+
+    #[test]
+    fn few_blocks_are_cut_in_shares_that_are_worth_it() {
+        assert_eq!(shares(64 * 8, 8192, 64 * 32, 128), 2);
+        assert_eq!(shares(8, 131_072, 32, 128), 128);
+        assert_eq!(shares(8, 511, 32, 128), 1);
+        assert_eq!(shares(100_000, 8192, 1 << 20, 128), 1);
+    }
+}

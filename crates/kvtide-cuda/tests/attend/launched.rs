@@ -1,0 +1,196 @@
+//! A call by the kernels: its memory, its tables, its launch.
+
+use kvtide_cuda::{
+    Attend, AttendKeys, AttendSequence, DeviceLengths, HeadRows, PageMemory, RowFormat, STAGED, Span, Stream, Words,
+    attend,
+};
+
+use crate::call::{Call, Keys, Side};
+use crate::numbers::{Numbers, decode, encode};
+
+/// Memory that begins at a multiple of 16, as a device's does.
+struct Aligned(Vec<u128>);
+
+impl Aligned {
+    fn new(bytes: &[u8]) -> Self {
+        let mut words = vec![u128::MAX; bytes.len().div_ceil(16) + 1];
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        Aligned(words)
+    }
+
+    fn span(&self) -> Span<'_> {
+        Span::of(bytemuck::cast_slice(&self.0))
+    }
+}
+
+impl Call {
+    /// The output's rows and the logarithms of their sums, as the kernels give them.
+    pub fn run(&self) -> (Vec<f64>, Vec<f64>) {
+        let plain = |_: usize| [1.0, 0.0];
+        let query_bytes: Vec<u8> =
+            self.queries().chunks(self.dims[0]).flat_map(|row| encode(self.query, row, &plain)).collect();
+        let sides = [0, 1].map(|part| self.side(part));
+        let memory = sides.each_ref().map(|side| side.memory.each_ref().map(|bytes| Aligned::new(bytes)));
+        // K and V of pages lie in the same ones: both sides are put together.
+        let pages = [0, 1].map(|slab| Aligned::new(&self.together(slab, &sides)));
+        let tables = self.tables();
+        let lengths: Vec<u32> = self.sequences.iter().map(|of| of.1 as u32).collect();
+        let (lengths_at, tables_at) =
+            (Aligned::new(bytemuck::cast_slice(&lengths)), Aligned::new(bytemuck::cast_slice(&tables)));
+        let logits = Numbers::new(self.seed ^ 99).take(self.query_heads());
+        let queries = Aligned::new(&query_bytes);
+        let sequences = self.attend_sequences();
+        let rows = query_bytes.len() / self.query.row_bytes(self.dims[0]).max(1);
+        let stream = Stream::emulated();
+        let out_bytes = rows * self.query.row_bytes(self.dims[1]);
+        let (mut out, mut sums) = (stream.memory(out_bytes).unwrap(), stream.memory(4 * rows).unwrap());
+        let keys = self.attend_keys(
+            &memory,
+            &pages,
+            if self.has_device_lengths { Words::Device(tables_at.span()) } else { Words::Host(&tables) },
+        );
+        let call = Attend {
+            queries: self.head_rows(queries.span(), self.query, self.dims[0], self.query_heads(), true),
+            query_heads: self.query_heads(),
+            kv_heads: self.kv_heads,
+            dims: self.dims,
+            is_ragged: self.is_ragged,
+            keys,
+            sequences: &sequences,
+            lengths: self
+                .has_device_lengths
+                .then_some(DeviceLengths { memory: lengths_at.span(), keys_max: self.most_keys() }),
+            is_causal: self.is_causal,
+            window: self.window,
+            sinks: self.sinks,
+            tree: None,
+            mask: None,
+            positions: None,
+            sink_logits: self.has_logits.then_some(&logits[..]),
+            scale: 1.0 / (self.dims[0] as f32).sqrt(),
+            softcap: self.softcap,
+            out: out.span(),
+            lse: sums.span(),
+        };
+        assert!(attend(&stream, &call).unwrap(), "a call for kernels");
+        let (mut out_bytes, mut sum_bytes) = (vec![0; out_bytes], vec![0; 4 * rows]);
+        stream.download(out.span(), &mut out_bytes).unwrap();
+        stream.download(sums.span(), &mut sum_bytes).unwrap();
+        let width = self.query.row_bytes(self.dims[1]);
+        let values = out_bytes.chunks(width).flat_map(|row| decode(self.query, row, self.dims[1], &plain)).collect();
+        (values, decode(RowFormat::F32, &sum_bytes, rows, &plain))
+    }
+
+    fn most_keys(&self) -> usize {
+        self.sequences.iter().map(|of| of.1).max().unwrap_or(0).max(self.keys_max)
+    }
+
+    /// Blocks a sequence has room for in the tables.
+    fn room(&self) -> usize {
+        let Keys::Pages { block_size, .. } = &self.keys else { return 0 };
+        self.most_keys().div_ceil(*block_size)
+    }
+
+    fn tables(&self) -> Vec<u32> {
+        let mut tables = vec![0; self.room() * self.sequences.len()];
+        let mut next = [0, 0];
+        for (sequence, &(_, keys)) in self.sequences.iter().enumerate() {
+            let (blocks, staged) = self.blocks(keys);
+            for block in 0..blocks {
+                let slab = usize::from(block >= staged);
+                tables[sequence * self.room() + block] = next[slab] | if slab == 1 { STAGED } else { 0 };
+                next[slab] += 1;
+            }
+        }
+        if self.has_wrong_block {
+            tables[0] = 1 << 20;
+        }
+        tables
+    }
+
+    fn together(&self, slab: usize, sides: &[Side; 2]) -> Vec<u8> {
+        let mut bytes = sides[0].memory[slab].clone();
+        if let Keys::Pages { .. } = self.keys {
+            let (start, page) = (self.section(1, slab == 1).codes, self.page_bytes(slab == 1));
+            for (to, from) in bytes.chunks_mut(page).zip(sides[1].memory[slab].chunks(page)) {
+                to[start..].copy_from_slice(&from[start..]);
+            }
+        }
+        bytes
+    }
+
+    fn attend_sequences(&self) -> Vec<AttendSequence> {
+        let (mut first_query, mut first_key) = (0, 0);
+        let of = |(index, &(queries, keys)): (usize, &(usize, usize))| {
+            // Lengths of the device's count, whatever is said here.
+            let known = if self.has_device_lengths { 0 } else { keys };
+            let of = AttendSequence {
+                first_query,
+                queries,
+                first_key: if self.is_ragged { first_key } else { 0 },
+                table: index * self.room(),
+                keys: [(0, known), (known as i64, 0)],
+                start: i64::MIN,
+            };
+            first_query += queries;
+            first_key += keys;
+            of
+        };
+        self.sequences.iter().enumerate().map(of).collect()
+    }
+
+    fn head_rows<'a>(
+        &self,
+        memory: Span<'a>,
+        format: RowFormat,
+        dim: usize,
+        heads: usize,
+        queries: bool,
+    ) -> HeadRows<'a> {
+        let row = format.row_bytes(dim);
+        let pick = |of: &(usize, usize)| if queries { of.0 } else { of.1 };
+        let all: usize = self.sequences.iter().map(pick).sum();
+        let each = pick(&self.sequences[0]);
+        let (batch, head, token, count) =
+            if self.is_ragged { (0, row, heads * row, all) } else { (heads * each * row, each * row, row, each) };
+        let second = match &self.keys {
+            Keys::Rows { second } if !queries => *second,
+            _ => 0,
+        };
+        let first = count - second;
+        HeadRows { memory, format, pieces: [(0, first), (first * token, second)], batch, head, token }
+    }
+
+    fn attend_keys<'a>(
+        &self,
+        rows: &'a [[Aligned; 2]; 2],
+        pages: &'a [Aligned; 2],
+        tables: Words<'a>,
+    ) -> AttendKeys<'a> {
+        let of = |part: usize| {
+            self.head_rows(rows[part][0].span(), self.formats[part], self.dims[part], self.kv_heads, false)
+        };
+        let Keys::Pages { block_size, is_rotated, .. } = &self.keys else {
+            return AttendKeys::Rows { k: of(0), v: of(1) };
+        };
+        let slab = |slab: usize| {
+            let page = self.page_bytes(slab == 1);
+            let entries = self.tables().into_iter().filter(|entry| (entry >> 31) as usize == slab);
+            let used = if self.has_wrong_block {
+                3
+            } else {
+                entries.map(|entry| (entry & !STAGED) as usize + 1).max().unwrap_or(0)
+            };
+            let blocks = if pages[slab].span().bytes() > 16 { used } else { 0 };
+            PageMemory {
+                memory: pages[slab].span(),
+                first: 0,
+                page,
+                block: page,
+                blocks,
+                sections: [0, 1].map(|part| self.section(part, slab == 1)),
+            }
+        };
+        AttendKeys::Pages { slab: slab(0), staging: slab(1), block_size: *block_size, is_rotated: *is_rotated, tables }
+    }
+}

@@ -1,0 +1,161 @@
+//! Attention's kernels, on the CPU that stands in for a GPU, against a naive loop in 64-bit floats.
+
+mod call;
+mod launched;
+mod numbers;
+mod oracle;
+mod page;
+
+use call::{Call, Keys};
+use kvtide_cuda::RowFormat;
+use numbers::off;
+use proptest::prelude::*;
+
+/// How far off an output may be: what is rounded to the queries' type counts within half a step of it, once for the weights, once for
+/// what codes stand for, once for the output. Values are at most 1.
+fn tolerance(call: &Call) -> f64 {
+    let low_bit =
+        call.formats.iter().any(|format| !matches!(format, RowFormat::F32 | RowFormat::F16 | RowFormat::Bf16));
+    let steps = if low_bit { 3.5 } else { 2.5 };
+    match call.query {
+        RowFormat::F32 => 4e-6,
+        RowFormat::F16 => steps * 2f64.powi(-12),
+        _ => steps * 2f64.powi(-9),
+    }
+}
+
+/// How far off the logarithm of a sum may be: scores of keys that were rounded are.
+fn tolerance_of_sums(call: &Call) -> f64 {
+    match (call.query, call.formats[0]) {
+        (RowFormat::F32, _) | (_, RowFormat::F32 | RowFormat::F16 | RowFormat::Bf16) => 8e-6,
+        (RowFormat::F16, _) => 2e-3,
+        _ => 2e-2,
+    }
+}
+
+fn agrees(call: &Call) -> Result<(), TestCaseError> {
+    let (out, sums) = call.run();
+    let (expected, expected_sums) = call.expected();
+    let (off_by, sums_off_by) = (off(&out, &expected), off(&sums, &expected_sums));
+    prop_assert!(off_by <= tolerance(call), "outputs are off by {off_by}");
+    prop_assert!(sums_off_by <= tolerance_of_sums(call), "sums are off by {sums_off_by}");
+    Ok(())
+}
+
+fn floats() -> impl Strategy<Value = RowFormat> {
+    prop::sample::select(&[RowFormat::F32, RowFormat::F16, RowFormat::Bf16][..])
+}
+
+fn format() -> impl Strategy<Value = Option<RowFormat>> {
+    prop::sample::select(&[None, Some(RowFormat::F8E4M3), Some(RowFormat::Q8), Some(RowFormat::Q4)][..])
+}
+
+fn calls() -> impl Strategy<Value = Call> {
+    let dim = || prop::sample::select(&[5usize, 16, 40, 64, 80, 96, 128, 192, 256][..]);
+    let sequences = prop::collection::vec((0..5usize, prop_oneof![0..70usize, 200..700usize]), 1..4);
+    let many = prop::collection::vec((20..90usize, prop_oneof![0..70usize, 100..300usize]), 1..3);
+    let sequences = prop_oneof![3 => sequences, 1 => many];
+    let shape = (sequences, 1..3usize, prop::sample::select(&[1usize, 3, 4, 8][..]), [dim(), dim()], any::<bool>());
+    let keys = prop_oneof![
+        (0..200usize).prop_map(|second| Keys::Rows { second }),
+        (prop::sample::select(&[1usize, 3, 16, 32][..]), [format(), format()], any::<bool>(), 0..3usize).prop_map(
+            |(block_size, formats, is_rotated, staged)| Keys::Pages { block_size, formats, is_rotated, staged }
+        ),
+    ];
+    let rules = (any::<bool>(), prop::option::of(1..300i64), 0..5i64, prop::option::of(1..20u32), any::<bool>());
+    (any::<u64>(), shape, floats(), keys, rules, any::<bool>()).prop_map(
+        |(seed, shape, query, keys, rules, lengths)| {
+            let (sequences, kv_heads, group, dims, is_ragged) = shape;
+            let (is_causal, window, sinks, softcap, logits) = rules;
+            let mut call = Call { seed, sequences, kv_heads, group, dims, is_ragged, query, keys, ..Call::default() };
+            (call.is_causal, call.window, call.sinks, call.has_logits) = (is_causal, window, sinks, logits);
+            call.softcap = softcap.map(|cap| cap as f32 / 2.0);
+            call.has_device_lengths = lengths;
+            call.settled()
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_call_is_what_its_definition_says(call in calls()) {
+        agrees(&call)?;
+    }
+}
+
+/// A call of each kernel, large enough for whole tiles, edges and several shares of the keys.
+#[test]
+fn each_kernel_sees_whole_tiles_edges_and_shares() {
+    for query in [RowFormat::F32, RowFormat::F16, RowFormat::Bf16] {
+        for dim in [64, 96, 128, 256] {
+            for queries in [1, 33] {
+                let call = Call {
+                    seed: dim as u64,
+                    sequences: vec![(queries, 700), (queries, 530)],
+                    kv_heads: 1,
+                    group: 4,
+                    dims: [dim; 2],
+                    query,
+                    is_causal: true,
+                    window: Some(400),
+                    sinks: 3,
+                    keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                    ..Call::default()
+                };
+                agrees(&call.settled()).unwrap();
+            }
+        }
+    }
+}
+
+/// A launch that is repeated with other lengths in the device's memory, and tables there, as a captured graph does.
+#[test]
+fn lengths_and_tables_of_the_device_are_read_when_a_launch_runs() {
+    for length in [0, 1, 16, 100, 299, 300] {
+        let call = Call {
+            seed: 9,
+            sequences: vec![(1, length), (1, 300 - length)],
+            kv_heads: 2,
+            group: 4,
+            dims: [64; 2],
+            is_ragged: true,
+            is_causal: true,
+            has_device_lengths: true,
+            keys_max: 300,
+            query: RowFormat::Bf16,
+            keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+            ..Call::default()
+        };
+        agrees(&call.settled()).unwrap();
+    }
+}
+
+#[test]
+fn a_value_that_is_no_number_spoils_those_who_see_it() {
+    for (query, group) in
+        [RowFormat::F32, RowFormat::F16, RowFormat::Bf16].into_iter().flat_map(|of| [(of, 1), (of, 8)])
+    {
+        let clean = Call { sequences: vec![(10, 150)], group, query, ..Call::default() }.settled();
+        // The first four queries stand before it.
+        let spoilt = Call { bad_value: Some(144), ..clean.clone() };
+        let (before, after) = (clean.run().0, spoilt.run().0);
+        let seen = 4 * group * 64;
+        assert_eq!(before[..seen], after[..seen], "{query:?}");
+        assert!(after[seen..].iter().all(|value| value.is_nan()), "{query:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "blocks of the slab")]
+fn a_table_that_points_outside_is_never_launched() {
+    let call = Call {
+        sequences: vec![(1, 40)],
+        keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+        is_ragged: true,
+        has_wrong_block: true,
+        ..Call::default()
+    };
+    call.settled().run();
+}

@@ -1,0 +1,54 @@
+//! One head of K or V of a page: codes that a test has made up, and the numbers that they stand for.
+
+use kvtide_cuda::{PageSection, RowFormat};
+
+use crate::numbers::{Numbers, decode, encode, scale};
+
+pub struct Page {
+    pub section: PageSection,
+    pub part: usize,
+    pub dim: usize,
+    pub head: usize,
+    /// The page's first byte.
+    pub start: usize,
+    pub block_size: usize,
+}
+
+impl Page {
+    /// Fills all slots, and gives their rows as numbers.
+    pub fn fill(&self, pages: &mut [u8], numbers: &mut Numbers) -> Vec<Vec<f64>> {
+        let Page { section, dim, .. } = *self;
+        let by_channel = section.format == RowFormat::Q4 && self.part == 0;
+        let channels: Vec<[f64; 2]> =
+            (0..if by_channel { dim } else { 0 }).map(|at| self.scales(pages, at, numbers)).collect();
+        let row_bytes = section.format.row_bytes(dim);
+        let fill = |slot: usize| {
+            let own = match (section.format, by_channel) {
+                (RowFormat::Q8 | RowFormat::Q4, false) => self.scales(pages, slot, numbers),
+                _ => [1.0, 0.0],
+            };
+            let scales = |index: usize| if by_channel { channels[index] } else { own };
+            let codes = encode(section.format, &numbers.take(dim), &scales);
+            let at = self.start + section.codes + self.head * section.head + slot * row_bytes;
+            pages[at..at + row_bytes].copy_from_slice(&codes);
+            decode(section.format, &codes, dim, &scales)
+        };
+        (0..self.block_size).map(fill).collect()
+    }
+
+    /// Writes the scale, and for nibbles the minimum, of a row or a channel.
+    fn scales(&self, pages: &mut [u8], place: usize, numbers: &mut Numbers) -> [f64; 2] {
+        let first = self.start + self.section.scales + self.head * self.section.scale_head;
+        let mut put = |number: usize, value: f64| {
+            let (bits, value) = scale(value);
+            pages[first + 2 * number..][..2].copy_from_slice(&bits.to_ne_bytes());
+            value
+        };
+        let wiggle = 1.0 + f64::from(numbers.next()) / 8.0;
+        match (self.section.format, self.part) {
+            (RowFormat::Q8, _) => [put(place, wiggle / 127.0), 0.0],
+            (_, 0) => [put(place, wiggle * 2.0 / 15.0), put(self.dim + place, -wiggle)],
+            _ => [put(2 * place, wiggle * 2.0 / 15.0), put(2 * place + 1, -wiggle)],
+        }
+    }
+}
