@@ -116,6 +116,33 @@ pub(crate) fn identity(tensor: &Tensor) -> usize {
     std::ptr::from_ref(&*tensor.storage_and_layout().0).addr()
 }
 
+/// Runs `work` on the memory of several whole storages at once, wherever it is. One that is named twice is locked once.
+pub(crate) fn inspect_spans<T>(tensors: &[&Tensor], work: impl FnOnce(&[Span<'_>]) -> Result<T>) -> Result<T> {
+    let identities: Vec<_> = tensors.iter().map(|tensor| identity(tensor)).collect();
+    let first = |index: usize| identities.iter().position(|&other| other == identities[index]).unwrap_or(index);
+    let guards: Vec<_> = (0..tensors.len())
+        .map(|index| (first(index) == index).then(|| tensors[index].storage_and_layout().0))
+        .collect();
+    let mut spans: Vec<Span<'_>> = Vec::with_capacity(tensors.len());
+    for (index, guard) in guards.iter().enumerate() {
+        spans.push(match guard.as_deref() {
+            Some(storage) => span(storage)?,
+            None => spans[first(index)],
+        });
+    }
+    work(&spans)
+}
+
+/// The memory of a storage.
+fn span(storage: &Storage) -> Result<Span<'_>> {
+    match storage {
+        Storage::Cpu(storage) => Ok(Span::of(bytes(storage)?)),
+        #[cfg(feature = "cuda")]
+        Storage::Cuda(storage) => Ok(cuda_span(storage, false)?),
+        _ => Err(elsewhere()),
+    }
+}
+
 /// The address of a storage's first byte.
 pub(crate) fn address(tensor: &Tensor) -> Result<usize> {
     inspect(tensor, |bytes| Ok(bytes.as_ptr().addr()))

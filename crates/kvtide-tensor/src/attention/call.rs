@@ -1,6 +1,6 @@
 //! One call as it was made, checked: nothing is read before everything is known to fit.
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 use super::asked::{Asked, Sequence, Sizes};
 use super::check::check;
@@ -47,6 +47,21 @@ impl<'a> Call<'a> {
     pub fn tensors(&self) -> [Option<&Tensor>; 3] {
         let [k, v] = self.rows.tensors();
         [self.q.tensor(), k, v]
+    }
+
+    /// The queries.
+    pub fn queries(&self) -> &Resolved<'a> {
+        &self.q
+    }
+
+    /// The keys and values.
+    pub fn rows(&self) -> &ResolvedRows<'a> {
+        &self.rows
+    }
+
+    /// Where it runs: where its tensors lie.
+    pub fn device(&self) -> &Device {
+        self.tensors().iter().flatten().next().map_or(&Device::Cpu, |tensor| tensor.device())
     }
 
     /// The shape of its output.

@@ -132,6 +132,14 @@ impl<'a> ResolvedRows<'a> {
         }
     }
 
+    /// Keys and values, unless they are in pages.
+    pub fn sources(&self) -> [Option<&Resolved<'a>>; 2] {
+        match self {
+            ResolvedRows::Strided { k, v, .. } => [Some(k), Some(v)],
+            ResolvedRows::Pages(_) => [None; 2],
+        }
+    }
+
     /// The same with their memory: their own, or that of the next tensors.
     pub fn in_memory<'b>(&'b self, tensors: &mut impl Iterator<Item = &'b [u8]>) -> Result<Keys<'b>> {
         Ok(match self {

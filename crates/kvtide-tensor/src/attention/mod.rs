@@ -15,6 +15,7 @@ mod call;
 mod check;
 mod job;
 mod kv_rows;
+mod launched;
 mod merge;
 mod options;
 mod output;
@@ -35,6 +36,7 @@ pub use options::{AttendOptions, Attended};
 use crate::dtype::DType;
 use crate::edit::inspect_all;
 use crate::error::{Error, Result};
+use crate::form::Form;
 use crate::kernels::Kernels;
 use crate::kernels::tile::TileKernels;
 use crate::memory::Budget;
@@ -118,7 +120,12 @@ pub fn attend_with<'a, 'o>(
     run(&call, &q, &kv, options.threads.unwrap_or(threads()?), Output { dtype: call.dtype(), bytes: out, lse })
 }
 
-fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, output: Output<'_>) -> Result<()> {
+fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, mut output: Output<'_>) -> Result<()> {
+    if let Form::Launched(stream) = Form::of(call.device())?
+        && launched::run(&stream, call, kv, &mut output)?
+    {
+        return Ok(());
+    }
     let Some(kernels) = TileKernels::of(Kernels::current()?) else {
         kv.check()?;
         portable::run(&call.asked, q, kv, output)?;

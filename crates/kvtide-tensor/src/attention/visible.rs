@@ -22,6 +22,11 @@ impl KeyPositions {
         KeyPositions { runs: [(0, count), (count as i64, 0)] }
     }
 
+    /// The first position and the number of keys of each run.
+    pub fn runs(&self) -> [(i64, usize); 2] {
+        self.runs
+    }
+
     /// How many keys.
     pub fn len(&self) -> usize {
         self.runs[0].1 + self.runs[1].1
@@ -133,6 +138,16 @@ impl Family {
     /// How far a node is from the tokens before the draft.
     pub fn depth(&self, node: usize) -> i64 {
         self.depths[node].into()
+    }
+
+    /// The depth of each node.
+    pub fn depths(&self) -> &[u32] {
+        &self.depths
+    }
+
+    /// For each node one bit for each node that it sees, in whole words.
+    pub fn bits(&self) -> &[u64] {
+        &self.seen
     }
 
     fn sees(&self, node: usize, other: usize) -> bool {

@@ -140,6 +140,11 @@ impl PageRows<'_> {
         self.sequences[sequence].gap.clone()
     }
 
+    /// The layer.
+    pub(crate) fn layer(&self) -> u32 {
+        self.layer
+    }
+
     /// Heads of K, and of V.
     pub(crate) fn heads(&self) -> usize {
         self.shape.pages.shape().num_kv_heads as usize

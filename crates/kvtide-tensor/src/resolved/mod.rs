@@ -194,6 +194,15 @@ impl<'a> Resolved<'a> {
         }
     }
 
+    /// Its own bytes, if it reads from no candle tensor.
+    pub fn host_bytes(&self) -> Option<&[u8]> {
+        match &self.memory {
+            Memory::Host(bytes) => Some(bytes),
+            Memory::Staged(bytes) => Some(bytes),
+            Memory::Tensor(_) | Memory::View(_) | Memory::Brought(_) => None,
+        }
+    }
+
     /// The span to read from: of its own bytes, or the next candle tensor of an operation.
     pub fn span<'b>(&'b self, tensors: &mut impl Iterator<Item = Span<'b>>) -> Span<'b> {
         match &self.memory {

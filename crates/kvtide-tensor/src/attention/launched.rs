@@ -1,0 +1,208 @@
+//! Attention by the kernels of a device: keys and values are read where they lie, and the result comes to the host at the end.
+//!
+//! ```text
+//! sources   tensors where they are; the host's memory where the device reads it
+//! launch    a checked call in plain numbers                   nothing of it knows where the result goes
+//! download  output and sums, once all work that was enqueued is done
+//! ```
+//!
+//! O(sequences and pages) on the host, beside the result's bytes.
+
+use kvtide_core::paged::{PageFormat, Part};
+use kvtide_cuda::{
+    Attend, AttendKeys, AttendMask, AttendSequence, AttendTree, HeadRows, PageMemory, PageSection, Reached, RowFormat,
+    STAGED, Span, Stream, Words, attend,
+};
+
+use super::asked::{Asked, Sequence};
+use super::call::Call;
+use super::kv_rows::{KvRows, ResolvedRows};
+use super::output::Output;
+use super::strided::Axes;
+use crate::dtype::DType;
+use crate::edit::inspect_spans;
+use crate::error::Result;
+use crate::paged::{PageRows, Slab};
+use crate::resolved::Resolved;
+
+/// Queries and keys of a sequence, and blocks, from which on the kernels' numbers are too small.
+const QUERIES_END: usize = 1 << 24;
+const INDEX_END: usize = 1 << 31;
+
+/// Runs a whole call; false where it is none for kernels.
+pub(super) fn run(stream: &Stream, call: &Call<'_>, kv: &KvRows<'_>, output: &mut Output<'_>) -> Result<bool> {
+    call.asked.check_stop()?;
+    let too_many = |of: &Sequence| of.queries >= QUERIES_END || of.keys.len() >= INDEX_END;
+    if call.asked.sequences.iter().any(too_many) {
+        return Ok(false);
+    }
+    let mut out = stream.memory(output.bytes.len())?;
+    let mut sums = stream.memory(size_of_val(output.lse))?;
+    let tensors = call.tensors();
+    let present: Vec<_> = tensors.iter().flatten().copied().collect();
+    let launched = inspect_spans(&present, |spans| {
+        kv.check()?;
+        launch(stream, call, spans, out.span(), sums.span())
+    })?;
+    if launched {
+        stream.download(out.span(), output.bytes)?;
+        stream.download(sums.span(), bytemuck::cast_slice_mut(output.lse))?;
+    }
+    Ok(launched)
+}
+
+/// Enqueues a call; its tensors' memory comes in their order. False, and nothing was enqueued, where it is none for kernels.
+fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, lse: Span<'_>) -> Result<bool> {
+    let asked = &call.asked;
+    let mut spans = spans.iter().copied();
+    let mut reached = Vec::new();
+    let own = [Some(call.queries()), call.rows().sources()[0], call.rows().sources()[1]];
+    for source in own.into_iter().flatten() {
+        reached.push(source.host_bytes().map(|bytes| stream.reach(bytes)).transpose()?);
+    }
+    let mask = asked.mask.as_ref().map(|mask| stream.reach(mask.bytes)).transpose()?;
+    let axes = call.rows().axes();
+    let mut of = |place: usize, source: &Resolved<'_>| {
+        let memory = reached[place].as_ref().map(Reached::span).or_else(|| spans.next()).unwrap_or(Span::of(&[]));
+        head_rows(source, axes, memory)
+    };
+    let queries = of(0, call.queries());
+    let mut tables = Vec::new();
+    let keys = match call.rows() {
+        ResolvedRows::Strided { k, v, .. } => AttendKeys::Rows { k: of(1, k), v: of(2, v) },
+        ResolvedRows::Pages(pages) => {
+            let [slab, staging] = [&pages.slab, &pages.staging];
+            if slab.blocks as usize >= INDEX_END || staging.blocks as usize >= INDEX_END {
+                return Ok(false);
+            }
+            tables = blocks(pages, asked.sequences.len());
+            AttendKeys::Pages {
+                slab: page_memory(slab, pages.layer(), spans.next()),
+                staging: page_memory(staging, 0, spans.next()),
+                block_size: pages.block_size(),
+                is_rotated: pages.shape.hadamard,
+                tables: Words::Host(&[]),
+            }
+        }
+    };
+    let call = call_of(asked, queries, keys, &tables, out, lse);
+    let sequences = sequences(asked, call.keys);
+    let mask = mask.as_ref().zip(asked.mask.as_ref());
+    let mask = mask.map(|(memory, mask)| AttendMask { memory: memory.span(), strides: mask.strides });
+    Ok(attend(stream, &Attend { sequences: &sequences, mask, ..call })?)
+}
+
+/// What a call asks for, but for its sequences and its mask.
+fn call_of<'a>(
+    asked: &'a Asked<'_>,
+    queries: HeadRows<'a>,
+    keys: AttendKeys<'a>,
+    blocks: &'a [u32],
+    out: Span<'a>,
+    lse: Span<'a>,
+) -> Attend<'a> {
+    let keys = match keys {
+        AttendKeys::Pages { slab, staging, block_size, is_rotated, .. } => {
+            AttendKeys::Pages { slab, staging, block_size, is_rotated, tables: Words::Host(blocks) }
+        }
+        rows @ AttendKeys::Rows { .. } => rows,
+    };
+    Attend {
+        queries,
+        query_heads: asked.sizes.query_heads,
+        kv_heads: asked.sizes.kv_heads,
+        dims: [asked.sizes.dim, asked.sizes.value_dim],
+        is_ragged: asked.sizes.ragged,
+        keys,
+        sequences: &[],
+        lengths: None,
+        is_causal: asked.causal,
+        window: asked.window,
+        sinks: asked.sinks,
+        tree: asked.tree.as_ref().map(|tree| AttendTree { depths: tree.depths(), seen: tree.bits() }),
+        mask: None,
+        positions: asked.positions.as_deref(),
+        sink_logits: asked.sink_logits,
+        scale: asked.scale,
+        softcap: asked.softcap,
+        out,
+        lse,
+    }
+}
+
+/// The sequences; their blocks lie one behind the other in the tables.
+fn sequences(asked: &Asked<'_>, keys: AttendKeys<'_>) -> Vec<AttendSequence> {
+    let block_size = match keys {
+        AttendKeys::Pages { block_size, .. } => Some(block_size),
+        AttendKeys::Rows { .. } => None,
+    };
+    let mut table = 0;
+    let of = |of: &Sequence| {
+        let first = table;
+        table += block_size.map_or(0, |size| of.keys.len().div_ceil(size));
+        AttendSequence {
+            first_query: of.first_query,
+            queries: of.queries,
+            first_key: of.first_key,
+            table: first,
+            keys: of.keys.runs(),
+            start: of.start,
+        }
+    };
+    asked.sequences.iter().map(of).collect()
+}
+
+fn head_rows<'a>(source: &Resolved<'_>, axes: Axes, memory: Span<'a>) -> HeadRows<'a> {
+    let (strides, pieces) = source.layout();
+    HeadRows {
+        memory,
+        format: match source.dtype {
+            DType::F16 => RowFormat::F16,
+            DType::BF16 => RowFormat::Bf16,
+            DType::F32 | DType::U8 => RowFormat::F32,
+        },
+        pieces,
+        batch: if axes.rank == Axes::BATCHED.rank { strides[0] } else { 0 },
+        head: strides[axes.heads],
+        token: strides[axes.tokens],
+    }
+}
+
+/// The blocks of all sequences, those of the staging slab marked.
+fn blocks(pages: &PageRows<'_>, count: usize) -> Vec<u32> {
+    let of = |sequence: usize| {
+        let tokens = (0..pages.tokens(sequence)).step_by(pages.block_size());
+        tokens.filter_map(move |token| pages.page(sequence, token))
+    };
+    let entry = |page: &kvtide_core::paged::PageRead| page.staged.map_or(page.block, |staged| staged | STAGED);
+    (0..count).flat_map(of).map(entry).collect()
+}
+
+fn page_memory<'a>(slab: &Slab, layer: u32, storage: Option<Span<'a>>) -> PageMemory<'a> {
+    let layout = &slab.layout;
+    let section = |part: Part| {
+        let (section, place) = (layout.section(part), layout.head_in_page(part, 0));
+        PageSection {
+            format: match section.format {
+                PageFormat::F16 => RowFormat::F16,
+                PageFormat::BF16 => RowFormat::Bf16,
+                PageFormat::F8E4M3 => RowFormat::F8E4M3,
+                PageFormat::Q8 => RowFormat::Q8,
+                PageFormat::Q4 => RowFormat::Q4,
+                PageFormat::F32 | PageFormat::U8 => RowFormat::F32,
+            },
+            codes: place.codes,
+            head: section.head_bytes,
+            scales: place.scales.unwrap_or(0),
+            scale_head: section.scale_bytes,
+        }
+    };
+    PageMemory {
+        memory: slab.span(storage.unwrap_or(Span::of(&[]))),
+        first: layout.page_offset(0, layer),
+        page: layout.page_bytes(),
+        block: layout.block_bytes(),
+        blocks: slab.blocks as usize,
+        sections: Part::BOTH.map(section),
+    }
+}
