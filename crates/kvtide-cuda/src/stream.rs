@@ -133,7 +133,10 @@ impl Stream {
     pub fn reach<'a>(&self, host: &'a [u8]) -> Result<Reached<'a>> {
         match &self.0 {
             #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => Ok(Reached { host, copy: Some(gpu.upload(host)?) }),
+            Target::Gpu(gpu) => {
+                let copy = (!host.is_empty()).then(|| gpu.upload(host)).transpose()?;
+                Ok(Reached { host, copy })
+            }
             #[cfg(feature = "emulate")]
             Target::Emulated => Ok(Reached {
                 host,

@@ -58,15 +58,6 @@ pub(crate) fn check_kernels(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a device that `cache`, by its public name, has no kernels for, and what [`check_kernels`] refuses.
-pub(crate) fn check_cpu(cache: &str, device: &Device) -> Result<()> {
-    if device.is_cpu() {
-        return check_kernels(device);
-    }
-    let reason = format!("a {cache} has kernels for the CPU alone");
-    Err(Error::DeviceUnavailable { device: device_name(device), reason })
-}
-
 /// The index in `cuda` or `cuda:N`; one that no number holds stands for the highest.
 fn cuda_index(name: &str) -> Option<usize> {
     match name.strip_prefix("cuda")? {

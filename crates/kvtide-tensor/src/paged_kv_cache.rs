@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kvtide_core::paged::{Held, PageLayout, PagedPlanner, Part};
 
-use crate::device::check_cpu;
+use crate::device::check_kernels;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::form::Form;
@@ -58,10 +58,12 @@ pub struct PagedKvCache {
 impl PagedKvCache {
     /// An empty cache, its slab reserved.
     pub fn new(options: PagedKvCacheOptions) -> Result<Self> {
-        check_cpu("PagedKvCache", &options.device)?;
+        check_kernels(&options.device)?;
         let shape = PagedShape::new(&options)?;
-        if matches!(Form::of(&options.device)?, Form::Launched(_)) {
-            shape.check_launched()?;
+        match Form::of(&options.device)? {
+            Form::Launched(_) => shape.check_launched()?,
+            Form::Portable if !options.device.is_cpu() => shape.check_portable(&options.device)?,
+            Form::Bytes | Form::Portable => {}
         }
         let planner = PagedPlanner::new(options.capacity, options.block_size, options.num_layers)?;
         let mut planner = if shape.pages.is_low_bit() { planner.staging_pages() } else { planner };

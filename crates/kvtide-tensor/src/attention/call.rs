@@ -9,6 +9,7 @@ use super::kv_rows::{KvRows, ResolvedRows, check_offsets, key_positions};
 use super::options::AttendOptions;
 use super::strided::{Axes, Strided, check_rank, resolve};
 use super::visible::KeyPositions;
+use crate::device::device_name;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::tile::TileKernels;
@@ -59,9 +60,21 @@ impl<'a> Call<'a> {
         &self.rows
     }
 
-    /// Where it runs: where its tensors lie.
+    /// Where it runs: where keys and values lie, or else the queries.
     pub fn device(&self) -> &Device {
-        self.tensors().iter().flatten().next().map_or(&Device::Cpu, |tensor| tensor.device())
+        let [q, k, v] = self.tensors();
+        [k, v, q].iter().flatten().next().map_or(&Device::Cpu, |tensor| tensor.device())
+    }
+
+    /// Refuses tensors that lie elsewhere than it runs.
+    pub fn check_devices(&self) -> Result<()> {
+        for (argument, tensor) in ["q", "k", "v"].into_iter().zip(self.tensors()) {
+            if let Some(tensor) = tensor.filter(|tensor| !tensor.device().same_device(self.device())) {
+                let (value, expected) = (device_name(tensor.device()), device_name(self.device()));
+                return Err(Error::DeviceMismatch { argument, value, expected });
+            }
+        }
+        Ok(())
     }
 
     /// The shape of its output.

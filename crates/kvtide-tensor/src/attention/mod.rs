@@ -114,6 +114,7 @@ pub fn attend_with<'a, 'o>(
 ) -> Result<()> {
     let (q, kv) = (q.into(), kv.into());
     let call = Call::new(&q, &kv, options)?;
+    call.check_devices()?;
     let room = Room { shape: call.out_shape(), dtype: call.dtype(), sums: call.rows_out() };
     let (out, lse) = take(&room)?;
     room.check(out, lse)?;
@@ -128,7 +129,7 @@ fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, mut out
     }
     let Some(kernels) = TileKernels::of(Kernels::current()?) else {
         kv.check()?;
-        portable::run(&call.asked, q, kv, output)?;
+        portable::run(&call.asked, q, kv, call.device(), output)?;
         return kv.check();
     };
     let tensors = call.tensors();

@@ -27,8 +27,14 @@ struct Running {
     out: Tensor,
 }
 
-/// Runs a whole call.
-pub(super) fn run(asked: &Asked<'_>, q: &Source<'_>, kv: &KvRows<'_>, mut output: Output<'_>) -> Result<()> {
+/// Runs a whole call on a device, where its tensors lie.
+pub(super) fn run(
+    asked: &Asked<'_>,
+    q: &Source<'_>,
+    kv: &KvRows<'_>,
+    device: &Device,
+    mut output: Output<'_>,
+) -> Result<()> {
     let sizes = asked.sizes;
     let axes = if sizes.ragged { Axes::RAGGED } else { Axes::BATCHED };
     let widest = sizes.dim.max(sizes.value_dim).max(TILE);
@@ -40,6 +46,7 @@ pub(super) fn run(asked: &Asked<'_>, q: &Source<'_>, kv: &KvRows<'_>, mut output
             let from = if sizes.ragged { of.first_query + first } else { first };
             // [query heads, n, dim] is [kv heads, rows, dim]: the heads of a group lie together.
             let queries = rows(q, axes, batch, from, count)?
+                .to_device(device)?
                 .reshape((sizes.kv_heads, sizes.group() * count, sizes.dim))?
                 .affine(f64::from(asked.scale), 0.0)?;
             let chunk = Chunk { asked, sequence: index, of, first, count };
@@ -64,7 +71,7 @@ impl Chunk<'_> {
         let sizes = self.asked.sizes;
         let positions = (0..self.count).map(|query| self.position(query));
         let (lowest, highest) = positions.fold((i64::MAX, i64::MIN), |(low, high), at| (low.min(at), high.max(at)));
-        let mut running = self.start()?;
+        let mut running = self.start(queries.device())?;
         let keys_max = (FLOATS_MAX / (sizes.kv_heads * sizes.dim.max(sizes.value_dim))).clamp(1, TILE);
         for range in self.asked.rules(self.sequence).ranges(lowest, highest) {
             for start in range.clone().step_by(keys_max) {
@@ -72,6 +79,7 @@ impl Chunk<'_> {
                 let count = keys_max.min(range.end - start);
                 let batch = if sizes.ragged { 0 } else { self.sequence };
                 let (keys, values) = kv.tile(self.sequence, batch, self.of.first_key + start, count)?;
+                let (keys, values) = (keys.to_device(queries.device())?, values.to_device(queries.device())?);
                 let mut scores = queries.matmul(&keys.t()?)?;
                 if let Some(cap) = self.asked.softcap.map(f64::from) {
                     scores = scores.affine(1.0 / cap, 0.0)?.tanh()?.affine(cap, 0.0)?;
@@ -88,7 +96,7 @@ impl Chunk<'_> {
     }
 
     /// Nothing seen but the sinks' logits.
-    fn start(&self) -> Result<Running> {
+    fn start(&self, device: &Device) -> Result<Running> {
         let sizes = self.asked.sizes;
         let rows = sizes.group() * self.count;
         let logits: Vec<f32> = (0..sizes.query_heads * self.count)
@@ -96,9 +104,9 @@ impl Chunk<'_> {
             .collect();
         let seen = logits.iter().map(|logit| if *logit > f32::NEG_INFINITY { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
         Ok(Running {
-            max: Tensor::from_vec(logits, (sizes.kv_heads, rows, 1), &Device::Cpu)?,
-            sum: Tensor::from_vec(seen, (sizes.kv_heads, rows, 1), &Device::Cpu)?,
-            out: Tensor::zeros((sizes.kv_heads, rows, sizes.value_dim), CandleDType::F32, &Device::Cpu)?,
+            max: Tensor::from_vec(logits, (sizes.kv_heads, rows, 1), device)?,
+            sum: Tensor::from_vec(seen, (sizes.kv_heads, rows, 1), device)?,
+            out: Tensor::zeros((sizes.kv_heads, rows, sizes.value_dim), CandleDType::F32, device)?,
         })
     }
 

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvtide_core::model::ModelDescription;
 use kvtide_core::paged::{Explanation, PoolStats, Unseen};
 
-use crate::device::check_cpu;
+use crate::device::check_kernels;
 use crate::error::{Error, Result};
 use crate::memory::Budget;
 use crate::paged::PromptOptions;
@@ -82,7 +82,7 @@ impl ModelCache {
     /// An empty cache.
     pub fn new(options: ModelCacheOptions) -> Result<Self> {
         static CACHES: AtomicU64 = AtomicU64::new(0);
-        check_cpu("ModelCache", &options.device)?;
+        check_kernels(&options.device)?;
         let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
         let store: Box<dyn Store> = match &options.kind {
             ModelCacheKind::Contiguous(kind) => {

@@ -1,8 +1,10 @@
 //! In what form a paged cache keeps K and V.
 
+use candle_core::Device;
 use kvtide_core::paged::{PageFormat, PageLayout, PageShape, Part};
 use kvtide_cuda::ROW_MAX;
 
+use crate::device::device_name;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::quantise::Codec;
@@ -58,6 +60,15 @@ impl PagedShape {
             }
         }
         Ok(())
+    }
+
+    /// Refuses what candle's operations alone cannot keep on a device: pages that are no tensor of one float type.
+    pub fn check_portable(&self, device: &Device) -> Result<()> {
+        if self.pages.uniform().is_some() {
+            return Ok(());
+        }
+        let reason = "its pages are those of K and V in one float type and of one head dim alone".to_owned();
+        Err(Error::DeviceUnavailable { device: device_name(device), reason })
     }
 
     /// The type of the rows of K or V that come out: 32-bit floats where they were quantised.

@@ -187,29 +187,12 @@ impl<'a> Resolved<'a> {
 
     /// The bytes to read from: its own, or those of the next candle tensor of an operation.
     pub fn bytes<'b>(&'b self, tensors: &mut impl Iterator<Item = &'b [u8]>) -> &'b [u8] {
-        match &self.memory {
-            Memory::Host(bytes) => bytes,
-            Memory::Staged(bytes) => bytes,
-            Memory::Tensor(_) | Memory::View(_) | Memory::Brought(_) => tensors.next().unwrap_or(&[]),
-        }
-    }
-
-    /// Its own bytes, if it reads from no candle tensor.
-    pub fn host_bytes(&self) -> Option<&[u8]> {
-        match &self.memory {
-            Memory::Host(bytes) => Some(bytes),
-            Memory::Staged(bytes) => Some(bytes),
-            Memory::Tensor(_) | Memory::View(_) | Memory::Brought(_) => None,
-        }
+        self.host_bytes().unwrap_or_else(|| tensors.next().unwrap_or(&[]))
     }
 
     /// The span to read from: of its own bytes, or the next candle tensor of an operation.
     pub fn span<'b>(&'b self, tensors: &mut impl Iterator<Item = Span<'b>>) -> Span<'b> {
-        match &self.memory {
-            Memory::Host(bytes) => Span::of(bytes),
-            Memory::Staged(bytes) => Span::of(bytes),
-            Memory::Tensor(_) | Memory::View(_) | Memory::Brought(_) => tensors.next().unwrap_or(Span::of(&[])),
-        }
+        self.host_bytes().map(Span::of).or_else(|| tensors.next()).unwrap_or(Span::of(&[]))
     }
 
     /// Bytes from an element to the next, for each axis.

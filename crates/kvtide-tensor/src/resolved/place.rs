@@ -14,6 +14,15 @@ use crate::memory::Budget;
 use crate::zeroed::zeroed_bytes;
 
 impl Resolved<'_> {
+    /// Its own bytes, if it reads from no candle tensor.
+    pub fn host_bytes(&self) -> Option<&[u8]> {
+        match &self.memory {
+            Memory::Host(bytes) => Some(bytes),
+            Memory::Staged(bytes) => Some(bytes),
+            Memory::Tensor(_) | Memory::View(_) | Memory::Brought(_) => None,
+        }
+    }
+
     /// Tokens without gaps in memory of their own.
     pub(super) fn without_gaps(argument: &'static str, dims: Dims, dtype: DType, axis: usize, bytes: Vec<u8>) -> Self {
         let strides = dims.contiguous_strides().scaled(dtype.bytes());
