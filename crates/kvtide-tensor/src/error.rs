@@ -41,6 +41,12 @@ pub enum Error {
         /// The device it should be on.
         expected: String,
     },
+    /// The bytes of a view were asked for where the host does not see them.
+    #[error("data is on {device}, expected cpu: toArray() or readInto() copies it from there")]
+    NotOnHost {
+        /// The device it is on.
+        device: String,
+    },
     /// One token's vector has the wrong number of elements.
     #[error("{argument} has {actual} elements, expected {expected}")]
     DimMismatch {
@@ -122,7 +128,7 @@ impl Error {
             Error::Plan(error) => error.code(),
             Error::ShapeMismatch { .. } => Code::ShapeMismatch,
             Error::DtypeMismatch { .. } => Code::DtypeMismatch,
-            Error::DeviceMismatch { .. } => Code::DeviceMismatch,
+            Error::DeviceMismatch { .. } | Error::NotOnHost { .. } => Code::DeviceMismatch,
             Error::DimMismatch { .. } => Code::DimMismatch,
             Error::StaleView => Code::StaleView,
             Error::NotContiguous { .. } => Code::NotContiguous,
@@ -150,6 +156,7 @@ impl Error {
             | Error::DeviceMismatch { argument, value, expected } => {
                 details![argument: *argument, value: value, expected: expected]
             }
+            Error::NotOnHost { device } => details![argument: "data", value: device, expected: "cpu"],
             Error::DimMismatch { argument, actual, expected } => {
                 details![argument: *argument, value: *actual, actual: *actual, expected: *expected]
             }
@@ -175,4 +182,20 @@ fn bytes(count: u64) -> String {
 /// A limit in a message.
 fn limit(count: u64) -> String {
     if count == u64::MAX { "no limit set".to_owned() } else { format!("{count} bytes allowed") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_device_say_how_to_get_them() {
+        let error = Error::NotOnHost { device: "cuda:1".to_owned() };
+        assert_eq!(error.code(), Code::DeviceMismatch);
+        assert_eq!(error.to_string(), "data is on cuda:1, expected cpu: toArray() or readInto() copies it from there");
+        assert_eq!(
+            error.details().iter().map(|detail| detail.name).collect::<Vec<_>>(),
+            ["argument", "value", "expected"]
+        );
+    }
 }

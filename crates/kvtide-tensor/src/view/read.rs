@@ -5,6 +5,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use super::View;
+use crate::device::device_name;
 use crate::dtype::to_f32;
 use crate::error::{Error, Result};
 use crate::kernels::{gather, gather_to};
@@ -63,8 +64,12 @@ impl View {
         self.copied(&Budget::process())?.tensor()
     }
 
-    /// The address of its first byte, when it is contiguous. The bytes live as long as this view, and change with the cache.
+    /// The address of its first byte, when it is contiguous and the host sees it. The bytes live as long as this view, and change
+    /// with the cache.
     pub fn as_ptr(&self) -> Result<*const u8> {
+        if !self.device().is_cpu() {
+            return Err(Error::NotOnHost { device: device_name(self.device()) });
+        }
         if !self.is_contiguous() {
             let pieces = if self.runs.single().is_none() { "two runs, sinks and window" } else { "strided rows" };
             return Err(Error::NotContiguous { operation: "data", pieces });
