@@ -1,37 +1,18 @@
-//! Kernels that move bytes, on the CPU that stands in for a GPU, against plain loops.
+//! Kernels that move bytes, on a GPU or on the CPU that stands in for one, against plain loops.
+#![cfg(any(feature = "cuda", feature = "emulate"))]
 
 use kvtide_cuda::{
-    BoxCopy, Direction, Insert, Move, Rows, Section, Span, Stream, Stretches, Strip, Strips, Tables, advance,
-    copy_boxes, copy_chains, copy_strips, insert, shift, zero_pieces,
+    BoxCopy, Direction, Insert, Move, Rows, Section, Stretches, Strip, Strips, Tables, advance, copy_boxes,
+    copy_chains, copy_strips, insert, shift, zero_pieces,
 };
+use place::{Memory, cases, stream};
 use proptest::prelude::*;
+
+mod place;
 
 /// Bytes that differ from their neighbours.
 fn bytes(count: usize, seed: usize) -> Vec<u8> {
     (0..count).map(|at| (at.wrapping_mul(31).wrapping_add(at / 251).wrapping_add(seed * 101)) as u8).collect()
-}
-
-/// Memory whose first byte lies `skew` bytes behind a multiple of 16, so that each unit comes up.
-struct Memory {
-    words: Vec<u128>,
-    skew: usize,
-    len: usize,
-}
-
-impl Memory {
-    fn new(content: &[u8], skew: usize) -> Self {
-        let mut memory = Memory { words: vec![0; content.len().div_ceil(16) + 1], skew, len: content.len() };
-        memory.bytes_mut().copy_from_slice(content);
-        memory
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[self.skew..self.skew + self.len]
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.words)[self.skew..self.skew + self.len]
-    }
 }
 
 /// The bytes of a row of elements without gaps, for each axis; `gap` more elements between two of the first axis.
@@ -52,7 +33,7 @@ fn swapped(mut list: Vec<usize>, (one, other): (usize, usize)) -> Vec<usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn boxes_are_copied_element_by_element(
@@ -70,9 +51,10 @@ proptest! {
             dims.iter().zip(strides).fold(element, |end, (size, stride)| end + size.saturating_sub(1) * stride)
         };
         let (target_bytes, source_bytes) = (reach(&to).next_multiple_of(16), reach(&from).next_multiple_of(16));
-        let source = Memory::new(&bytes(count * source_bytes, 1), skews[0]);
+        let content = bytes(count * source_bytes, 1);
+        let source = Memory::new(&content, skews[0]);
         let mut target = Memory::new(&bytes(count * target_bytes, 2), skews[1]);
-        let mut expected = target.bytes().to_vec();
+        let mut expected = target.bytes();
         for of in 0..count {
             for mut index in 0..dims.iter().product::<usize>() {
                 let (mut t, mut s) = (of * target_bytes, of * source_bytes);
@@ -81,10 +63,10 @@ proptest! {
                     s += index % dims[axis] * from[axis];
                     index /= dims[axis];
                 }
-                expected[t..t + element].copy_from_slice(&source.bytes()[s..s + element]);
+                expected[t..t + element].copy_from_slice(&content[s..s + element]);
             }
         }
-        let (whole, source) = (Span::of_mut(target.bytes_mut()), Span::of(source.bytes()));
+        let (whole, source) = (target.span_mut(), source.span());
         let boxes: Vec<_> = (0..count).map(|of| BoxCopy {
             target: whole.from(of * target_bytes),
             target_strides: &to,
@@ -93,8 +75,8 @@ proptest! {
             dims: &dims,
             element,
         }).collect();
-        copy_boxes(&Stream::emulated(), &boxes).unwrap();
-        prop_assert_eq!(target.bytes(), &expected[..]);
+        copy_boxes(&stream(), &boxes).unwrap();
+        prop_assert_eq!(target.bytes(), expected);
     }
 
     #[test]
@@ -111,14 +93,14 @@ proptest! {
             Move { source: source % free, target: target % free, rows: len, unused: 0 }
         }).collect();
         let mut buffer = Memory::new(&bytes(count * rows * row, 3), skew);
-        let mut expected = buffer.bytes().to_vec();
+        let mut expected = buffer.bytes();
         for (stretch, moved) in moves.iter().flat_map(|moved| (0..count).map(move |stretch| (stretch, moved))) {
             let at = |first: u32| (stretch * rows + first as usize) * row;
             expected.copy_within(at(moved.source)..at(moved.source + moved.rows), at(moved.target));
         }
         let stretches = Stretches { count, rows, row };
-        shift(&Stream::emulated(), Span::of_mut(buffer.bytes_mut()), stretches, &moves).unwrap();
-        prop_assert_eq!(buffer.bytes(), &expected[..]);
+        shift(&stream(), buffer.span_mut(), stretches, &moves).unwrap();
+        prop_assert_eq!(buffer.bytes(), expected);
     }
 
     #[test]
@@ -134,7 +116,8 @@ proptest! {
         let page = (value + heads * head[1]).next_multiple_of(16);
         let tokens = tokens.min(blocks * slots - first.min(blocks * slots));
         let mut pages = Memory::new(&bytes(blocks * layers * page, 4), 0);
-        let sources = [0, 1].map(|part| Memory::new(&bytes(layers * heads * tokens * row_bytes[part], 5 + part), 0));
+        let contents = [0, 1].map(|part| bytes(layers * heads * tokens * row_bytes[part], 5 + part));
+        let sources = [0, 1].map(|part: usize| Memory::new(&contents[part], 0));
         let strips: Vec<Strip> = (0..blocks).filter_map(|block| {
             let (start, end) = ((block * slots).max(first), ((block + 1) * slots).min(first + tokens));
             (start < end).then(|| Strip {
@@ -150,34 +133,34 @@ proptest! {
             let row = if by_token { (layer * tokens + token) * heads + head } else { (layer * heads + head) * tokens + token };
             row * row_bytes[part]
         };
-        let mut expected = pages.bytes().to_vec();
+        let mut expected = pages.bytes();
         for (part, layer, of) in (0..2).flat_map(|part| (0..layers).flat_map(move |layer| (0..heads).map(move |of| (part, layer, of)))) {
             for token in 0..tokens {
                 let (block, slot) = ((first + token) / slots, (first + token) % slots);
                 let at = ((blocks - 1 - block) * layers + layer) * page + part * value + of * head[part] + slot * row_bytes[part];
                 let from = place(part, layer, of, token);
-                expected[at..at + row_bytes[part]].copy_from_slice(&sources[part].bytes()[from..from + row_bytes[part]]);
+                expected[at..at + row_bytes[part]].copy_from_slice(&contents[part][from..from + row_bytes[part]]);
             }
         }
         let sections = [0, 1].map(|part| Section { offset: part * value, head: head[part], row: row_bytes[part] });
-        let (layer_bytes, stream) = (page, Stream::emulated());
+        let (layer_bytes, stream) = (page, stream());
         let rows = |memory, part: usize| {
             let row = row_bytes[part];
             let (token, head) = if by_token { (heads * row, row) } else { (row, tokens * row) };
             Rows { memory, offset: 0, layer: heads * tokens * row, head, token }
         };
-        let given = [0, 1].map(|part| rows(Span::of(sources[part].bytes()), part));
-        let into = Span::of_mut(pages.bytes_mut());
+        let given = [0, 1].map(|part| rows(sources[part].span(), part));
+        let into = pages.span_mut();
         let call = Strips { pages: into, page_bytes: page, sections, rows: given, heads, layers, layer_bytes };
         copy_strips(&stream, Direction::Scatter, &call, &strips).unwrap();
-        prop_assert_eq!(pages.bytes(), &expected[..]);
+        prop_assert_eq!(pages.bytes(), expected);
 
-        let [mut k, mut v] = [0, 1].map(|part| Memory::new(&bytes(sources[part].len, 9), 0));
-        let taken = [rows(Span::of_mut(k.bytes_mut()), 0), rows(Span::of_mut(v.bytes_mut()), 1)];
-        let out_of = Span::of(pages.bytes());
+        let [mut k, mut v] = [0, 1].map(|part| Memory::new(&bytes(sources[part].len(), 9), 0));
+        let taken = [rows(k.span_mut(), 0), rows(v.span_mut(), 1)];
+        let out_of = pages.span();
         let call = Strips { pages: out_of, page_bytes: page, sections, rows: taken, heads, layers, layer_bytes };
         copy_strips(&stream, Direction::Gather, &call, &strips).unwrap();
-        prop_assert_eq!([k.bytes(), v.bytes()], [sources[0].bytes(), sources[1].bytes()]);
+        prop_assert_eq!([k.bytes(), v.bytes()], contents);
     }
 
     #[test]
@@ -197,10 +180,12 @@ proptest! {
         let tables: Vec<i32> = (0..sequences * row_blocks)
             .map(|at| if at % row_blocks == 2 || at >= blocks { -1 } else { (blocks - 1 - at) as i32 }).collect();
         let mut pages = Memory::new(&bytes(blocks * layers * page, 4), 0);
-        let mut expected = pages.bytes().to_vec();
+        let mut expected = pages.bytes();
         let mut held = Memory::new(bytemuck::cast_slice(&lengths), 0);
+        let rows_of_blocks = Memory::new(bytemuck::cast_slice(&tables), 0);
         for step in 0..steps {
-            let sources = [0, 1].map(|part| Memory::new(&bytes(written * heads * sequences * row_bytes[part], step + part), 0));
+            let contents = [0, 1].map(|part| bytes(written * heads * sequences * row_bytes[part], step + part));
+            let sources = [0, 1].map(|part: usize| Memory::new(&contents[part], 0));
             for (sequence, &length) in lengths.iter().enumerate().filter(|(_, length)| **length >= 0) {
                 let at = length as usize + step;
                 let block = tables[sequence * row_blocks..][..row_blocks].get(at / slots).copied().unwrap_or(-1);
@@ -209,17 +194,17 @@ proptest! {
                     let row = row_bytes[part];
                     let to = (block as usize * layers + first_layer + layer) * page + part * value + of * head[part] + at % slots * row;
                     let from = ((layer * heads + of) * sequences + sequence) * row;
-                    expected[to..to + row].copy_from_slice(&sources[part].bytes()[from..from + row]);
+                    expected[to..to + row].copy_from_slice(&contents[part][from..from + row]);
                 }
             }
             let rows = [0, 1].map(|part| {
                 let row = row_bytes[part];
-                let memory = Span::of(sources[part].bytes());
+                let memory = sources[part].span();
                 Rows { memory, offset: 0, layer: heads * sequences * row, head: sequences * row, token: row }
             });
             let sections = [0, 1].map(|part| Section { offset: part * value, head: head[part], row: row_bytes[part] });
             let call = Insert {
-                pages: Span::of_mut(pages.bytes_mut()),
+                pages: pages.span_mut(),
                 page_bytes: page,
                 block_bytes: layers * page,
                 block_size: slots,
@@ -229,14 +214,13 @@ proptest! {
                 first_layer,
                 layers: written,
             };
-            let blocks = Span::of(bytemuck::cast_slice(&tables));
-            let tables = Tables { lengths: Span::of_mut(held.bytes_mut()), blocks, sequences, row_blocks };
-            insert(&Stream::emulated(), &call, &tables).unwrap();
-            advance(&Stream::emulated(), &tables, 1).unwrap();
+            let tables = Tables { lengths: held.span_mut(), blocks: rows_of_blocks.span(), sequences, row_blocks };
+            insert(&stream(), &call, &tables).unwrap();
+            advance(&stream(), &tables, 1).unwrap();
         }
-        prop_assert_eq!(pages.bytes(), &expected[..]);
+        prop_assert_eq!(pages.bytes(), expected);
         let after: Vec<i32> = lengths.iter().map(|&length| if length < 0 { length } else { length + steps as i32 }).collect();
-        prop_assert_eq!(held.bytes(), bytemuck::cast_slice::<i32, u8>(&after));
+        prop_assert_eq!(&held.bytes()[..], bytemuck::cast_slice::<i32, u8>(&after));
     }
 
     #[test]
@@ -251,14 +235,14 @@ proptest! {
             .flat_map(|chain| places.iter().map(move |&(from, to)| ((chain * 6 + from) * units, (chain * 6 + to) * units)))
             .collect();
         let mut memory = Memory::new(&bytes(chains * 6 * units, 7), skew);
-        let mut expected = memory.bytes().to_vec();
+        let mut expected = memory.bytes();
         pieces.iter().for_each(|&(from, to)| expected.copy_within(from..from + units, to));
-        let span = Span::of_mut(memory.bytes_mut());
-        copy_chains(&Stream::emulated(), (span, span), units, moves, &pieces).unwrap();
-        prop_assert_eq!(memory.bytes(), &expected[..]);
+        let span = memory.span_mut();
+        copy_chains(&stream(), (span, span), units, moves, &pieces).unwrap();
+        prop_assert_eq!(&memory.bytes(), &expected);
         let starts: Vec<_> = places.iter().map(|place| place.0 * units).collect();
         starts.iter().for_each(|&at| expected[at..at + units].fill(0));
-        zero_pieces(&Stream::emulated(), Span::of_mut(memory.bytes_mut()), units, &starts).unwrap();
-        prop_assert_eq!(memory.bytes(), &expected[..]);
+        zero_pieces(&stream(), memory.span_mut(), units, &starts).unwrap();
+        prop_assert_eq!(&memory.bytes(), &expected);
     }
 }
