@@ -7,7 +7,7 @@ import { throwsCode } from './support/throws.js'
 import { numbers, span, tokens } from './support/tokens.js'
 import { appended, KINDS, pair, retained, type Kind, type Subject, type Window } from './support/transactions.js'
 
-const shape: Shape = { dtype: 'f32', batch: 1, heads: 2, dim: 3 }
+const shape: Shape = { device: 'cpu', dtype: 'f32', batch: 1, heads: 2, dim: 3 }
 const windows: readonly Window[] = [{ maxSeqLen: 4, sinks: 0, slack: 3 }, { maxSeqLen: 5, sinks: 2, slack: 0 }]
 
 /** One kind of cache that was given the tokens 1 up to `length`. */

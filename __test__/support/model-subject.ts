@@ -19,10 +19,10 @@ export class ModelSubject {
   readonly #shape: Shape
 
   constructor(shape: Shape, kind: 'paged' | 'contiguous') {
-    const { batch, heads, dim, dtype } = shape
+    const { device, batch, heads, dim, dtype } = shape
     this.#shape = shape
     const model = { layers: Array.from({ length: batch }, () => ({ kind: 'full', numKvHeads: heads, headDim: dim }) as const) }
-    this.cache = new ModelCache(kind === 'paged' ? { model, kind, dtype, blocks: 256, blockSize: 4 } : { model, kind, dtype, initialCapacity: 2, maxSeqLen: 4096 })
+    this.cache = new ModelCache(kind === 'paged' ? { model, kind, dtype, device, blocks: 256, blockSize: 4 } : { model, kind, dtype, device, initialCapacity: 2, maxSeqLen: 4096 })
     this.sequence = this.cache.createSequence()
   }
 

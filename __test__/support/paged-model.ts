@@ -2,6 +2,7 @@ import type { HostTensor, PagedKvCache, PagedSequence, PagedSnapshot, PagedTrans
 
 /** The form of a cache: its values are 32-bit floats. */
 export interface Form {
+  readonly device: string
   readonly capacity: number
   readonly blockSize: number
   readonly numLayers: number

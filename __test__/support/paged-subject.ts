@@ -11,9 +11,9 @@ export class SequenceSubject {
   readonly #shape: Shape
 
   constructor(shape: Shape) {
-    const { batch, heads, dim, dtype } = shape
+    const { device, batch, heads, dim, dtype } = shape
     this.#shape = shape
-    this.cache = new PagedKvCache({ capacity: 256, blockSize: 4, numLayers: batch, numKvHeads: heads, headDim: dim, dtype })
+    this.cache = new PagedKvCache({ capacity: 256, blockSize: 4, numLayers: batch, numKvHeads: heads, headDim: dim, dtype, device })
     this.sequence = this.cache.openSequence()
   }
 

@@ -1,7 +1,7 @@
 import type { ExecutionContext } from 'ava'
 import fc from 'fast-check'
 
-import { Tensor, type DType, type TensorData } from '../../index.js'
+import { Tensor, type DType, type HostTensor, type TensorData } from '../../index.js'
 import { bytes } from './tokens.js'
 
 /** Sequences of operations for each property; `KVTIDE_CASES_JS` asks for more. */
@@ -18,15 +18,18 @@ export function check<T>(t: ExecutionContext, arbitrary: fc.Arbitrary<T>, proper
 /** The dtypes that properties run in: bits are bits. */
 export const DTYPES = ['f32', 'f16'] as const
 
-/** The shape of K and V, whose tokens each have a number. */
+/** The shape of K and V, whose tokens each have a number, and where they are. */
 export interface Shape {
+  readonly device: string
   readonly dtype: DType
   readonly batch: number
   readonly heads: number
   readonly dim: number
 }
 
-export const shapes: fc.Arbitrary<Shape> = fc.record({
+/** Small shapes on a device. */
+export const shapesOn = (device: string): fc.Arbitrary<Shape> => fc.record({
+  device: fc.constant(device),
   dtype: fc.constantFrom(...DTYPES),
   batch: fc.integer({ min: 1, max: 2 }),
   heads: fc.integer({ min: 1, max: 2 }),
@@ -63,10 +66,16 @@ export function expected(shape: Shape, tokens: readonly number[], part: number):
   return dtype === 'f32' ? new Float32Array(bits.buffer) : (bits as Uint16Array)
 }
 
-/** The same as a tensor to append. */
+/** The same as a tensor to append, which lies where the cache does. */
 export function source(shape: Shape, tokens: readonly number[], part: number): Tensor {
+  const { device, dtype, batch, heads, dim } = shape
+  return Tensor.from(expected(shape, tokens, part), [batch, heads, tokens.length, dim], { dtype, device })
+}
+
+/** The same in memory of the host, which any cache takes. */
+export function hosted(shape: Shape, tokens: readonly number[], part: number): HostTensor {
   const { dtype, batch, heads, dim } = shape
-  return Tensor.from(expected(shape, tokens, part), [batch, heads, tokens.length, dim], { dtype })
+  return { data: expected(shape, tokens, part), shape: [batch, heads, tokens.length, dim], dtype }
 }
 
 /** Throws unless a view shows these tokens, bit for bit. */

@@ -39,8 +39,8 @@ const kind = <C extends Subject>(made: Kind<C>): Kind => made as unknown as Kind
 export const KINDS: readonly Kind[] = [
   kind<KvCache>({
     name: 'KvCache',
-    make: ({ batch, heads, dim, dtype }) =>
-      new KvCache({ batchSize: batch, numKvHeads: heads, headDim: dim, dtype, initialCapacity: 2, maxSeqLen: 4096 }),
+    make: ({ device, batch, heads, dim, dtype }) =>
+      new KvCache({ device, batchSize: batch, numKvHeads: heads, headDim: dim, dtype, initialCapacity: 2, maxSeqLen: 4096 }),
     object: 'cache',
     slides: false,
     feed: (cache, k, v) => cache.update(k, v),
@@ -57,7 +57,7 @@ export const KINDS: readonly Kind[] = [
   }),
   kind<RotatingKvCache>({
     name: 'RotatingKvCache',
-    make: (_, { maxSeqLen, sinks, slack }) => new RotatingKvCache({ maxSeqLen, sinks, slack, capacitySeqLen: 2 }),
+    make: ({ device }, { maxSeqLen, sinks, slack }) => new RotatingKvCache({ device, maxSeqLen, sinks, slack, capacitySeqLen: 2 }),
     object: 'cache',
     slides: true,
     feed: (cache, k, v) => cache.append(k, v),
@@ -73,7 +73,7 @@ export const KINDS: readonly Kind[] = [
   }),
   kind<RollbackCache>({
     name: 'RollbackCache',
-    make: () => new RollbackCache(),
+    make: ({ device }) => new RollbackCache({ device }),
     object: 'cache',
     slides: false,
     feed(cache, k, v) {

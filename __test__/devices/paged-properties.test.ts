@@ -1,9 +1,9 @@
 // Random operations on PagedKvCache, against a map of every token that was written.
-import test from 'ava'
 import fc from 'fast-check'
 
 import { PagedKvCache } from '../../index.js'
-import { check, expected, Numbering, refused, same, shapes, type Shape } from '../support/properties.js'
+import { onDevices } from '../support/devices.js'
+import { check, expected, Numbering, refused, same, shapesOn, type Shape } from '../support/properties.js'
 
 type Kind = 'create' | 'drop' | 'ensure' | 'write' | 'read'
 type Step = [Kind, number, number, number]
@@ -37,7 +37,7 @@ class Run {
   constructor(size: { capacity: number; blockSize: number; numLayers: number }, shape: Shape) {
     this.#size = size
     this.#shape = { ...shape, batch: 1 }
-    this.cache = new PagedKvCache({ ...size, numKvHeads: shape.heads, headDim: shape.dim, dtype: shape.dtype })
+    this.cache = new PagedKvCache({ ...size, numKvHeads: shape.heads, headDim: shape.dim, dtype: shape.dtype, device: shape.device })
   }
 
   get #free(): number {
@@ -119,8 +119,8 @@ class Run {
   }
 }
 
-test('PagedKvCache shows what a map of all written tokens says', t => {
-  check(t, fc.tuple(sizes, shapes, steps), ([size, shape, sequence]) => {
+onDevices('PagedKvCache shows what a map of all written tokens says', (t, device) => {
+  check(t, fc.tuple(sizes, shapesOn(device), steps), ([size, shape, sequence]) => {
     const run = new Run(size, shape)
     for (const step of sequence) run.step(step)
     run.check()

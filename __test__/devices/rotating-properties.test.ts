@@ -1,9 +1,9 @@
 // Random operations on the rotating caches, against a list of every token that ever came.
-import test from 'ava'
 import fc from 'fast-check'
 
 import { RotatingCache, RotatingKvCache, type RotatingSnapshot, type Tensor } from '../../index.js'
-import { check, Kept, Numbering, refused, same, shapes, source, type Shape } from '../support/properties.js'
+import { onDevices } from '../support/devices.js'
+import { check, Kept, Numbering, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
 
 interface Options {
   readonly maxSeqLen: number
@@ -40,7 +40,7 @@ class Subject {
   readonly #shape: Shape
 
   constructor(single: boolean, made: Options, shape: Shape) {
-    this.cache = single ? new RotatingCache({ dim: 2, ...made }) : new RotatingKvCache(made)
+    this.cache = single ? new RotatingCache({ dim: 2, device: shape.device, ...made }) : new RotatingKvCache({ device: shape.device, ...made })
     this.#shape = shape
   }
 
@@ -161,8 +161,8 @@ function runWith(
 }
 
 for (const single of [true, false]) {
-  test(`${single ? 'RotatingCache' : 'RotatingKvCache'} shows what a list of all tokens says`, t => {
-    check(t, fc.tuple(options, shapes, steps), ([made, shape, sequence]) => {
+  onDevices(`${single ? 'RotatingCache' : 'RotatingKvCache'} shows what a list of all tokens says`, (t, device) => {
+    check(t, fc.tuple(options, shapesOn(device), steps), ([made, shape, sequence]) => {
       const subject = new Subject(single, made, shape)
       const oracle = new Oracle(made)
       let kept = new Kept(shape)

@@ -1,9 +1,9 @@
 // Random operations on RollbackCache, against lists of committed and tentative tokens.
-import test from 'ava'
 import fc from 'fast-check'
 
 import { RollbackCache, type RollbackSnapshot } from '../../index.js'
-import { check, Kept, Numbering, refused, same, shapes, source, type Shape } from '../support/properties.js'
+import { onDevices } from '../support/devices.js'
+import { check, Kept, Numbering, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
 
 type Kind = 'append' | 'tree' | 'commit' | 'snapshot' | 'rollback' | 'path' | 'wrong path'
 type Step = [Kind, number, number[], boolean]
@@ -22,7 +22,7 @@ const ROOT = -1
 const LOST = -2
 
 class Run {
-  readonly cache = new RollbackCache()
+  readonly cache: RollbackCache
   readonly kept: Kept
   committed: number[] = []
   tentative: { token: number; parent: number }[] = []
@@ -33,6 +33,7 @@ class Run {
 
   constructor(shape: Shape) {
     this.#shape = shape
+    this.cache = new RollbackCache({ device: shape.device })
     this.kept = new Kept(shape)
   }
 
@@ -131,8 +132,8 @@ class Run {
   }
 }
 
-test('RollbackCache shows what lists of committed and tentative tokens say', t => {
-  check(t, fc.tuple(shapes, steps), ([shape, sequence]) => {
+onDevices('RollbackCache shows what lists of committed and tentative tokens say', (t, device) => {
+  check(t, fc.tuple(shapesOn(device), steps), ([shape, sequence]) => {
     const run = new Run(shape)
     for (const step of sequence) {
       run.step(step)

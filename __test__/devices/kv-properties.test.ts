@@ -1,9 +1,9 @@
 // Random operations on KvCache, against a list of the tokens in it.
-import test from 'ava'
 import fc from 'fast-check'
 
 import { KvCache, type KvSnapshot } from '../../index.js'
-import { check, Kept, Numbering, refused, same, shapes, source, type Shape } from '../support/properties.js'
+import { onDevices } from '../support/devices.js'
+import { check, Kept, Numbering, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
 
 type Kind = 'update' | 'fused' | 'truncate' | 'reset' | 'snapshot' | 'restore' | 'forget' | 'again'
 type Step = [Kind, number, boolean]
@@ -30,7 +30,7 @@ class Run {
 
   constructor(size: { initialCapacity: number; maxSeqLen: number; stableAddresses: boolean }, shape: Shape) {
     this.#shape = shape
-    this.#make = () => new KvCache({ batchSize: shape.batch, numKvHeads: shape.heads, headDim: shape.dim, dtype: shape.dtype, ...size })
+    this.#make = () => new KvCache({ device: shape.device, batchSize: shape.batch, numKvHeads: shape.heads, headDim: shape.dim, dtype: shape.dtype, ...size })
     this.cache = this.#make()
     this.kept = new Kept(shape)
   }
@@ -100,8 +100,8 @@ class Run {
   }
 }
 
-test('KvCache shows what a list of its tokens says', t => {
-  check(t, fc.tuple(sizes, shapes, steps), ([size, shape, sequence]) => {
+onDevices('KvCache shows what a list of its tokens says', (t, device) => {
+  check(t, fc.tuple(sizes, shapesOn(device), steps), ([size, shape, sequence]) => {
     const run = new Run(size, shape)
     for (const step of sequence) {
       run.step(step)

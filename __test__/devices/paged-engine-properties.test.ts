@@ -1,8 +1,9 @@
 // Random forks, drafts, steps, prompts and evictions on a PagedKvCache, against a model that keeps every token by itself.
-import test, { type ExecutionContext } from 'ava'
+import type { ExecutionContext } from 'ava'
 import fc from 'fast-check'
 
 import { isKvTideError, PagedKvCache } from '../../index.js'
+import { onDevices } from '../support/devices.js'
 import { follow, followed, Kept, pairOf, rootOf, type Draft, type Form, type Saved } from '../support/paged-model.js'
 import { check, refused, same } from '../support/properties.js'
 
@@ -22,7 +23,8 @@ const NAMES = [
   'begin', 'begin', 'draft', 'draft', 'tree', 'tree', 'commit', 'commit', 'path', 'path', 'roll back', 'step', 'step', 'prompt', 'prompt', 'prompt', 'ensure', 'forget',
 ] as const
 
-const forms: fc.Arbitrary<Form> = fc.record({
+const formsOn = (device: string): fc.Arbitrary<Form> => fc.record({
+  device: fc.constant(device),
   capacity: fc.integer({ min: 1, max: 16 }),
   blockSize: fc.integer({ min: 1, max: 3 }),
   numLayers: fc.integer({ min: 1, max: 2 }),
@@ -257,6 +259,6 @@ function property(t: ExecutionContext, of: fc.Arbitrary<Form>): void {
   t.true(hits > 0)
 }
 
-test('whatever is shared, drafted and evicted, each sequence shows its own tokens', t => property(t, forms))
+onDevices('whatever is shared, drafted and evicted, each sequence shows its own tokens', (t, device) => property(t, formsOn(device)))
 
-test('and what a window has not left behind', t => property(t, fc.tuple(forms, windows).map(([form, window]) => ({ ...form, ...window }))))
+onDevices('and what a window has not left behind', (t, device) => property(t, fc.tuple(formsOn(device), windows).map(([form, window]) => ({ ...form, ...window }))))

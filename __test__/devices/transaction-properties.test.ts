@@ -1,9 +1,9 @@
 // Random transactions on every kind of cache, against lists of every token.
-import test from 'ava'
 import fc from 'fast-check'
 
 import type { KvTransaction } from '../../index.js'
-import { check, Kept, Numbering, refused, same, shapes, type Shape } from '../support/properties.js'
+import { onDevices } from '../support/devices.js'
+import { check, Kept, Numbering, refused, same, shapesOn, type Shape } from '../support/properties.js'
 import { appended, KINDS, pair, retained, type Kind, type Subject, type Window } from '../support/transactions.js'
 
 type Name = 'feed' | 'begin' | 'draft' | 'tree' | 'commit' | 'path' | 'wrong path' | 'drop' | 'change'
@@ -173,8 +173,8 @@ function route({ nodes }: Draft, choices: readonly number[]): number[] {
 }
 
 for (const kind of KINDS) {
-  test(`transactions of a ${kind.name} leave what lists say`, t => {
-    check(t, fc.tuple(shapes, windows, steps), ([shape, window, sequence]) => {
+  onDevices(`transactions of a ${kind.name} leave what lists say`, (t, device) => {
+    check(t, fc.tuple(shapesOn(device), windows, steps), ([shape, window, sequence]) => {
       const run = new Run(kind, shape, window)
       for (const step of sequence) {
         run.step(step)

@@ -1,8 +1,8 @@
 // Random operations on a ModelCache of both kinds, against lists of tokens: what every layer sees is attention over all of them.
-import test from 'ava'
 import fc from 'fast-check'
 
 import { isKvTideError, ModelCache, type ModelSequence, type ModelSnapshot, type ModelTransaction } from '../../index.js'
+import { onDevices } from '../support/devices.js'
 import { HYBRID, layersOf, runStep } from '../support/model-rows.js'
 import { check } from '../support/properties.js'
 
@@ -110,9 +110,9 @@ class Run {
 }
 
 for (const kind of ['paged', 'contiguous', 'contiguous, all kept'] as const) {
-  test(`${kind}: every layer sees what it should, whatever was done before`, t => {
+  onDevices(`${kind}: every layer sees what it should, whatever was done before`, (t, device) => {
     check(t, operations, steps => {
-      using cache = new ModelCache(kind === 'paged' ? { model: HYBRID, kind, blockSize: 4, blocks: 400 } : { model: HYBRID, kind: 'contiguous', initialCapacity: 4, keepAll: kind !== 'contiguous' })
+      using cache = new ModelCache(kind === 'paged' ? { model: HYBRID, kind, device, blockSize: 4, blocks: 400 } : { model: HYBRID, kind: 'contiguous', device, initialCapacity: 4, keepAll: kind !== 'contiguous' })
       const run = new Run(cache)
       for (const step of steps) run.operate(step)
     })
