@@ -33,6 +33,25 @@ export interface Assembled {
   readonly spilled: number
 }
 
+/** Tests that a program has run. */
+export interface Counts {
+  readonly passed: number
+  readonly failed: number
+  readonly skipped: number
+}
+
+/** What a part of a run on a GPU's machine has shown. */
+export type RunPart = Partial<Counts> & { readonly name: string; readonly reason?: string }
+
+/** Whether a GPU can be used, and why not. */
+export interface Gpu {
+  readonly usable: boolean
+  readonly reason: string
+}
+
+/** Starts a program, and answers how it ended. */
+export type RunProgram = (command: string, args: readonly string[], options?: { readonly env?: NodeJS.ProcessEnv }) => Promise<{ code: number; output: string }>
+
 interface Scripts {
   readonly declarations: {
     functions(source: string): Declared[]
@@ -60,6 +79,29 @@ interface Scripts {
   readonly ptxas: {
     assembled(text: string): Assembled[]
     table(files: readonly { file: string; gpu: string; kernels: readonly Assembled[] }[]): string
+  }
+  readonly 'carried/parts': {
+    gpuOf(doctor: string): Gpu
+    tapCounts(text: string): Counts
+    rustCounts(text: string): Counts
+    listedTests(text: string): number
+    deviceTests(run: RunProgram, command: string, args: readonly string[], options: object): Promise<RunPart>
+    kernelTests(run: RunProgram, programs: readonly string[], gpu: Gpu): Promise<RunPart>
+    sanitized(run: RunProgram, programs: readonly string[], gpu: Gpu, sanitizer?: string): Promise<RunPart[]>
+    summary(parts: readonly RunPart[], gpu: Gpu): { text: string; code: number }
+  }
+  readonly contents: {
+    readonly NODE: { readonly name: string; readonly version: string; readonly sha256: string }
+    readonly IMPORTED: readonly string[]
+    bundleName(version: string): string
+    packageFolders(names: readonly string[], root: string): string[]
+    isNeeded(file: string): boolean
+    compiledPackage(manifest: unknown): unknown
+    sizeLine(name: string, bytes: number): string
+  }
+  readonly 'kernel-tests': {
+    testPrograms(messages: string): { name: string; file: string }[]
+    countKernelTests(folder?: string): number
   }
   readonly requirements: {
     checkMachine(machine: { platform: string; arch: string; found: (program: string) => boolean }): void

@@ -3,6 +3,9 @@ import { readFileSync } from 'node:fs'
 
 import { ask } from '../steps.mjs'
 
+/** The addon with CUDA, as the package's loader looks for it. */
+export const ADDON = 'kvtide-cuda.linux-x64-gnu.node'
+
 /** The libraries that have to be there before the file loads, from `readelf --dynamic`. */
 export function neededLibraries(dynamic) {
   return [...dynamic.matchAll(/\(NEEDED\).*\[(.+)\]/g)].map(([, name]) => name)

@@ -1,4 +1,15 @@
 // A reason not to go on that the person at the keyboard can do something about: shown without a stack.
 
-/** Why the CUDA build cannot be made. */
+/** Why something for CUDA cannot be made. */
 export class Refusal extends Error {}
+
+/** Runs `work`, and says what it refuses. */
+export async function refusable(what, work) {
+  try {
+    await work()
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error
+    console.error(`${what}: ${error.message}`)
+    process.exitCode = 1
+  }
+}

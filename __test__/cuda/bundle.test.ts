@@ -1,0 +1,84 @@
+// What the bundle for GPU machines has in it: names, files, and its size.
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import test from 'ava'
+
+import { cudaScript, folder } from '../support/cuda-scripts.js'
+
+const { bundleName, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } = await cudaScript('contents')
+const { countKernelTests, testPrograms } = await cudaScript('kernel-tests')
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+
+/** A package in a folder, which depends on others. */
+function addPackage(at: string, name: string, ...dependencies: string[]): void {
+  mkdirSync(join(at, 'node_modules', name), { recursive: true })
+  writeFileSync(join(at, 'node_modules', name, 'package.json'), JSON.stringify({ name, dependencies: Object.fromEntries(dependencies.map(of => [of, '*'])) }))
+}
+
+test('packages come with all they depend on, as node would find them', t => {
+  const at = folder(t)
+  addPackage(at, 'a', 'b', '@scope/c')
+  addPackage(at, 'b', 'a', 'd')
+  addPackage(join(at, 'node_modules', 'b'), 'd', 'e')
+  addPackage(at, 'd')
+  addPackage(at, 'e')
+  addPackage(at, '@scope/c')
+  addPackage(at, 'unrelated')
+  t.deepEqual(packageFolders(['a'], at), ['@scope/c', 'a', 'b', 'b/node_modules/d', 'e'].map(name => `node_modules/${name}`))
+  t.throws(() => packageFolders(['nowhere'], at), { message: 'nowhere is not installed: run npm ci' })
+})
+
+test('what runs and what licences ask for is taken along', t => {
+  for (const file of ['lib/index.js', 'package.json', 'LICENSE', 'license.md', 'LICENCE-MIT.txt', 'NOTICE', 'lib/testing.js']) t.true(isNeeded(file), file)
+  for (const file of ['index.d.ts', 'index.d.mts', 'a.js.map', 'readme.md', 'docs/index.js', 'test/index.js', '.github/x.yml']) t.false(isNeeded(file), file)
+})
+
+test('the tests import nothing but the package, ava, fast-check and node itself', t => {
+  for (const place of ['devices', 'support']) {
+    for (const name of readdirSync(join(root, '__test__', place)).filter(file => file.endsWith('.ts'))) {
+      const text = readFileSync(join(root, '__test__', place, name), 'utf8')
+      const imported = [...text.matchAll(/^(?:import|export) .*from '([^'.][^']*)'/gm)].map(([, of]) => of as string)
+      t.deepEqual(imported.filter(of => !IMPORTED.includes(of) && !of.startsWith('node:')), [], name)
+    }
+  }
+})
+
+test('the compiled package finds its addon and its tests', t => {
+  const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }
+  t.like(compiledPackage(manifest), { name: 'kvtide', version: manifest.version, type: 'module', imports: { '#binding': './binding.cjs' }, ava: { files: ['__test__/devices/**/*.test.js'], workerThreads: false } })
+  t.is(bundleName('1.2.3'), 'kvtide-cuda-tests-1.2.3-linux-x64')
+})
+
+test('node is pinned, to a version that the package runs on', t => {
+  t.regex(NODE.version, /^20\.\d+\.\d+$/)
+  t.regex(NODE.sha256, /^[0-9a-f]{64}$/)
+})
+
+test('an archive over 60 MB is refused with its size', t => {
+  t.is(sizeLine('x.tar.xz', 25_408_016), 'x.tar.xz  25.4 MB of at most 60.0 MB')
+  t.is(sizeLine('x.tar.xz', 60e6), 'x.tar.xz  60.0 MB of at most 60.0 MB')
+  t.throws(() => sizeLine('x.tar.xz', 60_100_000), { message: 'x.tar.xz has 60.1 MB, and may have 60.0 MB' })
+})
+
+test('test programs are found among what cargo says', t => {
+  const messages = [
+    { reason: 'compiler-artifact', executable: null, target: { name: 'kvtide_cuda', kind: ['lib'] } },
+    { reason: 'compiler-artifact', executable: '/t/kvtide_cuda-1', target: { name: 'kvtide_cuda', kind: ['lib'] } },
+    { reason: 'compiler-artifact', executable: '/t/moves-2', target: { name: 'moves', kind: ['test'] } },
+    { reason: 'build-finished', success: true },
+  ]
+  t.deepEqual(testPrograms(`   Compiling kvtide-cuda\n${messages.map(message => JSON.stringify(message)).join('\n')}\n`), [{ name: 'moves', file: '/t/moves-2' }])
+})
+
+test('tests of kernels are counted in their sources', t => {
+  const at = folder(t)
+  mkdirSync(join(at, 'attend'))
+  writeFileSync(join(at, 'moves.rs'), 'proptest! {\n    #[test]\n    fn one() {}\n\n    // #[test]\n    #[test]\n    fn two() {}\n}\n')
+  writeFileSync(join(at, 'attend', 'main.rs'), '#[test]\nfn three() {}\n')
+  writeFileSync(join(at, 'notes.txt'), '#[test]\n')
+  t.is(countKernelTests(at), 3)
+  t.true(countKernelTests() >= 5)
+})

@@ -1,0 +1,104 @@
+// The parts of a run on a GPU's machine: what programs print is counted as it is, and what cannot run is named and counted.
+import { chmodSync, copyFileSync, writeFileSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import test from 'ava'
+
+import { cudaScript, folder, type Gpu, type RunProgram } from '../support/cuda-scripts.js'
+
+const { deviceTests, gpuOf, kernelTests, listedTests, rustCounts, sanitized, summary, tapCounts } = await cudaScript('carried/parts')
+
+const GPU: Gpu = { usable: true, reason: '' }
+const NONE: Gpu = { usable: false, reason: 'no NVIDIA driver: libcuda.so.1 not found' }
+
+const TAP = `TAP version 13
+ok 1 - cuda:0: a title that says ok 7 # SKIP
+ok 2 - cpu: a title
+not ok 3 - cpu: another
+  ---
+    not ok 9 - what an error says
+  ...
+1..3
+`
+
+const RUST = 'running 2 tests\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\n\ntest result: FAILED. 1 passed; 2 failed; 3 ignored; 0 measured\n'
+
+/** A player of programs, which notes what it is asked to run. */
+function player(answers: Readonly<Record<string, { code: number; output: string }>>): { run: RunProgram; asked: string[] } {
+  const asked: string[] = []
+  return {
+    asked,
+    async run(command, args, options) {
+      asked.push([command, ...args, ...(options?.env?.['KVTIDE_CASES'] === undefined ? [] : ['few'])].join(' '))
+      const key = Object.keys(answers).find(part => asked.at(-1)?.includes(part))
+      return answers[key ?? ''] ?? { code: 1, output: '' }
+    },
+  }
+}
+
+test('whether there is a GPU is what doctor says', t => {
+  t.deepEqual(gpuOf('kernels        avx2\ndevice cuda    usable\ndevice metal   not usable: no'), GPU)
+  t.deepEqual(gpuOf(`device cpu     usable\ndevice cuda    not usable: ${NONE.reason}\n`), NONE)
+  t.false(gpuOf('the process ended').usable)
+})
+
+test('what test programs print is counted', t => {
+  t.deepEqual(tapCounts(TAP), { passed: 1, failed: 1, skipped: 1 })
+  t.deepEqual(rustCounts(RUST), { passed: 6, failed: 2, skipped: 3 })
+  t.is(listedTests('boxes: test\nmod::rows: test\nspeed: benchmark\n\n2 tests, 1 benchmark\n'), 2)
+})
+
+test('a program that breaks off, or runs no test, has failed', async t => {
+  for (const answer of [{ code: 1, output: '' }, { code: 0, output: '' }, { code: 1, output: 'ok 1 - cpu: a title' }]) {
+    t.is((await deviceTests(player({ '': answer }).run, 'ava', [], {})).failed, 1)
+  }
+  t.is((await deviceTests(player({ '': { code: 0, output: 'ok 1 - cpu: a title' } }).run, 'ava', [], {})).failed, 0)
+  t.is((await deviceTests(player({ '': { code: 1, output: TAP } }).run, 'ava', [], {})).failed, 1)
+  const { run } = player({ one: { code: 0, output: RUST.slice(0, 70) }, two: { code: 101, output: '' } })
+  t.like(await kernelTests(run, ['one', 'two'], GPU), { passed: 5, failed: 1 })
+})
+
+test('without a GPU the tests of kernels are counted and not run', async t => {
+  const { run, asked } = player({ list: { code: 0, output: 'boxes: test\nrows: test\n' } })
+  t.deepEqual(await kernelTests(run, ['moves', 'more'], NONE), { name: 'kernels', passed: 0, failed: 0, skipped: 4 })
+  const parts = await sanitized(run, ['moves'], NONE, '/cuda/compute-sanitizer')
+  t.deepEqual(parts.map(({ name, reason }) => [name, reason]), [['memcheck', NONE.reason], ['racecheck', NONE.reason]])
+  t.deepEqual(asked, ['moves --list', 'more --list'])
+})
+
+test('with one they run under both tools, with few random cases', async t => {
+  const { run, asked } = player({ memcheck: { code: 0, output: RUST.slice(0, 70) }, racecheck: { code: 99, output: RUST.slice(0, 70) } })
+  const [memcheck, racecheck] = await sanitized(run, ['moves'], GPU, '/cuda/compute-sanitizer')
+  t.like(memcheck, { name: 'memcheck', passed: 5, failed: 0 })
+  t.like(racecheck, { name: 'racecheck', passed: 5, failed: 1 })
+  t.true(asked.every(line => /^\/cuda\/compute-sanitizer --tool .* moves --test-threads 1 few$/.test(line)), asked.join('\n'))
+  t.is((await sanitized(run, ['moves'], GPU))[0]?.reason, 'compute-sanitizer was not found')
+})
+
+test('the summary counts what a GPU is needed for, and fails for what has failed', t => {
+  const devices = { name: 'devices', passed: 65, failed: 0, skipped: 67 }
+  const kernels = { name: 'kernels', passed: 0, failed: 0, skipped: 5 }
+  const skipped = summary([devices, kernels, { name: 'memcheck', reason: NONE.reason }], NONE)
+  t.is(skipped.code, 0)
+  t.is(skipped.text.split('\n').at(-1), `SKIPPED: 72 tests need a GPU: ${NONE.reason}`)
+  t.is(skipped.text.split('\n')[2], `memcheck  SKIPPED: ${NONE.reason}`)
+  const failed = summary([{ name: 'devices', passed: 131, failed: 1, skipped: 0 }], GPU)
+  t.deepEqual([failed.code, failed.text], [1, 'devices  131 passed, 1 failed'])
+})
+
+const onLinux = process.platform === 'linux' ? test : test.skip
+
+onLinux('run.sh starts the node beside it, without any other program', t => {
+  const at = folder(t)
+  copyFileSync(fileURLToPath(new URL('../../scripts/cuda/carried/run.sh', import.meta.url)), join(at, 'run.sh'))
+  writeFileSync(join(at, 'node'), '#!/bin/sh\necho "started $1 with $LD_LIBRARY_PATH"\nexit 3\n')
+  for (const file of ['run.sh', 'node']) chmodSync(join(at, file), 0o755)
+  const env = { PATH: '', LD_LIBRARY_PATH: '/of/mine' }
+  for (const [command, cwd] of [[join(at, 'run.sh'), '/'], ['./run.sh', at]] as const) {
+    const error = t.throws(() => execFileSync(command, { cwd, env, stdio: 'pipe' })) as Error & { status: number; stdout: Buffer; stderr: Buffer }
+    t.deepEqual([error.status, String(error.stderr)], [3, ''])
+    t.true(String(error.stdout).includes(`started ${join(at, 'run.mjs')} with /of/mine`), String(error.stdout))
+  }
+})

