@@ -155,7 +155,7 @@ proptest! {
         copy_strips(&stream, Direction::Scatter, &call, &strips).unwrap();
         prop_assert_eq!(pages.bytes(), expected);
 
-        let [mut k, mut v] = [0, 1].map(|part| Memory::new(&bytes(sources[part].len(), 9), 0));
+        let [mut k, mut v] = [0, 1].map(|part| Memory::new(&bytes(contents[part].len(), 9), 0));
         let taken = [rows(k.span_mut(), 0), rows(v.span_mut(), 1)];
         let out_of = pages.span();
         let call = Strips { pages: out_of, page_bytes: page, sections, rows: taken, heads, layers, layer_bytes };

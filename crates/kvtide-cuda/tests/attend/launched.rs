@@ -1,27 +1,12 @@
 //! A call by the kernels: its memory, its tables, its launch.
 
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendSequence, DeviceLengths, HeadRows, PageMemory, RowFormat, STAGED, Span, Stream, Words,
-    attend,
+    Attend, AttendKeys, AttendSequence, DeviceLengths, HeadRows, PageMemory, RowFormat, STAGED, Span, Words, attend,
 };
 
 use crate::call::{Call, Keys, Side};
 use crate::numbers::{Numbers, decode, encode};
-
-/// Memory that begins at a multiple of 16, as a device's does.
-struct Aligned(Vec<u128>);
-
-impl Aligned {
-    fn new(bytes: &[u8]) -> Self {
-        let mut words = vec![u128::MAX; bytes.len().div_ceil(16) + 1];
-        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
-        Aligned(words)
-    }
-
-    fn span(&self) -> Span<'_> {
-        Span::of(bytemuck::cast_slice(&self.0))
-    }
-}
+use crate::place::{Memory, stream};
 
 impl Call {
     /// The output's rows and the logarithms of their sums, as the kernels give them.
@@ -30,20 +15,21 @@ impl Call {
         let query_bytes: Vec<u8> =
             self.queries().chunks(self.dims[0]).flat_map(|row| encode(self.query, row, &plain)).collect();
         let sides = [0, 1].map(|part| self.side(part));
-        let memory = sides.each_ref().map(|side| side.memory.each_ref().map(|bytes| Aligned::new(bytes)));
+        let memory = sides.each_ref().map(|side| side.memory.each_ref().map(|bytes| Memory::new(bytes, 0)));
         // K and V of pages lie in the same ones: both sides are put together.
-        let pages = [0, 1].map(|slab| Aligned::new(&self.together(slab, &sides)));
+        let pages = [0, 1].map(|slab| Memory::new(&self.together(slab, &sides), 0));
         let tables = self.tables();
         let lengths: Vec<u32> = self.sequences.iter().map(|of| of.1 as u32).collect();
         let (lengths_at, tables_at) =
-            (Aligned::new(bytemuck::cast_slice(&lengths)), Aligned::new(bytemuck::cast_slice(&tables)));
+            (Memory::new(bytemuck::cast_slice(&lengths), 0), Memory::new(bytemuck::cast_slice(&tables), 0));
         let logits = Numbers::new(self.seed ^ 99).take(self.query_heads());
-        let queries = Aligned::new(&query_bytes);
+        let queries = Memory::new(&query_bytes, 0);
         let sequences = self.attend_sequences();
         let rows = query_bytes.len() / self.query.row_bytes(self.dims[0]).max(1);
-        let stream = Stream::emulated();
+        let stream = stream();
         let out_bytes = rows * self.query.row_bytes(self.dims[1]);
-        let (mut out, mut sums) = (stream.memory(out_bytes).unwrap(), stream.memory(4 * rows).unwrap());
+        // What no kernel writes is no number.
+        let [mut out, mut sums] = [out_bytes, 4 * rows].map(|bytes| Memory::new(&vec![0xff; bytes], 0));
         let keys = self.attend_keys(
             &memory,
             &pages,
@@ -69,13 +55,11 @@ impl Call {
             sink_logits: self.has_logits.then_some(&logits[..]),
             scale: 1.0 / (self.dims[0] as f32).sqrt(),
             softcap: self.softcap,
-            out: out.span(),
-            lse: sums.span(),
+            out: out.span_mut(),
+            lse: sums.span_mut(),
         };
         assert!(attend(&stream, &call).unwrap(), "a call for kernels");
-        let (mut out_bytes, mut sum_bytes) = (vec![0; out_bytes], vec![0; 4 * rows]);
-        stream.download(out.span(), &mut out_bytes).unwrap();
-        stream.download(sums.span(), &mut sum_bytes).unwrap();
+        let (out_bytes, sum_bytes) = (out.bytes(), sums.bytes());
         let width = self.query.row_bytes(self.dims[1]);
         let values = out_bytes.chunks(width).flat_map(|row| decode(self.query, row, self.dims[1], &plain)).collect();
         (values, decode(RowFormat::F32, &sum_bytes, rows, &plain))
@@ -161,12 +145,7 @@ impl Call {
         HeadRows { memory, format, pieces: [(0, first), (first * token, second)], batch, head, token }
     }
 
-    fn attend_keys<'a>(
-        &self,
-        rows: &'a [[Aligned; 2]; 2],
-        pages: &'a [Aligned; 2],
-        tables: Words<'a>,
-    ) -> AttendKeys<'a> {
+    fn attend_keys<'a>(&self, rows: &'a [[Memory; 2]; 2], pages: &'a [Memory; 2], tables: Words<'a>) -> AttendKeys<'a> {
         let of = |part: usize| {
             self.head_rows(rows[part][0].span(), self.formats[part], self.dims[part], self.kv_heads, false)
         };
@@ -181,7 +160,7 @@ impl Call {
             } else {
                 entries.map(|entry| (entry & !STAGED) as usize + 1).max().unwrap_or(0)
             };
-            let blocks = if pages[slab].span().bytes() > 16 { used } else { 0 };
+            let blocks = if pages[slab].span().bytes() > 0 { used } else { 0 };
             PageMemory {
                 memory: pages[slab].span(),
                 first: 0,

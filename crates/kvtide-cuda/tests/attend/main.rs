@@ -1,10 +1,13 @@
-//! Attention's kernels, on the CPU that stands in for a GPU, against a naive loop in 64-bit floats.
+//! Attention's kernels, on a GPU or on the CPU that stands in for one, against a naive loop in 64-bit floats.
+#![cfg(any(feature = "cuda", feature = "emulate"))]
 
 mod call;
 mod launched;
 mod numbers;
 mod oracle;
 mod page;
+#[path = "../place/mod.rs"]
+mod place;
 
 use call::{Call, Keys};
 use kvtide_cuda::RowFormat;
@@ -77,7 +80,7 @@ fn calls() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: place::cases().div_ceil(4), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_call_is_what_its_definition_says(call in calls()) {

@@ -23,7 +23,7 @@ pub fn stream() -> Stream {
     panic!("these tests need a GPU: this build has no CPU that stands in for one");
 }
 
-/// How many random cases a test runs, unless `KVTIDE_CASES` says so: few where each access is checked.
+/// Random cases of a test: `KVTIDE_CASES` asks for fewer where each access is checked.
 pub fn cases() -> u32 {
     std::env::var("KVTIDE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(400)
 }
@@ -48,18 +48,10 @@ impl Memory {
         if let Some(device) = gpu::device() {
             return Memory(Held::Gpu(gpu::Bytes::new(device, content, skew)));
         }
-        let mut words = vec![0; content.len().div_ceil(16) + 1];
+        // Floats around it would be no numbers.
+        let mut words = vec![u128::MAX; content.len().div_ceil(16) + 1];
         bytemuck::cast_slice_mut(&mut words)[skew..skew + content.len()].copy_from_slice(content);
         Memory(Held::Host { words, skew, len: content.len() })
-    }
-
-    /// How many bytes there are.
-    pub fn len(&self) -> usize {
-        match &self.0 {
-            Held::Host { len, .. } => *len,
-            #[cfg(feature = "cuda")]
-            Held::Gpu(bytes) => bytes.len(),
-        }
     }
 
     /// A copy of its bytes.
@@ -68,7 +60,7 @@ impl Memory {
             Held::Host { words, skew, len } => bytemuck::cast_slice(words)[*skew..skew + len].to_vec(),
             #[cfg(feature = "cuda")]
             Held::Gpu(bytes) => {
-                let mut out = vec![0; bytes.len()];
+                let mut out = vec![0; bytes.len];
                 stream().download(bytes.span(false), &mut out).expect("a copy to the host");
                 out
             }
@@ -127,7 +119,7 @@ mod gpu {
     pub struct Bytes {
         slice: CudaSlice<u8>,
         skew: usize,
-        len: usize,
+        pub len: usize,
     }
 
     impl Bytes {
@@ -136,10 +128,6 @@ mod gpu {
             let mut whole = vec![0; (skew + content.len()).max(1)];
             whole[skew..skew + content.len()].copy_from_slice(content);
             Bytes { slice: device.clone_htod(&whole).expect("memory of the GPU"), skew, len: content.len() }
-        }
-
-        pub fn len(&self) -> usize {
-            self.len
         }
 
         pub fn span(&self, is_writable: bool) -> Span<'_> {
