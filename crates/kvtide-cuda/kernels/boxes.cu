@@ -59,8 +59,4 @@ template <typename Unit> DEVICE void copy(const Args &args) {
 
 } // namespace boxes
 
-KERNEL(copy_boxes_16, boxes::Args, 256) { boxes::copy<uint4>(args); }
-KERNEL(copy_boxes_8, boxes::Args, 256) { boxes::copy<uint2>(args); }
-KERNEL(copy_boxes_4, boxes::Args, 256) { boxes::copy<uint32_t>(args); }
-KERNEL(copy_boxes_2, boxes::Args, 256) { boxes::copy<uint16_t>(args); }
-KERNEL(copy_boxes_1, boxes::Args, 256) { boxes::copy<uint8_t>(args); }
+KERNELS_BY_UNIT(copy_boxes, boxes::Args, 256, boxes::copy)

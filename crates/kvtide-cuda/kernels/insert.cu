@@ -57,11 +57,7 @@ struct Advance {
 
 } // namespace insert
 
-KERNEL(insert_16, insert::Args, 256) { insert::run<uint4>(args); }
-KERNEL(insert_8, insert::Args, 256) { insert::run<uint2>(args); }
-KERNEL(insert_4, insert::Args, 256) { insert::run<uint32_t>(args); }
-KERNEL(insert_2, insert::Args, 256) { insert::run<uint16_t>(args); }
-KERNEL(insert_1, insert::Args, 256) { insert::run<uint8_t>(args); }
+KERNELS_BY_UNIT(insert, insert::Args, 256, insert::run)
 KERNEL(advance, insert::Advance, 256) {
   int32_t *lengths = reinterpret_cast<int32_t *>(args.lengths);
   for (uint64_t at = grid_thread(); at < args.sequences; at += grid_threads()) {

@@ -35,13 +35,5 @@ template <typename Unit> DEVICE void zero(const Args &args) {
 
 } // namespace pieces
 
-KERNEL(copy_pieces_16, pieces::Args, 256) { pieces::copy<uint4>(args); }
-KERNEL(copy_pieces_8, pieces::Args, 256) { pieces::copy<uint2>(args); }
-KERNEL(copy_pieces_4, pieces::Args, 256) { pieces::copy<uint32_t>(args); }
-KERNEL(copy_pieces_2, pieces::Args, 256) { pieces::copy<uint16_t>(args); }
-KERNEL(copy_pieces_1, pieces::Args, 256) { pieces::copy<uint8_t>(args); }
-KERNEL(zero_pieces_16, pieces::Args, 256) { pieces::zero<uint4>(args); }
-KERNEL(zero_pieces_8, pieces::Args, 256) { pieces::zero<uint2>(args); }
-KERNEL(zero_pieces_4, pieces::Args, 256) { pieces::zero<uint32_t>(args); }
-KERNEL(zero_pieces_2, pieces::Args, 256) { pieces::zero<uint16_t>(args); }
-KERNEL(zero_pieces_1, pieces::Args, 256) { pieces::zero<uint8_t>(args); }
+KERNELS_BY_UNIT(copy_pieces, pieces::Args, 256, pieces::copy)
+KERNELS_BY_UNIT(zero_pieces, pieces::Args, 256, pieces::zero)

@@ -62,8 +62,4 @@ template <typename Unit> DEVICE void run(const Args &args) {
 
 } // namespace shift
 
-KERNEL(shift_16, shift::Args, 128) { shift::run<uint4>(args); }
-KERNEL(shift_8, shift::Args, 128) { shift::run<uint2>(args); }
-KERNEL(shift_4, shift::Args, 128) { shift::run<uint32_t>(args); }
-KERNEL(shift_2, shift::Args, 128) { shift::run<uint16_t>(args); }
-KERNEL(shift_1, shift::Args, 128) { shift::run<uint8_t>(args); }
+KERNELS_BY_UNIT(shift, shift::Args, 128, shift::run)

@@ -66,15 +66,10 @@ template <typename Unit, bool IntoPages> DEVICE void run(const Args &args) {
   carry<Unit, IntoPages>(args, args.parts[1]);
 }
 
+template <typename Unit> DEVICE void scatter(const Args &args) { run<Unit, true>(args); }
+template <typename Unit> DEVICE void gather(const Args &args) { run<Unit, false>(args); }
+
 } // namespace strips
 
-KERNEL(scatter_16, strips::Args, 256) { strips::run<uint4, true>(args); }
-KERNEL(scatter_8, strips::Args, 256) { strips::run<uint2, true>(args); }
-KERNEL(scatter_4, strips::Args, 256) { strips::run<uint32_t, true>(args); }
-KERNEL(scatter_2, strips::Args, 256) { strips::run<uint16_t, true>(args); }
-KERNEL(scatter_1, strips::Args, 256) { strips::run<uint8_t, true>(args); }
-KERNEL(gather_16, strips::Args, 256) { strips::run<uint4, false>(args); }
-KERNEL(gather_8, strips::Args, 256) { strips::run<uint2, false>(args); }
-KERNEL(gather_4, strips::Args, 256) { strips::run<uint32_t, false>(args); }
-KERNEL(gather_2, strips::Args, 256) { strips::run<uint16_t, false>(args); }
-KERNEL(gather_1, strips::Args, 256) { strips::run<uint8_t, false>(args); }
+KERNELS_BY_UNIT(scatter, strips::Args, 256, strips::scatter)
+KERNELS_BY_UNIT(gather, strips::Args, 256, strips::gather)

@@ -97,3 +97,11 @@ struct Divisor {
     return quotient;
   }
 };
+
+// A kernel for each unit in which memory is moved: name_16, name_8, name_4, name_2, name_1 run `body<Unit>(args)`.
+#define KERNELS_BY_UNIT(name, Args, most, body)                                \
+  KERNEL(name##_16, Args, most) { body<uint4>(args); }                         \
+  KERNEL(name##_8, Args, most) { body<uint2>(args); }                          \
+  KERNEL(name##_4, Args, most) { body<uint32_t>(args); }                       \
+  KERNEL(name##_2, Args, most) { body<uint16_t>(args); }                       \
+  KERNEL(name##_1, Args, most) { body<uint8_t>(args); }
