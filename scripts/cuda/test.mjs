@@ -2,7 +2,7 @@
 //
 // Without a GPU everything that needs one is skipped, and counted. With `--emulated` the kernels run on the CPU instead, thread by thread,
 // under all tests of caches: an addon of its own in target/emulated.
-import { existsSync } from 'node:fs'
+import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { must, root, run } from '../steps.mjs'
@@ -37,7 +37,7 @@ async function emulated() {
   const folder = join(root, 'target', 'emulated')
   const named = ['--output-dir', folder, '--js', 'binding.cjs', '--dts', 'binding.d.cts', '--no-const-enum']
   await must('napi', ['build', '--platform', '--release', '--features', 'emulate', ...named])
-  const addon = join(folder, 'kvtide.linux-x64-gnu.node')
+  const addon = join(folder, readdirSync(folder).find(name => name.endsWith('.node')))
   const cases = process.env.KVTIDE_CASES_JS || EMULATED_CASES
   const env = { KVTIDE_DEVICE: 'cpu', KVTIDE_KERNELS: 'emulated', KVTIDE_CASES_JS: cases, NAPI_RS_NATIVE_LIBRARY_PATH: addon }
   const gpu = { usable: false, reason: 'the kernels have run on the CPU' }
