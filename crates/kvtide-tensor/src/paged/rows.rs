@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Tensors whose last dimension is contiguous, and host tensors in either order of axes, are read in place; what lies
-//! otherwise, and views, are copied row by row first.
+//! otherwise, and views, are copied first: on the device where they lie on one, else row by row.
 
 use std::borrow::Cow;
 
@@ -44,7 +44,7 @@ pub(crate) struct TokenRows<'a> {
 #[derive(Debug)]
 enum Memory<'a> {
     Bytes(Cow<'a, [u8]>),
-    Tensor(&'a Tensor),
+    Tensor(Cow<'a, Tensor>),
 }
 
 impl<'a> TokenRows<'a> {
@@ -71,11 +71,20 @@ impl<'a> TokenRows<'a> {
                 if ends_without_gaps(&dims, &tensor_strides(argument, tensor, expected)?, expected.dtype) =>
             {
                 let offset = tensor.layout().start_offset() * expected.dtype.bytes();
-                (Memory::Tensor(tensor), offset, tensor_strides(argument, tensor, expected)?)
+                (Memory::Tensor(Cow::Borrowed(tensor)), offset, tensor_strides(argument, tensor, expected)?)
             }
             _ => {
                 let strides = dims.contiguous_strides().scaled(expected.dtype.bytes());
-                (Memory::Bytes(Cow::Owned(resolved.to_row_major()?)), 0, strides)
+                match source {
+                    // What lies on a device stays there.
+                    Source::View(view) if !view.device().is_cpu() => {
+                        (Memory::Tensor(Cow::Owned(view.to_tensor()?)), 0, strides)
+                    }
+                    Source::Tensor(tensor) if !tensor.device().is_cpu() => {
+                        (Memory::Tensor(Cow::Owned(tensor.force_contiguous()?)), 0, strides)
+                    }
+                    _ => (Memory::Bytes(Cow::Owned(resolved.to_row_major()?)), 0, strides),
+                }
             }
         };
         let layer = if rank == 4 { strides[0] } else { 0 };
@@ -102,8 +111,8 @@ impl<'a> TokenRows<'a> {
     }
 
     /// The candle tensor to read from, if it is one.
-    pub fn tensor(&self) -> Option<&'a Tensor> {
-        match self.memory {
+    pub fn tensor(&self) -> Option<&Tensor> {
+        match &self.memory {
             Memory::Tensor(tensor) => Some(tensor),
             Memory::Bytes(_) => None,
         }
