@@ -68,7 +68,7 @@ async function bundle() {
   await kernels(join(folder, 'kernels'), given)
 
   const archive = `${folder}.tar.xz`
-  await must('tar', ['--create', '--owner=0', '--group=0', '--sort=name', '--use-compress-program', 'xz -9 -T0', '--file', archive, '--directory', cudaFolder, name])
+  await must('tar', ['--create', '--owner=0', '--group=0', '--sort=name', '--use-compress-program', 'xz -6 -T0', '--file', archive, '--directory', cudaFolder, name])
   rmSync(folder, { recursive: true })
   console.log(sizeLine(relative(root, archive), statSync(archive).size))
 }
