@@ -20,6 +20,7 @@ use crate::model_step::NativeModelStep;
 use crate::number::count;
 use crate::paged_kv_cache::{NativePagedKvCache, batch_of};
 use crate::paged_step::NativePagedStep;
+use crate::raise::Refusal;
 
 const NAMES: [&str; 5] = ["blockTables", "slotMapping", "positions", "lengths", "queryOffsets"];
 
@@ -44,23 +45,6 @@ impl NativeStepBatch {
     #[napi]
     pub fn forget(&mut self) {
         self.groups.iter_mut().for_each(StepRows::forget);
-    }
-}
-
-impl NativeStepBatch {
-    /// Writes each group's tables down, and gives the rows behind those of the step no tokens.
-    fn fill(
-        &mut self,
-        groups: &mut [Tables],
-        sequences: usize,
-        tokens: u32,
-        mut fill: impl FnMut(u32, &mut StepRows, StepTables<'_>) -> kvtide_tensor::Result<()>,
-    ) -> kvtide_tensor::Result<()> {
-        for (group, (rows, tables)) in (0..).zip(self.groups.iter_mut().zip(groups)) {
-            fill(group, rows, tables.borrow())?;
-            tables.end(sequences, tokens);
-        }
-        Ok(())
     }
 }
 
@@ -114,14 +98,10 @@ impl NativePagedKvCache {
             let (sequences, offsets) = batch_of(batch, numbers)?;
             let mut groups = Tables::read(&arrays)?;
             let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
-            let mut step = cache.begin_step(tokens)?;
-            let filled = rows.fill(&mut groups, sequences.len(), step.tokens(), |_, rows, tables| {
-                cache.fill_tables(&step, rows, tables)
-            });
-            if let Err(refusal) = filled {
-                cache.undo_step(&mut step)?;
-                return Err(refusal.into());
-            }
+            let [rows] = &mut rows.groups[..] else { return Err(other_groups(rows.groups.len(), 1)) };
+            let [tables] = &mut groups[..] else { return Err(other_groups(groups.len(), 1)) };
+            let step = cache.prepare_step(tokens, rows, tables.borrow())?;
+            tables.end(sequences.len(), step.tokens());
             Ok(NativePagedStep::of(step))
         })
     }
@@ -144,15 +124,14 @@ impl NativeModelCache {
             let (sequences, offsets) = batch_of(batch, numbers)?;
             let mut groups = Tables::read(&arrays)?;
             let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
-            let mut step = cache.begin_step(tokens)?;
-            let filled = rows.fill(&mut groups, sequences.len(), step.tokens(), |group, rows, tables| {
-                cache.fill_tables(&step, group, rows, tables)
-            });
-            if let Err(refusal) = filled {
-                cache.undo_step(&mut step)?;
-                return Err(refusal.into());
-            }
+            let tables = groups.iter_mut().map(Tables::borrow).collect();
+            let step = cache.prepare_step(tokens, &mut rows.groups, tables)?;
+            groups.iter_mut().for_each(|tables| tables.end(sequences.len(), step.tokens()));
             Ok(NativeModelStep::of(step))
         })
     }
+}
+
+fn other_groups(groups: usize, expected: usize) -> Refusal {
+    Error::argument("arrays", format!("those of {groups} groups"), format!("those of {expected}")).into()
 }

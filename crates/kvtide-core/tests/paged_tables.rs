@@ -18,6 +18,11 @@ impl Arrays {
         rows.fill(planner, plan, StepTables { block_tables, slot_mapping, positions, lengths, query_offsets })
     }
 
+    fn prepare(&mut self, rows: &mut StepRows, planner: &PagedPlanner, plan: &WritePlan) -> Result<()> {
+        let [block_tables, slot_mapping, positions, lengths, query_offsets] = &mut self.0;
+        rows.prepare(planner, plan, &StepTables { block_tables, slot_mapping, positions, lengths, query_offsets })
+    }
+
     fn is_untouched(&self) -> bool {
         self.0.iter().flatten().all(|&number| number == UNTOUCHED)
     }
@@ -38,6 +43,24 @@ fn plan(planner: &PagedPlanner, sequences: &[u64], offsets: &[u32]) -> WritePlan
 fn finish(planner: &mut PagedPlanner, plan: &WritePlan) {
     planner.mark_layers(plan, 0..2).unwrap();
     planner.close_step(plan, None).unwrap();
+}
+
+#[test]
+fn what_is_too_small_for_a_step_is_refused_before_it_is_opened() {
+    let planner = planner();
+    let plan = plan(&planner, &[0, 1], &[0, 5, 6]);
+    let needed = [4, 6, 6, 2, 3];
+    let mut rows = StepRows::new(2).unwrap();
+    Arrays::new(needed).prepare(&mut rows, &planner, &plan).unwrap();
+    for at in 0..5 {
+        let mut lengths = needed;
+        lengths[at] -= 1;
+        let refused = Arrays::new(lengths).prepare(&mut rows, &planner, &plan);
+        assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument, "array {at}");
+    }
+    let narrow = Arrays::new(needed).prepare(&mut StepRows::new(1).unwrap(), &planner, &plan);
+    assert_eq!(narrow.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(planner.sequence_capacity(0), 0);
 }
 
 #[test]

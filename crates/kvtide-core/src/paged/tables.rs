@@ -16,7 +16,7 @@
 
 use super::sequence::Sequence;
 use super::sequences::PagedPlanner;
-use super::write_plan::{SlotRun, WritePlan};
+use super::write_plan::WritePlan;
 use crate::count::{COUNT_MAX, count_positive};
 use crate::error::{Error, Result};
 
@@ -70,11 +70,17 @@ impl StepRows {
         self.rows.clear();
     }
 
+    /// Refuses what [`StepRows::fill`] would refuse of a step that is planned, and takes the memory of it: a step that is opened
+    /// behind this takes no block in vain.
+    pub fn prepare(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: &StepTables<'_>) -> Result<()> {
+        self.check(planner, plan, out)?;
+        self.reserve(plan.shares.len())
+    }
+
     /// Writes the tables of a step that was opened, and nothing where it is refused.
     pub fn fill(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: StepTables<'_>) -> Result<()> {
         planner.check_step(plan)?;
-        self.check(planner, plan, &out)?;
-        self.reserve(plan.shares.len())?;
+        self.prepare(planner, plan, &out)?;
         let place = out.block_tables.as_ptr() as usize;
         if std::mem::replace(&mut self.place, place) != place {
             self.forget();
@@ -116,12 +122,12 @@ impl StepRows {
         check("positions.length", out.positions.len(), tokens, "one for each token")?;
         check("lengths.length", out.lengths.len(), sequences, "one for each sequence")?;
         check("queryOffsets.length", out.query_offsets.len(), sequences + 1, "one more than sequences")?;
-        let longest = plan.shares.iter().map(|share| planner.at(share.slot).end()).max().unwrap_or(0);
+        let longest = plan.shares.iter().map(|share| share.position + share.tokens).max().unwrap_or(0);
         let blocks = longest.div_ceil(planner.store.block_size);
         if blocks > self.width {
             return Err(Error::argument("width", self.width, format!("at least {blocks}, the blocks of the longest")));
         }
-        check_slots(&plan.runs, planner.store.block_size)
+        check_slots(planner.store.blocks.capacity(), planner.store.block_size)
     }
 
     fn reserve(&mut self, rows: usize) -> Result<()> {
@@ -182,12 +188,13 @@ impl PagedPlanner {
     }
 }
 
-/// Refuses slots that an `i32` cannot name.
-fn check_slots(runs: &[SlotRun], block_size: u32) -> Result<()> {
-    let last = |run: &SlotRun| u64::from(run.block) * u64::from(block_size) + u64::from(run.slot + run.len - 1);
-    match runs.iter().map(last).find(|&last| last > COUNT_MAX.into()) {
-        Some(last) => Err(Error::argument("slotMapping", last, format!("slots up to {COUNT_MAX}"))),
-        None => Ok(()),
+/// Refuses a pool with slots that an `i32` cannot name: which ones a step gets is not known before it has them.
+fn check_slots(blocks: u32, block_size: u32) -> Result<()> {
+    match u64::from(blocks) * u64::from(block_size) {
+        slots if slots > u64::from(COUNT_MAX) + 1 => {
+            Err(Error::argument("slotMapping", slots - 1, format!("slots up to {COUNT_MAX}")))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -197,10 +204,9 @@ mod tests {
 
     #[test]
     fn slots_that_an_i32_cannot_name_are_refused() {
-        let run = |block, slot, len| SlotRun { block, slot, len, token: 0, staged: false };
-        assert!(check_slots(&[run(1, (1 << 30) - 4, 4)], 1 << 30).is_ok());
-        let refused = check_slots(&[run(0, 0, 1), run(2, 0, 1)], 1 << 30).unwrap_err();
-        assert_eq!(refused.to_string(), "slotMapping is 2147483648, expected slots up to 2147483647");
-        assert!(check_slots(&[run(COUNT_MAX, 7, 1)], COUNT_MAX).is_err());
+        assert!(check_slots(2, 1 << 30).is_ok());
+        let refused = check_slots(3, 1 << 30).unwrap_err();
+        assert_eq!(refused.to_string(), "slotMapping is 3221225471, expected slots up to 2147483647");
+        assert!(check_slots(COUNT_MAX, COUNT_MAX).is_err());
     }
 }

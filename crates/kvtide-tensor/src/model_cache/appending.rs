@@ -1,10 +1,11 @@
 //! Tokens of all layers in one call: a step that begins, is written and committed at once, or leaves no trace.
 //!
 //! ```text
-//! check the sequence -> begin_step -> write_layer, each -> commit_step      refused anywhere: undo_step
+//! check the sequence and every layer -> begin_step -> write_layer, each -> commit_step      refused anywhere: undo_step
 //! ```
 //!
-//! O(tokens) in every layer.
+//! A step that has begun may have evicted what others could find, and copied what they hold: so what a caller can get wrong is looked
+//! at before. O(tokens) in every layer.
 
 use kvtide_core::TransactionId;
 
@@ -57,6 +58,15 @@ impl ModelCache {
         if layers.len() != own.len() {
             let expected = format!("{}, one for each layer with keys and values of its own", own.len());
             return Err(Error::argument("layers.length", layers.len(), expected));
+        }
+        let count = tokens.count();
+        if let Some(ids) = ids
+            && ids.len() != count as usize
+        {
+            return Err(Error::argument("tokens.length", ids.len(), format!("{count}, one for each token")));
+        }
+        for (&layer, [k, v]) in own.iter().zip(layers) {
+            self.store.check_rows(self.model.place(layer), [k, v], count)?;
         }
         let mut step = self.begin_step(tokens)?;
         let mut written = || -> Result<()> {

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use kvtide_core::Error as CoreError;
 use kvtide_core::model::LayerPlace;
-use kvtide_core::paged::{Explanation, PoolStats, Reason, StepRows, StepTables, Unseen};
+use kvtide_core::paged::{Explanation, PoolStats, Reason, StepRows, Unseen};
 
 pub(super) use super::contiguous_steps::LayersStep;
 use super::layer_cache::LayerCache;
@@ -15,7 +15,7 @@ pub(super) use super::layer_cache::LayerSnapshot;
 use super::layer_rows::Rows;
 pub(super) use super::layer_sequences::{ContiguousLayers, Dropped, Sequence};
 use super::paged::foreign;
-use super::store::{Held, StepState, Store};
+use super::store::{Held, StepState, Store, Tables};
 use crate::error::{Error, Result};
 use crate::paged::{PagedPrefix, PromptOptions, StepTokens};
 use crate::source::Source;
@@ -143,8 +143,13 @@ impl Store for ContiguousLayers {
         Ok(StepState::Contiguous(self.begin_layers(tokens)?))
     }
 
-    fn fill_tables(&self, _: &StepState, _: u32, _: &mut StepRows, _: StepTables<'_>) -> Result<()> {
+    fn prepare_step(&mut self, _: StepTokens<'_>, _: &mut [StepRows], _: Tables<'_>) -> Result<StepState> {
         Err(Error::argument("kind", "contiguous", "paged: there are no blocks here"))
+    }
+
+    /// A step takes nothing from others, so that one that is dropped is soon enough.
+    fn check_rows(&self, _: LayerPlace, _: [&Source<'_>; 2], _: u32) -> Result<()> {
+        Ok(())
     }
 
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()> {

@@ -21,6 +21,7 @@ mod layer_sequences;
 mod options;
 mod paged;
 mod paged_drafts;
+mod paged_steps;
 mod shapes;
 mod step;
 mod stepping;

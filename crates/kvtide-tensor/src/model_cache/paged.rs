@@ -9,17 +9,17 @@ use std::ops::Range;
 use kvtide_core::TransactionId;
 use kvtide_core::model::LayerPlace;
 use kvtide_core::paged::{
-    Explanation, Keep, PagedPlanner, PoolStats, StepRows, StepTables, Unseen, can_allocate_in_groups,
-    explain_in_groups, find_in_groups,
+    Explanation, Keep, PagedPlanner, PoolStats, StepRows, Unseen, can_allocate_in_groups, explain_in_groups,
+    find_in_groups,
 };
 
 use super::layer_rows::Rows;
 use super::options::PagedOptions;
 use super::shapes::of_tensor;
-use super::store::{Held, StepState, Store};
+use super::store::{Held, StepState, Store, Tables};
 use crate::error::{Error, Result};
 use crate::options::PagedKvCacheOptions;
-use crate::paged::{PagedPrefix, PlannedWrite, PrefixKeys, PromptOptions, Returned, StepTokens};
+use crate::paged::{PagedPrefix, PrefixKeys, PromptOptions, Returned, StepTokens};
 use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 use crate::stats::Stats;
@@ -196,16 +196,15 @@ impl Store for PagedGroups {
     }
 
     fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState> {
-        let planned: Vec<PlannedWrite> =
-            self.0.iter_mut().map(|group| group.plan_step(tokens)).collect::<Result<_>>()?;
-        let opened = self.0.iter_mut().zip(planned).map(|(group, planned)| group.open_step(planned, tokens));
-        let steps = opened.collect::<Result<_>>()?;
-        Ok(StepState::Paged(steps))
+        self.begin_steps(tokens).map(StepState::Paged)
     }
 
-    fn fill_tables(&self, step: &StepState, group: u32, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
-        let StepState::Paged(steps) = step else { return Err(foreign()) };
-        self.0[group as usize].fill_tables(&steps[group as usize], rows, tables)
+    fn prepare_step(&mut self, of: StepTokens<'_>, rows: &mut [StepRows], tables: Tables<'_>) -> Result<StepState> {
+        self.prepare_steps(of, rows, tables).map(StepState::Paged)
+    }
+
+    fn check_rows(&self, place: LayerPlace, sources: [&Source<'_>; 2], tokens: u32) -> Result<()> {
+        self.0[place.group as usize].check_rows(sources, tokens)
     }
 
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()> {
@@ -224,17 +223,12 @@ impl Store for PagedGroups {
 
     fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
-        self.check(|_| Ok(()))?;
-        for (group, step) in self.0.iter().zip(&*steps) {
-            group.check_commit(step, tokens)?;
-        }
-        self.0.iter_mut().zip(steps).try_for_each(|(group, step)| group.commit_step(step, tokens))
+        self.commit_steps(steps, tokens)
     }
 
     fn undo_step(&mut self, step: &mut StepState) -> Result<()> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
-        self.check_change()?;
-        self.0.iter_mut().zip(steps).try_for_each(|(group, step)| group.undo_step(step))
+        self.undo_steps(steps)
     }
 
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {

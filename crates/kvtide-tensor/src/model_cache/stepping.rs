@@ -4,6 +4,7 @@ use kvtide_core::model::{LayerDescription, LayerKind};
 use kvtide_core::paged::{StepRows, StepTables};
 
 use super::layer_rows::{LayerRows, Rules};
+use super::store::StepState;
 use super::{ModelCache, ModelStep};
 use crate::attention::{AttendOptions, Attended};
 use crate::error::{Error, Result};
@@ -14,25 +15,35 @@ impl ModelCache {
     /// Takes slots of all layers for the tokens of a step. In tensors, a step is of one sequence.
     pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<ModelStep> {
         let state = self.store.begin_step(tokens)?;
-        let count = tokens.offsets.map_or(Some(tokens.sequences.len() as u32), |offsets| offsets.last().copied());
-        Ok(ModelStep {
-            state,
-            sequences: tokens.sequences.into(),
-            tokens: count.unwrap_or(0),
-            written: vec![false; self.model.layers().len()].into(),
-            cache: self.id,
-        })
+        Ok(self.step_of(state, tokens))
     }
 
-    /// Writes down where the step's tokens go in the blocks of a group, and what its sequences hold there: see
-    /// [`PagedKvCache::fill_tables`](crate::PagedKvCache::fill_tables). In tensors there are no blocks.
-    pub fn fill_tables(&self, step: &ModelStep, group: u32, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
-        self.check_own(step.cache)?;
+    /// The same with its tables in arrays of the caller's, one of each for each group, as
+    /// [`PagedKvCache::prepare_step`](crate::PagedKvCache::prepare_step) writes them. In tensors there are no blocks.
+    pub fn prepare_step(
+        &mut self,
+        tokens: StepTokens<'_>,
+        rows: &mut [StepRows],
+        tables: Vec<StepTables<'_>>,
+    ) -> Result<ModelStep> {
         let groups = self.model.groups().len();
-        if group as usize >= groups {
-            return Err(Error::argument("group", group, format!("below {groups}")));
+        for (argument, length) in [("rows.length", rows.len()), ("tables.length", tables.len())] {
+            if length != groups {
+                return Err(Error::argument(argument, length, format!("{groups}, one for each group")));
+            }
         }
-        self.store.fill_tables(&step.state, group, rows, tables)
+        let state = self.store.prepare_step(tokens, rows, tables)?;
+        Ok(self.step_of(state, tokens))
+    }
+
+    fn step_of(&self, state: StepState, tokens: StepTokens<'_>) -> ModelStep {
+        ModelStep {
+            state,
+            sequences: tokens.sequences.into(),
+            tokens: tokens.count(),
+            written: vec![false; self.model.layers().len()].into(),
+            cache: self.id,
+        }
     }
 
     /// Writes a layer's tokens: K and V `[kvHeads, tokens, headDim]`, those of all sequences one behind the other; of one

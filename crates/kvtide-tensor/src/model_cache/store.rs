@@ -18,6 +18,9 @@ use crate::stats::Stats;
 use crate::transaction::BeginOptions;
 use crate::view::{Kv, View};
 
+/// What the tables of a step are written to, group by group.
+pub(super) type Tables<'a> = Vec<StepTables<'a>>;
+
 /// All layers of all sequences. What is asked of one layer names its place among the groups.
 pub(super) trait Store: DraftStore + Debug + Send {
     fn create(&mut self, options: PromptOptions<'_>) -> Result<u64>;
@@ -44,7 +47,10 @@ pub(super) trait Store: DraftStore + Debug + Send {
     fn events(&self, since: u64) -> Option<Unseen<'_>>;
 
     fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState>;
-    fn fill_tables(&self, step: &StepState, group: u32, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()>;
+    /// The same, its tables written for each group; refused before anything is taken.
+    fn prepare_step(&mut self, of: StepTokens<'_>, rows: &mut [StepRows], tables: Tables<'_>) -> Result<StepState>;
+    /// Refuses what `write` would refuse of a layer's tokens, where it would be too late in an open step.
+    fn check_rows(&self, place: LayerPlace, sources: [&Source<'_>; 2], tokens: u32) -> Result<()>;
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()>;
     /// What the step's queries see in a layer.
     fn rows(&mut self, step: &StepState, place: LayerPlace) -> Result<Rows<'_>>;

@@ -50,30 +50,11 @@ enum Memory<'a> {
 impl<'a> TokenRows<'a> {
     /// Looks at a source as rows, or refuses it.
     pub fn new(source: &Source<'a>, argument: &'static str, expected: Expected) -> Result<Self> {
-        let rank = source.rank();
-        if rank != 4 && (rank != 3 || expected.layers.is_some()) {
-            return Err(expected.mismatch(argument, &source.dims()));
-        }
-        let resolved = Resolved::new(source, argument, rank - 2)?;
-        let dims = resolved.dims;
-        let outer = if rank == 4 { dims[0] } else { 1 };
-        if [outer, dims[rank - 3], dims[rank - 1]] != [expected.layers.unwrap_or(1), expected.heads, expected.dim] {
-            return Err(expected.mismatch(argument, &dims));
-        }
-        expected.check_dtype(argument, resolved.dtype)?;
-        let (memory, offset, strides) = match source {
-            Source::Host(host) if ends_without_gaps(&dims, &host.byte_strides(), expected.dtype) => {
-                let strides = host.byte_strides();
-                let start = host.range().map_or(0, |range| range.0);
-                (Memory::Bytes(Cow::Borrowed(host.bytes())), start * strides[rank - 2], strides)
-            }
-            Source::Tensor(tensor)
-                if ends_without_gaps(&dims, &tensor_strides(argument, tensor, expected)?, expected.dtype) =>
-            {
-                let offset = tensor.layout().start_offset() * expected.dtype.bytes();
-                (Memory::Tensor(Cow::Borrowed(tensor)), offset, tensor_strides(argument, tensor, expected)?)
-            }
-            _ => {
+        let resolved = expected.look(source, argument)?;
+        let (dims, rank) = (resolved.dims, resolved.dims.len());
+        let (memory, offset, strides) = match in_place(source, argument, &dims, expected)? {
+            Some(found) => found,
+            None => {
                 let strides = dims.contiguous_strides().scaled(expected.dtype.bytes());
                 match source {
                     // What lies on a device stays there.
@@ -91,6 +72,16 @@ impl<'a> TokenRows<'a> {
         let row = expected.dim * expected.dtype.bytes();
         let rows = Rows { offset, layer, head: strides[rank - 3], token: strides[rank - 2], row };
         Ok(TokenRows { rows, tokens: resolved.tokens(), dtype: expected.dtype, memory })
+    }
+
+    /// Refuses what [`TokenRows::new`] and [`TokenRows::check_device`] would refuse, and copies nothing; answers how many tokens
+    /// there are.
+    pub fn check(source: &Source<'a>, argument: &'static str, expected: Expected, device: &Device) -> Result<u32> {
+        let resolved = expected.look(source, argument)?;
+        if let Some((Memory::Tensor(tensor), ..)) = in_place(source, argument, &resolved.dims, expected)? {
+            check_device_of(tensor, argument, device)?;
+        }
+        Ok(resolved.tokens())
     }
 
     /// One token of one layer, in any shape.
@@ -120,14 +111,7 @@ impl<'a> TokenRows<'a> {
 
     /// Refuses a tensor that lies on another device than the pages.
     pub fn check_device(&self, argument: &'static str, device: &Device) -> Result<()> {
-        match self.tensor() {
-            Some(tensor) if !tensor.device().same_device(device) => Err(Error::DeviceMismatch {
-                argument,
-                value: device_name(tensor.device()),
-                expected: device_name(device),
-            }),
-            _ => Ok(()),
-        }
+        self.tensor().map_or(Ok(()), |tensor| check_device_of(tensor, argument, device))
     }
 
     /// The bytes to read from: its own, or those of the next candle tensor of an operation.
@@ -140,6 +124,22 @@ impl<'a> TokenRows<'a> {
 }
 
 impl Expected {
+    /// A source whose shape and dtype are those of the rows.
+    fn look<'a>(&self, source: &Source<'a>, argument: &'static str) -> Result<Resolved<'a>> {
+        let rank = source.rank();
+        if rank != 4 && (rank != 3 || self.layers.is_some()) {
+            return Err(self.mismatch(argument, &source.dims()));
+        }
+        let resolved = Resolved::new(source, argument, rank - 2)?;
+        let dims = resolved.dims;
+        let outer = if rank == 4 { dims[0] } else { 1 };
+        if [outer, dims[rank - 3], dims[rank - 1]] != [self.layers.unwrap_or(1), self.heads, self.dim] {
+            return Err(self.mismatch(argument, &dims));
+        }
+        self.check_dtype(argument, resolved.dtype)?;
+        Ok(resolved)
+    }
+
     fn check_dtype(&self, argument: &'static str, dtype: DType) -> Result<()> {
         if dtype == self.dtype {
             return Ok(());
@@ -155,6 +155,36 @@ impl Expected {
         };
         Error::ShapeMismatch { argument, value: dims.to_vec(), expected }
     }
+}
+
+/// Where rows lie that can be read in place: the memory, the first byte of them, and bytes from an element to the next.
+fn in_place<'a>(
+    source: &Source<'a>,
+    argument: &'static str,
+    dims: &Dims,
+    expected: Expected,
+) -> Result<Option<(Memory<'a>, usize, Dims)>> {
+    let (memory, offset, strides) = match source {
+        Source::Host(host) => {
+            let strides = host.byte_strides();
+            let start = host.range().map_or(0, |range| range.0);
+            (Memory::Bytes(Cow::Borrowed(host.bytes())), start * strides[dims.len() - 2], strides)
+        }
+        Source::Tensor(tensor) => {
+            let offset = tensor.layout().start_offset() * expected.dtype.bytes();
+            (Memory::Tensor(Cow::Borrowed(tensor)), offset, tensor_strides(argument, tensor, expected)?)
+        }
+        Source::View(_) => return Ok(None),
+    };
+    Ok(ends_without_gaps(dims, &strides, expected.dtype).then_some((memory, offset, strides)))
+}
+
+fn check_device_of(tensor: &Tensor, argument: &'static str, device: &Device) -> Result<()> {
+    if tensor.device().same_device(device) {
+        return Ok(());
+    }
+    let (value, expected) = (device_name(tensor.device()), device_name(device));
+    Err(Error::DeviceMismatch { argument, value, expected })
 }
 
 fn tensor_strides(argument: &'static str, tensor: &Tensor, expected: Expected) -> Result<Dims> {

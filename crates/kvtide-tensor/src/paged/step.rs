@@ -40,6 +40,13 @@ pub struct StepTokens<'a> {
     pub parents: Option<&'a [i32]>,
 }
 
+impl StepTokens<'_> {
+    /// Tokens of all sequences.
+    pub(crate) fn count(&self) -> u32 {
+        self.offsets.map_or(self.sequences.len() as u32, |offsets| offsets.last().copied().unwrap_or(0))
+    }
+}
+
 impl PagedStep {
     /// The sequences that get tokens.
     #[must_use]
@@ -109,6 +116,31 @@ impl PagedKvCache {
         })
     }
 
+    /// The same with its tables in arrays of the caller's, as [`PagedKvCache::fill_tables`] writes them. They are looked at before
+    /// anything is taken: where they are refused, nothing was evicted and nothing copied.
+    pub fn prepare_step(
+        &mut self,
+        tokens: StepTokens<'_>,
+        rows: &mut StepRows,
+        tables: StepTables<'_>,
+    ) -> Result<PagedStep> {
+        let planned = self.plan_step(tokens)?;
+        self.prepare_tables(&planned, rows, &tables)?;
+        let step = self.open_step(planned, tokens)?;
+        self.fill_tables(&step, rows, tables)?;
+        Ok(step)
+    }
+
+    /// Refuses tables that a step which is planned does not fit in.
+    pub(crate) fn prepare_tables(
+        &self,
+        planned: &PlannedWrite,
+        rows: &mut StepRows,
+        tables: &StepTables<'_>,
+    ) -> Result<()> {
+        Ok(rows.prepare(&self.planner, &planned.plan, tables)?)
+    }
+
     /// Writes down where the step's tokens go and what its sequences hold, in arrays of the caller's. `rows` are kept between
     /// steps: what has not changed since is not written again.
     pub fn fill_tables(&self, step: &PagedStep, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
@@ -131,10 +163,7 @@ impl PagedKvCache {
         let plan = step.plan()?;
         self.planner.check_layer(layer)?;
         let rows = self.rows([k.into(), v.into()], None)?;
-        if rows[0].tokens != plan.tokens() {
-            let expected = format!("{} tokens, as the step has", plan.tokens());
-            return Err(Error::argument("k", format!("{} tokens", rows[0].tokens), expected));
-        }
+        check_count(rows[0].tokens, plan.tokens())?;
         let scratch = self.shape.scratch_of(plan, false)?;
         self.planner.reserve_marks(plan)?;
         self.poisoned = true;
@@ -143,6 +172,11 @@ impl PagedKvCache {
         self.poisoned = false;
         step.written[layer as usize] = true;
         Ok(())
+    }
+
+    /// Refuses what [`PagedKvCache::write_layer`] would refuse of the tokens of a layer, in a step of so many.
+    pub(crate) fn check_rows(&self, sources: [&Source<'_>; 2], tokens: u32) -> Result<()> {
+        check_count(self.tokens_of(sources)?, tokens)
     }
 
     /// The pages of a layer that the step's queries attend to, its own tokens included.
@@ -207,4 +241,11 @@ impl PagedKvCache {
         }
         Ok(self.planner.check_step(step.plan()?)?)
     }
+}
+
+fn check_count(tokens: u32, expected: u32) -> Result<()> {
+    if tokens == expected {
+        return Ok(());
+    }
+    Err(Error::argument("k", format!("{tokens} tokens"), format!("{expected} tokens, as the step has")))
 }

@@ -149,11 +149,17 @@ impl PagedKvCache {
         for (rows, argument) in rows.iter().zip(["k", "v"]) {
             rows.check_device(argument, self.slab.tensor.device())?;
         }
-        if rows[0].tokens != rows[1].tokens {
-            let expected = format!("{} tokens, as k", rows[0].tokens);
-            return Err(Error::ShapeMismatch { argument: "v", value: v.dims(), expected });
-        }
+        check_alike(rows[0].tokens, rows[1].tokens, &v)?;
         Ok(rows)
+    }
+
+    /// Refuses K and V of one layer as [`PagedKvCache::rows`] does, and copies nothing; answers how many tokens they are.
+    pub(super) fn tokens_of(&self, [k, v]: [&Source<'_>; 2]) -> Result<u32> {
+        let device = self.slab.tensor.device();
+        let keys = TokenRows::check(k, "k", self.expected(Part::Key, None), device)?;
+        let values = TokenRows::check(v, "v", self.expected(Part::Value, None), device)?;
+        check_alike(keys, values, v)?;
+        Ok(keys)
     }
 
     /// Moves rows where a plan says, and commits it. `tokens` are their ids, where they are known.
@@ -250,6 +256,14 @@ impl PagedKvCache {
         self.staging = Arc::new(grown);
         Ok(())
     }
+}
+
+/// Refuses values of other tokens than the keys.
+fn check_alike(keys: u32, values: u32, v: &Source<'_>) -> Result<()> {
+    if keys == values {
+        return Ok(());
+    }
+    Err(Error::ShapeMismatch { argument: "v", value: v.dims(), expected: format!("{keys} tokens, as k") })
 }
 
 /// Runs `work` on a slab's pages and on the bytes of the rows that go there.
