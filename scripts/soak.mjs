@@ -1,7 +1,19 @@
-// The property tests for as long as wanted: KVTIDE_CASES sequences each (a million unless set), with a new seed.
+// The property tests for as long as wanted, with new seeds: KVTIDE_CASES sequences each (a million unless set), or with
+// KVTIDE_HOURS round after round of them (ten thousand unless set) until the time is up.
 import { hostTarget, must } from './steps.mjs'
 
-const cases = process.env.KVTIDE_CASES ?? '1000000'
+const hours = process.env.KVTIDE_HOURS === undefined ? 0 : Number(process.env.KVTIDE_HOURS)
+if (!(hours >= 0 && Number.isFinite(hours))) {
+  console.error(`KVTIDE_HOURS is ${process.env.KVTIDE_HOURS}, expected a number of hours`)
+  process.exit(1)
+}
+const cases = process.env.KVTIDE_CASES ?? (hours > 0 ? '10000' : '1000000')
 const target = hostTarget()
 const args = ['test', '--release', ...(target === undefined ? [] : ['--target', target]), '-p', 'kvtide-core', '-p', 'kvtide-tensor']
-await must('cargo', [...args, '--', '--nocapture'], { env: { KVTIDE_CASES: cases } })
+const end = Date.now() + hours * 3_600_000
+let rounds = 0
+do {
+  await must('cargo', [...args, '--', '--nocapture'], { env: { KVTIDE_CASES: cases } })
+  rounds += 1
+} while (Date.now() < end)
+console.log(`${rounds} ${rounds === 1 ? 'round' : 'rounds'} of ${cases} sequences for each property, none failed`)
