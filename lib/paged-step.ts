@@ -47,7 +47,7 @@ class Step extends OpenStep<PagedEngine> {
 
   protected layer(layer: number): KvPages {
     const { native } = this.engine
-    native.checkStep(this.native)
+    native.checkWritten(this.native, layer)
     return { cache: native, layer, sequences: this.#ids, tables: undefined, lengths: undefined }
   }
 
@@ -114,7 +114,7 @@ export class PagedStep extends Owner {
   }
 
   /**
-   * As {@link attend} over the step's sequences in a layer: `q` is `[length, heads, headDim]`, those of a sequence where its
+   * As {@link attend} over the step's sequences in a layer that it has written: `q` is `[length, heads, headDim]`, those of a sequence where its
    * tokens are. With `parents` the queries are a tree; where theirs is not one for all sequences, or follows what was drafted
    * before, `tree` or `mask` has to say it.
    */

@@ -72,6 +72,12 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| Ok(cache.check_step(step.get()?)?))
     }
 
+    /// The same, and a layer that the step has not written.
+    #[napi]
+    pub fn check_written(&self, env: &Env, step: &NativePagedStep, layer: f64) -> Result<()> {
+        self.cache.read(env, |cache| Ok(cache.check_written(step.get()?, count("layer", layer)?)?))
+    }
+
     #[napi]
     pub fn commit_step(&mut self, env: &Env, step: &mut NativePagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.cache.change(env, |cache| {

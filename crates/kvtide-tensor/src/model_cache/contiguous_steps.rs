@@ -9,7 +9,7 @@ use super::layer_cache::LayerCache;
 use super::shapes::Shaped;
 use crate::error::{Error, Result};
 use crate::kv_pair::SEQUENCE;
-use crate::paged::StepTokens;
+use crate::paged::{StepTokens, not_written};
 use crate::source::Source;
 use crate::view::Kv;
 
@@ -62,7 +62,7 @@ impl ContiguousLayers {
     }
 
     /// The sequence of an open step, and its transaction. One that was dropped, or whose transaction was, took the step along.
-    fn stepping(&mut self, step: &LayersStep) -> Result<(&mut Sequence, TransactionId)> {
+    pub(super) fn stepping(&mut self, step: &LayersStep) -> Result<(&mut Sequence, TransactionId)> {
         let id = step.id.ok_or(CoreError::TransactionClosed)?;
         match self.sequence(step.sequence) {
             Ok(of) if of.step == Some(id) => Ok((of, id)),
@@ -119,8 +119,6 @@ impl ContiguousLayers {
     /// What it has written in a layer, behind what was there.
     pub(super) fn shown(&mut self, step: &LayersStep, index: usize) -> Result<Kv> {
         self.stepping(step)?;
-        step.shown[index]
-            .clone()
-            .ok_or_else(|| Error::argument("layer", "not written", "a layer that the step has written"))
+        step.shown[index].clone().ok_or_else(not_written)
     }
 }

@@ -40,4 +40,5 @@ pub(crate) use prefix_keys::PrefixKeys;
 pub(crate) use returns::{Returned, Returns};
 pub(crate) use shape::PagedShape;
 pub(crate) use slab::Slab;
+pub(crate) use step::not_written;
 pub use step::{PagedStep, StepTokens};

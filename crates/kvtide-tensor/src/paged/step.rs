@@ -179,9 +179,9 @@ impl PagedKvCache {
         check_count(self.tokens_of(sources)?, tokens)
     }
 
-    /// The pages of a layer that the step's queries attend to, its own tokens included.
+    /// The pages of a layer that the step's queries attend to, its own tokens included: once it has written them.
     pub fn step_pages(&mut self, step: &PagedStep, layer: u32) -> Result<PageRows<'_>> {
-        self.check_step(step)?;
+        self.check_written(step, layer)?;
         self.pages(layer, &step.sequences)
     }
 
@@ -234,6 +234,13 @@ impl PagedKvCache {
         Ok(())
     }
 
+    /// Refuses a layer that a step has not written: what its queries would see of it is not there yet.
+    pub fn check_written(&self, step: &PagedStep, layer: u32) -> Result<()> {
+        self.check_step(step)?;
+        self.planner.check_layer(layer)?;
+        if step.written[layer as usize] { Ok(()) } else { Err(not_written()) }
+    }
+
     /// Refuses a step that has ended, or one of whose sequences was dropped.
     pub fn check_step(&self, step: &PagedStep) -> Result<()> {
         if !self.returns.is_same(&step.returns) {
@@ -248,4 +255,9 @@ fn check_count(tokens: u32, expected: u32) -> Result<()> {
         return Ok(());
     }
     Err(Error::argument("k", format!("{tokens} tokens"), format!("{expected} tokens, as the step has")))
+}
+
+/// The refusal of a layer that a step has not written.
+pub(crate) fn not_written() -> Error {
+    Error::argument("layer", "not written", "a layer that the step has written")
 }

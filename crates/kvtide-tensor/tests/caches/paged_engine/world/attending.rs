@@ -3,11 +3,13 @@
 //! Where nothing is quantised, keys and values are those of the model; where something is, what is gathered, which the other
 //! checks hold against the model.
 
+use kvtide_core::Code;
 use kvtide_tensor::{AttendOptions, DType, HostTensor, attend};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::{Done, World};
+use crate::outcome::code;
 use crate::paged_engine::oracle::{Naive, ancestors};
 
 /// A query's heads for each of K.
@@ -63,7 +65,12 @@ impl World {
         let options = AttendOptions { window, sinks, tree, query_offsets: Some(&offsets), ..Default::default() };
         let attended = match &self.step {
             Some(step) if !self.is_stale(step) && step.shares.iter().map(|share| &share.0).eq(ids) => {
-                attend(host, &self.cache.step_pages(&step.open, layer)?, &options)?
+                if step.written[layer as usize] {
+                    attend(host, &self.cache.step_pages(&step.open, layer)?, &options)?
+                } else {
+                    prop_assert_eq!(code(self.cache.step_pages(&step.open, layer)), Err(Code::InvalidArgument));
+                    attend(host, &self.cache.pages(layer, ids)?, &options)?
+                }
             }
             _ => attend(host, &self.cache.pages(layer, ids)?, &options)?,
         };
