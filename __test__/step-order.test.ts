@@ -1,4 +1,4 @@
-// What a step refuses until a layer is written.
+// In which order a step refuses: what has ended or lost its sequence first, then layers that it has not written.
 import test from 'ava'
 
 import { ModelCache, PagedKvCache, type HostTensor, type ModelStep, type PagedStep } from '../index.js'
@@ -33,5 +33,25 @@ for (const [name, begin] of STEPS) {
     step.write(1, row(), row(6))
     t.is(step.attend(1, row()).out.toArray()[0], 6)
     step.commit()
+  })
+
+  test(`${name}: a step whose sequence was dropped is stale, whatever else is wrong`, t => {
+    for (const written of [0, 1, 2]) {
+      const { step, drop } = begin()
+      for (let layer = 0; layer < written; layer++) step.write(layer, row(), row())
+      drop()
+      for (const call of [
+        () => step.write(0, row(), row()),
+        () => step.write(9, row(), row()),
+        () => step.write(1, row(), { data: new Float32Array(2), shape: [1, 2, 1] }),
+        () => step.attend(0, row()),
+        () => step.attend(9, row()),
+        () => step.commit(),
+        () => step.commit([1, 2]),
+      ]) throwsCode(t, 'STALE_STEP', call)
+      step.rollback()
+      throwsCode(t, 'TRANSACTION_CLOSED', () => step.commit())
+      throwsCode(t, 'TRANSACTION_CLOSED', () => step.commit([1, 2]))
+    }
   })
 }

@@ -64,7 +64,7 @@ class Step extends OpenStep<ModelEngine> {
  * all layers at once. Until then its sequences refuse other changes with `TRANSACTION_OPEN`.
  *
  * Where a transaction is open on a sequence, the step's tokens are drafted there. Once the step has ended each call throws
- * `TRANSACTION_CLOSED`; one that is collected is undone.
+ * `TRANSACTION_CLOSED`; `STALE_STEP` when one of its sequences was dropped. One that is collected is undone.
  */
 export class ModelStep extends Owner {
   /** The numbers of its sequences. */
@@ -127,6 +127,7 @@ export class ModelStep extends Owner {
   commit(tokens?: TokenIds): void {
     const step = own(this)
     const ids = optional(readTokens, 'tokens', tokens)
+    step.engine.native.checkStep(step.native)
     if (ids !== undefined) step.check('tokens', ids)
     step.engine.change(native => native.commitStep(step.native, ids ?? step.tokens))
   }

@@ -72,10 +72,10 @@ impl NativeModelCache {
         })
     }
 
-    /// Refuses a step that has ended.
+    /// Refuses a step that has ended, or one of whose sequences was dropped.
     #[napi]
-    pub fn check_step(&self, env: &Env, step: &NativeModelStep) -> Result<()> {
-        self.cache.read(env, |_| step.get().map(|_| ()))
+    pub fn check_step(&mut self, env: &Env, step: &NativeModelStep) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.check_step(step.get()?)?))
     }
 
     #[napi]

@@ -152,6 +152,11 @@ impl Store for ContiguousLayers {
         Ok(())
     }
 
+    fn check_step(&mut self, step: &StepState) -> Result<()> {
+        let StepState::Contiguous(step) = step else { return Err(foreign()) };
+        self.stepping(step).map(drop)
+    }
+
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()> {
         let StepState::Contiguous(step) = step else { return Err(foreign()) };
         self.write_rows(step, self.index(place), k, v)

@@ -207,6 +207,11 @@ impl Store for PagedGroups {
         self.0[place.group as usize].check_rows(sources, tokens)
     }
 
+    fn check_step(&mut self, step: &StepState) -> Result<()> {
+        let StepState::Paged(steps) = step else { return Err(foreign()) };
+        self.check_steps(steps)
+    }
+
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
         self.check_change()?;

@@ -38,6 +38,11 @@ impl PagedGroups {
         Ok(steps)
     }
 
+    /// Refuses a step that has ended, or one of whose sequences was dropped.
+    pub(super) fn check_steps(&self, steps: &[PagedStep]) -> Result<()> {
+        self.0.iter().zip(steps).try_for_each(|(group, step)| group.check_step(step))
+    }
+
     /// Ends a step in all groups, or in none.
     pub(super) fn commit_steps(&mut self, steps: &mut [PagedStep], tokens: Option<&[u32]>) -> Result<()> {
         self.check(|_| Ok(()))?;

@@ -85,10 +85,16 @@ impl ModelCache {
         Ok(LayerRows { rows: self.store.rows(&step.state, self.model.place(layer))?, rules })
     }
 
+    /// Refuses a step of another cache, one that has ended, and one of whose sequences was dropped.
+    pub fn check_step(&mut self, step: &ModelStep) -> Result<()> {
+        self.check_own(step.cache)?;
+        self.store.check_step(&step.state)
+    }
+
     /// Ends a step: its tokens count in all layers. `tokens` are their ids, where they are known. Refused with `STEP_INCOMPLETE`
     /// while a layer is not written; then the step stays open.
     pub fn commit_step(&mut self, step: &mut ModelStep, tokens: Option<&[u32]>) -> Result<()> {
-        self.check_own(step.cache)?;
+        self.check_step(step)?;
         let own = |layer: &usize| is_own(&self.model.layers()[*layer]);
         let layers: Vec<usize> = (0..step.written.len()).filter(own).filter(|&layer| !step.written[layer]).collect();
         if !layers.is_empty() && step.tokens > 0 {
@@ -108,8 +114,8 @@ impl ModelCache {
         self.store.undo_step(&mut step.state)
     }
 
-    fn check_layer(&self, step: &ModelStep, layer: u32) -> Result<()> {
-        self.check_own(step.cache)?;
+    fn check_layer(&mut self, step: &ModelStep, layer: u32) -> Result<()> {
+        self.check_step(step)?;
         self.check_number(layer)
     }
 }

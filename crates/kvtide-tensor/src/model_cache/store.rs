@@ -51,6 +51,8 @@ pub(super) trait Store: DraftStore + Debug + Send {
     fn prepare_step(&mut self, of: StepTokens<'_>, rows: &mut [StepRows], tables: Tables<'_>) -> Result<StepState>;
     /// Refuses what `write` would refuse of a layer's tokens, where it would be too late in an open step.
     fn check_rows(&self, place: LayerPlace, sources: [&Source<'_>; 2], tokens: u32) -> Result<()>;
+    /// Refuses a step that has ended, or one of whose sequences was dropped: whatever else may be wrong with a call.
+    fn check_step(&mut self, step: &StepState) -> Result<()>;
     fn write(&mut self, step: &mut StepState, place: LayerPlace, k: Source<'_>, v: Source<'_>) -> Result<()>;
     /// What the step's queries see in a layer.
     fn rows(&mut self, step: &StepState, place: LayerPlace) -> Result<Rows<'_>>;
