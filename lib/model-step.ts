@@ -132,7 +132,10 @@ export class ModelStep extends Owner {
     step.engine.change(native => native.commitStep(step.native, ids ?? step.tokens))
   }
 
-  /** Ends it, as if it had never been. */
+  /**
+   * Ends it: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to copy the
+   * block that it went on in, prompts no longer find what lay there.
+   */
   rollback(): void {
     const { engine, native } = own(this)
     engine.change(cache => cache.undoStep(native))

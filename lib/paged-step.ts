@@ -147,7 +147,10 @@ export class PagedStep extends Owner {
     engine.change(cache => cache.commitStep(native, ids))
   }
 
-  /** Ends it, as if it had never been. */
+  /**
+   * Ends it: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to copy the
+   * block that it went on in, prompts no longer find what lay there.
+   */
   rollback(): void {
     const { engine, native } = own(this)
     engine.change(cache => cache.undoStep(native))

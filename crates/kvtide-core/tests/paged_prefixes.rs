@@ -77,3 +77,24 @@ fn a_sequence_named_twice_gets_no_blocks() {
     assert_eq!((planner.sequence_capacity(sequence), planner.free_count()), (0, 6));
     assert!(planner.retain(sequence, 0..0, 101, None).is_err());
 }
+
+#[test]
+fn a_step_that_is_undone_leaves_a_prompt_where_there_was_a_block_to_write_beside_it() {
+    // Without one, the step goes on in the block that the prompt lies in, and it is no longer found.
+    for (blocks, left) in [(3, 4), (2, 2)] {
+        let mut planner = PagedPlanner::new(blocks, 2, 1).unwrap();
+        let sequence = planner.create_sequence().unwrap();
+        append(&mut planner, sequence, &PROMPT[..4]);
+        planner.truncate(sequence, 3).unwrap();
+        assert_eq!(found(&mut planner, &PROMPT), 4);
+        let step = Append { sequences: &[sequence], offsets: None, parents: None, writer: Writer::Step };
+        let copies = planner.plan_copies(&planner.append_targets(&step).unwrap()).unwrap();
+        planner.commit_copies(&copies).unwrap();
+        let plan = planner.plan_append(&step).unwrap();
+        planner.open_step(&plan).unwrap();
+        planner.undo_step(&plan).unwrap();
+        assert_eq!((found(&mut planner, &PROMPT), planner.sequence_length(sequence)), (left, 3));
+        append(&mut planner, sequence, &PROMPT[3..4]);
+        assert_eq!(found(&mut planner, &PROMPT), 4);
+    }
+}

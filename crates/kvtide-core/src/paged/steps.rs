@@ -5,7 +5,7 @@
 //! planner.open_step(&plan)?            blocks taken; lengths as before
 //! planner.mark_layer(&plan, layer)?    for each layer, once its rows are there
 //! planner.close_step(&plan, tokens)?   lengths moved on
-//! planner.undo_step(&plan)?            or everything as it was
+//! planner.undo_step(&plan)?            or its sequences as they were
 //! ```
 //!
 //! Opening costs O(blocks and runs), a layer O(runs), the end O(runs).
@@ -79,7 +79,11 @@ impl PagedPlanner {
         self.chunks.reserve(plan.shares.len(), 0)
     }
 
-    /// Ends a step as if it had never been. Sequences that were dropped since are none of its business.
+    /// Ends a step: its sequences are what they were. Those that were dropped since are none of its business.
+    ///
+    /// What was evicted for its blocks is gone. So is the key of a block that it goes on in where none was left for a copy: no prompt
+    /// finds what lay behind the sequence's end there. Until its first write it could have stayed, but then a prompt that found the
+    /// block would hold it, and see what is written.
     pub fn undo_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.chunks.reserve(plan.shares.len(), 0)?;
         self.store.marks.reserve(0, plan.runs.len())?;

@@ -108,7 +108,8 @@ impl ModelCache {
         self.store.commit_step(&mut step.state, tokens)
     }
 
-    /// Ends a step as if it had never been.
+    /// Ends a step: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to
+    /// copy the block that it went on in, prompts no longer find what lay there.
     pub fn undo_step(&mut self, step: &mut ModelStep) -> Result<()> {
         self.check_own(step.cache)?;
         self.store.undo_step(&mut step.state)

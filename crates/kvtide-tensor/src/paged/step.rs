@@ -221,7 +221,8 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// Ends a step as if it had never been.
+    /// Ends a step: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to
+    /// copy the block that it went on in, prompts no longer find what lay there.
     pub fn undo_step(&mut self, step: &mut PagedStep) -> Result<()> {
         self.change()?;
         if !self.returns.is_same(&step.returns) {
