@@ -76,7 +76,10 @@ export class ModelSequence extends Owner {
     engine.change(native => native.truncate(id, tokens))
   }
 
-  /** A new sequence with the same tokens: in blocks O(1), all of them are shared; in tensors a copy. */
+  /**
+   * A new sequence with the same tokens: in blocks O(1), all of them are shared; in tensors a copy. Those of an open transaction are
+   * committed there; from them on, prompts do not find what the fork holds.
+   */
   fork(): ModelSequence {
     const { engine, id } = own(this)
     return new ModelSequence(INTERNAL, engine, engine.change(native => native.fork(id)))

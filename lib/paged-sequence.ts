@@ -110,8 +110,8 @@ export class PagedSequence extends Owner {
   }
 
   /**
-   * A new sequence with the same tokens, those of an open transaction among them: O(1), all blocks are shared, and who first
-   * writes into one gets a copy of it.
+   * A new sequence with the same tokens: O(1), all blocks are shared, and who first writes into one gets a copy of it. Those of an
+   * open transaction are committed there; from them on, prompts do not find what the fork holds.
    */
   fork(): PagedSequence {
     const { engine, id } = own(this)
@@ -120,7 +120,7 @@ export class PagedSequence extends Owner {
     return new PagedSequence(INTERNAL, engine, fork)
   }
 
-  /** What it holds now, those of an open transaction among it: O(1), nothing is copied until it is written over. */
+  /** What it holds now, those of an open transaction as in {@link fork}: O(1), nothing is copied until it is written over. */
   snapshot(): PagedSnapshot {
     const { engine, id } = own(this)
     return new PagedSnapshot(INTERNAL, engine.native.snapshot(id))

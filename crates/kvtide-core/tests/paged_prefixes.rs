@@ -98,3 +98,29 @@ fn a_step_that_is_undone_leaves_a_prompt_where_there_was_a_block_to_write_beside
         assert_eq!(found(&mut planner, &PROMPT), 4);
     }
 }
+
+#[test]
+fn what_is_only_drafted_is_found_by_nobody_whoever_goes_on_from_it() {
+    for from_snapshot in [true, false] {
+        let mut planner = PagedPlanner::new(20, 2, 1).unwrap();
+        let sequence = planner.create_sequence().unwrap();
+        append(&mut planner, sequence, &PROMPT[..2]);
+        let draft = planner.begin(sequence, None).unwrap();
+        let drafted =
+            Append { sequences: &[sequence], offsets: Some(&[0, 2]), parents: None, writer: Writer::Draft(draft) };
+        let plan = planner.plan_append(&drafted).unwrap();
+        planner.commit(&plan, Some(&PROMPT[2..4])).unwrap();
+        let other = match from_snapshot {
+            true => {
+                let snapshot = planner.snapshot(sequence).unwrap();
+                planner.create_from(snapshot).unwrap()
+            }
+            false => planner.fork(sequence).unwrap(),
+        };
+        append(&mut planner, other, &PROMPT[4..8]);
+        assert_eq!((planner.sequence_length(other), found(&mut planner, &PROMPT)), (8, 2));
+        planner.drop_sequence(other).unwrap();
+        planner.undo(sequence, draft).unwrap();
+        assert_eq!(found(&mut planner, &PROMPT), 2);
+    }
+}

@@ -33,7 +33,7 @@ impl Held {
 }
 
 impl PagedPlanner {
-    /// What a sequence holds now, those of open drafts included.
+    /// What a sequence holds now, those of open drafts included, whose ids are those of no prompt then.
     pub fn snapshot(&mut self, sequence: u64) -> Result<Held> {
         self.resting(sequence)?;
         let slot = self.slot(sequence)?;

@@ -122,7 +122,8 @@ impl PagedPlanner {
         Ok(self.add_sequence(content))
     }
 
-    /// A new sequence with the tokens of another, sharing all its blocks; what its drafts hold counts as committed there.
+    /// A new sequence with the tokens of another, sharing all its blocks; what its drafts hold counts as committed there. Their ids
+    /// are those of no prompt: from the first drafted token on, the fork is not found.
     pub fn fork(&mut self, sequence: u64) -> Result<u64> {
         self.reserve_sequence()?;
         self.resting(sequence)?;
@@ -166,14 +167,11 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// What a sequence holds, sharing everything. Where a draft is a tree, its tokens follow each other in no order that a prompt
-    /// could have.
+    /// What a sequence holds, sharing everything. What is only tried is found by nobody, whoever goes on from it.
     pub(super) fn fork_content(&mut self, slot: u32) -> Content {
         let of = self.sequences[slot as usize].as_ref().expect("a sequence that was found");
         let mut content = self.chunks.fork_content(&of.content);
-        if of.drafts.is_branched() {
-            content.chain.known = content.chain.known.min(of.committed());
-        }
+        content.chain.known = content.chain.known.min(of.committed());
         content
     }
 

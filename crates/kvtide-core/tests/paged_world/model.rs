@@ -123,14 +123,10 @@ impl Sequence {
         }
     }
 
-    /// The same tokens, all of them committed.
+    /// The same tokens, all of them committed; the ids of those that were only tried are of no prompt.
     pub fn copied(&self) -> Sequence {
         let mut copy = Sequence { drafts: Vec::new(), ..self.clone() };
-        let is_chain =
-            |(_, nodes): &(usize, Vec<i32>)| nodes.iter().zip(-1..).all(|(parent, before)| *parent == before);
-        if !self.drafts.iter().all(is_chain) {
-            copy.ids.truncate(self.committed());
-        }
+        copy.ids.truncate(self.committed());
         copy
     }
 

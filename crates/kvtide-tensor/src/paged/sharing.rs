@@ -11,7 +11,7 @@ use crate::paged_kv_cache::PagedKvCache;
 
 impl PagedKvCache {
     /// A new sequence with the tokens of another: O(1), all blocks are shared, and the first write into one copies it. What an
-    /// open transaction holds counts as committed in the fork.
+    /// open transaction holds counts as committed in the fork, and is found by no prompt, nor is what follows it there.
     pub fn fork(&mut self, sequence: u64) -> Result<u64> {
         self.change()?;
         Ok(self.planner.fork(sequence)?)
