@@ -91,7 +91,11 @@ export class ModelSequence extends Owner {
     return new ModelSnapshot(INTERNAL, engine.native.snapshot(id))
   }
 
-  /** Gives it what a snapshot of its cache holds. */
+  /**
+   * Gives it what a snapshot of its cache holds.
+   *
+   * @throws KvTideError `SNAPSHOT_INVALID`, in blocks, for one of a sequence with another salt, or other extras
+   */
   restore(snapshot: ModelSnapshot): void {
     const { engine, id } = own(this)
     const held = liveArgument<NativeModelSnapshot>('snapshot', snapshot, ModelSnapshot)

@@ -4,7 +4,7 @@ import { checkInternal, endThis, nativeThis, Owner } from './owner.js'
 
 /**
  * What a {@link ModelSequence} held in all layers at one moment, until it is disposed of or collected. It can be restored into
- * any sequence of its cache.
+ * any sequence of its cache, in blocks one with the same salt and extras.
  */
 export class ModelSnapshot extends Owner {
   /** @internal */

@@ -126,7 +126,11 @@ export class PagedSequence extends Owner {
     return new PagedSnapshot(INTERNAL, engine.native.snapshot(id))
   }
 
-  /** Gives it what a snapshot of its cache holds: O(1). */
+  /**
+   * Gives it what a snapshot of its cache holds: O(1).
+   *
+   * @throws KvTideError `SNAPSHOT_INVALID` for one of a sequence with another salt, or other extras
+   */
   restore(snapshot: PagedSnapshot): void {
     const { engine, id } = own(this)
     const native = liveArgument<NativePagedSnapshot>('snapshot', snapshot, PagedSnapshot)

@@ -4,7 +4,7 @@ import { checkInternal, endThis, nativeThis, Owner } from './owner.js'
 
 /**
  * What a {@link PagedSequence} held at one moment: its blocks stay as they are until it is disposed of or collected. It can be
- * restored into any sequence of its cache.
+ * restored into any sequence of its cache with the same salt and extras.
  */
 export class PagedSnapshot extends Owner {
   /** @internal */

@@ -121,8 +121,9 @@ class Run {
       if (this.#keeps(() => sequence.truncate(length))) tokens.length = length
     } else if (name === 'restore') {
       const saved = this.#saved[which % Math.max(this.#saved.length, 1)]
+      if (saved === undefined) return
       // Tokens of another salt are no business of this one's.
-      if (saved === undefined || saved.root !== root) return
+      if (saved.root !== root) return refused('SNAPSHOT_INVALID', () => sequence.restore(saved.snapshot))
       sequence.restore(saved.snapshot)
       tokens.splice(0, tokens.length, ...saved.tokens)
     } else {

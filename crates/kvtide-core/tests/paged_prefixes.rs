@@ -1,6 +1,7 @@
 //! Which blocks are found by their tokens, in the cases that random traces seldom meet.
 
-use kvtide_core::paged::{Append, Identity, PagedPlanner, Writer};
+use kvtide_core::Code;
+use kvtide_core::paged::{Append, Extra, Extras, Identity, Key, PagedPlanner, Writer};
 
 const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
@@ -123,4 +124,29 @@ fn what_is_only_drafted_is_found_by_nobody_whoever_goes_on_from_it() {
         planner.undo(sequence, draft).unwrap();
         assert_eq!(found(&mut planner, &PROMPT), 2);
     }
+}
+
+#[test]
+fn a_sequence_is_not_given_what_another_tenant_computed() {
+    let root = |salt: u8| Key::root(&[7; 32], b"model", &[salt]);
+    let extra = Extras::new(vec![Extra { start: 0, end: 2, key: vec![1] }]).unwrap();
+    let other_salt = Identity { root: root(2), extra: Default::default() };
+    let other_extra = Identity { root: root(1), extra: extra.into() };
+    let own = Identity { root: root(1), extra: Default::default() };
+    let mut planner = PagedPlanner::new(20, 2, 1).unwrap();
+    let source = planner.create_sequence_of(own.clone()).unwrap();
+    append(&mut planner, source, &PROMPT[..4]);
+    let snapshot = planner.snapshot(source).unwrap();
+    for identity in [other_salt, other_extra] {
+        let target = planner.create_sequence_of(identity).unwrap();
+        append(&mut planner, target, &PROMPT[..1]);
+        assert_eq!(planner.restore(target, &snapshot).unwrap_err().code(), Code::SnapshotInvalid);
+        assert_eq!(planner.sequence_length(target), 1);
+        planner.begin(target, None).unwrap();
+        assert_eq!(planner.restore(target, &snapshot).unwrap_err().code(), Code::TransactionOpen);
+    }
+    let target = planner.create_sequence_of(own).unwrap();
+    planner.restore(target, &snapshot).unwrap();
+    assert_eq!(planner.sequence_length(target), 4);
+    planner.release(snapshot);
 }

@@ -40,9 +40,18 @@ impl PagedPlanner {
         Ok(Held(self.fork_content(slot)))
     }
 
-    /// Gives a sequence what a snapshot holds.
+    /// Refuses what [`PagedPlanner::restore`] would refuse: tokens of another identity, which the sequence would be found by.
+    pub fn check_restore(&self, sequence: u64, held: &Held) -> Result<()> {
+        let (own, other) = (&self.idle(sequence)?.content.chain, &held.0.chain);
+        if (own.root, &own.extra) == (other.root, &other.extra) {
+            return Ok(());
+        }
+        Err(Error::SnapshotInvalid { reason: "it is of a sequence with another salt, or other extras" })
+    }
+
+    /// Gives a sequence what a snapshot of the same identity holds.
     pub fn restore(&mut self, sequence: u64, held: &Held) -> Result<()> {
-        self.idle(sequence)?;
+        self.check_restore(sequence, held)?;
         let slot = self.slot(sequence)?;
         let mut content = self.chunks.fork_content(&held.0);
         content.chain.forget_before(self.forgotten);

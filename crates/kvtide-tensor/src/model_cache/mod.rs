@@ -176,7 +176,7 @@ impl ModelCache {
         Ok(ModelSnapshot { held: self.store.snapshot(sequence)?, cache: self.id })
     }
 
-    /// Gives a sequence what a snapshot holds; any sequence of the cache.
+    /// Gives a sequence what a snapshot holds; any sequence of the cache, in blocks one with the same salt and extras.
     pub fn restore(&mut self, sequence: u64, snapshot: &ModelSnapshot) -> Result<()> {
         self.check_held(snapshot.cache)?;
         self.store.restore(sequence, &snapshot.held)

@@ -99,7 +99,7 @@ impl PagedKvCache {
         Ok(PagedSnapshot { hold: self.keep(held)?, length })
     }
 
-    /// Gives a sequence what a snapshot holds; any sequence of the cache.
+    /// Gives a sequence what a snapshot holds; any sequence of the cache with the same salt and extras.
     pub fn restore(&mut self, sequence: u64, snapshot: &PagedSnapshot) -> Result<()> {
         self.change()?;
         self.check_own(&snapshot.hold)?;
@@ -111,7 +111,8 @@ impl PagedKvCache {
     pub(crate) fn check_restore(&mut self, sequence: u64, snapshot: &PagedSnapshot) -> Result<()> {
         self.change()?;
         self.check_own(&snapshot.hold)?;
-        Ok(self.planner.check_idle(sequence)?)
+        let held = self.held.get(&snapshot.hold.id).ok_or_else(foreign)?;
+        Ok(self.planner.check_restore(sequence, held)?)
     }
 
     /// A prefix that was found.

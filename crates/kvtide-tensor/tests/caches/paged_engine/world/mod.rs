@@ -157,7 +157,10 @@ impl World {
             Call::Restore(of, at) if !self.snapshots.is_empty() => {
                 let (id, at) = (self.pick(of), at % self.snapshots.len());
                 let restored = self.cache.restore(id, &self.snapshots[at].0);
-                if !self.refuses_change(id, &restored)? {
+                let is_idle = !self.is_stepping(id) && self.sequences[&id].drafts.is_empty();
+                if is_idle && self.sequences[&id].salt != self.snapshots[at].1.salt {
+                    prop_assert_eq!(restored.map_err(|error| error.code()), Err(Code::SnapshotInvalid));
+                } else if !self.refuses_change(id, &restored)? {
                     self.sequences.insert(id, self.snapshots[at].1.clone());
                     self.committed = None;
                 }
