@@ -119,7 +119,8 @@ test('nothing drafted is found before it is committed, and nothing that was drop
   const open = seq.begin()
   open.append(...layered([2, 3, 4, 5, 6, 7]), { tokens: Uint32Array.from([2, 3, 4, 5, 6, 7]) })
   t.is(found(cache, span(0, 9)), 0)
-  t.deepEqual(cache.explain(span(0, 9)), { matched: 0, missing: { block: 0, reason: 'never-seen' } })
+  t.deepEqual(cache.explain(span(0, 9)), { matched: 0, missing: { block: 0, reason: 'not-committed' } })
+  t.deepEqual(cache.explain([0, 1, 2, 4, 5]), { matched: 0, missing: { block: 0, reason: 'never-seen' } })
   throwsCode(t, 'INVALID_ARGUMENT', () => open.append(...layered([8]), { tokens: [8, 9] }))
   open.commit(3)
   t.deepEqual([found(cache, span(0, 9)), seq.length], [4, 5])
@@ -145,6 +146,19 @@ test('explain says why a prompt is found no further', t => {
   t.deepEqual(cache.explain(span(0, 9), { salt: 'a' }), { matched: 4, missing: { block: 1, reason: 'evicted' } })
   t.is(cache.stats().evictions, 1)
   for (const tokens of [null, 5, ['a']]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.explain(tokens as never))
+})
+
+test('a prompt that two computed side by side is found while one of them has it', t => {
+  using cache = cacheOf({ capacity: 5 })
+  const [first, second] = [cache.openSequence(), cache.openSequence()]
+  for (const seq of [first, second]) feed(seq, span(0, 8))
+  first.drop()
+  cache.ensureCapacity(cache.openSequence(), 12)
+  t.is(cache.stats().evictions, 2)
+  t.deepEqual(cache.explain(span(0, 9)), { matched: 8 })
+  second.drop()
+  t.deepEqual([found(cache, span(0, 9)), cache.stats().cachedBlocks], [8, 2])
+  cache.checkInvariants()
 })
 
 test('room is told for tokens and for prompts, those that others hold for nothing', t => {

@@ -1,13 +1,19 @@
 //! Which blocks are found by their tokens, in the cases that random traces seldom meet.
 
 use kvtide_core::Code;
-use kvtide_core::paged::{Append, Extra, Extras, Identity, Key, PagedPlanner, Writer};
+use kvtide_core::paged::{
+    Append, Extra, Extras, Identity, Keep, Key, PagedPlanner, Reason, Writer, explain_in_groups,
+};
 
 const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
 fn append(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
+    append_by(planner, sequence, tokens, Writer::Direct, None);
+}
+
+fn append_by(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32], writer: Writer, parents: Option<&[i32]>) {
     let offsets = [0, tokens.len() as u32];
-    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
+    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents, writer };
     let copies = planner.plan_copies(&planner.append_targets(&append).unwrap()).unwrap();
     planner.commit_copies(&copies).unwrap();
     let plan = planner.plan_append(&append).unwrap();
@@ -32,10 +38,45 @@ fn of_two_blocks_filled_side_by_side_the_one_that_is_left_is_found() {
     // Two blocks are free, and two are cached; this takes them all, so that what the first had is evicted.
     let other = planner.create_sequence().unwrap();
     append(&mut planner, other, &[0; 8]);
-    assert_eq!(found(&mut planner, &PROMPT), 0);
+    assert_eq!(planner.pool_stats().evictions, 2);
+    assert_eq!(found(&mut planner, &PROMPT), 4);
     planner.drop_sequence(second).unwrap();
     assert_eq!(found(&mut planner, &PROMPT), 4);
     assert_eq!(planner.pool_stats().cached, 2);
+}
+
+#[test]
+fn what_is_drafted_is_said_not_to_be_committed() {
+    let mut planner = PagedPlanner::new(6, 2, 1).unwrap();
+    let why = |planner: &PagedPlanner| {
+        let alone = planner.explain(&PROMPT, &Identity::default()).unwrap();
+        assert_eq!(explain_in_groups(&[planner], &PROMPT, &Identity::default()).unwrap(), alone);
+        alone.missing
+    };
+    let sequence = planner.create_sequence().unwrap();
+    append(&mut planner, sequence, &PROMPT[..3]);
+    assert_eq!(why(&planner), Some((1, Reason::NeverSeen)));
+    let draft = planner.begin(sequence, None).unwrap();
+    append_by(&mut planner, sequence, &PROMPT[3..6], Writer::Draft(draft), None);
+    assert_eq!(why(&planner), Some((1, Reason::NotCommitted)));
+    let end = planner.plan_end(sequence, draft, Keep::First(1)).unwrap();
+    planner.end(&end).unwrap();
+    assert_eq!(why(&planner), Some((2, Reason::NeverSeen)), "what was dropped");
+    // Of a tree the tokens follow each other in no order that a prompt has.
+    let draft = planner.begin(sequence, None).unwrap();
+    append_by(&mut planner, sequence, &PROMPT[4..6], Writer::Draft(draft), Some(&[-1, -1]));
+    assert_eq!(why(&planner), Some((2, Reason::NeverSeen)));
+}
+
+#[test]
+fn a_block_that_was_written_over_was_not_evicted() {
+    let mut planner = PagedPlanner::new(2, 2, 1).unwrap();
+    let sequence = planner.create_sequence().unwrap();
+    append(&mut planner, sequence, &PROMPT[..4]);
+    planner.truncate(sequence, 3).unwrap();
+    append(&mut planner, sequence, &[99]);
+    let why = planner.explain(&PROMPT, &Identity::default()).unwrap();
+    assert_eq!(why.missing, Some((1, Reason::NeverSeen)));
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use super::blocks::PRIORITY_MAX;
 use super::holding::Held;
 use super::identity::Identity;
-use super::prefix::{Explanation, Unseen};
+use super::prefix::{Explanation, Key, Unseen};
 use super::sequences::{Counters, PagedPlanner};
 use super::targets::reserve;
 use crate::error::{Error, Result};
@@ -58,7 +58,8 @@ impl PagedPlanner {
 
     /// How far a prompt is found, and why no further.
     pub fn explain(&self, tokens: &[u32], identity: &Identity) -> Result<Explanation> {
-        self.store.index.explain(&identity.root, tokens, &identity.extra)
+        let is_drafted = |key: &Key, place| self.is_drafted(key, place);
+        self.store.index.explain_beside(&identity.root, tokens, &identity.extra, is_drafted)
     }
 
     /// What happened to the blocks that are found by their tokens, from a number on.

@@ -80,6 +80,7 @@ pub fn explain_in_groups(planners: &[&PagedPlanner], tokens: &[u32], identity: &
     let has_full = planners.iter().any(|planner| planner.window.is_none());
     let lacking = planners.iter().filter(|planner| planner.window.is_none() == has_full).find(lacks);
     let reason = match lacking {
+        Some(group) if group.is_drafted(&key, found.length as u32) => Reason::NotCommitted,
         Some(group) => {
             group.store.index.reason(&identity.root, &key, &tokens[..(found.length + 1) * size], &identity.extra)
         }

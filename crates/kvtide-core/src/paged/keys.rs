@@ -1,8 +1,8 @@
 //! Blocks that are full and committed are found by their tokens from then on.
 //!
-//! Where another block with the same tokens is found already, a block has its key and waits: when its sequence ends and the other
-//! one is gone, it is found in its place.
+//! Where another block with the same tokens is found already, a block has its key and waits: it is found once the other is gone.
 
+use super::prefix::Key;
 use super::sequences::PagedPlanner;
 
 impl PagedPlanner {
@@ -28,32 +28,27 @@ impl PagedPlanner {
             if self.store.index.key(block).is_none() {
                 self.store.index.insert(block, &key, &chain.last, place * block_size, &chain.extra);
             }
-            chain.apart += u32::from(!self.store.index.is_indexed(block));
             chain.last = key;
             chain.keyed += 1;
         }
     }
 
-    /// Lets the blocks of a sequence that ends be found which were not, because others with the same tokens were: where those are
-    /// gone by now. O(its blocks) if there may be some, else O(1).
-    pub(super) fn index_apart(&mut self, slot: u32) {
-        let content = &self.at(slot).content;
-        if content.chain.apart == 0 {
-            return;
-        }
-        let (chain, mut parent) = (content.chain.clone(), Some(content.chain.root));
-        for place in 0..chain.keyed {
-            let Some(block) = self.chunks.get(&self.at(slot).content.table, place) else {
-                parent = None;
-                continue;
-            };
-            let key = self.store.index.key(block).copied();
-            if let (Some(key), Some(parent)) = (key, parent)
-                && !self.store.index.is_indexed(block)
-            {
-                self.store.index.insert(block, &key, &parent, place * self.store.block_size, &chain.extra);
+    /// Whether a sequence has the block of this key at a place, its tokens known, and it has no key yet: it is drafted, or not
+    /// written in all layers. O(sequences), and O(tokens without a key) of those that have so many.
+    pub(super) fn is_drafted(&self, key: &Key, place: u32) -> bool {
+        let block_size = self.store.block_size;
+        self.sequences.iter().flatten().any(|of| {
+            let (table, chain) = (&of.content.table, &of.content.chain);
+            let known = if of.drafts.is_branched() { chain.known.min(of.committed()) } else { chain.known };
+            if place < chain.keyed || place >= known / block_size {
+                return false;
             }
-            parent = key;
-        }
+            let mut places = chain.keyed..place + 1;
+            let named = places.try_fold(chain.last, |before, at| {
+                let tokens = self.store.index.tokens(self.chunks.get(table, at)?);
+                Some(before.child(tokens, at * block_size, &chain.extra))
+            });
+            named == Some(*key)
+        })
     }
 }

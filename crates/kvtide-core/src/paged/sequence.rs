@@ -32,8 +32,6 @@ pub(super) struct Chain {
     pub keyed: u32,
     /// The key of the last of them, or of no token.
     pub last: Key,
-    /// Blocks of them that were found under another block when they got their keys, at most.
-    pub apart: u32,
     /// How often everything had been forgotten when they got theirs.
     pub forgotten: u64,
 }
@@ -41,7 +39,7 @@ pub(super) struct Chain {
 impl Chain {
     /// Nothing yet.
     pub fn new(root: Key, extra: Arc<Extras>, forgotten: u64) -> Self {
-        Chain { last: root, root, extra, known: 0, keyed: 0, apart: 0, forgotten }
+        Chain { last: root, root, extra, known: 0, keyed: 0, forgotten }
     }
 
     /// Nothing is known of tokens whose keys were forgotten while nobody had them in a sequence.
@@ -54,7 +52,7 @@ impl Chain {
 
     /// Nothing is known of the tokens any more.
     pub fn forget(&mut self) {
-        (self.known, self.keyed, self.last, self.apart) = (0, 0, self.root, 0);
+        (self.known, self.keyed, self.last) = (0, 0, self.root);
     }
 }
 

@@ -135,7 +135,6 @@ impl PagedPlanner {
     /// Ends a sequence and gives up its blocks; an open draft or step of it ends as well.
     pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
         let slot = self.slots.remove(&sequence).ok_or(Error::SequenceNotFound { sequence })?;
-        self.index_apart(slot);
         let dropped = self.sequences[slot as usize].take().expect("a sequence that was found");
         self.free_slots.push(slot);
         self.chunks.release(dropped.content.table, self.store.chain());

@@ -68,7 +68,7 @@ impl Store {
     pub fn take(&mut self) -> u32 {
         let taken = self.blocks.take().expect("a block that was counted available");
         if taken.evicted {
-            self.index.remove(taken.block);
+            self.index.evict(taken.block);
             self.empty(taken.block);
         }
         taken.block

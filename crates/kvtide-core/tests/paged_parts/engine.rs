@@ -137,7 +137,8 @@ impl Engine {
         if position.is_multiple_of(size) {
             self.blocks.reserve(1).map_err(fail)?;
             let Some(taken) = self.blocks.take() else { return Ok(false) };
-            prop_assert_eq!(taken.evicted, self.index.remove(taken.block));
+            prop_assert_eq!(taken.evicted, self.index.evict(taken.block));
+            self.model.evict(taken.block);
             self.gone(taken.block)?;
             self.index.reserve(taken.block).map_err(fail)?;
             sequence.blocks.push(taken.block);
@@ -163,6 +164,8 @@ impl Engine {
         prop_assert!(inserted || known || self.shape.key_bits < 256, "not found");
         if inserted {
             self.model.found.insert(prefix, block);
+        } else {
+            self.model.waiting.push((prefix, block));
         }
         sequence.keys.push(key);
         if let [.., before, last] = sequence.blocks[..] {
@@ -199,12 +202,14 @@ impl Engine {
         let whole = prompt.tokens.len().saturating_sub(1) as u32 / size;
         prop_assert_eq!(explained.missing.map(|missing| missing.0), (found < whole).then_some(found));
         if let Some((block, reason)) = explained.missing {
-            let other = Prompt { salt: 1 - prompt.salt, ..prompt.clone() };
-            let there = self.model.found.contains_key(&prefix(&other, ((block + 1) * size) as usize));
+            let (other, end) = (Prompt { salt: 1 - prompt.salt, ..prompt.clone() }, ((block + 1) * size) as usize);
+            let there = self.model.found.contains_key(&prefix(&other, end));
             match reason {
+                Reason::Evicted => prop_assert!(self.model.evicted.contains(&prefix(prompt, end))),
                 Reason::OtherSalt => prop_assert!(there),
                 Reason::NeverSeen => prop_assert!(!there),
-                Reason::Evicted | Reason::NotCommitted | Reason::WindowGone => {}
+                // An index knows no sequences and no windows.
+                Reason::NotCommitted | Reason::WindowGone => prop_assert!(false, "{:?}", reason),
             }
         }
         Ok(())

@@ -103,6 +103,30 @@ fn two_that_fill_the_same_block_both_keep_theirs() {
 }
 
 #[test]
+fn of_blocks_of_one_name_another_is_found_once_the_first_is_gone() {
+    let image = Extras::new(vec![Extra { start: 0, end: 1, key: vec![7] }]).unwrap();
+    for extras in [Extras::default(), image] {
+        let mut index = index(8, 2);
+        let key = root("a").child(&[1, 2], 0, &extras);
+        for block in [3, 5, 6, 7] {
+            index.set_tokens(block, 0, &[1, 2]);
+            assert_eq!(index.insert(block, &key, &root("a"), 0, &extras), block == 3);
+        }
+        assert!(!index.remove(6), "it waited");
+        let mut left = vec![];
+        while let [block] = index.find_prefix(&root("a"), &[1, 2, 3], &extras).unwrap().blocks[..] {
+            index.check_invariants().unwrap();
+            assert!(index.evict(block) && index.key(block).is_none());
+            left.push(block);
+        }
+        assert_eq!((left, index.len()), (vec![3, 7, 5], 0));
+        let stored = Event::Stored { key, parent: root("a"), tokens: [1, 2].into() };
+        assert_eq!(index.events().since(0).events.concat(), [stored, Event::Removed { key }]);
+        index.check_invariants().unwrap();
+    }
+}
+
+#[test]
 fn a_part_of_a_block_is_found_by_its_longest_start() {
     let mut index = index(200, 4);
     let keys = fill(&mut index, "a", &[1, 2, 3, 4], &[5]);
@@ -135,10 +159,10 @@ fn says_why_a_prompt_is_not_found() {
     assert_eq!(why(&index, &prompt), Explanation { matched: 4, missing: None });
     index.remove(1);
     let missing = |reason| Explanation { matched: 2, missing: Some((1, reason)) };
+    assert_eq!(why(&index, &prompt), missing(Reason::NeverSeen), "written over");
+    assert_eq!(fill(&mut index, "a", &prompt, &[2, 1]), keys);
+    index.evict(1);
     assert_eq!(why(&index, &prompt), missing(Reason::Evicted));
-    index.set_tokens(3, 0, &[3, 4]);
-    index.set_key(3, &keys[1]);
-    assert_eq!(why(&index, &prompt), missing(Reason::NotCommitted));
     fill(&mut index, "b", &[1, 2, 7, 7], &[4, 5]);
     assert_eq!(why(&index, &[1, 2, 7, 7, 0]), missing(Reason::OtherSalt));
     assert_eq!(why(&index, &[1, 2, 7, 8, 0]), missing(Reason::NeverSeen));

@@ -1,6 +1,6 @@
 //! The naive index: a map from all that a prefix means to the block that holds its end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use kvtide_core::paged::{Extra, Extras, Key};
 
@@ -35,6 +35,10 @@ pub fn prefix(prompt: &Prompt, end: usize) -> Prefix {
 #[derive(Default)]
 pub struct Model {
     pub found: HashMap<Prefix, u32>,
+    /// Blocks that were filled while another was found, in order.
+    pub waiting: Vec<(Prefix, u32)>,
+    /// What had to make room at some time.
+    pub evicted: HashSet<Prefix>,
 }
 
 impl Model {
@@ -50,10 +54,24 @@ impl Model {
         self.found.iter().find(|found| *found.1 == block).map(|found| found.0)
     }
 
+    /// A block is gone; the youngest that waited takes its place. True when nothing is found there any more.
     pub fn remove(&mut self, block: u32) -> bool {
-        let before = self.found.len();
-        self.found.retain(|_, found| *found != block);
-        self.found.len() < before
+        self.waiting.retain(|waiting| waiting.1 != block);
+        let Some(prefix) = self.content(block).cloned() else { return false };
+        self.found.remove(&prefix);
+        let youngest = self.waiting.iter().rposition(|waiting| waiting.0 == prefix);
+        let twin = youngest.map(|place| self.waiting.remove(place));
+        let gone = twin.is_none();
+        self.found.extend(twin);
+        gone
+    }
+
+    /// The same of a block that had to make room.
+    pub fn evict(&mut self, block: u32) {
+        let prefix = self.content(block).cloned();
+        if self.remove(block) {
+            self.evicted.extend(prefix);
+        }
     }
 
     /// Most tokens that a block behind the first `start` tokens of the prompt has in common with it, where the extras over the

@@ -5,8 +5,8 @@
 //! found        yes        yes        no: evicted | not committed | other salt | never seen
 //! ```
 //!
-//! For people who look into one prompt: O(tokens), and for the block that differs O(blocks + roots kept * tokens). The
-//! answer tells that others have the same prompt, so it is for whoever runs the cache, not for its tenants. Evictions and
+//! For people who look into one prompt: O(tokens), and for the block that differs O(roots kept * tokens), and of a planner
+//! O(sequences + drafted tokens). The answer tells that others have the same prompt, so it is for whoever runs the cache, not for its tenants. Evictions and
 //! other salts are remembered as far as there is room; where it was not enough the answer is `NeverSeen`.
 
 use super::extra::Extras;
@@ -17,7 +17,7 @@ use crate::error::Result;
 /// Why a block was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A sequence holds it, and it is not in the index yet.
+    /// A sequence has its tokens, and some of them can be taken back or are not written in all layers yet.
     NotCommitted,
     /// It was in the index and had to make room, not long ago.
     Evicted,
@@ -41,6 +41,17 @@ pub struct Explanation {
 impl PrefixIndex {
     /// How far the whole blocks of a prompt are found under a root, and why no further.
     pub fn explain(&self, root: &Key, tokens: &[u32], extras: &Extras) -> Result<Explanation> {
+        self.explain_beside(root, tokens, extras, |_, _| false)
+    }
+
+    /// The same, where the block of a key and a place may be one that somebody drafts.
+    pub(in crate::paged) fn explain_beside(
+        &self,
+        root: &Key,
+        tokens: &[u32],
+        extras: &Extras,
+        is_drafted: impl Fn(&Key, u32) -> bool,
+    ) -> Result<Explanation> {
         let found = self.find_prefix(root, tokens, extras)?;
         let (size, blocks) = (self.block_size() as usize, found.blocks.len());
         let matched = (blocks * size) as u32;
@@ -48,16 +59,17 @@ impl PrefixIndex {
         let missing = differs.then(|| {
             let parent = found.keys.last().unwrap_or(root);
             let key = parent.child(&tokens[blocks * size..][..size], matched, extras);
-            (blocks as u32, self.reason(root, &key, &tokens[..(blocks + 1) * size], extras))
+            let reason = match is_drafted(&key, blocks as u32) {
+                true => Reason::NotCommitted,
+                false => self.reason(root, &key, &tokens[..(blocks + 1) * size], extras),
+            };
+            (blocks as u32, reason)
         });
         Ok(Explanation { matched, missing })
     }
 
-    /// Why a block of this name was not found, the last one of these tokens.
+    /// Why a block of this name was not found, the last one of these tokens, which nobody drafts.
     pub(in crate::paged) fn reason(&self, root: &Key, key: &Key, tokens: &[u32], extras: &Extras) -> Reason {
-        if (0..self.records.rows()).any(|block| !self.is_indexed(block) && self.key(block) == Some(key)) {
-            return Reason::NotCommitted;
-        }
         if self.evicted.contains(key) {
             return Reason::Evicted;
         }

@@ -4,7 +4,7 @@
 //! block   tokens            key    indexed
 //!   4     [ 11, 12, 13, 14 ]  h_1     yes      found by h_1, or by what it has in common with another child of h_0
 //!   2     [ 15, 16, 17, 18 ]  h_2     yes
-//!   9     [ 15, 16, 17, 18 ]  h_2     no       filled side by side with 2: keeps its key, is not found
+//!   9     [ 15, 16, 17, 18 ]  h_2     no       filled side by side with 2: keeps its key, is found once 2 is gone
 //!   5     [ 19, .. ]          -       no       not full yet
 //! ```
 //!
@@ -29,6 +29,7 @@ use super::extra::Extras;
 use super::key::Key;
 use super::records::Records;
 use super::roots::Roots;
+use super::twins::Twins;
 use crate::count::{count, count_positive};
 use crate::error::Result;
 use crate::paged::chunked::Chunked;
@@ -47,6 +48,8 @@ pub struct PrefixIndex {
     len: u32,
     pub(super) evicted: Evicted,
     pub(super) roots: Roots,
+    /// Named blocks that are not found, since another of their name is.
+    twins: Twins,
     events: EventLog,
 }
 
@@ -63,6 +66,7 @@ impl PrefixIndex {
             len: 0,
             evicted: Evicted::new(capacity),
             roots: Roots::default(),
+            twins: Twins::default(),
             events: EventLog::default(),
         })
     }
@@ -110,11 +114,6 @@ impl PrefixIndex {
         self.tokens.row(block)
     }
 
-    /// Names a full block that is not indexed.
-    pub fn set_key(&mut self, block: u32, key: &Key) {
-        self.records.set_key(block, key);
-    }
-
     /// The name of a block that was given one.
     #[must_use]
     pub fn key(&self, block: u32) -> Option<&Key> {
@@ -122,13 +121,16 @@ impl PrefixIndex {
     }
 
     /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found
-    /// by this key already, or when there is no memory for its extras; it keeps its key then.
+    /// by this key already, whose place it takes when that one is gone, or when there is no memory for its extras; it keeps its
+    /// key then.
     pub fn insert(&mut self, block: u32, key: &Key, parent: &Key, position: u32, extras: &Extras) -> bool {
+        self.twins.remove(&mut self.records, block);
         self.records.set_key(block, key);
         if position == 0 {
             self.roots.note(parent);
         }
         if self.records.contains(key) {
+            self.twins.add(&mut self.records, block);
             return false;
         }
         if extras.over(self.positions(position)).next().is_some() {
@@ -189,25 +191,51 @@ impl PrefixIndex {
         position..position.saturating_add(self.block_size)
     }
 
-    /// A block's content is gone, or will change: it is not found any more, and has no key. True when it was indexed.
+    /// A block's content will change: it is not found any more, and has no key. Another of its name is found in its place, if one
+    /// waits. True when the block was indexed.
     pub fn remove(&mut self, block: u32) -> bool {
-        if self.records.key(block).is_none() {
-            return false;
+        let (indexed, gone) = self.take_out(block);
+        if let Some(key) = gone {
+            self.events.removed(&key);
         }
-        let indexed = self.is_indexed(block);
-        if let Some(key) = self.records.key(block).copied().filter(|_| indexed) {
-            self.len -= 1;
-            self.extras.remove(&block);
+        indexed
+    }
+
+    /// The same of a block that had to make room, which is remembered for a while.
+    pub fn evict(&mut self, block: u32) -> bool {
+        let (indexed, gone) = self.take_out(block);
+        if let Some(key) = gone {
             self.evicted.insert(&key);
             self.events.removed(&key);
         }
-        self.records.remove(block);
         indexed
+    }
+
+    /// Whether a block was indexed, and its key where nothing is found by it any more.
+    fn take_out(&mut self, block: u32) -> (bool, Option<Key>) {
+        let Some(key) = self.records.key(block).copied() else { return (false, None) };
+        if !self.is_indexed(block) {
+            self.twins.remove(&mut self.records, block);
+            self.records.remove(block);
+            return (false, None);
+        }
+        let extras = self.extras.remove(&block);
+        let Some(twin) = self.twins.take(&mut self.records, &key) else {
+            self.records.remove(block);
+            self.len -= 1;
+            return (true, Some(key));
+        };
+        self.records.replace(twin, block);
+        if let Some(extras) = extras {
+            self.extras.insert(twin, extras);
+        }
+        (true, None)
     }
 
     /// Nothing is found any more, and no block has a key. O(blocks).
     pub fn clear(&mut self) {
         (0..self.records.rows()).for_each(|block| self.records.remove(block));
+        self.twins.clear();
         self.extras.clear();
         self.evicted.clear();
         self.len = 0;
@@ -256,6 +284,7 @@ impl PrefixIndex {
         if indexed != self.len {
             return Err(format!("{indexed} blocks are indexed, {} are counted", self.len));
         }
+        self.twins.check(&self.records)?;
         match self.extras.keys().find(|&&block| !self.is_indexed(block)) {
             Some(block) => Err(format!("block {block} has extras and is not indexed")),
             None => Ok(()),

@@ -15,6 +15,7 @@ mod key;
 mod matching;
 mod records;
 mod roots;
+mod twins;
 
 pub use events::{Event, EventLog, Unseen};
 pub use explain::{Explanation, Reason};

@@ -33,6 +33,7 @@ struct Record {
     next: u32,
     /// 32 bits of the parent's key.
     parent: u32,
+    /// Neighbours in the family; of a block that is not indexed, among those with the same key.
     younger: u32,
     older: u32,
 }
@@ -108,6 +109,46 @@ impl Records {
     pub(super) fn insert(&mut self, block: u32, parent: &Key) {
         self.records[block].parent = tag(parent);
         self.link(block);
+    }
+
+    /// Puts a block that has the key of an indexed one in its place; gives up that one's key.
+    pub(super) fn replace(&mut self, block: u32, indexed: u32) {
+        self.records[block].parent = self.records[indexed].parent;
+        self.remove(indexed);
+        self.link(block);
+    }
+
+    /// Puts a block before an older one with the same key; both are not indexed.
+    pub(super) fn join(&mut self, block: u32, older: Option<u32>) {
+        if let Some(older) = older {
+            self.records[older].younger = block;
+        }
+        let record = self.records[block];
+        self.records[block] = Record { younger: NONE, older: older.unwrap_or(NONE), ..record };
+    }
+
+    /// Takes a block that is not indexed out from between its neighbours; gives the older one.
+    pub(super) fn leave(&mut self, block: u32) -> Option<u32> {
+        let record = self.records[block];
+        if record.younger != NONE {
+            self.records[record.younger].older = record.older;
+        }
+        if record.older != NONE {
+            self.records[record.older].younger = record.younger;
+        }
+        self.records[block] = Record { younger: NONE, older: NONE, ..record };
+        (record.older != NONE).then_some(record.older)
+    }
+
+    /// The younger and the older neighbour of a block.
+    pub(super) fn neighbours(&self, block: u32) -> [Option<u32>; 2] {
+        let record = self.records[block];
+        [record.younger, record.older].map(|next| (next != NONE).then_some(next))
+    }
+
+    /// Whether all bits of a key count.
+    pub(super) fn tells_all_apart(&self) -> bool {
+        self.mask.is_none()
     }
 
     /// Takes a block out of both tables, if it is in them, and its key away.
