@@ -236,7 +236,11 @@ test('events tell which blocks can be found', async t => {
   using events = cache.events()
   const { value } = await events.next()
   t.is(value?.type, 'stored')
+  const prompt = span(0, 9)
+  t.like(value, { type: 'stored', key: cache.keys(prompt)[0] })
+  t.deepEqual(cache.indexedKeys(), { keys: cache.keys(prompt), next: 2 })
   throwsCode(t, 'INVALID_ARGUMENT', () => paged().events())
+  for (const call of [() => contiguous().keys([1]), () => contiguous().indexedKeys()]) throwsCode(t, 'INVALID_ARGUMENT', call)
   throwsCode(t, 'INVALID_ARGUMENT', () => contiguous().events())
 })
 

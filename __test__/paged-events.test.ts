@@ -54,6 +54,34 @@ test('what is stored, removed and cleared comes in order, by name', async t => {
   t.is(events.missed, 0)
 })
 
+test('a router that follows from a list on knows what can be found', async t => {
+  using cache = cacheOf({ capacity: 8, events: 3 })
+  const salt = 'a'
+  const key = (end: number, options = {}): string | undefined => cache.keys(span(0, end), options).at(-1)
+  t.deepEqual([cache.keys([]), cache.keys(span(0, 3)), cache.keys(span(0, 11)).length], [[], [], 2])
+  t.is(new Set([...cache.keys(span(0, 8)), ...cache.keys(span(0, 8), { salt })]).size, 4)
+  t.deepEqual(cache.indexedKeys(), { keys: [], next: 0 })
+  cache.dropSequence(feed(cache, span(0, 17)))
+  const { keys, next } = cache.indexedKeys()
+  t.deepEqual([new Set(keys), next], [new Set(cache.keys(span(0, 16))), 4])
+  const known = new Set(keys)
+  using events = cache.events({ from: next })
+  const other = cache.openSequence({ salt })
+  const [k, v] = layered(span(0, 20))
+  other.append({ k, v, tokens: span(0, 20) })
+  for (const event of await take(events, 3)) {
+    if (event.type === 'stored') known.add(event.key)
+    else if (event.type === 'removed') known.delete(event.key)
+  }
+  t.true(events.missed > 0, 'too many for a log of three')
+  t.deepEqual([cache.match(span(0, 17)).length, cache.match(span(0, 21), { salt }).length], [12, 20])
+  const again = cache.indexedKeys().keys
+  t.deepEqual([12, 16].map(end => again.includes(key(end) as string)), [true, false])
+  t.true(again.includes(key(20, { salt }) as string) && again.length === 8)
+  cache.forgetPrefixes()
+  t.deepEqual(cache.indexedKeys().keys, [])
+})
+
 test('who waits is woken by what changes the index, and by nothing else', async t => {
   using cache = cacheOf()
   using events = cache.events()

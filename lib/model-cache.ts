@@ -8,14 +8,13 @@ import { readModelOptions, type ModelCacheOptions } from './model-options.js'
 import { ModelSequence } from './model-sequence.js'
 import { beginModelStep, type ModelStep, type ModelStepOptions } from './model-step.js'
 import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
-import { poolStats, type PoolStats } from './paged-stats.js'
+import { modelStats, type ModelStats } from './paged-stats.js'
 import type { PrefixMatch } from './prefix-match.js'
 import type { PromptOptions, TokenIds } from './prompt.js'
-import { readAllocation, readExplanation, type AllocationOptions, type Explanation } from './prompt-questions.js'
+import { readAllocation, readExplanation, readKeys, type AllocationOptions, type Explanation, type PrefixKeys } from './prompt-questions.js'
 import { seqOf } from './sequence-id.js'
 import { createSequence, findPrefix, type MatchOptions, type SequenceOptions } from './sequence-options.js'
 import { modelStepBatch, ModelStepBatch, tablesOf, type ModelStepBatchOptions } from './step-batch.js'
-import type { CacheStats } from './stats.js'
 
 /** Layers of a model that keep the same tokens in the same sizes: they share block tables. */
 export interface ModelGroup {
@@ -33,12 +32,6 @@ export interface ModelGroup {
   readonly headDim: number
   /** Elements of one head of V. */
   readonly valueHeadDim: number
-}
-
-/** What a {@link ModelCache} costs in all its layers, and what the pool of each group holds. */
-export interface ModelStats extends CacheStats {
-  /** The pools, in the order of {@link ModelCache.groups}; none in tensors. */
-  readonly pools: readonly PoolStats[]
 }
 
 /**
@@ -71,6 +64,8 @@ export class ModelCache extends Owner {
   declare readonly numLayers: number
   /** The layers that share block tables, in the order of their first ones. */
   declare readonly groups: readonly ModelGroup[]
+  /** Tokens of a block; nothing in tensors. */
+  declare readonly blockSize: number | undefined
   /** The element type of what goes in. */
   declare readonly dtype: DType
   /** Where it lives. */
@@ -85,11 +80,17 @@ export class ModelCache extends Owner {
       const slides = window === undefined ? { kind: 'full' as const } : { kind: 'sliding' as const, window, sinks: sinks ?? 0 }
       return Object.freeze({ ...slides, layers: Object.freeze(layers), ...sizes })
     })
-    settle(this, { kind, numLayers: native.numLayers(), groups: Object.freeze(groups), dtype: form.dtype, device: form.device })
+    settle(this, { kind, numLayers: native.numLayers(), groups: Object.freeze(groups), blockSize: form.paged?.blockSize, dtype: form.dtype, device: form.device })
   }
 
-  /** A new sequence: empty, or with what a prompt has found. */
+  /** A new sequence: empty, or with what a prompt has found. In tensors nothing is found, and salt and extras change nothing. */
   createSequence(options: SequenceOptions = {}): ModelSequence {
+    const engine = own(this)
+    return new ModelSequence(INTERNAL, engine, createSequence(engine, options))
+  }
+
+  /** As {@link createSequence}: of a {@link PagedKvCache} that gives the number of a sequence, and this its object. */
+  openSequence(options: SequenceOptions = {}): ModelSequence {
     const engine = own(this)
     return new ModelSequence(INTERNAL, engine, createSequence(engine, options))
   }
@@ -134,11 +135,27 @@ export class ModelCache extends Owner {
     own(this).change(native => native.forgetPrefixes())
   }
 
-  /** What happens to the blocks of the first group that prompts find, as of a {@link PagedKvCache}; refused in tensors. */
+  /**
+   * What happens to the blocks that prompts find, as of a {@link PagedKvCache}: to those of the first group that keeps everything,
+   * which is what a prompt needs most of, or of the first group where all slide. Refused in tensors.
+   */
   events(options: EventsOptions = {}): CacheEvents {
     const engine = own(this)
     const { from } = fields<EventsOptions>('options', options)
     return readEvents(engine, optional(whole, 'from', from) ?? 0)
+  }
+
+  /**
+   * The names of the whole blocks of a prompt, as events and {@link indexedKeys} have them, whether they are there or not: each
+   * names all tokens up to its block's end. Caches with one `prefixKey` and `namespace` name prompts alike.
+   */
+  keys(tokens: TokenIds, options: PromptOptions = {}): string[] {
+    return readKeys(own(this), tokens, options)
+  }
+
+  /** The names of all blocks that prompts find in the group that {@link events} are of, for a router that begins to follow or has missed events. O(blocks). */
+  indexedKeys(): PrefixKeys {
+    return own(this).native.indexedKeys()
   }
 
   /** Begins a step: tokens that a model computes layer by layer. */
@@ -161,8 +178,7 @@ export class ModelCache extends Owner {
 
   /** What it costs, and what its pools hold. */
   stats(): ModelStats {
-    const { costs, pools } = own(this).native.stats()
-    return { ...costs, pools: pools.map(poolStats) }
+    return modelStats(own(this).native.stats())
   }
 
   /** Throws `INTERNAL` when its bookkeeping is not in order: a defect of this package. O(blocks). */

@@ -30,6 +30,24 @@ class Sequence {
 /**
  * One sequence of a {@link ModelCache}, in all layers. It stays until it is dropped, also when this object is collected:
  * `ModelCache.sequence(id)` gives another one for it.
+ *
+ * @example
+ * ```ts
+ * import { ModelCache } from 'kvtide'
+ *
+ * const sizes = { numKvHeads: 1, headDim: 2 }
+ * const model = { layers: [{ kind: 'sliding', window: 4, ...sizes }, { kind: 'full', ...sizes }] } as const
+ * using cache = new ModelCache({ model, kind: 'paged', blockSize: 2, blocks: 16 })
+ * const rows = (n: number) => ({ data: new Float32Array(n * 2), shape: [1, n, 2] })
+ * const layers = (n: number) => [0, 1].map(() => ({ k: rows(n), v: rows(n) })) // all layers at once
+ * const chat = cache.openSequence()
+ * chat.append({ tokens: [1, 2, 3, 4], layers: layers(4) })
+ * const beam = chat.fork()
+ * using draft = beam.begin()
+ * draft.append({ tokens: [5, 6, 7], layers: layers(3) })
+ * draft.commit(1)
+ * console.log(chat.length, beam.length) // 4 5
+ * ```
  */
 export class ModelSequence extends Owner {
   /** Its number, which no other sequence of the cache gets. */

@@ -1,4 +1,4 @@
-import type { NativeEvents, NativeExplanation, NativeExtra, NativePagedKvCache } from '#binding'
+import type { NativeEvents, NativeExplanation, NativeExtra, NativePagedKvCache, NativePrefixKeys } from '#binding'
 
 import type { Class } from './owner.js'
 import type { PagedClock } from './paged-clock.js'
@@ -27,6 +27,8 @@ export interface NativeSequences {
   canAllocatePrompt(tokens: Uint32Array, salt: Uint8Array, extra: NativeExtra[] | undefined, watermark: number): boolean
   explain(tokens: Uint32Array, salt: Uint8Array, extra?: NativeExtra[]): NativeExplanation
   events(since: number, most: number): NativeEvents
+  keys(tokens: Uint32Array, salt: Uint8Array, extra?: NativeExtra[]): string[]
+  indexedKeys(): NativePrefixKeys
   retain(sequence: number, from: number, to: number, priority: number, until?: number): void
   checkSequence(sequence: number): void
   sequenceLength(sequence: number): number

@@ -16,7 +16,7 @@ import { pagedStats, type PagedStats } from './paged-stats.js'
 import { beginStep, type PagedStep, type StepOptions } from './paged-step.js'
 import type { PrefixMatch } from './prefix-match.js'
 import { readTokens, type PromptOptions, type TokenIds } from './prompt.js'
-import { readAllocation, readExplanation, type AllocationOptions, type Explanation } from './prompt-questions.js'
+import { readAllocation, readExplanation, readKeys, type AllocationOptions, type Explanation, type PrefixKeys } from './prompt-questions.js'
 import { seqOf } from './sequence-id.js'
 import { createSequence, findPrefix, type AppendOptions, type MatchOptions, type Seq, type SequenceOptions } from './sequence-options.js'
 import { stepBatch, tablesOf, StepBatch, type StepBatchOptions } from './step-batch.js'
@@ -105,8 +105,7 @@ export class PagedKvCache extends Owner {
   /** Ends a sequence and gives all its blocks back; those that prompts find stay until they have to make room. */
   dropSequence(seq: Seq): void {
     const engine = own(this)
-    engine.ticked().dropSequence(seqOf(engine, 'seq', seq))
-    engine.changed()
+    engine.change(native => native.dropSequence(seqOf(engine, 'seq', seq)))
   }
 
   /**
@@ -129,9 +128,7 @@ export class PagedKvCache extends Owner {
 
   /** From now on nothing that is in it is found by a prompt. */
   forgetPrefixes(): void {
-    const engine = own(this)
-    engine.ticked().forgetPrefixes()
-    engine.changed()
+    own(this).change(native => native.forgetPrefixes())
   }
 
   /**
@@ -144,14 +141,23 @@ export class PagedKvCache extends Owner {
     return readEvents(engine, optional(whole, 'from', from) ?? 0)
   }
 
+  /** The names of a prompt's whole blocks, as events have them, there or not. Caches with one `prefixKey` and `namespace` name alike. */
+  keys(tokens: TokenIds, options: PromptOptions = {}): string[] {
+    return readKeys(own(this), tokens, options)
+  }
+
+  /** The names of all blocks that prompts find, for a router that begins to follow or has missed events. O(blocks). */
+  indexedKeys(): PrefixKeys {
+    return own(this).native.indexedKeys()
+  }
+
   /** Gives sequences blocks for so many tokens in total each: all that are missing, or throws `OUT_OF_BLOCKS` and takes none. */
   ensureCapacity(seq: Seq, tokens: number): void
   ensureCapacity(seq: SequenceList, tokens: readonly number[] | Int32Array): void
   ensureCapacity(seq: Seq | SequenceList, tokens: number | readonly number[] | Int32Array): void {
     const engine = own(this)
     const wanted = readCapacities(engine, seq, tokens)
-    engine.ticked().ensureCapacities(wanted)
-    engine.changed()
+    engine.change(native => native.ensureCapacities(wanted))
   }
 
   /** Writes one token of one layer; the sequence grows by itself. */
@@ -159,8 +165,7 @@ export class PagedKvCache extends Owner {
     const engine = own(this)
     const at = place(engine, seq, layer, pos)
     const [k, v] = [vector('key', key, this.dtype), vector('value', value, this.dtype)]
-    engine.ticked().writeKv(...at, put(k, 0), put(v, 1), meta)
-    engine.changed()
+    engine.change(native => native.writeKv(...at, put(k, 0), put(v, 1), meta))
   }
 
   /**
@@ -171,8 +176,7 @@ export class PagedKvCache extends Owner {
     const engine = own(this)
     const at = place(engine, seq, layer, pos)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    engine.ticked().writeTokens(...at, put(keys, 0), put(values, 1), meta)
-    engine.changed()
+    engine.change(native => native.writeTokens(...at, put(keys, 0), put(values, 1), meta))
   }
 
   /**
@@ -188,8 +192,7 @@ export class PagedKvCache extends Owner {
     const { tokens } = fields<AppendOptions>('options', options)
     const ids = optional(readTokens, 'tokens', tokens)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    engine.ticked().append(batch.put(), batch.length, put(keys, 0), put(values, 1), meta, ids)
-    engine.changed()
+    engine.change(native => native.append(batch.put(), batch.length, put(keys, 0), put(values, 1), meta, ids))
   }
 
   /** Begins a step: tokens that a model computes layer by layer. */

@@ -1,4 +1,4 @@
-import { checkInternal, endThis, nativeThis, Owner } from './owner.js'
+import { checkInternal, endThis, Owner, settle } from './owner.js'
 import type { NativePrefix } from './paged-engine.js'
 
 /**
@@ -6,15 +6,14 @@ import type { NativePrefix } from './paged-engine.js'
  * sequence was made of it, which takes it over: then it is as if it was disposed of.
  */
 export class PrefixMatch extends Owner {
+  /** Tokens that were found, and need not be computed; also once it was used or disposed of. */
+  declare readonly length: number
+
   /** @internal */
   constructor(token: unknown, native: NativePrefix) {
     checkInternal(token, 'PrefixMatch', 'match(tokens) of a cache instead')
     super(token, native, PrefixMatch)
-  }
-
-  /** Tokens that are there, and need not be computed. */
-  get length(): number {
-    return nativeThis<NativePrefix>(this, PrefixMatch).length()
+    settle(this, { length: native.length() })
   }
 
   /** Lets go of the blocks. Any later call throws `DISPOSED`; a second one does nothing. */

@@ -40,6 +40,20 @@ export function readAllocation(engine: SequencesEngine, tokens: unknown, options
   return engine.native.canAllocate(count('tokens', tokens), left)
 }
 
+/** The blocks that prompts find, and where the events begin that come after. */
+export interface PrefixKeys {
+  /** Their names, 64 hexadecimal digits each, in no order. */
+  readonly keys: string[]
+  /** The number of the next event: `events({ from: next })` goes on from this list. */
+  readonly next: number
+}
+
+/** @internal The names of a prompt's whole blocks. */
+export function readKeys(engine: SequencesEngine, tokens: unknown, options: unknown): string[] {
+  const { salt, extra } = readPrompt(fields<PromptOptions>('options', options))
+  return engine.native.keys(readTokens('tokens', tokens), salt, extra)
+}
+
 /** @internal How far a prompt is found. */
 export function readExplanation(engine: SequencesEngine, tokens: unknown, options: unknown): Explanation {
   const { salt, extra } = readPrompt(fields<PromptOptions>('options', options))

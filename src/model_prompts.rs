@@ -1,6 +1,5 @@
 //! Prompts of a model's cache: what of them is in all layers already, how long it stays, and what happens to it.
 
-use kvtide_core::Error;
 use kvtide_tensor::ModelPrefix;
 use napi::{Env, Result};
 use napi_derive::napi;
@@ -8,7 +7,7 @@ use napi_derive::napi;
 use crate::guard::Handle;
 use crate::model_cache::NativeModelCache;
 use crate::number::{count, optional, whole};
-use crate::paged_events::NativeEvents;
+use crate::paged_events::{NativeEvents, NativePrefixKeys, names};
 use crate::paged_pool::rank;
 use crate::paged_prefix::{NativeExplanation, NativeExtra, Prompt};
 
@@ -124,9 +123,18 @@ impl NativeModelCache {
     /// The events from a number on, at most so many.
     #[napi]
     pub fn events(&self, env: &Env, since: f64, most: f64) -> Result<NativeEvents> {
-        self.cache.read(env, |cache| {
-            let none = || Error::argument("kind", "contiguous", "paged: there are no blocks here");
-            NativeEvents::of(cache.events(whole("since", since)?).ok_or_else(none)?, most)
-        })
+        self.cache.read(env, |cache| NativeEvents::of(cache.events(whole("since", since)?)?, most))
+    }
+
+    /// The names of a prompt's whole blocks.
+    #[napi]
+    pub fn keys(&self, env: &Env, tokens: &[u32], salt: &[u8], extra: Option<Vec<NativeExtra>>) -> Result<Vec<String>> {
+        self.cache.read(env, |cache| Ok(names(&cache.keys(tokens, Prompt::read(salt, extra)?.options())?)))
+    }
+
+    /// The names of all blocks that prompts find.
+    #[napi]
+    pub fn indexed_keys(&self, env: &Env) -> Result<NativePrefixKeys> {
+        self.cache.read(env, |cache| Ok(NativePrefixKeys::of(&cache.indexed_keys()?, &cache.events(0)?)))
     }
 }

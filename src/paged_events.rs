@@ -9,6 +9,7 @@ use napi_derive::napi;
 use crate::guard::Outcome;
 use crate::number::{count, whole};
 use crate::paged_kv_cache::NativePagedKvCache;
+use crate::paged_prefix::{NativeExtra, Prompt};
 use crate::raise::number;
 
 /// One event.
@@ -34,8 +35,28 @@ pub struct NativeEvents {
     pub events: Vec<NativeEvent>,
 }
 
+/// The blocks that prompts find.
+#[napi(object, object_from_js = false)]
+pub struct NativePrefixKeys {
+    pub keys: Vec<String>,
+    /// The number of the next event.
+    pub next: f64,
+}
+
 #[napi]
 impl NativePagedKvCache {
+    /// The names of a prompt's whole blocks.
+    #[napi]
+    pub fn keys(&self, env: &Env, tokens: &[u32], salt: &[u8], extra: Option<Vec<NativeExtra>>) -> Result<Vec<String>> {
+        self.cache.read(env, |cache| Ok(names(&cache.keys(tokens, Prompt::read(salt, extra)?.options())?)))
+    }
+
+    /// The names of all blocks that prompts find.
+    #[napi]
+    pub fn indexed_keys(&self, env: &Env) -> Result<NativePrefixKeys> {
+        self.cache.read(env, |cache| Ok(NativePrefixKeys::of(&cache.indexed_keys()?, &cache.events(0))))
+    }
+
     /// The events from a number on, at most so many.
     #[napi]
     pub fn events(&self, env: &Env, since: f64, most: f64) -> Result<NativeEvents> {
@@ -50,6 +71,18 @@ impl NativeEvents {
         let events = unseen.events.into_iter().flatten().take(most).map(native).collect();
         Ok(NativeEvents { missed: number(unseen.missed), first: number(unseen.first), events })
     }
+}
+
+impl NativePrefixKeys {
+    /// These names, and where the events after them begin.
+    pub(crate) fn of(keys: &[Key], events: &Unseen<'_>) -> Self {
+        NativePrefixKeys { keys: names(keys), next: number(events.next) }
+    }
+}
+
+/// The digits of keys.
+pub(crate) fn names(keys: &[Key]) -> Vec<String> {
+    keys.iter().map(hex).collect()
 }
 
 fn native(event: &Event) -> NativeEvent {

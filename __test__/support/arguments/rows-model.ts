@@ -27,13 +27,15 @@ const made = { prefix: optional({ legal: { 'a PrefixMatch': 'SNAPSHOT_INVALID', 
 const known = optional(but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', 'a Uint32Array': 'INVALID_ARGUMENT' }))
 
 const caches = new Members('ModelCache', modelCache)
-  .plain('sequenceIds', 'stats', 'forgetPrefixes', 'checkInvariants')
+  .plain('sequenceIds', 'stats', 'indexedKeys', 'forgetPrefixes', 'checkInvariants')
   .method('createSequence', some(made))
+  .method('openSequence', some(made))
   .method('sequence', param('id', whole('SEQUENCE_NOT_FOUND'), () => 1))
   .method('match', param('tokens', tokenIds, ids), some({ ...prompt, partial: optional(flag) }))
   .method('canAllocate', param('tokens', tokenIds, ids), some({ ...prompt, watermark: optional(count) }))
   .method('canAllocate', param('tokens', tokenIds, () => 3), some({ watermark: optional(count) }))
   .method('explain', param('tokens', tokenIds, ids), some(prompt))
+  .method('keys', param('tokens', tokenIds, ids), some(prompt))
   .method('events', some({ from: optional(whole('ok')) }))
   .method('beginStep', param('options', options(() => ({ sequences: [0, 1] }), {
     sequences: { legal: { 'an empty array': 'ok', 'a Float64Array': 'SEQUENCE_NOT_FOUND' } },

@@ -29,7 +29,7 @@ const place = [param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('layer', 
 const made = { prefix: optional({ legal: { 'a PrefixMatch': 'SNAPSHOT_INVALID', 'a disposed PrefixMatch': 'DISPOSED' } }), ...prompt }
 
 const paged = new Members('PagedKvCache', pagedCache)
-  .plain('freeCount', 'totalCount', 'poolUtilization', 'sequenceIds', 'stats', 'forgetPrefixes', 'checkInvariants')
+  .plain('freeCount', 'totalCount', 'poolUtilization', 'sequenceIds', 'stats', 'indexedKeys', 'forgetPrefixes', 'checkInvariants')
   .method('createSequence', some(made))
   .method('openSequence', some(made))
   .method('sequence', param('id', seq('SEQUENCE_NOT_FOUND'), () => 1))
@@ -38,6 +38,7 @@ const paged = new Members('PagedKvCache', pagedCache)
   .method('canAllocate', param('tokens', tokenIds, ids), some({ ...prompt, watermark: optional(count) }))
   .method('canAllocate', param('tokens', tokenIds, () => 3), some({ watermark: optional(count) }))
   .method('explain', param('tokens', tokenIds, ids), some(prompt))
+  .method('keys', param('tokens', tokenIds, ids), some(prompt))
   .method('events', some({ from: optional(whole('ok')) }))
   .method('ensureCapacity', param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('tokens', count, () => 3))
   .method('ensureCapacity', param('seq', { legal: { 'a disposed PagedSequence': 'DISPOSED' } }, () => [0, 1]), param('tokens', { legal: {} }, () => [3, 1]))
@@ -98,7 +99,7 @@ const sequence = new Members('PagedSequence', () => narrowCache().sequence(0))
 
 const snapshots = new Members('PagedSnapshot', () => narrowCache().sequence(0).snapshot()).plain('length').disposable()
 
-const matches = new Members('PrefixMatch', (): PrefixMatch => narrowCache().match(ids())).plain('length').disposable()
+const matches = new Members('PrefixMatch', (): PrefixMatch => narrowCache().match(ids())).disposable()
 
 /** A step of two sequences, written. */
 function step(): PagedStep {

@@ -1,9 +1,7 @@
 //! Which blocks are found by their tokens, in the cases that random traces seldom meet.
 
 use kvtide_core::Code;
-use kvtide_core::paged::{
-    Append, Extra, Extras, Identity, Keep, Key, PagedPlanner, Reason, Writer, explain_in_groups,
-};
+use kvtide_core::paged::{Append, Extra, Extras, Identity, Keep, Key, PagedPlanner, Reason, Writer, explain_in_groups};
 
 const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 

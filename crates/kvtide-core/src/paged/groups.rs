@@ -152,7 +152,7 @@ fn find(planners: &[&PagedPlanner], tokens: &[u32], identity: &Identity) -> Resu
 }
 
 /// The names of whole blocks.
-fn all_keys(tokens: &[u32], size: u32, identity: &Identity) -> Result<Vec<Key>> {
+pub(super) fn all_keys(tokens: &[u32], size: u32, identity: &Identity) -> Result<Vec<Key>> {
     let (mut keys, mut last) = (Vec::new(), identity.root);
     reserve(&mut keys, tokens.len() / size as usize)?;
     for (block, position) in tokens.chunks_exact(size as usize).zip((0..).step_by(size as usize)) {

@@ -2,10 +2,31 @@
 //!
 //! Where another block with the same tokens is found already, a block has its key and waits: it is found once the other is gone.
 
+use super::groups::all_keys;
+use super::identity::Identity;
 use super::prefix::Key;
 use super::sequences::PagedPlanner;
+use super::targets::reserve;
+use crate::count::count;
+use crate::error::Result;
 
 impl PagedPlanner {
+    /// The names of the whole blocks of a prompt, whether they are there or not. O(tokens).
+    pub fn keys(&self, tokens: &[u32], identity: &Identity) -> Result<Vec<Key>> {
+        count("tokens.length", tokens.len() as u64)?;
+        all_keys(tokens, self.store.block_size, identity)
+    }
+
+    /// The names of all blocks that can be found, in no order. O(blocks).
+    pub fn indexed_keys(&self) -> Result<Vec<Key>> {
+        let index = &self.store.index;
+        let mut keys = Vec::new();
+        reserve(&mut keys, index.len() as usize)?;
+        let indexed = (0..self.store.blocks.touched()).filter(|&block| index.is_indexed(block));
+        keys.extend(indexed.filter_map(|block| index.key(block)).copied());
+        Ok(keys)
+    }
+
     /// Gives keys to the blocks of a sequence that are full, known and committed, and gives up what left its window.
     pub(super) fn settle(&mut self, slot: u32) {
         self.add_keys(slot);

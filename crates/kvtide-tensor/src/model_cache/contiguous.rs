@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use kvtide_core::Error as CoreError;
 use kvtide_core::model::LayerPlace;
-use kvtide_core::paged::{Explanation, PoolStats, Reason, StepRows, Unseen};
+use kvtide_core::paged::{Explanation, PoolStats, Reason, StepRows};
 
 pub(super) use super::contiguous_steps::LayersStep;
 use super::layer_cache::LayerCache;
@@ -18,6 +18,7 @@ use super::paged::foreign;
 use super::store::{Held, StepState, Store, Tables};
 use crate::error::{Error, Result};
 use crate::paged::{PagedPrefix, PromptOptions, StepTokens};
+use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 use crate::stats::Stats;
 use crate::view::Kv;
@@ -127,8 +128,8 @@ impl Store for ContiguousLayers {
         Ok(())
     }
 
-    fn events(&self, _: u64) -> Option<Unseen<'_>> {
-        None
+    fn told(&self) -> Result<&PagedKvCache> {
+        Err(Error::argument("kind", "contiguous", "paged: there are no blocks here"))
     }
 
     fn can_allocate(&mut self, tokens: u32, _: u32) -> Result<bool> {

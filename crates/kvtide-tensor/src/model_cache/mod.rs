@@ -31,7 +31,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtide_core::model::ModelDescription;
-use kvtide_core::paged::{Explanation, PoolStats, Unseen};
+use kvtide_core::paged::{Explanation, Key, PoolStats, Unseen};
 
 use crate::device::check_kernels;
 use crate::error::{Error, Result};
@@ -204,10 +204,20 @@ impl ModelCache {
         self.store.advance_clock(now)
     }
 
-    /// What happened to the blocks of the first group that can be found, from a number on; none in tensors.
-    #[must_use]
-    pub fn events(&self, since: u64) -> Option<Unseen<'_>> {
-        self.store.events(since)
+    /// What happened to the blocks that can be found, from a number on: to those of the first group that keeps everything, or of
+    /// the first one where all slide. Refused in tensors, as are the names of blocks.
+    pub fn events(&self, since: u64) -> Result<Unseen<'_>> {
+        Ok(self.store.told()?.events(since))
+    }
+
+    /// The names of the whole blocks of a prompt, whether they are there or not; the same in all groups.
+    pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<Key>> {
+        self.store.told()?.keys(tokens, options)
+    }
+
+    /// The names of all blocks that can be found in the group that [`ModelCache::events`] are of, in no order. O(blocks).
+    pub fn indexed_keys(&self) -> Result<Vec<Key>> {
+        self.store.told()?.indexed_keys()
     }
 
     /// Whether there is room for `tokens` tokens of a new sequence in every group, and for `watermark` blocks beside.

@@ -9,8 +9,7 @@ use std::ops::Range;
 use kvtide_core::TransactionId;
 use kvtide_core::model::LayerPlace;
 use kvtide_core::paged::{
-    Explanation, Keep, PagedPlanner, PoolStats, StepRows, Unseen, can_allocate_in_groups, explain_in_groups,
-    find_in_groups,
+    Explanation, Keep, PagedPlanner, PoolStats, StepRows, can_allocate_in_groups, explain_in_groups, find_in_groups,
 };
 
 use super::layer_rows::Rows;
@@ -179,8 +178,9 @@ impl Store for PagedGroups {
         self.each(|group| group.advance_clock(now))
     }
 
-    fn events(&self, since: u64) -> Option<Unseen<'_>> {
-        Some(self.first().events(since))
+    fn told(&self) -> Result<&PagedKvCache> {
+        let mut groups = self.0.iter();
+        Ok(groups.find(|group| group.planner.window().is_none()).unwrap_or(self.first()))
     }
 
     fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {

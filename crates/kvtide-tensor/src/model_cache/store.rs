@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use kvtide_core::TransactionId;
 use kvtide_core::model::LayerPlace;
-use kvtide_core::paged::{Explanation, PoolStats, StepRows, StepTables, Unseen};
+use kvtide_core::paged::{Explanation, PoolStats, StepRows, StepTables};
 
 use super::contiguous::{LayerSnapshot, LayersStep};
 use super::layer_rows::Rows;
 use crate::error::Result;
 use crate::memory::Budget;
 use crate::paged::{PagedPrefix, PagedSnapshot, PagedStep, PromptOptions, StepTokens};
+use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 use crate::stats::Stats;
 use crate::transaction::BeginOptions;
@@ -44,7 +45,8 @@ pub(super) trait Store: DraftStore + Debug + Send {
     fn forget_prefixes(&mut self) -> Result<()>;
     fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()>;
     fn advance_clock(&mut self, now: u64) -> Result<()>;
-    fn events(&self, since: u64) -> Option<Unseen<'_>>;
+    /// The group whose blocks decide most of what is found; refused where there are no blocks.
+    fn told(&self) -> Result<&PagedKvCache>;
 
     fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<StepState>;
     /// The same, its tables written for each group; refused before anything is taken.

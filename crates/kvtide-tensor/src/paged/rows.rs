@@ -79,7 +79,7 @@ impl<'a> TokenRows<'a> {
     pub fn check(source: &Source<'a>, argument: &'static str, expected: Expected, device: &Device) -> Result<u32> {
         let resolved = expected.look(source, argument)?;
         if let Some((Memory::Tensor(tensor), ..)) = in_place(source, argument, &resolved.dims, expected)? {
-            check_device_of(tensor, argument, device)?;
+            check_device_of(&tensor, argument, device)?;
         }
         Ok(resolved.tokens())
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{Explanation, PoolStats, Unseen};
+use kvtide_core::paged::{Explanation, Key, PoolStats, Unseen};
 
 use super::holding::PromptOptions;
 use super::returns::Returned;
@@ -68,6 +68,16 @@ impl PagedKvCache {
     pub fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
         let identity = self.identity(options)?;
         Ok(self.planner.explain(tokens, &identity)?)
+    }
+
+    /// The names of the whole blocks of a prompt, whether they are there or not.
+    pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<Key>> {
+        Ok(self.planner.keys(tokens, &self.identity(options)?)?)
+    }
+
+    /// The names of all blocks that can be found, in no order. O(blocks).
+    pub fn indexed_keys(&self) -> Result<Vec<Key>> {
+        Ok(self.planner.indexed_keys()?)
     }
 
     /// Nothing that is there is found any more.

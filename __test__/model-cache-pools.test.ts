@@ -1,0 +1,37 @@
+// What the pools of a ModelCache hold, together and group by group: events, counts, room, and whose refusal it is.
+import test from 'ava'
+
+import { ModelCache, type ModelSequence } from '../index.js'
+import { HYBRID, layersOf } from './support/model-rows.js'
+import { span } from './support/tokens.js'
+
+const paged = (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'paged', blockSize: 4, blocks: 32, ...more })
+const contiguous = (): ModelCache => new ModelCache({ model: HYBRID, kind: 'contiguous' })
+const feed = (sequence: ModelSequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
+
+test('events are those of layers that keep everything', async t => {
+  using cache = paged({ events: 64, blocks: [64, 5] })
+  const prompt = span(0, 16)
+  const first = cache.createSequence()
+  feed(first, prompt)
+  first.drop()
+  feed(cache.createSequence(), span(20, 32))
+  t.true(cache.match([...prompt, 99]).length < 16)
+  using events = cache.events()
+  const types: string[] = []
+  for (let count = 0; count < 9; count++) types.push((await events.next()).value?.type ?? 'none')
+  t.deepEqual([types.filter(type => type === 'stored').length, types.filter(type => type === 'removed').length], [7, 2])
+  t.is(cache.indexedKeys().keys.length, 5)
+})
+
+test('prompts are counted once for all groups', t => {
+  using cache = paged()
+  feed(cache.openSequence(), span(0, 9))
+  cache.match(span(0, 16)).dispose()
+  const { promptTokens, hitTokens, hitRate, tierBytes, bufferBytes, pools } = cache.stats()
+  t.deepEqual([promptTokens, hitTokens, hitRate, tierBytes], [16, 8, 0.5, { cpu: bufferBytes }])
+  t.true(pools.length === 2 && pools.every(pool => !('promptTokens' in pool) && !('hitTokens' in pool) && pool.totalBlocks === 32))
+  t.like(contiguous().stats(), { promptTokens: 0, hitTokens: 0, hitRate: 0, pools: [] })
+  t.deepEqual([cache.blockSize, contiguous().blockSize], [4, undefined])
+})
+
