@@ -3,6 +3,7 @@ import test from 'ava'
 
 import { ModelCache, type ModelSequence } from '../index.js'
 import { HYBRID, layersOf } from './support/model-rows.js'
+import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
 
 const paged = (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'paged', blockSize: 4, blocks: 32, ...more })
@@ -35,3 +36,26 @@ test('prompts are counted once for all groups', t => {
   t.deepEqual([cache.blockSize, contiguous().blockSize], [4, undefined])
 })
 
+test('a refusal names the group, and the layer', t => {
+  using cache = paged({ blocks: [16, 3] })
+  const sequence = cache.createSequence()
+  const error = throwsCode(t, 'OUT_OF_BLOCKS', () => feed(sequence, span(0, 16)), { needed: 4, free: 3, group: 1 })
+  t.is(error.message, '4 blocks are needed in group 1 of the layers, 3 are free')
+  const layers = [...layersOf([7])]
+  layers[1] = { ...layers[1], v: { data: new Float32Array(2), shape: [1, 1, 2] } } as never
+  const wrong = throwsCode(t, 'SHAPE_MISMATCH', () => sequence.append({ layers }))
+  t.is((wrong.details as { argument?: string }).argument, 'layers[1].v', wrong.message)
+  t.true(wrong.message.startsWith('layers[1].v '))
+})
+
+const room = (more: object): ModelCache => paged({ blocks: undefined, memoryBytes: 1 << 17, maxSequences: 1, ...more })
+
+test('windows have room for a prompt that is appended at once', t => {
+  using cache = room({})
+  feed(cache.createSequence(), span(0, 400))
+  using small = room({ maxPrefillTokens: 8 })
+  t.true((small.stats().pools[0]?.totalBlocks ?? 0) < (cache.stats().pools[0]?.totalBlocks ?? 0))
+  throwsCode(t, 'OUT_OF_BLOCKS', () => feed(small.createSequence(), span(0, 400)))
+  for (const maxPrefillTokens of [-1, 0.5, null]) throwsCode(t, 'INVALID_ARGUMENT', () => room({ maxPrefillTokens }))
+  throwsCode(t, 'INVALID_ARGUMENT', () => paged({ maxPrefillTokens: 4 }), { argument: 'maxPrefillTokens', value: 4, expected: 'none without memoryBytes' })
+})

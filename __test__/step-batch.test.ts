@@ -114,9 +114,9 @@ test('where the tables are refused, nothing has begun', t => {
     cache.beginStep({ sequences: [one, two] }).dispose()
   }
   const small = cache.stepBatch({ maxSequences: 1, maxBlocks: 1, maxTokens: 4 })
-  refused('blockTables.length', small, { sequences: [one, two] })
-  refused('slotMapping.length', small, { sequences: [one], offsets: [0, 5] })
-  refused('width', cache.stepBatch({ ...SIZES, maxBlocks: 1 }), { sequences: [one], offsets: [0, 5] })
+  refused('maxSequences', small, { sequences: [one, two] })
+  refused('maxTokens', small, { sequences: [one], offsets: [0, 5] })
+  refused('maxBlocks', cache.stepBatch({ ...SIZES, maxBlocks: 1 }), { sequences: [one], offsets: [0, 5] })
   const memory = new Int32Array(64)
   const inOne = { blockTables: memory.subarray(0, 18), slotMapping: memory.subarray(18, 34), positions: memory.subarray(33, 49), lengths: memory.subarray(50, 53), queryOffsets: memory.subarray(53, 57) }
   refused('positions', cache.stepBatch({ ...SIZES, arrays: inOne }), { sequences: [one] })

@@ -62,7 +62,7 @@ export interface ErrorDetailsByCode {
     readonly pos: number
     readonly length: number
   }
-  readonly OUT_OF_BLOCKS: { readonly needed: number; readonly free: number }
+  readonly OUT_OF_BLOCKS: { readonly needed: number; readonly free: number; readonly group?: number }
   readonly INVALID_BLOCK: { readonly block: number; readonly reason: string }
   readonly OUT_OF_MEMORY: { readonly requestedBytes: number; readonly usedBytes: number; readonly limitBytes: number }
   readonly DISPOSED: { readonly object: string }

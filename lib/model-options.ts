@@ -29,10 +29,18 @@ export interface PagedModelCacheOptions extends CommonModelOptions {
   readonly blockSize?: number
   /** Blocks of every group of layers, or of each; see {@link ModelCache.groups}. */
   readonly blocks?: number | readonly number[]
-  /** Instead of `blocks`: as many as fit, for at most `maxSequences` at once. Windows come first, and get at most half. */
+  /**
+   * Instead of `blocks`: as many as fit, for at most `maxSequences` at once. A group that slides gets what its windows take, and
+   * `maxPrefillTokens`, but at most half; the others get the rest.
+   */
   readonly memoryBytes?: number
   /** Sequences at once, beside `memoryBytes`. */
   readonly maxSequences?: number
+  /**
+   * Tokens that one call appends at most, of all its sequences, beside `memoryBytes`; 512 unless said otherwise. A window lets go
+   * of what it passes once a call's tokens are all there, so a longer prompt may be `OUT_OF_BLOCKS`: append it piece by piece.
+   */
+  readonly maxPrefillTokens?: number
   /** How pages keep K: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
   readonly keyFormat?: PageFormat
   /** How pages keep V: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
@@ -70,7 +78,7 @@ export type ModelCacheOptions = PagedModelCacheOptions | ContiguousModelCacheOpt
 
 const COMMON = ['model', 'dtype', 'device', 'memoryLimitBytes'] as const
 /** Options of one kind alone. */
-const PAGED = ['blockSize', 'blocks', 'memoryBytes', 'maxSequences', 'keyFormat', 'valueFormat', 'hadamard', 'namespace', 'prefixKey', 'eviction', 'events', 'now'] as const
+const PAGED = ['blockSize', 'blocks', 'memoryBytes', 'maxSequences', 'maxPrefillTokens', 'keyFormat', 'valueFormat', 'hadamard', 'namespace', 'prefixKey', 'eviction', 'events', 'now'] as const
 const CONTIGUOUS = ['batchSize', 'maxSeqLen', 'initialCapacity', 'keepAll'] as const
 
 type Given = { readonly [Name in keyof PagedModelCacheOptions | keyof ContiguousModelCacheOptions]?: unknown }
@@ -105,13 +113,16 @@ function readPaged(given: Given) {
   const { blocks, memoryBytes, maxSequences } = given
   if (blocks === undefined && memoryBytes === undefined) throw invalid('blocks', blocks, 'a number of blocks, or memoryBytes and maxSequences')
   if (blocks !== undefined && memoryBytes !== undefined) throw invalid('memoryBytes', memoryBytes, 'none beside blocks')
-  if (memoryBytes === undefined && maxSequences !== undefined) throw invalid('maxSequences', maxSequences, 'none without memoryBytes')
+  for (const name of ['maxSequences', 'maxPrefillTokens'] as const) {
+    if (memoryBytes === undefined && given[name] !== undefined) throw invalid(name, given[name], 'none without memoryBytes')
+  }
   return {
     blockSize: optional(atLeastOne, 'blockSize', given.blockSize) ?? 16,
     blocks: isArray(blocks) ? list('blocks', blocks, count) : undefined,
     blocksEach: blocks === undefined || isArray(blocks) ? undefined : count('blocks', blocks),
     memoryBytes: optional(whole, 'memoryBytes', memoryBytes) ?? 0,
     maxSequences: memoryBytes === undefined ? 0 : atLeastOne('maxSequences', maxSequences),
+    maxPrefillTokens: optional(count, 'maxPrefillTokens', given.maxPrefillTokens),
     keyFormat: optional(checkPageFormat, 'keyFormat', given.keyFormat),
     valueFormat: optional(checkPageFormat, 'valueFormat', given.valueFormat),
     hadamard: optional(flag, 'hadamard', given.hadamard) ?? false,

@@ -31,7 +31,7 @@ class Step extends OpenStep<ModelEngine> {
     super(engine, options)
     const { batch, nodes } = this
     if (nodes !== undefined) this.check('parents', nodes)
-    const arrays = tables?.checked()
+    const arrays = tables?.checked(batch.sequences.length, this.length)
     this.native = engine.change(native =>
       arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as Tables).native, arrays),
     )
@@ -65,6 +65,23 @@ class Step extends OpenStep<ModelEngine> {
  *
  * Where a transaction is open on a sequence, the step's tokens are drafted there. Once the step has ended each call throws
  * `TRANSACTION_CLOSED`; `STALE_STEP` when one of its sequences was dropped. One that is collected is undone.
+ *
+ * @example
+ * ```ts
+ * import { ModelCache } from 'kvtide'
+ *
+ * using cache = new ModelCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2 }] }, kind: 'paged', blocks: 8 })
+ * const [one, other] = [cache.openSequence(), cache.openSequence()]
+ * using step = cache.beginStep({ sequences: [one, other], offsets: [0, 2, 3], tokens: [7, 8, 9] })
+ * const rows = { data: Float32Array.of(1, 1, 2, 2, 3, 3), shape: [1, 3, 2] } // two tokens of one, then one of the other
+ * for (let layer = 0; layer < cache.numLayers; layer++) {
+ *   step.write(layer, rows, rows)
+ *   const { out } = step.attend(layer, { data: new Float32Array(3 * 2), shape: [3, 1, 2] })
+ *   console.log(out.toArray()) // Float32Array [1, 1, 1.5, 1.5, 3, 3]
+ * }
+ * step.commit()
+ * console.log(one.length, other.length) // 2 1
+ * ```
  */
 export class ModelStep extends Owner {
   /** The numbers of its sequences. */

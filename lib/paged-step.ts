@@ -39,7 +39,7 @@ class Step extends OpenStep<PagedEngine> {
     super(engine, options)
     const { batch, nodes } = this
     this.#ids = new Float64Array(batch.sequences)
-    const arrays = tables?.checked()
+    const arrays = tables?.checked(batch.sequences.length, this.length)
     this.native = engine.change(native =>
       arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as Tables).native, arrays),
     )

@@ -45,19 +45,25 @@ export class Tables {
   readonly groups: readonly StepArrays[]
   /** The arrays as they cross: one group's behind the other's. */
   readonly arrays: Int32Array[]
+  readonly #sequences: number
+  readonly #tokens: number
 
   constructor(engine: SequencesEngine, sizes: { readonly [Name in keyof StepBatchSizes]?: unknown }, given: readonly unknown[]) {
     const [sequences, blocks, tokens] = [count('maxSequences', sizes.maxSequences, 1), count('maxBlocks', sizes.maxBlocks, 1), count('maxTokens', sizes.maxTokens, 1)]
     const rows = count('maxSequences * maxBlocks', sequences * blocks)
     const lengths = { blockTables: rows, slotMapping: tokens, positions: tokens, lengths: sequences, queryOffsets: sequences + 1 }
     this.engine = engine
+    this.#sequences = sequences
+    this.#tokens = tokens
     this.groups = given.map(arrays => readArrays(arrays, lengths))
     this.arrays = this.groups.flatMap(group => NAMES.map(name => group[name]))
     this.native = new binding.NativeStepBatch(blocks, given.length)
   }
 
-  /** The arrays, each still there. */
-  checked(): Int32Array[] {
+  /** The arrays, each still there, for a step of so many sequences and tokens. */
+  checked(sequences: number, tokens: number): Int32Array[] {
+    if (sequences > this.#sequences) throw invalid('maxSequences', this.#sequences, `at least ${sequences}, the sequences of the step`)
+    if (tokens > this.#tokens) throw invalid('maxTokens', this.#tokens, `at least ${tokens}, the tokens of the step`)
     for (const [place, array] of this.arrays.entries()) typedArray(NAMES[place % NAMES.length] as string, array, ['Int32Array'])
     return this.arrays
   }
@@ -164,7 +170,24 @@ function first(self: unknown): StepArrays {
   return nativeThis<Tables>(self, StepBatch).groups[0] as StepArrays
 }
 
-/** As {@link StepBatch}, for `ModelCache.prepareStep`: tables of each group of layers. */
+/**
+ * As {@link StepBatch}, for `ModelCache.prepareStep`: tables of each group of layers.
+ *
+ * @example
+ * ```ts
+ * import { ModelCache } from 'kvtide'
+ *
+ * const sizes = { numKvHeads: 1, headDim: 2 }
+ * const model = { layers: [{ kind: 'sliding', window: 4, ...sizes }, { kind: 'full', ...sizes }] } as const
+ * using cache = new ModelCache({ model, kind: 'paged', blockSize: 4, blocks: 8 })
+ * using batch = cache.stepBatch({ maxSequences: 2, maxBlocks: 4, maxTokens: 8 })
+ * using step = cache.prepareStep(batch, { sequences: [cache.openSequence()], offsets: [0, 5] })
+ * for (const [place, { layers }] of cache.groups.entries()) {
+ *   const tables = batch.groups[place] // the same for all of these layers
+ *   console.log(layers.join(), tables?.slotMapping.subarray(0, 5)) // '0' Int32Array [0, 1, 2, 3, 4], then '1' and the same
+ * }
+ * ```
+ */
 export class ModelStepBatch extends Batch {
   /** @internal */
   constructor(token: unknown, tables: unknown) {

@@ -50,6 +50,8 @@ pub struct NativeModelBlocks {
     pub blocks_each: Option<f64>,
     pub memory_bytes: f64,
     pub max_sequences: f64,
+    #[napi(ts_type = "number | undefined")]
+    pub max_prefill_tokens: Option<f64>,
     #[napi(ts_type = "string | undefined")]
     pub key_format: Option<String>,
     #[napi(ts_type = "string | undefined")]
@@ -162,6 +164,8 @@ impl NativeModelBlocks {
             (None, None) => PoolRoom::Memory {
                 bytes: whole("memoryBytes", self.memory_bytes)?,
                 max_sequences: count("maxSequences", self.max_sequences)?,
+                max_prefill_tokens: optional("maxPrefillTokens", self.max_prefill_tokens, count)?
+                    .unwrap_or(PoolRoom::PREFILL_TOKENS),
             },
         };
         let format = |argument, name: Option<String>| name.map(|name| page_format(argument, &name)).transpose();

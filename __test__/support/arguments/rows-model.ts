@@ -133,6 +133,7 @@ export const modelRows: readonly Row[] = [
     eviction: optional({ legal: { 'a function': 'ok' } }),
     memoryBytes: optional({ legal: {} }),
     maxSequences: optional({ legal: {} }),
+    maxPrefillTokens: optional({ legal: {} }),
   }), modelOptions)),
   free('new ModelCache', param('options', options(tensorOptions, {
     ...common,

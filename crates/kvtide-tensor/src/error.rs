@@ -57,6 +57,24 @@ pub enum Error {
         /// Elements of one token.
         expected: u64,
     },
+    /// Too few free blocks in a group of layers; none was taken.
+    #[error("{needed} blocks are needed in group {group} of the layers, {free} are free")]
+    OutOfBlocks {
+        /// The place of the group.
+        group: usize,
+        /// Blocks needed.
+        needed: u64,
+        /// Blocks free.
+        free: u64,
+    },
+    /// K or V of one of several layers does not fit.
+    #[error("layers[{place}].{error}")]
+    InLayer {
+        /// Its place among those given.
+        place: usize,
+        /// What is wrong with it.
+        error: Box<Error>,
+    },
     /// A view whose memory was overwritten since it was made.
     #[error("the view is stale: the cache has overwritten a slot that it shows; keep a copy with toArray() instead")]
     StaleView,
@@ -121,6 +139,24 @@ impl Error {
         Error::Plan(kvtide_core::Error::argument(argument, value, expected))
     }
 
+    /// The refusal of a group of layers, by its place.
+    pub(crate) fn in_group(self, group: usize) -> Self {
+        match self {
+            Error::Plan(kvtide_core::Error::OutOfBlocks { needed, free }) => Error::OutOfBlocks { group, needed, free },
+            other => other,
+        }
+    }
+
+    /// The refusal of K or V of a layer, by its place among those given.
+    pub(crate) fn in_layer(self, place: usize) -> Self {
+        let is_of =
+            |detail: &Detail| detail.name == "argument" && ["k", "v"].map(DetailValue::from).contains(&detail.value);
+        match self.details().iter().any(is_of) {
+            true => Error::InLayer { place, error: Box::new(self) },
+            false => self,
+        }
+    }
+
     /// The stable name of the refusal.
     #[must_use]
     pub fn code(&self) -> Code {
@@ -130,6 +166,8 @@ impl Error {
             Error::DtypeMismatch { .. } => Code::DtypeMismatch,
             Error::DeviceMismatch { .. } | Error::NotOnHost { .. } => Code::DeviceMismatch,
             Error::DimMismatch { .. } => Code::DimMismatch,
+            Error::OutOfBlocks { .. } => Code::OutOfBlocks,
+            Error::InLayer { error, .. } => error.code(),
             Error::StaleView => Code::StaleView,
             Error::NotContiguous { .. } => Code::NotContiguous,
             Error::OutOfMemory { .. } => Code::OutOfMemory,
@@ -159,6 +197,16 @@ impl Error {
             Error::NotOnHost { device } => details![argument: "data", value: device, expected: "cpu"],
             Error::DimMismatch { argument, actual, expected } => {
                 details![argument: *argument, value: *actual, actual: *actual, expected: *expected]
+            }
+            Error::OutOfBlocks { group, needed, free } => details![needed: *needed, free: *free, group: *group],
+            Error::InLayer { place, error } => {
+                let mut details = error.details();
+                for detail in details.iter_mut().filter(|detail| detail.name == "argument") {
+                    if let DetailValue::Text(argument) = &detail.value {
+                        detail.value = DetailValue::Text(format!("layers[{place}].{argument}"));
+                    }
+                }
+                details
             }
             Error::NotContiguous { operation, pieces } => details![operation: *operation, pieces: *pieces],
             Error::OutOfMemory { requested_bytes, used_bytes, limit_bytes } => {

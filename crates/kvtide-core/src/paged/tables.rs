@@ -125,7 +125,11 @@ impl StepRows {
         let longest = plan.shares.iter().map(|share| share.position + share.tokens).max().unwrap_or(0);
         let blocks = longest.div_ceil(planner.store.block_size);
         if blocks > self.width {
-            return Err(Error::argument("width", self.width, format!("at least {blocks}, the blocks of the longest")));
+            return Err(Error::argument(
+                "maxBlocks",
+                self.width,
+                format!("at least {blocks}, the blocks of the longest"),
+            ));
         }
         check_slots(planner.store.blocks.capacity(), planner.store.block_size)
     }

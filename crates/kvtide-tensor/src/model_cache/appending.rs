@@ -70,8 +70,9 @@ impl ModelCache {
         }
         let mut step = self.begin_step(tokens)?;
         let mut written = || -> Result<()> {
-            for (&layer, [k, v]) in own.iter().zip(layers) {
-                self.write_layer(&mut step, layer, k.clone(), v.clone())?;
+            for (place, (&layer, [k, v])) in own.iter().zip(layers).enumerate() {
+                let written = self.write_layer(&mut step, layer, k.clone(), v.clone());
+                written.map_err(|error| error.in_layer(place))?;
             }
             self.commit_step(&mut step, ids)
         };

@@ -119,14 +119,21 @@ pub enum PoolRoom {
     /// So many for each group of layers, in the order of [`ModelDescription::groups`].
     Blocks(Vec<u32>),
     /// As many as fit in `bytes`, for at most so many sequences at once: a group that slides gets what its windows take in as
-    /// many sequences, and two blocks more for each, but at most half of the bytes; groups that keep everything get the rest, the
-    /// same number of tokens each.
+    /// many sequences, two blocks more for each, and what one call appends beside, but at most half of the bytes; groups that
+    /// keep everything get the rest, the same number of tokens each.
     Memory {
         /// Bytes of all blocks.
         bytes: u64,
         /// Sequences at once.
         max_sequences: u32,
+        /// Tokens that one call appends, of all its sequences: a window lets go of what it passes once they are all there.
+        max_prefill_tokens: u32,
     },
+}
+
+impl PoolRoom {
+    /// Tokens that one call appends where nothing was said.
+    pub const PREFILL_TOKENS: u32 = 512;
 }
 
 impl PagedOptions {
@@ -166,7 +173,9 @@ impl PagedOptions {
                 let expected = format!("{}, one number for each group of layers", groups.len());
                 return Err(Error::argument("blocks.length", blocks.len(), expected));
             }
-            PoolRoom::Memory { bytes, max_sequences } => split(&made, groups, *bytes, *max_sequences)?,
+            &PoolRoom::Memory { bytes, max_sequences, max_prefill_tokens } => {
+                split(&made, groups, bytes, [max_sequences, max_prefill_tokens])?
+            }
         };
         made.iter_mut().zip(blocks).for_each(|(of, blocks)| of.capacity = blocks);
         Ok(made)
@@ -182,14 +191,19 @@ pub(super) fn window(group: &LayerGroup) -> Result<Option<Window>> {
 }
 
 /// Blocks of each group, as [`PoolRoom::Memory`] says.
-fn split(caches: &[PagedKvCacheOptions], groups: &[LayerGroup], bytes: u64, sequences: u32) -> Result<Vec<u32>> {
+fn split(
+    caches: &[PagedKvCacheOptions],
+    groups: &[LayerGroup],
+    bytes: u64,
+    [sequences, prefill]: [u32; 2],
+) -> Result<Vec<u32>> {
     let block_bytes: Vec<u64> =
         caches.iter().map(|of| Ok(PagedShape::new(of)?.pages.block_bytes() as u64)).collect::<Result<_>>()?;
     let of_windows = |(of, group): (&PagedKvCacheOptions, &LayerGroup)| match group.kind {
         LayerKind::Sliding { window, sinks } => {
             let block = u64::from(of.block_size);
             let each = u64::from(window).div_ceil(block) + u64::from(sinks).div_ceil(block) + 2;
-            each * u64::from(sequences.max(1))
+            each * u64::from(sequences.max(1)) + u64::from(prefill).div_ceil(block)
         }
         _ => 0,
     };

@@ -62,9 +62,9 @@ impl PagedGroups {
     /// Refuses a change that one of the groups would refuse; memory that runs out later poisons those that are behind.
     pub(super) fn check(&mut self, mut check: impl FnMut(&mut PagedKvCache) -> Result<()>) -> Result<()> {
         self.check_change()?;
-        self.0.iter_mut().try_for_each(|group| {
+        self.0.iter_mut().enumerate().try_for_each(|(at, group)| {
             group.change()?;
-            check(group)
+            check(group).map_err(|error| error.in_group(at))
         })
     }
 }

@@ -59,7 +59,8 @@ impl PagedGroups {
     }
 
     fn plan_steps(&mut self, tokens: StepTokens<'_>) -> Result<Vec<PlannedWrite>> {
-        self.0.iter_mut().map(|group| group.plan_step(tokens)).collect()
+        let groups = self.0.iter_mut().enumerate();
+        groups.map(|(at, group)| group.plan_step(tokens).map_err(|error| error.in_group(at))).collect()
     }
 
     fn open_steps(&mut self, planned: Vec<PlannedWrite>, tokens: StepTokens<'_>) -> Result<Vec<PagedStep>> {

@@ -9,8 +9,12 @@ fn sliding(window: u32, sinks: u32) -> LayerKind {
 
 /// Blocks of each group, of 4 tokens.
 fn blocks(layers: &[LayerDescription], bytes: u64, max_sequences: u32) -> Vec<u32> {
+    blocks_for(layers, bytes, max_sequences, 0)
+}
+
+fn blocks_for(layers: &[LayerDescription], bytes: u64, max_sequences: u32, max_prefill_tokens: u32) -> Vec<u32> {
     let model = ModelDescription::new(layers.to_vec()).unwrap();
-    let room = PoolRoom::Memory { bytes, max_sequences };
+    let room = PoolRoom::Memory { bytes, max_sequences, max_prefill_tokens };
     let kind = ModelCacheKind::Paged(PagedOptions { block_size: 4, room, ..Default::default() });
     let mut cache = ModelCache::new(ModelCacheOptions::new(model, kind)).unwrap();
     let totals = cache.pool_stats().unwrap().into_iter().map(|of| of.total).collect();
@@ -43,12 +47,21 @@ fn groups_that_slide_get_their_windows_and_the_rest_is_for_the_others() {
 }
 
 #[test]
+fn groups_that_slide_have_room_for_what_one_call_appends() {
+    let full = LayerDescription::full(1, 4);
+    // 4 blocks for the window, and 5 for 17 tokens.
+    assert_eq!(blocks_for(&[full.with_kind(sliding(8, 0)), full], 40 * BLOCK, 1, 17), [9, 31]);
+    assert_eq!(blocks_for(&[full.with_kind(sliding(8, 0)), full], 16 * BLOCK, 1, 17), [8, 8]);
+    assert_eq!(blocks_for(&[full], 16 * BLOCK, 1, 17), [16]);
+}
+
+#[test]
 fn no_size_ends_the_process() {
     let full = LayerDescription::full(1, 4);
     assert_eq!(blocks(&[full], 0, 0), [0]);
     let model = ModelDescription::new(vec![full, full.with_kind(sliding(i32::MAX as u32, 0))]).unwrap();
     for max_sequences in [1, u32::MAX] {
-        let room = PoolRoom::Memory { bytes: u64::MAX, max_sequences };
+        let room = PoolRoom::Memory { bytes: u64::MAX, max_sequences, max_prefill_tokens: max_sequences };
         let kind = ModelCacheKind::Paged(PagedOptions { block_size: 1, room, ..Default::default() });
         let made = ModelCache::new(ModelCacheOptions::new(model.clone(), kind));
         assert_eq!(made.map(|_| ()).map_err(|error| error.code()), Err(kvtide_core::Code::OutOfMemory));

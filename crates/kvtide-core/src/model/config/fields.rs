@@ -35,7 +35,7 @@ pub(super) struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// The whole file.
     pub fn root(value: &'a Value) -> Result<Self> {
-        let object = value.as_object().ok_or_else(|| Error::argument("config", shown(value), "a JSON object"))?;
+        let object = value.as_object().ok_or_else(|| Error::argument("model", shown(value), "a JSON object"))?;
         Ok(Fields { object, prefix: "" })
     }
 

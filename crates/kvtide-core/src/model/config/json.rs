@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// The value of a text.
 pub(super) fn parse(text: &str) -> Result<Value> {
     serde_json::from_str(&without_python_numbers(text)).map_err(|error| {
-        Error::argument("config", format!("text that is no JSON ({error})"), "the text of a config.json")
+        Error::argument("model", format!("text that is no JSON ({error})"), "the text of a config.json")
     })
 }
 
