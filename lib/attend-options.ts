@@ -8,9 +8,12 @@ export interface AttendOptions {
   readonly scale?: number
   /** A query sees keys up to its own position; true unless said otherwise. */
   readonly causal?: boolean
-  /** A query sees so many positions back, its own among them. */
+  /**
+   * A query sees so many positions back, its own among them: all unless said otherwise, over a cache with a window that one. A
+   * query that would see what such a cache has let go of is refused.
+   */
   readonly window?: number
-  /** Positions at the start that a window does not hide. Not together with `starts`. */
+  /** Positions at the start that this window does not hide; with the window of a cache, its own. Not together with `starts`. */
   readonly sinks?: number
   /** One number for each query head that takes part in the softmax and has no value. */
   readonly sinkLogits?: Float32Array | readonly number[]

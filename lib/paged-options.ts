@@ -48,7 +48,10 @@ export interface PagedKvCacheOptions {
   readonly valueFormat?: PageFormat
   /** Rotates K by a Hadamard matrix before it is quantised, which spreads channels that stand out; `false` unless said otherwise. */
   readonly hadamard?: boolean
-  /** Tokens that a token of the model sees, itself among them: blocks that left the window are given back. All unless said otherwise. */
+  /**
+   * Tokens that a token of the model sees, itself among them: what attention over the cache sees unless it says otherwise, and
+   * blocks that left the window of a sequence's last token are given back. All unless said otherwise.
+   */
   readonly window?: number
   /** Tokens at the start that a window does not hide. */
   readonly sinks?: number

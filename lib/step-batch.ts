@@ -8,7 +8,10 @@ import type { SequencesEngine } from './paged-engine.js'
 
 /** A step's tables, for attention over all its sequences in one call. */
 export interface StepArrays {
-  /** A row of `maxBlocks` block indices for each sequence, in the step's order; what is behind its blocks stays as it was. */
+  /**
+   * A row of `maxBlocks` block indices for each sequence, in the step's order; what is behind its blocks stays as it was. Where a
+   * block left the window stands -1, which no kernel that keeps to the window reads.
+   */
   readonly blockTables: Int32Array
   /** Of each token, its block * the size of one + its slot in it. */
   readonly slotMapping: Int32Array

@@ -64,7 +64,7 @@ pub use sequences::{Counters, PagedPlanner};
 pub use slot::Slot;
 pub use staging::{Page, Staging};
 pub use table::BlockTable;
-pub use tables::{StepRows, StepTables};
+pub use tables::{NO_BLOCK, StepRows, StepTables};
 pub use targets::{Append, Writer};
 pub use window::Window;
 pub use write_plan::{Before, PageWrite, Seal, SlotRun, WritePlan};

@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::sequences::PagedPlanner;
 use super::slot::Slot;
 use super::staging::Page;
+use super::tables::NO_BLOCK;
 use crate::error::{Error, Result};
 
 /// A page with tokens to read.
@@ -48,7 +49,15 @@ impl PagedPlanner {
         self.check_layer(layer)?;
         let of = self.sequence(sequence)?;
         let held = self.chunks.iter(&of.content.table, 0).flatten();
-        Ok(self.pages_of(held, of.end() - self.gap(sequence)?.len() as u32, layer))
+        Ok(self.pages_of(held, self.retained_length(sequence), layer))
+    }
+
+    /// Tokens of a sequence that did not leave its window, those of an open step included: as many as its pages have. 0 where it
+    /// is unknown.
+    #[must_use]
+    pub fn retained_length(&self, sequence: u64) -> u32 {
+        let of = self.sequence(sequence).ok();
+        of.and_then(|of| Some(of.end() - self.gap(sequence).ok()?.len() as u32)).unwrap_or(0)
     }
 
     /// The positions of a sequence that left its window.
@@ -74,21 +83,29 @@ impl PagedPlanner {
         })
     }
 
-    /// Refuses a row of a step's table that points outside the slab, or has not enough blocks for `length` tokens. `row` and
-    /// `layer` are named in the error.
-    pub fn check_table(&self, row: usize, layer: u32, blocks: &[i32], length: u32) -> Result<()> {
+    /// The positions that left the window by a row of a step's table: where it has [`NO_BLOCK`], in one run of places that ends
+    /// before the last token. Refuses a row that points outside the slab, or has not enough blocks for `length` tokens; `row`
+    /// and `layer` are named in the error.
+    pub fn check_table(&self, row: usize, layer: u32, blocks: &[i32], length: u32) -> Result<Range<u32>> {
         self.check_layer(layer)?;
-        let capacity = blocks.len() as u64 * u64::from(self.store.block_size);
+        let block_size = self.store.block_size;
+        let capacity = blocks.len() as u64 * u64::from(block_size);
         if u64::from(length) > capacity {
             let (sequence, position) = (row as u64, length.into());
             return Err(Error::PositionOutOfRange { sequence, layer, position, length: capacity });
         }
+        let blocks = &blocks[..length.div_ceil(block_size) as usize];
+        let is_gone = |block: &&i32| **block == NO_BLOCK && self.window.is_some();
+        let first = blocks.iter().position(|block| is_gone(&block)).unwrap_or(blocks.len());
+        let behind = first + blocks[first..].iter().take_while(is_gone).count();
         let outside = |&&block: &&i32| u32::try_from(block).map_or(true, |block| block >= self.store.blocks.capacity());
-        match blocks[..length.div_ceil(self.store.block_size) as usize].iter().find(outside) {
+        let last = if first < behind && behind == blocks.len() { Some(&NO_BLOCK) } else { None };
+        match blocks[..first].iter().chain(&blocks[behind..]).chain(last).find(outside) {
             Some(&block) => {
                 Err(Error::InvalidBlock { block: (block as u32).into(), reason: "not a block of this slab" })
             }
-            None => Ok(()),
+            None if first == behind => Ok(0..0),
+            None => Ok(first as u32 * block_size..behind as u32 * block_size),
         }
     }
 

@@ -10,15 +10,18 @@
 //!
 //! [`StepRows`] knows what it wrote in which row. A row whose sequence is the same, and in whose table only blocks were added,
 //! gets those alone; so the array must come back as it was, and rows are of one planner. A place whose block left the window
-//! points somewhere into the slab, at a block that may be another sequence's by now: nobody who keeps to the window reads it.
+//! has [`NO_BLOCK`]: what was there may be another sequence's by now.
 //!
-//! O(tokens + sequences + blocks added), a row that is written anew O(its blocks).
+//! O(tokens + sequences + blocks added or passed), a row that is written anew O(its blocks).
 
 use super::sequence::Sequence;
 use super::sequences::PagedPlanner;
 use super::write_plan::WritePlan;
 use crate::count::{COUNT_MAX, count_positive};
 use crate::error::{Error, Result};
+
+/// Stands in a row where a block left the window. Whoever keeps to the window does not read there.
+pub const NO_BLOCK: i32 = -1;
 
 /// What a step's tables are written to. Arrays may be longer than they need be.
 #[derive(Debug)]
@@ -42,6 +45,15 @@ struct Row {
     epoch: u64,
     /// Its leading entries that are written.
     filled: u32,
+    /// Its leading places that had left the window by then, but for those of sinks.
+    cleared: u32,
+}
+
+impl Row {
+    /// Of nothing yet.
+    fn of(sequence: &Sequence) -> Self {
+        Row { sequence: sequence.id, epoch: sequence.epoch, filled: 0, cleared: 0 }
+    }
 }
 
 /// Writes the tables of one step after another, and of each row what has changed.
@@ -90,13 +102,13 @@ impl StepRows {
         for (at, (share, row)) in plan.shares.iter().zip(rows).enumerate() {
             let of = planner.at(share.slot);
             if at == self.rows.len() {
-                self.rows.push(Row { sequence: of.id, epoch: of.epoch, filled: 0 });
+                self.rows.push(Row::of(of));
             }
             let known = &mut self.rows[at];
             if known.sequence != of.id || known.epoch != of.epoch {
-                *known = Row { sequence: of.id, epoch: of.epoch, filled: 0 };
+                *known = Row::of(of);
             }
-            known.filled = planner.write_row(of, known.filled, row);
+            planner.write_row(of, known, row);
             out.lengths[at] = of.end() as i32;
         }
         planner.write_slots(plan, out.slot_mapping);
@@ -142,20 +154,22 @@ impl StepRows {
 }
 
 impl PagedPlanner {
-    /// Writes what a row lacks, of which `filled` entries are up to date; gives how many are now.
-    fn write_row(&self, of: &Sequence, filled: u32, row: &mut [i32]) -> u32 {
+    /// Writes what a row lacks of its sequence.
+    fn write_row(&self, of: &Sequence, known: &mut Row, row: &mut [i32]) {
         let needed = of.end().div_ceil(self.store.block_size).min(of.content.table.len());
-        let (mut place, mut last) = (filled.min(needed), 0);
+        let sinks = self.window.map_or(0, |window| window.sinks().div_ceil(self.store.block_size));
+        let passed = known.cleared.max(sinks)..of.content.cleared.min(known.filled);
+        passed.for_each(|place| row[place as usize] = NO_BLOCK);
+        let mut place = known.filled.min(needed);
         while place < needed {
             let leaf = self.chunks.leaf(&of.content.table, place).expect("a place inside the table");
             let end = needed.min(place + leaf.len() as u32);
             for (out, &block) in row[place as usize..end as usize].iter_mut().zip(leaf) {
-                last = if block < self.store.blocks.capacity() { block } else { last };
-                *out = last as i32;
+                *out = if block < self.store.blocks.capacity() { block as i32 } else { NO_BLOCK };
             }
             place = end;
         }
-        needed
+        (known.filled, known.cleared) = (needed, of.content.cleared);
     }
 
     fn write_slots(&self, plan: &WritePlan, out: &mut [i32]) {

@@ -1,12 +1,13 @@
 //! Sliding windows: which tokens later ones see, and which blocks nobody will see again.
 //!
 //! ```text
-//! tokens   [ sinks ) ......... [ committed - window + 1 .. committed )
+//! tokens   [ sinks ) ......... [ committed - window .. committed )
 //! blocks   [ kept  ][ cleared  ][ kept ...
 //! ```
 //!
-//! The window of a token counts its own position. Blocks go when they left the window of every token to come, counted from
-//! what is committed: a draft that is taken back finds its window whole.
+//! The window of a token counts its own position. Blocks go when they left the window of the last committed token, and so of
+//! every token to come: whoever attends for the last token after an append finds its window whole, and so does a draft that is
+//! taken back.
 
 use super::sequence::Content;
 use super::sequences::PagedPlanner;
@@ -46,12 +47,12 @@ impl Window {
 }
 
 impl PagedPlanner {
-    /// Gives up the blocks of a sequence that left the window of every token to come; there is room for the change.
+    /// Gives up the blocks of a sequence that left the window of its last committed token; there is room for the change.
     pub(super) fn clear_passed(&mut self, slot: u32) {
         let Some(window) = self.window else { return };
         let block_size = self.store.block_size;
         let of = self.sequences[slot as usize].as_mut().expect("a sequence that was found");
-        let end = window.first_seen(of.committed()) / block_size;
+        let end = window.first_seen(of.committed().saturating_sub(1)) / block_size;
         let from = of.content.cleared.max(window.sinks.div_ceil(block_size));
         if end > from {
             self.chunks.clear(&mut of.content.table, from, end, self.store.chain());

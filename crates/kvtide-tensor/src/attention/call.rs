@@ -5,6 +5,7 @@ use candle_core::{Device, Tensor};
 use super::asked::{Asked, Sequence, Sizes};
 use super::check::check;
 use super::job::Job;
+use super::kept::{check_kept, in_window};
 use super::kv_rows::{KvRows, ResolvedRows, check_offsets, key_positions};
 use super::options::AttendOptions;
 use super::strided::{Axes, Strided, check_rank, resolve};
@@ -26,6 +27,7 @@ pub(super) struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub fn new(q: &Source<'a>, kv: &KvRows<'a>, options: &AttendOptions<'a>) -> Result<Self> {
+        let options = &in_window(kv, options);
         let rows = ResolvedRows::new(kv)?;
         let q = resolve(q, "q", rows.axes())?;
         let sizes = sizes(&q, &rows)?;
@@ -41,7 +43,9 @@ impl<'a> Call<'a> {
             }
             KvRows::Pages(pages) => ragged(&q, pages.count(), |index| (0, page_positions(pages, index)), options)?,
         };
-        Ok(Call { asked: check(options, sizes, sequences)?, q, rows })
+        let asked = check(options, sizes, sequences)?;
+        check_kept(kv, &asked)?;
+        Ok(Call { asked, q, rows })
     }
 
     /// The candle tensors that it reads: queries, keys, values.

@@ -14,6 +14,7 @@ mod asked;
 mod call;
 mod check;
 mod job;
+mod kept;
 mod kv_rows;
 mod launched;
 mod merge;

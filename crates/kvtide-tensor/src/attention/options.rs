@@ -12,9 +12,10 @@ pub struct AttendOptions<'a> {
     pub scale: Option<f32>,
     /// A query sees keys up to its own position.
     pub causal: bool,
-    /// A query sees so many positions back, its own among them.
+    /// A query sees so many positions back, its own among them. None: all, or over pages of a cache with a window that one,
+    /// with its sinks.
     pub window: Option<u32>,
-    /// Positions at the start that a window does not hide.
+    /// Positions at the start that this window does not hide.
     pub sinks: u32,
     /// One number for each query head that takes part in the softmax and has no value.
     pub sink_logits: Option<&'a [f32]>,

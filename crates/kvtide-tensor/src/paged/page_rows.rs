@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use kvtide_core::paged::{HeadPlace, PageRead, Part};
+use kvtide_core::paged::{HeadPlace, PageRead, Part, Window};
 
 use super::shape::PagedShape;
 use super::slab::Slab;
@@ -31,6 +31,8 @@ pub struct PageRows<'a> {
     pub(crate) staging: Arc<Slab>,
     pub(crate) shape: PagedShape,
     layer: u32,
+    /// What a query sees unless it is said otherwise.
+    window: Option<Window>,
     pages: Vec<PageRead>,
     /// Of each sequence.
     sequences: Vec<Shown>,
@@ -60,7 +62,7 @@ impl PagedKvCache {
     }
 
     /// The pages that a block table names: for each sequence a row of block indices, as many in each, and its length in
-    /// tokens.
+    /// tokens. Where blocks left the window of the cache, a row has [`NO_BLOCK`](kvtide_core::paged::NO_BLOCK).
     pub fn pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<PageRows<'_>> {
         let width = tables.len().checked_div(lengths.len()).unwrap_or(0);
         if width * lengths.len() != tables.len() {
@@ -72,15 +74,14 @@ impl PagedKvCache {
         for (index, &length) in lengths.iter().enumerate() {
             let length = u32::try_from(length)
                 .map_err(|_| Error::argument("kvLengths", format!("{length} at {index}"), "lengths from 0 on"))?;
-            self.walk_table(index, layer, row(index), length)?.for_each(drop);
-            checked.push(length);
+            checked.push((length, self.table_gap(index, layer, row(index), length)?));
         }
-        for (index, &length) in checked.iter().enumerate() {
-            self.settle_table(index, layer, row(index), length)?;
+        for (index, (length, _)) in checked.iter().enumerate() {
+            self.settle_table(index, layer, row(index), *length)?;
         }
         let mut rows = self.no_pages(layer);
-        for (index, &length) in checked.iter().enumerate() {
-            rows.add(self.walk_table(index, layer, row(index), length)?, 0..0)?;
+        for (index, (length, gap)) in checked.into_iter().enumerate() {
+            rows.add(self.walk_table(index, layer, row(index), length)?, gap)?;
         }
         Ok(rows)
     }
@@ -94,6 +95,7 @@ impl PagedKvCache {
             staging: self.staging.clone(),
             shape: self.shape,
             layer,
+            window: self.planner.window(),
             pages: Vec::new(),
             sequences: Vec::new(),
         }
@@ -106,8 +108,8 @@ impl PageRows<'_> {
     #[must_use]
     pub fn pinned(self) -> PageRows<'static> {
         let pin = Some(Pin::new(&self.life));
-        let PageRows { life, slab, staging, shape, layer, pages, sequences, .. } = self;
-        PageRows { cache: PhantomData, life, _pin: pin, slab, staging, shape, layer, pages, sequences }
+        let PageRows { life, slab, staging, shape, layer, window, pages, sequences, .. } = self;
+        PageRows { cache: PhantomData, life, _pin: pin, slab, staging, shape, layer, window, pages, sequences }
     }
 
     /// Adds the pages of one more sequence.
@@ -143,6 +145,11 @@ impl PageRows<'_> {
     /// The layer.
     pub(crate) fn layer(&self) -> u32 {
         self.layer
+    }
+
+    /// What a query sees unless it is said otherwise: the window of the cache.
+    pub(crate) fn window(&self) -> Option<Window> {
+        self.window
     }
 
     /// Heads of K, and of V.

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{HeadPlace, PageLayout, PageRead, Part};
+use kvtide_core::paged::{HeadPlace, NO_BLOCK, PageLayout, PageRead, Part};
 
 use crate::error::Result;
 use crate::paged::{Slab, portable};
@@ -46,9 +46,15 @@ impl PagedKvCache {
         blocks: &'a [i32],
         length: u32,
     ) -> Result<impl Iterator<Item = PageRead> + 'a> {
+        let gap = self.table_gap(row, layer, blocks, length)?;
+        let held = blocks.iter().filter(|&&block| block != NO_BLOCK).map(|&block| block as u32);
+        Ok(self.planner.pages_of(held, length - gap.len() as u32, layer))
+    }
+
+    /// The positions that left the window by a row of a block table.
+    pub(crate) fn table_gap(&self, row: usize, layer: u32, blocks: &[i32], length: u32) -> Result<Range<u32>> {
         self.check()?;
-        self.planner.check_table(row, layer, blocks, length)?;
-        Ok(self.planner.pages_of(blocks.iter().map(|&block| block as u32), length, layer))
+        Ok(self.planner.check_table(row, layer, blocks, length)?)
     }
 
     fn exposes(&self, page: &PageRead, layer: u32) -> bool {

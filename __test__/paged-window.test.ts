@@ -1,0 +1,59 @@
+// Windows of a PagedKvCache: what attention sees unless it says otherwise, and what reads and tables show of what is left.
+import test from 'ava'
+
+import { attend, attendAsync, PagedKvCache, type HostTensor, type PagedKvCacheOptions, type PagedSequence } from '../index.js'
+import { throwsCode } from './support/throws.js'
+
+const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+  new PagedKvCache({ capacity: 16, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1, window: 2, ...options })
+
+const zeros = (n: number): HostTensor => ({ data: new Float32Array(n), shape: [1, 1, n, 1] })
+const rows = (...values: number[]): HostTensor => ({ data: Float32Array.from(values), shape: [1, 1, values.length, 1] })
+const queries = (n: number): HostTensor => ({ data: new Float32Array(n), shape: [n, 1, 1] })
+
+function feed(seq: PagedSequence, ...values: number[]): void {
+  seq.append({ k: zeros(values.length), v: rows(...values) })
+}
+
+for (const blockSize of [1, 2, 16]) {
+  test(`the last token of a sequence sees the window of its cache, in blocks of ${blockSize}`, async t => {
+    using cache = cacheOf({ blockSize })
+    const seq = cache.openSequence()
+    feed(seq, 1, 2, 4, 8, 16)
+    const kv = { cache, layer: 0, sequences: [seq] }
+    t.deepEqual(attend(queries(1), kv).out.toArray(), Float32Array.of(12))
+    t.deepEqual((await attendAsync(queries(1), kv)).out.toArray(), Float32Array.of(12))
+    t.deepEqual(attend(queries(1), kv, { window: 1 }).out.toArray(), Float32Array.of(16))
+    feed(seq, 32)
+    t.deepEqual(attend(queries(1), kv).out.toArray(), Float32Array.of(24))
+  })
+
+  test(`a step and its tables see the window of the cache and its sinks, in blocks of ${blockSize}`, t => {
+    using cache = cacheOf({ blockSize, sinks: 1, capacity: 64 })
+    // Another tenant takes what the first one gives back.
+    const [seq, other] = [cache.openSequence({ salt: 'one' }), cache.openSequence({ salt: 'another' })]
+    feed(seq, 3, 100, 100, 100, 100, 6)
+    feed(other, ...Array.from({ length: 12 }, () => 1000))
+    using batch = cache.stepBatch({ maxSequences: 1, maxBlocks: 16, maxTokens: 2 })
+    using step = cache.prepareStep(batch, { sequences: [seq], offsets: [0, 2] })
+    step.write(0, { data: new Float32Array(2), shape: [1, 2, 1] }, { data: Float32Array.of(9, 12), shape: [1, 2, 1] })
+    t.deepEqual(step.attend(0, queries(2)).out.toArray(), Float32Array.of(6, 8))
+    const { blockTables, lengths: kvLengths, queryOffsets: qOffsets } = batch
+    t.deepEqual(attend(queries(2), { cache, layer: 0, blockTables, kvLengths }, { qOffsets }).out.toArray(), Float32Array.of(6, 8))
+    const gone = Array.from(blockTables).filter(block => block === -1).length
+    t.is(gone, { 1: 3, 2: 1, 16: 0 }[blockSize] as number)
+  })
+}
+
+test('a query whose window is gone is refused, not answered from what is left', t => {
+  using cache = cacheOf({ blockSize: 1 })
+  const seq = cache.openSequence()
+  feed(seq, 1, 2, 4, 8, 16)
+  const kv = { cache, layer: 0, sequences: [seq] }
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(queries(2), kv, { qOffsets: [0, 2] }), { argument: 'window', value: 2, expected: 'at most 1 for the query at 3 of sequence 0: tokens before 3 have left the cache' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(queries(1), kv, { window: 5 }))
+  t.deepEqual(attend(queries(2), kv, { qOffsets: [0, 2], window: 1 }).out.toArray(), Float32Array.of(8, 16))
+  for (const blockTables of [[-1, -1, -1, -1, -1], [0, -1, 0, -1, 0], [-2, -2, -2, 3, 4]]) {
+    throwsCode(t, 'INVALID_BLOCK', () => attend(queries(1), { cache, layer: 0, blockTables: Int32Array.from(blockTables), kvLengths: Int32Array.of(5) }))
+  }
+})

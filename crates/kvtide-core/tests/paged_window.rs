@@ -1,0 +1,92 @@
+//! Windows of one group: what stays for the last token whatever the size of blocks, and what tables and their readers say of the
+//! blocks that went.
+
+use kvtide_core::Code;
+use kvtide_core::paged::{
+    Append, NO_BLOCK, PagedPlanner, StepRows, StepTables, Window, Writer,
+};
+
+fn sliding(block_size: u32, tokens: u32, sinks: u32) -> PagedPlanner {
+    PagedPlanner::new(64, block_size, 1).unwrap().sliding(Window::new(tokens, sinks).unwrap())
+}
+
+fn append(planner: &mut PagedPlanner, sequence: u64, tokens: u32) {
+    let offsets = [0, tokens];
+    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
+    let plan = planner.plan_append(&append).unwrap();
+    planner.commit(&plan, None).unwrap();
+}
+
+#[test]
+fn the_last_token_finds_its_window_whole_and_no_block_before_it_stays() {
+    for (block_size, window, sinks) in (1..5).flat_map(|size| (1..7).flat_map(move |w| [0, 3].map(|s| (size, w, s)))) {
+        let mut planner = sliding(block_size, window, sinks);
+        let sequence = planner.create_sequence().unwrap();
+        for tokens in [1, 1, 5, 1, 2, 1, 7, 1, 1, 1, 1] {
+            append(&mut planner, sequence, tokens);
+            let (length, gap) = (planner.sequence_length(sequence), planner.gap(sequence).unwrap());
+            let first = length.saturating_sub(window);
+            let behind_sinks = sinks.div_ceil(block_size) * block_size;
+            let end = (first / block_size * block_size).max(behind_sinks);
+            assert_eq!(gap.len() as u32, end - behind_sinks, "{block_size} {window} {sinks} {length}");
+            assert!(gap.is_empty() || gap == (behind_sinks..end));
+            assert_eq!(planner.retained_length(sequence), length - gap.len() as u32);
+            // The next token after one was taken back sees its window whole as well.
+            planner.check_truncate(sequence, length - 1).unwrap();
+        }
+        planner.check_invariants(&[]).unwrap();
+    }
+    assert_eq!(sliding(1, 1, 0).retained_length(7), 0);
+}
+
+/// The row of the next token of a sequence.
+fn next_row(planner: &mut PagedPlanner, rows: &mut StepRows, sequence: u64, row: &mut [i32]) {
+    let append = Append { sequences: &[sequence], offsets: None, parents: None, writer: Writer::Step };
+    let plan = planner.plan_append(&append).unwrap();
+    planner.open_step(&plan).unwrap();
+    let [mut slots, mut positions, mut lengths, mut offsets] = [[0; 2]; 4];
+    let tables = StepTables {
+        block_tables: row,
+        slot_mapping: &mut slots,
+        positions: &mut positions,
+        lengths: &mut lengths,
+        query_offsets: &mut offsets,
+    };
+    rows.fill(planner, &plan, tables).unwrap();
+    planner.mark_layers(&plan, 0..1).unwrap();
+    planner.close_step(&plan, None).unwrap();
+}
+
+#[test]
+fn a_row_has_no_block_where_one_left_the_window_also_when_it_was_written_before() {
+    let mut planner = sliding(2, 3, 1);
+    let sequence = planner.create_sequence().unwrap();
+    let (mut rows, mut row) = (StepRows::new(8).unwrap(), [-9; 8]);
+    append(&mut planner, sequence, 3);
+    next_row(&mut planner, &mut rows, sequence, &mut row);
+    assert_eq!(row[..3], [0, 1, -9]);
+    append(&mut planner, sequence, 4);
+    // The block that went is taken again, for the tokens behind it.
+    next_row(&mut planner, &mut rows, sequence, &mut row);
+    assert_eq!(row[..6], [0, NO_BLOCK, 2, 3, 1, -9]);
+    next_row(&mut planner, &mut rows, sequence, &mut row);
+    assert_eq!(row[..6], [0, NO_BLOCK, NO_BLOCK, 3, 1, -9]);
+    rows.forget();
+    row.fill(-9);
+    next_row(&mut planner, &mut rows, sequence, &mut row);
+    assert_eq!((planner.gap(sequence).unwrap(), &row[..5]), (2..8, &[0, NO_BLOCK, NO_BLOCK, 3, 1][..]));
+}
+
+#[test]
+fn a_table_says_what_left_the_window_in_one_run_before_the_last_token() {
+    let planner = sliding(2, 3, 1);
+    let gap = |blocks: &[i32], length| planner.check_table(0, 0, blocks, length).map_err(|error| error.code());
+    assert_eq!(gap(&[0, -1, -1, 3], 7), Ok(2..6));
+    assert_eq!(gap(&[-1, 5, 6], 6), Ok(0..2));
+    assert_eq!(gap(&[4, 5, -1], 4), Ok(0..0), "what is behind the last token is not looked at");
+    for (blocks, length) in [(&[0, -1][..], 3), (&[-1], 1), (&[-1, 0, -1, 0], 8), (&[0, -2, 3], 6), (&[0, -1, 64], 6)] {
+        assert_eq!(gap(blocks, length), Err(Code::InvalidBlock), "{blocks:?}");
+    }
+    let all = PagedPlanner::new(8, 2, 1).unwrap();
+    assert_eq!(all.check_table(0, 0, &[-1, 0], 4).unwrap_err().code(), Code::InvalidBlock);
+}

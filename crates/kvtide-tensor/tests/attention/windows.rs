@@ -1,0 +1,166 @@
+//! Pages of a cache with a window: attention that names no window is the same as over a cache that keeps everything, with that
+//! window, whatever the size of blocks; and what a cache has let go of is not passed over silently.
+
+use kvtide_core::Code;
+use kvtide_core::paged::{StepRows, StepTables, Window};
+use kvtide_tensor::{
+    AttendOptions, DType, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, PagedStep, StepTokens, attend,
+    with_kernels,
+};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::numbers::{Numbers, to_bytes};
+use crate::support;
+
+const WIDTH: usize = 40;
+
+#[derive(Clone, Debug)]
+struct Case {
+    seed: u64,
+    block_size: u32,
+    window: u32,
+    sinks: u32,
+    /// Tokens of each step, for each of two sequences.
+    steps: Vec<[u32; 2]>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let step = prop_oneof![3 => [0..3u32, 1..3u32], 1 => [0..12u32, 0..12u32]];
+    let rest = (1..9u32, prop_oneof![Just(0), 0..5u32], prop::collection::vec(step, 1..10));
+    (any::<u64>(), 1..6u32, rest).prop_map(|(seed, block_size, (window, sinks, steps))| Case {
+        seed,
+        block_size,
+        window,
+        sinks,
+        steps,
+    })
+}
+
+fn cache(block_size: u32, window: Option<Window>) -> PagedKvCache {
+    let options = PagedKvCacheOptions {
+        capacity: 80,
+        block_size,
+        num_layers: 1,
+        num_kv_heads: 1,
+        head_dim: 3,
+        window,
+        ..Default::default()
+    };
+    PagedKvCache::new(options).unwrap()
+}
+
+fn host<'a>(bytes: &'a [u8], shape: &[usize]) -> HostTensor<'a> {
+    HostTensor::new("rows", bytes, DType::F32, shape).unwrap()
+}
+
+/// Begins a step in which all of its tokens are written, and its table.
+fn step(
+    cache: &mut PagedKvCache,
+    offsets: &[u32],
+    rows: &[u8],
+    known: &mut StepRows,
+    table: &mut [i32],
+) -> (PagedStep, Vec<i32>) {
+    let tokens = *offsets.last().unwrap() as usize;
+    let of = StepTokens { sequences: &[0, 1], offsets: Some(offsets), parents: None };
+    let mut step = cache.begin_step(of).unwrap();
+    let mut lists = [vec![0; tokens], vec![0; tokens], vec![0; 2], vec![0; 3]];
+    let [slot_mapping, positions, lengths, query_offsets] = &mut lists;
+    let tables = StepTables { block_tables: table, slot_mapping, positions, lengths, query_offsets };
+    cache.fill_tables(&step, known, tables).unwrap();
+    cache.write_layer(&mut step, 0, host(rows, &[1, tokens, 3]), host(rows, &[1, tokens, 3])).unwrap();
+    (step, lists[2].clone())
+}
+
+fn agrees(case: Case) -> Result<(), TestCaseError> {
+    let window = Window::new(case.window, case.sinks).unwrap();
+    let (mut sliding, mut whole) = (cache(case.block_size, Some(window)), cache(4, None));
+    for cache in [&mut sliding, &mut whole] {
+        (0..2).for_each(|id| assert_eq!(cache.create_sequence().unwrap(), id));
+    }
+    let (mut numbers, mut known) = (Numbers::new(case.seed), StepRows::new(WIDTH as u32).unwrap());
+    let mut table = vec![77; 2 * WIDTH];
+    let named = AttendOptions { window: Some(case.window), sinks: case.sinks, ..Default::default() };
+    for [one, other] in case.steps {
+        let offsets = [0, one, one + other];
+        let (tokens, of_queries) = ((one + other) as usize, offsets.map(|offset| offset as i32));
+        let rows = to_bytes(DType::F32, &numbers.take(tokens * 3));
+        let q = to_bytes(DType::F32, &numbers.take(tokens * 3));
+        let (mut open, lengths) = step(&mut sliding, &offsets, &rows, &mut known, &mut table);
+        whole
+            .append(&[0, 1], host(&rows, &[1, 1, tokens, 3]), host(&rows, &[1, 1, tokens, 3]), Some(&offsets))
+            .unwrap();
+        let plain = AttendOptions { query_offsets: Some(&of_queries), ..Default::default() };
+        let named = AttendOptions { query_offsets: Some(&of_queries), ..named.clone() };
+        let q = host(&q, &[tokens, 1, 3]);
+        let expected = attend(q.clone(), &whole.pages(0, &[0, 1]).unwrap(), &named).unwrap().out.to_f32().unwrap();
+        let during = attend(q.clone(), &sliding.step_pages(&open, 0).unwrap(), &plain).unwrap().out.to_f32().unwrap();
+        near(&during, &expected)?;
+        let tables = sliding.pages_of_tables(0, &table, &lengths).unwrap();
+        near(&attend(q, &tables, &plain).unwrap().out.to_f32().unwrap(), &expected)?;
+        sliding.commit_step(&mut open, None).unwrap();
+        last_tokens_agree(&mut sliding, &mut whole, &named)?;
+    }
+    Ok(())
+}
+
+/// Attention for the last token of each sequence, when all is committed.
+fn last_tokens_agree(
+    sliding: &mut PagedKvCache,
+    whole: &mut PagedKvCache,
+    named: &AttendOptions<'_>,
+) -> Result<(), TestCaseError> {
+    let ids: Vec<u64> = (0..2).filter(|&id| sliding.sequence_length(id) > 0).collect();
+    let q = to_bytes(DType::F32, &[0.5, -1., 2., 1., 0., 3.][..3 * ids.len()]);
+    let q = || host(&q, &[ids.len(), 1, 3]);
+    let named = AttendOptions { query_offsets: None, ..named.clone() };
+    let expected = attend(q(), &whole.pages(0, &ids).unwrap(), &named).unwrap().out.to_f32().unwrap();
+    let given = attend(q(), &sliding.pages(0, &ids).unwrap(), &AttendOptions::default()).unwrap().out.to_f32().unwrap();
+    near(&given, &expected)
+}
+
+fn near(given: &[f32], expected: &[f32]) -> Result<(), TestCaseError> {
+    prop_assert_eq!(given.len(), expected.len());
+    let far = given.iter().zip(expected).any(|(one, other)| (one - other).abs() > 1e-4 * (1. + other.abs()));
+    prop_assert!(!far, "{:?}, expected {:?}", given, expected);
+    Ok(())
+}
+
+#[test]
+fn the_window_of_a_cache_is_that_of_attention_whatever_the_size_of_blocks() {
+    for kernels in Kernels::supported() {
+        with_kernels(kernels, || support::run("windows", 200, case(), agrees)).unwrap();
+    }
+}
+
+#[test]
+fn a_query_whose_window_is_gone_is_refused_and_names_what_is_left() {
+    let mut cache = cache(1, Some(Window::new(3, 1).unwrap()));
+    cache.create_sequence().unwrap();
+    let rows = vec![0; 8 * 3 * 4];
+    cache.append(&[0], host(&rows, &[1, 1, 8, 3]), host(&rows, &[1, 1, 8, 3]), Some(&[0, 8])).unwrap();
+    let pages = cache.pages(0, &[0]).unwrap();
+    let attended = |tokens: usize, options: &AttendOptions<'_>| {
+        let offsets = [0, tokens as i32];
+        let options = AttendOptions { query_offsets: Some(&offsets), ..options.clone() };
+        attend(host(&rows[..tokens * 12], &[tokens, 1, 3]), &pages, &options).map(drop)
+    };
+    let plain = AttendOptions::default();
+    attended(1, &plain).unwrap();
+    let refused = attended(2, &plain).unwrap_err();
+    let expected =
+        "window is 3, expected at most 2 for the query at 6 of sequence 0: tokens before 5 have left the cache";
+    assert_eq!((refused.code(), refused.to_string().as_str()), (Code::InvalidArgument, expected));
+    let narrower = AttendOptions { window: Some(2), ..plain.clone() };
+    attended(2, &narrower).unwrap();
+    attended(1, &AttendOptions { sinks: 1, ..narrower.clone() }).unwrap();
+    for wrong in [
+        AttendOptions { window: Some(4), ..plain.clone() },
+        AttendOptions { sinks: 2, ..narrower },
+        AttendOptions { positions: Some(&[4]), causal: false, ..plain.clone() },
+    ] {
+        assert_eq!(attended(1, &wrong).unwrap_err().code(), Code::InvalidArgument, "{wrong:?}");
+    }
+    attended(1, &AttendOptions { positions: Some(&[0]), ..plain }).unwrap();
+}
