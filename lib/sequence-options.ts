@@ -14,7 +14,10 @@ export interface SequenceOptions extends PromptOptions {
 
 /** How a prompt is looked for. */
 export interface MatchOptions extends PromptOptions {
-  /** Finds the start of a block too, of which the sequence gets a copy when it writes on; `false` unless said otherwise. */
+  /**
+   * Finds the start of a block too, of which the sequence gets a copy when it writes on; `false` unless said otherwise. Where there is
+   * a window, in any group of layers, whole blocks alone are found.
+   */
   readonly partial?: boolean
 }
 

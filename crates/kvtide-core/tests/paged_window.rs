@@ -3,7 +3,7 @@
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
-    Append, NO_BLOCK, PagedPlanner, StepRows, StepTables, Window, Writer,
+    Append, Explanation, Identity, NO_BLOCK, PagedPlanner, Reason, StepRows, StepTables, Window, Writer,
 };
 
 fn sliding(block_size: u32, tokens: u32, sinks: u32) -> PagedPlanner {
@@ -89,4 +89,51 @@ fn a_table_says_what_left_the_window_in_one_run_before_the_last_token() {
     }
     let all = PagedPlanner::new(8, 2, 1).unwrap();
     assert_eq!(all.check_table(0, 0, &[-1, 0], 4).unwrap_err().code(), Code::InvalidBlock);
+}
+
+#[test]
+fn a_prefix_needs_its_sinks_and_what_the_next_token_sees() {
+    let prompt: Vec<u32> = (1..14).collect();
+    let identity = Identity::default();
+    for (window, sinks, needed) in [(3, 1, 2), (4, 0, 2), (64, 0, 4)] {
+        let mut planner = PagedPlanner::new(8, 2, 1).unwrap().sliding(Window::new(window, sinks).unwrap());
+        let sequence = planner.create_sequence().unwrap();
+        for token in prompt[..8].chunks(1) {
+            let append = Append { sequences: &[sequence], offsets: None, parents: None, writer: Writer::Direct };
+            let plan = planner.plan_append(&append).unwrap();
+            planner.commit(&plan, Some(token)).unwrap();
+        }
+        planner.drop_sequence(sequence).unwrap();
+        // Others take what the prefix does not need.
+        let other = planner.create_sequence().unwrap();
+        planner.ensure_capacity(&[(other, 2 * (8 - 4))]).unwrap();
+        let held = planner.find(&prompt, &identity, true).unwrap();
+        assert_eq!(held.length(), 8, "{window} {sinks}");
+        let sequence = planner.create_from(held).unwrap();
+        assert_eq!((8 - planner.gap(sequence).unwrap().len() as u32) / 2, needed, "{window} {sinks}");
+        let why = planner.explain(&prompt, &identity).unwrap();
+        assert_eq!(why, Explanation { matched: 8, missing: Some((4, Reason::NeverSeen)) });
+        assert!(planner.can_allocate_prompt(&prompt[..9], &identity, 0).unwrap() == (planner.free_count() > 0));
+        planner.check_invariants(&[]).unwrap();
+    }
+}
+
+#[test]
+fn a_prefix_whose_head_has_gone_is_found_by_a_window() {
+    let (prompt, identity): (Vec<u32>, _) = ((1..10).collect(), Identity::default());
+    let mut planner = sliding(2, 3, 0);
+    let sequence = planner.create_sequence().unwrap();
+    let offsets = [0, 8];
+    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
+    let plan = planner.plan_append(&append).unwrap();
+    planner.commit(&plan, Some(&prompt[..8])).unwrap();
+    // Its first blocks left the window, and make room before the others do.
+    let other = planner.create_sequence().unwrap();
+    planner.ensure_capacity(&[(other, 2 * 62)]).unwrap();
+    assert_eq!(planner.pool_stats().evictions, 2);
+    let held = planner.find(&prompt, &identity, false).unwrap();
+    assert_eq!(held.length(), 8);
+    planner.release(held);
+    assert_eq!(planner.explain(&prompt, &identity).unwrap(), Explanation { matched: 8, missing: None });
+    assert_eq!(planner.explain(&prompt[..6], &identity).unwrap().matched, 0, "the window before is gone");
 }

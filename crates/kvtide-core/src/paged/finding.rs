@@ -4,9 +4,11 @@
 //! held = planner.find(tokens, &identity, partial)?     its blocks are held until it is released or made a sequence
 //! ```
 //!
-//! At most all tokens but the last are found, since its logits are needed. O(tokens).
+//! At most all tokens but the last are found, since its logits are needed. With a window, a prefix needs its sinks and what the next
+//! token sees, as in a group of layers. O(tokens).
 
 use super::blocks::PRIORITY_MAX;
+use super::groups::{can_allocate_in_groups, explain_in_groups, find_in_groups};
 use super::holding::Held;
 use super::identity::Identity;
 use super::prefix::{Explanation, Key, Unseen};
@@ -33,8 +35,12 @@ pub struct PoolStats {
 
 impl PagedPlanner {
     /// The longest prefix of these tokens that is there, its blocks held; with `partial` also the start of a block, which its
-    /// first writer gets a copy of.
+    /// first writer gets a copy of, where there is no window.
     pub fn find(&mut self, tokens: &[u32], identity: &Identity, partial: bool) -> Result<Held> {
+        if self.window.is_some() {
+            let mut held = find_in_groups(&mut [self], tokens, identity, partial)?;
+            return Ok(held.pop().expect("one group, one prefix"));
+        }
         let index = &self.store.index;
         let found = index.find_prefix(&identity.root, tokens, &identity.extra)?;
         let mut length = found.blocks.len() as u32 * self.store.block_size;
@@ -58,6 +64,9 @@ impl PagedPlanner {
 
     /// How far a prompt is found, and why no further.
     pub fn explain(&self, tokens: &[u32], identity: &Identity) -> Result<Explanation> {
+        if self.window.is_some() {
+            return explain_in_groups(&[self], tokens, identity);
+        }
         let is_drafted = |key: &Key, place| self.is_drafted(key, place);
         self.store.index.explain_beside(&identity.root, tokens, &identity.extra, is_drafted)
     }
@@ -99,6 +108,9 @@ impl PagedPlanner {
 
     /// The same for a prompt whose start may be there: blocks that others hold cost nothing, those that nobody holds count.
     pub fn can_allocate_prompt(&self, tokens: &[u32], identity: &Identity, watermark: u32) -> Result<bool> {
+        if self.window.is_some() {
+            return can_allocate_in_groups(&[self], tokens, identity, watermark);
+        }
         let found = self.store.index.find_prefix(&identity.root, tokens, &identity.extra)?;
         let shared = found.blocks.iter().filter(|&&block| self.store.blocks.count(block) > 0).count() as u64;
         let needed = (tokens.len() as u64).div_ceil(self.store.block_size.into()) - shared;
