@@ -1,7 +1,7 @@
 // Windows of a PagedKvCache: what attention sees unless it says otherwise, and what reads and tables show of what is left.
 import test from 'ava'
 
-import { attend, attendAsync, PagedKvCache, type HostTensor, type PagedKvCacheOptions, type PagedSequence } from '../index.js'
+import { attend, attendAsync, ModelCache, PagedKvCache, type HostTensor, type Kv, type PagedKvCacheOptions, type PagedSequence } from '../index.js'
 import { throwsCode } from './support/throws.js'
 
 const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
@@ -55,5 +55,46 @@ test('a query whose window is gone is refused, not answered from what is left', 
   t.deepEqual(attend(queries(2), kv, { qOffsets: [0, 2], window: 1 }).out.toArray(), Float32Array.of(8, 16))
   for (const blockTables of [[-1, -1, -1, -1, -1], [0, -1, 0, -1, 0], [-2, -2, -2, 3, 4]]) {
     throwsCode(t, 'INVALID_BLOCK', () => attend(queries(1), { cache, layer: 0, blockTables: Int32Array.from(blockTables), kvLengths: Int32Array.of(5) }))
+  }
+})
+
+test('what is read of a window says where it stands, and how long it is', t => {
+  using cache = cacheOf()
+  const seq = cache.openSequence()
+  t.is(seq.retainedLength, 0)
+  feed(seq, 1, 2, 4, 8, 16, 32, 64)
+  t.deepEqual([seq.length, seq.retainedLength], [7, 3])
+  const { k, v } = cache.gather(seq, 0)
+  t.deepEqual([v.shape, v.keyPositions, k.keyPositions, v.data], [[1, 3, 1], [4], [4], Float32Array.of(16, 32, 64)])
+  const into = cache.gatherInto(seq, 0, new Float32Array(seq.retainedLength), new Float32Array(seq.retainedLength))
+  t.deepEqual(into.v, Float32Array.of(16, 32, 64))
+  throwsCode(t, 'DIM_MISMATCH', () => cache.gatherInto(seq, 0, new Float32Array(seq.length), new Float32Array(seq.length)))
+  seq.drop()
+  throwsCode(t, 'SEQUENCE_NOT_FOUND', () => seq.retainedLength)
+})
+
+test('sinks and the window are two runs of what is read', t => {
+  using cache = cacheOf({ sinks: 2 })
+  const seq = cache.openSequence()
+  feed(seq, 1, 2, 4, 8, 16, 32, 64, 128)
+  const { k, v } = cache.gather(seq, 0)
+  t.deepEqual([v.shape, v.keyPositions, v.toArray()], [[1, 4, 1], [0, 6], Float32Array.of(1, 2, 64, 128)])
+  throwsCode(t, 'NOT_CONTIGUOUS', () => v.data)
+  // A batch of one, its positions known: attention over the copy is that over the pages.
+  const batched = { k: k.reshape([1, 1, 4, 1]), v: v.reshape([1, 1, 4, 1]) }
+  t.deepEqual(attend(zeros(1), batched).out.toArray(), Float32Array.of(195 / 4))
+  t.deepEqual(attend(queries(1), { cache, layer: 0, sequences: [seq] }).out.toArray(), Float32Array.of(195 / 4))
+})
+
+test('a layer of a model that slides says where what it retains stands, in blocks as in tensors', t => {
+  const model = { layers: [{ kind: 'sliding', window: 2, sinks: 1, numKvHeads: 1, headDim: 1 }] } as const
+  for (const kind of ['paged', 'contiguous'] as const) {
+    using cache = new ModelCache(kind === 'paged' ? { model, kind, blockSize: 1, blocks: 8 } : { model, kind })
+    const seq = cache.createSequence()
+    const values = { data: Float32Array.of(1, 2, 4, 8, 16), shape: [1, 5, 1] }
+    seq.append({ layers: [{ k: { data: new Float32Array(5), shape: [1, 5, 1] }, v: values }] })
+    const kv = seq.kv(0) as Kv
+    t.deepEqual([kv.v.shape, kv.v.keyPositions, kv.v.toArray()], [[1, 1, 3, 1], [0, 3], Float32Array.of(1, 8, 16)], kind)
+    t.deepEqual(attend(zeros(1), kv, { window: 2 }).out.toArray(), Float32Array.of(12), kind)
   }
 })

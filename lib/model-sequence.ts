@@ -133,7 +133,7 @@ export class ModelSequence extends Owner {
 
   /**
    * What a layer holds, `[batch, numKvHeads, tokens, headDim]`: in blocks a copy, in tensors a view; `null` where there is
-   * nothing. A layer that shares shows what the other one holds, a window what it retains.
+   * nothing. A layer that shares shows what the other one holds, a window what it retains; `keyPositions` says where it stands.
    */
   kv(layer: number): Kv | null {
     const { engine, id } = own(this)

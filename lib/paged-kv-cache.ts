@@ -110,7 +110,7 @@ export class PagedKvCache extends Owner {
 
   /**
    * The longest start of a prompt that is in the cache, in whole blocks: it stays there while the match lives. At most all tokens
-   * but the last, whose logits are needed.
+   * but the last, whose logits are needed; of a window, its sinks and what the next token sees have to be there.
    */
   match(tokens: TokenIds, options: MatchOptions = {}): PrefixMatch {
     return findPrefix(own(this), tokens, options)
@@ -212,8 +212,8 @@ export class PagedKvCache extends Owner {
   }
 
   /**
-   * All tokens of a layer, as copies: `[numKvHeads, length, headDim]`; blocks that a window has left behind are not among them.
-   * What is low-bit comes as 32-bit floats. Slots that nobody wrote are zeros.
+   * All tokens of a layer, as copies: `[numKvHeads, retainedLength, headDim]`; blocks that a window has left behind are not among
+   * them, and `keyPositions` says where the others stand. What is low-bit comes as 32-bit floats. Slots that nobody wrote are zeros.
    */
   gather(seq: Seq, layer: number): Kv {
     const engine = own(this)
@@ -221,7 +221,7 @@ export class PagedKvCache extends Owner {
     return { k: tensorOf(k), v: tensorOf(v) }
   }
 
-  /** As {@link gather}, into arrays of yours. */
+  /** As {@link gather}, into arrays of yours, of just as many elements: see {@link PagedSequence.retainedLength}. */
   gatherInto<T extends TensorData>(seq: Seq, layer: number, k: T, v: T): { k: T; v: T } {
     const engine = own(this)
     const at = [seqOf(engine, 'seq', seq), count('layer', layer)] as const

@@ -82,6 +82,12 @@ export class PagedSequence extends Owner {
     return engine.native.committedLength(id) || absent(engine, id)
   }
 
+  /** Tokens that are still there: all, but for those whose blocks a window has left behind. So many a gather has. */
+  get retainedLength(): number {
+    const { engine, id } = own(this)
+    return engine.native.retainedLength(id) || absent(engine, id)
+  }
+
   /** Slots of its blocks. */
   get capacity(): number {
     const { engine, id } = own(this)

@@ -67,6 +67,11 @@ impl NativePagedKvCache {
     }
 
     #[napi]
+    pub fn retained_length(&self, env: &Env, sequence: f64) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.retained_length(whole("seq", sequence)?).into()))
+    }
+
+    #[napi]
     pub fn sequence_capacity(&self, env: &Env, sequence: f64) -> Result<f64> {
         self.cache.read(env, |cache| Ok(cache.sequence_capacity(whole("seq", sequence)?) as f64))
     }

@@ -83,7 +83,7 @@ const bulk = new Members('PagedKvCache', narrowCache)
 const input = (): object => ({ k: two(), v: { data: four(), dims: [1, 1, 2, 2], type: 'float32' } })
 
 const sequence = new Members('PagedSequence', () => narrowCache().sequence(0))
-  .plain('length', 'committedLength', 'capacity', 'fork', 'snapshot', 'drop')
+  .plain('length', 'committedLength', 'retainedLength', 'capacity', 'fork', 'snapshot', 'drop')
   .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: known }), input))
   .method('truncate', param('len', count, () => 1))
   .method('restore', param<PagedSequence>('snapshot', snapshot('PagedSnapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))

@@ -14,7 +14,6 @@ use kvtide_core::paged::{
 
 use super::layer_rows::Rows;
 use super::options::PagedOptions;
-use super::shapes::of_tensor;
 use super::store::{Held, StepState, Store, Tables};
 use crate::error::{Error, Result};
 use crate::options::PagedKvCacheOptions;
@@ -22,7 +21,7 @@ use crate::paged::{PagedPrefix, PrefixKeys, PromptOptions, Returned, StepTokens}
 use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 use crate::stats::Stats;
-use crate::view::{Kv, View};
+use crate::view::Kv;
 
 /// One cache for each group.
 #[derive(Debug)]
@@ -241,9 +240,7 @@ impl Store for PagedGroups {
         if self.length(sequence) == 0 {
             return Ok(None);
         }
-        let Kv { k, v } = self.0[place.group as usize].gather(sequence, place.index)?;
-        let batched = |view: View| of_tensor(&view.tensor()?.unsqueeze(0)?);
-        Ok(Some(Kv { k: batched(k)?, v: batched(v)? }))
+        Ok(Some(self.0[place.group as usize].gather_batched(sequence, place.index)?))
     }
 
     fn stats(&self) -> Stats {

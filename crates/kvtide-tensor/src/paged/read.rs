@@ -4,7 +4,7 @@
 //! pages   [ block 7: all 16 ][ block 2: staged, 5 ]  ->  [heads, 21, dim]
 //! ```
 //!
-//! Slots that nobody wrote are zeros in bulk, whatever lies there, and refused one by one. O(bytes of the tokens).
+//! What left the window is not among them: copies know where their tokens stand. Slots that nobody wrote are zeros in bulk, whatever lies there, and refused one by one. O(bytes of the tokens).
 
 use kvtide_core::paged::{HeadPlace, PageRead, Part};
 
@@ -76,9 +76,22 @@ impl PagedKvCache {
         })
     }
 
-    /// All tokens of a layer: K and V `[kvHeads, length, headDim]`, in memory of their own. What is quantised comes as 32-bit
-    /// floats, the rest as the cache's dtype; slots that nobody wrote are zeros.
+    /// All tokens of a layer: K and V `[kvHeads, tokens, headDim]`, in memory of their own, as many as
+    /// [`PagedKvCache::retained_length`] says. What is quantised comes as 32-bit floats, the rest as the cache's dtype; slots
+    /// that nobody wrote are zeros. Where blocks left the window behind sinks, they are two runs.
     pub fn gather(&self, sequence: u64, layer: u32) -> Result<Kv> {
+        let (gap, Kv { k, v }) = (self.planner.gap(sequence)?, self.copies(sequence, layer)?);
+        Ok(Kv { k: k.with_gap(1, gap.clone()), v: v.with_gap(1, gap) })
+    }
+
+    /// The same, `[1, kvHeads, tokens, headDim]`.
+    pub(crate) fn gather_batched(&self, sequence: u64, layer: u32) -> Result<Kv> {
+        let (gap, Kv { k, v }) = (self.planner.gap(sequence)?, self.copies(sequence, layer)?);
+        let batched = |view: View| Ok::<_, Error>(view.batched()?.with_gap(2, gap.clone()));
+        Ok(Kv { k: batched(k)?, v: batched(v)? })
+    }
+
+    fn copies(&self, sequence: u64, layer: u32) -> Result<Kv> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
         let portable = self.portable()?;
@@ -101,7 +114,13 @@ impl PagedKvCache {
         Ok(Kv { k: gathered(Part::Key)?, v: gathered(Part::Value)? })
     }
 
-    /// As [`PagedKvCache::gather`], into the caller's memory.
+    /// Tokens of a sequence that are still there: all, but for those whose blocks left the window. 0 where it is unknown.
+    #[must_use]
+    pub fn retained_length(&self, sequence: u64) -> u32 {
+        self.planner.retained_length(sequence)
+    }
+
+    /// As [`PagedKvCache::gather`], into the caller's memory, which has room for just the tokens that are still there.
     pub fn gather_into(&self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();

@@ -5,6 +5,7 @@
 
 mod read;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
@@ -96,6 +97,21 @@ impl View {
             stamp: None,
             pin: None,
         })
+    }
+
+    /// A view of all of its memory, a copy of a sequence's tokens along `axis`: of those before and behind `gap`.
+    pub(crate) fn with_gap(self, axis: usize, gap: Range<u32>) -> View {
+        let tokens = self.region.dims[axis] as u32;
+        let (head, behind) = if gap.is_empty() { (0, 0) } else { (gap.start, gap.end) };
+        let runs = Runs::two(Run::new(0, head), Run::new(head, tokens - head));
+        let first = if head > 0 { 0 } else { behind.into() };
+        View { sequence: Some(axis), runs, positions: [first, behind.into()], ..self }
+    }
+
+    /// The same with a batch of one before its axes: a view of all of its memory.
+    pub(crate) fn batched(self) -> Result<View> {
+        let dims: Vec<usize> = std::iter::once(1).chain(self.region.dims.iter().copied()).collect();
+        Ok(View { region: self.region.reshaped(Dims::new("shape", &dims)?), ..self })
     }
 
     /// Its shape.
