@@ -3,7 +3,7 @@
  *
  * @packageDocumentation
  */
-export type { AttendKv, BatchedKv, BlockTableKv, PagedKv, RaggedKv } from './lib/attend-kv.js'
+export type { AttendKv, BatchedKv, BlockTableKv, ModelPagedKv, PagedKv, RaggedKv } from './lib/attend-kv.js'
 export type { AttendAsyncOptions, AttendOptions } from './lib/attend-options.js'
 export { attend, attendAsync } from './lib/attend.js'
 export type { Attended, AttendedWithLse, AttendOut } from './lib/attended.js'

@@ -1,10 +1,11 @@
 import type { NativeAttendedView, NativeAttendRequest, NativeStop } from '#binding'
 
-import type { KvPages, KvTensors } from './attend-kv.js'
+import type { KvModelPages, KvPages, KvTensors } from './attend-kv.js'
 import type { Settings } from './attend-options.js'
 import { binding } from './binding.js'
 import { arrayKind, arrayLength, asBits, typedArray } from './check.js'
 import type { TensorData } from './dtype.js'
+import { invalid } from './errors.js'
 import { HostArgument, META, put, readTensor, type TensorArgument } from './host-tensor.js'
 import { tensorOf, type Tensor } from './tensor.js'
 
@@ -20,6 +21,9 @@ const RAGGED = 1
 
 /** The arrays that an output may go to, in the order of their numbers from 1 on. */
 const KINDS = ['Float32Array', 'Uint16Array', 'Float16Array']
+
+/** What a call reads. */
+type Kv = KvTensors | KvPages | KvModelPages | KvLayer
 
 /** Keys and values that a step of a model's cache has, in one layer. */
 export interface KvLayer {
@@ -37,13 +41,14 @@ export const numbers: Float64Array = new Float64Array(SHAPE + 6)
 /** One call of attention, all of its arguments read and none of them written down. */
 export class AttendCall {
   readonly #q: TensorArgument
-  readonly #kv: KvTensors | KvPages | KvLayer
+  readonly #kv: Kv
   readonly settings: Settings
   readonly #kind: number
   /** The caller's array for the output, as numbers or bits. */
   readonly out: object | undefined
 
-  constructor(q: unknown, kv: KvTensors | KvPages | KvLayer, settings: Settings, out: unknown) {
+  constructor(q: unknown, kv: Kv, settings: Settings, out: unknown) {
+    if ('model' in kv && kv.hasSinkLogits) checkSinkLogits(settings)
     this.#q = readTensor('q', q)
     this.#kv = kv
     this.settings = settings
@@ -58,6 +63,7 @@ export class AttendCall {
     const [queries, lists] = this.#put()
     if ('attend' in kv) return kv.attend(queries, numbers, this.out, lists)
     if ('cache' in kv) return binding.attendPages(queries, kv.cache, numbers, this.out as object, lists)
+    if ('model' in kv) return binding.attendModelPages(queries, kv.model, numbers, this.out as object, lists)
     return binding.attend(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, this.out as object, lists)
   }
 
@@ -67,6 +73,7 @@ export class AttendCall {
     const [queries, lists] = this.#put()
     if ('attend' in kv) return kv.request(queries, numbers, lists, stop).start()
     if ('cache' in kv) return binding.attendPagesRequest(queries, kv.cache, numbers, lists, stop).start()
+    if ('model' in kv) return binding.attendModelPagesRequest(queries, kv.model, numbers, lists, stop).start()
     return binding.attendAsync(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, lists, stop)
   }
 
@@ -93,11 +100,16 @@ export class AttendCall {
     const { sinkLogits, starts, positions, qOffsets, tree, mask } = this.settings
     const kv = this.#kv
     const [offsets, sequences, tables, lengths] =
-      'cache' in kv ? [undefined, kv.sequences, kv.tables, kv.lengths] : [kv.offsets]
+      'tables' in kv ? [undefined, kv.sequences, kv.tables, kv.lengths] : [kv.offsets]
     const some = offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? mask ?? sequences ?? tables
     if (some === undefined) return undefined
     return [offsets, sinkLogits, starts, positions, qOffsets, tree, sequences, tables, lengths, mask && put(mask, 3, numbers)]
   }
+}
+
+/** Refuses a call without the logits that a model has learned. */
+export function checkSinkLogits({ sinkLogits }: Settings): void {
+  if (sinkLogits === undefined) throw invalid('sinkLogits', undefined, 'those of the layer, one for each query head: the model has learned them')
 }
 
 /** The output that a call has answered: an array whose shape it has written down, or a view. */

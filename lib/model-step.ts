@@ -1,10 +1,9 @@
 import type { NativeModelStep } from '#binding'
 
-import type { KvLayer } from './attend-call.js'
+import { checkSinkLogits, type KvLayer } from './attend-call.js'
 import type { AttendAsyncOptions, AttendOptions, Settings } from './attend-options.js'
 import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
 import { count, optional } from './check.js'
-import { invalid } from './errors.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import type { ModelEngine } from './model-engine.js'
 import type { ModelSequence } from './model-sequence.js'
@@ -49,8 +48,8 @@ class Step extends OpenStep<ModelEngine> {
   }
 
   protected filled(settings: Settings): Settings {
-    if (settings.sinkLogits !== undefined || !this.engine.hasSinkLogits) return settings
-    throw invalid('sinkLogits', undefined, 'those of the layer, one for each query head: the model has learned them')
+    if (this.engine.hasSinkLogits) checkSinkLogits(settings)
+    return settings
   }
 
   dispose(): void {

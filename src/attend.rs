@@ -13,6 +13,7 @@ use crate::attend_task::{AttendTask, NativeAttendRequest, NativeStop};
 use crate::bytes::ArrayArg;
 use crate::guard::{Outcome, guard};
 use crate::memory::budget;
+use crate::model_cache::NativeModelCache;
 use crate::paged_kv_cache::NativePagedKvCache;
 use crate::source::{TensorArg, source};
 
@@ -62,6 +63,39 @@ pub fn attend_pages_request(
     guard(env, || {
         let budget = budget();
         let request = Request::over_pages(&q, cache, &lists, call.numbers()?)?.to_owned(&budget)?;
+        Ok(NativeAttendRequest::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
+    })
+}
+
+/// The same over pages of a layer of a model's cache.
+#[napi(ts_return_type = "unknown")]
+pub fn attend_model_pages<'a>(
+    env: &'a Env,
+    q: TensorArg,
+    cache: &mut NativeModelCache,
+    call: ArrayArg,
+    out: ArrayArg,
+    lists: ListsArg,
+) -> Result<NativeAnswer<'a>> {
+    guard(env, || {
+        let numbers = call.numbers()?;
+        answer(env, &Request::over_model_pages(&q, cache, &lists, numbers)?, out, numbers)
+    })
+}
+
+/// The same in the background, once it is started.
+#[napi]
+pub fn attend_model_pages_request(
+    env: &Env,
+    q: TensorArg,
+    cache: &mut NativeModelCache,
+    call: ArrayArg,
+    lists: ListsArg,
+    stop: Option<&NativeStop>,
+) -> Result<NativeAttendRequest> {
+    guard(env, || {
+        let budget = budget();
+        let request = Request::over_model_pages(&q, cache, &lists, call.numbers()?)?.to_owned(&budget)?;
         Ok(NativeAttendRequest::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
     })
 }

@@ -9,9 +9,10 @@ use kvtide_tensor::{
     Budget, KvRows, LayerRows, ModelCache, ModelStep, OwnedSource, PageRows, Room, Source, attend_with,
 };
 
-use crate::attend_lists::ListsArg;
+use crate::attend_lists::{ListsArg, Paged};
 use crate::attend_queries::{OwnedQueries, Queries};
 use crate::guard::Outcome;
+use crate::model_cache::NativeModelCache;
 use crate::paged_kv_cache::NativePagedKvCache;
 use crate::source::{TensorArg, source};
 
@@ -19,7 +20,7 @@ use crate::source::{TensorArg, source};
 enum KeysAndValues<'a> {
     Tensors(Source<'a>, Source<'a>),
     Pages(Cow<'a, PageRows<'static>>),
-    /// A layer of a step of a model's cache, in whichever way it is kept.
+    /// A layer of a model's cache, in whichever way it is kept.
     Layer(Cow<'a, LayerRows<'static>>),
 }
 
@@ -72,6 +73,22 @@ impl<'a> Request<'a> {
         let queries = Queries::read(q, lists, call)?;
         let rows = cache.layer_rows(step, queries.numbers.layer)?.pinned()?;
         Ok(Request { queries, kv: KeysAndValues::Layer(Cow::Owned(rows)) })
+    }
+
+    /// Reads the arguments of a call over pages of a layer of a model.
+    pub fn over_model_pages(
+        q: &'a TensorArg,
+        cache: &mut NativeModelCache,
+        lists: &'a ListsArg,
+        call: &[f64],
+    ) -> Outcome<Self> {
+        let queries = Queries::read(q, lists, call)?;
+        let (cache, layer) = (cache.cache.get_mut()?, queries.numbers.layer);
+        let rows = match lists.paged()? {
+            Paged::Sequences(ids) => cache.pages(layer, &ids)?,
+            Paged::Tables(tables, lengths) => cache.pages_of_tables(layer, tables, lengths)?,
+        };
+        Ok(Request { queries, kv: KeysAndValues::Layer(Cow::Owned(rows.pinned()?)) })
     }
 
     /// Copies what lies in JavaScript's memory, and pins the caches.

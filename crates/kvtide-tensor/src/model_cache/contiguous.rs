@@ -178,6 +178,10 @@ impl Store for ContiguousLayers {
         self.undo_layers(step)
     }
 
+    fn group(&mut self, _: u32) -> Result<&mut PagedKvCache> {
+        Err(Error::argument("cache", "one in tensors", "one in blocks: in tensors there are no pages"))
+    }
+
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {
         match self.sequences.get(&sequence) {
             Some(of) if of.poisoned => Err(Error::Poisoned),

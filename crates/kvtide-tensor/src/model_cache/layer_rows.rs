@@ -1,4 +1,4 @@
-//! What the queries of a step see in one layer: its keys and values where they lie, and the model's rules.
+//! What the queries of a step, or of sequences in blocks, see in one layer: its keys and values where they lie, and the model's rules.
 //!
 //! ```text
 //! rows = cache.layer_rows(&step, layer)?      borrows the cache
@@ -17,7 +17,7 @@ use crate::paged::PageRows;
 use crate::source::Source;
 use crate::view::Kv;
 
-/// A layer of a step, to attend to.
+/// A layer, to attend to.
 #[derive(Clone, Debug)]
 pub struct LayerRows<'a> {
     pub(super) rows: Rows<'a>,
@@ -27,8 +27,8 @@ pub struct LayerRows<'a> {
 /// Keys and values of a layer.
 #[derive(Clone, Debug)]
 pub(super) enum Rows<'a> {
-    /// The pages of all sequences, and where the queries of each begin.
-    Pages(PageRows<'a>, Vec<i32>),
+    /// The pages of all sequences, and where the queries of each begin in a step.
+    Pages(PageRows<'a>, Option<Vec<i32>>),
     /// The tensors of one.
     Tensors(Kv),
 }
@@ -108,7 +108,7 @@ impl LayerRows<'_> {
         let options = self.rules.or(options);
         match &self.rows {
             Rows::Pages(pages, offsets) => {
-                let query_offsets = options.query_offsets.or(Some(offsets));
+                let query_offsets = options.query_offsets.or(offsets.as_deref());
                 ask(&Queries::tokens_first(&q)?, pages.into(), &AttendOptions { query_offsets, ..options })
             }
             Rows::Tensors(kv) => {

@@ -22,6 +22,7 @@ mod options;
 mod paged;
 mod paged_drafts;
 mod paged_steps;
+mod reading;
 mod shapes;
 mod step;
 mod stepping;

@@ -222,7 +222,7 @@ impl Store for PagedGroups {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
         let group = place.group as usize;
         let offsets = steps[group].offsets()?;
-        Ok(Rows::Pages(self.0[group].step_pages(&steps[group], place.index)?, offsets))
+        Ok(Rows::Pages(self.0[group].step_pages(&steps[group], place.index)?, Some(offsets)))
     }
 
     fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()> {
@@ -233,6 +233,10 @@ impl Store for PagedGroups {
     fn undo_step(&mut self, step: &mut StepState) -> Result<()> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
         self.undo_steps(steps)
+    }
+
+    fn group(&mut self, group: u32) -> Result<&mut PagedKvCache> {
+        Ok(&mut self.0[group as usize])
     }
 
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {

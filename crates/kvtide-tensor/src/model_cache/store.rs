@@ -61,6 +61,8 @@ pub(super) trait Store: DraftStore + Debug + Send {
     fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()>;
     fn undo_step(&mut self, step: &mut StepState) -> Result<()>;
 
+    /// The cache of a group of layers; in tensors there is none.
+    fn group(&mut self, group: u32) -> Result<&mut PagedKvCache>;
     /// What a layer of a sequence holds: `[batch, kvHeads, tokens, headDim]`, in blocks a copy of it.
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>>;
     fn stats(&self) -> Stats;
