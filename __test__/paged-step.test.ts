@@ -162,25 +162,6 @@ test('a tree that is computed layer by layer sees its ancestors, and is committe
   t.deepEqual([keys(cache, one), keys(cache, two)], [[0, 1, 10, 12], [0, 21]])
 })
 
-test('where one tree does not say what queries see, the call has to', t => {
-  using cache = cacheOf()
-  const [one, two] = [cache.openSequence(), cache.openSequence()]
-  const drafts = [one.begin(), two.begin()]
-  const q = waves(3, [4, 2, 1])
-  {
-    using step = cache.beginStep({ sequences: [one, two], offsets: [0, 2, 4], parents: [-1, -1, -1, 0] })
-    step.write(0, ...rows([1, 2, 3, 4]))
-    const error = throwsCode(t, 'INVALID_ARGUMENT', () => step.attend(0, q))
-    t.is(error.details.argument, 'tree')
-    t.notThrows(() => step.attend(0, q, { tree: [-1, -1] }))
-  }
-  drafts[0]?.append(...layered([1]), { parents: [-1] })
-  using later = cache.beginStep({ sequences: [one], offsets: [0, 4], parents: [-1, -1, 0, 1] })
-  later.write(0, ...rows([1, 2, 3, 4]))
-  t.is(throwsCode(t, 'INVALID_ARGUMENT', () => later.attend(0, q)).details.argument, 'tree')
-  t.notThrows(() => later.attend(0, q, { mask: { data: new Float32Array(20), shape: [4, 5] } }))
-})
-
 test('another cache, or another object, is refused as itself', t => {
   using cache = cacheOf()
   using step = cache.beginStep({ sequences: [cache.openSequence()] })

@@ -97,13 +97,13 @@ export class AttendCall {
 
   /** The arrays that a call seldom has; nothing when there is none. */
   #lists(): readonly unknown[] | undefined {
-    const { sinkLogits, starts, positions, qOffsets, tree, mask } = this.settings
+    const { sinkLogits, starts, positions, qOffsets, tree, treeOffsets, mask } = this.settings
     const kv = this.#kv
     const [offsets, sequences, tables, lengths] =
       'tables' in kv ? [undefined, kv.sequences, kv.tables, kv.lengths] : [kv.offsets]
-    const some = offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? mask ?? sequences ?? tables
+    const some = offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? treeOffsets ?? mask ?? sequences ?? tables
     if (some === undefined) return undefined
-    return [offsets, sinkLogits, starts, positions, qOffsets, tree, sequences, tables, lengths, mask && put(mask, 3, numbers)]
+    return [offsets, sinkLogits, starts, positions, qOffsets, tree, treeOffsets, sequences, tables, lengths, mask && put(mask, 3, numbers)]
   }
 }
 

@@ -22,10 +22,18 @@ export interface AttendOptions {
   /** f32 numbers that are added to the scores, of a shape that broadcasts to `[batch, query heads, n, keys]`. */
   readonly mask?: TokenSource
   /**
-   * The parents of a draft tree's nodes, which are the queries and the last keys of each sequence: -1 follows the last key
-   * before them. A node sees itself, its ancestors and what came before the draft; positions go by depth.
+   * The parents of draft trees' nodes, which are the queries and the last keys of each sequence: one tree for all of them, or one
+   * for each, one behind the other as their queries are. -1 follows the last key before the tree. A node sees itself, its ancestors
+   * and what came before the tree; positions go by depth.
+   *
+   * Unless it or `mask` is given, sequences of paged caches and steps bring the trees of their open transactions along.
    */
   readonly tree?: Int32Array | readonly number[]
+  /**
+   * Where the tree of each sequence begins in `tree`, and where the last one ends. Its nodes are the last keys, and need not be as
+   * many as the queries: those are the last nodes, or more tokens than the tree has.
+   */
+  readonly treeOffsets?: Int32Array | readonly number[]
   /** The first slot that each row of the batch may see: what lies before is padding. */
   readonly starts?: Int32Array | readonly number[]
   /** The position of each query, for every sequence alike or for all of them; unless given, the queries are the last tokens. */
@@ -58,6 +66,7 @@ export interface Settings {
   readonly positions: Int32Array | undefined
   readonly qOffsets: Int32Array | undefined
   readonly tree: Int32Array | undefined
+  readonly treeOffsets: Int32Array | undefined
   readonly mask: TensorArgument | undefined
   /** Not checked yet: calls that do not wait have none. */
   readonly signal: unknown
@@ -66,7 +75,7 @@ export interface Settings {
 /** @internal Reads options, each of them once. */
 export function readSettings(options: unknown): Settings {
   const given = fields<AttendAsyncOptions>('options', options)
-  const { scale, causal, window, sinks, sinkLogits, softcap, mask, tree, starts, positions, qOffsets, returnLse, threads, signal } = given
+  const { scale, causal, window, sinks, sinkLogits, softcap, mask, tree, treeOffsets, starts, positions, qOffsets, returnLse, threads, signal } = given
   return {
     scale: optional(float, 'scale', scale) ?? NaN,
     causal: optional(flag, 'causal', causal) ?? true,
@@ -80,6 +89,7 @@ export function readSettings(options: unknown): Settings {
     positions: optional(integers, 'positions', positions),
     qOffsets: optional(integers, 'qOffsets', qOffsets),
     tree: optional(integers, 'tree', tree),
+    treeOffsets: optional(integers, 'treeOffsets', treeOffsets),
     mask: optional(readMask, 'mask', mask),
     signal,
   }

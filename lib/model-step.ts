@@ -112,7 +112,7 @@ export class ModelStep extends Owner {
   /**
    * Attention from a layer's queries to what it holds, or what the layer that it shares with does, once the step has written it: `[length, heads, headDim]`,
    * or `[1, heads, length, headDim]`. The model's scale, soft cap, window and sinks hold unless `options` say
-   * otherwise. With `parents` the queries are a tree, as in {@link PagedStep.attend}.
+   * otherwise. Where a transaction is a tree, each query sees its ancestors, as in {@link PagedStep.attend}.
    */
   attend(layer: number, q: TokenSource, options: WithLse<AttendOptions>): AttendedWithLse
   attend<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions>, out: T): AttendedWithLse<T>

@@ -24,8 +24,6 @@ export abstract class OpenStep<E extends SequencesEngine> {
   readonly tokens: Uint32Array | undefined
   protected readonly batch: Batch
   protected readonly nodes: Int32Array | undefined
-  /** The tree of the queries; nothing for a chain, `null` where there is none that holds for all of them. */
-  readonly #tree: Int32Array | undefined | null
 
   constructor(engine: E, options: unknown) {
     const { sequences, offsets, parents, tokens } = fields<StepInput>('options', options)
@@ -36,7 +34,6 @@ export abstract class OpenStep<E extends SequencesEngine> {
     this.nodes = optional(parentsOf, 'parents', parents)
     this.tokens = optional(readTokens, 'tokens', tokens)
     if (this.tokens !== undefined) this.check('tokens', this.tokens)
-    this.#tree = this.nodes && treeOf(engine, this.sequences, this.offsets, this.nodes)
   }
 
   get length(): number {
@@ -51,10 +48,7 @@ export abstract class OpenStep<E extends SequencesEngine> {
   /** A call of attention in a layer, what was left out filled in. */
   call(layer: unknown, q: unknown, options: unknown, out: unknown): AttendCall {
     const kv = this.layer(count('layer', layer))
-    const settings = this.filled(readSettings(options))
-    if (settings.tree !== undefined || settings.mask !== undefined) return new AttendCall(q, kv, settings, out)
-    if (this.#tree === null) throw invalid('tree', undefined, 'a tree or a mask: that of this step is not one for all its sequences, right behind what is committed')
-    return new AttendCall(q, kv, { ...settings, tree: this.#tree }, out)
+    return new AttendCall(q, kv, this.filled(readSettings(options)), out)
   }
 
   /** What the queries of a layer see; a step that has ended is refused. */
@@ -64,15 +58,4 @@ export abstract class OpenStep<E extends SequencesEngine> {
   protected abstract filled(settings: Settings): Settings
 
   abstract dispose(): void
-}
-
-/** The tree that all sequences have alike, right behind what is committed. */
-function treeOf(engine: SequencesEngine, sequences: readonly number[], offsets: Int32Array, nodes: Int32Array): Int32Array | null {
-  const first = nodes.slice(0, offsets[1])
-  const isSame = sequences.every((id, place) => {
-    const queries = nodes.subarray(offsets[place], offsets[place + 1])
-    const isFirst = engine.native.committedLength(id) === engine.native.sequenceLength(id)
-    return isFirst && queries.length === first.length && queries.every((parent, node) => parent === first[node])
-  })
-  return isSame ? first : null
 }

@@ -115,8 +115,8 @@ export class PagedStep extends Owner {
 
   /**
    * As {@link attend} over the step's sequences in a layer that it has written: `q` is `[length, heads, headDim]`, those of a sequence where its
-   * tokens are. With `parents` the queries are a tree; where theirs is not one for all sequences, or follows what was drafted
-   * before, `tree` or `mask` has to say it.
+   * tokens are. Where a transaction is a tree, or the step's `parents` make it one, each query sees its ancestors in it, unless
+   * `tree` or `mask` says otherwise.
    */
   attend(layer: number, q: TokenSource, options: WithLse<AttendOptions>): AttendedWithLse
   attend<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions>, out: T): AttendedWithLse<T>

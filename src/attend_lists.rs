@@ -1,7 +1,7 @@
 //! The arrays that a call of attention seldom has: they cross together, as one JavaScript array, or not at all.
 //!
 //! ```text
-//! kvOffsets  sinkLogits  starts  positions  qOffsets  tree  sequences  blockTables  kvLengths  mask
+//! kvOffsets  sinkLogits  starts  positions  qOffsets  tree  treeOffsets  sequences  blockTables  kvLengths  mask
 //! ```
 #![expect(unsafe_code, reason = "the conversion of arguments is an unsafe trait function of napi")]
 
@@ -17,7 +17,7 @@ use crate::number::whole;
 use crate::source::TensorArg;
 
 /// Typed arrays in it; the mask comes behind them.
-const LISTS: usize = 9;
+const LISTS: usize = 10;
 
 /// The array of arrays, if the argument is one.
 pub struct ListsArg(Option<Box<Entries>>);
@@ -74,6 +74,7 @@ pub(crate) struct Lists<'a> {
     pub positions: Option<Cow<'a, [i32]>>,
     pub query_offsets: Option<Cow<'a, [i32]>>,
     pub tree: Option<Cow<'a, [i32]>>,
+    pub tree_offsets: Option<Cow<'a, [i32]>>,
 }
 
 /// The sequences whose pages a call reads.
@@ -107,7 +108,7 @@ impl ListsArg {
     /// The lists, where they lie.
     pub(crate) fn lists<'a>(&self) -> Outcome<Lists<'a>> {
         let Some(entries) = &self.0 else { return Ok(Lists::default()) };
-        let [kv_offsets, sink_logits, starts, positions, query_offsets, tree, ..] = entries.lists;
+        let [kv_offsets, sink_logits, starts, positions, query_offsets, tree, tree_offsets, ..] = entries.lists;
         fn list<'a, T: bytemuck::AnyBitPattern>(
             argument: &'static str,
             list: Option<ArrayArg>,
@@ -122,6 +123,7 @@ impl ListsArg {
             positions: list("positions", positions)?,
             query_offsets: list("qOffsets", query_offsets)?,
             tree: list("tree", tree)?,
+            tree_offsets: list("treeOffsets", tree_offsets)?,
         })
     }
 }
@@ -139,6 +141,7 @@ impl Lists<'_> {
             positions: copy(&self.positions),
             query_offsets: copy(&self.query_offsets),
             tree: copy(&self.tree),
+            tree_offsets: copy(&self.tree_offsets),
         }
     }
 
@@ -154,13 +157,15 @@ impl Lists<'_> {
             positions: borrow(&self.positions),
             query_offsets: borrow(&self.query_offsets),
             tree: borrow(&self.tree),
+            tree_offsets: borrow(&self.tree_offsets),
         }
     }
 
     /// True when one of them lies in this memory.
     pub fn overlap(&self, memory: *const u8, bytes: usize) -> bool {
-        let ints = [&self.kv_offsets, &self.starts, &self.positions, &self.query_offsets, &self.tree];
-        let ints = ints.into_iter().flatten().map(|list| bytemuck::cast_slice(list));
+        let offsets = [&self.kv_offsets, &self.query_offsets, &self.tree_offsets];
+        let ints = offsets.into_iter().chain([&self.starts, &self.positions, &self.tree]);
+        let ints = ints.flatten().map(|list| bytemuck::cast_slice(list));
         let mut lists = ints.chain(self.sink_logits.iter().map(|list| bytemuck::cast_slice(list)));
         lists.any(|list: &[u8]| {
             let start = list.as_ptr().addr();

@@ -166,6 +166,7 @@ impl<'a> Queries<'a> {
             softcap,
             mask,
             tree: self.lists.tree.as_deref(),
+            tree_offsets: self.lists.tree_offsets.as_deref(),
             starts: self.lists.starts.as_deref(),
             positions: self.lists.positions.as_deref(),
             query_offsets: self.lists.query_offsets.as_deref(),

@@ -30,6 +30,7 @@ export const settings: Readonly<Record<string, Kind>> = {
   softcap: optional(softcap),
   mask: optional(tensor),
   tree: optional(integers),
+  treeOffsets: optional({ ...integers, legal: { ...integers.legal, 'an empty array': 'INVALID_ARGUMENT' } }),
   starts: optional(integers),
   positions: optional(integers),
   // None is wanted where all sequences are of one length.

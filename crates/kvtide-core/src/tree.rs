@@ -51,6 +51,12 @@ impl Tree {
         self.parents.is_empty()
     }
 
+    /// True when each node follows the one before, and the first one what is committed.
+    #[must_use]
+    pub fn is_chain(&self) -> bool {
+        self.parents.iter().zip(-1..).all(|(parent, before)| *parent == before)
+    }
+
     /// Checks that `parents` can follow the nodes there are.
     pub fn check(&self, parents: &[i32]) -> Result<()> {
         self.check_from(0, parents)

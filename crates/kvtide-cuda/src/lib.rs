@@ -39,7 +39,7 @@ mod strips;
 mod unit;
 
 pub use attend::{
-    Attend, AttendKeys, AttendMask, AttendSequence, AttendTree, DeviceLengths, HeadRows, PageMemory, PageSection,
+    Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, DeviceLengths, HeadRows, PageMemory, PageSection,
     RowFormat, STAGED, Words, attend,
 };
 pub use boxes::{BoxCopy, copy_boxes};

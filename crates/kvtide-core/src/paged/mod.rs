@@ -42,6 +42,7 @@ mod store;
 mod table;
 mod tables;
 mod targets;
+mod trees;
 mod window;
 mod write_plan;
 mod writing;

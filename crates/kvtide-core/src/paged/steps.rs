@@ -23,8 +23,11 @@ impl PagedPlanner {
     pub fn open_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.reserve(plan)?;
         self.occupy(plan);
+        let mut first = 0;
         for share in &plan.shares {
-            self.at_mut(share.slot).stepping = Some(Stepping { tokens: share.tokens, revision: plan.revision });
+            let (tokens, parents) = (share.tokens, plan.parents.clone());
+            self.at_mut(share.slot).stepping = Some(Stepping { tokens, first, parents, revision: plan.revision });
+            first += tokens;
         }
         self.changed();
         Ok(())
@@ -116,6 +119,8 @@ impl PagedPlanner {
 
     fn is_stepping(&self, plan: &WritePlan, share: &Share) -> bool {
         let of = self.sequences.get(share.slot as usize).and_then(Option::as_ref);
-        of.is_some_and(|of| of.id == share.sequence && of.stepping.is_some_and(|step| step.revision == plan.revision))
+        of.is_some_and(|of| {
+            of.id == share.sequence && of.stepping.as_ref().is_some_and(|step| step.revision == plan.revision)
+        })
     }
 }

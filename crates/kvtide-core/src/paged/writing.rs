@@ -16,6 +16,7 @@
 //! layers).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::chunks::Table;
 use super::copying::{CopyPlan, Target};
@@ -46,7 +47,7 @@ impl PagedPlanner {
             let mut copy = Vec::new();
             reserve(&mut copy, parents.len())?;
             copy.extend_from_slice(parents);
-            plan.parents = Some(copy);
+            plan.parents = Some(Arc::new(copy));
         }
         Ok(plan)
     }

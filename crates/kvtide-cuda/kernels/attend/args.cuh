@@ -59,6 +59,9 @@ struct Sequence {
   uint32_t first_query, queries;
   // In one list of all keys; in one list of all tables.
   uint32_t first_key, table;
+  // Its tree: how many nodes, and where they begin in the depths and in the words of bits of all trees.
+  uint32_t nodes, depths, seen;
+  uint32_t unused;
 };
 
 // Where a block's shared memory holds what, in bytes.
@@ -96,7 +99,7 @@ struct Args {
   uint32_t keys_max;
   // One list of positions for all sequences.
   uint32_t has_shared_positions;
-  uint32_t tree_nodes;
+  uint32_t unused;
   uint32_t splits;
   // Rows of all sequences.
   uint32_t rows;

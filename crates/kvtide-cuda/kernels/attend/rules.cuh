@@ -45,6 +45,8 @@ struct Rules {
   bool is_causal;
   // Of a draft tree: its nodes are the last keys.
   uint32_t nodes, words;
+  // The node that the first query is; below 0 where that comes before the tree.
+  int32_t first_node;
   const uint64_t *seen;
   const uint32_t *depths;
 
@@ -56,6 +58,8 @@ struct Rules {
     if (window) {
       const uint32_t in_window = keys.index_of(lowest + 1 - window), of_sinks = keys.index_of(sinks);
       behind = in_window > first ? in_window : first;
+      // A node stands before its slot, so that it may be a sink behind them.
+      if (keys.end() - nodes < sinks && behind > count - nodes) behind = count - nodes;
       sink = of_sinks < behind ? of_sinks : behind;
     }
     if (behind > end) behind = end;
@@ -71,15 +75,16 @@ struct Rules {
            (!window || first > highest - window || last < sinks) && first >= start && lowest >= start;
   }
 
-  // True where a query sees a key.
-  DEVICE bool shows(int64_t query, uint32_t node, uint32_t index) const {
+  // True where a query sees a key: its position, and its place among the queries.
+  DEVICE bool shows(int64_t query, uint32_t place, uint32_t index) const {
     const uint32_t count = keys.count();
     if (index >= count) return false;
     int64_t key = keys.at(index);
     const bool drafted = nodes && index + nodes >= count;
     if (drafted) {
       const uint32_t other = index + nodes - count;
-      if (!(seen[uint64_t(node) * words + other / 64] >> (other % 64) & 1)) return false;
+      const int64_t node = int64_t(first_node) + place;
+      if (node < 0 || !(seen[uint64_t(node) * words + other / 64] >> (other % 64) & 1)) return false;
       key = keys.end() - nodes + depths[other];
     }
     return (drafted || !is_causal || key <= query) && (!window || query - key < window || key < sinks) && key >= start &&
@@ -121,8 +126,9 @@ DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t fir
   if (has(args.positions)) {
     return numbers_at<int64_t>(args, args.positions)[args.has_shared_positions ? query : first_query + query];
   }
-  const int64_t first = rules.keys.end() - queries;
-  return first + (rules.nodes ? rules.depths[query] : query);
+  const int64_t node = int64_t(rules.first_node) + query;
+  if (rules.nodes && node >= 0) return rules.keys.end() - rules.nodes + rules.depths[node];
+  return rules.keys.end() - queries + query;
 }
 
 // A block's work, `Rows` rows; false where it has none.
@@ -145,9 +151,9 @@ template <int Rows, int Tile> APART bool find_work(const Args &args, Work<Tile> 
     rules.keys = {{0, 0}, {known < args.keys_max ? known : args.keys_max, 0}};
   }
   rules.start = of.start, rules.window = args.window, rules.sinks = args.sinks, rules.is_causal = args.is_causal;
-  rules.nodes = args.tree_nodes, rules.words = (args.tree_nodes + 63) / 64;
-  rules.seen = rules.nodes ? numbers_at<uint64_t>(args, args.seen) : nullptr;
-  rules.depths = rules.nodes ? numbers_at<uint32_t>(args, args.depths) : nullptr;
+  rules.nodes = of.nodes, rules.words = (of.nodes + 63) / 64, rules.first_node = int32_t(of.nodes - of.queries);
+  rules.seen = rules.nodes ? numbers_at<uint64_t>(args, args.seen) + of.seen : nullptr;
+  rules.depths = rules.nodes ? numbers_at<uint32_t>(args, args.depths) + of.depths : nullptr;
   work.count = rules.keys.count();
   const uint32_t end_row = first_row + Rows < rows ? first_row + Rows : rows;
   const uint32_t first = args.group.divide(first_row), last = args.group.divide(end_row - 1);

@@ -62,6 +62,10 @@ pub(super) struct Sequence {
     pub queries: u32,
     pub first_key: u32,
     pub table: u32,
+    pub nodes: u32,
+    pub depths: u32,
+    pub seen: u32,
+    pub unused: u32,
 }
 
 #[repr(C)]
@@ -113,7 +117,7 @@ pub(super) struct Args {
     pub query_heads: u32,
     pub keys_max: u32,
     pub has_shared_positions: u32,
-    pub tree_nodes: u32,
+    pub unused: u32,
     pub splits: u32,
     pub rows: u32,
     pub rows_from: u32,

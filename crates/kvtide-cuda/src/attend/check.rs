@@ -65,11 +65,12 @@ fn check_rules(call: &Attend<'_>, queries: usize) {
         let fits = positions.len() == queries || (shared && positions.len() == each);
         assert!(fits, "a position for each query");
     }
-    if let Some(tree) = call.tree {
-        let nodes = tree.depths.len();
-        assert_eq!(tree.seen.len(), nodes * nodes.div_ceil(64), "a bit for each pair of nodes");
-        let fits = call.sequences.iter().all(|of| of.queries == nodes && nodes <= of.key_count());
-        assert!(fits && call.lengths.is_none(), "nodes are the queries and the last keys");
+    for of in call.sequences.iter().filter(|of| of.nodes > 0) {
+        let trees = call.trees.expect("the trees of sequences that have nodes");
+        let ([depths, bits], nodes) = (of.tree, of.nodes);
+        assert!(depths + nodes <= trees.depths.len(), "a depth for each node");
+        assert!(bits + nodes * nodes.div_ceil(64) <= trees.seen.len(), "a bit for each pair of nodes");
+        assert!(nodes <= of.key_count() && call.lengths.is_none(), "nodes are the last keys");
     }
     assert!(call.sink_logits.is_none_or(|logits| logits.len() == call.query_heads), "a logit for each query head");
     if let Some(lengths) = call.lengths {

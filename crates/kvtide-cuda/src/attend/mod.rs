@@ -20,7 +20,7 @@ use args::{Args, Numbers, Part, Section, Sequence, Strided};
 use shape::{DIM_MAX, FEW_ROWS, Shape, shares, stride};
 
 pub use rows::{
-    Attend, AttendKeys, AttendMask, AttendSequence, AttendTree, DeviceLengths, HeadRows, PageMemory, PageSection,
+    Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, DeviceLengths, HeadRows, PageMemory, PageSection,
     RowFormat, STAGED, Words,
 };
 pub(crate) use shape::SharedRoom;
@@ -209,8 +209,8 @@ fn args(call: &Attend<'_>, list: &mut List) -> Args {
     args.sequences = list.add(&sequences);
     args.positions = list.add_some(call.positions);
     args.logits = list.add_some(call.sink_logits);
-    args.seen = list.add_some(call.tree.map(|tree| tree.seen));
-    args.depths = list.add_some(call.tree.map(|tree| tree.depths));
+    args.seen = list.add_some(call.trees.map(|trees| trees.seen));
+    args.depths = list.add_some(call.trees.map(|trees| trees.depths));
     args.tables = Numbers::NONE;
     // Without a cap, scores are logarithms to base 2 at once; with one they are bent first.
     args.scale = call.softcap.map_or(call.scale * LOG2_E, |cap| call.scale / cap);
@@ -219,7 +219,6 @@ fn args(call: &Attend<'_>, list: &mut List) -> Args {
     (args.is_ragged, args.is_causal) = (call.is_ragged.into(), call.is_causal.into());
     args.query_heads = number(call.query_heads);
     args.group = Divisor::new(call.query_heads / call.kv_heads);
-    args.tree_nodes = call.tree.map_or(0, |tree| number(tree.depths.len()));
     let each = call.sequences.first().map_or(0, |of| of.queries);
     args.has_shared_positions = u32::from(call.positions.is_some_and(|positions| positions.len() == each));
     args.block_size = Divisor::new(1);
@@ -253,5 +252,9 @@ fn sequence(of: &AttendSequence) -> Sequence {
         queries: number(of.queries),
         first_key: number(of.first_key),
         table: number(of.table),
+        nodes: number(of.nodes),
+        depths: number(of.tree[0]),
+        seen: number(of.tree[1]),
+        unused: 0,
     }
 }

@@ -149,6 +149,10 @@ pub struct AttendSequence {
     pub keys: [(i64, usize); 2],
     /// The first position that is no padding.
     pub start: i64,
+    /// The nodes of its tree, 0 where it has none: its last keys, the last of them its queries.
+    pub nodes: usize,
+    /// Where its nodes begin in the depths of all trees, and in the words of their bits.
+    pub tree: [usize; 2],
 }
 
 impl AttendSequence {
@@ -168,9 +172,9 @@ pub struct AttendMask<'a> {
     pub strides: [usize; 4],
 }
 
-/// Who sees whom in a draft, whose nodes are the queries and the last keys of each sequence.
+/// Who sees whom in the drafts of all sequences, one tree behind the other.
 #[derive(Clone, Copy, Debug)]
-pub struct AttendTree<'a> {
+pub struct AttendTrees<'a> {
     /// How far each node is from the tokens before the draft.
     pub depths: &'a [u32],
     /// For each node as many words as its bits take, one for each node that it sees.
@@ -211,8 +215,8 @@ pub struct Attend<'a> {
     pub window: Option<i64>,
     /// Positions at the start that a window does not hide.
     pub sinks: i64,
-    /// A draft's tree.
-    pub tree: Option<AttendTree<'a>>,
+    /// The trees of drafts.
+    pub trees: Option<AttendTrees<'a>>,
     /// What is added to scores.
     pub mask: Option<AttendMask<'a>>,
     /// The position of each query, or of the queries of every sequence.

@@ -49,7 +49,7 @@ impl Call {
             is_causal: self.is_causal,
             window: self.window,
             sinks: self.sinks,
-            tree: None,
+            trees: None,
             mask: None,
             positions: None,
             sink_logits: self.has_logits.then_some(&logits[..]),
@@ -115,6 +115,8 @@ impl Call {
                 table: index * self.room(),
                 keys: [(0, known), (known as i64, 0)],
                 start: i64::MIN,
+                nodes: 0,
+                tree: [0; 2],
             };
             first_query += queries;
             first_key += keys;

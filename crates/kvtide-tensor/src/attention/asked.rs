@@ -15,7 +15,8 @@ pub(super) struct Asked<'a> {
     pub causal: bool,
     pub window: Option<i64>,
     pub sinks: i64,
-    pub tree: Option<Family>,
+    /// One for all sequences, or one for each: nothing where its tokens follow each other.
+    pub trees: Vec<Option<Family>>,
     pub mask: Option<Mask<'a>>,
     pub positions: Option<Vec<i64>>,
     pub sink_logits: Option<&'a [f32]>,
@@ -94,7 +95,18 @@ impl Asked<'_> {
     /// The rules of a sequence.
     pub fn rules(&self, sequence: usize) -> Rules<'_> {
         let Sequence { keys, start, .. } = self.sequences[sequence];
-        Rules { keys, causal: self.causal, window: self.window, sinks: self.sinks, start, tree: self.tree.as_ref() }
+        let (tree, first_node) = (self.tree(sequence), self.first_node(sequence));
+        Rules { keys, causal: self.causal, window: self.window, sinks: self.sinks, start, tree, first_node }
+    }
+
+    /// The draft tree at the end of a sequence.
+    pub fn tree(&self, sequence: usize) -> Option<&Family> {
+        self.trees.get(if self.trees.len() == 1 { 0 } else { sequence })?.as_ref()
+    }
+
+    /// The node that a sequence's first query is; below 0 where that comes before the tree.
+    fn first_node(&self, sequence: usize) -> i64 {
+        self.tree(sequence).map_or(0, |tree| tree.len() as i64) - self.sequences[sequence].queries as i64
     }
 
     /// The position of a query of a sequence.
@@ -104,8 +116,11 @@ impl Asked<'_> {
             let shared = positions.len() == of.queries;
             return positions[if shared { query } else { of.first_query + query }];
         }
-        let first = of.keys.end() - of.queries as i64;
-        first + self.tree.as_ref().map_or(query as i64, |tree| tree.depth(query))
+        let drafted = self.tree(sequence).and_then(|tree| {
+            let node = usize::try_from(self.first_node(sequence) + query as i64).ok()?;
+            Some(of.keys.end() - tree.len() as i64 + tree.depth(node))
+        });
+        drafted.unwrap_or(of.keys.end() - of.queries as i64 + query as i64)
     }
 
     /// Refuses to go on once the caller has asked to stop.

@@ -43,7 +43,11 @@ impl<'a> Call<'a> {
             }
             KvRows::Pages(pages) => ragged(&q, pages.count(), |index| (0, page_positions(pages, index)), options)?,
         };
-        let asked = check(options, sizes, sequences)?;
+        let own: Vec<_> = match kv {
+            KvRows::Pages(pages) => (0..pages.count()).map(|index| pages.tree(index)).collect(),
+            _ => Vec::new(),
+        };
+        let asked = check(options, sizes, sequences, &own)?;
         check_kept(kv, &asked)?;
         Ok(Call { asked, q, rows })
     }

@@ -1,6 +1,9 @@
 //! Checks of the rules and numbers of a call against its sizes.
 
+use kvtide_core::Tree;
+
 use super::asked::{Asked, Mask, Sequence, Sizes};
+use super::kv_rows::check_offsets;
 use super::options::AttendOptions;
 use super::visible::Family;
 use crate::dtype::DType;
@@ -9,8 +12,13 @@ use crate::error::{Error, Result};
 /// Nodes of a draft tree, at most.
 const TREE_MAX: usize = 4096;
 
-/// What a call asks for, when its rules go with its sizes.
-pub(super) fn check<'a>(options: &AttendOptions<'a>, sizes: Sizes, sequences: Vec<Sequence>) -> Result<Asked<'a>> {
+/// What a call asks for, when its rules go with its sizes. `own` are the trees that the keys of each sequence are known to end with.
+pub(super) fn check<'a>(
+    options: &AttendOptions<'a>,
+    sizes: Sizes,
+    sequences: Vec<Sequence>,
+    own: &[Option<&Tree>],
+) -> Result<Asked<'a>> {
     check_numbers(options, sizes)?;
     let strides = mask_strides(options, sizes, &sequences)?;
     Ok(Asked {
@@ -18,7 +26,7 @@ pub(super) fn check<'a>(options: &AttendOptions<'a>, sizes: Sizes, sequences: Ve
         causal: options.causal,
         window: options.window.map(i64::from),
         sinks: options.sinks.into(),
-        tree: tree(options, &sequences)?,
+        trees: trees(options, &sequences, own)?,
         mask: options.mask.as_ref().map(|mask| Mask { bytes: mask.bytes(), strides }),
         positions: positions(options, &sequences)?,
         sink_logits: options.sink_logits,
@@ -45,6 +53,9 @@ fn check_numbers(options: &AttendOptions<'_>, sizes: Sizes) -> Result<()> {
     }
     if *threads == Some(0) {
         return Err(Error::argument("threads", 0u32, "at least 1"));
+    }
+    if options.tree_offsets.is_some() && options.tree.is_none() {
+        return Err(Error::argument("treeOffsets", "offsets", "none without a tree"));
     }
     let heads = sizes.query_heads;
     match sink_logits {
@@ -77,15 +88,50 @@ fn check_per_query(sequences: &[Sequence], argument: &'static str, len: usize) -
     Err(Error::ShapeMismatch { argument, value: vec![len], expected })
 }
 
-fn tree(options: &AttendOptions<'_>, sequences: &[Sequence]) -> Result<Option<Family>> {
-    let Some(parents) = options.tree else { return Ok(None) };
-    let fits = |of: &Sequence| of.queries == parents.len() && of.queries <= of.keys.len();
-    if parents.len() > TREE_MAX || !sequences.iter().all(fits) {
-        let expected = format!("a parent for each query, at most {TREE_MAX}, their keys the last ones");
+/// The trees that a call gives, or else those that are known; a mask says what is seen in their place.
+fn trees(options: &AttendOptions<'_>, sequences: &[Sequence], own: &[Option<&Tree>]) -> Result<Vec<Option<Family>>> {
+    let Some(parents) = options.tree else {
+        let known = own.iter().zip(sequences).map(|(tree, of)| tree.map(|tree| family(tree, of)).transpose());
+        let is_asked = options.mask.is_none() && own.iter().any(Option::is_some);
+        return if is_asked { known.collect() } else { Ok(Vec::new()) };
+    };
+    let each = sequences.first().map_or(0, |of| of.queries);
+    let all: usize = sequences.iter().map(|of| of.queries).sum();
+    if let Some(offsets) = options.tree_offsets {
+        if offsets.len() != sequences.len() + 1 {
+            let expected = format!("{}, one more than sequences", sequences.len() + 1);
+            return Err(Error::ShapeMismatch { argument: "treeOffsets", value: vec![offsets.len()], expected });
+        }
+        check_offsets("treeOffsets", offsets, parents.len())?;
+        let part = |ends: &[i32]| &parents[ends[0] as usize..ends[1] as usize];
+        let trees = offsets.windows(2).zip(sequences);
+        return trees.map(|(ends, of)| family(&Tree::new(part(ends))?, of).map(Some)).collect();
+    }
+    if parents.len() == each && sequences.iter().all(|of| of.queries == each) {
+        let tree = Tree::new(parents)?;
+        let families = sequences.iter().take(1).map(|of| family(&tree, of).map(Some)).collect();
+        return sequences.iter().try_for_each(|of| check_tree(parents.len(), of)).and(families);
+    }
+    if parents.len() != all {
+        let expected = format!("{all}, a parent for each query, or treeOffsets");
         return Err(Error::ShapeMismatch { argument: "tree", value: vec![parents.len()], expected });
     }
-    let depths = kvtide_core::Tree::new(parents)?.depths();
-    Ok(Some(Family::new(parents, depths)))
+    let part = |of: &Sequence| &parents[of.first_query..of.first_query + of.queries];
+    sequences.iter().map(|of| family(&Tree::new(part(of))?, of).map(Some)).collect()
+}
+
+fn family(tree: &Tree, of: &Sequence) -> Result<Family> {
+    check_tree(tree.len(), of)?;
+    Family::new(tree)
+}
+
+fn check_tree(nodes: usize, of: &Sequence) -> Result<()> {
+    let most = TREE_MAX.min(of.keys.len());
+    if nodes <= most {
+        return Ok(());
+    }
+    let expected = format!("at most {most} nodes, which are the last keys");
+    Err(Error::ShapeMismatch { argument: "tree", value: vec![nodes], expected })
 }
 
 /// The mask's strides in bytes, 0 where it is broadcast.

@@ -10,7 +10,7 @@
 
 use kvtide_core::paged::{PageFormat, Part};
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendMask, AttendSequence, AttendTree, HeadRows, PageMemory, PageSection, Reached, RowFormat,
+    Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, HeadRows, PageMemory, PageSection, Reached, RowFormat,
     STAGED, Span, Stream, Words, attend,
 };
 
@@ -19,9 +19,11 @@ use super::call::Call;
 use super::kv_rows::{KvRows, ResolvedRows};
 use super::output::Output;
 use super::strided::Axes;
+use super::visible::Family;
 use crate::dtype::DType;
 use crate::edit::inspect_spans;
 use crate::error::Result;
+use crate::memory::Budget;
 use crate::paged::{PageRows, Slab};
 use crate::resolved::Resolved;
 
@@ -86,10 +88,12 @@ fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, l
         }
     };
     let call = call_of(asked, queries, keys, &tables, out, lse);
+    let (depths, seen) = trees(asked)?;
     let sequences = sequences(asked, call.keys);
+    let trees = (!depths.is_empty()).then_some(AttendTrees { depths: &depths, seen: &seen });
     let mask = mask.as_ref().zip(asked.mask.as_ref());
     let mask = mask.map(|(memory, mask)| AttendMask { memory: memory.span(), strides: mask.strides });
-    Ok(attend(stream, &Attend { sequences: &sequences, mask, ..call })?)
+    Ok(attend(stream, &Attend { sequences: &sequences, mask, trees, ..call })?)
 }
 
 /// What a call asks for, but for its sequences and its mask.
@@ -119,7 +123,7 @@ fn call_of<'a>(
         is_causal: asked.causal,
         window: asked.window,
         sinks: asked.sinks,
-        tree: asked.tree.as_ref().map(|tree| AttendTree { depths: tree.depths(), seen: tree.bits() }),
+        trees: None,
         mask: None,
         positions: asked.positions.as_deref(),
         sink_logits: asked.sink_logits,
@@ -136,8 +140,12 @@ fn sequences(asked: &Asked<'_>, keys: AttendKeys<'_>) -> Vec<AttendSequence> {
         AttendKeys::Pages { block_size, .. } => Some(block_size),
         AttendKeys::Rows { .. } => None,
     };
-    let mut table = 0;
-    let of = |of: &Sequence| {
+    let (mut table, mut tree, is_shared) = (0, [0; 2], asked.trees.len() == 1);
+    let of = |(index, of): (usize, &Sequence)| {
+        let (found, at) = (asked.tree(index), tree);
+        if let Some(found) = found.filter(|_| !is_shared) {
+            tree = [at[0] + found.len(), at[1] + found.bits().len()];
+        }
         let first = table;
         table += block_size.map_or(0, |size| of.keys.len().div_ceil(size));
         AttendSequence {
@@ -147,9 +155,25 @@ fn sequences(asked: &Asked<'_>, keys: AttendKeys<'_>) -> Vec<AttendSequence> {
             table: first,
             keys: of.keys.runs(),
             start: of.start,
+            nodes: found.map_or(0, Family::len),
+            tree: at,
         }
     };
-    asked.sequences.iter().map(of).collect()
+    asked.sequences.iter().enumerate().map(of).collect()
+}
+
+/// The depths and the bits of all trees, one behind the other.
+fn trees(asked: &Asked<'_>) -> Result<(Vec<u32>, Vec<u64>)> {
+    let (mut depths, mut seen) = (Vec::new(), Vec::new());
+    for tree in asked.trees.iter().flatten() {
+        let bytes = size_of_val(tree.depths()) + size_of_val(tree.bits());
+        let refused = |_| Budget::process().refusal(bytes as u64);
+        depths.try_reserve(tree.len()).map_err(refused)?;
+        seen.try_reserve(tree.bits().len()).map_err(refused)?;
+        depths.extend_from_slice(tree.depths());
+        seen.extend_from_slice(tree.bits());
+    }
+    Ok((depths, seen))
 }
 
 fn head_rows<'a>(source: &Resolved<'_>, axes: Axes, memory: Span<'a>) -> HeadRows<'a> {

@@ -23,9 +23,15 @@ pub struct AttendOptions<'a> {
     pub softcap: Option<f32>,
     /// 32-bit floats that are added to the scores, of a shape that broadcasts to `[batch, query heads, n, keys]`.
     pub mask: Option<HostTensor<'a>>,
-    /// The parents of a draft tree's nodes, which are the queries and the last keys of each sequence: `-1` follows the
-    /// last key before them. A node sees itself, its ancestors and what came before the draft; positions go by depth.
+    /// The parents of draft trees' nodes, which are the queries and the last keys of each sequence: one tree for all of them, or
+    /// one for each, one behind the other. `-1` follows the last key before the tree. A node sees itself, its ancestors and what
+    /// came before the tree; positions go by depth.
+    ///
+    /// Without, pages of a paged cache's sequences bring the trees of their open transactions and steps along, unless there is a mask.
     pub tree: Option<&'a [i32]>,
+    /// Where the tree of each sequence begins, and where the last one ends. Its nodes are the last keys then, and need not be as
+    /// many as the queries: those are the last ones, what is before the tree a chain.
+    pub tree_offsets: Option<&'a [i32]>,
     /// The first slot that each row of the batch may see: what lies before is padding.
     pub starts: Option<&'a [i32]>,
     /// The position of each query, one list for every sequence or one for all; none: the queries are the last tokens.
@@ -49,6 +55,7 @@ impl Default for AttendOptions<'_> {
             softcap: None,
             mask: None,
             tree: None,
+            tree_offsets: None,
             starts: None,
             positions: None,
             query_offsets: None,

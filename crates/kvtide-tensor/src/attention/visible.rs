@@ -5,6 +5,12 @@
 
 use std::ops::Range;
 
+use kvtide_core::Tree;
+
+use crate::error::Result;
+use crate::memory::Budget;
+use crate::zeroed::zeroed_vec;
+
 /// The keys of one sequence: how many, and where its one or two runs stand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyPositions {
@@ -67,7 +73,10 @@ pub(super) struct Rules<'a> {
     pub sinks: i64,
     /// The first position that is no padding.
     pub start: i64,
+    /// The tree that the last keys are.
     pub tree: Option<&'a Family>,
+    /// The node that the first query is; below 0 where that comes before the tree.
+    pub first_node: i64,
 }
 
 impl Rules<'_> {
@@ -77,6 +86,9 @@ impl Rules<'_> {
         let end = if self.causal && self.tree.is_none() { keys.index_of(highest + 1) } else { keys.len() };
         let start = keys.index_of(self.start);
         let behind = self.window.map_or(start, |window| keys.index_of(lowest + 1 - window).max(start)).min(end);
+        // A node stands before its slot, so that it may be a sink behind them.
+        let nodes = self.tree.map_or(0, Family::len);
+        let behind = if keys.end() - (nodes as i64) < self.sinks { behind.min(keys.len() - nodes) } else { behind };
         let sinks = if self.window.is_some() { keys.index_of(self.sinks).min(behind) } else { start };
         [start.min(sinks)..sinks, behind..end.max(behind)]
     }
@@ -92,11 +104,12 @@ impl Rules<'_> {
             && lowest >= self.start
     }
 
-    /// True when a query sees a key.
-    pub fn shows(&self, query: i64, node: usize, index: usize) -> bool {
+    /// True when a query sees a key: its position, and its place among the queries.
+    pub fn shows(&self, query: i64, place: usize, index: usize) -> bool {
+        let node = usize::try_from(self.first_node + place as i64).ok();
         let drafted = self.tree.and_then(|tree| Some((tree, (index + tree.len()).checked_sub(self.keys.len())?)));
         let key = match drafted {
-            Some((tree, other)) if !tree.sees(node, other) => return false,
+            Some((tree, other)) if !node.is_some_and(|node| tree.sees(node, other)) => return false,
             Some((tree, other)) => self.keys.end() - tree.len() as i64 + tree.depth(other),
             None => self.keys.at(index),
         };
@@ -118,16 +131,18 @@ pub(super) struct Family {
 
 impl Family {
     /// A checked tree's.
-    pub fn new(parents: &[i32], depths: Vec<u32>) -> Self {
+    pub fn new(tree: &Tree) -> Result<Self> {
+        let (parents, depths) = (tree.parents(), tree.depths());
         let words = parents.len().div_ceil(64);
-        let mut seen = vec![0u64; words * parents.len()];
+        let count = words * parents.len();
+        let mut seen: Vec<u64> = zeroed_vec(count).ok_or_else(|| Budget::process().refusal(8 * count as u64))?;
         for (node, &parent) in parents.iter().enumerate() {
             if let Ok(parent) = usize::try_from(parent) {
                 seen.copy_within(parent * words..(parent + 1) * words, node * words);
             }
             seen[node * words + node / 64] |= 1 << (node % 64);
         }
-        Family { depths, seen, words }
+        Ok(Family { depths, seen, words })
     }
 
     /// How many nodes.
@@ -160,7 +175,7 @@ mod tests {
     use super::*;
 
     fn rules(keys: KeyPositions) -> Rules<'static> {
-        Rules { keys, causal: true, window: Some(4), sinks: 2, start: 0, tree: None }
+        Rules { keys, causal: true, window: Some(4), sinks: 2, start: 0, tree: None, first_node: 0 }
     }
 
     #[test]
@@ -196,11 +211,15 @@ mod tests {
 
     #[test]
     fn a_node_sees_its_ancestors_at_their_depth() {
-        let family = Family::new(&[-1, 0, 0, 1], vec![0, 1, 1, 2]);
+        let family = Family::new(&Tree::new(&[-1, 0, 0, 1]).unwrap()).unwrap();
         let tree = Rules { window: Some(2), sinks: 0, tree: Some(&family), ..rules(KeyPositions::from_zero(7)) };
         let shown = |query, node| (0..7).filter(|&index| tree.shows(query, node, index)).collect::<Vec<_>>();
         assert_eq!(shown(3, 0), [2, 3]);
         assert_eq!(shown(4, 2), [3, 5]);
         assert_eq!(shown(5, 3), [4, 6]);
+        let last = Rules { first_node: 3, ..tree };
+        assert_eq!((0..7).filter(|&index| last.shows(5, 0, index)).collect::<Vec<_>>(), [4, 6]);
+        let longer = Rules { first_node: -1, ..tree };
+        assert_eq!((0..7).filter(|&index| longer.shows(2, 0, index)).collect::<Vec<_>>(), [1, 2]);
     }
 }

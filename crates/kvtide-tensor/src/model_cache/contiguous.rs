@@ -165,7 +165,7 @@ impl Store for ContiguousLayers {
 
     fn rows(&mut self, step: &StepState, place: LayerPlace) -> Result<Rows<'_>> {
         let StepState::Contiguous(step) = step else { return Err(foreign()) };
-        self.shown(step, self.index(place)).map(Rows::Tensors)
+        self.shown(step, self.index(place)).map(|(kv, tree)| Rows::Tensors(kv, tree))
     }
 
     fn commit_step(&mut self, step: &mut StepState, _: Option<&[u32]>) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use kvtide_core::{Error as CoreError, TransactionId};
+use kvtide_core::{Error as CoreError, TransactionId, Tree};
 
 use super::contiguous::{ContiguousLayers, Dropped, Sequence};
 use super::layer_cache::LayerCache;
@@ -116,9 +116,10 @@ impl ContiguousLayers {
         Ok(())
     }
 
-    /// What it has written in a layer, behind what was there.
-    pub(super) fn shown(&mut self, step: &LayersStep, index: usize) -> Result<Kv> {
-        self.stepping(step)?;
-        step.shown[index].clone().ok_or_else(not_written)
+    /// What it has written in a layer, behind what was there, and the tree that the last of it is.
+    pub(super) fn shown(&mut self, step: &LayersStep, index: usize) -> Result<(Kv, Option<Tree>)> {
+        let (of, _) = self.stepping(step)?;
+        let kv = step.shown[index].clone().ok_or_else(not_written)?;
+        Ok((kv, of.layers[index].tree()?))
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use kvtide_core::TransactionId;
 use kvtide_core::model::{LayerGroup, LayerKind};
+use kvtide_core::{TransactionId, Tree};
 
 use super::options::ContiguousOptions;
 use crate::dtype::DType;
@@ -89,6 +89,15 @@ impl LayerCache {
     /// The innermost transaction's tokens follow those of the one below.
     pub fn count_from_below(&mut self) {
         each_kind!(self, cache => cache.drafts_mut().count_from_below());
+    }
+
+    /// The tree that its drafted tokens are; nothing where each follows the one before.
+    pub fn tree(&self) -> Result<Option<Tree>> {
+        let drafts = each_kind!(self, cache => cache.drafts());
+        if !drafts.is_branched() || drafts.tree().is_chain() {
+            return Ok(None);
+        }
+        Ok(Some(Tree::joined([drafts.tree()])?))
     }
 
     pub fn draft_mask(&self, id: TransactionId, budget: &Arc<Budget>) -> Result<View> {

@@ -8,6 +8,7 @@
 //!
 //! Asking costs O(pages), or O(1) in tensors.
 
+use kvtide_core::Tree;
 use kvtide_core::model::{LayerKind, ModelDescription};
 
 use super::shapes::Queries;
@@ -29,8 +30,8 @@ pub struct LayerRows<'a> {
 pub(super) enum Rows<'a> {
     /// The pages of all sequences, and where the queries of each begin in a step.
     Pages(PageRows<'a>, Option<Vec<i32>>),
-    /// The tensors of one.
-    Tensors(Kv),
+    /// The tensors of one, and the tree that its last tokens are.
+    Tensors(Kv, Option<Tree>),
 }
 
 /// What the model says of a layer's attention.
@@ -70,7 +71,7 @@ impl LayerRows<'_> {
     pub fn pinned(self) -> Result<LayerRows<'static>> {
         let rows = match self.rows {
             Rows::Pages(pages, offsets) => Rows::Pages(pages.pinned(), offsets),
-            Rows::Tensors(kv) => Rows::Tensors(Kv { k: kv.k.pinned()?, v: kv.v.pinned()? }),
+            Rows::Tensors(kv, tree) => Rows::Tensors(Kv { k: kv.k.pinned()?, v: kv.v.pinned()? }, tree),
         };
         Ok(LayerRows { rows, rules: self.rules })
     }
@@ -95,7 +96,7 @@ impl LayerRows<'_> {
     pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
         match &self.rows {
             Rows::Pages(..) => false,
-            Rows::Tensors(Kv { k, v }) => k.overlaps(memory, bytes) || v.overlaps(memory, bytes),
+            Rows::Tensors(Kv { k, v }, _) => k.overlaps(memory, bytes) || v.overlaps(memory, bytes),
         }
     }
 
@@ -111,8 +112,13 @@ impl LayerRows<'_> {
                 let query_offsets = options.query_offsets.or(offsets.as_deref());
                 ask(&Queries::tokens_first(&q)?, pages.into(), &AttendOptions { query_offsets, ..options })
             }
-            Rows::Tensors(kv) => {
-                ask(&Queries::batched(&q)?, kv.into(), &AttendOptions { query_offsets: None, ..options })
+            Rows::Tensors(kv, tree) => {
+                let own = tree.as_ref().filter(|_| options.tree.is_none() && options.mask.is_none());
+                let ends = [0, own.map_or(0, |tree| tree.len() as i32)];
+                let tree_offsets = if own.is_some() { Some(&ends[..]) } else { options.tree_offsets };
+                let tree = own.map(Tree::parents).or(options.tree);
+                let options = AttendOptions { query_offsets: None, tree, tree_offsets, ..options };
+                ask(&Queries::batched(&q)?, kv.into(), &options)
             }
         }
     }

@@ -76,7 +76,7 @@ impl PagedSequence<'_> {
 impl PagedKvCache {
     /// A sequence, to open a transaction on.
     pub fn sequence(&mut self, id: u64) -> Result<PagedSequence<'_>> {
-        self.check()?;
+        self.collect()?;
         self.planner.gap(id)?;
         Ok(PagedSequence { cache: self, id })
     }
@@ -174,10 +174,11 @@ impl Transactional for PagedSequence<'_> {
 }
 
 impl PagedSequence<'_> {
-    /// The mask of all drafts, and the first node of one of them.
+    /// The mask of all drafts, and the first node of one of them. Refused while a step brings more nodes.
     fn mask(&self, id: TransactionId) -> Result<(TreeMask, usize)> {
         self.cache.check()?;
         let planner = &self.cache.planner;
+        planner.check_resting(self.id)?;
         let first = planner.draft_first(self.id, id)? as usize;
         let tree = Tree::joined([planner.draft_tree(self.id)?])?;
         let (committed, gap) = (planner.committed_length(self.id).into(), planner.gap(self.id)?);

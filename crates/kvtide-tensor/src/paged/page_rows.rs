@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use kvtide_core::Tree;
 use kvtide_core::paged::{HeadPlace, PageRead, Part, Window};
 
 use super::shape::PagedShape;
@@ -46,17 +47,19 @@ struct Shown {
     tokens: usize,
     /// The positions that left its window, whole pages.
     gap: Range<u32>,
+    /// The tree that its last tokens are.
+    tree: Option<Tree>,
 }
 
 impl PagedKvCache {
-    /// The pages of these sequences in a layer.
+    /// The pages of these sequences in a layer, and the trees that they end with: those of open transactions and steps.
     pub fn pages(&mut self, layer: u32, sequences: &[u64]) -> Result<PageRows<'_>> {
         for &sequence in sequences {
             self.settle(sequence, layer)?;
         }
         let mut rows = self.no_pages(layer);
         for &sequence in sequences {
-            rows.add(self.walk(sequence, layer)?, self.planner.gap(sequence)?)?;
+            rows.add(self.walk(sequence, layer)?, self.planner.gap(sequence)?, self.planner.tree(sequence)?)?;
         }
         Ok(rows)
     }
@@ -81,7 +84,7 @@ impl PagedKvCache {
         }
         let mut rows = self.no_pages(layer);
         for (index, (length, gap)) in checked.into_iter().enumerate() {
-            rows.add(self.walk_table(index, layer, row(index), length)?, gap)?;
+            rows.add(self.walk_table(index, layer, row(index), length)?, gap, None)?;
         }
         Ok(rows)
     }
@@ -113,7 +116,7 @@ impl PageRows<'_> {
     }
 
     /// Adds the pages of one more sequence.
-    fn add(&mut self, pages: impl Iterator<Item = PageRead>, gap: Range<u32>) -> Result<()> {
+    fn add(&mut self, pages: impl Iterator<Item = PageRead>, gap: Range<u32>, tree: Option<Tree>) -> Result<()> {
         let (first, mut tokens) = (self.pages.len(), 0);
         for page in pages {
             if self.pages.len() == self.pages.capacity() {
@@ -123,7 +126,7 @@ impl PageRows<'_> {
             tokens += page.tokens as usize;
             self.pages.push(page);
         }
-        self.sequences.push(Shown { first, tokens, gap });
+        self.sequences.push(Shown { first, tokens, gap, tree });
         Ok(())
     }
 
@@ -140,6 +143,11 @@ impl PageRows<'_> {
     /// The positions of a sequence that left its window; its tokens are those before and behind them.
     pub(crate) fn gap(&self, sequence: usize) -> Range<u32> {
         self.sequences[sequence].gap.clone()
+    }
+
+    /// The tree that the last tokens of a sequence are; nothing where each follows the one before.
+    pub(crate) fn tree(&self, sequence: usize) -> Option<&Tree> {
+        self.sequences[sequence].tree.as_ref()
     }
 
     /// The layer.

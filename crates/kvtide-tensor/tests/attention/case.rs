@@ -35,6 +35,8 @@ pub struct Case {
     pub starts: Option<Vec<i32>>,
     pub positions: Option<Vec<i32>>,
     pub tree: Option<Vec<i32>>,
+    /// A tree for each sequence, of any number of nodes.
+    pub trees: Option<Vec<Vec<i32>>>,
 }
 
 /// The largest differences of outputs and of log-sum-exps.
@@ -86,6 +88,7 @@ impl Case {
         let mask_bytes: Vec<u8> = data.mask.iter().flat_map(|float| float.to_ne_bytes()).collect();
         let mask = || HostTensor::new("mask", &mask_bytes, DType::F32, &self.mask_shape()).unwrap();
         let (query_offsets, key_offsets) = self.offsets();
+        let (joined, tree_offsets) = self.joined_trees();
         let options = AttendOptions {
             scale: self.scale,
             causal: self.causal,
@@ -94,7 +97,8 @@ impl Case {
             sink_logits: self.sink_logits.then_some(&data.sink_logits[..]),
             softcap: self.softcap,
             mask: self.mask.map(|_| mask()),
-            tree: self.tree.as_deref(),
+            tree: self.trees.as_ref().map(|_| &joined[..]).or(self.tree.as_deref()),
+            tree_offsets: self.trees.as_ref().map(|_| &tree_offsets[..]),
             starts: self.starts.as_deref(),
             positions: self.positions.as_deref(),
             query_offsets: self.ragged.then_some(&query_offsets[..]),
@@ -209,12 +213,13 @@ impl Case {
                 softcap: self.softcap.map(f64::from),
                 sink_logits: self.sink_logits.then_some(&data.sink_logits[..]),
                 mask: &mask,
-                parents: self.tree.as_deref(),
+                parents: self.parents(sequence),
+                first_node: self.parents(sequence).map_or(0, |parents| parents.len() as i64 - queries as i64),
             };
             for query in 0..queries {
                 for head in 0..self.query_heads() {
                     let row = slice(&q, self.row(sequence, head, query, self.query_heads(), true), self.dim);
-                    let position = self.position(token, query, queries, keys);
+                    let position = self.position((sequence, token), query, queries, keys);
                     let (expected, sum) = naive.attend(&row, query, position, head);
                     // Results are never in the order of `bshd`, whatever the keys are in.
                     let place = match self.ragged {
@@ -232,12 +237,30 @@ impl Case {
         off
     }
 
-    fn position(&self, token: usize, query: usize, queries: usize, keys: usize) -> i64 {
-        match (&self.positions, &self.tree) {
+    fn position(&self, (sequence, token): (usize, usize), query: usize, queries: usize, keys: usize) -> i64 {
+        match (&self.positions, self.parents(sequence)) {
             (Some(positions), _) => positions[if positions.len() == queries { query } else { token }].into(),
-            (None, Some(parents)) => (keys - queries) as i64 + ancestors(parents, query).len() as i64 - 1,
-            (None, None) => keys as i64 - queries as i64 + query as i64,
+            (None, Some(parents)) if parents.len() + query >= queries => {
+                let node = parents.len() + query - queries;
+                (keys - parents.len()) as i64 + ancestors(parents, node).len() as i64 - 1
+            }
+            (None, _) => keys as i64 - queries as i64 + query as i64,
         }
+    }
+
+    /// The tree of a sequence.
+    fn parents(&self, sequence: usize) -> Option<&[i32]> {
+        self.trees.as_ref().map(|trees| &trees[sequence][..]).or(self.tree.as_deref())
+    }
+
+    /// The trees of all sequences one behind the other, and where each begins.
+    fn joined_trees(&self) -> (Vec<i32>, Vec<i32>) {
+        let (mut joined, mut offsets) = (Vec::new(), vec![0]);
+        for tree in self.trees.iter().flatten() {
+            joined.extend(tree);
+            offsets.push(joined.len() as i32);
+        }
+        (joined, offsets)
     }
 }
 

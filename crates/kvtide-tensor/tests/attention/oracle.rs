@@ -18,8 +18,10 @@ pub struct Naive<'a> {
     pub sink_logits: Option<&'a [f32]>,
     /// What is added to the score of a head, a query and a key.
     pub mask: &'a dyn Fn(usize, usize, usize) -> f64,
-    /// The parents of the queries, which are the last keys as well.
+    /// The parents of the last keys.
     pub parents: Option<&'a [i32]>,
+    /// The node that the first query is; below 0 where that comes before the tree.
+    pub first_node: i64,
 }
 
 impl Naive<'_> {
@@ -67,8 +69,8 @@ impl Naive<'_> {
             index.checked_sub(first).map(|other| (parents, other))
         });
         if let Some((parents, other)) = drafted {
-            let line = ancestors(parents, node);
-            if !line.contains(&other) {
+            let node = usize::try_from(self.first_node + node as i64);
+            if !node.is_ok_and(|node| ancestors(parents, node).contains(&other)) {
                 return false;
             }
             let first = self.positions.last().map_or(0, |last| last + 1) - parents.len() as i64;

@@ -66,6 +66,7 @@ fn shapes() -> impl Strategy<Value = Case> {
             starts: None,
             positions: None,
             tree: None,
+            trees: None,
         },
     )
 }
@@ -99,6 +100,24 @@ fn with_rules() -> impl Strategy<Value = Case> {
             }
         },
     )
+}
+
+/// Calls where each sequence has a tree of its own, longer than its queries or shorter.
+fn with_trees() -> impl Strategy<Value = Case> {
+    (with_rules(), any::<u32>()).prop_map(|(case, seed)| {
+        let parent = |seed: u32, node: usize| ((seed.rotate_left(node as u32)) as usize % (node + 1)) as i32 - 1;
+        let tree = |(index, of): (usize, &(usize, usize))| {
+            let seed = seed.rotate_left(7 * index as u32);
+            (0..seed as usize % (of.1.min(of.0 + 9) + 1)).map(|node| parent(seed, node)).collect()
+        };
+        let trees = case.sequences.iter().enumerate().map(tree).collect();
+        Case { tree: None, trees: Some(trees), ..case }
+    })
+}
+
+#[test]
+fn trees_of_each_sequence_against_the_oracle() {
+    support::run("attention with a tree for each sequence", 800, with_trees(), agrees);
 }
 
 #[test]

@@ -78,6 +78,7 @@ fn numbers_and_lists_that_cannot_be() {
     is(AttendOptions { positions: Some(&[1, 2, -3]), ..default() }, Code::InvalidArgument, "positions");
     is(AttendOptions { tree: Some(&[-1, 0]), ..default() }, Code::ShapeMismatch, "tree");
     is(AttendOptions { tree: Some(&[-1, 1, 0]), ..default() }, Code::InvalidArgument, "parents");
+    is(AttendOptions { tree_offsets: Some(&[0]), ..default() }, Code::InvalidArgument, "treeOffsets");
     is(AttendOptions { query_offsets: Some(&[0, 3]), ..default() }, Code::InvalidArgument, "qOffsets");
     is(AttendOptions { mask: Some(host("mask", &[2, 5])), ..default() }, Code::ShapeMismatch, "mask");
     is(AttendOptions { mask: Some(host("mask", &[1, 2, 2, 3, 5])), ..default() }, Code::ShapeMismatch, "mask");

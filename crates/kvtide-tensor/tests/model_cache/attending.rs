@@ -18,11 +18,10 @@ impl World {
         own: u32,
         step: &ModelStep,
         ids: &[Id],
-        tree: Option<(&[i32], i32)>,
+        parents: Option<&[i32]>,
     ) -> Result<(), TestCaseError> {
         let all: Vec<Id> = self.sequences[&id].tokens.iter().chain(ids).copied().collect();
-        let parents: Option<Vec<i32>> =
-            tree.map(|(parents, nodes)| parents.iter().map(|parent| parent - nodes).collect());
+        let tree = self.sequences[&id].tree(ids.len(), parents);
         for layer in 0..self.cache.model().layers().len() as u32 {
             if source(self.cache.model(), layer) != own {
                 continue;
@@ -34,10 +33,9 @@ impl World {
                 .collect();
             let bytes = floats(&q);
             let host = HostTensor::new("q", &bytes, DType::F32, &[ids.len(), heads, dim])?;
-            let options = AttendOptions { tree: parents.as_deref(), ..Default::default() };
-            let attended = self.cache.attend_layer(step, layer, host, &options)?;
+            let attended = self.cache.attend_layer(step, layer, host, &AttendOptions::default())?;
             prop_assert_eq!(attended.out.shape(), &[ids.len(), heads, dim][..]);
-            check_layer(&of, own, &all, &q, parents.as_deref(), &attended.out.to_f32()?)?;
+            check_layer(&of, own, &all, &q, tree.as_deref(), &attended.out.to_f32()?)?;
         }
         Ok(())
     }
@@ -77,13 +75,15 @@ fn check_layer(
         sink_logits: None,
         mask: &|_, _, _| 0.,
         parents,
+        first_node: parents.map_or(0, |parents| parents.len() as i64 - queries as i64),
     };
-    let first = (all.len() - queries) as i64;
     for (query, head) in (0..queries).flat_map(|query| (0..heads).map(move |head| (query, head))) {
-        let depth = parents.map_or(query, |parents| ancestors(parents, query).len() - 1);
+        let position = parents.map_or(all.len() - queries + query, |parents| {
+            all.len() - parents.len() + ancestors(parents, parents.len() - queries + query).len() - 1
+        });
         let at = (query * heads + head) * dim;
         let asked: Vec<f64> = q[at..at + dim].iter().map(|&float| float.into()).collect();
-        let (expected, _) = naive.attend(&asked, query, first + depth as i64, head);
+        let (expected, _) = naive.attend(&asked, query, position as i64, head);
         let off = expected.iter().zip(&out[at..]).map(|(a, b)| (a - f64::from(*b)).abs());
         let off = off.fold(0., |most: f64, one| if one.is_nan() || one > most { one } else { most });
         prop_assert!(off < 1e-5, "query {} of layer {} is off by {}", query, own, off);

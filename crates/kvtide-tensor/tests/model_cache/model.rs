@@ -14,6 +14,21 @@ pub struct Sequence {
 }
 
 impl Sequence {
+    /// The tree behind what is committed, with tokens to come: counted from there, their parents as an append would have them.
+    pub fn tree(&self, more: usize, parents: Option<&[i32]>) -> Option<Vec<i32>> {
+        let mut tree: Vec<i32> = Vec::new();
+        for (base, nodes) in &self.drafts {
+            let first = (base - self.committed()) as i32;
+            tree.truncate(first as usize);
+            tree.extend(nodes.iter().map(|node| node + first));
+        }
+        let first = self.drafts.last().map(|draft| (draft.0 - self.committed()) as i32)?;
+        for at in 0..more {
+            tree.push(parents.map_or(tree.len() as i32 - 1, |parents| parents[at] + first));
+        }
+        Some(tree)
+    }
+
     pub fn committed(&self) -> usize {
         self.drafts.first().map_or(self.tokens.len(), |draft| draft.0)
     }

@@ -158,14 +158,10 @@ impl World {
             return Ok(());
         }
         let mut step = begun?;
-        // A tree of the step alone says what its nodes see when none follows one before the last.
-        let is_told = parents.iter().flatten().all(|&parent| nodes.is_none_or(|nodes| parent >= nodes - 1));
         let own = own_layers(&self.cache);
         for &layer in own.iter().take(layers) {
             write(&mut self.cache, &mut step, layer, &ids)?;
-            if is_told {
-                self.attend_from(id, layer, &step, &ids, parents.as_deref().zip(nodes))?;
-            }
+            self.attend_from(id, layer, &step, &ids, parents.as_deref())?;
         }
         let whole = layers >= own.len() || tokens == 0;
         if !whole {

@@ -21,10 +21,12 @@ struct Shown {
     rows: [Vec<f32>; 2],
     positions: Vec<i64>,
     queries: usize,
+    /// The tree that its last tokens are.
+    parents: Option<Vec<i32>>,
 }
 
 impl World {
-    /// From the last tokens of all sequences, of those of the open step, and from the nodes of a draft's tree.
+    /// From the last tokens of all sequences, of those of the open step, and from the nodes of a draft's tree: told, and known.
     pub fn check_attention(&mut self, seed: u64) -> Done {
         let layer = (seed % u64::from(self.shape.layers)) as u32;
         let all: Vec<u64> = self.sequences.keys().copied().collect();
@@ -52,7 +54,9 @@ impl World {
         }
         let mut shown = Vec::new();
         for (at, &id) in ids.iter().enumerate() {
-            shown.push(self.shown(id, layer, tree.map_or((seed as usize >> at) % 4, <[i32]>::len))?);
+            let mut of = self.shown(id, layer, tree.map_or((seed as usize >> at) % 4, <[i32]>::len))?;
+            of.parents = tree.map(<[i32]>::to_vec).or(of.parents);
+            shown.push(of);
         }
         let mut offsets = vec![0i32];
         shown.iter().for_each(|of| offsets.push(offsets[offsets.len() - 1] + of.queries as i32));
@@ -79,7 +83,7 @@ impl World {
         for of in &shown {
             for query in 0..of.queries {
                 for head in 0..heads {
-                    let (expected, sum) = self.naive(of, query, head, &q[row * dim..(row + 1) * dim], tree);
+                    let (expected, sum) = self.naive(of, query, head, &q[row * dim..(row + 1) * dim]);
                     let width = expected.len();
                     let off = expected.iter().zip(&out[row * width..]).map(|(a, b)| (a - f64::from(*b)).abs());
                     let off = off.fold(0., |most: f64, one| if one.is_nan() || one > most { one } else { most });
@@ -112,18 +116,37 @@ impl World {
         let window = self.shape.window.map_or(0, |window| window.0 as usize);
         let first = if gap.is_empty() { 0 } else { gap.end + window - 1 };
         let queries = wanted.min(values.len().saturating_sub(first));
-        Ok(Shown { rows, positions, queries })
+        let parents = self.tree(id, values.len());
+        Ok(Shown { rows, positions, queries, parents })
     }
 
-    fn naive(&self, of: &Shown, query: usize, head: usize, q: &[f32], tree: Option<&[i32]>) -> (Vec<f64>, f64) {
+    /// The nodes of a sequence's transactions, counted from what is committed, and those of the step as a chain behind them.
+    fn tree(&self, id: u64, tokens: usize) -> Option<Vec<i32>> {
+        let drafts = &self.sequences[&id].drafts;
+        let committed = drafts.first()?.0;
+        let mut tree: Vec<i32> = Vec::new();
+        for (base, nodes) in drafts {
+            let first = (base - committed) as i32;
+            tree.truncate(first as usize);
+            tree.extend(nodes.iter().map(|node| node + first));
+        }
+        tree.extend(tree.len() as i32 - 1..(tokens - committed) as i32 - 1);
+        Some(tree)
+    }
+
+    fn naive(&self, of: &Shown, query: usize, head: usize, q: &[f32]) -> (Vec<f64>, f64) {
         let (heads, tokens) = (self.content.heads, of.positions.len());
         let row = |part: usize, head: usize, at: usize| -> Vec<f64> {
             let dim = self.content.dims[part];
             of.rows[part][(head * tokens + at) * dim..][..dim].iter().map(|&float| float.into()).collect()
         };
         let end = of.positions.last().map_or(0, |last| last + 1);
-        let first = end - of.queries as i64;
-        let position = first + tree.map_or(query, |parents| ancestors(parents, query).len() - 1) as i64;
+        let tree = of.parents.as_deref();
+        let nodes = tree.map_or(0, <[i32]>::len);
+        let position = match (nodes + query).checked_sub(of.queries).zip(tree) {
+            Some((node, parents)) => end - nodes as i64 + ancestors(parents, node).len() as i64 - 1,
+            None => end - of.queries as i64 + query as i64,
+        };
         let naive = Naive {
             positions: &of.positions,
             kv_heads: heads,
@@ -139,6 +162,7 @@ impl World {
             sink_logits: None,
             mask: &|_, _, _| 0.,
             parents: tree,
+            first_node: nodes as i64 - of.queries as i64,
         };
         let query_row: Vec<f64> = q.iter().map(|&float| float.into()).collect();
         naive.attend(&query_row, query, position, head)
