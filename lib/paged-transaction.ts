@@ -14,7 +14,8 @@ export interface PagedDraftOptions extends DraftOptions {
 
 /**
  * A transaction of a {@link PagedSequence}: K and V of an append are `[numLayers, numKvHeads, n, headDim]` each, and it shows
- * nothing.
+ * nothing. Its mask and its positions are refused with `TRANSACTION_OPEN` while a step of its sequence is open: attention of the
+ * step knows the tree.
  */
 export interface PagedTransaction extends KvTransaction<void> {
   append(k: TokenSource, v: TokenSource, options?: PagedDraftOptions): void
