@@ -17,6 +17,7 @@ use crate::paged_kv_cache::NativePagedKvCache;
 use crate::source::{TensorArg, source};
 
 /// What a call reads besides queries.
+#[expect(clippy::large_enum_variant, reason = "there is one for each call")]
 enum KeysAndValues<'a> {
     Tensors(Source<'a>, Source<'a>),
     Pages(Cow<'a, PageRows<'static>>),

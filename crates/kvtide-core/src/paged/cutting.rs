@@ -7,9 +7,11 @@
 //! Slots of a block that others hold, or that is found by its key, stay as they are: the sequence does not see behind its
 //! length, and copies the block before it writes there again. O(blocks).
 
+use super::chunks::{Chunks, Table};
 use super::room::Room;
 use super::sequence::Content;
 use super::sequences::PagedPlanner;
+use super::store::Store;
 use crate::error::{Error, Result};
 
 impl PagedPlanner {
@@ -33,19 +35,25 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Drops the tokens from `length` on, and the blocks with none before, but for the first `blocks`.
+    /// Drops the tokens from `length` on, and the blocks with none before, but for those of the first `blocks` that nobody else holds
+    /// or finds.
     pub(super) fn cut(&mut self, slot: u32, length: u32, blocks: u32) -> Result<()> {
         self.take_room(self.cut_room(slot, length, blocks))?;
         let block_size = self.store.block_size;
         let of = self.sequences[slot as usize].as_mut().expect("a sequence that was found");
         let Content { table, length: before, .. } = &mut of.content;
-        let kept = length.div_ceil(block_size).max(blocks).min(table.len());
+        let covered = length.div_ceil(block_size);
+        let mut kept = covered.max(blocks).min(table.len());
+        // With nothing before the cut in it, such a block does not stay: what it holds would be there when the sequence grows.
+        let mut cut_off = covered..kept.min(before.div_ceil(block_size));
+        if let Some(first) = cut_off.find(|&place| is_others(&self.chunks, &self.store, table, place)) {
+            kept = first;
+        }
         self.chunks.truncate(table, kept, self.store.chain());
         if *before > length {
             for place in length / block_size..kept {
                 let Some(block) = self.chunks.get(table, place) else { continue };
-                let others = self.chunks.is_shared(table, place) || self.store.blocks.count(block) > 1;
-                if !others && self.store.index.key(block).is_none() {
+                if !is_others(&self.chunks, &self.store, table, place) {
                     let first = length.saturating_sub(place * block_size);
                     self.store.forget_slots(block, first);
                 }
@@ -85,4 +93,10 @@ impl PagedPlanner {
             None => chain.forget(),
         }
     }
+}
+
+/// Whether the block at a place of a table is held by others as well, or found by its key.
+fn is_others(chunks: &Chunks, store: &Store, table: &Table, place: u32) -> bool {
+    let others = |block| chunks.is_shared(table, place) || store.blocks.count(block) > 1;
+    chunks.get(table, place).is_some_and(|block| others(block) || store.index.key(block).is_some())
 }
