@@ -277,7 +277,7 @@ test('a config.json is a description too', t => {
   refused('INVALID_ARGUMENT', { layers: [{ kind: 'shared', with: 0, ...sizes }] }, 'layers[0].with')
   refused('INVALID_ARGUMENT', { layers: [{ kind: 'full', ...sizes }, { kind: 'shared', with: 0, ...sizes, headDim: 8 }] }, 'layers[1].headDim')
   refused('INVALID_ARGUMENT', { layers: [{ kind: 'full', ...sizes }], attention: { numQueryHeads: 3 } }, 'numQueryHeads')
-  refused('INVALID_ARGUMENT', 5, 'model')
+  for (const model of [5, '{', '[]']) refused('INVALID_ARGUMENT', model, 'model')
   const cyclic: Record<string, unknown> = {}
   cyclic['self'] = cyclic
   refused('INVALID_ARGUMENT', cyclic, 'model')

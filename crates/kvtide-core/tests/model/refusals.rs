@@ -33,7 +33,7 @@ fn text_that_is_no_object_is_refused() {
     for text in ["", "{", "[1]", "7", "null", "{\"model_type\": }", &"[".repeat(100_000)] {
         let error = refusal(text);
         assert_eq!(error.code(), Code::InvalidArgument);
-        assert!(error.to_string().starts_with("config is "), "{error}");
+        assert!(error.to_string().starts_with("model is "), "{error}");
     }
 }
 
