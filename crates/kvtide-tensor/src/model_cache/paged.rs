@@ -44,7 +44,8 @@ impl PagedGroups {
 
     /// Ends a draft in all groups, or in none.
     pub(super) fn end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
-        let planned = self.0.iter_mut().map(|group| group.plan_end(sequence, id, keep));
+        let groups = self.0.iter_mut().enumerate();
+        let planned = groups.map(|(at, group)| group.plan_end(sequence, id, keep).map_err(|error| error.in_group(at)));
         let planned = planned.collect::<Result<Vec<_>>>()?;
         self.0.iter_mut().zip(planned).try_for_each(|(group, planned)| group.carry_out_end(planned))
     }

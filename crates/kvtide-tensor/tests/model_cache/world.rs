@@ -153,7 +153,7 @@ impl World {
             offsets: Some(&offsets),
             parents: parents.as_deref(),
         });
-        if let Err(Error::Plan(kvtide_core::Error::OutOfBlocks { needed, free })) = begun {
+        if let Err(Error::OutOfBlocks { needed, free, .. }) = begun {
             prop_assert!(self.kind != Kind::Tensors && needed > free);
             return Ok(());
         }
@@ -210,7 +210,7 @@ impl World {
             at = children[place] as i32;
         }
         let done = self.cache.commit_path(id, transaction, &path);
-        if let Err(Error::Plan(kvtide_core::Error::OutOfBlocks { .. })) = done {
+        if let Err(Error::OutOfBlocks { .. }) = done {
             prop_assert!(self.kind != Kind::Tensors && (!self.snapshots.is_empty() || self.sequences.len() > 1));
             return Ok(());
         }
