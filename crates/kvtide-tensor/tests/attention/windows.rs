@@ -13,7 +13,7 @@ use proptest::test_runner::TestCaseError;
 use crate::numbers::{Numbers, to_bytes};
 use crate::support;
 
-const WIDTH: usize = 40;
+const WIDTH: usize = 128;
 
 #[derive(Clone, Debug)]
 struct Case {
