@@ -205,7 +205,8 @@ class Run {
     const root = rootOf(salt)
     const sequence = this.cache.openSequence({ prefix: match })
     this.#kept.push(new Kept(sequence, root, followed(root, ids.slice(0, length))))
-    refused('DISPOSED', () => match.length)
+    refused('DISPOSED', () => this.cache.openSequence({ prefix: match }))
+    if (match.length !== length) throw new Error(`a match of ${length} tokens has ${match.length} once it was used`)
   }
 
   #drop(kept: Kept, flag: boolean): void {

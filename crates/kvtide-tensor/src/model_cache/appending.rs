@@ -65,8 +65,9 @@ impl ModelCache {
         {
             return Err(Error::argument("tokens.length", ids.len(), format!("{count}, one for each token")));
         }
-        for (&layer, [k, v]) in own.iter().zip(layers) {
-            self.store.check_rows(self.model.place(layer), [k, v], count)?;
+        for (place, (&layer, [k, v])) in own.iter().zip(layers).enumerate() {
+            let checked = self.store.check_rows(self.model.place(layer), [k, v], count);
+            checked.map_err(|error| error.in_layer(place))?;
         }
         let mut step = self.begin_step(tokens)?;
         let mut written = || -> Result<()> {
