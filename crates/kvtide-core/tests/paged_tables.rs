@@ -85,7 +85,7 @@ fn arrays_that_are_too_short_are_refused_by_name_and_nothing_is_written() {
     }
     let mut arrays = Arrays::new(needed);
     let refused = arrays.fill(&mut StepRows::new(1).unwrap(), &planner, &plan).unwrap_err();
-    assert_eq!(refused.to_string(), "width is 1, expected at least 2, the blocks of the longest");
+    assert_eq!(refused.to_string(), "maxBlocks is 1, expected at least 2, the blocks of the longest");
     assert!(arrays.is_untouched());
     arrays.fill(&mut rows, &planner, &plan).unwrap();
     assert_eq!(arrays.0[0], [0, 1, 2, UNTOUCHED]);
