@@ -57,22 +57,11 @@ impl Chain {
 }
 
 /// What an open step brings to a sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stepping {
     pub tokens: u32,
-    /// The first of them among the tokens of the step.
-    pub first: u32,
-    /// For each token of the step the one of its sequence's transaction that it follows.
-    pub parents: Option<Arc<Vec<i32>>>,
     /// The revision that its plan was made at: no other open step has it.
     pub revision: u64,
-}
-
-impl Stepping {
-    /// Of its own tokens.
-    pub fn parents(&self) -> Option<&[i32]> {
-        Some(&self.parents.as_ref()?[self.first as usize..(self.first + self.tokens) as usize])
-    }
 }
 
 /// A sequence.
@@ -82,6 +71,9 @@ pub(super) struct Sequence {
     pub content: Content,
     /// The open step.
     pub stepping: Option<Stepping>,
+    /// For each token of the open step the one of the transaction that it follows, where that was said; what it holds without a
+    /// step counts for nothing.
+    pub step_parents: Vec<i32>,
     /// Transactions that are open: their tokens are the last ones.
     pub drafts: Drafts,
     /// Blocks that it had when the outermost of them began.
@@ -98,7 +90,7 @@ impl Sequence {
 
     /// Tokens, those of an open step included.
     pub fn end(&self) -> u32 {
-        self.content.length + self.stepping.as_ref().map_or(0, |step| step.tokens)
+        self.content.length + self.stepping.map_or(0, |step| step.tokens)
     }
 }
 

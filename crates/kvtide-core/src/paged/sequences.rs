@@ -228,8 +228,15 @@ impl PagedPlanner {
     /// Adds a sequence; there is room for it.
     pub(super) fn add_sequence(&mut self, content: Content) -> u64 {
         let id = self.next_id;
-        let sequence =
-            Some(Sequence { id, content, stepping: None, drafts: Drafts::default(), blocks_before: 0, epoch: 0 });
+        let sequence = Some(Sequence {
+            id,
+            content,
+            stepping: None,
+            step_parents: Vec::new(),
+            drafts: Drafts::default(),
+            blocks_before: 0,
+            epoch: 0,
+        });
         let slot = match self.free_slots.pop() {
             Some(slot) => {
                 self.sequences[slot as usize] = sequence;

@@ -23,11 +23,14 @@ impl PagedPlanner {
     pub fn open_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.reserve(plan)?;
         self.occupy(plan);
-        let mut first = 0;
+        let mut parents = plan.parents.as_deref().unwrap_or(&[]);
         for share in &plan.shares {
-            let (tokens, parents) = (share.tokens, plan.parents.clone());
-            self.at_mut(share.slot).stepping = Some(Stepping { tokens, first, parents, revision: plan.revision });
-            first += tokens;
+            let of = self.at_mut(share.slot);
+            let (own, rest) = parents.split_at(parents.len().min(share.tokens as usize));
+            of.step_parents.clear();
+            of.step_parents.extend_from_slice(own);
+            of.stepping = Some(Stepping { tokens: share.tokens, revision: plan.revision });
+            parents = rest;
         }
         self.changed();
         Ok(())
@@ -119,8 +122,6 @@ impl PagedPlanner {
 
     fn is_stepping(&self, plan: &WritePlan, share: &Share) -> bool {
         let of = self.sequences.get(share.slot as usize).and_then(Option::as_ref);
-        of.is_some_and(|of| {
-            of.id == share.sequence && of.stepping.as_ref().is_some_and(|step| step.revision == plan.revision)
-        })
+        of.is_some_and(|of| of.id == share.sequence && of.stepping.is_some_and(|step| step.revision == plan.revision))
     }
 }

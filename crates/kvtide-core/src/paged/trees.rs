@@ -7,7 +7,6 @@
 //! Invariant: a node of a step counts in the tree of its sequence, behind all that was drafted. O(nodes), and O(1) where none was
 //! given a parent.
 
-use super::sequence::Stepping;
 use super::sequences::PagedPlanner;
 use crate::error::Result;
 use crate::tree::Tree;
@@ -16,7 +15,7 @@ impl PagedPlanner {
     /// The tree that a sequence's last tokens are, those of an open step among them; nothing where each follows the one before.
     pub fn tree(&self, sequence: u64) -> Result<Option<Tree>> {
         let of = self.sequence(sequence)?;
-        let parents = of.stepping.as_ref().and_then(Stepping::parents);
+        let parents = of.stepping.map(|_| &of.step_parents).filter(|parents| !parents.is_empty());
         if parents.is_none() && !of.drafts.is_branched() {
             return Ok(None);
         }

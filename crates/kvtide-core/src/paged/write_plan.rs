@@ -1,7 +1,6 @@
 //! What writing tokens will do: which slots they go to, and, for low-bit pages, through which staging pages.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::room::Room;
 use super::staging::Page;
@@ -74,7 +73,7 @@ pub struct WritePlan {
     pub(super) new_staged: u32,
     pub(super) staging_pages: u32,
     /// For each token the one of its draft that it follows.
-    pub(super) parents: Option<Arc<Vec<i32>>>,
+    pub(super) parents: Option<Vec<i32>>,
     pub(super) revision: u64,
 }
 

@@ -16,7 +16,6 @@
 //! layers).
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::chunks::Table;
 use super::copying::{CopyPlan, Target};
@@ -47,7 +46,7 @@ impl PagedPlanner {
             let mut copy = Vec::new();
             reserve(&mut copy, parents.len())?;
             copy.extend_from_slice(parents);
-            plan.parents = Some(Arc::new(copy));
+            plan.parents = Some(copy);
         }
         Ok(plan)
     }
@@ -110,8 +109,15 @@ impl PagedPlanner {
     }
 
     fn reserve_drafts(&mut self, plan: &WritePlan) -> Result<()> {
-        let mut drafted = plan.shares.iter().filter(|share| share.drafted);
-        drafted.try_for_each(|share| self.at_mut(share.slot).drafts.reserve(share.tokens))
+        for share in plan.shares.iter().filter(|share| share.drafted) {
+            let of = self.at_mut(share.slot);
+            of.drafts.reserve(share.tokens)?;
+            if plan.parents.is_some() {
+                of.step_parents.clear();
+                reserve(&mut of.step_parents, share.tokens as usize)?;
+            }
+        }
+        Ok(())
     }
 
     /// Carries out a plan in the bookkeeping: all of it, or nothing. `tokens` are the ids of the plan's tokens, where they are

@@ -1,13 +1,9 @@
 //! The system's allocator, which refuses when it is told to: what one call of one thread may still allocate.
 //!
-//! An allocator is unsafe to write, by its interface; this one hands everything on as it came. What a shared list is counted with, a
-//! few words that stable Rust cannot be refused, goes through.
+//! An allocator is unsafe to write, by its interface; this one hands everything on as it came.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-
-/// An `Arc` of a list: its two counts and the list.
-const SHARED_LIST: usize = 2 * size_of::<usize>() + size_of::<Vec<i32>>();
 
 struct Refusing;
 
@@ -42,7 +38,7 @@ fn refuses() -> bool {
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the rules of `alloc`.
-        if layout.size() != SHARED_LIST && refuses() { std::ptr::null_mut() } else { unsafe { System.alloc(layout) } }
+        if refuses() { std::ptr::null_mut() } else { unsafe { System.alloc(layout) } }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
