@@ -12,7 +12,6 @@ use crate::attend_request::Request;
 use crate::attend_task::{AttendTask, NativeAttendRequest, NativeStop};
 use crate::bytes::ArrayArg;
 use crate::guard::{Outcome, guard};
-use crate::memory::budget;
 use crate::model_cache::NativeModelCache;
 use crate::paged_kv_cache::NativePagedKvCache;
 use crate::source::{TensorArg, source};
@@ -60,11 +59,7 @@ pub fn attend_pages_request(
     lists: ListsArg,
     stop: Option<&NativeStop>,
 ) -> Result<NativeAttendRequest> {
-    guard(env, || {
-        let budget = budget();
-        let request = Request::over_pages(&q, cache, &lists, call.numbers()?)?.to_owned(&budget)?;
-        Ok(NativeAttendRequest::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
-    })
+    guard(env, || NativeAttendRequest::of(&Request::over_pages(&q, cache, &lists, call.numbers()?)?, stop))
 }
 
 /// The same over pages of a layer of a model's cache.
@@ -93,11 +88,7 @@ pub fn attend_model_pages_request(
     lists: ListsArg,
     stop: Option<&NativeStop>,
 ) -> Result<NativeAttendRequest> {
-    guard(env, || {
-        let budget = budget();
-        let request = Request::over_model_pages(&q, cache, &lists, call.numbers()?)?.to_owned(&budget)?;
-        Ok(NativeAttendRequest::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
-    })
+    guard(env, || NativeAttendRequest::of(&Request::over_model_pages(&q, cache, &lists, call.numbers()?)?, stop))
 }
 
 /// The same in the background: an output in native memory.
@@ -111,11 +102,7 @@ pub fn attend_async(
     lists: ListsArg,
     stop: Option<&NativeStop>,
 ) -> Result<AsyncTask<AttendTask>> {
-    guard(env, || {
-        let budget = budget();
-        let request = Request::read([&q, &k, &v], &lists, call.numbers()?)?.to_owned(&budget)?;
-        Ok(AsyncTask::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
-    })
+    guard(env, || Ok(AsyncTask::new(AttendTask::of(&Request::read([&q, &k, &v], &lists, call.numbers()?)?, stop)?)))
 }
 
 /// Puts the attention of the same queries over parts of the keys together.

@@ -14,8 +14,9 @@ use napi::{Env, Result, Task};
 use napi_derive::napi;
 
 use crate::attend_answer::zeros;
-use crate::attend_request::OwnedRequest;
+use crate::attend_request::{OwnedRequest, Request};
 use crate::guard::{Outcome, catch, guard};
+use crate::memory::budget;
 use crate::shown::Children;
 use crate::tensor::NativeView;
 
@@ -50,12 +51,6 @@ impl NativeStop {
     }
 }
 
-impl NativeStop {
-    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
-        self.flag.clone()
-    }
-}
-
 /// A call in the background.
 pub struct AttendTask {
     request: Option<OwnedRequest>,
@@ -65,8 +60,12 @@ pub struct AttendTask {
 }
 
 impl AttendTask {
-    pub(crate) fn new(request: OwnedRequest, stop: Option<Arc<AtomicBool>>, budget: Arc<Budget>) -> Self {
-        AttendTask { with_lse: request.with_lse(), request: Some(request), stop, budget }
+    /// Copies what lies in JavaScript's memory, and pins the caches.
+    pub(crate) fn of(request: &Request<'_>, stop: Option<&NativeStop>) -> Outcome<Self> {
+        let budget = budget();
+        let request = request.to_owned(&budget)?;
+        let stop = stop.map(|stop| stop.flag.clone());
+        Ok(AttendTask { with_lse: request.with_lse(), request: Some(request), stop, budget })
     }
 
     /// Does the work, in memory of its own.
@@ -94,8 +93,8 @@ pub struct NativeAttendRequest {
 }
 
 impl NativeAttendRequest {
-    pub(crate) fn new(task: AttendTask) -> Self {
-        NativeAttendRequest { task: Cell::new(Some(task)) }
+    pub(crate) fn of(request: &Request<'_>, stop: Option<&NativeStop>) -> Outcome<Self> {
+        Ok(NativeAttendRequest { task: Cell::new(Some(AttendTask::of(request, stop)?)) })
     }
 }
 

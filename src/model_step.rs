@@ -1,7 +1,6 @@
 //! Steps of a model's cache: slots of all layers, written and attended to layer by layer.
 
-use kvtide_core::Error;
-use kvtide_tensor::{ModelStep, StepTokens};
+use kvtide_tensor::ModelStep;
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -9,33 +8,24 @@ use crate::attend::answer;
 use crate::attend_answer::NativeAnswer;
 use crate::attend_lists::ListsArg;
 use crate::attend_request::Request;
-use crate::attend_task::{AttendTask, NativeAttendRequest, NativeStop};
+use crate::attend_task::{NativeAttendRequest, NativeStop};
+use crate::batch::Batch;
 use crate::bytes::ArrayArg;
-use crate::guard::Outcome;
-use crate::memory::budget;
 use crate::model_cache::NativeModelCache;
 use crate::number::count;
-use crate::paged_kv_cache::batch_of;
+use crate::open_step::OpenStep;
 use crate::source::{TensorArg, source};
 
 /// A step; nothing once it has ended.
 #[napi]
 pub struct NativeModelStep {
-    step: Option<ModelStep>,
+    step: OpenStep<ModelStep>,
 }
 
 impl NativeModelStep {
     /// An open step.
     pub(crate) fn of(step: ModelStep) -> Self {
-        NativeModelStep { step: Some(step) }
-    }
-
-    fn get(&self) -> Outcome<&ModelStep> {
-        Ok(self.step.as_ref().ok_or(Error::TransactionClosed)?)
-    }
-
-    fn get_mut(&mut self) -> Outcome<&mut ModelStep> {
-        Ok(self.step.as_mut().ok_or(Error::TransactionClosed)?)
+        NativeModelStep { step: OpenStep::of(step) }
     }
 }
 
@@ -44,13 +34,13 @@ impl NativeModelStep {
     /// Tokens of all sequences.
     #[napi]
     pub fn tokens(&self) -> f64 {
-        self.step.as_ref().map_or(0.0, |step| step.tokens().into())
+        self.step.get().map_or(0.0, |step| step.tokens().into())
     }
 
     /// Ends it, if it is open, as if it had never been: at the cache's next change.
     #[napi]
     pub fn dispose(&mut self) {
-        self.step = None;
+        self.step.end();
     }
 }
 
@@ -66,16 +56,15 @@ impl NativeModelCache {
         parents: Option<&[i32]>,
     ) -> Result<NativeModelStep> {
         self.cache.change(env, |cache| {
-            let (sequences, offsets) = batch_of(batch, numbers)?;
-            let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
-            Ok(NativeModelStep::of(cache.begin_step(tokens)?))
+            let batch = Batch::read(batch, numbers)?;
+            Ok(NativeModelStep::of(cache.begin_step(batch.step(parents))?))
         })
     }
 
     /// Refuses a step that has ended, or one of whose sequences was dropped.
     #[napi]
     pub fn check_step(&mut self, env: &Env, step: &NativeModelStep) -> Result<()> {
-        self.cache.change(env, |cache| Ok(cache.check_step(step.get()?)?))
+        self.cache.change(env, |cache| Ok(cache.check_step(step.step.get()?)?))
     }
 
     #[napi]
@@ -89,7 +78,7 @@ impl NativeModelCache {
         meta: &[f64],
     ) -> Result<()> {
         self.cache.change(env, |cache| {
-            let step = step.get_mut()?;
+            let step = step.step.get_mut()?;
             let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
             Ok(cache.write_layer(step, count("layer", layer)?, k, v)?)
         })
@@ -108,7 +97,7 @@ impl NativeModelCache {
     ) -> Result<NativeAnswer<'a>> {
         self.cache.change(env, |cache| {
             let numbers = call.numbers()?;
-            answer(env, &Request::over_layer(&q, cache, step.get()?, &lists, numbers)?, out, numbers)
+            answer(env, &Request::over_layer(&q, cache, step.step.get()?, &lists, numbers)?, out, numbers)
         })
     }
 
@@ -124,17 +113,15 @@ impl NativeModelCache {
         stop: Option<&NativeStop>,
     ) -> Result<NativeAttendRequest> {
         self.cache.change(env, |cache| {
-            let budget = budget();
-            let request = Request::over_layer(&q, cache, step.get()?, &lists, call.numbers()?)?.to_owned(&budget)?;
-            Ok(NativeAttendRequest::new(AttendTask::new(request, stop.map(NativeStop::flag), budget)))
+            NativeAttendRequest::of(&Request::over_layer(&q, cache, step.step.get()?, &lists, call.numbers()?)?, stop)
         })
     }
 
     #[napi]
     pub fn commit_step(&mut self, env: &Env, step: &mut NativeModelStep, tokens: Option<&[u32]>) -> Result<()> {
         self.cache.change(env, |cache| {
-            cache.commit_step(step.get_mut()?, tokens)?;
-            step.step = None;
+            cache.commit_step(step.step.get_mut()?, tokens)?;
+            step.step.end();
             Ok(())
         })
     }
@@ -142,8 +129,8 @@ impl NativeModelCache {
     #[napi]
     pub fn undo_step(&mut self, env: &Env, step: &mut NativeModelStep) -> Result<()> {
         self.cache.change(env, |cache| {
-            cache.undo_step(step.get_mut()?)?;
-            step.step = None;
+            cache.undo_step(step.step.get_mut()?)?;
+            step.step.end();
             Ok(())
         })
     }

@@ -1,12 +1,12 @@
 //! The paged cache: what it is made with, writes and reads. Sequences, prefixes, drafts, steps and the pool have files of their
 //! own.
 
-use kvtide_core::Error;
 use kvtide_tensor::{PageRows, PagedKvCache};
 use napi::{Env, Result};
 use napi_derive::napi;
 
 use crate::attend_lists::Paged;
+use crate::batch::Batch;
 use crate::bytes::{ArrayArg, Memory, apart};
 use crate::guard::{Handle, Outcome, guard};
 use crate::number::{count, whole};
@@ -105,9 +105,9 @@ impl NativePagedKvCache {
         tokens: Option<&[u32]>,
     ) -> Result<()> {
         self.cache.change(env, |cache| {
-            let (sequences, offsets) = batch_of(batch, numbers)?;
+            let batch = Batch::read(batch, numbers)?;
             let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
-            Ok(cache.append_known(&sequences, k, v, offsets.as_deref(), tokens)?)
+            Ok(cache.append_known(&batch.sequences, k, v, batch.offsets.as_deref(), tokens)?)
         })
     }
 
@@ -153,15 +153,4 @@ impl NativePagedKvCache {
 fn pair(named: [(&'static str, ArrayArg); 2]) -> Outcome<[Memory; 2]> {
     let memory = apart(&named)?;
     Ok([memory[0], memory[1]])
-}
-
-/// Sequences and offsets of a call, of which `batch` has so many numbers.
-pub(crate) fn batch_of(batch: &[f64], numbers: f64) -> Outcome<(Vec<u64>, Option<Vec<u32>>)> {
-    let refused = || Error::argument("sequences", batch.len(), "as many numbers as the call says");
-    let batch = batch.get(..count("sequences", numbers)? as usize).ok_or_else(refused)?;
-    let (&sequences, rest) = batch.split_first().ok_or_else(refused)?;
-    let (ids, offsets) = rest.split_at_checked(count("sequences", sequences)? as usize).ok_or_else(refused)?;
-    let ids = ids.iter().map(|&id| whole("sequences", id)).collect::<Outcome<_>>()?;
-    let offsets = offsets.iter().map(|&offset| count("offsets", offset)).collect::<Outcome<Vec<_>>>()?;
-    Ok((ids, (!offsets.is_empty()).then_some(offsets)))
 }

@@ -1,33 +1,25 @@
 //! Steps of a paged cache: slots of all layers, written layer by layer.
 
-use kvtide_core::Error;
-use kvtide_tensor::{PagedStep, StepTokens};
+use kvtide_tensor::PagedStep;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::guard::Outcome;
+use crate::batch::Batch;
 use crate::number::count;
-use crate::paged_kv_cache::{NativePagedKvCache, batch_of};
+use crate::open_step::OpenStep;
+use crate::paged_kv_cache::NativePagedKvCache;
 use crate::source::{TensorArg, source};
 
 /// A step; nothing once it has ended.
 #[napi]
 pub struct NativePagedStep {
-    step: Option<PagedStep>,
+    step: OpenStep<PagedStep>,
 }
 
 impl NativePagedStep {
     /// An open step.
     pub(crate) fn of(step: PagedStep) -> Self {
-        NativePagedStep { step: Some(step) }
-    }
-
-    fn get(&self) -> Outcome<&PagedStep> {
-        Ok(self.step.as_ref().ok_or(Error::TransactionClosed)?)
-    }
-
-    fn get_mut(&mut self) -> Outcome<&mut PagedStep> {
-        Ok(self.step.as_mut().ok_or(Error::TransactionClosed)?)
+        NativePagedStep { step: OpenStep::of(step) }
     }
 }
 
@@ -43,9 +35,8 @@ impl NativePagedKvCache {
         parents: Option<&[i32]>,
     ) -> Result<NativePagedStep> {
         self.cache.change(env, |cache| {
-            let (sequences, offsets) = batch_of(batch, numbers)?;
-            let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
-            Ok(NativePagedStep::of(cache.begin_step(tokens)?))
+            let batch = Batch::read(batch, numbers)?;
+            Ok(NativePagedStep::of(cache.begin_step(batch.step(parents))?))
         })
     }
 
@@ -60,7 +51,7 @@ impl NativePagedKvCache {
         meta: &[f64],
     ) -> Result<()> {
         self.cache.change(env, |cache| {
-            let step = step.get_mut()?;
+            let step = step.step.get_mut()?;
             let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
             Ok(cache.write_layer(step, count("layer", layer)?, k, v)?)
         })
@@ -69,20 +60,20 @@ impl NativePagedKvCache {
     /// Refuses a step that has ended, or one of whose sequences was dropped.
     #[napi]
     pub fn check_step(&self, env: &Env, step: &NativePagedStep) -> Result<()> {
-        self.cache.read(env, |cache| Ok(cache.check_step(step.get()?)?))
+        self.cache.read(env, |cache| Ok(cache.check_step(step.step.get()?)?))
     }
 
     /// The same, and a layer that the step has not written.
     #[napi]
     pub fn check_written(&self, env: &Env, step: &NativePagedStep, layer: f64) -> Result<()> {
-        self.cache.read(env, |cache| Ok(cache.check_written(step.get()?, count("layer", layer)?)?))
+        self.cache.read(env, |cache| Ok(cache.check_written(step.step.get()?, count("layer", layer)?)?))
     }
 
     #[napi]
     pub fn commit_step(&mut self, env: &Env, step: &mut NativePagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.cache.change(env, |cache| {
-            cache.commit_step(step.get_mut()?, tokens)?;
-            step.step = None;
+            cache.commit_step(step.step.get_mut()?, tokens)?;
+            step.step.end();
             Ok(())
         })
     }
@@ -90,8 +81,8 @@ impl NativePagedKvCache {
     #[napi]
     pub fn undo_step(&mut self, env: &Env, step: &mut NativePagedStep) -> Result<()> {
         self.cache.change(env, |cache| {
-            cache.undo_step(step.get_mut()?)?;
-            step.step = None;
+            cache.undo_step(step.step.get_mut()?)?;
+            step.step.end();
             Ok(())
         })
     }
@@ -99,7 +90,7 @@ impl NativePagedKvCache {
     /// Ends a step, if it is open, as if it had never been; never refused.
     #[napi]
     pub fn release_step(&mut self, env: &Env, step: &mut NativePagedStep) -> Result<()> {
-        step.step = None;
+        step.step.end();
         if self.cache.get().is_err() {
             return Ok(());
         }

@@ -9,16 +9,16 @@
 
 use kvtide_core::Error;
 use kvtide_core::paged::{StepRows, StepTables};
-use kvtide_tensor::StepTokens;
 use napi::{Env, Result};
 use napi_derive::napi;
 
+use crate::batch::Batch;
 use crate::bytes::{ArrayArg, apart};
 use crate::guard::{Outcome, guard};
 use crate::model_cache::NativeModelCache;
 use crate::model_step::NativeModelStep;
 use crate::number::count;
-use crate::paged_kv_cache::{NativePagedKvCache, batch_of};
+use crate::paged_kv_cache::NativePagedKvCache;
 use crate::paged_step::NativePagedStep;
 use crate::raise::Refusal;
 
@@ -95,13 +95,12 @@ impl NativePagedKvCache {
         arrays: Vec<ArrayArg>,
     ) -> Result<NativePagedStep> {
         self.cache.change(env, |cache| {
-            let (sequences, offsets) = batch_of(batch, numbers)?;
+            let batch = Batch::read(batch, numbers)?;
             let mut groups = Tables::read(&arrays)?;
-            let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
             let [rows] = &mut rows.groups[..] else { return Err(other_groups(rows.groups.len(), 1)) };
             let [tables] = &mut groups[..] else { return Err(other_groups(groups.len(), 1)) };
-            let step = cache.prepare_step(tokens, rows, tables.borrow())?;
-            tables.end(sequences.len(), step.tokens());
+            let step = cache.prepare_step(batch.step(parents), rows, tables.borrow())?;
+            tables.end(batch.sequences.len(), step.tokens());
             Ok(NativePagedStep::of(step))
         })
     }
@@ -121,12 +120,11 @@ impl NativeModelCache {
         arrays: Vec<ArrayArg>,
     ) -> Result<NativeModelStep> {
         self.cache.change(env, |cache| {
-            let (sequences, offsets) = batch_of(batch, numbers)?;
+            let batch = Batch::read(batch, numbers)?;
             let mut groups = Tables::read(&arrays)?;
-            let tokens = StepTokens { sequences: &sequences, offsets: offsets.as_deref(), parents };
             let tables = groups.iter_mut().map(Tables::borrow).collect();
-            let step = cache.prepare_step(tokens, &mut rows.groups, tables)?;
-            groups.iter_mut().for_each(|tables| tables.end(sequences.len(), step.tokens()));
+            let step = cache.prepare_step(batch.step(parents), &mut rows.groups, tables)?;
+            groups.iter_mut().for_each(|tables| tables.end(batch.sequences.len(), step.tokens()));
             Ok(NativeModelStep::of(step))
         })
     }
