@@ -62,4 +62,5 @@ test('what is asked wrongly of a model is refused', t => {
   const kv = { cache: learned, layer: 0, sequences: [learned.createSequence()] }
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(q, kv), { argument: 'sinkLogits', value: undefined, expected: 'those of the layer, one for each query head: the model has learned them' })
   t.is(attend(q, kv, { sinkLogits: [1, 1, 1, 1] }).out.length, 8)
+  throwsCode(t, 'SHAPE_MISMATCH', () => attend({ data: new Float32Array(4), shape: [1, 2, 2] }, kv, { sinkLogits: [1, 1] }), { argument: 'q', value: [1, 2, 2], expected: "4 heads, as the model's description says" })
 })

@@ -199,11 +199,14 @@ test('a call on something else is refused', t => {
   }
 })
 
-test('a growing cache takes no more than it may hold, whatever room was asked for', t => {
+test('room that a growing cache may not hold is refused, as an append of so many is', t => {
   for (const stableAddresses of [false, true]) {
     using cache = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 2, maxSeqLen: 6, headDim: 1, stableAddresses })
     cache.update(tokens(0, 3), tokens(0, 3))
-    using open = cache.begin({ maxTokens: 1000 })
+    const { capacity } = cache
+    throwsCode(t, 'CACHE_OVERFLOW', () => cache.begin({ maxTokens: 4 }), { seqLen: 3, newTokens: 4, maxSeqLen: 6 })
+    t.is(cache.capacity, capacity)
+    using open = cache.begin({ maxTokens: 3 })
     t.is(cache.capacity, 6)
     throwsCode(t, 'CACHE_OVERFLOW', () => open.append(tokens(3, 7), tokens(3, 7)), { seqLen: 3, newTokens: 4, maxSeqLen: 6 })
     open.append(tokens(3, 6), tokens(3, 6))

@@ -9,8 +9,10 @@ import { kvOf, tensorOf, type Kv, type Tensor } from './tensor.js'
 /** How a transaction is opened. */
 export interface BeginOptions {
   /**
-   * Takes room for so many tokens at once, as far as the cache may hold them, so that no append up to them has to move rows or
-   * take memory. More may be drafted. Left out, room is made as it is needed.
+   * Takes room for so many tokens at once, in all layers, so that no append up to them has to move rows or take memory; where
+   * there is none, the transaction is refused as an append of so many would be: `CACHE_OVERFLOW`, `OUT_OF_BLOCKS` or
+   * `OUT_OF_MEMORY`. More may be drafted. A cache that has had no tokens, and knows no shape, takes it with the first ones. Left
+   * out, room is made as it is needed.
    */
   readonly maxTokens?: number
 }

@@ -121,8 +121,7 @@ export class ModelSequence extends Owner {
   }
 
   /**
-   * Opens a transaction: what it drafts leaves no trace unless it is committed. With `maxTokens` every layer has room for so many
-   * tokens from the start, or it is refused.
+   * Opens a transaction: what it drafts leaves no trace unless it is committed.
    *
    * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
    */

@@ -40,6 +40,7 @@ impl Drafting for KvCache {
     }
 
     fn make_room(&mut self, tokens: u32) -> Result<()> {
+        self.planner.plan_append(tokens)?;
         self.add(&mut [], tokens).map(|_| ())
     }
 

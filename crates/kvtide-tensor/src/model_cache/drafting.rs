@@ -13,8 +13,7 @@ use crate::transaction::BeginOptions;
 use crate::view::View;
 
 impl ModelCache {
-    /// Opens a transaction on a sequence, or on its innermost one: what steps append from then on may be taken back. With
-    /// `max_tokens` there is room for so many in every layer from the start, or it is refused.
+    /// Opens a transaction on a sequence, or on its innermost one: what steps append from then on may be taken back.
     pub fn begin(
         &mut self,
         sequence: u64,

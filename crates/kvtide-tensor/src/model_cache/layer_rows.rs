@@ -9,11 +9,11 @@
 //! Asking costs O(pages), or O(1) in tensors.
 
 use kvtide_core::Tree;
-use kvtide_core::model::{LayerKind, ModelDescription};
+use kvtide_core::model::{AttentionDescription, LayerKind, ModelDescription};
 
 use super::shapes::Queries;
 use crate::attention::{AttendOptions, Attended, KvRows, Room};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::paged::PageRows;
 use crate::source::Source;
 use crate::view::Kv;
@@ -41,6 +41,7 @@ pub(super) struct Rules {
     softcap: Option<f32>,
     window: Option<u32>,
     sinks: u32,
+    query_heads: Option<u32>,
 }
 
 impl Rules {
@@ -50,7 +51,18 @@ impl Rules {
             _ => (None, 0),
         };
         let attention = model.attention();
-        Rules { scale: attention.scale, softcap: attention.softcap, window, sinks }
+        let AttentionDescription { num_query_heads: query_heads, scale, softcap, .. } = *attention;
+        Rules { scale, softcap, window, sinks, query_heads }
+    }
+
+    /// Refuses queries of another number of heads than the model has; of another rank they are refused elsewhere.
+    fn check_heads(&self, q: &Source<'_>) -> Result<()> {
+        let Some(heads) = self.query_heads else { return Ok(()) };
+        if !(3..=4).contains(&q.rank()) || q.dims()[1] == heads as usize {
+            return Ok(());
+        }
+        let expected = format!("{heads} heads, as the model's description says");
+        Err(Error::ShapeMismatch { argument: "q", value: q.dims().to_vec(), expected })
     }
 
     /// Where the call says nothing else, the model's hold.
@@ -106,6 +118,7 @@ impl LayerRows<'_> {
         options: &AttendOptions<'_>,
         ask: impl FnOnce(&Queries<'_>, KvRows<'_>, &AttendOptions<'_>) -> Result<R>,
     ) -> Result<R> {
+        self.rules.check_heads(&q)?;
         let options = self.rules.or(options);
         match &self.rows {
             Rows::Pages(pages, offsets) => {

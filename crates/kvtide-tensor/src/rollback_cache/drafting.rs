@@ -54,6 +54,7 @@ impl Drafting for RollbackCache {
     fn make_room(&mut self, tokens: u32) -> Result<()> {
         // Without a shape, the first tokens take it.
         let Some(shape) = self.shape else { return Ok(()) };
+        self.planner.plan_draft(tokens, 0)?;
         self.add(&mut [], shape, tokens).map(|_| ())
     }
 

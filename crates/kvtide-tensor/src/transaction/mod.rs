@@ -28,7 +28,8 @@ pub use transactional::Transactional;
 /// How a transaction is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BeginOptions {
-    /// Takes room for so many tokens at once, as far as the cache may hold them, so that no append up to them has to; more may
-    /// be drafted. None: room is made as it is needed.
+    /// Takes room for so many tokens at once, so that no append up to them has to, or is refused as an append of so many would
+    /// be; more may be drafted. A cache that has had no tokens and knows no shape takes it with the first. None: room is made as
+    /// it is needed.
     pub max_tokens: Option<u32>,
 }
