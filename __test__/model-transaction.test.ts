@@ -74,6 +74,48 @@ test('paged: room for a draft is taken in every group, or in none', t => {
   }
 })
 
+test('paged: room for tokens is taken in every group, or in none', t => {
+  for (const blocks of [[8, 3], [3, 8]]) {
+    using cache = paged({ blocks })
+    const [one, two] = [cache.createSequence(), cache.createSequence()]
+    feed(one, span(0, 4))
+    const before = cache.stats().pools
+    throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity([one, two], [8, 8]), { needed: 3, free: 2, group: blocks.indexOf(3) })
+    throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one, one], [8, 8]))
+    throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.ensureCapacity([one, 9], [8, 8]))
+    using open = cache.beginStep({ sequences: [two], offsets: [0, 0] })
+    throwsCode(t, 'TRANSACTION_OPEN', () => cache.ensureCapacity(two, 4))
+    open.rollback()
+    t.deepEqual(cache.stats().pools, before)
+    cache.ensureCapacity([one, two], [8, 4])
+    t.deepEqual(cache.stats().pools.map(pool => pool.activeBlocks), [3, 3])
+    throwsCode(t, 'OUT_OF_BLOCKS', () => feed(cache.createSequence(), [1]))
+    feed(one, span(4, 8))
+    feed(two, span(0, 4))
+    cache.checkInvariants()
+  }
+})
+
+test('contiguous: room for tokens is taken at once', t => {
+  const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }, { kind: 'full', numKvHeads: 1, headDim: 1 }] } as const
+  using cache = new ModelCache({ model, kind: 'contiguous', initialCapacity: 4, maxSeqLen: 128 })
+  const [one, two] = [cache.createSequence(), cache.createSequence()]
+  const row = { data: new Float32Array(1), shape: [1, 1, 1] }
+  const add = (): void => one.append({ layers: [{ k: row, v: row }, { k: row, v: row }] })
+  add()
+  const before = cache.stats().growths
+  throwsCode(t, 'CACHE_OVERFLOW', () => cache.ensureCapacity([two, one], [30, 129]), { seqLen: 1, newTokens: 128, maxSeqLen: 128 })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one, one], [8, 8]))
+  throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.ensureCapacity([one, 9], [8, 8]))
+  t.is(cache.stats().growths, before)
+  cache.ensureCapacity([one, two], [40, 1])
+  t.is(cache.stats().growths, before + 2)
+  while (one.length < 40) add()
+  t.is(cache.stats().growths, before + 2)
+  while (one.length < 65) add()
+  t.is(cache.stats().growths, before + 4)
+})
+
 test('contiguous: room for a draft is taken in every layer, nested ones included', t => {
   using cache = contiguous()
   const sequence = cache.createSequence()

@@ -8,6 +8,7 @@ import { readModelOptions, type ModelCacheOptions } from './model-options.js'
 import { ModelSequence } from './model-sequence.js'
 import { beginModelStep, type ModelStep, type ModelStepOptions } from './model-step.js'
 import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
+import { readCapacities } from './paged-batch.js'
 import { modelStats, type ModelStats } from './paged-stats.js'
 import type { PrefixMatch } from './prefix-match.js'
 import type { PromptOptions, TokenIds } from './prompt.js'
@@ -156,6 +157,20 @@ export class ModelCache extends Owner {
   /** The names of all blocks that prompts find in the group that {@link events} are of, for a router that begins to follow or has missed events. O(blocks). */
   indexedKeys(): PrefixKeys {
     return own(this).native.indexedKeys()
+  }
+
+  /**
+   * Gives sequences room for so many tokens in total each: in blocks all that are missing in every group, or it throws
+   * `OUT_OF_BLOCKS` and takes none; in tensors the layers that keep everything grow, and layers that slide have theirs.
+   *
+   * @throws KvTideError `TRANSACTION_OPEN` while a step is open on one of them
+   */
+  ensureCapacity(seq: number | ModelSequence, tokens: number): void
+  ensureCapacity(seq: readonly (number | ModelSequence)[], tokens: readonly number[] | Int32Array): void
+  ensureCapacity(seq: number | ModelSequence | readonly (number | ModelSequence)[], tokens: number | readonly number[] | Int32Array): void {
+    const engine = own(this)
+    const wanted = readCapacities(engine, seq, tokens)
+    engine.change(native => native.ensureCapacities(wanted))
   }
 
   /** Begins a step: tokens that a model computes layer by layer. */

@@ -8,7 +8,7 @@ use crate::guard::Handle;
 use crate::model_cache::NativeModelCache;
 use crate::number::{count, optional, whole};
 use crate::paged_events::{NativeEvents, NativePrefixKeys, names};
-use crate::paged_pool::rank;
+use crate::paged_pool::{capacities, rank};
 use crate::paged_prefix::{NativeExplanation, NativeExtra, Prompt};
 
 /// A prefix that was found.
@@ -59,6 +59,12 @@ impl NativeModelCache {
             .cache
             .change(env, |cache| Ok(cache.find_prefix(tokens, Prompt::read(salt, extra)?.options(), partial)?))?;
         Ok(NativeModelPrefix { prefix: Handle::new("PrefixMatch", prefix) })
+    }
+
+    /// Gives sequences room: a sequence and its tokens in total, one behind the other.
+    #[napi]
+    pub fn ensure_capacities(&mut self, env: &Env, wanted: &[f64]) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.ensure_capacities(&capacities(wanted)?)?))
     }
 
     #[napi]

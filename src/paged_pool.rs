@@ -31,15 +31,17 @@ pub struct NativePool {
     pub hit_tokens: f64,
 }
 
+/// Sequences and their tokens in total.
+pub(crate) fn capacities(wanted: &[f64]) -> Outcome<Vec<(u64, u32)>> {
+    wanted.chunks_exact(2).map(|pair| Ok((whole("seq", pair[0])?, count("tokens", pair[1])?))).collect()
+}
+
 #[napi]
 impl NativePagedKvCache {
     /// Gives sequences blocks: a sequence and its tokens in total, one behind the other.
     #[napi]
     pub fn ensure_capacities(&mut self, env: &Env, wanted: &[f64]) -> Result<()> {
-        self.cache.change(env, |cache| {
-            let pairs = wanted.chunks_exact(2).map(|pair| Ok((whole("seq", pair[0])?, count("tokens", pair[1])?)));
-            Ok(cache.ensure_capacities(&pairs.collect::<Outcome<Vec<_>>>()?)?)
-        })
+        self.cache.change(env, |cache| Ok(cache.ensure_capacities(&capacities(wanted)?)?))
     }
 
     #[napi]

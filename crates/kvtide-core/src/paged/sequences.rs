@@ -144,6 +144,14 @@ impl PagedPlanner {
 
     /// Gives sequences blocks for so many tokens in total; takes all that are missing, or none.
     pub fn ensure_capacity(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
+        let missing = self.missing_blocks(wanted)?;
+        self.take_missing(wanted, &missing);
+        Ok(())
+    }
+
+    /// How many blocks each sequence is short of for so many tokens in total, with memory to count them once they are taken.
+    /// Refused where there are not so many.
+    pub fn missing_blocks(&mut self, wanted: &[(u64, u32)]) -> Result<Vec<u32>> {
         let mut missing = Vec::new();
         reserve(&mut missing, wanted.len())?;
         let mut named = Named::of(if wanted.len() > 1 { self.sequences.len() } else { 0 })?;
@@ -159,11 +167,16 @@ impl PagedPlanner {
         self.check_available(all)?;
         self.store.reserve(all as usize, 0)?;
         self.chunks.reserve(wanted.len(), all as usize)?;
-        for (&(sequence, _), missing) in wanted.iter().zip(missing) {
-            self.add_blocks(self.slot(sequence)?, missing);
+        Ok(missing)
+    }
+
+    /// Takes what [`PagedPlanner::missing_blocks`] answered just before.
+    pub fn take_missing(&mut self, wanted: &[(u64, u32)], missing: &[u32]) {
+        for (&(sequence, _), &missing) in wanted.iter().zip(missing) {
+            let slot = self.slot(sequence).expect("a sequence that was found");
+            self.add_blocks(slot, missing);
         }
         self.changed();
-        Ok(())
     }
 
     /// What a sequence holds, sharing everything. What is only tried is found by nobody, whoever goes on from it.

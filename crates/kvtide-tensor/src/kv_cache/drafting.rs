@@ -22,6 +22,14 @@ impl KvCache {
     }
 }
 
+impl KvCache {
+    /// Refuses so many more tokens than it may hold.
+    pub(crate) fn check_room(&self, tokens: u32) -> Result<()> {
+        self.planner.plan_append(tokens)?;
+        Ok(())
+    }
+}
+
 impl Drafting for KvCache {
     fn drafts(&self) -> &Drafts {
         &self.drafts
@@ -40,7 +48,7 @@ impl Drafting for KvCache {
     }
 
     fn make_room(&mut self, tokens: u32) -> Result<()> {
-        self.planner.plan_append(tokens)?;
+        self.check_room(tokens)?;
         self.add(&mut [], tokens).map(|_| ())
     }
 

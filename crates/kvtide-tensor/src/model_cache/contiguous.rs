@@ -3,6 +3,7 @@
 //! A step is a transaction in every layer of one sequence, a transaction of the user's is one below it; so a step that is
 //! dropped leaves no trace, and the layers move together. A fork copies what the layers hold: O(tokens).
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use kvtide_core::Error as CoreError;
@@ -130,6 +131,25 @@ impl Store for ContiguousLayers {
 
     fn told(&self) -> Result<&PagedKvCache> {
         Err(Error::argument("kind", "contiguous", "paged: there are no blocks here"))
+    }
+
+    /// Layers that slide have their room.
+    fn ensure_capacities(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
+        let mut named = BTreeSet::new();
+        for &(sequence, tokens) in wanted {
+            if !named.insert(sequence) {
+                return Err(Error::argument("sequences", sequence, "each sequence once"));
+            }
+            let of = self.resting(sequence)?;
+            of.check_idle()?;
+            of.layers.iter().try_for_each(|layer| layer.check_room(tokens.saturating_sub(of.length)))?;
+        }
+        for &(sequence, tokens) in wanted {
+            let of = self.sequence(sequence)?;
+            let more = tokens.saturating_sub(of.length);
+            of.layers.iter_mut().try_for_each(|layer| layer.make_room(more))?;
+        }
+        Ok(())
     }
 
     fn can_allocate(&mut self, tokens: u32, _: u32) -> Result<bool> {

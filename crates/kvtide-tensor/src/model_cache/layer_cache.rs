@@ -82,6 +82,22 @@ impl LayerCache {
         })
     }
 
+    /// Refuses so many more tokens than it may hold.
+    pub fn check_room(&self, tokens: u32) -> Result<()> {
+        match self {
+            LayerCache::Growing(cache) => cache.check_room(tokens),
+            LayerCache::Window(_) => Ok(()),
+        }
+    }
+
+    /// Makes room for so many more tokens; a window has its room.
+    pub fn make_room(&mut self, tokens: u32) -> Result<()> {
+        match self {
+            LayerCache::Growing(cache) => cache.make_room(tokens),
+            LayerCache::Window(_) => Ok(()),
+        }
+    }
+
     pub fn begin(&mut self, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId> {
         each_kind!(self, cache => cache.begin_draft(parent, options))
     }

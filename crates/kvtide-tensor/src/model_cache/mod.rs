@@ -221,6 +221,12 @@ impl ModelCache {
         self.store.told()?.indexed_keys()
     }
 
+    /// Gives sequences room for so many tokens in total each: in blocks all that are missing in every group, or none; in tensors
+    /// the layers that keep everything grow. Refused while a step is open on one of them.
+    pub fn ensure_capacities(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
+        self.store.ensure_capacities(wanted)
+    }
+
     /// Whether there is room for `tokens` tokens of a new sequence in every group, and for `watermark` blocks beside.
     pub fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
         self.store.can_allocate(tokens, watermark)

@@ -183,6 +183,17 @@ impl Store for PagedGroups {
         Ok(groups.find(|group| group.planner.window().is_none()).unwrap_or(self.first()))
     }
 
+    fn ensure_capacities(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
+        let mut missing = Vec::with_capacity(self.0.len());
+        self.check(|group| {
+            wanted.iter().try_for_each(|&(sequence, _)| group.planner.check_resting(sequence))?;
+            missing.push(group.planner.missing_blocks(wanted)?);
+            Ok(())
+        })?;
+        self.0.iter_mut().zip(&missing).for_each(|(group, missing)| group.planner.take_missing(wanted, missing));
+        Ok(())
+    }
+
     fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
         let rooms = self.0.iter_mut().map(|group| group.can_allocate(tokens, watermark));
         Ok(rooms.collect::<Result<Vec<_>>>()?.into_iter().all(|room| room))

@@ -39,6 +39,7 @@ pub(super) trait Store: DraftStore + Debug + Send {
     fn truncate(&mut self, sequence: u64, length: u32) -> Result<()>;
     fn snapshot(&mut self, sequence: u64) -> Result<Held>;
     fn restore(&mut self, sequence: u64, held: &Held) -> Result<()>;
+    fn ensure_capacities(&mut self, wanted: &[(u64, u32)]) -> Result<()>;
     fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool>;
     fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool>;
     fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation>;

@@ -13,8 +13,8 @@ fn a_growing_cache_refuses_what_goes_over_its_end_before_anything_changes() {
     for stable in [false, true] {
         let mut cache: KvCache = subject(&Setup { max: 6, stable, ..setup(4, 0, 0) }, 3);
         let address = cache.raw().unwrap().k.as_ptr().unwrap();
-        // Room is taken as far as there may be any.
-        let mut open = cache.begin(BeginOptions { max_tokens: Some(100) }).unwrap();
+        assert_eq!(code(cache.begin(BeginOptions { max_tokens: Some(4) })), Err(Code::CacheOverflow));
+        let mut open = cache.begin(BeginOptions { max_tokens: Some(3) }).unwrap();
         assert_eq!(open.cache().capacity(), 6);
         draft(&mut open, &[100, 101], None).unwrap();
         assert_eq!(code(draft(&mut open, &[102, 103], None)), Err(Code::CacheOverflow));

@@ -184,6 +184,10 @@ impl<C: Kind> Run<C> {
     pub fn begin(&mut self, room: Option<u32>) -> Done {
         let begun =
             self.cache.begin_draft(self.lists.open.last().map(|draft| draft.id), BeginOptions { max_tokens: room });
+        if self.overflows(room.unwrap_or(0) as usize) {
+            prop_assert_eq!(code(begun), Err(Code::CacheOverflow));
+            return Ok(());
+        }
         let Some(id) = unless_out_of_memory(self.setup.limit, begun)? else { return Ok(()) };
         self.lists.open.push(Draft { id, nodes: vec![], branched: false, last: self.lists.last.clone() });
         Ok(())
