@@ -130,7 +130,7 @@ for (const [kind, make] of KINDS) {
     await refused('ABORTED', work)
     await refused('INVALID_ARGUMENT', step.attendAsync(0, q))
     const wide = { data: new Float32Array(16), shape: [1, 8, 2] }
-    await refused('SHAPE_MISMATCH', step.attendAsync(0, wide, { sinkLogits: new Array<number>(8).fill(0) }))
+    await refused('SHAPE_MISMATCH', step.attendAsync(0, wide, { sinkLogits: [0, 0, 0, 0, 0, 0, 0, 0] }))
     throwsCode(t, 'SHAPE_MISMATCH', () => step.attend(0, wide, { sinkLogits }), { argument: 'q', value: [1, 8, 2], expected: "4 heads, as the model's description says" })
     await refused('INVALID_ARGUMENT', step.attendAsync(4, q, { sinkLogits }))
     await refused('SHAPE_MISMATCH', step.attendAsync(0, q, { sinkLogits }, new Float32Array(3)))

@@ -166,8 +166,8 @@ export class ModelCache extends Owner {
    * @throws KvTideError `TRANSACTION_OPEN` while a step is open on one of them
    */
   ensureCapacity(seq: number | ModelSequence, tokens: number): void
-  ensureCapacity(seq: readonly (number | ModelSequence)[], tokens: readonly number[] | Int32Array): void
-  ensureCapacity(seq: number | ModelSequence | readonly (number | ModelSequence)[], tokens: number | readonly number[] | Int32Array): void {
+  ensureCapacity(seq: ModelStepOptions['sequences'], tokens: readonly number[] | Int32Array): void
+  ensureCapacity(seq: number | ModelSequence | ModelStepOptions['sequences'], tokens: number | readonly number[] | Int32Array): void {
     const engine = own(this)
     const wanted = readCapacities(engine, seq, tokens)
     engine.change(native => native.ensureCapacities(wanted))
