@@ -17,7 +17,7 @@ import { seqOf } from './sequence-id.js'
 import { createSequence, findPrefix, type MatchOptions, type SequenceOptions } from './sequence-options.js'
 import { modelStepBatch, ModelStepBatch, tablesOf, type ModelStepBatchOptions } from './step-batch.js'
 
-/** Layers of a model that keep the same tokens in the same sizes: they share block tables. */
+/** Layers of a model that keep the same tokens in the same sizes on the same device: they share block tables. */
 export interface ModelGroup {
   /** They keep every token, or a window. */
   readonly kind: 'full' | 'sliding'
@@ -33,6 +33,8 @@ export interface ModelGroup {
   readonly headDim: number
   /** Elements of one head of V. */
   readonly valueHeadDim: number
+  /** Where they live. */
+  readonly device: string
 }
 
 /**
@@ -69,7 +71,7 @@ export class ModelCache extends Owner {
   declare readonly blockSize: number | undefined
   /** The element type of what goes in. */
   declare readonly dtype: DType
-  /** Where it lives. */
+  /** Where it lives; the first layer, where others live elsewhere: see {@link groups}. */
   declare readonly device: string
 
   constructor(options: ModelCacheOptions) {
@@ -77,11 +79,11 @@ export class ModelCache extends Owner {
     const native = new binding.NativeModelCache(form)
     const kinds = { sequence: ModelSequence, prefix: binding.NativeModelPrefix }
     super(INTERNAL, new ModelEngine(native, clock, form.paged?.events ?? 0, kinds), ModelCache)
-    const groups = native.groups().map(({ window, sinks, layers, ...sizes }): ModelGroup => {
+    const groups = native.groups().map(({ window, sinks, layers, device, ...sizes }): ModelGroup => {
       const slides = window === undefined ? { kind: 'full' as const } : { kind: 'sliding' as const, window, sinks: sinks ?? 0 }
-      return Object.freeze({ ...slides, layers: Object.freeze(layers), ...sizes })
+      return Object.freeze({ ...slides, layers: Object.freeze(layers), ...sizes, device: form.devices[device] ?? 'cpu' })
     })
-    settle(this, { kind, numLayers: native.numLayers(), groups: Object.freeze(groups), blockSize: form.paged?.blockSize, dtype: form.dtype, device: form.device })
+    settle(this, { kind, numLayers: native.numLayers(), groups: Object.freeze(groups), blockSize: form.paged?.blockSize, dtype: form.dtype, device: form.devices[0] ?? 'cpu' })
   }
 
   /** A new sequence: empty, or with what a prompt has found. In tensors nothing is found, and salt and extras change nothing. */

@@ -1,4 +1,4 @@
-import { count, fields, flag, isArray, list, optional, whole } from './check.js'
+import { count, fields, flag, isArray, list, optional, text, whole } from './check.js'
 import { readDevice } from './device.js'
 import { checkDType, type DType } from './dtype.js'
 import { invalid } from './errors.js'
@@ -15,9 +15,9 @@ interface CommonModelOptions {
   readonly model: ModelDescriptionInput | HuggingFaceConfig
   /** The element type of what goes in, `'f32'` unless said otherwise. */
   readonly dtype?: DType
-  /** Where it lives, `'cpu'` unless said otherwise. */
-  readonly device?: string
-  /** The most bytes that it may keep. */
+  /** Where it lives, `'cpu'` unless said otherwise; or where each layer does, one name for each. */
+  readonly device?: string | readonly string[]
+  /** The most bytes that it may keep on each device. */
   readonly memoryLimitBytes?: number
 }
 
@@ -94,12 +94,21 @@ export function readModelOptions(options: unknown) {
   const form = {
     model: readModel(given.model),
     dtype: optional(checkDType, 'dtype', given.dtype) ?? ('f32' as const),
-    device: readDevice(given.device),
+    ...readDevices(given.device),
     memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
     paged: kind === 'paged' ? readPaged(given) : undefined,
     contiguous: kind === 'contiguous' ? readContiguous(given) : undefined,
   }
   return { kind, form, clock: new PagedClock(optional(callable, 'now', given.now) ?? Date.now) }
+}
+
+/** The devices of a model's layers, and which of them each layer has. */
+function readDevices(device: unknown): { devices: string[]; deviceOfLayers: Uint32Array | undefined } {
+  if (!isArray(device)) return { devices: [readDevice(device)], deviceOfLayers: undefined }
+  const names = list('device', device, (argument, name) => readDevice(text(argument, name)))
+  const devices = [...new Set(names)]
+  if (devices.length === 0) throw invalid('device', device, 'a name for each layer')
+  return { devices, deviceOfLayers: Uint32Array.from(names, name => devices.indexOf(name)) }
 }
 
 function readKind(kind: unknown): 'paged' | 'contiguous' {

@@ -3,7 +3,7 @@
 use kvtide_core::model::{AttentionDescription, LayerDescription, LayerGroup, LayerKind, ModelDescription};
 use kvtide_core::{Error, count_positive};
 use kvtide_tensor::{ContiguousOptions, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom, device};
-use napi::bindgen_prelude::Uint8Array;
+use napi::bindgen_prelude::{Uint8Array, Uint32Array};
 use napi_derive::napi;
 
 use crate::guard::Outcome;
@@ -80,7 +80,10 @@ pub struct NativeModelTensors {
 pub struct NativeModelOptions {
     pub model: NativeModel,
     pub dtype: String,
-    pub device: String,
+    pub devices: Vec<String>,
+    /// The device of each layer, by its place in that list; nothing where there is one for all.
+    #[napi(ts_type = "Uint32Array | undefined")]
+    pub device_of_layers: Option<Uint32Array>,
     #[napi(ts_type = "number | undefined")]
     pub memory_limit_bytes: Option<f64>,
     #[napi(ts_type = "NativeModelBlocks | undefined")]
@@ -100,12 +103,16 @@ pub struct NativeGroup {
     pub num_kv_heads: f64,
     pub head_dim: f64,
     pub value_head_dim: f64,
+    pub device: f64,
 }
 
 impl NativeModelOptions {
     /// The options, each checked.
     pub(crate) fn read(self) -> Outcome<ModelCacheOptions> {
-        let model = self.model.read()?;
+        let model = match self.device_of_layers {
+            Some(devices) => self.model.read()?.split(&devices)?,
+            None => self.model.read()?,
+        };
         let groups = model.groups().len();
         let kind = match (self.paged, self.contiguous) {
             (Some(paged), _) => ModelCacheKind::Paged(paged.read(groups)?),
@@ -114,7 +121,7 @@ impl NativeModelOptions {
         };
         Ok(ModelCacheOptions {
             dtype: self.dtype.parse()?,
-            device: device(&self.device)?,
+            devices: self.devices.iter().map(|name| device(name)).collect::<kvtide_tensor::Result<_>>()?,
             memory_limit_bytes: optional("memoryLimitBytes", self.memory_limit_bytes, whole)?,
             budget: Some(budget()),
             ..ModelCacheOptions::new(model, kind)
@@ -208,6 +215,7 @@ impl From<&LayerGroup> for NativeGroup {
             num_kv_heads: group.num_kv_heads.into(),
             head_dim: group.head_dim.into(),
             value_head_dim: group.value_head_dim.into(),
+            device: group.device.into(),
         }
     }
 }

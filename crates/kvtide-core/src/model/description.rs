@@ -44,7 +44,7 @@ impl ModelDescription {
         for index in 0..layers.len() {
             check_layer(&layers, index)?;
         }
-        let (groups, places) = groups(&layers);
+        let (groups, places) = groups(&layers, |_| 0);
         Ok(ModelDescription { layers, attention: AttentionDescription::default(), groups, places })
     }
 
@@ -58,6 +58,31 @@ impl ModelDescription {
     pub fn with_attention(self, attention: AttentionDescription) -> Result<Self> {
         check_attention(&self.layers, &attention)?;
         Ok(ModelDescription { attention, ..self })
+    }
+
+    /// The same layers on several devices: the number of the device of each layer, for one that shares the same as the other's.
+    ///
+    /// ```
+    /// # use kvtide_core::model::{LayerDescription, ModelDescription};
+    /// let model = ModelDescription::new(vec![LayerDescription::full(8, 128); 4])?.split(&[0, 0, 1, 1])?;
+    /// assert_eq!((model.groups().len(), model.place(3).group), (2, 1));
+    /// # Ok::<(), kvtide_core::Error>(())
+    /// ```
+    pub fn split(self, devices: &[u32]) -> Result<Self> {
+        if devices.len() != self.layers.len() {
+            let expected = format!("{}, one for each layer", self.layers.len());
+            return Err(Error::argument("device.length", devices.len(), expected));
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            if let LayerKind::SharedWith(source) = layer.kind
+                && devices[index] != devices[source as usize]
+            {
+                let expected = format!("the device of layer {source}, which it shares with");
+                return Err(invalid(format!("device[{index}]"), devices[index], expected));
+            }
+        }
+        let (groups, places) = groups(&self.layers, |layer| devices[layer]);
+        Ok(ModelDescription { groups, places, ..self })
     }
 
     /// The layers, in order.

@@ -1,4 +1,4 @@
-//! Layers that share block tables: those that keep the same tokens of the same size.
+//! Layers that share block tables: those that keep the same tokens of the same size on the same device.
 //!
 //! ```text
 //! layers   0 sliding   1 sliding   2 full   3 sliding   4 as 2
@@ -23,6 +23,8 @@ pub struct LayerGroup {
     pub head_dim: u32,
     /// Elements of one head's value.
     pub value_head_dim: u32,
+    /// The device on which they lie, by number; 0 where all of them are on one.
+    pub device: u32,
     /// The layers with keys and values of their own, ascending: the layer at index `i` is the group's layer `i`.
     pub layers: Vec<u32>,
 }
@@ -36,8 +38,8 @@ pub struct LayerPlace {
     pub index: u32,
 }
 
-/// The groups of checked layers, and each layer's place in them.
-pub(super) fn groups(layers: &[LayerDescription]) -> (Vec<LayerGroup>, Vec<LayerPlace>) {
+/// The groups of checked layers, and each layer's place in them; `device` gives the number of the device of each.
+pub(super) fn groups(layers: &[LayerDescription], device: impl Fn(usize) -> u32) -> (Vec<LayerGroup>, Vec<LayerPlace>) {
     let (mut groups, mut known) = (Vec::<LayerGroup>::new(), HashMap::new());
     let mut places = Vec::<LayerPlace>::with_capacity(layers.len());
     for (number, &layer) in layers.iter().enumerate() {
@@ -45,9 +47,10 @@ pub(super) fn groups(layers: &[LayerDescription]) -> (Vec<LayerGroup>, Vec<Layer
             places.push(places[source as usize]);
             continue;
         }
-        let group = *known.entry(layer).or_insert_with(|| {
+        let device = device(number);
+        let group = *known.entry((layer, device)).or_insert_with(|| {
             let LayerDescription { kind, num_kv_heads, head_dim, value_head_dim } = layer;
-            groups.push(LayerGroup { kind, num_kv_heads, head_dim, value_head_dim, layers: Vec::new() });
+            groups.push(LayerGroup { kind, num_kv_heads, head_dim, value_head_dim, device, layers: Vec::new() });
             groups.len() - 1
         });
         places.push(LayerPlace { group: group as u32, index: groups[group].layers.len() as u32 });

@@ -146,3 +146,21 @@ fn groups_are_what_a_search_through_the_layers_finds() {
         Ok(())
     });
 }
+
+#[test]
+fn layers_on_several_devices_stand_apart() {
+    let layers = vec![FULL, sliding(4, 0), FULL, shared(1), FULL];
+    let model = ModelDescription::new(layers).unwrap();
+    let split = model.clone().split(&[0, 0, 1, 0, 0]).unwrap();
+    let groups: Vec<_> = split.groups().iter().map(|group| (group.device, group.layers.clone())).collect();
+    assert_eq!(groups, [(0, vec![0, 4]), (0, vec![1]), (1, vec![2])]);
+    assert_eq!((split.place(3), split.place(4).index), (split.place(1), 1));
+    assert_eq!(split.clone().split(&[7; 5]).unwrap().groups().len(), 2);
+    assert_eq!(split.layers(), model.layers());
+    for devices in [&[0; 4][..], &[0; 6], &[]] {
+        let error = model.clone().split(devices).unwrap_err();
+        assert!(error.to_string().contains("expected 5, one for each layer"), "{error}");
+    }
+    let error = model.split(&[0, 1, 0, 0, 0]).unwrap_err();
+    assert_eq!(error.to_string(), "device[3] is 0, expected the device of layer 1, which it shares with");
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvtide_core::model::{LayerGroup, LayerKind};
 use kvtide_core::{TransactionId, Tree};
 
-use super::options::ContiguousOptions;
+use super::options::{ContiguousOptions, Place};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kv_cache::{KvCache, KvSnapshot};
@@ -42,15 +42,16 @@ macro_rules! each_kind {
 }
 
 impl LayerCache {
-    pub fn new(group: &LayerGroup, options: &ContiguousOptions, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
+    pub fn new(group: &LayerGroup, options: &ContiguousOptions, dtype: DType, place: &Place) -> Result<Self> {
         if group.head_dim != group.value_head_dim {
             let expected = format!("{}, as headDim, in a contiguous cache", group.head_dim);
             return Err(Error::argument("valueHeadDim", group.value_head_dim, expected));
         }
-        let budget = Some(budget.clone());
+        let Place { device, budget } = place.clone();
+        let budget = Some(budget);
         Ok(match group.kind {
             LayerKind::Sliding { window, sinks } if !options.keep_all => {
-                let options = RotatingCacheOptions { max_seq_len: window, sinks, budget, ..Default::default() };
+                let options = RotatingCacheOptions { max_seq_len: window, sinks, device, budget, ..Default::default() };
                 LayerCache::Window(Box::new(RotatingKvCache::new(options)?))
             }
             _ => LayerCache::Growing(Box::new(KvCache::new(KvCacheOptions {
@@ -60,6 +61,7 @@ impl LayerCache {
                 max_seq_len: options.max_seq_len,
                 head_dim: group.head_dim,
                 dtype,
+                device,
                 budget,
                 ..Default::default()
             })?)),

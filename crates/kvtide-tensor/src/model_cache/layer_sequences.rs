@@ -7,10 +7,9 @@ use kvtide_core::model::{LayerGroup, LayerPlace};
 use kvtide_core::{Error as CoreError, TransactionId};
 
 use super::layer_cache::{LayerCache, LayerSnapshot};
-use super::options::ContiguousOptions;
+use super::options::{ContiguousOptions, Place};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::memory::Budget;
 use crate::transaction::BeginOptions;
 
 /// All sequences.
@@ -19,7 +18,7 @@ pub(super) struct ContiguousLayers {
     pub(super) groups: Vec<LayerGroup>,
     pub(super) options: ContiguousOptions,
     pub(super) dtype: DType,
-    pub(super) budget: Arc<Budget>,
+    pub(super) places: Vec<Place>,
     pub(super) sequences: BTreeMap<u64, Sequence>,
     pub(super) next: u64,
     /// Steps that were dropped: the sequence, and the transaction in each layer.
@@ -91,16 +90,21 @@ impl Sequence {
 }
 
 impl ContiguousLayers {
-    pub fn new(groups: &[LayerGroup], options: ContiguousOptions, dtype: DType, budget: Arc<Budget>) -> Result<Self> {
+    pub fn new(groups: &[LayerGroup], options: ContiguousOptions, dtype: DType, places: Vec<Place>) -> Result<Self> {
         // What a layer refuses is refused now.
         for group in groups {
-            LayerCache::new(group, &ContiguousOptions { initial_capacity: 0, ..options }, dtype, &budget)?;
+            LayerCache::new(
+                group,
+                &ContiguousOptions { initial_capacity: 0, ..options },
+                dtype,
+                &places[group.device as usize],
+            )?;
         }
         Ok(ContiguousLayers {
             groups: groups.to_vec(),
             options,
             dtype,
-            budget,
+            places,
             sequences: BTreeMap::new(),
             next: 0,
             dropped: Dropped::default(),
@@ -161,7 +165,7 @@ impl ContiguousLayers {
         let mut layers = Vec::new();
         for group in &self.groups {
             for _ in &group.layers {
-                layers.push(LayerCache::new(group, &self.options, self.dtype, &self.budget)?);
+                layers.push(LayerCache::new(group, &self.options, self.dtype, &self.places[group.device as usize])?);
             }
         }
         Ok(Sequence { layers, length: 0, open: Vec::new(), step: None, poisoned: false })

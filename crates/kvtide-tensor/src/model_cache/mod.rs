@@ -34,9 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvtide_core::model::ModelDescription;
 use kvtide_core::paged::{Explanation, Key, PoolStats, Unseen};
 
-use crate::device::check_kernels;
 use crate::error::{Error, Result};
-use crate::memory::Budget;
 use crate::paged::PromptOptions;
 use crate::stats::Stats;
 use crate::view::Kv;
@@ -84,13 +82,12 @@ impl ModelCache {
     /// An empty cache.
     pub fn new(options: ModelCacheOptions) -> Result<Self> {
         static CACHES: AtomicU64 = AtomicU64::new(0);
-        check_kernels(&options.device)?;
-        let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
+        let places = options.places()?;
         let store: Box<dyn Store> = match &options.kind {
             ModelCacheKind::Contiguous(kind) => {
-                Box::new(ContiguousLayers::new(options.model.groups(), *kind, options.dtype, budget)?)
+                Box::new(ContiguousLayers::new(options.model.groups(), *kind, options.dtype, places)?)
             }
-            ModelCacheKind::Paged(kind) => Box::new(PagedGroups::new(kind.of_groups(&options, &budget)?, kind)?),
+            ModelCacheKind::Paged(kind) => Box::new(PagedGroups::new(kind.of_groups(&options, &places)?, kind)?),
         };
         Ok(ModelCache { model: options.model, store, id: CACHES.fetch_add(1, Ordering::Relaxed) })
     }

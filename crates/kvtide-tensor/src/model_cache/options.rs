@@ -7,6 +7,7 @@ use kvtide_core::COUNT_MAX;
 use kvtide_core::model::{LayerGroup, LayerKind, ModelDescription};
 use kvtide_core::paged::{EvictionPolicy, PageFormat, Window};
 
+use crate::device::check_kernels;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::memory::Budget;
@@ -22,11 +23,12 @@ pub struct ModelCacheOptions {
     pub kind: ModelCacheKind,
     /// The element type.
     pub dtype: DType,
-    /// The device; see [`crate::device()`].
-    pub device: Device,
-    /// The most bytes it may keep.
+    /// The devices of its layers, by the numbers that [`ModelDescription::split`] gave them: one where it was not split. See
+    /// [`crate::device()`].
+    pub devices: Vec<Device>,
+    /// The most bytes it may keep on each device.
     pub memory_limit_bytes: Option<u64>,
-    /// The budget that its memory is taken from; none: that of the process.
+    /// The budget that its memory is taken from, where that is of the same device; none: that of all the device's memory.
     pub budget: Option<Arc<Budget>>,
 }
 
@@ -38,10 +40,34 @@ impl ModelCacheOptions {
             model,
             kind,
             dtype: DType::F32,
-            device: Device::Cpu,
+            devices: vec![Device::Cpu],
             memory_limit_bytes: None,
             budget: None,
         }
+    }
+}
+
+/// A device, and the budget of what a cache keeps there.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub device: Device,
+    pub budget: Arc<Budget>,
+}
+
+impl ModelCacheOptions {
+    /// The devices of all groups, by number.
+    pub(super) fn places(&self) -> Result<Vec<Place>> {
+        let needed = self.model.groups().iter().map(|group| group.device as usize + 1).max().unwrap_or(1);
+        if self.devices.len() != needed {
+            let expected = format!("{needed}, one for each number that layers have");
+            return Err(Error::argument("devices.length", self.devices.len(), expected));
+        }
+        let place = |device: &Device| {
+            check_kernels(device)?;
+            let budget = Budget::within(device, self.budget.as_ref(), self.memory_limit_bytes);
+            Ok(Place { device: device.clone(), budget })
+        };
+        self.devices.iter().map(place).collect()
     }
 }
 
@@ -138,14 +164,11 @@ impl PoolRoom {
 
 impl PagedOptions {
     /// What the cache of each group is made with.
-    pub(super) fn of_groups(
-        &self,
-        options: &ModelCacheOptions,
-        budget: &Arc<Budget>,
-    ) -> Result<Vec<PagedKvCacheOptions>> {
+    pub(super) fn of_groups(&self, options: &ModelCacheOptions, places: &[Place]) -> Result<Vec<PagedKvCacheOptions>> {
         let groups = options.model.groups();
         let mut made = Vec::with_capacity(groups.len());
         for group in groups {
+            let Place { device, budget } = places[group.device as usize].clone();
             made.push(PagedKvCacheOptions {
                 capacity: 0,
                 block_size: self.block_size,
@@ -162,9 +185,9 @@ impl PagedOptions {
                 prefix_key: self.prefix_key,
                 eviction: self.eviction.clone(),
                 events: self.events,
-                device: options.device.clone(),
+                device,
                 memory_limit_bytes: None,
-                budget: Some(budget.clone()),
+                budget: Some(budget),
             });
         }
         let blocks = match &self.room {

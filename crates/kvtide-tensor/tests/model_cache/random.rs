@@ -37,12 +37,13 @@ pub enum End {
     Drop,
 }
 
-/// Layers of up to three sizes, some of which read others.
+/// Layers of up to three sizes, some of which read others, on up to two devices.
 fn model() -> impl Strategy<Value = ModelDescription> {
-    let layer = (0..3usize, 0..4u32, 1..9u32, 0..4u32);
+    let layer = (0..3usize, 0..4u32, 1..9u32, 0..4u32, prop_oneof![3 => Just(0u32), 1 => Just(1)]);
     prop::collection::vec(layer, 1..6).prop_map(|layers| {
         let mut made: Vec<LayerDescription> = Vec::new();
-        for (size, kind, window, sinks) in layers {
+        let mut devices = Vec::new();
+        for (size, kind, window, sinks, device) in layers {
             let sizes = [(1, 2), (2, 3), (1, 5)];
             let of = LayerDescription::full(sizes[size].0, sizes[size].1);
             let same = |other: &LayerDescription| {
@@ -53,9 +54,11 @@ fn model() -> impl Strategy<Value = ModelDescription> {
                 (2, _) | (_, None) => LayerKind::Sliding { window, sinks },
                 (_, Some(shown)) => LayerKind::SharedWith(shown as u32),
             };
+            devices.push(if let LayerKind::SharedWith(shown) = kind { devices[shown as usize] } else { device });
             made.push(of.with_kind(kind));
         }
-        ModelDescription::new(made).expect("layers that fit")
+        let model = ModelDescription::new(made).expect("layers that fit");
+        model.split(&devices).expect("a device for each")
     })
 }
 

@@ -1,5 +1,6 @@
 //! Bad input: each has its code, and changes nothing.
 
+use candle_core::Device;
 use kvtide_core::model::{LayerDescription, ModelDescription};
 use kvtide_core::{Code, TransactionId};
 use kvtide_tensor::{
@@ -164,6 +165,12 @@ fn options_that_cannot_be_are_refused() {
     let ModelCacheKind::Paged(zero) = paged(PoolRoom::Blocks(vec![1; 3])) else { unreachable!("blocks") };
     let zero = ModelCacheKind::Paged(PagedOptions { block_size: 0, ..zero });
     assert_eq!(made(&mixed(), zero), Err(Code::InvalidArgument));
+    let split = ModelDescription::new(vec![LayerDescription::full(1, 4); 2]).unwrap().split(&[0, 1]).unwrap();
+    for (devices, expected) in [(1, Err(Code::InvalidArgument)), (2, Ok(())), (3, Err(Code::InvalidArgument))] {
+        let options = ModelCacheOptions::new(split.clone(), ModelCacheKind::Contiguous(Default::default()));
+        let options = ModelCacheOptions { devices: vec![Device::Cpu; devices], ..options };
+        assert_eq!(code(ModelCache::new(options)), expected, "{devices} devices");
+    }
     let apart = LayerDescription { value_head_dim: 2, ..LayerDescription::full(1, 4) };
     let apart = ModelDescription::new(vec![apart]).unwrap();
     let tensors = ModelCacheKind::Contiguous(ContiguousOptions::default());

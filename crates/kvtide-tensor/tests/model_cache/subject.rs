@@ -1,5 +1,6 @@
 //! A cache of either kind, and what tests feed it.
 
+use candle_core::Device;
 use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
 use kvtide_tensor::{
@@ -40,6 +41,7 @@ pub fn mixed() -> ModelDescription {
 
 pub fn options(model: ModelDescription, kind: Kind) -> ModelCacheOptions {
     let groups = model.groups().len();
+    let devices = model.groups().iter().map(|group| group.device as usize + 1).max().unwrap_or(1);
     let kind = match kind {
         Kind::Tensors => ModelCacheKind::Contiguous(ContiguousOptions { initial_capacity: 2, ..Default::default() }),
         Kind::Blocks(block_size, blocks) => ModelCacheKind::Paged(PagedOptions {
@@ -48,7 +50,7 @@ pub fn options(model: ModelDescription, kind: Kind) -> ModelCacheOptions {
             ..Default::default()
         }),
     };
-    ModelCacheOptions::new(model, kind)
+    ModelCacheOptions { devices: vec![Device::Cpu; devices], ..ModelCacheOptions::new(model, kind) }
 }
 
 pub fn cache(model: ModelDescription, kind: Kind) -> ModelCache {
