@@ -42,3 +42,8 @@ pub use rotating::{RotatingOptions, RotatingPlanner, RotatingState, default_slac
 pub use run::{Run, Runs};
 pub use tree::Tree;
 pub use write_log::{Stamp, WriteLog};
+
+/// The example of the page that registries show.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

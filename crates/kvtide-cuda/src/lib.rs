@@ -54,3 +54,8 @@ pub use shift::{Move, Stretches, shift};
 pub use span::Span;
 pub use stream::Stream;
 pub use strips::{Direction, Strip, Strips, copy_strips};
+
+/// The example of the page that registries show.
+#[cfg(all(doctest, feature = "emulate"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -74,3 +74,8 @@ pub use threads::{set_threads, threads};
 pub use token_kv::TokenKv;
 pub use transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
 pub use view::{Kv, View};
+
+/// The example of the page that registries show.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,56 @@
+// `npm run check:crates`: the crates as their registry would get them.
+//
+//   what they say of themselves  ->  cargo package        -- --verify builds each from what was packed, which compiles candle again
+//   with --docs, their pages as docs.rs makes them, by the nightly compiler where there is one
+import { existsSync, readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import { ask, must, root } from '../steps.mjs'
+import { Refusal, refusable } from '../cuda/refusal.mjs'
+import { given } from './arguments.mjs'
+import { metadata, published } from './cargo.mjs'
+
+const KEYWORDS_MAX = 5
+
+/** What stands against publishing a crate, one line each. */
+export function faultsOf(crate) {
+  const folder = dirname(crate.manifest_path)
+  const faults = []
+  const wanted = { description: crate.description, license: crate.license, repository: crate.repository, readme: crate.readme, 'rust-version': crate.rust_version }
+  for (const [field, value] of Object.entries(wanted)) if (!value) faults.push(`has no ${field}`)
+  for (const field of ['keywords', 'categories']) {
+    const count = crate[field].length
+    if (count < 1 || count > KEYWORDS_MAX) faults.push(`has ${count} ${field}, expected 1 to ${KEYWORDS_MAX}`)
+  }
+  if (crate.metadata?.docs?.rs === undefined) faults.push('has no settings for docs.rs')
+  if (crate.readme && !existsSync(join(folder, crate.readme))) faults.push(`names ${crate.readme}, which is not there`)
+  for (const file of ['LICENSE-MIT', 'LICENSE-APACHE']) {
+    const own = join(folder, file)
+    if (!existsSync(own)) faults.push(`lacks ${file}`)
+    else if (readFileSync(own, 'utf8') !== readFileSync(join(root, file), 'utf8')) faults.push(`has another ${file} than the repository`)
+  }
+  return faults
+}
+
+async function docs(named) {
+  if (ask('cargo', ['+nightly', '--version']) === undefined) {
+    console.log('SKIPPED: documentation on the settings of docs.rs: there is no nightly compiler')
+    return
+  }
+  const target = ['--target', 'x86_64-unknown-linux-gnu', '--target-dir', 'target/docs-rs']
+  await must('cargo', ['+nightly', 'doc', '--locked', '--no-deps', '--lib', ...named, ...target], { env: { RUSTDOCFLAGS: '--cfg docsrs -D warnings' } })
+}
+
+async function crates() {
+  const { verify, docs: documented } = given({ verify: { type: 'boolean' }, docs: { type: 'boolean' } })
+  const own = published(metadata(['--no-deps']))
+  const faults = own.flatMap(crate => faultsOf(crate).map(fault => `${crate.name} ${fault}`))
+  if (faults.length > 0) throw new Refusal(faults.join('\n'))
+  const named = own.flatMap(({ name }) => ['-p', name])
+  await must('cargo', ['package', '--locked', '--allow-dirty', ...named, ...(verify ? [] : ['--no-verify'])])
+  if (documented) await docs(named)
+  console.log(`${own.map(({ name }) => name).join(', ')}: ready for their registry`)
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the crates cannot be published', crates)
