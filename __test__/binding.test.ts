@@ -4,7 +4,7 @@ import test from 'ava'
 import { chooseBinding, refuseSecond } from '../lib/binding-choice.js'
 import { throwsCode } from './support/throws.js'
 import { tsxUrl } from './support/child.js'
-import { answerOf, CUDA_FILE, CUDA_PACKAGE, PackageCopy } from './support/package-copy.js'
+import { answerOf, CUDA_FILE, CUDA_PACKAGE, PackageCopy, VERSION } from './support/package-copy.js'
 
 const onCudaPlatform = process.platform === 'linux' && process.arch === 'x64' ? test : test.skip
 
@@ -39,7 +39,7 @@ onCudaPlatform('the addon with CUDA is taken from its package', async t => {
   const copy = new PackageCopy(t)
   const folder = `node_modules/${CUDA_PACKAGE}`
   const file = copy.addAddon(`${folder}/${CUDA_FILE}`)
-  copy.addAddon(`${folder}/package.json`, JSON.stringify({ name: CUDA_PACKAGE, version: '0.1.0', main: CUDA_FILE }))
+  copy.addAddon(`${folder}/package.json`, JSON.stringify({ name: CUDA_PACKAGE, version: VERSION, main: CUDA_FILE }))
   t.deepEqual(await answerOf(chosenBy(copy)), { kind: 'cuda', file, reason: 'it is installed' })
   t.deepEqual(await answerOf(use(copy)), [7])
 })
@@ -78,7 +78,7 @@ test('an addon of another version is refused', async t => {
   copy.setVersion('9.9.9')
   const error = (await answerOf(chosenBy(copy))) as { code: string; details: unknown }
   t.is(error.code, 'BINDING_MISMATCH')
-  t.deepEqual(error.details, { file: copy.path('binding.cjs'), version: '0.1.0', expected: '9.9.9' })
+  t.deepEqual(error.details, { file: copy.path('binding.cjs'), version: VERSION, expected: '9.9.9' })
 })
 
 test('a second copy in the process is refused, and the first goes on', async t => {

@@ -15,6 +15,9 @@ export const CUDA_PACKAGE = 'kvtide-cuda-linux-x64-gnu'
 /** The package's ordinary addon of this platform, as it was built here. */
 const builtAddon = readdirSync(root).find(name => /^kvtide\..*\.node$/.test(name)) ?? 'no addon was built'
 
+/** The version of the package. */
+export const VERSION: string = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version
+
 /** A copy of the package in a folder of its own, whose parts a test can change. */
 export class PackageCopy {
   readonly folder: string
