@@ -1,0 +1,116 @@
+// `npm run licences`: whether THIRD_PARTY.md names every crate that is inside an addon, with its licence; -- --renew writes it.
+//
+// Where a crate leaves the choice it is taken under Apache-2.0, whose text is one for all of them, else under MIT.
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import { refusable, Refusal } from '../cuda/refusal.mjs'
+import { root } from '../steps.mjs'
+import { given } from './arguments.mjs'
+import { choose } from './licences.mjs'
+import { policyOf } from './policy.mjs'
+import { addons, shipped } from './shipped.mjs'
+
+const PAGE = join(root, 'THIRD_PARTY.md')
+
+/** How licences call themselves in the names of files. */
+const IN_NAMES = { MIT: /mit/i, Zlib: /zlib/i, ISC: /isc/i, 'Unicode-3.0': /unicode/i, 'Apache-2.0': /apache/i, other: /unlicense|bsl|bsd|cc0|lgpl/i }
+
+/** The file in `folder` that has the text of a licence, of those that are there. */
+export function licenceFile(files, id) {
+  const texts = files.filter(file => /^(licen[cs]e|copying|unlicense)/i.test(file)).sort()
+  const named = texts.find(file => IN_NAMES[id]?.test(file))
+  const ofAnother = file => Object.entries(IN_NAMES).some(([other, name]) => other !== id && name.test(file))
+  return named ?? texts.find(file => !ofAnother(file))
+}
+
+const tidied = text => text.replaceAll('\r\n', '\n').replaceAll(/[ \t]+$/gm, '').replaceAll(/\n{3,}/g, '\n\n').trim()
+
+/** The text of MIT, for a crate whose package has none: the words are the same for everybody. */
+function mitOf({ name, authors }) {
+  const [, words] = readFileSync(join(root, 'LICENSE-MIT'), 'utf8').split(/^Copyright .*\n/m)
+  const by = authors.length > 0 ? authors.map(author => author.replace(/ ?<[^>]*>/, '')).join(', ') : `the authors of ${name}`
+  return `MIT License\n\nCopyright (c) ${by}\n${words}`
+}
+
+/** The text of a crate's licence, as its package has it. */
+function textOf(crate, id) {
+  const folder = dirname(crate.manifest_path)
+  const file = licenceFile(readdirSync(folder), id)
+  if (file !== undefined) return tidied(readFileSync(join(folder, file), 'utf8'))
+  if (id === 'MIT') return tidied(mitOf(crate))
+  throw new Refusal(`${crate.name} ${crate.version} is under ${id}, and its package has no text of it`)
+}
+
+/** Notices that Apache-2.0 wants to be passed on. */
+function noticesOf(crate) {
+  const folder = dirname(crate.manifest_path)
+  return readdirSync(folder).filter(file => /^notice/i.test(file)).map(file => tidied(readFileSync(join(folder, file), 'utf8')))
+}
+
+/** In which addons a crate is, in words. */
+export function where(names, all) {
+  if (names.length === all.length) return 'all'
+  const cpu = all.filter(name => name !== 'cuda')
+  if (cpu.every(name => names.includes(name))) return 'all but cuda'
+  return names.join(', ')
+}
+
+/** Texts, each once, and whose they are. */
+function grouped(entries) {
+  const found = new Map()
+  for (const { named, text } of entries) {
+    const key = text.replaceAll(/\s+/g, ' ')
+    found.set(key, { text, names: [...(found.get(key)?.names ?? []), named] })
+  }
+  return [...found.values()].map(({ text, names }) => `### ${names.join(', ')}\n\n\`\`\`text\n${text}\n\`\`\``)
+}
+
+const HEAD = `# What else is in kvtide's addons
+
+Written by \`npm run licences -- --renew\`, from what cargo knows. Do not edit by hand.
+
+The addons, which are the files whose names end in \`.node\`, contain the crates below. kvtide itself is under MIT or Apache-2.0, as you like. A
+crate that leaves the choice is taken under Apache-2.0, whose text is in \`LICENSE-APACHE\`; the texts of the others follow.
+
+## Not crates
+
+- The standard library of Rust, in every addon: MIT or Apache-2.0, copyright The Rust Project Developers.
+- NVIDIA's CUDA runtime in its static form, \`libcudart_static.a\`, in the addon with CUDA alone: copyright NVIDIA Corporation, under the licence
+  agreement of the CUDA Toolkit, which lists it among what may be passed on as part of an application.
+`
+
+/** The whole page. */
+export function page(crates, names, allowed) {
+  const taken = crates.filter(({ source }) => source !== null).map(crate => {
+    const ids = choose(crate.license ?? '', allowed)
+    if (ids === undefined) throw new Refusal(`${crate.name} ${crate.version} is under ${crate.license}, of which none is allowed`)
+    return { crate, ids, named: `${crate.name} ${crate.version}` }
+  })
+  const rows = taken.map(({ crate, ids }) => `| ${crate.name} | ${crate.version} | ${crate.license} | ${ids.join(' and ')} | ${where(crate.addons, names)} |`)
+  const texts = taken.flatMap(({ crate, ids, named }) => ids.filter(id => id !== 'Apache-2.0').map(id => ({ named, text: textOf(crate, id) })))
+  const notices = taken.filter(({ ids }) => ids.includes('Apache-2.0')).flatMap(({ crate, named }) => noticesOf(crate).map(text => ({ named, text })))
+  return [
+    HEAD,
+    `## Crates\n\n| crate | version | licence | taken under | in |\n| --- | --- | --- | --- | --- |\n${rows.join('\n')}\n`,
+    `## Texts\n\n${grouped(texts).join('\n\n')}\n`,
+    ...(notices.length > 0 ? [`## Notices\n\n${grouped(notices).join('\n\n')}\n`] : []),
+  ].join('\n')
+}
+
+function licences() {
+  const { renew } = given({ renew: { type: 'boolean' } })
+  const { allowed } = policyOf(readFileSync(join(root, 'deny.toml'), 'utf8'))
+  const text = page(shipped(), addons().map(({ name }) => name), allowed)
+  if (renew) {
+    writeFileSync(PAGE, text)
+    return console.log('THIRD_PARTY.md is written')
+  }
+  if (!existsSync(PAGE) || readFileSync(PAGE, 'utf8').replaceAll('\r\n', '\n') !== text) {
+    throw new Refusal('THIRD_PARTY.md is not what cargo knows: npm run licences -- --renew')
+  }
+  console.log('THIRD_PARTY.md names every crate that is inside an addon')
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the licences are not as they should be', licences)
