@@ -4,13 +4,17 @@
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a launch failed; what it was to write is then in no known state.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The device has no memory for what a launch needs beside its spans.
-    #[error("no device memory for {bytes} bytes")]
+    #[error("no device memory for {bytes} bytes: {free} of {total} are free")]
     OutOfMemory {
         /// Wanted at once.
-        bytes: usize,
+        bytes: u64,
+        /// What the device has left.
+        free: u64,
+        /// What it has in all.
+        total: u64,
     },
     /// The device, or its driver, refused.
     #[error("{kernel} failed: {reason}")]

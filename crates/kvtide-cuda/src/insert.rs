@@ -101,13 +101,13 @@ pub fn insert(stream: &Stream, of: &Insert<'_>, tables: &Tables<'_>) -> Result<(
     stream.launch(unit.of(&INSERT), grid, &args)
 }
 
-/// Makes all lengths `by` more.
-pub fn advance(stream: &Stream, tables: &Tables<'_>, by: u32) -> Result<()> {
+/// Makes `count` lengths `by` more, but for those that are negative.
+pub fn advance(stream: &Stream, lengths: Span<'_>, count: usize, by: u32) -> Result<()> {
     const THREADS: usize = 256;
-    tables.lengths.check_writable();
-    tables.check();
-    let args = AdvanceArgs { lengths: tables.lengths.address(), sequences: tables.sequences as u32, by };
-    stream.launch(ADVANCE, Grid::new([tables.sequences.div_ceil(THREADS), 1, 1], THREADS), &args)
+    lengths.check_writable();
+    assert!(count * 4 <= lengths.bytes(), "lengths reach outside their memory");
+    let args = AdvanceArgs { lengths: lengths.address(), sequences: count as u32, by };
+    stream.launch(ADVANCE, Grid::new([count.div_ceil(THREADS), 1, 1], THREADS), &args)
 }
 
 /// Refuses pages and rows that reach outside their memory.

@@ -5,7 +5,7 @@
 //!   attend                                   keys and values read where they lie
 //!   boxes, shift, strips, pieces, insert,    a launch each: bounds checked, units chosen, lists handed along
 //!   quantise, holes
-//!     stream                                 a GPU's, or the CPU that stands in for one
+//!     stream, graph                          a GPU's, or the CPU that stands in for one; launches recorded once and run again
 //!       kernels/*.cu                         one file per operation
 //! ```
 //!
@@ -24,6 +24,7 @@ mod emulated;
 mod error;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod graph;
 mod holes;
 mod insert;
 mod kernel;
@@ -32,6 +33,7 @@ mod memory;
 mod part;
 mod pieces;
 mod quantise;
+mod recording;
 mod shift;
 mod span;
 mod stream;
@@ -43,7 +45,10 @@ pub use attend::{
     RowFormat, STAGED, Words, attend,
 };
 pub use boxes::{BoxCopy, copy_boxes};
+#[cfg(feature = "emulate")]
+pub use emulated::Emulation;
 pub use error::{Error, Result};
+pub use graph::Graph;
 pub use holes::{Hole, zero_slots};
 pub use insert::{Insert, Tables, advance, insert};
 pub use memory::{DeviceMemory, Reached};

@@ -23,7 +23,6 @@ impl List {
     }
 
     /// One that lies in the device's memory.
-    #[cfg(any(feature = "cuda", feature = "emulate"))]
     pub fn far(address: u64) -> Self {
         List { far: address, near: [0; List::NEAR] }
     }

@@ -1,19 +1,25 @@
 //! Where launches go: a GPU's stream, in order, or the CPU that stands in for one.
 
+use std::sync::Arc;
+
 use bytemuck::Pod;
 
 use crate::attend::SharedRoom;
 use crate::error::Result;
+use crate::graph::Launches;
 use crate::kernel::{Grid, Kernel};
 use crate::list::List;
-#[cfg(feature = "cuda")]
-use crate::memory::Kept;
 use crate::memory::{DeviceMemory, Reached};
+use crate::recording::Recording;
 use crate::span::Span;
 
 /// A stream of work.
 #[derive(Clone, Debug)]
-pub struct Stream(Target);
+pub struct Stream {
+    target: Target,
+    /// What of it is captured.
+    recording: Option<Arc<Recording>>,
+}
 
 #[derive(Clone, Debug)]
 enum Target {
@@ -36,25 +42,26 @@ impl Stream {
     #[cfg(feature = "cuda")]
     #[must_use]
     pub fn gpu(device: &candle_core::CudaDevice) -> Self {
-        Stream(Target::Gpu(crate::gpu::Gpu::new(device)))
+        Stream { target: Target::Gpu(crate::gpu::Gpu::new(device)), recording: None }
     }
 
     /// The CPU in a GPU's stead: launches are done when they return.
     #[cfg(feature = "emulate")]
     #[must_use]
     pub fn emulated() -> Self {
-        Stream(Target::Emulated)
+        Stream { target: Target::Emulated, recording: None }
     }
 
     /// Copies `bytes` to the start of a span: the host's are free again when it returns.
     pub fn upload(&self, bytes: &[u8], target: Span<'_>) -> Result<()> {
         target.check_writable();
         assert!(bytes.len() <= target.bytes(), "more bytes than the span has");
-        match &self.0 {
+        match &self.target {
             #[cfg(feature = "cuda")]
             Target::Gpu(gpu) => gpu.write(bytes, target),
             #[cfg(feature = "emulate")]
             Target::Emulated => {
+                crate::emulated::operate("a copy to the device")?;
                 crate::emulated::upload(bytes, target);
                 Ok(())
             }
@@ -66,11 +73,12 @@ impl Stream {
     /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
     pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
         assert!(out.len() <= source.bytes(), "more bytes than the span has");
-        match &self.0 {
+        match &self.target {
             #[cfg(feature = "cuda")]
             Target::Gpu(gpu) => gpu.download(source, out),
             #[cfg(feature = "emulate")]
             Target::Emulated => {
+                crate::emulated::operate("a copy to the host")?;
                 crate::emulated::download(source, out);
                 Ok(())
             }
@@ -84,11 +92,20 @@ impl Stream {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
-        match &self.0 {
+        match &self.target {
             #[cfg(feature = "cuda")]
             Target::Gpu(gpu) => gpu.launch(kernel, grid, args),
             #[cfg(feature = "emulate")]
-            Target::Emulated => crate::emulated::launch(kernel, grid, args),
+            Target::Emulated => {
+                let args = bytemuck::bytes_of(args);
+                match self.recording.as_ref().filter(|recording| recording.is_capturing()) {
+                    Some(recording) => {
+                        recording.enqueue(crate::recording::Enqueued::launch(kernel, grid, args));
+                        Ok(())
+                    }
+                    None => crate::emulated::launch(kernel, grid, args),
+                }
+            }
             #[cfg(not(any(feature = "cuda", feature = "emulate")))]
             _ => unreachable!("{} in a build without a stream: {:?}", kernel.name, (grid, size_of_val(args))),
         }
@@ -97,7 +114,21 @@ impl Stream {
     /// A list that a launch hands along.
     pub(crate) fn list<'a, T: Pod>(&self, items: &'a [T]) -> Result<Listed<'a, T>> {
         let near = List::near(items);
-        match &self.0 {
+        if let (None, Some(recording)) = (&near, &self.recording) {
+            let bytes = bytemuck::cast_slice(items);
+            let address = recording.list(bytes, || {
+                let mut memory = self.take(bytes.len())?;
+                self.upload(bytes, memory.span())?;
+                Ok(memory)
+            })?;
+            return Ok(Listed {
+                list: List::far(address),
+                _items: items,
+                #[cfg(feature = "cuda")]
+                _memory: None,
+            });
+        }
+        match &self.target {
             #[cfg(feature = "cuda")]
             Target::Gpu(gpu) => {
                 let memory = near.is_none().then(|| gpu.upload(bytemuck::cast_slice(items))).transpose()?;
@@ -117,13 +148,23 @@ impl Stream {
         }
     }
 
-    /// Device memory for the length of a call.
+    /// Device memory for the length of a call. What is captured has it for as long as its graph.
     pub fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
-        match &self.0 {
+        match &self.recording {
+            Some(recording) => recording.memory(bytes, || self.take(bytes)),
+            None => self.take(bytes),
+        }
+    }
+
+    fn take(&self, bytes: usize) -> Result<DeviceMemory> {
+        match &self.target {
             #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => Ok(DeviceMemory { kept: Kept::Gpu(gpu.memory(bytes.max(1))?), bytes }),
+            Target::Gpu(gpu) => Ok(DeviceMemory::of_gpu(gpu.memory(bytes.max(1))?, bytes)),
             #[cfg(feature = "emulate")]
-            Target::Emulated => DeviceMemory::of_host(bytes),
+            Target::Emulated => {
+                crate::emulated::allocate(bytes)?;
+                DeviceMemory::of_host(bytes)
+            }
             #[cfg(not(any(feature = "cuda", feature = "emulate")))]
             _ => unreachable!("{bytes} bytes in a build without a stream"),
         }
@@ -131,7 +172,7 @@ impl Stream {
 
     /// Bytes of the host's where the device can read them.
     pub fn reach<'a>(&self, host: &'a [u8]) -> Result<Reached<'a>> {
-        match &self.0 {
+        match &self.target {
             #[cfg(feature = "cuda")]
             Target::Gpu(gpu) => {
                 let copy = (!host.is_empty()).then(|| gpu.upload(host)).transpose()?;
@@ -148,9 +189,64 @@ impl Stream {
         }
     }
 
+    /// Waits until all that was enqueued is done.
+    pub fn synchronize(&self) -> Result<()> {
+        match &self.target {
+            #[cfg(feature = "cuda")]
+            Target::Gpu(gpu) => gpu.synchronize(),
+            #[cfg(feature = "emulate")]
+            Target::Emulated => Ok(()),
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => Ok(()),
+        }
+    }
+
+    /// Enqueues work of the caller's, which a replay does again: what a model computes between launches, where the CPU does it in a
+    /// GPU's stead.
+    #[cfg(feature = "emulate")]
+    pub fn work(&self, work: impl Fn() + Send + 'static) {
+        match self.recording.as_ref().filter(|recording| recording.is_capturing()) {
+            Some(recording) => recording.enqueue(crate::recording::Enqueued::Work(Box::new(work))),
+            None => work(),
+        }
+    }
+
+    /// The same stream, for a capture and the run before it.
+    pub(crate) fn recording(&self, recording: &Arc<Recording>) -> Stream {
+        match &self.target {
+            #[cfg(any(feature = "cuda", feature = "emulate"))]
+            target => Stream { target: target.clone(), recording: Some(recording.clone()) },
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => unreachable!("a capture in a build without a stream: {recording:?}"),
+        }
+    }
+
+    /// The launches of `work`, which do not run.
+    pub(crate) fn record<E: From<crate::Error>>(
+        &self,
+        work: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<Launches, E> {
+        match &self.target {
+            #[cfg(feature = "cuda")]
+            Target::Gpu(gpu) => {
+                let capturing = gpu.begin_capture()?;
+                work()?;
+                Ok(Launches::Gpu(capturing.end()?))
+            }
+            #[cfg(feature = "emulate")]
+            Target::Emulated => {
+                work()?;
+                let recording = self.recording.as_ref().expect("a stream that is captured");
+                Ok(Launches::Emulated(recording.enqueued()))
+            }
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            _ => unreachable!("a capture in a build without a stream: {}", work().is_ok()),
+        }
+    }
+
     /// The shared memory of a block.
     pub(crate) fn shared_room(&self) -> SharedRoom {
-        match &self.0 {
+        match &self.target {
             #[cfg(feature = "cuda")]
             Target::Gpu(gpu) => gpu.shared_room(),
             // As an H200 has.

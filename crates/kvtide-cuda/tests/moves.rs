@@ -216,7 +216,7 @@ proptest! {
             };
             let tables = Tables { lengths: held.span_mut(), blocks: rows_of_blocks.span(), sequences, row_blocks };
             insert(&stream(), &call, &tables).unwrap();
-            advance(&stream(), &tables, 1).unwrap();
+            advance(&stream(), held.span_mut(), sequences, 1).unwrap();
         }
         prop_assert_eq!(pages.bytes(), expected);
         let after: Vec<i32> = lengths.iter().map(|&length| if length < 0 { length } else { length + steps as i32 }).collect();

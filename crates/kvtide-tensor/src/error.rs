@@ -216,6 +216,9 @@ impl Error {
             Error::Disposed { object } => details![object: *object],
             Error::StepIncomplete { layers } => details![layers: &layers[..]],
             Error::StaleView | Error::Poisoned | Error::Busy | Error::Aborted => Vec::new(),
+            Error::Launch(kvtide_cuda::Error::OutOfMemory { bytes, free, total }) => {
+                details![requestedBytes: *bytes, usedBytes: total.saturating_sub(*free), limitBytes: *total]
+            }
             Error::Launch(error) => details![reason: &error.to_string()],
             Error::Candle(error) => details![reason: &error.to_string()],
         }

@@ -4,9 +4,11 @@
 //! launch    a function of a loaded module (modules.rs), arguments by value, enqueued
 //! upload    through pinned memory (pinned.rs), enqueued: the host goes on at once
 //! download  through pinned memory in pieces: one is on its way while the one before is copied out
+//! capture   launches recorded as a graph (captured.rs); no copy from or to the host is
 //! ```
 #![expect(unsafe_code, reason = "kernels and copies take addresses; launchers have checked them")]
 
+mod captured;
 mod modules;
 mod pinned;
 
@@ -23,6 +25,7 @@ use crate::attend::SharedRoom;
 use crate::error::{Error, Result};
 use crate::kernel::{Grid, Kernel};
 use crate::span::Span;
+pub(crate) use captured::Captured;
 pub(crate) use modules::Module;
 
 /// The stream of a GPU.
@@ -68,7 +71,7 @@ impl Gpu {
         Gpu { stream: device.cuda_stream() }
     }
 
-    pub fn launch(&self, kernel: &'static Kernel, grid: Grid, args: &impl Pod) -> Result<()> {
+    pub fn launch<A: Pod>(&self, kernel: &'static Kernel, grid: Grid, args: &A) -> Result<()> {
         let failed = |error: DriverError| failure(kernel.name, &error);
         let function = modules::function(self.stream.context(), kernel).map_err(failed)?;
         if grid.shared_bytes > SHARED_UNASKED {
@@ -94,6 +97,7 @@ impl Gpu {
 
     /// A copy of `bytes` in the GPU's memory.
     pub fn upload(&self, bytes: &[u8]) -> Result<Memory> {
+        self.check_not_captured()?;
         let memory = self.memory(bytes.len())?;
         pinned::copy_in(&self.stream, bytes, memory.address())
             .map_err(|error| failure("a copy to the device", &error))?;
@@ -104,16 +108,22 @@ impl Gpu {
     pub fn memory(&self, bytes: usize) -> Result<Memory> {
         // SAFETY: bytes have no invalid values, and whoever asks for them writes before they are read.
         let memory = unsafe { self.stream.alloc::<u8>(bytes) };
-        Ok(Memory { bytes: memory.map_err(|_| Error::OutOfMemory { bytes })? })
+        let refused = |_| {
+            let (free, total) = self.stream.context().mem_get_info().unwrap_or_default();
+            Error::OutOfMemory { bytes: bytes as u64, free: free as u64, total: total as u64 }
+        };
+        Ok(Memory { bytes: memory.map_err(refused)? })
     }
 
     /// Copies `bytes` to the start of a span.
     pub fn write(&self, bytes: &[u8], target: Span<'_>) -> Result<()> {
+        self.check_not_captured()?;
         pinned::copy_in(&self.stream, bytes, target.address()).map_err(|error| failure("a copy to the device", &error))
     }
 
     /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
     pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
+        self.check_not_captured()?;
         pinned::copy_out(&self.stream, source.address(), out).map_err(|error| failure("a copy to the host", &error))
     }
 

@@ -1,0 +1,138 @@
+//! What a capture needs beside its launches: memory that stays where it is, so that nothing is taken or copied while it is under way.
+//!
+//! ```text
+//! first run     lists that launches hand along are copied to the device and kept; memory for the length of a call is taken
+//! capture       the same lists are found by what is in them, the same memory in the same order
+//! replays       read and write it: the graph keeps it
+//! ```
+//!
+//! O(lists) to find one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[cfg(feature = "emulate")]
+use crate::emulated;
+use crate::error::{Error, Result};
+#[cfg(feature = "emulate")]
+use crate::kernel::{Grid, Kernel};
+use crate::memory::DeviceMemory;
+
+/// A capture, or the run before it.
+#[derive(Debug, Default)]
+pub(crate) struct Recording {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_capturing: bool,
+    lists: Vec<(Box<[u8]>, DeviceMemory, u64)>,
+    free: Vec<DeviceMemory>,
+    #[cfg(feature = "emulate")]
+    enqueued: Vec<Enqueued>,
+}
+
+/// What the CPU does in a GPU's stead when it replays.
+#[cfg(feature = "emulate")]
+pub(crate) enum Enqueued {
+    /// A launch: its arguments by value.
+    Launch(&'static Kernel, Grid, Vec<u128>),
+    /// Work of the caller's.
+    Work(Box<dyn Fn() + Send>),
+}
+
+impl Recording {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether launches are recorded, not run.
+    #[cfg(feature = "emulate")]
+    pub fn is_capturing(&self) -> bool {
+        self.state().is_capturing
+    }
+
+    /// From here on they are.
+    pub fn begin(&self) {
+        self.state().is_capturing = true;
+    }
+
+    /// Memory of at least so many bytes, which comes back when it is dropped: what is free, or what `take` gives.
+    pub fn memory(self: &Arc<Self>, bytes: usize, take: impl FnOnce() -> Result<DeviceMemory>) -> Result<DeviceMemory> {
+        let mut state = self.state();
+        let found = state.free.iter().position(|memory| memory.bytes() >= bytes);
+        let memory = match found {
+            Some(index) => state.free.remove(index),
+            None if state.is_capturing => return Err(differs("it needs more memory")),
+            None => take()?,
+        };
+        Ok(memory.lent_by(self))
+    }
+
+    /// Memory that is no longer used.
+    pub fn take_back(&self, memory: DeviceMemory) {
+        self.state().free.push(memory);
+    }
+
+    /// Where a list lies on the device: where it was put before, or where `put` puts it.
+    pub fn list(&self, bytes: &[u8], put: impl FnOnce() -> Result<DeviceMemory>) -> Result<u64> {
+        let mut state = self.state();
+        if let Some((.., address)) = state.lists.iter().find(|(known, ..)| **known == *bytes) {
+            return Ok(*address);
+        }
+        if state.is_capturing {
+            return Err(differs("it hands other numbers along"));
+        }
+        let mut memory = put()?;
+        let address = memory.span().address();
+        state.lists.push((bytes.into(), memory, address));
+        Ok(address)
+    }
+
+    /// Notes what a replay is to do.
+    #[cfg(feature = "emulate")]
+    pub fn enqueue(&self, work: Enqueued) {
+        self.state().enqueued.push(work);
+    }
+
+    /// What was noted.
+    #[cfg(feature = "emulate")]
+    pub fn enqueued(&self) -> Vec<Enqueued> {
+        std::mem::take(&mut self.state().enqueued)
+    }
+}
+
+#[cfg(feature = "emulate")]
+impl Enqueued {
+    /// A launch with its arguments as they are now.
+    pub fn launch(kernel: &'static Kernel, grid: Grid, args: &[u8]) -> Self {
+        let mut words = vec![0; args.len().div_ceil(size_of::<u128>())];
+        bytemuck::cast_slice_mut(&mut words)[..args.len()].copy_from_slice(args);
+        Enqueued::Launch(kernel, grid, words)
+    }
+
+    /// Does it.
+    pub fn run(&self) -> Result<()> {
+        match self {
+            Enqueued::Launch(kernel, grid, args) => emulated::launch(kernel, *grid, bytemuck::cast_slice(args)),
+            Enqueued::Work(work) => {
+                work();
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(feature = "emulate")]
+impl std::fmt::Debug for Enqueued {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Enqueued::Launch(kernel, grid, _) => write!(f, "{} {grid:?}", kernel.name),
+            Enqueued::Work(_) => f.write_str("work"),
+        }
+    }
+}
+
+fn differs(how: &str) -> Error {
+    Error::Launch { kernel: "the capture of a graph", reason: format!("{how} than the run before it") }
+}
