@@ -4,6 +4,7 @@
 //! plan = planner.plan_append(sequences, offsets, Writer::Step)?
 //! planner.open_step(&plan)?            blocks taken; lengths as before
 //! planner.mark_layer(&plan, layer)?    for each layer, once its rows are there
+//! planner.shorten_step(&mut plan, n)?  where only the first tokens of each sequence came: the rest is given back
 //! planner.close_step(&plan, tokens)?   lengths moved on
 //! planner.undo_step(&plan)?            or its sequences as they were
 //! ```
@@ -14,7 +15,7 @@ use std::ops::Range;
 
 use super::sequence::Stepping;
 use super::sequences::PagedPlanner;
-use super::write_plan::{Before, Share, WritePlan};
+use super::write_plan::{Before, Share, SlotRun, WritePlan};
 use super::writing::check_tokens;
 use crate::error::{Error, Result};
 
@@ -67,6 +68,67 @@ impl PagedPlanner {
         self.store.marks.reserve(0, plan.runs.len())
     }
 
+    /// Keeps the first `tokens` tokens of each sequence of an open step, and gives the other slots back: for a step that was opened
+    /// for as many as may come. Pages that are staged cannot be cut, nor trees.
+    pub fn shorten_step(&mut self, plan: &mut WritePlan, tokens: u32) -> Result<()> {
+        self.check_step(plan)?;
+        if self.low_bit || plan.parents.is_some() {
+            return Err(Error::argument("plan", "of staged pages or of trees", "a step of chains in pages of rows"));
+        }
+        let most = plan.shares.iter().map(|share| share.tokens).min().unwrap_or(0);
+        if tokens > most {
+            return Err(Error::argument("tokens", tokens, format!("at most {most}, as the step has of each sequence")));
+        }
+        self.chunks.reserve(plan.shares.len(), 0)?;
+        self.store.marks.reserve(0, plan.runs.len())?;
+        let (mut first, mut runs) = (0, 0);
+        (plan.tokens, plan.new_blocks) = (0, 0);
+        for share in &mut plan.shares {
+            let own = first as usize..share.runs_end as usize;
+            first = share.runs_end;
+            let mut left = tokens;
+            for at in own {
+                let run = plan.runs[at];
+                let kept = run.len.min(left);
+                if kept < run.len {
+                    self.forget_written(&SlotRun { slot: run.slot + kept, len: run.len - kept, ..run });
+                }
+                if kept > 0 {
+                    plan.runs[runs] = SlotRun { len: kept, token: plan.tokens + tokens - left, ..run };
+                    runs += 1;
+                }
+                left -= kept;
+            }
+            self.shorten_share(share, tokens);
+            share.runs_end = runs as u32;
+            plan.tokens += tokens;
+            plan.new_blocks += share.new_blocks;
+        }
+        plan.runs.truncate(runs);
+        self.changed();
+        Ok(())
+    }
+
+    fn shorten_share(&mut self, share: &mut Share, tokens: u32) {
+        let block_size = self.store.block_size;
+        let of = self.sequences[share.slot as usize].as_mut().expect("a sequence of an open step");
+        let before = of.content.table.len() - share.new_blocks;
+        share.tokens = tokens;
+        share.end = if tokens == 0 { 0 } else { share.position + tokens };
+        share.new_blocks = share.end.div_ceil(block_size).saturating_sub(before);
+        self.chunks.truncate(&mut of.content.table, before + share.new_blocks, self.store.chain());
+        of.stepping = of.stepping.map(|step| Stepping { tokens, ..step });
+        of.epoch += 1;
+    }
+
+    /// Nobody reads these slots; what may lie there is zeroed before somebody does.
+    fn forget_written(&mut self, run: &SlotRun) {
+        for layer in 0..self.store.num_layers {
+            self.store.marks.unset(run.block, layer, run.slot..run.slot + run.len);
+        }
+        self.store.dirty.insert_block(run.block);
+    }
+
     /// Ends a step whose layers are all written: its tokens count now. `tokens` are their ids, where they are known.
     pub fn close_step(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         self.reserve_close(plan, tokens)?;
@@ -101,12 +163,7 @@ impl PagedPlanner {
             if !self.is_stepping(plan, share) {
                 continue;
             }
-            for run in runs {
-                for layer in 0..self.store.num_layers {
-                    self.store.marks.unset(run.block, layer, run.slot..run.slot + run.len);
-                }
-                self.store.dirty.insert_block(run.block);
-            }
+            runs.iter().for_each(|run| self.forget_written(run));
             for write in of_share.iter().filter(|write| write.before != Before::Rows) {
                 self.store.staging.give_back(write.page);
             }
