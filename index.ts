@@ -66,5 +66,6 @@ export {
   type StepBatchSizes,
 } from './lib/step-batch.js'
 export { Tensor, type Kv, type TensorOptions } from './lib/tensor.js'
+export type { ReadAsyncOptions } from './lib/tensor-reading.js'
 export type { TokenKv, TokenVector } from './lib/token-vector.js'
 export { setThreads, threads } from './lib/threads.js'

@@ -10,6 +10,7 @@ import { invalid, isKvTideError } from './errors.js'
 import { meta, put, readData, type HostArgument } from './host-tensor.js'
 import { checkInternal, endThis, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
 import { Part, type Shown } from './shown.js'
+import { readLater, type ReadAsyncOptions } from './tensor-reading.js'
 
 /** What a tensor can be made with besides its data. */
 export interface TensorOptions {
@@ -147,10 +148,33 @@ export class Tensor extends Owner {
    */
   readInto<T extends TensorData | Float16ArrayLike>(out: T): T {
     const part = own(this)
-    const row = dtypeRow(part.dtype)
-    const array = typedArray<TensorData | Float16ArrayLike>('out', out, row.arrays)
-    if (arrayLength(array) !== part.length) throw invalid('out', out, `${part.length} elements`)
-    part.readInto((row.bytes === 2 ? asBits(array) : array) as TensorData)
+    part.readInto(roomIn(out, part.dtype, part.length))
+    return out
+  }
+
+  /**
+   * As {@link toArray}, off the main thread, which otherwise waits for a GPU. Until it has ended, what would change the cache that
+   * the tensor shows throws `BUSY`; the tensor can be disposed of.
+   *
+   * @throws KvTideError `ABORTED` once `signal` has ended it
+   */
+  async toArrayAsync(options: ReadAsyncOptions = {}): Promise<TensorData> {
+    return readLater(own(this), false, options)
+  }
+
+  /** As {@link toFloat32Array}, off the main thread: see {@link toArrayAsync}. */
+  async toFloat32ArrayAsync(options: ReadAsyncOptions = {}): Promise<Float32Array> {
+    return (await readLater(own(this), true, options)) as Float32Array
+  }
+
+  /** As {@link readInto}, off the main thread: see {@link toArrayAsync}. */
+  async readIntoAsync<T extends TensorData | Float16ArrayLike>(out: T, options: ReadAsyncOptions = {}): Promise<T> {
+    const part = own(this)
+    const { dtype, length } = part
+    roomIn(out, dtype, length)
+    const elements = await readLater(part, false, options)
+    // It is the caller's, and may have changed meanwhile.
+    roomIn(out, dtype, length).set(elements)
     return out
   }
 
@@ -192,6 +216,14 @@ function head(tensor: Tensor, options: InspectOptions): string {
 }
 
 Object.defineProperty(Tensor.prototype, inspect.custom, { value: show, configurable: true, writable: true })
+
+/** An array of the caller's that a tensor's elements go to. */
+function roomIn(out: unknown, dtype: DType, length: number): TensorData {
+  const row = dtypeRow(dtype)
+  const array = typedArray<TensorData | Float16ArrayLike>('out', out, row.arrays)
+  if (arrayLength(array) !== length) throw invalid('out', out, `${length} elements`)
+  return (row.bytes === 2 ? asBits(array) : array) as TensorData
+}
 
 function own(self: unknown): Part {
   return nativeThis<Part>(self, Tensor)

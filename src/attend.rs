@@ -9,12 +9,13 @@ use crate::attend_answer::{NativeAnswer, Target};
 use crate::attend_lists::ListsArg;
 use crate::attend_queries::memory_for;
 use crate::attend_request::Request;
-use crate::attend_task::{AttendTask, NativeAttendRequest, NativeStop};
+use crate::attend_task::{AttendTask, NativeAttendRequest};
 use crate::bytes::ArrayArg;
 use crate::guard::{Outcome, guard};
 use crate::model_cache::NativeModelCache;
 use crate::paged_kv_cache::NativePagedKvCache;
 use crate::source::{TensorArg, source};
+use crate::stop::NativeStop;
 
 /// Attends, and answers an output, or one with its sums.
 #[napi(ts_return_type = "unknown")]

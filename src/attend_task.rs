@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use kvtide_tensor::{Budget, HostTensor, Room, View};
 use napi::bindgen_prelude::{AsyncTask, Float32Array};
@@ -18,6 +18,7 @@ use crate::attend_request::{OwnedRequest, Request};
 use crate::guard::{Outcome, catch, guard};
 use crate::memory::budget;
 use crate::shown::Children;
+use crate::stop::NativeStop;
 use crate::tensor::NativeView;
 
 /// What attention gives, in native memory.
@@ -30,26 +31,6 @@ pub struct NativeAttendedView {
 
 /// What the work came to: an output in native memory and the logarithms of its rows' sums, or a refusal.
 pub struct Found(Outcome<(View, Vec<f32>)>);
-
-/// What ends work early.
-#[napi]
-#[derive(Default)]
-pub struct NativeStop {
-    flag: Arc<AtomicBool>,
-}
-
-#[napi]
-impl NativeStop {
-    #[napi(constructor)]
-    pub fn new() -> Self {
-        NativeStop::default()
-    }
-
-    #[napi]
-    pub fn stop(&self) {
-        self.flag.store(true, Ordering::Relaxed);
-    }
-}
 
 /// A call in the background.
 pub struct AttendTask {
@@ -64,7 +45,7 @@ impl AttendTask {
     pub(crate) fn of(request: &Request<'_>, stop: Option<&NativeStop>) -> Outcome<Self> {
         let budget = budget();
         let request = request.to_owned(&budget)?;
-        let stop = stop.map(|stop| stop.flag.clone());
+        let stop = stop.map(NativeStop::flag);
         Ok(AttendTask { with_lse: request.with_lse(), request: Some(request), stop, budget })
     }
 

@@ -8,13 +8,14 @@ use crate::attend::answer;
 use crate::attend_answer::NativeAnswer;
 use crate::attend_lists::ListsArg;
 use crate::attend_request::Request;
-use crate::attend_task::{NativeAttendRequest, NativeStop};
+use crate::attend_task::NativeAttendRequest;
 use crate::batch::Batch;
 use crate::bytes::ArrayArg;
 use crate::model_cache::NativeModelCache;
 use crate::number::count;
 use crate::open_step::OpenStep;
 use crate::source::{TensorArg, source};
+use crate::stop::NativeStop;
 
 /// A step; nothing once it has ended.
 #[napi]

@@ -4,7 +4,7 @@ use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
 use kvtide_tensor::{Budget, View, device, device_name};
-use napi::bindgen_prelude::Uint8Array;
+use napi::bindgen_prelude::{AsyncTask, Uint8Array};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -12,8 +12,10 @@ use crate::bytes::{ArrayArg, external};
 use crate::guard::{Outcome, guard};
 use crate::memory::budget;
 use crate::number::{count, whole};
+use crate::read_task::ReadTask;
 use crate::shown::Children;
 use crate::source::host_tensor;
+use crate::stop::NativeStop;
 
 /// A tensor of one's own, or a view that someone looks at.
 #[napi]
@@ -138,6 +140,17 @@ impl NativeView {
             }
             Ok(())
         })
+    }
+
+    /// The elements' bytes in the background, or those of the elements as 32-bit floats.
+    #[napi(ts_return_type = "Promise<Uint8Array>")]
+    pub fn read_later(
+        &self,
+        env: &Env,
+        as_floats: bool,
+        stop: Option<&NativeStop>,
+    ) -> Result<AsyncTask<ReadTask>> {
+        self.read(env, |view| Ok(AsyncTask::new(ReadTask::of(view, as_floats, stop)?)))
     }
 
     /// The elements where they lie, as bytes. The array keeps the memory alive, and shows what the cache writes there later.

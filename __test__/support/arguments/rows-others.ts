@@ -1,16 +1,21 @@
 import { BlockPool, BlockTable, KvTideError, Tensor } from '../../../index.js'
 import { all, anything, but, count, data, never, optional, options, out, shape, text, whole } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
-import { NO_OPTIONS } from './rows-contiguous.js'
+import { GETTERS, NO_OPTIONS } from './rows-contiguous.js'
 
 const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
 const square = (): Tensor => Tensor.from(four(), [2, 2])
+
+const reading = param('options', options(() => ({}), { signal: optional({ legal: {} }) }, { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }), () => ({}))
 
 const tensors = new Members('Tensor', square)
   .plain('shape', 'dtype', 'device', 'strides', 'length', 'isStale', 'isContiguous', 'keyPositions', 'data', 'toArray', 'toFloat32Array')
   .method('narrow', param('dim', count, () => 0), param('start', whole('INVALID_ARGUMENT'), () => 1), param('length', whole('INVALID_ARGUMENT'), () => 1))
   .method('reshape', param('shape', shape, () => [4]))
   .method('readInto', param('out', out('INVALID_ARGUMENT'), four))
+  .method('toArrayAsync', reading)
+  .method('toFloat32ArrayAsync', reading)
+  .method('readIntoAsync', param('out', out('INVALID_ARGUMENT'), four), reading)
   .method('equals', param('other', {
     legal: {
       'a Tensor of another shape': 'ok',

@@ -1,0 +1,26 @@
+import { dtypeRow, type TensorData } from './dtype.js'
+import { fields } from './check.js'
+import type { Part } from './shown.js'
+import { StopSignal } from './stop-signal.js'
+
+/** How a tensor is read off the main thread. */
+export interface ReadAsyncOptions {
+  /** Ends the work early, with `ABORTED`. */
+  readonly signal?: AbortSignal
+}
+
+/** @internal A tensor's elements, read off the main thread; as 32-bit floats if they are to be. */
+export async function readLater(part: Part, asFloats: boolean, options: unknown): Promise<TensorData> {
+  const { signal } = fields<ReadAsyncOptions>('options', options)
+  const row = dtypeRow(asFloats ? 'f32' : part.dtype)
+  const stop = StopSignal.of('signal', signal)
+  try {
+    const bytes = await part.view.readLater(asFloats, stop?.native)
+    stop?.check()
+    return row.over(bytes.buffer, bytes.byteOffset, bytes.byteLength / row.bytes)
+  } catch (error) {
+    throw stop === undefined ? error : stop.explain(error)
+  } finally {
+    stop?.release()
+  }
+}
