@@ -144,12 +144,7 @@ impl NativeView {
 
     /// The elements' bytes in the background, or those of the elements as 32-bit floats.
     #[napi(ts_return_type = "Promise<Uint8Array>")]
-    pub fn read_later(
-        &self,
-        env: &Env,
-        as_floats: bool,
-        stop: Option<&NativeStop>,
-    ) -> Result<AsyncTask<ReadTask>> {
+    pub fn read_later(&self, env: &Env, as_floats: bool, stop: Option<&NativeStop>) -> Result<AsyncTask<ReadTask>> {
         self.read(env, |view| Ok(AsyncTask::new(ReadTask::of(view, as_floats, stop)?)))
     }
 
