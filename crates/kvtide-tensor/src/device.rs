@@ -49,6 +49,11 @@ pub fn device_name(device: &Device) -> String {
     }
 }
 
+/// Keeps what candle's operations upload beside their tensors, until it is dropped: a graph that was captured reads it again.
+pub(crate) fn keep_uploads(device: &Device) -> impl Sized + use<> {
+    cuda::keep_uploads(device)
+}
+
 /// Refuses kernels and threads that the environment asks for in vain.
 pub(crate) fn check_kernels(device: &Device) -> Result<()> {
     if device.is_cpu() {

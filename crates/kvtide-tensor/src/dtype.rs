@@ -107,6 +107,10 @@ macro_rules! dtypes {
                 $(candle_core::cuda_backend::CudaStorageSlice::$name(values) => {
                     Ok(kvtide_cuda::Span::of_slice(values, is_writable))
                 })+
+                // Lengths and tables of a step.
+                candle_core::cuda_backend::CudaStorageSlice::U32(values) => {
+                    Ok(kvtide_cuda::Span::of_slice(values, is_writable))
+                }
                 _ => candle_core::bail!("a storage of another dtype than the cache's"),
             }
         }
@@ -115,6 +119,8 @@ macro_rules! dtypes {
         pub(crate) fn bytes(storage: &CpuStorage) -> candle_core::Result<&[u8]> {
             match storage {
                 $(CpuStorage::$name(values) => Ok(bytemuck::cast_slice(values)),)+
+                // Lengths and tables of a step.
+                CpuStorage::U32(values) => Ok(bytemuck::cast_slice(values)),
                 _ => candle_core::bail!("a storage of another dtype than the cache's"),
             }
         }
@@ -123,6 +129,7 @@ macro_rules! dtypes {
         pub(crate) fn bytes_mut(storage: &mut CpuStorage) -> candle_core::Result<&mut [u8]> {
             match storage {
                 $(CpuStorage::$name(values) => Ok(bytemuck::cast_slice_mut(values)),)+
+                CpuStorage::U32(values) => Ok(bytemuck::cast_slice_mut(values)),
                 _ => candle_core::bail!("a storage of another dtype than the cache's"),
             }
         }

@@ -15,6 +15,7 @@
 
 mod attention;
 mod buffer;
+mod captured;
 mod contiguous;
 mod device;
 mod dims;
@@ -50,6 +51,7 @@ mod zeroed;
 pub use attention::{
     AttendOptions, Attended, AttendedPart, KvRows, Room, attend, attend_into, attend_with, merge_attention,
 };
+pub use captured::{CaptureOptions, CapturedStep, StepRecorder};
 pub use device::{device, device_name};
 pub use dims::RANK_MAX;
 pub use dtype::DType;

@@ -37,7 +37,7 @@ pub(super) fn check<'a>(
     })
 }
 
-fn check_numbers(options: &AttendOptions<'_>, sizes: Sizes) -> Result<()> {
+pub(super) fn check_numbers(options: &AttendOptions<'_>, sizes: Sizes) -> Result<()> {
     let AttendOptions { scale, window, sinks, sink_logits, softcap, starts, threads, .. } = options;
     if scale.is_some_and(|scale| !scale.is_finite()) {
         return Err(Error::argument("scale", f64::from(scale.unwrap_or(0.0)), "a finite number"));

@@ -176,7 +176,7 @@ fn trees(asked: &Asked<'_>) -> Result<(Vec<u32>, Vec<u64>)> {
     Ok((depths, seen))
 }
 
-fn head_rows<'a>(source: &Resolved<'_>, axes: Axes, memory: Span<'a>) -> HeadRows<'a> {
+pub(super) fn head_rows<'a>(source: &Resolved<'_>, axes: Axes, memory: Span<'a>) -> HeadRows<'a> {
     let (strides, pieces) = source.layout();
     HeadRows {
         memory,
@@ -202,7 +202,7 @@ fn blocks(pages: &PageRows<'_>, count: usize) -> Vec<u32> {
     (0..count).flat_map(of).map(entry).collect()
 }
 
-fn page_memory<'a>(slab: &Slab, layer: u32, storage: Option<Span<'a>>) -> PageMemory<'a> {
+pub(super) fn page_memory<'a>(slab: &Slab, layer: u32, storage: Option<Span<'a>>) -> PageMemory<'a> {
     let layout = &slab.layout;
     let section = |part: Part| {
         let (section, place) = (layout.section(part), layout.head_in_page(part, 0));

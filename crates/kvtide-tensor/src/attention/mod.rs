@@ -7,11 +7,14 @@
 //! output  rows divided by their sums, in the queries' dtype
 //! ```
 //!
+//! A captured step has a form of its own (`captured.rs`): lengths and tables are those that the device holds when it is replayed.
+//!
 //! Several queries of a sequence, and all query heads that share a head of K and V, read each key and value once. A result
 //! depends on the call alone, never on how many threads there are.
 
 mod asked;
 mod call;
+mod captured;
 mod check;
 mod job;
 mod kept;
@@ -30,6 +33,7 @@ mod strided;
 mod unit;
 mod visible;
 
+pub(crate) use captured::attend_captured;
 pub use kv_rows::KvRows;
 pub use merge::{AttendedPart, merge_attention};
 pub use options::{AttendOptions, Attended};

@@ -42,6 +42,14 @@ pub(super) fn open(index: usize) -> Result<Device, String> {
     Ok(device)
 }
 
+/// Keeps what candle's operations upload beside their tensors, until it is dropped.
+pub(super) fn keep_uploads(device: &Device) -> impl Sized + use<> {
+    match device {
+        Device::Cuda(device) => Some(device.enable_cuda_graph_htod_cache()),
+        _ => None,
+    }
+}
+
 /// Makes `process` the one that uses CUDA; refused when it was forked from the one that does.
 fn claim(owner: &AtomicU32, process: u32) -> Result<(), String> {
     match owner.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed) {

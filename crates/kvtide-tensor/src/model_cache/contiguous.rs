@@ -198,8 +198,12 @@ impl Store for ContiguousLayers {
         self.undo_layers(step)
     }
 
-    fn group(&mut self, _: u32) -> Result<&mut PagedKvCache> {
+    fn groups(&mut self) -> Result<&mut [PagedKvCache]> {
         Err(Error::argument("cache", "one in tensors", "one in blocks: in tensors there are no pages"))
+    }
+
+    fn group(&mut self, _: u32) -> Result<&mut PagedKvCache> {
+        self.groups().map(|groups| &mut groups[0])
     }
 
     fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {

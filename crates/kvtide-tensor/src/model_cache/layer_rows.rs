@@ -35,13 +35,13 @@ pub(super) enum Rows<'a> {
 }
 
 /// What the model says of a layer's attention.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
-    scale: Option<f32>,
-    softcap: Option<f32>,
-    window: Option<u32>,
-    sinks: u32,
-    query_heads: Option<u32>,
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    pub scale: Option<f32>,
+    pub softcap: Option<f32>,
+    pub window: Option<u32>,
+    pub sinks: u32,
+    pub query_heads: Option<u32>,
 }
 
 impl Rules {
@@ -66,7 +66,7 @@ impl Rules {
     }
 
     /// Where the call says nothing else, the model's hold.
-    fn or<'a>(&self, options: &AttendOptions<'a>) -> AttendOptions<'a> {
+    pub fn or<'a>(&self, options: &AttendOptions<'a>) -> AttendOptions<'a> {
         AttendOptions {
             scale: options.scale.or(self.scale),
             softcap: options.softcap.or(self.softcap),

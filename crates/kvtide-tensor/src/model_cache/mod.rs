@@ -10,6 +10,7 @@
 //! What a layer's queries see, and how they are scaled, follows from the description.
 
 mod appending;
+mod capturing;
 mod contiguous;
 mod contiguous_drafts;
 mod contiguous_steps;
@@ -45,6 +46,7 @@ use store::Store;
 pub use appending::ModelTokens;
 pub use holding::{ModelPrefix, ModelSnapshot};
 pub use layer_rows::LayerRows;
+pub(crate) use layer_rows::Rules;
 pub use options::{ContiguousOptions, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom};
 pub use step::ModelStep;
 

@@ -247,6 +247,10 @@ impl Store for PagedGroups {
         self.undo_steps(steps)
     }
 
+    fn groups(&mut self) -> Result<&mut [PagedKvCache]> {
+        Ok(&mut self.0)
+    }
+
     fn group(&mut self, group: u32) -> Result<&mut PagedKvCache> {
         Ok(&mut self.0[group as usize])
     }

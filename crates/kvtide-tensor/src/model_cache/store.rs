@@ -62,6 +62,8 @@ pub(super) trait Store: DraftStore + Debug + Send {
     fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()>;
     fn undo_step(&mut self, step: &mut StepState) -> Result<()>;
 
+    /// The caches of all groups; in tensors there are none.
+    fn groups(&mut self) -> Result<&mut [PagedKvCache]>;
     /// The cache of a group of layers; in tensors there is none.
     fn group(&mut self, group: u32) -> Result<&mut PagedKvCache>;
     /// What a layer of a sequence holds: `[batch, kvHeads, tokens, headDim]`, in blocks a copy of it.

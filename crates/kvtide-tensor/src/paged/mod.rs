@@ -8,6 +8,7 @@
 //! write     tokens -> rows -> pages, or staging        rows.rs, write.rs, staging.rs, scratch.rs
 //! read      pages -> rows of the caller's              read.rs
 //! walk      pages in place, for attention              walk.rs, page_rows.rs
+//! horizon   steps for as many tokens as may come, for captured steps
 //!           in candle's operations alone               portable.rs
 //!           by a device's kernels                      launched/
 //! ```
@@ -15,6 +16,7 @@
 mod copy;
 mod drafting;
 mod holding;
+mod horizon;
 mod launched;
 mod page_rows;
 mod planned;
@@ -34,10 +36,13 @@ mod write;
 
 pub use drafting::PagedSequence;
 pub use holding::{PagedPrefix, PagedSnapshot, PromptOptions};
+pub(crate) use horizon::{check_rows_of_floats, horizon_offsets};
+pub(crate) use launched::insert;
 pub use page_rows::PageRows;
 pub(crate) use planned::PlannedWrite;
 pub(crate) use prefix_keys::PrefixKeys;
 pub(crate) use returns::{Returned, Returns};
+pub(crate) use rows::{Expected, TokenRows};
 pub(crate) use shape::PagedShape;
 pub(crate) use slab::Slab;
 pub(crate) use step::not_written;

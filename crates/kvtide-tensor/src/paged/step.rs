@@ -23,9 +23,9 @@ use crate::source::Source;
 #[must_use = "a step that is dropped is undone"]
 pub struct PagedStep {
     /// Nothing once it has ended.
-    plan: Option<Box<WritePlan>>,
+    pub(super) plan: Option<Box<WritePlan>>,
     sequences: Box<[u64]>,
-    written: Box<[bool]>,
+    pub(super) written: Box<[bool]>,
     returns: Returns,
 }
 

@@ -131,6 +131,11 @@ impl PagedKvCache {
         self.carry_out(planned, rows, tokens)
     }
 
+    /// What K and V of a layer are to be.
+    pub(crate) fn expected_rows(&self) -> [Expected; 2] {
+        Part::BOTH.map(|part| self.expected(part, None))
+    }
+
     fn expected(&self, part: Part, layers: Option<usize>) -> Expected {
         Expected {
             layers,

@@ -3,6 +3,7 @@
 //! ```text
 //! sources    the rows of a call where the device reads them      uploaded where they are the host's
 //! write      rows -> pages, or staging pages                     all layers in one launch
+//! insert     one row of each sequence, where the device's numbers say
 //! read       pages -> rows, through the device's memory
 //! staging    staging pages <-> low-bit pages
 //! moves      blocks, rows and zeros inside a slab
@@ -13,12 +14,14 @@
 
 #[cfg(all(test, feature = "emulate"))]
 mod agreement;
+mod insert;
 mod moves;
 mod read;
 mod sources;
 mod staging;
 mod write;
 
+pub(crate) use insert::insert;
 pub(super) use moves::{copy_pieces, move_rows};
 pub(super) use read::{Reading, Taken};
 pub(super) use staging::Slabs;

@@ -1,0 +1,45 @@
+//! One new row of each sequence, where lengths and tables on the device say: a step that is replayed.
+
+use candle_core::Tensor;
+use kvtide_core::paged::Part;
+use kvtide_cuda::{Insert, Rows, Stream, Tables};
+
+use super::write::{heads, section};
+use crate::captured::StepNumbers;
+use crate::edit::inspect_spans;
+use crate::error::Result;
+use crate::paged::Slab;
+use crate::paged::rows::TokenRows;
+
+/// Enqueues K and V of a layer; each is a tensor that lies in place.
+pub(crate) fn insert(
+    stream: &Stream,
+    slab: &Slab,
+    layer: u32,
+    numbers: &StepNumbers<'_>,
+    rows: [(&TokenRows<'_>, &Tensor); 2],
+) -> Result<()> {
+    let layout = &slab.layout;
+    inspect_spans(&[numbers.lengths, numbers.tables], |of| {
+        slab.launch(&[rows[0].1, rows[1].1], |pages, sources| {
+            let rows = [0, 1].map(|part| {
+                let at = &rows[part].0.rows;
+                Rows { memory: sources[part], offset: at.offset, layer: at.layer, head: at.head, token: at.token }
+            });
+            let call = Insert {
+                pages,
+                page_bytes: layout.page_bytes(),
+                block_bytes: layout.block_bytes(),
+                block_size: layout.shape().block_size as usize,
+                sections: Part::BOTH.map(|part| section(layout, part)),
+                rows,
+                heads: heads(layout),
+                first_layer: layer as usize,
+                layers: 1,
+            };
+            let (sequences, row_blocks) = (numbers.sequences, numbers.row_blocks);
+            let tables = Tables { lengths: of[0], blocks: of[1], sequences, row_blocks };
+            Ok(kvtide_cuda::insert(stream, &call, &tables)?)
+        })
+    })
+}

@@ -1,0 +1,8 @@
+//! Captured steps on the CPU that stands in for a GPU, against the same model step by step with the kernels of the CPU: tokens,
+//! outputs, and what is cached.
+#![cfg(feature = "emulate")]
+
+mod decoding;
+mod hazards;
+mod refusals;
+mod toy;

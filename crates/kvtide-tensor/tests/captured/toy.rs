@@ -1,0 +1,302 @@
+//! A model of a few layers whose next token depends on all it has seen: small enough to be computed by loops.
+
+use candle_core::{Device, Tensor};
+use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
+use kvtide_tensor::{
+    AttendOptions, DType, ModelCache, ModelCacheKind, ModelCacheOptions, PagedKvCache, PagedKvCacheOptions,
+    PagedOptions, PoolRoom, Result, StepRecorder, StepTokens,
+};
+
+/// Its sizes.
+#[derive(Clone, Debug)]
+pub struct Toy {
+    pub kinds: Vec<LayerKind>,
+    pub kv_heads: usize,
+    pub group: usize,
+    pub dim: usize,
+    pub dtype: DType,
+    pub block_size: u32,
+}
+
+/// The numbers of a token: its heads' outputs.
+type State = Vec<f32>;
+
+pub const VOCABULARY: u32 = 61;
+
+impl Toy {
+    pub fn heads(&self) -> usize {
+        self.kv_heads * self.group
+    }
+
+    fn width(&self) -> usize {
+        self.heads() * self.dim
+    }
+
+    pub fn is_own(&self, layer: usize) -> bool {
+        !matches!(self.kinds[layer], LayerKind::SharedWith(_))
+    }
+
+    pub fn embed(&self, token: u32) -> State {
+        (0..self.width()).map(|at| (token as f32 * 0.7 + at as f32 * 1.3).sin()).collect()
+    }
+
+    /// Rows of a token in a layer: which of query (0), key (1) and value (2), and the head.
+    fn row(
+        &self,
+        state: &[f32],
+        (layer, position): (usize, u32),
+        which: usize,
+        head: usize,
+    ) -> impl Iterator<Item = f32> {
+        let shift = layer * 5 + which * 3 + head * 7;
+        (0..self.dim).map(move |at| {
+            let from = state[(at * 3 + shift) % state.len()];
+            (from * 1.9 + (position as f32 * 0.13 + shift as f32).cos() * 0.3 + at as f32 * 0.2).sin()
+        })
+    }
+
+    /// Queries `[tokens, heads, dim]`, keys and values `[kvHeads, tokens, dim]` of a layer.
+    pub fn project(&self, states: &[State], layer: usize, positions: &[u32]) -> [Vec<f32>; 3] {
+        let tokens = || states.iter().zip(positions);
+        let queries = tokens().flat_map(|(state, &position)| {
+            (0..self.heads()).flat_map(move |head| self.row(state, (layer, position), 0, head))
+        });
+        let rows = |which: usize| {
+            let heads = 0..self.kv_heads;
+            heads.flat_map(move |head| {
+                tokens().flat_map(move |(state, &position)| self.row(state, (layer, position), which, head))
+            })
+        };
+        [queries.collect(), rows(1).collect(), rows(2).collect()]
+    }
+
+    /// What attention found goes into the state.
+    pub fn absorb(states: &mut [State], out: &[f32]) {
+        for (to, from) in states.iter_mut().flatten().zip(out) {
+            *to = (*to + 2.0 * from).sin();
+        }
+    }
+
+    pub fn choose(state: &[f32]) -> u32 {
+        let score = |token: u32| -> f32 {
+            state.iter().enumerate().map(|(at, of)| of * ((token * 17 + at as u32 * 29) as f32).sin()).sum()
+        };
+        (0..VOCABULARY).max_by(|&a, &b| score(a).total_cmp(&score(b))).unwrap_or(0)
+    }
+
+    pub fn tensor(&self, values: &[f32], shape: &[usize]) -> Tensor {
+        Tensor::from_slice(values, shape, &Device::Cpu).unwrap().to_dtype(self.dtype.candle()).unwrap()
+    }
+
+    fn model(&self) -> ModelDescription {
+        let full = LayerDescription::full(self.kv_heads as u32, self.dim as u32);
+        ModelDescription::new(self.kinds.iter().map(|&kind| full.with_kind(kind)).collect()).unwrap()
+    }
+
+    /// An empty cache of it: a `PagedKvCache` where all layers are full ones, if `is_plain`.
+    pub fn cache(&self, is_plain: bool, blocks: u32) -> Cache {
+        if is_plain && self.kinds.iter().all(|kind| *kind == LayerKind::Full) {
+            let cache = PagedKvCache::new(PagedKvCacheOptions {
+                capacity: blocks,
+                block_size: self.block_size,
+                num_layers: self.kinds.len() as u32,
+                num_kv_heads: self.kv_heads as u32,
+                head_dim: self.dim as u32,
+                dtype: self.dtype,
+                ..Default::default()
+            });
+            return Cache::Paged(Box::new(cache.unwrap()));
+        }
+        let model = self.model();
+        let room = PoolRoom::Blocks(vec![blocks; model.groups().len()]);
+        let kind = ModelCacheKind::Paged(PagedOptions { room, block_size: self.block_size, ..Default::default() });
+        let options = ModelCacheOptions { dtype: self.dtype, ..ModelCacheOptions::new(model, kind) };
+        Cache::Model(Box::new(ModelCache::new(options).unwrap()))
+    }
+}
+
+pub enum Cache {
+    Paged(Box<PagedKvCache>),
+    Model(Box<ModelCache>),
+}
+
+/// The same call of either.
+macro_rules! each {
+    ($cache:expr, $of:ident => $call:expr) => {
+        match $cache {
+            Cache::Paged($of) => $call,
+            Cache::Model($of) => $call,
+        }
+    };
+}
+pub(crate) use each;
+
+impl Cache {
+    pub fn create(&mut self) -> u64 {
+        match self {
+            Cache::Paged(cache) => cache.create_sequence().unwrap(),
+            Cache::Model(cache) => cache.create_sequence(Default::default()).unwrap(),
+        }
+    }
+
+    pub fn length(&self, sequence: u64) -> u32 {
+        each!(self, cache => cache.sequence_length(sequence))
+    }
+
+    /// K and V of a layer of a sequence.
+    pub fn content(&self, sequence: u64, layer: u32) -> Vec<f32> {
+        let kv = match self {
+            Cache::Paged(cache) => cache.gather(sequence, layer).unwrap(),
+            Cache::Model(cache) => match cache.kv(sequence, layer).unwrap() {
+                Some(kv) => kv,
+                None => return Vec::new(),
+            },
+        };
+        [kv.k, kv.v].iter().flat_map(|view| view.to_f32().unwrap()).collect()
+    }
+
+    pub fn check(&self) {
+        each!(self, cache => cache.check_invariants().unwrap());
+    }
+
+    /// One step of the model as it is: the next token of each sequence, and all outputs.
+    pub fn step(&mut self, toy: &Toy, sequences: &[u64], tokens: &[u32]) -> Result<(Vec<u32>, Vec<f32>)> {
+        let positions: Vec<u32> = sequences.iter().map(|&sequence| self.length(sequence)).collect();
+        let mut states: Vec<State> = tokens.iter().map(|&token| toy.embed(token)).collect();
+        let of = StepTokens { sequences, ..Default::default() };
+        let mut outputs = Vec::new();
+        each!(self, cache => {
+            let mut step = cache.begin_step(of)?;
+            for layer in 0..toy.kinds.len() {
+                let [q, k, v] = toy.tensors(&toy.project(&states, layer, &positions), sequences.len());
+                if toy.is_own(layer) {
+                    cache.write_layer(&mut step, layer as u32, &k, &v)?;
+                }
+                let out = attend(&mut **cache, &step, layer as u32, &q)?;
+                Toy::absorb(&mut states, &out);
+                outputs.extend(out);
+            }
+            cache.commit_step(&mut step, None)?;
+        });
+        Ok((states.iter().map(|state| Toy::choose(state)).collect(), outputs))
+    }
+}
+
+/// Attention of a step of either cache.
+trait Attends<Step> {
+    fn attend(&mut self, step: &Step, layer: u32, q: &Tensor) -> Result<Vec<f32>>;
+}
+
+impl Attends<kvtide_tensor::PagedStep> for PagedKvCache {
+    fn attend(&mut self, step: &kvtide_tensor::PagedStep, layer: u32, q: &Tensor) -> Result<Vec<f32>> {
+        let pages = self.step_pages(step, layer)?;
+        kvtide_tensor::attend(q, &pages, &AttendOptions::default())?.out.to_f32()
+    }
+}
+
+impl Attends<kvtide_tensor::ModelStep> for ModelCache {
+    fn attend(&mut self, step: &kvtide_tensor::ModelStep, layer: u32, q: &Tensor) -> Result<Vec<f32>> {
+        self.attend_layer(step, layer, q, &AttendOptions::default())?.out.to_f32()
+    }
+}
+
+fn attend<Step>(cache: &mut impl Attends<Step>, step: &Step, layer: u32, q: &Tensor) -> Result<Vec<f32>> {
+    cache.attend(step, layer, q)
+}
+
+impl Toy {
+    fn tensors(&self, rows: &[Vec<f32>; 3], tokens: usize) -> [Tensor; 3] {
+        let keys = [self.kv_heads, tokens, self.dim];
+        let shapes = [[tokens, self.heads(), self.dim], keys, keys];
+        [0, 1, 2].map(|at| self.tensor(&rows[at], &shapes[at]))
+    }
+}
+
+/// The tensors that a captured step of the model works on: made before, so that their addresses stay.
+pub struct Buffers {
+    toy: Toy,
+    tokens: usize,
+    /// The token that each sequence goes on with.
+    pub next: Tensor,
+    states: Tensor,
+    rows: [Tensor; 3],
+    /// Of each layer.
+    pub outs: Vec<Tensor>,
+}
+
+fn floats(tensor: &Tensor) -> Vec<f32> {
+    tensor.to_dtype(candle_core::DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn put(to: &Tensor, from: &Tensor) {
+    to.slice_set(from, 0, 0).unwrap();
+}
+
+impl Buffers {
+    pub fn new(toy: &Toy, tokens: &[u32]) -> Self {
+        let count = tokens.len();
+        let zeros = || [(); 3].map(|()| vec![0.0; count * toy.width()]);
+        let sized = |mut rows: [Vec<f32>; 3]| {
+            rows[1..].iter_mut().for_each(|row| row.truncate(count * toy.kv_heads * toy.dim));
+            toy.tensors(&rows, count)
+        };
+        let outs =
+            toy.kinds.iter().map(|_| toy.tensor(&vec![0.0; count * toy.width()], &[count, toy.heads(), toy.dim]));
+        Buffers {
+            tokens: count,
+            next: Tensor::from_slice(tokens, count, &Device::Cpu).unwrap(),
+            states: Tensor::zeros((count, toy.width()), candle_core::DType::F32, &Device::Cpu).unwrap(),
+            rows: sized(zeros()),
+            outs: outs.collect(),
+            toy: toy.clone(),
+        }
+    }
+
+    fn states(tensor: &Tensor) -> Vec<State> {
+        tensor.to_vec2().unwrap()
+    }
+
+    fn set_states(tensor: &Tensor, states: &[State]) {
+        let flat = states.concat();
+        put(tensor, &Tensor::from_slice(&flat, tensor.shape(), &Device::Cpu).unwrap());
+    }
+
+    /// The whole step: what the CPU computes for the GPU is recorded between the launches.
+    pub fn record(&self, step: &mut StepRecorder<'_>) -> Result<()> {
+        let (toy, next, states) = (self.toy.clone(), self.next.clone(), self.states.clone());
+        step.compute(move || {
+            let tokens: Vec<u32> = next.to_vec1().unwrap();
+            Self::set_states(&states, &tokens.iter().map(|&token| toy.embed(token)).collect::<Vec<_>>());
+        });
+        let options = AttendOptions::default();
+        for layer in 0..self.toy.kinds.len() {
+            let (toy, states, rows, tokens) = (self.toy.clone(), self.states.clone(), self.rows.clone(), self.tokens);
+            let positions = step.positions()?;
+            step.compute(move || {
+                let projected = toy.project(&Self::states(&states), layer, &positions.to_vec1().unwrap());
+                toy.tensors(&projected, tokens).iter().zip(&rows).for_each(|(from, to)| put(to, from));
+            });
+            let [q, k, v] = &self.rows;
+            if self.toy.is_own(layer) {
+                step.write(layer as u32, k, v)?;
+            }
+            step.attend(layer as u32, q, &options, &self.outs[layer])?;
+            let (states, out) = (self.states.clone(), self.outs[layer].clone());
+            step.compute(move || {
+                let mut all = Self::states(&states);
+                Toy::absorb(&mut all, &floats(&out));
+                Self::set_states(&states, &all);
+            });
+        }
+        let (states, next) = (self.states.clone(), self.next.clone());
+        step.compute(move || {
+            let tokens: Vec<u32> = Self::states(&states).iter().map(|state| Toy::choose(state)).collect();
+            put(&next, &Tensor::from_slice(&tokens, tokens.len(), &Device::Cpu).unwrap());
+        });
+        Ok(())
+    }
+
+    pub fn outputs(&self) -> Vec<f32> {
+        self.outs.iter().flat_map(floats).collect()
+    }
+}
