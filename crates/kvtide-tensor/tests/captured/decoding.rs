@@ -4,7 +4,8 @@ use kvtide_core::model::LayerKind;
 use kvtide_tensor::{CaptureOptions, DType, Kernels, with_kernels};
 use proptest::prelude::*;
 
-use crate::toy::{Buffers, Cache, Toy, VOCABULARY, each};
+use crate::buffers::Buffers;
+use crate::toy::{Cache, Toy, VOCABULARY, each};
 
 /// A model, the tokens of each sequence before, and how many steps.
 #[derive(Clone, Debug)]

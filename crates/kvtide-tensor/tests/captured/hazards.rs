@@ -5,7 +5,8 @@ use kvtide_core::model::LayerKind;
 use kvtide_cuda::Emulation;
 use kvtide_tensor::{CaptureOptions, DType, Kernels, with_kernels};
 
-use crate::toy::{Buffers, Cache, Toy};
+use crate::buffers::Buffers;
+use crate::toy::{Cache, Toy};
 
 fn toy() -> Toy {
     Toy { kinds: vec![LayerKind::Full; 2], kv_heads: 1, group: 2, dim: 8, dtype: DType::F32, block_size: 4 }

@@ -2,6 +2,7 @@
 //! outputs, and what is cached.
 #![cfg(feature = "emulate")]
 
+mod buffers;
 mod decoding;
 mod hazards;
 mod refusals;
