@@ -17,6 +17,7 @@ const steps = [
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
   ['package', 'node', ['scripts/pack-check.mjs']],
+  ['hygiene', 'node', ['scripts/hygiene.mjs']],
   ['tour', 'npm', ['start', '--silent']],
   ['portable kernels', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...onTarget], { KVTIDE_KERNELS: 'portable', KVTIDE_CASES: '300' }],
   ['kernels for GPUs, compiled', 'node', ['scripts/cuda/kernels.mjs']],

@@ -1,0 +1,101 @@
+// `npm run check:package`: the npm package as users get it. What is in it, how large it is, and what publint and are-the-types-wrong say.
+//
+// It packs the repository, or takes `--tarball file`. `-- --renew` records what is in it.
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import { publint } from 'publint'
+import { formatMessage } from 'publint/utils'
+
+import { ask, must, root, run } from '../steps.mjs'
+import { refusable, Refusal } from '../cuda/refusal.mjs'
+import { given } from './arguments.mjs'
+import { filesOf } from './tarball.mjs'
+
+const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
+
+/** What is built with the addon and differs by platform: its size is looked at by itself. */
+const OF_ADDON = /\.node$|^binding\./
+
+/** Bytes that a user unpacks at most. */
+export const BUDGETS = { root: 300_000, 'kvtide.linux-x64-gnu.node': 12_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
+
+/** Refuses what is over its budget; answers a line that says how large it is. */
+export function within(name, bytes, budget) {
+  if (bytes > budget) throw new Refusal(`${name} has ${bytes} bytes, at most ${budget} are wanted`)
+  return `${name}: ${bytes} bytes of ${budget}`
+}
+
+/** The paths of files that are the same on every platform. */
+export function contentsOf(files) {
+  return files.map(({ path }) => path).filter(path => !OF_ADDON.test(path))
+}
+
+/** What came in and what went, one line each. */
+export function changes(recorded, contents) {
+  return [...recorded.filter(path => !contents.includes(path)).map(path => `- ${path}`), ...contents.filter(path => !recorded.includes(path)).map(path => `+ ${path}`)]
+}
+
+/** The size of an addon without its symbols. */
+function strippedBytes(file, folder) {
+  const stripped = join(folder, 'stripped.node')
+  if (ask('strip', ['--strip-all', '-o', stripped, file]) === undefined) return statSync(file).size
+  return statSync(stripped).size
+}
+
+function checkSizes(files, folder) {
+  const bytes = files.filter(({ path }) => !OF_ADDON.test(path)).reduce((sum, { size }) => sum + size, 0)
+  console.log(within('the package without its addon', bytes, BUDGETS.root))
+  for (const [name, budget] of Object.entries(BUDGETS)) {
+    if (name === 'root') continue
+    const file = join(root, name)
+    if (existsSync(file)) console.log(within(name, strippedBytes(file, folder), budget))
+    else console.log(`SKIPPED: the size of ${name}: it was not built here`)
+  }
+}
+
+function checkContents(files, renew) {
+  const contents = contentsOf(files)
+  if (renew) {
+    writeFileSync(CONTENTS, `${contents.join('\n')}\n`)
+    return console.log('recorded: what is in the package')
+  }
+  const found = changes(readFileSync(CONTENTS, 'utf8').trim().split('\n'), contents)
+  if (found.length > 0) throw new Refusal(`the package has other files than are recorded; where that is meant, npm run check:package -- --renew\n${found.join('\n')}`)
+  console.log(`the package has the ${contents.length} files that are recorded`)
+}
+
+/** What publint says of a package, in its own words. */
+export async function lint(packed) {
+  const tarball = packed.buffer.slice(packed.byteOffset, packed.byteOffset + packed.byteLength)
+  const { messages, pkg } = await publint({ pack: { tarball }, level: 'suggestion', strict: true })
+  return messages.map(message => formatMessage(message, pkg, { color: false }))
+}
+
+async function checkTypes(tarball) {
+  // A package of modules alone is loaded by `import()` from CommonJS, or by `require` where Node has that for modules.
+  const { code, output } = await run('attw', [tarball, '--profile', 'node16', '--ignore-rules', 'cjs-resolves-to-esm', '--no-emoji', '--no-color'], { silent: true })
+  if (code !== 0) throw new Refusal(`are-the-types-wrong:\n${output.trim()}`)
+  console.log('are-the-types-wrong has found nothing')
+}
+
+async function check() {
+  const { renew = false, tarball: named } = given({ renew: { type: 'boolean' }, tarball: { type: 'string' } })
+  if (named !== undefined && !existsSync(named)) throw new Refusal(`--tarball is ${named}, which is not there`)
+  const folder = mkdtempSync(join(tmpdir(), 'kvtide-packed-'))
+  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  const pack = async () => (await must('npm', ['pack', '--silent', '--ignore-scripts', '--pack-destination', folder], { silent: true })).trim().split('\n').at(-1)
+  const tarball = named ?? join(folder, await pack())
+  const packed = readFileSync(tarball)
+  const files = filesOf(packed)
+  checkContents(files, renew)
+  checkSizes(files, folder)
+  const messages = await lint(packed)
+  if (messages.length > 0) throw new Refusal(`publint:\n${messages.join('\n')}`)
+  console.log('publint has found nothing')
+  await checkTypes(tarball)
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the package is not as it should be', check)
