@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import { must, root } from '../steps.mjs'
 import { ADDON, describe } from './binary.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
-import { refusable } from './refusal.mjs'
+import { refusable } from '../refusal.mjs'
 
 async function build() {
   const env = await cudaEnvironment()

@@ -3,30 +3,23 @@
 //   the addon (npm run build:cuda)  +  kernels' tests  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.xz
 //
 // There: `tar xf <archive>`, and `<folder>/run.sh`. With `--kernels <file>` a test program is taken as it is; more than one may be named.
-import { createHash } from 'node:crypto'
 import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { basename, join, relative } from 'node:path'
 import { parseArgs } from 'node:util'
 
-import { must, root, run } from '../steps.mjs'
+import { fetched } from '../fetched.mjs'
+import { Refusal, refusable } from '../refusal.mjs'
+import { must, root } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
 import { bundleName, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from './contents.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
 import { buildKernelTests } from './kernel-tests.mjs'
-import { Refusal, refusable } from './refusal.mjs'
 
 const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 
 /** The node program, from the registry once. */
 async function node(to) {
-  const { name, version, sha256 } = NODE
-  const packed = join(cudaFolder, `${name}-${version}.tgz`)
-  if (!existsSync(packed)) {
-    const { code, output } = await run('npm', ['pack', `${name}@${version}`, '--silent', '--pack-destination', cudaFolder])
-    if (code !== 0) throw new Refusal(`${name} ${version} could not be fetched: ${output.trim()}`)
-  }
-  const found = createHash('sha256').update(readFileSync(packed)).digest('hex')
-  if (found !== sha256) throw new Refusal(`${packed} has the SHA-256 ${found}, expected ${sha256}: remove it`)
+  const packed = await fetched(NODE, cudaFolder)
   await must('tar', ['--extract', '--gzip', '--file', packed, '--directory', to, '--strip-components', '2', 'package/bin/node'])
   await must('tar', ['--extract', '--gzip', '--file', packed, '--directory', to, '--strip-components', '1', 'package/LICENSE'])
   await must('strip', [join(to, 'node')])

@@ -5,7 +5,7 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 
-import { Refusal } from './refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 /** The most bytes of the archive: what such machines are sent in one piece. */
 const BYTES_MAX = 60e6

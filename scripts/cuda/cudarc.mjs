@@ -1,6 +1,6 @@
 // Where the sources of cudarc are, which candle calls CUDA through: cargo knows.
 import { ask } from '../steps.mjs'
-import { Refusal } from './refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 /** The folder of the version that Cargo.lock names. */
 export function cudarcFolder() {

@@ -1,7 +1,7 @@
 // What cudarc declares of a library: the names of its functions, what kind of thing each returns, and its status codes.
 //
 //   extern "C" { fn cuInit(Flags: c_uint) -> CUresult; }   ->   { name: 'cuInit', returns: 'status' }
-import { Refusal } from './refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 const DECLARED = /extern "C" \{\s*(?:#\[[^\]]*\]\s*)*(?:pub )?fn (\w+)\s*\([^{}]*?\)(?:\s*->\s*([^;{}()]+?))?\s*;/g
 

@@ -8,7 +8,7 @@ import { createHash } from 'node:crypto'
 import { copyFileSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { Refusal } from './refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 import { compileStub } from './stubs.mjs'
 
 const MADE_BY = ['home.mjs', 'stubs.mjs', 'trampolines.mjs']

@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { hostTarget, root, run } from '../steps.mjs'
-import { Refusal } from './refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 const TESTS = join(root, 'crates', 'kvtide-cuda', 'tests')
 

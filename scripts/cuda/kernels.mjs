@@ -8,7 +8,7 @@ import { join } from 'node:path'
 
 import { root, run } from '../steps.mjs'
 import { assembled, table } from './ptxas.mjs'
-import { Refusal } from './refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 import { checkMachine } from './requirements.mjs'
 import { toolkit } from './toolkit.mjs'
 

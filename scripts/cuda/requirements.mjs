@@ -1,6 +1,6 @@
 // What has to be on the machine before the CUDA build begins.
 import { ask, exists } from '../steps.mjs'
-import { Refusal } from './refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 const PROGRAMS = {
   cargo: 'Rust: https://rustup.rs',

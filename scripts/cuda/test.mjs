@@ -10,7 +10,7 @@ import { ADDON } from './binary.mjs'
 import { deviceTests, gpuOf, kernelTests, summary } from './carried/parts.mjs'
 import { cudaEnvironment } from './environment.mjs'
 import { buildKernelTests, countKernelTests } from './kernel-tests.mjs'
-import { refusable } from './refusal.mjs'
+import { refusable } from '../refusal.mjs'
 
 const SUITE = ['__test__/devices']
 

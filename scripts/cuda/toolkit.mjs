@@ -7,7 +7,7 @@ import { join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { ask, run } from '../steps.mjs'
-import { Refusal } from './refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 const PINNED = fileURLToPath(new URL('toolkit.txt', import.meta.url))
 

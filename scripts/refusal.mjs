@@ -1,6 +1,6 @@
 // A reason not to go on that the person at the keyboard can do something about: shown without a stack.
 
-/** Why something for CUDA cannot be made. */
+/** Why something cannot be made. */
 export class Refusal extends Error {}
 
 /** Runs `work`, and says what it refuses. */

@@ -1,0 +1,31 @@
+// Files of the npm registry, each of one version and one hash, kept from one run to the next.
+import { createHash } from 'node:crypto'
+import { existsSync, mkdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+import { Refusal } from './refusal.mjs'
+import { must, run } from './steps.mjs'
+
+/** The tarball of a package, in `folder`. */
+export async function fetched({ name, version, sha256 }, folder) {
+  mkdirSync(folder, { recursive: true })
+  const file = join(folder, `${name.replace('@', '').replace('/', '-')}-${version}.tgz`)
+  if (!existsSync(file)) {
+    const { code, output } = await run('npm', ['pack', `${name}@${version}`, '--silent', '--pack-destination', folder], { silent: true })
+    if (code !== 0) throw new Refusal(`${name} ${version} could not be fetched: ${output.trim()}`)
+  }
+  const found = createHash('sha256').update(readFileSync(file)).digest('hex')
+  if (found !== sha256) throw new Refusal(`${file} has the SHA-256 ${found}, expected ${sha256}: remove it`)
+  return file
+}
+
+/** The same, unpacked: the folder of the package. */
+export async function unpacked(pinned, folder) {
+  const tarball = await fetched(pinned, folder)
+  const to = tarball.slice(0, -'.tgz'.length)
+  if (!existsSync(join(to, 'package.json'))) {
+    mkdirSync(to, { recursive: true })
+    await must('tar', ['--extract', '--gzip', '--file', tarball, '--directory', to, '--strip-components', '1'])
+  }
+  return to
+}
