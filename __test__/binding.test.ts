@@ -1,10 +1,10 @@
 // Which addon a process runs on, and what it says when it can run on none. The ordinary addon plays the one with CUDA.
 import test from 'ava'
 
-import { chooseBinding, refuseSecond } from '../lib/binding-choice.js'
+import { chooseBinding, loadedAddons, refuseSecond, type Surroundings } from '../lib/binding-choice.js'
 import { throwsCode } from './support/throws.js'
 import { tsxUrl } from './support/child.js'
-import { answerOf, CUDA_FILE, CUDA_PACKAGE, PackageCopy, VERSION } from './support/package-copy.js'
+import { ADDON_FILE, addonPath, answerOf, CUDA_FILE, CUDA_PACKAGE, PackageCopy, PLATFORM, VERSION } from './support/package-copy.js'
 
 const onCudaPlatform = process.platform === 'linux' && process.arch === 'x64' ? test : test.skip
 
@@ -14,32 +14,35 @@ const chosenBy = (copy: PackageCopy): string => `return (await import('${copy.ur
 const use = (copy: PackageCopy): string =>
   `const { Tensor } = await import('${copy.url()}'); return [...Tensor.from(new Float32Array([7]), [1]).toArray()]`
 
+/** What the choice is given in a copy of the package. */
+function around(copy: PackageCopy, given: Partial<Surroundings> = {}): Surroundings {
+  const platform = { name: PLATFORM, system: process.platform, arch: process.arch }
+  return { folder: copy.folder, version: VERSION, wanted: undefined, named: undefined, platform, ...given }
+}
+
 test('without an addon with CUDA the ordinary one is taken', async t => {
   const copy = new PackageCopy(t)
-  const surroundings = { loader: copy.path('binding.cjs'), cudaPlatform: true }
   for (const wanted of [undefined, '', 'auto', 'cpu']) {
-    t.is(chooseBinding({ ...surroundings, wanted }).kind, 'cpu', wanted)
+    t.is(chooseBinding(around(copy, { wanted })).kind, 'cpu', wanted)
   }
-  t.deepEqual(await answerOf(chosenBy(copy)), { kind: 'cpu', file: surroundings.loader, reason: 'the addon with CUDA is not installed' })
+  t.deepEqual(await answerOf(chosenBy(copy)), { kind: 'cpu', file: copy.path(ADDON_FILE), reason: 'the addon with CUDA is not installed' })
 })
 
 onCudaPlatform('the addon with CUDA is taken where it lies beside, unless KVTIDE_DEVICE is cpu', async t => {
   const copy = new PackageCopy(t)
   const file = copy.addAddon()
   for (const wanted of ['', 'auto', 'cuda']) {
-    t.is(chooseBinding({ loader: copy.path('binding.cjs'), wanted, cudaPlatform: true }).file, file, wanted)
+    t.is(chooseBinding(around(copy, { wanted })).file, file, wanted)
   }
   t.deepEqual(await answerOf(chosenBy(copy)), { kind: 'cuda', file, reason: 'it is installed' })
-  const cpu = { kind: 'cpu', file: copy.path('binding.cjs'), reason: 'KVTIDE_DEVICE is cpu' }
+  const cpu = { kind: 'cpu', file: copy.path(ADDON_FILE), reason: 'KVTIDE_DEVICE is cpu' }
   t.deepEqual(await answerOf(chosenBy(copy), 'cpu'), cpu)
   t.deepEqual(await answerOf(use(copy)), [7])
 })
 
 onCudaPlatform('the addon with CUDA is taken from its package', async t => {
   const copy = new PackageCopy(t)
-  const folder = `node_modules/${CUDA_PACKAGE}`
-  const file = copy.addAddon(`${folder}/${CUDA_FILE}`)
-  copy.addAddon(`${folder}/package.json`, JSON.stringify({ name: CUDA_PACKAGE, version: VERSION, main: CUDA_FILE }))
+  const file = copy.addPackage(CUDA_PACKAGE, CUDA_FILE)
   t.deepEqual(await answerOf(chosenBy(copy)), { kind: 'cuda', file, reason: 'it is installed' })
   t.deepEqual(await answerOf(use(copy)), [7])
 })
@@ -66,11 +69,12 @@ test('KVTIDE_DEVICE asks for what is not there, or for nothing known', async t =
 })
 
 test('where there is no addon with CUDA at all, nobody looks for it', t => {
-  const loader = new PackageCopy(t)
-  loader.addAddon()
-  const surroundings = { loader: loader.path('binding.cjs'), wanted: undefined, cudaPlatform: false }
-  t.is(chooseBinding(surroundings).kind, 'cpu')
-  throwsCode(t, 'BINDING_NOT_FOUND', () => chooseBinding({ ...surroundings, wanted: 'cuda' }))
+  const copy = new PackageCopy(t)
+  copy.addAddon()
+  copy.addAddon('kvtide.darwin-arm64.node', 'never loaded')
+  const mac = around(copy, { platform: { name: 'darwin-arm64', system: 'darwin', arch: 'arm64' } })
+  t.is(chooseBinding(mac).kind, 'cpu')
+  throwsCode(t, 'BINDING_NOT_FOUND', () => chooseBinding({ ...mac, wanted: 'cuda' }), { platform: 'darwin-arm64', reason: 'there is none for this platform' })
 })
 
 test('an addon of another version is refused', async t => {
@@ -78,7 +82,7 @@ test('an addon of another version is refused', async t => {
   copy.setVersion('9.9.9')
   const error = (await answerOf(chosenBy(copy))) as { code: string; details: unknown }
   t.is(error.code, 'BINDING_MISMATCH')
-  t.deepEqual(error.details, { file: copy.path('binding.cjs'), version: VERSION, expected: '9.9.9' })
+  t.deepEqual(error.details, { file: copy.path(ADDON_FILE), version: VERSION, expected: '9.9.9' })
 })
 
 test('a second copy in the process is refused, and the first goes on', async t => {
@@ -87,7 +91,7 @@ test('a second copy in the process is refused, and the first goes on', async t =
     const { Tensor } = await import('${first.url()}')
     const error = await import('${second.url()}').then(() => undefined, error => error)
     return [error.code, error.details.file, Tensor.from(new Float32Array([7]), [1]).toArray()[0]]`)
-  t.deepEqual(answer, ['BINDING_CONFLICT', second.path('binding.cjs'), 7])
+  t.deepEqual(answer, ['BINDING_CONFLICT', second.path(ADDON_FILE), 7])
 })
 
 /** Loads a copy, then loads it in a worker with a `KVTIDE_DEVICE` of its own, and answers what the worker says. */
@@ -115,15 +119,32 @@ onCudaPlatform('a worker runs on the addon of its process, or on none', async t 
   t.is(await answerOf(inWorker(copy, 'cuda'), 'cpu'), 'BINDING_CONFLICT')
 })
 
-test('addons that the choice loads are told from others', t => {
+test('the addon that is loaded is told from others', t => {
   const copy = new PackageCopy(t)
+  const cpu = { kind: 'cpu', file: copy.path(ADDON_FILE), reason: '' } as const
   const cuda = { kind: 'cuda', file: copy.addAddon(), reason: '' } as const
-  const cpu = { kind: 'cpu', file: copy.path('binding.cjs'), reason: '' } as const
-  const [ordinary, other] = [copy.path('kvtide.linux-x64-gnu.node'), '/elsewhere/kvtide.linux-x64-gnu.node']
-  t.notThrows(() => refuseSecond(cpu, [ordinary], undefined))
-  t.notThrows(() => refuseSecond(cuda, [cuda.file], undefined))
-  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cuda, [ordinary], undefined), { file: cuda.file, loaded: ordinary })
+  const other = `/elsewhere/${ADDON_FILE}`
+  t.notThrows(() => refuseSecond(cpu, [cpu.file], undefined))
+  t.notThrows(() => refuseSecond(cuda, [cuda.file], cuda.file))
+  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cuda, [cpu.file], undefined), { file: cuda.file, loaded: cpu.file })
   throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [cuda.file], undefined), { file: cpu.file, loaded: cuda.file })
-  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [ordinary, other], undefined), { file: cpu.file, loaded: other })
+  throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [cpu.file, other], undefined), { file: cpu.file, loaded: other })
   throwsCode(t, 'BINDING_CONFLICT', () => refuseSecond(cpu, [], other), { file: cpu.file, loaded: other })
+})
+
+const env = (file: string): NodeJS.ProcessEnv => ({ NAPI_RS_NATIVE_LIBRARY_PATH: file })
+
+test('a file that is named is taken, whatever else is there', async t => {
+  const copy = new PackageCopy(t)
+  copy.addAddon(CUDA_FILE, 'never loaded')
+  t.deepEqual(await answerOf(chosenBy(copy), 'auto', env(addonPath)), { kind: 'cpu', file: addonPath, reason: 'NAPI_RS_NATIVE_LIBRARY_PATH names it' })
+  const missing = (await answerOf(chosenBy(copy), 'auto', env('nowhere.node'))) as { code: string; message: string }
+  t.is(missing.code, 'BINDING_NOT_FOUND')
+  t.regex(missing.message, /nowhere\.node, could not be loaded: ENOENT.*NAPI_RS_NATIVE_LIBRARY_PATH names it/)
+})
+
+test('what a process has mapped tells its addons', t => {
+  const maps = ['7f00-7f01 r-xp 00000000 08:01 77 ', '/app/a b/kvtide.linux-x64-gnu.node\n7f01-7f02 r--p 00000000 08:01 77 /app/other.node\n', '7f02-7f03 r--p 0 08:01 7 /old/kvtide-cuda.linux-x64-gnu.node (deleted)'].join('')
+  t.deepEqual(loadedAddons(maps), ['/app/a b/kvtide.linux-x64-gnu.node', '/old/kvtide-cuda.linux-x64-gnu.node'])
+  t.deepEqual(loadedAddons(''), [])
 })

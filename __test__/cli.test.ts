@@ -34,7 +34,7 @@ test.serial('doctor prints what is loaded, and why a device cannot be used', asy
   t.is(rows['device cpu'], 'usable')
   t.regex(rows['chosen'] ?? '', /^(cpu|cuda): \w/)
   // An addon with CUDA looks for a driver, the other one says where to get it.
-  t.regex(rows['device cuda'] ?? '', rows['chosen']?.startsWith('cuda') ? /^(usable$|not usable: \w)/ : /^not usable: .*npm install/)
+  t.regex(rows['device cuda'] ?? '', rows['chosen']?.startsWith('cuda') ? /^(usable$|not usable: \w)/ : /^not usable: .*(npm install kvtide-cuda-linux-x64-gnu@\d|none for this system)/)
   t.regex(rows['device metal'] ?? '', /^not usable: /)
   t.is(`${doctor()}\n`, out)
 })

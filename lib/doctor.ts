@@ -15,7 +15,7 @@ export function doctor(): string {
   const limit = memoryStats().limitBytes
   const rows: (readonly [string, string])[] = [
     ['binary', `kvtide ${build.version}, ${build.target}`],
-    ['loaded from', loadedFrom()],
+    ['loaded from', bindingChoice.file],
     ['chosen', `${bindingChoice.kind}: ${bindingChoice.reason}`],
     ['platform', `${process.platform}-${process.arch}, node ${process.versions.node}, Node-API ${process.versions['napi']}`],
     ['cpu features', build.cpuFeatures.join(' ') || 'none that kvtide looks for'],
@@ -46,10 +46,4 @@ function deviceReport(name: string): DeviceReport {
     const reason = isKvTideError(error) && error.code === 'DEVICE_UNAVAILABLE' ? error.details.reason : String(error)
     return { name, usable: false, reason }
   }
-}
-
-/** The addon's file, as the process has it loaded. */
-function loadedFrom(): string {
-  const report = process.report?.getReport() as { sharedObjects?: readonly string[] } | undefined
-  return report?.sharedObjects?.find(file => /kvtide.*\.node$/.test(file)) ?? 'unknown'
 }

@@ -46,9 +46,9 @@ test('the tests import nothing but the package, ava, fast-check and node itself'
   }
 })
 
-test('the compiled package finds its addon and its tests', t => {
+test('the compiled package finds itself and its tests', t => {
   const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }
-  t.like(compiledPackage(manifest), { name: 'kvtide', version: manifest.version, type: 'module', imports: { '#binding': './binding.cjs' }, ava: { files: ['__test__/devices/**/*.test.js'], workerThreads: false } })
+  t.like(compiledPackage(manifest), { name: 'kvtide', version: manifest.version, type: 'module', imports: { '#package': './package.json' }, ava: { files: ['__test__/devices/**/*.test.js'], workerThreads: false } })
   t.is(bundleName('1.2.3'), 'kvtide-cuda-tests-1.2.3-linux-x64')
 })
 

@@ -5,6 +5,7 @@ import test, { type ExecutionContext } from 'ava'
 
 import { attend, attendAsync, isKvTideError, KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor, type AttendAsyncOptions, type ErrorCode, type HostTensor, type Kv } from '../../index.js'
 import { runProcess } from '../support/child.js'
+import { addonPath } from '../support/package-copy.js'
 import { collected } from '../support/garbage.js'
 import { throwsCode } from '../support/throws.js'
 import { span, tokens } from '../support/tokens.js'
@@ -236,7 +237,7 @@ test('workers attend in the background as well', async t => {
 test('threads and processes that end in the middle of it end as they should', async t => {
   const { code, signal, out, err } = await runProcess(`
     import { Worker } from 'node:worker_threads'
-    const binding = ${JSON.stringify(new URL('../../binding.cjs', import.meta.url).pathname)}
+    const binding = ${JSON.stringify(addonPath)}
     const script = \`
       const addon = require(\${JSON.stringify(binding)})
       addon.setErrorClass(class extends Error {})

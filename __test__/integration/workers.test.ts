@@ -6,6 +6,7 @@ import test from 'ava'
 
 import * as kvtide from '../../index.js'
 import { runProcess } from '../support/child.js'
+import { addonPath } from '../support/package-copy.js'
 import { throwsCode } from '../support/throws.js'
 import { tokens } from '../support/tokens.js'
 import { startWorker as start } from '../support/worker.js'
@@ -117,7 +118,7 @@ test('two hundred rounds of errors and threads end as they should', async t => {
   const { code, signal, out, err } = await runProcess(`
     import { Worker } from 'node:worker_threads'
     import { createRequire } from 'node:module'
-    const addon = ${JSON.stringify(new URL('../../binding.cjs', import.meta.url).pathname)}
+    const addon = ${JSON.stringify(addonPath)}
     const { KvCache, Tensor, KvTideError } = kvtide
     const script = \`const addon = require(\${JSON.stringify(addon)}); addon.setErrorClass(class extends Error {}); try { addon.deviceName('x') } catch {} require('node:worker_threads').parentPort.postMessage(1)\`
     let refused = 0

@@ -13,7 +13,16 @@ export const CUDA_FILE = 'kvtide-cuda.linux-x64-gnu.node'
 export const CUDA_PACKAGE = 'kvtide-cuda-linux-x64-gnu'
 
 /** The package's ordinary addon of this platform, as it was built here. */
-const builtAddon = readdirSync(root).find(name => /^kvtide\..*\.node$/.test(name)) ?? 'no addon was built'
+export const ADDON_FILE: string = readdirSync(root).find(name => /^kvtide\..*\.node$/.test(name)) ?? 'no addon was built'
+
+/** Where it lies. */
+export const addonPath: string = join(root, ADDON_FILE)
+
+/** The platform of the tests, as the names of packages have it. */
+export const PLATFORM: string = ADDON_FILE.split('.')[1] ?? ''
+
+/** The version of the package. */
+export const VERSION: string = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version
 
 /** The version of the package. */
 export const VERSION: string = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version
@@ -25,7 +34,7 @@ export class PackageCopy {
   constructor(t: ExecutionContext) {
     this.folder = realpathSync(mkdtempSync(join(tmpdir(), 'kvtide-copy-')))
     t.teardown(() => rmSync(this.folder, { recursive: true, force: true }))
-    for (const part of ['package.json', 'index.ts', 'lib', 'binding.cjs', builtAddon]) {
+    for (const part of ['package.json', 'index.ts', 'lib', ADDON_FILE]) {
       cpSync(join(root, part), join(this.folder, part), { recursive: true })
     }
   }
@@ -44,9 +53,21 @@ export class PackageCopy {
   addAddon(file: string = CUDA_FILE, text?: string): string {
     const path = join(this.folder, file)
     mkdirSync(join(path, '..'), { recursive: true })
-    if (text === undefined) copyFileSync(join(root, builtAddon), path)
+    if (text === undefined) copyFileSync(addonPath, path)
     else writeFileSync(path, text)
     return path
+  }
+
+  /** Puts a package with an addon there, as npm would. */
+  addPackage(name: string, file: string, { version = VERSION, text }: { version?: string; text?: string } = {}): string {
+    const folder = `node_modules/${name}`
+    this.addAddon(`${folder}/package.json`, JSON.stringify({ name, version, main: file }))
+    return this.addAddon(`${folder}/${file}`, text)
+  }
+
+  /** Takes a file of it away. */
+  remove(file: string): void {
+    rmSync(this.path(file))
   }
 
   /** Says that the package is of another version. */

@@ -16,7 +16,7 @@ async function build() {
   const env = await cudaEnvironment()
   // The generated loader and types go to a folder of their own: the package has those of the ordinary build.
   const output = join(cudaFolder, 'output')
-  const named = ['--config-path', 'scripts/cuda/napi.json', '--output-dir', output, '--js', 'binding.cjs', '--dts', 'binding.d.cts']
+  const named = ['--config-path', 'scripts/cuda/napi.json', '--output-dir', output, '--no-js', '--dts', 'binding.d.cts']
   await must('napi', ['build', '--platform', '--release', '--no-const-enum', '--features', 'cuda', ...named], { env })
 
   const built = join(output, ADDON)

@@ -29,7 +29,7 @@ async function node(to) {
 async function compiled(to) {
   await must('tsc', ['--project', 'scripts/cuda/tsconfig.json', '--outDir', to])
   writeFileSync(join(to, 'package.json'), `${JSON.stringify(compiledPackage(manifest), null, 2)}\n`)
-  for (const file of ['binding.cjs', ADDON, 'LICENSE-MIT', 'LICENSE-APACHE']) copyFileSync(join(root, file), join(to, file))
+  for (const file of [ADDON, 'LICENSE-MIT', 'LICENSE-APACHE']) copyFileSync(join(root, file), join(to, file))
   for (const folder of packageFolders(IMPORTED, root)) {
     const from = join(root, folder)
     const wanted = file => !relative(from, file).split('/').includes('node_modules') && isNeeded(relative(from, file) + (statSync(file).isDirectory() ? '/' : ''))

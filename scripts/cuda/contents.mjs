@@ -42,15 +42,14 @@ function resolve(name, from, root) {
 /** Whether a file of a package is needed to run it, or has to go along with it. */
 export const isNeeded = file => /(^|\/)(licen[cs]e|copying|notice)[^/]*$/i.test(file) || !/\.(d\.[cm]?ts|map|md|markdown|flow|tsbuildinfo)$|(^|\/)(\.github|docs?|tests?|benchmarks?)\//.test(file)
 
-/** The package.json of the compiled package: how it finds its addon, and how its tests run. */
+/** The package.json of the compiled package: how it finds itself, and how its tests run. */
 export function compiledPackage({ name, version, imports, ava }) {
-  const { '#binding': { default: binding } } = imports
   return {
     name,
     version,
     private: true,
     type: 'module',
-    imports: { '#binding': binding },
+    imports: { '#package': imports['#package'] },
     ava: { files: ['__test__/devices/**/*.test.js'], nodeArguments: ['--expose-gc'], workerThreads: ava.workerThreads, timeout: '10m' },
   }
 }

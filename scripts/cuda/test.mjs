@@ -35,7 +35,7 @@ async function onGpu() {
 
 async function emulated() {
   const folder = join(root, 'target', 'emulated')
-  const named = ['--output-dir', folder, '--js', 'binding.cjs', '--dts', 'binding.d.cts', '--no-const-enum']
+  const named = ['--output-dir', folder, '--no-js', '--dts', 'binding.d.cts', '--no-const-enum']
   await must('napi', ['build', '--platform', '--release', '--features', 'emulate', ...named])
   const addon = join(folder, readdirSync(folder).find(name => name.endsWith('.node')))
   const cases = process.env.KVTIDE_CASES_JS || EMULATED_CASES

@@ -1,0 +1,53 @@
+import { readFileSync } from 'node:fs'
+
+/** The systems that there are prebuilt addons for, as their packages and files name them. */
+export const PLATFORMS = [
+  'darwin-arm64',
+  'darwin-x64',
+  'linux-arm64-gnu',
+  'linux-arm64-musl',
+  'linux-x64-gnu',
+  'linux-x64-musl',
+  'win32-arm64-msvc',
+  'win32-x64-msvc',
+] as const
+
+/** The Node-API that the addon asks for, which node has from 18.17 on. */
+const NODE_API = 9
+
+/** What this process runs on. */
+export interface Platform {
+  /** As a package would name it, whether there is one or not. */
+  readonly name: string
+  readonly system: string
+  readonly arch: string
+}
+
+/** The platform of a process; `maps` is what it has mapped, where the system tells. */
+export function platformOf(system: string, arch: string, maps: string): Platform {
+  const suffix = system === 'linux' ? (isMusl(maps) ? '-musl' : '-gnu') : system === 'win32' ? '-msvc' : ''
+  return { name: `${system}-${arch}${suffix}`, system, arch }
+}
+
+/** Whether this process runs on musl, which is seen by its loader, or on glibc. */
+function isMusl(maps: string): boolean {
+  if (maps !== '') return /\/(ld-musl-|libc\.musl-)/.test(maps)
+  const report = process.report?.getReport() as { header?: { glibcVersionRuntime?: string } } | undefined
+  return report?.header !== undefined && report.header.glibcVersionRuntime === undefined
+}
+
+/** The files that this process has mapped; empty where the system does not list them. */
+export function mappedFiles(): string {
+  try {
+    return readFileSync('/proc/self/maps', 'latin1')
+  } catch {
+    return ''
+  }
+}
+
+/** Why no addon can be loaded by this runtime, if so: `versions` is `process.versions`. */
+export function runtimeProblem(versions: Readonly<Record<string, string | undefined>>): string | undefined {
+  const { napi, node } = versions
+  if (napi === undefined || Number(napi) >= NODE_API) return undefined
+  return `node ${node ?? ''} has Node-API ${napi}, kvtide needs ${NODE_API}: use node 20 or later`
+}
