@@ -24,9 +24,6 @@ export const PLATFORM: string = ADDON_FILE.split('.')[1] ?? ''
 /** The version of the package. */
 export const VERSION: string = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version
 
-/** The version of the package. */
-export const VERSION: string = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version
-
 /** A copy of the package in a folder of its own, whose parts a test can change. */
 export class PackageCopy {
   readonly folder: string
