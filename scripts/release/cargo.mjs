@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process'
 
 import { root } from '../steps.mjs'
-import { Refusal } from '../cuda/refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 /** The answer of `cargo metadata`. Crates that are not here yet are fetched, in the versions of Cargo.lock. */
 export function metadata(args = [], cwd = root) {

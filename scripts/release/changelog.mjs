@@ -1,5 +1,5 @@
 // CHANGELOG.md, by Keep a Changelog: `## Unreleased`, then `## 0.2.0 - 2026-01-31` and so on, the newest first.
-import { Refusal } from '../cuda/refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 const UNRELEASED = '## Unreleased'
 

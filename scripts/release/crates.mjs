@@ -7,7 +7,7 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { ask, must, root } from '../steps.mjs'
-import { Refusal, refusable } from '../cuda/refusal.mjs'
+import { Refusal, refusable } from '../refusal.mjs'
 import { given } from './arguments.mjs'
 import { metadata, published } from './cargo.mjs'
 

@@ -1,5 +1,5 @@
 // Licence expressions, as SPDX writes them and as older crates do (`MIT/Apache-2.0`).
-import { Refusal } from '../cuda/refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 /** Texts that are one for everybody come first: one copy of them is enough. */
 const PREFERRED = ['Apache-2.0', 'MIT']

@@ -10,7 +10,7 @@ import { publint } from 'publint'
 import { formatMessage } from 'publint/utils'
 
 import { ask, must, root, run } from '../steps.mjs'
-import { refusable, Refusal } from '../cuda/refusal.mjs'
+import { refusable, Refusal } from '../refusal.mjs'
 import { given } from './arguments.mjs'
 import { filesOf } from './tarball.mjs'
 

@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import { refusable, Refusal } from '../cuda/refusal.mjs'
+import { refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { given } from './arguments.mjs'
 import { members, metadata } from './cargo.mjs'

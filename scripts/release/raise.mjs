@@ -4,7 +4,7 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 
-import { refusable, Refusal } from '../cuda/refusal.mjs'
+import { refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { given } from './arguments.mjs'
 import { released, sections } from './changelog.mjs'

@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { must, root } from '../steps.mjs'
-import { refusable, Refusal } from '../cuda/refusal.mjs'
+import { refusable, Refusal } from '../refusal.mjs'
 import { given } from './arguments.mjs'
 import { surfaceOf, written } from './declarations.mjs'
 

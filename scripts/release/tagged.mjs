@@ -4,7 +4,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { refusable, Refusal } from '../cuda/refusal.mjs'
+import { refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { given } from './arguments.mjs'
 import { notesOf } from './changelog.mjs'

@@ -1,7 +1,7 @@
 // What is in a package as npm packs it: a tar archive, compressed.
 import { gunzipSync } from 'node:zlib'
 
-import { Refusal } from '../cuda/refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 const BLOCK = 512
 const field = (bytes, start, length) => bytes.toString('latin1', start, start + length).replace(/\0[\s\S]*$/, '')

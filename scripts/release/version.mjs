@@ -4,7 +4,7 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { Refusal } from '../cuda/refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 const VERSION = /^(\d+)\.(\d+)\.(\d+)(?:-([\dA-Za-z-]+(?:\.[\dA-Za-z-]+)*))?$/
 
