@@ -36,7 +36,9 @@ export async function attendedLater(call: AttendCall, out: AttendOut | undefined
     const view = tensorOf(found.out)
     const lse = found.lse === undefined ? {} : { lse: found.lse }
     if (out === undefined) return { out: view, ...lse }
-    view.readInto(out)
+    // One that stayed on a GPU is waited for elsewhere.
+    if (view.device === 'cpu') view.readInto(out)
+    else await view.readIntoAsync(out)
     view.dispose()
     return { out, ...lse }
   } catch (error) {

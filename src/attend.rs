@@ -5,7 +5,7 @@ use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::attend_answer::{NativeAnswer, Target};
+use crate::attend_answer::{NativeAnswer, Target, of_device};
 use crate::attend_lists::ListsArg;
 use crate::attend_queries::memory_for;
 use crate::attend_request::Request;
@@ -139,6 +139,10 @@ pub(crate) fn answer<'a>(
     numbers: &mut [f64],
 ) -> Outcome<NativeAnswer<'a>> {
     let given = memory_for(out, |memory, bytes| request.overlaps(memory, bytes))?;
+    let stayed = if given.is_none() { request.stay(None)? } else { None };
+    if let Some(attended) = stayed {
+        return of_device(env, attended, request.with_lse());
+    }
     let mut target = Target::default();
     request.run(None, |room| target.take(Some(env), given, room))?;
     target.answer(env, request.with_lse(), numbers)

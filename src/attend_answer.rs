@@ -7,7 +7,7 @@
 //! behind the numbers of a call   rank  dtype  dims ...
 //! ```
 
-use kvtide_tensor::{Budget, DType, HostTensor, Room, View};
+use kvtide_tensor::{Attended, Budget, DType, HostTensor, Room, View};
 use napi::Env;
 use napi::bindgen_prelude::{Either, Either3, Float32Array, Unknown};
 use napi_derive::napi;
@@ -108,6 +108,16 @@ impl<'a> Target<'a> {
             (None, false) => None,
         })
     }
+}
+
+/// The answer of a call whose output stays on its device.
+pub(crate) fn of_device(env: &Env, attended: Attended, with_lse: bool) -> Outcome<NativeAnswer<'_>> {
+    let Attended { out, lse } = attended;
+    let out = NativeView::of(out, &Children::default());
+    Ok(Some(match with_lse {
+        true => Either3::C(NativeAttended { out: Some(Either::B(out)), lse: sums(env, lse)? }),
+        false => Either3::B(out),
+    }))
 }
 
 /// Writes a shape down.

@@ -141,6 +141,11 @@ impl<'a> Queries<'a> {
         sources.into_iter().flatten().any(|source| source.overlaps(memory, bytes)) || self.lists.overlap(memory, bytes)
     }
 
+    /// True when they lie on a device of their own memory, where the result is to stay.
+    pub fn are_away(&self) -> bool {
+        matches!(&self.q, Source::View(view) if !view.device().is_cpu())
+    }
+
     /// Does work with the queries, as the options say.
     pub fn ask<R>(
         &self,
@@ -170,6 +175,7 @@ impl<'a> Queries<'a> {
             starts: self.lists.starts.as_deref(),
             positions: self.lists.positions.as_deref(),
             query_offsets: self.lists.query_offsets.as_deref(),
+            lse: self.numbers.with_lse,
             threads,
             stop,
         };

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvtide_tensor::{
-    Budget, KvRows, LayerRows, ModelCache, ModelStep, OwnedSource, PageRows, Room, Source, attend_with,
+    Attended, Budget, KvRows, LayerRows, ModelCache, ModelStep, OwnedSource, PageRows, Room, Source, attend,
+    attend_with,
 };
 
 use crate::attend_lists::{ListsArg, Paged};
@@ -135,6 +136,20 @@ impl<'a> Request<'a> {
             KeysAndValues::Tensors(k, v) => Ok(attend_with(q, self.tensors(k, v), options, take)?),
             KeysAndValues::Pages(pages) => Ok(attend_with(q, KvRows::Pages(pages), options, take)?),
             KeysAndValues::Layer(rows) => Ok(rows.attend_with(q, options, take)?),
+        })
+    }
+
+    /// Does the work where the queries lie on a device of their own memory: the result stays there. Nothing where they do not.
+    pub fn stay(&self, stop: Option<&AtomicBool>) -> Outcome<Option<Attended>> {
+        if !self.queries.are_away() {
+            return Ok(None);
+        }
+        self.queries.ask(stop, |q, options| {
+            Ok(Some(match &self.kv {
+                KeysAndValues::Tensors(k, v) => attend(q, self.tensors(k, v), options)?,
+                KeysAndValues::Pages(pages) => attend(q, KvRows::Pages(pages), options)?,
+                KeysAndValues::Layer(rows) => rows.attend(q, options)?,
+            }))
         })
     }
 

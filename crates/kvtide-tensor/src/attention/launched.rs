@@ -1,4 +1,5 @@
-//! Attention by the kernels of a device: keys and values are read where they lie, and the result comes to the host at the end.
+//! Attention by the kernels of a device: keys and values are read where they lie, and the result stays on the device or comes to
+//! the host at the end.
 //!
 //! ```text
 //! sources   tensors where they are; the host's memory where the device reads it
@@ -8,6 +9,9 @@
 //!
 //! O(sequences and pages) on the host, beside the result's bytes.
 
+use std::cell::Cell;
+
+use candle_core::Tensor;
 use kvtide_core::paged::{PageFormat, Part};
 use kvtide_cuda::{
     Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, HeadRows, PageMemory, PageSection, Reached, RowFormat,
@@ -21,7 +25,7 @@ use super::output::Output;
 use super::strided::Axes;
 use super::visible::Family;
 use crate::dtype::DType;
-use crate::edit::inspect_spans;
+use crate::edit::{inspect_spans, launch as edit};
 use crate::error::Result;
 use crate::memory::Budget;
 use crate::paged::{PageRows, Slab};
@@ -33,22 +37,54 @@ const INDEX_END: usize = 1 << 31;
 
 /// Runs a whole call; false where it is none for kernels.
 pub(super) fn run(stream: &Stream, call: &Call<'_>, kv: &KvRows<'_>, output: &mut Output<'_>) -> Result<bool> {
+    let mut out = stream.memory(output.bytes.len())?;
+    let launched = enqueue(stream, call, kv, output.lse, |spans, sums| launch(stream, call, spans, out.span(), sums))?;
+    if launched {
+        stream.download(out.span(), output.bytes)?;
+    }
+    Ok(launched)
+}
+
+/// The same, its output in a tensor of the device; nothing waits for it unless sums are wanted.
+pub(super) fn run_onto(
+    stream: &Stream,
+    call: &Call<'_>,
+    kv: &KvRows<'_>,
+    out: &Tensor,
+    lse: &mut [f32],
+) -> Result<bool> {
+    enqueue(stream, call, kv, lse, |spans, sums| {
+        let launched = Cell::new(true);
+        edit(out, &[], |out, _| {
+            launched.set(launch(stream, call, spans, out, sums)?);
+            Ok(())
+        })?;
+        Ok(launched.get())
+    })
+}
+
+/// Enqueues what `work` launches on the memory of a call's tensors, and brings the sums back if there is room for them.
+fn enqueue(
+    stream: &Stream,
+    call: &Call<'_>,
+    kv: &KvRows<'_>,
+    lse: &mut [f32],
+    work: impl FnOnce(&[Span<'_>], Span<'_>) -> Result<bool>,
+) -> Result<bool> {
     call.asked.check_stop()?;
     let too_many = |of: &Sequence| of.queries >= QUERIES_END || of.keys.len() >= INDEX_END;
     if call.asked.sequences.iter().any(too_many) {
         return Ok(false);
     }
-    let mut out = stream.memory(output.bytes.len())?;
-    let mut sums = stream.memory(size_of_val(output.lse))?;
+    let mut sums = stream.memory(4 * call.rows_out())?;
     let tensors = call.tensors();
     let present: Vec<_> = tensors.iter().flatten().copied().collect();
     let launched = inspect_spans(&present, |spans| {
         kv.check()?;
-        launch(stream, call, spans, out.span(), sums.span())
+        work(spans, sums.span())
     })?;
-    if launched {
-        stream.download(out.span(), output.bytes)?;
-        stream.download(sums.span(), bytemuck::cast_slice_mut(output.lse))?;
+    if launched && !lse.is_empty() {
+        stream.download(sums.span(), bytemuck::cast_slice_mut(lse))?;
     }
     Ok(launched)
 }

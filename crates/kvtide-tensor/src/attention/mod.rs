@@ -38,6 +38,7 @@ pub use kv_rows::KvRows;
 pub use merge::{AttendedPart, merge_attention};
 pub use options::{AttendOptions, Attended};
 
+use crate::dims::Dims;
 use crate::dtype::DType;
 use crate::edit::inspect_all;
 use crate::error::{Error, Result};
@@ -86,8 +87,14 @@ pub fn attend<'a>(
     kv: impl Into<KvRows<'a>>,
     options: &'a AttendOptions<'a>,
 ) -> Result<Attended> {
+    let (q, kv) = (q.into(), kv.into());
+    let call = Call::new(&q, &kv, options)?;
+    call.check_devices()?;
+    if let Some(attended) = stay(&call, &q, &kv, options.lse)? {
+        return Ok(attended);
+    }
     let (mut room, mut bytes, mut lse) = (None, Vec::new(), Vec::new());
-    attend_with(q, kv, options, |wanted| {
+    answer(&call, &q, &kv, options, |wanted| {
         let elements = wanted.shape.iter().product::<usize>();
         bytes = zeroed_bytes(elements * wanted.dtype.bytes())?;
         lse = zeroed_vec(wanted.sums).ok_or_else(|| Budget::process().refusal(4 * wanted.sums as u64))?;
@@ -96,7 +103,21 @@ pub fn attend<'a>(
     })?;
     let Room { shape, dtype, .. } = room.expect("a call that succeeded has taken its memory");
     let out = View::from_host(&HostTensor::new("out", &bytes, dtype, &shape)?, &Budget::process())?;
-    Ok(Attended { out, lse })
+    Ok(Attended { out, lse: if options.lse { lse } else { Vec::new() } })
+}
+
+/// The same where the queries lie on a device with kernels of its own, and its result stays there; nothing for other calls.
+fn stay(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, with_lse: bool) -> Result<Option<Attended>> {
+    if matches!(q, Source::Host(_)) || call.out_shape().contains(&0) {
+        return Ok(None);
+    }
+    let Form::Launched(stream) = Form::of(call.device())? else { return Ok(None) };
+    let budget = Budget::of(call.device());
+    let out = View::zeros(Dims::new("out", &call.out_shape())?, call.dtype(), &budget)?;
+    let sums = if with_lse { call.rows_out() } else { 0 };
+    let mut lse = zeroed_vec(sums).ok_or_else(|| Budget::process().refusal(4 * sums as u64))?;
+    let done = launched::run_onto(&stream, call, kv, out.memory(), &mut lse)?;
+    Ok(done.then_some(Attended { out, lse }))
 }
 
 /// The same, into the caller's memory: the output's elements in the queries' dtype, and one number for each query and head.
@@ -120,10 +141,20 @@ pub fn attend_with<'a, 'o>(
     let (q, kv) = (q.into(), kv.into());
     let call = Call::new(&q, &kv, options)?;
     call.check_devices()?;
+    answer(&call, &q, &kv, options, take)
+}
+
+fn answer<'o>(
+    call: &Call<'_>,
+    q: &Source<'_>,
+    kv: &KvRows<'_>,
+    options: &AttendOptions<'_>,
+    take: impl FnOnce(&Room) -> Result<(&'o mut [u8], &'o mut [f32])>,
+) -> Result<()> {
     let room = Room { shape: call.out_shape(), dtype: call.dtype(), sums: call.rows_out() };
     let (out, lse) = take(&room)?;
     room.check(out, lse)?;
-    run(&call, &q, &kv, options.threads.unwrap_or(threads()?), Output { dtype: call.dtype(), bytes: out, lse })
+    run(call, q, kv, options.threads.unwrap_or(threads()?), Output { dtype: call.dtype(), bytes: out, lse })
 }
 
 fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, mut output: Output<'_>) -> Result<()> {

@@ -38,6 +38,8 @@ pub struct AttendOptions<'a> {
     pub positions: Option<&'a [i32]>,
     /// Where the queries of each sequence begin in `[tokens, heads, dim]`, and where the last ones end.
     pub query_offsets: Option<&'a [i32]>,
+    /// Whether the logarithms of the rows' sums are wanted too: for them a call on a GPU waits for the GPU.
+    pub lse: bool,
     /// The most threads to use; none: [`crate::threads()`].
     pub threads: Option<usize>,
     /// Ends the work early, with [`Error::Aborted`](crate::Error::Aborted), once it is true.
@@ -59,6 +61,7 @@ impl Default for AttendOptions<'_> {
             starts: None,
             positions: None,
             query_offsets: None,
+            lse: true,
             threads: None,
             stop: None,
         }
@@ -68,8 +71,10 @@ impl Default for AttendOptions<'_> {
 /// What attention gives.
 #[derive(Clone, Debug)]
 pub struct Attended {
-    /// The output, of the queries' shape (with the values' head dim) and dtype.
+    /// The output, of the queries' shape (with the values' head dim) and dtype: on their device, where that is one with kernels of its
+    /// own; in the host's memory where they are, too.
     pub out: View,
-    /// The natural logarithm of each row's sum of exponentials, `[tokens, query heads]`; -infinity where a row sees nothing.
+    /// The natural logarithm of each row's sum of exponentials, `[tokens, query heads]`; -infinity where a row sees nothing. Empty
+    /// where nobody asked for them.
     pub lse: Vec<f32>,
 }

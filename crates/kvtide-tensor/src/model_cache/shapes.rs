@@ -10,10 +10,9 @@ use std::borrow::Cow;
 use candle_core::Tensor;
 
 use crate::attention::{AttendOptions, Attended, KvRows, Room, attend, attend_with};
-use crate::dtype::tensor_dtype;
 use crate::error::Result;
 use crate::memory::Budget;
-use crate::source::{HostTensor, Source};
+use crate::source::Source;
 use crate::view::View;
 
 /// A source, or a tensor that was made of it.
@@ -116,12 +115,5 @@ fn restored(attended: Attended, queries: &Queries<'_>) -> Result<Attended> {
         3 => out.transpose(0, 1)?.unsqueeze(0)?,
         _ => out.squeeze(0)?.transpose(0, 1)?,
     };
-    Ok(Attended { out: of_tensor(&out)?, lse: attended.lse })
-}
-
-/// A tensor as a view of memory of its own.
-pub(super) fn of_tensor(tensor: &Tensor) -> Result<View> {
-    let dtype = tensor_dtype("tensor", tensor)?;
-    let bytes = dtype.download(&tensor.contiguous()?)?;
-    View::from_host(&HostTensor::new("tensor", &bytes, dtype, tensor.dims())?, &Budget::process())
+    Ok(Attended { out: View::from_tensor(&out, &Budget::process())?, lse: attended.lse })
 }

@@ -13,7 +13,7 @@ use kvtide_core::{Run, Runs, Stamp};
 
 use crate::buffer::{Buffer, RowShape};
 use crate::dims::Dims;
-use crate::dtype::DType;
+use crate::dtype::{DType, tensor_dtype};
 use crate::error::{Error, Result};
 use crate::kernels::{Place, Strided, upload};
 use crate::life::Pin;
@@ -80,6 +80,20 @@ impl View {
         let from = Place { offset: 0, strides: host.byte_strides() };
         upload(Strided::Host { bytes: host.bytes(), dims, dtype: host.dtype(), from }, &view.buffer)?;
         Ok(view)
+    }
+
+    /// A copy of a tensor, in memory of its own on the same device; `budget` counts it where it is of that device.
+    pub fn from_tensor(tensor: &Tensor, budget: &Arc<Budget>) -> Result<Self> {
+        let dtype = tensor_dtype("tensor", tensor)?;
+        let budget = Budget::within(tensor.device(), Some(budget), None);
+        let view = View::zeros(Dims::new("tensor", tensor.dims())?, dtype, &budget)?;
+        upload(Strided::Tensor(tensor.clone()), &view.buffer)?;
+        Ok(view)
+    }
+
+    /// Its memory, where it has some of its own.
+    pub(crate) fn memory(&self) -> &Tensor {
+        &self.buffer.tensor
     }
 
     /// Zeros in memory of its own.

@@ -1,8 +1,8 @@
 //! Attention over what the caches show, against attention over the same tokens in memory of their own.
 
 use kvtide_tensor::{
-    AttendOptions, Attended, DType, HostTensor, Kernels, Kv, KvCache, KvCacheOptions, KvRows, RollbackCache,
-    RollbackCacheOptions, RotatingCacheOptions, RotatingKvCache, attend, with_kernels,
+    AttendOptions, Attended, Budget, DType, HostTensor, Kernels, Kv, KvCache, KvCacheOptions, KvRows, RollbackCache,
+    RollbackCacheOptions, RotatingCacheOptions, RotatingKvCache, Source, View, attend, with_kernels,
 };
 
 use crate::numbers::{Numbers, to_bytes};
@@ -101,4 +101,18 @@ fn a_tree_is_its_mask() {
     let expected = on_each_form(&q, &(&shown).into(), &masked);
     let actual = on_each_form(&q, &(&shown).into(), &tree);
     actual.iter().zip(&expected).for_each(|(actual, expected)| same(actual, expected, "a tree"));
+}
+
+#[test]
+fn sums_that_nobody_wants_are_left_out() {
+    let rows: Vec<u8> = (0..8u8).flat_map(|value| f32::from(value).to_ne_bytes()).collect();
+    let host = |argument| HostTensor::new(argument, &rows, DType::F32, &[1, 1, 2, 4]).unwrap();
+    let there = View::from_host(&host("q"), &Budget::process()).unwrap();
+    let kv = || KvRows::Batched { k: host("k").into(), v: host("v").into() };
+    for q in [Source::Host(host("q")), Source::View(&there)] {
+        let whole = attend(q.clone(), kv(), &AttendOptions::default()).unwrap();
+        let alone = attend(q, kv(), &AttendOptions { lse: false, ..Default::default() }).unwrap();
+        assert_eq!((whole.lse.len(), alone.lse.len()), (2, 0));
+        assert!(whole.out.equals(&alone.out).unwrap());
+    }
 }

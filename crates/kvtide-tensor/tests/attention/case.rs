@@ -1,8 +1,8 @@
 //! One call of attention on tensors of random numbers, and the same from the oracle.
 
 use kvtide_tensor::{
-    AttendOptions, DType, HostTensor, Kernels, KvRows, PagedKvCache, PagedKvCacheOptions, SequenceLayout, attend,
-    with_kernels,
+    AttendOptions, Budget, DType, HostTensor, Kernels, KvRows, PagedKvCache, PagedKvCacheOptions, SequenceLayout,
+    Source, View, attend, with_kernels,
 };
 
 use crate::numbers::{Numbers, to_bytes, to_f64};
@@ -102,10 +102,14 @@ impl Case {
             starts: self.starts.as_deref(),
             positions: self.positions.as_deref(),
             query_offsets: self.ragged.then_some(&query_offsets[..]),
+            lse: true,
             threads: Some(threads),
             stop: None,
         };
         let q = self.host("q", &data.q, self.query_heads(), self.dim, true);
+        // In memory of a device, the result stays there.
+        let there = View::from_host(&q, &Budget::process()).unwrap();
+        let q = if self.seed.is_multiple_of(2) { Source::Host(q) } else { Source::View(&there) };
         let k = self.host("k", &data.k, self.kv_heads, self.dim, false);
         let v = self.host("v", &data.v, self.kv_heads, self.value_dim, false);
         let mut paged = self.paged.map(|block_size| self.cache(block_size, &data));
