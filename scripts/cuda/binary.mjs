@@ -14,12 +14,12 @@ export function neededLibraries(dynamic) {
 /** The newest version of glibc that the file asks for, from `readelf --version-info`. */
 export function glibcVersion(versionInfo) {
   const asked = [...versionInfo.matchAll(/\bGLIBC_(\d+(?:\.\d+)+)/g)].map(([, version]) => version)
-  return asked.sort((a, b) => compare(parts(a), parts(b))).at(-1)
+  return asked.sort(compareVersions).at(-1)
 }
 
-const parts = version => version.split('.').map(Number)
-
-function compare(a, b) {
+/** Below zero when `first` is the older version. */
+export function compareVersions(first, second) {
+  const [a, b] = [first, second].map(version => version.split('.').map(Number))
   for (let place = 0; place < Math.max(a.length, b.length); place++) {
     const difference = (a[place] ?? 0) - (b[place] ?? 0)
     if (difference !== 0) return difference

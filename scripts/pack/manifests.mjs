@@ -1,0 +1,77 @@
+// The package.json of each package that is published: what is in the repository's, and what is known of a platform.
+//
+// The packages of platforms are optional dependencies of the packed package alone: in the repository, npm ci would look for versions
+// that nobody has published yet. All have one version, and depend on each other by exactly that.
+
+const SYSTEMS = { unknown: 'linux', apple: 'darwin', pc: 'win32' }
+const CPUS = { x86_64: 'x64', aarch64: 'arm64' }
+const LIBCS = { gnu: 'glibc', musl: 'musl' }
+
+/** The system of the addon with CUDA, of which there is one. */
+const CUDA_TARGET = 'x86_64-unknown-linux-gnu'
+
+/** What a target is called by npm: `{ suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' }`. */
+export function platform(target) {
+  const [processor, vendor, , abi] = target.split('-')
+  const [os, cpu] = [SYSTEMS[vendor], CPUS[processor]]
+  if (os === undefined || cpu === undefined) throw new Error(`the target ${target} is of no system that npm has a name for`)
+  return { suffix: [os, cpu, abi].filter(Boolean).join('-'), os, cpu, ...(abi in LIBCS && os === 'linux' ? { libc: LIBCS[abi] } : {}) }
+}
+
+/** Fields that say whose a package is and where it comes from; they are the same in all of them. */
+const SHARED = ['license', 'author', 'homepage', 'repository', 'bugs', 'funding']
+
+/** Fields of the repository's package.json that are of no use to who installs the package. Scripts above all: nothing is to run there. */
+const OURS = new Set(['private', 'files', 'napi', 'scripts', 'ava', 'devDependencies', 'overrides'])
+
+/** The packed package.json of `kvtide` itself. */
+export function rootManifest(manifest) {
+  const { version, napi, imports } = manifest
+  const kept = Object.entries(manifest).filter(([field]) => !OURS.has(field))
+  const { '#binding': _, ...imported } = imports
+  const cuda = cudaPackage(manifest).manifest.name
+  return {
+    ...Object.fromEntries(kept),
+    imports: imported,
+    optionalDependencies: Object.fromEntries(napi.targets.map(target => [`kvtide-${platform(target).suffix}`, version]).sort()),
+    // Taken when it is there, never installed by itself. As a peer it is found below any package manager's folders, in this version alone.
+    peerDependencies: { [cuda]: version },
+    peerDependenciesMeta: { [cuda]: { optional: true } },
+  }
+}
+
+/** The package of one target's addon: its file, its package.json and its README. */
+export function platformPackage(manifest, target) {
+  const { suffix } = platform(target)
+  return addonPackage(manifest, target, `kvtide-${suffix}`, `kvtide.${suffix}.node`, {
+    description: `The native addon of kvtide for ${suffix}`,
+    about: 'It is installed along with [kvtide](https://www.npmjs.com/package/kvtide), which takes the one of the system: there is nothing here to import.',
+  })
+}
+
+/** The package of the addon with CUDA. */
+export function cudaPackage(manifest) {
+  const { suffix } = platform(CUDA_TARGET)
+  const name = `kvtide-cuda-${suffix}`
+  return addonPackage(manifest, CUDA_TARGET, name, `kvtide-cuda.${suffix}.node`, {
+    description: `The native addon of kvtide with CUDA for ${suffix}`,
+    about: `Installed beside [kvtide](https://www.npmjs.com/package/kvtide) in the same version, it is what kvtide runs on, unless \`KVTIDE_DEVICE\` is \`cpu\`:
+
+\`\`\`sh
+npm install kvtide@${manifest.version} ${name}@${manifest.version}
+\`\`\`
+
+GPUs need NVIDIA's driver and CUDA's libraries. Without them it runs on the CPU, and \`npx kvtide doctor\` says what is missing.`,
+  })
+}
+
+function addonPackage(manifest, target, name, file, { description, about }) {
+  const { suffix: _, ...asked } = platform(target)
+  const shared = SHARED.filter(field => field in manifest).map(field => [field, manifest[field]])
+  const own = Object.fromEntries(Object.entries(asked).map(([field, value]) => [field, [value]]))
+  return {
+    file,
+    manifest: { name, version: manifest.version, description, ...Object.fromEntries(shared), main: file, ...own, engines: manifest.engines },
+    readme: `# ${name}\n\n${description}. ${about}\n`,
+  }
+}

@@ -1,0 +1,119 @@
+// Someone who installs kvtide: an empty folder, the programs that PATH names, and what is tried there.
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+import { Refusal } from '../refusal.mjs'
+import { root, run } from '../steps.mjs'
+import { PROGRAMS, quickStart, TYPED } from './tried.mjs'
+
+/** Scripts that npm runs where a package is installed. */
+const INSTALL_SCRIPTS = new Set(['preinstall', 'install', 'postinstall', 'prepare', 'prepublish'])
+
+const COMPILERS = ['cc', 'gcc', 'g++', 'clang', 'cargo', 'rustc', 'make', 'python3']
+
+export class Stranger {
+  /** `path` is all that `PATH` is to name, and `registry` all that npm may ask; unless given, they are those of this process. */
+  constructor(folder, { path, registry } = {}) {
+    this.folder = folder
+    this.path = path
+    mkdirSync(join(folder, 'home'), { recursive: true })
+    this.app = join(folder, 'app')
+    mkdirSync(this.app, { recursive: true })
+    this.env = {
+      ...Object.fromEntries(['KVTIDE_DEVICE', 'NAPI_RS_NATIVE_LIBRARY_PATH', 'NODE_OPTIONS', 'npm_config_user_agent'].map(name => [name, undefined])),
+      ...(path === undefined ? {} : { PATH: path, HOME: join(folder, 'home') }),
+      ...(registry === undefined ? {} : { npm_config_registry: registry, BUN_CONFIG_REGISTRY: registry }),
+      npm_config_cache: join(folder, 'home', 'cache'),
+      npm_config_update_notifier: 'false',
+    }
+  }
+
+  /** Runs a program in the folder, as a stranger would; answers what it prints. */
+  async use(command, args, env = {}) {
+    const { code, output } = await this.try(command, args, env)
+    if (code !== 0) throw new Refusal(`${command} ${args.join(' ')} ended with ${code}:\n${output.trim()}`)
+    return output
+  }
+
+  /** The same, where it may fail: answers the exit code too. */
+  try(command, args, env = {}) {
+    return run(command, args, { cwd: this.app, silent: true, env: { ...this.env, ...env } })
+  }
+
+  install(...what) {
+    return this.use('npm', ['install', '--no-audit', '--no-fund', ...what])
+  }
+
+  /** Everything that is tried on node. */
+  async checkAll(made) {
+    await this.checkPath()
+    this.checkContents(made)
+    await this.checkPrograms('node')
+    await this.checkTypes()
+    await this.checkDoctor(/^loaded from +.*[/\\]node_modules[/\\]kvtide-[^/\\]+[/\\]kvtide\.[^/\\]+\.node$/m)
+  }
+
+  /** What `npx kvtide doctor` prints has all of `expected` in it. */
+  async checkDoctor(...expected) {
+    const printed = await this.use('npx', ['--no-install', 'kvtide', 'doctor'])
+    for (const line of [/^device cpu +usable$/m, ...expected]) this.expect('npx kvtide doctor', printed, line)
+  }
+
+  /** Where `PATH` was given, nothing that compiles is on it. */
+  async checkPath() {
+    for (const compiler of this.path === undefined ? [] : COMPILERS) {
+      const { code } = await this.try('sh', ['-c', `command -v ${compiler}`])
+      if (code === 0) throw new Refusal(`${compiler} is on the PATH of a machine without compilers`)
+    }
+  }
+
+  /** What was installed runs nothing by itself, and only packages of addons have addons. */
+  checkContents(made) {
+    for (const { name } of made) {
+      const folder = join(this.app, 'node_modules', name)
+      const { scripts = {}, main = '' } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'))
+      const running = Object.keys(scripts).filter(script => INSTALL_SCRIPTS.has(script))
+      if (running.length > 0) throw new Refusal(`${name} has install scripts: ${running.join(', ')}`)
+      const addons = readdirSync(folder, { recursive: true }).filter(file => file.endsWith('.node'))
+      if (addons.join() !== (main.endsWith('.node') ? main : '')) throw new Refusal(`${name} has the addons ${addons.join(', ') || 'none'}`)
+    }
+  }
+
+  /** The programs, each with what it has to print. */
+  async checkPrograms(runtime) {
+    await this.writeQuickStart()
+    for (const { file, text, printed } of PROGRAMS) {
+      if (text !== undefined) writeFileSync(join(this.app, file), text)
+      this.expect(`${runtime} ${file}`, await this.use(runtime, [file]), printed)
+    }
+  }
+
+  /** The README's first example, compiled for runtimes that have no `using`, as a module and for `require`. */
+  async writeQuickStart() {
+    const [source, options] = [quickStart(), ['--ignoreConfig', '--target', 'es2022', '--module', 'nodenext', '--lib', 'es2023,esnext.disposable', '--strict', '--skipLibCheck', 'false', ...this.types]]
+    for (const file of ['quick-start.mts', 'quick-start.cts']) writeFileSync(join(this.app, file), source)
+    await this.compile([...options, 'quick-start.mts', 'quick-start.cts'])
+  }
+
+  /** TypeScript sees the package in each way that it looks for modules. */
+  async checkTypes() {
+    for (const { file, text } of TYPED) writeFileSync(join(this.app, file), text)
+    for (const { file, module, resolution } of TYPED) {
+      const mode = ['--module', module, '--moduleResolution', resolution, '--target', 'es2022', '--lib', 'es2023,esnext.disposable']
+      await this.compile(['--ignoreConfig', '--noEmit', '--strict', '--skipLibCheck', 'false', ...mode, ...this.types, file])
+    }
+  }
+
+  /** TypeScript is not what is installed here: it is the repository's, on the repository's node. */
+  compile(args) {
+    return this.use(process.execPath, [join(root, 'node_modules', 'typescript', 'bin', 'tsc'), ...args])
+  }
+
+  get types() {
+    return ['--types', 'node', '--typeRoots', join(root, 'node_modules', '@types')]
+  }
+
+  expect(what, output, printed) {
+    if (!printed.test(output)) throw new Refusal(`${what} printed what it should not, expected ${printed}:\n${output.trim()}`)
+  }
+}
