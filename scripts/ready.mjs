@@ -27,6 +27,7 @@ const steps = [
         ['peers format', 'cargo', ['fmt', ...peers, '--check']],
         ['peers lint', 'cargo', ['clippy', '--release', ...peers, '--all-targets', '--', '-D', 'warnings']],
         ['peers tests', 'cargo', ['test', '--release', ...peers]],
+        ['packages', 'node', ['scripts/pack/local.mjs']],
         ['soak', 'node', ['scripts/soak.mjs']],
       ]
     : []),

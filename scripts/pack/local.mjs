@@ -1,0 +1,111 @@
+// `npm run pack:local`: the packages as they are published, installed and used by someone who has neither a compiler nor this repository.
+//
+//   addon against an old glibc -> packages -> a registry on the loopback -> npm install on node 20, 22 and 24, and Bun -> what is tried
+//
+// All that is made lies in target/pack. The first run fetches runtimes, toolchain and registry (300 MB), and compiles everything once.
+import { copyFileSync, existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+import { ADDON as CUDA_ADDON, describe } from '../cuda/binary.mjs'
+import { Refusal, refusable } from '../refusal.mjs'
+import { root } from '../steps.mjs'
+import { ADDON, addonLine, buildAddon, measured } from './addon.mjs'
+import { makePackages, report } from './packages.mjs'
+import { startRegistry } from './registry.mjs'
+import { BUN, bunFolder, nodeFolder, NODES } from './runtimes.mjs'
+import { Stranger } from './stranger.mjs'
+import { PROGRAMS } from './tried.mjs'
+
+const folder = join(root, 'target', 'pack')
+
+/** The packages that can be made on this machine. */
+async function packages() {
+  const file = await buildAddon(folder)
+  console.log(`\n${addonLine(ADDON, measured(file))}`)
+  const addons = join(folder, 'addons')
+  rmSync(join(addons, CUDA_ADDON), { force: true })
+  if (existsSync(join(root, CUDA_ADDON))) {
+    copyFileSync(join(root, CUDA_ADDON), join(addons, CUDA_ADDON))
+    console.log(`${CUDA_ADDON}\n${describe(join(addons, CUDA_ADDON))}`)
+  }
+  const packed = await makePackages({ addons, to: join(folder, 'packages'), only: [ADDON, CUDA_ADDON] })
+  console.log(report(packed))
+  return packed.made
+}
+
+/** One node: kvtide is installed by its name, tried, and tried without what it needs and with what it may have. */
+async function onNode(stranger, [kvtide, addon, cuda]) {
+  await stranger.install('kvtide')
+  await stranger.checkAll([kvtide, addon])
+  await withoutAddon(stranger, kvtide, addon)
+  if (cuda !== undefined) await withCuda(stranger, cuda)
+}
+
+/** `--omit=optional` leaves the addon away; what the error says to do brings it. */
+async function withoutAddon(stranger, { name }, addon) {
+  await stranger.use('npm', ['uninstall', name])
+  await stranger.install(name, '--omit=optional')
+  const { code, output } = await stranger.try('node', ['quick-start.mjs'])
+  const remedy = /BINDING_NOT_FOUND[\s\S]*?`npm (install \S+)`/.exec(output)?.[1]
+  if (code === 0 || remedy !== `install ${addon.name}@${addon.version}`) throw new Refusal(`without its addon, kvtide printed:\n${output}`)
+  await stranger.use('npm', remedy.split(' '))
+  stranger.expect('what the error says to do', await stranger.use('node', ['quick-start.mjs']), PROGRAMS[0].printed)
+}
+
+/** The addon with CUDA is taken once it is installed, also where there is no GPU, unless it is not wanted. */
+async function withCuda(stranger, { name, version }) {
+  stranger.expect('doctor', await stranger.use('npx', ['--no-install', 'kvtide', 'doctor']), new RegExp(`npm install ${name}@${version}`))
+  await stranger.install(`${name}@${version}`)
+  await stranger.checkDoctor(/^chosen +cuda: it is installed$/m, /^device cuda +(usable$|not usable: \w)/m)
+  await stranger.checkPrograms('node')
+  stranger.expect('doctor', await stranger.use('npx', ['--no-install', 'kvtide', 'doctor'], { KVTIDE_DEVICE: 'cpu' }), /^chosen +cpu: KVTIDE_DEVICE is cpu$/m)
+}
+
+async function onBun(at, url) {
+  let path
+  try {
+    path = await bunFolder(folder)
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error
+    return `SKIPPED: Bun ${BUN.version}: ${error.message}`
+  }
+  const stranger = new Stranger(join(at, 'bun'), { path, registry: url })
+  await stranger.use('bun', ['add', 'kvtide'])
+  await stranger.checkPrograms('bun')
+  return `Bun ${BUN.version}: bun add, quick start, workers, import and require`
+}
+
+/** Everyone who is tried; answers a line for each. */
+async function strangers(made, at, url) {
+  const lines = []
+  const tell = line => {
+    lines.push(line)
+    console.log(line)
+  }
+  const paths = []
+  for (const pair of NODES) paths.push(await nodeFolder(pair, folder))
+  for (const [index, { node, npm }] of NODES.entries()) {
+    const own = join(at, `node-${node.version}`)
+    await onNode(new Stranger(own, { path: paths[index], registry: url }), made)
+    // What one node has installed, the others run.
+    for (const path of paths) await new Stranger(own, { path }).checkPrograms('node')
+    tell(`node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon${made.length > 2 ? ', CUDA' : ''}, other nodes`)
+  }
+  tell(await onBun(at, url))
+  return lines
+}
+
+async function local() {
+  const made = await packages()
+  const at = mkdtempSync(join(tmpdir(), 'kvtide-strangers-'))
+  try {
+    const { url, stop } = await startRegistry(folder, join(at, 'registry'), made.map(({ tarball }) => tarball))
+    const lines = await strangers(made, at, url).finally(stop)
+    console.log(`\n${lines.length} runtimes were tried, without a compiler on the PATH`)
+  } finally {
+    rmSync(at, { recursive: true, force: true })
+  }
+}
+
+await refusable('the packages do not work', local)
