@@ -1,7 +1,7 @@
 // Installations that cannot work: each says, by its code and in words, what is wrong and what to do. The package is a copy in a folder
 // of its own, and the packages around it are made up.
 import { execFileSync } from 'node:child_process'
-import { chmodSync, readdirSync, statSync, truncateSync, writeFileSync } from 'node:fs'
+import { chmodSync, readdirSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import test from 'ava'
@@ -129,6 +129,15 @@ test('a node that is too old for the addon is told so', async t => {
   const { code, details } = await imported(new PackageCopy(t), old)
   t.is(code, 'BINDING_NOT_FOUND')
   t.deepEqual(details, { platform: PLATFORM, reason: 'node 18.0.0 has Node-API 8, kvtide needs 9: use node 20 or later' })
+})
+
+test('a node that cannot require modules is told what to do', t => {
+  const copy = new PackageCopy(t)
+  const script = `try { require(${JSON.stringify(copy.path('require.cjs'))}) } catch ({ code, message }) { console.log(code, message) }`
+  copy.addAddon('require.cjs', readFileSync(new URL('../../require.cjs', import.meta.url), 'utf8'))
+  copy.addAddon('dist/index.js', 'export const made = 1')
+  const said = execFileSync(process.execPath, ['--no-experimental-require-module', '--eval', script], { encoding: 'utf8', env: {} })
+  t.is(said.trim(), `ERR_REQUIRE_ESM require('kvtide') needs node 20.19, 22.12 or later, this is ${process.versions.node}: use await import('kvtide') there`)
 })
 
 test('a folder that nobody may write to will do, and nothing is written to it', async t => {
