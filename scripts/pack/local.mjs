@@ -3,7 +3,7 @@
 //   addon against an old glibc -> packages -> a registry on the loopback -> npm install on node 20, 22 and 24, and Bun -> what is tried
 //
 // All that is made lies in target/pack. The first run fetches runtimes, toolchain and registry (300 MB), and compiles everything once.
-import { copyFileSync, existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
@@ -11,7 +11,9 @@ import { ADDON as CUDA_ADDON, describe } from '../cuda/binary.mjs'
 import { Refusal, refusable } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { ADDON, addonLine, buildAddon, measured } from './addon.mjs'
-import { makePackages, report } from './packages.mjs'
+import { emptied } from './contents.mjs'
+import { platformPackage } from './manifests.mjs'
+import { makePackages, report, repository } from './packages.mjs'
 import { startRegistry } from './registry.mjs'
 import { BUN, bunFolder, nodeFolder, NODES } from './runtimes.mjs'
 import { Stranger } from './stranger.mjs'
@@ -34,9 +36,19 @@ async function packages() {
   return packed.made
 }
 
+/** Packages of the other platforms, of which nothing but their package.json is true: nobody here may be given one. */
+async function standIns() {
+  const addons = emptied(join(folder, 'stand-ins', 'addons'))
+  const files = repository.napi.targets.map(target => platformPackage(repository, target).file).filter(file => file !== ADDON)
+  for (const file of files) writeFileSync(join(addons, file), 'of another system')
+  const { made } = await makePackages({ addons, to: join(folder, 'stand-ins'), only: files })
+  return made.slice(1)
+}
+
 /** One node: kvtide is installed by its name, tried, and tried without what it needs and with what it may have. */
 async function onNode(stranger, [kvtide, addon, cuda]) {
   await stranger.install('kvtide')
+  stranger.checkPackages(kvtide.name, addon.name)
   await stranger.checkAll([kvtide, addon])
   await withoutAddon(stranger, kvtide, addon)
   if (cuda !== undefined) await withCuda(stranger, cuda)
@@ -62,7 +74,7 @@ async function withCuda(stranger, { name, version }) {
   stranger.expect('doctor', await stranger.use('npx', ['--no-install', 'kvtide', 'doctor'], { KVTIDE_DEVICE: 'cpu' }), /^chosen +cpu: KVTIDE_DEVICE is cpu$/m)
 }
 
-async function onBun(at, url) {
+async function onBun(at, url, made) {
   let path
   try {
     path = await bunFolder(folder)
@@ -72,6 +84,7 @@ async function onBun(at, url) {
   }
   const stranger = new Stranger(join(at, 'bun'), { path, registry: url })
   await stranger.use('bun', ['add', 'kvtide'])
+  stranger.checkPackages(...made.slice(0, 2).map(({ name }) => name))
   await stranger.checkPrograms('bun')
   return `Bun ${BUN.version}: bun add, quick start, workers, import and require`
 }
@@ -92,15 +105,16 @@ async function strangers(made, at, url) {
     for (const path of paths) await new Stranger(own, { path }).checkPrograms('node')
     tell(`node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon${made.length > 2 ? ', CUDA' : ''}, other nodes`)
   }
-  tell(await onBun(at, url))
+  tell(await onBun(at, url, made))
   return lines
 }
 
 async function local() {
   const made = await packages()
+  const published = [...made, ...(await standIns())]
   const at = mkdtempSync(join(tmpdir(), 'kvtide-strangers-'))
   try {
-    const { url, stop } = await startRegistry(folder, join(at, 'registry'), made.map(({ tarball }) => tarball))
+    const { url, stop } = await startRegistry(folder, join(at, 'registry'), published.map(({ tarball }) => tarball))
     const lines = await strangers(made, at, url).finally(stop)
     console.log(`\n${lines.length} runtimes were tried, without a compiler on the PATH`)
   } finally {

@@ -1,8 +1,9 @@
 // Makes the packages that are published: kvtide itself, one for each platform whose addon is there, and the one with CUDA.
 //
-//   node scripts/pack/packages.mjs [--addons <folder with .node files>] [--to <folder>]
+//   node scripts/pack/packages.mjs [--addons <folder with .node files>] [--to <folder>] [--all]
 //
-// Each is a folder of its own and a tarball beside it. An addon that is not there is named, and its package is not made.
+// Each is a folder of its own and a tarball beside it. An addon that is not there is named, and its package is not made; with --all, which
+// a release takes, that is refused for all but CUDA: some package managers install nothing when a package that kvtide names does not exist.
 import { existsSync, readFileSync, statSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -54,9 +55,21 @@ export const report = ({ made, skipped }) =>
     ...skipped.map(file => `SKIPPED: ${file} is not there, its package is not made`),
   ].join('\n')
 
+function given() {
+  const options = { addons: { type: 'string', default: root }, to: { type: 'string', default: join(root, 'target', 'pack', 'packages') }, all: { type: 'boolean', default: false } }
+  try {
+    return parseArgs({ options }).values
+  } catch (error) {
+    throw new Refusal(error.message)
+  }
+}
+
 async function main() {
-  const { addons = root, to = join(root, 'target', 'pack', 'packages') } = parseArgs({ options: { addons: { type: 'string' }, to: { type: 'string' } } }).values
+  const { addons, to, all } = given()
   if (!existsSync(addons)) throw new Refusal(`--addons is ${addons}, expected a folder with addons`)
+  const needed = all ? repository.napi.targets.map(target => platformPackage(repository, target).file) : []
+  const missing = needed.filter(file => !existsSync(join(addons, file)))
+  if (missing.length > 0) throw new Refusal(`${addons} lacks ${missing.join(', ')}`)
   const packed = await makePackages({ addons: resolve(addons), to: resolve(to) })
   console.log(`${report(packed)}\nin ${relative(process.cwd(), resolve(to)) || '.'}`)
 }

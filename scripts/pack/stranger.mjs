@@ -59,6 +59,12 @@ export class Stranger {
     for (const line of [/^device cpu +usable$/m, ...expected]) this.expect('npx kvtide doctor', printed, line)
   }
 
+  /** These packages were installed, and no others. */
+  checkPackages(...names) {
+    const installed = readdirSync(join(this.app, 'node_modules')).filter(name => !name.startsWith('.'))
+    if (installed.sort().join() !== names.sort().join()) throw new Refusal(`${installed.join(', ')} were installed, expected ${names.join(', ')}`)
+  }
+
   /** Where `PATH` was given, nothing that compiles is on it. */
   async checkPath() {
     for (const compiler of this.path === undefined ? [] : COMPILERS) {
