@@ -3,7 +3,7 @@ import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { Refusal } from './refusal.mjs'
+import { Missing, Refusal } from './refusal.mjs'
 import { must, run } from './steps.mjs'
 
 /** The tarball of a package, in `folder`. */
@@ -12,7 +12,7 @@ export async function fetched({ name, version, sha256 }, folder) {
   const file = join(folder, `${name.replace('@', '').replace('/', '-')}-${version}.tgz`)
   if (!existsSync(file)) {
     const { code, output } = await run('npm', ['pack', `${name}@${version}`, '--silent', '--pack-destination', folder], { silent: true })
-    if (code !== 0) throw new Refusal(`${name} ${version} could not be fetched: ${output.trim()}`)
+    if (code !== 0) throw new Missing(`${name} ${version} could not be fetched: ${output.trim()}`)
   }
   const found = createHash('sha256').update(readFileSync(file)).digest('hex')
   if (found !== sha256) throw new Refusal(`${file} has the SHA-256 ${found}, expected ${sha256}: remove it`)

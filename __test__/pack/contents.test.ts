@@ -9,7 +9,7 @@ import { packScript } from '../support/pack-scripts.js'
 import { addonPath, PLATFORM } from '../support/package-copy.js'
 
 const { filesOf, reachable } = await packScript('contents')
-const { addonLine, measured } = await packScript('addon')
+const { addonLine, checkMachine, measured } = await packScript('addon')
 const { PROGRAMS, quickStart } = await packScript('tried')
 
 const onLinux = PLATFORM === 'linux-x64-gnu' ? test : test.skip
@@ -43,6 +43,14 @@ test('an addon that asks for more than every system has is refused', t => {
   t.throws(() => addonLine('x.node', { ...good, libraries: ['libc.so.6', 'libstdc++.so.6'] }), { message: 'x.node needs libstdc++.so.6, which not every system has' })
   t.throws(() => addonLine('x.node', { ...good, stripped: false }), { message: 'x.node is not stripped' })
   t.throws(() => addonLine('x.node', { ...good, bytes: 12e6 }), { message: 'x.node has 12.0 MB, and may have less than 12 MB' })
+})
+
+test('a machine that cannot build the addon is told what is missing', t => {
+  const linux = { platform: 'linux', arch: 'x64' }
+  t.notThrows(() => checkMachine({ ...linux, found: () => true }))
+  t.throws(() => checkMachine({ ...linux, found: program => program !== 'xz' }), { message: 'xz is missing' })
+  t.throws(() => checkMachine({ ...linux, found: () => false }), { message: 'cargo, tar, xz, strip, readelf are missing' })
+  t.throws(() => checkMachine({ platform: 'darwin', arch: 'arm64', found: () => true }), { message: /this is darwin with arm64$/ })
 })
 
 onLinux('what an addon needs is read from it', t => {

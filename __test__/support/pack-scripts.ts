@@ -48,6 +48,7 @@ interface Scripts {
     report(packed: { made: readonly object[]; skipped: readonly string[] }): string
   }
   readonly addon: {
+    checkMachine(machine: { platform: string; arch: string; found: (program: string) => boolean }): void
     measured(file: string): Measured
     addonLine(name: string, measured: Measured): string
   }

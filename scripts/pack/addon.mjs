@@ -8,7 +8,7 @@ import { join } from 'node:path'
 
 import { compareVersions, glibcVersion, neededLibraries } from '../cuda/binary.mjs'
 import { unpacked } from '../fetched.mjs'
-import { Refusal } from '../refusal.mjs'
+import { Missing, Refusal } from '../refusal.mjs'
 import { ask, exists, must } from '../steps.mjs'
 
 const TARGET = 'x86_64-unknown-linux-gnu'
@@ -27,13 +27,20 @@ const BYTES_MAX = 12e6
 /** Libraries of every system with glibc, and the one that comes with gcc. */
 const LIBRARIES = /^(lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux-x86-64\.so\.2)$/
 
+const PROGRAMS = ['cargo', 'tar', 'xz', 'strip', 'readelf']
+
+/** What the build needs and this machine does not have, if anything. */
+export function checkMachine({ platform = process.platform, arch = process.arch, found = exists } = {}) {
+  if (platform !== 'linux' || arch !== 'x64') {
+    throw new Missing(`the addon against an old glibc is built on Linux with x86-64, this is ${platform} with ${arch}`)
+  }
+  const missing = PROGRAMS.filter(program => !found(program))
+  if (missing.length > 0) throw new Missing(`${missing.join(', ')} ${missing.length > 1 ? 'are' : 'is'} missing`)
+}
+
 /** Builds the addon, and answers its file. */
 export async function buildAddon(folder) {
-  if (process.platform !== 'linux' || process.arch !== 'x64') {
-    throw new Refusal(`the addon against an old glibc is built on Linux with x86-64, this is ${process.platform} with ${process.arch}`)
-  }
-  const missing = ['cargo', 'tar', 'xz', 'strip', 'readelf'].filter(program => !exists(program))
-  if (missing.length > 0) throw new Refusal(`missing: ${missing.join(', ')}`)
+  checkMachine()
   const linker = join(await toolchain(folder), 'bin', `${TARGET}-gcc`)
   const output = join(folder, 'built')
   const named = ['--target-dir', join(folder, 'target'), '--output-dir', output, '--no-js', '--dts', 'binding.d.cts', '--no-const-enum']

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 import { ADDON as CUDA_ADDON, describe } from '../cuda/binary.mjs'
-import { Refusal, refusable } from '../refusal.mjs'
+import { Missing, Refusal, refusable } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { ADDON, addonLine, buildAddon, measured } from './addon.mjs'
 import { emptied } from './contents.mjs'
@@ -79,7 +79,7 @@ async function onBun(at, url, made) {
   try {
     path = await bunFolder(folder)
   } catch (error) {
-    if (!(error instanceof Refusal)) throw error
+    if (!(error instanceof Missing)) throw error
     return `SKIPPED: Bun ${BUN.version}: ${error.message}`
   }
   const stranger = new Stranger(join(at, 'bun'), { path, registry: url })
@@ -110,6 +110,15 @@ async function strangers(made, at, url) {
 }
 
 async function local() {
+  try {
+    await everything()
+  } catch (error) {
+    if (!(error instanceof Missing)) throw error
+    console.log(`SKIPPED: the packages as they are published: ${error.message}`)
+  }
+}
+
+async function everything() {
   const made = await packages()
   const published = [...made, ...(await standIns())]
   const at = mkdtempSync(join(tmpdir(), 'kvtide-strangers-'))

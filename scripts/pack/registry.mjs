@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 
-import { Refusal } from '../refusal.mjs'
+import { Missing, Refusal } from '../refusal.mjs'
 import { run } from '../steps.mjs'
 
 const VERDACCIO = '6.2.1'
@@ -41,7 +41,7 @@ async function verdaccio(folder) {
     mkdirSync(to, { recursive: true })
     writeFileSync(join(to, 'package.json'), JSON.stringify({ private: true, overrides: OVERRIDES }))
     const { code, output } = await run('npm', ['install', '--silent', '--ignore-scripts', '--no-audit', '--no-fund', `verdaccio@${VERDACCIO}`], { cwd: to, silent: true })
-    if (code !== 0) throw new Refusal(`verdaccio ${VERDACCIO} could not be installed: ${output.trim()}`)
+    if (code !== 0) throw new Missing(`verdaccio ${VERDACCIO} could not be installed: ${output.trim()}`)
   }
   return program
 }

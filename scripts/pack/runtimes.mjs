@@ -4,7 +4,7 @@ import { delimiter, join } from 'node:path'
 
 import { NODE } from '../cuda/contents.mjs'
 import { unpacked } from '../fetched.mjs'
-import { Refusal } from '../refusal.mjs'
+import { Missing } from '../refusal.mjs'
 
 /** A node of each line that is supported, and the npm that it is released with. */
 export const NODES = [
@@ -47,7 +47,7 @@ function linked(folder, programs) {
   for (const [name, file] of Object.entries(programs)) symlinkSync(file, join(folder, name))
   for (const name of COREUTILS) {
     const file = found(name)
-    if (file === undefined) throw new Refusal(`missing: ${name}`)
+    if (file === undefined) throw new Missing(`${name} is missing`)
     symlinkSync(file, join(folder, name))
   }
   return folder
