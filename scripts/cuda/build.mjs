@@ -14,7 +14,7 @@ import { refusable } from '../refusal.mjs'
 
 async function build() {
   const env = await cudaEnvironment()
-  // The generated loader and types go to a folder of their own: the package has those of the ordinary build.
+  // The generated types go to a folder of their own: the package has those of the ordinary build.
   const output = join(cudaFolder, 'output')
   const named = ['--config-path', 'scripts/cuda/napi.json', '--output-dir', output, '--no-js', '--dts', 'binding.d.cts']
   await must('napi', ['build', '--platform', '--release', '--no-const-enum', '--features', 'cuda', ...named], { env })
