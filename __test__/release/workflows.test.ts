@@ -6,9 +6,10 @@ import test from 'ava'
 
 import { refuses, releaseScript, root, runScript } from '../support/scripts.js'
 
-const { actions, faultsOf, matrixOf } = await releaseScript<{
+const { actions, faultsOf, includedIn, matrixOf } = await releaseScript<{
   actions(text: string): { name: string; pin: string; version: string }[]
   faultsOf(file: string, text: string, scripts: object): string[]
+  includedIn(text: string, key: string): string[]
   matrixOf(text: string, job: string, key: string): string[]
 }>('workflows')
 const { buildArgs, checkGlibc } = await releaseScript<{
@@ -33,12 +34,13 @@ test('each of them on the lines of Node that are supported, from the lowest on',
 })
 
 test('each target has a runner of its own system', t => {
-  for (const [name, job] of [['release', 'build'], ['release', 'test'], ['ci', 'test']] as const) {
-    const body = workflow(name).split(`\n  ${job}:\n`)[1] ?? ''
+  for (const [name, job] of [['release', 'build'], ['release', 'test'], ['ci', 'test'], ['ci', 'musl']] as const) {
+    const body = workflow(name).split(`\n  ${job}:\n`)[1]?.split(/\n(?= {2}\w)/)[0] ?? ''
+    t.deepEqual(includedIn(body, 'target').toSorted(), matrixOf(workflow(name), job, 'target').toSorted(), `${name} ${job}`)
     for (const [, target = '', runner = ''] of body.matchAll(/- target: (\S+)\n\s+runner: (\S+)/g)) {
       const system = { linux: 'ubuntu', apple: 'macos', pc: 'windows' }[target.split('-').find(part => ['linux', 'apple', 'pc'].includes(part)) ?? ''] ?? '?'
       t.true(runner.startsWith(system), `${target} on ${runner}`)
-      if (job === 'test' && !target.includes('apple')) t.is(runner.includes('arm'), target.startsWith('aarch64'), `${target} on ${runner}`)
+      if (job !== 'build' && !target.includes('apple')) t.is(runner.includes('arm'), target.startsWith('aarch64'), `${target} on ${runner}`)
     }
   }
 })

@@ -24,11 +24,11 @@ export function firstDifference(one, other) {
   return `the builds have ${one.length} and ${other.length} bytes and differ from byte ${place} on:\n${around(one)}\n${around(other)}`
 }
 
-/** Builds the newest commit in a folder of its own; answers the addon. */
-async function build(folder, target) {
+/** Builds a commit in a folder of its own; answers the addon. */
+async function build(commit, folder, target) {
   mkdirSync(folder, { recursive: true })
   const archive = join(folder, 'commit.tar')
-  await must('git', ['archive', '--output', archive, 'HEAD'])
+  await must('git', ['archive', '--output', archive, commit])
   await must('tar', ['--extract', '--file', archive, '--directory', folder])
   const env = { ...remapped(folder), CARGO_TARGET_DIR: join(folder, 'target') }
   await must('cargo', ['build', '--release', '--locked', '--quiet', '--target', target, '-p', 'kvtide'], { cwd: folder, env })
@@ -39,14 +39,15 @@ async function check() {
   given()
   const target = hostTarget()
   if (target === undefined) throw new Refusal('there is no Rust compiler')
+  const commit = ask('git', ['rev-parse', 'HEAD'])?.trim()
+  if (commit === undefined) throw new Refusal('this is no checkout of git')
   const above = mkdtempSync(join(tmpdir(), 'kvtide-reproducible-'))
   try {
-    const one = await build(join(above, 'one'), target)
-    const other = await build(join(above, 'another', 'deeper'), target)
+    const one = await build(commit, join(above, 'one'), target)
+    const other = await build(commit, join(above, 'another', 'deeper'), target)
     const difference = firstDifference(one, other)
     if (difference !== undefined) throw new Refusal(difference)
-    const commit = ask('git', ['rev-parse', '--short', 'HEAD'])?.trim()
-    console.log(`two builds of ${commit} for ${target} are the same: SHA-256 ${createHash('sha256').update(one).digest('hex')}`)
+    console.log(`two builds of ${commit.slice(0, 9)} for ${target} are the same: SHA-256 ${createHash('sha256').update(one).digest('hex')}`)
   } finally {
     rmSync(above, { recursive: true, force: true })
   }

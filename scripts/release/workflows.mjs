@@ -25,13 +25,18 @@ export function actions(text) {
   return [...text.matchAll(ACTION)].map(([, used, version]) => ({ name: used.split('@')[0], pin: used.split('@')[1], version }))
 }
 
-/** The items of the list or of the objects that a job's matrix has for `key`, each once. */
+/** The items that a job's matrix lists for `key`, or, where it has no list, those of the objects that it includes. */
 export function matrixOf(text, job, key) {
   const body = new RegExp(`^  ${job}:\\n((?:(?: {3,}.*)?\\n)*)`, 'm').exec(text)?.[1] ?? ''
   const listed = new RegExp(`^ +${key}: \\[(.*)\\]$|^ +${key}:\\n((?: +- .*\\n)+)`, 'm').exec(body)
-  const items = listed?.[1]?.split(',') ?? listed?.[2]?.split('\n').map(line => line.replace(/^ +- /, '')) ?? []
-  const named = [...body.matchAll(new RegExp(`^ +- ${key}: (\\S+)$`, 'gm'))].map(([, item]) => item)
-  return [...new Set([...items.map(item => item.trim()).filter(item => item !== ''), ...named])]
+  if (listed === null) return includedIn(body, key)
+  const items = listed[1]?.split(',') ?? listed[2].split('\n').map(line => line.replace(/^ +- /, ''))
+  return items.map(item => item.trim()).filter(item => item !== '')
+}
+
+/** The values of `key` in the objects that a matrix includes. */
+export function includedIn(text, key) {
+  return [...text.matchAll(new RegExp(`^ +- ${key}: (\\S+)$`, 'gm'))].map(([, item]) => item)
 }
 
 function wrongPins(text) {
