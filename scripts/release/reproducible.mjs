@@ -42,15 +42,13 @@ async function check() {
   const commit = ask('git', ['rev-parse', 'HEAD'])?.trim()
   if (commit === undefined) throw new Refusal('this is no checkout of git')
   const above = mkdtempSync(join(tmpdir(), 'kvtide-reproducible-'))
-  try {
-    const one = await build(commit, join(above, 'one'), target)
-    const other = await build(commit, join(above, 'another', 'deeper'), target)
-    const difference = firstDifference(one, other)
-    if (difference !== undefined) throw new Refusal(difference)
-    console.log(`two builds of ${commit.slice(0, 9)} for ${target} are the same: SHA-256 ${createHash('sha256').update(one).digest('hex')}`)
-  } finally {
-    rmSync(above, { recursive: true, force: true })
-  }
+  // A command that fails ends the process.
+  process.on('exit', () => rmSync(above, { recursive: true, force: true }))
+  const one = await build(commit, join(above, 'one'), target)
+  const other = await build(commit, join(above, 'another', 'deeper'), target)
+  const difference = firstDifference(one, other)
+  if (difference !== undefined) throw new Refusal(difference)
+  console.log(`two builds of ${commit.slice(0, 9)} for ${target} are the same: SHA-256 ${createHash('sha256').update(one).digest('hex')}`)
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the build is not reproducible', check)

@@ -17,12 +17,10 @@ const CODES = join(root, '__test__/recorded/error-codes.txt')
 
 async function declared() {
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-surface-'))
-  try {
-    await must('tsc', ['-p', 'tsconfig.build.json', '--emitDeclarationOnly', '--removeComments', '--outDir', folder])
-    return written(surfaceOf(join(folder, 'index.d.ts')))
-  } finally {
-    rmSync(folder, { recursive: true, force: true })
-  }
+  // A command that fails ends the process.
+  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  await must('tsc', ['-p', 'tsconfig.build.json', '--emitDeclarationOnly', '--removeComments', '--outDir', folder])
+  return written(surfaceOf(join(folder, 'index.d.ts')))
 }
 
 function lacking(lines, others, mark) {
