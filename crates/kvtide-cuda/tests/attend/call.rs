@@ -32,6 +32,16 @@ pub struct Call {
     pub sinks: i64,
     pub softcap: Option<f32>,
     pub has_logits: bool,
+    /// The last keys of each sequence are the nodes of a draft.
+    pub has_trees: bool,
+    /// Queries stand anywhere.
+    pub has_positions: bool,
+    /// What comes first is padding.
+    pub has_starts: bool,
+    /// From which key on positions are how much higher: what lay between has left.
+    pub gap: [usize; 2],
+    /// Along which axes a mask is broadcast, a bit each; none: no mask.
+    pub mask: Option<u32>,
     pub has_device_lengths: bool,
     /// The most keys, where lengths are the device's; 0: the most there are.
     pub keys_max: usize,
@@ -57,6 +67,11 @@ impl Default for Call {
             sinks: 0,
             softcap: None,
             has_logits: false,
+            has_trees: false,
+            has_positions: false,
+            has_starts: false,
+            gap: [0; 2],
+            mask: None,
             has_device_lengths: false,
             keys_max: 0,
             has_wrong_block: false,
@@ -95,6 +110,13 @@ impl Call {
                 *second = (*second).min(keys);
                 self.has_device_lengths = false;
             }
+        }
+        if self.has_device_lengths {
+            // Keys stand at 0, 1, 2 and so on, and are no nodes.
+            (self.has_trees, self.gap) = (false, [0; 2]);
+        }
+        if self.sequences.iter().any(|of| of.0 != self.sequences[0].0) {
+            self.mask = None;
         }
         self
     }
@@ -215,8 +237,8 @@ impl Call {
         let count: usize = self.sequences.iter().map(|of| of.0).sum();
         let (mut out, mut sums) =
             (vec![0.0; count * self.query_heads() * self.dims[1]], vec![0.0; count * self.query_heads()]);
-        let mut token = 0;
-        for (sequence, &(of, length)) in self.sequences.iter().enumerate() {
+        let (rules, mut token) = (self.rules(), 0);
+        for (sequence, &(of, _)) in self.sequences.iter().enumerate() {
             for query in 0..of {
                 for head in 0..self.query_heads() {
                     let row = self.query_row(sequence, query, head);
@@ -224,10 +246,7 @@ impl Call {
                     let naive = Naive {
                         keys: &keys[sequence][head / self.group],
                         values: &values[sequence][head / self.group],
-                        position: length as i64 - of as i64 + query as i64,
-                        is_causal: self.is_causal,
-                        window: self.window,
-                        sinks: self.sinks,
+                        added: &|key| rules.added([sequence, head, query, key]),
                         scale: f64::from(1.0 / (self.dims[0] as f32).sqrt()),
                         softcap: self.softcap.map(f64::from),
                         logit: self.has_logits.then(|| f64::from(logits[head])),

@@ -1,7 +1,8 @@
 //! A call by the kernels: its memory, its tables, its launch.
 
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendSequence, DeviceLengths, HeadRows, PageMemory, RowFormat, STAGED, Span, Words, attend,
+    Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, DeviceLengths, HeadRows, PageMemory, RowFormat,
+    STAGED, Span, Words, attend,
 };
 
 use crate::call::{Call, Keys, Side};
@@ -24,7 +25,10 @@ impl Call {
             (Memory::new(bytemuck::cast_slice(&lengths), 0), Memory::new(bytemuck::cast_slice(&tables), 0));
         let logits = Numbers::new(self.seed ^ 99).take(self.query_heads());
         let queries = Memory::new(&query_bytes, 0);
-        let sequences = self.attend_sequences();
+        let mut sequences = self.attend_sequences();
+        let rules = self.rules();
+        let (depths, seen) = rules.trees(&mut sequences);
+        let mask_at = rules.mask.as_ref().map(|mask| Memory::new(bytemuck::cast_slice(&mask.values), 0));
         let rows = query_bytes.len() / self.query.row_bytes(self.dims[0]).max(1);
         let stream = stream();
         let out_bytes = rows * self.query.row_bytes(self.dims[1]);
@@ -49,9 +53,12 @@ impl Call {
             is_causal: self.is_causal,
             window: self.window,
             sinks: self.sinks,
-            trees: None,
-            mask: None,
-            positions: None,
+            trees: self.has_trees.then_some(AttendTrees { depths: &depths, seen: &seen }),
+            mask: mask_at.as_ref().zip(rules.mask.as_ref()).map(|(memory, mask)| AttendMask {
+                memory: memory.span(),
+                strides: mask.strides.map(|stride| 4 * stride),
+            }),
+            positions: self.has_positions.then_some(&rules.positions[..]),
             sink_logits: self.has_logits.then_some(&logits[..]),
             scale: 1.0 / (self.dims[0] as f32).sqrt(),
             softcap: self.softcap,
@@ -113,8 +120,8 @@ impl Call {
                 queries,
                 first_key: if self.is_ragged { first_key } else { 0 },
                 table: index * self.room(),
-                keys: [(0, known), (known as i64, 0)],
-                start: i64::MIN,
+                keys: self.runs(known),
+                start: self.start(index),
                 nodes: 0,
                 tree: [0; 2],
             };
@@ -123,6 +130,16 @@ impl Call {
             of
         };
         self.sequences.iter().enumerate().map(of).collect()
+    }
+
+    /// Where keys stand: two runs where some between them have left.
+    fn runs(&self, keys: usize) -> [(i64, usize); 2] {
+        let [from, by] = self.gap;
+        if by == 0 {
+            return [(0, keys), (keys as i64, 0)];
+        }
+        let first = from.min(keys);
+        [(0, first), ((from + by) as i64, keys - first)]
     }
 
     fn head_rows<'a>(

@@ -8,6 +8,7 @@ mod oracle;
 mod page;
 #[path = "../place/mod.rs"]
 mod place;
+mod rules;
 
 use call::{Call, Keys};
 use kvtide_cuda::RowFormat;
@@ -66,14 +67,18 @@ fn calls() -> impl Strategy<Value = Call> {
         ),
     ];
     let rules = (any::<bool>(), prop::option::of(1..300i64), 0..5i64, prop::option::of(1..20u32), any::<bool>());
-    (any::<u64>(), shape, floats(), keys, rules, any::<bool>()).prop_map(
-        |(seed, shape, query, keys, rules, lengths)| {
+    let seldom = || prop::bool::weighted(0.3);
+    let gap = prop_oneof![Just([0, 0]), (0..90usize, 1..200usize).prop_map(|(from, by)| [from, by])];
+    let standing = (seldom(), seldom(), seldom(), gap, prop::option::weighted(0.4, 0..16u32));
+    (any::<u64>(), shape, floats(), keys, rules, any::<bool>(), standing).prop_map(
+        |(seed, shape, query, keys, rules, lengths, standing)| {
             let (sequences, kv_heads, group, dims, is_ragged) = shape;
             let (is_causal, window, sinks, softcap, logits) = rules;
             let mut call = Call { seed, sequences, kv_heads, group, dims, is_ragged, query, keys, ..Call::default() };
             (call.is_causal, call.window, call.sinks, call.has_logits) = (is_causal, window, sinks, logits);
             call.softcap = softcap.map(|cap| cap as f32 / 2.0);
             call.has_device_lengths = lengths;
+            (call.has_trees, call.has_positions, call.has_starts, call.gap, call.mask) = standing;
             call.settled()
         },
     )
@@ -109,6 +114,50 @@ fn each_kernel_sees_whole_tiles_edges_and_shares() {
                 };
                 agrees(&call.settled()).unwrap();
             }
+        }
+    }
+}
+
+/// Trees of every size up to more than a word of bits, whose queries begin before them, with them, or within.
+#[test]
+fn nodes_of_drafts_see_their_ancestors_and_what_came_before() {
+    let formats = [RowFormat::F32, RowFormat::F16, RowFormat::Bf16];
+    let rules = [(None, None), (Some(20), None), (None, Some(3)), (Some(40), Some(10))];
+    for (seed, (query, (window, mask))) in (0..16).zip(formats.into_iter().cycle().zip(rules.into_iter().cycle())) {
+        let queries = 1 + seed as usize * 5;
+        let call = Call {
+            seed,
+            sequences: vec![(queries, 150), (queries, 90)],
+            group: 2,
+            query,
+            window,
+            sinks: 2,
+            has_trees: true,
+            mask,
+            keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+            ..Call::default()
+        };
+        agrees(&call.settled()).unwrap();
+    }
+}
+
+/// In a list of all queries, each sequence has its own; keys have a gap, and some are padding.
+#[test]
+fn queries_stand_where_a_call_says() {
+    for query in [RowFormat::F32, RowFormat::F16, RowFormat::Bf16] {
+        for (window, has_starts) in [(None, false), (Some(30), false), (None, true)] {
+            let call = Call {
+                seed: 5,
+                sequences: vec![(3, 100), (1, 70), (7, 120)],
+                group: 2,
+                query,
+                window,
+                has_positions: true,
+                has_starts,
+                gap: [40, 25],
+                ..Call::default()
+            };
+            agrees(&call.settled()).unwrap();
         }
     }
 }

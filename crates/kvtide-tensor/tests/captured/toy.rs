@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
 use kvtide_tensor::{
     AttendOptions, DType, ModelCache, ModelCacheKind, ModelCacheOptions, PagedKvCache, PagedKvCacheOptions,
-    PagedOptions, PoolRoom, Result, StepRecorder, StepTokens,
+    PagedOptions, PoolRoom, Result, StepTokens,
 };
 
 /// Its sizes.
