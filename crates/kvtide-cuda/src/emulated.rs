@@ -14,6 +14,7 @@ pub(crate) type Entry = unsafe extern "C" fn(*const Grid, *const c_void) -> i32;
 thread_local! {
     static LAUNCHES: Cell<u32> = const { Cell::new(0) };
     static FAILING: Cell<Option<u32>> = const { Cell::new(None) };
+    static FREE: Cell<u64> = const { Cell::new(u64::MAX) };
 }
 
 /// What this thread does on the CPU that stands in for a GPU: for tests.
@@ -32,6 +33,11 @@ impl Emulation {
     pub fn fail_after(operations: Option<u32>) -> Option<u32> {
         FAILING.replace(operations)
     }
+
+    /// Memory that each allocation for the length of a call finds free; nothing: as much as it wants.
+    pub fn limit_memory(bytes: Option<u64>) {
+        FREE.set(bytes.unwrap_or(u64::MAX));
+    }
 }
 
 /// Counts an operation; true where this is the one to fail.
@@ -48,7 +54,12 @@ pub(crate) fn operate(what: &'static str) -> Result<()> {
 
 /// An allocation.
 pub(crate) fn allocate(bytes: usize) -> Result<()> {
-    if fails() { Err(Error::OutOfMemory { bytes: bytes as u64, free: 0, total: 0 }) } else { Ok(()) }
+    let (bytes, free) = (bytes as u64, FREE.get());
+    let refused = |free| Err(Error::OutOfMemory { bytes, free, total: free });
+    if fails() {
+        return refused(0);
+    }
+    if bytes > free { refused(free) } else { Ok(()) }
 }
 
 /// Why it failed.

@@ -97,8 +97,8 @@ impl Contiguous {
             stats.compactions += 1;
         }
         let stamp = plan.writes().map(|write| buffer.record(write.target)).last().unwrap_or_else(|| buffer.stamp());
-        // Live rows are overwritten: a failure, or a panic, leaves the cache poisoned.
-        *poisoned = true;
+        // Where live rows are overwritten, a failure, or a panic, leaves the cache poisoned; new rows alone are nobody's yet.
+        *poisoned = compacts;
         write(buffer, moves().filter(|_| compacts), sources, plan.writes)?;
         *poisoned = false;
         Ok((buffer.clone(), stamp))

@@ -80,7 +80,8 @@ impl ModelCache {
         match written() {
             Ok(()) => Ok(()),
             Err(refusal) => {
-                self.undo_step(&mut step)?;
+                // A cache that is poisoned by it says so at the next call.
+                drop(self.undo_step(&mut step));
                 Err(refusal)
             }
         }

@@ -166,8 +166,10 @@ impl PagedKvCache {
         check_count(rows[0].tokens, plan.tokens())?;
         let scratch = self.shape.scratch_of(plan, false)?;
         self.planner.reserve_marks(plan)?;
-        self.poisoned = true;
+        // New rows of floats are nobody's until the layer is marked: when they fail, the step can still be undone.
+        self.poisoned = self.shape.pages.is_low_bit() || step.written[layer as usize];
         self.move_in(plan, layer..layer + 1, &rows, &scratch)?;
+        self.poisoned = true;
         self.planner.mark_layer(plan, layer)?;
         self.poisoned = false;
         step.written[layer as usize] = true;

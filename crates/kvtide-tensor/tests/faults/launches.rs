@@ -1,0 +1,110 @@
+//! What a call takes of a device: one launch for all layers, whatever their number, and memory that may not be there.
+
+use kvtide_core::{Code, DetailValue};
+use kvtide_cuda::Emulation;
+use kvtide_tensor::{
+    AttendOptions, CaptureOptions, Kernels, PagedKvCache, PagedKvCacheOptions, Result, StepTokens, attend, with_kernels,
+};
+
+use crate::surviving::rows;
+
+/// Launches of a call.
+fn launches(call: impl FnOnce() -> Result<()>) -> u32 {
+    with_kernels(Kernels::Emulated, || {
+        let before = Emulation::launches();
+        call().unwrap();
+        Emulation::launches() - before
+    })
+    .unwrap()
+}
+
+fn made(layers: usize, sequences: usize) -> (PagedKvCache, Vec<u64>) {
+    let options = PagedKvCacheOptions {
+        capacity: 4 * sequences as u32,
+        block_size: 4,
+        num_layers: layers as u32,
+        num_kv_heads: 2,
+        head_dim: 8,
+        ..Default::default()
+    };
+    let mut cache = PagedKvCache::new(options).unwrap();
+    let ids: Vec<u64> = (0..sequences).map(|_| cache.create_sequence().unwrap()).collect();
+    for (length, &id) in ids.iter().enumerate() {
+        let tokens = rows(layers, 2, length % 5, 8, length);
+        cache.append(&[id], &tokens, &tokens, Some(&[0, length as u32 % 5])).unwrap();
+    }
+    (cache, ids)
+}
+
+#[test]
+fn an_append_of_all_layers_is_one_launch() {
+    for (layers, sequences) in [(1, 1), (2, 3), (32, 64)] {
+        let (mut cache, ids) = made(layers, sequences);
+        let tokens = rows(layers, 2, sequences, 8, 1);
+        assert_eq!(launches(|| cache.append(&ids, &tokens, &tokens, None)), 1, "{layers} layers of {sequences}");
+        let many: Vec<u32> = (0..=sequences as u32).map(|at| 3 * at).collect();
+        let tokens = rows(layers, 2, 3 * sequences, 8, 1);
+        assert_eq!(launches(|| cache.append(&ids, &tokens, &tokens, Some(&many))), 1, "three tokens each");
+    }
+}
+
+#[test]
+fn a_step_launches_once_for_each_layer_and_not_for_its_bookkeeping() {
+    let (mut cache, ids) = made(3, 8);
+    let of = StepTokens { sequences: &ids, ..Default::default() };
+    let mut step = None;
+    assert_eq!(launches(|| Ok(step = Some(cache.begin_step(of)?))), 0);
+    let mut step = step.unwrap();
+    let tokens = rows(1, 2, 8, 8, 1);
+    for layer in 0..3 {
+        assert_eq!(launches(|| cache.write_layer(&mut step, layer, &tokens, &tokens)), 1);
+    }
+    assert_eq!(launches(|| cache.commit_step(&mut step, None)), 0);
+}
+
+#[test]
+fn blocks_of_all_sequences_are_copied_in_one_launch() {
+    let (mut cache, ids) = made(2, 6);
+    let forks: Vec<u64> = ids.iter().map(|&id| cache.fork(id).unwrap()).collect();
+    let tokens = rows(2, 2, 6, 8, 1);
+    // One for the copies, one for the rows.
+    assert_eq!(launches(|| cache.append(&forks, &tokens, &tokens, None)), 2);
+}
+
+#[test]
+fn memory_of_a_device_that_is_not_there_is_refused_with_what_is_needed_and_what_there_is() {
+    let (mut cache, ids) = made(2, 3);
+    let q = rows(1, 3, 2, 8, 4).squeeze(0).unwrap();
+    let lengths: Vec<u32> = ids.iter().map(|&id| cache.sequence_length(id)).collect();
+    let free = cache.free_count();
+    with_kernels(Kernels::Emulated, || {
+        // The output alone has 3 * 2 * 8 floats.
+        kvtide_cuda::Emulation::limit_memory(Some(100));
+        let pages = cache.pages(1, &ids).unwrap();
+        let attended = attend(&q, &pages, &AttendOptions::default()).map(drop).unwrap_err();
+        let captured = cache.capture_step(CaptureOptions { sequences: &ids, steps: 2 }, |step| {
+            let tokens = rows(1, 2, 3, 8, 1);
+            (0..2).try_for_each(|layer| step.write(layer, &tokens, &tokens))?;
+            let (q, out) = (rows(1, 3, 8, 8, 4).squeeze(0)?, rows(1, 3, 8, 8, 4).squeeze(0)?);
+            // The sums alone have 3 * 8 floats: as many bytes as there are.
+            kvtide_cuda::Emulation::limit_memory(Some(95));
+            step.attend(0, &q, &AttendOptions::default(), &out)
+        });
+        let captured = captured.map(drop).unwrap_err();
+        kvtide_cuda::Emulation::limit_memory(None);
+        for (error, needed, there) in [(attended, 192, 100), (captured, 96, 95)] {
+            assert_eq!(error.code(), Code::OutOfMemory, "{error}");
+            assert_eq!(error.to_string(), format!("no device memory for {needed} bytes: {there} of {there} are free"));
+            let details: Vec<_> = error.details().into_iter().map(|detail| (detail.name, detail.value)).collect();
+            let expected = [("requestedBytes", needed), ("usedBytes", 0), ("limitBytes", there)];
+            assert_eq!(details, expected.map(|(name, bytes)| (name, DetailValue::from(bytes as u64))));
+        }
+    })
+    .unwrap();
+    // As it was, and it goes on.
+    assert_eq!(cache.free_count(), free);
+    assert_eq!(ids.iter().map(|&id| cache.sequence_length(id)).collect::<Vec<_>>(), lengths);
+    cache.check_invariants().unwrap();
+    let tokens = rows(2, 2, 3, 8, 1);
+    cache.append(&ids, &tokens, &tokens, None).unwrap();
+}
