@@ -90,6 +90,12 @@ impl World {
             layers: 1,
         };
         insert(stream, &call, &tables)?;
+        self.enqueue_attention(stream)?;
+        advance(stream, self.lengths.span_mut(), 2 * self.sequences, 1)
+    }
+
+    fn enqueue_attention(&mut self, stream: &Stream) -> Result<()> {
+        let half = HEADS * SLOTS * ROW;
         let sequences: Vec<AttendSequence> = (0..self.sequences).map(sequence).collect();
         let page_section = |part: usize| PageSection {
             format: RowFormat::F32,
@@ -143,7 +149,7 @@ impl World {
             lse: self.sums.span_mut(),
         };
         assert!(attend(stream, &call)?);
-        advance(stream, self.lengths.span_mut(), 2 * count, 1)
+        Ok(())
     }
 
     fn content(&self) -> [Vec<u8>; 4] {
