@@ -10,7 +10,7 @@ const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
 
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
-  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '-p', 'decoder', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
+  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '-p', 'decoder', '-p', 'kvtide-bench-cuda', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
   ['lint of kernels for GPUs', 'cargo', ['clippy', '--release', '-p', 'kvtide-cuda', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
   ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...onTarget, '--', '-D', 'warnings']],
   ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-cuda', '-p', 'kvtide-tensor', '-p', 'decoder', ...onTarget], { RUSTDOCFLAGS: '-D warnings' }],

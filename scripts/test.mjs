@@ -19,6 +19,8 @@ const rust = await run('cargo', [
   'kvtide-tensor',
   '-p',
   'decoder',
+  '-p',
+  'kvtide-bench-cuda',
 ])
 let rustFailed = 0
 for (const [, passed, failed, ignored] of rust.output.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {

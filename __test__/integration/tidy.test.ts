@@ -41,7 +41,7 @@ function* functions(file: string): Generator<{ name: string; lines: number }> {
 }
 
 test('there are files to look at', t => {
-  for (const folder of ['crates', 'src', 'lib', 'bench/peers/src', 'examples/decoder/src', 'bench/workloads', '__test__/bench']) {
+  for (const folder of ['crates', 'src', 'lib', 'bench/peers/src', 'bench/cuda/src', 'examples/decoder/src', 'bench/workloads', '__test__/bench']) {
     t.true(present.some(file => file.startsWith(`${folder}/`)), folder)
   }
   t.true(present.length > 50)

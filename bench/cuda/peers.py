@@ -1,0 +1,236 @@
+"""What others take for the work that bench/cuda measures: PyTorch, FlashInfer and vLLM, where they are installed.
+
+    python3 peers.py [--only <start of ids>] [--rounds <n>] [--out <file>] [--device cuda|cpu]
+
+The report has the form of the Rust program's: each round of each lane in nanoseconds, on the device and on the host. Lanes run in
+turn. What cannot be imported is reported as SKIPPED by its name, and so is everything without PyTorch or a GPU. With
+`--device cpu` all runs once in small, and times say nothing.
+"""
+
+import argparse
+import json
+import sys
+
+from lanes import Lanes, Place, Skip, copied, imported, near
+
+IDS = ["decode", "prefill", "append-token", "append-chunk", "step-append"]
+
+
+def flash(torch):
+    """Attention by PyTorch's flash backend or not at all."""
+    attention = imported("torch.nn.attention")
+    function = torch.nn.functional.scaled_dot_product_attention
+
+    def call(*args, **options):
+        with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
+            return function(*args, **options)
+
+    return call
+
+
+def paged(place, k, v):
+    """The same keys in blocks in no order: [blocks, 2, block, heads, dim], and the blocks of each sequence."""
+    torch, block = place.torch, place.sizes["block"]
+    batch, heads, keys, dim = k.shape
+    each = keys // block
+    order = torch.randperm(batch * each, device=place.device)
+    pages = torch.empty(batch * each, 2, block, heads, dim, dtype=k.dtype, device=place.device)
+    for part, rows in enumerate((k, v)):
+        pages[order, part] = rows.transpose(1, 2).reshape(batch * each, block, heads, dim)
+    return pages, order.reshape(batch, each).int()
+
+
+def decode(place, report, rounds):
+    torch, of = place.torch, place.sizes
+    batch, keys, heads, group = of["sequences"], of["keys"], of["kv_heads"], of["query_heads"] // of["kv_heads"]
+    q = place.random(batch, of["query_heads"], 1, of["dim"], most=8.0)
+    k, v = (place.random(batch, heads, keys, of["dim"]) for _ in range(2))
+    expected = torch.nn.functional.scaled_dot_product_attention(q.float()[:1], k.float()[:1], v.float()[:1], enable_gqa=True)
+    amount = dict(bytes=float(2 * k.numel() * 2))
+    lanes = Lanes("decode", report)
+
+    def checked(work, pick=lambda out: out):
+        near(place, pick(work())[:1], expected, 0.01)
+        return work
+
+    def grouped():
+        call, rows = flash(torch), q.reshape(batch, heads, group, of["dim"])
+        return checked(lambda: call(rows, k, v))
+
+    def by_flashinfer():
+        library = imported("flashinfer")
+        pages, tables = paged(place, k, v)
+        space = torch.empty(256 << 20, dtype=torch.uint8, device=place.device)
+        wrapper = library.BatchDecodeWithPagedKVCacheWrapper(space, "NHD", use_tensor_cores=True)
+        each = keys // of["block"]
+        ends = torch.arange(batch + 1, dtype=torch.int32, device=place.device) * each
+        last = torch.full((batch,), of["block"], dtype=torch.int32, device=place.device)
+        shape = (of["query_heads"], heads, of["dim"], of["block"])
+        wrapper.plan(ends, tables.reshape(-1), last, *shape, q_data_type=q.dtype, kv_data_type=k.dtype)
+        return checked(lambda: wrapper.run(q[:, :, 0], pages))
+
+    def by_vllm():
+        library = imported("vllm.vllm_flash_attn")
+        pages, tables = paged(place, k, v)
+        k_pages, v_pages = pages[:, 0].contiguous(), pages[:, 1].contiguous()
+        ends = torch.arange(batch + 1, dtype=torch.int32, device=place.device)
+        lengths = torch.full((batch,), keys, dtype=torch.int32, device=place.device)
+        rows = q[:, :, 0].contiguous()
+        options = dict(max_seqlen_q=1, cu_seqlens_q=ends, max_seqlen_k=keys, seqused_k=lengths, block_table=tables, causal=True)
+        return checked(lambda: library.flash_attn_varlen_func(rows, k_pages, v_pages, **options))
+
+    lanes.add("PyTorch, flash", lambda: checked(lambda: flash(torch)(q, k, v, enable_gqa=True)), **amount)
+    lanes.add("PyTorch, flash, heads of a group as queries", grouped, **amount)
+    lanes.add("FlashInfer, pages", by_flashinfer, **amount)
+    lanes.add("vLLM, pages", by_vllm, **amount)
+    copied(place, lanes, int(amount["bytes"]))
+    lanes.measure(place, rounds, f"attention of one query, {batch} sequences of {keys} keys")
+
+
+def prefill(place, report, rounds):
+    torch, of = place.torch, place.sizes
+    batch, keys, chunk = of["chunks"], of["keys"], of["chunk"]
+    q = place.random(batch, of["query_heads"], chunk, of["dim"], most=8.0)
+    k, v = (place.random(batch, of["kv_heads"], keys, of["dim"]) for _ in range(2))
+    seen = sum(keys - chunk + query + 1 for query in range(chunk))
+    flops = float(4 * of["dim"] * of["query_heads"] * batch * seen)
+    lanes = Lanes("prefill", report)
+
+    def causal():
+        bias = imported("torch.nn.attention.bias").causal_lower_right(chunk, keys)
+        group = of["query_heads"] // of["kv_heads"]
+        # Repeated once and not counted: the mask takes no groups.
+        wide = [rows.repeat_interleave(group, dim=1) for rows in (k, v)]
+        call = flash(torch) if place.is_gpu else torch.nn.functional.scaled_dot_product_attention
+        return lambda: call(q, *wide, attn_mask=bias)
+
+    def by_flashinfer():
+        library = imported("flashinfer")
+        pages, tables = paged(place, k, v)
+        space = torch.empty(256 << 20, dtype=torch.uint8, device=place.device)
+        wrapper = library.BatchPrefillWithPagedKVCacheWrapper(space, "NHD")
+        counts = torch.arange(batch + 1, dtype=torch.int32, device=place.device)
+        last = torch.full((batch,), of["block"], dtype=torch.int32, device=place.device)
+        shape = (of["query_heads"], of["kv_heads"], of["dim"], of["block"])
+        ends = counts * (keys // of["block"])
+        wrapper.plan(counts * chunk, ends, tables.reshape(-1), last, *shape, causal=True, q_data_type=q.dtype, kv_data_type=k.dtype)
+        rows = q.transpose(1, 2).reshape(batch * chunk, of["query_heads"], of["dim"]).contiguous()
+        return lambda: wrapper.run(rows, pages)
+
+    lanes.add("PyTorch, flash", causal, flops=flops)
+    lanes.add("FlashInfer, pages", by_flashinfer, flops=flops)
+    lanes.measure(place, rounds, f"attention of the last {chunk} of {keys} tokens, {batch} sequences")
+
+
+def appended(place, report, rounds, workload, batch, tokens):
+    torch, of = place.torch, place.sizes
+    held, times = of["keys"] // 2, of["times"] if tokens == 1 else 4
+    new = [place.random(batch, of["kv_heads"], tokens, of["dim"]) for _ in range(2)]
+    old = [place.random(batch, of["kv_heads"], held, of["dim"]) for _ in range(2)]
+    room = [torch.zeros(batch, of["kv_heads"], of["keys"], of["dim"], dtype=torch.bfloat16, device=place.device) for _ in range(2)]
+    count = 2 * 2 * new[0].numel() * 2
+    places = torch.arange(held, held + tokens, device=place.device)
+    lanes = Lanes(workload, report)
+
+    def index_copy():
+        for rows, more in zip(room, new):
+            rows.index_copy_(2, places, more)
+
+    def cat():
+        return [torch.cat((rows, more), dim=2) for rows, more in zip(old, new)]
+
+    lanes.add("PyTorch, index_copy_", lambda: index_copy, times=times, bytes=float(count))
+    lanes.add("PyTorch, cat", lambda: cat, times=times, bytes=float(count))
+    copied(place, lanes, count, times)
+    lanes.measure(place, rounds, f"append of {tokens} tokens to {held}, {batch} sequences")
+
+
+def step_append(place, report, rounds):
+    torch, of = place.torch, place.sizes
+    batch, layers, heads, dim, block = of["sequences"], of["layers"], of["kv_heads"], of["dim"], of["block"]
+    k, v = (place.random(layers, batch, heads, dim) for _ in range(2))
+    slots = torch.randperm(batch * 8, device=place.device)[:batch] * block
+    count = 2 * 2 * k.numel() * 2
+    lanes = Lanes("step-append", report)
+
+    def by_vllm():
+        function = imported("vllm._custom_ops").reshape_and_cache_flash
+        pages = [torch.empty(layers, batch * 8, block, heads, dim, dtype=k.dtype, device=place.device) for _ in range(2)]
+        one = torch.ones(1, device=place.device)
+
+        def work():
+            for layer in range(layers):
+                function(k[layer], v[layer], pages[0][layer], pages[1][layer], slots, "auto", one, one)
+
+        return work
+
+    def index_put():
+        pages = torch.zeros(2, layers, batch * 8 * block, heads, dim, dtype=k.dtype, device=place.device)
+
+        def work():
+            for part, rows in enumerate((k, v)):
+                pages[part].index_copy_(1, slots, rows)
+
+        return work
+
+    lanes.add("PyTorch, index_copy_ of all layers", index_put, times=of["times"], bytes=float(count))
+    lanes.add("vLLM, a launch for each layer", by_vllm, times=of["times"], bytes=float(count))
+    copied(place, lanes, count, of["times"])
+    lanes.measure(place, rounds, f"one token of {batch} sequences, {layers} layers")
+
+
+def run(place, report, rounds, only):
+    of = place.sizes
+    work = {
+        "decode": lambda: decode(place, report, rounds),
+        "prefill": lambda: prefill(place, report, rounds),
+        "append-token": lambda: appended(place, report, rounds, "append-token", of["sequences"], 1),
+        "append-chunk": lambda: appended(place, report, rounds, "append-chunk", of["chunks"], of["chunk"]),
+        "step-append": lambda: step_append(place, report, rounds),
+    }
+    for workload in IDS:
+        if not workload.startswith(only):
+            continue
+        try:
+            work[workload]()
+        except Exception as error:  # the others still run
+            print(f"FAILED: {workload}: {error}", file=sys.stderr)
+            report["failed"].append({"id": workload, "error": f"{type(error).__name__}: {error}"})
+        if place.is_gpu:
+            place.torch.cuda.empty_cache()
+
+
+def opened(name):
+    """The device of this name; Skip says why there is none."""
+    torch = imported("torch")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise Skip("torch: it finds no GPU")
+    return Place(torch, name)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="What others take for the work that bench/cuda measures.")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--out")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    asked = parser.parse_args()
+    if asked.rounds < 1:
+        parser.error(f"--rounds {asked.rounds}: expected a whole number above 0")
+    report = {"suite": "cuda-peers", "rounds": asked.rounds, "machine": None, "workloads": [], "skipped": [], "failed": []}
+    try:
+        place = opened(asked.device)
+        report["machine"] = place.machine()
+        with place.torch.inference_mode():
+            run(place, report, asked.rounds, asked.only)
+    except Skip as reason:
+        print(f"SKIPPED: {reason}")
+        report["skipped"] += [{"id": workload, "skipped": str(reason)} for workload in IDS if workload.startswith(asked.only)]
+    if asked.out:
+        with open(asked.out, "w", encoding="utf-8") as file:
+            json.dump(report, file)
+    return 1 if report["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

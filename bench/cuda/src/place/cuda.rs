@@ -1,0 +1,107 @@
+//! The first GPU: copies by the driver, and events on the stream that candle and all caches work on.
+#![expect(unsafe_code, reason = "the driver's copies take addresses, and its version is asked for by address")]
+
+use std::sync::Arc;
+
+use candle_core::Device;
+use candle_core::cuda_backend::cudarc::driver::sys::{
+    CUdevice_attribute as Attribute, CUevent_flags, CUmemPool_attribute, cuDriverGetVersion,
+};
+use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtr, result};
+use kvtide_cuda::{Span, Stream};
+
+use crate::Result;
+use crate::report::Machine;
+
+/// Bytes that each copy in front of a measurement moves, about half a millisecond.
+const AHEAD: usize = 1 << 30;
+
+/// Pieces of work that are enqueued while one such copy runs.
+const PER_COPY: usize = 16;
+
+/// A GPU's stream and the events that its time is taken from.
+pub struct Gpu {
+    stream: Arc<CudaStream>,
+    start: CudaEvent,
+    end: CudaEvent,
+    ahead: CudaSlice<u8>,
+}
+
+/// The first GPU; else why it cannot be used.
+pub fn open() -> std::result::Result<(Stream, Device, Gpu), String> {
+    let device = match kvtide_tensor::device("cuda") {
+        Ok(device) => device,
+        Err(kvtide_tensor::Error::DeviceUnavailable { reason, .. }) => return Err(reason),
+        Err(error) => return Err(error.to_string()),
+    };
+    let Device::Cuda(cuda) = &device else { return Err("the device is no GPU of NVIDIA's".to_owned()) };
+    let launches = Stream::gpu(cuda);
+    let gpu = Gpu::new(cuda.cuda_stream()).map_err(|error| error.to_string())?;
+    Ok((launches, device, gpu))
+}
+
+/// Memory that is given back stays with the process: each round takes what the one before it has had, as in a server that is warm.
+fn keep_freed(stream: &CudaStream) -> Result<()> {
+    let mut most = u64::MAX;
+    // SAFETY: the pool belongs to the device for as long as the process runs, and the attribute is a number of 64 bits.
+    unsafe {
+        let pool = result::device::get_default_mem_pool(stream.context().cu_device())?;
+        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        result::mem_pool::set_attribute(pool, attribute, (&raw mut most).cast())?;
+    }
+    Ok(())
+}
+
+impl Gpu {
+    fn new(stream: Arc<CudaStream>) -> Result<Self> {
+        keep_freed(&stream)?;
+        let event = || stream.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        let (start, end) = (event()?, event()?);
+        let ahead = stream.alloc_zeros(2 * AHEAD)?;
+        Ok(Gpu { stream, start, end, ahead })
+    }
+
+    /// What the report says of it.
+    pub fn machine(&self) -> Machine {
+        let context = self.stream.context();
+        let ask = |attribute| context.attribute(attribute).ok();
+        let mut version = 0;
+        // SAFETY: the driver writes one number to where it is told.
+        let known = unsafe { cuDriverGetVersion(&raw mut version) }.result().is_ok();
+        let details = [
+            context.compute_capability().ok().map(|(major, minor)| format!("compute capability {major}.{minor}")),
+            context.total_mem().ok().map(|bytes| format!("{:.1} GB", bytes as f64 / 1e9)),
+            ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).map(|count| format!("{count} multiprocessors")),
+            ask(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).map(|bytes| format!("L2 {} MiB", bytes >> 20)),
+            known.then(|| format!("a driver for CUDA {}.{}", version / 1000, version % 1000 / 10)),
+        ];
+        Machine {
+            device: context.name().unwrap_or_else(|_| "a GPU without a name".to_owned()),
+            details: details.into_iter().flatten().collect(),
+        }
+    }
+
+    /// Enqueues a copy.
+    pub fn copy(&self, source: Span<'_>, target: Span<'_>, bytes: usize) -> Result<()> {
+        // SAFETY: both have as many bytes, which the caller has checked, and belong to this stream.
+        unsafe { result::memcpy_dtod_async(target.address(), source.address(), bytes, self.stream.cu_stream()) }?;
+        Ok(())
+    }
+
+    /// Keeps the GPU busy while `times` pieces of work are enqueued, and takes the time behind that.
+    pub fn begin(&self, times: usize) -> Result<()> {
+        self.stream.synchronize()?;
+        let first = self.ahead.device_ptr(&self.stream).0;
+        for _ in 0..1 + times / PER_COPY {
+            // SAFETY: the two halves of one allocation.
+            unsafe { result::memcpy_dtod_async(first + AHEAD as u64, first, AHEAD, self.stream.cu_stream()) }?;
+        }
+        Ok(self.start.record(&self.stream)?)
+    }
+
+    /// Nanoseconds since then, once everything that was enqueued is done.
+    pub fn end(&self) -> Result<f64> {
+        self.end.record(&self.stream)?;
+        Ok(f64::from(self.start.elapsed_ms(&self.end)?) * 1e6)
+    }
+}

@@ -1,0 +1,102 @@
+//! Where work runs and how long it takes there: a GPU, or the CPU that stands in for one.
+//!
+//! ```text
+//! copies     start          work work work          end
+//! ------>    an event       what was enqueued        an event      the GPU has been busy with the copies meanwhile
+//! ```
+//!
+//! A GPU is kept busy in front of the first event until everything behind it is enqueued, so that the time between the events is
+//! the GPU's own, not that of the host which asks for it. That is counted beside it. On the CPU both are what a clock says.
+
+use std::time::Instant;
+
+use candle_core::Device;
+use kvtide_cuda::{DeviceMemory, Span, Stream};
+
+use crate::Result;
+use crate::report::Machine;
+
+#[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
+mod cuda;
+#[cfg_attr(not(feature = "emulate"), path = "no_emulated.rs")]
+mod emulated;
+
+/// A device with its stream.
+pub struct Place {
+    /// Where launches go.
+    pub stream: Stream,
+    /// The same device for candle's tensors and for caches.
+    pub device: Device,
+    gpu: Option<cuda::Gpu>,
+}
+
+/// Nanoseconds of one piece of work.
+#[derive(Clone, Copy, Debug)]
+pub struct Took {
+    /// On the device.
+    pub device: f64,
+    /// On the host, until it was enqueued.
+    pub host: f64,
+}
+
+impl Place {
+    /// The first GPU, or the CPU in its stead; else the reason why not.
+    pub fn open(is_emulated: bool) -> std::result::Result<Place, String> {
+        if is_emulated {
+            return Ok(Place { stream: emulated::stream()?, device: Device::Cpu, gpu: None });
+        }
+        let (stream, device, gpu) = cuda::open()?;
+        Ok(Place { stream, device, gpu: Some(gpu) })
+    }
+
+    /// What the report says of it.
+    pub fn machine(&self) -> Machine {
+        match &self.gpu {
+            Some(gpu) => gpu.machine(),
+            None => Machine {
+                device: "the CPU in a GPU's stead".to_owned(),
+                details: vec!["times say nothing about a GPU".to_owned()],
+            },
+        }
+    }
+
+    /// True where times are a GPU's.
+    pub fn is_gpu(&self) -> bool {
+        self.gpu.is_some()
+    }
+
+    /// Memory that holds anything.
+    pub fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
+        Ok(self.stream.memory(bytes)?)
+    }
+
+    /// The driver's own copy from device to device, enqueued.
+    pub fn copy(&self, source: Span<'_>, target: Span<'_>, bytes: usize) -> Result<()> {
+        assert!(bytes <= source.bytes().min(target.bytes()), "a copy reaches outside its memory");
+        match &self.gpu {
+            Some(gpu) => gpu.copy(source, target, bytes),
+            None => {
+                let mut between = vec![0; bytes];
+                self.stream.download(source, &mut between)?;
+                Ok(self.stream.upload(&between, target)?)
+            }
+        }
+    }
+
+    /// How long one piece of `times` takes, which are enqueued one behind the other.
+    pub fn time(&self, times: usize, work: &mut dyn FnMut() -> Result<()>) -> Result<Took> {
+        if let Some(gpu) = &self.gpu {
+            gpu.begin(times)?;
+        }
+        let start = Instant::now();
+        for _ in 0..times {
+            work()?;
+        }
+        let host = start.elapsed().as_nanos() as f64;
+        let device = match &self.gpu {
+            Some(gpu) => gpu.end()?,
+            None => host,
+        };
+        Ok(Took { device: device / times as f64, host: host / times as f64 })
+    }
+}

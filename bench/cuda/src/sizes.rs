@@ -1,0 +1,109 @@
+//! How large workloads are: as on a server, and in small for the CPU that stands in for a GPU.
+
+/// Sizes of all workloads. Rows are bf16.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Heads of K and V, and of queries.
+    pub kv_heads: usize,
+    pub query_heads: usize,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Tokens of a block.
+    pub block: usize,
+    /// Layers of a model.
+    pub layers: usize,
+    /// Tokens of the prompt that is written, scattered and gathered.
+    pub prompt: usize,
+    /// Bytes of bf16 that each of the other moves and quantisations carries.
+    pub carried: usize,
+    /// Sequences of a step.
+    pub sequences: usize,
+    /// Keys of each.
+    pub keys: usize,
+    /// Layers of the pool that attention reads from, in turn.
+    pub pool_layers: usize,
+    /// Queries of a chunk of a prompt, and how many chunks are computed at once.
+    pub chunk: usize,
+    pub chunks: usize,
+    /// Side of the matrices that show what the device computes.
+    pub matrix: usize,
+    /// Pieces of work of a round that is over in microseconds.
+    pub times: usize,
+}
+
+impl Sizes {
+    /// As on a server: 32 layers of 8 heads, a prompt of 8.6 GB.
+    pub const FULL: Sizes = Sizes {
+        kv_heads: 8,
+        query_heads: 32,
+        dim: 128,
+        block: 16,
+        layers: 32,
+        prompt: 65_536,
+        carried: 1 << 30,
+        sequences: 64,
+        keys: 8192,
+        pool_layers: 4,
+        chunk: 2048,
+        chunks: 4,
+        matrix: 8192,
+        times: 64,
+    };
+
+    /// In small: every path, with a last block that is not full.
+    pub const SMALL: Sizes = Sizes {
+        kv_heads: 2,
+        query_heads: 8,
+        dim: 64,
+        block: 16,
+        layers: 3,
+        prompt: 56,
+        carried: 1 << 16,
+        sequences: 3,
+        keys: 96,
+        pool_layers: 2,
+        chunk: 40,
+        chunks: 2,
+        matrix: 32,
+        times: 2,
+    };
+
+    /// Bytes of a row of K or of V.
+    pub fn row(&self) -> usize {
+        2 * self.dim
+    }
+
+    /// Bytes of K, or of V, of the prompt in all layers.
+    pub fn prompt_part(&self) -> usize {
+        self.layers * self.prompt * self.kv_heads * self.row()
+    }
+
+    /// Bytes of K, or of V, of all keys of a step's sequences in one layer.
+    pub fn keys_part(&self) -> usize {
+        self.sequences * self.kv_heads * self.keys * self.row()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Sizes;
+
+    #[test]
+    fn a_prompt_has_what_its_elements_take() {
+        let Sizes { prompt, layers, kv_heads, dim, .. } = Sizes::FULL;
+        assert_eq!(2 * Sizes::FULL.prompt_part(), prompt * layers * kv_heads * dim * 2 * 2);
+        assert_eq!(2 * Sizes::FULL.prompt_part(), 8_589_934_592);
+        assert_eq!(2 * Sizes::FULL.keys_part(), 2_147_483_648);
+    }
+
+    #[test]
+    fn blocks_of_keys_and_of_what_is_quantised_are_whole() {
+        for sizes in [Sizes::FULL, Sizes::SMALL] {
+            assert!(
+                sizes.keys.is_multiple_of(sizes.block) && sizes.chunk <= sizes.keys && sizes.chunks <= sizes.sequences
+            );
+            assert!(sizes.carried.is_multiple_of(2 * sizes.block * sizes.kv_heads * sizes.row()));
+        }
+        assert!(!Sizes::SMALL.prompt.is_multiple_of(Sizes::SMALL.block), "the path of blocks that are not full");
+    }
+}

@@ -1,0 +1,99 @@
+//! New tokens behind those that a cache holds: kvtide's cache, candle's `slice_set` into memory that was taken before, and `cat`.
+//!
+//! All of them count the bytes that have to move: those of the new tokens, read and written.
+
+use std::cell::{Cell, RefCell};
+
+use candle_core::{DType, Tensor};
+use kvtide_tensor::{KvCache, KvCacheOptions};
+
+use super::{Bench, Measurement};
+use crate::Result;
+use crate::rounds::{Amount, Lane, Role};
+use crate::sizes::Sizes;
+
+/// One token.
+pub fn token(bench: &Bench<'_>) -> Result<Measurement> {
+    appended(bench, bench.sizes.sequences, 1)
+}
+
+/// A chunk of a prompt.
+pub fn chunk(bench: &Bench<'_>) -> Result<Measurement> {
+    appended(bench, bench.sizes.chunks, bench.sizes.chunk)
+}
+
+fn appended(bench: &Bench<'_>, batch: usize, tokens: usize) -> Result<Measurement> {
+    let Bench { place, sizes, .. } = *bench;
+    let Sizes { kv_heads, dim, keys, times, .. } = *sizes;
+    let device = &place.device;
+    let random = |tokens: usize| {
+        let shape = (batch, kv_heads, tokens, dim);
+        Tensor::randn(0f32, 1f32, shape, device)?.to_dtype(DType::BF16)
+    };
+    // Half of the room is taken.
+    let (held, times) = (keys / 2, if tokens == 1 { times } else { 4 });
+    let [k, v] = [random(tokens)?, random(tokens)?];
+    let [old_k, old_v] = [random(held)?, random(held)?];
+    let room = || Tensor::zeros((batch, kv_heads, keys, dim), DType::BF16, device);
+    let [all_k, all_v] = [room()?, room()?];
+    let cache = RefCell::new(KvCache::new(KvCacheOptions {
+        batch_size: batch as u32,
+        num_kv_heads: kv_heads as u32,
+        head_dim: dim as u32,
+        initial_capacity: keys as u32,
+        max_seq_len: keys as u32,
+        dtype: kvtide_tensor::DType::BF16,
+        device: device.clone(),
+        ..Default::default()
+    })?);
+    cache.borrow_mut().update(&old_k, &old_v)?;
+    let ours = || {
+        let mut cache = cache.borrow_mut();
+        if cache.seq_len() as usize + tokens > keys {
+            cache.truncate(held as u64)?;
+        }
+        cache.update_shown(&k, &v)?;
+        Ok(())
+    };
+    let at = Cell::new(held);
+    let slice_set = || {
+        let place = if at.get() + tokens > keys { held } else { at.get() };
+        at.set(place + tokens);
+        all_k.slice_set(&k, 2, place)?;
+        Ok(all_v.slice_set(&v, 2, place)?)
+    };
+    let cat = || {
+        Tensor::cat(&[&old_k, &k], 2)?;
+        Tensor::cat(&[&old_v, &v], 2)?;
+        Ok(())
+    };
+    ours()?;
+    slice_set()?;
+    check(&cache.borrow(), &all_k, [&old_k, &k])?;
+    let bytes = 2 * batch * kv_heads * tokens * sizes.row();
+    let amount = Amount::moved(bytes, bytes);
+    let (mut from, mut to) = (place.memory(bytes)?, place.memory(bytes)?);
+    let lanes = vec![
+        Lane::new(Role::Ours, "kvtide", amount, ours),
+        Lane::new(Role::Peer, "candle, slice_set", amount, slice_set),
+        Lane::new(Role::Peer, "candle, cat", amount, cat),
+        bench.copy(from.span(), to.span(), amount),
+    ];
+    let lanes = lanes.into_iter().map(|lane| lane.times(times)).collect();
+    let title = format!("append of {tokens} tokens to {held}, {batch} sequences, {kv_heads} heads of {dim}, bf16");
+    bench.measured(title, lanes)
+}
+
+/// Compares the keys that the cache shows with what `cat` gives, and the new ones with those of `slice_set`.
+fn check(cache: &KvCache, all: &Tensor, [old, new]: [&Tensor; 2]) -> Result<()> {
+    let floats = |tensor: &Tensor| tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
+    let shown = cache.get_kv()?.k.tensor()?;
+    if floats(&shown)? != floats(&Tensor::cat(&[old, new], 2)?)? {
+        return Err("the cache shows other keys than `cat`".into());
+    }
+    let (held, tokens) = (old.dim(2)?, new.dim(2)?);
+    if floats(&all.narrow(2, held, tokens)?.contiguous()?)? != floats(new)? {
+        return Err("`slice_set` has written other keys".into());
+    }
+    Ok(())
+}

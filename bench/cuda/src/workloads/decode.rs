@@ -1,0 +1,56 @@
+//! Attention of one query for each sequence: bound by reading K and V once.
+
+use std::cell::Cell;
+
+use kvtide_cuda::{AttendKeys, RowFormat, Words};
+
+use super::keys::{Keys, Pool};
+use super::queries::Queries;
+use super::{Bench, Measurement};
+use crate::Result;
+use crate::rounds::{Amount, Lane, Role};
+use crate::sizes::Sizes;
+
+/// How far off outputs may be, whose values are at most 1: in bf16, and over q8.
+pub const BF16_MOST: f64 = 0.008;
+const Q8_MOST: f64 = 0.025;
+
+pub fn measure(bench: &Bench<'_>) -> Result<Measurement> {
+    let Bench { place, sizes, .. } = *bench;
+    let Sizes { sequences, keys: count, kv_heads, query_heads, dim, .. } = *sizes;
+    let mut keys = Keys::new(bench)?;
+    let mut pool = Pool::new(bench, &mut keys, RowFormat::Bf16)?;
+    let mut low = Pool::new(bench, &mut keys, RowFormat::Q8)?;
+    let mut queries = Queries::new(bench, sequences, 1)?;
+    let amount = Amount::moved(2 * sizes.keys_part(), 0);
+    let low_amount = Amount::moved(low.layer_bytes(sizes, keys.blocks.len()), 0);
+    let listed: Vec<u32> = keys.blocks.iter().map(|&block| block as u32).collect();
+    let (rows, held) = (keys.rows.span(), keys.tables.span());
+    let mut scratch = place.memory(sizes.keys_part())?;
+    let scratch = scratch.span();
+    let low = low.reader(bench, Words::Device(held));
+    let pages = pool.reader(bench, Words::Device(held));
+    let told = pages.with_tables(Words::Host(&listed));
+    let [k, v] = Keys::contiguous(sizes, rows);
+    let contiguous = AttendKeys::Rows { k, v };
+    let asker = queries.asker(bench);
+    asker.attend(contiguous)?;
+    asker.check("contiguous", rows, false, BF16_MOST)?;
+    for layer in 0..sizes.pool_layers {
+        asker.attend(pages.layer(layer))?;
+        asker.check("pages", rows, true, BF16_MOST)?;
+        asker.attend(low.layer(layer))?;
+        asker.check("q8 pages", rows, true, Q8_MOST)?;
+    }
+    let turn = Cell::new(0);
+    let next = || turn.replace(turn.get() + 1);
+    let lanes = vec![
+        Lane::new(Role::Ours, "kvtide, pages", amount, || asker.attend(pages.layer(next()))),
+        Lane::new(Role::Ours, "kvtide, pages, tables from the host", amount, || asker.attend(told.layer(next()))),
+        Lane::new(Role::Ours, "kvtide, q8 pages", low_amount, || asker.attend(low.layer(next()))),
+        Lane::new(Role::Ours, "kvtide, contiguous", amount, || asker.attend(contiguous)),
+        bench.copy(rows, scratch, amount),
+    ];
+    let heads = format!("{query_heads}/{kv_heads} heads of {dim}");
+    bench.measured(format!("attention of one query, {sequences} sequences of {count} keys, {heads}, bf16"), lanes)
+}

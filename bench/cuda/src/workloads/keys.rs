@@ -1,0 +1,159 @@
+//! K and V of sequences as attention finds them: contiguous, and in blocks of a pool.
+
+use kvtide_cuda::{
+    AttendKeys, DeviceMemory, Direction, HeadRows, PageMemory, QuantisedPage, RowFormat, Rows, Span, Strips, Words,
+    copy_strips, seal,
+};
+
+use super::Bench;
+use super::quantise::call as quantised;
+use super::step::words;
+use crate::Result;
+use crate::numbers::fill;
+use crate::pages::{Page, scattered, strips};
+use crate::sizes::Sizes;
+
+/// Contiguous K and V `[sequences, heads, keys, dim]`, and which blocks have the same.
+pub struct Keys {
+    /// K, then V.
+    pub rows: DeviceMemory,
+    /// The blocks of each sequence, one sequence behind the other.
+    pub blocks: Vec<usize>,
+    /// The same in the device's memory.
+    pub tables: DeviceMemory,
+}
+
+/// A pool of blocks of several layers, all of which have the same.
+pub struct Pool {
+    memory: DeviceMemory,
+    page: Page,
+    format: RowFormat,
+}
+
+impl Keys {
+    /// Those of so many sequences.
+    pub fn new(bench: &Bench<'_>) -> Result<Self> {
+        let Bench { place, sizes, .. } = *bench;
+        let mut rows = place.memory(2 * sizes.keys_part())?;
+        fill(place, rows.span(), 10, 1.0)?;
+        let blocks = scattered(sizes.sequences * sizes.keys / sizes.block);
+        let tables = words(bench, blocks.iter().copied())?;
+        Ok(Keys { rows, blocks, tables })
+    }
+
+    /// K and V as attention reads them contiguous.
+    pub fn contiguous<'a>(sizes: &Sizes, rows: Span<'a>) -> [HeadRows<'a>; 2] {
+        let (row, keys) = (sizes.row(), sizes.keys);
+        [0, sizes.keys_part()].map(|start| HeadRows {
+            memory: rows,
+            format: RowFormat::Bf16,
+            pieces: [(start, keys), (start + keys * row, 0)],
+            batch: sizes.kv_heads * keys * row,
+            head: keys * row,
+            token: row,
+        })
+    }
+}
+
+impl Pool {
+    /// Blocks that hold these keys in every layer, as bf16 or quantised.
+    pub fn new(bench: &Bench<'_>, keys: &mut Keys, format: RowFormat) -> Result<Self> {
+        let Bench { place, sizes, .. } = *bench;
+        let Sizes { kv_heads, block, pool_layers, .. } = *sizes;
+        let (row, head) = (sizes.row(), sizes.keys * sizes.row());
+        let formats = Page::formats(if format == RowFormat::Q8 { "q8" } else { "bf16" });
+        let page = Page::new(sizes, formats);
+        let block_bytes = pool_layers * page.bytes;
+        let mut memory = place.memory(keys.blocks.len() * block_bytes)?;
+        let (inside, outside) = (memory.span(), keys.rows.span());
+        fill(place, inside, 11, 1.0)?;
+        let each = sizes.keys / block;
+        for layer in 0..pool_layers {
+            let layer = layer * page.bytes;
+            if format == RowFormat::Q8 {
+                let rows = [0, sizes.keys_part()].map(|start| (outside.from(start), head, row));
+                let pages: Vec<QuantisedPage> = keys
+                    .blocks
+                    .iter()
+                    .enumerate()
+                    .map(|(at, &place)| {
+                        let first = (at / each * kv_heads * head + at % each * block * row) as u64;
+                        let page = (place * block_bytes + layer) as u64;
+                        QuantisedPage { page, rows: [first; 2], slot: 0, tokens: block as u32 }
+                    })
+                    .collect();
+                seal(&place.stream, &quantised(sizes, inside, (&page, formats), rows), &pages)?;
+            } else {
+                let rows = [0, sizes.keys_part()].map(|offset| Rows {
+                    memory: outside,
+                    offset,
+                    layer: kv_heads * head,
+                    head,
+                    token: row,
+                });
+                let strips: Vec<_> = keys
+                    .blocks
+                    .chunks(each)
+                    .enumerate()
+                    .flat_map(|(sequence, blocks)| strips(blocks, block, block_bytes, sizes.keys, sequence))
+                    .collect();
+                let call = Strips {
+                    pages: inside.from(layer),
+                    page_bytes: page.bytes,
+                    sections: page.sections(),
+                    rows,
+                    heads: kv_heads,
+                    layers: 1,
+                    layer_bytes: page.bytes,
+                };
+                copy_strips(&place.stream, Direction::Scatter, &call, &strips)?;
+            }
+        }
+        Ok(Pool { memory, page, format })
+    }
+
+    /// Its memory, to read from.
+    pub fn reader<'a>(&'a mut self, bench: &Bench<'a>, tables: Words<'a>) -> Reader<'a> {
+        let layers = bench.sizes.pool_layers;
+        Reader { memory: self.memory.span(), page: self.page, format: self.format, sizes: bench.sizes, layers, tables }
+    }
+
+    /// Bytes of K and V of one layer: codes and scales of all blocks.
+    pub fn layer_bytes(&self, sizes: &Sizes, blocks: usize) -> usize {
+        let part = |part: &crate::pages::Part| sizes.kv_heads * (part.head + part.scale_head);
+        blocks * self.page.parts.iter().map(part).sum::<usize>()
+    }
+}
+
+/// A pool as attention reads it.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    memory: Span<'a>,
+    page: Page,
+    format: RowFormat,
+    sizes: &'a Sizes,
+    layers: usize,
+    tables: Words<'a>,
+}
+
+impl<'a> Reader<'a> {
+    /// The same by other tables.
+    pub fn with_tables(self, tables: Words<'a>) -> Self {
+        Reader { tables, ..self }
+    }
+
+    /// The pages of a layer; layers come in turn.
+    pub fn layer(&self, turn: usize) -> AttendKeys<'a> {
+        let block = self.layers * self.page.bytes;
+        let slab = PageMemory {
+            memory: self.memory,
+            first: turn % self.layers * self.page.bytes,
+            page: self.page.bytes,
+            block,
+            blocks: self.memory.bytes() / block,
+            sections: self.page.attended(self.format),
+        };
+        let staging = PageMemory { blocks: 0, ..slab };
+        AttendKeys::Pages { slab, staging, block_size: self.sizes.block, is_rotated: false, tables: self.tables }
+    }
+}

@@ -1,0 +1,107 @@
+//! Moves inside a buffer, and whole blocks copied and zeroed.
+
+use kvtide_cuda::{Move, Stretches, copy_chains, shift, zero_pieces};
+
+use super::{Bench, Measurement, gigabytes};
+use crate::Result;
+use crate::check;
+use crate::numbers::{fill, samples};
+use crate::pages::{Page, scattered};
+use crate::rounds::{Amount, Lane, Role};
+use crate::sizes::Sizes;
+
+/// A compaction: the second half of each stretch goes to its front.
+pub fn apart(bench: &Bench<'_>) -> Result<Measurement> {
+    moved(bench, |rows| Move { source: rows / 2, target: 0, rows: rows / 2, unused: 0 })
+}
+
+/// One that reaches over its own source: three quarters go a quarter forward.
+pub fn overlapping(bench: &Bench<'_>) -> Result<Measurement> {
+    moved(bench, |rows| Move { source: rows / 4, target: 0, rows: rows - rows / 4, unused: 0 })
+}
+
+fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> {
+    let Bench { place, sizes, .. } = *bench;
+    // K and V of all layers and heads, as many rows each as fit.
+    let (row, count) = (sizes.row(), 2 * sizes.layers * sizes.kv_heads);
+    let rows = sizes.carried / (count * row);
+    let moved = which(rows as u32);
+    let bytes = count * rows * row;
+    let (mut buffer, mut before) = (place.memory(bytes)?, place.memory(bytes)?);
+    let (buffer, before) = (buffer.span(), before.span());
+    fill(place, before, 3, 1.0)?;
+    place.copy(before, buffer, bytes)?;
+    let stretches = Stretches { count, rows, row };
+    shift(&place.stream, buffer, stretches, &[moved])?;
+    let (from, to, len) = (moved.source as usize, moved.target as usize, moved.rows as usize);
+    let pairs = samples(count * len).map(|at| {
+        let (start, index) = (at / len * rows, at % len);
+        ((start + from + index) * row, (start + to + index) * row)
+    });
+    check::rows(place, [before, buffer], row, pairs)?;
+    let carried = count * len * row;
+    let amount = Amount::moved(carried, carried);
+    let lanes = vec![
+        Lane::new(Role::Ours, "kvtide", amount, || Ok(shift(&place.stream, buffer, stretches, &[moved])?)),
+        bench.copy(before, buffer, amount),
+    ];
+    let title = format!("{len} of {rows} rows to the front in each of {count} stretches, bf16, {}", gigabytes(carried));
+    bench.measured(title, lanes)
+}
+
+/// Blocks of all layers from half of the pool to the other half.
+pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
+    let Bench { place, sizes, .. } = *bench;
+    let bytes = sizes.layers * Page::new(sizes, Page::formats("bf16")).bytes;
+    let count = (sizes.carried / bytes).max(2);
+    let (mut source, mut target) = (place.memory(count * bytes)?, place.memory(count * bytes)?);
+    let (source, target) = (source.span(), target.span());
+    fill(place, source, 4, 1.0)?;
+    let pieces: Vec<_> =
+        scattered(count).into_iter().enumerate().map(|(from, to)| (from * bytes, to * bytes)).collect();
+    copy_chains(&place.stream, (source, target), bytes, 1, &pieces)?;
+    let row = sizes.row();
+    let pairs = samples(count * bytes / row).map(|at| {
+        let (from, to) = pieces[at * row / bytes];
+        (from + at * row % bytes, to + at * row % bytes)
+    });
+    check::rows(place, [source, target], row, pairs)?;
+    let amount = Amount::moved(count * bytes, count * bytes);
+    let lanes = vec![
+        Lane::new(Role::Ours, "kvtide", amount, || {
+            Ok(copy_chains(&place.stream, (source, target), bytes, 1, &pieces)?)
+        }),
+        bench.copy(source, target, amount),
+    ];
+    bench.measured(format!("{count} blocks of {} KiB copied, {}", bytes >> 10, gigabytes(count * bytes)), lanes)
+}
+
+/// Blocks of all layers made zero: nothing is read.
+pub fn zeros(bench: &Bench<'_>) -> Result<Measurement> {
+    let Bench { place, sizes: Sizes { layers, carried, .. }, .. } = *bench;
+    let bytes = layers * Page::new(bench.sizes, Page::formats("bf16")).bytes;
+    let count = (carried / bytes).max(2);
+    let (mut source, mut target) = (place.memory(count * bytes)?, place.memory(count * bytes)?);
+    let (source, target) = (source.span(), target.span());
+    for span in [source, target] {
+        fill(place, span, 5, 1.0)?;
+    }
+    // Every other block, so that what lies between has to stay.
+    let starts: Vec<_> = (0..count).step_by(2).map(|block| block * bytes).collect();
+    zero_pieces(&place.stream, target, bytes, &starts)?;
+    for at in samples(count * bytes / 256).map(|at| at * 256) {
+        let is_zero = check::bytes(place, target, at, 256)?.iter().all(|&byte| byte == 0);
+        if is_zero != (at / bytes).is_multiple_of(2) {
+            return Err(
+                format!("byte {at} is in a block that was {}made zero", if is_zero { "not " } else { "" }).into()
+            );
+        }
+    }
+    let all: Vec<_> = scattered(count).into_iter().map(|block| block * bytes).collect();
+    let amount = Amount::moved(0, count * bytes);
+    let lanes = vec![
+        Lane::new(Role::Ours, "kvtide", amount, || Ok(zero_pieces(&place.stream, target, bytes, &all)?)),
+        bench.copy(source, target, amount),
+    ];
+    bench.measured(format!("{count} blocks of {} KiB made zero, {}", bytes >> 10, gigabytes(count * bytes)), lanes)
+}

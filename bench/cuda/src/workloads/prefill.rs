@@ -1,0 +1,75 @@
+//! Attention of the last chunk of prompts: bound by the tensor cores.
+
+use std::cell::Cell;
+
+use candle_core::{DType, Tensor};
+use kvtide_cuda::{AttendKeys, RowFormat, Words};
+
+use super::decode::BF16_MOST;
+use super::keys::{Keys, Pool};
+use super::queries::Queries;
+use super::{Bench, Measurement};
+use crate::Result;
+use crate::rounds::{Amount, Lane, Role};
+use crate::sizes::Sizes;
+
+/// Multiplications and additions of a chunk's queries, each of which sees all keys up to its own.
+fn flops(sizes: &Sizes) -> f64 {
+    let Sizes { chunk, chunks, keys, query_heads, dim, .. } = *sizes;
+    let seen: usize = (0..chunk).map(|query| keys - chunk + query + 1).sum();
+    // Scores, and the sum of values.
+    (4 * dim * query_heads * chunks) as f64 * seen as f64
+}
+
+pub fn measure(bench: &Bench<'_>) -> Result<Measurement> {
+    let Bench { place, sizes, .. } = *bench;
+    let Sizes { chunk, chunks, keys: count, kv_heads, query_heads, dim, matrix, .. } = *sizes;
+    let mut keys = Keys::new(bench)?;
+    let mut pool = Pool::new(bench, &mut keys, RowFormat::Bf16)?;
+    let mut low = Pool::new(bench, &mut keys, RowFormat::Q8)?;
+    let mut queries = Queries::new(bench, chunks, chunk)?;
+    let (rows, held) = (keys.rows.span(), keys.tables.span());
+    let pages = pool.reader(bench, Words::Device(held));
+    let low = low.reader(bench, Words::Device(held));
+    let [k, v] = Keys::contiguous(sizes, rows);
+    let contiguous = AttendKeys::Rows { k, v };
+    let asker = queries.asker(bench);
+    asker.attend(contiguous)?;
+    asker.check("contiguous", rows, false, BF16_MOST)?;
+    asker.attend(pages.layer(1))?;
+    asker.check("pages", rows, true, BF16_MOST)?;
+    // The CPU multiplies no matrices of bf16.
+    let dtype = if place.is_gpu() { DType::BF16 } else { DType::F32 };
+    let side = |_| Tensor::randn(0f32, 1f32, (matrix, matrix), &place.device)?.to_dtype(dtype);
+    let [a, b] = [side(0)?, side(1)?];
+    let amount = Amount { bytes: 0.0, flops: flops(sizes) };
+    let product = Amount { bytes: 0.0, flops: 2.0 * (matrix as f64).powi(3) };
+    let turn = Cell::new(0);
+    let next = || turn.replace(turn.get() + 1);
+    let lanes = vec![
+        Lane::new(Role::Ours, "kvtide, pages", amount, || asker.attend(pages.layer(next()))),
+        Lane::new(Role::Ours, "kvtide, q8 pages", amount, || asker.attend(low.layer(next()))),
+        Lane::new(Role::Ours, "kvtide, contiguous", amount, || asker.attend(contiguous)),
+        Lane::new(Role::Limit, "product of matrices", product, || {
+            a.matmul(&b)?;
+            Ok(())
+        }),
+    ];
+    let heads = format!("{query_heads}/{kv_heads} heads of {dim}");
+    let title = format!("attention of the last {chunk} of {count} tokens, {chunks} sequences, {heads}, bf16");
+    bench.measured(title, lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_query_sees_the_keys_up_to_its_own() {
+        let sizes = Sizes { chunk: 2, chunks: 3, keys: 5, query_heads: 7, dim: 11, ..Sizes::FULL };
+        // Four and five keys; two operations for a score, two for a value.
+        assert_eq!(flops(&sizes), ((4 + 5) * 4 * 11 * 7 * 3) as f64);
+        let all = Sizes { chunk: 5, ..sizes };
+        assert_eq!(flops(&all), ((1 + 2 + 3 + 4 + 5) * 4 * 11 * 7 * 3) as f64);
+    }
+}

@@ -1,0 +1,110 @@
+//! Pages of bf16 to low-bit ones, and back.
+
+use kvtide_cuda::{Format, Quantised, QuantisedPage, QuantisedPages, Span, seal, unseal};
+
+use super::{Bench, Measurement, gigabytes};
+use crate::Result;
+use crate::check;
+use crate::numbers::{fill, floats, samples};
+use crate::pages::{Page, scattered};
+use crate::rounds::{Amount, Lane, Role};
+use crate::sizes::Sizes;
+
+/// A form, and how far off a number from -1 to 1 may be in it: half a step, and that of bf16.
+struct Form {
+    name: &'static str,
+    most: f64,
+}
+
+const F8E4M3: Form = Form { name: "f8e4m3", most: 0.04 };
+const Q8: Form = Form { name: "q8", most: 0.01 };
+const Q4: Form = Form { name: "q4", most: 0.08 };
+
+pub fn f8e4m3(bench: &Bench<'_>) -> Result<Measurement> {
+    measured(bench, &F8E4M3, true)
+}
+
+pub fn q8(bench: &Bench<'_>) -> Result<Measurement> {
+    measured(bench, &Q8, true)
+}
+
+pub fn q4(bench: &Bench<'_>) -> Result<Measurement> {
+    measured(bench, &Q4, true)
+}
+
+pub fn from_f8e4m3(bench: &Bench<'_>) -> Result<Measurement> {
+    measured(bench, &F8E4M3, false)
+}
+
+pub fn from_q8(bench: &Bench<'_>) -> Result<Measurement> {
+    measured(bench, &Q8, false)
+}
+
+pub fn from_q4(bench: &Bench<'_>) -> Result<Measurement> {
+    measured(bench, &Q4, false)
+}
+
+/// A call over pages whose rows are in the pages of another form.
+pub fn call<'a>(
+    sizes: &Sizes,
+    memory: Span<'a>,
+    (page, formats): (&Page, [Format; 2]),
+    rows: [(Span<'a>, usize, usize); 2],
+) -> QuantisedPages<'a> {
+    let parts = [0, 1].map(|part| {
+        let (rows, head, token) = rows[part];
+        Quantised {
+            rows,
+            head,
+            token,
+            element: Format::Bf16,
+            format: formats[part],
+            dim: sizes.dim,
+            is_rotated: false,
+            codes: page.sections()[part],
+            scales: [page.parts[part].scales, page.parts[part].scale_head],
+        }
+    });
+    QuantisedPages { memory, page_bytes: page.bytes, slots: sizes.block, heads: sizes.kv_heads, parts }
+}
+
+fn measured(bench: &Bench<'_>, form: &Form, is_seal: bool) -> Result<Measurement> {
+    let Bench { place, sizes, .. } = *bench;
+    let Sizes { kv_heads, block, carried, .. } = *sizes;
+    let (wide, formats) = (Page::new(sizes, Page::formats("bf16")), Page::formats(form.name));
+    let page = Page::new(sizes, formats);
+    let count = carried / wide.bytes;
+    let (mut source, mut back) = (place.memory(count * wide.bytes)?, place.memory(count * wide.bytes)?);
+    let mut low = place.memory(count * page.bytes)?;
+    let (source, low, back) = (source.span(), low.span(), back.span());
+    fill(place, source, 6, 1.0)?;
+    fill(place, low, 7, 1.0)?;
+    fill(place, back, 8, 1.0)?;
+    let into = call(sizes, low, (&page, formats), wide.rows(source));
+    let out = call(sizes, low, (&page, formats), wide.rows(back));
+    let pages: Vec<QuantisedPage> = scattered(count)
+        .into_iter()
+        .enumerate()
+        .map(|(from, to)| QuantisedPage {
+            page: (to * page.bytes) as u64,
+            rows: wide.parts.map(|part| (from * wide.bytes + part.codes) as u64),
+            slot: 0,
+            tokens: block as u32,
+        })
+        .collect();
+    seal(&place.stream, &into, &pages)?;
+    unseal(&place.stream, &out, &pages)?;
+    for at in samples(count * wide.bytes / sizes.row()).map(|at| at * sizes.row()) {
+        let [found, expected] = [back, source].map(|span| check::bytes(place, span, at, sizes.row()));
+        check::near(form.name, &floats(&found?), &floats(&expected?), form.most)?;
+    }
+    let low_bit: usize = page.parts.iter().map(|part| kv_heads * (part.head + part.scale_head)).sum();
+    let amount = Amount::moved(count * wide.bytes, count * low_bit);
+    let lane = match is_seal {
+        true => Lane::new(Role::Ours, "kvtide", amount, || Ok(seal(&place.stream, &into, &pages)?)),
+        false => Lane::new(Role::Ours, "kvtide", amount, || Ok(unseal(&place.stream, &out, &pages)?)),
+    };
+    let lanes = vec![lane, bench.copy(source, back, amount)];
+    let way = if is_seal { "bf16 to" } else { "to bf16 from" };
+    bench.measured(format!("{count} pages {way} {}, {} of bf16", form.name, gigabytes(count * wide.bytes)), lanes)
+}

@@ -1,0 +1,128 @@
+//! Queries over keys that are contiguous or in blocks, and what some of their outputs should be.
+
+use kvtide_cuda::{Attend, AttendKeys, AttendSequence, DeviceMemory, HeadRows, RowFormat, Span, attend};
+
+use super::Bench;
+use crate::Result;
+use crate::check;
+use crate::numbers::{fill, floats};
+use crate::sizes::Sizes;
+
+/// What queries are multiplied with, so that few keys have most of the weight and outputs are no averages of all.
+const QUERY_MOST: f32 = 8.0;
+
+/// Queries of sequences and their outputs, `[tokens, heads, dim]`, or `[batch, heads, n, dim]` over contiguous keys.
+pub struct Queries {
+    /// The queries.
+    pub rows: DeviceMemory,
+    out: DeviceMemory,
+    sums: DeviceMemory,
+    /// The sequences.
+    pub sequences: Vec<AttendSequence>,
+    each: usize,
+}
+
+impl Queries {
+    /// The last `each` tokens of the first `count` sequences.
+    pub fn new(bench: &Bench<'_>, count: usize, each: usize) -> Result<Self> {
+        let Bench { place, sizes, .. } = *bench;
+        let rows = count * each * sizes.query_heads;
+        let mut queries = place.memory(rows * sizes.row())?;
+        fill(place, queries.span(), 12, QUERY_MOST)?;
+        let of = |sequence: usize| AttendSequence {
+            first_query: sequence * each,
+            queries: each,
+            first_key: 0,
+            table: sequence * sizes.keys / sizes.block,
+            keys: [(0, sizes.keys), (sizes.keys as i64, 0)],
+            start: i64::MIN,
+            nodes: 0,
+            tree: [0; 2],
+        };
+        let (out, sums) = (place.memory(rows * sizes.row())?, place.memory(rows * 4)?);
+        Ok(Queries { rows: queries, out, sums, sequences: (0..count).map(of).collect(), each })
+    }
+
+    /// To be asked.
+    pub fn asker<'a>(&'a mut self, bench: &Bench<'a>) -> Asker<'a> {
+        Asker {
+            bench: Bench { place: bench.place, sizes: bench.sizes, rounds: bench.rounds },
+            rows: self.rows.span(),
+            out: self.out.span(),
+            sums: self.sums.span(),
+            sequences: &self.sequences,
+            each: self.each,
+        }
+    }
+}
+
+/// Queries in memory that calls share.
+pub struct Asker<'a> {
+    bench: Bench<'a>,
+    rows: Span<'a>,
+    out: Span<'a>,
+    sums: Span<'a>,
+    sequences: &'a [AttendSequence],
+    each: usize,
+}
+
+impl Asker<'_> {
+    /// Attends to these keys.
+    pub fn attend(&self, keys: AttendKeys<'_>) -> Result<()> {
+        let Bench { place, sizes, .. } = self.bench;
+        let (row, heads) = (sizes.row(), sizes.query_heads);
+        let is_ragged = matches!(keys, AttendKeys::Pages { .. });
+        let (batch, head, token, count) = match is_ragged {
+            true => (0, row, heads * row, self.each * self.sequences.len()),
+            false => (heads * self.each * row, self.each * row, row, self.each),
+        };
+        let pieces = [(0, count), (count * token, 0)];
+        let call = Attend {
+            queries: HeadRows { memory: self.rows, format: RowFormat::Bf16, pieces, batch, head, token },
+            query_heads: heads,
+            kv_heads: sizes.kv_heads,
+            dims: [sizes.dim; 2],
+            is_ragged,
+            keys,
+            sequences: self.sequences,
+            lengths: None,
+            is_causal: true,
+            window: None,
+            sinks: 0,
+            trees: None,
+            mask: None,
+            positions: None,
+            sink_logits: None,
+            scale: 1.0 / (sizes.dim as f32).sqrt(),
+            softcap: None,
+            out: self.out,
+            lse: self.sums,
+        };
+        match attend(&place.stream, &call)? {
+            true => Ok(()),
+            false => Err("the rows are too wide for the kernels".into()),
+        }
+    }
+
+    /// Compares some outputs of the last call with a plain loop over the contiguous keys.
+    pub fn check(&self, what: &str, rows: Span<'_>, is_ragged: bool, most: f64) -> Result<()> {
+        let Bench { place, sizes, .. } = self.bench;
+        let Sizes { kv_heads, query_heads, dim, keys, .. } = *sizes;
+        let (row, last) = (sizes.row(), self.each - 1);
+        let count = self.sequences.len();
+        for (sequence, head, query) in
+            [(0, 0, 0), (count / 2, query_heads / 2, last), (count - 1, query_heads - 1, last / 2)]
+        {
+            let at = match is_ragged {
+                true => (sequence * self.each + query) * query_heads + head,
+                false => (sequence * query_heads + head) * self.each + query,
+            };
+            let seen = keys - last + query;
+            let first = (sequence * kv_heads + head * kv_heads / query_heads) * keys * row;
+            let [k, v] = [first, sizes.keys_part() + first].map(|start| check::bytes(place, rows, start, seen * row));
+            let expected = check::attended(&check::bytes(place, self.rows, at * row, row)?, &k?, &v?, dim);
+            check::near(what, &floats(&check::bytes(place, self.out, at * row, row)?), &expected, most)?;
+        }
+        Ok(())
+    }
+}

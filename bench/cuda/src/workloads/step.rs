@@ -1,0 +1,128 @@
+//! A step's append: one token of each sequence in all layers, into pages, in one launch.
+
+use std::cell::Cell;
+
+use kvtide_cuda::{DeviceMemory, Direction, Insert, Rows, Span, Strip, Strips, Tables, advance, copy_strips, insert};
+
+use super::{Bench, Measurement};
+use crate::Result;
+use crate::check;
+use crate::numbers::{fill, samples};
+use crate::pages::{Page, scattered};
+use crate::rounds::{Amount, Lane, Role};
+use crate::sizes::Sizes;
+
+/// Steps that are done in turn, each into blocks of its own.
+const STEPS: usize = 8;
+
+/// The slot of a sequence's new token.
+fn slot(sizes: &Sizes, sequence: usize) -> usize {
+    sequence % sizes.block
+}
+
+/// K and V of new tokens: layer, sequence, head.
+fn rows<'a>(sizes: &Sizes, memory: Span<'a>) -> [Rows<'a>; 2] {
+    let row = sizes.row();
+    let token = sizes.kv_heads * row;
+    let layer = sizes.sequences * token;
+    [0, sizes.layers * layer].map(|offset| Rows { memory, offset, layer, head: row, token })
+}
+
+pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
+    let Bench { place, sizes, .. } = *bench;
+    let Sizes { kv_heads, layers, sequences, block, times, .. } = *sizes;
+    let page = Page::new(sizes, Page::formats("bf16"));
+    let (row, block_bytes) = (sizes.row(), layers * page.bytes);
+    let part_bytes = layers * sequences * kv_heads * row;
+    // Block `step` of each sequence.
+    let blocks = scattered(sequences * STEPS);
+    let (mut new, mut pages) = (place.memory(2 * part_bytes)?, place.memory(blocks.len() * block_bytes)?);
+    let (new, pages) = (new.span(), pages.span());
+    fill(place, new, 9, 1.0)?;
+    let rows = rows(sizes, new);
+    let into = Insert {
+        pages,
+        page_bytes: page.bytes,
+        block_bytes,
+        block_size: block,
+        sections: page.sections(),
+        rows,
+        heads: kv_heads,
+        first_layer: 0,
+        layers,
+    };
+    let known = Strips {
+        pages,
+        page_bytes: page.bytes,
+        sections: page.sections(),
+        rows,
+        heads: kv_heads,
+        layers,
+        layer_bytes: page.bytes,
+    };
+    let strips: Vec<Vec<Strip>> = (0..STEPS).map(|step| strips_of(sizes, &blocks, block_bytes, step)).collect();
+    let mut tables = words(bench, blocks.iter().copied())?;
+    let mut lengths = (0..STEPS)
+        .map(|step| words(bench, (0..sequences).map(|sequence| step * block + slot(sizes, sequence))))
+        .collect::<Result<Vec<_>>>()?;
+    let held = tables.span();
+    let tables: Vec<Tables<'_>> = lengths
+        .iter_mut()
+        .map(|lengths| Tables { lengths: lengths.span(), blocks: held, sequences, row_blocks: STEPS })
+        .collect();
+    insert(&place.stream, &into, &tables[0])?;
+    copy_strips(&place.stream, Direction::Scatter, &known, &strips[1])?;
+    for step in [0, 1] {
+        check::rows(place, [new, pages], row, sampled(sizes, &page, &blocks, step))?;
+    }
+    let amount = Amount::moved(2 * part_bytes, 2 * part_bytes);
+    let turn = Cell::new(0);
+    let next = || turn.replace((turn.get() + 1) % STEPS);
+    let lanes = vec![
+        Lane::new(Role::Ours, "kvtide, slots from the host", amount, || {
+            Ok(copy_strips(&place.stream, Direction::Scatter, &known, &strips[next()])?)
+        }),
+        Lane::new(Role::Ours, "kvtide, lengths on the device", amount, || {
+            Ok(insert(&place.stream, &into, &tables[next()])?)
+        }),
+        Lane::new(Role::Ours, "kvtide, lengths on the device, moved on", amount, || {
+            let tables = &tables[next()];
+            insert(&place.stream, &into, tables)?;
+            // By none, so that the next round finds the same.
+            Ok(advance(&place.stream, tables, 0)?)
+        }),
+        bench.copy(new, pages, amount),
+    ];
+    let lanes = lanes.into_iter().map(|lane| lane.times(times)).collect();
+    bench.measured(format!("one token of {sequences} sequences, {layers} layers, into pages, bf16"), lanes)
+}
+
+/// Where some of the new rows lie, and where they should be after a step.
+fn sampled(sizes: &Sizes, page: &Page, blocks: &[usize], step: usize) -> impl Iterator<Item = (usize, usize)> {
+    let Sizes { kv_heads, layers, sequences, .. } = *sizes;
+    samples(2 * layers * sequences * kv_heads).map(move |at| {
+        let (head, sequence) = (at % kv_heads, at / kv_heads % sequences);
+        let (layer, part) = (at / kv_heads / sequences % layers, at / kv_heads / sequences / layers);
+        let start = (blocks[sequence * STEPS + step] * layers + layer) * page.bytes + page.parts[part].codes;
+        (at * sizes.row(), start + head * page.parts[part].head + slot(sizes, sequence) * sizes.row())
+    })
+}
+
+fn strips_of(sizes: &Sizes, blocks: &[usize], block_bytes: usize, step: usize) -> Vec<Strip> {
+    let of = |sequence: usize| Strip {
+        page: (blocks[sequence * STEPS + step] * block_bytes) as u64,
+        token: sequence as u32,
+        slot: slot(sizes, sequence) as u32,
+        tokens: 1,
+        layer: 0,
+    };
+    (0..sizes.sequences).map(of).collect()
+}
+
+/// Numbers of 32 bits in the device's memory.
+pub fn words(bench: &Bench<'_>, numbers: impl Iterator<Item = usize>) -> Result<DeviceMemory> {
+    let bytes: Vec<u8> = numbers.flat_map(|number| (number as u32).to_ne_bytes()).collect();
+    let mut memory = bench.place.memory(bytes.len())?;
+    bench.place.stream.upload(&bytes, memory.span())?;
+    Ok(memory)
+}
