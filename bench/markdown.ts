@@ -1,4 +1,6 @@
 // bench/RESULTS.md, from the reports of a run.
+import type { GpuResults } from './gpu-results.js'
+import { gpuSection } from './gpu-section.js'
 import { poolSection } from './pool-section.js'
 import { lessIsBetter, type Bound, type Claim, type Machine, type Workload } from './report.js'
 import type { Run } from './suites.js'
@@ -68,7 +70,7 @@ function section(workload: Workload): string {
 }
 
 /** The whole page. */
-export function resultsPage(version: string, { peers, javascript, native, pool }: Run): string {
+export function resultsPage(version: string, { peers, javascript, native, pool }: Run, gpu?: GpuResults): string {
   const workloads = [...peers.workloads, ...javascript.workloads]
   const skipped = [peers, javascript].flatMap(report => report.skipped ?? [])
   const parts = [
@@ -93,6 +95,7 @@ now the other, and a lane is slow or fast by what the one before it has left. Re
     ...workloads.map(section),
     ...(skipped.length > 0 ? ['## Not measured', skipped.map(({ id, skipped: why }) => `- \`${id}\`: ${why}`).join('\n')] : []),
     ...(pool === undefined ? [] : [poolSection(pool)]),
+    gpuSection(gpu),
     ...(native === '' ? [] : ['## Single calls', 'From `cargo bench`, not interleaved: for finding what a change in one call costs.', `\`\`\`text\n${native.trim()}\n\`\`\``]),
   ]
   return `${parts.join('\n\n')}\n`

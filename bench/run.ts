@@ -10,6 +10,7 @@ import { join } from 'node:path'
 
 import { readArguments } from './arguments.js'
 import { chart } from './chart.js'
+import { readResults } from './gpu-results.js'
 import { resultsPage } from './markdown.js'
 import { poolChart } from './pool-chart.js'
 import { recordOf } from './recorded.js'
@@ -48,7 +49,7 @@ const { only, rounds, record, from } = readArguments(process.argv.slice(2))
 const run = runOf()
 
 const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }
-writeFileSync(join(root, 'bench', 'RESULTS.md'), resultsPage(version, run))
+writeFileSync(join(root, 'bench', 'RESULTS.md'), resultsPage(version, run, readResults()))
 // Rates of memory alone are in the page; as times per MiB they would say little in a chart.
 const charted = [...run.peers.workloads, ...run.javascript.workloads].filter(({ id }) => id !== 'memcpy')
 writeFileSync(join(root, 'bench', 'results.svg'), chart(charted))
