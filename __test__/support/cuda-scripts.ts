@@ -49,6 +49,24 @@ export interface Gpu {
   readonly reason: string
 }
 
+/** A lane of bench/cuda with its rounds. */
+export interface TurnLane {
+  readonly name: string
+  readonly role: 'ours' | 'peer' | 'limit'
+  readonly bytes: number | null
+  readonly flops: number | null
+  readonly nanoseconds: readonly number[]
+  readonly host: readonly number[]
+}
+
+/** What a program of `run.sh bench` has measured in a turn. */
+export interface TurnReport {
+  readonly machine: { readonly device: string; readonly details: readonly string[] } | null
+  readonly workloads: readonly { readonly id: string; readonly title: string; readonly lanes: readonly TurnLane[] }[]
+  readonly skipped: readonly { readonly id: string; readonly skipped: string }[]
+  readonly failed: readonly { readonly id: string; readonly error: string }[]
+}
+
 /** Starts a program, and answers how it ended. */
 export type RunProgram = (command: string, args: readonly string[], options?: { readonly env?: NodeJS.ProcessEnv }) => Promise<{ code: number; output: string }>
 
@@ -90,7 +108,16 @@ interface Scripts {
     sanitized(run: RunProgram, programs: readonly string[], gpu: Gpu, sanitizer?: string): Promise<RunPart[]>
     summary(parts: readonly RunPart[], gpu: Gpu): { text: string; code: number }
   }
+  readonly 'carried/turns': {
+    asked(args: readonly string[]): { out: string; rounds: number; turns: number; only: string; python: string }
+    turnsOf(programs: Readonly<Record<string, () => Promise<TurnReport>>>, turns: number): Promise<Record<string, TurnReport[]>>
+    merged(
+      reports: Readonly<Record<string, readonly TurnReport[]>>,
+      of: { readonly turns: number; readonly rounds: number },
+    ): Omit<TurnReport, 'machine'> & { readonly turns: number; readonly rounds: number; readonly machines: readonly NonNullable<TurnReport['machine']>[] }
+  }
   readonly contents: {
+    readonly CARRIED: readonly string[]
     readonly NODE: { readonly name: string; readonly version: string; readonly sha256: string }
     readonly IMPORTED: readonly string[]
     bundleName(version: string): string

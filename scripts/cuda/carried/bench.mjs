@@ -1,0 +1,56 @@
+// Measures what the kernels reach on this machine's GPU, beside PyTorch and what else is installed: `run.sh bench`.
+//
+//   run.sh bench [--out <file>] [--rounds <n>] [--turns <n>] [--only <start of ids>] [--python <program>]
+//
+// A turn is one run of kvtide's program and one of peers.py; turns follow each other, so that both see the same GPU, cold and warm.
+import { spawn } from 'node:child_process'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+import { asked, merged, turnsOf } from './turns.mjs'
+
+const here = fileURLToPath(new URL('.', import.meta.url))
+
+/** Starts a program, shows what it prints, and answers its exit code. */
+function run(command, args, env = {}) {
+  return new Promise(done => {
+    const child = spawn(command, args, { stdio: 'inherit', env: { ...process.env, ...env } })
+    child.on('error', error => {
+      console.error(`${command}: ${error.message}`)
+      done(error.code === 'ENOENT' ? undefined : 1)
+    })
+    child.on('close', code => done(code ?? 1))
+  })
+}
+
+const { out, rounds, turns, only, python } = asked(process.argv.slice(2))
+const folder = mkdtempSync(join(tmpdir(), 'kvtide-bench-'))
+
+/** The report that a program leaves; what it says of itself where it leaves none. */
+async function reported(suite, command, args, env) {
+  const file = join(folder, `${suite}.json`)
+  rmSync(file, { force: true })
+  const code = await run(command, [...args, '--rounds', String(rounds), '--only', only, '--out', file], env)
+  if (existsSync(file)) return JSON.parse(readFileSync(file, 'utf8'))
+  if (code === undefined) return { suite, rounds, machine: null, workloads: [], skipped: [{ id: suite, skipped: `${command} was not found` }], failed: [] }
+  return { suite, rounds, machine: null, workloads: [], skipped: [], failed: [{ id: suite, error: `${command} has ended with ${code}` }] }
+}
+
+const programs = {
+  cuda: () => reported('cuda', join(here, 'bench', 'kvtide-bench-cuda'), []),
+  // PyTorch brings libraries of its own, which those of the system are not to come before.
+  'cuda-peers': () => reported('cuda-peers', python, ['-B', join(here, 'bench', 'peers.py')], { LD_LIBRARY_PATH: process.env.KVTIDE_LIBRARY_PATH_BEFORE ?? '' }),
+}
+
+try {
+  const results = merged(await turnsOf(programs, turns), { turns, rounds })
+  writeFileSync(resolve(out), `${JSON.stringify(results)}\n`)
+  console.log(`\n${out}: ${results.workloads.length} workloads, ${results.skipped.length} skipped, ${results.failed.length} failed`)
+  for (const { id, skipped } of results.skipped) console.log(`SKIPPED: ${id}: ${skipped}`)
+  for (const { id, error } of results.failed) console.log(`FAILED: ${id}: ${error}`)
+  process.exitCode = results.failed.length > 0 ? 1 : 0
+} finally {
+  rmSync(folder, { recursive: true, force: true })
+}

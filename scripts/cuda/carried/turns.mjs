@@ -1,0 +1,67 @@
+// Turns of programs that measure the same workloads, and what they have measured put together: the form of bench/cuda's reports, with
+// the lanes of all programs and the rounds of all turns.
+import { parseArgs } from 'node:util'
+
+/** What `run.sh bench` is asked for. */
+export function asked(args) {
+  const { values } = parseArgs({
+    args,
+    options: {
+      out: { type: 'string', default: 'results.json' },
+      rounds: { type: 'string', default: '11' },
+      turns: { type: 'string', default: '3' },
+      only: { type: 'string', default: '' },
+      python: { type: 'string', default: 'python3' },
+    },
+  })
+  const count = name => {
+    const number = Number(values[name])
+    if (!Number.isInteger(number) || number < 1) throw new RangeError(`--${name} ${values[name]}: expected a whole number above 0`)
+    return number
+  }
+  return { ...values, rounds: count('rounds'), turns: count('turns') }
+}
+
+/** Runs the programs in turn, and answers their reports by program; one that measures nothing is not run again. */
+export async function turnsOf(programs, turns) {
+  const reports = Object.fromEntries(Object.keys(programs).map(name => [name, []]))
+  for (let turn = 0; turn < turns; turn++) {
+    for (const [name, run] of Object.entries(programs)) {
+      const before = reports[name].at(-1)
+      if (before !== undefined && before.workloads.length === 0) continue
+      reports[name].push(await run())
+    }
+  }
+  return reports
+}
+
+/** All lanes of a workload with the rounds of all turns, in the order in which they came up. */
+function mergedWorkloads(reports) {
+  const workloads = new Map()
+  for (const { id, title, lanes } of reports.flatMap(report => report.workloads)) {
+    const known = workloads.get(id) ?? { id, title, lanes: new Map() }
+    workloads.set(id, known)
+    for (const lane of lanes) {
+      const earlier = known.lanes.get(lane.name)
+      const more = earlier === undefined ? lane : { ...lane, nanoseconds: [...earlier.nanoseconds, ...lane.nanoseconds], host: [...earlier.host, ...lane.host] }
+      known.lanes.set(lane.name, more)
+    }
+  }
+  return [...workloads.values()].map(workload => ({ ...workload, lanes: [...workload.lanes.values()] }))
+}
+
+/** Each once. */
+const once = list => [...new Map(list.map(of => [JSON.stringify(of), of])).values()]
+
+/** The reports of all programs as one. */
+export function merged(reports, { turns, rounds }) {
+  const all = Object.values(reports).flat()
+  return {
+    turns,
+    rounds,
+    machines: once(all.map(({ machine }) => machine).filter(machine => machine !== null)),
+    workloads: mergedWorkloads(all),
+    skipped: once(all.flatMap(({ skipped }) => skipped)),
+    failed: once(all.flatMap(({ failed }) => failed)),
+  }
+}
