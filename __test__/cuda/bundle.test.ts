@@ -7,7 +7,8 @@ import test from 'ava'
 
 import { cudaScript, folder } from '../support/cuda-scripts.js'
 
-const { bundleName, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } = await cudaScript('contents')
+const { benchProgram } = await cudaScript('bench-program')
+const { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } = await cudaScript('contents')
 const { countKernelTests, testPrograms } = await cudaScript('kernel-tests')
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
@@ -71,6 +72,23 @@ test('test programs are found among what cargo says', t => {
     { reason: 'build-finished', success: true },
   ]
   t.deepEqual(testPrograms(`   Compiling kvtide-cuda\n${messages.map(message => JSON.stringify(message)).join('\n')}\n`), [{ name: 'moves', file: '/t/moves-2' }])
+})
+
+/** What cargo says of a thing that it has compiled. */
+const artifact = (executable: string | null, kind: string, name = 'kvtide-bench-cuda'): string => JSON.stringify({ reason: 'compiler-artifact', executable, target: { name, kind: [kind] } })
+
+test('the program that measures is found there too', t => {
+  const messages = [artifact(null, 'lib', 'kvtide_cuda'), artifact('/t/build-script', 'custom-build'), artifact('/t/other', 'bin', 'decoder'), artifact('/t/kvtide-bench-cuda', 'bin')]
+  t.is(benchProgram(`   Compiling kvtide-cuda\n${messages.join('\n')}\n`), '/t/kvtide-bench-cuda')
+  t.is(benchProgram(messages.slice(0, 3).join('\n')), undefined)
+})
+
+test('what is carried is there, and imports nothing but its like and node itself', t => {
+  for (const name of CARRIED) {
+    const text = readFileSync(join(root, 'scripts', 'cuda', 'carried', name), 'utf8')
+    for (const [, of = ''] of text.matchAll(/^import .*from '([^']*)'/gm)) t.true(of.startsWith('node:') || CARRIED.includes(of.replace('./', '')), `${name}: ${of}`)
+  }
+  t.deepEqual(readdirSync(join(root, 'scripts', 'cuda', 'carried')).sort(), [...CARRIED].sort())
 })
 
 test('tests of kernels are counted in their sources', t => {

@@ -116,6 +116,7 @@ interface Scripts {
       of: { readonly turns: number; readonly rounds: number },
     ): Omit<TurnReport, 'machine'> & { readonly turns: number; readonly rounds: number; readonly machines: readonly NonNullable<TurnReport['machine']>[] }
   }
+  readonly 'bench-program': { benchProgram(messages: string): string | undefined }
   readonly contents: {
     readonly CARRIED: readonly string[]
     readonly NODE: { readonly name: string; readonly version: string; readonly sha256: string }
