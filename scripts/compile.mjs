@@ -1,37 +1,37 @@
 // `npm run build:ts`: what the package has of TypeScript, compiled to dist/.
 //
-// Documentation is for editors, which read it in the declarations: the JavaScript goes without. Declarations that no caller can reach from
-// the public entry go as well.
+// Documentation is for editors, which read it in the declarations: the JavaScript goes without, a third of it. Declarations that no caller
+// can reach from the public entry go as well.
 import { readdirSync, readFileSync, rmSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { dirname, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { must, root } from './steps.mjs'
 
-/** The declarations that `entry` leads to, itself among them. */
-export function reachable(entry) {
-  const found = new Set()
-  const waiting = [entry]
-  while (waiting.length > 0) {
-    const file = waiting.pop()
+/** Declarations that others import, from one of them on. */
+export function reachable(declarations, found = new Set()) {
+  for (const file of declarations) {
     if (found.has(file)) continue
     found.add(file)
-    const named = readFileSync(file, 'utf8').matchAll(/(?:from |import\()['"](\.[^'"]+)\.js['"]/g)
-    for (const [, name] of named) waiting.push(join(dirname(file), `${name}.d.ts`))
+    const imported = [...readFileSync(file, 'utf8').matchAll(/(?:from|import|import\(|require\() ?['"]([^'"]+)['"]/g)].map(([, name]) => name)
+    const internal = imported.find(name => name.startsWith('#'))
+    if (internal !== undefined) throw new Error(`${file} is part of the package's types and imports ${internal}, which the package does not have`)
+    const beside = imported.filter(name => name.startsWith('.')).map(name => resolve(dirname(file), name.replace(/\.js$/, '.d.ts')))
+    reachable(beside, found)
   }
   return found
 }
 
-async function compile() {
-  const dist = join(root, 'dist')
-  rmSync(dist, { recursive: true, force: true })
-  await must('tsc', ['-p', 'tsconfig.build.json', '--declaration', 'false', '--isolatedDeclarations', 'false', '--removeComments'])
-  await must('tsc', ['-p', 'tsconfig.build.json', '--emitDeclarationOnly'])
-  const kept = reachable(join(dist, 'index.d.ts'))
-  for (const file of readdirSync(dist, { recursive: true })) {
-    const path = join(dist, file)
-    if (file.endsWith('.d.ts') && !kept.has(path)) rmSync(path)
+/** Compiles the sources into a folder, which is emptied before. */
+export async function compile(to) {
+  rmSync(to, { recursive: true, force: true })
+  const build = ['-p', 'tsconfig.build.json', '--outDir', to]
+  await must('tsc', [...build, '--declaration', 'false', '--isolatedDeclarations', 'false', '--removeComments'])
+  await must('tsc', [...build, '--emitDeclarationOnly'])
+  const typed = reachable([join(to, 'index.d.ts')])
+  for (const file of readdirSync(to, { recursive: true })) {
+    if (file.endsWith('.d.ts') && !typed.has(join(to, file))) rmSync(join(to, file))
   }
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await compile()
+if (process.argv[1] === fileURLToPath(import.meta.url)) await compile(join(root, 'dist'))

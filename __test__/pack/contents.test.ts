@@ -8,7 +8,8 @@ import { folder } from '../support/cuda-scripts.js'
 import { packScript } from '../support/pack-scripts.js'
 import { addonPath, PLATFORM } from '../support/package-copy.js'
 
-const { filesOf, reachable } = await packScript('contents')
+const { filesOf } = await packScript('contents')
+const { reachable } = (await import(new URL('../../scripts/compile.mjs', import.meta.url).href)) as { reachable(declarations: readonly string[]): Set<string> }
 const { addonLine, checkMachine, measured } = await packScript('addon')
 const { PROGRAMS, quickStart } = await packScript('tried')
 

@@ -1,11 +1,11 @@
 // The package as it is packed: what is in it, how large it may be, and what tools say of it.
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gunzipSync, gzipSync } from 'node:zlib'
 
 import test from 'ava'
 
-import { folder, refuses, releaseScript, root } from '../support/scripts.js'
+import { refuses, releaseScript, root } from '../support/scripts.js'
 
 interface Packed {
   readonly path: string
@@ -20,7 +20,6 @@ const { BUDGETS, changes, contentsOf, lint, within } = await releaseScript<{
   lint(packed: Buffer): Promise<string[]>
   within(name: string, bytes: number, budget: number): string
 }>('packed')
-const { reachable } = (await import(new URL('../../scripts/compile.mjs', import.meta.url).href)) as { reachable(entry: string): Set<string> }
 
 /** An entry of a tar archive. */
 function entry(path: string, text: string, kind = '0'): Buffer {
@@ -73,17 +72,6 @@ test('publint is asked, and heard', async t => {
   t.deepEqual(await lint(packed({ 'package.json': JSON.stringify(MANIFEST), 'index.js': 'export const one = 1\n' })), [])
   const messages = await lint(packed({ 'package.json': JSON.stringify({ ...MANIFEST, exports: './gone.js' }), 'index.js': '' }))
   t.regex(messages.join('\n'), /gone\.js but the file does not exist/)
-})
-
-test('declarations that the entry leads to are kept', t => {
-  const at = folder(t)
-  mkdirSync(join(at, 'lib'))
-  writeFileSync(join(at, 'index.d.ts'), "export { a } from './lib/a.js';\n")
-  writeFileSync(join(at, 'lib/a.d.ts'), "import type { B } from '../lib/b.js';\nexport declare const a: B | import('./c.js').C;\n")
-  writeFileSync(join(at, 'lib/b.d.ts'), "export type { B } from './a.js';\nimport { readFileSync } from 'node:fs';\n")
-  writeFileSync(join(at, 'lib/c.d.ts'), 'export type C = 1;\n')
-  writeFileSync(join(at, 'lib/other.d.ts'), '')
-  t.deepEqual([...reachable(join(at, 'index.d.ts'))].toSorted(), ['index.d.ts', 'lib/a.d.ts', 'lib/b.d.ts', 'lib/c.d.ts'].map(file => join(at, file)))
 })
 
 test('documentation is in the declarations that were compiled, and not in the code', t => {

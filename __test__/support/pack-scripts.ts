@@ -39,7 +39,6 @@ interface Scripts {
     cudaPackage(manifest: Manifest): AddonPackage
   }
   readonly contents: {
-    reachable(declarations: readonly string[]): Set<string>
     filesOf(folder: string): string[]
   }
   readonly packages: {

@@ -1,6 +1,6 @@
 // bench/cuda as a program for GPUs, linked with the same stubs as the addon: it starts where there is no driver, and says so.
 import { hostTarget, run } from '../steps.mjs'
-import { Refusal } from './refusal.mjs'
+import { Refusal } from '../refusal.mjs'
 
 /** Its name, as the crate's. */
 export const BENCH = 'kvtide-bench-cuda'

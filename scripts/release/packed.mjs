@@ -1,6 +1,6 @@
 // `npm run check:package`: the npm package as users get it. What is in it, how large it is, and what publint and are-the-types-wrong say.
 //
-// It packs the repository, or takes `--tarball file`. `-- --renew` records what is in it.
+// It makes the package as a release does, or takes `--tarball file`. `-- --renew` records what is in it.
 import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -9,8 +9,9 @@ import { fileURLToPath } from 'node:url'
 import { publint } from 'publint'
 import { formatMessage } from 'publint/utils'
 
-import { ask, must, root, run } from '../steps.mjs'
+import { makePackages } from '../pack/packages.mjs'
 import { refusable, Refusal } from '../refusal.mjs'
+import { ask, root, run } from '../steps.mjs'
 import { given } from './arguments.mjs'
 import { filesOf } from './tarball.mjs'
 
@@ -85,8 +86,8 @@ async function check() {
   if (named !== undefined && !existsSync(named)) throw new Refusal(`--tarball is ${named}, which is not there`)
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-packed-'))
   process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
-  const pack = async () => (await must('npm', ['pack', '--silent', '--ignore-scripts', '--pack-destination', folder], { silent: true })).trim().split('\n').at(-1)
-  const tarball = named ?? join(folder, await pack())
+  const pack = async () => (await makePackages({ addons: root, to: folder, only: [] })).made[0].tarball
+  const tarball = named ?? (await pack())
   const packed = readFileSync(tarball)
   const files = filesOf(packed)
   checkContents(files, renew)

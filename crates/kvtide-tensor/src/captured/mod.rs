@@ -145,8 +145,14 @@ fn check(groups: &[PagedKvCache], options: &CaptureOptions<'_>) -> Result<Stream
     }
     groups.iter().try_for_each(check_rows_of_floats)?;
     let first = &groups[0].slab;
+    let device = first.tensor.device();
+    if let Some(other) = groups.iter().map(|group| group.slab.tensor.device()).find(|other| !other.same_device(device))
+    {
+        let value = format!("layers on {} and on {}", device_name(device), device_name(other));
+        return Err(Error::argument("layers", value, "all layers on one device, whose graph it is"));
+    }
     first.stream()?.ok_or_else(|| Error::DeviceUnavailable {
-        device: device_name(first.tensor.device()),
+        device: device_name(device),
         reason: "steps are captured on CUDA devices alone".to_owned(),
     })
 }
