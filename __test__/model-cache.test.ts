@@ -283,21 +283,6 @@ test('a config.json is a description too', t => {
   refused('INVALID_ARGUMENT', cyclic, 'model')
 })
 
-test('layers may live on several devices, by name', t => {
-  for (const kind of [{ kind: 'paged', blocks: 8 }, { kind: 'contiguous' }] as const) {
-    using cache = new ModelCache({ model: HYBRID, ...kind, device: HYBRID.layers.map(() => 'cpu') })
-    t.deepEqual([cache.device, cache.groups.map(group => group.device)], ['cpu', ['cpu', 'cpu']])
-    t.true(stepOf(cache, cache.createSequence(), span(0, 5), 5) < 1e-6)
-    const refused = (device: readonly unknown[], details: object): void => {
-      throwsCode(t, 'INVALID_ARGUMENT', () => new ModelCache({ model: HYBRID, ...kind, device: device as string[] }), details as never)
-    }
-    refused(['cpu', 'cpu', 'cpu'], { argument: 'device.length', value: 3, expected: '4, one for each layer' })
-    refused([], { argument: 'device', value: [], expected: 'a name for each layer' })
-    refused(['cpu', 5, 'cpu', 'cpu'], { argument: 'device[1]', value: 5, expected: 'a string' })
-    refused(['cpu', 'gpu', 'cpu', 'cpu'], { argument: 'device', value: 'gpu', expected: 'one of cpu, cuda, cuda:N, metal, auto' })
-  }
-})
-
 test('learned logits of a model have to be given', t => {
   using cache = new ModelCache({ model: { ...HYBRID, attention: { sinkLogits: true } }, kind: 'contiguous' })
   using step = cache.beginStep({ sequences: [cache.createSequence()] })
