@@ -59,7 +59,7 @@ test('targets are met or not by what was measured, in their own direction', t =>
 })
 
 test('every target is about lanes that the programs have', t => {
-  const sources = ['append', 'decode', 'moves', 'prefill', 'prompt', 'step'].map(name => readFileSync(fileURLToPath(new URL(`../../bench/cuda/src/workloads/${name}.rs`, import.meta.url)), 'utf8'))
+  const sources = ['append', 'decode', 'graph', 'moves', 'prefill', 'prompt', 'step'].map(name => readFileSync(fileURLToPath(new URL(`../../bench/cuda/src/workloads/${name}.rs`, import.meta.url)), 'utf8'))
   const text = [...sources, readFileSync(fileURLToPath(new URL('../../bench/cuda/src/workloads/mod.rs', import.meta.url)), 'utf8'), readFileSync(fileURLToPath(new URL('../../bench/cuda/peers.py', import.meta.url)), 'utf8')].join('\n')
   for (const { workload, lane: ours, against } of GPU_TARGETS) {
     for (const name of [workload, ours, against ?? ours]) t.true(text.includes(`"${name}"`), name)

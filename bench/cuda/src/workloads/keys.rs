@@ -137,6 +137,11 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// All its blocks.
+    pub fn memory(&self) -> Span<'a> {
+        self.memory
+    }
+
     /// The same by other tables.
     pub fn with_tables(self, tables: Words<'a>) -> Self {
         Reader { tables, ..self }

@@ -2,6 +2,7 @@
 
 mod append;
 mod decode;
+mod graph;
 mod keys;
 mod moves;
 mod prefill;
@@ -56,6 +57,7 @@ pub const ALL: &[Workload] = &[
     of("dequantise-q4", quantise::from_q4),
     of("step-append", step::append),
     of("decode", decode::measure),
+    of("step-graph", graph::step),
     of("prefill", prefill::measure),
     of("append-token", append::token),
     of("append-chunk", append::chunk),

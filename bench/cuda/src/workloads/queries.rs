@@ -1,6 +1,8 @@
 //! Queries over keys that are contiguous or in blocks, and what some of their outputs should be.
 
-use kvtide_cuda::{Attend, AttendKeys, AttendSequence, DeviceMemory, HeadRows, RowFormat, Span, attend};
+use kvtide_cuda::{
+    Attend, AttendKeys, AttendSequence, DeviceLengths, DeviceMemory, HeadRows, RowFormat, Span, Stream, attend,
+};
 
 use super::Bench;
 use crate::Result;
@@ -69,7 +71,12 @@ pub struct Asker<'a> {
 impl Asker<'_> {
     /// Attends to these keys.
     pub fn attend(&self, keys: AttendKeys<'_>) -> Result<()> {
-        let Bench { place, sizes, .. } = self.bench;
+        self.attend_on(&self.bench.place.stream, keys, None)
+    }
+
+    /// The same on a stream that may be captured, with lengths that are read when it runs.
+    pub fn attend_on(&self, stream: &Stream, keys: AttendKeys<'_>, lengths: Option<DeviceLengths<'_>>) -> Result<()> {
+        let Bench { sizes, .. } = self.bench;
         let (row, heads) = (sizes.row(), sizes.query_heads);
         let is_ragged = matches!(keys, AttendKeys::Pages { .. });
         let (batch, head, token, count) = match is_ragged {
@@ -85,7 +92,7 @@ impl Asker<'_> {
             is_ragged,
             keys,
             sequences: self.sequences,
-            lengths: None,
+            lengths,
             is_causal: true,
             window: None,
             sinks: 0,
@@ -98,10 +105,20 @@ impl Asker<'_> {
             out: self.out,
             lse: self.sums,
         };
-        match attend(&place.stream, &call)? {
+        match attend(stream, &call)? {
             true => Ok(()),
             false => Err("the rows are too wide for the kernels".into()),
         }
+    }
+
+    /// The outputs of the last call.
+    pub fn outputs(&self) -> Result<Vec<u8>> {
+        check::bytes(self.bench.place, self.out, 0, self.out.bytes())
+    }
+
+    /// Makes all outputs other ones.
+    pub fn spoil(&self) -> Result<()> {
+        fill(self.bench.place, self.out, 15, 1.0)
     }
 
     /// Compares some outputs of the last call with a plain loop over the contiguous keys.

@@ -89,7 +89,7 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
             let tables = &tables[next()];
             insert(&place.stream, &into, tables)?;
             // By none, so that the next round finds the same.
-            Ok(advance(&place.stream, tables, 0)?)
+            Ok(advance(&place.stream, tables.lengths, sequences, 0)?)
         }),
         bench.copy(new, pages, amount),
     ];
