@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use candle_core::cuda_backend::cudarc::driver::sys::{
-    CUdevice_attribute as Attribute, CUevent_flags, CUmemPool_attribute, cuDriverGetVersion,
+    CUdevice_attribute as Attribute, CUevent_flags, cuDriverGetVersion,
 };
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtr, result};
 use kvtide_cuda::{Span, Stream};
@@ -40,21 +40,8 @@ pub fn open() -> std::result::Result<(Stream, Device, Gpu), String> {
     Ok((launches, device, gpu))
 }
 
-/// Memory that is given back stays with the process: each round takes what the one before it has had, as in a server that is warm.
-fn keep_freed(stream: &CudaStream) -> Result<()> {
-    let mut most = u64::MAX;
-    // SAFETY: the pool belongs to the device for as long as the process runs, and the attribute is a number of 64 bits.
-    unsafe {
-        let pool = result::device::get_default_mem_pool(stream.context().cu_device())?;
-        let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-        result::mem_pool::set_attribute(pool, attribute, (&raw mut most).cast())?;
-    }
-    Ok(())
-}
-
 impl Gpu {
     fn new(stream: Arc<CudaStream>) -> Result<Self> {
-        keep_freed(&stream)?;
         let event = || stream.context().new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
         let (start, end) = (event()?, event()?);
         let ahead = stream.alloc_zeros(2 * AHEAD)?;

@@ -67,6 +67,7 @@ fn open_new(index: usize) -> Result<Device, String> {
         // SAFETY: events order the uses of a tensor by several streams. This device has one stream, there is one device for
         // each GPU in the process, and no tensor of it is given to a stream of anyone else.
         unsafe { cuda.disable_event_tracking() };
+        driver::keep_freed(&cuda.cuda_stream());
     }
     Ok(device)
 }
