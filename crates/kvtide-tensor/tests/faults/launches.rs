@@ -3,7 +3,8 @@
 use kvtide_core::{Code, DetailValue};
 use kvtide_cuda::Emulation;
 use kvtide_tensor::{
-    AttendOptions, CaptureOptions, Kernels, PagedKvCache, PagedKvCacheOptions, Result, StepTokens, attend, with_kernels,
+    AttendOptions, CaptureOptions, DType, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, Result, StepTokens,
+    attend, with_kernels,
 };
 
 use crate::surviving::rows;
@@ -74,14 +75,16 @@ fn blocks_of_all_sequences_are_copied_in_one_launch() {
 #[test]
 fn memory_of_a_device_that_is_not_there_is_refused_with_what_is_needed_and_what_there_is() {
     let (mut cache, ids) = made(2, 3);
-    let q = rows(1, 3, 2, 8, 4).squeeze(0).unwrap();
+    let q = rows(1, 3, 2, 8, 4).flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let q: Vec<u8> = q.into_iter().flat_map(f32::to_ne_bytes).collect();
+    let q = HostTensor::new("q", &q, DType::F32, &[3, 2, 8]).unwrap();
     let lengths: Vec<u32> = ids.iter().map(|&id| cache.sequence_length(id)).collect();
     let free = cache.free_count();
     with_kernels(Kernels::Emulated, || {
-        // The output alone has 3 * 2 * 8 floats.
+        // On its way to the host, the output alone has 3 * 2 * 8 floats.
         kvtide_cuda::Emulation::limit_memory(Some(100));
         let pages = cache.pages(1, &ids).unwrap();
-        let attended = attend(&q, &pages, &AttendOptions::default()).map(drop).unwrap_err();
+        let attended = attend(q, &pages, &AttendOptions::default()).map(drop).unwrap_err();
         let captured = cache.capture_step(CaptureOptions { sequences: &ids, steps: 2 }, |step| {
             let tokens = rows(1, 2, 3, 8, 1);
             (0..2).try_for_each(|layer| step.write(layer, &tokens, &tokens))?;
