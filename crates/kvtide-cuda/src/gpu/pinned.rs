@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A copy to the device returns as soon as its bytes are in a chunk; the stream goes on without a stop. A copy to the host waits,
-//! and is cut so that one chunk is on its way while the one before is copied out. There is one pair of chunks for each GPU.
+//! and is cut so that one chunk is on its way while the one before is copied out. There is a pair of chunks for each GPU and each
+//! direction: who copies to a GPU never waits for someone who reads from it on another thread.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,12 +34,21 @@ struct Chunks {
     current: usize,
 }
 
-/// Of a context, by its address: contexts of GPUs live as long as the process.
-static ALL: Mutex<Option<HashMap<usize, Arc<Mutex<Chunks>>>>> = Mutex::new(None);
+/// Which way copies go.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Way {
+    In,
+    Out,
+}
+
+/// Those of each context and way: contexts are known by their addresses, since they live as long as the process.
+type Known = HashMap<(usize, Way), Arc<Mutex<Chunks>>>;
+
+static ALL: Mutex<Option<Known>> = Mutex::new(None);
 
 /// Enqueues a copy of `bytes` to an address of the GPU.
 pub(super) fn copy_in(stream: &Arc<CudaStream>, bytes: &[u8], target: u64) -> Result<(), DriverError> {
-    let chunks = chunks_of(stream)?;
+    let chunks = chunks_of(stream, Way::In)?;
     let mut chunks = chunks.lock().unwrap_or_else(PoisonError::into_inner);
     for (piece, bytes) in bytes.chunks(CHUNK).enumerate() {
         let start = chunks.room(stream, bytes.len())?;
@@ -53,7 +63,7 @@ pub(super) fn copy_in(stream: &Arc<CudaStream>, bytes: &[u8], target: u64) -> Re
 
 /// Copies from an address of the GPU, once all that was enqueued before is done.
 pub(super) fn copy_out(stream: &Arc<CudaStream>, source: u64, out: &mut [u8]) -> Result<(), DriverError> {
-    let chunks = chunks_of(stream)?;
+    let chunks = chunks_of(stream, Way::Out)?;
     let mut chunks = chunks.lock().unwrap_or_else(PoisonError::into_inner);
     let mut before: Option<(usize, &mut [u8])> = None;
     for (piece, out) in out.chunks_mut(CHUNK).enumerate() {
@@ -125,9 +135,9 @@ impl Chunk {
     }
 }
 
-fn chunks_of(stream: &Arc<CudaStream>) -> Result<Arc<Mutex<Chunks>>, DriverError> {
+fn chunks_of(stream: &Arc<CudaStream>, way: Way) -> Result<Arc<Mutex<Chunks>>, DriverError> {
     stream.context().bind_to_thread()?;
-    let key = Arc::as_ptr(stream.context()).addr();
+    let key = (Arc::as_ptr(stream.context()).addr(), way);
     let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
     let all = all.get_or_insert_default();
     if let Some(known) = all.get(&key) {
