@@ -38,7 +38,9 @@ function record({ ratio, low, high, toReach }: Claim): RecordedRatio {
   return { ratio: rounded(ratio), better: lessIsBetter(toReach) ? 'less' : 'more', band }
 }
 
-const claimsOf = (reports: readonly Report[]): Claim[] => reports.flatMap(({ workloads }) => workloads.flatMap(({ claims }) => claims))
+/** What is compared: a time has its ratio beside it. */
+const claimsOf = (reports: readonly Report[]): Claim[] =>
+  reports.flatMap(({ workloads }) => workloads.flatMap(({ claims }) => claims.filter(({ isTime }) => isTime !== true)))
 
 /** The ratios of a run, to be recorded. */
 export function recordOf(cpu: string, reports: readonly Report[]): Recorded {

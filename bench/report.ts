@@ -36,6 +36,8 @@ export interface Claim {
   readonly limit: number | null
   /** Why it is no better, in what the same run has measured; otherwise the limit tells. */
   readonly why: string | null
+  /** It is a time: to be reached, and not to be held against another run. */
+  readonly isTime?: true
 }
 
 export interface Workload {
@@ -123,7 +125,7 @@ export function excessOf(measured: readonly Measured[], { id, says, over, under,
   const [more, less] = [laneOf(measured, over), laneOf(measured, under)]
   const { p10, p90 } = spreadOf(more.map((value, round) => (value - (less[round] as number)) / 1000))
   const ratio = (spreadOf(more).median - spreadOf(less).median) / 1000
-  return { id, says, ratio, low: p10, high: p90, toReach, met: met(toReach, ratio), limit: null, why: null }
+  return { id, says, ratio, low: p10, high: p90, toReach, met: met(toReach, ratio), limit: null, why: null, isTime: true }
 }
 
 /** A workload's lanes and ratios. The suite of the TypeScript API runs on reused memory. */

@@ -17,6 +17,14 @@ const recorded: Recorded = {
 const run = (ours: number, peers: number): ReturnType<typeof report> =>
   report(workload('a', [claim('a/ours-over-peer', ours), claim('a/peer-over-ours', peers, { toReach: 'more' })]))
 
+test('a time is not compared with another run', t => {
+  const timed = report(workload('a', [claim('a/ours-over-peer', 2), claim('a/us', 3, { isTime: true })]))
+  t.deepEqual(Object.keys(recordOf('', [timed]).ratios), ['a/ours-over-peer'])
+  t.deepEqual(unrecorded(recorded, [timed]), [])
+  const ratios = Object.keys((JSON.parse(readFileSync(new URL('../../bench/recorded.json', import.meta.url), 'utf8')) as Recorded).ratios)
+  t.deepEqual(ratios.filter(id => id.endsWith('-us')), [])
+})
+
 test('a ratio in its band, or better, is no regression', t => {
   for (const [ours, peers] of [[2, 10], [2.5, 5], [0.1, 1000]] as const) t.deepEqual(worseThan(recorded, [run(ours, peers)]), [])
 })
