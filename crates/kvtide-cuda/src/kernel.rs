@@ -29,6 +29,15 @@ pub(crate) struct Grid {
     seed: u32,
 }
 
+/// Shared memory that a device has for a block, and of which two blocks fit side by side.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedRoom {
+    /// The most that a block can have.
+    pub most: usize,
+    /// The most of which a multiprocessor has room for two.
+    pub twice: usize,
+}
+
 impl Grid {
     /// Blocks of so many threads in a row.
     pub fn new(blocks: [usize; 3], threads: usize) -> Self {

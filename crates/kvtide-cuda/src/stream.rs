@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use crate::attend::SharedRoom;
 use crate::error::Result;
 use crate::graph::Launches;
-use crate::kernel::{Grid, Kernel};
+use crate::kernel::{Grid, Kernel, SharedRoom};
 use crate::list::List;
 use crate::memory::{DeviceMemory, Reached};
 use crate::recording::Recording;

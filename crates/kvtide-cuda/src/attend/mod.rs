@@ -23,7 +23,6 @@ pub use rows::{
     Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, DeviceLengths, HeadRows, PageMemory, PageSection,
     RowFormat, STAGED, Words,
 };
-pub(crate) use shape::SharedRoom;
 
 use crate::divisor::Divisor;
 use crate::error::Result;

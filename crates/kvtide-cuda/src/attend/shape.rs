@@ -10,7 +10,7 @@
 use super::args::{Part, Shared};
 use super::rows::RowFormat;
 use crate::kernel::{
-    ATTEND_DECODE_BF16, ATTEND_DECODE_F16, ATTEND_FLOATS, ATTEND_PREFILL_BF16, ATTEND_PREFILL_F16, Kernel,
+    ATTEND_DECODE_BF16, ATTEND_DECODE_F16, ATTEND_FLOATS, ATTEND_PREFILL_BF16, ATTEND_PREFILL_F16, Kernel, SharedRoom,
 };
 
 /// Rows of a block of few rows, and the most that such a launch takes of a sequence.
@@ -33,15 +33,6 @@ const SHARES_BYTES_MAX: usize = 64 << 20;
 
 /// The widest row that kernels take.
 pub(super) const DIM_MAX: usize = 256;
-
-/// Shared memory that a device has for a block, and of which two blocks fit side by side.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SharedRoom {
-    /// The most that a block can have.
-    pub most: usize,
-    /// The most of which a multiprocessor has room for two.
-    pub twice: usize,
-}
 
 /// A kernel with its sizes.
 #[derive(Clone, Copy)]

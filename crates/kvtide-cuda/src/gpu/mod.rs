@@ -21,9 +21,8 @@ use candle_core::cuda_backend::cudarc::driver::{
 };
 use std::sync::Arc;
 
-use crate::attend::SharedRoom;
 use crate::error::{Error, Result};
-use crate::kernel::{Grid, Kernel};
+use crate::kernel::{Grid, Kernel, SharedRoom};
 use crate::span::Span;
 pub(crate) use captured::Captured;
 pub(crate) use modules::Module;
