@@ -45,7 +45,7 @@ export function platformPackage(manifest, target) {
   const { suffix } = platform(target)
   return addonPackage(manifest, target, `kvtide-${suffix}`, `kvtide.${suffix}.node`, {
     description: `The native addon of kvtide for ${suffix}`,
-    about: 'It is installed along with [kvtide](https://www.npmjs.com/package/kvtide), which takes the one of the system: there is nothing here to import.',
+    about: 'It is installed along with [kvtide](https://github.com/kvtide/kvtide), which takes the one of the system: there is nothing here to import.',
   })
 }
 
@@ -55,7 +55,7 @@ export function cudaPackage(manifest) {
   const name = `kvtide-cuda-${suffix}`
   return addonPackage(manifest, CUDA_TARGET, name, `kvtide-cuda.${suffix}.node`, {
     description: `The native addon of kvtide with CUDA for ${suffix}`,
-    about: `Installed beside [kvtide](https://www.npmjs.com/package/kvtide) in the same version, it is what kvtide runs on, unless \`KVTIDE_DEVICE\` is \`cpu\`:
+    about: `Installed beside [kvtide](https://github.com/kvtide/kvtide) in the same version, it is what kvtide runs on, unless \`KVTIDE_DEVICE\` is \`cpu\`:
 
 \`\`\`sh
 npm install kvtide@${manifest.version} ${name}@${manifest.version}
