@@ -1,10 +1,11 @@
 // The scripts of the CUDA build, which are JavaScript, with the types that their tests need.
 import { execFileSync } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 
-import test, { type ExecutionContext, type Implementation } from 'ava'
+import test, { type Implementation } from 'ava'
+
+import type { GpuWorkload } from '../../bench/gpu-results.js'
+
+export { folder } from './scripts.js'
 
 /** A function that a library declares. */
 export interface Declared {
@@ -49,20 +50,10 @@ export interface Gpu {
   readonly reason: string
 }
 
-/** A lane of bench/cuda with its rounds. */
-export interface TurnLane {
-  readonly name: string
-  readonly role: 'ours' | 'peer' | 'limit'
-  readonly bytes: number | null
-  readonly flops: number | null
-  readonly nanoseconds: readonly number[]
-  readonly host: readonly number[]
-}
-
 /** What a program of `run.sh bench` has measured in a turn. */
 export interface TurnReport {
   readonly machine: { readonly device: string; readonly details: readonly string[] } | null
-  readonly workloads: readonly { readonly id: string; readonly title: string; readonly lanes: readonly TurnLane[] }[]
+  readonly workloads: readonly GpuWorkload[]
   readonly skipped: readonly { readonly id: string; readonly skipped: string }[]
   readonly failed: readonly { readonly id: string; readonly error: string }[]
 }
@@ -139,13 +130,6 @@ interface Scripts {
 /** One of the files of `scripts/cuda`. */
 export async function cudaScript<K extends keyof Scripts>(name: K): Promise<Scripts[K]> {
   return (await import(new URL(`../../scripts/cuda/${name}.mjs`, import.meta.url).href)) as Scripts[K]
-}
-
-/** A folder that is gone when the test ends. */
-export function folder(t: ExecutionContext): string {
-  const made = mkdtempSync(join(tmpdir(), 'kvtide-cuda-'))
-  t.teardown(() => rmSync(made, { recursive: true, force: true }))
-  return made
 }
 
 /** Whether stubs can be compiled and run here. */

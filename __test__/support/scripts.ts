@@ -58,7 +58,7 @@ export async function releaseScript<T>(name: string): Promise<T> {
 
 /** A folder that is gone when the test ends. */
 export function folder(t: ExecutionContext): string {
-  const made = mkdtempSync(join(tmpdir(), 'kvtide-release-'))
+  const made = mkdtempSync(join(tmpdir(), 'kvtide-scripts-'))
   t.teardown(() => rmSync(made, { recursive: true, force: true }))
   return made
 }

@@ -7,8 +7,8 @@
 import { existsSync, readFileSync, statSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import { parseArgs } from 'node:util'
 
+import { given } from '../arguments.mjs'
 import { Refusal, refusable } from '../refusal.mjs'
 import { root, run } from '../steps.mjs'
 import { addonContents, emptied, filesOf, rootContents } from './contents.mjs'
@@ -55,17 +55,10 @@ export const report = ({ made, skipped }) =>
     ...skipped.map(file => `SKIPPED: ${file} is not there, its package is not made`),
   ].join('\n')
 
-function given() {
-  const options = { addons: { type: 'string', default: root }, to: { type: 'string', default: join(root, 'target', 'pack', 'packages') }, all: { type: 'boolean', default: false } }
-  try {
-    return parseArgs({ options }).values
-  } catch (error) {
-    throw new Refusal(error.message)
-  }
-}
+const OPTIONS = { addons: { type: 'string', default: root }, to: { type: 'string', default: join(root, 'target', 'pack', 'packages') }, all: { type: 'boolean', default: false } }
 
 async function main() {
-  const { addons, to, all } = given()
+  const { addons, to, all } = given(OPTIONS)
   if (!existsSync(addons)) throw new Refusal(`--addons is ${addons}, expected a folder with addons`)
   const needed = all ? repository.napi.targets.map(target => platformPackage(repository, target).file) : []
   const missing = needed.filter(file => !existsSync(join(addons, file)))

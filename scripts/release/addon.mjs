@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url'
 import { glibcVersion } from '../cuda/binary.mjs'
 import { refusable, Refusal } from '../refusal.mjs'
 import { ask, must, root } from '../steps.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { remapped } from './remapped.mjs'
 import { addons } from './shipped.mjs'
 

@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url'
 
 import { ask, must, root } from '../steps.mjs'
 import { Refusal, refusable } from '../refusal.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { metadata, published } from './cargo.mjs'
 
 const KEYWORDS_MAX = 5

@@ -12,7 +12,7 @@ import { formatMessage } from 'publint/utils'
 import { makePackages } from '../pack/packages.mjs'
 import { refusable, Refusal } from '../refusal.mjs'
 import { ask, root, run } from '../steps.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { filesOf } from './tarball.mjs'
 
 const CONTENTS = join(root, '__test__/recorded/packed-files.txt')

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 
 import { refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { members, metadata } from './cargo.mjs'
 import { choose } from './licences.mjs'
 

@@ -6,7 +6,7 @@ import { join, resolve } from 'node:path'
 
 import { refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { released, sections } from './changelog.mjs'
 import { compare, parse, present, write } from './version.mjs'
 

@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url'
 
 import { ask, hostTarget, must } from '../steps.mjs'
 import { refusable, Refusal } from '../refusal.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { remapped } from './remapped.mjs'
 
 /** How cargo calls the addon. */

@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url'
 
 import { refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { metadata } from './cargo.mjs'
 import { spdx } from './licences.mjs'
 import { shipped } from './shipped.mjs'

@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url'
 
 import { must, root } from '../steps.mjs'
 import { refusable, Refusal } from '../refusal.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { surfaceOf, written } from './declarations.mjs'
 
 const TYPES = join(root, '__test__/recorded/public-types.txt')

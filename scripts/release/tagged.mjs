@@ -6,7 +6,7 @@ import { join } from 'node:path'
 
 import { refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { notesOf } from './changelog.mjs'
 import { present } from './version.mjs'
 

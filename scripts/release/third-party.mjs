@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 
 import { refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 import { choose } from './licences.mjs'
 import { policyOf } from './policy.mjs'
 import { addons, shipped } from './shipped.mjs'

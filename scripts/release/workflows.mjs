@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url'
 
 import { refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from './arguments.mjs'
+import { given } from '../arguments.mjs'
 
 const FOLDER = join(root, '.github', 'workflows')
 

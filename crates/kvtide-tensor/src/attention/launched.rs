@@ -25,7 +25,7 @@ use super::output::Output;
 use super::strided::Axes;
 use super::visible::Family;
 use crate::dtype::DType;
-use crate::edit::{inspect_spans, launch as edit};
+use crate::edit::{inspect_spans, launch as launch_on};
 use crate::error::Result;
 use crate::memory::Budget;
 use crate::paged::{PageRows, Slab};
@@ -55,7 +55,7 @@ pub(super) fn run_onto(
 ) -> Result<bool> {
     enqueue(stream, call, kv, lse, |spans, sums| {
         let launched = Cell::new(true);
-        edit(out, &[], |out, _| {
+        launch_on(out, &[], |out, _| {
             launched.set(launch(stream, call, spans, out, sums)?);
             Ok(())
         })?;

@@ -1,7 +1,7 @@
-// What the scripts of this folder are asked for on the command line.
+// What scripts are asked for on the command line.
 import { parseArgs } from 'node:util'
 
-import { Refusal } from '../refusal.mjs'
+import { Refusal } from './refusal.mjs'
 
 /**
  * The options given, of those that `options` names, and the words beside them, as many as `words` names.
