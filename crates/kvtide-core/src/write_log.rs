@@ -14,6 +14,8 @@
 //! `record` is O(1) amortised over the segments that earlier calls made. `written_since` is O(log segments) for slots
 //! left of the head, which is where a live view lies; right of it (after a roll-back) it looks at each segment shown.
 
+use std::cmp::Ordering;
+
 use crate::run::Run;
 
 /// A moment in the life of a buffer.
@@ -45,8 +47,18 @@ struct Segment {
 
 impl Segment {
     fn written_since(&self, stamp: Stamp, run: Run) -> bool {
+        !self.written_of(stamp, run).is_empty()
+    }
+
+    /// The slots of `run` that it wrote after `stamp`.
+    fn written_of(&self, stamp: Stamp, run: Run) -> Run {
         let shown = self.run.overlap(run);
-        !shown.is_empty() && (self.sweep > stamp.sweep || (self.sweep == stamp.sweep && shown.end() > stamp.head))
+        let first = match self.sweep.cmp(&stamp.sweep) {
+            Ordering::Less => shown.end(),
+            Ordering::Equal => shown.start.max(stamp.head).min(shown.end()),
+            Ordering::Greater => shown.start,
+        };
+        Run::new(first, shown.end() - first)
     }
 }
 
@@ -108,6 +120,13 @@ impl WriteLog {
                 .rev()
                 .take_while(|segment| segment.run.start < run.end())
                 .any(|segment| segment.written_since(stamp, run))
+    }
+
+    /// The slots of `run` that were written after `stamp`, ascending. O(segments).
+    #[must_use]
+    pub fn written(&self, stamp: Stamp, run: Run) -> Vec<Run> {
+        let segments = self.left.iter().chain(self.right.iter().rev());
+        segments.map(|segment| segment.written_of(stamp, run)).filter(|written| !written.is_empty()).collect()
     }
 
     /// Puts the border between the stacks at `slot`, splitting the segment that lies across it.

@@ -38,6 +38,13 @@ fn log_follows_the_table((ops, asked): (Vec<Op>, Vec<Run>)) -> Result<(), TestCa
             for &run in &asked {
                 let expected = written[run.start as usize..run.end() as usize].iter().any(|&at| at > made);
                 prop_assert_eq!(log.written_since(stamp, run), expected, "{:?} since {:?}", run, stamp);
+                let runs = log.written(stamp, run);
+                prop_assert!(
+                    runs.iter().all(|run| !run.is_empty()) && runs.is_sorted_by(|one, next| one.end() <= next.start)
+                );
+                let slots: Vec<u32> = runs.iter().flat_map(|run| run.start..run.end()).collect();
+                let later = |slot: &u32| written[*slot as usize] > made;
+                prop_assert_eq!(slots, (run.start..run.end()).filter(later).collect::<Vec<_>>());
             }
         }
     }

@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvtide_core::{Run, Runs};
+use kvtide_core::{Run, Runs, Stamp};
 
 use crate::buffer::{Buffer, lock};
 use crate::error::Result;
@@ -32,8 +32,10 @@ pub(crate) struct Held {
 }
 
 /// What was saved so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Saved {
+    /// The last moment at which the buffer had every row of it.
+    whole: Stamp,
     /// Oldest first.
     patches: Vec<Arc<Patch>>,
     /// The slots that they have, ascending; neighbours are joined, so that tokens written one by one make one run.
@@ -77,7 +79,8 @@ fn hull(one: Run, other: Run) -> Run {
 impl Held {
     /// The present rows of `runs`.
     pub fn new(buffer: Arc<Buffer>, runs: Runs) -> Arc<Self> {
-        let held = Arc::new(Held { buffer, runs, saved: Mutex::default() });
+        let saved = Saved { whole: buffer.stamp(), patches: Vec::new(), slots: Vec::new() };
+        let held = Arc::new(Held { buffer, runs, saved: Mutex::new(saved) });
         held.buffer.register(&held);
         held
     }
@@ -91,6 +94,24 @@ impl Held {
     /// Keeps rows that are about to be written over.
     pub fn save(&self, patch: Arc<Patch>) {
         lock(&self.saved).add(patch);
+    }
+
+    /// The rows of it that the buffer no longer has: slots of patches, to be copied back in this order.
+    pub fn overwritten(&self) -> Vec<(Arc<Patch>, Run)> {
+        let saved = lock(&self.saved);
+        let mut found = Vec::new();
+        for patch in saved.patches.iter().rev() {
+            for shown in self.runs.iter() {
+                let written = self.buffer.written(saved.whole, shown.overlap(patch.run));
+                found.extend(written.into_iter().map(|run| (patch.clone(), run)));
+            }
+        }
+        found
+    }
+
+    /// Says that the buffer has every row of it now.
+    pub fn set_whole(&self) {
+        lock(&self.saved).whole = self.buffer.stamp();
     }
 
     /// The patches, oldest first.

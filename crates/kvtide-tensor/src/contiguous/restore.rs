@@ -25,20 +25,21 @@ impl Contiguous {
         held.buffer.is_of(&self.life)
     }
 
-    /// Makes the buffer hold again what a snapshot of this cache saw.
+    /// Makes the buffer hold again what a snapshot of this cache saw. Rows that it has are not written: a view of them stays.
     pub fn restore(&mut self, held: &Arc<Held>) -> Result<()> {
         self.check_change()?;
-        let patches = held.patches();
-        for patch in &patches {
-            save(&held.buffer, patch.run, &self.budget, &mut self.stats)?;
+        let overwritten = held.overwritten();
+        for (_, run) in &overwritten {
+            save(&held.buffer, *run, &self.budget, &mut self.stats)?;
         }
         self.guarded(|| {
-            for patch in patches.iter().rev() {
-                held.buffer.record(patch.run);
-                copy_rows(&patch.rows, Run::new(0, patch.run.len), &held.buffer, patch.run.start)?;
+            for (patch, run) in &overwritten {
+                held.buffer.record(*run);
+                copy_rows(&patch.rows, Run::new(run.start - patch.run.start, run.len), &held.buffer, run.start)?;
             }
             Ok(())
         })?;
+        held.set_whole();
         self.adopt(held.buffer.clone());
         Ok(())
     }

@@ -70,7 +70,8 @@ pub struct Pair {
     number: usize,
     tokens: Vec<Id>,
     sightings: Sightings,
-    snapshots: Vec<(KvSnapshot, Vec<Id>)>,
+    /// With the tokens that each saw, and the number of its cache.
+    snapshots: Vec<(KvSnapshot, Vec<Id>, usize)>,
     next: Id,
     /// The same token was appended twice.
     repeats: bool,
@@ -102,13 +103,15 @@ impl Pair {
             Op::Kernel(tokens) => self.kernel(tokens)?,
             Op::Look(start, len) => self.look(start, len)?,
             Op::Forget(which) => self.sightings.forget(which),
-            Op::Snapshot => self.snapshots.push((self.cache.snapshot()?, self.tokens.clone())),
+            Op::Snapshot => self.snapshots.push((self.cache.snapshot()?, self.tokens.clone(), self.number)),
             Op::DropSnapshot(which) => {
                 self.chosen(which).map(|which| self.snapshots.swap_remove(which));
             }
             Op::Restore(which) => {
-                self.restore(which)?;
-                return Ok(Wrote::AnyTokens);
+                // A snapshot of the cache's own puts back what was written over, and nothing else.
+                if !self.restore(which)? {
+                    return Ok(Wrote::AnyTokens);
+                }
             }
             Op::RestoreElsewhere { which, slots, tokens, close } => {
                 self.restore_elsewhere(which, slots, tokens, close)?;
@@ -203,14 +206,15 @@ impl Pair {
         Ok(())
     }
 
-    fn restore(&mut self, which: u32) -> Done {
-        let Some(which) = self.chosen(which) else { return Ok(()) };
-        let (snapshot, tokens) = self.snapshots[which].clone();
+    /// Whether the snapshot, if there was one, was of this cache.
+    fn restore(&mut self, which: u32) -> Result<bool, TestCaseError> {
+        let Some(which) = self.chosen(which) else { return Ok(true) };
+        let (snapshot, tokens, number) = self.snapshots[which].clone();
         let restored = self.cache.restore(&snapshot);
         if unless_out_of_memory(self.setup.limit, restored)?.is_some() {
             self.tokens = tokens;
         }
-        Ok(())
+        Ok(number == self.number)
     }
 
     fn restore_elsewhere(&mut self, which: u32, slots: u32, tokens: u32, close: bool) -> Done {
@@ -222,7 +226,7 @@ impl Pair {
         let rows = &self.setup.rows;
         let updated = cache.update(&rows.tensor(0, &ids), &rows.tensor(1, &ids)).map(|_| ());
         let Some(()) = unless_out_of_memory(self.setup.limit, updated)? else { return Ok(()) };
-        let (snapshot, tokens) = self.snapshots[which].clone();
+        let (snapshot, tokens, _) = self.snapshots[which].clone();
         let address = cache.raw()?.k.as_ptr()?;
         let restored = cache.restore(&snapshot);
         if unless_out_of_memory(self.setup.limit, restored)?.is_some() {
@@ -258,7 +262,7 @@ impl Pair {
 
     /// Whatever has happened: every snapshot gives what it saw, and nothing but the buffer costs memory in the end.
     pub fn check_at_the_end(mut self) -> Done {
-        for (snapshot, tokens) in &self.snapshots {
+        for (snapshot, tokens, _) in &self.snapshots {
             let mut cache = KvCache::new(KvCacheOptions { memory_limit_bytes: None, ..self.setup.options() })?;
             cache.restore(snapshot)?;
             prop_assert_eq!(cache.seq_len() as usize, tokens.len());

@@ -24,7 +24,8 @@ pub struct Pair<const PARTS: usize> {
     /// What the last append returned, and how many tokens it added.
     last: Option<(Vec<Id>, usize)>,
     sightings: Sightings,
-    snapshots: Vec<(RotatingSnapshot<PARTS>, Model)>,
+    /// With what each saw, and the number of its cache.
+    snapshots: Vec<(RotatingSnapshot<PARTS>, Model, usize)>,
     next: Id,
     /// The same token was appended twice.
     repeats: bool,
@@ -53,13 +54,15 @@ where
             }
             Op::Look(start, len) => self.look(start, len)?,
             Op::Forget(which) => self.sightings.forget(which),
-            Op::Snapshot => self.snapshots.push((self.cache.snapshot()?, self.model.clone())),
+            Op::Snapshot => self.snapshots.push((self.cache.snapshot()?, self.model.clone(), self.number)),
             Op::DropSnapshot(which) => {
                 self.chosen(which).map(|which| self.snapshots.swap_remove(which));
             }
             Op::Restore(which) => {
-                self.restore(which)?;
-                return Ok(Wrote::AnyTokens);
+                // A snapshot of the cache's own puts back what was written over, and nothing else.
+                if !self.restore(which)? {
+                    return Ok(Wrote::AnyTokens);
+                }
             }
             Op::RestoreElsewhere(which, tokens, slack, end) => self.restore_elsewhere(which, tokens, slack, end)?,
             Op::Revive(which, accepted, form, end) => self.revive(which, accepted, form, end)?,
@@ -144,15 +147,16 @@ where
         self.see(parts, &retained[start..start + len])
     }
 
-    fn restore(&mut self, which: u32) -> Done {
-        let Some(which) = self.chosen(which) else { return Ok(()) };
-        let (snapshot, model) = self.snapshots[which].clone();
+    /// Whether the snapshot, if there was one, was of this cache.
+    fn restore(&mut self, which: u32) -> Result<bool, TestCaseError> {
+        let Some(which) = self.chosen(which) else { return Ok(true) };
+        let (snapshot, model, number) = self.snapshots[which].clone();
         let restored = self.cache.restore(&snapshot);
         if unless_out_of_memory(self.setup.limit, restored)?.is_some() {
             self.model = model;
             self.last = None;
         }
-        Ok(())
+        Ok(number == self.number)
     }
 
     fn restore_elsewhere(&mut self, which: u32, tokens: u32, slack: u32, end: End) -> Done {
@@ -162,7 +166,7 @@ where
         let fed: [Fed; PARTS] = std::array::from_fn(|part| Fed::new(Form::Contiguous, &self.setup.rows, part, &ids));
         let fed = cache.feed(fed.each_ref().map(Fed::source)).map(|_| ());
         if unless_out_of_memory(self.setup.limit, fed)?.is_some() {
-            let (snapshot, model) = self.snapshots[which].clone();
+            let (snapshot, model, _) = self.snapshots[which].clone();
             let restored = cache.restore(&snapshot);
             if unless_out_of_memory(self.setup.limit, restored)?.is_some() {
                 self.go_on(cache, model, end);
@@ -176,7 +180,7 @@ where
         let ids = self.new_ids(accepted);
         let fed: [Fed; PARTS] = std::array::from_fn(|part| Fed::new(form, &self.setup.rows, part, &ids));
         let sources = (accepted > 0).then(|| fed.each_ref().map(Fed::source));
-        let (snapshot, mut model) = self.snapshots[which].clone();
+        let (snapshot, mut model, _) = self.snapshots[which].clone();
         let current = snapshot.current_seq_len();
         let wrong = Rotating::revive(&snapshot, sources.clone(), current + u64::from(accepted) + 1);
         prop_assert_eq!(code(wrong), Err(Code::InvalidArgument));
@@ -250,7 +254,7 @@ where
 
     /// Whatever has happened: every snapshot gives what it saw, and nothing but the buffer costs memory in the end.
     pub fn check_at_the_end(mut self) -> Done {
-        for (snapshot, model) in &self.snapshots {
+        for (snapshot, model, _) in &self.snapshots {
             let revived = Rotating::revive(snapshot, None, snapshot.current_seq_len());
             let Some(cache) = unless_out_of_memory(self.setup.limit, revived)? else { continue };
             prop_assert_eq!(cache.current_seq_len(), model.tokens.len() as u64);
