@@ -9,12 +9,13 @@
 
 use kvtide_tensor::{Attended, Budget, DType, HostTensor, Room, View};
 use napi::Env;
-use napi::bindgen_prelude::{Either, Either3, Float32Array, Unknown};
+use napi::bindgen_prelude::{Either, Either3, Unknown};
 use napi_derive::napi;
 
 use crate::attend_queries::NUMBERS;
 use crate::bytes::{Memory, NEW_BYTES_MAX, new_array};
 use crate::guard::Outcome;
+use crate::handed::Handed;
 use crate::memory::budget;
 use crate::shown::Children;
 use crate::tensor::NativeView;
@@ -28,7 +29,7 @@ pub struct NativeAttended<'a> {
     #[napi(ts_type = "unknown")]
     pub out: Option<Either<Unknown<'a>, NativeView>>,
     #[napi(ts_type = "Float32Array")]
-    pub lse: Either<Unknown<'a>, Float32Array>,
+    pub lse: Either<Unknown<'a>, Handed>,
 }
 
 /// An output alone, or with its sums; nothing for one that is the caller's.
@@ -130,9 +131,9 @@ fn tell(room: &Room, numbers: &mut [f64]) {
 }
 
 /// Sums as JavaScript gets them.
-fn sums<'a>(env: &'a Env, lse: Vec<f32>) -> Outcome<Either<Unknown<'a>, Float32Array>> {
+fn sums<'a>(env: &'a Env, lse: Vec<f32>) -> Outcome<Either<Unknown<'a>, Handed>> {
     if 4 * lse.len() > NEW_BYTES_MAX {
-        return Ok(Either::B(Float32Array::new(lse)));
+        return Ok(Either::B(Handed::floats(lse)));
     }
     let (array, memory) = new_array(env, 4, lse.len())?;
     memory.bytes_mut().copy_from_slice(bytemuck::cast_slice(&lse));

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvtide_tensor::{Attended, Budget, HostTensor, Room, View};
-use napi::bindgen_prelude::{AsyncTask, Float32Array};
+use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result, Task};
 use napi_derive::napi;
 
 use crate::attend_answer::zeros;
 use crate::attend_request::{OwnedRequest, Request};
 use crate::guard::{Outcome, catch, guard};
+use crate::handed::Handed;
 use crate::memory::budget;
 use crate::shown::Children;
 use crate::stop::NativeStop;
@@ -26,7 +27,7 @@ use crate::tensor::NativeView;
 pub struct NativeAttendedView {
     pub out: NativeView,
     #[napi(ts_type = "Float32Array | undefined")]
-    pub lse: Option<Float32Array>,
+    pub lse: Option<Handed>,
 }
 
 /// What the work came to: an output in native memory and the logarithms of its rows' sums, or a refusal.
@@ -104,7 +105,7 @@ impl Task for AttendTask {
         self.request = None;
         guard(&env, || {
             let (out, lse) = found.0?;
-            let lse = self.with_lse.then(|| Float32Array::new(lse));
+            let lse = self.with_lse.then(|| Handed::floats(lse));
             Ok(NativeAttendedView { out: NativeView::of(out, &Children::default()), lse })
         })
     }

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
-use napi::bindgen_prelude::{FromNapiValue, TypeName, Uint8Array, Unknown, ValidateNapiValue};
+use napi::bindgen_prelude::{FromNapiValue, TypeName, Unknown, ValidateNapiValue};
 use napi::{Env, Result, ValueType, check_status, sys};
 
 use crate::guard::Outcome;
@@ -154,16 +154,6 @@ fn element_bytes(kind: sys::napi_typedarray_type) -> Option<usize> {
         T::float64_array | T::bigint64_array | T::biguint64_array => 8,
         _ => return None,
     })
-}
-
-/// A `Uint8Array` over memory of ours, which `owner` keeps alive until JavaScript has collected the array.
-pub(crate) fn external<T: 'static>(address: *const u8, bytes: usize, owner: T) -> Uint8Array {
-    if bytes == 0 {
-        return Uint8Array::new(Vec::new());
-    }
-    // SAFETY: the memory stays where it is as long as `owner` lives, which the finalizer holds. That others may write there
-    // is said in the documentation of what hands it out.
-    unsafe { Uint8Array::with_external_data(address.cast_mut(), bytes, move |_, _| drop(owner)) }
 }
 
 /// The most bytes of an array that is made here: where V8 has no memory it ends the process, so large ones are not.

@@ -17,6 +17,7 @@ mod block_table;
 mod bytes;
 mod device;
 mod guard;
+mod handed;
 mod kv_cache;
 mod memory;
 mod model_cache;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvtide_tensor::View;
-use napi::bindgen_prelude::Uint8Array;
 use napi::{Env, Result, Task};
 
 use crate::guard::{Outcome, catch, guard};
+use crate::handed::Handed;
 use crate::stop::NativeStop;
 
 /// The bytes of a tensor, or of its elements as 32-bit floats.
@@ -43,7 +43,7 @@ impl ReadTask {
 
 impl Task for ReadTask {
     type Output = Found;
-    type JsValue = Uint8Array;
+    type JsValue = Handed;
 
     fn compute(&mut self) -> Result<Self::Output> {
         Ok(Found(catch(|| self.read()).unwrap_or_else(Err)))
@@ -51,6 +51,6 @@ impl Task for ReadTask {
 
     fn resolve(&mut self, env: Env, found: Self::Output) -> Result<Self::JsValue> {
         self.view = None;
-        guard(&env, || Ok(Uint8Array::new(found.0?)))
+        guard(&env, || Ok(Handed::bytes(found.0?)))
     }
 }

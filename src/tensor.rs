@@ -4,12 +4,13 @@ use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
 use kvtide_tensor::{Budget, View, device, device_name};
-use napi::bindgen_prelude::{AsyncTask, Uint8Array};
+use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::bytes::{ArrayArg, external};
+use crate::bytes::ArrayArg;
 use crate::guard::{Outcome, guard};
+use crate::handed::Handed;
 use crate::memory::budget;
 use crate::number::{count, whole};
 use crate::read_task::ReadTask;
@@ -149,9 +150,9 @@ impl NativeView {
     }
 
     /// The elements where they lie, as bytes. The array keeps the memory alive, and shows what the cache writes there later.
-    #[napi]
-    pub fn data(&self, env: &Env) -> Result<Uint8Array> {
-        self.read(env, |view| Ok(external(view.as_ptr()?, view.bytes(), view.clone())))
+    #[napi(ts_return_type = "Uint8Array")]
+    pub fn data(&self, env: &Env) -> Result<Handed> {
+        self.read(env, |view| Ok(Handed::over(view.as_ptr()?, view.bytes(), view.clone())))
     }
 
     #[napi]

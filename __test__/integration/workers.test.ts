@@ -67,6 +67,35 @@ test('terminating a worker in the middle of its work does not harm the process',
   t.is(cache.seqLen, 3)
 })
 
+test('results that were under way when a worker ended are gone with it', async t => {
+  const read = await runProcess(`
+    const { startWorker } = await import(${JSON.stringify(new URL('../support/worker.ts', import.meta.url).href)})
+    const source = \`
+      const tensor = kvtide.Tensor.from(new Float32Array(2 ** 21), [2 ** 21])
+      for (let call = 0; call < 4; call++) (call % 2 === 0 ? tensor.toArrayAsync() : tensor.toFloat32ArrayAsync()).catch(() => {})
+      parentPort.postMessage('begun')
+      for (;;) {}
+    \`
+    const rounds = async count => {
+      for (let round = 0; round < count; round++) {
+        const worker = startWorker(source)
+        await new Promise(resolve => worker.once('message', resolve))
+        await worker.terminate()
+      }
+      return process.memoryUsage().rss
+    }
+    const before = await rounds(3)
+    const after = await rounds(10)
+    console.log(Math.round((after - before) / 2 ** 20), kvtide.memoryStats().usedBytes)
+    process.exit(0)
+  `)
+  t.is(read.err, '')
+  const [grown, usedBytes] = read.out.trim().split(' ').map(Number) as [number, number]
+  // Ten workers had 320 MiB under way.
+  t.true(grown < 100, `${grown} MiB more`)
+  t.is(usedBytes, 0)
+})
+
 test('an object that is posted arrives empty, and is refused', t => {
   using cache = new kvtide.KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 1, maxSeqLen: 4, headDim: 1 })
   using tensor = tokens(0, 1)

@@ -1,0 +1,100 @@
+//! Memory of ours that becomes a typed array of JavaScript's, without a copy.
+//!
+//! Whoever makes such an array may be told that there is no JavaScript any more: a worker that is being terminated still settles
+//! what is pending. Then the memory is freed here; nobody else would.
+#![expect(unsafe_code, reason = "external memory is handed over by the Node-API's own calls")]
+
+use std::ffi::c_void;
+use std::ptr;
+
+use napi::bindgen_prelude::{ToNapiValue, TypeName};
+use napi::{Result, ValueType, check_status, sys};
+
+/// Elements of one kind, and what keeps them alive.
+pub struct Handed {
+    address: *mut c_void,
+    bytes: usize,
+    elements: usize,
+    kind: sys::napi_typedarray_type,
+    owner: Box<dyn Send>,
+}
+
+impl Handed {
+    /// A `Uint8Array` of these bytes.
+    pub(crate) fn bytes(bytes: Vec<u8>) -> Self {
+        Handed::all(bytes, sys::TypedarrayType::uint8_array)
+    }
+
+    /// A `Float32Array` of these numbers.
+    pub(crate) fn floats(floats: Vec<f32>) -> Self {
+        Handed::all(floats, sys::TypedarrayType::float32_array)
+    }
+
+    fn all<T: Send + 'static>(mut list: Vec<T>, kind: sys::napi_typedarray_type) -> Self {
+        let (address, elements) = (list.as_mut_ptr().cast(), list.len());
+        Handed { address, bytes: elements * size_of::<T>(), elements, kind, owner: Box::new(list) }
+    }
+
+    /// A `Uint8Array` over memory that stays where it is as long as `owner` lives. That others may write there is said in the
+    /// documentation of what hands it out.
+    pub(crate) fn over(address: *const u8, bytes: usize, owner: impl Send + 'static) -> Self {
+        let (address, kind) = (address.cast_mut().cast(), sys::TypedarrayType::uint8_array);
+        Handed { address, bytes, elements: bytes, kind, owner: Box::new(owner) }
+    }
+
+    /// Its `ArrayBuffer`: external, or a copy where the runtime allows no external ones.
+    fn buffer(self, env: sys::napi_env) -> Result<sys::napi_value> {
+        let Handed { address, bytes, owner, .. } = self;
+        let (mut buffer, mut copy) = (ptr::null_mut(), ptr::null_mut());
+        if bytes > 0 {
+            let hint: *mut Box<dyn Send> = Box::into_raw(Box::new(owner));
+            // SAFETY: the memory lives as long as the owner, which the finalizer drops; every place to write to is a local.
+            let status = unsafe {
+                sys::napi_create_external_arraybuffer(env, address, bytes, Some(free), hint.cast(), &mut buffer)
+            };
+            if status == sys::Status::napi_ok {
+                return Ok(buffer);
+            }
+            // SAFETY: the call was refused, so that the finalizer will not run: the owner is still ours alone.
+            let _owner = unsafe { Box::from_raw(hint) };
+            if status != sys::Status::napi_no_external_buffers_allowed {
+                check_status!(status)?;
+            }
+            // SAFETY: the environment is that of the running call, and every place to write to is a local.
+            check_status!(unsafe { sys::napi_create_arraybuffer(env, bytes, &mut copy, &mut buffer) })?;
+            // SAFETY: both have this many bytes, and the new one lies apart.
+            unsafe { ptr::copy_nonoverlapping(address.cast::<u8>(), copy.cast::<u8>(), bytes) };
+            return Ok(buffer);
+        }
+        // SAFETY: as above.
+        check_status!(unsafe { sys::napi_create_arraybuffer(env, 0, &mut copy, &mut buffer) })?;
+        Ok(buffer)
+    }
+}
+
+/// Drops the owner of an array that was collected.
+unsafe extern "C" fn free(_env: sys::napi_env, _address: *mut c_void, hint: *mut c_void) {
+    // SAFETY: it is what `Handed::buffer` made, and this is called once.
+    drop(unsafe { Box::from_raw(hint.cast::<Box<dyn Send>>()) });
+}
+
+impl TypeName for Handed {
+    fn type_name() -> &'static str {
+        "typed array"
+    }
+
+    fn value_type() -> ValueType {
+        ValueType::Object
+    }
+}
+
+impl ToNapiValue for Handed {
+    unsafe fn to_napi_value(env: sys::napi_env, value: Self) -> Result<sys::napi_value> {
+        let (kind, elements) = (value.kind, value.elements);
+        let buffer = value.buffer(env)?;
+        let mut array = ptr::null_mut();
+        // SAFETY: the buffer was just made in this environment, and has room for so many elements.
+        check_status!(unsafe { sys::napi_create_typedarray(env, kind, elements, buffer, 0, &mut array) })?;
+        Ok(array)
+    }
+}
