@@ -11,12 +11,34 @@ const ONCE = 2
 const NOTHING = 3
 
 /**
+ * The memory of what a cache showed, given back as soon as neither the cache shows it nor a tensor may still look at it: the collector
+ * of garbage would do so too, but late, and memory may be short by then.
+ */
+class ShownBuffer {
+  readonly native: NativeBuffer
+  #users = 0
+
+  constructor(native: NativeBuffer) {
+    this.native = native
+  }
+
+  hold(): void {
+    this.#users += 1
+  }
+
+  release(): void {
+    this.#users -= 1
+    if (this.#users === 0) this.native.dispose()
+  }
+}
+
+/**
  * A cache's native object, and the buffer that it showed last. A cache answers with numbers alone as long as its buffer is
  * the same: an object with a finalizer for each answer would cost more than the answer.
  */
 export class Shower<N extends { dispose(): void }> {
   readonly native: N
-  buffer: NativeBuffer | undefined
+  #buffer: ShownBuffer | undefined
 
   constructor(native: N) {
     this.native = native
@@ -24,25 +46,32 @@ export class Shower<N extends { dispose(): void }> {
 
   dispose(): void {
     this.native.dispose()
-    this.buffer = undefined
+    this.#keep(undefined)
   }
 
   /** What the last call has shown, whose answer was `buffer`; `null` when it was nothing. */
   shown(buffer: NativeBuffer | null): Shown | null {
     const kind = meta[SHOWN]
     if (kind === NOTHING) return null
-    if (kind === KEEP && buffer !== null) this.buffer = buffer
-    return new Shown((kind === ONCE ? buffer : this.buffer) as NativeBuffer)
+    if (kind === ONCE) return new Shown(new ShownBuffer(buffer as NativeBuffer))
+    if (kind === KEEP && buffer !== null) this.#keep(new ShownBuffer(buffer))
+    return new Shown(this.#buffer as ShownBuffer)
+  }
+
+  #keep(buffer: ShownBuffer | undefined): void {
+    buffer?.hold()
+    this.#buffer?.release()
+    this.#buffer = buffer
   }
 }
 
 /** What a cache showed, until someone looks at it. */
 export class Shown {
-  readonly #buffer: NativeBuffer
+  readonly #buffer: ShownBuffer
   /** The numbers behind the kind: two runs, the position behind the last token, and when it was. */
   readonly #numbers: readonly (number | undefined)[]
 
-  constructor(buffer: NativeBuffer) {
+  constructor(buffer: ShownBuffer) {
     this.#buffer = buffer
     // An array of a few numbers costs less than a typed one, and most are never looked at.
     const at = SHOWN + 1
@@ -51,14 +80,24 @@ export class Shown {
 
   /** One part of it: the only one, or K (0) and V (1). */
   view(part: number): NativeView {
-    return this.#buffer.view(part, Float64Array.from(this.#numbers as readonly number[]))
+    return this.#buffer.native.view(part, Float64Array.from(this.#numbers as readonly number[]))
   }
 
   /** Writes down which part of the buffer is meant, and answers the buffer. */
   describe(part: number, into: Float64Array, at: number): object {
     into[at] = part
     for (let place = 0; place < this.#numbers.length; place++) into[at + 1 + place] = this.#numbers[place] as number
-    return this.#buffer
+    return this.#buffer.native
+  }
+
+  /** Keeps its memory for one tensor more. */
+  hold(): void {
+    this.#buffer.hold()
+  }
+
+  /** A tensor needs it no more: it has a view, or has ended. */
+  release(): void {
+    this.#buffer.release()
   }
 }
 
@@ -80,6 +119,7 @@ export class Part {
     else this.#view = source
     this.#shown = shown
     this.#part = part
+    shown?.hold()
   }
 
   /** What stands for it in a call. */
@@ -106,7 +146,7 @@ export class Part {
     else if (this.#shown !== undefined) this.#view = this.#shown.view(this.#part)
     else throw disposed()
     this.#host = undefined
-    this.#shown = undefined
+    this.#letGo()
     return this.#view
   }
 
@@ -162,10 +202,15 @@ export class Part {
     this.#view?.dispose()
     this.#view = undefined
     this.#host = undefined
-    this.#shown = undefined
+    this.#letGo()
     this.#shape = undefined
     this.#dtype = undefined
     this.#data = undefined
+  }
+
+  #letGo(): void {
+    this.#shown?.release()
+    this.#shown = undefined
   }
 }
 

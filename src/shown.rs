@@ -153,4 +153,13 @@ impl NativeBuffer {
     pub fn view(&self, env: &Env, part: f64, numbers: &[f64]) -> Result<NativeView> {
         guard(env, || Ok(NativeView::of(view_of(&self.handle()?, part, numbers)?, &self.children)))
     }
+
+    /// Lets go of the memory, of which views keep what they show.
+    #[napi]
+    pub fn dispose(&self, env: &Env) -> Result<()> {
+        guard(env, || {
+            self.buffer.replace(None);
+            Ok(())
+        })
+    }
 }

@@ -95,13 +95,28 @@ static BUFFERS: AtomicU64 = AtomicU64::new(0);
 impl Buffer {
     /// Zeroed memory for `slots` tokens.
     pub fn new(shape: RowShape, slots: u32, budget: &Arc<Budget>, life: Option<Arc<Life>>) -> Result<Self> {
+        Buffer::taking(shape, slots, budget, life, Budget::take)
+    }
+
+    /// The same for a copy that its cache hands out and does not keep.
+    pub fn given(shape: RowShape, slots: u32, budget: &Arc<Budget>) -> Result<Self> {
+        Buffer::taking(shape, slots, budget, None, Budget::take_given)
+    }
+
+    fn taking(
+        shape: RowShape,
+        slots: u32,
+        budget: &Arc<Budget>,
+        life: Option<Arc<Life>>,
+        take: impl FnOnce(&Arc<Budget>, u64) -> Result<Lease>,
+    ) -> Result<Self> {
         let dims = shape.part(slots);
         let elements = dims.elements().and_then(|elements| elements.checked_mul(shape.parts));
         let bytes = elements.and_then(|elements| elements.checked_mul(shape.dtype.bytes()));
         let (Some(elements), Some(bytes)) = (elements, bytes.filter(|&bytes| isize::try_from(bytes).is_ok())) else {
             return Err(budget.refusal(u64::MAX));
         };
-        let lease = budget.take(bytes as u64)?;
+        let lease = take(budget, bytes as u64)?;
         let full = if shape.parts == 1 { dims.to_vec() } else { [&[shape.parts], &dims[..]].concat() };
         let zeroed = shape.dtype.zeroed(&full, budget.device());
         let tensor = zeroed.ok_or_else(|| budget.refusal(bytes as u64))?;
@@ -218,6 +233,11 @@ impl Buffer {
     pub fn written_since(&self, stamp: Stamp, runs: &Runs) -> bool {
         let log = lock(&self.log);
         runs.iter().any(|run| log.written_since(stamp, run))
+    }
+
+    /// Those of these slots that were written after `stamp`, ascending.
+    pub fn written(&self, stamp: Stamp, run: Run) -> Vec<Run> {
+        lock(&self.log).written(stamp, run)
     }
 
     /// Makes a snapshot known, so that its rows are saved before they are written over.

@@ -6,8 +6,9 @@
 //!       └ lease  one allocation, given back when it is dropped
 //! ```
 //!
-//! A lease is taken before the memory is. While its owner uses it, it is *live*; once only views and snapshots keep it, it
-//! is *held*.
+//! A lease is taken before the memory is. While its owner uses it, it is *live*; once only views, snapshots and copies keep it,
+//! it is *held*. What the owner cannot give back, since views or copies alone keep it, is *spared* by the owner's own limit. An
+//! owner that consists of others, as the layers of a model, is a [part](Budget::of_parts) budget: what they spare, it spares.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -22,6 +23,8 @@ use crate::error::{Error, Result};
 pub struct Budget {
     device: Device,
     parent: Option<Arc<Budget>>,
+    /// Whether those below are parts of one owner, whose limit this is.
+    has_parts: bool,
     limit: AtomicU64,
     used: AtomicU64,
     held: AtomicU64,
@@ -58,6 +61,13 @@ impl Budget {
         budget
     }
 
+    /// As [`Budget::within`], for an owner that consists of others, each with a budget under this one.
+    #[must_use]
+    pub fn of_parts(device: &Device, parent: Option<&Arc<Budget>>, limit: Option<u64>) -> Arc<Self> {
+        let whole = Arc::into_inner(Budget::within(device, parent, limit)).expect("a budget that was just made");
+        Arc::new(Budget { has_parts: true, ..whole })
+    }
+
     /// A budget under `parent`.
     #[must_use]
     pub fn under(parent: Arc<Budget>, limit: Option<u64>) -> Arc<Self> {
@@ -76,6 +86,7 @@ impl Budget {
         Budget {
             device,
             parent: None,
+            has_parts: false,
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
             held: AtomicU64::new(0),
@@ -125,28 +136,39 @@ impl Budget {
 
     /// Takes `bytes` from this budget and those above it, or from none.
     pub fn take(self: &Arc<Self>, bytes: u64) -> Result<Lease> {
+        self.take_as(bytes, false)
+    }
+
+    /// The same for what the owner hands out and does not keep: held from the start, and spared by the owner's own limit.
+    pub fn take_given(self: &Arc<Self>, bytes: u64) -> Result<Lease> {
+        let lease = self.take_as(bytes, true)?;
+        lease.set_held(true);
+        Ok(lease)
+    }
+
+    fn take_as(self: &Arc<Self>, bytes: u64, spared: bool) -> Result<Lease> {
         let fits = |used: u64| {
             let counted = self.counted().checked_add(bytes)?;
-            if counted <= self.limit() { used.checked_add(bytes) } else { None }
+            if spared || counted <= self.limit() { used.checked_add(bytes) } else { None }
         };
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| self.refusal(bytes))?;
         let above = match &self.parent {
-            Some(parent) => parent.take(bytes).map(Some),
+            Some(parent) => parent.take_as(bytes, spared && parent.has_parts).map(Some),
             None => Ok(None),
         };
-        match above {
-            Ok(above) => Ok(Lease {
-                budget: self.clone(),
-                bytes,
-                held: AtomicBool::new(false),
-                spared: AtomicBool::new(false),
-                above: above.map(Box::new),
-            }),
-            Err(error) => {
-                self.used.fetch_sub(bytes, Ordering::Relaxed);
-                Err(error)
-            }
+        let above = above.inspect_err(|_| {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+        })?;
+        if spared {
+            self.spared.fetch_add(bytes, Ordering::Relaxed);
         }
+        Ok(Lease {
+            budget: self.clone(),
+            bytes,
+            held: AtomicBool::new(false),
+            spared: AtomicBool::new(spared),
+            above: above.map(Box::new),
+        })
     }
 }
 
@@ -192,6 +214,9 @@ impl Lease {
             } else {
                 self.budget.spared.fetch_sub(self.bytes, Ordering::Relaxed);
             }
+        }
+        if let Some(above) = self.above.as_ref().filter(|above| above.budget.has_parts) {
+            above.set_spared(spared);
         }
     }
 }
@@ -244,6 +269,25 @@ mod tests {
         assert_eq!((budget.used(), budget.held()), (60, 60));
         drop(lease);
         assert_eq!((budget.used(), budget.held()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_given_away_is_held_and_counts_above_alone() {
+        let above = Budget::new(Some(100));
+        let whole = Budget::of_parts(&Device::Cpu, Some(&above), Some(50));
+        let part = Budget::under(whole.clone(), None);
+        let given = part.take_given(80).unwrap();
+        for budget in [&above, &whole, &part] {
+            assert_eq!((budget.used(), budget.held()), (80, 80));
+        }
+        assert_eq!((above.counted(), whole.counted(), part.counted()), (80, 0, 0));
+        assert!(matches!(part.take_given(30).unwrap_err(), Error::OutOfMemory { limit_bytes: 100, .. }));
+        let live = part.take(20).unwrap();
+        assert_eq!((whole.used(), whole.held(), whole.counted()), (100, 80, 20));
+        live.set_spared(true);
+        assert_eq!((above.counted(), whole.counted(), part.counted()), (100, 0, 0));
+        drop((given, live));
+        assert_eq!((above.used(), whole.used(), part.held(), whole.held(), part.counted()), (0, 0, 0, 0, 0));
     }
 
     #[test]

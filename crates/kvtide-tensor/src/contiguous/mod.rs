@@ -37,6 +37,13 @@ pub(crate) struct Contiguous {
 /// A snapshot's rows; none when the cache was empty.
 pub(crate) type HeldRows = Option<Arc<Held>>;
 
+/// What views and snapshots still keep of a cache that is dropped is held by them.
+impl Drop for Contiguous {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 impl Contiguous {
     /// No buffer yet; memory is taken from `budget`.
     pub fn new(budget: Arc<Budget>) -> Self {
@@ -94,9 +101,7 @@ impl Contiguous {
     /// Ends the cache: its views are refused from now on, its memory goes with the last of them.
     pub fn close(&mut self) {
         self.life.close();
-        if let Some(buffer) = self.buffer.take() {
-            buffer.set_held(true);
-        }
+        self.release();
     }
 
     /// What it costs.

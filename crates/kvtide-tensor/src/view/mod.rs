@@ -98,9 +98,22 @@ impl View {
 
     /// Zeros in memory of its own.
     pub(crate) fn zeros(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
+        View::alone(dims, dtype, budget, |shape| Buffer::new(shape, 1, budget, None))
+    }
+
+    /// The same for a copy that a cache hands out: counted as held beside it, and not by its own limit.
+    pub(crate) fn given(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
+        View::alone(dims, dtype, budget, |shape| Buffer::given(shape, 1, budget))
+    }
+
+    fn alone(
+        dims: Dims,
+        dtype: DType,
+        budget: &Arc<Budget>,
+        take: impl FnOnce(RowShape) -> Result<Buffer>,
+    ) -> Result<Self> {
         let elements = dims.elements().ok_or_else(|| budget.refusal(u64::MAX))?;
-        let shape = RowShape { parts: 1, dims: Dims::new("shape", &[1, elements])?, axis: 0, dtype };
-        let buffer = Arc::new(Buffer::new(shape, 1, budget, None)?);
+        let buffer = Arc::new(take(RowShape { parts: 1, dims: Dims::new("shape", &[1, elements])?, axis: 0, dtype })?);
         let region = Region::whole(0, dims);
         Ok(View {
             buffer,
