@@ -53,7 +53,7 @@ class Step extends OpenStep<ModelEngine> {
   }
 
   dispose(): void {
-    this.native.dispose()
+    this.engine.native.releaseStep(this.native)
     this.engine.changed()
   }
 }

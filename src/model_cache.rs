@@ -138,8 +138,8 @@ impl NativeModelCache {
 
     /// K and V of a layer; nothing where it holds nothing.
     #[napi]
-    pub fn kv(&self, env: &Env, sequence: f64, layer: f64) -> Result<Option<Vec<NativeView>>> {
-        self.cache.read(env, |cache| {
+    pub fn kv(&mut self, env: &Env, sequence: f64, layer: f64) -> Result<Option<Vec<NativeView>>> {
+        self.cache.change(env, |cache| {
             let found = cache.kv(whole("sequence", sequence)?, count("layer", layer)?)?;
             Ok(found.map(|kv| [kv.k, kv.v].map(|view| NativeView::of(view, &self.children)).into()))
         })

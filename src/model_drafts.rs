@@ -90,8 +90,8 @@ impl NativeModelCache {
     }
 
     #[napi]
-    pub fn drafted(&self, env: &Env, sequence: f64, draft: f64) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(cache.drafted(whole("sequence", sequence)?, id(draft)?)?.into()))
+    pub fn drafted(&mut self, env: &Env, sequence: f64, draft: f64) -> Result<f64> {
+        self.cache.change(env, |cache| Ok(cache.drafted(whole("sequence", sequence)?, id(draft)?)?.into()))
     }
 
     #[napi]

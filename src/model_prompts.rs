@@ -90,13 +90,13 @@ impl NativeModelCache {
 
     #[napi]
     pub fn explain(
-        &self,
+        &mut self,
         env: &Env,
         tokens: &[u32],
         salt: &[u8],
         extra: Option<Vec<NativeExtra>>,
     ) -> Result<NativeExplanation> {
-        self.cache.read(env, |cache| Ok(cache.explain(tokens, Prompt::read(salt, extra)?.options())?.into()))
+        self.cache.change(env, |cache| Ok(cache.explain(tokens, Prompt::read(salt, extra)?.options())?.into()))
     }
 
     /// Says how long the blocks of tokens are kept; for good without `until`.

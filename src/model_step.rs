@@ -37,12 +37,6 @@ impl NativeModelStep {
     pub fn tokens(&self) -> f64 {
         self.step.get().map_or(0.0, |step| step.tokens().into())
     }
-
-    /// Ends it, if it is open, as if it had never been: at the cache's next change.
-    #[napi]
-    pub fn dispose(&mut self) {
-        self.step.end();
-    }
 }
 
 #[napi]
@@ -132,6 +126,19 @@ impl NativeModelCache {
         self.cache.change(env, |cache| {
             cache.undo_step(step.step.get_mut()?)?;
             step.step.end();
+            Ok(())
+        })
+    }
+
+    /// Ends a step, if it is open, as if it had never been; never refused.
+    #[napi]
+    pub fn release_step(&mut self, env: &Env, step: &mut NativeModelStep) -> Result<()> {
+        let Some(step) = step.step.take() else { return Ok(()) };
+        if self.cache.get().is_err() {
+            return Ok(());
+        }
+        self.cache.change(env, |cache| {
+            cache.release_step(step);
             Ok(())
         })
     }

@@ -22,8 +22,13 @@ impl<S> OpenStep<S> {
         Ok(self.0.as_mut().ok_or(Error::TransactionClosed)?)
     }
 
-    /// Ends it; one that nothing was done with is undone at its cache's next change.
+    /// Ends it, which was committed or undone.
     pub fn end(&mut self) {
         self.0 = None;
+    }
+
+    /// Takes it out, if it is open.
+    pub fn take(&mut self) -> Option<S> {
+        self.0.take()
     }
 }

@@ -57,7 +57,7 @@ impl NativePagedKvCache {
 
     #[napi]
     pub fn read_kv_into(
-        &self,
+        &mut self,
         env: &Env,
         sequence: f64,
         layer: f64,
@@ -65,7 +65,7 @@ impl NativePagedKvCache {
         key: ArrayArg,
         value: ArrayArg,
     ) -> Result<()> {
-        self.cache.read(env, |cache| {
+        self.cache.change(env, |cache| {
             let (sequence, layer, position) =
                 (whole("seq", sequence)?, count("layer", layer)?, count("pos", position)?);
             let [key, value] = pair([("key", key), ("value", value)])?;
@@ -113,16 +113,16 @@ impl NativePagedKvCache {
 
     /// K and V of all tokens of a layer, in memory of their own.
     #[napi]
-    pub fn gather(&self, env: &Env, sequence: f64, layer: f64) -> Result<Vec<NativeView>> {
-        self.cache.read(env, |cache| {
+    pub fn gather(&mut self, env: &Env, sequence: f64, layer: f64) -> Result<Vec<NativeView>> {
+        self.cache.change(env, |cache| {
             let gathered = cache.gather(whole("seq", sequence)?, count("layer", layer)?)?;
             Ok([gathered.k, gathered.v].map(|view| NativeView::of(view, &Children::default())).into())
         })
     }
 
     #[napi]
-    pub fn gather_into(&self, env: &Env, sequence: f64, layer: f64, k: ArrayArg, v: ArrayArg) -> Result<()> {
-        self.cache.read(env, |cache| {
+    pub fn gather_into(&mut self, env: &Env, sequence: f64, layer: f64, k: ArrayArg, v: ArrayArg) -> Result<()> {
+        self.cache.change(env, |cache| {
             let (sequence, layer) = (whole("seq", sequence)?, count("layer", layer)?);
             let [k, v] = pair([("k", k), ("v", v)])?;
             Ok(cache.gather_into(sequence, layer, k.bytes_mut(), v.bytes_mut())?)

@@ -114,13 +114,13 @@ impl NativePagedKvCache {
 
     #[napi]
     pub fn explain(
-        &self,
+        &mut self,
         env: &Env,
         tokens: &[u32],
         salt: &[u8],
         extra: Option<Vec<NativeExtra>>,
     ) -> Result<NativeExplanation> {
-        self.cache.read(env, |cache| Ok(cache.explain(tokens, Prompt::read(salt, extra)?.options())?.into()))
+        self.cache.change(env, |cache| Ok(cache.explain(tokens, Prompt::read(salt, extra)?.options())?.into()))
     }
 }
 

@@ -67,13 +67,13 @@ impl NativePagedKvCache {
     }
 
     #[napi]
-    pub fn retained_length(&self, env: &Env, sequence: f64) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(cache.retained_length(whole("seq", sequence)?).into()))
+    pub fn retained_length(&mut self, env: &Env, sequence: f64) -> Result<f64> {
+        self.cache.change(env, |cache| Ok(cache.retained_length(whole("seq", sequence)?).into()))
     }
 
     #[napi]
-    pub fn sequence_capacity(&self, env: &Env, sequence: f64) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(cache.sequence_capacity(whole("seq", sequence)?) as f64))
+    pub fn sequence_capacity(&mut self, env: &Env, sequence: f64) -> Result<f64> {
+        self.cache.change(env, |cache| Ok(cache.sequence_capacity(whole("seq", sequence)?) as f64))
     }
 
     #[napi]

@@ -90,13 +90,12 @@ impl NativePagedKvCache {
     /// Ends a step, if it is open, as if it had never been; never refused.
     #[napi]
     pub fn release_step(&mut self, env: &Env, step: &mut NativePagedStep) -> Result<()> {
-        step.step.end();
+        let Some(step) = step.step.take() else { return Ok(()) };
         if self.cache.get().is_err() {
             return Ok(());
         }
         self.cache.change(env, |cache| {
-            // The step gave itself back when it was dropped, and the cache looks at that before it counts.
-            let _ = cache.pool_stats();
+            cache.release_step(step);
             Ok(())
         })
     }

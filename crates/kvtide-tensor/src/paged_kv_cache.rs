@@ -39,8 +39,6 @@ pub struct PagedKvCache {
     /// Low-bit pages that are not full; without those it has no pages.
     pub(crate) staging: Arc<Slab>,
     pub(crate) budget: Arc<Budget>,
-    /// What tensors that the cache does not keep are taken from.
-    pub(crate) outer: Arc<Budget>,
     pub(crate) growths: u64,
     pub(crate) copied_bytes: u64,
     pub(crate) poisoned: bool,
@@ -80,7 +78,6 @@ impl PagedKvCache {
             shape,
             slab: Arc::new(Slab::new(shape.pages, options.capacity, &budget)?),
             staging: Arc::new(Slab::new(shape.staged, 0, &budget)?),
-            outer: options.budget.unwrap_or_else(|| Budget::of(&options.device)),
             budget,
             growths: 0,
             copied_bytes: 0,
@@ -142,14 +139,14 @@ impl PagedKvCache {
 
     /// The used share of the pool, 0 to 1.
     #[must_use]
-    pub fn pool_utilization(&self) -> f64 {
-        self.planner.pool_utilization()
+    pub fn pool_utilization(&mut self) -> f64 {
+        self.current().pool_utilization()
     }
 
     /// Blocks that are free.
     #[must_use]
-    pub fn free_count(&self) -> u32 {
-        self.planner.free_count()
+    pub fn free_count(&mut self) -> u32 {
+        self.current().free_count()
     }
 
     /// Blocks in all.
@@ -166,8 +163,8 @@ impl PagedKvCache {
 
     /// Slots of its blocks; 0 for an unknown sequence.
     #[must_use]
-    pub fn sequence_capacity(&self, sequence: u64) -> u64 {
-        self.planner.sequence_capacity(sequence)
+    pub fn sequence_capacity(&mut self, sequence: u64) -> u64 {
+        self.current().sequence_capacity(sequence)
     }
 
     /// The ids of the sequences there are, ascending.
@@ -193,8 +190,8 @@ impl PagedKvCache {
 
     /// Low-bit pages that lie in floats because they are not full.
     #[must_use]
-    pub fn staged_count(&self) -> u32 {
-        self.planner.staged_count()
+    pub fn staged_count(&mut self) -> u32 {
+        self.current().staged_count()
     }
 
     /// Checks what must hold between calls.

@@ -14,7 +14,7 @@ pub(super) use super::contiguous_steps::LayersStep;
 use super::layer_cache::LayerCache;
 pub(super) use super::layer_cache::LayerSnapshot;
 use super::layer_rows::Rows;
-pub(super) use super::layer_sequences::{ContiguousLayers, Dropped, Sequence};
+pub(super) use super::layer_sequences::ContiguousLayers;
 use super::paged::foreign;
 use super::store::{Held, StepState, Store, Tables};
 use crate::error::{Error, Result};
@@ -112,7 +112,7 @@ impl Store for ContiguousLayers {
         of.restore(snapshots, *length)
     }
 
-    fn explain(&self, tokens: &[u32], _: PromptOptions<'_>) -> Result<Explanation> {
+    fn explain(&mut self, tokens: &[u32], _: PromptOptions<'_>) -> Result<Explanation> {
         let missing = (tokens.len() > 1).then_some((0, Reason::NeverSeen));
         Ok(Explanation { matched: 0, missing })
     }
@@ -198,6 +198,10 @@ impl Store for ContiguousLayers {
         self.undo_layers(step)
     }
 
+    fn collect(&mut self) {
+        self.undo_dropped();
+    }
+
     fn groups(&mut self) -> Result<&mut [PagedKvCache]> {
         Err(Error::argument("cache", "one in tensors", "one in blocks: in tensors there are no pages"))
     }
@@ -206,12 +210,9 @@ impl Store for ContiguousLayers {
         self.groups().map(|groups| &mut groups[0])
     }
 
-    fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {
-        match self.sequences.get(&sequence) {
-            Some(of) if of.poisoned => Err(Error::Poisoned),
-            Some(of) => of.layers[self.index(place)].kv(),
-            None => Err(CoreError::SequenceNotFound { sequence }.into()),
-        }
+    fn kv(&mut self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {
+        let index = self.index(place);
+        self.sequence(sequence)?.layers[index].kv()
     }
 
     fn stats(&self) -> Stats {
@@ -220,7 +221,7 @@ impl Store for ContiguousLayers {
     }
 
     fn pool_stats(&mut self) -> Result<Vec<PoolStats>> {
-        self.collect();
+        self.undo_dropped();
         Ok(Vec::new())
     }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use kvtide_core::TransactionId;
 use kvtide_core::model::LayerPlace;
-use kvtide_core::{Error as CoreError, TransactionId};
 
 use super::contiguous::ContiguousLayers;
 use super::store::DraftStore;
@@ -23,11 +23,8 @@ impl DraftStore for ContiguousLayers {
         Ok(id)
     }
 
-    fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
-        match self.sequences.get(&sequence) {
-            Some(of) => of.layers[0].drafted(id),
-            None => Err(CoreError::SequenceNotFound { sequence }.into()),
-        }
+    fn drafted(&mut self, sequence: u64, id: TransactionId) -> Result<u32> {
+        self.sequence(sequence)?.layers[0].drafted(id)
     }
 
     fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {

@@ -4,8 +4,8 @@ use std::sync::PoisonError;
 
 use kvtide_core::{Error as CoreError, TransactionId, Tree};
 
-use super::contiguous::{ContiguousLayers, Dropped, Sequence};
 use super::layer_cache::LayerCache;
+use super::layer_sequences::{ContiguousLayers, Dropped, Sequence};
 use super::shapes::Shaped;
 use crate::error::{Error, Result};
 use crate::kv_pair::SEQUENCE;
@@ -20,14 +20,35 @@ pub(super) struct LayersStep {
     id: Option<TransactionId>,
     tokens: u32,
     parents: Option<Vec<i32>>,
-    shown: Vec<Option<Kv>>,
     dropped: Dropped,
+}
+
+/// What a sequence knows of the step that is open on it: what was written so far goes with the sequence, whoever holds the step.
+#[derive(Debug)]
+pub(super) struct Stepping {
+    id: TransactionId,
+    /// What each layer shows, once it is written.
+    shown: Vec<Option<Kv>>,
 }
 
 impl Drop for LayersStep {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push((self.sequence, id));
+        }
+    }
+}
+
+impl Sequence {
+    /// Whether this step is the one that is open.
+    pub(super) fn is_stepping(&self, id: TransactionId) -> bool {
+        self.step.as_ref().is_some_and(|open| open.id == id)
+    }
+
+    /// Ends the step that is open, if one is, as if it had never been.
+    pub(super) fn drop_step(&mut self) {
+        if let Some(open) = self.step.take() {
+            self.layers.iter_mut().for_each(|layer| layer.drop_draft(open.id));
         }
     }
 }
@@ -52,20 +73,19 @@ impl ContiguousLayers {
             return Err(Error::argument("parents", "a tree", "none where no transaction is open"));
         }
         let parent = of.open.last().map(|(id, _)| *id);
-        let id = Some(of.begin(parent, Default::default())?);
+        let id = of.begin(parent, Default::default())?;
         // Its nodes are those of the transaction that it is in.
         of.layers.iter_mut().filter(|_| parent.is_some()).for_each(LayerCache::count_from_below);
-        of.step = id;
+        of.step = Some(Stepping { id, shown: vec![None; of.layers.len()] });
         let parents = tokens.parents.map(<[i32]>::to_vec);
-        let shown = vec![None; of.layers.len()];
-        Ok(LayersStep { sequence, id, tokens: count, parents, shown, dropped })
+        Ok(LayersStep { sequence, id: Some(id), tokens: count, parents, dropped })
     }
 
     /// The sequence of an open step, and its transaction. One that was dropped, or whose transaction was, took the step along.
     pub(super) fn stepping(&mut self, step: &LayersStep) -> Result<(&mut Sequence, TransactionId)> {
         let id = step.id.ok_or(CoreError::TransactionClosed)?;
         match self.sequence(step.sequence) {
-            Ok(of) if of.step == Some(id) => Ok((of, id)),
+            Ok(of) if of.is_stepping(id) => Ok((of, id)),
             Err(Error::Poisoned) => Err(Error::Poisoned),
             _ => Err(CoreError::StaleStep { sequence: step.sequence }.into()),
         }
@@ -81,7 +101,7 @@ impl ContiguousLayers {
     ) -> Result<()> {
         let (of, id) = self.stepping(step)?;
         of.check_idle()?;
-        if step.shown[index].is_some() {
+        if of.step.as_ref().is_some_and(|open| open.shown[index].is_some()) {
             return Err(Error::argument("layer", "written already", "each layer once a step"));
         }
         let (k, v) = (Shaped::batched(k)?, Shaped::batched(v)?);
@@ -90,7 +110,8 @@ impl ContiguousLayers {
             let expected = format!("{} tokens, as the step has", step.tokens);
             return Err(Error::argument("k", format!("{tokens} tokens"), expected));
         }
-        step.shown[index] = Some(of.layers[index].append(id, k.source(), v.source(), step.parents.as_deref())?);
+        let shown = of.layers[index].append(id, k.source(), v.source(), step.parents.as_deref())?;
+        of.step.iter_mut().for_each(|open| open.shown[index] = Some(shown.clone()));
         Ok(())
     }
 
@@ -106,11 +127,10 @@ impl ContiguousLayers {
     pub(super) fn undo_layers(&mut self, step: &mut LayersStep) -> Result<()> {
         if let Some(id) = step.id
             && let Ok(of) = self.sequence(step.sequence)
-            && of.step == Some(id)
+            && of.is_stepping(id)
         {
             of.check_idle()?;
-            of.layers.iter_mut().for_each(|layer| layer.drop_draft(id));
-            of.step = None;
+            of.drop_step();
         }
         step.id = None;
         Ok(())
@@ -119,7 +139,8 @@ impl ContiguousLayers {
     /// What it has written in a layer, behind what was there, and the tree that the last of it is.
     pub(super) fn shown(&mut self, step: &LayersStep, index: usize) -> Result<(Kv, Option<Tree>)> {
         let (of, _) = self.stepping(step)?;
-        let kv = step.shown[index].clone().ok_or_else(not_written)?;
+        let shown = of.step.as_ref().and_then(|open| open.shown[index].clone());
+        let kv = shown.ok_or_else(not_written)?;
         Ok((kv, of.layers[index].tree()?))
     }
 }

@@ -24,7 +24,7 @@ impl ModelCache {
     }
 
     /// Tokens of a transaction.
-    pub fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
+    pub fn drafted(&mut self, sequence: u64, id: TransactionId) -> Result<u32> {
         self.store.drafted(sequence, id)
     }
 

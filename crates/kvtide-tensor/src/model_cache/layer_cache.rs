@@ -127,7 +127,9 @@ impl LayerCache {
     }
 
     pub fn append(&mut self, id: TransactionId, k: Source<'_>, v: Source<'_>, parents: Option<&[i32]>) -> Result<Kv> {
-        Ok(each_kind!(self, cache => cache.append_draft(id, k, v, parents)?).into_kv())
+        let shown = each_kind!(self, cache => cache.append_draft(id, k, v, parents)?);
+        self.forget_last();
+        Ok(shown.into_kv())
     }
 
     pub fn drafted(&self, id: TransactionId) -> Result<u32> {
@@ -135,15 +137,27 @@ impl LayerCache {
     }
 
     pub fn commit(&mut self, id: TransactionId, tokens: Option<u64>) -> Result<()> {
-        each_kind!(self, cache => cache.commit_draft(id, tokens))
+        let done = each_kind!(self, cache => cache.commit_draft(id, tokens));
+        self.forget_last();
+        done
     }
 
     pub fn commit_path(&mut self, id: TransactionId, path: &[u32]) -> Result<()> {
-        each_kind!(self, cache => cache.commit_draft_path(id, path))
+        let done = each_kind!(self, cache => cache.commit_draft_path(id, path));
+        self.forget_last();
+        done
     }
 
     pub fn drop_draft(&mut self, id: TransactionId) {
         each_kind!(self, cache => cache.drop_draft(id));
+        self.forget_last();
+    }
+
+    /// A window remembers what its last append returned, which may have memory of its own; nobody asks for it here.
+    fn forget_last(&mut self) {
+        if let LayerCache::Window(cache) = self {
+            cache.forget_last();
+        }
     }
 
     /// Refuses what [`LayerCache::truncate`] would refuse.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kvtide_core::model::{LayerGroup, LayerPlace};
 use kvtide_core::{Error as CoreError, TransactionId};
 
+use super::contiguous_steps::Stepping;
 use super::layer_cache::{LayerCache, LayerSnapshot};
 use super::options::{ContiguousOptions, Place};
 use crate::dtype::DType;
@@ -36,7 +37,7 @@ pub(super) struct Sequence {
     /// The user's transactions, and their tokens before the first of them.
     pub open: Vec<(TransactionId, u32)>,
     /// The step that is open.
-    pub step: Option<TransactionId>,
+    pub step: Option<Stepping>,
     /// A change failed in one layer when others had made it.
     pub poisoned: bool,
 }
@@ -118,18 +119,17 @@ impl ContiguousLayers {
     }
 
     /// Undoes steps that were dropped.
-    pub(super) fn collect(&mut self) {
+    pub(super) fn undo_dropped(&mut self) {
         for (sequence, step) in std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner)) {
-            if let Some(of) = self.sequences.get_mut(&sequence).filter(|of| of.step == Some(step)) {
-                of.layers.iter_mut().for_each(|layer| layer.drop_draft(step));
-                of.step = None;
+            if let Some(of) = self.sequences.get_mut(&sequence).filter(|of| of.is_stepping(step)) {
+                of.drop_step();
             }
         }
     }
 
     /// A sequence, once steps that were dropped are undone.
     pub(super) fn sequence(&mut self, id: u64) -> Result<&mut Sequence> {
-        self.collect();
+        self.undo_dropped();
         match self.sequences.get_mut(&id) {
             Some(of) if of.poisoned => Err(Error::Poisoned),
             Some(of) => Ok(of),

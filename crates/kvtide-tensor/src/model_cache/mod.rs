@@ -30,12 +30,14 @@ mod stepping;
 mod store;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtide_core::model::ModelDescription;
 use kvtide_core::paged::{Explanation, Key, PoolStats, Unseen};
 
 use crate::error::{Error, Result};
+use crate::memory::Budget;
 use crate::paged::PromptOptions;
 use crate::stats::Stats;
 use crate::view::Kv;
@@ -77,6 +79,8 @@ pub use step::ModelStep;
 pub struct ModelCache {
     model: ModelDescription,
     store: Box<dyn Store>,
+    /// One for each device.
+    budgets: Vec<Arc<Budget>>,
     id: u64,
 }
 
@@ -85,13 +89,14 @@ impl ModelCache {
     pub fn new(options: ModelCacheOptions) -> Result<Self> {
         static CACHES: AtomicU64 = AtomicU64::new(0);
         let places = options.places()?;
+        let budgets = places.iter().map(|place| place.budget.clone()).collect();
         let store: Box<dyn Store> = match &options.kind {
             ModelCacheKind::Contiguous(kind) => {
                 Box::new(ContiguousLayers::new(options.model.groups(), *kind, options.dtype, places)?)
             }
             ModelCacheKind::Paged(kind) => Box::new(PagedGroups::new(kind.of_groups(&options, &places)?, kind)?),
         };
-        Ok(ModelCache { model: options.model, store, id: CACHES.fetch_add(1, Ordering::Relaxed) })
+        Ok(ModelCache { model: options.model, store, budgets, id: CACHES.fetch_add(1, Ordering::Relaxed) })
     }
 
     /// Its layers.
@@ -184,7 +189,7 @@ impl ModelCache {
 
     /// How far a prompt is found in all groups, and why no further. For whoever runs the cache: it tells of other tenants'
     /// prompts.
-    pub fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
+    pub fn explain(&mut self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
         self.store.explain(tokens, options)
     }
 
@@ -238,7 +243,7 @@ impl ModelCache {
     }
 
     /// What a layer of a sequence holds: `[batch, kvHeads, tokens, headDim]`, in blocks a copy of it.
-    pub fn kv(&self, sequence: u64, layer: u32) -> Result<Option<Kv>> {
+    pub fn kv(&mut self, sequence: u64, layer: u32) -> Result<Option<Kv>> {
         self.check_number(layer)?;
         self.store.kv(sequence, self.model.place(layer))
     }
@@ -246,7 +251,14 @@ impl ModelCache {
     /// What it costs.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.store.stats()
+        // What views and snapshots keep of sequences that were dropped is no layer's any more, but still the cache's.
+        let sum = |of: fn(&Budget) -> u64| self.budgets.iter().map(|budget| of(budget)).sum();
+        Stats {
+            used_bytes: sum(Budget::used),
+            held_bytes: sum(Budget::held),
+            limit_bytes: self.budgets.iter().map(|budget| budget.limit()).max().unwrap_or(u64::MAX),
+            ..self.store.stats()
+        }
     }
 
     /// What the pool of each group holds; nothing in tensors.

@@ -64,7 +64,7 @@ impl ModelCacheOptions {
         }
         let place = |device: &Device| {
             check_kernels(device)?;
-            let budget = Budget::within(device, self.budget.as_ref(), self.memory_limit_bytes);
+            let budget = Budget::of_parts(device, self.budget.as_ref(), self.memory_limit_bytes);
             Ok(Place { device: device.clone(), budget })
         };
         self.devices.iter().map(place).collect()

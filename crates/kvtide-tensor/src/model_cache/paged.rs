@@ -50,6 +50,11 @@ impl PagedGroups {
         self.0.iter_mut().zip(planned).try_for_each(|(group, planned)| group.carry_out_end(planned))
     }
 
+    /// Takes back what was dropped in all groups, so that they stay alike: before a read as before a change.
+    pub(super) fn take_back(&mut self) -> Result<()> {
+        self.0.iter_mut().try_for_each(PagedKvCache::collect)
+    }
+
     pub(super) fn first(&self) -> &PagedKvCache {
         &self.0[0]
     }
@@ -158,7 +163,8 @@ impl Store for PagedGroups {
         self.0.iter_mut().zip(held).try_for_each(|(group, held)| group.restore(sequence, held))
     }
 
-    fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
+    fn explain(&mut self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
+        self.take_back()?;
         let identity = self.first().identity(options)?;
         Ok(explain_in_groups(&self.0.iter().map(|group| &group.planner).collect::<Vec<_>>(), tokens, &identity)?)
     }
@@ -195,12 +201,13 @@ impl Store for PagedGroups {
     }
 
     fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
+        self.take_back()?;
         let rooms = self.0.iter_mut().map(|group| group.can_allocate(tokens, watermark));
         Ok(rooms.collect::<Result<Vec<_>>>()?.into_iter().all(|room| room))
     }
 
     fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool> {
-        self.0.iter_mut().try_for_each(PagedKvCache::collect)?;
+        self.take_back()?;
         let identity = self.first().identity(options)?;
         let planners: Vec<_> = self.0.iter().map(|group| &group.planner).collect();
         Ok(can_allocate_in_groups(&planners, tokens, &identity, watermark)?)
@@ -232,6 +239,7 @@ impl Store for PagedGroups {
 
     fn rows(&mut self, step: &StepState, place: LayerPlace) -> Result<Rows<'_>> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
+        self.take_back()?;
         let group = place.group as usize;
         let offsets = steps[group].offsets()?;
         Ok(Rows::Pages(self.0[group].step_pages(&steps[group], place.index)?, Some(offsets)))
@@ -247,15 +255,21 @@ impl Store for PagedGroups {
         self.undo_steps(steps)
     }
 
+    fn collect(&mut self) {
+        let _ = self.take_back();
+    }
+
     fn groups(&mut self) -> Result<&mut [PagedKvCache]> {
         Ok(&mut self.0)
     }
 
     fn group(&mut self, group: u32) -> Result<&mut PagedKvCache> {
+        self.take_back()?;
         Ok(&mut self.0[group as usize])
     }
 
-    fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {
+    fn kv(&mut self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {
+        self.take_back()?;
         self.first().planner.gap(sequence)?;
         if self.length(sequence) == 0 {
             return Ok(None);
@@ -268,6 +282,7 @@ impl Store for PagedGroups {
     }
 
     fn pool_stats(&mut self) -> Result<Vec<PoolStats>> {
+        self.take_back()?;
         self.0.iter_mut().map(PagedKvCache::pool_stats).collect()
     }
 

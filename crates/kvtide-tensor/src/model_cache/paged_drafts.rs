@@ -31,7 +31,8 @@ impl DraftStore for PagedGroups {
         }
     }
 
-    fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
+    fn drafted(&mut self, sequence: u64, id: TransactionId) -> Result<u32> {
+        self.take_back()?;
         Ok(self.first().planner.drafted(sequence, id)?)
     }
 
@@ -61,16 +62,16 @@ impl DraftStore for PagedGroups {
         place: LayerPlace,
         budget: &Arc<Budget>,
     ) -> Result<View> {
+        self.take_back()?;
         let group = &mut self.0[place.group as usize];
-        group.collect()?;
         group.planner.check_resting(sequence)?;
         group.sequence(sequence)?.draft_mask(id, budget)
     }
 
     fn draft_positions(&mut self, sequence: u64, id: TransactionId) -> Result<Vec<u64>> {
+        self.take_back()?;
         // Tokens have the same positions in all groups.
         let group = &mut self.0[0];
-        group.collect()?;
         group.planner.check_resting(sequence)?;
         group.sequence(sequence)?.draft_positions(id)
     }

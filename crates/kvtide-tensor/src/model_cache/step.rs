@@ -2,7 +2,8 @@
 
 use super::store::StepState;
 
-/// An open step of a [`ModelCache`](super::ModelCache); dropped before it was committed, it is undone at the cache's next change.
+/// An open step of a [`ModelCache`](super::ModelCache); dropped before it was committed, it is undone at the cache's
+/// next call.
 #[derive(Debug)]
 #[must_use = "a step that is dropped is undone"]
 pub struct ModelStep {

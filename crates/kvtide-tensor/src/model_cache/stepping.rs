@@ -115,6 +115,12 @@ impl ModelCache {
         self.store.undo_step(&mut step.state)
     }
 
+    /// Ends a step as [`ModelCache::undo_step`] does, if it is open. Never refused, not even while someone reads in the background.
+    pub fn release_step(&mut self, step: ModelStep) {
+        drop(step);
+        self.store.collect();
+    }
+
     fn check_layer(&mut self, step: &ModelStep, layer: u32) -> Result<()> {
         self.check_step(step)?;
         self.check_number(layer)

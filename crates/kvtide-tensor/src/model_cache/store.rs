@@ -42,7 +42,7 @@ pub(super) trait Store: DraftStore + Debug + Send {
     fn ensure_capacities(&mut self, wanted: &[(u64, u32)]) -> Result<()>;
     fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool>;
     fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool>;
-    fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation>;
+    fn explain(&mut self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation>;
     fn forget_prefixes(&mut self) -> Result<()>;
     fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()>;
     fn advance_clock(&mut self, now: u64) -> Result<()>;
@@ -62,12 +62,15 @@ pub(super) trait Store: DraftStore + Debug + Send {
     fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()>;
     fn undo_step(&mut self, step: &mut StepState) -> Result<()>;
 
+    /// Takes back what was dropped, as far as there is memory for it.
+    fn collect(&mut self);
+
     /// The caches of all groups; in tensors there are none.
     fn groups(&mut self) -> Result<&mut [PagedKvCache]>;
     /// The cache of a group of layers; in tensors there is none.
     fn group(&mut self, group: u32) -> Result<&mut PagedKvCache>;
     /// What a layer of a sequence holds: `[batch, kvHeads, tokens, headDim]`, in blocks a copy of it.
-    fn kv(&self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>>;
+    fn kv(&mut self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>>;
     fn stats(&self) -> Stats;
     fn pool_stats(&mut self) -> Result<Vec<PoolStats>>;
     fn check_invariants(&self) -> std::result::Result<(), String>;
@@ -76,7 +79,7 @@ pub(super) trait Store: DraftStore + Debug + Send {
 /// The transactions of sequences, the same in all layers.
 pub(super) trait DraftStore {
     fn begin(&mut self, sequence: u64, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId>;
-    fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32>;
+    fn drafted(&mut self, sequence: u64, id: TransactionId) -> Result<u32>;
     fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()>;
     fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()>;
     fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()>;

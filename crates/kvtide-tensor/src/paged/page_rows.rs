@@ -54,6 +54,7 @@ struct Shown {
 impl PagedKvCache {
     /// The pages of these sequences in a layer, and the trees that they end with: those of open transactions and steps.
     pub fn pages(&mut self, layer: u32, sequences: &[u64]) -> Result<PageRows<'_>> {
+        self.collect()?;
         for &sequence in sequences {
             self.settle(sequence, layer)?;
         }
@@ -67,6 +68,7 @@ impl PagedKvCache {
     /// The pages that a block table names: for each sequence a row of block indices, as many in each, and its length in
     /// tokens. Where blocks left the window of the cache, a row has [`NO_BLOCK`](kvtide_core::paged::NO_BLOCK).
     pub fn pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<PageRows<'_>> {
+        self.collect()?;
         let width = tables.len().checked_div(lengths.len()).unwrap_or(0);
         if width * lengths.len() != tables.len() {
             let expected = format!("a multiple of {}, one row for each length", lengths.len());

@@ -34,7 +34,7 @@ struct Reader<'a> {
 
 impl PagedKvCache {
     /// Reads one token of one layer. What is quantised comes as 32-bit floats, the rest as the cache's dtype.
-    pub fn read_kv(&self, sequence: u64, layer: u32, position: u32) -> Result<TokenKv> {
+    pub fn read_kv(&mut self, sequence: u64, layer: u32, position: u32) -> Result<TokenKv> {
         let [key_dtype, value_dtype] = Part::BOTH.map(|part| self.shape.read_dtype(part));
         let [key, value] = Part::BOTH.map(|part| zeroed_bytes(self.out_bytes(part, 1)));
         let mut token = TokenKv { key_dtype, value_dtype, key: key?, value: value? };
@@ -44,14 +44,14 @@ impl PagedKvCache {
 
     /// Reads one token of one layer into the caller's memory.
     pub fn read_kv_into(
-        &self,
+        &mut self,
         sequence: u64,
         layer: u32,
         position: u32,
         key: &mut [u8],
         value: &mut [u8],
     ) -> Result<()> {
-        self.check()?;
+        self.collect()?;
         for (argument, part, out) in [("key", Part::Key, &*key), ("value", Part::Value, &*value)] {
             let (actual, expected) = (out.len() / self.shape.read_dtype(part).bytes(), self.shape.token_elements(part));
             if actual != expected {
@@ -79,25 +79,25 @@ impl PagedKvCache {
     /// All tokens of a layer: K and V `[kvHeads, tokens, headDim]`, in memory of their own, as many as
     /// [`PagedKvCache::retained_length`] says. What is quantised comes as 32-bit floats, the rest as the cache's dtype; slots
     /// that nobody wrote are zeros. Where blocks left the window behind sinks, they are two runs.
-    pub fn gather(&self, sequence: u64, layer: u32) -> Result<Kv> {
-        let (gap, Kv { k, v }) = (self.planner.gap(sequence)?, self.copies(sequence, layer)?);
+    pub fn gather(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
+        let (Kv { k, v }, gap) = (self.copies(sequence, layer)?, self.planner.gap(sequence)?);
         Ok(Kv { k: k.with_gap(1, gap.clone()), v: v.with_gap(1, gap) })
     }
 
     /// The same, `[1, kvHeads, tokens, headDim]`.
-    pub(crate) fn gather_batched(&self, sequence: u64, layer: u32) -> Result<Kv> {
-        let (gap, Kv { k, v }) = (self.planner.gap(sequence)?, self.copies(sequence, layer)?);
+    pub(crate) fn gather_batched(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
+        let (Kv { k, v }, gap) = (self.copies(sequence, layer)?, self.planner.gap(sequence)?);
         let batched = |view: View| Ok::<_, Error>(view.batched()?.with_gap(2, gap.clone()));
         Ok(Kv { k: batched(k)?, v: batched(v)? })
     }
 
-    fn copies(&self, sequence: u64, layer: u32) -> Result<Kv> {
+    fn copies(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
         let portable = self.portable()?;
         let gathered = |part: Part| {
             let dims = Dims::new("shape", &[self.heads(), tokens, self.slab.layout.section(part).head_dim])?;
-            let view = View::zeros(dims, self.shape.read_dtype(part), &self.outer)?;
+            let view = View::given(dims, self.shape.read_dtype(part), &self.budget)?;
             if let Some(slabs) = self.both_slabs().launched()? {
                 let taken = self.taken(layer, &pages);
                 slabs.gather(Reading { layer, taken: &taken, tokens }, part, &view)?;
@@ -116,12 +116,12 @@ impl PagedKvCache {
 
     /// Tokens of a sequence that are still there: all, but for those whose blocks left the window. 0 where it is unknown.
     #[must_use]
-    pub fn retained_length(&self, sequence: u64) -> u32 {
-        self.planner.retained_length(sequence)
+    pub fn retained_length(&mut self, sequence: u64) -> u32 {
+        self.current().retained_length(sequence)
     }
 
     /// As [`PagedKvCache::gather`], into the caller's memory, which has room for just the tokens that are still there.
-    pub fn gather_into(&self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
+    pub fn gather_into(&mut self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
         for (argument, part, out) in [("k", Part::Key, &*k), ("v", Part::Value, &*v)] {
@@ -157,8 +157,9 @@ impl PagedKvCache {
         self.slab.layout.shape().num_kv_heads as usize
     }
 
-    fn read_pages(&self, sequence: u64, layer: u32) -> Result<Vec<PageRead>> {
-        self.check()?;
+    /// The pages of a sequence as it is now: a step that was dropped is undone first.
+    fn read_pages(&mut self, sequence: u64, layer: u32) -> Result<Vec<PageRead>> {
+        self.collect()?;
         Ok(self.planner.pages(sequence, layer)?.collect())
     }
 

@@ -1,4 +1,5 @@
-//! What holders of a paged cache's blocks leave behind when they are dropped: the cache takes it back at its next change.
+//! What holders of a paged cache's blocks leave behind when they are dropped: the cache takes it back at its next call, be it a
+//! change or a read.
 //!
 //! A snapshot, a prefix and a step can outlive a borrow of their cache, and be dropped anywhere. They give their number to
 //! this list, which they share with it.

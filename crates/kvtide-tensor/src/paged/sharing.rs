@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{Explanation, Key, PoolStats, Unseen};
+use kvtide_core::paged::{Explanation, Key, PagedPlanner, PoolStats, Unseen};
 
 use super::holding::PromptOptions;
 use super::returns::Returned;
@@ -65,7 +65,8 @@ impl PagedKvCache {
     }
 
     /// How far a prompt is found, and why no further. For whoever runs the cache: it tells of other tenants' prompts.
-    pub fn explain(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
+    pub fn explain(&mut self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
+        self.collect()?;
         let identity = self.identity(options)?;
         Ok(self.planner.explain(tokens, &identity)?)
     }
@@ -111,7 +112,7 @@ impl PagedKvCache {
         self.collect()
     }
 
-    /// Takes back what was dropped since the last change.
+    /// Takes back what was dropped since the last call. Reads do so too: what is shown is never of a step that is gone.
     pub(crate) fn collect(&mut self) -> Result<()> {
         self.check()?;
         let mut returned = self.returns.take().into_iter();
@@ -119,6 +120,12 @@ impl PagedKvCache {
         // What comes behind a failure is taken back another time.
         returned.for_each(|of| self.returns.add(of));
         done
+    }
+
+    /// The bookkeeping, once what was dropped is taken back: where there is no memory for that, as it was before.
+    pub(crate) fn current(&mut self) -> &PagedPlanner {
+        let _ = self.collect();
+        &self.planner
     }
 
     fn take_back(&mut self, returned: Returned) -> Result<()> {

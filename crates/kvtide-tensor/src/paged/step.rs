@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::paged_kv_cache::PagedKvCache;
 use crate::source::Source;
 
-/// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone at the cache's next change.
+/// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone at the cache's next call.
 #[derive(Debug)]
 #[must_use = "a step that is dropped is undone"]
 pub struct PagedStep {
@@ -235,6 +235,13 @@ impl PagedKvCache {
             step.plan = None;
         }
         Ok(())
+    }
+
+    /// Ends a step as [`PagedKvCache::undo_step`] does, if it is open. Never refused, not even while someone reads in the background.
+    pub fn release_step(&mut self, step: PagedStep) {
+        drop(step);
+        // Where there is no memory for it now, it is taken back at the next call.
+        let _ = self.collect();
     }
 
     /// Refuses a layer that a step has not written: what its queries would see of it is not there yet.

@@ -37,7 +37,7 @@ fn write(cache: &mut PagedKvCache, sequence: u64, layer: u32, position: u32, id:
     done
 }
 
-fn read(cache: &PagedKvCache, sequence: u64, layer: u32, position: u32) -> Result<(Vec<u8>, Vec<u8>), Code> {
+fn read(cache: &mut PagedKvCache, sequence: u64, layer: u32, position: u32) -> Result<(Vec<u8>, Vec<u8>), Code> {
     cache.read_kv(sequence, layer, position).map(|token| (token.key, token.value)).map_err(|error| error.code())
 }
 
@@ -45,12 +45,13 @@ fn token(id: u64) -> Result<(Vec<u8>, Vec<u8>), Code> {
     Ok((rows(DType::F32).bytes(0, &[id]), rows(DType::F32).bytes(1, &[id])))
 }
 
-fn everything(cache: &PagedKvCache) -> String {
+fn everything(cache: &mut PagedKvCache) -> String {
     let sequences: Vec<_> = cache
         .sequence_ids()
         .into_iter()
         .map(|id| {
-            let tokens: Vec<_> = (0..12).flat_map(|at| (0..3).map(move |layer| read(cache, id, layer, at))).collect();
+            let places = (0..12).flat_map(|at| (0..3).map(move |layer| (layer, at)));
+            let tokens: Vec<_> = places.map(|(layer, at)| read(cache, id, layer, at)).collect();
             (id, cache.sequence_length(id), cache.sequence_capacity(id), tokens)
         })
         .collect();
@@ -75,7 +76,7 @@ fn what_cannot_be_written_is_refused_and_changes_nothing() {
     let mut cache = cache();
     let sequence = cache.create_sequence().unwrap();
     write(&mut cache, sequence, 1, 2, 1).unwrap();
-    let before = everything(&cache);
+    let before = everything(&mut cache);
     assert_eq!(write(&mut cache, 9, 0, 0, 2), Err(Code::SequenceNotFound));
     assert_eq!(write(&mut cache, sequence, 3, 0, 2), Err(Code::InvalidArgument));
     assert_eq!(write(&mut cache, sequence, u32::MAX, 0, 2), Err(Code::InvalidArgument));
@@ -94,21 +95,21 @@ fn what_cannot_be_written_is_refused_and_changes_nothing() {
     }
     let error = cache.write_kv(sequence, 0, 0, &right, &Rows::new(&[7, 1], 1, DType::F32).tensor(0, &[2])).unwrap_err();
     assert_eq!(error.to_string(), "value has 7 elements, expected 6");
-    assert_eq!(everything(&cache), before);
+    assert_eq!(everything(&mut cache), before);
 }
 
 #[test]
 fn what_was_not_written_cannot_be_read() {
     let mut cache = cache();
     let sequence = cache.create_sequence().unwrap();
-    assert_eq!(read(&cache, sequence, 0, 0), Err(Code::PositionOutOfRange));
+    assert_eq!(read(&mut cache, sequence, 0, 0), Err(Code::PositionOutOfRange));
     write(&mut cache, sequence, 1, 3, 1).unwrap();
-    assert_eq!(read(&cache, sequence, 1, 3), token(1));
+    assert_eq!(read(&mut cache, sequence, 1, 3), token(1));
     for (layer, position) in [(1, 0), (1, 2), (0, 3), (1, 4), (1, u32::MAX)] {
-        assert_eq!(read(&cache, sequence, layer, position), Err(Code::PositionOutOfRange));
+        assert_eq!(read(&mut cache, sequence, layer, position), Err(Code::PositionOutOfRange));
     }
-    assert_eq!(read(&cache, sequence, 3, 3), Err(Code::InvalidArgument));
-    assert_eq!(read(&cache, 7, 0, 0), Err(Code::SequenceNotFound));
+    assert_eq!(read(&mut cache, sequence, 3, 3), Err(Code::InvalidArgument));
+    assert_eq!(read(&mut cache, 7, 0, 0), Err(Code::SequenceNotFound));
     let (mut short, mut right) = (vec![0; 20], vec![0; 24]);
     assert_eq!(code(cache.read_kv_into(sequence, 1, 3, &mut short, &mut right)), Err(Code::DimMismatch));
     assert_eq!(code(cache.read_kv_into(sequence, 1, 3, &mut right.clone(), &mut short)), Err(Code::DimMismatch));
@@ -145,10 +146,10 @@ fn a_block_never_shows_one_sequence_what_another_wrote() {
     assert_eq!(second, 1, "ids are never used again");
     cache.ensure_capacity(second, 8).unwrap();
     for position in 0..8 {
-        assert_eq!(read(&cache, second, 0, position), Err(Code::PositionOutOfRange));
+        assert_eq!(read(&mut cache, second, 0, position), Err(Code::PositionOutOfRange));
     }
     write(&mut cache, second, 0, 5, 100).unwrap();
-    assert_eq!((read(&cache, second, 0, 5), cache.sequence_length(second)), (token(100), 6));
+    assert_eq!((read(&mut cache, second, 0, 5), cache.sequence_length(second)), (token(100), 6));
 }
 
 #[test]
@@ -174,14 +175,14 @@ fn a_token_is_taken_out_of_a_whole_present() {
     for form in [Form::HostRange, Form::HostBshdRange, Form::HostBshd, Form::NarrowTokens, Form::Transposed] {
         let fed = [0, 1].map(|part| Fed::new(form, &all, part, &[9]));
         cache.write_kv(sequence, 0, 0, fed[0].source(), fed[1].source()).unwrap();
-        assert_eq!(read(&cache, sequence, 0, 0), token(9), "{form:?}");
+        assert_eq!(read(&mut cache, sequence, 0, 0), token(9), "{form:?}");
     }
     let two = Fed::new(Form::HostRange, &all, 0, &[8, 9]);
     assert_eq!(code(cache.write_kv(sequence, 0, 0, two.source(), two.source())), Err(Code::DimMismatch));
     let bytes = [0; 24];
     let outside = HostTensor::new("key", &bytes, DType::F32, &[1, 2, 1, 3]).unwrap().with_range(1, 2);
     assert_eq!(code(cache.write_kv(sequence, 0, 0, outside.clone(), outside)), Err(Code::InvalidArgument));
-    assert_eq!(read(&cache, sequence, 0, 0), token(9));
+    assert_eq!(read(&mut cache, sequence, 0, 0), token(9));
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl Pair {
         Ok(())
     }
 
-    fn read(&self, sequence: u64, layer: u32, position: u32) -> Done {
+    fn read(&mut self, sequence: u64, layer: u32, position: u32) -> Done {
         let rows = self.setup.rows();
         let read = self.cache.read_kv(sequence, layer, position);
         let refusal = match (layer < self.setup.layers, self.blocks.contains_key(&sequence)) {
@@ -157,7 +157,7 @@ impl Pair {
         Ok(())
     }
 
-    fn check(&self) -> Done {
+    fn check(&mut self) -> Done {
         self.cache.check_invariants().map_err(TestCaseError::fail)?;
         prop_assert_eq!((self.cache.free_count(), self.cache.total_count()), (self.free(), self.setup.capacity));
         let used = f64::from(self.setup.capacity - self.free()) / f64::from(self.setup.capacity.max(1));
@@ -172,8 +172,8 @@ impl Pair {
     }
 
     /// Reads every slot of every sequence, and one beyond.
-    fn check_content(&self) -> Done {
-        for (&sequence, blocks) in &self.blocks {
+    fn check_content(&mut self) -> Done {
+        for (sequence, blocks) in self.blocks.clone() {
             for layer in 0..self.setup.layers {
                 for position in 0..=blocks * self.setup.block_size {
                     self.read(sequence, layer, position)?;

@@ -72,7 +72,7 @@ fn agrees(case: &Case) {
     for &sequence in &sequences {
         assert_eq!(cache.length(sequence), plain.length(sequence));
         for layer in 0..case.toy.kinds.len() as u32 {
-            let [own, expected] = [&cache, &plain].map(|cache| cache.content(sequence, layer));
+            let [own, expected] = [&mut cache, &mut plain].map(|cache| cache.content(sequence, layer));
             assert!(close(&own, &expected, by), "layer {layer} of {sequence}");
         }
     }

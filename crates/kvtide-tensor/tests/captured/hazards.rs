@@ -24,14 +24,14 @@ fn shared() -> (Cache, u64, u64) {
     (cache, sequence, fork)
 }
 
-fn content(cache: &Cache, sequence: u64) -> Vec<Vec<f32>> {
+fn content(cache: &mut Cache, sequence: u64) -> Vec<Vec<f32>> {
     (0..2).map(|layer| cache.content(sequence, layer)).collect()
 }
 
 #[test]
 fn blocks_that_others_share_are_copied_before_and_stay() {
     let (mut cache, sequence, fork) = shared();
-    let before = content(&cache, fork);
+    let before = content(&mut cache, fork);
     let buffers = Buffers::new(&toy(), &[3]);
     with_kernels(Kernels::Emulated, || {
         let Cache::Paged(paged) = &mut cache else { unreachable!("a cache of full layers") };
@@ -41,7 +41,7 @@ fn blocks_that_others_share_are_copied_before_and_stay() {
         paged.commit_captured(&mut step, None).unwrap();
     })
     .unwrap();
-    assert_eq!(content(&cache, fork), before);
+    assert_eq!(content(&mut cache, fork), before);
     assert_eq!((cache.length(sequence), cache.length(fork)), (8, 6));
     cache.check();
 }
@@ -49,7 +49,7 @@ fn blocks_that_others_share_are_copied_before_and_stay() {
 #[test]
 fn a_step_that_is_dropped_leaves_no_trace() {
     let (mut cache, sequence, fork) = shared();
-    let before = [sequence, fork].map(|of| content(&cache, of));
+    let before = [sequence, fork].map(|of| content(&mut cache, of));
     let Cache::Paged(paged) = &mut cache else { unreachable!("a cache of full layers") };
     let buffers = Buffers::new(&toy(), &[3]);
     with_kernels(Kernels::Emulated, || {
@@ -60,7 +60,7 @@ fn a_step_that_is_dropped_leaves_no_trace() {
     .unwrap();
     let next = paged.create_sequence().unwrap();
     paged.ensure_capacity(next, 4 * 12).unwrap();
-    assert_eq!([sequence, fork].map(|of| content(&cache, of)), before);
+    assert_eq!([sequence, fork].map(|of| content(&mut cache, of)), before);
     cache.check();
 }
 
@@ -73,7 +73,7 @@ fn wherever_a_launch_fails_the_cache_is_what_it_was() {
         // Nothing is shared: a copy that fails poisons the cache, and is no part of the step.
         let Cache::Paged(paged) = &mut cache else { unreachable!("a cache of full layers") };
         paged.drop_sequence(fork).unwrap();
-        let before = content(&cache, sequence);
+        let before = content(&mut cache, sequence);
         let buffers = Buffers::new(&toy(), &[3]);
         let Cache::Paged(paged) = &mut cache else { unreachable!("a cache of full layers") };
         let free = paged.free_count();
@@ -101,7 +101,7 @@ fn wherever_a_launch_fails_the_cache_is_what_it_was() {
         // The step is undone at the next change.
         paged.ensure_capacity(sequence, 6).unwrap();
         assert_eq!(paged.free_count(), free, "{operations}");
-        assert_eq!(content(&cache, sequence), before, "{operations}");
+        assert_eq!(content(&mut cache, sequence), before, "{operations}");
         cache.step(&toy(), &[sequence], &[1]).unwrap();
         cache.check();
         operations += 1;

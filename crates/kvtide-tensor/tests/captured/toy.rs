@@ -144,7 +144,7 @@ impl Cache {
     }
 
     /// K and V of a layer of a sequence.
-    pub fn content(&self, sequence: u64, layer: u32) -> Vec<f32> {
+    pub fn content(&mut self, sequence: u64, layer: u32) -> Vec<f32> {
         let kv = match self {
             Cache::Paged(cache) => cache.gather(sequence, layer).unwrap(),
             Cache::Model(cache) => match cache.kv(sequence, layer).unwrap() {

@@ -31,7 +31,6 @@ const GROWING: Subject<KvCache> = Subject {
     },
     read: |cache| shown(cache.get_kv()?),
     check: KvCache::check_invariants,
-    settle: |_| (),
     later: &[
         |cache| update(cache, 1, 9),
         |cache| cache.truncate(1),
@@ -102,7 +101,6 @@ const ROTATING: Subject<RotatingKvCache> = Subject {
     make: || rotating(9),
     read: |cache| cache.current_data()?.map_or(Ok(Vec::new()), shown),
     check: RotatingKvCache::check_invariants,
-    settle: |_| (),
     later: &[
         |cache| append(cache, 1, 9),
         |cache| cache.reset(),
@@ -156,7 +154,6 @@ const ROLLBACK: Subject<RollbackCache> = Subject {
     },
     read: |cache| cache.current()?.map_or(Ok(Vec::new()), shown),
     check: RollbackCache::check_invariants,
-    settle: |_| (),
     later: &[
         |cache| tentative(cache, 1, None),
         |cache| cache.commit(4),

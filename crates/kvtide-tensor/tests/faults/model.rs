@@ -69,7 +69,6 @@ const PAGED: Subject<ModelCache> = Subject {
         Ok(shown)
     },
     check: ModelCache::check_invariants,
-    settle: |cache| drop(cache.check_idle(0)),
     later: &[
         |cache| append(cache, 1, 9),
         |cache| step(cache),

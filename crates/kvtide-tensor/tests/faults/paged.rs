@@ -48,7 +48,6 @@ const PLAIN: Subject<PagedKvCache> = Subject {
         Ok(shown)
     },
     check: PagedKvCache::check_invariants,
-    settle: |cache| drop(cache.ensure_capacity(0, 0)),
     later: &[
         |cache| append(cache, 1, 9),
         |cache| cache.create_sequence().map(drop),

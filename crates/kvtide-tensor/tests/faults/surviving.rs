@@ -11,10 +11,8 @@ pub type Shown = Vec<Vec<u8>>;
 /// A cache of some kind, how all of it is read, and calls that have to be refused once it is poisoned.
 pub struct Subject<C: 'static> {
     pub make: fn() -> C,
-    pub read: fn(&C) -> Result<Shown>,
+    pub read: fn(&mut C) -> Result<Shown>,
     pub check: fn(&C) -> std::result::Result<(), String>,
-    /// A call that changes nothing but takes back what was dropped.
-    pub settle: fn(&mut C),
     pub later: &'static [fn(&mut C) -> Result<()>],
 }
 
@@ -42,8 +40,8 @@ impl<C> Subject<C> {
         with_kernels(Kernels::Emulated, || call(&mut expected))
             .unwrap()
             .unwrap_or_else(|error| panic!("{name}: {error}"));
-        let expected = (self.read)(&expected).unwrap();
-        let before = (self.read)(&(self.make)()).unwrap();
+        let expected = (self.read)(&mut expected).unwrap();
+        let before = (self.read)(&mut (self.make)()).unwrap();
         let mut outcome = Outcome::default();
         for after in 0.. {
             let mut cache = (self.make)();
@@ -51,7 +49,7 @@ impl<C> Subject<C> {
             let at = format!("{name}, operation {after}");
             if !has_failed {
                 answer.unwrap();
-                assert!((self.read)(&cache).unwrap() == expected, "{at}: it succeeded");
+                assert!((self.read)(&mut cache).unwrap() == expected, "{at}: it succeeded");
                 break;
             }
             let error = answer.expect_err(&at);
@@ -71,13 +69,12 @@ impl<C> Subject<C> {
         [before, expected]: [&Shown; 2],
         outcome: &mut Outcome,
     ) {
-        (self.settle)(&mut cache);
-        match (self.read)(&cache) {
+        match (self.read)(&mut cache) {
             Ok(shown) => {
                 assert!(shown == *before, "{at}: it shows something else");
                 (self.check)(&cache).unwrap_or_else(|broken| panic!("{at}: {broken}"));
                 call(&mut cache).unwrap_or_else(|error| panic!("{at}: it does not go on: {error}"));
-                assert!((self.read)(&cache).unwrap() == *expected, "{at}: it went on with something else");
+                assert!((self.read)(&mut cache).unwrap() == *expected, "{at}: it went on with something else");
                 outcome.unchanged += 1;
             }
             Err(error) => {

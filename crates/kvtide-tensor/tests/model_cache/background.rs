@@ -53,7 +53,7 @@ fn whatever_layer_is_read_all_changes_of_the_sequence_wait() {
         drop(rows.join().unwrap());
         cache.commit_step(&mut step, None).unwrap();
         cache.commit(id, draft, Some(2)).unwrap();
-        shows(&cache, id, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20]);
+        shows(&mut cache, id, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20]);
     }
 }
 

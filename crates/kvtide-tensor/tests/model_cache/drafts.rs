@@ -65,7 +65,7 @@ fn room_in_tensors_is_taken_in_every_layer_before_it_is_needed() {
     assert_eq!(cache.stats().growths, grown);
     cache.rollback(id, inner);
     cache.commit(id, outer, None).unwrap();
-    shows(&cache, id, &(1..150).collect::<Vec<_>>());
+    shows(&mut cache, id, &(1..150).collect::<Vec<_>>());
 }
 
 #[test]

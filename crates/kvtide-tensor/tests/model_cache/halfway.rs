@@ -74,7 +74,7 @@ fn a_layer_that_is_read_in_the_background_keeps_all_layers_as_they_are() {
             assert_eq!(everything(&mut cache), before, "{name} while layer {layer} is read");
             if let Some(draft) = draft {
                 cache.commit(id, draft, Some(1)).unwrap();
-                shows(&cache, id, &[1, 2, 3, 4, 5, 6, 20]);
+                shows(&mut cache, id, &[1, 2, 3, 4, 5, 6, 20]);
             }
             append(&mut cache, id, &[30]).unwrap();
         }
@@ -90,14 +90,14 @@ fn a_step_whose_layer_is_read_in_the_background_is_committed_later() {
         assert_eq!(code(cache.commit_step(&mut step, None)), Err(Code::Busy));
         drop(pinned);
         cache.commit_step(&mut step, None).unwrap();
-        shows(&cache, id, &(1..9).collect::<Vec<_>>());
+        shows(&mut cache, id, &(1..9).collect::<Vec<_>>());
         // To be dropped is never refused.
         let draft = cache.begin(id, None, Default::default()).unwrap();
         append(&mut cache, id, &[9]).unwrap();
         let pinned = cache.kv(id, layer).unwrap().unwrap().v.pinned().unwrap();
         cache.rollback(id, draft);
         drop(pinned);
-        shows(&cache, id, &(1..9).collect::<Vec<_>>());
+        shows(&mut cache, id, &(1..9).collect::<Vec<_>>());
     }
 }
 

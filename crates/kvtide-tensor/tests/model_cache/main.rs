@@ -4,12 +4,14 @@ mod attending;
 mod background;
 mod drafts;
 mod halfway;
+mod ledger;
 mod masks;
 mod memory;
 mod model;
 mod random;
 mod refusals;
 mod semantics;
+mod steps;
 mod subject;
 mod world;
 

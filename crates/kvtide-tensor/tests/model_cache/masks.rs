@@ -33,7 +33,7 @@ impl World {
     }
 
     /// The positions of what a layer keeps before the transactions.
-    fn before(&self, id: u64, of: &Sequence, layer: u32) -> Result<Vec<u64>, TestCaseError> {
+    fn before(&mut self, id: u64, of: &Sequence, layer: u32) -> Result<Vec<u64>, TestCaseError> {
         let committed = of.committed();
         let own = source(self.cache.model(), layer);
         let gap = match (self.kind, self.cache.model().layers()[own as usize].kind) {

@@ -19,6 +19,10 @@ pub enum Call {
     Snapshot(usize),
     Restore(usize, usize),
     Release(usize),
+    /// Keeps what a layer shows.
+    Keep(usize, u32),
+    /// Lets go of something that is kept.
+    LetGo(usize),
     /// With room for so many tokens.
     Begin(usize, Option<u32>),
     /// A step of so many tokens, a tree of nodes that follow one so far back, how many layers are written, and its end.
@@ -35,6 +39,8 @@ pub enum End {
     Commit,
     Undo,
     Drop,
+    /// Its sequence is dropped, and the step is kept.
+    Outlive,
 }
 
 /// Layers of up to three sizes, some of which read others, on up to two devices.
@@ -69,7 +75,7 @@ fn kind() -> impl Strategy<Value = Kind> {
 fn call() -> impl Strategy<Value = Call> {
     let of = || 0..3usize;
     let tree = prop::option::weighted(0.3, prop::collection::vec(0..4u32, 8));
-    let end = prop_oneof![5 => Just(End::Commit), 1 => Just(End::Undo), 1 => Just(End::Drop)];
+    let end = prop_oneof![6 => Just(End::Commit), 1 => Just(End::Undo), 1 => Just(End::Drop), 1 => Just(End::Outlive)];
     let tokens = prop_oneof![3 => 0..3u32, 1 => 3..9u32];
     let layers = prop_oneof![6 => Just(9usize), 1 => 0..4usize];
     prop_oneof![
@@ -80,6 +86,8 @@ fn call() -> impl Strategy<Value = Call> {
         2 => of().prop_map(Call::Snapshot),
         2 => (of(), of()).prop_map(|(of, snapshot)| Call::Restore(of, snapshot)),
         1 => of().prop_map(Call::Release),
+        1 => (of(), 0..6u32).prop_map(|(of, layer)| Call::Keep(of, layer)),
+        1 => of().prop_map(Call::LetGo),
         3 => (of(), prop::option::weighted(0.3, 0..12u32)).prop_map(|(of, room)| Call::Begin(of, room)),
         12 => (of(), tokens, tree, layers, end)
             .prop_map(|(of, tokens, tree, layers, end)| Call::Step(of, tokens, tree, layers, end)),

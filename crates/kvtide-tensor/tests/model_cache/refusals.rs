@@ -65,7 +65,7 @@ fn a_step_refuses_what_is_not_its_own() {
             write(&mut cache, &mut step, layer, &[10, 11]).unwrap();
         }
         cache.commit_step(&mut step, None).unwrap();
-        crate::semantics::shows(&cache, id, &(1..12).collect::<Vec<_>>());
+        crate::semantics::shows(&mut cache, id, &(1..12).collect::<Vec<_>>());
     }
 }
 
@@ -138,7 +138,7 @@ fn objects_of_another_cache_are_refused() {
             assert_eq!(code(cache.create_sequence_from(prefix)), Err(Code::SnapshotInvalid));
             assert_eq!(everything(&mut cache), before);
             other.commit_step(&mut step, None).unwrap();
-            crate::semantics::shows(&other, 0, &(1..11).collect::<Vec<_>>());
+            crate::semantics::shows(&mut other, 0, &(1..11).collect::<Vec<_>>());
         }
     }
 }
@@ -192,6 +192,6 @@ fn a_layer_that_is_written_again_counts_in_blocks_alone() {
             write(&mut cache, &mut step, 0, &[5]).unwrap();
         }
         cache.commit_step(&mut step, None).unwrap();
-        crate::semantics::shows(&cache, id, &[5]);
+        crate::semantics::shows(&mut cache, id, &[5]);
     }
 }

@@ -15,7 +15,7 @@ pub fn filled(kind: Kind, tokens: Id) -> (ModelCache, u64) {
 }
 
 /// The full layers show these tokens.
-pub fn shows(cache: &ModelCache, id: u64, tokens: &[Id]) {
+pub fn shows(cache: &mut ModelCache, id: u64, tokens: &[Id]) {
     assert_eq!(cache.sequence_length(id) as usize, tokens.len());
     for layer in [0, 2, 3, 5] {
         let from = source(cache.model(), layer);
@@ -46,7 +46,7 @@ fn a_step_counts_once_every_layer_of_its_own_is_written() {
         assert_eq!(code(cache.commit_step(&mut step, None)), Err(Code::TransactionClosed));
         cache.undo_step(&mut step).unwrap();
         drop(step);
-        shows(&cache, id, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21]);
+        shows(&mut cache, id, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21]);
     }
 }
 
@@ -70,7 +70,7 @@ fn a_step_that_is_undone_or_dropped_leaves_no_trace() {
             append(&mut cache, id, &[]).unwrap();
             assert_eq!(everything(&mut cache), before, "{kind:?}");
             append(&mut cache, id, &[10]).unwrap();
-            shows(&cache, id, &(1..11).collect::<Vec<_>>());
+            shows(&mut cache, id, &(1..11).collect::<Vec<_>>());
         }
     }
 }
@@ -88,7 +88,7 @@ fn while_a_step_is_open_its_sequence_does_not_change_otherwise() {
         assert_eq!(code(cache.fork(id)), Err(Code::TransactionOpen));
         assert_eq!(code(cache.snapshot(id)), Err(Code::TransactionOpen));
         cache.commit_step(&mut step, None).unwrap();
-        shows(&cache, id, &[1, 2, 3, 4]);
+        shows(&mut cache, id, &[1, 2, 3, 4]);
         // One that is dropped takes its step along.
         let mut step = written(&mut cache, id, &[5], None).unwrap();
         cache.drop_sequence(id).unwrap();
@@ -112,8 +112,8 @@ fn a_step_of_several_sequences_is_one_of_blocks() {
         write(&mut cache, &mut step, layer, &[4, 11, 12]).unwrap();
     }
     cache.commit_step(&mut step, None).unwrap();
-    shows(&cache, id, &[1, 2, 3, 4]);
-    shows(&cache, other, &[11, 12]);
+    shows(&mut cache, id, &[1, 2, 3, 4]);
+    shows(&mut cache, other, &[11, 12]);
 }
 
 #[test]
@@ -141,10 +141,10 @@ fn transactions_take_all_layers_along() {
         cache.commit_step(&mut step, None).unwrap();
         assert_eq!(code(cache.commit_path(id, outer, &[0, 1, 3, 4])), Err(Code::InvalidPath));
         cache.commit_path(id, outer, &[0, 1, 2, 4]).unwrap();
-        shows(&cache, id, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21, 22, 24]);
+        shows(&mut cache, id, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21, 22, 24]);
         cache.restore(id, &snapshot).unwrap();
         for of in [id, fork] {
-            shows(&cache, of, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21, 22]);
+            shows(&mut cache, of, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21, 22]);
         }
         cache.drop_sequence(fork).unwrap();
         drop(snapshot);
@@ -179,7 +179,7 @@ fn a_transaction_that_is_dropped_takes_its_open_step_along() {
         append(&mut cache, other, &[]).unwrap();
         assert_eq!(everything(&mut cache), before, "{kind:?}");
         append(&mut cache, id, &[10]).unwrap();
-        shows(&cache, id, &(1..11).collect::<Vec<_>>());
+        shows(&mut cache, id, &(1..11).collect::<Vec<_>>());
     }
 }
 
@@ -195,7 +195,7 @@ fn what_one_group_refuses_is_done_in_none() {
         append(&mut cache, id, &[31]).unwrap();
         let (mut cache, id) = filled(kind, 5);
         cache.truncate(id, 4).unwrap();
-        shows(&cache, id, &[1, 2, 3, 4]);
+        shows(&mut cache, id, &[1, 2, 3, 4]);
     }
 }
 
@@ -224,7 +224,7 @@ fn tokens_are_taken_out_of_a_whole_present() {
             cache.write_layer(&mut step, layer, host(0), host(1)).unwrap();
         }
         cache.commit_step(&mut step, None).unwrap();
-        shows(&cache, id, &[5, 6]);
+        shows(&mut cache, id, &[5, 6]);
     }
 }
 
@@ -244,5 +244,5 @@ fn a_cache_may_move_to_another_thread() {
     .join()
     .unwrap();
     cache.restore(id, &snapshot).unwrap();
-    shows(&cache, id, &[1, 2, 3]);
+    shows(&mut cache, id, &[1, 2, 3]);
 }

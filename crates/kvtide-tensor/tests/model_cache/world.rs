@@ -5,13 +5,14 @@ use std::ops::Range;
 
 use kvtide_core::model::{LayerKind, ModelDescription};
 use kvtide_core::{Code, TransactionId};
-use kvtide_tensor::{BeginOptions, Error, ModelCache, ModelSnapshot, StepTokens};
+use kvtide_tensor::{BeginOptions, Error, ModelCache, ModelSnapshot};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
+use crate::ledger::Ledger;
 use crate::model::{Id, Sequence, rows, source};
-use crate::random::{Call, End};
-use crate::subject::{Kind, cache, code, own_layers, write};
+use crate::random::Call;
+use crate::subject::{Kind, cache, code};
 
 type Done = Result<(), TestCaseError>;
 
@@ -20,14 +21,16 @@ pub struct World {
     pub(crate) cache: ModelCache,
     pub(crate) sequences: BTreeMap<u64, Sequence>,
     pub(crate) open: BTreeMap<u64, Vec<TransactionId>>,
-    snapshots: Vec<(ModelSnapshot, Sequence)>,
+    pub(crate) snapshots: Vec<(ModelSnapshot, Sequence)>,
+    pub(crate) ledger: Ledger,
     pub(crate) next: Id,
 }
 
 impl World {
     pub fn new(model: ModelDescription, kind: Kind) -> Result<Self, TestCaseError> {
         let (sequences, open) = (BTreeMap::new(), BTreeMap::new());
-        Ok(World { kind, cache: cache(model, kind), sequences, open, snapshots: Vec::new(), next: 1 })
+        let (snapshots, ledger) = (Vec::new(), Ledger::default());
+        Ok(World { kind, cache: cache(model, kind), sequences, open, snapshots, ledger, next: 1 })
     }
 
     pub fn call(&mut self, call: &Call) -> Done {
@@ -43,10 +46,7 @@ impl World {
             Call::Create => {}
             Call::Drop(of) => {
                 let id = self.pick(of);
-                self.cache.drop_sequence(id)?;
-                prop_assert_eq!(code(self.cache.kv(id, 0)), Err(Code::SequenceNotFound));
-                self.sequences.remove(&id);
-                self.open.remove(&id);
+                self.drop_sequence(id)?;
             }
             Call::Fork(of) => {
                 let copy = self.sequences[&self.pick(of)].copied();
@@ -69,6 +69,8 @@ impl World {
                 self.snapshots.swap_remove(at % self.snapshots.len());
             }
             Call::Restore(..) | Call::Release(_) => {}
+            Call::Keep(of, layer) => self.keep(self.pick(of), layer)?,
+            Call::LetGo(of) => self.ledger.let_go(of),
             Call::Begin(of, max_tokens) => {
                 let id = self.pick(of);
                 let begun = match self.cache.begin(id, self.innermost(id), BeginOptions { max_tokens }) {
@@ -102,7 +104,7 @@ impl World {
         *self.sequences.keys().nth(of % self.sequences.len()).expect("one of them")
     }
 
-    fn innermost(&self, id: u64) -> Option<TransactionId> {
+    pub(crate) fn innermost(&self, id: u64) -> Option<TransactionId> {
         self.open.get(&id).and_then(|ids| ids.last()).copied()
     }
 
@@ -138,46 +140,11 @@ impl World {
         Ok(())
     }
 
-    fn step(&mut self, id: u64, tokens: u32, tree: Option<&[u32]>, layers: usize, end: End) -> Done {
-        let ids: Vec<Id> = (self.next..self.next + Id::from(tokens)).collect();
-        self.next += Id::from(tokens);
-        let of = &self.sequences[&id];
-        // Nodes of a step follow any node of its transaction.
-        let nodes = of.drafts.last().map(|draft| draft.1.len() as i32);
-        let parents: Option<Vec<i32>> = tree.zip(nodes).map(|(back, nodes)| {
-            (0..tokens as i32).map(|at| (nodes + at - 1 - back[at as usize % 8] as i32).max(-1)).collect()
-        });
-        let offsets = [0, tokens];
-        let begun = self.cache.begin_step(StepTokens {
-            sequences: &[id],
-            offsets: Some(&offsets),
-            parents: parents.as_deref(),
-        });
-        if let Err(Error::OutOfBlocks { needed, free, .. }) = begun {
-            prop_assert!(self.kind != Kind::Tensors && needed > free);
-            return Ok(());
-        }
-        let mut step = begun?;
-        let own = own_layers(&self.cache);
-        for &layer in own.iter().take(layers) {
-            write(&mut self.cache, &mut step, layer, &ids)?;
-            self.attend_from(id, layer, &step, &ids, parents.as_deref())?;
-        }
-        let whole = layers >= own.len() || tokens == 0;
-        if !whole {
-            prop_assert_eq!(code(self.cache.commit_step(&mut step, None)), Err(Code::StepIncomplete));
-        }
-        match end {
-            End::Commit if whole => {
-                self.cache.commit_step(&mut step, None)?;
-                self.sequences.get_mut(&id).expect("a sequence of the model").append(&ids, parents.as_deref());
-            }
-            End::Undo => self.cache.undo_step(&mut step)?,
-            _ => {}
-        }
-        drop(step);
-        // What was dropped is taken back at the next change.
-        self.cache.pool_stats()?;
+    pub(crate) fn drop_sequence(&mut self, id: u64) -> Done {
+        self.cache.drop_sequence(id)?;
+        prop_assert_eq!(code(self.cache.kv(id, 0)), Err(Code::SequenceNotFound));
+        self.sequences.remove(&id);
+        self.open.remove(&id);
         Ok(())
     }
 
@@ -224,20 +191,21 @@ impl World {
     pub fn check(&mut self) -> Done {
         self.cache.check_invariants().map_err(TestCaseError::fail)?;
         prop_assert_eq!(self.cache.sequence_ids(), self.sequences.keys().copied().collect::<Vec<_>>());
-        for (&id, of) in &self.sequences {
+        for (id, of) in self.sequences.clone() {
             prop_assert_eq!(self.cache.sequence_length(id) as usize, of.tokens.len());
             prop_assert_eq!(self.cache.committed_length(id) as usize, of.committed());
             for (transaction, (_, nodes)) in self.open.get(&id).into_iter().flatten().zip(&of.drafts) {
                 prop_assert_eq!(self.cache.drafted(id, *transaction)? as usize, nodes.len());
             }
             for layer in 0..self.cache.model().layers().len() as u32 {
-                self.check_layer(id, of, layer)?;
+                self.check_layer(id, &of, layer)?;
             }
         }
-        self.check_masks()
+        self.check_masks()?;
+        self.check_bytes()
     }
 
-    fn check_layer(&self, id: u64, of: &Sequence, layer: u32) -> Done {
+    fn check_layer(&mut self, id: u64, of: &Sequence, layer: u32) -> Done {
         let own = source(self.cache.model(), layer);
         let description = self.cache.model().layers()[own as usize];
         let Some(kv) = self.cache.kv(id, layer)? else {
@@ -280,9 +248,15 @@ impl World {
             self.cache.drop_sequence(id)?;
         }
         self.snapshots.clear();
+        self.ledger.views.clear();
         for of in self.cache.pool_stats()? {
             prop_assert_eq!((of.active, of.free), (0, of.total));
         }
-        self.check()
+        self.check()?;
+        // In tensors nothing is left, whatever steps are still there.
+        if self.kind == Kind::Tensors {
+            prop_assert_eq!(self.cache.stats().used_bytes, 0);
+        }
+        Ok(())
     }
 }

@@ -80,7 +80,7 @@ fn one_layer(bytes: &[u8]) -> Source<'_> {
 }
 
 /// Everything that can be seen of a cache.
-fn seen(cache: &PagedKvCache) -> (Vec<u64>, Vec<Vec<u8>>) {
+fn seen(cache: &mut PagedKvCache) -> (Vec<u64>, Vec<Vec<u8>>) {
     cache.check_invariants().unwrap();
     let stats = cache.stats();
     let mut numbers = vec![
@@ -107,7 +107,7 @@ fn seen(cache: &PagedKvCache) -> (Vec<u64>, Vec<Vec<u8>>) {
 impl Subject {
     /// Tries a call with less memory than it needs, then a little more, and so on; gives what it gives at last.
     fn tried<T>(&mut self, refusal: Refusal, mut call: impl FnMut(&mut PagedKvCache) -> Result<T>) -> T {
-        let before = seen(&self.cache);
+        let before = seen(&mut self.cache);
         for more in 0..10_000 {
             let done = match refusal {
                 Refusal::Allocator => allocator::with(more, || call(&mut self.cache)),
@@ -122,7 +122,7 @@ impl Subject {
                 Ok(value) => return value,
                 Err(error) => assert_eq!(error.code(), Code::OutOfMemory, "{error}"),
             }
-            assert_eq!(seen(&self.cache), before, "{refusal:?}: {more}");
+            assert_eq!(seen(&mut self.cache), before, "{refusal:?}: {more}");
         }
         panic!("it always needs more");
     }

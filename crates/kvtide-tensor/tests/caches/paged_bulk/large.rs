@@ -84,14 +84,14 @@ fn a_large_call_arrives_whole_on_any_number_of_threads() {
 }
 
 /// All that can be seen of a cache.
-fn everything(cache: &PagedKvCache) -> String {
+fn everything(cache: &mut PagedKvCache) -> String {
     cache.check_invariants().unwrap();
-    let layers = |id: u64| {
-        (0..LAYERS as u32)
-            .map(move |layer| cache.gather(id, layer).map(|kv| kv.k.to_f32().unwrap()))
-            .collect::<Result<Vec<_>, _>>()
+    let ids = cache.sequence_ids();
+    let mut layers = |id: u64| {
+        let of = |layer| cache.gather(id, layer).map(|kv| kv.k.to_f32().unwrap());
+        (0..LAYERS as u32).map(of).collect::<Result<Vec<_>, _>>().unwrap()
     };
-    let sequences: Vec<_> = cache.sequence_ids().into_iter().map(|id| (id, layers(id).unwrap())).collect();
+    let sequences: Vec<_> = ids.into_iter().map(|id| (id, layers(id))).collect();
     format!("{sequences:?} {} {} {:?}", cache.free_count(), cache.staged_count(), cache.stats())
 }
 
@@ -120,10 +120,10 @@ fn staging_that_does_not_fit_is_refused_and_changes_nothing() {
             assert_eq!(cache.staged_count() as usize, (done + 1) * LAYERS);
         }
         let sequence = cache.create_sequence().unwrap();
-        let before = everything(&cache);
+        let before = everything(&mut cache);
         let refused = code(cache.append(&[sequence], rows(), rows(), Some(&[0, 3])));
         assert_eq!(refused, Err(Code::OutOfMemory), "room for {room} pages");
-        assert_eq!(everything(&cache), before);
+        assert_eq!(everything(&mut cache), before);
         // What fills its pages needs no staging, and what was given back is used again.
         append(&mut cache, sequence, 0, 16);
         for id in 0..fits as u64 {

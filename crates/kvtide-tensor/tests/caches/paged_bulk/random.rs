@@ -141,9 +141,9 @@ impl Pair {
                     let token = page.and_then(|page| page.tokens[(position % setup.block_size) as usize].as_ref());
                     let zeros = [0, 1].map(|part| vec![0.; setup.elements(part)]);
                     prop_assert_eq!(found, token.unwrap_or(&zeros), "{} of layer {} of {}", position, layer, id);
-                    check_one(&self.cache, &setup, id, layer, position, token)?;
+                    check_one(&mut self.cache, &setup, id, layer, position, token)?;
                 }
-                check_into(&self.cache, id, layer, [&gathered.k, &gathered.v])?;
+                check_into(&mut self.cache, id, layer, [&gathered.k, &gathered.v])?;
             }
         }
         Ok(())
@@ -167,7 +167,14 @@ fn found(setup: &Setup, gathered: [&View; 2], length: u32) -> Result<Vec<Token>,
 }
 
 /// The same token, read by itself.
-fn check_one(cache: &PagedKvCache, setup: &Setup, id: u64, layer: u32, position: u32, token: Option<&Token>) -> Done {
+fn check_one(
+    cache: &mut PagedKvCache,
+    setup: &Setup,
+    id: u64,
+    layer: u32,
+    position: u32,
+    token: Option<&Token>,
+) -> Done {
     let read = cache.read_kv(id, layer, position);
     let Some(token) = token else {
         prop_assert_eq!(code(read), Err(Code::PositionOutOfRange));
@@ -181,7 +188,7 @@ fn check_one(cache: &PagedKvCache, setup: &Setup, id: u64, layer: u32, position:
 }
 
 /// The same tokens, into memory at an odd address.
-fn check_into(cache: &PagedKvCache, id: u64, layer: u32, gathered: [&View; 2]) -> Done {
+fn check_into(cache: &mut PagedKvCache, id: u64, layer: u32, gathered: [&View; 2]) -> Done {
     let mut rooms = gathered.map(|view| vec![0xaa; view.bytes() + 1]);
     let [k, v] = &mut rooms;
     cache.gather_into(id, layer, &mut k[1..], &mut v[1..])?;

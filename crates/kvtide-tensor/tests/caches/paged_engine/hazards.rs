@@ -51,10 +51,11 @@ fn begin(cache: &mut PagedKvCache, id: u64, tokens: u32) -> Result<PagedStep, Er
 }
 
 /// What every sequence shows.
-fn shown(cache: &PagedKvCache) -> Vec<(u64, Vec<f32>)> {
+fn shown(cache: &mut PagedKvCache) -> Vec<(u64, Vec<f32>)> {
     cache.check_invariants().unwrap();
-    let of = |id| [0, 1].map(|layer| cache.gather(id, layer).unwrap().k.to_f32().unwrap()).concat();
-    cache.sequence_ids().into_iter().map(|id| (id, of(id))).collect()
+    let ids = cache.sequence_ids();
+    let mut of = |id| [0, 1].map(|layer| cache.gather(id, layer).unwrap().k.to_f32().unwrap()).concat();
+    ids.into_iter().map(|id| (id, of(id))).collect()
 }
 
 /// A change of a cache.
@@ -67,7 +68,7 @@ fn objects_of_another_cache_are_refused() {
     let there = other.create_sequence().unwrap();
     append(&mut cache, id, 0, 5).unwrap();
     append(&mut other, there, 10, 5).unwrap();
-    let before = shown(&cache);
+    let before = shown(&mut cache);
     // Both have one of the same number.
     let (snapshot, _own) = (other.snapshot(there).unwrap(), cache.snapshot(id).unwrap());
     let prefix = other.find_prefix(&[10, 11, 12, 13, 14], PromptOptions::default(), false).unwrap();
@@ -80,11 +81,11 @@ fn objects_of_another_cache_are_refused() {
     assert_eq!(code(cache.step_pages(&step, 0)), Err(Code::InvalidArgument));
     assert_eq!(code(cache.commit_step(&mut step, None)), Err(Code::InvalidArgument));
     assert_eq!(code(cache.undo_step(&mut step)), Err(Code::InvalidArgument));
-    assert_eq!(shown(&cache), before);
+    assert_eq!(shown(&mut cache), before);
     // What was refused is still of use where it comes from.
     (0..2).for_each(|layer| write(&mut other, &mut step, layer, 15, 1).unwrap());
     other.commit_step(&mut step, None).unwrap();
-    assert_eq!(shown(&other)[0].1[10..12], [15.; 2]);
+    assert_eq!(shown(&mut other)[0].1[10..12], [15.; 2]);
     other.restore(there, &snapshot).unwrap();
     drop(snapshot);
     other.drop_sequence(there).unwrap();
@@ -144,7 +145,7 @@ fn a_reader_in_the_background_stops_all_changes_and_nothing_leaks() {
         let (snapshot, kept) = (cache.snapshot(id).unwrap(), cache.snapshot(id).unwrap());
         let prefix = cache.find_prefix(&[0, 1, 2, 3, 4], PromptOptions::default(), false).unwrap();
         let mut step = begin(&mut cache, id, 7).unwrap();
-        let before = shown(&cache);
+        let before = shown(&mut cache);
         let pages = cache.pages(0, &[id, other]).unwrap().pinned();
         let more = pages.clone();
         drop(pages);
@@ -156,7 +157,7 @@ fn a_reader_in_the_background_stops_all_changes_and_nothing_leaks() {
         assert_eq!(code(cache.undo_step(&mut step)), Err(Code::Busy));
         assert_eq!(code(cache.restore(other, &kept)), Err(Code::Busy));
         assert_eq!(code(cache.create_sequence_from(prefix)), Err(Code::Busy));
-        assert_eq!(shown(&cache), before);
+        assert_eq!(shown(&mut cache), before);
         // To let go of things is never refused.
         drop((snapshot, step));
         cache.sequence(other).unwrap().drop_draft(draft);
@@ -165,7 +166,7 @@ fn a_reader_in_the_background_stops_all_changes_and_nothing_leaks() {
         drop(more);
         assert_eq!(code(cache.truncate(id, 6)), Ok(()));
         assert_eq!(
-            (cache.sequence_ids(), shown(&cache)),
+            (cache.sequence_ids(), shown(&mut cache)),
             (vec![id], before[..1].iter().map(|of| (of.0, cut(&of.1, 6))).collect())
         );
         cache.drop_sequence(id).unwrap();
@@ -187,15 +188,15 @@ fn a_transaction_that_is_dropped_in_a_step_takes_it_along() {
         let mut cache = cache(format, None);
         let id = cache.create_sequence().unwrap();
         append(&mut cache, id, 0, 6).unwrap();
-        let (before, free) = (shown(&cache), cache.free_count());
+        let (before, free) = (shown(&mut cache), cache.free_count());
         let draft = cache.sequence(id).unwrap().begin_draft(None, Default::default()).unwrap();
         let mut step = begin(&mut cache, id, 5).unwrap();
         write(&mut cache, &mut step, 0, 6, 5).unwrap();
         cache.sequence(id).unwrap().drop_draft(draft);
-        assert_eq!((shown(&cache), cache.free_count()), (before.clone(), free));
+        assert_eq!((shown(&mut cache), cache.free_count()), (before.clone(), free));
         assert_eq!(code(write(&mut cache, &mut step, 1, 6, 5)), Err(Code::StaleStep));
         cache.undo_step(&mut step).unwrap();
-        assert_eq!((shown(&cache), cache.free_count()), (before, free));
+        assert_eq!((shown(&mut cache), cache.free_count()), (before, free));
         append(&mut cache, id, 6, 5).unwrap();
         cache.drop_sequence(id).unwrap();
         assert_eq!((cache.free_count(), cache.staged_count()), (8, 0));
@@ -224,16 +225,16 @@ fn memory_that_runs_out_in_a_copy_or_in_staging_changes_nothing_that_is_seen() {
             let id = cache.create_sequence().unwrap();
             append(&mut cache, id, 0, 6).unwrap();
             let fork = cache.fork(id).unwrap();
-            let before = (shown(&cache), cache.free_count());
+            let before = (shown(&mut cache), cache.free_count());
             match call(&mut cache, fork) {
                 Err(error) => {
                     assert_eq!(error.code(), Code::OutOfMemory);
-                    assert_eq!((shown(&cache), cache.free_count()), before, "room for {pages} pages");
+                    assert_eq!((shown(&mut cache), cache.free_count()), before, "room for {pages} pages");
                     assert_eq!(code(call(&mut cache, fork)), Err(Code::OutOfMemory));
-                    assert_eq!((shown(&cache), cache.free_count()), before);
+                    assert_eq!((shown(&mut cache), cache.free_count()), before);
                     refused[at] += 1;
                 }
-                Ok(()) => assert_eq!(shown(&cache)[0], before.0[0]),
+                Ok(()) => assert_eq!(shown(&mut cache)[0], before.0[0]),
             }
             [id, fork].into_iter().for_each(|id| cache.drop_sequence(id).unwrap());
             cache.forget_prefixes().unwrap();

@@ -32,7 +32,7 @@ pub struct Paged {
 
 impl Paged {
     fn gathered(&self) -> Result<[Vec<u8>; 2]> {
-        let cache = self.cache.borrow();
+        let mut cache = self.cache.borrow_mut();
         let mut bytes = [Vec::new(), Vec::new()];
         for layer in 0..self.rows.dims[0] as u32 {
             let kv = cache.gather(self.id, layer)?;

@@ -14,7 +14,7 @@ impl World {
     pub fn check(&mut self) -> Done {
         self.cache.check_invariants().map_err(TestCaseError::fail)?;
         prop_assert_eq!(self.cache.sequence_ids(), self.sequences.keys().copied().collect::<Vec<_>>());
-        for (&id, of) in &self.sequences {
+        for (id, of) in self.sequences.clone() {
             prop_assert_eq!(self.cache.sequence_length(id) as usize, of.values.len());
             prop_assert_eq!(self.cache.committed_length(id) as usize, of.committed());
             for layer in 0..self.shape.layers {
@@ -67,7 +67,7 @@ impl World {
         Ok(gap)
     }
 
-    fn check_layer(&self, id: u64, layer: u32) -> Done {
+    fn check_layer(&mut self, id: u64, layer: u32) -> Done {
         let values = self.layer_values(id, layer);
         let gathered = self.cache.gather(id, layer)?;
         let kept = gathered.k.shape()[1];

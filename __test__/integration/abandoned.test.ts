@@ -1,0 +1,109 @@
+// Steps that are abandoned, in every way there is: what reads next finds nothing of them, before anything else has changed.
+import test, { type ExecutionContext } from 'ava'
+
+import { attend, ModelCache, PagedKvCache, type HostTensor } from '../../index.js'
+import { collected } from '../support/garbage.js'
+import { span } from '../support/tokens.js'
+
+const WIDE = 9
+const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] } as const
+
+const rows = (...values: number[]): HostTensor => ({ data: Float32Array.from(values), shape: [1, values.length, 1] })
+const q: HostTensor = { data: new Float32Array(1), shape: [1, 1, 1] }
+
+/** A step, as much of it as both kinds have. */
+interface AnyStep {
+  write(layer: number, k: HostTensor, v: HostTensor): void
+  rollback(): void
+  dispose(): void
+  [Symbol.dispose](): void
+}
+
+/** A cache with one token of value 1 in a sequence, and all that can be read of it. */
+interface Subject {
+  readonly cache: Disposable
+  begin(): AnyStep
+  /** What is read, each with what it is while one token is there. */
+  readonly reads: readonly (readonly [name: string, read: () => unknown, expected: unknown])[]
+}
+
+function ofModel(kind: 'paged' | 'contiguous'): Subject {
+  const cache = kind === 'paged' ? new ModelCache({ model, kind, blocks: 8, blockSize: 4 }) : new ModelCache({ model, kind, initialCapacity: 2 })
+  const sequence = cache.createSequence()
+  sequence.append({ layers: [{ k: rows(1), v: rows(1) }] })
+  const used = kind === 'paged' ? () => cache.stats().pools.map(of => of.freeBlocks) : () => 0
+  return {
+    cache,
+    begin: () => cache.beginStep({ sequences: [sequence], offsets: [0, WIDE] }),
+    reads: [
+      ['kv', () => Array.from(sequence.kv(0)?.v.toFloat32Array() ?? []), [1]],
+      ['length', () => sequence.length, 1],
+      ['blocks', used, used()],
+      ...(kind === 'paged' ? [['attend', () => Array.from(attend(q, { cache, layer: 0, sequences: [sequence] }).out.toArray()), [1]] as const] : []),
+      ['append', () => sequence.append({ layers: [{ k: rows(2), v: rows(2) }] }), undefined],
+    ],
+  }
+}
+
+function ofPages(): Subject {
+  const cache = new PagedKvCache({ capacity: 8, blockSize: 4, numLayers: 1, numKvHeads: 1, headDim: 1 })
+  const sequence = cache.openSequence()
+  sequence.append({ k: { data: Float32Array.of(1), shape: [1, 1, 1, 1] }, v: { data: Float32Array.of(1), shape: [1, 1, 1, 1] } })
+  const { id } = sequence
+  const out = (): [Float32Array, Float32Array] => [new Float32Array(1), new Float32Array(1)]
+  const blockTables = Int32Array.of(0)
+  return {
+    cache,
+    begin: () => cache.beginStep({ sequences: [id], offsets: [0, WIDE] }),
+    reads: [
+      ['gather', () => Array.from(cache.gather(id, 0).v.toFloat32Array()), [1]],
+      ['gatherInto', () => Array.from(cache.gatherInto(id, 0, ...out()).v), [1]],
+      ['readKv', () => { try { return cache.readKv(id, 0, 3) } catch { return 'refused' } }, 'refused'],
+      ['retainedLength', () => sequence.retainedLength, 1],
+      ['capacity', () => cache.sequenceCapacity(id), 4],
+      ['freeCount', () => cache.freeCount, 7],
+      ['poolUtilization', () => cache.poolUtilization(), 1 / 8],
+      ['attend', () => Array.from(attend(q, { cache, layer: 0, sequences: [id] }).out.toArray()), [1]],
+      ['attend by tables', () => Array.from(attend(q, { cache, layer: 0, blockTables, kvLengths: Int32Array.of(1) }).out.toArray()), [1]],
+    ],
+  }
+}
+
+const SUBJECTS = { 'a model in blocks': () => ofModel('paged'), 'a model in tensors': () => ofModel('contiguous'), pages: ofPages }
+
+const WAYS = {
+  rollback: step => step.rollback(),
+  dispose: step => step.dispose(),
+  using: step => step[Symbol.dispose](),
+  collected: undefined,
+} satisfies Record<string, ((step: AnyStep) => void) | undefined>
+
+/** Begins a step of the value 6, written whole, and lets go of it unless `end` says how it ends. */
+function abandon(subject: Subject, end?: (step: AnyStep) => void): WeakRef<AnyStep> {
+  const step = subject.begin()
+  const six = rows(...span(0, WIDE).map(() => 6))
+  step.write(0, six, six)
+  end?.(step)
+  return new WeakRef(step)
+}
+
+async function hides(t: ExecutionContext, make: () => Subject, end: ((step: AnyStep) => void) | undefined): Promise<void> {
+  // Each read is the first call after it: none is helped by another.
+  for (const place of make().reads.keys()) {
+    const subject = make()
+    // In a turn of its own, so that no frame of this one keeps it.
+    const step = await new Promise<WeakRef<AnyStep>>(resolve => setImmediate(() => resolve(abandon(subject, end))))
+    // Some rounds without a look at it, which would keep it.
+    let rounds = 0
+    if (end === undefined) t.true(await collected(() => ++rounds > 4) && step.deref() === undefined)
+    const [name, read, expected] = subject.reads[place] as Subject['reads'][number]
+    t.deepEqual(read(), expected, name)
+    subject.cache[Symbol.dispose]()
+  }
+}
+
+for (const [name, make] of Object.entries(SUBJECTS)) {
+  for (const [way, end] of Object.entries(WAYS)) {
+    test.serial(`${name}: a step that ends by ${way} leaves nothing to read`, t => hides(t, make, end))
+  }
+}
