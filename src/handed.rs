@@ -1,14 +1,20 @@
 //! Memory of ours that becomes a typed array of JavaScript's, without a copy.
 //!
-//! Whoever makes such an array may be told that there is no JavaScript any more: a worker that is being terminated still settles
-//! what is pending. Then the memory is freed here; nobody else would.
+//! Whoever makes such an array may be refused: a worker that is being terminated still settles what is pending, and an array may be
+//! larger than JavaScript has them. Then the memory is freed here. Some refusals call the finalizer all the same, others never do: so
+//! both have a hold of the owner, and whoever comes first drops it.
 #![expect(unsafe_code, reason = "external memory is handed over by the Node-API's own calls")]
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr;
+use std::rc::Rc;
 
 use napi::bindgen_prelude::{ToNapiValue, TypeName};
 use napi::{Result, ValueType, check_status, sys};
+
+/// What keeps the memory alive, until it is taken out.
+type Hold = Rc<Cell<Option<Box<dyn Send>>>>;
 
 /// Elements of one kind, and what keeps them alive.
 pub struct Handed {
@@ -47,7 +53,8 @@ impl Handed {
         let Handed { address, bytes, owner, .. } = self;
         let (mut buffer, mut copy) = (ptr::null_mut(), ptr::null_mut());
         if bytes > 0 {
-            let hint: *mut Box<dyn Send> = Box::into_raw(Box::new(owner));
+            let hold: Hold = Rc::new(Cell::new(Some(owner)));
+            let hint = Rc::into_raw(hold.clone()).cast_mut();
             // SAFETY: the memory lives as long as the owner, which the finalizer drops; every place to write to is a local.
             let status = unsafe {
                 sys::napi_create_external_arraybuffer(env, address, bytes, Some(free), hint.cast(), &mut buffer)
@@ -55,8 +62,7 @@ impl Handed {
             if status == sys::Status::napi_ok {
                 return Ok(buffer);
             }
-            // SAFETY: the call was refused, so that the finalizer will not run: the owner is still ours alone.
-            let _owner = unsafe { Box::from_raw(hint) };
+            let _owner = hold.take();
             if status != sys::Status::napi_no_external_buffers_allowed {
                 check_status!(status)?;
             }
@@ -74,8 +80,9 @@ impl Handed {
 
 /// Drops the owner of an array that was collected.
 unsafe extern "C" fn free(_env: sys::napi_env, _address: *mut c_void, hint: *mut c_void) {
-    // SAFETY: it is what `Handed::buffer` made, and this is called once.
-    drop(unsafe { Box::from_raw(hint.cast::<Box<dyn Send>>()) });
+    // SAFETY: it is what `Handed::buffer` made for this call, which is the only one, on the thread of its environment.
+    let hold: Hold = unsafe { Rc::from_raw(hint.cast::<Cell<Option<Box<dyn Send>>>>()) };
+    drop(hold.take());
 }
 
 impl TypeName for Handed {
