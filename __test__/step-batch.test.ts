@@ -117,9 +117,6 @@ test('where the tables are refused, nothing has begun', t => {
   refused('maxSequences', small, { sequences: [one, two] })
   refused('maxTokens', small, { sequences: [one], offsets: [0, 5] })
   refused('maxBlocks', cache.stepBatch({ ...SIZES, maxBlocks: 1 }), { sequences: [one], offsets: [0, 5] })
-  const memory = new Int32Array(64)
-  const inOne = { blockTables: memory.subarray(0, 18), slotMapping: memory.subarray(18, 34), positions: memory.subarray(33, 49), lengths: memory.subarray(50, 53), queryOffsets: memory.subarray(53, 57) }
-  refused('positions', cache.stepBatch({ ...SIZES, arrays: inOne }), { sequences: [one] })
   const gone = cache.stepBatch(SIZES)
   structuredClone(gone.lengths, { transfer: [gone.lengths.buffer as ArrayBuffer] })
   refused('lengths', gone, { sequences: [one] })
@@ -154,4 +151,23 @@ test('a model has tables for each group of its layers', t => {
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.prepareStep(short, { sequences: [one], offsets: [0, 2] }))
   t.is(one.length, 10)
   cache.checkInvariants()
+})
+
+test('arrays that lie over each other are refused when the batch is made, by their names', t => {
+  using cache = cacheOf()
+  using model = new ModelCache({ model: HYBRID, kind: 'paged', blocks: 8 })
+  const { buffer } = new Int32Array(64)
+  const arrays = (positions: Int32Array): StepArrays => ({
+    blockTables: new Int32Array(buffer, 0, 18),
+    slotMapping: new Int32Array(buffer, 18 * 4, 16),
+    positions,
+    lengths: new Int32Array(3),
+    queryOffsets: new Int32Array(4),
+  })
+  const over = arrays(new Int32Array(buffer, 33 * 4, 16))
+  const error = throwsCode(t, 'INVALID_ARGUMENT', () => cache.stepBatch({ ...SIZES, arrays: over }))
+  t.deepEqual([error.details.argument, error.details.expected], ['arrays.positions', 'memory of its own, apart from that of slotMapping'])
+  const groups = model.groups.map(() => arrays(new Int32Array(buffer, 34 * 4, 16)))
+  throwsCode(t, 'INVALID_ARGUMENT', () => model.stepBatch({ ...SIZES, arrays: groups }))
+  t.notThrows(() => cache.stepBatch({ ...SIZES, arrays: arrays(new Int32Array(buffer, 34 * 4, 16)) }), 'neighbours are apart')
 })

@@ -1,6 +1,8 @@
-import { count, fields, flag, float, floats, integers, optional } from './check.js'
+import { count, flag, float, floats, integers, known, type Names, optional } from './check.js'
 import { invalid } from './errors.js'
 import { HostArgument, readTensor, type TensorArgument, type TokenSource } from './host-tensor.js'
+
+const OPTIONS: Names<AttendAsyncOptions> = { scale: 0, causal: 0, window: 0, sinks: 0, sinkLogits: 0, softcap: 0, mask: 0, tree: 0, treeOffsets: 0, starts: 0, positions: 0, qOffsets: 0, returnLse: 0, threads: 0, signal: 0 }
 
 /** How queries see keys. Every field has a default. */
 export interface AttendOptions {
@@ -74,7 +76,7 @@ export interface Settings {
 
 /** @internal Reads options, each of them once. */
 export function readSettings(options: unknown): Settings {
-  const given = fields<AttendAsyncOptions>('options', options)
+  const given = known<AttendAsyncOptions>('options', options, OPTIONS)
   const { scale, causal, window, sinks, sinkLogits, softcap, mask, tree, treeOffsets, starts, positions, qOffsets, returnLse, threads, signal } = given
   return {
     scale: optional(float, 'scale', scale) ?? NaN,

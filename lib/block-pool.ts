@@ -1,8 +1,10 @@
 import type { NativeBlockPool } from '#binding'
 
 import { binding } from './binding.js'
-import { count, fields, numbers, optional, whole } from './check.js'
+import { count, known, type Names, numbers, optional, whole } from './check.js'
 import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
+
+const OPTIONS: Names<BlockPoolOptions> = { capacity: 0, blockSize: 0, numLayers: 0, numKvHeads: 0, headDim: 0, watermark: 0 }
 
 /** What a {@link BlockPool} is made with. */
 export interface BlockPoolOptions {
@@ -47,7 +49,7 @@ export class BlockPool extends Owner {
   declare readonly watermark: number
 
   constructor(options: BlockPoolOptions) {
-    const given = fields<BlockPoolOptions>('options', options)
+    const given = known<BlockPoolOptions>('options', options, OPTIONS)
     const size = (argument: keyof BlockPoolOptions, otherwise: number): number =>
       optional((name, value) => count(name, value, 1), argument, given[argument]) ?? otherwise
     const blockSize = size('blockSize', 16)

@@ -1,8 +1,10 @@
 import type { NativeBlockTable } from '#binding'
 
 import { binding } from './binding.js'
-import { count, fields, whole } from './check.js'
+import { count, known, type Names, whole } from './check.js'
 import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
+
+const OPTIONS: Names<BlockTableOptions> = { numLayers: 0, blockSize: 0 }
 
 /** What a {@link BlockTable} is made with. */
 export interface BlockTableOptions {
@@ -31,7 +33,7 @@ export class BlockTable extends Owner {
   declare readonly blockSize: number
 
   constructor(options: BlockTableOptions) {
-    const given = fields<BlockTableOptions>('options', options)
+    const given = known<BlockTableOptions>('options', options, OPTIONS)
     const numLayers = count('numLayers', given.numLayers, 1)
     const blockSize = count('blockSize', given.blockSize, 1)
     super(INTERNAL, new binding.NativeBlockTable(numLayers, blockSize), BlockTable)

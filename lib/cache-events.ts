@@ -1,8 +1,11 @@
 import type { NativeEvent } from '#binding'
 
+import { known, optional, whole, type Names } from './check.js'
 import { invalid } from './errors.js'
 import { endThis, INTERNAL, nativeArgument, Owner } from './owner.js'
 import type { SequencesEngine, Waiting } from './paged-engine.js'
+
+const OPTIONS: Names<EventsOptions> = { from: 0 }
 
 /** A block can be found now. */
 export interface StoredEvent {
@@ -194,7 +197,9 @@ function own(self: unknown): Reader {
 }
 
 /** @internal The events of a cache from a number on. */
-export function readEvents(engine: SequencesEngine, from: number): CacheEvents {
+export function readEvents(engine: SequencesEngine, options: unknown): CacheEvents {
+  const { from } = known<EventsOptions>('options', options, OPTIONS)
+  const first = optional(whole, 'from', from) ?? 0
   if (engine.events === 0) throw invalid('this', 'a cache without events', 'one that was made with the option events')
-  return new Events(new Reader(engine, from))
+  return new Events(new Reader(engine, first))
 }

@@ -51,6 +51,20 @@ export function fields<T extends object>(argument: string, value: unknown): { re
   throw invalid(argument, value, 'an object')
 }
 
+/** The names of all options of a kind. */
+export type Names<T> = { readonly [K in keyof Required<T>]: 0 }
+
+/** Options, read by name; one that does not exist is refused, since a misspelled one would be left out silently. */
+export function known<T extends object>(argument: string, value: unknown, names: Names<T>): { readonly [K in keyof T]?: unknown } {
+  const given = fields<T>(argument, value)
+  for (const name of Object.keys(given)) {
+    if (Object.hasOwn(names, name)) continue
+    const unknown = (given as Readonly<Record<string, unknown>>)[name]
+    if (unknown !== undefined) throw invalid(`${argument}.${name}`, unknown, `nothing of this name: there are ${Object.keys(names).join(', ')}`)
+  }
+  return given
+}
+
 /** True for a revoked proxy, of which nothing can be asked. */
 function isRevoked(value: object): boolean {
   try {

@@ -1,7 +1,7 @@
 import type { NativeKvCache, NativeKvSnapshot } from '#binding'
 
 import { binding } from './binding.js'
-import { count, fields, flag, optional, whole } from './check.js'
+import { count, flag, known, type Names, optional, whole } from './check.js'
 import { readDevice } from './device.js'
 import { checkDType, type DType } from './dtype.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
@@ -11,6 +11,8 @@ import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from './
 import { Shower, type Shown } from './shown.js'
 import type { CacheStats } from './stats.js'
 import { kvOf, shownTensor, type Kv, type Tensor } from './tensor.js'
+
+const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
 
 /** What a {@link KvCache} is made with. */
 export interface KvCacheOptions {
@@ -64,7 +66,7 @@ export class KvCache extends Owner {
   declare readonly device: string
 
   constructor(options: KvCacheOptions) {
-    const given = fields<KvCacheOptions>('options', options)
+    const given = known<KvCacheOptions>('options', options, OPTIONS)
     const made = {
       batchSize: count('batchSize', given.batchSize, 1),
       numKvHeads: count('numKvHeads', given.numKvHeads, 1),

@@ -1,10 +1,13 @@
 import type { NativeBuffer, NativeView } from '#binding'
 
-import { count, fields, numbers, optional, whole } from './check.js'
+import { count, known, type Names, numbers, optional, whole } from './check.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { endThis, INTERNAL, nativeArgument, Owner } from './owner.js'
 import type { Shower, Shown } from './shown.js'
 import { kvOf, tensorOf, type Kv, type Tensor } from './tensor.js'
+
+const BEGIN: Names<BeginOptions> = { maxTokens: 0 }
+const DRAFT: Names<DraftOptions> = { parents: 0 }
 
 /** How a transaction is opened. */
 export interface BeginOptions {
@@ -105,8 +108,8 @@ export interface NativeDrafting {
 /** @internal What tokens can be drafted on: a cache, or a sequence. */
 export interface Drafting<Seen> {
   readonly native: NativeDrafting
-  /** Drafts tokens, whose options are an object; what an append of them shows. */
-  append(draft: number, k: TokenSource, v: TokenSource, options: { readonly [Name in keyof DraftOptions]?: unknown }): Seen
+  /** Drafts tokens; what an append of them shows. */
+  append(draft: number, k: TokenSource, v: TokenSource, options: unknown): Seen
 }
 
 /** A native cache whose appends show what is in it. */
@@ -127,7 +130,8 @@ class Showing implements Drafting<Kv> {
     return this.#shower.native
   }
 
-  append(draft: number, k: TokenSource, v: TokenSource, { parents }: { readonly parents?: unknown }): Kv {
+  append(draft: number, k: TokenSource, v: TokenSource, options: unknown): Kv {
+    const { parents } = known<DraftOptions>('options', options, DRAFT)
     const nodes = optional(parentsOf, 'parents', parents)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     const { native } = this.#shower
@@ -214,7 +218,7 @@ class Transaction<Seen> extends Ending implements KvTransaction<Seen> {
 
   append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Seen {
     const { drafting, id } = own<Seen>(this)
-    return drafting.append(id, k, v, fields<DraftOptions>('options', options))
+    return drafting.append(id, k, v, options)
   }
 
   begin(options: BeginOptions = {}): KvTransaction<Seen> {
@@ -235,7 +239,7 @@ export function openDraft<Seen>(drafting: Drafting<Seen>, options: unknown, pare
 
 /** @internal Begins a transaction of any kind. */
 export function draftOn<D extends { readonly native: NativeDrafting }>(drafting: D, options: unknown, parent?: number): Draft<D> {
-  const { maxTokens } = fields<BeginOptions>('options', options)
+  const { maxTokens } = known<BeginOptions>('options', options, BEGIN)
   const room = optional(count, 'maxTokens', maxTokens)
   return new Draft(drafting, drafting.native.beginDraft(parent, room))
 }

@@ -1,6 +1,5 @@
 import { binding } from './binding.js'
 import { readEvents, type CacheEvents, type EventsOptions } from './cache-events.js'
-import { fields, optional, whole } from './check.js'
 import type { DType } from './dtype.js'
 import { invalid, KvTideError } from './errors.js'
 import { ModelEngine } from './model-engine.js'
@@ -143,9 +142,7 @@ export class ModelCache extends Owner {
    * which is what a prompt needs most of, or of the first group where all slide. Refused in tensors.
    */
   events(options: EventsOptions = {}): CacheEvents {
-    const engine = own(this)
-    const { from } = fields<EventsOptions>('options', options)
-    return readEvents(engine, optional(whole, 'from', from) ?? 0)
+    return readEvents(own(this), options)
   }
 
   /**

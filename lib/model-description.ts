@@ -1,5 +1,9 @@
-import { count, fields, flag, float, isArray, list, optional, text } from './check.js'
+import { count, fields, flag, float, isArray, known, list, type Names, optional, text } from './check.js'
 import { invalid } from './errors.js'
+
+const DESCRIPTION: Names<ModelDescriptionInput> = { layers: 0, attention: 0 }
+const ATTENTION: Names<ModelAttention> = { numQueryHeads: 0, scale: 0, softcap: 0, sinkLogits: 0 }
+const LAYER: Names<ModelLayer> = { kind: 0, window: 0, sinks: 0, with: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0 }
 
 /** One layer: what it keeps, and how large a token is in it. */
 export interface ModelLayer {
@@ -56,8 +60,9 @@ export function readModel(model: unknown) {
   if (typeof model === 'string') return { ...none, config: model }
   const { layers, attention } = fields<ModelDescriptionInput>('model', model)
   if (layers === undefined) return { ...none, config: json(model) }
+  known<ModelDescriptionInput>('model', model, DESCRIPTION)
   if (!isArray(layers)) throw invalid('layers', layers, 'an array of layers')
-  const given = attention === undefined ? {} : fields<ModelAttention>('attention', attention)
+  const given = attention === undefined ? {} : known<ModelAttention>('attention', attention, ATTENTION)
   const { numQueryHeads, scale, softcap, sinkLogits } = given
   return {
     config: undefined,
@@ -84,13 +89,13 @@ function json(model: unknown): string {
 type Layer = ReturnType<typeof readLayer>
 
 function readLayers(layers: readonly unknown[]): Layer[] {
-  const known: Layer[] = []
+  const before: Layer[] = []
   return list(
     'layers',
     layers,
     (argument, entry) => {
-      const layer = readLayer(argument, entry, known)
-      known.push(layer)
+      const layer = readLayer(argument, entry, before)
+      before.push(layer)
       return layer
     },
     LAYERS_MAX,
@@ -98,7 +103,7 @@ function readLayers(layers: readonly unknown[]): Layer[] {
 }
 
 function readLayer(argument: string, entry: unknown, before: readonly { readonly kind: number }[]) {
-  const { kind, window, sinks, with: other, numKvHeads, headDim, valueHeadDim } = fields<ModelLayer>(argument, entry)
+  const { kind, window, sinks, with: other, numKvHeads, headDim, valueHeadDim } = known<ModelLayer>(argument, entry, LAYER)
   const of = KINDS.indexOf(kind as string)
   if (of < 0) throw invalid(`${argument}.kind`, kind, KINDS.join(' or '))
   const only = (owner: number, field: string, value: unknown): void => {

@@ -1,4 +1,4 @@
-import { count, fields, flag, isArray, list, optional, text, whole } from './check.js'
+import { count, flag, isArray, known, list, type Names, optional, text, whole } from './check.js'
 import { readDevice } from './device.js'
 import { checkDType, type DType } from './dtype.js'
 import { invalid } from './errors.js'
@@ -81,11 +81,13 @@ const COMMON = ['model', 'dtype', 'device', 'memoryLimitBytes'] as const
 const PAGED = ['blockSize', 'blocks', 'memoryBytes', 'maxSequences', 'maxPrefillTokens', 'keyFormat', 'valueFormat', 'hadamard', 'namespace', 'prefixKey', 'eviction', 'events', 'now'] as const
 const CONTIGUOUS = ['batchSize', 'maxSeqLen', 'initialCapacity', 'keepAll'] as const
 
+const NAMES = Object.fromEntries(['kind', ...COMMON, ...PAGED, ...CONTIGUOUS].map(name => [name, 0])) as Names<Given>
+
 type Given = { readonly [Name in keyof PagedModelCacheOptions | keyof ContiguousModelCacheOptions]?: unknown }
 
 /** @internal Reads options, each of them once. */
 export function readModelOptions(options: unknown) {
-  const source = fields<Given>('options', options)
+  const source = known<Given>('options', options, NAMES)
   const kind = readKind(source.kind)
   const given: Given = Object.fromEntries([...COMMON, ...PAGED, ...CONTIGUOUS].map(name => [name, source[name]]))
   for (const name of kind === 'paged' ? CONTIGUOUS : PAGED) {

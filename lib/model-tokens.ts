@@ -1,8 +1,10 @@
-import { fields, isArray, list, optional } from './check.js'
+import { fields, isArray, known, list, type Names, optional } from './check.js'
 import { invalid } from './errors.js'
 import { META, put, readTensor, type TensorArgument, type TokenSource } from './host-tensor.js'
 import { parentsOf } from './kv-transaction.js'
 import { readTokens, type TokenIds } from './prompt.js'
+
+const TOKENS: Names<ModelDraftTokens> = { layers: 0, tokens: 0, parents: 0 }
 
 /** K and V of one layer: `[numKvHeads, n, headDim]`, or with the batch before it. */
 export interface LayerKv {
@@ -33,7 +35,7 @@ export class LayersArgument {
   readonly tokens: Uint32Array | undefined
 
   constructor(input: unknown) {
-    const { layers, tokens, parents } = fields<ModelDraftTokens>('input', input)
+    const { layers, tokens, parents } = known<ModelDraftTokens>('input', input, TOKENS)
     if (!isArray(layers)) throw invalid('layers', layers, 'an array of { k, v }, one for each layer with its own')
     this.tokens = optional(readTokens, 'tokens', tokens)
     this.parents = optional(parentsOf, 'parents', parents)

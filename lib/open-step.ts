@@ -1,12 +1,14 @@
 import { AttendCall, type KvLayer } from './attend-call.js'
 import type { KvPages } from './attend-kv.js'
 import { readSettings, type Settings } from './attend-options.js'
-import { count, fields, optional } from './check.js'
+import { count, known, type Names, optional } from './check.js'
 import { invalid } from './errors.js'
 import { parentsOf } from './kv-transaction.js'
 import { Batch } from './paged-batch.js'
 import type { SequencesEngine } from './paged-engine.js'
 import { readTokens } from './prompt.js'
+
+const STEP: Names<StepInput> = { sequences: 0, offsets: 0, parents: 0, tokens: 0 }
 
 /** What every step is made with, not read yet. */
 export interface StepInput {
@@ -26,7 +28,7 @@ export abstract class OpenStep<E extends SequencesEngine> {
   protected readonly nodes: Int32Array | undefined
 
   constructor(engine: E, options: unknown) {
-    const { sequences, offsets, parents, tokens } = fields<StepInput>('options', options)
+    const { sequences, offsets, parents, tokens } = known<StepInput>('options', options, STEP)
     this.engine = engine
     this.batch = new Batch(engine, sequences, offsets)
     this.sequences = this.batch.sequences

@@ -2,7 +2,7 @@ import type { NativeView } from '#binding'
 
 import { binding } from './binding.js'
 import { readEvents, type CacheEvents, type EventsOptions } from './cache-events.js'
-import { count, fields, optional, whole } from './check.js'
+import { count, known, type Names, optional } from './check.js'
 import { dtypeRow, type DType, type TensorData } from './dtype.js'
 import { KvTideError } from './errors.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
@@ -22,6 +22,8 @@ import { createSequence, findPrefix, type AppendOptions, type MatchOptions, type
 import { stepBatch, tablesOf, StepBatch, type StepBatchOptions } from './step-batch.js'
 import { tensorOf, type Kv } from './tensor.js'
 import { room, vector, type TokenKv, type TokenVector } from './token-vector.js'
+
+const APPEND: Names<AppendOptions> = { tokens: 0 }
 
 /**
  * Keys and values of many sequences, all layers, in one pool of blocks.
@@ -136,9 +138,7 @@ export class PagedKvCache extends Owner {
    * to (`events`); a reader that is slower misses the oldest, and is told how many.
    */
   events(options: EventsOptions = {}): CacheEvents {
-    const engine = own(this)
-    const { from } = fields<EventsOptions>('options', options)
-    return readEvents(engine, optional(whole, 'from', from) ?? 0)
+    return readEvents(own(this), options)
   }
 
   /** The names of a prompt's whole blocks, as events have them, there or not. Caches with one `prefixKey` and `namespace` name alike. */
@@ -189,7 +189,7 @@ export class PagedKvCache extends Owner {
   append(sequences: SequenceList, k: TokenSource, v: TokenSource, offsets?: readonly number[] | Int32Array, options: AppendOptions = {}): void {
     const engine = own(this)
     const batch = new Batch(engine, sequences, offsets)
-    const { tokens } = fields<AppendOptions>('options', options)
+    const { tokens } = known<AppendOptions>('options', options, APPEND)
     const ids = optional(readTokens, 'tokens', tokens)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     engine.change(native => native.append(batch.put(), batch.length, put(keys, 0), put(values, 1), meta, ids))

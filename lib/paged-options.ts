@@ -1,4 +1,4 @@
-import { count, fields, flag, optional, typedArray, whole } from './check.js'
+import { count, flag, known, type Names, optional, typedArray, whole } from './check.js'
 import { readDevice } from './device.js'
 import { checkDType, type DType } from './dtype.js'
 import { invalid } from './errors.js'
@@ -6,6 +6,8 @@ import { readEviction, type EvictionPolicy } from './eviction.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
 import { PagedClock } from './paged-clock.js'
 import { wellFormed } from './prompt.js'
+
+const OPTIONS: Names<PagedKvCacheOptions> = { capacity: 0, blockSize: 0, numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, window: 0, sinks: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, device: 0, memoryLimitBytes: 0 }
 
 /**
  * What a {@link PagedKvCache} is made with.
@@ -76,7 +78,7 @@ export type PagedForm = ReturnType<typeof readOptions>['form']
 
 /** @internal Reads options, each of them once. */
 export function readOptions(options: unknown) {
-  const given = fields<PagedKvCacheOptions>('options', options)
+  const given = known<PagedKvCacheOptions>('options', options, OPTIONS)
   const headDim = count('headDim', given.headDim, 1)
   const dtype = optional(checkDType, 'dtype', given.dtype) ?? 'f32'
   const window = optional(atLeastOne, 'window', given.window)

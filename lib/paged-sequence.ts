@@ -1,6 +1,6 @@
 import type { NativePagedSnapshot } from '#binding'
 
-import { count, fields, optional } from './check.js'
+import { count, known, type Names, optional } from './check.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { openDraft, type BeginOptions } from './kv-transaction.js'
 import { checkInternal, endThis, INTERNAL, liveArgument, nativeThis, Owner, settle } from './owner.js'
@@ -10,6 +10,8 @@ import { SequenceDrafting, type PagedTransaction } from './paged-transaction.js'
 import { readTokens, type TokenIds } from './prompt.js'
 import { retain, type RetainOptions } from './retain.js'
 import { absent } from './sequence-id.js'
+
+const TOKENS: Names<PagedTokens> = { k: 0, v: 0, tokens: 0 }
 
 /** Tokens of all layers for one sequence. */
 export interface PagedTokens {
@@ -101,7 +103,7 @@ export class PagedSequence extends Owner {
    */
   append(input: PagedTokens): void {
     const { engine, id } = own(this)
-    const { k, v, tokens } = fields<PagedTokens>('input', input)
+    const { k, v, tokens } = known<PagedTokens>('input', input, TOKENS)
     const ids = optional(readTokens, 'tokens', tokens)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     engine.ticked().appendTo(id, put(keys, 0), put(values, 1), meta, ids)

@@ -1,10 +1,12 @@
 import type { NativePagedKvCache } from '#binding'
 
-import { optional } from './check.js'
+import { known, type Names, optional } from './check.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { parentsOf, type BeginOptions, type DraftOptions, type Drafting, type KvTransaction } from './kv-transaction.js'
 import { readTokens, type TokenIds } from './prompt.js'
 import { SequenceDrafts } from './sequence-drafts.js'
+
+const DRAFT: Names<PagedDraftOptions> = { parents: 0, tokens: 0 }
 
 /** How tokens are drafted on a {@link PagedSequence}. */
 export interface PagedDraftOptions extends DraftOptions {
@@ -24,8 +26,8 @@ export interface PagedTransaction extends KvTransaction<void> {
 
 /** @internal What is drafted on one sequence. */
 export class SequenceDrafting extends SequenceDrafts<NativePagedKvCache> implements Drafting<void> {
-  append(draft: number, k: TokenSource, v: TokenSource, options: { readonly [Name in keyof PagedDraftOptions]?: unknown }): void {
-    const { parents, tokens } = options
+  append(draft: number, k: TokenSource, v: TokenSource, options: unknown): void {
+    const { parents, tokens } = known<PagedDraftOptions>('options', options, DRAFT)
     const [nodes, ids] = [optional(parentsOf, 'parents', parents), optional(readTokens, 'tokens', tokens)]
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     this.engine.change(native => native.appendDraft(Float64Array.of(this.sequence, draft), put(keys, 0), put(values, 1), meta, nodes, ids))

@@ -1,7 +1,10 @@
-import { arrayKind, count, fields, isArray, optional } from './check.js'
+import { arrayKind, count, isArray, known, type Names, optional } from './check.js'
 import { invalid } from './errors.js'
 import type { SequencesEngine } from './paged-engine.js'
 import { readPrompt, readTokens, type PromptOptions } from './prompt.js'
+
+const ALLOCATION: Names<AllocationOptions> = { salt: 0, extra: 0, watermark: 0 }
+const PROMPT: Names<PromptOptions> = { salt: 0, extra: 0 }
 
 /** What room is wanted for. */
 export interface AllocationOptions extends PromptOptions {
@@ -29,7 +32,7 @@ export interface Explanation {
 
 /** @internal Whether there is room for tokens, given as their number or as a prompt. */
 export function readAllocation(engine: SequencesEngine, tokens: unknown, options: unknown): boolean {
-  const { salt, extra, watermark } = fields<AllocationOptions>('options', options)
+  const { salt, extra, watermark } = known<AllocationOptions>('options', options, ALLOCATION)
   const prompt = readPrompt({ salt, extra })
   const left = optional(count, 'watermark', watermark) ?? 0
   if (isArray(tokens) || arrayKind(tokens) !== undefined) {
@@ -50,13 +53,13 @@ export interface PrefixKeys {
 
 /** @internal The names of a prompt's whole blocks. */
 export function readKeys(engine: SequencesEngine, tokens: unknown, options: unknown): string[] {
-  const { salt, extra } = readPrompt(fields<PromptOptions>('options', options))
+  const { salt, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
   return engine.native.keys(readTokens('tokens', tokens), salt, extra)
 }
 
 /** @internal How far a prompt is found. */
 export function readExplanation(engine: SequencesEngine, tokens: unknown, options: unknown): Explanation {
-  const { salt, extra } = readPrompt(fields<PromptOptions>('options', options))
+  const { salt, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
   const { matched, block, reason } = engine.native.explain(readTokens('tokens', tokens), salt, extra)
   if (block === undefined) return { matched }
   return { matched, missing: { block, reason: reason as NonNullable<Explanation['missing']>['reason'] } }

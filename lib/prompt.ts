@@ -1,5 +1,7 @@
-import { arrayKind, count, fields, isArray, list, typedArray } from './check.js'
+import { arrayKind, count, isArray, known, list, type Names, typedArray } from './check.js'
 import { invalid } from './errors.js'
+
+const EXTRA: Names<PromptExtra> = { start: 0, end: 0, key: 0 }
 
 /** Ids of tokens, each from 0 to 2^32 - 1. */
 export type TokenIds = Uint32Array | readonly number[]
@@ -51,7 +53,7 @@ function readSalt(salt: unknown): Uint8Array {
 function readExtras(extra: unknown): { start: number; end: number; key: Uint8Array }[] {
   if (!isArray(extra)) throw invalid('extra', extra, 'an array')
   return list('extra', extra, (argument, entry) => {
-    const given = fields<PromptExtra>(argument, entry)
+    const given = known<PromptExtra>(argument, entry, EXTRA)
     const [start, end] = [count(`${argument}.start`, given.start), count(`${argument}.end`, given.end)]
     if (start >= end) throw invalid(`${argument}.start`, start, `below its end, ${end}`)
     return { start, end, key: typedArray<Uint8Array>(`${argument}.key`, given.key, ['Uint8Array']) }

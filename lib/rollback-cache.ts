@@ -1,7 +1,7 @@
 import type { NativeRollbackCache, NativeRollbackMark } from '#binding'
 
 import { binding } from './binding.js'
-import { count, fields, numbers, optional, whole } from './check.js'
+import { count, known, type Names, numbers, optional, whole } from './check.js'
 import { readDevice } from './device.js'
 import { KvTideError } from './errors.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
@@ -11,6 +11,9 @@ import { RollbackSnapshot } from './rollback-snapshot.js'
 import { Shower, type Shown } from './shown.js'
 import type { CacheStats } from './stats.js'
 import { kvOf, tensorOf, type Kv, type Tensor } from './tensor.js'
+
+const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
+const APPEND_OPTIONS: Names<RollbackAppendOptions> = { parents: 0 }
 
 /** What a {@link RollbackCache} is made with. Shape and dtype come with the first tokens. */
 export interface RollbackCacheOptions {
@@ -51,7 +54,7 @@ export class RollbackCache extends Owner {
   declare readonly device: string
 
   constructor(options: RollbackCacheOptions = {}) {
-    const given = fields<RollbackCacheOptions>('options', options)
+    const given = known<RollbackCacheOptions>('options', options, OPTIONS)
     const device = readDevice(given.device)
     const limit = optional(whole, 'memoryLimitBytes', given.memoryLimitBytes)
     super(INTERNAL, new Shower(new binding.NativeRollbackCache(device, limit)), RollbackCache)
@@ -71,7 +74,7 @@ export class RollbackCache extends Owner {
   /** Adds tentative tokens, `[batch, heads, n, headDim]` each, and shows all tokens. */
   append(k: TokenSource, v: TokenSource, options: RollbackAppendOptions = {}): Kv {
     const shower = shows(this)
-    const { parents } = fields<RollbackAppendOptions>('options', options)
+    const { parents } = known<RollbackAppendOptions>('options', options, APPEND_OPTIONS)
     const nodes = parents === undefined ? undefined : parentsOf('parents', parents)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     const buffer = shower.native.append(put(keys, 0), put(values, 1), meta, nodes)

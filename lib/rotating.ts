@@ -1,7 +1,7 @@
 import type { NativeRotatingCache, NativeRotatingSnapshot, NativeView } from '#binding'
 
 import { binding } from './binding.js'
-import { count, fields, optional, whole } from './check.js'
+import { count, known, type Names, optional, whole } from './check.js'
 import { readDevice } from './device.js'
 import type { DType } from './dtype.js'
 import { meta, put, readTensor } from './host-tensor.js'
@@ -11,6 +11,8 @@ import type { RotatingKvCache } from './rotating-kv-cache.js'
 import { RotatingSnapshot } from './rotating-snapshot.js'
 import { Shower } from './shown.js'
 import type { CacheStats } from './stats.js'
+
+const OPTIONS: Names<RotatingOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
 
 /** What both rotating caches are made with. */
 export interface RotatingOptions {
@@ -98,7 +100,10 @@ export abstract class Rotating extends Owner {
     nativeRotating(this).restore(nativeSnapshot(snapshot))
   }
 
-  /** True when `n` more tokens can follow `snapshot` here: same tokens so far, same window, no more than it holds. */
+  /**
+   * True when `n` more tokens can follow `snapshot` here: as many tokens so far, the same window and sinks, and no more than they
+   * hold. Which tokens they are is not compared.
+   */
   canAppendFromSnapshot(snapshot: RotatingSnapshot, n: number): boolean {
     return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), count('n', n))
   }
@@ -134,7 +139,7 @@ function nativeSnapshot(snapshot: unknown): NativeRotatingSnapshot {
 
 /** @internal The native cache of checked options. */
 export function makeRotating(parts: 1 | 2, options: unknown): MadeRotating {
-  const given = fields<RotatingOptions & { dim: number }>('options', options)
+  const given = known<RotatingOptions & { dim?: number }>('options', options, parts === 1 ? { ...OPTIONS, dim: 0 } : (OPTIONS as Names<RotatingOptions & { dim?: number }>))
   const made = {
     parts,
     dim: parts === 2 ? 2 : count('dim', given.dim),

@@ -1,10 +1,13 @@
-import { fields, flag, optional } from './check.js'
+import { flag, known, type Names, optional } from './check.js'
 import { invalid, KvTideError } from './errors.js'
 import { endThis, INTERNAL, liveArgument } from './owner.js'
 import type { NativePrefix, SequencesEngine } from './paged-engine.js'
 import type { PagedSequence } from './paged-sequence.js'
 import { PrefixMatch } from './prefix-match.js'
 import { readPrompt, readTokens, type PromptOptions, type TokenIds } from './prompt.js'
+
+const SEQUENCE: Names<SequenceOptions> = { prefix: 0, salt: 0, extra: 0 }
+const MATCH: Names<MatchOptions> = { salt: 0, extra: 0, partial: 0 }
 
 /** How a sequence is made. */
 export interface SequenceOptions extends PromptOptions {
@@ -32,7 +35,7 @@ export type Seq = number | PagedSequence
 
 /** @internal A new sequence, empty or with what a prompt has found. */
 export function createSequence(engine: SequencesEngine, options: unknown): number {
-  const { prefix, salt, extra } = fields<SequenceOptions>('options', options)
+  const { prefix, salt, extra } = known<SequenceOptions>('options', options, SEQUENCE)
   if (prefix === undefined) {
     const prompt = readPrompt({ salt, extra })
     return engine.ticked().createSequence(prompt.salt, prompt.extra)
@@ -51,7 +54,7 @@ export function createSequence(engine: SequencesEngine, options: unknown): numbe
 
 /** @internal The longest start of a prompt that is there. */
 export function findPrefix(engine: SequencesEngine, tokens: unknown, options: unknown): PrefixMatch {
-  const { salt, extra, partial } = fields<MatchOptions>('options', options)
+  const { salt, extra, partial } = known<MatchOptions>('options', options, MATCH)
   const prompt = readPrompt({ salt, extra })
   const isPartial = optional(flag, 'partial', partial) ?? false
   const native = engine.ticked().findPrefix(readTokens('tokens', tokens), prompt.salt, prompt.extra, isPartial)

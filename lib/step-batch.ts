@@ -1,7 +1,7 @@
 import type { NativeStepBatch } from '#binding'
 
 import { binding } from './binding.js'
-import { arrayLength, count, fields, isArray, list, typedArray } from './check.js'
+import { arrayLength, count, fields, isArray, known, list, type Names, typedArray } from './check.js'
 import { invalid } from './errors.js'
 import { checkInternal, endThis, INTERNAL, liveArgument, nativeThis, Owner } from './owner.js'
 import type { SequencesEngine } from './paged-engine.js'
@@ -39,6 +39,7 @@ export interface StepBatchOptions extends StepBatchSizes {
   readonly arrays?: StepArrays
 }
 
+const OPTIONS: Names<StepBatchOptions> = { maxSequences: 0, maxBlocks: 0, maxTokens: 0, arrays: 0 }
 const NAMES = ['blockTables', 'slotMapping', 'positions', 'lengths', 'queryOffsets'] as const
 
 /** @internal The arrays of all groups, and what the addon knows of them. */
@@ -60,6 +61,7 @@ export class Tables {
     this.#tokens = tokens
     this.groups = given.map(arrays => readArrays(arrays, lengths))
     this.arrays = this.groups.flatMap(group => NAMES.map(name => group[name]))
+    checkApart(this.arrays)
     this.native = new binding.NativeStepBatch(blocks, given.length)
   }
 
@@ -67,13 +69,33 @@ export class Tables {
   checked(sequences: number, tokens: number): Int32Array[] {
     if (sequences > this.#sequences) throw invalid('maxSequences', this.#sequences, `at least ${sequences}, the sequences of the step`)
     if (tokens > this.#tokens) throw invalid('maxTokens', this.#tokens, `at least ${tokens}, the tokens of the step`)
-    for (const [place, array] of this.arrays.entries()) typedArray(NAMES[place % NAMES.length] as string, array, ['Int32Array'])
+    for (const [place, array] of this.arrays.entries()) typedArray(nameAt(place), array, ['Int32Array'])
     return this.arrays
   }
 
   dispose(): void {
     this.native.forget()
   }
+}
+
+function nameAt(place: number): string {
+  return NAMES[place % NAMES.length] as string
+}
+
+/** Refuses arrays that lie over each other: what is written to one would be read in the other. */
+function checkApart(arrays: readonly Int32Array[]): void {
+  for (const [place, array] of arrays.entries()) {
+    const over = arrays.findIndex((other, before) => before < place && overlap(array, other))
+    if (over >= 0) throw invalid(`arrays.${nameAt(place)}`, array, `memory of its own, apart from that of ${nameAt(over)}`)
+  }
+}
+
+function behind(array: Int32Array): number {
+  return array.byteOffset + array.byteLength
+}
+
+function overlap(one: Int32Array, other: Int32Array): boolean {
+  return one.buffer === other.buffer && one.byteOffset < behind(other) && other.byteOffset < behind(one)
 }
 
 type Lengths = { readonly [Name in keyof StepArrays]: number }
@@ -212,13 +234,13 @@ export interface ModelStepBatchOptions extends StepBatchSizes {
 
 /** @internal A batch of a cache of one group. */
 export function stepBatch(engine: SequencesEngine, options: unknown): StepBatch {
-  const { arrays, ...sizes } = readOptions<StepBatchOptions>(options)
+  const { arrays, ...sizes } = readOptions(options)
   return new StepBatch(INTERNAL, new Tables(engine, sizes, [arrays]))
 }
 
 /** @internal A batch of a cache of several groups. */
 export function modelStepBatch(engine: SequencesEngine, groups: number, options: unknown): ModelStepBatch {
-  const { arrays, ...sizes } = readOptions<ModelStepBatchOptions>(options)
+  const { arrays, ...sizes } = readOptions(options)
   if (arrays === undefined) return new ModelStepBatch(INTERNAL, new Tables(engine, sizes, Array.from({ length: groups })))
   if (!isArray(arrays)) throw invalid('arrays', arrays, `an array of ${groups} objects, one for each group`)
   const given = list('arrays', arrays, (argument, entry) => fields<StepArrays>(argument, entry), groups)
@@ -226,8 +248,8 @@ export function modelStepBatch(engine: SequencesEngine, groups: number, options:
   return new ModelStepBatch(INTERNAL, new Tables(engine, sizes, given))
 }
 
-function readOptions<T extends StepBatchSizes & { readonly arrays?: unknown }>(options: unknown) {
-  const { maxSequences, maxBlocks, maxTokens, arrays } = fields<T>('options', options)
+function readOptions(options: unknown) {
+  const { maxSequences, maxBlocks, maxTokens, arrays } = known<StepBatchOptions>('options', options, OPTIONS)
   return { maxSequences, maxBlocks, maxTokens, arrays }
 }
 

@@ -3,7 +3,7 @@ import { inspect, type InspectOptions } from 'node:util'
 import type { NativeView } from '#binding'
 
 import { binding } from './binding.js'
-import { arrayLength, asBits, count, fields, optional, sizes, typedArray, whole } from './check.js'
+import { arrayLength, asBits, count, known, type Names, optional, sizes, typedArray, whole } from './check.js'
 import { readDevice } from './device.js'
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, isKvTideError } from './errors.js'
@@ -11,6 +11,8 @@ import { meta, put, readData, type HostArgument } from './host-tensor.js'
 import { checkInternal, endThis, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
 import { Part, type Shown } from './shown.js'
 import { readLater, type ReadAsyncOptions } from './tensor-reading.js'
+
+const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
 
 /** What a tensor can be made with besides its data. */
 export interface TensorOptions {
@@ -48,7 +50,7 @@ export class Tensor extends Owner {
    * @param shape its sizes; their product is the length of `data`
    */
   static from(data: TensorData | Float16ArrayLike, shape: readonly number[], options: TensorOptions = {}): Tensor {
-    const { dtype, device } = fields<TensorOptions>('options', options)
+    const { dtype, device } = known<TensorOptions>('options', options, OPTIONS)
     const on = readDevice(device)
     const named = optional(checkDType, 'dtype', dtype)
     const read = readData('data', data, sizes('shape', shape), named)

@@ -94,7 +94,7 @@ export const otherRows: readonly Row[] = [
     numKvHeads: optional(count),
     headDim: optional(count),
     watermark: optional(count),
-  }, { 'a KvCache': 'ok', 'a PagedSequence': 'ok', 'a disposed PagedSequence': 'DISPOSED' }), () => ({ capacity: 1 }))),
+  }), () => ({ capacity: 1 }))),
   ...pool.rows,
   free('new BlockTable', param('options', options(() => ({ numLayers: 1, blockSize: 1 }), { numLayers: count, blockSize: count }), () => ({ numLayers: 1, blockSize: 1 }))),
   ...table.rows,
