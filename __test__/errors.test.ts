@@ -3,7 +3,7 @@ import { inspect } from 'node:util'
 
 import test from 'ava'
 
-import { ERROR_CODES, isKvTideError, KvCache, KvTideError, RotatingCache, Tensor, type ErrorCode } from '../index.js'
+import { ERROR_CODES, isKvTideError, KvCache, KvTideError, ModelCache, PagedKvCache, RotatingCache, Tensor, type ErrorCode, type HostTensor } from '../index.js'
 import { binding } from '../lib/binding.js'
 import { invalid } from '../lib/errors.js'
 import { refusal, throwsCode } from './support/throws.js'
@@ -126,4 +126,28 @@ test('a message names any value, and never throws of its own', t => {
   ] as const) {
     t.is(invalid('it', value, 'else').message, `it is ${shown}, expected else`)
   }
+})
+
+const rows = (n: number): HostTensor => ({ data: new Float32Array(n), shape: [1, 1, n, 1] })
+
+test('messages say what is open, and count as people do', t => {
+  using cache = new PagedKvCache({ capacity: 2, blockSize: 1, numLayers: 1, numKvHeads: 1, headDim: 1 })
+  const sequence = cache.openSequence()
+  sequence.append({ k: rows(1), v: rows(1) })
+  const message = (call: () => unknown): string => (t.throws(call) as Error).message
+  t.is(message(() => sequence.append({ k: rows(2), v: rows(2) })), '2 blocks are needed, 1 is free')
+  const step = cache.beginStep({ sequences: [sequence] })
+  t.is(message(() => sequence.snapshot()), 'a step is open on this sequence: commit it or roll it back first')
+  t.is(message(() => sequence.append({ k: rows(1), v: rows(1) })), 'a step is open on this sequence: commit it or roll it back first')
+  step.rollback()
+  const draft = sequence.begin()
+  t.is(message(() => sequence.append({ k: rows(1), v: rows(1) })), 'a transaction is open on this sequence: commit it or roll it back first')
+  draft.rollback()
+  using model = new ModelCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] }, kind: 'contiguous' })
+  const inTensors = model.createSequence()
+  model.beginStep({ sequences: [inTensors] })
+  t.is(message(() => inTensors.snapshot()), 'a step is open on this sequence: commit it or roll it back first')
+  using growing = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 1, maxSeqLen: 1, headDim: 1 })
+  growing.update(rows(1), rows(1))
+  t.is(message(() => growing.update(rows(1), rows(1))), 'cannot append 1 token: 1 of 1 used')
 })

@@ -146,7 +146,7 @@ test('reset empties it and keeps window, capacity and memory', t => {
   t.deepEqual(numbers(cache.append(tokens(1, 3))), [1, 2])
 })
 
-test('canAppendFromSnapshot compares tokens, window and room', t => {
+test('canAppendFromSnapshot compares the number of tokens, window and room, and not the tokens', t => {
   using cache = filled('f32', 3)
   using snapshot = cache.snapshot()
   t.true(cache.canAppendFromSnapshot(snapshot, 4))
@@ -154,6 +154,9 @@ test('canAppendFromSnapshot compares tokens, window and room', t => {
   using other = new RotatingCache({ dim: 2, maxSeqLen: 5 })
   other.append(tokens(0, 3))
   t.false(other.canAppendFromSnapshot(snapshot, 1), 'another window')
+  using same = make()
+  same.append(tokens(10, 13))
+  t.true(same.canAppendFromSnapshot(snapshot, 4), 'other tokens, as many')
   cache.append(tokens(3, 4))
   t.false(cache.canAppendFromSnapshot(snapshot, 1), 'another length')
 })

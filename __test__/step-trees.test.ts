@@ -102,3 +102,29 @@ test('masks and positions of a transaction are refused while a step is open', t 
     t.deepEqual(draft.treeMask().shape, [0, 0])
   }
 })
+
+for (const [name, make] of Object.entries(KINDS)) {
+  test(`${name}: a tree's step brings no tokens of a sequence without a transaction, or is refused`, t => {
+    using cache = make()
+    const [tree, idle] = [open(cache), open(cache)]
+    const first = { k: all([0]), v: all([1]) }
+    for (const sequence of [tree, idle]) {
+      if (cache instanceof PagedKvCache) (sequence as PagedSequence).append(first)
+      else (sequence as ModelSequence).append({ layers: [{ k: rows([0]), v: rows([1]) }] })
+    }
+    const alone = cache as unknown as Stepped
+    const begin = (sequences: readonly unknown[], offsets: readonly number[], parents: readonly number[]) => alone.beginStep({ sequences, offsets, parents })
+    throwsCode(t, 'INVALID_ARGUMENT', () => begin([idle], [0, 1], [-1]))
+    const none = begin([idle], [0, 0], [])
+    none.commit()
+    using draft = tree.begin()
+    if (name !== 'model in tensors') {
+      // Its own tokens, and none of the other.
+      const step = begin([tree, idle], [0, 2, 2], [-1, -1])
+      step.write(0, zeros([2, 3]), rows([2, 3]))
+      t.deepEqual(numbers(step.attend(0, queries(2))), [1.5, 2])
+      step.commit()
+      t.deepEqual([draft.length, idle.length], [2, 1])
+    }
+  })
+}

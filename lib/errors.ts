@@ -51,7 +51,13 @@ export interface ErrorDetailsByCode {
   readonly DTYPE_MISMATCH: ArgumentDetails
   readonly DEVICE_MISMATCH: ArgumentDetails
   readonly DIM_MISMATCH: { readonly argument: string; readonly value: number; readonly actual: number; readonly expected: number }
-  readonly CACHE_OVERFLOW: { readonly seqLen: number; readonly newTokens: number; readonly maxSeqLen: number }
+  readonly CACHE_OVERFLOW: {
+    readonly seqLen: number
+    readonly newTokens: number
+    readonly maxSeqLen: number
+    /** The slots that there are, where they are what is short: of tokens that lie in slots already. */
+    readonly capacity?: number
+  }
   readonly CACHE_EMPTY: { readonly operation: string }
   readonly CANNOT_ROLL_BACK: { readonly requested: number; readonly seqLen: number; readonly reason: string }
   readonly SNAPSHOT_INVALID: { readonly reason: string }

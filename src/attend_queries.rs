@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use kvtide_core::counted;
 use kvtide_tensor::{AttendOptions, Budget, DType, Error, HostTensor, OwnedSource, Room, Source};
 
 use crate::attend_lists::{Lists, ListsArg};
@@ -107,7 +108,7 @@ impl Numbers {
         }
         let elements: usize = room.shape.iter().product();
         if length != elements as f64 {
-            let expected = format!("{elements} elements, for {:?}", room.shape);
+            let expected = format!("{}, for {:?}", counted(elements as u64, "element"), room.shape);
             return Err(Error::ShapeMismatch { argument: "out", value: vec![length as usize], expected });
         }
         Ok(())

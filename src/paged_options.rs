@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_core::paged::{EvictionPolicy, PageFormat, RankTable, Window};
-use kvtide_core::{Error, count_positive};
+use kvtide_core::{Error, count_positive, counted};
 use kvtide_tensor::{PagedKvCacheOptions, device};
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
@@ -70,7 +70,7 @@ impl NativePagedOptions {
 }
 
 pub(crate) fn prefix_key(key: &[u8]) -> Outcome<[u8; 32]> {
-    key.try_into().map_err(|_| Error::argument("prefixKey", format!("{} bytes", key.len()), "32 bytes").into())
+    key.try_into().map_err(|_| Error::argument("prefixKey", counted(key.len() as u64, "byte"), "32 bytes").into())
 }
 
 /// The order of eviction: the rank of every priority and depth.

@@ -3,6 +3,7 @@
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
+use kvtide_core::counted;
 use kvtide_tensor::{Budget, View, device, device_name};
 use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
@@ -133,8 +134,8 @@ impl NativeView {
             let floats = view.to_f32()?;
             let out = out.memory("out")?.bytes_mut();
             if out.len() != floats.len() * 4 {
-                let expected = format!("{} elements", floats.len());
-                return Err(kvtide_core::Error::argument("out", format!("{} bytes", out.len()), expected).into());
+                let expected = counted(floats.len() as u64, "element");
+                return Err(kvtide_core::Error::argument("out", counted(out.len() as u64, "byte"), expected).into());
             }
             for (bytes, value) in out.chunks_exact_mut(4).zip(floats) {
                 bytes.copy_from_slice(&value.to_ne_bytes());

@@ -11,6 +11,7 @@
 //! Invariants: drafts start at ascending nodes, the outermost at 0; only the innermost one changes. `begin` and `end` are
 //! O(1), but for the nodes that are dropped; an append is O(new tokens).
 
+use crate::count::counted;
 use crate::error::{Error, Result};
 use crate::path::path_moves;
 use crate::plan::Move;
@@ -171,8 +172,8 @@ impl Drafts {
         self.check(id)?;
         if let Some(parents) = parents {
             if parents.len() != tokens as usize {
-                let expected = format!("one for each of the {tokens} tokens");
-                return Err(Error::argument("parents", format!("{} parents", parents.len()), expected));
+                let expected = format!("one for each of {}", counted(tokens.into(), "token"));
+                return Err(Error::argument("parents", counted(parents.len() as u64, "parent"), expected));
             }
             self.tree.check_from(self.innermost().origin as usize, parents)?;
         }
@@ -184,10 +185,11 @@ impl Drafts {
         if self.open.is_empty() { Ok(()) } else { self.tree.reserve(tokens) }
     }
 
-    /// Checks that these parents can follow the tokens of the innermost draft.
+    /// Checks that these parents can follow the tokens of the innermost draft; no tokens follow whatever there is.
     pub fn check_parents(&self, parents: &[i32]) -> Result<()> {
         match self.open.last() {
             Some(draft) => self.tree.check_from(draft.origin as usize, parents),
+            None if parents.is_empty() => Ok(()),
             None => Err(Error::argument("parents", "a tree", "none where no transaction is open")),
         }
     }

@@ -1,6 +1,7 @@
 //! Everything a planner can refuse, with the numbers that say why.
 
 use crate::code::Code;
+use crate::count::{counted, there_are};
 use crate::detail::{Detail, DetailValue};
 use crate::details;
 
@@ -41,13 +42,25 @@ pub enum Error {
         expected: String,
     },
     /// More tokens than `max_seq_len` allows.
-    #[error("cannot append {new_tokens} tokens: {seq_len} of {max_seq_len} used")]
+    #[error("cannot append {}: {seq_len} of {max_seq_len} used", counted(*new_tokens, "token"))]
     CacheOverflow {
         /// Tokens in the cache.
         seq_len: u64,
         /// Tokens to be added.
         new_tokens: u64,
         /// The most it can hold.
+        max_seq_len: u64,
+    },
+    /// More tokens than there are slots, of tokens that lie in slots already.
+    #[error("cannot count {} more: {seq_len} of {capacity} slots used", counted(*new_tokens, "token"))]
+    NoSlots {
+        /// Tokens in the cache.
+        seq_len: u64,
+        /// Tokens to be counted.
+        new_tokens: u64,
+        /// Slots that there are.
+        capacity: u64,
+        /// The most it can hold, once it has grown.
         max_seq_len: u64,
     },
     /// The cache holds nothing.
@@ -57,7 +70,7 @@ pub enum Error {
         operation: &'static str,
     },
     /// The tokens that a roll-back needs are gone, or never were.
-    #[error("cannot go back to {requested} tokens at {seq_len}: {reason}")]
+    #[error("cannot go back to {} at {seq_len}: {reason}", counted(*requested, "token"))]
     CannotRollBack {
         /// The length asked for.
         requested: u64,
@@ -88,6 +101,12 @@ pub enum Error {
         /// What it is open on: a cache, or another transaction.
         object: &'static str,
     },
+    /// A step is open on the sequence: only its own calls can change anything.
+    #[error("a step is open on this {object}: commit it or roll it back first")]
+    StepOpen {
+        /// What it is open on: a sequence.
+        object: &'static str,
+    },
     /// The transaction has ended.
     #[error("the transaction has ended: it was committed or rolled back")]
     TransactionClosed,
@@ -110,7 +129,7 @@ pub enum Error {
         length: u64,
     },
     /// Too few free blocks; none was taken.
-    #[error("{needed} blocks are needed, {free} are free")]
+    #[error("{} needed, {} free", there_are(*needed, "block"), there_are(*free, ""))]
     OutOfBlocks {
         /// Blocks needed.
         needed: u64,
@@ -153,12 +172,12 @@ impl Error {
         match self {
             Error::InvalidArgument { .. } | Error::InvalidModel { .. } => Code::InvalidArgument,
             Error::UnsupportedModel { .. } => Code::UnsupportedModel,
-            Error::CacheOverflow { .. } => Code::CacheOverflow,
+            Error::CacheOverflow { .. } | Error::NoSlots { .. } => Code::CacheOverflow,
             Error::CacheEmpty { .. } => Code::CacheEmpty,
             Error::CannotRollBack { .. } => Code::CannotRollBack,
             Error::SnapshotInvalid { .. } => Code::SnapshotInvalid,
             Error::InvalidPath { .. } => Code::InvalidPath,
-            Error::TransactionOpen { .. } => Code::TransactionOpen,
+            Error::TransactionOpen { .. } | Error::StepOpen { .. } => Code::TransactionOpen,
             Error::TransactionClosed => Code::TransactionClosed,
             Error::StaleStep { .. } => Code::StaleStep,
             Error::SequenceNotFound { .. } => Code::SequenceNotFound,
@@ -182,6 +201,9 @@ impl Error {
             Error::CacheOverflow { seq_len, new_tokens, max_seq_len } => {
                 details![seqLen: *seq_len, newTokens: *new_tokens, maxSeqLen: *max_seq_len]
             }
+            Error::NoSlots { seq_len, new_tokens, capacity, max_seq_len } => {
+                details![seqLen: *seq_len, newTokens: *new_tokens, maxSeqLen: *max_seq_len, capacity: *capacity]
+            }
             Error::CacheEmpty { operation } => details![operation: *operation],
             Error::CannotRollBack { requested, seq_len, reason } => {
                 details![requested: *requested, seqLen: *seq_len, reason: *reason]
@@ -190,7 +212,7 @@ impl Error {
             Error::InvalidPath { place, node, reason } => {
                 details![place: *place, node: *node, reason: *reason]
             }
-            Error::TransactionOpen { object } => details![object: *object],
+            Error::TransactionOpen { object } | Error::StepOpen { object } => details![object: *object],
             Error::TransactionClosed => Vec::new(),
             Error::StaleStep { sequence } => details![seq: *sequence],
             Error::SequenceNotFound { sequence } => details![seq: *sequence],

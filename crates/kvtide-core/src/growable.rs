@@ -107,10 +107,11 @@ impl GrowablePlanner {
     /// Counts `tokens` tokens that someone else wrote behind the last one.
     pub fn increment(&mut self, tokens: u32) -> Result<Run> {
         let GrowableState { len, slots } = self.state;
-        let total = len.checked_add(tokens).filter(|&total| total <= slots).ok_or(Error::CacheOverflow {
+        let total = len.checked_add(tokens).filter(|&total| total <= slots).ok_or(Error::NoSlots {
             seq_len: len.into(),
             new_tokens: tokens.into(),
-            max_seq_len: slots.into(),
+            capacity: slots.into(),
+            max_seq_len: self.max.into(),
         })?;
         self.state.len = total;
         Ok(Run::new(len, tokens))

@@ -30,7 +30,7 @@ mod tree;
 mod write_log;
 
 pub use code::Code;
-pub use count::{COUNT_MAX, count, count_positive};
+pub use count::{COUNT_MAX, count, count_positive, counted, there_are};
 pub use detail::{Detail, DetailValue};
 pub use drafts::{Drafts, Ending, TransactionId};
 pub use error::{Error, Result};

@@ -9,7 +9,7 @@
 //! holds no memory, so it is refused once one of its tokens was written over. Marking, committing and rolling back are O(1)
 //! (a commit is O(tentative)); an append is O(new tokens) amortised.
 
-use crate::count::COUNT_MAX;
+use crate::count::{COUNT_MAX, counted};
 use crate::error::{Error, Result};
 use crate::growable::{GrowablePlanner, GrowableState};
 use crate::path::path_moves;
@@ -82,8 +82,8 @@ impl RollbackPlanner {
     pub fn plan_append(&self, tokens: u32, parents: Option<&[i32]>) -> Result<Plan<GrowableState>> {
         if let Some(parents) = parents {
             if parents.len() != tokens as usize {
-                let expected = format!("one for each of the {tokens} tokens");
-                return Err(Error::argument("parents", format!("{} parents", parents.len()), expected));
+                let expected = format!("one for each of {}", counted(tokens.into(), "token"));
+                return Err(Error::argument("parents", counted(parents.len() as u64, "parent"), expected));
             }
             self.tree.check(parents)?;
         }

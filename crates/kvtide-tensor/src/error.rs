@@ -1,6 +1,6 @@
 //! Everything a cache can refuse: what its planner refuses, and what is wrong with a tensor, memory or a device.
 
-use kvtide_core::{Code, Detail, DetailValue, details};
+use kvtide_core::{Code, Detail, DetailValue, counted, details, there_are};
 
 /// The result of a call on a cache.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -48,7 +48,7 @@ pub enum Error {
         device: String,
     },
     /// One token's vector has the wrong number of elements.
-    #[error("{argument} has {actual} elements, expected {expected}")]
+    #[error("{argument} has {}, expected {expected}", counted(*actual, "element"))]
     DimMismatch {
         /// The argument's public name.
         argument: &'static str,
@@ -58,7 +58,7 @@ pub enum Error {
         expected: u64,
     },
     /// Too few free blocks in a group of layers; none was taken.
-    #[error("{needed} blocks are needed in group {group} of the layers, {free} are free")]
+    #[error("{} needed in group {group} of the layers, {} free", there_are(*needed, "block"), there_are(*free, ""))]
     OutOfBlocks {
         /// The place of the group.
         group: usize,

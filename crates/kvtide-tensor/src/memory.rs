@@ -202,9 +202,7 @@ impl Lease {
             above.set_held(held);
         }
     }
-}
 
-impl Lease {
     /// Says whether the owner's own limit no longer counts these bytes, since the owner cannot give them back: views alone
     /// keep them. The limits above go on counting.
     pub fn set_spared(&self, spared: bool) {

@@ -136,7 +136,7 @@ impl PagedPlanner {
         let of = self.sequence(sequence)?;
         match of.stepping {
             None => Ok(of),
-            Some(_) => Err(Error::TransactionOpen { object: "sequence" }),
+            Some(_) => Err(Error::StepOpen { object: "sequence" }),
         }
     }
 }

@@ -91,10 +91,10 @@ impl PagedPlanner {
     }
 
     fn check_target_of(&self, of: &Sequence, target: &Target, writer: Writer) -> Result<()> {
-        let open = Err(Error::TransactionOpen { object: "sequence" });
+        let object = "sequence";
         match writer {
-            _ if of.stepping.is_some() => return open,
-            Writer::Direct if of.drafts.depth() > 0 => return open,
+            _ if of.stepping.is_some() => return Err(Error::StepOpen { object }),
+            Writer::Direct if of.drafts.depth() > 0 => return Err(Error::TransactionOpen { object }),
             Writer::Draft(id) => of.drafts.check(id)?,
             Writer::Direct | Writer::Step => {}
         }

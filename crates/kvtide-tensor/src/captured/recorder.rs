@@ -1,6 +1,7 @@
 //! What the closure of a captured step calls: rows in, attention out, and where the tokens stand.
 
 use candle_core::Tensor;
+use kvtide_core::counted;
 use kvtide_cuda::{Stream, advance};
 
 use super::keeping::Kept;
@@ -103,7 +104,7 @@ impl<'r> StepRecorder<'r> {
         let rows = TokenRows::new(&Source::Tensor(tensor), argument, expected)?;
         rows.check_device(argument, group.slab.tensor.device())?;
         if rows.tokens as usize != self.memory.sequences {
-            let expected = format!("{} tokens, one of each sequence", self.memory.sequences);
+            let expected = format!("{}, one of each sequence", counted(self.memory.sequences as u64, "token"));
             return Err(Error::ShapeMismatch { argument, value: tensor.dims().to_vec(), expected });
         }
         // What is copied for a call is gone when it is replayed.

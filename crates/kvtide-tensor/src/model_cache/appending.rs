@@ -7,7 +7,7 @@
 //! A step that has begun may have evicted what others could find, and copied what they hold: so what a caller can get wrong is looked
 //! at before. O(tokens) in every layer.
 
-use kvtide_core::TransactionId;
+use kvtide_core::{TransactionId, counted};
 
 use super::ModelCache;
 use super::stepping::is_own;
@@ -34,8 +34,8 @@ impl ModelCache {
             None => self.check_idle(sequence)?,
         }
         let count = tokens.layers.first().map_or(0, |[k, _]| k.tokens());
-        let count =
-            u32::try_from(count).map_err(|_| Error::argument("k", format!("{count} tokens"), "at most 2^32 - 1"))?;
+        let count = u32::try_from(count)
+            .map_err(|_| Error::argument("k", counted(count as u64, "token"), "at most 2^32 - 1"))?;
         if let Some(ids) = tokens.ids
             && ids.len() != count as usize
         {

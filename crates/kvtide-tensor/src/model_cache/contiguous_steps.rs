@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use kvtide_core::{Error as CoreError, TransactionId, Tree};
+use kvtide_core::{Error as CoreError, TransactionId, Tree, counted};
 
 use super::layer_cache::LayerCache;
 use super::layer_sequences::{ContiguousLayers, Dropped, Sequence};
@@ -69,7 +69,8 @@ impl ContiguousLayers {
         };
         let dropped = self.dropped.clone();
         let of = self.resting(sequence)?;
-        if tokens.parents.is_some() && of.open.is_empty() {
+        let is_tree = tokens.parents.is_some_and(|parents| !parents.is_empty());
+        if is_tree && of.open.is_empty() {
             return Err(Error::argument("parents", "a tree", "none where no transaction is open"));
         }
         let parent = of.open.last().map(|(id, _)| *id);
@@ -107,8 +108,8 @@ impl ContiguousLayers {
         let (k, v) = (Shaped::batched(k)?, Shaped::batched(v)?);
         let tokens = k.source().resolve("k", SEQUENCE)?.tokens();
         if tokens != step.tokens {
-            let expected = format!("{} tokens, as the step has", step.tokens);
-            return Err(Error::argument("k", format!("{tokens} tokens"), expected));
+            let expected = format!("{}, as the step has", counted(step.tokens.into(), "token"));
+            return Err(Error::argument("k", counted(tokens.into(), "token"), expected));
         }
         let shown = of.layers[index].append(id, k.source(), v.source(), step.parents.as_deref())?;
         of.step.iter_mut().for_each(|open| open.shown[index] = Some(shown.clone()));

@@ -8,8 +8,8 @@
 //!
 //! Asking costs O(pages), or O(1) in tensors.
 
-use kvtide_core::Tree;
 use kvtide_core::model::{AttentionDescription, LayerKind, ModelDescription};
+use kvtide_core::{Tree, counted};
 
 use super::shapes::Queries;
 use crate::attention::{AttendOptions, Attended, KvRows, Room};
@@ -61,7 +61,7 @@ impl Rules {
         if !(3..=4).contains(&q.rank()) || q.dims()[1] == heads as usize {
             return Ok(());
         }
-        let expected = format!("{heads} heads, as the model's description says");
+        let expected = format!("{}, as the model's description says", counted(heads.into(), "head"));
         Err(Error::ShapeMismatch { argument: "q", value: q.dims().to_vec(), expected })
     }
 

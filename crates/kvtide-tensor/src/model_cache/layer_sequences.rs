@@ -140,7 +140,7 @@ impl ContiguousLayers {
     /// A sequence without an open step.
     pub(super) fn resting(&mut self, id: u64) -> Result<&mut Sequence> {
         let of = self.sequence(id)?;
-        if of.step.is_some() { Err(CoreError::TransactionOpen { object: "sequence" }.into()) } else { Ok(of) }
+        if of.step.is_some() { Err(CoreError::StepOpen { object: "sequence" }.into()) } else { Ok(of) }
     }
 
     /// A sequence without an open step or transaction.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_core::paged::{Append, Keep, Writer};
-use kvtide_core::{TransactionId, Tree};
+use kvtide_core::{TransactionId, Tree, counted};
 
 use crate::error::{Error, Result};
 use crate::memory::Budget;
@@ -206,8 +206,8 @@ impl PagedKvCache {
         if let Some(parents) = parents
             && parents.len() != rows[0].tokens as usize
         {
-            let expected = format!("one for each of the {} tokens", rows[0].tokens);
-            return Err(Error::argument("parents", format!("{} parents", parents.len()), expected));
+            let expected = format!("one for each of {}", counted(rows[0].tokens.into(), "token"));
+            return Err(Error::argument("parents", counted(parents.len() as u64, "parent"), expected));
         }
         let offsets = [0, rows[0].tokens];
         let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents, writer };

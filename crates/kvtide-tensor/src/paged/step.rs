@@ -9,6 +9,7 @@
 //!
 //! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
 
+use kvtide_core::counted;
 use kvtide_core::paged::{Append, StepRows, StepTables, WritePlan, Writer};
 
 use super::page_rows::PageRows;
@@ -264,7 +265,11 @@ fn check_count(tokens: u32, expected: u32) -> Result<()> {
     if tokens == expected {
         return Ok(());
     }
-    Err(Error::argument("k", format!("{tokens} tokens"), format!("{expected} tokens, as the step has")))
+    Err(Error::argument(
+        "k",
+        counted(tokens.into(), "token"),
+        format!("{}, as the step has", counted(expected.into(), "token")),
+    ))
 }
 
 /// The refusal of a layer that a step has not written.

@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
+use kvtide_core::counted;
 use kvtide_core::paged::{Append, Part, Seal, WritePlan, Writer};
 
 use super::launched::{self, copy_pieces};
@@ -119,8 +120,8 @@ impl PagedKvCache {
         let targets = self.planner.append_targets(append)?;
         let wanted: u32 = targets.iter().map(|target| target.tokens).sum();
         if wanted != rows[0].tokens {
-            let expected = format!("{wanted} tokens, as the offsets say");
-            return Err(Error::argument("k", format!("{} tokens", rows[0].tokens), expected));
+            let expected = format!("{}, as the offsets say", counted(wanted.into(), "token"));
+            return Err(Error::argument("k", counted(rows[0].tokens.into(), "token"), expected));
         }
         if let Some(ids) = tokens
             && ids.len() != wanted as usize
@@ -268,7 +269,11 @@ fn check_alike(keys: u32, values: u32, v: &Source<'_>) -> Result<()> {
     if keys == values {
         return Ok(());
     }
-    Err(Error::ShapeMismatch { argument: "v", value: v.dims(), expected: format!("{keys} tokens, as k") })
+    Err(Error::ShapeMismatch {
+        argument: "v",
+        value: v.dims(),
+        expected: format!("{}, as k", counted(keys.into(), "token")),
+    })
 }
 
 /// Runs `work` on a slab's pages and on the bytes of the rows that go there.

@@ -89,7 +89,8 @@ impl<const PARTS: usize> Rotating<PARTS> {
         Ok(())
     }
 
-    /// True when `tokens` more can follow `snapshot` here: same tokens so far, same window, and no more than it holds.
+    /// True when `tokens` more can follow `snapshot` here: as many tokens so far, the same window and sinks, and no more than they
+    /// hold. Which tokens they are is not compared.
     #[must_use]
     pub fn can_append_from_snapshot(&self, snapshot: &RotatingSnapshot<PARTS>, tokens: u64) -> bool {
         snapshot.current_seq_len() == self.current_seq_len()

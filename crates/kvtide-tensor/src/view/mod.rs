@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kvtide_core::{Run, Runs, Stamp};
+use kvtide_core::{Run, Runs, Stamp, counted};
 
 use crate::buffer::{Buffer, RowShape};
 use crate::dims::Dims;
@@ -263,7 +263,7 @@ impl View {
     pub fn reshape(&self, shape: &[usize], budget: &Arc<Budget>) -> Result<View> {
         let dims = Dims::shape("shape", shape)?;
         if dims.elements() != Some(self.elements()) {
-            let expected = format!("{} elements, as in {:?}", self.elements(), self.shape());
+            let expected = format!("{}, as in {:?}", counted(self.elements() as u64, "element"), self.shape());
             return Err(Error::ShapeMismatch { argument: "shape", value: shape.to_vec(), expected });
         }
         if !self.is_contiguous() {

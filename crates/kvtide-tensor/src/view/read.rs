@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
+use kvtide_core::counted;
 
 use super::View;
 use crate::device::device_name;
@@ -25,7 +26,11 @@ impl View {
     /// Copies its elements to `out`, in order.
     pub fn read_into(&self, out: &mut [u8]) -> Result<()> {
         if out.len() != self.bytes() {
-            return Err(Error::argument("out", format!("{} bytes", out.len()), format!("{} bytes", self.bytes())));
+            return Err(Error::argument(
+                "out",
+                counted(out.len() as u64, "byte"),
+                counted(self.bytes() as u64, "byte"),
+            ));
         }
         gather(self, out)
     }
