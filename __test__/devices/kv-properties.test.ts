@@ -3,7 +3,7 @@ import fc from 'fast-check'
 
 import { KvCache, type KvSnapshot } from '../../index.js'
 import { onDevices } from '../support/devices.js'
-import { check, Kept, Numbering, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
+import { check, Kept, Numbering, ownsItsBuffer, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
 
 type Kind = 'update' | 'fused' | 'truncate' | 'reset' | 'snapshot' | 'restore' | 'forget' | 'again'
 type Step = [Kind, number, boolean]
@@ -84,6 +84,13 @@ class Run {
     }
   }
 
+  end(): void {
+    this.kept.end()
+    for (const { snapshot } of this.snapshots) snapshot.dispose()
+    ownsItsBuffer(this.cache.stats())
+    this.cache.dispose()
+  }
+
   check(): void {
     const { cache, tokens } = this
     same('seqLen', [cache.seqLen, cache.isEmpty], [tokens.length, tokens.length === 0])
@@ -107,6 +114,6 @@ onDevices('KvCache shows what a list of its tokens says', (t, device) => {
       run.step(step)
       run.check()
     }
-    run.cache.dispose()
+    run.end()
   })
 })

@@ -18,6 +18,9 @@ interface Known {
   readonly open: { readonly draft: ModelTransaction; readonly start: number }[]
 }
 
+/** A layer that keeps every token. */
+const FULL = HYBRID.layers.findIndex(({ kind }) => kind === 'full')
+
 class Run {
   readonly cache: ModelCache
   readonly #known: Known[] = []
@@ -105,7 +108,15 @@ class Run {
       const found = [sequence.length, sequence.committedLength]
       const wanted = [tokens.length, open[0]?.start ?? tokens.length]
       if (found.join() !== wanted.join()) throw new Error(`lengths are ${found.join()}, not ${wanted.join()}`)
+      const kv = sequence.kv(FULL)
+      const shown = kv?.k.shape[2] ?? 0
+      if (shown !== tokens.length) throw new Error(`${shown} tokens are shown of ${tokens.length}`)
+      kv?.k.dispose()
+      kv?.v.dispose()
     }
+    const { usedBytes, heldBytes, bufferBytes } = this.cache.stats()
+    const isHeld = this.#held.length > 0 || heldBytes === 0
+    if (usedBytes !== bufferBytes + heldBytes || !isHeld) throw new Error(`${usedBytes} bytes used, ${heldBytes} held, ${bufferBytes} in buffers`)
   }
 }
 

@@ -3,7 +3,7 @@ import fc from 'fast-check'
 
 import { RotatingCache, RotatingKvCache, type RotatingSnapshot, type Tensor } from '../../index.js'
 import { onDevices } from '../support/devices.js'
-import { check, Kept, Numbering, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
+import { check, Kept, Numbering, ownsItsBuffer, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
 
 interface Options {
   readonly maxSeqLen: number
@@ -70,6 +70,10 @@ class Subject {
     if (shown === null) return null
     return 'k' in shown ? [shown.k, shown.v] : [shown]
   }
+}
+
+const letGo = (views: readonly Tensor[]): void => {
+  for (const view of views) view.dispose()
 }
 
 /** Every token that came, and what the window makes of them. */
@@ -142,10 +146,13 @@ function runWith(
     const keepLen = tokens.length + n
     if (last === null) return refused('CACHE_EMPTY', () => subject.accepted(snapshot, keepLen))
     if (n > last.added.length) return refused('INVALID_ARGUMENT', () => subject.accepted(snapshot, keepLen))
-    const stale = subject.views('lastAppendResult')?.[0]?.isStale
+    const latest = subject.views('lastAppendResult') ?? []
+    const stale = latest[0]?.isStale
+    letGo(latest)
     const views = subject.accepted(snapshot, keepLen)
     if (n === 0) return same('accepted', views, null)
-    if (!stale) kept.add(views ?? [], last.added.slice(0, n), keep)
+    if (stale) letGo(views ?? [])
+    else kept.add(views ?? [], last.added.slice(0, n), keep)
     return
   }
   if (kind === 'restore') {
@@ -175,9 +182,16 @@ for (const single of [true, false]) {
         const views = subject.views('currentData')
         same('empty', views === null, oracle.tokens.length === 0)
         kept.add(views ?? [], oracle.retained, step[2])
-        same('no result', subject.views('lastAppendResult') === null, oracle.last === null)
+        const latest = subject.views('lastAppendResult')
+        same('no result', latest === null, oracle.last === null)
+        letGo(latest ?? [])
         kept.check()
       }
+      kept.end()
+      for (const { snapshot } of oracle.snapshots) snapshot.dispose()
+      // It keeps what it returned last.
+      subject.cache.reset()
+      ownsItsBuffer(subject.cache.stats())
       subject.cache.dispose()
     })
   })

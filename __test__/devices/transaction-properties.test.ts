@@ -1,9 +1,9 @@
 // Random transactions on every kind of cache, against lists of every token.
 import fc from 'fast-check'
 
-import type { KvTransaction } from '../../index.js'
+import { KvCache, RollbackCache, RotatingKvCache, type KvTransaction } from '../../index.js'
 import { onDevices } from '../support/devices.js'
-import { check, Kept, Numbering, refused, same, shapesOn, type Shape } from '../support/properties.js'
+import { check, Kept, Numbering, ownsItsBuffer, refused, same, shapesOn, type Shape } from '../support/properties.js'
 import { appended, KINDS, pair, retained, type Kind, type Subject, type Window } from '../support/transactions.js'
 
 type Name = 'feed' | 'begin' | 'draft' | 'tree' | 'commit' | 'path' | 'wrong path' | 'drop' | 'change'
@@ -125,6 +125,17 @@ class Run {
     parent.branched ||= branched && kept.length > 0
   }
 
+  end(): void {
+    this.kept.end()
+    this.#drafts[0]?.open.dispose()
+    // What it shows next is of the memory that it has now.
+    this.#feed(1, false)
+    // A window keeps what it returned last.
+    if (this.cache instanceof RotatingKvCache) this.cache.reset()
+    if (this.cache instanceof RotatingKvCache || this.cache instanceof KvCache || this.cache instanceof RollbackCache) ownsItsBuffer(this.cache.stats())
+    this.cache.dispose()
+  }
+
   check(): void {
     const shown = this.kind.read(this.cache)
     const wanted = retained(this.kind, this.window, this.everything)
@@ -180,7 +191,7 @@ for (const kind of KINDS) {
         run.step(step)
         run.check()
       }
-      run.cache.dispose()
+      run.end()
     })
   })
 }

@@ -50,14 +50,13 @@ function ofPages(): Subject {
   const sequence = cache.openSequence()
   sequence.append({ k: { data: Float32Array.of(1), shape: [1, 1, 1, 1] }, v: { data: Float32Array.of(1), shape: [1, 1, 1, 1] } })
   const { id } = sequence
-  const out = (): [Float32Array, Float32Array] => [new Float32Array(1), new Float32Array(1)]
   const blockTables = Int32Array.of(0)
   return {
     cache,
     begin: () => cache.beginStep({ sequences: [id], offsets: [0, WIDE] }),
     reads: [
       ['gather', () => Array.from(cache.gather(id, 0).v.toFloat32Array()), [1]],
-      ['gatherInto', () => Array.from(cache.gatherInto(id, 0, ...out()).v), [1]],
+      ['gatherInto', () => Array.from(cache.gatherInto(id, 0, new Float32Array(1), new Float32Array(1)).v), [1]],
       ['readKv', () => { try { return cache.readKv(id, 0, 3) } catch { return 'refused' } }, 'refused'],
       ['retainedLength', () => sequence.retainedLength, 1],
       ['capacity', () => cache.sequenceCapacity(id), 4],

@@ -1,7 +1,7 @@
 import type { ExecutionContext } from 'ava'
 import fc from 'fast-check'
 
-import { Tensor, type DType, type HostTensor, type TensorData } from '../../index.js'
+import { Tensor, type CacheStats, type DType, type HostTensor, type TensorData } from '../../index.js'
 import { bytes } from './tokens.js'
 
 /** Sequences of operations for each property; `KVTIDE_CASES_JS` asks for more. */
@@ -96,13 +96,19 @@ export class Kept {
     this.#shape = shape
   }
 
-  /** Checks new views of the same tokens, K first, and keeps some of them. */
+  /** Checks new views of the same tokens, K first, and keeps them, or disposes of them. */
   add(views: readonly Tensor[], tokens: readonly number[], keep: boolean): void {
     for (const [part, view] of views.entries()) {
       if (view.isStale) throw new Error('a new view is stale')
       shows(view, this.#shape, tokens, part)
       if (keep) this.#views.push({ view, tokens: [...tokens], part })
+      else view.dispose()
     }
+  }
+
+  /** Disposes of all that is kept. */
+  end(): void {
+    for (const { view } of this.#views.splice(0)) view.dispose()
   }
 
   check(): void {
@@ -115,6 +121,11 @@ export class Kept {
       }
     }
   }
+}
+
+/** Throws unless a cache of which nothing is kept has the memory of its buffer, and no more: whether garbage was collected or not. */
+export function ownsItsBuffer({ usedBytes, heldBytes, bufferBytes }: CacheStats): void {
+  if (usedBytes !== bufferBytes || heldBytes !== 0) throw new Error(`${usedBytes} bytes used, ${heldBytes} held, ${bufferBytes} in the buffer`)
 }
 
 /** Throws unless `call` is refused with `code`. */

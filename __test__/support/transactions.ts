@@ -33,6 +33,12 @@ export interface Kind<C extends Subject = Subject> {
   readonly changes: (cache: C, k: Tensor, v: Tensor) => Readonly<Record<string, () => unknown>>
 }
 
+/** Restores what it holds, and lets go of the snapshot however that ends. */
+function restoreItself(cache: KvCache | RotatingKvCache): void {
+  using held = cache.snapshot()
+  ;(cache as { restore(snapshot: object): void }).restore(held)
+}
+
 const kind = <C extends Subject>(made: Kind<C>): Kind => made as unknown as Kind
 
 /** Every kind of cache that has transactions. */
@@ -51,7 +57,7 @@ export const KINDS: readonly Kind[] = [
       incrementSeqLen: () => cache.incrementSeqLen(0),
       truncate: () => cache.truncate(0),
       reset: () => cache.reset(),
-      restore: () => cache.restore(cache.snapshot()),
+      restore: () => restoreItself(cache),
       begin: () => cache.begin(),
     }),
   }),
@@ -67,7 +73,7 @@ export const KINDS: readonly Kind[] = [
       trySetLen: () => cache.trySetLen(cache.currentSeqLen),
       setLen: () => cache.setLen(cache.currentSeqLen),
       reset: () => cache.reset(),
-      restore: () => cache.restore(cache.snapshot()),
+      restore: () => restoreItself(cache),
       begin: () => cache.begin(),
     }),
   }),

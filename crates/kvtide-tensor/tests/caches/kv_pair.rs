@@ -70,8 +70,8 @@ pub struct Pair {
     number: usize,
     tokens: Vec<Id>,
     sightings: Sightings,
-    /// With the tokens that each saw, and the number of its cache.
-    snapshots: Vec<(KvSnapshot, Vec<Id>, usize)>,
+    /// With the tokens that each saw, the number of its cache, and whether no other was restored since it was taken or restored.
+    snapshots: Vec<(KvSnapshot, Vec<Id>, (usize, bool))>,
     next: Id,
     /// The same token was appended twice.
     repeats: bool,
@@ -103,12 +103,12 @@ impl Pair {
             Op::Kernel(tokens) => self.kernel(tokens)?,
             Op::Look(start, len) => self.look(start, len)?,
             Op::Forget(which) => self.sightings.forget(which),
-            Op::Snapshot => self.snapshots.push((self.cache.snapshot()?, self.tokens.clone(), self.number)),
+            Op::Snapshot => self.snapshots.push((self.cache.snapshot()?, self.tokens.clone(), (self.number, true))),
             Op::DropSnapshot(which) => {
                 self.chosen(which).map(|which| self.snapshots.swap_remove(which));
             }
             Op::Restore(which) => {
-                // A snapshot of the cache's own puts back what was written over, and nothing else.
+                // A snapshot of the cache's own puts back what was written over since, and nothing else.
                 if !self.restore(which)? {
                     return Ok(Wrote::AnyTokens);
                 }
@@ -206,15 +206,18 @@ impl Pair {
         Ok(())
     }
 
-    /// Whether the snapshot, if there was one, was of this cache.
+    /// Whether the snapshot, if there was one, was of this cache, and no other was restored since it was taken or restored.
     fn restore(&mut self, which: u32) -> Result<bool, TestCaseError> {
         let Some(which) = self.chosen(which) else { return Ok(true) };
-        let (snapshot, tokens, number) = self.snapshots[which].clone();
+        let (snapshot, tokens, (number, latest)) = self.snapshots[which].clone();
         let restored = self.cache.restore(&snapshot);
         if unless_out_of_memory(self.setup.limit, restored)?.is_some() {
             self.tokens = tokens;
         }
-        Ok(number == self.number)
+        for (at, (.., (_, latest))) in self.snapshots.iter_mut().enumerate() {
+            *latest = at == which;
+        }
+        Ok(latest && number == self.number)
     }
 
     fn restore_elsewhere(&mut self, which: u32, slots: u32, tokens: u32, close: bool) -> Done {

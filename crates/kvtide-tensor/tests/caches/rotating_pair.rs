@@ -24,8 +24,8 @@ pub struct Pair<const PARTS: usize> {
     /// What the last append returned, and how many tokens it added.
     last: Option<(Vec<Id>, usize)>,
     sightings: Sightings,
-    /// With what each saw, and the number of its cache.
-    snapshots: Vec<(RotatingSnapshot<PARTS>, Model, usize)>,
+    /// With what each saw, the number of its cache, and whether no other was restored since it was taken or restored.
+    snapshots: Vec<(RotatingSnapshot<PARTS>, Model, (usize, bool))>,
     next: Id,
     /// The same token was appended twice.
     repeats: bool,
@@ -54,12 +54,12 @@ where
             }
             Op::Look(start, len) => self.look(start, len)?,
             Op::Forget(which) => self.sightings.forget(which),
-            Op::Snapshot => self.snapshots.push((self.cache.snapshot()?, self.model.clone(), self.number)),
+            Op::Snapshot => self.snapshots.push((self.cache.snapshot()?, self.model.clone(), (self.number, true))),
             Op::DropSnapshot(which) => {
                 self.chosen(which).map(|which| self.snapshots.swap_remove(which));
             }
             Op::Restore(which) => {
-                // A snapshot of the cache's own puts back what was written over, and nothing else.
+                // A snapshot of the cache's own puts back what was written over since, and nothing else.
                 if !self.restore(which)? {
                     return Ok(Wrote::AnyTokens);
                 }
@@ -147,16 +147,19 @@ where
         self.see(parts, &retained[start..start + len])
     }
 
-    /// Whether the snapshot, if there was one, was of this cache.
+    /// Whether the snapshot, if there was one, was of this cache, and no other was restored since it was taken or restored.
     fn restore(&mut self, which: u32) -> Result<bool, TestCaseError> {
         let Some(which) = self.chosen(which) else { return Ok(true) };
-        let (snapshot, model, number) = self.snapshots[which].clone();
+        let (snapshot, model, (number, latest)) = self.snapshots[which].clone();
         let restored = self.cache.restore(&snapshot);
         if unless_out_of_memory(self.setup.limit, restored)?.is_some() {
             self.model = model;
             self.last = None;
         }
-        Ok(number == self.number)
+        for (at, (.., (_, latest))) in self.snapshots.iter_mut().enumerate() {
+            *latest = at == which;
+        }
+        Ok(latest && number == self.number)
     }
 
     fn restore_elsewhere(&mut self, which: u32, tokens: u32, slack: u32, end: End) -> Done {
