@@ -45,7 +45,8 @@ export interface ModelDescriptionInput {
 
 /**
  * A `config.json` of Hugging Face, parsed or as its text: of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or gpt-oss.
- * Other models are refused with `UNSUPPORTED_MODEL`.
+ * A field that is missing is what the family's class in transformers has it be, as is one that is `null`. Other models are refused with
+ * `UNSUPPORTED_MODEL`.
  */
 export type HuggingFaceConfig = string | { readonly model_type?: unknown; readonly [field: string]: unknown }
 

@@ -49,7 +49,8 @@ impl ModelDescription {
     }
 
     /// The model that a Hugging Face `config.json` describes: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or
-    /// gpt-oss. Other models are refused with `UNSUPPORTED_MODEL`, and so are cross attention and recurrent state.
+    /// gpt-oss. A field that is missing is what the family's class in transformers has it be, as is one that is `null`. Other models
+    /// are refused with `UNSUPPORTED_MODEL`, and so are cross attention and recurrent state.
     pub fn from_config(json: &str) -> Result<Self> {
         config::description(json)
     }

@@ -49,9 +49,9 @@ fn heads_and_dims_that_are_missing_follow_from_the_others() {
 
 #[test]
 fn a_file_may_name_its_class_alone() {
-    let config = r#"{ "architectures": ["MistralForCausalLM"], "num_hidden_layers": 1, "hidden_size": 8, "num_attention_heads": 1,
+    let config = r#"{ "architectures": ["MistralForCausalLM"], "num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 16,
                      "sliding_window": 5 }"#;
-    assert_eq!(kinds(&model(config), 5), "S");
+    assert_eq!((kinds(&model(config), 5), sizes(&model(config))), ("S".to_owned(), (16, 8, 4)));
 }
 
 #[test]
@@ -124,10 +124,11 @@ fn gemma3_keeps_everything_in_each_sixth_layer() {
     assert_eq!(kinds(&model(text), 512), "SSSSSFSS");
     assert_eq!(model(text).attention().scale, Some(0.0625));
     assert_eq!(model(text).attention().softcap, None);
-    for field in ["sliding_window_pattern", "_sliding_window_pattern"] {
-        let often = text.replace("\"head_dim\"", &format!("\"{field}\": 3, \"head_dim\""));
-        assert_eq!(kinds(&model(&often), 512), "SSFSSFSS");
-    }
+    let with = |fields: &str| kinds(&model(&text.replace("\"head_dim\"", &format!("{fields}, \"head_dim\""))), 512);
+    assert_eq!(with(r#""sliding_window_pattern": 3"#), "SSFSSFSS");
+    // A class writes the second one, and reads the first.
+    assert_eq!(with(r#""sliding_window_pattern": 3, "_sliding_window_pattern": 6"#), "SSFSSFSS");
+    assert_eq!(with(r#""_sliding_window_pattern": 3"#), "SSSSSFSS");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Descriptions of models: by hand, and from `config.json`.
 
+mod classes;
 mod config;
 mod description;
 mod refusals;

@@ -41,7 +41,7 @@ fn text_that_is_no_object_is_refused() {
 fn a_wrong_value_is_refused_by_its_fields_name() {
     for (config, field, value, shown) in [
         (LLAMA, "num_hidden_layers", "0", "0"),
-        (LLAMA, "num_hidden_layers", "null", "missing"),
+        (LLAMA, "num_hidden_layers", "null", "null"),
         (LLAMA, "num_hidden_layers", "2.5", "2.5"),
         (LLAMA, "num_hidden_layers", "-1", "-1"),
         (LLAMA, "num_hidden_layers", "2000000000", "2000000000"),
@@ -73,6 +73,52 @@ fn fields_within_another_are_named_with_it() {
     let error = refusal(&with(GEMMA, r#""head_dim": "wide""#));
     assert_eq!(error.to_string(), r#"text_config.head_dim is "wide", expected a whole number of at least 1"#);
     assert_eq!(error.code(), Code::InvalidArgument);
+}
+
+#[test]
+fn null_is_refused_where_no_class_takes_it() {
+    const GEMMA2: &str = r#"{ "model_type": "gemma2" }"#;
+    const QWEN3: &str = r#"{ "model_type": "qwen3", "use_sliding_window": true }"#;
+    const GEMMA3: &str = r#"{ "model_type": "gemma3_text" }"#;
+    for (config, field) in [
+        (GEMMA2, "num_key_value_heads"),
+        (GEMMA2, "head_dim"),
+        (GEMMA2, "query_pre_attn_scalar"),
+        (QWEN3, "num_attention_heads"),
+        (QWEN3, "head_dim"),
+        (QWEN3, "max_window_layers"),
+        (GEMMA3, "sliding_window_pattern"),
+    ] {
+        let message = refusal(&replaced(config, field, "null")).to_string();
+        assert!(message.starts_with(&format!("{field} is null, expected a")), "{message}");
+    }
+    assert!(ModelDescription::from_config(&replaced(GEMMA2, "attn_logit_softcapping", "null")).is_ok());
+}
+
+#[test]
+fn a_default_that_does_not_fit_is_named_as_one() {
+    let error = refusal(r#"{ "model_type": "mistral", "num_attention_heads": 4 }"#);
+    assert_eq!(
+        error.to_string(),
+        "num_key_value_heads is 8, expected a number that 4, num_attention_heads, is a multiple of; where a file of type mistral \
+         leaves it out, it is 8"
+    );
+    let error = refusal(r#"{ "model_type": "phi3", "hidden_size": 31 }"#);
+    assert_eq!(
+        error.to_string(),
+        "hidden_size is 31, expected at least 32, num_attention_heads, where there is no head_dim"
+    );
+}
+
+#[test]
+fn fields_outside_of_the_text_model_are_not_passed_over() {
+    for config in [
+        r#"{ "model_type": "gemma3", "num_hidden_layers": 7 }"#,
+        r#"{ "model_type": "gemma3", "head_dim": 8, "text_config": null }"#,
+    ] {
+        let error = refusal(config);
+        assert!(error.to_string().starts_with("text_config is missing, expected an object, with "), "{error}");
+    }
 }
 
 #[test]
@@ -136,6 +182,8 @@ fn fields_that_mean_something_else_are_refused_by_name() {
     assert_eq!(unsupported(&with(LLAMA, r#""add_cross_attention": true"#), "cross attention"), "add_cross_attention");
     let crossed = with(LLAMA, r#""cross_attention_layers": [3, 8]"#);
     assert_eq!(unsupported(&crossed, "cross attention"), "cross_attention_layers");
+    let single = with(LLAMA, r#""per_layer_config": { "1": { "num_key_value_heads": 1 } }"#);
+    assert_eq!(unsupported(&single, "fields of single layers"), "per_layer_config");
     let both = with(GEMMA, r#""use_bidirectional_attention": true"#);
     assert_eq!(unsupported(&both, "later tokens"), "text_config.use_bidirectional_attention");
     let recurrent = with(LLAMA, r#""layer_types": ["linear_attention", "full_attention"]"#);

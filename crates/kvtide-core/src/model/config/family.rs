@@ -1,24 +1,29 @@
-//! The families that are known, and what their fields are when a file leaves them out.
+//! The families that are known: how their layers are told apart, and the defaults of their own configuration classes.
+//!
+//! The numbers are those of the classes of transformers: `tests/model/transformers` has what the classes themselves say.
 
-use super::fields::Fields;
 use super::rule::LayerRule;
-use crate::detail::DetailValue;
-use crate::error::{Error, Result};
 
-/// A family: how its layers are told apart, and the defaults of its own configuration class.
+/// A family.
 pub(super) struct Family {
     pub model_type: &'static str,
-    architecture: &'static str,
+    pub architecture: &'static str,
     pub rule: LayerRule,
+    /// `num_hidden_layers` when it is missing.
+    pub layers: u32,
+    /// `hidden_size` when it is missing.
+    pub hidden: u32,
+    /// `hidden_size` has to be a multiple of the heads that it is divided by.
+    pub hidden_is_multiple: bool,
+    /// `num_attention_heads` when it is missing.
+    pub query_heads: u32,
+    /// `num_key_value_heads`; where it follows from another field, from `num_attention_heads`.
+    pub kv_heads: Size,
+    /// `head_dim`; where it follows from other fields, it is the hidden size divided by the heads.
+    pub head_dim: Size,
     /// `sliding_window` when it is missing.
     pub window: Option<u32>,
-    /// `num_attention_heads` when it is missing; none: it has to be there.
-    pub query_heads: Option<u32>,
-    /// `num_key_value_heads` when it is missing; none: as many as query heads.
-    pub kv_heads: Option<u32>,
-    /// `head_dim` when it is missing; none: the hidden size, divided by the heads.
-    pub head_dim: Option<u32>,
-    /// `query_pre_attn_scalar` when it is missing, in families that have it.
+    /// `query_pre_attn_scalar` when it is missing, in families that have it and `attn_logit_softcapping`.
     pub query_scalar: Option<f64>,
     /// `attn_logit_softcapping` when it is missing.
     pub softcap: Option<f64>,
@@ -26,198 +31,182 @@ pub(super) struct Family {
     pub sink_logits: bool,
 }
 
-/// A family without anything of its own.
-const PLAIN: Family = Family {
-    model_type: "",
-    architecture: "",
+impl Family {
+    /// In a message about a size that a file may not have said.
+    pub fn meaning(&self, unsaid: Size) -> String {
+        match unsaid {
+            Size::Derived => String::new(),
+            Size::Default(size) | Size::Required(size) => {
+                format!("; where a file of type {} leaves it out, it is {size}", self.model_type)
+            }
+        }
+    }
+}
+
+/// What a size is where a file does not say it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Size {
+    /// It follows from other fields.
+    Derived,
+    /// This when it is missing; when it is `null`, it follows from other fields.
+    Default(u32),
+    /// This when it is missing; `null` is refused.
+    Required(u32),
+}
+
+/// The family that the others are described by what they have of their own.
+const LLAMA: Family = Family {
+    model_type: "llama",
+    architecture: "LlamaForCausalLM",
     rule: LayerRule::Full,
+    layers: 32,
+    hidden: 4096,
+    hidden_is_multiple: true,
+    query_heads: 32,
+    kv_heads: Size::Derived,
+    head_dim: Size::Derived,
     window: None,
-    query_heads: None,
-    kv_heads: None,
-    head_dim: None,
     query_scalar: None,
     softcap: None,
     sink_logits: false,
 };
 
+const QWEN2: Family = Family {
+    model_type: "qwen2",
+    architecture: "Qwen2ForCausalLM",
+    rule: LayerRule::SlidingFrom { default: 28 },
+    hidden_is_multiple: false,
+    kv_heads: Size::Default(32),
+    window: Some(4096),
+    ..LLAMA
+};
+
+const GEMMA2: Family = Family {
+    model_type: "gemma2",
+    architecture: "Gemma2ForCausalLM",
+    rule: LayerRule::FullEvery { nth: 2, field: None },
+    layers: 26,
+    hidden: 2304,
+    query_heads: 8,
+    kv_heads: Size::Required(4),
+    head_dim: Size::Required(256),
+    window: Some(4096),
+    query_scalar: Some(256.),
+    softcap: Some(50.),
+    ..LLAMA
+};
+
 const GEMMA3: Family = Family {
     model_type: "gemma3_text",
     architecture: "Gemma3ForCausalLM",
-    rule: LayerRule::FullEvery { nth: 6, fields: &["sliding_window_pattern", "_sliding_window_pattern"] },
-    window: Some(4096),
-    query_heads: Some(8),
-    kv_heads: Some(4),
-    head_dim: Some(256),
-    query_scalar: Some(256.),
-    ..PLAIN
+    rule: LayerRule::FullEvery { nth: 6, field: Some("sliding_window_pattern") },
+    softcap: None,
+    ..GEMMA2
 };
 
-const FAMILIES: &[Family] = &[
-    Family { model_type: "llama", architecture: "LlamaForCausalLM", ..PLAIN },
+pub(super) const FAMILIES: &[Family] = &[
+    LLAMA,
     Family {
         model_type: "mistral",
         architecture: "MistralForCausalLM",
         rule: LayerRule::Sliding,
+        hidden_is_multiple: false,
+        kv_heads: Size::Default(8),
         window: Some(4096),
-        ..PLAIN
+        ..LLAMA
     },
-    Family {
-        model_type: "qwen2",
-        architecture: "Qwen2ForCausalLM",
-        rule: LayerRule::SlidingFrom { default: 28 },
-        window: Some(4096),
-        ..PLAIN
-    },
-    Family {
-        model_type: "qwen3",
-        architecture: "Qwen3ForCausalLM",
-        rule: LayerRule::SlidingFrom { default: 28 },
-        window: Some(4096),
-        head_dim: Some(128),
-        ..PLAIN
-    },
-    Family {
-        model_type: "gemma2",
-        architecture: "Gemma2ForCausalLM",
-        rule: LayerRule::FullEvery { nth: 2, fields: &[] },
-        window: Some(4096),
-        head_dim: Some(256),
-        query_scalar: Some(256.),
-        softcap: Some(50.),
-        ..PLAIN
-    },
+    QWEN2,
+    Family { model_type: "qwen3", architecture: "Qwen3ForCausalLM", head_dim: Size::Required(128), ..QWEN2 },
+    GEMMA2,
     GEMMA3,
     Family { model_type: "gemma3", architecture: "Gemma3ForConditionalGeneration", ..GEMMA3 },
-    Family { model_type: "phi3", architecture: "Phi3ForCausalLM", rule: LayerRule::Sliding, ..PLAIN },
+    Family {
+        model_type: "phi3",
+        architecture: "Phi3ForCausalLM",
+        rule: LayerRule::Sliding,
+        hidden: 3072,
+        hidden_is_multiple: false,
+        ..LLAMA
+    },
     Family {
         model_type: "gpt_oss",
         architecture: "GptOssForCausalLM",
-        rule: LayerRule::FullEvery { nth: 2, fields: &[] },
+        rule: LayerRule::FullEvery { nth: 2, field: None },
+        layers: 36,
+        hidden: 2880,
+        hidden_is_multiple: false,
+        query_heads: 64,
+        kv_heads: Size::Default(8),
+        head_dim: Size::Default(64),
         window: Some(128),
-        head_dim: Some(64),
         sink_logits: true,
-        ..PLAIN
+        ..LLAMA
     },
 ];
 
-/// Models that are known to need something else, by the start of their type's name without its marks.
-const REFUSED: &[(&str, &[&str])] = &[
-    (
-        "recurrent state",
-        &[
-            "mamba",
-            "falconmamba",
-            "falconh1",
-            "rwkv",
-            "jamba",
-            "bamba",
-            "zamba",
-            "recurrentgemma",
-            "qwen3next",
-            "qwen35",
-            "granitemoehybrid",
-            "nemotronh",
-            "lfm2",
-            "xlstm",
-            "kimilinear",
-            "olmohybrid",
-        ],
-    ),
-    (
-        "cross attention",
-        &[
-            "t5",
-            "mt5",
-            "umt5",
-            "byt5",
-            "longt5",
-            "switchtransformers",
-            "bart",
-            "mbart",
-            "pegasus",
-            "marian",
-            "m2m100",
-            "nllb",
-            "whisper",
-            "mllama",
-            "encoderdecoder",
-            "visionencoderdecoder",
-            "speechencoderdecoder",
-            "prophetnet",
-            "blenderbot",
-            "moonshine",
-        ],
-    ),
-];
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
 
-/// The family of a file, and the fields that describe its text model.
-pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static Family, Fields<'a>)> {
-    check_attention_kind(root)?;
-    let family = by_name(root)?;
-    let Some(text) = root.object("text_config", "text_config.")? else {
-        return Ok((family, root.clone()));
-    };
-    if family.model_type != "gemma3" {
-        return Err(unsupported("text_config", "an object", format!("none in a model of type {}", family.model_type)));
-    }
-    check_attention_kind(&text)?;
-    match text.text("model_type")? {
-        None | Some("gemma3_text") => Ok((family, text)),
-        Some(other) => Err(unsupported(text.path("model_type"), other, "gemma3_text")),
-    }
-}
+    use super::super::fields::FIELDS;
+    use super::*;
 
-fn by_name(root: &Fields<'_>) -> Result<&'static Family> {
-    if let Some(name) = root.text("model_type")? {
-        let known = FAMILIES.iter().find(|family| family.model_type == name);
-        return known.ok_or_else(|| unsupported("model_type", name, expected(name)));
-    }
-    let architectures = root.texts("architectures")?.unwrap_or_default();
-    let Some(name) = architectures.first() else {
-        return Err(unsupported("model_type", "missing", supported()));
-    };
-    let known = FAMILIES.iter().find(|family| family.architecture == *name);
-    known.ok_or_else(|| unsupported("architectures[0]", *name, expected(name)))
-}
+    const RECORDED: [&str; 2] = [
+        include_str!("../../../tests/model/transformers/4.57.6.json"),
+        include_str!("../../../tests/model/transformers/5.23.0.json"),
+    ];
 
-/// Refuses what no family here does: cross attention, and attention that sees the future.
-fn check_attention_kind(fields: &Fields<'_>) -> Result<()> {
-    for flag in ["is_encoder_decoder", "add_cross_attention"] {
-        if fields.flag(flag)? {
-            return Err(unsupported(fields.path(flag), "true", "false: cross attention is not supported"));
+    impl Family {
+        /// What the table says a missing field is, as a class declares it; none where the family has no such field.
+        fn declares(&self, field: &str) -> Option<Value> {
+            let size = |size| match size {
+                Size::Derived => Value::Null,
+                Size::Default(size) | Size::Required(size) => json!(size),
+            };
+            let slides = !matches!(self.rule, LayerRule::Full);
+            let switched = match self.rule {
+                LayerRule::SlidingFrom { default } => Some(default),
+                _ => None,
+            };
+            match field {
+                "num_hidden_layers" => Some(json!(self.layers)),
+                "hidden_size" => Some(json!(self.hidden)),
+                "num_attention_heads" => Some(json!(self.query_heads)),
+                "num_key_value_heads" => Some(size(self.kv_heads)),
+                "head_dim" => Some(size(self.head_dim)),
+                "sliding_window" => slides.then_some(json!(self.window)),
+                "use_sliding_window" => switched.map(|_| json!(false)),
+                "max_window_layers" => switched.map(|default| json!(default)),
+                "query_pre_attn_scalar" => self.query_scalar.map(|scalar| json!(scalar)),
+                "attn_logit_softcapping" => self.query_scalar.map(|_| json!(self.softcap)),
+                "layer_types" | "sliding_window_pattern" => None,
+                other => panic!("{other} is in no family's table"),
+            }
         }
     }
-    if fields.says("cross_attention_layers") {
-        let expected = "none: cross attention is not supported";
-        return Err(unsupported(fields.path("cross_attention_layers"), "a list", expected));
-    }
-    if fields.says("use_bidirectional_attention") && fields.flag("use_bidirectional_attention").unwrap_or(true) {
-        let expected = "false: what later tokens change cannot be kept";
-        return Err(unsupported(fields.path("use_bidirectional_attention"), "true", expected));
-    }
-    Ok(())
-}
 
-/// What would be supported, and what is wrong with the model where that is known.
-fn expected(name: &str) -> String {
-    let name = name.replace(['_', '-'], "").to_lowercase();
-    let known = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    match REFUSED.iter().find(|(_, prefixes)| known(prefixes)) {
-        Some((what, _)) => format!("{}: {what} is not supported", supported()),
-        None => supported(),
+    fn alike(one: &Value, other: &Value) -> bool {
+        one == other || (one.is_number() && one.as_f64() == other.as_f64())
     }
-}
 
-fn supported() -> String {
-    let names: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
-    format!("one of {}", names.join(", "))
-}
-
-/// A refusal of a model that works otherwise.
-pub(super) fn unsupported(
-    field: impl Into<String>,
-    value: impl Into<DetailValue>,
-    expected: impl Into<String>,
-) -> Error {
-    Error::UnsupportedModel { field: field.into(), value: value.into(), expected: expected.into() }
+    #[test]
+    fn each_default_is_that_of_the_familys_class() {
+        for recorded in RECORDED {
+            let recorded: Value = serde_json::from_str(recorded).unwrap();
+            let names: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
+            let mut known: Vec<_> = recorded.as_object().unwrap().keys().collect();
+            known.sort_by_key(|known| names.iter().position(|name| name == known));
+            assert_eq!(known, names);
+            for family in FAMILIES {
+                let declared = &recorded[family.model_type]["declared"];
+                for field in FIELDS.iter().filter(|&&field| field != "layer_types") {
+                    // What a class does not have, a family may have follow from the rest.
+                    let own = family.declares(field).unwrap_or_default();
+                    let class = declared.get(field).cloned().unwrap_or_default();
+                    assert!(alike(&own, &class), "{} of {}: {own}, not {class}", field, family.model_type);
+                }
+                assert!(declared.get("layer_types").unwrap_or(&Value::Null).is_null());
+            }
+        }
+    }
 }

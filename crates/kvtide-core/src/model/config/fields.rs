@@ -7,6 +7,22 @@ use crate::detail::DetailValue;
 use crate::error::{Error, Result};
 use crate::model::description::invalid;
 
+/// The fields that describe a text model.
+pub(super) const FIELDS: &[&str] = &[
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "sliding_window",
+    "use_sliding_window",
+    "max_window_layers",
+    "sliding_window_pattern",
+    "query_pre_attn_scalar",
+    "attn_logit_softcapping",
+    "layer_types",
+];
+
 /// A field's value. Families tell one that is missing from one that is `null`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Found<T> {
@@ -28,7 +44,8 @@ impl<T> Found<T> {
 /// An object, and where it stands in the file.
 #[derive(Clone)]
 pub(super) struct Fields<'a> {
-    object: &'a Map<String, Value>,
+    /// None: an object without fields.
+    object: Option<&'a Map<String, Value>>,
     prefix: &'static str,
 }
 
@@ -36,13 +53,18 @@ impl<'a> Fields<'a> {
     /// The whole file.
     pub fn root(value: &'a Value) -> Result<Self> {
         let object = value.as_object().ok_or_else(|| Error::argument("model", shown(value), "a JSON object"))?;
-        Ok(Fields { object, prefix: "" })
+        Ok(Fields { object: Some(object), prefix: "" })
+    }
+
+    /// An object without fields; they are named with `prefix`.
+    pub fn none(prefix: &'static str) -> Self {
+        Fields { object: None, prefix }
     }
 
     /// An object within this one; its fields are named with `prefix`.
     pub fn object(&self, name: &str, prefix: &'static str) -> Result<Option<Fields<'a>>> {
         let object = self.read(name, "an object", |value| value.as_object())?;
-        Ok(object.value().map(|object| Fields { object, prefix }))
+        Ok(object.value().map(|object| Fields { object: Some(object), prefix }))
     }
 
     /// A field's name from the file's start.
@@ -60,10 +82,18 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A whole number that has to be there, at least 1.
-    pub fn require_count(&self, name: &str) -> Result<u32> {
-        let missing = || invalid(self.path(name), "missing", "a whole number of at least 1");
-        self.count(name)?.value().ok_or_else(missing)
+    /// A whole number, at least 1: this one where the field is missing.
+    pub fn count_or(&self, name: &str, default: u32) -> Result<u32> {
+        match self.count(name)? {
+            Found::Value(count) => Ok(count),
+            Found::Missing => Ok(default),
+            Found::Null => Err(self.null(name, "a whole number of at least 1")),
+        }
+    }
+
+    /// The refusal of a field that may be missing, but not `null`.
+    pub fn null(&self, name: &str, expected: &str) -> Error {
+        invalid(self.path(name), "null", expected)
     }
 
     /// A whole number, 0 among them.
@@ -96,13 +126,21 @@ impl<'a> Fields<'a> {
 
     /// True when the field is there and says anything.
     pub fn says(&self, name: &str) -> bool {
-        self.object
-            .get(name)
-            .is_some_and(|value| !value.is_null() && value.as_array().is_none_or(|list| !list.is_empty()))
+        let empty = |value: &Value| match value {
+            Value::Null => true,
+            Value::Array(list) => list.is_empty(),
+            Value::Object(object) => object.is_empty(),
+            _ => false,
+        };
+        self.get(name).is_some_and(|value| !empty(value))
+    }
+
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.object?.get(name)
     }
 
     fn read<T>(&self, name: &str, expected: &str, valid: impl Fn(&'a Value) -> Option<T>) -> Result<Found<T>> {
-        match self.object.get(name) {
+        match self.get(name) {
             None => Ok(Found::Missing),
             Some(Value::Null) => Ok(Found::Null),
             Some(value) => match valid(value) {

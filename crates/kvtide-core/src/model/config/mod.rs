@@ -2,32 +2,34 @@
 //!
 //! ```text
 //! text ──> json.rs      strict JSON, but for Python's NaN and Infinity
-//!      ──> family.rs    which family it is, and what its fields are when they are missing; who is refused by name
+//!      ──> identity.rs  which family it is, and which object describes its text model; who is refused by name
+//!      ──> family.rs    what each family's fields are when they are missing
 //!      ──> rule.rs      the kind of each layer: `layer_types`, else the family's rule
-//!      ──> sizes        heads and dims, with the same defaults as the families' own classes
+//!      ──> sizes        heads and dims
 //! ```
 //!
-//! Missing fields mean what they mean to the classes that write these files: several published files leave out what
-//! equals a family's default.
+//! A field that is missing means what it means to the classes that write these files, which leave out what equals a default of
+//! theirs; so does one that is `null`, which is something else. Where no version of such a class takes a `null`, it is refused.
 
 mod family;
 mod fields;
+mod identity;
 mod json;
 mod rule;
 
 use super::attention::AttentionDescription;
-use super::description::{ModelDescription, check_count};
+use super::description::{ModelDescription, check_count, invalid};
 use super::layer::LayerDescription;
 use crate::error::Result;
-use family::Family;
+use family::{Family, Size};
 use fields::{Fields, Found};
 
 /// Reads a whole `config.json`.
 pub(super) fn description(text: &str) -> Result<ModelDescription> {
     let root = json::parse(text)?;
     let root = Fields::root(&root)?;
-    let (family, fields) = family::identify(&root)?;
-    let layers = fields.require_count("num_hidden_layers")?;
+    let (family, fields) = identity::identify(&root)?;
+    let layers = fields.count_or("num_hidden_layers", family.layers)?;
     check_count(&fields.path("num_hidden_layers"), layers as usize)?;
     let sizes = Sizes::read(family, &fields)?;
     let layer = LayerDescription::full(sizes.kv_heads, sizes.head_dim);
@@ -45,52 +47,64 @@ struct Sizes {
 
 impl Sizes {
     fn read(family: &Family, fields: &Fields<'_>) -> Result<Self> {
-        let query_heads = match (fields.count("num_attention_heads")?, family.query_heads) {
-            (Found::Value(heads), _) | (Found::Missing, Some(heads)) => heads,
-            _ => fields.require_count("num_attention_heads")?,
-        };
-        let kv_heads = match fields.count("num_key_value_heads")? {
-            Found::Value(heads) => heads,
-            Found::Missing => family.kv_heads.unwrap_or(query_heads),
-            Found::Null => query_heads,
-        };
+        let query_heads = fields.count_or("num_attention_heads", family.query_heads)?;
+        let kv_heads = size(fields, "num_key_value_heads", family.kv_heads, || Ok(query_heads))?;
         if query_heads % kv_heads != 0 {
-            let expected = format!("a number that {query_heads}, num_attention_heads, is a multiple of");
-            return Err(super::description::invalid(fields.path("num_key_value_heads"), kv_heads, expected));
+            let expected = format!(
+                "a number that {query_heads}, num_attention_heads, is a multiple of{}",
+                family.meaning(family.kv_heads)
+            );
+            return Err(invalid(fields.path("num_key_value_heads"), kv_heads, expected));
         }
-        let head_dim = match (fields.count("head_dim")?, family.head_dim) {
-            (Found::Value(dim), _) | (Found::Missing, Some(dim)) => dim,
-            _ => divided(fields, query_heads)?,
-        };
+        let head_dim = size(fields, "head_dim", family.head_dim, || divided(family, fields, query_heads))?;
         Ok(Sizes { query_heads, kv_heads, head_dim })
     }
 }
 
-/// The head's dimension where no field says it.
-fn divided(fields: &Fields<'_>, query_heads: u32) -> Result<u32> {
-    let hidden = fields.require_count("hidden_size")?;
-    if hidden % query_heads != 0 {
-        let expected = format!("a multiple of {query_heads}, num_attention_heads, where there is no head_dim");
-        return Err(super::description::invalid(fields.path("hidden_size"), hidden, expected));
+/// A size: what its field says, else what the family has it be.
+fn size(fields: &Fields<'_>, name: &str, unsaid: Size, derived: impl Fn() -> Result<u32>) -> Result<u32> {
+    match (fields.count(name)?, unsaid) {
+        (Found::Value(size), _) => Ok(size),
+        (Found::Missing, Size::Default(size) | Size::Required(size)) => Ok(size),
+        (Found::Null, Size::Required(_)) => Err(fields.null(name, "a whole number of at least 1")),
+        (Found::Null, Size::Default(_)) | (_, Size::Derived) => derived(),
     }
-    Ok(hidden / query_heads)
+}
+
+/// The head's dimension where no field says it.
+fn divided(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<u32> {
+    let hidden = fields.count_or("hidden_size", family.hidden)?;
+    let refused = |expected: &str| {
+        let expected = format!("{expected} {query_heads}, num_attention_heads, where there is no head_dim");
+        Err(invalid(fields.path("hidden_size"), hidden, expected))
+    };
+    match hidden / query_heads {
+        _ if family.hidden_is_multiple && hidden % query_heads != 0 => refused("a multiple of"),
+        0 => refused("at least"),
+        dim => Ok(dim),
+    }
 }
 
 fn attention(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<AttentionDescription> {
+    let plain = AttentionDescription {
+        num_query_heads: Some(query_heads),
+        sink_logits: family.sink_logits,
+        ..AttentionDescription::default()
+    };
+    let Some(scalar) = family.query_scalar else { return Ok(plain) };
     let scalar = match fields.number("query_pre_attn_scalar")? {
-        Found::Value(scalar) if family.query_scalar.is_some() => Some(scalar),
-        Found::Missing => family.query_scalar,
-        _ => None,
+        Found::Value(scalar) => scalar,
+        Found::Missing => scalar,
+        Found::Null => return Err(fields.null("query_pre_attn_scalar", "a number over 0")),
     };
     let softcap = match fields.number("attn_logit_softcapping")? {
-        Found::Value(softcap) if family.query_scalar.is_some() => Some(softcap),
+        Found::Value(softcap) => Some(softcap),
         Found::Missing => family.softcap,
-        _ => None,
+        Found::Null => None,
     };
     Ok(AttentionDescription {
-        num_query_heads: Some(query_heads),
-        scale: scalar.map(|scalar| scalar.sqrt().recip() as f32),
+        scale: Some(scalar.sqrt().recip() as f32),
         softcap: softcap.map(|softcap| softcap as f32),
-        sink_logits: family.sink_logits,
+        ..plain
     })
 }

@@ -1,7 +1,8 @@
 //! The kind of each layer: as `layer_types` lists them, else by the family's rule.
 
-use super::family::{Family, unsupported};
+use super::family::Family;
 use super::fields::{Fields, Found};
+use super::identity::unsupported;
 use crate::error::Result;
 use crate::model::description::invalid;
 use crate::model::layer::LayerKind;
@@ -22,8 +23,8 @@ pub(super) enum LayerRule {
     FullEvery {
         /// How many, unless a field says otherwise.
         nth: u32,
-        /// The fields that may say so.
-        fields: &'static [&'static str],
+        /// The field that may say so.
+        field: Option<&'static str>,
     },
 }
 
@@ -34,7 +35,8 @@ pub(super) fn kinds(family: &Family, fields: &Fields<'_>, layers: u32) -> Result
         Some(types) => listed(fields, &types, layers)?,
         None => derived(family, fields, window, layers)?,
     };
-    slides.into_iter().map(|slides| if slides { sliding(fields, window) } else { Ok(LayerKind::Full) }).collect()
+    let kind = |slides| if slides { sliding(family, fields, window) } else { Ok(LayerKind::Full) };
+    slides.into_iter().map(kind).collect()
 }
 
 /// Which layers slide, as `layer_types` has it.
@@ -64,14 +66,15 @@ fn derived(family: &Family, fields: &Fields<'_>, window: Option<u32>, layers: u3
         LayerRule::Full => vec![false; layers as usize],
         LayerRule::Sliding => vec![window.is_some(); layers as usize],
         LayerRule::SlidingFrom { default } => {
-            let first = fields.index("max_window_layers")?.value().unwrap_or(default.into());
+            let first = match fields.index("max_window_layers")? {
+                Found::Value(first) => first,
+                Found::Null if window.is_some() => return Err(fields.null("max_window_layers", "a whole number")),
+                Found::Null | Found::Missing => default.into(),
+            };
             (0..layers).map(|layer| window.is_some() && u64::from(layer) >= first).collect()
         }
-        LayerRule::FullEvery { nth, fields: names } => {
-            let mut every = nth;
-            for name in names {
-                every = fields.count(name)?.value().unwrap_or(every);
-            }
+        LayerRule::FullEvery { nth, field } => {
+            let every = field.map_or(Ok(nth), |name| fields.count_or(name, nth))?;
             (0..layers).map(|layer| (layer + 1) % every != 0).collect()
         }
     })
@@ -79,21 +82,26 @@ fn derived(family: &Family, fields: &Fields<'_>, window: Option<u32>, layers: u3
 
 /// The window that the file describes; none where it is switched off, or there is none.
 fn window(family: &Family, fields: &Fields<'_>) -> Result<Option<u32>> {
-    let window = match fields.count("sliding_window")? {
+    let switched_on = !matches!(family.rule, LayerRule::SlidingFrom { .. }) || fields.flag("use_sliding_window")?;
+    Ok(named_window(family, fields)?.filter(|_| switched_on))
+}
+
+/// The window, whether or not it is switched on.
+fn named_window(family: &Family, fields: &Fields<'_>) -> Result<Option<u32>> {
+    Ok(match fields.count("sliding_window")? {
         Found::Value(window) => Some(window),
         Found::Missing => family.window,
         Found::Null => None,
-    };
-    let switched_on = !matches!(family.rule, LayerRule::SlidingFrom { .. }) || fields.flag("use_sliding_window")?;
-    Ok(window.filter(|_| switched_on))
+    })
 }
 
-fn sliding(fields: &Fields<'_>, window: Option<u32>) -> Result<LayerKind> {
-    let off = || match fields.count("sliding_window") {
-        Ok(Found::Value(_)) => {
-            invalid(fields.path("use_sliding_window"), "false", "true, where layers are sliding_attention")
-        }
-        _ => invalid(fields.path("sliding_window"), "null", "a window, where layers are sliding_attention"),
-    };
-    Ok(LayerKind::Sliding { window: window.ok_or_else(off)?, sinks: 0 })
+/// The kind of a layer that slides.
+fn sliding(family: &Family, fields: &Fields<'_>, window: Option<u32>) -> Result<LayerKind> {
+    if let Some(window) = window {
+        return Ok(LayerKind::Sliding { window, sinks: 0 });
+    }
+    Err(match named_window(family, fields)? {
+        Some(_) => invalid(fields.path("use_sliding_window"), "false", "true, where layers are sliding_attention"),
+        None => invalid(fields.path("sliding_window"), "null", "a window, where layers are sliding_attention"),
+    })
 }

@@ -1,0 +1,147 @@
+//! Which family a file is of, and who is refused by name.
+
+use super::family::{FAMILIES, Family};
+use super::fields::{FIELDS, Fields};
+use crate::detail::DetailValue;
+use crate::error::{Error, Result};
+use crate::model::description::invalid;
+
+/// Models that are known to need something else, by the start of their type's name without its marks.
+const REFUSED: &[(&str, &[&str])] = &[
+    (
+        "recurrent state",
+        &[
+            "mamba",
+            "falconmamba",
+            "falconh1",
+            "rwkv",
+            "jamba",
+            "bamba",
+            "zamba",
+            "recurrentgemma",
+            "qwen3next",
+            "qwen35",
+            "granitemoehybrid",
+            "nemotronh",
+            "lfm2",
+            "xlstm",
+            "kimilinear",
+            "olmohybrid",
+        ],
+    ),
+    (
+        "cross attention",
+        &[
+            "t5",
+            "mt5",
+            "umt5",
+            "byt5",
+            "longt5",
+            "switchtransformers",
+            "bart",
+            "mbart",
+            "pegasus",
+            "marian",
+            "m2m100",
+            "nllb",
+            "whisper",
+            "mllama",
+            "encoderdecoder",
+            "visionencoderdecoder",
+            "speechencoderdecoder",
+            "prophetnet",
+            "blenderbot",
+            "moonshine",
+        ],
+    ),
+];
+
+/// The family of a file, and the fields that describe its text model.
+pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static Family, Fields<'a>)> {
+    check_attention_kind(root)?;
+    let family = by_name(root)?;
+    let text = root.object("text_config", "text_config.")?;
+    if family.model_type != "gemma3" {
+        let expected = || format!("none in a model of type {}", family.model_type);
+        return match text {
+            None => Ok((family, root.clone())),
+            Some(_) => Err(unsupported("text_config", "an object", expected())),
+        };
+    }
+    let Some(text) = text else {
+        return Ok((family, without_text(root)?));
+    };
+    check_attention_kind(&text)?;
+    match text.text("model_type")? {
+        None | Some("gemma3_text") => Ok((family, text)),
+        Some(other) => Err(unsupported(text.path("model_type"), other, "gemma3_text")),
+    }
+}
+
+/// The text model of a file that does not describe it: it has the defaults, whatever stands outside of it. So that nothing is
+/// passed over in silence, a file that has the text model's fields there is refused.
+fn without_text<'a>(root: &Fields<'a>) -> Result<Fields<'a>> {
+    match FIELDS.iter().find(|field| root.says(field)) {
+        Some(field) => Err(invalid("text_config", "missing", format!("an object, with {field} in it"))),
+        None => Ok(Fields::none("text_config.")),
+    }
+}
+
+fn by_name(root: &Fields<'_>) -> Result<&'static Family> {
+    if let Some(name) = root.text("model_type")? {
+        let known = FAMILIES.iter().find(|family| family.model_type == name);
+        return known.ok_or_else(|| unsupported("model_type", name, expected(name)));
+    }
+    let architectures = root.texts("architectures")?.unwrap_or_default();
+    let Some(name) = architectures.first() else {
+        return Err(unsupported("model_type", "missing", supported()));
+    };
+    let known = FAMILIES.iter().find(|family| family.architecture == *name);
+    known.ok_or_else(|| unsupported("architectures[0]", *name, expected(name)))
+}
+
+/// Refuses what no family here does: cross attention, fields of single layers, and attention that sees the future.
+fn check_attention_kind(fields: &Fields<'_>) -> Result<()> {
+    for flag in ["is_encoder_decoder", "add_cross_attention"] {
+        if fields.flag(flag)? {
+            return Err(unsupported(fields.path(flag), "true", "false: cross attention is not supported"));
+        }
+    }
+    for (field, value, expected) in [
+        ("cross_attention_layers", "a list", "none: cross attention is not supported"),
+        ("per_layer_config", "an object", "none: fields of single layers are not supported"),
+    ] {
+        if fields.says(field) {
+            return Err(unsupported(fields.path(field), value, expected));
+        }
+    }
+    if fields.says("use_bidirectional_attention") && fields.flag("use_bidirectional_attention").unwrap_or(true) {
+        let expected = "false: what later tokens change cannot be kept";
+        return Err(unsupported(fields.path("use_bidirectional_attention"), "true", expected));
+    }
+    Ok(())
+}
+
+/// What would be supported, and what is wrong with the model where that is known.
+fn expected(name: &str) -> String {
+    let name = name.replace(['_', '-'], "").to_lowercase();
+    let known = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    match REFUSED.iter().find(|(_, prefixes)| known(prefixes)) {
+        Some((what, _)) => format!("{}: {what} is not supported", supported()),
+        None => supported(),
+    }
+}
+
+fn supported() -> String {
+    let names: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
+    format!("one of {}", names.join(", "))
+}
+
+/// A refusal of a model that works otherwise.
+pub(super) fn unsupported(
+    field: impl Into<String>,
+    value: impl Into<DetailValue>,
+    expected: impl Into<String>,
+) -> Error {
+    Error::UnsupportedModel { field: field.into(), value: value.into(), expected: expected.into() }
+}
