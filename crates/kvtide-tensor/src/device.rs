@@ -39,6 +39,15 @@ pub fn device(name: &str) -> Result<Device> {
     }
 }
 
+/// The full name of a device that need not be one of this machine. `auto` is refused: which device that is depends on the machine.
+pub fn full_name(name: &str) -> Result<String> {
+    match (name, cuda_index(name)) {
+        ("cpu" | "metal", _) => Ok(name.to_owned()),
+        (_, Some(index)) => Ok(format!("cuda:{index}")),
+        _ => Err(Error::argument("device", name, "one of cpu, cuda, cuda:N, metal")),
+    }
+}
+
 /// The public name of a device: `cpu`, `cuda:0`, `metal`.
 #[must_use]
 pub fn device_name(device: &Device) -> String {
@@ -97,6 +106,18 @@ mod tests {
             let error = device(name).unwrap_err();
             assert_eq!(error.code(), Code::DeviceUnavailable, "{name}");
             assert!(error.to_string().contains("this build has no"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_full_without_the_device() {
+        for (name, full) in
+            [("cpu", "cpu"), ("metal", "metal"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:007", "cuda:7")]
+        {
+            assert_eq!(full_name(name).unwrap(), full);
+        }
+        for name in ["", "auto", "CPU", "cuda:", "cuda:x", "gpu"] {
+            assert_eq!(full_name(name).unwrap_err().code(), Code::InvalidArgument, "{name}");
         }
     }
 

@@ -52,7 +52,7 @@ pub use attention::{
     AttendOptions, Attended, AttendedPart, KvRows, Room, attend, attend_into, attend_with, merge_attention,
 };
 pub use captured::{CaptureOptions, CapturedStep, StepRecorder};
-pub use device::{device, device_name};
+pub use device::{device, device_name, full_name};
 pub use dims::RANK_MAX;
 pub use dtype::DType;
 pub use error::{Error, Result};
@@ -65,7 +65,9 @@ pub use model_cache::{
 };
 pub use options::{KvCacheOptions, PagedKvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
 pub use owned_source::OwnedSource;
-pub use paged::{PageRows, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PromptOptions, StepTokens};
+pub use paged::{
+    PageRows, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PrefixNamer, PromptOptions, StepTokens,
+};
 pub use paged_kv_cache::PagedKvCache;
 pub use rollback_cache::{RollbackCache, RollbackMark};
 pub use rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};

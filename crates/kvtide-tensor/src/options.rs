@@ -130,7 +130,8 @@ pub struct PagedKvCacheOptions {
     pub hadamard: bool,
     /// The window of its layers: blocks that left it are given back. None: every token is seen by all that follow.
     pub window: Option<Window>,
-    /// What the tokens mean: the model, its rope settings. Prompts are found within one namespace alone.
+    /// What the tokens mean: the model, its rope settings. It is in the names of prompts, with the form of the pages; see
+    /// [`PrefixNamer`](crate::PrefixNamer).
     pub namespace: String,
     /// Under which key prompts are found; none: a random one of this process. A stable one is for stores that outlive it.
     pub prefix_key: Option<[u8; 32]>,

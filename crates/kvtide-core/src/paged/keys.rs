@@ -2,19 +2,16 @@
 //!
 //! Where another block with the same tokens is found already, a block has its key and waits: it is found once the other is gone.
 
-use super::groups::all_keys;
 use super::identity::Identity;
 use super::prefix::Key;
 use super::sequences::PagedPlanner;
 use super::targets::reserve;
-use crate::count::count;
 use crate::error::Result;
 
 impl PagedPlanner {
     /// The names of the whole blocks of a prompt, whether they are there or not. O(tokens).
     pub fn keys(&self, tokens: &[u32], identity: &Identity) -> Result<Vec<Key>> {
-        count("tokens.length", tokens.len() as u64)?;
-        all_keys(tokens, self.store.block_size, identity)
+        identity.keys(tokens, self.store.block_size)
     }
 
     /// The names of all blocks that can be found, in no order. O(blocks).

@@ -15,6 +15,7 @@ use super::layer_cache::LayerCache;
 pub(super) use super::layer_cache::LayerSnapshot;
 use super::layer_rows::Rows;
 pub(super) use super::layer_sequences::ContiguousLayers;
+use super::options::no_blocks;
 use super::paged::foreign;
 use super::store::{Held, StepState, Store, Tables};
 use crate::error::{Error, Result};
@@ -130,7 +131,7 @@ impl Store for ContiguousLayers {
     }
 
     fn told(&self) -> Result<&PagedKvCache> {
-        Err(Error::argument("kind", "contiguous", "paged: there are no blocks here"))
+        Err(no_blocks())
     }
 
     /// Layers that slide have their room.
@@ -165,7 +166,7 @@ impl Store for ContiguousLayers {
     }
 
     fn prepare_step(&mut self, _: StepTokens<'_>, _: &mut [StepRows], _: Tables<'_>) -> Result<StepState> {
-        Err(Error::argument("kind", "contiguous", "paged: there are no blocks here"))
+        Err(no_blocks())
     }
 
     /// A step takes nothing from others, so that one that is dropped is soon enough.

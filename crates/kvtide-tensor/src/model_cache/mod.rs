@@ -215,7 +215,8 @@ impl ModelCache {
         Ok(self.store.told()?.events(since))
     }
 
-    /// The names of the whole blocks of a prompt, whether they are there or not; the same in all groups.
+    /// The names of the whole blocks of a prompt, whether they are there or not; the same in all groups. What they depend on, and
+    /// how to have them without a cache, is said at [`PrefixNamer`](crate::PrefixNamer).
     pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<Key>> {
         self.store.told()?.keys(tokens, options)
     }

@@ -47,6 +47,21 @@ impl ModelCacheOptions {
     }
 }
 
+impl ModelCacheOptions {
+    /// How sequences share blocks; refused where they share none.
+    pub(crate) fn paged(&self) -> Result<&PagedOptions> {
+        match &self.kind {
+            ModelCacheKind::Paged(paged) => Ok(paged),
+            ModelCacheKind::Contiguous(_) => Err(no_blocks()),
+        }
+    }
+}
+
+/// What a cache without blocks says to who asks for them.
+pub(super) fn no_blocks() -> Error {
+    Error::argument("kind", "contiguous", "paged: there are no blocks here")
+}
+
 /// A device, and the budget of what a cache keeps there.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
@@ -163,14 +178,10 @@ impl PoolRoom {
 }
 
 impl PagedOptions {
-    /// What the cache of each group is made with.
-    pub(super) fn of_groups(&self, options: &ModelCacheOptions, places: &[Place]) -> Result<Vec<PagedKvCacheOptions>> {
-        let groups = options.model.groups();
-        let mut made = Vec::with_capacity(groups.len());
-        for group in groups {
-            let Place { device, budget } = places[group.device as usize].clone();
-            made.push(PagedKvCacheOptions {
-                capacity: 0,
+    /// The pages of each group: without their number, and on no device of their own.
+    pub(crate) fn page_options(&self, options: &ModelCacheOptions) -> Result<Vec<PagedKvCacheOptions>> {
+        let pages = |group: &LayerGroup| {
+            Ok(PagedKvCacheOptions {
                 block_size: self.block_size,
                 num_layers: group.layers.len() as u32,
                 num_kv_heads: group.num_kv_heads,
@@ -185,10 +196,19 @@ impl PagedOptions {
                 prefix_key: self.prefix_key,
                 eviction: self.eviction.clone(),
                 events: self.events,
-                device,
-                memory_limit_bytes: None,
-                budget: Some(budget),
-            });
+                ..PagedKvCacheOptions::default()
+            })
+        };
+        options.model.groups().iter().map(pages).collect()
+    }
+
+    /// What the cache of each group is made with.
+    pub(super) fn of_groups(&self, options: &ModelCacheOptions, places: &[Place]) -> Result<Vec<PagedKvCacheOptions>> {
+        let groups = options.model.groups();
+        let mut made = self.page_options(options)?;
+        for (of, group) in made.iter_mut().zip(groups) {
+            let Place { device, budget } = places[group.device as usize].clone();
+            (of.device, of.budget) = (device, Some(budget));
         }
         let blocks = match &self.room {
             PoolRoom::Blocks(blocks) if blocks.len() == groups.len() => blocks.clone(),

@@ -2,7 +2,7 @@
 //!
 //! Both are numbers that the cache knows; dropped, they give their blocks back. O(1), but for the blocks that are let go of.
 
-use kvtide_core::paged::{Extra, Extras, Held, Identity};
+use kvtide_core::paged::{Extra, Held, Identity};
 
 use super::returns::{Returned, Returns};
 use crate::error::{Error, Result};
@@ -139,8 +139,7 @@ impl PagedKvCache {
 
     /// The identity of a prompt.
     pub(crate) fn identity(&self, options: PromptOptions<'_>) -> Result<Identity> {
-        let extra = Extras::new(options.extra.to_vec())?;
-        Ok(Identity { root: self.keys.root(options.salt), extra: extra.into() })
+        self.keys.identity(options)
     }
 }
 

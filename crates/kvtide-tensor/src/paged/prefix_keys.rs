@@ -1,12 +1,14 @@
 //! Under which keys the blocks of a cache are found: of this process alone, unless a stable key is given.
 //!
 //! The root of every chain of keys is over a namespace, the form of the pages and the salt, keyed by bytes that nobody
-//! outside knows: who cannot name a prompt's tokens and salt finds none of its blocks.
+//! outside knows: who cannot name a prompt's tokens and salt finds none of its blocks. What it is over is a format: the same in
+//! every minor version.
 
 use std::sync::OnceLock;
 
-use kvtide_core::paged::{Key, PageShape};
+use kvtide_core::paged::{Extras, Identity, Key, PageShape};
 
+use super::holding::PromptOptions;
 use super::shape::PagedShape;
 use crate::error::{Error, Result};
 
@@ -40,9 +42,10 @@ impl PrefixKeys {
         Ok(PrefixKeys { key, namespace: named.into() })
     }
 
-    /// The key of no token.
-    pub fn root(&self, salt: &[u8]) -> Key {
-        Key::root(&self.key, &self.namespace, salt)
+    /// Whose tokens a prompt's are.
+    pub fn identity(&self, options: PromptOptions<'_>) -> Result<Identity> {
+        let extra = Extras::new(options.extra.to_vec())?;
+        Ok(Identity { root: Key::root(&self.key, &self.namespace, options.salt), extra: extra.into() })
     }
 }
 

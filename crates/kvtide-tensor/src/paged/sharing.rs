@@ -71,7 +71,8 @@ impl PagedKvCache {
         Ok(self.planner.explain(tokens, &identity)?)
     }
 
-    /// The names of the whole blocks of a prompt, whether they are there or not.
+    /// The names of the whole blocks of a prompt, whether they are there or not. What they depend on, and how to have them without
+    /// a cache, is said at [`PrefixNamer`](crate::PrefixNamer).
     pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<Key>> {
         Ok(self.planner.keys(tokens, &self.identity(options)?)?)
     }

@@ -8,6 +8,7 @@ mod ledger;
 mod masks;
 mod memory;
 mod model;
+mod naming;
 mod random;
 mod refusals;
 mod semantics;
