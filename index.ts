@@ -46,6 +46,7 @@ export type { ModelStats, PagedStats, PoolStats, PromptStats } from './lib/paged
 export { PagedStep, type StepOptions } from './lib/paged-step.js'
 export type { PagedDraftOptions, PagedTransaction } from './lib/paged-transaction.js'
 export { PrefixMatch } from './lib/prefix-match.js'
+export { PrefixNamer, type PrefixNamerOptions } from './lib/prefix-namer.js'
 export type { AllocationOptions, Explanation, PrefixKeys } from './lib/prompt-questions.js'
 export type { PromptExtra, PromptOptions, TokenIds } from './lib/prompt.js'
 export type { RetainOptions } from './lib/retain.js'

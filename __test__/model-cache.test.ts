@@ -264,6 +264,8 @@ test('a config.json is a description too', t => {
     using cache = new ModelCache({ model, kind: 'paged', blocks: 4 })
     t.deepEqual(cache.groups.map(({ kind, window, layers }) => [kind, window, layers.length]), [['sliding', 32, 7], ['full', undefined, 1]])
   }
+  using mistral = new ModelCache({ model: { model_type: 'mistral', num_hidden_layers: 2, hidden_size: 64, num_attention_heads: 16 }, kind: 'paged', blocks: 4 })
+  t.like(mistral.groups[0], { numKvHeads: 8, headDim: 4, window: 4096 }, 'what a file leaves out is what its class has it be')
   const refused = (code: 'INVALID_ARGUMENT' | 'UNSUPPORTED_MODEL', model: unknown, argument: string): void => {
     const error = throwsCode(t, code, () => new ModelCache({ model, kind: 'paged', blocks: 4 } as ModelCacheOptions))
     t.is((error.details as { argument?: string }).argument, argument, error.message)

@@ -183,7 +183,7 @@ async function keyOf(options: Partial<PagedKvCacheOptions>): Promise<string> {
   return value?.type === 'stored' ? value.key : ''
 }
 
-test('caches with one key and namespace name prompts alike, and no others do', async t => {
+test('caches that are made alike with one key and namespace name prompts alike, and no others do', async t => {
   const prefixKey = new Uint8Array(32).fill(7)
   const keys = await Promise.all([{}, {}, { prefixKey }, { prefixKey }, { prefixKey, namespace: 'llama' }, { prefixKey: new Uint8Array(32) }].map(keyOf))
   t.is(keys[0], keys[1])

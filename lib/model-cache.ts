@@ -147,10 +147,10 @@ export class ModelCache extends Owner {
 
   /**
    * The names of the whole blocks of a prompt, as events and {@link indexedKeys} have them, whether they are there or not: each
-   * names all tokens up to its block's end. Caches with one `prefixKey` and `namespace` name prompts alike.
+   * names all tokens up to its block's end. What they depend on, and how to have them without a cache: see {@link PrefixNamer}.
    */
   keys(tokens: TokenIds, options: PromptOptions = {}): string[] {
-    return readKeys(own(this), tokens, options)
+    return readKeys(own(this).native, tokens, options)
   }
 
   /** The names of all blocks that prompts find in the group that {@link events} are of, for a router that begins to follow or has missed events. O(blocks). */

@@ -6,8 +6,7 @@ import { readEviction, type EvictionPolicy } from './eviction.js'
 import { readModel, type HuggingFaceConfig, type ModelDescriptionInput } from './model-description.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
 import { PagedClock } from './paged-clock.js'
-import { callable, secret } from './paged-options.js'
-import { wellFormed } from './prompt.js'
+import { callable, readNaming } from './paged-options.js'
 
 /** What every {@link ModelCache} is made with. */
 interface CommonModelOptions {
@@ -47,7 +46,7 @@ export interface PagedModelCacheOptions extends CommonModelOptions {
   readonly valueFormat?: PageFormat
   /** Rotates K by a Hadamard matrix before it is quantised. */
   readonly hadamard?: boolean
-  /** What the tokens mean: the model, its rope settings. Prompts are found within one namespace alone. */
+  /** What the tokens mean: the model, its rope settings. It is in the names of prompts, with the form of the pages: see {@link PrefixNamer}. */
   readonly namespace?: string
   /** 32 secret bytes under which prompts are named, random ones of the process unless given. */
   readonly prefixKey?: Uint8Array
@@ -104,10 +103,10 @@ export function readModelOptions(options: unknown) {
   return { kind, form, clock: new PagedClock(optional(callable, 'now', given.now) ?? Date.now) }
 }
 
-/** The devices of a model's layers, and which of them each layer has. */
-function readDevices(device: unknown): { devices: string[]; deviceOfLayers: Uint32Array | undefined } {
-  if (!isArray(device)) return { devices: [readDevice(device)], deviceOfLayers: undefined }
-  const names = list('device', device, (argument, name) => readDevice(text(argument, name)))
+/** @internal The devices of a model's layers, and which of them each layer has. */
+export function readDevices(device: unknown, read: (device: unknown) => string = readDevice): { devices: string[]; deviceOfLayers: Uint32Array | undefined } {
+  if (!isArray(device)) return { devices: [read(device)], deviceOfLayers: undefined }
+  const names = list('device', device, (argument, name) => read(text(argument, name)))
   const devices = [...new Set(names)]
   if (devices.length === 0) throw invalid('device', device, 'a name for each layer')
   return { devices, deviceOfLayers: Uint32Array.from(names, name => devices.indexOf(name)) }
@@ -128,19 +127,23 @@ function readPaged(given: Given) {
     if (memoryBytes === undefined && given[name] !== undefined) throw invalid(name, given[name], 'none without memoryBytes')
   }
   return {
-    blockSize: optional(atLeastOne, 'blockSize', given.blockSize) ?? 16,
+    ...readModelNaming(given),
     blocks: isArray(blocks) ? list('blocks', blocks, count) : undefined,
     blocksEach: blocks === undefined || isArray(blocks) ? undefined : count('blocks', blocks),
     memoryBytes: optional(whole, 'memoryBytes', memoryBytes) ?? 0,
     maxSequences: memoryBytes === undefined ? 0 : atLeastOne('maxSequences', maxSequences),
     maxPrefillTokens: optional(count, 'maxPrefillTokens', given.maxPrefillTokens),
-    keyFormat: optional(checkPageFormat, 'keyFormat', given.keyFormat),
-    valueFormat: optional(checkPageFormat, 'valueFormat', given.valueFormat),
-    hadamard: optional(flag, 'hadamard', given.hadamard) ?? false,
-    namespace: optional(wellFormed, 'namespace', given.namespace) ?? '',
-    prefixKey: optional(secret, 'prefixKey', given.prefixKey),
     events: optional(count, 'events', given.events) ?? 0,
     eviction: optional(readEviction, 'eviction', given.eviction),
+  }
+}
+
+/** @internal What the pages of all groups are named under. */
+export function readModelNaming(given: Given) {
+  return {
+    keyFormat: optional(checkPageFormat, 'keyFormat', given.keyFormat),
+    valueFormat: optional(checkPageFormat, 'valueFormat', given.valueFormat),
+    ...readNaming(given),
   }
 }
 

@@ -141,9 +141,9 @@ export class PagedKvCache extends Owner {
     return readEvents(own(this), options)
   }
 
-  /** The names of a prompt's whole blocks, as events have them, there or not. Caches with one `prefixKey` and `namespace` name alike. */
+  /** The names of a prompt's whole blocks, as events have them, there or not. What they depend on: see {@link PrefixNamer}, which needs no cache. */
   keys(tokens: TokenIds, options: PromptOptions = {}): string[] {
-    return readKeys(own(this), tokens, options)
+    return readKeys(own(this).native, tokens, options)
   }
 
   /** The names of all blocks that prompts find, for a router that begins to follow or has missed events. O(blocks). */

@@ -57,7 +57,10 @@ export interface PagedKvCacheOptions {
   readonly window?: number
   /** Tokens at the start that a window does not hide. */
   readonly sinks?: number
-  /** What the tokens mean: the model, its rope settings. Prompts are found within one namespace alone. */
+  /**
+   * What the tokens mean: the model, its rope settings. It is in the names of prompts, with the form of the pages: see
+   * {@link PrefixNamer}.
+   */
   readonly namespace?: string
   /** 32 secret bytes under which prompts are named, random ones of the process unless given. The same ones name them alike elsewhere. */
   readonly prefixKey?: Uint8Array
@@ -79,14 +82,31 @@ export type PagedForm = ReturnType<typeof readOptions>['form']
 /** @internal Reads options, each of them once. */
 export function readOptions(options: unknown) {
   const given = known<PagedKvCacheOptions>('options', options, OPTIONS)
-  const headDim = count('headDim', given.headDim, 1)
-  const dtype = optional(checkDType, 'dtype', given.dtype) ?? 'f32'
+  const pages = readPages(given)
   const window = optional(atLeastOne, 'window', given.window)
   const sinks = optional(count, 'sinks', given.sinks) ?? 0
   if (window === undefined && sinks > 0) throw invalid('sinks', sinks, 'none without a window')
   const form = {
     capacity: count('capacity', given.capacity),
-    blockSize: optional(atLeastOne, 'blockSize', given.blockSize) ?? 16,
+    ...pages,
+    window,
+    sinks,
+    events: optional(count, 'events', given.events) ?? 0,
+    device: readDevice(given.device),
+    memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
+  }
+  const clock = new PagedClock(optional(callable, 'now', given.now) ?? Date.now)
+  return { form: { ...form, eviction: optional(readEviction, 'eviction', given.eviction) }, clock }
+}
+
+/** What is read of options; a getter among them may do anything, so each is read once. */
+type Given = { readonly [Name in keyof PagedKvCacheOptions]?: unknown }
+
+/** @internal The form of pages, and what they are named under: all that names depend on. */
+export function readPages(given: Given) {
+  const headDim = count('headDim', given.headDim, 1)
+  const dtype = optional(checkDType, 'dtype', given.dtype) ?? 'f32'
+  return {
     numLayers: count('numLayers', given.numLayers, 1),
     numKvHeads: count('numKvHeads', given.numKvHeads, 1),
     headDim,
@@ -94,17 +114,18 @@ export function readOptions(options: unknown) {
     dtype,
     keyFormat: optional(checkPageFormat, 'keyFormat', given.keyFormat) ?? dtype,
     valueFormat: optional(checkPageFormat, 'valueFormat', given.valueFormat) ?? dtype,
+    ...readNaming(given),
+  }
+}
+
+/** @internal What pages of any form are named under. */
+export function readNaming(given: Pick<Given, 'blockSize' | 'hadamard' | 'namespace' | 'prefixKey'>) {
+  return {
+    blockSize: optional(atLeastOne, 'blockSize', given.blockSize) ?? 16,
     hadamard: optional(flag, 'hadamard', given.hadamard) ?? false,
-    window,
-    sinks,
     namespace: optional(wellFormed, 'namespace', given.namespace) ?? '',
     prefixKey: optional(secret, 'prefixKey', given.prefixKey),
-    events: optional(count, 'events', given.events) ?? 0,
-    device: readDevice(given.device),
-    memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
   }
-  const clock = new PagedClock(optional(callable, 'now', given.now) ?? Date.now)
-  return { form: { ...form, eviction: optional(readEviction, 'eviction', given.eviction) }, clock }
 }
 
 const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)

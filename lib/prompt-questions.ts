@@ -1,3 +1,5 @@
+import type { NativePrefixNamer } from '#binding'
+
 import { arrayKind, count, isArray, known, type Names, optional } from './check.js'
 import { invalid } from './errors.js'
 import type { SequencesEngine } from './paged-engine.js'
@@ -52,9 +54,9 @@ export interface PrefixKeys {
 }
 
 /** @internal The names of a prompt's whole blocks. */
-export function readKeys(engine: SequencesEngine, tokens: unknown, options: unknown): string[] {
+export function readKeys(native: Pick<NativePrefixNamer, 'keys'>, tokens: unknown, options: unknown): string[] {
   const { salt, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
-  return engine.native.keys(readTokens('tokens', tokens), salt, extra)
+  return native.keys(readTokens('tokens', tokens), salt, extra)
 }
 
 /** @internal How far a prompt is found. */

@@ -30,6 +30,12 @@ pub fn device_name(env: &Env, name: String) -> Result<String> {
     guard(env, || Ok(kvtide_tensor::device_name(&device(&name)?)))
 }
 
+/// The full name of a device that need not be one of this machine.
+#[napi]
+pub fn full_device_name(env: &Env, name: String) -> Result<String> {
+    guard(env, || Ok(kvtide_tensor::full_name(&name)?))
+}
+
 /// The names of all dtypes, in the order of their numbers.
 #[napi]
 pub fn dtype_names() -> Vec<&'static str> {

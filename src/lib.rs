@@ -35,6 +35,7 @@ mod paged_pool;
 mod paged_prefix;
 mod paged_sequence;
 mod paged_step;
+mod prefix_namer;
 mod raise;
 mod read_task;
 mod rollback_cache;

@@ -9,6 +9,7 @@ import {
   KvCache,
   memoryStats,
   PagedKvCache,
+  PrefixNamer,
   RollbackCache,
   RotatingCache,
   RotatingKvCache,
@@ -36,6 +37,7 @@ function oneOfEach(): Map<object & Disposable & { dispose(): void }, () => unkno
   const [pagedSnapshot, match] = [sequence.snapshot(), paged.match([1])]
   const pool = new BlockPool({ capacity: 2 })
   const table = new BlockTable({ numLayers: 1, blockSize: 2 })
+  const namer = new PrefixNamer(pagedOptions)
   const [kvSnapshot, snapshot, mark] = [kv.snapshot(), rotating.snapshot(), rollback.snapshot()]
   const tensor = tokens(0, 2)
   return new Map<object & Disposable & { dispose(): void }, () => unknown>([
@@ -52,6 +54,7 @@ function oneOfEach(): Map<object & Disposable & { dispose(): void }, () => unkno
     [paged, () => paged.createSequence()],
     [pool, () => pool.allocate()],
     [table, () => table.numBlocks(0)],
+    [namer, () => namer.keys([1])],
     [tensor, () => tensor.toArray()],
   ])
 }

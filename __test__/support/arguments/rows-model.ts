@@ -114,7 +114,8 @@ const common = { dtype: optional(text), device: optional(text), memoryLimitBytes
 
 /** An object without layers is a configuration, which says too little; some of them JSON does not hold. */
 const wrong = Object.fromEntries(['an empty array', 'an array with holes', 'a longest array', 'a revoked proxy', 'a BigInt64Array'].map(name => [name, 'INVALID_ARGUMENT']))
-const model: Kind = { legal: { ...all('UNSUPPORTED_MODEL', value => typeof value === 'object' && value !== null), ...wrong } }
+/** A model, described or configured. */
+export const model: Kind = { legal: { ...all('UNSUPPORTED_MODEL', value => typeof value === 'object' && value !== null), ...wrong } }
 
 /** Every row of a model's cache, and of what it gives. */
 export const modelRows: readonly Row[] = [

@@ -1,7 +1,8 @@
-import { BlockPool, BlockTable, KvTideError, Tensor } from '../../../index.js'
-import { all, anything, but, count, data, never, optional, options, out, shape, text, whole } from './kinds.js'
+import { BlockPool, BlockTable, KvTideError, PrefixNamer, Tensor } from '../../../index.js'
+import { all, anything, but, count, data, flag, never, optional, options, out, prompt, shape, text, tokenIds, whole } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 import { GETTERS, NO_OPTIONS } from './rows-contiguous.js'
+import { model } from './rows-model.js'
 
 const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
 const square = (): Tensor => Tensor.from(four(), [2, 2])
@@ -56,6 +57,27 @@ const table = new Members('BlockTable', blockTable)
   .method('tokenCapacity', param('layer', count, () => 0))
   .disposable()
 
+const named = (): object => ({ blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 2 })
+const namedModel = (): object => ({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2 }] } })
+
+/** What names depend on in caches of both kinds. */
+const naming = {
+  blockSize: optional(count),
+  dtype: optional(text),
+  keyFormat: optional(text),
+  valueFormat: optional(text),
+  // Rotation needs a low-bit form of K.
+  hadamard: optional(but(flag, { true: 'INVALID_ARGUMENT' })),
+  namespace: optional(but(text, { '"3"': 'ok' })),
+  prefixKey: optional({ legal: {} }),
+}
+
+const ANY = { ...NO_OPTIONS, ...Object.fromEntries(GETTERS.map(name => [name, 'ok'])) }
+
+const namer = new Members('PrefixNamer', () => new PrefixNamer(named() as never))
+  .method('keys', param('tokens', tokenIds, () => [7, 8]), param('options', options(() => ({}), prompt, ANY), () => ({})))
+  .disposable()
+
 const errors = new Members('KvTideError', () => new KvTideError('ABORTED', 'stop', {}))
   // As that of every error of the language.
   .special('toString', { disposed: 'ok', foreign: 'ok' })
@@ -98,6 +120,9 @@ export const otherRows: readonly Row[] = [
   ...pool.rows,
   free('new BlockTable', param('options', options(() => ({ numLayers: 1, blockSize: 1 }), { numLayers: count, blockSize: count }), () => ({ numLayers: 1, blockSize: 1 }))),
   ...table.rows,
+  free('new PrefixNamer', param('options', options(named, { ...naming, numLayers: count, numKvHeads: count, headDim: count, valueHeadDim: optional(count), device: optional(text) }), named)),
+  free('new PrefixNamer', param('options', options(namedModel, { ...naming, model, kind: optional({ legal: {} }), device: optional(text) }), namedModel)),
+  ...namer.rows,
   free('new KvTideError', param('code', printed, () => 'ABORTED'), param('message', printed, () => 'stop'), param('details', anything, () => ({})), param('options', but(anything, { 'a revoked proxy': 'TypeError' }), () => ({}))),
   ...errors.rows,
   free('isKvTideError', param('error', anything, () => new Error('x'))),
