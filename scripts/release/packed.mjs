@@ -21,7 +21,7 @@ const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
 const OF_ADDON = /\.node$/
 
 /** Bytes that a user unpacks at most. */
-export const BUDGETS = { root: 300_000, 'kvtide.linux-x64-gnu.node': 12_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
+export const BUDGETS = { root: 320_000, 'kvtide.linux-x64-gnu.node': 12_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
 
 /** Refuses what is over its budget; answers a line that says how large it is. */
 export function within(name, bytes, budget) {
