@@ -44,7 +44,7 @@ FIELDS = {
     "layer_types": [LISTED],
 }
 # Read as well, to refuse what they say.
-FLAGS = ["is_encoder_decoder", "add_cross_attention", "cross_attention_layers", "use_bidirectional_attention", "per_layer_config"]
+FLAGS = ["is_encoder_decoder", "add_cross_attention", "cross_attention_layers", "use_bidirectional_attention"]
 # Their classes keep a list without their models' looking at it.
 UNLISTED = ["llama", "phi3"]
 CASES = 40
@@ -57,8 +57,9 @@ def declared(family):
         found = {field.name: field.default for field in dataclasses.fields(known)}
     else:
         found = {name: parameter.default for name, parameter in inspect.signature(known.__init__).parameters.items()}
+    # The class that all others come from has some of them.
     instance = known()
-    found |= {name: getattr(instance, name) for name in FLAGS if name not in found and hasattr(instance, name) and name != "per_layer_config"}
+    found |= {name: getattr(instance, name) for name in FLAGS if name not in found and hasattr(instance, name)}
     return {name: found[name] for name in [*FIELDS, *FLAGS] if name in found}
 
 
@@ -115,6 +116,7 @@ def described(file):
 def sizes(config, known):
     """The numbers that a model's attention takes from a configuration."""
     layers, queries, keys = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads
+    # In a class that has no such field a null says as little as nothing.
     dim = getattr(config, "head_dim", None)
     if dim is None and not known.get("head_dim") and config.hidden_size and queries:
         dim = config.hidden_size // queries
