@@ -80,13 +80,14 @@ const COMMON = ['model', 'dtype', 'device', 'memoryLimitBytes'] as const
 const PAGED = ['blockSize', 'blocks', 'memoryBytes', 'maxSequences', 'maxPrefillTokens', 'keyFormat', 'valueFormat', 'hadamard', 'namespace', 'prefixKey', 'eviction', 'events', 'now'] as const
 const CONTIGUOUS = ['batchSize', 'maxSeqLen', 'initialCapacity', 'keepAll'] as const
 
-const NAMES = Object.fromEntries(['kind', ...COMMON, ...PAGED, ...CONTIGUOUS].map(name => [name, 0])) as Names<Given>
+/** @internal All of them, of both kinds. */
+export const MODEL_NAMES = Object.fromEntries(['kind', ...COMMON, ...PAGED, ...CONTIGUOUS].map(name => [name, 0])) as Names<Given>
 
 type Given = { readonly [Name in keyof PagedModelCacheOptions | keyof ContiguousModelCacheOptions]?: unknown }
 
 /** @internal Reads options, each of them once. */
 export function readModelOptions(options: unknown) {
-  const source = known<Given>('options', options, NAMES)
+  const source = known<Given>('options', options, MODEL_NAMES)
   const kind = readKind(source.kind)
   const given: Given = Object.fromEntries([...COMMON, ...PAGED, ...CONTIGUOUS].map(name => [name, source[name]]))
   for (const name of kind === 'paged' ? CONTIGUOUS : PAGED) {

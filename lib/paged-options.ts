@@ -7,7 +7,8 @@ import { checkPageFormat, type PageFormat } from './page-format.js'
 import { PagedClock } from './paged-clock.js'
 import { wellFormed } from './prompt.js'
 
-const OPTIONS: Names<PagedKvCacheOptions> = { capacity: 0, blockSize: 0, numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, window: 0, sinks: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, device: 0, memoryLimitBytes: 0 }
+/** @internal All of them. */
+export const PAGED_NAMES: Names<PagedKvCacheOptions> = { capacity: 0, blockSize: 0, numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, window: 0, sinks: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, device: 0, memoryLimitBytes: 0 }
 
 /**
  * What a {@link PagedKvCache} is made with.
@@ -81,7 +82,7 @@ export type PagedForm = ReturnType<typeof readOptions>['form']
 
 /** @internal Reads options, each of them once. */
 export function readOptions(options: unknown) {
-  const given = known<PagedKvCacheOptions>('options', options, OPTIONS)
+  const given = known<PagedKvCacheOptions>('options', options, PAGED_NAMES)
   const pages = readPages(given)
   const window = optional(atLeastOne, 'window', given.window)
   const sinks = optional(count, 'sinks', given.sinks) ?? 0

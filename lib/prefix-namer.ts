@@ -1,14 +1,14 @@
 import type { NativePrefixNamer } from '#binding'
 
 import { binding } from './binding.js'
-import { fields, isArray, optional } from './check.js'
+import { isArray, known, optional, type Names } from './check.js'
 import { readFullName } from './device.js'
 import { checkDType } from './dtype.js'
 import { invalid } from './errors.js'
 import { readModel } from './model-description.js'
-import { readDevices, readModelNaming, type PagedModelCacheOptions } from './model-options.js'
+import { MODEL_NAMES, readDevices, readModelNaming, type PagedModelCacheOptions } from './model-options.js'
 import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
-import { readPages, type PagedKvCacheOptions } from './paged-options.js'
+import { PAGED_NAMES, readPages, type PagedKvCacheOptions } from './paged-options.js'
 import { readKeys } from './prompt-questions.js'
 import type { PromptOptions, TokenIds } from './prompt.js'
 
@@ -51,7 +51,7 @@ export class PrefixNamer extends Owner {
   declare readonly blockSize: number
 
   constructor(options: PrefixNamerOptions) {
-    const given = fields<PagedKvCacheOptions & PagedModelCacheOptions>('options', options)
+    const given = known<PagedKvCacheOptions & PagedModelCacheOptions>('options', options, NAMES)
     const { model } = given
     const { native, blockSize } = model === undefined ? ofPages(given) : ofModel(given, model)
     super(INTERNAL, native, PrefixNamer)
@@ -75,6 +75,8 @@ export class PrefixNamer extends Owner {
 }
 
 type Given<Options> = { readonly [Name in keyof Options]?: unknown }
+
+const NAMES: Names<PagedKvCacheOptions & PagedModelCacheOptions> = { ...PAGED_NAMES, ...MODEL_NAMES }
 
 /** What a cache is made with beside what is in names. */
 const REST = { events: 0, eviction: undefined, memoryLimitBytes: undefined }
