@@ -6,9 +6,10 @@
 use candle_core::{DType as CandleType, Device, Tensor};
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
+use kvtide_core::paged::PageFormat;
 use kvtide_tensor::{
-    DType, HostTensor, KvCache, KvCacheOptions, PagedKvCache, PagedKvCacheOptions, RollbackCache, RotatingCacheOptions,
-    RotatingKvCache, View,
+    AttendOptions, DType, HostTensor, KvCache, KvCacheOptions, PagedKvCache, PagedKvCacheOptions, RollbackCache,
+    RotatingCacheOptions, RotatingKvCache, View, attend,
 };
 
 const HEADS: usize = 8;
@@ -85,6 +86,59 @@ fn paged() -> PagedKvCache {
         ..Default::default()
     })
     .unwrap()
+}
+
+const LOW_BIT: [PageFormat; 3] = [PageFormat::F8E4M3, PageFormat::Q8, PageFormat::Q4];
+
+/// A cache of low-bit pages for so many tokens.
+fn low_bit(format: PageFormat, tokens: usize) -> PagedKvCache {
+    PagedKvCache::new(PagedKvCacheOptions {
+        capacity: (tokens / 16) as u32,
+        num_kv_heads: HEADS as u32,
+        head_dim: HEAD_DIM as u32,
+        key_format: Some(format),
+        value_format: Some(format),
+        ..Default::default()
+    })
+    .unwrap()
+}
+
+fn normal(count: usize) -> Tensor {
+    Tensor::randn(0f32, 1., (HEADS, count, HEAD_DIM), &Device::Cpu).unwrap()
+}
+
+/// 256 tokens into low-bit pages, which are quantised as they become full.
+#[divan::bench(args = LOW_BIT, sample_count = 200)]
+fn low_bit_write(bencher: Bencher<'_, '_>, format: PageFormat) {
+    let (mut cache, rows) = (low_bit(format, 256), normal(256));
+    bencher.bench_local(|| {
+        let sequence = cache.create_sequence().unwrap();
+        cache.write_tokens(sequence, 0, 0, &rows, &rows).unwrap();
+        cache.drop_sequence(sequence).unwrap();
+    });
+}
+
+/// One query with four heads to each of the keys', over 1024 tokens in low-bit pages.
+#[divan::bench(args = LOW_BIT, sample_count = 400)]
+fn low_bit_attend(bencher: Bencher<'_, '_>, format: PageFormat) {
+    let (mut cache, rows) = (low_bit(format, 1024), normal(1024));
+    let sequence = cache.create_sequence().unwrap();
+    cache.write_tokens(sequence, 0, 0, &rows, &rows).unwrap();
+    let query = Tensor::randn(0f32, 1., (1, 4 * HEADS, HEAD_DIM), &Device::Cpu).unwrap();
+    let options = AttendOptions { threads: Some(1), ..Default::default() };
+    bencher.bench_local(|| {
+        let pages = cache.pages(0, &[sequence]).unwrap();
+        black_box(attend(&query, &pages, &options).unwrap())
+    });
+}
+
+/// 256 tokens out of low-bit pages, as floats.
+#[divan::bench(args = LOW_BIT, sample_count = 200)]
+fn low_bit_read(bencher: Bencher<'_, '_>, format: PageFormat) {
+    let (mut cache, rows) = (low_bit(format, 256), normal(256));
+    let sequence = cache.create_sequence().unwrap();
+    cache.write_tokens(sequence, 0, 0, &rows, &rows).unwrap();
+    bencher.bench_local(|| black_box(cache.gather(sequence, 0).unwrap()));
 }
 
 fn host(bytes: &[u8]) -> HostTensor<'_> {
