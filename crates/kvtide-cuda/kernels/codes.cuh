@@ -2,7 +2,8 @@
 //
 //   f16, bf16   widened exactly, narrowed to nearest, halves to even
 //   f8e4m3      the float itself; over 448: 448; what is not finite: NaN
-//   q8, q4      whole numbers times a scale (plus a minimum)
+//   q8          whole numbers times a scale, a bf16
+//   q4          whole numbers times a scale plus a minimum: a word, 18 bits of the minimum, then 14 of the scale
 //
 // Nothing is contracted: the files that use this are compiled without fused multiply-add.
 #pragma once
@@ -17,8 +18,10 @@ namespace codes {
 enum Format : uint32_t { F32, F16, BF16, F8, Q8, Q4_ROWS, Q4_CHANNELS };
 
 constexpr uint32_t INFINITE = 0x7f800000;
-// The scale of a row or a channel in which something is not finite.
-constexpr uint32_t NOT_FINITE = 0x7e00;
+// The scale of a row of q8, the word of a row or a channel of q4, in which something is not finite.
+constexpr uint32_t Q8_NOT_FINITE = 0x7fc0, Q4_NOT_FINITE = 0x7fc03fe0;
+// Bits of a float that a scale of q8, a scale and a minimum of q4 do not have.
+constexpr uint32_t Q8_CUT = 16, STEP_CUT = 17, MINIMUM_CUT = 14, STEP_BITS = (1 << MINIMUM_CUT) - 1;
 
 DEVICE uint32_t bits_of(float value) {
   uint32_t bits;
@@ -82,8 +85,22 @@ DEVICE uint32_t whole(float value) { return bits_of(value + 12582912.f) & 0xff; 
 
 DEVICE float clamp(float value, float least, float most) { return fminf(fmaxf(value, least), most); }
 
-// The nearest f16 of a finite number; the largest one for what is beyond it.
-DEVICE uint32_t scale_of(float value) { return to_f16(clamp(value, -65504.f, 65504.f)); }
+// The nearest float whose last `cut` bits are 0, halves to the one whose next bit is 0 too.
+DEVICE float nearest(float value, uint32_t cut) {
+  const uint32_t bits = bits_of(value), odd = bits >> cut & 1;
+  return float_of((bits + odd + (1u << (cut - 1)) - 1) & ~((1u << cut) - 1));
+}
+
+// A scale with so many bits less, at least the smallest normal float; 0 for what is not more than 0.
+DEVICE float rounded(float scale, uint32_t cut) {
+  const float smallest = float_of(1u << 23);
+  return scale > 0.f ? nearest(scale > smallest ? scale : smallest, cut) : 0.f;
+}
+
+// The largest minimum of q4 that is no more than this.
+DEVICE float minimum_below(float value) {
+  return float_of((bits_of(value) + (value < 0.f ? STEP_BITS : 0)) & ~STEP_BITS);
+}
 
 // What a scale is multiplied with to give 1; nothing is left of a scale of 0.
 DEVICE float inverse(float scale) { return scale == 0.f ? 0.f : 1.f / scale; }
@@ -94,42 +111,42 @@ struct Steps {
   float minimum;
 };
 
-// Scale and minimum as they are written down.
-struct Scales {
-  uint32_t scale;
-  uint32_t minimum;
-};
+// Steps as they are written down.
+DEVICE float scale_of_q8(uint32_t bits) { return float_of(bits << Q8_CUT); }
+DEVICE float scale_of_q4(uint32_t word) { return float_of((word & STEP_BITS) << STEP_CUT); }
+DEVICE float minimum_of_q4(uint32_t word) { return float_of(word & ~STEP_BITS); }
+DEVICE uint32_t q4_word(float step, float minimum) { return bits_of(minimum) | bits_of(step) >> STEP_CUT; }
 
-// Steps of 8 bits for values of at most this magnitude, which is given by its bits.
-DEVICE Scales q8_scales(uint32_t largest) {
-  return {largest < INFINITE ? scale_of(float_of(largest) / 127.f) : NOT_FINITE, 0};
+// The scale of 8 bits for values of at most this magnitude, which is given by its bits.
+DEVICE uint32_t q8_scale(uint32_t largest) {
+  return largest < INFINITE ? bits_of(rounded(float_of(largest) / 127.f, Q8_CUT)) >> Q8_CUT : Q8_NOT_FINITE;
 }
 
-DEVICE Steps q8_steps(const Scales &scales) { return {inverse(from_f16(scales.scale)), 0.f}; }
+DEVICE Steps q8_steps(uint32_t scale) { return {inverse(scale_of_q8(scale)), 0.f}; }
 
 // A factor that is not a number gives code 0.
 DEVICE uint32_t to_q8(float value, const Steps &steps) {
   return steps.factor != steps.factor ? 0 : whole(clamp(value * steps.factor, -127.f, 127.f));
 }
 
-// Steps of 4 bits from `low` to `high`, `largest` the bits of their largest magnitude: the minimum is rounded down and the
-// scale up, so that 0 to 15 reach over every value.
-DEVICE Scales q4_scales(float low, float high, uint32_t largest) {
-  constexpr float NEXT = 1.f / 1024.f, LEAST = 1.f / 16777216.f, STEPS = 1.f / 15.f;
-  if (largest >= INFINITE) return {NOT_FINITE, NOT_FINITE};
+// The word of 4 bits from `low` to `high`, `largest` the bits of their largest magnitude: minimum and scale are the nearest ones
+// that a word has room for, where no value is more than half a step from what 0 to 15 reach over; else the minimum is rounded down.
+DEVICE uint32_t q4_word_of(float low, float high, uint32_t largest) {
+  constexpr float STEPS = 1.f / 15.f;
+  // 2^126: the distance of the smallest and the largest is a float.
+  const float most = float_of((126u + 127u) << 23);
+  if (largest >= INFINITE) return Q4_NOT_FINITE;
   // Plus 0: a bound of -0 is 0.
-  low += 0.f, high += 0.f;
-  uint32_t minimum = scale_of(low);
-  if (from_f16(minimum) > low) minimum = scale_of(low - fabsf(low) * NEXT - LEAST);
-  const float step = (high - from_f16(minimum)) * STEPS;
-  uint32_t scale = scale_of(step);
-  if (from_f16(scale) < step) scale = scale_of(step + step * NEXT + LEAST);
-  return {scale, minimum};
+  low = clamp(low, -most, most) + 0.f, high = clamp(high, -most, most) + 0.f;
+  const float minimum = nearest(low, MINIMUM_CUT), below = minimum_below(low);
+  const float step = rounded((high - minimum) * STEPS, STEP_CUT), of_below = rounded((high - below) * STEPS, STEP_CUT);
+  const bool reaches = (minimum - low) * 2.f <= step;
+  return reaches ? q4_word(step, minimum) : q4_word(of_below, below);
 }
 
-DEVICE Steps q4_steps(const Scales &scales) {
-  if (scales.scale == NOT_FINITE) return {0.f, 0.f};
-  return {inverse(from_f16(scales.scale)), from_f16(scales.minimum)};
+DEVICE Steps q4_steps(uint32_t word) {
+  if (word == Q4_NOT_FINITE) return {0.f, 0.f};
+  return {inverse(scale_of_q4(word)), minimum_of_q4(word)};
 }
 
 // What is not a number is code 0.

@@ -1,7 +1,7 @@
 // Slots of quantised pages made zero, to the bit, the others left where they are.
 //
 // Rows with codes and scales of their own become zeros. K in q4 has a scale for each channel, shared by all rows: the channel
-// gets one of at most seven binary digits, so that zero is one of its codes and each multiple an f16, and what stays is rounded
+// gets one of at most six binary digits, so that zero is one of its codes and each multiple a minimum, and what stays is rounded
 // to it. A thread has the byte with the codes of two channels in each row. Seldom asked for, and bound by latency.
 #include "quantise.cuh"
 
@@ -19,11 +19,10 @@ struct Hole {
   uint32_t end;
 };
 
-// The smallest number of at most seven binary digits that is an f16 and no less than this one; the largest, where none is.
-DEVICE float seven_digits(float value) {
-  constexpr float STEP = 1.f / 16777216.f, LARGEST = 127.f * 512.f;
-  const float few = ceilf(value / STEP) * STEP, many = float_of((bits_of(value) + 0x1ffff) & ~0x1ffffu);
-  return fminf(value < 128.f * STEP ? few : many, LARGEST);
+// The smallest scale of at most six binary digits that is no less than this.
+DEVICE float six_digits(float value) {
+  const float scale = fmaxf(value, float_of(1u << 23));
+  return value > 0.f ? float_of((bits_of(scale) + 0x3ffff) & ~0x3ffffu) : 0.f;
 }
 
 DEVICE void zero_bytes(uint64_t first, uint64_t count) {
@@ -36,7 +35,7 @@ struct Channels {
   uint32_t count;
   uint32_t slots;
   uint64_t codes;
-  uint16_t *scales;
+  uint32_t *words;
 
   DEVICE bool is_zero(uint32_t slot) const {
     bool found = false;
@@ -45,7 +44,7 @@ struct Channels {
   }
 
   DEVICE void zero(uint32_t channel, uint32_t byte, uint32_t shift) const {
-    const float before = from_f16(scales[channel]), minimum = from_f16(scales[of.dim + channel]);
+    const float before = scale_of_q4(words[channel]), minimum = minimum_of_q4(words[channel]);
     if (before != before) return;
     uint8_t *all = reinterpret_cast<uint8_t *>(codes + byte);
     float low = 0.f, high = 0.f;
@@ -53,16 +52,14 @@ struct Channels {
       const float value = float(all[uint64_t(slot) * of.row_bytes] >> shift & 15) * before + minimum;
       if (!is_zero(slot)) low = fminf(low, value), high = fmaxf(high, value);
     }
-    const float after = seven_digits((high - low) / 15.f), factor = inverse(after);
-    float zero = rintf(-low * factor);
-    while (zero * after > 65504.f) zero -= 1.f;
+    const float after = six_digits((high - low) / 15.f), factor = inverse(after), zero = rintf(-low * factor);
     for (uint32_t slot = 0; slot < slots; slot++) {
       uint8_t &both = all[uint64_t(slot) * of.row_bytes];
       const float value = float(both >> shift & 15) * before + minimum;
       const float code = is_zero(slot) ? zero : clamp(rintf(value * factor + zero), 0.f, 15.f);
       both = uint8_t((both & ~(15u << shift)) | uint32_t(code) << shift);
     }
-    scales[channel] = uint16_t(scale_of(after)), scales[of.dim + channel] = uint16_t(scale_of(-zero * after));
+    words[channel] = q4_word(after, -zero * after);
   }
 };
 
@@ -77,7 +74,7 @@ DEVICE void run(const Args &args) {
   const uint64_t scales = first->page + of.scales + head * of.scale_head_bytes;
   const uint32_t slots = uint32_t(of.code_head_bytes / of.row_bytes);
   if (of.format == Q4_CHANNELS) {
-    const Channels channels{of, first, count, slots, codes, reinterpret_cast<uint16_t *>(scales)};
+    const Channels channels{of, first, count, slots, codes, reinterpret_cast<uint32_t *>(scales)};
     for (uint32_t byte = threadIdx.x; byte < of.row_bytes; byte += blockDim.x) {
       const quantise::Pair pair = quantise::pair_of(byte, of.dim);
       channels.zero(pair.low, byte, 0);

@@ -31,15 +31,14 @@ DEVICE Steps row_steps(const Part &of, const float *row, uint64_t scales, uint32
     largest = magnitude(row[at]) > largest ? magnitude(row[at]) : largest;
   }
   largest = warp_largest(largest);
-  uint16_t *place = reinterpret_cast<uint16_t *>(scales);
   if (of.format == Q8) {
-    const Scales found = q8_scales(largest);
-    if (lane == 0) place[slot] = uint16_t(found.scale);
-    return q8_steps(found);
+    const uint32_t scale = q8_scale(largest);
+    if (lane == 0) reinterpret_cast<uint16_t *>(scales)[slot] = uint16_t(scale);
+    return q8_steps(scale);
   }
-  const Scales found = q4_scales(-warp_max(-low), warp_max(high), largest);
-  if (lane == 0) place[2 * slot] = uint16_t(found.scale), place[2 * slot + 1] = uint16_t(found.minimum);
-  return q4_steps(found);
+  const uint32_t word = q4_word_of(-warp_max(-low), warp_max(high), largest);
+  if (lane == 0) reinterpret_cast<uint32_t *>(scales)[slot] = word;
+  return q4_steps(word);
 }
 
 // Which steps an element has.
@@ -109,11 +108,10 @@ struct Channels {
   }
 
   DEVICE void settle(uint64_t scales, uint32_t dim) {
-    uint16_t *place = reinterpret_cast<uint16_t *>(scales);
     for (uint32_t channel = threadIdx.x; channel < dim; channel += blockDim.x) {
-      const Scales found = q4_scales(low[channel], high[channel], largest[channel]);
-      place[channel] = uint16_t(found.scale), place[dim + channel] = uint16_t(found.minimum);
-      const Steps steps = q4_steps(found);
+      const uint32_t word = q4_word_of(low[channel], high[channel], largest[channel]);
+      reinterpret_cast<uint32_t *>(scales)[channel] = word;
+      const Steps steps = q4_steps(word);
       low[channel] = steps.factor, high[channel] = steps.minimum;
     }
     block_barrier();
@@ -198,17 +196,16 @@ DEVICE Values<Count> decode(const Part &of, const Head &head, uint32_t slot, uin
     return values;
   }
   const Codes<Count> found = read_codes<Count>(of, row, element);
-  const uint16_t *scales = reinterpret_cast<const uint16_t *>(head.scales);
+  const bool by_channel = of.format == Q4_CHANNELS;
 #pragma unroll
   for (uint32_t step = 0; step < Count; step++) {
     if (of.format == F8) {
       values.at[step] = from_f8(found.at[step]);
     } else if (of.format == Q8) {
-      values.at[step] = float(int8_t(found.at[step])) * from_f16(scales[slot]);
+      values.at[step] = float(int8_t(found.at[step])) * scale_of_q8(reinterpret_cast<const uint16_t *>(head.scales)[slot]);
     } else {
-      const bool by_channel = of.format == Q4_CHANNELS;
-      const uint32_t scale = by_channel ? element + step : 2 * slot, minimum = by_channel ? of.dim + scale : scale + 1;
-      values.at[step] = float(found.at[step]) * from_f16(scales[scale]) + from_f16(scales[minimum]);
+      const uint32_t word = reinterpret_cast<const uint32_t *>(head.scales)[by_channel ? element + step : slot];
+      values.at[step] = float(found.at[step]) * scale_of_q4(word) + minimum_of_q4(word);
     }
   }
   return values;

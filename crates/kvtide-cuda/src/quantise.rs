@@ -279,6 +279,10 @@ pub(crate) fn check_page(of: &QuantisedPages<'_>, page: u64, end: u32) {
         let scale_bytes = part.format.scale_bytes(of.slots, part.dim);
         assert!(scale_bytes <= scale_head, "scales reach outside their head");
         assert!(scales + of.heads * scale_head <= of.page_bytes, "scales reach outside their page");
-        assert!((scales | scale_head | page as usize).is_multiple_of(2) || scale_bytes == 0, "scales of two bytes");
+        let align = if part.format == Format::Q8 { 2 } else { 4 };
+        assert!(
+            (scales | scale_head | page as usize).is_multiple_of(align) || scale_bytes == 0,
+            "scales as they are read"
+        );
     }
 }

@@ -4,15 +4,19 @@
 //! | --- | --- | --- |
 //! | `f32`, `f16`, `bf16`, `u8` | its elements | none |
 //! | `f8e4m3` | a byte an element | none |
-//! | `q8` | a byte an element | one f16 per token and head |
-//! | `q4` | half a byte an element | V: two f16 per token and head; K: two f16 per channel and head |
+//! | `q8` | a byte an element | one bf16 per token and head |
+//! | `q4` | half a byte an element | a word of 4 bytes, scale and minimum: V per token and head, K per channel and head |
+//!
+//! A scale has all the exponents of an f32, so that rows of any magnitude have one.
 //!
 //! The last three are *low-bit*: rows are quantised, and a page of them is written when it is full. All calls are O(1).
 
 use super::layout::Part;
 
-/// Bytes of one scale, an f16.
-const SCALE_BYTES: usize = 2;
+/// Bytes of a scale of `q8`, a bf16.
+const Q8_SCALE_BYTES: usize = 2;
+/// Bytes of a word of `q4`: a scale of 14 bits and a minimum of 18.
+const Q4_WORD_BYTES: usize = 4;
 
 macro_rules! formats {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
@@ -80,13 +84,12 @@ impl PageFormat {
 
     /// Bytes of the scales of one head of a page; nothing when memory cannot address them.
     pub(super) fn scale_bytes(self, part: Part, block_size: usize, elements: usize) -> Option<usize> {
-        let scales = match (self, part) {
-            (PageFormat::Q8, _) => Some(block_size),
-            (PageFormat::Q4, Part::Key) => elements.checked_mul(2),
-            (PageFormat::Q4, Part::Value) => block_size.checked_mul(2),
+        match (self, part) {
+            (PageFormat::Q8, _) => block_size.checked_mul(Q8_SCALE_BYTES),
+            (PageFormat::Q4, Part::Key) => elements.checked_mul(Q4_WORD_BYTES),
+            (PageFormat::Q4, Part::Value) => block_size.checked_mul(Q4_WORD_BYTES),
             _ => Some(0),
-        };
-        scales?.checked_mul(SCALE_BYTES)
+        }
     }
 }
 

@@ -123,4 +123,8 @@ DEVICE float of_f8(uint32_t code) {
 DEVICE float of_byte(uint32_t code) { return as_float(0x4b000000u | ((code & 0xffu) ^ 0x80u)) - 8388736.0f; }
 DEVICE float of_nibble(uint32_t code) { return as_float(0x4b000000u | (code & 0xfu)) - 8388608.0f; }
 
+// Scale and minimum of nibbles, of the word that has both (codes.cuh).
+DEVICE float scale_of(uint32_t word) { return as_float((word & 0x3fffu) << 17); }
+DEVICE float minimum_of(uint32_t word) { return as_float(word & ~0x3fffu); }
+
 } // namespace numbers

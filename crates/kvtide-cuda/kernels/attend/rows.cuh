@@ -104,7 +104,7 @@ template <int Tile> DEVICE void read_tile(const Args &args, const Work<Tile> &wo
       const uint32_t bytes = row_scale_bytes(section, part);
       if (!bytes || entry >> 31 || key >= work.count) continue;
       const uint64_t from = scales_of(section, page_of(args, entry), work.kv_head, slot, bytes);
-      // The word that has it: an f16 may be its second half.
+      // The word that has it: a scale of two bytes may be its second half.
       copy_word_ahead(stage + args.shared.scales + 4 * (part * Tile + row), reinterpret_cast<const void *>(from & ~uint64_t(3)));
     }
   }
@@ -155,15 +155,17 @@ DEVICE void eight(float (&out)[8], const unsigned char *row, uint32_t format, ui
   }
 }
 
-// Eight halves from an address on.
-DEVICE void eight_halves(float (&out)[8], uint64_t from, uint32_t count) {
+// Eight words from an address on; zeros from `count` of them on.
+DEVICE void eight_words(uint32_t (&out)[8], uint64_t from, uint32_t count) {
   if (from % 16 == 0 && count >= 8) {
-    eight(out, reinterpret_cast<const unsigned char *>(from), F16, 0);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const uint4 four = reinterpret_cast<const uint4 *>(from)[half];
+      out[4 * half] = four.x, out[4 * half + 1] = four.y, out[4 * half + 2] = four.z, out[4 * half + 3] = four.w;
+    }
   } else {
 #pragma unroll
-    for (int at = 0; at < 8; at++) {
-      out[at] = uint32_t(at) < count ? numbers::of_half(reinterpret_cast<const uint16_t *>(from)[at]) : 0;
-    }
+    for (int at = 0; at < 8; at++) out[at] = uint32_t(at) < count ? reinterpret_cast<const uint32_t *>(from)[at] : 0;
   }
 }
 

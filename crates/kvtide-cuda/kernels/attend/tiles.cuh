@@ -65,16 +65,15 @@ DEVICE void widen_eight(const Args &args, const Work<Tile> &work, int part, cons
   const uint64_t from = scales_of(section, page_of(args, entry), work.kv_head, slot, bytes);
   if (bytes) {
     const uint32_t word = reinterpret_cast<const uint32_t *>(stage + args.shared.scales)[part * Tile + row];
-    const float scale = numbers::of_half((bytes == 2 && (from & 2) ? word >> 16 : word) & 0xffff);
-    const float minimum = bytes == 4 ? numbers::of_half(word >> 16) : 0;
+    const float scale = bytes == 4 ? numbers::scale_of(word) : numbers::as_float(from & 2 ? word & 0xffff0000u : word << 16);
+    const float minimum = bytes == 4 ? numbers::minimum_of(word) : 0;
 #pragma unroll
     for (int at = 0; at < 8; at++) out[at] = out[at] * scale + minimum;
   } else {
-    float scales[8], minimums[8];
-    eight_halves(scales, from + 2 * index, of.dim - index);
-    eight_halves(minimums, from + 2 * of.dim + 2 * index, of.dim - index);
+    uint32_t words[8];
+    eight_words(words, from + 4 * index, of.dim - index);
 #pragma unroll
-    for (int at = 0; at < 8; at++) out[at] = out[at] * scales[at] + minimums[at];
+    for (int at = 0; at < 8; at++) out[at] = out[at] * numbers::scale_of(words[at]) + numbers::minimum_of(words[at]);
   }
 }
 

@@ -101,10 +101,16 @@ pub fn decode(format: RowFormat, codes: &[u8], dim: usize, scales: &dyn Fn(usize
     (0..dim).map(of).collect()
 }
 
-/// A scale near a number that a half float is exactly: its bits, and itself.
+/// A scale of bytes near a number: its bits, the upper half of a float's, and itself.
 pub fn scale(value: f64) -> (u16, f64) {
-    let bits = to_half(value);
-    (bits, of_half(bits))
+    let bits = ((value as f32).to_bits() >> 16) as u16;
+    (bits, f32::from_bits(u32::from(bits) << 16).into())
+}
+
+/// Scale and minimum of nibbles near these numbers: the word of both, 14 bits of one behind 18 of the other, and themselves.
+pub fn word(scale: f64, minimum: f64) -> (u32, [f64; 2]) {
+    let [scale, minimum] = [(scale as f32).to_bits() >> 17, (minimum as f32).to_bits() >> 14];
+    (minimum << 14 | scale, [f32::from_bits(scale << 17).into(), f32::from_bits(minimum << 14).into()])
 }
 
 /// The largest difference; NaN where one of two is.

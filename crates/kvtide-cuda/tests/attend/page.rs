@@ -2,7 +2,7 @@
 
 use kvtide_cuda::{PageSection, RowFormat};
 
-use crate::numbers::{Numbers, decode, encode, scale};
+use crate::numbers::{Numbers, decode, encode, scale, word};
 
 pub struct Page {
     pub section: PageSection,
@@ -39,16 +39,14 @@ impl Page {
     /// Writes the scale, and for nibbles the minimum, of a row or a channel.
     fn scales(&self, pages: &mut [u8], place: usize, numbers: &mut Numbers) -> [f64; 2] {
         let first = self.start + self.section.scales + self.head * self.section.scale_head;
-        let mut put = |number: usize, value: f64| {
-            let (bits, value) = scale(value);
-            pages[first + 2 * number..][..2].copy_from_slice(&bits.to_ne_bytes());
-            value
-        };
         let wiggle = 1.0 + f64::from(numbers.next()) / 8.0;
-        match (self.section.format, self.part) {
-            (RowFormat::Q8, _) => [put(place, wiggle / 127.0), 0.0],
-            (_, 0) => [put(place, wiggle * 2.0 / 15.0), put(self.dim + place, -wiggle)],
-            _ => [put(2 * place, wiggle * 2.0 / 15.0), put(2 * place + 1, -wiggle)],
+        if self.section.format == RowFormat::Q8 {
+            let (bits, scale) = scale(wiggle / 127.0);
+            pages[first + 2 * place..][..2].copy_from_slice(&bits.to_ne_bytes());
+            return [scale, 0.0];
         }
+        let (word, found) = word(wiggle * 2.0 / 15.0, -wiggle);
+        pages[first + 4 * place..][..4].copy_from_slice(&word.to_ne_bytes());
+        found
     }
 }

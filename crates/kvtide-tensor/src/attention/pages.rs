@@ -88,7 +88,7 @@ impl<'a> Pages<'a> {
             };
             let scales = scales.map_or(Scales::ONE, |scales| Scales {
                 scale: place.scale,
-                halves: &bytes[start + scales + slot * place.row_scales..],
+                bytes: &bytes[start + scales + slot * place.row_scales..],
                 head_stride: place.strides[1],
             });
             (rows, scales)

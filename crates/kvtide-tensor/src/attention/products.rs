@@ -65,7 +65,7 @@ impl Work<'_, '_> {
         let (scales, minimums) = (&mut scales[..stride], &mut minimums[..stride]);
         let by_channel = segment.key_scales.is_by_channel();
         if by_channel {
-            segment.key_scales.head(head).of_channels(self.job.kernels, dim, scales, minimums);
+            segment.key_scales.head(head).of_channels(dim, scales, minimums);
         }
         let queries = &(if segment.rotated { rotated } else { queries })[rows.start * stride..rows.end * stride];
         let mut out = MatrixMut { floats: &mut scores[rows.start * SCORES + at..], stride: SCORES };

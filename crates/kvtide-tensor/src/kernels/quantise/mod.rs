@@ -9,11 +9,12 @@
 //! | --- | --- | --- |
 //! | `f8e4m3` | the float itself | over 448: 448; infinity: NaN |
 //! | `q8` | code * scale, code in -127..=127 | NaN or infinity in a row of a head: all of it is NaN |
-//! | `q4` | code * scale + minimum, code in 0..=15 | the same, for K in a channel of a head and block |
+//! | `q4` | code * scale + minimum, code in 0..=15 | the same, for K in a channel of a head and block; over 2^126: 2^126 |
 //!
-//! The error is at most half a step: for f8e4m3 half the distance of its neighbours, for the others half a scale. Scales are
-//! f16: where 127 (15) of the largest do not reach, values saturate; below the smallest normal f16, about 6e-5, a scale is
-//! rounded to a multiple of 6e-8, and 127 of it may end so much before the largest value. A row costs O(elements).
+//! The error is at most half a step, and the rounding of f32: for f8e4m3 half the distance of its neighbours, for the others half
+//! a scale as it is written down (`scale.rs`), or 2^-127 where that is more. That holds for every magnitude of a float, but over
+//! 448 in f8e4m3 and over 2^126 in q4. Rotated rows hold it where the sums of their elements are floats: up to
+//! the largest float divided by the elements of a row. A row costs O(elements).
 
 mod f8e4m3;
 mod float;
@@ -31,7 +32,7 @@ use kvtide_core::paged::{PageFormat, Part, Section};
 pub(crate) use float::{from_f32, to_f32};
 pub(crate) use hadamard::hadamard;
 pub(crate) use launched::{LaunchedRows, launched_part};
-pub(crate) use scale::get as scale_at;
+pub(crate) use scale::q4_at;
 
 use super::Kernels;
 

@@ -1,14 +1,12 @@
 //! The same in candle's tensor operations alone: what a device without kernels of its own runs.
 //!
-//! Every operation is one of 32-bit floats that rounds as the loops do, so that the codes are the same. Rows are taken some at a
-//! time, so that no tensor is over [`CHUNK`] elements, of which the widest operation keeps [`FINITE`] bytes each.
+//! Every operation is one of 32-bit floats that rounds as the loops do, so that the codes are the same; scales, which are cut
+//! out of bits, are few, and found by the loops' own functions. Rows are taken some at a time, so that no tensor is over [`CHUNK`] elements, of which the widest operation keeps [`FINITE`] bytes each.
 
 use candle_core::{D, DType, Device, Result, Tensor};
-use half::f16;
 use kvtide_core::paged::{PageFormat, Part};
 
-use super::q4::{LEAST, NEXT, STEPS};
-use super::{Codec, ROUND, f8e4m3};
+use super::{Codec, ROUND, f8e4m3, q4, q8, scale};
 
 /// Elements that are worked on at a time: times the codes of f8e4m3 they stay below 1 MiB.
 const CHUNK: usize = 8192;
@@ -16,7 +14,6 @@ const CHUNK: usize = 8192;
 const FINITE: usize = 126;
 /// Elements of a group of q4.
 const GROUP: usize = 32;
-const F16_MAX: f64 = 65504.;
 
 impl Codec {
     /// As [`Codec::encode`].
@@ -35,37 +32,32 @@ impl Codec {
 
     fn encode_tensors(&self, values: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<()> {
         let rows = (CHUNK / self.dim).max(1);
-        let channels = match (self.format, self.part) {
-            (PageFormat::Q4, Part::Key) => Some(self.channel_scales(values, rows)?),
-            _ => None,
-        };
+        let by_channel = (self.format, self.part) == (PageFormat::Q4, Part::Key);
+        if by_channel {
+            q4_scales(&self.channel_bounds(values, rows)?, 0, scales)?;
+        }
         for (chunk, values) in values.chunks(rows * self.dim).enumerate() {
             let (first, count) = (chunk * rows, values.len() / self.dim);
             let values = self.rotated_rows(Tensor::from_slice(values, (count, self.dim), &Device::Cpu)?)?;
-            let found = match (self.format, &channels) {
+            let found = match (self.format, by_channel) {
                 (PageFormat::F8E4M3, _) => f8_codes(&values)?,
                 (PageFormat::Q8, _) => {
-                    let scale = q8_scales(&values)?;
-                    put_scales(&mut scales[2 * first..], &scale)?;
-                    q8_codes(&values, &scale)?
+                    q8_scales(&values, first, scales)?;
+                    q8_codes(&values, &q8_scales_of(scales, first, count)?)?
                 }
-                (_, Some(channels)) => q4_codes(&values, &channels.narrow(0, 0, 1)?, &channels.narrow(0, 1, 1)?)?,
-                (_, None) => {
-                    let [scale, minimum] = q4_scales(&bounds(&values, 1)?)?;
-                    put_scales(&mut scales[4 * first..], &Tensor::cat(&[&scale, &minimum], 1)?)?;
-                    q4_codes(&values, &scale, &minimum)?
+                (_, true) => q4_codes(&values, &q4_scales_of(scales, 0, (1, self.dim))?)?,
+                (_, false) => {
+                    q4_scales(&bounds(&values, 1)?, first, scales)?;
+                    q4_codes(&values, &q4_scales_of(scales, first, (count, 1))?)?
                 }
             };
             codes[first * self.row_bytes..][..count * self.row_bytes].copy_from_slice(&bytes(&found)?);
         }
-        match channels {
-            Some(channels) => put_scales(scales, &channels),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
-    /// Scales and minimums of K in q4, `[2, dim]`: over the rows of the block.
-    fn channel_scales(&self, values: &[f32], rows: usize) -> Result<Tensor> {
+    /// The bounds of the channels of K in q4, `[1, dim]`: over the rows of the block.
+    fn channel_bounds(&self, values: &[f32], rows: usize) -> Result<Bounds> {
         let mut all: Option<Bounds> = None;
         for values in values.chunks(rows * self.dim) {
             let values = Tensor::from_slice(values, (values.len() / self.dim, self.dim), &Device::Cpu)?;
@@ -79,8 +71,7 @@ impl Codec {
                 },
             });
         }
-        let [scale, minimum] = q4_scales(&all.ok_or_else(|| candle_core::Error::Msg("no rows".to_owned()))?)?;
-        Tensor::cat(&[&scale, &minimum], 0)
+        all.ok_or_else(|| candle_core::Error::Msg("no rows".to_owned()))
     }
 
     fn rotated_rows(&self, rows: Tensor) -> Result<Tensor> {
@@ -108,15 +99,9 @@ impl Codec {
             let codes = Tensor::from_slice(codes, (count, self.row_bytes), &Device::Cpu)?;
             let values = match (self.format, self.part) {
                 (PageFormat::F8E4M3, _) => f8_values(&codes)?,
-                (PageFormat::Q8, _) => q8_values(&codes)?.broadcast_mul(&scales_of(scales, first, (count, 1))?)?,
-                (_, Part::Value) => {
-                    let pairs = scales_of(scales, 2 * first, (count, 2))?;
-                    q4_values(&codes, self.dim, &pairs.narrow(1, 0, 1)?, &pairs.narrow(1, 1, 1)?)?
-                }
-                (_, Part::Key) => {
-                    let pairs = scales_of(scales, 0, (2, self.dim))?;
-                    q4_values(&codes, self.dim, &pairs.narrow(0, 0, 1)?, &pairs.narrow(0, 1, 1)?)?
-                }
+                (PageFormat::Q8, _) => q8_values(&codes)?.broadcast_mul(&q8_scales_of(scales, first, count)?)?,
+                (_, Part::Value) => q4_values(&codes, self.dim, &q4_scales_of(scales, first, (count, 1))?)?,
+                (_, Part::Key) => q4_values(&codes, self.dim, &q4_scales_of(scales, 0, (1, self.dim))?)?,
             };
             out.copy_from_slice(&self.rotated_rows(values)?.flatten_all()?.to_vec1::<f32>()?);
         }
@@ -136,11 +121,6 @@ fn bounds(values: &Tensor, axis: usize) -> Result<Bounds> {
     Ok(Bounds { low: values.min_keepdim(axis)?, high: values.max_keepdim(axis)?, finite })
 }
 
-/// The nearest f16 as an f32; the largest one for what is beyond it.
-fn rounded_f16(values: &Tensor) -> Result<Tensor> {
-    values.clamp(-F16_MAX, F16_MAX)?.to_dtype(DType::F16)?.to_dtype(DType::F32)
-}
-
 /// `chosen` where `condition` is not 0, else `other`, which may be a number for all.
 fn choose(condition: &Tensor, chosen: &Tensor, other: f64) -> Result<Tensor> {
     condition.where_cond(chosen, &chosen.ones_like()?.affine(other, 0.)?)
@@ -158,20 +138,6 @@ fn inverse(scales: &Tensor) -> Result<Tensor> {
 /// True where a scale is a number.
 fn is_number(scales: &Tensor) -> Result<Tensor> {
     scales.eq(scales)
-}
-
-fn put_scales(bytes: &mut [u8], scales: &Tensor) -> Result<()> {
-    for (bytes, scale) in bytes.chunks_exact_mut(2).zip(scales.to_dtype(DType::F16)?.flatten_all()?.to_vec1::<f16>()?) {
-        let bits = if scale.is_nan() { super::scale::NOT_FINITE } else { scale.to_bits() };
-        bytes.copy_from_slice(&bits.to_ne_bytes());
-    }
-    Ok(())
-}
-
-fn scales_of(bytes: &[u8], first: usize, shape: (usize, usize)) -> Result<Tensor> {
-    let bytes = &bytes[2 * first..][..2 * shape.0 * shape.1];
-    let scales: Vec<f16> = bytes.chunks_exact(2).map(|pair| f16::from_ne_bytes([pair[0], pair[1]])).collect();
-    Tensor::from_vec(scales, shape, &Device::Cpu)?.to_dtype(DType::F32)
 }
 
 fn bytes(codes: &Tensor) -> Result<Vec<u8>> {
@@ -209,12 +175,25 @@ fn f8_values(codes: &Tensor) -> Result<Tensor> {
     table.index_select(&codes.flatten_all()?.to_dtype(DType::U32)?, 0)?.reshape(shape)
 }
 
-/// The scales of rows, `[rows, 1]`; NaN where a value is not finite.
-fn q8_scales(values: &Tensor) -> Result<Tensor> {
-    let bounds = bounds(values, 1)?;
-    let largest = values.abs()?.max_keepdim(D::Minus1)?;
-    let scale = rounded_f16(&largest.broadcast_div(&Tensor::new(127f32, &Device::Cpu)?)?)?;
-    choose(&bounds.finite.gt(0.)?, &scale, f64::NAN)
+/// Writes down the scales of rows, the first one numbered `first`.
+fn q8_scales(values: &Tensor, first: usize, scales: &mut [u8]) -> Result<()> {
+    let finite = numbers(&bounds(values, 1)?.finite)?;
+    let largest = numbers(&values.abs()?.max_keepdim(D::Minus1)?)?;
+    for (row, (largest, finite)) in largest.into_iter().zip(finite).enumerate() {
+        let largest = if finite > 0. { largest } else { f32::NAN };
+        scale::set_q8(scales, first + row, q8::scale_of(largest.to_bits()));
+    }
+    Ok(())
+}
+
+/// The scales of rows, `[count, 1]`.
+fn q8_scales_of(scales: &[u8], first: usize, count: usize) -> Result<Tensor> {
+    let found: Vec<f32> = (first..first + count).map(|row| scale::q8_at(scales, row)).collect();
+    Tensor::from_vec(found, (count, 1), &Device::Cpu)
+}
+
+fn numbers(tensor: &Tensor) -> Result<Vec<f32>> {
+    tensor.flatten_all()?.to_vec1()
 }
 
 fn q8_codes(values: &Tensor, scales: &Tensor) -> Result<Tensor> {
@@ -229,22 +208,26 @@ fn q8_values(codes: &Tensor) -> Result<Tensor> {
     codes - negative.affine(256., 0.)?
 }
 
-/// Scales and minimums; NaN where a value is not finite.
-fn q4_scales(bounds: &Bounds) -> Result<[Tensor; 2]> {
-    let low = bounds.low.affine(1., 0.)?;
-    let nearest = rounded_f16(&low)?;
-    let lower = rounded_f16(&(&low - low.abs()?.affine(f64::from(NEXT), 0.)?)?.affine(1., -f64::from(LEAST))?)?;
-    let minimum = nearest.gt(&low)?.where_cond(&lower, &nearest)?;
-    let step = (&bounds.high - &minimum)?.affine(f64::from(STEPS), 0.)?;
-    let nearest = rounded_f16(&step)?;
-    let higher = rounded_f16(&(&step + step.affine(f64::from(NEXT), 0.)?)?.affine(1., f64::from(LEAST))?)?;
-    let scale = nearest.lt(&step)?.where_cond(&higher, &nearest)?;
-    let finite = bounds.finite.gt(0.)?;
-    Ok([choose(&finite, &scale, f64::NAN)?, choose(&finite, &minimum, f64::NAN)?])
+/// Writes down scales and minimums, the first ones numbered `first`.
+fn q4_scales(bounds: &Bounds, first: usize, scales: &mut [u8]) -> Result<()> {
+    let bounds = numbers(&bounds.low)?.into_iter().zip(numbers(&bounds.high)?).zip(numbers(&bounds.finite)?);
+    for (place, ((low, high), finite)) in bounds.enumerate() {
+        let word = if finite > 0. { q4::word_of(low, high) } else { scale::Q4_NOT_FINITE };
+        scale::set_q4(scales, first + place, &[word]);
+    }
+    Ok(())
+}
+
+/// Scales and minimums, a tensor each.
+fn q4_scales_of(scales: &[u8], first: usize, shape: (usize, usize)) -> Result<[Tensor; 2]> {
+    let words: Vec<[f32; 2]> = (first..first + shape.0 * shape.1).map(|place| scale::q4_at(scales, place)).collect();
+    let of =
+        |part: usize| Tensor::from_vec(words.iter().map(|word| word[part]).collect::<Vec<_>>(), shape, &Device::Cpu);
+    Ok([of(0)?, of(1)?])
 }
 
 /// The codes of rows, two to a byte.
-fn q4_codes(values: &Tensor, scales: &Tensor, minimums: &Tensor) -> Result<Tensor> {
+fn q4_codes(values: &Tensor, [scales, minimums]: &[Tensor; 2]) -> Result<Tensor> {
     let steps = values.broadcast_sub(minimums)?.broadcast_mul(&inverse(scales)?)?;
     let codes = rounded(&choose(&is_number(&steps)?, &steps, 0.)?.clamp(0f64, 15f64)?)?;
     let (rows, dim) = codes.dims2()?;
@@ -258,7 +241,7 @@ fn q4_codes(values: &Tensor, scales: &Tensor, minimums: &Tensor) -> Result<Tenso
     Tensor::cat(&groups, 1)
 }
 
-fn q4_values(codes: &Tensor, dim: usize, scales: &Tensor, minimums: &Tensor) -> Result<Tensor> {
+fn q4_values(codes: &Tensor, dim: usize, [scales, minimums]: &[Tensor; 2]) -> Result<Tensor> {
     let codes = codes.to_dtype(DType::F32)?;
     let high = codes.affine(1. / 16., 0.)?.floor()?;
     let low = (&codes - high.affine(16., 0.)?)?;

@@ -5,34 +5,29 @@
 //! byte i of a group   [ element h + i ][ element i ]     high, low nibble
 //! ```
 //!
-//! V has a scale and a minimum for each row: `[rows][scale, minimum]`. K has them for each channel, over the rows of the
-//! block: `[scales][minimums]`. The minimum is rounded down and the scale up, so that 0..=15 reach over every value.
+//! V has a word with scale and minimum for each row, K one for each channel, over the rows of the block. Both are the nearest
+//! ones that a word has room for, where no value is more than half a step from what 0..=15 reach over then; else the minimum
+//! is rounded down.
 //!
-//! A row (of K: a channel) with NaN or infinity in it has the scale NaN, and so is all NaN.
+//! A row (of K: a channel) with NaN or infinity in it has the scale NaN, and so is all NaN. Magnitudes over 2^126 count as 2^126:
+//! the distance of the smallest and the largest must be a float.
 
-use super::scale::{self, NOT_FINITE};
+use super::scale::{self, Q4_NOT_FINITE};
 use super::{INFINITE, magnitude, whole};
 
 /// Elements of a group, and bytes of their codes.
 const GROUP: usize = 32;
 const HALF: usize = GROUP / 2;
-/// More than the distance of an f16 from a neighbour, relative and at the small end.
-pub(super) const NEXT: f32 = 1. / 1024.;
-pub(super) const LEAST: f32 = 1. / 16_777_216.;
+/// The largest magnitude that has codes.
+const LARGEST: f32 = f32::from_bits((126 + 127) << 23);
 /// What a range is multiplied with to be cut in 15 steps.
-pub(super) const STEPS: f32 = 1. / 15.;
+const STEPS: f32 = 1. / 15.;
 
 /// Smallest and largest of values side by side, and whether all are finite.
 struct Bounds<const N: usize> {
     low: [f32; N],
     high: [f32; N],
     largest: [u32; N],
-}
-
-/// Scales and minimums of values side by side.
-struct Scales<const N: usize> {
-    scales: [u16; N],
-    minimums: [u16; N],
 }
 
 /// How the values of a group become codes.
@@ -69,26 +64,28 @@ impl<const N: usize> Bounds<N> {
         Bounds { low: [value(low); N], high: [value(high); N], largest: [largest; N] }
     }
 
-    /// Scale and minimum of each place; both NaN where a value is not finite.
+    /// The word of each place; that of NaN where a value is not finite.
     #[inline(always)]
-    fn scales(&self) -> Scales<N> {
-        let mut found = Scales { scales: [0; N], minimums: [0; N] };
-        for place in 0..N {
-            // Plus 0: a bound of -0 is 0.
-            let (low, high) = (self.low[place] + 0., self.high[place] + 0.);
-            let nearest = scale::nearest(low);
-            let lower = scale::nearest(low - low.abs() * NEXT - LEAST);
-            let minimum = if scale::value(nearest) > low { lower } else { nearest };
-            let step = (high - scale::value(minimum)) * STEPS;
-            let nearest = scale::nearest(step);
-            let higher = scale::nearest(step + step * NEXT + LEAST);
-            let step = if scale::value(nearest) < step { higher } else { nearest };
-            let finite = self.largest[place] < INFINITE;
-            found.scales[place] = if finite { step } else { NOT_FINITE };
-            found.minimums[place] = if finite { minimum } else { NOT_FINITE };
+    fn words(&self) -> [u32; N] {
+        let mut words = [0; N];
+        for (place, word) in words.iter_mut().enumerate() {
+            let found = word_of(self.low[place], self.high[place]);
+            *word = if self.largest[place] < INFINITE { found } else { Q4_NOT_FINITE };
         }
-        found
+        words
     }
+}
+
+/// The word of values from `low` to `high`, where both are finite.
+#[inline(always)]
+pub(super) fn word_of(low: f32, high: f32) -> u32 {
+    // Plus 0: a bound of -0 is 0.
+    let (low, high) = (low.clamp(-LARGEST, LARGEST) + 0., high.clamp(-LARGEST, LARGEST) + 0.);
+    let step = |minimum: f32| scale::q4_step((high - minimum) * STEPS);
+    let (nearest, below) = (scale::q4_minimum(low), scale::q4_minimum_below(low));
+    let (of_nearest, of_below) = (step(nearest), step(below));
+    let reaches = (nearest - low) * 2. <= of_nearest;
+    scale::q4_word(if reaches { of_nearest } else { of_below }, if reaches { nearest } else { below })
 }
 
 /// The bits of a float as a number that compares as the float does, and back: of whole numbers the smallest is found in
@@ -99,14 +96,15 @@ fn ordered(bits: i32) -> i32 {
 }
 
 impl<const N: usize> Steps<N> {
-    /// With these scales and minimums, one for each place; all codes are 0 where the scale is NaN.
+    /// With these words, one for each place; all codes are 0 where they say NaN.
     #[inline(always)]
-    fn of(chosen: &Scales<N>) -> Self {
+    fn of(words: &[u32; N]) -> Self {
         let mut steps = Steps { factors: [0.; N], minimums: [0.; N] };
-        for place in 0..N {
-            let finite = chosen.scales[place] != NOT_FINITE;
-            steps.factors[place] = if finite { scale::inverse(scale::value(chosen.scales[place])) } else { 0. };
-            steps.minimums[place] = if finite { scale::value(chosen.minimums[place]) } else { 0. };
+        for (place, &word) in words.iter().enumerate() {
+            let [scale, minimum] = scale::q4_values(word);
+            let finite = word != Q4_NOT_FINITE;
+            steps.factors[place] = if finite { scale::inverse(scale) } else { 0. };
+            steps.minimums[place] = if finite { minimum } else { 0. };
         }
         steps
     }
@@ -123,10 +121,9 @@ impl<const N: usize> Steps<N> {
 pub(super) fn encode_rows(values: &[f32], dim: usize, codes: &mut [u8], scales: &mut [u8]) {
     let row_bytes = dim.div_ceil(2);
     for (place, (row, codes)) in values.chunks_exact(dim).zip(codes.chunks_exact_mut(row_bytes)).enumerate() {
-        let Scales { scales: [step], minimums: [minimum] } = Bounds::<1>::of_row(row).scales();
-        scale::set(scales, 2 * place, &[step, minimum]);
-        let Steps { factors: [factor], minimums: [minimum] } =
-            Steps::of(&Scales { scales: [step], minimums: [minimum] });
+        let words = Bounds::<1>::of_row(row).words();
+        scale::set_q4(scales, place, &words);
+        let Steps { factors: [factor], minimums: [minimum] } = Steps::of(&words);
         let steps = Steps { factors: [factor; GROUP], minimums: [minimum; GROUP] };
         for (group, codes) in row.chunks(GROUP).zip(codes.chunks_mut(HALF)) {
             pack(group, codes, &steps);
@@ -148,10 +145,9 @@ pub(super) fn encode_channels(values: &[f32], dim: usize, codes: &mut [u8], scal
                 Err(_) => bounds.widen(group),
             }
         }
-        let chosen = bounds.scales();
-        scale::set(scales, start, &chosen.scales[..group]);
-        scale::set(scales, dim + start, &chosen.minimums[..group]);
-        let steps = Steps::of(&chosen);
+        let words = bounds.words();
+        scale::set_q4(scales, start, &words[..group]);
+        let steps = Steps::of(&words);
         for (row, codes) in values.chunks_exact(dim).zip(codes.chunks_exact_mut(row_bytes)) {
             pack(&row[start..start + group], &mut codes[start / 2..][..group.div_ceil(2)], &steps);
         }
@@ -182,7 +178,8 @@ fn pack(group: &[f32], codes: &mut [u8], steps: &Steps<GROUP>) {
 #[inline(always)]
 pub(super) fn decode_rows(codes: &[u8], scales: &[u8], dim: usize, out: &mut [f32]) {
     for (place, (row, codes)) in out.chunks_exact_mut(dim).zip(codes.chunks_exact(dim.div_ceil(2))).enumerate() {
-        let (steps, minimums) = ([scale::get(scales, 2 * place); GROUP], [scale::get(scales, 2 * place + 1); GROUP]);
+        let [step, minimum] = scale::q4_at(scales, place);
+        let (steps, minimums) = ([step; GROUP], [minimum; GROUP]);
         for (group, codes) in row.chunks_mut(GROUP).zip(codes.chunks(HALF)) {
             unpack(codes, group, &steps, &minimums);
         }
@@ -197,8 +194,7 @@ pub(super) fn decode_channels(codes: &[u8], scales: &[u8], dim: usize, out: &mut
         let group = GROUP.min(dim - start);
         let (mut steps, mut minimums) = ([0.; GROUP], [0.; GROUP]);
         for channel in 0..group {
-            steps[channel] = scale::get(scales, start + channel);
-            minimums[channel] = scale::get(scales, dim + start + channel);
+            [steps[channel], minimums[channel]] = scale::q4_at(scales, start + channel);
         }
         for (row, codes) in out.chunks_exact_mut(dim).zip(codes.chunks_exact(row_bytes)) {
             let codes = &codes[start / 2..][..group.div_ceil(2)];

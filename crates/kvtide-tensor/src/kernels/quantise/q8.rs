@@ -1,27 +1,35 @@
 //! Bytes with a scale for each row: value = code * scale, scale = the largest magnitude / 127, code in -127..=127.
 //!
-//! A row with NaN or infinity in it has the scale NaN, and so is all NaN.
+//! The scale is rounded to eight bits, and may be up to one in 256 too small: then the largest is 127.497 of it, less than
+//! half a step from code 127.
+//!
+//! A row with NaN or infinity in it has the scale NaN, and so is all NaN. A code of its own for what is no number would cost
+//! attention a comparison for each code, and there a row of K with NaN in it is NaN whatever its other elements are.
 
-use super::scale::{self, NOT_FINITE};
+use super::scale::{self, Q8_NOT_FINITE};
 use super::{INFINITE, magnitude, whole};
 
 /// Quantises rows of `dim` values.
 #[inline(always)]
 pub(super) fn encode(values: &[f32], dim: usize, codes: &mut [u8], scales: &mut [u8]) {
     for (place, (row, codes)) in values.chunks_exact(dim).zip(codes.chunks_exact_mut(dim)).enumerate() {
-        let largest = largest(row);
-        if largest >= INFINITE {
-            scale::set(scales, place, &[NOT_FINITE]);
+        let bits = scale_of(largest(row));
+        scale::set_q8(scales, place, bits);
+        if bits == Q8_NOT_FINITE {
             codes.fill(0);
             continue;
         }
-        let bits = scale::nearest(f32::from_bits(largest) / 127.);
-        scale::set(scales, place, &[bits]);
-        let factor = scale::inverse(scale::value(bits));
+        let factor = scale::inverse(scale::q8_value(bits));
         for (code, value) in codes.iter_mut().zip(row) {
             *code = whole((value * factor).clamp(-127., 127.));
         }
     }
+}
+
+/// The scale of a row, from the bits of its largest magnitude.
+#[inline(always)]
+pub(super) fn scale_of(largest: u32) -> u16 {
+    if largest >= INFINITE { Q8_NOT_FINITE } else { scale::q8_bits(f32::from_bits(largest) / 127.) }
 }
 
 /// The largest magnitude in a row, as bits: of whole numbers the largest is found in vectors, of floats in order.
@@ -34,7 +42,7 @@ fn largest(row: &[f32]) -> u32 {
 #[inline(always)]
 pub(super) fn decode(codes: &[u8], scales: &[u8], dim: usize, out: &mut [f32]) {
     for (place, (row, codes)) in out.chunks_exact_mut(dim).zip(codes.chunks_exact(dim)).enumerate() {
-        let scale = scale::get(scales, place);
+        let scale = scale::q8_at(scales, place);
         for (value, code) in row.iter_mut().zip(codes) {
             *value = f32::from(*code as i8) * scale;
         }

@@ -1,50 +1,110 @@
-//! Scales as f16, in arithmetic that compiles to vectors: the conversions of the `half` crate are calls.
+//! Scales and minimums: the first bits of 32-bit floats, so that they reach as far as those do.
 //!
-//! Rounding is to nearest, halves to even; what is beyond the largest f16 becomes it.
+//! ```text
+//! q8   two bytes, a bf16     scale: 8 bits of exponent, 7 of mantissa
+//! q4   a word                bits 31..14  minimum: sign, 8 bits of exponent, 9 of mantissa
+//!                            bits 13..0   scale: 8 bits of exponent, 6 of mantissa
+//! ```
+//!
+//! Both are rounded to nearest, halves to even: half a step more than the codes reach over is half a step off at most, and
+//! seven bits of rounding are less. A scale that is not 0 is at least [`SMALLEST`], so that its inverse is finite. It is all
+//! arithmetic that compiles to vectors.
 
-use half::f16;
+/// The smallest normal float.
+const SMALLEST: f32 = f32::MIN_POSITIVE;
+/// Bits of a float that a scale of q8, a scale and a minimum of q4 do not have.
+const Q8_CUT: u32 = 16;
+const STEP_CUT: u32 = 17;
+const MINIMUM_CUT: u32 = 14;
+const STEP_BITS: u32 = (1 << MINIMUM_CUT) - 1;
 
-/// From 2^-14 on, numbers are normal.
-const NORMAL: u32 = 0x3880_0000;
-/// What is added to a smaller one to leave the multiple of 2^-24 in the low bits.
-const SUBNORMAL: f32 = 0.5;
-const LARGEST: f32 = 65504.;
-const NAN: u16 = 0x7e00;
+/// The scale that makes a row of q8 NaN.
+pub(super) const Q8_NOT_FINITE: u16 = 0x7fc0;
+/// The word that makes a row, or a channel, of q4 NaN: both parts of it are.
+pub(super) const Q4_NOT_FINITE: u32 = 0x7fc0_3fe0;
 
-/// The bits of the nearest f16 of a finite number.
+/// The nearest float whose last `cut` bits are 0, halves to the one whose next bit is 0 too.
 #[inline(always)]
-pub(super) fn nearest(value: f32) -> u16 {
-    let value = value.clamp(-LARGEST, LARGEST);
-    let magnitude = super::magnitude(value);
-    let sign = (value.to_bits() >> 16) & 0x8000;
-    let small = (f32::from_bits(magnitude) + SUBNORMAL).to_bits().wrapping_sub(SUBNORMAL.to_bits());
-    let odd = (magnitude >> 13) & 1;
-    let large = magnitude.wrapping_add(0xfff).wrapping_add(odd).wrapping_sub((127 - 15) << 23) >> 13;
-    (if magnitude < NORMAL { small } else { large } | sign) as u16
+fn nearest(value: f32, cut: u32) -> f32 {
+    let bits = value.to_bits();
+    let odd = bits >> cut & 1;
+    f32::from_bits(bits.wrapping_add(odd + (1 << (cut - 1)) - 1) & !((1 << cut) - 1))
 }
 
-/// The value of an f16 that is finite.
+/// A scale with so many bits less; 0 for what is not more than 0.
 #[inline(always)]
-pub(super) fn value(bits: u16) -> f32 {
-    let (magnitude, sign) = (u32::from(bits) & 0x7fff, (u32::from(bits) & 0x8000) << 16);
-    let value = f32::from_bits(magnitude << 13) * f32::from_bits((112 + 127) << 23);
-    f32::from_bits(value.to_bits() | sign)
+fn rounded(scale: f32, cut: u32) -> f32 {
+    let normal = if scale > SMALLEST { scale } else { SMALLEST };
+    if scale > 0. { nearest(normal, cut) } else { 0. }
 }
 
-/// A scale that makes everything NaN.
-pub(super) const NOT_FINITE: u16 = NAN;
-
-/// The scale numbered `place`; NaN when it says so.
+/// The bits of a scale of q8.
 #[inline(always)]
-pub(crate) fn get(scales: &[u8], place: usize) -> f32 {
-    f16::from_ne_bytes([scales[2 * place], scales[2 * place + 1]]).to_f32()
+pub(super) fn q8_bits(scale: f32) -> u16 {
+    (rounded(scale, Q8_CUT).to_bits() >> Q8_CUT) as u16
 }
 
-/// Writes scales down, the first one numbered `first`.
+/// The scale of q8 with these bits.
 #[inline(always)]
-pub(super) fn set(scales: &mut [u8], first: usize, bits: &[u16]) {
-    for (bytes, bits) in scales[2 * first..].chunks_exact_mut(2).zip(bits) {
-        bytes.copy_from_slice(&bits.to_ne_bytes());
+pub(super) fn q8_value(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << Q8_CUT)
+}
+
+/// The scale of q4 that is nearest.
+#[inline(always)]
+pub(super) fn q4_step(step: f32) -> f32 {
+    rounded(step, STEP_CUT)
+}
+
+/// The minimum of q4 that is nearest.
+#[inline(always)]
+pub(super) fn q4_minimum(minimum: f32) -> f32 {
+    nearest(minimum, MINIMUM_CUT)
+}
+
+/// The largest minimum of q4 that is no more than this.
+#[inline(always)]
+pub(super) fn q4_minimum_below(minimum: f32) -> f32 {
+    let away = if minimum < 0. { STEP_BITS } else { 0 };
+    f32::from_bits(minimum.to_bits().wrapping_add(away) & !STEP_BITS)
+}
+
+/// The word of a scale and a minimum that were rounded.
+#[inline(always)]
+pub(super) fn q4_word(step: f32, minimum: f32) -> u32 {
+    minimum.to_bits() | step.to_bits() >> STEP_CUT
+}
+
+/// Scale and minimum of a word.
+#[inline(always)]
+pub(super) fn q4_values(word: u32) -> [f32; 2] {
+    [f32::from_bits((word & STEP_BITS) << STEP_CUT), f32::from_bits(word & !STEP_BITS)]
+}
+
+/// The scale of q8 numbered `place`; NaN when it says so.
+#[inline(always)]
+pub(super) fn q8_at(scales: &[u8], place: usize) -> f32 {
+    q8_value(u16::from_ne_bytes([scales[2 * place], scales[2 * place + 1]]))
+}
+
+/// Scale and minimum of q4 numbered `place`; both NaN when they say so.
+#[inline(always)]
+pub(crate) fn q4_at(scales: &[u8], place: usize) -> [f32; 2] {
+    let bytes = &scales[4 * place..][..4];
+    q4_values(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+/// Writes down the scale of q8 numbered `place`.
+#[inline(always)]
+pub(super) fn set_q8(scales: &mut [u8], place: usize, bits: u16) {
+    scales[2 * place..][..2].copy_from_slice(&bits.to_ne_bytes());
+}
+
+/// Writes down words of q4, the first one numbered `first`.
+#[inline(always)]
+pub(super) fn set_q4(scales: &mut [u8], first: usize, words: &[u32]) {
+    for (bytes, word) in scales[4 * first..].chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
     }
 }
 
@@ -56,29 +116,46 @@ pub(super) fn inverse(scale: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
 
+    /// Numbers of every exponent, at and round the middles between shorter ones.
+    fn numbers() -> impl Iterator<Item = f32> {
+        (0..0x7f8u32).flat_map(|high| {
+            [0, 1, 0x1fff, 0x2000, 0x2001, 0x6000, 0x7fff, 0x8000, 0x8001, 0x1_0000, 0x1_8000, 0x3_0000, 0xf_ffff]
+                .map(|low| f32::from_bits(high << 20 | low))
+        })
+    }
+
+    /// A multiple of the unit that a mantissa of so many bits has there, rounded as `round` does, from the definition.
+    fn expected(value: f32, mantissa: i32, round: fn(f64) -> f64) -> f64 {
+        let magnitude = f64::from(value.abs());
+        let exponent = (-126..128).rev().find(|&exponent| 2f64.powi(exponent) <= magnitude).unwrap_or(-126);
+        let unit = 2f64.powi(exponent - mantissa);
+        round(f64::from(value) / unit) * unit
+    }
+
     #[test]
-    fn conversions_are_those_of_the_half_crate() {
-        for bits in 0..=u16::MAX {
-            let half = f16::from_bits(bits);
-            if half.is_finite() {
-                assert_eq!(value(bits).to_bits(), half.to_f32().to_bits());
-                // The number itself, and numbers at and round the middle to the next one.
-                for step in [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff] {
-                    let number = f32::from_bits(half.to_f32().to_bits() + step);
-                    let expected = f16::from_f32(number);
-                    let expected = if expected.is_finite() { expected.to_bits() } else { 0x7bff | bits & 0x8000 };
-                    assert_eq!(nearest(number), expected, "{number}");
-                }
+    fn scales_and_minimums_are_the_nearest_of_their_bits() {
+        let even = f64::round_ties_even;
+        for value in numbers().filter(|value| *value < 1e38) {
+            let scale = if value == 0. { 0. } else { value.max(SMALLEST) };
+            assert_eq!(f64::from(q8_value(q8_bits(value))), expected(scale, 7, even), "{value:e}");
+            assert_eq!(q8_value(q8_bits(value)), bf16::from_f32(scale).to_f32(), "{value:e}");
+            assert_eq!(f64::from(q4_step(value)), expected(scale, 6, even), "{value:e}");
+            for value in [value, -value] {
+                assert_eq!(f64::from(q4_minimum(value)), expected(value, 9, even), "{value:e}");
+                assert_eq!(f64::from(q4_minimum_below(value)), expected(value, 9, f64::floor), "{value:e}");
+                let (step, minimum) = (q4_step(value.abs()), q4_minimum(value));
+                assert_eq!(q4_values(q4_word(step, minimum)), [step, minimum], "{value:e}");
             }
         }
-        for exponent in -40..40 {
-            for mantissa in [1f32, 1.3, 1.5, 1.7502441] {
-                let number = mantissa * 2f32.powi(exponent);
-                let expected = f16::from_f32(number.min(65504.)).to_bits();
-                assert_eq!((nearest(number), nearest(-number)), (expected, expected | 0x8000), "{number}");
-            }
-        }
+    }
+
+    #[test]
+    fn what_is_no_number_and_what_is_nothing_have_bits_of_their_own() {
+        assert!(q8_value(Q8_NOT_FINITE).is_nan() && q4_values(Q4_NOT_FINITE).iter().all(|value| value.is_nan()));
+        assert_eq!((q8_bits(0.), q8_bits(-1.), q4_step(-1.), q4_values(0)), (0, 0, 0., [0.; 2]));
     }
 }

@@ -6,7 +6,7 @@
 //!                        value = (code - z) * scale     minimum = -z * scale, z in 0..=15
 //! ```
 //!
-//! So that `z * scale` is an f16 without rounding, such a scale has at most seven binary digits; it reaches from the smallest of
+//! So that `z * scale` is a minimum without rounding, such a scale has at most six binary digits; it reaches from the smallest of
 //! the values that stay, and of 0, to the largest. What stays moves by at most half of the new scale. A channel that is NaN stays
 //! NaN. Codes become codes, without a detour over rows, so that nothing is rotated twice, and every machine does the same.
 //! O(elements).
@@ -20,11 +20,6 @@ use super::scale;
 
 /// Elements of a group of q4.
 const GROUP: usize = 32;
-/// The largest scale of seven binary digits that is an f16.
-const LARGEST: f32 = 127. * 512.;
-/// The smallest step between two f16, and 128 of them: below that, seven digits are whole steps.
-const STEP: f32 = 1. / 16_777_216.;
-const FEW_STEPS: f32 = 128. * STEP;
 
 impl Codec {
     /// Makes the rows of these slots of a head zero.
@@ -45,7 +40,7 @@ impl Codec {
     }
 
     fn zero_channel(&self, channel: usize, codes: &mut [u8], scales: &mut [u8], slots: &[Range<u32>]) {
-        let (before, minimum) = (scale::get(scales, channel), scale::get(scales, self.dim + channel));
+        let [before, minimum] = scale::q4_at(scales, channel);
         if before.is_nan() {
             return;
         }
@@ -55,12 +50,9 @@ impl Codec {
             |codes: &[u8], row: usize| f32::from(codes[row * self.row_bytes + byte] >> shift & 15) * before + minimum;
         let stay = (0..self.block_size).filter(|&row| !is_zero(row)).map(|row| value(codes, row));
         let (low, high) = stay.fold((0f32, 0f32), |(low, high), value| (low.min(value), high.max(value)));
-        let after = seven_digits((high - low) / 15.);
+        let after = six_digits((high - low) / 15.);
         let factor = scale::inverse(after);
-        let mut zero = (-low * factor).round_ties_even();
-        while zero * after > f32::from(half::f16::MAX) {
-            zero -= 1.;
-        }
+        let zero = (-low * factor).round_ties_even();
         for row in 0..self.block_size {
             let code = match is_zero(row) {
                 true => zero,
@@ -69,8 +61,7 @@ impl Codec {
             let both = &mut codes[row * self.row_bytes + byte];
             *both = *both & !(15 << shift) | (code as u8) << shift;
         }
-        scale::set(scales, channel, &[scale::nearest(after)]);
-        scale::set(scales, self.dim + channel, &[scale::nearest(-zero * after)]);
+        scale::set_q4(scales, channel, &[scale::q4_word(after, -zero * after)]);
     }
 }
 
@@ -82,13 +73,10 @@ fn place(channel: usize, dim: usize) -> (usize, u32) {
     (start / 2 + at % half, if at < half { 0 } else { 4 })
 }
 
-/// The smallest number of at most seven binary digits that is an f16 and no less than this one; the largest, where none is.
-fn seven_digits(value: f32) -> f32 {
-    let digits = match value < FEW_STEPS {
-        true => (value / STEP).ceil() * STEP,
-        false => f32::from_bits((value.to_bits() + 0x1_ffff) & !0x1_ffff),
-    };
-    digits.min(LARGEST)
+/// The smallest scale of at most six binary digits that is no less than this.
+fn six_digits(value: f32) -> f32 {
+    let scale = value.max(f32::MIN_POSITIVE);
+    if value > 0. { f32::from_bits((scale.to_bits() + 0x3_ffff) & !0x3_ffff) } else { 0. }
 }
 
 #[cfg(test)]
@@ -98,21 +86,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scales_of_seven_digits_have_every_multiple_as_an_f16() {
-        for exponent in -40..20 {
+    fn every_multiple_of_a_scale_of_six_digits_is_a_minimum() {
+        for exponent in -149..123 {
             for mantissa in [1f32, 1.001, 1.3, 1.49, 1.9999] {
                 let value = mantissa * 2f32.powi(exponent);
-                let found = seven_digits(value);
-                let most = (value * (1. + 1. / 64.)).max(value + STEP);
-                assert!((value.min(LARGEST)..=most).contains(&found), "{value}: {found}");
+                let found = six_digits(value);
+                let most = (value * (1. + 1. / 32.)).max(f32::MIN_POSITIVE);
+                assert!((value..=most).contains(&found), "{value:e}: {found:e}");
+                assert_eq!(scale::q4_step(found), found, "{value:e}");
                 for times in 0..=15 {
                     let product = f32::from(times as u8) * found;
-                    if product <= 65504. {
-                        assert_eq!(scale::value(scale::nearest(product)), product, "{times} * {found}");
-                    }
+                    assert_eq!(scale::q4_minimum(product), product, "{times} * {found:e}");
+                    assert_eq!(f64::from(product), f64::from(times) * f64::from(found), "{times} * {found:e}");
                 }
             }
         }
+        assert_eq!((six_digits(0.), six_digits(-0.)), (0., 0.));
     }
 
     fn section(format: PageFormat, part: Part, dim: u32) -> Section {
@@ -137,7 +126,7 @@ mod tests {
 
     #[test]
     fn rows_are_zero_to_the_bit_and_the_others_stay_within_a_step() {
-        let ranges = [(-1., 1.), (0.5, 3.), (-900., -2.), (2e-6, 9e-6), (-60_000., 60_000.), (-1e-7, 3e-8), (5., 5.)];
+        let ranges = [(-1., 1.), (0.5, 3.), (-900., -2.), (2e-6, 9e-6), (-6e30, 7e30), (-1e-30, 3e-31), (5., 5.)];
         for (format, dim, hadamard) in [PageFormat::F8E4M3, PageFormat::Q8, PageFormat::Q4]
             .into_iter()
             .flat_map(|format| [(format, 7, false), (format, 64, true), (format, 45, false)])
@@ -157,7 +146,7 @@ mod tests {
                 codec.zero(&mut codes, &mut scales, &holes);
                 let after = decoded(&codes, &scales);
                 // Half a scale of the widest channel, which rotated rows may have in each place.
-                let step = (high.max(0.) - low.min(0.)) / 15. * if hadamard { 8. } else { 0.51 } + STEP;
+                let step = (high.max(0.) - low.min(0.)) / 15. * if hadamard { 8. } else { 0.525 };
                 for (at, (&before, &after)) in before.iter().zip(&after).enumerate() {
                     let slot = (at / dim) as u32;
                     match holes.iter().any(|run| run.contains(&slot)) {

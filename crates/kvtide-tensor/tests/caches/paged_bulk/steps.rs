@@ -1,7 +1,9 @@
 //! How far a value may be from the one that it stands for, in each format: computed here in f64, from the definition.
 
-use half::f16;
 use kvtide_core::paged::PageFormat;
+
+/// The smallest step but 0.
+const SMALLEST: f64 = f32::MIN_POSITIVE as f64;
 
 /// Rows of one head of a page, as they went in and as they came out; `[tokens][dim]`.
 pub struct Rows<'a> {
@@ -25,21 +27,17 @@ fn f8_bound(value: f64) -> f64 {
     2f64.powf(exponent - 4.).max(value.abs() - 448.)
 }
 
-/// Half a step of `q8`: of a row whose largest magnitude this is.
+/// Half a step of `q8`: of a row whose largest magnitude this is, the step rounded to eight bits.
 fn q8_bound(row: &[f64]) -> f64 {
     let largest = row.iter().fold(0f64, |largest, value| largest.max(value.abs()));
-    let scale = f64::from(f16::from_f64(largest / 127.).to_f32());
-    // What 127 rounded scales do not reach.
-    (scale / 2.).max(largest - 127. * scale)
+    (largest / 127. * (1. + 1. / 256.)).max(SMALLEST) / 2.
 }
 
-/// Half a step of `q4`: of values whose bounds these are, with f16 for minimum and scale.
+/// Half a step of `q4`: of values whose bounds these are, the minimum rounded to ten bits and the step to seven.
 fn q4_bound(values: &[f64]) -> f64 {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let minimum = low - low.abs() / 512. - 2f64.powi(-23);
-    let scale = (high - minimum) / 15.;
-    (scale + scale / 512. + 2f64.powi(-23)) / 2.
+    ((high - low + low.abs() / 512.) / 15. * (1. + 1. / 128.)).max(SMALLEST) / 2.
 }
 
 /// Says which value is farther from its own than half a step, and the rounding of f32 and of `grain`.
@@ -54,7 +52,9 @@ pub fn check(format: PageFormat, is_key: bool, grain: f64, rows: &Rows<'_>) -> R
                 PageFormat::Q4 => q4_bound(before),
                 _ => 0.,
             };
-            let largest = before.iter().chain(after).fold(0f64, |largest, value| largest.max(value.abs()));
+            // What is rounded in one row of K in q4 widens the steps of all.
+            let shared = if format == PageFormat::Q4 && is_key { rows.before } else { &rows.before[token..=token] };
+            let largest = shared.iter().flatten().chain(after).fold(0f64, |largest, value| largest.max(value.abs()));
             let error = (before[place] - after[place]).abs();
             if error.is_nan() || error > bound * 1.0001 + largest * grain {
                 let (value, found) = (before[place], after[place]);
