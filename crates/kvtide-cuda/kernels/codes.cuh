@@ -193,6 +193,12 @@ DEVICE void store(uint64_t at, uint32_t element, const Values<4> &values) {
   }
 }
 
+// The nearest number that an element can be: what is finite stays so.
+DEVICE float saturated(float value, uint32_t element) {
+  const float most = float_of(element == F16 ? 0x477fe000u : 0x7f7f0000u);
+  return element == F32 || value != value ? value : clamp(value, -most, most);
+}
+
 // The same elements as they are, whatever their bits.
 template <uint32_t Count> DEVICE void copy(uint64_t to, uint64_t from, uint32_t element) {
   if constexpr (Count == 1) {

@@ -227,10 +227,15 @@ template <uint32_t Count> DEVICE void unseal(const Args &args) {
         uint32_t within = at;
         const uint32_t row = first + of.vectors.split(within), element = within * Count;
         const bool is_decoded = is_rotated && pass == 1;
-        const Values<Count> values = is_decoded ? tile[at] : decode<Count>(of, head, head.slot + row, element);
+        Values<Count> values = is_decoded ? tile[at] : decode<Count>(of, head, head.slot + row, element);
         const uint64_t place = head.rows + row * of.token_bytes + uint64_t(element) * element_bytes(of.element);
-        if (pass == 0) tile[at] = values;
-        else store(place, of.element, values);
+        if (pass == 0) {
+          tile[at] = values;
+          continue;
+        }
+#pragma unroll
+        for (uint32_t step = 0; step < Count; step++) values.at[step] = saturated(values.at[step], of.element);
+        store(place, of.element, values);
       }
       if (is_rotated) block_barrier();
       if (pass == 0) rotate(of, reinterpret_cast<float *>(tile), vectors * Count);

@@ -21,7 +21,7 @@ use super::slab::Slab;
 use crate::error::Result;
 use crate::kernels::Carrier;
 use crate::kernels::pages::{Sources, each_block, heads, write_rows, write_run};
-use crate::kernels::quantise::{from_f32, to_f32};
+use crate::kernels::quantise::{from_f32, saturate, to_f32};
 
 /// Bytes of a head of K or V in a page: its codes and its scales.
 struct Head<'a> {
@@ -73,6 +73,7 @@ impl PagedShape {
                     let values = &mut scratch[..codec.elements()];
                     let scales = scales.map_or(&[][..], |scales| &page[scales..scales + section.scale_bytes]);
                     codec.decode(codes, scales, 0, values);
+                    saturate(self.dtype, values);
                     from_f32(self.dtype, values, rows);
                 }
             }

@@ -38,6 +38,17 @@ pub(crate) fn from_f32(dtype: DType, values: &[f32], bytes: &mut [u8]) {
     }
 }
 
+/// Brings what was quantised back into the range of `dtype`: a code may stand for a little more than the largest number that went
+/// in, and would be infinite as an element.
+pub(crate) fn saturate(dtype: DType, values: &mut [f32]) {
+    let most = match dtype {
+        DType::F16 => f16::MAX.to_f32(),
+        DType::BF16 => bf16::MAX.to_f32(),
+        DType::F32 | DType::U8 => return,
+    };
+    values.iter_mut().for_each(|value| *value = value.clamp(-most, most));
+}
+
 fn halves(bytes: &[u8], out: &mut [f32], convert: impl Fn(&[u16], &mut [f32])) {
     if let Ok(bits) = bytemuck::try_cast_slice(bytes) {
         return convert(bits, out);

@@ -29,7 +29,7 @@ mod zero;
 
 use kvtide_core::paged::{PageFormat, Part, Section};
 
-pub(crate) use float::{from_f32, to_f32};
+pub(crate) use float::{from_f32, saturate, to_f32};
 pub(crate) use hadamard::hadamard;
 pub(crate) use launched::{LaunchedRows, launched_part};
 pub(crate) use scale::q4_at;

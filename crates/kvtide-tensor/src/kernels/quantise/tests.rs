@@ -191,3 +191,27 @@ fn nibbles_lie_as_the_layout_says() {
         }
     }
 }
+
+#[test]
+fn what_comes_back_is_finite_in_every_dtype() {
+    use crate::dtype::DType;
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let mut bits = vec![0; dtype.bytes()];
+        let most = match dtype {
+            DType::F16 => half::f16::MAX.to_f32(),
+            DType::BF16 => half::bf16::MAX.to_f32(),
+            _ => f32::MAX,
+        };
+        let mut head = head(PageFormat::Q8, Part::Value, 1, 1, false);
+        head.encode(Kernels::current().unwrap(), &[most]);
+        let mut found = head.decode(Kernels::current().unwrap(), 0, 1);
+        assert!(found[0].is_finite(), "{dtype}");
+        saturate(dtype, &mut found);
+        from_f32(dtype, &found, &mut bits);
+        to_f32(dtype, &bits, &mut found);
+        assert!((found[0] / most - 1.).abs() <= 1. / 254., "{dtype}: {most} is {}", found[0]);
+        let mut others = [f32::NAN, 1., -0.];
+        saturate(dtype, &mut others);
+        assert!(others[0].is_nan() && others[1] == 1. && others[2].to_bits() == (-0f32).to_bits());
+    }
+}
