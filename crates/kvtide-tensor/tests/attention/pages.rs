@@ -27,6 +27,10 @@ struct Case {
     hadamard: bool,
     window: Option<u32>,
     by_table: bool,
+    /// What K and V are multiplied with, as powers of ten.
+    magnitudes: [i32; 2],
+    /// Tokens have magnitudes of their own, down to one in so many powers of ten.
+    mixed: u32,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -37,10 +41,30 @@ fn case() -> impl Strategy<Value = Case> {
     let sequences = prop::collection::vec((0..4usize, prop_oneof![0..40usize, 100..300usize]), 1..4);
     let shape = (sequences, prop::sample::select(&[1u32, 4, 16, 32][..]), 1..7usize, 1..6usize, [dim(), dim()]);
     let rest = (dtype, [format(), format()], any::<bool>(), prop::option::of(1..60u32), any::<bool>());
-    (any::<u64>(), shape, rest).prop_map(|(seed, (sequences, block_size, heads, group, dims), rest)| {
+    let magnitude = || prop_oneof![1 => Just(0), 2 => -30..=30i32];
+    let sizes = ([magnitude(), magnitude()], prop::sample::select(&[0u32, 0, 3, 20][..]));
+    (any::<u64>(), shape, rest, sizes).prop_map(|(seed, (sequences, block_size, heads, group, dims), rest, sizes)| {
         let (dtype, formats, hadamard, window, by_table) = rest;
+        let (mut magnitudes, mixed) = sizes;
+        if dtype == DType::F16 {
+            magnitudes = magnitudes.map(|power| power.clamp(-7, 4));
+        }
         let hadamard = hadamard && formats[0].is_some();
-        Case { seed, sequences, block_size, heads, group, dims, dtype, formats, hadamard, window, by_table }
+        Case {
+            magnitudes,
+            mixed,
+            seed,
+            sequences,
+            block_size,
+            heads,
+            group,
+            dims,
+            dtype,
+            formats,
+            hadamard,
+            window,
+            by_table,
+        }
     })
 }
 
@@ -65,7 +89,15 @@ fn filled(case: &Case) -> (PagedKvCache, Vec<u64>) {
     let ids: Vec<u64> = case.sequences.iter().map(|_| cache.create_sequence().unwrap()).collect();
     for (id, &(_, tokens)) in ids.iter().zip(&case.sequences) {
         for (from, to) in [(0, tokens / 3), (tokens / 3, tokens)] {
-            let rows = case.dims.map(|dim| to_bytes(case.dtype, &numbers.take((to - from) * case.heads * dim)));
+            let rows = [0, 1].map(|part| {
+                let mut rows = numbers.take((to - from) * case.heads * case.dims[part]);
+                // `[heads, tokens, dim]`
+                for (at, row) in rows.chunks_exact_mut(case.dims[part]).enumerate() {
+                    let power = case.magnitudes[part] - (at as u32 * 7 % 11 * case.mixed / 10) as i32;
+                    row.iter_mut().for_each(|value| *value *= 10f32.powi(power));
+                }
+                to_bytes(case.dtype, &rows)
+            });
             let host = |part: usize| {
                 let shape = [case.heads, to - from, case.dims[part]];
                 HostTensor::new("rows", &rows[part], case.dtype, &shape).unwrap()
@@ -80,7 +112,9 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
     let (mut cache, ids) = filled(&case);
     let queries: usize = case.sequences.iter().map(|of| of.0).sum();
     let query_heads = case.heads * case.group;
-    let q = Numbers::new(!case.seed).take(queries * query_heads * case.dims[0]);
+    // However large the keys are, scores are as if they were between -1 and 1.
+    let mut q = Numbers::new(!case.seed).take(queries * query_heads * case.dims[0]);
+    q.iter_mut().for_each(|value| *value *= 10f32.powi(-case.magnitudes[0]));
     let mut offsets = vec![0i32];
     offsets.extend(case.sequences.iter().scan(0, |sum, of| {
         *sum += of.0 as i32;
@@ -90,7 +124,7 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
     let host = || HostTensor::new("q", &q_bytes, DType::F32, &[queries, query_heads, case.dims[0]]).unwrap();
     let options = AttendOptions { window: case.window, query_offsets: Some(&offsets), ..Default::default() };
     // One sequence at a time over what was gathered.
-    let mut expected = Vec::new();
+    let (mut expected, mut largest) = (Vec::new(), 0f32);
     for (index, id) in ids.iter().enumerate() {
         let gathered = cache.gather(*id, 1).unwrap();
         let (first, last) = (offsets[index] as usize, offsets[index + 1] as usize);
@@ -115,6 +149,7 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
         let options = AttendOptions { window: case.window, query_offsets: Some(&alone), ..Default::default() };
         let attended = attend(host, rows, &options).unwrap();
         expected.extend(attended.out.to_f32().unwrap());
+        largest = gathered.v.to_f32().unwrap().iter().fold(largest, |largest: f32, value| largest.max(value.abs()));
     }
     let width = case.sequences.iter().map(|of| of.1.div_ceil(case.block_size as usize)).max().unwrap_or(0);
     let lengths: Vec<i32> = case.sequences.iter().map(|of| of.1 as i32).collect();
@@ -128,7 +163,7 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
         let attended = with_kernels(kernels, || attend(host(), &pages, &options)).unwrap().unwrap();
         let actual = attended.out.to_f32().unwrap();
         let off = actual.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-        prop_assert!(actual.len() == expected.len() && off < 2e-5, "{kernels} is off by {off}");
+        prop_assert!(actual.len() == expected.len() && off <= 2e-5 * largest, "{kernels} is off by {off} of {largest}");
     }
     Ok(())
 }
@@ -164,6 +199,8 @@ fn the_same_pages_give_the_same_bits_on_any_number_of_threads() {
         hadamard: false,
         window: None,
         by_table: false,
+        magnitudes: [0; 2],
+        mixed: 0,
     };
     let (mut cache, ids) = filled(&case);
     let q = to_bytes(DType::F32, &Numbers::new(9).take(3 * 32 * 16));

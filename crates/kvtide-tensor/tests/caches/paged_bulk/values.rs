@@ -4,17 +4,24 @@ use candle_core::{Device, Tensor};
 use half::{bf16, f16};
 use kvtide_tensor::{DType, HostTensor, SequenceLayout, Source};
 
+/// The largest number of that dtype.
+const F16_MAX: f32 = 65_504.;
+
 /// A number for each element of a token: of every size, and exact in `dtype`.
 pub fn element(dtype: DType, id: u64, part: usize, place: usize) -> f32 {
     let mixed = (id << 20 | (place as u64) << 4 | part as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
     let value = (mixed & 0xffff) as f32 / 32768. - 1.;
-    exact(dtype, value * [1., 0.01, 30., 1e-4, 200.][(id % 5) as usize])
+    let magnitudes = match dtype {
+        DType::F16 => [1., 0.01, 30., 1e-4, 200., 1e-6, 3. * F16_MAX, 3e-8],
+        _ => [1., 0.01, 30., 1e-4, 200., 1e-30, 1e12, 1e30],
+    };
+    exact(dtype, value * magnitudes[(id % 8) as usize])
 }
 
-/// The nearest value that the dtype has.
+/// The nearest value that the dtype has; what is finite stays so.
 pub fn exact(dtype: DType, value: f32) -> f32 {
     match dtype {
-        DType::F16 => f16::from_f32(value).to_f32(),
+        DType::F16 => f16::from_f32(value.clamp(-F16_MAX, F16_MAX)).to_f32(),
         DType::BF16 => bf16::from_f32(value).to_f32(),
         DType::F32 | DType::U8 => value,
     }

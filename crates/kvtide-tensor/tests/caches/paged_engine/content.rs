@@ -1,7 +1,7 @@
 //! What a value stands for in tensors: the rows of a token in one layer, and how far from them what is quantised may be.
 //!
-//! Rows that are not quantised are any bits, NaNs among them, and come back bit for bit. Those that are lie between -1 and 1; a
-//! page is rounded by at most half a step each time it becomes full, and it can only become full again after calls that opened it.
+//! Rows that are not quantised are any bits, NaNs among them, and come back bit for bit. Those that are lie between -1 and 1, times
+//! a power of two of any magnitude that dtype and format have; a page is rounded by at most half a step each time it becomes full, and it can only become full again after calls that opened it.
 
 use kvtide_core::paged::PageFormat;
 use kvtide_tensor::{DType, PagedKvCacheOptions};
@@ -20,6 +20,8 @@ pub struct Content {
     pub hadamard: bool,
     /// Rows that are not quantised are numbers as well, for attention.
     pub plain: bool,
+    /// What numbers are multiplied with, a power of two: then they are as exact as between -1 and 1.
+    pub magnitude: f32,
 }
 
 pub fn content(low_bit: bool) -> impl Strategy<Value = Content> {
@@ -29,12 +31,20 @@ pub fn content(low_bit: bool) -> impl Strategy<Value = Content> {
     let format = prop::sample::select(if low_bit { formats[..].to_vec() } else { vec![None] });
     let dims = prop_oneof![2 => (1..7usize).prop_map(|dim| [dim; 2]), 2 => [1..7usize, 0..7usize]];
     let some = prop::sample::select(vec![F8E4M3, Q8, Q4]);
-    (1..3usize, dims, prop::sample::select(dtypes), [format.clone(), format], some, any::<bool>()).prop_map(
-        move |(heads, dims, dtype, mut formats, some, rotate)| {
+    let rest = (some, any::<bool>(), prop_oneof![1 => Just(0), 2 => -100..=100i32]);
+    (1..3usize, dims, prop::sample::select(dtypes), [format.clone(), format], rest).prop_map(
+        move |(heads, dims, dtype, mut formats, (some, rotate, exponent))| {
             if low_bit && formats == [None; 2] {
                 formats[0] = Some(some);
             }
-            Content { heads, dims, dtype, formats, hadamard: rotate && formats[0].is_some(), plain: false }
+            // The smallest and the largest of which every element is exact, in f8e4m3 those between which it is nearly so.
+            let [least, most] = match dtype {
+                _ if formats.contains(&Some(F8E4M3)) => [-2, 6],
+                DType::F16 => [-16, 15],
+                _ => [-100, 100],
+            };
+            let magnitude = 2f32.powi(exponent.clamp(least, most));
+            Content { heads, dims, dtype, formats, hadamard: rotate && formats[0].is_some(), plain: false, magnitude }
         },
     )
 }
@@ -81,7 +91,7 @@ impl Content {
 
     fn push(&self, bytes: &mut Vec<u8>, part: usize, value: Value, place: usize) {
         let bits = if value == 0 { 0 } else { mix(u64::from(value) << 8 | (place as u64) << 1 | part as u64) };
-        let number = if value == 0 { 0. } else { element(bits) };
+        let number = if value == 0 { 0. } else { element(bits) * self.magnitude };
         match self.dtype {
             _ if !self.is_low_bit(part) && !self.plain => bytes.extend(&bits.to_ne_bytes()[..self.dtype.bytes()]),
             DType::F16 => bytes.extend(half::f16::from_f32(number).to_ne_bytes()),
@@ -94,7 +104,7 @@ impl Content {
     pub fn row(&self, part: usize, value: Value, head: usize) -> Vec<f32> {
         let places = head * self.dims[part]..(head + 1) * self.dims[part];
         let bits = |place: usize| mix(u64::from(value) << 8 | (place as u64) << 1 | part as u64);
-        places.map(|place| if value == 0 { 0. } else { element(bits(place)) }).collect()
+        places.map(|place| if value == 0 { 0. } else { element(bits(place)) * self.magnitude }).collect()
     }
 
     /// Says whether rows that came out, `[heads, tokens, dim]`, are those of these values, where pages may have become full again
@@ -124,16 +134,17 @@ impl Content {
     /// Half a step of the format for each time that a page can have become full; what was rounded before is a little larger.
     pub fn bound(&self, part: usize, opened: u32) -> f32 {
         let block = if self.hadamard && part == 0 { 1 << self.dims[0].trailing_zeros() } else { 1 };
-        let largest = (block as f32).sqrt();
+        let turned = (block as f32).sqrt();
+        let largest = turned * self.magnitude;
         let half_step = match self.formats[part] {
             Some(PageFormat::Q8) => largest / 254.,
             Some(PageFormat::Q4) => largest / 15.,
-            Some(PageFormat::F8E4M3) => largest.log2().floor().exp2() / 16.,
+            Some(PageFormat::F8E4M3) => (largest.log2().floor().exp2() / 16.).max(1. / 1024.),
             _ => 0.,
         };
         let times = opened as f32 + 1.;
         // Turning back adds the errors of a block.
-        (half_step * largest * times) * (1.05 + 0.1 * opened as f32) + 0.005 * times
+        (half_step * turned * times) * (1.05 + 0.1 * opened as f32) + 0.005 * self.magnitude * times
     }
 }
 
