@@ -5,8 +5,10 @@ import test from 'ava'
 
 import { Llama } from '../support/llama/llama.js'
 import { BLOCK_SIZE, exact, forms, pagesFor, type Form } from '../support/low-bit/form.js'
+import { errorInHalfSteps, rowsOf, throughPages, WIDTH, type LowBit } from '../support/low-bit/magnitudes.js'
 import { agreements, type Agreement } from '../support/low-bit/model.js'
 import { outputErrors, type OutputError } from '../support/low-bit/outputs.js'
+import { relativeError, SCALES } from '../support/low-bit/scales.js'
 
 /** What a form is held to. */
 interface Bounds {
@@ -99,4 +101,95 @@ test('the page has every form in each of its tables, with the bytes of today', t
     t.deepEqual([bytes?.[2], bytes?.[4]], [64, 128].map(headDim => String(bytesOf(form, headDim))))
   }
   t.deepEqual(names.toSorted(), Object.keys(BOUNDS).toSorted())
+})
+
+/** Half a step at most, of scales as they are written down: how much coarser they may be than those of exact numbers. */
+const COARSER: Readonly<Record<LowBit, number>> = { f8e4m3: 1.0001, q8: 1.005, q4: 1.02 }
+const LOW_BIT = ['f8e4m3', 'q8', 'q4'] as const
+const DECADES = Array.from({ length: 21 }, (_, at) => 10 ** (3 * at - 30))
+
+/** Rows whose tokens have magnitudes of their own, from 1e-30 to 1e30, the first one none. */
+function mixed(): Float32Array {
+  return rowsOf(1, 3).map((value, at) => {
+    const row = Math.floor(at / WIDTH)
+    return row === 0 ? 0 : value * 10 ** (4 * row - 32)
+  })
+}
+
+/** The sign of an entry of the Hadamard matrix: the parity of the common bits. */
+function sign(row: number, column: number): number {
+  let odd = false
+  for (let both = row & column; both > 0; both &= both - 1) odd = !odd
+  return odd ? -1 : 1
+}
+
+/** Rows times that matrix, in 64-bit floats. */
+function rotated(rows: Float32Array): Float32Array {
+  return rows.map((_, at) => {
+    const [row, place] = [at - (at % WIDTH), at % WIDTH]
+    let sum = 0
+    for (let other = 0; other < WIDTH; other++) sum += sign(place, other) * (rows[row + other] as number)
+    return sum / Math.sqrt(WIDTH)
+  })
+}
+
+for (const format of LOW_BIT) {
+  test(`${format}: no value of any magnitude is off by more than half a step`, t => {
+    const magnitudes = DECADES.filter(magnitude => format !== 'f8e4m3' || magnitude < 100)
+    for (const [at, magnitude] of magnitudes.entries()) {
+      const rows = rowsOf(magnitude, at)
+      const { k, v } = throughPages(format, rows)
+      t.true(errorInHalfSteps(format, 'k', rows, k) <= COARSER[format], `K of ${magnitude}: ${errorInHalfSteps(format, 'k', rows, k)}`)
+      t.true(errorInHalfSteps(format, 'v', rows, v) <= COARSER[format], `V of ${magnitude}: ${errorInHalfSteps(format, 'v', rows, v)}`)
+      const turned = errorInHalfSteps(format, 'k', rotated(rows), rotated(throughPages(format, rows, true).k))
+      t.true(turned <= COARSER[format] * 1.01, `rotated K of ${magnitude}: ${turned}`)
+    }
+  })
+}
+
+test('tokens of every magnitude in one page keep their own, and one that is zero stays so', t => {
+  const rows = mixed()
+  for (const format of ['q8', 'q4'] as const) {
+    const { v } = throughPages(format, rows)
+    t.deepEqual(v.subarray(0, WIDTH), new Float32Array(WIDTH))
+    const rest = [rows, v].map(all => all.subarray(WIDTH)) as [Float32Array, Float32Array]
+    t.true(errorInHalfSteps(format, 'v', ...rest) <= COARSER[format], format)
+  }
+})
+
+test('f8e4m3 ends at 448, and what is far below its smallest number is zero', t => {
+  const { k, v } = throughPages('f8e4m3', rowsOf(1, 7).map(value => 1e6 * Math.sign(value)))
+  t.true([...k, ...v].every(value => Math.abs(value) === 448))
+  t.true(throughPages('f8e4m3', rowsOf(1e-5, 7)).v.every(value => value === 0))
+})
+
+test('what is not finite is NaN, and so is what shares its scale, and nothing else', t => {
+  const [row, channel] = [5, 9]
+  const shared: Readonly<Record<LowBit, Readonly<Record<'k' | 'v', (at: number) => boolean>>>> = {
+    f8e4m3: { k: at => at === row * WIDTH + channel, v: at => at === row * WIDTH + channel },
+    q8: { k: at => Math.floor(at / WIDTH) === row, v: at => Math.floor(at / WIDTH) === row },
+    q4: { k: at => at % WIDTH === channel, v: at => Math.floor(at / WIDTH) === row },
+  }
+  const good = rowsOf(1, 9)
+  for (const bad of [NaN, Infinity, -Infinity]) {
+    const rows = good.with(row * WIDTH + channel, bad)
+    for (const format of LOW_BIT) {
+      const [found, without] = [throughPages(format, rows), throughPages(format, good)]
+      for (const part of ['k', 'v'] as const) {
+        const expected = without[part].map((value, at) => (shared[format][part](at) ? NaN : value))
+        t.deepEqual(found[part], expected, `${part.toUpperCase()} of ${format} with ${bad}`)
+      }
+      const turned = throughPages(format, rows, true).k
+      t.true(turned.every((value, at) => !Number.isNaN(value) || format === 'q4' || Math.floor(at / WIDTH) === row), `${format}, hadamard`)
+      t.true(turned.subarray(row * WIDTH, (row + 1) * WIDTH).every(Number.isNaN), `${format}, hadamard`)
+    }
+  }
+})
+
+test('scales cost less than the forms that were compared, or reach further', t => {
+  const [exactly, halves, brains, chosen] = SCALES as readonly [(typeof SCALES)[0], (typeof SCALES)[0], (typeof SCALES)[0], (typeof SCALES)[0]]
+  t.true(chosen.q4.bytes < exactly.q4.bytes && chosen.q8.bytes < exactly.q8.bytes)
+  t.true(chosen.q8.bytes === halves.q8.bytes && chosen.q4.bytes === halves.q4.bytes)
+  t.true(relativeError('q8', chosen, 128) < 1.01 && relativeError('q4', chosen, 128) < 1.01)
+  for (const mean of [10, 100]) t.true(relativeError('q4', chosen, BLOCK_SIZE, mean) < relativeError('q4', brains, BLOCK_SIZE, mean))
 })
