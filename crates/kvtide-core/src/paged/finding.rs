@@ -129,8 +129,9 @@ impl PagedPlanner {
         if priority > PRIORITY_MAX {
             return Err(Error::argument("priority", u32::from(priority), "0 to 100"));
         }
-        let table = &self.sequence(sequence)?.content.table;
-        let places = tokens.start / self.store.block_size..tokens.end.div_ceil(self.store.block_size).min(table.len());
+        let (table, block_size) = (&self.sequence(sequence)?.content.table, self.store.block_size);
+        let end = if tokens.is_empty() { 0 } else { tokens.end.div_ceil(block_size).min(table.len()) };
+        let places = tokens.start / block_size..end;
         let blocks: Vec<u32> = places.filter_map(|place| self.chunks.get(table, place)).collect();
         blocks.into_iter().try_for_each(|block| self.store.blocks.set_priority(block, priority, until))
     }
