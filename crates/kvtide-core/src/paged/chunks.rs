@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A chunk counts who holds it: tables, and chunks above it. A block counts the chunks that hold it, which is what
-//! [`Counts`] is told. So a block may be written where it lies when nothing on its path is counted twice.
+//! [`Counts`] is told. So a block may be written where it lies when nothing on its path is counted twice. Where blocks of a
+//! table are released and others before them stay, those are told as well, if it means anything to them.
 //!
 //! Invariants: entries from a table's length on are empty in every chunk that it leads to; a chunk that nobody holds is free.
 //! A fork is O(1); a look-up is O(height), at most 6; a change copies at most 64 entries a level. Memory is taken in `reserve`
@@ -36,6 +37,10 @@ pub(super) trait Counts {
     fn retain(&mut self, block: u32);
     /// One chunk less does, where the block was at this place. Blocks of one table come from its end to its start.
     fn release(&mut self, block: u32, place: u32);
+    /// Whether blocks that stay are to be told what was released behind them.
+    fn hands_on(&self) -> bool;
+    /// A block stays, and blocks behind it were released. Those of one table come from its end to its start.
+    fn hand_on(&mut self, block: u32);
 }
 
 /// The blocks of a sequence, a snapshot or a match, in order. Whoever drops one gives it to [`Chunks::release`] first.
@@ -120,7 +125,8 @@ impl Chunks {
         self.chunks[leaf as usize].entries[slot(table.len - 1, 0)] = block;
     }
 
-    /// Puts another block in a place, whose count already has this chunk in it.
+    /// Puts another block in a place, whose count already has this chunk in it. Blocks before it are told by
+    /// [`Chunks::hand_on`], once for all places that change.
     pub fn replace(&mut self, table: &mut Table, place: u32, block: u32, counts: &mut impl Counts) {
         let leaf = self.own(table, place, counts);
         let before = std::mem::replace(&mut self.chunks[leaf as usize].entries[slot(place, 0)], block);
@@ -139,6 +145,7 @@ impl Chunks {
         }
         table.root = self.cut(table.root, table.height, len - 1, counts);
         table.len = len;
+        self.hand_on(table, len, counts);
     }
 
     /// Empties the places from `from` up to `to`; the table stays as long as it was.
@@ -146,6 +153,7 @@ impl Chunks {
         let to = to.min(table.len);
         if from < to {
             table.root = self.empty(table.root, table.height, 0, from..to, counts);
+            self.hand_on(table, from, counts);
         }
     }
 
@@ -254,7 +262,7 @@ impl Chunks {
         }
         self.chunks[index as usize].holders -= 1;
         if self.chunks[index as usize].holders > 0 {
-            return;
+            return self.hand_on_in(index, height, first, u32::MAX, counts);
         }
         let entries = self.chunks[index as usize].entries;
         for (at, &entry) in entries.iter().enumerate().rev().filter(|(_, entry)| **entry != NONE) {

@@ -168,10 +168,14 @@ impl PagedPlanner {
             assert_eq!(block, copy.target, "blocks are handed out as announced");
             self.copy_bookkeeping(copy);
         }
-        // Only now are blocks let go of, and may be free.
-        for copy in &plan.copies {
-            let of = self.sequences[copy.slot as usize].as_mut().expect("a sequence of an up-to-date plan");
-            self.chunks.replace(&mut of.content.table, copy.place, copy.target, self.store.chain());
+        // Only now are blocks let go of, and may be free: those of each sequence from its end on.
+        for of_sequence in plan.copies.chunk_by(|one, next| one.slot == next.slot) {
+            let of = self.sequences[of_sequence[0].slot as usize].as_mut().expect("a sequence of an up-to-date plan");
+            let (table, store) = (&mut of.content.table, self.store.chain());
+            for copy in of_sequence.iter().rev() {
+                self.chunks.replace(table, copy.place, copy.target, store);
+            }
+            self.chunks.hand_on(table, of_sequence[of_sequence.len() - 1].place, store);
             of.epoch += 1;
         }
         self.counters.copies += plan.copies.len() as u64;

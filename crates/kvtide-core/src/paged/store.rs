@@ -141,4 +141,12 @@ impl Counts for Store {
             self.empty(block);
         }
     }
+
+    fn hands_on(&self) -> bool {
+        self.blocks.hands_on(&self.chain)
+    }
+
+    fn hand_on(&mut self, block: u32) {
+        self.blocks.hand_on(block, &mut self.chain);
+    }
 }

@@ -69,6 +69,8 @@ pub struct Blocks {
     /// A bit for each rank that has blocks.
     ranks: u128,
     policy: Box<dyn EvictionPolicy>,
+    /// Whether all blocks have one rank: no policy has been given, and no priority.
+    even: bool,
     limits: Limits,
     now: u64,
     active: u32,
@@ -88,6 +90,7 @@ impl Blocks {
             blocks: Lists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
             ranks: 0,
             policy: Box::new(LeastRecentlyUsed),
+            even: true,
             limits: Limits::default(),
             now: 0,
             active: 0,
@@ -102,6 +105,7 @@ impl Blocks {
     #[must_use]
     pub fn with_policy(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
         self.policy = policy;
+        self.even = false;
         self
     }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! own rank        what the policy makes of the block's priority, until its limit, and of the default one from then on
-//! inherited       the highest of the blocks that were released behind it; kept while it is held or cached
+//! inherited       the highest of the blocks that were released behind it, with it or while it stayed; kept while it is held or
+//!                 cached
 //! listed with     own, inherited and the chain's joined
 //! ```
 //!
@@ -28,6 +29,7 @@ impl Blocks {
             Some(until) if until > self.now => self.limits.set_own(block, until)?,
             _ => self.limits.remove(block),
         }
+        self.even = false;
         let over = until.is_some_and(|until| until <= self.now);
         let held = &mut self.blocks[block];
         (held.priority, held.inherited) = (if over { PRIORITY_DEFAULT } else { priority }, 0);
@@ -72,8 +74,14 @@ impl Blocks {
         self.list_with(block, chain.0);
     }
 
+    /// Whether what a chain has met means anything to the blocks before it that stay. Where all have one rank it does not: each
+    /// has that rank of its own, until a priority takes away what it was handed.
+    pub(in crate::paged) fn hands_on(&self, chain: &Chain) -> bool {
+        !self.even && chain.0 != Chain::default().0
+    }
+
     /// Lets a block keep the rank of those behind it, and hands on what it kept before.
-    pub(super) fn hand_on(&mut self, block: u32, chain: &mut Chain) {
+    pub(in crate::paged) fn hand_on(&mut self, block: u32, chain: &mut Chain) {
         let kept = self.inherited(block);
         chain.0 = kept.join(chain.0.at(self.now));
         if chain.0 == kept {

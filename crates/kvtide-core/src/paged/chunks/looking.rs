@@ -1,6 +1,6 @@
 //! Looking at tables: a look-up is O(height), a walk O(entries), a check O(chunks).
 
-use super::{CHUNK, Chunk, Chunks, NONE, Table, slot};
+use super::{CHUNK, Chunk, Chunks, Counts, NONE, Table, slot, span};
 
 static CLEARED: [u32; CHUNK] = [NONE; CHUNK];
 
@@ -47,6 +47,28 @@ impl Chunks {
             chunk = at.entries[slot(place, level)];
         }
         false
+    }
+
+    /// Tells the blocks before a place what was released behind them, last ones first. O(blocks), or nothing where there is
+    /// nothing to tell.
+    pub fn hand_on(&self, table: &Table, end: u32, counts: &mut impl Counts) {
+        self.hand_on_in(table.root, table.height, 0, end, counts);
+    }
+
+    /// The same below a chunk whose first place is `first`.
+    pub(super) fn hand_on_in(&self, index: u32, height: u32, first: u32, end: u32, counts: &mut impl Counts) {
+        if index == NONE || !counts.hands_on() {
+            return;
+        }
+        let entries = &self.chunks[index as usize].entries;
+        for (at, &entry) in entries.iter().enumerate().rev().filter(|(_, entry)| **entry != NONE) {
+            let start = first + span(at, height);
+            match height {
+                _ if start >= end => {}
+                0 => counts.hand_on(entry),
+                _ => self.hand_on_in(entry, height - 1, start, end, counts),
+            }
+        }
     }
 
     /// Bytes taken.

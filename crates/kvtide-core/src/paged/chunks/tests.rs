@@ -1,4 +1,4 @@
-//! Tables against plain lists, at random: what they show, and who counts each block.
+//! Tables against plain lists, at random: what they show, who counts each block, and which are told of what was released.
 
 use std::collections::HashMap;
 
@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Counts, and the blocks that a change has released or told.
 #[derive(Default)]
-struct Counted(HashMap<u32, u32>);
+struct Counted(HashMap<u32, u32>, Vec<u32>);
 
 impl Counts for Counted {
     fn retain(&mut self, block: u32) {
@@ -15,11 +16,20 @@ impl Counts for Counted {
     }
 
     fn release(&mut self, block: u32, _place: u32) {
+        self.1.push(block);
         let count = self.0.get_mut(&block).expect("a block in use");
         *count -= 1;
         if *count == 0 {
             self.0.remove(&block);
         }
+    }
+
+    fn hands_on(&self) -> bool {
+        !self.1.is_empty()
+    }
+
+    fn hand_on(&mut self, block: u32) {
+        self.1.push(block);
     }
 }
 
@@ -66,6 +76,7 @@ impl World {
             self.tables.push(Default::default());
         }
         let of = of % self.tables.len();
+        self.counts.1.clear();
         match change {
             Change::Push(count) => {
                 self.chunks.reserve(1, count as usize).unwrap();
@@ -90,6 +101,7 @@ impl World {
                 let len = len % (list.len() as u32 + 2);
                 self.chunks.reserve(1, 0).unwrap();
                 self.chunks.truncate(table, len, &mut self.counts);
+                assert_met(&self.counts, list);
                 list.truncate(len as usize);
             }
             Change::Clear(from, to) => {
@@ -98,6 +110,7 @@ impl World {
                 let (from, to) = (from % len, to % len);
                 self.chunks.reserve(1, list.len()).unwrap();
                 self.chunks.clear(table, from, to, &mut self.counts);
+                assert_met(&self.counts, &list[..if from < to { to as usize } else { 0 }]);
                 (from..to).for_each(|place| list[place as usize] = None);
             }
             Change::Fork => {
@@ -106,8 +119,9 @@ impl World {
                 self.tables.push(fork);
             }
             Change::Release => {
-                let (table, _) = self.tables.swap_remove(of);
+                let (table, list) = self.tables.swap_remove(of);
                 self.chunks.release(table, &mut self.counts);
+                assert_met(&self.counts, &list);
             }
         }
     }
@@ -126,6 +140,12 @@ impl World {
         self.chunks.check(&tables, |block| *found.entry(block).or_insert(0) += 1).unwrap();
         assert_eq!(found, self.counts.0);
     }
+}
+
+/// From the first block that is released on, all blocks of a table are met, last ones first.
+fn assert_met(counts: &Counted, list: &[Option<u32>]) {
+    let backwards: Vec<u32> = list.iter().rev().copied().flatten().collect();
+    assert!(backwards.ends_with(&counts.1), "{:?} of {backwards:?}", counts.1);
 }
 
 proptest! {

@@ -1,0 +1,164 @@
+//! The rule of [`PagedPlanner::retain`], sentence by sentence: which of the blocks that nobody holds makes room first.
+
+use kvtide_core::paged::{
+    Append, EvictionPolicy, Identity, PagedPlanner, RankTable, Released, Window, Writer, find_in_groups,
+};
+
+const PROMPT: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+
+fn append(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
+    let offsets = [0, tokens.len() as u32];
+    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
+    let copies = planner.plan_copies(&planner.append_targets(&append).unwrap()).unwrap();
+    planner.commit_copies(&copies).unwrap();
+    let plan = planner.plan_append(&append).unwrap();
+    planner.commit(&plan, Some(tokens)).unwrap();
+}
+
+fn sequence(planner: &mut PagedPlanner, tokens: &[u32]) -> u64 {
+    let sequence = planner.create_sequence().unwrap();
+    append(planner, sequence, tokens);
+    sequence
+}
+
+fn found(planner: &mut PagedPlanner, tokens: &[u32]) -> u32 {
+    planner.explain(tokens, &Identity::default()).unwrap().matched
+}
+
+/// What is left of prompts while one block after another makes room, until nothing is left of any: nothing that is found waits
+/// behind something that is not.
+fn left(planner: &mut PagedPlanner, prompts: &[&[u32]]) -> Vec<Vec<u32>> {
+    planner.check_invariants(&[]).unwrap();
+    let taker = planner.create_sequence().unwrap();
+    let (free, size) = (planner.pool_stats().free, planner.block_size());
+    let mut left = Vec::new();
+    for taken in 0..=planner.pool_stats().cached {
+        planner.ensure_capacity(&[(taker, (free + taken) * size)]).unwrap();
+        let of_each: Vec<u32> = prompts.iter().map(|prompt| found(planner, prompt)).collect();
+        assert_eq!(of_each.iter().sum::<u32>() / size, planner.pool_stats().cached, "{of_each:?}");
+        left.push(of_each);
+    }
+    left
+}
+
+/// All blocks of one token of a prompt, and one less each time.
+fn one_by_one(blocks: u32) -> Vec<[u32; 1]> {
+    (0..=blocks).rev().map(|found| [found]).collect()
+}
+
+/// The prompt, with a token behind it that is computed in any case.
+fn asked(tokens: &[u32]) -> Vec<u32> {
+    [tokens, &[0]].concat()
+}
+
+#[test]
+fn what_a_truncation_cuts_off_hands_its_rank_on_to_what_stays() {
+    let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
+    let cut = sequence(&mut planner, &PROMPT[..2]);
+    planner.retain(cut, 1..2, 90, None).unwrap();
+    planner.truncate(cut, 1).unwrap();
+    planner.drop_sequence(cut).unwrap();
+    assert_eq!(left(&mut planner, &[&asked(&PROMPT[..2])]), [[2], [1], [0]]);
+}
+
+/// Deep blocks stay longer.
+#[derive(Debug)]
+struct TailsLonger;
+
+impl EvictionPolicy for TailsLonger {
+    fn rank(&self, released: &Released) -> u8 {
+        released.depth.map_or(0, |depth| depth as u8)
+    }
+}
+
+#[test]
+fn a_policy_alone_cannot_turn_a_truncated_sequence_round() {
+    for table in [false, true] {
+        let policy: Box<dyn EvictionPolicy> =
+            if table { Box::new(RankTable::of(&TailsLonger)) } else { Box::new(TailsLonger) };
+        let mut planner = PagedPlanner::new(12, 2, 1).unwrap().evicting(policy);
+        let cut = sequence(&mut planner, &PROMPT);
+        planner.truncate(cut, 3).unwrap();
+        planner.drop_sequence(cut).unwrap();
+        assert_eq!(left(&mut planner, &[&asked(&PROMPT)]), [[8], [6], [4], [2], [0]]);
+    }
+}
+
+#[test]
+fn what_a_restore_lets_go_of_hands_its_rank_on() {
+    let mut planner = PagedPlanner::new(100, 1, 1).unwrap();
+    let prompt: Vec<u32> = (1..=66).collect();
+    let restored = sequence(&mut planner, &prompt[..64]);
+    let snapshot = planner.snapshot(restored).unwrap();
+    append(&mut planner, restored, &prompt[64..]);
+    planner.retain(restored, 65..66, 90, None).unwrap();
+    planner.restore(restored, &snapshot).unwrap();
+    planner.drop_sequence(restored).unwrap();
+    planner.release(snapshot);
+    assert_eq!(left(&mut planner, &[&asked(&prompt)]), one_by_one(66));
+}
+
+/// Of more than 64 blocks a fork shares whole chunks, which stay as they are when it ends.
+#[test]
+fn a_fork_that_ends_hands_its_rank_on_to_the_blocks_that_it_shares() {
+    let mut planner = PagedPlanner::new(200, 1, 1).unwrap();
+    let prompt: Vec<u32> = (1..=129).collect();
+    let first = sequence(&mut planner, &prompt[..128]);
+    let fork = planner.fork(first).unwrap();
+    append(&mut planner, fork, &prompt[128..]);
+    planner.retain(fork, 128..129, 90, None).unwrap();
+    planner.drop_sequence(fork).unwrap();
+    planner.drop_sequence(first).unwrap();
+    assert_eq!(left(&mut planner, &[&asked(&prompt)]), one_by_one(129));
+}
+
+#[test]
+fn a_block_that_its_writer_got_a_copy_of_hands_its_rank_on() {
+    let mut planner = PagedPlanner::new(12, 2, 1).unwrap();
+    let writer = sequence(&mut planner, &PROMPT[..6]);
+    planner.retain(writer, 4..6, 90, None).unwrap();
+    planner.truncate(writer, 5).unwrap();
+    append(&mut planner, writer, &[99]);
+    planner.truncate(writer, 4).unwrap();
+    planner.drop_sequence(writer).unwrap();
+    let other: Vec<u32> = [1, 2, 3, 4, 5, 99, 0].into();
+    let mut order = Vec::new();
+    let taker = planner.create_sequence().unwrap();
+    for taken in 0..5 {
+        planner.ensure_capacity(&[(taker, 2 * (12 - 4 + taken))]).unwrap();
+        order.push([found(&mut planner, &asked(&PROMPT[..6])), found(&mut planner, &other)]);
+    }
+    assert_eq!(order, [[6, 6], [6, 4], [4, 4], [2, 2], [0, 0]]);
+}
+
+#[test]
+fn what_left_a_window_hands_its_rank_on_to_the_sinks() {
+    let mut planner = PagedPlanner::new(8, 1, 1).unwrap().sliding(Window::new(2, 1).unwrap());
+    let slid = sequence(&mut planner, &PROMPT[..3]);
+    planner.retain(slid, 1..3, 90, None).unwrap();
+    append(&mut planner, slid, &PROMPT[3..5]);
+    planner.truncate(slid, 4).unwrap();
+    planner.drop_sequence(slid).unwrap();
+    // Without the first block nothing is found, so of all five it goes behind what was kept longer.
+    let taker = planner.create_sequence().unwrap();
+    planner.ensure_capacity(&[(taker, 3 + 3)]).unwrap();
+    let held = find_in_groups(&mut [&mut planner], &asked(&PROMPT[..3]), &Identity::default(), false).unwrap();
+    assert_eq!(held[0].length(), 2);
+    held.into_iter().for_each(|held| planner.release(held));
+}
+
+#[test]
+fn no_tokens_are_no_block() {
+    let mut planner = PagedPlanner::new(4, 4, 1).unwrap();
+    let [first, second] = [0, 4].map(|from| sequence(&mut planner, &PROMPT[from..from + 4]));
+    for at in 0..=4 {
+        planner.retain(first, at..at, 0, None).unwrap();
+        #[expect(clippy::reversed_empty_ranges, reason = "no tokens either")]
+        planner.retain(second, 3..at.min(2), 100, None).unwrap();
+    }
+    assert!(planner.retain(first, 2..2, 101, None).is_err(), "what is wrong is refused still");
+    planner.drop_sequence(second).unwrap();
+    planner.drop_sequence(first).unwrap();
+    let prompts = [&asked(&PROMPT[..4])[..], &asked(&PROMPT[4..])];
+    assert_eq!(left(&mut planner, &prompts), [[4, 4], [4, 0], [0, 0]], "both have the priority of all others");
+}
