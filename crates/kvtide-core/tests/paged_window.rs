@@ -137,3 +137,53 @@ fn a_prefix_whose_head_has_gone_is_found_by_a_window() {
     assert_eq!(planner.explain(&prompt, &identity).unwrap(), Explanation { matched: 8, missing: None });
     assert_eq!(planner.explain(&prompt[..6], &identity).unwrap().matched, 0, "the window before is gone");
 }
+
+fn append_known(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
+    let offsets = [0, tokens.len() as u32];
+    let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
+    let copies = planner.plan_copies(&planner.append_targets(&append).unwrap()).unwrap();
+    planner.commit_copies(&copies).unwrap();
+    let plan = planner.plan_append(&append).unwrap();
+    planner.commit(&plan, Some(tokens)).unwrap();
+    planner.check_invariants(&[]).unwrap();
+}
+
+#[test]
+fn what_follows_a_truncation_is_found_also_where_the_block_before_it_left_the_window() {
+    let prompt: Vec<u32> = (1..32).collect();
+    for (block_size, window, sinks) in (1..5).flat_map(|size| (1..7).flat_map(move |w| [0, 3].map(|s| (size, w, s)))) {
+        for (length, cut) in (1..16).flat_map(|length| (0..=length).map(move |cut| (length, cut))) {
+            let mut planner = sliding(block_size, window, sinks);
+            let sequence = planner.create_sequence().unwrap();
+            append_known(&mut planner, sequence, &prompt[..length]);
+            if planner.truncate(sequence, cut as u32).is_err() {
+                continue;
+            }
+            append_known(&mut planner, sequence, &prompt[cut..30]);
+            let why = planner.explain(&prompt, &Identity::default()).unwrap();
+            let whole = 30 / block_size * block_size;
+            let case = format!("{block_size} {window} {sinks}, {length} cut at {cut}");
+            assert_eq!(why, Explanation { matched: whole, missing: None }, "{case}");
+        }
+    }
+}
+
+#[test]
+fn what_follows_a_truncation_of_a_prefix_that_was_found_is_found() {
+    let prompt: Vec<u32> = (1..32).collect();
+    let identity = Identity::default();
+    for (block_size, window) in [(3, 2), (2, 1), (4, 3), (1, 1)] {
+        let mut planner = sliding(block_size, window, 0);
+        let first = planner.create_sequence().unwrap();
+        append_known(&mut planner, first, &prompt[..13]);
+        let held = planner.find(&prompt[..14], &identity, false).unwrap();
+        let length = held.length();
+        let second = planner.create_from(held).unwrap();
+        planner.truncate(second, length - 1).unwrap();
+        let snapshot = planner.snapshot(second).unwrap();
+        let third = planner.create_from(snapshot).unwrap();
+        planner.drop_sequence(second).unwrap();
+        append_known(&mut planner, third, &prompt[length as usize - 1..30]);
+        assert_eq!(planner.explain(&prompt, &identity).unwrap().matched, 30 / block_size * block_size);
+    }
+}

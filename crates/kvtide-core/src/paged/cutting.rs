@@ -76,7 +76,7 @@ impl PagedPlanner {
     /// Forgets what is known of the tokens from `length` on.
     pub(super) fn cut_chain(&mut self, slot: u32, length: u32) {
         let of = self.sequences[slot as usize].as_mut().expect("a sequence that was found");
-        let Content { table, chain, .. } = &mut of.content;
+        let Content { table, chain, cleared, .. } = &mut of.content;
         chain.known = chain.known.min(length);
         let keyed = length / self.store.block_size;
         if chain.keyed <= keyed {
@@ -87,9 +87,14 @@ impl PagedPlanner {
             chain.last = chain.root;
             return;
         };
-        match self.chunks.get(table, last).and_then(|block| self.store.index.key(block)) {
-            Some(key) => chain.last = *key,
-            // It left the window or was forgotten, and took what the tokens to come would follow with it.
+        // No block before the last one that left the window can be the last that stays.
+        let key = match self.chunks.get(table, last) {
+            Some(block) => self.store.index.key(block).copied(),
+            None => chain.passed.filter(|_| keyed == *cleared),
+        };
+        match key {
+            Some(key) => chain.last = key,
+            // It was forgotten, and took what the tokens to come would follow with it.
             None => chain.forget(),
         }
     }

@@ -51,7 +51,7 @@ impl PagedPlanner {
             blocks.push(Some(block));
             length += same;
         }
-        let held = self.hold_named(&blocks, length, identity, found.keys.last().copied())?;
+        let held = self.hold_named(&blocks, length, identity, [found.keys.last().copied(), None])?;
         self.count_found(tokens.len(), length);
         Ok(held)
     }

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use super::holding::Held;
+use super::holding::{Held, last_gap};
 use super::identity::Identity;
 use super::prefix::{Explanation, Found, Key, Reason};
 use super::sequences::PagedPlanner;
@@ -49,10 +49,11 @@ pub fn find_in_groups(
             None => found.blocks.iter_mut().for_each(|blocks| blocks.truncate(found.length)),
         }
     }
-    let last = found.length.checked_sub(1).map(|last| found.keys[last]);
     let mut held: Vec<Held> = Vec::new();
     for (at, planner) in planners.iter_mut().enumerate() {
-        match reserve(&mut held, 1).and_then(|()| planner.hold_named(&found.blocks[at], length, identity, last)) {
+        let blocks = &found.blocks[at];
+        let names = [found.length.checked_sub(1), last_gap(blocks)].map(|place| place.map(|place| found.keys[place]));
+        match reserve(&mut held, 1).and_then(|()| planner.hold_named(blocks, length, identity, names)) {
             Ok(of_group) => held.push(of_group),
             Err(refusal) => {
                 planners.iter_mut().zip(held).for_each(|(planner, held)| planner.release(held));
@@ -183,7 +184,7 @@ impl Group<'_> {
         }
     }
 
-    /// The blocks with the sinks and those that the next token sees, of a prefix of `length` blocks.
+    /// The blocks with the sinks, and those that the next token sees, of a prefix of `length` blocks.
     fn needed(&self, length: usize) -> (Range<usize>, Range<usize>) {
         let size = self.planner.store.block_size;
         let Some(window) = self.planner.window else { return (0..0, 0..length) };

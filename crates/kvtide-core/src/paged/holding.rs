@@ -100,16 +100,16 @@ impl PagedPlanner {
             Some(Some(block)) => index.key(block).copied(),
             None => None,
         };
-        self.hold_named(blocks, length, identity, last)
+        self.hold_named(blocks, length, identity, [last, None])
     }
 
-    /// The same of blocks that were found; `last` is the name of the last whole place, whether a block is there or not.
+    /// The same of blocks that were found, with the names of the last whole place and of the last without a block.
     pub(super) fn hold_named(
         &mut self,
         blocks: &[Option<u32>],
         length: u32,
         identity: &Identity,
-        last: Option<Key>,
+        [last, passed]: [Option<Key>; 2],
     ) -> Result<Held> {
         self.chunks.reserve(1, blocks.len())?;
         let mut table = Default::default();
@@ -124,11 +124,16 @@ impl PagedPlanner {
         }
         let mut chain = Chain::new(identity.root, identity.extra.clone(), self.forgotten);
         (chain.known, chain.keyed) = (length, length / self.store.block_size);
-        chain.last = last.unwrap_or(identity.root);
-        let cleared = blocks.iter().rposition(Option::is_none).map_or(0, |place| place as u32 + 1);
+        (chain.last, chain.passed) = (last.unwrap_or(identity.root), passed);
+        let cleared = last_gap(blocks).map_or(0, |place| place as u32 + 1);
         self.changed();
         Ok(Held(Content { table, length, chain, cleared }))
     }
+}
+
+/// The last place without a block.
+pub(super) fn last_gap(blocks: &[Option<u32>]) -> Option<usize> {
+    blocks.iter().rposition(Option::is_none)
 }
 
 impl Chunks {

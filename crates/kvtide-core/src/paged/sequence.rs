@@ -32,6 +32,8 @@ pub(super) struct Chain {
     pub keyed: u32,
     /// The key of the last of them, or of no token.
     pub last: Key,
+    /// The key of the last block that left the window, which tokens go on from that are cut off behind it.
+    pub passed: Option<Key>,
     /// How often everything had been forgotten when they got theirs.
     pub forgotten: u64,
 }
@@ -39,7 +41,7 @@ pub(super) struct Chain {
 impl Chain {
     /// Nothing yet.
     pub fn new(root: Key, extra: Arc<Extras>, forgotten: u64) -> Self {
-        Chain { last: root, root, extra, known: 0, keyed: 0, forgotten }
+        Chain { last: root, root, extra, known: 0, keyed: 0, passed: None, forgotten }
     }
 
     /// Nothing is known of tokens whose keys were forgotten while nobody had them in a sequence.
@@ -52,7 +54,7 @@ impl Chain {
 
     /// Nothing is known of the tokens any more.
     pub fn forget(&mut self) {
-        (self.known, self.keyed, self.last) = (0, 0, self.root);
+        (self.known, self.keyed, self.last, self.passed) = (0, 0, self.root, None);
     }
 }
 

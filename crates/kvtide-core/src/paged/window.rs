@@ -55,6 +55,8 @@ impl PagedPlanner {
         let end = window.first_seen(of.committed().saturating_sub(1)) / block_size;
         let from = of.content.cleared.max(window.sinks.div_ceil(block_size));
         if end > from {
+            let last = self.chunks.get(&of.content.table, end - 1).filter(|_| end <= of.content.chain.keyed);
+            of.content.chain.passed = last.and_then(|block| self.store.index.key(block)).copied();
             self.chunks.clear(&mut of.content.table, from, end, self.store.chain());
             of.content.cleared = end;
         }
