@@ -3,7 +3,7 @@
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
-    Append, Explanation, Identity, NO_BLOCK, PagedPlanner, Reason, StepRows, StepTables, Window, Writer,
+    Append, Explanation, Identity, Key, NO_BLOCK, PagedPlanner, Reason, StepRows, StepTables, Window, Writer,
 };
 
 fn sliding(block_size: u32, tokens: u32, sinks: u32) -> PagedPlanner {
@@ -185,5 +185,32 @@ fn what_follows_a_truncation_of_a_prefix_that_was_found_is_found() {
         planner.drop_sequence(second).unwrap();
         append_known(&mut planner, third, &prompt[length as usize - 1..30]);
         assert_eq!(planner.explain(&prompt, &identity).unwrap().matched, 30 / block_size * block_size);
+    }
+}
+
+#[test]
+fn a_prompt_that_nobody_computed_is_not_found_whatever_the_window() {
+    let prompt = [1, 2, 3, 4, 5, 6, 7];
+    let identity = Identity::default();
+    let other = Identity { root: Key::root(&[7; 32], b"model", &[1]), extra: Default::default() };
+    for (window, sinks) in [(1, 0), (1, 1), (2, 0), (9, 3)] {
+        let mut planner = sliding(2, window, sinks);
+        let found = |planner: &mut PagedPlanner, identity: &Identity| {
+            let held = planner.find(&prompt, identity, true).unwrap();
+            let length = held.length();
+            planner.release(held);
+            assert_eq!(planner.explain(&prompt, identity).unwrap().matched, length);
+            length
+        };
+        assert_eq!(found(&mut planner, &identity), 0, "{window} {sinks}");
+        let why = planner.explain(&prompt, &identity).unwrap();
+        assert_eq!(why.missing, Some((0, Reason::NeverSeen)), "{window} {sinks}");
+        // Room for none of it, since nothing of it is there.
+        let mut small = PagedPlanner::new(3, 2, 1).unwrap().sliding(Window::new(window, sinks).unwrap());
+        assert!(!small.can_allocate_prompt(&prompt, &identity, 0).unwrap());
+        assert_eq!(small.find(&prompt, &identity, false).unwrap().length(), 0);
+        let sequence = planner.create_sequence().unwrap();
+        append_known(&mut planner, sequence, &prompt[..4]);
+        assert_eq!([found(&mut planner, &identity), found(&mut planner, &other)], [4, 0], "{window} {sinks}");
     }
 }

@@ -4,8 +4,8 @@
 //! held = planner.find(tokens, &identity, partial)?     its blocks are held until it is released or made a sequence
 //! ```
 //!
-//! At most all tokens but the last are found, since its logits are needed. With a window, a prefix needs its sinks and what the next
-//! token sees, as in a group of layers. O(tokens).
+//! At most all tokens but the last are found, since its logits are needed. With a window, a prefix needs its sinks, what the next
+//! token sees and the block of its own last token, as in a group of layers. O(tokens).
 
 use super::blocks::PRIORITY_MAX;
 use super::groups::{can_allocate_in_groups, explain_in_groups, find_in_groups};

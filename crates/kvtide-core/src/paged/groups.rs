@@ -6,6 +6,10 @@
 //! sliding        sinks       -          yes        yes          needs what the next token sees, and its sinks
 //! ```
 //!
+//! The block of the prefix's last token is needed in every group, also where the next token sees nothing of it: its name follows
+//! from every token before, so that it proves that the prompt was computed for those who ask. Without it, a window of the token
+//! itself would find any prompt.
+//!
 //! A group is a planner of its own, with blocks of its own; all have the same tokens in a block and the same names for them, so
 //! names are made once. What a sliding group does not need is a place without a block, whether it is there or not.
 //!
@@ -30,7 +34,7 @@ struct Match {
     blocks: Vec<Vec<Option<u32>>>,
 }
 
-/// The longest prefix of these tokens for which every group has what the next token sees, its blocks held, one [`Held`] for each
+/// The longest prefix of these tokens for which every group has what the next token sees and the last token's block, held, one [`Held`] for each
 /// group; nothing is held where it is refused. With `partial` also the start of a block, where no group has a window.
 pub fn find_in_groups(
     planners: &mut [&mut PagedPlanner],
@@ -184,13 +188,13 @@ impl Group<'_> {
         }
     }
 
-    /// The blocks with the sinks, and those that the next token sees, of a prefix of `length` blocks.
+    /// The blocks with the sinks, and those that the next token sees up to the last one, of a prefix of `length` blocks.
     fn needed(&self, length: usize) -> (Range<usize>, Range<usize>) {
         let size = self.planner.store.block_size;
         let Some(window) = self.planner.window else { return (0..0, 0..length) };
         let sinks = (window.sinks().div_ceil(size) as usize).min(length);
         let first = (window.first_seen(length as u32 * size) / size) as usize;
-        (0..sinks, first.max(sinks)..length)
+        (0..sinks, first.min(length.saturating_sub(1)).max(sinks)..length)
     }
 
     fn block(&mut self, place: usize) -> Option<u32> {

@@ -2,8 +2,8 @@
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
-    Append, Explanation, Identity, PagedPlanner, Reason, Window, Writer, can_allocate_in_groups, explain_in_groups,
-    find_in_groups,
+    Append, Explanation, Held, Identity, PagedPlanner, Reason, Window, Writer, can_allocate_in_groups,
+    explain_in_groups, find_in_groups,
 };
 
 fn append(planner: &mut PagedPlanner, tokens: &[u32]) -> u64 {
@@ -71,25 +71,37 @@ fn room_for_a_prompt_is_that_of_the_scarcest_group_and_a_window_needs_what_it_ke
 }
 
 #[test]
-fn a_window_of_the_token_itself_needs_no_block() {
+fn a_window_of_the_token_itself_needs_the_block_of_the_last_token_and_no_other() {
     let (mut full, mut window) = (PagedPlanner::new(8, 2, 1).unwrap(), sliding(1, 0));
-    append(&mut full, &[1, 2, 3, 4, 5]);
-    let mut held = find_in_groups(&mut [&mut full, &mut window], &[1, 2, 3, 4, 5], &Identity::default(), true).unwrap();
-    assert_eq!(held.iter().map(|held| held.length()).collect::<Vec<_>>(), [4, 4]);
+    let (prompt, identity) = ([1, 2, 3, 4, 5], Identity::default());
+    append(&mut full, &prompt);
+    let mut lengths = |window: &mut PagedPlanner| {
+        let held = find_in_groups(&mut [&mut full, window], &prompt, &identity, true).unwrap();
+        let lengths: Vec<u32> = held.iter().map(Held::length).collect();
+        held.into_iter().zip([&mut full, window]).for_each(|(held, planner)| planner.release(held));
+        let why = explain_in_groups(&[&full, window], &prompt, &identity).unwrap();
+        (lengths, why.missing)
+    };
+    assert_eq!(lengths(&mut window), (vec![0, 0], Some((0, Reason::WindowGone))), "its prompt was never there");
+    append(&mut window, &prompt[..4]);
+    // All that this takes from the prompt is its first block.
+    let other = window.create_sequence().unwrap();
+    window.ensure_capacity(&[(other, 2 * 7)]).unwrap();
+    assert_eq!(window.pool_stats().evictions, 1);
+    window.drop_sequence(other).unwrap();
+    assert_eq!(lengths(&mut window), (vec![4, 4], None));
+    let mut held = find_in_groups(&mut [&mut window], &prompt, &identity, false).unwrap();
     let sequence = window.create_from(held.pop().unwrap()).unwrap();
-    assert_eq!((window.gap(sequence).unwrap(), window.free_count()), (0..4, 8));
+    assert_eq!(window.gap(sequence).unwrap(), 0..2);
     let more = Append { sequences: &[sequence], offsets: Some(&[0, 3]), parents: None, writer: Writer::Direct };
     let plan = window.plan_append(&more).unwrap();
     window.commit(&plan, Some(&[5, 6, 7])).unwrap();
     window.check_invariants(&[]).unwrap();
     // What is behind the gap has the name that it has in every group.
-    let mut held = find_in_groups(&mut [&mut window], &[1, 2, 3, 4, 5, 6, 7], &Identity::default(), false).unwrap();
-    assert_eq!(held[0].length(), 6);
-    window.release(held.pop().unwrap());
     let mut wider = sliding(2, 0);
     append(&mut wider, &[1, 2, 3, 4, 5, 6]);
     let mut both = [&mut window, &mut wider];
-    assert_eq!(find_in_groups(&mut both, &[1, 2, 3, 4, 5, 6, 7], &Identity::default(), false).unwrap()[1].length(), 6);
+    assert_eq!(find_in_groups(&mut both, &[1, 2, 3, 4, 5, 6, 7], &identity, false).unwrap()[1].length(), 6);
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub enum Reason {
     NotCommitted,
     /// It was in the index and had to make room, not long ago.
     Evicted,
-    /// A group of layers with a window has given up what the next token would see.
+    /// A group of layers with a window has given up what the next token would see, or the block of the prefix's last token.
     WindowGone,
     /// The same tokens are there under another salt or namespace.
     OtherSalt,
