@@ -1,14 +1,17 @@
 //! Groups in lockstep: every sequence is in each of them, by the same id.
 
+mod changes;
+mod checking;
+mod finding;
+
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 
-use kvtide_core::paged::{
-    Append, Event, Extras, Held, Identity, Key, PagedPlanner, Reason, Window, Writer, can_allocate_in_groups,
-    explain_in_groups, find_in_groups,
-};
+use kvtide_core::TransactionId;
+use kvtide_core::paged::{Extras, Held, Identity, Key, PagedPlanner, Window};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -29,8 +32,17 @@ pub enum Call {
     Create(u8),
     Drop(usize),
     Fork(usize),
-    Append(usize, Vec<u32>),
+    /// Tokens, and whether their ids are told.
+    Append(usize, Vec<u32>, bool),
+    /// So many tokens less, and these instead.
+    Rewrite(usize, u32, Vec<u32>),
     Truncate(usize, u32),
+    Snapshot(usize),
+    Restore(usize, usize),
+    Release(usize),
+    Begin(usize),
+    /// How many tokens of a transaction are kept; it is undone without a number.
+    End(usize, Option<usize>),
     Find(Vec<u32>, u8, bool, bool),
     Forget(usize),
 }
@@ -42,12 +54,60 @@ struct Group {
     /// Keys of the blocks that can be found, by its events.
     keys: HashSet<Key>,
     seen: u64,
+    /// Every whole block that was committed since everything was forgotten, by all tokens up to its end.
+    computed: HashMap<(u8, Vec<u32>), Key>,
+    /// Whether nothing had to make room, nor to be written over where it lay.
+    is_exact: bool,
+    /// Keys that nothing is found by any more, and blocks that may have been written over where they lay.
+    removed: u64,
+    overwritten: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Sequence {
+    salt: u8,
+    tokens: Vec<u32>,
+    /// In each group, leading tokens whose ids are known.
+    known: Vec<usize>,
+    /// Where its open transactions begin.
+    drafts: Vec<usize>,
+}
+
+impl Sequence {
+    fn committed(&self) -> usize {
+        self.drafts.first().copied().unwrap_or(self.tokens.len())
+    }
+
+    /// Leading tokens that prompts may find in a group.
+    fn named(&self, group: usize) -> usize {
+        self.known[group].min(self.committed())
+    }
+
+    fn truncate(&mut self, length: usize) {
+        self.tokens.truncate(length);
+        self.known.iter_mut().for_each(|known| *known = (*known).min(length));
+    }
+
+    /// The same tokens, all of them committed; the ids of those that were only tried are of no prompt.
+    fn copied(&self) -> Sequence {
+        let known = (0..self.known.len()).map(|group| self.named(group)).collect();
+        Sequence { known, drafts: Vec::new(), ..self.clone() }
+    }
+}
+
+struct Snapshot {
+    held: Vec<Held>,
+    gaps: Vec<Range<u32>>,
+    sequence: Sequence,
 }
 
 pub struct World {
     block_size: usize,
     groups: Vec<Group>,
-    sequences: BTreeMap<u64, (u8, Vec<u32>)>,
+    sequences: BTreeMap<u64, Sequence>,
+    /// Open transactions, each with its number in every group.
+    open: BTreeMap<u64, Vec<Vec<TransactionId>>>,
+    snapshots: Vec<Snapshot>,
 }
 
 impl World {
@@ -58,10 +118,26 @@ impl World {
                 planner = planner.sliding(Window::new(tokens, sinks).unwrap());
             }
             planner.keep_events(1 << 20);
-            Group { planner, memory: Memory::default(), window, keys: HashSet::new(), seen: 0 }
+            let (keys, computed) = (HashSet::new(), HashMap::new());
+            Group {
+                planner,
+                memory: Memory::default(),
+                window,
+                keys,
+                seen: 0,
+                computed,
+                is_exact: true,
+                removed: 0,
+                overwritten: 0,
+            }
         };
-        let groups = shape.groups.iter().map(group).collect();
-        World { block_size: shape.block_size as usize, groups, sequences: BTreeMap::new() }
+        World {
+            block_size: shape.block_size as usize,
+            groups: shape.groups.iter().map(group).collect(),
+            sequences: BTreeMap::new(),
+            open: BTreeMap::new(),
+            snapshots: Vec::new(),
+        }
     }
 
     pub fn call(&mut self, call: &Call) -> Done {
@@ -69,193 +145,76 @@ impl World {
             Call::Create(salt) => {
                 let ids: Vec<u64> =
                     self.groups.iter_mut().map(|of| of.planner.create_sequence_of(identity(*salt)).unwrap()).collect();
-                self.add(&ids, *salt, Vec::new())?;
+                let known = vec![0; self.groups.len()];
+                self.add(&ids, Sequence { salt: *salt, tokens: Vec::new(), known, drafts: Vec::new() })?;
             }
             Call::Find(tokens, salt, partial, keep) => self.find(tokens, *salt, *partial, *keep)?,
-            Call::Forget(group) => {
-                let group = group % self.groups.len();
-                self.groups[group].planner.forget_prefixes();
+            Call::Forget(group) => self.forget(group % self.groups.len()),
+            Call::Release(at) if !self.snapshots.is_empty() => {
+                let snapshot = self.snapshots.swap_remove(at % self.snapshots.len());
+                self.groups.iter_mut().zip(snapshot.held).for_each(|(of, held)| of.planner.release(held));
             }
             _ if self.sequences.is_empty() => {}
             Call::Drop(of) => {
                 let id = self.pick(*of);
                 self.groups.iter_mut().for_each(|of| of.planner.drop_sequence(id).unwrap());
                 self.sequences.remove(&id);
+                self.open.remove(&id);
             }
             Call::Fork(of) => {
                 let id = self.pick(*of);
                 let ids: Vec<u64> = self.groups.iter_mut().map(|of| of.planner.fork(id).unwrap()).collect();
-                let (salt, tokens) = self.sequences[&id].clone();
-                self.add(&ids, salt, tokens)?;
+                let copy = self.sequences[&id].copied();
+                self.add(&ids, copy)?;
             }
-            Call::Append(of, tokens) => self.append(self.pick(*of), tokens),
-            Call::Truncate(of, length) => {
-                let (id, length) = (self.pick(*of), *length);
-                let before = self.sequences[&id].1.len();
-                // A window that is gone in one group refuses for all.
-                let goes = |of: &Group| {
-                    let gap = of.planner.gap(id).unwrap();
-                    let first = of.window.map_or(0, |(tokens, _)| (length + 1).saturating_sub(tokens));
-                    gap.is_empty() || first >= gap.end
-                };
-                if (length as usize) < before && self.groups.iter().all(goes) {
-                    self.groups.iter_mut().for_each(|of| of.planner.truncate(id, length).unwrap());
-                    self.sequences.get_mut(&id).unwrap().1.truncate(length as usize);
-                }
+            Call::Append(of, tokens, known) => self.append(self.pick(*of), tokens, *known)?,
+            Call::Rewrite(of, fewer, tokens) => {
+                let id = self.pick(*of);
+                let length = self.sequences[&id].tokens.len() as u32;
+                self.truncate(id, length.saturating_sub(*fewer))?;
+                self.append(id, tokens, true)?;
             }
+            Call::Truncate(of, length) => self.truncate(self.pick(*of), *length)?,
+            Call::Snapshot(of) => self.snapshot(self.pick(*of)),
+            Call::Restore(of, at) => self.restore(self.pick(*of), *at),
+            Call::Begin(of) => self.begin(self.pick(*of)),
+            Call::End(of, kept) => self.end_draft(self.pick(*of), *kept),
+            Call::Release(_) => {}
         }
         Ok(())
+    }
+
+    /// What is there in one group is found no more, nor what follows it.
+    fn forget(&mut self, group: usize) {
+        let of = &mut self.groups[group];
+        of.planner.forget_prefixes();
+        of.computed.clear();
+        let removed = of.removed;
+        of.follow();
+        of.removed = removed;
+        let snapshots = self.snapshots.iter_mut().map(|snapshot| &mut snapshot.sequence);
+        self.sequences.values_mut().chain(snapshots).for_each(|of| of.known[group] = 0);
     }
 
     fn pick(&self, of: usize) -> u64 {
         *self.sequences.keys().nth(of % self.sequences.len()).unwrap()
     }
 
-    fn add(&mut self, ids: &[u64], salt: u8, tokens: Vec<u32>) -> Done {
+    fn add(&mut self, ids: &[u64], sequence: Sequence) -> Done {
         prop_assert!(ids.iter().all(|id| *id == ids[0]));
-        self.sequences.insert(ids[0], (salt, tokens));
+        self.sequences.insert(ids[0], sequence);
         Ok(())
-    }
-
-    /// Appends in all groups, or in none where one has too few blocks.
-    fn append(&mut self, id: u64, tokens: &[u32]) {
-        let offsets = [0, tokens.len() as u32];
-        let append = Append { sequences: &[id], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-        let fits = |of: &Group| of.planner.plan_copies(&of.planner.append_targets(&append).unwrap()).is_ok();
-        if !self.groups.iter().all(fits) {
-            return;
-        }
-        let (salt, ids) = self.sequences.get_mut(&id).unwrap();
-        let before = ids.len();
-        ids.extend(tokens);
-        for Group { planner, memory, .. } in &mut self.groups {
-            let copies = planner.plan_copies(&planner.append_targets(&append).unwrap()).unwrap();
-            copies.copies().iter().for_each(|copy| memory.copy(planner, copy));
-            planner.commit_copies(&copies).unwrap();
-            let plan = planner.plan_append(&append).unwrap();
-            memory.write(planner, &plan, |_, at| value(*salt, &ids[..=before + at as usize]));
-            planner.commit(&plan, Some(tokens)).unwrap();
-        }
-    }
-
-    fn find(&mut self, tokens: &[u32], salt: u8, partial: bool, keep: bool) -> Done {
-        let (expected, identity) = (self.longest(tokens, salt), identity(salt));
-        self.explain(tokens, &identity, expected)?;
-        let planners: Vec<&PagedPlanner> = self.groups.iter().map(|of| &of.planner).collect();
-        let has_room = can_allocate_in_groups(&planners, tokens, &identity, 0).unwrap();
-        let mut planners: Vec<&mut PagedPlanner> = self.groups.iter_mut().map(|of| &mut of.planner).collect();
-        let held = find_in_groups(&mut planners, tokens, &identity, partial).unwrap();
-        let length = held[0].length() as usize;
-        prop_assert!(held.iter().all(|held| held.length() as usize == length));
-        let all_full = self.groups.iter().all(|of| of.window.is_none());
-        let most = if partial && all_full { self.block_size - 1 } else { 0 };
-        prop_assert!((expected..=expected + most).contains(&length), "{} found, {} expected", length, expected);
-        prop_assert!(length < tokens.len().max(1));
-        if !keep {
-            let give_back = |(of, held): (&mut Group, Held)| of.planner.release(held);
-            self.groups.iter_mut().zip(held).for_each(give_back);
-            return Ok(());
-        }
-        let create = |(of, held): (&mut Group, Held)| of.planner.create_from(held).unwrap();
-        let ids: Vec<u64> = self.groups.iter_mut().zip(held).map(create).collect();
-        self.add(&ids, salt, tokens[..length].to_vec())?;
-        if !partial {
-            // There is room when, and only when, the rest can be appended at once.
-            self.append(ids[0], &tokens[length..]);
-            prop_assert_eq!(self.sequences[&ids[0]].1.len() == tokens.len(), has_room);
-        }
-        Ok(())
-    }
-
-    /// Tokens of the longest run of whole blocks from which all groups can go on, tried one by one.
-    fn longest(&self, tokens: &[u32], salt: u8) -> usize {
-        let size = self.block_size;
-        let mut keys = vec![];
-        let mut last = identity(salt).root;
-        for (at, block) in tokens[..tokens.len().saturating_sub(1) / size * size].chunks(size).enumerate() {
-            last = last.child(block, (at * size) as u32, &Extras::default());
-            keys.push(last);
-        }
-        let goes_on = |of: &Group, length: usize| {
-            (0..length).all(|token| {
-                let seen =
-                    of.window.is_none_or(|(tokens, sinks)| token < sinks as usize || token + tokens as usize > length);
-                !seen || of.keys.contains(&keys[token / size])
-            })
-        };
-        let all = |blocks: &usize| self.groups.iter().all(|of| goes_on(of, blocks * size));
-        (0..=keys.len()).rev().find(all).unwrap_or(0) * size
-    }
-
-    fn explain(&self, tokens: &[u32], identity: &Identity, expected: usize) -> Done {
-        let planners: Vec<&PagedPlanner> = self.groups.iter().map(|of| &of.planner).collect();
-        let why = explain_in_groups(&planners, tokens, identity).unwrap();
-        prop_assert_eq!(why.matched as usize, expected);
-        let whole = tokens.len().saturating_sub(1) / self.block_size;
-        prop_assert_eq!(
-            why.missing.map(|missing| missing.0 as usize),
-            (expected / self.block_size < whole).then_some(expected / self.block_size)
-        );
-        let full = self.groups.iter().filter(|of| of.window.is_none());
-        let of_full = full.map(|of| of.planner.explain(tokens, identity).unwrap()).min_by_key(|of| of.matched);
-        if let Some(of_full) = of_full {
-            let gone = why.missing.is_some_and(|missing| missing.1 == Reason::WindowGone);
-            prop_assert_eq!(gone, of_full.matched as usize > expected);
-            prop_assert!(gone || why == of_full);
-        }
-        Ok(())
-    }
-
-    pub fn check(&mut self) -> Done {
-        for of in &mut self.groups {
-            of.planner.check_invariants(&[]).map_err(TestCaseError::fail)?;
-            of.follow();
-            for (&id, (salt, tokens)) in &self.sequences {
-                prop_assert_eq!(of.planner.sequence_length(id) as usize, tokens.len());
-                let gap = of.planner.gap(id).unwrap();
-                if let Some((window, sinks)) = of.window {
-                    prop_assert!(gap.is_empty() || (gap.start >= sinks && gap.end + window <= tokens.len() as u32 + 1));
-                }
-                for position in (0..tokens.len() as u32).filter(|position| !gap.contains(position)) {
-                    let slot = of.planner.locate(id, 0, position).unwrap();
-                    let read = of.memory.read(None, slot.block, 0, slot.slot);
-                    prop_assert_eq!(read, value(*salt, &tokens[..=position as usize]), "{} of {}", position, id);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// After everything is dropped, everything is free.
-    pub fn end(mut self) -> Done {
-        for id in std::mem::take(&mut self.sequences).into_keys() {
-            self.groups.iter_mut().for_each(|of| of.planner.drop_sequence(id).unwrap());
-        }
-        self.check()?;
-        for of in &mut self.groups {
-            of.planner.forget_prefixes();
-            prop_assert_eq!(of.planner.pool_stats().free, of.planner.total_count());
-        }
-        Ok(())
-    }
-}
-
-impl Group {
-    fn follow(&mut self) {
-        let unseen = self.planner.events(self.seen);
-        for event in unseen.events.into_iter().flatten() {
-            match event {
-                Event::Stored { key, .. } => drop(self.keys.insert(*key)),
-                Event::Removed { key } => drop(self.keys.remove(key)),
-                Event::Cleared => self.keys.clear(),
-            }
-        }
-        self.seen = unseen.next;
     }
 }
 
 fn identity(salt: u8) -> Identity {
     Identity { root: Key::root(&[7; 32], b"model", &[salt]), extra: Arc::default() }
+}
+
+/// The name of the last of these whole blocks.
+fn key_of(salt: u8, tokens: &[u32], size: usize) -> Key {
+    let child = |last: Key, (at, block): (usize, &[u32])| last.child(block, (at * size) as u32, &Extras::default());
+    tokens.chunks(size).enumerate().fold(identity(salt).root, child)
 }
 
 fn value(salt: u8, tokens: &[u32]) -> Value {
