@@ -44,20 +44,20 @@ fn a_head_that_others_hold_keeps_the_rank_of_its_tail() {
 }
 
 #[test]
-fn a_tail_of_high_priority_goes_before_its_head() {
+fn a_tail_of_high_priority_goes_before_its_head_and_both_where_they_were_released_once_it_is_over() {
     let mut blocks = taken(4);
     blocks.set_priority(3, 90, Some(10)).unwrap();
     release(&mut blocks, &[3, 2]);
     release(&mut blocks, &[1, 0]);
     assert_eq!(order(&blocks), [1, 0, 3, 2]);
     blocks.advance(10);
-    assert_eq!(order(&blocks), [1, 0, 3, 2]);
+    assert_eq!(order(&blocks), [3, 2, 1, 0]);
     blocks.set_priority(1, 51, None).unwrap();
-    assert_eq!(order(&blocks), [0, 3, 2, 1]);
+    assert_eq!(order(&blocks), [3, 2, 0, 1]);
 }
 
 #[test]
-fn a_low_priority_ends_as_well() {
+fn a_low_priority_ends_as_well_and_its_block_goes_where_it_was_released() {
     let mut blocks = taken(3);
     blocks.set_priority(2, 10, Some(5)).unwrap();
     release(&mut blocks, &[0]);
@@ -67,7 +67,25 @@ fn a_low_priority_ends_as_well() {
     blocks.advance(4);
     assert_eq!(order(&blocks), [2, 0, 1]);
     blocks.advance(5);
-    assert_eq!(order(&blocks), [2, 0, 1]);
+    assert_eq!(order(&blocks), [0, 2, 1]);
+}
+
+#[test]
+fn limits_that_end_in_any_order_leave_the_order_of_release() {
+    let mut blocks = taken(6);
+    for (block, priority, until) in [(0, 90, 9), (1, 10, 4), (2, 50, 7), (3, 60, 2), (4, 0, 9), (5, 50, 1)] {
+        blocks.set_priority(block, priority, Some(until)).unwrap();
+        release(&mut blocks, &[block]);
+    }
+    assert_eq!(order(&blocks), [4, 1, 2, 5, 3, 0]);
+    blocks.advance(2);
+    assert_eq!(order(&blocks), [4, 1, 2, 3, 5, 0]);
+    // One that was used in the meantime was released later.
+    blocks.retain(1);
+    release(&mut blocks, &[1]);
+    blocks.advance(9);
+    assert_eq!(order(&blocks), [0, 2, 3, 4, 5, 1]);
+    blocks.check_invariants().unwrap();
 }
 
 /// Deep blocks first, with ranks over the highest.

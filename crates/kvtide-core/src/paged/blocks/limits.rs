@@ -1,19 +1,23 @@
-//! Time limits of priorities: which blocks have one, and whose is over next.
+//! Time limits of priorities: which blocks have one, whose is over next, and in which order those wait that have had one.
 //!
 //! ```text
 //! limits    block 4: own until 9, listed until 9      block 7: own until 5, not listed (somebody uses it)
-//! heap      (5, 7) (7, 4) (9, 4)                      (5, 7) and (7, 4) are out of date: nobody removed them
+//! heap      (5, 1, 7) (7, 2, 4) (9, 3, 4)             the first two are out of date: nobody removed them
+//! queue     (90, 3): 4                                rank and turn
 //! ```
 //!
-//! A block is *listed* while it waits for its eviction with a rank that will change. Entries of the heap that are out of
-//! date are skipped when they come up, and thrown out together when they are more than half.
+//! A block is *listed* while it waits for its eviction with a rank that will change, or has changed: it keeps the turn of its
+//! release then, and so its order among blocks of its new rank. Entries of the heap that are out of date are skipped when they
+//! come up, and thrown out together when they are more than half.
 //!
-//! Invariants: a listed block has exactly one entry that is up to date; the heap has at most twice as many entries as
-//! blocks have limits, and 64. Every call is O(log limits) amortised. Only blocks with a limit take memory.
+//! Invariants: a listed block is in the queue, and has exactly one entry of the heap that is up to date if its rank will change;
+//! the heap has at most twice as many entries as blocks have limits, and 64. Every call is O(log limits) amortised. Only blocks
+//! with a limit take memory.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
+use super::queue::{Place, Queue};
 use super::rank::Rank;
 use crate::error::{Error, Result};
 
@@ -24,16 +28,16 @@ pub(super) struct Limit {
     pub own: Option<u64>,
     /// The rank that it has from blocks behind it, if that will change.
     pub inherited: Option<Rank>,
-    /// The rank with which it waits, if that will change, and the number of its entry.
-    listed: Option<(Rank, u64)>,
+    /// The rank with which it waits, if that will change or has, and the turn in which it was released.
+    listed: Option<(Rank, u32)>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     of: HashMap<u32, Limit>,
-    /// When, in which order then, and the block.
-    heap: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    listings: u64,
+    /// When, the turn of the release, and the block.
+    heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    queue: Queue,
 }
 
 /// Out-of-date entries that are not worth throwing out.
@@ -45,11 +49,9 @@ impl Limits {
         if self.of.is_empty() { None } else { self.of.get(&block).copied() }
     }
 
-    /// Notes when a block's own priority is over, and forgets what else there was.
-    pub(super) fn set_own(&mut self, block: u32, until: u64) -> Result<()> {
-        self.reserve()?;
+    /// Notes when a block's own priority is over, and forgets what else there was; there is room for it, and it is not listed.
+    pub(super) fn set_own(&mut self, block: u32, until: u64) {
         self.of.insert(block, Limit { own: Some(until), ..Limit::default() });
-        Ok(())
     }
 
     /// Notes a rank that a block has from blocks behind it. False when there is no memory for it.
@@ -61,15 +63,12 @@ impl Limits {
         fits
     }
 
-    /// Lets a block wait with a rank that will change. False when there is no memory for it.
-    pub(super) fn list(&mut self, block: u32, rank: Rank) -> bool {
+    /// Lets a block wait with a rank that will change, released in a turn of its own. False when there is no memory for it.
+    pub(super) fn list(&mut self, block: u32, rank: Rank, turn: u32) -> bool {
         let fits = self.reserve().is_ok();
         if fits {
-            self.listings += 1;
-            // Tails are listed before their heads. Of ranks that fall they go last into the new one before their heads, of ranks
-            // that rise first into it behind them.
-            let turn = if rank.top > rank.floor { self.listings } else { u64::MAX - self.listings };
             self.of.entry(block).or_default().listed = Some((rank, turn));
+            self.queue.insert((rank.top, turn), block);
             self.heap.push(Reverse((rank.until, turn, block)));
             self.compact();
         }
@@ -84,43 +83,69 @@ impl Limits {
         if let Some(limit) = self.of.get_mut(&block) {
             change(limit);
             if *limit == Limit::default() {
-                self.remove(block);
+                self.of.remove(&block);
+                self.compact();
             }
         }
     }
 
-    /// A block that waited is in use again; what it has of its own stays.
-    pub(super) fn unlist(&mut self, block: u32) {
-        self.change(block, |limit| limit.listed = None);
-    }
-
-    /// Forgets everything of a block.
-    pub(super) fn remove(&mut self, block: u32) {
-        if !self.of.is_empty() {
-            self.of.remove(&block);
-            self.compact();
+    /// A block that waited is in use again, if it waits here; what it has of its own stays.
+    pub(super) fn unlist(&mut self, block: u32) -> bool {
+        let mut listed = None;
+        self.change(block, |limit| listed = limit.listed.take());
+        if let Some((rank, turn)) = listed {
+            self.queue.remove((rank.top, turn));
         }
+        listed.is_some()
     }
 
-    /// A block whose rank is to change, and how; at one time those that fall come first, in the order in which they were listed,
-    /// then those that rise, in the opposite order.
-    pub(super) fn pop(&mut self, now: u64) -> Option<(u32, Rank)> {
-        while let Some(&Reverse((until, turn, block))) = self.heap.peek() {
+    /// Forgets everything of a block that is not listed.
+    pub(super) fn remove(&mut self, block: u32) {
+        self.change(block, |limit| *limit = Limit { listed: limit.listed, ..Limit::default() });
+    }
+
+    /// A block whose rank has changed by now, and to what. It waits on, in the turn in which it was released.
+    pub(super) fn pop(&mut self, now: u64) -> Option<(u32, u8)> {
+        while let Some(&Reverse(entry)) = self.heap.peek() {
+            let (until, turn, block) = entry;
             if until > now {
                 return None;
             }
             self.heap.pop();
-            let listed = self.of.get_mut(&block).and_then(|limit| limit.listed.take_if(|listed| listed.1 == turn));
-            if let Some((rank, _)) = listed {
-                return Some((block, rank));
+            let listed = self.of.get_mut(&block).and_then(|limit| limit.listed.as_mut());
+            if let Some((rank, _)) = listed.filter(|listed| is_due(listed, entry)) {
+                // The place that it leaves is room enough.
+                self.queue.remove((rank.top, turn));
+                *rank = Rank::flat(rank.floor);
+                self.queue.insert((rank.top, turn), block);
+                return Some((block, rank.top));
             }
         }
         None
     }
 
-    /// The rank with which a block waits, if that will change.
+    /// The rank with which a block waits, if that will change or has.
     pub(super) fn listed(&self, block: u32) -> Option<Rank> {
         self.get(block)?.listed.map(|(rank, _)| rank)
+    }
+
+    /// Listed blocks in the order in which they go, each with its rank and turn.
+    pub(super) fn queued(&self) -> impl Iterator<Item = (Place, u32)> {
+        self.queue.iter()
+    }
+
+    /// Listed blocks.
+    pub(super) fn queued_count(&self) -> u32 {
+        self.queue.len()
+    }
+
+    /// Changes turns in a way that keeps their order.
+    pub(super) fn change_turns(&mut self, change: impl Fn(u32) -> u32) {
+        self.of.values_mut().filter_map(|limit| limit.listed.as_mut()).for_each(|(_, turn)| *turn = change(*turn));
+        let mut entries = std::mem::take(&mut self.heap).into_vec();
+        entries.iter_mut().for_each(|Reverse((_, turn, _))| *turn = change(*turn));
+        self.heap = entries.into();
+        self.queue.change_turns(change);
     }
 
     /// Blocks with a limit.
@@ -128,12 +153,20 @@ impl Limits {
         self.of.keys().copied()
     }
 
-    /// Whether each listed block has its entry, and the heap is no larger than it may be.
+    /// Whether each listed block is in the queue and has its entry, and the heap is no larger than it may be.
     pub(super) fn check(&self) -> Result<(), String> {
+        self.queue.check()?;
+        let is_queued = |(place, block): (Place, u32)| {
+            self.of.get(&block).and_then(|limit| limit.listed).is_some_and(|(rank, turn)| place == (rank.top, turn))
+        };
+        let listed = self.of.values().filter_map(|limit| limit.listed);
+        if self.queue.len() as usize != listed.clone().count() || !self.queue.iter().all(is_queued) {
+            return Err(format!("{} blocks are queued, {} wait with a limit", self.queue.len(), listed.count()));
+        }
         let current = self.heap.iter().filter(|entry| self.is_current(entry)).count();
-        let listed = self.of.values().filter(|limit| limit.listed.is_some()).count();
-        if current != listed {
-            return Err(format!("{listed} blocks wait with a limit, {current} entries are up to date"));
+        let due = listed.filter(|(rank, _)| !rank.is_flat()).count();
+        if current != due {
+            return Err(format!("{due} blocks wait with a limit, {current} entries are up to date"));
         }
         if self.heap.len() > 2 * self.of.len() + STALE_FREE {
             return Err(format!("{} entries for {} limits", self.heap.len(), self.of.len()));
@@ -141,9 +174,9 @@ impl Limits {
         Ok(())
     }
 
-    fn is_current(&self, Reverse((until, turn, block)): &Reverse<(u64, u64, u32)>) -> bool {
-        let listed = self.of.get(block).and_then(|limit| limit.listed);
-        listed.is_some_and(|(rank, number)| number == *turn && rank.until == *until)
+    fn is_current(&self, Reverse(entry): &Reverse<(u64, u32, u32)>) -> bool {
+        let listed = self.of.get(&entry.2).and_then(|limit| limit.listed);
+        listed.is_some_and(|listed| is_due(&listed, *entry))
     }
 
     /// Throws out what is out of date, when it is the larger part.
@@ -156,12 +189,19 @@ impl Limits {
         self.heap = heap;
     }
 
-    fn reserve(&mut self) -> Result<()> {
+    /// Makes room for one block more.
+    pub(super) fn reserve(&mut self) -> Result<()> {
         let count = self.of.len() as u64 + 1;
         let out_of_memory = |_| Error::OutOfMemory { count, what: "limited priorities" };
         self.of.try_reserve(1).map_err(out_of_memory)?;
-        self.heap.try_reserve(1).map_err(|_| Error::OutOfMemory { count, what: "limited priorities" })
+        self.heap.try_reserve(1).map_err(|_| Error::OutOfMemory { count, what: "limited priorities" })?;
+        self.queue.reserve()
     }
+}
+
+/// Whether an entry of the heap is of a block that is listed so.
+fn is_due((rank, listed): &(Rank, u32), (until, turn, _): (u64, u32, u32)) -> bool {
+    !rank.is_flat() && rank.until == until && *listed == turn
 }
 
 #[cfg(test)]
@@ -177,13 +217,20 @@ mod tests {
     }
 
     #[test]
-    fn at_one_time_ranks_fall_in_order_and_then_rise_in_the_opposite_one() {
+    fn what_is_over_waits_in_the_order_of_its_release() {
         let mut limits = Limits::default();
-        for (block, top) in [(7, 90), (3, 10), (5, 60), (4, 20), (2, 51)] {
-            assert!(limits.list(block, Rank { top, ..until(9) }));
+        for (turn, (block, top, ends)) in (1..).zip([(7, 90, 9), (3, 10, 4), (5, 60, 3), (4, 20, 9), (2, 51, 12)]) {
+            assert!(limits.list(block, Rank { top, ..until(ends) }, turn));
         }
-        assert!(over(&mut limits, 8).is_empty());
-        assert_eq!(over(&mut limits, 9), [7, 5, 2, 4, 3]);
+        let order = |limits: &Limits| limits.queued().map(|(_, block)| block).collect::<Vec<_>>();
+        assert_eq!(order(&limits), [3, 4, 2, 5, 7]);
+        assert_eq!(over(&mut limits, 8), [5, 3]);
+        assert_eq!(order(&limits), [4, 3, 5, 2, 7]);
+        assert_eq!(over(&mut limits, 9).len(), 2);
+        assert_eq!(order(&limits), [7, 3, 5, 4, 2]);
+        limits.check().unwrap();
+        assert!(limits.unlist(3) && !limits.unlist(3) && !limits.unlist(9));
+        assert_eq!((order(&limits), limits.queued_count()), (vec![7, 5, 4, 2], 4));
         limits.check().unwrap();
     }
 
@@ -191,13 +238,14 @@ mod tests {
     fn entries_out_of_date_are_skipped_and_thrown_out() {
         let mut limits = Limits::default();
         for round in 0..10_000 {
-            assert!(limits.list(3, until(10_000 - round)));
-            limits.unlist(3);
+            assert!(limits.list(3, until(10_000 - u64::from(round) / 2), round));
+            assert!(limits.unlist(3));
             limits.check().unwrap();
             assert!(limits.heap.len() <= STALE_FREE + 2, "{}", limits.heap.len());
         }
         assert_eq!(limits.pop(u64::MAX), None);
-        limits.list(3, until(4));
+        limits.list(3, until(4), 10_000);
+        limits.unlist(3);
         limits.remove(3);
         assert_eq!((limits.pop(u64::MAX), limits.blocks().count()), (None, 0));
     }

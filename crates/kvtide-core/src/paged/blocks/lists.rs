@@ -52,15 +52,6 @@ impl<T: Copy> Lists<T> {
         self.link(end).prev = block;
     }
 
-    /// Puts a block that is in no list at the beginning of one.
-    pub(super) fn push_front(&mut self, list: u8, block: u32) {
-        let end = END + u32::from(list);
-        let first = self.link(end).next;
-        *self.link(block) = Link { prev: end, next: first };
-        self.link(first).prev = block;
-        self.link(end).next = block;
-    }
-
     /// Takes a block out of the list that it is in, wherever it is.
     pub(super) fn remove(&mut self, block: u32) {
         let Link { prev, next } = *self.link(block);
@@ -169,15 +160,6 @@ mod tests {
         let mut lists = lists_of(&[0]);
         lists.remove(0);
         assert_holds(&lists, &[]);
-    }
-
-    #[test]
-    fn a_block_can_go_first() {
-        let mut lists = lists_of(&[4, 1]);
-        lists.push_front(1, 7);
-        assert_holds(&lists, &[7, 4, 1]);
-        lists.push_front(0, 2);
-        assert_eq!((lists.first(0), lists.check(0)), (Some(2), Ok(1)));
     }
 
     #[test]

@@ -10,9 +10,13 @@
 //!
 //! A pinned block is one with a count of its own: whoever pins it retains it, and releases it to let go.
 //!
+//! Cached blocks of a rank go in the order of their release. Those whose rank never changes come into the list of their rank in
+//! that order. The others lie in the queue of `limits.rs`, by rank and *turn*: such a release begins a turn, and blocks in lists
+//! have the turn that they were released in, so that both orders are one.
+//!
 //! Invariants: every block below `touched` is active, cached, free or retired, and in the list of that set and no other;
-//! every block above was never handed out. A cached block lies in the list of its rank, and `ranks` has a bit for each list
-//! that is not empty. All calls are O(1), but for `reserve`, which costs what it adds, those that set, use or end a time
+//! every block above was never handed out. A cached block lies in the list of its rank or in the queue, and `ranks` has a bit for
+//! each list that is not empty. All calls are O(1), but for `reserve`, which costs what it adds, those that set, use or end a time
 //! limit (O(log limits)), and `check_invariants`. 16 bytes a block, up to the highest handed out.
 //!
 //! Handed-out counts are kept in `sets.rs`, with what checks them.
@@ -21,9 +25,11 @@ mod limits;
 mod lists;
 mod policy;
 mod priority;
+mod queue;
 mod rank;
 mod rank_table;
 mod sets;
+mod turns;
 
 pub use policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released};
 pub use rank::Chain;
@@ -72,6 +78,9 @@ pub struct Blocks {
     /// Whether all blocks have one rank: no policy has been given, and no priority.
     even: bool,
     limits: Limits,
+    /// The turn that is on, and the last one there may be before they are counted anew.
+    turn: u32,
+    last_turn: u32,
     now: u64,
     active: u32,
     cached: u32,
@@ -92,6 +101,8 @@ impl Blocks {
             policy: Box::new(LeastRecentlyUsed),
             even: true,
             limits: Limits::default(),
+            turn: 0,
+            last_turn: u32::MAX,
             now: 0,
             active: 0,
             cached: 0,
@@ -128,15 +139,14 @@ impl Blocks {
             self.touched += 1;
             Taken { block: self.touched - 1, evicted: false }
         } else {
-            let rank = (self.ranks != 0).then(|| self.ranks.trailing_zeros() as u8)?;
-            let block = self.blocks.first(FIRST_RANK + rank).expect("a rank with a bit has a block");
+            let block = self.in_order().next()?;
             self.unlist(block);
             self.limits.remove(block);
             self.cached -= 1;
             self.evictions += 1;
             Taken { block, evicted: true }
         };
-        self.blocks[taken.block] = Block { count: 1, set: Set::Active, ..Block::FREE };
+        self.blocks[taken.block] = Block { number: 1, set: Set::Active, ..Block::FREE };
         self.active += 1;
         Some(taken)
     }
@@ -144,14 +154,8 @@ impl Blocks {
     /// What the next calls of [`Blocks::take`] would give, in order; changes nothing.
     pub fn upcoming(&self) -> impl Iterator<Item = Taken> {
         let new = self.blocks.iter(FREE).chain(self.touched..self.capacity);
-        let mut ranks = self.ranks;
-        let with_blocks = std::iter::from_fn(move || {
-            let rank = (ranks != 0).then(|| ranks.trailing_zeros() as u8)?;
-            ranks &= ranks - 1;
-            Some(rank)
-        });
-        let cached = with_blocks.flat_map(|rank| self.blocks.iter(FIRST_RANK + rank));
-        new.map(|block| Taken { block, evicted: false }).chain(cached.map(|block| Taken { block, evicted: true }))
+        let cached = self.in_order().map(|block| Taken { block, evicted: true });
+        new.map(|block| Taken { block, evicted: false }).chain(cached)
     }
 
     /// Holds a block once more; a cached one is revived. The block is active or cached, and held less than `u32::MAX` times.
@@ -160,14 +164,13 @@ impl Blocks {
             Set::Active => {}
             Set::Cached => {
                 self.unlist(block);
-                self.limits.unlist(block);
-                self.blocks[block].set = Set::Active;
+                (self.blocks[block].set, self.blocks[block].number) = (Set::Active, 0);
                 self.cached -= 1;
                 self.active += 1;
             }
             set => panic!("block {block} is {set:?} and cannot be held"),
         }
-        self.blocks[block].count += 1;
+        self.blocks[block].number += 1;
     }
 
     /// Lets go of a block; gives how often it is held still. The blocks of a sequence are let go of from its tail to its
@@ -211,28 +214,5 @@ impl Blocks {
         self.blocks[block] = Block::FREE;
         self.blocks.push_back(FREE, block);
         self.free += 1;
-    }
-
-    /// Puts a cached block at the end of its rank.
-    fn list_last(&mut self, block: u32, rank: u8) {
-        self.blocks[block].rank = rank;
-        self.blocks.push_back(FIRST_RANK + rank, block);
-        self.ranks |= 1 << rank;
-    }
-
-    /// Puts a cached block at the beginning of its rank.
-    fn list_first(&mut self, block: u32, rank: u8) {
-        self.blocks[block].rank = rank;
-        self.blocks.push_front(FIRST_RANK + rank, block);
-        self.ranks |= 1 << rank;
-    }
-
-    /// Takes a cached block out of its rank.
-    fn unlist(&mut self, block: u32) {
-        let rank = self.blocks[block].rank;
-        self.blocks.remove(block);
-        if self.blocks.first(FIRST_RANK + rank).is_none() {
-            self.ranks &= !(1 << rank);
-        }
     }
 }

@@ -25,18 +25,25 @@ impl Blocks {
         if !matches!(self.set(block), Set::Active | Set::Cached) {
             return Err(Error::InvalidBlock { block: block.into(), reason: "nothing is kept in it" });
         }
-        match until {
-            Some(until) if until > self.now => self.limits.set_own(block, until)?,
-            _ => self.limits.remove(block),
+        let limit = until.filter(|until| *until > self.now);
+        if limit.is_some() {
+            self.limits.reserve()?;
+        }
+        let is_cached = self.is_cached(block);
+        if is_cached {
+            self.unlist(block);
+        }
+        match limit {
+            Some(until) => self.limits.set_own(block, until),
+            None => self.limits.remove(block),
         }
         self.even = false;
         let over = until.is_some_and(|until| until <= self.now);
         let held = &mut self.blocks[block];
         (held.priority, held.inherited) = (if over { PRIORITY_DEFAULT } else { priority }, 0);
-        if held.set == Set::Cached {
-            self.unlist(block);
+        if is_cached {
             let own = self.own_rank(block, None);
-            self.list_with(block, own);
+            self.list(block, own);
         }
         Ok(())
     }
@@ -48,18 +55,13 @@ impl Blocks {
         if over || block >= self.touched { PRIORITY_DEFAULT } else { self.blocks[block].priority }
     }
 
-    /// Tells the time, in whatever unit limits are given in: what is over by now goes back to the default priority. Who had a
-    /// higher one until then goes last among its equals, who had a lower one first, so that tails stay before heads. A time
-    /// before the last one told is ignored.
+    /// Tells the time, in whatever unit limits are given in: what is over by now goes back to the default priority, and among its
+    /// equals where it was released. A time before the last one told is ignored.
     pub fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
         while let Some((block, rank)) = self.limits.pop(self.now) {
-            self.unlist(block);
+            self.blocks[block].rank = rank;
             self.forget_what_is_over(block);
-            match rank.top > rank.floor {
-                true => self.list_last(block, rank.floor),
-                false => self.list_first(block, rank.floor),
-            }
         }
     }
 
@@ -71,7 +73,7 @@ impl Blocks {
         self.blocks[block].set = Set::Cached;
         self.active -= 1;
         self.cached += 1;
-        self.list_with(block, chain.0);
+        self.list(block, chain.0);
     }
 
     /// Whether what a chain has met means anything to the blocks before it that stay. Where all have one rank it does not: each
@@ -108,11 +110,6 @@ impl Blocks {
             Some(until) => Rank { top, floor: ask(PRIORITY_DEFAULT), until },
             None => Rank::flat(top),
         }
-    }
-
-    fn list_with(&mut self, block: u32, rank: Rank) {
-        let limited = !rank.is_flat() && self.limits.list(block, rank);
-        self.list_last(block, if limited { rank.top } else { rank.floor });
     }
 
     fn forget_what_is_over(&mut self, block: u32) {

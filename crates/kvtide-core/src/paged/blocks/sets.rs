@@ -23,20 +23,25 @@ pub enum Set {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
-    /// How often it is held.
-    pub count: u32,
+    /// How often it is held; of a cached one, which nobody holds, the turn that it was released in.
+    pub number: u32,
     pub set: Set,
     pub priority: u8,
     /// At least this rank, for blocks behind it that were released before.
     pub inherited: u8,
-    /// The list that it is in, while it is cached.
+    /// The one that it goes by, while it is cached.
     pub rank: u8,
 }
 
 impl Block {
     /// A block that nobody holds and that was given nothing.
     pub(super) const FREE: Block =
-        Block { count: 0, set: Set::Free, priority: PRIORITY_DEFAULT, inherited: 0, rank: 0 };
+        Block { number: 0, set: Set::Free, priority: PRIORITY_DEFAULT, inherited: 0, rank: 0 };
+
+    /// How often it is held.
+    fn count(&self) -> u32 {
+        if self.set == Set::Active { self.number } else { 0 }
+    }
 }
 
 impl Blocks {
@@ -85,7 +90,7 @@ impl Blocks {
     /// How often a block is held; 0 for one that was never handed out.
     #[must_use]
     pub fn count(&self, block: u32) -> u32 {
-        if block < self.touched { self.blocks[block].count } else { 0 }
+        if block < self.touched { self.blocks[block].count() } else { 0 }
     }
 
     /// The set that a block is in. One that was never handed out is free.
@@ -115,14 +120,14 @@ impl Blocks {
     /// Takes one from a block's count. A block without a count is not settled yet: it is put back, retired or cached next.
     pub(in crate::paged) fn drop_count(&mut self, block: u32) -> u32 {
         let held = &mut self.blocks[block];
-        assert!(held.set == Set::Active && held.count > 0, "block {block} is held by nobody");
-        held.count -= 1;
-        held.count
+        assert!(held.count() > 0, "block {block} is held by nobody");
+        held.number -= 1;
+        held.number
     }
 
     /// Undoes [`Blocks::drop_count`].
     pub(in crate::paged) fn undo_drop(&mut self, block: u32) {
-        self.blocks[block].count += 1;
+        self.blocks[block].number += 1;
     }
 
     /// Says what is wrong with the bookkeeping, if anything is: every block is in exactly one set, the lists are whole, and
@@ -133,8 +138,8 @@ impl Blocks {
         for block in 0..self.touched {
             let at = self.blocks[block];
             met[at.set as usize] += 1;
-            if (at.count > 0) != (at.set == Set::Active) {
-                return Err(format!("block {block} is {:?} and held {} times", at.set, at.count));
+            if at.set != Set::Cached && (at.number > 0) != (at.set == Set::Active) {
+                return Err(format!("block {block} is {:?} and held {} times", at.set, at.number));
             }
         }
         if met != counters || self.touched > self.capacity {
@@ -143,7 +148,7 @@ impl Blocks {
         if self.blocks.check(FREE)? != self.free {
             return Err(format!("{} blocks are free, their list has others", self.free));
         }
-        let mut cached = 0;
+        let mut cached = self.limits.queued_count();
         for rank in 0..=RANK_MAX {
             let listed = self.blocks.check(FIRST_RANK + rank)?;
             if (listed > 0) != (self.ranks >> rank & 1 == 1) {
@@ -159,8 +164,9 @@ impl Blocks {
             return Err(format!("block {block} is in the list of free ones: {:?}", self.blocks[block]));
         }
         if cached != self.cached {
-            return Err(format!("{} blocks are cached, {cached} are in lists", self.cached));
+            return Err(format!("{} blocks are cached, {cached} wait", self.cached));
         }
+        self.check_order()?;
         self.check_limits()
     }
 
