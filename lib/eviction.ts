@@ -10,8 +10,9 @@ export interface Released {
 
 /**
  * Says which blocks make room first when a pool is full: the lower the rank that it answers, 0 to 127, the sooner. Among equal
- * ones the block goes first that was released first; and whatever it answers, no block goes before those that follow it in its
- * sequence, which could not be found without it. Without a policy, the priority is the rank.
+ * ones the block goes first that was released first. What it answers is a block's own rank, and {@link RetainOptions} has the rule
+ * for the rest: whatever it answers, no block goes before those that followed it in its sequence, which could not be found without
+ * it, unless it was given a new priority since, or left a window. Without a policy, the priority is the rank.
  *
  * It is asked when the cache is made, once for each priority and each depth up to 255, and never again: what lies deeper counts
  * as 255. So it must answer from these two alone. What it throws, the constructor throws. That takes 26 kB, and about 2 ms the first

@@ -141,7 +141,7 @@ export class ModelSequence extends Owner {
     return found && { k: tensorOf(found[0]), v: tensorOf(found[1]) }
   }
 
-  /** Says how long the blocks of its tokens are kept once nobody holds them: see {@link PagedSequence.retain}. In tensors there are none. */
+  /** Says how long the blocks of its tokens are kept once nobody holds them: see {@link RetainOptions}. In tensors there are none. */
   retain(options: RetainOptions): void {
     const { engine, id } = own(this)
     engine.native.checkSequence(id)

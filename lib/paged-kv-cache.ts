@@ -112,7 +112,7 @@ export class PagedKvCache extends Owner {
 
   /**
    * The longest start of a prompt that is in the cache, in whole blocks: it stays there while the match lives. At most all tokens
-   * but the last, whose logits are needed; of a window, its sinks and what the next token sees have to be there.
+   * but the last, whose logits are needed; of a window, its sinks, what the next token sees and the last token found have to be there.
    */
   match(tokens: TokenIds, options: MatchOptions = {}): PrefixMatch {
     return findPrefix(own(this), tokens, options)

@@ -158,7 +158,7 @@ export class PagedSequence extends Owner {
 
   /**
    * Says how long blocks of its tokens are kept once nobody holds them: those of the lowest priority make room first, and among
-   * them those that were let go of first.
+   * them those that were let go of first. {@link RetainOptions} has the whole rule.
    */
   retain(options: RetainOptions): void {
     const { engine, id } = own(this)

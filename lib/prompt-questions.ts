@@ -25,8 +25,8 @@ export interface Explanation {
     /**
      * `not-committed`: a sequence has its tokens, and a transaction can take some of them back, or some layers of them are not
      * written. `evicted`: it had to make room, not long ago. `other-salt`: it is there under another salt. `window-gone`: it is
-     * there, and a group of layers with a window has given up what the next token would see. `never-seen`: none of that; also
-     * what an open step brings, whose tokens have no names before its end.
+     * there, and a group of layers with a window has given up what the next token would see, or the block of the last one before.
+     * `never-seen`: none of that; also what an open step brings, whose tokens have no names before its end.
      */
     readonly reason: 'not-committed' | 'evicted' | 'other-salt' | 'never-seen' | 'window-gone'
   }

@@ -5,13 +5,30 @@ import type { SequencesEngine } from './paged-engine.js'
 
 const OPTIONS: Names<RetainOptions> = { from: 0, to: 0, priority: 0, forMs: 0, until: 0 }
 
-/** How long blocks are kept once nobody holds them. */
+/**
+ * Which blocks make room first, once nobody holds them and others are needed: those of some tokens get a priority.
+ *
+ * 1. The block of the lowest *rank* goes first; of equal ones the one that was let go of first.
+ * 2. A block's own rank is what the {@link EvictionPolicy} makes of its priority and its place in the sequence; without one it is
+ *    the priority. That is 50 where none was given, and again from its limit on.
+ * 3. A block that is let go of hands its rank on to all blocks before it in the sequence that lets go of it, whether they go with it
+ *    or stay: a truncation or a restore, a fork that ends, a writer that gets a copy. A block's rank is the highest of its own and of
+ *    what was handed on to it, and hands that on in turn. So no block goes before those that followed it, which could not be found
+ *    without it.
+ * 4. Ranks with limits are joined: the highest until the limit, the highest from then on; of two limits the later one where the
+ *    rank falls, the earlier one where it rises. So it is at no time lower than one that it is made of.
+ * 5. A new priority takes away what was handed on to the block until then. The blocks before it keep what they have; itself it may
+ *    go before blocks that followed it and that were let go of already.
+ * 6. A block that left the window is let go of before those that follow it, which are found without it: it hands its rank on to the
+ *    sinks alone.
+ * 7. A copy that a writer gets begins with no priority, and with nothing handed on to it.
+ */
 export interface RetainOptions {
   /** The first token, 0 unless said otherwise. */
   readonly from?: number
-  /** The one behind the last, the sequence's length unless said otherwise. */
+  /** The one behind the last, the sequence's length unless said otherwise. Every block counts that has one of the tokens; no tokens are no block. */
   readonly to?: number
-  /** From 0, which goes first, to 100; 50 where nothing was said. What follows from it an {@link EvictionPolicy} can say. */
+  /** From 0, which goes first, to 100. */
   readonly priority: number
   /** For so many milliseconds; for good unless a limit is given. */
   readonly forMs?: number

@@ -147,6 +147,118 @@ fn what_left_a_window_hands_its_rank_on_to_the_sinks() {
     held.into_iter().for_each(|held| planner.release(held));
 }
 
+/// Sequences of one block each, dropped one after another with their priorities.
+fn dropped(planner: &mut PagedPlanner, priorities: &[(u8, Option<u64>)]) -> Vec<Vec<u32>> {
+    let prompts: Vec<Vec<u32>> = (0..priorities.len() as u32).map(|at| vec![100 + at]).collect();
+    for (prompt, &(priority, until)) in prompts.iter().zip(priorities) {
+        let of = sequence(planner, prompt);
+        planner.retain(of, 0..1, priority, until).unwrap();
+        planner.drop_sequence(of).unwrap();
+    }
+    prompts
+}
+
+/// The numbers of these prompts of one block, in the order in which they go.
+fn order(planner: &mut PagedPlanner, prompts: &[Vec<u32>]) -> Vec<usize> {
+    let prompts: Vec<Vec<u32>> = prompts.iter().map(|prompt| asked(prompt)).collect();
+    let left = left(planner, &prompts.iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let gone = |pair: &[Vec<u32>]| pair[0].iter().zip(&pair[1]).position(|(before, after)| before > after).unwrap();
+    left.windows(2).map(gone).collect()
+}
+
+#[test]
+fn the_lowest_rank_goes_first_and_of_equal_ones_what_was_let_go_of_first() {
+    let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
+    let prompts = dropped(&mut planner, &[(50, None), (90, None), (10, None), (50, None), (90, None)]);
+    assert_eq!(order(&mut planner, &prompts), [2, 0, 3, 1, 4]);
+}
+
+#[test]
+fn a_limit_that_is_over_leaves_a_block_where_it_was_let_go_of() {
+    let limits = [(90, Some(5)), (50, None), (10, Some(3)), (50, None), (70, Some(9))];
+    for (now, expected) in [(0, [2, 1, 3, 4, 0]), (4, [1, 2, 3, 4, 0]), (8, [0, 1, 2, 3, 4]), (9, [0, 1, 2, 3, 4])] {
+        let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
+        let prompts = dropped(&mut planner, &limits);
+        planner.advance_clock(now);
+        assert_eq!(order(&mut planner, &prompts), expected, "at {now}");
+    }
+    // Over before it was let go of, so that it counts for nothing.
+    let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
+    planner.advance_clock(5);
+    let prompts = dropped(&mut planner, &[(50, None), (0, Some(5)), (100, Some(2))]);
+    assert_eq!(order(&mut planner, &prompts), [0, 1, 2]);
+}
+
+#[test]
+fn ranks_with_limits_are_joined() {
+    // A head and its tail, against a block of rank 70 that was let go of before them.
+    let go_first = |head: (u8, Option<u64>), tail: (u8, Option<u64>), now: u64| {
+        let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
+        let other = dropped(&mut planner, &[(70, None)]);
+        let pair = sequence(&mut planner, &PROMPT[..2]);
+        for (at, (priority, until)) in (0..).zip([head, tail]) {
+            planner.retain(pair, at..at + 1, priority, until).unwrap();
+        }
+        planner.drop_sequence(pair).unwrap();
+        planner.advance_clock(now);
+        let left = left(&mut planner, &[&asked(&PROMPT[..2]), &asked(&other[0])]);
+        // How many of the two go before the other one does.
+        2 - left.iter().rev().find(|left| left[1] > 0).unwrap()[0]
+    };
+    // A fall, at the later of two limits.
+    for (now, expected) in [(0, 0), (5, 1), (8, 1), (9, 2)] {
+        assert_eq!(go_first((80, Some(9)), (90, Some(5)), now), expected, "at {now}");
+        assert_eq!(go_first((90, Some(5)), (80, Some(9)), now), if now == 9 { 2 } else { 0 }, "at {now}");
+    }
+    // A limited rank and one that stays: the highest of each time.
+    assert_eq!([0, 5].map(|now| go_first((90, Some(5)), (60, None), now)), [1, 2]);
+    assert_eq!([0, 5].map(|now| go_first((10, Some(5)), (80, None), now)), [0, 0]);
+    // A rise, at the earlier: against 70 both go first at any time, so the order among the two says it.
+    let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
+    let low = dropped(&mut planner, &[(20, None)]);
+    let pair = sequence(&mut planner, &PROMPT[..2]);
+    planner.retain(pair, 0..1, 10, Some(5)).unwrap();
+    planner.retain(pair, 1..2, 15, Some(9)).unwrap();
+    planner.drop_sequence(pair).unwrap();
+    planner.advance_clock(5);
+    let left = left(&mut planner, &[&asked(&PROMPT[..2]), &asked(&low[0])]);
+    assert_eq!(left, [[2, 1], [1, 1], [1, 0], [0, 0]], "the tail, then the other one, then the head that has risen");
+}
+
+#[test]
+fn a_new_priority_takes_away_what_was_handed_on_to_that_block_alone() {
+    let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
+    let cut = sequence(&mut planner, &PROMPT[..3]);
+    planner.retain(cut, 2..3, 90, None).unwrap();
+    planner.truncate(cut, 2).unwrap();
+    planner.retain(cut, 1..2, 20, None).unwrap();
+    let other = dropped(&mut planner, &[(70, None)]);
+    planner.drop_sequence(cut).unwrap();
+    // The second block goes first of all. The others are not found behind it, and wait for their time: the first one keeps its 90.
+    let taker = planner.create_sequence().unwrap();
+    let (mut of_cut, mut of_other) = (Vec::new(), Vec::new());
+    for taken in 0..5 {
+        planner.ensure_capacity(&[(taker, 4 + taken)]).unwrap();
+        of_cut.push(found(&mut planner, &asked(&PROMPT[..3])));
+        of_other.push(found(&mut planner, &asked(&other[0])));
+    }
+    assert_eq!((of_cut, of_other), (vec![3, 1, 1, 1, 0], vec![1, 1, 0, 0, 0]));
+}
+
+#[test]
+fn a_copy_begins_with_no_priority() {
+    let mut planner = PagedPlanner::new(8, 2, 1).unwrap();
+    let first = sequence(&mut planner, &PROMPT[..1]);
+    planner.retain(first, 0..1, 90, None).unwrap();
+    let fork = planner.fork(first).unwrap();
+    append(&mut planner, fork, &PROMPT[2..3]);
+    append(&mut planner, first, &PROMPT[1..2]);
+    planner.drop_sequence(first).unwrap();
+    planner.drop_sequence(fork).unwrap();
+    let prompts = [vec![PROMPT[0], PROMPT[1]], vec![PROMPT[0], PROMPT[2]]];
+    assert_eq!(order(&mut planner, &prompts), [1, 0]);
+}
+
 #[test]
 fn no_tokens_are_no_block() {
     let mut planner = PagedPlanner::new(4, 4, 1).unwrap();

@@ -117,8 +117,23 @@ impl PagedPlanner {
         Ok(needed + u64::from(watermark) <= self.store.blocks.available().into())
     }
 
-    /// Says how long the blocks of some tokens of a sequence are to be kept: priorities go from 0 to 100, 50 where nothing was
-    /// said; until a time, or without one for good.
+    /// Says which blocks make room first, once nobody holds them: gives those that have some of these tokens of a sequence a
+    /// priority from 0 to 100, until a time of [`PagedPlanner::advance_clock`], or for good. No tokens are no block.
+    ///
+    /// 1. The block of the lowest *rank* goes first; of equal ones the one that was let go of first.
+    /// 2. A block's own rank is what the [`EvictionPolicy`](super::EvictionPolicy) makes of its priority and its place in the
+    ///    sequence; without one it is the priority. That is 50 where none was given, and again from its limit on.
+    /// 3. A block that is let go of hands its rank on to all blocks before it in the sequence that lets go of it, whether they go
+    ///    with it or stay: a truncation or a restore, a fork that ends, a writer that gets a copy. A block's rank is the highest of
+    ///    its own and of what was handed on to it, and hands that on in turn. So no block goes before those that followed it, which
+    ///    could not be found without it.
+    /// 4. Ranks with limits are joined: the highest until the limit, the highest from then on; of two limits the later one where
+    ///    the rank falls, the earlier one where it rises. So it is at no time lower than one that it is made of.
+    /// 5. A new priority takes away what was handed on to the block until then. The blocks before it keep what they have; itself it
+    ///    may go before blocks that followed it and that were let go of already.
+    /// 6. A block that left the window is let go of before those that follow it, which are found without it: it hands its rank on
+    ///    to the sinks alone.
+    /// 7. A copy that a writer gets begins with no priority, and with nothing handed on to it.
     pub fn retain(
         &mut self,
         sequence: u64,
@@ -132,7 +147,12 @@ impl PagedPlanner {
         let (table, block_size) = (&self.sequence(sequence)?.content.table, self.store.block_size);
         let end = if tokens.is_empty() { 0 } else { tokens.end.div_ceil(block_size).min(table.len()) };
         let places = tokens.start / block_size..end;
-        let blocks: Vec<u32> = places.filter_map(|place| self.chunks.get(table, place)).collect();
+        let mut blocks = Vec::new();
+        reserve(&mut blocks, places.len())?;
+        blocks.extend(places.filter_map(|place| self.chunks.get(table, place)));
+        if until.is_some() {
+            self.store.blocks.reserve_limits(blocks.len())?;
+        }
         blocks.into_iter().try_for_each(|block| self.store.blocks.set_priority(block, priority, until))
     }
 

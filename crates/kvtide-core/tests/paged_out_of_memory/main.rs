@@ -233,3 +233,23 @@ fn what_is_held() {
         planner.check_invariants(&[]).unwrap();
     }
 }
+
+#[test]
+fn priorities_with_limits() {
+    for mut planner in planners() {
+        let ids: Vec<u64> = (0..4).map(|_| planner.create_sequence().unwrap()).collect();
+        for &id in &ids {
+            append(&mut planner, id, 90, Writer::Direct);
+            tried(&mut planner, &[], |planner| planner.retain(id, 3..70, 90, Some(5 + id)));
+        }
+        // Where there is no memory for a limit, it is over at once; nothing that lets go of blocks can be refused for it.
+        for (allowed, &id) in (0..).step_by(3).zip(&ids) {
+            allocator::with(allowed, || planner.drop_sequence(id)).unwrap();
+            planner.check_invariants(&[]).unwrap();
+        }
+        for now in 0..10 {
+            allocator::with(0, || planner.advance_clock(now));
+            planner.check_invariants(&[]).unwrap();
+        }
+    }
+}

@@ -198,8 +198,9 @@ impl ModelCache {
         self.store.forget_prefixes()
     }
 
-    /// Says how long the blocks of some tokens of a sequence are kept once nobody holds them: priorities from 0 to 100, 50 where
-    /// nothing was said; until a time of [`ModelCache::advance_clock`], or for good.
+    /// Says which blocks make room first, once nobody holds them: those of some tokens of a sequence get a priority from 0 to 100,
+    /// 50 where none was given; until a time of [`ModelCache::advance_clock`], or for good. What follows from it says
+    /// [`PagedPlanner::retain`](kvtide_core::paged::PagedPlanner::retain).
     pub fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()> {
         self.store.retain(sequence, tokens, priority, until)
     }

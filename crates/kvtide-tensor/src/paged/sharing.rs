@@ -50,8 +50,9 @@ impl PagedKvCache {
         Ok(self.planner.can_allocate_prompt(tokens, &identity, watermark)?)
     }
 
-    /// Says how long the blocks of some tokens of a sequence are kept once nobody holds them: priorities from 0 to 100, 50 where
-    /// nothing was said; until a time of [`PagedKvCache::advance_clock`], or for good.
+    /// Says which blocks make room first, once nobody holds them: those of some tokens of a sequence get a priority from 0 to 100,
+    /// 50 where none was given; until a time of [`PagedKvCache::advance_clock`], or for good. What follows from it says
+    /// [`PagedPlanner::retain`](kvtide_core::paged::PagedPlanner::retain).
     pub fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()> {
         self.change()?;
         Ok(self.planner.retain(sequence, tokens, priority, until)?)

@@ -56,7 +56,7 @@ impl Limits {
 
     /// Notes a rank that a block has from blocks behind it. False when there is no memory for it.
     pub(super) fn inherit(&mut self, block: u32, inherited: Rank) -> bool {
-        let fits = self.reserve().is_ok();
+        let fits = self.reserve(1).is_ok();
         if fits {
             self.of.entry(block).or_default().inherited = Some(inherited);
         }
@@ -65,7 +65,7 @@ impl Limits {
 
     /// Lets a block wait with a rank that will change, released in a turn of its own. False when there is no memory for it.
     pub(super) fn list(&mut self, block: u32, rank: Rank, turn: u32) -> bool {
-        let fits = self.reserve().is_ok();
+        let fits = self.reserve(1).is_ok();
         if fits {
             self.of.entry(block).or_default().listed = Some((rank, turn));
             self.queue.insert((rank.top, turn), block);
@@ -189,13 +189,13 @@ impl Limits {
         self.heap = heap;
     }
 
-    /// Makes room for one block more.
-    pub(super) fn reserve(&mut self) -> Result<()> {
-        let count = self.of.len() as u64 + 1;
+    /// Makes room for so many blocks more.
+    pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
+        let count = (self.of.len() + more) as u64;
         let out_of_memory = |_| Error::OutOfMemory { count, what: "limited priorities" };
-        self.of.try_reserve(1).map_err(out_of_memory)?;
-        self.heap.try_reserve(1).map_err(|_| Error::OutOfMemory { count, what: "limited priorities" })?;
-        self.queue.reserve()
+        self.of.try_reserve(more).map_err(out_of_memory)?;
+        self.heap.try_reserve(more).map_err(|_| Error::OutOfMemory { count, what: "limited priorities" })?;
+        self.queue.reserve(more)
     }
 }
 

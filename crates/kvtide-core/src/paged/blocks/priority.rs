@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A head that others still hold when a tail of high rank is released therefore keeps that rank for its own release. A new
-//! priority takes it away again. O(1), and O(log limits) for what has a limit.
+//! priority takes it away again. [`retain`](crate::paged::PagedPlanner::retain) has the rule, sentence by sentence. O(1), and
+//! O(log limits) for what has a limit.
 
 use super::rank::{Chain, Rank};
 use super::{Blocks, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released, Set};
@@ -27,7 +28,7 @@ impl Blocks {
         }
         let limit = until.filter(|until| *until > self.now);
         if limit.is_some() {
-            self.limits.reserve()?;
+            self.limits.reserve(1)?;
         }
         let is_cached = self.is_cached(block);
         if is_cached {
@@ -46,6 +47,11 @@ impl Blocks {
             self.list(block, own);
         }
         Ok(())
+    }
+
+    /// Makes room for limits of so many blocks.
+    pub(in crate::paged) fn reserve_limits(&mut self, blocks: usize) -> Result<()> {
+        self.limits.reserve(blocks)
     }
 
     /// The priority of a block, as it stands now.

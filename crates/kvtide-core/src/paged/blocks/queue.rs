@@ -41,16 +41,14 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Makes room for one block more.
-    pub(super) fn reserve(&mut self) -> Result<()> {
-        if !self.free.is_empty() {
-            return Ok(());
-        }
-        let count = self.nodes.len() as u64 + 1;
-        let out_of_memory = |_| Error::OutOfMemory { count, what: "limited priorities" };
-        self.nodes.try_reserve(1).map_err(out_of_memory)?;
+    /// Makes room for so many blocks more.
+    pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
+        let new = more.saturating_sub(self.free.len());
+        let all = self.nodes.len() + new;
+        let out_of_memory = |_| Error::OutOfMemory { count: all as u64, what: "limited priorities" };
+        self.nodes.try_reserve(new).map_err(out_of_memory)?;
         // All of them may be free at once.
-        self.free.try_reserve(self.nodes.len() + 1).map_err(out_of_memory)
+        self.free.try_reserve(all - self.free.len()).map_err(out_of_memory)
     }
 
     /// Adds a block where none is; there is room for it.
@@ -198,7 +196,7 @@ mod tests {
                 let place = (rank, turn);
                 match list.binary_search_by_key(&place, |entry: &(Place, u32)| entry.0) {
                     Err(at) if is_new => {
-                        queue.reserve().unwrap();
+                        queue.reserve(1).unwrap();
                         queue.insert(place, block);
                         list.insert(at, (place, block));
                     }
@@ -220,7 +218,7 @@ mod tests {
         let depth = |order: &mut dyn Iterator<Item = u32>| {
             let mut queue = Queue::default();
             order.for_each(|turn| {
-                queue.reserve().unwrap();
+                queue.reserve(1).unwrap();
                 queue.insert((50, turn), turn);
             });
             let mut level = vec![queue.root];
@@ -239,7 +237,7 @@ mod tests {
     fn check_sees_what_is_out_of_order() {
         let mut queue = Queue::default();
         for turn in 0..9 {
-            queue.reserve().unwrap();
+            queue.reserve(1).unwrap();
             queue.insert((50, turn), turn);
         }
         queue.check().unwrap();
