@@ -147,6 +147,6 @@ impl Counts for Store {
     }
 
     fn hand_on(&mut self, block: u32) {
-        self.blocks.hand_on(block, &mut self.chain);
+        self.blocks.hand_on(block, &self.chain);
     }
 }

@@ -1,11 +1,12 @@
 //! Counts and the order of eviction, against a list that is sorted anew whenever something is taken.
 
+use kvtide_core::paged::PRIORITY_DEFAULT;
 use kvtide_core::paged::parts::{Blocks, Chain, Release, Set};
-use kvtide_core::paged::{PRIORITY_DEFAULT, RANK_MAX};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::policies::{Policy, policy, scattered};
+use super::policies::{Policy, policy};
+use super::ranks::{NEVER, Step, at, join, ranks, step_of};
 use super::{Done, support};
 
 #[derive(Clone, Debug)]
@@ -32,22 +33,6 @@ fn call() -> impl Strategy<Value = Call> {
         2 => (0..4u64).prop_map(Call::Advance),
         1 => block().prop_map(Call::Forget),
     ]
-}
-
-/// A rank until a time, and the one from then on.
-type Step = (u8, u8, u64);
-
-const NEVER: u64 = u64::MAX;
-
-fn at(step: Step, now: u64) -> Step {
-    if step.2 <= now || step.0 == step.1 { (step.1, step.1, NEVER) } else { step }
-}
-
-fn join(a: Step, b: Step) -> Step {
-    let (top, floor) = (a.0.max(b.0), a.1.max(b.1));
-    let limits = [a.2, b.2].into_iter().filter(|&until| until != NEVER);
-    let until = if top > floor { limits.max() } else { limits.min() };
-    at((top, floor, until.unwrap_or(NEVER)), 0)
 }
 
 #[derive(Clone, Debug)]
@@ -97,11 +82,6 @@ impl Model {
         Some(self.cached.remove(place).1)
     }
 
-    /// The ranks that follow from priorities.
-    fn ranks(&self, own: Step, depth: Option<u32>) -> Step {
-        at((rank(self.policy, own.0, depth), rank(self.policy, own.1, depth), own.2), 0)
-    }
-
     fn release(&mut self, block: u32, keep: bool, depth: u32, chain: &mut Step) {
         let now = self.now;
         let held = self.held(block).unwrap();
@@ -112,11 +92,10 @@ impl Model {
             return;
         }
         held.inherited = join(at(held.inherited, now), at(*chain, now));
-        *chain = held.inherited;
         if held.count == 0 {
             held.own = at(held.own, now);
             let held = held.clone();
-            *chain = join(self.ranks(held.own, Some(depth)), *chain);
+            *chain = join(ranks(self.policy, held.own, Some(depth)), held.inherited);
             let rank = *chain;
             self.held.retain(|held| held.0 != block);
             self.cached.push((block, held, rank));
@@ -128,20 +107,6 @@ impl Model {
         // Each stays where it was released.
         self.cached.iter_mut().for_each(|cached| cached.2 = at(cached.2, self.now));
     }
-}
-
-/// The rank that a block is to have.
-fn rank(policy: Policy, priority: u8, depth: Option<u32>) -> u8 {
-    let rank = match policy {
-        Policy::Default => priority,
-        Policy::Scattered(seed) => scattered(seed, priority, depth),
-        Policy::Table(seed) => scattered(seed, priority, Some(depth.map_or(0, |depth| depth.min(255)))),
-    };
-    rank.min(RANK_MAX)
-}
-
-fn step_of(priority: u8, until: Option<u64>) -> Step {
-    at((priority, until.map_or(priority, |_| PRIORITY_DEFAULT), until.unwrap_or(NEVER)), 0)
 }
 
 fn change(blocks: &mut Blocks, model: &mut Model, call: Call) -> Done {
@@ -178,7 +143,7 @@ fn change(blocks: &mut Blocks, model: &mut Model, call: Call) -> Done {
             prop_assert_eq!(given.is_ok(), known);
             let own = at(step_of(priority, until), model.now);
             if let Some(held) = model.uncache(block) {
-                let rank = model.ranks(own, None);
+                let rank = ranks(model.policy, own, None);
                 model.cached.push((block, Held { own, inherited: NEW.inherited, ..held }, rank));
             } else if let Some(held) = model.held(block) {
                 (held.own, held.inherited) = (own, NEW.inherited);

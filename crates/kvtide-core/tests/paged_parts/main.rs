@@ -9,6 +9,8 @@ mod memory;
 mod model;
 #[path = "../support/policies.rs"]
 mod policies;
+#[path = "../support/ranks.rs"]
+mod ranks;
 #[path = "../support/mod.rs"]
 mod support;
 

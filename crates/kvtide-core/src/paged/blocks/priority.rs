@@ -74,8 +74,8 @@ impl Blocks {
     /// A block that nobody holds any more waits for its eviction.
     pub(super) fn cache(&mut self, block: u32, depth: u32, chain: &mut Chain) {
         self.forget_what_is_over(block);
-        self.hand_on(block, chain);
-        chain.0 = self.own_rank(block, Some(depth)).join(chain.0);
+        let kept = self.keep(block, chain);
+        chain.0 = self.own_rank(block, Some(depth)).join(kept);
         self.blocks[block].set = Set::Cached;
         self.active -= 1;
         self.cached += 1;
@@ -88,19 +88,25 @@ impl Blocks {
         !self.even && chain.0 != Chain::default().0
     }
 
-    /// Lets a block keep the rank of those behind it, and hands on what it kept before.
-    pub(in crate::paged) fn hand_on(&mut self, block: u32, chain: &mut Chain) {
-        let kept = self.inherited(block);
-        chain.0 = kept.join(chain.0.at(self.now));
-        if chain.0 == kept {
-            return;
+    /// Lets a block that stays keep the rank of those behind it. What it kept before, those before it have as well.
+    pub(in crate::paged) fn hand_on(&mut self, block: u32, chain: &Chain) {
+        self.keep(block, chain);
+    }
+
+    /// Lets a block keep the rank of those behind it; gives all that it has kept.
+    fn keep(&mut self, block: u32, chain: &Chain) -> Rank {
+        let before = self.inherited(block);
+        let kept = before.join(chain.0.at(self.now));
+        if kept == before {
+            return kept;
         }
-        self.blocks[block].inherited = chain.0.floor;
-        match chain.0.is_flat() {
+        self.blocks[block].inherited = kept.floor;
+        match kept.is_flat() {
             true => self.limits.change(block, |limit| limit.inherited = None),
             // Where there is no memory for a limit, it is over at once.
-            false => drop(self.limits.inherit(block, chain.0)),
+            false => drop(self.limits.inherit(block, kept)),
         }
+        kept
     }
 
     fn inherited(&self, block: u32) -> Rank {
