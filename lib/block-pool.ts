@@ -26,6 +26,11 @@ export interface BlockPoolOptions {
  * Which blocks are in use: bookkeeping for those who keep their pages elsewhere. A block is one number, which is not used
  * again for another allocation, so that a stale one is refused.
  *
+ * There are 2,097,152 numbers for each block. One that has used them up is retired when it comes back, and {@link totalCount} falls:
+ * `capacity` blocks are good for `capacity * 2_097_152` allocations in all, and then every allocation throws `OUT_OF_BLOCKS`. Once
+ * too few are left, make a new pool: it begins with the same numbers again, so none of the old ones may be around any more. The pools
+ * of caches do not wear out.
+ *
  * @example
  * ```ts
  * import { BlockPool } from 'kvtide'
@@ -66,7 +71,7 @@ export class BlockPool extends Owner {
     return own(this).freeCount()
   }
 
-  /** Blocks in all. */
+  /** Blocks in all, free or in use. Those that are missing of its `capacity` have used up their numbers, and are never given again. */
   get totalCount(): number {
     return own(this).totalCount()
   }
@@ -76,7 +81,7 @@ export class BlockPool extends Owner {
     return own(this).utilization()
   }
 
-  /** Takes a block. Throws `OUT_OF_BLOCKS` when none is free. */
+  /** Takes a block. Throws `OUT_OF_BLOCKS` when none is free, or all have used up their numbers: see {@link BlockPool}. */
   allocate(): number {
     return own(this).allocate()
   }

@@ -138,6 +138,7 @@ fn a_block_is_retired_after_its_last_generation() {
     }
     assert_eq!(last.raw() >> 53, 0);
     assert_eq!((pool.free_count(), pool.total_count(), pool.utilization()), (0, 1, 1.0));
+    assert_eq!((pool.retired_count(), pool.capacity()), (1, 2));
     assert_eq!(pool.free(last), Err(refusal(last, "already free")));
     assert_eq!(pool.allocate(), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
     pool.check_invariants().unwrap();

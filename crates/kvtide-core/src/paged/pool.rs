@@ -10,6 +10,11 @@
 //! came back are handed out before those never used, longest free first; a fresh pool therefore hands out 0, 1, 2, ... and
 //! takes no memory for more than it has handed out.
 //!
+//! A block has 2^21 lives, so that no handle is ever used twice; after the last it is *retired*, and there is one block less. A pool
+//! of n blocks is good for n × 2,097,152 allocations: with 30 blocks for a week of 100 a second. [`BlockPool::retired_count`] says
+//! how many are gone. When too few are left, a new pool has all of them again; it hands out the same handles from the start, so
+//! none of the old pool's may be around any more.
+//!
 //! Invariants: those of [`Blocks`], whose blocks here are active, free or retired; one handle is valid per active block. To
 //! hand out, to hold and to take back are O(1) per block, the first with its memory amortised. 20 bytes a block.
 
@@ -54,7 +59,7 @@ impl BlockPool {
         u64::from(n) + u64::from(self.watermark) <= self.free_count().into()
     }
 
-    /// Hands out a block.
+    /// Hands out a block. Where all have retired it is refused for good.
     pub fn allocate(&mut self) -> Result<BlockHandle> {
         self.reserve(1)?;
         self.try_allocate().ok_or_else(|| self.out_of_blocks(1u32))
@@ -171,7 +176,13 @@ impl BlockPool {
         self.blocks.available()
     }
 
-    /// Blocks in use or free; retired ones no longer count.
+    /// Blocks whose lives are used up: they are never handed out again.
+    #[must_use]
+    pub fn retired_count(&self) -> u32 {
+        self.blocks.retired_count()
+    }
+
+    /// Blocks in use or free. It falls as blocks retire, each after its 2,097,152nd life: with one block, to 0 in the end.
     #[must_use]
     pub fn total_count(&self) -> u32 {
         self.capacity() - self.blocks.retired_count()
