@@ -78,13 +78,15 @@ fn a_row_has_no_block_where_one_left_the_window_also_when_it_was_written_before(
 }
 
 #[test]
-fn a_table_says_what_left_the_window_in_one_run_before_the_last_token() {
+fn a_table_says_what_left_the_window_in_one_run_up_to_the_last_token() {
     let planner = sliding(2, 3, 1);
     let gap = |blocks: &[i32], length| planner.check_table(0, 0, blocks, length).map_err(|error| error.code());
     assert_eq!(gap(&[0, -1, -1, 3], 7), Ok(2..6));
     assert_eq!(gap(&[-1, 5, 6], 6), Ok(0..2));
     assert_eq!(gap(&[4, 5, -1], 4), Ok(0..0), "what is behind the last token is not looked at");
-    for (blocks, length) in [(&[0, -1][..], 3), (&[-1], 1), (&[-1, 0, -1, 0], 8), (&[0, -2, 3], 6), (&[0, -1, 64], 6)] {
+    assert_eq!(gap(&[0, -1, -1, 9], 6), Ok(2..6), "the next token may see nothing of it");
+    assert_eq!([gap(&[0, -1], 3), gap(&[-1], 1), gap(&[-1, -1], 4)], [Ok(2..3), Ok(0..1), Ok(0..4)]);
+    for (blocks, length) in [(&[-1, 0, -1, 0][..], 8), (&[-1, 0, -1], 6), (&[0, -2, 3], 6), (&[0, -1, 64], 6)] {
         assert_eq!(gap(blocks, length), Err(Code::InvalidBlock), "{blocks:?}");
     }
     let all = PagedPlanner::new(8, 2, 1).unwrap();

@@ -83,9 +83,9 @@ impl PagedPlanner {
         })
     }
 
-    /// The positions that left the window by a row of a step's table: where it has [`NO_BLOCK`], in one run of places that ends
-    /// before the last token. Refuses a row that points outside the slab, or has not enough blocks for `length` tokens; `row`
-    /// and `layer` are named in the error.
+    /// The positions that left the window by a row of a step's table: where it has [`NO_BLOCK`], in one run of places. That may reach
+    /// up to the last token, which the next one need not see: whoever asks for queries refuses those that would. Refuses a row that
+    /// points outside the slab, or has not enough blocks for `length` tokens; `row` and `layer` are named in the error.
     pub fn check_table(&self, row: usize, layer: u32, blocks: &[i32], length: u32) -> Result<Range<u32>> {
         self.check_layer(layer)?;
         let block_size = self.store.block_size;
@@ -99,13 +99,12 @@ impl PagedPlanner {
         let first = blocks.iter().position(|block| is_gone(&block)).unwrap_or(blocks.len());
         let behind = first + blocks[first..].iter().take_while(is_gone).count();
         let outside = |&&block: &&i32| u32::try_from(block).map_or(true, |block| block >= self.store.blocks.capacity());
-        let last = if first < behind && behind == blocks.len() { Some(&NO_BLOCK) } else { None };
-        match blocks[..first].iter().chain(&blocks[behind..]).chain(last).find(outside) {
+        match blocks[..first].iter().chain(&blocks[behind..]).find(outside) {
             Some(&block) => {
                 Err(Error::InvalidBlock { block: (block as u32).into(), reason: "not a block of this slab" })
             }
             None if first == behind => Ok(0..0),
-            None => Ok(first as u32 * block_size..behind as u32 * block_size),
+            None => Ok(first as u32 * block_size..length.min(behind as u32 * block_size)),
         }
     }
 

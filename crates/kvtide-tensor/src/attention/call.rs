@@ -1,6 +1,7 @@
 //! One call as it was made, checked: nothing is read before everything is known to fit.
 
 use candle_core::{Device, Tensor};
+use kvtide_core::paged::NO_BLOCK;
 
 use super::asked::{Asked, Sequence, Sizes};
 use super::check::check;
@@ -48,6 +49,9 @@ impl<'a> Call<'a> {
             _ => Vec::new(),
         };
         let asked = check(options, sizes, sequences, &own)?;
+        if let KvRows::Pages(pages) = kv {
+            check_last_blocks(pages, &asked)?;
+        }
         check_kept(kv, &asked)?;
         Ok(Call { asked, q, rows })
     }
@@ -149,6 +153,24 @@ fn page_positions(pages: &PageRows<'_>, sequence: usize) -> KeyPositions {
     match gap.is_empty() {
         true => KeyPositions::from_zero(tokens),
         false => KeyPositions::new([(0, gap.start as usize), (gap.end.into(), tokens - gap.start as usize)]),
+    }
+}
+
+/// Refuses queries of a row of a block table that has no block for its last tokens, unless they stand before those.
+fn check_last_blocks(pages: &PageRows<'_>, asked: &Asked<'_>) -> Result<()> {
+    let sees = |(index, of): (usize, &Sequence)| {
+        let gap = pages.gap(index);
+        let reaches_end = !gap.is_empty() && i64::from(gap.end) == of.keys.end();
+        let stands_there = |query| !asked.causal || asked.position(index, query) >= i64::from(gap.start);
+        reaches_end && (0..of.queries).any(stands_there)
+    };
+    match pages.are_of_tables() && asked.sequences.iter().enumerate().any(sees) {
+        true => Err(kvtide_core::Error::InvalidBlock {
+            block: (NO_BLOCK as u32).into(),
+            reason: "a query sees a token that it is the block of",
+        }
+        .into()),
+        false => Ok(()),
     }
 }
 

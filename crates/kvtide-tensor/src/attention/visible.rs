@@ -38,10 +38,10 @@ impl KeyPositions {
         self.runs[0].1 + self.runs[1].1
     }
 
-    /// The position behind the last key.
+    /// The position behind the last key, and behind what is gone there: a second run without keys says where it would go on.
     pub fn end(&self) -> i64 {
         let [(first, count), (second, more)] = self.runs;
-        if more > 0 || count == 0 { second + more as i64 } else { first + count as i64 }
+        (first + count as i64).max(second + more as i64)
     }
 
     /// Where the key of this index stands.
@@ -184,6 +184,8 @@ mod tests {
         let found: Vec<_> = [-3, 0, 1, 2, 9, 10, 12, 15, 99].map(|position| keys.index_of(position)).into();
         assert_eq!(found, [0, 0, 1, 2, 2, 2, 4, 7, 7]);
         assert_eq!((keys.at(1), keys.at(2), keys.end()), (1, 10, 15));
+        let ends = [[(0, 2), (10, 0)], [(0, 0), (10, 0)], [(4, 3), (4, 0)], [(4, 3), (0, 0)]];
+        assert_eq!(ends.map(|runs| KeyPositions::new(runs).end()), [10, 10, 7, 7]);
     }
 
     #[test]

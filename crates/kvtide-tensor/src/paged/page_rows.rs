@@ -34,6 +34,8 @@ pub struct PageRows<'a> {
     layer: u32,
     /// What a query sees unless it is said otherwise.
     window: Option<Window>,
+    /// Whether rows of the caller's say where the pages are.
+    are_of_tables: bool,
     pages: Vec<PageRead>,
     /// Of each sequence.
     sequences: Vec<Shown>,
@@ -84,7 +86,7 @@ impl PagedKvCache {
         for (index, (length, _)) in checked.iter().enumerate() {
             self.settle_table(index, layer, row(index), *length)?;
         }
-        let mut rows = self.no_pages(layer);
+        let mut rows = PageRows { are_of_tables: true, ..self.no_pages(layer) };
         for (index, (length, gap)) in checked.into_iter().enumerate() {
             rows.add(self.walk_table(index, layer, row(index), length)?, gap, None)?;
         }
@@ -101,6 +103,7 @@ impl PagedKvCache {
             shape: self.shape,
             layer,
             window: self.planner.window(),
+            are_of_tables: false,
             pages: Vec::new(),
             sequences: Vec::new(),
         }
@@ -112,9 +115,21 @@ impl PageRows<'_> {
     /// `BUSY`. They can be read when the cache is gone.
     #[must_use]
     pub fn pinned(self) -> PageRows<'static> {
-        let pin = Some(Pin::new(&self.life));
-        let PageRows { life, slab, staging, shape, layer, window, pages, sequences, .. } = self;
-        PageRows { cache: PhantomData, life, _pin: pin, slab, staging, shape, layer, window, pages, sequences }
+        let _pin = Some(Pin::new(&self.life));
+        let PageRows { life, slab, staging, shape, layer, window, are_of_tables, pages, sequences, .. } = self;
+        PageRows {
+            cache: PhantomData,
+            life,
+            _pin,
+            slab,
+            staging,
+            shape,
+            layer,
+            window,
+            are_of_tables,
+            pages,
+            sequences,
+        }
     }
 
     /// Adds the pages of one more sequence.
@@ -130,6 +145,11 @@ impl PageRows<'_> {
         }
         self.sequences.push(Shown { first, tokens, gap, tree });
         Ok(())
+    }
+
+    /// Whether rows of the caller's say where the pages are, and that tokens have none.
+    pub(crate) fn are_of_tables(&self) -> bool {
+        self.are_of_tables
     }
 
     /// How many sequences.

@@ -21,12 +21,14 @@ struct Case {
     block_size: u32,
     window: u32,
     sinks: u32,
-    /// Tokens of each step, for each of two sequences.
-    steps: Vec<[u32; 2]>,
+    /// For each of two sequences, how many tokens are cut off where the window allows it, and the tokens of the step behind that.
+    steps: Vec<[[u32; 2]; 2]>,
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let step = prop_oneof![3 => [0..3u32, 1..3u32], 1 => [0..12u32, 0..12u32]];
+    let tokens = prop_oneof![3 => [0..3u32, 1..3u32], 1 => [0..12u32, 0..12u32]];
+    let cut = || prop_oneof![3 => Just(0), 1 => 1..5u32];
+    let step = ([cut(), cut()], tokens).prop_map(|(cuts, tokens)| [cuts, tokens]);
     let rest = (1..9u32, prop_oneof![Just(0), 0..5u32], prop::collection::vec(step, 1..10));
     (any::<u64>(), 1..6u32, rest).prop_map(|(seed, block_size, (window, sinks, steps))| Case {
         seed,
@@ -82,7 +84,17 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
     let (mut numbers, mut known) = (Numbers::new(case.seed), StepRows::new(WIDTH as u32).unwrap());
     let mut table = vec![77; 2 * WIDTH];
     let named = AttendOptions { window: Some(case.window), sinks: case.sinks, ..Default::default() };
-    for [one, other] in case.steps {
+    let mut is_cut = [false; 2];
+    for [cuts, tokens] in case.steps {
+        for id in 0..2 {
+            let length = sliding.sequence_length(id).saturating_sub(cuts[id as usize]);
+            if sliding.truncate(id, length).is_ok() {
+                whole.truncate(id, length).unwrap();
+                is_cut[id as usize] |= cuts[id as usize] > 0;
+            }
+            is_cut[id as usize] &= tokens[id as usize] == 0;
+        }
+        let [one, other] = tokens;
         let offsets = [0, one, one + other];
         let (tokens, of_queries) = ((one + other) as usize, offsets.map(|offset| offset as i32));
         let rows = to_bytes(DType::F32, &numbers.take(tokens * 3));
@@ -100,18 +112,20 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
         let tables = sliding.pages_of_tables(0, &table, &lengths).unwrap();
         near(&attend(q, &tables, &plain).unwrap().out.to_f32().unwrap(), &expected)?;
         sliding.commit_step(&mut open, None).unwrap();
-        last_tokens_agree(&mut sliding, &mut whole, &named)?;
+        last_tokens_agree(&mut sliding, &mut whole, is_cut, &named)?;
     }
     Ok(())
 }
 
-/// Attention for the last token of each sequence, when all is committed.
+/// Attention for the last token of each sequence, when all is committed; where some were cut off, only that of the next one is
+/// there for sure.
 fn last_tokens_agree(
     sliding: &mut PagedKvCache,
     whole: &mut PagedKvCache,
+    is_cut: [bool; 2],
     named: &AttendOptions<'_>,
 ) -> Result<(), TestCaseError> {
-    let ids: Vec<u64> = (0..2).filter(|&id| sliding.sequence_length(id) > 0).collect();
+    let ids: Vec<u64> = (0..2).filter(|&id| sliding.sequence_length(id) > 0 && !is_cut[id as usize]).collect();
     let q = to_bytes(DType::F32, &[0.5, -1., 2., 1., 0., 3.][..3 * ids.len()]);
     let q = || host(&q, &[ids.len(), 1, 3]);
     let named = AttendOptions { query_offsets: None, ..named.clone() };
@@ -163,4 +177,36 @@ fn a_query_whose_window_is_gone_is_refused_and_names_what_is_left() {
         assert_eq!(attended(1, &wrong).unwrap_err().code(), Code::InvalidArgument, "{wrong:?}");
     }
     attended(1, &AttendOptions { positions: Some(&[0]), ..plain }).unwrap();
+}
+
+/// A window of the token itself, cut where the block before the cut has gone: the sequence has no block, or its sinks alone.
+#[test]
+fn a_sequence_without_a_block_for_its_last_token_has_no_part_in_a_step_of_others() {
+    for sinks in [0, 1, 2] {
+        let mut cache = cache(2, Some(Window::new(1, sinks).unwrap()));
+        for id in 0..2 {
+            assert_eq!(cache.create_sequence().unwrap(), id);
+            let rows = vec![0; 7 * 3 * 4];
+            cache.append(&[id], host(&rows, &[1, 1, 7, 3]), host(&rows, &[1, 1, 7, 3]), Some(&[0, 7])).unwrap();
+        }
+        cache.truncate(0, 6).unwrap();
+        assert_eq!(cache.retained_length(0), if sinks > 0 { 2 } else { 0 });
+        let (mut known, mut table) = (StepRows::new(WIDTH as u32).unwrap(), vec![77; 2 * WIDTH]);
+        let rows = to_bytes(DType::F32, &[1., 2., 3.]);
+        let (mut open, lengths) = step(&mut cache, &[0, 0, 1], &rows, &mut known, &mut table);
+        let options =
+            AttendOptions { query_offsets: Some(&[0, 0, 1]), sinks: 0, window: Some(1), ..Default::default() };
+        let q = || host(&rows, &[1, 1, 3]);
+        let expected = attend(q(), &cache.step_pages(&open, 0).unwrap(), &options).unwrap().out.to_f32().unwrap();
+        assert_eq!(expected, [1., 2., 3.]);
+        let tables = cache.pages_of_tables(0, &table, &lengths).unwrap();
+        assert_eq!(attend(q(), &tables, &options).unwrap().out.to_f32().unwrap(), expected);
+        // A query of its own would see what is gone, by its table and by its name.
+        let seen = AttendOptions { query_offsets: Some(&[0, 1, 1]), ..options.clone() };
+        assert_eq!(attend(q(), &tables, &seen).map(drop).unwrap_err().code(), Code::InvalidBlock);
+        drop(tables);
+        cache.undo_step(&mut open).unwrap();
+        let pages = cache.pages(0, &[0, 1]).unwrap();
+        assert_eq!(attend(q(), &pages, &seen).map(drop).unwrap_err().code(), Code::InvalidArgument);
+    }
 }
