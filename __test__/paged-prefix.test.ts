@@ -235,3 +235,57 @@ test('what was forgotten is found by nobody', t => {
   t.is(seq.length, 8)
   cache.checkInvariants()
 })
+
+/** What is there of prompts once a block has made room. */
+function left(cache: PagedKvCache, prompts: readonly (readonly number[])[]): number[] {
+  cache.ensureCapacity(cache.createSequence(), 4)
+  cache.checkInvariants()
+  return prompts.map(prompt => cache.explain([...prompt, 99]).matched)
+}
+
+test('what is cut off hands its priority on to what stays, for no tokens nothing is said, and what is over goes in its turn', t => {
+  using cut = cacheOf({ capacity: 2 })
+  const seq = cut.openSequence()
+  feed(seq, span(0, 8))
+  seq.retain({ from: 4, priority: 90 })
+  seq.truncate(4)
+  seq.drop()
+  t.deepEqual(left(cut, [span(0, 8)]), [4])
+
+  let now = 0
+  using cache = cacheOf({ capacity: 3, now: () => now })
+  const prompts = [0, 10, 20].map(first => span(first, first + 4))
+  const [first, second, third] = prompts.map(prompt => {
+    const of = cache.openSequence()
+    feed(of, prompt)
+    return of
+  }) as [PagedSequence, PagedSequence, PagedSequence]
+  first.retain({ priority: 90, forMs: 5 })
+  second.retain({ from: 2, to: 2, priority: 0 })
+  third.retain({ priority: 10, forMs: 5 })
+  for (const of of [first, second, third]) of.drop()
+  now = 5
+  t.deepEqual([left(cache, prompts), left(cache, prompts)], [[0, 4, 4], [0, 0, 4]], 'in the order in which they were dropped')
+})
+
+test('a window of the token itself finds what was computed, and goes on from what was cut', t => {
+  using cache = cacheOf({ window: 1, blockSize: 2 })
+  t.deepEqual([{}, { salt: 'a' }].map(options => found(cache, span(0, 7), options)), [0, 0])
+  t.deepEqual(cache.explain(span(0, 7)), { matched: 0, missing: { block: 0, reason: 'never-seen' } })
+  t.is(cache.stats().hitRate, 0)
+  const seq = cache.openSequence()
+  feed(seq, span(0, 5))
+  seq.truncate(4)
+  feed(seq, span(4, 9))
+  t.deepEqual([found(cache, span(0, 10)), found(cache, span(0, 10), { salt: 'a' })], [8, 0])
+  cache.checkInvariants()
+})
+
+test('what follows a truncation is found, where the block before it has left the window', t => {
+  using cache = cacheOf({ window: 2, blockSize: 3 })
+  const seq = cache.openSequence()
+  feed(seq, span(0, 15))
+  seq.truncate(14)
+  feed(seq, span(14, 30))
+  t.deepEqual(cache.explain(span(0, 30)), { matched: 27 })
+})

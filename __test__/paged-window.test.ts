@@ -98,3 +98,21 @@ test('a layer of a model that slides says where what it retains stands, in block
     t.deepEqual(attend(zeros(1), kv, { window: 2 }).out.toArray(), Float32Array.of(12), kind)
   }
 })
+
+test('a sequence without a block for its last token has no part in the tables of a step of others', t => {
+  using cache = cacheOf({ window: 1, sinks: 0 })
+  const [cut, other] = [cache.openSequence(), cache.openSequence()]
+  feed(cut, 1, 2, 4, 8, 16)
+  cut.truncate(4)
+  feed(other, 3)
+  t.deepEqual([cut.length, cut.retainedLength], [4, 0])
+  using batch = cache.stepBatch({ maxSequences: 2, maxBlocks: 4, maxTokens: 1 })
+  using step = cache.prepareStep(batch, { sequences: [cut, other], offsets: [0, 0, 1] })
+  step.write(0, { data: new Float32Array(1), shape: [1, 1, 1] }, { data: Float32Array.of(9), shape: [1, 1, 1] })
+  t.deepEqual(step.attend(0, queries(1)).out.toArray(), Float32Array.of(9))
+  const { blockTables, lengths: kvLengths } = batch
+  const attended = (...qOffsets: number[]): Float32Array =>
+    attend(queries(1), { cache, layer: 0, blockTables, kvLengths }, { qOffsets: Int32Array.from(qOffsets) }).out.toArray() as Float32Array
+  t.deepEqual(attended(0, 0, 1), Float32Array.of(9))
+  throwsCode(t, 'INVALID_BLOCK', () => attended(0, 1, 1))
+})
