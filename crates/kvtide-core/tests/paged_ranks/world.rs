@@ -181,7 +181,7 @@ impl World {
         self.next_token += tokens;
         let of = self.sequences.get_mut(&id).unwrap();
         let end = (of.tokens.len() + ids.len()).div_ceil(self.size);
-        if tokens > 0 && of.tokens.len() % self.size > 0 {
+        if tokens > 0 && !of.tokens.len().is_multiple_of(self.size) {
             copy_last(&mut self.model, of, end);
         }
         of.tokens.extend(ids);
