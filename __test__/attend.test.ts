@@ -69,9 +69,10 @@ test('a window with sinks is read in its two runs, each key at its own position'
     // A window of two positions, and one sink: tokens 0, 9 and 10.
     const narrower = attend(keys(10, 11), kv, { window: 2, sinks: 1 }).out
     t.deepEqual(rounded(narrower.toArray()), rounded(naive([10], seen, (_, place) => [0, 3, 4].includes(place))))
-    // Seen from position 9, which two keys are behind.
-    const before = attend(keys(10, 11), kv, { positions: [9] }).out
+    // Seen from position 9, which one key is behind; by the window of the cache it would see the one at 7 too, which is gone.
+    const before = attend(keys(10, 11), kv, { positions: [9], window: 2, sinks: 2 }).out
     t.deepEqual(rounded(before.toArray()), rounded(naive([10], seen, (_, place) => place < 4)))
+    throwsCode(t, 'INVALID_ARGUMENT', () => attend(keys(10, 11), kv, { positions: [9] }))
   }
 })
 

@@ -51,7 +51,7 @@ for (const [kind, make] of KINDS) {
     const sequence = cache.createSequence()
     feed(sequence, span(0, 9))
     using step = written(cache, sequence, [9, 10, 11])
-    const rules = [{}, { scale: 0.25 }, { softcap: 3 }, { window: 2, sinks: 2 }, { sinkLogits: [1, 2, 3, 4] }, { tree: [-1, -1, 0] }, { causal: false }, { threads: 1 }]
+    const rules = [{}, { scale: 0.25 }, { softcap: 3 }, { window: 2, sinks: 1 }, { sinkLogits: [1, 2, 3, 4] }, { tree: [-1, -1, 0] }, { causal: false }, { threads: 1 }]
     for (const layer of HYBRID.layers.keys()) {
       for (const q of [queriesOf(layer, [9, 10, 11]), batched(queriesOf(layer, [9, 10, 11]))]) {
         for (const options of rules) {

@@ -12,7 +12,8 @@ export interface AttendOptions {
   readonly causal?: boolean
   /**
    * A query sees so many positions back, its own among them: all unless said otherwise, over a cache with a window that one. A
-   * query that would see what such a cache has let go of is refused.
+   * query that would see what such a cache has let go of is refused. A copy of what a cache showed, as `toArray()` gives, is no
+   * cache: it has no window. Where a draft was given parents and the call has a `mask`, but no `tree`, the mask alone says what is seen.
    */
   readonly window?: number
   /** Positions at the start that this window does not hide; with the window of a cache, its own. Not together with `starts`. */

@@ -58,11 +58,11 @@ export interface HostTensor {
 /** Numbers of one description at the border with the addon. */
 export const META: number = 6 + RANK_MAX
 
-/** Where the addon says what it shows: a kind and 7 numbers. */
+/** Where the addon says what it shows: a kind and 10 numbers. */
 export const SHOWN: number = 2 * META
 
 /** Room for the descriptions of K and V, and for what the addon shows. It is read within a call, so that one is enough. */
-export const meta: Float64Array = new Float64Array(SHOWN + 8)
+export const meta: Float64Array = new Float64Array(SHOWN + 11)
 
 /** @internal A typed array, and how it is to be read. */
 export class HostArgument {

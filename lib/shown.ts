@@ -68,14 +68,16 @@ export class Shower<N extends { dispose(): void }> {
 /** What a cache showed, until someone looks at it. */
 export class Shown {
   readonly #buffer: ShownBuffer
-  /** The numbers behind the kind: two runs, the position behind the last token, and when it was. */
+  /** The numbers behind the kind: two runs, the position behind the last token, when it was, and the window of the cache. */
   readonly #numbers: readonly (number | undefined)[]
 
   constructor(buffer: ShownBuffer) {
     this.#buffer = buffer
     // An array of a few numbers costs less than a typed one, and most are never looked at.
     const at = SHOWN + 1
-    this.#numbers = [meta[at], meta[at + 1], meta[at + 2], meta[at + 3], meta[at + 4], meta[at + 5], meta[at + 6]]
+    this.#numbers = [
+      meta[at], meta[at + 1], meta[at + 2], meta[at + 3], meta[at + 4], meta[at + 5], meta[at + 6], meta[at + 7], meta[at + 8], meta[at + 9],
+    ]
   }
 
   /** One part of it: the only one, or K (0) and V (1). */

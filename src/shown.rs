@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! meta[2 * META ..]   kind   run 0: start  len   run 1: start  len   end   sweep (-1: none)   head
+//!                     window (0: none)  sinks  whether the last tokens are a tree
 //! ```
 //!
 //! What was made from a cache is known to it weakly, so that disposing of the cache frees its memory at once.
@@ -13,8 +14,9 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
+use kvtide_core::paged::Window;
 use kvtide_core::{Run, Stamp};
-use kvtide_tensor::{BufferHandle, Error, Shown, ShownNumbers, View};
+use kvtide_tensor::{BufferHandle, CacheWindow, Error, Shown, ShownNumbers, View};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -94,7 +96,7 @@ impl Teller {
     /// Writes down what is shown, and answers the buffer when JavaScript does not have it.
     pub fn tell(&mut self, shown: &Shown, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
         let missing = || kvtide_core::Error::argument("meta", "too few numbers", "room for what is shown");
-        let ShownNumbers { runs: [first, second], end, stamp } = shown.numbers();
+        let ShownNumbers { runs: [first, second], end, stamp, window } = shown.numbers();
         let (sweep, head) = stamp.map_or((-1.0, 0), |stamp| (stamp.to_raw().0 as f64, stamp.to_raw().1));
         let same = self.told == Some(shown.buffer_id());
         let kind = match stamp {
@@ -102,11 +104,15 @@ impl Teller {
             Some(_) => KEEP,
             None => ONCE,
         };
-        let out = meta.get_mut(2 * META..2 * META + 8).ok_or_else(missing)?;
+        let out = meta.get_mut(2 * META..=2 * META + NUMBERS).ok_or_else(missing)?;
         let numbers = [first.start, first.len, second.start, second.len].map(f64::from);
         out[0] = kind;
         out[1..5].copy_from_slice(&numbers);
         out[5..8].copy_from_slice(&[end as f64, sweep, head.into()]);
+        let none = [0.0; 3];
+        out[8..].copy_from_slice(&window.map_or(none, |CacheWindow { window, is_tree }| {
+            [window.tokens().into(), window.sinks().into(), f64::from(u8::from(is_tree))]
+        }));
         if same {
             return Ok(None);
         }
@@ -126,7 +132,7 @@ pub struct NativeBuffer {
 }
 
 /// Numbers of what is shown, of one buffer.
-pub(crate) const NUMBERS: usize = 7;
+pub(crate) const NUMBERS: usize = 10;
 
 impl NativeBuffer {
     /// The memory; refused when its cache was disposed of.
@@ -137,12 +143,17 @@ impl NativeBuffer {
 
 /// The view that these numbers of a call on a cache mean, one part of its buffer.
 pub(crate) fn view_of(buffer: &BufferHandle, part: f64, numbers: &[f64]) -> Outcome<View> {
-    let &[start, len, next_start, next_len, end, sweep, head] = numbers else {
-        return Err(kvtide_core::Error::argument("numbers", numbers.len(), "7 numbers").into());
+    let &[start, len, next_start, next_len, end, sweep, head, window, sinks, tree] = numbers else {
+        return Err(kvtide_core::Error::argument("numbers", numbers.len(), format!("{NUMBERS} numbers")).into());
     };
     let run = |start, len| Ok::<_, Refusal>(Run::new(count("start", start)?, count("len", len)?));
     let stamp = if sweep < 0.0 { None } else { Some(Stamp::from_raw(whole("sweep", sweep)?, count("head", head)?)) };
-    let numbers = ShownNumbers { runs: [run(start, len)?, run(next_start, next_len)?], end: whole("end", end)?, stamp };
+    let window = match count("window", window)? {
+        0 => None,
+        window => Some(CacheWindow { window: Window::new(window, count("sinks", sinks)?)?, is_tree: tree != 0.0 }),
+    };
+    let runs = [run(start, len)?, run(next_start, next_len)?];
+    let numbers = ShownNumbers { runs, end: whole("end", end)?, stamp, window };
     Ok(buffer.shown(numbers)?.view(count("part", part)? as usize))
 }
 

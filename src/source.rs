@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! host    dtype  layout  has range  start  end  rank  dims ...
-//! shown   part   run 0: start  len   run 1: start  len   end   sweep   head
+//! shown   part   run 0: start  len   run 1: start  len   end   sweep   head   window  sinks  tree
 //! ```
 #![expect(unsafe_code, reason = "the conversion of arguments is an unsafe trait function of napi")]
 

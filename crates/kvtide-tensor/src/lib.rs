@@ -77,7 +77,7 @@ pub use stats::Stats;
 pub use threads::{set_threads, threads};
 pub use token_kv::TokenKv;
 pub use transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
-pub use view::{Kv, View};
+pub use view::{CacheWindow, Kv, View};
 
 /// The example of the page that registries show.
 #[cfg(doctest)]

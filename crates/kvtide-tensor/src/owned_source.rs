@@ -20,6 +20,7 @@ use crate::zeroed::zeroed_bytes;
 pub struct OwnedSource(Owned);
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are a few for each call, and they are not moved")]
 enum Owned {
     Tensor(Tensor),
     View(View),

@@ -10,7 +10,7 @@ use kvtide_core::{Run, Runs, Stamp};
 
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
-use crate::view::{Kv, View};
+use crate::view::{CacheWindow, Kv, View};
 
 /// Slots of a buffer that a caller is shown, as they were at one moment.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct ShownNumbers {
     pub end: u64,
     /// When it was; none when it shows whatever is there.
     pub stamp: Option<Stamp>,
+    /// The window of the cache, if it has one.
+    pub window: Option<CacheWindow>,
 }
 
 /// The memory of views, kept alive.
@@ -36,7 +38,21 @@ pub struct BufferHandle(Arc<Buffer>);
 
 impl Shown {
     pub(crate) fn new(buffer: Arc<Buffer>, runs: Runs, end: u64, stamp: Option<Stamp>) -> Self {
-        Shown { buffer, numbers: ShownNumbers { runs: runs.parts(), end, stamp } }
+        Shown { buffer, numbers: ShownNumbers { runs: runs.parts(), end, stamp, window: None } }
+    }
+
+    /// The same of a cache with this window.
+    pub(crate) fn in_window(mut self, window: Option<CacheWindow>) -> Self {
+        self.numbers.window = window;
+        self
+    }
+
+    /// The same, its last tokens those of a draft with parents if they are.
+    pub(crate) fn of_tree(mut self, is_tree: bool) -> Self {
+        if let Some(window) = &mut self.numbers.window {
+            window.is_tree = is_tree;
+        }
+        self
     }
 
     /// One part of it: the only one, or K (0) and V (1).
@@ -47,9 +63,9 @@ impl Shown {
 
     /// One part of it, and nothing else.
     pub(crate) fn into_view(self, part: usize) -> View {
-        let ShownNumbers { runs: [first, second], end, stamp } = self.numbers;
+        let ShownNumbers { runs: [first, second], end, stamp, window } = self.numbers;
         let part = part.min(self.buffer.shape.parts - 1);
-        View::of(self.buffer, part, Runs::two(first, second), end, stamp)
+        View::of(self.buffer, part, Runs::two(first, second), end, stamp).in_window(window)
     }
 
     /// K and V of it.

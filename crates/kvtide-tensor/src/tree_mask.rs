@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvtide_core::Tree;
+use kvtide_core::paged::Window;
 
 use crate::dtype::DType;
 use crate::error::Result;
@@ -28,6 +29,12 @@ pub struct Sight {
     pub window: u32,
     /// Positions at the start that are always seen.
     pub sinks: u32,
+}
+
+impl From<Window> for Sight {
+    fn from(window: Window) -> Self {
+        Sight { window: window.tokens(), sinks: window.sinks() }
+    }
 }
 
 impl Sight {

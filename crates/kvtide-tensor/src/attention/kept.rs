@@ -1,38 +1,88 @@
-//! Pages of a cache with a window: what queries over them see unless they say otherwise, and that it is still there.
+//! Caches with a window: what queries over them see unless they say otherwise, and that it is still there.
 //!
 //! ```text
 //! positions   [ sinks ) gone [ kept ............ )
 //!                             a query sees back as far as this
 //! ```
 //!
-//! A cache gives blocks back that left the window of its last token. A query that would see some of them is refused: what it
-//! would see otherwise depends on the size of blocks. O(queries) where blocks are gone, else O(sequences).
+//! A window lets go of what left it: a cache of tensors token by token, one of pages block by block. A query that would see some
+//! of that is refused: what it would see otherwise depends on the size of blocks, or on when it came. Of tensors it is the keys
+//! that know the window, as they know their positions. O(queries) where something is gone, else O(sequences).
+
+use std::ops::Range;
+
+use kvtide_core::paged::Window;
 
 use super::asked::Asked;
 use super::kv_rows::KvRows;
 use super::options::AttendOptions;
+use super::strided::Axes;
 use crate::error::{Error, Result};
+use crate::source::Source;
+use crate::view::View;
 
-/// The options with the window and the sinks of the cache that is read, where they name no window.
+impl KvRows<'_> {
+    /// The keys of a batch, where they are what a cache shows along its sequence.
+    fn shown(&self) -> Option<&View> {
+        match self {
+            KvRows::Batched { k: Source::View(view), .. } => {
+                Some(*view).filter(|view| view.sequence_axis() == Some(Axes::BATCHED.tokens))
+            }
+            _ => None,
+        }
+    }
+
+    /// The window of the cache that is read.
+    fn window(&self) -> Option<Window> {
+        match self {
+            KvRows::Pages(pages) => pages.window(),
+            _ => self.shown()?.window().map(|of| of.window),
+        }
+    }
+
+    /// True where some of the last keys are nodes of a draft tree, as far as the cache that is read knows.
+    fn has_tree(&self) -> bool {
+        match self {
+            KvRows::Pages(pages) => (0..pages.count()).any(|index| pages.tree(index).is_some()),
+            _ => self.shown().and_then(View::window).is_some_and(|of| of.is_tree),
+        }
+    }
+
+    /// The positions of a sequence that the cache has let go of.
+    fn gone(&self, sequence: usize) -> Range<i64> {
+        let Range { start, end } = match self {
+            KvRows::Pages(pages) => {
+                let gap = pages.gap(sequence);
+                gap.start.into()..gap.end.into()
+            }
+            _ => self.shown().map_or(0..0, View::gone),
+        };
+        start as i64..end as i64
+    }
+}
+
+/// The options with the window and the sinks of the cache that is read, where they name no window. A mask says it for a draft
+/// tree: by the slots of its nodes, which are not their positions, a window would hide what the mask shows.
 pub(super) fn in_window<'a>(kv: &KvRows<'_>, options: &AttendOptions<'a>) -> AttendOptions<'a> {
-    match kv {
-        KvRows::Pages(pages) if options.window.is_none() => match pages.window() {
-            Some(window) => AttendOptions { window: Some(window.tokens()), sinks: window.sinks(), ..options.clone() },
-            None => options.clone(),
-        },
+    let is_masked = options.mask.is_some() && options.tree.is_none() && kv.has_tree();
+    match kv.window() {
+        Some(window) if options.window.is_none() && !is_masked => {
+            AttendOptions { window: Some(window.tokens()), sinks: window.sinks(), ..options.clone() }
+        }
         _ => options.clone(),
     }
 }
 
 /// Refuses queries that would see tokens which the cache has let go of.
 pub(super) fn check_kept(kv: &KvRows<'_>, asked: &Asked<'_>) -> Result<()> {
-    let KvRows::Pages(pages) = kv else { return Ok(()) };
+    if asked.mask.is_some() && asked.window.is_none() && kv.has_tree() {
+        return Ok(());
+    }
     for (index, of) in asked.sequences.iter().enumerate() {
-        let gap = pages.gap(index);
-        if gap.is_empty() {
+        let Range { start: first, end: behind } = kv.gone(index);
+        if first >= behind {
             continue;
         }
-        let (first, behind) = (i64::from(gap.start), i64::from(gap.end));
         for query in 0..of.queries {
             let position = asked.position(index, query);
             if asked.causal && position < first {

@@ -12,8 +12,11 @@ pub struct AttendOptions<'a> {
     pub scale: Option<f32>,
     /// A query sees keys up to its own position.
     pub causal: bool,
-    /// A query sees so many positions back, its own among them. None: all, or over pages of a cache with a window that one,
-    /// with its sinks.
+    /// A query sees so many positions back, its own among them. None: all, or over a cache with a window that one, with its
+    /// sinks: over its pages, and over views of what it shows along their sequence. A tensor of its own, as a copy is, has none.
+    ///
+    /// A query that would see what such a cache has let go of is refused. With a mask and no tree, drafts that were given parents
+    /// have the mask alone.
     pub window: Option<u32>,
     /// Positions at the start that this window does not hide.
     pub sinks: u32,

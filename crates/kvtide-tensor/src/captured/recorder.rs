@@ -60,7 +60,7 @@ impl<'r> StepRecorder<'r> {
         if !self.written[at.group][at.index as usize] {
             return Err(not_written());
         }
-        let options = at.rules.or(options);
+        let options = at.rules.or(options, false);
         let group = &self.memory.groups[at.group];
         check_window(group, &options)?;
         let numbers: StepNumbers<'_> = self.memory.numbers(at.group);

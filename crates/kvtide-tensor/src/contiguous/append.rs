@@ -40,10 +40,11 @@ impl Contiguous {
             Some(_) if in_place => self.write_in_place(plan, sources)?,
             _ => self.write_afresh(plan, slots, shape, sources)?,
         };
-        Ok(match (plan.reads, assembled) {
+        let shown = match (plan.reads, assembled) {
             (_, Some(assembled)) => assembled,
             (Reads::Shared(runs) | Reads::Assembled(runs), None) => Shown::new(buffer, runs, end, Some(stamp)),
-        })
+        };
+        Ok(shown.in_window(self.window))
     }
 
     /// Moves rows inside the buffer, to the slots `written`.

@@ -14,6 +14,7 @@ mod restore;
 
 use std::sync::Arc;
 
+use kvtide_core::paged::Window;
 use kvtide_core::{Run, Runs};
 
 use crate::buffer::{Buffer, RowShape};
@@ -23,12 +24,15 @@ use crate::memory::Budget;
 use crate::shown::Shown;
 use crate::snapshot::Held;
 use crate::stats::Stats;
+use crate::view::CacheWindow;
 
 /// One buffer, and what keeps it whole.
 #[derive(Debug)]
 pub(crate) struct Contiguous {
     buffer: Option<Arc<Buffer>>,
     budget: Arc<Budget>,
+    /// The window that its cache is, which goes with what it shows.
+    window: Option<CacheWindow>,
     life: Arc<Life>,
     poisoned: bool,
     stats: Stats,
@@ -47,7 +51,25 @@ impl Drop for Contiguous {
 impl Contiguous {
     /// No buffer yet; memory is taken from `budget`.
     pub fn new(budget: Arc<Budget>) -> Self {
-        Contiguous { buffer: None, budget, life: Arc::default(), poisoned: false, stats: Stats::default() }
+        Contiguous {
+            buffer: None,
+            budget,
+            window: None,
+            life: Arc::default(),
+            poisoned: false,
+            stats: Stats::default(),
+        }
+    }
+
+    /// The rows of a window.
+    pub fn sliding(mut self, window: Window) -> Self {
+        self.window = Some(CacheWindow { window, is_tree: false });
+        self
+    }
+
+    /// The window of its cache, if that has one.
+    pub fn window(&self) -> Option<Window> {
+        self.window.map(|of| of.window)
     }
 
     /// Refuses a cache that was disposed of, or whose content is undefined.
@@ -75,7 +97,7 @@ impl Contiguous {
     pub fn show(&self, runs: Runs, end: u64) -> Option<Shown> {
         let buffer = self.buffer.clone()?;
         let stamp = buffer.stamp();
-        Some(Shown::new(buffer, runs, end, Some(stamp)))
+        Some(Shown::new(buffer, runs, end, Some(stamp)).in_window(self.window))
     }
 
     /// No tokens of this shape, of a cache that has none.
@@ -83,7 +105,7 @@ impl Contiguous {
         Ok(Shown::new(self.allocate(shape, 0)?, Runs::default(), 0, None))
     }
 
-    /// The whole buffer, whatever it holds from now on.
+    /// The whole buffer, whatever it holds from now on: slots, which are no window.
     pub fn show_all(&self) -> Option<Shown> {
         let buffer = self.buffer.clone()?;
         let runs = Runs::one(Run::new(0, buffer.slots));

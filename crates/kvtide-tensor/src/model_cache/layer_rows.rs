@@ -27,6 +27,7 @@ pub struct LayerRows<'a> {
 
 /// Keys and values of a layer.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each call, and it is not moved")]
 pub(super) enum Rows<'a> {
     /// The pages of all sequences, and where the queries of each begin in a step.
     Pages(PageRows<'a>, Option<Vec<i32>>),
@@ -65,13 +66,15 @@ impl Rules {
         Err(Error::ShapeMismatch { argument: "q", value: q.dims().to_vec(), expected })
     }
 
-    /// Where the call says nothing else, the model's hold.
-    pub fn or<'a>(&self, options: &AttendOptions<'a>) -> AttendOptions<'a> {
+    /// Where the call says nothing else, the model's hold. Of a draft tree under a mask, that says how far nodes see.
+    pub fn or<'a>(&self, options: &AttendOptions<'a>, has_tree: bool) -> AttendOptions<'a> {
+        let is_masked = has_tree && options.mask.is_some() && options.tree.is_none();
+        let is_named = options.window.is_some() || is_masked;
         AttendOptions {
             scale: options.scale.or(self.scale),
             softcap: options.softcap.or(self.softcap),
-            window: options.window.or(self.window),
-            sinks: if options.window.is_some() { options.sinks } else { self.sinks },
+            window: if is_named { options.window } else { self.window },
+            sinks: if is_named { options.sinks } else { self.sinks },
             ..options.clone()
         }
     }
@@ -119,7 +122,11 @@ impl LayerRows<'_> {
         ask: impl FnOnce(&Queries<'_>, KvRows<'_>, &AttendOptions<'_>) -> Result<R>,
     ) -> Result<R> {
         self.rules.check_heads(&q)?;
-        let options = self.rules.or(options);
+        let has_tree = match &self.rows {
+            Rows::Pages(pages, _) => (0..pages.count()).any(|sequence| pages.tree(sequence).is_some()),
+            Rows::Tensors(_, tree) => tree.is_some(),
+        };
+        let options = self.rules.or(options, has_tree);
         match &self.rows {
             Rows::Pages(pages, offsets) => {
                 let query_offsets = options.query_offsets.or(offsets.as_deref());

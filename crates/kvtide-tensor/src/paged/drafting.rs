@@ -186,7 +186,7 @@ impl PagedSequence<'_> {
             true => [0..committed, 0..0],
             false => [0..gap.start.into(), gap.end.into()..committed],
         };
-        let window = planner.window().map(|window| Sight { window: window.tokens(), sinks: window.sinks() });
+        let window = planner.window().map(Sight::from);
         Ok((TreeMask { before, window, tree, tentative: 0 }, first))
     }
 }

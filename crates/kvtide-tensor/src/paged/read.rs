@@ -18,7 +18,7 @@ use crate::paged::launched::{Reading, Taken};
 use crate::paged::{PagedShape, Slab, portable};
 use crate::paged_kv_cache::PagedKvCache;
 use crate::token_kv::TokenKv;
-use crate::view::{Kv, View};
+use crate::view::{CacheWindow, Kv, View};
 use crate::zeroed::zeroed_bytes;
 
 /// K or V of one layer in the bytes of both slabs.
@@ -81,14 +81,21 @@ impl PagedKvCache {
     /// that nobody wrote are zeros. Where blocks left the window behind sinks, they are two runs.
     pub fn gather(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         let (Kv { k, v }, gap) = (self.copies(sequence, layer)?, self.planner.gap(sequence)?);
-        Ok(Kv { k: k.with_gap(1, gap.clone()), v: v.with_gap(1, gap) })
+        let kv = Kv { k: k.with_gap(1, gap.clone()), v: v.with_gap(1, gap) };
+        Ok(kv.in_window(self.window_of(sequence)?))
     }
 
     /// The same, `[1, kvHeads, tokens, headDim]`.
     pub(crate) fn gather_batched(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         let (Kv { k, v }, gap) = (self.copies(sequence, layer)?, self.planner.gap(sequence)?);
         let batched = |view: View| Ok::<_, Error>(view.batched()?.with_gap(2, gap.clone()));
-        Ok(Kv { k: batched(k)?, v: batched(v)? })
+        Ok(Kv { k: batched(k)?, v: batched(v)? }.in_window(self.window_of(sequence)?))
+    }
+
+    /// The window of a sequence, whose last tokens may be a tree.
+    fn window_of(&self, sequence: u64) -> Result<Option<CacheWindow>> {
+        let Some(window) = self.planner.window() else { return Ok(None) };
+        Ok(Some(CacheWindow { window, is_tree: self.planner.tree(sequence)?.is_some() }))
     }
 
     fn copies(&mut self, sequence: u64, layer: u32) -> Result<Kv> {

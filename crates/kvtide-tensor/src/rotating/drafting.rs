@@ -17,6 +17,7 @@ use crate::shown::Shown;
 use crate::source::Source;
 use crate::transaction::Drafting;
 use crate::tree_mask::{Sight, TreeMask};
+use crate::view::Kv;
 
 impl RotatingKvCache {
     fn add(&mut self, sources: &mut [Resolved<'_>], shape: RowShape, room: u32, whole: bool) -> Result<Shown> {
@@ -25,7 +26,15 @@ impl RotatingKvCache {
         let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.current(), &shape, sources)?;
         self.planner.commit_draft(plan.next);
         self.shape = Some(shape);
-        Ok(shown)
+        Ok(shown.of_tree(whole))
+    }
+
+    /// Everything that is kept while drafts are open, in the order of [`TreeMask`]'s columns; else what is retained.
+    pub(crate) fn kept_data(&self) -> Result<Option<Kv>> {
+        self.rows.check()?;
+        let state = self.planner.state();
+        let shown = if state.current() == 0 { None } else { self.rows.show(state.live(), state.current()) };
+        Ok(shown.map(|shown| shown.of_tree(self.drafts.is_branched()).into_kv()))
     }
 }
 
@@ -88,7 +97,8 @@ impl Drafting for RotatingKvCache {
         if ending.kept > 0 {
             let runs = self.planner.reads(ending.kept, self.drafts.is_branched());
             let shown = self.rows.show(runs, self.planner.state().current());
-            self.last = shown.map(|shown| LastAppend { shown, tokens: ending.kept });
+            let is_tree = self.drafts.is_branched();
+            self.last = shown.map(|shown| LastAppend { shown: shown.of_tree(is_tree), tokens: ending.kept });
         } else if let Some(Before { last, blank }) = before {
             self.last = last;
             if blank {
@@ -108,8 +118,7 @@ impl Drafting for RotatingKvCache {
         let before = kept.state();
         let window = u64::from(before.retained() - before.held());
         let runs = [0..before.held().into(), before.current() - window..before.current()];
-        let sight = Sight { window: self.options.max_seq_len, sinks: self.options.sinks };
         let tree = Tree::joined([self.drafts.tree()])?;
-        Ok(TreeMask { before: runs, window: Some(sight), tree, tentative: 0 })
+        Ok(TreeMask { before: runs, window: self.rows.window().map(Sight::from), tree, tentative: 0 })
     }
 }

@@ -1,6 +1,7 @@
 //! The sliding window that both rotating caches are.
 
 use candle_core::Device;
+use kvtide_core::paged::Window;
 use kvtide_core::{COUNT_MAX, Drafts, RotatingOptions, RotatingPlanner, default_slack};
 
 use crate::buffer::RowShape;
@@ -62,8 +63,8 @@ impl<const PARTS: usize> Rotating<PARTS> {
             capacity: options.capacity_seq_len.unwrap_or(256),
             slack: options.slack.unwrap_or_else(|| default_slack(window).min(room)),
         })?;
-        let rows =
-            Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes));
+        let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
+        let rows = Contiguous::new(budget).sliding(Window::new(window, sinks)?);
         let (drafts, before) = (Drafts::default(), Vec::new());
         Ok(Rotating { options, planner, rows, shape: None, last: None, drafts, before })
     }

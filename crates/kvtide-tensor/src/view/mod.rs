@@ -3,13 +3,15 @@
 //! A view keeps its buffer alive. Reading it fails with `STALE_VIEW` when a slot that it shows was written after it was made.
 //! It has one run of slots, or two (sinks and window) that read as one sequence.
 
+mod part;
 mod read;
+mod window;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kvtide_core::{Run, Runs, Stamp, counted};
+use kvtide_core::{Run, Runs, Stamp};
 
 use crate::buffer::{Buffer, RowShape};
 use crate::dims::Dims;
@@ -20,6 +22,7 @@ use crate::life::Pin;
 use crate::memory::Budget;
 use crate::region::Region;
 use crate::source::HostTensor;
+pub use window::CacheWindow;
 
 /// A tensor in a cache's memory, or in memory of its own. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -32,6 +35,10 @@ pub struct View {
     positions: [u64; 2],
     /// When it was made; none when it shows whatever is there.
     stamp: Option<Stamp>,
+    /// The window of its cache, if that has one.
+    window: Option<CacheWindow>,
+    /// The positions that its cache has let go of.
+    gone: [u64; 2],
     /// What keeps its cache from changing, and lets it be read when the cache is gone.
     pin: Option<Arc<Pin>>,
 }
@@ -69,7 +76,9 @@ impl View {
         let [head, tail] = runs.parts();
         let last = if tail.is_empty() { head.len } else { tail.len };
         let first = if tail.is_empty() { end - u64::from(last) } else { 0 };
-        View { region, sequence: Some(axis), runs, positions: [first, end - u64::from(last)], stamp, pin: None, buffer }
+        let positions = [first, end - u64::from(last)];
+        let gone = if tail.is_empty() { [0, first] } else { [head.len.into(), positions[1]] };
+        View { region, sequence: Some(axis), runs, positions, stamp, window: None, gone, pin: None, buffer }
     }
 
     /// A copy of a host tensor, in memory of its own.
@@ -122,6 +131,8 @@ impl View {
             runs: Runs::one(Run::new(0, 1)),
             positions: [0; 2],
             stamp: None,
+            window: None,
+            gone: [0; 2],
             pin: None,
         })
     }
@@ -132,7 +143,8 @@ impl View {
         let (head, behind) = if gap.is_empty() { (0, 0) } else { (gap.start, gap.end) };
         let runs = Runs::two(Run::new(0, head), Run::new(head, tokens - head));
         let first = if head > 0 { 0 } else { behind.into() };
-        View { sequence: Some(axis), runs, positions: [first, behind.into()], ..self }
+        let gone = [head.into(), behind.into()];
+        View { sequence: Some(axis), runs, positions: [first, behind.into()], gone, ..self }
     }
 
     /// The same with a batch of one before its axes: a view of all of its memory.
@@ -229,48 +241,6 @@ impl View {
         // Looked at when nothing can change any more.
         self.check()?;
         Ok(pinned)
-    }
-
-    /// The part `start .. start + len` along `axis`, without a copy.
-    pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Result<View> {
-        let dims = self.region.dims;
-        let Some(&size) = dims.get(axis) else {
-            return Err(Error::argument("dim", axis, format!("below {}, the number of dimensions", dims.len())));
-        };
-        if start > size {
-            return Err(Error::argument("start", start, format!("at most {size}, the size of dimension {axis}")));
-        }
-        if len > size - start {
-            return Err(Error::argument("length", len, format!("at most {} from {start} on", size - start)));
-        }
-        let mut view = self.clone();
-        if self.sequence == Some(axis) {
-            let head = self.runs.iter().next().map_or(0, |run| run.len as usize);
-            view.runs = self.runs.slice(start as u32, len as u32);
-            view.positions = if start < head {
-                [self.positions[0] + start as u64, self.positions[1]]
-            } else {
-                [self.positions[1] + (start - head) as u64; 2]
-            };
-            view.region.dims[axis] = len;
-        } else {
-            view.region = self.region.narrow(axis, start, len);
-        }
-        Ok(view)
-    }
-
-    /// The same elements in another shape: without a copy when they are contiguous, else in memory of its own.
-    pub fn reshape(&self, shape: &[usize], budget: &Arc<Budget>) -> Result<View> {
-        let dims = Dims::shape("shape", shape)?;
-        if dims.elements() != Some(self.elements()) {
-            let expected = format!("{}, as in {:?}", counted(self.elements() as u64, "element"), self.shape());
-            return Err(Error::ShapeMismatch { argument: "shape", value: shape.to_vec(), expected });
-        }
-        if !self.is_contiguous() {
-            return self.copied(budget)?.reshape(shape, budget);
-        }
-        let region = self.anchored().reshaped(dims);
-        Ok(View { region, sequence: None, ..self.clone() })
     }
 
     /// True when `memory` lies in the same allocation, so that a copy between the two would overlap.

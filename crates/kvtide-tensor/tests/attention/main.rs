@@ -9,6 +9,7 @@ mod oracle;
 mod pages;
 mod random;
 mod refusals;
+mod sliding;
 mod windows;
 
 #[path = "../../../kvtide-core/tests/support/mod.rs"]
