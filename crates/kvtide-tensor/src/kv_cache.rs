@@ -141,7 +141,8 @@ impl KvCache {
         if state.is_empty() {
             return Err(kvtide_core::Error::CacheEmpty { operation: "getKv" }.into());
         }
-        self.rows.show(state.live(), state.len().into()).ok_or(Error::Disposed { object: "KvCache" })
+        let shown = self.rows.show(state.live(), state.len().into()).ok_or(Error::Disposed { object: "KvCache" })?;
+        Ok(shown.of_tree(self.drafts.is_branched()))
     }
 
     /// The whole buffers `[batch, kv_heads, capacity, head_dim]`: live windows, never stale.

@@ -1,5 +1,6 @@
 //! Drafts behind a growing cache: its own appends and truncates. O(new tokens) amortised.
 
+use kvtide_core::paged::Window;
 use kvtide_core::{Drafts, Ending, TransactionId, Tree};
 
 use super::KvCache;
@@ -10,7 +11,7 @@ use crate::resolved::Resolved;
 use crate::shown::Shown;
 use crate::source::Source;
 use crate::transaction::Drafting;
-use crate::tree_mask::TreeMask;
+use crate::tree_mask::{Sight, TreeMask};
 
 impl KvCache {
     fn add(&mut self, sources: &mut [Resolved<'_>], room: u32) -> Result<Shown> {
@@ -23,6 +24,11 @@ impl KvCache {
 }
 
 impl KvCache {
+    /// The same for queries that see this window: it keeps everything, and what it shows knows the window.
+    pub(crate) fn sliding(self, window: Window) -> Self {
+        KvCache { rows: self.rows.sliding(window), ..self }
+    }
+
     /// Refuses so many more tokens than it may hold.
     pub(crate) fn check_room(&self, tokens: u32) -> Result<()> {
         self.planner.plan_append(tokens)?;
@@ -59,7 +65,7 @@ impl Drafting for KvCache {
         self.drafts.check_append(id, tokens, parents)?;
         let shown = self.add(&mut sources, self.drafts.room())?;
         self.drafts.append(tokens, parents);
-        Ok(shown)
+        Ok(shown.of_tree(self.drafts.is_branched()))
     }
 
     fn draft_slot(&self) -> u32 {
@@ -73,6 +79,7 @@ impl Drafting for KvCache {
 
     fn tree_mask(&self) -> Result<TreeMask> {
         let tree = Tree::joined([self.drafts.tree()])?;
-        Ok(TreeMask { before: [0..self.draft_slot().into(), 0..0], window: None, tree, tentative: 0 })
+        let window = self.rows.window().map(Sight::from);
+        Ok(TreeMask { before: [0..self.draft_slot().into(), 0..0], window, tree, tentative: 0 })
     }
 }

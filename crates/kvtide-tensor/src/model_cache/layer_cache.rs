@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_core::model::{LayerGroup, LayerKind};
+use kvtide_core::paged::Window;
 use kvtide_core::{TransactionId, Tree};
 
 use super::options::{ContiguousOptions, Place};
@@ -54,17 +55,23 @@ impl LayerCache {
                 let options = RotatingCacheOptions { max_seq_len: window, sinks, device, budget, ..Default::default() };
                 LayerCache::Window(Box::new(RotatingKvCache::new(options)?))
             }
-            _ => LayerCache::Growing(Box::new(KvCache::new(KvCacheOptions {
-                batch_size: options.batch_size,
-                num_kv_heads: group.num_kv_heads,
-                initial_capacity: options.initial_capacity,
-                max_seq_len: options.max_seq_len,
-                head_dim: group.head_dim,
-                dtype,
-                device,
-                budget,
-                ..Default::default()
-            })?)),
+            kind => {
+                let cache = KvCache::new(KvCacheOptions {
+                    batch_size: options.batch_size,
+                    num_kv_heads: group.num_kv_heads,
+                    initial_capacity: options.initial_capacity,
+                    max_seq_len: options.max_seq_len,
+                    head_dim: group.head_dim,
+                    dtype,
+                    device,
+                    budget,
+                    ..Default::default()
+                })?;
+                LayerCache::Growing(Box::new(match kind {
+                    LayerKind::Sliding { window, sinks } => cache.sliding(Window::new(window, sinks)?),
+                    _ => cache,
+                }))
+            }
         })
     }
 
@@ -190,12 +197,12 @@ impl LayerCache {
         }
     }
 
-    /// What it holds.
+    /// What it holds; in a window, while tokens are drafted, everything that is kept for them: the columns of their mask.
     pub fn kv(&self) -> Result<Option<Kv>> {
         match self {
             LayerCache::Growing(cache) if cache.is_empty() => Ok(None),
             LayerCache::Growing(cache) => cache.get_kv().map(Some),
-            LayerCache::Window(cache) => cache.current_data(),
+            LayerCache::Window(cache) => cache.kept_data(),
         }
     }
 

@@ -1,11 +1,11 @@
 //! Attention from the layers of a step, against its definition.
 
 use kvtide_core::model::{LayerDescription, LayerKind};
-use kvtide_tensor::{AttendOptions, DType, HostTensor, ModelStep};
+use kvtide_tensor::{AttendOptions, DType, HostTensor, ModelStep, SequenceLayout, View, attend};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use crate::model::{Id, mix, row, source};
+use crate::model::{Id, Sequence, mix, row, source};
 use crate::oracle::{Naive, ancestors};
 use crate::subject::floats;
 use crate::world::World;
@@ -38,6 +38,81 @@ impl World {
             check_layer(&of, own, &all, &q, tree.as_deref(), &attended.out.to_f32()?)?;
         }
         Ok(())
+    }
+}
+
+/// Attention over what a layer shows: as its pages, and as its tensors, whichever way it is kept.
+impl World {
+    /// The last token asks, by the layer's window.
+    pub(crate) fn attend_to_kv(&mut self, id: u64, of: &Sequence, layer: u32) -> Result<(), TestCaseError> {
+        if !of.drafts.is_empty() || of.tokens.is_empty() {
+            return Ok(());
+        }
+        let description = self.cache.model().layers()[source(self.cache.model(), layer) as usize];
+        let Some(kv) = self.cache.kv(id, layer)? else { return Ok(()) };
+        let gap = self.gap(of, kv.k.shape()[2], description.kind)?;
+        if let LayerKind::Sliding { window, .. } = description.kind
+            && !gap.is_empty()
+            && gap.end + window as usize > of.tokens.len()
+        {
+            // Blocks keep what tokens to come see: what the last one sees has left them after a truncation.
+            let done = self.attend_to((id, layer), (1, None), &of.tokens, &AttendOptions::default());
+            prop_assert!(done.is_err_and(|refused| refused.to_string().contains("have left the cache")));
+            return Ok(());
+        }
+        self.attend_to((id, layer), (1, None), &of.tokens, &AttendOptions::default())
+    }
+
+    /// The nodes of the innermost transaction ask, by their mask, which has a column for each token that is shown.
+    pub(crate) fn attend_by_mask(
+        &mut self,
+        id: u64,
+        of: &Sequence,
+        layer: u32,
+        mask: &View,
+    ) -> Result<(), TestCaseError> {
+        let (rows, columns) = (mask.shape()[0], mask.shape()[1]);
+        let Some(kv) = self.cache.kv(id, layer)? else { return Ok(()) };
+        prop_assert_eq!(kv.k.shape()[2], columns, "layer {} shows other tokens than its mask", layer);
+        let (bytes, tree) = (mask.to_bytes()?, of.tree(0, None));
+        let mask = HostTensor::new("mask", &bytes, DType::F32, &[rows, columns])?;
+        let is_chain = tree.iter().flatten().enumerate().all(|(node, &parent)| parent == node as i32 - 1);
+        let options = AttendOptions { causal: false, mask: Some(mask), ..Default::default() };
+        // Of a chain the window is the cache's too, and what left it may not be asked for.
+        self.attend_to((id, layer), (rows, tree.as_deref()), &of.tokens, &options)?;
+        let options = AttendOptions { tree: tree.as_deref(), mask: None, ..options };
+        let ends = [0, tree.as_ref().map_or(0, Vec::len) as i32];
+        let options = AttendOptions { tree_offsets: tree.is_some().then_some(&ends), ..options };
+        if is_chain {
+            return self.attend_to((id, layer), (rows, tree.as_deref()), &of.tokens, &AttendOptions::default());
+        }
+        self.attend_to((id, layer), (rows, tree.as_deref()), &of.tokens, &options)
+    }
+
+    /// Holds what the last `queries` tokens see in what a layer shows against attention over all tokens.
+    fn attend_to(
+        &mut self,
+        (id, layer): (u64, u32),
+        (queries, tree): (usize, Option<&[i32]>),
+        all: &[Id],
+        options: &AttendOptions<'_>,
+    ) -> Result<(), TestCaseError> {
+        let own = source(self.cache.model(), layer);
+        let of = self.cache.model().layers()[own as usize];
+        let (heads, dim) = (2 * of.num_kv_heads as usize, of.head_dim as usize);
+        let q: Vec<f32> = (0..queries * heads * dim)
+            .map(|at| (mix(u64::from(layer) << 12 | at as u64) & 0xffff) as f32 / 32768. - 1.)
+            .collect();
+        let Some(kv) = self.cache.kv(id, layer)? else { return Ok(()) };
+        let bytes = floats(&q);
+        // Tokens of all heads, one behind the other, are what a layout of this name is.
+        let host = HostTensor::new("q", &bytes, DType::F32, &[1, queries, heads, dim])?;
+        let host = host.with_layout("q", SequenceLayout::Bshd)?;
+        let out = attend(host, &kv, options)?.out.to_f32()?;
+        let at = |query: usize, head: usize| (head * queries + query) * dim;
+        let rows = (0..queries).flat_map(|query| (0..heads).map(move |head| (query, head)));
+        let out: Vec<f32> = rows.flat_map(|(query, head)| out[at(query, head)..][..dim].to_vec()).collect();
+        check_layer(&of, own, all, &q, tree, &out)
     }
 }
 
@@ -83,7 +158,7 @@ fn check_layer(
         });
         let at = (query * heads + head) * dim;
         let asked: Vec<f64> = q[at..at + dim].iter().map(|&float| float.into()).collect();
-        let (expected, _) = naive.attend(&asked, query, position as i64, head);
+        let (expected, ..) = naive.attend(&asked, query, position as i64, head);
         let off = expected.iter().zip(&out[at..]).map(|(a, b)| (a - f64::from(*b)).abs());
         let off = off.fold(0., |most: f64, one| if one.is_nan() || one > most { one } else { most });
         prop_assert!(off < 1e-5, "query {} of layer {} is off by {}", query, own, off);

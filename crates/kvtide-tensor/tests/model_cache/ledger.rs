@@ -42,11 +42,11 @@ impl World {
         match self.kind {
             // Each a copy.
             Kind::Blocks(..) => prop_assert_eq!(stats.held_bytes, copies),
-            Kind::Tensors if self.snapshots.is_empty() && self.ledger.views.is_empty() => {
+            Kind::Tensors | Kind::KeepAll if self.snapshots.is_empty() && self.ledger.views.is_empty() => {
                 prop_assert_eq!(stats.held_bytes, 0);
             }
             // A view keeps its layer of a sequence that is gone, once for all views of it.
-            Kind::Tensors => {
+            Kind::Tensors | Kind::KeepAll => {
                 let gone = |id: &u64| !self.sequences.contains_key(id);
                 let most = self.ledger.views.iter().filter(|(id, ..)| gone(id)).map(|(.., kv)| bytes(kv)).max();
                 prop_assert!(stats.held_bytes >= most.unwrap_or(0), "{} bytes are held", stats.held_bytes);

@@ -24,6 +24,7 @@ impl World {
             for layer in 0..self.cache.model().layers().len() as u32 {
                 let mask = self.cache.draft_mask(id, innermost, layer, &Budget::process())?;
                 let before = self.before(id, &of, layer)?;
+                self.attend_by_mask(id, &of, layer, &mask)?;
                 prop_assert_eq!(mask.shape(), &[own, before.len() + all.len()][..]);
                 let sees: Vec<bool> = mask.to_f32()?.into_iter().map(|value| value == 0.).collect();
                 prop_assert_eq!(sees, seen(&of, self.cache.model().kind(layer), &before, own), "layer {}", layer);
@@ -41,6 +42,7 @@ impl World {
                 let sinks = (sinks as usize).min(committed);
                 sinks..committed.saturating_sub(window as usize).max(sinks)
             }
+            (Kind::KeepAll, _) => 0..0,
             (_, kind) => match self.cache.kv(id, layer)? {
                 Some(kv) => self.gap(of, kv.k.shape()[2], kind)?,
                 None => 0..0,

@@ -69,7 +69,7 @@ fn model() -> impl Strategy<Value = ModelDescription> {
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![1 => Just(Kind::Tensors), 1 => (1..6u32, 0..40u32).prop_map(|(size, blocks)| Kind::Blocks(size, blocks))]
+    prop_oneof![2 => Just(Kind::Tensors), 1 => Just(Kind::KeepAll), 2 => (1..6u32, 0..40u32).prop_map(|(size, blocks)| Kind::Blocks(size, blocks))]
 }
 
 fn call() -> impl Strategy<Value = Call> {

@@ -34,7 +34,7 @@ impl World {
             parents: parents.as_deref(),
         });
         if let Err(Error::OutOfBlocks { needed, free, .. }) = begun {
-            prop_assert!(self.kind != Kind::Tensors && needed > free);
+            prop_assert!(matches!(self.kind, Kind::Blocks(..)) && needed > free);
             return Ok(());
         }
         let mut step = begun?;

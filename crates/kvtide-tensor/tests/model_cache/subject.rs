@@ -14,6 +14,8 @@ use crate::model::{Id, rows, source};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Tensors,
+    /// In tensors, layers that slide as well: their window is a rule of attention alone.
+    KeepAll,
     /// So many tokens a block, so many blocks in each group.
     Blocks(u32, u32),
 }
@@ -43,7 +45,11 @@ pub fn options(model: ModelDescription, kind: Kind) -> ModelCacheOptions {
     let groups = model.groups().len();
     let devices = model.groups().iter().map(|group| group.device as usize + 1).max().unwrap_or(1);
     let kind = match kind {
-        Kind::Tensors => ModelCacheKind::Contiguous(ContiguousOptions { initial_capacity: 2, ..Default::default() }),
+        Kind::Tensors | Kind::KeepAll => ModelCacheKind::Contiguous(ContiguousOptions {
+            initial_capacity: 2,
+            keep_all: kind == Kind::KeepAll,
+            ..Default::default()
+        }),
         Kind::Blocks(block_size, blocks) => ModelCacheKind::Paged(PagedOptions {
             block_size,
             room: PoolRoom::Blocks(vec![blocks; groups]),

@@ -121,7 +121,8 @@ impl World {
         let slides = self.cache.model().groups().iter().any(|group| match group.kind {
             // Blocks keep what tokens to come see, which is one less.
             LayerKind::Sliding { window, sinks } => {
-                before + usize::from(self.kind != Kind::Tensors) > (window + sinks) as usize
+                self.kind != Kind::KeepAll
+                    && before + usize::from(self.kind != Kind::Tensors) > (window + sinks) as usize
             }
             _ => false,
         });
@@ -178,7 +179,8 @@ impl World {
         }
         let done = self.cache.commit_path(id, transaction, &path);
         if let Err(Error::OutOfBlocks { .. }) = done {
-            prop_assert!(self.kind != Kind::Tensors && (!self.snapshots.is_empty() || self.sequences.len() > 1));
+            let held = !self.snapshots.is_empty() || self.sequences.len() > 1;
+            prop_assert!(matches!(self.kind, Kind::Blocks(..)) && held);
             return Ok(());
         }
         done?;
@@ -199,6 +201,7 @@ impl World {
             }
             for layer in 0..self.cache.model().layers().len() as u32 {
                 self.check_layer(id, &of, layer)?;
+                self.attend_to_kv(id, &of, layer)?;
             }
         }
         self.check_masks()?;
@@ -222,7 +225,8 @@ impl World {
         Ok(())
     }
 
-    /// The positions that left a window: in tensors all that are out of it, in blocks whole ones that no token to come sees.
+    /// The positions that left a window: in tensors all that are out of that of the committed tokens, in blocks whole ones that no
+    /// token to come sees.
     pub(crate) fn gap(&self, of: &Sequence, kept: usize, kind: LayerKind) -> Result<Range<usize>, TestCaseError> {
         let all = of.tokens.len();
         let LayerKind::Sliding { window, sinks } = kind else {
@@ -231,14 +235,17 @@ impl World {
         };
         let (window, sinks) = (window as usize, sinks as usize);
         Ok(match self.kind {
-            Kind::Tensors => sinks.min(all)..all.saturating_sub(window).max(sinks.min(all)),
+            Kind::Tensors => {
+                let sinks = sinks.min(of.committed());
+                sinks..of.committed().saturating_sub(window).max(sinks)
+            }
             Kind::Blocks(size, _) if kept < all => {
                 let start = sinks.next_multiple_of(size as usize);
                 let gap = start..start + all - kept;
                 prop_assert!(gap.end + window <= of.committed().max(of.tokens.len()) + 1);
                 gap
             }
-            Kind::Blocks(..) => 0..0,
+            Kind::KeepAll | Kind::Blocks(..) => 0..0,
         })
     }
 
@@ -254,7 +261,7 @@ impl World {
         }
         self.check()?;
         // In tensors nothing is left, whatever steps are still there.
-        if self.kind == Kind::Tensors {
+        if !matches!(self.kind, Kind::Blocks(..)) {
             prop_assert_eq!(self.cache.stats().used_bytes, 0);
         }
         Ok(())
