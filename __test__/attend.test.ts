@@ -12,6 +12,9 @@ const rows = (...data: number[]): HostTensor => ({ data: Float32Array.from(data)
 /** Zeros, `[1, 1, n, 1]`. */
 const zeros = (tokens: number): HostTensor => ({ data: new Float32Array(tokens), shape: [1, 1, tokens, 1] })
 
+/** Rows of one element, `[1, 1, n, 1]`. */
+const single = (...data: number[]): HostTensor => ({ data: Float32Array.from(data), shape: [1, 1, data.length, 1] })
+
 /** Rows as `[n, 1, 2]`. */
 const flat = (...data: number[]): HostTensor => ({ data: Float32Array.from(data), shape: [data.length / 2, 1, 2] })
 
@@ -269,4 +272,24 @@ test('a getter that calls attention again changes nothing', t => {
     },
   }
   throwsCode(t, 'DISPOSED', () => attend(keys(2, 3), gone, ending), { object: 'Tensor' })
+})
+
+/** The output of one query, and its sum. */
+function one(q: number, k: number[], v: number[], given: AttendOptions = {}): number[] {
+  const { out, lse } = attend(single(q), { k: single(...k), v: single(...v) }, { scale: 1, ...given, returnLse: true })
+  return [out.toArray()[0] as number, lse[0] as number]
+}
+
+test('numbers near the end of the floats weigh as they are, and beyond it there is one rule', t => {
+  const large = Math.fround(3e38)
+  t.deepEqual(one(1, [large], [5]), [5, large])
+  t.deepEqual(one(1, [large, Math.fround(2.9e38), -large], [5, 6, 7]), [5, large])
+  t.deepEqual(one(1, [0, 0], [large, large])[0], large, 'a mean is no larger than what it is of')
+  t.deepEqual(one(1, [0, 0], [1, 3], { causal: false, mask: { data: Float32Array.of(-large, -large), shape: [2] } })[0], 2)
+  t.deepEqual(one(1, [0], [Infinity]), [Infinity, 0])
+  t.deepEqual(one(1, [0, 500], [Infinity, 1])[0], Infinity, 'however small its weight')
+  t.deepEqual(one(1, [0, 0], [Infinity, -Infinity])[0], NaN)
+  t.deepEqual(one(1, [-Infinity, 0], [Infinity, 1]), [1, 0])
+  for (const key of [NaN, Infinity]) t.deepEqual(one(1, [key, 0], [1, 1]), [NaN, NaN])
+  t.deepEqual(one(1, [0], [3], { sinkLogits: Float32Array.of(-Infinity) }), one(1, [0], [3]))
 })

@@ -53,7 +53,7 @@ template <int D> struct Floats {
     }
   }
 
-  // Turns products into weights, which go to shared memory: of each key the four rows'.
+  // Turns products into weights, which go to shared memory: of each key the four rows'; UNSEEN where one does not see it.
   DEVICE void soften(const Args &args, const Work<TILE> &work, uint32_t tile, bool is_whole, float (&scores)[OWN], float4 *weights) {
     const uint32_t key = tile * TILE + lane();
 #pragma unroll
@@ -68,10 +68,12 @@ template <int D> struct Floats {
       const float next = fmaxf(max[row], largest[row]);
       // Where nothing was seen yet the base is a number too: infinity minus infinity is none.
       const float base = next == -numbers::infinity() ? 0 : next;
-      before[row] = numbers::power_of_2(max[row] - base);
-      scores[row] = numbers::power_of_2(scores[row] - base);
+      before[row] = numbers::power_of_e(max[row] - base);
+      const float weight = numbers::power_of_e(scores[row] - base);
       // Of the lane's keys; lanes are put together at the end.
-      sum[row] = sum[row] * before[row] + scores[row];
+      sum[row] = sum[row] * before[row] + weight;
+      // A weight may round to 0, which is not to be unseen.
+      scores[row] = scores[row] == -numbers::infinity() ? UNSEEN : weight;
       max[row] = next;
 #pragma unroll
       for (int piece = 0; piece < PIECES; piece++) {
@@ -94,7 +96,7 @@ template <int D> struct Floats {
 #pragma unroll
         for (int row = 0; row < OWN; row++) {
           float4 &to = out[row][piece];
-          if (weight[row] == 0) continue;
+          if (weight[row] == UNSEEN) continue;
           to = {fmaf(weight[row], value.x, to.x), fmaf(weight[row], value.y, to.y), fmaf(weight[row], value.z, to.z),
                 fmaf(weight[row], value.w, to.w)};
         }

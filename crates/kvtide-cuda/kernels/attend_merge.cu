@@ -23,13 +23,13 @@ DEVICE void merge(const Args &args) {
   const float base = max == -numbers::infinity() ? 0 : max;
   for (uint32_t split = 0; split < args.splits; split++) {
     const float *state = states + 2 * (split * uint64_t(args.rows) + row);
-    sum += state[1] * numbers::power_of_2(state[0] - base);
+    sum += state[1] * numbers::power_of_e(state[0] - base);
   }
   put_output(args, place, token, head, max, sum, [&](uint32_t index) {
     float total = 0;
     for (uint32_t split = 0; split < args.splits; split++) {
       const uint64_t at = split * uint64_t(args.rows) + row;
-      const float share = numbers::power_of_2(states[2 * at] - base);
+      const float share = numbers::power_of_e(states[2 * at] - base);
       // A share that saw nothing is zeros.
       total = fmaf(share, rows[at * dim + index], total);
     }

@@ -43,6 +43,12 @@ DEVICE float power_of_2(float value) {
 #endif
 }
 
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// e to the power of `value`: a difference of scores, which are natural logarithms. In base 2 those near the end of the floats would
+// be beyond it.
+DEVICE float power_of_e(float value) { return power_of_2(value * LOG2_E); }
+
 DEVICE float of_half(uint32_t bits) {
 #ifdef __CUDACC__
   float value;

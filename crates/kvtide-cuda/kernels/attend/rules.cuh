@@ -195,14 +195,12 @@ template <int Tile> DEVICE Row row_of(const Args &args, const Work<Tile> &work, 
           query_position(args, work.rules, work.first_query, work.queries, query)};
 }
 
-constexpr float LOG2_E = 1.4426950408889634f;
-
-// A product of a query and a key as the logarithm to base 2 that its exponential is taken of.
+// What a key's weight is the exponential of, from its product with a query.
 DEVICE float score(const Args &args, float product) {
   const float value = product * args.scale;
   if (args.softcap == 0) return value;
   // cap * tanh(x), of which tanh(x) = 1 - 2 / (e^2x + 1). The launcher has divided the scale by the cap.
-  return args.softcap * (1 - 2 / (numbers::power_of_2(2 * LOG2_E * value) + 1)) * LOG2_E;
+  return args.softcap * (1 - 2 / (numbers::power_of_e(2 * value) + 1));
 }
 
 // The same where not every row sees every key, or something is added: a function of its own, for tiles on an edge are few.
@@ -215,7 +213,7 @@ APART float score_on_edge(const Args &args, const Work<Tile> &work, Row row, flo
                       row.query * args.mask_strides[2] + key * args.mask_strides[3];
   const float added = *reinterpret_cast<const float *>(args.mask + at);
   // What is hidden may be no number.
-  return added == -numbers::infinity() ? added : value + added * LOG2_E;
+  return added == -numbers::infinity() ? added : value + added;
 }
 
 // The same for all threads, in shared memory, which has room for it at its start.

@@ -93,7 +93,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
       largest[half] = fmaxf(largest[half], warp_across(largest[half], 2));
       // Where nothing was seen yet the base is a number too: infinity minus infinity is none.
       base[half] = largest[half] == -numbers::infinity() ? 0 : largest[half];
-      before[half] = numbers::power_of_2(max[half] - base[half]);
+      before[half] = numbers::power_of_e(max[half] - base[half]);
     }
     if (warp_any(largest[0] != max[0] || largest[1] != max[1])) {
 #pragma unroll
@@ -108,8 +108,9 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     for (int of = 0; of < KEYS / 8; of++) {
 #pragma unroll
       for (int at = 0; at < 4; at++) {
-        scores[of][at] = numbers::power_of_2(scores[of][at] - base[at / 2]);
-        sum[at / 2] += scores[of][at];
+        const float weight = numbers::power_of_e(scores[of][at] - base[at / 2]);
+        sum[at / 2] += weight;
+        scores[of][at] = !Whole && scores[of][at] == -numbers::infinity() ? UNSEEN : weight;
       }
     }
   }
@@ -124,14 +125,16 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
   }
 
   // Adds values, weighed. Where a row does not see every key, a value that is no finite number is left out, and spoils those alone
-  // whose weight is not 0.
+  // that see it.
   template <bool Whole> DEVICE void weigh(const Args &args, Rows values, const float (&weights)[KEYS / 8][4]) {
     const unsigned char *row = values.first + (first_key() + lane() % 16) * values.stride + lane() / 16 * 16;
     uint32_t bad = 0;
 #pragma unroll
     for (int pair = 0; pair < KEYS / 16; pair++) {
       uint32_t a[4];
-      weights_of(weights, pair, a, [](float one, float other) { return W::pair(one, other); });
+      weights_of(weights, pair, a, [](float one, float other) {
+        return Whole ? W::pair(one, other) : W::pair(one == UNSEEN ? 0 : one, other == UNSEEN ? 0 : other);
+      });
 #pragma unroll
       for (int step = 0; step < D / 16; step++) {
         if (16u * step >= args.parts[1].dim) break;
@@ -156,10 +159,16 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     return ((pair & W::EXPONENT) == W::EXPONENT ? 0xffffu : 0) | ((pair >> 16 & W::EXPONENT) == W::EXPONENT ? 0xffff0000u : 0);
   }
 
-  // Makes outputs NaN to which a value that is not finite counts: weights and values are 1 where they matter, and their products
-  // say whom.
+  // What stands for a number that is not finite where they are counted: 1, or more than all others together, powers of 2.
+  DEVICE static uint32_t kind_of(uint32_t half) {
+    if ((half & W::EXPONENT) != W::EXPONENT) return 0;
+    constexpr uint32_t mantissa = W::IS_HALF ? 0x3ffu : 0x7fu;
+    return W::ONE + (half & mantissa ? 14 : half >> 15 ? 7 : 0) * (mantissa + 1);
+  }
+
+  // Adds values that are not finite to the outputs that see them: weights are 1 for that, and products count them.
   DEVICE void spoil(const Args &args, const unsigned char *row, uint32_t stride, const float (&weights)[KEYS / 8][4]) {
-    uint32_t spoilt[D / 64 + 1] = {};
+    uint32_t above[D / 64 + 1] = {}, below[D / 64 + 1] = {};
 #pragma unroll 1
     for (uint32_t step = 0; 16 * step < args.parts[1].dim; step++) {
       float counts[2][4] = {};
@@ -167,25 +176,29 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
       for (int pair = 0; pair < KEYS / 16; pair++) {
         uint32_t a[4], b[4];
         weights_of(weights, pair, a, [](float one, float other) {
-          return (one != 0 ? W::ONE : 0) | (other != 0 ? W::ONE << 16 : 0);
+          return (one != UNSEEN ? W::ONE : 0) | (other != UNSEEN ? W::ONE << 16 : 0);
         });
         warp_load_transposed(b, row + 16 * pair * stride + 32 * step);
 #pragma unroll
-        for (int at = 0; at < 4; at++) b[at] = bad_halves(b[at]) & (W::ONE | W::ONE << 16);
+        for (int at = 0; at < 4; at++) b[at] = kind_of(b[at] & 0xffffu) | kind_of(b[at] >> 16) << 16;
         warp_multiply<W>(counts[0], a, b[0], b[1]);
         warp_multiply<W>(counts[1], a, b[2], b[3]);
       }
-      uint32_t bits = 0;
+      uint32_t has_above = 0, has_below = 0;
 #pragma unroll
-      for (int at = 0; at < 8; at++) bits |= counts[at / 4][at % 4] != 0 ? 1u << at : 0;
+      for (int at = 0; at < 8; at++) {
+        const uint32_t count = uint32_t(counts[at / 4][at % 4]);
+        has_above |= count >> 14 || count & 127 ? 1u << at : 0, has_below |= count >> 7 ? 1u << at : 0;
+      }
 #pragma unroll
       for (uint32_t word = 0; word < D / 64 + 1; word++) {
-        if (step / 4 == word) spoilt[word] |= bits << 8 * (step % 4);
+        if (step / 4 == word) above[word] |= has_above << 8 * (step % 4), below[word] |= has_below << 8 * (step % 4);
       }
     }
 #pragma unroll
     for (int at = 0; at < D / 2; at++) {
-      if (spoilt[at / 32] >> at % 32 & 1) out[at / 4][at % 4] = numbers::nan();
+      if (above[at / 32] >> at % 32 & 1) out[at / 4][at % 4] += numbers::infinity();
+      if (below[at / 32] >> at % 32 & 1) out[at / 4][at % 4] -= numbers::infinity();
     }
   }
 
@@ -234,9 +247,9 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
       for (uint32_t of = 0; of < Warps; of++) largest = fmaxf(largest, states[2 * (16 * of + row)]);
       const float base = largest == -numbers::infinity() ? 0 : largest;
       for (uint32_t of = 0; of < Warps; of++) {
-        all += states[2 * (16 * of + row) + 1] * numbers::power_of_2(states[2 * (16 * of + row)] - base);
+        all += states[2 * (16 * of + row) + 1] * numbers::power_of_e(states[2 * (16 * of + row)] - base);
       }
-      const float share = numbers::power_of_2(max[half] - base);
+      const float share = numbers::power_of_e(max[half] - base);
 #pragma unroll
       for (int step = 0; step < D / 8; step++) out[step][2 * half] *= share, out[step][2 * half + 1] *= share;
       total[half][0] = largest, total[half][1] = all;

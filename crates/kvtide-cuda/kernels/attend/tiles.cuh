@@ -120,6 +120,9 @@ DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t t
   }
 }
 
+// In place of the weight of a key that a row does not see.
+constexpr float UNSEEN = -1;
+
 // What is multiplied: where it lies, and bytes from row to row.
 struct Rows {
   const unsigned char *first;
@@ -177,18 +180,18 @@ DEVICE void put_element(uint64_t row, uint32_t format, uint32_t index, float val
   }
 }
 
-// Writes a row: divided by its sum, in the queries' type; zeros where it saw nothing. `max` is a logarithm to base 2. Every lane of a
-// warp takes part; `value` gives an element.
+// Writes a row: divided by its sum, in the queries' type; zeros where it saw nothing. Every lane of a warp takes part; `value` gives
+// an element.
 template <typename Value>
 DEVICE void put_output(const Args &args, uint64_t place, uint32_t token, uint32_t head, float max, float sum, Value value) {
   constexpr float LN_2 = 0.6931471805599453f;
   float share = 1;
   if (has(args.logits)) {
     // One more score, which has no value.
-    const float logit = numbers_at<float>(args, args.logits)[head] * LOG2_E;
+    const float logit = numbers_at<float>(args, args.logits)[head];
     const float larger = fmaxf(max, logit), base = larger == -numbers::infinity() ? 0 : larger;
-    share = numbers::power_of_2(max - base);
-    sum = sum * share + numbers::power_of_2(logit - base);
+    share = numbers::power_of_e(max - base);
+    sum = sum * share + numbers::power_of_e(logit - base);
     max = larger;
   }
   const float factor = sum == 0 ? 0 : share / sum;
@@ -197,7 +200,7 @@ DEVICE void put_output(const Args &args, uint64_t place, uint32_t token, uint32_
   for (uint32_t index = lane(); index < dim; index += 32) put_element(row, args.query_format, index, value(index) * factor);
   if (lane() == 0) {
     reinterpret_cast<float *>(args.sums)[uint64_t(token) * args.query_heads + head] =
-        sum == 0 ? -numbers::infinity() : (max + log2f(sum)) * LN_2;
+        sum == 0 ? -numbers::infinity() : max + log2f(sum) * LN_2;
   }
 }
 

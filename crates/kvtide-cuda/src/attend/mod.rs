@@ -195,7 +195,6 @@ impl List {
 }
 
 fn args(call: &Attend<'_>, list: &mut List) -> Args {
-    const LOG2_E: f32 = std::f32::consts::LOG2_E;
     let mut args: Args = bytemuck::Zeroable::zeroed();
     args.queries = strided(&call.queries);
     (args.out, args.sums) = (call.out.address(), call.lse.address());
@@ -212,7 +211,8 @@ fn args(call: &Attend<'_>, list: &mut List) -> Args {
     args.depths = list.add_some(call.trees.map(|trees| trees.depths));
     args.tables = Numbers::NONE;
     // Without a cap, scores are logarithms to base 2 at once; with one they are bent first.
-    args.scale = call.softcap.map_or(call.scale * LOG2_E, |cap| call.scale / cap);
+    // Of the smallest caps the quotient is no float.
+    args.scale = call.softcap.map_or(call.scale, |cap| (call.scale / cap).clamp(f32::MIN, f32::MAX));
     args.softcap = call.softcap.unwrap_or(0.0);
     args.query_format = call.queries.format as u32;
     (args.is_ragged, args.is_causal) = (call.is_ragged.into(), call.is_causal.into());

@@ -1,6 +1,5 @@
 //! One call of attention with the memory that it reads: what its units of work share.
 
-use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::asked::{Asked, ROWS};
@@ -68,11 +67,6 @@ impl Unit {
 }
 
 impl Job<'_> {
-    /// What queries are multiplied with, so that scores are logarithms to base 2 as soon as they can be.
-    pub fn scale(&self) -> f32 {
-        if self.asked.softcap.is_some() { self.asked.scale } else { self.asked.scale * LOG2_E }
-    }
-
     /// True when some keys were rotated.
     pub fn is_rotated(&self) -> bool {
         matches!(&self.keys, Keys::Pages(pages) if pages.rows.shape.hadamard)

@@ -5,6 +5,7 @@
 //! split   units: some queries, some heads of K and V, a share of the keys
 //! unit    tile by tile, with a running softmax             the only code that computes
 //! output  rows divided by their sums, in the queries' dtype
+//! exact   rows that are no finite numbers, once more in 64-bit floats
 //! ```
 //!
 //! A captured step has a form of its own (`captured.rs`): lengths and tables are those that the device holds when it is replayed.
@@ -16,6 +17,7 @@ mod asked;
 mod call;
 mod captured;
 mod check;
+mod exact;
 mod job;
 mod kept;
 mod kv_rows;
@@ -154,7 +156,8 @@ fn answer<'o>(
     let room = Room { shape: call.out_shape(), dtype: call.dtype(), sums: call.rows_out() };
     let (out, lse) = take(&room)?;
     room.check(out, lse)?;
-    run(call, q, kv, options.threads.unwrap_or(threads()?), Output { dtype: call.dtype(), bytes: out, lse })
+    let output = Output { dtype: call.dtype(), bytes: out, lse, suspects: Vec::new() };
+    run(call, q, kv, options.threads.unwrap_or(threads()?), output)
 }
 
 fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, mut output: Output<'_>) -> Result<()> {
@@ -165,13 +168,20 @@ fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, mut out
     }
     let Some(kernels) = TileKernels::of(Kernels::current()?) else {
         kv.check()?;
-        portable::run(&call.asked, q, kv, call.device(), output)?;
+        portable::run(&call.asked, q, kv, call.device(), &mut output)?;
+        exact::redo(&call.asked, q, kv, &mut output)?;
         return kv.check();
     };
     let tensors = call.tensors();
     let present: Vec<_> = tensors.iter().flatten().copied().collect();
     inspect_all(&present, |memory| {
         kv.check()?;
-        split::run(&call.job(kernels, memory)?, output, threads)
-    })
+        split::run(&call.job(kernels, memory)?, &mut output, threads)
+    })?;
+    if output.suspects.is_empty() {
+        return Ok(());
+    }
+    exact::redo(&call.asked, q, kv, &mut output)?;
+    // It has let go of the memory in between.
+    kv.check()
 }

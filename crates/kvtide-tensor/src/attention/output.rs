@@ -1,9 +1,7 @@
 //! Where results go: rows in the caller's dtype, and the logarithms of their sums.
 
-use std::f32::consts::LN_2;
-
 use super::asked::Asked;
-use super::job::Unit;
+use super::job::{Job, Unit};
 use super::scratch::State;
 use crate::dtype::DType;
 use crate::kernels::quantise::from_f32;
@@ -15,13 +13,25 @@ pub(super) struct Output<'a> {
     pub bytes: &'a mut [u8],
     /// `[tokens, heads]`
     pub lse: &'a mut [f32],
+    /// Rows that came out as no finite numbers.
+    pub suspects: Vec<Suspect>,
+}
+
+/// A row of the output.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspect {
+    pub sequence: usize,
+    /// In the list of all queries.
+    pub token: usize,
+    pub head: usize,
 }
 
 impl Output<'_> {
     /// Writes the rows of a unit, each divided by its sum; zeros where a row saw nothing.
-    pub fn write(&mut self, asked: &Asked<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
+    pub fn write(&mut self, job: &Job<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
+        let asked = job.asked;
         let (sizes, group) = (asked.sizes, asked.sizes.group());
-        let mut values = vec![0.0; sizes.value_dim];
+        let (mut values, zeros) = (vec![0.0; sizes.value_dim], vec![0.0; stride]);
         for row in 0..unit.rows(group) {
             let State { max, sum, .. } = states[row];
             let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
@@ -30,7 +40,19 @@ impl Output<'_> {
             }
             let (query, head) = unit.query_and_head(row, group);
             let token = asked.sequences[unit.sequence].first_query + query;
-            self.put(asked, unit.sequence, token, head, &values, log_sum(max, sum));
+            let lse = log_sum(max, sum);
+            // What is not finite is no zero after this: one pass with the kernels, for a decode step feels another one.
+            let is_finite = job.kernels.dot(&out[row * stride..][..stride], &zeros) == 0.0;
+            self.check(is_finite, Suspect { sequence: unit.sequence, token, head }, lse);
+            self.put(asked, unit.sequence, token, head, &values, lse);
+        }
+    }
+
+    /// Notes a row whose output or sum is no finite number.
+    pub fn check(&mut self, is_finite: bool, of: Suspect, lse: f32) {
+        // Where there is no memory for it, it stays as it is.
+        if (!is_finite || lse.is_nan() || lse == f32::INFINITY) && self.suspects.try_reserve(1).is_ok() {
+            self.suspects.push(of);
         }
     }
 
@@ -49,5 +71,10 @@ impl Output<'_> {
 
 /// The natural logarithm of a row's sum of exponentials.
 fn log_sum(max: f32, sum: f32) -> f32 {
-    if sum == 0.0 { f32::NEG_INFINITY } else { (max + sum.log2()) * LN_2 }
+    if sum == 0.0 { f32::NEG_INFINITY } else { max + sum.ln() }
+}
+
+/// The larger one, NaN where one is NaN.
+pub(super) fn larger(one: f32, other: f32) -> f32 {
+    if one.is_nan() || one > other { one } else { other }
 }

@@ -9,7 +9,7 @@ use kvtide_core::paged::Part;
 
 use super::asked::{Asked, Sequence};
 use super::kv_rows::KvRows;
-use super::output::Output;
+use super::output::{Output, Suspect};
 use super::strided::Axes;
 use crate::error::Result;
 use crate::source::{HostTensor, Source};
@@ -33,7 +33,7 @@ pub(super) fn run(
     q: &Source<'_>,
     kv: &KvRows<'_>,
     device: &Device,
-    mut output: Output<'_>,
+    output: &mut Output<'_>,
 ) -> Result<()> {
     let sizes = asked.sizes;
     let axes = if sizes.ragged { Axes::RAGGED } else { Axes::BATCHED };
@@ -51,7 +51,7 @@ pub(super) fn run(
                 .affine(f64::from(asked.scale), 0.0)?;
             let chunk = Chunk { asked, sequence: index, of, first, count };
             let running = chunk.run(&queries, kv)?;
-            chunk.write(running, &mut output)?;
+            chunk.write(running, output)?;
         }
     }
     Ok(())
@@ -82,7 +82,7 @@ impl Chunk<'_> {
                 let (keys, values) = (keys.to_device(queries.device())?, values.to_device(queries.device())?);
                 let mut scores = queries.matmul(&keys.t()?)?;
                 if let Some(cap) = self.asked.softcap.map(f64::from) {
-                    scores = scores.affine(1.0 / cap, 0.0)?.tanh()?.affine(cap, 0.0)?;
+                    scores = scores.affine((1.0 / cap).min(f32::MAX.into()), 0.0)?.tanh()?.affine(cap, 0.0)?;
                 }
                 scores = self.mask(&scores, start, count)?;
                 running = running.add(&scores, &values)?;
@@ -143,7 +143,10 @@ impl Chunk<'_> {
             let values: Vec<f32> =
                 out[row * sizes.value_dim..][..sizes.value_dim].iter().map(|total| total * factor).collect();
             let lse = if sum[row] == 0.0 { f32::NEG_INFINITY } else { max[row] + sum[row].ln() };
-            output.put(self.asked, self.sequence, of.first_query + query, head, &values, lse);
+            let token = of.first_query + query;
+            let is_finite = values.iter().all(|value| value.is_finite());
+            output.check(is_finite, Suspect { sequence: self.sequence, token, head }, lse);
+            output.put(self.asked, self.sequence, token, head, &values, lse);
         }
         Ok(())
     }
@@ -158,20 +161,22 @@ impl Running {
         let weights = scores.broadcast_sub(&base)?.exp()?;
         let before = (&self.max - &base)?.exp()?;
         let sum = ((&self.sum * &before)? + weights.sum_keepdim(D::Minus1)?)?;
-        let out = (self.out.broadcast_mul(&before)? + weigh(&weights, values)?)?;
+        let out = (self.out.broadcast_mul(&before)? + weigh(scores, &weights, values)?)?;
         Ok(Running { max, sum, out })
     }
 }
 
-/// Weights times values. A value that is no finite number counts only where its weight is not 0, and makes NaN there.
-fn weigh(weights: &Tensor, values: &Tensor) -> Result<Tensor> {
+/// Weights times values. A value that is no finite number counts only where it is seen, and makes NaN there: what it is to be is
+/// seen to later.
+fn weigh(scores: &Tensor, weights: &Tensor, values: &Tensor) -> Result<Tensor> {
     let zeros = values.zeros_like()?;
     let bad = (values * 0.0)?.ne(&zeros)?;
     if bad.to_dtype(CandleDType::F32)?.sum_all()?.to_scalar::<f32>()? == 0.0 {
         return Ok(weights.matmul(values)?);
     }
     let ones = values.ones_like()?;
-    let seen = weights.ne(&weights.zeros_like()?)?.to_dtype(CandleDType::F32)?;
+    let hidden = Tensor::full(f32::NEG_INFINITY, scores.shape(), scores.device())?;
+    let seen = scores.ne(&hidden)?.to_dtype(CandleDType::F32)?;
     let spoilt = seen.matmul(&bad.where_cond(&ones, &zeros)?)?.gt(0.0)?;
     let sums = weights.matmul(&bad.where_cond(&zeros, values)?)?;
     Ok(spoilt.where_cond(&Tensor::full(f32::NAN, sums.shape(), sums.device())?, &sums)?)
@@ -179,7 +184,7 @@ fn weigh(weights: &Tensor, values: &Tensor) -> Result<Tensor> {
 
 impl KvRows<'_> {
     /// Keys and values of some tokens, `[kv heads, tokens, dim]`, as floats.
-    fn tile(&self, sequence: usize, batch: usize, first: usize, count: usize) -> Result<(Tensor, Tensor)> {
+    pub(super) fn tile(&self, sequence: usize, batch: usize, first: usize, count: usize) -> Result<(Tensor, Tensor)> {
         match self {
             KvRows::Batched { k, v } => {
                 Ok((rows(k, Axes::BATCHED, batch, first, count)?, rows(v, Axes::BATCHED, batch, first, count)?))
@@ -196,7 +201,7 @@ impl KvRows<'_> {
 }
 
 /// Some tokens of a source, `[heads, tokens, dim]`, as floats.
-fn rows(source: &Source<'_>, axes: Axes, batch: usize, first: usize, count: usize) -> Result<Tensor> {
+pub(super) fn rows(source: &Source<'_>, axes: Axes, batch: usize, first: usize, count: usize) -> Result<Tensor> {
     let tensor = match source {
         Source::Tensor(tensor) => (*tensor).clone(),
         Source::View(view) => {
@@ -233,6 +238,6 @@ fn heads_first(tensor: Tensor, axes: Axes) -> Result<Tensor> {
 }
 
 /// A tensor's floats.
-fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+pub(super) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
     Ok(tensor.flatten_all()?.to_vec1()?)
 }

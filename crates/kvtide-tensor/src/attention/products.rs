@@ -125,7 +125,8 @@ impl Work<'_, '_> {
             let bias = &mut self.scratch.state[row].bias;
             if hidden {
                 // Scales of a value that the row does not see may be no numbers.
-                for (index, weight) in weights.iter_mut().enumerate().filter(|(_, weight)| **weight != 0.0) {
+                let shown = self.scratch.shown[row];
+                for (index, weight) in weights.iter_mut().enumerate().filter(|(index, _)| is_shown(shown, *index)) {
                     *bias += *weight * minimums[index];
                     *weight *= scales[index];
                 }
@@ -154,7 +155,7 @@ impl Work<'_, '_> {
     fn weigh_head(&mut self, values: Rows<'_>, at: usize, rows: Range<usize>, widened: bool, hidden: bool) {
         let (kernels, dim) = (self.job.kernels, self.job.asked.sizes.value_dim);
         let stride = padded(dim);
-        let Scratch { wide, scores, out, .. } = &mut *self.scratch;
+        let Scratch { wide, scores, out, shown, .. } = &mut *self.scratch;
         if widened {
             for row in 0..values.count {
                 kernels.widen(values, row, &mut wide[row * stride..(row + 1) * stride]);
@@ -170,7 +171,8 @@ impl Work<'_, '_> {
             let weights = &scores[row * SCORES + at..][..values.count];
             let mut from = 0;
             while from < values.count {
-                let to = from + weights[from..].iter().take_while(|weight| **weight != 0.0).count();
+                let to = from + (shown[row] >> (at + from)).trailing_ones() as usize;
+                let to = to.min(values.count);
                 let part = Matrix { floats: &weights[from..to], stride: to - from, count: 1 };
                 let mut out = MatrixMut { floats: &mut out[row * stride..(row + 1) * stride], stride };
                 kernels.weigh(part, values.part(from, to - from), &mut out);
@@ -184,6 +186,11 @@ impl Work<'_, '_> {
         let many = self.rows_of(0).len() > WIDEN_ROWS && rows.elements != Elements::F32;
         many || !rows.elements.is_direct(dim)
     }
+}
+
+/// True where a row sees a key of the tile; behind the tile it sees none.
+fn is_shown(shown: u128, index: usize) -> bool {
+    shown.checked_shr(index as u32).unwrap_or(0) & 1 == 1
 }
 
 /// Floats as rows.

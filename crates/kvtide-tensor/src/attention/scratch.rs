@@ -30,14 +30,16 @@ pub(super) struct Scratch {
     pub of_tile: [Vec<f32>; 3],
     /// The largest score of each row, its sum of weights, and what its output has besides.
     pub state: Vec<State>,
+    /// Where rows do not see the whole tile: for each row a bit for each key that it sees.
+    pub shown: Vec<u128>,
 }
 
 /// The running softmax of one row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
-    /// The largest score so far, a logarithm to base 2.
+    /// The largest score so far.
     pub max: f32,
-    /// The sum of `2^(score - max)`.
+    /// The sum of `e^(score - max)`.
     pub sum: f32,
     /// What is to be added to each element of the output.
     pub bias: f32,
@@ -91,6 +93,10 @@ impl Scratch {
         if self.state.len() < rows {
             self.state.try_reserve(rows).map_err(|_| Budget::process().refusal(12 * rows as u64))?;
             self.state.resize(rows, State::EMPTY);
+        }
+        if self.shown.len() < rows {
+            self.shown.try_reserve(rows).map_err(|_| Budget::process().refusal(16 * rows as u64))?;
+            self.shown.resize(rows, 0);
         }
         Ok(())
     }

@@ -3,10 +3,11 @@
 //! How a call is cut depends on its sizes alone, never on the number of threads: the same call gives the same bits everywhere.
 //! Few units are split along their keys; what such a share gives is kept in at most 1 MiB until the last one is there.
 
+use std::f32::consts::LOG2_E;
 use std::sync::{Mutex, PoisonError};
 
 use super::job::{Job, Unit};
-use super::output::Output;
+use super::output::{Output, larger};
 use super::scratch::{Scratch, State, TILE};
 use super::unit::Work;
 use crate::error::Result;
@@ -27,7 +28,7 @@ const SHARES_MAX: usize = 1 << 18;
 const ALONE_MAX: usize = 1 << 20;
 
 /// Runs a whole call.
-pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<()> {
+pub(super) fn run(job: &Job<'_>, output: &mut Output<'_>, threads: usize) -> Result<()> {
     let (units, groups) = units(job);
     let rows = units.iter().map(|unit| unit.rows(job.asked.sizes.group())).max().unwrap_or(0);
     let shares = Shares::new(&units, groups, rows, job.asked.sizes.value_dim)?;
@@ -49,18 +50,18 @@ pub(super) fn run(job: &Job<'_>, output: Output<'_>, threads: usize) -> Result<(
                 return Ok(());
             }
             let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            output.write(job.asked, unit, &scratch.state[..rows], &scratch.out, stride);
+            output.write(job, unit, &scratch.state[..rows], &scratch.out, stride);
             Ok(())
         }));
     })?;
     if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(error);
     }
-    let mut output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
     for unit in units.iter().filter(|unit| unit.splits > 1 && unit.split == 0) {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
             shares.merge(unit, unit.rows(job.asked.sizes.group()), scratch);
-            output.write(job.asked, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
+            output.write(job, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
             Ok(())
         })?;
     }
@@ -144,8 +145,9 @@ impl Shares {
             let out = &mut scratch.out[row * stride..(row + 1) * stride];
             out.fill(0.0);
             let mut sum = 0.0;
-            for share in shares().filter(|share| share[0] != f32::NEG_INFINITY) {
-                let factor = (share[0] - max).exp2();
+            // One whose scores are all NaN has no largest one, and still a sum.
+            for share in shares().filter(|share| share[1] != 0.0) {
+                let factor = ((share[0] - max) * LOG2_E).exp2();
                 sum += share[1] * factor;
                 for (total, part) in out.iter_mut().zip(&share[2..]) {
                     *total += part * factor;
@@ -154,9 +156,4 @@ impl Shares {
             scratch.state[row] = State { max, sum, bias: 0.0 };
         }
     }
-}
-
-/// The larger one, NaN where one is NaN.
-fn larger(one: f32, other: f32) -> f32 {
-    if one.is_nan() || one > other { one } else { other }
 }

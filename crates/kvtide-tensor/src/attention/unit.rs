@@ -4,11 +4,11 @@
 //! for each tile of keys that some row sees
 //!   scores  = queries * keys                           one pass over the keys, in place
 //!   scores  = bent, masked; -infinity where a row does not see a key
-//!   weights = 2^(scores - max), sums and output so far brought to the same max
+//!   weights = e^(scores - max), sums and output so far brought to the same max
 //!   output += weights * values                         one pass over the values, in place
 //! ```
 //!
-//! Numbers are 32-bit floats throughout, scores logarithms to base 2. Formats that take more than a load to become floats are
+//! Numbers are 32-bit floats throughout: what is beyond them comes out as no finite number, and is seen to later. Formats that take more than a load to become floats are
 //! widened once a tile where many rows share it.
 
 use std::f32::consts::LOG2_E;
@@ -82,10 +82,10 @@ impl<'a, 'b> Work<'a, 'b> {
             let floats = &mut self.scratch.queries[row * stride..(row + 1) * stride];
             floats.fill(0.0);
             kernels.widen(from, 0, floats);
-            kernels.scale_all(floats, self.job.scale());
+            kernels.scale_all(floats, self.job.asked.scale);
             let sink = self.job.asked.sink_logits.filter(|_| self.unit.split == 0).map(|logits| logits[head]);
             self.scratch.state[row] = match sink {
-                Some(logit) if logit > f32::NEG_INFINITY => State { max: logit * LOG2_E, sum: 1.0, bias: 0.0 },
+                Some(logit) if logit > f32::NEG_INFINITY => State { max: logit, sum: 1.0, bias: 0.0 },
                 _ => State::EMPTY,
             };
         }
@@ -105,7 +105,7 @@ impl<'a, 'b> Work<'a, 'b> {
         self.score(width);
         if let Some(cap) = self.job.asked.softcap {
             for row in 0..self.rows {
-                self.job.kernels.bend(&mut self.scratch.scores[row * SCORES..][..width], 1.0 / cap, cap * LOG2_E);
+                self.job.kernels.bend(&mut self.scratch.scores[row * SCORES..][..width], 1.0 / cap, cap);
             }
         }
         let all_shown =
@@ -139,15 +139,19 @@ impl<'a, 'b> Work<'a, 'b> {
             let (query, head) = unit.query_and_head(row, group);
             let position = job.asked.position(unit.sequence, query);
             let scores = &mut self.scratch.scores[row * SCORES..][..tile.len()];
-            for (score, key) in scores.iter_mut().zip(tile.clone()) {
+            let mut shown = 0;
+            for (place, (score, key)) in scores.iter_mut().zip(tile.clone()).enumerate() {
                 let added = job.asked.mask.as_ref().map_or(0.0, |mask| mask.at(unit.sequence, head, query, key));
-                *score += added * LOG2_E;
+                *score += added;
                 // What is hidden is hidden whatever its key holds.
                 if !rules.shows(position, query, key) || added == f32::NEG_INFINITY || *score == f32::NEG_INFINITY {
                     *score = f32::NEG_INFINITY;
                     hidden = true;
+                } else {
+                    shown |= 1 << place;
                 }
             }
+            self.scratch.shown[row] = shown;
         }
         hidden
     }
@@ -158,7 +162,7 @@ impl<'a, 'b> Work<'a, 'b> {
             let state = &mut self.scratch.state[row];
             let [max, sum] = self.job.kernels.soften(&mut self.scratch.scores[row * SCORES..][..width], state.max);
             if max != state.max {
-                let factor = (state.max - max).exp2();
+                let factor = ((state.max - max) * LOG2_E).exp2();
                 state.sum *= factor;
                 state.bias *= factor;
                 self.job.kernels.scale_all(&mut self.scratch.out[row * stride..][..stride], factor);

@@ -5,7 +5,7 @@ use kvtide_tensor::{
     Source, View, attend, with_kernels,
 };
 
-use crate::numbers::{Numbers, to_bytes, to_f64};
+use crate::numbers::{Numbers, distance, extremes, larger, products_pass, to_bytes, to_f64};
 use crate::oracle::{Naive, ancestors};
 
 /// What a call is made of.
@@ -37,6 +37,8 @@ pub struct Case {
     pub tree: Option<Vec<i32>>,
     /// A tree for each sequence, of any number of nodes.
     pub trees: Option<Vec<Vec<i32>>>,
+    /// Some of its numbers are the largest there are, infinities or NaN.
+    pub extreme: bool,
 }
 
 /// The largest differences of outputs and of log-sum-exps.
@@ -73,13 +75,29 @@ impl Case {
     fn data(&self) -> Data {
         let mut numbers = Numbers::new(self.seed);
         let (queries, keys) = self.tokens();
-        let mut take = |count: usize| to_bytes(self.dtype, &numbers.take(count));
-        let q = take(queries * self.query_heads() * self.dim);
-        let k = take(keys * self.kv_heads * self.dim);
-        let v = take(keys * self.kv_heads * self.value_dim);
-        let hide = |number: f32| if number > 0.4 { f32::NEG_INFINITY } else { 3.0 * number };
+        let [of_scores, of_values] = extremes(self.dtype);
+        let mut take = |count: usize, extremes: &[f32]| {
+            let mut taken = numbers.take(count);
+            if self.extreme {
+                numbers.sprinkle(&mut taken, extremes);
+            }
+            to_bytes(self.dtype, &taken)
+        };
+        let q = take(queries * self.query_heads() * self.dim, of_scores);
+        let k = take(keys * self.kv_heads * self.dim, of_scores);
+        let v = take(keys * self.kv_heads * self.value_dim, of_values);
+        let lowest = if self.extreme { f32::MIN } else { -3.0 };
+        let hide = |number: f32| match number {
+            0.4.. => f32::NEG_INFINITY,
+            ..-0.9 => lowest,
+            number => 3.0 * number,
+        };
         let mask = numbers.take(self.mask_shape().iter().product()).into_iter().map(hide).collect();
-        Data { q, k, v, mask, sink_logits: numbers.take(self.query_heads()) }
+        let mut sink_logits = numbers.take(self.query_heads());
+        if self.extreme {
+            numbers.sprinkle(&mut sink_logits, &[3e38, -3e38, f32::NEG_INFINITY]);
+        }
+        Data { q, k, v, mask, sink_logits }
     }
 
     /// Runs it with this form of the kernels, and compares.
@@ -121,7 +139,7 @@ impl Case {
         };
         let attended = with_kernels(kernels, || attend(q, rows, &options)).unwrap().unwrap();
         let out = to_f64(self.dtype, &attended.out.to_bytes().unwrap());
-        self.compare(&data, &out, &attended.lse)
+        self.compare(&data, &out, &attended.lse, kernels)
     }
 
     /// A cache that holds the keys and values, and its sequences.
@@ -187,7 +205,7 @@ impl Case {
         }
     }
 
-    fn compare(&self, data: &Data, out: &[f64], lse: &[f32]) -> Off {
+    fn compare(&self, data: &Data, out: &[f64], lse: &[f32], kernels: Kernels) -> Off {
         let [q, k, v] = [&data.q, &data.k, &data.v].map(|bytes| to_f64(self.dtype, bytes));
         let mut off = Off { out: 0.0, lse: 0.0 };
         let mut token = 0;
@@ -224,16 +242,29 @@ impl Case {
                 for head in 0..self.query_heads() {
                     let row = slice(&q, self.row(sequence, head, query, self.query_heads(), true), self.dim);
                     let position = self.position((sequence, token), query, queries, keys);
-                    let (expected, sum) = naive.attend(&row, query, position, head);
+                    let (expected, sum, sizes) = naive.attend(&row, query, position, head);
+                    let expected = to_f64(
+                        self.dtype,
+                        &to_bytes(self.dtype, &expected.iter().map(|&of| of as f32).collect::<Vec<_>>()),
+                    );
                     // Results are never in the order of `bshd`, whatever the keys are in.
                     let place = match self.ragged {
                         true => token * self.query_heads() + head,
                         false => (sequence * self.query_heads() + head) * queries + query,
                     };
-                    for (a, b) in out[place * self.value_dim..].iter().zip(&expected) {
-                        off.out = larger(off.out, (a - b).abs());
+                    // Kernels of a device work in 32-bit floats alone: of numbers that pass them nothing more comes.
+                    let alone = self.extreme && kernels.to_string() == "emulated";
+                    let over = alone && products_pass(&row, (0..keys).map(|key| (naive.key)(head / self.group, key)));
+                    let passes = |found: f64| over || (alone && !found.is_finite());
+                    for ((a, b), size) in out[place * self.value_dim..].iter().zip(&expected).zip(sizes) {
+                        if !passes(*a) {
+                            off.out = larger(off.out, distance(*a, *b) / size.max(1.0));
+                        }
                     }
-                    off.lse = larger(off.lse, distance(f64::from(lse[token * self.query_heads() + head]), sum));
+                    let found = f64::from(lse[token * self.query_heads() + head]);
+                    if !passes(found) {
+                        off.lse = larger(off.lse, distance(found, sum) / sum.abs().max(1.0));
+                    }
                 }
                 token += 1;
             }
@@ -266,13 +297,4 @@ impl Case {
         }
         (joined, offsets)
     }
-}
-
-/// The larger one, NaN where one is NaN: a comparison must not lose it.
-fn larger(one: f64, other: f64) -> f64 {
-    if one.is_nan() || one > other { one } else { other }
-}
-
-fn distance(one: f64, other: f64) -> f64 {
-    if one == other { 0.0 } else { (one - other).abs() }
 }

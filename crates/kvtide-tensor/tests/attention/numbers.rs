@@ -19,6 +19,17 @@ impl Numbers {
         ((self.0 >> 40) as f32 / (1 << 23) as f32) - 1.0
     }
 
+    /// Puts a few of these in random places.
+    pub fn sprinkle(&mut self, among: &mut [f32], extremes: &[f32]) {
+        let mut below = |count: usize| ((self.next() + 1.0) / 2.0 * count as f32) as usize % count.max(1);
+        for _ in 0..below(4) {
+            let (place, extreme) = (below(among.len()), below(extremes.len()));
+            if let (Some(float), Some(&extreme)) = (among.get_mut(place), extremes.get(extreme)) {
+                *float = extreme;
+            }
+        }
+    }
+
     pub fn take(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.next()).collect()
     }
@@ -43,4 +54,31 @@ pub fn to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
         DType::BF16 => pairs().map(|pair| bf16::from_ne_bytes(pair).to_f64()).collect(),
         DType::U8 => unreachable!("no attention over bytes"),
     }
+}
+
+/// The larger one, NaN where one is NaN: a comparison must not lose it.
+pub fn larger(one: f64, other: f64) -> f64 {
+    if one.is_nan() || one > other { one } else { other }
+}
+
+/// The largest numbers of a dtype and what is beyond them: of queries and keys, and of values. Scores of half floats would be so
+/// large that their rounding decides.
+pub fn extremes(dtype: DType) -> [&'static [f32]; 2] {
+    match dtype {
+        DType::F16 => {
+            [&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN], &[f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 65504.0]]
+        }
+        _ => [&[1e38, 3e38, -3e38, -1e30, f32::INFINITY, f32::NEG_INFINITY, f32::NAN]; 2],
+    }
+}
+
+/// How far apart they are; not at all where both are no numbers.
+pub fn distance(one: f64, other: f64) -> f64 {
+    if one == other || (one.is_nan() && other.is_nan()) { 0.0 } else { (one - other).abs() }
+}
+
+/// True where the product of a query and a key may pass the largest 32-bit float.
+pub fn products_pass(query: &[f64], mut keys: impl Iterator<Item = Vec<f64>>) -> bool {
+    let size = |key: Vec<f64>| query.iter().zip(key).map(|(one, other)| (one * other).abs()).sum::<f64>();
+    keys.any(|key| size(key) > f32::MAX.into())
 }

@@ -1,4 +1,7 @@
 //! Attention as its definition reads, in 64-bit floats: all scores, a softmax, all values.
+//!
+//! A score is a 32-bit float: one that is NaN or infinity makes a row NaN, minus infinity is not seen. A value counts wherever it is
+//! seen: an infinity is one in the output, however small its weight.
 
 /// One sequence's keys, values and rules.
 pub struct Naive<'a> {
@@ -25,41 +28,51 @@ pub struct Naive<'a> {
 }
 
 impl Naive<'_> {
-    /// One query's output and the logarithm of its sum.
-    pub fn attend(&self, query: &[f64], node: usize, position: i64, head: usize) -> (Vec<f64>, f64) {
+    /// One query's output, the logarithm of its sum, and how large what each element is a mean of is on average.
+    pub fn attend(&self, query: &[f64], node: usize, position: i64, head: usize) -> (Vec<f64>, f64, Vec<f64>) {
         let kv_head = head / (self.query_heads / self.kv_heads);
         let mut scored = Vec::new();
         for index in 0..self.positions.len() {
             if position < self.start || !self.shows(node, position, index) {
                 continue;
             }
-            let key = (self.key)(kv_head, index);
-            let mut score = self.scale * query.iter().zip(&key).map(|(a, b)| a * b).sum::<f64>();
+            let (key, added) = ((self.key)(kv_head, index), (self.mask)(head, node, index));
+            let float = |number: f64| f64::from(number as f32);
+            let mut score = float(self.scale * query.iter().zip(&key).map(|(a, b)| a * b).sum::<f64>());
             if let Some(cap) = self.softcap {
                 score = cap * (score / cap).tanh();
             }
-            score += (self.mask)(head, node, index);
-            if score > f64::NEG_INFINITY || score.is_nan() {
+            score = float(score + added);
+            if added > f64::NEG_INFINITY && score != f64::NEG_INFINITY {
                 scored.push((index, score));
             }
         }
-        let sink = self.sink_logits.map(|logits| f64::from(logits[head]));
+        let sink = self.sink_logits.map(|logits| f64::from(logits[head])).filter(|sink| *sink > f64::NEG_INFINITY);
         let max = scored.iter().map(|(_, score)| *score).chain(sink).fold(f64::NEG_INFINITY, f64::max);
         let width = (self.value)(kv_head, 0).len();
-        let mut out = vec![0.0; width];
+        if scored.iter().any(|(_, score)| !score.is_finite()) {
+            return (vec![f64::NAN; width], f64::NAN, vec![0.0; width]);
+        }
+        let (mut out, mut beyond, mut sizes) = (vec![0.0; width], vec![0.0; width], vec![0.0; width]);
         let mut sum = sink.map_or(0.0, |sink| (sink - max).exp());
         for (index, score) in scored {
             let weight = (score - max).exp();
             sum += weight;
-            for (total, value) in out.iter_mut().zip((self.value)(kv_head, index)) {
-                *total += weight * value;
+            for (place, value) in (self.value)(kv_head, index).into_iter().enumerate() {
+                if value.is_finite() {
+                    out[place] += weight * value;
+                    sizes[place] += weight * value.abs();
+                } else {
+                    beyond[place] += value;
+                }
             }
         }
         if sum == 0.0 {
-            return (vec![0.0; width], f64::NEG_INFINITY);
+            return (vec![0.0; width], f64::NEG_INFINITY, sizes);
         }
-        out.iter_mut().for_each(|total| *total /= sum);
-        (out, max + sum.ln())
+        sizes.iter_mut().for_each(|size| *size /= sum);
+        let out = out.iter().zip(beyond).map(|(total, beyond)| total / sum + beyond);
+        (out.collect(), max + sum.ln(), sizes)
     }
 
     fn shows(&self, node: usize, query: i64, index: usize) -> bool {

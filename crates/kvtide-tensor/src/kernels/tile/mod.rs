@@ -192,7 +192,7 @@ impl TileKernels {
         unsafe { self.widen[rows.elements as usize](row.first(), rows.dim, out.as_mut_ptr()) }
     }
 
-    /// Turns a row of scores into weights `2^(score - max)`, where max is the larger one of `before` and the largest score;
+    /// Turns a row of scores into weights `e^(score - max)`, where max is the larger one of `before` and the largest score;
     /// gives max and the sum of the weights.
     pub fn soften(&self, scores: &mut [f32], before: f32) -> [f32; 2] {
         check_padded(scores);

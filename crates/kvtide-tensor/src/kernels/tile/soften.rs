@@ -1,12 +1,12 @@
 //! The exponential half of a softmax, on one row of scores, and what else is done to a row of floats.
 //!
-//! Scores are logarithms to base 2: their caller has multiplied the queries by log2(e).
+//! Scores are natural logarithms, and meet log2(e) as differences: a score near the end of the floats is beyond it in base 2.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
 use crate::kernels::simd::format::{Format, load_some};
 use crate::kernels::simd::{Lanes, exp2};
 
-/// Turns scores into weights `2^(score - max)`, where max is the larger one of `before` and the largest score; gives max and
+/// Turns scores into weights `e^(score - max)`, where max is the larger one of `before` and the largest score; gives max and
 /// the sum of the weights. Where max is -infinity all weights are 0.
 ///
 /// # Safety
@@ -22,9 +22,9 @@ pub(super) unsafe fn soften<V: Lanes>(scores: *mut f32, count: usize, before: f3
         }
         let max = largest.largest();
         let base = V::splat(if max == f32::NEG_INFINITY { 0.0 } else { max });
-        let mut sum = V::splat(0.0);
+        let (mut sum, log2_e) = (V::splat(0.0), V::splat(std::f32::consts::LOG2_E));
         for at in (0..count).step_by(V::COUNT) {
-            let weight = exp2(V::load(scores.add(at)).sub(base));
+            let weight = exp2(V::load(scores.add(at)).sub(base).mul(log2_e));
             sum = sum.add(weight);
             weight.store(scores.add(at));
         }
@@ -43,7 +43,8 @@ pub(super) unsafe fn bend<V: Lanes>(scores: *mut f32, count: usize, factor: f32,
     unsafe {
         // tanh(x) = 1 - 2 / (e^2x + 1)
         let (one, two) = (V::splat(1.0), V::splat(2.0));
-        let power = V::splat(2.0 * std::f32::consts::LOG2_E * factor);
+        // Of the smallest caps the factor is no float, and infinity times a score of 0 no number.
+        let power = V::splat((2.0 * std::f32::consts::LOG2_E * factor).min(f32::MAX));
         for at in (0..count).step_by(V::COUNT) {
             let exponential = exp2(V::load(scores.add(at)).mul(power));
             let bent = one.sub(two.div(exponential.add(one)));

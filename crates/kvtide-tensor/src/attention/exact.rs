@@ -1,0 +1,158 @@
+//! Rows that came out as no finite numbers, once more: in 64-bit floats, a key at a time.
+//!
+//! The kernels work in 32-bit floats, where sums may pass the largest one on the way to a mean that does not, and where the
+//! weight of a value may round to 0, which makes an infinity NaN. What is right is a softmax without such rounding:
+//!
+//! ```text
+//! score   a 32-bit float: NaN or +infinity makes the row NaN, -infinity is not seen
+//! value   an infinity or NaN counts wherever it is seen, however small its weight
+//! ```
+//!
+//! O(keys) for each such row, and none for others.
+
+use candle_core::Device;
+
+use super::asked::Asked;
+use super::kv_rows::KvRows;
+use super::output::{Output, Suspect};
+use super::portable::{host, rows};
+use super::strided::Axes;
+use crate::error::Result;
+use crate::source::Source;
+
+/// Rows at once, and keys of a tile.
+const ROWS: usize = 64;
+const TILE: usize = 256;
+
+/// A running softmax of one row.
+struct Row {
+    of: Suspect,
+    query: Vec<f32>,
+    max: f64,
+    sum: f64,
+    /// What finite values add up to, weighed.
+    out: Vec<f64>,
+    /// What the others do, whose weights do not matter.
+    beyond: Vec<f64>,
+    /// It is NaN, whatever follows.
+    is_lost: bool,
+}
+
+/// Works the rows out again that came out as no finite numbers.
+pub(super) fn redo(asked: &Asked<'_>, q: &Source<'_>, kv: &KvRows<'_>, output: &mut Output<'_>) -> Result<()> {
+    let mut suspects = std::mem::take(&mut output.suspects);
+    suspects.sort_unstable_by_key(|of| (of.sequence, of.token, of.head));
+    for of_sequence in suspects.chunk_by(|one, other| one.sequence == other.sequence) {
+        for chunk in of_sequence.chunks(ROWS) {
+            let mut found = chunk.iter().map(|of| Row::new(asked, q, *of)).collect::<Result<Vec<_>>>()?;
+            attend(asked, kv, chunk[0].sequence, &mut found)?;
+            for row in found {
+                let (values, lse) = row.end();
+                output.put(asked, row.of.sequence, row.of.token, row.of.head, &values, lse);
+            }
+        }
+    }
+    // What is no finite number now is what is right.
+    output.suspects.clear();
+    Ok(())
+}
+
+/// Goes through the keys of a sequence with some of its rows.
+fn attend(asked: &Asked<'_>, kv: &KvRows<'_>, sequence: usize, found: &mut [Row]) -> Result<()> {
+    let (of, sizes) = (&asked.sequences[sequence], asked.sizes);
+    let batch = if sizes.ragged { 0 } else { sequence };
+    for start in (0..of.keys.len()).step_by(TILE) {
+        asked.check_stop()?;
+        if found.iter().all(|row| row.is_lost) {
+            break;
+        }
+        let count = TILE.min(of.keys.len() - start);
+        let (keys, values) = kv.tile(sequence, batch, of.first_key + start, count)?;
+        let (keys, values) = (host(&keys.to_device(&Device::Cpu)?)?, host(&values.to_device(&Device::Cpu)?)?);
+        for row in found.iter_mut().filter(|row| !row.is_lost) {
+            let head = row.of.head / sizes.group();
+            for place in 0..count {
+                let at = head * count + place;
+                let key = &keys[at * sizes.dim..][..sizes.dim];
+                let score = row.score(asked, key, start + place);
+                row.add(score, &values[at * sizes.value_dim..][..sizes.value_dim]);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Row {
+    fn new(asked: &Asked<'_>, q: &Source<'_>, of: Suspect) -> Result<Self> {
+        let sizes = asked.sizes;
+        let axes = if sizes.ragged { Axes::RAGGED } else { Axes::BATCHED };
+        let token = if sizes.ragged { of.token } else { of.token - asked.sequences[of.sequence].first_query };
+        let queries = rows(q, axes, if sizes.ragged { 0 } else { of.sequence }, token, 1)?;
+        let sink = asked.sink_logits.map_or(f32::NEG_INFINITY, |logits| logits[of.head]);
+        Ok(Row {
+            of,
+            query: host(&queries.narrow(0, of.head, 1)?)?,
+            max: sink.into(),
+            sum: if sink > f32::NEG_INFINITY { 1.0 } else { 0.0 },
+            out: vec![0.0; sizes.value_dim],
+            beyond: vec![0.0; sizes.value_dim],
+            is_lost: false,
+        })
+    }
+
+    /// What it makes of a key: -infinity where it does not see it.
+    fn score(&self, asked: &Asked<'_>, key: &[f32], index: usize) -> f32 {
+        let Suspect { sequence, token, head } = self.of;
+        let query = token - asked.sequences[sequence].first_query;
+        let added = asked.mask.as_ref().map_or(0.0, |mask| mask.at(sequence, head, query, index));
+        let position = asked.position(sequence, query);
+        if added == f32::NEG_INFINITY || !asked.rules(sequence).shows(position, query, index) {
+            return f32::NEG_INFINITY;
+        }
+        let products = self.query.iter().zip(key).map(|(one, other)| f64::from(*one) * f64::from(*other));
+        let score = (products.sum::<f64>() * f64::from(asked.scale)) as f32;
+        let bent = match asked.softcap.map(f64::from) {
+            Some(cap) => (cap * (f64::from(score) / cap).tanh()) as f32,
+            None => score,
+        };
+        bent + added
+    }
+
+    fn add(&mut self, score: f32, values: &[f32]) {
+        if score == f32::NEG_INFINITY || self.is_lost {
+            return;
+        }
+        if score.is_nan() || score == f32::INFINITY {
+            self.is_lost = true;
+            return;
+        }
+        let score = f64::from(score);
+        if score > self.max {
+            let factor = (self.max - score).exp();
+            self.sum *= factor;
+            self.out.iter_mut().for_each(|total| *total *= factor);
+            self.max = score;
+        }
+        let weight = (score - self.max).exp();
+        self.sum += weight;
+        for (place, &value) in values.iter().enumerate() {
+            if value.is_finite() {
+                self.out[place] += weight * f64::from(value);
+            } else {
+                self.beyond[place] += f64::from(value);
+            }
+        }
+    }
+
+    /// Its output, and the logarithm of its sum.
+    fn end(&self) -> (Vec<f32>, f32) {
+        if self.is_lost {
+            return (vec![f32::NAN; self.out.len()], f32::NAN);
+        }
+        if self.sum == 0.0 {
+            return (vec![0.0; self.out.len()], f32::NEG_INFINITY);
+        }
+        let values = self.out.iter().zip(&self.beyond).map(|(total, beyond)| (total / self.sum + beyond) as f32);
+        (values.collect(), (self.max + self.sum.ln()) as f32)
+    }
+}
