@@ -204,6 +204,9 @@ const WRONG: readonly (readonly [options: AttendOptions, code: ErrorCode, argume
   [{ sinks: 1, starts: [0] }, 'INVALID_ARGUMENT', 'sinks'],
   [{ sinkLogits: [1, 2] }, 'SHAPE_MISMATCH', 'sinkLogits'],
   [{ sinkLogits: [NaN] }, 'INVALID_ARGUMENT', 'sinkLogits[0]'],
+  [{ sinkLogits: Float32Array.of(NaN) }, 'INVALID_ARGUMENT', 'sinkLogits[0]'],
+  [{ sinkLogits: [0, Infinity] }, 'INVALID_ARGUMENT', 'sinkLogits[1]'],
+  [{ sinkLogits: Float32Array.of(0, Infinity) }, 'INVALID_ARGUMENT', 'sinkLogits[1]'],
   [{ softcap: 0 }, 'INVALID_ARGUMENT', 'softcap'],
   [{ softcap: 1e-50 }, 'INVALID_ARGUMENT', 'softcap'],
   [{ mask: rows(1, 2) }, 'SHAPE_MISMATCH', 'mask'],
@@ -292,4 +295,5 @@ test('numbers near the end of the floats weigh as they are, and beyond it there 
   t.deepEqual(one(1, [-Infinity, 0], [Infinity, 1]), [1, 0])
   for (const key of [NaN, Infinity]) t.deepEqual(one(1, [key, 0], [1, 1]), [NaN, NaN])
   t.deepEqual(one(1, [0], [3], { sinkLogits: Float32Array.of(-Infinity) }), one(1, [0], [3]))
+  t.deepEqual(one(1, [0], [3], { sinkLogits: [-Infinity] }), [3, 0])
 })

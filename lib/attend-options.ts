@@ -18,7 +18,7 @@ export interface AttendOptions {
   readonly window?: number
   /** Positions at the start that this window does not hide; with the window of a cache, its own. Not together with `starts`. */
   readonly sinks?: number
-  /** One number for each query head that takes part in the softmax and has no value. */
+  /** One number for each query head that takes part in the softmax and has no value: finite, or -Infinity for a head that has none. */
   readonly sinkLogits?: Float32Array | readonly number[]
   /** Bends scores to `softcap * tanh(score / softcap)`. */
   readonly softcap?: number
@@ -87,7 +87,7 @@ export function readSettings(options: unknown): Settings {
     softcap: optional(positive, 'softcap', softcap) ?? 0,
     threads: optional(atLeastOne, 'threads', threads) ?? 0,
     returnLse: optional(flag, 'returnLse', returnLse) ?? false,
-    sinkLogits: optional(floats, 'sinkLogits', sinkLogits),
+    sinkLogits: optional(logits, 'sinkLogits', sinkLogits),
     starts: optional(integers, 'starts', starts),
     positions: optional(integers, 'positions', positions),
     qOffsets: optional(integers, 'qOffsets', qOffsets),
@@ -100,6 +100,10 @@ export function readSettings(options: unknown): Settings {
 
 const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)
 const positive = (argument: string, value: unknown): number => float(argument, value, number => number > 0, 'a finite number over 0')
+
+const logit = (argument: string, value: unknown): number =>
+  value === -Infinity ? value : float(argument, value, undefined, 'a finite number, or -Infinity for a head that has none')
+const logits = (argument: string, value: unknown): Float32Array => floats(argument, value, logit)
 
 function readMask(argument: string, value: unknown): TensorArgument {
   const mask = readTensor(argument, value)

@@ -163,10 +163,13 @@ export function integers(argument: string, value: unknown): Int32Array {
   return Int32Array.from(numbers(argument, value, ['Int32Array'], (name, entry) => count(name, entry, -(2 ** 31))))
 }
 
-/** 32-bit floats: a `Float32Array` as it is, or a copy of an array of numbers. */
-export function floats(argument: string, value: unknown): Float32Array {
-  if (isArray(value)) return Float32Array.from(list(argument, value, (name, entry) => float(name, entry)))
-  return typedArray(argument, value, ['Float32Array'])
+/** 32-bit floats of which each passes a check: a `Float32Array` as it is, or a copy of an array of numbers. */
+export function floats(argument: string, value: unknown, check: (argument: string, value: unknown) => number): Float32Array {
+  if (isArray(value)) return Float32Array.from(list(argument, value, check))
+  const array = typedArray<Float32Array>(argument, value, ['Float32Array'])
+  const length = arrayLength(array)
+  for (let place = 0; place < length; place++) check(`${argument}[${place}]`, array[place])
+  return array
 }
 
 /** A copy of checked numbers, given in an array or in a typed array of one of these kinds. */

@@ -63,7 +63,19 @@ pub(super) fn check_numbers(options: &AttendOptions<'_>, sizes: Sizes) -> Result
             let expected = format!("{heads}, one for each query head");
             Err(Error::ShapeMismatch { argument: "sinkLogits", value: vec![logits.len()], expected })
         }
-        _ => Ok(()),
+        Some(logits) => check_logits(logits),
+        None => Ok(()),
+    }
+}
+
+/// Refuses logits that are none.
+fn check_logits(logits: &[f32]) -> Result<()> {
+    match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+        Some(place) => {
+            let value = format!("{} at {place}", logits[place]);
+            Err(Error::argument("sinkLogits", value, "finite numbers, or -Infinity for a head that has none"))
+        }
+        None => Ok(()),
     }
 }
 

@@ -20,7 +20,7 @@ pub struct AttendOptions<'a> {
     pub window: Option<u32>,
     /// Positions at the start that this window does not hide.
     pub sinks: u32,
-    /// One number for each query head that takes part in the softmax and has no value.
+    /// One number for each query head that takes part in the softmax and has no value: finite, or -infinity for a head that has none.
     pub sink_logits: Option<&'a [f32]>,
     /// Bends scores to `softcap * tanh(score / softcap)`.
     pub softcap: Option<f32>,
