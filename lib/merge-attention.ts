@@ -18,7 +18,8 @@ const PARTS_MAX = 1 << 16
 
 /**
  * Puts the attention of the same queries over parts of the keys together, exactly as if it had been one call: a prefix that
- * many sequences share, and the tail that each has of its own. The parts must not share a key; sink logits go to one of them.
+ * many sequences share, and the tail that each has of its own. The parts must not share a key; sink logits go to one of them. What is
+ * NaN in a part is NaN in the whole.
  *
  * @example
  * ```ts
@@ -34,6 +35,7 @@ const PARTS_MAX = 1 << 16
 export function mergeAttention(parts: readonly AttendedPart[]): AttendedWithLse {
   if (!isArray(parts)) throw invalid('parts', parts, 'an array of { out, lse }')
   const read = list('parts', parts, readPart, PARTS_MAX)
+  if (read.length === 0) throw invalid('parts', parts, 'at least one part')
   const descriptions = new Float64Array(read.length * META)
   const outs = read.map(({ out }, place) => put(out, place, descriptions))
   const answer = binding.mergeAttention(outs, read.map(({ lse }) => lse), descriptions, numbers)

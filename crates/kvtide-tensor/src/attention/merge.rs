@@ -5,6 +5,7 @@
 //! ```
 
 use super::options::Attended;
+use super::output::larger;
 use super::strided::Axes;
 use crate::dims::Dims;
 use crate::dtype::{DType, to_f32};
@@ -59,16 +60,18 @@ pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPar
     for row in 0..rows {
         let place = place_of_sum(&dims, row);
         let sums = || parts.iter().map(|part| part.lse[place]);
-        let max = sums().fold(f32::NEG_INFINITY, f32::max);
+        let max = sums().fold(f32::NEG_INFINITY, larger);
         let total: f64 = sums().map(|sum| weight(sum, max)).sum();
-        lse[place] = if total > 0.0 { (f64::from(max) + total.ln()) as f32 } else { max };
+        lse[place] = if total == 0.0 { f32::NEG_INFINITY } else { (f64::from(max) + total.ln()) as f32 };
         for (part, sum) in outs.iter().zip(sums()) {
-            let factor = if total == 0.0 { 0.0 } else { weight(sum, max) / total };
             // A part that saw nothing is left out: its output is zeros.
-            if factor != 0.0 {
-                for (total, value) in out[row * width..][..width].iter_mut().zip(&part[row * width..]) {
-                    *total += (factor * f64::from(*value)) as f32;
-                }
+            if sum == f32::NEG_INFINITY {
+                continue;
+            }
+            let factor = weight(sum, max) / total;
+            for (total, &value) in out[row * width..][..width].iter_mut().zip(&part[row * width..]) {
+                // However small its share, an infinity stays one.
+                *total += if value.is_finite() || factor.is_nan() { (factor * f64::from(value)) as f32 } else { value };
             }
         }
     }
@@ -78,7 +81,7 @@ pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPar
     Ok(Attended { out, lse })
 }
 
-/// `e^(sum - max)`, 0 where a part saw nothing.
+/// `e^(sum - max)`, 0 where a part saw nothing; NaN where one of the parts is no number.
 fn weight(sum: f32, max: f32) -> f64 {
     if sum == f32::NEG_INFINITY { 0.0 } else { (f64::from(sum) - f64::from(max)).exp() }
 }

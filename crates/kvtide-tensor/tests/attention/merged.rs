@@ -1,8 +1,14 @@
 //! Parts of the keys, attended apart and merged, against all keys at once.
 
-use kvtide_tensor::{AttendOptions, Attended, DType, HostTensor, KvRows, attend, merge_attention};
+use kvtide_tensor::{
+    AttendOptions, Attended, DType, HostTensor, Kernels, KvRows, attend, merge_attention, with_kernels,
+};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 
-use crate::numbers::{Numbers, to_bytes};
+use crate::numbers::{Numbers, distance, extremes, larger, products_pass, to_bytes, to_f64};
+use crate::oracle::Naive;
+use crate::support;
 
 const HEADS: usize = 2;
 const DIM: usize = 24;
@@ -53,4 +59,72 @@ fn a_part_that_saw_nothing_changes_nothing() {
     assert_eq!(merged.lse, whole.lse);
     let none = merge_attention([&nothing, &nothing]).unwrap();
     assert!(none.out.to_f32().unwrap().iter().all(|value| *value == 0.0) && none.lse == nothing.lse);
+}
+
+/// Parts that are cut at random, of numbers some of which are the largest there are, infinities or NaN.
+fn parts_merge_to_the_whole(
+    (kernels, seed, mut cuts, extreme): (Kernels, u64, Vec<usize>, bool),
+) -> Result<(), TestCaseError> {
+    cuts.sort_unstable();
+    let (tokens, mut numbers) = (cuts.last().copied().unwrap_or(0), Numbers::new(seed));
+    let [of_scores, of_values] = extremes(DType::F32);
+    let mut take = |count: usize, extremes: &[f32]| {
+        let mut floats = numbers.take(count);
+        if extreme {
+            numbers.sprinkle(&mut floats, extremes);
+        }
+        to_bytes(DType::F32, &floats)
+    };
+    let q = take(2 * HEADS * DIM, of_scores);
+    let kept = Kept { k: take(HEADS * tokens * DIM, of_scores), v: take(HEADS * tokens * DIM, of_values) };
+    let options = AttendOptions { causal: false, ..Default::default() };
+    let ranges = [0].into_iter().chain(cuts.iter().copied()).zip(cuts.iter().copied());
+    let parts = |()| ranges.clone().map(|(from, to)| part(&q, &kept, from..to, &options)).collect::<Vec<_>>();
+    let merged = merge_attention(&with_kernels(kernels, || parts(()))?)?;
+    let (out, positions) = (merged.out.to_f32()?, (0..tokens as i64).collect::<Vec<_>>());
+    let [q, k, v] = [&q, &kept.k, &kept.v].map(|bytes| to_f64(DType::F32, bytes));
+    let row = |of: &[f64], head: usize, token: usize| of[(head * tokens + token) * DIM..][..DIM].to_vec();
+    let naive = Naive {
+        positions: &positions,
+        kv_heads: HEADS,
+        query_heads: 2 * HEADS,
+        key: &|head, token| row(&k, head, token),
+        value: &|head, token| if tokens == 0 { vec![0.0; DIM] } else { row(&v, head, token) },
+        scale: 1.0 / f64::from((DIM as f32).sqrt()),
+        causal: false,
+        window: None,
+        sinks: 0,
+        start: i64::MIN,
+        softcap: None,
+        sink_logits: None,
+        mask: &|_, _, _| 0.0,
+        parents: None,
+        first_node: 0,
+    };
+    // Kernels of a device work in 32-bit floats alone: of numbers that pass them nothing more comes.
+    let alone = extreme && kernels.to_string() == "emulated";
+    for head in 0..2 * HEADS {
+        let over = alone && products_pass(&q[head * DIM..][..DIM], (0..tokens).map(|token| row(&k, head / 2, token)));
+        let passes = |found: f32| over || (alone && !found.is_finite());
+        let (expected, sum, sizes) = naive.attend(&q[head * DIM..][..DIM], 0, tokens as i64, head);
+        let (mut off, found) = (0.0, &out[head * DIM..][..DIM]);
+        for ((&found, expected), size) in
+            found.iter().zip(&expected).zip(sizes).filter(|((found, _), _)| !passes(**found))
+        {
+            off = larger(off, distance(found.into(), f64::from(*expected as f32)) / size.max(1.0));
+        }
+        if !passes(merged.lse[head]) {
+            off = larger(off, distance(merged.lse[head].into(), sum) / sum.abs().max(1.0));
+        }
+        prop_assert!(off < 1e-5, "{} of {} parts is off by {}", kernels, cuts.len(), off);
+    }
+    Ok(())
+}
+
+#[test]
+fn parts_of_any_numbers_merge_to_the_whole() {
+    let kernels = prop::sample::select(Kernels::supported().collect::<Vec<_>>());
+    let cuts = prop::collection::vec(prop_oneof![3 => 0..12usize, 1 => 0..400usize], 1..5);
+    let calls = (kernels, any::<u64>(), cuts, any::<bool>());
+    support::run("merged parts", 2_000, calls, parts_merge_to_the_whole);
 }
