@@ -68,6 +68,7 @@ test('a part has to lie in the tensor', t => {
   }
   t.is(tensor.narrow(0, 2, 0).length, 0)
   throwsCode(t, 'SHAPE_MISMATCH', () => tensor.reshape([7]))
+  t.is((t.throws(() => tensor.reshape([7])) as Error).message, 'shape is [7], expected 6 elements, as in [2, 3]')
 })
 
 test('readInto wants an array of the tensor\'s kind and length, apart from its memory', t => {
@@ -91,6 +92,8 @@ test('.data is the memory itself, the same at every call', t => {
 
 test('.data of what lies in pieces is refused', t => {
   throwsCode(t, 'NOT_CONTIGUOUS', () => matrix().narrow(1, 0, 2).data, { operation: 'data', pieces: 'strided rows' })
+  const { message } = t.throws(() => matrix().narrow(1, 0, 2).data) as Error
+  t.is(message, 'data needs one piece of memory, the view lies in strided rows: readInto and toArray copy it from there')
   using cache = new RotatingCache({ dim: 2, maxSeqLen: 2, sinks: 1 })
   for (const token of span(0, 5)) cache.append(tokens(token, token + 1))
   const view = cache.currentData() as Tensor

@@ -12,7 +12,7 @@ pub enum Error {
     #[error(transparent)]
     Plan(#[from] kvtide_core::Error),
     /// A tensor's shape does not fit.
-    #[error("{argument} has shape {value:?}, expected {expected}")]
+    #[error("{argument} {} {value:?}, expected {expected}", if *argument == "shape" { "is" } else { "has shape" })]
     ShapeMismatch {
         /// The argument's public name.
         argument: &'static str,
@@ -79,7 +79,9 @@ pub enum Error {
     #[error("the view is stale: the cache has overwritten a slot that it shows; keep a copy with toArray() instead")]
     StaleView,
     /// One piece of memory was asked of a view that lies in two.
-    #[error("{operation} needs one piece of memory, the view lies in {pieces}")]
+    #[error(
+        "{operation} needs one piece of memory, the view lies in {pieces}: readInto and toArray copy it from there"
+    )]
     NotContiguous {
         /// What was asked.
         operation: &'static str,
