@@ -199,8 +199,9 @@ impl Store for ContiguousLayers {
         self.undo_layers(step)
     }
 
-    fn collect(&mut self) {
+    fn collect(&mut self) -> Result<()> {
         self.undo_dropped();
+        Ok(())
     }
 
     fn groups(&mut self) -> Result<&mut [PagedKvCache]> {

@@ -50,11 +50,6 @@ impl PagedGroups {
         self.0.iter_mut().zip(planned).try_for_each(|(group, planned)| group.carry_out_end(planned))
     }
 
-    /// Takes back what was dropped in all groups, so that they stay alike: before a read as before a change.
-    pub(super) fn take_back(&mut self) -> Result<()> {
-        self.0.iter_mut().try_for_each(PagedKvCache::collect)
-    }
-
     pub(super) fn first(&self) -> &PagedKvCache {
         &self.0[0]
     }
@@ -164,7 +159,7 @@ impl Store for PagedGroups {
     }
 
     fn explain(&mut self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
-        self.take_back()?;
+        self.collect()?;
         let identity = self.first().identity(options)?;
         Ok(explain_in_groups(&self.0.iter().map(|group| &group.planner).collect::<Vec<_>>(), tokens, &identity)?)
     }
@@ -201,13 +196,12 @@ impl Store for PagedGroups {
     }
 
     fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
-        self.take_back()?;
-        let rooms = self.0.iter_mut().map(|group| group.can_allocate(tokens, watermark));
-        Ok(rooms.collect::<Result<Vec<_>>>()?.into_iter().all(|room| room))
+        self.collect()?;
+        self.0.iter_mut().try_fold(true, |all, group| Ok(all & group.can_allocate(tokens, watermark)?))
     }
 
     fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool> {
-        self.take_back()?;
+        self.collect()?;
         let identity = self.first().identity(options)?;
         let planners: Vec<_> = self.0.iter().map(|group| &group.planner).collect();
         Ok(can_allocate_in_groups(&planners, tokens, &identity, watermark)?)
@@ -239,7 +233,7 @@ impl Store for PagedGroups {
 
     fn rows(&mut self, step: &StepState, place: LayerPlace) -> Result<Rows<'_>> {
         let StepState::Paged(steps) = step else { return Err(foreign()) };
-        self.take_back()?;
+        self.collect()?;
         let group = place.group as usize;
         let offsets = steps[group].offsets()?;
         Ok(Rows::Pages(self.0[group].step_pages(&steps[group], place.index)?, Some(offsets)))
@@ -255,8 +249,8 @@ impl Store for PagedGroups {
         self.undo_steps(steps)
     }
 
-    fn collect(&mut self) {
-        let _ = self.take_back();
+    fn collect(&mut self) -> Result<()> {
+        self.0.iter_mut().try_for_each(PagedKvCache::collect)
     }
 
     fn groups(&mut self) -> Result<&mut [PagedKvCache]> {
@@ -264,12 +258,12 @@ impl Store for PagedGroups {
     }
 
     fn group(&mut self, group: u32) -> Result<&mut PagedKvCache> {
-        self.take_back()?;
+        self.collect()?;
         Ok(&mut self.0[group as usize])
     }
 
     fn kv(&mut self, sequence: u64, place: LayerPlace) -> Result<Option<Kv>> {
-        self.take_back()?;
+        self.collect()?;
         self.first().planner.gap(sequence)?;
         if self.length(sequence) == 0 {
             return Ok(None);
@@ -282,7 +276,7 @@ impl Store for PagedGroups {
     }
 
     fn pool_stats(&mut self) -> Result<Vec<PoolStats>> {
-        self.take_back()?;
+        self.collect()?;
         self.0.iter_mut().map(PagedKvCache::pool_stats).collect()
     }
 

@@ -9,7 +9,7 @@ use kvtide_core::model::LayerPlace;
 use kvtide_core::paged::Keep;
 
 use super::paged::PagedGroups;
-use super::store::DraftStore;
+use super::store::{DraftStore, Store};
 use crate::error::Result;
 use crate::memory::Budget;
 use crate::transaction::{BeginOptions, Transactional};
@@ -32,7 +32,7 @@ impl DraftStore for PagedGroups {
     }
 
     fn drafted(&mut self, sequence: u64, id: TransactionId) -> Result<u32> {
-        self.take_back()?;
+        self.collect()?;
         Ok(self.first().planner.drafted(sequence, id)?)
     }
 
@@ -62,14 +62,14 @@ impl DraftStore for PagedGroups {
         place: LayerPlace,
         budget: &Arc<Budget>,
     ) -> Result<View> {
-        self.take_back()?;
+        self.collect()?;
         let group = &mut self.0[place.group as usize];
         group.planner.check_resting(sequence)?;
         group.sequence(sequence)?.draft_mask(id, budget)
     }
 
     fn draft_positions(&mut self, sequence: u64, id: TransactionId) -> Result<Vec<u64>> {
-        self.take_back()?;
+        self.collect()?;
         // Tokens have the same positions in all groups.
         let group = &mut self.0[0];
         group.planner.check_resting(sequence)?;

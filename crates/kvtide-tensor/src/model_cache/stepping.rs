@@ -118,7 +118,8 @@ impl ModelCache {
     /// Ends a step as [`ModelCache::undo_step`] does, if it is open. Never refused, not even while someone reads in the background.
     pub fn release_step(&mut self, step: ModelStep) {
         drop(step);
-        self.store.collect();
+        // Where there is no memory for it now, it is taken back at the next call.
+        let _ = self.store.collect();
     }
 
     fn check_layer(&mut self, step: &ModelStep, layer: u32) -> Result<()> {

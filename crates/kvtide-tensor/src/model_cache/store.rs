@@ -62,8 +62,8 @@ pub(super) trait Store: DraftStore + Debug + Send {
     fn commit_step(&mut self, step: &mut StepState, tokens: Option<&[u32]>) -> Result<()>;
     fn undo_step(&mut self, step: &mut StepState) -> Result<()>;
 
-    /// Takes back what was dropped, as far as there is memory for it.
-    fn collect(&mut self);
+    /// Takes back what was dropped, in all groups or layers, so that they stay alike: before a read as before a change.
+    fn collect(&mut self) -> Result<()>;
 
     /// The caches of all groups; in tensors there are none.
     fn groups(&mut self) -> Result<&mut [PagedKvCache]>;
