@@ -87,6 +87,10 @@ class Run {
   end(): void {
     this.kept.end()
     for (const { snapshot } of this.snapshots) snapshot.dispose()
+    // What it shows next is of the memory that it has now.
+    this.cache.reset()
+    this.tokens = []
+    this.#append('update', 1, false)
     ownsItsBuffer(this.cache.stats())
     this.cache.dispose()
   }
