@@ -31,7 +31,7 @@ impl Output<'_> {
     pub fn write(&mut self, job: &Job<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
         let asked = job.asked;
         let (sizes, group) = (asked.sizes, asked.sizes.group());
-        let (mut values, zeros) = (vec![0.0; sizes.value_dim], vec![0.0; stride]);
+        let mut values = vec![0.0; sizes.value_dim];
         for row in 0..unit.rows(group) {
             let State { max, sum, .. } = states[row];
             let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
@@ -41,8 +41,9 @@ impl Output<'_> {
             let (query, head) = unit.query_and_head(row, group);
             let token = asked.sequences[unit.sequence].first_query + query;
             let lse = log_sum(max, sum);
-            // What is not finite is no zero after this: one pass with the kernels, for a decode step feels another one.
-            let is_finite = job.kernels.dot(&out[row * stride..][..stride], &zeros) == 0.0;
+            // With the kernels, for a decode step feels another pass. Squares of what is finite may not be: that is looked at in vain.
+            let sums = &out[row * stride..][..stride];
+            let is_finite = job.kernels.dot(sums, sums).is_finite();
             self.check(is_finite, Suspect { sequence: unit.sequence, token, head }, lse);
             self.put(asked, unit.sequence, token, head, &values, lse);
         }
