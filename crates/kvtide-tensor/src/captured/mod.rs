@@ -50,7 +50,7 @@ pub struct CaptureOptions<'a> {
 /// What a step does.
 type Work<'a> = Box<dyn FnMut(&mut StepRecorder<'_>) -> Result<()> + 'a>;
 
-/// A step that can be replayed; dropped before it was committed, it is undone at the cache's next change.
+/// A step that can be replayed; dropped before it was committed, it is undone at the cache's next call.
 #[must_use = "a step that is dropped is undone"]
 pub struct CapturedStep<'a> {
     graph: Graph,
@@ -127,7 +127,7 @@ pub(crate) fn capture<'a>(
     match record(groups, &steps, layers, &options, stream, Box::new(work)) {
         Ok(recorded) => Ok(CapturedStep { groups: steps, ..recorded }),
         Err(error) => {
-            // A step that cannot be undone now is undone at the next change.
+            // A step that cannot be undone now is undone at the next call.
             groups.iter_mut().zip(&mut steps).for_each(|(group, step)| drop(group.undo_step(step)));
             Err(error)
         }
