@@ -91,10 +91,11 @@ fn write<'a>(prompt: &'a Prompt, cache: &'a RefCell<PagedKvCache>, threads: usiz
     })
 }
 
-fn gather<'a>(prompt: &'a Prompt, cache: &'a PagedKvCache, sequence: u64, threads: usize) -> Lane<'a> {
+fn gather<'a>(prompt: &'a Prompt, cache: &'a RefCell<PagedKvCache>, sequence: u64, threads: usize) -> Lane<'a> {
     let [mut k, mut v] = [filled(prompt.bytes(1), 1u8), filled(prompt.bytes(1), 2u8)];
     Lane::new(Role::Ours, name("kvtide, gather", threads), prompt.operations(), move |stopwatch: &mut Stopwatch| {
         set_threads(threads)?;
+        let mut cache = cache.borrow_mut();
         stopwatch.time_on(threads, || -> Result<()> {
             for layer in 0..prompt.layers as u32 {
                 cache.gather_into(sequence, layer, &mut k, &mut v)?;
@@ -143,8 +144,7 @@ pub fn run(tokens: usize, layers: usize, rounds: usize) -> Result<Outcome> {
     let of_all = |threads| memcpy(&prompt, "memcpy of all layers", &all, threads);
     let written = measure(vec![write(&prompt, &cache, 1), write(&prompt, &cache, 2), of_all(1), of_all(2)], rounds)?;
     drop(all);
-    let (mut cache, one) = (cache.into_inner(), targets(&prompt, 1));
-    let sequence = prompt.append(&mut cache)?;
+    let (sequence, one) = (prompt.append(&mut cache.borrow_mut())?, targets(&prompt, 1));
     let of_one = |threads| memcpy(&prompt, "memcpy layer by layer", &one, threads);
     let ours = |threads| gather(&prompt, &cache, sequence, threads);
     let gathered = measure(vec![ours(1), ours(2), of_one(1), of_one(2)], rounds)?;
