@@ -161,8 +161,8 @@ pub(super) fn key_positions(k: &Source<'_>, tokens: usize) -> KeyPositions {
     if let Source::View(view) = k
         && view.sequence_axis() == Some(Axes::BATCHED.tokens)
     {
-        // Without a token as well it is known where the next one stands.
-        let mut runs = [(view.key_positions()[0] as i64, 0); 2];
+        // Without a token as well it is known where the next one stands, be it behind a gap.
+        let mut runs = [(view.key_positions()[0] as i64, 0), (view.next_position() as i64, 0)];
         for ((slot, &position), run) in runs.iter_mut().zip(view.key_positions()).zip(view.runs().iter()) {
             *slot = (position as i64, run.len as usize);
         }

@@ -199,6 +199,11 @@ impl View {
         &self.positions[..self.runs.iter().count().max(1)]
     }
 
+    /// Where a token behind a gap that nothing follows would stand: at the end of what the cache has let go of.
+    pub(crate) fn next_position(&self) -> u64 {
+        self.positions[1]
+    }
+
     /// Elements in all.
     #[must_use]
     pub fn elements(&self) -> usize {

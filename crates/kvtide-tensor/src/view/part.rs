@@ -27,7 +27,10 @@ impl View {
             let head = self.runs.iter().next().map_or(0, |run| run.len as usize);
             view.runs = self.runs.slice(start as u32, len as u32);
             view.positions = if start < head {
-                [self.positions[0] + start as u64, self.positions[1]]
+                // What lies behind the first run is told as long as it ends where it did.
+                let is_cut = start + len < size && start + len <= head;
+                let next = if is_cut { self.positions[0] + (start + len) as u64 } else { self.positions[1] };
+                [self.positions[0] + start as u64, next]
             } else {
                 [self.positions[1] + (start - head) as u64; 2]
             };

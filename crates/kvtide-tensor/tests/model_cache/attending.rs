@@ -1,13 +1,13 @@
 //! Attention from the layers of a step, against its definition.
 
-use kvtide_core::model::{LayerDescription, LayerKind};
-use kvtide_tensor::{AttendOptions, DType, HostTensor, ModelStep, SequenceLayout, View, attend};
+use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
+use kvtide_tensor::{AttendOptions, DType, HostTensor, Kv, ModelStep, SequenceLayout, View, attend};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use crate::model::{Id, Sequence, mix, row, source};
 use crate::oracle::{Naive, ancestors};
-use crate::subject::floats;
+use crate::subject::{Kind, append, cache, floats};
 use crate::world::World;
 
 impl World {
@@ -164,4 +164,26 @@ fn check_layer(
         prop_assert!(off < 1e-5, "query {} of layer {} is off by {}", query, own, off);
     }
     Ok(())
+}
+
+#[test]
+fn a_query_behind_a_gap_that_nothing_follows_is_refused() {
+    let layer = LayerDescription::full(1, 2).with_kind(LayerKind::Sliding { window: 1, sinks: 1 });
+    let model = ModelDescription::new(vec![layer]).unwrap();
+    let mut cache = cache(model, Kind::Blocks(3, 3));
+    let id = cache.create_sequence(Default::default()).unwrap();
+    for ids in [&[1][..], &[2, 3, 4, 5, 6, 7], &[8], &[9, 10]] {
+        append(&mut cache, id, ids).unwrap();
+    }
+    // The block with the last token that is left has left the window.
+    cache.truncate(id, 9).unwrap();
+    let kv = cache.kv(id, 0).unwrap().unwrap();
+    assert_eq!((kv.k.shape()[2], kv.k.key_positions()), (3, &[0][..]));
+    let bytes = floats(&[1.; 2]);
+    let q = || HostTensor::new("q", &bytes, DType::F32, &[1, 1, 1, 2]).unwrap();
+    let refused = attend(q(), &kv, &AttendOptions::default()).unwrap_err().to_string();
+    assert!(refused.contains("the query at 8 of sequence 0: tokens before 9 have left the cache"), "{refused}");
+    // A part of the sinks ends where it ends: its last token asks.
+    let part = Kv { k: kv.k.narrow(2, 0, 2).unwrap(), v: kv.v.narrow(2, 0, 2).unwrap() };
+    attend(q(), &part, &AttendOptions::default()).unwrap();
 }
