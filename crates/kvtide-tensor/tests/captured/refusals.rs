@@ -153,7 +153,7 @@ fn a_step_replays_as_often_as_was_reserved_and_ends_once() {
         cache.replay_step(&mut step).unwrap();
         let error = cache.replay_step(&mut step).unwrap_err();
         assert_eq!(error.code(), Code::CacheOverflow);
-        assert_eq!(error.to_string(), "cannot append 1 tokens: 4 of 4 used");
+        assert_eq!(error.to_string(), "cannot append 1 token: 4 of 4 used");
         let rows = zeros(&[2, 1, 1, 8]);
         assert_eq!(cache.append(&[0], &rows, &rows, None).unwrap_err().code(), Code::TransactionOpen);
         let ids = cache.commit_captured(&mut step, Some(&[1, 2])).unwrap_err();
