@@ -16,8 +16,8 @@ pub struct NativeBlockPool {
     lease: Option<Lease>,
 }
 
-/// What the pool keeps of each block: its state, and its links among the free ones.
-const BLOCK_BYTES: u64 = 16;
+/// What the pool keeps of each block: its state, its links among the free ones, and how many lives it has had.
+const BLOCK_BYTES: u64 = 20;
 
 /// A block handle from JavaScript.
 pub(crate) fn block(value: f64) -> Outcome<BlockHandle> {

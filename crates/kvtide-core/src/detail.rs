@@ -46,6 +46,12 @@ impl From<i32> for DetailValue {
     }
 }
 
+impl From<i64> for DetailValue {
+    fn from(value: i64) -> Self {
+        u64::try_from(value).map_or(DetailValue::Float(value as f64), DetailValue::Number)
+    }
+}
+
 impl From<f64> for DetailValue {
     fn from(value: f64) -> Self {
         DetailValue::Float(value)

@@ -139,8 +139,8 @@ pub enum Error {
     /// A block handle that cannot be used.
     #[error("block {block} cannot be used: {reason}")]
     InvalidBlock {
-        /// The handle given.
-        block: u64,
+        /// The handle, or the index in a table, that was given.
+        block: i64,
         /// Why not.
         reason: &'static str,
     },

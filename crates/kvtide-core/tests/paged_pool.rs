@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 fn refusal(block: BlockHandle, reason: &'static str) -> Error {
-    Error::InvalidBlock { block: block.raw(), reason }
+    Error::InvalidBlock { block: block.raw() as i64, reason }
 }
 
 fn pool(capacity: u32) -> BlockPool {

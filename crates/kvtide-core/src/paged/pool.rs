@@ -101,7 +101,7 @@ impl BlockPool {
     pub fn retain(&mut self, handle: BlockHandle) -> Result<()> {
         let index = self.check(handle)?;
         if self.blocks.count(index) == u32::MAX {
-            return Err(Error::InvalidBlock { block: handle.raw(), reason: "held as often as can be counted" });
+            return Err(Error::InvalidBlock { block: handle.raw() as i64, reason: "held as often as can be counted" });
         }
         self.blocks.retain(index);
         Ok(())
@@ -147,7 +147,7 @@ impl BlockPool {
 
     /// The index of a block in use; any other handle is refused.
     pub fn check(&self, handle: BlockHandle) -> Result<u32> {
-        let refuse = |reason| Err(Error::InvalidBlock { block: handle.raw(), reason });
+        let refuse = |reason| Err(Error::InvalidBlock { block: handle.raw() as i64, reason });
         let index = handle.index();
         if index >= self.blocks.touched() {
             return refuse("not a block of this pool");

@@ -100,9 +100,7 @@ impl PagedPlanner {
         let behind = first + blocks[first..].iter().take_while(is_gone).count();
         let outside = |&&block: &&i32| u32::try_from(block).map_or(true, |block| block >= self.store.blocks.capacity());
         match blocks[..first].iter().chain(&blocks[behind..]).find(outside) {
-            Some(&block) => {
-                Err(Error::InvalidBlock { block: (block as u32).into(), reason: "not a block of this slab" })
-            }
+            Some(&block) => Err(Error::InvalidBlock { block: block.into(), reason: "not a block of this slab" }),
             None if first == behind => Ok(0..0),
             None => Ok(first as u32 * block_size..length.min(behind as u32 * block_size)),
         }

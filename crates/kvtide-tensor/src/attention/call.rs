@@ -166,7 +166,7 @@ fn check_last_blocks(pages: &PageRows<'_>, asked: &Asked<'_>) -> Result<()> {
     };
     match pages.are_of_tables() && asked.sequences.iter().enumerate().any(sees) {
         true => Err(kvtide_core::Error::InvalidBlock {
-            block: (NO_BLOCK as u32).into(),
+            block: NO_BLOCK.into(),
             reason: "a query sees a token that it is the block of",
         }
         .into()),

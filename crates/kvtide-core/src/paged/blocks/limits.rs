@@ -134,6 +134,11 @@ impl Limits {
         self.queue.iter()
     }
 
+    /// The first of them.
+    pub(super) fn first_queued(&self) -> Option<(Place, u32)> {
+        self.queue.first()
+    }
+
     /// Listed blocks.
     pub(super) fn queued_count(&self) -> u32 {
         self.queue.len()

@@ -139,7 +139,7 @@ impl Blocks {
             self.touched += 1;
             Taken { block: self.touched - 1, evicted: false }
         } else {
-            let block = self.in_order().next()?;
+            let block = self.first_in_order()?;
             self.unlist(block);
             self.limits.remove(block);
             self.cached -= 1;

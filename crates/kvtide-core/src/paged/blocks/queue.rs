@@ -79,7 +79,12 @@ impl Queue {
 
     /// The blocks with their places, lowest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Place, u32)> {
-        std::iter::successors(self.first_above(None), |(place, _)| self.first_above(Some(*place)))
+        std::iter::successors(self.first(), |(place, _)| self.first_above(Some(*place)))
+    }
+
+    /// The lowest of them.
+    pub(super) fn first(&self) -> Option<(Place, u32)> {
+        self.first_above(None)
     }
 
     /// Changes turns in a way that keeps their order.

@@ -36,6 +36,17 @@ impl Blocks {
         })
     }
 
+    /// The first of them. O(1), or O(log limits) where some have limits.
+    pub(super) fn first_in_order(&self) -> Option<u32> {
+        let lowest = (self.ranks != 0).then(|| self.ranks.trailing_zeros() as u8);
+        let listed = lowest.and_then(|rank| self.blocks.first(FIRST_RANK + rank));
+        match (self.limits.first_queued(), listed) {
+            (Some((place, queued)), Some(listed)) if place <= self.place(listed) => Some(queued),
+            (Some((_, queued)), None) => Some(queued),
+            (_, listed) => listed,
+        }
+    }
+
     /// The rank of a cached block, and the turn that it was released in.
     pub(super) fn place(&self, block: u32) -> (u8, u32) {
         (self.blocks[block].rank, self.blocks[block].number)
@@ -97,6 +108,10 @@ impl Blocks {
 impl Blocks {
     /// Says what is wrong with the order, if anything is: both parts of it are the place that each block knows. O(cached).
     pub(super) fn check_order(&self) -> Result<(), String> {
+        let (first, next) = (self.in_order().next(), self.first_in_order());
+        if first != next {
+            return Err(format!("block {next:?} would go, {first:?} is first"));
+        }
         let mut before = (0, 0);
         for block in self.in_order() {
             let place = self.place(block);
