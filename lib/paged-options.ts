@@ -15,7 +15,8 @@ export const PAGED_NAMES: Names<PagedKvCacheOptions> = { capacity: 0, blockSize:
  *
  * Low-bit pages are quantised when all their slots are written; until then their rows lie in floats, in staging memory that
  * grows with what is unfinished. A write into a page that was quantised takes it back to floats and quantises it again, which
- * moves each value by at most one more step.
+ * moves each value by at most one more step. A page that a fork or a snapshot took while its last tokens were drafted stays in floats
+ * when they are committed, and prompts do not find it.
  *
  * @example
  * ```ts

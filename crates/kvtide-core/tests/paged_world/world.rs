@@ -144,6 +144,10 @@ impl World {
                 if !self.refuses_step(id, &held)? {
                     let copy = self.sequences[&id].copied();
                     self.snapshots.push((held.unwrap(), copy));
+                    if self.shape.low_bit && !self.sequences[&id].drafts.is_empty() {
+                        // What a snapshot holds too is not quantised when it is committed, and so not found.
+                        self.committed = None;
+                    }
                 }
             }
             Call::Restore(of, at) if !self.snapshots.is_empty() => {

@@ -152,6 +152,10 @@ impl World {
                 if !self.refuses_step(id, &held)? {
                     let copy = self.sequences[&id].copied();
                     self.snapshots.push((held?, copy));
+                    if self.content.formats != [None; 2] && !self.sequences[&id].drafts.is_empty() {
+                        // What a snapshot holds too is not quantised when it is committed, and so not found.
+                        self.committed = None;
+                    }
                 }
             }
             Call::Restore(of, at) if !self.snapshots.is_empty() => {
