@@ -5,7 +5,7 @@ use kvtide_tensor::{
     Source, View, attend, with_kernels,
 };
 
-use crate::numbers::{Numbers, distance, extremes, larger, products_pass, to_bytes, to_f64};
+use crate::numbers::{Column, Numbers, distance, extremes, larger, products_pass, to_bytes, to_f64};
 use crate::oracle::{Naive, ancestors};
 
 /// What a call is made of.
@@ -76,16 +76,17 @@ impl Case {
         let mut numbers = Numbers::new(self.seed);
         let (queries, keys) = self.tokens();
         let [of_scores, of_values] = extremes(self.dtype);
-        let mut take = |count: usize, extremes: &[f32]| {
+        let mut take = |count: usize, column: Option<Column>, extremes: &[f32]| {
             let mut taken = numbers.take(count);
             if self.extreme {
-                numbers.sprinkle(&mut taken, extremes);
+                numbers.sprinkle(&mut taken, column, extremes);
             }
             to_bytes(self.dtype, &taken)
         };
-        let q = take(queries * self.query_heads() * self.dim, of_scores);
-        let k = take(keys * self.kv_heads * self.dim, of_scores);
-        let v = take(keys * self.kv_heads * self.value_dim, of_values);
+        let column = Some(Column { index: self.seed as usize % self.dim, of: self.dim });
+        let q = take(queries * self.query_heads() * self.dim, column, of_scores);
+        let k = take(keys * self.kv_heads * self.dim, column, of_scores);
+        let v = take(keys * self.kv_heads * self.value_dim, None, of_values);
         let lowest = if self.extreme { f32::MIN } else { -3.0 };
         let hide = |number: f32| match number {
             0.4.. => f32::NEG_INFINITY,
@@ -95,7 +96,7 @@ impl Case {
         let mask = numbers.take(self.mask_shape().iter().product()).into_iter().map(hide).collect();
         let mut sink_logits = numbers.take(self.query_heads());
         if self.extreme {
-            numbers.sprinkle(&mut sink_logits, &[3e38, -3e38, f32::NEG_INFINITY]);
+            numbers.sprinkle(&mut sink_logits, None, &[3e38, -3e38, f32::NEG_INFINITY]);
         }
         Data { q, k, v, mask, sink_logits }
     }

@@ -6,7 +6,7 @@ use kvtide_tensor::{
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use crate::numbers::{Numbers, distance, extremes, larger, products_pass, to_bytes, to_f64};
+use crate::numbers::{Column, Numbers, distance, extremes, larger, products_pass, to_bytes, to_f64};
 use crate::oracle::Naive;
 use crate::support;
 
@@ -68,15 +68,17 @@ fn parts_merge_to_the_whole(
     cuts.sort_unstable();
     let (tokens, mut numbers) = (cuts.last().copied().unwrap_or(0), Numbers::new(seed));
     let [of_scores, of_values] = extremes(DType::F32);
-    let mut take = |count: usize, extremes: &[f32]| {
+    let mut take = |count: usize, column: Option<Column>, extremes: &[f32]| {
         let mut floats = numbers.take(count);
         if extreme {
-            numbers.sprinkle(&mut floats, extremes);
+            numbers.sprinkle(&mut floats, column, extremes);
         }
         to_bytes(DType::F32, &floats)
     };
-    let q = take(2 * HEADS * DIM, of_scores);
-    let kept = Kept { k: take(HEADS * tokens * DIM, of_scores), v: take(HEADS * tokens * DIM, of_values) };
+    let column = Some(Column { index: seed as usize % DIM, of: DIM });
+    let q = take(2 * HEADS * DIM, column, of_scores);
+    let (k, v) = (take(HEADS * tokens * DIM, column, of_scores), take(HEADS * tokens * DIM, None, of_values));
+    let kept = Kept { k, v };
     let options = AttendOptions { causal: false, ..Default::default() };
     let ranges = [0].into_iter().chain(cuts.iter().copied()).zip(cuts.iter().copied());
     let parts = |()| ranges.clone().map(|(from, to)| part(&q, &kept, from..to, &options)).collect::<Vec<_>>();

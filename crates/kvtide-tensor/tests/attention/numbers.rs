@@ -3,6 +3,13 @@
 use half::{bf16, f16};
 use kvtide_tensor::DType;
 
+/// A column of rows that are so long.
+#[derive(Clone, Copy)]
+pub struct Column {
+    pub index: usize,
+    pub of: usize,
+}
+
 /// A stream of numbers between -1 and 1.
 #[derive(Clone)]
 pub struct Numbers(u64);
@@ -19,12 +26,17 @@ impl Numbers {
         ((self.0 >> 40) as f32 / (1 << 23) as f32) - 1.0
     }
 
-    /// Puts a few of these in random places.
-    pub fn sprinkle(&mut self, among: &mut [f32], extremes: &[f32]) {
+    /// Puts a few of these in random places. Of rows, finite ones come into one column: of two products that large the rounding
+    /// of their sum decides.
+    pub fn sprinkle(&mut self, among: &mut [f32], column: Option<Column>, extremes: &[f32]) {
         let mut below = |count: usize| ((self.next() + 1.0) / 2.0 * count as f32) as usize % count.max(1);
         for _ in 0..below(4) {
-            let (place, extreme) = (below(among.len()), below(extremes.len()));
-            if let (Some(float), Some(&extreme)) = (among.get_mut(place), extremes.get(extreme)) {
+            let (place, extreme) = (below(among.len()), extremes[below(extremes.len())]);
+            let place = match column.filter(|_| extreme.is_finite()) {
+                Some(column) => place - place % column.of + column.index,
+                None => place,
+            };
+            if let Some(float) = among.get_mut(place) {
                 *float = extreme;
             }
         }
