@@ -111,6 +111,18 @@ impl World {
         Ok(())
     }
 
+    fn restore(&mut self, id: u64, at: usize) -> Done {
+        let restored = self.planner.restore(id, &self.snapshots[at].0);
+        let is_idle = !self.is_stepping(id) && self.sequences[&id].drafts.is_empty();
+        if is_idle && self.sequences[&id].salt != self.snapshots[at].1.salt {
+            prop_assert_eq!(restored.map_err(|error| error.code()), Err(Code::SnapshotInvalid));
+        } else if !self.refuses_change(id, &restored)? {
+            self.sequences.insert(id, self.snapshots[at].1.clone());
+            self.committed = None;
+        }
+        Ok(())
+    }
+
     fn call_on_sequence(&mut self, call: &Call) -> Done {
         match *call {
             Call::Drop(of) => {
@@ -151,15 +163,7 @@ impl World {
                 }
             }
             Call::Restore(of, at) if !self.snapshots.is_empty() => {
-                let (id, at) = (self.pick(of), at % self.snapshots.len());
-                let restored = self.planner.restore(id, &self.snapshots[at].0);
-                let is_idle = !self.is_stepping(id) && self.sequences[&id].drafts.is_empty();
-                if is_idle && self.sequences[&id].salt != self.snapshots[at].1.salt {
-                    prop_assert_eq!(restored.map_err(|error| error.code()), Err(Code::SnapshotInvalid));
-                } else if !self.refuses_change(id, &restored)? {
-                    self.sequences.insert(id, self.snapshots[at].1.clone());
-                    self.committed = None;
-                }
+                self.restore(self.pick(of), at % self.snapshots.len())?;
             }
             Call::Begin(of) => {
                 let id = self.pick(of);

@@ -244,10 +244,8 @@ impl Case {
                     let row = slice(&q, self.row(sequence, head, query, self.query_heads(), true), self.dim);
                     let position = self.position((sequence, token), query, queries, keys);
                     let (expected, sum, sizes) = naive.attend(&row, query, position, head);
-                    let expected = to_f64(
-                        self.dtype,
-                        &to_bytes(self.dtype, &expected.iter().map(|&of| of as f32).collect::<Vec<_>>()),
-                    );
+                    let rounded: Vec<f32> = expected.iter().map(|&of| of as f32).collect();
+                    let expected = to_f64(self.dtype, &to_bytes(self.dtype, &rounded));
                     // Results are never in the order of `bshd`, whatever the keys are in.
                     let place = match self.ragged {
                         true => token * self.query_heads() + head,
