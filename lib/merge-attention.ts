@@ -17,9 +17,9 @@ export interface AttendedPart {
 const PARTS_MAX = 1 << 16
 
 /**
- * Puts the attention of the same queries over parts of the keys together, exactly as if it had been one call: a prefix that
+ * Puts the attention of the same queries over parts of the keys together, as if it had been one call: a prefix that
  * many sequences share, and the tail that each has of its own. The parts must not share a key; sink logits go to one of them. What is
- * NaN in a part is NaN in the whole.
+ * NaN in a part is NaN in the whole. Their shares are as precise as `lse`, a 32-bit float: where it is in the millions, roughly right.
  *
  * @example
  * ```ts

@@ -1,4 +1,4 @@
-//! Puts the attention of the same queries over parts of the keys together, exactly as if it had been one call.
+//! Puts the attention of the same queries over parts of the keys together, as if it had been one call.
 //!
 //! ```text
 //! out = Σ part.out * exp(part.lse - lse)        lse = log Σ exp(part.lse)
@@ -31,7 +31,8 @@ impl<'a> From<&'a Attended> for AttendedPart<'a> {
     }
 }
 
-/// Merges parts that saw disjoint keys. Sink logits count in each part that had them: give them to one part alone.
+/// Merges parts that saw disjoint keys. Sink logits count in each part that had them: give them to one part alone. Shares are as
+/// precise as the sums, 32-bit floats: where those are in the millions, roughly right.
 pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPart<'a>>>) -> Result<Attended> {
     let parts: Vec<AttendedPart<'a>> = parts.into_iter().map(Into::into).collect();
     let Some(first) = parts.first() else {

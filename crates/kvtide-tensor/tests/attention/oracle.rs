@@ -3,6 +3,17 @@
 //! A score is a 32-bit float: one that is NaN or infinity makes a row NaN, minus infinity is not seen. A value counts wherever it is
 //! seen: an infinity is one in the output, however small its weight.
 
+/// How far a 32-bit score may be off, as a part of the products that it sums.
+const ROUNDING: f64 = 8.0 * f32::EPSILON as f64;
+
+/// The score of one key.
+struct Scored {
+    index: usize,
+    score: f64,
+    /// How far another order of sums and roundings may be from it.
+    off: f64,
+}
+
 /// One sequence's keys, values and rules.
 pub struct Naive<'a> {
     /// Each key's position.
@@ -28,7 +39,8 @@ pub struct Naive<'a> {
 }
 
 impl Naive<'_> {
-    /// One query's output, the logarithm of its sum, and how large what each element is a mean of is on average.
+    /// One query's output, the logarithm of its sum, and how large what each element is a mean of is on average: infinite where the
+    /// rounding of huge scores decides which key counts.
     pub fn attend(&self, query: &[f64], node: usize, position: i64, head: usize) -> (Vec<f64>, f64, Vec<f64>) {
         let kv_head = head / (self.query_heads / self.kv_heads);
         let mut scored = Vec::new();
@@ -38,24 +50,30 @@ impl Naive<'_> {
             }
             let (key, added) = ((self.key)(kv_head, index), (self.mask)(head, node, index));
             let float = |number: f64| f64::from(number as f32);
-            let mut score = float(self.scale * query.iter().zip(&key).map(|(a, b)| a * b).sum::<f64>());
+            let products = || query.iter().zip(&key).map(|(a, b)| a * b);
+            let mut score = float(self.scale * products().sum::<f64>());
+            let mut off = ROUNDING * (self.scale * products().map(f64::abs).sum::<f64>()).abs();
             if let Some(cap) = self.softcap {
+                // The slope of a tanh is 1 at most, and none where it ends.
+                let end = cap * ((score.abs() - off).max(0.0) / cap).tanh();
                 score = cap * (score / cap).tanh();
+                off = off.min(cap - end);
             }
             score = float(score + added);
             if added > f64::NEG_INFINITY && score != f64::NEG_INFINITY {
-                scored.push((index, score));
+                scored.push(Scored { index, score, off });
             }
         }
         let sink = self.sink_logits.map(|logits| f64::from(logits[head])).filter(|sink| *sink > f64::NEG_INFINITY);
-        let max = scored.iter().map(|(_, score)| *score).chain(sink).fold(f64::NEG_INFINITY, f64::max);
+        let max = scored.iter().map(|of| of.score).chain(sink).fold(f64::NEG_INFINITY, f64::max);
         let width = (self.value)(kv_head, 0).len();
-        if scored.iter().any(|(_, score)| !score.is_finite()) {
+        if scored.iter().any(|of| !of.score.is_finite()) {
             return (vec![f64::NAN; width], f64::NAN, vec![0.0; width]);
         }
         let (mut out, mut beyond, mut sizes) = (vec![0.0; width], vec![0.0; width], vec![0.0; width]);
         let mut sum = sink.map_or(0.0, |sink| (sink - max).exp());
-        for (index, score) in scored {
+        let decides = rounding_decides(&scored, max);
+        for Scored { index, score, .. } in scored {
             let weight = (score - max).exp();
             sum += weight;
             for (place, value) in (self.value)(kv_head, index).into_iter().enumerate() {
@@ -70,7 +88,7 @@ impl Naive<'_> {
         if sum == 0.0 {
             return (vec![0.0; width], f64::NEG_INFINITY, sizes);
         }
-        sizes.iter_mut().for_each(|size| *size /= sum);
+        sizes.iter_mut().for_each(|size| *size = if decides { f64::INFINITY } else { *size / sum });
         let out = out.iter().zip(beyond).map(|(total, beyond)| total / sum + beyond);
         (out.collect(), max + sum.ln(), sizes)
     }
@@ -93,6 +111,12 @@ impl Naive<'_> {
             && self.window.is_none_or(|window| query - key < window || key < self.sinks)
             && key >= self.start
     }
+}
+
+/// True where two keys may be the largest, by rounding alone: the weights of both are then anything.
+fn rounding_decides(scored: &[Scored], max: f64) -> bool {
+    let near: Vec<&Scored> = scored.iter().filter(|of| of.score + of.off >= max - 1.0).collect();
+    near.len() > 1 && near.iter().any(|of| of.off > 1e-3)
 }
 
 /// A node and those it descends from.

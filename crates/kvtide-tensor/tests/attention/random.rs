@@ -130,7 +130,7 @@ fn extreme_numbers_against_the_oracle() {
         // Of products alone.
         false => Case { extreme: true, softcap: None, scale: None, mask: None, ..case },
     });
-    support::run("attention with extreme numbers", 300, calls, agrees);
+    support::run("attention with extreme numbers", 1_500, calls, agrees);
 }
 
 #[test]
