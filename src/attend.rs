@@ -12,8 +12,7 @@ use crate::attend_request::Request;
 use crate::attend_task::{AttendTask, NativeAttendRequest};
 use crate::bytes::ArrayArg;
 use crate::guard::{Outcome, guard};
-use crate::model_cache::NativeModelCache;
-use crate::paged_kv_cache::NativePagedKvCache;
+use crate::sequences::NativePagedKvCache;
 use crate::source::{TensorArg, source};
 use crate::stop::NativeStop;
 
@@ -34,7 +33,7 @@ pub fn attend<'a>(
     })
 }
 
-/// The same over pages of a cache.
+/// The same over pages of a layer.
 #[napi(ts_return_type = "unknown")]
 pub fn attend_pages<'a>(
     env: &'a Env,
@@ -61,35 +60,6 @@ pub fn attend_pages_request(
     stop: Option<&NativeStop>,
 ) -> Result<NativeAttendRequest> {
     guard(env, || NativeAttendRequest::of(&Request::over_pages(&q, cache, &lists, call.numbers()?)?, stop))
-}
-
-/// The same over pages of a layer of a model's cache.
-#[napi(ts_return_type = "unknown")]
-pub fn attend_model_pages<'a>(
-    env: &'a Env,
-    q: TensorArg,
-    cache: &mut NativeModelCache,
-    call: ArrayArg,
-    out: ArrayArg,
-    lists: ListsArg,
-) -> Result<NativeAnswer<'a>> {
-    guard(env, || {
-        let numbers = call.numbers()?;
-        answer(env, &Request::over_model_pages(&q, cache, &lists, numbers)?, out, numbers)
-    })
-}
-
-/// The same in the background, once it is started.
-#[napi]
-pub fn attend_model_pages_request(
-    env: &Env,
-    q: TensorArg,
-    cache: &mut NativeModelCache,
-    call: ArrayArg,
-    lists: ListsArg,
-    stop: Option<&NativeStop>,
-) -> Result<NativeAttendRequest> {
-    guard(env, || NativeAttendRequest::of(&Request::over_model_pages(&q, cache, &lists, call.numbers()?)?, stop))
 }
 
 /// The same in the background: an output in native memory.

@@ -6,31 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvtide_tensor::{
-    Attended, Budget, KvRows, LayerRows, ModelCache, ModelStep, OwnedSource, PageRows, Room, Source, attend,
-    attend_with,
+    Attended, Budget, KvRows, LayerPages, OwnedSource, PagedKvCache, PagedStep, Room, Source, attend, attend_with,
 };
 
 use crate::attend_lists::{ListsArg, Paged};
 use crate::attend_queries::{OwnedQueries, Queries};
 use crate::guard::Outcome;
-use crate::model_cache::NativeModelCache;
-use crate::paged_kv_cache::NativePagedKvCache;
+use crate::sequences::NativePagedKvCache;
 use crate::source::{TensorArg, source};
 
 /// What a call reads besides queries.
 #[expect(clippy::large_enum_variant, reason = "there is one for each call")]
 enum KeysAndValues<'a> {
     Tensors(Source<'a>, Source<'a>),
-    Pages(Cow<'a, PageRows<'static>>),
-    /// A layer of a model's cache, in whichever way it is kept.
-    Layer(Cow<'a, LayerRows<'static>>),
+    Pages(Cow<'a, LayerPages<'static>>),
 }
 
 /// The same, for work in the background.
 enum OwnedKeysAndValues {
     Tensors(OwnedSource, OwnedSource),
-    Pages(PageRows<'static>),
-    Layer(LayerRows<'static>),
+    Pages(LayerPages<'static>),
 }
 
 /// One call.
@@ -52,7 +47,7 @@ impl<'a> Request<'a> {
         Ok(Request { queries, kv: KeysAndValues::Tensors(source("k", k, call, 1)?, source("v", v, call, 2)?) })
     }
 
-    /// Reads the arguments of a call over pages.
+    /// Reads the arguments of a call over pages of a layer.
     pub fn over_pages(
         q: &'a TensorArg,
         cache: &mut NativePagedKvCache,
@@ -60,37 +55,25 @@ impl<'a> Request<'a> {
         call: &[f64],
     ) -> Outcome<Self> {
         let queries = Queries::read(q, lists, call)?;
-        let pages = cache.pages(queries.numbers.layer, &lists.paged()?)?;
-        Ok(Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages)) })
+        let (cache, layer) = (cache.cache.get_mut()?, queries.numbers.layer);
+        let pages = match lists.paged()? {
+            Paged::Sequences(ids) => cache.layer_pages(layer, &ids)?,
+            Paged::Tables(tables, lengths) => cache.layer_pages_of_tables(layer, tables, lengths)?,
+        };
+        Ok(Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages.pinned())) })
     }
 
     /// Reads the arguments of a call over a layer of a step.
-    pub fn over_layer(
+    pub fn over_step(
         q: &'a TensorArg,
-        cache: &mut ModelCache,
-        step: &ModelStep,
+        cache: &mut PagedKvCache,
+        step: &PagedStep,
         lists: &'a ListsArg,
         call: &[f64],
     ) -> Outcome<Self> {
         let queries = Queries::read(q, lists, call)?;
-        let rows = cache.layer_rows(step, queries.numbers.layer)?.pinned()?;
-        Ok(Request { queries, kv: KeysAndValues::Layer(Cow::Owned(rows)) })
-    }
-
-    /// Reads the arguments of a call over pages of a layer of a model.
-    pub fn over_model_pages(
-        q: &'a TensorArg,
-        cache: &mut NativeModelCache,
-        lists: &'a ListsArg,
-        call: &[f64],
-    ) -> Outcome<Self> {
-        let queries = Queries::read(q, lists, call)?;
-        let (cache, layer) = (cache.cache.get_mut()?, queries.numbers.layer);
-        let rows = match lists.paged()? {
-            Paged::Sequences(ids) => cache.pages(layer, &ids)?,
-            Paged::Tables(tables, lengths) => cache.pages_of_tables(layer, tables, lengths)?,
-        };
-        Ok(Request { queries, kv: KeysAndValues::Layer(Cow::Owned(rows.pinned()?)) })
+        let pages = cache.step_layer(step, queries.numbers.layer)?.pinned();
+        Ok(Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages)) })
     }
 
     /// Copies what lies in JavaScript's memory, and pins the caches.
@@ -101,7 +84,6 @@ impl<'a> Request<'a> {
             kv: match &self.kv {
                 KeysAndValues::Tensors(k, v) => OwnedKeysAndValues::Tensors(own(k, "k")?, own(v, "v")?),
                 KeysAndValues::Pages(pages) => OwnedKeysAndValues::Pages(pages.clone().into_owned()),
-                KeysAndValues::Layer(rows) => OwnedKeysAndValues::Layer(rows.clone().into_owned()),
             },
         })
     }
@@ -117,7 +99,6 @@ impl<'a> Request<'a> {
             KeysAndValues::Tensors(k, v) => k.overlaps(memory, bytes) || v.overlaps(memory, bytes),
             // Nobody outside has memory of pages.
             KeysAndValues::Pages(_) => false,
-            KeysAndValues::Layer(rows) => rows.overlaps(memory, bytes),
         };
         is_kv || self.queries.overlaps(memory, bytes)
     }
@@ -134,8 +115,7 @@ impl<'a> Request<'a> {
         };
         self.queries.ask(stop, |q, options| match &self.kv {
             KeysAndValues::Tensors(k, v) => Ok(attend_with(q, self.tensors(k, v), options, take)?),
-            KeysAndValues::Pages(pages) => Ok(attend_with(q, KvRows::Pages(pages), options, take)?),
-            KeysAndValues::Layer(rows) => Ok(rows.attend_with(q, options, take)?),
+            KeysAndValues::Pages(pages) => Ok(pages.attend_with(q, options, take)?),
         })
     }
 
@@ -147,8 +127,7 @@ impl<'a> Request<'a> {
         self.queries.ask(stop, |q, options| {
             Ok(Some(match &self.kv {
                 KeysAndValues::Tensors(k, v) => attend(q, self.tensors(k, v), options)?,
-                KeysAndValues::Pages(pages) => attend(q, KvRows::Pages(pages), options)?,
-                KeysAndValues::Layer(rows) => rows.attend(q, options)?,
+                KeysAndValues::Pages(pages) => pages.attend(q, options)?,
             }))
         })
     }
@@ -175,7 +154,6 @@ impl OwnedRequest {
             kv: match &self.kv {
                 OwnedKeysAndValues::Tensors(k, v) => KeysAndValues::Tensors(k.source()?, v.source()?),
                 OwnedKeysAndValues::Pages(pages) => KeysAndValues::Pages(Cow::Borrowed(pages)),
-                OwnedKeysAndValues::Layer(rows) => KeysAndValues::Layer(Cow::Borrowed(rows)),
             },
         })
     }

@@ -65,15 +65,6 @@ impl Dims {
         self
     }
 
-    /// The same, with a value before them; there is room for it.
-    #[must_use]
-    pub fn behind(mut self, first: usize) -> Self {
-        self.rank += 1;
-        self.sizes.copy_within(..RANK_MAX - 1, 1);
-        self.sizes[0] = first;
-        self
-    }
-
     /// All but the first.
     #[must_use]
     pub fn rest(mut self) -> Self {

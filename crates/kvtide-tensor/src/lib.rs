@@ -28,15 +28,14 @@ mod kv_cache;
 mod kv_pair;
 mod life;
 mod memory;
-mod model_cache;
 mod options;
 mod owned_source;
 mod paged;
-mod paged_kv_cache;
 mod region;
 mod resolved;
 mod rollback_cache;
 mod rotating;
+mod sequences;
 mod shown;
 mod snapshot;
 mod source;
@@ -59,18 +58,15 @@ pub use error::{Error, Result};
 pub use kernels::{Kernels, with_kernels};
 pub use kv_cache::{KvCache, KvSnapshot};
 pub use memory::{Budget, Lease};
-pub use model_cache::{
-    ContiguousOptions, LayerRows, ModelCache, ModelCacheKind, ModelCacheOptions, ModelPrefix, ModelSnapshot, ModelStep,
-    ModelTokens, PagedOptions, PoolRoom,
-};
-pub use options::{KvCacheOptions, PagedKvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
+pub use options::{KvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
 pub use owned_source::OwnedSource;
-pub use paged::{
-    PageRows, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PrefixNamer, PromptOptions, StepTokens,
-};
-pub use paged_kv_cache::PagedKvCache;
+pub use paged::{PageRows, PagedKvCacheOptions, PromptOptions, StepTokens};
 pub use rollback_cache::{RollbackCache, RollbackMark};
 pub use rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};
+pub use sequences::{
+    LayerPages, ModelCacheOptions, PagedKvCache, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PoolRoom,
+    PrefixNamer, Tokens, TokensKv,
+};
 pub use shown::{BufferHandle, Shown, ShownNumbers};
 pub use source::{HostTensor, SequenceLayout, Source};
 pub use stats::Stats;

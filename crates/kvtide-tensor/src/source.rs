@@ -60,22 +60,9 @@ impl<'a> HostTensor<'a> {
         Ok(self)
     }
 
-    /// The same, a batch of one before its axes.
-    pub(crate) fn with_batch(mut self) -> Self {
-        (self.dims, self.strides) = (self.dims.behind(1), self.strides.behind(0));
-        self.unbatched = false;
-        self
-    }
-
     /// One row of a batch as `[tokens, heads, dim]`.
     pub(crate) fn without_batch(mut self) -> Self {
         (self.dims, self.strides) = (self.dims.rest().swapped(0, 1), self.strides.rest().swapped(0, 1));
-        self
-    }
-
-    /// The same with its heads and its tokens exchanged.
-    pub(crate) fn swapped(mut self) -> Self {
-        (self.dims, self.strides) = (self.dims.swapped(1, 2), self.strides.swapped(1, 2));
         self
     }
 

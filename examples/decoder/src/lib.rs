@@ -11,7 +11,7 @@
 //! ```
 //!
 //! The model knows nothing of how keys and values are kept, a cache nothing of weights: [`Cache`] is all that they share.
-//! [`Sequences`] is one, over a `ModelCache` of kvtide: in blocks that sequences share, or in tensors of their own.
+//! [`Sequences`] is one, of sequences in a `PagedKvCache`; [`Layers`] another, a contiguous cache for each layer.
 #![deny(missing_docs)]
 
 mod attention;
@@ -23,6 +23,7 @@ mod error;
 mod family;
 mod fields;
 mod greedy;
+mod layers;
 mod linear;
 mod mlp;
 mod norm;
@@ -36,4 +37,5 @@ pub use decoder::Decoder;
 pub use error::{Error, Result};
 pub use family::Family;
 pub use greedy::{Decoded, greedy};
+pub use layers::Layers;
 pub use sequences::Sequences;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use decoder::{Decoder, Sequences, greedy};
-use kvtide_tensor::{ModelCache, ModelCacheKind, ModelCacheOptions};
+use kvtide_tensor::{ModelCacheOptions, PagedKvCache, PoolRoom};
 
 const USAGE: &str = "decoder <folder with config.json and model.safetensors> <tokens as 1,2,3> [how many to add, 16]";
 
@@ -30,9 +30,11 @@ fn run(arguments: &[String]) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
     let prompt =
         tokens.split(',').map(|token| token.trim().parse()).collect::<Result<Vec<u32>, _>>().map_err(|_| USAGE)?;
     let decoder = Decoder::read(Path::new(folder))?;
-    let kind = ModelCacheKind::Contiguous(Default::default());
-    let mut cache = ModelCache::new(ModelCacheOptions::new(decoder.config().model.clone(), kind))?;
-    let id = cache.create_sequence(Default::default())?;
+    let model = &decoder.config().model;
+    let blocks = (prompt.len() + count).div_ceil(16) as u32;
+    let room = PoolRoom::Blocks(vec![blocks; model.groups().len()]);
+    let mut cache = PagedKvCache::of_model(ModelCacheOptions::new(model.clone(), room))?;
+    let id = cache.create_sequence()?;
     let mut cache = Sequences::new(&mut cache, &[id]);
     let hidden = decoder.forward(&prompt, &mut cache)?;
     let decoded = greedy(&decoder, &mut cache, decoder.last_logits(&hidden)?, count)?;

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use decoder::{Cache, Decoder, Sequences, greedy};
-use kvtide_tensor::{ContiguousOptions, ModelCache, ModelCacheKind, ModelCacheOptions};
+use decoder::{Cache, Decoder, Layers, greedy};
 use serde_json::{Value, json};
 
 /// The model that the repository has.
@@ -53,18 +52,10 @@ fn a_field_that_does_not_fit_is_named() {
     }
 }
 
-/// An empty cache in tensors, of so many rows.
-fn cache(decoder: &Decoder, rows: usize) -> ModelCache {
-    let kind = ModelCacheKind::Contiguous(ContiguousOptions { batch_size: rows as u32, ..Default::default() });
-    ModelCache::new(ModelCacheOptions::new(decoder.config().model.clone(), kind)).unwrap()
-}
-
 #[test]
 fn tokens_that_cannot_be_run_leave_the_cache_as_it_was() {
     let decoder = Decoder::read(&model()).unwrap();
-    let mut cache = cache(&decoder, 2);
-    let id = cache.create_sequence(Default::default()).unwrap();
-    let mut cache = Sequences::padded(&mut cache, id, &[0, 0]);
+    let mut cache = Layers::new(&decoder.config().model, &[0, 0], false).unwrap();
     let refused = decoder.forward(&[5, 320], &mut cache).unwrap_err().to_string();
     assert_eq!(refused, "token 320 at 1 is not below 320, the size of the vocabulary");
     for tokens in [&[][..], &[1, 2, 3]] {
@@ -77,9 +68,7 @@ fn tokens_that_cannot_be_run_leave_the_cache_as_it_was() {
 fn rows_of_a_batch_are_decoded_as_if_alone() {
     let decoder = Decoder::read(&model()).unwrap();
     let run = |tokens: &[u32], paddings: &[u32]| {
-        let mut cache = cache(&decoder, paddings.len());
-        let id = cache.create_sequence(Default::default()).unwrap();
-        let mut cache = Sequences::padded(&mut cache, id, paddings);
+        let mut cache = Layers::new(&decoder.config().model, paddings, false).unwrap();
         let hidden = decoder.forward(tokens, &mut cache).unwrap();
         greedy(&decoder, &mut cache, decoder.last_logits(&hidden).unwrap(), 8).unwrap().tokens
     };

@@ -13,8 +13,8 @@ use kvtide_core::paged::Window;
 use super::{CaptureOptions, LayerAt};
 use crate::error::Result;
 use crate::memory::{Budget, Lease};
-use crate::paged::{PagedStep, Slab};
-use crate::paged_kv_cache::PagedKvCache;
+use crate::paged::PageGroup;
+use crate::paged::{GroupStep, Slab};
 
 /// Numbers of a step on its device.
 #[derive(Clone, Copy, Debug)]
@@ -54,8 +54,8 @@ pub(super) struct Group {
 impl StepMemory {
     /// Puts the numbers of an open step on its device.
     pub fn new(
-        groups: &[PagedKvCache],
-        steps: &[PagedStep],
+        groups: &[PageGroup],
+        steps: &[GroupStep],
         layers: Vec<LayerAt>,
         options: &CaptureOptions<'_>,
     ) -> Result<Self> {
@@ -64,7 +64,7 @@ impl StepMemory {
         let lengths: Vec<u32> = before.iter().copied().chain(before.iter().map(|length| length + 1)).collect();
         let mut leases = Vec::new();
         let sequences = before.len();
-        let mut put = |numbers: Vec<u32>, rows: usize, of: &PagedKvCache| {
+        let mut put = |numbers: Vec<u32>, rows: usize, of: &PageGroup| {
             leases.push(of.budget.take(4 * numbers.len() as u64)?);
             let columns = numbers.len() / rows;
             numbers_on(of.slab.tensor.device(), numbers, (rows, columns), &of.budget)

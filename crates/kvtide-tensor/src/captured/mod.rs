@@ -30,9 +30,8 @@ use kvtide_cuda::{Graph, Stream};
 
 use crate::device::{device_name, keep_uploads};
 use crate::error::{Error, Result};
-use crate::model_cache::Rules;
-use crate::paged::{PagedStep, StepTokens, check_rows_of_floats, horizon_offsets};
-use crate::paged_kv_cache::PagedKvCache;
+use crate::paged::{GroupStep, PageGroup, StepTokens, check_rows_of_floats, horizon_offsets};
+use crate::sequences::Rules;
 use keeping::Kept;
 use memory::StepMemory;
 pub(crate) use memory::StepNumbers;
@@ -59,7 +58,7 @@ pub struct CapturedStep<'a> {
     memory: StepMemory,
     _kept: Kept,
     /// Of each group of layers.
-    groups: Vec<PagedStep>,
+    groups: Vec<GroupStep>,
     options: (u32, u32),
     failure: Option<kvtide_cuda::Error>,
     /// Keeps what it has borrowed.
@@ -107,7 +106,7 @@ const SEQUENCES_MAX: usize = 65_535;
 
 /// Captures a step of all groups.
 pub(crate) fn capture<'a>(
-    groups: &mut [PagedKvCache],
+    groups: &mut [PageGroup],
     layers: Vec<LayerAt>,
     options: CaptureOptions<'_>,
     work: impl FnMut(&mut StepRecorder<'_>) -> Result<()> + 'a,
@@ -135,7 +134,7 @@ pub(crate) fn capture<'a>(
 }
 
 /// The stream of a device with kernels, for sequences that can have such a step.
-fn check(groups: &[PagedKvCache], options: &CaptureOptions<'_>) -> Result<Stream> {
+fn check(groups: &[PageGroup], options: &CaptureOptions<'_>) -> Result<Stream> {
     let count = options.sequences.len();
     if count == 0 || count > SEQUENCES_MAX {
         return Err(Error::argument("sequences.length", count, format!("from 1 to {SEQUENCES_MAX}")));
@@ -158,8 +157,8 @@ fn check(groups: &[PagedKvCache], options: &CaptureOptions<'_>) -> Result<Stream
 }
 
 fn record<'a>(
-    groups: &[PagedKvCache],
-    steps: &[PagedStep],
+    groups: &[PageGroup],
+    steps: &[GroupStep],
     layers: Vec<LayerAt>,
     options: &CaptureOptions<'_>,
     stream: Stream,
@@ -189,7 +188,7 @@ fn record<'a>(
 }
 
 /// Enqueues one step more.
-pub(crate) fn replay(groups: &[PagedKvCache], step: &mut CapturedStep<'_>) -> Result<()> {
+pub(crate) fn replay(groups: &[PageGroup], step: &mut CapturedStep<'_>) -> Result<()> {
     check_step(groups, step)?;
     let (done, steps) = step.options;
     if done == steps {
@@ -210,7 +209,7 @@ pub(crate) fn replay(groups: &[PagedKvCache], step: &mut CapturedStep<'_>) -> Re
 }
 
 /// Makes what was replayed count, in all groups.
-pub(crate) fn commit(groups: &mut [PagedKvCache], step: &mut CapturedStep<'_>, tokens: Option<&[u32]>) -> Result<()> {
+pub(crate) fn commit(groups: &mut [PageGroup], step: &mut CapturedStep<'_>, tokens: Option<&[u32]>) -> Result<()> {
     check_step(groups, step)?;
     let done = step.options.0;
     let wanted = done as usize * step.sequences().len();
@@ -230,7 +229,7 @@ pub(crate) fn commit(groups: &mut [PagedKvCache], step: &mut CapturedStep<'_>, t
 }
 
 /// Refuses a step of another cache, one that has ended or failed, and one of whose sequences was dropped.
-fn check_step(groups: &[PagedKvCache], step: &CapturedStep<'_>) -> Result<()> {
+fn check_step(groups: &[PageGroup], step: &CapturedStep<'_>) -> Result<()> {
     if groups.len() != step.groups.len() {
         return Err(Error::argument("step", "of another cache", "a step of this cache"));
     }
@@ -239,37 +238,4 @@ fn check_step(groups: &[PagedKvCache], step: &CapturedStep<'_>) -> Result<()> {
         group.check_step(of)?;
     }
     step.failure.clone().map_or(Ok(()), |failure| Err(failure.into()))
-}
-
-impl PagedKvCache {
-    /// Captures a decode step of some sequences: `work` runs once as it is, which gives each of them its first token, and once more
-    /// to be recorded. It says the same both times.
-    ///
-    /// Refused with `DEVICE_UNAVAILABLE` where the device has no graphs, and with `INVALID_ARGUMENT` for low-bit pages.
-    pub fn capture_step<'a>(
-        &mut self,
-        options: CaptureOptions<'_>,
-        work: impl FnMut(&mut StepRecorder<'_>) -> Result<()> + 'a,
-    ) -> Result<CapturedStep<'a>> {
-        let window = self.planner.window();
-        let rules = Rules {
-            window: window.map(|window| window.tokens()),
-            sinks: window.map_or(0, |window| window.sinks()),
-            ..Rules::default()
-        };
-        let layers = (0..self.planner.num_layers()).map(|index| LayerAt { group: 0, index, is_own: true, rules });
-        capture(std::slice::from_mut(self), layers.collect(), options, work)
-    }
-
-    /// Enqueues one step more: a token of each sequence. Refused with `CACHE_OVERFLOW` when all steps that there may be were done,
-    /// and with `STALE_STEP` when one of its sequences was dropped.
-    pub fn replay_step(&mut self, step: &mut CapturedStep<'_>) -> Result<()> {
-        replay(std::slice::from_ref(self), step)
-    }
-
-    /// Ends a captured step, once the device has done all of it: its tokens count. `tokens` are their ids, where they are known, those
-    /// of each sequence one behind the other.
-    pub fn commit_captured(&mut self, step: &mut CapturedStep<'_>, tokens: Option<&[u32]>) -> Result<()> {
-        commit(std::slice::from_mut(self), step, tokens)
-    }
 }

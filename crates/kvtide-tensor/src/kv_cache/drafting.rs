@@ -1,6 +1,5 @@
 //! Drafts behind a growing cache: its own appends and truncates. O(new tokens) amortised.
 
-use kvtide_core::paged::Window;
 use kvtide_core::{Drafts, Ending, TransactionId, Tree};
 
 use super::KvCache;
@@ -24,11 +23,6 @@ impl KvCache {
 }
 
 impl KvCache {
-    /// The same for queries that see this window: it keeps everything, and what it shows knows the window.
-    pub(crate) fn sliding(self, window: Window) -> Self {
-        KvCache { rows: self.rows.sliding(window), ..self }
-    }
-
     /// Refuses so many more tokens than it may hold.
     pub(crate) fn check_room(&self, tokens: u32) -> Result<()> {
         self.planner.plan_append(tokens)?;

@@ -12,9 +12,9 @@ use super::portable;
 use super::slab::Slab;
 use crate::error::Result;
 use crate::kernels::pages::heads;
-use crate::paged_kv_cache::PagedKvCache;
+use crate::paged::PageGroup;
 
-impl PagedKvCache {
+impl PageGroup {
     /// The targets are in nobody's hands yet: what fails half-way is seen by nobody.
     pub(super) fn copy_blocks(&mut self, plan: &CopyPlan) -> Result<()> {
         if plan.copies().is_empty() {

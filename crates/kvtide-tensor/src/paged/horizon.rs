@@ -11,14 +11,14 @@
 
 use kvtide_core::paged::{StepRows, StepTables};
 
-use super::step::PagedStep;
+use super::step::GroupStep;
 use crate::error::{Error, Result};
 use crate::memory::Budget;
-use crate::paged_kv_cache::PagedKvCache;
+use crate::paged::PageGroup;
 use crate::zeroed::zeroed_vec;
 
 /// Refuses pages that a device cannot write token by token.
-pub(crate) fn check_rows_of_floats(cache: &PagedKvCache) -> Result<()> {
+pub(crate) fn check_rows_of_floats(cache: &PageGroup) -> Result<()> {
     let shape = cache.shape.pages.shape();
     for (argument, format) in [("keyFormat", shape.key_format), ("valueFormat", shape.value_format)] {
         if format.is_low_bit() {
@@ -32,7 +32,7 @@ pub(crate) fn check_rows_of_floats(cache: &PagedKvCache) -> Result<()> {
     Ok(())
 }
 
-impl PagedKvCache {
+impl PageGroup {
     /// Refuses sequences that cannot have a captured step, and zeroes what it would see of others.
     pub(crate) fn settle_horizon(&mut self, sequences: &[u64]) -> Result<()> {
         self.change()?;
@@ -46,7 +46,7 @@ impl PagedKvCache {
     }
 
     /// The blocks of each sequence of a step, `width` in a row.
-    pub(crate) fn horizon_tables(&self, step: &PagedStep, width: u32) -> Result<Vec<u32>> {
+    pub(crate) fn horizon_tables(&self, step: &GroupStep, width: u32) -> Result<Vec<u32>> {
         let (sequences, tokens) = (step.sequences().len(), step.tokens() as usize);
         let memory = |count: usize| zeroed_vec::<i32>(count).ok_or_else(|| Budget::process().refusal(4 * count as u64));
         let (mut tables, mut lengths) = (memory(sequences * width as usize)?, memory(sequences)?);
@@ -63,7 +63,7 @@ impl PagedKvCache {
     }
 
     /// Makes a step one of the first `tokens` tokens of each sequence, written in all layers.
-    pub(crate) fn shorten_horizon(&mut self, step: &mut PagedStep, tokens: u32) -> Result<()> {
+    pub(crate) fn shorten_horizon(&mut self, step: &mut GroupStep, tokens: u32) -> Result<()> {
         self.change()?;
         self.check_step(step)?;
         let plan = step.plan.as_mut().ok_or(kvtide_core::Error::TransactionClosed)?;

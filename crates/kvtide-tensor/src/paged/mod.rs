@@ -1,6 +1,7 @@
-//! What a paged cache is made of.
+//! The pages of a group of layers.
 //!
 //! ```text
+//! group     the planner, the slabs, and what was dropped
 //! slab      every page, as PageLayout says             slab.rs
 //! staging   low-bit pages that are not full, in floats
 //! planned   what a call does, and the memory of all of it, before any of it is done
@@ -14,38 +15,39 @@
 //! ```
 
 mod copy;
-mod drafting;
-mod holding;
+mod draft;
+mod group;
+mod held;
 mod horizon;
 mod launched;
+mod options;
 mod page_rows;
 mod planned;
 mod portable;
 mod prefix_keys;
-mod prefix_namer;
 mod read;
 mod returns;
 mod rows;
 mod scratch;
 mod shape;
-mod sharing;
 mod slab;
 mod staging;
 mod step;
 mod walk;
 mod write;
 
-pub use drafting::PagedSequence;
-pub use holding::{PagedPrefix, PagedSnapshot, PromptOptions};
+pub(crate) use group::PageGroup;
+pub use held::PromptOptions;
+pub(crate) use held::{GroupPrefix, GroupSnapshot};
 pub(crate) use horizon::{check_rows_of_floats, horizon_offsets};
 pub(crate) use launched::insert;
+pub use options::PagedKvCacheOptions;
 pub use page_rows::PageRows;
 pub(crate) use planned::PlannedWrite;
 pub(crate) use prefix_keys::PrefixKeys;
-pub use prefix_namer::PrefixNamer;
-pub(crate) use returns::{Returned, Returns};
+pub(crate) use returns::Returned;
 pub(crate) use rows::{Expected, TokenRows};
 pub(crate) use shape::PagedShape;
 pub(crate) use slab::Slab;
-pub(crate) use step::not_written;
-pub use step::{PagedStep, StepTokens};
+pub use step::StepTokens;
+pub(crate) use step::{GroupStep, not_written};

@@ -18,13 +18,13 @@ use crate::error::{Error, Result};
 use crate::kernels::quantise::to_f32;
 use crate::life::{Life, Pin};
 use crate::memory::Budget;
-use crate::paged_kv_cache::PagedKvCache;
+use crate::paged::PageGroup;
 use crate::zeroed::zeroed_vec;
 
 /// The pages of some sequences in one layer.
 #[derive(Clone, Debug)]
 pub struct PageRows<'a> {
-    cache: PhantomData<&'a PagedKvCache>,
+    cache: PhantomData<&'a PageGroup>,
     life: Arc<Life>,
     /// Keeps the cache from changing, when nothing else does.
     _pin: Option<Arc<Pin>>,
@@ -53,7 +53,7 @@ struct Shown {
     tree: Option<Tree>,
 }
 
-impl PagedKvCache {
+impl PageGroup {
     /// The pages of these sequences in a layer, and the trees that they end with: those of open transactions and steps.
     pub fn pages(&mut self, layer: u32, sequences: &[u64]) -> Result<PageRows<'_>> {
         self.collect()?;

@@ -14,7 +14,7 @@ use kvtide_core::paged::{CopyPlan, EndPlan, Keep, PagedPlanner, Target, WritePla
 
 use super::scratch::Scratch;
 use crate::error::Result;
-use crate::paged_kv_cache::PagedKvCache;
+use crate::paged::PageGroup;
 
 /// A write whose memory is there.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct PlannedEnd {
     scratch: Scratch,
 }
 
-impl PagedKvCache {
+impl PageGroup {
     /// Plans a write of `targets`, and takes the memory of it.
     pub(super) fn plan_write(
         &mut self,

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use kvtide_core::paged::{Extras, Identity, Key, PageShape};
 
-use super::holding::PromptOptions;
+use super::held::PromptOptions;
 use super::shape::PagedShape;
 use crate::error::{Error, Result};
 

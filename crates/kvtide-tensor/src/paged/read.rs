@@ -14,12 +14,10 @@ use crate::error::{Error, Result};
 use crate::kernels::Carrier;
 use crate::kernels::pages::each_rows;
 use crate::kernels::quantise::to_f32;
+use crate::paged::PageGroup;
 use crate::paged::launched::{Reading, Taken};
 use crate::paged::{PagedShape, Slab, portable};
-use crate::paged_kv_cache::PagedKvCache;
-use crate::token_kv::TokenKv;
 use crate::view::{CacheWindow, Kv, View};
-use crate::zeroed::zeroed_bytes;
 
 /// K or V of one layer in the bytes of both slabs.
 struct Reader<'a> {
@@ -32,16 +30,7 @@ struct Reader<'a> {
     part: Part,
 }
 
-impl PagedKvCache {
-    /// Reads one token of one layer. What is quantised comes as 32-bit floats, the rest as the cache's dtype.
-    pub fn read_kv(&mut self, sequence: u64, layer: u32, position: u32) -> Result<TokenKv> {
-        let [key_dtype, value_dtype] = Part::BOTH.map(|part| self.shape.read_dtype(part));
-        let [key, value] = Part::BOTH.map(|part| zeroed_bytes(self.out_bytes(part, 1)));
-        let mut token = TokenKv { key_dtype, value_dtype, key: key?, value: value? };
-        self.read_kv_into(sequence, layer, position, &mut token.key, &mut token.value)?;
-        Ok(token)
-    }
-
+impl PageGroup {
     /// Reads one token of one layer into the caller's memory.
     pub fn read_kv_into(
         &mut self,
@@ -77,7 +66,7 @@ impl PagedKvCache {
     }
 
     /// All tokens of a layer: K and V `[kvHeads, tokens, headDim]`, in memory of their own, as many as
-    /// [`PagedKvCache::retained_length`] says. What is quantised comes as 32-bit floats, the rest as the cache's dtype; slots
+    /// [`PageGroup::retained_length`] says. What is quantised comes as 32-bit floats, the rest as the cache's dtype; slots
     /// that nobody wrote are zeros. Where blocks left the window behind sinks, they are two runs.
     pub fn gather(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         let (Kv { k, v }, gap) = (self.copies(sequence, layer)?, self.planner.gap(sequence)?);
@@ -127,7 +116,7 @@ impl PagedKvCache {
         self.current().retained_length(sequence)
     }
 
-    /// As [`PagedKvCache::gather`], into the caller's memory, which has room for just the tokens that are still there.
+    /// As [`PageGroup::gather`], into the caller's memory, which has room for just the tokens that are still there.
     pub fn gather_into(&mut self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
@@ -156,7 +145,7 @@ impl PagedKvCache {
     }
 
     /// Bytes of so many tokens of one layer as they come out.
-    fn out_bytes(&self, part: Part, tokens: usize) -> usize {
+    pub fn out_bytes(&self, part: Part, tokens: usize) -> usize {
         tokens * self.shape.token_elements(part) * self.shape.read_dtype(part).bytes()
     }
 

@@ -8,7 +8,7 @@ use crate::device::device_name;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::quantise::Codec;
-use crate::options::PagedKvCacheOptions;
+use crate::paged::PagedKvCacheOptions;
 
 /// The layouts of both slabs, and how rows get from one to the other.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,10 @@
-//! Steps: some tokens of all layers, written and attended to layer by layer, counted once for all of them.
+//! A group's part in a step: some tokens of its layers, written and attended to layer by layer, counted once for all of them.
 //!
 //! ```text
-//! let step = cache.begin_step(..)?          slots of all layers are taken
-//! cache.write_layer(&mut step, 0, k, v)?    the queries of layer 0 attend to cache.step_pages(&step, 0)?
-//! cache.write_layer(&mut step, 1, k, v)?    ...
-//! cache.commit_step(step, ids)?             lengths move on; a step that is dropped leaves no trace
+//! let planned = group.plan_step(..)?             what it needs is known, and its memory is there
+//! let mut step = group.open_step(planned, ..)?   slots of all layers are taken
+//! group.write_layer(&mut step, 0, [k, v])?       the queries of layer 0 attend to group.step_pages(&step, 0)?
+//! group.commit_step(&mut step, ids)?             lengths move on; a step that is dropped leaves no trace
 //! ```
 //!
 //! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
@@ -16,17 +16,17 @@ use super::page_rows::PageRows;
 use super::planned::PlannedWrite;
 use super::returns::{Returned, Returns};
 use crate::error::{Error, Result};
-use crate::paged_kv_cache::PagedKvCache;
+use crate::paged::PageGroup;
 use crate::source::Source;
 
-/// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone at the cache's next call.
+/// An open step of a [`PageGroup`]; dropped before it was committed, it is undone at the cache's next call.
 #[derive(Debug)]
 #[must_use = "a step that is dropped is undone"]
-pub struct PagedStep {
+pub(crate) struct GroupStep {
     /// Nothing once it has ended.
     pub(super) plan: Option<Box<WritePlan>>,
     sequences: Box<[u64]>,
-    pub(super) written: Box<[bool]>,
+    pub written: Box<[bool]>,
     returns: Returns,
 }
 
@@ -48,7 +48,7 @@ impl StepTokens<'_> {
     }
 }
 
-impl PagedStep {
+impl GroupStep {
     /// The sequences that get tokens.
     #[must_use]
     pub fn sequences(&self) -> &[u64] {
@@ -78,7 +78,7 @@ impl PagedStep {
     }
 }
 
-impl Drop for PagedStep {
+impl Drop for GroupStep {
     fn drop(&mut self) {
         if let Some(plan) = self.plan.take() {
             self.returns.add(Returned::Step(plan));
@@ -86,13 +86,7 @@ impl Drop for PagedStep {
     }
 }
 
-impl PagedKvCache {
-    /// Takes slots of all layers for the tokens of a step. Until it ends, its sequences refuse other changes.
-    pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<PagedStep> {
-        let planned = self.plan_step(tokens)?;
-        self.open_step(planned, tokens)
-    }
-
+impl PageGroup {
     /// Plans a step, and takes the memory of it: opening it is not refused then.
     pub(crate) fn plan_step(&mut self, tokens: StepTokens<'_>) -> Result<PlannedWrite> {
         self.change()?;
@@ -103,33 +97,18 @@ impl PagedKvCache {
     }
 
     /// Opens a step as planned.
-    pub(crate) fn open_step(&mut self, mut planned: PlannedWrite, tokens: StepTokens<'_>) -> Result<PagedStep> {
+    pub(crate) fn open_step(&mut self, mut planned: PlannedWrite, tokens: StepTokens<'_>) -> Result<GroupStep> {
         self.poisoned = true;
         self.copy_before(&mut planned)?;
         self.open_staged(&planned.plan, &planned.scratch)?;
         self.planner.open_step(&planned.plan)?;
         self.poisoned = false;
-        Ok(PagedStep {
+        Ok(GroupStep {
             plan: Some(Box::new(planned.plan)),
             sequences: tokens.sequences.into(),
             written: vec![false; self.planner.num_layers() as usize].into(),
             returns: self.returns.clone(),
         })
-    }
-
-    /// The same with its tables in arrays of the caller's, as [`PagedKvCache::fill_tables`] writes them. They are looked at before
-    /// anything is taken: where they are refused, nothing was evicted and nothing copied.
-    pub fn prepare_step(
-        &mut self,
-        tokens: StepTokens<'_>,
-        rows: &mut StepRows,
-        tables: StepTables<'_>,
-    ) -> Result<PagedStep> {
-        let planned = self.plan_step(tokens)?;
-        self.prepare_tables(&planned, rows, &tables)?;
-        let step = self.open_step(planned, tokens)?;
-        self.fill_tables(&step, rows, tables)?;
-        Ok(step)
     }
 
     /// Refuses tables that a step which is planned does not fit in.
@@ -144,7 +123,7 @@ impl PagedKvCache {
 
     /// Writes down where the step's tokens go and what its sequences hold, in arrays of the caller's. `rows` are kept between
     /// steps: what has not changed since is not written again.
-    pub fn fill_tables(&self, step: &PagedStep, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
+    pub fn fill_tables(&self, step: &GroupStep, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
         self.check()?;
         self.check_step(step)?;
         Ok(rows.fill(&self.planner, step.plan()?, tables)?)
@@ -152,18 +131,12 @@ impl PagedKvCache {
 
     /// Writes the tokens of a layer: K and V `[kvHeads, tokens, headDim]`, the tokens of all sequences one behind the other.
     /// A layer may be written again while the step is open.
-    pub fn write_layer<'a>(
-        &mut self,
-        step: &mut PagedStep,
-        layer: u32,
-        k: impl Into<Source<'a>>,
-        v: impl Into<Source<'a>>,
-    ) -> Result<()> {
+    pub fn write_layer(&mut self, step: &mut GroupStep, layer: u32, sources: [Source<'_>; 2]) -> Result<()> {
         self.change()?;
         self.check_step(step)?;
         let plan = step.plan()?;
         self.planner.check_layer(layer)?;
-        let rows = self.rows([k.into(), v.into()], None)?;
+        let rows = self.rows(sources, None)?;
         check_count(rows[0].tokens, plan.tokens())?;
         let scratch = self.shape.scratch_of(plan, false)?;
         self.planner.reserve_marks(plan)?;
@@ -177,13 +150,13 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// Refuses what [`PagedKvCache::write_layer`] would refuse of the tokens of a layer, in a step of so many.
+    /// Refuses what [`PageGroup::write_layer`] would refuse of the tokens of a layer, in a step of so many.
     pub(crate) fn check_rows(&self, sources: [&Source<'_>; 2], tokens: u32) -> Result<()> {
         check_count(self.tokens_of(sources)?, tokens)
     }
 
     /// The pages of a layer that the step's queries attend to, its own tokens included: once it has written them.
-    pub fn step_pages(&mut self, step: &PagedStep, layer: u32) -> Result<PageRows<'_>> {
+    pub fn step_pages(&mut self, step: &GroupStep, layer: u32) -> Result<PageRows<'_>> {
         self.check_written(step, layer)?;
         self.pages(layer, &step.sequences)
     }
@@ -192,9 +165,9 @@ impl PagedKvCache {
     /// be found by others from then on.
     ///
     /// Refused with `STEP_INCOMPLETE` while layers are not written; then the step stays open.
-    pub fn commit_step(&mut self, step: &mut PagedStep, tokens: Option<&[u32]>) -> Result<()> {
+    pub fn commit_step(&mut self, step: &mut GroupStep, tokens: Option<&[u32]>) -> Result<()> {
         self.change()?;
-        self.check_commit(step, tokens)?;
+        self.check_step(step)?;
         let plan = step.plan()?;
         let scratch = self.shape.scratch_of(plan, false)?;
         self.planner.reserve_close(plan, tokens)?;
@@ -206,31 +179,10 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// Refuses what [`PagedKvCache::commit_step`] would refuse.
-    pub(crate) fn check_commit(&self, step: &PagedStep, tokens: Option<&[u32]>) -> Result<()> {
-        self.check_step(step)?;
-        let plan = step.plan()?;
-        let missing = |(layer, written): (usize, &bool)| (!written).then_some(layer);
-        let layers: Vec<usize> = step.written.iter().enumerate().filter_map(missing).collect();
-        if !layers.is_empty() && plan.tokens() > 0 {
-            return Err(Error::StepIncomplete { layers });
-        }
-        if let Some(tokens) = tokens
-            && tokens.len() != plan.tokens() as usize
-        {
-            let expected = format!("{}, one for each token", plan.tokens());
-            return Err(Error::argument("tokens.length", tokens.len(), expected));
-        }
-        Ok(())
-    }
-
     /// Ends a step: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to
     /// copy the block that it went on in, prompts no longer find what lay there.
-    pub fn undo_step(&mut self, step: &mut PagedStep) -> Result<()> {
+    pub fn undo_step(&mut self, step: &mut GroupStep) -> Result<()> {
         self.change()?;
-        if !self.returns.is_same(&step.returns) {
-            return Err(Error::argument("step", "of another cache", "a step of this cache"));
-        }
         if let Some(plan) = &step.plan {
             self.planner.undo_step(plan)?;
             step.plan = None;
@@ -238,25 +190,15 @@ impl PagedKvCache {
         Ok(())
     }
 
-    /// Ends a step as [`PagedKvCache::undo_step`] does, if it is open. Never refused, not even while someone reads in the background.
-    pub fn release_step(&mut self, step: PagedStep) {
-        drop(step);
-        // Where there is no memory for it now, it is taken back at the next call.
-        let _ = self.collect();
-    }
-
     /// Refuses a layer that a step has not written: what its queries would see of it is not there yet.
-    pub fn check_written(&self, step: &PagedStep, layer: u32) -> Result<()> {
+    pub fn check_written(&self, step: &GroupStep, layer: u32) -> Result<()> {
         self.check_step(step)?;
         self.planner.check_layer(layer)?;
         if step.written[layer as usize] { Ok(()) } else { Err(not_written()) }
     }
 
     /// Refuses a step that has ended, or one of whose sequences was dropped.
-    pub fn check_step(&self, step: &PagedStep) -> Result<()> {
-        if !self.returns.is_same(&step.returns) {
-            return Err(Error::argument("step", "of another cache", "a step of this cache"));
-        }
+    pub fn check_step(&self, step: &GroupStep) -> Result<()> {
         Ok(self.planner.check_step(step.plan()?)?)
     }
 }

@@ -12,10 +12,10 @@ use std::ops::Range;
 use kvtide_core::paged::{HeadPlace, NO_BLOCK, PageLayout, PageRead, Part};
 
 use crate::error::Result;
+use crate::paged::PageGroup;
 use crate::paged::{Slab, portable};
-use crate::paged_kv_cache::PagedKvCache;
 
-impl PagedKvCache {
+impl PageGroup {
     /// Zeroes what a read in place of a layer of a sequence would show of another sequence.
     pub(crate) fn settle(&mut self, sequence: u64, layer: u32) -> Result<()> {
         self.check()?;
@@ -30,7 +30,7 @@ impl PagedKvCache {
         Ok(self.planner.pages(sequence, layer)?)
     }
 
-    /// As [`PagedKvCache::settle`], for the first `length` tokens of a row of a block table. `row` is named when it is refused: a
+    /// As [`PageGroup::settle`], for the first `length` tokens of a row of a block table. `row` is named when it is refused: a
     /// block outside the slab, or more tokens than the blocks have slots.
     pub(crate) fn settle_table(&mut self, row: usize, layer: u32, blocks: &[i32], length: u32) -> Result<()> {
         let exposed: Vec<PageRead> =
@@ -38,7 +38,7 @@ impl PagedKvCache {
         self.zero(&exposed, layer)
     }
 
-    /// As [`PagedKvCache::walk`], for the first `length` tokens of a row of a block table.
+    /// As [`PageGroup::walk`], for the first `length` tokens of a row of a block table.
     pub(crate) fn walk_table<'a>(
         &'a self,
         row: usize,
@@ -131,15 +131,15 @@ mod tests {
 
     use super::*;
     use crate::dtype::DType;
-    use crate::options::PagedKvCacheOptions;
+    use crate::paged::PagedKvCacheOptions;
     use crate::source::HostTensor;
 
     const FORMATS: [Option<PageFormat>; 4] =
         [None, Some(PageFormat::F8E4M3), Some(PageFormat::Q8), Some(PageFormat::Q4)];
 
     /// 4 blocks of 4 tokens, 2 layers, 2 heads of 6 elements.
-    fn cache(format: Option<PageFormat>) -> PagedKvCache {
-        PagedKvCache::new(PagedKvCacheOptions {
+    fn cache(format: Option<PageFormat>) -> PageGroup {
+        PageGroup::new(PagedKvCacheOptions {
             capacity: 4,
             block_size: 4,
             num_layers: 2,
@@ -153,20 +153,20 @@ mod tests {
         .unwrap()
     }
 
-    fn write(cache: &mut PagedKvCache, sequence: u64, layer: u32, position: u32, tokens: usize) {
+    fn write(cache: &mut PageGroup, sequence: u64, layer: u32, position: u32, tokens: usize) {
         let values: Vec<u8> = (0..tokens * 12).flat_map(|i| (i as f32 * 0.37 + 1.).to_ne_bytes()).collect();
         let rows = || HostTensor::new("k", &values, DType::F32, &[2, tokens, 6]).unwrap();
-        cache.write_tokens(sequence, layer, position, rows(), rows()).unwrap();
+        cache.write_tokens(sequence, layer, position, [rows().into(), rows().into()]).unwrap();
     }
 
     #[test]
     fn nothing_of_another_sequence_is_met_in_place() {
         for format in FORMATS {
             let mut cache = cache(format);
-            let first = cache.create_sequence().unwrap();
+            let first = cache.create_sequence_of(Default::default()).unwrap();
             (0..2).for_each(|layer| write(&mut cache, first, layer, 0, 14));
             cache.drop_sequence(first).unwrap();
-            let second = cache.create_sequence().unwrap();
+            let second = cache.create_sequence_of(Default::default()).unwrap();
             // A page with a hole, one that nobody wrote, and the beginning of one.
             write(&mut cache, second, 0, 1, 2);
             write(&mut cache, second, 0, 9, 1);
@@ -187,7 +187,7 @@ mod tests {
     fn what_was_cut_off_a_quantised_page_is_zero_in_place_and_the_rest_of_it_as_it_was() {
         for format in FORMATS {
             let mut cache = cache(format);
-            let sequence = cache.create_sequence().unwrap();
+            let sequence = cache.create_sequence_of(Default::default()).unwrap();
             (0..2).for_each(|layer| write(&mut cache, sequence, layer, 0, 8));
             cache.truncate(sequence, 6).unwrap();
             let before = cache.gather(sequence, 0).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     fn a_block_table_shows_what_a_sequence_shows() {
         for format in FORMATS {
             let mut cache = cache(format);
-            let sequence = cache.create_sequence().unwrap();
+            let sequence = cache.create_sequence_of(Default::default()).unwrap();
             write(&mut cache, sequence, 1, 0, 10);
             let walked: Vec<_> = cache.walk(sequence, 1).unwrap().collect();
             let table: Vec<i32> = walked.iter().map(|page| page.block as i32).collect();
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_table_that_points_outside_is_refused() {
         let mut cache = cache(None);
-        let code = |cache: &PagedKvCache, layer, blocks: &[i32], length| {
+        let code = |cache: &PageGroup, layer, blocks: &[i32], length| {
             cache.walk_table(3, layer, blocks, length).map(|_| ()).map_err(|error| error.code())
         };
         for blocks in [[0, 4], [0, -1], [i32::MIN, 1], [i32::MAX, 1]] {

@@ -26,39 +26,25 @@ use super::slab::Slab;
 use super::staging::Pages;
 use crate::error::{Error, Result};
 use crate::kernels::pages::{Sources, check_sources, scatter};
-use crate::paged_kv_cache::PagedKvCache;
+use crate::paged::PageGroup;
 use crate::source::Source;
 
-impl PagedKvCache {
+impl PageGroup {
     /// Writes one token of one layer; grows by itself.
-    pub fn write_kv<'a>(
-        &mut self,
-        sequence: u64,
-        layer: u32,
-        position: u32,
-        key: impl Into<Source<'a>>,
-        value: impl Into<Source<'a>>,
-    ) -> Result<()> {
+    pub fn write_kv(&mut self, sequence: u64, layer: u32, position: u32, [k, v]: [Source<'_>; 2]) -> Result<()> {
         self.change()?;
         let rows = [
-            TokenRows::one(&key.into(), "key", self.expected(Part::Key, None))?,
-            TokenRows::one(&value.into(), "value", self.expected(Part::Value, None))?,
+            TokenRows::one(&k, "key", self.expected(Part::Key, None))?,
+            TokenRows::one(&v, "value", self.expected(Part::Value, None))?,
         ];
         self.write_rows(sequence, layer, position, &rows)
     }
 
     /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 before it.
     /// Grows by itself.
-    pub fn write_tokens<'a>(
-        &mut self,
-        sequence: u64,
-        layer: u32,
-        position: u32,
-        k: impl Into<Source<'a>>,
-        v: impl Into<Source<'a>>,
-    ) -> Result<()> {
+    pub fn write_tokens(&mut self, sequence: u64, layer: u32, position: u32, sources: [Source<'_>; 2]) -> Result<()> {
         self.change()?;
-        let rows = self.rows([k.into(), v.into()], None)?;
+        let rows = self.rows(sources, None)?;
         self.write_rows(sequence, layer, position, &rows)
     }
 
@@ -69,54 +55,36 @@ impl PagedKvCache {
         self.carry_out(planned, rows, None)
     }
 
-    /// Appends tokens of all layers to sequences, or nothing: K and V `[layers, kvHeads, tokens, headDim]`. Sequence i gets the
-    /// tokens `offsets[i]..offsets[i + 1]`, without offsets one each.
-    ///
-    /// ```
-    /// use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
-    ///
-    /// let options = PagedKvCacheOptions { capacity: 8, num_layers: 2, head_dim: 2, ..Default::default() };
-    /// let mut cache = PagedKvCache::new(options)?;
-    /// let (one, other) = (cache.create_sequence()?, cache.create_sequence()?);
-    /// let zeros = vec![0; 2 * 3 * 2 * 4];
-    /// let tokens = || HostTensor::new("k", &zeros, DType::F32, &[2, 1, 3, 2]);
-    /// cache.append(&[one, other], tokens()?, tokens()?, Some(&[0, 2, 3]))?;
-    /// assert_eq!((cache.sequence_length(one), cache.sequence_length(other)), (2, 1));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn append<'a>(
-        &mut self,
-        sequences: &[u64],
-        k: impl Into<Source<'a>>,
-        v: impl Into<Source<'a>>,
-        offsets: Option<&[u32]>,
-    ) -> Result<()> {
-        self.append_known(sequences, k, v, offsets, None)
+    /// Appends tokens of all layers to sequences: K and V `[layers, kvHeads, tokens, headDim]`, their ids where they are known.
+    pub fn append_rows(&mut self, append: &Append<'_>, sources: [Source<'_>; 2], tokens: Option<&[u32]>) -> Result<()> {
+        self.change()?;
+        let rows = self.rows(sources, Some(self.planner.num_layers() as usize))?;
+        self.append_read(append, &rows, tokens)
     }
 
-    /// The same of tokens whose ids are known: full blocks of them can be found by others from then on.
-    pub fn append_known<'a>(
+    /// The same to one sequence: tokens that a transaction drafts may be a tree.
+    pub fn append_to(
         &mut self,
-        sequences: &[u64],
-        k: impl Into<Source<'a>>,
-        v: impl Into<Source<'a>>,
-        offsets: Option<&[u32]>,
+        sequence: u64,
+        writer: Writer,
+        sources: [Source<'_>; 2],
+        parents: Option<&[i32]>,
         tokens: Option<&[u32]>,
     ) -> Result<()> {
         self.change()?;
-        let layers = self.slab.layout.shape().num_layers as usize;
-        let rows = self.rows([k.into(), v.into()], Some(layers))?;
-        let append = Append { sequences, offsets, parents: None, writer: Writer::Direct };
-        self.append_rows(&append, &rows, tokens)
+        let rows = self.rows(sources, Some(self.planner.num_layers() as usize))?;
+        if let Some(parents) = parents
+            && parents.len() != rows[0].tokens as usize
+        {
+            let expected = format!("one for each of {}", counted(rows[0].tokens.into(), "token"));
+            return Err(Error::argument("parents", counted(parents.len() as u64, "parent"), expected));
+        }
+        let offsets = [0, rows[0].tokens];
+        let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents, writer };
+        self.append_read(&append, &rows, tokens)
     }
 
-    /// Appends rows of all layers, their ids where they are known.
-    pub(super) fn append_rows(
-        &mut self,
-        append: &Append<'_>,
-        rows: &[TokenRows<'_>; 2],
-        tokens: Option<&[u32]>,
-    ) -> Result<()> {
+    fn append_read(&mut self, append: &Append<'_>, rows: &[TokenRows<'_>; 2], tokens: Option<&[u32]>) -> Result<()> {
         let targets = self.planner.append_targets(append)?;
         let wanted: u32 = targets.iter().map(|target| target.tokens).sum();
         if wanted != rows[0].tokens {
@@ -159,7 +127,7 @@ impl PagedKvCache {
         Ok(rows)
     }
 
-    /// Refuses K and V of one layer as [`PagedKvCache::rows`] does, and copies nothing; answers how many tokens they are.
+    /// Refuses K and V of one layer as [`PageGroup::rows`] does, and copies nothing; answers how many tokens they are.
     pub(super) fn tokens_of(&self, [k, v]: [&Source<'_>; 2]) -> Result<u32> {
         let device = self.slab.tensor.device();
         let keys = TokenRows::check(k, "k", self.expected(Part::Key, None), device)?;

@@ -17,7 +17,6 @@ use crate::shown::Shown;
 use crate::source::Source;
 use crate::transaction::Drafting;
 use crate::tree_mask::{Sight, TreeMask};
-use crate::view::Kv;
 
 impl RotatingKvCache {
     fn add(&mut self, sources: &mut [Resolved<'_>], shape: RowShape, room: u32, whole: bool) -> Result<Shown> {
@@ -27,14 +26,6 @@ impl RotatingKvCache {
         self.planner.commit_draft(plan.next);
         self.shape = Some(shape);
         Ok(shown.of_tree(whole))
-    }
-
-    /// Everything that is kept while drafts are open, in the order of [`TreeMask`]'s columns; else what is retained.
-    pub(crate) fn kept_data(&self) -> Result<Option<Kv>> {
-        self.rows.check()?;
-        let state = self.planner.state();
-        let shown = if state.current() == 0 { None } else { self.rows.show(state.live(), state.current()) };
-        Ok(shown.map(|shown| shown.of_tree(self.drafts.is_branched()).into_kv()))
     }
 }
 

@@ -206,11 +206,6 @@ impl<const PARTS: usize> Rotating<PARTS> {
         self.last.as_ref().map(|last| last.shown.clone())
     }
 
-    /// Lets go of what the last append returned.
-    pub(crate) fn forget_last(&mut self) {
-        self.last = None;
-    }
-
     /// The whole buffer, before anyone looks at it.
     pub fn all_shown(&self) -> Result<Option<Shown>> {
         self.rows.check()?;

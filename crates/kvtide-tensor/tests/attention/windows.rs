@@ -70,7 +70,7 @@ fn step(
     let mut lists = [vec![0; tokens], vec![0; tokens], vec![0; 2], vec![0; 3]];
     let [slot_mapping, positions, lengths, query_offsets] = &mut lists;
     let tables = StepTables { block_tables: table, slot_mapping, positions, lengths, query_offsets };
-    cache.fill_tables(&step, known, tables).unwrap();
+    cache.fill_tables(&step, std::slice::from_mut(known), vec![tables]).unwrap();
     cache.write_layer(&mut step, 0, host(rows, &[1, tokens, 3]), host(rows, &[1, tokens, 3])).unwrap();
     (step, lists[2].clone())
 }

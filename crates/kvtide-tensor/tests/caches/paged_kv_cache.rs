@@ -191,7 +191,10 @@ fn an_empty_pool_is_not_used() {
     let sequence = cache.create_sequence().unwrap();
     assert_eq!((cache.pool_utilization(), cache.total_count(), cache.block_size()), (0., 0, 2));
     assert_eq!(write(&mut cache, sequence, 0, 0, 1), Err(Code::OutOfBlocks));
-    assert_eq!((cache.token_elements(Part::Value), cache.layout().block_bytes()), (6, 2 * 3 * 2 * 2 * 3 * 4));
+    assert_eq!(
+        (cache.token_elements(0, Part::Value).unwrap(), cache.layouts().next().unwrap().block_bytes()),
+        (6, 2 * 3 * 2 * 2 * 3 * 4)
+    );
 }
 
 /// Keeps what was given the lowest priority longest.

@@ -1,11 +1,11 @@
 //! What replays give is what the model gives step by step.
 
 use kvtide_core::model::LayerKind;
-use kvtide_tensor::{CaptureOptions, DType, Kernels, with_kernels};
+use kvtide_tensor::{CaptureOptions, DType, Kernels, PagedKvCache, with_kernels};
 use proptest::prelude::*;
 
 use crate::buffers::Buffers;
-use crate::toy::{Cache, Toy, VOCABULARY, each};
+use crate::toy::{Toy, VOCABULARY, content};
 
 /// A model, the tokens of each sequence before, and how many steps.
 #[derive(Clone, Debug)]
@@ -27,17 +27,17 @@ fn close(a: &[f32], b: &[f32], by: f32) -> bool {
 }
 
 /// A cache with tokens in it, the token that each sequence goes on with, and a sequence that is none of the step's business.
-fn prefilled(case: &Case) -> (Cache, Vec<u64>, Vec<u32>) {
+fn prefilled(case: &Case) -> (PagedKvCache, Vec<u64>, Vec<u32>) {
     let longest = case.lengths.iter().max().unwrap_or(&0) + case.steps + case.spare + 2;
     let blocks = (longest.div_ceil(case.toy.block_size) + 2) * (case.lengths.len() as u32 + 1);
     let mut cache = case.toy.cache(case.is_plain, blocks);
-    let sequences: Vec<u64> = case.lengths.iter().map(|_| cache.create()).collect();
-    let other = cache.create();
-    cache.step(&case.toy, &[other], &[5]).unwrap();
+    let sequences: Vec<u64> = case.lengths.iter().map(|_| cache.create_sequence().unwrap()).collect();
+    let other = cache.create_sequence().unwrap();
+    case.toy.step(&mut cache, &[other], &[5]).unwrap();
     let mut tokens: Vec<u32> = (0..sequences.len() as u32).map(|at| at * 7 % VOCABULARY).collect();
     for (at, &length) in case.lengths.iter().enumerate() {
         for step in 0..length {
-            cache.step(&case.toy, &sequences[at..=at], &[(tokens[at] + 3 * step) % VOCABULARY]).unwrap();
+            case.toy.step(&mut cache, &sequences[at..=at], &[(tokens[at] + 3 * step) % VOCABULARY]).unwrap();
         }
         tokens[at] = (tokens[at] + 11) % VOCABULARY;
     }
@@ -51,34 +51,34 @@ fn agrees(case: &Case) {
     let by = tolerance(case.toy.dtype);
     let options = CaptureOptions { sequences: &sequences, steps: case.steps + case.spare };
     with_kernels(Kernels::Emulated, || {
-        let mut step = each!(&mut cache, cache => cache.capture_step(options, |step| buffers.record(step))).unwrap();
+        let mut step = cache.capture_step(options, |step| buffers.record(step)).unwrap();
         for done in 1..=case.steps {
             assert_eq!(step.done(), done);
-            let (next, outputs) = plain.step(&case.toy, &sequences, &tokens).unwrap();
+            let (next, outputs) = case.toy.step(&mut plain, &sequences, &tokens).unwrap();
             assert!(close(&buffers.outputs(), &outputs, by), "outputs of step {done}");
             tokens = buffers.next.to_vec1().unwrap();
             // Two tokens may be nearly as likely in a type of two bytes: the plain model goes on with the captured one's.
             assert!(case.toy.dtype != DType::F32 || tokens == next, "tokens of step {done}");
             if done < case.steps {
-                each!(&mut cache, cache => cache.replay_step(&mut step)).unwrap();
+                cache.replay_step(&mut step).unwrap();
             }
         }
-        let before: Vec<u32> = sequences.iter().map(|&sequence| cache.length(sequence)).collect();
+        let before: Vec<u32> = sequences.iter().map(|&sequence| cache.sequence_length(sequence)).collect();
         assert_eq!(before, case.lengths, "lengths before the commit");
-        each!(&mut cache, cache => cache.commit_captured(&mut step, None)).unwrap();
+        cache.commit_captured(&mut step, None).unwrap();
     })
     .unwrap();
-    cache.check();
+    cache.check_invariants().unwrap();
     for &sequence in &sequences {
-        assert_eq!(cache.length(sequence), plain.length(sequence));
+        assert_eq!(cache.sequence_length(sequence), plain.sequence_length(sequence));
         for layer in 0..case.toy.kinds.len() as u32 {
-            let [own, expected] = [&mut cache, &mut plain].map(|cache| cache.content(sequence, layer));
+            let [own, expected] = [&mut cache, &mut plain].map(|cache| content(cache, sequence, layer));
             assert!(close(&own, &expected, by), "layer {layer} of {sequence}");
         }
     }
     // And on, step by step.
-    let own = cache.step(&case.toy, &sequences, &tokens).unwrap();
-    let expected = plain.step(&case.toy, &sequences, &tokens).unwrap();
+    let own = case.toy.step(&mut cache, &sequences, &tokens).unwrap();
+    let expected = case.toy.step(&mut plain, &sequences, &tokens).unwrap();
     assert!(close(&own.1, &expected.1, by));
 }
 

@@ -2,10 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_tensor::{
-    AttendOptions, DType, ModelCache, ModelCacheKind, ModelCacheOptions, PagedKvCache, PagedKvCacheOptions,
-    PagedOptions, PoolRoom, Result, StepTokens,
-};
+use kvtide_tensor::{DType, ModelCacheOptions, PagedKvCache, PagedKvCacheOptions, PoolRoom, Result, StepTokens};
 
 /// Its sizes.
 #[derive(Clone, Debug)]
@@ -93,10 +90,10 @@ impl Toy {
         ModelDescription::new(self.kinds.iter().map(|&kind| full.with_kind(kind)).collect()).unwrap()
     }
 
-    /// An empty cache of it: a `PagedKvCache` where all layers are full ones, if `is_plain`.
-    pub fn cache(&self, is_plain: bool, blocks: u32) -> Cache {
+    /// An empty cache of it: of alike layers where all are full ones, if `is_plain`.
+    pub fn cache(&self, is_plain: bool, blocks: u32) -> PagedKvCache {
         if is_plain && self.kinds.iter().all(|kind| *kind == LayerKind::Full) {
-            let cache = PagedKvCache::new(PagedKvCacheOptions {
+            let options = PagedKvCacheOptions {
                 capacity: blocks,
                 block_size: self.block_size,
                 num_layers: self.kinds.len() as u32,
@@ -104,110 +101,43 @@ impl Toy {
                 head_dim: self.dim as u32,
                 dtype: self.dtype,
                 ..Default::default()
-            });
-            return Cache::Paged(Box::new(cache.unwrap()));
+            };
+            return PagedKvCache::new(options).unwrap();
         }
         let model = self.model();
         let room = PoolRoom::Blocks(vec![blocks; model.groups().len()]);
-        let kind = ModelCacheKind::Paged(PagedOptions { room, block_size: self.block_size, ..Default::default() });
-        let options = ModelCacheOptions { dtype: self.dtype, ..ModelCacheOptions::new(model, kind) };
-        Cache::Model(Box::new(ModelCache::new(options).unwrap()))
-    }
-}
-
-pub enum Cache {
-    Paged(Box<PagedKvCache>),
-    Model(Box<ModelCache>),
-}
-
-/// The same call of either.
-macro_rules! each {
-    ($cache:expr, $of:ident => $call:expr) => {
-        match $cache {
-            Cache::Paged($of) => $call,
-            Cache::Model($of) => $call,
-        }
-    };
-}
-pub(crate) use each;
-
-impl Cache {
-    pub fn create(&mut self) -> u64 {
-        match self {
-            Cache::Paged(cache) => cache.create_sequence().unwrap(),
-            Cache::Model(cache) => cache.create_sequence(Default::default()).unwrap(),
-        }
-    }
-
-    pub fn length(&self, sequence: u64) -> u32 {
-        each!(self, cache => cache.sequence_length(sequence))
-    }
-
-    /// K and V of a layer of a sequence.
-    pub fn content(&mut self, sequence: u64, layer: u32) -> Vec<f32> {
-        let kv = match self {
-            Cache::Paged(cache) => cache.gather(sequence, layer).unwrap(),
-            Cache::Model(cache) => match cache.kv(sequence, layer).unwrap() {
-                Some(kv) => kv,
-                None => return Vec::new(),
-            },
-        };
-        [kv.k, kv.v].iter().flat_map(|view| view.to_f32().unwrap()).collect()
-    }
-
-    pub fn check(&self) {
-        each!(self, cache => cache.check_invariants().unwrap());
+        let options = ModelCacheOptions::new(model, room);
+        PagedKvCache::of_model(ModelCacheOptions { dtype: self.dtype, block_size: self.block_size, ..options }).unwrap()
     }
 
     /// One step of the model as it is: the next token of each sequence, and all outputs.
-    pub fn step(&mut self, toy: &Toy, sequences: &[u64], tokens: &[u32]) -> Result<(Vec<u32>, Vec<f32>)> {
-        let positions: Vec<u32> = sequences.iter().map(|&sequence| self.length(sequence)).collect();
-        let mut states: Vec<State> = tokens.iter().map(|&token| toy.embed(token)).collect();
-        let of = StepTokens { sequences, ..Default::default() };
+    pub fn step(&self, cache: &mut PagedKvCache, sequences: &[u64], tokens: &[u32]) -> Result<(Vec<u32>, Vec<f32>)> {
+        let positions: Vec<u32> = sequences.iter().map(|&sequence| cache.sequence_length(sequence)).collect();
+        let mut states: Vec<State> = tokens.iter().map(|&token| self.embed(token)).collect();
         let mut outputs = Vec::new();
-        each!(self, cache => {
-            let mut step = cache.begin_step(of)?;
-            for layer in 0..toy.kinds.len() {
-                let [q, k, v] = toy.tensors(&toy.project(&states, layer, &positions), sequences.len());
-                if toy.is_own(layer) {
-                    cache.write_layer(&mut step, layer as u32, &k, &v)?;
-                }
-                let out = attend(&mut **cache, &step, layer as u32, &q)?;
-                Toy::absorb(&mut states, &out);
-                outputs.extend(out);
+        let mut step = cache.begin_step(StepTokens { sequences, ..Default::default() })?;
+        for layer in 0..self.kinds.len() {
+            let [q, k, v] = self.tensors(&self.project(&states, layer, &positions), sequences.len());
+            if self.is_own(layer) {
+                cache.write_layer(&mut step, layer as u32, &k, &v)?;
             }
-            cache.commit_step(&mut step, None)?;
-        });
+            let out = cache.attend_layer(&step, layer as u32, &q, &Default::default())?.out.to_f32()?;
+            Toy::absorb(&mut states, &out);
+            outputs.extend(out);
+        }
+        cache.commit_step(&mut step, None)?;
         Ok((states.iter().map(|state| Toy::choose(state)).collect(), outputs))
     }
-}
 
-/// Attention of a step of either cache.
-trait Attends<Step> {
-    fn attend(&mut self, step: &Step, layer: u32, q: &Tensor) -> Result<Vec<f32>>;
-}
-
-impl Attends<kvtide_tensor::PagedStep> for PagedKvCache {
-    fn attend(&mut self, step: &kvtide_tensor::PagedStep, layer: u32, q: &Tensor) -> Result<Vec<f32>> {
-        let pages = self.step_pages(step, layer)?;
-        kvtide_tensor::attend(q, &pages, &AttendOptions::default())?.out.to_f32()
-    }
-}
-
-impl Attends<kvtide_tensor::ModelStep> for ModelCache {
-    fn attend(&mut self, step: &kvtide_tensor::ModelStep, layer: u32, q: &Tensor) -> Result<Vec<f32>> {
-        self.attend_layer(step, layer, q, &AttendOptions::default())?.out.to_f32()
-    }
-}
-
-fn attend<Step>(cache: &mut impl Attends<Step>, step: &Step, layer: u32, q: &Tensor) -> Result<Vec<f32>> {
-    cache.attend(step, layer, q)
-}
-
-impl Toy {
     pub fn tensors(&self, rows: &[Vec<f32>; 3], tokens: usize) -> [Tensor; 3] {
         let keys = [self.kv_heads, tokens, self.dim];
         let shapes = [[tokens, self.heads(), self.dim], keys, keys];
         [0, 1, 2].map(|at| self.tensor(&rows[at], &shapes[at]))
     }
+}
+
+/// K and V of a layer of a sequence.
+pub fn content(cache: &mut PagedKvCache, sequence: u64, layer: u32) -> Vec<f32> {
+    let kv = cache.gather(sequence, layer).unwrap();
+    [kv.k, kv.v].iter().flat_map(|view| view.to_f32().unwrap()).collect()
 }

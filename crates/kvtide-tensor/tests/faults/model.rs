@@ -1,10 +1,7 @@
-//! All layers of a model, in blocks and in tensors.
+//! All layers of a model.
 
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_tensor::{
-    ContiguousOptions, ModelCache, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom, Result, Source,
-    StepTokens,
-};
+use kvtide_tensor::{ModelCacheOptions, PagedKvCache, PoolRoom, Result, Source, StepTokens, Tokens};
 
 use crate::surviving::{Shown, Subject, rows};
 
@@ -12,24 +9,25 @@ const HEADS: usize = 1;
 const DIM: usize = 8;
 const LAYERS: usize = 3;
 
-fn made(kind: ModelCacheKind) -> ModelCache {
+fn made() -> PagedKvCache {
     let full = LayerDescription::full(HEADS as u32, DIM as u32);
     let sliding = full.with_kind(LayerKind::Sliding { window: 4, sinks: 1 });
     let model = ModelDescription::new(vec![full, sliding, full]).unwrap();
-    let mut cache = ModelCache::new(ModelCacheOptions::new(model, kind)).unwrap();
-    cache.create_sequence(Default::default()).unwrap();
+    let options = ModelCacheOptions::new(model, PoolRoom::Blocks(vec![16; 2]));
+    let mut cache = PagedKvCache::of_model(ModelCacheOptions { block_size: 4, ..options }).unwrap();
+    cache.create_sequence().unwrap();
     append(&mut cache, 6, 1).unwrap();
     cache
 }
 
-fn append(cache: &mut ModelCache, tokens: usize, seed: usize) -> Result<()> {
+fn append(cache: &mut PagedKvCache, tokens: usize, seed: usize) -> Result<()> {
     let of = StepTokens { sequences: &[0], offsets: Some(&[0, tokens as u32]), parents: None };
     let rows: Vec<_> = (0..2 * LAYERS).map(|at| rows(1, HEADS, tokens, DIM, 10 * seed + at)).collect();
     let layers: Vec<[Source<'_>; 2]> = rows.chunks(2).map(|kv| [(&kv[0]).into(), (&kv[1]).into()]).collect();
-    cache.append(of, &layers, None)
+    cache.append_layers(of, &layers, None)
 }
 
-fn step(cache: &mut ModelCache) -> Result<()> {
+fn step(cache: &mut PagedKvCache) -> Result<()> {
     let mut step = cache.begin_step(StepTokens { sequences: &[0], offsets: Some(&[0, 2]), parents: None })?;
     for layer in 0..LAYERS as u32 {
         let [k, v] = [0, 1].map(|part| rows(1, HEADS, 2, DIM, 70 + 2 * layer as usize + part));
@@ -41,24 +39,21 @@ fn step(cache: &mut ModelCache) -> Result<()> {
 }
 
 fn draft(
-    cache: &mut ModelCache,
-    end: impl FnOnce(&mut ModelCache, kvtide_core::TransactionId) -> Result<()>,
+    cache: &mut PagedKvCache,
+    end: impl FnOnce(&mut PagedKvCache, kvtide_core::TransactionId) -> Result<()>,
 ) -> Result<()> {
     let id = cache.begin(0, None, Default::default())?;
     let rows: Vec<_> = (0..2 * LAYERS).map(|at| rows(1, HEADS, 3, DIM, 40 + at)).collect();
     let layers: Vec<[Source<'_>; 2]> = rows.chunks(2).map(|kv| [(&kv[0]).into(), (&kv[1]).into()]).collect();
     let parents = Some(&[-1, -1, 1][..]);
-    let tokens = kvtide_tensor::ModelTokens { layers: &layers, parents, ids: None };
+    let tokens = Tokens { parents, ..Tokens::of_layers(&layers) };
     let ended = cache.append_to(0, Some(id), tokens).and_then(|()| end(cache, id));
     cache.rollback(0, id);
     ended
 }
 
-const PAGED: Subject<ModelCache> = Subject {
-    make: || {
-        let room = PoolRoom::Blocks(vec![16; 2]);
-        made(ModelCacheKind::Paged(PagedOptions { room, block_size: 4, ..Default::default() }))
-    },
+const MODEL: Subject<PagedKvCache> = Subject {
+    make: made,
     read: |cache| {
         let mut shown = Shown::new();
         for layer in 0..LAYERS as u32 {
@@ -68,7 +63,7 @@ const PAGED: Subject<ModelCache> = Subject {
         }
         Ok(shown)
     },
-    check: ModelCache::check_invariants,
+    check: PagedKvCache::check_invariants,
     later: &[
         |cache| append(cache, 1, 9),
         |cache| step(cache),
@@ -78,20 +73,12 @@ const PAGED: Subject<ModelCache> = Subject {
     ],
 };
 
-const TENSORS: Subject<ModelCache> = Subject {
-    make: || made(ModelCacheKind::Contiguous(ContiguousOptions { initial_capacity: 8, ..Default::default() })),
-    ..PAGED
-};
-
 #[test]
 fn models_survive() {
-    for (form, subject) in [("blocks", PAGED), ("tensors", TENSORS)] {
-        for tokens in [1, 3, 9] {
-            subject.survives(&format!("append {tokens}, {form}"), |cache| append(cache, tokens, 2));
-        }
-        subject.survives(&format!("a step, {form}"), step);
-        subject.survives(&format!("a draft, {form}"), |cache| draft(cache, |cache, id| cache.commit(0, id, Some(1))));
-        subject
-            .survives(&format!("a path, {form}"), |cache| draft(cache, |cache, id| cache.commit_path(0, id, &[1, 2])));
+    for tokens in [1, 3, 9] {
+        MODEL.survives(&format!("append {tokens}"), |cache| append(cache, tokens, 2));
     }
+    MODEL.survives("a step", step);
+    MODEL.survives("a draft", |cache| draft(cache, |cache, id| cache.commit(0, id, Some(1))));
+    MODEL.survives("a path", |cache| draft(cache, |cache, id| cache.commit_path(0, id, &[1, 2])));
 }

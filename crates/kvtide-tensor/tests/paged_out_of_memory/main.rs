@@ -11,8 +11,8 @@ use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, ModelDescription};
 use kvtide_core::paged::PageFormat;
 use kvtide_tensor::{
-    BeginOptions, Budget, DType, HostTensor, Kernels, KvTransaction, ModelCache, ModelCacheKind, ModelCacheOptions,
-    ModelTokens, PagedKvCache, PagedKvCacheOptions, PagedOptions, PoolRoom, Result, Source, StepTokens, Transactional,
+    BeginOptions, Budget, DType, HostTensor, Kernels, KvTransaction, ModelCacheOptions, PagedKvCache,
+    PagedKvCacheOptions, PoolRoom, Result, Source, StepTokens, Tokens, Transactional,
 };
 
 const LAYERS: u32 = 2;
@@ -226,38 +226,37 @@ fn drafts_whose_end_copies_what_others_hold() {
 }
 
 /// Full layers of two sizes, in q4 and q8: two groups.
-fn model(blocks: [u32; 2], budget: u64) -> ModelCache {
+fn model(blocks: [u32; 2], budget: u64) -> PagedKvCache {
     let model =
         ModelDescription::new(vec![LayerDescription::full(1, 32), LayerDescription::full(1, DIM as u32)]).unwrap();
-    let kind = PagedOptions {
+    PagedKvCache::of_model(ModelCacheOptions {
         block_size: BLOCK,
-        room: PoolRoom::Blocks(blocks.to_vec()),
         key_format: Some(PageFormat::Q4),
         value_format: Some(PageFormat::Q8),
-        ..Default::default()
-    };
-    let options = ModelCacheOptions::new(model, ModelCacheKind::Paged(kind));
-    ModelCache::new(ModelCacheOptions { memory_limit_bytes: Some(budget), ..options }).unwrap()
+        memory_limit_bytes: Some(budget),
+        ..ModelCacheOptions::new(model, PoolRoom::Blocks(blocks.to_vec()))
+    })
+    .unwrap()
 }
 
 /// Appends tokens of both groups to a sequence.
-fn append_model(cache: &mut ModelCache, id: u64, tokens: usize) -> Result<()> {
+fn append_model(cache: &mut PagedKvCache, id: u64, tokens: usize) -> Result<()> {
     let bytes = rows(tokens as u32, tokens);
     let narrow = || HostTensor::new("k", &bytes[..tokens * 32 * 4], DType::F32, &[1, tokens, 32]).unwrap();
     let layers = [[narrow().into(), narrow().into()], [one_layer(&bytes), one_layer(&bytes)]];
-    cache.append_to(id, None, ModelTokens { layers: &layers, parents: None, ids: None })
+    cache.append_to(id, None, Tokens::of_layers(&layers))
 }
 
 #[test]
 fn groups_of_layers_copy_all_or_none() {
-    let free = |cache: &mut ModelCache| {
-        let pools = cache.pool_stats().unwrap();
+    let free = |cache: &mut PagedKvCache| {
+        let pools = cache.pools().unwrap();
         pools.iter().map(|pool| (pool.free, pool.counters.copies)).collect::<Vec<_>>()
     };
     // One group has a block for the copy, the other has not: once this one, once that one.
     for blocks in [[8, 1], [1, 8]] {
         let mut cache = model(blocks, u64::MAX);
-        let id = cache.create_sequence(Default::default()).unwrap();
+        let id = cache.create_sequence().unwrap();
         append_model(&mut cache, id, 3).unwrap();
         let fork = cache.fork(id).unwrap();
         let before = free(&mut cache);
@@ -267,7 +266,7 @@ fn groups_of_layers_copy_all_or_none() {
     }
     for refused in 0..if are_moved_in_place() { 12 } else { 0 } {
         let mut cache = model([8, 8], u64::MAX);
-        let id = cache.create_sequence(Default::default()).unwrap();
+        let id = cache.create_sequence().unwrap();
         append_model(&mut cache, id, 3).unwrap();
         let fork = cache.fork(id).unwrap();
         let before = free(&mut cache);

@@ -1,12 +1,11 @@
 //! The same calls on bytes and by a device's kernels: the same pages, bit for bit, and the same rows.
 
 use candle_core::Device;
-use kvtide_core::paged::PageFormat;
+use kvtide_core::paged::{Append, PageFormat, Part, Writer};
 
 use crate::dtype::DType;
 use crate::kernels::{Kernels, with_kernels};
-use crate::options::PagedKvCacheOptions;
-use crate::paged_kv_cache::PagedKvCache;
+use crate::paged::{PageGroup, PagedKvCacheOptions};
 use crate::source::{HostTensor, SequenceLayout, Source};
 
 const LAYERS: usize = 2;
@@ -38,8 +37,8 @@ impl Kept {
         })
     }
 
-    fn cache(&self) -> PagedKvCache {
-        PagedKvCache::new(PagedKvCacheOptions {
+    fn cache(&self) -> PageGroup {
+        PageGroup::new(PagedKvCacheOptions {
             capacity: 16,
             block_size: BLOCK,
             num_layers: LAYERS as u32,
@@ -78,12 +77,13 @@ impl Kept {
     /// Bulk writes and single ones, shared blocks, pages that were quantised and are written again, and what is read of all that.
     fn run(&self) -> Vec<Vec<u8>> {
         let mut cache = self.cache();
-        let [one, other] = [0; 2].map(|_| cache.create_sequence().unwrap());
-        let append = |cache: &mut PagedKvCache, sequences: &[u64], offsets: &[u32], seed, layout| {
+        let [one, other] = [0; 2].map(|_| cache.create_sequence_of(Default::default()).unwrap());
+        let append = |cache: &mut PageGroup, sequences: &[u64], offsets: &[u32], seed, layout| {
             let tokens = *offsets.last().unwrap() as usize;
             let [k, v] = [0, 1].map(|part| self.values(part, LAYERS, tokens, seed));
             let [k, v] = [(0, &k), (1, &v)].map(|(part, bytes)| self.host(part, LAYERS, bytes, layout));
-            cache.append(sequences, k, v, Some(offsets)).unwrap();
+            let append = Append { sequences, offsets: Some(offsets), parents: None, writer: Writer::Direct };
+            cache.append_rows(&append, [k.into(), v.into()], None).unwrap();
         };
         append(&mut cache, &[one, other], &[0, 10, 13], 1, SequenceLayout::Bhsd);
         append(&mut cache, &[one, other], &[0, 1, 2], 2, SequenceLayout::Bshd);
@@ -95,18 +95,19 @@ impl Kept {
             let shape = [1, HEADS, tokens, self.dims[0] as usize];
             let k = self.dtype.upload(&k, &shape, &Device::Cpu).unwrap();
             let v = self.host(1, 1, &v, SequenceLayout::Bhsd);
-            cache.write_tokens(one, 1, position, Source::Tensor(&k), v).unwrap();
+            cache.write_tokens(one, 1, position, [Source::Tensor(&k), v.into()]).unwrap();
         }
         cache.drop_sequence(other).unwrap();
-        let last = cache.create_sequence().unwrap();
+        let last = cache.create_sequence_of(Default::default()).unwrap();
         append(&mut cache, &[last], &[0, 6], 6, SequenceLayout::Bhsd);
         let mut seen = Vec::new();
         for sequence in [one, fork, last] {
             for layer in 0..LAYERS as u32 {
                 let kv = cache.gather(sequence, layer).unwrap();
                 seen.extend([kv.k.to_bytes().unwrap(), kv.v.to_bytes().unwrap()]);
-                let token = cache.read_kv(sequence, layer, 2).unwrap();
-                seen.extend([token.key, token.value]);
+                let [mut key, mut value] = Part::BOTH.map(|part| vec![0; cache.out_bytes(part, 1)]);
+                cache.read_kv_into(sequence, layer, 2, &mut key, &mut value).unwrap();
+                seen.extend([key, value]);
                 let _ = cache.pages(layer, &[sequence]).unwrap();
             }
         }

@@ -10,9 +10,9 @@ use super::staging::{Slabs, pages_of};
 use crate::error::Result;
 use crate::kernels::pages::heads;
 use crate::kernels::quantise::LaunchedRows;
+use crate::paged::PageGroup;
 use crate::paged::Slab;
 use crate::paged::walk::Holes;
-use crate::paged_kv_cache::PagedKvCache;
 
 /// Copies pieces of `bytes` bytes of a slab to other places in it, or in another one: `moves` neighbours of the list one after the
 /// other.
@@ -72,7 +72,7 @@ impl Slabs<'_> {
 type Way = (bool, bool, usize);
 
 /// Moves rows of all layers, one after the other: in one launch where all lie in one slab.
-pub(in crate::paged) fn move_rows(stream: &Stream, cache: &PagedKvCache, moves: &[RowMove]) -> Result<()> {
+pub(in crate::paged) fn move_rows(stream: &Stream, cache: &PageGroup, moves: &[RowMove]) -> Result<()> {
     if let Some(ways) = chains(cache, moves) {
         return carry(stream, cache, moves.len(), &ways);
     }
@@ -82,14 +82,14 @@ pub(in crate::paged) fn move_rows(stream: &Stream, cache: &PagedKvCache, moves: 
     Ok(())
 }
 
-fn carry(stream: &Stream, cache: &PagedKvCache, moves: usize, ways: &BTreeMap<Way, Vec<(usize, usize)>>) -> Result<()> {
+fn carry(stream: &Stream, cache: &PageGroup, moves: usize, ways: &BTreeMap<Way, Vec<(usize, usize)>>) -> Result<()> {
     let slab = |is_staged: bool| if is_staged { &*cache.staging } else { &*cache.slab };
     ways.iter()
         .try_for_each(|(&(from, to, bytes), pieces)| copy_pieces(stream, (slab(from), slab(to)), bytes, moves, pieces))
 }
 
 /// The moves of each row by the way they go, those of one row as neighbours; nothing when moves of a row go several ways.
-fn chains(cache: &PagedKvCache, moves: &[RowMove]) -> Option<BTreeMap<Way, Vec<(usize, usize)>>> {
+fn chains(cache: &PageGroup, moves: &[RowMove]) -> Option<BTreeMap<Way, Vec<(usize, usize)>>> {
     let mut ways: BTreeMap<Way, Vec<(usize, usize)>> = BTreeMap::new();
     let staged = |block: u32, layer: u32| cache.planner.staged(block, layer);
     for layer in 0..cache.shape.pages.shape().num_layers {

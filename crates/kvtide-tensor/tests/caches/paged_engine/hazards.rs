@@ -89,7 +89,7 @@ fn objects_of_another_cache_are_refused() {
     other.restore(there, &snapshot).unwrap();
     drop(snapshot);
     other.drop_sequence(there).unwrap();
-    assert_eq!(other.pool_stats().unwrap().active, 0, "the prefix that was refused holds nothing");
+    assert_eq!(other.pools().unwrap()[0].active, 0, "the prefix that was refused holds nothing");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn a_reader_in_the_background_stops_all_changes_and_nothing_leaks() {
         cache.drop_sequence(id).unwrap();
         drop(kept);
         cache.forget_prefixes().unwrap();
-        let stats = cache.pool_stats().unwrap();
+        let stats = cache.pools().unwrap()[0];
         assert_eq!((stats.active, stats.free, cache.staged_count()), (0, 8, 0));
     }
 }

@@ -155,7 +155,7 @@ impl Kind for Paged {
     fn close(&mut self) {
         let cache = self.cache.get_mut();
         cache.drop_sequence(self.id).expect("a sequence that is never dropped before");
-        let stats = cache.pool_stats().expect("a cache that is whole");
+        let stats = cache.pools().expect("a cache that is whole")[0];
         assert_eq!((stats.active, stats.free), (0, stats.total), "no token's id was known, so that none is cached");
     }
 

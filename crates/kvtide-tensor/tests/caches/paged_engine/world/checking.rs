@@ -107,12 +107,12 @@ impl World {
             self.cache.drop_sequence(id)?;
         }
         self.snapshots.clear();
-        let stats = self.cache.pool_stats()?;
+        let stats = self.cache.pools()?[0];
         prop_assert_eq!((stats.active, stats.free + stats.cached), (0, self.shape.capacity));
         self.check()?;
         self.cache.forget_prefixes()?;
         self.check()?;
-        prop_assert_eq!(self.cache.pool_stats()?.free, self.shape.capacity);
+        prop_assert_eq!(self.cache.pools()?[0].free, self.shape.capacity);
         prop_assert_eq!(self.cache.staged_count(), 0);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Transactions.
 
 use kvtide_core::{Code, TransactionId};
-use kvtide_tensor::{StepTokens, Transactional};
+use kvtide_tensor::{StepTokens, Tokens, Transactional};
 use proptest::prelude::*;
 
 use super::{Done, World, ran_out};
@@ -29,9 +29,9 @@ impl World {
             true => self.draft_step(id, tokens, parents.as_deref(), &values),
             false => {
                 let fed = self.fed_all(&values);
-                let mut of = self.cache.sequence(id)?;
-                let ids = known.then_some(tokens);
-                of.append_draft_known(transaction, fed.host(0), fed.host(1), parents.as_deref(), ids)
+                let (ids, parents) = (known.then_some(tokens), parents.as_deref());
+                let tokens = Tokens { parents, ids, ..Tokens::of_all(fed.host(0), fed.host(1)) };
+                self.cache.append_to(id, Some(transaction), tokens)
             }
         };
         if ran_out(&done)? || self.refuses_step(id, &done)? {

@@ -1,10 +1,10 @@
 //! Prompts of unequal lengths in one batch, padded on the left.
 
 use candle_core::Tensor;
-use decoder::{Cache, Sequences, greedy};
+use decoder::{Cache, Layers, Sequences, greedy};
 use serde_json::Value;
 
-use super::kind::Kind;
+use super::kind::{Kind, blocks};
 use super::running::prefill;
 use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
@@ -40,9 +40,7 @@ fn run(reference: &Reference, kind: Kind, chunk: Option<usize>) -> Result<Outcom
     let wanted = rows(&padded["greedy"]).ok_or("batch_left_padded has no greedy tokens")?;
     let paddings: Vec<_> =
         mask.iter().map(|row| row.iter().position(|&shown| shown == 1).unwrap_or(row.len()) as u32).collect();
-    let mut cache = kind.cache(reference.model(), paddings.len())?;
-    let id = cache.create_sequence(Default::default())?;
-    let mut cache = Sequences::padded(&mut cache, id, &paddings);
+    let mut cache = Layers::new(reference.model(), &paddings, kind == Kind::Windows)?;
     let logits = last_logits(reference, &mut cache, &inputs, chunk)?;
     let mut agreement = Agreement::default();
     if let Some(first) = reference.tensor("batch_left_padded.first_logits") {
@@ -63,10 +61,10 @@ fn run_ragged(reference: &Reference) -> Result<Outcome, Failure> {
         return skipped("no reference for batch_left_padded");
     };
     let wanted = rows(&padded["greedy"]).ok_or("batch_left_padded has no greedy tokens")?;
-    let mut cache = Kind::Blocks.cache(reference.model(), 1)?;
+    let mut cache = blocks(reference.model(), None)?;
     let (mut ids, mut logits) = (Vec::new(), Vec::new());
     for (row, shown) in inputs.iter().zip(&mask) {
-        let id = cache.create_sequence(Default::default())?;
+        let id = cache.create_sequence()?;
         let prompt: Vec<u32> =
             row.iter().zip(shown).filter(|(_, shown)| **shown == 1).map(|(&token, _)| token).collect();
         let all = prefill(&reference.decoder, &mut Sequences::new(&mut cache, &[id]), &prompt, Some(7))?;
@@ -91,7 +89,7 @@ fn run_ragged(reference: &Reference) -> Result<Outcome, Failure> {
 /// Runs a batch, so many tokens of each row at a time; answers the logits of each row's last one.
 fn last_logits(
     reference: &Reference,
-    cache: &mut Sequences<'_>,
+    cache: &mut dyn Cache,
     inputs: &[Vec<u32>],
     chunk: Option<usize>,
 ) -> Result<Tensor, Failure> {

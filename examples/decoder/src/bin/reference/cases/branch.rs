@@ -1,11 +1,11 @@
 //! Another branch behind the first 60 tokens of a prompt: by truncating to them, by restoring what was there, by a fork, and by
 //! finding what a prompt has in common with one that was there before.
 
-use kvtide_tensor::ModelCache;
+use kvtide_tensor::PagedKvCache;
 
 use decoder::{Cache, Sequences};
 
-use super::kind::{BLOCK_SIZE, Kind};
+use super::kind::{BLOCK_SIZE, blocks};
 use super::running::{check_prompt, prefill};
 use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
@@ -16,40 +16,34 @@ const BRANCH: &str = "branch60";
 const SHARED: usize = 60;
 
 /// What is done with the stem and the branch.
-type Run = fn(&Reference, Kind, &[u32], &[u32]) -> Result<Outcome, Failure>;
+type Run = fn(&Reference, &[u32], &[u32]) -> Result<Outcome, Failure>;
 
 /// The cases of branches.
 pub fn cases() -> Vec<Case> {
-    let case = |kind: Kind, name: &str, run: Run| {
-        Case::new(format!("{}/{BRANCH}/{name}", kind.name()), move |reference| {
+    let case = |name: &str, run: Run| {
+        Case::new(format!("paged/{BRANCH}/{name}"), move |reference| {
             match (reference.prompt(STEM), reference.prompt(BRANCH), reference.greedy(BRANCH)) {
-                _ if kind == Kind::Windows && !reference.slides() => skipped("no layer slides"),
                 (Some(stem), Some(branch), Some(_)) if stem.get(..SHARED) == branch.get(..SHARED) => {
-                    run(reference, kind, stem, branch)
+                    run(reference, stem, branch)
                 }
                 _ => skipped(format!("no reference for {BRANCH}")),
             }
         })
     };
     vec![
-        case(Kind::Everything, "truncated", truncated),
-        case(Kind::Everything, "restored", restored),
-        case(Kind::Everything, "forked", forked),
-        case(Kind::Windows, "restored", restored),
-        case(Kind::Windows, "forked", forked),
-        case(Kind::Blocks, "truncated", |reference, kind, stem, branch| match reference.slides() {
+        case("truncated", |reference, stem, branch| match reference.slides() {
             true => skipped("blocks that left a window are given back"),
-            false => truncated(reference, kind, stem, branch),
+            false => truncated(reference, stem, branch),
         }),
-        case(Kind::Blocks, "restored", restored),
-        case(Kind::Blocks, "forked", forked),
-        case(Kind::Blocks, "shared-prefix", |reference, _, stem, branch| shared(reference, stem, branch, false)),
-        case(Kind::Blocks, "shared-partial-prefix", |reference, _, stem, branch| shared(reference, stem, branch, true)),
+        case("restored", restored),
+        case("forked", forked),
+        case("shared-prefix", |reference, stem, branch| shared(reference, stem, branch, false)),
+        case("shared-partial-prefix", |reference, stem, branch| shared(reference, stem, branch, true)),
     ]
 }
 
-fn truncated(reference: &Reference, kind: Kind, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
-    let mut cache = kind.cache(reference.model(), 1)?;
+fn truncated(reference: &Reference, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
+    let mut cache = blocks(reference.model(), None)?;
     let id = run(reference, &mut cache, stem, None)?;
     cache.truncate(id, SHARED as u32)?;
     let mut agreement = Agreement::default();
@@ -58,8 +52,8 @@ fn truncated(reference: &Reference, kind: Kind, stem: &[u32], branch: &[u32]) ->
 }
 
 /// The stem is decoded on, so that windows move past what the branch needs, before the branch is taken.
-fn restored(reference: &Reference, kind: Kind, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
-    let mut cache = kind.cache(reference.model(), 1)?;
+fn restored(reference: &Reference, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
+    let mut cache = blocks(reference.model(), None)?;
     let id = run(reference, &mut cache, &stem[..SHARED], None)?;
     let snapshot = cache.snapshot(id)?;
     prefill(&reference.decoder, &mut Sequences::new(&mut cache, &[id]), &stem[SHARED..], Some(1))?;
@@ -70,8 +64,8 @@ fn restored(reference: &Reference, kind: Kind, stem: &[u32], branch: &[u32]) -> 
 }
 
 /// Stem and branch go on from the same tokens, and both are right.
-fn forked(reference: &Reference, kind: Kind, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
-    let mut cache = kind.cache(reference.model(), 1)?;
+fn forked(reference: &Reference, stem: &[u32], branch: &[u32]) -> Result<Outcome, Failure> {
+    let mut cache = blocks(reference.model(), None)?;
     let id = run(reference, &mut cache, &stem[..SHARED], None)?;
     let fork = cache.fork(id)?;
     let mut agreement = Agreement::default();
@@ -82,7 +76,7 @@ fn forked(reference: &Reference, kind: Kind, stem: &[u32], branch: &[u32]) -> Re
 
 /// The branch finds what it has in common with the stem, which was there before and is gone.
 fn shared(reference: &Reference, stem: &[u32], branch: &[u32], partial: bool) -> Result<Outcome, Failure> {
-    let mut cache = Kind::Blocks.cache(reference.model(), 1)?;
+    let mut cache = blocks(reference.model(), None)?;
     let id = run(reference, &mut cache, stem, Some(7))?;
     cache.drop_sequence(id)?;
     let prefix = cache.find_prefix(branch, Default::default(), partial)?;
@@ -101,8 +95,8 @@ fn shared(reference: &Reference, stem: &[u32], branch: &[u32], partial: bool) ->
 }
 
 /// A new sequence with these tokens.
-fn run(reference: &Reference, cache: &mut ModelCache, tokens: &[u32], chunk: Option<usize>) -> Result<u64, Failure> {
-    let id = cache.create_sequence(Default::default())?;
+fn run(reference: &Reference, cache: &mut PagedKvCache, tokens: &[u32], chunk: Option<usize>) -> Result<u64, Failure> {
+    let id = cache.create_sequence()?;
     let mut rows = Sequences::new(cache, &[id]);
     assert_eq!(rows.rows(), 1);
     prefill(&reference.decoder, &mut rows, tokens, chunk)?;
@@ -111,7 +105,7 @@ fn run(reference: &Reference, cache: &mut ModelCache, tokens: &[u32], chunk: Opt
 
 fn go_on(
     reference: &Reference,
-    cache: &mut ModelCache,
+    cache: &mut PagedKvCache,
     id: u64,
     name: &str,
     prompt: &[u32],

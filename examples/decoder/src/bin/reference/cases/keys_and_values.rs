@@ -1,6 +1,6 @@
 //! What the cache holds behind a prompt, layer by layer: keys as they were turned, and values.
 
-use super::kind::{Kind, sequence};
+use super::kind::Kind;
 use super::running::prefill;
 use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
@@ -26,11 +26,9 @@ fn run(reference: &Reference, kind: Kind, chunk: Option<usize>) -> Result<Outcom
         if kind == Kind::Blocks && reference.slides() {
             return skipped("blocks that left a window are given back");
         }
-        let mut cache = kind.cache(reference.model(), 1)?;
-        prefill(&reference.decoder, &mut sequence(&mut cache)?, prompt, chunk)?;
-        let id = cache.sequence_ids()[0];
-        for layer in 0..reference.model().layers().len() {
-            let kv = cache.kv(id, layer as u32)?.ok_or(format!("layer {layer} holds nothing"))?;
+        let held = kind.run(reference.model(), |cache| prefill(&reference.decoder, cache, prompt, chunk).map(drop))?;
+        for (layer, kv) in held.into_iter().enumerate() {
+            let kv = kv.ok_or(format!("layer {layer} holds nothing"))?;
             for (part, found) in [("key", &kv.k), ("value", &kv.v)] {
                 let wanted = wanted(layer, part).ok_or(format!("kv.{name}.layer{layer}.{part} is missing"))?;
                 agreement.numbers(&format!("kv.{name}.layer{layer}.{part}"), &found.to_tensor()?, wanted)?;

@@ -1,9 +1,9 @@
 //! The kinds of cache that cases run on.
 
-use decoder::Sequences;
+use decoder::{Cache, Layers, Sequences};
 use kvtide_core::model::ModelDescription;
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{ContiguousOptions, ModelCache, ModelCacheKind, ModelCacheOptions, PagedOptions, PoolRoom};
+use kvtide_tensor::{Kv, ModelCacheOptions, PagedKvCache, PoolRoom};
 
 use crate::case::Failure;
 
@@ -34,30 +34,36 @@ impl Kind {
         }
     }
 
-    /// A cache for a model, with this many rows in lockstep.
-    pub fn cache(self, model: &ModelDescription, rows: usize) -> Result<ModelCache, Failure> {
-        let tensors = |keep_all| {
-            ModelCacheKind::Contiguous(ContiguousOptions { batch_size: rows as u32, keep_all, ..Default::default() })
-        };
-        let kind = match self {
-            Kind::Everything => tensors(true),
-            Kind::Windows => tensors(false),
-            Kind::Blocks => return blocks(model, None),
-        };
-        Ok(ModelCache::new(ModelCacheOptions::new(model.clone(), kind))?)
+    /// Runs `work` on an empty cache for a model; answers what it holds of each layer.
+    pub fn run(
+        self,
+        model: &ModelDescription,
+        work: impl FnOnce(&mut dyn Cache) -> Result<(), Failure>,
+    ) -> Result<Vec<Option<Kv>>, Failure> {
+        let layers = model.layers().len();
+        if self == Kind::Blocks {
+            let mut cache = blocks(model, None)?;
+            work(&mut sequence(&mut cache)?)?;
+            cache.check_invariants()?;
+            let id = cache.sequence_ids()[0];
+            return Ok((0..layers as u32).map(|layer| cache.kv(id, layer)).collect::<Result<_, _>>()?);
+        }
+        let mut cache = Layers::new(model, &[0], self == Kind::Windows)?;
+        work(&mut cache)?;
+        Ok((0..layers).map(|layer| cache.kv(layer)).collect::<Result<_, _>>()?)
     }
 }
 
 /// A cache in blocks, its pages of this format.
-pub fn blocks(model: &ModelDescription, format: Option<PageFormat>) -> Result<ModelCache, Failure> {
+pub fn blocks(model: &ModelDescription, format: Option<PageFormat>) -> Result<PagedKvCache, Failure> {
     let room = PoolRoom::Blocks(vec![BLOCKS; model.groups().len()]);
-    let options =
-        PagedOptions { block_size: BLOCK_SIZE, room, key_format: format, value_format: format, ..Default::default() };
-    Ok(ModelCache::new(ModelCacheOptions::new(model.clone(), ModelCacheKind::Paged(options)))?)
+    let options = ModelCacheOptions::new(model.clone(), room);
+    let options = ModelCacheOptions { block_size: BLOCK_SIZE, key_format: format, value_format: format, ..options };
+    Ok(PagedKvCache::of_model(options)?)
 }
 
 /// A new sequence of a cache.
-pub fn sequence(cache: &mut ModelCache) -> Result<Sequences<'_>, Failure> {
-    let id = cache.create_sequence(Default::default())?;
+pub fn sequence(cache: &mut PagedKvCache) -> Result<Sequences<'_>, Failure> {
+    let id = cache.create_sequence()?;
     Ok(Sequences::new(cache, &[id]))
 }

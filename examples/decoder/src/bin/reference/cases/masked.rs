@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::kind::{Kind, sequence};
+use super::kind::Kind;
 use super::running::{Chunk, Expected, check, prefill};
 use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
@@ -35,9 +35,6 @@ fn run(reference: &Reference, rule: &str, kind: Kind, chunk: Chunk) -> Result<Ou
     let Some(masked) = reference.masked(rule)? else { return skipped(format!("no reference for masked.{rule}")) };
     let name = format!("masked.{}.{}", masked.rule, masked.prompt);
     let prompt = reference.prompt(&masked.prompt).ok_or(format!("there is no prompt {}", masked.prompt))?;
-    let mut cache = kind.cache(&masked.model, 1)?;
-    let mut rows = sequence(&mut cache)?;
-    let logits = prefill(&reference.decoder, &mut rows, prompt, chunk)?;
     let expected = Expected {
         prompt: &name,
         logits: reference.tensor(&format!("{name}.logits")),
@@ -45,7 +42,9 @@ fn run(reference: &Reference, rule: &str, kind: Kind, chunk: Chunk) -> Result<Ou
         greedy_logits: reference.tensor(&format!("{name}.greedy_logits")),
     };
     let mut agreement = Agreement::default();
-    check(&reference.decoder, &mut rows, &logits, &expected, &mut agreement)?;
-    cache.check_invariants()?;
+    kind.run(&masked.model, |cache| {
+        let logits = prefill(&reference.decoder, cache, prompt, chunk)?;
+        check(&reference.decoder, cache, &logits, &expected, &mut agreement)
+    })?;
     Ok(agreement.outcome(&name))
 }

@@ -1,6 +1,6 @@
 //! Every prompt in one piece, in chunks and token by token: the logits of all its tokens, and what follows greedily.
 
-use super::kind::{Kind, sequence};
+use super::kind::Kind;
 use super::running::{Chunk, check_prompt, prefill};
 use crate::agreement::Agreement;
 use crate::case::{Case, Failure, Outcome, skipped};
@@ -24,11 +24,10 @@ pub fn cases() -> Vec<Case> {
 fn run(reference: &Reference, kind: Kind, chunk: Chunk) -> Result<Outcome, Failure> {
     let mut agreement = Agreement::default();
     for (name, prompt) in &reference.prompts {
-        let mut cache = kind.cache(reference.model(), 1)?;
-        let mut rows = sequence(&mut cache)?;
-        let logits = prefill(&reference.decoder, &mut rows, prompt, chunk)?;
-        check_prompt(reference, &mut rows, name, &logits, &mut agreement)?;
-        cache.check_invariants()?;
+        kind.run(reference.model(), |cache| {
+            let logits = prefill(&reference.decoder, cache, prompt, chunk)?;
+            check_prompt(reference, cache, name, &logits, &mut agreement)
+        })?;
     }
     Ok(agreement.outcome("any prompt"))
 }

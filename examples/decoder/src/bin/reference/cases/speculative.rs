@@ -3,10 +3,10 @@
 use candle_core::{D, Tensor};
 use decoder::{Decoder, Sequences};
 
-use super::kind::{Kind, sequence};
+use super::kind::{blocks, sequence};
 use super::running::prefill;
 use crate::agreement::Agreement;
-use crate::case::{Case, Failure, Outcome, skipped};
+use crate::case::{Case, Failure, Outcome};
 use crate::folder::Reference;
 
 /// Tokens that are drafted at a time.
@@ -14,20 +14,14 @@ const DRAFTED: usize = 5;
 
 /// The cases of drafts.
 pub fn cases() -> Vec<Case> {
-    let case = |kind: Kind| {
-        Case::new(format!("{}/speculative", kind.name()), move |reference| match kind {
-            Kind::Windows if !reference.slides() => skipped("no layer slides"),
-            _ => run(reference, kind),
-        })
-    };
-    [Kind::Everything, Kind::Windows, Kind::Blocks].map(case).into()
+    vec![Case::new("paged/speculative", run)]
 }
 
-fn run(reference: &Reference, kind: Kind) -> Result<Outcome, Failure> {
+fn run(reference: &Reference) -> Result<Outcome, Failure> {
     let mut agreement = Agreement::default();
     for (name, prompt) in &reference.prompts {
         let Some(wanted) = reference.greedy(name) else { continue };
-        let mut cache = kind.cache(reference.model(), 1)?;
+        let mut cache = blocks(reference.model(), None)?;
         let mut rows = sequence(&mut cache)?;
         let logits = prefill(&reference.decoder, &mut rows, prompt, None)?;
         let last = logits.narrow(0, prompt.len() - 1, 1)?;

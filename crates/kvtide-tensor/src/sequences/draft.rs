@@ -1,0 +1,197 @@
+//! Transactions on a sequence: what is drafted leaves no trace in any layer unless it is committed.
+//!
+//! A transaction has the same number in all groups: what could be refused is checked in all of them before the first one opens it,
+//! and its end is planned in all of them before the first one ends it. O(groups), and what each of them takes.
+
+use std::sync::Arc;
+
+use kvtide_core::TransactionId;
+use kvtide_core::paged::Keep;
+
+use super::append::Tokens;
+use super::cache::PagedKvCache;
+use crate::error::Result;
+use crate::memory::Budget;
+use crate::source::Source;
+use crate::transaction::{BeginOptions, Transactional};
+use crate::view::View;
+
+impl PagedKvCache {
+    /// Opens a transaction on a sequence, or on its innermost one: what is appended from then on may be taken back.
+    pub fn begin(
+        &mut self,
+        sequence: u64,
+        parent: Option<TransactionId>,
+        options: BeginOptions,
+    ) -> Result<TransactionId> {
+        self.check(|group| {
+            group.planner.check_begin(sequence, parent)?;
+            group.check_reserve(sequence, options)
+        })?;
+        if let [group] = &mut self.groups[..] {
+            return group.begin_with(sequence, parent, options);
+        }
+        // So that the numbers stay the same, it is opened in every group before room is taken in the first.
+        let id = self.each(|group| group.begin_with(sequence, parent, BeginOptions::default()))?;
+        match self.each(|group| group.reserve_draft(sequence, options)) {
+            Ok(()) => Ok(id),
+            Err(refusal) => {
+                self.rollback(sequence, id);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Tokens of a transaction.
+    pub fn drafted(&mut self, sequence: u64, id: TransactionId) -> Result<u32> {
+        self.collect()?;
+        Ok(self.first().planner.drafted(sequence, id)?)
+    }
+
+    /// Refuses a transaction that has ended, or on which another or a step is open.
+    pub fn check_draft(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
+        self.check_all(|group| group.check_end(sequence, id))
+    }
+
+    /// Keeps the first `tokens` tokens of a transaction, all unless said otherwise, drops the rest, and ends it.
+    pub fn commit(&mut self, sequence: u64, id: TransactionId, tokens: Option<u64>) -> Result<()> {
+        self.end(sequence, id, tokens.map_or(Keep::All, Keep::First))
+    }
+
+    /// Keeps the nodes of a path, each the child of the one before, drops the rest, and ends the transaction.
+    pub fn commit_path(&mut self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<()> {
+        self.end(sequence, id, Keep::Path(path))
+    }
+
+    /// Ends a transaction, with those on top of it and an open step of the sequence, as if they had never been; nothing where it
+    /// has ended. Never refused.
+    pub fn rollback(&mut self, sequence: u64, id: TransactionId) {
+        let _ = self.collect();
+        self.groups.iter_mut().for_each(|group| group.drop_draft(sequence, id));
+    }
+
+    /// What the tokens of a transaction see in a layer: `[drafted, before + drafted]`, 0 where one sees and -infinity elsewhere; a
+    /// window counts positions. Refused while a transaction or a step is open on it. Its memory is taken from `budget`.
+    pub fn draft_mask(&mut self, sequence: u64, id: TransactionId, layer: u32, budget: &Arc<Budget>) -> Result<View> {
+        let place = self.place(layer)?;
+        self.collect()?;
+        self.group(place).draft_mask(sequence, id, budget)
+    }
+
+    /// The positions of a transaction's tokens, the same in all layers. Refused while a transaction or a step is open on it.
+    pub fn draft_positions(&mut self, sequence: u64, id: TransactionId) -> Result<Vec<u64>> {
+        self.collect()?;
+        self.first().draft_positions(sequence, id)
+    }
+
+    /// A sequence, to open a transaction on.
+    pub fn sequence(&mut self, id: u64) -> Result<PagedSequence<'_>> {
+        self.collect()?;
+        self.first().planner.gap(id)?;
+        Ok(PagedSequence { cache: self, id })
+    }
+
+    /// Ends a draft in all groups, or in none.
+    fn end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
+        if let [group] = &mut self.groups[..] {
+            let planned = group.plan_end(sequence, id, keep)?;
+            return group.carry_out_end(planned);
+        }
+        let groups = self.groups.iter_mut().enumerate();
+        let planned = groups.map(|(at, group)| group.plan_end(sequence, id, keep).map_err(|error| error.in_group(at)));
+        let planned = planned.collect::<Result<Vec<_>>>()?;
+        self.groups.iter_mut().zip(planned).try_for_each(|(group, planned)| group.carry_out_end(planned))
+    }
+}
+
+/// One sequence of a cache, borrowed: what transactions are opened on.
+///
+/// ```
+/// use kvtide_tensor::{DType, HostTensor, KvTransaction, PagedKvCache, PagedKvCacheOptions, Transactional};
+///
+/// let mut cache = PagedKvCache::new(PagedKvCacheOptions { capacity: 4, head_dim: 2, ..Default::default() })?;
+/// let id = cache.create_sequence()?;
+/// let zeros = [0; 3 * 2 * 4];
+/// let tokens = || HostTensor::new("k", &zeros, DType::F32, &[1, 1, 3, 2]);
+/// let mut sequence = cache.sequence(id)?;
+/// let mut draft = sequence.begin(Default::default())?;
+/// draft.append(tokens()?, tokens()?, None)?;
+/// draft.commit(Some(2))?;
+/// drop(draft);
+/// assert_eq!(cache.sequence_length(id), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct PagedSequence<'c> {
+    cache: &'c mut PagedKvCache,
+    id: u64,
+}
+
+impl PagedSequence<'_> {
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its cache.
+    #[must_use]
+    pub fn cache(&mut self) -> &mut PagedKvCache {
+        self.cache
+    }
+
+    /// Appends tokens of all layers, as [`PagedKvCache::append_to`].
+    pub fn append(&mut self, tokens: Tokens<'_>) -> Result<()> {
+        self.cache.append_to(self.id, None, tokens)
+    }
+}
+
+impl Transactional for PagedSequence<'_> {
+    type Shown = ();
+    type Seen = ();
+
+    fn begin_draft(&mut self, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId> {
+        self.cache.begin(self.id, parent, options)
+    }
+
+    /// K and V `[layers, kvHeads, tokens, headDim]`.
+    fn append_draft<'a>(
+        &mut self,
+        id: TransactionId,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+        parents: Option<&[i32]>,
+    ) -> Result<()> {
+        self.cache.append_to(self.id, Some(id), Tokens { parents, ..Tokens::of_all(k, v) })
+    }
+
+    fn commit_draft(&mut self, id: TransactionId, tokens: Option<u64>) -> Result<()> {
+        self.cache.commit(self.id, id, tokens)
+    }
+
+    fn commit_draft_path(&mut self, id: TransactionId, path: &[u32]) -> Result<()> {
+        self.cache.commit_path(self.id, id, path)
+    }
+
+    fn rollback_draft(&mut self, id: TransactionId) -> Result<()> {
+        self.commit_draft(id, Some(0))
+    }
+
+    fn drop_draft(&mut self, id: TransactionId) {
+        self.cache.rollback(self.id, id);
+    }
+
+    fn drafted(&self, id: TransactionId) -> Result<u32> {
+        self.cache.first().check()?;
+        Ok(self.cache.first().planner.drafted(self.id, id)?)
+    }
+
+    /// That of the first layer.
+    fn draft_mask(&self, id: TransactionId, budget: &Arc<Budget>) -> Result<View> {
+        self.cache.first().draft_mask(self.id, id, budget)
+    }
+
+    fn draft_positions(&self, id: TransactionId) -> Result<Vec<u64>> {
+        self.cache.first().draft_positions(self.id, id)
+    }
+}

@@ -1,0 +1,115 @@
+//! What the queries of a step, or of sequences, see in one layer: its pages where they lie, and the model's rules.
+//!
+//! ```text
+//! pages = cache.step_layer(&step, layer)?     borrows the cache
+//! pages.pinned()                              changes of the cache are refused with BUSY until it is dropped
+//! pages.attend(q, &options)?                  here, or on another thread
+//! ```
+//!
+//! Asking costs O(pages).
+
+use kvtide_core::counted;
+use kvtide_core::model::{AttentionDescription, LayerKind, ModelDescription};
+
+use super::queries::Queries;
+use crate::attention::{AttendOptions, Attended, Room};
+use crate::error::{Error, Result};
+use crate::paged::PageRows;
+use crate::source::Source;
+
+/// A layer, to attend to.
+#[derive(Clone, Debug)]
+pub struct LayerPages<'a> {
+    pub(super) pages: PageRows<'a>,
+    /// Where the queries of each sequence begin in a step.
+    pub(super) offsets: Option<Vec<i32>>,
+    pub(super) rules: Rules,
+}
+
+/// What the model says of a layer's attention.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    pub scale: Option<f32>,
+    pub softcap: Option<f32>,
+    pub window: Option<u32>,
+    pub sinks: u32,
+    pub query_heads: Option<u32>,
+}
+
+impl Rules {
+    pub fn of(model: &ModelDescription, layer: u32) -> Self {
+        let (window, sinks) = match model.kind(layer) {
+            LayerKind::Sliding { window, sinks } => (Some(window), sinks),
+            _ => (None, 0),
+        };
+        let attention = model.attention();
+        let AttentionDescription { num_query_heads: query_heads, scale, softcap, .. } = *attention;
+        Rules { scale, softcap, window, sinks, query_heads }
+    }
+
+    /// Refuses queries of another number of heads than the model has; of another rank they are refused elsewhere.
+    fn check_heads(&self, q: &Source<'_>) -> Result<()> {
+        let Some(heads) = self.query_heads else { return Ok(()) };
+        if !(3..=4).contains(&q.rank()) || q.dims()[1] == heads as usize {
+            return Ok(());
+        }
+        let expected = format!("{}, as the model's description says", counted(heads.into(), "head"));
+        Err(Error::ShapeMismatch { argument: "q", value: q.dims().to_vec(), expected })
+    }
+
+    /// Where the call says nothing else, the model's hold. Of a draft tree under a mask, that says how far nodes see.
+    pub fn or<'a>(&self, options: &AttendOptions<'a>, has_tree: bool) -> AttendOptions<'a> {
+        let is_masked = has_tree && options.mask.is_some() && options.tree.is_none();
+        let is_named = options.window.is_some() || is_masked;
+        AttendOptions {
+            scale: options.scale.or(self.scale),
+            softcap: options.softcap.or(self.softcap),
+            window: if is_named { options.window } else { self.window },
+            sinks: if is_named { options.sinks } else { self.sinks },
+            ..options.clone()
+        }
+    }
+}
+
+impl LayerPages<'_> {
+    /// The same, apart from the cache: until they and their clones are dropped, calls that would change the cache are refused with
+    /// `BUSY`. They can be read when the cache is gone.
+    #[must_use]
+    pub fn pinned(self) -> LayerPages<'static> {
+        LayerPages { pages: self.pages.pinned(), offsets: self.offsets, rules: self.rules }
+    }
+
+    /// As [`PagedKvCache::attend_layer`](super::PagedKvCache::attend_layer).
+    pub fn attend<'q>(&self, q: impl Into<Source<'q>>, options: &AttendOptions<'_>) -> Result<Attended> {
+        self.ask(q.into(), options, |queries, options| queries.attend((&self.pages).into(), options))
+    }
+
+    /// The same, into memory that `take` gives, once everything else is known to fit.
+    pub fn attend_with<'q, 'o>(
+        &self,
+        q: impl Into<Source<'q>>,
+        options: &AttendOptions<'_>,
+        take: impl FnOnce(&Room) -> Result<(&'o mut [u8], &'o mut [f32])>,
+    ) -> Result<()> {
+        self.ask(q.into(), options, |queries, options| queries.attend_with((&self.pages).into(), options, take))
+    }
+
+    fn ask<R>(
+        &self,
+        q: Source<'_>,
+        options: &AttendOptions<'_>,
+        ask: impl FnOnce(&Queries<'_>, &AttendOptions<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.rules.check_heads(&q)?;
+        let has_tree = (0..self.pages.count()).any(|sequence| self.pages.tree(sequence).is_some());
+        let options = self.rules.or(options, has_tree);
+        let query_offsets = options.query_offsets.or(self.offsets.as_deref());
+        ask(&Queries::tokens_first(&q)?, &AttendOptions { query_offsets, ..options })
+    }
+}
+
+#[expect(dead_code, reason = "keeps the promise that it may move to another thread")]
+fn pinned_pages_are_send() {
+    fn send<T: Send + Sync>() {}
+    send::<LayerPages<'static>>();
+}

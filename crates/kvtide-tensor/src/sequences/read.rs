@@ -1,0 +1,120 @@
+//! Reads and writes of a sequence's tokens by layer and position, and pages in place.
+
+use kvtide_core::paged::Part;
+
+use super::cache::PagedKvCache;
+use super::layer_pages::{LayerPages, Rules};
+use crate::error::Result;
+use crate::paged::PageRows;
+use crate::source::Source;
+use crate::token_kv::TokenKv;
+use crate::view::Kv;
+use crate::zeroed::zeroed_bytes;
+
+impl PagedKvCache {
+    /// Writes one token of one layer; grows by itself. Of layers of one group: others would not grow with it.
+    pub fn write_kv<'a>(
+        &mut self,
+        sequence: u64,
+        layer: u32,
+        position: u32,
+        key: impl Into<Source<'a>>,
+        value: impl Into<Source<'a>>,
+    ) -> Result<()> {
+        self.only("layer")?.write_kv(sequence, layer, position, [key.into(), value.into()])
+    }
+
+    /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 before it.
+    /// Grows by itself. Of layers of one group.
+    pub fn write_tokens<'a>(
+        &mut self,
+        sequence: u64,
+        layer: u32,
+        position: u32,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+    ) -> Result<()> {
+        self.only("layer")?.write_tokens(sequence, layer, position, [k.into(), v.into()])
+    }
+
+    /// Reads one token of one layer. What is quantised comes as 32-bit floats, the rest as the cache's dtype.
+    pub fn read_kv(&mut self, sequence: u64, layer: u32, position: u32) -> Result<TokenKv> {
+        let (group, _) = self.group_of(layer)?;
+        let [key_dtype, value_dtype] = Part::BOTH.map(|part| group.read_dtype(part));
+        let [key, value] = Part::BOTH.map(|part| zeroed_bytes(group.out_bytes(part, 1)));
+        let mut token = TokenKv { key_dtype, value_dtype, key: key?, value: value? };
+        self.read_kv_into(sequence, layer, position, &mut token.key, &mut token.value)?;
+        Ok(token)
+    }
+
+    /// Reads one token of one layer into the caller's memory.
+    pub fn read_kv_into(
+        &mut self,
+        sequence: u64,
+        layer: u32,
+        position: u32,
+        key: &mut [u8],
+        value: &mut [u8],
+    ) -> Result<()> {
+        self.align()?;
+        let (group, layer) = self.group_of(layer)?;
+        group.read_kv_into(sequence, layer, position, key, value)
+    }
+
+    /// All tokens of a layer: K and V `[kvHeads, tokens, headDim]`, in memory of their own, but for those that left its window.
+    /// What is quantised comes as 32-bit floats, the rest as the cache's dtype; slots that nobody wrote are zeros. Where blocks left
+    /// the window behind sinks, they are two runs.
+    pub fn gather(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
+        self.align()?;
+        let (group, layer) = self.group_of(layer)?;
+        group.gather(sequence, layer)
+    }
+
+    /// As [`PagedKvCache::gather`], into the caller's memory, which has room for just the tokens that are still there.
+    pub fn gather_into(&mut self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
+        self.align()?;
+        let (group, layer) = self.group_of(layer)?;
+        group.gather_into(sequence, layer, k, v)
+    }
+
+    /// As [`PagedKvCache::gather`], `[1, kvHeads, tokens, headDim]`; nothing of an empty sequence.
+    pub fn kv(&mut self, sequence: u64, layer: u32) -> Result<Option<Kv>> {
+        self.place(layer)?;
+        self.collect()?;
+        self.first().planner.gap(sequence)?;
+        if self.sequence_length(sequence) == 0 {
+            return Ok(None);
+        }
+        let (group, layer) = self.group_of(layer)?;
+        group.gather_batched(sequence, layer).map(Some)
+    }
+
+    /// The pages of these sequences in a layer, and the trees that they end with: those of open transactions and steps.
+    pub fn pages(&mut self, layer: u32, sequences: &[u64]) -> Result<PageRows<'_>> {
+        self.align()?;
+        let (group, layer) = self.group_of(layer)?;
+        group.pages(layer, sequences)
+    }
+
+    /// The pages that a block table of the layer's group names: for each sequence a row of block indices, as many in each, and its
+    /// length in tokens. Where blocks left the window, a row has [`NO_BLOCK`](kvtide_core::paged::NO_BLOCK).
+    pub fn pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<PageRows<'_>> {
+        self.align()?;
+        let (group, layer) = self.group_of(layer)?;
+        group.pages_of_tables(layer, tables, lengths)
+    }
+
+    /// What queries of a layer see of these sequences, with the model's rules.
+    pub fn layer_pages(&mut self, layer: u32, sequences: &[u64]) -> Result<LayerPages<'_>> {
+        self.place(layer)?;
+        let rules = Rules::of(&self.model, layer);
+        Ok(LayerPages { pages: self.pages(layer, sequences)?, offsets: None, rules })
+    }
+
+    /// What queries of a layer see by a block table, with the model's rules.
+    pub fn layer_pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<LayerPages<'_>> {
+        self.place(layer)?;
+        let rules = Rules::of(&self.model, layer);
+        Ok(LayerPages { pages: self.pages_of_tables(layer, tables, lengths)?, offsets: None, rules })
+    }
+}

@@ -1,0 +1,233 @@
+//! Steps: some tokens of all layers, written and attended to layer by layer, counted once for all of them.
+//!
+//! ```text
+//! let mut step = cache.begin_step(..)?         slots of all layers are taken
+//! cache.write_layer(&mut step, 0, k, v)?       the queries of layer 0 attend to cache.step_layer(&step, 0)?
+//! cache.write_layer(&mut step, 1, k, v)?       ...
+//! cache.commit_step(&mut step, ids)?           lengths move on; a step that is dropped leaves no trace
+//! ```
+//!
+//! Of several groups, each plans the step before the first one opens it: refused before that, nothing has changed.
+//!
+//! ```text
+//! plan, each group -> tables looked at -> open, each group -> tables written
+//! ```
+//!
+//! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
+
+use kvtide_core::paged::{StepRows, StepTables};
+
+use super::cache::PagedKvCache;
+use super::layer_pages::{LayerPages, Rules};
+use crate::attention::{AttendOptions, Attended};
+use crate::error::{Error, Result};
+use crate::paged::{GroupStep, PageRows, PlannedWrite, StepTokens};
+use crate::source::Source;
+
+/// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone at the cache's next call.
+#[derive(Debug)]
+#[must_use = "a step that is dropped is undone"]
+pub struct PagedStep {
+    /// Of each group.
+    pub(super) groups: Vec<GroupStep>,
+    cache: u64,
+}
+
+impl PagedStep {
+    /// The sequences that get tokens.
+    #[must_use]
+    pub fn sequences(&self) -> &[u64] {
+        self.groups[0].sequences()
+    }
+
+    /// Tokens of all of them, while it is open.
+    #[must_use]
+    pub fn tokens(&self) -> u32 {
+        self.groups[0].tokens()
+    }
+
+    /// Whether it was neither committed nor undone.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.groups[0].is_open()
+    }
+}
+
+impl PagedKvCache {
+    /// Takes slots of all layers for the tokens of a step. Until it ends, its sequences refuse other changes.
+    pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<PagedStep> {
+        let planned = self.plan_step(tokens)?;
+        self.open_step(planned, tokens)
+    }
+
+    /// The same with its tables in arrays of the caller's, for each group: they are looked at before anything is taken, so that
+    /// where they are refused, nothing was evicted and nothing copied. `rows` are kept between steps: what has not changed since is
+    /// not written again.
+    pub fn prepare_step(
+        &mut self,
+        tokens: StepTokens<'_>,
+        rows: &mut [StepRows],
+        tables: Vec<StepTables<'_>>,
+    ) -> Result<PagedStep> {
+        self.check_tables(rows, &tables)?;
+        let planned = self.plan_step(tokens)?;
+        for ((group, planned), (rows, tables)) in self.groups.iter().zip(&planned).zip(rows.iter_mut().zip(&tables)) {
+            group.prepare_tables(planned, rows, tables)?;
+        }
+        let step = self.open_step(planned, tokens)?;
+        self.fill_tables(&step, rows, tables)?;
+        Ok(step)
+    }
+
+    /// Writes down where the step's tokens go and what its sequences hold, as [`PagedKvCache::prepare_step`] does.
+    pub fn fill_tables(&self, step: &PagedStep, rows: &mut [StepRows], tables: Vec<StepTables<'_>>) -> Result<()> {
+        self.check_tables(rows, &tables)?;
+        self.check_of(step)?;
+        let arrays = rows.iter_mut().zip(tables);
+        for ((group, step), (rows, tables)) in self.groups.iter().zip(&step.groups).zip(arrays) {
+            group.fill_tables(step, rows, tables)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the tokens of a layer with keys and values of its own: K and V `[kvHeads, tokens, headDim]`, or with a 1 before it, the
+    /// tokens of all sequences one behind the other. A layer may be written again while the step is open.
+    pub fn write_layer<'a>(
+        &mut self,
+        step: &mut PagedStep,
+        layer: u32,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+    ) -> Result<()> {
+        self.check_step(step)?;
+        let place = self.place(layer)?;
+        if let Some(source) = self.shared(layer) {
+            let expected = format!("a layer of its own keys and values: this one reads those of layer {source}");
+            return Err(Error::argument("layer", layer, expected));
+        }
+        self.check_change()?;
+        let group = place.group as usize;
+        self.groups[group].write_layer(&mut step.groups[group], place.index, [k.into(), v.into()])
+    }
+
+    /// Attends from a layer's queries to what it holds, the step's tokens included: `[tokens, heads, headDim]`, of one
+    /// sequence also `[1, heads, tokens, headDim]`. Scale, soft cap, window and sinks are the model's, unless `options` say
+    /// otherwise.
+    pub fn attend_layer<'a>(
+        &mut self,
+        step: &PagedStep,
+        layer: u32,
+        q: impl Into<Source<'a>>,
+        options: &AttendOptions<'_>,
+    ) -> Result<Attended> {
+        self.step_layer(step, layer)?.attend(q, options)
+    }
+
+    /// What a layer's queries see, the step's tokens included, once the layer is written; apart from the cache once it is pinned.
+    pub fn step_layer(&mut self, step: &PagedStep, layer: u32) -> Result<LayerPages<'_>> {
+        self.check_step(step)?;
+        let place = self.place(layer)?;
+        let rules = Rules::of(&self.model, layer);
+        let of = &step.groups[place.group as usize];
+        let offsets = of.offsets()?;
+        self.align()?;
+        let pages = self.groups[place.group as usize].step_pages(of, place.index)?;
+        Ok(LayerPages { pages, offsets: Some(offsets), rules })
+    }
+
+    /// The pages of a layer that the step's queries attend to, its own tokens included: once it has written them.
+    pub fn step_pages(&mut self, step: &PagedStep, layer: u32) -> Result<PageRows<'_>> {
+        self.step_layer(step, layer).map(|of| of.pages)
+    }
+
+    /// Ends a step: its tokens count in all layers. `tokens` are their ids, where they are known: full blocks of known tokens can
+    /// be found by others from then on. Refused with `STEP_INCOMPLETE` while a layer is not written; then the step stays open.
+    pub fn commit_step(&mut self, step: &mut PagedStep, tokens: Option<&[u32]>) -> Result<()> {
+        self.check_all(|_| Ok(()))?;
+        self.check_commit(step, tokens)?;
+        self.groups.iter_mut().zip(&mut step.groups).try_for_each(|(group, of)| group.commit_step(of, tokens))
+    }
+
+    /// Ends a step: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to
+    /// copy the block that it went on in, prompts no longer find what lay there.
+    pub fn undo_step(&mut self, step: &mut PagedStep) -> Result<()> {
+        self.check_of(step)?;
+        self.check_change()?;
+        self.groups.iter_mut().zip(&mut step.groups).try_for_each(|(group, of)| group.undo_step(of))
+    }
+
+    /// Ends a step as [`PagedKvCache::undo_step`] does, if it is open. Never refused, not even while someone reads in the background.
+    pub fn release_step(&mut self, step: PagedStep) {
+        drop(step);
+        // Where there is no memory for it now, it is taken back at the next call.
+        let _ = self.collect();
+    }
+
+    /// Refuses a step of another cache, one that has ended, and one of whose sequences was dropped.
+    pub fn check_step(&self, step: &PagedStep) -> Result<()> {
+        self.check_of(step)?;
+        self.groups.iter().zip(&step.groups).try_for_each(|(group, of)| group.check_step(of))
+    }
+
+    /// Refuses a layer that a step has not written: what its queries would see of it is not there yet.
+    pub fn check_written(&self, step: &PagedStep, layer: u32) -> Result<()> {
+        self.check_step(step)?;
+        let place = self.place(layer)?;
+        self.group(place).check_written(&step.groups[place.group as usize], place.index)
+    }
+
+    fn check_of(&self, step: &PagedStep) -> Result<()> {
+        if step.cache == self.id {
+            Ok(())
+        } else {
+            Err(Error::argument("step", "of another cache", "a step of this cache"))
+        }
+    }
+
+    fn check_tables(&self, rows: &[StepRows], tables: &[StepTables<'_>]) -> Result<()> {
+        let groups = self.groups.len();
+        for (argument, length) in [("rows.length", rows.len()), ("tables.length", tables.len())] {
+            if length != groups {
+                return Err(Error::argument(argument, length, format!("{groups}, one for each group")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses what ending a step would refuse.
+    fn check_commit(&self, step: &PagedStep, tokens: Option<&[u32]>) -> Result<()> {
+        self.check_step(step)?;
+        if step.tokens() > 0 && step.groups.iter().any(|of| of.written.contains(&false)) {
+            let is_missing = |layer: &u32| {
+                let place = self.place(*layer).expect("a layer of the cache");
+                !step.groups[place.group as usize].written[place.index as usize]
+            };
+            let layers = self.own_layers().filter(is_missing).map(|layer| layer as usize).collect();
+            return Err(Error::StepIncomplete { layers });
+        }
+        check_ids(tokens, step.tokens())
+    }
+
+    fn plan_step(&mut self, tokens: StepTokens<'_>) -> Result<Vec<PlannedWrite>> {
+        let is_one = self.groups.len() == 1;
+        let plan = |(at, group): (usize, &mut crate::paged::PageGroup)| {
+            group.plan_step(tokens).map_err(|error| if is_one { error } else { error.in_group(at) })
+        };
+        self.groups.iter_mut().enumerate().map(plan).collect()
+    }
+
+    fn open_step(&mut self, planned: Vec<PlannedWrite>, tokens: StepTokens<'_>) -> Result<PagedStep> {
+        let opened = self.groups.iter_mut().zip(planned).map(|(group, planned)| group.open_step(planned, tokens));
+        Ok(PagedStep { groups: opened.collect::<Result<_>>()?, cache: self.id })
+    }
+}
+
+/// Refuses ids of another number than tokens.
+pub(super) fn check_ids(ids: Option<&[u32]>, tokens: u32) -> Result<()> {
+    match ids {
+        Some(ids) if ids.len() != tokens as usize => {
+            Err(Error::argument("tokens.length", ids.len(), format!("{tokens}, one for each token")))
+        }
+        _ => Ok(()),
+    }
+}

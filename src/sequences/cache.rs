@@ -1,0 +1,181 @@
+//! The cache: what it is made with, writes and reads. Sequences, prefixes, drafts, steps and the pool have files of their own.
+
+use kvtide_tensor::PagedKvCache;
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use super::batch::Batch;
+use super::model::{NativeGroup, NativeModelOptions};
+use super::options::NativePagedOptions;
+use crate::bytes::{ArrayArg, Memory, apart};
+use crate::guard::{Handle, Outcome, guard};
+use crate::number::{count, whole};
+use crate::shown::Children;
+use crate::source::{TensorArg, source};
+use crate::tensor::NativeView;
+
+/// A cache.
+#[napi]
+pub struct NativePagedKvCache {
+    pub(crate) cache: Handle<PagedKvCache>,
+}
+
+#[napi]
+impl NativePagedKvCache {
+    #[napi(constructor)]
+    pub fn new(env: &Env, options: NativePagedOptions) -> Result<Self> {
+        guard(env, || {
+            let cache = PagedKvCache::new(options.read()?)?;
+            Ok(NativePagedKvCache { cache: Handle::new("PagedKvCache", cache) })
+        })
+    }
+
+    /// One of a model's layers.
+    #[napi(factory)]
+    pub fn of_model(env: &Env, options: NativeModelOptions) -> Result<Self> {
+        guard(env, || {
+            let cache = PagedKvCache::of_model(options.read()?)?;
+            Ok(NativePagedKvCache { cache: Handle::new("PagedKvCache", cache) })
+        })
+    }
+
+    #[napi]
+    pub fn num_layers(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.model().layers().len() as f64))
+    }
+
+    /// The layers that share block tables.
+    #[napi]
+    pub fn groups(&self, env: &Env) -> Result<Vec<NativeGroup>> {
+        self.cache.read(env, |cache| Ok(cache.model().groups().iter().map(NativeGroup::from).collect()))
+    }
+
+    /// Whether each query head has a learned logit, which attention has to be given.
+    #[napi]
+    pub fn has_sink_logits(&self, env: &Env) -> Result<bool> {
+        self.cache.read(env, |cache| Ok(cache.model().attention().sink_logits))
+    }
+
+    #[napi]
+    pub fn write_kv(
+        &mut self,
+        env: &Env,
+        sequence: f64,
+        layer: f64,
+        position: f64,
+        key: TensorArg,
+        value: TensorArg,
+        meta: &[f64],
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let (sequence, layer, position) =
+                (whole("seq", sequence)?, count("layer", layer)?, count("pos", position)?);
+            Ok(cache.write_kv(
+                sequence,
+                layer,
+                position,
+                source("key", &key, meta, 0)?,
+                source("value", &value, meta, 1)?,
+            )?)
+        })
+    }
+
+    #[napi]
+    pub fn read_kv_into(
+        &mut self,
+        env: &Env,
+        sequence: f64,
+        layer: f64,
+        position: f64,
+        key: ArrayArg,
+        value: ArrayArg,
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let (sequence, layer, position) =
+                (whole("seq", sequence)?, count("layer", layer)?, count("pos", position)?);
+            let [key, value] = pair([("key", key), ("value", value)])?;
+            Ok(cache.read_kv_into(sequence, layer, position, key.bytes_mut(), value.bytes_mut())?)
+        })
+    }
+
+    #[napi]
+    pub fn write_tokens(
+        &mut self,
+        env: &Env,
+        sequence: f64,
+        layer: f64,
+        position: f64,
+        k: TensorArg,
+        v: TensorArg,
+        meta: &[f64],
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let (sequence, layer, position) =
+                (whole("seq", sequence)?, count("layer", layer)?, count("pos", position)?);
+            Ok(cache.write_tokens(sequence, layer, position, source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?)
+        })
+    }
+
+    /// `batch` has the number of sequences, their ids, and behind them the offsets, if there are any; `tokens` are the ids of
+    /// the tokens.
+    #[napi]
+    pub fn append(
+        &mut self,
+        env: &Env,
+        batch: &[f64],
+        numbers: f64,
+        k: TensorArg,
+        v: TensorArg,
+        meta: &[f64],
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let batch = Batch::read(batch, numbers)?;
+            let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
+            Ok(cache.append_known(&batch.sequences, k, v, batch.offsets.as_deref(), tokens)?)
+        })
+    }
+
+    /// K and V of all tokens of a layer, in memory of their own.
+    #[napi]
+    pub fn gather(&mut self, env: &Env, sequence: f64, layer: f64) -> Result<Vec<NativeView>> {
+        self.cache.change(env, |cache| {
+            let gathered = cache.gather(whole("seq", sequence)?, count("layer", layer)?)?;
+            Ok([gathered.k, gathered.v].map(|view| NativeView::of(view, &Children::default())).into())
+        })
+    }
+
+    #[napi]
+    pub fn gather_into(&mut self, env: &Env, sequence: f64, layer: f64, k: ArrayArg, v: ArrayArg) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let (sequence, layer) = (whole("seq", sequence)?, count("layer", layer)?);
+            let [k, v] = pair([("k", k), ("v", v)])?;
+            Ok(cache.gather_into(sequence, layer, k.bytes_mut(), v.bytes_mut())?)
+        })
+    }
+
+    /// The same with a batch of one before it; nothing of an empty sequence.
+    #[napi]
+    pub fn kv(&mut self, env: &Env, sequence: f64, layer: f64) -> Result<Option<Vec<NativeView>>> {
+        self.cache.change(env, |cache| {
+            let found = cache.kv(whole("seq", sequence)?, count("layer", layer)?)?;
+            Ok(found.map(|kv| [kv.k, kv.v].map(|view| NativeView::of(view, &Children::default())).into()))
+        })
+    }
+
+    #[napi]
+    pub fn bytes_per_token(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.bytes_per_token()))
+    }
+
+    #[napi]
+    pub fn dispose(&mut self, env: &Env) {
+        self.cache.dispose(env, |_| ());
+    }
+}
+
+/// The memory of two arrays, refused when it overlaps.
+fn pair(named: [(&'static str, ArrayArg); 2]) -> Outcome<[Memory; 2]> {
+    let memory = apart(&named)?;
+    Ok([memory[0], memory[1]])
+}

@@ -1,0 +1,136 @@
+//! The blocks of a cache: how many are left, how long they are kept, what is wrong with them.
+
+use kvtide_core::Error;
+use kvtide_core::paged::PoolStats;
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use super::cache::NativePagedKvCache;
+use crate::guard::Outcome;
+use crate::number::{count, optional, whole};
+use crate::raise::number;
+use crate::stats::NativeStats;
+
+/// What a cache costs, and what its pools hold.
+#[napi(object, object_from_js = false)]
+pub struct NativePagedStats {
+    pub costs: NativeStats,
+    /// Of each group.
+    pub pools: Vec<NativePool>,
+}
+
+/// What a pool holds, in blocks, and what it has done.
+#[napi(object, object_from_js = false)]
+pub struct NativePool {
+    pub total_blocks: f64,
+    pub free_blocks: f64,
+    pub cached_blocks: f64,
+    pub active_blocks: f64,
+    pub copies_on_write: f64,
+    pub evictions: f64,
+    pub prompt_tokens: f64,
+    pub hit_tokens: f64,
+}
+
+/// Sequences and their tokens in total.
+fn capacities(wanted: &[f64]) -> Outcome<Vec<(u64, u32)>> {
+    wanted.chunks_exact(2).map(|pair| Ok((whole("seq", pair[0])?, count("tokens", pair[1])?))).collect()
+}
+
+#[napi]
+impl NativePagedKvCache {
+    /// Gives sequences blocks: a sequence and its tokens in total, one behind the other.
+    #[napi]
+    pub fn ensure_capacities(&mut self, env: &Env, wanted: &[f64]) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.ensure_capacities(&capacities(wanted)?)?))
+    }
+
+    #[napi]
+    pub fn can_allocate(&mut self, env: &Env, tokens: f64, watermark: f64) -> Result<bool> {
+        self.cache
+            .change(env, |cache| Ok(cache.can_allocate(count("tokens", tokens)?, count("watermark", watermark)?)?))
+    }
+
+    /// Says how long the blocks of tokens are kept; for good without `until`.
+    #[napi]
+    pub fn retain(
+        &mut self,
+        env: &Env,
+        sequence: f64,
+        from: f64,
+        to: f64,
+        priority: f64,
+        until: Option<f64>,
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let tokens = count("from", from)?..count("to", to)?;
+            Ok(cache.retain(whole("seq", sequence)?, tokens, rank(priority)?, optional("until", until, whole)?)?)
+        })
+    }
+
+    #[napi]
+    pub fn advance_clock(&mut self, env: &Env, now: f64) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.advance_clock(whole("now", now)?)?))
+    }
+
+    #[napi]
+    pub fn forget_prefixes(&mut self, env: &Env) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.forget_prefixes()?))
+    }
+
+    #[napi]
+    pub fn pool_utilization(&mut self, env: &Env) -> Result<f64> {
+        self.cache.change(env, |cache| {
+            cache.pools()?;
+            Ok(cache.pool_utilization())
+        })
+    }
+
+    /// Blocks that can be taken, once what was dropped has been given back.
+    #[napi]
+    pub fn free_count(&mut self, env: &Env) -> Result<f64> {
+        self.cache.change(env, |cache| {
+            cache.pools()?;
+            Ok(cache.free_count().into())
+        })
+    }
+
+    #[napi]
+    pub fn total_count(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.total_count().into()))
+    }
+
+    #[napi]
+    pub fn check_invariants(&self, env: &Env) -> Result<Option<String>> {
+        self.cache.read(env, |cache| Ok(cache.check_invariants().err()))
+    }
+
+    #[napi]
+    pub fn stats(&mut self, env: &Env) -> Result<NativePagedStats> {
+        self.cache.change(env, |cache| {
+            let pools = cache.pools()?.into_iter().map(NativePool::from).collect();
+            Ok(NativePagedStats { costs: cache.stats().into(), pools })
+        })
+    }
+}
+
+/// A priority, which is at most 100.
+fn rank(priority: f64) -> Outcome<u8> {
+    let refused = |_| Error::argument("priority", priority, "a whole number from 0 to 100");
+    Ok(u8::try_from(count("priority", priority)?).map_err(refused)?)
+}
+
+impl From<PoolStats> for NativePool {
+    fn from(pool: PoolStats) -> Self {
+        NativePool {
+            total_blocks: pool.total.into(),
+            free_blocks: pool.free.into(),
+            cached_blocks: pool.cached.into(),
+            active_blocks: pool.active.into(),
+            copies_on_write: number(pool.counters.copies),
+            evictions: number(pool.evictions),
+            prompt_tokens: number(pool.counters.asked_tokens),
+            hit_tokens: number(pool.counters.found_tokens),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Sequences by their numbers, and snapshots of them.
+
+use kvtide_core::{Error, TransactionId};
+use kvtide_tensor::{PagedSnapshot, Source, Tokens};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use super::cache::NativePagedKvCache;
+use crate::guard::{Handle, Outcome};
+use crate::number::{count, whole};
+use crate::source::{TensorArg, source};
+use crate::transaction::id;
+
+/// A snapshot.
+#[napi]
+pub struct NativePagedSnapshot {
+    snapshot: Handle<PagedSnapshot>,
+}
+
+#[napi]
+impl NativePagedSnapshot {
+    #[napi]
+    pub fn length(&self, env: &Env) -> Result<f64> {
+        self.snapshot.read(env, |snapshot| Ok(snapshot.length().into()))
+    }
+
+    #[napi]
+    pub fn dispose(&mut self, env: &Env) {
+        self.snapshot.dispose(env, |_| ());
+    }
+}
+
+#[napi]
+impl NativePagedKvCache {
+    #[napi]
+    pub fn drop_sequence(&mut self, env: &Env, sequence: f64) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.drop_sequence(whole("seq", sequence)?)?))
+    }
+
+    /// Ends a sequence if it is there, at once or at the next change; nothing when the cache has ended.
+    #[napi]
+    pub fn release_sequence(&mut self, env: &Env, sequence: f64) -> Result<()> {
+        if self.cache.get().is_err() {
+            return Ok(());
+        }
+        self.cache.change(env, |cache| {
+            cache.release_sequence(whole("seq", sequence)?);
+            Ok(())
+        })
+    }
+
+    /// Refuses a sequence that is not there.
+    #[napi]
+    pub fn check_sequence(&mut self, env: &Env, sequence: f64) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.sequence(whole("seq", sequence)?).map(drop)?))
+    }
+
+    #[napi]
+    pub fn sequence_length(&self, env: &Env, sequence: f64) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.sequence_length(whole("seq", sequence)?).into()))
+    }
+
+    #[napi]
+    pub fn committed_length(&self, env: &Env, sequence: f64) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(cache.committed_length(whole("seq", sequence)?).into()))
+    }
+
+    #[napi]
+    pub fn retained_length(&mut self, env: &Env, sequence: f64) -> Result<f64> {
+        self.cache.change(env, |cache| Ok(cache.retained_length(whole("seq", sequence)?).into()))
+    }
+
+    #[napi]
+    pub fn sequence_capacity(&mut self, env: &Env, sequence: f64) -> Result<f64> {
+        self.cache.change(env, |cache| Ok(cache.sequence_capacity(whole("seq", sequence)?) as f64))
+    }
+
+    #[napi]
+    pub fn sequence_ids(&self, env: &Env) -> Result<Vec<f64>> {
+        self.cache.read(env, |cache| Ok(cache.sequence_ids().into_iter().map(|id| id as f64).collect()))
+    }
+
+    /// Appends tokens to one sequence, or drafts them, K and V of all layers in one tensor each; `tokens` are their ids.
+    #[napi]
+    pub fn append_to(
+        &mut self,
+        env: &Env,
+        at: &[f64],
+        k: TensorArg,
+        v: TensorArg,
+        meta: &[f64],
+        parents: Option<&[i32]>,
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let kv = Tokens::of_all(source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
+            let (sequence, draft) = place(at)?;
+            Ok(cache.append_to(sequence, draft, Tokens { parents, ids: tokens, ..kv })?)
+        })
+    }
+
+    /// The same, K and V of each layer with its own, one behind the other.
+    #[napi]
+    pub fn append_layers(
+        &mut self,
+        env: &Env,
+        at: &[f64],
+        kv: Vec<TensorArg>,
+        meta: &[f64],
+        parents: Option<&[i32]>,
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let named = |place: usize| if place.is_multiple_of(2) { "k" } else { "v" };
+            let sources = kv.iter().enumerate().map(|(place, of)| source(named(place), of, meta, place));
+            let sources = sources.collect::<Outcome<Vec<Source<'_>>>>()?;
+            let (layers, _) = sources.as_chunks::<2>();
+            let (sequence, draft) = place(at)?;
+            Ok(cache.append_to(sequence, draft, Tokens { parents, ids: tokens, ..Tokens::of_layers(layers) })?)
+        })
+    }
+
+    #[napi]
+    pub fn truncate(&mut self, env: &Env, sequence: f64, len: f64) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.truncate(whole("seq", sequence)?, count("len", len)?)?))
+    }
+
+    #[napi]
+    pub fn fork(&mut self, env: &Env, sequence: f64) -> Result<f64> {
+        self.cache.change(env, |cache| Ok(cache.fork(whole("seq", sequence)?)? as f64))
+    }
+
+    #[napi]
+    pub fn snapshot(&mut self, env: &Env, sequence: f64) -> Result<NativePagedSnapshot> {
+        let snapshot = self.cache.change(env, |cache| Ok(cache.snapshot(whole("seq", sequence)?)?))?;
+        Ok(NativePagedSnapshot { snapshot: Handle::new("PagedSnapshot", snapshot) })
+    }
+
+    #[napi]
+    pub fn restore(&mut self, env: &Env, sequence: f64, snapshot: &NativePagedSnapshot) -> Result<()> {
+        self.cache.change(env, |cache| Ok(cache.restore(whole("seq", sequence)?, snapshot.snapshot.get()?)?))
+    }
+}
+
+/// A sequence, and its transaction that tokens are drafted in, if there is one.
+fn place(at: &[f64]) -> Outcome<(u64, Option<TransactionId>)> {
+    match *at {
+        [sequence] => Ok((whole("seq", sequence)?, None)),
+        [sequence, draft] => Ok((whole("seq", sequence)?, Some(id(draft)?))),
+        _ => Err(Error::argument("at", at.len(), "a sequence, and maybe a transaction").into()),
+    }
+}

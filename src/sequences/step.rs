@@ -1,0 +1,147 @@
+//! Steps: slots of all layers, written and attended to layer by layer.
+
+use kvtide_core::Error;
+use kvtide_tensor::PagedStep;
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use super::batch::Batch;
+use super::cache::NativePagedKvCache;
+use crate::attend::answer;
+use crate::attend_answer::NativeAnswer;
+use crate::attend_lists::ListsArg;
+use crate::attend_request::Request;
+use crate::attend_task::NativeAttendRequest;
+use crate::bytes::ArrayArg;
+use crate::guard::Outcome;
+use crate::number::count;
+use crate::source::{TensorArg, source};
+use crate::stop::NativeStop;
+
+/// A step; nothing once it has ended.
+#[napi]
+pub struct NativePagedStep {
+    step: Option<PagedStep>,
+}
+
+impl NativePagedStep {
+    /// An open step.
+    pub(crate) fn of(step: PagedStep) -> Self {
+        NativePagedStep { step: Some(step) }
+    }
+
+    /// It, refused once it has ended.
+    fn get(&self) -> Outcome<&PagedStep> {
+        Ok(self.step.as_ref().ok_or(Error::TransactionClosed)?)
+    }
+
+    /// The same, to write with.
+    fn get_mut(&mut self) -> Outcome<&mut PagedStep> {
+        Ok(self.step.as_mut().ok_or(Error::TransactionClosed)?)
+    }
+}
+
+#[napi]
+impl NativePagedKvCache {
+    /// `batch` is that of an append.
+    #[napi]
+    pub fn begin_step(
+        &mut self,
+        env: &Env,
+        batch: &[f64],
+        numbers: f64,
+        parents: Option<&[i32]>,
+    ) -> Result<NativePagedStep> {
+        self.cache.change(env, |cache| {
+            let batch = Batch::read(batch, numbers)?;
+            Ok(NativePagedStep::of(cache.begin_step(batch.step(parents))?))
+        })
+    }
+
+    #[napi]
+    pub fn write_layer(
+        &mut self,
+        env: &Env,
+        step: &mut NativePagedStep,
+        layer: f64,
+        k: TensorArg,
+        v: TensorArg,
+        meta: &[f64],
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let step = step.get_mut()?;
+            let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
+            Ok(cache.write_layer(step, count("layer", layer)?, k, v)?)
+        })
+    }
+
+    /// Refuses a step that has ended, or one of whose sequences was dropped.
+    #[napi]
+    pub fn check_step(&self, env: &Env, step: &NativePagedStep) -> Result<()> {
+        self.cache.read(env, |cache| Ok(cache.check_step(step.get()?)?))
+    }
+
+    /// Attends from a layer's queries, and answers an output, or one with its sums.
+    #[napi(ts_return_type = "unknown")]
+    pub fn attend_layer<'a>(
+        &mut self,
+        env: &'a Env,
+        step: &NativePagedStep,
+        q: TensorArg,
+        call: ArrayArg,
+        out: ArrayArg,
+        lists: ListsArg,
+    ) -> Result<NativeAnswer<'a>> {
+        self.cache.change(env, |cache| {
+            let numbers = call.numbers()?;
+            answer(env, &Request::over_step(&q, cache, step.get()?, &lists, numbers)?, out, numbers)
+        })
+    }
+
+    /// The same in the background, once it is started.
+    #[napi]
+    pub fn attend_layer_request(
+        &mut self,
+        env: &Env,
+        step: &NativePagedStep,
+        q: TensorArg,
+        call: ArrayArg,
+        lists: ListsArg,
+        stop: Option<&NativeStop>,
+    ) -> Result<NativeAttendRequest> {
+        self.cache.change(env, |cache| {
+            NativeAttendRequest::of(&Request::over_step(&q, cache, step.get()?, &lists, call.numbers()?)?, stop)
+        })
+    }
+
+    #[napi]
+    pub fn commit_step(&mut self, env: &Env, step: &mut NativePagedStep, tokens: Option<&[u32]>) -> Result<()> {
+        self.cache.change(env, |cache| {
+            cache.commit_step(step.get_mut()?, tokens)?;
+            step.step = None;
+            Ok(())
+        })
+    }
+
+    #[napi]
+    pub fn undo_step(&mut self, env: &Env, step: &mut NativePagedStep) -> Result<()> {
+        self.cache.change(env, |cache| {
+            cache.undo_step(step.get_mut()?)?;
+            step.step = None;
+            Ok(())
+        })
+    }
+
+    /// Ends a step, if it is open, as if it had never been; never refused.
+    #[napi]
+    pub fn release_step(&mut self, env: &Env, step: &mut NativePagedStep) -> Result<()> {
+        let Some(step) = step.step.take() else { return Ok(()) };
+        if self.cache.get().is_err() {
+            return Ok(());
+        }
+        self.cache.change(env, |cache| {
+            cache.release_step(step);
+            Ok(())
+        })
+    }
+}
