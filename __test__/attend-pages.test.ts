@@ -1,7 +1,7 @@
 // Attention over the pages of a PagedKvCache, where they lie.
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, attendAsync, isKvTideError, memoryStats, PagedKvCache, type AttendKv, type AttendOptions, type ErrorCode, type PageFormat, type PagedKvCacheOptions } from '../index.js'
+import { attend, attendAsync, type AttendKv, type AttendOptions, type ErrorCode, isKvTideError, memoryStats, PagedKvCache, type PagedKvCacheOptions, type PageFormat } from '../index.js'
 import { digest } from './support/arguments/digest.js'
 import { collected } from './support/garbage.js'
 import { distance } from './support/llama/references.js'
@@ -25,7 +25,7 @@ const sequences = span(0, LENGTHS.length)
 const ways = (cache: PagedKvCache): readonly AttendKv[] => [
   { cache, layer: LAYER, sequences },
   { cache, layer: LAYER, sequences: Float64Array.from(sequences) },
-  { cache, layer: LAYER, blockTables: tablesOf(LENGTHS), kvLengths: Int32Array.from(LENGTHS) },
+  { cache, layer: LAYER, blockTables: tablesOf(LENGTHS), lengths: Int32Array.from(LENGTHS) },
 ]
 
 /** Checks every way over pages of this form against copies of what they hold. */
@@ -120,7 +120,7 @@ test('what another sequence left in a block is not seen, and what was not writte
   const seq = cache.createSequence()
   cache.writeKv(seq, LAYER, 6, new Float32Array(32).fill(1), new Float32Array(32).fill(7))
   const q = { data: new Float32Array(64), shape: [1, HEADS.query, 16] }
-  for (const kv of [{ cache, layer: LAYER, sequences: [seq] }, { cache, layer: LAYER, blockTables: Int32Array.of(0, 1), kvLengths: Int32Array.of(7) }]) {
+  for (const kv of [{ cache, layer: LAYER, sequences: [seq] }, { cache, layer: LAYER, blockTables: Int32Array.of(0, 1), lengths: Int32Array.of(7) }]) {
     t.deepEqual([...new Set(attend(q, kv).out.toArray())], [1])
   }
 })
@@ -145,7 +145,7 @@ for (const options of [{}, { keyFormat: 'q8', valueFormat: 'q4', hadamard: true 
     const kv = { cache, layer: LAYER, sequences: [0, 1] }
     const wanted = attend(q, kv).out
     const before = digest(cache)
-    const running = [attendAsync(q, kv), attendAsync(q, { cache, layer: LAYER, blockTables: tablesOf([5, 9]), kvLengths: Int32Array.of(5, 9) })]
+    const running = [attendAsync(q, kv), attendAsync(q, { cache, layer: LAYER, blockTables: tablesOf([5, 9]), lengths: Int32Array.of(5, 9) })]
     for (const call of changes(cache)) throwsCode(t, 'BUSY', call)
     t.is(digest(cache), before)
     t.deepEqual([cache.gather(0, LAYER).k.shape, cache.readKv(1, LAYER, 8).key.length], [[2, 5, 16], 32])
@@ -219,17 +219,17 @@ const WRONG: readonly (readonly [kv: object, code: ErrorCode, argument?: string]
   [{ sequences: [0, 1], layer: -1 }, 'INVALID_ARGUMENT', 'layer'],
   [{ sequences: [0, 1], layer: undefined }, 'INVALID_ARGUMENT', 'layer'],
   [{ sequences: [0, 1], cache: {} }, 'INVALID_ARGUMENT', 'cache'],
-  [{ blockTables: Int32Array.of(0, 8), kvLengths: Int32Array.of(4, 4) }, 'INVALID_BLOCK'],
-  [{ blockTables: Int32Array.of(0, -1), kvLengths: Int32Array.of(4, 1) }, 'INVALID_BLOCK'],
-  [{ blockTables: Int32Array.of(0, 2 ** 31 - 1), kvLengths: Int32Array.of(4, 1) }, 'INVALID_BLOCK'],
-  [{ blockTables: Int32Array.of(0, 1), kvLengths: Int32Array.of(4, 5) }, 'POSITION_OUT_OF_RANGE'],
-  [{ blockTables: Int32Array.of(), kvLengths: Int32Array.of(0, 1) }, 'POSITION_OUT_OF_RANGE'],
-  [{ blockTables: Int32Array.of(0, 1), kvLengths: Int32Array.of(4, -1) }, 'INVALID_ARGUMENT', 'kvLengths'],
-  [{ blockTables: Int32Array.of(0, 1, 2), kvLengths: Int32Array.of(4, 4) }, 'SHAPE_MISMATCH', 'blockTables'],
-  [{ blockTables: Int32Array.of(0, 1), layer: 2, kvLengths: Int32Array.of(4, 4) }, 'INVALID_ARGUMENT', 'layer'],
-  [{ blockTables: Int32Array.of(0, 1) }, 'INVALID_ARGUMENT', 'kvLengths'],
-  [{ kvLengths: Int32Array.of(0, 1) }, 'INVALID_ARGUMENT', 'sequences'],
-  [{ blockTables: Float64Array.of(0, 1), kvLengths: Int32Array.of(4, 4) }, 'INVALID_ARGUMENT', 'blockTables'],
+  [{ blockTables: Int32Array.of(0, 8), lengths: Int32Array.of(4, 4) }, 'INVALID_BLOCK'],
+  [{ blockTables: Int32Array.of(0, -1), lengths: Int32Array.of(4, 1) }, 'INVALID_BLOCK'],
+  [{ blockTables: Int32Array.of(0, 2 ** 31 - 1), lengths: Int32Array.of(4, 1) }, 'INVALID_BLOCK'],
+  [{ blockTables: Int32Array.of(0, 1), lengths: Int32Array.of(4, 5) }, 'POSITION_OUT_OF_RANGE'],
+  [{ blockTables: Int32Array.of(), lengths: Int32Array.of(0, 1) }, 'POSITION_OUT_OF_RANGE'],
+  [{ blockTables: Int32Array.of(0, 1), lengths: Int32Array.of(4, -1) }, 'INVALID_ARGUMENT', 'lengths'],
+  [{ blockTables: Int32Array.of(0, 1, 2), lengths: Int32Array.of(4, 4) }, 'SHAPE_MISMATCH', 'blockTables'],
+  [{ blockTables: Int32Array.of(0, 1), layer: 2, lengths: Int32Array.of(4, 4) }, 'INVALID_ARGUMENT', 'layer'],
+  [{ blockTables: Int32Array.of(0, 1) }, 'INVALID_ARGUMENT', 'lengths'],
+  [{ lengths: Int32Array.of(0, 1) }, 'INVALID_ARGUMENT', 'sequences'],
+  [{ blockTables: Float64Array.of(0, 1), lengths: Int32Array.of(4, 4) }, 'INVALID_ARGUMENT', 'blockTables'],
 ]
 
 test('wrong pages are refused by name, and nothing has changed', async t => {
@@ -266,7 +266,7 @@ test('pages of bytes and a cache that was disposed of are refused', t => {
   t.is(error.details.argument, 'cache')
   const cache = filled([5])
   cache.dispose()
-  for (const kv of [{ cache, layer: 0, sequences: [0] }, { cache, layer: 0, blockTables: Int32Array.of(0), kvLengths: Int32Array.of(1) }]) {
+  for (const kv of [{ cache, layer: 0, sequences: [0] }, { cache, layer: 0, blockTables: Int32Array.of(0), lengths: Int32Array.of(1) }]) {
     throwsCode(t, 'DISPOSED', () => attend(waves(1, [1, HEADS.query, 16]), kv), { object: 'PagedKvCache' })
   }
 })

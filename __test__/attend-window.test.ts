@@ -1,7 +1,7 @@
 // Attention over what a cache with a window shows takes that window, however the result is held; copies have none.
 import test from 'ava'
 
-import { attend, attendAsync, ModelCache, RotatingKvCache, Tensor, type HostTensor, type Kv, type ModelSequence } from '../index.js'
+import { attend, attendAsync, type HostTensor, type Kv, PagedKvCache, RotatingKvCache, type Sequence, Tensor } from '../index.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
 
@@ -65,18 +65,18 @@ test('a draft tree sees by its positions, whether it is named or masked', t => {
 })
 
 /** A step of one layer, its values the numbers of these tokens. */
-function write(cache: ModelCache, sequence: ModelSequence, values: readonly number[], parents?: readonly number[]): void {
+function write(cache: PagedKvCache, sequence: Sequence, values: readonly number[], parents?: readonly number[]): void {
   const step = cache.beginStep({ sequences: [sequence], offsets: [0, values.length], ...(parents === undefined ? {} : { parents }) })
   const shape = [1, values.length, 1]
   step.write(0, { data: new Float32Array(values.length), shape }, { data: Float32Array.from(values), shape })
   step.commit()
 }
 
-for (const kind of ['paged', 'contiguous', 'keepAll'] as const) {
-  test(`${kind}: what a sliding layer of a model shows has its window, and a column of its mask for each token`, t => {
+for (const blockSize of [4, 1]) {
+  test(`blocks of ${blockSize}: what a sliding layer of a model shows has its window, and a column of its mask for each token`, t => {
     const model = { layers: [{ kind: 'sliding', window: 2, sinks: 0, numKvHeads: 1, headDim: 1 }] } as const
-    using cache = kind === 'paged' ? new ModelCache({ model, kind, blocks: [32], blockSize: 4 }) : new ModelCache({ model, kind: 'contiguous', keepAll: kind === 'keepAll' })
-    const sequence = cache.createSequence()
+    using cache = new PagedKvCache({ model, capacity: [32], blockSize })
+    const sequence = cache.openSequence()
     write(cache, sequence, span(0, 5))
     t.deepEqual(means(sequence.kv(0) as Kv, 1), [3.5])
     const draft = sequence.begin()

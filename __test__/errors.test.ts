@@ -3,7 +3,7 @@ import { inspect } from 'node:util'
 
 import test from 'ava'
 
-import { ERROR_CODES, isKvTideError, KvCache, KvTideError, ModelCache, PagedKvCache, RotatingCache, Tensor, type ErrorCode, type HostTensor } from '../index.js'
+import { ERROR_CODES, type ErrorCode, type HostTensor, isKvTideError, KvCache, KvTideError, PagedKvCache, RotatingCache, Tensor } from '../index.js'
 import { binding } from '../lib/binding.js'
 import { invalid } from '../lib/errors.js'
 import { refusal, throwsCode } from './support/throws.js'
@@ -143,10 +143,10 @@ test('messages say what is open, and count as people do', t => {
   const draft = sequence.begin()
   t.is(message(() => sequence.append({ k: rows(1), v: rows(1) })), 'a transaction is open on this sequence: commit it or roll it back first')
   draft.rollback()
-  using model = new ModelCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] }, kind: 'contiguous' })
-  const inTensors = model.createSequence()
-  model.beginStep({ sequences: [inTensors] })
-  t.is(message(() => inTensors.snapshot()), 'a step is open on this sequence: commit it or roll it back first')
+  using model = new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] }, capacity: 4 })
+  const ofModel = model.openSequence()
+  model.beginStep({ sequences: [ofModel] })
+  t.is(message(() => ofModel.snapshot()), 'a step is open on this sequence: commit it or roll it back first')
   using growing = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 1, maxSeqLen: 1, headDim: 1 })
   growing.update(rows(1), rows(1))
   t.is(message(() => growing.update(rows(1), rows(1))), 'cannot append 1 token: 1 of 1 used')

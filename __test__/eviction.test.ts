@@ -1,7 +1,7 @@
 // Policies of eviction: which block makes room, what may be answered, when it is asked.
 import test from 'ava'
 
-import { memoryStats, ModelCache, PagedKvCache, type EvictionPolicy, type PagedKvCacheOptions, type Released } from '../index.js'
+import { type EvictionPolicy, memoryStats, PagedKvCache, type PagedKvCacheOptions, type Released } from '../index.js'
 import { layered } from './support/layered.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
@@ -43,13 +43,13 @@ function paged(options: Partial<PagedKvCacheOptions>, capacity = 6): Cache {
 const LAYERS = [{ kind: 'full', ...SIZES }] as const
 
 function model(options: { eviction?: EvictionPolicy }, capacity = 6): Cache {
-  const cache = new ModelCache({ model: { layers: LAYERS }, kind: 'paged', blockSize: BLOCK, blocks: capacity, ...options })
+  const cache = new PagedKvCache({ model: { layers: LAYERS }, blockSize: BLOCK, capacity, ...options })
   return {
     prompt(tokens, { named = true, priority } = {}) {
       using prefix = cache.match(named ? tokens : [])
       const from = prefix.length
       const rest = tokens.slice(from)
-      using seq = cache.createSequence({ prefix })
+      using seq = cache.openSequence({ prefix })
       const rows = { data: new Float32Array(2 * rest.length), shape: [2, rest.length, 1] }
       const layers = [{ k: rows, v: rows }]
       seq.append(named ? { tokens: rest, layers } : { layers })
@@ -69,7 +69,7 @@ const contrary: EvictionPolicy = ({ priority }) => 100 - priority
 
 const [one, other] = [span(0, 12), span(100, 112)]
 
-for (const [kind, make] of [['PagedKvCache', paged], ['ModelCache', model]] as const) {
+for (const [kind, make] of [['alike', paged], ['a model', model]] as const) {
   test(`${kind}: a policy says which block makes room`, t => {
     for (const [eviction, priorities, left] of [
       [undefined, [50, 50], [4, 12]],
@@ -176,12 +176,3 @@ for (const [kind, make] of [['PagedKvCache', paged], ['ModelCache', model]] as c
     t.is(cache.found(one), 12)
   })
 }
-
-test('in tensors there are no blocks to evict', t => {
-  const eviction: EvictionPolicy = () => t.fail('it was asked') as never
-  throwsCode(t, 'INVALID_ARGUMENT', () => new ModelCache({ model: { layers: LAYERS }, kind: 'contiguous', eviction } as never), {
-    argument: 'eviction',
-    value: eviction,
-    expected: 'none where kind is contiguous',
-  })
-})

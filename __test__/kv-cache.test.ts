@@ -186,7 +186,7 @@ test('a snapshot is what was seen, whatever came later', t => {
   using cache = make({ initialCapacity: 1 })
   cache.update(tokens(0, 3), tokens(10, 13))
   using snapshot = cache.snapshot()
-  t.is(snapshot.seqLen, 3)
+  t.is(snapshot.length, 3)
   cache.truncate(1)
   cache.update(tokens(20, 27), tokens(30, 37))
   using later = cache.snapshot()

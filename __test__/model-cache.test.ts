@@ -1,18 +1,18 @@
-// ModelCache: all layers of a model at once, in blocks and in tensors.
+// PagedKvCache of a model: all layers at once.
 import test from 'ava'
 
-import { ModelCache, PagedKvCache, type ModelCacheOptions, type ModelSequence } from '../index.js'
+import { type ModelCacheOptions, PagedKvCache, type Sequence } from '../index.js'
 import { HYBRID, kvOf, layersOf, queriesOf, runStep, stepOf } from './support/model-rows.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
 
-const paged = (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'paged', blockSize: 4, blocks: 32, ...more })
-const contiguous = (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'contiguous', initialCapacity: 4, ...more })
-const KINDS = [['paged', paged], ['contiguous', contiguous]] as const
+const paged = (more: object = {}): PagedKvCache => new PagedKvCache({ model: HYBRID, blockSize: 4, capacity: 32, ...more })
+const single = (more: object = {}): PagedKvCache => paged({ blockSize: 1, capacity: 128, ...more })
+const KINDS = [['blocks of 4', paged], ['blocks of 1', single]] as const
 
-const feed = (sequence: ModelSequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
+const feed = (sequence: Sequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
 /** The keys of the first head in a layer, first elements only. */
-const keys = (sequence: ModelSequence, layer: number): number[] => {
+const keys = (sequence: Sequence, layer: number): number[] => {
   const k = sequence.kv(layer)?.k
   return k === undefined ? [] : Array.from(k.toFloat32Array().slice(0, 2 * (k.shape[2] as number))).filter((_, at) => at % 2 === 0)
 }
@@ -22,7 +22,7 @@ const wanted = (layer: number, tokens: readonly number[]): number[] =>
 for (const [kind, make] of KINDS) {
   test(`${kind}: it says what it is made of`, t => {
     using cache = make()
-    t.deepEqual([cache.kind, cache.numLayers, cache.dtype, cache.device], [kind, 4, 'f32', 'cpu'])
+    t.deepEqual([cache.numLayers, cache.dtype, cache.device], [4, 'f32', 'cpu'])
     t.deepEqual(cache.groups, [
       { kind: 'sliding', window: 4, sinks: 1, layers: [0, 3], numKvHeads: 2, headDim: 2, valueHeadDim: 2, device: 'cpu' },
       { kind: 'full', layers: [1], numKvHeads: 2, headDim: 2, valueHeadDim: 2, device: 'cpu' },
@@ -32,7 +32,7 @@ for (const [kind, make] of KINDS) {
 
   test(`${kind}: every layer sees what it should, step by step`, t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     let length = 0
     for (const last of [5, 1, 1, 3, 1, 9, 1]) {
       length += last
@@ -44,7 +44,7 @@ for (const [kind, make] of KINDS) {
 
   test(`${kind}: an append of all layers is a step`, t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     t.is(sequence.kv(1), null)
     feed(sequence, span(0, 6))
     sequence.append({ layers: layersOf([6]) })
@@ -67,7 +67,7 @@ for (const [kind, make] of KINDS) {
 
   test(`${kind}: what was drafted counts as far as it is committed`, t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     feed(sequence, span(0, 7))
     const draft = sequence.begin()
     t.true(stepOf(cache, sequence, [...span(0, 7), 50, 51, 52], 3) < 1e-6)
@@ -98,7 +98,7 @@ for (const [kind, make] of KINDS) {
 
   test(`${kind}: a path of a draft tree is kept`, t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     feed(sequence, span(0, 6))
     using draft = sequence.begin()
     const parents = [-1, -1, 1]
@@ -113,7 +113,7 @@ for (const [kind, make] of KINDS) {
     throwsCode(t, 'INVALID_PATH', () => draft.commitPath([0, 2]))
     draft.commitPath([1, 2])
     t.deepEqual(keys(sequence, 1), wanted(1, [...span(0, 6), 71, 72]))
-    using again = cache.createSequence()
+    using again = cache.openSequence()
     feed(again, [...span(0, 6), 71])
     using chain = cache.beginStep({ sequences: [again] })
     const { k, v } = kvOf(1, [72])
@@ -124,8 +124,8 @@ for (const [kind, make] of KINDS) {
   })
 
   test(`${kind}: forks, snapshots and roll-backs hold what they should`, t => {
-    using cache = make(kind === 'contiguous' ? { keepAll: true } : {})
-    const one = cache.createSequence()
+    using cache = make()
+    const one = cache.openSequence()
     feed(one, span(0, 3))
     using held = one.snapshot()
     t.is(held.length, 3)
@@ -141,7 +141,7 @@ for (const [kind, make] of KINDS) {
     t.true(stepOf(cache, one, [0, 1, 91], 1) < 1e-6)
     throwsCode(t, 'CANNOT_ROLL_BACK', () => one.truncate(4))
     using other = make()
-    throwsCode(t, 'SNAPSHOT_INVALID', () => other.createSequence().restore(held), { reason: 'it is of another cache' })
+    throwsCode(t, 'SNAPSHOT_INVALID', () => other.openSequence().restore(held), { reason: 'it is of another cache' })
     one.drop()
     t.deepEqual(cache.sequenceIds(), [fork.id])
     for (const call of [() => one.length, () => feed(one, [1]), () => one.kv(0), () => one.begin(), () => cache.sequence(one.id)]) {
@@ -154,7 +154,7 @@ for (const [kind, make] of KINDS) {
 
   test(`${kind}: a step that is not whole stays open, one that is dropped leaves nothing`, t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     feed(sequence, span(0, 5))
     const step = cache.beginStep({ sequences: [sequence.id], offsets: Int32Array.of(0, 2) })
     t.deepEqual([step.sequences, Array.from(step.offsets), step.length], [[0], [0, 2], 2])
@@ -180,14 +180,14 @@ for (const [kind, make] of KINDS) {
     t.true(stepOf(cache, sequence, span(0, 7), 2) < 1e-6)
     step.dispose()
     cache.dispose()
-    for (const call of [() => cache.createSequence(), () => sequence.length, () => cache.stats(), () => cache.match([1])]) throwsCode(t, 'DISPOSED', call)
+    for (const call of [() => cache.openSequence(), () => sequence.length, () => cache.stats(), () => cache.match([1])]) throwsCode(t, 'DISPOSED', call)
   })
 }
 
 for (const [kind, make] of KINDS) {
   test(`${kind}: a sequence that is dropped takes its step and its transaction along`, t => {
     using cache = make()
-    const [one, two] = [cache.createSequence(), cache.createSequence()]
+    const [one, two] = [cache.openSequence(), cache.openSequence()]
     const draft = one.begin()
     const step = cache.beginStep({ sequences: [one] })
     one.drop()
@@ -204,18 +204,18 @@ for (const [kind, make] of KINDS) {
 test('sequences of unequal length in one step, which share a prompt', t => {
   using cache = paged({ events: 64 })
   const prompt = span(0, 17)
-  const first = cache.createSequence({ salt: 'a' })
+  const first = cache.openSequence({ salt: 'a' })
   feed(first, prompt)
   t.is(cache.match(prompt).length, 0)
   const match = cache.match(prompt, { salt: 'a' })
   t.is(match.length, 16)
   t.deepEqual(cache.explain(prompt, { salt: 'a' }), { matched: 16 })
   using foreign = new PagedKvCache({ capacity: 4, numLayers: 1, numKvHeads: 1, headDim: 1 })
-  throwsCode(t, 'SNAPSHOT_INVALID', () => foreign.createSequence({ prefix: match }), { reason: 'it is of another cache' })
-  throwsCode(t, 'SNAPSHOT_INVALID', () => cache.createSequence({ prefix: foreign.match([1]) }), { reason: 'it is of another cache' })
+  throwsCode(t, 'SNAPSHOT_INVALID', () => foreign.openSequence({ prefix: match }), { reason: 'it is of another cache' })
+  throwsCode(t, 'SNAPSHOT_INVALID', () => cache.openSequence({ prefix: foreign.match([1]) }), { reason: 'it is of another cache' })
   using elsewhere = paged()
-  throwsCode(t, 'SNAPSHOT_INVALID', () => elsewhere.createSequence({ prefix: match }), { reason: 'it is of another cache' })
-  const second = cache.createSequence({ prefix: match })
+  throwsCode(t, 'SNAPSHOT_INVALID', () => elsewhere.openSequence({ prefix: match }), { reason: 'it is of another cache' })
+  const second = cache.openSequence({ prefix: match })
   t.is(second.length, 16)
   using step = cache.beginStep({ sequences: [first, second], offsets: [0, 1, 4] })
   t.true(runStep(step, [[...prompt, 17], [...prompt.slice(0, 16), 30, 31, 32]]) < 1e-6)
@@ -232,7 +232,7 @@ test('sequences of unequal length in one step, which share a prompt', t => {
 
 test('events tell which blocks can be found', async t => {
   using cache = paged({ events: 64, prefixKey: new Uint8Array(32) })
-  feed(cache.createSequence(), span(0, 9))
+  feed(cache.openSequence(), span(0, 9))
   using events = cache.events()
   const { value } = await events.next()
   t.is(value?.type, 'stored')
@@ -240,34 +240,31 @@ test('events tell which blocks can be found', async t => {
   t.like(value, { type: 'stored', key: cache.keys(prompt)[0] })
   t.deepEqual(cache.indexedKeys(), { keys: cache.keys(prompt), next: 2 })
   throwsCode(t, 'INVALID_ARGUMENT', () => paged().events())
-  for (const call of [() => contiguous().keys([1]), () => contiguous().indexedKeys()]) throwsCode(t, 'INVALID_ARGUMENT', call)
-  throwsCode(t, 'INVALID_ARGUMENT', () => contiguous().events())
 })
 
 test('room is given to each group, or split from memory', t => {
-  using cache = paged({ blocks: [3, 4] })
+  using cache = paged({ capacity: [3, 4] })
   t.deepEqual(cache.stats().pools.map(pool => pool.totalBlocks), [3, 4])
   t.true(cache.canAllocate(12))
   t.false(cache.canAllocate(12, { watermark: 2 }))
-  const sequence = cache.createSequence()
+  const sequence = cache.openSequence()
   const error = throwsCode(t, 'OUT_OF_BLOCKS', () => feed(sequence, span(0, 40)))
   t.is(sequence.length, 0, error.message)
-  using split = paged({ blocks: undefined, memoryBytes: 1 << 16, maxSequences: 4 })
+  using split = paged({ capacity: undefined, memoryBytes: 1 << 16, maxSequences: 4 })
   t.true(split.stats().pools.every(pool => pool.totalBlocks > 4))
-  throwsCode(t, 'INVALID_ARGUMENT', () => paged({ blocks: [3] }))
-  throwsCode(t, 'INVALID_ARGUMENT', () => contiguous().beginStep({ sequences: [0, 1] }))
+  throwsCode(t, 'INVALID_ARGUMENT', () => paged({ capacity: [3] }))
 })
 
 test('a config.json is a description too', t => {
   const config = { model_type: 'gemma3_text', num_hidden_layers: 8, sliding_window: 32, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 8, hidden_size: 32 }
   for (const model of [config, JSON.stringify(config)]) {
-    using cache = new ModelCache({ model, kind: 'paged', blocks: 4 })
+    using cache = new PagedKvCache({ model, capacity: 4 })
     t.deepEqual(cache.groups.map(({ kind, window, layers }) => [kind, window, layers.length]), [['sliding', 32, 7], ['full', undefined, 1]])
   }
-  using mistral = new ModelCache({ model: { model_type: 'mistral', num_hidden_layers: 2, hidden_size: 64, num_attention_heads: 16 }, kind: 'paged', blocks: 4 })
+  using mistral = new PagedKvCache({ model: { model_type: 'mistral', num_hidden_layers: 2, hidden_size: 64, num_attention_heads: 16 }, capacity: 4 })
   t.like(mistral.groups[0], { numKvHeads: 8, headDim: 4, window: 4096 }, 'what a file leaves out is what its class has it be')
   const refused = (code: 'INVALID_ARGUMENT' | 'UNSUPPORTED_MODEL', model: unknown, argument: string): void => {
-    const error = throwsCode(t, code, () => new ModelCache({ model, kind: 'paged', blocks: 4 } as ModelCacheOptions))
+    const error = throwsCode(t, code, () => new PagedKvCache({ model, capacity: 4 } as ModelCacheOptions))
     t.is((error.details as { argument?: string }).argument, argument, error.message)
   }
   refused('UNSUPPORTED_MODEL', { ...config, model_type: 'mamba' }, 'model_type')
@@ -286,8 +283,8 @@ test('a config.json is a description too', t => {
 })
 
 test('learned logits of a model have to be given', t => {
-  using cache = new ModelCache({ model: { ...HYBRID, attention: { sinkLogits: true } }, kind: 'contiguous' })
-  using step = cache.beginStep({ sequences: [cache.createSequence()] })
+  using cache = new PagedKvCache({ model: { ...HYBRID, attention: { sinkLogits: true } }, capacity: 4 })
+  using step = cache.beginStep({ sequences: [cache.openSequence()] })
   const { k, v } = kvOf(1, [1])
   step.write(1, k, v)
   throwsCode(t, 'INVALID_ARGUMENT', () => step.attend(1, queriesOf(1, [1])))

@@ -1,18 +1,18 @@
-// ModelCache: where its layers live.
+// PagedKvCache: where its layers live.
 import test from 'ava'
 
-import { ModelCache } from '../index.js'
+import { PagedKvCache } from '../index.js'
 import { HYBRID, stepOf } from './support/model-rows.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
 
 test('layers may live on several devices, by name', t => {
-  for (const kind of [{ kind: 'paged', blocks: 8 }, { kind: 'contiguous' }] as const) {
-    using cache = new ModelCache({ model: HYBRID, ...kind, device: HYBRID.layers.map(() => 'cpu') })
+  for (const kind of [{ capacity: 8 }, { memoryBytes: 1 << 16, maxSequences: 2 }] as const) {
+    using cache = new PagedKvCache({ model: HYBRID, ...kind, device: HYBRID.layers.map(() => 'cpu') })
     t.deepEqual([cache.device, cache.groups.map(group => group.device)], ['cpu', ['cpu', 'cpu']])
-    t.true(stepOf(cache, cache.createSequence(), span(0, 5), 5) < 1e-6)
+    t.true(stepOf(cache, cache.openSequence(), span(0, 5), 5) < 1e-6)
     const refused = (device: readonly unknown[], details: object): void => {
-      throwsCode(t, 'INVALID_ARGUMENT', () => new ModelCache({ model: HYBRID, ...kind, device: device as string[] }), details as never)
+      throwsCode(t, 'INVALID_ARGUMENT', () => new PagedKvCache({ model: HYBRID, ...kind, device: device as string[] }), details as never)
     }
     refused(['cpu', 'cpu', 'cpu'], { argument: 'device.length', value: 3, expected: '4, one for each layer' })
     refused([], { argument: 'device', value: [], expected: 'a name for each layer' })

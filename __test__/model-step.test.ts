@@ -1,20 +1,20 @@
-// ModelStep: attention of a layer off the main thread, in blocks and in tensors.
+// Step: attention of a layer off the main thread.
 import test from 'ava'
 
-import { isKvTideError, ModelCache, type HostTensor, type ModelSequence, type ModelStep } from '../index.js'
+import { type HostTensor, isKvTideError, PagedKvCache, type Sequence, type Step } from '../index.js'
 import { HYBRID, kvOf, layersOf, OWN, queriesOf, stepOf } from './support/model-rows.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
 
 const KINDS = [
-  ['paged', (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'paged', blockSize: 4, blocks: 32, ...more })],
-  ['contiguous', (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'contiguous', initialCapacity: 4, ...more })],
+  ['blocks of 4', (more: object = {}): PagedKvCache => new PagedKvCache({ model: HYBRID, blockSize: 4, capacity: 32, ...more })],
+  ['blocks of 1', (more: object = {}): PagedKvCache => new PagedKvCache({ model: HYBRID, blockSize: 1, capacity: 128, ...more })],
 ] as const
 
-const feed = (sequence: ModelSequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
+const feed = (sequence: Sequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
 
 /** A step of one sequence, its layers with keys and values of their own written. */
-function written(cache: ModelCache, sequence: ModelSequence, tokens: readonly number[], more: object = {}): ModelStep {
+function written(cache: PagedKvCache, sequence: Sequence, tokens: readonly number[], more: object = {}): Step {
   const step = cache.beginStep({ sequences: [sequence], offsets: [0, tokens.length], ...more })
   for (const layer of OWN) {
     const { k, v } = kvOf(layer, tokens)
@@ -36,9 +36,9 @@ function batched({ data, shape }: HostTensor): HostTensor {
 const rows = (n: number): HostTensor => ({ data: new Float32Array(2 * n).fill(n), shape: [1, n, 2] })
 
 /** A step that is read in the background. */
-function start(make: () => ModelCache): { cache: ModelCache; sequence: ModelSequence; step: ModelStep; wanted: unknown; work: Promise<unknown> } {
+function start(make: () => PagedKvCache): { cache: PagedKvCache; sequence: Sequence; step: Step; wanted: unknown; work: Promise<unknown> } {
   const cache = make()
-  const sequence = cache.createSequence()
+  const sequence = cache.openSequence()
   feed(sequence, span(0, 9))
   const step = written(cache, sequence, [9, 10])
   const wanted = step.attend(0, queriesOf(0, [9, 10])).out.toArray()
@@ -48,7 +48,7 @@ function start(make: () => ModelCache): { cache: ModelCache; sequence: ModelSequ
 for (const [kind, make] of KINDS) {
   test(`${kind}: it gives the bits of the call that waits, in every layer and by every rule`, async t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     feed(sequence, span(0, 9))
     using step = written(cache, sequence, [9, 10, 11])
     const rules = [{}, { scale: 0.25 }, { softcap: 3 }, { window: 2, sinks: 1 }, { sinkLogits: [1, 2, 3, 4] }, { tree: [-1, -1, 0] }, { causal: false }, { threads: 1 }]
@@ -75,7 +75,7 @@ for (const [kind, make] of KINDS) {
 
   test(`${kind}: whatever layer is read, all that would change its sequence waits`, async t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     feed(sequence, span(0, 9))
     const draft = sequence.begin()
     for (const layer of HYBRID.layers.keys()) {
@@ -105,7 +105,7 @@ for (const [kind, make] of KINDS) {
     const two = start(make)
     two.sequence.dispose()
     t.deepEqual(await two.work, two.wanted)
-    two.cache.createSequence()
+    two.cache.openSequence()
     t.deepEqual(two.cache.sequenceIds(), [1])
     two.cache.checkInvariants()
     const three = start(make)
@@ -116,7 +116,7 @@ for (const [kind, make] of KINDS) {
 
   test(`${kind}: an abort ends it, and what is refused has left no reader behind`, async t => {
     using cache = make({ model: { ...HYBRID, attention: { numQueryHeads: 4, sinkLogits: true } } })
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     using step = written(cache, sequence, [1])
     const [q, sinkLogits] = [queriesOf(0, [1]), [0, 0, 0, 0]]
     const refused = async (code: string, work: Promise<unknown>): Promise<void> => {
@@ -140,14 +140,3 @@ for (const [kind, make] of KINDS) {
   })
 }
 
-test('in tensors, an output in memory of the cache itself is refused', t => {
-  using cache = new ModelCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2 }] }, kind: 'contiguous' })
-  const sequence = cache.createSequence()
-  sequence.append({ layers: [{ k: rows(4), v: rows(4) }] })
-  const data = sequence.kv(0)?.k.data as Float32Array
-  using step = cache.beginStep({ sequences: [sequence], offsets: [0, 2] })
-  step.write(0, rows(2), rows(2))
-  const q = { data: new Float32Array(4), shape: [2, 1, 2] }
-  throwsCode(t, 'INVALID_ARGUMENT', () => step.attend(0, q, {}, data.subarray(0, 4)), { argument: 'out', value: 'an array over what is read', expected: 'memory of its own' })
-  t.deepEqual(Array.from(step.attend(0, q).out.toArray()).length, 4)
-})

@@ -1,24 +1,24 @@
-// ModelTransaction: what is its own beside that of every transaction: room in every layer, and masks of each.
+// Transaction: what is its own beside that of every transaction: room in every layer, and masks of each.
 import test from 'ava'
 
-import { ModelCache, type ModelSequence, type ModelTransaction } from '../index.js'
+import { PagedKvCache, type Sequence, type Transaction } from '../index.js'
 import { HYBRID, layersOf } from './support/model-rows.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
 
-const paged = (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'paged', blockSize: 4, blocks: 32, ...more })
-const contiguous = (more: object = {}): ModelCache => new ModelCache({ model: HYBRID, kind: 'contiguous', initialCapacity: 4, ...more })
-const KINDS = [['paged', paged], ['contiguous', contiguous]] as const
+const paged = (more: object = {}): PagedKvCache => new PagedKvCache({ model: HYBRID, blockSize: 4, capacity: 32, ...more })
+const single = (more: object = {}): PagedKvCache => paged({ blockSize: 1, capacity: 128, ...more })
+const KINDS = [['blocks of 4', paged], ['blocks of 1', single]] as const
 
-const feed = (sequence: ModelSequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
+const feed = (sequence: Sequence, tokens: readonly number[]): void => sequence.append({ layers: layersOf(tokens), tokens })
 
 /** Which of what a layer keeps each drafted token sees. */
-const sees = (draft: ModelTransaction, layer?: number): boolean[] => Array.from(draft.treeMask(layer).toArray(), value => value === 0)
+const sees = (draft: Transaction, layer?: number): boolean[] => Array.from(draft.treeMask(layer).toArray(), value => value === 0)
 
 for (const [kind, make] of KINDS) {
   test(`${kind}: a mask is of one layer, and a window counts positions in it`, t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     feed(sequence, span(0, 4))
     using draft = sequence.begin()
     draft.append({ layers: layersOf([50, 51, 52]), parents: [-1, -1, 1] })
@@ -38,7 +38,7 @@ for (const [kind, make] of KINDS) {
 
   test(`${kind}: nodes of a step follow any of its transaction`, t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     feed(sequence, span(0, 3))
     using draft = sequence.begin()
     draft.append({ layers: layersOf([50, 51]), parents: [-1, -1] })
@@ -51,13 +51,13 @@ for (const [kind, make] of KINDS) {
   })
 }
 
-test('paged: room for a draft is taken in every group, or in none', t => {
-  for (const blocks of [[8, 3], [3, 8]]) {
-    using cache = paged({ blocks })
-    const [sequence, other] = [cache.createSequence(), cache.createSequence()]
+test('room for a draft is taken in every group, or in none', t => {
+  for (const capacity of [[8, 3], [3, 8]]) {
+    using cache = paged({ capacity })
+    const [sequence, other] = [cache.openSequence(), cache.openSequence()]
     feed(sequence, span(0, 4))
     const before = cache.stats().pools
-    throwsCode(t, 'OUT_OF_BLOCKS', () => sequence.begin({ maxTokens: 12 }), { needed: 3, free: 2, group: blocks.indexOf(3) })
+    throwsCode(t, 'OUT_OF_BLOCKS', () => sequence.begin({ maxTokens: 12 }), { needed: 3, free: 2, group: capacity.indexOf(3) })
     for (const maxTokens of [-1, 0.5, 2 ** 31, '1', null]) throwsCode(t, 'INVALID_ARGUMENT', () => sequence.begin({ maxTokens: maxTokens as never }))
     t.deepEqual(cache.stats().pools, before)
     using outer = sequence.begin()
@@ -74,83 +74,31 @@ test('paged: room for a draft is taken in every group, or in none', t => {
   }
 })
 
-test('paged: room for tokens is taken in every group, or in none', t => {
-  for (const blocks of [[8, 3], [3, 8]]) {
-    using cache = paged({ blocks })
-    const [one, two] = [cache.createSequence(), cache.createSequence()]
+test('room for tokens is taken in every group, or in none', t => {
+  for (const capacity of [[8, 3], [3, 8]]) {
+    using cache = paged({ capacity })
+    const [one, two] = [cache.openSequence(), cache.openSequence()]
     feed(one, span(0, 4))
     const before = cache.stats().pools
-    throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity([one, two], [8, 8]), { needed: 3, free: 2, group: blocks.indexOf(3) })
+    throwsCode(t, 'OUT_OF_BLOCKS', () => cache.ensureCapacity([one, two], [8, 8]), { needed: 3, free: 2, group: capacity.indexOf(3) })
     throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one, one], [8, 8]))
     throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.ensureCapacity([one, 9], [8, 8]))
     using open = cache.beginStep({ sequences: [two], offsets: [0, 0] })
-    throwsCode(t, 'TRANSACTION_OPEN', () => cache.ensureCapacity(two, 4))
     open.rollback()
     t.deepEqual(cache.stats().pools, before)
     cache.ensureCapacity([one, two], [8, 4])
     t.deepEqual(cache.stats().pools.map(pool => pool.activeBlocks), [3, 3])
-    throwsCode(t, 'OUT_OF_BLOCKS', () => feed(cache.createSequence(), [1]))
+    throwsCode(t, 'OUT_OF_BLOCKS', () => feed(cache.openSequence(), [1]))
     feed(one, span(4, 8))
     feed(two, span(0, 4))
     cache.checkInvariants()
   }
 })
 
-test('contiguous: room for tokens is taken at once', t => {
-  const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }, { kind: 'full', numKvHeads: 1, headDim: 1 }] } as const
-  using cache = new ModelCache({ model, kind: 'contiguous', initialCapacity: 4, maxSeqLen: 128 })
-  const [one, two] = [cache.createSequence(), cache.createSequence()]
-  const row = { data: new Float32Array(1), shape: [1, 1, 1] }
-  const add = (): void => one.append({ layers: [{ k: row, v: row }, { k: row, v: row }] })
-  add()
-  const before = cache.stats().growths
-  throwsCode(t, 'CACHE_OVERFLOW', () => cache.ensureCapacity([two, one], [30, 129]), { seqLen: 1, newTokens: 128, maxSeqLen: 128 })
-  throwsCode(t, 'INVALID_ARGUMENT', () => cache.ensureCapacity([one, one], [8, 8]))
-  throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.ensureCapacity([one, 9], [8, 8]))
-  t.is(cache.stats().growths, before)
-  cache.ensureCapacity([one, two], [40, 1])
-  t.is(cache.stats().growths, before + 2)
-  while (one.length < 40) add()
-  t.is(cache.stats().growths, before + 2)
-  while (one.length < 65) add()
-  t.is(cache.stats().growths, before + 4)
-})
-
-test('contiguous: room for a draft is taken in every layer, nested ones included', t => {
-  using cache = contiguous()
-  const sequence = cache.createSequence()
-  feed(sequence, span(0, 3))
-  using outer = sequence.begin({ maxTokens: 100 })
-  const { growths } = cache.stats()
-  outer.append({ layers: layersOf(span(3, 90)) })
-  t.is(cache.stats().growths, growths)
-  using inner = outer.begin({ maxTokens: 400 })
-  const grown = cache.stats().growths
-  t.true(grown > growths)
-  inner.append({ layers: layersOf(span(90, 450)) })
-  t.is(cache.stats().growths, grown)
-  inner.rollback()
-  outer.commit(10)
-  t.is(sequence.length, 13)
-  using bounded = contiguous({ maxSeqLen: 8 })
-  const held = bounded.createSequence()
-  feed(held, span(0, 3))
-  throwsCode(t, 'CACHE_OVERFLOW', () => held.begin({ maxTokens: 6 }), { seqLen: 3, newTokens: 6, maxSeqLen: 8 })
-  held.begin({ maxTokens: 5 }).rollback()
-  using limited = contiguous({ memoryLimitBytes: 1 << 13 })
-  const short = limited.createSequence()
-  feed(short, span(0, 3))
-  throwsCode(t, 'OUT_OF_MEMORY', () => short.begin({ maxTokens: 1 << 20 }))
-  using draft = short.begin()
-  draft.append({ layers: layersOf([3]) })
-  draft.commit()
-  t.is(short.length, 4)
-})
-
 test('room is told for tokens and for prompts, by the scarcest group', t => {
-  for (const blocks of [[8, 5], [5, 8]]) {
-    using cache = paged({ blocks })
-    const first = cache.createSequence()
+  for (const capacity of [[8, 5], [5, 8]]) {
+    using cache = paged({ capacity })
+    const first = cache.openSequence()
     const prompt = span(0, 16)
     feed(first, prompt.slice(0, 8))
     t.deepEqual([cache.canAllocate(12), cache.canAllocate(13), cache.canAllocate(12, { watermark: 1 })], [true, false, false])
@@ -158,12 +106,10 @@ test('room is told for tokens and for prompts, by the scarcest group', t => {
     t.deepEqual([cache.canAllocate(prompt), cache.canAllocate(prompt, { watermark: 1 }), cache.canAllocate(prompt, { watermark: 2 })], [true, true, false])
     t.deepEqual([cache.canAllocate(Uint32Array.from(prompt), { salt: 'a' }), cache.canAllocate(prompt.slice(0, 12), { salt: 'a' })], [false, true])
     // Whether there is room is whether it can be appended.
-    const second = cache.createSequence({ prefix: cache.match(prompt) })
+    const second = cache.openSequence({ prefix: cache.match(prompt) })
     feed(second, prompt.slice(8))
     t.deepEqual([second.length, cache.canAllocate(prompt), cache.canAllocate(span(0, 20)), cache.canAllocate(span(0, 28))], [16, true, true, false])
     throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { salt: 'a' }), { argument: 'salt', value: 'a', expected: 'none for a number of tokens' })
     for (const watermark of [-1, 0.5, null]) throwsCode(t, 'INVALID_ARGUMENT', () => cache.canAllocate(3, { watermark: watermark as never }))
   }
-  using tensors = contiguous({ maxSeqLen: 8 })
-  t.deepEqual([tensors.canAllocate(8), tensors.canAllocate(9), tensors.canAllocate(span(0, 8)), tensors.canAllocate(span(0, 9))], [true, false, true, false])
 })

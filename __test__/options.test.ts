@@ -1,7 +1,7 @@
 // Options that do not exist: each is refused by its name, wherever options are taken, and nothing has changed.
 import test from 'ava'
 
-import { attend, BlockPool, BlockTable, KvCache, ModelCache, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../index.js'
+import { attend, BlockPool, BlockTable, KvCache, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../index.js'
 import { throwsCode } from './support/throws.js'
 import { tokens } from './support/tokens.js'
 
@@ -23,15 +23,14 @@ function calls(): Record<string, Call> {
   growing.update(tokens(0, 1), tokens(0, 1))
   const pages = new PagedKvCache(paged)
   const sequence = pages.openSequence()
-  const model = new ModelCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] }, kind: 'paged', blocks: 8, events: 1 })
-  const ofModel = model.createSequence()
+  const model = new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] }, capacity: 8, events: 1 })
+  const ofModel = model.openSequence()
   const tensor = tokens(0, 1)
   const rollback = new RollbackCache()
   return {
     'new KvCache': options => new KvCache(any({ ...kv, ...options })),
     'new PagedKvCache': options => new PagedKvCache(any({ ...paged, ...options })),
-    'new ModelCache': options => new ModelCache(any({ model: { layers: [layer] }, kind: 'paged', blocks: 8, ...options })),
-    'new ModelCache, in tensors': options => new ModelCache(any({ model: { layers: [layer] }, kind: 'contiguous', ...options })),
+    'new PagedKvCache, of a model': options => new PagedKvCache(any({ model: { layers: [layer] }, capacity: 8, ...options })),
     'new RotatingCache': options => new RotatingCache(any({ dim: 2, maxSeqLen: 4, ...options })),
     'new RotatingKvCache': options => new RotatingKvCache(any({ maxSeqLen: 4, ...options })),
     'new RollbackCache': options => new RollbackCache(any(options)),
@@ -47,14 +46,12 @@ function calls(): Record<string, Call> {
     explain: options => pages.explain([1, 2], any(options)),
     keys: options => pages.keys([1, 2], any(options)),
     events: options => pages.events(any(options)),
-    'ModelCache.events': options => model.events(any(options)),
     'PagedKvCache.append': options => pages.append([sequence], rows, rows, undefined, any(options)),
-    'PagedSequence.append': options => sequence.append(any({ k: rows, v: rows, ...options })),
-    'ModelSequence.append': options => ofModel.append(any({ layers, ...options })),
+    'Sequence.append': options => sequence.append(any({ k: rows, v: rows, ...options })),
+    'Sequence.append, layer by layer': options => ofModel.append(any({ layers, ...options })),
     retain: options => sequence.retain(any({ priority: 1, ...options })),
     beginStep: options => pages.beginStep(any({ sequences: [sequence], ...options })),
     stepBatch: options => pages.stepBatch(any({ maxSequences: 1, maxBlocks: 1, maxTokens: 1, ...options })),
-    'ModelCache.stepBatch': options => model.stepBatch(any({ maxSequences: 1, maxBlocks: 1, maxTokens: 1, ...options })),
   }
 }
 
@@ -76,16 +73,16 @@ test('an option of a draft that does not exist is refused', t => {
   t.is(draft.length, 0)
   using pages = new PagedKvCache(any(paged))
   using ofPages = pages.openSequence().begin()
-  throwsCode(t, 'INVALID_ARGUMENT', () => ofPages.append(rows, rows, any({ ids: [1] })))
+  throwsCode(t, 'INVALID_ARGUMENT', () => ofPages.append(any({ k: rows, v: rows, ids: [1] })))
 })
 
-const of = (more: object, attention?: object): ModelCache => new ModelCache(any({ model: { layers: [{ ...layer, ...more }], attention }, kind: 'paged', blocks: 1 }))
+const of = (more: object, attention?: object): PagedKvCache => new PagedKvCache(any({ model: { layers: [{ ...layer, ...more }], attention }, capacity: 1 }))
 
 test('a field of a layer that does not exist is refused; a config.json has fields of its own', t => {
   t.is(throwsCode(t, 'INVALID_ARGUMENT', () => of({ windowSize: 4 })).details.argument, 'layers[0].windowSize')
   t.is(throwsCode(t, 'INVALID_ARGUMENT', () => of({}, { softCap: 4 })).details.argument, 'attention.softCap')
   const config = { model_type: 'llama', num_hidden_layers: 1, num_attention_heads: 1, hidden_size: 4, torch_dtype: 'bfloat16', anything: 1 }
-  using cache = new ModelCache({ model: config, kind: 'paged', blocks: 1 })
+  using cache = new PagedKvCache({ model: config, capacity: 1 })
   t.is(cache.numLayers, 1)
 })
 

@@ -1,7 +1,7 @@
 // Prompts: what they find, what keeps them apart, how long it stays.
 import test from 'ava'
 
-import { attendAsync, PagedKvCache, type PagedKvCacheOptions, type PagedSequence } from '../index.js'
+import { attendAsync, PagedKvCache, type PagedKvCacheOptions, type Sequence } from '../index.js'
 import { layered } from './support/layered.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
@@ -9,7 +9,7 @@ import { span } from './support/tokens.js'
 const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 16, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 1, ...options })
 
-function feed(seq: PagedSequence, tokens: readonly number[]): void {
+function feed(seq: Sequence, tokens: readonly number[]): void {
   const [k, v] = layered(tokens)
   seq.append({ k, v, tokens })
 }
@@ -118,11 +118,12 @@ test('nothing drafted is found before it is committed, and nothing that was drop
   const seq = cache.openSequence()
   feed(seq, [0, 1])
   const open = seq.begin()
-  open.append(...layered([2, 3, 4, 5, 6, 7]), { tokens: Uint32Array.from([2, 3, 4, 5, 6, 7]) })
+  const [k, v] = layered([2, 3, 4, 5, 6, 7])
+  open.append({ k, v, tokens: Uint32Array.from([2, 3, 4, 5, 6, 7]) })
   t.is(found(cache, span(0, 9)), 0)
   t.deepEqual(cache.explain(span(0, 9)), { matched: 0, missing: { block: 0, reason: 'not-committed' } })
   t.deepEqual(cache.explain([0, 1, 2, 4, 5]), { matched: 0, missing: { block: 0, reason: 'never-seen' } })
-  throwsCode(t, 'INVALID_ARGUMENT', () => open.append(...layered([8]), { tokens: [8, 9] }))
+  throwsCode(t, 'INVALID_ARGUMENT', () => open.append({ k: layered([8])[0], v: layered([8])[1], tokens: [8, 9] }))
   open.commit(3)
   t.deepEqual([found(cache, span(0, 9)), seq.length], [4, 5])
   using step = cache.beginStep({ sequences: [seq], offsets: [0, 3], tokens: [5, 6, 7] })
@@ -204,7 +205,7 @@ test('what is retained stays longer, for as long as the clock of the cache says'
     const seq = cache.openSequence()
     feed(seq, span(first, first + 4))
     return seq
-  }) as [PagedSequence, PagedSequence, PagedSequence]
+  }) as [Sequence, Sequence, Sequence]
   for (const options of [null, {}, { priority: 101 }, { priority: -1 }, { priority: 0.5 }, { priority: 1, forMs: -1 }, { priority: 1, until: NaN }, { priority: 1, from: 3, to: 2 }, { priority: 1, forMs: 1, until: 2 }]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => limited.retain(options as never))
   }
@@ -259,7 +260,7 @@ test('what is cut off hands its priority on to what stays, for no tokens nothing
     const of = cache.openSequence()
     feed(of, prompt)
     return of
-  }) as [PagedSequence, PagedSequence, PagedSequence]
+  }) as [Sequence, Sequence, Sequence]
   first.retain({ priority: 90, forMs: 5 })
   second.retain({ from: 2, to: 2, priority: 0 })
   third.retain({ priority: 10, forMs: 5 })

@@ -1,7 +1,7 @@
-// PagedSequence: what it refuses, what it shares, and how it ends.
+// Sequence: what it refuses, what it shares, and how it ends.
 import test from 'ava'
 
-import { attend, attendAsync, PagedKvCache, type PagedKvCacheOptions, type PagedSequence } from '../index.js'
+import { attend, attendAsync, PagedKvCache, type PagedKvCacheOptions, type Sequence } from '../index.js'
 import { collected } from './support/garbage.js'
 import { layered } from './support/layered.js'
 import { throwsCode } from './support/throws.js'
@@ -11,7 +11,7 @@ const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 16, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 1, ...options })
 
 /** The tokens that a sequence shows, all of its layers and heads alike. */
-function shown(cache: PagedKvCache, seq: PagedSequence): number[] {
+function shown(cache: PagedKvCache, seq: Sequence): number[] {
   cache.checkInvariants()
   const { k, v } = cache.gather(seq, 1)
   const [keys, values] = [Array.from(k.toArray()), Array.from(v.toArray())]
@@ -94,7 +94,7 @@ test('a snapshot restores what it saw, in any sequence of its cache', t => {
   t.regex(error.message, /another cache/)
   for (const wrong of [null, {}, one, 3]) throwsCode(t, 'INVALID_ARGUMENT', () => one.restore(wrong as never))
   snapshot.dispose()
-  throwsCode(t, 'DISPOSED', () => one.restore(snapshot), { object: 'PagedSnapshot' })
+  throwsCode(t, 'DISPOSED', () => one.restore(snapshot), { object: 'Snapshot' })
   throwsCode(t, 'DISPOSED', () => snapshot.length)
   one.drop()
   two.drop()
@@ -115,8 +115,8 @@ test('a sequence ends once, however it is ended', t => {
   seq.dispose()
   seq.dispose()
   same[Symbol.dispose]()
-  throwsCode(t, 'DISPOSED', () => seq.length, { object: 'PagedSequence' })
-  throwsCode(t, 'DISPOSED', () => cache.gather(seq, 0), { object: 'PagedSequence' })
+  throwsCode(t, 'DISPOSED', () => seq.length, { object: 'Sequence' })
+  throwsCode(t, 'DISPOSED', () => cache.gather(seq, 0), { object: 'Sequence' })
   t.deepEqual([cache.sequenceIds(), cache.freeCount], [[], 16])
   const last = cache.openSequence()
   cache.dispose()

@@ -1,7 +1,7 @@
-// PagedStep: tokens that are computed layer by layer.
+// Step: tokens that are computed layer by layer.
 import test from 'ava'
 
-import { attend, PagedKvCache, type HostTensor, type PagedKvCacheOptions, type PagedSequence, type PagedStep } from '../index.js'
+import { attend, type HostTensor, PagedKvCache, type PagedKvCacheOptions, type Sequence, type Step } from '../index.js'
 import { layered } from './support/layered.js'
 import { waves } from './support/pages.js'
 import { throwsCode } from './support/throws.js'
@@ -16,8 +16,8 @@ function rows(tokens: readonly number[]): [k: HostTensor, v: HostTensor] {
   return [k as HostTensor, v as HostTensor]
 }
 
-const feed = (seq: PagedSequence, tokens: readonly number[]): void => seq.append({ k: layered(tokens)[0], v: layered(tokens)[1] })
-const keys = (cache: PagedKvCache, seq: PagedSequence): number[] => Array.from(cache.gather(seq, 0).k.toArray()).slice(0, seq.length)
+const feed = (seq: Sequence, tokens: readonly number[]): void => seq.append({ k: layered(tokens)[0], v: layered(tokens)[1] })
+const keys = (cache: PagedKvCache, seq: Sequence): number[] => Array.from(cache.gather(seq, 0).k.toArray()).slice(0, seq.length)
 
 test('a step that is begun wrongly takes nothing', t => {
   using cache = cacheOf({ capacity: 2 })
@@ -71,7 +71,7 @@ test('while it is open its sequences refuse other changes', t => {
 test('once it has ended each call says so', t => {
   using cache = cacheOf()
   const seq = cache.openSequence()
-  const ends: ((step: PagedStep) => void)[] = [step => step.commit(), step => step.rollback(), step => step.dispose(), step => step[Symbol.dispose]()]
+  const ends: ((step: Step) => void)[] = [step => step.commit(), step => step.rollback(), step => step.dispose(), step => step[Symbol.dispose]()]
   for (const end of ends) {
     const step = cache.beginStep({ sequences: [seq] })
     step.write(0, ...rows([1]))
@@ -165,7 +165,7 @@ test('a tree that is computed layer by layer sees its ancestors, and is committe
 test('another cache, or another object, is refused as itself', t => {
   using cache = cacheOf()
   using step = cache.beginStep({ sequences: [cache.openSequence()] })
-  const { prototype } = Object.getPrototypeOf(step).constructor as { prototype: PagedStep }
+  const { prototype } = Object.getPrototypeOf(step).constructor as { prototype: Step }
   for (const self of [undefined, null, {}, Object.create(prototype), new Proxy(step, {}), cache]) {
     throwsCode(t, 'INVALID_ARGUMENT', () => prototype.commit.call(self as never))
     throwsCode(t, 'INVALID_ARGUMENT', () => prototype.write.call(self as never, 0, ...rows([1])))

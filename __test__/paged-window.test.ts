@@ -1,7 +1,7 @@
 // Windows of a PagedKvCache: what attention sees unless it says otherwise, and what reads and tables show of what is left.
 import test from 'ava'
 
-import { attend, attendAsync, ModelCache, PagedKvCache, type HostTensor, type Kv, type PagedKvCacheOptions, type PagedSequence } from '../index.js'
+import { attend, attendAsync, type HostTensor, type Kv, PagedKvCache, type PagedKvCacheOptions, type Sequence } from '../index.js'
 import { throwsCode } from './support/throws.js'
 
 const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
@@ -11,7 +11,7 @@ const zeros = (n: number): HostTensor => ({ data: new Float32Array(n), shape: [1
 const rows = (...values: number[]): HostTensor => ({ data: Float32Array.from(values), shape: [1, 1, values.length, 1] })
 const queries = (n: number): HostTensor => ({ data: new Float32Array(n), shape: [n, 1, 1] })
 
-function feed(seq: PagedSequence, ...values: number[]): void {
+function feed(seq: Sequence, ...values: number[]): void {
   seq.append({ k: zeros(values.length), v: rows(...values) })
 }
 
@@ -38,8 +38,8 @@ for (const blockSize of [1, 2, 16]) {
     using step = cache.prepareStep(batch, { sequences: [seq], offsets: [0, 2] })
     step.write(0, { data: new Float32Array(2), shape: [1, 2, 1] }, { data: Float32Array.of(9, 12), shape: [1, 2, 1] })
     t.deepEqual(step.attend(0, queries(2)).out.toArray(), Float32Array.of(6, 8))
-    const { blockTables, lengths: kvLengths, queryOffsets: qOffsets } = batch
-    t.deepEqual(attend(queries(2), { cache, layer: 0, blockTables, kvLengths }, { qOffsets }).out.toArray(), Float32Array.of(6, 8))
+    const { blockTables, lengths: lengths, queryOffsets: qOffsets } = batch
+    t.deepEqual(attend(queries(2), { cache, layer: 0, blockTables, lengths }, { qOffsets }).out.toArray(), Float32Array.of(6, 8))
     const gone = Array.from(blockTables).filter(block => block === -1).length
     t.is(gone, { 1: 3, 2: 1, 16: 0 }[blockSize] as number)
   })
@@ -54,7 +54,7 @@ test('a query whose window is gone is refused, not answered from what is left', 
   throwsCode(t, 'INVALID_ARGUMENT', () => attend(queries(1), kv, { window: 5 }))
   t.deepEqual(attend(queries(2), kv, { qOffsets: [0, 2], window: 1 }).out.toArray(), Float32Array.of(8, 16))
   for (const blockTables of [[-1, -1, -1, -1, -1], [0, -1, 0, -1, 0], [-2, -2, -2, 3, 4]]) {
-    throwsCode(t, 'INVALID_BLOCK', () => attend(queries(1), { cache, layer: 0, blockTables: Int32Array.from(blockTables), kvLengths: Int32Array.of(5) }))
+    throwsCode(t, 'INVALID_BLOCK', () => attend(queries(1), { cache, layer: 0, blockTables: Int32Array.from(blockTables), lengths: Int32Array.of(5) }))
   }
 })
 
@@ -86,17 +86,15 @@ test('sinks and the window are two runs of what is read', t => {
   t.deepEqual(attend(queries(1), { cache, layer: 0, sequences: [seq] }).out.toArray(), Float32Array.of(195 / 4))
 })
 
-test('a layer of a model that slides says where what it retains stands, in blocks as in tensors', t => {
+test('a layer of a model that slides says where what it retains stands', t => {
   const model = { layers: [{ kind: 'sliding', window: 2, sinks: 1, numKvHeads: 1, headDim: 1 }] } as const
-  for (const kind of ['paged', 'contiguous'] as const) {
-    using cache = new ModelCache(kind === 'paged' ? { model, kind, blockSize: 1, blocks: 8 } : { model, kind })
-    const seq = cache.createSequence()
-    const values = { data: Float32Array.of(1, 2, 4, 8, 16), shape: [1, 5, 1] }
-    seq.append({ layers: [{ k: { data: new Float32Array(5), shape: [1, 5, 1] }, v: values }] })
-    const kv = seq.kv(0) as Kv
-    t.deepEqual([kv.v.shape, kv.v.keyPositions, kv.v.toArray()], [[1, 1, 3, 1], [0, 3], Float32Array.of(1, 8, 16)], kind)
-    t.deepEqual(attend(zeros(1), kv, { window: 2 }).out.toArray(), Float32Array.of(12), kind)
-  }
+  using cache = new PagedKvCache({ model, blockSize: 1, capacity: 8 })
+  const seq = cache.openSequence()
+  const values = { data: Float32Array.of(1, 2, 4, 8, 16), shape: [1, 5, 1] }
+  seq.append({ layers: [{ k: { data: new Float32Array(5), shape: [1, 5, 1] }, v: values }] })
+  const kv = seq.kv(0) as Kv
+  t.deepEqual([kv.v.shape, kv.v.keyPositions, kv.v.toArray()], [[1, 1, 3, 1], [0, 3], Float32Array.of(1, 8, 16)])
+  t.deepEqual(attend(zeros(1), kv, { window: 2 }).out.toArray(), Float32Array.of(12))
 })
 
 test('a sequence without a block for its last token has no part in the tables of a step of others', t => {
@@ -110,9 +108,9 @@ test('a sequence without a block for its last token has no part in the tables of
   using step = cache.prepareStep(batch, { sequences: [cut, other], offsets: [0, 0, 1] })
   step.write(0, { data: new Float32Array(1), shape: [1, 1, 1] }, { data: Float32Array.of(9), shape: [1, 1, 1] })
   t.deepEqual(step.attend(0, queries(1)).out.toArray(), Float32Array.of(9))
-  const { blockTables, lengths: kvLengths } = batch
+  const { blockTables, lengths: lengths } = batch
   const attended = (...qOffsets: number[]): Float32Array =>
-    attend(queries(1), { cache, layer: 0, blockTables, kvLengths }, { qOffsets: Int32Array.from(qOffsets) }).out.toArray() as Float32Array
+    attend(queries(1), { cache, layer: 0, blockTables, lengths }, { qOffsets: Int32Array.from(qOffsets) }).out.toArray() as Float32Array
   t.deepEqual(attended(0, 0, 1), Float32Array.of(9))
   throwsCode(t, 'INVALID_BLOCK', () => attended(0, 1, 1))
 })

@@ -2,7 +2,7 @@
 import test from 'ava'
 import fc from 'fast-check'
 
-import { isKvTideError, memoryStats, ModelCache, PagedKvCache, PrefixNamer, type PagedKvCacheOptions, type PrefixNamerOptions, type PromptOptions } from '../index.js'
+import { isKvTideError, memoryStats, PagedKvCache, type PagedKvCacheOptions, PrefixNamer, type PrefixNamerOptions, type PromptOptions } from '../index.js'
 import { check, same } from './support/properties.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
@@ -14,7 +14,7 @@ const MODEL = { model: { layers: [{ kind: 'full', ...SIZES }, { kind: 'sliding',
 /** What a cache names a prompt. */
 function cached(options: PrefixNamerOptions, tokens: readonly number[], prompt: PromptOptions): string[] {
   if ('model' in options && options.model !== undefined) {
-    using cache = new ModelCache({ ...options, kind: 'paged', blocks: 2 })
+    using cache = new PagedKvCache({ ...options, capacity: 2 })
     return cache.keys(tokens, prompt)
   }
   using cache = new PagedKvCache({ ...options, capacity: 2 } as PagedKvCacheOptions)
@@ -99,7 +99,7 @@ test('nothing else is in a name', t => {
   const more = { capacity: 'many', window: 4, sinks: -1, eviction: 5, events: {}, now: 0, memoryLimitBytes: null, device: 'auto' }
   t.deepEqual(named({ ...PAGES, ...more } as never, tokens), pagesOf)
   const modelOf = named(MODEL, tokens)
-  t.deepEqual(named({ ...MODEL, kind: 'paged', blocks: [1, 2, 3], memoryBytes: 'all', maxSequences: 0, device: 'cuda:3' } as never, tokens), modelOf)
+  t.deepEqual(named({ ...MODEL, blocks: [1, 2, 3], memoryBytes: 'all', maxSequences: 0, device: 'cuda:3' } as never, tokens), modelOf)
   const sliding = { layers: MODEL.model.layers.map(of => ('window' in of ? { ...of, window: 5 } : of)) }
   t.deepEqual(named({ ...MODEL, model: sliding }, tokens), modelOf)
   const { blockSize, prefixKey } = PAGES
@@ -123,8 +123,7 @@ test('it is refused what has no names, and takes no memory for pages', t => {
   const { usedBytes } = memoryStats()
   using namer = new PrefixNamer({ ...PAGES, capacity: 2 ** 31 - 1, numLayers: 60_000 })
   t.deepEqual([namer.blockSize, namer.keys([1, 2, 3, 4, 5]).length, memoryStats().usedBytes], [2, 2, usedBytes])
-  throwsCode(t, 'INVALID_ARGUMENT', () => new PrefixNamer({ ...MODEL, kind: 'contiguous' } as never), { argument: 'kind', value: 'contiguous', expected: 'paged: in tensors there are no blocks' })
-  throwsCode(t, 'UNSUPPORTED_MODEL', () => new PrefixNamer({ model: { model_type: 'mamba' } }))
+    throwsCode(t, 'UNSUPPORTED_MODEL', () => new PrefixNamer({ model: { model_type: 'mamba' } }))
   for (const [name, value] of [['numLayers', 0], ['headDim', undefined], ['keyFormat', 'q3'], ['prefixKey', new Uint8Array(31)], ['namespace', '\ud800'], ['hadamard', true]] as const) {
     const details = throwsCode(t, 'INVALID_ARGUMENT', () => new PrefixNamer({ ...PAGES, [name]: value } as never)).details as { argument: string }
     t.is(details.argument, name)

@@ -1,7 +1,7 @@
 // Calls that are refused take nothing from others: no prompt that could be found is evicted, no block is copied.
 import test, { type ExecutionContext } from 'ava'
 
-import { ModelCache, PagedKvCache, type ErrorCode, type HostTensor, type ModelSequence } from '../index.js'
+import { type ErrorCode, type HostTensor, PagedKvCache, type Sequence } from '../index.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
 
@@ -15,9 +15,9 @@ const wide = (n: number): HostTensor => ({ data: new Float32Array(2 * n), shape:
 const bytes = (n: number): HostTensor => ({ data: new Uint8Array(n), shape: [1, n, 1] })
 
 /** A full cache of four blocks, half of which another's prompt lies in that nobody holds any more. */
-function cachedInModel(): ModelCache {
-  const cache = new ModelCache({ model: { layers: [LAYER, LAYER] }, kind: 'paged', blockSize: 2, blocks: 4 })
-  const prompt = cache.createSequence()
+function cachedInModel(): PagedKvCache {
+  const cache = new PagedKvCache({ model: { layers: [LAYER, LAYER] }, blockSize: 2, capacity: 4 })
+  const prompt = cache.openSequence()
   prompt.append({ tokens: PROMPT.slice(0, 4), layers: layers(4) })
   prompt.drop()
   return cache
@@ -32,7 +32,7 @@ function cachedInBlocks(): PagedKvCache {
 }
 
 /** A call is refused, and what there is stays. */
-function leavesAll(t: ExecutionContext, cache: ModelCache | PagedKvCache, code: ErrorCode, call: () => void): void {
+function leavesAll(t: ExecutionContext, cache: PagedKvCache, code: ErrorCode, call: () => void): void {
   const before = [cache.stats(), cache.explain(PROMPT)]
   throwsCode(t, code, call)
   t.deepEqual([cache.stats(), cache.explain(PROMPT)], before)
@@ -40,7 +40,7 @@ function leavesAll(t: ExecutionContext, cache: ModelCache | PagedKvCache, code: 
   cache.checkInvariants()
 }
 
-const REFUSED: readonly [string, ErrorCode, (sequence: ModelSequence) => void][] = [
+const REFUSED: readonly [string, ErrorCode, (sequence: Sequence) => void][] = [
   ['values of fewer tokens in the second layer', 'SHAPE_MISMATCH', sequence => sequence.append({ layers: [layers(8)[0] as never, { k: one(8), v: one(1) }] })],
   ['another dtype in the second layer', 'DTYPE_MISMATCH', sequence => sequence.append({ layers: [layers(8)[0] as never, { k: bytes(8), v: one(8) }] })],
   ['fewer tokens in the second layer', 'INVALID_ARGUMENT', sequence => sequence.append({ layers: [layers(8)[0] as never, layers(7)[0] as never] })],
@@ -55,7 +55,7 @@ const REFUSED: readonly [string, ErrorCode, (sequence: ModelSequence) => void][]
 for (const [name, code, call] of REFUSED) {
   test(`an append to all layers that is refused evicts nothing: ${name}`, t => {
     using cache = cachedInModel()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     leavesAll(t, cache, code, () => call(sequence))
     sequence.append({ layers: layers(8) })
     t.is(cache.explain(PROMPT).matched, 0)
@@ -72,18 +72,18 @@ test('a step whose tables are too small evicts nothing', t => {
     leavesAll(t, cache, 'INVALID_ARGUMENT', () => cache.prepareStep(cache.stepBatch(sizes), { sequences: [sequence], offsets: [0, 8] }))
     cache.prepareStep(cache.stepBatch({ ...sizes, maxBlocks: 4, maxTokens: 8 }), { sequences: [sequence], offsets: [0, 8] }).dispose()
     using model = cachedInModel()
-    const other = model.createSequence()
+    const other = model.openSequence()
     leavesAll(t, model, 'INVALID_ARGUMENT', () => model.prepareStep(model.stepBatch(sizes), { sequences: [other], offsets: [0, 8] }))
   }
 })
 
 test('tables of the second group that are too small evict nothing in the first', t => {
   const groups = [LAYER, { ...LAYER, headDim: 2 }]
-  using cache = new ModelCache({ model: { layers: groups }, kind: 'paged', blockSize: 2, blocks: 4 })
-  const prompt = cache.createSequence()
+  using cache = new PagedKvCache({ model: { layers: groups }, blockSize: 2, capacity: 4 })
+  const prompt = cache.openSequence()
   prompt.append({ tokens: PROMPT.slice(0, 4), layers: [{ k: one(4), v: one(4) }, { k: wide(4), v: wide(4) }] })
   prompt.drop()
-  const sequence = cache.createSequence()
+  const sequence = cache.openSequence()
   const sizes = { maxSequences: 1, maxBlocks: 4, maxTokens: 8 }
   using made = cache.stepBatch(sizes)
   const arrays = made.groups.map((of, group) => ({ ...of, positions: new Int32Array(group === 0 ? 8 : 7) }))

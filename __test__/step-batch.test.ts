@@ -1,7 +1,7 @@
 // StepBatch: the tables of a step in arrays that are kept from one to the next.
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, ModelCache, PagedKvCache, type HostTensor, type PagedKvCacheOptions, type PagedSequence, type StepArrays, type StepBatch } from '../index.js'
+import { attend, type HostTensor, PagedKvCache, type PagedKvCacheOptions, type Sequence, type StepArrays, type StepBatch } from '../index.js'
 import { HYBRID, layersOf, runStep } from './support/model-rows.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
@@ -21,15 +21,15 @@ const rows = (n: number, shape: readonly number[]): HostTensor => ({ data: Float
 const padded = (list: readonly number[], value: number, length: number): number[] => [...list, ...Array.from({ length: length - list.length }, () => value)]
 
 /** One step: what attention over the tables gives is, bit by bit, what the step's own gives. */
-function run(t: ExecutionContext, cache: PagedKvCache, batch: StepBatch, sequences: readonly PagedSequence[], counts: readonly number[]): void {
+function run(t: ExecutionContext, cache: PagedKvCache, batch: StepBatch, sequences: readonly Sequence[], counts: readonly number[]): void {
   const offsets = counts.reduce((ends, count) => [...ends, (ends.at(-1) as number) + count], [0])
   const [tokens, before] = [offsets.at(-1) as number, sequences.map(sequence => sequence.length)]
   using step = cache.prepareStep(batch, { sequences, offsets })
   step.write(0, rows(tokens, [1, tokens, 2]), rows(tokens, [1, tokens, 2]))
   const q = rows(tokens, [tokens, 1, 2])
-  const { blockTables, lengths: kvLengths, queryOffsets: qOffsets } = batch
-  t.true(attend(q, { cache, layer: 0, blockTables, kvLengths }, { qOffsets }).out.equals(step.attend(0, q).out))
-  t.deepEqual(Array.from(kvLengths), padded(counts.map((count, at) => (before[at] as number) + count), 0, kvLengths.length))
+  const { blockTables, lengths: lengths, queryOffsets: qOffsets } = batch
+  t.true(attend(q, { cache, layer: 0, blockTables, lengths }, { qOffsets }).out.equals(step.attend(0, q).out))
+  t.deepEqual(Array.from(lengths), padded(counts.map((count, at) => (before[at] as number) + count), 0, lengths.length))
   t.deepEqual(Array.from(qOffsets), padded(offsets, tokens, qOffsets.length))
   const positions = counts.flatMap((count, at) => span(before[at] as number, (before[at] as number) + count))
   t.deepEqual(Array.from(batch.positions.subarray(0, tokens)), positions)
@@ -131,8 +131,8 @@ test('where the tables are refused, nothing has begun', t => {
 })
 
 test('a model has tables for each group of its layers', t => {
-  using cache = new ModelCache({ model: HYBRID, kind: 'paged', blockSize: BLOCK, blocks: 32 })
-  const [one, two] = [cache.createSequence(), cache.createSequence()]
+  using cache = new PagedKvCache({ model: HYBRID, blockSize: BLOCK, capacity: 32 })
+  const [one, two] = [cache.openSequence(), cache.openSequence()]
   one.append({ layers: layersOf(span(0, 9)) })
   using batch = cache.stepBatch(SIZES)
   using step = cache.prepareStep(batch, { sequences: [one, two], offsets: [0, 1, 4] })
@@ -144,8 +144,6 @@ test('a model has tables for each group of its layers', t => {
     t.deepEqual(Array.from(slotMapping.subarray(0, 4)), slots)
   }
   step.commit()
-  using tensors = new ModelCache({ model: HYBRID, kind: 'contiguous' })
-  throwsCode(t, 'INVALID_ARGUMENT', () => tensors.stepBatch(SIZES))
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.stepBatch({ ...SIZES, arrays: [] }))
   using short = cache.stepBatch({ ...SIZES, maxTokens: 1 })
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.prepareStep(short, { sequences: [one], offsets: [0, 2] }))
@@ -155,7 +153,7 @@ test('a model has tables for each group of its layers', t => {
 
 test('arrays that lie over each other are refused when the batch is made, by their names', t => {
   using cache = cacheOf()
-  using model = new ModelCache({ model: HYBRID, kind: 'paged', blocks: 8 })
+  using model = new PagedKvCache({ model: HYBRID, capacity: 8 })
   const { buffer } = new Int32Array(64)
   const arrays = (positions: Int32Array): StepArrays => ({
     blockTables: new Int32Array(buffer, 0, 18),

@@ -1,24 +1,24 @@
 // In which order a step refuses: what has ended or lost its sequence first, then layers that it has not written.
 import test from 'ava'
 
-import { ModelCache, PagedKvCache, type HostTensor, type ModelStep, type PagedStep } from '../index.js'
+import { type HostTensor, PagedKvCache, type Step } from '../index.js'
 import { throwsCode } from './support/throws.js'
 
 const LAYER = { kind: 'full', numKvHeads: 1, headDim: 1 } as const
 const row = (value = 1): HostTensor => ({ data: Float32Array.of(value), shape: [1, 1, 1] })
 
 /** A step of one token, and how its sequence is dropped. */
-const STEPS: readonly [string, () => { step: PagedStep | ModelStep; drop: () => void }][] = [
+const STEPS: readonly [string, () => { step: Step; drop: () => void }][] = [
   ['blocks', () => {
     const cache = new PagedKvCache({ capacity: 4, blockSize: 2, numLayers: 2, numKvHeads: 1, headDim: 1 })
     const sequence = cache.openSequence()
     return { step: cache.beginStep({ sequences: [sequence] }), drop: () => sequence.drop() }
   }],
-  ...(['paged', 'contiguous'] as const).map(kind => [`a model, ${kind}`, () => {
-    const cache = new ModelCache({ model: { layers: [LAYER, LAYER] }, kind, ...(kind === 'paged' ? { blockSize: 2, blocks: 4 } : {}) })
-    const sequence = cache.createSequence()
+  ['a model', () => {
+    const cache = new PagedKvCache({ model: { layers: [LAYER, LAYER] }, blockSize: 2, capacity: 4 })
+    const sequence = cache.openSequence()
     return { step: cache.beginStep({ sequences: [sequence] }), drop: () => sequence.drop() }
-  }] as [string, () => { step: ModelStep; drop: () => void }]),
+  }],
 ]
 
 for (const [name, begin] of STEPS) {

@@ -1,7 +1,7 @@
 // What the queries of a step see where its sequences are drafted as trees.
 import test from 'ava'
 
-import { attend, ModelCache, PagedKvCache, type HostTensor, type ModelSequence, type ModelTransaction, type PagedSequence, type PagedTransaction, type Tensor } from '../index.js'
+import { attend, type HostTensor, PagedKvCache, type Sequence, type Tensor, type Transaction } from '../index.js'
 import { throwsCode } from './support/throws.js'
 
 /** Rows of one head and dimension: with keys of 0 attention is the mean of the values that a query sees. */
@@ -31,18 +31,17 @@ const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] } as const
 
 const KINDS = {
   'paged cache': (): PagedKvCache => new PagedKvCache({ capacity: 16, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1 }),
-  'model in blocks': (): ModelCache => new ModelCache({ model, kind: 'paged', blockSize: 2, blocks: 16 }),
-  'model in tensors': (): ModelCache => new ModelCache({ model, kind: 'contiguous' }),
+  'model': (): PagedKvCache => new PagedKvCache({ model, blockSize: 2, capacity: 16 }),
 }
 
-const open = (cache: PagedKvCache | ModelCache): PagedSequence | ModelSequence => (cache instanceof PagedKvCache ? cache.openSequence() : cache.createSequence())
+const open = (cache: PagedKvCache): Sequence => cache.openSequence()
 
 for (const [name, make] of Object.entries(KINDS)) {
   test(`${name}: each level of a tree sees its ancestors, with parents and without`, async t => {
     using cache = make()
     const sequence = open(cache)
     await seenBy(t, cache, [sequence], [[6]])
-    const draft = sequence.begin() as PagedTransaction | ModelTransaction
+    const draft = sequence.begin() 
     t.deepEqual(await seenBy(t, cache, [sequence], [[100, 2]], [-1, -1]), [53, 4])
     t.deepEqual(await seenBy(t, cache, [sequence], [[1, 4]], [1, 0]), [3, 110 / 3].map(Math.fround))
     t.deepEqual(await seenBy(t, cache, [sequence], [[30]], [2]), [39 / 4])
@@ -55,7 +54,7 @@ for (const [name, make] of Object.entries(KINDS)) {
   })
 }
 
-for (const name of ['paged cache', 'model in blocks'] as const) {
+for (const name of ['paged cache', 'model'] as const) {
   test(`${name}: sequences with trees of their own, chains and plain tokens are one step`, async t => {
     using cache = KINDS[name]()
     const [one, two, three] = [open(cache), open(cache), open(cache)]
@@ -72,7 +71,7 @@ test('attention over sequences outside a step knows their trees, and a call may 
   using cache = KINDS['paged cache']()
   const sequence = cache.openSequence()
   const draft = sequence.begin()
-  draft.append(all([0, 0, 0]), all([1, 3, 5]), { parents: [-1, -1, 1] })
+  draft.append({ k: all([0, 0, 0]), v: all([1, 3, 5]), parents: [-1, -1, 1] })
   const kv = { cache, layer: 0, sequences: [sequence] }
   t.deepEqual(numbers(attend(queries(1), kv)), [4])
   t.deepEqual(numbers(attend(queries(3), kv, { qOffsets: [0, 3] })), [1, 3, 4])
@@ -109,8 +108,8 @@ for (const [name, make] of Object.entries(KINDS)) {
     const [tree, idle] = [open(cache), open(cache)]
     const first = { k: all([0]), v: all([1]) }
     for (const sequence of [tree, idle]) {
-      if (cache instanceof PagedKvCache) (sequence as PagedSequence).append(first)
-      else (sequence as ModelSequence).append({ layers: [{ k: rows([0]), v: rows([1]) }] })
+      if (cache instanceof PagedKvCache) (sequence as Sequence).append(first)
+      else (sequence as Sequence).append({ layers: [{ k: rows([0]), v: rows([1]) }] })
     }
     const alone = cache as unknown as Stepped
     const begin = (sequences: readonly unknown[], offsets: readonly number[], parents: readonly number[]) => alone.beginStep({ sequences, offsets, parents })

@@ -13,7 +13,7 @@ import {
   Tensor,
   type CacheStats,
   type HostTensor,
-  type PagedSequence,
+  type Sequence,
 } from 'kvtide'
 
 const HEADS = 8
@@ -186,7 +186,7 @@ function layers(numbers: readonly number[]): HostTensor {
 function sharing(): void {
   console.log('\nPagedKvCache: a prompt of 100 tokens that is found again, two beams, and a draft')
   using cache = new PagedKvCache({ capacity: 48, numLayers: 2, numKvHeads: HEADS, headDim: DIM })
-  const shown = (seq: PagedSequence): Tensor => cache.gather(seq, 1).k.reshape([1, HEADS, seq.length, DIM])
+  const shown = (seq: Sequence): Tensor => cache.gather(seq, 1).k.reshape([1, HEADS, seq.length, DIM])
   const prompt = range(0, 100)
   const first = cache.openSequence({ salt: 'tenant 1' })
   const [, ms] = timed(() => first.append({ tokens: prompt, k: layers(prompt), v: layers(prompt) }))
@@ -205,7 +205,8 @@ function sharing(): void {
   check('a beam, which shares all blocks but the last', shown(beam), [...prompt, 500])
   {
     using draft = chat.begin()
-    draft.append(layers([100, 700, 101]), layers([100, 700, 101]), { parents: [-1, -1, 0], tokens: [100, 700, 101] })
+    const drafted = layers([100, 700, 101])
+    draft.append({ k: drafted, v: drafted, parents: [-1, -1, 0], tokens: [100, 700, 101] })
     expectCode('another change while a draft is open', 'TRANSACTION_OPEN', () => chat.truncate(0))
     draft.commitPath([0, 2])
   }

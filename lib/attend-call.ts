@@ -1,6 +1,6 @@
 import type { NativeAttendedView, NativeAttendRequest, NativeStop } from '#binding'
 
-import type { KvModelPages, KvPages, KvTensors } from './attend-kv.js'
+import type { KvPages, KvTensors } from './attend-kv.js'
 import type { Settings } from './attend-options.js'
 import { binding } from './binding.js'
 import { arrayKind, arrayLength, asBits, typedArray } from './check.js'
@@ -23,9 +23,9 @@ const RAGGED = 1
 const KINDS = ['Float32Array', 'Uint16Array', 'Float16Array']
 
 /** What a call reads. */
-type Kv = KvTensors | KvPages | KvModelPages | KvLayer
+type Kv = KvTensors | KvPages | KvLayer
 
-/** Keys and values that a step of a model's cache has, in one layer. */
+/** Keys and values that a step has, in one layer. */
 export interface KvLayer {
   readonly layer: number
   readonly offsets: undefined
@@ -48,7 +48,7 @@ export class AttendCall {
   readonly out: object | undefined
 
   constructor(q: unknown, kv: Kv, settings: Settings, out: unknown) {
-    if ('model' in kv && kv.hasSinkLogits) checkSinkLogits(settings)
+    if ('engine' in kv && kv.engine.hasSinkLogits) checkSinkLogits(settings)
     this.#q = readTensor('q', q)
     this.#kv = kv
     this.settings = settings
@@ -62,8 +62,7 @@ export class AttendCall {
     const kv = this.#kv
     const [queries, lists] = this.#put()
     if ('attend' in kv) return kv.attend(queries, numbers, this.out, lists)
-    if ('cache' in kv) return binding.attendPages(queries, kv.cache, numbers, this.out as object, lists)
-    if ('model' in kv) return binding.attendModelPages(queries, kv.model, numbers, this.out as object, lists)
+    if ('engine' in kv) return binding.attendPages(queries, kv.engine.native, numbers, this.out as object, lists)
     return binding.attend(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, this.out as object, lists)
   }
 
@@ -72,8 +71,7 @@ export class AttendCall {
     const kv = this.#kv
     const [queries, lists] = this.#put()
     if ('attend' in kv) return kv.request(queries, numbers, lists, stop).start()
-    if ('cache' in kv) return binding.attendPagesRequest(queries, kv.cache, numbers, lists, stop).start()
-    if ('model' in kv) return binding.attendModelPagesRequest(queries, kv.model, numbers, lists, stop).start()
+    if ('engine' in kv) return binding.attendPagesRequest(queries, kv.engine.native, numbers, lists, stop).start()
     return binding.attendAsync(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, lists, stop)
   }
 
@@ -97,8 +95,9 @@ export class AttendCall {
 
   /** The arrays that a call seldom has; nothing when there is none. */
   #lists(): readonly unknown[] | undefined {
-    const { sinkLogits, starts, positions, qOffsets, tree, treeOffsets, mask } = this.settings
+    const { sinkLogits, starts, positions, tree, treeOffsets, mask } = this.settings
     const kv = this.#kv
+    const qOffsets = this.settings.qOffsets ?? ('engine' in kv ? kv.queryOffsets : undefined)
     const [offsets, sequences, tables, lengths] =
       'tables' in kv ? [undefined, kv.sequences, kv.tables, kv.lengths] : [kv.offsets]
     const some = offsets ?? sinkLogits ?? starts ?? positions ?? qOffsets ?? tree ?? treeOffsets ?? mask ?? sequences ?? tables

@@ -1,15 +1,11 @@
-import type { NativeModelCache, NativePagedKvCache } from '#binding'
-
-import { count, fields, integers } from './check.js'
+import { count, fields, integers, isArray } from './check.js'
 import { invalid } from './errors.js'
-import { ModelCache } from './model-cache.js'
-import type { ModelEngine } from './model-engine.js'
-import type { ModelSequence } from './model-sequence.js'
-import { nativeArgument, nativeOf } from './owner.js'
-import { readIds, type SequenceList } from './paged-batch.js'
-import type { PagedEngine, SequencesEngine } from './paged-engine.js'
-import { PagedKvCache } from './paged-kv-cache.js'
 import { readTensor, type TensorArgument, type TokenSource } from './host-tensor.js'
+import { nativeArgument } from './owner.js'
+import { readIds, type SequenceList } from './sequences/batch.js'
+import type { Engine } from './sequences/engine.js'
+import { PagedKvCache } from './sequences/paged-kv-cache.js'
+import type { StepArrays } from './sequences/step-batch.js'
 
 /**
  * Keys and values of sequences of one length, `[batch, kvHeads, n, headDim]` each: what a cache shows, or memory of your own.
@@ -35,7 +31,7 @@ export interface RaggedKv {
 }
 
 /**
- * Pages of a paged cache, in one layer: `q` is `[tokens, heads, headDim]`. Slots that nobody wrote are read as zeros. Where
+ * Pages of a paged cache, in one layer: `q` is `[tokens, heads, headDim]`. Of a model, its rules hold unless the call names others. Slots that nobody wrote are read as zeros. Where
  * another sequence left its tokens in them, the first such read has to put zeros there, and is refused with `BUSY` while
  * `attendAsync` reads the cache.
  */
@@ -48,33 +44,27 @@ export interface PagedKv {
   readonly sequences: SequenceList
 }
 
-/** Pages of a model's cache in blocks, in one layer, as in {@link PagedKv}. The model's rules hold unless the call names others. */
-export interface ModelPagedKv {
-  /** The cache. */
-  readonly cache: ModelCache
-  /** The layer. */
-  readonly layer: number
-  /** The sequences, in the order of their queries. */
-  readonly sequences: readonly (number | ModelSequence)[] | Float64Array
-}
-
 /**
- * Pages that a block table names: what an engine that keeps its own tables has at hand. Of a model's cache, in blocks, a table is of
- * the group that the layer belongs to, and the model's rules hold unless the call names others.
+ * Pages that block tables name: what an engine that keeps its own tables has at hand, or a {@link StepBatch} as it is:
+ * `{ cache, layer, ...batch }`. A table is of the group that the layer belongs to.
  */
 export interface BlockTableKv {
   /** The cache. */
-  readonly cache: PagedKvCache | ModelCache
+  readonly cache: PagedKvCache
   /** The layer. */
   readonly layer: number
   /** For each sequence a row of block indices, as many in each; behind a sequence's last block anything may stand, and -1 where blocks left the window of the cache. */
   readonly blockTables: Int32Array
   /** The tokens of each sequence. */
-  readonly kvLengths: Int32Array
+  readonly lengths: Int32Array
+  /** Where the queries of each sequence begin, and where the last ones end, unless `qOffsets` says so; left out, each has one. */
+  readonly queryOffsets?: Int32Array
+  /** Tables of each group of layers: those of the layer's group are taken instead. */
+  readonly groups?: readonly StepArrays[]
 }
 
 /** What attention reads. */
-export type AttendKv = BatchedKv | RaggedKv | PagedKv | ModelPagedKv | BlockTableKv
+export type AttendKv = BatchedKv | RaggedKv | PagedKv | BlockTableKv
 
 /** @internal Keys and values that were read. */
 export interface KvTensors {
@@ -83,28 +73,19 @@ export interface KvTensors {
   readonly offsets: Int32Array | undefined
 }
 
-/** @internal Pages that were read, of either kind of cache. */
-export interface KvPages extends PageNames {
-  readonly cache: NativePagedKvCache
-}
-
-/** @internal The same of a model's cache. */
-export interface KvModelPages extends PageNames {
-  readonly model: NativeModelCache
-  /** Whether the model has learned logits, which a call has to bring. */
-  readonly hasSinkLogits: boolean
-}
-
-/** Which pages. */
-interface PageNames {
+/** @internal Pages that were read. */
+export interface KvPages {
+  readonly engine: Engine
   readonly layer: number
   readonly sequences: Float64Array | undefined
   readonly tables: Int32Array | undefined
   readonly lengths: Int32Array | undefined
+  /** Where queries begin unless the call says so. */
+  readonly queryOffsets: Int32Array | undefined
 }
 
 /** @internal Reads keys and values. */
-export function readKv(kv: unknown): KvTensors | KvPages | KvModelPages {
+export function readKv(kv: unknown): KvTensors | KvPages {
   const given = fields<RaggedKv & PagedKv & BlockTableKv>('kv', kv)
   const { cache } = given
   if (cache !== undefined) return readPages(cache, given)
@@ -116,21 +97,25 @@ export function readKv(kv: unknown): KvTensors | KvPages | KvModelPages {
 /** The fields of a {@link PagedKv} or a {@link BlockTableKv}, not checked yet. */
 type GivenPages = { readonly [Name in keyof (PagedKv & BlockTableKv)]?: unknown }
 
-function readPages(cache: unknown, given: GivenPages): KvPages | KvModelPages {
-  const model = nativeOf<ModelEngine>(cache, ModelCache)
-  if (model !== undefined) return { model: model.native, hasSinkLogits: model.hasSinkLogits, ...readNames(model, given) }
-  const engine = nativeArgument<PagedEngine>('cache', cache, PagedKvCache)
-  return { cache: engine.native, ...readNames(engine, given) }
+function readPages(cache: unknown, given: GivenPages): KvPages {
+  const engine = nativeArgument<Engine>('cache', cache, PagedKvCache)
+  const layer = count('layer', given.layer)
+  const none = { engine, layer, sequences: undefined, tables: undefined, lengths: undefined, queryOffsets: undefined }
+  const { sequences, groups } = given
+  if (sequences !== undefined) return { ...none, sequences: Float64Array.from(readIds(engine, 'sequences', sequences)) }
+  const { blockTables, lengths, queryOffsets } = groups === undefined ? given : tablesOf(engine, layer, groups)
+  if (blockTables === undefined) throw invalid('sequences', sequences, 'sequences, or blockTables and lengths')
+  return {
+    ...none,
+    tables: integers('blockTables', blockTables),
+    lengths: integers('lengths', lengths),
+    queryOffsets: queryOffsets === undefined ? undefined : integers('queryOffsets', queryOffsets),
+  }
 }
 
-function readNames(engine: SequencesEngine, given: GivenPages): PageNames {
-  const layer = count('layer', given.layer)
-  const { sequences, blockTables, kvLengths } = given
-  if (sequences !== undefined) {
-    const ids = Float64Array.from(readIds(engine, 'sequences', sequences))
-    return { layer, sequences: ids, tables: undefined, lengths: undefined }
-  }
-  if (blockTables === undefined) throw invalid('sequences', sequences, 'sequences, or blockTables and kvLengths')
-  const tables = integers('blockTables', blockTables)
-  return { layer, sequences: undefined, tables, lengths: integers('kvLengths', kvLengths) }
+/** The tables of a layer's group. */
+function tablesOf(engine: Engine, layer: number, groups: unknown): GivenPages {
+  const group = engine.groupOf(layer)
+  if (!isArray(groups) || group >= groups.length) throw invalid('groups', groups, 'an array of tables, one for each group of layers')
+  return fields<StepArrays>(`groups[${group}]`, groups[group])
 }

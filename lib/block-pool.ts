@@ -2,7 +2,7 @@ import type { NativeBlockPool } from '#binding'
 
 import { binding } from './binding.js'
 import { count, known, type Names, numbers, optional, whole } from './check.js'
-import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
+import { INTERNAL, nativeThis, Owner, settle } from './owner.js'
 
 const OPTIONS: Names<BlockPoolOptions> = { capacity: 0, blockSize: 0, numLayers: 0, numKvHeads: 0, headDim: 0, watermark: 0 }
 
@@ -120,16 +120,6 @@ export class BlockPool extends Owner {
   freeMany(blocks: readonly number[] | Float64Array): void {
     const native = own(this)
     native.freeMany(Float64Array.from(numbers('blocks', blocks, ['Float64Array'], whole)))
-  }
-
-  /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
-  dispose(): void {
-    endThis(this, BlockPool)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, BlockPool)
   }
 }
 

@@ -2,7 +2,7 @@ import type { NativeBlockTable } from '#binding'
 
 import { binding } from './binding.js'
 import { count, known, type Names, whole } from './check.js'
-import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
+import { INTERNAL, nativeThis, Owner, settle } from './owner.js'
 
 const OPTIONS: Names<BlockTableOptions> = { numLayers: 0, blockSize: 0 }
 
@@ -58,16 +58,6 @@ export class BlockTable extends Owner {
   /** Tokens that the blocks of a layer hold. */
   tokenCapacity(layer: number): number {
     return own(this).tokenCapacity(count('layer', layer))
-  }
-
-  /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
-  dispose(): void {
-    endThis(this, BlockTable)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, BlockTable)
   }
 }
 

@@ -1,14 +1,14 @@
-import type { NativeKvCache, NativeKvSnapshot } from '#binding'
+import type { NativeKvCache } from '#binding'
 
 import { binding } from './binding.js'
 import { count, flag, known, type Names, optional, whole } from './check.js'
 import { readDevice } from './device.js'
 import { checkDType, type DType } from './dtype.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
-import { KvSnapshot } from './kv-snapshot.js'
 import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
-import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
+import { INTERNAL, nativeThis, Owner, settle } from './owner.js'
 import { Shower, type Shown } from './shown.js'
+import { readSnapshot, Snapshot } from './snapshot.js'
 import type { CacheStats } from './stats.js'
 import { kvOf, shownTensor, type Kv, type Tensor } from './tensor.js'
 
@@ -153,28 +153,18 @@ export class KvCache extends Owner {
   }
 
   /** What it holds now, whatever happens to it later; tokens drafted in an open transaction are among it. Costs nothing until the cache overwrites it. */
-  snapshot(): KvSnapshot {
-    return new KvSnapshot(INTERNAL, own(this).snapshot())
+  snapshot(): Snapshot {
+    return new Snapshot(INTERNAL, own(this).snapshot())
   }
 
   /** Makes it hold again what `snapshot` saw: for one of its own only what was overwritten since is copied back. */
-  restore(snapshot: KvSnapshot): void {
-    own(this).restore(nativeArgument<NativeKvSnapshot>('snapshot', snapshot, KvSnapshot))
+  restore(snapshot: Snapshot): void {
+    own(this).restore(readSnapshot(snapshot, binding.NativeKvSnapshot))
   }
 
   /** What it costs. */
   stats(): CacheStats {
     return own(this).stats()
-  }
-
-  /** Ends it. Its views and any later call throw `DISPOSED`; snapshots go on. A second call does nothing. */
-  dispose(): void {
-    endThis(this, KvCache)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, KvCache)
   }
 }
 

@@ -2,7 +2,7 @@ import type { NativeBuffer, NativeView } from '#binding'
 
 import { count, known, type Names, numbers, optional, whole } from './check.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
-import { endThis, INTERNAL, nativeArgument, Owner } from './owner.js'
+import { INTERNAL, nativeArgument, Owner } from './owner.js'
 import type { Shower, Shown } from './shown.js'
 import { kvOf, tensorOf, type Kv, type Tensor } from './tensor.js'
 
@@ -58,14 +58,14 @@ export interface DraftOptions {
  * console.log(cache.getKv().k.toArray()) // Float32Array [1, 2, 3, 4, 6, 7]
  * ```
  */
-export interface KvTransaction<Seen = Kv> extends Disposable {
+export interface KvTransaction extends Disposable {
   /** Tokens drafted here; those of an open child are not among them. */
   readonly length: number
   /**
    * Drafts tokens, and shows what an append of the cache's own would. Once `parents` were given, a window shows everything that
    * it keeps instead: what {@link treeMask} is over.
    */
-  append(k: TokenSource, v: TokenSource, options?: DraftOptions): Seen
+  append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv
   /** Keeps the first `n` drafted tokens, all unless said otherwise, drops the rest, and ends. Those of a child become its parent's. */
   commit(n?: number): void
   /**
@@ -79,7 +79,7 @@ export interface KvTransaction<Seen = Kv> extends Disposable {
   /** Drops what was drafted, and ends: the cache is as it was before, also when its window has moved. */
   rollback(): void
   /** Opens a transaction on top of this one; until that has ended, calls on this one throw `TRANSACTION_OPEN`. One at a time. */
-  begin(options?: BeginOptions): KvTransaction<Seen>
+  begin(options?: BeginOptions): KvTransaction
   /**
    * The attention mask of the draft: f32 `[length, before + length]`, 0 where a token sees and -Infinity elsewhere. A window
    * counts positions in it.
@@ -105,13 +105,6 @@ export interface NativeDrafting {
   draftPositions(draft: number): number[]
 }
 
-/** @internal What tokens can be drafted on: a cache, or a sequence. */
-export interface Drafting<Seen> {
-  readonly native: NativeDrafting
-  /** Drafts tokens; what an append of them shows. */
-  append(draft: number, k: TokenSource, v: TokenSource, options: unknown): Seen
-}
-
 /** A native cache whose appends show what is in it. */
 interface NativeShowing extends NativeDrafting {
   dispose(): void
@@ -119,7 +112,7 @@ interface NativeShowing extends NativeDrafting {
 }
 
 /** A cache whose appends show what is in it. */
-class Showing implements Drafting<Kv> {
+class Showing {
   readonly #shower: Shower<NativeShowing>
 
   constructor(shower: Shower<NativeShowing>) {
@@ -195,14 +188,6 @@ export abstract class Ending extends Owner {
     const { native, id } = draftOf(this)
     return Int32Array.from(native.draftPositions(id))
   }
-
-  dispose(): void {
-    endThis(this, Ending)
-  }
-
-  [Symbol.dispose](): void {
-    endThis(this, Ending)
-  }
 }
 
 /** The draft of any transaction. One that was disposed of has ended like any other, which the cache knows. */
@@ -211,30 +196,25 @@ function draftOf(self: unknown): Draft<{ readonly native: NativeDrafting }> {
 }
 
 /** What `begin()` returns. */
-class Transaction<Seen> extends Ending implements KvTransaction<Seen> {
-  constructor(draft: Draft<Drafting<Seen>>) {
+class Transaction extends Ending implements KvTransaction {
+  constructor(draft: Draft<Showing>) {
     super(INTERNAL, draft, Transaction)
   }
 
-  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Seen {
-    const { drafting, id } = own<Seen>(this)
+  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
+    const { drafting, id } = own(this)
     return drafting.append(id, k, v, options)
   }
 
-  begin(options: BeginOptions = {}): KvTransaction<Seen> {
-    const { drafting, id } = own<Seen>(this)
-    return openDraft(drafting, options, id)
+  begin(options: BeginOptions = {}): KvTransaction {
+    const { drafting, id } = own(this)
+    return new Transaction(draftOn(drafting, options, id))
   }
 }
 
 /** @internal Opens a transaction on a cache whose appends show what is in it. */
 export function openTransaction(shower: Shower<NativeShowing>, options: unknown): KvTransaction {
-  return openDraft(new Showing(shower), options)
-}
-
-/** @internal Opens a transaction, or one on top of the transaction `parent`. */
-export function openDraft<Seen>(drafting: Drafting<Seen>, options: unknown, parent?: number): KvTransaction<Seen> {
-  return new Transaction(draftOn(drafting, options, parent))
+  return new Transaction(draftOn(new Showing(shower), options))
 }
 
 /** @internal Begins a transaction of any kind. */
@@ -244,7 +224,7 @@ export function draftOn<D extends { readonly native: NativeDrafting }>(drafting:
   return new Draft(drafting, drafting.native.beginDraft(parent, room))
 }
 
-function own<Seen = unknown>(self: unknown): Draft<Drafting<Seen>> {
+function own(self: unknown): Draft<Showing> {
   return nativeArgument('this', self, Transaction)
 }
 

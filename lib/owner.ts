@@ -39,6 +39,16 @@ export abstract class Owner {
     this.#native = native
     this.#class = owner
   }
+
+  /** Ends it, and gives back what only it needs. Any later call throws `DISPOSED`; a second one does nothing. */
+  dispose(): void {
+    endThis(this, Owner)
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    this.dispose()
+  }
 }
 
 /** The native object of `value`, or nothing when it is not an object that `owner` made. */

@@ -6,7 +6,7 @@ import { readDevice } from './device.js'
 import { KvTideError } from './errors.js'
 import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
 import { openTransaction, parentsOf, type BeginOptions, type KvTransaction } from './kv-transaction.js'
-import { endThis, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from './owner.js'
+import { INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from './owner.js'
 import { RollbackSnapshot } from './rollback-snapshot.js'
 import { Shower, type Shown } from './shown.js'
 import type { CacheStats } from './stats.js'
@@ -149,16 +149,6 @@ export class RollbackCache extends Owner {
   /** What it costs. */
   stats(): CacheStats {
     return own(this).stats()
-  }
-
-  /** Ends it. Its views and any later call throw `DISPOSED`. A second call does nothing. */
-  dispose(): void {
-    endThis(this, RollbackCache)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, RollbackCache)
   }
 }
 

@@ -1,6 +1,6 @@
 import type { NativeRollbackMark } from '#binding'
 
-import { checkInternal, endThis, nativeThis, Owner } from './owner.js'
+import { checkInternal, nativeThis, Owner } from './owner.js'
 
 /** A mark on the committed length of a {@link RollbackCache}. It holds no memory. */
 export class RollbackSnapshot extends Owner {
@@ -13,16 +13,6 @@ export class RollbackSnapshot extends Owner {
   /** The committed length that it marks. */
   get committedLen(): number {
     return own(this).committedLen()
-  }
-
-  /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
-  dispose(): void {
-    endThis(this, RollbackSnapshot)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, RollbackSnapshot)
   }
 }
 

@@ -1,6 +1,6 @@
 import type { NativeRotatingSnapshot } from '#binding'
 
-import { checkInternal, endThis, nativeThis, Owner } from './owner.js'
+import { checkInternal, nativeThis, Owner } from './owner.js'
 
 /** What a rotating cache held at one moment; nothing that happens to the cache later changes it. */
 export class RotatingSnapshot extends Owner {
@@ -33,16 +33,6 @@ export class RotatingSnapshot extends Owner {
   /** The dimension of the sequence. */
   get dim(): number {
     return own(this).dim()
-  }
-
-  /** Gives back what only it needs. Any later call throws `DISPOSED`; a second one does nothing. */
-  dispose(): void {
-    endThis(this, RotatingSnapshot)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, RotatingSnapshot)
   }
 }
 

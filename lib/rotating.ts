@@ -5,7 +5,7 @@ import { count, known, type Names, optional, whole } from './check.js'
 import { readDevice } from './device.js'
 import type { DType } from './dtype.js'
 import { meta, put, readTensor } from './host-tensor.js'
-import { endThis, INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
+import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from './owner.js'
 import type { RotatingCache } from './rotating-cache.js'
 import type { RotatingKvCache } from './rotating-kv-cache.js'
 import { RotatingSnapshot } from './rotating-snapshot.js'
@@ -111,16 +111,6 @@ export abstract class Rotating extends Owner {
   /** What it costs. */
   stats(): CacheStats {
     return nativeRotating(this).stats()
-  }
-
-  /** Ends it. Its views and any later call throw `DISPOSED`; snapshots go on. A second call does nothing. */
-  dispose(): void {
-    endThis(this, Rotating)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, Rotating)
   }
 }
 

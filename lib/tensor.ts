@@ -8,7 +8,7 @@ import { readDevice } from './device.js'
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, isKvTideError } from './errors.js'
 import { meta, put, readData, type HostArgument } from './host-tensor.js'
-import { checkInternal, endThis, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
+import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
 import { Part, type Shown } from './shown.js'
 import { readLater, type ReadAsyncOptions } from './tensor-reading.js'
 
@@ -184,16 +184,6 @@ export class Tensor extends Owner {
   equals(other: Tensor): boolean {
     const { view } = own(this)
     return view.equals(nativeArgument<Part>('other', other, Tensor).view)
-  }
-
-  /** Gives its memory back, as far as nothing else uses it. Any later call throws `DISPOSED`; a second one does nothing. */
-  dispose(): void {
-    endThis(this, Tensor)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, Tensor)
   }
 }
 

@@ -102,7 +102,7 @@ impl ListsArg {
         let ints = |argument, list: Option<ArrayArg>| {
             Ok::<_, crate::raise::Refusal>(list.ok_or_else(missing)?.elements::<i32>(argument)?.ok_or_else(missing)?)
         };
-        Ok(Paged::Tables(ints("blockTables", tables)?, ints("kvLengths", lengths)?))
+        Ok(Paged::Tables(ints("blockTables", tables)?, ints("lengths", lengths)?))
     }
 
     /// The lists, where they lie.

@@ -134,7 +134,7 @@ impl NativeKvCache {
 #[napi]
 impl NativeKvSnapshot {
     #[napi]
-    pub fn seq_len(&self, env: &Env) -> Result<f64> {
+    pub fn length(&self, env: &Env) -> Result<f64> {
         self.snapshot.read(env, |snapshot| Ok(snapshot.seq_len().into()))
     }
 

@@ -1,7 +1,7 @@
 // Attention on each device over what caches hold, in sizes that models have, against its definition in 64-bit floats.
 import type { ExecutionContext } from 'ava'
 
-import { attend, attendAsync, KvCache, mergeAttention, PagedKvCache, RollbackCache, RotatingKvCache, Tensor, type AttendKv, type AttendOptions, type DType, type HostTensor } from '../../index.js'
+import { attend, attendAsync, type AttendKv, type AttendOptions, type DType, type HostTensor, KvCache, mergeAttention, PagedKvCache, RollbackCache, RotatingKvCache, Tensor } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { narrow, widen } from '../support/half.js'
 import { naiveRow, type Naive } from '../support/naive-attention.js'
@@ -173,7 +173,7 @@ onDevices('pages, by sequences and by block tables, are read as what lies in one
     for (const [row, length] of lengths.entries()) for (const place of span(0, Math.ceil(length / 16))) table[row * width + place] = next++
     for (const options of [{}, { window: 20, sinks: 1 }, { softcap: 3 }]) {
       const wanted = attend(q, kv, { qOffsets: offsets, ...options }).out.toFloat32Array()
-      for (const pages of [{ cache, layer: 0, sequences }, { cache, layer: 0, blockTables: table, kvLengths: Int32Array.from(lengths) }]) {
+      for (const pages of [{ cache, layer: 0, sequences }, { cache, layer: 0, blockTables: table, lengths: Int32Array.from(lengths) }]) {
         const found = attend(q, pages, { qOffsets: offsets, ...options }).out.toFloat32Array()
         const most = Math.max(...wanted.map((value, at) => Math.abs(value - (found[at] as number))))
         t.true(most <= TOLERANCES[dtype], `${dtype}: off by ${most}`)

@@ -1,7 +1,7 @@
 // Random operations on KvCache, against a list of the tokens in it.
 import fc from 'fast-check'
 
-import { KvCache, type KvSnapshot } from '../../index.js'
+import { KvCache, type Snapshot } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { check, Kept, Numbering, ownsItsBuffer, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
 
@@ -23,7 +23,7 @@ class Run {
   cache: KvCache
   kept: Kept
   tokens: number[] = []
-  readonly snapshots: { snapshot: KvSnapshot; tokens: number[] }[] = []
+  readonly snapshots: { snapshot: Snapshot; tokens: number[] }[] = []
   readonly #numbering = new Numbering()
   readonly #make: () => KvCache
   readonly #shape: Shape

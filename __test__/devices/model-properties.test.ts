@@ -1,7 +1,7 @@
-// Random operations on a ModelCache of both kinds, against lists of tokens: what every layer sees is attention over all of them.
+// Random operations on the cache of a model, against lists of tokens: what every layer sees is attention over all of them.
 import fc from 'fast-check'
 
-import { isKvTideError, ModelCache, type ModelSequence, type ModelSnapshot, type ModelTransaction } from '../../index.js'
+import { isKvTideError, PagedKvCache, type Sequence, type Snapshot, type Transaction } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { HYBRID, layersOf, runStep } from '../support/model-rows.js'
 import { check } from '../support/properties.js'
@@ -13,21 +13,21 @@ const operations: fc.Arbitrary<Operation[]> = fc.array(fc.tuple(fc.constantFrom(
 
 /** A sequence, what it should hold, and where its open transactions begin. */
 interface Known {
-  readonly sequence: ModelSequence
+  readonly sequence: Sequence
   tokens: number[]
-  readonly open: { readonly draft: ModelTransaction; readonly start: number }[]
+  readonly open: { readonly draft: Transaction; readonly start: number }[]
 }
 
 /** A layer that keeps every token. */
 const FULL = HYBRID.layers.findIndex(({ kind }) => kind === 'full')
 
 class Run {
-  readonly cache: ModelCache
+  readonly cache: PagedKvCache
   readonly #known: Known[] = []
-  readonly #held: { readonly snapshot: ModelSnapshot; readonly tokens: readonly number[] }[] = []
+  readonly #held: { readonly snapshot: Snapshot; readonly tokens: readonly number[] }[] = []
   #next = 1
 
-  constructor(cache: ModelCache) {
+  constructor(cache: PagedKvCache) {
     this.cache = cache
   }
 
@@ -48,10 +48,10 @@ class Run {
 
   operate([name, choice, size]: Operation): void {
     const known = this.#known[choice % Math.max(this.#known.length, 1)]
-    if (name === 'create' || known === undefined) this.#known.push({ sequence: this.cache.createSequence(), tokens: [], open: [] })
+    if (name === 'create' || known === undefined) this.#known.push({ sequence: this.cache.openSequence(), tokens: [], open: [] })
     else if (name === 'step') this.#step([known], size + 1, true)
     else if (name === 'undone') this.#step([known], size + 1, false)
-    else if (name === 'together') this.#step(this.cache.kind === 'paged' ? this.#known : [known], 1, true)
+    else if (name === 'together') this.#step(this.#known, 1, true)
     else if (name === 'begin') this.#begin(known)
     else if (name === 'commit' || name === 'rollback') this.#end(known, name === 'commit', size)
     else if (known.open.length === 0) this.#alone(name, known, choice, size)
@@ -120,10 +120,10 @@ class Run {
   }
 }
 
-for (const kind of ['paged', 'contiguous', 'contiguous, all kept'] as const) {
-  onDevices(`${kind}: every layer sees what it should, whatever was done before`, (t, device) => {
+for (const blockSize of [4, 1]) {
+  onDevices(`blocks of ${blockSize}: every layer sees what it should, whatever was done before`, (t, device) => {
     check(t, operations, steps => {
-      using cache = new ModelCache(kind === 'paged' ? { model: HYBRID, kind, device, blockSize: 4, blocks: 400 } : { model: HYBRID, kind: 'contiguous', device, initialCapacity: 4, keepAll: kind !== 'contiguous' })
+      using cache = new PagedKvCache({ model: HYBRID, device, blockSize, capacity: 1600 / blockSize })
       const run = new Run(cache)
       for (const step of steps) run.operate(step)
     })

@@ -174,7 +174,7 @@ class Run {
     }
     const [k, v] = pairOf(this.#form, this.#layers, added.map(({ token }) => token))
     const parents = seed === undefined ? {} : { parents: added.map(({ parent }) => parent) }
-    if (this.#fits(() => open.append(k, v, told ? { ...parents, tokens: [...ids] } : parents))) nodes.push(...added)
+    if (this.#fits(() => open.append({ k, v, ...parents, ...(told ? { tokens: [...ids] } : {}) }))) nodes.push(...added)
   }
 
   /** A step of one or two sequences, drafted where transactions are open. */

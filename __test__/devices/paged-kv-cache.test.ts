@@ -1,5 +1,5 @@
 // PagedKvCache in rows of a model's size, on each device: what its pages show is what went in, bit for bit.
-import { PagedKvCache, type HostTensor, type PagedKvCacheOptions, type PagedSequence } from '../../index.js'
+import { type HostTensor, PagedKvCache, type PagedKvCacheOptions, type Sequence } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { expected, same, type Shape } from '../support/properties.js'
 import { throwsCode } from '../support/throws.js'
@@ -27,7 +27,7 @@ const isSame = (one: ArrayBufferView, other: ArrayBufferView): boolean =>
   Buffer.compare(new Uint8Array(one.buffer, one.byteOffset, one.byteLength), new Uint8Array(other.buffer, other.byteOffset, other.byteLength)) === 0
 
 /** Throws unless a sequence has these tokens in all layers, bit for bit. */
-function holds(cache: PagedKvCache, seq: PagedSequence | number, shape: Shape, tokens: readonly number[]): void {
+function holds(cache: PagedKvCache, seq: Sequence | number, shape: Shape, tokens: readonly number[]): void {
   for (const layer of span(0, LAYERS)) {
     const { k, v } = cache.gather(seq, layer)
     for (const [part, wanted] of given(shape, tokens, layer).entries()) {
@@ -131,7 +131,7 @@ onDevices('a draft\'s accepted path is moved to its front', (t, device) => {
     seq.append(pair(shape, span(0, 29)))
     const draft = seq.begin()
     const { k, v } = pair(shape, span(100, 108))
-    draft.append(k, v, { parents: [-1, -1, 0, 0, 1, 1, 4, 6] })
+    draft.append({ k, v, parents: [-1, -1, 0, 0, 1, 1, 4, 6] })
     draft.commitPath([1, 4, 6, 7])
     holds(cache, seq, shape, [...span(0, 29), 101, 104, 106, 107])
     t.is(seq.length, 33)

@@ -1,5 +1,5 @@
 // Steps of a paged cache and of a whole model, on each device: each layer sees what it should while the step is open.
-import { attend, ModelCache, PagedKvCache } from '../../index.js'
+import { attend, PagedKvCache } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { HYBRID, layersOf, runStep, stepOf } from '../support/model-rows.js'
 import { waves } from '../support/pages.js'
@@ -44,14 +44,14 @@ onDevices('attention in the background reads what the step has written', async (
   step.commit()
 })
 
-const KINDS = [{ kind: 'paged', blockSize: 4, blocks: 200 }, { kind: 'contiguous', initialCapacity: 4 }] as const
+const KINDS = [{ blockSize: 4, capacity: 200 }, { blockSize: 1, capacity: 800 }] as const
 
 for (const options of KINDS) {
-  const { kind } = options
+  const kind = `blocks of ${options.blockSize}`
   onDevices(`a model of full, sliding and shared layers, ${kind}: prompt, steps, drafts`, (t, device) => {
-    using cache = new ModelCache({ model: HYBRID, device, ...options })
+    using cache = new PagedKvCache({ model: HYBRID, device, ...options })
     t.is(cache.device, device)
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     t.true(stepOf(cache, sequence, span(1, 12), 11) <= TOLERANCE)
     for (const length of span(13, 30)) t.true(stepOf(cache, sequence, span(1, length), 1) <= TOLERANCE)
     using snapshot = sequence.snapshot()
@@ -67,8 +67,8 @@ for (const options of KINDS) {
   })
 
   onDevices(`a model's step that is dropped leaves nothing, ${kind}`, (t, device) => {
-    using cache = new ModelCache({ model: HYBRID, device, ...options })
-    const sequence = cache.createSequence()
+    using cache = new PagedKvCache({ model: HYBRID, device, ...options })
+    const sequence = cache.openSequence()
     stepOf(cache, sequence, span(1, 20), 19)
     {
       using step = cache.beginStep({ sequences: [sequence], offsets: [0, 3] })

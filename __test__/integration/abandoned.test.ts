@@ -1,7 +1,7 @@
 // Steps that are abandoned, in every way there is: what reads next finds nothing of them, before anything else has changed.
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, ModelCache, PagedKvCache, type HostTensor } from '../../index.js'
+import { attend, type HostTensor, PagedKvCache, type Step } from '../../index.js'
 import { collected } from '../support/garbage.js'
 import { span } from '../support/tokens.js'
 
@@ -11,27 +11,19 @@ const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }] } as const
 const rows = (...values: number[]): HostTensor => ({ data: Float32Array.from(values), shape: [1, values.length, 1] })
 const q: HostTensor = { data: new Float32Array(1), shape: [1, 1, 1] }
 
-/** A step, as much of it as both kinds have. */
-interface AnyStep {
-  write(layer: number, k: HostTensor, v: HostTensor): void
-  rollback(): void
-  dispose(): void
-  [Symbol.dispose](): void
-}
-
 /** A cache with one token of value 1 in a sequence, and all that can be read of it. */
 interface Subject {
   readonly cache: Disposable
-  begin(): AnyStep
+  begin(): Step
   /** What is read, each with what it is while one token is there. */
   readonly reads: readonly (readonly [name: string, read: () => unknown, expected: unknown])[]
 }
 
-function ofModel(kind: 'paged' | 'contiguous'): Subject {
-  const cache = kind === 'paged' ? new ModelCache({ model, kind, blocks: 8, blockSize: 4 }) : new ModelCache({ model, kind, initialCapacity: 2 })
-  const sequence = cache.createSequence()
+function ofModel(): Subject {
+  const cache = new PagedKvCache({ model, capacity: 8, blockSize: 4 })
+  const sequence = cache.openSequence()
   sequence.append({ layers: [{ k: rows(1), v: rows(1) }] })
-  const used = kind === 'paged' ? () => cache.stats().pools.map(of => of.freeBlocks) : () => 0
+  const used = (): number[] => cache.stats().pools.map(of => of.freeBlocks)
   return {
     cache,
     begin: () => cache.beginStep({ sequences: [sequence], offsets: [0, WIDE] }),
@@ -39,7 +31,7 @@ function ofModel(kind: 'paged' | 'contiguous'): Subject {
       ['kv', () => Array.from(sequence.kv(0)?.v.toFloat32Array() ?? []), [1]],
       ['length', () => sequence.length, 1],
       ['blocks', used, used()],
-      ...(kind === 'paged' ? [['attend', () => Array.from(attend(q, { cache, layer: 0, sequences: [sequence] }).out.toArray()), [1]] as const] : []),
+      ['attend', () => Array.from(attend(q, { cache, layer: 0, sequences: [sequence] }).out.toArray()), [1]],
       ['append', () => sequence.append({ layers: [{ k: rows(2), v: rows(2) }] }), undefined],
     ],
   }
@@ -63,22 +55,22 @@ function ofPages(): Subject {
       ['freeCount', () => cache.freeCount, 7],
       ['poolUtilization', () => cache.poolUtilization(), 1 / 8],
       ['attend', () => Array.from(attend(q, { cache, layer: 0, sequences: [id] }).out.toArray()), [1]],
-      ['attend by tables', () => Array.from(attend(q, { cache, layer: 0, blockTables, kvLengths: Int32Array.of(1) }).out.toArray()), [1]],
+      ['attend by tables', () => Array.from(attend(q, { cache, layer: 0, blockTables, lengths: Int32Array.of(1) }).out.toArray()), [1]],
     ],
   }
 }
 
-const SUBJECTS = { 'a model in blocks': () => ofModel('paged'), 'a model in tensors': () => ofModel('contiguous'), pages: ofPages }
+const SUBJECTS = { 'a model': ofModel, pages: ofPages }
 
 const WAYS = {
   rollback: step => step.rollback(),
   dispose: step => step.dispose(),
   using: step => step[Symbol.dispose](),
   collected: undefined,
-} satisfies Record<string, ((step: AnyStep) => void) | undefined>
+} satisfies Record<string, ((step: Step) => void) | undefined>
 
 /** Begins a step of the value 6, written whole, and lets go of it unless `end` says how it ends. */
-function abandon(subject: Subject, end?: (step: AnyStep) => void): WeakRef<AnyStep> {
+function abandon(subject: Subject, end?: (step: Step) => void): WeakRef<Step> {
   const step = subject.begin()
   const six = rows(...span(0, WIDE).map(() => 6))
   step.write(0, six, six)
@@ -86,12 +78,12 @@ function abandon(subject: Subject, end?: (step: AnyStep) => void): WeakRef<AnySt
   return new WeakRef(step)
 }
 
-async function hides(t: ExecutionContext, make: () => Subject, end: ((step: AnyStep) => void) | undefined): Promise<void> {
+async function hides(t: ExecutionContext, make: () => Subject, end: ((step: Step) => void) | undefined): Promise<void> {
   // Each read is the first call after it: none is helped by another.
   for (const place of make().reads.keys()) {
     const subject = make()
     // In a turn of its own, so that no frame of this one keeps it.
-    const step = await new Promise<WeakRef<AnyStep>>(resolve => setImmediate(() => resolve(abandon(subject, end))))
+    const step = await new Promise<WeakRef<Step>>(resolve => setImmediate(() => resolve(abandon(subject, end))))
     // Some rounds without a look at it, which would keep it.
     let rounds = 0
     if (end === undefined) t.true(await collected(() => ++rounds > 4) && step.deref() === undefined)

@@ -3,7 +3,7 @@ import { once } from 'node:events'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, attendAsync, isKvTideError, KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor, type AttendAsyncOptions, type ErrorCode, type HostTensor, type Kv } from '../../index.js'
+import { attend, attendAsync, type AttendAsyncOptions, type ErrorCode, type HostTensor, isKvTideError, type Kv, KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../../index.js'
 import { runProcess } from '../support/child.js'
 import { addonPath } from '../support/package-copy.js'
 import { collected } from '../support/garbage.js'
@@ -89,7 +89,7 @@ test('pages that are read do not change, and are read and disposed of meanwhile'
   const one = Float32Array.of(1)
   for (const pos of span(0, 3)) cache.writeKv(seq, 0, pos, one, Float32Array.of(pos))
   const q = { data: new Float32Array(1), shape: [1, 1, 1] }
-  const pages = [{ cache, layer: 0, sequences: [seq] }, { cache, layer: 0, blockTables: Int32Array.of(0, 1), kvLengths: Int32Array.of(3) }]
+  const pages = [{ cache, layer: 0, sequences: [seq] }, { cache, layer: 0, blockTables: Int32Array.of(0, 1), lengths: Int32Array.of(3) }]
   for (const kv of pages) {
     const read = attendAsync(q, kv)
     for (const call of [() => cache.createSequence(), () => cache.writeKv(seq, 0, 3, one, one), () => cache.ensureCapacity(seq, 4), () => cache.dropSequence(seq)]) throwsCode(t, 'BUSY', call)

@@ -1,7 +1,7 @@
 // Memory beside the caches: given back at once where everything is disposed of, and counted where something is kept.
 import test, { type ExecutionContext } from 'ava'
 
-import { KvCache, ModelCache, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, type HostTensor, type Kv } from '../../index.js'
+import { type HostTensor, type Kv, KvCache, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache } from '../../index.js'
 import { used } from '../support/garbage.js'
 import { throwsCode } from '../support/throws.js'
 
@@ -78,56 +78,13 @@ test.serial('a result that one tensor still shows stays', t => {
 
 const model = { layers: [{ kind: 'full', numKvHeads: 1, headDim: 1 }, { kind: 'sliding', window: 4, numKvHeads: 1, headDim: 1 }] } as const
 const layers = (count: number): readonly Kv[] => [0, 1].map(() => ({ k: rows(count), v: rows(count) })) as unknown as Kv[]
-const inTensors = (): ModelCache => new ModelCache({ model, kind: 'contiguous', initialCapacity: 4 })
-
-test.serial('an open step of a model in tensors keeps nothing of a sequence or a cache that has ended', t => {
-  const before = used()
-  const cache = inTensors()
-  const [gone, other] = [cache.createSequence(), cache.createSequence()]
-  gone.append({ layers: layers(MANY) })
-  const [step, second] = [gone, other].map(sequence => {
-    const begun = cache.beginStep({ sequences: [sequence], offsets: [0, MANY] })
-    begun.write(0, rows(MANY), rows(MANY))
-    begun.write(1, rows(MANY), rows(MANY))
-    return begun
-  }) as [ReturnType<ModelCache['beginStep']>, ReturnType<ModelCache['beginStep']>]
-  const { bufferBytes } = cache.stats()
-  gone.drop()
-  const left = cache.stats()
-  t.true(left.bufferBytes < bufferBytes)
-  t.is(left.usedBytes, left.bufferBytes + left.heldBytes)
-  throwsCode(t, 'STALE_STEP', () => step.attend(0, { data: new Float32Array(MANY), shape: [MANY, 1, 1] }))
-  cache.dispose()
-  t.is(used(), before)
-  step.dispose()
-  second.dispose()
-})
-
-test.serial('what is kept of a model in tensors is held by what keeps it', t => {
-  using cache = inTensors()
-  const held = (): number => cache.stats().heldBytes
-  const sequence = cache.createSequence()
-  sequence.append({ layers: layers(MANY) })
-  const [snapshot, kv] = [sequence.snapshot(), sequence.kv(0) as Kv]
-  t.is(held(), 0, 'all of it is the cache\'s own')
-  t.is(kv.k.length, MANY)
-  const { usedBytes } = cache.stats()
-  sequence.drop()
-  t.is(held(), cache.stats().usedBytes)
-  t.is(held(), usedBytes)
-  snapshot.dispose()
-  t.true(held() >= 8 * MANY && held() < usedBytes, 'a view keeps its layer')
-  end(kv)
-  t.is(held(), 0)
-  t.is(cache.stats().usedBytes, 0)
-})
 
 test.serial('copies of pages are held beside the cache, until they are disposed of', t => {
   using pages = new PagedKvCache({ capacity: 64, blockSize: 16, numLayers: 1, numKvHeads: 1, headDim: 1, memoryLimitBytes: 64 * 16 * 8 })
   const sequence = pages.openSequence()
   sequence.append({ k: rows(MANY), v: rows(MANY) })
-  using blocks = new ModelCache({ model, kind: 'paged', blocks: 64, blockSize: 16 })
-  const ofModel = blocks.createSequence()
+  using blocks = new PagedKvCache({ model, capacity: 64, blockSize: 16 })
+  const ofModel = blocks.openSequence()
   ofModel.append({ layers: layers(MANY) })
   const subjects = [
     ['gather', () => pages.stats(), () => pages.gather(sequence.id, 0)],

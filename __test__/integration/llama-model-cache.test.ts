@@ -1,7 +1,7 @@
-// A small Llama on a ModelCache of both kinds, against the greedy tokens of HF transformers.
+// A small Llama on a PagedKvCache of its config.json, against the greedy tokens of HF transformers.
 import test from 'ava'
 
-import { ModelCache, type HuggingFaceConfig } from '../../index.js'
+import { type HuggingFaceConfig, PagedKvCache } from '../../index.js'
 import { best, decode, prefill } from '../support/llama/decoder.js'
 import { Llama } from '../support/llama/llama.js'
 import { distance, referenceLogits, references } from '../support/llama/references.js'
@@ -13,14 +13,14 @@ const [p33, p100, branch60] = ['p33', 'p100', 'branch60'].map(name => prompts[na
 const config = model.config as unknown as HuggingFaceConfig
 
 const KINDS = {
-  paged: () => new ModelCache({ model: config, kind: 'paged', blocks: 32 }),
-  contiguous: () => new ModelCache({ model: config, kind: 'contiguous', maxSeqLen: 256 }),
+  'blocks of 16': () => new PagedKvCache({ model: config, capacity: 32 }),
+  'blocks of 4': () => new PagedKvCache({ model: config, blockSize: 4, capacity: 128 }),
 }
 
 for (const [kind, make] of Object.entries(KINDS)) {
   test(`${kind}: a prompt in chunks and its greedy continuation`, t => {
     using cache = make()
-    const attention = stepping(model, cache, cache.createSequence())
+    const attention = stepping(model, cache, cache.openSequence())
     const logits = prefill(model, p33, attention, 7)
     t.true(distance(logits, referenceLogits('logits.p33')) < 1e-4)
     t.deepEqual(decode(model, logits, 32, 64, attention).tokens, greedy['p33'])
@@ -29,13 +29,11 @@ for (const [kind, make] of Object.entries(KINDS)) {
 
   test(`${kind}: a prompt that shares its start with another`, t => {
     using cache = make()
-    const first = cache.createSequence()
+    const first = cache.openSequence()
     prefill(model, p100, stepping(model, cache, first, p100))
-    // In blocks it is found by its tokens; in tensors it is taken from the other sequence.
     const match = cache.match(branch60)
-    t.is(match.length, kind === 'paged' ? 48 : 0)
-    const second = kind === 'paged' ? cache.createSequence({ prefix: match }) : first.fork()
-    if (kind === 'contiguous') second.truncate(60)
+    t.is(match.length, cache.blockSize === 16 ? 48 : 60)
+    const second = cache.openSequence({ prefix: match })
     const done = second.length
     const attention = stepping(model, cache, second, branch60)
     const logits = prefill(model, branch60.slice(done), attention, 20, done)
@@ -45,7 +43,7 @@ for (const [kind, make] of Object.entries(KINDS)) {
 
   test(`${kind}: drafted tokens are kept as far as the model agrees`, t => {
     using cache = make()
-    const sequence = cache.createSequence()
+    const sequence = cache.openSequence()
     const attention = stepping(model, cache, sequence)
     const wanted = greedy['p33'] as readonly number[]
     const { vocab_size: vocabulary } = model.config

@@ -1,4 +1,4 @@
-import { attend, type HostTensor, type LayerKv, type ModelCache, type ModelDescriptionInput, type ModelSequence, type ModelStep } from '../../index.js'
+import { attend, type HostTensor, type KvSource, type ModelDescriptionInput, type PagedKvCache, type Sequence, type Step } from '../../index.js'
 import { span } from './tokens.js'
 
 const SIZES = { numKvHeads: 2, headDim: 2 }
@@ -27,13 +27,13 @@ function waves(tokens: readonly number[], heads: number, seed: number, layout: '
 }
 
 /** K and V of tokens in a layer, `[2, n, 2]`. */
-export function kvOf(layer: number, tokens: readonly number[]): LayerKv {
+export function kvOf(layer: number, tokens: readonly number[]): KvSource {
   const of = (seed: number): HostTensor => ({ data: waves(tokens, 2, 1.3 * layer + seed, 'heads'), shape: [2, tokens.length, 2] })
   return { k: of(0), v: of(10) }
 }
 
 /** K and V of tokens in every layer with its own. */
-export const layersOf = (tokens: readonly number[]): LayerKv[] => OWN.map(layer => kvOf(layer, tokens))
+export const layersOf = (tokens: readonly number[]): KvSource[] => OWN.map(layer => kvOf(layer, tokens))
 
 /** Queries of tokens in a layer, `[n, 4, 2]`. */
 export function queriesOf(layer: number, tokens: readonly number[]): HostTensor {
@@ -60,7 +60,7 @@ export function seen(layer: number, tokens: readonly number[], last: number): Fl
 }
 
 /** Writes the tokens of a step layer by layer, and answers the largest difference between what they see and what they should. */
-export function runStep(step: ModelStep, histories: readonly (readonly number[])[]): number {
+export function runStep(step: Step, histories: readonly (readonly number[])[]): number {
   const lasts = histories.map((_, place) => (step.offsets[place + 1] as number) - (step.offsets[place] as number))
   const tokens = histories.flatMap((history, place) => history.slice(history.length - (lasts[place] as number)))
   let most = 0
@@ -78,7 +78,7 @@ export function runStep(step: ModelStep, histories: readonly (readonly number[])
 }
 
 /** A step of one sequence for the last tokens of a history: what its attention is off by. */
-export function stepOf(cache: ModelCache, sequence: ModelSequence, history: readonly number[], last: number): number {
+export function stepOf(cache: PagedKvCache, sequence: Sequence, history: readonly number[], last: number): number {
   using step = cache.beginStep({ sequences: [sequence], offsets: [0, last] })
   const off = runStep(step, [history])
   step.commit(history.slice(-last))

@@ -1,29 +1,29 @@
-import { ModelCache, Tensor, type BeginOptions, type Kv, type KvTransaction, type ModelSequence, type ModelTokens, type ModelTransaction, type TokenSource } from '../../index.js'
+import { type BeginOptions, type Kv, type KvSource, type KvTransaction, PagedKvCache, type Sequence, Tensor, type TokenSource, type Transaction } from '../../index.js'
 import { source, type Shape } from './properties.js'
 import { showing, stacked } from './showing.js'
 
 /** K and V of each layer, of tensors that have them where other caches have their batch. */
-function layersOf(k: TokenSource, v: TokenSource): ModelTokens['layers'] {
+function layersOf(k: TokenSource, v: TokenSource): KvSource[] {
   if (!(k instanceof Tensor && v instanceof Tensor)) return [{ k, v }]
   return Array.from({ length: k.shape[0] as number }, (_, layer) => ({ k: k.narrow(0, layer, 1), v: v.narrow(0, layer, 1) }))
 }
 
-function append(to: ModelTransaction, k: TokenSource, v: TokenSource, options: unknown = {}): void {
+function append(to: Transaction, k: TokenSource, v: TokenSource, options: unknown = {}): void {
   to.append(typeof options === 'object' && options !== null ? { layers: layersOf(k, v), ...options } : (options as never))
 }
 
 /** A sequence of full layers alone in a model's cache: what is the batch of other caches are its layers. */
 export class ModelSubject {
-  readonly cache: ModelCache
-  readonly sequence: ModelSequence
+  readonly cache: PagedKvCache
+  readonly sequence: Sequence
   readonly #shape: Shape
 
-  constructor(shape: Shape, kind: 'paged' | 'contiguous') {
+  constructor(shape: Shape) {
     const { device, batch, heads, dim, dtype } = shape
     this.#shape = shape
     const model = { layers: Array.from({ length: batch }, () => ({ kind: 'full', numKvHeads: heads, headDim: dim }) as const) }
-    this.cache = new ModelCache(kind === 'paged' ? { model, kind, dtype, device, blocks: 256, blockSize: 4 } : { model, kind, dtype, device, initialCapacity: 2, maxSeqLen: 4096 })
-    this.sequence = this.cache.createSequence()
+    this.cache = new PagedKvCache({ model, dtype, device, capacity: 256, blockSize: 4 })
+    this.sequence = this.cache.openSequence()
   }
 
   /** What it holds; `null` when that is nothing. */

@@ -1,4 +1,4 @@
-import type { HostTensor, PagedKvCache, PagedSequence, PagedSnapshot, PagedTransaction } from '../../index.js'
+import type { HostTensor, PagedKvCache, Sequence, Snapshot, Transaction } from '../../index.js'
 
 /** The form of a cache: its values are 32-bit floats. */
 export interface Form {
@@ -56,18 +56,18 @@ export interface Node {
 
 /** An open transaction. */
 export interface Draft {
-  readonly open: PagedTransaction
+  readonly open: Transaction
   readonly nodes: Node[]
 }
 
 /** What one sequence holds, every token by itself. */
 export class Kept {
-  readonly sequence: PagedSequence
+  readonly sequence: Sequence
   readonly root: number
   readonly tokens: number[]
   readonly drafts: Draft[] = []
 
-  constructor(sequence: PagedSequence, root: number, tokens: readonly number[]) {
+  constructor(sequence: Sequence, root: number, tokens: readonly number[]) {
     this.sequence = sequence
     this.root = root
     this.tokens = [...tokens]
@@ -145,7 +145,7 @@ function isSame(found: Float32Array, wanted: Float32Array): boolean {
 
 /** A snapshot, and what it saw. */
 export interface Saved {
-  readonly snapshot: PagedSnapshot
+  readonly snapshot: Snapshot
   readonly root: number
   readonly tokens: readonly number[]
 }

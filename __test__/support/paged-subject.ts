@@ -1,13 +1,13 @@
-import { PagedKvCache, type BeginOptions, type DraftOptions, type Kv, type KvTransaction, type PagedSequence, type PagedTransaction, type TokenSource } from '../../index.js'
+import { type BeginOptions, type DraftOptions, type Kv, type KvTransaction, PagedKvCache, type Sequence, type TokenSource, type Transaction } from '../../index.js'
 import type { Shape } from './properties.js'
 import { showing, stacked } from './showing.js'
 
-const append = (to: PagedTransaction, k: TokenSource, v: TokenSource, options?: DraftOptions): void => to.append(k, v, options)
+const append = (to: Transaction, k: TokenSource, v: TokenSource, options?: DraftOptions): void => to.append({ k, v, ...options })
 
 /** A sequence alone in its cache: what is the batch of other caches are its layers. */
 export class SequenceSubject {
   readonly cache: PagedKvCache
-  readonly sequence: PagedSequence
+  readonly sequence: Sequence
   readonly #shape: Shape
 
   constructor(shape: Shape) {

@@ -1,4 +1,4 @@
-import { KvCache, RollbackCache, RotatingKvCache, type BeginOptions, type Kv, type KvTransaction, type Tensor } from '../../index.js'
+import { type BeginOptions, type Kv, KvCache, type KvTransaction, RollbackCache, RotatingKvCache, type Tensor } from '../../index.js'
 import { ModelSubject } from './model-subject.js'
 import { SequenceSubject } from './paged-subject.js'
 import { source, type Shape } from './properties.js'
@@ -97,7 +97,7 @@ export const KINDS: readonly Kind[] = [
     }),
   }),
   kind<SequenceSubject>({
-    name: 'PagedSequence',
+    name: 'Sequence',
     make: shape => new SequenceSubject(shape),
     object: 'sequence',
     slides: false,
@@ -112,9 +112,9 @@ export const KINDS: readonly Kind[] = [
       begin,
     }),
   }),
-  ...(['paged', 'contiguous'] as const).map(of => kind<ModelSubject>({
-    name: `ModelSequence, ${of}`,
-    make: shape => new ModelSubject(shape, of),
+  kind<ModelSubject>({
+    name: 'Sequence, of a model',
+    make: shape => new ModelSubject(shape),
     object: 'sequence',
     slides: false,
     feed: (subject, k, v) => subject.append(k, v),
@@ -125,7 +125,7 @@ export const KINDS: readonly Kind[] = [
       restore: () => subject.sequence.restore(subject.sequence.snapshot()),
       begin: subject.begin,
     }),
-  })),
+  }),
 ]
 
 /** What is kept of tokens that were appended, in order. */

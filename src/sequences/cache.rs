@@ -50,6 +50,15 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| Ok(cache.model().groups().iter().map(NativeGroup::from).collect()))
     }
 
+    /// The group of each layer.
+    #[napi]
+    pub fn group_of_layers(&self, env: &Env) -> Result<Vec<u32>> {
+        self.cache.read(env, |cache| {
+            let layers = cache.model().layers().len() as u32;
+            Ok((0..layers).map(|layer| cache.model().place(layer).group).collect())
+        })
+    }
+
     /// Whether each query head has a learned logit, which attention has to be given.
     #[napi]
     pub fn has_sink_logits(&self, env: &Env) -> Result<bool> {

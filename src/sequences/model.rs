@@ -39,9 +39,15 @@ pub struct NativeModel {
     pub sink_logits: bool,
 }
 
-/// Blocks: so many of each group, or as many as memory has room for.
+/// Everything that the cache is made with.
 #[napi(object, object_to_js = false)]
-pub struct NativeModelBlocks {
+pub struct NativeModelOptions {
+    pub model: NativeModel,
+    pub dtype: String,
+    pub devices: Vec<String>,
+    /// The device of each layer, by its place in that list; nothing where there is one for all.
+    #[napi(ts_type = "Uint32Array | undefined")]
+    pub device_of_layers: Option<Uint32Array>,
     pub block_size: f64,
     #[napi(ts_type = "number[] | undefined")]
     pub blocks: Option<Vec<f64>>,
@@ -52,10 +58,8 @@ pub struct NativeModelBlocks {
     pub max_sequences: f64,
     #[napi(ts_type = "number | undefined")]
     pub max_prefill_tokens: Option<f64>,
-    #[napi(ts_type = "string | undefined")]
-    pub key_format: Option<String>,
-    #[napi(ts_type = "string | undefined")]
-    pub value_format: Option<String>,
+    pub key_format: String,
+    pub value_format: String,
     pub hadamard: bool,
     pub namespace: String,
     #[napi(ts_type = "Uint8Array | undefined")]
@@ -63,20 +67,8 @@ pub struct NativeModelBlocks {
     #[napi(ts_type = "Uint8Array | undefined")]
     pub eviction: Option<Uint8Array>,
     pub events: f64,
-}
-
-/// Everything that the cache is made with.
-#[napi(object, object_to_js = false)]
-pub struct NativeModelOptions {
-    pub model: NativeModel,
-    pub dtype: String,
-    pub devices: Vec<String>,
-    /// The device of each layer, by its place in that list; nothing where there is one for all.
-    #[napi(ts_type = "Uint32Array | undefined")]
-    pub device_of_layers: Option<Uint32Array>,
     #[napi(ts_type = "number | undefined")]
     pub memory_limit_bytes: Option<f64>,
-    pub pages: NativeModelBlocks,
 }
 
 /// Layers that share block tables.
@@ -100,13 +92,32 @@ impl NativeModelOptions {
             Some(devices) => self.model.read()?.split(&devices)?,
             None => self.model.read()?,
         };
-        let groups = model.groups().len();
+        let room = match (self.blocks, self.blocks_each) {
+            (Some(blocks), _) => {
+                PoolRoom::Blocks(blocks.into_iter().map(|of| count("capacity", of)).collect::<Outcome<_>>()?)
+            }
+            (None, Some(each)) => PoolRoom::Blocks(vec![count("capacity", each)?; model.groups().len()]),
+            (None, None) => PoolRoom::Memory {
+                bytes: whole("memoryBytes", self.memory_bytes)?,
+                max_sequences: count("maxSequences", self.max_sequences)?,
+                max_prefill_tokens: optional("maxPrefillTokens", self.max_prefill_tokens, count)?
+                    .unwrap_or(PoolRoom::PREFILL_TOKENS),
+            },
+        };
         Ok(ModelCacheOptions {
+            block_size: count_positive("blockSize", whole("blockSize", self.block_size)?)?,
             dtype: self.dtype.parse()?,
+            key_format: Some(page_format("keyFormat", &self.key_format)?),
+            value_format: Some(page_format("valueFormat", &self.value_format)?),
+            hadamard: self.hadamard,
+            namespace: self.namespace,
+            prefix_key: self.prefix_key.map(|key| prefix_key(&key)).transpose()?,
+            eviction: self.eviction.map(|ranks| eviction(&ranks)).transpose()?,
+            events: count("events", self.events)?,
             devices: self.devices.iter().map(|name| device(name)).collect::<kvtide_tensor::Result<_>>()?,
             memory_limit_bytes: optional("memoryLimitBytes", self.memory_limit_bytes, whole)?,
             budget: Some(budget()),
-            ..self.pages.read(model, groups)?
+            ..ModelCacheOptions::new(model, room)
         })
     }
 }
@@ -139,35 +150,6 @@ impl NativeModelLayer {
             num_kv_heads: count("numKvHeads", self.num_kv_heads)?,
             head_dim: count("headDim", self.head_dim)?,
             value_head_dim: count("valueHeadDim", self.value_head_dim)?,
-        })
-    }
-}
-
-impl NativeModelBlocks {
-    fn read(self, model: ModelDescription, groups: usize) -> Outcome<ModelCacheOptions> {
-        let room = match (self.blocks, self.blocks_each) {
-            (Some(blocks), _) => {
-                PoolRoom::Blocks(blocks.into_iter().map(|of| count("blocks", of)).collect::<Outcome<_>>()?)
-            }
-            (None, Some(each)) => PoolRoom::Blocks(vec![count("blocks", each)?; groups]),
-            (None, None) => PoolRoom::Memory {
-                bytes: whole("memoryBytes", self.memory_bytes)?,
-                max_sequences: count("maxSequences", self.max_sequences)?,
-                max_prefill_tokens: optional("maxPrefillTokens", self.max_prefill_tokens, count)?
-                    .unwrap_or(PoolRoom::PREFILL_TOKENS),
-            },
-        };
-        let format = |argument, name: Option<String>| name.map(|name| page_format(argument, &name)).transpose();
-        Ok(ModelCacheOptions {
-            block_size: count_positive("blockSize", whole("blockSize", self.block_size)?)?,
-            key_format: format("keyFormat", self.key_format)?,
-            value_format: format("valueFormat", self.value_format)?,
-            hadamard: self.hadamard,
-            namespace: self.namespace,
-            prefix_key: self.prefix_key.map(|key| prefix_key(&key)).transpose()?,
-            eviction: self.eviction.map(|ranks| eviction(&ranks)).transpose()?,
-            events: count("events", self.events)?,
-            ..ModelCacheOptions::new(model, room)
         })
     }
 }

@@ -1,27 +1,4 @@
-import {
-  BlockPool,
-  BlockTable,
-  KvCache,
-  KvSnapshot,
-  memoryStats,
-  ModelCache,
-  ModelSequence,
-  ModelSnapshot,
-  ModelStep,
-  PagedKvCache,
-  PagedSequence,
-  PagedSnapshot,
-  PagedStep,
-  PrefixMatch,
-  RollbackCache,
-  RollbackSnapshot,
-  RotatingCache,
-  RotatingKvCache,
-  RotatingSnapshot,
-  Tensor,
-  type CacheStats,
-  type Kv,
-} from '../../../index.js'
+import { BlockPool, BlockTable, type CacheStats, type Kv, KvCache, memoryStats, PagedKvCache, PrefixMatch, RollbackCache, RollbackSnapshot, RotatingCache, RotatingKvCache, RotatingSnapshot, Sequence, Snapshot, Step, Tensor } from '../../../index.js'
 
 /** Costs, but for copies and for what garbage still holds. */
 function costs({ bufferBytes, limitBytes, growths, compactions }: CacheStats): unknown {
@@ -58,17 +35,8 @@ function paged(cache: PagedKvCache): unknown {
     })
     return { id, length, capacity: cache.sequenceCapacity(id), slots }
   })
-  const { cachedBlocks, activeBlocks, evictions } = cache.stats()
-  return { freeCount, totalCount, cachedBlocks, activeBlocks, evictions, sequences, ...(costs(cache.stats()) as object) }
-}
-
-function model(cache: ModelCache): unknown {
-  const { pools, ...spent } = cache.stats()
-  const sequences = cache.sequenceIds().map(id => {
-    const { length, committedLength } = cache.sequence(id)
-    return [id, length, committedLength, pair(cache.sequence(id).kv(0))]
-  })
-  return { groups: cache.groups, pools, sequences, ...(costs(spent) as object) }
+  const { cachedBlocks, activeBlocks, evictions, pools } = cache.stats()
+  return { freeCount, totalCount, groups: cache.groups, pools, cachedBlocks, activeBlocks, evictions, sequences, ...(costs(cache.stats()) as object) }
 }
 
 function state(object: unknown): unknown {
@@ -83,15 +51,11 @@ function state(object: unknown): unknown {
     return { totalLen, committedLen, current: pair(object.current()), ...(costs(object.stats()) as object) }
   }
   if (object instanceof PagedKvCache) return paged(object)
-  if (object instanceof PagedSequence) return [object.id, object.length, object.committedLength, object.capacity]
-  if (object instanceof ModelCache) return model(object)
-  if (object instanceof ModelSequence) return [object.id, object.length, object.committedLength, pair(object.kv(0))]
-  if (object instanceof ModelStep) return [object.sequences, object.offsets, object.length]
-  if (object instanceof ModelSnapshot || object instanceof PagedSnapshot || object instanceof PrefixMatch) return object.length
-  if (object instanceof PagedStep) return [object.sequences, object.offsets, object.length]
+  if (object instanceof Sequence) return [object.id, object.length, object.committedLength, object.capacity, pair(object.kv(0))]
+  if (object instanceof Step) return [object.sequences, object.offsets, object.length]
+  if (object instanceof Snapshot || object instanceof PrefixMatch) return object.length
   if (object instanceof BlockPool) return [object.freeCount, object.totalCount, object.utilization]
   if (object instanceof BlockTable) return [0, 1].map(layer => [object.numBlocks(layer), object.getBlock(layer, 0), object.getBlock(layer, 1)])
-  if (object instanceof KvSnapshot) return object.seqLen
   if (object instanceof RollbackSnapshot) return object.committedLen
   if (object instanceof RotatingSnapshot) return [object.currentSeqLen, object.maxSeqLen, object.retainedLen, object.sinks, object.dim]
   return null

@@ -77,7 +77,7 @@ export const tensor: Kind = {
     'a Tensor of another shape': 'SHAPE_MISMATCH',
     'a Tensor of another dtype': 'DTYPE_MISMATCH',
     'a disposed Tensor': 'DISPOSED',
-    'a Tensor that looks like a KvSnapshot': 'ok',
+    'a Tensor that looks like a Snapshot': 'ok',
   },
   fields: hostFields.map(field => (field.name === 'shape' || field.name === 'dims' ? { ...field, kind: but(field.kind, { nothing: 'INVALID_ARGUMENT' }) } : field)),
 }
@@ -104,7 +104,7 @@ export const snapshot = (owner: string, foreign: Outcome): Kind => ({
   legal: {
     [`a ${owner}`]: foreign,
     [`a disposed ${owner}`]: 'DISPOSED',
-    ...(owner === 'KvSnapshot' ? { 'a KvSnapshot that looks like a Tensor': foreign } : {}),
+    ...(owner === 'Snapshot' ? { 'a Snapshot that looks like a Tensor': foreign } : {}),
   },
 })
 
@@ -129,7 +129,7 @@ export const mark = (): Kind => ({
 })
 
 /** A sequence of a cache, by its number or its object. */
-export const seq = (large: Outcome): Kind => but(whole(large), { 'a disposed PagedSequence': 'DISPOSED' })
+export const seq = (large: Outcome): Kind => but(whole(large), { 'a disposed Sequence': 'DISPOSED' })
 
 /** Ids of tokens. */
 export const tokenIds: Kind = { legal: { 'an empty array': 'ok', 'a Uint32Array': 'ok' } }

@@ -42,7 +42,7 @@ export const settings: Readonly<Record<string, Kind>> = {
 /** Anything with fields of its own goes, where none of them is an option. */
 export const objects: Kind['legal'] = {
   ...NO_OPTIONS,
-  ...Object.fromEntries(['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor'].map(name => [name, 'ok'])),
+  ...Object.fromEntries(['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a Snapshot that looks like a Tensor'].map(name => [name, 'ok'])),
   'a disposed RotatingSnapshot': 'DISPOSED',
 }
 
@@ -62,14 +62,14 @@ cache.createSequence()
 const pages = [
   [() => ({ cache, layer: 0, sequences: [0, 1] }), { cache: count, layer: count, sequences: { legal: { 'a Float64Array': 'SEQUENCE_NOT_FOUND' } } }],
   [
-    () => ({ cache, layer: 0, blockTables: Int32Array.of(0, 1), kvLengths: Int32Array.of(2, 1) }),
-    { cache: count, layer: count, blockTables: { legal: { 'an empty array': 'POSITION_OUT_OF_RANGE' } }, kvLengths: integers },
+    () => ({ cache, layer: 0, blockTables: Int32Array.of(0, 1), lengths: Int32Array.of(2, 1) }),
+    { cache: count, layer: count, blockTables: { legal: { 'an empty array': 'POSITION_OUT_OF_RANGE' } }, lengths: integers },
   ],
 ] as const
 
 /** A query for each sequence, `[2, 1, 2]`. */
 export const queries = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [2, 1, 2])
-export const threeDims: Kind = { legal: { ...tensor.legal, 'a Tensor of another dtype': wrong, 'a Tensor that looks like a KvSnapshot': wrong } }
+export const threeDims: Kind = { legal: { ...tensor.legal, 'a Tensor of another dtype': wrong, 'a Tensor that looks like a Snapshot': wrong } }
 
 /** Rows over pages, of a cache that a refusal leaves as it was. */
 const overPages = (name: string): Row[] =>

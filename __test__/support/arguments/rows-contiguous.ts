@@ -7,7 +7,7 @@ const pair = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2
 const host = (): object => ({ data: Float32Array.from([5, 6, 7, 8]), shape: [1, 1, 2, 2] })
 const memoryLimitBytes = optional(whole('ok'))
 
-export const GETTERS: readonly string[] = ['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a KvSnapshot that looks like a Tensor']
+export const GETTERS: readonly string[] = ['a disposed Tensor', 'a proxy of a Tensor', 'what looks like a Tensor', 'a Snapshot that looks like a Tensor']
 
 /** An object with no field of its own, which could be an option that does not exist. */
 function isBare(value: object): boolean {
@@ -42,7 +42,7 @@ const kv = new Members('KvCache', kvCache)
   .method('incrementSeqLen', param('n', optional(count), () => 1))
   .method('truncate', param('len', whole('CANNOT_ROLL_BACK'), () => 1))
   .method('begin', begin)
-  .method('restore', param<KvCache>('snapshot', snapshot('KvSnapshot', 'SNAPSHOT_INVALID'), cache => cache.snapshot()))
+  .method('restore', param<KvCache>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), cache => cache.snapshot()))
   .disposable()
 
 const rotatingOptions = { maxSeqLen: count, capacitySeqLen: optional(count), sinks: optional(count), slack: optional(count), device: optional(text), memoryLimitBytes }
@@ -168,8 +168,8 @@ export const contiguousRows: readonly Row[] = [
     'a disposed Tensor': 'DISPOSED',
   }), () => ({}))),
   ...rollback.rows,
-  ...(['KvSnapshot', 'RotatingSnapshot', 'RollbackSnapshot'] as const).map(name => free(`new ${name}`, param('token', never, () => undefined), param('native', never, () => undefined))),
-  ...new Members('KvSnapshot', () => kvCache().snapshot()).plain('seqLen').disposable().rows,
+  ...(['Snapshot', 'RotatingSnapshot', 'RollbackSnapshot'] as const).map(name => free(`new ${name}`, param('token', never, () => undefined), param('native', never, () => undefined))),
+  ...new Members('Snapshot', () => kvCache().snapshot()).plain('seqLen').disposable().rows,
   ...new Members('RotatingSnapshot', () => rotatingCache().snapshot())
     .plain('currentSeqLen', 'maxSeqLen', 'retainedLen', 'sinks', 'dim')
     .disposable().rows,

@@ -21,7 +21,7 @@ const tensors = new Members('Tensor', square)
     legal: {
       'a Tensor of another shape': 'ok',
       'a Tensor of another dtype': 'ok',
-      'a Tensor that looks like a KvSnapshot': 'ok',
+      'a Tensor that looks like a Snapshot': 'ok',
       'a disposed Tensor': 'DISPOSED',
     },
   }, square))

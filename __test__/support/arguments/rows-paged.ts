@@ -1,4 +1,4 @@
-import { PagedKvCache, Tensor, type PagedSequence, type PagedStep, type PrefixMatch, type StepBatch } from '../../../index.js'
+import { PagedKvCache, type PrefixMatch, type Sequence, type Step, type StepBatch, Tensor } from '../../../index.js'
 import { but, count, flag, milliseconds, never, optional, options, out, prompt, seq, snapshot, tensor, text, tokenIds, vector, whole, type Kind } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 import { objects, queries, settings, threeDims } from './rows-attend.js'
@@ -41,7 +41,7 @@ const paged = new Members('PagedKvCache', pagedCache)
   .method('keys', param('tokens', tokenIds, ids), some(prompt))
   .method('events', some({ from: optional(whole('ok')) }))
   .method('ensureCapacity', param('seq', seq('SEQUENCE_NOT_FOUND'), () => 0), param('tokens', count, () => 3))
-  .method('ensureCapacity', param('seq', { legal: { 'a disposed PagedSequence': 'DISPOSED' } }, () => [0, 1]), param('tokens', { legal: {} }, () => [3, 1]))
+  .method('ensureCapacity', param('seq', { legal: { 'a disposed Sequence': 'DISPOSED' } }, () => [0, 1]), param('tokens', { legal: {} }, () => [3, 1]))
   .method('writeKv', ...place, param('key', vector, four), param('value', vector, square))
   .method('readKv', ...place)
   .method('readKvInto', ...place, param('key', out('DIM_MISMATCH'), four), param('value', out('DIM_MISMATCH'), four))
@@ -82,11 +82,11 @@ const bulk = new Members('PagedKvCache', narrowCache)
 
 const input = (): object => ({ k: two(), v: { data: four(), dims: [1, 1, 2, 2], type: 'float32' } })
 
-const sequence = new Members('PagedSequence', () => narrowCache().sequence(0))
+const sequence = new Members('Sequence', () => narrowCache().sequence(0))
   .plain('length', 'committedLength', 'retainedLength', 'capacity', 'fork', 'snapshot', 'drop')
   .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: known }), input))
   .method('truncate', param('len', count, () => 1))
-  .method('restore', param<PagedSequence>('snapshot', snapshot('PagedSnapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))
+  .method('restore', param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))
   .method('begin', begin)
   .method('retain', param('options', options(() => ({ priority: 5 }), {
     from: optional(count),
@@ -97,12 +97,12 @@ const sequence = new Members('PagedSequence', () => narrowCache().sequence(0))
   }), () => ({ priority: 5, forMs: 10 })))
   .disposable()
 
-const snapshots = new Members('PagedSnapshot', () => narrowCache().sequence(0).snapshot()).plain('length').disposable()
+const snapshots = new Members('Snapshot', () => narrowCache().sequence(0).snapshot()).plain('length').disposable()
 
 const matches = new Members('PrefixMatch', (): PrefixMatch => narrowCache().match(ids())).disposable()
 
 /** A step of two sequences, written. */
-function step(): PagedStep {
+function step(): Step {
   const open = narrowCache().beginStep({ sequences: [0, 1] })
   open.write(0, two(), two())
   return open
@@ -114,15 +114,18 @@ const ended = { disposed: 'TRANSACTION_CLOSED', foreign: 'INVALID_ARGUMENT' }
 const alike: Record<string, Kind> = { ...settings, qOffsets: optional({ legal: { 'an empty array': 'SHAPE_MISMATCH' } }) }
 delete alike['mask']
 
+/** Queries may have a batch of one before them. */
+const batched = but(threeDims, { 'a Tensor of another dtype': 'ok', 'a Tensor that looks like a Snapshot': 'ok' })
+
 /** A call of attention over a step. */
 const calls = (more: Record<string, Kind>): ReturnType<typeof param>[] => [
   param('layer', count, () => 0),
-  param('q', threeDims, queries),
+  param('q', batched, queries),
   param('options', options(() => ({}), { ...alike, ...more }, objects), () => ({ window: 2 })),
   param('out', optional(out('SHAPE_MISMATCH')), () => undefined),
 ]
 
-const steps = new Members('PagedStep', step)
+const steps = new Members('Step', step)
   .special('write', ended, param('layer', count, () => 0), param('k', tensor, two), param('v', tensor, hostTwo))
   .special('attend', ended, ...calls({}))
   .special('attendAsync', ended, ...calls({ signal: optional({ legal: {} }) }))
@@ -145,9 +148,9 @@ const prepared = new Members('PagedKvCache', narrowCache)
   }), () => ({ sequences: [0, 1] })))
 
 const batches = new Members('StepBatch', () => narrowCache().stepBatch(batchSizes() as never))
-  .plain('blockTables', 'slotMapping', 'positions', 'lengths', 'queryOffsets', 'forget')
+  .plain('forget')
   .disposable()
-  .kin('ModelStepBatch', { forget: 'ok', dispose: 'ok', '[dispose]': 'ok' })
+  .kin('StepBatch', { forget: 'ok', dispose: 'ok', '[dispose]': 'ok' })
 
 /** Every row of the paged cache, and of what it gives. */
 export const pagedRows: readonly Row[] = [
@@ -175,7 +178,7 @@ export const pagedRows: readonly Row[] = [
   }), pagedOptions)),
   ...paged.rows,
   ...bulk.rows,
-  ...['PagedSequence', 'PagedSnapshot', 'PrefixMatch', 'PagedStep', 'StepBatch'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),
+  ...['Sequence', 'Snapshot', 'PrefixMatch', 'Step', 'StepBatch'].map(name => free(`new ${name}`, param('token', never, () => undefined), param('inner', never, () => undefined))),
   ...sequence.rows,
   ...snapshots.rows,
   ...matches.rows,

@@ -1,6 +1,6 @@
 import { runInNewContext } from 'node:vm'
 
-import { KvCache, KvSnapshot, PagedKvCache, RollbackCache, RotatingCache, Tensor } from '../../../index.js'
+import { KvCache, PagedKvCache, RollbackCache, RotatingCache, Snapshot, Tensor } from '../../../index.js'
 
 /** Four numbers, as many as every array argument of the table has. */
 const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
@@ -37,7 +37,7 @@ const disposed = <T extends { dispose(): void }>(object: T): T => {
 
 const kv = (): KvCache => new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 2, maxSeqLen: 2, headDim: 7 })
 const tensor = (): Tensor => Tensor.from(four(), [1, 1, 2, 2])
-const kvSnapshot = (): KvSnapshot => kv().snapshot()
+const kvSnapshot = (): Snapshot => kv().snapshot()
 
 const paged = (): PagedKvCache => new PagedKvCache({ capacity: 1, numLayers: 1, numKvHeads: 1, headDim: 1 })
 
@@ -84,18 +84,17 @@ export const VALUES: Readonly<Record<string, unknown>> = {
   'a proxy of a Tensor': new Proxy(tensor(), {}),
   'a clone of a Tensor': structuredClone(tensor()),
   'what looks like a Tensor': Object.create(Tensor.prototype),
-  'a Tensor that looks like a KvSnapshot': Object.setPrototypeOf(tensor(), KvSnapshot.prototype),
-  'a KvSnapshot': kvSnapshot(),
-  'a KvSnapshot that looks like a Tensor': Object.setPrototypeOf(kvSnapshot(), Tensor.prototype),
-  'a disposed KvSnapshot': disposed(kvSnapshot()),
+  'a Tensor that looks like a Snapshot': Object.setPrototypeOf(tensor(), Snapshot.prototype),
+  'a Snapshot': kvSnapshot(),
+  'a Snapshot that looks like a Tensor': Object.setPrototypeOf(kvSnapshot(), Tensor.prototype),
+  'a disposed Snapshot': disposed(kvSnapshot()),
   'a RotatingSnapshot': new RotatingCache({ dim: 2, maxSeqLen: 99 }).snapshot(),
   'a disposed RotatingSnapshot': disposed(new RotatingCache({ dim: 2, maxSeqLen: 99 }).snapshot()),
   'a RollbackSnapshot': new RollbackCache().snapshot(),
   'a disposed RollbackSnapshot': disposed(new RollbackCache().snapshot()),
-  'a PagedSequence': paged().openSequence(),
-  'a disposed PagedSequence': disposed(paged().openSequence()),
-  'a PagedSnapshot': paged().openSequence().snapshot(),
-  'a disposed PagedSnapshot': disposed(paged().openSequence().snapshot()),
+  'a Sequence': paged().openSequence(),
+  'a disposed Sequence': disposed(paged().openSequence()),
+  'a Snapshot of a Sequence': paged().openSequence().snapshot(),
   'a PrefixMatch': paged().match([]),
   'a disposed PrefixMatch': disposed(paged().match([])),
   'a KvCache': kv(),

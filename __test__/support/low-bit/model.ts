@@ -26,7 +26,7 @@ function overPages(model: Llama, form: Form, tokens: number): { attention: Layer
     const rows = (data: Float32Array): HostTensor => ({ data: narrow(dtype, data), shape: [count, kvHeads, headDim], dtype, layout: 'bshd' }) as HostTensor
     cache.writeTokens(sequence, layer, written[layer] as number, rows(k), rows(v))
     written[layer] = (written[layer] as number) + count
-    const kv = { cache, layer, blockTables: blocks, kvLengths: Int32Array.of(written[layer]) }
+    const kv = { cache, layer, blockTables: blocks, lengths: Int32Array.of(written[layer]) }
     return attend({ data: q, shape: [count, heads, headDim] }, kv, { qOffsets: [0, count] }).out.toFloat32Array()
   }
   // One sequence alone takes the blocks in their order.

@@ -80,7 +80,7 @@ impl PageGroup {
         let mut checked = Vec::with_capacity(lengths.len());
         for (index, &length) in lengths.iter().enumerate() {
             let length = u32::try_from(length)
-                .map_err(|_| Error::argument("kvLengths", format!("{length} at {index}"), "lengths from 0 on"))?;
+                .map_err(|_| Error::argument("lengths", format!("{length} at {index}"), "lengths from 0 on"))?;
             checked.push((length, self.table_gap(index, layer, row(index), length)?));
         }
         for (index, (length, _)) in checked.iter().enumerate() {

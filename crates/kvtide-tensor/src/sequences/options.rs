@@ -155,7 +155,7 @@ impl ModelCacheOptions {
             PoolRoom::Blocks(blocks) if blocks.len() == groups.len() => blocks.clone(),
             PoolRoom::Blocks(blocks) => {
                 let expected = format!("{}, one number for each group of layers", groups.len());
-                return Err(Error::argument("blocks.length", blocks.len(), expected));
+                return Err(Error::argument("capacity.length", blocks.len(), expected));
             }
             &PoolRoom::Memory { bytes, max_sequences, max_prefill_tokens } => {
                 split(&made, groups, bytes, [max_sequences, max_prefill_tokens])?

@@ -1,17 +1,20 @@
 import type { NativePagedStep } from '#binding'
 
-import type { KvPages } from './attend-kv.js'
-import type { AttendAsyncOptions, AttendOptions, Settings } from './attend-options.js'
-import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
-import { count, optional } from './check.js'
-import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
-import { OpenStep } from './open-step.js'
-import { checkInternal, endThis, INTERNAL, nativeArgument, Owner, settle } from './owner.js'
-import type { SequenceList } from './paged-batch.js'
-import type { PagedEngine } from './paged-engine.js'
+import { AttendCall, checkSinkLogits, type KvLayer } from '../attend-call.js'
+import { readSettings, type AttendAsyncOptions, type AttendOptions } from '../attend-options.js'
+import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from '../attended.js'
+import { count, known, type Names, optional } from '../check.js'
+import { invalid } from '../errors.js'
+import { meta, put, readTensor, type TokenSource } from '../host-tensor.js'
+import { parentsOf } from '../kv-transaction.js'
+import { checkInternal, INTERNAL, nativeArgument, Owner, settle } from '../owner.js'
+import type { Tensor } from '../tensor.js'
+import { Batch, type SequenceList } from './batch.js'
+import type { Engine } from './engine.js'
 import { readTokens, type TokenIds } from './prompt.js'
 import type { Tables } from './step-batch.js'
-import type { Tensor } from './tensor.js'
+
+const STEP: Names<StepOptions> = { sequences: 0, offsets: 0, parents: 0, tokens: 0 }
 
 /** Which tokens a step is for. */
 export interface StepOptions {
@@ -28,31 +31,53 @@ export interface StepOptions {
   readonly tokens?: TokenIds
 }
 
-type WithLse<Options> = Options & { readonly returnLse: true }
-
-/** An open step: the native one, and what its queries see unless they say otherwise. */
-class Step extends OpenStep<PagedEngine> {
+/** An open step: the native one, which tokens it is for, and what its queries see unless they say otherwise. */
+class OpenStep {
+  readonly engine: Engine
   readonly native: NativePagedStep
-  readonly #ids: Float64Array
+  readonly sequences: readonly number[]
+  readonly offsets: Int32Array
+  readonly tokens: Uint32Array | undefined
 
-  constructor(engine: PagedEngine, options: unknown, tables?: Tables) {
-    super(engine, options)
-    const { batch, nodes } = this
-    this.#ids = new Float64Array(batch.sequences)
+  constructor(engine: Engine, options: unknown, tables?: Tables) {
+    const { sequences, offsets, parents, tokens } = known<StepOptions>('options', options, STEP)
+    const batch = new Batch(engine, sequences, offsets)
+    this.engine = engine
+    this.sequences = batch.sequences
+    this.offsets = batch.offsets
+    const nodes = optional(parentsOf, 'parents', parents)
+    this.tokens = optional(readTokens, 'tokens', tokens)
+    this.#check('tokens', this.tokens)
+    this.#check('parents', nodes)
     const arrays = tables?.checked(batch.sequences.length, this.length)
     this.native = engine.change(native =>
       arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as Tables).native, arrays),
     )
   }
 
-  protected layer(layer: number): KvPages {
-    const { native } = this.engine
-    native.checkWritten(this.native, layer)
-    return { cache: native, layer, sequences: this.#ids, tables: undefined, lengths: undefined }
+  get length(): number {
+    return this.offsets.at(-1) as number
   }
 
-  protected filled(settings: Settings): Settings {
-    return { ...settings, qOffsets: settings.qOffsets ?? this.offsets }
+  /** Refuses a list that has not one entry for each token. */
+  #check(argument: string, given: ArrayLike<number> | undefined): void {
+    if (given !== undefined && given.length !== this.length) throw invalid(`${argument}.length`, given.length, `${this.length}, one for each token`)
+  }
+
+  /** A call of attention in a layer, what was left out filled in. */
+  call(layer: unknown, q: unknown, options: unknown, out: unknown): AttendCall {
+    const { engine: { native: cache, hasSinkLogits }, native } = this
+    const at = count('layer', layer)
+    cache.checkStep(native)
+    const kv: KvLayer = {
+      layer: at,
+      offsets: undefined,
+      attend: (queries, call, array, lists) => cache.attendLayer(native, queries, call, array as object, lists),
+      request: (queries, call, lists, stop) => cache.attendLayerRequest(native, queries, call, lists, stop),
+    }
+    const settings = readSettings(options)
+    if (hasSinkLogits) checkSinkLogits(settings)
+    return new AttendCall(q, kv, settings, out)
   }
 
   dispose(): void {
@@ -60,6 +85,8 @@ class Step extends OpenStep<PagedEngine> {
     this.engine.changed()
   }
 }
+
+type WithLse<Options> = Options & { readonly returnLse: true }
 
 /**
  * Tokens that a model computes layer by layer: the K of a layer depends on the attention of the one before. Each layer sees the
@@ -86,7 +113,7 @@ class Step extends OpenStep<PagedEngine> {
  * console.log([one.length, other.length]) // [2, 1]
  * ```
  */
-export class PagedStep extends Owner {
+export class Step extends Owner {
   /** The numbers of its sequences. */
   declare readonly sequences: readonly number[]
   /** Where the tokens of each sequence begin, and where the last ones end. */
@@ -96,15 +123,16 @@ export class PagedStep extends Owner {
 
   /** @internal */
   constructor(token: unknown, step: unknown) {
-    checkInternal(token, 'PagedStep', 'PagedKvCache.beginStep(options) instead')
-    const { sequences, offsets, length } = step as Step
-    super(token, step as Step, PagedStep)
+    checkInternal(token, 'Step', 'PagedKvCache.beginStep(options) instead')
+    const { sequences, offsets, length } = step as OpenStep
+    super(token, step as OpenStep, Step)
     settle(this, { sequences: Object.freeze([...sequences]), offsets: offsets.slice(), length })
   }
 
   /**
-   * Writes the tokens of a layer, those of all sequences one behind the other: `[numKvHeads, length, headDim]`, or with a 1
-   * before it; with the layout `bshd` `[length, numKvHeads, headDim]`. A layer may be written again.
+   * Writes the tokens of a layer with keys and values of its own, those of all sequences one behind the other:
+   * `[numKvHeads, length, headDim]`, or with a 1 before it; with the layout `bshd` `[length, numKvHeads, headDim]`. A layer may be
+   * written again.
    */
   write(layer: number, k: TokenSource, v: TokenSource): void {
     const { engine, native } = own(this)
@@ -114,9 +142,10 @@ export class PagedStep extends Owner {
   }
 
   /**
-   * As {@link attend} over the step's sequences in a layer that it has written: `q` is `[length, heads, headDim]`, those of a sequence where its
-   * tokens are. Where a transaction is a tree, or the step's `parents` make it one, each query sees its ancestors in it, unless
-   * `tree` or `mask` says otherwise.
+   * Attention from a layer's queries to what it holds, or what the layer that it shares with does, once the step has written it: `q` is
+   * `[length, heads, headDim]`, those of a sequence where its tokens are, or of one sequence `[1, heads, length, headDim]`. The model's
+   * scale, soft cap, window and sinks hold unless `options` say otherwise. Where a transaction is a tree, or the step's `parents` make
+   * it one, each query sees its ancestors in it, unless `tree` or `mask` says otherwise.
    */
   attend(layer: number, q: TokenSource, options: WithLse<AttendOptions>): AttendedWithLse
   attend<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions>, out: T): AttendedWithLse<T>
@@ -142,8 +171,8 @@ export class PagedStep extends Owner {
    * @throws KvTideError `STEP_INCOMPLETE` with the layers that are not written; it stays open
    */
   commit(tokens?: TokenIds): void {
-    const { engine, native, tokens: known } = own(this)
-    const ids = optional(readTokens, 'tokens', tokens) ?? known
+    const { engine, native, tokens: begun } = own(this)
+    const ids = optional(readTokens, 'tokens', tokens) ?? begun
     engine.change(cache => cache.commitStep(native, ids))
   }
 
@@ -157,21 +186,16 @@ export class PagedStep extends Owner {
   }
 
   /** Rolls it back if it is still open, also while `attendAsync` reads. Any number of times. */
-  dispose(): void {
-    endThis(this, PagedStep)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, PagedStep)
+  override dispose(): void {
+    super.dispose()
   }
 }
 
 /** @internal Begins a step, and writes its tables where a batch is given. */
-export function beginStep(engine: PagedEngine, options: unknown, tables?: Tables): PagedStep {
-  return new PagedStep(INTERNAL, new Step(engine, options, tables))
+export function beginStep(engine: Engine, options: unknown, tables?: Tables): Step {
+  return new Step(INTERNAL, new OpenStep(engine, options, tables))
 }
 
-function own(self: unknown): Step {
-  return nativeArgument<Step>('this', self, PagedStep)
+function own(self: unknown): OpenStep {
+  return nativeArgument<OpenStep>('this', self, Step)
 }

@@ -1,9 +1,9 @@
 import type { NativeEvent } from '#binding'
 
-import { known, optional, whole, type Names } from './check.js'
-import { invalid } from './errors.js'
-import { endThis, INTERNAL, nativeArgument, Owner } from './owner.js'
-import type { SequencesEngine, Waiting } from './paged-engine.js'
+import { known, optional, whole, type Names } from '../check.js'
+import { invalid } from '../errors.js'
+import { endThis, INTERNAL, nativeArgument, Owner } from '../owner.js'
+import type { Engine, Waiting } from './engine.js'
 
 const OPTIONS: Names<EventsOptions> = { from: 0 }
 
@@ -88,7 +88,7 @@ const DONE: IteratorReturnResult<undefined> = { done: true, value: undefined }
 
 /** Reads events from a number on. */
 class Reader implements Waiting {
-  readonly #engine: SequencesEngine
+  readonly #engine: Engine
   readonly #askers: Asker[] = []
   #piece: readonly CacheEvent[] = []
   #place = 0
@@ -96,7 +96,7 @@ class Reader implements Waiting {
   #isEnded = false
   missed = 0
 
-  constructor(engine: SequencesEngine, from: number) {
+  constructor(engine: Engine, from: number) {
     this.#engine = engine
     this.#next = from
   }
@@ -178,13 +178,6 @@ class Events extends Owner implements CacheEvents {
     return Promise.resolve(DONE)
   }
 
-  dispose(): void {
-    endThis(this, Events)
-  }
-
-  [Symbol.dispose](): void {
-    endThis(this, Events)
-  }
 
   [Symbol.asyncIterator](): this {
     own(this)
@@ -197,7 +190,7 @@ function own(self: unknown): Reader {
 }
 
 /** @internal The events of a cache from a number on. */
-export function readEvents(engine: SequencesEngine, options: unknown): CacheEvents {
+export function readEvents(engine: Engine, options: unknown): CacheEvents {
   const { from } = known<EventsOptions>('options', options, OPTIONS)
   const first = optional(whole, 'from', from) ?? 0
   if (engine.events === 0) throw invalid('this', 'a cache without events', 'one that was made with the option events')

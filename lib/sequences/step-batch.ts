@@ -1,10 +1,10 @@
 import type { NativeStepBatch } from '#binding'
 
-import { binding } from './binding.js'
-import { arrayLength, count, fields, isArray, known, list, type Names, typedArray } from './check.js'
-import { invalid } from './errors.js'
-import { checkInternal, endThis, INTERNAL, liveArgument, nativeThis, Owner } from './owner.js'
-import type { SequencesEngine } from './paged-engine.js'
+import { binding } from '../binding.js'
+import { arrayLength, count, fields, isArray, known, list, type Names, typedArray } from '../check.js'
+import { invalid } from '../errors.js'
+import { checkInternal, INTERNAL, liveArgument, nativeThis, Owner, settle } from '../owner.js'
+import type { Engine } from './engine.js'
 
 /** A step's tables, for attention over all its sequences in one call. */
 export interface StepArrays {
@@ -23,20 +23,16 @@ export interface StepArrays {
   readonly queryOffsets: Int32Array
 }
 
-/** How large steps get that are prepared. */
-export interface StepBatchSizes {
+/** What a {@link StepBatch} is made with: how large steps get that are prepared. */
+export interface StepBatchOptions {
   /** Sequences of a step. */
   readonly maxSequences: number
   /** Blocks of a sequence: the entries of a row. */
   readonly maxBlocks: number
   /** Tokens of a step, of all sequences together. */
   readonly maxTokens: number
-}
-
-/** What a {@link StepBatch} is made with. */
-export interface StepBatchOptions extends StepBatchSizes {
-  /** Arrays of yours, each at least as long as the sizes say and in memory of its own; made unless given. */
-  readonly arrays?: StepArrays
+  /** Arrays of yours, each at least as long as the sizes say and in memory of its own, of each group of layers; made unless given. */
+  readonly arrays?: StepArrays | readonly StepArrays[]
 }
 
 const OPTIONS: Names<StepBatchOptions> = { maxSequences: 0, maxBlocks: 0, maxTokens: 0, arrays: 0 }
@@ -44,7 +40,7 @@ const NAMES = ['blockTables', 'slotMapping', 'positions', 'lengths', 'queryOffse
 
 /** @internal The arrays of all groups, and what the addon knows of them. */
 export class Tables {
-  readonly engine: SequencesEngine
+  readonly engine: Engine
   readonly native: NativeStepBatch
   readonly groups: readonly StepArrays[]
   /** The arrays as they cross: one group's behind the other's. */
@@ -52,7 +48,7 @@ export class Tables {
   readonly #sequences: number
   readonly #tokens: number
 
-  constructor(engine: SequencesEngine, sizes: { readonly [Name in keyof StepBatchSizes]?: unknown }, given: readonly unknown[]) {
+  constructor(engine: Engine, sizes: { readonly [Name in 'maxSequences' | 'maxBlocks' | 'maxTokens']?: unknown }, given: readonly unknown[]) {
     const [sequences, blocks, tokens] = [count('maxSequences', sizes.maxSequences, 1), count('maxBlocks', sizes.maxBlocks, 1), count('maxTokens', sizes.maxTokens, 1)]
     const rows = count('maxSequences * maxBlocks', sequences * blocks)
     const lengths = { blockTables: rows, slotMapping: tokens, positions: tokens, lengths: sequences, queryOffsets: sequences + 1 }
@@ -120,31 +116,10 @@ function made(name: string, length: number): Int32Array {
   }
 }
 
-/** A batch of one group of layers, or of several. */
-abstract class Batch extends Owner {
-  /**
-   * The next step writes every row anew. To be called when an array was written to from elsewhere: rows that did not change are
-   * not written again otherwise.
-   */
-  forget(): void {
-    nativeThis<Tables>(this, Batch).native.forget()
-  }
-
-  /** Lets go of it; the arrays stay what they are. Any later call throws `DISPOSED`; a second one does nothing. */
-  dispose(): void {
-    endThis(this, Batch)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, Batch)
-  }
-}
-
 /**
  * The tables of one step after another, for `PagedKvCache.prepareStep`: rows that did not change from one step to the next are
  * not written again, of others what was added. The arrays belong to the batch until it is disposed of: who writes to them calls
- * `forget`.
+ * `forget`. Its own arrays are those of the first group of layers; where there are several, {@link StepBatch.groups} has all of them.
  *
  * @example
  * ```ts
@@ -157,105 +132,63 @@ abstract class Batch extends Owner {
  * step.write(0, { data: new Float32Array(6 * 2).fill(1), shape: [1, 6, 2] }, { data: new Float32Array(6 * 2).fill(3), shape: [1, 6, 2] })
  * console.log(batch.lengths) // Int32Array [5, 1, 0, 0]
  * console.log(batch.slotMapping.subarray(0, 6)) // Int32Array [0, 1, 2, 3, 4, 8]
- * const { blockTables, lengths: kvLengths, queryOffsets: qOffsets } = batch
- * const { out } = attend({ data: new Float32Array(6 * 2), shape: [6, 1, 2] }, { cache, layer: 0, blockTables, kvLengths }, { qOffsets })
+ * const { out } = attend({ data: new Float32Array(6 * 2), shape: [6, 1, 2] }, { cache, layer: 0, ...batch })
  * console.log(out.toArray()[11]) // 3
  * step.commit()
  * ```
  */
-export class StepBatch extends Batch implements StepArrays {
+export class StepBatch extends Owner implements StepArrays {
+  declare readonly blockTables: Int32Array
+  declare readonly slotMapping: Int32Array
+  declare readonly positions: Int32Array
+  declare readonly lengths: Int32Array
+  declare readonly queryOffsets: Int32Array
+  /** The tables of each group of layers, in the order of `PagedKvCache.groups`. */
+  declare readonly groups: readonly StepArrays[]
+
   /** @internal */
   constructor(token: unknown, tables: unknown) {
     checkInternal(token, 'StepBatch', 'PagedKvCache.stepBatch(options) instead')
+    const { groups } = tables as Tables
     super(token, tables as Tables, StepBatch)
+    settle(this, { ...(groups[0] as StepArrays), groups: Object.freeze([...groups]) })
   }
 
-  get blockTables(): Int32Array {
-    return first(this).blockTables
+  /**
+   * The next step writes every row anew. To be called when an array was written to from elsewhere: rows that did not change are
+   * not written again otherwise.
+   */
+  forget(): void {
+    nativeThis<Tables>(this, StepBatch).native.forget()
   }
 
-  get slotMapping(): Int32Array {
-    return first(this).slotMapping
-  }
-
-  get positions(): Int32Array {
-    return first(this).positions
-  }
-
-  get lengths(): Int32Array {
-    return first(this).lengths
-  }
-
-  get queryOffsets(): Int32Array {
-    return first(this).queryOffsets
+  /** Lets go of it; the arrays stay what they are. Any later call throws `DISPOSED`; a second one does nothing. */
+  override dispose(): void {
+    super.dispose()
   }
 }
 
-function first(self: unknown): StepArrays {
-  return nativeThis<Tables>(self, StepBatch).groups[0] as StepArrays
+/** @internal A batch of a cache of so many groups. */
+export function stepBatch(engine: Engine, groups: number, options: unknown): StepBatch {
+  const { maxSequences, maxBlocks, maxTokens, arrays } = known<StepBatchOptions>('options', options, OPTIONS)
+  return new StepBatch(INTERNAL, new Tables(engine, { maxSequences, maxBlocks, maxTokens }, readGroups(groups, arrays)))
 }
 
-/**
- * As {@link StepBatch}, for `ModelCache.prepareStep`: tables of each group of layers.
- *
- * @example
- * ```ts
- * import { ModelCache } from 'kvtide'
- *
- * const sizes = { numKvHeads: 1, headDim: 2 }
- * const model = { layers: [{ kind: 'sliding', window: 4, ...sizes }, { kind: 'full', ...sizes }] } as const
- * using cache = new ModelCache({ model, kind: 'paged', blockSize: 4, blocks: 8 })
- * using batch = cache.stepBatch({ maxSequences: 2, maxBlocks: 4, maxTokens: 8 })
- * using step = cache.prepareStep(batch, { sequences: [cache.openSequence()], offsets: [0, 5] })
- * for (const [place, { layers }] of cache.groups.entries()) {
- *   const tables = batch.groups[place] // the same for all of these layers
- *   console.log(layers.join(), tables?.slotMapping.subarray(0, 5)) // '0' Int32Array [0, 1, 2, 3, 4], then '1' and the same
- * }
- * ```
- */
-export class ModelStepBatch extends Batch {
-  /** @internal */
-  constructor(token: unknown, tables: unknown) {
-    checkInternal(token, 'ModelStepBatch', 'ModelCache.stepBatch(options) instead')
-    super(token, tables as Tables, ModelStepBatch)
+/** Arrays of the caller's for each group; nothing for each where they are made. */
+function readGroups(groups: number, arrays: unknown): readonly unknown[] {
+  if (arrays === undefined) return Array.from({ length: groups })
+  if (!isArray(arrays)) {
+    if (groups > 1) throw invalid('arrays', arrays, `an array of ${groups} objects, one for each group`)
+    return [arrays]
   }
-
-  /** The tables, in the order of `ModelCache.groups`. */
-  get groups(): readonly StepArrays[] {
-    return nativeThis<Tables>(this, ModelStepBatch).groups
-  }
-}
-
-/** What a {@link ModelStepBatch} is made with. */
-export interface ModelStepBatchOptions extends StepBatchSizes {
-  /** Arrays of yours, of each group; made unless given. */
-  readonly arrays?: readonly StepArrays[]
-}
-
-/** @internal A batch of a cache of one group. */
-export function stepBatch(engine: SequencesEngine, options: unknown): StepBatch {
-  const { arrays, ...sizes } = readOptions(options)
-  return new StepBatch(INTERNAL, new Tables(engine, sizes, [arrays]))
-}
-
-/** @internal A batch of a cache of several groups. */
-export function modelStepBatch(engine: SequencesEngine, groups: number, options: unknown): ModelStepBatch {
-  const { arrays, ...sizes } = readOptions(options)
-  if (arrays === undefined) return new ModelStepBatch(INTERNAL, new Tables(engine, sizes, Array.from({ length: groups })))
-  if (!isArray(arrays)) throw invalid('arrays', arrays, `an array of ${groups} objects, one for each group`)
   const given = list('arrays', arrays, (argument, entry) => fields<StepArrays>(argument, entry), groups)
   if (given.length !== groups) throw invalid('arrays.length', given.length, `${groups}, one for each group`)
-  return new ModelStepBatch(INTERNAL, new Tables(engine, sizes, given))
+  return given
 }
 
-function readOptions(options: unknown) {
-  const { maxSequences, maxBlocks, maxTokens, arrays } = known<StepBatchOptions>('options', options, OPTIONS)
-  return { maxSequences, maxBlocks, maxTokens, arrays }
-}
-
-/** @internal The tables of a batch of this cache, of a class of its own. */
-export function tablesOf(engine: SequencesEngine, batch: unknown, owner: typeof StepBatch | typeof ModelStepBatch): Tables {
-  const found = liveArgument<Tables>('batch', batch, owner)
+/** @internal The tables of a batch of this cache. */
+export function tablesOf(engine: Engine, batch: unknown): Tables {
+  const found = liveArgument<Tables>('batch', batch, StepBatch)
   if (found.engine !== engine) throw invalid('batch', batch, 'a batch of this cache')
   return found
 }

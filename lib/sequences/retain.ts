@@ -1,7 +1,7 @@
-import { count, known, type Names, optional } from './check.js'
-import { invalid } from './errors.js'
-import { milliseconds } from './paged-clock.js'
-import type { SequencesEngine } from './paged-engine.js'
+import { count, known, type Names, optional } from '../check.js'
+import { invalid } from '../errors.js'
+import { milliseconds } from './clock.js'
+import type { Engine } from './engine.js'
 
 const OPTIONS: Names<RetainOptions> = { from: 0, to: 0, priority: 0, forMs: 0, until: 0 }
 
@@ -37,7 +37,7 @@ export interface RetainOptions {
 }
 
 /** @internal Says how long the blocks of a sequence are kept. */
-export function retain(engine: SequencesEngine, id: number, options: unknown): void {
+export function retain(engine: Engine, id: number, options: unknown): void {
   const { from, to, priority, forMs, until } = known<RetainOptions>('options', options, OPTIONS)
   const start = optional(count, 'from', from) ?? 0
   const end = optional(count, 'to', to) ?? engine.native.sequenceLength(id)

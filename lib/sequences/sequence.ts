@@ -1,34 +1,23 @@
-import type { NativePagedSnapshot } from '#binding'
+import type { NativeView } from '#binding'
 
-import { count, known, type Names, optional } from './check.js'
-import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
-import { openDraft, type BeginOptions } from './kv-transaction.js'
-import { checkInternal, endThis, INTERNAL, liveArgument, nativeThis, Owner, settle } from './owner.js'
-import type { PagedEngine } from './paged-engine.js'
-import { PagedSnapshot } from './paged-snapshot.js'
-import { SequenceDrafting, type PagedTransaction } from './paged-transaction.js'
-import { readTokens, type TokenIds } from './prompt.js'
+import { binding } from '../binding.js'
+import { count } from '../check.js'
+import type { BeginOptions } from '../kv-transaction.js'
+import { checkInternal, INTERNAL, nativeThis, Owner, settle } from '../owner.js'
+import { readSnapshot, Snapshot } from '../snapshot.js'
+import { tensorOf, type Kv } from '../tensor.js'
+import type { Engine } from './engine.js'
 import { retain, type RetainOptions } from './retain.js'
 import { absent } from './sequence-id.js'
-
-const TOKENS: Names<PagedTokens> = { k: 0, v: 0, tokens: 0 }
-
-/** Tokens of all layers for one sequence. */
-export interface PagedTokens {
-  /** Their keys, `[numLayers, numKvHeads, n, headDim]`; with the layout `bshd` `[numLayers, n, numKvHeads, headDim]`. */
-  readonly k: TokenSource
-  /** Their values, as many. */
-  readonly v: TokenSource
-  /** Their ids: full blocks of known tokens can be found by other prompts. Left out, nothing from here on is. */
-  readonly tokens?: TokenIds
-}
+import { append, type Tokens } from './tokens.js'
+import { openOn, type Transaction } from './transaction.js'
 
 /** A sequence: its number, and its cache. */
-class Sequence {
-  readonly engine: PagedEngine
+class Handle {
+  readonly engine: Engine
   readonly id: number
 
-  constructor(engine: PagedEngine, id: number) {
+  constructor(engine: Engine, id: number) {
     this.engine = engine
     this.id = id
   }
@@ -40,7 +29,7 @@ class Sequence {
 }
 
 /**
- * One sequence of a {@link PagedKvCache}. It stays until it is dropped, also when this object is collected:
+ * One sequence of a {@link PagedKvCache}, in all layers. It stays until it is dropped, also when this object is collected:
  * `PagedKvCache.sequence(id)` gives another one for it.
  *
  * @example
@@ -55,20 +44,20 @@ class Sequence {
  * other.append({ tokens: [10], k: rows(1), v: rows(1) })
  * {
  *   using draft = chat.begin()
- *   draft.append(rows(3), rows(3), { tokens: [11, 12, 13] })
+ *   draft.append({ k: rows(3), v: rows(3), tokens: [11, 12, 13] })
  *   draft.commit(2)
  * }
  * console.log([chat.length, other.length, cache.stats().copiesOnWrite]) // [7, 6, 1]
  * ```
  */
-export class PagedSequence extends Owner {
+export class Sequence extends Owner {
   /** Its number, which no other sequence of the cache gets. */
   declare readonly id: number
 
   /** @internal */
-  constructor(token: unknown, engine: PagedEngine, id: number) {
-    checkInternal(token, 'PagedSequence', 'PagedKvCache.sequence(id) instead')
-    super(token, new Sequence(engine, id), PagedSequence)
+  constructor(token: unknown, engine: Engine, id: number) {
+    checkInternal(token, 'Sequence', 'PagedKvCache.sequence(id) instead')
+    super(token, new Handle(engine, id), Sequence)
     settle(this, { id })
   }
 
@@ -84,54 +73,52 @@ export class PagedSequence extends Owner {
     return engine.native.committedLength(id) || absent(engine, id)
   }
 
-  /** Tokens that are still there: all, but for those whose blocks a window has left behind. So many a gather has. */
+  /** Tokens that are still there in all layers: all, but for those whose blocks a window has left behind. */
   get retainedLength(): number {
     const { engine, id } = own(this)
     return engine.native.retainedLength(id) || absent(engine, id)
   }
 
-  /** Slots of its blocks. */
+  /** Slots of its blocks, in the group of layers with the fewest. */
   get capacity(): number {
     const { engine, id } = own(this)
     return engine.native.sequenceCapacity(id) || absent(engine, id)
   }
 
   /**
-   * Appends tokens of all layers, or nothing.
+   * Appends tokens to all layers, or nothing.
    *
-   * @throws KvTideError `OUT_OF_BLOCKS`, before anything changes
+   * @throws KvTideError `OUT_OF_BLOCKS`, before anything changes; `TRANSACTION_OPEN` while a transaction or a step is open
    */
-  append(input: PagedTokens): void {
+  append(input: Tokens): void {
     const { engine, id } = own(this)
-    const { k, v, tokens } = known<PagedTokens>('input', input, TOKENS)
-    const ids = optional(readTokens, 'tokens', tokens)
-    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    engine.ticked().appendTo(id, put(keys, 0), put(values, 1), meta, ids)
-    engine.changed()
+    append(engine, id, undefined, input)
   }
 
-  /** Drops all but the first `len` tokens. */
+  /**
+   * Drops all but the first `len` tokens, in all layers.
+   *
+   * @throws KvTideError `CANNOT_ROLL_BACK` where a window has let go of what would have to be seen again
+   */
   truncate(len: number): void {
     const { engine, id } = own(this)
-    engine.ticked().truncate(id, count('len', len))
-    engine.changed()
+    const tokens = count('len', len)
+    engine.change(native => native.truncate(id, tokens))
   }
 
   /**
    * A new sequence with the same tokens: O(1), all blocks are shared, and who first writes into one gets a copy of it. Those of an
    * open transaction are committed there; from them on, prompts do not find what the fork holds.
    */
-  fork(): PagedSequence {
+  fork(): Sequence {
     const { engine, id } = own(this)
-    const fork = engine.ticked().fork(id)
-    engine.changed()
-    return new PagedSequence(INTERNAL, engine, fork)
+    return new Sequence(INTERNAL, engine, engine.change(native => native.fork(id)))
   }
 
   /** What it holds now, those of an open transaction as in {@link fork}: O(1), nothing is copied until it is written over. */
-  snapshot(): PagedSnapshot {
+  snapshot(): Snapshot {
     const { engine, id } = own(this)
-    return new PagedSnapshot(INTERNAL, engine.native.snapshot(id))
+    return new Snapshot(INTERNAL, engine.native.snapshot(id))
   }
 
   /**
@@ -139,11 +126,10 @@ export class PagedSequence extends Owner {
    *
    * @throws KvTideError `SNAPSHOT_INVALID` for one of a sequence with another salt, or other extras
    */
-  restore(snapshot: PagedSnapshot): void {
+  restore(snapshot: Snapshot): void {
     const { engine, id } = own(this)
-    const native = liveArgument<NativePagedSnapshot>('snapshot', snapshot, PagedSnapshot)
-    engine.ticked().restore(id, native)
-    engine.changed()
+    const held = readSnapshot(snapshot, binding.NativePagedSnapshot)
+    engine.change(native => native.restore(id, held))
   }
 
   /**
@@ -151,9 +137,20 @@ export class PagedSequence extends Owner {
    *
    * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
    */
-  begin(options: BeginOptions = {}): PagedTransaction {
+  begin(options: BeginOptions = {}): Transaction {
     const { engine, id } = own(this)
-    return openDraft(new SequenceDrafting(engine, id), options)
+    return openOn(engine, id, options)
+  }
+
+  /**
+   * What a layer holds, as copies: `[1, numKvHeads, tokens, headDim]`; `null` where there is nothing. A layer that shares shows what
+   * the other one holds, a window what it retains; `keyPositions` says where it stands.
+   */
+  kv(layer: number): Kv | null {
+    const { engine, id } = own(this)
+    engine.native.checkSequence(id)
+    const found = engine.native.kv(id, count('layer', layer)) as [NativeView, NativeView] | null
+    return found && { k: tensorOf(found[0]), v: tensorOf(found[1]) }
   }
 
   /**
@@ -168,24 +165,18 @@ export class PagedSequence extends Owner {
   /** Ends it, and gives all its blocks back; an open transaction or step of it ends with it. */
   drop(): void {
     const { engine, id } = own(this)
-    engine.ticked().dropSequence(id)
-    engine.changed()
+    engine.change(native => native.dropSequence(id))
   }
 
   /**
    * As {@link drop}, any number of times: while `attendAsync` reads the cache, its blocks are given back at the next change. Any
    * later call on this object throws `DISPOSED`.
    */
-  dispose(): void {
-    endThis(this, PagedSequence)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, PagedSequence)
+  override dispose(): void {
+    super.dispose()
   }
 }
 
-function own(self: unknown): Sequence {
-  return nativeThis<Sequence>(self, PagedSequence)
+function own(self: unknown): Handle {
+  return nativeThis<Handle>(self, Sequence)
 }

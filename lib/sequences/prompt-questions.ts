@@ -1,8 +1,8 @@
 import type { NativePrefixNamer } from '#binding'
 
-import { arrayKind, count, isArray, known, type Names, optional } from './check.js'
-import { invalid } from './errors.js'
-import type { SequencesEngine } from './paged-engine.js'
+import { arrayKind, count, isArray, known, type Names, optional } from '../check.js'
+import { invalid } from '../errors.js'
+import type { Engine } from './engine.js'
 import { readPrompt, readTokens, type PromptOptions } from './prompt.js'
 
 const ALLOCATION: Names<AllocationOptions> = { salt: 0, extra: 0, watermark: 0 }
@@ -33,7 +33,7 @@ export interface Explanation {
 }
 
 /** @internal Whether there is room for tokens, given as their number or as a prompt. */
-export function readAllocation(engine: SequencesEngine, tokens: unknown, options: unknown): boolean {
+export function readAllocation(engine: Engine, tokens: unknown, options: unknown): boolean {
   const { salt, extra, watermark } = known<AllocationOptions>('options', options, ALLOCATION)
   const prompt = readPrompt({ salt, extra })
   const left = optional(count, 'watermark', watermark) ?? 0
@@ -60,7 +60,7 @@ export function readKeys(native: Pick<NativePrefixNamer, 'keys'>, tokens: unknow
 }
 
 /** @internal How far a prompt is found. */
-export function readExplanation(engine: SequencesEngine, tokens: unknown, options: unknown): Explanation {
+export function readExplanation(engine: Engine, tokens: unknown, options: unknown): Explanation {
   const { salt, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
   const { matched, block, reason } = engine.native.explain(readTokens('tokens', tokens), salt, extra)
   if (block === undefined) return { matched }

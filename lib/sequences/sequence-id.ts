@@ -1,17 +1,17 @@
-import { whole } from './check.js'
-import { invalid } from './errors.js'
-import { liveArgument, nativeOf } from './owner.js'
-import type { SequencesEngine } from './paged-engine.js'
+import { whole } from '../check.js'
+import { invalid } from '../errors.js'
+import { liveArgument, nativeOf } from '../owner.js'
+import type { Engine } from './engine.js'
 
 /** @internal A sequence: its number, and its cache. */
 export interface SequenceHandle {
-  readonly engine: SequencesEngine
+  readonly engine: Engine
   readonly id: number
 }
 
 /** @internal The number of a sequence of this cache, given as such or as its object. */
-export function seqOf(engine: SequencesEngine, argument: string, seq: unknown): number {
-  const { sequence } = engine.kinds
+export function seqOf(engine: Engine, argument: string, seq: unknown): number {
+  const { sequence } = engine
   if (nativeOf(seq, sequence) === undefined) return whole(argument, seq)
   const found = liveArgument<SequenceHandle>(argument, seq, sequence)
   if (found.engine !== engine) throw invalid(argument, seq, 'a sequence of this cache')
@@ -19,7 +19,7 @@ export function seqOf(engine: SequencesEngine, argument: string, seq: unknown): 
 }
 
 /** @internal Nothing is what an empty sequence has, and what one that is not there would; the latter is refused. */
-export function absent(engine: SequencesEngine, id: number): 0 {
+export function absent(engine: Engine, id: number): 0 {
   engine.native.checkSequence(id)
   return 0
 }

@@ -1,4 +1,4 @@
-import { invalid } from './errors.js'
+import { invalid } from '../errors.js'
 
 /** A time in milliseconds, or a number of them: whole, what is behind the point is cut. */
 export function milliseconds(argument: string, value: unknown): number {
@@ -7,7 +7,7 @@ export function milliseconds(argument: string, value: unknown): number {
 }
 
 /** @internal The time of a cache, asked for only while limits are in use. */
-export class PagedClock {
+export class Clock {
   readonly #now: () => unknown
   #latest: number | undefined
 

@@ -1,8 +1,10 @@
-import { flag, known, type Names, optional } from './check.js'
-import { invalid, KvTideError } from './errors.js'
-import { endThis, INTERNAL, liveArgument } from './owner.js'
-import type { NativePrefix, SequencesEngine } from './paged-engine.js'
-import type { PagedSequence } from './paged-sequence.js'
+import type { NativePagedPrefix } from '#binding'
+
+import { flag, known, type Names, optional } from '../check.js'
+import { invalid } from '../errors.js'
+import { endThis, INTERNAL, liveArgument } from '../owner.js'
+import type { Engine } from './engine.js'
+import type { Sequence } from './sequence.js'
 import { PrefixMatch } from './prefix-match.js'
 import { readPrompt, readTokens, type PromptOptions, type TokenIds } from './prompt.js'
 
@@ -31,29 +33,25 @@ export interface AppendOptions {
 }
 
 /** A sequence: its number, or its object. */
-export type Seq = number | PagedSequence
+export type Seq = number | Sequence
 
 /** @internal A new sequence, empty or with what a prompt has found. */
-export function createSequence(engine: SequencesEngine, options: unknown): number {
+export function createSequence(engine: Engine, options: unknown): number {
   const { prefix, salt, extra } = known<SequenceOptions>('options', options, SEQUENCE)
   if (prefix === undefined) {
     const prompt = readPrompt({ salt, extra })
     return engine.ticked().createSequence(prompt.salt, prompt.extra)
   }
-  const native = liveArgument<NativePrefix>('prefix', prefix, PrefixMatch)
+  const native = liveArgument<NativePagedPrefix>('prefix', prefix, PrefixMatch)
   if (salt !== undefined) throw invalid('salt', salt, 'none: a match has its own')
   if (extra !== undefined) throw invalid('extra', extra, 'none: a match has its own')
-  if (!(native instanceof engine.kinds.prefix)) {
-    const reason = 'it is of another cache'
-    throw new KvTideError('SNAPSHOT_INVALID', `the match cannot be used: ${reason}`, { reason })
-  }
   const id = engine.ticked().createSequenceFrom(native)
   endThis(prefix, PrefixMatch)
   return id
 }
 
 /** @internal The longest start of a prompt that is there. */
-export function findPrefix(engine: SequencesEngine, tokens: unknown, options: unknown): PrefixMatch {
+export function findPrefix(engine: Engine, tokens: unknown, options: unknown): PrefixMatch {
   const { salt, extra, partial } = known<MatchOptions>('options', options, MATCH)
   const prompt = readPrompt({ salt, extra })
   const isPartial = optional(flag, 'partial', partial) ?? false

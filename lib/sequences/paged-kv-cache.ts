@@ -1,32 +1,53 @@
-import type { NativeView } from '#binding'
+import type { NativePagedKvCache, NativeView } from '#binding'
 
-import { binding } from './binding.js'
+import { binding } from '../binding.js'
+import { count, known, type Names, optional } from '../check.js'
+import { dtypeRow, type DType, type TensorData } from '../dtype.js'
+import { KvTideError } from '../errors.js'
+import { meta, put, readTensor, type TokenSource } from '../host-tensor.js'
+import { INTERNAL, nativeThis, Owner, settle } from '../owner.js'
+import { tensorOf, type Kv } from '../tensor.js'
+import { Batch, readCapacities, type SequenceList } from './batch.js'
 import { readEvents, type CacheEvents, type EventsOptions } from './cache-events.js'
-import { count, known, type Names, optional } from './check.js'
-import { dtypeRow, type DType, type TensorData } from './dtype.js'
-import { KvTideError } from './errors.js'
-import { meta, put, readTensor, type TokenSource } from './host-tensor.js'
-import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
+import { Engine } from './engine.js'
+import { readOptions, type ModelCacheOptions, type PagedKvCacheOptions } from './options.js'
 import { readDType, type PageFormat } from './page-format.js'
-import { Batch, readCapacities, type SequenceList } from './paged-batch.js'
-import { PagedEngine } from './paged-engine.js'
-import { readOptions, type PagedKvCacheOptions } from './paged-options.js'
-import { PagedSequence } from './paged-sequence.js'
-import { pagedStats, type PagedStats } from './paged-stats.js'
-import { beginStep, type PagedStep, type StepOptions } from './paged-step.js'
 import type { PrefixMatch } from './prefix-match.js'
-import { readTokens, type PromptOptions, type TokenIds } from './prompt.js'
 import { readAllocation, readExplanation, readKeys, type AllocationOptions, type Explanation, type PrefixKeys } from './prompt-questions.js'
+import { readTokens, type PromptOptions, type TokenIds } from './prompt.js'
 import { seqOf } from './sequence-id.js'
 import { createSequence, findPrefix, type AppendOptions, type MatchOptions, type Seq, type SequenceOptions } from './sequence-options.js'
-import { stepBatch, tablesOf, StepBatch, type StepBatchOptions } from './step-batch.js'
-import { tensorOf, type Kv } from './tensor.js'
+import { Sequence } from './sequence.js'
+import { pagedStats, type PagedStats } from './stats.js'
+import { stepBatch, tablesOf, type StepBatch, type StepBatchOptions } from './step-batch.js'
+import { beginStep, type Step, type StepOptions } from './step.js'
 import { room, vector, type TokenKv, type TokenVector } from './token-vector.js'
 
 const APPEND: Names<AppendOptions> = { tokens: 0 }
 
+/** Layers that keep the same tokens in the same sizes on the same device: they share block tables, and have a pool of their own. */
+export interface LayerGroup {
+  /** They keep every token, or a window. */
+  readonly kind: 'full' | 'sliding'
+  /** Positions that a query sees, its own among them. */
+  readonly window?: number
+  /** Tokens at the start that stay visible besides. */
+  readonly sinks?: number
+  /** The layers with keys and values of their own, ascending. */
+  readonly layers: readonly number[]
+  /** Heads of K and V. */
+  readonly numKvHeads: number
+  /** Elements of one head of K. */
+  readonly headDim: number
+  /** Elements of one head of V. */
+  readonly valueHeadDim: number
+  /** Where they live. */
+  readonly device: string
+}
+
 /**
- * Keys and values of many sequences, all layers, in one pool of blocks.
+ * Keys and values of many sequences, all layers, in blocks that sequences share: of layers that are alike, or of a model whose layers
+ * keep everything, slide, or share those of others. One step, one transaction, one snapshot for all layers.
  *
  * @example
  * ```ts
@@ -39,19 +60,40 @@ const APPEND: Names<AppendOptions> = { tokens: 0 }
  * cache.dropSequence(seq)
  * console.log(cache.poolUtilization()) // 0
  * ```
+ *
+ * @example
+ * ```ts
+ * import { PagedKvCache } from 'kvtide'
+ *
+ * const sizes = { numKvHeads: 1, headDim: 2 }
+ * const model = { layers: [{ kind: 'sliding', window: 4, ...sizes }, { kind: 'full', ...sizes }, { kind: 'shared', with: 1, ...sizes }] } as const
+ * using cache = new PagedKvCache({ model, blockSize: 4, capacity: 16 })
+ * const chat = cache.openSequence()
+ * const rows = (n: number) => ({ data: new Float32Array(n * 2).fill(n), shape: [1, n, 2] })
+ * using step = cache.beginStep({ sequences: [chat], offsets: [0, 6] })
+ * for (let layer = 0; layer < cache.numLayers; layer++) {
+ *   if (layer < 2) step.write(layer, rows(6), rows(6)) // the last one has none of its own
+ *   const { out } = step.attend(layer, { data: new Float32Array(6 * 2), shape: [6, 1, 2] })
+ *   console.log(out.shape) // [6, 1, 2]
+ * }
+ * step.commit()
+ * console.log(chat.length, cache.groups.map(group => group.kind).join()) // 6 'sliding,full'
+ * ```
  */
 export class PagedKvCache extends Owner {
-  /** Blocks in the pool. */
+  /** Blocks of all pools. */
   declare readonly capacity: number
   /** Tokens of a block. */
   declare readonly blockSize: number
   /** Layers of the model. */
   declare readonly numLayers: number
-  /** Heads of K and V. */
+  /** The layers that share block tables, in the order of their first ones: one group where all layers are alike. */
+  declare readonly groups: readonly LayerGroup[]
+  /** Heads of K and V, of the first group. */
   declare readonly numKvHeads: number
-  /** Elements of one head of K. */
+  /** Elements of one head of K, of the first group. */
   declare readonly headDim: number
-  /** Elements of one head of V. */
+  /** Elements of one head of V, of the first group. */
   declare readonly valueHeadDim: number
   /** The element type of what goes in. */
   declare readonly dtype: DType
@@ -63,16 +105,18 @@ export class PagedKvCache extends Owner {
   declare readonly hadamard: boolean
   /** Bytes of pages that one token of all layers takes, its share of scales included. */
   declare readonly bytesPerToken: number
-  /** Where it lives. */
+  /** Where it lives; the first group, where others live elsewhere. */
   declare readonly device: string
 
-  constructor(options: PagedKvCacheOptions) {
+  constructor(options: PagedKvCacheOptions | ModelCacheOptions) {
     const { form, clock } = readOptions(options)
-    const kinds = { sequence: PagedSequence, prefix: binding.NativePagedPrefix }
-    super(INTERNAL, new PagedEngine(new binding.NativePagedKvCache(form), clock, form.events, kinds), PagedKvCache)
-    const { capacity, blockSize, numLayers, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard } = form
-    settle(this, { capacity, blockSize, numLayers, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard })
-    settle(this, { device: form.device, bytesPerToken: own(this).native.bytesPerToken() })
+    const native = 'model' in form ? binding.NativePagedKvCache.ofModel(form) : new binding.NativePagedKvCache(form)
+    super(INTERNAL, new Engine(native, clock, form.events, Sequence), PagedKvCache)
+    const { blockSize, dtype, keyFormat, valueFormat, hadamard } = form
+    const groups = readGroups(native.groups(), 'model' in form ? form.devices : [form.device])
+    const { numKvHeads, headDim, valueHeadDim, device } = groups[0] as LayerGroup
+    const [capacity, numLayers, bytesPerToken] = [native.totalCount(), native.numLayers(), native.bytesPerToken()]
+    settle(this, { capacity, blockSize, numLayers, groups, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard, bytesPerToken, device })
   }
 
   /** Blocks that can be taken, those that only prompts find included. */
@@ -91,17 +135,17 @@ export class PagedKvCache extends Owner {
   }
 
   /** As {@link createSequence}, as its object. */
-  openSequence(options: SequenceOptions = {}): PagedSequence {
+  openSequence(options: SequenceOptions = {}): Sequence {
     const engine = own(this)
-    return new PagedSequence(INTERNAL, engine, createSequence(engine, options))
+    return new Sequence(INTERNAL, engine, createSequence(engine, options))
   }
 
   /** The object of a sequence. */
-  sequence(id: number): PagedSequence {
+  sequence(id: number): Sequence {
     const engine = own(this)
     const seq = seqOf(engine, 'id', id)
     engine.native.checkSequence(seq)
-    return new PagedSequence(INTERNAL, engine, seq)
+    return new Sequence(INTERNAL, engine, seq)
   }
 
   /** Ends a sequence and gives all its blocks back; those that prompts find stay until they have to make room. */
@@ -111,14 +155,18 @@ export class PagedKvCache extends Owner {
   }
 
   /**
-   * The longest start of a prompt that is in the cache, in whole blocks: it stays there while the match lives. At most all tokens
+   * The longest start of a prompt that is in the cache, in all layers, in whole blocks: it stays there while the match lives. At most all tokens
    * but the last, whose logits are needed; of a window, its sinks, what the next token sees and the last token found have to be there.
    */
   match(tokens: TokenIds, options: MatchOptions = {}): PrefixMatch {
     return findPrefix(own(this), tokens, options)
   }
 
-  /** Whether there is room for so many tokens of a new sequence, or for a prompt: blocks of it that others hold cost nothing. */
+  /**
+   * Whether every group has room for a new sequence, of so many tokens or of a prompt, appended at once: the scarcest one answers.
+   * Of a prompt, blocks that others hold cost nothing, those that nobody holds are taken again; a group that slides needs of
+   * what is found only what it keeps.
+   */
   canAllocate(tokens: number | TokenIds, options: AllocationOptions = {}): boolean {
     return readAllocation(own(this), tokens, options)
   }
@@ -134,7 +182,8 @@ export class PagedKvCache extends Owner {
   }
 
   /**
-   * What happens to the blocks that prompts find, for a router that follows it. The cache keeps as many events as it was made
+   * What happens to the blocks that prompts find, for a router that follows it: to those of the first group that keeps everything, which
+   * is what a prompt needs most of, or of the first group where all slide. The cache keeps as many events as it was made
    * to (`events`); a reader that is slower misses the oldest, and is told how many.
    */
   events(options: EventsOptions = {}): CacheEvents {
@@ -160,7 +209,7 @@ export class PagedKvCache extends Owner {
     engine.change(native => native.ensureCapacities(wanted))
   }
 
-  /** Writes one token of one layer; the sequence grows by itself. */
+  /** Writes one token of one layer; the sequence grows by itself. Where layers are of several groups, steps and appends write all of them. */
   writeKv(seq: Seq, layer: number, pos: number, key: TokenVector, value: TokenVector): void {
     const engine = own(this)
     const at = place(engine, seq, layer, pos)
@@ -170,7 +219,7 @@ export class PagedKvCache extends Owner {
 
   /**
    * Writes neighbouring tokens of one layer from `pos` on: `[numKvHeads, n, headDim]`, or with a 1 before it; with the layout
-   * `bshd` `[n, numKvHeads, headDim]`. The sequence grows by itself.
+   * `bshd` `[n, numKvHeads, headDim]`. The sequence grows by itself. As {@link writeKv}, of layers of one group.
    */
   writeTokens(seq: Seq, layer: number, pos: number, k: TokenSource, v: TokenSource): void {
     const engine = own(this)
@@ -180,7 +229,7 @@ export class PagedKvCache extends Owner {
   }
 
   /**
-   * Appends tokens of all layers to sequences, in one call: all of it, or nothing.
+   * Appends tokens of all layers, which are alike, to sequences, in one call: all of it, or nothing.
    *
    * @param k `[numLayers, numKvHeads, tokens, headDim]`; with the layout `bshd` `[numLayers, tokens, numKvHeads, headDim]`
    * @param offsets sequence i gets the tokens `offsets[i]` to `offsets[i + 1]`; left out, each gets one
@@ -196,23 +245,23 @@ export class PagedKvCache extends Owner {
   }
 
   /** Begins a step: tokens that a model computes layer by layer. */
-  beginStep(options: StepOptions): PagedStep {
+  beginStep(options: StepOptions): Step {
     return beginStep(own(this), options)
   }
 
-  /** Arrays that {@link prepareStep} fills, of yours or its own. */
+  /** Arrays that {@link prepareStep} fills, of yours or its own, for each group of layers. */
   stepBatch(options: StepBatchOptions): StepBatch {
-    return stepBatch(own(this), options)
+    return stepBatch(own(this), this.groups.length, options)
   }
 
   /** As {@link beginStep}, and writes down where the tokens go and what the sequences hold; where that is refused, nothing has begun. */
-  prepareStep(batch: StepBatch, options: StepOptions): PagedStep {
+  prepareStep(batch: StepBatch, options: StepOptions): Step {
     const engine = own(this)
-    return beginStep(engine, options, tablesOf(engine, batch, StepBatch))
+    return beginStep(engine, options, tablesOf(engine, batch))
   }
 
   /**
-   * All tokens of a layer, as copies: `[numKvHeads, retainedLength, headDim]`; blocks that a window has left behind are not among
+   * All tokens of a layer, as copies: `[numKvHeads, n, headDim]`; blocks that a window has left behind are not among
    * them, and `keyPositions` says where the others stand. What is low-bit comes as 32-bit floats. Slots that nobody wrote are zeros.
    */
   gather(seq: Seq, layer: number): Kv {
@@ -221,7 +270,7 @@ export class PagedKvCache extends Owner {
     return { k: tensorOf(k), v: tensorOf(v) }
   }
 
-  /** As {@link gather}, into arrays of yours, of just as many elements: see {@link PagedSequence.retainedLength}. */
+  /** As {@link gather}, into arrays of yours, of just as many elements: see {@link Sequence.retainedLength}. */
   gatherInto<T extends TensorData>(seq: Seq, layer: number, k: T, v: T): { k: T; v: T } {
     const engine = own(this)
     const at = [seqOf(engine, 'seq', seq), count('layer', layer)] as const
@@ -234,10 +283,9 @@ export class PagedKvCache extends Owner {
    * none was written.
    */
   readKv(seq: Seq, layer: number, pos: number): TokenKv {
-    own(this)
-    const made = (format: PageFormat, headDim: number): TensorData =>
-      dtypeRow(readDType(format, this.dtype)).make(this.numKvHeads * headDim)
-    return this.readKvInto(seq, layer, pos, made(this.keyFormat, this.headDim), made(this.valueFormat, this.valueHeadDim))
+    const { numKvHeads, headDim, valueHeadDim } = this.groups[own(this).groupOf(layer)] as LayerGroup
+    const made = (format: PageFormat, dim: number): TensorData => dtypeRow(readDType(format, this.dtype)).make(numKvHeads * dim)
+    return this.readKvInto(seq, layer, pos, made(this.keyFormat, headDim), made(this.valueFormat, valueHeadDim))
   }
 
   /** Reads one token of one layer into arrays of yours. */
@@ -278,23 +326,22 @@ export class PagedKvCache extends Owner {
     const reason = own(this).native.checkInvariants()
     if (reason !== null) throw new KvTideError('INTERNAL', `internal error: ${reason}`, { reason })
   }
-
-  /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
-  dispose(): void {
-    endThis(this, PagedKvCache)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, PagedKvCache)
-  }
 }
 
-function own(self: unknown): PagedEngine {
-  return nativeThis<PagedEngine>(self, PagedKvCache)
+/** Groups as they are shown. */
+function readGroups(groups: ReturnType<NativePagedKvCache['groups']>, devices: readonly string[]): readonly LayerGroup[] {
+  const shown = groups.map(({ window, sinks, layers, device, ...sizes }): LayerGroup => {
+    const slides = window === undefined ? { kind: 'full' as const } : { kind: 'sliding' as const, window, sinks: sinks ?? 0 }
+    return Object.freeze({ ...slides, layers: Object.freeze(layers), ...sizes, device: devices[device] ?? 'cpu' })
+  })
+  return Object.freeze(shown)
+}
+
+function own(self: unknown): Engine {
+  return nativeThis<Engine>(self, PagedKvCache)
 }
 
 /** Where a token of a layer is. */
-function place(engine: PagedEngine, seq: unknown, layer: unknown, pos: unknown): [seq: number, layer: number, pos: number] {
+function place(engine: Engine, seq: unknown, layer: unknown, pos: unknown): [seq: number, layer: number, pos: number] {
   return [seqOf(engine, 'seq', seq), count('layer', layer), count('pos', pos)]
 }

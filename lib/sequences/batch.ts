@@ -1,11 +1,11 @@
-import { arrayKind, arrayLength, count, isArray, typedArray } from './check.js'
-import { invalid } from './errors.js'
-import type { SequencesEngine } from './paged-engine.js'
-import type { PagedSequence } from './paged-sequence.js'
+import { arrayKind, arrayLength, count, isArray, typedArray } from '../check.js'
+import { invalid } from '../errors.js'
+import type { Engine } from './engine.js'
+import type { Sequence } from './sequence.js'
 import { seqOf } from './sequence-id.js'
 
 /** Sequences of a cache, by their numbers or their objects. */
-export type SequenceList = readonly (number | PagedSequence)[] | Float64Array
+export type SequenceList = readonly (number | Sequence)[] | Float64Array
 
 /** A list whose entries `check` makes numbers of, each read once; its name is put together for those that are refused. */
 function read(argument: string, value: unknown, kind: string, check: (argument: string, entry: unknown) => number, most: number): number[] {
@@ -26,7 +26,7 @@ function listed(argument: string, value: unknown, kind: string): ArrayLike<unkno
 }
 
 /** @internal The ids of sequences of a cache, each read once. */
-export function readIds(engine: SequencesEngine, argument: string, value: unknown): number[] {
+export function readIds(engine: Engine, argument: string, value: unknown): number[] {
   return read(argument, value, 'Float64Array', (name, entry) => seqOf(engine, name, entry), Number.MAX_SAFE_INTEGER)
 }
 
@@ -36,7 +36,7 @@ export function readCounts(argument: string, value: unknown): number[] {
 }
 
 /** @internal A sequence and its tokens in total, one behind the other: of one call, or of a batch. */
-export function readCapacities(engine: SequencesEngine, seq: unknown, tokens: unknown): Float64Array {
+export function readCapacities(engine: Engine, seq: unknown, tokens: unknown): Float64Array {
   if (!isArray(seq) && arrayKind(seq) === undefined) return Float64Array.of(seqOf(engine, 'seq', seq), count('tokens', tokens))
   const [ids, totals] = [readIds(engine, 'seq', seq), readCounts('tokens', tokens)]
   if (totals.length !== ids.length) throw invalid('tokens.length', totals.length, `${ids.length}, one for each sequence`)
@@ -53,7 +53,7 @@ export class Batch {
   readonly #sequences: readonly number[]
   readonly #offsets: readonly number[] | undefined
 
-  constructor(engine: SequencesEngine, sequences: unknown, offsets: unknown) {
+  constructor(engine: Engine, sequences: unknown, offsets: unknown) {
     this.#sequences = readIds(engine, 'sequences', sequences)
     this.#offsets = offsets === undefined ? undefined : readCounts('offsets', offsets)
     if (this.#offsets?.length === 0) throw invalid('offsets', offsets, `${this.#sequences.length + 1} numbers, one more than sequences`)

@@ -1,21 +1,18 @@
 import type { NativePrefixNamer } from '#binding'
 
-import { binding } from './binding.js'
-import { isArray, known, optional, type Names } from './check.js'
-import { readFullName } from './device.js'
-import { checkDType } from './dtype.js'
-import { invalid } from './errors.js'
+import { binding } from '../binding.js'
+import { isArray, known } from '../check.js'
+import { readFullName } from '../device.js'
+import { INTERNAL, nativeThis, Owner, settle } from '../owner.js'
 import { readModel } from './model-description.js'
-import { MODEL_NAMES, readDevices, readModelNaming, type PagedModelCacheOptions } from './model-options.js'
-import { endThis, INTERNAL, nativeThis, Owner, settle } from './owner.js'
-import { PAGED_NAMES, readPages, type PagedKvCacheOptions } from './paged-options.js'
+import { OPTION_NAMES, readDevices, readModelPages, readPages, type Given, type ModelCacheOptions, type PagedKvCacheOptions } from './options.js'
 import { readKeys } from './prompt-questions.js'
 import type { PromptOptions, TokenIds } from './prompt.js'
 
 /** What a {@link PrefixNamer} is made with: the options of a cache, or those of them that names depend on. The others are not looked at. */
 export type PrefixNamerOptions =
   | (Pick<PagedKvCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'> & Partial<PagedKvCacheOptions>)
-  | (Pick<PagedModelCacheOptions, 'model'> & Partial<PagedModelCacheOptions>)
+  | (Pick<ModelCacheOptions, 'model'> & Partial<ModelCacheOptions>)
 
 /**
  * Names the blocks of prompts as a cache does, and holds no memory for pages: for a router that sends prompts to where their blocks are,
@@ -26,13 +23,13 @@ export type PrefixNamerOptions =
  * - `prefixKey`; where there is none, the process;
  * - `namespace`;
  * - `blockSize`, `dtype`, `keyFormat`, `valueFormat` and `hadamard`;
- * - of a {@link PagedKvCache}, `numLayers`, `numKvHeads`, `headDim` and `valueHeadDim`; of a {@link ModelCache}, the same numbers of
- *   each of its groups in their order ({@link ModelCache.groups}): layers with the same window, of the same sizes, on the same device
+ * - of layers that are alike, `numLayers`, `numKvHeads`, `headDim` and `valueHeadDim`; of a model, the same numbers of
+ *   each of its groups in their order ({@link PagedKvCache.groups}): layers with the same window, of the same sizes, on the same device
  *   are one;
  * - the salt, the extras and the tokens of a prompt.
  *
- * Nothing else is in a name: neither capacities and limits, nor eviction and events, nor a device or a window by itself. A cache of one
- * kind names as one of the other whose only group is the same. What stands for the model itself is the namespace: two models of the
+ * Nothing else is in a name: neither capacities and limits, nor eviction and events, nor a device or a window by itself. A cache of
+ * layers that are alike names as one of a model whose only group is the same. What stands for the model itself is the namespace: two models of the
  * same sizes want one each.
  *
  * @example
@@ -51,9 +48,8 @@ export class PrefixNamer extends Owner {
   declare readonly blockSize: number
 
   constructor(options: PrefixNamerOptions) {
-    const given = known<PagedKvCacheOptions & PagedModelCacheOptions>('options', options, NAMES)
-    const { model } = given
-    const { native, blockSize } = model === undefined ? ofPages(given) : ofModel(given, model)
+    const given = known<Given>('options', options, OPTION_NAMES)
+    const { native, blockSize } = given.model === undefined ? ofPages(given) : ofModel(given)
     super(INTERNAL, native, PrefixNamer)
     settle(this, { blockSize })
   }
@@ -62,48 +58,25 @@ export class PrefixNamer extends Owner {
   keys(tokens: TokenIds, options: PromptOptions = {}): string[] {
     return readKeys(nativeThis<NativePrefixNamer>(this, PrefixNamer), tokens, options)
   }
-
-  /** Ends it. Any later call throws `DISPOSED`; a second one does nothing. */
-  dispose(): void {
-    endThis(this, PrefixNamer)
-  }
-
-  /** As {@link dispose}, for `using`. */
-  [Symbol.dispose](): void {
-    endThis(this, PrefixNamer)
-  }
 }
-
-type Given<Options> = { readonly [Name in keyof Options]?: unknown }
-
-const NAMES: Names<PagedKvCacheOptions & PagedModelCacheOptions> = { ...PAGED_NAMES, ...MODEL_NAMES }
 
 /** What a cache is made with beside what is in names. */
 const REST = { events: 0, eviction: undefined, memoryLimitBytes: undefined }
 
-function ofPages(given: Given<PagedKvCacheOptions>) {
+function ofPages(given: Given) {
   const pages = readPages(given)
   readPlace(given.device)
   const form = { ...pages, ...REST, capacity: 0, window: undefined, sinks: 0, device: 'cpu' }
   return { native: binding.NativePrefixNamer.ofPages(form), blockSize: pages.blockSize }
 }
 
-function ofModel(given: Given<PagedModelCacheOptions>, model: unknown) {
-  const { kind } = given
-  if (kind !== undefined && kind !== 'paged') throw invalid('kind', kind, 'paged: in tensors there are no blocks')
-  const naming = readModelNaming(given)
+function ofModel(given: Given) {
+  const pages = readModelPages(given)
   const { device } = given
   const { deviceOfLayers } = readDevices(device, isArray(device) ? readFullName : readPlace)
-  const form = {
-    model: readModel(model),
-    dtype: optional(checkDType, 'dtype', given.dtype) ?? 'f32',
-    devices: ['cpu'],
-    deviceOfLayers,
-    memoryLimitBytes: undefined,
-    paged: { ...naming, ...REST, blocks: undefined, blocksEach: 0, memoryBytes: 0, maxSequences: 0, maxPrefillTokens: undefined },
-    contiguous: undefined,
-  }
-  return { native: binding.NativePrefixNamer.ofModel(form), blockSize: naming.blockSize }
+  const room = { blocks: undefined, blocksEach: 0, memoryBytes: 0, maxSequences: 0, maxPrefillTokens: undefined }
+  const form = { model: readModel(given.model), ...pages, ...REST, ...room, devices: ['cpu'], deviceOfLayers }
+  return { native: binding.NativePrefixNamer.ofModel(form), blockSize: pages.blockSize }
 }
 
 /** One device for all, which is in no name: whichever it is. */

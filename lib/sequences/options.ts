@@ -1,0 +1,222 @@
+import { count, flag, isArray, known, list, type Names, optional, text, typedArray, whole } from '../check.js'
+import { readDevice } from '../device.js'
+import { checkDType, type DType } from '../dtype.js'
+import { invalid } from '../errors.js'
+import { readEviction, type EvictionPolicy } from './eviction.js'
+import { checkPageFormat, type PageFormat } from './page-format.js'
+import { Clock } from './clock.js'
+import { readModel, type HuggingFaceConfig, type ModelDescriptionInput } from './model-description.js'
+import { wellFormed } from './prompt.js'
+
+/** What pages are, and what they cost, whatever the layers. */
+export interface PageOptions {
+  /** Tokens of a block, 16 unless said otherwise. */
+  readonly blockSize?: number
+  /** The element type of what goes in, and of pages that are not low-bit; `'f32'` unless said otherwise. */
+  readonly dtype?: DType
+  /** How pages keep K: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
+  readonly keyFormat?: PageFormat
+  /** How pages keep V: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
+  readonly valueFormat?: PageFormat
+  /** Rotates K by a Hadamard matrix before it is quantised, which spreads channels that stand out; `false` unless said otherwise. */
+  readonly hadamard?: boolean
+  /**
+   * What the tokens mean: the model, its rope settings. It is in the names of prompts, with the form of the pages: see
+   * {@link PrefixNamer}.
+   */
+  readonly namespace?: string
+  /** 32 secret bytes under which prompts are named, random ones of the process unless given. The same ones name them alike elsewhere. */
+  readonly prefixKey?: Uint8Array
+  /** Which of the blocks that nobody holds make room first; the lowest priority, and in it the least recently used, unless given. */
+  readonly eviction?: EvictionPolicy
+  /** Events that are kept for {@link PagedKvCache.events}, none unless said otherwise. */
+  readonly events?: number
+  /** The time in milliseconds, `Date.now` unless given; asked for only while a {@link Sequence.retain} has a time limit. */
+  readonly now?: () => number
+  /** The most bytes that it may keep on each device, staging of low-bit pages included. */
+  readonly memoryLimitBytes?: number
+}
+
+/**
+ * What a {@link PagedKvCache} of layers that are alike is made with.
+ *
+ * Low-bit pages are quantised when all their slots are written; until then their rows lie in floats, in staging memory that
+ * grows with what is unfinished. A write into a page that was quantised takes it back to floats and quantises it again, which
+ * moves each value by at most one more step. A page that a fork or a snapshot took while its last tokens were drafted stays in floats
+ * when they are committed, and prompts do not find it.
+ *
+ * @example
+ * ```ts
+ * import { PagedKvCache } from 'kvtide'
+ *
+ * using cache = new PagedKvCache({ capacity: 8, blockSize: 4, numLayers: 2, numKvHeads: 1, headDim: 64, keyFormat: 'q8', valueFormat: 'q8' })
+ * const [one, other] = [cache.createSequence(), cache.createSequence()]
+ * const tokens = { data: new Float32Array(2 * 5 * 64).fill(0.5), shape: [2, 1, 5, 64] } // five of both layers
+ * cache.append([one, other], tokens, tokens, [0, 4, 5])
+ * const { k } = cache.gather(one, 1)
+ * console.log(k.shape, k.dtype) // [1, 4, 64] f32
+ * console.log(cache.bytesPerToken < 0.3 * 2 * 2 * 64 * 4) // true
+ * ```
+ */
+export interface PagedKvCacheOptions extends PageOptions {
+  /** Blocks in the pool. */
+  readonly capacity: number
+  /** Layers of the model. */
+  readonly numLayers: number
+  /** Heads of K and V. */
+  readonly numKvHeads: number
+  /** Elements of one head of K. */
+  readonly headDim: number
+  /** Elements of one head of V, as in K unless said otherwise; 0 when there is no V. */
+  readonly valueHeadDim?: number
+  /**
+   * Tokens that a token of the model sees, itself among them: what attention over the cache sees unless it says otherwise, and
+   * blocks that left the window of a sequence's last token are given back. All unless said otherwise.
+   */
+  readonly window?: number
+  /** Tokens at the start that a window does not hide. */
+  readonly sinks?: number
+  /** Where it lives, `'cpu'` unless said otherwise. */
+  readonly device?: string
+}
+
+/**
+ * What a {@link PagedKvCache} of a model's layers is made with: layers that keep everything, layers that slide, layers that share, one
+ * pool for each group of those that are alike.
+ */
+export interface ModelCacheOptions extends PageOptions {
+  /** Its layers: described by hand, or a `config.json`. */
+  readonly model: ModelDescriptionInput | HuggingFaceConfig
+  /** Blocks of every group of layers, or of each; see {@link PagedKvCache.groups}. */
+  readonly capacity?: number | readonly number[]
+  /**
+   * Instead of `capacity`: as many blocks as fit, for at most `maxSequences` at once. A group that slides gets what its windows take, and
+   * `maxPrefillTokens`, but at most half; the others get the rest.
+   */
+  readonly memoryBytes?: number
+  /** Sequences at once, beside `memoryBytes`. */
+  readonly maxSequences?: number
+  /**
+   * Tokens that one call appends at most, of all its sequences, beside `memoryBytes`; 512 unless said otherwise. A window lets go
+   * of what it passes once a call's tokens are all there, so a longer prompt may be `OUT_OF_BLOCKS`: append it piece by piece.
+   */
+  readonly maxPrefillTokens?: number
+  /** Where it lives, `'cpu'` unless said otherwise; or where each layer does, one name for each. */
+  readonly device?: string | readonly string[]
+}
+
+/** @internal Options of either kind, each of them read once. */
+export type Given = { readonly [Name in keyof PagedKvCacheOptions | keyof ModelCacheOptions]?: unknown }
+
+const PAGES = { blockSize: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, memoryLimitBytes: 0, capacity: 0, device: 0 } as const
+const ALIKE = { numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, window: 0, sinks: 0 } as const
+const MODEL = { model: 0, memoryBytes: 0, maxSequences: 0, maxPrefillTokens: 0 } as const
+
+/** @internal All of them. */
+export const OPTION_NAMES: Names<Given> = { ...PAGES, ...ALIKE, ...MODEL }
+
+/** @internal Reads options; those of the other kind are refused. */
+export function readOptions(options: unknown) {
+  const source = known<Given>('options', options, OPTION_NAMES)
+  const isModel = source.model !== undefined
+  const given: Given = Object.fromEntries(Object.keys(OPTION_NAMES).map(name => [name, source[name as keyof Given]]))
+  for (const name of Object.keys(isModel ? ALIKE : MODEL) as (keyof Given)[]) {
+    if (given[name] !== undefined) throw invalid(name, given[name], isModel ? 'none beside a model, which says it of each layer' : 'none without a model')
+  }
+  const form = isModel ? readModelForm(given) : readAlike(given)
+  return { form, clock: new Clock(optional(callable, 'now', given.now) ?? Date.now) }
+}
+
+function readAlike(given: Given) {
+  const capacity = count('capacity', given.capacity)
+  const pages = readPages(given)
+  const window = optional(atLeastOne, 'window', given.window)
+  const sinks = optional(count, 'sinks', given.sinks) ?? 0
+  if (window === undefined && sinks > 0) throw invalid('sinks', sinks, 'none without a window')
+  return { capacity, ...pages, window, sinks, device: readDevice(given.device), ...readCosts(given) }
+}
+
+function readModelForm(given: Given) {
+  const { capacity, memoryBytes, maxSequences } = given
+  const model = readModel(given.model)
+  const places = readDevices(given.device)
+  if (capacity === undefined && memoryBytes === undefined) throw invalid('capacity', capacity, 'a number of blocks, or memoryBytes and maxSequences')
+  if (capacity !== undefined && memoryBytes !== undefined) throw invalid('memoryBytes', memoryBytes, 'none beside capacity')
+  for (const name of ['maxSequences', 'maxPrefillTokens'] as const) {
+    if (memoryBytes === undefined && given[name] !== undefined) throw invalid(name, given[name], 'none without memoryBytes')
+  }
+  return {
+    model,
+    ...places,
+    ...readModelPages(given),
+    blocks: isArray(capacity) ? list('capacity', capacity, count) : undefined,
+    blocksEach: capacity === undefined || isArray(capacity) ? undefined : count('capacity', capacity),
+    memoryBytes: optional(whole, 'memoryBytes', memoryBytes) ?? 0,
+    maxSequences: memoryBytes === undefined ? 0 : atLeastOne('maxSequences', maxSequences),
+    maxPrefillTokens: optional(count, 'maxPrefillTokens', given.maxPrefillTokens),
+    ...readCosts(given),
+  }
+}
+
+/** What pages are kept by, and what they may cost. */
+function readCosts(given: Given) {
+  return {
+    events: optional(count, 'events', given.events) ?? 0,
+    memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
+    eviction: optional(readEviction, 'eviction', given.eviction),
+  }
+}
+
+/** @internal The form of pages of layers that are alike, and what they are named under: all that names depend on. */
+export function readPages(given: Given) {
+  const headDim = count('headDim', given.headDim, 1)
+  const { dtype, keyFormat, valueFormat, ...naming } = readModelPages(given)
+  return {
+    numLayers: count('numLayers', given.numLayers, 1),
+    numKvHeads: count('numKvHeads', given.numKvHeads, 1),
+    headDim,
+    valueHeadDim: optional(count, 'valueHeadDim', given.valueHeadDim) ?? headDim,
+    dtype,
+    keyFormat,
+    valueFormat,
+    ...naming,
+  }
+}
+
+/** @internal The same of a model, whose layers have sizes of their own. */
+export function readModelPages(given: Given) {
+  const dtype = optional(checkDType, 'dtype', given.dtype) ?? ('f32' as const)
+  return {
+    dtype,
+    keyFormat: optional(checkPageFormat, 'keyFormat', given.keyFormat) ?? dtype,
+    valueFormat: optional(checkPageFormat, 'valueFormat', given.valueFormat) ?? dtype,
+    blockSize: optional(atLeastOne, 'blockSize', given.blockSize) ?? 16,
+    hadamard: optional(flag, 'hadamard', given.hadamard) ?? false,
+    namespace: optional(wellFormed, 'namespace', given.namespace) ?? '',
+    prefixKey: optional(secret, 'prefixKey', given.prefixKey),
+  }
+}
+
+/** @internal The devices of a model's layers, and which of them each layer has. */
+export function readDevices(device: unknown, read: (device: unknown) => string = readDevice): { devices: string[]; deviceOfLayers: Uint32Array | undefined } {
+  if (!isArray(device)) return { devices: [read(device)], deviceOfLayers: undefined }
+  const names = list('device', device, (argument, name) => read(text(argument, name)))
+  const devices = [...new Set(names)]
+  if (devices.length === 0) throw invalid('device', device, 'a name for each layer')
+  return { devices, deviceOfLayers: Uint32Array.from(names, name => devices.indexOf(name)) }
+}
+
+const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)
+
+/** 32 bytes. */
+function secret(argument: string, value: unknown): Uint8Array {
+  const key = typedArray<Uint8Array>(argument, value, ['Uint8Array'])
+  if (key.length !== 32) throw invalid(argument, value, 'a Uint8Array of 32 bytes')
+  return key
+}
+
+/** A clock. */
+function callable(argument: string, value: unknown): () => unknown {
+  if (typeof value === 'function') return value as () => unknown
+  throw invalid(argument, value, 'a function that gives the time in milliseconds')
+}

@@ -1,0 +1,123 @@
+import type { NativeView } from '#binding'
+
+import { count } from '../check.js'
+import { draftOn, Ending, type BeginOptions, type Draft, type KvTransaction, type NativeDrafting } from '../kv-transaction.js'
+import { INTERNAL, nativeArgument } from '../owner.js'
+import { tensorOf, type Tensor } from '../tensor.js'
+import type { Engine } from './engine.js'
+import { append, type Tokens } from './tokens.js'
+
+/**
+ * Tokens of a {@link Sequence} that leave no trace unless they are committed, in all layers at once. Those of steps are drafted here as
+ * well while it is open. It ends as a {@link KvTransaction} does.
+ *
+ * @example
+ * ```ts
+ * import { PagedKvCache } from 'kvtide'
+ *
+ * const sizes = { numKvHeads: 1, headDim: 2 }
+ * const model = { layers: [{ kind: 'sliding', window: 2, ...sizes }, { kind: 'full', ...sizes }] } as const
+ * using cache = new PagedKvCache({ model, blockSize: 1, capacity: 16 })
+ * const rows = (n: number) => ({ data: new Float32Array(n * 2).fill(n), shape: [1, n, 2] })
+ * const layers = (n: number) => [{ k: rows(n), v: rows(n) }, { k: rows(n), v: rows(n) }]
+ * const chat = cache.openSequence()
+ * chat.append({ layers: layers(5) })
+ * using draft = chat.begin({ maxTokens: 8 })
+ * draft.append({ layers: layers(3), parents: [-1, -1, 1] })
+ * console.log(draft.treePositions().join(), draft.treeMask(0).shape, draft.treeMask(1).shape) // '5,5,6' [3, 4] [3, 8]
+ * draft.commitPath([1, 2])
+ * console.log(chat.length) // 7
+ * ```
+ */
+export interface Transaction extends Omit<KvTransaction, 'append' | 'begin' | 'treeMask'> {
+  /** Drafts tokens of all layers, or nothing. */
+  append(input: Tokens): void
+  /** Opens a transaction on top of this one; until that has ended, calls on this one throw `TRANSACTION_OPEN`. One at a time. */
+  begin(options?: BeginOptions): Transaction
+  /**
+   * The attention mask of the draft in a layer, the first unless said otherwise: f32 `[length, before + length]` over what the layer
+   * keeps, 0 where a token sees and -Infinity elsewhere. A window counts positions in it.
+   *
+   * @throws KvTideError `TRANSACTION_OPEN` while a step of its sequence is open: attention of the step knows the tree
+   */
+  treeMask(layer?: number): Tensor
+}
+
+/** @internal What is drafted on one sequence. */
+class SequenceDrafts implements NativeDrafting {
+  readonly engine: Engine
+  readonly sequence: number
+
+  constructor(engine: Engine, sequence: number) {
+    this.engine = engine
+    this.sequence = sequence
+  }
+
+  get native(): this {
+    return this
+  }
+
+  beginDraft(parent?: number, maxTokens?: number): number {
+    return this.engine.change(native => native.beginDraft(this.sequence, parent, maxTokens))
+  }
+
+  commitDraft(draft: number, tokens?: number): void {
+    this.engine.change(native => native.commitDraft(this.sequence, draft, tokens))
+  }
+
+  commitDraftPath(draft: number, path: Uint32Array): void {
+    this.engine.change(native => native.commitDraftPath(this.sequence, draft, path))
+  }
+
+  rollbackDraft(draft: number): void {
+    this.engine.change(native => native.rollbackDraft(this.sequence, draft))
+  }
+
+  dropDraft(draft: number): void {
+    this.engine.native.dropDraft(this.sequence, draft)
+    this.engine.changed()
+  }
+
+  drafted(draft: number): number {
+    return this.engine.native.drafted(this.sequence, draft)
+  }
+
+  draftMask(draft: number, layer = 0): NativeView {
+    return this.engine.native.draftMask(this.sequence, draft, layer)
+  }
+
+  draftPositions(draft: number): number[] {
+    return this.engine.native.draftPositions(this.sequence, draft)
+  }
+}
+
+/** What `begin()` returns. */
+class SequenceTransaction extends Ending implements Transaction {
+  constructor(draft: Draft<SequenceDrafts>) {
+    super(INTERNAL, draft, SequenceTransaction)
+  }
+
+  append(input: Tokens): void {
+    const { drafting, id } = own(this)
+    append(drafting.engine, drafting.sequence, id, input)
+  }
+
+  begin(options: BeginOptions = {}): Transaction {
+    const { drafting, id } = own(this)
+    return new SequenceTransaction(draftOn(drafting, options, id))
+  }
+
+  override treeMask(layer = 0): Tensor {
+    const { drafting, id } = own(this)
+    return tensorOf(drafting.draftMask(id, count('layer', layer)))
+  }
+}
+
+/** @internal Opens a transaction on a sequence. */
+export function openOn(engine: Engine, sequence: number, options: unknown): Transaction {
+  return new SequenceTransaction(draftOn(new SequenceDrafts(engine, sequence), options))
+}
+
+function own(self: unknown): Draft<SequenceDrafts> {
+  return nativeArgument('this', self, SequenceTransaction)
+}
