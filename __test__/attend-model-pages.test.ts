@@ -28,7 +28,7 @@ test('the tables of each group go to attention as they are', async t => {
     step.write(layer, k, v)
   }
   for (let layer = 0; layer < cache.numLayers; layer++) {
-    const { blockTables, lengths: lengths, queryOffsets: qOffsets } = batch.groups[groupOf(cache, layer)] as StepArrays
+    const { blockTables, lengths, queryOffsets: qOffsets } = batch.groups[groupOf(cache, layer)] as StepArrays
     const q = queriesOf(layer, tokens)
     const wanted = step.attend(layer, q).out.toArray()
     const kv = { cache, layer, blockTables, lengths }

@@ -252,7 +252,7 @@ test('options that pages do not take are refused, and queries of another shape',
   using cache = filled([5, 9])
   const kv = { cache, layer: LAYER, sequences: [0, 1] }
   const q = waves(2, [2, HEADS.query, 16])
-  throwsCode(t, 'SHAPE_MISMATCH', () => attend(waves(2, [1, HEADS.query, 2, 16]), kv))
+  throwsCode(t, 'SHAPE_MISMATCH', () => attend(waves(2, [2, HEADS.query, 2, 16]), kv))
   throwsCode(t, 'SHAPE_MISMATCH', () => attend(waves(2, [2, 3, 16]), kv))
   throwsCode(t, 'SHAPE_MISMATCH', () => attend(waves(2, [2, HEADS.query, 8]), kv))
   t.is(throwsCode(t, 'SHAPE_MISMATCH', () => attend(q, kv, { qOffsets: [0, 2] })).details.argument, 'qOffsets')

@@ -33,8 +33,6 @@ function batched({ data, shape }: HostTensor): HostTensor {
   return { data: moved, shape: [1, heads, n, dim] }
 }
 
-const rows = (n: number): HostTensor => ({ data: new Float32Array(2 * n).fill(n), shape: [1, n, 2] })
-
 /** A step that is read in the background. */
 function start(make: () => PagedKvCache): { cache: PagedKvCache; sequence: Sequence; step: Step; wanted: unknown; work: Promise<unknown> } {
   const cache = make()

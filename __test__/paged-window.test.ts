@@ -38,7 +38,7 @@ for (const blockSize of [1, 2, 16]) {
     using step = cache.prepareStep(batch, { sequences: [seq], offsets: [0, 2] })
     step.write(0, { data: new Float32Array(2), shape: [1, 2, 1] }, { data: Float32Array.of(9, 12), shape: [1, 2, 1] })
     t.deepEqual(step.attend(0, queries(2)).out.toArray(), Float32Array.of(6, 8))
-    const { blockTables, lengths: lengths, queryOffsets: qOffsets } = batch
+    const { blockTables, lengths, queryOffsets: qOffsets } = batch
     t.deepEqual(attend(queries(2), { cache, layer: 0, blockTables, lengths }, { qOffsets }).out.toArray(), Float32Array.of(6, 8))
     const gone = Array.from(blockTables).filter(block => block === -1).length
     t.is(gone, { 1: 3, 2: 1, 16: 0 }[blockSize] as number)
@@ -108,7 +108,7 @@ test('a sequence without a block for its last token has no part in the tables of
   using step = cache.prepareStep(batch, { sequences: [cut, other], offsets: [0, 0, 1] })
   step.write(0, { data: new Float32Array(1), shape: [1, 1, 1] }, { data: Float32Array.of(9), shape: [1, 1, 1] })
   t.deepEqual(step.attend(0, queries(1)).out.toArray(), Float32Array.of(9))
-  const { blockTables, lengths: lengths } = batch
+  const { blockTables, lengths } = batch
   const attended = (...qOffsets: number[]): Float32Array =>
     attend(queries(1), { cache, layer: 0, blockTables, lengths }, { qOffsets: Int32Array.from(qOffsets) }).out.toArray() as Float32Array
   t.deepEqual(attended(0, 0, 1), Float32Array.of(9))

@@ -99,7 +99,7 @@ test('nothing else is in a name', t => {
   const more = { capacity: 'many', window: 4, sinks: -1, eviction: 5, events: {}, now: 0, memoryLimitBytes: null, device: 'auto' }
   t.deepEqual(named({ ...PAGES, ...more } as never, tokens), pagesOf)
   const modelOf = named(MODEL, tokens)
-  t.deepEqual(named({ ...MODEL, blocks: [1, 2, 3], memoryBytes: 'all', maxSequences: 0, device: 'cuda:3' } as never, tokens), modelOf)
+  t.deepEqual(named({ ...MODEL, capacity: [1, 2, 3], memoryBytes: 'all', maxSequences: 0, device: 'cuda:3' } as never, tokens), modelOf)
   const sliding = { layers: MODEL.model.layers.map(of => ('window' in of ? { ...of, window: 5 } : of)) }
   t.deepEqual(named({ ...MODEL, model: sliding }, tokens), modelOf)
   const { blockSize, prefixKey } = PAGES

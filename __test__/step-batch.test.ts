@@ -27,7 +27,7 @@ function run(t: ExecutionContext, cache: PagedKvCache, batch: StepBatch, sequenc
   using step = cache.prepareStep(batch, { sequences, offsets })
   step.write(0, rows(tokens, [1, tokens, 2]), rows(tokens, [1, tokens, 2]))
   const q = rows(tokens, [tokens, 1, 2])
-  const { blockTables, lengths: lengths, queryOffsets: qOffsets } = batch
+  const { blockTables, lengths, queryOffsets: qOffsets } = batch
   t.true(attend(q, { cache, layer: 0, blockTables, lengths }, { qOffsets }).out.equals(step.attend(0, q).out))
   t.deepEqual(Array.from(lengths), padded(counts.map((count, at) => (before[at] as number) + count), 0, lengths.length))
   t.deepEqual(Array.from(qOffsets), padded(offsets, tokens, qOffsets.length))

@@ -1,7 +1,7 @@
 // What the queries of a step see where its sequences are drafted as trees.
 import test from 'ava'
 
-import { attend, type HostTensor, PagedKvCache, type Sequence, type Tensor, type Transaction } from '../index.js'
+import { attend, type HostTensor, PagedKvCache, type Sequence, type Tensor } from '../index.js'
 import { throwsCode } from './support/throws.js'
 
 /** Rows of one head and dimension: with keys of 0 attention is the mean of the values that a query sees. */

@@ -47,7 +47,7 @@ export abstract class Owner {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    endThis(this, Owner)
   }
 }
 

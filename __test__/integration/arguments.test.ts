@@ -122,7 +122,9 @@ test.serial('a member called on something else is refused', async t => {
     for (const [what, stranger] of strangers) {
       const args = row.params.map(parameter => parameter.valid(self as never))
       const [, kin] = Object.entries(row.kin ?? {}).find(([name]) => what.startsWith(`a ${name}`)) ?? []
-      const expected = row.name === 'KvTideError#toString' && (stranger === null || stranger === undefined) ? 'TypeError' : (kin ?? row.foreign)
+      // Every object ends in the same way, so that the call of one is that of any other.
+      const ends = /#(dispose|\[dispose\])$/.test(row.name) && /^a (?!KvTideError)[A-Z]/.test(what)
+      const expected = ends ? 'ok' : row.name === 'KvTideError#toString' && (stranger === null || stranger === undefined) ? 'TypeError' : (kin ?? row.foreign)
       await checks.call(`${row.name} on ${what}`, self, expected, () => callOf(row.name)(stranger, args))
     }
   }

@@ -1,7 +1,7 @@
 // Runs the TypeScript examples of the README, of docs/ and of the doc comments, each as a program of its own.
 import { spawn } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
@@ -27,7 +27,7 @@ function examplesOf(file: string): Example[] {
   }))
 }
 
-const files = ['README.md', 'index.ts', ...['docs', 'lib'].flatMap(folder => readdirSync(join(root, folder)).map(file => `${folder}/${file}`))]
+const files = ['README.md', 'index.ts', ...['docs', 'lib'].flatMap(folder => readdirSync(join(root, folder), { recursive: true, withFileTypes: true }).filter(entry => entry.isFile()).map(entry => relative(root, join(entry.parentPath, entry.name))))]
 /** What is read as pages. */
 const pages = ['README.md', 'ARCHITECTURE.md', 'CONTRIBUTING.md', 'CHANGELOG.md', 'bench/RESULTS.md', ...readdirSync(join(root, 'docs')).map(file => `docs/${file}`)]
 

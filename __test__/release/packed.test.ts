@@ -75,7 +75,7 @@ test('publint is asked, and heard', async t => {
 })
 
 test('documentation is in the declarations that were compiled, and not in the code', t => {
-  const compiled = readdirSync(join(root, 'dist/lib'))
+  const compiled = readdirSync(join(root, 'dist/lib'), { recursive: true, encoding: 'utf8' })
   const of = (end: string): string[] => compiled.filter(file => file.endsWith(end)).map(file => readFileSync(join(root, 'dist/lib', file), 'utf8'))
   t.true(of('.js').length > 40)
   for (const code of of('.js')) t.notRegex(code, /^\s*\/\*\*/m)

@@ -1,8 +1,9 @@
-import { type BeginOptions, type DraftOptions, type Kv, type KvTransaction, PagedKvCache, type Sequence, type TokenSource, type Transaction } from '../../index.js'
+import { type BeginOptions, type Kv, type KvTransaction, PagedKvCache, type Sequence, type TokenSource, type Transaction } from '../../index.js'
 import type { Shape } from './properties.js'
 import { showing, stacked } from './showing.js'
 
-const append = (to: Transaction, k: TokenSource, v: TokenSource, options?: DraftOptions): void => to.append({ k, v, ...options })
+const append = (to: Transaction, k: TokenSource, v: TokenSource, options: unknown = {}): void =>
+  to.append(typeof options === 'object' && options !== null ? { k, v, ...options } : (options as never))
 
 /** A sequence alone in its cache: what is the batch of other caches are its layers. */
 export class SequenceSubject {

@@ -110,20 +110,20 @@ export type Given = { readonly [Name in keyof PagedKvCacheOptions | keyof ModelC
 
 const PAGES = { blockSize: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, memoryLimitBytes: 0, capacity: 0, device: 0 } as const
 const ALIKE = { numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, window: 0, sinks: 0 } as const
-const MODEL = { model: 0, memoryBytes: 0, maxSequences: 0, maxPrefillTokens: 0 } as const
+const OF_MODELS = { memoryBytes: 0, maxSequences: 0, maxPrefillTokens: 0 } as const
 
 /** @internal All of them. */
-export const OPTION_NAMES: Names<Given> = { ...PAGES, ...ALIKE, ...MODEL }
+export const OPTION_NAMES: Names<Given> = { model: 0, ...PAGES, ...ALIKE, ...OF_MODELS }
 
-/** @internal Reads options; those of the other kind are refused. */
+/** @internal Reads options, each of them once; those of the other kind are refused. */
 export function readOptions(options: unknown) {
-  const source = known<Given>('options', options, OPTION_NAMES)
-  const isModel = source.model !== undefined
-  const given: Given = Object.fromEntries(Object.keys(OPTION_NAMES).map(name => [name, source[name as keyof Given]]))
-  for (const name of Object.keys(isModel ? ALIKE : MODEL) as (keyof Given)[]) {
-    if (given[name] !== undefined) throw invalid(name, given[name], isModel ? 'none beside a model, which says it of each layer' : 'none without a model')
+  const given = known<Given>('options', options, OPTION_NAMES)
+  const { model } = given
+  const form = model === undefined ? readAlike(given) : readModelForm(given, model)
+  for (const name of Object.keys(model === undefined ? OF_MODELS : ALIKE) as (keyof Given)[]) {
+    const value = given[name]
+    if (value !== undefined) throw invalid(name, value, model === undefined ? 'none without a model' : 'none beside a model, which says it of each layer')
   }
-  const form = isModel ? readModelForm(given) : readAlike(given)
   return { form, clock: new Clock(optional(callable, 'now', given.now) ?? Date.now) }
 }
 
@@ -136,24 +136,24 @@ function readAlike(given: Given) {
   return { capacity, ...pages, window, sinks, device: readDevice(given.device), ...readCosts(given) }
 }
 
-function readModelForm(given: Given) {
-  const { capacity, memoryBytes, maxSequences } = given
-  const model = readModel(given.model)
+function readModelForm(given: Given, model: unknown) {
+  const { capacity, memoryBytes, maxSequences, maxPrefillTokens } = given
+  const description = readModel(model)
   const places = readDevices(given.device)
   if (capacity === undefined && memoryBytes === undefined) throw invalid('capacity', capacity, 'a number of blocks, or memoryBytes and maxSequences')
   if (capacity !== undefined && memoryBytes !== undefined) throw invalid('memoryBytes', memoryBytes, 'none beside capacity')
-  for (const name of ['maxSequences', 'maxPrefillTokens'] as const) {
-    if (memoryBytes === undefined && given[name] !== undefined) throw invalid(name, given[name], 'none without memoryBytes')
+  for (const [name, value] of Object.entries({ maxSequences, maxPrefillTokens })) {
+    if (memoryBytes === undefined && value !== undefined) throw invalid(name, value, 'none without memoryBytes')
   }
   return {
-    model,
+    model: description,
     ...places,
     ...readModelPages(given),
     blocks: isArray(capacity) ? list('capacity', capacity, count) : undefined,
     blocksEach: capacity === undefined || isArray(capacity) ? undefined : count('capacity', capacity),
     memoryBytes: optional(whole, 'memoryBytes', memoryBytes) ?? 0,
     maxSequences: memoryBytes === undefined ? 0 : atLeastOne('maxSequences', maxSequences),
-    maxPrefillTokens: optional(count, 'maxPrefillTokens', given.maxPrefillTokens),
+    maxPrefillTokens: optional(count, 'maxPrefillTokens', maxPrefillTokens),
     ...readCosts(given),
   }
 }

@@ -283,7 +283,8 @@ export class PagedKvCache extends Owner {
    * none was written.
    */
   readKv(seq: Seq, layer: number, pos: number): TokenKv {
-    const { numKvHeads, headDim, valueHeadDim } = this.groups[own(this).groupOf(layer)] as LayerGroup
+    const group = own(this).groupOf(layer)
+    const { numKvHeads, headDim, valueHeadDim } = this.groups[group] as LayerGroup
     const made = (format: PageFormat, dim: number): TensorData => dtypeRow(readDType(format, this.dtype)).make(numKvHeads * dim)
     return this.readKvInto(seq, layer, pos, made(this.keyFormat, headDim), made(this.valueFormat, valueHeadDim))
   }

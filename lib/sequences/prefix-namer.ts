@@ -49,7 +49,8 @@ export class PrefixNamer extends Owner {
 
   constructor(options: PrefixNamerOptions) {
     const given = known<Given>('options', options, OPTION_NAMES)
-    const { native, blockSize } = given.model === undefined ? ofPages(given) : ofModel(given)
+    const { model } = given
+    const { native, blockSize } = model === undefined ? ofPages(given) : ofModel(given, model)
     super(INTERNAL, native, PrefixNamer)
     settle(this, { blockSize })
   }
@@ -70,12 +71,12 @@ function ofPages(given: Given) {
   return { native: binding.NativePrefixNamer.ofPages(form), blockSize: pages.blockSize }
 }
 
-function ofModel(given: Given) {
+function ofModel(given: Given, model: unknown) {
   const pages = readModelPages(given)
   const { device } = given
   const { deviceOfLayers } = readDevices(device, isArray(device) ? readFullName : readPlace)
   const room = { blocks: undefined, blocksEach: 0, memoryBytes: 0, maxSequences: 0, maxPrefillTokens: undefined }
-  const form = { model: readModel(given.model), ...pages, ...REST, ...room, devices: ['cpu'], deviceOfLayers }
+  const form = { model: readModel(model), ...pages, ...REST, ...room, devices: ['cpu'], deviceOfLayers }
   return { native: binding.NativePrefixNamer.ofModel(form), blockSize: pages.blockSize }
 }
 

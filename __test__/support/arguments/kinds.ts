@@ -104,7 +104,7 @@ export const snapshot = (owner: string, foreign: Outcome): Kind => ({
   legal: {
     [`a ${owner}`]: foreign,
     [`a disposed ${owner}`]: 'DISPOSED',
-    ...(owner === 'Snapshot' ? { 'a Snapshot that looks like a Tensor': foreign } : {}),
+    ...(owner === 'Snapshot' ? { 'a Snapshot that looks like a Tensor': foreign, 'a Snapshot of a Sequence': foreign } : {}),
   },
 })
 

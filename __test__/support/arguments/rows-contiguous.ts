@@ -169,7 +169,7 @@ export const contiguousRows: readonly Row[] = [
   }), () => ({}))),
   ...rollback.rows,
   ...(['Snapshot', 'RotatingSnapshot', 'RollbackSnapshot'] as const).map(name => free(`new ${name}`, param('token', never, () => undefined), param('native', never, () => undefined))),
-  ...new Members('Snapshot', () => kvCache().snapshot()).plain('seqLen').disposable().rows,
+  ...new Members('Snapshot', () => kvCache().snapshot()).plain('length').disposable().rows,
   ...new Members('RotatingSnapshot', () => rotatingCache().snapshot())
     .plain('currentSeqLen', 'maxSeqLen', 'retainedLen', 'sinks', 'dim')
     .disposable().rows,

@@ -121,7 +121,7 @@ export const otherRows: readonly Row[] = [
   free('new BlockTable', param('options', options(() => ({ numLayers: 1, blockSize: 1 }), { numLayers: count, blockSize: count }), () => ({ numLayers: 1, blockSize: 1 }))),
   ...table.rows,
   free('new PrefixNamer', param('options', options(named, { ...naming, numLayers: count, numKvHeads: count, headDim: count, valueHeadDim: optional(count), device: optional(text) }), named)),
-  free('new PrefixNamer', param('options', options(namedModel, { ...naming, model, kind: optional({ legal: {} }), device: optional(text) }), namedModel)),
+  free('new PrefixNamer', param('options', options(namedModel, { ...naming, model, device: optional(text) }), namedModel)),
   ...namer.rows,
   free('new KvTideError', param('code', printed, () => 'ABORTED'), param('message', printed, () => 'stop'), param('details', anything, () => ({})), param('options', but(anything, { 'a revoked proxy': 'TypeError' }), () => ({}))),
   ...errors.rows,

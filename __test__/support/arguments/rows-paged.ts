@@ -1,7 +1,7 @@
 import { PagedKvCache, type PrefixMatch, type Sequence, type Step, type StepBatch, Tensor } from '../../../index.js'
 import { but, count, flag, milliseconds, never, optional, options, out, prompt, seq, snapshot, tensor, text, tokenIds, vector, whole, type Kind } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
-import { objects, queries, settings, threeDims } from './rows-attend.js'
+import { objects, overPagesKind, queries, settings } from './rows-attend.js'
 import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
 
 const four = (): Float32Array => Float32Array.from([1, 2, 3, 4])
@@ -114,13 +114,10 @@ const ended = { disposed: 'TRANSACTION_CLOSED', foreign: 'INVALID_ARGUMENT' }
 const alike: Record<string, Kind> = { ...settings, qOffsets: optional({ legal: { 'an empty array': 'SHAPE_MISMATCH' } }) }
 delete alike['mask']
 
-/** Queries may have a batch of one before them. */
-const batched = but(threeDims, { 'a Tensor of another dtype': 'ok', 'a Tensor that looks like a Snapshot': 'ok' })
-
 /** A call of attention over a step. */
 const calls = (more: Record<string, Kind>): ReturnType<typeof param>[] => [
   param('layer', count, () => 0),
-  param('q', batched, queries),
+  param('q', overPagesKind, queries),
   param('options', options(() => ({}), { ...alike, ...more }, objects), () => ({ window: 2 })),
   param('out', optional(out('SHAPE_MISMATCH')), () => undefined),
 ]
@@ -150,7 +147,6 @@ const prepared = new Members('PagedKvCache', narrowCache)
 const batches = new Members('StepBatch', () => narrowCache().stepBatch(batchSizes() as never))
   .plain('forget')
   .disposable()
-  .kin('StepBatch', { forget: 'ok', dispose: 'ok', '[dispose]': 'ok' })
 
 /** Every row of the paged cache, and of what it gives. */
 export const pagedRows: readonly Row[] = [

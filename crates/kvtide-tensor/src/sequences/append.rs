@@ -86,7 +86,7 @@ impl PagedKvCache {
         ids: Option<&[u32]>,
     ) -> Result<()> {
         let append = Append { sequences, offsets, parents: None, writer: Writer::Direct };
-        self.only("k")?.append_rows(&append, [k.into(), v.into()], ids)
+        self.one_group("k")?.append_rows(&append, [k.into(), v.into()], ids)
     }
 
     /// Appends tokens to a sequence, or nothing: refused while a transaction is open, unless it is `draft`, which then has them.
@@ -95,7 +95,7 @@ impl PagedKvCache {
         let layers = match kv {
             TokensKv::All(sources) => {
                 let writer = draft.map_or(Writer::Direct, Writer::Draft);
-                return self.only("k")?.append_to(sequence, writer, sources, parents, ids);
+                return self.one_group("k")?.append_to(sequence, writer, sources, parents, ids);
             }
             TokensKv::Layers(layers) => layers,
         };

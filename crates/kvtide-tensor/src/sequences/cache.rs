@@ -392,7 +392,7 @@ impl PagedKvCache {
     }
 
     /// The only group: refused where layers differ, and one tensor cannot be that of all of them.
-    pub(super) fn only(&mut self, argument: &'static str) -> Result<&mut PageGroup> {
+    pub(super) fn one_group(&mut self, argument: &'static str) -> Result<&mut PageGroup> {
         let groups = self.groups.len();
         match &mut self.groups[..] {
             [group] => Ok(group),

@@ -21,7 +21,7 @@ impl PagedKvCache {
         key: impl Into<Source<'a>>,
         value: impl Into<Source<'a>>,
     ) -> Result<()> {
-        self.only("layer")?.write_kv(sequence, layer, position, [key.into(), value.into()])
+        self.one_group("layer")?.write_kv(sequence, layer, position, [key.into(), value.into()])
     }
 
     /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 before it.
@@ -34,7 +34,7 @@ impl PagedKvCache {
         k: impl Into<Source<'a>>,
         v: impl Into<Source<'a>>,
     ) -> Result<()> {
-        self.only("layer")?.write_tokens(sequence, layer, position, [k.into(), v.into()])
+        self.one_group("layer")?.write_tokens(sequence, layer, position, [k.into(), v.into()])
     }
 
     /// Reads one token of one layer. What is quantised comes as 32-bit floats, the rest as the cache's dtype.

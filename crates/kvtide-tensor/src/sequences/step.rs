@@ -197,6 +197,7 @@ impl PagedKvCache {
     /// Refuses what ending a step would refuse.
     fn check_commit(&self, step: &PagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.check_step(step)?;
+        check_ids(tokens, step.tokens())?;
         if step.tokens() > 0 && step.groups.iter().any(|of| of.written.contains(&false)) {
             let is_missing = |layer: &u32| {
                 let place = self.place(*layer).expect("a layer of the cache");
@@ -205,7 +206,7 @@ impl PagedKvCache {
             let layers = self.own_layers().filter(is_missing).map(|layer| layer as usize).collect();
             return Err(Error::StepIncomplete { layers });
         }
-        check_ids(tokens, step.tokens())
+        Ok(())
     }
 
     fn plan_step(&mut self, tokens: StepTokens<'_>) -> Result<Vec<PlannedWrite>> {
