@@ -5,7 +5,7 @@ import { join } from 'node:path'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { fileProblem, libcProblem } from '../lib/addon-file.js'
+import { fileProblem, libcProblem } from '../lib/loading/addon-file.js'
 import { addonPath, PLATFORM } from './support/package-copy.js'
 
 const here = { name: PLATFORM, system: process.platform, arch: process.arch }

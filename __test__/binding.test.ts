@@ -1,7 +1,7 @@
 // Which addon a process runs on, and what it says when it can run on none. The ordinary addon plays the one with CUDA.
 import test from 'ava'
 
-import { chooseBinding, loadedAddons, refuseSecond, type Surroundings } from '../lib/binding-choice.js'
+import { chooseBinding, loadedAddons, refuseSecond, type Surroundings } from '../lib/loading/binding-choice.js'
 import { throwsCode } from './support/throws.js'
 import { tsxUrl } from './support/child.js'
 import { ADDON_FILE, addonPath, answerOf, CUDA_FILE, CUDA_PACKAGE, PackageCopy, PLATFORM, VERSION } from './support/package-copy.js'
@@ -9,7 +9,7 @@ import { ADDON_FILE, addonPath, answerOf, CUDA_FILE, CUDA_PACKAGE, PackageCopy, 
 const onCudaPlatform = process.platform === 'linux' && process.arch === 'x64' ? test : test.skip
 
 /** Loads a copy, and answers which addon it took. */
-const chosenBy = (copy: PackageCopy): string => `return (await import('${copy.url('lib/binding.ts')}')).bindingChoice`
+const chosenBy = (copy: PackageCopy): string => `return (await import('${copy.url('lib/loading/binding.ts')}')).bindingChoice`
 
 const use = (copy: PackageCopy): string =>
   `const { Tensor } = await import('${copy.url()}'); return [...Tensor.from(new Float32Array([7]), [1]).toArray()]`
@@ -100,7 +100,7 @@ function inWorker(copy: PackageCopy, device: string): string {
     const { parentPort } = await import('node:worker_threads')
     const { register } = await import(${JSON.stringify(tsxUrl)})
     register()
-    const said = await import('${copy.url('lib/binding.ts')}').then(loaded => loaded.bindingChoice.kind, error => error.code)
+    const said = await import('${copy.url('lib/loading/binding.ts')}').then(loaded => loaded.bindingChoice.kind, error => error.code)
     parentPort.postMessage(said)`
   return `
     await import('${copy.url()}')

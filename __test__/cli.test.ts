@@ -1,9 +1,9 @@
 // The command line: `kvtide doctor`.
 import test from 'ava'
 
-import { main } from '../lib/cli.js'
-import { doctor } from '../lib/doctor.js'
-import { threads } from '../lib/threads.js'
+import { main } from '../lib/loading/cli.js'
+import { doctor } from '../lib/loading/doctor.js'
+import { threads } from '../lib/border/threads.js'
 import { runProcess } from './support/child.js'
 
 /** Runs the command line, keeping what it prints. */
@@ -40,7 +40,7 @@ test.serial('doctor prints what is loaded, and why a device cannot be used', asy
 })
 
 test('doctor says when a variable of the environment is wrong', async t => {
-  const doctorUrl = new URL('../lib/doctor.ts', import.meta.url).href
+  const doctorUrl = new URL('../lib/loading/doctor.ts', import.meta.url).href
   const { out, err } = await runProcess(`
     process.env.KVTIDE_KERNELS = 'fast'
     process.env.KVTIDE_THREADS = '0'

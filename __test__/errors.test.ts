@@ -4,8 +4,8 @@ import { inspect } from 'node:util'
 import test from 'ava'
 
 import { ERROR_CODES, type ErrorCode, type HostTensor, isKvTideError, KvCache, KvTideError, PagedKvCache, RotatingCache, Tensor } from '../index.js'
-import { binding } from '../lib/binding.js'
-import { invalid } from '../lib/errors.js'
+import { binding } from '../lib/loading/binding.js'
+import { invalid } from '../lib/border/errors.js'
 import { refusal, throwsCode } from './support/throws.js'
 import { tokens } from './support/tokens.js'
 

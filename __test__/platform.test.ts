@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 
 import test from 'ava'
 
-import { mappedFiles, PLATFORMS, platformOf, runtimeProblem } from '../lib/platform.js'
+import { mappedFiles, PLATFORMS, platformOf, runtimeProblem } from '../lib/loading/platform.js'
 import { PLATFORM } from './support/package-copy.js'
 
 test('a platform is named as its package is', t => {

@@ -5,31 +5,7 @@
 //! never leaves the addon.
 #![deny(unsafe_code)]
 
-mod attend;
-mod attend_answer;
-mod attend_lists;
-mod attend_queries;
-mod attend_request;
-mod attend_task;
-mod block_pool;
-mod block_table;
-mod bytes;
-mod device;
-mod guard;
-mod handed;
-mod kv_cache;
-mod memory;
-mod number;
-mod raise;
-mod read_task;
-mod rollback_cache;
-mod rotating_cache;
-mod rotating_snapshot;
+mod attention;
+mod border;
+mod contiguous;
 mod sequences;
-mod shown;
-mod source;
-mod stats;
-mod stop;
-mod tensor;
-mod threads;
-mod transaction;

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { chooseBinding } from '../../lib/binding-choice.js'
+import { chooseBinding } from '../../lib/loading/binding-choice.js'
 import { compiling } from '../support/cuda-scripts.js'
 import { ADDON_FILE, answerOf, PackageCopy, PLATFORM, VERSION } from '../support/package-copy.js'
 import { throwsCode } from '../support/throws.js'
@@ -34,7 +34,7 @@ function bare(...given: ConstructorParameters<typeof PackageCopy>): PackageCopy 
 test('the addon is taken from the package of the platform', async t => {
   const copy = bare(t)
   const file = copy.addPackage(OWN, ADDON_FILE)
-  t.deepEqual(await answerOf(`return (await import('${copy.url('lib/binding.ts')}')).bindingChoice.file`), file)
+  t.deepEqual(await answerOf(`return (await import('${copy.url('lib/loading/binding.ts')}')).bindingChoice.file`), file)
 })
 
 test('without the package of the platform, its name and version are told', async t => {

@@ -45,7 +45,7 @@ test('there are files to look at', t => {
     t.true(present.some(file => file.startsWith(`${folder}/`)), folder)
   }
   t.true(present.length > 50)
-  t.true([...functions('lib/check.ts')].some(({ name }) => name === 'count'))
+  t.true([...functions('lib/border/check.ts')].some(({ name }) => name === 'count'))
   t.true([...functions('crates/kvtide-core/src/rotating.rs')].some(({ name }) => name === 'plan_append'))
 })
 

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 
 import test from 'ava'
 
-import { PLATFORMS } from '../../lib/platform.js'
+import { PLATFORMS } from '../../lib/loading/platform.js'
 import { packScript } from '../support/pack-scripts.js'
 import { CUDA_FILE, CUDA_PACKAGE, VERSION } from '../support/package-copy.js'
 

@@ -1,5 +1,5 @@
-import { arrayKind, arrayLength, count, isArray, typedArray } from '../check.js'
-import { invalid } from '../errors.js'
+import { arrayKind, arrayLength, count, isArray, typedArray } from '../border/check.js'
+import { invalid } from '../border/errors.js'
 import type { Engine } from './engine.js'
 import type { Sequence } from './sequence.js'
 import { seqOf } from './sequence-id.js'

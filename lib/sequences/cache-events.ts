@@ -1,8 +1,8 @@
 import type { NativeEvent } from '#binding'
 
-import { known, optional, whole, type Names } from '../check.js'
-import { invalid } from '../errors.js'
-import { endThis, INTERNAL, nativeArgument, Owner } from '../owner.js'
+import { known, optional, whole, type Names } from '../border/check.js'
+import { invalid } from '../border/errors.js'
+import { endThis, INTERNAL, nativeArgument, Owner } from '../border/owner.js'
 import type { Engine, Waiting } from './engine.js'
 
 const OPTIONS: Names<EventsOptions> = { from: 0 }

@@ -1,4 +1,4 @@
-import { invalid } from '../errors.js'
+import { invalid } from '../border/errors.js'
 
 /** A time in milliseconds, or a number of them: whole, what is behind the point is cut. */
 export function milliseconds(argument: string, value: unknown): number {

@@ -1,7 +1,7 @@
 import type { NativePagedKvCache } from '#binding'
 
-import { count } from '../check.js'
-import type { Class } from '../owner.js'
+import { count } from '../border/check.js'
+import type { Class } from '../border/owner.js'
 import type { Clock } from './clock.js'
 
 /** Who waits for a change of a cache, or for its end. */

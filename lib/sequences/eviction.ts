@@ -1,4 +1,4 @@
-import { invalid } from '../errors.js'
+import { invalid } from '../border/errors.js'
 
 /** A block that nobody holds any more, and that prompts can still find. */
 export interface Released {

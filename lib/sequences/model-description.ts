@@ -1,5 +1,5 @@
-import { count, fields, flag, float, isArray, known, list, type Names, optional, text } from '../check.js'
-import { invalid } from '../errors.js'
+import { count, fields, flag, float, isArray, known, list, type Names, optional, text } from '../border/check.js'
+import { invalid } from '../border/errors.js'
 
 const DESCRIPTION: Names<ModelDescriptionInput> = { layers: 0, attention: 0 }
 const ATTENTION: Names<ModelAttention> = { numQueryHeads: 0, scale: 0, softcap: 0, sinkLogits: 0 }

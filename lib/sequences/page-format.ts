@@ -1,5 +1,5 @@
-import { invalid } from '../errors.js'
-import type { DType } from '../dtype.js'
+import { invalid } from '../border/errors.js'
+import type { DType } from '../border/dtype.js'
 
 /**
  * How pages keep K or V: in the cache's dtype, or low-bit. `f8e4m3` is a byte an element, `q8` a byte with a scale for each

@@ -1,6 +1,6 @@
 import type { NativePagedPrefix } from '#binding'
 
-import { checkInternal, Owner, settle } from '../owner.js'
+import { checkInternal, Owner, settle } from '../border/owner.js'
 
 /**
  * The start of a prompt that is in all layers of a {@link PagedKvCache}: its blocks stay there until it is disposed of or collected, or a

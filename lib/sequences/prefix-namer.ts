@@ -1,9 +1,9 @@
 import type { NativePrefixNamer } from '#binding'
 
-import { binding } from '../binding.js'
-import { isArray, known } from '../check.js'
-import { readFullName } from '../device.js'
-import { INTERNAL, nativeThis, Owner, settle } from '../owner.js'
+import { binding } from '../loading/binding.js'
+import { isArray, known } from '../border/check.js'
+import { readFullName } from '../border/device.js'
+import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { readModel } from './model-description.js'
 import { OPTION_NAMES, readDevices, readModelPages, readPages, type Given, type ModelCacheOptions, type PagedKvCacheOptions } from './options.js'
 import { readKeys } from './prompt-questions.js'

@@ -1,7 +1,7 @@
 import type { NativePrefixNamer } from '#binding'
 
-import { arrayKind, count, isArray, known, type Names, optional } from '../check.js'
-import { invalid } from '../errors.js'
+import { arrayKind, count, isArray, known, type Names, optional } from '../border/check.js'
+import { invalid } from '../border/errors.js'
 import type { Engine } from './engine.js'
 import { readPrompt, readTokens, type PromptOptions } from './prompt.js'
 

@@ -1,5 +1,5 @@
-import { arrayKind, count, isArray, known, list, type Names, typedArray } from '../check.js'
-import { invalid } from '../errors.js'
+import { arrayKind, count, isArray, known, list, type Names, typedArray } from '../border/check.js'
+import { invalid } from '../border/errors.js'
 
 const EXTRA: Names<PromptExtra> = { start: 0, end: 0, key: 0 }
 

@@ -1,5 +1,5 @@
-import { count, known, type Names, optional } from '../check.js'
-import { invalid } from '../errors.js'
+import { count, known, type Names, optional } from '../border/check.js'
+import { invalid } from '../border/errors.js'
 import { milliseconds } from './clock.js'
 import type { Engine } from './engine.js'
 

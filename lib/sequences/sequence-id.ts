@@ -1,6 +1,6 @@
-import { whole } from '../check.js'
-import { invalid } from '../errors.js'
-import { liveArgument, nativeOf } from '../owner.js'
+import { whole } from '../border/check.js'
+import { invalid } from '../border/errors.js'
+import { liveArgument, nativeOf } from '../border/owner.js'
 import type { Engine } from './engine.js'
 
 /** @internal A sequence: its number, and its cache. */

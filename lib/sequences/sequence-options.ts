@@ -1,8 +1,8 @@
 import type { NativePagedPrefix } from '#binding'
 
-import { flag, known, type Names, optional } from '../check.js'
-import { invalid } from '../errors.js'
-import { endThis, INTERNAL, liveArgument } from '../owner.js'
+import { flag, known, type Names, optional } from '../border/check.js'
+import { invalid } from '../border/errors.js'
+import { endThis, INTERNAL, liveArgument } from '../border/owner.js'
 import type { Engine } from './engine.js'
 import type { Sequence } from './sequence.js'
 import { PrefixMatch } from './prefix-match.js'

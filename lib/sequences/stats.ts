@@ -1,6 +1,6 @@
 import type { NativePagedStats, NativePool } from '#binding'
 
-import type { CacheStats } from '../stats.js'
+import type { CacheStats } from '../border/stats.js'
 
 /** What a pool of blocks holds, and what it has done. */
 export interface PoolStats {

@@ -1,6 +1,6 @@
-import { arrayKind, arrayLength, typedArray } from '../check.js'
-import { dtypeRow, type DType, type Float16ArrayLike, type TensorData } from '../dtype.js'
-import { readData, readTensor, type TensorArgument, type TokenSource } from '../host-tensor.js'
+import { arrayKind, arrayLength, typedArray } from '../border/check.js'
+import { dtypeRow, type DType, type Float16ArrayLike, type TensorData } from '../border/dtype.js'
+import { readData, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
 import { readDType, type PageFormat } from './page-format.js'
 
 /** Key and value of one token and layer, `numKvHeads` rows each; 32-bit floats where pages are low-bit. */

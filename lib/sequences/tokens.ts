@@ -1,7 +1,7 @@
-import { fields, isArray, known, list, type Names, optional } from '../check.js'
-import { invalid } from '../errors.js'
-import { META, meta, put, readTensor, type TensorArgument, type TokenSource } from '../host-tensor.js'
-import { parentsOf } from '../kv-transaction.js'
+import { fields, isArray, known, list, type Names, optional } from '../border/check.js'
+import { invalid } from '../border/errors.js'
+import { META, meta, put, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
+import { parentsOf } from '../contiguous/kv-transaction.js'
 import type { Engine } from './engine.js'
 import { readTokens, type TokenIds } from './prompt.js'
 

@@ -1,9 +1,9 @@
 import type { NativeView } from '#binding'
 
-import { count } from '../check.js'
-import { draftOn, Ending, type BeginOptions, type Draft, type KvTransaction, type NativeDrafting } from '../kv-transaction.js'
-import { INTERNAL, nativeArgument } from '../owner.js'
-import { tensorOf, type Tensor } from '../tensor.js'
+import { count } from '../border/check.js'
+import { draftOn, Ending, type BeginOptions, type Draft, type KvTransaction, type NativeDrafting } from '../contiguous/kv-transaction.js'
+import { INTERNAL, nativeArgument } from '../border/owner.js'
+import { tensorOf, type Tensor } from '../border/tensor.js'
 import type { Engine } from './engine.js'
 import { append, type Tokens } from './tokens.js'
 

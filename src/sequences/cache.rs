@@ -7,12 +7,12 @@ use napi_derive::napi;
 use super::batch::Batch;
 use super::model::{NativeGroup, NativeModelOptions};
 use super::options::NativePagedOptions;
-use crate::bytes::{ArrayArg, Memory, apart};
-use crate::guard::{Handle, Outcome, guard};
-use crate::number::{count, whole};
-use crate::shown::Children;
-use crate::source::{TensorArg, source};
-use crate::tensor::NativeView;
+use crate::border::bytes::{ArrayArg, Memory, apart};
+use crate::border::guard::{Handle, Outcome, guard};
+use crate::border::number::{count, whole};
+use crate::border::shown::Children;
+use crate::border::source::{TensorArg, source};
+use crate::border::tensor::NativeView;
 
 /// A cache.
 #[napi]

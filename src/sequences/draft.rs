@@ -5,11 +5,11 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::memory::budget;
-use crate::number::{count, optional, whole};
-use crate::shown::Children;
-use crate::tensor::NativeView;
-use crate::transaction::{id, positions};
+use crate::border::memory::budget;
+use crate::border::number::{count, optional, whole};
+use crate::border::shown::Children;
+use crate::border::tensor::NativeView;
+use crate::contiguous::transaction::{id, positions};
 
 #[napi]
 impl NativePagedKvCache {

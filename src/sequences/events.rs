@@ -8,9 +8,9 @@ use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
 use super::prefix::{NativeExtra, Prompt};
-use crate::guard::Outcome;
-use crate::number::{count, whole};
-use crate::raise::number;
+use crate::border::guard::Outcome;
+use crate::border::number::{count, whole};
+use crate::border::raise::number;
 
 /// One event.
 #[napi(object, object_from_js = false)]

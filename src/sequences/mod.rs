@@ -1,6 +1,8 @@
 //! The cache of many sequences, by numbers: a sequence is one, a transaction is one. Snapshots, prefixes and steps are objects.
 
 mod batch;
+mod block_pool;
+mod block_table;
 mod cache;
 mod draft;
 mod events;

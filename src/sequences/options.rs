@@ -8,9 +8,9 @@ use kvtide_tensor::{PagedKvCacheOptions, device};
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
 
-use crate::guard::Outcome;
-use crate::memory::budget;
-use crate::number::{count, optional, whole};
+use crate::border::guard::Outcome;
+use crate::border::memory::budget;
+use crate::border::number::{count, optional, whole};
 
 /// Everything that the cache is made with.
 #[napi(object, object_to_js = false)]
@@ -42,8 +42,9 @@ pub struct NativePagedOptions {
 impl NativePagedOptions {
     /// The options, each checked.
     pub(crate) fn read(self) -> Outcome<PagedKvCacheOptions> {
-        let positive =
-            |argument, value| Ok::<_, crate::raise::Refusal>(count_positive(argument, whole(argument, value)?)?);
+        let positive = |argument, value| {
+            Ok::<_, crate::border::raise::Refusal>(count_positive(argument, whole(argument, value)?)?)
+        };
         let sinks = count("sinks", self.sinks)?;
         let window = optional("window", self.window, count)?;
         Ok(PagedKvCacheOptions {

@@ -6,10 +6,10 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::guard::Outcome;
-use crate::number::{count, optional, whole};
-use crate::raise::number;
-use crate::stats::NativeStats;
+use crate::border::guard::Outcome;
+use crate::border::number::{count, optional, whole};
+use crate::border::raise::number;
+use crate::border::stats::NativeStats;
 
 /// What a cache costs, and what its pools hold.
 #[napi(object, object_from_js = false)]

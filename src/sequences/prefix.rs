@@ -7,8 +7,8 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::guard::{Handle, Outcome};
-use crate::number::count;
+use crate::border::guard::{Handle, Outcome};
+use crate::border::number::count;
 
 /// What a range of tokens depends on beside themselves.
 #[napi(object, object_to_js = false)]

@@ -8,7 +8,7 @@ use super::events::names;
 use super::model::NativeModelOptions;
 use super::options::NativePagedOptions;
 use super::prefix::{NativeExtra, Prompt};
-use crate::guard::{Handle, Outcome, guard};
+use crate::border::guard::{Handle, Outcome, guard};
 
 /// What names as a cache does.
 #[napi]

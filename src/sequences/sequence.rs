@@ -6,10 +6,10 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::guard::{Handle, Outcome};
-use crate::number::{count, whole};
-use crate::source::{TensorArg, source};
-use crate::transaction::id;
+use crate::border::guard::{Handle, Outcome};
+use crate::border::number::{count, whole};
+use crate::border::source::{TensorArg, source};
+use crate::contiguous::transaction::id;
 
 /// A snapshot.
 #[napi]

@@ -7,16 +7,16 @@ use napi_derive::napi;
 
 use super::batch::Batch;
 use super::cache::NativePagedKvCache;
-use crate::attend::answer;
-use crate::attend_answer::NativeAnswer;
-use crate::attend_lists::ListsArg;
-use crate::attend_request::Request;
-use crate::attend_task::NativeAttendRequest;
-use crate::bytes::ArrayArg;
-use crate::guard::Outcome;
-use crate::number::count;
-use crate::source::{TensorArg, source};
-use crate::stop::NativeStop;
+use crate::attention::answer::NativeAnswer;
+use crate::attention::call::answer;
+use crate::attention::lists::ListsArg;
+use crate::attention::request::Request;
+use crate::attention::task::NativeAttendRequest;
+use crate::border::bytes::ArrayArg;
+use crate::border::guard::Outcome;
+use crate::border::number::count;
+use crate::border::source::{TensorArg, source};
+use crate::border::stop::NativeStop;
 
 /// A step; nothing once it has ended.
 #[napi]

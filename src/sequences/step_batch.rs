@@ -15,9 +15,9 @@ use napi_derive::napi;
 use super::batch::Batch;
 use super::cache::NativePagedKvCache;
 use super::step::NativePagedStep;
-use crate::bytes::{ArrayArg, apart};
-use crate::guard::{Outcome, guard};
-use crate::number::count;
+use crate::border::bytes::{ArrayArg, apart};
+use crate::border::guard::{Outcome, guard};
+use crate::border::number::count;
 
 const NAMES: [&str; 5] = ["blockTables", "slotMapping", "positions", "lengths", "queryOffsets"];
 

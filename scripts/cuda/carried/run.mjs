@@ -39,7 +39,7 @@ function sanitizer() {
   })
 }
 
-const asked = await run(process.execPath, ['--input-type=module', '--eval', "console.log((await import('./lib/doctor.js')).doctor())"], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })
+const asked = await run(process.execPath, ['--input-type=module', '--eval', "console.log((await import('./lib/loading/doctor.js')).doctor())"], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })
 const gpu = gpuOf(asked.output)
 const programs = readdirSync(join(here, 'kernels')).sort().map(name => join(here, 'kernels', name))
 

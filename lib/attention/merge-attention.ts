@@ -1,0 +1,49 @@
+import { numbers, outputOf } from './attend-call.js'
+import type { AttendedWithLse } from './attended.js'
+import { binding } from '../loading/binding.js'
+import { fields, isArray, list, typedArray } from '../border/check.js'
+import { invalid } from '../border/errors.js'
+import { META, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+
+/** The attention of some queries over a part of the keys: what {@link attend} gives with `returnLse`. */
+export interface AttendedPart {
+  /** The output, `[batch, heads, n, headDim]` or `[tokens, heads, headDim]`. */
+  readonly out: TokenSource
+  /** The natural logarithm of each row's sum, `[tokens, heads]`. */
+  readonly lse: Float32Array
+}
+
+/** More parts than anyone has. */
+const PARTS_MAX = 1 << 16
+
+/**
+ * Puts the attention of the same queries over parts of the keys together, as if it had been one call: a prefix that
+ * many sequences share, and the tail that each has of its own. The parts must not share a key; sink logits go to one of them. What is
+ * NaN in a part is NaN in the whole. Their shares are as precise as `lse`, a 32-bit float: where it is in the millions, roughly right.
+ *
+ * @example
+ * ```ts
+ * import { attend, mergeAttention } from 'kvtide'
+ *
+ * const rows = (...data: number[]) => ({ data: new Float32Array(data), shape: [1, 1, data.length, 1] })
+ * const options = { causal: false, returnLse: true } as const
+ * const prefix = attend(rows(0), { k: rows(1, 2), v: rows(10, 20) }, options)
+ * const tail = attend(rows(0), { k: rows(3), v: rows(60) }, options)
+ * console.log(mergeAttention([prefix, tail]).out.toArray()) // Float32Array [30]
+ * ```
+ */
+export function mergeAttention(parts: readonly AttendedPart[]): AttendedWithLse {
+  if (!isArray(parts)) throw invalid('parts', parts, 'an array of { out, lse }')
+  const read = list('parts', parts, readPart, PARTS_MAX)
+  if (read.length === 0) throw invalid('parts', parts, 'at least one part')
+  const descriptions = new Float64Array(read.length * META)
+  const outs = read.map(({ out }, place) => put(out, place, descriptions))
+  const answer = binding.mergeAttention(outs, read.map(({ lse }) => lse), descriptions, numbers)
+  const merged = answer as { readonly out: unknown; readonly lse: Float32Array }
+  return { out: outputOf(merged.out), lse: merged.lse }
+}
+
+function readPart(argument: string, value: unknown): { out: ReturnType<typeof readTensor>; lse: Float32Array } {
+  const { out, lse } = fields<AttendedPart>(argument, value)
+  return { out: readTensor(`${argument}.out`, out), lse: typedArray(`${argument}.lse`, lse, ['Float32Array']) }
+}

@@ -1,0 +1,248 @@
+import { inspect, type InspectOptions } from 'node:util'
+
+import type { NativeView } from '#binding'
+
+import { binding } from '../loading/binding.js'
+import { arrayLength, asBits, count, known, type Names, optional, sizes, typedArray, whole } from './check.js'
+import { readDevice } from './device.js'
+import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
+import { invalid, isKvTideError } from './errors.js'
+import { meta, put, readData, type HostArgument } from './host-tensor.js'
+import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
+import { Part, type Shown } from './shown.js'
+import { readLater, type ReadAsyncOptions } from './tensor-reading.js'
+
+const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
+
+/** What a tensor can be made with besides its data. */
+export interface TensorOptions {
+  /** The element type; a `Uint16Array` needs one, other arrays say it themselves. */
+  readonly dtype?: DType
+  /** Where it lives, `'cpu'` unless said otherwise. */
+  readonly device?: string
+}
+
+/**
+ * Numbers with a shape, in native memory: made from an array of yours, or shown by a cache in its own memory.
+ *
+ * A tensor that a cache shows is a view: it costs nothing, and when the cache later overwrites what it shows, reading it
+ * throws `STALE_VIEW` instead of wrong numbers. `toArray()` is a copy to keep.
+ *
+ * @example
+ * ```ts
+ * import { Tensor } from 'kvtide'
+ *
+ * using tensor = Tensor.from(new Float32Array([1, 2, 3, 4, 5, 6]), [2, 3])
+ * console.log(tensor.narrow(1, 1, 2).toArray()) // Float32Array [2, 3, 5, 6]
+ * ```
+ */
+export class Tensor extends Owner {
+  /** @internal */
+  constructor(token: unknown, part: unknown) {
+    checkInternal(token, 'Tensor', 'Tensor.from(data, shape) instead')
+    super(token, part as Part, Tensor)
+  }
+
+  /**
+   * Copies `data` into a new tensor.
+   *
+   * @param data the elements, row-major; half floats as bits in a `Uint16Array`, with a `dtype`
+   * @param shape its sizes; their product is the length of `data`
+   */
+  static from(data: TensorData | Float16ArrayLike, shape: readonly number[], options: TensorOptions = {}): Tensor {
+    const { dtype, device } = known<TensorOptions>('options', options, OPTIONS)
+    const on = readDevice(device)
+    const named = optional(checkDType, 'dtype', dtype)
+    const read = readData('data', data, sizes('shape', shape), named)
+    return tensorOf(binding.tensorFromHost(put(read, 0), meta, on))
+  }
+
+  /** Its sizes. */
+  get shape(): readonly number[] {
+    return own(this).shape
+  }
+
+  /** Its element type. */
+  get dtype(): DType {
+    return own(this).dtype
+  }
+
+  /** Where it lives: `'cpu'`, `'cuda:0'`. */
+  get device(): string {
+    return own(this).view.device()
+  }
+
+  /** Elements from one index to the next, for each axis (within a run, see {@link keyPositions}). */
+  get strides(): readonly number[] {
+    const { view } = own(this)
+    return view.strides()
+  }
+
+  /** Number of elements. */
+  get length(): number {
+    return own(this).length
+  }
+
+  /** True when a slot that it shows was overwritten since it was made: reading it throws `STALE_VIEW`. */
+  get isStale(): boolean {
+    const { view } = own(this)
+    return view.isStale()
+  }
+
+  /** True when its elements lie in one piece, in order. */
+  get isContiguous(): boolean {
+    const { view } = own(this)
+    return view.isContiguous()
+  }
+
+  /**
+   * For a view of a cache, the position of the first token of each run: one number, or two once tokens between the sinks
+   * and the window have been dropped.
+   */
+  get keyPositions(): readonly number[] {
+    const { view } = own(this)
+    return view.keyPositions()
+  }
+
+  /**
+   * The elements where they lie, without a copy; for f16 and bf16 their bits.
+   *
+   * The array is raw memory of the cache. It cannot know when it goes stale: after the next change of the cache it may show
+   * other tokens, and writing to it writes into the cache. Take {@link toArray} for a copy to keep, or {@link readInto}.
+   */
+  get data(): TensorData {
+    return own(this).data
+  }
+
+  /**
+   * The part `start` to `start + length` along dimension `dim`, without a copy.
+   */
+  narrow(dim: number, start: number, length: number): Tensor {
+    const { view } = own(this)
+    const at = [count('dim', dim), whole('start', start), whole('length', length)] as const
+    return tensorOf(view.narrow(...at))
+  }
+
+  /** The same elements in another shape: without a copy when they are contiguous, else in memory of their own. */
+  reshape(shape: readonly number[]): Tensor {
+    const { view } = own(this)
+    return tensorOf(view.reshape(Float64Array.from(sizes('shape', shape))))
+  }
+
+  /** A copy of the elements, row-major; for f16 and bf16 their bits. */
+  toArray(): TensorData {
+    return own(this).toArray()
+  }
+
+  /** A copy of the elements as 32-bit floats, whatever the dtype. */
+  toFloat32Array(): Float32Array {
+    const part = own(this)
+    if (part.dtype === 'f32') return part.toArray() as Float32Array
+    const out = dtypeRow('f32').make(part.length) as Float32Array
+    part.view.readFloatsInto(out)
+    return out
+  }
+
+  /**
+   * Copies the elements into an array of yours, row-major, and returns it: the fast way to read.
+   *
+   * @param out of the tensor's kind and length
+   */
+  readInto<T extends TensorData | Float16ArrayLike>(out: T): T {
+    const part = own(this)
+    part.readInto(roomIn(out, part.dtype, part.length))
+    return out
+  }
+
+  /**
+   * As {@link toArray}, off the main thread, which otherwise waits for a GPU. Until it has ended, what would change the cache that
+   * the tensor shows throws `BUSY`; the tensor can be disposed of.
+   *
+   * @throws KvTideError `ABORTED` once `signal` has ended it
+   */
+  async toArrayAsync(options: ReadAsyncOptions = {}): Promise<TensorData> {
+    return readLater(own(this), false, options)
+  }
+
+  /** As {@link toFloat32Array}, off the main thread: see {@link toArrayAsync}. */
+  async toFloat32ArrayAsync(options: ReadAsyncOptions = {}): Promise<Float32Array> {
+    return (await readLater(own(this), true, options)) as Float32Array
+  }
+
+  /** As {@link readInto}, off the main thread: see {@link toArrayAsync}. */
+  async readIntoAsync<T extends TensorData | Float16ArrayLike>(out: T, options: ReadAsyncOptions = {}): Promise<T> {
+    const part = own(this)
+    const { dtype, length } = part
+    roomIn(out, dtype, length)
+    const elements = await readLater(part, false, options)
+    // It is the caller's, and may have changed meanwhile.
+    roomIn(out, dtype, length).set(elements)
+    return out
+  }
+
+  /** True when shape, dtype and every bit agree. */
+  equals(other: Tensor): boolean {
+    const { view } = own(this)
+    return view.equals(nativeArgument<Part>('other', other, Tensor).view)
+  }
+}
+
+/** What `console.log` shows: at most six elements, and no copy of the rest. */
+function show(this: Tensor, _depth: number, options: InspectOptions): string {
+  try {
+    return `Tensor ${this.dtype} [${this.shape.join(', ')}] ${this.isStale ? '(stale)' : `[ ${head(this, options)} ]`}`
+  } catch (error) {
+    return `Tensor (${isKvTideError(error) ? error.code : 'unreadable'})`
+  }
+}
+
+function head(tensor: Tensor, options: InspectOptions): string {
+  let first = tensor
+  if (tensor.length > 1024) {
+    const last = tensor.shape.length - 1
+    for (const [axis, size] of tensor.shape.entries()) first = first.narrow(axis, 0, axis === last ? Math.min(size, 6) : 1)
+  }
+  const values = Array.from(first.toFloat32Array().subarray(0, 6), value => inspect(value, options))
+  const more = tensor.length - values.length
+  return [...values, ...(more > 0 ? [`... ${more} more`] : [])].join(', ')
+}
+
+Object.defineProperty(Tensor.prototype, inspect.custom, { value: show, configurable: true, writable: true })
+
+/** An array of the caller's that a tensor's elements go to. */
+function roomIn(out: unknown, dtype: DType, length: number): TensorData {
+  const row = dtypeRow(dtype)
+  const array = typedArray<TensorData | Float16ArrayLike>('out', out, row.arrays)
+  if (arrayLength(array) !== length) throw invalid('out', out, `${length} elements`)
+  return (row.bytes === 2 ? asBits(array) : array) as TensorData
+}
+
+function own(self: unknown): Part {
+  return nativeThis<Part>(self, Tensor)
+}
+
+/** @internal What `value` is made of, when it is a tensor. */
+export function partOf(value: unknown): Part | undefined {
+  return nativeOf<Part>(value, Tensor)
+}
+
+/** @internal A tensor that shows a native view, or is an array of the addon's making. */
+export function tensorOf(source: NativeView | HostArgument): Tensor {
+  return new Tensor(INTERNAL, new Part(source))
+}
+
+/** @internal A tensor that shows one part of what a cache showed. */
+export function shownTensor(shown: Shown, part = 0): Tensor {
+  return new Tensor(INTERNAL, new Part(undefined, shown, part))
+}
+
+/** Keys and values. */
+export interface Kv {
+  readonly k: Tensor
+  readonly v: Tensor
+}
+
+/** @internal K and V of what a cache showed. */
+export function kvOf(shown: Shown): Kv {
+  return { k: shownTensor(shown, 0), v: shownTensor(shown, 1) }
+}

@@ -1,0 +1,188 @@
+import type { NativeKvCache } from '#binding'
+
+import { binding } from '../loading/binding.js'
+import { count, flag, known, type Names, optional, whole } from '../border/check.js'
+import { readDevice } from '../border/device.js'
+import { checkDType, type DType } from '../border/dtype.js'
+import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
+import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { Shower, type Shown } from '../border/shown.js'
+import { readSnapshot, Snapshot } from '../border/snapshot.js'
+import type { CacheStats } from '../border/stats.js'
+import { kvOf, shownTensor, type Kv, type Tensor } from '../border/tensor.js'
+
+const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
+
+/** What a {@link KvCache} is made with. */
+export interface KvCacheOptions {
+  /** Rows of the batch. They all have the same length. */
+  readonly batchSize: number
+  /** Heads of K and V. */
+  readonly numKvHeads: number
+  /** Slots at the start, cut to `maxSeqLen`. It grows by doubling. */
+  readonly initialCapacity: number
+  /** The most tokens it may hold. */
+  readonly maxSeqLen: number
+  /** Elements of one head. */
+  readonly headDim: number
+  /** The element type, `'f32'` unless said otherwise. */
+  readonly dtype?: DType
+  /** Where it lives, `'cpu'` unless said otherwise. */
+  readonly device?: string
+  /** Reserves `maxSeqLen` slots at the start, so that no address ever changes. */
+  readonly stableAddresses?: boolean
+  /** The most bytes that it may keep, snapshots and copies included. */
+  readonly memoryLimitBytes?: number
+}
+
+/**
+ * Keys and values of one attention layer, growing.
+ *
+ * @example
+ * ```ts
+ * import { KvCache, Tensor } from 'kvtide'
+ *
+ * using cache = new KvCache({ batchSize: 1, numKvHeads: 2, initialCapacity: 64, maxSeqLen: 2048, headDim: 4 })
+ * using k = Tensor.from(new Float32Array(24).fill(1), [1, 2, 3, 4])
+ * using v = Tensor.from(new Float32Array(24).fill(2), [1, 2, 3, 4])
+ * const seen = cache.update(k, v)
+ * console.log(cache.seqLen, seen.k.shape) // 3 [1, 2, 3, 4]
+ * cache.truncate(1)
+ * ```
+ */
+export class KvCache extends Owner {
+  /** Rows of the batch. */
+  declare readonly batchSize: number
+  /** Heads of K and V. */
+  declare readonly numKvHeads: number
+  /** Elements of one head. */
+  declare readonly headDim: number
+  /** The most tokens it may hold. */
+  declare readonly maxSeqLen: number
+  /** Its element type. */
+  declare readonly dtype: DType
+  /** Where it lives. */
+  declare readonly device: string
+
+  constructor(options: KvCacheOptions) {
+    const given = known<KvCacheOptions>('options', options, OPTIONS)
+    const made = {
+      batchSize: count('batchSize', given.batchSize, 1),
+      numKvHeads: count('numKvHeads', given.numKvHeads, 1),
+      initialCapacity: count('initialCapacity', given.initialCapacity),
+      maxSeqLen: count('maxSeqLen', given.maxSeqLen, 1),
+      headDim: count('headDim', given.headDim, 1),
+      dtype: optional(checkDType, 'dtype', given.dtype) ?? 'f32',
+      device: readDevice(given.device),
+      stableAddresses: optional(flag, 'stableAddresses', given.stableAddresses) ?? false,
+      memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
+    }
+    super(INTERNAL, new Shower(new binding.NativeKvCache(made)), KvCache)
+    const { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device } = made
+    settle(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device })
+  }
+
+  /** Tokens in it. */
+  get seqLen(): number {
+    return own(this).seqLen()
+  }
+
+  /** Slots of the buffer. */
+  get capacity(): number {
+    return own(this).capacity()
+  }
+
+  /** True when it holds no token. */
+  get isEmpty(): boolean {
+    return own(this).seqLen() === 0
+  }
+
+  /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. Take it again when `capacity` has changed. */
+  get kCacheRaw(): Tensor {
+    return shownTensor(raw(this), 0)
+  }
+
+  /** The whole buffer of V, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. Take it again when `capacity` has changed. */
+  get vCacheRaw(): Tensor {
+    return shownTensor(raw(this), 1)
+  }
+
+  /**
+   * Adds tokens, `[batch, kvHeads, n, headDim]` each, and shows all tokens in it.
+   *
+   * @throws KvTideError `CACHE_OVERFLOW` over `maxSeqLen`, before anything changes
+   */
+  update(k: TokenSource, v: TokenSource): Kv {
+    return append(this, k, v)
+  }
+
+  /** As {@link update}, K and V in one kernel: on a GPU, one launch. On the CPU both are one. */
+  updateFused(k: TokenSource, v: TokenSource): Kv {
+    return append(this, k, v)
+  }
+
+  /** The tokens in it, as views. Throws `CACHE_EMPTY` when there are none. */
+  getKv(): Kv {
+    const shower = shows(this)
+    return kvOf(shower.shown(shower.native.getKv(meta)) as Shown)
+  }
+
+  /** Counts `n` tokens that a kernel of yours wrote to the raw buffers, behind the last one. */
+  incrementSeqLen(n = 1): void {
+    own(this).incrementSeqLen(count('n', n))
+  }
+
+  /** Drops all but the first `len` tokens. */
+  truncate(len: number): void {
+    own(this).truncate(whole('len', len))
+  }
+
+  /** Drops every token; the memory stays. */
+  reset(): void {
+    own(this).reset()
+  }
+
+  /**
+   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   *
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   */
+  begin(options: BeginOptions = {}): KvTransaction {
+    return openTransaction(shows(this), options)
+  }
+
+  /** What it holds now, whatever happens to it later; tokens drafted in an open transaction are among it. Costs nothing until the cache overwrites it. */
+  snapshot(): Snapshot {
+    return new Snapshot(INTERNAL, own(this).snapshot())
+  }
+
+  /** Makes it hold again what `snapshot` saw: for one of its own only what was overwritten since is copied back. */
+  restore(snapshot: Snapshot): void {
+    own(this).restore(readSnapshot(snapshot, binding.NativeKvSnapshot))
+  }
+
+  /** What it costs. */
+  stats(): CacheStats {
+    return own(this).stats()
+  }
+}
+
+function append(self: unknown, k: unknown, v: unknown): Kv {
+  const shower = shows(self)
+  const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+  return kvOf(shower.shown(shower.native.update(put(keys, 0), put(values, 1), meta)) as Shown)
+}
+
+function raw(self: unknown): Shown {
+  const shower = shows(self)
+  return shower.shown(shower.native.raw(meta)) as Shown
+}
+
+function shows(self: unknown): Shower<NativeKvCache> {
+  return nativeThis<Shower<NativeKvCache>>(self, KvCache)
+}
+
+function own(self: unknown): NativeKvCache {
+  return shows(self).native
+}

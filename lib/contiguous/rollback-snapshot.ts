@@ -1,0 +1,21 @@
+import type { NativeRollbackMark } from '#binding'
+
+import { checkInternal, nativeThis, Owner } from '../border/owner.js'
+
+/** A mark on the committed length of a {@link RollbackCache}. It holds no memory. */
+export class RollbackSnapshot extends Owner {
+  /** @internal */
+  constructor(token: unknown, native: NativeRollbackMark) {
+    checkInternal(token, 'RollbackSnapshot', 'RollbackCache.snapshot() instead')
+    super(token, native, RollbackSnapshot)
+  }
+
+  /** The committed length that it marks. */
+  get committedLen(): number {
+    return own(this).committedLen()
+  }
+}
+
+function own(self: unknown): NativeRollbackMark {
+  return nativeThis<NativeRollbackMark>(self, RollbackSnapshot)
+}

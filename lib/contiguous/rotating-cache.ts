@@ -1,0 +1,88 @@
+import type { NativeRotatingCache } from '#binding'
+
+import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { INTERNAL } from '../border/owner.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingOptions } from './rotating.js'
+import type { RotatingSnapshot } from './rotating-snapshot.js'
+import type { Shower, Shown } from '../border/shown.js'
+import { shownTensor, tensorOf, type Tensor } from '../border/tensor.js'
+
+/** What a {@link RotatingCache} is made with. */
+export interface RotatingCacheOptions extends RotatingOptions {
+  /** The dimension of the sequence. */
+  readonly dim: number
+}
+
+/**
+ * One tensor with a sliding window along dimension `dim`: it keeps the newest `maxSeqLen` tokens, in order.
+ *
+ * @example
+ * ```ts
+ * import { RotatingCache, Tensor } from 'kvtide'
+ *
+ * using cache = new RotatingCache({ dim: 2, maxSeqLen: 4 })
+ * cache.append(Tensor.from(new Float32Array([0, 1, 2]), [1, 1, 3, 1]))
+ * const seen = cache.append(Tensor.from(new Float32Array([3, 4, 5]), [1, 1, 3, 1]))
+ * console.log(seen.toArray()) // all six: each query of a prefill needs its own window
+ * console.log(cache.currentData()?.toArray()) // Float32Array [2, 3, 4, 5]
+ * ```
+ */
+export class RotatingCache extends Rotating {
+  constructor(options: RotatingCacheOptions)
+  /** @internal */
+  constructor(token: typeof INTERNAL, made: MadeRotating)
+  constructor(options: unknown, made?: MadeRotating) {
+    super(INTERNAL, RotatingCache, options === INTERNAL && made !== undefined ? made : makeRotating(1, options))
+  }
+
+  /** A new cache that goes on from `snapshot` with the `accepted` tokens: `keepLen` tokens in all. */
+  static restoreFromSnapshot(snapshot: RotatingSnapshot, accepted: TokenSource | null | undefined, keepLen: number): RotatingCache {
+    const tokens = accepted === null || accepted === undefined ? undefined : ([['accepted', accepted]] as const)
+    return new RotatingCache(INTERNAL, restoreRotating(1, snapshot, tokens, keepLen))
+  }
+
+  /**
+   * Adds tokens and shows what their queries may see: after one token what is retained, after several that the window
+   * cannot hold everything retained before and all new ones.
+   */
+  append(src: TokenSource): Tensor {
+    const shower = shows(this)
+    const tokens = put(readTensor('src', src), 0)
+    return shownTensor(shower.shown(shower.native.append(tokens, undefined, meta)) as Shown)
+  }
+
+  /** What is retained, oldest first; `null` when nothing was appended. */
+  currentData(): Tensor | null {
+    const shower = shows(this)
+    return tensorOrNull(shower.shown(shower.native.currentData(meta)))
+  }
+
+  /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
+  lastAppendResult(): Tensor | null {
+    const shower = shows(this)
+    return tensorOrNull(shower.shown(shower.native.lastAppendResult(meta)))
+  }
+
+  /** The whole buffer, slack included: a live window for inspection, never `STALE_VIEW`. `null` before the first append. */
+  allData(): Tensor | null {
+    const shower = shows(this)
+    return tensorOrNull(shower.shown(shower.native.allData(meta)))
+  }
+
+  /**
+   * Of the last append, which verified drafts of several sequences at once: the tokens of row `rowIdx` of `batchLen` that
+   * were accepted, so that `keepLen` tokens are kept since `snapshot`. `null` when none was.
+   */
+  acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Tensor | null {
+    const [view] = acceptedRotating(shows(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
+    return view === undefined ? null : tensorOf(view)
+  }
+}
+
+function shows(self: unknown): Shower<NativeRotatingCache> {
+  return showsRotating(self, RotatingCache)
+}
+
+function tensorOrNull(shown: Shown | null): Tensor | null {
+  return shown === null ? null : shownTensor(shown)
+}

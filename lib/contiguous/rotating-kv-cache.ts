@@ -1,0 +1,100 @@
+import type { NativeRotatingCache } from '#binding'
+
+import { fields } from '../border/check.js'
+import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
+import { INTERNAL } from '../border/owner.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingOptions } from './rotating.js'
+import type { RotatingSnapshot } from './rotating-snapshot.js'
+import type { Shower, Shown } from '../border/shown.js'
+import { kvOf, tensorOf, type Kv } from '../border/tensor.js'
+
+/** What a {@link RotatingKvCache} is made with. Shape and dtype come with the first tokens. */
+export type RotatingKvCacheOptions = RotatingOptions
+
+/**
+ * Keys and values with one sliding window: as {@link RotatingCache}, both written in one operation.
+ *
+ * @example
+ * ```ts
+ * import { RotatingKvCache, Tensor } from 'kvtide'
+ *
+ * using cache = new RotatingKvCache({ maxSeqLen: 4, sinks: 1 })
+ * for (let token = 0; token < 8; token++) {
+ *   using row = Tensor.from(new Float32Array([token]), [1, 1, 1, 1])
+ *   cache.append(row, row)
+ * }
+ * console.log(cache.currentData()?.k.toArray()) // Float32Array [0, 4, 5, 6, 7]
+ * console.log(cache.currentData()?.k.keyPositions) // [0, 4]
+ * ```
+ */
+export class RotatingKvCache extends Rotating {
+  constructor(options: RotatingKvCacheOptions)
+  /** @internal */
+  constructor(token: typeof INTERNAL, made: MadeRotating)
+  constructor(options: unknown, made?: MadeRotating) {
+    super(INTERNAL, RotatingKvCache, options === INTERNAL && made !== undefined ? made : makeRotating(2, options))
+  }
+
+  /** A new cache that goes on from `snapshot` with the `accepted` tokens of K and V: `keepLen` tokens in all. */
+  static restoreFromSnapshot(
+    snapshot: RotatingSnapshot,
+    accepted: { readonly k: TokenSource; readonly v: TokenSource } | null | undefined,
+    keepLen: number,
+  ): RotatingKvCache {
+    if (accepted === null || accepted === undefined) {
+      return new RotatingKvCache(INTERNAL, restoreRotating(2, snapshot, undefined, keepLen))
+    }
+    const { k, v } = fields<Kv>('accepted', accepted)
+    const tokens = [['accepted.k', k], ['accepted.v', v]] as const
+    return new RotatingKvCache(INTERNAL, restoreRotating(2, snapshot, tokens, keepLen))
+  }
+
+  /** Adds tokens, `[batch, kvHeads, n, headDim]` each, and shows what their queries may see, as {@link RotatingCache.append}. */
+  append(k: TokenSource, v: TokenSource): Kv {
+    const shower = shows(this)
+    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+    return kvOf(shower.shown(shower.native.append(put(keys, 0), put(values, 1), meta)) as Shown)
+  }
+
+  /**
+   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   *
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   */
+  begin(options: BeginOptions = {}): KvTransaction {
+    return openTransaction(shows(this), options)
+  }
+
+  /** What is retained, oldest first; `null` when nothing was appended. */
+  currentData(): Kv | null {
+    const shower = shows(this)
+    return kvOrNull(shower.shown(shower.native.currentData(meta)))
+  }
+
+  /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
+  lastAppendResult(): Kv | null {
+    const shower = shows(this)
+    return kvOrNull(shower.shown(shower.native.lastAppendResult(meta)))
+  }
+
+  /** The whole buffers, slack included: live windows for inspection, never `STALE_VIEW`. `null` before the first append. */
+  allData(): Kv | null {
+    const shower = shows(this)
+    return kvOrNull(shower.shown(shower.native.allData(meta)))
+  }
+
+  /** As {@link RotatingCache.acceptedAppendFromBatchedAppend}, of K and V. */
+  acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Kv | null {
+    const [k, v] = acceptedRotating(shows(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
+    return k === undefined || v === undefined ? null : { k: tensorOf(k), v: tensorOf(v) }
+  }
+}
+
+function shows(self: unknown): Shower<NativeRotatingCache> {
+  return showsRotating(self, RotatingKvCache)
+}
+
+function kvOrNull(shown: Shown | null): Kv | null {
+  return shown === null ? null : kvOf(shown)
+}

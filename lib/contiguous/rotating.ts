@@ -1,0 +1,168 @@
+import type { NativeRotatingCache, NativeRotatingSnapshot, NativeView } from '#binding'
+
+import { binding } from '../loading/binding.js'
+import { count, known, type Names, optional, whole } from '../border/check.js'
+import { readDevice } from '../border/device.js'
+import type { DType } from '../border/dtype.js'
+import { meta, put, readTensor } from '../border/host-tensor.js'
+import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
+import type { RotatingCache } from './rotating-cache.js'
+import type { RotatingKvCache } from './rotating-kv-cache.js'
+import { RotatingSnapshot } from './rotating-snapshot.js'
+import { Shower } from '../border/shown.js'
+import type { CacheStats } from '../border/stats.js'
+
+const OPTIONS: Names<RotatingOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
+
+/** What both rotating caches are made with. */
+export interface RotatingOptions {
+  /** Tokens in the window, at least 1. */
+  readonly maxSeqLen: number
+  /** Slots at the start, cut to `sinks + maxSeqLen`; 256 unless said otherwise. It grows by doubling. */
+  readonly capacitySeqLen?: number
+  /** Tokens at the start that are never dropped, in addition to the window. */
+  readonly sinks?: number
+  /** Free slots behind a full window: more of them, fewer compactions. A quarter of the window, at least 64. */
+  readonly slack?: number
+  /** Where it lives, `'cpu'` unless said otherwise. */
+  readonly device?: string
+  /** The most bytes that it may keep, snapshots and copies included. */
+  readonly memoryLimitBytes?: number
+}
+
+/** @internal A native cache, and what it was made with. */
+export type MadeRotating = readonly [native: NativeRotatingCache, shape: { dim: number; maxSeqLen: number; sinks: number }]
+
+/** What the rotating caches have in common: one window that slides over one tensor, or over K and V. */
+export abstract class Rotating extends Owner {
+  /** The dimension of the sequence. */
+  declare readonly dim: number
+  /** Tokens in the window. */
+  declare readonly maxSeqLen: number
+  /** Tokens at the start that are never dropped. */
+  declare readonly sinks: number
+  /** Where it lives. */
+  declare readonly device: string
+
+  /** @internal */
+  constructor(token: unknown, owner: typeof RotatingCache | typeof RotatingKvCache, [native, shape]: MadeRotating) {
+    super(token, new Shower(native), owner)
+    const { dim, maxSeqLen, sinks } = shape
+    settle(this, { dim, maxSeqLen, sinks, device: native.device() })
+  }
+
+  /** Tokens ever appended. */
+  get currentSeqLen(): number {
+    return nativeRotating(this).currentSeqLen()
+  }
+
+  /** Slots of the buffer, slack not counted. */
+  get capacitySeqLen(): number {
+    return nativeRotating(this).capacitySeqLen()
+  }
+
+  /** Tokens that can still be read: at most `sinks + maxSeqLen`. */
+  get retainedLen(): number {
+    return nativeRotating(this).retainedLen()
+  }
+
+  /** The element type; `null` until it comes with the first tokens. */
+  get dtype(): DType | null {
+    return nativeRotating(this).dtype() as DType | null
+  }
+
+  /** Checks that it can be cut to `len` tokens: throws what {@link setLen} would, and changes nothing. */
+  trySetLen(len: number): void {
+    nativeRotating(this).trySetLen(whole('len', len))
+  }
+
+  /**
+   * Drops all but the first `len` tokens.
+   *
+   * @throws KvTideError `CANNOT_ROLL_BACK` once the window has moved on, or for more tokens than there are
+   */
+  setLen(len: number): void {
+    nativeRotating(this).setLen(whole('len', len))
+  }
+
+  /** Forgets every token; the window, the memory, and the shape of a token stay. */
+  reset(): void {
+    nativeRotating(this).reset()
+  }
+
+  /** What it holds now, whatever happens to it later; tokens drafted in an open transaction are among it. Costs nothing until the cache overwrites it. */
+  snapshot(): RotatingSnapshot {
+    return new RotatingSnapshot(INTERNAL, nativeRotating(this).snapshot())
+  }
+
+  /** Makes it hold again what `snapshot` saw: for one of its own only what was overwritten since is copied back. */
+  restore(snapshot: RotatingSnapshot): void {
+    nativeRotating(this).restore(nativeSnapshot(snapshot))
+  }
+
+  /**
+   * True when `n` more tokens can follow `snapshot` here: as many tokens so far, the same window and sinks, and no more than they
+   * hold. Which tokens they are is not compared.
+   */
+  canAppendFromSnapshot(snapshot: RotatingSnapshot, n: number): boolean {
+    return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), count('n', n))
+  }
+
+  /** What it costs. */
+  stats(): CacheStats {
+    return nativeRotating(this).stats()
+  }
+}
+
+/** @internal The native cache of `self`, with what it showed; `owner` has to have made it. */
+export function showsRotating(self: unknown, owner: typeof RotatingCache | typeof RotatingKvCache | typeof Rotating): Shower<NativeRotatingCache> {
+  return nativeThis<Shower<NativeRotatingCache>>(self, owner)
+}
+
+function nativeRotating(self: unknown): NativeRotatingCache {
+  return showsRotating(self, Rotating).native
+}
+
+function nativeSnapshot(snapshot: unknown): NativeRotatingSnapshot {
+  return nativeArgument<NativeRotatingSnapshot>('snapshot', snapshot, RotatingSnapshot)
+}
+
+/** @internal The native cache of checked options. */
+export function makeRotating(parts: 1 | 2, options: unknown): MadeRotating {
+  const given = known<RotatingOptions & { dim?: number }>('options', options, parts === 1 ? { ...OPTIONS, dim: 0 } : (OPTIONS as Names<RotatingOptions & { dim?: number }>))
+  const made = {
+    parts,
+    dim: parts === 2 ? 2 : count('dim', given.dim),
+    maxSeqLen: count('maxSeqLen', given.maxSeqLen, 1),
+    capacitySeqLen: optional(count, 'capacitySeqLen', given.capacitySeqLen),
+    sinks: optional(count, 'sinks', given.sinks) ?? 0,
+    slack: optional(count, 'slack', given.slack),
+    device: readDevice(given.device),
+    memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
+  }
+  return [new binding.NativeRotatingCache(made), made]
+}
+
+/** @internal A native cache that goes on from a snapshot. */
+export function restoreRotating(
+  parts: 1 | 2,
+  snapshot: unknown,
+  accepted: readonly (readonly [argument: string, value: unknown])[] | undefined,
+  keepLen: unknown,
+): MadeRotating {
+  const native = nativeSnapshot(snapshot)
+  const [k, v] = (accepted ?? []).map(([argument, value]) => readTensor(argument, value))
+  const tokens = [k && put(k, 0), v && put(v, 1)] as const
+  const cache = binding.NativeRotatingCache.restoreFromSnapshot(parts, native, ...tokens, meta, whole('keepLen', keepLen))
+  return [cache, { dim: native.dim(), maxSeqLen: native.maxSeqLen(), sinks: native.sinks() }]
+}
+
+/** @internal The tokens that were accepted of the last append, of one row of its batch. */
+export function acceptedRotating(native: NativeRotatingCache, snapshot: unknown, keepLen: unknown, rowIdx: unknown, batchLen: unknown): NativeView[] | null {
+  return native.acceptedAppendFromBatchedAppend(
+    nativeSnapshot(snapshot),
+    whole('keepLen', keepLen),
+    whole('rowIdx', rowIdx),
+    whole('batchLen', batchLen),
+  )
+}

@@ -1,0 +1,142 @@
+import { existsSync, realpathSync } from 'node:fs'
+import { createRequire } from 'node:module'
+import { basename, dirname, join, resolve } from 'node:path'
+
+import { invalid, KvTideError } from '../border/errors.js'
+import { PLATFORMS, type Platform } from './platform.js'
+
+/** The addon with CUDA: the one platform that has it, its file beside the ordinary one, and the package that brings it. */
+const CUDA_PLATFORM = 'linux-x64-gnu'
+const CUDA_FILE = `kvtide-cuda.${CUDA_PLATFORM}.node`
+const CUDA_PACKAGE = `kvtide-cuda-${CUDA_PLATFORM}`
+
+/** Which of the package's two addons this process runs on. */
+export interface BindingChoice {
+  readonly kind: 'cpu' | 'cuda'
+  /** The addon. */
+  readonly file: string
+  /** Why this one. */
+  readonly reason: string
+}
+
+/** What the choice depends on. */
+export interface Surroundings {
+  /** The folder of the package, and its version. */
+  readonly folder: string
+  readonly version: string
+  /** `KVTIDE_DEVICE`. */
+  readonly wanted: string | undefined
+  /** `NAPI_RS_NATIVE_LIBRARY_PATH`: a file that is taken whatever else is there. */
+  readonly named: string | undefined
+  readonly platform: Platform
+}
+
+/** Chooses: the addon with CUDA when it is installed, which has everything that the other one has, unless it is not wanted. */
+export function chooseBinding(around: Surroundings): BindingChoice {
+  const { wanted = '', named = '', platform } = around
+  if (!['', 'auto', 'cpu', 'cuda'].includes(wanted)) {
+    throw invalid('KVTIDE_DEVICE', wanted, 'auto, cpu or cuda')
+  }
+  if (named !== '') {
+    const kind = basename(named).startsWith('kvtide-cuda.') ? 'cuda' : 'cpu'
+    return { kind, file: resolve(named), reason: 'NAPI_RS_NATIVE_LIBRARY_PATH names it' }
+  }
+  if (wanted === 'cpu') return { kind: 'cpu', file: ordinaryFile(around), reason: 'KVTIDE_DEVICE is cpu' }
+  const hasCuda = platform.name === CUDA_PLATFORM
+  const file = hasCuda ? found(around, CUDA_FILE, CUDA_PACKAGE) : undefined
+  if (file !== undefined) return { kind: 'cuda', file, reason: 'it is installed' }
+  if (wanted === 'cuda') {
+    const reason = hasCuda ? `install it with \`npm install ${CUDA_PACKAGE}@${around.version}\`` : 'there is none for this platform'
+    throw notFound(`KVTIDE_DEVICE is cuda, and the addon with CUDA is not there: ${reason}`, platform, reason)
+  }
+  return { kind: 'cpu', file: ordinaryFile(around), reason: 'the addon with CUDA is not installed' }
+}
+
+/** The addon of this platform. */
+function ordinaryFile(around: Surroundings): string {
+  const { name } = around.platform
+  const file = found(around, `kvtide.${name}.node`, `kvtide-${name}`)
+  if (file !== undefined) return file
+  const reason = missing(around)
+  throw notFound(`the native addon is not there: ${reason}`, around.platform, reason)
+}
+
+/** Why it is missing, and what to do. */
+function missing({ folder, version, platform: { name } }: Surroundings): string {
+  if (!(PLATFORMS as readonly string[]).includes(name)) {
+    return `there is none for ${name}, only for ${PLATFORMS.join(', ')}; it can be built from a checkout of kvtide`
+  }
+  const other = PLATFORMS.find(of => packageOf(folder, `kvtide-${of}`) !== undefined)
+  if (other !== undefined) {
+    return `kvtide-${other} is installed, this is ${name}: remove node_modules, and run \`npm install\` on the system that runs it`
+  }
+  return (
+    `the package kvtide-${name} is not installed: run \`npm install kvtide-${name}@${version}\`, or install again without --no-optional or --omit=optional; ` +
+    'if a package-lock.json came from another system, remove it and node_modules first'
+  )
+}
+
+/** An addon, beside the package or in one of its own, when there is one. */
+function found({ folder, version, platform }: Surroundings, file: string, name: string): string | undefined {
+  const beside = join(folder, file)
+  if (existsSync(beside)) return beside
+  const own = packageOf(folder, name)
+  if (own === undefined) return undefined
+  const inside = join(own.folder, own.main)
+  if (own.version !== version) {
+    const message = `${name} is of version ${own.version}, kvtide of ${version}: install both in one version, with \`npm install kvtide@${version} ${name}@${version}\``
+    throw new KvTideError('BINDING_MISMATCH', message, { file: inside, version: own.version, expected: version })
+  }
+  if (existsSync(inside)) return inside
+  const reason = `${inside} is missing from its package: remove node_modules and run \`npm install\` again`
+  throw notFound(`the native addon is not there: ${reason}`, platform, reason)
+}
+
+/** A package, as node finds it from the folder of this one. */
+function packageOf(folder: string, name: string): { folder: string; version: string; main: string } | undefined {
+  const require = createRequire(join(folder, 'package.json'))
+  let file: string
+  try {
+    file = require.resolve(`${name}/package.json`)
+  } catch {
+    return undefined
+  }
+  const { version = 'unknown', main = 'missing' } = require(file) as { version?: string; main?: string }
+  return { folder: dirname(file), version, main }
+}
+
+/** @internal */
+export function notFound(message: string, { name: platform }: Platform, reason: string, cause?: unknown): KvTideError {
+  return new KvTideError('BINDING_NOT_FOUND', message, { platform, reason }, cause === undefined ? {} : { cause })
+}
+
+/** Where a thread keeps which addon it runs on: for systems that do not list what is loaded. */
+const CHOSEN: unique symbol = Symbol.for('kvtide.binding') as never
+
+/** Refuses a second addon in this process: each would have threads, memory limits and errors of its own. */
+export function refuseSecond(choice: BindingChoice, loaded: readonly string[], chosen: string | undefined): void {
+  const file = realpathSync(choice.file)
+  const other = chosen !== undefined && chosen !== choice.file ? chosen : loaded.find(addon => addon !== file)
+  if (other === undefined) return
+  throw new KvTideError(
+    'BINDING_CONFLICT',
+    `this process runs on ${other} already, and would get ${choice.file} besides: use one copy of kvtide, which \`npm ls kvtide\` and \`npm dedupe\` help with, and one KVTIDE_DEVICE for all threads`,
+    { file: choice.file, loaded: other },
+  )
+}
+
+/** The addon that this thread runs on already, if it does. */
+export function notedBinding(): string | undefined {
+  return (globalThis as { [CHOSEN]?: string })[CHOSEN]
+}
+
+/** Notes that this thread runs on an addon. */
+export function noteBinding(choice: BindingChoice): void {
+  Object.defineProperty(globalThis, CHOSEN, { value: choice.file, configurable: true })
+}
+
+/** Addons of kvtide among the files that this process, by any of its threads, has mapped. */
+export function loadedAddons(maps: string): string[] {
+  const files = maps.matchAll(/ (\/.*\/kvtide[\w.-]*\.node)(?: \(deleted\))?$/gm)
+  return [...new Set([...files].map(([, file]) => Buffer.from(file ?? '', 'latin1').toString()))]
+}

@@ -1,0 +1,80 @@
+import { createRequire } from 'node:module'
+import { dirname } from 'node:path'
+
+import type * as Native from '#binding'
+
+import { fileProblem, libcProblem } from './addon-file.js'
+import { chooseBinding, loadedAddons, notedBinding, noteBinding, notFound, refuseSecond, type BindingChoice } from './binding-choice.js'
+import { KvTideError } from '../border/errors.js'
+import { mappedFiles, platformOf, runtimeProblem } from './platform.js'
+
+/** The native addon. Only files of this folder import it. */
+type Binding = typeof Native
+
+const require = createRequire(import.meta.url)
+const { version: expected } = require('#package') as { version: string }
+const maps = mappedFiles()
+const platform = platformOf(process.platform, process.arch, maps)
+
+function choose(): BindingChoice {
+  const problem = runtimeProblem(process.versions)
+  if (problem !== undefined) throw notFound(problem, platform, problem)
+  return chooseBinding({
+    folder: dirname(require.resolve('#package')),
+    version: expected,
+    wanted: process.env['KVTIDE_DEVICE'],
+    named: process.env['NAPI_RS_NATIVE_LIBRARY_PATH'],
+    platform,
+  })
+}
+
+function load(choice: BindingChoice): Binding {
+  const { file } = choice
+  let problem: string | undefined
+  try {
+    problem = fileProblem(file, platform)
+  } catch (cause) {
+    throw notLoaded(choice, messageOf(cause), '', cause)
+  }
+  if (problem !== undefined) throw notLoaded(choice, problem, AGAIN)
+  refuseSecond(choice, loadedAddons(maps), notedBinding())
+  let loaded: Binding
+  try {
+    loaded = require(file) as Binding
+  } catch (cause) {
+    const libc = libcProblem(file, messageOf(cause), platform)
+    throw notLoaded(choice, libc ?? messageOf(cause), libc === undefined ? '' : AGAIN, cause)
+  }
+  checkVersion(loaded, choice)
+  noteBinding(choice)
+  loaded.setErrorClass(KvTideError)
+  return loaded
+}
+
+const AGAIN = `remove node_modules and run \`npm install\` on ${platform.name}`
+
+const messageOf = (cause: unknown): string => (cause instanceof Error ? (cause.message.split('\n', 1)[0] ?? '') : String(cause))
+
+function notLoaded({ kind, file, reason: chosen }: BindingChoice, reason: string, remedy: string, cause?: unknown): KvTideError {
+  const what = kind === 'cuda' ? 'addon with CUDA' : 'native addon'
+  const remedies = [
+    chosen.startsWith('NAPI_RS') ? chosen : remedy,
+    kind === 'cuda' ? 'KVTIDE_DEVICE=cpu takes the one without' : '',
+  ].filter(Boolean)
+  const message = [`the ${what} for ${platform.name}, ${file}, could not be loaded: ${reason}`, ...remedies].join('; ')
+  return notFound(message, platform, reason, cause)
+}
+
+/** The addon and what is around it are made for each other: versions have to be equal. */
+function checkVersion(loaded: Binding, { file }: BindingChoice): void {
+  const version = typeof loaded.buildInfo === 'function' ? loaded.buildInfo().version : 'unknown'
+  if (version === expected) return
+  const message = `${file} is of version ${version}, the package of ${expected}: install or build both in one version`
+  throw new KvTideError('BINDING_MISMATCH', message, { file, version, expected })
+}
+
+/** @internal Which addon it is. */
+export const bindingChoice: BindingChoice = choose()
+
+/** @internal */
+export const binding: Binding = load(bindingChoice)

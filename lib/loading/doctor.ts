@@ -1,0 +1,49 @@
+import { binding, bindingChoice } from './binding.js'
+import { isKvTideError } from '../border/errors.js'
+import { memoryStats } from '../border/memory.js'
+
+/** A device, and why it cannot be used. */
+interface DeviceReport {
+  readonly name: string
+  readonly usable: boolean
+  readonly reason: string
+}
+
+/** Which binary is loaded, what it runs on, and which devices it can use: a line each. */
+export function doctor(): string {
+  const build = binding.buildInfo()
+  const limit = memoryStats().limitBytes
+  const rows: (readonly [string, string])[] = [
+    ['binary', `kvtide ${build.version}, ${build.target}`],
+    ['loaded from', bindingChoice.file],
+    ['chosen', `${bindingChoice.kind}: ${bindingChoice.reason}`],
+    ['platform', `${process.platform}-${process.arch}, node ${process.versions.node}, Node-API ${process.versions['napi']}`],
+    ['cpu features', build.cpuFeatures.join(' ') || 'none that kvtide looks for'],
+    ['kernels', answer(() => binding.kernels())],
+    ['threads', answer(() => String(binding.threads()))],
+    ['memory limit', Number.isFinite(limit) ? `${(limit / 2 ** 30).toFixed(1)} GiB` : 'none'],
+    ...['cpu', 'cuda', 'metal'].map(deviceReport).map(
+      ({ name, usable, reason }) => [`device ${name}`, usable ? 'usable' : `not usable: ${reason}`] as const,
+    ),
+  ]
+  return rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n')
+}
+
+/** What the addon answers, or why it refuses: a variable of the environment may be wrong. */
+function answer(ask: () => string): string {
+  try {
+    return ask()
+  } catch (error) {
+    return isKvTideError(error) ? error.message : String(error)
+  }
+}
+
+function deviceReport(name: string): DeviceReport {
+  try {
+    binding.deviceName(name)
+    return { name, usable: true, reason: '' }
+  } catch (error) {
+    const reason = isKvTideError(error) && error.code === 'DEVICE_UNAVAILABLE' ? error.details.reason : String(error)
+    return { name, usable: false, reason }
+  }
+}

@@ -1,0 +1,128 @@
+import type { NativeBlockPool } from '#binding'
+
+import { binding } from '../loading/binding.js'
+import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
+import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+
+const OPTIONS: Names<BlockPoolOptions> = { capacity: 0, blockSize: 0, numLayers: 0, numKvHeads: 0, headDim: 0, watermark: 0 }
+
+/** What a {@link BlockPool} is made with. */
+export interface BlockPoolOptions {
+  /** Blocks in it. */
+  readonly capacity: number
+  /** Tokens of a block, 16 unless said otherwise. */
+  readonly blockSize?: number
+  /** Layers of the model, 1 unless said otherwise. */
+  readonly numLayers?: number
+  /** Heads of K and V, 1 unless said otherwise. */
+  readonly numKvHeads?: number
+  /** Elements of one head, 1 unless said otherwise. */
+  readonly headDim?: number
+  /** Blocks that {@link BlockPool.canAllocate} leaves for sequences that are there to grow in, none unless said otherwise. */
+  readonly watermark?: number
+}
+
+/**
+ * Which blocks are in use: bookkeeping for those who keep their pages elsewhere. A block is one number, which is not used
+ * again for another allocation, so that a stale one is refused.
+ *
+ * There are 2,097,152 numbers for each block. One that has used them up is retired when it comes back, and {@link totalCount} falls:
+ * `capacity` blocks are good for `capacity * 2_097_152` allocations in all, and then every allocation throws `OUT_OF_BLOCKS`. Once
+ * too few are left, make a new pool: it begins with the same numbers again, so none of the old ones may be around any more. The pools
+ * of caches do not wear out.
+ *
+ * @example
+ * ```ts
+ * import { BlockPool } from 'kvtide'
+ *
+ * using pool = new BlockPool({ capacity: 2 })
+ * const block = pool.allocate()
+ * console.log(pool.utilization) // 0.5
+ * pool.free(block)
+ * ```
+ */
+export class BlockPool extends Owner {
+  /** Tokens of a block. */
+  declare readonly blockSize: number
+  /** Layers of the model. */
+  declare readonly numLayers: number
+  /** Heads of K and V. */
+  declare readonly numKvHeads: number
+  /** Elements of one head. */
+  declare readonly headDim: number
+  /** Blocks that {@link canAllocate} leaves. */
+  declare readonly watermark: number
+
+  constructor(options: BlockPoolOptions) {
+    const given = known<BlockPoolOptions>('options', options, OPTIONS)
+    const size = (argument: keyof BlockPoolOptions, otherwise: number): number =>
+      optional((name, value) => count(name, value, 1), argument, given[argument]) ?? otherwise
+    const blockSize = size('blockSize', 16)
+    const numLayers = size('numLayers', 1)
+    const numKvHeads = size('numKvHeads', 1)
+    const headDim = size('headDim', 1)
+    const watermark = optional(count, 'watermark', given.watermark) ?? 0
+    super(INTERNAL, new binding.NativeBlockPool(count('capacity', given.capacity), watermark), BlockPool)
+    settle(this, { blockSize, numLayers, numKvHeads, headDim, watermark })
+  }
+
+  /** Blocks that are free. */
+  get freeCount(): number {
+    return own(this).freeCount()
+  }
+
+  /** Blocks in all, free or in use. Those that are missing of its `capacity` have used up their numbers, and are never given again. */
+  get totalCount(): number {
+    return own(this).totalCount()
+  }
+
+  /** The used share, 0 to 1; 0 for an empty pool. */
+  get utilization(): number {
+    return own(this).utilization()
+  }
+
+  /** Takes a block. Throws `OUT_OF_BLOCKS` when none is free, or all have used up their numbers: see {@link BlockPool}. */
+  allocate(): number {
+    return own(this).allocate()
+  }
+
+  /** Takes a block, or returns `null` when none is free. */
+  tryAllocate(): number | null {
+    return own(this).tryAllocate()
+  }
+
+  /** Takes `n` blocks, or throws `OUT_OF_BLOCKS` and takes none. */
+  allocateMany(n: number): number[] {
+    return own(this).allocateMany(count('n', n))
+  }
+
+  /** Whether `n` blocks could be taken and the watermark be left. It is advice: no allocation is refused for it. */
+  canAllocate(n: number): boolean {
+    return own(this).canAllocate(count('n', n))
+  }
+
+  /** Holds a block once more: it is free when it was given back as often as it is held. */
+  retain(block: number): void {
+    own(this).retain(whole('block', block))
+  }
+
+  /** How often a block is held. */
+  count(block: number): number {
+    return own(this).count(whole('block', block))
+  }
+
+  /** Gives a block back, once. Throws `INVALID_BLOCK` for one that is not in use. */
+  free(block: number): void {
+    own(this).free(whole('block', block))
+  }
+
+  /** Gives blocks back, all of them or none. */
+  freeMany(blocks: readonly number[] | Float64Array): void {
+    const native = own(this)
+    native.freeMany(Float64Array.from(numbers('blocks', blocks, ['Float64Array'], whole)))
+  }
+}
+
+function own(self: unknown): NativeBlockPool {
+  return nativeThis<NativeBlockPool>(self, BlockPool)
+}

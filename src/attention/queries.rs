@@ -1,0 +1,210 @@
+//! What a call of attention asks, whatever it reads: queries, a mask, lists and numbers. It borrows JavaScript's memory for the
+//! length of the call, or has copies of it, to be worked on elsewhere.
+//!
+//! Behind the four descriptions of tensors (q, k, v, mask) an array of numbers says:
+//!
+//! ```text
+//! scale (NaN: none)  causal  window (0: none)  sinks  softcap (0: none)  threads (0: all)  form of K and V  with lse
+//! array of the caller's (0: none, 1: floats, 2: bits, 3: half floats)  its length  layer of pages
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kvtide_core::counted;
+use kvtide_tensor::{AttendOptions, Budget, DType, Error, HostTensor, OwnedSource, Room, Source};
+
+use crate::attention::lists::{Lists, ListsArg};
+use crate::border::bytes::{ArrayArg, Memory};
+use crate::border::guard::Outcome;
+use crate::border::number::count;
+use crate::border::source::{META, TensorArg, source};
+
+/// Where the numbers of a call begin, behind the descriptions of q, k, v and the mask.
+pub(crate) const NUMBERS: usize = 4 * META;
+
+/// How K and V lie: `[tokens, heads, dim]` with offsets.
+const RAGGED: f64 = 1.0;
+
+/// Kinds of the caller's array.
+const FLOATS: f64 = 1.0;
+const BITS: f64 = 2.0;
+const HALVES: f64 = 3.0;
+
+/// The numbers of a call.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbers {
+    scale: Option<f32>,
+    causal: bool,
+    window: Option<u32>,
+    sinks: u32,
+    softcap: Option<f32>,
+    threads: Option<usize>,
+    /// Whether K and V lie one sequence behind the other.
+    pub ragged: bool,
+    /// Whether the sums are wanted too.
+    pub with_lse: bool,
+    /// The kind of the caller's array for the output, and its length.
+    out: (f64, f64),
+    /// The layer that is read.
+    pub layer: u32,
+}
+
+/// What one call asks.
+pub(crate) struct Queries<'a> {
+    q: Source<'a>,
+    mask: Option<Source<'a>>,
+    pub lists: Lists<'a>,
+    pub numbers: Numbers,
+}
+
+/// What one call asks that outlives the one from JavaScript.
+pub(crate) struct OwnedQueries {
+    q: OwnedSource,
+    mask: Option<OwnedSource>,
+    lists: Lists<'static>,
+    pub numbers: Numbers,
+}
+
+impl Numbers {
+    fn read(call: &[f64]) -> Outcome<Self> {
+        let &[scale, causal, window, sinks, softcap, threads, form, with_lse, kind, length, layer, ..] = call else {
+            return Err(kvtide_core::Error::argument("call", call.len(), "the numbers of a call").into());
+        };
+        let given = |value: u32| (value > 0).then_some(value);
+        Ok(Numbers {
+            scale: (!scale.is_nan()).then_some(scale as f32),
+            causal: causal != 0.0,
+            window: given(count("window", window)?),
+            sinks: count("sinks", sinks)?,
+            softcap: (softcap != 0.0).then_some(softcap as f32),
+            threads: given(count("threads", threads)?).map(|threads| threads as usize),
+            ragged: form == RAGGED,
+            with_lse: with_lse != 0.0,
+            out: (kind, length),
+            layer: count("layer", layer)?,
+        })
+    }
+
+    /// Refuses an array of the caller's that is not what the output needs.
+    pub fn check_out(&self, room: &Room) -> kvtide_tensor::Result<()> {
+        let (kind, length) = self.out;
+        let given = match kind {
+            FLOATS => "a Float32Array",
+            BITS => "a Uint16Array",
+            HALVES => "a Float16Array",
+            _ => return Ok(()),
+        };
+        let expected = match room.dtype {
+            DType::F16 if kind == BITS || kind == HALVES => None,
+            DType::BF16 if kind == BITS => None,
+            DType::F32 if kind == FLOATS => None,
+            DType::F16 => Some("a Uint16Array or a Float16Array, for f16"),
+            DType::BF16 => Some("a Uint16Array, for bf16"),
+            _ => Some("a Float32Array, for f32"),
+        };
+        if let Some(expected) = expected {
+            return Err(Error::argument("out", given, expected));
+        }
+        let elements: usize = room.shape.iter().product();
+        if length != elements as f64 {
+            let expected = format!("{}, for {:?}", counted(elements as u64, "element"), room.shape);
+            return Err(Error::ShapeMismatch { argument: "out", value: vec![length as usize], expected });
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Queries<'a> {
+    /// Reads the arguments of a call.
+    pub fn read(q: &'a TensorArg, lists: &'a ListsArg, call: &[f64]) -> Outcome<Self> {
+        Ok(Queries {
+            numbers: Numbers::read(call.get(NUMBERS..).unwrap_or(&[]))?,
+            q: source("q", q, call, 0)?,
+            mask: lists.mask().map(|mask| source("mask", mask, call, 3)).transpose()?,
+            lists: lists.lists()?,
+        })
+    }
+
+    /// Copies what lies in JavaScript's memory, and pins the caches.
+    pub fn to_owned(&self, budget: &Arc<Budget>) -> Outcome<OwnedQueries> {
+        Ok(OwnedQueries {
+            q: OwnedSource::new(&self.q, "q", budget)?,
+            mask: self.mask.as_ref().map(|mask| OwnedSource::new(mask, "mask", budget)).transpose()?,
+            lists: self.lists.to_owned(),
+            numbers: self.numbers,
+        })
+    }
+
+    /// True when something that is asked with lies in this memory.
+    pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
+        let sources = [Some(&self.q), self.mask.as_ref()];
+        sources.into_iter().flatten().any(|source| source.overlaps(memory, bytes)) || self.lists.overlap(memory, bytes)
+    }
+
+    /// True when they lie on a device of their own memory, where the result is to stay.
+    pub fn are_away(&self) -> bool {
+        matches!(&self.q, Source::View(view) if !view.device().is_cpu())
+    }
+
+    /// Does work with the queries, as the options say.
+    pub fn ask<R>(
+        &self,
+        stop: Option<&AtomicBool>,
+        work: impl FnOnce(Source<'_>, &AttendOptions<'_>) -> Outcome<R>,
+    ) -> Outcome<R> {
+        let Numbers { scale, causal, window, sinks, softcap, threads, .. } = self.numbers;
+        let copied;
+        let mask = match &self.mask {
+            Some(Source::View(view)) => {
+                copied = view.to_bytes()?;
+                Some(HostTensor::new("mask", &copied, view.dtype(), view.shape())?)
+            }
+            Some(Source::Host(mask)) => Some(mask.clone()),
+            Some(Source::Tensor(_)) | None => None,
+        };
+        let options = AttendOptions {
+            scale,
+            causal,
+            window,
+            sinks,
+            sink_logits: self.lists.sink_logits.as_deref(),
+            softcap,
+            mask,
+            tree: self.lists.tree.as_deref(),
+            tree_offsets: self.lists.tree_offsets.as_deref(),
+            starts: self.lists.starts.as_deref(),
+            positions: self.lists.positions.as_deref(),
+            query_offsets: self.lists.query_offsets.as_deref(),
+            lse: self.numbers.with_lse,
+            threads,
+            stop,
+        };
+        work(self.q.clone(), &options)
+    }
+}
+
+impl OwnedQueries {
+    /// The same, for a call.
+    pub fn queries(&self) -> Outcome<Queries<'_>> {
+        Ok(Queries {
+            q: self.q.source()?,
+            mask: self.mask.as_ref().map(OwnedSource::source).transpose()?,
+            lists: self.lists.borrowed(),
+            numbers: self.numbers,
+        })
+    }
+}
+
+/// The caller's own memory for an output, in which nothing may lie that is read.
+pub(crate) fn memory_for(out: ArrayArg, is_read: impl FnOnce(*const u8, usize) -> bool) -> Outcome<Option<Memory>> {
+    if !out.is_array() {
+        return Ok(None);
+    }
+    let memory = out.memory("out")?;
+    if is_read(memory.address(), memory.len()) {
+        let value = "an array over what is read";
+        return Err(kvtide_core::Error::argument("out", value, "memory of its own").into());
+    }
+    Ok(Some(memory))
+}

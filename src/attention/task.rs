@@ -1,0 +1,112 @@
+//! Attention on a thread of the runtime's pool, while JavaScript goes on.
+//!
+//! A task has copies of JavaScript's memory and pinned views: the caches that it reads refuse to change, and keep their memory
+//! when they are disposed of. They are free again right before the promise is settled, and never earlier: whether a call in
+//! between is refused does not depend on how fast the work was.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kvtide_tensor::{Attended, Budget, HostTensor, Room, View};
+use napi::bindgen_prelude::AsyncTask;
+use napi::{Env, Result, Task};
+use napi_derive::napi;
+
+use crate::attention::answer::zeros;
+use crate::attention::request::{OwnedRequest, Request};
+use crate::border::guard::{Outcome, catch, guard};
+use crate::border::handed::Handed;
+use crate::border::memory::budget;
+use crate::border::shown::Children;
+use crate::border::stop::NativeStop;
+use crate::border::tensor::NativeView;
+
+/// What attention gives, in native memory.
+#[napi(object, object_from_js = false)]
+pub struct NativeAttendedView {
+    pub out: NativeView,
+    #[napi(ts_type = "Float32Array | undefined")]
+    pub lse: Option<Handed>,
+}
+
+/// What the work came to: an output in native memory and the logarithms of its rows' sums, or a refusal.
+pub struct Found(Outcome<(View, Vec<f32>)>);
+
+/// A call in the background.
+pub struct AttendTask {
+    request: Option<OwnedRequest>,
+    stop: Option<Arc<AtomicBool>>,
+    budget: Arc<Budget>,
+    with_lse: bool,
+}
+
+impl AttendTask {
+    /// Copies what lies in JavaScript's memory, and pins the caches.
+    pub(crate) fn of(request: &Request<'_>, stop: Option<&NativeStop>) -> Outcome<Self> {
+        let budget = budget();
+        let request = request.to_owned(&budget)?;
+        let stop = stop.map(NativeStop::flag);
+        Ok(AttendTask { with_lse: request.with_lse(), request: Some(request), stop, budget })
+    }
+
+    /// Does the work, in memory of its own.
+    fn find(&self) -> Outcome<(View, Vec<f32>)> {
+        let (mut room, mut lse, mut bytes) = (None, Vec::new(), Vec::new());
+        let aborted = || kvtide_tensor::Error::Aborted;
+        let request = self.request.as_ref().ok_or_else(aborted)?.request()?;
+        if let Some(Attended { out, lse }) = request.stay(self.stop.as_deref())? {
+            return Ok((out, lse));
+        }
+        request.run(self.stop.as_deref(), |found| {
+            room = Some(found.clone());
+            zeros(&mut bytes, found.shape.iter().product::<usize>() * found.dtype.bytes())?;
+            zeros(&mut lse, found.sums)?;
+            Ok((bytes.as_mut_slice(), lse.as_mut_slice()))
+        })?;
+        let Some(Room { shape, dtype, .. }) = room else { return Err(aborted().into()) };
+        Ok((View::from_host(&HostTensor::new("out", &bytes, dtype, &shape)?, &self.budget)?, lse))
+    }
+}
+
+/// A call that is ready to be worked on.
+///
+/// It is made by one call from JavaScript and started by another: what the call that starts work was given stays borrowed until
+/// the work ends, and a paged cache, which calls borrow for themselves, could not even be read meanwhile.
+#[napi]
+pub struct NativeAttendRequest {
+    task: Cell<Option<AttendTask>>,
+}
+
+impl NativeAttendRequest {
+    pub(crate) fn of(request: &Request<'_>, stop: Option<&NativeStop>) -> Outcome<Self> {
+        Ok(NativeAttendRequest { task: Cell::new(Some(AttendTask::of(request, stop)?)) })
+    }
+}
+
+#[napi]
+impl NativeAttendRequest {
+    /// Starts the work; a second time there is none.
+    #[napi(ts_return_type = "Promise<NativeAttendedView>")]
+    pub fn start(&self, env: &Env) -> Result<AsyncTask<AttendTask>> {
+        guard(env, || Ok(AsyncTask::new(self.task.take().ok_or(kvtide_tensor::Error::Aborted)?)))
+    }
+}
+
+impl Task for AttendTask {
+    type Output = Found;
+    type JsValue = NativeAttendedView;
+
+    fn compute(&mut self) -> Result<Self::Output> {
+        Ok(Found(catch(|| self.find()).unwrap_or_else(Err)))
+    }
+
+    fn resolve(&mut self, env: Env, found: Self::Output) -> Result<Self::JsValue> {
+        self.request = None;
+        guard(&env, || {
+            let (out, lse) = found.0?;
+            let lse = self.with_lse.then(|| Handed::floats(lse));
+            Ok(NativeAttendedView { out: NativeView::of(out, &Children::default()), lse })
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! Reading a tensor on a thread of the runtime's pool, while JavaScript goes on: from a GPU this waits for the GPU's work.
+//!
+//! A task has a pinned view: the cache that it shows refuses to change until right before the promise is settled, and its memory
+//! stays when the tensor or the cache is disposed of. O(elements), once into memory of the task's own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kvtide_tensor::View;
+use napi::{Env, Result, Task};
+
+use crate::border::guard::{Outcome, catch, guard};
+use crate::border::handed::Handed;
+use crate::border::stop::NativeStop;
+
+/// The bytes of a tensor, or of its elements as 32-bit floats.
+pub struct ReadTask {
+    view: Option<View>,
+    stop: Option<Arc<AtomicBool>>,
+    as_floats: bool,
+}
+
+/// What was read, or a refusal.
+pub struct Found(Outcome<Vec<u8>>);
+
+impl ReadTask {
+    pub(crate) fn of(view: &View, as_floats: bool, stop: Option<&NativeStop>) -> Outcome<Self> {
+        Ok(ReadTask { view: Some(view.pinned()?), stop: stop.map(NativeStop::flag), as_floats })
+    }
+
+    fn read(&self) -> Outcome<Vec<u8>> {
+        let aborted = || kvtide_tensor::Error::Aborted;
+        if self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return Err(aborted().into());
+        }
+        let view = self.view.as_ref().ok_or_else(aborted)?;
+        if !self.as_floats {
+            return Ok(view.to_bytes()?);
+        }
+        Ok(bytemuck::cast_slice(&view.to_f32()?).to_vec())
+    }
+}
+
+impl Task for ReadTask {
+    type Output = Found;
+    type JsValue = Handed;
+
+    fn compute(&mut self) -> Result<Self::Output> {
+        Ok(Found(catch(|| self.read()).unwrap_or_else(Err)))
+    }
+
+    fn resolve(&mut self, env: Env, found: Self::Output) -> Result<Self::JsValue> {
+        self.view = None;
+        guard(&env, || Ok(Handed::bytes(found.0?)))
+    }
+}

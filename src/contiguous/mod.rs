@@ -1,0 +1,7 @@
+//! The contiguous caches, one file per class.
+
+pub(crate) mod kv_cache;
+pub(crate) mod rollback_cache;
+pub(crate) mod rotating_cache;
+pub(crate) mod rotating_snapshot;
+pub(crate) mod transaction;

@@ -1,0 +1,275 @@
+//! Both rotating caches, over one tensor or over K and V.
+
+use kvtide_core::count_positive;
+use kvtide_tensor::{Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, Source, device, device_name};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::border::bytes::ArrayArg;
+use crate::border::guard::{Handle, Outcome, guard};
+use crate::border::memory::budget;
+use crate::border::number::{count, optional, whole};
+use crate::border::shown::{NativeBuffer, Teller};
+use crate::border::source::{TensorArg, source};
+use crate::border::stats::NativeStats;
+use crate::border::tensor::NativeView;
+use crate::contiguous::rotating_snapshot::{NativeRotatingSnapshot, Snapshot, either, other_kind};
+
+/// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
+#[napi(object)]
+pub struct NativeRotatingOptions {
+    /// 1, or 2 for K and V.
+    pub parts: f64,
+    pub dim: f64,
+    pub max_seq_len: f64,
+    #[napi(ts_type = "number | undefined")]
+    pub capacity_seq_len: Option<f64>,
+    pub sinks: f64,
+    #[napi(ts_type = "number | undefined")]
+    pub slack: Option<f64>,
+    pub device: String,
+    #[napi(ts_type = "number | undefined")]
+    pub memory_limit_bytes: Option<f64>,
+}
+
+/// A cache of either kind.
+pub(crate) enum Window {
+    Single(RotatingCache),
+    Pair(RotatingKvCache),
+}
+
+/// A cache.
+#[napi]
+pub struct NativeRotatingCache {
+    pub(crate) cache: Handle<Window>,
+    pub(crate) teller: Teller,
+}
+
+#[napi]
+impl NativeRotatingCache {
+    #[napi(constructor)]
+    pub fn new(env: &Env, options: NativeRotatingOptions) -> Result<Self> {
+        guard(env, || {
+            let made = RotatingCacheOptions {
+                dim: count("dim", options.dim)? as usize,
+                max_seq_len: count_positive("maxSeqLen", whole("maxSeqLen", options.max_seq_len)?)?,
+                capacity_seq_len: optional("capacitySeqLen", options.capacity_seq_len, count)?,
+                sinks: count("sinks", options.sinks)?,
+                slack: optional("slack", options.slack, count)?,
+                device: device(&options.device)?,
+                memory_limit_bytes: optional("memoryLimitBytes", options.memory_limit_bytes, whole)?,
+                budget: Some(budget()),
+            };
+            Ok(handle(if options.parts == 2.0 {
+                Window::Pair(RotatingKvCache::new(made)?)
+            } else {
+                Window::Single(RotatingCache::new(made)?)
+            }))
+        })
+    }
+
+    /// Goes on from a snapshot of `parts` tensors with the accepted tokens, `keep_len` in all.
+    #[napi(factory)]
+    pub fn restore_from_snapshot(
+        env: &Env,
+        parts: f64,
+        snapshot: &NativeRotatingSnapshot,
+        k: Option<TensorArg>,
+        v: Option<TensorArg>,
+        meta: &[f64],
+        keep_len: f64,
+    ) -> Result<Self> {
+        guard(env, || {
+            let keep_len = whole("keepLen", keep_len)?;
+            fn part<'a>(value: &'a Option<TensorArg>, meta: &[f64], place: usize) -> Outcome<Option<Source<'a>>> {
+                value.as_ref().map(|value| source("accepted", value, meta, place)).transpose()
+            }
+            Ok(handle(match snapshot.snapshot.get()? {
+                Snapshot::Single(snapshot) if parts == 1.0 => {
+                    Window::Single(RotatingCache::restore_from_snapshot(snapshot, part(&k, meta, 0)?, keep_len)?)
+                }
+                Snapshot::Pair(snapshot) if parts == 2.0 => {
+                    let accepted = part(&k, meta, 0)?.zip(part(&v, meta, 1)?);
+                    Window::Pair(RotatingKvCache::restore_from_snapshot(snapshot, accepted, keep_len)?)
+                }
+                _ => return other_kind(),
+            }))
+        })
+    }
+
+    #[napi]
+    pub fn current_seq_len(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.current_seq_len()) as f64))
+    }
+
+    #[napi]
+    pub fn capacity_seq_len(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.capacity_seq_len()).into()))
+    }
+
+    #[napi]
+    pub fn retained_len(&self, env: &Env) -> Result<f64> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.retained_len()).into()))
+    }
+
+    #[napi]
+    pub fn device(&self, env: &Env) -> Result<String> {
+        self.cache.read(env, |cache| Ok(device_name(either!(Window, cache, cache => cache.device()))))
+    }
+
+    #[napi]
+    pub fn dtype(&self, env: &Env) -> Result<Option<&'static str>> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.dtype()).map(|dtype| dtype.name())))
+    }
+
+    #[napi]
+    pub fn append(&mut self, env: &Env, k: TensorArg, v: TensorArg, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| {
+            let meta = meta.numbers()?;
+            let shown = match cache {
+                Window::Single(cache) => cache.append_shown(source("src", &k, meta, 0)?)?,
+                Window::Pair(cache) => cache.append_shown(source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?,
+            };
+            self.teller.tell(&shown, meta)
+        })
+    }
+
+    #[napi]
+    pub fn current_data(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| {
+            let shown = either!(Window, cache, cache => cache.current_shown()?);
+            self.teller.tell_optional(shown.as_ref(), meta.numbers()?)
+        })
+    }
+
+    #[napi]
+    pub fn last_append_result(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| {
+            let shown = either!(Window, cache, cache => cache.last_append_shown());
+            self.teller.tell_optional(shown.as_ref(), meta.numbers()?)
+        })
+    }
+
+    #[napi]
+    pub fn all_data(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
+        self.cache.change(env, |cache| {
+            let shown = either!(Window, cache, cache => cache.all_shown()?);
+            self.teller.tell_optional(shown.as_ref(), meta.numbers()?)
+        })
+    }
+
+    #[napi]
+    pub fn try_set_len(&self, env: &Env, len: f64) -> Result<()> {
+        self.cache.read(env, |cache| either!(Window, cache, cache => Ok(cache.try_set_len(whole("len", len)?)?)))
+    }
+
+    #[napi]
+    pub fn set_len(&mut self, env: &Env, len: f64) -> Result<()> {
+        self.cache.change(env, |cache| either!(Window, cache, cache => Ok(cache.set_len(whole("len", len)?)?)))
+    }
+
+    #[napi]
+    pub fn reset(&mut self, env: &Env) -> Result<()> {
+        self.cache.change(env, |cache| either!(Window, cache, cache => Ok(cache.reset()?)))
+    }
+
+    #[napi]
+    pub fn snapshot(&self, env: &Env) -> Result<NativeRotatingSnapshot> {
+        let snapshot = self.cache.read(env, |cache| {
+            Ok(match cache {
+                Window::Single(cache) => Snapshot::Single(cache.snapshot()?),
+                Window::Pair(cache) => Snapshot::Pair(cache.snapshot()?),
+            })
+        })?;
+        Ok(NativeRotatingSnapshot { snapshot: Handle::new("RotatingSnapshot", snapshot) })
+    }
+
+    #[napi]
+    pub fn restore(&mut self, env: &Env, snapshot: &NativeRotatingSnapshot) -> Result<()> {
+        self.cache.change(env, |cache| match (cache, snapshot.snapshot.get()?) {
+            (Window::Single(cache), Snapshot::Single(snapshot)) => Ok(cache.restore(snapshot)?),
+            (Window::Pair(cache), Snapshot::Pair(snapshot)) => Ok(cache.restore(snapshot)?),
+            _ => other_kind(),
+        })
+    }
+
+    #[napi]
+    pub fn can_append_from_snapshot(&self, env: &Env, snapshot: &NativeRotatingSnapshot, tokens: f64) -> Result<bool> {
+        self.cache.read(env, |cache| {
+            let tokens = whole("n", tokens)?;
+            match (cache, snapshot.snapshot.get()?) {
+                (Window::Single(cache), Snapshot::Single(snapshot)) => {
+                    Ok(cache.can_append_from_snapshot(snapshot, tokens))
+                }
+                (Window::Pair(cache), Snapshot::Pair(snapshot)) => Ok(cache.can_append_from_snapshot(snapshot, tokens)),
+                _ => other_kind(),
+            }
+        })
+    }
+
+    /// One view, or those of K and V; nothing when none was accepted.
+    #[napi]
+    pub fn accepted_append_from_batched_append(
+        &self,
+        env: &Env,
+        snapshot: &NativeRotatingSnapshot,
+        keep_len: f64,
+        row_idx: f64,
+        batch_len: f64,
+    ) -> Result<Option<Vec<NativeView>>> {
+        self.cache.read(env, |cache| {
+            let (keep, row, batch) =
+                (whole("keepLen", keep_len)?, whole("rowIdx", row_idx)?, whole("batchLen", batch_len)?);
+            let views = match (cache, snapshot.snapshot.get()?) {
+                (Window::Single(cache), Snapshot::Single(snapshot)) => {
+                    cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(|view| vec![view])
+                }
+                (Window::Pair(cache), Snapshot::Pair(snapshot)) => {
+                    cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(|Kv { k, v }| vec![k, v])
+                }
+                _ => return other_kind(),
+            };
+            let told = |view| NativeView::of(view, &self.teller.children);
+            Ok(views.map(|views| views.into_iter().map(told).collect()))
+        })
+    }
+
+    #[napi]
+    pub fn stats(&self, env: &Env) -> Result<NativeStats> {
+        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.stats()).into()))
+    }
+
+    #[napi]
+    pub fn dispose(&mut self, env: &Env) {
+        self.teller.children.release();
+        self.cache.dispose(env, |cache| either!(Window, cache, cache => cache.close()));
+    }
+}
+
+/// The cache of K and V: that of one tensor has no transactions.
+pub(crate) fn pair(window: &Window) -> Outcome<&RotatingKvCache> {
+    match window {
+        Window::Pair(cache) => Ok(cache),
+        Window::Single(_) => no_pair(),
+    }
+}
+
+/// As [`pair`], to change it.
+pub(crate) fn pair_mut(window: &mut Window) -> Outcome<&mut RotatingKvCache> {
+    match window {
+        Window::Pair(cache) => Ok(cache),
+        Window::Single(_) => no_pair(),
+    }
+}
+
+fn no_pair<T>() -> Outcome<T> {
+    Err(kvtide_core::Error::argument("this", "a RotatingCache", "a RotatingKvCache").into())
+}
+
+fn handle(window: Window) -> NativeRotatingCache {
+    let name = match window {
+        Window::Single(_) => "RotatingCache",
+        Window::Pair(_) => "RotatingKvCache",
+    };
+    NativeRotatingCache { cache: Handle::new(name, window), teller: Teller::default() }
+}

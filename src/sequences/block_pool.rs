@@ -1,0 +1,109 @@
+//! The pool of blocks, for callers who keep their own sequences.
+
+use kvtide_core::paged::{BlockHandle, BlockPool};
+use kvtide_tensor::Lease;
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::border::guard::{Handle, Outcome, guard};
+use crate::border::memory::budget;
+use crate::border::number::{count, whole};
+
+/// A pool.
+#[napi]
+pub struct NativeBlockPool {
+    pool: Handle<BlockPool>,
+    lease: Option<Lease>,
+}
+
+/// What the pool keeps of each block: its state, its links among the free ones, and how many lives it has had.
+const BLOCK_BYTES: u64 = 20;
+
+/// A block handle from JavaScript.
+pub(crate) fn block(value: f64) -> Outcome<BlockHandle> {
+    Ok(BlockHandle::from_raw(whole("block", value)?))
+}
+
+#[napi]
+impl NativeBlockPool {
+    #[napi(constructor)]
+    pub fn new(env: &Env, capacity: f64, watermark: f64) -> Result<Self> {
+        guard(env, || {
+            let capacity = count("capacity", capacity)?;
+            let lease = Some(budget().take(u64::from(capacity) * BLOCK_BYTES)?);
+            let mut pool = BlockPool::new(capacity)?;
+            pool.set_watermark(count("watermark", watermark)?)?;
+            Ok(NativeBlockPool { pool: Handle::new("BlockPool", pool), lease })
+        })
+    }
+
+    #[napi]
+    pub fn allocate(&mut self, env: &Env) -> Result<f64> {
+        self.pool.change(env, |pool| Ok(pool.allocate()?.raw() as f64))
+    }
+
+    #[napi]
+    pub fn try_allocate(&mut self, env: &Env) -> Result<Option<f64>> {
+        self.pool.change(env, |pool| Ok(pool.try_allocate().map(|block| block.raw() as f64)))
+    }
+
+    #[napi]
+    pub fn allocate_many(&mut self, env: &Env, n: f64) -> Result<Vec<f64>> {
+        self.pool.change(env, |pool| {
+            let blocks = pool.allocate_many(count("n", n)?)?;
+            Ok(blocks.into_iter().map(|block| block.raw() as f64).collect())
+        })
+    }
+
+    #[napi]
+    pub fn free(&mut self, env: &Env, handle: f64) -> Result<()> {
+        self.pool.change(env, |pool| Ok(pool.free(block(handle)?)?))
+    }
+
+    #[napi]
+    pub fn free_many(&mut self, env: &Env, handles: &[f64]) -> Result<()> {
+        self.pool.change(env, |pool| {
+            let blocks = handles.iter().map(|&handle| block(handle)).collect::<Outcome<Vec<_>>>()?;
+            Ok(pool.free_many(&blocks)?)
+        })
+    }
+
+    /// Holds a block once more.
+    #[napi]
+    pub fn retain(&mut self, env: &Env, handle: f64) -> Result<()> {
+        self.pool.change(env, |pool| Ok(pool.retain(block(handle)?)?))
+    }
+
+    /// How often a block is held.
+    #[napi]
+    pub fn count(&self, env: &Env, handle: f64) -> Result<f64> {
+        self.pool.read(env, |pool| Ok(pool.count(block(handle)?)?.into()))
+    }
+
+    /// Whether so many blocks could be taken and the watermark be left.
+    #[napi]
+    pub fn can_allocate(&self, env: &Env, n: f64) -> Result<bool> {
+        self.pool.read(env, |pool| Ok(pool.can_allocate(count("n", n)?)))
+    }
+
+    #[napi]
+    pub fn free_count(&self, env: &Env) -> Result<f64> {
+        self.pool.read(env, |pool| Ok(pool.free_count().into()))
+    }
+
+    #[napi]
+    pub fn total_count(&self, env: &Env) -> Result<f64> {
+        self.pool.read(env, |pool| Ok(pool.total_count().into()))
+    }
+
+    #[napi]
+    pub fn utilization(&self, env: &Env) -> Result<f64> {
+        self.pool.read(env, |pool| Ok(pool.utilization()))
+    }
+
+    #[napi]
+    pub fn dispose(&mut self, env: &Env) {
+        self.lease = None;
+        self.pool.dispose(env, |_| ());
+    }
+}
