@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import test from 'ava'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
-const FILE_LINES_MAX = 300
+const FILE_LINES_MAX = 500
 const FUNCTION_LINES_MAX = 70
 
 /** Files that git tracks or would track, so that build output does not count. */
@@ -49,7 +49,7 @@ test('there are files to look at', t => {
   t.true([...functions('crates/kvtide-core/src/rotating.rs')].some(({ name }) => name === 'plan_append'))
 })
 
-test('no file is longer than 300 lines', t => {
+test('no file is longer than 500 lines', t => {
   for (const file of present) {
     const lines = text(file).split('\n').length - 1
     t.true(lines <= FILE_LINES_MAX, `${file} has ${lines} lines: is there a second noun in it?`)

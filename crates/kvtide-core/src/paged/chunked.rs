@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 const CHUNK_BYTES: usize = 1 << 16;
 
 #[derive(Debug)]
-pub(super) struct Chunked<T> {
+pub struct Chunked<T> {
     chunks: Vec<Vec<T>>,
     shift: u32,
     width: usize,
@@ -27,14 +27,14 @@ pub(super) struct Chunked<T> {
 
 impl<T: Copy> Chunked<T> {
     /// No rows yet, and never more than `rows_max`; a row has `width` numbers, which are `fill` at first.
-    pub(super) fn new(rows_max: u32, width: u32, fill: T) -> Self {
+    pub fn new(rows_max: u32, width: u32, fill: T) -> Self {
         let width = width as usize;
         let rows = (CHUNK_BYTES / (width * size_of::<T>())).max(1);
         Chunked { chunks: Vec::new(), shift: rows.ilog2(), width, rows_max, fill }
     }
 
     /// Makes room for a row and for those before it.
-    pub(super) fn reserve(&mut self, row: u32) -> Result<()> {
+    pub fn reserve(&mut self, row: u32) -> Result<()> {
         assert!(row < self.rows_max, "row {row} of at most {}", self.rows_max);
         let out_of_memory = |_| Error::OutOfMemory { count: u64::from(row) + 1, what: "blocks" };
         while self.rows() <= row {
@@ -49,25 +49,25 @@ impl<T: Copy> Chunked<T> {
     }
 
     /// Rows there are.
-    pub(super) fn rows(&self) -> u32 {
+    pub fn rows(&self) -> u32 {
         let full = (self.chunks.len() as u64) << self.shift;
         full.min(self.rows_max.into()) as u32
     }
 
     #[inline]
-    pub(super) fn row(&self, row: u32) -> &[T] {
+    pub fn row(&self, row: u32) -> &[T] {
         let start = self.start(row);
         &self.chunks[(row >> self.shift) as usize][start..start + self.width]
     }
 
     #[inline]
-    pub(super) fn row_mut(&mut self, row: u32) -> &mut [T] {
+    pub fn row_mut(&mut self, row: u32) -> &mut [T] {
         let start = self.start(row);
         &mut self.chunks[(row >> self.shift) as usize][start..start + self.width]
     }
 
     /// Copies the first numbers of a row to another.
-    pub(super) fn copy(&mut self, source: u32, target: u32, numbers: usize) {
+    pub fn copy(&mut self, source: u32, target: u32, numbers: usize) {
         let (from, to) = (self.start(source), self.start(target));
         let chunk = |row: u32| (row >> self.shift) as usize;
         match self.chunks.get_disjoint_mut([chunk(source), chunk(target)]) {
@@ -77,7 +77,7 @@ impl<T: Copy> Chunked<T> {
     }
 
     /// Bytes taken for rows.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let rows: usize = self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<T>()).sum();
         rows + self.chunks.capacity() * size_of::<Vec<T>>()
     }
