@@ -133,7 +133,7 @@ impl SharedBlocks {
 
     /// Notes a block at a place of a sequence, if others could see it.
     pub fn add(&mut self, seat: u32, of: &Sequence, (place, block): (u32, u32), state: State<'_>) -> Result<()> {
-        let held = state.tables.is_shared(of.table(), place, block);
+        let held = state.tables.is_held_twice(of.table(), place, block);
         if held || state.tables.pool().index().key(block).is_some() {
             room(&mut self.0, 1)?;
             self.0.push(SharedBlock { seat, place, block, kept: of.kept(place, state.block_size()), held });

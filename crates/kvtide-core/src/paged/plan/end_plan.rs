@@ -122,7 +122,7 @@ impl EndPlan {
         }
         for place in of.committed() / size..self.length / size {
             let Some(block) = state.tables.get(of.table(), place) else { continue };
-            if state.tables.is_shared(of.table(), place, block) {
+            if state.tables.is_held_twice(of.table(), place, block) {
                 continue;
             }
             for layer in 0..pool.num_layers() {

@@ -24,6 +24,8 @@ use crate::paged::pages::{Page, PageSet, Slot, Staging, WrittenMarks};
 pub trait Counts {
     /// One more chunk holds it.
     fn retain(&mut self, block: u32);
+    /// Blocks of one table are released next.
+    fn begin(&mut self);
     /// One chunk less does, where the block was at this place. Blocks of one table come from its end to its start.
     fn release(&mut self, block: u32, place: u32);
     /// Whether blocks that stay are to be told what was released behind them.
@@ -138,12 +140,6 @@ impl PagePool {
             self.empty(taken.block);
         }
         taken.block
-    }
-
-    /// Starts to release the blocks of one chain, tail first.
-    pub fn chain(&mut self) -> &mut Self {
-        self.chain = Chain::default();
-        self
     }
 
     /// Whether all slots of a block are written and none of its pages lies in floats.
@@ -318,6 +314,10 @@ impl PagePool {
 impl Counts for PagePool {
     fn retain(&mut self, block: u32) {
         self.blocks.retain(block);
+    }
+
+    fn begin(&mut self) {
+        self.chain = Chain::default();
     }
 
     fn release(&mut self, block: u32, place: u32) {

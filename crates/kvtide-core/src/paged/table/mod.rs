@@ -1,15 +1,13 @@
 //! Lists of blocks: those of sequences as trees that share what they have in common, and plain ones for callers of their own.
 //!
 //! ```text
-//! chunks, room -> tables        block_table
+//! room -> tables        block_table
 //! ```
 
 mod block_table;
-mod chunks;
 mod room;
 mod tables;
 
 pub use block_table::BlockTable;
-pub use chunks::Table;
 pub use room::Room;
-pub use tables::Tables;
+pub use tables::{Table, Tables};

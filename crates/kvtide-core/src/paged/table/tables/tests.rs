@@ -11,6 +11,8 @@ use super::*;
 struct Counted(HashMap<u32, u32>, Vec<u32>);
 
 impl Counts for Counted {
+    fn begin(&mut self) {}
+
     fn retain(&mut self, block: u32) {
         *self.0.get_mut(&block).expect("a block in use") += 1;
     }
@@ -58,8 +60,7 @@ fn change() -> impl Strategy<Value = (usize, Change)> {
 
 #[derive(Default)]
 struct World {
-    chunks: Chunks,
-    counts: Counted,
+    chunks: Tables<Counted>,
     tables: Vec<(Table, Vec<Option<u32>>)>,
     next: u32,
 }
@@ -67,7 +68,7 @@ struct World {
 impl World {
     fn block(&mut self) -> u32 {
         self.next += 1;
-        self.counts.0.insert(self.next, 1);
+        self.chunks.counts.0.insert(self.next, 1);
         self.next
     }
 
@@ -76,14 +77,14 @@ impl World {
             self.tables.push(Default::default());
         }
         let of = of % self.tables.len();
-        self.counts.1.clear();
+        self.chunks.counts.1.clear();
         match change {
             Change::Push(count) => {
-                self.chunks.reserve(1, count as usize).unwrap();
+                self.chunks.reserve_chunks(1, count as usize).unwrap();
                 for _ in 0..count {
                     let block = self.block();
                     let (table, list) = &mut self.tables[of];
-                    self.chunks.push(table, block, &mut self.counts);
+                    self.chunks.push(table, block);
                     list.push(Some(block));
                 }
             }
@@ -91,26 +92,26 @@ impl World {
                 let block = self.block();
                 let (table, list) = &mut self.tables[of];
                 let place = place % list.len() as u32;
-                self.chunks.reserve(1, 0).unwrap();
-                self.chunks.replace(table, place, block, &mut self.counts);
+                self.chunks.reserve_chunks(1, 0).unwrap();
+                self.chunks.replace(table, [(place, block)].into_iter());
                 list[place as usize] = Some(block);
             }
             Change::Replace(_) => {}
             Change::Truncate(len) => {
                 let (table, list) = &mut self.tables[of];
                 let len = len % (list.len() as u32 + 2);
-                self.chunks.reserve(1, 0).unwrap();
-                self.chunks.truncate(table, len, &mut self.counts);
-                assert_met(&self.counts, list);
+                self.chunks.reserve_chunks(1, 0).unwrap();
+                self.chunks.truncate(table, len);
+                assert_met(&self.chunks.counts, list);
                 list.truncate(len as usize);
             }
             Change::Clear(from, to) => {
                 let (table, list) = &mut self.tables[of];
                 let len = list.len() as u32 + 1;
                 let (from, to) = (from % len, to % len);
-                self.chunks.reserve(1, list.len()).unwrap();
-                self.chunks.clear(table, from, to, &mut self.counts);
-                assert_met(&self.counts, &list[..if from < to { to as usize } else { 0 }]);
+                self.chunks.reserve_chunks(1, list.len()).unwrap();
+                self.chunks.clear(table, from, to);
+                assert_met(&self.chunks.counts, &list[..if from < to { to as usize } else { 0 }]);
                 (from..to).for_each(|place| list[place as usize] = None);
             }
             Change::Fork => {
@@ -120,8 +121,8 @@ impl World {
             }
             Change::Release => {
                 let (table, list) = self.tables.swap_remove(of);
-                self.chunks.release(table, &mut self.counts);
-                assert_met(&self.counts, &list);
+                self.chunks.release(table);
+                assert_met(&self.chunks.counts, &list);
             }
         }
     }
@@ -137,8 +138,8 @@ impl World {
         }
         let mut found = HashMap::new();
         let tables: Vec<_> = self.tables.iter().map(|(table, _)| table).collect();
-        self.chunks.check(&tables, |block| *found.entry(block).or_insert(0) += 1).unwrap();
-        assert_eq!(found, self.counts.0);
+        self.chunks.check_chunks(&tables, |block| *found.entry(block).or_insert(0) += 1).unwrap();
+        assert_eq!(found, self.chunks.counts.0);
     }
 }
 
@@ -161,7 +162,7 @@ proptest! {
         while !world.tables.is_empty() {
             world.carry_out(0, Change::Release);
         }
-        assert!(world.counts.0.is_empty());
+        assert!(world.chunks.counts.0.is_empty());
         assert_eq!(world.chunks.in_use(), 0);
     }
 }
@@ -176,8 +177,8 @@ fn a_block_is_shared_when_something_on_its_path_is() {
     world.carry_out(1, Change::Push(1));
     // The second chunk is the fork's own now, and its blocks are counted twice; the first is still shared.
     assert!(world.chunks.is_shared(&world.tables[1].0, 0) && !world.chunks.is_shared(&world.tables[1].0, 69));
-    assert_eq!(world.counts.0[&70], 2);
-    assert_eq!(world.counts.0[&1], 1);
+    assert_eq!(world.chunks.counts.0[&70], 2);
+    assert_eq!(world.chunks.counts.0[&1], 1);
 }
 
 #[test]
@@ -196,18 +197,18 @@ fn a_fork_costs_nothing_of_its_length() {
 fn emptying_a_shared_table_copies_no_more_than_two_chunks_a_level() {
     let mut world = World::default();
     let mut table = Table::default();
-    world.chunks.reserve(1, 5000).unwrap();
+    world.chunks.reserve_chunks(1, 5000).unwrap();
     for _ in 0..5000 {
         let block = world.block();
-        world.chunks.push(&mut table, block, &mut world.counts);
+        world.chunks.push(&mut table, block);
     }
     let other = world.chunks.fork(&table);
     let before = world.chunks.in_use();
-    world.chunks.clear(&mut table, 10, 4990, &mut world.counts);
+    world.chunks.clear(&mut table, 10, 4990);
     assert!(world.chunks.in_use() <= before + 6, "{} chunks more", world.chunks.in_use() - before);
     let shown: Vec<u32> = (0..5000).filter(|&place| world.chunks.get(&table, place).is_some()).collect();
     assert_eq!(shown, (0..10).chain(4990..5000).collect::<Vec<_>>());
     assert!((0..5000).all(|place| world.chunks.get(&other, place).is_some()));
-    [table, other].into_iter().for_each(|table| world.chunks.release(table, &mut world.counts));
-    assert_eq!((world.chunks.in_use(), world.counts.0.len()), (0, 0));
+    [table, other].into_iter().for_each(|table| world.chunks.release(table));
+    assert_eq!((world.chunks.in_use(), world.chunks.counts.0.len()), (0, 0));
 }
