@@ -39,7 +39,8 @@ pub use pages::{
     ALIGNMENT, HeadPlace, Page, PageFormat, PageLayout, PageRead, PageShape, Part, Section, Slot, Staging,
 };
 pub use plan::{
-    Append, Before, BlockCopy, CopyPlan, EndPlan, Keep, PageWrite, RowMove, Seal, SlotRun, Target, WritePlan, Writer,
+    Append, Before, BlockCopy, CheckedWrite, CopyPlan, EndPlan, Keep, PageWrite, RowMove, Seal, SlotRun, Target,
+    WritePlan, Writer,
 };
 pub use planner::{
     Counters, NO_BLOCK, PagedPlanner, PoolStats, StepRows, StepTables, can_allocate_in_groups, explain_in_groups,

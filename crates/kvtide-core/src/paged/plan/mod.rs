@@ -13,7 +13,7 @@ mod write_plan;
 
 pub use copy_plan::{BlockCopy, CopyPlan, SharedBlocks};
 pub use end_plan::{EndPlan, Keep, RowMove};
-pub use share::Share;
+pub use share::{CheckedWrite, Share};
 pub use state::State;
 pub use target::{Append, Target, Writer};
 pub use write_plan::{Before, PageWrite, Seal, SlotRun, WritePlan};

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::copy_plan::{CopyPlan, SharedBlocks};
-use super::share::Share;
+use super::share::{CheckedWrite, Share};
 use super::state::{State, room};
 use crate::error::{Error, Result};
 use crate::paged::pages::Page;
@@ -89,62 +89,38 @@ pub struct WritePlan {
 }
 
 impl WritePlan {
-    /// Where the tokens of these shares go in some layers.
-    pub(in crate::paged) fn new(shares: Vec<Share>, layers: Range<u32>, state: State<'_>) -> Result<Self> {
-        state.check_available(new_blocks(&shares))?;
-        let mut plan = WritePlan::of(shares, layers, state)?;
+    /// Where the tokens of a write go.
+    pub(in crate::paged) fn new(write: CheckedWrite, state: State<'_>) -> Result<Self> {
+        state.check_available(write.new_blocks())?;
+        let mut plan = WritePlan::of(write, state)?;
         plan.fill(state, None)?;
         Ok(plan)
     }
 
     /// The same, with the copies of blocks that others see as well: both are planned as if the other were not.
-    pub(in crate::paged) fn with_copies(
-        shares: Vec<Share>,
-        layers: Range<u32>,
-        state: State<'_>,
-    ) -> Result<(CopyPlan, Self)> {
-        let mut shared = SharedBlocks::default();
-        let needed = new_blocks(&shares);
+    pub(in crate::paged) fn with_copies(write: CheckedWrite, state: State<'_>) -> Result<(CopyPlan, Self)> {
+        let (mut shared, needed) = (SharedBlocks::default(), write.new_blocks());
         if state.check_available(needed).is_err() {
-            for share in &shares {
+            // Refused with all blocks that there would have to be.
+            for share in &write.shares {
                 shared.add_share(share, state.sequences.at(share.seat), state)?;
             }
-            // Refused with all blocks that there would have to be.
             shared.check_available(needed, state)?;
         }
-        let mut plan = WritePlan::of(shares, layers, state)?;
+        let mut plan = WritePlan::of(write, state)?;
         plan.fill(state, Some(&mut shared))?;
         Ok((shared.plan(needed, state)?, plan))
     }
 
-    /// A plan of these shares, with room for their runs.
-    fn of(shares: Vec<Share>, layers: Range<u32>, state: State<'_>) -> Result<Self> {
-        let mut plan = WritePlan {
-            layers,
-            tokens: 0,
-            new_blocks: new_blocks(&shares) as u32,
-            shares,
-            runs: Vec::new(),
-            pages: Vec::new(),
-            new_staged: 0,
-            staging_pages: 0,
-            parents: None,
-            revision: state.revision,
-        };
-        let runs = |share: &Share| share.tokens.div_ceil(state.block_size()) as usize + 1;
-        room(&mut plan.runs, plan.shares.iter().map(runs).sum())?;
-        Ok(plan)
-    }
-
-    /// Makes it one of tokens with these parents.
-    pub(in crate::paged) fn with_parents(mut self, parents: Option<&[i32]>) -> Result<Self> {
-        if let Some(parents) = parents {
-            let mut copy = Vec::new();
-            room(&mut copy, parents.len())?;
-            copy.extend_from_slice(parents);
-            self.parents = Some(copy);
-        }
-        Ok(self)
+    /// A plan of a write, with room for its runs.
+    fn of(write: CheckedWrite, state: State<'_>) -> Result<Self> {
+        let new_blocks = write.new_blocks() as u32;
+        let CheckedWrite { layers, shares, parents, revision } = write;
+        let of_share = |share: &Share| share.tokens.div_ceil(state.block_size()) as usize + 1;
+        let mut runs = Vec::new();
+        room(&mut runs, shares.iter().map(of_share).sum())?;
+        let (pages, tokens, new_staged, staging_pages) = (Vec::new(), 0, 0, 0);
+        Ok(WritePlan { layers, tokens, new_blocks, shares, runs, pages, new_staged, staging_pages, parents, revision })
     }
 
     /// Makes it write to the blocks as they are now, behind the copies that were planned with it. There is memory for it.
@@ -389,9 +365,4 @@ impl WritePlan {
     pub fn staging_pages(&self) -> u32 {
         self.staging_pages
     }
-}
-
-/// Blocks that these shares lack.
-fn new_blocks(shares: &[Share]) -> u64 {
-    shares.iter().map(|share| u64::from(share.new_blocks)).sum()
 }

@@ -1,12 +1,13 @@
 //! Writes: which slots tokens go to, what that takes, and what it leaves behind.
 //!
 //! ```text
-//! (copies, plan) = planner.plan_append_with_copies(&append)?    refused: nothing has changed
-//! pages = planner.reserve_after(&copies, &plan)?                memory of both, in the bookkeeping
+//! write = planner.check_append(&append)?               refused: nothing has changed
+//! (copies, plan) = planner.plan_write(write)?          as if there were no copies
+//! pages = planner.reserve_after(&copies, &plan)?       memory of both, in the bookkeeping
 //! executor makes room for so many staging pages, then copies the blocks
-//! planner.commit_copies_before(&copies, &mut plan)?             the plan writes to the copies now, and is no longer refused
+//! planner.commit_copies_before(&copies, &mut plan)?    the plan writes to the copies now, and is no longer refused
 //! executor moves the bytes
-//! planner.commit(&plan, tokens)?                                blocks taken, slots marked, lengths moved on, blocks found by their keys
+//! planner.commit(&plan, tokens)?                       blocks taken, slots marked, lengths moved on, blocks found by their keys
 //! ```
 //!
 //! Nothing is copied before the memory of everything that follows is there: a refused call leaves no copy behind. A commit costs
@@ -17,12 +18,8 @@ use std::ops::Range;
 use super::paged_planner::PagedPlanner;
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result, reserve};
-use crate::paged::plan::{Append, Before, CopyPlan, Share, SharedBlocks, Target, WritePlan, Writer};
-use crate::paged::sequence::Sequence;
+use crate::paged::plan::{Append, Before, CheckedWrite, CopyPlan, Share, SharedBlocks, Target, WritePlan, Writer};
 use crate::paged::table::Room;
-
-/// What is written down of a call.
-const WHAT: &str = "sequences and blocks of a call";
 
 impl PagedPlanner {
     /// What [`PagedPlanner::plan_tokens`] will write, for the copies before it.
@@ -39,7 +36,7 @@ impl PagedPlanner {
     /// What [`PagedPlanner::plan_append`] will write, for the copies before it.
     pub fn append_targets(&self, append: &Append<'_>) -> Result<Vec<Target>> {
         let mut targets = Vec::new();
-        reserve(&mut targets, append.sequences.len(), WHAT)?;
+        reserve(&mut targets, append.sequences.len(), "sequences and blocks of a call")?;
         append.each_target(self.state(), |_, _, target| targets.push(target))?;
         Ok(targets)
     }
@@ -49,61 +46,40 @@ impl PagedPlanner {
         let (mut shared, mut needed) = (SharedBlocks::default(), 0);
         for target in targets {
             let seat = self.sequences.seat(target.sequence)?;
-            let share = self.share(seat, self.sequences.at(seat), target);
-            shared.add_share(&share, self.sequences.at(seat), self.state())?;
+            let of = self.sequences.at(seat);
+            let share = Share::new(seat, of, target, self.block_size());
+            shared.add_share(&share, of, self.state())?;
             needed += u64::from(share.new_blocks);
         }
         shared.plan(needed, self.state())
     }
 
-    /// Where tokens of one layer would be written, and what that takes; changes nothing. Slots may be written again.
-    pub fn plan_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WritePlan> {
-        let target = self.tokens_target(sequence, layer, position, tokens)?;
-        WritePlan::new(self.shares_of(&target)?, layer..layer + 1, self.state())
+    /// Checks an append: refused as [`PagedPlanner::plan_append`] is, but for blocks that are not there.
+    pub fn check_append(&self, append: &Append<'_>) -> Result<CheckedWrite> {
+        CheckedWrite::of_append(append, self.state())
     }
 
-    /// The same with the copies before it, in one go.
-    pub fn plan_tokens_with_copies(
-        &self,
-        sequence: u64,
-        layer: u32,
-        position: u32,
-        tokens: u32,
-    ) -> Result<(CopyPlan, WritePlan)> {
+    /// Checks tokens of one layer: refused as [`PagedPlanner::plan_tokens`] is, but for blocks that are not there.
+    pub fn check_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<CheckedWrite> {
         let target = self.tokens_target(sequence, layer, position, tokens)?;
-        WritePlan::with_copies(self.shares_of(&target)?, layer..layer + 1, self.state())
+        CheckedWrite::of_layer(layer, &target, self.state())
+    }
+
+    /// Where the tokens of a write would go, and the copies that it needs first, in one go; changes nothing. Refused when there are
+    /// not enough blocks for both.
+    pub fn plan_write(&self, write: CheckedWrite) -> Result<(CopyPlan, WritePlan)> {
+        self.check_revision(write.revision())?;
+        WritePlan::with_copies(write, self.state())
+    }
+
+    /// Where tokens of one layer would be written, and what that takes; changes nothing. Slots may be written again.
+    pub fn plan_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WritePlan> {
+        WritePlan::new(self.check_tokens(sequence, layer, position, tokens)?, self.state())
     }
 
     /// Where tokens of all layers would be appended to sequences, and what that takes; changes nothing.
     pub fn plan_append(&self, append: &Append<'_>) -> Result<WritePlan> {
-        let shares = self.shares(append)?;
-        WritePlan::new(shares, 0..self.num_layers(), self.state())?.with_parents(append.parents)
-    }
-
-    /// The same with the copies before it, in one go.
-    pub fn plan_append_with_copies(&self, append: &Append<'_>) -> Result<(CopyPlan, WritePlan)> {
-        let shares = self.shares(append)?;
-        let (copies, plan) = WritePlan::with_copies(shares, 0..self.num_layers(), self.state())?;
-        Ok((copies, plan.with_parents(append.parents)?))
-    }
-
-    fn shares(&self, append: &Append<'_>) -> Result<Vec<Share>> {
-        let mut shares = Vec::new();
-        reserve(&mut shares, append.sequences.len(), WHAT)?;
-        append.each_target(self.state(), |seat, of, target| shares.push(self.share(seat, of, &target)))?;
-        Ok(shares)
-    }
-
-    fn shares_of(&self, target: &Target) -> Result<Vec<Share>> {
-        let mut shares = Vec::new();
-        reserve(&mut shares, 1, WHAT)?;
-        let seat = self.sequences.seat(target.sequence)?;
-        shares.push(self.share(seat, self.sequences.at(seat), target));
-        Ok(shares)
-    }
-
-    fn share(&self, seat: u32, of: &Sequence, target: &Target) -> Share {
-        Share::new(seat, of, target, self.block_size())
+        WritePlan::new(self.check_append(append)?, self.state())
     }
 
     /// Takes the memory that the commit will need for its bookkeeping. A plan that would no longer come out the same, because

@@ -18,7 +18,7 @@ use super::policy::EvictionPolicy;
 use super::rank::Chain;
 use crate::error::Result;
 use crate::paged::index::{Extras, Key, PrefixIndex};
-use crate::paged::pages::{Page, PageSet, Slot, Staging, WrittenMarks};
+use crate::paged::pages::{Page, Slot, Staging, WrittenMarks};
 
 /// Who counts the chunks that hold a block.
 pub trait Counts {
@@ -40,8 +40,8 @@ pub struct PagePool {
     blocks: Blocks,
     index: PrefixIndex,
     marks: WrittenMarks,
-    /// Pages whose unmarked slots may hold what was written before.
-    dirty: PageSet,
+    /// Pages whose unmarked slots may hold what was written before: a slot each.
+    dirty: WrittenMarks,
     staging: Staging,
     num_layers: u32,
     block_size: u32,
@@ -59,7 +59,7 @@ impl PagePool {
             blocks,
             index: PrefixIndex::new(capacity, block_size)?,
             marks: WrittenMarks::new(capacity, num_layers, block_size)?,
-            dirty: PageSet::new(capacity, num_layers)?,
+            dirty: WrittenMarks::new(capacity, num_layers, 1)?,
             staging: Staging::default(),
             num_layers,
             block_size,
@@ -125,7 +125,7 @@ impl PagePool {
         self.blocks.reserve(blocks as u32)?;
         let highest = self.blocks.upcoming().take(blocks).map(|next| next.block).max();
         if let Some(block) = highest {
-            self.dirty.reserve(block)?;
+            self.dirty.reserve(block, 0)?;
             self.index.reserve(block)?;
         }
         self.marks.reserve(highest.unwrap_or(0), changes)?;
@@ -167,7 +167,7 @@ impl PagePool {
     /// The same of slots that may have been written and not marked.
     pub fn unwrite(&mut self, block: u32, slots: Range<u32>) {
         (0..self.num_layers).for_each(|layer| self.marks.unset(block, layer, slots.clone()));
-        self.dirty.insert_block(block);
+        self.dirty.fill_block(block);
     }
 
     /// Nobody reads a block from a slot on any more. Its are staged no longer where nothing is left in them.
@@ -206,7 +206,7 @@ impl PagePool {
             }
         }
         // What is not kept of it is in the copy too.
-        self.dirty.insert_block(target);
+        self.dirty.fill_block(target);
         self.index.copy_tokens(source, target, kept);
         staged.for_each(|(layer, place)| self.stage(Page { block: target, layer }, place));
     }
@@ -265,18 +265,20 @@ impl PagePool {
 
     /// Whether unmarked slots of a page may hold what was written before.
     pub fn is_dirty(&self, block: u32, layer: u32) -> bool {
-        self.dirty.contains(block, layer)
+        self.dirty.get(block, layer, 0)
     }
 
-    /// The unmarked slots of a page are zeros now.
+    /// The unmarked slots of a page are zeros now; it stays dirty where there is no memory to say so.
     pub fn clean(&mut self, block: u32, layer: u32) {
-        self.dirty.remove(block, layer);
+        if self.is_dirty(block, layer) && self.dirty.reserve(block, 1).is_ok() {
+            self.dirty.unset(block, layer, 0..1);
+        }
     }
 
     /// Forgets what a block held; its memory still holds it.
     fn empty(&mut self, block: u32) {
         self.marks.clear_block(block);
-        self.dirty.insert_block(block);
+        self.dirty.fill_block(block);
         self.staging.give_back_block(block, self.num_layers);
     }
 

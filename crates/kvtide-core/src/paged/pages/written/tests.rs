@@ -131,3 +131,19 @@ proptest! {
         }
     }
 }
+
+/// A set of pages is marks of one slot a page.
+#[test]
+fn a_page_is_one_bit() {
+    let mut set = WrittenMarks::new(9, 70, 1).unwrap();
+    set.fill_block(3);
+    assert!(!set.get(3, 0, 0), "there is no room for it");
+    set.reserve(4, 0).unwrap();
+    set.fill_block(3);
+    set.reserve(3, 1).unwrap();
+    set.unset(3, 65, 0..1);
+    set.unset(8, 0, 0..1);
+    for (block, layer) in (0..9).flat_map(|block| (0..70).map(move |layer| (block, layer))) {
+        assert_eq!(set.get(block, layer, 0), block == 3 && layer != 65, "{block} {layer}");
+    }
+}
