@@ -24,9 +24,9 @@
 //! they are full. [`BlockTable`] is the plain list of blocks per layer, for callers who keep their own sequences on a
 //! [`BlockPool`].
 
-mod chunked;
 mod index;
 mod pages;
+mod per_block;
 mod plan;
 mod planner;
 mod pool;

@@ -37,7 +37,7 @@ use super::roots::Roots;
 use super::twins::Twins;
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result};
-use crate::paged::chunked::Chunked;
+use crate::paged::per_block::PerBlock;
 
 /// Children of one prefix that are compared when a part of a block is looked for.
 const COMPARED_MAX: usize = 64;
@@ -59,7 +59,7 @@ pub struct FoundPrefix {
 pub struct PrefixIndex {
     block_size: u32,
     records: Records,
-    tokens: Chunked<u32>,
+    tokens: PerBlock<u32>,
     /// Encoded, of those indexed blocks that have some.
     extras: HashMap<u32, Vec<u8>>,
     len: u32,
@@ -78,7 +78,7 @@ impl PrefixIndex {
         Ok(PrefixIndex {
             block_size,
             records: Records::new(capacity, 256),
-            tokens: Chunked::new(capacity, block_size, 0),
+            tokens: PerBlock::new(capacity, block_size, 0),
             extras: HashMap::new(),
             len: 0,
             evicted: Evicted::new(capacity),

@@ -17,7 +17,7 @@
 
 use super::key::Key;
 use crate::error::{Error, Result};
-use crate::paged::chunked::Chunked;
+use crate::paged::per_block::PerBlock;
 
 /// No block: the end of a list.
 const NONE: u32 = u32::MAX;
@@ -43,7 +43,7 @@ const EMPTY: Record = Record { key: Key([0; 32]), next: NAMELESS, parent: 0, you
 #[derive(Debug)]
 pub(super) struct Records {
     capacity: u32,
-    records: Chunked<Record>,
+    records: PerBlock<Record>,
     keys: Vec<u32>,
     families: Vec<u32>,
     /// The bits of a key that count, if not all do.
@@ -59,7 +59,7 @@ impl Records {
     /// Records for blocks below `capacity`. Keys are told apart by their first `key_bits` bits.
     pub(super) fn new(capacity: u32, key_bits: u32) -> Self {
         let mask = (key_bits < 64).then(|| !(u64::MAX >> key_bits));
-        Records { capacity, records: Chunked::new(capacity, 1, EMPTY), keys: Vec::new(), families: Vec::new(), mask }
+        Records { capacity, records: PerBlock::new(capacity, 1, EMPTY), keys: Vec::new(), families: Vec::new(), mask }
     }
 
     /// Makes room for a block and for those before it.

@@ -23,14 +23,14 @@ use super::blocks::Blocks;
 use super::handle::{BlockHandle, GENERATION_LAST};
 use crate::count::count;
 use crate::error::{Error, Result};
-use crate::paged::chunked::Chunked;
+use crate::paged::per_block::PerBlock;
 
 /// A fixed number of blocks, handed out one by one.
 #[derive(Debug)]
 pub struct BlockPool {
     blocks: Blocks,
     /// How many lives each block has had before this one, or before its next one while it is free.
-    generations: Chunked<u32>,
+    generations: PerBlock<u32>,
     watermark: u32,
 }
 
@@ -38,7 +38,7 @@ impl BlockPool {
     /// A pool of `capacity` blocks, all free; 0 is allowed.
     pub fn new(capacity: u32) -> Result<Self> {
         let blocks = Blocks::new(capacity)?;
-        Ok(BlockPool { blocks, generations: Chunked::new(capacity, 1, 0), watermark: 0 })
+        Ok(BlockPool { blocks, generations: PerBlock::new(capacity, 1, 0), watermark: 0 })
     }
 
     /// Keeps this many blocks back whenever [`BlockPool::can_allocate`] is asked: room for sequences that are there already to

@@ -14,7 +14,7 @@
 //! what it adds. 8 bytes a block beside what is known of it.
 
 use crate::error::Result;
-use crate::paged::chunked::Chunked;
+use crate::paged::per_block::PerBlock;
 
 /// The name of the first list's end; above every block.
 const END: u32 = 1 << 31;
@@ -28,14 +28,14 @@ struct Link {
 #[derive(Debug)]
 pub(super) struct Lists<T> {
     ends: Vec<Link>,
-    blocks: Chunked<(Link, T)>,
+    blocks: PerBlock<(Link, T)>,
 }
 
 impl<T: Copy> Lists<T> {
     /// Empty lists for blocks below `blocks`, of which `fill` is known at first.
     pub(super) fn new(lists: u8, blocks: u32, fill: T) -> Self {
         let ends = (0..u32::from(lists)).map(|list| Link { prev: END + list, next: END + list }).collect();
-        Lists { ends, blocks: Chunked::new(blocks, 1, (Link { prev: END, next: END }, fill)) }
+        Lists { ends, blocks: PerBlock::new(blocks, 1, (Link { prev: END, next: END }, fill)) }
     }
 
     /// Makes room for a block and for those before it.
