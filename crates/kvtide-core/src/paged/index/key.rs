@@ -12,8 +12,8 @@
 
 use super::extra::Extras;
 
-/// The bytes that are hashed in one call; longer blocks are hashed piece by piece.
-const PIECE: usize = 256;
+/// The bytes that are hashed in one call; of longer blocks so many at a time.
+const HASHED_BYTES: usize = 256;
 
 /// The name of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,11 +32,11 @@ impl Key {
     #[must_use]
     pub fn child(&self, tokens: &[u32], position: u32, extras: &Extras) -> Self {
         let over = extras.over(position..position.saturating_add(tokens.len() as u32));
-        if tokens.len() * 4 > PIECE || over.clone().next().is_some() {
+        if tokens.len() * 4 > HASHED_BYTES || over.clone().next().is_some() {
             let mut hasher = blake3::Hasher::new_keyed(&self.0);
-            for piece in tokens.chunks(PIECE / 4) {
-                let mut bytes = [0; PIECE];
-                hasher.update(little_endian(piece, &mut bytes));
+            for some in tokens.chunks(HASHED_BYTES / 4) {
+                let mut bytes = [0; HASHED_BYTES];
+                hasher.update(little_endian(some, &mut bytes));
             }
             over.for_each(|extra| {
                 extra.encode(|bytes| {
@@ -45,7 +45,7 @@ impl Key {
             });
             return Key(*hasher.finalize().as_bytes());
         }
-        let mut bytes = [0; PIECE];
+        let mut bytes = [0; HASHED_BYTES];
         Key(*blake3::keyed_hash(&self.0, little_endian(tokens, &mut bytes)).as_bytes())
     }
 
@@ -58,7 +58,7 @@ impl Key {
 }
 
 #[inline]
-fn little_endian<'a>(tokens: &[u32], bytes: &'a mut [u8; PIECE]) -> &'a [u8] {
+fn little_endian<'a>(tokens: &[u32], bytes: &'a mut [u8; HASHED_BYTES]) -> &'a [u8] {
     for (four, token) in bytes.chunks_exact_mut(4).zip(tokens) {
         four.copy_from_slice(&token.to_le_bytes());
     }

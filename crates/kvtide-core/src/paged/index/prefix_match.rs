@@ -105,22 +105,18 @@ impl PrefixMatch {
         self.tokens += least;
     }
 
-    /// Tokens that were found.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// Whole blocks that were found.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The blocks of a group; none where it needs none.
     pub fn blocks(&self, group: usize) -> &[Option<u32>] {
         &self.blocks[group]
     }
 
-    /// The names of the whole blocks that were found.
     pub fn keys(&self) -> &[Key] {
         &self.keys[..self.length]
     }

@@ -35,7 +35,6 @@ impl BlockCopy {
         (self.seat, self.place)
     }
 
-    /// Slots of the source that the writer's tokens lie in.
     pub(in crate::paged) fn kept(&self) -> u32 {
         self.kept
     }

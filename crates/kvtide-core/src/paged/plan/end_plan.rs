@@ -77,17 +77,14 @@ impl EndPlan {
         &self.seals
     }
 
-    /// Where the sequence sits.
     pub(in crate::paged) fn seat(&self) -> u32 {
         self.seat
     }
 
-    /// How the transaction ends.
     pub(in crate::paged) fn ending(&self) -> &Ending {
         &self.ending
     }
 
-    /// Tokens of the sequence then.
     pub(in crate::paged) fn length(&self) -> u32 {
         self.length
     }

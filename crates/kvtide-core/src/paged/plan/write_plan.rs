@@ -295,12 +295,10 @@ impl WritePlan {
         })
     }
 
-    /// How many sequences it writes to.
     pub(in crate::paged) fn num_shares(&self) -> usize {
         self.shares.len()
     }
 
-    /// Whether tokens were given parents.
     pub(in crate::paged) fn has_parents(&self) -> bool {
         self.parents.is_some()
     }

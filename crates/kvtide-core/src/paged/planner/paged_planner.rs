@@ -17,8 +17,8 @@ use crate::error::{Error, Result, reserve};
 use crate::paged::index::Identity;
 use crate::paged::plan::State;
 use crate::paged::pool::{Blocks, EvictionPolicy, PRIORITY_MAX, PagePool};
-use crate::paged::sequence::{Content, KeyChain, Named, Sequences};
-use crate::paged::table::{Room, Tables};
+use crate::paged::sequence::{Content, Held, KeyChain, Named, Sequences};
+use crate::paged::table::{Room, Table, Tables};
 use crate::paged::window::Window;
 
 /// Decides where a paged cache keeps the tokens of its sequences.
@@ -360,6 +360,15 @@ impl PagedPlanner {
             evictions: blocks.evictions(),
             counters: self.counters,
         }
+    }
+
+    /// Says what is wrong with the bookkeeping, if anything is; `held` is everything that holds blocks beside sequences.
+    /// O(slots).
+    pub fn check_invariants(&self, held: &[&Held]) -> Result<(), String> {
+        let of_sequences = self.sequences.iter().map(|of| of.table());
+        let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.content().table())).collect();
+        self.tables.check(&tables)?;
+        self.sequences.check(self.block_size())
     }
 
     /// What plans are made from.

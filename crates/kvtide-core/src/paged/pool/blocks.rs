@@ -389,7 +389,7 @@ impl Blocks {
         self.order.bytes()
     }
 
-    /// Takes one from a block's count. A block without a count is not settled yet: it is put back, retired or cached next.
+    /// Takes one from a block's count. A block without a count is in between: it is put back, retired or cached next.
     pub(super) fn drop_count(&mut self, block: u32) -> u32 {
         let held = &mut self.order[block];
         assert!(held.count() > 0, "block {block} is held by nobody");

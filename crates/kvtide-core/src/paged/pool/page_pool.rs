@@ -80,27 +80,22 @@ impl PagePool {
         self
     }
 
-    /// Who holds each block.
     pub fn blocks(&self) -> &Blocks {
         &self.blocks
     }
 
-    /// What tokens each block holds.
     pub fn index(&self) -> &PrefixIndex {
         &self.index
     }
 
-    /// Which slots of each block were written.
     pub fn marks(&self) -> &WrittenMarks {
         &self.marks
     }
 
-    /// Which pages are staged.
     pub fn staging(&self) -> &Staging {
         &self.staging
     }
 
-    /// Whether pages are staged until they are full.
     pub fn is_low_bit(&self) -> bool {
         self.low_bit
     }

@@ -57,22 +57,18 @@ impl Content {
         tables.release(self.table);
     }
 
-    /// Its blocks.
     pub fn table(&self) -> &Table {
         &self.table
     }
 
-    /// Its tokens, those of open drafts included.
     pub fn length(&self) -> u32 {
         self.length
     }
 
-    /// Blocks before this place, but for sinks, left the window.
     pub fn cleared(&self) -> u32 {
         self.cleared
     }
 
-    /// The keys of its blocks.
     pub fn keys(&self) -> &KeyChain {
         &self.keys
     }
@@ -82,7 +78,6 @@ impl Content {
         &mut self.keys
     }
 
-    /// It has so many tokens now.
     pub(super) fn set_length(&mut self, length: u32) {
         self.length = length;
     }

@@ -21,7 +21,6 @@ impl Held {
         self.0.length()
     }
 
-    /// What is held.
     pub(in crate::paged) fn content(&self) -> &Content {
         &self.0
     }

@@ -43,12 +43,10 @@ impl KeyChain {
         self
     }
 
-    /// Leading tokens whose ids are known.
     pub fn known(&self) -> u32 {
         self.known
     }
 
-    /// Leading blocks that have a key.
     pub fn keyed(&self) -> u32 {
         self.keyed
     }

@@ -1,18 +1,16 @@
 //! Sequences: blocks and tokens of each, what of them is only tried, and what else holds blocks.
 //!
 //! ```text
-//! key_chain -> content -> held, sequences        named
+//! key_chain -> content -> held, sequences
 //! ```
 
 mod content;
 mod held;
 mod id_hasher;
 mod key_chain;
-mod named;
 mod sequences;
 
 pub use content::Content;
 pub use held::Held;
 pub use key_chain::KeyChain;
-pub use named::Named;
-pub use sequences::{OpenStep, Sequence, Sequences};
+pub use sequences::{Named, OpenStep, Sequence, Sequences};

@@ -45,17 +45,14 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Its id.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Its blocks and tokens.
     pub fn content(&self) -> &Content {
         &self.content
     }
 
-    /// Its blocks.
     pub fn table(&self) -> &Table {
         self.content.table()
     }
@@ -75,7 +72,6 @@ impl Sequence {
         self.length() + self.step.map_or(0, |step| step.tokens)
     }
 
-    /// Its open transactions.
     pub fn drafts(&self) -> &Drafts {
         &self.drafts
     }
@@ -98,7 +94,6 @@ impl Sequence {
         }
     }
 
-    /// Counts changes of blocks that were in its table before, but for those that left the window.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -183,7 +178,6 @@ impl Sequence {
         self.drop_last(blocks, tables);
     }
 
-    /// Its open step is over.
     pub fn close_step(&mut self) {
         self.step = None;
     }
@@ -296,7 +290,6 @@ impl Sequences {
         let refused = |_| Error::OutOfMemory { count, what: "sequences" };
         self.seats.try_reserve(1).map_err(refused)?;
         if self.free_seats.is_empty() {
-            let refused = |_| Error::OutOfMemory { count, what: "sequences" };
             self.seated.try_reserve(1).map_err(refused)?;
             self.free_seats.try_reserve(self.seated.len() + 1).map_err(refused)?;
         }
@@ -373,7 +366,6 @@ impl Sequences {
         }
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.seats.len()
     }
@@ -401,5 +393,26 @@ impl Sequences {
     /// Says what is wrong with them, if anything is, where a block has so many tokens.
     pub fn check(&self, block_size: u32) -> Result<(), String> {
         self.iter().try_for_each(|of| of.check(block_size))
+    }
+}
+
+/// The sequences that a call names, each once: a bit for each seat.
+pub struct Named(Vec<u64>);
+
+impl Named {
+    /// None of so many yet.
+    pub fn of(seats: usize) -> Result<Self> {
+        let mut words = Vec::new();
+        reserve(&mut words, seats.div_ceil(64), "sequences and blocks of a call")?;
+        words.resize(seats.div_ceil(64), 0);
+        Ok(Named(words))
+    }
+
+    /// False for one that was named before.
+    pub fn insert(&mut self, seat: u32) -> bool {
+        let (word, bit) = (&mut self.0[seat as usize / 64], 1 << (seat % 64));
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
     }
 }

@@ -378,12 +378,10 @@ impl Tables {
         Tables { counts: change(self.counts), ..self }
     }
 
-    /// The blocks.
     pub fn pool(&self) -> &PagePool {
         &self.counts
     }
 
-    /// The same, to change what is in them.
     pub fn pool_mut(&mut self) -> &mut PagePool {
         &mut self.counts
     }
