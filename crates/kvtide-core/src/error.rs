@@ -8,6 +8,11 @@ use crate::details;
 /// The result of asking a planner.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Makes room in a list for so many elements more, or refuses and names `what` they are.
+pub(crate) fn reserve<T>(list: &mut Vec<T>, more: usize, what: &'static str) -> Result<()> {
+    list.try_reserve(more).map_err(|_| Error::OutOfMemory { count: more as u64, what })
+}
+
 /// A refusal. The planner that gave it has not changed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {

@@ -68,6 +68,8 @@ fn plan_tree(planner: &mut PagedPlanner, id: u64, tokens: u32, parents: Option<&
         planner.reserve_after(&planned.0, &planned.1)?;
         Ok(planned)
     });
+    let in_one_go = tried(planner, &[], |planner| planner.plan_write(planner.check_append(&append)?));
+    assert_eq!((&in_one_go.0, &in_one_go.1), (&copies, &plan));
     allocator::with(0, || planner.commit_copies_before(&copies, &mut plan)).unwrap();
     planner.check_invariants(&[]).unwrap();
     assert_eq!(planner.plan_append(&append).unwrap(), plan, "as it would have come out behind the copies");

@@ -119,13 +119,13 @@ impl Engine {
     }
 
     /// What is found of a prompt, held against the model.
-    fn find(&self, prompt: &Prompt) -> Result<kvtide_core::paged::parts::Found, TestCaseError> {
+    fn find(&self, prompt: &Prompt) -> Result<kvtide_core::paged::parts::FoundPrefix, TestCaseError> {
         let (root, extras, size) = (root(prompt.salt), extras(prompt), self.shape.block_size);
         let found = self.index.find_prefix(&root, &prompt.tokens, &extras).map_err(fail)?;
         let expected = self.model.longest(prompt, size);
         prop_assert_eq!(&found.blocks[..], &expected[..found.blocks.len()]);
         prop_assert_eq!(found.blocks.len(), expected.len(), "with equal keys");
-        let rest = self.index.find_rest(&root, &prompt.tokens, &extras, &found);
+        let rest = self.index.find_rest(&root, &prompt.tokens, &extras, &found.keys);
         let expected = self.model.longest_rest(prompt, found.blocks.len() * size as usize, size);
         prop_assert_eq!(rest.map_or(0, |rest| rest.1), expected);
         Ok(found)

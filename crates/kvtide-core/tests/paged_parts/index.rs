@@ -139,7 +139,7 @@ fn a_part_of_a_block_is_found_by_its_longest_start() {
     let part = |tokens: &[u32]| {
         let found = index.find_prefix(&root("a"), tokens, &Extras::default()).unwrap();
         assert_eq!(found.keys, keys[..found.blocks.len()]);
-        index.find_rest(&root("a"), tokens, &Extras::default(), &found)
+        index.find_rest(&root("a"), tokens, &Extras::default(), &found.keys)
     };
     assert_eq!(part(&[1, 2, 3, 4, 7, 7, 7, 0, 0]), Some((13, 3)));
     assert_eq!(part(&[1, 2, 3, 4, 7, 7, 7]).map(|part| part.1), Some(2));

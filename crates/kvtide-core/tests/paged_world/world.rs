@@ -10,7 +10,7 @@ mod writes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvtide_core::paged::{Held, Identity, Key, PagedPlanner, Target, Window, WritePlan};
+use kvtide_core::paged::{CheckedWrite, Held, Identity, Key, PagedPlanner, Target, Window, WritePlan};
 use kvtide_core::{Code, Error, TransactionId};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -221,6 +221,18 @@ impl World {
         let open = self.is_stepping(id) || !self.sequences[&id].drafts.is_empty();
         prop_assert_eq!(result.as_ref().err().map(Error::code), open.then_some(Code::TransactionOpen));
         Ok(open)
+    }
+
+    /// A write and the copies before it are the same planned in one go and apart, and refused alike.
+    fn check_one_go(
+        &self,
+        write: Result<CheckedWrite, Error>,
+        targets: &[Target],
+        plan: Result<WritePlan, Error>,
+    ) -> Done {
+        let apart = self.planner.plan_copies(targets).and_then(|copies| Ok((copies, plan?)));
+        prop_assert_eq!(write.and_then(|write| self.planner.plan_write(write)), apart);
+        Ok(())
     }
 
     /// Makes the copies that writes need; false when they are refused.

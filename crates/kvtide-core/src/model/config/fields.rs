@@ -25,18 +25,18 @@ pub(super) const FIELDS: &[&str] = &[
 
 /// A field's value. Families tell one that is missing from one that is `null`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Found<T> {
+pub(super) enum Given<T> {
     Missing,
     Null,
     Value(T),
 }
 
-impl<T> Found<T> {
+impl<T> Given<T> {
     /// The value, where there is one.
     pub fn value(self) -> Option<T> {
         match self {
-            Found::Value(value) => Some(value),
-            Found::Missing | Found::Null => None,
+            Given::Value(value) => Some(value),
+            Given::Missing | Given::Null => None,
         }
     }
 }
@@ -73,21 +73,21 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number, at least 1.
-    pub fn count(&self, name: &str) -> Result<Found<u32>> {
+    pub fn count(&self, name: &str) -> Result<Given<u32>> {
         let valid = |value: &Value| value.as_u64().filter(|count| (1..=COUNT_MAX.into()).contains(count));
         Ok(match self.read(name, "a whole number of at least 1", valid)? {
-            Found::Value(count) => Found::Value(count as u32),
-            Found::Missing => Found::Missing,
-            Found::Null => Found::Null,
+            Given::Value(count) => Given::Value(count as u32),
+            Given::Missing => Given::Missing,
+            Given::Null => Given::Null,
         })
     }
 
     /// A whole number, at least 1: this one where the field is missing.
     pub fn count_or(&self, name: &str, default: u32) -> Result<u32> {
         match self.count(name)? {
-            Found::Value(count) => Ok(count),
-            Found::Missing => Ok(default),
-            Found::Null => Err(self.null(name, "a whole number of at least 1")),
+            Given::Value(count) => Ok(count),
+            Given::Missing => Ok(default),
+            Given::Null => Err(self.null(name, "a whole number of at least 1")),
         }
     }
 
@@ -97,12 +97,12 @@ impl<'a> Fields<'a> {
     }
 
     /// A whole number, 0 among them.
-    pub fn index(&self, name: &str) -> Result<Found<u64>> {
+    pub fn index(&self, name: &str) -> Result<Given<u64>> {
         self.read(name, "a whole number", Value::as_u64)
     }
 
     /// A number over 0.
-    pub fn number(&self, name: &str) -> Result<Found<f64>> {
+    pub fn number(&self, name: &str) -> Result<Given<f64>> {
         self.read(name, "a number over 0", |value| {
             value.as_f64().filter(|&number| number > 0. && number <= f32::MAX.into())
         })
@@ -139,12 +139,12 @@ impl<'a> Fields<'a> {
         self.object?.get(name)
     }
 
-    fn read<T>(&self, name: &str, expected: &str, valid: impl Fn(&'a Value) -> Option<T>) -> Result<Found<T>> {
+    fn read<T>(&self, name: &str, expected: &str, valid: impl Fn(&'a Value) -> Option<T>) -> Result<Given<T>> {
         match self.get(name) {
-            None => Ok(Found::Missing),
-            Some(Value::Null) => Ok(Found::Null),
+            None => Ok(Given::Missing),
+            Some(Value::Null) => Ok(Given::Null),
             Some(value) => match valid(value) {
-                Some(valid) => Ok(Found::Value(valid)),
+                Some(valid) => Ok(Given::Value(valid)),
                 None => Err(invalid(self.path(name), shown(value), expected)),
             },
         }

@@ -22,7 +22,7 @@ use super::description::{ModelDescription, check_count, invalid};
 use super::layer::LayerDescription;
 use crate::error::Result;
 use family::{Family, Size};
-use fields::{Fields, Found};
+use fields::{Fields, Given};
 
 /// Reads a whole `config.json`.
 pub(super) fn description(text: &str) -> Result<ModelDescription> {
@@ -64,10 +64,10 @@ impl Sizes {
 /// A size: what its field says, else what the family has it be.
 fn size(fields: &Fields<'_>, name: &str, unsaid: Size, derived: impl Fn() -> Result<u32>) -> Result<u32> {
     match (fields.count(name)?, unsaid) {
-        (Found::Value(size), _) => Ok(size),
-        (Found::Missing, Size::Default(size) | Size::Required(size)) => Ok(size),
-        (Found::Null, Size::Required(_)) => Err(fields.null(name, "a whole number of at least 1")),
-        (Found::Null, Size::Default(_)) | (_, Size::Derived) => derived(),
+        (Given::Value(size), _) => Ok(size),
+        (Given::Missing, Size::Default(size) | Size::Required(size)) => Ok(size),
+        (Given::Null, Size::Required(_)) => Err(fields.null(name, "a whole number of at least 1")),
+        (Given::Null, Size::Default(_)) | (_, Size::Derived) => derived(),
     }
 }
 
@@ -93,14 +93,14 @@ fn attention(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<A
     };
     let Some(scalar) = family.query_scalar else { return Ok(plain) };
     let scalar = match fields.number("query_pre_attn_scalar")? {
-        Found::Value(scalar) => scalar,
-        Found::Missing => scalar,
-        Found::Null => return Err(fields.null("query_pre_attn_scalar", "a number over 0")),
+        Given::Value(scalar) => scalar,
+        Given::Missing => scalar,
+        Given::Null => return Err(fields.null("query_pre_attn_scalar", "a number over 0")),
     };
     let softcap = match fields.number("attn_logit_softcapping")? {
-        Found::Value(softcap) => Some(softcap),
-        Found::Missing => family.softcap,
-        Found::Null => None,
+        Given::Value(softcap) => Some(softcap),
+        Given::Missing => family.softcap,
+        Given::Null => None,
     };
     Ok(AttentionDescription {
         scale: Some(scalar.sqrt().recip() as f32),

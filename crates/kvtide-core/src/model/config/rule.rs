@@ -1,7 +1,7 @@
 //! The kind of each layer: as `layer_types` lists them, else by the family's rule.
 
 use super::family::Family;
-use super::fields::{Fields, Found};
+use super::fields::{Fields, Given};
 use super::identity::unsupported;
 use crate::error::Result;
 use crate::model::description::invalid;
@@ -67,9 +67,9 @@ fn derived(family: &Family, fields: &Fields<'_>, window: Option<u32>, layers: u3
         LayerRule::Sliding => vec![window.is_some(); layers as usize],
         LayerRule::SlidingFrom { default } => {
             let first = match fields.index("max_window_layers")? {
-                Found::Value(first) => first,
-                Found::Null if window.is_some() => return Err(fields.null("max_window_layers", "a whole number")),
-                Found::Null | Found::Missing => default.into(),
+                Given::Value(first) => first,
+                Given::Null if window.is_some() => return Err(fields.null("max_window_layers", "a whole number")),
+                Given::Null | Given::Missing => default.into(),
             };
             (0..layers).map(|layer| window.is_some() && u64::from(layer) >= first).collect()
         }
@@ -89,9 +89,9 @@ fn window(family: &Family, fields: &Fields<'_>) -> Result<Option<u32>> {
 /// The window, whether or not it is switched on.
 fn named_window(family: &Family, fields: &Fields<'_>) -> Result<Option<u32>> {
     Ok(match fields.count("sliding_window")? {
-        Found::Value(window) => Some(window),
-        Found::Missing => family.window,
-        Found::Null => None,
+        Given::Value(window) => Some(window),
+        Given::Missing => family.window,
+        Given::Null => None,
     })
 }
 

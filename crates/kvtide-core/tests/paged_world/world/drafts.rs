@@ -21,7 +21,12 @@ impl World {
             writer: Writer::Draft(transaction),
         };
         let targets = self.planner.append_targets(&append);
-        if self.refuses_step(id, &targets)? || !self.copy(&targets.unwrap())? {
+        if self.refuses_step(id, &targets)? {
+            return Ok(());
+        }
+        let targets = targets.unwrap();
+        self.check_one_go(self.planner.check_append(&append), &targets, self.planner.plan_append(&append))?;
+        if !self.copy(&targets)? {
             return Ok(());
         }
         let plan = self.planner.plan_append(&append).unwrap();

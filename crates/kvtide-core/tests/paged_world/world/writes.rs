@@ -19,6 +19,7 @@ impl World {
                 return Ok(());
             }
         };
+        self.check_one_go(self.planner.check_append(&append), &targets, self.planner.plan_append(&append))?;
         if !self.copy(&targets)? {
             return Ok(());
         }
@@ -65,6 +66,8 @@ impl World {
             }
             Err(error) => return self.refuses_change::<()>(id, &Err(error)).map(drop),
         };
+        let write = self.planner.check_tokens(id, layer, position, tokens);
+        self.check_one_go(write, &[target], self.planner.plan_tokens(id, layer, position, tokens))?;
         if !self.copy(&[target])? {
             return Ok(());
         }

@@ -1,0 +1,82 @@
+//! Why a prompt was not found further.
+//!
+//! ```text
+//! tokens   [ block 0 ][ block 1 ][ block 2 ]
+//! found        yes        yes        no: evicted | not committed | other salt | never seen
+//! ```
+//!
+//! For people who look into one prompt: O(tokens), and for the block that differs O(roots kept * tokens), and of a planner
+//! O(sequences + drafted tokens). The answer tells that others have the same prompt, so it is for whoever runs the cache, not for
+//! its tenants. Evictions and other salts are remembered as far as there is room; where it was not enough the answer is `NeverSeen`.
+
+use super::extra::Extras;
+use super::key::Key;
+use super::prefix_index::PrefixIndex;
+use super::prefix_match::{Group, PrefixMatch, block_size};
+use super::prompt::Prompt;
+use crate::error::Result;
+
+/// Why a block was not found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A sequence has its tokens, and some of them can be taken back or are not written in all layers yet.
+    NotCommitted,
+    /// It was in the index and had to make room, not long ago.
+    Evicted,
+    /// A group of layers with a window has given up what the next token would see, or the block of the prefix's last token.
+    WindowGone,
+    /// The same tokens are there under another salt or namespace.
+    OtherSalt,
+    /// None of that.
+    NeverSeen,
+}
+
+/// How far a prompt is found, and why no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Tokens found.
+    pub matched: u32,
+    /// The first block that was not, and why; none when everything was found that can be.
+    pub missing: Option<(u32, Reason)>,
+}
+
+impl Explanation {
+    /// How far the whole blocks of a prompt are found in all groups, and why no further. In a group the block of a key and a place may
+    /// be one that somebody drafts.
+    pub(in crate::paged) fn new(
+        groups: &[Group<'_>],
+        prompt: Prompt<'_>,
+        is_drafted: impl Fn(usize, &Key, u32) -> bool,
+    ) -> Result<Self> {
+        let (found, size) = (PrefixMatch::find(groups, prompt)?, block_size(groups)?);
+        let (place, matched) = (found.length(), found.tokens());
+        if place == prompt.blocks_max(size) {
+            return Ok(Explanation { matched, missing: None });
+        }
+        let (parent, block) = (prompt.parent(found.keys(), place), prompt.block(place, size));
+        let key = parent.child(block, matched, prompt.extras);
+        let lacks = |group: &Group<'_>| group.index.find(&key, parent, block, matched, prompt.extras).is_none();
+        let has_full = groups.iter().any(|group| group.window.is_none());
+        let mut asked = groups.iter().enumerate().filter(|(_, group)| group.window.is_none() == has_full);
+        let reason = match asked.find(|(_, group)| lacks(group)) {
+            Some((at, _)) if is_drafted(at, &key, place as u32) => Reason::NotCommitted,
+            Some((_, group)) => {
+                let tokens = &prompt.tokens[..(place + 1) * size];
+                match group.index.was_evicted(&key) {
+                    true => Reason::Evicted,
+                    false if group.index.is_under_another_root(Prompt { tokens, ..prompt }) => Reason::OtherSalt,
+                    false => Reason::NeverSeen,
+                }
+            }
+            None => Reason::WindowGone,
+        };
+        Ok(Explanation { matched, missing: Some((place as u32, reason)) })
+    }
+}
+
+impl PrefixIndex {
+    /// How far the whole blocks of a prompt are found under a root, and why no further.
+    pub fn explain(&self, root: &Key, tokens: &[u32], extras: &Extras) -> Result<Explanation> {
+        Explanation::new(&[Group { index: self, window: None }], Prompt { root, tokens, extras }, |_, _, _| false)
+    }
+}

@@ -1,0 +1,395 @@
+//! Which block holds which prefix.
+//!
+//! ```text
+//! block   tokens            key    indexed
+//!   4     [ 11, 12, 13, 14 ]  h_1     yes      found by h_1, or by what it has in common with another child of h_0
+//!   2     [ 15, 16, 17, 18 ]  h_2     yes
+//!   9     [ 15, 16, 17, 18 ]  h_2     no       filled side by side with 2: keeps its key, is found once 2 is gone
+//!   5     [ 19, .. ]          -       no       not full yet
+//! ```
+//!
+//! The longest prefix of a prompt is looked for block by block; the last token is computed in any case, since its logits are needed.
+//! Keys of eight blocks are made ahead and then looked up together: each look-up waits for memory three times, and those of
+//! different blocks do so at the same time. That is what makes a large, cold index bearable.
+//!
+//! A block is found only if key, parent, tokens and extras are those asked for: keys that collide can only miss. Which slots of
+//! a block have tokens, and when it gets its key, is the caller's knowledge.
+//!
+//! Invariants: a key is indexed once; every indexed block has tokens and a key. O(1) a block, beside hashing and comparing
+//! its tokens. Memory goes up to the highest block reserved: `block_size` tokens of 4 bytes, and, of the index,
+//!
+//! ```text
+//! 48 record + 6 tables (9 while the pool fills) + 1 evicted = 55 to 58 bytes a block
+//! ```
+//!
+//! and extras for those blocks that have them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::events::EventLog;
+use super::evicted::Evicted;
+use super::extra::Extras;
+use super::key::Key;
+use super::prompt::Prompt;
+use super::records::Records;
+use super::roots::Roots;
+use super::twins::Twins;
+use crate::count::{count, count_positive};
+use crate::error::{Error, Result};
+use crate::paged::per_block::PerBlock;
+
+/// Children of one prefix that are compared when a part of a block is looked for.
+const COMPARED_MAX: usize = 64;
+
+/// Blocks whose keys are made before they are looked up.
+const AHEAD: usize = 8;
+
+/// What was found of a prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundPrefix {
+    /// Whole blocks, in order.
+    pub blocks: Vec<u32>,
+    /// Their keys.
+    pub keys: Vec<Key>,
+}
+
+/// Finds blocks by what is in them.
+#[derive(Debug)]
+pub struct PrefixIndex {
+    block_size: u32,
+    records: Records,
+    tokens: PerBlock<u32>,
+    /// Encoded, of those indexed blocks that have some.
+    extras: HashMap<u32, Vec<u8>>,
+    len: u32,
+    evicted: Evicted,
+    roots: Roots,
+    /// Named blocks that are not found, since another of their name is.
+    twins: Twins,
+    events: EventLog,
+}
+
+impl PrefixIndex {
+    /// An empty index of blocks below `capacity`, of `block_size` tokens each.
+    pub fn new(capacity: u32, block_size: u32) -> Result<Self> {
+        let capacity = count("capacity", capacity.into())?;
+        let block_size = count_positive("blockSize", block_size.into())?;
+        Ok(PrefixIndex {
+            block_size,
+            records: Records::new(capacity, 256),
+            tokens: PerBlock::new(capacity, block_size, 0),
+            extras: HashMap::new(),
+            len: 0,
+            evicted: Evicted::new(capacity),
+            roots: Roots::default(),
+            twins: Twins::default(),
+            events: EventLog::default(),
+        })
+    }
+
+    /// Keeps the latest `capacity` events from now on.
+    pub fn keep_events(&mut self, capacity: u32) {
+        self.events = EventLog::new(capacity);
+    }
+
+    /// The same, telling keys apart by their first bits alone, so that a test sees what happens when they collide.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_key_bits(mut self, bits: u32) -> Self {
+        self.records = Records::new(self.records.capacity(), bits);
+        self
+    }
+
+    /// Makes room for a block and for those before it.
+    pub fn reserve(&mut self, block: u32) -> Result<()> {
+        self.tokens.reserve(block)?;
+        self.records.reserve(block)
+    }
+
+    /// Tokens of a block.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Notes tokens of a block that is not indexed, from a slot on.
+    pub fn set_tokens(&mut self, block: u32, slot: u32, tokens: &[u32]) {
+        assert!(!self.records.is_indexed(block), "block {block} is indexed with its tokens");
+        self.tokens.row_mut(block)[slot as usize..][..tokens.len()].copy_from_slice(tokens);
+    }
+
+    /// Notes the first `kept` tokens of a block as those of another that is not indexed.
+    pub fn copy_tokens(&mut self, source: u32, target: u32, kept: u32) {
+        assert!(!self.records.is_indexed(target), "block {target} is indexed with its tokens");
+        self.tokens.copy(source, target, kept as usize);
+    }
+
+    /// The tokens of a block that was reserved; of slots without one, anything.
+    #[must_use]
+    pub fn tokens(&self, block: u32) -> &[u32] {
+        self.tokens.row(block)
+    }
+
+    /// The name of a block that was given one.
+    #[must_use]
+    pub fn key(&self, block: u32) -> Option<&Key> {
+        self.records.key(block)
+    }
+
+    /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found
+    /// by this key already, whose place it takes when that one is gone, or when there is no memory for its extras; it keeps its
+    /// key then.
+    pub fn insert(&mut self, block: u32, key: &Key, parent: &Key, position: u32, extras: &Extras) -> bool {
+        self.twins.remove(&mut self.records, block);
+        self.records.set_key(block, key);
+        if position == 0 {
+            self.roots.note(parent);
+        }
+        if self.records.contains(key) {
+            self.twins.add(&mut self.records, block);
+            return false;
+        }
+        if extras.over(self.positions(position)).next().is_some() {
+            let room = self.extras.try_reserve(1).is_ok();
+            let Some(encoding) = extras.encoding(self.positions(position)).ok().filter(|_| room) else {
+                return false;
+            };
+            self.extras.insert(block, encoding);
+        }
+        self.records.insert(block, parent);
+        self.len += 1;
+        self.events.stored(key, parent, self.tokens.row(block));
+        true
+    }
+
+    /// The blocks that hold the longest prefix of `tokens` under a root; at most all tokens but the last one.
+    pub fn find_prefix(&self, root: &Key, tokens: &[u32], extras: &Extras) -> Result<FoundPrefix> {
+        count("tokens.length", tokens.len() as u64)?;
+        let size = self.block_size as usize;
+        let whole = tokens.len().saturating_sub(1) / size;
+        let mut found = FoundPrefix::default();
+        let mut keys = [*root; AHEAD + 1];
+        for batch in tokens[..whole * size].chunks(size.saturating_mul(AHEAD)) {
+            let start = (found.blocks.len() * size) as u32;
+            let number = self.find_batch(&mut keys, batch, start, extras, &mut found)?;
+            if number * size < batch.len() {
+                break;
+            }
+            keys[0] = keys[number];
+        }
+        Ok(found)
+    }
+
+    /// What follows the blocks of these keys: a block that begins with some of the tokens behind them, and how many; the last token
+    /// is computed in any case.
+    #[must_use]
+    pub fn find_rest(&self, root: &Key, tokens: &[u32], extras: &Extras, keys: &[Key]) -> Option<(u32, u32)> {
+        let start = keys.len() * self.block_size as usize;
+        let end = tokens.len().saturating_sub(1).min(start + self.block_size as usize).max(start);
+        self.find_partial(keys.last().unwrap_or(root), &tokens[start..end], start as u32, extras)
+    }
+
+    /// Adds to `found` as many blocks of a batch as there are, and says how many; `keys[0]` is that of the prefix before.
+    fn find_batch(
+        &self,
+        keys: &mut [Key; AHEAD + 1],
+        batch: &[u32],
+        start: u32,
+        extras: &Extras,
+        found: &mut FoundPrefix,
+    ) -> Result<usize> {
+        let size = self.block_size;
+        let blocks = || batch.chunks_exact(size as usize).zip((start..).step_by(size as usize)).enumerate();
+        let number = batch.len() / size as usize;
+        let out_of_memory = |_| Error::OutOfMemory { count: u64::from(start) + batch.len() as u64, what: "tokens" };
+        found.blocks.try_reserve(number).map_err(out_of_memory)?;
+        found.keys.try_reserve(number).map_err(out_of_memory)?;
+        // Each of these loops waits for one kind of memory, for all blocks at once.
+        for (at, (tokens, position)) in blocks() {
+            keys[at + 1] = keys[at].child(tokens, position, extras);
+        }
+        let mut firsts = [0; AHEAD];
+        for at in 0..number {
+            firsts[at] = self.records.first(&keys[at + 1]);
+        }
+        let mut candidates = [None; AHEAD];
+        for at in 0..number {
+            candidates[at] = self.records.resolve(firsts[at], &keys[at + 1], &keys[at]);
+        }
+        for (at, (tokens, position)) in blocks() {
+            match candidates[at].filter(|&block| self.holds(block, tokens, position, extras)) {
+                Some(block) => {
+                    found.blocks.push(block);
+                    found.keys.push(keys[at + 1]);
+                }
+                None => return Ok(at),
+            }
+        }
+        Ok(number)
+    }
+
+    /// The block with exactly these tokens and extras behind this parent.
+    #[must_use]
+    pub fn find(&self, key: &Key, parent: &Key, tokens: &[u32], position: u32, extras: &Extras) -> Option<u32> {
+        let found = self.records.resolve(self.records.first(key), key, parent);
+        found.filter(|&block| self.holds(block, tokens, position, extras))
+    }
+
+    /// The block behind this parent that begins with most of these tokens, and how many those are. At most 64 blocks are looked
+    /// at; those with other extras are passed over.
+    #[must_use]
+    pub fn find_partial(&self, parent: &Key, tokens: &[u32], position: u32, extras: &Extras) -> Option<(u32, u32)> {
+        let mut best = None;
+        let mut most = 0;
+        for block in self.records.family(parent).take(COMPARED_MAX) {
+            let its = self.tokens(block);
+            let same = its.iter().zip(tokens).take_while(|(a, b)| a == b).count() as u32;
+            let is_child = || {
+                self.has_extras(block, position, extras)
+                    && self.key(block) == Some(&parent.child(its, position, extras))
+            };
+            if same > most && is_child() {
+                (best, most) = (Some((block, same)), same);
+            }
+        }
+        best
+    }
+
+    /// Whether a key was in the index and had to make room, not long ago.
+    pub(super) fn was_evicted(&self, key: &Key) -> bool {
+        self.evicted.contains(key)
+    }
+
+    /// Whether the last block of a prompt, and nothing behind it, is found under another root.
+    pub(super) fn is_under_another_root(&self, prompt: Prompt<'_>) -> bool {
+        self.roots.others(prompt.root).any(|root| {
+            let size = self.block_size as usize;
+            let (before, last) = prompt.tokens.split_at(prompt.tokens.len() - size);
+            let mut parent = *root;
+            for (at, block) in before.chunks_exact(size).enumerate() {
+                parent = parent.child(block, (at * size) as u32, prompt.extras);
+            }
+            let position = before.len() as u32;
+            self.find(&parent.child(last, position, prompt.extras), &parent, last, position, prompt.extras).is_some()
+        })
+    }
+
+    /// Whether a block has these tokens and extras.
+    #[inline]
+    fn holds(&self, block: u32, tokens: &[u32], position: u32, extras: &Extras) -> bool {
+        self.tokens(block) == tokens && self.has_extras(block, position, extras)
+    }
+
+    fn has_extras(&self, block: u32, position: u32, extras: &Extras) -> bool {
+        if extras.is_empty() && self.extras.is_empty() {
+            return true;
+        }
+        let encoding = self.extras.get(&block).map_or(&[][..], Vec::as_slice);
+        extras.is_encoded(self.positions(position), encoding)
+    }
+
+    fn positions(&self, position: u32) -> Range<u32> {
+        position..position.saturating_add(self.block_size)
+    }
+
+    /// A block's content will change: it is not found any more, and has no key. Another of its name is found in its place, if one
+    /// waits. True when the block was indexed.
+    pub fn remove(&mut self, block: u32) -> bool {
+        let (indexed, gone) = self.take_out(block);
+        if let Some(key) = gone {
+            self.events.removed(&key);
+        }
+        indexed
+    }
+
+    /// The same of a block that had to make room, which is remembered for a while.
+    pub fn evict(&mut self, block: u32) -> bool {
+        let (indexed, gone) = self.take_out(block);
+        if let Some(key) = gone {
+            self.evicted.insert(&key);
+            self.events.removed(&key);
+        }
+        indexed
+    }
+
+    /// Whether a block was indexed, and its key where nothing is found by it any more.
+    fn take_out(&mut self, block: u32) -> (bool, Option<Key>) {
+        let Some(key) = self.records.key(block).copied() else { return (false, None) };
+        if !self.is_indexed(block) {
+            self.twins.remove(&mut self.records, block);
+            self.records.remove(block);
+            return (false, None);
+        }
+        let extras = self.extras.remove(&block);
+        let Some(twin) = self.twins.take(&mut self.records, &key) else {
+            self.records.remove(block);
+            self.len -= 1;
+            return (true, Some(key));
+        };
+        self.records.replace(twin, block);
+        if let Some(extras) = extras {
+            self.extras.insert(twin, extras);
+        }
+        (true, None)
+    }
+
+    /// Nothing is found any more, and no block has a key. O(blocks).
+    pub fn clear(&mut self) {
+        (0..self.records.rows()).for_each(|block| self.records.remove(block));
+        self.twins.clear();
+        self.extras.clear();
+        self.evicted.clear();
+        self.len = 0;
+        self.events.cleared();
+    }
+
+    /// Whether a block can be found.
+    #[must_use]
+    pub fn is_indexed(&self, block: u32) -> bool {
+        self.records.is_indexed(block)
+    }
+
+    /// Blocks that can be found.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether no block can be found.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// What happened, as far as it is kept.
+    #[must_use]
+    pub fn events(&self) -> &EventLog {
+        &self.events
+    }
+
+    /// Bytes taken, without tokens, extras and events.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.records.bytes() + self.evicted.bytes() + self.roots.bytes()
+    }
+
+    /// Bytes taken for tokens.
+    #[must_use]
+    pub fn token_bytes(&self) -> usize {
+        self.tokens.bytes()
+    }
+
+    /// Says what is wrong with the bookkeeping, if anything is: tables and records agree both ways. O(blocks).
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let indexed = self.records.check()?;
+        if indexed != self.len {
+            return Err(format!("{indexed} blocks are indexed, {} are counted", self.len));
+        }
+        self.twins.check(&self.records)?;
+        match self.extras.keys().find(|&&block| !self.is_indexed(block)) {
+            Some(block) => Err(format!("block {block} has extras and is not indexed")),
+            None => Ok(()),
+        }
+    }
+}

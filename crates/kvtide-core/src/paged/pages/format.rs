@@ -1,0 +1,122 @@
+//! In what form pages keep the rows of K or of V.
+//!
+//! | format | codes of a row | scales |
+//! | --- | --- | --- |
+//! | `f32`, `f16`, `bf16`, `u8` | its elements | none |
+//! | `f8e4m3` | a byte an element | none |
+//! | `q8` | a byte an element | one bf16 per token and head |
+//! | `q4` | half a byte an element | a word of 4 bytes, scale and minimum: V per token and head, K per channel and head |
+//!
+//! A scale has all the exponents of an f32, so that rows of any magnitude have one.
+//!
+//! The last three are *low-bit*: rows are quantised, and a page of them is written when it is full. All calls are O(1).
+
+/// The two halves of a layer's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// K.
+    Key,
+    /// V.
+    Value,
+}
+
+impl Part {
+    /// Both, in the order in which they lie.
+    pub const BOTH: [Part; 2] = [Part::Key, Part::Value];
+}
+
+/// Bytes of a scale of `q8`, a bf16.
+const Q8_SCALE_BYTES: usize = 2;
+/// Bytes of a word of `q4`: a scale of 14 bits and a minimum of 18.
+const Q4_WORD_BYTES: usize = 4;
+
+macro_rules! formats {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
+        /// The form of the rows of K or of V in a page.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum PageFormat {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl PageFormat {
+            /// Every format there is.
+            pub const ALL: &[PageFormat] = &[$(PageFormat::$name,)+];
+
+            /// Its public name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(PageFormat::$name => $text,)+
+                }
+            }
+        }
+    };
+}
+
+formats! {
+    /// 32-bit floats.
+    F32 = "f32",
+    /// Half floats.
+    F16 = "f16",
+    /// Half floats with the range of f32.
+    BF16 = "bf16",
+    /// Bytes, whatever they mean.
+    U8 = "u8",
+    /// 8-bit floats of 4 exponent and 3 mantissa bits, without infinities: OCP E4M3.
+    F8E4M3 = "f8e4m3",
+    /// Two's complement bytes with a scale for each token and head.
+    Q8 = "q8",
+    /// Four bits, with a scale and a minimum for each token and head of V, for each channel and head of K.
+    Q4 = "q4",
+}
+
+impl PageFormat {
+    /// True when rows are quantised, so that a page is written as a whole.
+    #[must_use]
+    pub fn is_low_bit(self) -> bool {
+        matches!(self, PageFormat::F8E4M3 | PageFormat::Q8 | PageFormat::Q4)
+    }
+
+    /// Bytes of the codes of one row of so many elements; nothing when memory cannot address them.
+    #[must_use]
+    pub fn row_bytes(self, elements: usize) -> Option<usize> {
+        match self {
+            PageFormat::F32 => elements.checked_mul(4),
+            PageFormat::F16 | PageFormat::BF16 => elements.checked_mul(2),
+            PageFormat::U8 | PageFormat::F8E4M3 | PageFormat::Q8 => Some(elements),
+            PageFormat::Q4 => Some(elements.div_ceil(2)),
+        }
+    }
+
+    /// Bytes of one element of a format that is not low-bit; nothing for the others.
+    #[must_use]
+    pub fn element_bytes(self) -> Option<usize> {
+        if self.is_low_bit() { None } else { self.row_bytes(1) }
+    }
+
+    /// Bytes of the scales of one head of a page; nothing when memory cannot address them.
+    pub(super) fn scale_bytes(self, part: Part, block_size: usize, elements: usize) -> Option<usize> {
+        match (self, part) {
+            (PageFormat::Q8, _) => block_size.checked_mul(Q8_SCALE_BYTES),
+            (PageFormat::Q4, Part::Key) => elements.checked_mul(Q4_WORD_BYTES),
+            (PageFormat::Q4, Part::Value) => block_size.checked_mul(Q4_WORD_BYTES),
+            _ => Some(0),
+        }
+    }
+}
+
+impl std::fmt::Display for PageFormat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for PageFormat {
+    type Err = String;
+
+    /// The format of this name; else the names that there are.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let names = || PageFormat::ALL.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
+        PageFormat::ALL.iter().copied().find(|format| format.name() == name).ok_or_else(names)
+    }
+}

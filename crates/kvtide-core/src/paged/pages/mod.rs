@@ -1,0 +1,17 @@
+//! Pages: one layer of one block each; in what form they keep rows, where those lie, and which of them were written.
+//!
+//! ```text
+//! format -> layout        page -> staging        written
+//! ```
+
+mod format;
+mod layout;
+mod page;
+mod staging;
+mod written;
+
+pub use format::{PageFormat, Part};
+pub use layout::{ALIGNMENT, HeadPlace, PageLayout, PageShape, Section};
+pub use page::{Page, PageRead, Slot};
+pub use staging::Staging;
+pub use written::WrittenMarks;

@@ -1,0 +1,151 @@
+//! What the end of a transaction will do.
+//!
+//! ```text
+//! First(2)        [ committed 0 1 ]
+//! Path([0, 2])    [ committed 0 2 ]        the rows that are kept move together
+//! ```
+//!
+//! O(its tokens), and O(layers) for each low-bit block that became full.
+
+use super::copy_plan::BlockCopy;
+use super::state::{State, room};
+use super::write_plan::Seal;
+use crate::drafts::{Ending, TransactionId};
+use crate::error::Result;
+use crate::paged::pages::{Page, Slot};
+use crate::paged::sequence::Sequence;
+
+/// What is kept of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep<'a> {
+    /// All of it.
+    All,
+    /// So many of its tokens, from the first.
+    First(u64),
+    /// These nodes of its tree, each the child of the one before.
+    Path(&'a [u32]),
+}
+
+/// A row of all layers that goes to another slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowMove {
+    /// Where it is.
+    pub source: Slot,
+    /// Where it goes; nothing is read from there after it.
+    pub target: Slot,
+}
+
+/// What the end of a transaction will do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a plan does nothing until it is committed"]
+pub struct EndPlan {
+    seat: u32,
+    ending: Ending,
+    length: u32,
+    moves: Vec<RowMove>,
+    seals: Vec<Seal>,
+    revision: u64,
+}
+
+impl EndPlan {
+    /// How the transaction of a sequence, which has no open step, is ended.
+    pub(in crate::paged) fn new(seat: u32, id: TransactionId, keep: Keep<'_>, state: State<'_>) -> Result<Self> {
+        let of = state.sequences.at(seat);
+        let drafts = of.drafts();
+        let (ending, moves) = match keep {
+            Keep::All => (drafts.plan_commit(id, None)?, Vec::new()),
+            Keep::First(tokens) => (drafts.plan_commit(id, Some(tokens))?, Vec::new()),
+            Keep::Path(path) => {
+                (drafts.check_path(id, path)?, row_moves(of, of.committed() + drafts.first(id)?, path, state)?)
+            }
+        };
+        let length = of.length() - ending.dropped;
+        let mut plan = EndPlan { seat, ending, length, moves, seals: Vec::new(), revision: state.revision };
+        plan.fill_seals(state)?;
+        Ok(plan)
+    }
+
+    /// Rows to move, in this order.
+    #[must_use]
+    pub fn moves(&self) -> &[RowMove] {
+        &self.moves
+    }
+
+    /// Pages to quantise, once the rows were moved.
+    #[must_use]
+    pub fn seals(&self) -> &[Seal] {
+        &self.seals
+    }
+
+    pub(in crate::paged) fn seat(&self) -> u32 {
+        self.seat
+    }
+
+    pub(in crate::paged) fn ending(&self) -> &Ending {
+        &self.ending
+    }
+
+    pub(in crate::paged) fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Before which change it was made.
+    pub(in crate::paged) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Makes room for so many more pages to quantise.
+    pub(in crate::paged) fn reserve_seals(&mut self, pages: usize) -> Result<()> {
+        room(&mut self.seals, pages)
+    }
+
+    /// Makes it move rows to these copies, which were made since, and quantise those that are full. There is memory for it.
+    pub(in crate::paged) fn follow_copies(&mut self, copies: &[BlockCopy], state: State<'_>) -> Result<()> {
+        for slot in self.moves.iter_mut().flat_map(|moved| [&mut moved.source, &mut moved.target]) {
+            let copy = copies.iter().find(|copy| copy.source == slot.block);
+            slot.block = copy.map_or(slot.block, |copy| copy.target);
+        }
+        self.fill_seals(state)?;
+        self.revision = state.revision;
+        Ok(())
+    }
+
+    /// Writes down the staged pages that are full once its tokens are committed. What others hold is not quantised.
+    fn fill_seals(&mut self, state: State<'_>) -> Result<()> {
+        let (of, pool, size) = (state.sequences.at(self.seat), state.tables.pool(), state.block_size());
+        self.seals.clear();
+        if !pool.is_low_bit() || !self.ending.is_outermost() {
+            return Ok(());
+        }
+        for place in of.committed() / size..self.length / size {
+            let Some(block) = state.tables.get(of.table(), place) else { continue };
+            if state.tables.is_held_twice(of.table(), place, block) {
+                continue;
+            }
+            for layer in 0..pool.num_layers() {
+                let page = Page { block, layer };
+                if let Some(staged) = pool.staging().get(page)
+                    && pool.marks().has_all(block, layer, 0..size)
+                {
+                    room(&mut self.seals, 1)?;
+                    self.seals.push(Seal { page, staged });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows of a path that do not lie where they are kept, its first node at a position.
+fn row_moves(of: &Sequence, first: u32, path: &[u32], state: State<'_>) -> Result<Vec<RowMove>> {
+    let size = state.block_size();
+    let at = |position: u32| Slot {
+        block: state.tables.get(of.table(), position / size).expect("a block of a drafted token"),
+        slot: position % size,
+    };
+    let moved = (0..).zip(path).filter(|(place, node)| place != *node);
+    let mut moves = Vec::new();
+    room(&mut moves, path.len())?;
+    moves.extend(moved.map(|(place, node)| RowMove { source: at(first + node), target: at(first + place) }));
+    Ok(moves)
+}

@@ -1,0 +1,96 @@
+//! Snapshots, and whatever else holds blocks beside sequences.
+//!
+//! ```text
+//! snapshot = planner.snapshot(sequence)?      O(1): the same table, counted once more
+//! planner.restore(sequence, &snapshot)?       O(1): the sequence has that table again
+//! planner.release(snapshot)                   whoever holds one gives it back
+//! ```
+
+use super::paged_planner::PagedPlanner;
+use crate::error::{Error, Result};
+use crate::paged::index::{Identity, Key};
+use crate::paged::sequence::{Content, Held, KeyChain};
+use crate::paged::table::Room;
+
+impl PagedPlanner {
+    /// What a sequence holds now, those of open drafts included, whose ids are those of no prompt then.
+    pub fn snapshot(&mut self, sequence: u64) -> Result<Held> {
+        let seat = self.sequences.resting(sequence)?;
+        Ok(Held::new(self.sequences.at(seat).fork(&mut self.tables)))
+    }
+
+    /// Refuses what [`PagedPlanner::restore`] would refuse: tokens of another identity, which the sequence would be found by.
+    pub fn check_restore(&self, sequence: u64, held: &Held) -> Result<()> {
+        self.seat_to_restore(sequence, held).map(drop)
+    }
+
+    fn seat_to_restore(&self, sequence: u64, held: &Held) -> Result<u32> {
+        let seat = self.sequences.idle(sequence)?;
+        match self.sequences.at(seat).content().keys().has_identity_of(held.content().keys()) {
+            true => Ok(seat),
+            false => Err(Error::SnapshotInvalid { reason: "it is of a sequence with another salt, or other extras" }),
+        }
+    }
+
+    /// Gives a sequence what a snapshot of the same identity holds.
+    pub fn restore(&mut self, sequence: u64, held: &Held) -> Result<()> {
+        let seat = self.seat_to_restore(sequence, held)?;
+        let mut content = held.content().fork(&mut self.tables);
+        content.keys_mut().forget_before(self.forgotten);
+        self.sequences.at_mut(seat).restore(content, &mut self.tables);
+        self.changed();
+        Ok(())
+    }
+
+    /// Gives up what was held.
+    pub fn release(&mut self, held: Held) {
+        held.into_content().release(&mut self.tables);
+        self.changed();
+    }
+
+    /// A new sequence with what is held.
+    pub fn create_from(&mut self, held: Held) -> Result<u64> {
+        if let Err(refusal) = self.sequences.reserve() {
+            self.release(held);
+            return Err(refusal);
+        }
+        let mut content = held.into_content();
+        content.keys_mut().forget_before(self.forgotten);
+        self.changed();
+        Ok(self.sequences.add(content))
+    }
+
+    /// Holds the blocks of a prefix, in order, the last of which may be used in part: `length` tokens. Places before the first
+    /// that is needed have none, but for the last whole block, which is found by its key.
+    pub fn hold(&mut self, blocks: &[Option<u32>], length: u32, identity: &Identity) -> Result<Held> {
+        let places = u64::from(length).div_ceil(self.block_size().into());
+        if blocks.len() as u64 != places {
+            return Err(Error::argument("blocks.length", blocks.len(), format!("{places}, for {length} tokens")));
+        }
+        let index = self.tables.pool().index();
+        if let Some(&block) = blocks.iter().flatten().find(|block| index.key(**block).is_none()) {
+            return Err(Error::InvalidBlock { block: block.into(), reason: "it is not found by a key" });
+        }
+        let last = match (length / self.block_size()).checked_sub(1).map(|last| blocks[last as usize]) {
+            Some(None) => return Err(Error::argument("blocks", "none", "one at the last whole place")),
+            Some(Some(block)) => index.key(block).copied(),
+            None => None,
+        };
+        self.hold_named(blocks, length, identity, [last, None])
+    }
+
+    /// The same of blocks that were found, with the names of the last whole place and of the last without a block.
+    pub(super) fn hold_named(
+        &mut self,
+        blocks: &[Option<u32>],
+        length: u32,
+        identity: &Identity,
+        names: [Option<Key>; 2],
+    ) -> Result<Held> {
+        self.tables.reserve(Room { tables: 1, blocks: blocks.len(), ..Room::default() })?;
+        let keys = KeyChain::new(identity.clone(), self.forgotten);
+        let content = Content::found(blocks, length, names, keys, &mut self.tables);
+        self.changed();
+        Ok(Held::new(content))
+    }
+}

@@ -1,0 +1,224 @@
+//! The tables of a step, for attention over all its sequences in one call, in arrays of the caller's.
+//!
+//! ```text
+//! blockTables    [ 2 0 5 . ][ 7 . . . ]     a row a sequence, in its step's order; what is behind its blocks stays as it was
+//! slotMapping    [ 83 84 | 112 ]            block * block size + slot of each token
+//! positions      [ 35 36 | 0 ]              of a node of a draft tree: where its path leads to
+//! lengths        [ 37 | 1 ]                 tokens, with those of the step
+//! queryOffsets   [ 0 2 3 ]                  where the tokens of each sequence begin
+//! ```
+//!
+//! [`StepRows`] knows what it wrote in which row. A row whose sequence is the same, and in whose table only blocks were added,
+//! gets those alone; so the array must come back as it was, and rows are of one planner. A place whose block left the window
+//! has [`NO_BLOCK`]: what was there may be another sequence's by now.
+//!
+//! O(tokens + sequences + blocks added or passed), a row that is written anew O(its blocks).
+
+use super::paged_planner::PagedPlanner;
+use crate::count::{COUNT_MAX, count_positive};
+use crate::error::{Error, Result};
+use crate::paged::plan::WritePlan;
+use crate::paged::sequence::Sequence;
+
+/// Stands in a row where a block left the window. Whoever keeps to the window does not read there.
+pub const NO_BLOCK: i32 = -1;
+
+/// What a step's tables are written to. Arrays may be longer than they need be.
+#[derive(Debug)]
+pub struct StepTables<'a> {
+    /// The blocks of each sequence, a row each.
+    pub block_tables: &'a mut [i32],
+    /// The slot of each token in the slab: block * block size + slot in it.
+    pub slot_mapping: &'a mut [i32],
+    /// The position of each token.
+    pub positions: &'a mut [i32],
+    /// Tokens of each sequence, with those of the step.
+    pub lengths: &'a mut [i32],
+    /// The first token of each sequence, and their number.
+    pub query_offsets: &'a mut [i32],
+}
+
+/// What a row holds.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    sequence: u64,
+    epoch: u64,
+    /// Its leading entries that are written.
+    filled: u32,
+    /// Its leading places that had left the window by then, but for those of sinks.
+    cleared: u32,
+}
+
+impl Row {
+    /// Of nothing yet.
+    fn of(sequence: &Sequence) -> Self {
+        Row { sequence: sequence.id(), epoch: sequence.epoch(), filled: 0, cleared: 0 }
+    }
+}
+
+/// Writes the tables of one step after another, and of each row what has changed.
+#[derive(Debug)]
+pub struct StepRows {
+    width: u32,
+    rows: Vec<Row>,
+    /// Where the array lay that has these rows.
+    place: usize,
+}
+
+impl StepRows {
+    /// For rows of `width` blocks.
+    pub fn new(width: u32) -> Result<Self> {
+        Ok(StepRows { width: count_positive("width", width.into())?, rows: Vec::new(), place: 0 })
+    }
+
+    /// Entries of a row.
+    #[must_use]
+    pub fn width(&self) -> u32 {
+        self.width
+    }
+
+    /// The next call writes every row anew: for an array that others have written to.
+    pub fn forget(&mut self) {
+        self.rows.clear();
+    }
+
+    /// Refuses what [`StepRows::fill`] would refuse of a step that is planned, and takes the memory of it: a step that is opened
+    /// behind this takes no block in vain.
+    pub fn prepare(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: &StepTables<'_>) -> Result<()> {
+        self.check(planner, plan, out)?;
+        self.reserve(plan.num_shares())
+    }
+
+    /// Writes the tables of a step that was opened, and nothing where it is refused.
+    pub fn fill(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: StepTables<'_>) -> Result<()> {
+        planner.check_step(plan)?;
+        self.prepare(planner, plan, &out)?;
+        let place = out.block_tables.as_ptr() as usize;
+        if std::mem::replace(&mut self.place, place) != place {
+            self.forget();
+        }
+        // Rows behind those of a short step stay what they are.
+        let rows = out.block_tables.chunks_exact_mut(self.width as usize);
+        for (at, ((share, _), row)) in plan.shares().zip(rows).enumerate() {
+            let of = planner.sequences.at(share.seat);
+            if at == self.rows.len() {
+                self.rows.push(Row::of(of));
+            }
+            let known = &mut self.rows[at];
+            if known.sequence != of.id() || known.epoch != of.epoch() {
+                *known = Row::of(of);
+            }
+            planner.write_row(of, known, row);
+            out.lengths[at] = of.end() as i32;
+        }
+        planner.write_slots(plan, out.slot_mapping);
+        planner.write_positions(plan, out.positions);
+        out.query_offsets.iter_mut().zip(plan.offsets()).for_each(|(out, offset)| *out = offset as i32);
+        Ok(())
+    }
+
+    fn check(&self, planner: &PagedPlanner, plan: &WritePlan, out: &StepTables<'_>) -> Result<()> {
+        let (sequences, tokens) = (plan.num_shares() as u64, u64::from(plan.tokens()));
+        let check = |argument, length: usize, needed: u64, what: &str| match length as u64 >= needed {
+            true => Ok(()),
+            false => Err(Error::argument(argument, length, format!("at least {needed}, {what}"))),
+        };
+        let all = sequences * u64::from(self.width);
+        check("blockTables.length", out.block_tables.len(), all, "a row for each sequence")?;
+        check("slotMapping.length", out.slot_mapping.len(), tokens, "one for each token")?;
+        check("positions.length", out.positions.len(), tokens, "one for each token")?;
+        check("lengths.length", out.lengths.len(), sequences, "one for each sequence")?;
+        check("queryOffsets.length", out.query_offsets.len(), sequences + 1, "one more than sequences")?;
+        let longest = plan.shares().map(|(share, _)| share.position + share.tokens).max().unwrap_or(0);
+        let blocks = longest.div_ceil(planner.block_size());
+        if blocks > self.width {
+            return Err(Error::argument(
+                "maxBlocks",
+                self.width,
+                format!("at least {blocks}, the blocks of the longest"),
+            ));
+        }
+        check_slots(planner.total_count(), planner.block_size())
+    }
+
+    fn reserve(&mut self, rows: usize) -> Result<()> {
+        let missing = rows.saturating_sub(self.rows.len());
+        let out_of_memory = |_| Error::OutOfMemory { count: rows as u64, what: "rows of a step's tables" };
+        self.rows.try_reserve(missing).map_err(out_of_memory)
+    }
+}
+
+impl PagedPlanner {
+    /// Writes what a row lacks of its sequence.
+    fn write_row(&self, of: &Sequence, known: &mut Row, row: &mut [i32]) {
+        let needed = of.end().div_ceil(self.block_size()).min(of.table().len());
+        let sinks = self.window.map_or(0, |window| window.sinks().div_ceil(self.block_size()));
+        let passed = known.cleared.max(sinks)..of.content().cleared().min(known.filled);
+        passed.for_each(|place| row[place as usize] = NO_BLOCK);
+        let mut place = known.filled.min(needed);
+        while place < needed {
+            let leaf = self.tables.leaf(of.table(), place).expect("a place inside the table");
+            let end = needed.min(place + leaf.len() as u32);
+            for (out, &block) in row[place as usize..end as usize].iter_mut().zip(leaf) {
+                *out = if block < self.total_count() { block as i32 } else { NO_BLOCK };
+            }
+            place = end;
+        }
+        (known.filled, known.cleared) = (needed, of.content().cleared());
+    }
+
+    fn write_slots(&self, plan: &WritePlan, out: &mut [i32]) {
+        for run in plan.runs() {
+            let first = run.block * self.block_size() + run.slot;
+            let out = &mut out[run.token as usize..(run.token + run.len) as usize];
+            out.iter_mut().zip(first..).for_each(|(out, slot)| *out = slot as i32);
+        }
+    }
+
+    fn write_positions(&self, plan: &WritePlan, out: &mut [i32]) {
+        let mut rest = out;
+        for (share, parents) in plan.shares_with_parents() {
+            let (out, behind) = rest.split_at_mut(share.tokens as usize);
+            rest = behind;
+            let of = self.sequences.at(share.seat);
+            let drafts = of.drafts();
+            if parents.is_none() && !drafts.is_branched() {
+                out.iter_mut().zip(share.position..).for_each(|(out, position)| *out = position as i32);
+                continue;
+            }
+            let (committed, drafted) = (of.committed(), i64::from(drafts.drafted()));
+            for at in 0..out.len() {
+                let node = drafted + at as i64;
+                let parent = parents.map_or(node - 1, |parents| i64::from(parents[at]) + i64::from(drafts.start()));
+                out[at] = match (usize::try_from(parent - drafted), usize::try_from(parent)) {
+                    (Ok(new), _) => out[new] + 1,
+                    (_, Ok(node)) => (committed + drafts.tree().depth(node) + 1) as i32,
+                    _ => committed as i32,
+                };
+            }
+        }
+    }
+}
+
+/// Refuses a pool with slots that an `i32` cannot name: which ones a step gets is not known before it has them.
+fn check_slots(blocks: u32, block_size: u32) -> Result<()> {
+    match u64::from(blocks) * u64::from(block_size) {
+        slots if slots > u64::from(COUNT_MAX) + 1 => {
+            Err(Error::argument("slotMapping", slots - 1, format!("slots up to {COUNT_MAX}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_that_an_i32_cannot_name_are_refused() {
+        assert!(check_slots(2, 1 << 30).is_ok());
+        let refused = check_slots(3, 1 << 30).unwrap_err();
+        assert_eq!(refused.to_string(), "slotMapping is 3221225471, expected slots up to 2147483647");
+        assert!(check_slots(COUNT_MAX, COUNT_MAX).is_err());
+    }
+}

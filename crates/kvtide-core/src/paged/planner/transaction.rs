@@ -1,0 +1,166 @@
+//! Transactions: tokens at the end of a sequence that are tried, and kept or taken back.
+//!
+//! ```text
+//! begin                     [ committed ]
+//! append, append            [ committed | 0 1 2 3 ]        a chain, or the nodes of a tree
+//! plan_end(First(2))        [ committed 0 1 ]
+//! plan_end(Path([0, 2]))    [ committed 0 2 ]              the rows that are kept move together
+//! ```
+//!
+//! Nothing that a transaction can take back is quantised or found by its key. Beginning is O(1); ending costs O(its tokens), and
+//! O(layers) for each low-bit block that became full.
+
+use super::paged_planner::PagedPlanner;
+use crate::drafts::TransactionId;
+use crate::error::Result;
+use crate::paged::plan::{CopyPlan, EndPlan, Keep, RowMove, Target};
+use crate::tree::Tree;
+
+impl PagedPlanner {
+    /// Opens a transaction on a sequence, or on the innermost one that is open.
+    pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
+        let seat = self.seat_to_begin(sequence, parent)?;
+        Ok(self.open_draft(seat, self.sequences.at(seat).table().len()))
+    }
+
+    /// As [`PagedPlanner::begin`], with blocks for `tokens` tokens of the sequence in total; all of it, or nothing.
+    pub fn begin_with(&mut self, sequence: u64, parent: Option<TransactionId>, tokens: u32) -> Result<TransactionId> {
+        let seat = self.seat_to_begin(sequence, parent)?;
+        let before = self.sequences.at(seat).table().len();
+        self.ensure_capacity(&[(sequence, tokens)])?;
+        Ok(self.open_draft(seat, before))
+    }
+
+    /// Refuses what [`PagedPlanner::begin`] would refuse.
+    pub fn check_begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<()> {
+        self.seat_to_begin(sequence, parent).map(drop)
+    }
+
+    fn seat_to_begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<u32> {
+        let seat = match parent {
+            None => self.sequences.idle(sequence)?,
+            Some(_) => self.sequences.resting(sequence)?,
+        };
+        self.sequences.at_mut(seat).drafts_mut().check_begin(parent)?;
+        Ok(seat)
+    }
+
+    /// Opens a transaction that was checked, on a sequence that had so many blocks before it.
+    fn open_draft(&mut self, seat: u32, blocks_before: u32) -> TransactionId {
+        let of = self.sequences.at_mut(seat);
+        if of.drafts().depth() == 0 {
+            of.set_blocks_before(blocks_before);
+        }
+        let id = of.drafts_mut().begin(0);
+        self.changed();
+        id
+    }
+
+    /// Tokens of a transaction.
+    pub fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
+        self.sequences.find(sequence)?.drafts().len(id)
+    }
+
+    /// The first token of a transaction that can be asked about its own, counted in those of all open ones.
+    pub fn draft_first(&self, sequence: u64, id: TransactionId) -> Result<u32> {
+        self.sequences.find(sequence)?.drafts().first(id)
+    }
+
+    /// The tokens of all open transactions, each with the one that it follows.
+    pub fn draft_tree(&self, sequence: u64) -> Result<&Tree> {
+        Ok(self.sequences.find(sequence)?.drafts().tree())
+    }
+
+    /// The tree that a sequence's last tokens are, those of an open step among them; nothing where each follows the one before.
+    pub fn tree(&self, sequence: u64) -> Result<Option<Tree>> {
+        self.sequences.find(sequence)?.tree()
+    }
+
+    /// Refuses a number of tokens in total for which there are not blocks enough.
+    pub fn check_room(&self, sequence: u64, tokens: u32) -> Result<()> {
+        let held = self.sequences.find(sequence)?.table().len();
+        self.state().check_available(tokens.div_ceil(self.block_size()).saturating_sub(held).into())
+    }
+
+    /// Gives a sequence with an open transaction blocks for `tokens` tokens in total.
+    pub fn reserve_draft(&mut self, sequence: u64, tokens: u32) -> Result<()> {
+        self.check_resting(sequence)?;
+        self.ensure_capacity(&[(sequence, tokens)])
+    }
+
+    /// What the rows of a path will write over, for the copies before it.
+    pub fn path_target(&self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<Target> {
+        let of = self.sequences.at(self.sequences.resting(sequence)?);
+        of.drafts().check_path(id, path)?;
+        let stays = (0..).zip(path).take_while(|(place, node)| place == *node).count() as u32;
+        let position = of.committed() + of.drafts().first(id)? + stays;
+        Ok(Target { sequence, position, tokens: path.len() as u32 - stays })
+    }
+
+    /// What it takes to end the innermost transaction; changes nothing. What a path writes over must be nobody else's any more when
+    /// it is carried out: see [`PagedPlanner::commit_copies_before_end`].
+    pub fn plan_end(&self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<EndPlan> {
+        EndPlan::new(self.sequences.resting(sequence)?, id, keep, self.state())
+    }
+
+    /// Takes the memory that an end and the copies before it need in the bookkeeping, so that neither is refused; answers the
+    /// staging pages that there must be.
+    pub fn reserve_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<u32> {
+        self.check_revision(plan.revision())?;
+        self.check_revision(copies.revision())?;
+        // What others hold is not quantised; the copies are, where they are full.
+        plan.reserve_seals(copies.copies().len() * self.num_layers() as usize)?;
+        let (seat, ending) = (plan.seat(), plan.ending());
+        self.sequences.at_mut(seat).drafts_mut().reserve(ending.kept)?;
+        let blocks = self.sequences.at(seat).blocks_after(ending);
+        let room = copies.room() + self.cut_room(seat, plan.length(), blocks);
+        self.tables.reserve(room)?;
+        Ok(self.tables.staging_pages(room))
+    }
+
+    /// Gives a path the blocks that were copied for it, and makes a plan that was made beside them move its rows there.
+    pub fn commit_copies_before_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<()> {
+        self.check_revision(plan.revision())?;
+        self.commit_copies(copies)?;
+        if copies.copies().is_empty() { Ok(()) } else { plan.follow_copies(copies.copies(), self.state()) }
+    }
+
+    /// Ends a transaction as planned, its rows moved and its pages quantised.
+    pub fn end(&mut self, plan: &EndPlan) -> Result<()> {
+        self.check_revision(plan.revision())?;
+        let (seat, ending) = (plan.seat(), plan.ending());
+        let blocks = self.sequences.at(seat).blocks_after(ending);
+        self.sequences.at_mut(seat).drafts_mut().reserve(ending.kept)?;
+        self.tables.reserve(self.cut_room(seat, plan.length(), blocks))?;
+        let pool = self.tables.pool_mut();
+        plan.moves().iter().for_each(|&RowMove { source, target }| pool.copy_token(source, target));
+        let of = self.sequences.at_mut(seat);
+        let in_order = of.in_order_after(ending, plan.length());
+        of.cut(plan.length(), blocks, &mut self.tables);
+        of.end_draft(ending, in_order, &self.tables);
+        let pool = self.tables.pool_mut();
+        plan.seals().iter().for_each(|seal| pool.unstage(seal.page));
+        if ending.is_outermost() {
+            self.sequences.at_mut(seat).finish_blocks(self.window, &mut self.tables);
+        }
+        self.changed();
+        Ok(())
+    }
+
+    /// Ends a transaction, and those on top of it, as if they had never been; one that has ended is left alone. A step that the
+    /// sequence is in ends for it as well.
+    pub fn undo(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
+        let seat = self.sequences.seat(sequence)?;
+        let of = self.sequences.at(seat);
+        let Some(ending) = of.drafts().plan_drop(id) else { return Ok(()) };
+        let (length, blocks) = (of.length() - ending.dropped, of.blocks_after(&ending));
+        self.tables.reserve(self.cut_room(seat, length, blocks))?;
+        let of = self.sequences.at_mut(seat);
+        // What the step has written is cut off like the rest.
+        of.take_step();
+        of.cut(length, blocks, &mut self.tables);
+        of.end_draft(&ending, length, &self.tables);
+        self.changed();
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! Blocks by handles: which are in use, and how often each is held.
+//!
+//! ```text
+//! index        0     1     2     3  |  4    5    6
+//! generation   0     2     0     5  |  never handed out
+//! held         1     -     3     1  |
+//! ```
+//!
+//! A handle names a block for one life of it, from the call that hands it out until nobody holds it any more. Blocks that
+//! came back are handed out before those never used, longest free first; a fresh pool therefore hands out 0, 1, 2, ... and
+//! takes no memory for more than it has handed out.
+//!
+//! A block has 2^21 lives, so that no handle is ever used twice; after the last it is *retired*, and there is one block less. A pool
+//! of n blocks is good for n × 2,097,152 allocations: with 30 blocks for a week of 100 a second. [`BlockPool::retired_count`] says
+//! how many are gone. When too few are left, a new pool has all of them again; it hands out the same handles from the start, so
+//! none of the old pool's may be around any more.
+//!
+//! Invariants: those of [`Blocks`], whose blocks here are active, free or retired; one handle is valid per active block. To
+//! hand out, to hold and to take back are O(1) per block, the first with its memory amortised. 20 bytes a block.
+
+use super::block::Set;
+use super::blocks::Blocks;
+use super::handle::{BlockHandle, GENERATION_LAST};
+use crate::count::count;
+use crate::error::{Error, Result};
+use crate::paged::per_block::PerBlock;
+
+/// A fixed number of blocks, handed out one by one.
+#[derive(Debug)]
+pub struct BlockPool {
+    blocks: Blocks,
+    /// How many lives each block has had before this one, or before its next one while it is free.
+    generations: PerBlock<u32>,
+    watermark: u32,
+}
+
+impl BlockPool {
+    /// A pool of `capacity` blocks, all free; 0 is allowed.
+    pub fn new(capacity: u32) -> Result<Self> {
+        let blocks = Blocks::new(capacity)?;
+        Ok(BlockPool { blocks, generations: PerBlock::new(capacity, 1, 0), watermark: 0 })
+    }
+
+    /// Keeps this many blocks back whenever [`BlockPool::can_allocate`] is asked: room for sequences that are there already to
+    /// grow in. It is advice for whoever lets new ones in, and binds no allocation.
+    pub fn set_watermark(&mut self, blocks: u32) -> Result<()> {
+        self.watermark = count("watermark", blocks.into())?;
+        Ok(())
+    }
+
+    /// Blocks kept back.
+    #[must_use]
+    pub fn watermark(&self) -> u32 {
+        self.watermark
+    }
+
+    /// Whether so many blocks could be handed out and the watermark be left.
+    #[must_use]
+    pub fn can_allocate(&self, n: u32) -> bool {
+        u64::from(n) + u64::from(self.watermark) <= self.free_count().into()
+    }
+
+    /// Hands out a block. Where all have retired it is refused for good.
+    pub fn allocate(&mut self) -> Result<BlockHandle> {
+        self.reserve(1)?;
+        self.try_allocate().ok_or_else(|| self.out_of_blocks(1u32))
+    }
+
+    /// Hands out a block, if one is free, and memory to keep books of it.
+    pub fn try_allocate(&mut self) -> Option<BlockHandle> {
+        self.reserve(1).ok()?;
+        let taken = self.blocks.take()?;
+        Some(BlockHandle::new(taken.block, self.generations[taken.block]))
+    }
+
+    /// Hands out `n` blocks, or none.
+    pub fn allocate_many(&mut self, n: u32) -> Result<Vec<BlockHandle>> {
+        let mut handles = Vec::new();
+        self.allocate_into(&mut handles, n)?;
+        Ok(handles)
+    }
+
+    /// Adds `n` blocks to a list, or none.
+    pub(super) fn allocate_into(&mut self, handles: &mut Vec<BlockHandle>, n: u32) -> Result<()> {
+        if n > self.free_count() {
+            return Err(self.out_of_blocks(n));
+        }
+        self.reserve(n)?;
+        handles
+            .try_reserve(n as usize)
+            .map_err(|_| Error::OutOfMemory { count: handles.len() as u64 + u64::from(n), what: "blocks" })?;
+        handles.extend((0..n).map(|_| self.try_allocate().expect("as many blocks as are counted free")));
+        Ok(())
+    }
+
+    /// The indices of the blocks that would be handed out next, in that order; changes nothing.
+    pub fn upcoming(&self) -> impl Iterator<Item = u32> {
+        self.blocks.upcoming().map(|taken| taken.block)
+    }
+
+    /// Holds a block once more: it is free when it was taken back as often as it is held.
+    pub fn retain(&mut self, handle: BlockHandle) -> Result<()> {
+        let index = self.check(handle)?;
+        if self.blocks.count(index) == u32::MAX {
+            return Err(Error::InvalidBlock { block: handle.raw() as i64, reason: "held as often as can be counted" });
+        }
+        self.blocks.retain(index);
+        Ok(())
+    }
+
+    /// How often a block is held.
+    pub fn count(&self, handle: BlockHandle) -> Result<u32> {
+        Ok(self.blocks.count(self.check(handle)?))
+    }
+
+    /// Takes a block back, once.
+    pub fn free(&mut self, handle: BlockHandle) -> Result<()> {
+        self.free_many(&[handle])
+    }
+
+    /// Takes blocks back, or none of them: a batch with a handle that cannot be used, or that names a block more often than
+    /// it is held, is refused whole.
+    pub fn free_many(&mut self, handles: &[BlockHandle]) -> Result<()> {
+        for (place, &handle) in handles.iter().enumerate() {
+            if let Err(refusal) = self.check(handle).map(|index| self.blocks.drop_count(index)) {
+                handles[..place].iter().for_each(|named| self.blocks.undo_drop(named.index()));
+                return Err(refusal);
+            }
+        }
+        for handle in handles {
+            let index = handle.index();
+            // A block named more than once is put back the first time it is met here.
+            if self.blocks.set(index) == Set::Active && self.blocks.count(index) == 0 {
+                self.put_back(handle);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self, handle: &BlockHandle) {
+        if handle.generation() == GENERATION_LAST {
+            self.blocks.retire(handle.index());
+        } else {
+            self.blocks.put_back(handle.index());
+            self.generations[handle.index()] += 1;
+        }
+    }
+
+    /// The index of a block in use; any other handle is refused.
+    pub fn check(&self, handle: BlockHandle) -> Result<u32> {
+        let refuse = |reason| Err(Error::InvalidBlock { block: handle.raw() as i64, reason });
+        let index = handle.index();
+        if index >= self.blocks.touched() {
+            return refuse("not a block of this pool");
+        }
+        let in_use = self.blocks.set(index) == Set::Active;
+        let free = self.blocks.set(index) == Set::Free;
+        let latest = self.generations[index] - u32::from(free);
+        match handle.generation() {
+            generation if generation > latest => refuse("not a block of this pool"),
+            generation if generation < latest => refuse("its generation is over"),
+            _ if !in_use => refuse("already free"),
+            _ if self.blocks.count(index) == 0 => refuse("twice in one batch"),
+            _ => Ok(index),
+        }
+    }
+
+    /// Blocks that it was made with: their indices are below this.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.blocks.capacity()
+    }
+
+    /// Blocks that can be handed out.
+    #[must_use]
+    pub fn free_count(&self) -> u32 {
+        self.blocks.available()
+    }
+
+    /// Blocks whose lives are used up: they are never handed out again.
+    #[must_use]
+    pub fn retired_count(&self) -> u32 {
+        self.blocks.retired_count()
+    }
+
+    /// Blocks in use or free. It falls as blocks retire, each after its 2,097,152nd life: with one block, to 0 in the end.
+    #[must_use]
+    pub fn total_count(&self) -> u32 {
+        self.capacity() - self.blocks.retired_count()
+    }
+
+    /// The share of blocks in use, 0 to 1; 0 for a pool without blocks.
+    #[must_use]
+    pub fn utilization(&self) -> f64 {
+        match self.total_count() {
+            0 => 0.0,
+            total => f64::from(total - self.free_count()) / f64::from(total),
+        }
+    }
+
+    /// Says what is wrong with the bookkeeping, if anything is: every block is in exactly one set, and the counts add
+    /// up. O(blocks ever handed out).
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.blocks.check_invariants()?;
+        if self.blocks.cached_count() != 0 {
+            return Err(format!("{} blocks are cached in a pool without an index", self.blocks.cached_count()));
+        }
+        let over = |&index: &u32| self.generations[index] > GENERATION_LAST;
+        match (0..self.blocks.touched()).find(over) {
+            Some(index) => Err(format!("block {index} is in generation {}", self.generations[index])),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the memory for handing out so many blocks.
+    fn reserve(&mut self, n: u32) -> Result<()> {
+        self.blocks.reserve(n)?;
+        let highest = u64::from(self.blocks.touched()) + u64::from(n);
+        match highest.min(self.capacity().into()).checked_sub(1) {
+            Some(last) if n > 0 => self.generations.reserve(last as u32),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn out_of_blocks(&self, needed: impl Into<u64>) -> Error {
+        Error::OutOfBlocks { needed: needed.into(), free: self.free_count().into() }
+    }
+}

@@ -1,0 +1,27 @@
+//! Blocks: who holds them, which is taken next, and what becomes of one from when it is handed out until it is taken again.
+//!
+//! ```text
+//! policy, rank_table -> rank, queue, limits, lists -> order -> blocks -> block_pool, page_pool
+//! ```
+
+mod block;
+mod block_pool;
+mod blocks;
+mod handle;
+mod limits;
+mod lists;
+mod order;
+mod page_pool;
+mod policy;
+mod queue;
+mod rank;
+mod rank_table;
+
+pub use block::Set;
+pub use block_pool::BlockPool;
+pub use blocks::{Blocks, Release, Taken};
+pub use handle::BlockHandle;
+pub use page_pool::{Counts, PagePool};
+pub use policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released};
+pub use rank::Chain;
+pub use rank_table::RankTable;

@@ -1,0 +1,266 @@
+//! The order in which blocks are taken: free ones by when they came back, cached ones by rank, and in a rank by release.
+//!
+//! ```text
+//! turn        0         1             2
+//! lists      4  7       2             9  1       released in the order 4 7 8 2 3 9 1
+//! queue              8           3               each of these begins a turn
+//! ```
+//!
+//! Cached blocks whose rank never changes come into the list of their rank in the order of their release. The others lie in the
+//! queue of `limits.rs`, by rank and *turn*: such a release begins a turn, and blocks in lists have the turn that they were released
+//! in, so that both orders are one. Turns are counted anew once 2^32 of them were begun: O(cached * log limits), then.
+//!
+//! Invariants: a cached block lies in the list of its rank or in the queue, and `ranks` has a bit for each list that is not empty.
+//! O(1), and O(log limits) for what has a limit.
+
+use super::block::{Block, Set};
+use super::limits::{Limit, Limits};
+use super::lists::Lists;
+use super::policy::RANK_MAX;
+use super::rank::Rank;
+use crate::error::Result;
+
+/// The list of free blocks; those behind it are of ranks.
+const FREE: u8 = 0;
+const FIRST_RANK: u8 = 1;
+
+/// The records of all blocks, and the order in which those that nobody holds are taken.
+#[derive(Debug)]
+pub(super) struct Order {
+    blocks: Lists<Block>,
+    /// A bit for each rank that has blocks.
+    ranks: u128,
+    limits: Limits,
+    /// The turn that is on, and the last one there may be before they are counted anew.
+    turn: u32,
+    last_turn: u32,
+}
+
+impl Order {
+    /// Of blocks below `capacity`, none of which was handed out.
+    pub fn new(capacity: u32) -> Self {
+        Order {
+            blocks: Lists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
+            ranks: 0,
+            limits: Limits::default(),
+            turn: 0,
+            last_turn: u32::MAX,
+        }
+    }
+
+    /// Counts turns anew after so many.
+    pub fn set_last_turn(&mut self, last_turn: u32) {
+        self.last_turn = last_turn;
+    }
+
+    /// Makes room for a block and for those before it.
+    pub fn reserve(&mut self, block: u32) -> Result<()> {
+        self.blocks.reserve(block)
+    }
+
+    /// A block is free from now on.
+    pub fn push_free(&mut self, block: u32) {
+        self.limits.remove(block);
+        self.blocks[block] = Block::FREE;
+        self.blocks.push_back(FREE, block);
+    }
+
+    /// Takes the block that has been free for longest.
+    pub fn pop_free(&mut self) -> Option<u32> {
+        let block = self.blocks.first(FREE)?;
+        self.blocks.remove(block);
+        Some(block)
+    }
+
+    /// The free blocks, those first that are taken first.
+    pub fn free(&self) -> impl Iterator<Item = u32> {
+        self.blocks.iter(FREE)
+    }
+
+    /// The cached blocks, those first that go first.
+    pub fn cached(&self) -> impl Iterator<Item = u32> {
+        let mut ranks = self.ranks;
+        let with_blocks = std::iter::from_fn(move || {
+            let rank = (ranks != 0).then(|| ranks.trailing_zeros() as u8)?;
+            ranks &= ranks - 1;
+            Some(rank)
+        });
+        let mut listed = with_blocks.flat_map(|rank| self.blocks.iter(FIRST_RANK + rank)).peekable();
+        let mut queued = self.limits.queued().peekable();
+        std::iter::from_fn(move || {
+            let goes = |&(place, _): &_| listed.peek().is_none_or(|&block| place <= self.place(block));
+            queued.next_if(goes).map(|(_, block)| block).or_else(|| listed.next())
+        })
+    }
+
+    /// The first of them. O(1), or O(log limits) where some have limits.
+    pub fn first_cached(&self) -> Option<u32> {
+        let lowest = (self.ranks != 0).then(|| self.ranks.trailing_zeros() as u8);
+        let listed = lowest.and_then(|rank| self.blocks.first(FIRST_RANK + rank));
+        match (self.limits.first_queued(), listed) {
+            (Some((place, queued)), Some(listed)) if place <= self.place(listed) => Some(queued),
+            (Some((_, queued)), None) => Some(queued),
+            (_, listed) => listed,
+        }
+    }
+
+    /// A cached block is released now, with this rank.
+    pub fn list(&mut self, block: u32, rank: Rank) {
+        if !rank.is_flat() && self.begin_turn() && self.limits.list(block, rank, self.turn) {
+            (self.blocks[block].rank, self.blocks[block].number) = (rank.top, self.turn);
+            return;
+        }
+        (self.blocks[block].rank, self.blocks[block].number) = (rank.floor, self.turn);
+        self.blocks.push_back(FIRST_RANK + rank.floor, block);
+        self.ranks |= 1 << rank.floor;
+    }
+
+    /// Takes a cached block out of the order.
+    pub fn unlist(&mut self, block: u32) {
+        let rank = self.blocks[block].rank;
+        if self.limits.unlist(block) {
+            return;
+        }
+        self.blocks.remove(block);
+        if self.blocks.first(FIRST_RANK + rank).is_none() {
+            self.ranks &= !(1 << rank);
+        }
+    }
+
+    /// A cached block whose rank has changed by now; it has its new one.
+    pub fn pop_changed(&mut self, now: u64) -> Option<u32> {
+        let (block, rank) = self.limits.pop(now)?;
+        self.blocks[block].rank = rank;
+        Some(block)
+    }
+
+    /// The time limits of a block, if it has some.
+    pub fn limit(&self, block: u32) -> Option<Limit> {
+        self.limits.get(block)
+    }
+
+    /// The time limits of all blocks.
+    pub fn limits_mut(&mut self) -> &mut Limits {
+        &mut self.limits
+    }
+
+    /// Bytes taken, without time limits.
+    pub fn bytes(&self) -> usize {
+        self.blocks.bytes()
+    }
+
+    /// The rank of a cached block, and the turn that it was released in.
+    fn place(&self, block: u32) -> (u8, u32) {
+        (self.blocks[block].rank, self.blocks[block].number)
+    }
+
+    /// Begins a turn, where there are more or memory to count them anew.
+    fn begin_turn(&mut self) -> bool {
+        if self.turn >= self.last_turn && !self.count_anew() {
+            return false;
+        }
+        self.turn += 1;
+        true
+    }
+
+    /// Gives all turns the lowest numbers that keep their order.
+    fn count_anew(&mut self) -> bool {
+        let mut begun = Vec::new();
+        if begun.try_reserve_exact(self.limits.queued_count() as usize).is_err() {
+            return false;
+        }
+        begun.extend(self.limits.queued().map(|((_, turn), _)| turn));
+        begun.sort_unstable();
+        let anew = |turn: u32| begun.partition_point(|&begun| begun <= turn) as u32;
+        for block in 0..self.blocks.len() {
+            let known = &mut self.blocks[block];
+            if known.set == Set::Cached {
+                known.number = anew(known.number);
+            }
+        }
+        self.limits.change_turns(anew);
+        self.turn = begun.len() as u32;
+        self.turn < self.last_turn
+    }
+
+    /// Says what is wrong with the order, if it does not have so many free and cached blocks. O(blocks).
+    pub fn check(&self, [free, cached]: [u32; 2]) -> Result<(), String> {
+        if self.blocks.check(FREE)? != free {
+            return Err(format!("{free} blocks are free, their list has others"));
+        }
+        if let Some(block) = self.free().find(|&block| self.blocks[block].set != Set::Free) {
+            return Err(format!("block {block} is in the list of free ones: {:?}", self.blocks[block]));
+        }
+        let mut met = self.limits.queued_count();
+        for rank in 0..=RANK_MAX {
+            let listed = self.blocks.check(FIRST_RANK + rank)?;
+            if (listed > 0) != (self.ranks >> rank & 1 == 1) {
+                return Err(format!("rank {rank} has {listed} blocks, its bit says otherwise"));
+            }
+            met += listed;
+            let fits = |of: &Block| of.set == Set::Cached && of.rank == rank;
+            if let Some(block) = self.blocks.iter(FIRST_RANK + rank).find(|&block| !fits(&self.blocks[block])) {
+                return Err(format!("block {block} is in the list of rank {rank}: {:?}", self.blocks[block]));
+            }
+        }
+        if met != cached {
+            return Err(format!("{cached} blocks are cached, {met} wait"));
+        }
+        self.check_places()?;
+        self.check_limits()
+    }
+
+    /// Both parts of the order are the place that each block knows. O(cached).
+    fn check_places(&self) -> Result<(), String> {
+        let (first, next) = (self.cached().next(), self.first_cached());
+        if first != next {
+            return Err(format!("block {next:?} would go, {first:?} is first"));
+        }
+        let mut before = (0, 0);
+        for block in self.cached() {
+            let place = self.place(block);
+            if self.blocks[block].set != Set::Cached || place < before || place.1 > self.turn {
+                return Err(format!("block {block} waits at {place:?} behind {before:?} in turn {}", self.turn));
+            }
+            before = place;
+        }
+        match self.limits.queued().find(|&(place, block)| place != self.place(block)) {
+            Some((place, block)) => Err(format!("block {block} is queued at {place:?}: {:?}", self.blocks[block])),
+            None => Ok(()),
+        }
+    }
+
+    /// Only blocks with content have limits, only cached ones wait for theirs, each in the list of its rank.
+    fn check_limits(&self) -> Result<(), String> {
+        self.limits.check()?;
+        for block in self.limits.blocks() {
+            let (listed, of) = (self.limits.listed(block), self.blocks[block]);
+            let fits = match of.set {
+                Set::Active => listed.is_none(),
+                Set::Cached => listed.is_none_or(|rank| rank.top == of.rank),
+                Set::Free | Set::Retired => false,
+            };
+            if !fits {
+                return Err(format!("block {block} has a limit, {listed:?}, and is {of:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a block.
+impl std::ops::Index<u32> for Order {
+    type Output = Block;
+
+    #[inline]
+    fn index(&self, block: u32) -> &Block {
+        &self.blocks[block]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Order {
+    #[inline]
+    fn index_mut(&mut self, block: u32) -> &mut Block {
+        &mut self.blocks[block]
+    }
+}

@@ -1,0 +1,336 @@
+//! What becomes of a block: handed out, written, shared, found again, evicted.
+//!
+//! ```text
+//! blocks    who holds it, and when it goes            index     what tokens it holds, and by which key it is found
+//! marks     which of its slots were written           staging   which of its low-bit pages lie in floats
+//! dirty     which of its pages may show old bytes
+//! ```
+//!
+//! Invariants: a block that nobody holds is cached when the index leads to it, else free; a free block has no mark, no key and
+//! no staged page, and its pages are dirty. Every call is O(1), but for those that name a run of slots. Memory is taken in
+//! [`PagePool::reserve`] alone.
+
+use std::ops::Range;
+
+use super::block::Set;
+use super::blocks::{Blocks, Release};
+use super::policy::EvictionPolicy;
+use super::rank::Chain;
+use crate::error::Result;
+use crate::paged::index::{Extras, Key, PrefixIndex};
+use crate::paged::pages::{Page, Slot, Staging, WrittenMarks};
+
+/// Who counts the chunks that hold a block.
+pub trait Counts {
+    /// One more chunk holds it.
+    fn retain(&mut self, block: u32);
+    /// Blocks of one table are released next.
+    fn begin(&mut self);
+    /// One chunk less does, where the block was at this place. Blocks of one table come from its end to its start.
+    fn release(&mut self, block: u32, place: u32);
+    /// Whether blocks that stay are to be told what was released behind them.
+    fn hands_on(&self) -> bool;
+    /// A block stays, and blocks behind it were released. Those of one table come from its end to its start.
+    fn hand_on(&mut self, block: u32);
+}
+
+/// All blocks of one group of layers.
+#[derive(Debug)]
+pub struct PagePool {
+    blocks: Blocks,
+    index: PrefixIndex,
+    marks: WrittenMarks,
+    /// Pages whose unmarked slots may hold what was written before: a slot each.
+    dirty: WrittenMarks,
+    staging: Staging,
+    num_layers: u32,
+    block_size: u32,
+    /// Whether pages are staged until they are full.
+    low_bit: bool,
+    /// What is carried along while the blocks of one sequence are released.
+    chain: Chain,
+}
+
+impl PagePool {
+    /// A pool of these blocks, none of which is in use.
+    pub fn new(blocks: Blocks, num_layers: u32, block_size: u32) -> Result<Self> {
+        let capacity = blocks.capacity();
+        Ok(PagePool {
+            blocks,
+            index: PrefixIndex::new(capacity, block_size)?,
+            marks: WrittenMarks::new(capacity, num_layers, block_size)?,
+            dirty: WrittenMarks::new(capacity, num_layers, 1)?,
+            staging: Staging::default(),
+            num_layers,
+            block_size,
+            low_bit: false,
+            chain: Chain::default(),
+        })
+    }
+
+    /// The same, its pages staged until they are full.
+    pub fn staging_pages(mut self) -> Self {
+        self.low_bit = true;
+        self
+    }
+
+    /// The same, its blocks evicted in another order.
+    pub fn evicting(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
+        self.blocks = self.blocks.with_policy(policy);
+        self
+    }
+
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    pub fn index(&self) -> &PrefixIndex {
+        &self.index
+    }
+
+    pub fn marks(&self) -> &WrittenMarks {
+        &self.marks
+    }
+
+    pub fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    pub fn is_low_bit(&self) -> bool {
+        self.low_bit
+    }
+
+    /// Layers of a block.
+    pub fn num_layers(&self) -> u32 {
+        self.num_layers
+    }
+
+    /// Tokens of a block.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Bytes taken for blocks, without tokens and staged pages.
+    pub fn bytes(&self) -> usize {
+        self.blocks.bytes() + self.index.bytes() + self.marks.bytes() + self.dirty.bytes()
+    }
+
+    /// Makes room for the next `blocks` blocks, for changes of the marks of so many, and for so many more staged pages.
+    pub fn reserve(&mut self, blocks: usize, changes: usize, staged: usize) -> Result<()> {
+        self.blocks.reserve(blocks as u32)?;
+        let highest = self.blocks.upcoming().take(blocks).map(|next| next.block).max();
+        if let Some(block) = highest {
+            self.dirty.reserve(block, 0)?;
+            self.index.reserve(block)?;
+        }
+        self.marks.reserve(highest.unwrap_or(0), changes)?;
+        self.staging.reserve(staged)
+    }
+
+    /// Hands out a block that is known to be there.
+    pub fn take(&mut self) -> u32 {
+        let taken = self.blocks.take().expect("a block that was counted available");
+        if taken.evicted {
+            self.index.evict(taken.block);
+            self.empty(taken.block);
+        }
+        taken.block
+    }
+
+    /// Whether all slots of a block are written and none of its pages lies in floats.
+    pub fn is_sealed(&self, block: u32) -> bool {
+        self.marks.is_whole(block)
+            && (self.staging.is_empty()
+                || (0..self.num_layers).all(|layer| self.staging.get(Page { block, layer }).is_none()))
+    }
+
+    /// Marks slots as written in some layers. A page that is written as a whole, past staging, lies in floats no longer.
+    pub fn mark(&mut self, block: u32, layers: Range<u32>, slots: Range<u32>, is_staged: bool) {
+        self.marks.set_layers(block, layers.clone(), slots.clone());
+        if slots.len() as u32 == self.block_size && !is_staged && !self.staging.is_empty() {
+            layers.for_each(|layer| self.staging.give_back(Page { block, layer }));
+        }
+    }
+
+    /// Nobody reads these slots any more, in any layer; room for the change is reserved.
+    pub fn unmark(&mut self, block: u32, slots: Range<u32>) {
+        if self.marks.has_any_layer(block, slots.clone()) {
+            self.unwrite(block, slots);
+        }
+    }
+
+    /// The same of slots that may have been written and not marked.
+    pub fn unwrite(&mut self, block: u32, slots: Range<u32>) {
+        (0..self.num_layers).for_each(|layer| self.marks.unset(block, layer, slots.clone()));
+        self.dirty.fill_block(block);
+    }
+
+    /// Nobody reads a block from a slot on any more. Its are staged no longer where nothing is left in them.
+    pub fn cut(&mut self, block: u32, slot: u32) {
+        self.unmark(block, slot..self.block_size);
+        for layer in 0..self.num_layers {
+            if !self.marks.has_any(block, layer, 0..slot) {
+                self.staging.give_back(Page { block, layer });
+            }
+        }
+    }
+
+    /// Notes the ids of tokens of a block, from a slot on.
+    pub fn set_tokens(&mut self, block: u32, slot: u32, tokens: &[u32]) {
+        self.index.set_tokens(block, slot, tokens);
+    }
+
+    /// Copies the id of one token.
+    pub fn copy_token(&mut self, source: Slot, target: Slot) {
+        let token = self.index.tokens(source.block)[source.slot as usize];
+        self.index.set_tokens(target.block, target.slot, &[token]);
+    }
+
+    /// What is known of the first `kept` slots of a block holds for another too, which was just handed out; `staged` are its layers
+    /// that lie in floats, with their staging pages.
+    pub fn copy(&mut self, source: u32, target: u32, kept: u32, staged: impl Iterator<Item = (u32, u32)>) {
+        for layer in 0..self.num_layers {
+            if self.marks.has_all(source, layer, 0..kept) {
+                self.marks.set(target, layer, 0..kept);
+            } else {
+                for slot in 0..kept {
+                    if self.marks.get(source, layer, slot) {
+                        self.marks.set(target, layer, slot..slot + 1);
+                    }
+                }
+            }
+        }
+        // What is not kept of it is in the copy too.
+        self.dirty.fill_block(target);
+        self.index.copy_tokens(source, target, kept);
+        staged.for_each(|(layer, place)| self.stage(Page { block: target, layer }, place));
+    }
+
+    /// A page lies in floats from now on, in the staging page that was announced.
+    pub fn stage(&mut self, page: Page, announced: u32) {
+        assert_eq!(self.staging.take(page), announced, "staging pages are handed out as announced");
+    }
+
+    /// A page lies in floats no longer.
+    pub fn unstage(&mut self, page: Page) {
+        self.staging.give_back(page);
+    }
+
+    /// Gives a block whose tokens are noted a key, unless it has one.
+    pub fn name(&mut self, block: u32, key: &Key, parent: &Key, position: u32, extras: &Extras) {
+        if self.index.key(block).is_none() {
+            self.index.insert(block, key, parent, position, extras);
+        }
+    }
+
+    /// A block is found by its key no longer, and has none.
+    pub fn unname(&mut self, block: u32) {
+        self.index.remove(block);
+    }
+
+    /// Nothing that is there is found by its tokens any more; blocks that nobody holds are free.
+    pub fn forget_prefixes(&mut self) {
+        for block in 0..self.blocks.touched() {
+            if self.blocks.is_cached(block) {
+                self.blocks.forget(block);
+                self.index.remove(block);
+                self.empty(block);
+            }
+        }
+        self.index.clear();
+    }
+
+    /// Keeps the latest `capacity` events from now on.
+    pub fn keep_events(&mut self, capacity: u32) {
+        self.index.keep_events(capacity);
+    }
+
+    /// Gives blocks a priority, or none of them where there is no memory for their limits.
+    pub fn set_priorities(&mut self, blocks: &[u32], priority: u8, until: Option<u64>) -> Result<()> {
+        if until.is_some() {
+            self.blocks.reserve_limits(blocks.len())?;
+        }
+        blocks.iter().try_for_each(|&block| self.blocks.set_priority(block, priority, until))
+    }
+
+    /// Tells the time.
+    pub fn advance(&mut self, now: u64) {
+        self.blocks.advance(now);
+    }
+
+    /// Whether unmarked slots of a page may hold what was written before.
+    pub fn is_dirty(&self, block: u32, layer: u32) -> bool {
+        self.dirty.get(block, layer, 0)
+    }
+
+    /// The unmarked slots of a page are zeros now; it stays dirty where there is no memory to say so.
+    pub fn clean(&mut self, block: u32, layer: u32) {
+        if self.is_dirty(block, layer) && self.dirty.reserve(block, 1).is_ok() {
+            self.dirty.unset(block, layer, 0..1);
+        }
+    }
+
+    /// Forgets what a block held; its memory still holds it.
+    fn empty(&mut self, block: u32) {
+        self.marks.clear_block(block);
+        self.dirty.fill_block(block);
+        self.staging.give_back_block(block, self.num_layers);
+    }
+
+    /// Says what is wrong with the bookkeeping, if anything is, where so many chunks hold each block. O(slots).
+    pub fn check(&self, held: impl Fn(u32) -> u32) -> Result<(), String> {
+        self.blocks.check_invariants()?;
+        self.index.check_invariants()?;
+        self.marks.check()?;
+        self.staging.check_invariants()?;
+        for block in 0..self.blocks.touched() {
+            let (count, found) = (self.blocks.count(block), held(block));
+            if count != found {
+                return Err(format!("block {block} counts {count} chunks, {found} hold it"));
+            }
+            if self.blocks.is_cached(block) != (count == 0 && self.index.is_indexed(block)) {
+                return Err(format!("block {block} is cached and not found by a key, or found and not cached"));
+            }
+            if count == 0 && !self.blocks.is_cached(block) && !self.marks.is_clear(block) {
+                return Err(format!("block {block} is free and marked as written"));
+            }
+            if self.index.key(block).is_some() && !self.is_sealed(block) {
+                return Err(format!("block {block} is found by its key and not full"));
+            }
+        }
+        // Pages that lie in floats are of low-bit blocks that somebody holds.
+        match self.staging.pages().find(|page| !self.low_bit || self.blocks.count(page.block) == 0) {
+            Some(Page { block, layer }) => {
+                Err(format!("layer {layer} of block {block} is staged, and nobody holds it"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Counts for PagePool {
+    fn retain(&mut self, block: u32) {
+        self.blocks.retain(block);
+    }
+
+    fn begin(&mut self) {
+        self.chain = Chain::default();
+    }
+
+    fn release(&mut self, block: u32, place: u32) {
+        let how = Release { cached: self.index.is_indexed(block), depth: place };
+        self.blocks.release(block, how, &mut self.chain);
+        if self.blocks.set(block) == Set::Free {
+            self.index.remove(block);
+            self.empty(block);
+        }
+    }
+
+    fn hands_on(&self) -> bool {
+        self.blocks.hands_on(&self.chain)
+    }
+
+    fn hand_on(&mut self, block: u32) {
+        self.blocks.hand_on(block, &self.chain);
+    }
+}

@@ -1,0 +1,418 @@
+//! The sequences of a planner: which there are, what each holds, and what of it is only tried.
+//!
+//! ```text
+//! id 7, 9, 4 -> seat 0, 1, 2     [ committed | transactions | step ]
+//! ```
+//!
+//! A sequence sits in one seat for as long as it is there; seats are used again, ids never. To find one is O(1).
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use super::content::Content;
+use super::id_hasher::IdHasher;
+use crate::drafts::{Drafts, Ending};
+use crate::error::{Error, Result, reserve};
+use crate::paged::index::Key;
+use crate::paged::table::{Table, Tables};
+use crate::paged::window::Window;
+use crate::tree::Tree;
+
+/// What an open step brings to a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenStep {
+    /// How many tokens.
+    pub tokens: u32,
+    /// The revision that its plan was made at: no other open step has it.
+    pub revision: u64,
+}
+
+/// A sequence.
+#[derive(Debug)]
+pub struct Sequence {
+    id: u64,
+    content: Content,
+    step: Option<OpenStep>,
+    /// For each token of the open step the one of the transaction that it follows, where that was said; what it holds without a
+    /// step counts for nothing.
+    step_parents: Vec<i32>,
+    /// Transactions that are open: their tokens are the last ones.
+    drafts: Drafts,
+    /// Blocks that it had when the outermost of them began.
+    blocks_before: u32,
+    /// Counts changes of blocks that were in its table before, but for those that left the window.
+    epoch: u64,
+}
+
+impl Sequence {
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn content(&self) -> &Content {
+        &self.content
+    }
+
+    pub fn table(&self) -> &Table {
+        self.content.table()
+    }
+
+    /// Its tokens, those of open transactions included.
+    pub fn length(&self) -> u32 {
+        self.content.length()
+    }
+
+    /// Tokens that no transaction can take back.
+    pub fn committed(&self) -> u32 {
+        self.length() - self.drafts.drafted()
+    }
+
+    /// Tokens, those of an open step included.
+    pub fn end(&self) -> u32 {
+        self.length() + self.step.map_or(0, |step| step.tokens)
+    }
+
+    pub fn drafts(&self) -> &Drafts {
+        &self.drafts
+    }
+
+    /// The same, to check and reserve.
+    pub fn drafts_mut(&mut self) -> &mut Drafts {
+        &mut self.drafts
+    }
+
+    /// Whether a step of this revision is open.
+    pub fn is_in_step(&self, revision: u64) -> bool {
+        self.step.is_some_and(|step| step.revision == revision)
+    }
+
+    /// Refuses an open step.
+    pub fn check_resting(&self) -> Result<()> {
+        match self.step {
+            None => Ok(()),
+            Some(_) => Err(Error::StepOpen { object: "sequence" }),
+        }
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The slots of a block that its tokens lie in.
+    pub fn kept(&self, place: u32, size: u32) -> u32 {
+        self.end().saturating_sub(place * size).min(size)
+    }
+
+    /// What it holds, for another: sharing everything. What is only tried is found by nobody, whoever goes on from it.
+    pub fn fork(&self, tables: &mut Tables) -> Content {
+        let mut content = self.content.fork(tables);
+        content.keys_mut().limit(self.committed());
+        content
+    }
+
+    /// Holds something else from now on.
+    pub fn restore(&mut self, content: Content, tables: &mut Tables) {
+        self.epoch += 1;
+        std::mem::replace(&mut self.content, content).release(tables);
+    }
+
+    /// Nothing is known of tokens whose keys were forgotten.
+    pub fn forget_before(&mut self, forgotten: u64) {
+        self.content.keys_mut().forget_before(forgotten);
+    }
+
+    /// Adds blocks that are known to be there, with room for them.
+    pub fn add_blocks(&mut self, blocks: u32, tables: &mut Tables) {
+        self.content.add_blocks(blocks, tables);
+    }
+
+    /// Puts copies that were taken for it in some places, which are in order.
+    pub fn replace(&mut self, copies: impl DoubleEndedIterator<Item = (u32, u32)>, tables: &mut Tables) {
+        self.content.replace(copies, tables);
+        self.epoch += 1;
+    }
+
+    /// Drops the tokens from `length` on, and the blocks with none before, but for those of the first `blocks` that nobody else sees.
+    pub fn cut(&mut self, length: u32, blocks: u32, tables: &mut Tables) {
+        self.content.cut(length, blocks, tables);
+        self.epoch += 1;
+    }
+
+    /// Takes over tokens that were written at a position, whose ids may be known.
+    pub fn append(&mut self, position: u32, tokens: u32, are_known: bool, parents: Option<&[i32]>, tables: &Tables) {
+        if tokens > 0 {
+            self.content.cut_keys(position, tables);
+            self.content.set_length(self.length().max(position + tokens));
+        }
+        if are_known {
+            self.content.keys_mut().extend(position, tokens);
+        }
+        self.drafts.append(tokens, parents);
+    }
+
+    /// Names the blocks that are full, known and committed, and gives up those that left the window.
+    pub fn finish_blocks(&mut self, window: Option<Window>, tables: &mut Tables) {
+        let committed = self.committed();
+        self.content.name_blocks(committed, tables);
+        if let Some(window) = window {
+            self.content.clear_passed(committed, window, tables);
+        }
+    }
+
+    /// Makes room for the parents of a step's tokens.
+    pub fn reserve_parents(&mut self, tokens: usize) -> Result<()> {
+        self.step_parents.clear();
+        reserve(&mut self.step_parents, tokens, "sequences and blocks of a call")
+    }
+
+    /// Opens a step, whose tokens may have parents; there is room for them.
+    pub fn open_step(&mut self, step: OpenStep, parents: &[i32]) {
+        self.step_parents.clear();
+        self.step_parents.extend_from_slice(parents);
+        self.step = Some(step);
+    }
+
+    /// Its open step brings so many tokens only, and `blocks` blocks less.
+    pub fn shorten_step(&mut self, tokens: u32, blocks: u32, tables: &mut Tables) {
+        self.step = self.step.map(|step| OpenStep { tokens, ..step });
+        self.drop_last(blocks, tables);
+    }
+
+    pub fn close_step(&mut self) {
+        self.step = None;
+    }
+
+    /// The same, as if it had never been; it has taken so many blocks.
+    pub fn undo_step(&mut self, blocks: u32, tables: &mut Tables) {
+        self.step = None;
+        self.drop_last(blocks, tables);
+    }
+
+    fn drop_last(&mut self, blocks: u32, tables: &mut Tables) {
+        self.content.drop_blocks(self.table().len() - blocks, tables);
+        self.epoch += 1;
+    }
+
+    /// The tokens of an open step count as its own, and it has ended: whoever cuts them off does so next.
+    pub fn take_step(&mut self) {
+        self.content.set_length(self.end());
+        self.step = None;
+    }
+
+    /// Notes the blocks that it had before the outermost transaction.
+    pub fn set_blocks_before(&mut self, blocks: u32) {
+        self.blocks_before = blocks;
+    }
+
+    /// The blocks that stay when a transaction ends, however few tokens do: with the outermost those from before it, until then also
+    /// those that were taken for tokens to come.
+    pub fn blocks_after(&self, ending: &Ending) -> u32 {
+        if ending.is_outermost() { self.blocks_before } else { self.table().len() }
+    }
+
+    /// Ends a transaction whose tokens were cut off as planned; the first `in_order` tokens follow each other as those of a prompt do.
+    pub fn end_draft(&mut self, ending: &Ending, in_order: u32, tables: &Tables) {
+        self.content.cut_keys(in_order, tables);
+        self.drafts.end(ending);
+    }
+
+    /// The tokens that follow each other as those of a prompt do, once a transaction has ended and left `length`: not what is left of
+    /// a tree, unless it is a path.
+    pub fn in_order_after(&self, ending: &Ending, length: u32) -> u32 {
+        match self.drafts.kept_parents(ending).filter(|_| ending.is_outermost()) {
+            Some(parents) => {
+                let chain = parents.iter().zip(-1..).take_while(|(parent, before)| **parent == *before).count();
+                self.committed() + chain as u32
+            }
+            None => length,
+        }
+    }
+
+    /// The tree that its last tokens are, those of an open step among them; nothing where each follows the one before.
+    ///
+    /// ```text
+    /// [ committed | 0 1 2 | 3 4 ]     nodes of open transactions, then those of an open step
+    /// ```
+    pub fn tree(&self) -> Result<Option<Tree>> {
+        let parents = self.step.map(|_| &self.step_parents).filter(|parents| !parents.is_empty());
+        if parents.is_none() && !self.drafts.is_branched() {
+            return Ok(None);
+        }
+        let mut tree = Tree::joined([self.drafts.tree()])?;
+        let tokens = self.end() - self.length();
+        tree.reserve(tokens)?;
+        match parents {
+            Some(parents) => tree.extend_from(self.drafts.start() as usize, parents),
+            None => tree.extend_chain(tokens),
+        }
+        Ok(Some(tree).filter(|tree| !tree.is_chain()))
+    }
+
+    /// Whether it has the block of this key at a place, its tokens known, and it has no key yet: it is drafted, or not written in all
+    /// layers. O(tokens without a key).
+    pub fn drafts_block(&self, key: &Key, place: u32, tables: &Tables) -> bool {
+        let (keys, size) = (self.content.keys(), tables.block_size());
+        let known = if self.drafts.is_branched() { keys.known().min(self.committed()) } else { keys.known() };
+        let tokens = |at| Some(tables.pool().index().tokens(tables.get(self.table(), at)?));
+        place >= keys.keyed() && place < known / size && keys.upcoming(place, size, tokens) == Some(*key)
+    }
+
+    /// Says what is wrong with it, if anything is.
+    fn check(&self, size: u32) -> Result<(), String> {
+        let (keys, id) = (self.content.keys(), self.id);
+        if self.end() > self.table().len() * size {
+            return Err(format!("sequence {id} has {} tokens in {} blocks", self.end(), self.table().len()));
+        }
+        if keys.keyed() * size > keys.known() || keys.known() > self.length() {
+            return Err(format!("sequence {id} has keys for tokens that it does not know"));
+        }
+        self.drafts.check_invariants()?;
+        if self.drafts.drafted() > self.length() {
+            return Err(format!("sequence {id} has {} tokens, its drafts more", self.length()));
+        }
+        Ok(())
+    }
+}
+
+/// All sequences of a planner.
+#[derive(Debug, Default)]
+pub struct Sequences {
+    seated: Vec<Option<Sequence>>,
+    free_seats: Vec<u32>,
+    seats: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
+    next_id: u64,
+}
+
+impl Sequences {
+    /// Makes room for one more.
+    pub fn reserve(&mut self) -> Result<()> {
+        let count = self.seats.len() as u64 + 1;
+        let refused = |_| Error::OutOfMemory { count, what: "sequences" };
+        self.seats.try_reserve(1).map_err(refused)?;
+        if self.free_seats.is_empty() {
+            self.seated.try_reserve(1).map_err(refused)?;
+            self.free_seats.try_reserve(self.seated.len() + 1).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// Adds one; there is room for it.
+    pub fn add(&mut self, content: Content) -> u64 {
+        let id = self.next_id;
+        let sequence = Sequence {
+            id,
+            content,
+            step: None,
+            step_parents: Vec::new(),
+            drafts: Drafts::default(),
+            blocks_before: 0,
+            epoch: 0,
+        };
+        let seat = self.free_seats.pop().unwrap_or_else(|| {
+            self.seated.push(None);
+            self.seated.len() as u32 - 1
+        });
+        self.seated[seat as usize] = Some(sequence);
+        self.seats.insert(id, seat);
+        self.next_id += 1;
+        id
+    }
+
+    /// Takes one out.
+    pub fn remove(&mut self, id: u64) -> Result<Content> {
+        let seat = self.seats.remove(&id).ok_or(Error::SequenceNotFound { sequence: id })?;
+        self.free_seats.push(seat);
+        Ok(self.seated[seat as usize].take().expect("a sequence that was found").content)
+    }
+
+    /// Where a sequence sits.
+    pub fn seat(&self, id: u64) -> Result<u32> {
+        self.seats.get(&id).copied().ok_or(Error::SequenceNotFound { sequence: id })
+    }
+
+    /// The sequence in a seat, if there is one still.
+    pub fn get(&self, seat: u32) -> Option<&Sequence> {
+        self.seated.get(seat as usize)?.as_ref()
+    }
+
+    /// The sequence in a seat that was found.
+    pub fn at(&self, seat: u32) -> &Sequence {
+        self.seated[seat as usize].as_ref().expect("a sequence that was found")
+    }
+
+    /// The same, to change it.
+    pub fn at_mut(&mut self, seat: u32) -> &mut Sequence {
+        self.seated[seat as usize].as_mut().expect("a sequence that was found")
+    }
+
+    /// A sequence.
+    pub fn find(&self, id: u64) -> Result<&Sequence> {
+        Ok(self.at(self.seat(id)?))
+    }
+
+    /// The seat of a sequence without an open step.
+    pub fn resting(&self, id: u64) -> Result<u32> {
+        let seat = self.seat(id)?;
+        self.at(seat).check_resting()?;
+        Ok(seat)
+    }
+
+    /// The seat of a sequence without an open transaction or step.
+    pub fn idle(&self, id: u64) -> Result<u32> {
+        let seat = self.resting(id)?;
+        match self.at(seat).drafts.depth() {
+            0 => Ok(seat),
+            _ => Err(Error::TransactionOpen { object: "sequence" }),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// Seats there are, taken or free.
+    pub fn num_seats(&self) -> usize {
+        self.seated.len()
+    }
+
+    /// Their ids, in no order.
+    pub fn ids(&self) -> impl Iterator<Item = u64> {
+        self.seats.keys().copied()
+    }
+
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.seated.iter().flatten()
+    }
+
+    /// The same, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.seated.iter_mut().flatten()
+    }
+
+    /// Says what is wrong with them, if anything is, where a block has so many tokens.
+    pub fn check(&self, block_size: u32) -> Result<(), String> {
+        self.iter().try_for_each(|of| of.check(block_size))
+    }
+}
+
+/// The sequences that a call names, each once: a bit for each seat.
+pub struct Named(Vec<u64>);
+
+impl Named {
+    /// None of so many yet.
+    pub fn of(seats: usize) -> Result<Self> {
+        let mut words = Vec::new();
+        reserve(&mut words, seats.div_ceil(64), "sequences and blocks of a call")?;
+        words.resize(seats.div_ceil(64), 0);
+        Ok(Named(words))
+    }
+
+    /// False for one that was named before.
+    pub fn insert(&mut self, seat: u32) -> bool {
+        let (word, bit) = (&mut self.0[seat as usize / 64], 1 << (seat % 64));
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+}
