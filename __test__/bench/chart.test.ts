@@ -1,7 +1,7 @@
 // The chart of results.
 import test from 'ava'
 
-import { axisOf, chart, time } from '../../bench/chart.js'
+import { axisOf, chart, time } from '../../bench/report/chart.js'
 import { wellFormed, workload } from './reports.js'
 
 test('an axis goes over whole decades', t => {

@@ -1,7 +1,7 @@
 // Models as bytes.
 import test from 'ava'
 
-import { modelOf } from '../../bench/onnx-model.js'
+import { modelOf } from '../../bench/workloads/onnx-model.js'
 
 test('a model of one node is what the format says', t => {
   const x = { name: 'x', type: 'float32', shape: [1, 300] } as const

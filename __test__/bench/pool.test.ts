@@ -1,11 +1,11 @@
 // The chart of the pool as it grows, and its part of the page.
 import test from 'ava'
 
-import { apart } from '../../bench/panel.js'
-import { poolChart } from '../../bench/pool-chart.js'
-import { poolSection } from '../../bench/pool-section.js'
-import { callsOf, GROUPS, growthOf, PROMPTS, type Measured } from '../../bench/pool.js'
-import { spreadOf } from '../../bench/spread.js'
+import { apart } from '../../bench/report/panel.js'
+import { poolChart } from '../../bench/report/pool-chart.js'
+import { poolSection } from '../../bench/report/pool-section.js'
+import { callsOf, GROUPS, growthOf, PROMPTS, type Measured } from '../../bench/report/pool.js'
+import { spreadOf } from '../../bench/report/spread.js'
 import { wellFormed } from './reports.js'
 
 const NAMES = [...new Set(GROUPS.flatMap(({ calls, read }) => [...calls, read]))]

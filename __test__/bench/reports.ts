@@ -1,7 +1,7 @@
 // Reports of runs that never were.
 import type { ExecutionContext } from 'ava'
 
-import type { Claim, Report, Workload } from '../../bench/report.js'
+import type { Claim, Report, Workload } from '../../bench/report/report.js'
 
 export function claim(id: string, ratio: number, more: Partial<Claim> = {}): Claim {
   return { id, says: `${id} <says>`, ratio, low: ratio, high: ratio, toReach: 'less', met: null, limit: null, why: null, ...more }

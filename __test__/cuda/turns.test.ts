@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { checkResults } from '../../bench/gpu-results.js'
+import { checkResults } from '../../bench/report/gpu-results.js'
 import { cudaScript, folder, type TurnReport } from '../support/cuda-scripts.js'
 
 const { asked, merged, turnsOf } = await cudaScript('carried/turns')

@@ -1,9 +1,9 @@
 // Single tokens from empty on, through the TypeScript API.
 import { KvCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { BareRows, HEAD_DIM, HEADS, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { measure, type Contestant } from '../run/rounds.js'
+import { BareRows, HEAD_DIM, HEADS, tokens } from './rows.js'
 
 const step = tokens(1)
 
@@ -51,11 +51,11 @@ function bare(name: string, count: number): Contestant {
   }
 }
 
-export function growable(count: number, rounds: number): Workload {
+export async function growable(count: number, rounds: number): Promise<Workload> {
   const [growing, roomy, written] = ['kvtide, growing', 'kvtide, preallocated', 'bare rows, preallocated']
   const first = Math.min(count, 128)
   const concatenated = `concatenating, first ${first}`
-  const measured = measure(
+  const measured = await measure(
     [ours(growing, 256, count), ours(roomy, count, count), concatenating(concatenated, first), bare(written, count)],
     rounds,
   )

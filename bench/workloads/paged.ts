@@ -1,9 +1,9 @@
 // Single tokens in pages, through the TypeScript API.
 import { PagedKvCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { BareRows, HEAD_DIM, HEADS, TOKEN, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { measure, type Contestant } from '../run/rounds.js'
+import { BareRows, HEAD_DIM, HEADS, TOKEN, tokens } from './rows.js'
 
 const BLOCK = 16
 const step = tokens(1).data
@@ -51,8 +51,8 @@ function bare(count: number): Contestant {
   }
 }
 
-export function paged(count: number, rounds: number): Workload {
-  const measured = measure([writing(count), reading(count), bare(count)], rounds)
+export async function paged(count: number, rounds: number): Promise<Workload> {
+  const measured = await measure([writing(count), reading(count), bare(count)], rounds)
   const title = `TypeScript: paged, single tokens in blocks of ${BLOCK}, ${count} tokens, f32`
   return workloadOf('js-paged', title, 'token', measured, [
     { id: 'js-paged/write-over-bare', says: 'kvtide write / bare rows', over: 'kvtide, write', under: 'bare rows, write', toReach: 'less' },

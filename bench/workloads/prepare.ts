@@ -4,8 +4,8 @@
 // that their blocks take no memory; their tables are as long as any. What a step costs besides its tables is a lane of its own.
 import { PagedKvCache, type StepBatch } from 'kvtide'
 
-import { claimOf, excessOf, workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
+import { claimOf, excessOf, workloadOf, type Workload } from '../report/report.js'
+import { measure, type Contestant } from '../run/rounds.js'
 
 const BLOCK = 16
 
@@ -79,14 +79,14 @@ function byHand(name: string, role: 'peer' | 'limit', { sequences, blocks }: Siz
   }
 }
 
-export function prepare(sizes: Sizes, rounds: number): Workload {
+export async function prepare(sizes: Sizes, rounds: number): Promise<Workload> {
   const contestants = [
     stepping('kvtide, prepareStep', 'ours', sizes, (cache, batch, sequences) => cache.prepareStep(batch, { sequences })),
     stepping('kvtide, beginStep', 'limit', sizes, (cache, _, sequences) => cache.beginStep({ sequences })),
     byHand('loops, whole rows', 'peer', sizes, true),
     byHand('loops, what changed', 'limit', sizes, false),
   ]
-  const measured = measure(contestants, rounds)
+  const measured = await measure(contestants, rounds)
   const title = `TypeScript: a step of ${sizes.sequences} sequences of ${sizes.blocks} blocks, begun, written and committed`
   const [over, under] = ['kvtide, prepareStep', 'kvtide, beginStep']
   const workload = workloadOf('js-prepare', title, 'step', measured, [])

@@ -1,9 +1,9 @@
 // Speculative decoding through the TypeScript API: draft five tokens, keep two.
 import { RollbackCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { BareRows, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { measure, type Contestant } from '../run/rounds.js'
+import { BareRows, tokens } from './rows.js'
 
 const DRAFT = 5
 const KEPT = 2
@@ -45,8 +45,8 @@ function bare(length: number): Contestant {
   }
 }
 
-export function rollback(length: number, rounds: number): Workload {
-  const measured = measure([ours(length), bare(length)], rounds)
+export async function rollback(length: number, rounds: number): Promise<Workload> {
+  const measured = await measure([ours(length), bare(length)], rounds)
   const title = `TypeScript: rollback, draft ${DRAFT} and keep ${KEPT} at ${length} tokens, f32`
   return workloadOf('js-rollback', title, 'round of drafting', measured, [
     { id: 'js-rollback/ours-over-bare', says: 'kvtide / bare rows', over: 'kvtide', under: 'bare rows', toReach: 'less' },

@@ -1,9 +1,9 @@
 // A one-token append at a small and at a large window, through the TypeScript API.
 import { RotatingKvCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { BareRows, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { measure, type Contestant } from '../run/rounds.js'
+import { BareRows, tokens } from './rows.js'
 
 const step = tokens(1)
 
@@ -54,9 +54,9 @@ function bare(window: number): Contestant {
   }
 }
 
-export function rotating(windows: readonly [number, number, number], rounds: number): Workload {
+export async function rotating(windows: readonly [number, number, number], rounds: number): Promise<Workload> {
   const [small, middle, large] = windows
-  const measured = measure([...windows.map(ours), copying(middle), bare(middle)], rounds)
+  const measured = await measure([...windows.map(ours), copying(middle), bare(middle)], rounds)
   const copied = `copyWithin, window ${middle}`
   const written = `bare rows, unordered, window ${middle}`
   return workloadOf('js-rotating', 'TypeScript: rotating, 1 token, f32', 'token', measured, [

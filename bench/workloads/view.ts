@@ -1,9 +1,9 @@
 // Reading what a cache shows into an array of one's own.
 import { KvCache, RotatingKvCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { HEAD_DIM, HEADS, TOKEN, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { measure, type Contestant } from '../run/rounds.js'
+import { HEAD_DIM, HEADS, TOKEN, tokens } from './rows.js'
 
 /** K of a cache whose buffer is full: one piece of memory. */
 function whole(count: number, out: Float32Array): Contestant {
@@ -28,9 +28,9 @@ function copied(count: number, out: Float32Array): Contestant {
   return { name: 'Float32Array.set of the same bytes', role: 'limit', operations: 1, round: () => out.set(data) }
 }
 
-export function view(count: number, rounds: number): Workload {
+export async function view(count: number, rounds: number): Promise<Workload> {
   const out = new Float32Array(count * TOKEN)
-  const measured = measure([whole(count, out), runs(count, out), copied(count, out)], rounds)
+  const measured = await measure([whole(count, out), runs(count, out), copied(count, out)], rounds)
   const limit = 'Float32Array.set of the same bytes'
   return workloadOf('js-view', `TypeScript: reading K of ${count} tokens, f32`, 'view', measured, [
     { id: 'js-view/whole-over-set', says: 'readInto of one piece / set', over: 'kvtide, readInto, one piece', under: limit, toReach: 'less' },

@@ -2,14 +2,14 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { Llama } from '../__test__/support/llama/llama.js'
-import { references } from '../__test__/support/llama/references.js'
-import { BLOCK_SIZE, exact, forms, pagesFor, type Form } from '../__test__/support/low-bit/form.js'
-import { errorInHalfSteps, rowsOf, throughPages, type LowBit } from '../__test__/support/low-bit/magnitudes.js'
-import { agreements, logitScale } from '../__test__/support/low-bit/model.js'
-import { DRAWN, outputErrors, OUTLIERS } from '../__test__/support/low-bit/outputs.js'
-import { relativeError, SCALES } from '../__test__/support/low-bit/scales.js'
-import { digits, tableOf } from './table.js'
+import { Llama } from '../../__test__/support/llama/llama.js'
+import { references } from '../../__test__/support/llama/references.js'
+import { BLOCK_SIZE, exact, forms, pagesFor, type Form } from '../../__test__/support/low-bit/form.js'
+import { errorInHalfSteps, rowsOf, throughPages, type LowBit } from '../../__test__/support/low-bit/magnitudes.js'
+import { agreements, logitScale } from '../../__test__/support/low-bit/model.js'
+import { DRAWN, outputErrors, OUTLIERS } from '../../__test__/support/low-bit/outputs.js'
+import { relativeError, SCALES } from '../../__test__/support/low-bit/scales.js'
+import { digits, tableOf } from '../report/table.js'
 import { root } from './suites.js'
 
 const HEAD_DIMS = [64, 128] as const

@@ -24,7 +24,7 @@ interface Runtime {
 /** The runtime; `undefined` when it is not installed. */
 export function runtime(): Runtime | undefined {
   try {
-    return createRequire(new URL('onnxruntime/package.json', import.meta.url))('onnxruntime-node') as Runtime
+    return createRequire(new URL('../onnxruntime/package.json', import.meta.url))('onnxruntime-node') as Runtime
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'MODULE_NOT_FOUND') return undefined
     throw error

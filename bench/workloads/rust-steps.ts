@@ -2,11 +2,9 @@
 // bench/peers/src/paged_step.rs.
 import { spawn } from 'node:child_process'
 import { existsSync } from 'node:fs'
-import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { fileURLToPath } from 'node:url'
 
-const PROGRAM = join(fileURLToPath(new URL('.', import.meta.url)), 'peers', 'target', 'release', process.platform === 'win32' ? 'kvtide-peers.exe' : 'kvtide-peers')
+import { PEERS } from '../run/suites.js'
 
 export interface RustSteps {
   /** Answers its nanoseconds. */
@@ -16,13 +14,13 @@ export interface RustSteps {
 
 /** Rounds of so many steps; `undefined` when bench/peers is not built. */
 export function rustSteps(steps: number): RustSteps | undefined {
-  if (!existsSync(PROGRAM)) return undefined
-  const child = spawn(PROGRAM, ['--paged-step', String(steps)], { stdio: ['pipe', 'pipe', 'inherit'] })
+  if (!existsSync(PEERS)) return undefined
+  const child = spawn(PEERS, ['--paged-step', String(steps)], { stdio: ['pipe', 'pipe', 'inherit'] })
   const answers = createInterface({ input: child.stdout })
   return {
     round: () =>
       new Promise((resolve, reject) => {
-        const ended = (): void => reject(new Error(`${PROGRAM} ended`))
+        const ended = (): void => reject(new Error(`${PEERS} ended`))
         child.once('exit', ended)
         answers.once('line', line => {
           child.off('exit', ended)

@@ -1,12 +1,11 @@
 // What bench/cuda and its peers have measured on a GPU: the results.json that `run.sh bench` of the bundle writes.
 import { existsSync, readFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { ratioOf, spreadOf, type Spread } from './spread.js'
 
 /** Where the results lie that the page shows. */
-export const RECORDED: string = join(fileURLToPath(new URL('.', import.meta.url)), 'cuda', 'results.json')
+export const RECORDED: string = fileURLToPath(new URL('../cuda/results.json', import.meta.url))
 
 /** One way to do a workload, with every round: nanoseconds of one piece of work. */
 export interface GpuLane {

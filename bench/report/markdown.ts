@@ -3,7 +3,7 @@ import type { GpuResults } from './gpu-results.js'
 import { gpuSection } from './gpu-section.js'
 import { poolSection } from './pool-section.js'
 import { lessIsBetter, type Bound, type Claim, type Machine, type Workload } from './report.js'
-import type { Run } from './suites.js'
+import type { Run } from '../run/suites.js'
 import { digits, tableOf } from './table.js'
 
 function target(bound: Bound): string {

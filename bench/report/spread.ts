@@ -1,4 +1,4 @@
-// Medians and spreads of what was measured round by round: the same as in bench/peers/src/statistics.rs.
+// Medians and spreads of what was measured round by round.
 
 /** The middle of some numbers, and where the lowest and the highest tenth of them end. */
 export interface Spread {
@@ -26,4 +26,10 @@ export function ratioOf(over: readonly number[], under: readonly number[]): Spre
   if (over.length !== under.length) throw new RangeError('rounds of two runs')
   const rounds = over.map((value, round) => value / (under[round] as number))
   return { ...spreadOf(rounds), median: spreadOf(over).median / spreadOf(under).median }
+}
+
+/** The ratio of two ratios, round by round as well. */
+export function ratioOfRatios([over = [], under = []]: readonly (readonly number[])[], [baseOver = [], baseUnder = []]: readonly (readonly number[])[]): Spread {
+  const rounds = over.map((value, round) => value / (under[round] as number) / ((baseOver[round] as number) / (baseUnder[round] as number)))
+  return { ...spreadOf(rounds), median: ratioOf(over, under).median / ratioOf(baseOver, baseUnder).median }
 }

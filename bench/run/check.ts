@@ -6,21 +6,15 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { readArguments } from './arguments.js'
-import { digits } from './table.js'
-import { unrecorded, worseThan, type Recorded, type Worse } from './recorded.js'
-import type { Report } from './report.js'
-import { build, readRun, root, runJavaScript, runPeers } from './suites.js'
+import { unrecorded, worseThan, type Recorded, type Worse } from '../report/recorded.js'
+import type { Report } from '../report/report.js'
+import { digits } from '../report/table.js'
+import { build, readArguments, readRun, root, runJavaScript, runPeers } from './suites.js'
 
 const { only, rounds, from } = readArguments(process.argv.slice(2))
 const recorded = JSON.parse(readFileSync(join(root, 'bench', 'recorded.json'), 'utf8')) as Recorded
 
-function measured(start: string): Report[] {
-  return [runPeers({ only: start, rounds }), runJavaScript({ only: start, rounds })]
-}
-
-/** The workload that a ratio belongs to. */
-const workloadOf = ({ id }: Worse): string => id.slice(0, id.indexOf('/'))
+const measured = (start: string): Report[] => [runPeers({ only: start, rounds }), runJavaScript({ only: start, rounds })]
 
 function tell({ id, recorded: was, bound, ratio }: Worse): string {
   const found = ratio === undefined ? 'not measured' : `measured ${digits(ratio)}`
@@ -37,9 +31,9 @@ const reports = from === undefined ? measured(only) : read(from)
 let worse = worseThan(recorded, reports, only)
 if (from === undefined && worse.length > 0) {
   console.log(`\nworse, measured again:\n${worse.map(tell).join('\n')}`)
-  const again = [...new Set(worse.map(workloadOf))].flatMap(measured)
-  const suspects = new Set(worse.map(({ id }) => id))
-  worse = worseThan(recorded, again, only).filter(({ id }) => suspects.has(id))
+  const suspects = worse.map(({ id }) => id)
+  const again = [...new Set(suspects.map(id => id.slice(0, id.indexOf('/'))))].flatMap(measured)
+  worse = worseThan(recorded, again, only).filter(({ id }) => suspects.includes(id))
 }
 
 const cpu = reports[0]?.machine?.cpu

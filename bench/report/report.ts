@@ -1,7 +1,6 @@
-// What a suite measured. bench/peers writes the same form, so that one page and one check read both.
-import { readFileSync } from 'node:fs'
-
-import { ratioOf, spreadOf, type Spread } from './spread.js'
+// What a suite measured: lanes, and the ratios of their medians.
+import { ratioOf, ratioOfRatios, spreadOf, type Spread } from './spread.js'
+import { digits } from './table.js'
 
 /** What a lane is in the comparison: a cache of ours, someone else's, none at all, or the least that the same bytes cost. */
 export type Role = 'ours' | 'peer' | 'baseline' | 'limit'
@@ -82,10 +81,6 @@ export interface Report {
   readonly skipped?: readonly Skipped[]
 }
 
-export function readReport(file: string): Report {
-  return JSON.parse(readFileSync(file, 'utf8')) as Report
-}
-
 /** True when less of a ratio is better. */
 export function lessIsBetter(bound: Bound): boolean {
   return bound === 'less' || (typeof bound === 'object' && 'atMost' in bound)
@@ -103,25 +98,31 @@ export function laneOf(measured: readonly Measured[], name: string): readonly nu
   return found.nanoseconds
 }
 
-/** What a claim is about: two lanes, what their ratio is to reach, and the lane of bare memory that stands for ours. */
+/** What a claim is about: two lanes by name, and what their ratio is to reach. */
 export interface Ratio {
   readonly id: string
-  readonly says: string
+  /** The two names, unless it is given. */
+  readonly says?: string
   readonly over: string
   readonly under: string
   readonly toReach: Bound
-  readonly limit?: { readonly over: string; readonly under: string }
+  /** Two lanes whose ratio this one is held against: it is the ratio of both. */
+  readonly base?: readonly [over: string, under: string]
+  /** The lanes of bare memory that stand for these. */
+  readonly limit?: readonly [over: string, under: string]
+  readonly why?: string
 }
 
-export function claimOf(measured: readonly Measured[], { id, says, over, under, toReach, limit }: Ratio): Claim {
-  const of = (a: string, b: string): Spread => ratioOf(laneOf(measured, a), laneOf(measured, b))
-  const { median, p10, p90 } = of(over, under)
-  const reached = limit === undefined ? null : of(limit.over, limit.under).median
-  return { id, says, ratio: median, low: p10, high: p90, toReach, met: met(toReach, median), limit: reached, why: null }
+export function claimOf(measured: readonly Measured[], { id, over, under, says = `${over} / ${under}`, toReach, base, limit, why }: Ratio): Claim {
+  const rounds = (a: string, b: string): Spread => ratioOf(laneOf(measured, a), laneOf(measured, b))
+  const below = base === undefined ? undefined : rounds(...base)
+  const { median, p10, p90 } = base === undefined ? rounds(over, under) : ratioOfRatios([over, under].map(name => laneOf(measured, name)), base.map(name => laneOf(measured, name)))
+  const reached = limit === undefined ? null : rounds(...limit).median / (below?.median ?? 1)
+  return { id, says, ratio: median, low: p10, high: p90, toReach, met: met(toReach, median), limit: reached, why: why ?? null }
 }
 
 /** What one lane costs more than another, in microseconds: for what is added to each call, however long that is. */
-export function excessOf(measured: readonly Measured[], { id, says, over, under, toReach }: Ratio): Claim {
+export function excessOf(measured: readonly Measured[], { id, over, under, says = `${over} / ${under}`, toReach }: Ratio): Claim {
   const [more, less] = [laneOf(measured, over), laneOf(measured, under)]
   const { p10, p90 } = spreadOf(more.map((value, round) => (value - (less[round] as number)) / 1000))
   const ratio = (spreadOf(more).median - spreadOf(less).median) / 1000
@@ -133,4 +134,14 @@ export function workloadOf(id: string, title: string, operation: string, measure
   const lanes = measured.map(({ name, role, nanoseconds }) => ({ name, role, ...spreadOf(nanoseconds) }))
   const counted = Math.min(...measured.map(({ nanoseconds }) => nanoseconds.length))
   return { id, title, operation, memory: 'reused', rounds: counted, lanes, claims: ratios.map(ratio => claimOf(measured, ratio)) }
+}
+
+/** A workload as text for a terminal. */
+export function told({ title, memory, operation, lanes, claims }: Workload): string {
+  const width = Math.max(...lanes.map(({ name }) => name.length))
+  return [
+    `\n${title}, ${memory} memory, ns per ${operation}`,
+    ...lanes.map(({ name, median, p10, p90 }) => `  ${name.padEnd(width)} ${digits(median).padStart(12)}  (${digits(p10)} to ${digits(p90)})`),
+    ...claims.map(({ says, ratio, low, high, met: isMet }) => `  ${says} = ${digits(ratio)} (${digits(low)} to ${digits(high)})${isMet === null ? '' : isMet ? ': met' : ': NOT MET'}`),
+  ].join('\n')
 }

@@ -3,8 +3,8 @@
 import { copyFileSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 
-import { RECORDED, readResults } from './gpu-results.js'
-import { gpuSection, withSection } from './gpu-section.js'
+import { RECORDED, readResults } from '../report/gpu-results.js'
+import { gpuSection, withSection } from '../report/gpu-section.js'
 import { root } from './suites.js'
 
 const [given, ...rest] = process.argv.slice(2)
