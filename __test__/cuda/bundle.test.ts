@@ -5,11 +5,10 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { cudaScript, folder } from '../support/cuda-scripts.js'
-
-const { benchProgram } = await cudaScript('bench-program')
-const { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } = await cudaScript('contents')
-const { countKernelTests, testPrograms } = await cudaScript('kernel-tests')
+import { folder } from '../support/cuda-scripts.js'
+import { benchProgram } from '../../scripts/cuda/bench-program.mjs'
+import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/contents.mjs'
+import { countKernelTests, testPrograms } from '../../scripts/cuda/kernel-tests.mjs'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 

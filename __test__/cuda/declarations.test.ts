@@ -1,10 +1,8 @@
 // What the link stubs are made from: the declarations of cudarc.
 import test from 'ava'
 
-import { cudaScript } from '../support/cuda-scripts.js'
-
-const { functions, statusCode } = await cudaScript('declarations')
-const { libraries } = await cudaScript('libraries')
+import { functions, statusCode } from '../../scripts/cuda/declarations.mjs'
+import { libraries } from '../../scripts/cuda/libraries.mjs'
 
 /** A function as cudarc's sources have it: twice, of which one is for another way of loading. */
 const declared = (signature: string): string => `
@@ -30,7 +28,7 @@ test('functions are found by name, with what they return', t => {
     'cuGet(callback: ::core::option::Option<unsafe extern "C" fn(a: i32) -> i32>) -> *mut ::core::ffi::c_void',
     'curandCount() -> ::core::ffi::c_int',
   ].map(declared)
-  const found = Object.fromEntries(functions(source.join('\n')).map(({ name, returns }) => [name, returns]))
+  const found = Object.fromEntries((functions(source.join('\n')) as { name: string; returns: string }[]).map(({ name, returns }) => [name, returns]))
   t.deepEqual(found, {
     cuGet: 'pointer',
     cuInit: 'status',
@@ -56,7 +54,7 @@ test('a status code has a value', t => {
   t.throws(() => statusCode(source, 'CUDA_ERROR'), { message: /does not declare CUDA_ERROR:/ })
 })
 
-const cublasNames = (major: number): string[] | undefined => libraries(major).find(({ name }) => name === 'cublas')?.sonames
+const cublasNames = (major: number): string[] | undefined => (libraries(major) as { name: string; sonames: string[] }[]).find(({ name }) => name === 'cublas')?.sonames
 
 test('the version that is built for is asked for first', t => {
   t.deepEqual(cublasNames(13), ['libcublas.so.13', 'libcublas.so.12'])

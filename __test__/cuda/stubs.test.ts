@@ -5,10 +5,10 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { compiling, cudaScript, folder } from '../support/cuda-scripts.js'
-
-const { compileStub } = await cudaScript('stubs')
-const { cudaHome } = await cudaScript('home')
+import { compiling, folder } from '../support/cuda-scripts.js'
+import { libraries } from '../../scripts/cuda/libraries.mjs'
+import { compileStub } from '../../scripts/cuda/stubs.mjs'
+import { cudaHome } from '../../scripts/cuda/home.mjs'
 
 const STUB = {
   name: 'tide',
@@ -152,10 +152,9 @@ compiling('a home that was left half-made is made again', t => {
   t.true(existsSync(join(cudaHome(at, tools, [STUB]), 'lib/libcudart.a')))
 })
 
-test('libraries that the addon looks for before it opens a GPU have stubs', async t => {
-  const { libraries } = await cudaScript('libraries')
+test('libraries that the addon looks for before it opens a GPU have stubs', t => {
   const source = readFileSync(new URL('../../crates/kvtide-tensor/src/device/cuda/driver.rs', import.meta.url), 'utf8')
-  const stubbed = new Set(libraries(13).flatMap(({ sonames }) => sonames))
+  const stubbed = new Set((libraries(13) as { sonames: string[] }[]).flatMap(({ sonames }) => sonames))
   const looked = [...new Set(source.match(/lib\w+\.so\.\d+(?="[,\]])/g))]
   t.deepEqual(looked, ['libcuda.so.1', 'libcublas.so.13', 'libcublas.so.12', 'libcurand.so.10'])
   t.deepEqual(looked.filter(name => !stubbed.has(name)), [])

@@ -4,7 +4,8 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { folder, refuses, releaseScript, root, runScript } from '../support/scripts.js'
+import { folder, refuses, root, runScript } from '../support/scripts.js'
+import { bom, checksums, npmComponents } from '../../scripts/release/sbom.mjs'
 
 interface Component {
   readonly 'bom-ref': string
@@ -21,12 +22,6 @@ interface Bom {
   readonly components: readonly Component[]
   readonly dependencies: readonly { ref: string; dependsOn: readonly string[] }[]
 }
-
-const { bom, checksums, npmComponents } = await releaseScript<{
-  bom(): Bom
-  checksums(lock: string): Map<string, string>
-  npmComponents(lock: object): Component[]
-}>('sbom')
 
 const found = bom()
 const text = (file: string): string => readFileSync(join(root, file), 'utf8')

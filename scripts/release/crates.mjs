@@ -7,8 +7,7 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { ask, must, root } from '../steps.mjs'
-import { Refusal, refusable } from '../refusal.mjs'
-import { given } from '../arguments.mjs'
+import { given, refusable, Refusal } from '../refusal.mjs'
 import { metadata, published } from './cargo.mjs'
 
 const KEYWORDS_MAX = 5

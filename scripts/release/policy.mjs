@@ -1,13 +1,12 @@
-// `npm run check:crates-used`: licences, bans and sources of every crate that the workspace is built with, as deny.toml has them.
+// `npm run check:policy`: licences, bans and sources of every crate that the workspace is built with, as deny.toml has them.
 //
 // A release runs `cargo deny` itself, which also knows of advisories; this needs nothing but cargo, and reads the same file.
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import { refusable, Refusal } from '../refusal.mjs'
+import { given, refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from '../arguments.mjs'
 import { members, metadata } from './cargo.mjs'
 import { choose } from './licences.mjs'
 

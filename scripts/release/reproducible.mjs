@@ -8,9 +8,8 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { ask, hostTarget, must } from '../steps.mjs'
-import { refusable, Refusal } from '../refusal.mjs'
-import { given } from '../arguments.mjs'
-import { remapped } from './remapped.mjs'
+import { given, refusable, Refusal } from '../refusal.mjs'
+import { remapped } from './addon.mjs'
 
 /** How cargo calls the addon. */
 const FILES = { linux: 'libkvtide.so', darwin: 'libkvtide.dylib', win32: 'kvtide.dll' }

@@ -7,12 +7,10 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import { refusable, Refusal } from '../refusal.mjs'
+import { given, refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from '../arguments.mjs'
-import { metadata } from './cargo.mjs'
+import { metadata, shipped } from './cargo.mjs'
 import { spdx } from './licences.mjs'
-import { shipped } from './shipped.mjs'
 import { present } from './version.mjs'
 
 const text = file => readFileSync(join(root, file), 'utf8')

@@ -8,8 +8,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { must, root } from '../steps.mjs'
-import { refusable, Refusal } from '../refusal.mjs'
-import { given } from '../arguments.mjs'
+import { given, refusable, Refusal } from '../refusal.mjs'
 import { surfaceOf, written } from './declarations.mjs'
 
 const TYPES = join(root, '__test__/recorded/public-types.txt')

@@ -5,12 +5,11 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import { refusable, Refusal } from '../refusal.mjs'
+import { given, refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from '../arguments.mjs'
 import { choose } from './licences.mjs'
 import { policyOf } from './policy.mjs'
-import { addons, shipped } from './shipped.mjs'
+import { addons, shipped } from './cargo.mjs'
 
 const PAGE = join(root, 'THIRD_PARTY.md')
 

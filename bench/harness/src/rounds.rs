@@ -179,7 +179,12 @@ mod tests {
     #[test]
     fn lanes_run_in_turn_and_each_round_starts_with_another() {
         let seen = RefCell::new(String::new());
-        let lane = |name: &'static str| Lane::repeated(Role::Ours, name, 1, || Ok(seen.borrow_mut().push_str(name)));
+        let lane = |name: &'static str| {
+            Lane::repeated(Role::Ours, name, 1, || {
+                seen.borrow_mut().push_str(name);
+                Ok(())
+            })
+        };
         measure(vec![lane("a"), lane("b"), lane("c")], 2).unwrap();
         assert_eq!(*seen.borrow(), "abcbcacababc");
     }

@@ -75,7 +75,10 @@ fn boostr<'a>(name: &str, initial: u32, tokens: u32, step: &'a Tokens<f32>) -> L
 
 fn bare<'a>(name: &str, initial: u32, tokens: u32, step: &'a Tokens<f32>) -> Lane<'a> {
     let make = move || Ok(BareGrowing::<f32>::new(initial as usize));
-    lane(Role::Limit, name, tokens, make, |bare| Ok(bare.append(step)))
+    lane(Role::Limit, name, tokens, make, |bare| {
+        bare.append(step);
+        Ok(())
+    })
 }
 
 pub fn run(tokens: u32, rounds: usize) -> Result<Outcome> {

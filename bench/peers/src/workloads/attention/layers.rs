@@ -15,7 +15,7 @@ pub const GROUP: usize = QUERY_HEADS / HEADS;
 /// Bytes of the last cache before memory; 32 MiB where the machine does not say.
 fn last_cache_bytes() -> usize {
     let size = |index| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok();
-    (0..8).filter_map(size).last().and_then(|size| bytes_of(size.trim())).unwrap_or(32 << 20)
+    (0..8).filter_map(size).next_back().and_then(|size| bytes_of(size.trim())).unwrap_or(32 << 20)
 }
 
 /// The number of `1024K` or `2M`.
