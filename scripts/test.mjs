@@ -1,27 +1,14 @@
 // `npm test`: the Rust tests, then the TypeScript ones, and one line that counts both.
-import { hostTarget, run } from './steps.mjs'
+import { onTarget, run } from './steps.mjs'
 
-const target = hostTarget()
 const counts = { passed: 0, failed: 0, skipped: 0 }
 
 // The examples in the documentation run against the compiled package.
 const compiled = await run('npm', ['run', '--silent', 'build:ts'])
 if (compiled.code !== 0) counts.failed += 1
 
-const rust = await run('cargo', [
-  'test',
-  '--release',
-  '--no-fail-fast',
-  ...(target === undefined ? [] : ['--target', target]),
-  '-p',
-  'kvtide-core',
-  '-p',
-  'kvtide-tensor',
-  '-p',
-  'decoder',
-  '-p',
-  'kvtide-bench-cuda',
-])
+const crates = ['kvtide-core', 'kvtide-tensor', 'decoder', 'kvtide-bench', 'kvtide-bench-cuda'].flatMap(name => ['-p', name])
+const rust = await run('cargo', ['test', '--release', '--no-fail-fast', ...onTarget(), ...crates])
 let rustFailed = 0
 for (const [, passed, failed, ignored] of rust.output.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {
   counts.passed += Number(passed)

@@ -1,8 +1,7 @@
 // What the link stubs are made from: the declarations of cudarc.
 import test from 'ava'
 
-import { functions, statusCode } from '../../scripts/cuda/declarations.mjs'
-import { libraries } from '../../scripts/cuda/libraries.mjs'
+import { functions, libraries, statusCode } from '../../scripts/cuda/stubs.mjs'
 
 /** A function as cudarc's sources have it: twice, of which one is for another way of loading. */
 const declared = (signature: string): string => `

@@ -6,8 +6,7 @@ import { join } from 'node:path'
 import test from 'ava'
 
 import { compiling, folder } from '../support/cuda-scripts.js'
-import { libraries } from '../../scripts/cuda/libraries.mjs'
-import { compileStub } from '../../scripts/cuda/stubs.mjs'
+import { compileStub, libraries } from '../../scripts/cuda/stubs.mjs'
 import { cudaHome } from '../../scripts/cuda/home.mjs'
 
 const STUB = {
@@ -91,7 +90,7 @@ int main(int count, char **given) {
 `
 
 /** Compiles everything into `at`, and answers a call of it that finds the library or not. */
-function compile(at: string): (libraries?: string) => string[] {
+function compile(at: string): (where?: string) => string[] {
   const gcc = (...args: string[]): void => void execFileSync('gcc', ['-O2', '-Wall', ...args], { cwd: at })
   for (const [file, text] of Object.entries({ 'library.c': LIBRARY, 'user.c': USER, 'main.c': MAIN })) writeFileSync(join(at, file), text)
   compileStub(at, STUB)
@@ -99,8 +98,8 @@ function compile(at: string): (libraries?: string) => string[] {
   gcc('-shared', '-fPIC', '-Wl,-soname,libtide.so.1', '-o', 'there/libtide.so.1', 'library.c')
   gcc('-shared', '-fPIC', '-o', 'libuser.so', 'user.c', '-L.', '-ltide', '-lpthread', '-ldl')
   gcc('-o', 'main', 'main.c', '-ldl')
-  return libraries => {
-    const env = { ...process.env, LD_LIBRARY_PATH: libraries === undefined ? '' : join(at, libraries) }
+  return where => {
+    const env = { ...process.env, LD_LIBRARY_PATH: where === undefined ? '' : join(at, where) }
     return execFileSync(join(at, 'main'), [join(at, 'libuser.so')], { env, encoding: 'utf8' }).trimEnd().split('\n')
   }
 }

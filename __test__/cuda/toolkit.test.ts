@@ -6,7 +6,7 @@ import test, { type ExecutionContext } from 'ava'
 
 import { folder } from '../support/cuda-scripts.js'
 import { cudarcVersion, nvccVersion, toolkit } from '../../scripts/cuda/toolkit.mjs'
-import { checkMachine } from '../../scripts/cuda/requirements.mjs'
+import { checkMachine } from '../../scripts/cuda/environment.mjs'
 
 const posix = process.platform === 'win32' ? test.skip : test.serial
 

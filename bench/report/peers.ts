@@ -70,13 +70,14 @@ function rollback(): Found[] {
   ]
 }
 
+/** A row of those that have a lane's name for each column. */
+const ratio = (id: string, over: string, under: string, toReach: Bound, more: Partial<Ratio> = {}): Ratio => ({ id, over, under, toReach, ...more })
+
 function pagedToken(): Found[] {
-  const of = (what: string, theirs: string, hasLimit: boolean): Ratio => {
+  return ([['write', 'write', true], ['read', 'read and copy', true], ['look-up', 'look-up', false]] as const).map(([what, theirs, hasLimit]) => {
     const under = `oxibonsai-model, ${theirs}`
-    const limit = hasLimit ? { limit: [`bare slab, ${what}`, under] as const } : {}
-    return { id: what, says: `kvtide / oxibonsai-model, ${what}`, over: `kvtide, ${what}`, under, toReach: 'less', ...limit }
-  }
-  return [of('write', 'write', true), of('read', 'read and copy', true), of('look-up', 'look-up', false)]
+    return ratio(what, `kvtide, ${what}`, under, 'less', { says: `kvtide / oxibonsai-model, ${what}`, ...(hasLimit && { limit: [`bare slab, ${what}`, under] }) })
+  })
 }
 
 function pagedBulk(): Found[] {
@@ -107,13 +108,13 @@ function shareOfLimit(lanes: readonly Measured[], toReach: Bound): Ratio {
 }
 
 function attention({ lanes, facts }: Outcome, workload: string): Found[] {
-  const ratio = (over: string, under: string): number => ratioOf(laneOf(lanes, over), laneOf(lanes, under)).median
+  const times = (over: string, under: string): number => ratioOf(laneOf(lanes, over), laneOf(lanes, under)).median
   const dtype = workload.replace('attention-', '')
   const [ours2, sum2] = ['kvtide, 2 threads', `${SUM}, 2 threads`]
-  const why = `2 threads make the sum ${ratio(SUM, sum2).toFixed(2)} times faster, kvtide ${ratio('kvtide', ours2).toFixed(2)} times`
+  const why = `2 threads make the sum ${times(SUM, sum2).toFixed(2)} times faster, kvtide ${times('kvtide', ours2).toFixed(2)} times`
   const operations = ['candle operations, grouped queries', 'candle operations, repeated K and V']
   // candle multiplies no matrices of bf16 on a processor.
-  const faster = dtype === 'bf16' ? [] : operations.toSorted((a, b) => ratio(a, b) - 1).slice(0, 1)
+  const faster = dtype === 'bf16' ? [] : operations.toSorted((a, b) => times(a, b) - 1).slice(0, 1)
   return [
     shareOfLimit(lanes, dtype === 'f32' ? { atLeast: 0.75 } : dtype === 'f16' ? { atLeast: 0.6 } : 'more'),
     { id: 'scaling', says: 'kvtide: 1 thread / 2 threads, over that of the sum', over: 'kvtide', under: ours2, base: [SUM, sum2], toReach: { atLeast: 0.95 }, why },
@@ -130,18 +131,13 @@ function attentionPrefill(): Found[] {
 }
 
 function attentionPages({ facts }: Outcome): Found[] {
-  const over = (id: string, one: string, other: string, toReach: Bound, dtype?: string): Ratio => ({
-    ...{ id, over: one, under: other, toReach },
-    ...(dtype === undefined ? {} : { limit: [`sum in the order of pages, ${dtype}`, `sum, ${dtype}`] as const }),
-  })
   const bytes = (form: string): number => (facts[`bytes of pages, ${form}`] ?? Number.NaN) / (facts['bytes of pages, f32'] ?? Number.NaN)
   return [
-    over('f32-over-contiguous', 'pages, f32', 'one piece, f32', { atMost: 1.1 }, 'f32'),
-    over('f16-over-contiguous', 'pages, f16', 'one piece, f16', { atMost: 1.1 }, 'f16'),
-    over('q8-over-f16', 'pages, q8', 'pages, f16', { atMost: 1 }),
-    over('q8-over-contiguous-f16', 'pages, q8', 'one piece, f16', 'less'),
-    over('f8e4m3-over-f16', 'pages, f8e4m3', 'pages, f16', 'less'),
-    over('q4-over-f16', 'pages, q4', 'pages, f16', 'less'),
+    ...['f32', 'f16'].map(dtype => ratio(`${dtype}-over-contiguous`, `pages, ${dtype}`, `one piece, ${dtype}`, { atMost: 1.1 }, { limit: [`sum in the order of pages, ${dtype}`, `sum, ${dtype}`] })),
+    ratio('q8-over-f16', 'pages, q8', 'pages, f16', { atMost: 1 }),
+    ratio('q8-over-contiguous-f16', 'pages, q8', 'one piece, f16', 'less'),
+    ratio('f8e4m3-over-f16', 'pages, f8e4m3', 'pages, f16', 'less'),
+    ratio('q4-over-f16', 'pages, q4', 'pages, f16', 'less'),
     ...['f8e4m3', 'q8', 'q4'].map(form => fact(`${form}-bytes`, `bytes of ${form} pages / of f32 pages`, bytes(form), form === 'q8' ? { atMost: 0.3 } : 'less')),
   ]
 }

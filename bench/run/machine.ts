@@ -6,7 +6,7 @@ import { arch, availableParallelism, cpus, loadavg, platform, release, totalmem 
 import type { Machine } from '../report/report.js'
 
 /** Vector instructions that matter here. */
-const FEATURES = ['avx2', 'fma', 'f16c', 'avx512f', 'avx512_bf16', 'avx512_vnni', 'asimd']
+const FEATURES = new Set(['avx2', 'fma', 'f16c', 'avx512f', 'avx512_bf16', 'avx512_vnni', 'asimd'])
 
 function read(path: string): string {
   try {
@@ -29,7 +29,7 @@ export function machineHere(): Machine {
   const flags = /^(?:flags|Features)\s*: (.*)$/m.exec(read('/proc/cpuinfo'))?.[1]?.split(' ') ?? []
   return {
     cpu: cpus()[0]?.model ?? arch(),
-    features: flags.filter(flag => FEATURES.includes(flag)),
+    features: flags.filter(flag => FEATURES.has(flag)),
     cores: availableParallelism(),
     caches: caches(),
     memory: `${(totalmem() / 2 ** 30).toFixed(1)} GiB`,
