@@ -3,12 +3,16 @@
 // Two operators do this work: ONNX's own Attention, which reads K and V as they are given, and GroupQueryAttention, which most
 // exported models have. The latter writes the newest token into the memory of K and V and reads them there: outputs that
 // are the inputs' own memory spare it a copy.
+//
+// The models beside bench/onnxruntime/package.json have that one node each, as `onnx.helper` makes it: its inputs and outputs by the names
+// below, of sizes that are not fixed, IR 10, operator sets 23 and com.microsoft 1; GroupQueryAttention with num_heads 32 and kv_num_heads 8.
+import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
-
-import { modelOf, type OneNode, type Port } from './onnx-model.js'
 
 /** What installs it. */
 export const INSTALL = 'ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix bench/onnxruntime'
+
+const HOME = new URL('../onnxruntime/', import.meta.url)
 
 type Feeds = Readonly<Record<string, unknown>>
 
@@ -24,7 +28,7 @@ interface Runtime {
 /** The runtime; `undefined` when it is not installed. */
 export function runtime(): Runtime | undefined {
   try {
-    return createRequire(new URL('../onnxruntime/package.json', import.meta.url))('onnxruntime-node') as Runtime
+    return createRequire(new URL('package.json', HOME))('onnxruntime-node') as Runtime
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'MODULE_NOT_FOUND') return undefined
     throw error
@@ -48,12 +52,8 @@ export interface LayerRows {
 /** Runs attention over one layer; the output is in `out` then. */
 export type Attention = (layer: LayerRows) => Promise<void>
 
-const floats = (name: string, ...shape: readonly number[]): Port => ({ name, type: 'float32', shape })
-
-const oneNumber = (name: string): Port => ({ name, type: 'int32', shape: [1] })
-
-const session = (from: Runtime, node: OneNode, threads: number): Promise<Session> =>
-  from.InferenceSession.create(modelOf(node), {
+const session = (from: Runtime, model: string, threads: number): Promise<Session> =>
+  from.InferenceSession.create(readFileSync(new URL(model, HOME)), {
     intraOpNumThreads: threads,
     interOpNumThreads: 1,
     executionMode: 'sequential',
@@ -63,44 +63,25 @@ const session = (from: Runtime, node: OneNode, threads: number): Promise<Session
 
 /** ONNX's own operator. */
 export async function attention(from: Runtime, { queryHeads, heads, keys, dim }: Sizes, threads: number, q: Float32Array, out: Float32Array): Promise<Attention> {
-  const [row, rows] = [[1, queryHeads, 1, dim], [1, heads, keys, dim]]
-  const inputs = [floats('q', ...row), floats('k', ...rows), floats('v', ...rows)]
-  const node = { operator: 'Attention', domain: '', attributes: {}, inputs, outputs: [floats('out', ...row)] }
-  const running = await session(from, node, threads)
-  const tensor = (data: Float32Array, shape: readonly number[]): unknown => new from.Tensor('float32', data, shape)
-  const [query, output] = [tensor(q, row), { out: tensor(out, row) }]
-  return async ({ k, v }) => void (await running.run({ q: query, k: tensor(k, rows), v: tensor(v, rows) }, output))
+  const running = await session(from, 'attention.onnx', threads)
+  const tensor = (data: Float32Array, ...shape: readonly number[]): unknown => new from.Tensor('float32', data, shape)
+  const [query, output] = [tensor(q, 1, queryHeads, 1, dim), { out: tensor(out, 1, queryHeads, 1, dim) }]
+  return async ({ k, v }) => void (await running.run({ q: query, k: tensor(k, 1, heads, keys, dim), v: tensor(v, 1, heads, keys, dim) }, output))
 }
 
 /** The operator of exported models; the last key of a layer is written again by each call. */
-export async function groupQueryAttention(
-  from: Runtime,
-  { queryHeads, heads, keys, dim }: Sizes,
-  threads: number,
-  q: Float32Array,
-  out: Float32Array,
-): Promise<Attention> {
-  const [row, token, rows] = [[1, 1, queryHeads * dim], [1, 1, heads * dim], [1, heads, keys, dim]]
-  const inputs = [floats('q', ...row), floats('k', ...token), floats('v', ...token), floats('pastK', ...rows), floats('pastV', ...rows)]
-  const node = {
-    operator: 'GroupQueryAttention',
-    domain: 'com.microsoft',
-    attributes: { num_heads: queryHeads, kv_num_heads: heads },
-    inputs: [...inputs, oneNumber('last'), oneNumber('total')],
-    outputs: [floats('out', ...row), floats('presentK', ...rows), floats('presentV', ...rows)],
-  }
-  const running = await session(from, node, threads)
-  const tensor = (data: Float32Array, shape: readonly number[]): unknown => new from.Tensor('float32', data, shape)
+export async function groupQueryAttention(from: Runtime, { queryHeads, heads, keys, dim }: Sizes, threads: number, q: Float32Array, out: Float32Array): Promise<Attention> {
+  const running = await session(from, 'group-query-attention.onnx', threads)
+  const tensor = (data: Float32Array, ...shape: readonly number[]): unknown => new from.Tensor('float32', data, shape)
   const number = (value: number): unknown => new from.Tensor('int32', Int32Array.of(value), [1])
   const newest = (data: Float32Array): unknown => {
     const last = new Float32Array(heads * dim)
     for (let head = 0; head < heads; head++) last.set(data.subarray(((head + 1) * keys - 1) * dim, (head + 1) * keys * dim), head * dim)
-    return tensor(last, token)
+    return tensor(last, 1, 1, heads * dim)
   }
-  const [query, output, last, total] = [tensor(q, row), tensor(out, row), number(keys - 1), number(keys)]
+  const [query, output, last, total] = [tensor(q, 1, 1, queryHeads * dim), tensor(out, 1, 1, queryHeads * dim), number(keys - 1), number(keys)]
   return async ({ k, v }) => {
-    const [pastK, pastV] = [tensor(k, rows), tensor(v, rows)]
-    const feeds = { q: query, k: newest(k), v: newest(v), pastK, pastV, last, total }
-    await running.run(feeds, { out: output, presentK: pastK, presentV: pastV })
+    const [pastK, pastV] = [tensor(k, 1, heads, keys, dim), tensor(v, 1, heads, keys, dim)]
+    await running.run({ q: query, k: newest(k), v: newest(v), pastK, pastV, last, total }, { out: output, presentK: pastK, presentV: pastV })
   }
 }
