@@ -23,6 +23,9 @@ export interface Contestant {
   readonly after?: () => void
 }
 
+/** One way to do a workload, whose round is `round`. */
+export const lane = (role: Role, name: string, operations: number, round: Contestant['round'], more: Pick<Contestant, 'before' | 'after' | 'shared'> = {}): Contestant => ({ name, role, operations, round, ...more })
+
 /** What time is taken from: a clock in milliseconds, and the nanoseconds that were spent waiting for a processor. */
 export interface Clocks {
   readonly now: () => number

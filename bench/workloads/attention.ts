@@ -5,7 +5,7 @@ import { KvCache, attend, setThreads } from 'kvtide'
 
 import { INSTALL, attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from './onnxruntime.js'
 import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
-import { measure, type Contestant } from '../run/rounds.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
 import { HEAD_DIM, HEADS } from './rows.js'
 
 const QUERY_HEADS = 32
@@ -43,15 +43,9 @@ function filled(keys: number): { readonly cache: KvCache; readonly rows: LayerRo
 
 function ours(name: string, threads: number, caches: readonly KvCache[], q: Float32Array, out: Float32Array): Contestant {
   const query = { data: q, shape: [1, QUERY_HEADS, 1, HEAD_DIM] }
-  return {
-    name,
-    role: 'ours',
-    operations: caches.length,
-    shared: threads > 1,
-    round() {
-      for (const cache of caches) attend(query, cache.getKv(), { threads }, out)
-    },
-  }
+  return lane('ours', name, caches.length, () => {
+    for (const cache of caches) attend(query, cache.getKv(), { threads }, out)
+  }, { shared: threads > 1 })
 }
 
 /** One layer a round, the next one in the next. */

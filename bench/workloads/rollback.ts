@@ -2,7 +2,7 @@
 import { RollbackCache } from 'kvtide'
 
 import { workloadOf, type Workload } from '../report/report.js'
-import { measure, type Contestant } from '../run/rounds.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
 import { BareRows, tokens } from './rows.js'
 
 const DRAFT = 5
@@ -18,31 +18,22 @@ function ours(length: number): Contestant {
   cache.commit()
   const start = cache.snapshot()
   const path = Int32Array.from({ length: KEPT }, (_, index) => index)
-  return {
-    name: 'kvtide',
-    role: 'ours',
-    operations: OPERATIONS,
-    round() {
-      for (let index = 0; index < OPERATIONS; index++) {
-        cache.append(draft, draft)
-        cache.acceptPath(path)
-      }
-    },
+  return lane('ours', 'kvtide', OPERATIONS, () => {
+    for (let index = 0; index < OPERATIONS; index++) {
+      cache.append(draft, draft)
+      cache.acceptPath(path)
+    }
+  }, {
     // Every round starts at the same length.
     after: () => cache.rollback(start),
-  }
+  })
 }
 
 function bare(length: number): Contestant {
   const rows = new BareRows(length + DRAFT + KEPT * OPERATIONS)
-  return {
-    name: 'bare rows',
-    role: 'limit',
-    operations: OPERATIONS,
-    round() {
-      for (let index = 0; index < OPERATIONS; index++) rows.write(length + KEPT * index, draft.data)
-    },
-  }
+  return lane('limit', 'bare rows', OPERATIONS, () => {
+    for (let index = 0; index < OPERATIONS; index++) rows.write(length + KEPT * index, draft.data)
+  })
 }
 
 export async function rollback(length: number, rounds: number): Promise<Workload> {

@@ -2,7 +2,7 @@
 import { RotatingKvCache } from 'kvtide'
 
 import { workloadOf, type Workload } from '../report/report.js'
-import { measure, type Contestant } from '../run/rounds.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
 import { BareRows, tokens } from './rows.js'
 
 const step = tokens(1)
@@ -15,43 +15,28 @@ function ours(window: number): Contestant {
   cache.append(full, full)
   // A round is one whole turn through the free slots, so that each has exactly one compaction.
   const operations = Math.max(window / 4, 64) + 1
-  return {
-    name: name(window),
-    role: 'ours',
-    operations,
-    round() {
-      for (let index = 0; index < operations; index++) cache.append(step, step)
-    },
-  }
+  return lane('ours', name(window), operations, () => {
+    for (let index = 0; index < operations; index++) cache.append(step, step)
+  })
 }
 
 /** What is written where no cache is taken: the window moved by one row at each step. */
 function copying(window: number): Contestant {
   const rows = new BareRows(window)
-  return {
-    name: `copyWithin, window ${window}`,
-    role: 'baseline',
-    operations: 2,
-    round() {
-      for (let index = 0; index < 2; index++) {
-        rows.shift()
-        rows.write(window - 1, step.data)
-      }
-    },
-  }
+  return lane('baseline', `copyWithin, window ${window}`, 2, () => {
+    for (let index = 0; index < 2; index++) {
+      rows.shift()
+      rows.write(window - 1, step.data)
+    }
+  })
 }
 
 /** The rows of one token, written and nothing else: what order costs is not in it. */
 function bare(window: number): Contestant {
   const rows = new BareRows(window)
-  return {
-    name: `bare rows, unordered, window ${window}`,
-    role: 'limit',
-    operations: window,
-    round() {
-      for (let slot = 0; slot < window; slot++) rows.write(slot, step.data)
-    },
-  }
+  return lane('limit', `bare rows, unordered, window ${window}`, window, () => {
+    for (let slot = 0; slot < window; slot++) rows.write(slot, step.data)
+  })
 }
 
 export async function rotating(windows: readonly [number, number, number], rounds: number): Promise<Workload> {

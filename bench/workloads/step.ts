@@ -4,7 +4,7 @@
 import { PagedKvCache } from 'kvtide'
 
 import { claimOf, excessOf, workloadOf, type Skipped, type Workload } from '../report/report.js'
-import { measure, type Contestant } from '../run/rounds.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
 import { rustSteps } from './rust-steps.js'
 
 const LAYERS = 32
@@ -27,19 +27,15 @@ function ours(name: string, steps: number): Contestant {
     new PagedKvCache({ capacity: SEQUENCES * Math.ceil(steps / BLOCK), blockSize: BLOCK, numLayers: LAYERS, numKvHeads: 1, headDim: DIM })
   let cache = make()
   let sequences: readonly number[] = []
-  return {
-    name,
-    role: 'ours',
-    operations: steps,
+  return lane('ours', name, steps, () => {
+    for (let done = 0; done < steps; done++) cache.append(sequences, token, token)
+  }, {
     before() {
       cache.dispose()
       cache = make()
       sequences = Array.from({ length: SEQUENCES }, () => cache.createSequence())
     },
-    round() {
-      for (let done = 0; done < steps; done++) cache.append(sequences, token, token)
-    },
-  }
+  })
 }
 
 export async function step(steps: number, rounds: number): Promise<Workload | Skipped> {
