@@ -1,7 +1,8 @@
 // The chart of results.
 import test from 'ava'
 
-import { axisOf, chart, time } from '../../bench/report/chart.js'
+import { chart } from '../../bench/report/chart.js'
+import { axisOf, time } from '../../bench/report/svg.js'
 import { wellFormed, workload } from './reports.js'
 
 test('an axis goes over whole decades', t => {

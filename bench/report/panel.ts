@@ -3,10 +3,9 @@
 //   10 |        .--^ evict        a mark per place with its spread; marks of one place stand side by side
 //    1 |   o---o      match
 //      +----------
-import { at, escape } from './chart.js'
 import type { Spread } from './spread.js'
+import { at, escape, PANEL_WIDTH, panelAt, styleOf, text } from './svg.js'
 
-export const PANEL_WIDTH = 560
 export const PANEL_HEIGHT = 362
 const LEFT = 52
 const RIGHT = 178
@@ -19,17 +18,17 @@ const INSET = 24
 const STEP = 7
 const LABEL_HEIGHT = 16
 
-export const STYLE = `text{font:12px system-ui,sans-serif;fill:#1f2328}
-.title{font-weight:600}.small{font-size:11px;fill:#59636e}
-.panel{fill:none;stroke:#d1d9e0}.grid{stroke:#d1d9e0;stroke-dasharray:2 3}.lead{stroke:#818b98;stroke-width:.75}
+export const STYLE: string = styleOf(
+  `.lead{stroke:#818b98;stroke-width:.75}
 .goal{stroke:#cf222e;stroke-dasharray:7 3}.goals{font-size:11px;fill:#cf222e}
 .call0{fill:#0969da;stroke:#0969da}.call1{fill:#bc4c00;stroke:#bc4c00}.call2{fill:#8250df;stroke:#8250df}.call3{fill:#1a7f37;stroke:#1a7f37}
 .read{fill:none;stroke:#59636e;stroke-width:1.5}
-.line{fill:none;stroke-width:1.5}.read.line{stroke-dasharray:4 3}.spread{stroke-width:4;opacity:.35}
-@media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}.panel,.grid{stroke:#3d444d}.lead{stroke:#656c76}
+.line{fill:none;stroke-width:1.5}.read.line{stroke-dasharray:4 3}.spread{stroke-width:4;opacity:.35}`,
+  `.lead{stroke:#656c76}
 .goal{stroke:#ff7b72}.goals{fill:#ff7b72}
 .call0{fill:#58a6ff;stroke:#58a6ff}.call1{fill:#f0883e;stroke:#f0883e}.call2{fill:#bc8cff;stroke:#bc8cff}.call3{fill:#56d364;stroke:#56d364}
-.read{stroke:#9198a1}.line,.read{fill:none}}`
+.read{stroke:#9198a1}.line,.read{fill:none}`,
+)
 
 /** What lines look like. */
 export type Kind = 'call0' | 'call1' | 'call2' | 'call3' | 'read'
@@ -116,31 +115,22 @@ function namesOf(lines: readonly Line[], { x, y }: Plot): string[] {
 
 function gridOf({ ticks, places, below, goal }: Panel, { x, y }: Plot): string[] {
   const [right, bottom] = [LEFT + PLOT_WIDTH, HEAD + PLOT_HEIGHT]
-  const heights = ticks.map(
-    ([value, says]) => `<path d="M${LEFT} ${at(y(value))}H${right}" class="grid"/><text x="${LEFT - 8}" y="${at(y(value) + 4)}" text-anchor="end" class="small">${escape(says)}</text>`,
-  )
-  const columns = places.map((says, index) => `<path d="M${at(x(index))} ${HEAD}V${bottom}" class="grid"/><text x="${at(x(index))}" y="${bottom + 16}" text-anchor="middle" class="small">${escape(says)}</text>`)
+  const heights = ticks.map(([value, says]) => `<path d="M${LEFT} ${at(y(value))}H${right}" class="grid"/>${text(LEFT - 8, y(value) + 4, says, 'small', 'end')}`)
+  const columns = places.map((says, index) => `<path d="M${at(x(index))} ${HEAD}V${bottom}" class="grid"/>${text(x(index), bottom + 16, says, 'small', 'middle')}`)
   const goals = goal === undefined ? [] : [
     `<path d="M${LEFT} ${at(y(goal.value))}H${right}" class="goal"/>`,
     `<text x="${LEFT + 6}" y="${at(y(goal.value) - 6)}" class="goals">${escape(goal.says)}</text>`,
   ]
-  return [...heights, ...columns, `<text x="${LEFT + PLOT_WIDTH / 2}" y="${bottom + 34}" text-anchor="middle" class="small">${escape(below)}</text>`, ...goals]
+  return [...heights, ...columns, text(LEFT + PLOT_WIDTH / 2, bottom + 34, below, 'small', 'middle'), ...goals]
 }
 
-/** A panel with its upper left corner at a point. */
-export function panelAt(panel: Panel, left: number, top: number): string {
+/** Draws one with its upper left corner at a point. */
+export function drawnAt(panel: Panel, left: number, top: number): string {
   const { title, subtitle, places, lines, height } = panel
   const plot: Plot = {
     x: place => LEFT + INSET + (place / (places.length - 1)) * (PLOT_WIDTH - 2 * INSET),
     y: value => HEAD + (1 - height(value)) * PLOT_HEIGHT,
   }
-  return [
-    `<g transform="translate(${left} ${top})"><rect width="${PANEL_WIDTH}" height="${PANEL_HEIGHT}" rx="6" class="panel"/>`,
-    `<text x="12" y="20" class="title">${escape(title)}</text>`,
-    `<text x="12" y="36" class="small">${escape(subtitle)}</text>`,
-    ...gridOf(panel, plot),
-    ...lines.map((line, index) => drawn(line, beside(index, lines), plot)),
-    ...namesOf(lines, plot),
-    '</g>',
-  ].join('\n')
+  const parts = [...gridOf(panel, plot), ...lines.map((line, index) => drawn(line, beside(index, lines), plot)), ...namesOf(lines, plot)]
+  return panelAt(left, top, PANEL_HEIGHT, title, subtitle, parts)
 }

@@ -1,12 +1,10 @@
 // bench/pool.svg: what the pool's calls cost over the blocks of the pool, one panel per group of calls, both axes log; then what
 // the calls on prompts cost more than in the smallest pool, in random reads of memory.
-import { axisOf, time, type Axis } from './chart.js'
-import { PANEL_HEIGHT, PANEL_WIDTH, panelAt, STYLE, type Kind, type Line, type Panel } from './panel.js'
+import { drawnAt, PANEL_HEIGHT, STYLE, type Kind, type Line, type Panel } from './panel.js'
 import { callsOf, GROUPS, growthOf, PROMPTS, type Call, type Group, type Measured } from './pool.js'
+import { axisOf, GAP, PANEL_WIDTH, svgOf, text, time, type Axis } from './svg.js'
 import { digits } from './table.js'
 
-const COLUMNS = 2
-const GAP = 14
 const TOP = 28
 const BELOW = 'blocks of the pool'
 
@@ -67,13 +65,8 @@ export function poolChart(measured: Measured): string {
   })
   const axis = axisOf(all)
   const panels = [...GROUPS.map(group => times(measured, group, axis)), growth(measured, PROMPTS)]
-  const [width, height] = [COLUMNS * (PANEL_WIDTH + GAP) - GAP, TOP + Math.ceil(panels.length / COLUMNS) * (PANEL_HEIGHT + GAP) - GAP]
-  return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 ${width + 2} ${height + 2}" role="img">`,
-    '<title>What the calls of the pool cost as the pool grows, beside one random read of memory of the same size</title>',
-    `<style>${STYLE}</style>`,
-    '<text x="0" y="14" class="small">log axes, less is better; bars from the lowest tenth of the rounds to the highest; dashed: one random read of memory as large as the bookkeeping</text>',
-    ...panels.map((panel, index) => panelAt(panel, (index % COLUMNS) * (PANEL_WIDTH + GAP), TOP + Math.floor(index / COLUMNS) * (PANEL_HEIGHT + GAP))),
-    '</svg>\n',
-  ].join('\n')
+  const drawn = panels.map((panel, index) => drawnAt(panel, (index % 2) * (PANEL_WIDTH + GAP), TOP + Math.floor(index / 2) * (PANEL_HEIGHT + GAP)))
+  const legend = text(0, 14, 'log axes, less is better; bars from the lowest tenth of the rounds to the highest; dashed: one random read of memory as large as the bookkeeping', 'small')
+  const title = 'What the calls of the pool cost as the pool grows, beside one random read of memory of the same size'
+  return svgOf(TOP + Math.ceil(panels.length / 2) * (PANEL_HEIGHT + GAP) - GAP, title, STYLE, [legend, ...drawn])
 }
