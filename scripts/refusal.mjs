@@ -1,4 +1,5 @@
 // A reason not to go on that the person at the keyboard can do something about, shown without a stack; and what was asked for.
+import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 
 /** Why something cannot be made. */
@@ -16,6 +17,11 @@ export async function refusable(what, work) {
     console.error(`${what}: ${error.message}`)
     process.exitCode = 1
   }
+}
+
+/** The same, where a file is run and not imported. */
+export async function main(url, what, work) {
+  if (process.argv[1] === fileURLToPath(url)) await refusable(what, work)
 }
 
 /**

@@ -1,13 +1,62 @@
-// The part of bench/RESULTS.md about GPUs, from results.json; without one it says that nothing has run.
-import { microseconds, rateOf, shareOf, type GpuLane, type GpuResults, type GpuWorkload } from './gpu-results.js'
-import { GPU_TARGETS, isReached, measuredOf, type GpuTarget } from './gpu-targets.js'
+// The part of bench/RESULTS.md about GPUs: what is to be reached, and what was measured by results.json; without one it says that nothing has run.
+import { gpuLane, microseconds, rateOf, shareOf, timesOf, type GpuLane, type GpuResults, type GpuWorkload } from './gpu-results.js'
+import type { Bound } from './report.js'
 import type { Spread } from './spread.js'
-import { digits, tableOf } from './table.js'
+import { digits, spreadText, tableOf } from './table.js'
 
 /** Where the section begins. */
 export const HEADING = '## On a GPU'
 
-const spread = ({ median, p10, p90 }: Spread): string => `${digits(median)} (${digits(p10)} to ${digits(p90)})`
+/** What a target is about: a lane beside another of its workload, or by itself. */
+export interface GpuTarget {
+  readonly workload: string
+  readonly says: string
+  readonly lane: string
+  /** The lane that it is held against. */
+  readonly against?: string
+  /** A lane's rate over the other's, the other's time over the lane's, the lane's over the other's, or the lane's microseconds. */
+  readonly by: 'rate' | 'speed' | 'time' | 'microseconds'
+  readonly toReach: Exclude<Bound, 'less' | 'more'>
+}
+
+const COPY = { lane: 'kvtide', against: 'copy', by: 'rate', toReach: { atLeast: 0.85 } } as const
+const PAGES = 'kvtide, pages'
+
+/** The targets, in the order of the table. */
+export const GPU_TARGETS: readonly GpuTarget[] = [
+  { workload: 'prompt-append', says: "append of a prompt, rate over the copy's", ...COPY },
+  { workload: 'page-scatter', says: "tokens into pages, rate over the copy's", ...COPY },
+  { workload: 'page-gather', says: "tokens out of pages, rate over the copy's", ...COPY },
+  { workload: 'step-append', says: 'append of a step in one launch, microseconds', lane: 'kvtide, slots from the host', by: 'microseconds', toReach: { atMost: 10 } },
+  { workload: 'step-append', says: 'the same with lengths on the device, microseconds', lane: 'kvtide, lengths on the device', by: 'microseconds', toReach: { atMost: 10 } },
+  { workload: 'decode', says: "attention over pages, K and V read once, rate over the copy's", lane: PAGES, against: 'copy', by: 'rate', toReach: { atLeast: 0.8 } },
+  { workload: 'decode', says: "PyTorch's flash attention over contiguous memory / kvtide over pages", lane: PAGES, against: 'PyTorch, flash', by: 'speed', toReach: { atLeast: 1 } },
+  { workload: 'decode', says: 'attention over pages / over contiguous memory', lane: PAGES, against: 'kvtide, contiguous', by: 'time', toReach: { atMost: 1.03 } },
+  { workload: 'decode', says: 'attention over bf16 pages / over q8 pages', lane: 'kvtide, q8 pages', against: PAGES, by: 'speed', toReach: { atLeast: 1.6 } },
+  ...['append-token', 'append-chunk'].flatMap(workload =>
+    ['candle, slice_set', 'candle, cat', 'PyTorch, index_copy_', 'PyTorch, cat'].map(
+      (against): GpuTarget => ({ workload, says: `${workload === 'append-token' ? 'append of a token' : 'append of a chunk'}: ${against} / kvtide`, lane: 'kvtide', against, by: 'speed', toReach: { atLeast: 1 } }),
+    ),
+  ),
+]
+
+/** What was measured of a target; nothing where one of its lanes was not. */
+export function measuredOf(target: GpuTarget, results: GpuResults): Spread | undefined {
+  const lane = gpuLane(results, target.workload, target.lane)
+  const against = target.against === undefined ? lane : gpuLane(results, target.workload, target.against)
+  return lane === undefined || against === undefined ? undefined : compared(target.by, lane, against)
+}
+
+function compared(by: GpuTarget['by'], lane: GpuLane, against: GpuLane): Spread | undefined {
+  if (by === 'microseconds') return microseconds(lane)
+  if (by === 'rate') return shareOf(lane, against)
+  return by === 'speed' ? timesOf(against, lane) : timesOf(lane, against)
+}
+
+/** True when a measured number is what was to be reached. */
+export function isReached({ toReach }: GpuTarget, { median }: Spread): boolean {
+  return 'atMost' in toReach ? median <= toReach.atMost : median >= toReach.atLeast
+}
 
 const toReach = ({ toReach: bound }: GpuTarget): string => ('atMost' in bound ? `at most ${digits(bound.atMost)}` : `at least ${digits(bound.atLeast)}`)
 
@@ -26,7 +75,7 @@ function targetsTable(results: GpuResults | undefined): string {
     if (results === undefined) return row
     const measured = measuredOf(target, results)
     if (measured === undefined) return [...row, '', missing(target, results)]
-    return [...row, spread(measured), isReached(target, measured) ? 'met' : '**not met**']
+    return [...row, spreadText(measured), isReached(target, measured) ? 'met' : '**not met**']
   })
   return tableOf(['', 'to reach', ...(results === undefined ? [] : ['measured (spread)', 'result'])], rows)
 }
@@ -40,10 +89,10 @@ function laneRow(lane: GpuLane, limit: GpuLane | undefined): string[] {
   return [
     lane.name,
     ROLES[lane.role],
-    spread(took),
+    spreadText(took),
     digits(microseconds(lane, 'host').median),
     rate === undefined ? '' : `${digits(rate.value)} ${rate.unit}`,
-    share === undefined ? '' : spread(share),
+    share === undefined ? '' : spreadText(share),
   ]
 }
 

@@ -1,14 +1,12 @@
 // The pool's part of bench/RESULTS.md.
 import { callsOf, GROUPS, growthOf, type Call, type Group, type Measured } from './pool.js'
 import type { Spread } from './spread.js'
-import { digits, tableOf } from './table.js'
-
-const spread = ({ median, p10, p90 }: Spread): string => `${digits(median)} (${digits(p10)} to ${digits(p90)})`
+import { digits, spreadText, tableOf } from './table.js'
 
 /** One digit behind the point, and no zero below zero. */
 const reads = ({ median }: Spread): string => (Math.round(median * 10) / 10 + 0).toFixed(1)
 
-const cells = ({ name, per, sizes, ratio }: Call): string[] => [name, per, ...sizes.map(spread), spread(ratio)]
+const cells = ({ name, per, sizes, ratio }: Call): string[] => [name, per, ...sizes.map(spreadText), spreadText(ratio)]
 
 /** Groups with the same read share its row. */
 function rowsOf(measured: Measured): string[][] {

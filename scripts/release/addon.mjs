@@ -6,10 +6,9 @@
 import { mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import { compareVersions, glibcVersion, neededLibraries } from '../cuda/binary.mjs'
-import { given, refusable, Refusal } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { ask, must, root } from '../steps.mjs'
 import { addons } from './cargo.mjs'
 
@@ -73,4 +72,4 @@ async function build() {
   console.log(`${await buildAddon(words[0], resolve(to), compiled === undefined ? [] : ['--target-dir', compiled])} is built`)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('there is no addon', build)
+await main(import.meta.url, 'there is no addon', build)

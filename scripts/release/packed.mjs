@@ -4,13 +4,12 @@
 import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import { publint } from 'publint'
 import { formatMessage } from 'publint/utils'
 
 import { makePackages, packed as look } from '../pack/packages.mjs'
-import { given, refusable, Refusal } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { ask, root, run } from '../steps.mjs'
 
 const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
@@ -89,4 +88,4 @@ async function check() {
   await checkTypes(tarball)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the package is not as it should be', check)
+await main(import.meta.url, 'the package is not as it should be', check)

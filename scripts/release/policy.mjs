@@ -3,9 +3,8 @@
 // A release runs `cargo deny` itself, which also knows of advisories; this needs nothing but cargo, and reads the same file.
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
-import { given, refusable, Refusal } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { members, metadata } from './cargo.mjs'
 import { choose } from './licences.mjs'
@@ -54,4 +53,4 @@ function check() {
   console.log(`${count} crates: licences, bans and sources are those that deny.toml allows`)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('a crate is not as deny.toml wants it', check)
+await main(import.meta.url, 'a crate is not as deny.toml wants it', check)

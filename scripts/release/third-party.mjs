@@ -3,9 +3,8 @@
 // Where a crate leaves the choice it is taken under Apache-2.0, whose text is one for all of them, else under MIT.
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
-import { given, refusable, Refusal } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { choose } from './licences.mjs'
 import { policyOf } from './policy.mjs'
@@ -112,4 +111,4 @@ function licences() {
   console.log('THIRD_PARTY.md names every crate that is inside an addon')
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the licences are not as they should be', licences)
+await main(import.meta.url, 'the licences are not as they should be', licences)
