@@ -28,6 +28,8 @@ const steps = [
         ['packages', 'node', ['scripts/pack/local.mjs']],
         ['crates, built from their packages', 'node', ['scripts/release/crates.mjs', '--verify', '--docs']],
         ['the same build twice', 'node', ['scripts/release/reproducible.mjs']],
+        ['cargo-deny', 'cargo', ['install', '--locked', '--quiet', '--root', 'target/tools', 'cargo-deny@0.20.2']],
+        ['licences, bans and sources of crates', 'target/tools/bin/cargo-deny', ['check', 'licenses', 'bans', 'sources']],
         ['soak', 'node', ['scripts/soak.mjs']],
       ]
     : []),

@@ -52,7 +52,7 @@ test('nothing that the workspace is built with needs a newer Rust', t => {
 
 test('an option or a word that a script does not know is refused in one line', async t => {
   await refuses(t, 'release/crates.mjs', ['--verfy'], /^the crates cannot be published: Unknown option '--verfy'$/m)
-  for (const script of ['crates', 'policy', 'reproducible', 'sbom', 'surface', 'third-party', 'workflows']) {
+  for (const script of ['crates', 'reproducible', 'sbom', 'surface', 'third-party', 'workflows']) {
     await refuses(t, `release/${script}.mjs`, ['--new'], /Unknown option '--new'/)
     await refuses(t, `release/${script}.mjs`, ['more'], /unexpected argument "more"/)
   }

@@ -9,6 +9,9 @@ const PREFERRED = ['Apache-2.0', 'MIT']
 /** The expression in the form that today's tools read. */
 export const spdx = expression => expression.replaceAll(/\s*\/\s*/g, ' OR ')
 
+/** The licences that deny.toml allows; cargo-deny looks at every crate, bans and sources included. */
+export const allowedBy = text => [...(/^allow = \[([\s\S]*?)^\]/m.exec(text)?.[1] ?? '').matchAll(/"([^"]+)"/g)].map(([, id]) => id)
+
 const rank = ids => Math.max(...ids.map(id => (PREFERRED.includes(id) ? PREFERRED.indexOf(id) : PREFERRED.length)))
 
 /** The licences that an expression is taken under, of those that are allowed; nothing where there is no way. */

@@ -6,8 +6,7 @@ import { dirname, join } from 'node:path'
 
 import { given, main, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { choose } from './licences.mjs'
-import { policyOf } from './policy.mjs'
+import { allowedBy, choose } from './licences.mjs'
 import { addons, shipped } from './cargo.mjs'
 
 const PAGE = join(root, 'THIRD_PARTY.md')
@@ -99,7 +98,7 @@ export function page(crates, names, allowed) {
 
 function licences() {
   const { renew } = given({ renew: { type: 'boolean' } })
-  const { allowed } = policyOf(readFileSync(join(root, 'deny.toml'), 'utf8'))
+  const allowed = allowedBy(readFileSync(join(root, 'deny.toml'), 'utf8'))
   const text = page(shipped(), addons().map(({ name }) => name), allowed)
   if (renew) {
     writeFileSync(PAGE, text)
