@@ -84,7 +84,8 @@ test('what is wrong with a workflow is named', t => {
 
 test('an addon is built for a target as it is published', async t => {
   const base = ['--platform', '--release', '--no-const-enum', '--target']
-  t.deepEqual(buildArgs('x86_64-unknown-linux-gnu'), [...base, 'x86_64-unknown-linux-gnu', '--use-napi-cross'])
+  t.deepEqual(buildArgs('x86_64-unknown-linux-gnu'), [...base, 'x86_64-unknown-linux-gnu'])
+  t.deepEqual(buildArgs('aarch64-unknown-linux-gnu'), [...base, 'aarch64-unknown-linux-gnu'])
   t.deepEqual(buildArgs('aarch64-unknown-linux-musl'), [...base, 'aarch64-unknown-linux-musl', '--cross-compile'])
   t.deepEqual(buildArgs('aarch64-apple-darwin'), [...base, 'aarch64-apple-darwin', '--features', 'metal'])
   t.deepEqual(buildArgs('x86_64-pc-windows-msvc'), [...base, 'x86_64-pc-windows-msvc'])

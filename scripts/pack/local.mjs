@@ -26,7 +26,7 @@ const ADDON = 'kvtide.linux-x64-gnu.node'
 /** The packages that can be made on this machine. */
 async function packages() {
   if (process.platform !== 'linux' || process.arch !== 'x64') throw new Missing(`the addon is built on Linux with x86-64, this is ${process.platform} with ${process.arch}`)
-  const missing = ['cargo', 'tar', 'readelf'].filter(program => !exists(program))
+  const missing = ['cargo', 'tar', 'xz', 'readelf'].filter(program => !exists(program))
   if (missing.length > 0) throw new Missing(`${missing.join(', ')} ${missing.length > 1 ? 'are' : 'is'} missing`)
   const addons = join(folder, 'addons')
   await buildAddon(TARGET, addons, ['--target-dir', join(folder, 'target')])

@@ -1,16 +1,23 @@
 // `node scripts/release/addon.mjs <target>`: the addon of a target as it is published, into `--to`, a folder (target/addons unless given).
 //
-// Linux is linked against old libraries: glibc 2.28 at most by napi's toolchains, musl by zig; macOS and Windows are built on their own
-// machines. No folder of the machine goes into it, so that two builds are the same. `--target-dir` keeps what is compiled apart: cargo
+// Linux is linked on x64 against old libraries: glibc 2.28 at most by toolchains of napi, each of one hash, musl by zig; macOS and Windows are
+// built on their own machines. No folder of the machine goes into it, so that two builds are the same. `--target-dir` keeps what is compiled apart: cargo
 // compiles everything again each time that the linker changes.
-import { mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 
 import { compareVersions, glibcVersion, neededLibraries } from '../cuda/binary.mjs'
+import { unpacked } from '../fetched.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
 import { ask, must, root } from '../steps.mjs'
 import { addons } from './cargo.mjs'
+
+/** Linkers of an old system with its libraries, from the npm registry; the addon contains no C, so that it takes no more. */
+const TOOLCHAINS = {
+  'x86_64-unknown-linux-gnu': { name: '@napi-rs/cross-toolchain-x64-target-x86_64', version: '1.0.0', sha256: '351f6ee9bc8e444dfb8ac6eddfe9daed02c9508399bd20c511e3f9e027d6e988' },
+  'aarch64-unknown-linux-gnu': { name: '@napi-rs/cross-toolchain-x64-target-aarch64', version: '1.0.3', sha256: '8ec59a37c2a8cac720d0f92e9c19b2940a427ef1f32ddde43e800a8043301e51' },
+}
 
 /** The newest glibc that an addon may ask for: that of Debian 10, RHEL 8 and Ubuntu 20.04. */
 const GLIBC_MAX = '2.28'
@@ -24,7 +31,7 @@ export function buildArgs(target) {
   const known = addons().filter(({ name }) => name !== 'cuda')
   const { features } = known.find(({ name }) => name === target) ?? {}
   if (features === undefined) throw new Refusal(`${JSON.stringify(target)} is no target, expected one of ${known.map(({ name }) => name).join(', ')}`)
-  const linker = target.endsWith('linux-gnu') ? ['--use-napi-cross'] : target.endsWith('linux-musl') ? ['--cross-compile'] : []
+  const linker = target.endsWith('linux-musl') ? ['--cross-compile'] : []
   return ['--platform', '--release', '--no-const-enum', '--target', target, ...features.flatMap(feature => ['--features', feature]), ...linker]
 }
 
@@ -34,6 +41,18 @@ export function remapped(folder, env = process.env) {
   const flags = env.CARGO_ENCODED_RUSTFLAGS ? env.CARGO_ENCODED_RUSTFLAGS.split('\x1f') : (env.RUSTFLAGS ?? '').split(' ').filter(flag => flag !== '')
   const own = [`--remap-path-prefix=${cargo}=/cargo`, `--remap-path-prefix=${folder.replace(/[\\/]$/, '')}=/kvtide`]
   return { CARGO_ENCODED_RUSTFLAGS: [...flags, ...own].join('\x1f') }
+}
+
+/** Where a target's linker is: it comes as an archive within a package. */
+async function linker(target) {
+  if (!(target in TOOLCHAINS)) return {}
+  const packed = await unpacked(TOOLCHAINS[target], join(root, 'target', 'pack', 'downloads'))
+  const to = join(packed, 'toolchain')
+  if (!existsSync(join(to, 'bin'))) {
+    mkdirSync(to, { recursive: true })
+    await must('tar', ['--extract', '--xz', '--file', join(packed, `${target}.tar.xz`), '--directory', to])
+  }
+  return { [`CARGO_TARGET_${target.toUpperCase().replaceAll('-', '_')}_LINKER`]: join(to, 'bin', `${target}-gcc`) }
 }
 
 /** What an addon of Linux needs and how large it is, as `readelf` and the file say. */
@@ -59,7 +78,7 @@ export async function buildAddon(target, to, more = []) {
   const args = buildArgs(target)
   mkdirSync(to, { recursive: true })
   // Not by napi's own flag: cargo does not look at RUSTFLAGS where the encoded ones are set.
-  const env = { ...remapped(root), CARGO_PROFILE_RELEASE_STRIP: 'symbols' }
+  const env = { ...remapped(root), CARGO_PROFILE_RELEASE_STRIP: 'symbols', ...(await linker(target)) }
   await must('napi', ['build', ...args, ...more, '--output-dir', to, '--no-js', '--dts', 'binding.d.cts'], { env })
   const name = readdirSync(to).find(file => file.endsWith('.node') && !file.startsWith('kvtide-cuda'))
   if (name === undefined) throw new Refusal(`napi has built nothing for ${target}`)
