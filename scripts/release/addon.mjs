@@ -31,8 +31,8 @@ export function buildArgs(target) {
   const known = addons().filter(({ name }) => name !== 'cuda')
   const { features } = known.find(({ name }) => name === target) ?? {}
   if (features === undefined) throw new Refusal(`${JSON.stringify(target)} is no target, expected one of ${known.map(({ name }) => name).join(', ')}`)
-  const linker = target.endsWith('linux-musl') ? ['--cross-compile'] : []
-  return ['--platform', '--release', '--no-const-enum', '--target', target, ...features.flatMap(feature => ['--features', feature]), ...linker]
+  const cross = target.endsWith('linux-musl') ? ['--cross-compile'] : []
+  return ['--platform', '--release', '--no-const-enum', '--target', target, ...features.flatMap(feature => ['--features', feature]), ...cross]
 }
 
 /** What makes a build in `folder` the same wherever it is made: names of files in messages begin with `/kvtide` and `/cargo` instead. */
