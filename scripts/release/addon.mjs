@@ -43,16 +43,15 @@ export function remapped(folder, env = process.env) {
   return { CARGO_ENCODED_RUSTFLAGS: [...flags, ...own].join('\x1f') }
 }
 
-/** Where a target's linker is: it comes as an archive within a package. */
-async function linker(target) {
-  if (!(target in TOOLCHAINS)) return {}
+/** What the names of a target's linker and other programs begin with: they come as an archive within a package. */
+async function toolchain(target) {
   const packed = await unpacked(TOOLCHAINS[target], join(root, 'target', 'pack', 'downloads'))
   const to = join(packed, 'toolchain')
   if (!existsSync(join(to, 'bin'))) {
     mkdirSync(to, { recursive: true })
     await must('tar', ['--extract', '--xz', '--file', join(packed, `${target}.tar.xz`), '--directory', to])
   }
-  return { [`CARGO_TARGET_${target.toUpperCase().replaceAll('-', '_')}_LINKER`]: join(to, 'bin', `${target}-gcc`) }
+  return join(to, 'bin', `${target}-`)
 }
 
 /** What an addon of Linux needs and how large it is, as `readelf` and the file say. */
@@ -77,12 +76,16 @@ export function addonLine(name, { bytes, glibc, libraries, stripped }) {
 export async function buildAddon(target, to, more = []) {
   const args = buildArgs(target)
   mkdirSync(to, { recursive: true })
-  // Not by napi's own flag: cargo does not look at RUSTFLAGS where the encoded ones are set.
-  const env = { ...remapped(root), CARGO_PROFILE_RELEASE_STRIP: 'symbols', ...(await linker(target)) }
+  const tools = target in TOOLCHAINS ? await toolchain(target) : undefined
+  const env = { ...remapped(root), ...(tools && { [`CARGO_TARGET_${target.toUpperCase().replaceAll('-', '_')}_LINKER`]: `${tools}gcc` }) }
   await must('napi', ['build', ...args, ...more, '--output-dir', to, '--no-js', '--dts', 'binding.d.cts'], { env })
   const name = readdirSync(to).find(file => file.endsWith('.node') && !file.startsWith('kvtide-cuda'))
   if (name === undefined) throw new Refusal(`napi has built nothing for ${target}`)
-  if (target.endsWith('linux-gnu')) console.log(addonLine(name, measured(join(to, name))))
+  if (tools !== undefined) {
+    // Not by napi's own flag: cargo does not look at RUSTFLAGS where the encoded ones are set.
+    await must(`${tools}strip`, ['--strip-all', join(to, name)])
+    console.log(addonLine(name, measured(join(to, name))))
+  }
   return join(to, name)
 }
 
