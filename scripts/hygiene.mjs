@@ -4,7 +4,6 @@ import { run } from './steps.mjs'
 const CHECKS = {
   'the npm package': ['scripts/release/packed.mjs'],
   'public types and codes of errors': ['scripts/release/surface.mjs'],
-  'licences, bans and sources': ['scripts/release/policy.mjs'],
   'licences of what is in addons': ['scripts/release/third-party.mjs'],
   'crates as packages': ['scripts/release/crates.mjs'],
   workflows: ['scripts/release/workflows.mjs'],

@@ -1,25 +1,23 @@
 // Everything that must hold before a change is ready: format, lint, types, tests, and the package as a user gets it.
-import { hostTarget, must } from './steps.mjs'
+import { must, onTarget } from './steps.mjs'
 
 const full = process.argv.includes('--full')
-const target = hostTarget()
-const onTarget = target === undefined ? [] : ['--target', target]
-
+const target = onTarget()
 // Other people's caches are built in the full run alone: kvtide does not need them.
 const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
 
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
-  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '-p', 'decoder', '-p', 'kvtide-bench-cuda', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
-  ['lint of kernels for GPUs', 'cargo', ['clippy', '--release', '-p', 'kvtide-cuda', '--all-targets', ...onTarget, '--', '-D', 'warnings']],
-  ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...onTarget, '--', '-D', 'warnings']],
-  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-cuda', '-p', 'kvtide-tensor', '-p', 'decoder', ...onTarget], { RUSTDOCFLAGS: '-D warnings' }],
+  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-tensor', '-p', 'decoder', '-p', 'kvtide-bench', '-p', 'kvtide-bench-cuda', '--all-targets', ...target, '--', '-D', 'warnings']],
+  ['lint of kernels for GPUs', 'cargo', ['clippy', '--release', '-p', 'kvtide-cuda', '--all-targets', ...target, '--', '-D', 'warnings']],
+  ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...target, '--', '-D', 'warnings']],
+  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-cuda', '-p', 'kvtide-tensor', '-p', 'decoder', ...target], { RUSTDOCFLAGS: '-D warnings' }],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
   ['package', 'node', ['scripts/pack-check.mjs']],
   ['hygiene', 'node', ['scripts/hygiene.mjs']],
   ['tour', 'npm', ['start', '--silent']],
-  ['portable kernels', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...onTarget], { KVTIDE_KERNELS: 'portable', KVTIDE_CASES: '300' }],
+  ['portable kernels', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...target], { KVTIDE_KERNELS: 'portable', KVTIDE_CASES: '300' }],
   ['kernels for GPUs, compiled', 'node', ['scripts/cuda/kernels.mjs']],
   ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs']],
   ...(full
@@ -30,6 +28,8 @@ const steps = [
         ['packages', 'node', ['scripts/pack/local.mjs']],
         ['crates, built from their packages', 'node', ['scripts/release/crates.mjs', '--verify', '--docs']],
         ['the same build twice', 'node', ['scripts/release/reproducible.mjs']],
+        ['cargo-deny', 'cargo', ['install', '--locked', '--quiet', '--root', 'target/tools', 'cargo-deny@0.20.2']],
+        ['licences, bans and sources of crates', 'target/tools/bin/cargo-deny', ['check', 'licenses', 'bans', 'sources']],
         ['soak', 'node', ['scripts/soak.mjs']],
       ]
     : []),

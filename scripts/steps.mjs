@@ -1,7 +1,9 @@
 // Runs commands one after the other, for the scripts of this folder.
-import { spawn, spawnSync } from 'node:child_process'
+import { spawnSync } from 'node:child_process'
 import { delimiter, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+
+import { run as runProgram } from './cuda/carried/program.mjs'
 
 /** The folder of the repository. */
 export const root = fileURLToPath(new URL('..', import.meta.url))
@@ -13,6 +15,12 @@ const onWindows = process.platform === 'win32'
 export function hostTarget() {
   const { stdout } = spawnSync('rustc', ['-vV'], { encoding: 'utf8', cwd: root })
   return /^host: (.+)$/m.exec(stdout ?? '')?.[1]
+}
+
+/** The same as cargo is told. */
+export function onTarget() {
+  const target = hostTarget()
+  return target === undefined ? [] : ['--target', target]
 }
 
 /** True when `command` can be run. */
@@ -27,25 +35,9 @@ export function ask(command, args, options = {}) {
 }
 
 /** Runs a command, showing what it prints unless it is to be silent; answers its exit code and its output. */
-export function run(command, args, { silent = false, ...options } = {}) {
-  return new Promise(resolve => {
-    const child = spawn(command, args, {
-      cwd: root,
-      shell: onWindows,
-      stdio: ['ignore', 'pipe', 'pipe'],
-      ...options,
-      env: { ...process.env, PATH: searchPath(), ...options.env },
-    })
-    let output = ''
-    for (const [from, to] of [[child.stdout, process.stdout], [child.stderr, process.stderr]]) {
-      from.on('data', chunk => {
-        output += chunk
-        if (!silent) to.write(chunk)
-      })
-    }
-    child.on('error', error => resolve({ code: 1, output: `${output}\n${error.message}` }))
-    child.on('close', code => resolve({ code: code ?? 1, output }))
-  })
+export async function run(command, args, options = {}) {
+  const { code = 1, output } = await runProgram(command, args, { cwd: root, shell: onWindows, ...options, env: { PATH: searchPath(), ...options.env } })
+  return { code, output }
 }
 
 /** Runs a command and ends the process when it fails. */

@@ -1,33 +1,14 @@
 // `npm test`: the Rust tests, then the TypeScript ones, and one line that counts both.
-import { hostTarget, run } from './steps.mjs'
+import { rustCounts } from './cuda/carried/parts.mjs'
+import { onTarget, run } from './steps.mjs'
 
-const target = hostTarget()
-const counts = { passed: 0, failed: 0, skipped: 0 }
 
 // The examples in the documentation run against the compiled package.
 const compiled = await run('npm', ['run', '--silent', 'build:ts'])
-if (compiled.code !== 0) counts.failed += 1
 
-const rust = await run('cargo', [
-  'test',
-  '--release',
-  '--no-fail-fast',
-  ...(target === undefined ? [] : ['--target', target]),
-  '-p',
-  'kvtide-core',
-  '-p',
-  'kvtide-tensor',
-  '-p',
-  'decoder',
-  '-p',
-  'kvtide-bench-cuda',
-])
-let rustFailed = 0
-for (const [, passed, failed, ignored] of rust.output.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {
-  counts.passed += Number(passed)
-  rustFailed += Number(failed)
-  counts.skipped += Number(ignored)
-}
+const crates = ['kvtide-core', 'kvtide-tensor', 'decoder', 'kvtide-bench', 'kvtide-bench-cuda'].flatMap(name => ['-p', name])
+const rust = await run('cargo', ['test', '--release', '--no-fail-fast', ...onTarget(), ...crates])
+const ofRust = rustCounts(rust.output)
 
 // The addon that was just built is the ordinary one; one with CUDA that lies there may be older.
 const ava = await run('ava', process.argv.slice(2), { env: { KVTIDE_DEVICE: process.env.KVTIDE_DEVICE || 'cpu' } })
@@ -35,12 +16,11 @@ const counted = pattern => Number(pattern.exec(ava.output)?.[1] ?? 0)
 // Where a test has failed, ava's summary leaves out how many have passed.
 const avaPassed = [...ava.output.matchAll(/^\s*✔ /gm)].length
 const avaFailed = counted(/^\s*(\d+) tests? failed/m) + counted(/^\s*(\d+) (?:unhandled rejections?|uncaught exceptions?)/m)
-counts.passed += avaPassed
-counts.failed += rustFailed + avaFailed
-counts.skipped += counted(/^\s*(\d+) tests? skipped/m)
+const counts = { passed: ofRust.passed + avaPassed, failed: ofRust.failed + avaFailed, skipped: ofRust.skipped + counted(/^\s*(\d+) tests? skipped/m) }
 
 // A run that broke off before it counted anything has failed too.
-if (rust.code !== 0 && rustFailed === 0) counts.failed += 1
+if (compiled.code !== 0) counts.failed += 1
+if (rust.code !== 0 && ofRust.failed === 0) counts.failed += 1
 if (ava.code !== 0 && avaFailed === 0) counts.failed += 1
 if (avaPassed === 0 && avaFailed === 0 && ava.code === 0) counts.failed += 1
 

@@ -1,8 +1,9 @@
 // The chart of results.
 import test from 'ava'
 
-import { axisOf, chart, time } from '../../bench/chart.js'
-import { wellFormed, workload } from './reports.js'
+import { chart } from '../../bench/report/chart.js'
+import { axisOf, time } from '../../bench/report/svg.js'
+import { apartPanels, wellFormed, workload } from './reports.js'
 
 test('an axis goes over whole decades', t => {
   const axis = axisOf([850, 4_200_000])
@@ -39,11 +40,5 @@ test('the chart is well-formed, whatever the names are', t => {
 
 test('panels do not overlap', t => {
   const svg = chart(Array.from({ length: 5 }, (_, index) => workload(`w${index}`, [])))
-  const places = [...svg.matchAll(/translate\((\d+) (\d+)\)"><rect width="(\d+)" height="(\d+)"/g)].map(match => match.slice(1).map(Number) as [number, number, number, number])
-  t.is(places.length, 5)
-  for (const [index, [x, y, width, height]] of places.entries()) {
-    for (const [otherX, otherY, otherWidth, otherHeight] of places.slice(index + 1)) {
-      t.true(x + width <= otherX || otherX + otherWidth <= x || y + height <= otherY || otherY + otherHeight <= y)
-    }
-  }
+  t.is(apartPanels(t, svg), 5)
 })

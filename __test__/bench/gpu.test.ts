@@ -6,10 +6,9 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { checkResults, gpuLane, readResults, RECORDED, shareOf, timesOf, type GpuLane, type GpuResults } from '../../bench/gpu-results.js'
-import { gpuSection, HEADING, withSection } from '../../bench/gpu-section.js'
-import { GPU_TARGETS, isReached, measuredOf } from '../../bench/gpu-targets.js'
-import { resultsPage } from '../../bench/markdown.js'
+import { checkResults, gpuLane, readResults, RECORDED, shareOf, timesOf, type GpuLane, type GpuResults } from '../../bench/report/gpu-results.js'
+import { gpuSection, GPU_TARGETS, HEADING, isReached, measuredOf, withSection } from '../../bench/report/gpu-section.js'
+import { resultsPage } from '../../bench/report/markdown.js'
 import { report } from './reports.js'
 
 function lane(name: string, role: GpuLane['role'], nanoseconds: readonly number[], more: Partial<GpuLane> = {}): GpuLane {

@@ -1,8 +1,8 @@
 // The page of results.
 import test from 'ava'
 
-import { reason, resultsPage } from '../../bench/markdown.js'
-import { digits } from '../../bench/table.js'
+import { reason, resultsPage } from '../../bench/report/markdown.js'
+import { digits } from '../../bench/report/table.js'
 import { claim, report, workload } from './reports.js'
 
 test('numbers have three digits, or all of a whole number', t => {

@@ -1,12 +1,12 @@
 // The chart of the pool as it grows, and its part of the page.
 import test from 'ava'
 
-import { apart } from '../../bench/panel.js'
-import { poolChart } from '../../bench/pool-chart.js'
-import { poolSection } from '../../bench/pool-section.js'
-import { callsOf, GROUPS, growthOf, PROMPTS, type Measured } from '../../bench/pool.js'
-import { spreadOf } from '../../bench/spread.js'
-import { wellFormed } from './reports.js'
+import { apart } from '../../bench/report/panel.js'
+import { poolChart } from '../../bench/report/pool-chart.js'
+import { poolSection } from '../../bench/report/pool-section.js'
+import { callsOf, GROUPS, growthOf, PROMPTS, type Measured } from '../../bench/report/pool.js'
+import { spreadOf } from '../../bench/report/spread.js'
+import { apartPanels, wellFormed } from './reports.js'
 
 const NAMES = [...new Set(GROUPS.flatMap(({ calls, read }) => [...calls, read]))]
 
@@ -82,11 +82,7 @@ test('texts do not overlap, and lie in their panel', t => {
 })
 
 test('panels do not overlap', t => {
-  const corners = [...poolChart(measured()).matchAll(/translate\((\d+) (\d+)\)"><rect width="(\d+)" height="(\d+)"/g)].map(match => match.slice(1).map(Number) as [number, number, number, number])
-  t.is(corners.length, 4)
-  for (const [index, [x, y, width, height]] of corners.entries()) {
-    for (const [otherX, otherY] of corners.slice(index + 1)) t.true(x + width <= otherX || otherX + width <= x || y + height <= otherY)
-  }
+  t.is(apartPanels(t, poolChart(measured())), 4)
 })
 
 test('times have one axis of whole decades in all panels, and sizes one place each', t => {

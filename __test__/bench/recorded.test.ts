@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 
 import test from 'ava'
 
-import { BAND_MIN, recordOf, unrecorded, worseThan, type Recorded } from '../../bench/recorded.js'
+import { BAND_MIN, recordOf, unrecorded, worseThan, type Recorded } from '../../bench/report/recorded.js'
 import { claim, report, workload } from './reports.js'
 
 const recorded: Recorded = {

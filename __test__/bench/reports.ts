@@ -1,7 +1,7 @@
 // Reports of runs that never were.
 import type { ExecutionContext } from 'ava'
 
-import type { Claim, Report, Workload } from '../../bench/report.js'
+import type { Claim, Report, Workload } from '../../bench/report/report.js'
 
 export function claim(id: string, ratio: number, more: Partial<Claim> = {}): Claim {
   return { id, says: `${id} <says>`, ratio, low: ratio, high: ratio, toReach: 'less', met: null, limit: null, why: null, ...more }
@@ -36,4 +36,13 @@ export function wellFormed(t: ExecutionContext, svg: string): void {
     else if (empty !== '/') open.push(name)
   }
   t.deepEqual(open, [])
+}
+
+/** Asserts that no two panels of a picture share a place; answers how many there are. */
+export function apartPanels(t: ExecutionContext, svg: string): number {
+  const places = [...svg.matchAll(/translate\((\d+) (\d+)\)"><rect width="(\d+)" height="(\d+)"/g)].map(match => match.slice(1).map(Number) as [number, number, number, number])
+  for (const [index, [x, y, width, height]] of places.entries()) {
+    for (const [otherX, otherY, otherWidth, otherHeight] of places.slice(index + 1)) t.true(x + width <= otherX || otherX + otherWidth <= x || y + height <= otherY || otherY + otherHeight <= y)
+  }
+  return places.length
 }

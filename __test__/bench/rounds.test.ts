@@ -1,8 +1,7 @@
 // The order in which lanes run and what is timed of them, by a clock that the lanes wind themselves.
 import test from 'ava'
 
-import { measure, measureAsync, type AsyncContestant, type Contestant } from '../../bench/rounds.js'
-import { readWaiting } from '../../bench/waiting.js'
+import { measure, readWaiting, type Contestant } from '../../bench/run/rounds.js'
 
 interface Clockwork {
   readonly now: () => number
@@ -20,14 +19,14 @@ function clockwork(): Clockwork {
   return { now: () => time, waited: () => waiting, pass }
 }
 
-test('lanes run in turn and each round starts with another', t => {
+test('lanes run in turn and each round starts with another', async t => {
   let seen = ''
   const lane = (name: string): Contestant => ({ name, role: 'ours', operations: 1, round: () => void (seen += name) })
-  measure(['a', 'b', 'c'].map(lane), 1, clockwork())
+  await measure(['a', 'b', 'c'].map(lane), 1, clockwork())
   t.is(seen, 'abcbcacababcbcacab')
 })
 
-test('a time is per operation, without what is done before and after, and without the first rounds', t => {
+test('a time is per operation, without what is done before and after, and without the first rounds', async t => {
   const clocks = clockwork()
   const { pass } = clocks
   let round = 0
@@ -39,22 +38,22 @@ test('a time is per operation, without what is done before and after, and withou
     round: () => pass(++round),
     after: () => pass(1000),
   }
-  const [measured] = measure([lane], 3, clocks)
+  const [measured] = await measure([lane], 3, clocks)
   t.is(measured?.name, 'clockwork')
   t.deepEqual(measured?.nanoseconds.map(Math.round), [1_500_000, 1_750_000, 2_000_000])
 })
 
-test('what a round waited for a processor is taken off', t => {
+test('what a round waited for a processor is taken off', async t => {
   const clocks = clockwork()
   const lane: Contestant = { name: 'crowded', role: 'ours', operations: 1, before: () => clocks.pass(5, 5e6), round: () => clocks.pass(3, 1e6) }
-  t.deepEqual(measure([lane], 1, clocks)[0]?.nanoseconds.map(Math.round), [2_000_000])
-  t.deepEqual(measure([{ ...lane, shared: true }], 1, clocks)[0]?.nanoseconds.map(Math.round), [3_000_000])
+  t.deepEqual((await measure([lane], 1, clocks))[0]?.nanoseconds.map(Math.round), [2_000_000])
+  t.deepEqual((await measure([{ ...lane, shared: true }], 1, clocks))[0]?.nanoseconds.map(Math.round), [3_000_000])
 })
 
 test('rounds that are promises are waited for, one after the other', async t => {
   const clocks = clockwork()
   let seen = ''
-  const lane = (name: string): AsyncContestant => ({
+  const lane = (name: string): Contestant => ({
     name,
     role: 'peer',
     operations: 2,
@@ -65,18 +64,18 @@ test('rounds that are promises are waited for, one after the other', async t => 
       seen += name
     },
   })
-  const measured = await measureAsync(['a', 'b'].map(lane), 1, clocks)
+  const measured = await measure(['a', 'b'].map(lane), 1, clocks)
   t.is(seen, 'aabbbbaaaabbbbaaaabbbbaa')
   t.deepEqual(measured.map(({ nanoseconds }) => nanoseconds.map(Math.round)), [[2_000_000], [2_000_000]])
-  const elsewhere: AsyncContestant = { name: 'elsewhere', role: 'peer', operations: 2, round: () => Promise.resolve(600) }
-  t.deepEqual((await measureAsync([elsewhere], 1, clocks))[0]?.nanoseconds, [300])
+  const elsewhere: Contestant = { name: 'elsewhere', role: 'peer', operations: 2, round: () => Promise.resolve(600) }
+  t.deepEqual((await measure([elsewhere], 1, clocks))[0]?.nanoseconds, [300])
 })
 
 test('the second number of three is the waiting', t => {
   t.deepEqual(['1234 567 8\n', '', 'none of it'].map(readWaiting), [567, 0, 0])
 })
 
-test('a lane that fails ends the run', t => {
+test('a lane that fails ends the run', async t => {
   const lane: Contestant = {
     name: 'broken',
     role: 'peer',
@@ -85,5 +84,5 @@ test('a lane that fails ends the run', t => {
       throw new Error('no room')
     },
   }
-  t.throws(() => measure([lane], 1, clockwork()), { message: /no room/ })
+  await t.throwsAsync(measure([lane], 1, clockwork()), { message: /no room/ })
 })

@@ -1,7 +1,7 @@
 // Medians and spreads: the same cases as those of bench/peers/src/statistics.rs.
 import test from 'ava'
 
-import { ratioOf, spreadOf } from '../../bench/spread.js'
+import { ratioOf, spreadOf } from '../../bench/report/spread.js'
 
 test('the spread does not depend on the order', t => {
   t.deepEqual(spreadOf([5, 1, 3, 2, 4, 6, 7, 8, 9, 10, 0]), { median: 5, p10: 1, p90: 9 })

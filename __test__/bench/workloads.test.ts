@@ -2,8 +2,8 @@
 import test from 'ava'
 
 import { RotatingKvCache } from '../../index.js'
-import { BareRows, HEAD_DIM, tokens } from '../../bench/rows.js'
-import type { Workload } from '../../bench/report.js'
+import { BareRows, HEAD_DIM, tokens } from '../../bench/workloads/rows.js'
+import type { Workload } from '../../bench/report/report.js'
 import { growable } from '../../bench/workloads/growable.js'
 import { paged } from '../../bench/workloads/paged.js'
 import { prepare } from '../../bench/workloads/prepare.js'
@@ -11,7 +11,7 @@ import { rollback } from '../../bench/workloads/rollback.js'
 import { rotating } from '../../bench/workloads/rotating.js'
 import { view } from '../../bench/workloads/view.js'
 
-const workloads: Workload[] = [rotating([64, 128, 256], 1), growable(16, 1), rollback(16, 1), paged(32, 1), prepare({ sequences: 3, blocks: 4 }, 1), view(16, 1)]
+const workloads: Workload[] = [await rotating([64, 128, 256], 1), await growable(16, 1), await rollback(16, 1), await paged(32, 1), await prepare({ sequences: 3, blocks: 4 }, 1), await view(16, 1)]
 
 test('every workload compares a cache of ours with something', t => {
   for (const { id, lanes, claims } of workloads) {

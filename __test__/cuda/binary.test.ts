@@ -1,9 +1,7 @@
 // What is said of a built addon: read from readelf's output and from the bytes of the file.
 import test from 'ava'
 
-import { cudaScript } from '../support/cuda-scripts.js'
-
-const { glibcVersion, machineCode, neededLibraries, ptxTargets } = await cudaScript('binary')
+import { glibcVersion, machineCode, neededLibraries, ptxTargets } from '../../scripts/cuda/binary.mjs'
 
 test('needed libraries are listed', t => {
   const dynamic = `

@@ -5,11 +5,9 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { cudaScript, folder } from '../support/cuda-scripts.js'
-
-const { benchProgram } = await cudaScript('bench-program')
-const { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } = await cudaScript('contents')
-const { countKernelTests, testPrograms } = await cudaScript('kernel-tests')
+import { folder } from '../support/cuda-scripts.js'
+import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/contents.mjs'
+import { countKernelTests, programsOf } from '../../scripts/cuda/programs.mjs'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
@@ -64,23 +62,14 @@ test('an archive over 60 MB is refused with its size', t => {
   t.throws(() => sizeLine('x.tar.xz', 60_100_000), { message: 'x.tar.xz has 60.1 MB, and may have 60.0 MB' })
 })
 
-test('test programs are found among what cargo says', t => {
-  const messages = [
-    { reason: 'compiler-artifact', executable: null, target: { name: 'kvtide_cuda', kind: ['lib'] } },
-    { reason: 'compiler-artifact', executable: '/t/kvtide_cuda-1', target: { name: 'kvtide_cuda', kind: ['lib'] } },
-    { reason: 'compiler-artifact', executable: '/t/moves-2', target: { name: 'moves', kind: ['test'] } },
-    { reason: 'build-finished', success: true },
-  ]
-  t.deepEqual(testPrograms(`   Compiling kvtide-cuda\n${messages.map(message => JSON.stringify(message)).join('\n')}\n`), [{ name: 'moves', file: '/t/moves-2' }])
-})
-
 /** What cargo says of a thing that it has compiled. */
-const artifact = (executable: string | null, kind: string, name = 'kvtide-bench-cuda'): string => JSON.stringify({ reason: 'compiler-artifact', executable, target: { name, kind: [kind] } })
+const artifact = (executable: string | null, kind: string, name: string): string => JSON.stringify({ reason: 'compiler-artifact', executable, target: { name, kind: [kind] } })
 
-test('the program that measures is found there too', t => {
-  const messages = [artifact(null, 'lib', 'kvtide_cuda'), artifact('/t/build-script', 'custom-build'), artifact('/t/other', 'bin', 'decoder'), artifact('/t/kvtide-bench-cuda', 'bin')]
-  t.is(benchProgram(`   Compiling kvtide-cuda\n${messages.join('\n')}\n`), '/t/kvtide-bench-cuda')
-  t.is(benchProgram(messages.slice(0, 3).join('\n')), undefined)
+test('programs are found among what cargo says', t => {
+  const messages = ['   Compiling kvtide-cuda', artifact(null, 'lib', 'a'), artifact('/t/a-1', 'lib', 'a'), artifact('/t/moves-2', 'test', 'moves'), artifact('/t/script', 'custom-build', 'b'), artifact('/t/b', 'bin', 'b'), '{"reason":"build-finished"}', '']
+  t.deepEqual(programsOf(messages.join('\n'), 'test'), [{ name: 'moves', file: '/t/moves-2' }])
+  t.deepEqual(programsOf(messages.join('\n'), 'bin'), [{ name: 'b', file: '/t/b' }])
+  t.deepEqual(programsOf('', 'bin'), [])
 })
 
 test('what is carried is there, and imports nothing but its like and node itself', t => {

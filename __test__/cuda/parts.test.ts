@@ -6,9 +6,8 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { cudaScript, folder, type Gpu, type RunProgram } from '../support/cuda-scripts.js'
-
-const { deviceTests, gpuOf, kernelTests, listedTests, rustCounts, sanitized, summary, tapCounts } = await cudaScript('carried/parts')
+import { folder, type Gpu, type RunProgram } from '../support/cuda-scripts.js'
+import { deviceTests, gpuOf, kernelTests, listedTests, rustCounts, sanitized, summary, tapCounts } from '../../scripts/cuda/carried/parts.mjs'
 
 const GPU: Gpu = { usable: true, reason: '' }
 const NONE: Gpu = { usable: false, reason: 'no NVIDIA driver: libcuda.so.1 not found' }
@@ -63,7 +62,7 @@ test('a program that breaks off, or runs no test, has failed', async t => {
 test('without a GPU the tests of kernels are counted and not run', async t => {
   const { run, asked } = player({ list: { code: 0, output: 'boxes: test\nrows: test\n' } })
   t.deepEqual(await kernelTests(run, ['moves', 'more'], NONE), { name: 'kernels', passed: 0, failed: 0, skipped: 4 })
-  const parts = await sanitized(run, ['moves'], NONE, '/cuda/compute-sanitizer')
+  const parts: { name: string; reason: string }[] = await sanitized(run, ['moves'], NONE, '/cuda/compute-sanitizer')
   t.deepEqual(parts.map(({ name, reason }) => [name, reason]), [['memcheck', NONE.reason], ['racecheck', NONE.reason]])
   t.deepEqual(asked, ['moves --list', 'more --list'])
 })

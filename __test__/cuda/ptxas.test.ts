@@ -1,9 +1,7 @@
 // What the assembler prints is read as it is, and a kernel that spills is named.
 import test from 'ava'
 
-import { cudaScript } from '../support/cuda-scripts.js'
-
-const { assembled, table } = await cudaScript('ptxas')
+import { assembled, table } from '../../scripts/cuda/ptxas.mjs'
 
 const PRINTED = `ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'shift_16' for 'sm_90'

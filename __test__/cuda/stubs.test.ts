@@ -1,14 +1,14 @@
-// Link stubs, made for a small library, linked into another one, and called with the library there and gone.
+// Link stubs, made for a small library, linked into another one, and called with the library there and gone; and the declarations of
+// cudarc that they are made from.
 import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import test from 'ava'
 
-import { compiling, cudaScript, folder } from '../support/cuda-scripts.js'
-
-const { compileStub } = await cudaScript('stubs')
-const { cudaHome } = await cudaScript('home')
+import { compiling, folder } from '../support/cuda-scripts.js'
+import { compileStub, functions, libraries, statusCode } from '../../scripts/cuda/stubs.mjs'
+import { cudaHome } from '../../scripts/cuda/home.mjs'
 
 const STUB = {
   name: 'tide',
@@ -91,7 +91,7 @@ int main(int count, char **given) {
 `
 
 /** Compiles everything into `at`, and answers a call of it that finds the library or not. */
-function compile(at: string): (libraries?: string) => string[] {
+function compile(at: string): (where?: string) => string[] {
   const gcc = (...args: string[]): void => void execFileSync('gcc', ['-O2', '-Wall', ...args], { cwd: at })
   for (const [file, text] of Object.entries({ 'library.c': LIBRARY, 'user.c': USER, 'main.c': MAIN })) writeFileSync(join(at, file), text)
   compileStub(at, STUB)
@@ -99,8 +99,8 @@ function compile(at: string): (libraries?: string) => string[] {
   gcc('-shared', '-fPIC', '-Wl,-soname,libtide.so.1', '-o', 'there/libtide.so.1', 'library.c')
   gcc('-shared', '-fPIC', '-o', 'libuser.so', 'user.c', '-L.', '-ltide', '-lpthread', '-ldl')
   gcc('-o', 'main', 'main.c', '-ldl')
-  return libraries => {
-    const env = { ...process.env, LD_LIBRARY_PATH: libraries === undefined ? '' : join(at, libraries) }
+  return where => {
+    const env = { ...process.env, LD_LIBRARY_PATH: where === undefined ? '' : join(at, where) }
     return execFileSync(join(at, 'main'), [join(at, 'libuser.so')], { env, encoding: 'utf8' }).trimEnd().split('\n')
   }
 }
@@ -152,11 +152,67 @@ compiling('a home that was left half-made is made again', t => {
   t.true(existsSync(join(cudaHome(at, tools, [STUB]), 'lib/libcudart.a')))
 })
 
-test('libraries that the addon looks for before it opens a GPU have stubs', async t => {
-  const { libraries } = await cudaScript('libraries')
+test('libraries that the addon looks for before it opens a GPU have stubs', t => {
   const source = readFileSync(new URL('../../crates/kvtide-tensor/src/device/cuda/driver.rs', import.meta.url), 'utf8')
-  const stubbed = new Set(libraries(13).flatMap(({ sonames }) => sonames))
+  const stubbed = new Set((libraries(13) as { sonames: string[] }[]).flatMap(({ sonames }) => sonames))
   const looked = [...new Set(source.match(/lib\w+\.so\.\d+(?="[,\]])/g))]
   t.deepEqual(looked, ['libcuda.so.1', 'libcublas.so.13', 'libcublas.so.12', 'libcurand.so.10'])
   t.deepEqual(looked.filter(name => !stubbed.has(name)), [])
+})
+
+/** A function as cudarc's sources have it: twice, of which one is for another way of loading. */
+const declared = (signature: string): string => `
+pub unsafe fn ${signature} {
+    #[cfg(feature = "dynamic-loading")]
+    {
+        type _F = unsafe extern "C" fn(i32);
+    }
+    #[cfg(not(feature = "dynamic-loading"))]
+    {
+        extern "C" {
+            fn ${signature};
+        }
+    }
+}`
+
+test('functions are found by name, with what they return', t => {
+  const source = [
+    'cuInit(Flags: ::core::ffi::c_uint) -> CUresult',
+    'cublasGetStatusName(status: cublasStatus_t) -> *const ::core::ffi::c_char',
+    'cublasLtGetVersion() -> usize',
+    'cublasXerbla(name: *const ::core::ffi::c_char, info: ::core::ffi::c_int)',
+    'cuGet(callback: ::core::option::Option<unsafe extern "C" fn(a: i32) -> i32>) -> *mut ::core::ffi::c_void',
+    'curandCount() -> ::core::ffi::c_int',
+  ].map(declared)
+  const found = Object.fromEntries((functions(source.join('\n')) as { name: string; returns: string }[]).map(({ name, returns }) => [name, returns]))
+  t.deepEqual(found, {
+    cuGet: 'pointer',
+    cuInit: 'status',
+    cublasGetStatusName: 'text',
+    cublasLtGetVersion: 'number',
+    cublasXerbla: 'number',
+    curandCount: 'number',
+  })
+})
+
+test('a function that is declared for several versions is one function', t => {
+  const source = `extern "C" { fn cuA(a: i32) -> CUresult; }\nextern "C" {\n #[cfg(x)]\n pub fn cuA(a: i64) -> CUresult; }`
+  t.deepEqual(functions(source), [{ name: 'cuA', returns: 'status' }])
+})
+
+test('sources in another form are refused', t => {
+  t.throws(() => functions('pub type cuInit = fn();'), { message: /declares no functions/ })
+})
+
+test('a status code has a value', t => {
+  const source = 'pub enum CUresult {\n    CUDA_SUCCESS = 0,\n    CUDA_ERROR_STUB_LIBRARY = 34,\n}'
+  t.is(statusCode(source, 'CUDA_ERROR_STUB_LIBRARY'), 34)
+  t.throws(() => statusCode(source, 'CUDA_ERROR'), { message: /does not declare CUDA_ERROR:/ })
+})
+
+const cublasNames = (major: number): string[] | undefined => (libraries(major) as { name: string; sonames: string[] }[]).find(({ name }) => name === 'cublas')?.sonames
+
+test('the version that is built for is asked for first', t => {
+  t.deepEqual(cublasNames(13), ['libcublas.so.13', 'libcublas.so.12'])
+  t.deepEqual(cublasNames(12), ['libcublas.so.12', 'libcublas.so.13'])
 })

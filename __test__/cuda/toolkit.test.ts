@@ -4,10 +4,9 @@ import { delimiter, join } from 'node:path'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { cudaScript, folder } from '../support/cuda-scripts.js'
-
-const { cudarcVersion, nvccVersion, toolkit } = await cudaScript('toolkit')
-const { checkMachine } = await cudaScript('requirements')
+import { folder } from '../support/cuda-scripts.js'
+import { cudarcVersion, nvccVersion, toolkit } from '../../scripts/cuda/toolkit.mjs'
+import { checkMachine } from '../../scripts/cuda/environment.mjs'
 
 const posix = process.platform === 'win32' ? test.skip : test.serial
 

@@ -6,11 +6,10 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { checkResults } from '../../bench/gpu-results.js'
-import { cudaScript, folder, type TurnReport } from '../support/cuda-scripts.js'
-
-const { asked, merged, turnsOf } = await cudaScript('carried/turns')
-const { CARRIED } = await cudaScript('contents')
+import { checkResults } from '../../bench/report/gpu-results.js'
+import { folder, type TurnReport } from '../support/cuda-scripts.js'
+import { asked, merged, turnsOf } from '../../scripts/cuda/carried/turns.mjs'
+import { CARRIED } from '../../scripts/cuda/contents.mjs'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const lane = (name: string, ...nanoseconds: number[]) => ({ name, role: 'ours' as const, bytes: 1, flops: null, nanoseconds, host: nanoseconds })

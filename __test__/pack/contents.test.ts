@@ -5,13 +5,11 @@ import { join } from 'node:path'
 import test from 'ava'
 
 import { folder } from '../support/cuda-scripts.js'
-import { packScript } from '../support/pack-scripts.js'
 import { addonPath, PLATFORM } from '../support/package-copy.js'
-
-const { filesOf } = await packScript('contents')
-const { reachable } = (await import(new URL('../../scripts/compile.mjs', import.meta.url).href)) as { reachable(declarations: readonly string[]): Set<string> }
-const { addonLine, checkMachine, measured } = await packScript('addon')
-const { PROGRAMS, quickStart } = await packScript('tried')
+import { reachable } from '../../scripts/compile.mjs'
+import { packed } from '../../scripts/pack/packages.mjs'
+import { addonLine, measured } from '../../scripts/release/addon.mjs'
+import { PROGRAMS, quickStart } from '../../scripts/pack/tried.mjs'
 
 const onLinux = PLATFORM === 'linux-x64-gnu' ? test : test.skip
 
@@ -28,30 +26,29 @@ test('declarations are those that the entry is made of', t => {
   t.throws(() => reachable([join(at, 'index.d.ts')]), { message: /internal\.d\.ts is part of the package's types and imports #binding/ })
 })
 
-test('files of a folder are named from there', t => {
+test('npm says what is in a package', async t => {
   const at = folder(t)
-  mkdirSync(join(at, 'b'))
-  for (const file of ['z', 'a', 'b/c']) writeFileSync(join(at, file), '')
-  t.deepEqual(filesOf(at), ['a', 'b/c', 'z'])
+  const files = { 'package.json': '{"name":"one","version":"1.0.0"}', 'z.js': 'x'.repeat(600), 'a/b.js': '' }
+  mkdirSync(join(at, 'a'))
+  for (const [file, text] of Object.entries(files)) writeFileSync(join(at, file), text)
+  const made = await packed(at, at)
+  t.like(made, { name: 'one', version: '1.0.0', tarball: join(at, 'one-1.0.0.tgz'), unpackedBytes: 600 + files['package.json'].length })
+  for (const { files: found } of [made, await packed(made.tarball)]) {
+    t.deepEqual((found as { path: string; size: number }[]).map(({ path, size }) => [path, size]).toSorted(), Object.entries(files).map(([path, text]) => [path, text.length]).toSorted())
+  }
+  writeFileSync(join(at, 'none.tgz'), 'no archive')
+  await t.throwsAsync(packed(join(at, 'none.tgz')), { message: /could not be packed/ })
 })
 
 test('an addon that asks for more than every system has is refused', t => {
-  const good = { bytes: 7.7e6, glibc: '2.16', libraries: ['libc.so.6', 'libgcc_s.so.1', 'ld-linux-x86-64.so.2'], stripped: true }
-  t.is(addonLine('x.node', good), 'x.node  7.7 MB of less than 12 MB, glibc 2.16 or later (at most 2.28)')
+  const good = { bytes: 7.7e6, glibc: '2.17', libraries: ['libc.so.6', 'libgcc_s.so.1', 'ld-linux-x86-64.so.2'], stripped: true }
+  t.is(addonLine('x.node', good), 'x.node  7.7 MB of less than 12 MB, glibc 2.17 or later (at most 2.28)')
   t.notThrows(() => addonLine('x.node', { ...good, glibc: '2.28' }))
   t.throws(() => addonLine('x.node', { ...good, glibc: '2.34' }), { message: 'x.node needs glibc 2.34, and may need 2.28' })
   t.throws(() => addonLine('x.node', { ...good, glibc: undefined }), { message: 'x.node names no version of glibc' })
   t.throws(() => addonLine('x.node', { ...good, libraries: ['libc.so.6', 'libstdc++.so.6'] }), { message: 'x.node needs libstdc++.so.6, which not every system has' })
   t.throws(() => addonLine('x.node', { ...good, stripped: false }), { message: 'x.node is not stripped' })
   t.throws(() => addonLine('x.node', { ...good, bytes: 12e6 }), { message: 'x.node has 12.0 MB, and may have less than 12 MB' })
-})
-
-test('a machine that cannot build the addon is told what is missing', t => {
-  const linux = { platform: 'linux', arch: 'x64' }
-  t.notThrows(() => checkMachine({ ...linux, found: () => true }))
-  t.throws(() => checkMachine({ ...linux, found: program => program !== 'xz' }), { message: 'xz is missing' })
-  t.throws(() => checkMachine({ ...linux, found: () => false }), { message: 'cargo, tar, xz, strip, readelf are missing' })
-  t.throws(() => checkMachine({ platform: 'darwin', arch: 'arm64', found: () => true }), { message: /this is darwin with arm64$/ })
 })
 
 onLinux('what an addon needs is read from it', t => {

@@ -4,12 +4,10 @@ import { readFileSync } from 'node:fs'
 import test from 'ava'
 
 import { PLATFORMS } from '../../lib/loading/platform.js'
-import { packScript } from '../support/pack-scripts.js'
 import { CUDA_FILE, CUDA_PACKAGE, VERSION } from '../support/package-copy.js'
-
-const { cudaPackage, platform, platformPackage, rootManifest } = await packScript('manifests')
-const { addonPackages, report, repository } = await packScript('packages')
-const { NODES } = await packScript('runtimes')
+import { cudaPackage, platform, platformPackage, rootManifest } from '../../scripts/pack/manifests.mjs'
+import { addonPackages, report, repository } from '../../scripts/pack/packages.mjs'
+import { NODES } from '../../scripts/pack/runtimes.mjs'
 
 test('targets have the names that npm gives their systems', t => {
   t.deepEqual(platform('x86_64-unknown-linux-gnu'), { suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' })
@@ -32,7 +30,7 @@ test('the repository itself depends on no package that has to be published first
 })
 
 test('no package runs anything where it is installed, or tells of the repository', t => {
-  const manifests = [rootManifest(repository), ...addonPackages(repository).map(({ manifest }) => manifest)]
+  const manifests = [rootManifest(repository), ...(addonPackages(repository) as { manifest: { name: string; version: string; imports?: object } }[]).map(({ manifest }) => manifest)]
   t.is(manifests.length, PLATFORMS.length + 2)
   for (const manifest of manifests) {
     for (const field of ['scripts', 'devDependencies', 'dependencies', 'private', 'ava', 'napi', 'overrides', 'files']) t.false(field in manifest, `${manifest.name}: ${field}`)
@@ -59,6 +57,6 @@ test('an addon that is not there is named', t => {
 
 test('the lines of node that packages are tried on begin with the oldest that is supported', t => {
   const { engines } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { engines: { node: string } }
-  t.deepEqual(NODES.map(({ node }) => node.version.split('.')[0]), ['20', '22', '24'])
+  t.deepEqual((NODES as { node: { version: string } }[]).map(({ node }) => node.version.split('.')[0]), ['20', '22', '24'])
   t.is(engines.node, '>=20')
 })

@@ -4,22 +4,12 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { folder, refuses, releaseScript, root, type Crate } from '../support/scripts.js'
-
-interface Metadata {
-  readonly packages: readonly Crate[]
-  readonly workspace_members: readonly string[]
-}
-
-const { metadata, members, published } = await releaseScript<{
-  metadata(args?: readonly string[], cwd?: string): Metadata
-  members(found: Metadata): Crate[]
-  published(found: Metadata): Crate[]
-}>('cargo')
-const { faultsOf } = await releaseScript<{ faultsOf(crate: object): string[] }>('crates')
+import { folder, refuses, root, type Crate } from '../support/scripts.js'
+import { metadata, members, published } from '../../scripts/release/cargo.mjs'
+import { faultsOf } from '../../scripts/release/crates.mjs'
 
 const found = metadata(['--no-deps'])
-const own = published(found)
+const own: Crate[] = published(found)
 const crate = (name: string): Crate => own.find(one => one.name === name) as Crate
 /** A version of Rust as a number that grows with it. */
 const number = (version: string): number => version.split('.').reduce((sum, part, at) => sum + Number(part) * 1000 ** (2 - at), 0)
@@ -48,7 +38,7 @@ test('everything public of them has a description', t => {
 test('the lowest Rust is the same wherever it is named', t => {
   const lowest = /^rust-version = "([\d.]+)"$/m.exec(text('Cargo.toml'))?.[1] ?? ''
   t.regex(lowest, /^1\.\d+$/)
-  for (const one of members(found)) t.is(one.rust_version, lowest, one.name)
+  for (const one of members(found) as Crate[]) t.is(one.rust_version, lowest, one.name)
   for (const file of ['README.md', ...own.map(({ name }) => `crates/${name}/README.md`)]) t.true(text(file).includes(`Rust ${lowest} or later`), file)
   const used = /^channel = "([\d.]+)"$/m.exec(text('rust-toolchain.toml'))?.[1] ?? ''
   t.true(number(used) >= number(lowest), `${used} is older than ${lowest}`)
@@ -56,13 +46,16 @@ test('the lowest Rust is the same wherever it is named', t => {
 
 test('nothing that the workspace is built with needs a newer Rust', t => {
   const lowest = number(own[0]?.rust_version ?? '')
-  const newer = metadata().packages.filter(({ rust_version: needed }) => typeof needed === 'string' && number(needed) > lowest)
+  const newer = (metadata().packages as Crate[]).filter(({ rust_version: needed }) => typeof needed === 'string' && number(needed) > lowest)
   t.deepEqual(newer.map(({ name, rust_version: needed }) => `${name} ${needed}`), [])
 })
 
-test('a crate that is no option or a second word is refused in one line', async t => {
+test('an option or a word that a script does not know is refused in one line', async t => {
   await refuses(t, 'release/crates.mjs', ['--verfy'], /^the crates cannot be published: Unknown option '--verfy'$/m)
-  await refuses(t, 'release/crates.mjs', ['all'], /unexpected argument "all"/)
+  for (const script of ['crates', 'reproducible', 'sbom', 'surface', 'third-party', 'workflows']) {
+    await refuses(t, `release/${script}.mjs`, ['--new'], /Unknown option '--new'/)
+    await refuses(t, `release/${script}.mjs`, ['more'], /unexpected argument "more"/)
+  }
 })
 
 test('a folder without a workspace is refused', t => {

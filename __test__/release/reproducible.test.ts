@@ -1,10 +1,8 @@
 // What makes builds the same wherever they are made. That they are is checked by `npm run check:reproducible`, in the full run.
 import test from 'ava'
 
-import { refuses, releaseScript } from '../support/scripts.js'
-
-const { remapped } = await releaseScript<{ remapped(folder: string, env?: NodeJS.ProcessEnv): { CARGO_ENCODED_RUSTFLAGS: string } }>('remapped')
-const { firstDifference } = await releaseScript<{ firstDifference(one: Buffer, other: Buffer): string | undefined }>('reproducible')
+import { remapped } from '../../scripts/release/addon.mjs'
+import { firstDifference } from '../../scripts/release/reproducible.mjs'
 
 const flags = (env: NodeJS.ProcessEnv): string[] => remapped('/a folder/', env).CARGO_ENCODED_RUSTFLAGS.split('\u001f')
 
@@ -21,8 +19,4 @@ test('where two builds differ is shown', t => {
   t.is(firstDifference(Buffer.from('same'), Buffer.from('same')), undefined)
   t.is(firstDifference(Buffer.from('in /one\0x'), Buffer.from('in /two\0x')), 'the builds have 9 and 9 bytes and differ from byte 4 on:\nin /one·x\nin /two·x')
   t.regex(firstDifference(Buffer.from('a'), Buffer.from('ab')) ?? '', /^the builds have 1 and 2 bytes and differ from byte 1 on/)
-})
-
-test('an unknown option is refused', async t => {
-  await refuses(t, 'release/reproducible.mjs', ['--quick'], /Unknown option '--quick'/)
 })

@@ -5,22 +5,9 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 
 import { ERROR_CODES } from '../../index.js'
-import { folder, refuses, releaseScript, root, runScript } from '../support/scripts.js'
-
-interface Declaration {
-  readonly name: string
-  readonly text: string
-}
-interface Surface {
-  readonly exported: ReadonlyMap<string, Declaration>
-  readonly behind: readonly Declaration[]
-}
-
-const { surfaceOf, written } = await releaseScript<{ surfaceOf(entry: string): Surface; written(surface: Surface): string }>('declarations')
-const { addedCodes, difference } = await releaseScript<{
-  addedCodes(recorded: readonly string[], codes: readonly string[]): string[]
-  difference(before: string, after: string): string
-}>('surface')
+import { folder, root, runScript } from '../support/scripts.js'
+import { surfaceOf, written } from '../../scripts/release/declarations.mjs'
+import { addedCodes, difference } from '../../scripts/release/surface.mjs'
 
 /** The surface of a package of these files. */
 function of(t: ExecutionContext, files: Readonly<Record<string, string>>): string {
@@ -109,8 +96,4 @@ test('a code that was recorded is there for ever, and a new one has to be record
 test('the public types are those that are recorded', async t => {
   const { code, out, err } = await runScript('release/surface.mjs')
   t.is(code, 0, `${out}${err}`)
-})
-
-test('an unknown option is refused', async t => {
-  await refuses(t, 'release/surface.mjs', ['--new'], /Unknown option '--new'/)
 })

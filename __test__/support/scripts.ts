@@ -51,11 +51,6 @@ export async function refuses(t: ExecutionContext, file: string, args: readonly 
   t.is(err.trim().split('\n').length, 1, err)
 }
 
-/** A file of `scripts/release`, with the types that its test needs. */
-export async function releaseScript<T>(name: string): Promise<T> {
-  return (await import(new URL(`../../scripts/release/${name}.mjs`, import.meta.url).href)) as T
-}
-
 /** A folder that is gone when the test ends. */
 export function folder(t: ExecutionContext): string {
   const made = mkdtempSync(join(tmpdir(), 'kvtide-scripts-'))

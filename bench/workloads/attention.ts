@@ -3,10 +3,10 @@ import { readFileSync } from 'node:fs'
 
 import { KvCache, attend, setThreads } from 'kvtide'
 
-import { INSTALL, attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from '../onnxruntime.js'
-import { workloadOf, type Ratio, type Skipped, type Workload } from '../report.js'
-import { measureAsync, type AsyncContestant } from '../rounds.js'
-import { HEAD_DIM, HEADS } from '../rows.js'
+import { INSTALL, attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from './onnxruntime.js'
+import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
+import { HEAD_DIM, HEADS } from './rows.js'
 
 const QUERY_HEADS = 32
 
@@ -41,21 +41,15 @@ function filled(keys: number): { readonly cache: KvCache; readonly rows: LayerRo
   return { cache, rows: { k: rows.k.data, v: rows.v.data } }
 }
 
-function ours(name: string, threads: number, caches: readonly KvCache[], q: Float32Array, out: Float32Array): AsyncContestant {
+function ours(name: string, threads: number, caches: readonly KvCache[], q: Float32Array, out: Float32Array): Contestant {
   const query = { data: q, shape: [1, QUERY_HEADS, 1, HEAD_DIM] }
-  return {
-    name,
-    role: 'ours',
-    operations: caches.length,
-    shared: threads > 1,
-    round() {
-      for (const cache of caches) attend(query, cache.getKv(), { threads }, out)
-    },
-  }
+  return lane('ours', name, caches.length, () => {
+    for (const cache of caches) attend(query, cache.getKv(), { threads }, out)
+  }, { shared: threads > 1 })
 }
 
 /** One layer a round, the next one in the next. */
-function theirs(name: string, threads: number, run: Attention, layers: readonly LayerRows[]): AsyncContestant {
+function theirs(name: string, threads: number, run: Attention, layers: readonly LayerRows[]): Contestant {
   let turn = 0
   return {
     name,
@@ -95,7 +89,7 @@ export async function attentionOverCaches(keys: number, rounds: number, layers?:
   const [caches, rows] = [held.map(({ cache }) => cache), held.map(layer => layer.rows)]
   const q = noise(QUERY_HEADS * HEAD_DIM, 7)
   const [own, other] = [new Float32Array(q.length), new Float32Array(q.length)]
-  const lanes: AsyncContestant[] = []
+  const lanes: Contestant[] = []
   for (const threads of [1, 2]) {
     const mine = ours(name('kvtide', threads), threads, caches, q, own)
     lanes.push(mine)
@@ -107,7 +101,7 @@ export async function attentionOverCaches(keys: number, rounds: number, layers?:
       lanes.push(theirs(name(`onnxruntime ${operator}`, threads), threads, run, rows))
     }
   }
-  const measured = await measureAsync(lanes, rounds)
+  const measured = await measure(lanes, rounds)
   for (const cache of caches) cache.dispose()
   const title = `TypeScript: attention, 1 query of ${QUERY_HEADS} heads over ${keys} keys of ${HEADS}, ${count} layers in turn, f32`
   return workloadOf(id, title, 'layer', measured, ratios(id))

@@ -1,61 +1,45 @@
 // Single tokens from empty on, through the TypeScript API.
 import { KvCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { BareRows, HEAD_DIM, HEADS, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
+import { BareRows, HEAD_DIM, HEADS, tokens } from './rows.js'
 
 const step = tokens(1)
 
 function ours(name: string, initialCapacity: number, count: number): Contestant {
   let cache: KvCache | undefined
-  return {
-    name,
-    role: 'ours',
-    operations: count,
-    round() {
-      cache = new KvCache({ batchSize: 1, numKvHeads: HEADS, initialCapacity, maxSeqLen: count, headDim: HEAD_DIM })
-      for (let token = 0; token < count; token++) cache.update(step, step)
-    },
-    after: () => cache?.dispose(),
-  }
+  return lane('ours', name, count, () => {
+    cache = new KvCache({ batchSize: 1, numKvHeads: HEADS, initialCapacity, maxSeqLen: count, headDim: HEAD_DIM })
+    for (let token = 0; token < count; token++) cache.update(step, step)
+  }, { after: () => cache?.dispose() })
 }
 
 /** What is written where no cache is taken: a longer array for K and for V at each step. */
 function concatenating(name: string, count: number): Contestant {
-  return {
-    name,
-    role: 'baseline',
-    operations: count,
-    round() {
-      let held = new BareRows(0)
-      for (let token = 0; token < count; token++) {
-        const longer = new BareRows(token + 1)
-        longer.write(0, held.parts[0])
-        longer.write(token, step.data)
-        held = longer
-      }
-    },
-  }
+  return lane('baseline', name, count, () => {
+    let held = new BareRows(0)
+    for (let token = 0; token < count; token++) {
+      const longer = new BareRows(token + 1)
+      longer.write(0, held.parts[0])
+      longer.write(token, step.data)
+      held = longer
+    }
+  })
 }
 
 function bare(name: string, count: number): Contestant {
-  return {
-    name,
-    role: 'limit',
-    operations: count,
-    round() {
-      const rows = new BareRows(count)
-      for (let token = 0; token < count; token++) rows.write(token, step.data)
-    },
-  }
+  return lane('limit', name, count, () => {
+    const rows = new BareRows(count)
+    for (let token = 0; token < count; token++) rows.write(token, step.data)
+  })
 }
 
-export function growable(count: number, rounds: number): Workload {
+export async function growable(count: number, rounds: number): Promise<Workload> {
   const [growing, roomy, written] = ['kvtide, growing', 'kvtide, preallocated', 'bare rows, preallocated']
   const first = Math.min(count, 128)
   const concatenated = `concatenating, first ${first}`
-  const measured = measure(
+  const measured = await measure(
     [ours(growing, 256, count), ours(roomy, count, count), concatenating(concatenated, first), bare(written, count)],
     rounds,
   )

@@ -1,9 +1,9 @@
 // Single tokens in pages, through the TypeScript API.
 import { PagedKvCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { BareRows, HEAD_DIM, HEADS, TOKEN, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
+import { BareRows, HEAD_DIM, HEADS, TOKEN, tokens } from './rows.js'
 
 const BLOCK = 16
 const step = tokens(1).data
@@ -11,16 +11,12 @@ const step = tokens(1).data
 function writing(count: number): Contestant {
   const cache = new PagedKvCache({ capacity: Math.ceil(count / BLOCK), blockSize: BLOCK, numLayers: 1, numKvHeads: HEADS, headDim: HEAD_DIM })
   let sequence = 0
-  return {
-    name: 'kvtide, write',
-    role: 'ours',
-    operations: count,
+  return lane('ours', 'kvtide, write', count, () => {
+    for (let position = 0; position < count; position++) cache.writeKv(sequence, 0, position, step, step)
+  }, {
     before: () => (sequence = cache.createSequence()),
-    round() {
-      for (let position = 0; position < count; position++) cache.writeKv(sequence, 0, position, step, step)
-    },
     after: () => cache.dropSequence(sequence),
-  }
+  })
 }
 
 function reading(count: number): Contestant {
@@ -28,31 +24,21 @@ function reading(count: number): Contestant {
   const sequence = cache.createSequence()
   for (let position = 0; position < count; position++) cache.writeKv(sequence, 0, position, step, step)
   const [key, value] = [new Float32Array(TOKEN), new Float32Array(TOKEN)]
-  return {
-    name: 'kvtide, read',
-    role: 'ours',
-    operations: count,
-    round() {
-      for (let position = 0; position < count; position++) cache.readKvInto(sequence, 0, position, key, value)
-    },
-  }
+  return lane('ours', 'kvtide, read', count, () => {
+    for (let position = 0; position < count; position++) cache.readKvInto(sequence, 0, position, key, value)
+  })
 }
 
 /** The rows of one token in blocks of a plain array. */
 function bare(count: number): Contestant {
   const blocks = Array.from({ length: Math.ceil(count / BLOCK) }, () => new BareRows(BLOCK))
-  return {
-    name: 'bare rows, write',
-    role: 'limit',
-    operations: count,
-    round() {
-      for (let position = 0; position < count; position++) blocks[Math.floor(position / BLOCK)]?.write(position % BLOCK, step)
-    },
-  }
+  return lane('limit', 'bare rows, write', count, () => {
+    for (let position = 0; position < count; position++) blocks[Math.floor(position / BLOCK)]?.write(position % BLOCK, step)
+  })
 }
 
-export function paged(count: number, rounds: number): Workload {
-  const measured = measure([writing(count), reading(count), bare(count)], rounds)
+export async function paged(count: number, rounds: number): Promise<Workload> {
+  const measured = await measure([writing(count), reading(count), bare(count)], rounds)
   const title = `TypeScript: paged, single tokens in blocks of ${BLOCK}, ${count} tokens, f32`
   return workloadOf('js-paged', title, 'token', measured, [
     { id: 'js-paged/write-over-bare', says: 'kvtide write / bare rows', over: 'kvtide, write', under: 'bare rows, write', toReach: 'less' },

@@ -4,8 +4,8 @@
 // that their blocks take no memory; their tables are as long as any. What a step costs besides its tables is a lane of its own.
 import { PagedKvCache, type StepBatch } from 'kvtide'
 
-import { claimOf, excessOf, workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
+import { claimOf, excessOf, workloadOf, type Workload } from '../report/report.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
 
 const BLOCK = 16
 
@@ -35,21 +35,17 @@ function stepping(name: string, role: 'ours' | 'limit', { sequences, blocks }: S
     step.write(0, token, token)
     step.commit()
   }
-  return {
-    name,
-    role,
-    operations: STEPS - 1,
+  return lane(role, name, STEPS - 1, () => {
+    for (let done = 1; done < STEPS; done++) run()
+  }, {
     before() {
       forks = Float64Array.from({ length: sequences }, () => first.fork().id)
       run() // writes every row: what follows is steady
     },
-    round() {
-      for (let done = 1; done < STEPS; done++) run()
-    },
     after() {
       for (const fork of forks) cache.dropSequence(fork)
     },
-  }
+  })
 }
 
 /** The same numbers in the same arrays, by plain loops over tables that are at hand. */
@@ -57,36 +53,31 @@ function byHand(name: string, role: 'peer' | 'limit', { sequences, blocks }: Siz
   const tables = Array.from({ length: sequences }, (_, sequence) => Int32Array.from({ length: blocks }, (_of, block) => sequence + block))
   const [blockTables, queryOffsets] = [new Int32Array(sequences * blocks), new Int32Array(sequences + 1)]
   const [slotMapping, positions, lengths] = [0, 1, 2].map(() => new Int32Array(sequences)) as [Int32Array, Int32Array, Int32Array]
-  return {
-    name,
-    role,
-    operations: STEPS - 1,
-    round() {
-      for (let done = 1; done < STEPS; done++) {
-        const position = BLOCK * blocks - STEPS + done
-        const place = Math.floor(position / BLOCK)
-        for (let sequence = 0; sequence < sequences; sequence++) {
-          const table = tables[sequence] as Int32Array
-          if (isWhole) blockTables.set(table, sequence * blocks)
-          else if (position % BLOCK === 0) blockTables[sequence * blocks + place] = table[place] as number
-          slotMapping[sequence] = (table[place] as number) * BLOCK + (position % BLOCK)
-          positions[sequence] = position
-          lengths[sequence] = position + 1
-          queryOffsets[sequence + 1] = sequence + 1
-        }
+  return lane(role, name, STEPS - 1, () => {
+    for (let done = 1; done < STEPS; done++) {
+      const position = BLOCK * blocks - STEPS + done
+      const place = Math.floor(position / BLOCK)
+      for (let sequence = 0; sequence < sequences; sequence++) {
+        const table = tables[sequence] as Int32Array
+        if (isWhole) blockTables.set(table, sequence * blocks)
+        else if (position % BLOCK === 0) blockTables[sequence * blocks + place] = table[place] as number
+        slotMapping[sequence] = (table[place] as number) * BLOCK + (position % BLOCK)
+        positions[sequence] = position
+        lengths[sequence] = position + 1
+        queryOffsets[sequence + 1] = sequence + 1
       }
-    },
-  }
+    }
+  })
 }
 
-export function prepare(sizes: Sizes, rounds: number): Workload {
+export async function prepare(sizes: Sizes, rounds: number): Promise<Workload> {
   const contestants = [
     stepping('kvtide, prepareStep', 'ours', sizes, (cache, batch, sequences) => cache.prepareStep(batch, { sequences })),
     stepping('kvtide, beginStep', 'limit', sizes, (cache, _, sequences) => cache.beginStep({ sequences })),
     byHand('loops, whole rows', 'peer', sizes, true),
     byHand('loops, what changed', 'limit', sizes, false),
   ]
-  const measured = measure(contestants, rounds)
+  const measured = await measure(contestants, rounds)
   const title = `TypeScript: a step of ${sizes.sequences} sequences of ${sizes.blocks} blocks, begun, written and committed`
   const [over, under] = ['kvtide, prepareStep', 'kvtide, beginStep']
   const workload = workloadOf('js-prepare', title, 'step', measured, [])

@@ -1,9 +1,9 @@
 // Speculative decoding through the TypeScript API: draft five tokens, keep two.
 import { RollbackCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { BareRows, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
+import { BareRows, tokens } from './rows.js'
 
 const DRAFT = 5
 const KEPT = 2
@@ -18,35 +18,26 @@ function ours(length: number): Contestant {
   cache.commit()
   const start = cache.snapshot()
   const path = Int32Array.from({ length: KEPT }, (_, index) => index)
-  return {
-    name: 'kvtide',
-    role: 'ours',
-    operations: OPERATIONS,
-    round() {
-      for (let index = 0; index < OPERATIONS; index++) {
-        cache.append(draft, draft)
-        cache.acceptPath(path)
-      }
-    },
+  return lane('ours', 'kvtide', OPERATIONS, () => {
+    for (let index = 0; index < OPERATIONS; index++) {
+      cache.append(draft, draft)
+      cache.acceptPath(path)
+    }
+  }, {
     // Every round starts at the same length.
     after: () => cache.rollback(start),
-  }
+  })
 }
 
 function bare(length: number): Contestant {
   const rows = new BareRows(length + DRAFT + KEPT * OPERATIONS)
-  return {
-    name: 'bare rows',
-    role: 'limit',
-    operations: OPERATIONS,
-    round() {
-      for (let index = 0; index < OPERATIONS; index++) rows.write(length + KEPT * index, draft.data)
-    },
-  }
+  return lane('limit', 'bare rows', OPERATIONS, () => {
+    for (let index = 0; index < OPERATIONS; index++) rows.write(length + KEPT * index, draft.data)
+  })
 }
 
-export function rollback(length: number, rounds: number): Workload {
-  const measured = measure([ours(length), bare(length)], rounds)
+export async function rollback(length: number, rounds: number): Promise<Workload> {
+  const measured = await measure([ours(length), bare(length)], rounds)
   const title = `TypeScript: rollback, draft ${DRAFT} and keep ${KEPT} at ${length} tokens, f32`
   return workloadOf('js-rollback', title, 'round of drafting', measured, [
     { id: 'js-rollback/ours-over-bare', says: 'kvtide / bare rows', over: 'kvtide', under: 'bare rows', toReach: 'less' },

@@ -1,9 +1,9 @@
 // A one-token append at a small and at a large window, through the TypeScript API.
 import { RotatingKvCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { BareRows, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
+import { BareRows, tokens } from './rows.js'
 
 const step = tokens(1)
 
@@ -15,48 +15,33 @@ function ours(window: number): Contestant {
   cache.append(full, full)
   // A round is one whole turn through the free slots, so that each has exactly one compaction.
   const operations = Math.max(window / 4, 64) + 1
-  return {
-    name: name(window),
-    role: 'ours',
-    operations,
-    round() {
-      for (let index = 0; index < operations; index++) cache.append(step, step)
-    },
-  }
+  return lane('ours', name(window), operations, () => {
+    for (let index = 0; index < operations; index++) cache.append(step, step)
+  })
 }
 
 /** What is written where no cache is taken: the window moved by one row at each step. */
 function copying(window: number): Contestant {
   const rows = new BareRows(window)
-  return {
-    name: `copyWithin, window ${window}`,
-    role: 'baseline',
-    operations: 2,
-    round() {
-      for (let index = 0; index < 2; index++) {
-        rows.shift()
-        rows.write(window - 1, step.data)
-      }
-    },
-  }
+  return lane('baseline', `copyWithin, window ${window}`, 2, () => {
+    for (let index = 0; index < 2; index++) {
+      rows.shift()
+      rows.write(window - 1, step.data)
+    }
+  })
 }
 
 /** The rows of one token, written and nothing else: what order costs is not in it. */
 function bare(window: number): Contestant {
   const rows = new BareRows(window)
-  return {
-    name: `bare rows, unordered, window ${window}`,
-    role: 'limit',
-    operations: window,
-    round() {
-      for (let slot = 0; slot < window; slot++) rows.write(slot, step.data)
-    },
-  }
+  return lane('limit', `bare rows, unordered, window ${window}`, window, () => {
+    for (let slot = 0; slot < window; slot++) rows.write(slot, step.data)
+  })
 }
 
-export function rotating(windows: readonly [number, number, number], rounds: number): Workload {
+export async function rotating(windows: readonly [number, number, number], rounds: number): Promise<Workload> {
   const [small, middle, large] = windows
-  const measured = measure([...windows.map(ours), copying(middle), bare(middle)], rounds)
+  const measured = await measure([...windows.map(ours), copying(middle), bare(middle)], rounds)
   const copied = `copyWithin, window ${middle}`
   const written = `bare rows, unordered, window ${middle}`
   return workloadOf('js-rotating', 'TypeScript: rotating, 1 token, f32', 'token', measured, [

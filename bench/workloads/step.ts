@@ -3,9 +3,9 @@
 // One head of 8 dims: what is measured is the bookkeeping and the border, not bytes.
 import { PagedKvCache } from 'kvtide'
 
-import { claimOf, excessOf, workloadOf, type Skipped, type Workload } from '../report.js'
-import { measureAsync, type AsyncContestant } from '../rounds.js'
-import { rustSteps } from '../rust-steps.js'
+import { claimOf, excessOf, workloadOf, type Skipped, type Workload } from '../report/report.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
+import { rustSteps } from './rust-steps.js'
 
 const LAYERS = 32
 const SEQUENCES = 8
@@ -21,25 +21,21 @@ const pause = (): void => void Atomics.wait(new Int32Array(new SharedArrayBuffer
 /** More than this is not to be paid for coming from JavaScript. */
 const MICROSECONDS_MAX = 3
 
-function ours(name: string, steps: number): AsyncContestant {
+function ours(name: string, steps: number): Contestant {
   const token = { data: new Float32Array(LAYERS * SEQUENCES * DIM).fill(1), shape: [LAYERS, 1, SEQUENCES, DIM] }
   const make = (): PagedKvCache =>
     new PagedKvCache({ capacity: SEQUENCES * Math.ceil(steps / BLOCK), blockSize: BLOCK, numLayers: LAYERS, numKvHeads: 1, headDim: DIM })
   let cache = make()
   let sequences: readonly number[] = []
-  return {
-    name,
-    role: 'ours',
-    operations: steps,
+  return lane('ours', name, steps, () => {
+    for (let done = 0; done < steps; done++) cache.append(sequences, token, token)
+  }, {
     before() {
       cache.dispose()
       cache = make()
       sequences = Array.from({ length: SEQUENCES }, () => cache.createSequence())
     },
-    round() {
-      for (let done = 0; done < steps; done++) cache.append(sequences, token, token)
-    },
-  }
+  })
 }
 
 export async function step(steps: number, rounds: number): Promise<Workload | Skipped> {
@@ -47,8 +43,8 @@ export async function step(steps: number, rounds: number): Promise<Workload | Sk
   const rust = rustSteps(steps)
   if (rust === undefined) return { id, skipped: 'bench/peers is not built: cargo build --release --manifest-path bench/peers/Cargo.toml' }
   const [over, under] = ['kvtide, append', 'kvtide in Rust, append']
-  const theirs: AsyncContestant = { name: under, role: 'limit', operations: steps, round: () => rust.round(), after: pause }
-  const measured = await measureAsync([ours(over, steps), theirs], rounds)
+  const theirs: Contestant = { name: under, role: 'limit', operations: steps, round: () => rust.round(), after: pause }
+  const measured = await measure([ours(over, steps), theirs], rounds)
   rust.end()
   const title = `TypeScript: a decode step of ${LAYERS} layers and ${SEQUENCES} sequences, 1 head of ${DIM}, f32`
   const workload = workloadOf(id, title, 'step', measured, [])

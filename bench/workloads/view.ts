@@ -1,16 +1,16 @@
 // Reading what a cache shows into an array of one's own.
 import { KvCache, RotatingKvCache } from 'kvtide'
 
-import { workloadOf, type Workload } from '../report.js'
-import { measure, type Contestant } from '../rounds.js'
-import { HEAD_DIM, HEADS, TOKEN, tokens } from '../rows.js'
+import { workloadOf, type Workload } from '../report/report.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
+import { HEAD_DIM, HEADS, TOKEN, tokens } from './rows.js'
 
 /** K of a cache whose buffer is full: one piece of memory. */
 function whole(count: number, out: Float32Array): Contestant {
   const cache = new KvCache({ batchSize: 1, numKvHeads: HEADS, initialCapacity: count, maxSeqLen: count, headDim: HEAD_DIM })
   const full = tokens(count)
   const { k } = cache.update(full, full)
-  return { name: 'kvtide, readInto, one piece', role: 'ours', operations: 1, round: () => void k.readInto(out) }
+  return lane('ours', 'kvtide, readInto, one piece', 1, () => void k.readInto(out))
 }
 
 /** K of a window with sinks: two runs of slots, each a piece per head. */
@@ -20,17 +20,17 @@ function runs(count: number, out: Float32Array): Contestant {
   const [full, step] = [tokens(count), tokens(1)]
   cache.append(full, full)
   const { k } = cache.append(step, step)
-  return { name: 'kvtide, readInto, sinks and window', role: 'ours', operations: 1, round: () => void k.readInto(out) }
+  return lane('ours', 'kvtide, readInto, sinks and window', 1, () => void k.readInto(out))
 }
 
 function copied(count: number, out: Float32Array): Contestant {
   const { data } = tokens(count)
-  return { name: 'Float32Array.set of the same bytes', role: 'limit', operations: 1, round: () => out.set(data) }
+  return lane('limit', 'Float32Array.set of the same bytes', 1, () => out.set(data))
 }
 
-export function view(count: number, rounds: number): Workload {
+export async function view(count: number, rounds: number): Promise<Workload> {
   const out = new Float32Array(count * TOKEN)
-  const measured = measure([whole(count, out), runs(count, out), copied(count, out)], rounds)
+  const measured = await measure([whole(count, out), runs(count, out), copied(count, out)], rounds)
   const limit = 'Float32Array.set of the same bytes'
   return workloadOf('js-view', `TypeScript: reading K of ${count} tokens, f32`, 'view', measured, [
     { id: 'js-view/whole-over-set', says: 'readInto of one piece / set', over: 'kvtide, readInto, one piece', under: limit, toReach: 'less' },

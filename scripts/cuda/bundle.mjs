@@ -11,11 +11,10 @@ import { parseArgs } from 'node:util'
 import { fetched } from '../fetched.mjs'
 import { Refusal, refusable } from '../refusal.mjs'
 import { must, root } from '../steps.mjs'
-import { BENCH, buildBench } from './bench-program.mjs'
 import { ADDON } from './binary.mjs'
 import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from './contents.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
-import { buildKernelTests } from './kernel-tests.mjs'
+import { BENCH, buildBench, buildKernelTests } from './programs.mjs'
 
 const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 

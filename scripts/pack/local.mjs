@@ -9,11 +9,10 @@ import { join } from 'node:path'
 
 import { ADDON as CUDA_ADDON, describe } from '../cuda/binary.mjs'
 import { Missing, Refusal, refusable } from '../refusal.mjs'
-import { root } from '../steps.mjs'
-import { ADDON, addonLine, buildAddon, measured } from './addon.mjs'
-import { emptied } from './contents.mjs'
+import { buildAddon } from '../release/addon.mjs'
+import { exists, root } from '../steps.mjs'
 import { platformPackage } from './manifests.mjs'
-import { makePackages, report, repository } from './packages.mjs'
+import { emptied, makePackages, report, repository } from './packages.mjs'
 import { startRegistry } from './registry.mjs'
 import { BUN, bunFolder, nodeFolder, NODES } from './runtimes.mjs'
 import { Stranger } from './stranger.mjs'
@@ -21,11 +20,16 @@ import { PROGRAMS } from './tried.mjs'
 
 const folder = join(root, 'target', 'pack')
 
+const TARGET = 'x86_64-unknown-linux-gnu'
+const ADDON = 'kvtide.linux-x64-gnu.node'
+
 /** The packages that can be made on this machine. */
 async function packages() {
-  const file = await buildAddon(folder)
-  console.log(`\n${addonLine(ADDON, measured(file))}`)
+  if (process.platform !== 'linux' || process.arch !== 'x64') throw new Missing(`the addon is built on Linux with x86-64, this is ${process.platform} with ${process.arch}`)
+  const missing = ['cargo', 'tar', 'xz', 'readelf'].filter(program => !exists(program))
+  if (missing.length > 0) throw new Missing(`${missing.join(', ')} ${missing.length > 1 ? 'are' : 'is'} missing`)
   const addons = join(folder, 'addons')
+  await buildAddon(TARGET, addons, ['--target-dir', join(folder, 'target')])
   rmSync(join(addons, CUDA_ADDON), { force: true })
   if (existsSync(join(root, CUDA_ADDON))) {
     copyFileSync(join(root, CUDA_ADDON), join(addons, CUDA_ADDON))

@@ -1,17 +1,16 @@
 // Makes the packages that are published: kvtide itself, one for each platform whose addon is there, and the one with CUDA.
 //
-//   node scripts/pack/packages.mjs [--addons <folder with .node files>] [--to <folder>] [--all]
+//   node scripts/pack/packages.mjs [--addons <folder with .node files>] [--to <folder>]
 //
-// Each is a folder of its own and a tarball beside it. An addon that is not there is named, and its package is not made; with --all, which
-// a release takes, that is refused for all but CUDA: some package managers install nothing when a package that kvtide names does not exist.
-import { existsSync, readFileSync, statSync } from 'node:fs'
+// Each is a folder of its own and a tarball beside it. An addon that is not there is named, and its package is not made. A release counts
+// them: some package managers install nothing when a package that kvtide names does not exist.
+import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
 import { pathToFileURL } from 'node:url'
 
-import { given } from '../arguments.mjs'
-import { Refusal, refusable } from '../refusal.mjs'
+import { compile } from '../compile.mjs'
+import { given, Refusal, refusable } from '../refusal.mjs'
 import { root, run } from '../steps.mjs'
-import { addonContents, emptied, filesOf, rootContents } from './contents.mjs'
 import { cudaPackage, platformPackage, rootManifest } from './manifests.mjs'
 
 /** The repository's package.json. */
@@ -25,8 +24,7 @@ export const addonPackages = manifest => [...manifest.napi.targets.map(target =>
  * Answers what was made, kvtide first, and the files that were not there.
  */
 export async function makePackages({ addons, to, only }) {
-  const manifest = rootManifest(repository)
-  const made = [await make(manifest, to, folder => rootContents(repository, manifest, folder))]
+  const made = [await make(rootManifest(repository), to, rootContents)]
   const skipped = []
   for (const described of addonPackages(repository)) {
     if (only !== undefined && !only.includes(described.file)) continue
@@ -36,14 +34,40 @@ export async function makePackages({ addons, to, only }) {
   return { made, skipped }
 }
 
-async function make({ name, version }, to, fill) {
-  const folder = emptied(join(to, name))
+/** `files` of the repository's package.json, of which `dist` is compiled here. */
+async function rootContents(folder) {
+  await compile(join(folder, 'dist'))
+  for (const part of ['README.md', ...repository.files.filter(name => name !== 'dist')]) cpSync(join(root, part), join(folder, part), { recursive: true })
+}
+
+/** An addon contains crates of others, and says whose. */
+function addonContents({ readme, file }, addons, folder) {
+  copyFileSync(join(addons, file), join(folder, file))
+  writeFileSync(join(folder, 'README.md'), readme)
+  copyFileSync(join(root, 'THIRD_PARTY.md'), join(folder, 'THIRD_PARTY.md'))
+}
+
+async function make(manifest, to, fill) {
+  const folder = emptied(join(to, manifest.name))
   await fill(folder)
-  const { code, output } = await run('npm', ['pack', folder, '--silent', '--ignore-scripts', '--pack-destination', to], { silent: true })
-  if (code !== 0) throw new Refusal(`${name} could not be packed: ${output.trim()}`)
-  const tarball = join(to, `${name}-${version}.tgz`)
-  const unpackedBytes = filesOf(folder).reduce((sum, file) => sum + statSync(join(folder, file)).size, 0)
-  return { name, version, folder, tarball, bytes: statSync(tarball).size, unpackedBytes }
+  writeFileSync(join(folder, 'package.json'), `${JSON.stringify(manifest, null, 2)}\n`)
+  for (const file of ['LICENSE-MIT', 'LICENSE-APACHE']) copyFileSync(join(root, file), join(folder, file))
+  return { folder, ...(await packed(folder, to)) }
+}
+
+/** Packs a folder, or looks at a tarball where there is no folder to put one in: its name, its files and their sizes, as npm says. */
+export async function packed(what, to) {
+  const { code, output } = await run('npm', ['pack', what, '--json', '--loglevel', 'error', '--ignore-scripts', ...(to === undefined ? ['--dry-run'] : ['--pack-destination', to])], { silent: true })
+  if (code !== 0) throw new Refusal(`${what} could not be packed: ${output.trim()}`)
+  const [{ name, version, filename, size, unpackedSize, files }] = JSON.parse(output.slice(output.indexOf('[')))
+  return { name, version, tarball: to === undefined ? what : join(to, filename), bytes: size, unpackedBytes: unpackedSize, files }
+}
+
+/** A folder for a package, empty. */
+export function emptied(folder) {
+  rmSync(folder, { recursive: true, force: true })
+  mkdirSync(folder, { recursive: true })
+  return folder
 }
 
 const kilobytes = bytes => `${(bytes / 1000).toFixed(0)} kB`
@@ -55,16 +79,11 @@ export const report = ({ made, skipped }) =>
     ...skipped.map(file => `SKIPPED: ${file} is not there, its package is not made`),
   ].join('\n')
 
-const OPTIONS = { addons: { type: 'string', default: root }, to: { type: 'string', default: join(root, 'target', 'pack', 'packages') }, all: { type: 'boolean', default: false } }
-
 async function main() {
-  const { addons, to, all } = given(OPTIONS)
+  const { addons, to } = given({ addons: { type: 'string', default: root }, to: { type: 'string', default: join(root, 'target', 'pack', 'packages') } })
   if (!existsSync(addons)) throw new Refusal(`--addons is ${addons}, expected a folder with addons`)
-  const needed = all ? repository.napi.targets.map(target => platformPackage(repository, target).file) : []
-  const missing = needed.filter(file => !existsSync(join(addons, file)))
-  if (missing.length > 0) throw new Refusal(`${addons} lacks ${missing.join(', ')}`)
-  const packed = await makePackages({ addons: resolve(addons), to: resolve(to) })
-  console.log(`${report(packed)}\nin ${relative(process.cwd(), resolve(to)) || '.'}`)
+  const found = await makePackages({ addons: resolve(addons), to: resolve(to) })
+  console.log(`${report(found)}\nin ${relative(process.cwd(), resolve(to)) || '.'}`)
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) await refusable('cannot make the packages', main)

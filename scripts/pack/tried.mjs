@@ -14,13 +14,16 @@ export function quickStart() {
 /** What the quick start prints first. */
 const STARTED = /^1 \[ 1, 8, 1, 128 \]$/m
 
-const IN_WORKER = `const seen = kvtide.Tensor.from(new Float32Array([7]), [1]).toArray()[0]
-workers.parentPort.postMessage(seen)`
-
-const WAITING = `const worker = new workers.Worker(file)
-worker.on('error', error => { throw error })
-worker.on('message', seen => { console.log('worker', seen); worker.terminate() })
-console.log('main', kvtide.Tensor.from(new Float32Array([3]), [1]).toArray()[0])`
+/** A program that sees kvtide in a worker as well: what it imports, and how it names its own file. */
+const worker = (imports, file) => `${imports}
+if (workers.isMainThread) {
+  const worker = new workers.Worker(${file})
+  worker.on('error', error => { throw error })
+  worker.on('message', seen => { console.log('worker', seen); worker.terminate() })
+  console.log('main', kvtide.Tensor.from(new Float32Array([3]), [1]).toArray()[0])
+} else {
+  workers.parentPort.postMessage(kvtide.Tensor.from(new Float32Array([7]), [1]).toArray()[0])
+}`
 
 const WORKED = /main 3\s[\s\S]*worker 7/
 
@@ -28,30 +31,8 @@ const WORKED = /main 3\s[\s\S]*worker 7/
 export const PROGRAMS = [
   { file: 'quick-start.mjs', printed: STARTED },
   { file: 'quick-start.cjs', printed: STARTED },
-  {
-    file: 'worker.mjs',
-    text: `import * as workers from 'node:worker_threads'
-import * as kvtide from 'kvtide'
-if (workers.isMainThread) {
-const file = new URL(import.meta.url)
-${WAITING}
-} else {
-${IN_WORKER}
-}`,
-    printed: WORKED,
-  },
-  {
-    file: 'worker.cjs',
-    text: `const workers = require('node:worker_threads')
-const kvtide = require('kvtide')
-if (workers.isMainThread) {
-const file = __filename
-${WAITING}
-} else {
-${IN_WORKER}
-}`,
-    printed: WORKED,
-  },
+  { file: 'worker.mjs', text: worker("import * as workers from 'node:worker_threads'\nimport * as kvtide from 'kvtide'", 'new URL(import.meta.url)'), printed: WORKED },
+  { file: 'worker.cjs', text: worker("const workers = require('node:worker_threads')\nconst kvtide = require('kvtide')", '__filename'), printed: WORKED },
   {
     // However it is asked for, there is one of each class.
     file: 'both.cjs',

@@ -1,51 +1,97 @@
 // `node scripts/release/addon.mjs <target>`: the addon of a target as it is published, into `--to`, a folder (target/addons unless given).
 //
-// Linux is linked against old libraries: glibc 2.28 at most by napi's toolchains, musl by zig; macOS and Windows are built on their own
-// machines. No folder of the machine goes into it, so that two builds are the same.
-import { mkdirSync, readdirSync } from 'node:fs'
+// Linux is linked on x64 against old libraries: glibc 2.28 at most by toolchains of napi, each of one hash, musl by zig; macOS and Windows are
+// built on their own machines. No folder of the machine goes into it, so that two builds are the same. `--target-dir` keeps what is compiled apart: cargo
+// compiles everything again each time that the linker changes.
+import { existsSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
-import { glibcVersion } from '../cuda/binary.mjs'
-import { refusable, Refusal } from '../refusal.mjs'
+import { compareVersions, glibcVersion, neededLibraries } from '../cuda/binary.mjs'
+import { unpacked } from '../fetched.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { ask, must, root } from '../steps.mjs'
-import { given } from '../arguments.mjs'
-import { remapped } from './remapped.mjs'
-import { addons } from './shipped.mjs'
+import { addons } from './cargo.mjs'
 
-/** The newest glibc that an addon may ask for. */
-const GLIBC_MAX = [2, 28]
+/** Linkers of an old system with its libraries, from the npm registry; the addon contains no C, so that it takes no more. */
+const TOOLCHAINS = {
+  'x86_64-unknown-linux-gnu': { name: '@napi-rs/cross-toolchain-x64-target-x86_64', version: '1.0.0', sha256: '351f6ee9bc8e444dfb8ac6eddfe9daed02c9508399bd20c511e3f9e027d6e988' },
+  'aarch64-unknown-linux-gnu': { name: '@napi-rs/cross-toolchain-x64-target-aarch64', version: '1.0.3', sha256: '8ec59a37c2a8cac720d0f92e9c19b2940a427ef1f32ddde43e800a8043301e51' },
+}
+
+/** The newest glibc that an addon may ask for: that of Debian 10, RHEL 8 and Ubuntu 20.04. */
+const GLIBC_MAX = '2.28'
+const BYTES_MAX = 12e6
+
+/** Libraries of every system with glibc, and the one that comes with gcc. */
+const LIBRARIES = /^(lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux-(x86-64|aarch64)\.so\.\d+)$/
 
 /** What `napi build` is told for a target. */
 export function buildArgs(target) {
-  const known = addons().find(({ name }) => name === target && name !== 'cuda')
-  if (known === undefined) {
-    throw new Refusal(`${JSON.stringify(target)} is no target, expected one of ${addons().map(({ name }) => name).filter(name => name !== 'cuda').join(', ')}`)
-  }
-  const linker = target.endsWith('linux-gnu') ? ['--use-napi-cross'] : target.endsWith('linux-musl') ? ['--cross-compile'] : []
-  return ['--platform', '--release', '--strip', '--no-const-enum', '--target', target, ...known.features.flatMap(feature => ['--features', feature]), ...linker]
+  const known = addons().filter(({ name }) => name !== 'cuda')
+  const { features } = known.find(({ name }) => name === target) ?? {}
+  if (features === undefined) throw new Refusal(`${JSON.stringify(target)} is no target, expected one of ${known.map(({ name }) => name).join(', ')}`)
+  const cross = target.endsWith('linux-musl') ? ['--cross-compile'] : []
+  return ['--platform', '--release', '--no-const-enum', '--target', target, ...features.flatMap(feature => ['--features', feature]), ...cross]
 }
 
-/** Refuses an addon that asks for a newer glibc than users have. */
-export function checkGlibc(name, version) {
-  const [major, minor] = (version ?? 'unknown').split('.').map(Number)
-  if (!(major < GLIBC_MAX[0] || (major === GLIBC_MAX[0] && minor <= GLIBC_MAX[1]))) {
-    throw new Refusal(`${name} needs glibc ${version ?? 'of no known version'}, and may need ${GLIBC_MAX.join('.')}`)
+/** What makes a build in `folder` the same wherever it is made: names of files in messages begin with `/kvtide` and `/cargo` instead. */
+export function remapped(folder, env = process.env) {
+  const cargo = env.CARGO_HOME || join(homedir(), '.cargo')
+  const flags = env.CARGO_ENCODED_RUSTFLAGS ? env.CARGO_ENCODED_RUSTFLAGS.split('\x1f') : (env.RUSTFLAGS ?? '').split(' ').filter(flag => flag !== '')
+  const own = [`--remap-path-prefix=${cargo}=/cargo`, `--remap-path-prefix=${folder.replace(/[\\/]$/, '')}=/kvtide`]
+  return { CARGO_ENCODED_RUSTFLAGS: [...flags, ...own].join('\x1f') }
+}
+
+/** What the names of a target's linker and other programs begin with: they come as an archive within a package. */
+async function toolchain(target) {
+  const packed = await unpacked(TOOLCHAINS[target], join(root, 'target', 'pack', 'downloads'))
+  const to = join(packed, 'toolchain')
+  if (!existsSync(join(to, 'bin'))) {
+    mkdirSync(to, { recursive: true })
+    await must('tar', ['--extract', '--xz', '--file', join(packed, `${target}.tar.xz`), '--directory', to])
   }
-  return `${name} needs glibc ${version}, and may need ${GLIBC_MAX.join('.')}`
+  return join(to, 'bin', `${target}-`)
+}
+
+/** What an addon of Linux needs and how large it is, as `readelf` and the file say. */
+export function measured(file) {
+  const read = what => ask('readelf', ['--wide', what, file]) ?? ''
+  return { bytes: statSync(file).size, glibc: glibcVersion(read('--version-info')), libraries: neededLibraries(read('--dynamic')), stripped: !readFileSync(file).includes('.symtab') }
+}
+
+/** One line for an addon that may be published; what must not be is refused. */
+export function addonLine(name, { bytes, glibc, libraries, stripped }) {
+  const size = `${(bytes / 1e6).toFixed(1)} MB`
+  const unknown = libraries.filter(library => !LIBRARIES.test(library))
+  if (glibc === undefined) throw new Refusal(`${name} names no version of glibc`)
+  if (compareVersions(glibc, GLIBC_MAX) > 0) throw new Refusal(`${name} needs glibc ${glibc}, and may need ${GLIBC_MAX}`)
+  if (unknown.length > 0) throw new Refusal(`${name} needs ${unknown.join(', ')}, which not every system has`)
+  if (!stripped) throw new Refusal(`${name} is not stripped`)
+  if (bytes >= BYTES_MAX) throw new Refusal(`${name} has ${size}, and may have less than ${BYTES_MAX / 1e6} MB`)
+  return `${name}  ${size} of less than ${BYTES_MAX / 1e6} MB, glibc ${glibc} or later (at most ${GLIBC_MAX})`
+}
+
+/** Builds the addon of a target into a folder, and answers its file. */
+export async function buildAddon(target, to, more = []) {
+  const args = buildArgs(target)
+  mkdirSync(to, { recursive: true })
+  const tools = target in TOOLCHAINS ? await toolchain(target) : undefined
+  const env = { ...remapped(root), ...(tools && { [`CARGO_TARGET_${target.toUpperCase().replaceAll('-', '_')}_LINKER`]: `${tools}gcc` }) }
+  await must('napi', ['build', ...args, ...more, '--output-dir', to, '--no-js', '--dts', 'binding.d.cts'], { env })
+  const name = readdirSync(to).find(file => file.endsWith('.node') && !file.startsWith('kvtide-cuda'))
+  if (name === undefined) throw new Refusal(`napi has built nothing for ${target}`)
+  if (tools !== undefined) {
+    // Not by napi's own flag: cargo does not look at RUSTFLAGS where the encoded ones are set.
+    await must(`${tools}strip`, ['--strip-all', join(to, name)])
+    console.log(addonLine(name, measured(join(to, name))))
+  }
+  return join(to, name)
 }
 
 async function build() {
-  const { to = join(root, 'target', 'addons'), words } = given({ to: { type: 'string' } }, ['the target'])
-  const [target] = words
-  const args = buildArgs(target)
-  const output = resolve(to)
-  mkdirSync(output, { recursive: true })
-  await must('napi', ['build', ...args, '--output-dir', output, '--no-js', '--dts', 'binding.d.cts'], { env: remapped(root) })
-  const name = readdirSync(output).find(file => file.endsWith('.node'))
-  if (name === undefined) throw new Refusal(`napi has built nothing for ${target}`)
-  if (target.endsWith('linux-gnu')) console.log(checkGlibc(name, glibcVersion(ask('readelf', ['--wide', '--version-info', join(output, name)]) ?? '')))
-  console.log(`${name} is in ${output}`)
+  const { to = join(root, 'target', 'addons'), 'target-dir': compiled, words } = given({ to: { type: 'string' }, 'target-dir': { type: 'string' } }, ['the target'])
+  console.log(`${await buildAddon(words[0], resolve(to), compiled === undefined ? [] : ['--target-dir', compiled])} is built`)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('there is no addon', build)
+await main(import.meta.url, 'there is no addon', build)

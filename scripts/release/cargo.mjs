@@ -1,24 +1,20 @@
-// What cargo knows of the workspace: its crates, and everything they are built with.
+// What cargo knows of the workspace: its crates, everything they are built with, and what of that is inside an addon.
 import { spawnSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 
-import { root } from '../steps.mjs'
 import { Refusal } from '../refusal.mjs'
+import { root } from '../steps.mjs'
 
 /** The answer of `cargo metadata`. Crates that are not here yet are fetched, in the versions of Cargo.lock. */
 export function metadata(args = [], cwd = root) {
-  const { status, stdout, stderr, error } = spawnSync('cargo', ['metadata', '--format-version', '1', '--locked', ...args], {
-    encoding: 'utf8',
-    cwd,
-    maxBuffer: 2 ** 30,
-  })
+  const { status, stdout, stderr, error } = spawnSync('cargo', ['metadata', '--format-version', '1', '--locked', ...args], { encoding: 'utf8', cwd, maxBuffer: 2 ** 30 })
   if (status !== 0) throw new Refusal(`cargo metadata failed: ${(error?.message ?? stderr).trim().split('\n')[0]}`)
   return JSON.parse(stdout)
 }
 
 /** The workspace's own crates. */
-export function members({ packages, workspace_members: ids }) {
-  return packages.filter(({ id }) => ids.includes(id))
-}
+export const members = ({ packages, workspace_members: ids }) => packages.filter(({ id }) => ids.includes(id))
 
 /** Those of them that go to the registry, what others depend on first. */
 export function published(found) {
@@ -26,4 +22,39 @@ export function published(found) {
   const needs = crate => own.filter(({ name }) => crate.dependencies.some(dependency => dependency.name === name && dependency.path !== undefined))
   const depth = crate => Math.max(0, ...needs(crate).map(other => depth(other) + 1))
   return own.sort((a, b) => depth(a) - depth(b) || (a.name < b.name ? -1 : 1))
+}
+
+/** The addons: what each is called, the system it is for, the features that it is built with. */
+export function addons() {
+  const { napi } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+  const cpu = napi.targets.map(target => ({ name: target, target, features: target === 'aarch64-apple-darwin' ? ['metal'] : [] }))
+  return [...cpu, { name: 'cuda', target: 'x86_64-unknown-linux-gnu', features: ['cuda'] }]
+}
+
+const isMacro = crate => crate.targets.some(({ kind }) => kind.includes('proc-macro'))
+
+/** What is linked into the crate `name`, itself among it: no build scripts, no procedural macros, no tests. */
+export function linked({ packages, resolve }, name) {
+  const crates = new Map(packages.map(crate => [crate.id, crate]))
+  const nodes = new Map(resolve.nodes.map(node => [node.id, node]))
+  const found = new Set([packages.find(crate => crate.name === name && crate.source === null).id])
+  // What is added meanwhile is come to as well.
+  for (const id of found) {
+    for (const { pkg, dep_kinds: kinds } of nodes.get(id).deps) if (kinds.some(({ kind }) => kind === null) && !isMacro(crates.get(pkg))) found.add(pkg)
+  }
+  return [...found].map(id => crates.get(id))
+}
+
+const byName = (a, b) => (a.name === b.name ? 0 : a.name < b.name ? -1 : 1) || (a.version < b.version ? -1 : Number(a.version > b.version))
+
+/** Every crate of any addon, and the names of the addons that it is in. */
+export function shipped() {
+  const found = new Map()
+  for (const { name, target, features } of addons()) {
+    const asked = features.flatMap(feature => ['--features', `kvtide/${feature}`])
+    for (const crate of linked(metadata(['--filter-platform', target, ...asked]), 'kvtide')) {
+      found.set(crate.id, { ...crate, addons: [...(found.get(crate.id)?.addons ?? []), name] })
+    }
+  }
+  return [...found.values()].sort(byName)
 }

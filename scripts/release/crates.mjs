@@ -4,11 +4,9 @@
 //   with --docs, their pages as docs.rs makes them, by the nightly compiler where there is one
 import { existsSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import { ask, must, root } from '../steps.mjs'
-import { Refusal, refusable } from '../refusal.mjs'
-import { given } from '../arguments.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { metadata, published } from './cargo.mjs'
 
 const KEYWORDS_MAX = 5
@@ -53,4 +51,4 @@ async function crates() {
   console.log(`${own.map(({ name }) => name).join(', ')}: ready for their registry`)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the crates cannot be published', crates)
+await main(import.meta.url, 'the crates cannot be published', crates)

@@ -4,16 +4,13 @@
 import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import { publint } from 'publint'
 import { formatMessage } from 'publint/utils'
 
-import { makePackages } from '../pack/packages.mjs'
-import { refusable, Refusal } from '../refusal.mjs'
+import { makePackages, packed as look } from '../pack/packages.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { ask, root, run } from '../steps.mjs'
-import { given } from '../arguments.mjs'
-import { filesOf } from './tarball.mjs'
 
 const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
 
@@ -27,11 +24,6 @@ export const BUDGETS = { root: 320_000, 'kvtide.linux-x64-gnu.node': 12_000_000,
 export function within(name, bytes, budget) {
   if (bytes > budget) throw new Refusal(`${name} has ${bytes} bytes, at most ${budget} are wanted`)
   return `${name}: ${bytes} bytes of ${budget}`
-}
-
-/** The paths of files that are the same on every platform. */
-export function contentsOf(files) {
-  return files.map(({ path }) => path).filter(path => !OF_ADDON.test(path))
 }
 
 /** What came in and what went, one line each. */
@@ -58,7 +50,7 @@ function checkSizes(files, folder) {
 }
 
 function checkContents(files, renew) {
-  const contents = contentsOf(files)
+  const contents = files.map(({ path }) => path).filter(path => !OF_ADDON.test(path)).sort()
   if (renew) {
     writeFileSync(CONTENTS, `${contents.join('\n')}\n`)
     return console.log('recorded: what is in the package')
@@ -86,16 +78,14 @@ async function check() {
   if (named !== undefined && !existsSync(named)) throw new Refusal(`--tarball is ${named}, which is not there`)
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-packed-'))
   process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
-  const pack = async () => (await makePackages({ addons: root, to: folder, only: [] })).made[0].tarball
-  const tarball = named ?? (await pack())
-  const packed = readFileSync(tarball)
-  const files = filesOf(packed)
+  const { tarball, files } = named === undefined ? (await makePackages({ addons: root, to: folder, only: [] })).made[0] : await look(named)
   checkContents(files, renew)
   checkSizes(files, folder)
+  const packed = readFileSync(tarball)
   const messages = await lint(packed)
   if (messages.length > 0) throw new Refusal(`publint:\n${messages.join('\n')}`)
   console.log('publint has found nothing')
   await checkTypes(tarball)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the package is not as it should be', check)
+await main(import.meta.url, 'the package is not as it should be', check)

@@ -1,44 +1,50 @@
-// `npm run version:raise -- 0.2.0`: one version for all packages and crates, and its heading in CHANGELOG.md.
+// `npm run version:raise -- 0.2.0`: one version for all packages and crates, and its heading in CHANGELOG.md. What is written is checked
+// first, so that a refusal changes nothing. The first release may have the version that is there already.
 //
-// What is written is checked first, so that a refusal changes nothing. The first release may have the version that is there already.
+// `npm run version:check -- v0.2.0`: whether a tag names the version that is here. What CHANGELOG.md says of it goes to standard output, for
+// the page of the release.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 
-import { refusable, Refusal } from '../refusal.mjs'
+import semver from 'semver'
+
+import { given, refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from '../arguments.mjs'
-import { released, sections } from './changelog.mjs'
-import { compare, parse, present, write } from './version.mjs'
+import { notesOf, present, released, sections, write } from './version.mjs'
 
 /** Refuses a version that cannot come next. */
 function checkNext(version, before, changelog) {
-  if (parse(version) === undefined) throw new Refusal(`${JSON.stringify(version)} is no version, expected one like 0.2.0 or 0.2.0-rc.1`)
+  if (semver.valid(version) !== version) throw new Refusal(`${JSON.stringify(version)} is no version, expected one like 0.2.0 or 0.2.0-rc.1`)
   const isFirst = version === before && sections(changelog).every(section => section.version !== version)
-  if (compare(version, before) <= 0 && !isFirst) throw new Refusal(`${version} is not newer than ${before}`)
+  if (semver.lte(version, before) && !isFirst) throw new Refusal(`${version} is not newer than ${before}`)
 }
 
 /** A day that the calendar has. */
 function checkDay(day) {
   const time = /^\d{4}-\d{2}-\d{2}$/.test(day) ? Date.parse(`${day}T00:00:00Z`) : Number.NaN
-  if (Number.isNaN(time) || !new Date(time).toISOString().startsWith(day)) {
-    throw new Refusal(`--date is ${JSON.stringify(day)}, expected a day like 2026-01-31`)
-  }
+  if (Number.isNaN(time) || !new Date(time).toISOString().startsWith(day)) throw new Refusal(`--date is ${JSON.stringify(day)}, expected a day like 2026-01-31`)
   return day
 }
 
-function raise() {
-  const { date, in: place = root, words } = given({ date: { type: 'string' }, in: { type: 'string' } }, ['the version'])
-  const folder = resolve(place)
-  const [version] = words
+function raise(folder, version, date) {
   const before = present(folder)
   const file = join(folder, 'CHANGELOG.md')
   const changelog = readFileSync(file, 'utf8')
   checkNext(version, before, changelog)
   const text = released(changelog, version, checkDay(date ?? new Date().toISOString().slice(0, 10)))
-
   const written = write(folder, version)
   writeFileSync(file, text)
   console.log(`${before} -> ${version}: ${[...written, 'CHANGELOG.md'].join(', ')}`)
 }
 
-await refusable('the version stays as it is', raise)
+function checkTag(tag) {
+  const version = present(root)
+  if (tag !== `v${version}`) throw new Refusal(`the tag is ${tag}, expected v${version}`)
+  console.log(notesOf(readFileSync(join(root, 'CHANGELOG.md'), 'utf8'), version))
+}
+
+await refusable('the version stays as it is', () => {
+  const isTag = process.argv.includes('--tag')
+  const { date, in: place = root, words } = given({ date: { type: 'string' }, in: { type: 'string' }, tag: { type: 'boolean' } }, [isTag ? 'the tag' : 'the version'])
+  return isTag ? checkTag(words[0]) : raise(resolve(place), words[0], date)
+})

@@ -5,12 +5,10 @@ import { createHash } from 'node:crypto'
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import { ask, hostTarget, must } from '../steps.mjs'
-import { refusable, Refusal } from '../refusal.mjs'
-import { given } from '../arguments.mjs'
-import { remapped } from './remapped.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
+import { remapped } from './addon.mjs'
 
 /** How cargo calls the addon. */
 const FILES = { linux: 'libkvtide.so', darwin: 'libkvtide.dylib', win32: 'kvtide.dll' }
@@ -51,4 +49,4 @@ async function check() {
   console.log(`two builds of ${commit.slice(0, 9)} for ${target} are the same: SHA-256 ${createHash('sha256').update(one).digest('hex')}`)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the build is not reproducible', check)
+await main(import.meta.url, 'the build is not reproducible', check)

@@ -5,11 +5,9 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import { must, root } from '../steps.mjs'
-import { refusable, Refusal } from '../refusal.mjs'
-import { given } from '../arguments.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { surfaceOf, written } from './declarations.mjs'
 
 const TYPES = join(root, '__test__/recorded/public-types.txt')
@@ -61,4 +59,4 @@ async function surface() {
   console.log(`the public types are those that are recorded, and so are ${codes.length} codes of errors`)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the surface is not what it was', surface)
+await main(import.meta.url, 'the surface is not what it was', surface)

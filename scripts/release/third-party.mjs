@@ -3,14 +3,11 @@
 // Where a crate leaves the choice it is taken under Apache-2.0, whose text is one for all of them, else under MIT.
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
-import { refusable, Refusal } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from '../arguments.mjs'
-import { choose } from './licences.mjs'
-import { policyOf } from './policy.mjs'
-import { addons, shipped } from './shipped.mjs'
+import { allowedBy, choose } from './licences.mjs'
+import { addons, shipped } from './cargo.mjs'
 
 const PAGE = join(root, 'THIRD_PARTY.md')
 
@@ -101,7 +98,7 @@ export function page(crates, names, allowed) {
 
 function licences() {
   const { renew } = given({ renew: { type: 'boolean' } })
-  const { allowed } = policyOf(readFileSync(join(root, 'deny.toml'), 'utf8'))
+  const allowed = allowedBy(readFileSync(join(root, 'deny.toml'), 'utf8'))
   const text = page(shipped(), addons().map(({ name }) => name), allowed)
   if (renew) {
     writeFileSync(PAGE, text)
@@ -113,4 +110,4 @@ function licences() {
   console.log('THIRD_PARTY.md names every crate that is inside an addon')
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await refusable('the licences are not as they should be', licences)
+await main(import.meta.url, 'the licences are not as they should be', licences)

@@ -1,55 +1,21 @@
-// Versions: what is one, which of two is newer, and where this repository writes its own.
+// The version of all packages and crates: where this repository writes it, and what CHANGELOG.md says of it.
 //
-// All packages and crates have one version. Each place knows how to read it there and how to put another one in its stead.
+// CHANGELOG.md goes by Keep a Changelog: `## Unreleased`, then `## 0.2.0 - 2026-01-31` and so on, the newest first.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { Refusal } from '../refusal.mjs'
 
-const VERSION = /^(\d+)\.(\d+)\.(\d+)(?:-([\dA-Za-z-]+(?:\.[\dA-Za-z-]+)*))?$/
-
-/** The numbers of a version, and the words of what comes before its release; nothing where it is none. */
-export function parse(version) {
-  const found = VERSION.exec(version)
-  if (found === null) return undefined
-  const [, major, minor, patch, before] = found
-  const numbers = [major, minor, patch]
-  const words = before === undefined ? [] : before.split('.')
-  if ([...numbers, ...words].some(part => /^0\d+$/.test(part))) return undefined
-  return { numbers: numbers.map(Number), words }
-}
-
-/** Below 0 where `a` comes before `b`, above 0 where it comes behind, by Semantic Versioning. */
-export function compare(a, b) {
-  const [first, second] = [parse(a), parse(b)]
-  for (let at = 0; at < 3; at++) {
-    if (first.numbers[at] !== second.numbers[at]) return first.numbers[at] - second.numbers[at]
-  }
-  if (first.words.length === 0 || second.words.length === 0) return second.words.length - first.words.length
-  for (let at = 0; at < Math.min(first.words.length, second.words.length); at++) {
-    const order = compareWords(first.words[at], second.words[at])
-    if (order !== 0) return order
-  }
-  return first.words.length - second.words.length
-}
-
-function compareWords(a, b) {
-  const [first, second] = [a, b].map(word => (/^\d+$/.test(word) ? Number(word) : undefined))
-  if (first !== undefined && second !== undefined) return first - second
-  if ((first === undefined) !== (second === undefined)) return first === undefined ? 1 : -1
-  return a < b ? -1 : Number(a > b)
-}
-
 /** Crates of this repository in a Cargo.lock: those without a source. */
-const LOCKED = /(\[\[package\]\]\nname = "(?:kvtide(?:-core|-cuda|-tensor|-bench-cuda)?|decoder)"\nversion = ")([^"]+)("\n(?!source))/g
+const LOCKED = /(\[\[package\]\]\nname = "(?:kvtide(?:-core|-cuda|-tensor|-bench|-bench-cuda)?|decoder)"\nversion = ")([^"]+)("\n(?!source))/g
 
 /** Where the version stands: text before it, the version, text behind it. */
 const PLACES = [
   { file: 'package.json', pattern: /^(\s{2}"version": ")([^"]+)(")/gm, least: 1 },
   { file: 'package-lock.json', pattern: /^(\s{2}"name": "kvtide",\n\s{2}"version": "|\s{4}"": \{\n\s{6}"name": "kvtide",\n\s{6}"version": ")([^"]+)(")/gm, least: 2 },
   { file: 'Cargo.toml', pattern: /(^\[workspace\.package\]\nversion = "|^kvtide-\w+ = \{ version = ")([^"]+)(")/gm, least: 4 },
-  { file: 'Cargo.lock', pattern: LOCKED, least: 5 },
-  { file: 'bench/peers/Cargo.lock', pattern: LOCKED, least: 2 },
+  { file: 'Cargo.lock', pattern: LOCKED, least: 6 },
+  { file: 'bench/peers/Cargo.lock', pattern: LOCKED, least: 3 },
 ]
 
 /** Every place and the version that it names. */
@@ -77,4 +43,32 @@ export function write(folder, version) {
     writeFileSync(path, readFileSync(path, 'utf8').replaceAll(pattern, (_, before, _old, after) => `${before}${version}${after}`))
   }
   return PLACES.map(({ file }) => file)
+}
+
+const UNRELEASED = '## Unreleased'
+
+/** The sections of a changelog: their headings, and what is said under each. */
+export function sections(text) {
+  return text.split(/^(?=## )/m).slice(1).map(part => {
+    const [heading, ...lines] = part.split('\n')
+    const [, version, date] = /^## (\S+)(?: - (\d{4}-\d{2}-\d{2}))?$/.exec(heading) ?? []
+    return { heading, version, date, notes: lines.join('\n').trim() }
+  })
+}
+
+/** What a version brings; refused where the changelog does not say. */
+export function notesOf(text, version) {
+  const found = sections(text).find(section => section.version === version && section.date !== undefined)
+  if (found === undefined) throw new Refusal(`CHANGELOG.md has no heading for ${version}: run npm run version:raise -- ${version}`)
+  if (found.notes === '') throw new Refusal(`CHANGELOG.md says nothing of ${version}`)
+  return found.notes
+}
+
+/** The changelog with what was not released yet under the heading of `version`. */
+export function released(text, version, date) {
+  if (sections(text).some(section => section.version === version)) throw new Refusal(`CHANGELOG.md has a heading for ${version} already`)
+  const unreleased = sections(text).find(({ heading }) => heading === UNRELEASED)
+  if (unreleased === undefined) throw new Refusal(`CHANGELOG.md has no heading "${UNRELEASED}"`)
+  if (unreleased.notes === '') throw new Refusal(`CHANGELOG.md says nothing under "${UNRELEASED}": there is nothing to release`)
+  return text.replace(`${UNRELEASED}\n`, `${UNRELEASED}\n\n## ${version} - ${date}\n`)
 }

@@ -6,9 +6,8 @@ import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import { refusable, Refusal } from '../refusal.mjs'
+import { given, refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { given } from '../arguments.mjs'
 
 const FOLDER = join(root, '.github', 'workflows')
 
@@ -23,20 +22,6 @@ const ACTION = /^\s*(?:- )?uses: (?!\.\/)(\S+?)(?:\s+#\s*(.*))?$/gm
 /** The actions of others that a workflow uses: name, what it is pinned to, the version that is written beside it. */
 export function actions(text) {
   return [...text.matchAll(ACTION)].map(([, used, version]) => ({ name: used.split('@')[0], pin: used.split('@')[1], version }))
-}
-
-/** The items that a job's matrix lists for `key`, or, where it has no list, those of the objects that it includes. */
-export function matrixOf(text, job, key) {
-  const body = new RegExp(`^  ${job}:\\n((?:(?: {3,}.*)?\\n)*)`, 'm').exec(text)?.[1] ?? ''
-  const listed = new RegExp(`^ +${key}: \\[(.*)\\]$|^ +${key}:\\n((?: +- .*\\n)+)`, 'm').exec(body)
-  if (listed === null) return includedIn(body, key)
-  const items = listed[1]?.split(',') ?? listed[2].split('\n').map(line => line.replace(/^ +- /, ''))
-  return items.map(item => item.trim()).filter(item => item !== '')
-}
-
-/** The values of `key` in the objects that a matrix includes. */
-export function includedIn(text, key) {
-  return [...text.matchAll(new RegExp(`^ +- ${key}: (\\S+)$`, 'gm'))].map(([, item]) => item)
 }
 
 function wrongPins(text) {

@@ -3,9 +3,7 @@
 //! ```text
 //! arguments   what is measured, how often, where the report goes
 //! place       a GPU, or the CPU that stands in for one: memory, copies, and how long work takes there
-//! workloads   their memory, a check of what they answer, and their lanes
-//! rounds      a round of one lane, a round of the next, again and again
-//! report      the rounds as JSON, and their medians as tables
+//! workloads   their memory, a check of what they answer, and their lanes, which bench/harness runs in turn
 //! ```
 //!
 //! Nothing is measured before its answer was looked at. Without a GPU every workload is named as skipped, and that is no failure.
@@ -15,23 +13,57 @@ mod check;
 mod numbers;
 mod pages;
 mod place;
-mod report;
-mod rounds;
 mod sizes;
-#[path = "../../peers/src/statistics.rs"]
-mod statistics;
 mod workloads;
 
-use std::error::Error;
 use std::process::ExitCode;
 
 use arguments::Arguments;
+use kvtide_bench::{Measured, Result};
 use place::Place;
-use report::Report;
+use serde::Serialize;
 use sizes::Sizes;
+use workloads::Bench;
 
-/// What a measurement can fail with.
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+/// What a run has measured: every round, which `npm run bench:cuda` reads.
+#[derive(Serialize)]
+struct Report {
+    suite: &'static str,
+    rounds: usize,
+    /// Nothing where there was no device.
+    machine: Option<Machine>,
+    workloads: Vec<Workload>,
+    skipped: Vec<Skipped>,
+    failed: Vec<Failed>,
+}
+
+/// A device: its name, and what else is known of it.
+#[derive(Serialize)]
+struct Machine {
+    device: String,
+    details: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Workload {
+    id: &'static str,
+    title: String,
+    lanes: Vec<Measured>,
+}
+
+/// A workload that could not run, and why.
+#[derive(Serialize)]
+struct Skipped {
+    id: &'static str,
+    skipped: String,
+}
+
+/// A workload that went wrong.
+#[derive(Serialize)]
+struct Failed {
+    id: &'static str,
+    error: String,
+}
 
 fn main() -> ExitCode {
     match Arguments::read(std::env::args().skip(1)).map_err(Into::into).and_then(|arguments| run(&arguments)) {
@@ -46,25 +78,27 @@ fn main() -> ExitCode {
 
 /// False where a workload has failed; the others have run all the same.
 fn run(arguments: &Arguments) -> Result<bool> {
-    let wanted = workloads::ALL.iter().filter(|workload| workload.id.starts_with(&arguments.only));
-    let mut report = Report::new(arguments.rounds);
+    let rounds = arguments.rounds;
+    let wanted = workloads::ALL.iter().filter(|(id, _)| id.starts_with(&arguments.only));
+    let mut report =
+        Report { suite: "cuda", rounds, machine: None, workloads: vec![], skipped: vec![], failed: vec![] };
     match Place::open(arguments.is_emulated) {
         Err(reason) => {
             println!("SKIPPED: {reason}");
-            wanted.for_each(|workload| report.skip(workload.id, &reason));
+            report.skipped.extend(wanted.map(|&(id, _)| Skipped { id, skipped: reason.clone() }));
         }
         Ok(place) => {
             let sizes = if arguments.is_emulated { Sizes::SMALL } else { Sizes::FULL };
             report.machine = Some(place.machine());
-            for workload in wanted {
-                match workload.measure(&place, &sizes, arguments.rounds) {
-                    Ok(measured) => {
-                        println!("{}", report::table(&measured));
-                        report.workloads.push(measured);
+            for &(id, measure) in wanted {
+                match measure(&Bench { place: &place, sizes: &sizes, rounds }) {
+                    Ok((title, lanes)) => {
+                        lanes.iter().for_each(|lane| println!("{id}: {}: {:.3} us", lane.name, middle(lane) / 1000.0));
+                        report.workloads.push(Workload { id, title, lanes });
                     }
                     Err(error) => {
-                        eprintln!("FAILED: {}: {error}", workload.id);
-                        report.fail(workload.id, error.as_ref());
+                        eprintln!("FAILED: {id}: {error}");
+                        report.failed.push(Failed { id, error: error.to_string() });
                     }
                 }
             }
@@ -74,4 +108,11 @@ fn run(arguments: &Arguments) -> Result<bool> {
         std::fs::write(out, serde_json::to_string(&report)?).map_err(|error| format!("{}: {error}", out.display()))?;
     }
     Ok(report.failed.is_empty())
+}
+
+/// The middle one of a lane's rounds.
+fn middle(lane: &Measured) -> f64 {
+    let mut sorted = lane.nanoseconds.clone();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }

@@ -5,9 +5,8 @@
 
 use std::io::{BufRead, Write};
 
+use kvtide_bench::{Result, Stopwatch};
 use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
-
-use crate::harness::{Result, Stopwatch};
 
 const LAYERS: usize = 32;
 const SEQUENCES: usize = 8;

@@ -1,8 +1,7 @@
 //! What every lane is given: tokens of K and V, the same numbers as a tensor and as plain memory.
 
 use candle_core::{Device, Tensor, WithDType};
-
-use crate::harness::Result;
+use kvtide_bench::Result;
 
 /// Heads of K and V.
 pub const HEADS: usize = 8;

@@ -3,27 +3,15 @@
 //   run.sh bench [--out <file>] [--rounds <n>] [--turns <n>] [--only <start of ids>] [--python <program>]
 //
 // A turn is one run of kvtide's program and one of peers.py; turns follow each other, so that both see the same GPU, cold and warm.
-import { spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
+import { run } from './program.mjs'
 import { asked, merged, turnsOf } from './turns.mjs'
 
 const here = fileURLToPath(new URL('.', import.meta.url))
-
-/** Starts a program, shows what it prints, and answers its exit code. */
-function run(command, args, env = {}) {
-  return new Promise(done => {
-    const child = spawn(command, args, { stdio: 'inherit', env: { ...process.env, ...env } })
-    child.on('error', error => {
-      console.error(`${command}: ${error.message}`)
-      done(error.code === 'ENOENT' ? undefined : 1)
-    })
-    child.on('close', code => done(code ?? 1))
-  })
-}
 
 const { out, rounds, turns, only, python } = asked(process.argv.slice(2))
 const folder = mkdtempSync(join(tmpdir(), 'kvtide-bench-'))
@@ -32,10 +20,11 @@ const folder = mkdtempSync(join(tmpdir(), 'kvtide-bench-'))
 async function reported(suite, command, args, env) {
   const file = join(folder, `${suite}.json`)
   rmSync(file, { force: true })
-  const code = await run(command, [...args, '--rounds', String(rounds), '--only', only, '--out', file], env)
+  const { code } = await run(command, [...args, '--rounds', String(rounds), '--only', only, '--out', file], { env })
   if (existsSync(file)) return JSON.parse(readFileSync(file, 'utf8'))
-  if (code === undefined) return { suite, rounds, machine: null, workloads: [], skipped: [{ id: suite, skipped: `${command} was not found` }], failed: [] }
-  return { suite, rounds, machine: null, workloads: [], skipped: [], failed: [{ id: suite, error: `${command} has ended with ${code}` }] }
+  const nothing = { suite, rounds, machine: null, workloads: [], skipped: [], failed: [] }
+  if (code === undefined) return { ...nothing, skipped: [{ id: suite, skipped: `${command} was not found` }] }
+  return { ...nothing, failed: [{ id: suite, error: `${command} has ended with ${code}` }] }
 }
 
 const programs = {

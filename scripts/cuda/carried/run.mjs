@@ -1,28 +1,13 @@
 // Runs what the bundle carries, and prints one summary. run.sh starts it with node and the folders of CUDA's libraries.
-import { spawn } from 'node:child_process'
 import { accessSync, constants, existsSync, readdirSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { deviceTests, gpuOf, kernelTests, sanitized, summary } from './parts.mjs'
+import { run } from './program.mjs'
 
 const here = fileURLToPath(new URL('.', import.meta.url))
 const compiled = join(here, 'package')
-
-function run(command, args, { silent = false, cwd = here, env = {} } = {}) {
-  return new Promise(resolve => {
-    const child = spawn(command, args, { cwd, stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...env } })
-    let output = ''
-    for (const [from, to] of [[child.stdout, process.stdout], [child.stderr, process.stderr]]) {
-      from.on('data', chunk => {
-        output += chunk
-        if (!silent) to.write(chunk)
-      })
-    }
-    child.on('error', error => resolve({ code: 1, output: `${output}\n${error.message}` }))
-    child.on('close', code => resolve({ code: code ?? 1, output }))
-  })
-}
 
 /** compute-sanitizer, where PATH or an installed CUDA has it. */
 function sanitizer() {

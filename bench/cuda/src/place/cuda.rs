@@ -10,8 +10,7 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtr, result};
 use kvtide_cuda::{Span, Stream};
 
-use crate::Result;
-use crate::report::Machine;
+use crate::{Machine, Result};
 
 /// Bytes that each copy in front of a measurement moves, about half a millisecond.
 const AHEAD: usize = 1 << 30;

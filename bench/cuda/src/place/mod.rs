@@ -11,15 +11,13 @@
 use std::time::Instant;
 
 use candle_core::Device;
+use kvtide_bench::Took;
 use kvtide_cuda::{DeviceMemory, Span, Stream};
 
-use crate::Result;
-use crate::report::Machine;
+use crate::{Machine, Result};
 
 #[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
 mod cuda;
-#[cfg_attr(not(feature = "emulate"), path = "no_emulated.rs")]
-mod emulated;
 
 /// A device with its stream.
 pub struct Place {
@@ -30,20 +28,11 @@ pub struct Place {
     gpu: Option<cuda::Gpu>,
 }
 
-/// Nanoseconds of one piece of work.
-#[derive(Clone, Copy, Debug)]
-pub struct Took {
-    /// On the device.
-    pub device: f64,
-    /// On the host, until it was enqueued.
-    pub host: f64,
-}
-
 impl Place {
     /// The first GPU, or the CPU in its stead; else the reason why not.
     pub fn open(is_emulated: bool) -> std::result::Result<Place, String> {
         if is_emulated {
-            return Ok(Place { stream: emulated::stream()?, device: Device::Cpu, gpu: None });
+            return Ok(Place { stream: emulated()?, device: Device::Cpu, gpu: None });
         }
         let (stream, device, gpu) = cuda::open()?;
         Ok(Place { stream, device, gpu: Some(gpu) })
@@ -99,4 +88,12 @@ impl Place {
         };
         Ok(Took { device: device / times as f64, host: host / times as f64 })
     }
+}
+
+/// The CPU that stands in for a GPU.
+fn emulated() -> std::result::Result<Stream, String> {
+    #[cfg(feature = "emulate")]
+    return Ok(Stream::emulated());
+    #[cfg(not(feature = "emulate"))]
+    Err("this build has no CPU that stands in for a GPU: build it with --features emulate".to_owned())
 }

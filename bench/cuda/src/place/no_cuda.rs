@@ -3,8 +3,7 @@
 use candle_core::Device;
 use kvtide_cuda::{Span, Stream};
 
-use crate::Result;
-use crate::report::Machine;
+use crate::{Machine, Result};
 
 /// No GPU.
 pub enum Gpu {}

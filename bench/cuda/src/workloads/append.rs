@@ -5,24 +5,15 @@
 use std::cell::{Cell, RefCell};
 
 use candle_core::{DType, Tensor};
+use kvtide_bench::{Amount, Role};
 use kvtide_tensor::{KvCache, KvCacheOptions};
 
 use super::{Bench, Measurement};
 use crate::Result;
-use crate::rounds::{Amount, Lane, Role};
 use crate::sizes::Sizes;
 
-/// One token.
-pub fn token(bench: &Bench<'_>) -> Result<Measurement> {
-    appended(bench, bench.sizes.sequences, 1)
-}
-
-/// A chunk of a prompt.
-pub fn chunk(bench: &Bench<'_>) -> Result<Measurement> {
-    appended(bench, bench.sizes.chunks, bench.sizes.chunk)
-}
-
-fn appended(bench: &Bench<'_>, batch: usize, tokens: usize) -> Result<Measurement> {
+/// One token, or a chunk of a prompt.
+pub fn appended(bench: &Bench<'_>, batch: usize, tokens: usize) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, dim, keys, times, .. } = *sizes;
     let device = &place.device;
@@ -74,9 +65,9 @@ fn appended(bench: &Bench<'_>, batch: usize, tokens: usize) -> Result<Measuremen
     let amount = Amount::moved(bytes, bytes);
     let (mut from, mut to) = (place.memory(bytes)?, place.memory(bytes)?);
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide", amount, ours),
-        Lane::new(Role::Peer, "candle, slice_set", amount, slice_set),
-        Lane::new(Role::Peer, "candle, cat", amount, cat),
+        bench.lane(Role::Ours, "kvtide", amount, ours),
+        bench.lane(Role::Peer, "candle, slice_set", amount, slice_set),
+        bench.lane(Role::Peer, "candle, cat", amount, cat),
         bench.copy(from.span(), to.span(), amount),
     ];
     let lanes = lanes.into_iter().map(|lane| lane.times(times)).collect();

@@ -2,13 +2,13 @@
 
 use std::cell::Cell;
 
+use kvtide_bench::{Amount, Role};
 use kvtide_cuda::{AttendKeys, RowFormat, Words};
 
 use super::keys::{Keys, Pool};
 use super::queries::Queries;
 use super::{Bench, Measurement};
 use crate::Result;
-use crate::rounds::{Amount, Lane, Role};
 use crate::sizes::Sizes;
 
 /// How far off outputs may be, whose values are at most 1: in bf16, and over q8.
@@ -45,10 +45,10 @@ pub fn measure(bench: &Bench<'_>) -> Result<Measurement> {
     let turn = Cell::new(0);
     let next = || turn.replace(turn.get() + 1);
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide, pages", amount, || asker.attend(pages.layer(next()))),
-        Lane::new(Role::Ours, "kvtide, pages, tables from the host", amount, || asker.attend(told.layer(next()))),
-        Lane::new(Role::Ours, "kvtide, q8 pages", low_amount, || asker.attend(low.layer(next()))),
-        Lane::new(Role::Ours, "kvtide, contiguous", amount, || asker.attend(contiguous)),
+        bench.lane(Role::Ours, "kvtide, pages", amount, || asker.attend(pages.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, pages, tables from the host", amount, || asker.attend(told.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, q8 pages", low_amount, || asker.attend(low.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, contiguous", amount, || asker.attend(contiguous)),
         bench.copy(rows, scratch, amount),
     ];
     let heads = format!("{query_heads}/{kv_heads} heads of {dim}");

@@ -3,6 +3,7 @@
 //!
 //! The host's time is the point: a graph asks for the whole step at once.
 
+use kvtide_bench::{Amount, Role};
 use kvtide_cuda::{DeviceLengths, Insert, RowFormat, Rows, Stream, Tables, Words, advance, insert};
 
 use super::keys::{Keys, Pool};
@@ -12,7 +13,6 @@ use super::{Bench, Measurement};
 use crate::Result;
 use crate::numbers::fill;
 use crate::pages::Page;
-use crate::rounds::{Amount, Lane, Role};
 use crate::sizes::Sizes;
 
 /// Steps of a round.
@@ -66,8 +66,8 @@ pub fn step(bench: &Bench<'_>) -> Result<Measurement> {
     let mut source = place.memory(amount.bytes as usize / 2)?;
     fill(place, source.span(), 14, 1.0)?;
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide, launched", amount, || launched(&place.stream)),
-        Lane::new(Role::Ours, "kvtide, replayed", amount, || Ok(graph.replay()?)),
+        bench.lane(Role::Ours, "kvtide, launched", amount, || launched(&place.stream)),
+        bench.lane(Role::Ours, "kvtide, replayed", amount, || Ok(graph.replay()?)),
         bench.copy(source.span(), scratch.span(), amount),
     ];
     let lanes = lanes.into_iter().map(|lane| lane.times(TIMES)).collect();

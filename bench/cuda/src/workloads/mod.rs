@@ -11,76 +11,70 @@ mod quantise;
 mod queries;
 mod step;
 
-use kvtide_cuda::Span;
+use kvtide_bench::{Amount, Lane, Measured, Role, measure};
+use kvtide_cuda::{Direction, Span};
 
 use crate::Result;
 use crate::place::Place;
-use crate::report;
-use crate::rounds::{Amount, Lane, Measured, Role, measure};
 use crate::sizes::Sizes;
-
-/// A workload by its id.
-pub struct Workload {
-    /// What `--only` names.
-    pub id: &'static str,
-    run: fn(&Bench<'_>) -> Result<Measurement>,
-}
 
 /// A title with its sizes, and the rounds of all lanes.
 type Measurement = (String, Vec<Measured>);
 
+/// A workload by its id, which `--only` names. Its memory is given back before it returns.
+type Workload = (&'static str, fn(&Bench<'_>) -> Result<Measurement>);
+
 /// What a workload runs with.
 pub struct Bench<'a> {
-    place: &'a Place,
-    sizes: &'a Sizes,
-    rounds: usize,
-}
-
-const fn of(id: &'static str, run: fn(&Bench<'_>) -> Result<Measurement>) -> Workload {
-    Workload { id, run }
+    pub place: &'a Place,
+    pub sizes: &'a Sizes,
+    pub rounds: usize,
 }
 
 /// All of them, in the order in which they run.
 pub const ALL: &[Workload] = &[
-    of("prompt-append", prompt::append),
-    of("page-scatter", prompt::scatter),
-    of("page-gather", prompt::gather),
-    of("move", moves::apart),
-    of("move-overlapping", moves::overlapping),
-    of("block-copy", moves::blocks),
-    of("block-zero", moves::zeros),
-    of("quantise-f8e4m3", quantise::f8e4m3),
-    of("quantise-q8", quantise::q8),
-    of("quantise-q4", quantise::q4),
-    of("dequantise-f8e4m3", quantise::from_f8e4m3),
-    of("dequantise-q8", quantise::from_q8),
-    of("dequantise-q4", quantise::from_q4),
-    of("step-append", step::append),
-    of("decode", decode::measure),
-    of("step-graph", graph::step),
-    of("prefill", prefill::measure),
-    of("append-token", append::token),
-    of("append-chunk", append::chunk),
+    ("prompt-append", prompt::append),
+    ("page-scatter", |bench| prompt::carried(bench, Direction::Scatter)),
+    ("page-gather", |bench| prompt::carried(bench, Direction::Gather)),
+    ("move", moves::apart),
+    ("move-overlapping", moves::overlapping),
+    ("block-copy", moves::blocks),
+    ("block-zero", moves::zeros),
+    ("quantise-f8e4m3", |bench| quantise::measured(bench, &quantise::F8E4M3, true)),
+    ("quantise-q8", |bench| quantise::measured(bench, &quantise::Q8, true)),
+    ("quantise-q4", |bench| quantise::measured(bench, &quantise::Q4, true)),
+    ("dequantise-f8e4m3", |bench| quantise::measured(bench, &quantise::F8E4M3, false)),
+    ("dequantise-q8", |bench| quantise::measured(bench, &quantise::Q8, false)),
+    ("dequantise-q4", |bench| quantise::measured(bench, &quantise::Q4, false)),
+    ("step-append", step::append),
+    ("decode", decode::measure),
+    ("step-graph", graph::step),
+    ("prefill", prefill::measure),
+    ("append-token", |bench| append::appended(bench, bench.sizes.sequences, 1)),
+    ("append-chunk", |bench| append::appended(bench, bench.sizes.chunks, bench.sizes.chunk)),
 ];
 
-impl Workload {
-    /// Runs it; its memory is given back before it returns.
-    pub fn measure(&self, place: &Place, sizes: &Sizes, rounds: usize) -> Result<report::Workload> {
-        let (title, lanes) = (self.run)(&Bench { place, sizes, rounds })?;
-        Ok(report::Workload { id: self.id, title, lanes })
-    }
-}
-
-impl Bench<'_> {
+impl<'a> Bench<'a> {
     fn measured(&self, title: impl Into<String>, lanes: Vec<Lane<'_>>) -> Result<Measurement> {
-        Ok((title.into(), measure(self.place, lanes, self.rounds)?))
+        Ok((title.into(), measure(lanes, self.rounds)?))
+    }
+
+    /// A lane of which each piece of work is enqueued at this place.
+    fn lane<'b>(&self, role: Role, name: &str, amount: Amount, mut work: impl FnMut() -> Result<()> + 'b) -> Lane<'b>
+    where
+        'a: 'b,
+    {
+        let place = self.place;
+        Lane::new(role, name, move |times| place.time(times, &mut work)).of(amount)
     }
 
     /// The driver's copy that reads and writes as many bytes as `amount` has, in all.
-    fn copy<'a>(&'a self, source: Span<'a>, target: Span<'a>, amount: Amount) -> Lane<'a> {
-        let bytes = (amount.bytes / 2.0) as usize;
-        let amount = Amount::moved(bytes, bytes);
-        Lane::new(Role::Limit, "copy", amount, move || self.place.copy(source, target, bytes))
+    fn copy<'b>(&self, source: Span<'b>, target: Span<'b>, amount: Amount) -> Lane<'b>
+    where
+        'a: 'b,
+    {
+        let (place, bytes) = (self.place, (amount.bytes / 2.0) as usize);
+        self.lane(Role::Limit, "copy", Amount::moved(bytes, bytes), move || place.copy(source, target, bytes))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Moves inside a buffer, and whole blocks copied and zeroed.
 
+use kvtide_bench::{Amount, Role};
 use kvtide_cuda::{Move, Stretches, copy_chains, shift, zero_pieces};
 
 use super::{Bench, Measurement, gigabytes};
@@ -7,7 +8,6 @@ use crate::Result;
 use crate::check;
 use crate::numbers::{fill, samples};
 use crate::pages::{Page, scattered};
-use crate::rounds::{Amount, Lane, Role};
 use crate::sizes::Sizes;
 
 /// A compaction: the second half of each stretch goes to its front.
@@ -42,7 +42,7 @@ fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> 
     let carried = count * len * row;
     let amount = Amount::moved(carried, carried);
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide", amount, || Ok(shift(&place.stream, buffer, stretches, &[moved])?)),
+        bench.lane(Role::Ours, "kvtide", amount, || Ok(shift(&place.stream, buffer, stretches, &[moved])?)),
         bench.copy(before, buffer, amount),
     ];
     let title = format!("{len} of {rows} rows to the front in each of {count} stretches, bf16, {}", gigabytes(carried));
@@ -68,7 +68,7 @@ pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
     check::rows(place, [source, target], row, pairs)?;
     let amount = Amount::moved(count * bytes, count * bytes);
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide", amount, || {
+        bench.lane(Role::Ours, "kvtide", amount, || {
             Ok(copy_chains(&place.stream, (source, target), bytes, 1, &pieces)?)
         }),
         bench.copy(source, target, amount),
@@ -100,7 +100,7 @@ pub fn zeros(bench: &Bench<'_>) -> Result<Measurement> {
     let all: Vec<_> = scattered(count).into_iter().map(|block| block * bytes).collect();
     let amount = Amount::moved(0, count * bytes);
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide", amount, || Ok(zero_pieces(&place.stream, target, bytes, &all)?)),
+        bench.lane(Role::Ours, "kvtide", amount, || Ok(zero_pieces(&place.stream, target, bytes, &all)?)),
         bench.copy(source, target, amount),
     ];
     bench.measured(format!("{count} blocks of {} KiB made zero, {}", bytes >> 10, gigabytes(count * bytes)), lanes)

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use candle_core::{DType, Tensor};
+use kvtide_bench::{Amount, Role};
 use kvtide_cuda::{AttendKeys, RowFormat, Words};
 
 use super::decode::BF16_MOST;
@@ -10,7 +11,6 @@ use super::keys::{Keys, Pool};
 use super::queries::Queries;
 use super::{Bench, Measurement};
 use crate::Result;
-use crate::rounds::{Amount, Lane, Role};
 use crate::sizes::Sizes;
 
 /// Multiplications and additions of a chunk's queries, each of which sees all keys up to its own.
@@ -47,10 +47,10 @@ pub fn measure(bench: &Bench<'_>) -> Result<Measurement> {
     let turn = Cell::new(0);
     let next = || turn.replace(turn.get() + 1);
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide, pages", amount, || asker.attend(pages.layer(next()))),
-        Lane::new(Role::Ours, "kvtide, q8 pages", amount, || asker.attend(low.layer(next()))),
-        Lane::new(Role::Ours, "kvtide, contiguous", amount, || asker.attend(contiguous)),
-        Lane::new(Role::Limit, "product of matrices", product, || {
+        bench.lane(Role::Ours, "kvtide, pages", amount, || asker.attend(pages.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, q8 pages", amount, || asker.attend(low.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, contiguous", amount, || asker.attend(contiguous)),
+        bench.lane(Role::Limit, "product of matrices", product, || {
             a.matmul(&b)?;
             Ok(())
         }),

@@ -1,5 +1,6 @@
 //! A prompt of all layers: into tensors with a head after the other, into pages, and out of them.
 
+use kvtide_bench::{Amount, Role};
 use kvtide_cuda::{BoxCopy, Direction, Rows, Span, Strips, copy_boxes, copy_strips};
 
 use super::{Bench, Measurement, gigabytes};
@@ -7,7 +8,6 @@ use crate::Result;
 use crate::check;
 use crate::numbers::{fill, samples};
 use crate::pages::{Page, scattered, strips};
-use crate::rounds::{Amount, Lane, Role};
 use crate::sizes::Sizes;
 
 /// K and V lie one behind the other in the memory of new rows, as a model gives them: layer, token, head.
@@ -62,23 +62,14 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     check::rows(place, [source, target], row, pairs)?;
     let amount = Amount::moved(bytes, bytes);
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide", amount, || Ok(copy_boxes(&place.stream, &boxes)?)),
+        bench.lane(Role::Ours, "kvtide", amount, || Ok(copy_boxes(&place.stream, &boxes)?)),
         bench.copy(source, target, amount),
     ];
     bench.measured(format!("append of {prompt} tokens, {layers} layers, bf16, {}", gigabytes(bytes)), lanes)
 }
 
-/// Into pages.
-pub fn scatter(bench: &Bench<'_>) -> Result<Measurement> {
-    carried(bench, Direction::Scatter)
-}
-
-/// Out of pages.
-pub fn gather(bench: &Bench<'_>) -> Result<Measurement> {
-    carried(bench, Direction::Gather)
-}
-
-fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
+/// Into pages, or out of them.
+pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, layers, prompt, block, .. } = *sizes;
     let page = Page::new(sizes, Page::formats("bf16"));
@@ -109,7 +100,7 @@ fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     check::rows(place, [source, target], sizes.row(), pairs)?;
     let amount = Amount::moved(bytes, bytes);
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide", amount, || Ok(copy_strips(&place.stream, direction, &call, &strips)?)),
+        bench.lane(Role::Ours, "kvtide", amount, || Ok(copy_strips(&place.stream, direction, &call, &strips)?)),
         bench.copy(source, target, amount),
     ];
     let way = if is_scatter { "into pages" } else { "out of pages" };

@@ -1,5 +1,6 @@
 //! Pages of bf16 to low-bit ones, and back.
 
+use kvtide_bench::{Amount, Role};
 use kvtide_cuda::{Format, Quantised, QuantisedPage, QuantisedPages, Span, seal, unseal};
 
 use super::{Bench, Measurement, gigabytes};
@@ -7,42 +8,17 @@ use crate::Result;
 use crate::check;
 use crate::numbers::{fill, floats, samples};
 use crate::pages::{Page, scattered};
-use crate::rounds::{Amount, Lane, Role};
 use crate::sizes::Sizes;
 
 /// A form, and how far off a number from -1 to 1 may be in it: half a step, and that of bf16.
-struct Form {
+pub struct Form {
     name: &'static str,
     most: f64,
 }
 
-const F8E4M3: Form = Form { name: "f8e4m3", most: 0.04 };
-const Q8: Form = Form { name: "q8", most: 0.01 };
-const Q4: Form = Form { name: "q4", most: 0.08 };
-
-pub fn f8e4m3(bench: &Bench<'_>) -> Result<Measurement> {
-    measured(bench, &F8E4M3, true)
-}
-
-pub fn q8(bench: &Bench<'_>) -> Result<Measurement> {
-    measured(bench, &Q8, true)
-}
-
-pub fn q4(bench: &Bench<'_>) -> Result<Measurement> {
-    measured(bench, &Q4, true)
-}
-
-pub fn from_f8e4m3(bench: &Bench<'_>) -> Result<Measurement> {
-    measured(bench, &F8E4M3, false)
-}
-
-pub fn from_q8(bench: &Bench<'_>) -> Result<Measurement> {
-    measured(bench, &Q8, false)
-}
-
-pub fn from_q4(bench: &Bench<'_>) -> Result<Measurement> {
-    measured(bench, &Q4, false)
-}
+pub const F8E4M3: Form = Form { name: "f8e4m3", most: 0.04 };
+pub const Q8: Form = Form { name: "q8", most: 0.01 };
+pub const Q4: Form = Form { name: "q4", most: 0.08 };
 
 /// A call over pages whose rows are in the pages of another form.
 pub fn call<'a>(
@@ -68,7 +44,8 @@ pub fn call<'a>(
     QuantisedPages { memory, page_bytes: page.bytes, slots: sizes.block, heads: sizes.kv_heads, parts }
 }
 
-fn measured(bench: &Bench<'_>, form: &Form, is_seal: bool) -> Result<Measurement> {
+/// Pages into a form, or back.
+pub fn measured(bench: &Bench<'_>, form: &Form, is_seal: bool) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, block, carried, .. } = *sizes;
     let (wide, formats) = (Page::new(sizes, Page::formats("bf16")), Page::formats(form.name));
@@ -101,8 +78,8 @@ fn measured(bench: &Bench<'_>, form: &Form, is_seal: bool) -> Result<Measurement
     let low_bit: usize = page.parts.iter().map(|part| kv_heads * (part.head + part.scale_head)).sum();
     let amount = Amount::moved(count * wide.bytes, count * low_bit);
     let lane = match is_seal {
-        true => Lane::new(Role::Ours, "kvtide", amount, || Ok(seal(&place.stream, &into, &pages)?)),
-        false => Lane::new(Role::Ours, "kvtide", amount, || Ok(unseal(&place.stream, &out, &pages)?)),
+        true => bench.lane(Role::Ours, "kvtide", amount, || Ok(seal(&place.stream, &into, &pages)?)),
+        false => bench.lane(Role::Ours, "kvtide", amount, || Ok(unseal(&place.stream, &out, &pages)?)),
     };
     let lanes = vec![lane, bench.copy(source, back, amount)];
     let way = if is_seal { "bf16 to" } else { "to bf16 from" };

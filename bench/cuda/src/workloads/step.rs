@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use kvtide_bench::{Amount, Role};
 use kvtide_cuda::{DeviceMemory, Direction, Insert, Rows, Span, Strip, Strips, Tables, advance, copy_strips, insert};
 
 use super::{Bench, Measurement};
@@ -9,7 +10,6 @@ use crate::Result;
 use crate::check;
 use crate::numbers::{fill, samples};
 use crate::pages::{Page, scattered};
-use crate::rounds::{Amount, Lane, Role};
 use crate::sizes::Sizes;
 
 /// Steps that are done in turn, each into blocks of its own.
@@ -79,13 +79,13 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     let turn = Cell::new(0);
     let next = || turn.replace((turn.get() + 1) % STEPS);
     let lanes = vec![
-        Lane::new(Role::Ours, "kvtide, slots from the host", amount, || {
+        bench.lane(Role::Ours, "kvtide, slots from the host", amount, || {
             Ok(copy_strips(&place.stream, Direction::Scatter, &known, &strips[next()])?)
         }),
-        Lane::new(Role::Ours, "kvtide, lengths on the device", amount, || {
+        bench.lane(Role::Ours, "kvtide, lengths on the device", amount, || {
             Ok(insert(&place.stream, &into, &tables[next()])?)
         }),
-        Lane::new(Role::Ours, "kvtide, lengths on the device, moved on", amount, || {
+        bench.lane(Role::Ours, "kvtide, lengths on the device, moved on", amount, || {
             let tables = &tables[next()];
             insert(&place.stream, &into, tables)?;
             // By none, so that the next round finds the same.

@@ -3,13 +3,14 @@
 //! The order is that of decoding: token by token, and within a token layer by layer. Each round writes a new sequence into
 //! blocks that were there before.
 
+use std::hint::black_box;
+
+use kvtide_bench::{Lane, Result, Role, measure};
 use kvtide_core::paged::{PageLayout, PagedPlanner, Part};
 use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
 use oxibonsai_model::paged_kv_cache::PagedKvCache as OxibonsaiCache;
 
 use super::Outcome;
-use crate::claim::{Bound, Lanes};
-use crate::harness::{Lane, Measured, Result, Role, Stopwatch, measure};
 use crate::large::zeros;
 use crate::tokens::{HEAD_DIM, HEADS, TOKEN, Tokens};
 
@@ -20,13 +21,16 @@ fn each(tokens: usize, layers: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..tokens).flat_map(move |position| (0..layers).map(move |layer| (position, layer)))
 }
 
+/// A lane of which `work` is done for every token and layer.
 fn lane<'a>(
     role: Role,
     name: &str,
     [tokens, layers]: [usize; 2],
-    round: impl FnMut(&mut Stopwatch) -> Result<()> + 'a,
+    mut work: impl FnMut(usize, usize) -> Result<()> + 'a,
 ) -> Lane<'a> {
-    Lane::new(role, name, (tokens * layers) as u32, round)
+    Lane::timed(role, name, (tokens * layers) as u32, move |stopwatch| {
+        stopwatch.time(|| each(tokens, layers).try_for_each(|(position, layer)| work(position, layer)))
+    })
 }
 
 fn our_cache(tokens: usize, layers: usize) -> Result<PagedKvCache> {
@@ -104,22 +108,19 @@ fn writes(size: [usize; 2], step: &Tokens<f32>) -> Result<Vec<Lane<'_>>> {
     let [tokens, layers] = size;
     let (mut ours, mut theirs) = (our_cache(tokens, layers)?, their_cache(tokens, layers));
     let mut bare = BareSlab::new(&ours, tokens);
+    let operations = (tokens * layers) as u32;
     Ok(vec![
-        lane(Role::Ours, "kvtide, write", size, move |stopwatch| {
+        Lane::timed(Role::Ours, "kvtide, write", operations, move |stopwatch| {
             let sequence = stopwatch.time(|| our_write(&mut ours, tokens, layers, step))?;
             Ok(ours.drop_sequence(sequence)?)
         }),
-        lane(Role::Peer, "oxibonsai-model, write", size, move |stopwatch| {
+        Lane::timed(Role::Peer, "oxibonsai-model, write", operations, move |stopwatch| {
             let sequence = stopwatch.time(|| their_write(&mut theirs, tokens, layers, step))?;
             Ok(theirs.drop_sequence(sequence)?)
         }),
-        lane(Role::Limit, "bare slab, write", size, move |stopwatch| {
-            stopwatch.time(|| {
-                for (position, layer) in each(tokens, layers) {
-                    bare.write(position, layer, std::hint::black_box(step));
-                }
-            });
-            std::hint::black_box(&mut bare);
+        lane(Role::Limit, "bare slab, write", size, move |position, layer| {
+            bare.write(position, layer, black_box(step));
+            black_box(&mut bare);
             Ok(())
         }),
     ])
@@ -136,32 +137,20 @@ fn reads(size: [usize; 2], step: &Tokens<f32>) -> Result<Vec<Lane<'_>>> {
     each(tokens, layers).for_each(|(position, layer)| bare.write(position, layer, step));
     let mut out = Tokens::<f32>::new(1, 0)?;
     Ok(vec![
-        lane(Role::Ours, "kvtide, read", size, move |stopwatch| {
-            stopwatch.time(|| -> Result<()> {
-                for (position, layer) in each(tokens, layers) {
-                    ours.read_kv_into(ours_id, layer as u32, position as u32, &mut key, &mut value)?;
-                    std::hint::black_box((&mut key, &mut value));
-                }
-                Ok(())
-            })
+        lane(Role::Ours, "kvtide, read", size, move |position, layer| {
+            ours.read_kv_into(ours_id, layer as u32, position as u32, &mut key, &mut value)?;
+            black_box((&mut key, &mut value));
+            Ok(())
         }),
-        lane(Role::Peer, "oxibonsai-model, read and copy", size, move |stopwatch| {
-            stopwatch.time(|| -> Result<()> {
-                for (position, layer) in each(tokens, layers) {
-                    let (k, v) = theirs.read_kv(theirs_id, layer, position)?;
-                    their_key.copy_from_slice(k);
-                    their_value.copy_from_slice(v);
-                    std::hint::black_box((&mut their_key, &mut their_value));
-                }
-                Ok(())
-            })
+        lane(Role::Peer, "oxibonsai-model, read and copy", size, move |position, layer| {
+            let (k, v) = theirs.read_kv(theirs_id, layer, position)?;
+            their_key.copy_from_slice(k);
+            their_value.copy_from_slice(v);
+            black_box((&mut their_key, &mut their_value));
+            Ok(())
         }),
-        lane(Role::Limit, "bare slab, read", size, move |stopwatch| {
-            stopwatch.time(|| {
-                for (position, layer) in each(tokens, layers) {
-                    bare.read(position, layer, std::hint::black_box(&mut out));
-                }
-            });
+        lane(Role::Limit, "bare slab, read", size, move |position, layer| {
+            bare.read(position, layer, black_box(&mut out));
             Ok(())
         }),
     ])
@@ -179,45 +168,25 @@ fn look_ups(size: [usize; 2], step: &Tokens<f32>) -> Result<Vec<Lane<'_>>> {
     let mut theirs = their_cache(tokens, layers);
     let theirs_id = their_write(&mut theirs, tokens, layers, step)?;
     Ok(vec![
-        lane(Role::Ours, "kvtide, look-up", size, move |stopwatch| {
-            stopwatch.time(|| -> Result<()> {
-                for (position, layer) in each(tokens, layers) {
-                    std::hint::black_box(planner.locate(sequence, layer as u32, position as u32)?);
-                }
-                Ok(())
-            })
+        lane(Role::Ours, "kvtide, look-up", size, move |position, layer| {
+            black_box(planner.locate(sequence, layer as u32, position as u32)?);
+            Ok(())
         }),
-        lane(Role::Peer, "oxibonsai-model, look-up", size, move |stopwatch| {
-            stopwatch.time(|| -> Result<()> {
-                for (position, layer) in each(tokens, layers) {
-                    std::hint::black_box(theirs.read_kv(theirs_id, layer, position)?);
-                }
-                Ok(())
-            })
+        lane(Role::Peer, "oxibonsai-model, look-up", size, move |position, layer| {
+            black_box(theirs.read_kv(theirs_id, layer, position)?);
+            Ok(())
         }),
     ])
 }
 
 pub fn run(tokens: usize, layers: usize, rounds: usize) -> Result<Outcome> {
     let (step, size) = (Tokens::<f32>::new(1, 1)?, [tokens, layers]);
-    let mut measured: Vec<Measured> = Vec::new();
+    let mut measured = Vec::new();
     for lanes in [writes(size, &step)?, reads(size, &step)?, look_ups(size, &step)?] {
         measured.extend(measure(lanes, rounds)?);
     }
-    let lanes = Lanes(&measured);
-    let claim = |id: &str, what: &str, theirs: &str| {
-        let (id, says) = (format!("paged-token/{id}"), format!("kvtide / oxibonsai-model, {what}"));
-        lanes.claim(&id, &says, &format!("kvtide, {what}"), &format!("oxibonsai-model, {theirs}"), Bound::Less)
-    };
-    let limit =
-        |what: &str, theirs: &str| lanes.ratio(&format!("bare slab, {what}"), &format!("oxibonsai-model, {theirs}"));
-    let claims = vec![
-        claim("write", "write", "write").with_limit(limit("write", "write")),
-        claim("read", "read", "read and copy").with_limit(limit("read", "read and copy")),
-        claim("look-up", "look-up", "look-up"),
-    ];
     let title = format!("paged, single tokens in blocks of {BLOCK}, {tokens} tokens of {layers} layers, f32");
-    Ok(Outcome::new("paged-token", &title, "token and layer", &measured, claims))
+    Ok(Outcome::new(title, "token and layer", measured))
 }
 
 #[cfg(test)]

@@ -7,12 +7,11 @@ use std::cell::RefCell;
 use std::hint::black_box;
 
 use candle_core::Tensor;
+use kvtide_bench::{Lane, Result, Role, measure};
 use kvtide_tensor::{DType, PagedKvCache, PagedKvCacheOptions, set_threads};
 
 use super::Outcome;
 use super::attention::{noise, with_bytes};
-use crate::claim::{Bound, Claim, Lanes};
-use crate::harness::{Lane, Result, Role, Stopwatch, measure};
 use crate::large::filled;
 use crate::tokens::{HEAD_DIM, HEADS};
 
@@ -62,7 +61,7 @@ impl Prompt {
 }
 
 /// Copies every piece of `source` that is as long as `target` to it, one after the other.
-fn copy(target: &mut [u8], source: &[u8], threads: usize) {
+pub fn copy(target: &mut [u8], source: &[u8], threads: usize) {
     let (piece, share) = (target.len(), target.len().div_ceil(threads));
     let copy_share = |index: usize, target: &mut [u8]| {
         for source in source.chunks_exact(piece) {
@@ -83,7 +82,7 @@ fn copy(target: &mut [u8], source: &[u8], threads: usize) {
 }
 
 fn write<'a>(prompt: &'a Prompt, cache: &'a RefCell<PagedKvCache>, threads: usize) -> Lane<'a> {
-    Lane::new(Role::Ours, name("kvtide, append", threads), prompt.operations(), move |stopwatch: &mut Stopwatch| {
+    Lane::timed(Role::Ours, name("kvtide, append", threads), prompt.operations(), move |stopwatch| {
         set_threads(threads)?;
         let mut cache = cache.borrow_mut();
         let sequence = stopwatch.time_on(threads, || prompt.append(&mut cache))?;
@@ -93,7 +92,7 @@ fn write<'a>(prompt: &'a Prompt, cache: &'a RefCell<PagedKvCache>, threads: usiz
 
 fn gather<'a>(prompt: &'a Prompt, cache: &'a RefCell<PagedKvCache>, sequence: u64, threads: usize) -> Lane<'a> {
     let [mut k, mut v] = [filled(prompt.bytes(1), 1u8), filled(prompt.bytes(1), 2u8)];
-    Lane::new(Role::Ours, name("kvtide, gather", threads), prompt.operations(), move |stopwatch: &mut Stopwatch| {
+    Lane::timed(Role::Ours, name("kvtide, gather", threads), prompt.operations(), move |stopwatch| {
         set_threads(threads)?;
         let mut cache = cache.borrow_mut();
         stopwatch.time_on(threads, || -> Result<()> {
@@ -112,30 +111,13 @@ fn targets(prompt: &Prompt, layers: usize) -> RefCell<[Vec<u8>; 2]> {
 }
 
 fn memcpy<'a>(prompt: &'a Prompt, what: &str, targets: &'a RefCell<[Vec<u8>; 2]>, threads: usize) -> Lane<'a> {
-    Lane::new(Role::Limit, name(what, threads), prompt.operations(), move |stopwatch: &mut Stopwatch| {
+    Lane::timed(Role::Limit, name(what, threads), prompt.operations(), move |stopwatch| {
         let mut targets = targets.borrow_mut();
         with_bytes(&prompt.kv, |sources| {
             stopwatch
                 .time(|| targets.iter_mut().zip(sources).for_each(|(target, source)| copy(target, source, threads)));
         })
     })
-}
-
-fn claims(lanes: &Lanes<'_>) -> Vec<Claim> {
-    let mut claims = Vec::new();
-    for (id, ours, limit) in
-        [("write", "kvtide, append", "memcpy of all layers"), ("gather", "kvtide, gather", "memcpy layer by layer")]
-    {
-        for threads in [1, 2] {
-            let (ours, limit) = (name(ours, threads), name(limit, threads));
-            let id = format!("paged-bulk/{id}{}", if threads == 1 { "" } else { "-2" });
-            claims.push(lanes.claim(&id, &format!("{limit} / {ours}"), &limit, &ours, Bound::AtLeast(0.8)));
-        }
-        let scaling = lanes.ratio_of_ratios([ours, &name(ours, 2)], [limit, &name(limit, 2)]);
-        let says = format!("{ours}: 1 thread / 2 threads, over that of memcpy");
-        claims.push(Claim::new(&format!("paged-bulk/{id}-scaling"), &says, scaling, Bound::More));
-    }
-    claims
 }
 
 pub fn run(tokens: usize, layers: usize, rounds: usize) -> Result<Outcome> {
@@ -148,9 +130,8 @@ pub fn run(tokens: usize, layers: usize, rounds: usize) -> Result<Outcome> {
     let of_one = |threads| memcpy(&prompt, "memcpy layer by layer", &one, threads);
     let ours = |threads| gather(&prompt, &cache, sequence, threads);
     let gathered = measure(vec![ours(1), ours(2), of_one(1), of_one(2)], rounds)?;
-    let measured = [written, gathered].concat();
     let title = format!("paged, {tokens} tokens of {layers} layers in bulk, f32");
-    Ok(Outcome::new("paged-bulk", &title, "token and layer", &measured, claims(&Lanes(&measured))))
+    Ok(Outcome::new(title, "token and layer", [written, gathered].concat()))
 }
 
 #[cfg(test)]

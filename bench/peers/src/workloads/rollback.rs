@@ -2,24 +2,20 @@
 //!
 //! Every round of a lane starts at the same length, so that no lane works on a longer cache than another.
 
+use std::hint::black_box;
+
 use abyo_speculate::cache::RollbackCache as AbyoCache;
 use candle_core::Tensor;
 use candle_core_08::{Device as Device08, Tensor as Tensor08};
+use kvtide_bench::{Lane, Result, Role};
 use kvtide_tensor::RollbackCache;
 
 use super::Outcome;
 use crate::bare::BareGrowing;
-use crate::claim::{Bound, Lanes};
-use crate::harness::{Lane, Result, Role, Stopwatch, measure};
 use crate::tokens::{HEAD_DIM, HEADS, Tokens};
 
 const DRAFT: usize = 5;
 const KEPT: usize = 2;
-
-const OURS: &str = "kvtide";
-const ABYO: &str = "abyo-speculate";
-const CONCATENATING: &str = "concatenating";
-const BARE: &str = "bare rows";
 
 fn ours<'a>(full: &Tokens<f32>, draft: &'a Tokens<f32>) -> Result<Lane<'a>> {
     let mut cache = RollbackCache::new(Default::default())?;
@@ -28,12 +24,12 @@ fn ours<'a>(full: &Tokens<f32>, draft: &'a Tokens<f32>) -> Result<Lane<'a>> {
     let start = cache.snapshot();
     let path: Vec<u32> = (0..KEPT as u32).collect();
     let operations = 64;
-    Ok(Lane::new(Role::Ours, OURS, operations, move |stopwatch: &mut Stopwatch| {
+    Ok(Lane::timed(Role::Ours, "kvtide", operations, move |stopwatch| {
         stopwatch.time(|| -> Result<()> {
             for _ in 0..operations {
-                std::hint::black_box(cache.append(&draft.k_tensor, &draft.v_tensor, None)?);
+                black_box(cache.append(&draft.k_tensor, &draft.v_tensor, None)?);
                 cache.accept_path(&path)?;
-                std::hint::black_box(cache.current()?);
+                black_box(cache.current()?);
             }
             Ok(())
         })?;
@@ -52,7 +48,7 @@ fn abyo<'a>(full: &Tokens<f32>, draft: &Tokens<f32>) -> Result<Lane<'a>> {
     cache.commit();
     let start = cache.snapshot();
     let operations = 2;
-    Ok(Lane::new(Role::Peer, ABYO, operations, move |stopwatch: &mut Stopwatch| {
+    Ok(Lane::timed(Role::Peer, "abyo-speculate", operations, move |stopwatch| {
         stopwatch.time(|| -> Result<()> {
             for _ in 0..operations {
                 let mark = cache.snapshot();
@@ -60,7 +56,7 @@ fn abyo<'a>(full: &Tokens<f32>, draft: &Tokens<f32>) -> Result<Lane<'a>> {
                 cache.rollback(mark)?;
                 cache.append(&kept_k, &kept_v)?;
                 cache.commit();
-                std::hint::black_box(cache.current()?);
+                black_box(cache.current()?);
             }
             Ok(())
         })?;
@@ -71,11 +67,10 @@ fn abyo<'a>(full: &Tokens<f32>, draft: &Tokens<f32>) -> Result<Lane<'a>> {
 /// What is written where no cache is taken: one concatenation a round, its tail cut off.
 fn concatenating<'a>(full: &Tokens<f32>, draft: &'a Tokens<f32>) -> Lane<'a> {
     let start = [full.k_tensor.clone(), full.v_tensor.clone()];
-    let operations = 2;
-    Lane::new(Role::Baseline, CONCATENATING, operations, move |stopwatch: &mut Stopwatch| {
+    Lane::timed(Role::Baseline, "concatenating", 2, move |stopwatch| {
         let mut held = start.clone();
         stopwatch.time(|| -> Result<()> {
-            for _ in 0..operations {
+            for _ in 0..2 {
                 for (held, new) in held.iter_mut().zip([&draft.k_tensor, &draft.v_tensor]) {
                     let longer = Tensor::cat(&[&*held, new], 2)?;
                     *held = longer.narrow(2, 0, held.dim(2)? + KEPT)?;
@@ -88,17 +83,15 @@ fn concatenating<'a>(full: &Tokens<f32>, draft: &'a Tokens<f32>) -> Lane<'a> {
 
 fn bare<'a>(full: &Tokens<f32>, draft: &'a Tokens<f32>) -> Lane<'a> {
     let operations = 64;
-    let mut bare = BareGrowing::<f32>::new(full.count + DRAFT + KEPT * operations as usize);
+    let mut bare = BareGrowing::<f32>::new(full.count + DRAFT + KEPT * operations);
     bare.append(full);
     let start = full.count;
-    Lane::new(Role::Limit, BARE, operations, move |stopwatch: &mut Stopwatch| {
+    Lane::timed(Role::Limit, "bare rows", operations as u32, move |stopwatch| {
         stopwatch.time(|| {
-            let mut len = start;
-            for _ in 0..operations {
+            for done in 1..=operations {
                 bare.append(draft);
-                len += KEPT;
-                bare.truncate(len);
-                std::hint::black_box(&mut bare);
+                bare.truncate(start + done * KEPT);
+                black_box(&mut bare);
             }
         });
         bare.truncate(start);
@@ -109,20 +102,6 @@ fn bare<'a>(full: &Tokens<f32>, draft: &'a Tokens<f32>) -> Lane<'a> {
 pub fn run(tokens: usize, rounds: usize) -> Result<Outcome> {
     let (full, draft) = (Tokens::<f32>::new(tokens, 0)?, Tokens::<f32>::new(DRAFT, 1)?);
     let lanes = vec![ours(&full, &draft)?, abyo(&full, &draft)?, concatenating(&full, &draft), bare(&full, &draft)];
-    let measured = measure(lanes, rounds)?;
-    let lanes = Lanes(&measured);
-    let claims = vec![
-        lanes
-            .claim(
-                "rollback/concatenating-over-ours",
-                "concatenating / kvtide",
-                CONCATENATING,
-                OURS,
-                Bound::AtLeast(1000.),
-            )
-            .with_limit(lanes.ratio(CONCATENATING, BARE)),
-        lanes.claim("rollback/abyo-over-ours", "abyo-speculate / kvtide", ABYO, OURS, Bound::More),
-    ];
     let title = format!("rollback, draft {DRAFT} and keep {KEPT} at {tokens} tokens, f32");
-    Ok(Outcome::new("rollback", &title, "round of drafting", &measured, claims))
+    Outcome::of(title, "round of drafting", lanes, rounds)
 }

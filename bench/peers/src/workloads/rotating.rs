@@ -1,27 +1,21 @@
-//! One token after the other through a full window.
+//! One token after the other through a full window, and what a token costs at a large window against a small one.
 //!
 //! A round is one whole turn: the window moves through all free slots behind it and to the front once, so that every round
 //! pays for exactly one compaction. The ring of candle-nn shows the tokens out of order; everything else here in order.
+//!
+//! A small window lies in the processor's caches and a large one does not: what memory itself costs at both sizes is measured
+//! as the memcpy of a buffer of that size, per token.
 
 use bytemuck::Zeroable;
 use candle_core::{Tensor, WithDType};
 use candle_nn::kv_cache::RotatingKvCache as CandleRing;
+use kvtide_bench::{Lane, Result, Role};
 use kvtide_tensor::{RotatingCacheOptions, RotatingKvCache};
 
 use super::Outcome;
 use crate::bare::BareWindow;
-use crate::claim::{Bound, Claim, Lanes};
-use crate::harness::{Lane, Result, Role, Stopwatch, measure};
 use crate::large::filled;
 use crate::tokens::Tokens;
-
-pub const OURS: &str = "kvtide";
-pub const OURS_ROOMY: &str = "kvtide, slack = window";
-pub const CANDLE: &str = "candle-nn ring, unordered";
-const COPYING: &str = "copying the window";
-const BARE: &str = "bare rows";
-const BARE_ROOMY: &str = "bare rows, slack = window";
-const MEMCPY: &str = "memcpy of the window";
 
 /// The slack that a cache takes unless told.
 pub fn default_slack(window: usize) -> usize {
@@ -29,82 +23,55 @@ pub fn default_slack(window: usize) -> usize {
 }
 
 /// Appends to a full cache of ours.
-pub fn ours<'a, T: WithDType>(name: &str, window: usize, slack: usize, step: &'a Tokens<T>) -> Result<Lane<'a>> {
-    let options = RotatingCacheOptions {
+fn ours<'a, T: WithDType>(name: &str, window: usize, slack: usize, step: &'a Tokens<T>) -> Result<Lane<'a>> {
+    let mut cache = RotatingKvCache::new(RotatingCacheOptions {
         max_seq_len: window as u32,
         capacity_seq_len: Some(window as u32),
         slack: Some(slack as u32),
         ..Default::default()
-    };
-    let mut cache = RotatingKvCache::new(options)?;
+    })?;
     let full = Tokens::<T>::new(window, 0)?;
     cache.append(&full.k_tensor, &full.v_tensor)?;
-    let turn = slack as u32 + 1;
-    Ok(Lane::new(Role::Ours, name, turn, move |stopwatch: &mut Stopwatch| {
-        stopwatch.time(|| -> Result<()> {
-            for _ in 0..turn {
-                std::hint::black_box(cache.append(&step.k_tensor, &step.v_tensor)?);
-            }
-            Ok(())
-        })
-    }))
+    Ok(Lane::repeated(Role::Ours, name, slack as u32 + 1, move || Ok(cache.append(&step.k_tensor, &step.v_tensor)?)))
 }
 
 /// Appends to a full ring of candle-nn.
-pub fn candle<'a, T: WithDType>(name: &str, window: usize, step: &'a Tokens<T>) -> Result<Lane<'a>> {
+fn candle<'a, T: WithDType>(name: &str, window: usize, step: &'a Tokens<T>) -> Result<Lane<'a>> {
     let mut ring = CandleRing::new(2, window);
     let full = Tokens::<T>::new(window, 0)?;
     ring.append(&full.k_tensor, &full.v_tensor)?;
-    let turn = default_slack(window) as u32 + 1;
-    Ok(Lane::new(Role::Peer, name, turn, move |stopwatch: &mut Stopwatch| {
-        stopwatch.time(|| -> Result<()> {
-            for _ in 0..turn {
-                std::hint::black_box(ring.append(&step.k_tensor, &step.v_tensor)?);
-            }
-            Ok(())
-        })
+    Ok(Lane::repeated(Role::Peer, name, default_slack(window) as u32 + 1, move || {
+        Ok(ring.append(&step.k_tensor, &step.v_tensor)?)
     }))
 }
 
 /// The same moves in plain memory.
-pub fn bare<'a, T>(name: &str, window: usize, slack: usize, step: &'a Tokens<T>) -> Result<Lane<'a>>
+fn bare<'a, T>(name: &str, window: usize, slack: usize, step: &'a Tokens<T>) -> Result<Lane<'a>>
 where
     T: WithDType + Zeroable,
 {
     let mut bare = BareWindow::<T>::new(window, slack);
     bare.append(&Tokens::new(window, 0)?);
-    let turn = slack as u32 + 1;
-    Ok(Lane::new(Role::Limit, name, turn, move |stopwatch: &mut Stopwatch| {
-        stopwatch.time(|| {
-            for _ in 0..turn {
-                std::hint::black_box(bare.append(step));
-            }
-        });
-        Ok(())
-    }))
+    Ok(Lane::repeated(Role::Limit, name, slack as u32 + 1, move || Ok(bare.append(step))))
 }
 
 /// What is written where no cache is taken: the window without its oldest token, and the new one, in a new tensor.
 fn copying<T: WithDType>(window: usize, step: &Tokens<T>) -> Result<Lane<'_>> {
     let full = Tokens::<T>::new(window, 0)?;
     let mut held = [full.k_tensor, full.v_tensor];
-    Ok(Lane::new(Role::Baseline, COPYING, 2, move |stopwatch: &mut Stopwatch| {
-        stopwatch.time(|| -> Result<()> {
-            for _ in 0..2 {
-                for (held, new) in held.iter_mut().zip([&step.k_tensor, &step.v_tensor]) {
-                    *held = Tensor::cat(&[&held.narrow(2, 1, window - 1)?, new], 2)?;
-                }
-            }
-            Ok(())
-        })
+    Ok(Lane::repeated(Role::Baseline, "copying the window", 2, move || {
+        for (held, new) in held.iter_mut().zip([&step.k_tensor, &step.v_tensor]) {
+            *held = Tensor::cat(&[&held.narrow(2, 1, window - 1)?, new], 2)?;
+        }
+        Ok(())
     }))
 }
 
 /// One memcpy of K and V of `window` tokens; `operations` is what its time is divided by.
-pub fn memcpy<T: WithDType>(name: &str, window: usize, operations: u32) -> Lane<'static> {
+fn memcpy<T: WithDType>(name: &str, window: usize, operations: u32) -> Lane<'static> {
     let bytes = Tokens::<T>::bytes(window);
     let (source, mut target) = (filled(bytes, 1u8), filled(bytes, 2u8));
-    Lane::new(Role::Limit, name, operations, move |stopwatch: &mut Stopwatch| {
+    Lane::timed(Role::Limit, name, operations, move |stopwatch| {
         stopwatch.time(|| std::hint::black_box(&mut target).copy_from_slice(std::hint::black_box(&source)));
         Ok(())
     })
@@ -117,57 +84,31 @@ where
     let step = Tokens::<T>::new(1, 1)?;
     let slack = default_slack(window);
     let lanes = vec![
-        ours(OURS, window, slack, &step)?,
-        ours(OURS_ROOMY, window, window, &step)?,
-        candle(CANDLE, window, &step)?,
+        ours("kvtide", window, slack, &step)?,
+        ours("kvtide, slack = window", window, window, &step)?,
+        candle("candle-nn ring, unordered", window, &step)?,
         copying(window, &step)?,
-        bare(BARE, window, slack, &step)?,
-        bare(BARE_ROOMY, window, window, &step)?,
-        memcpy::<T>(MEMCPY, window, 1),
+        bare("bare rows", window, slack, &step)?,
+        bare("bare rows, slack = window", window, window, &step)?,
+        memcpy::<T>("memcpy of the window", window, 1),
     ];
-    let measured = measure(lanes, rounds)?;
-    let dtype = T::DTYPE.as_str();
-    let id = format!("rotating-{window}-{dtype}");
-    let claims = claims(&id, &Lanes(&measured), window == 4096 && dtype == "f32");
-    let title = format!("rotating, 1 token, window {window}, {dtype}");
-    Ok(Outcome::new(&id, &title, "token", &measured, claims))
+    Outcome::of(format!("rotating, 1 token, window {window}, {}", T::DTYPE.as_str()), "token", lanes, rounds)
 }
 
-/// `targets`: whether this is the window that the targets are for.
-fn claims(id: &str, lanes: &Lanes<'_>, targets: bool) -> Vec<Claim> {
-    let more = |least| if targets { Bound::AtLeast(least) } else { Bound::More };
-    let less = |most| if targets { Bound::AtMost(most) } else { Bound::Less };
-    let both = [(OURS, BARE, "", "", 800., 5.), (OURS_ROOMY, BARE_ROOMY, "-roomy", ", slack = window", 1500., 2.5)];
-    let mut claims = Vec::new();
-    for (ours, bare, suffix, words, times_memcpy, times_ring) in both {
-        let id = |what: &str| format!("{id}/{what}{suffix}");
-        let says = |what: &str| format!("{what}{words}");
-        claims.push(
-            lanes
-                .claim(
-                    &id("memcpy-over-ours"),
-                    &says("memcpy of the window / kvtide"),
-                    MEMCPY,
-                    ours,
-                    more(times_memcpy),
-                )
-                .with_limit(lanes.ratio(MEMCPY, bare)),
-        );
-        claims.push(
-            lanes
-                .claim(
-                    &id("ours-over-ring"),
-                    &says("kvtide / candle-nn's unordered ring"),
-                    ours,
-                    CANDLE,
-                    less(times_ring),
-                )
-                .with_limit(lanes.ratio(bare, CANDLE)),
-        );
-        let says = says("copying the window / kvtide");
-        claims.push(lanes.claim(&id("copying-over-ours"), &says, COPYING, ours, Bound::More));
+/// A small window against a large one.
+pub fn windows(small: usize, large: usize, rounds: usize) -> Result<Outcome> {
+    let step = Tokens::<f32>::new(1, 1)?;
+    let mut lanes = Vec::new();
+    for window in [small, large] {
+        let name = |what: &str| format!("{what}, at {window}");
+        lanes.push(ours(&name("kvtide"), window, default_slack(window), &step)?);
+        lanes.push(ours(&name("kvtide, slack = window"), window, window, &step)?);
+        lanes.push(candle(&name("candle-nn ring"), window, &step)?);
+        lanes.push(bare(&name("bare rows"), window, default_slack(window), &step)?);
+        lanes.push(bare(&name("bare rows, slack = window"), window, window, &step)?);
+        lanes.push(memcpy::<f32>(&name("memcpy"), window, window as u32));
     }
-    claims
+    Outcome::of(format!("rotating, 1 token, window {large} against {small}, f32"), "token", lanes, rounds)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the pool's calls cost as the pool grows: `cargo bench -p kvtide-core --bench pool`. Prints JSON for bench/pool.ts.
+//! What the pool's calls cost as the pool grows: `cargo bench -p kvtide-core --bench pool`. Prints JSON for bench/report/pool.ts.
 //!
 //! ```text
 //! pass 0   calls of BlockPool at 1,000 blocks: each block once, then 15 rounds; at 10,000; ...; prompts are found at 1,000; ...

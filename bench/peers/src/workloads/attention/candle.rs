@@ -6,14 +6,10 @@
 
 use candle_core::{Tensor, WithDType};
 use candle_nn::attention::{AttnMask, flash_attn};
+use kvtide_bench::{Lane, Role};
 
 use super::layers::GROUP;
-use crate::harness::{Lane, Result, Role, Stopwatch};
 use crate::tokens::HEAD_DIM;
-
-pub const GROUPED: &str = "candle operations, grouped queries";
-pub const REPEATED: &str = "candle operations, repeated K and V";
-pub const FLASH: &str = "candle-nn flash_attn";
 
 fn scale() -> f64 {
     1. / (HEAD_DIM as f64).sqrt()
@@ -67,12 +63,9 @@ pub fn lane<'a>(
     attention: impl Fn(&[Tensor; 2]) -> candle_core::Result<Tensor> + 'a,
 ) -> Lane<'a> {
     let mut turn = 0;
-    Lane::new(Role::Peer, name, 1, move |stopwatch: &mut Stopwatch| -> Result<()> {
-        let layer = &layers[turn % layers.len()];
+    Lane::making(Role::Peer, name, 1, move || {
         turn += 1;
-        let out = stopwatch.time(|| attention(layer))?;
-        drop(out);
-        Ok(())
+        Ok(attention(&layers[(turn - 1) % layers.len()])?)
     })
 }
 

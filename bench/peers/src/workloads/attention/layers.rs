@@ -2,16 +2,27 @@
 
 use candle_core::{CpuStorage, Device, Storage, Tensor};
 use half::slice::HalfFloatSliceExt;
+use kvtide_bench::Result;
 use kvtide_tensor::{DType, Kv, KvCache, KvCacheOptions};
 
-use crate::harness::Result;
-use crate::machine::last_cache_bytes;
 use crate::tokens::{HEAD_DIM, HEADS};
 
 /// Query heads.
 pub const QUERY_HEADS: usize = 32;
 /// Query heads that share a head of K and V.
 pub const GROUP: usize = QUERY_HEADS / HEADS;
+
+/// Bytes of the last cache before memory; 32 MiB where the machine does not say.
+fn last_cache_bytes() -> usize {
+    let size = |index| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok();
+    (0..8).filter_map(size).next_back().and_then(|size| bytes_of(size.trim())).unwrap_or(32 << 20)
+}
+
+/// The number of `1024K` or `2M`.
+fn bytes_of(size: &str) -> Option<usize> {
+    let (number, unit) = size.split_at(size.len().checked_sub(1)?);
+    Some(number.parse::<usize>().ok()? << if unit == "M" { 20 } else { 10 })
+}
 
 /// Layers that so many bytes of K and V each go around the last cache: more than eight times of it in all.
 pub fn layers_beyond_caches(layer_bytes: usize) -> usize {
@@ -112,6 +123,12 @@ mod tests {
         let numbers = noise(&[1000], DType::F32, 1).unwrap().to_vec1::<f32>().unwrap();
         assert!(numbers.iter().all(|number| (-1. ..=1.).contains(number)));
         assert!(numbers.iter().sum::<f32>().abs() < 100.);
+    }
+
+    #[test]
+    fn sizes_of_caches_are_read() {
+        assert_eq!(["1024K", "2M", "large", ""].map(bytes_of), [Some(1 << 20), Some(2 << 20), None, None]);
+        assert!(last_cache_bytes() >= 1 << 18);
     }
 
     #[test]

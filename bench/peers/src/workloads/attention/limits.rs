@@ -4,14 +4,12 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::Tensor;
+use kvtide_bench::{Lane, Result, Role, Stopwatch};
 use kvtide_tensor::DType;
 
 use super::layers::{Layers, with_bytes};
-use crate::harness::{Lane, Result, Role, Stopwatch};
 use crate::multiply_add::multiply_adds;
 use crate::sum::sum;
-
-pub const MULTIPLY_ADDS: &str = "multiply-adds alone";
 
 /// Bytes that a thread takes at a time.
 const PIECE: usize = 1 << 20;
@@ -38,7 +36,7 @@ fn sum_all(dtype: DType, memory: &[&[u8]], threads: usize) -> f32 {
 pub fn plain_sum(name: &str, layers: &Layers, threads: usize) -> Result<Lane<'static>> {
     let tensors: Vec<Tensor> = layers.tensors()?.into_iter().flatten().collect();
     let dtype = layers.dtype;
-    Ok(Lane::new(Role::Limit, name, layers.kv.len() as u32, move |stopwatch: &mut Stopwatch| {
+    Ok(Lane::timed(Role::Limit, name, layers.kv.len() as u32, move |stopwatch| {
         with_bytes(&tensors, |memory| {
             stopwatch.time_on(threads, || black_box(sum_all(dtype, memory, threads)));
         })
@@ -47,7 +45,7 @@ pub fn plain_sum(name: &str, layers: &Layers, threads: usize) -> Result<Lane<'st
 
 /// So many multiply-adds on one thread. A long run of them is measured in its `share`th part.
 pub fn computing(count: u64, share: u32) -> Lane<'static> {
-    Lane::new(Role::Limit, MULTIPLY_ADDS, 1, move |stopwatch: &mut Stopwatch| {
+    Lane::timed(Role::Limit, "multiply-adds alone", 1, move |stopwatch| {
         let mut part = Stopwatch::default();
         part.time(|| black_box(multiply_adds(count / u64::from(share))));
         stopwatch.add(part.elapsed() * share);

@@ -7,10 +7,9 @@ mod limits;
 mod pages;
 mod prefill;
 
+use kvtide_bench::{Lane, Role};
 use kvtide_tensor::{AttendOptions, attend};
 use layers::Layers;
-
-use crate::harness::{Lane, Role, Stopwatch};
 
 pub use decode::run as decode;
 pub use layers::{noise, with_bytes};
@@ -19,7 +18,7 @@ pub use prefill::run as prefill;
 
 /// Attends to every layer in turn, on so many threads.
 fn ours<'a>(name: &str, layers: &'a Layers, threads: usize) -> Lane<'a> {
-    Lane::new(Role::Ours, name, layers.kv.len() as u32, move |stopwatch: &mut Stopwatch| {
+    Lane::timed(Role::Ours, name, layers.kv.len() as u32, move |stopwatch| {
         stopwatch.time_on(threads, || {
             let options = AttendOptions { threads: Some(threads), ..Default::default() };
             for kv in &layers.kv {

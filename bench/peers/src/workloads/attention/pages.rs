@@ -5,16 +5,14 @@
 
 use std::rc::Rc;
 
+use kvtide_bench::{Lane, Result, Role};
 use kvtide_core::paged::PageFormat;
 use kvtide_tensor::{AttendOptions, DType, PagedKvCache, PagedKvCacheOptions, attend};
 
 use super::super::Outcome;
 use super::layers::{Layers, QUERY_HEADS, layer_bytes, layers_beyond_caches, noise};
 use super::ours;
-use crate::claim::{Bound, Claim, Lanes};
-use crate::harness::{Lane, Result, Role, Stopwatch, measure};
 use crate::large::filled;
-use crate::statistics::Spread;
 use crate::sum::sum;
 use crate::tokens::{HEAD_DIM, HEADS};
 
@@ -69,7 +67,7 @@ fn lane(kind: &Kind, keys: usize, count: Option<usize>) -> Result<Lane<'static>>
         cache.write_tokens(sequence, layer, 0, &k, &v)?;
     }
     let q = noise(&[1, QUERY_HEADS, HEAD_DIM], kind.dtype, 7)?;
-    Ok(Lane::new(Role::Ours, kind.name, count as u32, move |stopwatch: &mut Stopwatch| {
+    Ok(Lane::timed(Role::Ours, kind.name, count as u32, move |stopwatch| {
         stopwatch.time(|| {
             let options = AttendOptions { threads: Some(1), ..Default::default() };
             for layer in 0..count as u32 {
@@ -90,7 +88,7 @@ fn sums(kind: &Kind, keys: usize, count: Option<usize>) -> [Lane<'static>; 2] {
     let dtype = kind.dtype;
     let lane = |name: &str, paged: bool| {
         let memory = memory.clone();
-        Lane::new(Role::Limit, name, count as u32, move |stopwatch: &mut Stopwatch| {
+        Lane::timed(Role::Limit, name, count as u32, move |stopwatch| {
             stopwatch.time(|| {
                 if !paged {
                     return std::hint::black_box(sum(dtype, &memory));
@@ -107,33 +105,6 @@ fn sums(kind: &Kind, keys: usize, count: Option<usize>) -> [Lane<'static>; 2] {
     [lane(&format!("sum, {dtype}"), false), lane(&format!("sum in the order of pages, {dtype}"), true)]
 }
 
-fn claims(lanes: &Lanes<'_>) -> Result<Vec<Claim>> {
-    let claim = |id: &str, over: &str, under: &str, bound| {
-        lanes.claim(&format!("attention-pages/{id}"), &format!("{over} / {under}"), over, under, bound)
-    };
-    let of_f32 = |kind: &Kind| -> Result<Spread> {
-        let share = token_bytes(kind)? / token_bytes(&KINDS[0])?;
-        Ok(Spread { median: share, p10: share, p90: share })
-    };
-    let [f32, f16, f8, q8, q4] = &KINDS;
-    let mut claims = vec![
-        claim("f32-over-contiguous", f32.name, "one piece, f32", Bound::AtMost(1.1))
-            .with_limit(lanes.ratio("sum in the order of pages, f32", "sum, f32")),
-        claim("f16-over-contiguous", f16.name, "one piece, f16", Bound::AtMost(1.1))
-            .with_limit(lanes.ratio("sum in the order of pages, f16", "sum, f16")),
-        claim("q8-over-f16", q8.name, f16.name, Bound::AtMost(1.)),
-        claim("q8-over-contiguous-f16", q8.name, "one piece, f16", Bound::Less),
-        claim("f8e4m3-over-f16", f8.name, f16.name, Bound::Less),
-        claim("q4-over-f16", q4.name, f16.name, Bound::Less),
-    ];
-    for (kind, bound) in [(f8, Bound::Less), (q8, Bound::AtMost(0.3)), (q4, Bound::Less)] {
-        let format = kind.name.trim_start_matches("pages, ");
-        let id = format!("attention-pages/{format}-bytes");
-        claims.push(Claim::new(&id, &format!("bytes of {format} pages / of f32 pages"), of_f32(kind)?, bound));
-    }
-    Ok(claims)
-}
-
 pub fn run(keys: usize, count: Option<usize>, rounds: usize) -> Result<Outcome> {
     let pieces = |dtype| {
         let count = count.unwrap_or_else(|| layers_beyond_caches(layer_bytes(dtype, keys)));
@@ -147,7 +118,10 @@ pub fn run(keys: usize, count: Option<usize>, rounds: usize) -> Result<Outcome> 
     for kind in &KINDS[..2] {
         lanes.extend(sums(kind, keys, count));
     }
-    let measured = measure(lanes, rounds)?;
     let title = format!("attention over pages of {BLOCK}, 1 query of 32 heads over {keys} keys of 8, layers in turn");
-    Ok(Outcome::new("attention-pages", &title, "layer", &measured, claims(&Lanes(&measured))?))
+    let mut outcome = Outcome::of(title, "layer", lanes, rounds)?;
+    for kind in &KINDS {
+        outcome.facts.insert(format!("bytes of {}", kind.name), token_bytes(kind)?);
+    }
+    Ok(outcome)
 }

@@ -1,18 +1,14 @@
 //! A chunk of queries at the end of a long sequence: what a prompt costs in attention, bound by arithmetic.
 
 use candle_core::{Device, Tensor};
+use kvtide_bench::Result;
 use kvtide_tensor::{DType, set_threads};
 
 use super::super::Outcome;
-use super::candle::{self, GROUPED, grouped};
+use super::candle::{self, grouped};
 use super::layers::{GROUP, Layers};
-use super::limits::{MULTIPLY_ADDS, computing};
+use super::limits::computing;
 use super::ours;
-use crate::claim::{Bound, Lanes};
-use crate::harness::{Result, measure};
-
-const OURS: &str = "kvtide";
-const OURS_2: &str = "kvtide, 2 threads";
 
 /// What hides later keys from each query, for candle's operations: `[1, 1, group * queries, keys]`.
 fn mask(queries: usize, keys: usize) -> Result<Tensor> {
@@ -29,23 +25,13 @@ pub fn run(queries: usize, keys: usize, rounds: usize) -> Result<Outcome> {
     // A query sees the keys before it and itself: half of the last `queries` keys are hidden.
     let seen = keys - queries + queries.div_ceil(2);
     let lanes = vec![
-        ours(OURS, &layers, 1),
-        ours(OURS_2, &layers, 2),
-        candle::lane(GROUPED, layers.tensors()?, |kv| grouped(&layers.q, kv, Some(&mask))),
+        ours("kvtide", &layers, 1),
+        ours("kvtide, 2 threads", &layers, 2),
+        candle::lane("candle operations, grouped queries", layers.tensors()?, |kv| grouped(&layers.q, kv, Some(&mask))),
         computing(layers.multiply_adds() / keys as u64 * seen as u64, 32),
     ];
-    let measured = measure(lanes, rounds)?;
-    let lanes = Lanes(&measured);
-    let claim = |id: &str, over: &str, under: &str| {
-        lanes.claim(&format!("attention-prefill/{id}"), &format!("{over} / {under}"), over, under, Bound::More)
-    };
-    let claims = vec![
-        claim("share-of-limit", MULTIPLY_ADDS, OURS),
-        claim("scaling", OURS, OURS_2),
-        claim("candle-over-ours", GROUPED, OURS),
-    ];
     let title = format!("attention, {queries} queries of 32 heads, the last ones of {keys} keys of 8, f32");
-    Ok(Outcome::new("attention-prefill", &title, "layer", &measured, claims))
+    Outcome::of(title, "layer", lanes, rounds)
 }
 
 #[cfg(test)]

@@ -1,0 +1,102 @@
+// bench/RESULTS.md, from the reports of a run.
+import type { GpuResults } from './gpu-results.js'
+import { gpuSection } from './gpu-section.js'
+import { poolSection } from './pool-section.js'
+import { lessIsBetter, type Bound, type Claim, type Machine, type Workload } from './report.js'
+import type { Run } from '../run/suites.js'
+import { digits, tableOf } from './table.js'
+
+function target(bound: Bound): string {
+  if (typeof bound === 'string') return ''
+  return 'atMost' in bound ? `at most ${digits(bound.atMost)}` : `at least ${digits(bound.atLeast)}`
+}
+
+/** A ratio with the spread of its rounds. */
+const spread = ({ ratio, low, high }: Claim): string => `${digits(ratio)} (${digits(low)} to ${digits(high)})`
+
+/** Why a target is not met, in what the same run has measured. */
+export function reason({ ratio, limit, toReach, why }: Claim): string {
+  if (why !== null) return why
+  if (limit === null || typeof toReach === 'string') return 'nothing in this run tells why'
+  const times = lessIsBetter(toReach) ? ratio / limit : limit / ratio
+  const reachable = 'atMost' in toReach ? limit <= toReach.atMost : limit >= toReach.atLeast
+  const bare = `the same moves in bare memory, with no cache around them, reach ${digits(limit)}`
+  return reachable
+    ? `${bare}: the cache itself costs ${digits(times)} times what the moves do`
+    : `${bare}, and do not meet it either`
+}
+
+function machineOf({ cpu, features, cores, caches, memory, hugePages, kernel, rustc, load }: Machine, engine: string | undefined): string {
+  const lines = [
+    `Processor: ${cpu}, ${cores} cores, ${features.join(' ')}`,
+    `Caches: ${caches.join(', ')}`,
+    `Memory: ${memory}; large pages: ${hugePages}`,
+    `System: ${kernel}; ${rustc}${engine === undefined ? '' : `; ${engine}`}`,
+    `Load before the run: ${load}`,
+  ]
+  return lines.map(line => `- ${line}`).join('\n')
+}
+
+/** A workload's title, with the memory that it runs on. */
+export const titleOf = ({ title, memory }: Workload): string => `${title}, ${memory} memory`
+
+function targetsOf(workloads: readonly Workload[]): string {
+  const rows = workloads.flatMap(workload =>
+    workload.claims.flatMap(claim => {
+      if (claim.met === null) return []
+      const limit = claim.limit === null ? '' : digits(claim.limit)
+      return [[titleOf(workload), claim.says, spread(claim), limit, target(claim.toReach), claim.met ? 'met' : `**not met**: ${reason(claim)}`]]
+    }),
+  )
+  return tableOf(['workload', 'ratio', 'measured (spread)', 'bare memory', 'to reach', 'result'], rows)
+}
+
+/** What a workload's lane is called in the tables. */
+const ROLES = { ours: 'kvtide', peer: 'peer', baseline: 'by hand', limit: 'limit' } as const
+
+function section(workload: Workload): string {
+  const { operation, lanes, claims } = workload
+  const rate = operation === 'MiB'
+  const rows = lanes.map(({ name, role, median, p10, p90 }) => [
+    name,
+    ROLES[role],
+    digits(median),
+    `${digits(p10)} to ${digits(p90)}`,
+    ...(rate ? [digits((2 ** 20) / median)] : []),
+  ])
+  const head = ['', '', `ns per ${operation}`, 'spread', ...(rate ? ['GB/s'] : [])]
+  const ratios = claims.map(claim => `- ${claim.says}: ${spread(claim)}${claim.limit === null ? '' : `; bare memory ${digits(claim.limit)}`}`)
+  return [`### ${titleOf(workload)}`, `${workload.rounds} rounds.`, tableOf(head, rows), ...(ratios.length > 0 ? [ratios.join('\n')] : [])].join('\n\n')
+}
+
+/** The whole page. */
+export function resultsPage(version: string, { peers, javascript, native, pool }: Run, gpu?: GpuResults): string {
+  const workloads = [...peers.workloads, ...javascript.workloads]
+  const skipped = [peers, javascript].flatMap(report => report.skipped ?? [])
+  const parts = [
+    '# Results',
+    `Written by \`npm run bench\`, kvtide ${version}. Do not edit by hand.`,
+    `Every workload runs in a process of its own: a round of one lane, a round of the next, and so on, ${peers.rounds} rounds each and fewer
+where they take long, the first ones not counted. Lanes work on one thread, unless they say otherwise. K and V have 8 heads of 128 elements. Numbers are medians; the spread goes from the lowest tenth of the rounds to the highest. A ratio is one of
+medians, its spread that of the rounds' own ratios. What a thread waited for a processor that others had is not counted. Only ratios say something about another machine.`,
+    `*Limit* is the same bytes moved with no cache around them: \`memcpy\`, or *bare rows*, the same moves in plain memory with
+nothing checked and no view made, in memory of the same kind as the caches'; for attention a sum over the same elements, or
+its multiply-adds. *By hand* is what is written where no cache is taken. *Peers* are other people's caches
+and attention.`,
+    `Large allocations come either always from *new memory*, pages that the system gives at the first touch, as to the first cache of
+a process, or always from *reused memory*, pages that were touched before. Left to itself, the allocator does now the one and
+now the other, and a lane is slow or fast by what the one before it has left. Reused memory is the kinder to those who copy.`,
+    '![Every workload on a log axis](results.svg)',
+    '## The machine',
+    peers.machine === undefined ? 'unknown' : machineOf(peers.machine, javascript.engine),
+    '## Targets',
+    targetsOf(workloads),
+    '## Workloads',
+    ...workloads.map(section),
+    ...(skipped.length > 0 ? ['## Not measured', skipped.map(({ id, skipped: why }) => `- \`${id}\`: ${why}`).join('\n')] : []),
+    ...(pool === undefined ? [] : [poolSection(pool)]),
+    gpuSection(gpu),
+    ...(native === '' ? [] : ['## Single calls', 'From `cargo bench`, not interleaved: for finding what a change in one call costs.', `\`\`\`text\n${native.trim()}\n\`\`\``]),
+  ]
+  return `${parts.join('\n\n')}\n`
+}

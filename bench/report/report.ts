@@ -1,0 +1,147 @@
+// What a suite measured: lanes, and the ratios of their medians.
+import { ratioOf, ratioOfRatios, spreadOf, type Spread } from './spread.js'
+import { digits } from './table.js'
+
+/** What a lane is in the comparison: a cache of ours, someone else's, none at all, or the least that the same bytes cost. */
+export type Role = 'ours' | 'peer' | 'baseline' | 'limit'
+
+/** One way to do a workload, in nanoseconds per operation. */
+export interface Lane extends Spread {
+  readonly name: string
+  readonly role: Role
+}
+
+/** A lane with what each round took. */
+export interface Measured {
+  readonly name: string
+  readonly role: Role
+  readonly nanoseconds: readonly number[]
+}
+
+/** What a ratio is held against; without a target, whether less or more of it is better. */
+export type Bound = 'less' | 'more' | { readonly atMost: number } | { readonly atLeast: number }
+
+/** A ratio of the medians of two lanes. */
+export interface Claim {
+  readonly id: string
+  readonly says: string
+  readonly ratio: number
+  readonly low: number
+  readonly high: number
+  readonly toReach: Bound
+  /** `null` without a target. */
+  readonly met: boolean | null
+  /** What bare memory operations reach in the place of ours, in the same run. */
+  readonly limit: number | null
+  /** Why it is no better, in what the same run has measured; otherwise the limit tells. */
+  readonly why: string | null
+  /** It is a time: to be reached, and not to be held against another run. */
+  readonly isTime?: true
+}
+
+export interface Workload {
+  readonly id: string
+  readonly title: string
+  /** What the nanoseconds are for. */
+  readonly operation: string
+  /** Whether large allocations get pages that the system gives at the first touch, or pages that were touched before. */
+  readonly memory: 'new' | 'reused'
+  /** Rounds that were counted, of the lane that has the fewest. */
+  readonly rounds: number
+  readonly lanes: readonly Lane[]
+  readonly claims: readonly Claim[]
+}
+
+/** A workload that could not run here, and why. */
+export interface Skipped {
+  readonly id: string
+  readonly skipped: string
+}
+
+export interface Machine {
+  readonly cpu: string
+  readonly features: readonly string[]
+  readonly cores: number
+  readonly caches: readonly string[]
+  readonly memory: string
+  readonly hugePages: string
+  readonly kernel: string
+  readonly rustc: string
+  readonly load: string
+}
+
+export interface Report {
+  readonly suite: string
+  readonly rounds: number
+  /** Only where the suite describes it. */
+  readonly machine?: Machine
+  /** The JavaScript engine, where there is one. */
+  readonly engine?: string
+  readonly workloads: readonly Workload[]
+  readonly skipped?: readonly Skipped[]
+}
+
+/** True when less of a ratio is better. */
+export function lessIsBetter(bound: Bound): boolean {
+  return bound === 'less' || (typeof bound === 'object' && 'atMost' in bound)
+}
+
+function met(bound: Bound, ratio: number): boolean | null {
+  if (typeof bound === 'string') return null
+  return 'atMost' in bound ? ratio <= bound.atMost : ratio >= bound.atLeast
+}
+
+/** The rounds of the lane of this name. */
+export function laneOf(measured: readonly Measured[], name: string): readonly number[] {
+  const found = measured.find(lane => lane.name === name)
+  if (found === undefined) throw new RangeError(`no lane is called ${name}`)
+  return found.nanoseconds
+}
+
+/** What a claim is about: two lanes by name, and what their ratio is to reach. */
+export interface Ratio {
+  readonly id: string
+  /** The two names, unless it is given. */
+  readonly says?: string
+  readonly over: string
+  readonly under: string
+  readonly toReach: Bound
+  /** Two lanes whose ratio this one is held against: it is the ratio of both. */
+  readonly base?: readonly [over: string, under: string]
+  /** The lanes of bare memory that stand for these. */
+  readonly limit?: readonly [over: string, under: string]
+  readonly why?: string
+}
+
+export function claimOf(measured: readonly Measured[], { id, over, under, says = `${over} / ${under}`, toReach, base, limit, why }: Ratio): Claim {
+  const rounds = (a: string, b: string): Spread => ratioOf(laneOf(measured, a), laneOf(measured, b))
+  const below = base === undefined ? undefined : rounds(...base)
+  const { median, p10, p90 } = base === undefined ? rounds(over, under) : ratioOfRatios([over, under].map(name => laneOf(measured, name)), base.map(name => laneOf(measured, name)))
+  const reached = limit === undefined ? null : rounds(...limit).median / (below?.median ?? 1)
+  return { id, says, ratio: median, low: p10, high: p90, toReach, met: met(toReach, median), limit: reached, why: why ?? null }
+}
+
+/** What one lane costs more than another, in microseconds: for what is added to each call, however long that is. */
+export function excessOf(measured: readonly Measured[], { id, over, under, says = `${over} / ${under}`, toReach }: Ratio): Claim {
+  const [more, less] = [laneOf(measured, over), laneOf(measured, under)]
+  const { p10, p90 } = spreadOf(more.map((value, round) => (value - (less[round] as number)) / 1000))
+  const ratio = (spreadOf(more).median - spreadOf(less).median) / 1000
+  return { id, says, ratio, low: p10, high: p90, toReach, met: met(toReach, ratio), limit: null, why: null, isTime: true }
+}
+
+/** A workload's lanes and ratios. The suite of the TypeScript API runs on reused memory. */
+export function workloadOf(id: string, title: string, operation: string, measured: readonly Measured[], ratios: readonly Ratio[]): Workload {
+  const lanes = measured.map(({ name, role, nanoseconds }) => ({ name, role, ...spreadOf(nanoseconds) }))
+  const counted = Math.min(...measured.map(({ nanoseconds }) => nanoseconds.length))
+  return { id, title, operation, memory: 'reused', rounds: counted, lanes, claims: ratios.map(ratio => claimOf(measured, ratio)) }
+}
+
+/** A workload as text for a terminal. */
+export function told({ title, memory, operation, lanes, claims }: Workload): string {
+  const width = Math.max(...lanes.map(({ name }) => name.length))
+  return [
+    `\n${title}, ${memory} memory, ns per ${operation}`,
+    ...lanes.map(({ name, median, p10, p90 }) => `  ${name.padEnd(width)} ${digits(median).padStart(12)}  (${digits(p10)} to ${digits(p90)})`),
+    ...claims.map(({ says, ratio, low, high, met: isMet }) => `  ${says} = ${digits(ratio)} (${digits(low)} to ${digits(high)})${isMet === null ? '' : isMet ? ': met' : ': NOT MET'}`),
+  ].join('\n')
+}

@@ -1,0 +1,18 @@
+// Numbers and tables, as the pages show them.
+import type { Spread } from './spread.js'
+
+/** Three digits, or all of a whole number, in groups of three. */
+export function digits(value: number): string {
+  if (value >= 100) return Math.round(value).toString().replaceAll(/\B(?=(\d{3})+$)/g, ',')
+  return String(Number(value.toPrecision(3)))
+}
+
+/** A median with its spread. */
+export const spreadText = ({ median, p10, p90 }: Spread): string => `${digits(median)} (${digits(p10)} to ${digits(p90)})`
+
+const row = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
+
+/** A table. */
+export function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  return [row(head), row(head.map(() => '---')), ...rows.map(row)].join('\n')
+}

@@ -1,0 +1,23 @@
+// `npm run bench:cuda -- [results.json]`: writes what a GPU has reached into bench/RESULTS.md, and keeps it in bench/cuda/results.json.
+// Without a file the section is written again from what is kept there.
+import { copyFileSync, readFileSync, writeFileSync } from 'node:fs'
+import { join, resolve } from 'node:path'
+
+import { RECORDED, readResults } from '../report/gpu-results.js'
+import { gpuSection, withSection } from '../report/gpu-section.js'
+import { root } from './suites.js'
+
+const [given, ...rest] = process.argv.slice(2)
+if (rest.length > 0) throw new RangeError(`${rest.join(' ')}: expected one file, the results.json of a run`)
+if (given !== undefined) {
+  // A path is meant as seen from where the command was given.
+  const file = resolve(process.env['INIT_CWD'] ?? '.', given)
+  const results = readResults(file)
+  if (results === undefined) throw new RangeError(`${file} is not there: expected the results.json of a run`)
+  if (results.workloads.length === 0) throw new RangeError(`${file} has no workload: ${results.skipped[0]?.skipped ?? 'nothing has run'}`)
+  if (file !== RECORDED) copyFileSync(file, RECORDED)
+}
+const results = readResults()
+const page = join(root, 'bench', 'RESULTS.md')
+writeFileSync(page, withSection(readFileSync(page, 'utf8'), gpuSection(results)))
+console.log(`written: bench/RESULTS.md, ${results === undefined ? 'where nothing has run on a GPU' : `${results.workloads.length} workloads of a GPU`}`)

@@ -1,0 +1,42 @@
+// The suite of the TypeScript API: prints a table, and writes the report as JSON to `--out`.
+//
+//   npx tsx bench/run/javascript.ts [--only <start of an id>] [--rounds <n>] [--out <file>]
+import { writeFileSync } from 'node:fs'
+
+import { told, type Report, type Skipped, type Workload } from '../report/report.js'
+import { attentionOverCaches } from '../workloads/attention.js'
+import { growable } from '../workloads/growable.js'
+import { paged } from '../workloads/paged.js'
+import { prepare } from '../workloads/prepare.js'
+import { rollback } from '../workloads/rollback.js'
+import { rotating } from '../workloads/rotating.js'
+import { step } from '../workloads/step.js'
+import { view } from '../workloads/view.js'
+import { readArguments } from './suites.js'
+
+/** Every workload by its id, in the order of the report. A new one is a file of bench/workloads and a line here. */
+const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | Skipped>>> = {
+  'js-rotating': rounds => rotating([512, 4096, 32768], rounds),
+  'js-growable': rounds => growable(2048, rounds),
+  'js-rollback': rounds => rollback(4096, rounds),
+  'js-paged': rounds => paged(2048, rounds),
+  'js-step': rounds => step(1024, rounds),
+  'js-prepare': rounds => prepare({ sequences: 1000, blocks: 512 }, rounds),
+  'js-view': rounds => view(4096, rounds),
+  'js-attention': rounds => attentionOverCaches(8192, rounds),
+}
+
+const { only, rounds, out } = readArguments(process.argv.slice(2))
+const workloads: Workload[] = []
+const skipped: Skipped[] = []
+for (const [id, run] of Object.entries(WORKLOADS)) {
+  if (!id.startsWith(only)) continue
+  const workload = await run(rounds)
+  if ('skipped' in workload) skipped.push(workload)
+  else workloads.push(workload)
+  console.log('skipped' in workload ? `\nSKIPPED ${workload.id}: ${workload.skipped}` : told(workload))
+}
+
+const engine = `Node ${process.versions.node}, V8 ${process.versions.v8}`
+const report: Report = { suite: 'javascript', rounds, engine, workloads, skipped }
+if (out !== undefined) writeFileSync(out, `${JSON.stringify(report, null, 2)}\n`)

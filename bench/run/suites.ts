@@ -1,0 +1,151 @@
+// Runs the suites, each in a process of its own, one after the other: bench/peers, the TypeScript one, the native ones.
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { loadavg } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
+
+import { peersWorkload, type Outcome } from '../report/peers.js'
+import type { Measured } from '../report/pool.js'
+import { told, type Report, type Workload } from '../report/report.js'
+import { machineHere } from './machine.js'
+
+export const root: string = fileURLToPath(new URL('../..', import.meta.url))
+
+/** The program of bench/peers, once it is built. */
+export const PEERS: string = join(root, 'bench', 'peers', 'target', 'release', process.platform === 'win32' ? 'kvtide-peers.exe' : 'kvtide-peers')
+
+/** Where reports go unless told: not in the repository. */
+export const REPORTS: string = join(root, 'target', 'bench')
+
+/** Everything that a run has measured. */
+export interface Run {
+  readonly peers: Report
+  readonly javascript: Report
+  /** What the native benches printed. */
+  readonly native: string
+  /** The pool as it grows; reports of before there was this suite have none. */
+  readonly pool?: Measured | undefined
+}
+
+/** What the command line of a bench script asks for. */
+export interface Wanted {
+  /** The start of the ids of the workloads that run. */
+  readonly only: string
+  readonly rounds: number
+  /** The file that the report goes to. */
+  readonly out?: string | undefined
+  /** Whether the ratios of this run become the recorded ones. */
+  readonly record?: boolean
+  /** A folder with reports of a run that has been made, in the place of a new one. */
+  readonly from?: string | undefined
+}
+
+export function readArguments(args: readonly string[]): Wanted {
+  const text = { type: 'string' } as const
+  const options = { only: { ...text, default: '' }, rounds: { ...text, default: '31' }, out: text, record: { type: 'boolean', default: false }, from: text } as const
+  const { values } = parseArgs({ args: [...args], options })
+  const rounds = Number(values.rounds)
+  if (!Number.isInteger(rounds) || rounds < 1) throw new RangeError(`--rounds ${values.rounds}: expected a whole number above 0`)
+  return { ...values, rounds }
+}
+
+/**
+ * What tells glibc's allocator where large allocations lie. Sometimes asking the system and sometimes reusing what was freed, it would make
+ * a lane slow or fast by what the lane before it has left: the first touch of a page costs as much as copying several.
+ */
+const MEMORY: Readonly<Record<Workload['memory'], string>> = {
+  new: 'glibc.malloc.mmap_threshold=131072',
+  reused: 'glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736',
+}
+
+interface How {
+  readonly capture?: boolean
+  readonly env?: Readonly<Record<string, string>>
+}
+
+function must(command: string, args: readonly string[], { capture = false, env = {} }: How = {}): string {
+  const { status, stdout, error } = spawnSync(command, args, {
+    cwd: root,
+    encoding: 'utf8',
+    stdio: ['ignore', capture ? 'pipe' : 'inherit', 'inherit'],
+    maxBuffer: 1 << 26,
+    env: { ...process.env, ...env },
+    shell: process.platform === 'win32',
+  })
+  if (status !== 0) throw new Error(`${command} ${args.join(' ')} failed${error === undefined ? '' : `: ${error.message}`}`)
+  return stdout ?? ''
+}
+
+/** Compiles what the suites measure: an old build would be a claim about other code. */
+export function build(): void {
+  must('npm', ['run', '--silent', 'build'])
+  must('cargo', ['build', '--release', '--manifest-path', 'bench/peers/Cargo.toml'])
+}
+
+/** Keeps what a suite has measured. */
+function kept(name: string, text: string): void {
+  mkdirSync(REPORTS, { recursive: true })
+  writeFileSync(join(REPORTS, name), text)
+}
+
+/** The suite that runs the peers' caches too. */
+export function runPeers({ only, rounds }: Wanted): Report {
+  const machine = machineHere()
+  const listed = must(PEERS, ['--list'], { capture: true }).trim().split('\n').map(line => line.split(' ') as [string, Workload['memory']])
+  const workloads = listed.filter(([id]) => id.startsWith(only)).map(([id, memory]) => {
+    // Lanes work on one thread, unless they say otherwise.
+    const env = { GLIBC_TUNABLES: MEMORY[memory], RAYON_NUM_THREADS: '1', KVTIDE_THREADS: '1' }
+    const workload = peersWorkload(id, memory, JSON.parse(must(PEERS, ['--measure', id, String(rounds)], { capture: true, env })) as Outcome)
+    console.log(told(workload))
+    return workload
+  })
+  const report = { suite: 'peers', rounds, machine, workloads }
+  kept('peers.json', `${JSON.stringify(report, null, 2)}\n`)
+  return report
+}
+
+/** The suite of the TypeScript API. */
+export function runJavaScript({ only, rounds }: Wanted): Report {
+  const out = join(REPORTS, 'javascript.json')
+  mkdirSync(REPORTS, { recursive: true })
+  rmSync(out, { force: true })
+  must(process.execPath, ['--import=tsx', 'bench/run/javascript.ts', '--only', only, '--rounds', String(rounds), '--out', out], { env: { GLIBC_TUNABLES: MEMORY.reused } })
+  return JSON.parse(readFileSync(out, 'utf8')) as Report
+}
+
+function bench(crate: string, name: string): string {
+  // The triple that the addon is built for, so that what is compiled is shared.
+  const host = /^host: (.+)$/m.exec(must('rustc', ['-vV'], { capture: true }))?.[1]
+  return must('cargo', ['bench', '-p', crate, '--bench', name, ...(host === undefined ? [] : ['--target', host])], { capture: true })
+}
+
+/** The native benches of single calls; answers what they print. */
+export function runNative(): string {
+  // The planner's: how the pool's calls, prefixes and steps go from 1,000 blocks to 1,000,000.
+  const planner = ['paged', 'sequences', 'steps'].map(name => bench('kvtide-core', name))
+  const printed = [bench('kvtide-tensor', 'caches'), ...planner].join('\n')
+  kept('native.txt', printed)
+  return printed
+}
+
+/** What the pool's calls cost as it grows. */
+export function runPool(): Measured {
+  const load = (loadavg()[0] ?? 0).toFixed(2)
+  const measured: Measured = { load, ...(JSON.parse(bench('kvtide-core', 'pool')) as Omit<Measured, 'load'>) }
+  kept('pool.json', `${JSON.stringify(measured)}\n`)
+  return measured
+}
+
+/** What a run has left in a folder. */
+export function readRun(folder: string): Run {
+  const read = (name: string): string => readFileSync(join(folder, name), 'utf8')
+  const has = (name: string): boolean => existsSync(join(folder, name))
+  return {
+    peers: JSON.parse(read('peers.json')) as Report,
+    javascript: JSON.parse(read('javascript.json')) as Report,
+    native: has('native.txt') ? read('native.txt') : '',
+    pool: has('pool.json') ? (JSON.parse(read('pool.json')) as Measured) : undefined,
+  }
+}

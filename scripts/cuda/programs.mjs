@@ -1,0 +1,38 @@
+// Programs for GPUs that run without cargo, linked with the same stubs as the addon: the kernels' tests, and bench/cuda.
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+
+import { Refusal } from '../refusal.mjs'
+import { onTarget, root, run } from '../steps.mjs'
+
+/** bench/cuda, as the crate is called. */
+export const BENCH = 'kvtide-bench-cuda'
+
+/** The programs of a kind in what `cargo --message-format=json` prints: `[{ name, file }]`. */
+export function programsOf(messages, kind) {
+  const lines = messages.split('\n').filter(line => line.startsWith('{')).map(line => JSON.parse(line))
+  const found = lines.filter(({ reason, executable, target }) => reason === 'compiler-artifact' && executable !== null && target.kind.includes(kind))
+  return found.map(({ executable, target }) => ({ name: target.name, file: executable }))
+}
+
+async function compiled(env, args, kind) {
+  const { code, output } = await run('cargo', [...args, '--release', '--features', 'cuda', '--message-format', 'json-render-diagnostics', ...onTarget()], { env, silent: true })
+  const programs = programsOf(output, kind)
+  if (code !== 0 || programs.length === 0) throw new Refusal(`cargo ${args.join(' ')} has failed:\n${output.split('\n').filter(line => !line.startsWith('{')).join('\n')}`)
+  return programs
+}
+
+/** Compiles the kernels' tests, in the environment of a build for CUDA. */
+export const buildKernelTests = env => compiled(env, ['test', '--no-run', '--package', 'kvtide-cuda', '--tests'], 'test')
+
+/** Compiles bench/cuda: where it is. */
+export async function buildBench(env) {
+  const programs = await compiled(env, ['build', '--package', BENCH], 'bin')
+  return programs.find(({ name }) => name === BENCH).file
+}
+
+/** How many tests of kernels there are, from their sources: where no program is built. */
+export function countKernelTests(folder = join(root, 'crates', 'kvtide-cuda', 'tests')) {
+  const sources = readdirSync(folder, { recursive: true }).filter(name => name.endsWith('.rs'))
+  return sources.reduce((count, name) => count + (readFileSync(join(folder, name), 'utf8').match(/^\s*#\[test\]$/gm) ?? []).length, 0)
+}
