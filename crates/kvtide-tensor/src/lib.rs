@@ -14,66 +14,42 @@
 #![deny(unsafe_code, missing_docs)]
 
 mod attention;
-mod buffer;
+mod base;
 mod captured;
 mod contiguous;
 mod device;
-mod dims;
-mod dtype;
-mod edit;
-mod error;
-mod form;
 mod kernels;
-mod kv_cache;
-mod kv_pair;
-mod life;
-mod memory;
-mod options;
-mod owned_source;
 mod paged;
-mod region;
-mod resolved;
-mod rollback_cache;
-mod rotating;
 mod sequences;
-mod shown;
-mod snapshot;
-mod source;
-mod stats;
-mod threads;
-mod token_kv;
-mod transaction;
-mod tree_mask;
-mod view;
-mod zeroed;
+mod tensor;
 
 pub use attention::{
     AttendOptions, Attended, AttendedPart, KvRows, Room, attend, attend_into, attend_with, merge_attention,
 };
+pub use base::dims::RANK_MAX;
+pub use base::dtype::DType;
+pub use base::error::{Error, Result};
+pub use base::memory::{Budget, Lease};
+pub use base::stats::Stats;
+pub use base::threads::{set_threads, threads};
 pub use captured::{CaptureOptions, CapturedStep, StepRecorder};
+pub use contiguous::kv_cache::{KvCache, KvSnapshot};
+pub use contiguous::options::{KvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
+pub use contiguous::rollback_cache::{RollbackCache, RollbackMark};
+pub use contiguous::rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};
+pub use contiguous::transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
 pub use device::{device, device_name, full_name};
-pub use dims::RANK_MAX;
-pub use dtype::DType;
-pub use error::{Error, Result};
 pub use kernels::{Kernels, with_kernels};
-pub use kv_cache::{KvCache, KvSnapshot};
-pub use memory::{Budget, Lease};
-pub use options::{KvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
-pub use owned_source::OwnedSource;
 pub use paged::{PageRows, PagedKvCacheOptions, PromptOptions, StepTokens};
-pub use rollback_cache::{RollbackCache, RollbackMark};
-pub use rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};
 pub use sequences::{
     LayerPages, ModelCacheOptions, PagedKvCache, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PoolRoom,
     PrefixNamer, Tokens, TokensKv,
 };
-pub use shown::{BufferHandle, Shown, ShownNumbers};
-pub use source::{HostTensor, SequenceLayout, Source};
-pub use stats::Stats;
-pub use threads::{set_threads, threads};
-pub use token_kv::TokenKv;
-pub use transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
-pub use view::{CacheWindow, Kv, View};
+pub use tensor::owned_source::OwnedSource;
+pub use tensor::shown::{BufferHandle, Shown, ShownNumbers};
+pub use tensor::source::{HostTensor, SequenceLayout, Source};
+pub use tensor::token_kv::TokenKv;
+pub use tensor::view::{CacheWindow, Kv, View};
 
 /// The example of the page that registries show.
 #[cfg(doctest)]

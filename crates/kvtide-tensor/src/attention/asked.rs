@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::visible::{Family, KeyPositions, Rules};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// Query rows of a unit, unless one query alone has more: as many as stay in the second cache with their tile.
 pub(super) const ROWS: usize = 64;

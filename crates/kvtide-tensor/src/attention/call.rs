@@ -11,13 +11,13 @@ use super::kv_rows::{KvRows, ResolvedRows, check_offsets, key_positions};
 use super::options::AttendOptions;
 use super::strided::{Axes, Strided, check_rank, resolve};
 use super::visible::KeyPositions;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::device::device_name;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::kernels::tile::TileKernels;
 use crate::paged::PageRows;
-use crate::resolved::Resolved;
-use crate::source::Source;
+use crate::tensor::resolved::Resolved;
+use crate::tensor::source::Source;
 
 /// A checked call.
 pub(super) struct Call<'a> {

@@ -13,14 +13,14 @@ use super::check::check_numbers;
 use super::launched::{head_rows, page_memory};
 use super::options::AttendOptions;
 use super::strided::{Axes, resolve};
+use crate::base::dtype::tensor_dtype;
+use crate::base::error::{Error, Result};
 use crate::captured::StepNumbers;
 use crate::device::device_name;
-use crate::dtype::tensor_dtype;
-use crate::edit::{identity, inspect_spans, launch};
-use crate::error::{Error, Result};
+use crate::device::edit::{identity, inspect_spans, launch};
 use crate::paged::Slab;
-use crate::resolved::Resolved;
-use crate::source::Source;
+use crate::tensor::resolved::Resolved;
+use crate::tensor::source::Source;
 
 /// Enqueues attention from `q`, `[sequences, heads, headDim]`, to a layer; the result goes to `out`, of the same shape with the
 /// values' head dim.

@@ -6,8 +6,8 @@ use super::asked::{Asked, Mask, Sequence, Sizes};
 use super::kv_rows::check_offsets;
 use super::options::AttendOptions;
 use super::visible::Family;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 
 /// Nodes of a draft tree, at most.
 const TREE_MAX: usize = 4096;

@@ -17,8 +17,8 @@ use super::kv_rows::KvRows;
 use super::output::{Output, Suspect};
 use super::portable::{host, rows};
 use super::strided::Axes;
-use crate::error::Result;
-use crate::source::Source;
+use crate::base::error::Result;
+use crate::tensor::source::Source;
 
 /// Rows at once, and keys of a tile.
 const ROWS: usize = 64;

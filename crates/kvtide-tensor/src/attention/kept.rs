@@ -17,9 +17,9 @@ use super::asked::Asked;
 use super::kv_rows::KvRows;
 use super::options::AttendOptions;
 use super::strided::Axes;
-use crate::error::{Error, Result};
-use crate::source::Source;
-use crate::view::View;
+use crate::base::error::{Error, Result};
+use crate::tensor::source::Source;
+use crate::tensor::view::View;
 
 impl KvRows<'_> {
     /// The keys of a batch, where they are what a cache shows along its sequence.

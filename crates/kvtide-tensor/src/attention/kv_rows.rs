@@ -7,11 +7,11 @@ use super::job::Keys;
 use super::pages::{Pages, check_floats};
 use super::strided::{Axes, Strided, resolve};
 use super::visible::KeyPositions;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::paged::PageRows;
-use crate::resolved::Resolved;
-use crate::source::Source;
-use crate::view::Kv;
+use crate::tensor::resolved::Resolved;
+use crate::tensor::source::Source;
+use crate::tensor::view::Kv;
 
 /// Keys and values, where they lie.
 #[derive(Clone, Debug)]

@@ -24,12 +24,12 @@ use super::kv_rows::{KvRows, ResolvedRows};
 use super::output::Output;
 use super::strided::Axes;
 use super::visible::Family;
-use crate::dtype::DType;
-use crate::edit::{inspect_spans, launch as launch_on};
-use crate::error::Result;
-use crate::memory::Budget;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::device::edit::{inspect_spans, launch as launch_on};
 use crate::paged::{PageRows, Slab};
-use crate::resolved::Resolved;
+use crate::tensor::resolved::Resolved;
 
 /// Queries and keys of a sequence, and blocks, from which on the kernels' numbers are too small.
 const QUERIES_END: usize = 1 << 24;

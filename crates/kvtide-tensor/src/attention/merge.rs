@@ -7,14 +7,14 @@
 use super::options::Attended;
 use super::output::larger;
 use super::strided::Axes;
-use crate::dims::Dims;
-use crate::dtype::{DType, to_f32};
-use crate::error::{Error, Result};
+use crate::base::dims::Dims;
+use crate::base::dtype::{DType, to_f32};
+use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_bytes;
 use crate::kernels::quantise::from_f32;
-use crate::memory::Budget;
-use crate::source::{HostTensor, Source};
-use crate::view::View;
-use crate::zeroed::zeroed_bytes;
+use crate::tensor::source::{HostTensor, Source};
+use crate::tensor::view::View;
 
 /// What one call of attention gave: its output, and the logarithm of each row's sum.
 #[derive(Clone, Debug)]
@@ -56,8 +56,8 @@ pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPar
     }
     let width = dims[dims.len() - 1];
     let refused = || Budget::process().refusal((4 * rows * (width + 1)) as u64);
-    let mut out: Vec<f32> = crate::zeroed::zeroed_vec(rows * width).ok_or_else(refused)?;
-    let mut lse: Vec<f32> = crate::zeroed::zeroed_vec(rows).ok_or_else(refused)?;
+    let mut out: Vec<f32> = crate::base::zeroed::zeroed_vec(rows * width).ok_or_else(refused)?;
+    let mut lse: Vec<f32> = crate::base::zeroed::zeroed_vec(rows).ok_or_else(refused)?;
     for row in 0..rows {
         let place = place_of_sum(&dims, row);
         let sums = || parts.iter().map(|part| part.lse[place]);

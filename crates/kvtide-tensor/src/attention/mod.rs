@@ -40,18 +40,18 @@ pub use kv_rows::KvRows;
 pub use merge::{AttendedPart, merge_attention};
 pub use options::{AttendOptions, Attended};
 
-use crate::dims::Dims;
-use crate::dtype::DType;
-use crate::edit::inspect_all;
-use crate::error::{Error, Result};
-use crate::form::Form;
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
+use crate::base::threads::threads;
+use crate::base::zeroed::{zeroed_bytes, zeroed_vec};
+use crate::device::edit::inspect_all;
+use crate::device::form::Form;
 use crate::kernels::Kernels;
 use crate::kernels::tile::TileKernels;
-use crate::memory::Budget;
-use crate::source::{HostTensor, Source};
-use crate::threads::threads;
-use crate::view::View;
-use crate::zeroed::{zeroed_bytes, zeroed_vec};
+use crate::tensor::source::{HostTensor, Source};
+use crate::tensor::view::View;
 use call::Call;
 use output::Output;
 

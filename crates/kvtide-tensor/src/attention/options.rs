@@ -2,8 +2,8 @@
 
 use std::sync::atomic::AtomicBool;
 
-use crate::source::HostTensor;
-use crate::view::View;
+use crate::tensor::source::HostTensor;
+use crate::tensor::view::View;
 
 /// How queries see keys. Every field has a default.
 #[derive(Clone, Debug)]

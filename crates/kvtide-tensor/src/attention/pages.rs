@@ -8,7 +8,7 @@ use std::ops::Range;
 use kvtide_core::paged::{HeadPlace, PageFormat, PageLayout, PageRead, Part};
 
 use super::segment::{Scale, Scales, Segment};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::kernels::tile::{AHEAD, Ahead, Elements, Rows};
 use crate::paged::PageRows;
 

@@ -11,8 +11,8 @@ use super::asked::{Asked, Sequence};
 use super::kv_rows::KvRows;
 use super::output::{Output, Suspect};
 use super::strided::Axes;
-use crate::error::Result;
-use crate::source::{HostTensor, Source};
+use crate::base::error::Result;
+use crate::tensor::source::{HostTensor, Source};
 
 /// Floats of a tensor, at most: 1 MiB.
 const FLOATS_MAX: usize = 1 << 18;

@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
 use crate::kernels::tile::padded;
-use crate::memory::Budget;
 
 /// Keys of a tile.
 pub(super) const TILE: usize = 128;

@@ -10,10 +10,10 @@ use super::job::{Job, Unit};
 use super::output::{Output, larger};
 use super::scratch::{Scratch, State, TILE};
 use super::unit::Work;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::base::threads::share;
 use crate::kernels::tile::padded;
-use crate::memory::Budget;
-use crate::threads::share;
 
 /// Enough units for the threads of any machine.
 const UNITS: usize = 64;

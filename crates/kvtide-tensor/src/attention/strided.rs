@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use crate::dims::Dims;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::kernels::tile::{Ahead, Elements, Rows};
-use crate::resolved::Resolved;
-use crate::source::Source;
+use crate::tensor::resolved::Resolved;
+use crate::tensor::source::Source;
 
 /// The axes of `[batch, heads, tokens, dim]`, or of `[tokens, heads, dim]`.
 #[derive(Clone, Copy)]

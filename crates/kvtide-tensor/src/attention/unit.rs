@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::job::{Heads, Job, Unit};
 use super::scratch::{SCORES, Scratch, State, TILE};
 use super::segment::Segment;
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::kernels::quantise::hadamard;
 use crate::kernels::tile::padded;
 

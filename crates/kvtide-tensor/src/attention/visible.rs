@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use kvtide_core::Tree;
 
-use crate::error::Result;
-use crate::memory::Budget;
-use crate::zeroed::zeroed_vec;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_vec;
 
 /// The keys of one sequence: how many, and where its one or two runs stand.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@
 
 use candle_core::Tensor;
 
-use crate::edit::identity;
+use crate::device::edit::identity;
 
 /// What is kept.
 #[derive(Debug, Default)]

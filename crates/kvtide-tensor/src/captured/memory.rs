@@ -11,8 +11,8 @@ use candle_core::{Device, Tensor};
 use kvtide_core::paged::Window;
 
 use super::{CaptureOptions, LayerAt};
-use crate::error::Result;
-use crate::memory::{Budget, Lease};
+use crate::base::error::Result;
+use crate::base::memory::{Budget, Lease};
 use crate::paged::PageGroup;
 use crate::paged::{GroupStep, Slab};
 

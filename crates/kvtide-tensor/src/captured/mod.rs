@@ -28,8 +28,8 @@ mod recorder;
 
 use kvtide_cuda::{Graph, Stream};
 
+use crate::base::error::{Error, Result};
 use crate::device::{device_name, keep_uploads};
-use crate::error::{Error, Result};
 use crate::paged::{GroupStep, PageGroup, StepTokens, check_rows_of_floats, horizon_offsets};
 use crate::sequences::Rules;
 use keeping::Kept;

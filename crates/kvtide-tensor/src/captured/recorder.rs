@@ -8,10 +8,10 @@ use super::keeping::Kept;
 use super::memory::{Group, StepMemory};
 use super::{LayerAt, StepNumbers};
 use crate::attention::{AttendOptions, attend_captured};
-use crate::edit::{identity, launch};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::device::edit::{identity, launch};
 use crate::paged::{Expected, TokenRows, insert, not_written};
-use crate::source::Source;
+use crate::tensor::source::Source;
 
 /// One run of a captured step.
 #[derive(Debug)]

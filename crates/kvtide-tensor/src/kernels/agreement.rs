@@ -8,12 +8,12 @@ use kvtide_core::{Move, Run, Runs, Write};
 use proptest::prelude::*;
 
 use super::{Kernels, copy_rows, move_rows, with_kernels, write};
-use crate::buffer::{Buffer, RowShape};
-use crate::dims::Dims;
-use crate::dtype::DType;
-use crate::memory::Budget;
-use crate::source::{HostTensor, SequenceLayout, Source};
-use crate::view::View;
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::memory::Budget;
+use crate::tensor::buffer::{Buffer, RowShape};
+use crate::tensor::source::{HostTensor, SequenceLayout, Source};
+use crate::tensor::view::View;
 
 #[path = "../../../kvtide-core/tests/support/mod.rs"]
 mod support;

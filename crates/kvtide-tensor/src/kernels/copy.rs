@@ -8,7 +8,7 @@
 //! head and a copy of a whole buffer is one `memcpy`. Bounds are checked before the first byte moves.
 
 use super::rows::{Stretches, rows};
-use crate::dims::{Dims, RANK_MAX};
+use crate::base::dims::{Dims, RANK_MAX};
 
 /// Where a box lies in bytes.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// A form of the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

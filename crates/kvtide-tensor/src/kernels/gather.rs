@@ -4,10 +4,10 @@
 //! where it takes candle's lock more than once, behind the last time as well. O(bytes read).
 
 use super::{Place, copy, launched, portable};
-use crate::buffer::Buffer;
-use crate::error::Result;
-use crate::form::Form;
-use crate::view::View;
+use crate::base::error::Result;
+use crate::device::form::Form;
+use crate::tensor::buffer::Buffer;
+use crate::tensor::view::View;
 
 /// Copies the elements of `view` to `out`, which is as long.
 pub(crate) fn gather(view: &View, out: &mut [u8]) -> Result<()> {

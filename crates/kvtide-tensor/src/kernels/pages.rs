@@ -15,8 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use kvtide_core::paged::{PageLayout, PageRead, Part, SlotRun};
 
 use super::stream::Carrier;
-use crate::error::Result;
-use crate::threads::{share, threads};
+use crate::base::error::Result;
+use crate::base::threads::{share, threads};
 
 /// Bytes that one thread takes at a time. Less than twice that is not shared.
 const SHARE_BYTES: usize = 1 << 20;

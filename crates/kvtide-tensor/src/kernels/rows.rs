@@ -12,8 +12,8 @@
 use std::sync::Mutex;
 
 use super::stream::{Carrier, SHARE_BYTES, STREAM_BYTES, spread};
-use crate::buffer::lock;
-use crate::dims::Dims;
+use crate::base::dims::Dims;
+use crate::tensor::buffer::lock;
 
 /// Where the rows of the first stretch are, and how far it is to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@
 #![expect(unsafe_code, reason = "the instructions that store past the caches work on raw pointers")]
 
 use super::Kernels;
-use crate::threads::share;
+use crate::base::threads::share;
 
 /// Operations that move this many bytes in all go past the caches. Unit tests move few bytes, both ways.
 pub(super) const STREAM_BYTES: usize = if cfg!(test) { 256 } else { 16 << 20 };

@@ -5,11 +5,11 @@
 use kvtide_core::Run;
 
 use super::{Place, Strided, copy, launched, portable, rows};
-use crate::buffer::Buffer;
-use crate::edit::inspect;
-use crate::error::Result;
-use crate::form::Form;
-use crate::resolved::Resolved;
+use crate::base::error::Result;
+use crate::device::edit::inspect;
+use crate::device::form::Form;
+use crate::tensor::buffer::Buffer;
+use crate::tensor::resolved::Resolved;
 
 /// Copies the rows of `run` in one buffer to `slot` of another one of the same shape: all parts in one operation.
 pub(crate) fn copy_rows(source: &Buffer, run: Run, target: &Buffer, slot: u32) -> Result<()> {

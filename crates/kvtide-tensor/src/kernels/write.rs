@@ -6,10 +6,10 @@ use candle_core::Tensor;
 use kvtide_core::{Move, Write};
 
 use super::{launched, portable, shift};
-use crate::buffer::Buffer;
-use crate::error::Result;
-use crate::form::Form;
-use crate::resolved::Resolved;
+use crate::base::error::Result;
+use crate::device::form::Form;
+use crate::tensor::buffer::Buffer;
+use crate::tensor::resolved::Resolved;
 
 /// Carries out `moves` inside `buffer`, in order, and then writes one source to each part. The sources lie elsewhere.
 pub(crate) fn write(

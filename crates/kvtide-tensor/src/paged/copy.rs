@@ -10,7 +10,7 @@ use kvtide_core::paged::{CopyPlan, HeadPlace, PageLayout, Part, RowMove};
 use super::launched;
 use super::portable;
 use super::slab::Slab;
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::kernels::pages::heads;
 use crate::paged::PageGroup;
 

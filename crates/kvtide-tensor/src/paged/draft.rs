@@ -6,11 +6,11 @@ use kvtide_core::paged::Keep;
 use kvtide_core::{TransactionId, Tree};
 
 use super::group::PageGroup;
-use crate::error::Result;
-use crate::memory::Budget;
-use crate::transaction::BeginOptions;
-use crate::tree_mask::{Sight, TreeMask};
-use crate::view::View;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::contiguous::transaction::BeginOptions;
+use crate::tensor::tree_mask::{Sight, TreeMask};
+use crate::tensor::view::View;
 
 impl PageGroup {
     /// Opens a transaction, with the blocks that it asks for or not at all.

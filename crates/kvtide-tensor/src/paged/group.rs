@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use kvtide_core::paged::{Held, PagedPlanner};
 
+use crate::base::error::{Error, Result};
+use crate::base::life::Life;
+use crate::base::memory::Budget;
+use crate::base::stats::Stats;
 use crate::device::check_kernels;
-use crate::error::{Error, Result};
-use crate::form::Form;
-use crate::life::Life;
-use crate::memory::Budget;
-use crate::stats::Stats;
+use crate::device::form::Form;
 
 use super::options::PagedKvCacheOptions;
 use super::prefix_keys::PrefixKeys;

@@ -5,7 +5,7 @@
 use kvtide_core::paged::{Extra, Held, Identity};
 
 use super::returns::{Returned, Returns};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::paged::PageGroup;
 
 /// Blocks of a cache that stay as they are while this lives.

@@ -12,10 +12,10 @@
 use kvtide_core::paged::{StepRows, StepTables};
 
 use super::step::GroupStep;
-use crate::error::{Error, Result};
-use crate::memory::Budget;
+use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_vec;
 use crate::paged::PageGroup;
-use crate::zeroed::zeroed_vec;
 
 /// Refuses pages that a device cannot write token by token.
 pub(crate) fn check_rows_of_floats(cache: &PageGroup) -> Result<()> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use candle_core::Device;
 use kvtide_core::paged::{EvictionPolicy, PageFormat, Window};
 
-use crate::dtype::DType;
-use crate::memory::Budget;
+use crate::base::dtype::DType;
+use crate::base::memory::Budget;
 
 /// What a [`PagedKvCache`](crate::PagedKvCache) is made with.
 #[derive(Clone, Debug)]

@@ -14,12 +14,12 @@ use kvtide_core::paged::{HeadPlace, PageRead, Part, Window};
 
 use super::shape::PagedShape;
 use super::slab::Slab;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::life::{Life, Pin};
+use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_vec;
 use crate::kernels::quantise::to_f32;
-use crate::life::{Life, Pin};
-use crate::memory::Budget;
 use crate::paged::PageGroup;
-use crate::zeroed::zeroed_vec;
 
 /// The pages of some sequences in one layer.
 #[derive(Clone, Debug)]

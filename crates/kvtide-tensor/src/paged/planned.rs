@@ -13,7 +13,7 @@ use kvtide_core::TransactionId;
 use kvtide_core::paged::{CopyPlan, EndPlan, Keep, PagedPlanner, Target, WritePlan};
 
 use super::scratch::Scratch;
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::paged::PageGroup;
 
 /// A write whose memory is there.

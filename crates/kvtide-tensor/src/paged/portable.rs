@@ -10,12 +10,12 @@ use kvtide_core::paged::WritePlan;
 
 use super::rows::TokenRows;
 use super::slab::Slab;
-use crate::dtype::{DType, bytes_mut};
-use crate::edit::inspect;
-use crate::error::Result;
+use crate::base::dtype::{DType, bytes_mut};
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::device::edit::inspect;
 use crate::kernels::Kernels;
 use crate::kernels::pages::heads;
-use crate::memory::Budget;
 
 /// Bytes of one operation.
 const MOST: usize = 1 << 20;

@@ -10,7 +10,7 @@ use kvtide_core::paged::{Extras, Identity, Key, PageShape};
 
 use super::held::PromptOptions;
 use super::shape::PagedShape;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// The key, and what is hashed with it.
 #[derive(Clone, Debug)]

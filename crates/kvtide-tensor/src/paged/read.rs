@@ -8,16 +8,16 @@
 
 use kvtide_core::paged::{HeadPlace, PageRead, Part};
 
-use crate::dims::Dims;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::kernels::Carrier;
 use crate::kernels::pages::each_rows;
 use crate::kernels::quantise::to_f32;
 use crate::paged::PageGroup;
 use crate::paged::launched::{Reading, Taken};
 use crate::paged::{PagedShape, Slab, portable};
-use crate::view::{CacheWindow, Kv, View};
+use crate::tensor::view::{CacheWindow, Kv, View};
 
 /// K or V of one layer in the bytes of both slabs.
 struct Reader<'a> {

@@ -13,13 +13,13 @@ use std::borrow::Cow;
 
 use candle_core::{Device, Tensor};
 
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::device::device_name;
-use crate::dims::Dims;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::kernels::pages::Rows;
-use crate::resolved::Resolved;
-use crate::source::Source;
+use crate::tensor::resolved::Resolved;
+use crate::tensor::source::Source;
 
 /// The rows that a call expects.
 #[derive(Clone, Copy, Debug)]

@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use kvtide_core::paged::{Before, WritePlan};
 
 use super::shape::PagedShape;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_vec;
 use crate::kernels::pages::jobs_at_once;
 use crate::kernels::quantise::Codec;
-use crate::memory::Budget;
-use crate::zeroed::zeroed_vec;
 
 /// Rooms for the values of one head.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use candle_core::Device;
 use kvtide_core::paged::{PageFormat, PageLayout, PageShape, Part};
 use kvtide_cuda::ROW_MAX;
 
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::device::device_name;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::kernels::quantise::Codec;
 use crate::paged::PagedKvCacheOptions;
 

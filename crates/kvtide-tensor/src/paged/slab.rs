@@ -6,11 +6,11 @@ use candle_core::Tensor;
 use kvtide_core::paged::{ALIGNMENT, PageLayout};
 use kvtide_cuda::{Span, Stream};
 
-use crate::dtype::DType;
-use crate::edit::{address, edit, inspect, launch};
-use crate::error::Result;
-use crate::form::Form;
-use crate::memory::{Budget, Lease};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::memory::{Budget, Lease};
+use crate::device::edit::{address, edit, inspect, launch};
+use crate::device::form::Form;
 
 /// Pages in one allocation.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use super::launched::Slabs;
 use super::scratch::Scratch;
 use super::shape::PagedShape;
 use super::slab::Slab;
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::kernels::Carrier;
 use crate::kernels::pages::{Sources, each_block, heads, write_rows, write_run};
 use crate::kernels::quantise::{from_f32, saturate, to_f32};

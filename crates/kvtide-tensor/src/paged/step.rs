@@ -15,9 +15,9 @@ use kvtide_core::paged::{Append, StepRows, StepTables, WritePlan, Writer};
 use super::page_rows::PageRows;
 use super::planned::PlannedWrite;
 use super::returns::{Returned, Returns};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::paged::PageGroup;
-use crate::source::Source;
+use crate::tensor::source::Source;
 
 /// An open step of a [`PageGroup`]; dropped before it was committed, it is undone at the cache's next call.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use kvtide_core::paged::{HeadPlace, NO_BLOCK, PageLayout, PageRead, Part};
 
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::paged::PageGroup;
 use crate::paged::{Slab, portable};
 
@@ -130,9 +130,9 @@ mod tests {
     use kvtide_core::paged::PageFormat;
 
     use super::*;
-    use crate::dtype::DType;
+    use crate::base::dtype::DType;
     use crate::paged::PagedKvCacheOptions;
-    use crate::source::HostTensor;
+    use crate::tensor::source::HostTensor;
 
     const FORMATS: [Option<PageFormat>; 4] =
         [None, Some(PageFormat::F8E4M3), Some(PageFormat::Q8), Some(PageFormat::Q4)];

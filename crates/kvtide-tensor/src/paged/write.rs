@@ -24,10 +24,10 @@ use super::rows::{Expected, TokenRows};
 use super::scratch::Scratch;
 use super::slab::Slab;
 use super::staging::Pages;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::kernels::pages::{Sources, check_sources, scatter};
 use crate::paged::PageGroup;
-use crate::source::Source;
+use crate::tensor::source::Source;
 
 impl PageGroup {
     /// Writes one token of one layer; grows by itself.

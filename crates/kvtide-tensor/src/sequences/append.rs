@@ -13,9 +13,9 @@ use kvtide_core::{TransactionId, counted};
 
 use super::cache::PagedKvCache;
 use super::step::check_ids;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::paged::StepTokens;
-use crate::source::Source;
+use crate::tensor::source::Source;
 
 /// Tokens of all layers for one sequence.
 #[derive(Clone, Debug)]

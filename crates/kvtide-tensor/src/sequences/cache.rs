@@ -14,11 +14,11 @@ use kvtide_core::paged::{
 };
 
 use super::options::ModelCacheOptions;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::memory::Budget;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
+use crate::base::stats::Stats;
 use crate::paged::{PageGroup, PagedKvCacheOptions, PrefixKeys, PromptOptions, Returned};
-use crate::stats::Stats;
 
 /// Keys and values of many sequences, all layers, in blocks that sequences share: one step, one transaction, one snapshot for all
 /// layers.

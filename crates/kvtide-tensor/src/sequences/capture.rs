@@ -2,8 +2,8 @@
 
 use super::cache::PagedKvCache;
 use super::layer_pages::Rules;
+use crate::base::error::Result;
 use crate::captured::{CaptureOptions, CapturedStep, LayerAt, StepRecorder, capture, commit, replay};
-use crate::error::Result;
 
 impl PagedKvCache {
     /// Captures a decode step of some sequences: `work` runs once as it is, which gives each of them its first token, and once more

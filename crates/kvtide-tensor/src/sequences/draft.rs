@@ -10,11 +10,11 @@ use kvtide_core::paged::Keep;
 
 use super::append::Tokens;
 use super::cache::PagedKvCache;
-use crate::error::Result;
-use crate::memory::Budget;
-use crate::source::Source;
-use crate::transaction::{BeginOptions, Transactional};
-use crate::view::View;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::contiguous::transaction::{BeginOptions, Transactional};
+use crate::tensor::source::Source;
+use crate::tensor::view::View;
 
 impl PagedKvCache {
     /// Opens a transaction on a sequence, or on its innermost one: what is appended from then on may be taken back.

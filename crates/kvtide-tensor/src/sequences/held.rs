@@ -4,7 +4,7 @@
 use kvtide_core::paged::{PagedPlanner, find_in_groups};
 
 use super::cache::PagedKvCache;
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::paged::{GroupPrefix, GroupSnapshot, PromptOptions};
 
 /// What a sequence held when it was made, whatever happens to the sequence: restoring it is O(1).

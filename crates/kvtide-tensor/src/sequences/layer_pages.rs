@@ -13,9 +13,9 @@ use kvtide_core::model::{AttentionDescription, LayerKind, ModelDescription};
 
 use super::queries::Queries;
 use crate::attention::{AttendOptions, Attended, Room};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::paged::PageRows;
-use crate::source::Source;
+use crate::tensor::source::Source;
 
 /// A layer, to attend to.
 #[derive(Clone, Debug)]

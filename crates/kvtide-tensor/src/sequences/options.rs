@@ -7,10 +7,10 @@ use kvtide_core::COUNT_MAX;
 use kvtide_core::model::{LayerGroup, LayerKind, ModelDescription};
 use kvtide_core::paged::{EvictionPolicy, PageFormat, Window};
 
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
 use crate::device::check_kernels;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::memory::Budget;
 use crate::paged::{PagedKvCacheOptions, PagedShape};
 
 /// What a cache of a model's layers is made with.

@@ -6,7 +6,7 @@
 use kvtide_core::paged::Key;
 
 use super::options::ModelCacheOptions;
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::paged::{PagedKvCacheOptions, PagedShape, PrefixKeys, PromptOptions};
 
 /// Names the blocks of prompts as a cache does, and holds no memory for pages: for a router that sends prompts to where their

@@ -6,10 +6,10 @@ use std::borrow::Cow;
 use candle_core::Tensor;
 
 use crate::attention::{AttendOptions, Attended, KvRows, Room, attend, attend_with};
-use crate::error::Result;
-use crate::memory::Budget;
-use crate::source::Source;
-use crate::view::View;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::tensor::source::Source;
+use crate::tensor::view::View;
 
 /// A source, or a tensor that was made of it.
 #[derive(Debug)]

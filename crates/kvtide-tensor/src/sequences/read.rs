@@ -4,12 +4,12 @@ use kvtide_core::paged::Part;
 
 use super::cache::PagedKvCache;
 use super::layer_pages::{LayerPages, Rules};
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::zeroed::zeroed_bytes;
 use crate::paged::PageRows;
-use crate::source::Source;
-use crate::token_kv::TokenKv;
-use crate::view::Kv;
-use crate::zeroed::zeroed_bytes;
+use crate::tensor::source::Source;
+use crate::tensor::token_kv::TokenKv;
+use crate::tensor::view::Kv;
 
 impl PagedKvCache {
     /// Writes one token of one layer; grows by itself. Of layers of one group: others would not grow with it.

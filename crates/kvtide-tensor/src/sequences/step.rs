@@ -20,9 +20,9 @@ use kvtide_core::paged::{StepRows, StepTables};
 use super::cache::PagedKvCache;
 use super::layer_pages::{LayerPages, Rules};
 use crate::attention::{AttendOptions, Attended};
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 use crate::paged::{GroupStep, PageRows, PlannedWrite, StepTokens};
-use crate::source::Source;
+use crate::tensor::source::Source;
 
 /// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone at the cache's next call.
 #[derive(Debug)]

@@ -2,12 +2,12 @@
 
 use kvtide_cuda::{BoxCopy, Span, Stream, copy_boxes};
 
-use crate::buffer::Buffer;
-use crate::edit::download;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::device::edit::download;
 use crate::kernels::gather::targets;
-use crate::memory::Budget;
-use crate::view::View;
+use crate::tensor::buffer::Buffer;
+use crate::tensor::view::View;
 
 /// Copies the elements of `view` to the front of `target`, without gaps.
 pub(in crate::kernels) fn gather(stream: &Stream, view: &View, target: &Buffer) -> Result<()> {

@@ -3,8 +3,8 @@
 use kvtide_core::{Move as PlannedMove, Run};
 use kvtide_cuda::{BoxCopy, Move, Stream, Stretches, copy_boxes, shift};
 
-use crate::buffer::Buffer;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::tensor::buffer::Buffer;
 
 /// Carries out moves inside a buffer, in order.
 pub(in crate::kernels) fn move_rows(

@@ -3,11 +3,11 @@
 use kvtide_core::Write;
 use kvtide_cuda::{BoxCopy, Span, Stream, copy_boxes};
 
-use crate::buffer::Buffer;
-use crate::dims::Dims;
-use crate::error::Result;
+use crate::base::dims::Dims;
+use crate::base::error::Result;
 use crate::kernels::write::with_tensors;
-use crate::resolved::Resolved;
+use crate::tensor::buffer::Buffer;
+use crate::tensor::resolved::Resolved;
 
 /// A run of tokens: where it goes, where it lies, its sizes.
 struct Piece {

@@ -3,7 +3,7 @@
 //! Inner axes stay whole as long as they fit, one axis is cut, and the axes before it count one by one: so each small box is
 //! one piece of a row-major array.
 
-use crate::dims::Dims;
+use crate::base::dims::Dims;
 
 /// A part of a larger box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

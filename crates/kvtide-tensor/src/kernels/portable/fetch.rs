@@ -5,9 +5,9 @@ use candle_core::Tensor;
 use super::CHUNK_BYTES;
 use super::boxes::boxes;
 use super::put::narrowed;
-use crate::dims::Dims;
-use crate::dtype::DType;
-use crate::error::Result;
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
 use crate::kernels::{Place, copy};
 
 /// Copies the elements of `source` to `to` in `target`.

@@ -4,11 +4,11 @@ use candle_core::{Device, Tensor};
 
 use super::CHUNK_BYTES;
 use super::boxes::{Part, boxes};
-use crate::dims::Dims;
-use crate::dtype::DType;
-use crate::error::Result;
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::zeroed::zeroed_bytes;
 use crate::kernels::{Place, copy};
-use crate::zeroed::zeroed_bytes;
 
 /// Rows of tokens as a tensor of two dimensions: the stretches, and the elements of each. It shares its memory.
 pub(crate) struct Grid {

@@ -3,8 +3,8 @@
 use super::CHUNK_BYTES;
 use super::boxes::{Part, boxes};
 use super::put::Grid;
-use crate::dims::Dims;
-use crate::error::Result;
+use crate::base::dims::Dims;
+use crate::base::error::Result;
 
 /// Copies `len` elements of `element` bytes in each of `count` stretches from `from` in `source` to `to` in `target`, which may
 /// be the same memory, overlapping.

@@ -3,7 +3,7 @@
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 
 /// Elements that are converted at a time where the bytes are not aligned.
 const CHUNK: usize = 64;

@@ -9,7 +9,7 @@ use kvtide_cuda::{Format, Quantised, Section, Span};
 use kvtide_cuda::{Hole, QuantisedPage, QuantisedPages, Stream, seal, unseal, zero_slots};
 
 use super::Codec;
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 
 /// Rows outside pages: their memory, bytes from a head and from a token to the next, their element type.
 #[derive(Clone, Copy)]

@@ -194,7 +194,7 @@ fn nibbles_lie_as_the_layout_says() {
 
 #[test]
 fn what_comes_back_is_finite_in_every_dtype() {
-    use crate::dtype::DType;
+    use crate::base::dtype::DType;
     for dtype in [DType::F32, DType::F16, DType::BF16] {
         let mut bits = vec![0; dtype.bytes()];
         let most = match dtype {

@@ -3,10 +3,10 @@
 use candle_core::Device;
 use kvtide_core::paged::{Append, PageFormat, Part, Writer};
 
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::kernels::{Kernels, with_kernels};
 use crate::paged::{PageGroup, PagedKvCacheOptions};
-use crate::source::{HostTensor, SequenceLayout, Source};
+use crate::tensor::source::{HostTensor, SequenceLayout, Source};
 
 const LAYERS: usize = 2;
 const HEADS: usize = 3;

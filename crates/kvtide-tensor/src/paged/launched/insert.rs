@@ -5,9 +5,9 @@ use kvtide_core::paged::Part;
 use kvtide_cuda::{Insert, Rows, Stream, Tables};
 
 use super::write::{heads, section};
+use crate::base::error::Result;
 use crate::captured::StepNumbers;
-use crate::edit::inspect_spans;
-use crate::error::Result;
+use crate::device::edit::inspect_spans;
 use crate::paged::Slab;
 use crate::paged::rows::TokenRows;
 

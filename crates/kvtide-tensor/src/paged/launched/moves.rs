@@ -7,7 +7,7 @@ use kvtide_core::paged::RowMove;
 use kvtide_cuda::{Hole, Stream, copy_chains, zero_pieces, zero_slots};
 
 use super::staging::{Slabs, pages_of};
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::kernels::pages::heads;
 use crate::kernels::quantise::LaunchedRows;
 use crate::paged::PageGroup;

@@ -5,13 +5,13 @@ use kvtide_cuda::{Direction, QuantisedPage, Rows, Span, Strip, Strips, copy_stri
 
 use super::staging::{Slabs, pages_of};
 use super::write::{heads, section};
-use crate::dims::Dims;
-use crate::dtype::DType;
-use crate::edit::download;
-use crate::error::Result;
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::device::edit::download;
 use crate::kernels::quantise::LaunchedRows;
-use crate::memory::Budget;
-use crate::view::View;
+use crate::tensor::view::View;
 
 /// Neighbouring slots of a page that are read.
 #[derive(Clone, Copy, Debug)]

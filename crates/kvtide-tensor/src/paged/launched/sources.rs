@@ -7,12 +7,12 @@
 use candle_core::{Device, Tensor};
 use kvtide_cuda::Span;
 
-use crate::dtype::DType;
-use crate::edit::upload;
-use crate::error::Result;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::zeroed::zeroed_bytes;
+use crate::device::edit::upload;
 use crate::kernels::pages::Rows;
 use crate::paged::rows::TokenRows;
-use crate::zeroed::zeroed_bytes;
 
 /// K and V of a call.
 pub(super) struct Placed<'a> {
@@ -79,9 +79,9 @@ impl<'a> Part<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::edit::inspect_all;
+    use crate::device::edit::inspect_all;
     use crate::paged::rows::Expected;
-    use crate::source::{HostTensor, SequenceLayout, Source};
+    use crate::tensor::source::{HostTensor, SequenceLayout, Source};
 
     #[test]
     fn what_is_uploaded_has_the_rows_of_the_caller() {

@@ -4,7 +4,7 @@ use kvtide_core::paged::{Before, PageLayout, PageWrite, Part, Seal};
 use kvtide_cuda::{QuantisedPage, QuantisedPages, Span, Stream, zero_pieces};
 
 use super::write::{heads, section};
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::kernels::quantise::{Codec, LaunchedRows, launched_part};
 use crate::paged::{PagedShape, Slab};
 

@@ -7,7 +7,7 @@ use kvtide_cuda::{Direction, QuantisedPage, Section, Stream, Strip, Strips, copy
 
 use super::sources::Placed;
 use super::staging::pages_of;
-use crate::error::Result;
+use crate::base::error::Result;
 use crate::kernels::quantise::LaunchedRows;
 use crate::paged::rows::TokenRows;
 use crate::paged::{PagedShape, Slab};

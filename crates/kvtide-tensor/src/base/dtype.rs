@@ -1,0 +1,177 @@
+//! The one table of element types.
+
+use bytemuck::Zeroable;
+use candle_core::{CpuStorage, DType as CandleDType, Device, Tensor};
+use half::{bf16, f16};
+use kvtide_core::paged::PageFormat;
+
+use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_vec;
+use crate::kernels::quantise;
+
+macro_rules! dtypes {
+    ($($name:ident, $rust:ty, $text:literal;)+) => {
+        /// An element type that caches and tensors may have.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum DType {
+            $(#[doc = $text] $name,)+
+        }
+
+        impl DType {
+            /// Every dtype there is.
+            pub const ALL: &[DType] = &[$(DType::$name,)+];
+
+            /// Its public name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(DType::$name => $text,)+ }
+            }
+
+            /// Bytes of one element.
+            #[must_use]
+            pub fn bytes(self) -> usize {
+                match self { $(DType::$name => size_of::<$rust>(),)+ }
+            }
+
+            /// The same type in candle's words.
+            #[must_use]
+            pub fn candle(self) -> CandleDType {
+                match self { $(DType::$name => CandleDType::$name,)+ }
+            }
+
+            /// The dtype of a candle tensor, when there is one for it here.
+            #[must_use]
+            pub fn of(dtype: CandleDType) -> Option<DType> {
+                match dtype { $(CandleDType::$name => Some(DType::$name),)+ _ => None }
+            }
+
+            /// The same type as a form of pages.
+            #[must_use]
+            pub fn page_format(self) -> PageFormat {
+                match self { $(DType::$name => PageFormat::$name,)+ }
+            }
+
+            /// The element type of rows in this form, unless they are quantised.
+            #[must_use]
+            pub fn of_format(format: PageFormat) -> Option<DType> {
+                match format { $(PageFormat::$name => Some(DType::$name),)+ _ => None }
+            }
+
+            /// Memory for `elements` zeros, or nothing when there is none left.
+            pub(crate) fn zeros(self, elements: usize) -> Option<CpuStorage> {
+                match self { $(DType::$name => Some(CpuStorage::$name(zeroed_vec::<$rust>(elements)?)),)+ }
+            }
+
+            /// A tensor of zeros on a device, or nothing when it has no memory for it.
+            pub(crate) fn zeroed(self, shape: &[usize], device: &Device) -> Option<Tensor> {
+                if device.is_cpu() {
+                    return DType::tensor(self.zeros(shape.iter().product())?, shape).ok();
+                }
+                // A GPU's allocator answers.
+                Tensor::zeros(shape, self.candle(), device).ok()
+            }
+
+            /// A candle tensor that owns `storage`.
+            pub(crate) fn tensor(storage: CpuStorage, shape: &[usize]) -> candle_core::Result<Tensor> {
+                match storage {
+                    $(CpuStorage::$name(values) => Tensor::from_vec(values, shape, &Device::Cpu),)+
+                    other => candle_core::bail!("no tensor of this storage: {other:?}"),
+                }
+            }
+
+            /// A candle tensor on a device with these bytes' elements.
+            pub(crate) fn upload(self, bytes: &[u8], shape: &[usize], device: &Device) -> candle_core::Result<Tensor> {
+                match self {
+                    $(DType::$name => {
+                        let mut values: Vec<$rust> = vec![Zeroable::zeroed(); bytes.len() / size_of::<$rust>()];
+                        bytemuck::cast_slice_mut(&mut values).copy_from_slice(bytes);
+                        Tensor::from_vec(values, shape, device)
+                    })+
+                }
+            }
+
+            /// The bytes of a tensor's elements, in order.
+            pub(crate) fn download(self, tensor: &Tensor) -> candle_core::Result<Vec<u8>> {
+                let flat = tensor.flatten_all()?;
+                match self {
+                    $(DType::$name => Ok(bytemuck::cast_slice(&flat.to_vec1::<$rust>()?).to_vec()),)+
+                }
+            }
+        }
+
+        /// The memory of a GPU's storage; to write to where it is borrowed for that.
+        #[cfg(feature = "cuda")]
+        pub(crate) fn cuda_span(storage: &candle_core::CudaStorage, is_writable: bool) -> candle_core::Result<kvtide_cuda::Span<'_>> {
+            match &storage.slice {
+                $(candle_core::cuda_backend::CudaStorageSlice::$name(values) => {
+                    Ok(kvtide_cuda::Span::of_slice(values, is_writable))
+                })+
+                // Lengths and tables of a step.
+                candle_core::cuda_backend::CudaStorageSlice::U32(values) => {
+                    Ok(kvtide_cuda::Span::of_slice(values, is_writable))
+                }
+                _ => candle_core::bail!("a storage of another dtype than the cache's"),
+            }
+        }
+
+        /// The bytes of a storage.
+        pub(crate) fn bytes(storage: &CpuStorage) -> candle_core::Result<&[u8]> {
+            match storage {
+                $(CpuStorage::$name(values) => Ok(bytemuck::cast_slice(values)),)+
+                // Lengths and tables of a step.
+                CpuStorage::U32(values) => Ok(bytemuck::cast_slice(values)),
+                _ => candle_core::bail!("a storage of another dtype than the cache's"),
+            }
+        }
+
+        /// The bytes of a storage, to change.
+        pub(crate) fn bytes_mut(storage: &mut CpuStorage) -> candle_core::Result<&mut [u8]> {
+            match storage {
+                $(CpuStorage::$name(values) => Ok(bytemuck::cast_slice_mut(values)),)+
+                CpuStorage::U32(values) => Ok(bytemuck::cast_slice_mut(values)),
+                _ => candle_core::bail!("a storage of another dtype than the cache's"),
+            }
+        }
+    };
+}
+
+dtypes! {
+    F32, f32, "f32";
+    F16, f16, "f16";
+    BF16, bf16, "bf16";
+    U8, u8, "u8";
+}
+
+/// The dtype of a candle tensor, refused when there is none for it here.
+pub(crate) fn tensor_dtype(argument: &'static str, tensor: &Tensor) -> Result<DType> {
+    DType::of(tensor.dtype()).ok_or_else(|| Error::DtypeMismatch {
+        argument,
+        value: format!("{:?}", tensor.dtype()).to_lowercase(),
+        expected: "f32, f16, bf16 or u8".to_owned(),
+    })
+}
+
+impl std::fmt::Display for DType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl std::str::FromStr for DType {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let expected = || DType::ALL.iter().map(|dtype| dtype.name()).collect::<Vec<_>>().join(", ");
+        let found = DType::ALL.iter().copied().find(|dtype| dtype.name() == name);
+        found.ok_or_else(|| Error::argument("dtype", name, format!("one of {}", expected())))
+    }
+}
+
+/// `bytes` of this dtype as 32-bit floats.
+pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>> {
+    let mut floats =
+        zeroed_vec(bytes.len() / dtype.bytes()).ok_or_else(|| Budget::process().refusal(bytes.len() as u64))?;
+    quantise::to_f32(dtype, bytes, &mut floats);
+    Ok(floats)
+}

@@ -1,0 +1,300 @@
+//! How much memory of a device may be taken, and how much is.
+//!
+//! ```text
+//! process  ← limit of the process (80 % of memory unless set); of each GPU one of its own (90 % of what was free)
+//!   └ owner  ← memoryLimitBytes of one cache or pool
+//!       └ lease  one allocation, given back when it is dropped
+//! ```
+//!
+//! A lease is taken before the memory is. While its owner uses it, it is *live*; once only views, snapshots and copies keep it,
+//! it is *held*. What the owner cannot give back, since views or copies alone keep it, is *spared* by the owner's own limit. An
+//! owner that consists of others, as the layers of a model, is a [part](Budget::of_parts) budget: what they spare, it spares.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use candle_core::Device;
+
+use crate::base::error::{Error, Result};
+use crate::tensor::buffer::lock;
+
+/// A limit and what is used under it.
+#[derive(Debug)]
+pub struct Budget {
+    device: Device,
+    parent: Option<Arc<Budget>>,
+    /// Whether those below are parts of one owner, whose limit this is.
+    has_parts: bool,
+    limit: AtomicU64,
+    used: AtomicU64,
+    held: AtomicU64,
+    spared: AtomicU64,
+}
+
+impl Budget {
+    /// A budget under that of the process; without a limit only that one counts.
+    #[must_use]
+    pub fn new(limit: Option<u64>) -> Arc<Self> {
+        Budget::under(Budget::process(), limit)
+    }
+
+    /// A budget for memory of a device: under `parent` where that is for the same, else under the one of all its memory.
+    #[must_use]
+    pub fn within(device: &Device, parent: Option<&Arc<Budget>>, limit: Option<u64>) -> Arc<Self> {
+        let parent = parent.filter(|parent| parent.device.same_device(device)).cloned();
+        Budget::under(parent.unwrap_or_else(|| Budget::of(device)), limit)
+    }
+
+    /// The budget of all memory of a device.
+    #[must_use]
+    pub fn of(device: &Device) -> Arc<Self> {
+        static DEVICES: Mutex<Vec<Arc<Budget>>> = Mutex::new(Vec::new());
+        if device.is_cpu() {
+            return Budget::process();
+        }
+        let mut devices = lock(&DEVICES);
+        if let Some(known) = devices.iter().find(|budget| budget.device.same_device(device)) {
+            return known.clone();
+        }
+        let budget = Arc::new(Budget::root(device.clone(), free_memory(device)));
+        devices.push(budget.clone());
+        budget
+    }
+
+    /// As [`Budget::within`], for an owner that consists of others, each with a budget under this one.
+    #[must_use]
+    pub fn of_parts(device: &Device, parent: Option<&Arc<Budget>>, limit: Option<u64>) -> Arc<Self> {
+        let whole = Arc::into_inner(Budget::within(device, parent, limit)).expect("a budget that was just made");
+        Arc::new(Budget { has_parts: true, ..whole })
+    }
+
+    /// A budget under `parent`.
+    #[must_use]
+    pub fn under(parent: Arc<Budget>, limit: Option<u64>) -> Arc<Self> {
+        let root = Budget::root(parent.device.clone(), limit.unwrap_or(u64::MAX));
+        Arc::new(Budget { parent: Some(parent), ..root })
+    }
+
+    /// The budget of the process.
+    #[must_use]
+    pub fn process() -> Arc<Self> {
+        static PROCESS: OnceLock<Arc<Budget>> = OnceLock::new();
+        PROCESS.get_or_init(|| Arc::new(Budget::root(Device::Cpu, default_limit()))).clone()
+    }
+
+    fn root(device: Device, limit: u64) -> Self {
+        Budget {
+            device,
+            parent: None,
+            has_parts: false,
+            limit: AtomicU64::new(limit),
+            used: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            spared: AtomicU64::new(0),
+        }
+    }
+
+    /// Whose memory it counts.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Bytes in use.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of these that only views and snapshots keep.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// The limit; `u64::MAX` when there is none.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit. What is in use already stays.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes in use that count against the limit.
+    fn counted(&self) -> u64 {
+        self.used() - self.spared.load(Ordering::Relaxed).min(self.used())
+    }
+
+    /// The error of an allocation that does not fit.
+    #[must_use]
+    pub fn refusal(&self, requested_bytes: u64) -> Error {
+        Error::OutOfMemory { requested_bytes, used_bytes: self.counted(), limit_bytes: self.limit() }
+    }
+
+    /// Takes `bytes` from this budget and those above it, or from none.
+    pub fn take(self: &Arc<Self>, bytes: u64) -> Result<Lease> {
+        self.take_as(bytes, false)
+    }
+
+    /// The same for what the owner hands out and does not keep: held from the start, and spared by the owner's own limit.
+    pub fn take_given(self: &Arc<Self>, bytes: u64) -> Result<Lease> {
+        let lease = self.take_as(bytes, true)?;
+        lease.set_held(true);
+        Ok(lease)
+    }
+
+    fn take_as(self: &Arc<Self>, bytes: u64, spared: bool) -> Result<Lease> {
+        let fits = |used: u64| {
+            let counted = self.counted().checked_add(bytes)?;
+            if spared || counted <= self.limit() { used.checked_add(bytes) } else { None }
+        };
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| self.refusal(bytes))?;
+        let above = match &self.parent {
+            Some(parent) => parent.take_as(bytes, spared && parent.has_parts).map(Some),
+            None => Ok(None),
+        };
+        let above = above.inspect_err(|_| {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+        })?;
+        if spared {
+            self.spared.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(Lease {
+            budget: self.clone(),
+            bytes,
+            held: AtomicBool::new(false),
+            spared: AtomicBool::new(spared),
+            above: above.map(Box::new),
+        })
+    }
+}
+
+/// Bytes that are taken from a budget until this is dropped.
+#[derive(Debug)]
+pub struct Lease {
+    budget: Arc<Budget>,
+    bytes: u64,
+    held: AtomicBool,
+    spared: AtomicBool,
+    above: Option<Box<Lease>>,
+}
+
+impl Lease {
+    /// How many.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Says whether only views and snapshots keep the memory now.
+    pub fn set_held(&self, held: bool) {
+        if self.held.swap(held, Ordering::Relaxed) != held {
+            if held {
+                self.budget.held.fetch_add(self.bytes, Ordering::Relaxed);
+            } else {
+                self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
+            }
+        }
+        if let Some(above) = &self.above {
+            above.set_held(held);
+        }
+    }
+
+    /// Says whether the owner's own limit no longer counts these bytes, since the owner cannot give them back: views alone
+    /// keep them. The limits above go on counting.
+    pub fn set_spared(&self, spared: bool) {
+        if self.spared.swap(spared, Ordering::Relaxed) != spared {
+            if spared {
+                self.budget.spared.fetch_add(self.bytes, Ordering::Relaxed);
+            } else {
+                self.budget.spared.fetch_sub(self.bytes, Ordering::Relaxed);
+            }
+        }
+        if let Some(above) = self.above.as_ref().filter(|above| above.budget.has_parts) {
+            above.set_spared(spared);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.set_spared(false);
+        if self.held.load(Ordering::Relaxed) {
+            self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// 90 % of what is free on a GPU, where its driver tells; otherwise no limit.
+fn free_memory(device: &Device) -> u64 {
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(cuda) => {
+            cuda.cuda_stream().context().mem_get_info().map_or(u64::MAX, |(free, _)| free as u64 / 10 * 9)
+        }
+        _ => u64::MAX,
+    }
+}
+
+/// 80 % of the smaller of RAM and the control group's limit, where the system tells; otherwise no limit.
+fn default_limit() -> u64 {
+    let number = |text: &str| text.split_whitespace().find_map(|word| word.parse::<u64>().ok());
+    let ram = std::fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| number(text.lines().find(|line| line.starts_with("MemTotal"))?))
+        .map(|kib| kib * 1024);
+    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .iter()
+        .find_map(|path| number(&std::fs::read_to_string(path).ok()?));
+    [ram, group].into_iter().flatten().min().map_or(u64::MAX, |bytes| bytes / 5 * 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_counts_until_it_is_dropped() {
+        let budget = Budget::new(Some(100));
+        let lease = budget.take(60).unwrap();
+        assert_eq!((budget.used(), budget.held()), (60, 0));
+        lease.set_held(true);
+        lease.set_held(true);
+        assert_eq!((budget.used(), budget.held()), (60, 60));
+        drop(lease);
+        assert_eq!((budget.used(), budget.held()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_given_away_is_held_and_counts_above_alone() {
+        let above = Budget::new(Some(100));
+        let whole = Budget::of_parts(&Device::Cpu, Some(&above), Some(50));
+        let part = Budget::under(whole.clone(), None);
+        let given = part.take_given(80).unwrap();
+        for budget in [&above, &whole, &part] {
+            assert_eq!((budget.used(), budget.held()), (80, 80));
+        }
+        assert_eq!((above.counted(), whole.counted(), part.counted()), (80, 0, 0));
+        assert!(matches!(part.take_given(30).unwrap_err(), Error::OutOfMemory { limit_bytes: 100, .. }));
+        let live = part.take(20).unwrap();
+        assert_eq!((whole.used(), whole.held(), whole.counted()), (100, 80, 20));
+        live.set_spared(true);
+        assert_eq!((above.counted(), whole.counted(), part.counted()), (100, 0, 0));
+        drop((given, live));
+        assert_eq!((above.used(), whole.used(), part.held(), whole.held(), part.counted()), (0, 0, 0, 0, 0));
+    }
+
+    #[test]
+    fn what_does_not_fit_takes_nothing_anywhere() {
+        let above = Budget::new(Some(50));
+        let below = Budget::under(above.clone(), Some(100));
+        let error = below.take(60).unwrap_err();
+        assert!(matches!(error, Error::OutOfMemory { requested_bytes: 60, used_bytes: 0, limit_bytes: 50 }), "{error}");
+        assert_eq!((above.used(), below.used()), (0, 0));
+        assert!(below.take(u64::MAX).is_err());
+    }
+}

@@ -1,0 +1,11 @@
+//! What all else stands on: dtypes, sizes, memory and its limits, threads, errors.
+
+pub(crate) mod dims;
+pub(crate) mod dtype;
+pub(crate) mod error;
+pub(crate) mod life;
+pub(crate) mod memory;
+pub(crate) mod region;
+pub(crate) mod stats;
+pub(crate) mod threads;
+pub(crate) mod zeroed;

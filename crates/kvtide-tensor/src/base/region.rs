@@ -1,0 +1,75 @@
+//! A box inside an array without gaps: what `narrow` and `reshape` do to a view, in integers.
+
+use candle_core::Tensor;
+
+use crate::base::dims::Dims;
+use crate::kernels::Place;
+
+/// `dims` elements of an array of shape `base` from `start` on; the array begins `offset` elements into its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    pub offset: usize,
+    pub base: Dims,
+    pub start: Dims,
+    pub dims: Dims,
+}
+
+impl Region {
+    /// A whole array.
+    pub fn whole(offset: usize, base: Dims) -> Self {
+        Region { offset, base, start: base.zeros(), dims: base }
+    }
+
+    /// The part `start .. start + len` along `axis`.
+    pub fn narrow(mut self, axis: usize, start: usize, len: usize) -> Self {
+        self.start[axis] += start;
+        self.dims[axis] = len;
+        self
+    }
+
+    /// Elements from one index to the next, for each axis.
+    pub fn strides(&self) -> Dims {
+        self.base.contiguous_strides()
+    }
+
+    /// The element where it begins.
+    pub fn first(&self) -> usize {
+        self.start.iter().zip(self.strides().iter()).fold(self.offset, |at, (start, stride)| at + start * stride)
+    }
+
+    /// Where it lies in bytes, for elements of this size.
+    pub fn place(&self, element: usize) -> Place {
+        let strides = self.strides().scaled(element);
+        Place { offset: self.offset * element, strides }.at(&self.start)
+    }
+
+    /// It as a tensor in `memory`.
+    pub fn tensor(&self, memory: &Tensor) -> candle_core::Result<Tensor> {
+        let elements = self.base.iter().product();
+        let mut tensor = memory.flatten_all()?.narrow(0, self.offset, elements)?.reshape(&self.base[..])?;
+        for (axis, &size) in self.dims.iter().enumerate() {
+            if size != self.base[axis] {
+                tensor = tensor.narrow(axis, self.start[axis], size)?;
+            }
+        }
+        Ok(tensor)
+    }
+
+    /// True when its elements are neighbours in memory, in order.
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        for (axis, &stride) in self.strides().iter().enumerate().rev() {
+            let size = self.dims[axis];
+            if size != 1 && stride != expected {
+                return size == 0 || self.dims.contains(&0);
+            }
+            expected *= size;
+        }
+        true
+    }
+
+    /// The same elements in another shape; it must be contiguous and of as many elements.
+    pub fn reshaped(&self, dims: Dims) -> Self {
+        Region::whole(self.first(), dims)
+    }
+}

@@ -1,0 +1,16 @@
+//! The rotating caches: one tensor, or K and V together, with one window.
+//!
+//! Both are [`Rotating`], over one part or two. A one-token append writes one token; what it returns lies in order in the
+//! cache's own memory.
+
+mod accepted;
+mod draft;
+mod pair;
+mod single;
+mod snapshot;
+mod window;
+
+pub use pair::RotatingKvCache;
+pub use single::RotatingCache;
+pub use snapshot::RotatingSnapshot;
+pub use window::Rotating;

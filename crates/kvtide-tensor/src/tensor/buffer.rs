@@ -1,0 +1,291 @@
+//! One allocation of token rows, and what was written in it when.
+//!
+//! ```text
+//! [parts (k, v)] [dims before the sequence] [slots] [dims behind it]
+//! ```
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use candle_core::Tensor;
+use kvtide_core::{Run, Runs, Stamp, WriteLog};
+use kvtide_cuda::Span;
+
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::life::{Life, Pin};
+use crate::base::memory::{Budget, Lease};
+use crate::device::edit::{address, edit, identity, inspect, launch};
+use crate::device::form::Form;
+use crate::kernels::{Grid, Place, Stretches};
+use crate::tensor::snapshot::Held;
+
+/// The shape of a buffer, whatever its number of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowShape {
+    /// 1, or 2 for K and V.
+    pub parts: usize,
+    /// One part's dims; what stands at `axis` counts for nothing.
+    pub dims: Dims,
+    /// The axis of the sequence.
+    pub axis: usize,
+    /// The element type.
+    pub dtype: DType,
+}
+
+impl RowShape {
+    /// One part's dims with this many slots.
+    pub fn part(&self, slots: u32) -> Dims {
+        self.dims.with(self.axis, slots as usize)
+    }
+
+    /// Elements of one part, with this many slots. A buffer of that size has passed the check for overflow.
+    pub fn part_elements(&self, slots: u32) -> usize {
+        self.part(slots).iter().product()
+    }
+
+    /// Bytes of one token in one stretch of neighbouring slots.
+    pub fn row_bytes(&self) -> usize {
+        self.dims[self.axis + 1..].iter().product::<usize>() * self.dtype.bytes()
+    }
+
+    /// Where the slots from `slot` on lie in a buffer of `slots` slots.
+    pub fn place(&self, part: usize, slots: u32, slot: u32) -> Place {
+        let strides = self.part(slots).contiguous_strides().scaled(self.dtype.bytes());
+        let part_bytes = self.part_elements(slots) * self.dtype.bytes();
+        Place { offset: part * part_bytes + slot as usize * strides[self.axis], strides }
+    }
+}
+
+/// A tensor of token rows.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    pub tensor: Tensor,
+    /// One element of the same memory: candle checks the layout of what it changes at each call, and this one is the least
+    /// work. An edit gets the whole storage through it.
+    door: Tensor,
+    pub shape: RowShape,
+    pub slots: u32,
+    /// A number that no other buffer has.
+    pub id: u64,
+    /// The shape of one part.
+    pub part: Dims,
+    /// Elements of one part.
+    pub part_elements: usize,
+    /// Where the host sees it; 0 where it does not.
+    address: usize,
+    identity: usize,
+    /// Stretches of neighbouring slots in one part.
+    stretches: usize,
+    /// Bytes of one token in one stretch.
+    row_bytes: usize,
+    lease: Lease,
+    log: Mutex<WriteLog>,
+    snapshots: Mutex<Vec<Weak<Held>>>,
+    /// No snapshot in `snapshots` shows a slot from here on. Registering is up to whoever may write, so that a look at this
+    /// number is enough before a write behind it.
+    shown_end: AtomicU32,
+    /// The life of the cache that owns it.
+    life: Option<Arc<Life>>,
+}
+
+static BUFFERS: AtomicU64 = AtomicU64::new(0);
+
+impl Buffer {
+    /// Zeroed memory for `slots` tokens.
+    pub fn new(shape: RowShape, slots: u32, budget: &Arc<Budget>, life: Option<Arc<Life>>) -> Result<Self> {
+        Buffer::taking(shape, slots, budget, life, Budget::take)
+    }
+
+    /// The same for a copy that its cache hands out and does not keep.
+    pub fn given(shape: RowShape, slots: u32, budget: &Arc<Budget>) -> Result<Self> {
+        Buffer::taking(shape, slots, budget, None, Budget::take_given)
+    }
+
+    fn taking(
+        shape: RowShape,
+        slots: u32,
+        budget: &Arc<Budget>,
+        life: Option<Arc<Life>>,
+        take: impl FnOnce(&Arc<Budget>, u64) -> Result<Lease>,
+    ) -> Result<Self> {
+        let dims = shape.part(slots);
+        let elements = dims.elements().and_then(|elements| elements.checked_mul(shape.parts));
+        let bytes = elements.and_then(|elements| elements.checked_mul(shape.dtype.bytes()));
+        let (Some(elements), Some(bytes)) = (elements, bytes.filter(|&bytes| isize::try_from(bytes).is_ok())) else {
+            return Err(budget.refusal(u64::MAX));
+        };
+        let lease = take(budget, bytes as u64)?;
+        let full = if shape.parts == 1 { dims.to_vec() } else { [&[shape.parts], &dims[..]].concat() };
+        let zeroed = shape.dtype.zeroed(&full, budget.device());
+        let tensor = zeroed.ok_or_else(|| budget.refusal(bytes as u64))?;
+        Ok(Buffer {
+            address: if tensor.device().is_cpu() { address(&tensor)? } else { 0 },
+            identity: identity(&tensor),
+            door: tensor.flatten_all()?.narrow(0, 0, elements.min(1))?,
+            tensor,
+            part: dims,
+            part_elements: elements / shape.parts,
+            stretches: shape.dims[..shape.axis].iter().product(),
+            row_bytes: shape.row_bytes(),
+            shape,
+            slots,
+            id: BUFFERS.fetch_add(1, Ordering::Relaxed),
+            lease,
+            log: Mutex::default(),
+            snapshots: Mutex::default(),
+            shown_end: AtomicU32::new(0),
+            life,
+        })
+    }
+
+    /// Bytes of the allocation.
+    pub fn bytes(&self) -> u64 {
+        self.lease.bytes()
+    }
+
+    /// Says whether only views and snapshots keep it now.
+    pub fn set_held(&self, held: bool) {
+        self.lease.set_held(held);
+    }
+
+    /// Says whether views alone keep it, so that the cache's own limit does not count it.
+    pub fn set_spared(&self, spared: bool) {
+        self.lease.set_spared(spared);
+    }
+
+    /// True when it belongs to no cache: the result of a prefill that no buffer could hold.
+    pub fn stands_alone(&self) -> bool {
+        self.life.is_none()
+    }
+
+    /// True when the cache that owns it was disposed of.
+    pub fn is_closed(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| life.is_closed())
+    }
+
+    /// True when it was made for the cache with this life.
+    pub fn is_of(&self, life: &Arc<Life>) -> bool {
+        self.life.as_ref().is_some_and(|own| Arc::ptr_eq(own, life))
+    }
+
+    /// Makes the cache that owns it refuse changes until the pin is dropped; nothing for one that no cache owns.
+    pub fn pin(&self) -> Option<Arc<Pin>> {
+        self.life.as_ref().map(Pin::new)
+    }
+
+    /// True when `tensor` lies in this buffer.
+    pub fn shares_storage(&self, tensor: &Tensor) -> bool {
+        identity(tensor) == self.identity
+    }
+
+    /// True when `bytes` bytes from `memory` on lie, in part or whole, in this buffer.
+    pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
+        let (start, end) = (self.address, self.address + self.bytes() as usize);
+        self.address > 0 && bytes > 0 && memory.addr() < end && memory.addr() + bytes > start
+    }
+
+    /// Where `part` lies from `slot` on.
+    pub fn place(&self, part: usize, slot: u32) -> Place {
+        self.shape.place(part, self.slots, slot)
+    }
+
+    /// Bytes of one token in one stretch.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// Bytes of this many tokens, all stretches of all parts.
+    pub fn bytes_of(&self, tokens: u32) -> u64 {
+        (self.shape.parts * self.stretches * self.row_bytes) as u64 * u64::from(tokens)
+    }
+
+    /// Stretches of neighbouring slots in one part.
+    pub fn stretch_count(&self) -> usize {
+        self.stretches
+    }
+
+    /// The rows from `slot` on in the stretches of `part`; those of the next part follow in the same distance.
+    pub fn stretches(&self, part: usize, slot: u32) -> Stretches {
+        let stride = self.slots as usize * self.row_bytes;
+        Stretches { offset: part * self.stretches * stride + slot as usize * self.row_bytes, stride }
+    }
+
+    /// It as a tensor of rows: the stretches of all parts one after the other; none when it is empty.
+    pub fn grid(&self) -> Result<Option<Grid>> {
+        Grid::new(&self.tensor, self.shape.parts * self.stretches)
+    }
+
+    /// The present moment in its log.
+    pub fn stamp(&self) -> Stamp {
+        lock(&self.log).stamp()
+    }
+
+    /// Notes that slots are about to be written. Answers the moment after it.
+    pub fn record(&self, run: Run) -> Stamp {
+        let mut log = lock(&self.log);
+        log.record(run);
+        log.stamp()
+    }
+
+    /// True when one of these slots was written after `stamp`.
+    pub fn written_since(&self, stamp: Stamp, runs: &Runs) -> bool {
+        let log = lock(&self.log);
+        runs.iter().any(|run| log.written_since(stamp, run))
+    }
+
+    /// Those of these slots that were written after `stamp`, ascending.
+    pub fn written(&self, stamp: Stamp, run: Run) -> Vec<Run> {
+        lock(&self.log).written(stamp, run)
+    }
+
+    /// Makes a snapshot known, so that its rows are saved before they are written over.
+    pub fn register(&self, held: &Arc<Held>) {
+        let mut snapshots = lock(&self.snapshots);
+        if snapshots.len() == snapshots.capacity() {
+            snapshots.retain(|known| known.strong_count() > 0);
+        }
+        snapshots.push(Arc::downgrade(held));
+        self.shown_end.fetch_max(held.runs.end(), Ordering::Release);
+    }
+
+    /// The living snapshots that show a slot of `run`, or of any at all.
+    pub fn snapshots(&self, run: Option<Run>) -> Vec<Arc<Held>> {
+        if run.is_some_and(|run| run.start >= self.shown_end.load(Ordering::Acquire)) {
+            return Vec::new();
+        }
+        let mut snapshots = lock(&self.snapshots);
+        snapshots.retain(|known| known.strong_count() > 0);
+        let living: Vec<_> = snapshots.iter().filter_map(Weak::upgrade).collect();
+        self.shown_end.store(living.iter().map(|held| held.runs.end()).max().unwrap_or(0), Ordering::Release);
+        let shows =
+            |held: &Arc<Held>| run.is_none_or(|run| held.runs.iter().any(|shown| !shown.overlap(run).is_empty()));
+        living.into_iter().filter(shows).collect()
+    }
+
+    /// Runs `work` on its bytes and those of `sources`, which must lie elsewhere.
+    pub fn edit(&self, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
+        edit(&self.door, sources, work)
+    }
+
+    /// Runs `work`, which launches kernels, on its memory and that of `sources`, which must lie elsewhere.
+    pub fn launch(&self, sources: &[&Tensor], work: impl Fn(Span<'_>, &[Span<'_>]) -> Result<()>) -> Result<()> {
+        launch(&self.door, sources, work)
+    }
+
+    /// How operations on it run.
+    pub fn form(&self) -> Result<Form> {
+        Form::of(self.tensor.device())
+    }
+
+    /// Runs `work` on its bytes.
+    pub fn inspect<T>(&self, work: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        inspect(&self.tensor, work)
+    }
+}
+
+/// A lock whose content is whole between calls, also after a panic elsewhere.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

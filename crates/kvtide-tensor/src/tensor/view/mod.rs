@@ -1,0 +1,286 @@
+//! What a cache shows: its own memory, with a check that it still holds what was seen.
+//!
+//! A view keeps its buffer alive. Reading it fails with `STALE_VIEW` when a slot that it shows was written after it was made.
+//! It has one run of slots, or two (sinks and window) that read as one sequence.
+
+mod part;
+mod read;
+mod window;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use kvtide_core::{Run, Runs, Stamp};
+
+use crate::base::dims::Dims;
+use crate::base::dtype::{DType, tensor_dtype};
+use crate::base::error::{Error, Result};
+use crate::base::life::Pin;
+use crate::base::memory::Budget;
+use crate::base::region::Region;
+use crate::kernels::{Place, Strided, upload};
+use crate::tensor::buffer::{Buffer, RowShape};
+use crate::tensor::source::HostTensor;
+pub use window::CacheWindow;
+
+/// A tensor in a cache's memory, or in memory of its own. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub(crate) buffer: Arc<Buffer>,
+    region: Region,
+    /// The axis along which `runs` are read; none once a reshape has changed the axes.
+    sequence: Option<usize>,
+    runs: Runs,
+    positions: [u64; 2],
+    /// When it was made; none when it shows whatever is there.
+    stamp: Option<Stamp>,
+    /// The window of its cache, if that has one.
+    window: Option<CacheWindow>,
+    /// The positions that its cache has let go of.
+    gone: [u64; 2],
+    /// What keeps its cache from changing, and lets it be read when the cache is gone.
+    pin: Option<Arc<Pin>>,
+}
+
+/// K and V.
+#[derive(Clone, Debug)]
+pub struct Kv {
+    /// The keys.
+    pub k: View,
+    /// The values.
+    pub v: View,
+}
+
+impl From<[View; 2]> for Kv {
+    #[inline]
+    fn from([k, v]: [View; 2]) -> Self {
+        Kv { k, v }
+    }
+}
+
+/// The neighbouring slots of a view, as a box of bytes.
+pub(crate) struct Piece {
+    /// The first of the view's tokens in it.
+    pub token: usize,
+    pub dims: Dims,
+    pub place: Place,
+}
+
+impl View {
+    /// The slots `runs` of one part of a buffer, where the last token is at position `end - 1`.
+    pub(crate) fn of(buffer: Arc<Buffer>, part: usize, runs: Runs, end: u64, stamp: Option<Stamp>) -> Self {
+        let axis = buffer.shape.axis;
+        let mut region = Region::whole(part * buffer.part_elements, buffer.part);
+        region.dims[axis] = runs.len() as usize;
+        let [head, tail] = runs.parts();
+        let last = if tail.is_empty() { head.len } else { tail.len };
+        let first = if tail.is_empty() { end - u64::from(last) } else { 0 };
+        let positions = [first, end - u64::from(last)];
+        let gone = if tail.is_empty() { [0, first] } else { [head.len.into(), positions[1]] };
+        View { region, sequence: Some(axis), runs, positions, stamp, window: None, gone, pin: None, buffer }
+    }
+
+    /// A copy of a host tensor, in memory of its own.
+    pub fn from_host(host: &HostTensor<'_>, budget: &Arc<Budget>) -> Result<Self> {
+        host.check_batched("data")?;
+        let dims = host.dims();
+        let view = View::zeros(dims, host.dtype(), budget)?;
+        let from = Place { offset: 0, strides: host.byte_strides() };
+        upload(Strided::Host { bytes: host.bytes(), dims, dtype: host.dtype(), from }, &view.buffer)?;
+        Ok(view)
+    }
+
+    /// A copy of a tensor, in memory of its own on the same device; `budget` counts it where it is of that device.
+    pub fn from_tensor(tensor: &Tensor, budget: &Arc<Budget>) -> Result<Self> {
+        let dtype = tensor_dtype("tensor", tensor)?;
+        let budget = Budget::within(tensor.device(), Some(budget), None);
+        let view = View::zeros(Dims::new("tensor", tensor.dims())?, dtype, &budget)?;
+        upload(Strided::Tensor(tensor.clone()), &view.buffer)?;
+        Ok(view)
+    }
+
+    /// Its memory, where it has some of its own.
+    pub(crate) fn memory(&self) -> &Tensor {
+        &self.buffer.tensor
+    }
+
+    /// Zeros in memory of its own.
+    pub(crate) fn zeros(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
+        View::alone(dims, dtype, budget, |shape| Buffer::new(shape, 1, budget, None))
+    }
+
+    /// The same for a copy that a cache hands out: counted as held beside it, and not by its own limit.
+    pub(crate) fn given(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
+        View::alone(dims, dtype, budget, |shape| Buffer::given(shape, 1, budget))
+    }
+
+    fn alone(
+        dims: Dims,
+        dtype: DType,
+        budget: &Arc<Budget>,
+        take: impl FnOnce(RowShape) -> Result<Buffer>,
+    ) -> Result<Self> {
+        let elements = dims.elements().ok_or_else(|| budget.refusal(u64::MAX))?;
+        let buffer = Arc::new(take(RowShape { parts: 1, dims: Dims::new("shape", &[1, elements])?, axis: 0, dtype })?);
+        let region = Region::whole(0, dims);
+        Ok(View {
+            buffer,
+            region,
+            sequence: None,
+            runs: Runs::one(Run::new(0, 1)),
+            positions: [0; 2],
+            stamp: None,
+            window: None,
+            gone: [0; 2],
+            pin: None,
+        })
+    }
+
+    /// A view of all of its memory, a copy of a sequence's tokens along `axis`: of those before and behind `gap`.
+    pub(crate) fn with_gap(self, axis: usize, gap: Range<u32>) -> View {
+        let tokens = self.region.dims[axis] as u32;
+        let (head, behind) = if gap.is_empty() { (0, 0) } else { (gap.start, gap.end) };
+        let runs = Runs::two(Run::new(0, head), Run::new(head, tokens - head));
+        let first = if head > 0 { 0 } else { behind.into() };
+        let gone = [head.into(), behind.into()];
+        View { sequence: Some(axis), runs, positions: [first, behind.into()], gone, ..self }
+    }
+
+    /// The same with a batch of one before its axes: a view of all of its memory.
+    pub(crate) fn batched(self) -> Result<View> {
+        let dims: Vec<usize> = std::iter::once(1).chain(self.region.dims.iter().copied()).collect();
+        Ok(View { region: self.region.reshaped(Dims::new("shape", &dims)?), ..self })
+    }
+
+    /// Its shape.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.region.dims
+    }
+
+    pub(crate) fn dims(&self) -> Dims {
+        self.region.dims
+    }
+
+    /// Where its memory is.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        self.buffer.tensor.device()
+    }
+
+    /// Its element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.buffer.shape.dtype
+    }
+
+    /// Elements from one index to the next for each axis, within a run.
+    #[must_use]
+    pub fn strides(&self) -> Vec<usize> {
+        self.region.strides().to_vec()
+    }
+
+    /// The axis of the sequence, unless a reshape has changed the axes.
+    #[must_use]
+    pub fn sequence_axis(&self) -> Option<usize> {
+        self.sequence
+    }
+
+    /// The slots it shows.
+    #[must_use]
+    pub fn runs(&self) -> Runs {
+        self.runs
+    }
+
+    /// The position of the first token of each run.
+    #[must_use]
+    pub fn key_positions(&self) -> &[u64] {
+        &self.positions[..self.runs.iter().count().max(1)]
+    }
+
+    /// Where a token behind a gap that nothing follows would stand: at the end of what the cache has let go of.
+    pub(crate) fn next_position(&self) -> u64 {
+        self.positions[1]
+    }
+
+    /// Elements in all.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.region.dims.iter().product()
+    }
+
+    /// Bytes of all elements.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.elements() * self.dtype().bytes()
+    }
+
+    /// True when its elements are neighbours in memory, in order.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        self.runs.single().is_some() && self.region.is_contiguous()
+    }
+
+    /// True when a slot that it shows was written after it was made.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.stamp.is_some_and(|stamp| self.buffer.written_since(stamp, &self.runs))
+    }
+
+    /// Refuses a view that can no longer be read.
+    pub fn check(&self) -> Result<()> {
+        if self.pin.is_none() && self.buffer.is_closed() {
+            return Err(Error::Disposed { object: "cache of this view" });
+        }
+        if self.is_stale() {
+            return Err(Error::StaleView);
+        }
+        Ok(())
+    }
+
+    /// The same, for work in the background: until it and its clones are dropped, calls that would change its cache are
+    /// refused with `BUSY`, and it can be read when the cache was disposed of.
+    pub fn pinned(&self) -> Result<View> {
+        let pinned = View { pin: self.buffer.pin(), ..self.clone() };
+        // Looked at when nothing can change any more.
+        self.check()?;
+        Ok(pinned)
+    }
+
+    /// True when `memory` lies in the same allocation, so that a copy between the two would overlap.
+    #[must_use]
+    pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
+        self.buffer.overlaps(memory, bytes)
+    }
+
+    /// Its runs as boxes of bytes.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+        let (dims, place) = (self.region.dims, self.region.place(self.dtype().bytes()));
+        let whole = self.sequence.is_none().then_some(Piece { token: 0, dims, place });
+        let mut token = 0;
+        let runs = self.sequence.into_iter().flat_map(|axis| self.runs.iter().map(move |run| (axis, run)));
+        whole.into_iter().chain(runs.map(move |(axis, run)| {
+            let offset = place.offset + run.start as usize * place.strides[axis];
+            let piece = Piece { token, dims: dims.with(axis, run.len as usize), place: Place { offset, ..place } };
+            token += run.len as usize;
+            piece
+        }))
+    }
+
+    /// Its runs as tensors in its buffer.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = Result<Tensor>> + '_ {
+        let whole = self.sequence.is_none().then_some(self.region);
+        let runs = self.sequence.into_iter().flat_map(|axis| self.runs.iter().map(move |run| (axis, run)));
+        let runs = runs.map(|(axis, run)| self.region.narrow(axis, run.start as usize, run.len as usize));
+        whole.into_iter().chain(runs).map(|region| Ok(region.tensor(&self.buffer.tensor)?))
+    }
+
+    /// The region with the start of its only run.
+    fn anchored(&self) -> Region {
+        match (self.sequence, self.runs.single()) {
+            (Some(axis), Some(run)) => self.region.narrow(axis, run.start as usize, run.len as usize),
+            _ => self.region,
+        }
+    }
+}
