@@ -16,7 +16,6 @@ use crate::border::source::{TensorArg, source};
 use crate::sequences::NativePagedKvCache;
 
 /// What a call reads besides queries.
-#[expect(clippy::large_enum_variant, reason = "there is one for each call")]
 enum KeysAndValues<'a> {
     Tensors(Source<'a>, Source<'a>),
     Pages(Cow<'a, LayerPages<'static>>),

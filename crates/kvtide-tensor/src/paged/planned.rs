@@ -10,7 +10,7 @@
 //! behind that is a fault, and poisons the cache. O(blocks), and O(bytes of the copies).
 
 use kvtide_core::TransactionId;
-use kvtide_core::paged::{CopyPlan, EndPlan, Keep, PagedPlanner, Target, WritePlan};
+use kvtide_core::paged::{CheckedWrite, CopyPlan, EndPlan, Keep, WritePlan};
 
 use super::scratch::Scratch;
 use crate::base::error::Result;
@@ -35,14 +35,9 @@ pub(crate) struct PlannedEnd {
 }
 
 impl PageGroup {
-    /// Plans a write of `targets`, and takes the memory of it.
-    pub(super) fn plan_write(
-        &mut self,
-        targets: &[Target],
-        plan: impl FnOnce(&PagedPlanner) -> kvtide_core::Result<WritePlan>,
-    ) -> Result<PlannedWrite> {
-        let copies = self.planner.plan_copies(targets)?;
-        let plan = plan(&self.planner)?;
+    /// Plans a write that was checked, and takes the memory of it.
+    pub(super) fn plan_write(&mut self, write: CheckedWrite) -> Result<PlannedWrite> {
+        let (copies, plan) = self.planner.plan_write(write)?;
         let scratch = self.shape.scratch_of(&plan, !copies.copies().is_empty())?;
         let staging_pages = self.planner.reserve_after(&copies, &plan)?;
         self.reserve_staging(staging_pages)?;

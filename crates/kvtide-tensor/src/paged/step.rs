@@ -92,8 +92,8 @@ impl PageGroup {
         self.change()?;
         let StepTokens { sequences, offsets, parents } = tokens;
         let append = Append { sequences, offsets, parents, writer: Writer::Step };
-        let targets = self.planner.append_targets(&append)?;
-        self.plan_write(&targets, |planner| planner.plan_append(&append))
+        let write = self.planner.check_append(&append)?;
+        self.plan_write(write)
     }
 
     /// Opens a step as planned.

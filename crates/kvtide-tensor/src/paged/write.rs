@@ -50,8 +50,8 @@ impl PageGroup {
 
     fn write_rows(&mut self, sequence: u64, layer: u32, position: u32, rows: &[TokenRows<'_>; 2]) -> Result<()> {
         let tokens = rows[0].tokens;
-        let target = self.planner.tokens_target(sequence, layer, position, tokens)?;
-        let planned = self.plan_write(&[target], |planner| planner.plan_tokens(sequence, layer, position, tokens))?;
+        let write = self.planner.check_tokens(sequence, layer, position, tokens)?;
+        let planned = self.plan_write(write)?;
         self.carry_out(planned, rows, None)
     }
 
@@ -85,8 +85,8 @@ impl PageGroup {
     }
 
     fn append_read(&mut self, append: &Append<'_>, rows: &[TokenRows<'_>; 2], tokens: Option<&[u32]>) -> Result<()> {
-        let targets = self.planner.append_targets(append)?;
-        let wanted: u32 = targets.iter().map(|target| target.tokens).sum();
+        let write = self.planner.check_append(append)?;
+        let wanted = write.tokens();
         if wanted != rows[0].tokens {
             let expected = format!("{}, as the offsets say", counted(wanted.into(), "token"));
             return Err(Error::argument("k", counted(rows[0].tokens.into(), "token"), expected));
@@ -96,7 +96,7 @@ impl PageGroup {
         {
             return Err(Error::argument("tokens.length", ids.len(), format!("{wanted}, one for each token")));
         }
-        let planned = self.plan_write(&targets, |planner| planner.plan_append(append))?;
+        let planned = self.plan_write(write)?;
         self.carry_out(planned, rows, tokens)
     }
 

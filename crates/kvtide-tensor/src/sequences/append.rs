@@ -30,6 +30,7 @@ pub struct Tokens<'a> {
 
 /// Keys and values of all layers.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each call, and it is not moved")]
 pub enum TokensKv<'a> {
     /// K and V `[layers, kvHeads, tokens, headDim]`, of layers that are alike.
     All([Source<'a>; 2]),
