@@ -290,3 +290,49 @@ test('learned logits of a model have to be given', t => {
   throwsCode(t, 'INVALID_ARGUMENT', () => step.attend(1, queriesOf(1, [1])))
   t.notThrows(() => step.attend(1, queriesOf(1, [1]), { sinkLogits: [0, 0, 0, 0] }))
 })
+
+test('what is one tensor of all layers needs layers that are alike', t => {
+  using cache = paged()
+  const sequence = cache.openSequence()
+  feed(sequence, span(0, 3))
+  const row = { data: new Float32Array(4), shape: [2, 1, 2] }
+  const all = { data: new Float32Array(12), shape: [3, 2, 1, 2] }
+  const expected = 'layer by layer: they are of 2 groups'
+  throwsCode(t, 'INVALID_ARGUMENT', () => sequence.append({ k: all, v: all }), { argument: 'k', value: 'all layers alike', expected })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.append([sequence], all, all), { argument: 'k', value: 'all layers alike', expected })
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.writeTokens(sequence, 1, 3, row, row))
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.writeKv(sequence, 1, 3, new Float32Array(4), new Float32Array(4)))
+  t.is(sequence.length, 3)
+  cache.checkInvariants()
+  // Layers that are alike take both.
+  using alike = new PagedKvCache({ capacity: 8, numLayers: 2, numKvHeads: 2, headDim: 2 })
+  const other = alike.openSequence()
+  other.append({ layers: [{ k: row, v: row }, { k: row, v: row }] })
+  other.append({ k: { data: new Float32Array(8), shape: [2, 2, 1, 2] }, v: { data: new Float32Array(8), shape: [2, 2, 1, 2] } })
+  t.is(other.length, 2)
+  throwsCode(t, 'INVALID_ARGUMENT', () => other.append({ layers: [], k: row, v: row } as never), { argument: 'layers', value: [], expected: 'none beside k and v' })
+})
+
+test('options are of layers that are alike, or of a model', t => {
+  const sizes = { numKvHeads: 1, headDim: 1 }
+  const model = { layers: [{ kind: 'full', ...sizes }] } as const
+  throwsCode(t, 'INVALID_ARGUMENT', () => new PagedKvCache({ model, capacity: 4, numLayers: 1 } as never), { argument: 'numLayers', value: 1, expected: 'none beside a model, which says it of each layer' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => new PagedKvCache({ capacity: 4, numLayers: 1, ...sizes, maxSequences: 3 } as never), { argument: 'maxSequences', value: 3, expected: 'none without a model' })
+  throwsCode(t, 'INVALID_ARGUMENT', () => new PagedKvCache({ model } as never))
+  using alike = new PagedKvCache({ capacity: 4, numLayers: 3, ...sizes, window: 8, sinks: 2 })
+  t.deepEqual(alike.groups, [{ kind: 'sliding', window: 8, sinks: 2, layers: [0, 1, 2], numKvHeads: 1, headDim: 1, valueHeadDim: 1, device: 'cpu' }])
+})
+
+test('reads by position are of any layer, whatever its group and its sizes', t => {
+  const layers = [{ kind: 'full', numKvHeads: 1, headDim: 2 }, { kind: 'full', numKvHeads: 2, headDim: 3, valueHeadDim: 1 }, { kind: 'shared', with: 1, numKvHeads: 2, headDim: 3, valueHeadDim: 1 }] as const
+  using cache = new PagedKvCache({ model: { layers }, capacity: 4 })
+  const sequence = cache.openSequence()
+  const of = (shape: readonly number[], from: number): { data: Float32Array; shape: readonly number[] } => ({ data: Float32Array.from({ length: shape.reduce((a, b) => a * b) }, (_, at) => from + at), shape })
+  sequence.append({ layers: [{ k: of([1, 1, 2], 1), v: of([1, 1, 2], 5) }, { k: of([2, 1, 3], 10), v: of([2, 1, 1], 20) }] })
+  t.deepEqual(cache.readKv(sequence, 0, 0), { key: Float32Array.of(1, 2), value: Float32Array.of(5, 6) })
+  for (const layer of [1, 2]) {
+    t.deepEqual(cache.readKv(sequence, layer, 0), { key: Float32Array.of(10, 11, 12, 13, 14, 15), value: Float32Array.of(20, 21) })
+    t.deepEqual(cache.gather(sequence, layer).v.shape, [2, 1, 1])
+  }
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.readKv(sequence, 3, 0))
+})

@@ -2,7 +2,7 @@
 import test, { type ExecutionContext } from 'ava'
 
 import { attend, type HostTensor, PagedKvCache, type PagedKvCacheOptions, type Sequence, type StepArrays, type StepBatch } from '../index.js'
-import { HYBRID, layersOf, runStep } from './support/model-rows.js'
+import { HYBRID, layersOf, queriesOf, runStep } from './support/model-rows.js'
 import { throwsCode } from './support/throws.js'
 import { span } from './support/tokens.js'
 
@@ -137,6 +137,10 @@ test('a model has tables for each group of its layers', t => {
   using batch = cache.stepBatch(SIZES)
   using step = cache.prepareStep(batch, { sequences: [one, two], offsets: [0, 1, 4] })
   t.true(runStep(step, [span(0, 10), span(20, 23)]) < 1e-6)
+  for (const layer of [0, 1, 2, 3]) {
+    const q = queriesOf(layer, [9, 20, 21, 22])
+    t.true(attend(q, { cache, layer, ...batch }).out.equals(step.attend(layer, q).out), `layer ${layer}: the batch as it is`)
+  }
   t.is(batch.groups.length, 2)
   for (const { blockTables, slotMapping, positions, lengths, queryOffsets } of batch.groups) {
     t.deepEqual([Array.from(lengths), Array.from(queryOffsets), Array.from(positions.subarray(0, 4))], [[10, 3, 0], [0, 1, 4, 4], [9, 0, 1, 2]])

@@ -23,6 +23,45 @@
 //! A block holds `block_size` tokens of every layer; one layer of it is a page. Low-bit pages are [staged](Staging) until
 //! they are full. [`BlockTable`] is the plain list of blocks per layer, for callers who keep their own sequences on a
 //! [`BlockPool`].
+//!
+//! - Sharing. A block counts the chunks that hold it, a chunk the tables and chunks that hold it. A block may be written where
+//!   it lies when nothing on its path is counted twice and it is not found by a key; else the writer gets a copy first, of that block
+//!   alone. So a fork, a snapshot and a restore are O(1), and what something holds never changes.
+//! - Copies and what follows them are planned in one go, and the memory of both is taken (`table/room.rs`) before a block is
+//!   copied: then the plan is made to write to the copies. So a refused call leaves no copy behind, and of several groups all begin a
+//!   step, or end a draft, or none.
+//! - A sequence sees the slots below its length that are marked as written. Marks go with the block (four bytes for a block that
+//!   is empty or full); what a truncation cut off a block that others hold is forgotten when the sequence grows past it.
+//! - Transactions put tokens behind those of the sequence (`Drafts`, as in the contiguous caches). What they may take back is
+//!   neither quantised nor found by a key. A path is moved row by row, then the rest is cut off. To drop one is never refused: an open
+//!   step of its sequence goes along, and is stale from then on.
+//! - Steps take slots of all layers at once, mark them layer by layer, and move lengths on once. A layer is attended to once it is
+//!   marked; to be stale comes before every other refusal. Undoing one gives back what it took,
+//!   not what was evicted or copied for it: so what a caller can get wrong, sources of all layers and arrays of tables, is looked at on the
+//!   plan, before a step is opened.
+//! - Windows give back blocks that left the window of the last committed token; their places stay empty in the table, `NO_BLOCK` in a
+//!   step's, and pages are read around the gap. Attention over pages sees the cache's window unless it names one, and refuses a query that
+//!   would see what is gone: what is shown never depends on the size of blocks.
+//! - Handles of the public `BlockPool` are an index and a generation of 21 bits, so that one that was given back is refused; a
+//!   block whose generations are used up is retired. The planner needs none: it never shows a block to anyone who could keep it.
+//! - Counts and eviction (`pool/`): every block is active, cached, free or never handed out. A cached one lies in the list of
+//!   its rank; the lowest rank goes first, and in it the block released first, also once a limit is over: blocks whose rank changes wait
+//!   in a queue by rank and turn (`pool/queue.rs`, `pool/order.rs`). A sequence lets go of its blocks tail first and hands the highest rank on,
+//!   also to blocks that stay, so that no head goes before its tail, whatever limits and policies say, unless a new priority says so: the
+//!   rule is with `retain`. A policy is a function of priority and depth, and so can be a table (`RankTable`). The time is told, never asked for.
+//! - Prefixes (`index/`): a key a block, chained by keyed BLAKE3, and an index from keys to blocks by two tables of lists
+//!   through the records: no tombstones, so removing and inserting for ever takes no memory. What a key finds is compared with
+//!   parent, tokens and extras. A walk makes eight keys ahead, so that the look-ups of eight blocks wait for memory together.
+//!   `PrefixNamer` makes the same keys from the options of a cache alone.
+//! - A step's tables (`planner/step_tables.rs`) go to arrays of the caller's. A row is known by its sequence and the sequence's epoch, which
+//!   counts changes of what its table had before; while both stay, only blocks that were added are written.
+//! - Groups of layers are planners in lockstep (`index/prefix_match.rs`): a prefix counts as far as every group can go on from it, a sliding
+//!   one from its sinks, the window that the next token sees and the block of the prefix's last token. Its other blocks are places without a block. Events and lists of keys are those
+//!   of the first group that keeps everything. A cache with a window is one such group.
+//! - Whose tokens they are stays with a sequence: a snapshot goes back to sequences of its salt and extras alone. What is only drafted has
+//!   no key, also in forks and snapshots of it, which know the ids of what was committed and no more.
+//! - Two blocks with the same tokens both have the key, one is found, the others wait (`index/twins.rs`). When the one found makes
+//!   room or is written over, another takes its place at once. What was forgotten stays so: a snapshot from before is not found again, nor what follows it.
 
 mod index;
 mod pages;

@@ -12,6 +12,25 @@
 //!
 //! Several queries of a sequence, and all query heads that share a head of K and V, read each key and value once. A result
 //! depends on the call alone, never on how many threads there are.
+//!
+//! - Memory in its order. In a tensor a head has all its rows together, and a unit is one head; a page has all heads together,
+//!   and a unit of few queries is as many heads as keep its rows to 64. It reads the K of a page from front to back, all heads,
+//!   then that of the next page; at the end of the tile the V alike. Keys and values are asked for 16 KiB ahead of their use, which
+//!   at the end of a page is the start of the next.
+//! - Tiles. A tile is up to 128 keys, cut in *segments* whose rows lie at one distance: a piece of a tensor, a page. Where a
+//!   format's scale belongs to a row it is applied to scores and weights, where it belongs to a channel it is folded into the
+//!   queries; so codes become floats in registers. Many query rows over such a segment widen it once instead.
+//! - Rules are ranges of keys (`visible.rs`): positions grow with the index, so a tile is decided by its first and last key, and
+//!   only tiles on an edge are looked at key by key. A value that a row does not see is not read for it, whatever it holds.
+//! - Trees (`Family`) belong to sequences: the last keys are nodes, the queries the last of them, or more than there are. The pages of
+//!   a paged cache and the layers of a step bring along what is drafted in open transactions and in the step (`paged/trees.rs`), unless it
+//!   is a chain.
+//! - Threads. How a call is cut depends on its sizes alone; shares of one row are kept in at most 1 MiB and put together in
+//!   order. The same call gives the same bits on any number of threads.
+//! - Forms. The algorithms of `kernels/tile` are written once over `Lanes` (`kernels/simd`), and inlined into entries that have
+//!   their instructions enabled. `portable.rs` is the same in candle's operations, and an oracle of its own; another, in 64-bit
+//!   floats, is in the tests.
+//! - In the background JavaScript's memory is copied first, and caches are pinned: they refuse changes with `BUSY`.
 
 mod asked;
 mod call;

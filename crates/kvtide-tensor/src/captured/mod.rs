@@ -59,6 +59,8 @@ pub struct CapturedStep<'a> {
     _kept: Kept,
     /// Of each group of layers.
     groups: Vec<GroupStep>,
+    /// Whose it is.
+    pub(crate) cache: u64,
     options: (u32, u32),
     failure: Option<kvtide_cuda::Error>,
     /// Keeps what it has borrowed.
@@ -181,6 +183,7 @@ fn record<'a>(
         memory,
         _kept: kept.settled(),
         groups: Vec::new(),
+        cache: 0,
         options,
         failure: None,
         _work: work,
@@ -228,11 +231,8 @@ pub(crate) fn commit(groups: &mut [PageGroup], step: &mut CapturedStep<'_>, toke
     groups.iter_mut().zip(&mut step.groups).try_for_each(|(group, of)| group.commit_step(of, tokens))
 }
 
-/// Refuses a step of another cache, one that has ended or failed, and one of whose sequences was dropped.
+/// Refuses a step that has ended or failed, and one of whose sequences was dropped.
 fn check_step(groups: &[PageGroup], step: &CapturedStep<'_>) -> Result<()> {
-    if groups.len() != step.groups.len() {
-        return Err(Error::argument("step", "of another cache", "a step of this cache"));
-    }
     for (group, of) in groups.iter().zip(&step.groups) {
         group.check_change()?;
         group.check_step(of)?;

@@ -21,18 +21,22 @@ impl PagedKvCache {
             Ok(LayerAt { group: place.group as usize, index: place.index, is_own, rules })
         };
         let layers = (0..self.model.layers().len() as u32).map(layer).collect::<Result<_>>()?;
-        capture(&mut self.groups, layers, options, work)
+        let mut step = capture(&mut self.groups, layers, options, work)?;
+        step.cache = self.id;
+        Ok(step)
     }
 
     /// Enqueues one step more: a token of each sequence. Refused with `CACHE_OVERFLOW` when all steps that there may be were done,
     /// and with `STALE_STEP` when one of its sequences was dropped.
     pub fn replay_step(&mut self, step: &mut CapturedStep<'_>) -> Result<()> {
+        self.check_cache(step.cache)?;
         replay(&self.groups, step)
     }
 
     /// Ends a captured step, once the device has done all of it: its tokens count. `tokens` are their ids, where they are known, those
     /// of each sequence one behind the other.
     pub fn commit_captured(&mut self, step: &mut CapturedStep<'_>, tokens: Option<&[u32]>) -> Result<()> {
+        self.check_cache(step.cache)?;
         commit(&mut self.groups, step, tokens)
     }
 }

@@ -177,11 +177,12 @@ impl PagedKvCache {
     }
 
     fn check_of(&self, step: &PagedStep) -> Result<()> {
-        if step.cache == self.id {
-            Ok(())
-        } else {
-            Err(Error::argument("step", "of another cache", "a step of this cache"))
-        }
+        self.check_cache(step.cache)
+    }
+
+    /// Refuses a step of another cache.
+    pub(super) fn check_cache(&self, cache: u64) -> Result<()> {
+        if cache == self.id { Ok(()) } else { Err(Error::argument("step", "of another cache", "a step of this cache")) }
     }
 
     fn check_tables(&self, rows: &[StepRows], tables: &[StepTables<'_>]) -> Result<()> {
