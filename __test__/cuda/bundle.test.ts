@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { folder } from '../support/cuda-scripts.js'
+import { folder } from '../support/packaging/cuda-scripts.js'
 import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/contents.mjs'
 import { countKernelTests, programsOf } from '../../scripts/cuda/programs.mjs'
 

@@ -6,8 +6,8 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { canCompile, folder } from '../support/cuda-scripts.js'
-import { CUDA_FILE, answerOf } from '../support/package-copy.js'
+import { canCompile, folder } from '../support/packaging/cuda-scripts.js'
+import { CUDA_FILE, answerOf } from '../support/packaging/package-copy.js'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const playing = canCompile() && existsSync(join(root, CUDA_FILE)) ? test : test.skip

@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { folder, type Gpu, type RunProgram } from '../support/cuda-scripts.js'
+import { folder, type Gpu, type RunProgram } from '../support/packaging/cuda-scripts.js'
 import { deviceTests, gpuOf, kernelTests, listedTests, rustCounts, sanitized, summary, tapCounts } from '../../scripts/cuda/carried/parts.mjs'
 
 const GPU: Gpu = { usable: true, reason: '' }

@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 import test from 'ava'
 
 import { checkResults } from '../../bench/report/gpu-results.js'
-import { folder, type TurnReport } from '../support/cuda-scripts.js'
+import { folder, type TurnReport } from '../support/packaging/cuda-scripts.js'
 import { asked, merged, turnsOf } from '../../scripts/cuda/carried/turns.mjs'
 import { CARRIED } from '../../scripts/cuda/contents.mjs'
 

@@ -4,8 +4,8 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { folder } from '../support/cuda-scripts.js'
-import { addonPath, PLATFORM } from '../support/package-copy.js'
+import { folder } from '../support/packaging/cuda-scripts.js'
+import { addonPath, PLATFORM } from '../support/packaging/package-copy.js'
 import { reachable } from '../../scripts/compile.mjs'
 import { packed } from '../../scripts/pack/packages.mjs'
 import { addonLine, measured } from '../../scripts/release/addon.mjs'

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import test from 'ava'
 
 import { PLATFORMS } from '../../lib/loading/platform.js'
-import { CUDA_FILE, CUDA_PACKAGE, VERSION } from '../support/package-copy.js'
+import { CUDA_FILE, CUDA_PACKAGE, VERSION } from '../support/packaging/package-copy.js'
 import { cudaPackage, platform, platformPackage, rootManifest } from '../../scripts/pack/manifests.mjs'
 import { addonPackages, report, repository } from '../../scripts/pack/packages.mjs'
 import { NODES } from '../../scripts/pack/runtimes.mjs'

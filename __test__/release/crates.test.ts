@@ -4,7 +4,7 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { folder, refuses, root, type Crate } from '../support/scripts.js'
+import { folder, refuses, root, type Crate } from '../support/packaging/scripts.js'
 import { metadata, members, published } from '../../scripts/release/cargo.mjs'
 import { faultsOf } from '../../scripts/release/crates.mjs'
 

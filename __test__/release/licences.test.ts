@@ -4,7 +4,7 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { root, runScript, type Crate } from '../support/scripts.js'
+import { root, runScript, type Crate } from '../support/packaging/scripts.js'
 import { allowedBy, choose, spdx } from '../../scripts/release/licences.mjs'
 import { licenceFile, page, where } from '../../scripts/release/third-party.mjs'
 import { addons, linked, shipped } from '../../scripts/release/cargo.mjs'

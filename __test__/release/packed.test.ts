@@ -5,7 +5,7 @@ import { join } from 'node:path'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { folder, refuses, root } from '../support/scripts.js'
+import { folder, refuses, root } from '../support/packaging/scripts.js'
 import { BUDGETS, changes, lint, within } from '../../scripts/release/packed.mjs'
 
 /** A package of these files, as npm packs it. */

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { folder, root, runScript } from '../support/scripts.js'
+import { folder, root, runScript } from '../support/packaging/scripts.js'
 
 interface Bom {
   readonly specVersion: string

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 
 import { ERROR_CODES } from '../../index.js'
-import { folder, root, runScript } from '../support/scripts.js'
+import { folder, root, runScript } from '../support/packaging/scripts.js'
 import { surfaceOf, written } from '../../scripts/release/declarations.mjs'
 import { addedCodes, difference } from '../../scripts/release/surface.mjs'
 

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import test, { type ExecutionContext } from 'ava'
 import semver from 'semver'
 
-import { folder, refuses, root, runScript } from '../support/scripts.js'
+import { folder, refuses, root, runScript } from '../support/packaging/scripts.js'
 import { notesOf, present, released, sections, versions } from '../../scripts/release/version.mjs'
 
 const FILES = ['package.json', 'package-lock.json', 'Cargo.toml', 'Cargo.lock', 'bench/peers/Cargo.lock', 'CHANGELOG.md']

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import test from 'ava'
 import { load } from 'js-yaml'
 
-import { refuses, root, runScript } from '../support/scripts.js'
+import { refuses, root, runScript } from '../support/packaging/scripts.js'
 import { buildArgs } from '../../scripts/release/addon.mjs'
 import { actions, faultsOf } from '../../scripts/release/workflows.mjs'
 

@@ -1,6 +1,6 @@
 import { Worker } from 'node:worker_threads'
 
-import { indexUrl, tsxUrl } from './child.js'
+import { indexUrl, tsxUrl } from './packaging/child.js'
 
 /** A worker that runs a module which sees the package as `kvtide` and the other side as `parentPort`. */
 export function startWorker(source: string, workerData: unknown = null): Worker {

@@ -1,8 +1,8 @@
-import { arrayKind, arrayLength, count, isArray, typedArray } from '../border/check.js'
+import { arrayKind, arrayLength, count, isArray, typedArray, whole } from '../border/check.js'
 import { invalid } from '../border/errors.js'
+import { liveArgument, nativeOf } from '../border/owner.js'
 import type { Engine } from './engine.js'
 import type { Sequence } from './sequence.js'
-import { seqOf } from './sequence-id.js'
 
 /** Sequences of a cache, by their numbers or their objects. */
 export type SequenceList = readonly (number | Sequence)[] | Float64Array
@@ -89,3 +89,24 @@ export class Batch {
 
 const COUNT_MAX = 2 ** 31 - 1
 let room = new Float64Array(64)
+
+/** @internal A sequence: its number, and its cache. */
+export interface SequenceHandle {
+  readonly engine: Engine
+  readonly id: number
+}
+
+/** @internal The number of a sequence of this cache, given as such or as its object. */
+export function seqOf(engine: Engine, argument: string, seq: unknown): number {
+  const { sequence } = engine
+  if (nativeOf(seq, sequence) === undefined) return whole(argument, seq)
+  const found = liveArgument<SequenceHandle>(argument, seq, sequence)
+  if (found.engine !== engine) throw invalid(argument, seq, 'a sequence of this cache')
+  return found.id
+}
+
+/** @internal The answer 0 of a sequence: an empty one has it, one that is not there is refused. */
+export function absent(engine: Engine, id: number): 0 {
+  engine.native.checkSequence(id)
+  return 0
+}

@@ -1,8 +1,8 @@
 import type { NativePagedKvCache } from '#binding'
 
 import { count } from '../border/check.js'
+import { invalid } from '../border/errors.js'
 import type { Class } from '../border/owner.js'
-import type { Clock } from './clock.js'
 
 /** Who waits for a change of a cache, or for its end. */
 export interface Waiting {
@@ -84,5 +84,40 @@ export class Engine {
     this.native.dispose()
     this.#isEnded = true
     for (const waiting of this.#waiting) waiting.end()
+  }
+}
+
+/** A time in milliseconds, or a number of them: whole, what is behind the point is cut. */
+export function milliseconds(argument: string, value: unknown): number {
+  if (typeof value === 'number' && value >= 0 && value <= Number.MAX_SAFE_INTEGER) return Math.floor(value)
+  throw invalid(argument, value, `milliseconds from 0 to ${Number.MAX_SAFE_INTEGER}`)
+}
+
+/** @internal The time of a cache, asked for only while limits are in use. */
+export class Clock {
+  readonly #now: () => unknown
+  #latest: number | undefined
+
+  constructor(now: () => unknown) {
+    this.#now = now
+  }
+
+  /** What time it is. */
+  read(): number {
+    const now = this.#now
+    return milliseconds('now()', now())
+  }
+
+  /** Notes a limit, up to which the time is to be told. */
+  limit(until: number): void {
+    this.#latest = Math.max(this.#latest ?? 0, until)
+  }
+
+  /** The time, if a limit waits for it. */
+  due(): number | undefined {
+    if (this.#latest === undefined) return undefined
+    const now = this.read()
+    if (now >= this.#latest) this.#latest = undefined
+    return now
   }
 }

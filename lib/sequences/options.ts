@@ -4,7 +4,7 @@ import { checkDType, type DType } from '../border/dtype.js'
 import { invalid } from '../border/errors.js'
 import { readEviction, type EvictionPolicy } from './eviction.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
-import { Clock } from './clock.js'
+import { Clock } from './engine.js'
 import { readModel, type HuggingFaceConfig, type ModelDescriptionInput } from './model-description.js'
 import { wellFormed } from './prompt.js'
 

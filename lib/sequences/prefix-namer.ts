@@ -1,13 +1,12 @@
 import type { NativePrefixNamer } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { isArray, known } from '../border/check.js'
 import { readFullName } from '../border/device.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { binding } from '../loading/binding.js'
 import { readModel } from './model-description.js'
-import { OPTION_NAMES, readDevices, readModelPages, readPages, type Given, type ModelCacheOptions, type PagedKvCacheOptions } from './options.js'
-import { readKeys } from './prompt-questions.js'
-import type { PromptOptions, TokenIds } from './prompt.js'
+import { type Given, type ModelCacheOptions, OPTION_NAMES, type PagedKvCacheOptions, readDevices, readModelPages, readPages } from './options.js'
+import { type PromptOptions, readKeys, type TokenIds } from './prompt.js'
 
 /** What a {@link PrefixNamer} is made with: the options of a cache, or those of them that names depend on. The others are not looked at. */
 export type PrefixNamerOptions =

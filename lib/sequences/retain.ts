@@ -1,7 +1,6 @@
 import { count, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { milliseconds } from './clock.js'
-import type { Engine } from './engine.js'
+import { type Engine, milliseconds } from './engine.js'
 
 const OPTIONS: Names<RetainOptions> = { from: 0, to: 0, priority: 0, forMs: 0, until: 0 }
 

@@ -8,7 +8,7 @@ import { readSnapshot, Snapshot } from '../border/snapshot.js'
 import { tensorOf, type Kv } from '../border/tensor.js'
 import type { Engine } from './engine.js'
 import { retain, type RetainOptions } from './retain.js'
-import { absent } from './sequence-id.js'
+import { absent } from './batch.js'
 import { append, type Tokens } from './tokens.js'
 import { openOn, type Transaction } from './transaction.js'
 

@@ -2,7 +2,7 @@
 
 use kvtide_core::TransactionId;
 
-use crate::rotating_model::Model;
+use crate::rotating::model::Model;
 use crate::tokens::Id;
 
 /// One open transaction.

@@ -1,0 +1,5 @@
+//! The growing cache.
+
+pub mod cache;
+pub mod pair;
+pub mod random;

@@ -1,0 +1,5 @@
+//! The cache of tentative tokens.
+
+pub mod cache;
+pub mod pair;
+pub mod random;
