@@ -1,6 +1,6 @@
 //! The paged planner's values and refusals.
 
-use kvtide_core::paged::{Keep, PagedPlanner, Slot, WritePlan};
+use kvtide_core::paged::{Append, HeldContent, Identity, Keep, PagedPlanner, Slot, WritePlan, WriteTarget, Writer};
 use kvtide_core::{COUNT_MAX, Error};
 
 /// 4 blocks of 2 tokens and 3 layers.
@@ -134,6 +134,78 @@ fn a_plan_that_came_out_of_date_is_refused() {
     assert_eq!((planner.sequence_length(a), planner.sequence_capacity(a), planner.free_count()), (0, 0, 3));
     planner.drop_sequence(a).unwrap();
     assert_eq!(planner.commit(&plan, None), Err(refusal));
+    planner.check_invariants(&[]).unwrap();
+}
+
+/// Blocks that were one sequence's when a plan was made may be somebody else's too when it is carried out.
+#[test]
+fn a_plan_from_before_a_block_was_shared_is_refused() {
+    let refusal = Error::argument("plan", "one made before the last change", "a plan made after it");
+    let shares: [fn(&mut PagedPlanner, u64) -> Option<HeldContent>; 3] = [
+        |planner, sequence| Some(planner.snapshot(sequence).unwrap()),
+        |planner, sequence| planner.fork(sequence).map(|_| None).unwrap(),
+        |planner, _| Some(planner.find(&[0, 1, 2], &Identity::default(), false).unwrap()),
+    ];
+    for share in shares {
+        let mut planner = planner();
+        let sequence = planner.create_sequence().unwrap();
+        let append = |tokens| Append {
+            sequences: &[0],
+            offsets: Some(if tokens == 2 { &[0, 2] } else { &[0, 1] }),
+            parents: None,
+            writer: Writer::Direct,
+        };
+        let plan = planner.plan_append(&append(2)).unwrap();
+        planner.commit(&plan, Some(&[0, 1])).unwrap();
+        let (written, checked) = (planner.plan_tokens(sequence, 0, 1, 1), planner.check_append(&append(1)));
+        let (mut written, checked) = (written.unwrap(), checked.unwrap());
+        let step = planner.plan_append(&Append { writer: Writer::Step, ..append(1) }).unwrap();
+        let targets = [WriteTarget { sequence, position: 1, tokens: 1 }];
+        let copies = planner.plan_copies(&targets).unwrap();
+
+        let held = share(&mut planner, sequence);
+        assert_eq!(planner.commit(&written, None), Err(refusal.clone()));
+        assert_eq!(planner.reserve_after(&copies, &written), Err(refusal.clone()));
+        assert_eq!(planner.commit_copies_before(&copies, &mut written), Err(refusal.clone()));
+        assert_eq!(planner.open_step(&step), Err(refusal.clone()));
+        assert_eq!(planner.plan_write(checked).map(drop), Err(refusal.clone()));
+        assert_eq!(planner.plan_copies(&targets).unwrap().copies().len(), 1, "the block is shared now");
+        planner.check_invariants(held.as_ref().as_slice()).unwrap();
+        held.into_iter().for_each(|held| planner.release(held));
+    }
+}
+
+#[test]
+fn the_end_of_a_draft_from_before_a_block_was_shared_is_refused() {
+    let refusal = Error::argument("plan", "one made before the last change", "a plan made after it");
+    let mut planner = planner();
+    let sequence = planner.create_sequence().unwrap();
+    let id = planner.begin(sequence, None).unwrap();
+    let parents = Some(&[-1, -1][..]);
+    let append = Append { sequences: &[sequence], offsets: Some(&[0, 2]), parents, writer: Writer::Draft(id) };
+    let plan = planner.plan_append(&append).unwrap();
+    planner.commit(&plan, None).unwrap();
+    let mut end = planner.plan_end(sequence, id, Keep::Path(&[1])).unwrap();
+    let copies = planner.plan_copies(&[]).unwrap();
+    let held = planner.snapshot(sequence).unwrap();
+    assert_eq!(planner.reserve_end(&copies, &mut end), Err(refusal.clone()));
+    assert_eq!(planner.end(&end), Err(refusal));
+    assert_eq!(planner.sequence_length(sequence), 2);
+    planner.release(held);
+    planner.check_invariants(&[]).unwrap();
+}
+
+/// Nothing of the kind makes a plan stale that it is made from.
+#[test]
+fn a_plan_outlasts_what_it_was_not_made_from() {
+    let mut planner = planner();
+    let sequence = planner.create_sequence().unwrap();
+    write(&mut planner, sequence, 0, 0);
+    let plan = planner.plan_tokens(sequence, 0, 1, 1).unwrap();
+    planner.create_sequence().unwrap();
+    planner.retain(sequence, 0..1, 90, None).unwrap();
+    planner.keep_events(3);
+    planner.commit(&plan, None).unwrap();
     planner.check_invariants(&[]).unwrap();
 }
 

@@ -121,6 +121,7 @@ impl PagedPlanner {
         self.sequences.reserve()?;
         let source = self.sequences.resting(sequence)?;
         let content = self.sequences.at(source).fork(&mut self.tables);
+        self.changed();
         Ok(self.sequences.add(content))
     }
 
@@ -376,7 +377,8 @@ impl PagedPlanner {
         PlannerState { sequences: &self.sequences, tables: &self.tables, revision: self.revision }
     }
 
-    /// Notes a change after which a plan from before would come out otherwise.
+    /// Notes a change after which a plan from before would come out otherwise: of lengths, tables or drafts, of which block is taken
+    /// next, and of who else holds a block.
     pub(super) fn changed(&mut self) {
         self.revision += 1;
     }

@@ -16,7 +16,9 @@ impl PagedPlanner {
     /// What a sequence holds now, those of open drafts included, whose ids are those of no prompt then.
     pub fn snapshot(&mut self, sequence: u64) -> Result<HeldContent> {
         let seat = self.sequences.resting(sequence)?;
-        Ok(HeldContent::new(self.sequences.at(seat).fork(&mut self.tables)))
+        let content = self.sequences.at(seat).fork(&mut self.tables);
+        self.changed();
+        Ok(HeldContent::new(content))
     }
 
     /// Refuses what [`PagedPlanner::restore`] would refuse: tokens of another identity, which the sequence would be found by.
