@@ -11,12 +11,12 @@
 //! Invariants: drafts start at ascending nodes, the outermost at 0; only the innermost one changes. `begin` and `end` are
 //! O(1), but for the nodes that are dropped; an append is O(new tokens).
 
-use crate::count::counted;
 use crate::error::{Error, Result};
 use crate::path::path_moves;
 use crate::plan::SlotMove;
 use crate::run::Run;
 use crate::tree::Tree;
+use crate::wording::counted;
 
 /// One transaction of one cache: never used again by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

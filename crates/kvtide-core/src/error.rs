@@ -1,9 +1,9 @@
 //! Everything a planner can refuse, with the numbers that say why.
 
 use crate::code::Code;
-use crate::count::{counted, there_are};
 use crate::detail::{Detail, DetailValue};
 use crate::details;
+use crate::wording::{counted, there_are};
 
 /// The result of asking a planner.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -169,6 +169,20 @@ impl Error {
     /// An argument that is out of bounds.
     pub fn argument(argument: &'static str, value: impl Into<DetailValue>, expected: impl Into<String>) -> Self {
         Error::InvalidArgument { argument, value: value.into(), expected: expected.into() }
+    }
+
+    /// A field of a model's description that has a wrong value.
+    pub(crate) fn model(field: impl Into<String>, value: impl Into<DetailValue>, expected: impl Into<String>) -> Self {
+        Error::InvalidModel { field: field.into(), value: value.into(), expected: expected.into() }
+    }
+
+    /// A field that says that the model works in another way than those that are supported.
+    pub(crate) fn unsupported(
+        field: impl Into<String>,
+        value: impl Into<DetailValue>,
+        expected: impl Into<String>,
+    ) -> Self {
+        Error::UnsupportedModel { field: field.into(), value: value.into(), expected: expected.into() }
     }
 
     /// The stable name of the refusal.

@@ -27,10 +27,11 @@ mod rollback;
 mod rotating;
 mod run;
 mod tree;
+mod wording;
 mod write_log;
 
 pub use code::Code;
-pub use count::{COUNT_MAX, count, count_positive, counted, there_are};
+pub use count::{COUNT_MAX, count, count_positive};
 pub use detail::{Detail, DetailValue};
 pub use drafts::{Drafts, Ending, TransactionId};
 pub use error::{Error, Result};
@@ -41,6 +42,7 @@ pub use rollback::{Mark, RollbackPlanner};
 pub use rotating::{RotatingOptions, RotatingPlanner, RotatingState, default_slack};
 pub use run::{Run, Runs};
 pub use tree::Tree;
+pub use wording::{counted, there_are};
 pub use write_log::{Stamp, WriteLog};
 
 /// The example of the page that registries show.

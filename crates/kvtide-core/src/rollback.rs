@@ -9,13 +9,14 @@
 //! holds no memory, so it is refused once one of its tokens was written over. Marking, committing and rolling back are O(1)
 //! (a commit is O(tentative)); an append is O(new tokens) amortised.
 
-use crate::count::{COUNT_MAX, counted};
+use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 use crate::growable::{GrowablePlanner, GrowableState};
 use crate::path::path_moves;
 use crate::plan::{Plan, SlotMove};
 use crate::run::Run;
 use crate::tree::Tree;
+use crate::wording::counted;
 use crate::write_log::{Stamp, WriteLog};
 
 /// A committed length to come back to.

@@ -4,11 +4,9 @@
 //! own sizes, which keeps tokens itself.
 
 use super::attention::AttentionDescription;
-use super::config;
 use super::group::{LayerGroup, LayerPlace, groups};
 use super::layer::{LayerDescription, LayerKind};
 use crate::count::COUNT_MAX;
-use crate::detail::DetailValue;
 use crate::error::{Error, Result};
 
 /// The most layers of a model.
@@ -48,13 +46,6 @@ impl ModelDescription {
         Ok(ModelDescription { layers, attention: AttentionDescription::default(), groups, places })
     }
 
-    /// The model that a Hugging Face `config.json` describes: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or
-    /// gpt-oss. A field that is missing is what the family's class in transformers has it be, as is one that is `null`. Other models
-    /// are refused with `UNSUPPORTED_MODEL`, and so are cross attention and recurrent state.
-    pub fn from_config(json: &str) -> Result<Self> {
-        config::description(json)
-    }
-
     /// The same layers, attending like this.
     pub fn with_attention(self, attention: AttentionDescription) -> Result<Self> {
         check_attention(&self.layers, &attention)?;
@@ -79,7 +70,7 @@ impl ModelDescription {
                 && devices[index] != devices[source as usize]
             {
                 let expected = format!("the device of layer {source}, which it shares with");
-                return Err(invalid(format!("device[{index}]"), devices[index], expected));
+                return Err(Error::model(format!("device[{index}]"), devices[index], expected));
             }
         }
         let (groups, places) = groups(&self.layers, |layer| devices[layer]);
@@ -130,7 +121,7 @@ pub(super) fn check_count(field: &str, layers: usize) -> Result<()> {
     if (1..=LAYERS_MAX as usize).contains(&layers) {
         return Ok(());
     }
-    Err(invalid(field, layers, format!("1 to {LAYERS_MAX}")))
+    Err(Error::model(field, layers, format!("1 to {LAYERS_MAX}")))
 }
 
 fn check_layer(layers: &[LayerDescription], index: usize) -> Result<()> {
@@ -142,15 +133,17 @@ fn check_layer(layers: &[LayerDescription], index: usize) -> Result<()> {
         ("valueHeadDim", layer.value_head_dim, 0),
     ] {
         if !(least..=COUNT_MAX).contains(&size) {
-            return Err(invalid(of(field), size, format!("{least} to {COUNT_MAX}")));
+            return Err(Error::model(of(field), size, format!("{least} to {COUNT_MAX}")));
         }
     }
     match layer.kind {
         LayerKind::Full => Ok(()),
-        LayerKind::Sliding { window: 0, .. } => Err(invalid(of("window"), 0, "at least 1, the query's own position")),
+        LayerKind::Sliding { window: 0, .. } => {
+            Err(Error::model(of("window"), 0, "at least 1, the query's own position"))
+        }
         LayerKind::Sliding { window, sinks } => match window.checked_add(sinks) {
             Some(retained) if retained <= COUNT_MAX => Ok(()),
-            _ => Err(invalid(of("window"), window, format!("at most {COUNT_MAX}, its {sinks} sinks among them"))),
+            _ => Err(Error::model(of("window"), window, format!("at most {COUNT_MAX}, its {sinks} sinks among them"))),
         },
         LayerKind::SharedWith(source) => check_shared(layers, index, source),
     }
@@ -160,12 +153,12 @@ fn check_shared(layers: &[LayerDescription], index: usize, source: u32) -> Resul
     let of = |field: &str| format!("layers[{index}].{field}");
     if source as usize >= index {
         let expected = if index == 0 { "no layer to share with: none is before it" } else { "an earlier layer" };
-        return Err(invalid(of("sharedWith"), source, expected));
+        return Err(Error::model(of("sharedWith"), source, expected));
     }
     let (layer, shown) = (&layers[index], &layers[source as usize]);
     if let LayerKind::SharedWith(owner) = shown.kind {
         let expected = format!("a layer that keeps tokens itself: layer {source} shares those of layer {owner}");
-        return Err(invalid(of("sharedWith"), source, expected));
+        return Err(Error::model(of("sharedWith"), source, expected));
     }
     for (field, size, wanted) in [
         ("numKvHeads", layer.num_kv_heads, shown.num_kv_heads),
@@ -173,7 +166,7 @@ fn check_shared(layers: &[LayerDescription], index: usize, source: u32) -> Resul
         ("valueHeadDim", layer.value_head_dim, shown.value_head_dim),
     ] {
         if size != wanted {
-            return Err(invalid(of(field), size, format!("{wanted}, as in layer {source}, which it shares with")));
+            return Err(Error::model(of(field), size, format!("{wanted}, as in layer {source}, which it shares with")));
         }
     }
     Ok(())
@@ -185,19 +178,14 @@ fn check_attention(layers: &[LayerDescription], attention: &AttentionDescription
             layers.iter().enumerate().find(|(_, layer)| heads == 0 || heads % layer.num_kv_heads != 0)
     {
         let expected = format!("a multiple of the {} heads of layers[{index}]", layer.num_kv_heads);
-        return Err(invalid("numQueryHeads", heads, expected));
+        return Err(Error::model("numQueryHeads", heads, expected));
     }
     for (field, number) in [("scale", attention.scale), ("softcap", attention.softcap)] {
         if let Some(number) = number
             && !(number.is_finite() && number > 0.)
         {
-            return Err(invalid(field, f64::from(number), "a finite number over 0"));
+            return Err(Error::model(field, f64::from(number), "a finite number over 0"));
         }
     }
     Ok(())
-}
-
-/// A refusal that names the field.
-pub(super) fn invalid(field: impl Into<String>, value: impl Into<DetailValue>, expected: impl Into<String>) -> Error {
-    Error::InvalidModel { field: field.into(), value: value.into(), expected: expected.into() }
 }

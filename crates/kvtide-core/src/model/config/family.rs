@@ -2,8 +2,6 @@
 //!
 //! The numbers are those of the classes of transformers: `tests/model/transformers` has what the classes themselves say.
 
-use super::rule::LayerRule;
-
 /// A family.
 pub(super) struct Family {
     pub model_type: &'static str,
@@ -41,6 +39,27 @@ impl Family {
             }
         }
     }
+}
+
+/// How a family tells its layers apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LayerRule {
+    /// All keep every token.
+    Full,
+    /// All slide, where there is a window.
+    Sliding,
+    /// Those from `max_window_layers` on slide, where `use_sliding_window` says so.
+    SlidingFrom {
+        /// `max_window_layers` when it is missing.
+        default: u32,
+    },
+    /// The last of each `nth` layers keeps every token, the others slide.
+    FullEvery {
+        /// How many, unless a field says otherwise.
+        nth: u32,
+        /// The field that may say so.
+        field: Option<&'static str>,
+    },
 }
 
 /// What a size is where a file does not say it.

@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 use crate::count::COUNT_MAX;
 use crate::detail::DetailValue;
 use crate::error::{Error, Result};
-use crate::model::description::invalid;
 
 /// The fields that describe a text model.
 pub(super) const FIELDS: &[&str] = &[
@@ -93,7 +92,7 @@ impl<'a> Fields<'a> {
 
     /// The refusal of a field that may be missing, but not `null`.
     pub fn null(&self, name: &str, expected: &str) -> Error {
-        invalid(self.path(name), "null", expected)
+        Error::model(self.path(name), "null", expected)
     }
 
     /// A whole number, 0 among them.
@@ -145,7 +144,7 @@ impl<'a> Fields<'a> {
             Some(Value::Null) => Ok(Given::Null),
             Some(value) => match valid(value) {
                 Some(valid) => Ok(Given::Value(valid)),
-                None => Err(invalid(self.path(name), shown(value), expected)),
+                None => Err(Error::model(self.path(name), shown(value), expected)),
             },
         }
     }

@@ -2,9 +2,7 @@
 
 use super::family::{FAMILIES, Family};
 use super::fields::{FIELDS, Fields};
-use crate::detail::DetailValue;
 use crate::error::{Error, Result};
-use crate::model::description::invalid;
 
 /// Models that are known to need something else, by the start of their type's name without its marks.
 const REFUSED: &[(&str, &[&str])] = &[
@@ -65,7 +63,7 @@ pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static Family, Fields
         let expected = || format!("none in a model of type {}", family.model_type);
         return match text {
             None => Ok((family, root.clone())),
-            Some(_) => Err(unsupported("text_config", "an object", expected())),
+            Some(_) => Err(Error::unsupported("text_config", "an object", expected())),
         };
     }
     let Some(text) = text else {
@@ -74,7 +72,7 @@ pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static Family, Fields
     check_attention_kind(&text)?;
     match text.text("model_type")? {
         None | Some("gemma3_text") => Ok((family, text)),
-        Some(other) => Err(unsupported(text.path("model_type"), other, "gemma3_text")),
+        Some(other) => Err(Error::unsupported(text.path("model_type"), other, "gemma3_text")),
     }
 }
 
@@ -82,7 +80,7 @@ pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static Family, Fields
 /// passed over in silence, a file that has the text model's fields there is refused.
 fn without_text<'a>(root: &Fields<'a>) -> Result<Fields<'a>> {
     match FIELDS.iter().find(|field| root.says(field)) {
-        Some(field) => Err(invalid("text_config", "missing", format!("an object, with {field} in it"))),
+        Some(field) => Err(Error::model("text_config", "missing", format!("an object, with {field} in it"))),
         None => Ok(Fields::none("text_config.")),
     }
 }
@@ -90,21 +88,21 @@ fn without_text<'a>(root: &Fields<'a>) -> Result<Fields<'a>> {
 fn by_name(root: &Fields<'_>) -> Result<&'static Family> {
     if let Some(name) = root.text("model_type")? {
         let known = FAMILIES.iter().find(|family| family.model_type == name);
-        return known.ok_or_else(|| unsupported("model_type", name, expected(name)));
+        return known.ok_or_else(|| Error::unsupported("model_type", name, expected(name)));
     }
     let architectures = root.texts("architectures")?.unwrap_or_default();
     let Some(name) = architectures.first() else {
-        return Err(unsupported("model_type", "missing", supported()));
+        return Err(Error::unsupported("model_type", "missing", supported()));
     };
     let known = FAMILIES.iter().find(|family| family.architecture == *name);
-    known.ok_or_else(|| unsupported("architectures[0]", *name, expected(name)))
+    known.ok_or_else(|| Error::unsupported("architectures[0]", *name, expected(name)))
 }
 
 /// Refuses what no family here does: cross attention, fields of single layers, and attention that sees the future.
 fn check_attention_kind(fields: &Fields<'_>) -> Result<()> {
     for flag in ["is_encoder_decoder", "add_cross_attention"] {
         if fields.flag(flag)? {
-            return Err(unsupported(fields.path(flag), "true", "false: cross attention is not supported"));
+            return Err(Error::unsupported(fields.path(flag), "true", "false: cross attention is not supported"));
         }
     }
     for (field, value, expected) in [
@@ -112,12 +110,12 @@ fn check_attention_kind(fields: &Fields<'_>) -> Result<()> {
         ("per_layer_config", "an object", "none: fields of single layers are not supported"),
     ] {
         if fields.says(field) {
-            return Err(unsupported(fields.path(field), value, expected));
+            return Err(Error::unsupported(fields.path(field), value, expected));
         }
     }
     if fields.says("use_bidirectional_attention") && fields.flag("use_bidirectional_attention").unwrap_or(true) {
         let expected = "false: what later tokens change cannot be kept";
-        return Err(unsupported(fields.path("use_bidirectional_attention"), "true", expected));
+        return Err(Error::unsupported(fields.path("use_bidirectional_attention"), "true", expected));
     }
     Ok(())
 }
@@ -135,13 +133,4 @@ fn expected(name: &str) -> String {
 fn supported() -> String {
     let names: Vec<_> = FAMILIES.iter().map(|family| family.model_type).collect();
     format!("one of {}", names.join(", "))
-}
-
-/// A refusal of a model that works otherwise.
-pub(super) fn unsupported(
-    field: impl Into<String>,
-    value: impl Into<DetailValue>,
-    expected: impl Into<String>,
-) -> Error {
-    Error::UnsupportedModel { field: field.into(), value: value.into(), expected: expected.into() }
 }

@@ -18,24 +18,28 @@ mod json;
 mod rule;
 
 use super::attention::AttentionDescription;
-use super::description::{ModelDescription, check_count, invalid};
+use super::description::{ModelDescription, check_count};
 use super::layer::LayerDescription;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use family::{Family, Size};
 use fields::{Fields, Given};
 
-/// Reads a whole `config.json`.
-pub(super) fn description(text: &str) -> Result<ModelDescription> {
-    let root = json::parse(text)?;
-    let root = Fields::root(&root)?;
-    let (family, fields) = identity::identify(&root)?;
-    let layers = fields.count_or("num_hidden_layers", family.layers)?;
-    check_count(&fields.path("num_hidden_layers"), layers as usize)?;
-    let sizes = Sizes::read(family, &fields)?;
-    let layer = LayerDescription::full(sizes.kv_heads, sizes.head_dim);
-    let kinds = rule::kinds(family, &fields, layers)?;
-    let described = ModelDescription::new(kinds.into_iter().map(|kind| layer.with_kind(kind)).collect())?;
-    described.with_attention(attention(family, &fields, sizes.query_heads)?)
+impl ModelDescription {
+    /// The model that a Hugging Face `config.json` describes: Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or
+    /// gpt-oss. A field that is missing is what the family's class in transformers has it be, as is one that is `null`. Other models
+    /// are refused with `UNSUPPORTED_MODEL`, and so are cross attention and recurrent state.
+    pub fn from_config(json: &str) -> Result<Self> {
+        let root = json::parse(json)?;
+        let root = Fields::root(&root)?;
+        let (family, fields) = identity::identify(&root)?;
+        let layers = fields.count_or("num_hidden_layers", family.layers)?;
+        check_count(&fields.path("num_hidden_layers"), layers as usize)?;
+        let sizes = Sizes::read(family, &fields)?;
+        let layer = LayerDescription::full(sizes.kv_heads, sizes.head_dim);
+        let kinds = rule::kinds(family, &fields, layers)?;
+        let described = ModelDescription::new(kinds.into_iter().map(|kind| layer.with_kind(kind)).collect())?;
+        described.with_attention(attention(family, &fields, sizes.query_heads)?)
+    }
 }
 
 /// The sizes of a layer.
@@ -54,7 +58,7 @@ impl Sizes {
                 "a number that {query_heads}, num_attention_heads, is a multiple of{}",
                 family.meaning(family.kv_heads)
             );
-            return Err(invalid(fields.path("num_key_value_heads"), kv_heads, expected));
+            return Err(Error::model(fields.path("num_key_value_heads"), kv_heads, expected));
         }
         let head_dim = size(fields, "head_dim", family.head_dim, || divided(family, fields, query_heads))?;
         Ok(Sizes { query_heads, kv_heads, head_dim })
@@ -76,7 +80,7 @@ fn divided(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<u32
     let hidden = fields.count_or("hidden_size", family.hidden)?;
     let refused = |expected: &str| {
         let expected = format!("{expected} {query_heads}, num_attention_heads, where there is no head_dim");
-        Err(invalid(fields.path("hidden_size"), hidden, expected))
+        Err(Error::model(fields.path("hidden_size"), hidden, expected))
     };
     match hidden / query_heads {
         _ if family.hidden_is_multiple && hidden % query_heads != 0 => refused("a multiple of"),

@@ -1,32 +1,9 @@
 //! The kind of each layer: as `layer_types` lists them, else by the family's rule.
 
-use super::family::Family;
+use super::family::{Family, LayerRule};
 use super::fields::{Fields, Given};
-use super::identity::unsupported;
-use crate::error::Result;
-use crate::model::description::invalid;
+use crate::error::{Error, Result};
 use crate::model::layer::LayerKind;
-
-/// How a family tells its layers apart.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum LayerRule {
-    /// All keep every token.
-    Full,
-    /// All slide, where there is a window.
-    Sliding,
-    /// Those from `max_window_layers` on slide, where `use_sliding_window` says so.
-    SlidingFrom {
-        /// `max_window_layers` when it is missing.
-        default: u32,
-    },
-    /// The last of each `nth` layers keeps every token, the others slide.
-    FullEvery {
-        /// How many, unless a field says otherwise.
-        nth: u32,
-        /// The field that may say so.
-        field: Option<&'static str>,
-    },
-}
 
 /// The kinds of `layers` layers.
 pub(super) fn kinds(family: &Family, fields: &Fields<'_>, layers: u32) -> Result<Vec<LayerKind>> {
@@ -43,7 +20,7 @@ pub(super) fn kinds(family: &Family, fields: &Fields<'_>, layers: u32) -> Result
 fn listed(fields: &Fields<'_>, types: &[&str], layers: u32) -> Result<Vec<bool>> {
     if types.len() != layers as usize {
         let expected = format!("{layers}, one for each of num_hidden_layers");
-        return Err(invalid(fields.path("layer_types.length"), types.len(), expected));
+        return Err(Error::model(fields.path("layer_types.length"), types.len(), expected));
     }
     let slides = |(index, name): (usize, &&str)| match *name {
         "full_attention" => Ok(false),
@@ -54,7 +31,7 @@ fn listed(fields: &Fields<'_>, types: &[&str], layers: u32) -> Result<Vec<bool>>
             } else {
                 "full_attention or sliding_attention"
             };
-            Err(unsupported(fields.path(&format!("layer_types[{index}]")), other, expected))
+            Err(Error::unsupported(fields.path(&format!("layer_types[{index}]")), other, expected))
         }
     };
     types.iter().enumerate().map(slides).collect()
@@ -101,7 +78,7 @@ fn sliding(family: &Family, fields: &Fields<'_>, window: Option<u32>) -> Result<
         return Ok(LayerKind::Sliding { window, sinks: 0 });
     }
     Err(match named_window(family, fields)? {
-        Some(_) => invalid(fields.path("use_sliding_window"), "false", "true, where layers are sliding_attention"),
-        None => invalid(fields.path("sliding_window"), "null", "a window, where layers are sliding_attention"),
+        Some(_) => Error::model(fields.path("use_sliding_window"), "false", "true, where layers are sliding_attention"),
+        None => Error::model(fields.path("sliding_window"), "null", "a window, where layers are sliding_attention"),
     })
 }
