@@ -8,14 +8,14 @@
 //! slab         bytes of block 2           PageLayout: where a row of a block lies, in which PageFormat
 //! ```
 //!
-//! Each folder takes from those before it alone, and keeps its fields to itself:
+//! A folder imports only from those above it, and its fields are private to it:
 //!
 //! ```text
-//! pages      one layer of a block: layout, formats, staging, what was written
+//! pages      one layer of a block: layout, formats, staging, which slots were written
 //! index      which block holds which prefix: keys, events
-//! pool       who holds a block, which is evicted, what becomes of it
-//! table      the lists of blocks of sequences, which share what they have in common
-//! sequence   blocks and tokens, what of them is only tried, and what holds them
+//! pool       who holds a block, which block is evicted next
+//! table      the lists of blocks of sequences, as trees that share what they have in common
+//! sequence   the blocks and tokens of a sequence, its open drafts and step; what else holds blocks
 //! plan       what a write, the copies before it, or the end of a draft will do
 //! planner    the calls: what they refuse, and what they change
 //! ```
@@ -24,44 +24,49 @@
 //! they are full. [`BlockTable`] is the plain list of blocks per layer, for callers who keep their own sequences on a
 //! [`BlockPool`].
 //!
-//! - Sharing. A block counts the chunks that hold it, a chunk the tables and chunks that hold it. A block may be written where
-//!   it lies when nothing on its path is counted twice and it is not found by a key; else the writer gets a copy first, of that block
-//!   alone. So a fork, a snapshot and a restore are O(1), and what something holds never changes.
-//! - Copies and what follows them are planned in one go, and the memory of both is taken (`table/reservation.rs`) before a block is
-//!   copied: then the plan is made to write to the copies. So a refused call leaves no copy behind, and of several groups all begin a
-//!   step, or end a draft, or none.
-//! - A sequence sees the slots below its length that are marked as written. Marks go with the block (four bytes for a block that
-//!   is empty or full); what a truncation cut off a block that others hold is forgotten when the sequence grows past it.
-//! - Transactions put tokens behind those of the sequence (`Drafts`, as in the contiguous caches). What they may take back is
-//!   neither quantised nor found by a key. A path is moved row by row, then the rest is cut off. To drop one is never refused: an open
-//!   step of its sequence goes along, and is stale from then on.
-//! - Steps take slots of all layers at once, mark them layer by layer, and move lengths on once. A layer is attended to once it is
-//!   marked; to be stale comes before every other refusal. Undoing one gives back what it took,
-//!   not what was evicted or copied for it: so what a caller can get wrong, sources of all layers and arrays of tables, is looked at on the
-//!   plan, before a step is opened.
-//! - Windows give back blocks that left the window of the last committed token; their places stay empty in the table, `NO_BLOCK` in a
-//!   step's, and pages are read around the gap. Attention over pages sees the cache's window unless it names one, and refuses a query that
-//!   would see what is gone: what is shown never depends on the size of blocks.
-//! - Handles of the public `BlockPool` are an index and a generation of 21 bits, so that one that was given back is refused; a
-//!   block whose generations are used up is retired. The planner needs none: it never shows a block to anyone who could keep it.
-//! - Counts and eviction (`pool/`): every block is active, cached, free or never handed out. A cached one lies in the list of
-//!   its rank; the lowest rank goes first, and in it the block released first, also once a limit is over: blocks whose rank changes wait
-//!   in a queue by rank and turn (`pool/queue.rs`, `pool/order.rs`). A sequence lets go of its blocks tail first and hands the highest rank on,
-//!   also to blocks that stay, so that no head goes before its tail, whatever limits and policies say, unless a new priority says so: the
-//!   rule is with `retain`. A policy is a function of priority and depth, and so can be a table (`RankTable`). The time is told, never asked for.
-//! - Prefixes (`index/`): a key a block, chained by keyed BLAKE3, and an index from keys to blocks by two tables of lists
-//!   through the records: no tombstones, so removing and inserting for ever takes no memory. What a key finds is compared with
-//!   parent, tokens and extras. A walk makes eight keys ahead, so that the look-ups of eight blocks wait for memory together.
-//!   `PrefixNamer` makes the same keys from the options of a cache alone.
-//! - A step's tables (`planner/step_tables.rs`) go to arrays of the caller's. A row is known by its sequence and the sequence's epoch, which
-//!   counts changes of what its table had before; while both stay, only blocks that were added are written.
-//! - Groups of layers are planners in lockstep (`index/prefix_match.rs`): a prefix counts as far as every group can go on from it, a sliding
-//!   one from its sinks, the window that the next token sees and the block of the prefix's last token. Its other blocks are places without a block. Events and lists of keys are those
-//!   of the first group that keeps everything. A cache with a window is one such group.
-//! - Whose tokens they are stays with a sequence: a snapshot goes back to sequences of its salt and extras alone. What is only drafted has
-//!   no key, also in forks and snapshots of it, which know the ids of what was committed and no more.
-//! - Two blocks with the same tokens both have the key, one is found, the others wait (`index/twins.rs`). When the one found makes
-//!   room or is written over, another takes its place at once. What was forgotten stays so: a snapshot from before is not found again, nor what follows it.
+//! - Sharing. A block counts the chunks that hold it; a chunk counts the tables and chunks that hold it. A block may be written
+//!   in place if nothing on its path is counted twice and it has no key. Otherwise the writer gets a copy of that one block
+//!   first. So a fork, a snapshot and a restore are O(1), and what is held never changes.
+//! - Copies and the write after them are planned together, and the memory of both is taken (`table/reservation.rs`) before a
+//!   block is copied. Then the plan is redirected to the copies. A refused call leaves no copy behind, and several groups begin
+//!   a step, or end a draft, all of them or none.
+//! - Marks. A sequence sees the slots below its length that are marked as written. Marks belong to the block: four bytes if it is
+//!   empty or full. When a truncation cuts into a block that others hold, the slots behind the cut are forgotten once the
+//!   sequence grows past them.
+//! - Transactions put their tokens behind those of the sequence (`Drafts`, as in the contiguous caches). Tokens that may be taken
+//!   back are neither quantised nor given a key. A path is moved row by row, then the rest is cut off. Dropping a transaction is
+//!   never refused; an open step of its sequence ends with it and is stale.
+//! - Steps take slots of all layers at once, mark them layer by layer, and advance lengths once. A layer can be attended to once
+//!   it is marked. `STALE_STEP` comes before every other refusal. Undoing a step gives back the blocks it took, but not what was
+//!   evicted or copied for it. So a caller's mistakes, in sources of any layer or in arrays of tables, are found on the plan,
+//!   before a step is opened.
+//! - Windows give back the blocks that the last committed token no longer sees. Their places in the table stay empty, and are
+//!   `NO_BLOCK` in a step's tables. Attention over pages uses the cache's window unless it names one, and refuses a query that
+//!   would see tokens that are gone: results never depend on the block size.
+//! - Handles of the public `BlockPool` are an index and a generation of 21 bits, so that an old handle is refused; a block whose
+//!   generations are used up is retired. The planner needs no handles: it never shows a block to anyone who could keep it.
+//! - Eviction (`pool/`). Every block is active, cached, free or never handed out. A cached one lies in the list of its rank. The
+//!   lowest rank goes first, and within a rank the block that was released first. Blocks whose rank changes with time wait in a
+//!   queue by rank and turn (`pool/queue.rs`, `pool/order.rs`). A sequence releases its blocks from its end to its start and hands
+//!   the highest rank on, also to blocks that stay, so that no block goes before those that follow it;
+//!   [`retain`](PagedPlanner::retain) has the whole rule. A policy is a function of priority and depth, and so can be a table
+//!   (`RankTable`). The planner has no clock: callers tell it the time.
+//! - Prefixes (`index/`). Each full block has a key, chained by keyed BLAKE3, and an index leads from keys to blocks through two
+//!   hash tables of linked records: without tombstones, so that it does not grow with what was removed. A block that a key leads
+//!   to is compared in parent, tokens and extras. Eight keys are made ahead, so that the look-ups of eight blocks wait for memory
+//!   together. `PrefixNamer` makes the same keys from the options of a cache alone.
+//! - Step tables (`planner/step_tables.rs`) are written to arrays of the caller's. A row is known by its sequence and that
+//!   sequence's epoch, which counts changes to blocks that were in its table before. While both stay the same, only new blocks
+//!   are written.
+//! - Groups of layers are planners in lockstep (`index/prefix_match.rs`). A prefix counts as far as every group can continue
+//!   from it. A sliding group needs its sinks, the window of the next token and the block of the prefix's last token; its other
+//!   places have no block. Events and lists of keys come from the first group that keeps everything. A cache with a window is one
+//!   such group.
+//! - Identity. A snapshot can be restored only to sequences of the same salt and extras. Drafted tokens get no key, also in forks
+//!   and snapshots, which know the ids of committed tokens only.
+//! - Blocks with the same tokens have the same key. One of them is found, the others wait (`index/twins.rs`), and one of those
+//!   takes its place as soon as it is evicted or overwritten. Forgotten prefixes stay forgotten: an older snapshot is not found
+//!   again, nor is what follows it.
 
 mod index;
 mod pages;

@@ -1,22 +1,25 @@
-//! One row of numbers per block, for as many blocks as were ever reserved.
+//! One row of numbers for each block, up to the highest reserved.
 //!
 //! ```text
 //! row      0 .. 1023   1024 .. 2047   2048 ..
 //!          [........]  [..........]   reserved: the system commits pages once they are written
 //! ```
 //!
-//! Memory for all rows is asked for at once where that is little, so that no row ever moves; larger arrays double. Rows are written, and
-//! so take memory, a step at a time. Measured against chunks that never move: reading a row costs one address instead of two, and
-//! `allocate` of a [`BlockPool`](super::BlockPool) that is in the processor's caches half as much (`benches/pool`).
+//! If the memory for all rows is small, it is asked for at once, so that no row ever moves; larger arrays double.
+//! Rows are initialised, and so take memory, a step at a time. Compared with chunks that never move, reading a row
+//! takes one address instead of two, and `allocate` of a cached [`BlockPool`](super::BlockPool) half the time
+//! (`benches/pool`).
 //!
-//! Invariants: no row lies behind the last of `rows_max`. Reading and writing a row is O(1), `reserve` O(rows added) amortised.
+//! Invariant: there are at most `rows_max` rows. Reading and writing a row is O(1), `reserve` O(rows added)
+//! amortised.
 
 use crate::error::{Error, Result};
 
-/// The bytes that are written in one step, if a row is not larger.
+/// Bytes that are initialised in one step, unless one row is larger.
 const STEP_BYTES: usize = 1 << 16;
 
-/// Bytes for which memory is asked at once: it counts for the process when it is written, and on some systems already now.
+/// Arrays up to this size are asked for at once. The system counts that memory when it is written; some count it at
+/// once.
 const WHOLE_BYTES: usize = 1 << 27;
 
 /// Rows of numbers.
@@ -68,7 +71,6 @@ impl<T: Copy> PerBlock<T> {
         &self.numbers[row as usize * self.width..][..self.width]
     }
 
-    /// The same, to change them.
     #[inline]
     pub fn row_mut(&mut self, row: u32) -> &mut [T] {
         &mut self.numbers[row as usize * self.width..][..self.width]
@@ -80,7 +82,7 @@ impl<T: Copy> PerBlock<T> {
         self.numbers.copy_within(from..from + numbers, target as usize * self.width);
     }
 
-    /// Bytes that rows take; what is reserved for more of them was never written.
+    /// Bytes of the rows. Memory reserved for more was never written.
     pub fn bytes(&self) -> usize {
         self.numbers.len() * size_of::<T>()
     }

@@ -1,9 +1,9 @@
-//! Sliding windows: which tokens later ones see. The window of a token counts its own position.
+//! Sliding windows: which tokens later ones see. A token's window counts its own position.
 
 use crate::count::{count, count_positive};
 use crate::error::Result;
 
-/// What a token sees: the last tokens up to itself, and the first ones.
+/// What a token sees: the last tokens up to itself, and the sinks at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     tokens: u32,

@@ -1,4 +1,4 @@
-//! In what form pages keep the rows of K or of V.
+//! The forms in which pages keep rows of K or of V.
 //!
 //! | format | codes of a row | scales |
 //! | --- | --- | --- |
@@ -7,9 +7,9 @@
 //! | `q8` | a byte an element | one bf16 per token and head |
 //! | `q4` | half a byte an element | a word of 4 bytes, scale and minimum: V per token and head, K per channel and head |
 //!
-//! A scale has all the exponents of an f32, so that rows of any magnitude have one.
+//! A scale has the exponents of an f32, so that rows of any magnitude have one.
 //!
-//! The last three are *low-bit*: rows are quantised, and a page of them is written when it is full. All calls are O(1).
+//! The last three are *low-bit*: rows are quantised, and a page is written once it is full. All calls are O(1).
 
 /// The two halves of a layer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,13 +71,13 @@ formats! {
 }
 
 impl PageFormat {
-    /// True when rows are quantised, so that a page is written as a whole.
+    /// True if rows are quantised, so that a page is written as a whole.
     #[must_use]
     pub fn is_low_bit(self) -> bool {
         matches!(self, PageFormat::F8E4M3 | PageFormat::Q8 | PageFormat::Q4)
     }
 
-    /// Bytes of the codes of one row of so many elements; nothing when memory cannot address them.
+    /// Bytes of the codes of one row; nothing if memory cannot address them.
     #[must_use]
     pub fn row_bytes(self, elements: usize) -> Option<usize> {
         match self {
@@ -88,13 +88,13 @@ impl PageFormat {
         }
     }
 
-    /// Bytes of one element of a format that is not low-bit; nothing for the others.
+    /// Bytes of one element; nothing for low-bit formats.
     #[must_use]
     pub fn element_bytes(self) -> Option<usize> {
         if self.is_low_bit() { None } else { self.row_bytes(1) }
     }
 
-    /// Bytes of the scales of one head of a page; nothing when memory cannot address them.
+    /// Bytes of the scales of one head of a page; nothing if memory cannot address them.
     pub(super) fn scale_bytes(self, part: KeyOrValue, block_size: usize, elements: usize) -> Option<usize> {
         match (self, part) {
             (PageFormat::Q8, _) => block_size.checked_mul(Q8_SCALE_BYTES),
@@ -114,7 +114,7 @@ impl std::fmt::Display for PageFormat {
 impl std::str::FromStr for PageFormat {
     type Err = String;
 
-    /// The format of this name; else the names that there are.
+    /// The format of this name, or else a list of all names.
     fn from_str(name: &str) -> Result<Self, String> {
         let names = || PageFormat::ALL.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
         PageFormat::ALL.iter().copied().find(|format| format.name() == name).ok_or_else(names)

@@ -8,9 +8,9 @@
 //! head    [ slot 0 ][ slot 1 ] ...                  a row of codes for each token
 //! ```
 //!
-//! Where K and V are of one float type and one head dim, nothing lies between them, and a slab is a tensor
-//! `[blocks, layers, 2, kv_heads, block_size, head_dim]` of that type. Otherwise it is bytes, and every section, its scales
-//! and every page start at a multiple of [`ALIGNMENT`].
+//! If K and V have one float type and one head dim, nothing lies between them, and a slab is a tensor `[blocks,
+//! layers, 2, kv_heads, block_size, head_dim]` of that type. Otherwise it is bytes, and every section, its scales and
+//! every page start at a multiple of [`ALIGNMENT`].
 //!
 //! Invariants: every size of one block fits in `isize` (checked once, in [`PageLayout::new`]), and so does every offset
 //! inside a slab that [`PageLayout::slab_bytes`] accepted. All calls are O(1).
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 /// Where sections start in a slab of bytes.
 pub const ALIGNMENT: usize = 64;
 
-/// The numbers that a layout follows from; all are at least 1, but for `value_head_dim`.
+/// What a layout is computed from; all numbers but `value_head_dim` are at least 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageShape {
     /// Tokens of a block.
@@ -35,16 +35,16 @@ pub struct PageShape {
     pub head_dim: u32,
     /// Elements of a row of V; 0 when there is no V.
     pub value_head_dim: u32,
-    /// The form of K.
+    /// The format of K.
     pub key_format: PageFormat,
-    /// The form of V.
+    /// The format of V.
     pub value_format: PageFormat,
 }
 
 /// The K or the V of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionLayout {
-    /// The form of its rows.
+    /// The format of its rows.
     pub format: PageFormat,
     /// Elements of a row.
     pub head_dim: usize,

@@ -1,4 +1,4 @@
-//! Pages: one layer of one block each; in what form they keep rows, where those lie, and which of them were written.
+//! Pages, each one layer of one block: in which form they keep rows, where those lie, which slots were written.
 //!
 //! ```text
 //! format -> layout        page -> staging        written

@@ -25,6 +25,6 @@ pub struct PageRead {
     pub block: u32,
     /// Tokens in it.
     pub tokens: u32,
-    /// Its staging page, when its rows lie there.
+    /// Its staging page, if its rows lie there.
     pub staged: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! Which pages are staged, and where: low-bit pages lie in floats until all their slots are written.
+//! Which pages are staged, and where. Low-bit pages lie in floats until all their slots are written.
 //!
 //! ```text
 //! staging page   0          1        2          3 ...
@@ -6,10 +6,10 @@
 //!                layer 0             layer 5
 //! ```
 //!
-//! Pages that came back are used before new ones, the last one first, since its memory is the warmest.
+//! Staging pages that came back are used before new ones, the last one first: its memory is the warmest.
 //!
-//! Invariants: a staging page is of one page or free, and a page has at most one of them. Every call is O(1) but for
-//! `give_back_block`, which is O(layers) unless nothing is staged; memory is taken in `reserve` alone.
+//! Invariants: a staging page belongs to one page or is free; a page has at most one. Every call is O(1) but for
+//! `give_back_block`, which is O(layers) unless nothing is staged. Memory is taken in `reserve` alone.
 
 use std::collections::HashMap;
 
@@ -21,12 +21,12 @@ use crate::error::{Error, Result};
 pub struct Staging {
     places: HashMap<Page, u32>,
     free: Vec<u32>,
-    /// Staging pages ever handed out: those from here on were never written.
+    /// Staging pages handed out so far: those from here on were never written.
     used: u32,
 }
 
 impl Staging {
-    /// Where a page is staged.
+    /// The staging page of a page, if it has one.
     #[must_use]
     pub fn get(&self, page: Page) -> Option<u32> {
         if self.places.is_empty() { None } else { self.places.get(&page).copied() }
@@ -44,7 +44,7 @@ impl Staging {
         self.places.is_empty()
     }
 
-    /// Staging pages ever handed out; those above are as the executor made them.
+    /// Staging pages handed out so far; those above are as the executor made them.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.used
@@ -60,7 +60,7 @@ impl Staging {
         let count = self.places.len() as u64 + pages as u64;
         let out_of_memory = |_| Error::OutOfMemory { count, what: "staged pages" };
         self.places.try_reserve(pages).map_err(out_of_memory)?;
-        // All that are staged may come back.
+        // All staged pages may come back.
         self.free.try_reserve(self.places.len() + pages).map_err(out_of_memory)
     }
 

@@ -7,10 +7,10 @@
 //! mask 0  [ layer 0 | layer 1 | .. ]      one bit per slot; only blocks that are neither empty nor full have one
 //! ```
 //!
-//! Invariants: a block's mask has some bit and not all; bits that stand for no slot are 0; a mask is of one block or free.
-//! Memory is four bytes for each block up to the highest ever reserved, and the masks: a full block costs no more. `get` is
-//! O(1), what looks at a run of slots or changes one is O(its slots / 64), or O(layers * block_size / 64) when a layer becomes
-//! full. Marks of the same slots in several layers, where block sizes divide a word, are changed a word at a time:
+//! Invariants: a block's mask has at least one bit, but not all; bits that stand for no slot are 0; a mask belongs to
+//! one block or is free. Memory is four bytes for each block up to the highest reserved, and the masks: a full block
+//! needs none. `get` is O(1). Other calls are O(slots / 64), or O(layers * block_size / 64) when a layer becomes
+//! full. If the block size divides a word, marks of the same slots in all layers are changed a word at a time:
 //!
 //! ```text
 //! 16 slots a block     word 0 [ layer 0 | 1 | 2 | 3 ]   word 1 [ layer 4 | ... ]     slot 5 of all layers: the same bits in each word
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 
 const WORD_BITS: u64 = u64::BITS as u64;
 
-/// What is said of a block: this, that, or one more than its mask.
+/// The state of a block: empty, full, or else the number of its mask plus one.
 const NOTHING: u32 = 0;
 const ALL: u32 = u32::MAX;
 
@@ -52,7 +52,7 @@ impl WrittenMarks {
         })
     }
 
-    /// Makes room for the blocks up to this one, and for changes of so many of them.
+    /// Makes room for the blocks up to this one and for changing so many blocks.
     pub fn reserve(&mut self, block: u32, changes: usize) -> Result<()> {
         let refused = |_| out_of_memory(block + 1);
         if let Some(more) = (block as usize + 1).checked_sub(self.blocks.len()) {
@@ -66,7 +66,7 @@ impl WrittenMarks {
         self.free_masks.try_reserve(all - self.free_masks.len()).map_err(refused)
     }
 
-    /// Marks neighbouring slots; their block is reserved.
+    /// Marks neighbouring slots of a reserved block.
     pub fn set(&mut self, block: u32, layer: u32, slots: Range<u32>) {
         if slots.is_empty() || self.blocks[block as usize] == ALL {
             return;
@@ -80,7 +80,7 @@ impl WrittenMarks {
         let page = u64::from(layer) * u64::from(self.block_size);
         let (first, end) = (page + u64::from(slots.start), page + u64::from(slots.end));
         if end.div_ceil(WORD_BITS) - first / WORD_BITS == 1 {
-            // Most often in one word, which is not full.
+            // The common case: one word, which does not become full.
             let word = (first / 64) as usize;
             self.masks[start + word] |= (u64::MAX >> (64 - slots.len())) << (first % 64);
             if self.masks[start + word] != self.full_word(word) {
@@ -108,7 +108,7 @@ impl WrittenMarks {
         }
     }
 
-    /// Marks neighbouring slots in some layers; their block is reserved.
+    /// Marks neighbouring slots of a reserved block in some layers.
     pub fn set_layers(&mut self, block: u32, layers: Range<u32>, slots: Range<u32>) {
         let whole = layers.len() as u32 == self.num_layers() && self.blocks[block as usize] != ALL;
         let Some(bits) = self.in_each_word(slots.clone()).filter(|_| whole && !slots.is_empty()) else {
@@ -130,7 +130,7 @@ impl WrittenMarks {
         }
     }
 
-    /// The bits of these slots in all layers, where they are the same in each word.
+    /// The bits of these slots in all layers, if they are the same in each word.
     fn in_each_word(&self, slots: Range<u32>) -> Option<u64> {
         let size = self.block_size;
         if !(WORD_BITS as u32).is_multiple_of(size) {
@@ -167,7 +167,7 @@ impl WrittenMarks {
         self.has_any(block, layer, slot..slot + 1)
     }
 
-    /// Forgets the marks of neighbouring slots; room for one change is reserved.
+    /// Clears the marks of neighbouring slots; room for one change is reserved.
     pub fn unset(&mut self, block: u32, layer: u32, slots: Range<u32>) {
         if !self.has_any(block, layer, slots.clone()) {
             return;
@@ -181,14 +181,14 @@ impl WrittenMarks {
         }
     }
 
-    /// Forgets the marks of all layers of a block.
+    /// Clears all marks of a block.
     pub fn clear_block(&mut self, block: u32) {
         if (block as usize) < self.blocks.len() {
             self.close(block, NOTHING);
         }
     }
 
-    /// Marks all slots of all layers of a block, if there is room for it.
+    /// Sets all marks of a block, if it is reserved.
     pub fn fill_block(&mut self, block: u32) {
         if (block as usize) < self.blocks.len() {
             self.close(block, ALL);
@@ -201,7 +201,7 @@ impl WrittenMarks {
         numbers * size_of::<u32>() + self.masks.capacity() * size_of::<u64>()
     }
 
-    /// Blocks that there is room for; those above are clear.
+    /// Blocks that are reserved; those above are clear.
     pub fn blocks(&self) -> u32 {
         self.blocks.len() as u32
     }
@@ -216,7 +216,7 @@ impl WrittenMarks {
         self.blocks.get(block as usize) == Some(&ALL)
     }
 
-    /// Says what is wrong with the masks, if anything is. O(blocks + masks).
+    /// Says what is wrong with the masks, if anything. O(blocks + masks).
     pub fn check(&self) -> Result<(), String> {
         let mut of = vec![0; self.masks.len() / self.words_per_block];
         let named = self.blocks.iter().filter(|&&mask| mask != NOTHING && mask != ALL).map(|&mask| mask - 1);
@@ -246,7 +246,7 @@ impl WrittenMarks {
         }
     }
 
-    /// The first word of a block's mask, which it gets if it has none.
+    /// The first word of a block's mask; the block gets one if it has none.
     fn open(&mut self, block: u32) -> usize {
         let (before, words) = (self.blocks[block as usize], self.words_per_block);
         if before != NOTHING && before != ALL {
@@ -269,7 +269,7 @@ impl WrittenMarks {
         }
     }
 
-    /// A word of a block whose slots are all marked.
+    /// A word of a full block's mask.
     fn full_word(&self, word: usize) -> u64 {
         u64::MAX >> (WORD_BITS - (self.slots - word as u64 * WORD_BITS).min(WORD_BITS))
     }
@@ -291,7 +291,7 @@ impl WrittenMarks {
     }
 }
 
-/// What is known of a block.
+/// The marks of a block.
 enum Marked<'a> {
     Nothing,
     All,

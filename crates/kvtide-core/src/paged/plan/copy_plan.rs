@@ -1,4 +1,4 @@
-//! Copies before writes: a block that others see as well is copied for the one who writes it, that block and nothing else.
+//! Copies before writes: the writer of a block that others see gets a copy of that one block.
 //!
 //! ```text
 //! found by others, held by others     copied
@@ -14,14 +14,14 @@ use crate::paged::pages::Page;
 use crate::paged::sequence::Sequence;
 use crate::paged::table::Reservation;
 
-/// A block to copy, all its layers.
+/// A block to copy, in all layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockCopy {
     /// The block that others hold too.
     pub source: u32,
     /// The block that the writer gets.
     pub target: u32,
-    /// Its pages that lie in staging pages: the layer, and the staging pages of source and target.
+    /// Its staged pages: layer, staging page of the source, staging page of the target.
     pub staged: Vec<(u32, u32, u32)>,
     seat: u32,
     place: u32,
@@ -62,43 +62,43 @@ impl CopyPlan {
         self.staging_pages
     }
 
-    /// Before which change it was made.
+    /// The planner's revision when it was made.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Memory that the bookkeeping needs for it.
+    /// What its commit needs.
     pub(in crate::paged) fn room(&self) -> Reservation {
         let copies = self.copies.len();
         let staged = self.copies.iter().map(|copy| copy.staged.len()).sum();
         Reservation { blocks: copies, marks: 2 * copies, tables: copies, staged }
     }
 
-    /// What the write after it needs beyond what it was planned with, where pages have so many layers that are staged: a page that
-    /// lies in floats stays there for the others, and a copy without rows of it gets one of its own.
+    /// What the write after it needs in addition, with so many staged layers: a staged page stays for the others, and
+    /// a copy that keeps no rows of it gets a staging page of its own.
     pub(in crate::paged) fn bare_room(&self, staged_layers: u32) -> Reservation {
         let bare = self.copies.iter().filter(|copy| copy.kept == 0).count();
         Reservation { staged: bare * staged_layers as usize, ..Reservation::default() }
     }
 }
 
-/// A block that a write would change, and others could see it.
+/// A block that a write would change while others could see it.
 #[derive(Debug)]
 struct SharedBlock {
     seat: u32,
     place: u32,
     block: u32,
     kept: u32,
-    /// Others hold it; else it is only found by its key.
+    /// Others hold it; otherwise it only has a key.
     held: bool,
 }
 
-/// The blocks that some writes would change, and others could see.
+/// The blocks that some writes would change while others could see them.
 #[derive(Debug, Default)]
 pub struct SharedBlocks(Vec<SharedBlock>);
 
 impl SharedBlocks {
-    /// Notes the blocks that a share is written to; those it lacks are nobody's.
+    /// Notes the blocks that a share is written to, as far as they are there.
     pub fn add_share(&mut self, share: &Share, of: &Sequence, state: PlannerState<'_>) -> Result<()> {
         if share.tokens == 0 {
             return Ok(());
@@ -114,8 +114,8 @@ impl SharedBlocks {
         Ok(())
     }
 
-    /// Notes the block with a sequence's last tokens, where a share begins behind it: what was cut off it must not come back when the
-    /// sequence grows past it.
+    /// Notes the block with a sequence's last tokens if a share begins behind it: slots of it that were cut off must
+    /// not come back when the sequence grows past them.
     pub fn add_tail(&mut self, share: &Share, of: &Sequence, state: PlannerState<'_>) -> Result<()> {
         let (length, size) = (of.length(), state.block_size());
         let place = length / size;
@@ -140,7 +140,7 @@ impl SharedBlocks {
         Ok(())
     }
 
-    /// Refuses more blocks than there are for so many new ones and for those that others hold.
+    /// Refuses if there are too few blocks for the new ones and for copies of those that others hold.
     pub fn check_available(&self, new_blocks: u64, state: PlannerState<'_>) -> Result<()> {
         state.check_available(new_blocks + self.held())
     }
@@ -149,7 +149,7 @@ impl SharedBlocks {
         self.0.iter().filter(|shared| shared.held).count() as u64
     }
 
-    /// Which of them are copied, to which blocks, where a write takes so many new ones.
+    /// Chooses which blocks are copied, and to which, beside a write that takes so many new ones.
     pub fn plan(mut self, new_blocks: u64, state: PlannerState<'_>) -> Result<CopyPlan> {
         self.check_available(new_blocks, state)?;
         let pool = state.tables.pool();

@@ -31,7 +31,7 @@ pub enum Keep<'a> {
 pub struct RowMove {
     /// Where it is.
     pub source: Slot,
-    /// Where it goes; nothing is read from there after it.
+    /// Where it goes; no later move reads from there.
     pub target: Slot,
 }
 
@@ -48,7 +48,7 @@ pub struct EndPlan {
 }
 
 impl EndPlan {
-    /// How the transaction of a sequence, which has no open step, is ended.
+    /// The end of a transaction of a sequence without an open step.
     pub(in crate::paged) fn new(seat: u32, id: TransactionId, keep: Keep<'_>, state: PlannerState<'_>) -> Result<Self> {
         let of = state.sequences.at(seat);
         let drafts = of.drafts();
@@ -89,7 +89,7 @@ impl EndPlan {
         self.length
     }
 
-    /// Before which change it was made.
+    /// The planner's revision when it was made.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }
@@ -99,7 +99,7 @@ impl EndPlan {
         room(&mut self.seals, pages)
     }
 
-    /// Makes it move rows to these copies, which were made since, and quantise those that are full. There is memory for it.
+    /// Redirects it to copies that were made since, and quantises those that are full. Its memory is reserved.
     pub(in crate::paged) fn follow_copies(&mut self, copies: &[BlockCopy], state: PlannerState<'_>) -> Result<()> {
         for slot in self.moves.iter_mut().flat_map(|moved| [&mut moved.source, &mut moved.target]) {
             let copy = copies.iter().find(|copy| copy.source == slot.block);
@@ -110,7 +110,7 @@ impl EndPlan {
         Ok(())
     }
 
-    /// Writes down the staged pages that are full once its tokens are committed. What others hold is not quantised.
+    /// Lists the staged pages that are full once its tokens are committed. Pages that others hold are not quantised.
     fn fill_seals(&mut self, state: PlannerState<'_>) -> Result<()> {
         let (of, pool, size) = (state.sequences.at(self.seat), state.tables.pool(), state.block_size());
         self.seals.clear();
@@ -136,7 +136,7 @@ impl EndPlan {
     }
 }
 
-/// The rows of a path that do not lie where they are kept, its first node at a position.
+/// The moves of a path's rows; `first` is the position of the draft's first node.
 fn row_moves(of: &Sequence, first: u32, path: &[u32], state: PlannerState<'_>) -> Result<Vec<RowMove>> {
     let size = state.block_size();
     let at = |position: u32| Slot {

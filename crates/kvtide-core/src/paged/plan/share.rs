@@ -1,4 +1,4 @@
-//! What is to be written, checked: which positions each sequence gets, and how many blocks it lacks for them.
+//! A checked write: the positions each sequence gets, and how many blocks it lacks for them.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::target::{Append, WriteTarget};
 use crate::error::Result;
 use crate::paged::sequence::Sequence;
 
-/// What one sequence gets.
+/// What one sequence gets of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The sequence.
@@ -20,7 +20,7 @@ pub struct Share {
     pub tokens: u32,
     /// Blocks that it lacks for them.
     pub new_blocks: u32,
-    /// Its length is at least this much then.
+    /// Its length is at least this much afterwards.
     pub end: u32,
     /// Whether a draft is open, which may take the tokens back.
     pub drafted: bool,
@@ -29,7 +29,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// What a sequence gets of a target, in blocks of so many tokens; without its runs.
+    /// A sequence's share for a target, in blocks of `size` tokens; without its runs.
     pub fn new(seat: u32, of: &Sequence, target: &WriteTarget, size: u32) -> Self {
         let &WriteTarget { sequence, position, tokens } = target;
         let drafted = of.drafts().depth() > 0;
@@ -37,9 +37,9 @@ impl Share {
         share.with_tokens(tokens, of.table().len(), size)
     }
 
-    /// The same of its first `tokens` tokens.
+    /// The share of its first `tokens` tokens.
     pub fn shortened(self, tokens: u32, size: u32) -> Self {
-        // Where it lacked blocks, those before them are what the sequence has without it.
+        // Without the blocks that it lacked, the sequence has those before them.
         self.with_tokens(tokens, self.end.div_ceil(size) - self.new_blocks, size)
     }
 
@@ -49,13 +49,13 @@ impl Share {
     }
 }
 
-/// A write that was checked, of which a plan is made: see [`PagedPlanner::plan_write`](crate::paged::PagedPlanner::plan_write).
+/// A checked write, for [`PagedPlanner::plan_write`](crate::paged::PagedPlanner::plan_write).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "nothing is planned yet"]
 pub struct CheckedWrite {
     pub(super) layers: Range<u32>,
     pub(super) shares: Vec<Share>,
-    /// For each token the one of its draft that it follows.
+    /// The parent of each token, in its draft.
     pub(super) parents: Option<Vec<i32>>,
     pub(super) revision: u64,
 }
@@ -96,7 +96,7 @@ impl CheckedWrite {
         self.shares.iter().map(|share| u64::from(share.new_blocks)).sum()
     }
 
-    /// Before which change it was checked.
+    /// The planner's revision when it was checked.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }

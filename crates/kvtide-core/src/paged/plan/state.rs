@@ -4,14 +4,14 @@ use crate::error::{Error, Result, reserve};
 use crate::paged::sequence::Sequences;
 use crate::paged::table::Tables;
 
-/// A planner as it is now.
+/// What plans read of a planner.
 #[derive(Clone, Copy, Debug)]
 pub struct PlannerState<'a> {
     /// Its sequences.
     pub sequences: &'a Sequences,
     /// Their tables, and the blocks.
     pub tables: &'a Tables,
-    /// How many changes there were.
+    /// Which change was the last.
     pub revision: u64,
 }
 
@@ -28,7 +28,7 @@ impl PlannerState<'_> {
     }
 }
 
-/// Makes room in what is written down of a call.
+/// Makes room in a list of a plan.
 pub(super) fn room<T>(list: &mut Vec<T>, more: usize) -> Result<()> {
     reserve(list, more, "sequences and blocks of a call")
 }

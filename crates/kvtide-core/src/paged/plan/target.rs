@@ -1,4 +1,4 @@
-//! What is to be written, checked: by whom, in which sequences, at which positions.
+//! What is to be written, in which sequences, at which positions and on whose behalf; and its checks.
 
 use super::state::PlannerState;
 use crate::count::{COUNT_MAX, count};
@@ -6,7 +6,7 @@ use crate::drafts::TransactionId;
 use crate::error::{Error, Result};
 use crate::paged::sequence::{NamedSeats, Sequence};
 
-/// Tokens that are to be written.
+/// Tokens to be written to one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteTarget {
     /// The sequence.
@@ -17,14 +17,14 @@ pub struct WriteTarget {
     pub tokens: u32,
 }
 
-/// Tokens of all layers that are to be appended.
+/// Tokens of all layers to be appended to sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct Append<'a> {
     /// The sequences, each once.
     pub sequences: &'a [u64],
     /// Sequence i gets the tokens `offsets[i]..offsets[i + 1]`; without offsets one each.
     pub offsets: Option<&'a [u32]>,
-    /// For each token the one of its sequence's draft that it follows, -1 for the one before the draft; without, a chain.
+    /// The parent of each token in its sequence's draft, -1 for the token before the draft; without parents, a chain.
     pub parents: Option<&'a [i32]>,
     /// On whose behalf.
     pub writer: Writer,
@@ -37,12 +37,12 @@ pub enum Writer {
     Direct,
     /// A transaction; it must be the innermost one.
     Draft(TransactionId),
-    /// A step, which writes into the innermost transaction if there is one.
+    /// A step; it writes into the innermost transaction, if one is open.
     Step,
 }
 
 impl Append<'_> {
-    /// Checks an append, and gives its targets with their sequences and the seats of those. O(sequences), and a bit for each seat.
+    /// Checks an append and passes each target on with its seat and sequence. O(sequences), and a bit for each seat.
     pub(in crate::paged) fn each_target(
         &self,
         state: PlannerState<'_>,
@@ -61,7 +61,7 @@ impl Append<'_> {
         let mut named = NamedSeats::of(if sequences.len() > 1 { state.sequences.num_seats() } else { 0 })?;
         for (place, &sequence) in (0..).zip(sequences) {
             let Ok(seat) = state.sequences.seat(sequence) else {
-                // One that is named twice is refused as such, whether it is there or not.
+                // Being named twice is refused first, whether or not the sequence exists.
                 check_once(sequences)?;
                 return Err(Error::SequenceNotFound { sequence });
             };
@@ -82,7 +82,7 @@ impl Append<'_> {
 }
 
 impl WriteTarget {
-    /// Refuses tokens that may not be written to their sequence now, or that do not fit there.
+    /// Refuses tokens that may not be written now, or that do not fit.
     pub(in crate::paged) fn check(&self, of: &Sequence, writer: Writer, state: PlannerState<'_>) -> Result<()> {
         of.check_resting()?;
         match writer {
@@ -109,7 +109,7 @@ impl WriteTarget {
     }
 }
 
-/// Refuses offsets that do not cut the tokens in one piece for each sequence.
+/// Refuses offsets that do not divide the tokens among the sequences in order.
 fn check_offsets(sequences: usize, offsets: Option<&[u32]>) -> Result<()> {
     let Some(offsets) = offsets else { return Ok(()) };
     if offsets.len() != sequences + 1 {

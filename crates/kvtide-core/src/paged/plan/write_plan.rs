@@ -1,10 +1,10 @@
-//! What writing tokens will do: which slots they go to, and, for low-bit pages, through which staging pages.
+//! What a write will do: the slots that tokens go to and, for low-bit pages, the staging pages.
 //!
-//! Rows of low-bit pages go to a staging page until all slots of the page are written; a run that covers a page is quantised as it
-//! comes, and a run into a page that was quantised takes the page back to staging for the length of the call. What a draft may take
-//! back is staged whole.
+//! Rows of a low-bit page go to a staging page until all its slots are written. A run that covers a whole page is
+//! quantised as it comes. A run into a quantised page takes the page back to staging for the length of the call. Rows
+//! that a draft may take back are always staged.
 //!
-//! A plan costs O(blocks and runs), for low-bit pages times the layers for at most two runs a sequence.
+//! A plan costs O(blocks and runs); of low-bit pages at most two runs a sequence cost O(layers).
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub struct SlotRun {
     pub len: u32,
     /// The first of the tokens, counted in the call.
     pub token: u32,
-    /// True when its rows go to staging pages: the plan names them.
+    /// True if its rows go to staging pages, which the plan names.
     pub staged: bool,
 }
 
@@ -40,9 +40,9 @@ pub struct PageWrite {
     pub page: Page,
     /// Its staging page.
     pub staged: u32,
-    /// What lies in the staging page.
+    /// What lies in the staging page before the write.
     pub before: StagingContent,
-    /// True when all slots are written and committed then: the page is quantised, and its staging page given back.
+    /// True if all slots are then written and committed: the page is quantised and its staging page given back.
     pub fills: bool,
 }
 
@@ -55,7 +55,7 @@ pub enum StagingContent {
     Zeros,
     /// Rows of another page, to be zeroed.
     Other,
-    /// Rows of another page, to be written over by those of this one, which is quantised already.
+    /// Rows of another page, to be overwritten by those of this page, which is quantised already.
     Sealed,
 }
 
@@ -68,10 +68,10 @@ pub struct Seal {
     pub staged: u32,
 }
 
-/// What writing tokens of one or more sequences will do. Nothing has happened yet: blocks are still free, slots not marked.
+/// What a write to one or more sequences will do. Nothing has happened yet: blocks are still free, slots not marked.
 ///
-/// A block yet to be taken is in no other sequence, so bytes may be moved before the commit: if moving them fails, nobody
-/// sees what was written to it.
+/// A block that is still to be taken is in no sequence, so bytes may be moved before the commit: if moving them
+/// fails, nobody sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a plan does nothing until it is committed"]
 pub struct WritePlan {
@@ -83,13 +83,13 @@ pub struct WritePlan {
     pages: Vec<PageWrite>,
     new_staged: u32,
     staging_pages: u32,
-    /// For each token the one of its draft that it follows.
+    /// The parent of each token, in its draft.
     parents: Option<Vec<i32>>,
     revision: u64,
 }
 
 impl WritePlan {
-    /// Where the tokens of a write go.
+    /// The plan of a write without copies.
     pub(in crate::paged) fn new(write: CheckedWrite, state: PlannerState<'_>) -> Result<Self> {
         state.check_available(write.new_blocks())?;
         let mut plan = WritePlan::of(write, state)?;
@@ -97,11 +97,11 @@ impl WritePlan {
         Ok(plan)
     }
 
-    /// The same, with the copies of blocks that others see as well: both are planned as if the other were not.
+    /// The plan of a write and of the copies it needs, each planned as if the other were not.
     pub(in crate::paged) fn with_copies(write: CheckedWrite, state: PlannerState<'_>) -> Result<(CopyPlan, Self)> {
         let (mut shared, needed) = (SharedBlocks::default(), write.new_blocks());
         if state.check_available(needed).is_err() {
-            // Refused with all blocks that there would have to be.
+            // The refusal counts the copies too.
             for share in &write.shares {
                 shared.add_share(share, state.sequences.at(share.seat), state)?;
             }
@@ -112,7 +112,7 @@ impl WritePlan {
         Ok((shared.plan(needed, state)?, plan))
     }
 
-    /// A plan of a write, with room for its runs.
+    /// An empty plan with room for its runs.
     fn of(write: CheckedWrite, state: PlannerState<'_>) -> Result<Self> {
         let new_blocks = write.new_blocks() as u32;
         let CheckedWrite { layers, shares, parents, revision } = write;
@@ -123,14 +123,14 @@ impl WritePlan {
         Ok(WritePlan { layers, tokens, new_blocks, shares, runs, pages, new_staged, staging_pages, parents, revision })
     }
 
-    /// Makes it write to the blocks as they are now, behind the copies that were planned with it. There is memory for it.
+    /// Redirects it to the copies that were planned with it and are there now. Its memory is reserved.
     pub(in crate::paged) fn follow_copies(&mut self, state: PlannerState<'_>) -> Result<()> {
         self.fill(state, None)?;
         self.revision = state.revision;
         Ok(())
     }
 
-    /// Writes down where the tokens of its shares go, and which blocks there others see. Once done, it can be done again without memory.
+    /// Lists where the tokens of its shares go, and which blocks there others see. A second time needs no memory.
     fn fill(&mut self, state: PlannerState<'_>, mut shared: Option<&mut SharedBlocks>) -> Result<()> {
         let mut upcoming = state.tables.pool().blocks().upcoming().map(|next| next.block);
         self.tokens = 0;
@@ -151,7 +151,7 @@ impl WritePlan {
         if state.tables.pool().is_low_bit() { self.add_pages(state) } else { Ok(()) }
     }
 
-    /// Adds the runs of one sequence, and notes the blocks that are there; `upcoming` are those that it would get.
+    /// Adds the runs of one sequence and passes its present blocks to `note`; `upcoming` are the blocks it would get.
     fn add_runs(
         &mut self,
         share: &Share,
@@ -170,7 +170,7 @@ impl WritePlan {
         if end == first + 1
             && let Some(block) = state.tables.get(held, first)
         {
-            // Most often a token or a few, into a block that is there.
+            // The common case: a few tokens into one present block.
             let (slot, len) = (share.position % size, share.tokens);
             self.runs.push(SlotRun { block, slot, len, token: self.tokens, staged: is_staged(len) });
             return note(first, block);
@@ -192,7 +192,7 @@ impl WritePlan {
         Ok(())
     }
 
-    /// Adds the low-bit pages that are written in floats.
+    /// Adds the staged pages.
     fn add_pages(&mut self, state: PlannerState<'_>) -> Result<()> {
         let (pool, size) = (state.tables.pool(), state.block_size());
         let mut upcoming = pool.staging().upcoming();
@@ -204,7 +204,7 @@ impl WritePlan {
             let length = state.sequences.at(share.seat).length();
             let mut position = share.position;
             for run in runs {
-                // Slots that hold tokens of the sequence; what others left behind them does not count.
+                // Slots that hold tokens of the sequence; what lies behind them does not count.
                 let kept = length.saturating_sub(position - run.slot).min(size);
                 position += run.len;
                 place += 1;
@@ -240,7 +240,7 @@ impl WritePlan {
         Ok(())
     }
 
-    /// Keeps the first `tokens` tokens of each share; `cut` is told the slots that are given up.
+    /// Keeps the first `tokens` tokens of each share and passes the slots that are given up to `cut`.
     pub(in crate::paged) fn shorten(&mut self, tokens: u32, size: u32, mut cut: impl FnMut(u32, Range<u32>)) {
         let (mut first, mut kept_runs) = (0, 0);
         (self.tokens, self.new_blocks) = (0, 0);
@@ -268,7 +268,7 @@ impl WritePlan {
         self.runs.truncate(kept_runs);
     }
 
-    /// Memory that the bookkeeping needs for it.
+    /// What its commit needs.
     pub(in crate::paged) fn room(&self) -> Reservation {
         let shares = self.shares.len();
         Reservation {
@@ -307,7 +307,7 @@ impl WritePlan {
         self.parents.is_some()
     }
 
-    /// Before which change it was made.
+    /// The planner's revision when it was made.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }
@@ -335,7 +335,7 @@ impl WritePlan {
         self.tokens
     }
 
-    /// Where the tokens of each sequence begin, and where the last ones end.
+    /// The first token of each sequence, and the number of all tokens.
     pub fn offsets(&self) -> impl Iterator<Item = u32> {
         let ends = self.shares.iter().scan(0, |end, share| {
             *end += share.tokens;
@@ -350,13 +350,13 @@ impl WritePlan {
         self.new_blocks
     }
 
-    /// Where the tokens go, in their order; the same slots in each layer.
+    /// The slots of the tokens, in order; they are the same in each layer.
     #[must_use]
     pub fn runs(&self) -> &[SlotRun] {
         &self.runs
     }
 
-    /// The low-bit pages that are written in floats. The others are quantised as they come.
+    /// The staged pages. Other low-bit pages are quantised as they come.
     #[must_use]
     pub fn pages(&self) -> &[PageWrite] {
         &self.pages

@@ -1,12 +1,11 @@
-//! The planner of the paged cache: which calls there are, what they refuse and in which order, and what they change.
+//! The planner of the paged cache: its calls, what they refuse and in which order, and what they change.
 //!
 //! ```text
 //! paged_planner    sequences, blocks, counts, and what each call below has in common
 //! write -> transaction, step         snapshot -> prefix         step_tables -> read
 //! ```
 //!
-//! What a call decides lies in the folders before this one: `pages`, `index`, `pool`, `table`, `sequence`, `plan`, each of which takes
-//! only from those before it.
+//! The folders above this one decide; see [`super`].
 
 mod paged_planner;
 mod prefix;

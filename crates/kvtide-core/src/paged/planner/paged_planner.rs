@@ -5,12 +5,13 @@
 //! sequence 8 = fork of 7: the same table             the first write into block 5 gives the writer a copy of it
 //! ```
 //!
-//! A block holds the same tokens of every layer, so a sequence has one table for all of them. A sequence reads the slots below
-//! its length that are marked as written; marks go with the block, and a block that others hold too, or that is found by its
-//! key, is never written.
+//! A block holds the same tokens of every layer, so a sequence has one table for all of them. A sequence sees the
+//! slots below its length that are marked as written. Marks belong to the block. A block that others hold, or that
+//! has a key, is never written.
 //!
-//! Invariants: what the tables hold is what the blocks count; where pages are staged, exactly those are whose slots are marked in
-//! part or that a draft filled, or a truncation cut. Dropping or cutting a sequence is O(its blocks), forking it O(1).
+//! Invariants: the blocks' counts agree with the tables. Where pages are staged, exactly those are whose slots are
+//! marked in part, that a draft filled, or that a truncation cut. Dropping or cutting a sequence is O(its blocks),
+//! forking it O(1).
 
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result, reserve};
@@ -26,12 +27,12 @@ use crate::paged::window::Window;
 pub struct PagedPlanner {
     pub(super) tables: Tables,
     pub(super) sequences: Sequences,
-    /// Which tokens later ones see, where not all.
+    /// The tokens that later ones see, if not all.
     pub(super) window: Option<Window>,
-    /// Counts changes, so that a plan is known to be up to date.
+    /// Counts the changes that make plans stale.
     pub(super) revision: u64,
     pub(super) counters: PlannerCounters,
-    /// How often everything that was found by its tokens was forgotten.
+    /// How often all prefixes were forgotten.
     pub(super) forgotten: u64,
 }
 
@@ -40,9 +41,9 @@ pub struct PagedPlanner {
 pub struct PlannerCounters {
     /// Blocks copied because others held them when they were written.
     pub copies: u64,
-    /// Tokens that prefixes were asked for.
+    /// Tokens of the prompts that were looked for.
     pub asked_tokens: u64,
-    /// Tokens of them that were found.
+    /// Tokens of those prompts that were found.
     pub found_tokens: u64,
 }
 
@@ -53,13 +54,13 @@ pub struct PoolStats {
     pub total: u32,
     /// Blocks with nothing in them.
     pub free: u32,
-    /// Blocks that nobody holds, and that are found by their tokens.
+    /// Blocks that nobody holds and that prompts can find.
     pub cached: u32,
     /// Blocks that somebody holds.
     pub active: u32,
     /// Blocks that were cached and had to make room.
     pub evictions: u64,
-    /// What else was counted.
+    /// Copies and tokens found, since the start.
     pub counters: PlannerCounters,
 }
 
@@ -69,7 +70,7 @@ impl PagedPlanner {
         PagedPlanner::of_blocks(Blocks::new(capacity)?, block_size, num_layers)
     }
 
-    /// The same of these blocks, none of which is in use: they bring the order in which they are evicted.
+    /// A cache of these blocks, none of which is in use. They bring their order of eviction.
     pub fn of_blocks(blocks: Blocks, block_size: u32, num_layers: u32) -> Result<Self> {
         let block_size = count_positive("blockSize", block_size.into())?;
         let num_layers = count_positive("numLayers", num_layers.into())?;
@@ -83,21 +84,21 @@ impl PagedPlanner {
         })
     }
 
-    /// The same, its pages staged until they are full.
+    /// Stages pages until they are full, for low-bit formats.
     #[must_use]
     pub fn staging_pages(mut self) -> Self {
         self.tables = self.tables.with_pool(PagePool::staging_pages);
         self
     }
 
-    /// The same, its blocks evicted in another order. None is in use yet.
+    /// Evicts blocks in the order of this policy. None may be in use yet.
     #[must_use]
     pub fn evicting(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
         self.tables = self.tables.with_pool(|pool| pool.evicting(policy));
         self
     }
 
-    /// The same for layers that see a window: blocks that left it are given back.
+    /// Gives back blocks that leave this window.
     #[must_use]
     pub fn sliding(mut self, window: Window) -> Self {
         self.window = Some(window);
@@ -109,14 +110,14 @@ impl PagedPlanner {
         self.create_sequence_of(Identity::default())
     }
 
-    /// The same, whose tokens are found by others of this identity.
+    /// A new, empty sequence whose tokens are found by prompts of this identity.
     pub fn create_sequence_of(&mut self, identity: Identity) -> Result<u64> {
         self.sequences.reserve()?;
         Ok(self.sequences.add(Content::new(KeyChain::new(identity, self.forgotten))))
     }
 
-    /// A new sequence with the tokens of another, sharing all its blocks; what its drafts hold counts as committed there. Their ids
-    /// are those of no prompt: from the first drafted token on, the fork is not found.
+    /// A new sequence with the tokens of another, sharing all its blocks. Drafted tokens count as committed in the
+    /// fork, but prompts do not find it from the first drafted token on.
     pub fn fork(&mut self, sequence: u64) -> Result<u64> {
         self.sequences.reserve()?;
         let source = self.sequences.resting(sequence)?;
@@ -125,7 +126,7 @@ impl PagedPlanner {
         Ok(self.sequences.add(content))
     }
 
-    /// Ends a sequence and gives up its blocks; an open draft or step of it ends as well.
+    /// Ends a sequence and gives up its blocks, and with it its open drafts and step.
     pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
         self.sequences.remove(sequence)?.release(&mut self.tables);
         self.changed();
@@ -160,22 +161,22 @@ impl PagedPlanner {
         Ok(seat)
     }
 
-    /// Memory that the bookkeeping needs for a cut, and for what leaves the window when a transaction ends.
+    /// The reservation of a cut, and of what leaves the window when a transaction ends.
     pub(super) fn cut_room(&self, seat: u32, length: u32, blocks: u32) -> Reservation {
         let size = self.block_size();
         let kept = length.div_ceil(size).max(blocks).min(self.sequences.at(seat).table().len());
         Reservation { tables: 2, marks: kept.saturating_sub(length / size) as usize, ..Reservation::default() }
     }
 
-    /// Gives sequences blocks for so many tokens in total; takes all that are missing, or none.
+    /// Gives each sequence blocks for a total number of tokens. Takes all missing blocks or none.
     pub fn ensure_capacity(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
         let missing = self.missing_blocks(wanted)?;
         self.take_missing(wanted, &missing);
         Ok(())
     }
 
-    /// How many blocks each sequence is short of for so many tokens in total, with memory to count them once they are taken.
-    /// Refused where there are not so many.
+    /// How many blocks each sequence lacks for a total number of tokens. Reserves the memory to take them; refused if
+    /// there are too few blocks.
     pub fn missing_blocks(&mut self, wanted: &[(u64, u32)]) -> Result<Vec<u32>> {
         let mut missing = Vec::new();
         reserve(&mut missing, wanted.len(), "sequences and blocks of a call")?;
@@ -194,7 +195,7 @@ impl PagedPlanner {
         Ok(missing)
     }
 
-    /// Takes what [`PagedPlanner::missing_blocks`] answered just before.
+    /// Takes the blocks that [`PagedPlanner::missing_blocks`] has just counted.
     pub fn take_missing(&mut self, wanted: &[(u64, u32)], missing: &[u32]) {
         for (&(sequence, _), &missing) in wanted.iter().zip(missing) {
             let seat = self.sequences.seat(sequence).expect("a sequence that was found");
@@ -203,23 +204,24 @@ impl PagedPlanner {
         self.changed();
     }
 
-    /// Says which blocks make room first, once nobody holds them: gives those that have some of these tokens of a sequence a
-    /// priority from 0 to 100, until a time of [`PagedPlanner::advance_clock`], or for good. No tokens are no block.
+    /// Sets the priority, 0 to 100, of the blocks that hold some of these tokens of a sequence: until a time of
+    /// [`PagedPlanner::advance_clock`], or for good. It decides which blocks are evicted first, once nobody holds
+    /// them. An empty range names no block.
     ///
-    /// 1. The block of the lowest *rank* goes first; of equal ones the one that was let go of first.
-    /// 2. A block's own rank is what the [`EvictionPolicy`] makes of its priority and its place in the
-    ///    sequence; without one it is the priority. That is 50 where none was given, and again from its limit on.
-    /// 3. A block that is let go of hands its rank on to all blocks before it in the sequence that lets go of it, whether they go
-    ///    with it or stay: a truncation or a restore, a fork that ends, a writer that gets a copy. A block's rank is the highest of
-    ///    its own and of what was handed on to it, and hands that on in turn. So no block goes before those that followed it, which
-    ///    could not be found without it.
-    /// 4. Ranks with limits are joined: the highest until the limit, the highest from then on; of two limits the later one where
-    ///    the rank falls, the earlier one where it rises. So it is at no time lower than one that it is made of.
-    /// 5. A new priority takes away what was handed on to the block until then. The blocks before it keep what they have; itself it
-    ///    may go before blocks that followed it and that were let go of already.
-    /// 6. A block that left the window is let go of before those that follow it, which are found without it: it hands its rank on
-    ///    to the sinks alone.
-    /// 7. A copy that a writer gets begins with no priority, and with nothing handed on to it.
+    /// 1. The block with the lowest *rank* is evicted first; of equal ones the one released first.
+    /// 2. A block's own rank is what the [`EvictionPolicy`] makes of its priority and its place in the sequence;
+    ///    without a policy it is the priority. The priority is 50 unless given, and again once its limit is over.
+    /// 3. A released block hands its rank on to all blocks before it in that sequence, whether they are released too
+    ///    or stay: in a truncation or a restore, when a fork ends, when a writer gets a copy. A block's rank is the
+    ///    highest of its own and those handed on to it, and it hands that on in turn. So no block is evicted before
+    ///    the blocks that follow it, which could not be found without it.
+    /// 4. Ranks with limits are joined: the highest until the limit, the highest from then on. Of two limits it takes
+    ///    the later if the rank falls, the earlier if it rises. So it is never lower than a rank it is made of.
+    /// 5. A new priority discards what was handed on to the block so far. The blocks before it keep theirs. The block
+    ///    itself may now be evicted before blocks that followed it and were released earlier.
+    /// 6. A block that left the window is released before those that follow it, which are found without it. It hands
+    ///    its rank on to the sinks alone.
+    /// 7. A copy for a writer starts with the default priority and nothing handed on to it.
     pub fn retain(
         &mut self,
         sequence: u64,
@@ -246,7 +248,7 @@ impl PagedPlanner {
         self.window
     }
 
-    /// Tokens of a sequence, those of open drafts included; 0 for an unknown one.
+    /// Tokens of a sequence, with those of open drafts; 0 for an unknown one.
     #[must_use]
     pub fn sequence_length(&self, sequence: u64) -> u32 {
         self.sequences.find(sequence).map_or(0, |of| of.length())
@@ -297,7 +299,7 @@ impl PagedPlanner {
         Err(Error::argument("layer", layer, format!("below {}", self.num_layers())))
     }
 
-    /// Tells the time, by which blocks lose what [`PagedPlanner::retain`] gave them.
+    /// Tells the time: priorities of [`PagedPlanner::retain`] whose limit is over end.
     pub fn advance_clock(&mut self, now: u64) {
         self.tables.pool_mut().advance(now);
         self.changed();
@@ -315,7 +317,7 @@ impl PagedPlanner {
         self.tables.pool().num_layers()
     }
 
-    /// Blocks that can be taken, those that are cached included.
+    /// Blocks that can be taken, cached ones among them.
     #[must_use]
     pub fn free_count(&self) -> u32 {
         self.tables.pool().blocks().available()
@@ -342,8 +344,8 @@ impl PagedPlanner {
         }
     }
 
-    /// Bytes of the bookkeeping of blocks and tables, beside the ids of tokens, what is listed for sequences and staged pages, and
-    /// extras and events. O(1) but for the blocks' rows, O(rows / 1000).
+    /// Bytes of the bookkeeping of blocks and tables, without ids of tokens, sequences, staged pages, extras and
+    /// events. O(rows / 1000).
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.tables.bytes()
@@ -363,8 +365,8 @@ impl PagedPlanner {
         }
     }
 
-    /// Says what is wrong with the bookkeeping, if anything is; `held` is everything that holds blocks beside sequences.
-    /// O(slots).
+    /// Says what is wrong with the bookkeeping, if anything. `held` is everything that holds blocks besides
+    /// sequences. O(slots).
     pub fn check_invariants(&self, held: &[&HeldContent]) -> Result<(), String> {
         let of_sequences = self.sequences.iter().map(|of| of.table());
         let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.content().table())).collect();
@@ -377,13 +379,13 @@ impl PagedPlanner {
         PlannerState { sequences: &self.sequences, tables: &self.tables, revision: self.revision }
     }
 
-    /// Notes a change after which a plan from before would come out otherwise: of lengths, tables or drafts, of which block is taken
-    /// next, and of who else holds a block.
+    /// Makes plans from before stale: lengths, tables or drafts have changed, which block is taken next, or who holds
+    /// a block.
     pub(super) fn changed(&mut self) {
         self.revision += 1;
     }
 
-    /// Refuses a plan that may come out otherwise by now.
+    /// Refuses a stale plan.
     pub(super) fn check_revision(&self, revision: u64) -> Result<()> {
         if revision == self.revision {
             return Ok(());

@@ -1,7 +1,7 @@
-//! Reads: in which pages a sequence's tokens lie, and which of their slots hold nothing of it yet.
+//! Reads: the pages in which a sequence's tokens lie, and which of their slots were never written.
 //!
-//! A page is *dirty* while its slots that are not marked may hold what another sequence wrote. Nobody zeroes it before it is
-//! read in bulk: a page that is written whole never is.
+//! A page is *dirty* while unmarked slots of it may hold what another sequence wrote. It is zeroed only before a bulk
+//! read: a page that is written as a whole never is.
 //!
 //! A page costs O(block_size / 64).
 
@@ -27,13 +27,13 @@ impl PagedPlanner {
         })
     }
 
-    /// The staging page of a page, when its rows lie there.
+    /// The staging page of a page, if it has one.
     #[must_use]
     pub fn staged(&self, block: u32, layer: u32) -> Option<u32> {
         self.tables.pool().staging().get(Page { block, layer })
     }
 
-    /// The pages of a layer that hold a sequence's tokens, in order; those of an open step included.
+    /// The pages of a layer that hold a sequence's tokens, in order, with those of an open step.
     pub fn pages(&self, sequence: u64, layer: u32) -> Result<impl Iterator<Item = PageRead>> {
         self.check_layer(layer)?;
         let of = self.sequences.find(sequence)?;
@@ -41,8 +41,8 @@ impl PagedPlanner {
         Ok(self.pages_of(held, self.retained_length(sequence), layer))
     }
 
-    /// Tokens of a sequence that did not leave its window, those of an open step included: as many as its pages have. 0 where it
-    /// is unknown.
+    /// Tokens of a sequence that are still in its window, with those of an open step: as many as its pages have. 0
+    /// for an unknown one.
     #[must_use]
     pub fn retained_length(&self, sequence: u64) -> u32 {
         let left = |of: &Sequence| of.end() - of.content().gap(self.window, self.block_size()).len() as u32;
@@ -69,9 +69,10 @@ impl PagedPlanner {
         })
     }
 
-    /// The positions that left the window by a row of a step's table: where it has [`NO_BLOCK`], in one run of places. That may reach
-    /// up to the last token, which the next one need not see: whoever asks for queries refuses those that would. Refuses a row that
-    /// points outside the slab, or has not enough blocks for `length` tokens; `row` and `layer` are named in the error.
+    /// The positions that have left the window, by a row of a step's table: its one run of [`NO_BLOCK`]. It may reach
+    /// up to the last token, which the next one need not see; queries that would see it are refused elsewhere.
+    /// Refuses a row that points outside the slab or has too few blocks for `length` tokens; the error names `row`
+    /// and `layer`.
     pub fn check_table(&self, row: usize, layer: u32, blocks: &[i32], length: u32) -> Result<Range<u32>> {
         self.check_layer(layer)?;
         let block_size = self.block_size();
@@ -93,13 +94,13 @@ impl PagedPlanner {
         }
     }
 
-    /// Whether a bulk read of the first `tokens` slots of a page would show what another sequence wrote there.
+    /// Whether a bulk read of the first `tokens` slots of a page would show what another sequence wrote.
     #[must_use]
     pub fn exposes(&self, block: u32, layer: u32, tokens: u32) -> bool {
         self.tables.pool().is_dirty(block, layer) && !self.tables.pool().marks().has_all(block, layer, 0..tokens)
     }
 
-    /// The runs of slots of a page that nobody has written, up to slot `tokens`.
+    /// The runs of unwritten slots of a page, up to slot `tokens`.
     pub fn unwritten(&self, block: u32, layer: u32, tokens: u32) -> impl Iterator<Item = Range<u32>> {
         let mut slot = if self.tables.pool().marks().has_all(block, layer, 0..tokens) { tokens } else { 0 };
         std::iter::from_fn(move || {
@@ -110,7 +111,7 @@ impl PagedPlanner {
         })
     }
 
-    /// Notes that the slots of a page that nobody has written are zeros now.
+    /// Notes that the unwritten slots of a page were zeroed.
     pub fn cleaned(&mut self, block: u32, layer: u32) {
         self.tables.pool_mut().clean(block, layer);
     }

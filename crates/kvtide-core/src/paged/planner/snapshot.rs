@@ -1,4 +1,4 @@
-//! Snapshots, and whatever else holds blocks beside sequences.
+//! Snapshots, and what else holds blocks besides sequences.
 //!
 //! ```text
 //! snapshot = planner.snapshot(sequence)?      O(1): the same table, counted once more
@@ -13,7 +13,7 @@ use crate::paged::sequence::{Content, HeldContent, KeyChain};
 use crate::paged::table::Reservation;
 
 impl PagedPlanner {
-    /// What a sequence holds now, those of open drafts included, whose ids are those of no prompt then.
+    /// Holds what a sequence holds now. Drafted tokens are in it, but prompts do not find them.
     pub fn snapshot(&mut self, sequence: u64) -> Result<HeldContent> {
         let seat = self.sequences.resting(sequence)?;
         let content = self.sequences.at(seat).fork(&mut self.tables);
@@ -21,7 +21,7 @@ impl PagedPlanner {
         Ok(HeldContent::new(content))
     }
 
-    /// Refuses what [`PagedPlanner::restore`] would refuse: tokens of another identity, which the sequence would be found by.
+    /// Refuses what [`PagedPlanner::restore`] would refuse: a snapshot of another salt or other extras.
     pub fn check_restore(&self, sequence: u64, held: &HeldContent) -> Result<()> {
         self.seat_to_restore(sequence, held).map(drop)
     }
@@ -62,8 +62,8 @@ impl PagedPlanner {
         Ok(self.sequences.add(content))
     }
 
-    /// Holds the blocks of a prefix, in order, the last of which may be used in part: `length` tokens. Places before the first
-    /// that is needed have none, but for the last whole block, which is found by its key.
+    /// Holds the blocks of a prefix of `length` tokens, in order; the last may be used in part. Places that no one
+    /// needs have no block, but the last whole place must have one, which has a key.
     pub fn hold(&mut self, blocks: &[Option<u32>], length: u32, identity: &Identity) -> Result<HeldContent> {
         let places = u64::from(length).div_ceil(self.block_size().into());
         if blocks.len() as u64 != places {
@@ -81,7 +81,7 @@ impl PagedPlanner {
         self.hold_named(blocks, length, identity, [last, None])
     }
 
-    /// The same of blocks that were found, with the names of the last whole place and of the last without a block.
+    /// Holds blocks that were found; `names` are the keys of the last whole place and of the last without a block.
     pub(super) fn hold_named(
         &mut self,
         blocks: &[Option<u32>],

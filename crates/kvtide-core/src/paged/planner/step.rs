@@ -1,4 +1,5 @@
-//! Steps: slots for some tokens of all layers, written and read layer by layer, counted once for all of them.
+//! Steps: tokens of all layers that get their slots at once, are written and read layer by layer, and count in all
+//! layers at once.
 //!
 //! ```text
 //! plan = planner.plan_append(sequences, offsets, Writer::Step)?
@@ -20,7 +21,7 @@ use crate::paged::sequence::OpenStep;
 use crate::paged::table::Reservation;
 
 impl PagedPlanner {
-    /// Takes the blocks of a step; its sequences refuse other changes until it ends.
+    /// Takes the blocks of a step. Its sequences refuse other changes until it ends.
     pub fn open_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.reserve(plan)?;
         self.occupy(plan);
@@ -32,7 +33,7 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Refuses a step that has ended, or one of whose sequences was dropped.
+    /// Refuses a step that has ended, or that contains a dropped sequence.
     pub fn check_step(&self, plan: &WritePlan) -> Result<()> {
         match plan.shares().find(|(share, _)| !self.is_in_step(plan, share)) {
             Some((share, _)) => Err(Error::StaleStep { sequence: share.sequence }),
@@ -46,7 +47,7 @@ impl PagedPlanner {
         self.mark_layers(plan, layer..layer + 1)
     }
 
-    /// The same for several layers.
+    /// Notes that several layers of an open step were written.
     pub fn mark_layers(&mut self, plan: &WritePlan, layers: Range<u32>) -> Result<()> {
         if layers.start > layers.end || layers.end > self.num_layers() {
             let expected = format!("a range in 0..{}", self.num_layers());
@@ -57,14 +58,14 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Takes the memory that [`PagedPlanner::mark_layer`] needs, or refuses what it would refuse.
+    /// Reserves the memory of [`PagedPlanner::mark_layer`], or refuses what it would refuse.
     pub fn reserve_marks(&mut self, plan: &WritePlan) -> Result<()> {
         self.check_step(plan)?;
         self.tables.reserve(Reservation { marks: plan.runs().len(), ..Reservation::default() })
     }
 
-    /// Keeps the first `tokens` tokens of each sequence of an open step, and gives the other slots back: for a step that was opened
-    /// for as many as may come. Pages that are staged cannot be cut, nor trees.
+    /// Shortens an open step to the first `tokens` tokens of each sequence and gives the other slots back: for a step
+    /// that was opened for the most tokens that may come. Refused for staged pages and trees.
     pub fn shorten_step(&mut self, plan: &mut WritePlan, tokens: u32) -> Result<()> {
         self.check_step(plan)?;
         if self.tables.pool().is_low_bit() || plan.has_parents() {
@@ -85,7 +86,7 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Ends a step whose layers are all written: its tokens count now. `tokens` are their ids, where they are known.
+    /// Ends a step whose layers are all written: its tokens count now. `tokens` are their ids, if known.
     pub fn close_step(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         self.reserve_close(plan, tokens)?;
         plan.shares().for_each(|(share, _)| self.sequences.at_mut(share.seat).close_step());
@@ -94,18 +95,18 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Takes the memory that [`PagedPlanner::close_step`] needs, or refuses what it would refuse.
+    /// Reserves the memory of [`PagedPlanner::close_step`], or refuses what it would refuse.
     pub fn reserve_close(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         plan.check_tokens(tokens)?;
         self.check_step(plan)?;
         self.tables.reserve(Reservation { tables: plan.num_shares(), ..Reservation::default() })
     }
 
-    /// Ends a step: its sequences are what they were. Those that were dropped since are none of its business.
+    /// Undoes a step: its sequences are what they were before. Dropped ones are passed over.
     ///
-    /// What was evicted for its blocks is gone. So is the key of a block that it goes on in where none was left for a copy: no prompt
-    /// finds what lay behind the sequence's end there. Until its first write it could have stayed, but then a prompt that found the
-    /// block would hold it, and see what is written.
+    /// What was evicted for its blocks stays gone. If there was no block for a copy, so does the key of the block in
+    /// which a sequence goes on: prompts no longer find what lies behind the sequence's end there. The key cannot
+    /// stay until the first write, since a prompt that found the block would hold it and see what is written.
     pub fn undo_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.tables.reserve(undo_room(plan))?;
         let mut writes = plan.pages();
@@ -117,7 +118,7 @@ impl PagedPlanner {
                 continue;
             }
             let pool = self.tables.pool_mut();
-            // Nobody reads these slots; what may lie there is zeroed before somebody does.
+            // Nobody reads these slots; they are zeroed before somebody does.
             runs.iter().for_each(|run| pool.unwrite(run.block, run.slot..run.slot + run.len));
             of_share
                 .iter()
@@ -135,7 +136,7 @@ impl PagedPlanner {
     }
 }
 
-/// Memory that the bookkeeping needs to give slots of an open step back.
+/// The reservation for giving slots of an open step back.
 fn undo_room(plan: &WritePlan) -> Reservation {
     Reservation { tables: plan.num_shares(), marks: plan.runs().len(), ..Reservation::default() }
 }

@@ -1,4 +1,4 @@
-//! The tables of a step, for attention over all its sequences in one call, in arrays of the caller's.
+//! The tables of a step, for attention over all its sequences in one call, written to the caller's arrays.
 //!
 //! ```text
 //! blockTables    [ 2 0 5 . ][ 7 . . . ]     a row a sequence, in its step's order; what is behind its blocks stays as it was
@@ -8,11 +8,12 @@
 //! queryOffsets   [ 0 2 3 ]                  where the tokens of each sequence begin
 //! ```
 //!
-//! [`StepTableRows`] knows what it wrote in which row. A row whose sequence is the same, and in whose table only blocks were added,
-//! gets those alone; so the array must come back as it was, and rows are of one planner. A place whose block left the window
-//! has [`NO_BLOCK`]: what was there may be another sequence's by now.
+//! [`StepTableRows`] remembers what it wrote to each row. If a row has the same sequence as before, and blocks were
+//! only added to that one's table, only those are written. So the array must come back unchanged, and all rows are of
+//! one planner. A place whose block left the window has [`NO_BLOCK`], since that block may be another sequence's by
+//! now.
 //!
-//! O(tokens + sequences + blocks added or passed), a row that is written anew O(its blocks).
+//! O(tokens + sequences + blocks added or passed), and O(its blocks) for a row that is written anew.
 
 use super::paged_planner::PagedPlanner;
 use crate::count::{COUNT_MAX, count_positive};
@@ -20,10 +21,10 @@ use crate::error::{Error, Result};
 use crate::paged::plan::WritePlan;
 use crate::paged::sequence::Sequence;
 
-/// Stands in a row where a block left the window. Whoever keeps to the window does not read there.
+/// Stands in a row for a block that left the window. Attention within the window does not read there.
 pub const NO_BLOCK: i32 = -1;
 
-/// What a step's tables are written to. Arrays may be longer than they need be.
+/// The arrays that a step's tables are written to. They may be longer than needed.
 #[derive(Debug)]
 pub struct StepTables<'a> {
     /// The blocks of each sequence, a row each.
@@ -45,7 +46,7 @@ struct Row {
     epoch: u64,
     /// Its leading entries that are written.
     filled: u32,
-    /// Its leading places that had left the window by then, but for those of sinks.
+    /// Its leading places that had left the window, apart from those of sinks.
     cleared: u32,
 }
 
@@ -56,12 +57,12 @@ impl Row {
     }
 }
 
-/// Writes the tables of one step after another, and of each row what has changed.
+/// Writes the tables of one step after another: in each row only what has changed.
 #[derive(Debug)]
 pub struct StepTableRows {
     width: u32,
     rows: Vec<Row>,
-    /// Where the array lay that has these rows.
+    /// The address of the array that has these rows.
     place: usize,
 }
 
@@ -77,19 +78,19 @@ impl StepTableRows {
         self.width
     }
 
-    /// The next call writes every row anew: for an array that others have written to.
+    /// Makes the next call write every row anew: for an array that others have written to.
     pub fn forget(&mut self) {
         self.rows.clear();
     }
 
-    /// Refuses what [`StepTableRows::fill`] would refuse of a step that is planned, and takes the memory of it: a step that is opened
-    /// behind this takes no block in vain.
+    /// Refuses what [`StepTableRows::fill`] would refuse for a planned step, and reserves its memory, so that no step
+    /// is opened in vain.
     pub fn prepare(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: &StepTables<'_>) -> Result<()> {
         self.check(planner, plan, out)?;
         self.reserve(plan.num_shares())
     }
 
-    /// Writes the tables of a step that was opened, and nothing where it is refused.
+    /// Writes the tables of an open step, or nothing if it is refused.
     pub fn fill(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: StepTables<'_>) -> Result<()> {
         planner.check_step(plan)?;
         self.prepare(planner, plan, &out)?;
@@ -97,7 +98,7 @@ impl StepTableRows {
         if std::mem::replace(&mut self.place, place) != place {
             self.forget();
         }
-        // Rows behind those of a short step stay what they are.
+        // A step of fewer sequences leaves the rows behind its own as they are.
         let rows = out.block_tables.chunks_exact_mut(self.width as usize);
         for (at, ((share, _), row)) in plan.shares().zip(rows).enumerate() {
             let of = planner.sequences.at(share.seat);
@@ -149,7 +150,6 @@ impl StepTableRows {
 }
 
 impl PagedPlanner {
-    /// Writes what a row lacks of its sequence.
     fn write_row(&self, of: &Sequence, known: &mut Row, row: &mut [i32]) {
         let needed = of.end().div_ceil(self.block_size()).min(of.table().len());
         let sinks = self.window.map_or(0, |window| window.sinks().div_ceil(self.block_size()));
@@ -200,7 +200,7 @@ impl PagedPlanner {
     }
 }
 
-/// Refuses a pool with slots that an `i32` cannot name: which ones a step gets is not known before it has them.
+/// Refuses a pool with slots that an `i32` cannot name. Which slots a step gets is known only once it has them.
 fn check_slots(blocks: u32, block_size: u32) -> Result<()> {
     match u64::from(blocks) * u64::from(block_size) {
         slots if slots > u64::from(COUNT_MAX) + 1 => {

@@ -1,4 +1,4 @@
-//! Transactions: tokens at the end of a sequence that are tried, and kept or taken back.
+//! Transactions: tokens at the end of a sequence that can be kept or taken back.
 //!
 //! ```text
 //! begin                     [ committed ]
@@ -7,8 +7,8 @@
 //! plan_end(Path([0, 2]))    [ committed 0 2 ]              the rows that are kept move together
 //! ```
 //!
-//! Nothing that a transaction can take back is quantised or found by its key. Beginning is O(1); ending costs O(its tokens), and
-//! O(layers) for each low-bit block that became full.
+//! Tokens that a transaction can take back are neither quantised nor given a key. Beginning is O(1); ending costs
+//! O(its tokens), and O(layers) for each low-bit block that became full.
 
 use super::paged_planner::PagedPlanner;
 use crate::drafts::TransactionId;
@@ -17,13 +17,13 @@ use crate::paged::plan::{CopyPlan, EndPlan, Keep, RowMove, WriteTarget};
 use crate::tree::Tree;
 
 impl PagedPlanner {
-    /// Opens a transaction on a sequence, or on the innermost one that is open.
+    /// Opens a transaction on a sequence, or within the innermost one that is open.
     pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
         let seat = self.seat_to_begin(sequence, parent)?;
         Ok(self.open_draft(seat, self.sequences.at(seat).table().len()))
     }
 
-    /// As [`PagedPlanner::begin`], with blocks for `tokens` tokens of the sequence in total; all of it, or nothing.
+    /// Opens a transaction with blocks for `tokens` tokens of the sequence in total; all of it, or nothing.
     pub fn begin_with(&mut self, sequence: u64, parent: Option<TransactionId>, tokens: u32) -> Result<TransactionId> {
         let seat = self.seat_to_begin(sequence, parent)?;
         let before = self.sequences.at(seat).table().len();
@@ -61,22 +61,22 @@ impl PagedPlanner {
         self.sequences.find(sequence)?.drafts().len(id)
     }
 
-    /// The first token of a transaction that can be asked about its own, counted in those of all open ones.
+    /// The first token of a transaction, counted in those of all open ones. Refused unless it is the innermost.
     pub fn draft_first(&self, sequence: u64, id: TransactionId) -> Result<u32> {
         self.sequences.find(sequence)?.drafts().first(id)
     }
 
-    /// The tokens of all open transactions, each with the one that it follows.
+    /// The tree of all open transactions' tokens.
     pub fn draft_tree(&self, sequence: u64) -> Result<&Tree> {
         Ok(self.sequences.find(sequence)?.drafts().tree())
     }
 
-    /// The tree that a sequence's last tokens are, those of an open step among them; nothing where each follows the one before.
+    /// The tree of a sequence's last tokens, with those of an open step; none where they are a chain.
     pub fn tree(&self, sequence: u64) -> Result<Option<Tree>> {
         self.sequences.find(sequence)?.tree()
     }
 
-    /// Refuses a number of tokens in total for which there are not blocks enough.
+    /// Refuses a total number of tokens for which there are too few blocks.
     pub fn check_room(&self, sequence: u64, tokens: u32) -> Result<()> {
         let held = self.sequences.find(sequence)?.table().len();
         self.state().check_available(tokens.div_ceil(self.block_size()).saturating_sub(held).into())
@@ -88,7 +88,7 @@ impl PagedPlanner {
         self.ensure_capacity(&[(sequence, tokens)])
     }
 
-    /// What the rows of a path will write over, for the copies before it.
+    /// The tokens that a path will overwrite, for [`PagedPlanner::plan_copies`].
     pub fn path_target(&self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<WriteTarget> {
         let of = self.sequences.at(self.sequences.resting(sequence)?);
         of.drafts().check_path(id, path)?;
@@ -97,18 +97,18 @@ impl PagedPlanner {
         Ok(WriteTarget { sequence, position, tokens: path.len() as u32 - stays })
     }
 
-    /// What it takes to end the innermost transaction; changes nothing. What a path writes over must be nobody else's any more when
-    /// it is carried out: see [`PagedPlanner::commit_copies_before_end`].
+    /// Plans the end of the innermost transaction. Blocks that a path overwrites must be the sequence's own by the
+    /// time it is carried out: see [`PagedPlanner::commit_copies_before_end`].
     pub fn plan_end(&self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<EndPlan> {
         EndPlan::new(self.sequences.resting(sequence)?, id, keep, self.state())
     }
 
-    /// Takes the memory that an end and the copies before it need in the bookkeeping, so that neither is refused; answers the
+    /// Reserves the memory of an end and of the copies before it, so that neither is refused. Gives the number of
     /// staging pages that there must be.
     pub fn reserve_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<u32> {
         self.check_revision(plan.revision())?;
         self.check_revision(copies.revision())?;
-        // What others hold is not quantised; the copies are, where they are full.
+        // Pages that others hold are not quantised, but their copies are if they are full.
         plan.reserve_seals(copies.copies().len() * self.num_layers() as usize)?;
         let (seat, ending) = (plan.seat(), plan.ending());
         self.sequences.at_mut(seat).drafts_mut().reserve(ending.kept)?;
@@ -118,14 +118,14 @@ impl PagedPlanner {
         Ok(self.tables.staging_pages(room))
     }
 
-    /// Gives a path the blocks that were copied for it, and makes a plan that was made beside them move its rows there.
+    /// Gives the sequence the blocks that were copied for a path, and makes the plan of its end move rows there.
     pub fn commit_copies_before_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         self.commit_copies(copies)?;
         if copies.copies().is_empty() { Ok(()) } else { plan.follow_copies(copies.copies(), self.state()) }
     }
 
-    /// Ends a transaction as planned, its rows moved and its pages quantised.
+    /// Ends a transaction as planned, after its rows were moved and its pages quantised.
     pub fn end(&mut self, plan: &EndPlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         let (seat, ending) = (plan.seat(), plan.ending());
@@ -147,8 +147,8 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Ends a transaction, and those on top of it, as if they had never been; one that has ended is left alone. A step that the
-    /// sequence is in ends for it as well.
+    /// Takes back a transaction and those within it. One that has ended already is left alone. An open step of the
+    /// sequence ends with it.
     pub fn undo(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
         let seat = self.sequences.seat(sequence)?;
         let of = self.sequences.at(seat);
@@ -156,7 +156,7 @@ impl PagedPlanner {
         let (length, blocks) = (of.length() - ending.dropped, of.blocks_after(&ending));
         self.tables.reserve(self.cut_room(seat, length, blocks))?;
         let of = self.sequences.at_mut(seat);
-        // What the step has written is cut off like the rest.
+        // The step's tokens are cut off with the rest.
         of.take_step();
         of.cut(length, blocks, &mut self.tables);
         of.end_draft(&ending, length, &self.tables);

@@ -1,4 +1,4 @@
-//! Writes: which slots tokens go to, what that takes, and what it leaves behind.
+//! Writes: the slots that tokens go to, and what a write needs and changes.
 //!
 //! ```text
 //! write = planner.check_append(&append)?               refused: nothing has changed
@@ -10,8 +10,8 @@
 //! planner.commit(&plan, tokens)?                       blocks taken, slots marked, lengths moved on, blocks found by their keys
 //! ```
 //!
-//! Nothing is copied before the memory of everything that follows is there: a refused call leaves no copy behind. A commit costs
-//! O(runs * layers).
+//! Nothing is copied before the memory of everything that follows is reserved, so a refused call leaves no copy
+//! behind. A commit costs O(runs * layers).
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ use crate::paged::plan::{
 use crate::paged::table::Reservation;
 
 impl PagedPlanner {
-    /// What [`PagedPlanner::plan_tokens`] will write, for the copies before it.
+    /// The tokens that [`PagedPlanner::plan_tokens`] will write, for [`PagedPlanner::plan_copies`].
     pub fn tokens_target(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WriteTarget> {
         self.check_layer(layer)?;
         if position >= COUNT_MAX {
@@ -35,7 +35,7 @@ impl PagedPlanner {
         Ok(target)
     }
 
-    /// What [`PagedPlanner::plan_append`] will write, for the copies before it.
+    /// The tokens that [`PagedPlanner::plan_append`] will write, for [`PagedPlanner::plan_copies`].
     pub fn append_targets(&self, append: &Append<'_>) -> Result<Vec<WriteTarget>> {
         let mut targets = Vec::new();
         reserve(&mut targets, append.sequences.len(), "sequences and blocks of a call")?;
@@ -43,7 +43,8 @@ impl PagedPlanner {
         Ok(targets)
     }
 
-    /// The copies that these writes need first; refused when there are not enough blocks for them and for the writes.
+    /// Plans the copies that these writes need first. Refused if there are too few blocks for the copies and the
+    /// writes.
     pub fn plan_copies(&self, targets: &[WriteTarget]) -> Result<CopyPlan> {
         let (mut shared, mut needed) = (SharedBlocks::default(), 0);
         for target in targets {
@@ -56,43 +57,41 @@ impl PagedPlanner {
         shared.plan(needed, self.state())
     }
 
-    /// Checks an append: refused as [`PagedPlanner::plan_append`] is, but for blocks that are not there.
+    /// Checks an append: refuses what [`PagedPlanner::plan_append`] does, except for missing blocks.
     pub fn check_append(&self, append: &Append<'_>) -> Result<CheckedWrite> {
         CheckedWrite::of_append(append, self.state())
     }
 
-    /// Checks tokens of one layer: refused as [`PagedPlanner::plan_tokens`] is, but for blocks that are not there.
+    /// Checks tokens of one layer: refuses what [`PagedPlanner::plan_tokens`] does, except for missing blocks.
     pub fn check_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<CheckedWrite> {
         let target = self.tokens_target(sequence, layer, position, tokens)?;
         CheckedWrite::of_layer(layer, &target, self.state())
     }
 
-    /// Where the tokens of a write would go, and the copies that it needs first, in one go; changes nothing. Refused when there are
-    /// not enough blocks for both.
+    /// Plans a write together with the copies it needs first. Refused if there are too few blocks for both.
     pub fn plan_write(&self, write: CheckedWrite) -> Result<(CopyPlan, WritePlan)> {
         self.check_revision(write.revision())?;
         WritePlan::with_copies(write, self.state())
     }
 
-    /// Where tokens of one layer would be written, and what that takes; changes nothing. Slots may be written again.
+    /// Plans the write of tokens of one layer. Slots may be written again.
     pub fn plan_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WritePlan> {
         WritePlan::new(self.check_tokens(sequence, layer, position, tokens)?, self.state())
     }
 
-    /// Where tokens of all layers would be appended to sequences, and what that takes; changes nothing.
+    /// Plans an append of tokens of all layers to sequences.
     pub fn plan_append(&self, append: &Append<'_>) -> Result<WritePlan> {
         WritePlan::new(self.check_append(append)?, self.state())
     }
 
-    /// Takes the memory that the commit will need for its bookkeeping. A plan that would no longer come out the same, because
-    /// the cache has changed since, is refused.
+    /// Reserves the memory of a plan's commit. Refuses a stale plan: the cache has changed since it was made.
     pub fn reserve(&mut self, plan: &WritePlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         self.reserve_write(plan, Reservation::default()).map(drop)
     }
 
-    /// The same for a plan and the copies that it needs first, of which it knows nothing yet; answers the staging pages that
-    /// there must be for both. Once it was granted, [`PagedPlanner::commit_copies_before`] and what follows it are not refused.
+    /// Reserves the memory of a plan and of the copies before it, and gives the number of staging pages that there
+    /// must be. After that [`PagedPlanner::commit_copies_before`] and the commit are not refused.
     pub fn reserve_after(&mut self, copies: &CopyPlan, plan: &WritePlan) -> Result<u32> {
         self.check_revision(plan.revision())?;
         self.check_revision(copies.revision())?;
@@ -102,7 +101,7 @@ impl PagedPlanner {
         Ok(self.tables.staging_pages(room))
     }
 
-    /// Takes the memory for a write and for what comes before it; gives how much that is.
+    /// Reserves the memory of a write and of what comes before it; gives the sum.
     fn reserve_write(&mut self, plan: &WritePlan, before: Reservation) -> Result<Reservation> {
         for (share, _) in plan.shares().filter(|(share, _)| share.drafted) {
             let of = self.sequences.at_mut(share.seat);
@@ -116,7 +115,7 @@ impl PagedPlanner {
         Ok(room)
     }
 
-    /// Gives the writers the blocks that were copied for them. Refused as any plan that is no longer up to date.
+    /// Gives the writers the blocks that were copied for them. Refuses a stale plan.
     pub fn commit_copies(&mut self, plan: &CopyPlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         if plan.copies().is_empty() {
@@ -129,7 +128,7 @@ impl PagedPlanner {
             let staged = copy.staged.iter().map(|&(layer, _, staged)| (layer, staged));
             pool.copy(copy.source, copy.target, copy.kept(), staged);
         }
-        // Only now are blocks let go of, and may be free: those of each sequence from its end on.
+        // The originals are released only now, and may become free: those of each sequence from its end on.
         for of_sequence in plan.copies().chunk_by(|one, next| one.place().0 == next.place().0) {
             let copies = of_sequence.iter().map(|copy| (copy.place().1, copy.target));
             self.sequences.at_mut(of_sequence[0].place().0).replace(copies, &mut self.tables);
@@ -139,16 +138,16 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// The same, and then a plan that was made beside them writes to the copies. With the memory of
-    /// [`PagedPlanner::reserve_after`] it is refused as any plan that is no longer up to date, and never else.
+    /// Gives the writers their copies and makes the plan that was made with them write there. After
+    /// [`PagedPlanner::reserve_after`] it refuses nothing but a stale plan.
     pub fn commit_copies_before(&mut self, copies: &CopyPlan, plan: &mut WritePlan) -> Result<()> {
         self.check_revision(plan.revision())?;
         self.commit_copies(copies)?;
         if copies.copies().is_empty() { Ok(()) } else { plan.follow_copies(self.state()) }
     }
 
-    /// Notes a write in the bookkeeping: all of it, or nothing. `tokens` are the ids of the plan's tokens, where they are
-    /// known. It is refused as [`PagedPlanner::reserve`] refuses it, and never after that.
+    /// Notes a write in the bookkeeping: all of it, or nothing. `tokens` are the ids of the plan's tokens, if known.
+    /// After [`PagedPlanner::reserve`] it refuses nothing but a stale plan.
     pub fn commit(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         plan.check_tokens(tokens)?;
         self.reserve(plan)?;
@@ -159,18 +158,19 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Takes a plan's blocks and staging pages; what it writes to is the writers' alone from now on.
+    /// Takes a plan's blocks and staging pages. The blocks that it writes to lose their keys.
     pub(super) fn occupy(&mut self, plan: &WritePlan) {
         let size = self.block_size();
         for (share, runs) in plan.shares() {
             for run in runs {
-                // Where there was no block to copy it to: nobody else holds it, and nobody finds it any more.
+                // Nobody else holds it, or it would have been copied; but no prompt may find it any more.
                 self.tables.pool_mut().unname(run.block);
             }
             let of = self.sequences.at_mut(share.seat);
             let (length, kept) = (of.length(), of.length() % size);
             if share.end > length && kept > 0 {
-                // What the last block holds behind the sequence's tokens was cut off while others held it too.
+                // Slots of the last block behind the sequence's tokens may have been cut off while others held the
+                // block.
                 let appended = runs.first().filter(|_| share.position == length).map(|run| run.block);
                 if let Some(block) = appended.or_else(|| self.tables.get(of.table(), length / size)) {
                     self.tables.pool_mut().unname(block);
@@ -191,7 +191,7 @@ impl PagedPlanner {
         }
     }
 
-    /// Moves lengths on, and gives up the staging pages of what is quantised.
+    /// Advances lengths, and gives up the staging pages of quantised pages.
     pub(super) fn advance(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) {
         let pool = self.tables.pool_mut();
         plan.pages().iter().filter(|write| write.fills).for_each(|write| pool.unstage(write.page));

@@ -5,8 +5,8 @@
 //! blocks   [ kept  ][ cleared  ][ kept ...
 //! ```
 //!
-//! Blocks go when they left the window of the last committed token, and so of every token to come: whoever attends for the last token
-//! after an append finds its window whole, and so does a draft that is taken back.
+//! A block is given back once the last committed token no longer sees it, and so no later token. So attention for the
+//! last token finds its whole window after an append, also when a draft was taken back.
 
 use std::ops::Range;
 
@@ -15,14 +15,14 @@ use crate::paged::index::BlockKey;
 use crate::paged::table::{Table, Tables};
 use crate::paged::window::Window;
 
-/// A table, and which tokens are in it.
+/// A table and the tokens in it.
 #[derive(Debug)]
 pub struct Content {
     table: Table,
-    /// Tokens in it, those of open drafts included.
+    /// Tokens, with those of open drafts.
     length: u32,
     keys: KeyChain,
-    /// Blocks before this place, but for sinks, left the window.
+    /// Blocks before this place, apart from sinks, left the window.
     cleared: u32,
 }
 
@@ -32,7 +32,8 @@ impl Content {
         Content { table: Table::default(), length: 0, keys, cleared: 0 }
     }
 
-    /// A prefix that was found: its blocks, and the keys of the last whole one and of the last that left the window. There is room.
+    /// A prefix that was found: its blocks, and the keys of the last whole one and of the last that left the window.
+    /// Its memory is reserved.
     pub fn found(
         blocks: &[Option<u32>],
         length: u32,
@@ -52,7 +53,6 @@ impl Content {
         Content { table: tables.fork(&self.table), keys: self.keys.clone(), ..*self }
     }
 
-    /// Gives its blocks up.
     pub fn release(self, tables: &mut Tables) {
         tables.release(self.table);
     }
@@ -73,7 +73,6 @@ impl Content {
         &self.keys
     }
 
-    /// The same, to change what is known of its tokens.
     pub fn keys_mut(&mut self) -> &mut KeyChain {
         &mut self.keys
     }
@@ -82,7 +81,7 @@ impl Content {
         self.length = length;
     }
 
-    /// Adds blocks that are known to be there, with room for them.
+    /// Adds new blocks. They are available, and their memory is reserved.
     pub(super) fn add_blocks(&mut self, blocks: u32, tables: &mut Tables) {
         tables.add_new(&mut self.table, blocks);
     }
@@ -92,19 +91,19 @@ impl Content {
         tables.truncate(&mut self.table, place);
     }
 
-    /// Puts copies that were taken for it in some places, which are in order.
+    /// Puts copies in some places, which are in order.
     pub(super) fn replace(&mut self, copies: impl DoubleEndedIterator<Item = (u32, u32)>, tables: &mut Tables) {
         tables.replace(&mut self.table, copies);
     }
 
-    /// Drops the tokens from `length` on, and the blocks with none before, but for those of the first `blocks` that nobody else sees.
-    /// Slots of a block that others see stay as they are: it does not see behind its length, and copies the block before it writes
-    /// there again.
+    /// Drops the tokens from `length` on and the blocks that then have none, but keeps those of the first `blocks`
+    /// that nobody else sees. Slots of a block that others see stay marked: the sequence does not see behind its
+    /// length, and copies the block before it writes there.
     pub(super) fn cut(&mut self, length: u32, blocks: u32, tables: &mut Tables) {
         let size = tables.block_size();
         let covered = length.div_ceil(size);
         let mut kept = covered.max(blocks).min(self.table.len());
-        // With nothing before the cut in it, such a block does not stay: what it holds would be there when the sequence grows.
+        // A seen block with no token left does not stay: its content would be the sequence's again when it grows.
         let mut cut_off = covered..kept.min(self.length.div_ceil(size));
         if let Some(first) = cut_off.find(|&place| tables.is_seen(&self.table, place)) {
             kept = first;
@@ -128,13 +127,13 @@ impl Content {
         let Content { table, keys, cleared, .. } = self;
         keys.cut(length, length / tables.block_size(), |last, passed| match tables.get(table, last) {
             Some(block) => tables.pool().index().key(block).copied(),
-            // No block before the last one that left the window can be the last that stays.
+            // Of the blocks that left the window, only the last has a known key.
             None => passed.filter(|_| last + 1 == *cleared),
         });
     }
 
-    /// Gives keys to the blocks that are full and known, up to the first `committed` tokens. Where another block with the same tokens
-    /// is found already, a block has its key and waits: it is found once the other is gone.
+    /// Gives keys to full blocks with known tokens, among the first `committed` tokens. If another block with the
+    /// same tokens is found already, this one waits to take its place.
     pub(super) fn name_blocks(&mut self, committed: u32, tables: &mut Tables) {
         let whole = self.keys.known().min(committed) / tables.block_size();
         while self.keys.keyed() < whole {
@@ -145,7 +144,7 @@ impl Content {
         }
     }
 
-    /// Gives up the blocks that left the window of the last of so many tokens; there is room for the change.
+    /// Gives up the blocks that the last committed token no longer sees; memory for it is reserved.
     pub(super) fn clear_passed(&mut self, committed: u32, window: Window, tables: &mut Tables) {
         let size = tables.block_size();
         let end = window.first_seen(committed.saturating_sub(1)) / size;
@@ -158,7 +157,7 @@ impl Content {
         }
     }
 
-    /// Whether a token at `position` would see some that are gone.
+    /// Whether a token at `position` would see tokens that are gone.
     pub fn is_gone(&self, position: u32, window: Window, size: u32) -> bool {
         (window.first_seen(position) / size).max(window.sinks().div_ceil(size)) < self.cleared
     }

@@ -1,16 +1,15 @@
-//! What holds blocks beside sequences: snapshots, and prefixes that were found.
+//! What holds blocks besides sequences: snapshots, and prefixes that were found.
 //!
-//! A block that something holds is never written: whoever writes gets a copy. So what is held stays as it was.
+//! A block that something holds is never written: a writer gets a copy.
 
 use super::content::Content;
 
-/// Blocks and tokens that stay as they are until it is released.
+/// Blocks and tokens that stay as they are until they are released.
 #[derive(Debug)]
 #[must_use = "its blocks stay held until it is released"]
 pub struct HeldContent(Content);
 
 impl HeldContent {
-    /// Holds this.
     pub(in crate::paged) fn new(content: Content) -> Self {
         HeldContent(content)
     }
@@ -25,7 +24,7 @@ impl HeldContent {
         &self.0
     }
 
-    /// The same for a sequence, which holds it from now on.
+    /// Hands the content over to a sequence.
     pub(in crate::paged) fn into_content(self) -> Content {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Sequences: blocks and tokens of each, what of them is only tried, and what else holds blocks.
+//! Sequences: the blocks and tokens of each, its open drafts and step; and what else holds blocks.
 //!
 //! ```text
 //! key_chain -> content -> held_content, sequences

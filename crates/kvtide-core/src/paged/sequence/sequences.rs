@@ -1,10 +1,10 @@
-//! The sequences of a planner: which there are, what each holds, and what of it is only tried.
+//! The sequences of a planner: what each holds, and which of its tokens are only tentative.
 //!
 //! ```text
 //! id 7, 9, 4 -> seat 0, 1, 2     [ committed | transactions | step ]
 //! ```
 //!
-//! A sequence sits in one seat for as long as it is there; seats are used again, ids never. To find one is O(1).
+//! A sequence keeps its seat until it is dropped. Seats are used again, ids never. Finding a sequence is O(1).
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -18,12 +18,12 @@ use crate::paged::table::{Table, Tables};
 use crate::paged::window::Window;
 use crate::tree::Tree;
 
-/// What an open step brings to a sequence.
+/// A sequence's part in an open step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenStep {
     /// How many tokens.
     pub tokens: u32,
-    /// The revision that its plan was made at: no other open step has it.
+    /// The revision of its plan, which no other open step has.
     pub revision: u64,
 }
 
@@ -33,14 +33,13 @@ pub struct Sequence {
     id: u64,
     content: Content,
     step: Option<OpenStep>,
-    /// For each token of the open step the one of the transaction that it follows, where that was said; what it holds without a
-    /// step counts for nothing.
+    /// The parent of each token of the open step, if it is a tree. Without an open step this means nothing.
     step_parents: Vec<i32>,
-    /// Transactions that are open: their tokens are the last ones.
+    /// Open transactions; their tokens are the sequence's last ones.
     drafts: Drafts,
-    /// Blocks that it had when the outermost of them began.
+    /// Blocks that it had when the outermost transaction began.
     blocks_before: u32,
-    /// Counts changes of blocks that were in its table before, but for those that left the window.
+    /// Counts changes to blocks already in its table, except when they leave the window.
     epoch: u64,
 }
 
@@ -57,7 +56,7 @@ impl Sequence {
         self.content.table()
     }
 
-    /// Its tokens, those of open transactions included.
+    /// Its tokens, with those of open transactions.
     pub fn length(&self) -> u32 {
         self.content.length()
     }
@@ -67,7 +66,7 @@ impl Sequence {
         self.length() - self.drafts.drafted()
     }
 
-    /// Tokens, those of an open step included.
+    /// Its tokens, with those of open transactions and of an open step.
     pub fn end(&self) -> u32 {
         self.length() + self.step.map_or(0, |step| step.tokens)
     }
@@ -76,7 +75,6 @@ impl Sequence {
         &self.drafts
     }
 
-    /// The same, to check and reserve.
     pub fn drafts_mut(&mut self) -> &mut Drafts {
         &mut self.drafts
     }
@@ -98,47 +96,46 @@ impl Sequence {
         self.epoch
     }
 
-    /// The slots of a block that its tokens lie in.
+    /// The slots of the block at a place that its tokens take.
     pub fn kept(&self, place: u32, size: u32) -> u32 {
         self.end().saturating_sub(place * size).min(size)
     }
 
-    /// What it holds, for another: sharing everything. What is only tried is found by nobody, whoever goes on from it.
+    /// Its content, shared with another. Prompts never find its drafted tokens, whoever goes on from them.
     pub fn fork(&self, tables: &mut Tables) -> Content {
         let mut content = self.content.fork(tables);
         content.keys_mut().limit(self.committed());
         content
     }
 
-    /// Holds something else from now on.
+    /// Replaces its content.
     pub fn restore(&mut self, content: Content, tables: &mut Tables) {
         self.epoch += 1;
         std::mem::replace(&mut self.content, content).release(tables);
     }
 
-    /// Nothing is known of tokens whose keys were forgotten.
     pub fn forget_before(&mut self, forgotten: u64) {
         self.content.keys_mut().forget_before(forgotten);
     }
 
-    /// Adds blocks that are known to be there, with room for them.
+    /// Adds new blocks. They are available, and their memory is reserved.
     pub fn add_blocks(&mut self, blocks: u32, tables: &mut Tables) {
         self.content.add_blocks(blocks, tables);
     }
 
-    /// Puts copies that were taken for it in some places, which are in order.
+    /// Puts copies in some places, which are in order.
     pub fn replace(&mut self, copies: impl DoubleEndedIterator<Item = (u32, u32)>, tables: &mut Tables) {
         self.content.replace(copies, tables);
         self.epoch += 1;
     }
 
-    /// Drops the tokens from `length` on, and the blocks with none before, but for those of the first `blocks` that nobody else sees.
+    /// Drops the tokens from `length` on: see [`Content::cut`].
     pub fn cut(&mut self, length: u32, blocks: u32, tables: &mut Tables) {
         self.content.cut(length, blocks, tables);
         self.epoch += 1;
     }
 
-    /// Takes over tokens that were written at a position, whose ids may be known.
+    /// Counts tokens that were written at a position; their ids may be known.
     pub fn append(&mut self, position: u32, tokens: u32, are_known: bool, parents: Option<&[i32]>, tables: &Tables) {
         if tokens > 0 {
             self.content.cut_keys(position, tables);
@@ -150,7 +147,7 @@ impl Sequence {
         self.drafts.append(tokens, parents);
     }
 
-    /// Names the blocks that are full, known and committed, and gives up those that left the window.
+    /// Gives full, committed blocks their keys, and gives up those that left the window.
     pub fn finish_blocks(&mut self, window: Option<Window>, tables: &mut Tables) {
         let committed = self.committed();
         self.content.name_blocks(committed, tables);
@@ -165,14 +162,14 @@ impl Sequence {
         reserve(&mut self.step_parents, tokens, "sequences and blocks of a call")
     }
 
-    /// Opens a step, whose tokens may have parents; there is room for them.
+    /// Opens a step, whose tokens may have parents. Their memory is reserved.
     pub fn open_step(&mut self, step: OpenStep, parents: &[i32]) {
         self.step_parents.clear();
         self.step_parents.extend_from_slice(parents);
         self.step = Some(step);
     }
 
-    /// Its open step brings so many tokens only, and `blocks` blocks less.
+    /// Shortens its open step to `tokens` tokens and takes `blocks` blocks away.
     pub fn shorten_step(&mut self, tokens: u32, blocks: u32, tables: &mut Tables) {
         self.step = self.step.map(|step| OpenStep { tokens, ..step });
         self.drop_last(blocks, tables);
@@ -182,7 +179,7 @@ impl Sequence {
         self.step = None;
     }
 
-    /// The same, as if it had never been; it has taken so many blocks.
+    /// Ends its step as if it had never been, and takes away the blocks that it had taken.
     pub fn undo_step(&mut self, blocks: u32, tables: &mut Tables) {
         self.step = None;
         self.drop_last(blocks, tables);
@@ -193,19 +190,18 @@ impl Sequence {
         self.epoch += 1;
     }
 
-    /// The tokens of an open step count as its own, and it has ended: whoever cuts them off does so next.
+    /// Ends its step and counts its tokens as the sequence's own. The caller cuts them off next.
     pub fn take_step(&mut self) {
         self.content.set_length(self.end());
         self.step = None;
     }
 
-    /// Notes the blocks that it had before the outermost transaction.
     pub fn set_blocks_before(&mut self, blocks: u32) {
         self.blocks_before = blocks;
     }
 
-    /// The blocks that stay when a transaction ends, however few tokens do: with the outermost those from before it, until then also
-    /// those that were taken for tokens to come.
+    /// The blocks that stay when a transaction ends, however few tokens do: after the outermost those from before it,
+    /// until then also those taken for tokens to come.
     pub fn blocks_after(&self, ending: &Ending) -> u32 {
         if ending.is_outermost() { self.blocks_before } else { self.table().len() }
     }
@@ -228,7 +224,7 @@ impl Sequence {
         }
     }
 
-    /// The tree that its last tokens are, those of an open step among them; nothing where each follows the one before.
+    /// The tree of its last tokens, with those of an open step; none where they are a chain.
     ///
     /// ```text
     /// [ committed | 0 1 2 | 3 4 ]     nodes of open transactions, then those of an open step
@@ -248,8 +244,8 @@ impl Sequence {
         Ok(Some(tree).filter(|tree| !tree.is_chain()))
     }
 
-    /// Whether it has the block of this key at a place, its tokens known, and it has no key yet: it is drafted, or not written in all
-    /// layers. O(tokens without a key).
+    /// Whether it has the block of this key at a place, with known tokens but not yet the key: it is drafted, or not
+    /// written in all layers. O(tokens without a key).
     pub fn drafts_block(&self, key: &BlockKey, place: u32, tables: &Tables) -> bool {
         let (keys, size) = (self.content.keys(), tables.block_size());
         let known = if self.drafts.is_branched() { keys.known().min(self.committed()) } else { keys.known() };
@@ -257,7 +253,7 @@ impl Sequence {
         place >= keys.keyed() && place < known / size && keys.upcoming(place, size, tokens) == Some(*key)
     }
 
-    /// Says what is wrong with it, if anything is.
+    /// Says what is wrong with it, if anything.
     fn check(&self, size: u32) -> Result<(), String> {
         let (keys, id) = (self.content.keys(), self.id);
         if self.end() > self.table().len() * size {
@@ -284,7 +280,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Makes room for one more.
+    /// Makes room for one more sequence.
     pub fn reserve(&mut self) -> Result<()> {
         let count = self.seats.len() as u64 + 1;
         let refused = |_| Error::OutOfMemory { count, what: "sequences" };
@@ -296,7 +292,7 @@ impl Sequences {
         Ok(())
     }
 
-    /// Adds one; there is room for it.
+    /// Adds a sequence; its memory is reserved.
     pub fn add(&mut self, content: Content) -> u64 {
         let id = self.next_id;
         let sequence = Sequence {
@@ -318,19 +314,19 @@ impl Sequences {
         id
     }
 
-    /// Takes one out.
+    /// Takes a sequence out.
     pub fn remove(&mut self, id: u64) -> Result<Content> {
         let seat = self.seats.remove(&id).ok_or(Error::SequenceNotFound { sequence: id })?;
         self.free_seats.push(seat);
         Ok(self.seated[seat as usize].take().expect("a sequence that was found").content)
     }
 
-    /// Where a sequence sits.
+    /// The seat of a sequence.
     pub fn seat(&self, id: u64) -> Result<u32> {
         self.seats.get(&id).copied().ok_or(Error::SequenceNotFound { sequence: id })
     }
 
-    /// The sequence in a seat, if there is one still.
+    /// The sequence in a seat, if there still is one.
     pub fn get(&self, seat: u32) -> Option<&Sequence> {
         self.seated.get(seat as usize)?.as_ref()
     }
@@ -340,12 +336,10 @@ impl Sequences {
         self.seated[seat as usize].as_ref().expect("a sequence that was found")
     }
 
-    /// The same, to change it.
     pub fn at_mut(&mut self, seat: u32) -> &mut Sequence {
         self.seated[seat as usize].as_mut().expect("a sequence that was found")
     }
 
-    /// A sequence.
     pub fn find(&self, id: u64) -> Result<&Sequence> {
         Ok(self.at(self.seat(id)?))
     }
@@ -370,7 +364,7 @@ impl Sequences {
         self.seats.len()
     }
 
-    /// Seats there are, taken or free.
+    /// Seats, taken or free.
     pub fn num_seats(&self) -> usize {
         self.seated.len()
     }
@@ -385,22 +379,20 @@ impl Sequences {
         self.seated.iter().flatten()
     }
 
-    /// The same, to change them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
         self.seated.iter_mut().flatten()
     }
 
-    /// Says what is wrong with them, if anything is, where a block has so many tokens.
+    /// Says what is wrong with them, if anything.
     pub fn check(&self, block_size: u32) -> Result<(), String> {
         self.iter().try_for_each(|of| of.check(block_size))
     }
 }
 
-/// The sequences that a call names, each once: a bit for each seat.
+/// The sequences that a call names: a bit for each seat.
 pub struct NamedSeats(Vec<u64>);
 
 impl NamedSeats {
-    /// None of so many yet.
     pub fn of(seats: usize) -> Result<Self> {
         let mut words = Vec::new();
         reserve(&mut words, seats.div_ceil(64), "sequences and blocks of a call")?;
@@ -408,7 +400,7 @@ impl NamedSeats {
         Ok(NamedSeats(words))
     }
 
-    /// False for one that was named before.
+    /// Adds a seat; false if it was there already.
     pub fn insert(&mut self, seat: u32) -> bool {
         let (word, bit) = (&mut self.0[seat as usize / 64], 1 << (seat % 64));
         let new = *word & bit == 0;

@@ -5,8 +5,8 @@
 //! layer 1   logical block 0       -> handle
 //! ```
 //!
-//! A table does not know the pool: whose handles it holds is its caller's concern. A layer without blocks costs nothing,
-//! however many layers there are. Every call is O(1), `append_block` amortised.
+//! A table does not know the pool of its handles; the caller does. A layer without blocks costs nothing. Every call
+//! is O(1), `append_block` amortised.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ impl BlockTable {
         Ok(())
     }
 
-    /// The block at a place, or none when the layer has no so many.
+    /// The block at a place, or none behind the last.
     pub fn get_block(&self, layer: u32, logical: u32) -> Result<Option<BlockHandle>> {
         Ok(self.blocks(layer)?.get(logical as usize).copied())
     }

@@ -1,4 +1,4 @@
-//! Lists of blocks: those of sequences as trees that share what they have in common, and plain ones for callers of their own.
+//! Lists of blocks: those of sequences, as trees that share what they have in common, and plain ones for callers.
 //!
 //! ```text
 //! reservation -> tables        block_table

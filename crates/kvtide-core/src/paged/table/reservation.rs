@@ -1,14 +1,14 @@
-//! Memory of the bookkeeping, taken before a call changes anything.
+//! Memory of the bookkeeping, reserved before a call changes anything.
 //!
 //! ```text
 //! room of the copies + room of what follows them      taken at once, or not at all
 //! ```
 //!
-//! A plan says how much it takes at most, so that what was planned is carried out to its end, or not begun.
+//! A plan says how much it needs at most. So a plan is carried out to its end, or not begun.
 
 use std::ops::Add;
 
-/// How much a call takes at most.
+/// What a call needs at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     /// Blocks that it hands out.

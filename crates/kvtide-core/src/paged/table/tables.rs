@@ -1,5 +1,5 @@
-//! The tables of one planner over its pool: lists of blocks that share what they have in common, as persistent trees of chunks, 64
-//! entries each.
+//! The tables of one planner over its pool: lists of blocks as persistent trees, which share what they have in
+//! common, in chunks of 64 entries.
 //!
 //! ```text
 //! table A, 70 blocks        root [ * * . . ]            table B = a fork of A: the same root, counted twice
@@ -7,13 +7,13 @@
 //!                 [ 7 3 9 ... 64 ]  [ 5 8 . . ]         its first change copies the path that it changes
 //! ```
 //!
-//! A chunk counts who holds it: tables, and chunks above it. A block counts the chunks that hold it, which is what the pool is
-//! told through [`HoldCounter`]. So a block may be written where it lies when nothing on its path is counted twice. Where blocks of a
-//! table are released and others before them stay, those are told as well, if it means anything to them.
+//! A chunk counts the tables and chunks that hold it. A block counts the chunks that hold it; the pool hears of it
+//! through [`HoldCounter`]. So a block may be written in place if nothing on its path is counted twice. When blocks
+//! of a table are released and others before them stay, those are told too, if that means anything to them.
 //!
-//! Invariants: entries from a table's length on are empty in every chunk that it leads to; a chunk that nobody holds is free.
-//! A fork is O(1); a look-up is O(height), at most 6; a walk O(entries); a change copies at most 64 entries a level. Memory is taken in `reserve`
-//! alone, so that a change cannot fail half-way.
+//! Invariants: entries behind a table's length are empty; a chunk that nobody holds is free. A fork is O(1), a
+//! look-up O(height), at most 6, a walk O(entries); a change copies at most 64 entries a level. Memory is taken in
+//! `reserve` alone, so a change cannot fail half-way.
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,7 @@ static CLEARED: [u32; CHUNK] = [NONE; CHUNK];
 /// Levels of the highest tree: 64^6 blocks are more than there can be.
 const LEVELS_MAX: usize = 6;
 
-/// The blocks of a sequence, a snapshot or a match, in order. Whoever drops one gives it to [`Tables::release`] first.
+/// The blocks of a sequence, a snapshot or a match, in order. It must be given to [`Tables::release`] in the end.
 #[derive(Debug)]
 #[must_use = "its blocks stay counted until it is released"]
 pub struct Table {
@@ -54,7 +54,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Blocks in it, those that were cleared included.
+    /// Places in it, also those that were cleared.
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -97,7 +97,7 @@ impl<C: HoldCounter> Tables<C> {
         self.leaf(table, place)?.first().copied().filter(|&block| block != NONE)
     }
 
-    /// The entries from a place on that lie side by side, up to the table's end; [`None`] outside. Cleared ones are there.
+    /// The entries from a place on, up to the end of its chunk or of the table, also cleared ones; [`None`] outside.
     pub fn leaf(&self, table: &Table, place: u32) -> Option<&[u32]> {
         if place >= table.len {
             return None;
@@ -136,8 +136,8 @@ impl<C: HoldCounter> Tables<C> {
         false
     }
 
-    /// Tells the blocks before a place, below a chunk whose first place is `first`, what was released behind them, last ones first.
-    /// O(blocks), or nothing where there is nothing to tell.
+    /// Tells the blocks before the place `end`, below a chunk whose first place is `first`, what was released behind
+    /// them, last ones first. O(blocks), or O(1) if there is nothing to tell.
     fn hand_on(&mut self, index: u32, height: u32, first: u32, end: u32) {
         if index == NONE || !self.counts.hands_on() {
             return;
@@ -159,7 +159,7 @@ impl<C: HoldCounter> Tables<C> {
         self.chunks.len() - self.free.len()
     }
 
-    /// Notes the blocks that tables lead to, once for each chunk that holds them, and says what is wrong with the chunks.
+    /// Notes each block once for each chunk that holds it, and says what is wrong with the chunks.
     fn check_chunks(&self, tables: &[&Table], mut note: impl FnMut(u32)) -> Result<(), String> {
         let mut holders = vec![0; self.chunks.len()];
         let mut open: Vec<(u32, u32)> =
@@ -189,7 +189,7 @@ impl<C: HoldCounter> Tables<C> {
         }
     }
 
-    /// The same list, sharing everything.
+    /// A copy that shares everything.
     pub fn fork(&mut self, table: &Table) -> Table {
         if table.root != NONE {
             self.chunks[table.root as usize].holders += 1;
@@ -203,7 +203,7 @@ impl<C: HoldCounter> Tables<C> {
         self.release_chunk(table.root, table.height, 0);
     }
 
-    /// Adds a block, whose count already has this chunk in it.
+    /// Adds a block, which this chunk is already counted to hold.
     fn push(&mut self, table: &mut Table, block: u32) {
         if table.root == NONE {
             *table = Table { root: self.new_chunk(), height: 0, len: 0 };
@@ -218,7 +218,7 @@ impl<C: HoldCounter> Tables<C> {
         self.chunks[leaf as usize].entries[slot(table.len - 1, 0)] = block;
     }
 
-    /// Puts other blocks in some places, which are in order; their counts already have these chunks in them.
+    /// Puts other blocks in some places, which are in order. They count these chunks already.
     pub fn replace(&mut self, table: &mut Table, replaced: impl DoubleEndedIterator<Item = (u32, u32)>) {
         self.counts.begin();
         let mut first = 0;
@@ -257,8 +257,8 @@ impl<C: HoldCounter> Tables<C> {
         }
     }
 
-    /// Empties some places below a chunk whose first place is `first`, last ones first; gives the chunk that stands in its place.
-    /// Chunks with nothing else in them are let go of whole, so that no more than two of a level are copied.
+    /// Empties some places below a chunk whose first place is `first`, last ones first, and gives the chunk to put in
+    /// its place. Chunks with no other entries are released whole, so that at most two of a level are copied.
     fn empty(&mut self, index: u32, height: u32, first: u32, places: Range<u32>) -> u32 {
         if index == NONE {
             return NONE;
@@ -297,7 +297,7 @@ impl<C: HoldCounter> Tables<C> {
         }
     }
 
-    /// The chunk itself when only one holds it, else a copy for that one.
+    /// The chunk itself if it has one holder, else a copy for this holder.
     fn own_chunk(&mut self, index: u32, height: u32) -> u32 {
         if index == NONE {
             return self.new_chunk();
@@ -328,7 +328,7 @@ impl<C: HoldCounter> Tables<C> {
         chunk
     }
 
-    /// Drops what lies behind the place `last` below a chunk; gives the chunk that stands in its place.
+    /// Drops the entries behind the place `last` below a chunk; gives the chunk to put in its place.
     fn cut(&mut self, index: u32, height: u32, last: u32) -> u32 {
         if index == NONE {
             return NONE;
@@ -373,7 +373,7 @@ impl<C: HoldCounter> Tables<C> {
 }
 
 impl Tables {
-    /// The same over the pool that this one is made into; no table is there yet.
+    /// Replaces the pool; no table is there yet.
     pub fn with_pool(self, change: impl FnOnce(PagePool) -> PagePool) -> Self {
         Tables { counts: change(self.counts), ..self }
     }
@@ -391,13 +391,13 @@ impl Tables {
         self.counts.block_size()
     }
 
-    /// Takes the memory for so much.
+    /// Reserves memory.
     pub fn reserve(&mut self, room: Reservation) -> Result<()> {
         self.counts.reserve(room.blocks, room.marks, room.staged)?;
         self.reserve_chunks(room.tables, room.blocks)
     }
 
-    /// Staging pages that there must be for so much.
+    /// Staging pages that there must be for a reservation.
     pub fn staging_pages(&self, room: Reservation) -> u32 {
         self.counts.staging().upcoming().take(room.staged).max().map_or(0, |last| last + 1)
     }
@@ -407,13 +407,13 @@ impl Tables {
         self.is_shared(table, place) || self.counts.blocks().count(block) > 1
     }
 
-    /// Whether others see the block at a place: they hold it too, or find it by its key.
+    /// Whether others see the block at a place: they hold it too, or it has a key.
     pub fn is_seen(&self, table: &Table, place: u32) -> bool {
         let named = |block| self.counts.index().key(block).is_some();
         self.get(table, place).is_some_and(|block| self.is_held_twice(table, place, block) || named(block))
     }
 
-    /// Adds new blocks, which are known to be there.
+    /// Adds new blocks, which are available.
     pub fn add_new(&mut self, table: &mut Table, blocks: u32) {
         for _ in 0..blocks {
             let block = self.counts.take();
@@ -421,7 +421,7 @@ impl Tables {
         }
     }
 
-    /// Adds a block that is there already, or a place without one.
+    /// Adds a block that is in use already, or a place without one.
     pub fn add(&mut self, table: &mut Table, block: Option<u32>) {
         if let Some(block) = block {
             self.counts.retain(block);
@@ -429,12 +429,12 @@ impl Tables {
         self.push(table, block.unwrap_or(NONE));
     }
 
-    /// Bytes taken, beside those that the pool does not count.
+    /// Bytes taken, without those that the pool does not count.
     pub fn bytes(&self) -> usize {
         self.counts.bytes() + self.chunks.capacity() * size_of::<Chunk>() + self.free.capacity() * size_of::<u32>()
     }
 
-    /// Says what is wrong with the bookkeeping, if anything is, where these are all tables. O(slots).
+    /// Says what is wrong with the bookkeeping, if anything; these are all tables. O(slots).
     pub fn check(&self, tables: &[&Table]) -> Result<(), String> {
         let mut found = HashMap::new();
         self.check_chunks(tables, |block| *found.entry(block).or_insert(0) += 1)?;
