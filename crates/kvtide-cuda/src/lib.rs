@@ -16,6 +16,7 @@
 //! A launch is checked before it starts: no kernel reads or writes outside the spans it was given.
 #![deny(unsafe_code, missing_docs)]
 
+mod allocation;
 mod attend;
 mod boxes;
 mod divisor;

@@ -67,9 +67,9 @@ use crate::base::threads::threads;
 use crate::base::zeroed::{zeroed_bytes, zeroed_vec};
 use crate::device::edit::inspect_all;
 use crate::device::form::Form;
-use crate::kernels::Kernels;
 use crate::kernels::tile::TileKernels;
-use crate::tensor::source::{HostTensor, Source};
+use crate::tensor::host::HostTensor;
+use crate::tensor::source::Source;
 use crate::tensor::view::View;
 use call::Call;
 use output::Output;
@@ -180,12 +180,13 @@ fn answer<'o>(
 }
 
 fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, mut output: Output<'_>) -> Result<()> {
-    if let Form::Launched(stream) = Form::of(call.device())?
-        && launched::run(&stream, call, kv, &mut output)?
+    let form = Form::of(call.device())?;
+    if let Form::Launched(stream) = &form
+        && launched::run(stream, call, kv, &mut output)?
     {
         return Ok(());
     }
-    let Some(kernels) = TileKernels::of(Kernels::current()?) else {
+    let Some(kernels) = TileKernels::of(&form) else {
         kv.check()?;
         portable::run(&call.asked, q, kv, call.device(), &mut output)?;
         exact::redo(&call.asked, q, kv, &mut output)?;

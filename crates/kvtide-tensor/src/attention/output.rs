@@ -4,7 +4,7 @@ use super::asked::Asked;
 use super::job::{Job, Unit};
 use super::scratch::State;
 use crate::base::dtype::DType;
-use crate::kernels::quantise::from_f32;
+use crate::base::float::from_f32;
 
 /// The output of a call, and the log-sum-exp of its rows.
 pub(super) struct Output<'a> {

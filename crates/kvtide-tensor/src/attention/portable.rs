@@ -12,7 +12,8 @@ use super::kv_rows::KvRows;
 use super::output::{Output, Suspect};
 use super::strided::Axes;
 use crate::base::error::Result;
-use crate::tensor::source::{HostTensor, Source};
+use crate::tensor::host::HostTensor;
+use crate::tensor::source::Source;
 
 /// Floats of a tensor, at most: 1 MiB.
 const FLOATS_MAX: usize = 1 << 18;

@@ -4,13 +4,14 @@
 //! Few units are split along their keys; what such a share gives is kept in at most 1 MiB until the last one is there.
 
 use std::f32::consts::LOG2_E;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::job::{Job, Unit};
 use super::output::{Output, larger};
 use super::scratch::{Scratch, State, TILE};
 use super::unit::Work;
 use crate::base::error::Result;
+use crate::base::lock::{lock, unlocked};
 use crate::base::memory::Budget;
 use crate::base::threads::share;
 use crate::kernels::tile::padded;
@@ -36,7 +37,7 @@ pub(super) fn run(job: &Job<'_>, output: &mut Output<'_>, threads: usize) -> Res
     let failed = Mutex::new(None);
     let note = |result: Result<()>| {
         if let Err(error) = result {
-            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            lock(&failed).get_or_insert(error);
         }
     };
     let alone = job.asked.products() < ALONE_MAX;
@@ -49,15 +50,15 @@ pub(super) fn run(job: &Job<'_>, output: &mut Output<'_>, threads: usize) -> Res
                 shares.keep(unit, rows, &scratch.state[..rows], &scratch.out, stride);
                 return Ok(());
             }
-            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut output = lock(&output);
             output.write(job, unit, &scratch.state[..rows], &scratch.out, stride);
             Ok(())
         }));
     })?;
-    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(error) = unlocked(failed) {
         return Err(error);
     }
-    let output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let output = unlocked(output);
     for unit in units.iter().filter(|unit| unit.splits > 1 && unit.split == 0) {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
             shares.merge(unit, unit.rows(job.asked.sizes.group()), scratch);
@@ -126,7 +127,7 @@ impl Shares {
     }
 
     fn keep(&self, unit: &Unit, rows: usize, states: &[State], out: &[f32], stride: usize) {
-        let mut floats = self.floats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut floats = lock(&self.floats);
         let share = &mut floats[self.place(unit, unit.split)..][..rows * self.row];
         for (row, kept) in share.chunks_exact_mut(self.row).enumerate() {
             (kept[0], kept[1]) = (states[row].max, states[row].sum);
@@ -136,7 +137,7 @@ impl Shares {
 
     /// Puts the shares of a unit's rows together in the scratch.
     fn merge(&self, unit: &Unit, rows: usize, scratch: &mut Scratch) {
-        let floats = self.floats.lock().unwrap_or_else(PoisonError::into_inner);
+        let floats = lock(&self.floats);
         let stride = self.row - 2;
         for row in 0..rows {
             let shares =

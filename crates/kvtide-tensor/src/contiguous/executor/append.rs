@@ -7,9 +7,9 @@ use kvtide_core::{Move, Plan, Reads, Run, Runs, Stamp, Write};
 use super::Contiguous;
 use super::restore::save;
 use crate::base::error::{Error, Result};
-use crate::kernels::{copy_rows, move_rows, write};
 use crate::tensor::buffer::{Buffer, RowShape};
 use crate::tensor::resolved::Resolved;
+use crate::tensor::rows::{copy_rows, move_rows, write};
 use crate::tensor::shown::Shown;
 
 impl Contiguous {
