@@ -4,7 +4,7 @@
 //! operations. O(bytes moved and written).
 
 use candle_core::Tensor;
-use kvtide_core::{Move, Run, Write};
+use kvtide_core::{Run, SlotMove, SlotWrite};
 use kvtide_cuda::{BoxCopy, Span, Stream, copy_boxes};
 
 use crate::base::error::Result;
@@ -16,9 +16,9 @@ use crate::tensor::resolved::Resolved;
 /// Carries out `moves` inside `buffer`, in order, and then writes one source to each part. The sources lie elsewhere.
 pub(crate) fn write(
     buffer: &Buffer,
-    moves: impl Iterator<Item = Move> + Clone + Sync,
+    moves: impl Iterator<Item = SlotMove> + Clone + Sync,
     sources: &[Resolved<'_>],
-    writes: [Option<Write>; 2],
+    writes: [Option<SlotWrite>; 2],
 ) -> Result<()> {
     match buffer.form()? {
         Form::Bytes(_) => with_tensors(sources, |tensors| {
@@ -45,7 +45,7 @@ pub(crate) fn write(
 }
 
 /// Carries out `moves` inside `buffer`, in order.
-pub(crate) fn move_rows(buffer: &Buffer, moves: impl Iterator<Item = Move> + Clone + Sync) -> Result<()> {
+pub(crate) fn move_rows(buffer: &Buffer, moves: impl Iterator<Item = SlotMove> + Clone + Sync) -> Result<()> {
     match buffer.form()? {
         Form::Bytes(_) => {
             buffer.edit(&[], |bytes, _| shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone()))
@@ -93,7 +93,7 @@ fn write_bytes(
     part: usize,
     source: &Resolved<'_>,
     source_bytes: &[u8],
-    Write { token, target }: Write,
+    SlotWrite { token, target }: SlotWrite,
 ) {
     let Some(stride) = source.stretch() else {
         return source.copy_strided(source_bytes, token, target.len, bytes, buffer.place(part, target.start));
@@ -115,8 +115,9 @@ fn with_tensors<T>(sources: &[Resolved<'_>], run: impl FnOnce(&[&Tensor]) -> T) 
     }
 }
 
-fn launch_moves(stream: &Stream, buffer: &Buffer, moves: impl Iterator<Item = Move>) -> Result<()> {
-    let of = |Move { source, target }| kvtide_cuda::Move { source: source.start, target, rows: source.len, unused: 0 };
+fn launch_moves(stream: &Stream, buffer: &Buffer, moves: impl Iterator<Item = SlotMove>) -> Result<()> {
+    let of =
+        |SlotMove { source, target }| kvtide_cuda::Move { source: source.start, target, rows: source.len, unused: 0 };
     let moves: Vec<_> = moves.map(of).collect();
     if moves.is_empty() {
         return Ok(());
@@ -127,10 +128,15 @@ fn launch_moves(stream: &Stream, buffer: &Buffer, moves: impl Iterator<Item = Mo
 }
 
 /// All of K and V in one launch.
-fn launch_writes(stream: &Stream, buffer: &Buffer, sources: &[Resolved<'_>], writes: [Option<Write>; 2]) -> Result<()> {
+fn launch_writes(
+    stream: &Stream,
+    buffer: &Buffer,
+    sources: &[Resolved<'_>],
+    writes: [Option<SlotWrite>; 2],
+) -> Result<()> {
     let mut found = Vec::new();
     for (part, source) in sources.iter().enumerate() {
-        for Write { token, target } in writes.iter().flatten() {
+        for SlotWrite { token, target } in writes.iter().flatten() {
             for taken in source.taken(*token, target.len) {
                 let to = buffer.place(part, target.start + taken.done as u32).offset;
                 found.push((part, to, taken.offset, source.dims.with(source.axis(), taken.tokens)));
@@ -159,23 +165,23 @@ fn launch_writes(stream: &Stream, buffer: &Buffer, sources: &[Resolved<'_>], wri
     })
 }
 
-fn portable_moves(buffer: &Buffer, moves: impl Iterator<Item = Move>) -> Result<()> {
+fn portable_moves(buffer: &Buffer, moves: impl Iterator<Item = SlotMove>) -> Result<()> {
     let Some(tensor) = buffer.row_tensor()? else { return Ok(()) };
     let element = buffer.shape.dtype.bytes();
     let row = buffer.row_bytes() / element;
-    for Move { source, target } in moves {
+    for SlotMove { source, target } in moves {
         let (from, to) = (source.start as usize * row, target as usize * row);
         portable::relay(buffer.all_stretches(), source.len as usize * row, element, &tensor, from, &tensor, to)?;
     }
     Ok(())
 }
 
-fn portable_writes(buffer: &Buffer, sources: &[Resolved<'_>], writes: [Option<Write>; 2]) -> Result<()> {
+fn portable_writes(buffer: &Buffer, sources: &[Resolved<'_>], writes: [Option<SlotWrite>; 2]) -> Result<()> {
     let Some(tensor) = buffer.row_tensor()? else { return Ok(()) };
     let stretches = buffer.stretch_count();
     for (part, source) in sources.iter().enumerate() {
         let target = tensor.narrow(part * stretches, stretches)?;
-        for Write { token, target: slots } in writes.iter().flatten() {
+        for SlotWrite { token, target: slots } in writes.iter().flatten() {
             for taken in source.taken(*token, slots.len) {
                 let slot = slots.start as usize + taken.done;
                 portable::put(&target, buffer.shape.axis, slot, &source.host_or_tensor(&taken)?)?;
