@@ -4,9 +4,9 @@
 //! out = Σ part.out * exp(part.lse - lse)        lse = log Σ exp(part.lse)
 //! ```
 
-use super::options::Attended;
+use super::call::axes::Axes;
+use super::call::options::Attended;
 use super::output::larger;
-use super::strided::Axes;
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};

@@ -7,14 +7,15 @@ use std::f32::consts::LOG2_E;
 use std::sync::Mutex;
 
 use super::job::{Job, Unit};
-use super::output::{Output, larger};
 use super::scratch::{Scratch, State, TILE};
 use super::unit::Work;
+use crate::attention::call::Call;
+use crate::attention::output::{Output, Suspect, larger};
 use crate::base::error::Result;
 use crate::base::lock::{lock, unlocked};
 use crate::base::memory::Budget;
 use crate::base::threads::share;
-use crate::kernels::tile::padded;
+use crate::kernels::tile::{TileKernels, padded};
 
 /// Enough units for the threads of any machine.
 const UNITS: usize = 64;
@@ -28,8 +29,15 @@ const SHARES_MAX: usize = 1 << 18;
 /// Products below which a call is not worth waking another thread.
 const ALONE_MAX: usize = 1 << 20;
 
-/// Runs a whole call.
-pub(super) fn run(job: &Job<'_>, output: &mut Output<'_>, threads: usize) -> Result<()> {
+/// Runs a whole call, with the memory of its tensors.
+pub(in crate::attention) fn run(
+    call: &Call<'_>,
+    kernels: &'static TileKernels,
+    memory: &[&[u8]],
+    output: &mut Output<'_>,
+    threads: usize,
+) -> Result<()> {
+    let job = &Job::new(call, kernels, memory)?;
     let (units, groups) = units(job);
     let rows = units.iter().map(|unit| unit.rows(job.asked.sizes.group())).max().unwrap_or(0);
     let shares = Shares::new(&units, groups, rows, job.asked.sizes.value_dim)?;
@@ -51,7 +59,7 @@ pub(super) fn run(job: &Job<'_>, output: &mut Output<'_>, threads: usize) -> Res
                 return Ok(());
             }
             let mut output = lock(&output);
-            output.write(job, unit, &scratch.state[..rows], &scratch.out, stride);
+            write(&mut output, job, unit, &scratch.state[..rows], &scratch.out, stride);
             Ok(())
         }));
     })?;
@@ -62,7 +70,7 @@ pub(super) fn run(job: &Job<'_>, output: &mut Output<'_>, threads: usize) -> Res
     for unit in units.iter().filter(|unit| unit.splits > 1 && unit.split == 0) {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
             shares.merge(unit, unit.rows(job.asked.sizes.group()), scratch);
-            output.write(job, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
+            write(output, job, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
             Ok(())
         })?;
     }
@@ -99,6 +107,33 @@ fn whole_units(job: &Job<'_>) -> Vec<Unit> {
         }
     }
     units
+}
+
+/// Writes the rows of a unit, each divided by its sum; zeros where a row saw nothing.
+fn write(output: &mut Output<'_>, job: &Job<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
+    let asked = job.asked;
+    let (sizes, group) = (asked.sizes, asked.sizes.group());
+    let mut values = vec![0.0; sizes.value_dim];
+    for row in 0..unit.rows(group) {
+        let State { max, sum, .. } = states[row];
+        let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+        for (value, total) in values.iter_mut().zip(&out[row * stride..]) {
+            *value = total * factor;
+        }
+        let (query, head) = unit.query_and_head(row, group);
+        let token = asked.sequences[unit.sequence].first_query + query;
+        let lse = log_sum(max, sum);
+        // With the kernels, for a decode step feels another pass. Squares of what is finite may not be: that is looked at in vain.
+        let sums = &out[row * stride..][..stride];
+        let is_finite = job.kernels.dot(sums, sums).is_finite();
+        output.check(is_finite, Suspect { sequence: unit.sequence, token, head }, lse);
+        output.put(asked, unit.sequence, token, head, &values, lse);
+    }
+}
+
+/// The natural logarithm of a row's sum of exponentials.
+fn log_sum(max: f32, sum: f32) -> f32 {
+    if sum == 0.0 { f32::NEG_INFINITY } else { max + sum.ln() }
 }
 
 /// What shares of the keys gave, until all of them are there.
