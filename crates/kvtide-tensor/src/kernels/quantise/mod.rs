@@ -74,8 +74,6 @@ impl Codec {
     pub fn encode(&self, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
         assert_eq!((values.len(), codes.len()), (self.elements(), self.block_size * self.row_bytes), "a whole head");
         match form() {
-            #[cfg(feature = "emulate")]
-            Form::Launched(stream) => self.encode_launched(&stream, values, codes, scales),
             Form::Bytes(kernels) => wide::encode(kernels, self, values, codes, scales),
             _ => self.encode_portable(values, codes, scales),
         }
@@ -86,8 +84,6 @@ impl Codec {
         let count = out.len() / self.dim;
         assert!(out.len() == count * self.dim && slot + count <= self.block_size, "rows of a head");
         match form() {
-            #[cfg(feature = "emulate")]
-            Form::Launched(stream) => self.decode_launched(&stream, codes, scales, slot, out),
             Form::Bytes(kernels) => wide::decode(kernels, self, codes, scales, slot, out),
             _ => self.decode_portable(codes, scales, slot, out),
         }
