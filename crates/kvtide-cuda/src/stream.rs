@@ -1,15 +1,19 @@
-//! Where launches go: a GPU's stream, in order, or the CPU that stands in for one.
+//! Where launches go: a GPU's stream, in order, or the CPU that stands in for one. A build without either has no stream.
+#![cfg_attr(
+    not(any(feature = "cuda", feature = "emulate")),
+    expect(unused_variables, reason = "without a stream nothing is done with what it is given")
+)]
 
 use std::sync::Arc;
 
 use bytemuck::Pod;
 
+use crate::allocation::Allocation;
 use crate::error::Result;
-use crate::graph::Launches;
 use crate::kernel::{Grid, Kernel, SharedRoom};
 use crate::list::List;
 use crate::memory::{DeviceMemory, Reached};
-use crate::recording::Recording;
+use crate::recording::{Launches, Recording};
 use crate::span::Span;
 
 /// A stream of work.
@@ -26,6 +30,23 @@ enum Target {
     Gpu(crate::gpu::Gpu),
     #[cfg(feature = "emulate")]
     Emulated,
+    #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+    #[expect(dead_code, reason = "a build without a stream")]
+    None(std::convert::Infallible),
+}
+
+/// What is done on a GPU, and what on the CPU that stands in for one.
+macro_rules! on {
+    ($target:expr, |$gpu:ident| $on_gpu:expr, $emulated:expr $(,)?) => {
+        match $target {
+            #[cfg(feature = "cuda")]
+            Target::Gpu($gpu) => $on_gpu,
+            #[cfg(feature = "emulate")]
+            Target::Emulated => $emulated,
+            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
+            Target::None(never) => match *never {},
+        }
+    };
 }
 
 /// A list, and the memory in which the device reads it: it has to live until the launch is enqueued.
@@ -55,35 +76,21 @@ impl Stream {
     pub fn upload(&self, bytes: &[u8], target: Span<'_>) -> Result<()> {
         target.check_writable();
         assert!(bytes.len() <= target.bytes(), "more bytes than the span has");
-        match &self.target {
-            #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => gpu.write(bytes, target),
-            #[cfg(feature = "emulate")]
-            Target::Emulated => {
-                crate::emulated::operate("a copy to the device")?;
-                crate::emulated::upload(bytes, target);
-                Ok(())
-            }
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => unreachable!("an upload of {} bytes in a build without a stream", bytes.len()),
-        }
+        on!(&self.target, |gpu| gpu.write(bytes, target), {
+            crate::emulated::operate("a copy to the device")?;
+            crate::emulated::upload(bytes, target);
+            Ok(())
+        })
     }
 
     /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
     pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
         assert!(out.len() <= source.bytes(), "more bytes than the span has");
-        match &self.target {
-            #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => gpu.download(source, out),
-            #[cfg(feature = "emulate")]
-            Target::Emulated => {
-                crate::emulated::operate("a copy to the host")?;
-                crate::emulated::download(source, out);
-                Ok(())
-            }
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => unreachable!("a download of {} bytes in a build without a stream", out.len()),
-        }
+        on!(&self.target, |gpu| gpu.download(source, out), {
+            crate::emulated::operate("a copy to the host")?;
+            crate::emulated::download(source, out);
+            Ok(())
+        })
     }
 
     /// Enqueues a grid of a kernel that takes these arguments.
@@ -91,23 +98,16 @@ impl Stream {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
-        match &self.target {
-            #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => gpu.launch(kernel, grid, args),
-            #[cfg(feature = "emulate")]
-            Target::Emulated => {
-                let args = bytemuck::bytes_of(args);
-                match self.recording.as_ref().filter(|recording| recording.is_capturing()) {
-                    Some(recording) => {
-                        recording.enqueue(crate::recording::Enqueued::launch(kernel, grid, args));
-                        Ok(())
-                    }
-                    None => crate::emulated::launch(kernel, grid, args),
+        on!(&self.target, |gpu| gpu.launch(kernel, grid, args), {
+            let args = bytemuck::bytes_of(args);
+            match self.recording.as_ref().filter(|recording| recording.is_capturing()) {
+                Some(recording) => {
+                    recording.enqueue(crate::recording::Enqueued::launch(kernel, grid, args));
+                    Ok(())
                 }
+                None => crate::emulated::launch(kernel, grid, args),
             }
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => unreachable!("{} in a build without a stream: {:?}", kernel.name, (grid, size_of_val(args))),
-        }
+        })
     }
 
     /// A list that a launch hands along.
@@ -127,77 +127,58 @@ impl Stream {
                 _memory: None,
             });
         }
-        match &self.target {
-            #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => {
+        on!(
+            &self.target,
+            |gpu| {
                 let memory = near.is_none().then(|| gpu.upload(bytemuck::cast_slice(items))).transpose()?;
                 let far = || memory.as_ref().map(|memory| List::far(memory.address()));
                 let list = near.or_else(far).expect("near or far");
                 Ok(Listed { list, _items: items, _memory: memory })
-            }
-            #[cfg(feature = "emulate")]
-            Target::Emulated => Ok(Listed {
+            },
+            Ok(Listed {
                 list: near.unwrap_or_else(|| List::far(items.as_ptr().expose_provenance() as u64)),
                 _items: items,
                 #[cfg(feature = "cuda")]
                 _memory: None,
             }),
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => unreachable!("a list of {near:?} in a build without a stream"),
-        }
+        )
     }
 
     /// Device memory for the length of a call. What is captured has it for as long as its graph.
     pub fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
-        match &self.recording {
-            Some(recording) => recording.memory(bytes, || self.take(bytes)),
-            None => self.take(bytes),
-        }
+        let allocation = match &self.recording {
+            Some(recording) => recording.memory(bytes, || self.take(bytes))?,
+            None => self.take(bytes)?,
+        };
+        Ok(DeviceMemory::new(allocation, self.recording.clone()))
     }
 
-    fn take(&self, bytes: usize) -> Result<DeviceMemory> {
-        match &self.target {
-            #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => Ok(DeviceMemory::of_gpu(gpu.memory(bytes.max(1))?, bytes)),
-            #[cfg(feature = "emulate")]
-            Target::Emulated => {
-                crate::emulated::allocate(bytes)?;
-                DeviceMemory::of_host(bytes)
-            }
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => unreachable!("{bytes} bytes in a build without a stream"),
-        }
+    fn take(&self, bytes: usize) -> Result<Allocation> {
+        on!(&self.target, |gpu| Ok(Allocation::Gpu { memory: gpu.memory(bytes.max(1))?, bytes }), {
+            crate::emulated::allocate(bytes)?;
+            Allocation::on_host(bytes)
+        })
     }
 
     /// Bytes of the host's where the device can read them.
     pub fn reach<'a>(&self, host: &'a [u8]) -> Result<Reached<'a>> {
-        match &self.target {
-            #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => {
+        on!(
+            &self.target,
+            |gpu| {
                 let copy = (!host.is_empty()).then(|| gpu.upload(host)).transpose()?;
                 Ok(Reached { host, copy })
-            }
-            #[cfg(feature = "emulate")]
-            Target::Emulated => Ok(Reached {
+            },
+            Ok(Reached {
                 host,
                 #[cfg(feature = "cuda")]
                 copy: None,
             }),
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => unreachable!("{} bytes in a build without a stream", host.len()),
-        }
+        )
     }
 
     /// Waits until all that was enqueued is done.
     pub fn synchronize(&self) -> Result<()> {
-        match &self.target {
-            #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => gpu.synchronize(),
-            #[cfg(feature = "emulate")]
-            Target::Emulated => Ok(()),
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => Ok(()),
-        }
+        on!(&self.target, |gpu| gpu.synchronize(), Ok(()),)
     }
 
     /// Enqueues work of the caller's, which a replay does again: what a model computes between launches, where the CPU does it in a
@@ -212,12 +193,7 @@ impl Stream {
 
     /// The same stream, for a capture and the run before it.
     pub(crate) fn recording(&self, recording: &Arc<Recording>) -> Stream {
-        match &self.target {
-            #[cfg(any(feature = "cuda", feature = "emulate"))]
-            target => Stream { target: target.clone(), recording: Some(recording.clone()) },
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => unreachable!("a capture in a build without a stream: {recording:?}"),
-        }
+        Stream { target: self.target.clone(), recording: Some(recording.clone()) }
     }
 
     /// The launches of `work`, which do not run.
@@ -225,34 +201,28 @@ impl Stream {
         &self,
         work: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<Launches, E> {
-        match &self.target {
-            #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => {
+        on!(
+            &self.target,
+            |gpu| {
                 let capturing = gpu.begin_capture()?;
                 work()?;
                 Ok(Launches::Gpu(capturing.end()?))
-            }
-            #[cfg(feature = "emulate")]
-            Target::Emulated => {
+            },
+            {
                 work()?;
                 let recording = self.recording.as_ref().expect("a stream that is captured");
                 Ok(Launches::Emulated(recording.enqueued()))
-            }
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => unreachable!("a capture in a build without a stream: {}", work().is_ok()),
-        }
+            },
+        )
     }
 
     /// The shared memory of a block.
     pub(crate) fn shared_room(&self) -> SharedRoom {
-        match &self.target {
-            #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => gpu.shared_room(),
+        on!(
+            &self.target,
+            |gpu| gpu.shared_room(),
             // As an H200 has.
-            #[cfg(feature = "emulate")]
-            Target::Emulated => SharedRoom { most: 227 << 10, twice: 113 << 10 },
-            #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            _ => SharedRoom { most: 0, twice: 0 },
-        }
+            SharedRoom { most: 227 << 10, twice: 113 << 10 },
+        )
     }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use candle_core::Device;
 
 use crate::base::error::{Error, Result};
-use crate::tensor::buffer::lock;
+use crate::base::lock::lock;
 
 /// A limit and what is used under it.
 #[derive(Debug)]
@@ -191,13 +191,7 @@ impl Lease {
 
     /// Says whether only views and snapshots keep the memory now.
     pub fn set_held(&self, held: bool) {
-        if self.held.swap(held, Ordering::Relaxed) != held {
-            if held {
-                self.budget.held.fetch_add(self.bytes, Ordering::Relaxed);
-            } else {
-                self.budget.held.fetch_sub(self.bytes, Ordering::Relaxed);
-            }
-        }
+        self.note(&self.held, &self.budget.held, held);
         if let Some(above) = &self.above {
             above.set_held(held);
         }
@@ -206,16 +200,18 @@ impl Lease {
     /// Says whether the owner's own limit no longer counts these bytes, since the owner cannot give them back: views alone
     /// keep them. The limits above go on counting.
     pub fn set_spared(&self, spared: bool) {
-        if self.spared.swap(spared, Ordering::Relaxed) != spared {
-            if spared {
-                self.budget.spared.fetch_add(self.bytes, Ordering::Relaxed);
-            } else {
-                self.budget.spared.fetch_sub(self.bytes, Ordering::Relaxed);
-            }
-        }
+        self.note(&self.spared, &self.budget.spared, spared);
         if let Some(above) = self.above.as_ref().filter(|above| above.budget.has_parts) {
             above.set_spared(spared);
         }
+    }
+
+    fn note(&self, is_counted: &AtomicBool, count: &AtomicU64, counts: bool) {
+        match (is_counted.swap(counts, Ordering::Relaxed), counts) {
+            (false, true) => count.fetch_add(self.bytes, Ordering::Relaxed),
+            (true, false) => count.fetch_sub(self.bytes, Ordering::Relaxed),
+            _ => return,
+        };
     }
 }
 

@@ -5,6 +5,7 @@
 //! what it saw or is stale, and never a mixture.
 
 use std::cell::RefCell;
+use std::ops::Deref;
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
@@ -21,13 +22,23 @@ use crate::device::form::Form;
 /// Runs `work` on the bytes of `target` and of `sources`, which must not share storage with it. Nothing is done to a target
 /// without bytes: candle takes its strides of zero for elements that overlap.
 pub(crate) fn edit(target: &Tensor, sources: &[&Tensor], work: impl Fn(&mut [u8], &[&[u8]])) -> Result<()> {
-    if target.elem_count() == 0 {
-        return Ok(());
-    }
-    if !target.device().is_cpu() {
+    if target.elem_count() > 0 && !target.device().is_cpu() {
         return Err(elsewhere());
     }
-    Edit { bytes: work, spans: |_: Span<'_>, _: &[Span<'_>]| {} }.carry_out(target, sources)
+    change(target, sources, |storages| {
+        match storages {
+            Storages::Cpu(target, sources) => {
+                let mut found = [&[][..]; SOURCES_MAX];
+                for (slot, source) in found.iter_mut().zip(sources) {
+                    *slot = bytes(source)?;
+                }
+                work(bytes_mut(target)?, &found[..sources.len()]);
+            }
+            #[cfg(feature = "cuda")]
+            Storages::Cuda(..) => unreachable!("a target on the CPU"),
+        }
+        Ok(())
+    })
 }
 
 /// Runs `work`, which launches kernels, on the memory of `target` and of `sources`, which must not share storage with it.
@@ -36,16 +47,26 @@ pub(crate) fn launch(
     sources: &[&Tensor],
     work: impl Fn(Span<'_>, &[Span<'_>]) -> Result<()>,
 ) -> Result<()> {
-    if target.elem_count() == 0 {
-        return Ok(());
-    }
     let outcome = RefCell::new(Ok(()));
-    let spans = |target: Span<'_>, sources: &[Span<'_>]| *outcome.borrow_mut() = work(target, sources);
-    let bytes = |target: &mut [u8], sources: &[&[u8]]| {
-        let sources: Vec<_> = sources.iter().map(|bytes| Span::of(bytes)).collect();
-        spans(Span::of_mut(target), &sources);
-    };
-    Edit { bytes, spans }.carry_out(target, sources)?;
+    change(target, sources, |storages| {
+        let mut found = [Span::of(&[]); SOURCES_MAX];
+        match storages {
+            Storages::Cpu(target, sources) => {
+                for (slot, source) in found.iter_mut().zip(sources) {
+                    *slot = Span::of(bytes(source)?);
+                }
+                *outcome.borrow_mut() = work(Span::of_mut(bytes_mut(target)?), &found[..sources.len()]);
+            }
+            #[cfg(feature = "cuda")]
+            Storages::Cuda(target, sources) => {
+                for (slot, source) in found.iter_mut().zip(sources) {
+                    *slot = cuda_span(source, false)?;
+                }
+                *outcome.borrow_mut() = work(cuda_span(target, true)?, &found[..sources.len()]);
+            }
+        }
+        Ok(())
+    })?;
     outcome.into_inner()
 }
 
@@ -95,20 +116,36 @@ fn elsewhere() -> Error {
 
 /// Runs `work` on the bytes of several whole storages at once. One that is named twice is locked once.
 pub(crate) fn inspect_all<T>(tensors: &[&Tensor], work: impl FnOnce(&[&[u8]]) -> Result<T>) -> Result<T> {
-    let identities: Vec<_> = tensors.iter().map(|tensor| identity(tensor)).collect();
-    let first = |index: usize| identities.iter().position(|&other| other == identities[index]).unwrap_or(index);
-    let guards: Vec<_> = (0..tensors.len())
-        .map(|index| (first(index) == index).then(|| tensors[index].storage_and_layout().0))
-        .collect();
-    let mut memory: Vec<&[u8]> = Vec::with_capacity(tensors.len());
-    for (index, guard) in guards.iter().enumerate() {
-        memory.push(match guard.as_deref() {
-            Some(Storage::Cpu(storage)) => bytes(storage)?,
-            Some(_) => return Err(elsewhere()),
-            None => memory[first(index)],
-        });
+    let (places, guards) = locked(tensors);
+    let of = |&place: &usize| match guards[place].as_deref() {
+        Some(Storage::Cpu(storage)) => Ok(bytes(storage)?),
+        _ => Err(elsewhere()),
+    };
+    work(&places.iter().map(of).collect::<Result<Vec<_>>>()?)
+}
+
+/// The same wherever they are.
+pub(crate) fn inspect_spans<T>(tensors: &[&Tensor], work: impl FnOnce(&[Span<'_>]) -> Result<T>) -> Result<T> {
+    let (places, guards) = locked(tensors);
+    let of = |&place: &usize| match guards[place].as_deref() {
+        Some(Storage::Cpu(storage)) => Ok(Span::of(bytes(storage)?)),
+        #[cfg(feature = "cuda")]
+        Some(Storage::Cuda(storage)) => Ok(cuda_span(storage, false)?),
+        _ => Err(elsewhere()),
+    };
+    work(&places.iter().map(of).collect::<Result<Vec<_>>>()?)
+}
+
+/// Takes the lock of each storage once. Answers the place of each tensor's guard, and the guards.
+fn locked<'t>(tensors: &[&'t Tensor]) -> (Vec<usize>, Vec<Option<impl Deref<Target = Storage> + use<'t>>>) {
+    let mut places: Vec<usize> = tensors.iter().map(|tensor| identity(tensor)).collect();
+    for index in (0..places.len()).rev() {
+        // Those before it are still identities.
+        places[index] = places[..index].iter().position(|&other| other == places[index]).unwrap_or(index);
     }
-    work(&memory)
+    let lock = |(index, tensor): (usize, &&'t Tensor)| (places[index] == index).then(|| tensor.storage_and_layout().0);
+    let guards = tensors.iter().enumerate().map(lock).collect();
+    (places, guards)
 }
 
 /// What tells two storages apart while both live, on any device: views of one share it.
@@ -116,108 +153,68 @@ pub(crate) fn identity(tensor: &Tensor) -> usize {
     std::ptr::from_ref(&*tensor.storage_and_layout().0).addr()
 }
 
-/// Runs `work` on the memory of several whole storages at once, wherever it is. One that is named twice is locked once.
-pub(crate) fn inspect_spans<T>(tensors: &[&Tensor], work: impl FnOnce(&[Span<'_>]) -> Result<T>) -> Result<T> {
-    let identities: Vec<_> = tensors.iter().map(|tensor| identity(tensor)).collect();
-    let first = |index: usize| identities.iter().position(|&other| other == identities[index]).unwrap_or(index);
-    let guards: Vec<_> = (0..tensors.len())
-        .map(|index| (first(index) == index).then(|| tensors[index].storage_and_layout().0))
-        .collect();
-    let mut spans: Vec<Span<'_>> = Vec::with_capacity(tensors.len());
-    for (index, guard) in guards.iter().enumerate() {
-        spans.push(match guard.as_deref() {
-            Some(storage) => span(storage)?,
-            None => spans[first(index)],
-        });
-    }
-    work(&spans)
-}
-
-/// The memory of a storage.
-fn span(storage: &Storage) -> Result<Span<'_>> {
-    match storage {
-        Storage::Cpu(storage) => Ok(Span::of(bytes(storage)?)),
-        #[cfg(feature = "cuda")]
-        Storage::Cuda(storage) => Ok(cuda_span(storage, false)?),
-        _ => Err(elsewhere()),
-    }
-}
-
 /// The address of a storage's first byte.
 pub(crate) fn address(tensor: &Tensor) -> Result<usize> {
     inspect(tensor, |bytes| Ok(bytes.as_ptr().addr()))
 }
 
-/// Work on a target and its sources: on bytes where they lie in the host's memory, on spans where a device has them.
-struct Edit<Bytes, Spans> {
-    bytes: Bytes,
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only a device asks for spans"))]
-    spans: Spans,
+/// One tensor for K and one for V.
+const SOURCES_MAX: usize = 2;
+
+/// The storages of a target and of its sources, where they lie.
+enum Storages<'a> {
+    Cpu(&'a mut CpuStorage, &'a [&'a CpuStorage]),
+    #[cfg(feature = "cuda")]
+    Cuda(&'a mut CudaStorage, &'a [&'a CudaStorage]),
 }
 
-impl<Bytes, Spans> Edit<Bytes, Spans>
-where
-    Bytes: Fn(&mut [u8], &[&[u8]]),
-    Spans: Fn(Span<'_>, &[Span<'_>]),
-{
-    fn carry_out(&self, target: &Tensor, sources: &[&Tensor]) -> Result<()> {
-        match sources {
-            [] => target.inplace_op1(self)?,
-            [one] => target.inplace_op2(one, self)?,
-            [one, other] => target.inplace_op3(one, other, self)?,
-            _ => unreachable!("an operation has one tensor for K and one for V"),
-        }
-        Ok(())
+/// Runs `work` on the storages of a target that has elements, and of its sources.
+fn change(target: &Tensor, sources: &[&Tensor], work: impl Fn(Storages<'_>) -> candle_core::Result<()>) -> Result<()> {
+    let change = Change(work);
+    match sources {
+        _ if target.elem_count() == 0 => {}
+        [] => target.inplace_op1(&change)?,
+        [one] => target.inplace_op2(one, &change)?,
+        [one, other] => target.inplace_op3(one, other, &change)?,
+        _ => unreachable!("an operation has one tensor for K and one for V"),
     }
+    Ok(())
 }
 
-impl<Bytes, Spans> InplaceOp1 for Edit<Bytes, Spans>
-where
-    Bytes: Fn(&mut [u8], &[&[u8]]),
-    Spans: Fn(Span<'_>, &[Span<'_>]),
-{
+/// Work that candle runs under its lock.
+struct Change<Work>(Work);
+
+impl<Work: Fn(Storages<'_>) -> candle_core::Result<()>> InplaceOp1 for Change<Work> {
     fn name(&self) -> &'static str {
         "kvtide-edit"
     }
 
     fn cpu_fwd(&self, target: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.bytes)(bytes_mut(target)?, &[]);
-        Ok(())
+        (self.0)(Storages::Cpu(target, &[]))
     }
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, target: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.spans)(cuda_span(target, true)?, &[]);
-        Ok(())
+        (self.0)(Storages::Cuda(target, &[]))
     }
 }
 
-impl<Bytes, Spans> InplaceOp2 for Edit<Bytes, Spans>
-where
-    Bytes: Fn(&mut [u8], &[&[u8]]),
-    Spans: Fn(Span<'_>, &[Span<'_>]),
-{
+impl<Work: Fn(Storages<'_>) -> candle_core::Result<()>> InplaceOp2 for Change<Work> {
     fn name(&self) -> &'static str {
         "kvtide-edit"
     }
 
     fn cpu_fwd(&self, target: &mut CpuStorage, _: &Layout, one: &CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.bytes)(bytes_mut(target)?, &[bytes(one)?]);
-        Ok(())
+        (self.0)(Storages::Cpu(target, &[one]))
     }
 
     #[cfg(feature = "cuda")]
     fn cuda_fwd(&self, target: &mut CudaStorage, _: &Layout, one: &CudaStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.spans)(cuda_span(target, true)?, &[cuda_span(one, false)?]);
-        Ok(())
+        (self.0)(Storages::Cuda(target, &[one]))
     }
 }
 
-impl<Bytes, Spans> InplaceOp3 for Edit<Bytes, Spans>
-where
-    Bytes: Fn(&mut [u8], &[&[u8]]),
-    Spans: Fn(Span<'_>, &[Span<'_>]),
-{
+impl<Work: Fn(Storages<'_>) -> candle_core::Result<()>> InplaceOp3 for Change<Work> {
     fn name(&self) -> &'static str {
         "kvtide-edit"
     }
@@ -231,8 +228,7 @@ where
         other: &CpuStorage,
         _: &Layout,
     ) -> candle_core::Result<()> {
-        (self.bytes)(bytes_mut(target)?, &[bytes(one)?, bytes(other)?]);
-        Ok(())
+        (self.0)(Storages::Cpu(target, &[one, other]))
     }
 
     #[cfg(feature = "cuda")]
@@ -245,7 +241,6 @@ where
         other: &CudaStorage,
         _: &Layout,
     ) -> candle_core::Result<()> {
-        (self.spans)(cuda_span(target, true)?, &[cuda_span(one, false)?, cuda_span(other, false)?]);
-        Ok(())
+        (self.0)(Storages::Cuda(target, &[one, other]))
     }
 }

@@ -15,20 +15,22 @@ mod restore;
 use std::sync::Arc;
 
 use kvtide_core::paged::Window;
-use kvtide_core::{Run, Runs};
+use kvtide_core::{Drafts, Run, Runs};
 
 use crate::base::error::{Error, Result};
 use crate::base::life::Life;
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
+use crate::tensor::buffer::Held;
 use crate::tensor::buffer::{Buffer, RowShape};
 use crate::tensor::shown::Shown;
-use crate::tensor::snapshot::Held;
 use crate::tensor::view::CacheWindow;
 
-/// One buffer, and what keeps it whole.
+/// One buffer, what keeps it whole, and the drafts behind its tokens.
 #[derive(Debug)]
 pub(crate) struct Contiguous {
+    /// The open transactions.
+    pub drafts: Drafts,
     buffer: Option<Arc<Buffer>>,
     budget: Arc<Budget>,
     /// The window that its cache is, which goes with what it shows.
@@ -52,6 +54,7 @@ impl Contiguous {
     /// No buffer yet; memory is taken from `budget`.
     pub fn new(budget: Arc<Budget>) -> Self {
         Contiguous {
+            drafts: Drafts::default(),
             buffer: None,
             budget,
             window: None,
@@ -84,6 +87,12 @@ impl Contiguous {
     pub fn check_change(&self) -> Result<()> {
         self.check()?;
         self.life.check_idle()
+    }
+
+    /// Refuses a change besides, while a transaction is open.
+    pub fn check_undrafted(&self) -> Result<()> {
+        self.check_change()?;
+        Ok(self.drafts.check_none()?)
     }
 
     /// Takes the first buffer before there are tokens.
@@ -139,6 +148,7 @@ impl Contiguous {
 
     /// Checks that the buffer is as large as the planner says and holds the slots that it shows.
     pub fn check_invariants(&self, slots: u32, live: Runs) -> std::result::Result<(), String> {
+        self.drafts.check_invariants()?;
         let Some(buffer) = &self.buffer else {
             let closed = self.life.is_closed();
             return if closed || live.is_empty() { Ok(()) } else { Err(format!("{live:?} without a buffer")) };

@@ -1,6 +1,6 @@
 //! Drafts behind a growing cache: its own appends and truncates. O(new tokens) amortised.
 
-use kvtide_core::{Drafts, Ending, TransactionId, Tree};
+use kvtide_core::{Ending, TransactionId, Tree};
 
 use super::KvCache;
 use crate::base::error::Result;
@@ -31,14 +31,6 @@ impl KvCache {
 }
 
 impl Drafting for KvCache {
-    fn drafts(&self) -> &Drafts {
-        &self.drafts
-    }
-
-    fn drafts_mut(&mut self) -> &mut Drafts {
-        &mut self.drafts
-    }
-
     fn rows(&self) -> &Contiguous {
         &self.rows
     }
@@ -56,23 +48,23 @@ impl Drafting for KvCache {
         let mut sources = resolve_pair(k, v)?;
         check_pair(&sources, Some(&self.shape))?;
         let tokens = sources[0].tokens();
-        self.drafts.check_append(id, tokens, parents)?;
-        let shown = self.add(&mut sources, self.drafts.room())?;
-        self.drafts.append(tokens, parents);
-        Ok(shown.of_tree(self.drafts.is_branched()))
+        self.rows.drafts.check_append(id, tokens, parents)?;
+        let shown = self.add(&mut sources, self.rows.drafts.room())?;
+        self.rows.drafts.append(tokens, parents);
+        Ok(shown.of_tree(self.rows.drafts.is_branched()))
     }
 
     fn draft_slot(&self) -> u32 {
-        self.seq_len() - self.drafts.drafted()
+        self.seq_len() - self.rows.drafts.drafted()
     }
 
     fn end(&mut self, ending: &Ending) {
         self.planner.cut(ending.dropped);
-        self.drafts.end(ending);
+        self.rows.drafts.end(ending);
     }
 
     fn tree_mask(&self) -> Result<TreeMask> {
-        let tree = Tree::joined([self.drafts.tree()])?;
+        let tree = Tree::joined([self.rows.drafts.tree()])?;
         let window = self.rows.window().map(Sight::from);
         Ok(TreeMask { before: [0..self.draft_slot().into(), 0..0], window, tree, tentative: 0 })
     }

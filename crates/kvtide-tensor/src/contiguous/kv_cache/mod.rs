@@ -8,19 +8,20 @@ mod draft;
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use kvtide_core::{Drafts, GrowablePlanner, GrowableState, Runs};
+use kvtide_core::{GrowablePlanner, GrowableState, Runs};
 
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
-use crate::contiguous::kv_pair::{SEQUENCE, check_pair, resolve_pair};
+use crate::contiguous::kv_pair::{check_pair, resolve_pair};
 use crate::contiguous::options::KvCacheOptions;
 use crate::contiguous::{Contiguous, HeldRows};
 use crate::device::check_kernels;
 use crate::tensor::buffer::RowShape;
 use crate::tensor::shown::Shown;
+use crate::tensor::source::SEQUENCE;
 use crate::tensor::source::Source;
 use crate::tensor::view::Kv;
 
@@ -42,7 +43,6 @@ pub struct KvCache {
     planner: GrowablePlanner,
     rows: Contiguous,
     shape: RowShape,
-    drafts: Drafts,
 }
 
 /// What a [`KvCache`] held at one moment. Immutable.
@@ -76,7 +76,7 @@ impl KvCache {
         let mut rows =
             Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes));
         rows.reserve(shape, planner.state().slots())?;
-        Ok(KvCache { planner, rows, shape, drafts: Drafts::default() })
+        Ok(KvCache { planner, rows, shape })
     }
 
     /// Tokens in it.
@@ -116,12 +116,8 @@ impl KvCache {
 
     /// As [`update`](Self::update), before anyone looks at it.
     pub fn update_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
-        self.append_sources(&k.into(), &v.into())
-    }
-
-    fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>) -> Result<Shown> {
-        self.check_change()?;
-        let mut sources = resolve_pair(k, v)?;
+        self.rows.check_undrafted()?;
+        let mut sources = resolve_pair(&k.into(), &v.into())?;
         check_pair(&sources, Some(&self.shape))?;
         let plan = self.planner.plan_append(sources[0].tokens())?;
         let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), &self.shape, &mut sources)?;
@@ -142,7 +138,7 @@ impl KvCache {
             return Err(kvtide_core::Error::CacheEmpty { operation: "getKv" }.into());
         }
         let shown = self.rows.show(state.live(), state.len().into()).ok_or(Error::Disposed { object: "KvCache" })?;
-        Ok(shown.of_tree(self.drafts.is_branched()))
+        Ok(shown.of_tree(self.rows.drafts.is_branched()))
     }
 
     /// The whole buffers `[batch, kv_heads, capacity, head_dim]`: live windows, never stale.
@@ -170,7 +166,7 @@ impl KvCache {
 
     /// Counts tokens that a kernel wrote itself, behind the last one.
     pub fn increment_seq_len(&mut self, tokens: u32) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         let written = self.planner.increment(tokens)?;
         self.rows.record(written);
         Ok(())
@@ -178,7 +174,7 @@ impl KvCache {
 
     /// Drops all but the first `len` tokens.
     pub fn truncate(&mut self, len: u64) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         Ok(self.planner.truncate(len)?)
     }
 
@@ -196,7 +192,7 @@ impl KvCache {
 
     /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
     pub fn restore(&mut self, snapshot: &KvSnapshot) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
         if snapshot.shape != self.shape {
             return refused("it is of a cache with another shape or dtype");
@@ -224,12 +220,6 @@ impl KvCache {
         Ok(())
     }
 
-    /// Refuses a change while someone reads it in the background, or a transaction is open.
-    fn check_change(&self) -> Result<()> {
-        self.rows.check_change()?;
-        Ok(self.drafts.check_none()?)
-    }
-
     /// What it costs.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -243,7 +233,6 @@ impl KvCache {
 
     /// Checks what must hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
-        self.drafts.check_invariants()?;
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
     }
 }

@@ -3,7 +3,7 @@
 //! What a draft keeps becomes like the token that it follows: committed, or tentative behind tentative tokens. O(new tokens)
 //! amortised.
 
-use kvtide_core::{Drafts, Ending, TransactionId, Tree};
+use kvtide_core::{Ending, TransactionId, Tree};
 
 use super::RollbackCache;
 use crate::base::error::Result;
@@ -29,14 +29,6 @@ impl RollbackCache {
 }
 
 impl Drafting for RollbackCache {
-    fn drafts(&self) -> &Drafts {
-        &self.drafts
-    }
-
-    fn drafts_mut(&mut self) -> &mut Drafts {
-        &mut self.drafts
-    }
-
     fn rows(&self) -> &Contiguous {
         &self.rows
     }
@@ -63,14 +55,14 @@ impl Drafting for RollbackCache {
         check_pair(&sources, self.shape.as_ref())?;
         let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
         let tokens = sources[0].tokens();
-        self.drafts.check_append(id, tokens, parents)?;
-        let shown = self.add(&mut sources, shape, self.drafts.room())?;
-        self.drafts.append(tokens, parents);
+        self.rows.drafts.check_append(id, tokens, parents)?;
+        let shown = self.add(&mut sources, shape, self.rows.drafts.room())?;
+        self.rows.drafts.append(tokens, parents);
         Ok(shown)
     }
 
     fn draft_slot(&self) -> u32 {
-        self.total_len() - self.drafts.drafted()
+        self.total_len() - self.rows.drafts.drafted()
     }
 
     fn reserve_end(&mut self, ending: &Ending) -> Result<()> {
@@ -83,11 +75,11 @@ impl Drafting for RollbackCache {
     fn end(&mut self, ending: &Ending) {
         self.planner.cut(ending.dropped);
         if ending.is_outermost() {
-            self.planner.keep_draft(ending.kept, self.drafts.kept_parents(ending));
+            self.planner.keep_draft(ending.kept, self.rows.drafts.kept_parents(ending));
         }
-        self.drafts.end(ending);
-        let blank = self.blank.get(self.drafts.depth()).copied().unwrap_or(false);
-        self.blank.truncate(self.drafts.depth());
+        self.rows.drafts.end(ending);
+        let blank = self.blank.get(self.rows.drafts.depth()).copied().unwrap_or(false);
+        self.blank.truncate(self.rows.drafts.depth());
         if blank && ending.kept == 0 {
             self.shape = None;
             self.rows.release();
@@ -96,7 +88,7 @@ impl Drafting for RollbackCache {
 
     fn tree_mask(&self) -> Result<TreeMask> {
         let tentative = self.planner.tree().len();
-        let tree = Tree::joined([self.planner.tree(), self.drafts.tree()])?;
+        let tree = Tree::joined([self.planner.tree(), self.rows.drafts.tree()])?;
         Ok(TreeMask { before: [0..self.committed_len().into(), 0..0], window: None, tree, tentative })
     }
 }

@@ -5,7 +5,7 @@
 
 mod draft;
 
-use kvtide_core::{Drafts, Mark, RollbackPlanner, Tree};
+use kvtide_core::{Mark, RollbackPlanner, Tree};
 
 use crate::base::error::Result;
 use crate::base::memory::Budget;
@@ -41,7 +41,6 @@ pub struct RollbackCache {
     rows: Contiguous,
     shape: Option<RowShape>,
     id: u64,
-    drafts: Drafts,
     /// For each open transaction, whether the shape was still open when it began.
     blank: Vec<bool>,
 }
@@ -72,7 +71,6 @@ impl RollbackCache {
             rows: Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes)),
             shape: None,
             id: CACHES.fetch_add(1, Ordering::Relaxed),
-            drafts: Drafts::default(),
             blank: Vec::new(),
         })
     }
@@ -106,12 +104,8 @@ impl RollbackCache {
         v: impl Into<Source<'a>>,
         parents: Option<&[i32]>,
     ) -> Result<Shown> {
-        self.append_sources(&k.into(), &v.into(), parents)
-    }
-
-    fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>, parents: Option<&[i32]>) -> Result<Shown> {
-        self.check_change()?;
-        let mut sources = resolve_pair(k, v)?;
+        self.rows.check_undrafted()?;
+        let mut sources = resolve_pair(&k.into(), &v.into())?;
         check_pair(&sources, self.shape.as_ref())?;
         let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
         let plan = self.planner.plan_append(sources[0].tokens(), parents)?;
@@ -125,7 +119,7 @@ impl RollbackCache {
 
     /// Makes the tokens before `len` committed.
     pub fn commit(&mut self, len: u64) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         Ok(self.planner.commit(len)?)
     }
 
@@ -137,7 +131,7 @@ impl RollbackCache {
 
     /// Goes back to a mark.
     pub fn rollback(&mut self, mark: &RollbackMark) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         if mark.cache != self.id {
             return Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into());
         }
@@ -158,7 +152,7 @@ impl RollbackCache {
 
     /// Keeps the tentative tokens on `path`, in order, right after the committed ones, commits them and drops the rest.
     pub fn accept_path(&mut self, path: &[u32]) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         let (moves, written) = self.planner.plan_path(path)?;
         self.rows.move_rows(&moves, written)?;
         Ok(self.planner.commit_path(path.len() as u32, written)?)
@@ -187,12 +181,6 @@ impl RollbackCache {
         Ok(tree.depths().into_iter().map(|depth| self.committed_len() + depth).collect())
     }
 
-    /// Refuses a change while someone reads it in the background, or a transaction is open.
-    fn check_change(&self) -> Result<()> {
-        self.rows.check_change()?;
-        Ok(self.drafts.check_none()?)
-    }
-
     /// What it costs.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -206,8 +194,7 @@ impl RollbackCache {
 
     /// Checks what must hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
-        self.drafts.check_invariants()?;
-        let (total, committed, drafted) = (self.total_len(), self.committed_len(), self.drafts.drafted());
+        let (total, committed, drafted) = (self.total_len(), self.committed_len(), self.rows.drafts.drafted());
         let nodes = self.planner.tree().len();
         if committed as usize + nodes + drafted as usize != total as usize {
             return Err(format!("{committed} committed, {nodes} tentative and {drafted} drafted of {total} tokens"));

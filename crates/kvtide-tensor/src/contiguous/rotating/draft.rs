@@ -3,7 +3,7 @@
 //! Everything from the window's start on stays until the outermost transaction has ended; then the window moves on as if what
 //! was kept had been appended. O(new tokens) amortised.
 
-use kvtide_core::{Drafts, Ending, TransactionId, Tree};
+use kvtide_core::{Ending, TransactionId, Tree};
 
 use super::RotatingKvCache;
 use super::window::{Before, LastAppend};
@@ -30,14 +30,6 @@ impl RotatingKvCache {
 }
 
 impl Drafting for RotatingKvCache {
-    fn drafts(&self) -> &Drafts {
-        &self.drafts
-    }
-
-    fn drafts_mut(&mut self) -> &mut Drafts {
-        &mut self.drafts
-    }
-
     fn rows(&self) -> &Contiguous {
         &self.rows
     }
@@ -63,32 +55,32 @@ impl Drafting for RotatingKvCache {
         check_pair(&sources, self.shape.as_ref())?;
         let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
         let tokens = sources[0].tokens();
-        self.drafts.check_append(id, tokens, parents)?;
+        self.rows.drafts.check_append(id, tokens, parents)?;
         let shown = if tokens == 0 && self.current_seq_len() == 0 {
             // The shape stays open, and nothing is there to show.
             self.rows.show_none(shape)?
         } else {
-            let whole = parents.is_some() || self.drafts.is_branched();
-            self.add(&mut sources, shape, self.drafts.room(), whole)?
+            let whole = parents.is_some() || self.rows.drafts.is_branched();
+            self.add(&mut sources, shape, self.rows.drafts.room(), whole)?
         };
-        self.drafts.append(tokens, parents);
+        self.rows.drafts.append(tokens, parents);
         self.last = Some(LastAppend { shown: shown.clone(), tokens });
         Ok(shown)
     }
 
     fn draft_slot(&self) -> u32 {
-        self.planner.draft_slot(self.drafts.drafted())
+        self.planner.draft_slot(self.rows.drafts.drafted())
     }
 
     fn end(&mut self, ending: &Ending) {
         self.planner.cut(ending.dropped);
-        self.drafts.end(ending);
-        let before = self.before.get(self.drafts.depth()).cloned();
-        self.before.truncate(self.drafts.depth());
+        self.rows.drafts.end(ending);
+        let before = self.before.get(self.rows.drafts.depth()).cloned();
+        self.before.truncate(self.rows.drafts.depth());
         if ending.kept > 0 {
-            let runs = self.planner.reads(ending.kept, self.drafts.is_branched());
+            let runs = self.planner.reads(ending.kept, self.rows.drafts.is_branched());
             let shown = self.rows.show(runs, self.planner.state().current());
-            let is_tree = self.drafts.is_branched();
+            let is_tree = self.rows.drafts.is_branched();
             self.last = shown.map(|shown| LastAppend { shown: shown.of_tree(is_tree), tokens: ending.kept });
         } else if let Some(Before { last, blank }) = before {
             self.last = last;
@@ -103,13 +95,13 @@ impl Drafting for RotatingKvCache {
     }
 
     fn tree_mask(&self) -> Result<TreeMask> {
-        let drafted = self.drafts.drafted();
+        let drafted = self.rows.drafts.drafted();
         let mut kept = self.planner.clone();
         kept.cut(drafted);
         let before = kept.state();
         let window = u64::from(before.retained() - before.held());
         let runs = [0..before.held().into(), before.current() - window..before.current()];
-        let tree = Tree::joined([self.drafts.tree()])?;
+        let tree = Tree::joined([self.rows.drafts.tree()])?;
         Ok(TreeMask { before: runs, window: self.rows.window().map(Sight::from), tree, tentative: 0 })
     }
 }

@@ -22,12 +22,8 @@ impl Rotating<2> {
 
     /// As [`append`](Self::append), before anyone looks at it.
     pub fn append_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
-        self.append_sources(&k.into(), &v.into())
-    }
-
-    fn append_sources(&mut self, k: &Source<'_>, v: &Source<'_>) -> Result<Shown> {
-        self.check_change()?;
-        let mut sources = resolve_pair(k, v)?;
+        self.rows.check_undrafted()?;
+        let mut sources = resolve_pair(&k.into(), &v.into())?;
         check_pair(&sources, self.shape.as_ref())?;
         self.append_parts(&mut sources)
     }

@@ -32,12 +32,8 @@ impl Rotating<1> {
 
     /// As [`append`](Self::append), before anyone looks at it.
     pub fn append_shown<'a>(&mut self, source: impl Into<Source<'a>>) -> Result<Shown> {
-        self.append_source(&source.into())
-    }
-
-    fn append_source(&mut self, source: &Source<'_>) -> Result<Shown> {
-        self.check_change()?;
-        let source = source.resolve("src", self.options.dim)?;
+        self.rows.check_undrafted()?;
+        let source = source.into().resolve("src", self.options.dim)?;
         if let Some(own) = &self.shape {
             source.check("src", own)?;
         }

@@ -65,7 +65,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
     pub fn restore(&mut self, snapshot: &RotatingSnapshot<PARTS>) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
         let window = |options: &RotatingCacheOptions| (options.dim, options.max_seq_len, options.sinks);
         if window(&snapshot.options) != window(&self.options) {

@@ -2,7 +2,7 @@
 
 use candle_core::Device;
 use kvtide_core::paged::Window;
-use kvtide_core::{COUNT_MAX, Drafts, RotatingOptions, RotatingPlanner, default_slack};
+use kvtide_core::{COUNT_MAX, RotatingOptions, RotatingPlanner, default_slack};
 
 use crate::base::dims::RANK_MAX;
 use crate::base::dtype::DType;
@@ -10,12 +10,12 @@ use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
 use crate::contiguous::Contiguous;
-use crate::contiguous::kv_pair::SEQUENCE;
 use crate::contiguous::options::RotatingCacheOptions;
 use crate::device::check_kernels;
 use crate::tensor::buffer::RowShape;
 use crate::tensor::resolved::Resolved;
 use crate::tensor::shown::Shown;
+use crate::tensor::source::SEQUENCE;
 
 /// A sliding window over `PARTS` tensors that move together.
 #[derive(Debug)]
@@ -25,7 +25,6 @@ pub struct Rotating<const PARTS: usize> {
     pub(super) rows: Contiguous,
     pub(super) shape: Option<RowShape>,
     pub(super) last: Option<LastAppend>,
-    pub(super) drafts: Drafts,
     /// For each open transaction, what is not in the planner as it was when it began.
     pub(super) before: Vec<Before>,
 }
@@ -65,8 +64,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         })?;
         let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
         let rows = Contiguous::new(budget).sliding(Window::new(window, sinks)?);
-        let (drafts, before) = (Drafts::default(), Vec::new());
-        Ok(Rotating { options, planner, rows, shape: None, last: None, drafts, before })
+        Ok(Rotating { options, planner, rows, shape: None, last: None, before: Vec::new() })
     }
 
     /// The axis of the sequence.
@@ -119,13 +117,13 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Checks that the cache can be cut to `len` tokens.
     pub fn try_set_len(&self, len: u64) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         Ok(self.planner.check_len(len)?)
     }
 
     /// Drops all but the first `len` tokens; refused once the window has moved on.
     pub fn set_len(&mut self, len: u64) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         self.planner.set_len(len)?;
         self.last = None;
         Ok(())
@@ -133,16 +131,10 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Forgets every token; the window and the memory stay.
     pub fn reset(&mut self) -> Result<()> {
-        self.check_change()?;
+        self.rows.check_undrafted()?;
         self.planner.reset();
         self.last = None;
         Ok(())
-    }
-
-    /// Refuses a change while someone reads it in the background, or a transaction is open.
-    pub(super) fn check_change(&self) -> Result<()> {
-        self.rows.check_change()?;
-        Ok(self.drafts.check_none()?)
     }
 
     /// What it costs.
@@ -160,13 +152,12 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Checks what must hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
-        self.drafts.check_invariants()?;
         let (state, settled) = (self.planner.state(), self.planner.settled());
         let retained = state.current().min(self.planner.limit().into());
         if u64::from(settled.retained()) != retained {
             return Err(format!("{} tokens retained, {retained} expected", settled.retained()));
         }
-        if self.drafts.depth() == 0 && state != settled {
+        if self.rows.drafts.depth() == 0 && state != settled {
             return Err(format!("no draft is open, and {state:?} keeps more than the window"));
         }
         self.rows.check_invariants(state.slots(), state.live())

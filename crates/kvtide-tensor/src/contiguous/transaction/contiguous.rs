@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kvtide_core::{Drafts, Ending, TransactionId};
+use kvtide_core::{Ending, TransactionId};
 
 use super::{BeginOptions, Transactional};
 use crate::base::error::Result;
@@ -18,27 +18,11 @@ use crate::tensor::view::{Kv, View};
 
 /// A contiguous cache that drafts can lie behind. Arguments have been checked; what fails leaves everything as it was.
 pub(crate) trait Drafting {
-    /// The open transactions.
-    fn drafts(&self) -> &Drafts;
-
-    /// The open transactions, to be changed.
-    fn drafts_mut(&mut self) -> &mut Drafts;
-
-    /// Its rows.
+    /// Its rows, and the open transactions.
     fn rows(&self) -> &Contiguous;
 
     /// Its rows, to be changed.
     fn rows_mut(&mut self) -> &mut Contiguous;
-
-    /// Refuses a cache that was disposed of, or whose content is undefined.
-    fn check_whole(&self) -> Result<()> {
-        self.rows().check()
-    }
-
-    /// Refuses a change besides, while someone reads it in the background.
-    fn check_idle(&self) -> Result<()> {
-        self.rows().check_change()
-    }
 
     /// Keeps what a roll-back brings back besides the tokens. Called right before a transaction is opened, which cannot fail.
     fn keep_before(&mut self) -> Result<()> {
@@ -71,14 +55,14 @@ impl<C: Drafting> Transactional for C {
     type Seen = Kv;
 
     fn begin_draft(&mut self, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId> {
-        self.check_idle()?;
-        self.drafts_mut().check_begin(parent)?;
+        self.rows().check_change()?;
+        self.rows_mut().drafts.check_begin(parent)?;
         let room = options.max_tokens.unwrap_or(0);
         if room > 0 {
             self.make_room(kvtide_core::count("maxTokens", room.into())?)?;
         }
         self.keep_before()?;
-        Ok(self.drafts_mut().begin(room))
+        Ok(self.rows_mut().drafts.begin(room))
     }
 
     fn append_draft<'a>(
@@ -88,22 +72,22 @@ impl<C: Drafting> Transactional for C {
         v: impl Into<Source<'a>>,
         parents: Option<&[i32]>,
     ) -> Result<Shown> {
-        self.check_idle()?;
-        self.drafts().check(id)?;
+        self.rows().check_change()?;
+        self.rows().drafts.check(id)?;
         self.draft(id, &k.into(), &v.into(), parents)
     }
 
     fn commit_draft(&mut self, id: TransactionId, tokens: Option<u64>) -> Result<()> {
-        self.check_idle()?;
-        let ending = self.drafts().plan_commit(id, tokens)?;
+        self.rows().check_change()?;
+        let ending = self.rows().drafts.plan_commit(id, tokens)?;
         self.reserve_end(&ending)?;
         self.end(&ending);
         Ok(())
     }
 
     fn commit_draft_path(&mut self, id: TransactionId, path: &[u32]) -> Result<()> {
-        self.check_idle()?;
-        let (ending, moves, written) = self.drafts().plan_path(id, path, self.draft_slot())?;
+        self.rows().check_change()?;
+        let (ending, moves, written) = self.rows().drafts.plan_path(id, path, self.draft_slot())?;
         self.reserve_end(&ending)?;
         // Behind every mark of a `RollbackCache`, and its append has noted these positions already.
         self.rows_mut().move_rows(&moves, written)?;
@@ -116,25 +100,25 @@ impl<C: Drafting> Transactional for C {
     }
 
     fn drop_draft(&mut self, id: TransactionId) {
-        if let Some(ending) = self.drafts().plan_drop(id) {
+        if let Some(ending) = self.rows().drafts.plan_drop(id) {
             self.end(&ending);
         }
     }
 
     fn drafted(&self, id: TransactionId) -> Result<u32> {
-        self.check_whole()?;
-        Ok(self.drafts().len(id)?)
+        self.rows().check()?;
+        Ok(self.rows().drafts.len(id)?)
     }
 
     fn draft_mask(&self, id: TransactionId, budget: &Arc<Budget>) -> Result<View> {
-        self.check_whole()?;
-        let first = self.drafts().first(id)? as usize;
+        self.rows().check()?;
+        let first = self.rows().drafts.first(id)? as usize;
         self.tree_mask()?.view(first, budget)
     }
 
     fn draft_positions(&self, id: TransactionId) -> Result<Vec<u64>> {
-        self.check_whole()?;
-        let first = self.drafts().first(id)? as usize;
+        self.rows().check()?;
+        let first = self.rows().drafts.first(id)? as usize;
         Ok(self.tree_mask()?.positions(first))
     }
 }

@@ -1,11 +1,15 @@
 //! Every form against the others and against the definitions, in f64.
 
+#[path = "half_a_step.rs"]
 mod half_a_step;
+#[cfg(feature = "emulate")]
+#[path = "quantise_launched.rs"]
+mod launched_heads;
 
 use kvtide_core::paged::{PageLayout, PageShape};
 
 use super::*;
-use crate::kernels::with_kernels;
+use crate::device::form::{Kernels, with_kernels};
 
 const FORMATS: [PageFormat; 3] = [PageFormat::F8E4M3, PageFormat::Q8, PageFormat::Q4];
 
@@ -34,11 +38,20 @@ fn head(format: PageFormat, part: KeyOrValue, block_size: u32, dim: u32, rotated
 impl Head {
     fn encode(&mut self, kernels: Kernels, values: &[f32]) {
         let mut values = values.to_vec();
+        #[cfg(feature = "emulate")]
+        if kernels == Kernels::Emulated {
+            return self.codec.encode_launched(&mut values, &mut self.codes, &mut self.scales);
+        }
         with_kernels(kernels, || self.codec.encode(&mut values, &mut self.codes, &mut self.scales)).unwrap();
     }
 
     fn decode(&self, kernels: Kernels, slot: usize, count: usize) -> Vec<f32> {
         let mut values = vec![0.; count * self.codec.dim];
+        #[cfg(feature = "emulate")]
+        if kernels == Kernels::Emulated {
+            self.codec.decode_launched(&self.codes, &self.scales, slot, &mut values);
+            return values;
+        }
         with_kernels(kernels, || self.codec.decode(&self.codes, &self.scales, slot, &mut values)).unwrap();
         values
     }
@@ -125,6 +138,11 @@ fn every_form_zeroes_the_same_slots_alike() {
             for slots in holes {
                 let zeroed = |kernels| {
                     let (mut codes, mut scales) = (head.codes.clone(), head.scales.clone());
+                    #[cfg(feature = "emulate")]
+                    if kernels == Kernels::Emulated {
+                        head.codec.zero_launched(&mut codes, &mut scales, &slots);
+                        return (codes, scales);
+                    }
                     with_kernels(kernels, || head.codec.zero(&mut codes, &mut scales, &slots)).unwrap();
                     (codes, scales)
                 };
