@@ -15,10 +15,9 @@ use super::options::AttendOptions;
 use super::strided::{Axes, resolve};
 use crate::base::dtype::tensor_dtype;
 use crate::base::error::{Error, Result};
-use crate::captured::StepNumbers;
 use crate::device::device_name;
 use crate::device::edit::{identity, inspect_spans, launch};
-use crate::paged::Slab;
+use crate::paged::{Slab, StepNumbers};
 use crate::tensor::resolved::Resolved;
 use crate::tensor::source::Source;
 

@@ -69,7 +69,7 @@ impl Unit {
 impl Job<'_> {
     /// True when some keys were rotated.
     pub fn is_rotated(&self) -> bool {
-        matches!(&self.keys, Keys::Pages(pages) if pages.rows.shape.hadamard)
+        matches!(&self.keys, Keys::Pages(pages) if pages.rows.slabs.shape.hadamard)
     }
 
     /// Heads of K and V of a unit with so many queries. Pages are read in their order, all heads of one before the next; in

@@ -128,7 +128,7 @@ impl<'a> ResolvedRows<'a> {
     pub fn tensors(&self) -> [Option<&Tensor>; 2] {
         match self {
             ResolvedRows::Strided { k, v, .. } => [k.tensor(), v.tensor()],
-            ResolvedRows::Pages(pages) => [Some(pages.slab.storage()), Some(pages.staging.storage())],
+            ResolvedRows::Pages(pages) => [Some(pages.slabs.slab.storage()), Some(pages.slabs.staging.storage())],
         }
     }
 
@@ -148,8 +148,8 @@ impl<'a> ResolvedRows<'a> {
                 v: Strided::new(v, *axes, v.bytes(tensors))?,
             },
             ResolvedRows::Pages(rows) => Keys::Pages(Pages {
-                slab: rows.slab.pages(tensors.next().unwrap_or(&[])),
-                staging: rows.staging.pages(tensors.next().unwrap_or(&[])),
+                slab: rows.slabs.slab.pages(tensors.next().unwrap_or(&[])),
+                staging: rows.slabs.staging.pages(tensors.next().unwrap_or(&[])),
                 rows,
             }),
         })

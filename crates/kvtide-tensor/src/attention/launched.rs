@@ -109,7 +109,7 @@ fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, l
     let keys = match call.rows() {
         ResolvedRows::Strided { k, v, .. } => AttendKeys::Rows { k: of(1, k), v: of(2, v) },
         ResolvedRows::Pages(pages) => {
-            let [slab, staging] = [&pages.slab, &pages.staging];
+            let [slab, staging] = [&pages.slabs.slab, &pages.slabs.staging];
             if slab.blocks as usize >= INDEX_END || staging.blocks as usize >= INDEX_END {
                 return Ok(false);
             }
@@ -118,7 +118,7 @@ fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, l
                 slab: page_memory(slab, pages.layer(), spans.next()),
                 staging: page_memory(staging, 0, spans.next()),
                 block_size: pages.block_size(),
-                is_rotated: pages.shape.hadamard,
+                is_rotated: pages.slabs.shape.hadamard,
                 tables: Words::Host(&[]),
             }
         }

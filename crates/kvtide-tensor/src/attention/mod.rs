@@ -34,6 +34,7 @@
 
 mod asked;
 mod call;
+#[cfg(feature = "captured-steps")]
 mod captured;
 mod check;
 mod exact;
@@ -54,6 +55,7 @@ mod strided;
 mod unit;
 mod visible;
 
+#[cfg(feature = "captured-steps")]
 pub(crate) use captured::attend_captured;
 pub use kv_rows::KvRows;
 pub use merge::{AttendedPart, merge_attention};

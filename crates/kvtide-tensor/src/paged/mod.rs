@@ -39,38 +39,35 @@
 
 mod copy;
 mod draft;
+mod dropped;
 mod group;
-mod held;
-mod horizon;
+mod hold;
 mod launched;
 mod options;
+mod page;
 mod page_rows;
-mod planned;
 mod portable;
-mod prefix_keys;
 mod read;
-mod returns;
 mod rows;
 mod scratch;
 mod shape;
 mod slab;
-mod staging;
+mod slabs;
 mod step;
-mod walk;
 mod write;
 
 pub(crate) use group::PageGroup;
-pub use held::PromptOptions;
-pub(crate) use held::{GroupPrefix, GroupSnapshot};
-pub(crate) use horizon::{check_rows_of_floats, horizon_offsets};
-pub(crate) use launched::insert;
+pub(crate) use hold::Hold;
+#[cfg(feature = "captured-steps")]
+pub(crate) use launched::{StepNumbers, insert};
 pub use options::PagedKvCacheOptions;
 pub use page_rows::PageRows;
-pub(crate) use planned::PlannedWrite;
-pub(crate) use prefix_keys::PrefixKeys;
-pub(crate) use returns::Returned;
+#[cfg(feature = "captured-steps")]
 pub(crate) use rows::{Expected, TokenRows};
 pub(crate) use shape::PagedShape;
 pub(crate) use slab::Slab;
+pub(crate) use step::GroupStep;
 pub use step::StepTokens;
-pub(crate) use step::{GroupStep, not_written};
+#[cfg(feature = "captured-steps")]
+pub(crate) use step::not_written;
+pub(crate) use write::{PlannedWrite, check_ids};

@@ -25,7 +25,7 @@ impl PagedKvCache {
         options: BeginOptions,
     ) -> Result<TransactionId> {
         self.check(|group| {
-            group.planner.check_begin(sequence, parent)?;
+            group.check_begin(sequence, parent)?;
             group.check_reserve(sequence, options)
         })?;
         if let [group] = &mut self.groups[..] {
@@ -45,7 +45,7 @@ impl PagedKvCache {
     /// Tokens of a transaction.
     pub fn drafted(&mut self, sequence: u64, id: TransactionId) -> Result<u32> {
         self.collect()?;
-        Ok(self.first().planner.drafted(sequence, id)?)
+        Ok(self.first().planner().drafted(sequence, id)?)
     }
 
     /// Refuses a transaction that has ended, or on which another or a step is open.
@@ -87,7 +87,7 @@ impl PagedKvCache {
     /// A sequence, to open a transaction on.
     pub fn sequence(&mut self, id: u64) -> Result<PagedSequence<'_>> {
         self.collect()?;
-        self.first().planner.gap(id)?;
+        self.first().planner().gap(id)?;
         Ok(PagedSequence { cache: self, id })
     }
 
@@ -183,7 +183,7 @@ impl Transactional for PagedSequence<'_> {
 
     fn drafted(&self, id: TransactionId) -> Result<u32> {
         self.cache.first().check()?;
-        Ok(self.cache.first().planner.drafted(self.id, id)?)
+        Ok(self.cache.first().planner().drafted(self.id, id)?)
     }
 
     /// That of the first layer.

@@ -15,7 +15,7 @@ use crate::paged::{PagedKvCacheOptions, PagedShape};
 
 /// What a cache of a model's layers is made with.
 #[derive(Clone, Debug)]
-pub struct ModelCacheOptions {
+pub struct PagedModelOptions {
     /// The layers.
     pub model: ModelDescription,
     /// How many blocks there are.
@@ -47,12 +47,12 @@ pub struct ModelCacheOptions {
     pub budget: Option<Arc<Budget>>,
 }
 
-impl ModelCacheOptions {
+impl PagedModelOptions {
     /// A cache for this model, with defaults.
     #[must_use]
     pub fn new(model: ModelDescription, room: PoolRoom) -> Self {
         let PagedKvCacheOptions { block_size, dtype, .. } = PagedKvCacheOptions::default();
-        ModelCacheOptions {
+        PagedModelOptions {
             model,
             room,
             block_size,
@@ -78,7 +78,7 @@ pub(super) struct Place {
     pub budget: Arc<Budget>,
 }
 
-impl ModelCacheOptions {
+impl PagedModelOptions {
     /// The devices of all groups, by number.
     pub(super) fn places(&self) -> Result<Vec<Place>> {
         let needed = self.model.groups().iter().map(|group| group.device as usize + 1).max().unwrap_or(1);
@@ -118,7 +118,7 @@ impl PoolRoom {
     pub const PREFILL_TOKENS: u32 = 512;
 }
 
-impl ModelCacheOptions {
+impl PagedModelOptions {
     /// The pages of each group: without their number, and on no device of their own.
     pub(crate) fn page_options(&self) -> Result<Vec<PagedKvCacheOptions>> {
         let pages = |group: &LayerGroup| {
@@ -133,8 +133,6 @@ impl ModelCacheOptions {
                 value_format: self.value_format,
                 hadamard: self.hadamard,
                 window: window(group)?,
-                namespace: self.namespace.clone(),
-                prefix_key: self.prefix_key,
                 eviction: self.eviction.clone(),
                 events: self.events,
                 ..PagedKvCacheOptions::default()
