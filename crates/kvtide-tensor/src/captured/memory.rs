@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use kvtide_core::paged::{Part, StepRows, StepTables, Window};
+use kvtide_core::paged::{KeyOrValue, StepTableRows, StepTables, Window};
 
 use crate::base::error::Result;
 use crate::base::memory::{Budget, Lease};
@@ -72,7 +72,7 @@ impl StepMemory {
                 row_blocks: row_blocks as usize,
                 window: group.planner().window(),
                 layers: group.planner().num_layers() as usize,
-                expected: Part::BOTH.map(|part| group.expected(part, None)),
+                expected: KeyOrValue::BOTH.map(|part| group.expected(part, None)),
             })
         };
         let groups = cache.groups().iter().zip(tables).map(of_group).collect::<Result<_>>()?;
@@ -109,7 +109,7 @@ fn block_tables(cache: &PagedKvCache, step: &PagedStep, width: u32) -> Result<Ve
     for _ in cache.groups() {
         let tables = memory(sequences * width as usize)?;
         arrays.push([tables, memory(tokens)?, memory(tokens)?, memory(sequences)?, memory(sequences + 1)?]);
-        rows.push(StepRows::new(width)?);
+        rows.push(StepTableRows::new(width)?);
     }
     let tables = arrays.iter_mut().map(|[block_tables, slot_mapping, positions, lengths, query_offsets]| StepTables {
         block_tables,

@@ -39,7 +39,7 @@ impl Slabs {
             for layer in 0..self.shape.pages.shape().num_layers {
                 let [(from, rows), (to, places)] = [moved.source, moved.target].map(|at| {
                     let (slab, block, layer) = self.page(at.block, layer, planner.staged(at.block, layer));
-                    (slab, rows_of(&slab.layout, block, layer, at.slot))
+                    (slab, rows_of(&slab.layout, block, layer, at.index))
                 });
                 let rows: Vec<_> = rows.into_iter().zip(places).collect();
                 move_rows(from, to, &rows)?;

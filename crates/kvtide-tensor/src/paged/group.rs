@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvtide_core::paged::{Held, Identity, PagedPlanner};
+use kvtide_core::paged::{HeldContent, Identity, PagedPlanner};
 
 use super::dropped::{Dropped, DroppedList};
 use super::options::PagedKvCacheOptions;
@@ -33,7 +33,7 @@ pub(crate) struct PageGroup {
     /// Who reads its pages in the background.
     pub(super) life: Arc<Life>,
     /// What snapshots and prefixes hold, by their numbers.
-    pub(super) held: HashMap<u64, Held>,
+    pub(super) held: HashMap<u64, HeldContent>,
     pub(super) next_held: u64,
     /// What was dropped since the last call.
     pub(super) dropped: DroppedList,

@@ -3,7 +3,7 @@
 //! Each has a number under which the cache keeps its blocks; dropped, it gives them back. O(1), but for the blocks that are let go
 //! of.
 
-use kvtide_core::paged::{Held, Identity, PagedPlanner, find_in_groups};
+use kvtide_core::paged::{HeldContent, Identity, PagedPlanner, find_in_groups};
 
 use super::dropped::{Dropped, DroppedList};
 use super::group::PageGroup;
@@ -69,7 +69,7 @@ impl PageGroup {
         Ok(self.planner.check_restore(sequence, &self.held[&snapshot.id])?)
     }
 
-    fn keep(&mut self, held: Held) -> Result<Hold> {
+    fn keep(&mut self, held: HeldContent) -> Result<Hold> {
         if self.held.try_reserve(1).is_err() {
             self.planner.release(held);
             let count = self.held.len() as u64 + 1;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{HeadPlace, Part, SlotRun};
+use kvtide_core::paged::{HeadPlace, KeyOrValue, SlotRun};
 
 use super::shape::PagedShape;
 use crate::kernels::Carrier;
@@ -11,7 +11,7 @@ use crate::kernels::quantise::{from_f32, saturate, to_f32};
 
 impl PagedShape {
     /// Codes and scales of a head in a page of the slab.
-    fn head_mut<'a>(&self, page: &'a mut [u8], part: Part, head: u32) -> (&'a mut [u8], &'a mut [u8]) {
+    fn head_mut<'a>(&self, page: &'a mut [u8], part: KeyOrValue, head: u32) -> (&'a mut [u8], &'a mut [u8]) {
         let section = self.pages.section(part);
         let HeadPlace { codes, scales, .. } = self.pages.head_in_page(part, head);
         let (before, after) = page.split_at_mut(scales.unwrap_or(page.len()));
@@ -19,7 +19,7 @@ impl PagedShape {
     }
 
     /// The rows of a head in a staging page, as bytes of it.
-    fn staged_head(&self, part: Part, head: u32) -> Range<usize> {
+    fn staged_head(&self, part: KeyOrValue, head: u32) -> Range<usize> {
         let start = self.staged.head_in_page(part, head).codes;
         start..start + self.staged.section(part).head_bytes
     }
@@ -79,7 +79,7 @@ impl PagedShape {
     pub(super) fn write_whole(
         &self,
         page: &mut [u8],
-        (part, head): (Part, u32),
+        (part, head): (KeyOrValue, u32),
         layer: usize,
         run: &SlotRun,
         sources: &Sources<'_>,

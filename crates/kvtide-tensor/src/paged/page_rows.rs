@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use kvtide_core::Tree;
-use kvtide_core::paged::{NO_BLOCK, PageRead, Part, Window};
+use kvtide_core::paged::{NO_BLOCK, PageRead, KeyOrValue, Window};
 
 use super::group::PageGroup;
 use super::slabs::{Holes, Slabs};
@@ -191,7 +191,7 @@ impl PageRows<'_> {
     }
 
     /// Elements of a row of K or V.
-    pub(crate) fn head_dim(&self, part: Part) -> usize {
+    pub(crate) fn head_dim(&self, part: KeyOrValue) -> usize {
         self.slabs.shape.pages.section(part).head_dim
     }
 
@@ -214,7 +214,7 @@ impl PageRows<'_> {
 
     /// Some tokens of a sequence, `[heads, tokens, dim]`, as floats: with candle's tensor operations where nothing is
     /// quantised.
-    pub(crate) fn floats(&self, sequence: usize, part: Part, first: usize, count: usize) -> Result<Tensor> {
+    pub(crate) fn floats(&self, sequence: usize, part: KeyOrValue, first: usize, count: usize) -> Result<Tensor> {
         let (mut pieces, mut token) = (Vec::new(), first);
         while token < first + count {
             let page = self.page(sequence, token).expect("a token of the sequence");
@@ -227,7 +227,7 @@ impl PageRows<'_> {
     }
 
     /// All slots of K or V of a page, `[heads, slots, dim]`, as floats.
-    fn page_floats(&self, page: &PageRead, part: Part) -> Result<Tensor> {
+    fn page_floats(&self, page: &PageRead, part: KeyOrValue) -> Result<Tensor> {
         let (slab, block, layer) = self.slabs.page(page.block, self.layer, page.staged);
         if slab.layout.uniform().is_some() {
             let page = slab.tensor.get(block as usize)?.get(layer as usize)?;
@@ -302,7 +302,7 @@ mod tests {
             for layer in [0, 1] {
                 let gathered = cache.gather(second, layer).unwrap();
                 let pages = cache.pages(layer, &[second]).unwrap();
-                for (part, view) in Part::BOTH.into_iter().zip([&gathered.k, &gathered.v]) {
+                for (part, view) in KeyOrValue::BOTH.into_iter().zip([&gathered.k, &gathered.v]) {
                     let floats = pages.floats(0, part, 0, pages.tokens(0)).unwrap();
                     let floats: Vec<f32> = floats.flatten_all().unwrap().to_vec1().unwrap();
                     assert_eq!(floats, view.to_f32().unwrap(), "{format:?}");
@@ -324,14 +324,14 @@ mod tests {
             write(&mut cache, sequence, 0, 8, 2);
             assert_eq!(cache.planner().staged_count(), u32::from(format.is_some()));
             let pages = cache.pages(0, &[sequence]).unwrap();
-            for (part, view) in Part::BOTH.into_iter().zip([&before.k, &before.v]) {
+            for (part, view) in KeyOrValue::BOTH.into_iter().zip([&before.k, &before.v]) {
                 let floats: Vec<f32> = pages.floats(0, part, 0, 10).unwrap().flatten_all().unwrap().to_vec1().unwrap();
                 let before = view.to_f32().unwrap();
                 for head in 0..2 {
                     let rows = &floats[head * 60..][..60];
                     assert!(rows[36..48].iter().all(|&value| value == 0.), "{format:?} {part:?}: {rows:?}");
                     // K in q4 has its scales for all rows of the page, and gets one that has a zero.
-                    let moved = if format == Some(PageFormat::Q4) && part == Part::Key { 0.5 * 37. / 15. } else { 0. };
+                    let moved = if format == Some(PageFormat::Q4) && part == KeyOrValue::Key { 0.5 * 37. / 15. } else { 0. };
                     let off = rows[..36].iter().zip(&before[head * 36..]).map(|(a, b)| (a - b).abs());
                     assert!(off.clone().all(|off| off <= moved), "{format:?} {part:?}: {:?}", off.collect::<Vec<_>>());
                 }

@@ -7,7 +7,7 @@
 //! What left the window is not among them: copies know where their tokens stand. Slots that nobody wrote are zeros in bulk,
 //! whatever lies there; one by one they are refused. O(bytes of the tokens).
 
-use kvtide_core::paged::{HeadPlace, PageRead, Part};
+use kvtide_core::paged::{HeadPlace, PageRead, KeyOrValue};
 
 use super::group::PageGroup;
 use super::launched::{Reading, Taken};
@@ -29,7 +29,7 @@ struct Reader<'a> {
     slab: &'a [u8],
     staging: &'a [u8],
     layer: u32,
-    part: Part,
+    part: KeyOrValue,
 }
 
 impl PageGroup {
@@ -43,20 +43,20 @@ impl PageGroup {
         value: &mut [u8],
     ) -> Result<()> {
         self.collect()?;
-        self.check_out("key", Part::Key, key, 1)?;
-        self.check_out("value", Part::Value, value, 1)?;
+        self.check_out("key", KeyOrValue::Key, key, 1)?;
+        self.check_out("value", KeyOrValue::Value, value, 1)?;
         let slot = self.planner.locate(sequence, layer, position)?;
         let page = PageRead { block: slot.block, tokens: 1, staged: self.planner.staged(slot.block, layer) };
         if let Some(slabs) = self.slabs.launched()? {
-            let taken = Taken { block: page.block, staged: page.staged, slot: slot.slot, tokens: 1, token: 0 };
+            let taken = Taken { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
             return slabs.read(Reading { layer, taken: &[taken], tokens: 1 }, [key, value]);
         }
         self.with_reader(layer, |mut reader| {
-            for (part, out) in Part::BOTH.into_iter().zip([key, value]) {
+            for (part, out) in KeyOrValue::BOTH.into_iter().zip([key, value]) {
                 reader.part = part;
                 let row = out.len() / self.shape().heads();
                 for (head, out) in out.chunks_exact_mut(row.max(1)).enumerate() {
-                    reader.read(&page, head as u32, slot.slot, out, Carrier::PLAIN)?;
+                    reader.read(&page, head as u32, slot.index, out, Carrier::PLAIN)?;
                 }
             }
             Ok(())
@@ -88,7 +88,7 @@ impl PageGroup {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
         let portable = self.portable()?;
-        let gathered = |part: Part| {
+        let gathered = |part: KeyOrValue| {
             let dims = Dims::new("shape", &[self.shape().heads(), tokens, self.shape().pages.section(part).head_dim])?;
             let view = View::given(dims, self.shape().read_dtype(part), &self.budget)?;
             if let Some(slabs) = self.slabs.launched()? {
@@ -104,28 +104,28 @@ impl PageGroup {
             })?;
             failed.into_inner().map(|()| view)
         };
-        Ok(Kv { k: gathered(Part::Key)?, v: gathered(Part::Value)? })
+        Ok(Kv { k: gathered(KeyOrValue::Key)?, v: gathered(KeyOrValue::Value)? })
     }
 
     /// As [`PageGroup::gather`], into the caller's memory, which has room for just the tokens that are still there.
     pub fn gather_into(&mut self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
-        self.check_out("k", Part::Key, k, tokens)?;
-        self.check_out("v", Part::Value, v, tokens)?;
+        self.check_out("k", KeyOrValue::Key, k, tokens)?;
+        self.check_out("v", KeyOrValue::Value, v, tokens)?;
         if let Some(slabs) = self.slabs.launched()? {
             let taken = self.taken(layer, &pages);
             return slabs.read(Reading { layer, taken: &taken, tokens }, [k, v]);
         }
         self.with_reader(layer, |mut reader| {
             self.read_part(&reader, &pages, k)?;
-            reader.part = Part::Value;
+            reader.part = KeyOrValue::Value;
             self.read_part(&reader, &pages, v)
         })
     }
 
     /// Refuses memory that has not just room for so many tokens.
-    fn check_out(&self, argument: &'static str, part: Part, out: &[u8], tokens: usize) -> Result<()> {
+    fn check_out(&self, argument: &'static str, part: KeyOrValue, out: &[u8], tokens: usize) -> Result<()> {
         let element = self.shape().read_dtype(part).bytes();
         let (actual, expected) = (out.len() / element, tokens * self.shape().token_elements(part));
         if actual == expected {
@@ -158,7 +158,7 @@ impl PageGroup {
 
     /// Runs `work` on the keys of a layer.
     fn with_reader<T>(&self, layer: u32, work: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
-        let (slabs, part, portable) = (&self.slabs, Part::Key, self.portable()?);
+        let (slabs, part, portable) = (&self.slabs, KeyOrValue::Key, self.portable()?);
         slabs.slab.inspect(|slab| {
             slabs.staging.inspect(|staging| work(Reader { slabs, portable, slab, staging, layer, part }))
         })

@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use kvtide_core::paged::{Before, WritePlan};
+use kvtide_core::paged::{StagingContent, WritePlan};
 
 use super::shape::PagedShape;
 use crate::base::error::Result;
@@ -32,7 +32,7 @@ impl Scratch {
     /// Rooms for what a plan quantises, or puts back in floats, after the copies that it needs.
     pub fn of(shape: &PagedShape, plan: &WritePlan, has_copies: bool) -> Result<Self> {
         let whole = plan.runs().iter().filter(|run| !run.staged).count();
-        let opens = plan.pages().iter().any(|write| write.fills || write.before != Before::Rows);
+        let opens = plan.pages().iter().any(|write| write.fills || write.before != StagingContent::Own);
         let rooms = match whole {
             0 => usize::from(opens || has_copies),
             _ => jobs_at_once(whole * plan.layers().len() * shape.staged.page_bytes())?,

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvtide_core::paged::{Before, PageLayout, PageWrite, Seal, SlotRun, WritePlan};
+use kvtide_core::paged::{StagingContent, PageLayout, PageWrite, Seal, SlotRun, WritePlan};
 
 use super::launched::Launched;
 use super::portable;
@@ -86,7 +86,7 @@ impl Slabs {
 
     /// Makes the staging pages of a plan ready for its rows: zeros where another page's rows lie, and what was quantised.
     pub(super) fn open(&self, plan: &WritePlan, scratch: &Scratch) -> Result<()> {
-        let opened = |write: &&PageWrite| matches!(write.before, Before::Other | Before::Sealed);
+        let opened = |write: &&PageWrite| matches!(write.before, StagingContent::Other | StagingContent::Sealed);
         if !plan.pages().iter().any(|write| opened(&write)) {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Slabs {
             for write in plan.pages().iter().filter(opened) {
                 let staged = &mut staging[page_range(&self.shape.staged, write.staged, 0)];
                 match write.before {
-                    Before::Sealed => {
+                    StagingContent::Sealed => {
                         let page = page_range(&self.shape.pages, write.page.block, write.page.layer);
                         self.shape.unseal(&slab[page], staged, scratch);
                     }

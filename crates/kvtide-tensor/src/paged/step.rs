@@ -9,7 +9,7 @@
 //!
 //! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
 
-use kvtide_core::paged::{Append, StepRows, StepTables, WritePlan, Writer};
+use kvtide_core::paged::{Append, StepTableRows, StepTables, WritePlan, Writer};
 
 use super::dropped::{Dropped, DroppedList};
 use super::group::PageGroup;
@@ -124,7 +124,7 @@ impl PageGroup {
     pub(crate) fn prepare_tables(
         &self,
         planned: &PlannedWrite,
-        rows: &mut StepRows,
+        rows: &mut StepTableRows,
         tables: &StepTables<'_>,
     ) -> Result<()> {
         Ok(rows.prepare(&self.planner, &planned.plan, tables)?)
@@ -132,7 +132,7 @@ impl PageGroup {
 
     /// Writes down where the step's tokens go and what its sequences hold, in arrays of the caller's. `rows` are kept between
     /// steps: what has not changed since is not written again.
-    pub fn fill_tables(&self, step: &GroupStep, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
+    pub fn fill_tables(&self, step: &GroupStep, rows: &mut StepTableRows, tables: StepTables<'_>) -> Result<()> {
         self.check()?;
         self.check_step(step)?;
         Ok(rows.fill(&self.planner, step.plan()?, tables)?)

@@ -14,7 +14,7 @@
 //! it is full.
 
 use kvtide_core::counted;
-use kvtide_core::paged::{Append, CheckedWrite, CopyPlan, Part, Seal, WritePlan, Writer};
+use kvtide_core::paged::{Append, CheckedWrite, CopyPlan, KeyOrValue, Seal, WritePlan, Writer};
 
 use super::group::PageGroup;
 use super::rows::{Expected, TokenRows};
@@ -36,8 +36,8 @@ impl PageGroup {
     pub fn write_kv(&mut self, sequence: u64, layer: u32, position: u32, [k, v]: [Source<'_>; 2]) -> Result<()> {
         self.change()?;
         let rows = [
-            TokenRows::one(&k, "key", self.expected(Part::Key, None))?,
-            TokenRows::one(&v, "value", self.expected(Part::Value, None))?,
+            TokenRows::one(&k, "key", self.expected(KeyOrValue::Key, None))?,
+            TokenRows::one(&v, "value", self.expected(KeyOrValue::Value, None))?,
         ];
         self.write_rows(sequence, layer, position, &rows)
     }
@@ -95,7 +95,7 @@ impl PageGroup {
     }
 
     /// What K or V of a call is to be: of one layer, unless it says how many.
-    pub(crate) fn expected(&self, part: Part, layers: Option<usize>) -> Expected {
+    pub(crate) fn expected(&self, part: KeyOrValue, layers: Option<usize>) -> Expected {
         Expected {
             layers,
             heads: self.shape().heads(),
@@ -107,8 +107,8 @@ impl PageGroup {
     /// K and V of a call, of as many tokens.
     pub(super) fn rows<'a>(&self, [k, v]: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
         let rows = [
-            TokenRows::new(&k, "k", self.expected(Part::Key, layers))?,
-            TokenRows::new(&v, "v", self.expected(Part::Value, layers))?,
+            TokenRows::new(&k, "k", self.expected(KeyOrValue::Key, layers))?,
+            TokenRows::new(&v, "v", self.expected(KeyOrValue::Value, layers))?,
         ];
         for (rows, argument) in rows.iter().zip(["k", "v"]) {
             rows.check_device(argument, self.slab().tensor.device())?;
@@ -120,8 +120,8 @@ impl PageGroup {
     /// Refuses K and V of one layer as [`PageGroup::rows`] does, and copies nothing; answers how many tokens they are.
     pub(super) fn tokens_of(&self, [k, v]: [&Source<'_>; 2]) -> Result<u32> {
         let device = self.slab().tensor.device();
-        let keys = TokenRows::check(k, "k", self.expected(Part::Key, None), device)?;
-        let values = TokenRows::check(v, "v", self.expected(Part::Value, None), device)?;
+        let keys = TokenRows::check(k, "k", self.expected(KeyOrValue::Key, None), device)?;
+        let values = TokenRows::check(v, "v", self.expected(KeyOrValue::Value, None), device)?;
         check_alike(keys, values, v)?;
         Ok(keys)
     }

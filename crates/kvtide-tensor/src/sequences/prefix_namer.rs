@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use kvtide_core::paged::{Extra, Extras, Identity, Key, PageShape};
+use kvtide_core::paged::{Extra, Extras, Identity, BlockKey, PageShape};
 
 use super::options::PagedModelOptions;
 use crate::base::error::{Error, Result};
@@ -82,7 +82,7 @@ impl PrefixNamer {
     }
 
     /// The names of the whole blocks of a prompt, as `keys` of the cache gives them. O(tokens).
-    pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<Key>> {
+    pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<BlockKey>> {
         Ok(self.identity(options)?.keys(tokens, self.block_size)?)
     }
 
@@ -95,7 +95,7 @@ impl PrefixNamer {
     /// Whose tokens a prompt's are.
     pub(super) fn identity(&self, options: PromptOptions<'_>) -> Result<Identity> {
         let extra = Extras::new(options.extra.to_vec())?;
-        Ok(Identity { root: Key::root(&self.key, &self.namespace, options.salt), extra: extra.into() })
+        Ok(Identity { root: BlockKey::root(&self.key, &self.namespace, options.salt), extra: extra.into() })
     }
 }
 

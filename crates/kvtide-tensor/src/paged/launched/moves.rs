@@ -73,7 +73,7 @@ impl Launched<'_> {
                     let [(from, _), (to, row)] = [moved.source, moved.target].map(|slot| {
                         let (slab, block, layer) = self.slabs.page(slot.block, layer, staged(slot.block));
                         let layout = &slab.layout;
-                        (layout.row_offset(block, layer, part, head, slot.slot), layout.section(part).row_bytes)
+                        (layout.row_offset(block, layer, part, head, slot.index), layout.section(part).row_bytes)
                     });
                     chains.entry((first[0], first[1], row)).or_default().push((from, to));
                 }

@@ -1,6 +1,6 @@
 //! Tokens out of pages: rows as they lie, and codes as floats.
 
-use kvtide_core::paged::Part;
+use kvtide_core::paged::KeyOrValue;
 use kvtide_cuda::{Direction, QuantisedPage, Rows, Span, Strip, Strips, copy_strips};
 
 use super::slabs::{Launched, heads, quantised_pages, sections};
@@ -37,10 +37,10 @@ type Out<'a> = Option<Span<'a>>;
 
 impl Launched<'_> {
     /// Gathers K or V of a layer into memory of the device, which is zeros before.
-    pub fn gather(&self, reading: Reading<'_>, part: Part, view: &View) -> Result<()> {
+    pub fn gather(&self, reading: Reading<'_>, part: KeyOrValue, view: &View) -> Result<()> {
         view.buffer.launch(&[self.slabs.slab.storage(), self.slabs.staging.storage()], |memory, sources| {
-            let out = |of: Part| (of == part).then_some(memory);
-            self.take(reading, [sources[0], sources[1]], Part::BOTH.map(out))
+            let out = |of: KeyOrValue| (of == part).then_some(memory);
+            self.take(reading, [sources[0], sources[1]], KeyOrValue::BOTH.map(out))
         })
     }
 
@@ -61,7 +61,7 @@ impl Launched<'_> {
         if !self.slabs.shape.pages.is_low_bit() {
             return self.take_rows(reading, slab, outs);
         }
-        let rows = Part::BOTH.map(|part| {
+        let rows = KeyOrValue::BOTH.map(|part| {
             let dtype = self.slabs.shape.read_dtype(part);
             let token = self.slabs.shape.pages.section(part).head_dim * dtype.bytes();
             let memory = outs[part as usize].unwrap_or(Span::of(&[]));

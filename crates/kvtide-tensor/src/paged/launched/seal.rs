@@ -1,6 +1,6 @@
 //! Low-bit pages between the slab and the staging slab: all pages of a call in one launch.
 
-use kvtide_core::paged::{Before, PageWrite, Part, Seal};
+use kvtide_core::paged::{StagingContent, PageWrite, KeyOrValue, Seal};
 use kvtide_cuda::{QuantisedPage, QuantisedPages, Span, zero_pieces};
 
 use super::slabs::{Launched, quantised_pages};
@@ -13,14 +13,14 @@ type Staged = (u32, u32, u32);
 impl Launched<'_> {
     /// Makes the staging pages of a plan ready for its rows: zeros where another page's rows lie, and what was quantised.
     pub fn open(&self, writes: &[PageWrite]) -> Result<()> {
-        let of = |before: Before| writes.iter().filter(move |write| write.before == before);
+        let of = |before: StagingContent| writes.iter().filter(move |write| write.before == before);
         let staging = &self.slabs.staging;
-        let zeroed: Vec<usize> = of(Before::Other).map(|write| staging.layout.page_offset(write.staged, 0)).collect();
+        let zeroed: Vec<usize> = of(StagingContent::Other).map(|write| staging.layout.page_offset(write.staged, 0)).collect();
         if !zeroed.is_empty() {
             let bytes = staging.layout.page_bytes();
             staging.launch(&[], |memory, _| Ok(zero_pieces(&self.stream, memory, bytes, &zeroed)?))?;
         }
-        let sealed = self.listed(of(Before::Sealed).map(|write| (write.page.block, write.page.layer, write.staged)));
+        let sealed = self.listed(of(StagingContent::Sealed).map(|write| (write.page.block, write.page.layer, write.staged)));
         if sealed.is_empty() {
             return Ok(());
         }
@@ -42,7 +42,7 @@ impl Launched<'_> {
     /// The pages of the slab, their rows in pages of staging.
     fn pages<'a>(&self, pages: Span<'a>, staging: Span<'a>) -> QuantisedPages<'a> {
         let shape = &self.slabs.shape;
-        let rows = Part::BOTH.map(|part| {
+        let rows = KeyOrValue::BOTH.map(|part| {
             let section = shape.staged.section(part);
             LaunchedRows { memory: staging, head: section.head_bytes, token: section.row_bytes, dtype: shape.dtype }
         });
@@ -53,7 +53,7 @@ impl Launched<'_> {
         let (layout, staged) = (&self.slabs.shape.pages, &self.slabs.shape.staged);
         let listed = |(block, layer, page): Staged| QuantisedPage {
             page: layout.page_offset(block, layer) as u64,
-            rows: Part::BOTH.map(|part| (staged.page_offset(page, 0) + staged.head_in_page(part, 0).codes) as u64),
+            rows: KeyOrValue::BOTH.map(|part| (staged.page_offset(page, 0) + staged.head_in_page(part, 0).codes) as u64),
             slot: 0,
             tokens: staged.shape().block_size,
         };

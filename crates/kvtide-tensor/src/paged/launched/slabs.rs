@@ -1,6 +1,6 @@
 //! The slabs of a group as kernels take them.
 
-use kvtide_core::paged::{PageLayout, Part};
+use kvtide_core::paged::{PageLayout, KeyOrValue};
 use kvtide_cuda::{QuantisedPages, Section, Span, Stream};
 
 use crate::kernels::quantise::{Codec, LaunchedRows, launched_part};
@@ -24,7 +24,7 @@ pub(super) fn quantised_pages<'a>(
         page_bytes: layout.page_bytes(),
         slots: layout.shape().block_size as usize,
         heads: heads(layout),
-        parts: Part::BOTH.map(|part| {
+        parts: KeyOrValue::BOTH.map(|part| {
             let which = part as usize;
             launched_part(layout, part, section(layout, part), codecs[which], rows[which])
         }),
@@ -38,10 +38,10 @@ pub(super) fn heads(layout: &PageLayout) -> usize {
 
 /// Where the codes of K and V lie in a page.
 pub(super) fn sections(layout: &PageLayout) -> [Section; 2] {
-    Part::BOTH.map(|part| section(layout, part))
+    KeyOrValue::BOTH.map(|part| section(layout, part))
 }
 
-fn section(layout: &PageLayout, part: Part) -> Section {
+fn section(layout: &PageLayout, part: KeyOrValue) -> Section {
     let section = layout.section(part);
     Section { offset: layout.head_in_page(part, 0).codes, head: section.head_bytes, row: section.row_bytes }
 }
