@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use kvtide_core::Tree;
-use kvtide_core::paged::{NO_BLOCK, PageRead, KeyOrValue, Window};
+use kvtide_core::paged::{KeyOrValue, NO_BLOCK, PageRead, Window};
 
 use super::group::PageGroup;
 use super::slabs::{Holes, Slabs};
@@ -331,7 +331,8 @@ mod tests {
                     let rows = &floats[head * 60..][..60];
                     assert!(rows[36..48].iter().all(|&value| value == 0.), "{format:?} {part:?}: {rows:?}");
                     // K in q4 has its scales for all rows of the page, and gets one that has a zero.
-                    let moved = if format == Some(PageFormat::Q4) && part == KeyOrValue::Key { 0.5 * 37. / 15. } else { 0. };
+                    let moved =
+                        if format == Some(PageFormat::Q4) && part == KeyOrValue::Key { 0.5 * 37. / 15. } else { 0. };
                     let off = rows[..36].iter().zip(&before[head * 36..]).map(|(a, b)| (a - b).abs());
                     assert!(off.clone().all(|off| off <= moved), "{format:?} {part:?}: {:?}", off.collect::<Vec<_>>());
                 }

@@ -7,7 +7,7 @@
 //! What left the window is not among them: copies know where their tokens stand. Slots that nobody wrote are zeros in bulk,
 //! whatever lies there; one by one they are refused. O(bytes of the tokens).
 
-use kvtide_core::paged::{HeadPlace, PageRead, KeyOrValue};
+use kvtide_core::paged::{HeadPlace, KeyOrValue, PageRead};
 
 use super::group::PageGroup;
 use super::launched::{Reading, Taken};

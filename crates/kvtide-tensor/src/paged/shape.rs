@@ -1,7 +1,7 @@
 //! In what form a paged cache keeps K and V.
 
 use candle_core::Device;
-use kvtide_core::paged::{PageFormat, PageLayout, PageShape, KeyOrValue};
+use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout, PageShape};
 use kvtide_cuda::ROW_MAX;
 
 use super::options::PagedKvCacheOptions;

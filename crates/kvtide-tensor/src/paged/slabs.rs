@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvtide_core::paged::{StagingContent, PageLayout, PageWrite, Seal, SlotRun, WritePlan};
+use kvtide_core::paged::{PageLayout, PageWrite, Seal, SlotRun, StagingContent, WritePlan};
 
 use super::launched::Launched;
 use super::portable;

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtide_core::model::{LAYERS_MAX, LayerDescription, LayerKind, LayerPlace, ModelDescription};
 use kvtide_core::paged::{
-    Explanation, BlockKey, PageLayout, PagedPlanner, KeyOrValue, PoolStats, UnseenEvents, can_allocate_in_groups, explain_in_groups,
+    BlockKey, Explanation, KeyOrValue, PageLayout, PagedPlanner, PoolStats, UnseenEvents, can_allocate_in_groups,
+    explain_in_groups,
 };
 
 use super::options::PagedModelOptions;

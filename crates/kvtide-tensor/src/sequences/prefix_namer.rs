@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use kvtide_core::paged::{Extra, Extras, Identity, BlockKey, PageShape};
+use kvtide_core::paged::{BlockKey, Extra, Extras, Identity, PageShape};
 
 use super::options::PagedModelOptions;
 use crate::base::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! The same calls on bytes and by a device's kernels: the same pages, bit for bit, and the same rows.
 
 use candle_core::Device;
-use kvtide_core::paged::{Append, PageFormat, KeyOrValue, Writer};
+use kvtide_core::paged::{Append, KeyOrValue, PageFormat, Writer};
 
 use crate::base::dtype::DType;
 use crate::kernels::{Kernels, with_kernels};

@@ -1,6 +1,6 @@
 //! Low-bit pages between the slab and the staging slab: all pages of a call in one launch.
 
-use kvtide_core::paged::{StagingContent, PageWrite, KeyOrValue, Seal};
+use kvtide_core::paged::{KeyOrValue, PageWrite, Seal, StagingContent};
 use kvtide_cuda::{QuantisedPage, QuantisedPages, Span, zero_pieces};
 
 use super::slabs::{Launched, quantised_pages};
@@ -15,12 +15,14 @@ impl Launched<'_> {
     pub fn open(&self, writes: &[PageWrite]) -> Result<()> {
         let of = |before: StagingContent| writes.iter().filter(move |write| write.before == before);
         let staging = &self.slabs.staging;
-        let zeroed: Vec<usize> = of(StagingContent::Other).map(|write| staging.layout.page_offset(write.staged, 0)).collect();
+        let zeroed: Vec<usize> =
+            of(StagingContent::Other).map(|write| staging.layout.page_offset(write.staged, 0)).collect();
         if !zeroed.is_empty() {
             let bytes = staging.layout.page_bytes();
             staging.launch(&[], |memory, _| Ok(zero_pieces(&self.stream, memory, bytes, &zeroed)?))?;
         }
-        let sealed = self.listed(of(StagingContent::Sealed).map(|write| (write.page.block, write.page.layer, write.staged)));
+        let sealed =
+            self.listed(of(StagingContent::Sealed).map(|write| (write.page.block, write.page.layer, write.staged)));
         if sealed.is_empty() {
             return Ok(());
         }
@@ -53,7 +55,8 @@ impl Launched<'_> {
         let (layout, staged) = (&self.slabs.shape.pages, &self.slabs.shape.staged);
         let listed = |(block, layer, page): Staged| QuantisedPage {
             page: layout.page_offset(block, layer) as u64,
-            rows: KeyOrValue::BOTH.map(|part| (staged.page_offset(page, 0) + staged.head_in_page(part, 0).codes) as u64),
+            rows: KeyOrValue::BOTH
+                .map(|part| (staged.page_offset(page, 0) + staged.head_in_page(part, 0).codes) as u64),
             slot: 0,
             tokens: staged.shape().block_size,
         };

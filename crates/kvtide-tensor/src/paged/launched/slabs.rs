@@ -1,6 +1,6 @@
 //! The slabs of a group as kernels take them.
 
-use kvtide_core::paged::{PageLayout, KeyOrValue};
+use kvtide_core::paged::{KeyOrValue, PageLayout};
 use kvtide_cuda::{QuantisedPages, Section, Span, Stream};
 
 use crate::kernels::quantise::{Codec, LaunchedRows, launched_part};
