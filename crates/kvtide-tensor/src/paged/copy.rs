@@ -1,16 +1,20 @@
-//! Copies of blocks that others hold as well, before they are written, and of rows that go to another slot.
+//! Copies of blocks that others hold as well, before they are written, of rows that go to another slot, and of a staging slab that
+//! grows.
 //!
 //! A block is one piece of the slab, all its layers; what of it lies in floats is copied in the staging slab. O(bytes of the
 //! blocks and rows).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use kvtide_core::paged::{CopyPlan, PageLayout, PagedPlanner, RowMove};
 
+use super::launched::Launched;
 use super::portable;
 use super::slab::Slab;
 use super::slabs::Slabs;
 use crate::base::error::Result;
+use crate::base::memory::Budget;
 use crate::kernels::pages::heads;
 
 impl Slabs {
@@ -22,7 +26,7 @@ impl Slabs {
             let start = |block: u32| slab.layout.page_offset(block, 0);
             let starts: Vec<_> = copies.iter().map(|&(from, to)| (start(from), start(to))).collect();
             let bytes = slab.layout.block_bytes();
-            match self.launched()? {
+            match Launched::of(self)? {
                 Some(launched) => launched.copy_pieces((slab, slab), bytes, 1, &starts)?,
                 None => copy_within(slab, starts.into_iter().map(|(from, to)| (from..from + bytes, to)))?,
             }
@@ -30,9 +34,31 @@ impl Slabs {
         Ok(())
     }
 
+    /// Makes room for so many staging pages, twice as many as there were if that fits. Answers how many bytes were copied.
+    pub(super) fn reserve_staging(&mut self, pages: u32, budget: &Arc<Budget>) -> Result<u64> {
+        let old = &self.staging;
+        if pages <= old.blocks {
+            return Ok(0);
+        }
+        let wanted = old.blocks.saturating_mul(2).max(pages);
+        let grown =
+            Slab::new(self.shape.staged, wanted, budget).or_else(|_| Slab::new(self.shape.staged, pages, budget))?;
+        let kept = old.bytes() as usize;
+        if kept > 0 {
+            match Launched::of(self)? {
+                Some(launched) => launched.copy_pieces((old, &grown), kept, 1, &[(0, 0)])?,
+                None => grown.edit(&[old.storage()], |new, sources| {
+                    new[..kept].copy_from_slice(old.pages(sources[0]));
+                })?,
+            }
+        }
+        self.staging = Arc::new(grown);
+        Ok(kept as u64)
+    }
+
     /// Moves rows of all layers, one after the other.
     pub(super) fn move_rows(&self, planner: &PagedPlanner, moves: &[RowMove]) -> Result<()> {
-        if let Some(launched) = self.launched()? {
+        if let Some(launched) = Launched::of(self)? {
             return launched.move_rows(planner, moves);
         }
         for moved in moves {

@@ -28,20 +28,10 @@ impl PageGroup {
         Ok(self.planner.check_begin(sequence, parent)?)
     }
 
-    /// Opens a transaction, with the blocks that it asks for or not at all.
-    pub fn begin_with(
-        &mut self,
-        sequence: u64,
-        parent: Option<TransactionId>,
-        options: BeginOptions,
-    ) -> Result<TransactionId> {
+    /// Opens a transaction.
+    pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
         self.change()?;
-        if options.max_tokens.is_none() {
-            return Ok(self.planner.begin(sequence, parent)?);
-        }
-        self.planner.check_begin(sequence, parent)?;
-        let tokens = self.draft_end(sequence, options)?.unwrap_or(0);
-        Ok(self.planner.begin_with(sequence, parent, tokens)?)
+        Ok(self.planner.begin(sequence, parent)?)
     }
 
     /// Refuses what committing its tokens would refuse.

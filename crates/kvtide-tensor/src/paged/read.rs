@@ -10,7 +10,7 @@
 use kvtide_core::paged::{HeadPlace, KeyOrValue, PageRead};
 
 use super::group::PageGroup;
-use super::launched::{Reading, Taken};
+use super::launched::{Launched, LayerRead, ReadRun};
 use super::portable;
 use super::slab::Slab;
 use super::slabs::Slabs;
@@ -47,9 +47,9 @@ impl PageGroup {
         self.check_out("value", KeyOrValue::Value, value, 1)?;
         let slot = self.planner.locate(sequence, layer, position)?;
         let page = PageRead { block: slot.block, tokens: 1, staged: self.planner.staged(slot.block, layer) };
-        if let Some(slabs) = self.slabs.launched()? {
-            let taken = Taken { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
-            return slabs.read(Reading { layer, taken: &[taken], tokens: 1 }, [key, value]);
+        if let Some(launched) = Launched::of(&self.slabs)? {
+            let run = ReadRun { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
+            return launched.read(LayerRead { layer, runs: &[run], tokens: 1 }, [key, value]);
         }
         self.with_reader(layer, |mut reader| {
             for (part, out) in KeyOrValue::BOTH.into_iter().zip([key, value]) {
@@ -91,9 +91,9 @@ impl PageGroup {
         let gathered = |part: KeyOrValue| {
             let dims = Dims::new("shape", &[self.shape().heads(), tokens, self.shape().pages.section(part).head_dim])?;
             let view = View::given(dims, self.shape().read_dtype(part), &self.budget)?;
-            if let Some(slabs) = self.slabs.launched()? {
-                let taken = self.taken(layer, &pages);
-                slabs.gather(Reading { layer, taken: &taken, tokens }, part, &view)?;
+            if let Some(launched) = Launched::of(&self.slabs)? {
+                let runs = self.written_runs(layer, &pages);
+                launched.gather(LayerRead { layer, runs: &runs, tokens }, part, &view)?;
                 return Ok(view);
             }
             let failed = std::cell::RefCell::new(Ok(()));
@@ -113,9 +113,9 @@ impl PageGroup {
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
         self.check_out("k", KeyOrValue::Key, k, tokens)?;
         self.check_out("v", KeyOrValue::Value, v, tokens)?;
-        if let Some(slabs) = self.slabs.launched()? {
-            let taken = self.taken(layer, &pages);
-            return slabs.read(Reading { layer, taken: &taken, tokens }, [k, v]);
+        if let Some(launched) = Launched::of(&self.slabs)? {
+            let runs = self.written_runs(layer, &pages);
+            return launched.read(LayerRead { layer, runs: &runs, tokens }, [k, v]);
         }
         self.with_reader(layer, |mut reader| {
             self.read_part(&reader, &pages, k)?;
@@ -127,11 +127,11 @@ impl PageGroup {
     /// Refuses memory that has not just room for so many tokens.
     fn check_out(&self, argument: &'static str, part: KeyOrValue, out: &[u8], tokens: usize) -> Result<()> {
         let element = self.shape().read_dtype(part).bytes();
-        let (actual, expected) = (out.len() / element, tokens * self.shape().token_elements(part));
-        if actual == expected {
+        let expected = tokens * self.shape().token_elements(part);
+        if out.len() == expected * element {
             return Ok(());
         }
-        Err(Error::DimMismatch { argument, actual: actual as u64, expected: expected as u64 })
+        Err(Error::DimMismatch { argument, actual: (out.len() / element) as u64, expected: expected as u64 })
     }
 
     /// The pages of a sequence as it is now: a step that was dropped is undone first.
@@ -141,19 +141,19 @@ impl PageGroup {
     }
 
     /// The slots of pages that were written, and where they go.
-    fn taken(&self, layer: u32, pages: &[PageRead]) -> Vec<Taken> {
-        let (mut taken, mut first) = (Vec::new(), 0);
+    fn written_runs(&self, layer: u32, pages: &[PageRead]) -> Vec<ReadRun> {
+        let (mut runs, mut first) = (Vec::new(), 0);
         for &PageRead { block, tokens, staged } in pages {
             let mut start = 0;
             for hole in self.planner.unwritten(block, layer, tokens).chain(std::iter::once(tokens..tokens)) {
                 if start < hole.start {
-                    taken.push(Taken { block, staged, slot: start, tokens: hole.start - start, token: first + start });
+                    runs.push(ReadRun { block, staged, slot: start, tokens: hole.start - start, token: first + start });
                 }
                 start = hole.end;
             }
             first += tokens;
         }
-        taken
+        runs
     }
 
     /// Runs `work` on the keys of a layer.

@@ -91,9 +91,9 @@ impl PagedKvCache {
 
     /// An empty cache of a model's layers, whose blocks have the same names in all groups.
     pub fn of_model(options: PagedModelOptions) -> Result<Self> {
-        let places = options.places()?;
-        let budgets = places.iter().map(|place| place.budget.clone()).collect();
-        let groups = options.of_groups(&places)?.into_iter().map(PageGroup::new).collect::<Result<Vec<_>>>()?;
+        let devices = options.cache_devices()?;
+        let budgets = devices.iter().map(|of| of.budget.clone()).collect();
+        let groups = options.of_groups(&devices)?.into_iter().map(PageGroup::new).collect::<Result<Vec<_>>>()?;
         let namer = PrefixNamer::new(options.prefix_key, &options.namespace, groups.iter().map(PageGroup::shape))?;
         Ok(PagedKvCache { groups, model: options.model, budgets, namer, id: next_id() })
     }
@@ -226,10 +226,10 @@ impl PagedKvCache {
 
     /// Gives sequences blocks for so many tokens in total each; takes all that are missing in every group, or none.
     pub fn ensure_capacities(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
-        let mut missing = Vec::with_capacity(self.groups.len());
-        self.check_all(|group| {
-            missing.push(group.missing_blocks(wanted)?);
-            Ok(())
+        self.check_change()?;
+        let missing = self.ask(|group| {
+            group.change()?;
+            group.missing_blocks(wanted)
         })?;
         self.groups.iter_mut().zip(&missing).for_each(|(group, missing)| group.take_missing(wanted, missing));
         Ok(())
@@ -443,11 +443,20 @@ impl PagedKvCache {
     /// The same, also of one group.
     pub(super) fn check_all(&mut self, mut check: impl FnMut(&mut PageGroup) -> Result<()>) -> Result<()> {
         self.check_change()?;
-        let is_one = self.groups.len() == 1;
-        self.groups.iter_mut().enumerate().try_for_each(|(at, group)| {
+        self.ask(|group| {
             group.change()?;
-            check(group).map_err(|error| if is_one { error } else { error.in_group(at) })
-        })
+            check(group)
+        })?;
+        Ok(())
+    }
+
+    /// Asks each group before the first one changes. A refusal says of which group it is, where there are several.
+    pub(super) fn ask<T>(&mut self, mut ask: impl FnMut(&mut PageGroup) -> Result<T>) -> Result<Vec<T>> {
+        let is_one = self.groups.len() == 1;
+        let answers = self.groups.iter_mut().enumerate();
+        let answers =
+            answers.map(|(at, group)| ask(group).map_err(|error| if is_one { error } else { error.in_group(at) }));
+        answers.collect()
     }
 
     /// Takes back what was dropped, in all groups, so that they stay alike: before a read as before a change.

@@ -24,15 +24,12 @@ impl PagedKvCache {
         parent: Option<TransactionId>,
         options: BeginOptions,
     ) -> Result<TransactionId> {
-        self.check(|group| {
+        self.check_all(|group| {
             group.check_begin(sequence, parent)?;
             group.check_reserve(sequence, options)
         })?;
-        if let [group] = &mut self.groups[..] {
-            return group.begin_with(sequence, parent, options);
-        }
         // So that the numbers stay the same, it is opened in every group before room is taken in the first.
-        let id = self.each(|group| group.begin_with(sequence, parent, BeginOptions::default()))?;
+        let id = self.each(|group| group.begin(sequence, parent))?;
         match self.each(|group| group.reserve_draft(sequence, options)) {
             Ok(()) => Ok(id),
             Err(refusal) => {
@@ -93,13 +90,7 @@ impl PagedKvCache {
 
     /// Ends a draft in all groups, or in none.
     fn end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
-        if let [group] = &mut self.groups[..] {
-            let planned = group.plan_end(sequence, id, keep)?;
-            return group.carry_out_end(planned);
-        }
-        let groups = self.groups.iter_mut().enumerate();
-        let planned = groups.map(|(at, group)| group.plan_end(sequence, id, keep).map_err(|error| error.in_group(at)));
-        let planned = planned.collect::<Result<Vec<_>>>()?;
+        let planned = self.ask(|group| group.plan_end(sequence, id, keep))?;
         self.groups.iter_mut().zip(planned).try_for_each(|(group, planned)| group.carry_out_end(planned))
     }
 }

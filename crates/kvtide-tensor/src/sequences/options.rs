@@ -73,25 +73,25 @@ impl PagedModelOptions {
 
 /// A device, and the budget of what a cache keeps there.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct CacheDevice {
     pub device: Device,
     pub budget: Arc<Budget>,
 }
 
 impl PagedModelOptions {
     /// The devices of all groups, by number.
-    pub(super) fn places(&self) -> Result<Vec<Place>> {
+    pub(super) fn cache_devices(&self) -> Result<Vec<CacheDevice>> {
         let needed = self.model.groups().iter().map(|group| group.device as usize + 1).max().unwrap_or(1);
         if self.devices.len() != needed {
             let expected = format!("{needed}, one for each number that layers have");
             return Err(Error::argument("devices.length", self.devices.len(), expected));
         }
-        let place = |device: &Device| {
+        let made = |device: &Device| {
             check_kernels(device)?;
             let budget = Budget::of_parts(device, self.budget.as_ref(), self.memory_limit_bytes);
-            Ok(Place { device: device.clone(), budget })
+            Ok(CacheDevice { device: device.clone(), budget })
         };
-        self.devices.iter().map(place).collect()
+        self.devices.iter().map(made).collect()
     }
 }
 
@@ -142,11 +142,11 @@ impl PagedModelOptions {
     }
 
     /// What the cache of each group is made with.
-    pub(super) fn of_groups(&self, places: &[Place]) -> Result<Vec<PagedKvCacheOptions>> {
+    pub(super) fn of_groups(&self, devices: &[CacheDevice]) -> Result<Vec<PagedKvCacheOptions>> {
         let groups = self.model.groups();
         let mut made = self.page_options()?;
         for (of, group) in made.iter_mut().zip(groups) {
-            let Place { device, budget } = places[group.device as usize].clone();
+            let CacheDevice { device, budget } = devices[group.device as usize].clone();
             (of.device, of.budget) = (device, Some(budget));
         }
         let blocks = match &self.room {

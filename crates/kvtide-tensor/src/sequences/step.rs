@@ -56,7 +56,7 @@ impl PagedStep {
 impl PagedKvCache {
     /// Takes slots of all layers for the tokens of a step. Until it ends, its sequences refuse other changes.
     pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<PagedStep> {
-        let planned = self.plan_step(tokens)?;
+        let planned = self.ask(|group| group.plan_step(tokens))?;
         self.open_step(planned, tokens)
     }
 
@@ -70,7 +70,7 @@ impl PagedKvCache {
         tables: Vec<StepTables<'_>>,
     ) -> Result<PagedStep> {
         self.check_tables(rows, &tables)?;
-        let planned = self.plan_step(tokens)?;
+        let planned = self.ask(|group| group.plan_step(tokens))?;
         for ((group, planned), (rows, tables)) in self.groups.iter().zip(&planned).zip(rows.iter_mut().zip(&tables)) {
             group.prepare_tables(planned, rows, tables)?;
         }
@@ -214,14 +214,6 @@ impl PagedKvCache {
             return Err(Error::StepIncomplete { layers });
         }
         Ok(())
-    }
-
-    fn plan_step(&mut self, tokens: StepTokens<'_>) -> Result<Vec<PlannedWrite>> {
-        let is_one = self.groups.len() == 1;
-        let planned = self.groups.iter_mut().enumerate().map(|(at, group)| {
-            group.plan_step(tokens).map_err(|error| if is_one { error } else { error.in_group(at) })
-        });
-        planned.collect()
     }
 
     fn open_step(&mut self, planned: Vec<PlannedWrite>, tokens: StepTokens<'_>) -> Result<PagedStep> {

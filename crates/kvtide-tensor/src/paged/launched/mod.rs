@@ -25,5 +25,5 @@ mod write;
 
 #[cfg(feature = "captured-steps")]
 pub(crate) use insert::{StepNumbers, insert};
-pub(super) use read::{Reading, Taken};
+pub(super) use read::{LayerRead, ReadRun};
 pub(super) use slabs::Launched;
