@@ -2,14 +2,10 @@
 #![expect(unsafe_code, reason = "kernels take addresses; their launchers have checked them")]
 
 use std::cell::Cell;
-use std::ffi::c_void;
 
 use crate::error::{Error, Result};
 use crate::kernel::{Grid, Kernel};
 use crate::span::Span;
-
-/// A kernel of the CPU's.
-pub(crate) type Entry = unsafe extern "C" fn(*const Grid, *const c_void) -> i32;
 
 thread_local! {
     static LAUNCHES: Cell<u32> = const { Cell::new(0) };

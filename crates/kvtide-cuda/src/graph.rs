@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::recording::Recording;
+use crate::recording::{Launches, Recording};
 use crate::stream::Stream;
 
 /// Launches that can be run any number of times, in the order of their stream.
@@ -21,13 +21,6 @@ pub struct Graph {
     pub(crate) launches: Launches,
     /// Memory that the launches use beside their spans.
     pub(crate) _recording: Arc<Recording>,
-}
-
-pub(crate) enum Launches {
-    #[cfg(feature = "cuda")]
-    Gpu(crate::gpu::Captured),
-    #[cfg(feature = "emulate")]
-    Emulated(Vec<crate::recording::Enqueued>),
 }
 
 impl Graph {

@@ -6,7 +6,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::unit::ByUnit;
+/// A kernel of the CPU's.
+#[cfg(feature = "emulate")]
+pub(crate) type Entry = unsafe extern "C" fn(*const Grid, *const std::ffi::c_void) -> i32;
 
 /// A kernel, by the name that it has in its file.
 #[derive(Debug)]
@@ -15,7 +17,7 @@ pub(crate) struct Kernel {
     #[cfg(feature = "cuda")]
     pub module: crate::gpu::Module,
     #[cfg(feature = "emulate")]
-    pub emulated: crate::emulated::Entry,
+    pub emulated: Entry,
 }
 
 /// How a launch is cut in blocks of threads; the CPU's kernels read it as it lies here.
@@ -86,6 +88,9 @@ macro_rules! kernels {
         }
     };
 }
+
+/// A kernel for each unit: of 16, 8, 4, 2 bytes and of 1.
+pub(crate) type ByUnit = [&'static Kernel; 5];
 
 /// Kernels for rows of up to 64, 96, 128 and 256 elements.
 pub(crate) type ByDim = [&'static Kernel; 4];

@@ -16,6 +16,7 @@
 //! A launch is checked before it starts: no kernel reads or writes outside the spans it was given.
 #![deny(unsafe_code, missing_docs)]
 
+mod allocation;
 mod attend;
 mod boxes;
 mod divisor;
@@ -41,8 +42,8 @@ mod strips;
 mod unit;
 
 pub use attend::{
-    Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, DeviceLengths, HeadRows, PageMemory, PageSection,
-    RowFormat, STAGED, Words, attend,
+    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendTrees, DeviceLengths, HeadRows,
+    PageMemory, PageSection, RowFormat, STAGED, Words, attend,
 };
 pub use boxes::{BoxCopy, copy_boxes};
 #[cfg(feature = "emulate")]

@@ -2,70 +2,35 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::allocation::Allocation;
 use crate::recording::Recording;
 use crate::span::Span;
 
 /// Memory that holds anything until it is written to; it is given back when dropped, behind the work that was enqueued before.
 #[derive(Debug)]
 pub struct DeviceMemory {
-    kept: Kept,
-    bytes: usize,
+    /// There until it is dropped.
+    allocation: Option<Allocation>,
     /// What it goes back to, where a graph is to find it again.
     home: Option<Arc<Recording>>,
 }
 
-#[derive(Debug)]
-enum Kept {
-    /// The CPU's, in units that are aligned as a GPU's memory is.
-    Host(Vec<u128>),
-    #[cfg(feature = "cuda")]
-    Gpu(crate::gpu::Memory),
-}
-
 impl DeviceMemory {
-    /// A GPU's memory.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn of_gpu(memory: crate::gpu::Memory, bytes: usize) -> Self {
-        DeviceMemory { kept: Kept::Gpu(memory), bytes, home: None }
-    }
-
-    /// How many bytes there are.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// The same, kept by a recording once it is dropped.
-    pub(crate) fn lent_by(mut self, recording: &Arc<Recording>) -> Self {
-        self.home = Some(recording.clone());
-        self
-    }
-
-    /// The CPU's memory.
-    #[cfg_attr(not(feature = "emulate"), expect(dead_code, reason = "the CPU in a GPU's stead takes it"))]
-    pub(crate) fn of_host(bytes: usize) -> Result<Self> {
-        let (mut words, count) = (Vec::new(), bytes.div_ceil(size_of::<u128>()));
-        words.try_reserve_exact(count).map_err(|_| Error::OutOfMemory { bytes: bytes as u64, free: 0, total: 0 })?;
-        // What no kernel writes is no number.
-        words.resize(count, u128::MAX);
-        Ok(DeviceMemory { kept: Kept::Host(words), bytes, home: None })
+    /// Memory of a call's own, or of a recording that gets it back.
+    pub(crate) fn new(allocation: Allocation, home: Option<Arc<Recording>>) -> Self {
+        DeviceMemory { allocation: Some(allocation), home }
     }
 
     /// The memory, to write to.
     pub fn span(&mut self) -> Span<'_> {
-        match &mut self.kept {
-            Kept::Host(words) => Span::of_mut(&mut bytemuck::cast_slice_mut(words)[..self.bytes]),
-            #[cfg(feature = "cuda")]
-            Kept::Gpu(memory) => memory.span(),
-        }
+        self.allocation.as_mut().expect("memory that was not dropped").span()
     }
 }
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if let Some(home) = self.home.take() {
-            let kept = std::mem::replace(&mut self.kept, Kept::Host(Vec::new()));
-            home.take_back(DeviceMemory { kept, bytes: self.bytes, home: None });
+        if let (Some(home), Some(allocation)) = (&self.home, self.allocation.take()) {
+            home.take_back(allocation);
         }
     }
 }

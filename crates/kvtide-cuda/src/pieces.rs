@@ -3,11 +3,11 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::error::Result;
-use crate::kernel::{COPY_PIECES, Grid, ZERO_PIECES};
+use crate::kernel::{ByUnit, COPY_PIECES, Grid, ZERO_PIECES};
 use crate::list::List;
 use crate::span::Span;
 use crate::stream::Stream;
-use crate::unit::{ByUnit, Unit};
+use crate::unit::Unit;
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]

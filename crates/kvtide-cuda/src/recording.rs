@@ -8,14 +8,14 @@
 //!
 //! O(lists) to find one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::allocation::Allocation;
 #[cfg(feature = "emulate")]
 use crate::emulated;
 use crate::error::{Error, Result};
 #[cfg(feature = "emulate")]
 use crate::kernel::{Grid, Kernel};
-use crate::memory::DeviceMemory;
 
 /// A capture, or the run before it.
 #[derive(Debug, Default)]
@@ -26,10 +26,18 @@ pub(crate) struct Recording {
 #[derive(Debug, Default)]
 struct State {
     is_capturing: bool,
-    lists: Vec<(Box<[u8]>, DeviceMemory, u64)>,
-    free: Vec<DeviceMemory>,
+    lists: Vec<(Box<[u8]>, Allocation, u64)>,
+    free: Vec<Allocation>,
     #[cfg(feature = "emulate")]
     enqueued: Vec<Enqueued>,
+}
+
+/// The launches of a graph.
+pub(crate) enum Launches {
+    #[cfg(feature = "cuda")]
+    Gpu(crate::gpu::Captured),
+    #[cfg(feature = "emulate")]
+    Emulated(Vec<Enqueued>),
 }
 
 /// What the CPU does in a GPU's stead when it replays.
@@ -57,25 +65,24 @@ impl Recording {
         self.state().is_capturing = true;
     }
 
-    /// Memory of at least so many bytes, which comes back when it is dropped: what is free, or what `take` gives.
-    pub fn memory(self: &Arc<Self>, bytes: usize, take: impl FnOnce() -> Result<DeviceMemory>) -> Result<DeviceMemory> {
+    /// Memory of at least so many bytes, which is to be given back: what is free, or what `take` gives.
+    pub fn memory(&self, bytes: usize, take: impl FnOnce() -> Result<Allocation>) -> Result<Allocation> {
         let mut state = self.state();
         let found = state.free.iter().position(|memory| memory.bytes() >= bytes);
-        let memory = match found {
-            Some(index) => state.free.remove(index),
-            None if state.is_capturing => return Err(differs("it needs more memory")),
-            None => take()?,
-        };
-        Ok(memory.lent_by(self))
+        match found {
+            Some(index) => Ok(state.free.remove(index)),
+            None if state.is_capturing => Err(differs("it needs more memory")),
+            None => take(),
+        }
     }
 
     /// Memory that is no longer used.
-    pub fn take_back(&self, memory: DeviceMemory) {
+    pub fn take_back(&self, memory: Allocation) {
         self.state().free.push(memory);
     }
 
     /// Where a list lies on the device: where it was put before, or where `put` puts it.
-    pub fn list(&self, bytes: &[u8], put: impl FnOnce() -> Result<DeviceMemory>) -> Result<u64> {
+    pub fn list(&self, bytes: &[u8], put: impl FnOnce() -> Result<Allocation>) -> Result<u64> {
         let mut state = self.state();
         if let Some((.., address)) = state.lists.iter().find(|(known, ..)| **known == *bytes) {
             return Ok(*address);

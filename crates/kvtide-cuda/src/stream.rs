@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
+use crate::allocation::Allocation;
 use crate::error::Result;
-use crate::graph::Launches;
 use crate::kernel::{Grid, Kernel, SharedRoom};
 use crate::list::List;
 use crate::memory::{DeviceMemory, Reached};
-use crate::recording::Recording;
+use crate::recording::{Launches, Recording};
 use crate::span::Span;
 
 /// A stream of work.
@@ -149,20 +149,21 @@ impl Stream {
 
     /// Device memory for the length of a call. What is captured has it for as long as its graph.
     pub fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
-        match &self.recording {
-            Some(recording) => recording.memory(bytes, || self.take(bytes)),
-            None => self.take(bytes),
-        }
+        let allocation = match &self.recording {
+            Some(recording) => recording.memory(bytes, || self.take(bytes))?,
+            None => self.take(bytes)?,
+        };
+        Ok(DeviceMemory::new(allocation, self.recording.clone()))
     }
 
-    fn take(&self, bytes: usize) -> Result<DeviceMemory> {
+    fn take(&self, bytes: usize) -> Result<Allocation> {
         match &self.target {
             #[cfg(feature = "cuda")]
-            Target::Gpu(gpu) => Ok(DeviceMemory::of_gpu(gpu.memory(bytes.max(1))?, bytes)),
+            Target::Gpu(gpu) => Ok(Allocation::Gpu { memory: gpu.memory(bytes.max(1))?, bytes }),
             #[cfg(feature = "emulate")]
             Target::Emulated => {
                 crate::emulated::allocate(bytes)?;
-                DeviceMemory::of_host(bytes)
+                Allocation::on_host(bytes)
             }
             #[cfg(not(any(feature = "cuda", feature = "emulate")))]
             _ => unreachable!("{bytes} bytes in a build without a stream"),

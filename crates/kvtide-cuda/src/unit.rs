@@ -1,9 +1,6 @@
 //! The widest unit in which memory can be moved.
 
-use crate::kernel::Kernel;
-
-/// A kernel for each unit: of 16, 8, 4, 2 bytes and of 1.
-pub(crate) type ByUnit = [&'static Kernel; 5];
+use crate::kernel::{ByUnit, Kernel};
 
 /// Bytes that are loaded and stored at once: 16 or a smaller power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,8 @@
 mod place;
 
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendSequence, DeviceLengths, Error, HeadRows, Insert, PageMemory, PageSection, Result,
-    RowFormat, Rows, Section, Stream, Tables, Words, advance, attend, insert,
+    Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, DeviceLengths, Error, HeadRows, Insert, PageMemory,
+    PageSection, Result, RowFormat, Rows, Section, Stream, Tables, Words, advance, attend, insert,
 };
 use place::{Memory, stream};
 use proptest::prelude::*;
@@ -129,22 +129,14 @@ impl World {
                 head: ROW,
                 token: HEADS * ROW,
             },
-            query_heads: HEADS,
-            kv_heads: HEADS,
-            dims: [DIM; 2],
-            is_ragged: true,
+            sizes: AttendSizes { query_heads: HEADS, kv_heads: HEADS, dim: DIM, value_dim: DIM, is_ragged: true },
+            rules: AttendRules::causal(0.5),
             keys,
             sequences: &sequences,
             lengths: Some(DeviceLengths { memory: self.lengths.span().from(4 * count), keys_max: self.keys_max }),
-            is_causal: true,
-            window: None,
-            sinks: 0,
             trees: None,
             mask: None,
             positions: None,
-            sink_logits: None,
-            scale: 0.5,
-            softcap: None,
             out: self.out.span_mut(),
             lse: self.sums.span_mut(),
         };

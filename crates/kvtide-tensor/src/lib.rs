@@ -40,16 +40,17 @@ pub use contiguous::options::{KvCacheOptions, RollbackCacheOptions, RotatingCach
 pub use contiguous::rollback_cache::{RollbackCache, RollbackMark};
 pub use contiguous::rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};
 pub use contiguous::transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
+pub use device::form::{Kernels, with_kernels};
 pub use device::{device, device_name, full_name};
-pub use kernels::{Kernels, with_kernels};
 pub use paged::{PageRows, PagedKvCacheOptions, StepTokens};
 pub use sequences::{
     LayerPages, PagedKvCache, PagedModelOptions, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PoolRoom,
     PrefixNamer, PromptOptions, Tokens, TokensKv,
 };
+pub use tensor::host::{HostTensor, SequenceLayout};
 pub use tensor::owned_source::OwnedSource;
 pub use tensor::shown::{BufferHandle, Shown, ShownNumbers};
-pub use tensor::source::{HostTensor, SequenceLayout, Source};
+pub use tensor::source::Source;
 pub use tensor::token_kv::TokenKv;
 pub use tensor::view::{CacheWindow, Kv, View};
 

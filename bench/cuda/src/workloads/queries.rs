@@ -1,7 +1,8 @@
 //! Queries over keys that are contiguous or in blocks, and what some of their outputs should be.
 
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendSequence, DeviceLengths, DeviceMemory, HeadRows, RowFormat, Span, Stream, attend,
+    Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, DeviceLengths, DeviceMemory, HeadRows, RowFormat,
+    Span, Stream, attend,
 };
 
 use super::Bench;
@@ -86,22 +87,20 @@ impl Asker<'_> {
         let pieces = [(0, count), (count * token, 0)];
         let call = Attend {
             queries: HeadRows { memory: self.rows, format: RowFormat::Bf16, pieces, batch, head, token },
-            query_heads: heads,
-            kv_heads: sizes.kv_heads,
-            dims: [sizes.dim; 2],
-            is_ragged,
+            sizes: AttendSizes {
+                query_heads: heads,
+                kv_heads: sizes.kv_heads,
+                dim: sizes.dim,
+                value_dim: sizes.dim,
+                is_ragged,
+            },
+            rules: AttendRules::causal(1.0 / (sizes.dim as f32).sqrt()),
             keys,
             sequences: self.sequences,
             lengths,
-            is_causal: true,
-            window: None,
-            sinks: 0,
             trees: None,
             mask: None,
             positions: None,
-            sink_logits: None,
-            scale: 1.0 / (sizes.dim as f32).sqrt(),
-            softcap: None,
             out: self.out,
             lse: self.sums,
         };

@@ -6,27 +6,30 @@ use super::rows::{Attend, AttendKeys, HeadRows, PageMemory, RowFormat, STAGED, W
 pub(super) fn check(call: &Attend<'_>) {
     call.out.check_writable();
     call.lse.check_writable();
-    assert!(call.kv_heads > 0 && call.query_heads.is_multiple_of(call.kv_heads), "heads in whole groups");
+    assert!(
+        call.sizes.kv_heads > 0 && call.sizes.query_heads.is_multiple_of(call.sizes.kv_heads),
+        "heads in whole groups"
+    );
     let queries: usize = call.sequences.iter().map(|of| of.queries).sum();
-    let rows = queries * call.query_heads;
-    assert!(rows * call.queries.format.row_bytes(call.dims[1]) <= call.out.bytes(), "the output has room");
+    let rows = queries * call.sizes.query_heads;
+    assert!(rows * call.queries.format.row_bytes(call.sizes.dims()[1]) <= call.out.bytes(), "the output has room");
     assert!(rows * 4 <= call.lse.bytes(), "the sums have room");
     for of in call.sequences {
         assert!(of.first_query + of.queries <= queries, "queries in the list of all");
         assert!(of.queries < 1 << 24 && keys(call, of.key_count()) < 1 << 31, "counts of 31 bits");
-        assert!(call.is_ragged || of.queries == call.sequences[0].queries, "as many queries each");
+        assert!(call.sizes.is_ragged || of.queries == call.sequences[0].queries, "as many queries each");
     }
-    let last_query = if call.is_ragged { queries } else { call.sequences.first().map_or(0, |of| of.queries) };
-    let batches = if call.is_ragged { 1 } else { call.sequences.len() };
-    check_rows(&call.queries, batches, call.query_heads, last_query, call.dims[0]);
+    let last_query = if call.sizes.is_ragged { queries } else { call.sequences.first().map_or(0, |of| of.queries) };
+    let batches = if call.sizes.is_ragged { 1 } else { call.sequences.len() };
+    check_rows(&call.queries, batches, call.sizes.query_heads, last_query, call.sizes.dims()[0]);
     check_rules(call, queries);
     match &call.keys {
         AttendKeys::Rows { k, v } => {
             let end = |of: &super::rows::AttendSequence| of.first_key + keys(call, of.key_count());
             let tokens = call.sequences.iter().map(end).max().unwrap_or(0);
-            for (rows, dim) in [k, v].into_iter().zip(call.dims) {
+            for (rows, dim) in [k, v].into_iter().zip(call.sizes.dims()) {
                 assert!(!rows.format.is_low_bit(), "rows of floats");
-                check_rows(rows, batches, call.kv_heads, tokens, dim);
+                check_rows(rows, batches, call.sizes.kv_heads, tokens, dim);
             }
         }
         AttendKeys::Pages { slab, staging, block_size, tables, .. } => {
@@ -72,13 +75,16 @@ fn check_rules(call: &Attend<'_>, queries: usize) {
         assert!(bits + nodes * nodes.div_ceil(64) <= trees.seen.len(), "a bit for each pair of nodes");
         assert!(nodes <= of.key_count() && call.lengths.is_none(), "nodes are the last keys");
     }
-    assert!(call.sink_logits.is_none_or(|logits| logits.len() == call.query_heads), "a logit for each query head");
+    assert!(
+        call.rules.sink_logits.is_none_or(|logits| logits.len() == call.sizes.query_heads),
+        "a logit for each query head"
+    );
     if let Some(lengths) = call.lengths {
         assert!(4 * call.sequences.len() <= lengths.memory.bytes(), "a length for each sequence");
     }
     if let Some(mask) = call.mask {
         let keys = call.sequences.iter().map(|of| keys(call, of.key_count())).max().unwrap_or(0);
-        let sizes = [call.sequences.len(), call.query_heads, each, keys];
+        let sizes = [call.sequences.len(), call.sizes.query_heads, each, keys];
         if !sizes.contains(&0) {
             assert!(shared, "a mask for sequences of one length");
             let last: usize = sizes.iter().zip(mask.strides).map(|(size, stride)| (size - 1) * stride).sum();
@@ -92,16 +98,16 @@ fn check_rules(call: &Attend<'_>, queries: usize) {
 
 fn check_pages(call: &Attend<'_>, pages: &PageMemory<'_>, block_size: usize) {
     assert!(pages.blocks < 1 << 31, "blocks of 31 bits");
-    for (part, (section, dim)) in pages.sections.iter().zip(call.dims).enumerate() {
+    for (part, (section, dim)) in pages.sections.iter().zip(call.sizes.dims()).enumerate() {
         let codes = section.format.row_bytes(dim) * block_size;
         let scales = section.format.scale_bytes(part, block_size, dim);
         assert!(
-            codes <= section.head && section.codes + call.kv_heads * section.head <= pages.page,
+            codes <= section.head && section.codes + call.sizes.kv_heads * section.head <= pages.page,
             "heads in their page"
         );
         if scales > 0 && dim > 0 {
             assert!(scales <= section.scale_head, "scales of a head");
-            assert!(section.scales + call.kv_heads * section.scale_head <= pages.page, "scales in their page");
+            assert!(section.scales + call.sizes.kv_heads * section.scale_head <= pages.page, "scales in their page");
             let align = if section.format == RowFormat::Q8 { 2 } else { 4 };
             let starts =
                 [pages.memory.address() as usize, pages.first, pages.block, section.scales, section.scale_head];

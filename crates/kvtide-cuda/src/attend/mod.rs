@@ -20,8 +20,8 @@ use args::{Args, Numbers, Part, Section, Sequence, Strided};
 use shape::{DIM_MAX, FEW_ROWS, Shape, shares, stride};
 
 pub use rows::{
-    Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, DeviceLengths, HeadRows, PageMemory, PageSection,
-    RowFormat, STAGED, Words,
+    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendTrees, DeviceLengths, HeadRows,
+    PageMemory, PageSection, RowFormat, STAGED, Words,
 };
 
 use crate::divisor::Divisor;
@@ -33,16 +33,16 @@ use crate::unit::Unit;
 
 /// Runs a call; false, and nothing is done, where rows are too wide for the kernels.
 pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
-    if call.dims.iter().any(|&dim| dim > DIM_MAX) || call.kv_heads > Grid::INNER_MAX as usize {
+    if call.sizes.dims().iter().any(|&dim| dim > DIM_MAX) || call.sizes.kv_heads > Grid::INNER_MAX as usize {
         return Ok(false);
     }
     check::check(call);
     let Sizes { rows, few, many } = sizes(call);
-    if rows == 0 || call.query_heads == 0 {
+    if rows == 0 || call.sizes.query_heads == 0 {
         return Ok(true);
     }
     let formats = formats(call);
-    let shapes = [false, true].map(|is_wide| Shape::new(call.queries.format, formats, call.dims, is_wide));
+    let shapes = [false, true].map(|is_wide| Shape::new(call.queries.format, formats, call.sizes.dims(), is_wide));
     // Without tensor cores there is one kernel for any number of rows.
     let is_one = std::ptr::eq(shapes[0].kernel, shapes[1].kernel);
     let classes = match is_one {
@@ -55,11 +55,11 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
         let Some(shared) = shape.shared(&parts, stream.shared_room()) else { return Ok(false) };
         launches.push((shape, [from, to], rows.div_ceil(shape.rows), parts, shared));
     }
-    let blocks = launches.iter().map(|launch| call.sequences.len() * launch.2 * call.kv_heads).sum();
+    let blocks = launches.iter().map(|launch| call.sequences.len() * launch.2 * call.sizes.kv_heads).sum();
     let keys = call.sequences.iter().map(|of| check::keys(call, of.key_count())).max().unwrap_or(0);
-    let splits = shares(blocks, keys, rows, call.dims[1]);
+    let splits = shares(blocks, keys, rows, call.sizes.dims()[1]);
     let kept = if splits > 1 { splits * rows } else { 0 };
-    let mut workspace = stream.memory(kept * 4 * (call.dims[1] + 2))?;
+    let mut workspace = stream.memory(kept * 4 * (call.sizes.dims()[1] + 2))?;
     let workspace = workspace.span();
     let mut numbers = List::default();
     let mut args = args(call, &mut numbers);
@@ -70,7 +70,7 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     for (shape, [from, to], row_tiles, parts, (shared, shared_bytes)) in launches {
         (args.parts, args.shared, args.row_tiles) = (parts, shared, Divisor::new(row_tiles));
         (args.rows_from, args.rows_to) = (number(from), u32::try_from(to).unwrap_or(u32::MAX));
-        let mut grid = Grid::new([call.sequences.len() * row_tiles, call.kv_heads, splits], shape.threads);
+        let mut grid = Grid::new([call.sequences.len() * row_tiles, call.sizes.kv_heads, splits], shape.threads);
         grid.shared_bytes = number(shared_bytes);
         stream.launch(shape.kernel, grid, &args)?;
     }
@@ -91,8 +91,8 @@ struct Sizes {
 fn sizes(call: &Attend<'_>) -> Sizes {
     let mut sizes = Sizes { rows: 0, few: 0, many: 0 };
     for of in call.sequences {
-        let rows = of.queries * (call.query_heads / call.kv_heads);
-        sizes.rows += of.queries * call.query_heads;
+        let rows = of.queries * (call.sizes.group());
+        sizes.rows += of.queries * call.sizes.query_heads;
         let class = if rows <= FEW_ROWS { &mut sizes.few } else { &mut sizes.many };
         *class = rows.max(*class);
     }
@@ -129,7 +129,7 @@ fn strided(rows: &HeadRows<'_>) -> Strided {
 
 /// K or V as the kernel of this shape reads it.
 fn part_of(call: &Attend<'_>, part: usize, shape: &Shape) -> Part {
-    let dim = call.dims[part];
+    let dim = call.sizes.dims()[part];
     let mut of = Part { dim: number(dim), ..Part::default() };
     let (format, numbers) = match &call.keys {
         AttendKeys::Rows { k, v } => {
@@ -202,22 +202,22 @@ fn args(call: &Attend<'_>, list: &mut List) -> Args {
     if let Some(mask) = call.mask {
         (args.mask, args.mask_strides) = (mask.memory.address(), mask.strides.map(|stride| stride as u64));
     }
-    (args.window, args.sinks) = (call.window.unwrap_or(0), call.sinks);
+    (args.window, args.sinks) = (call.rules.window.unwrap_or(0), call.rules.sinks);
     let sequences: Vec<Sequence> = call.sequences.iter().map(sequence).collect();
     args.sequences = list.add(&sequences);
     args.positions = list.add_some(call.positions);
-    args.logits = list.add_some(call.sink_logits);
+    args.logits = list.add_some(call.rules.sink_logits);
     args.seen = list.add_some(call.trees.map(|trees| trees.seen));
     args.depths = list.add_some(call.trees.map(|trees| trees.depths));
     args.tables = Numbers::NONE;
     // Without a cap, scores are logarithms to base 2 at once; with one they are bent first.
     // Of the smallest caps the quotient is no float.
-    args.scale = call.softcap.map_or(call.scale, |cap| (call.scale / cap).clamp(f32::MIN, f32::MAX));
-    args.softcap = call.softcap.unwrap_or(0.0);
+    args.scale = call.rules.softcap.map_or(call.rules.scale, |cap| (call.rules.scale / cap).clamp(f32::MIN, f32::MAX));
+    args.softcap = call.rules.softcap.unwrap_or(0.0);
     args.query_format = call.queries.format as u32;
-    (args.is_ragged, args.is_causal) = (call.is_ragged.into(), call.is_causal.into());
-    args.query_heads = number(call.query_heads);
-    args.group = Divisor::new(call.query_heads / call.kv_heads);
+    (args.is_ragged, args.is_causal) = (call.sizes.is_ragged.into(), call.rules.is_causal.into());
+    args.query_heads = number(call.sizes.query_heads);
+    args.group = Divisor::new(call.sizes.group());
     let each = call.sequences.first().map_or(0, |of| of.queries);
     args.has_shared_positions = u32::from(call.positions.is_some_and(|positions| positions.len() == each));
     args.block_size = Divisor::new(1);

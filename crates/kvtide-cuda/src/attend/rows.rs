@@ -190,43 +190,80 @@ pub struct DeviceLengths<'a> {
     pub keys_max: usize,
 }
 
-/// A call of attention.
+/// The sizes that all sequences of a call share.
 #[derive(Clone, Copy, Debug)]
-pub struct Attend<'a> {
-    /// The queries.
-    pub queries: HeadRows<'a>,
+pub struct AttendSizes {
     /// Heads of the queries: a multiple of those of K and V.
     pub query_heads: usize,
     /// Heads of K, and of V.
     pub kv_heads: usize,
-    /// Elements of a row of queries and keys, and of one of values.
-    pub dims: [usize; 2],
+    /// Elements of a row of queries and keys.
+    pub dim: usize,
+    /// Elements of a row of values.
+    pub value_dim: usize,
     /// Queries and output are `[tokens, heads, dim]`, not `[batch, heads, n, dim]`.
     pub is_ragged: bool,
-    /// Keys and values.
-    pub keys: AttendKeys<'a>,
-    /// The sequences.
-    pub sequences: &'a [AttendSequence],
-    /// Lengths that are not known before the launch runs.
-    pub lengths: Option<DeviceLengths<'a>>,
+}
+
+impl AttendSizes {
+    /// Query heads that share one head of K and V.
+    #[must_use]
+    pub fn group(&self) -> usize {
+        self.query_heads / self.kv_heads
+    }
+
+    /// Elements of a row of queries and keys, and of one of values.
+    pub(super) fn dims(&self) -> [usize; 2] {
+        [self.dim, self.value_dim]
+    }
+}
+
+/// How the queries of a call see keys.
+#[derive(Clone, Copy, Debug)]
+pub struct AttendRules<'a> {
     /// A query sees keys up to its own position.
     pub is_causal: bool,
     /// How many positions back it sees, its own among them.
     pub window: Option<i64>,
     /// Positions at the start that a window does not hide.
     pub sinks: i64,
+    /// One more score for each query head, without a value.
+    pub sink_logits: Option<&'a [f32]>,
+    /// What products are multiplied with.
+    pub scale: f32,
+    /// Bends scores to `softcap * tanh(score / softcap)`.
+    pub softcap: Option<f32>,
+}
+
+impl AttendRules<'_> {
+    /// Every key up to a query's own position, products multiplied with `scale`.
+    #[must_use]
+    pub const fn causal(scale: f32) -> Self {
+        AttendRules { is_causal: true, window: None, sinks: 0, sink_logits: None, scale, softcap: None }
+    }
+}
+
+/// A call of attention.
+#[derive(Clone, Copy, Debug)]
+pub struct Attend<'a> {
+    /// The queries.
+    pub queries: HeadRows<'a>,
+    /// What all sequences share.
+    pub sizes: AttendSizes,
+    /// How queries see keys.
+    pub rules: AttendRules<'a>,
+    /// Keys and values.
+    pub keys: AttendKeys<'a>,
+    /// The sequences.
+    pub sequences: &'a [AttendSequence],
+    /// Lengths that are not known before the launch runs.
+    pub lengths: Option<DeviceLengths<'a>>,
     /// The trees of drafts.
     pub trees: Option<AttendTrees<'a>>,
     /// What is added to scores.
     pub mask: Option<AttendMask<'a>>,
     /// The position of each query, or of the queries of every sequence.
     pub positions: Option<&'a [i64]>,
-    /// One more score for each query head, without a value.
-    pub sink_logits: Option<&'a [f32]>,
-    /// What products are multiplied with.
-    pub scale: f32,
-    /// Bends scores.
-    pub softcap: Option<f32>,
     /// The output, rows of values in the queries' format.
     pub out: Span<'a>,
     /// The logarithm of each row's sum, `[tokens, query heads]`.

@@ -1,8 +1,8 @@
 //! A call by the kernels: its memory, its tables, its launch.
 
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, DeviceLengths, HeadRows, PageMemory, RowFormat,
-    STAGED, Span, Words, attend,
+    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendTrees, DeviceLengths, HeadRows,
+    PageMemory, RowFormat, STAGED, Span, Words, attend,
 };
 
 use crate::call::{Call, Keys, Side};
@@ -41,27 +41,32 @@ impl Call {
         );
         let call = Attend {
             queries: self.head_rows(queries.span(), self.query, self.dims[0], self.query_heads(), true),
-            query_heads: self.query_heads(),
-            kv_heads: self.kv_heads,
-            dims: self.dims,
-            is_ragged: self.is_ragged,
+            sizes: AttendSizes {
+                query_heads: self.query_heads(),
+                kv_heads: self.kv_heads,
+                dim: self.dims[0],
+                value_dim: self.dims[1],
+                is_ragged: self.is_ragged,
+            },
+            rules: AttendRules {
+                is_causal: self.is_causal,
+                window: self.window,
+                sinks: self.sinks,
+                sink_logits: self.has_logits.then_some(&logits[..]),
+                scale: 1.0 / (self.dims[0] as f32).sqrt(),
+                softcap: self.softcap,
+            },
             keys,
             sequences: &sequences,
             lengths: self
                 .has_device_lengths
                 .then_some(DeviceLengths { memory: lengths_at.span(), keys_max: self.most_keys() }),
-            is_causal: self.is_causal,
-            window: self.window,
-            sinks: self.sinks,
             trees: self.has_trees.then_some(AttendTrees { depths: &depths, seen: &seen }),
             mask: mask_at.as_ref().zip(rules.mask.as_ref()).map(|(memory, mask)| AttendMask {
                 memory: memory.span(),
                 strides: mask.strides.map(|stride| 4 * stride),
             }),
             positions: self.has_positions.then_some(&rules.positions[..]),
-            sink_logits: self.has_logits.then_some(&logits[..]),
-            scale: 1.0 / (self.dims[0] as f32).sqrt(),
-            softcap: self.softcap,
             out: out.span_mut(),
             lse: sums.span_mut(),
         };

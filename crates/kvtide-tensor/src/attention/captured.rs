@@ -6,13 +6,14 @@
 
 use candle_core::Tensor;
 use kvtide_core::paged::KeyOrValue;
-use kvtide_cuda::{Attend, AttendKeys, AttendSequence, DeviceLengths, PageMemory, Stream, Words, attend};
+use kvtide_cuda::{
+    Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, DeviceLengths, PageMemory, Stream, Words, attend,
+};
 
-use super::asked::Sizes;
-use super::check::check_numbers;
+use super::call::axes::{Axes, resolve};
+use super::call::check::{check_numbers, rules};
+use super::call::options::AttendOptions;
 use super::launched::{head_rows, page_memory};
-use super::options::AttendOptions;
-use super::strided::{Axes, resolve};
 use crate::base::dtype::tensor_dtype;
 use crate::base::error::{Error, Result};
 use crate::device::edit::{identity, inspect_spans, launch};
@@ -53,22 +54,14 @@ pub(crate) fn attend_captured(
             let lengths = DeviceLengths { memory: of[2].from(4 * numbers.sequences), keys_max: numbers.keys_max };
             let call = Attend {
                 queries: head_rows(&queries, Axes::RAGGED, of[0]),
-                query_heads: sizes.query_heads,
-                kv_heads: sizes.kv_heads,
-                dims: [sizes.dim, sizes.value_dim],
-                is_ragged: true,
+                sizes,
+                rules: AttendRules { is_causal: true, ..rules(options, sizes) },
                 keys,
                 sequences: &sequences,
                 lengths: Some(lengths),
-                is_causal: true,
-                window: options.window.map(i64::from),
-                sinks: options.sinks.into(),
                 trees: None,
                 mask: None,
                 positions: None,
-                sink_logits: options.sink_logits,
-                scale: options.scale.unwrap_or_else(|| 1.0 / (sizes.dim as f32).sqrt()),
-                softcap: options.softcap,
                 out: memory.from(out_at),
                 lse: sums,
             };
@@ -96,7 +89,7 @@ fn check_queries<'a>(source: &'a Source<'a>, q: &Tensor, slab: &Slab, sequences:
     Ok(queries)
 }
 
-fn sizes(q: &Resolved<'_>, slab: &Slab) -> Result<Sizes> {
+fn sizes(q: &Resolved<'_>, slab: &Slab) -> Result<AttendSizes> {
     let kv_heads = slab.layout.shape().num_kv_heads as usize;
     let [dim, value_dim] = KeyOrValue::BOTH.map(|part| slab.layout.section(part).head_dim);
     let (query_heads, given) = (q.dims[1], q.dims[2]);
@@ -104,10 +97,10 @@ fn sizes(q: &Resolved<'_>, slab: &Slab) -> Result<Sizes> {
         let expected = format!("heads that are a multiple of {kv_heads}, and a head dim of {dim}, as the cache has");
         return Err(Error::ShapeMismatch { argument: "q", value: q.dims.to_vec(), expected });
     }
-    Ok(Sizes { query_heads, kv_heads, dim, value_dim, ragged: true })
+    Ok(AttendSizes { query_heads, kv_heads, dim, value_dim, is_ragged: true })
 }
 
-fn check_out(out: &Tensor, q: &Tensor, slab: &Slab, sizes: &Sizes) -> Result<()> {
+fn check_out(out: &Tensor, q: &Tensor, slab: &Slab, sizes: &AttendSizes) -> Result<()> {
     check_device(out, "out", slab.tensor.device())?;
     let wanted = [q.dims()[0], sizes.query_heads, sizes.value_dim];
     if out.dims() != wanted {

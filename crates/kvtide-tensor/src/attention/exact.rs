@@ -12,11 +12,10 @@
 
 use candle_core::Device;
 
-use super::asked::Asked;
-use super::kv_rows::KvRows;
+use super::call::asked::Asked;
+use super::call::kv_rows::KvRows;
 use super::output::{Output, Suspect};
 use super::portable::{host, rows};
-use super::strided::Axes;
 use crate::base::error::Result;
 use crate::tensor::source::Source;
 
@@ -60,7 +59,7 @@ pub(super) fn redo(asked: &Asked<'_>, q: &Source<'_>, kv: &KvRows<'_>, output: &
 /// Goes through the keys of a sequence with some of its rows.
 fn attend(asked: &Asked<'_>, kv: &KvRows<'_>, sequence: usize, found: &mut [Row]) -> Result<()> {
     let (of, sizes) = (&asked.sequences[sequence], asked.sizes);
-    let batch = if sizes.ragged { 0 } else { sequence };
+    let batch = asked.batch(sequence);
     for start in (0..of.keys.len()).step_by(TILE) {
         asked.check_stop()?;
         if found.iter().all(|row| row.is_lost) {
@@ -85,10 +84,9 @@ fn attend(asked: &Asked<'_>, kv: &KvRows<'_>, sequence: usize, found: &mut [Row]
 impl Row {
     fn new(asked: &Asked<'_>, q: &Source<'_>, of: Suspect) -> Result<Self> {
         let sizes = asked.sizes;
-        let axes = if sizes.ragged { Axes::RAGGED } else { Axes::BATCHED };
-        let token = if sizes.ragged { of.token } else { of.token - asked.sequences[of.sequence].first_query };
-        let queries = rows(q, axes, if sizes.ragged { 0 } else { of.sequence }, token, 1)?;
-        let sink = asked.sink_logits.map_or(f32::NEG_INFINITY, |logits| logits[of.head]);
+        let token = if sizes.is_ragged { of.token } else { of.token - asked.sequences[of.sequence].first_query };
+        let queries = rows(q, asked.axes(), asked.batch(of.sequence), token, 1)?;
+        let sink = asked.rules.sink_logits.map_or(f32::NEG_INFINITY, |logits| logits[of.head]);
         Ok(Row {
             of,
             query: host(&queries.narrow(0, of.head, 1)?)?,
@@ -106,12 +104,12 @@ impl Row {
         let query = token - asked.sequences[sequence].first_query;
         let added = asked.mask.as_ref().map_or(0.0, |mask| mask.at(sequence, head, query, index));
         let position = asked.position(sequence, query);
-        if added == f32::NEG_INFINITY || !asked.rules(sequence).shows(position, query, index) {
+        if added == f32::NEG_INFINITY || !asked.visible(sequence).shows(position, query, index) {
             return f32::NEG_INFINITY;
         }
         let products = self.query.iter().zip(key).map(|(one, other)| f64::from(*one) * f64::from(*other));
-        let score = (products.sum::<f64>() * f64::from(asked.scale)) as f32;
-        let bent = match asked.softcap.map(f64::from) {
+        let score = (products.sum::<f64>() * f64::from(asked.rules.scale)) as f32;
+        let bent = match asked.rules.softcap.map(f64::from) {
             Some(cap) => (cap * (f64::from(score) / cap).tanh()) as f32,
             None => score,
         };

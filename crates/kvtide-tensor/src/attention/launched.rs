@@ -18,12 +18,12 @@ use kvtide_cuda::{
     STAGED, Span, Stream, Words, attend,
 };
 
-use super::asked::{Asked, Sequence};
 use super::call::Call;
-use super::kv_rows::{KvRows, ResolvedRows};
+use super::call::asked::{Asked, Sequence};
+use super::call::axes::Axes;
+use super::call::kv_rows::{KvRows, ResolvedRows};
+use super::call::visible::Family;
 use super::output::Output;
-use super::strided::Axes;
-use super::visible::Family;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::memory::Budget;
@@ -73,7 +73,13 @@ fn enqueue(
 ) -> Result<bool> {
     call.asked.check_stop()?;
     let too_many = |of: &Sequence| of.queries >= QUERIES_END || of.keys.len() >= INDEX_END;
-    if call.asked.sequences.iter().any(too_many) {
+    let has_too_many_blocks = match call.rows() {
+        ResolvedRows::Strided { .. } => false,
+        ResolvedRows::Pages(pages) => {
+            [&pages.slabs.slab, &pages.slabs.staging].iter().any(|of| of.blocks as usize >= INDEX_END)
+        }
+    };
+    if call.asked.sequences.iter().any(too_many) || has_too_many_blocks {
         return Ok(false);
     }
     let mut sums = stream.memory(4 * call.rows_out())?;
@@ -105,69 +111,36 @@ fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, l
         head_rows(source, axes, memory)
     };
     let queries = of(0, call.queries());
-    let mut tables = Vec::new();
+    let tables = match call.rows() {
+        ResolvedRows::Strided { .. } => Vec::new(),
+        ResolvedRows::Pages(pages) => blocks(pages, asked.sequences.len()),
+    };
     let keys = match call.rows() {
         ResolvedRows::Strided { k, v, .. } => AttendKeys::Rows { k: of(1, k), v: of(2, v) },
-        ResolvedRows::Pages(pages) => {
-            let [slab, staging] = [&pages.slabs.slab, &pages.slabs.staging];
-            if slab.blocks as usize >= INDEX_END || staging.blocks as usize >= INDEX_END {
-                return Ok(false);
-            }
-            tables = blocks(pages, asked.sequences.len());
-            AttendKeys::Pages {
-                slab: page_memory(slab, pages.layer(), spans.next()),
-                staging: page_memory(staging, 0, spans.next()),
-                block_size: pages.block_size(),
-                is_rotated: pages.slabs.shape.hadamard,
-                tables: Words::Host(&[]),
-            }
-        }
+        ResolvedRows::Pages(pages) => AttendKeys::Pages {
+            slab: page_memory(&pages.slabs.slab, pages.layer(), spans.next()),
+            staging: page_memory(&pages.slabs.staging, 0, spans.next()),
+            block_size: pages.block_size(),
+            is_rotated: pages.slabs.shape.hadamard,
+            tables: Words::Host(&tables),
+        },
     };
-    let call = call_of(asked, queries, keys, &tables, out, lse);
     let (depths, seen) = trees(asked)?;
-    let sequences = sequences(asked, call.keys);
-    let trees = (!depths.is_empty()).then_some(AttendTrees { depths: &depths, seen: &seen });
     let mask = mask.as_ref().zip(asked.mask.as_ref());
-    let mask = mask.map(|(memory, mask)| AttendMask { memory: memory.span(), strides: mask.strides });
-    Ok(attend(stream, &Attend { sequences: &sequences, mask, trees, ..call })?)
-}
-
-/// What a call asks for, but for its sequences and its mask.
-fn call_of<'a>(
-    asked: &'a Asked<'_>,
-    queries: HeadRows<'a>,
-    keys: AttendKeys<'a>,
-    blocks: &'a [u32],
-    out: Span<'a>,
-    lse: Span<'a>,
-) -> Attend<'a> {
-    let keys = match keys {
-        AttendKeys::Pages { slab, staging, block_size, is_rotated, .. } => {
-            AttendKeys::Pages { slab, staging, block_size, is_rotated, tables: Words::Host(blocks) }
-        }
-        rows @ AttendKeys::Rows { .. } => rows,
-    };
-    Attend {
+    let call = Attend {
         queries,
-        query_heads: asked.sizes.query_heads,
-        kv_heads: asked.sizes.kv_heads,
-        dims: [asked.sizes.dim, asked.sizes.value_dim],
-        is_ragged: asked.sizes.ragged,
+        sizes: asked.sizes,
+        rules: asked.rules,
         keys,
-        sequences: &[],
+        sequences: &sequences(asked, keys),
         lengths: None,
-        is_causal: asked.causal,
-        window: asked.window,
-        sinks: asked.sinks,
-        trees: None,
-        mask: None,
+        trees: (!depths.is_empty()).then_some(AttendTrees { depths: &depths, seen: &seen }),
+        mask: mask.map(|(memory, mask)| AttendMask { memory: memory.span(), strides: mask.strides }),
         positions: asked.positions.as_deref(),
-        sink_logits: asked.sink_logits,
-        scale: asked.scale,
-        softcap: asked.softcap,
         out,
         lse,
-    }
+    };
+    Ok(attend(stream, &call)?)
 }
 
 /// The sequences; their blocks lie one behind the other in the tables.

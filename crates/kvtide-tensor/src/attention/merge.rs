@@ -4,16 +4,17 @@
 //! out = Σ part.out * exp(part.lse - lse)        lse = log Σ exp(part.lse)
 //! ```
 
-use super::options::Attended;
+use super::call::axes::Axes;
+use super::call::options::Attended;
 use super::output::larger;
-use super::strided::Axes;
 use crate::base::dims::Dims;
-use crate::base::dtype::{DType, to_f32};
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
+use crate::base::float::{floats, from_f32};
 use crate::base::memory::Budget;
 use crate::base::zeroed::zeroed_bytes;
-use crate::kernels::quantise::from_f32;
-use crate::tensor::source::{HostTensor, Source};
+use crate::tensor::host::HostTensor;
+use crate::tensor::source::Source;
 use crate::tensor::view::View;
 
 /// What one call of attention gave: its output, and the logarithm of each row's sum.
@@ -52,7 +53,7 @@ pub fn merge_attention<'a>(parts: impl IntoIterator<Item = impl Into<AttendedPar
             let expected = format!("{rows}, one for each query and head");
             return Err(Error::ShapeMismatch { argument: "lse", value: vec![part.lse.len()], expected });
         }
-        outs.push(to_f32(dtype, &part.out.row_major("out")?.1)?);
+        outs.push(floats(dtype, &part.out.row_major("out")?.1)?);
     }
     let width = dims[dims.len() - 1];
     let refused = || Budget::process().refusal((4 * rows * (width + 1)) as u64);

@@ -31,34 +31,21 @@
 //!   floats, is in the tests.
 //! - In the background JavaScript's memory is copied first, and caches are pinned: they refuse changes with `BUSY`.
 
-mod asked;
+mod bytes;
 mod call;
 #[cfg(feature = "captured-steps")]
 mod captured;
-mod check;
 mod exact;
-mod job;
-mod kept;
-mod kv_rows;
 mod launched;
 mod merge;
-mod options;
 mod output;
-mod pages;
 mod portable;
-mod products;
-mod scratch;
-mod segment;
-mod split;
-mod strided;
-mod unit;
-mod visible;
 
+pub use call::kv_rows::KvRows;
+pub use call::options::{AttendOptions, Attended};
 #[cfg(feature = "captured-steps")]
 pub(crate) use captured::attend_captured;
-pub use kv_rows::KvRows;
 pub use merge::{AttendedPart, merge_attention};
-pub use options::{AttendOptions, Attended};
 
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
@@ -68,9 +55,9 @@ use crate::base::threads::threads;
 use crate::base::zeroed::{zeroed_bytes, zeroed_vec};
 use crate::device::edit::inspect_all;
 use crate::device::form::Form;
-use crate::kernels::Kernels;
 use crate::kernels::tile::TileKernels;
-use crate::tensor::source::{HostTensor, Source};
+use crate::tensor::host::HostTensor;
+use crate::tensor::source::Source;
 use crate::tensor::view::View;
 use call::Call;
 use output::Output;
@@ -181,12 +168,13 @@ fn answer<'o>(
 }
 
 fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, mut output: Output<'_>) -> Result<()> {
-    if let Form::Launched(stream) = Form::of(call.device())?
-        && launched::run(&stream, call, kv, &mut output)?
+    let form = Form::of(call.device())?;
+    if let Form::Launched(stream) = &form
+        && launched::run(stream, call, kv, &mut output)?
     {
         return Ok(());
     }
-    let Some(kernels) = TileKernels::of(Kernels::current()?) else {
+    let Some(kernels) = TileKernels::of(&form) else {
         kv.check()?;
         portable::run(&call.asked, q, kv, call.device(), &mut output)?;
         exact::redo(&call.asked, q, kv, &mut output)?;
@@ -196,7 +184,7 @@ fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, mut out
     let present: Vec<_> = tensors.iter().flatten().copied().collect();
     inspect_all(&present, |memory| {
         kv.check()?;
-        split::run(&call.job(kernels, memory)?, &mut output, threads)
+        bytes::run(call, kernels, memory, &mut output, threads)
     })?;
     if output.suspects.is_empty() {
         return Ok(());

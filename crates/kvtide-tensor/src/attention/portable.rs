@@ -7,12 +7,13 @@
 use candle_core::{D, DType as CandleDType, Device, Tensor};
 use kvtide_core::paged::KeyOrValue;
 
-use super::asked::{Asked, Sequence};
-use super::kv_rows::KvRows;
+use super::call::asked::{Asked, Sequence};
+use super::call::axes::Axes;
+use super::call::kv_rows::KvRows;
 use super::output::{Output, Suspect};
-use super::strided::Axes;
 use crate::base::error::Result;
-use crate::tensor::source::{HostTensor, Source};
+use crate::tensor::host::HostTensor;
+use crate::tensor::source::Source;
 
 /// Floats of a tensor, at most: 1 MiB.
 const FLOATS_MAX: usize = 1 << 18;
@@ -36,19 +37,17 @@ pub(super) fn run(
     output: &mut Output<'_>,
 ) -> Result<()> {
     let sizes = asked.sizes;
-    let axes = if sizes.ragged { Axes::RAGGED } else { Axes::BATCHED };
     let widest = sizes.dim.max(sizes.value_dim).max(TILE);
     let chunk = (FLOATS_MAX / (sizes.query_heads * widest)).max(1);
     for (index, of) in asked.sequences.iter().enumerate() {
         for first in (0..of.queries).step_by(chunk) {
             let count = chunk.min(of.queries - first);
-            let batch = if sizes.ragged { 0 } else { index };
-            let from = if sizes.ragged { of.first_query + first } else { first };
+            let from = if sizes.is_ragged { of.first_query + first } else { first };
             // [query heads, n, dim] is [kv heads, rows, dim]: the heads of a group lie together.
-            let queries = rows(q, axes, batch, from, count)?
+            let queries = rows(q, asked.axes(), asked.batch(index), from, count)?
                 .to_device(device)?
                 .reshape((sizes.kv_heads, sizes.group() * count, sizes.dim))?
-                .affine(f64::from(asked.scale), 0.0)?;
+                .affine(f64::from(asked.rules.scale), 0.0)?;
             let chunk = Chunk { asked, sequence: index, of, first, count };
             let running = chunk.run(&queries, kv)?;
             chunk.write(running, output)?;
@@ -73,15 +72,15 @@ impl Chunk<'_> {
         let (lowest, highest) = positions.fold((i64::MAX, i64::MIN), |(low, high), at| (low.min(at), high.max(at)));
         let mut running = self.start(queries.device())?;
         let keys_max = (FLOATS_MAX / (sizes.kv_heads * sizes.dim.max(sizes.value_dim))).clamp(1, TILE);
-        for range in self.asked.rules(self.sequence).ranges(lowest, highest) {
+        for range in self.asked.visible(self.sequence).ranges(lowest, highest) {
             for start in range.clone().step_by(keys_max) {
                 self.asked.check_stop()?;
                 let count = keys_max.min(range.end - start);
-                let batch = if sizes.ragged { 0 } else { self.sequence };
+                let batch = self.asked.batch(self.sequence);
                 let (keys, values) = kv.tile(self.sequence, batch, self.of.first_key + start, count)?;
                 let (keys, values) = (keys.to_device(queries.device())?, values.to_device(queries.device())?);
                 let mut scores = queries.matmul(&keys.t()?)?;
-                if let Some(cap) = self.asked.softcap.map(f64::from) {
+                if let Some(cap) = self.asked.rules.softcap.map(f64::from) {
                     scores = scores.affine((1.0 / cap).min(f32::MAX.into()), 0.0)?.tanh()?.affine(cap, 0.0)?;
                 }
                 scores = self.mask(&scores, start, count)?;
@@ -100,7 +99,7 @@ impl Chunk<'_> {
         let sizes = self.asked.sizes;
         let rows = sizes.group() * self.count;
         let logits: Vec<f32> = (0..sizes.query_heads * self.count)
-            .map(|row| self.asked.sink_logits.map_or(f32::NEG_INFINITY, |logits| logits[row / self.count]))
+            .map(|row| self.asked.rules.sink_logits.map_or(f32::NEG_INFINITY, |logits| logits[row / self.count]))
             .collect();
         let seen = logits.iter().map(|logit| if *logit > f32::NEG_INFINITY { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
         Ok(Running {
@@ -113,7 +112,7 @@ impl Chunk<'_> {
     /// Adds the mask and puts -infinity where a row does not see a key.
     fn mask(&self, scores: &Tensor, start: usize, count: usize) -> Result<Tensor> {
         let (asked, sizes) = (self.asked, self.asked.sizes);
-        let rules = asked.rules(self.sequence);
+        let rules = asked.visible(self.sequence);
         let mut added = vec![0f32; sizes.query_heads * self.count * count];
         let mut shown = vec![0u8; added.len()];
         for (row, (added, shown)) in added.chunks_exact_mut(count).zip(shown.chunks_exact_mut(count)).enumerate() {

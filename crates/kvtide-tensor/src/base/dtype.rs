@@ -6,9 +6,7 @@ use half::{bf16, f16};
 use kvtide_core::paged::PageFormat;
 
 use crate::base::error::{Error, Result};
-use crate::base::memory::Budget;
 use crate::base::zeroed::zeroed_vec;
-use crate::kernels::quantise;
 
 macro_rules! dtypes {
     ($($name:ident, $rust:ty, $text:literal;)+) => {
@@ -166,12 +164,4 @@ impl std::str::FromStr for DType {
         let found = DType::ALL.iter().copied().find(|dtype| dtype.name() == name);
         found.ok_or_else(|| Error::argument("dtype", name, format!("one of {}", expected())))
     }
-}
-
-/// `bytes` of this dtype as 32-bit floats.
-pub(crate) fn to_f32(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>> {
-    let mut floats =
-        zeroed_vec(bytes.len() / dtype.bytes()).ok_or_else(|| Budget::process().refusal(bytes.len() as u64))?;
-    quantise::to_f32(dtype, bytes, &mut floats);
-    Ok(floats)
 }

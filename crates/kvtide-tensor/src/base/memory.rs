@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use candle_core::Device;
 
 use crate::base::error::{Error, Result};
-use crate::tensor::buffer::lock;
+use crate::base::lock::lock;
 
 /// A limit and what is used under it.
 #[derive(Debug)]

@@ -3,7 +3,9 @@
 pub(crate) mod dims;
 pub(crate) mod dtype;
 pub(crate) mod error;
+pub(crate) mod float;
 pub(crate) mod life;
+pub(crate) mod lock;
 pub(crate) mod memory;
 pub(crate) mod region;
 pub(crate) mod stats;

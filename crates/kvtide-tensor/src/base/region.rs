@@ -1,9 +1,27 @@
-//! A box inside an array without gaps: what `narrow` and `reshape` do to a view, in integers.
+//! Boxes in memory: where one lies in bytes, and one inside an array without gaps. What `narrow` and `reshape` do to a view, in
+//! integers.
 
 use candle_core::Tensor;
 
 use crate::base::dims::Dims;
-use crate::kernels::Place;
+
+/// Where a box lies in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// The byte of its first element.
+    pub offset: usize,
+    /// Bytes from an element to the next, for each axis.
+    pub strides: Dims,
+}
+
+impl Place {
+    /// The same, from the element at `index` on.
+    #[must_use]
+    pub fn at(self, index: &Dims) -> Place {
+        let skipped: usize = index.iter().zip(self.strides.iter()).map(|(index, stride)| index * stride).sum();
+        Place { offset: self.offset + skipped, ..self }
+    }
+}
 
 /// `dims` elements of an array of shape `base` from `start` on; the array begins `offset` elements into its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,11 +4,12 @@
 //! a call that finds them all taken works alone and waits for nobody. A pool that cannot start is a pool without workers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::base::error::{Error, Result};
+use crate::base::lock::lock;
 
 /// The environment variable that says how many threads to use.
 const VARIABLE: &str = "KVTIDE_THREADS";
@@ -26,7 +27,7 @@ static POOL: Mutex<Option<Arc<Pool>>> = Mutex::new(None);
 /// Says how many threads large operations use from now on, the caller's among them; 1 turns workers off.
 pub fn set_threads(count: usize) -> Result<()> {
     let pool = Pool::new(checked("threads", count as u64, &count.to_string())?);
-    *POOL.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(pool));
+    *lock(&POOL) = Some(Arc::new(pool));
     Ok(())
 }
 
@@ -107,7 +108,7 @@ impl Drop for Reserved<'_> {
 }
 
 fn pool() -> Result<Arc<Pool>> {
-    let mut present = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut present = lock(&POOL);
     if let Some(pool) = &*present {
         return Ok(pool.clone());
     }

@@ -3,10 +3,7 @@
 use crate::base::error::{Error, Result};
 use crate::tensor::buffer::RowShape;
 use crate::tensor::resolved::Resolved;
-use crate::tensor::source::Source;
-
-/// The axis of the sequence in K and V.
-pub(crate) const SEQUENCE: usize = 2;
+use crate::tensor::source::{SEQUENCE, Source};
 
 /// K and V as tokens along the sequence.
 pub(crate) fn resolve_pair<'a>(k: &Source<'a>, v: &Source<'a>) -> Result<[Resolved<'a>; 2]> {

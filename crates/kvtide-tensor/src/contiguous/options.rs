@@ -7,7 +7,7 @@ use kvtide_core::COUNT_MAX;
 
 use crate::base::dtype::DType;
 use crate::base::memory::Budget;
-use crate::contiguous::kv_pair::SEQUENCE;
+use crate::tensor::source::SEQUENCE;
 
 /// What a [`KvCache`](crate::KvCache) is made with.
 #[derive(Clone, Debug)]

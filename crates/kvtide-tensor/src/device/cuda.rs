@@ -16,10 +16,12 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use candle_core::Device;
+
+use crate::base::lock::lock;
 
 mod driver;
 
@@ -32,7 +34,7 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The GPU of this index, or why it cannot be used.
 pub(super) fn open(index: usize) -> Result<Device, String> {
     claim(&OWNER, process::id())?;
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = lock(&OPENED);
     let opened = opened.get_or_insert_default();
     if let Some(device) = opened.get(&index) {
         return Ok(device.clone());

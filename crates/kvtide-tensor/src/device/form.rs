@@ -1,16 +1,22 @@
-//! How an operation runs where its memory lies.
+//! Which form of an operation runs where its memory lies. Every operation asks here, and nowhere else.
+//!
+//! On the CPU it is the widest that the machine has, chosen once. `KVTIDE_KERNELS` names another: `portable` runs what a device
+//! without kernels of its own would run, in candle's tensor operations alone. [`with_kernels`] chooses for one thread and one
+//! call, which is how tests compare the forms.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
 
 use candle_core::Device;
 use kvtide_cuda::Stream;
 
-use crate::base::error::Result;
-use crate::kernels::Kernels;
+use crate::base::error::{Error, Result};
 
 /// The forms that an operation has.
 #[derive(Clone, Debug)]
 pub(crate) enum Form {
-    /// On bytes that the host sees, with its widest vectors.
-    Bytes,
+    /// On bytes that the host sees, with these vectors.
+    Bytes(Kernels),
     /// In candle's operations alone: a device without kernels of its own.
     Portable,
     /// By kernels of a GPU.
@@ -25,15 +31,164 @@ impl Form {
     /// The form for memory of this device.
     pub fn of(device: &Device) -> Result<Form> {
         match device {
-            Device::Cpu => Ok(match Kernels::current()? {
-                #[cfg(feature = "emulate")]
-                Kernels::Emulated => Form::Launched(Stream::emulated()),
-                Kernels::Portable => Form::Portable,
-                _ => Form::Bytes,
-            }),
+            Device::Cpu => Form::of_host(),
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => Ok(Form::Launched(Stream::gpu(device))),
             _ => Ok(Form::Portable),
+        }
+    }
+
+    /// The form for memory that the host sees.
+    pub fn of_host() -> Result<Form> {
+        Ok(match Kernels::current()? {
+            #[cfg(feature = "emulate")]
+            Kernels::Emulated => Form::Launched(Stream::emulated()),
+            Kernels::Portable => Form::Portable,
+            kernels => Form::Bytes(kernels),
+        })
+    }
+}
+
+/// A form of the kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kernels {
+    /// Those of GPUs, on the CPU in a GPU's stead: thread by thread, for tests.
+    #[cfg(feature = "emulate")]
+    Emulated,
+    /// candle's tensor operations alone.
+    Portable,
+    /// 128-bit vectors of 64-bit ARM.
+    Neon,
+    /// 256-bit vectors with fused multiply-add and half floats.
+    Avx2,
+    /// 512-bit vectors.
+    Avx512,
+}
+
+/// The environment variable that names the form to take.
+const VARIABLE: &str = "KVTIDE_KERNELS";
+
+thread_local! {
+    static CHOSEN: Cell<Option<Kernels>> = const { Cell::new(None) };
+}
+
+impl Kernels {
+    /// Every form there is, the widest last.
+    pub const ALL: &[Kernels] = &[
+        #[cfg(feature = "emulate")]
+        Kernels::Emulated,
+        Kernels::Portable,
+        Kernels::Neon,
+        Kernels::Avx2,
+        Kernels::Avx512,
+    ];
+
+    /// Its public name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            #[cfg(feature = "emulate")]
+            Kernels::Emulated => "emulated",
+            Kernels::Portable => "portable",
+            Kernels::Neon => "neon",
+            Kernels::Avx2 => "avx2",
+            Kernels::Avx512 => "avx512",
+        }
+    }
+
+    /// True when this machine can run it.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        match self {
+            #[cfg(feature = "emulate")]
+            Kernels::Emulated => true,
+            Kernels::Portable => true,
+            Kernels::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Kernels::Avx512 => {
+                Kernels::Avx2.is_supported()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Kernels::Avx2 | Kernels::Avx512 => false,
+        }
+    }
+
+    /// The forms that this machine can run, the widest last.
+    pub fn supported() -> impl Iterator<Item = Kernels> {
+        Kernels::ALL.iter().copied().filter(|form| form.is_supported())
+    }
+
+    /// The form that runs: the one chosen for this thread, else the one that `KVTIDE_KERNELS` names, else the widest.
+    pub fn current() -> Result<Kernels> {
+        static NAMED: OnceLock<std::result::Result<Kernels, String>> = OnceLock::new();
+        if let Some(chosen) = CHOSEN.get() {
+            return Ok(chosen);
+        }
+        let named = NAMED.get_or_init(|| match std::env::var_os(VARIABLE) {
+            None => Ok(widest()),
+            Some(name) => {
+                let name = name.to_string_lossy().into_owned();
+                if name.is_empty() || name == "auto" {
+                    return Ok(widest());
+                }
+                Kernels::supported().find(|form| form.name() == name).ok_or(name)
+            }
+        });
+        named.as_ref().copied().map_err(|name| {
+            let names: Vec<_> = Kernels::supported().map(Kernels::name).collect();
+            Error::argument(VARIABLE, name.as_str(), format!("auto or one of {} on this machine", names.join(", ")))
+        })
+    }
+}
+
+impl std::fmt::Display for Kernels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn widest() -> Kernels {
+    Kernels::supported().last().unwrap_or(Kernels::Portable)
+}
+
+/// Runs `work` with this form of the kernels on this thread; refused when the machine does not have it.
+pub fn with_kernels<T>(kernels: Kernels, work: impl FnOnce() -> T) -> Result<T> {
+    struct Restore(Option<Kernels>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CHOSEN.set(self.0);
+        }
+    }
+    if !kernels.is_supported() {
+        return Err(Error::argument("kernels", kernels.name(), "a form that this machine can run"));
+    }
+    let _restore = Restore(CHOSEN.replace(Some(kernels)));
+    Ok(work())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_holds_for_its_call() {
+        let before = Kernels::current().unwrap();
+        with_kernels(Kernels::Portable, || assert_eq!(Kernels::current().unwrap(), Kernels::Portable)).unwrap();
+        assert_eq!(Kernels::current().unwrap(), before);
+    }
+
+    #[test]
+    fn what_the_machine_lacks_is_refused() {
+        for &kernels in Kernels::ALL {
+            assert_eq!(with_kernels(kernels, || ()).is_ok(), kernels.is_supported(), "{kernels}");
         }
     }
 }

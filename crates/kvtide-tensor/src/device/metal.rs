@@ -1,13 +1,15 @@
 //! Apple's GPU, by candle's own operations: opened once for the process.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use candle_core::Device;
+
+use crate::base::lock::lock;
 
 /// The GPU, or why it cannot be used.
 pub(super) fn open() -> Result<Device, String> {
     static OPENED: Mutex<Option<Device>> = Mutex::new(None);
-    let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut opened = lock(&OPENED);
     if let Some(device) = &*opened {
         return Ok(device.clone());
     }

@@ -14,7 +14,7 @@ use candle_core::{Device, DeviceLocation};
 
 use crate::base::error::{Error, Result};
 use crate::base::threads::threads;
-use crate::kernels::Kernels;
+use form::Form;
 
 #[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
 mod cuda;
@@ -69,7 +69,7 @@ pub(crate) fn keep_uploads(device: &Device) -> impl Sized + use<> {
 /// Refuses kernels and threads that the environment asks for in vain.
 pub(crate) fn check_kernels(device: &Device) -> Result<()> {
     if device.is_cpu() {
-        Kernels::current()?;
+        Form::of_host()?;
         threads()?;
     }
     Ok(())

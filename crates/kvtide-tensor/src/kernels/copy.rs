@@ -9,24 +9,7 @@
 
 use super::rows::{Stretches, rows};
 use crate::base::dims::{Dims, RANK_MAX};
-
-/// Where a box lies in bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// The byte of its first element.
-    pub offset: usize,
-    /// Bytes from an element to the next, for each axis.
-    pub strides: Dims,
-}
-
-impl Place {
-    /// The same, from the element at `index` on.
-    #[must_use]
-    pub fn at(self, index: &Dims) -> Place {
-        let skipped: usize = index.iter().zip(self.strides.iter()).map(|(index, stride)| index * stride).sum();
-        Place { offset: self.offset + skipped, ..self }
-    }
-}
+use crate::base::region::Place;
 
 #[derive(Clone, Copy, Default)]
 struct Axis {

@@ -10,12 +10,13 @@
 //! stream.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use kvtide_core::paged::{KeyOrValue, PageLayout, PageRead, SlotRun};
 
 use super::stream::Carrier;
 use crate::base::error::Result;
+use crate::base::lock::{lock, unlocked};
 use crate::base::threads::{share, threads};
 
 /// Bytes that one thread takes at a time. Less than twice that is not shared.
@@ -186,11 +187,11 @@ fn each_job<T: Send>(pieces: &mut [T], work: impl Fn(&mut T) -> Result<()> + Syn
     let jobs: Vec<_> = pieces.iter_mut().map(Mutex::new).collect();
     let failed = Mutex::new(None);
     share(jobs.len(), jobs.len(), |job| {
-        if let Err(error) = work(&mut jobs[job].lock().unwrap_or_else(PoisonError::into_inner)) {
-            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        if let Err(error) = work(&mut lock(&jobs[job])) {
+            *lock(&failed) = Some(error);
         }
     })?;
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    unlocked(failed).map_or(Ok(()), Err)
 }
 
 /// Calls `work` with pages and the rows that they fill in each head of `out`: with some pages at a time, on several threads, when

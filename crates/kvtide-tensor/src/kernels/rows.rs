@@ -13,7 +13,7 @@ use std::sync::Mutex;
 
 use super::stream::{Carrier, SHARE_BYTES, STREAM_BYTES, spread};
 use crate::base::dims::Dims;
-use crate::tensor::buffer::lock;
+use crate::base::lock::lock;
 
 /// Where the rows of the first stretch are, and how far it is to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use kvtide_core::SlotMove;
 
 use super::stream::{Carrier, SHARE_BYTES, spread};
-use crate::tensor::buffer::lock;
+use crate::base::lock::lock;
 
 /// Carries out `moves` in each of the stretches of `slots` rows of `row` bytes that make up `bytes`.
 ///

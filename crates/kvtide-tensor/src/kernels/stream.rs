@@ -21,8 +21,8 @@
 //! is asked for from 32 MiB on.
 #![expect(unsafe_code, reason = "the instructions that store past the caches work on raw pointers")]
 
-use super::Kernels;
 use crate::base::threads::share;
+use crate::device::form::{Form, Kernels};
 
 /// Operations that move this many bytes in all go past the caches. Unit tests move few bytes, both ways.
 pub(super) const STREAM_BYTES: usize = if cfg!(test) { 256 } else { 16 << 20 };
@@ -50,7 +50,10 @@ impl Carrier {
         if bytes < STREAM_BYTES {
             return Carrier(None);
         }
-        Kernels::current().map_or(Carrier(None), Carrier::past_caches)
+        match Form::of_host() {
+            Ok(Form::Bytes(kernels)) => Carrier::past_caches(kernels),
+            _ => Carrier(None),
+        }
     }
 
     /// The way past the caches that these kernels have, if they have one.

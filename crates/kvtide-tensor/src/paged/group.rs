@@ -47,7 +47,7 @@ impl PageGroup {
         match Form::of(&options.device)? {
             Form::Launched(_) => shape.check_launched()?,
             Form::Portable if !options.device.is_cpu() => shape.check_portable(&options.device)?,
-            Form::Bytes | Form::Portable => {}
+            Form::Bytes(_) | Form::Portable => {}
         }
         let planner = PagedPlanner::new(options.capacity, options.block_size, options.num_layers)?;
         let mut planner = if shape.pages.is_low_bit() { planner.staging_pages() } else { planner };

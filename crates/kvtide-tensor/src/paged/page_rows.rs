@@ -261,7 +261,7 @@ mod tests {
     use super::*;
     use crate::base::dtype::DType;
     use crate::paged::PagedKvCacheOptions;
-    use crate::tensor::source::HostTensor;
+    use crate::tensor::host::HostTensor;
 
     const FORMATS: [Option<PageFormat>; 4] =
         [None, Some(PageFormat::F8E4M3), Some(PageFormat::Q8), Some(PageFormat::Q4)];

@@ -14,7 +14,7 @@ use crate::base::dtype::{DType, bytes_mut};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::device::edit::inspect;
-use crate::kernels::Kernels;
+use crate::device::form::Form;
 use crate::kernels::pages::heads;
 
 /// Bytes of one operation.
@@ -22,7 +22,7 @@ const MOST: usize = 1 << 20;
 
 /// True when this slab's rows are moved so.
 pub(super) fn is_chosen(slab: &Slab) -> Result<bool> {
-    Ok(slab.layout.uniform().is_some() && Kernels::current()? == Kernels::Portable)
+    Ok(slab.layout.uniform().is_some() && matches!(Form::of(slab.tensor.device())?, Form::Portable))
 }
 
 /// Puts a plan's rows where it says.

@@ -75,7 +75,7 @@ impl Slab {
     pub fn stream(&self) -> Result<Option<Stream>> {
         Ok(match Form::of(self.tensor.device())? {
             Form::Launched(stream) => Some(stream),
-            Form::Bytes | Form::Portable => None,
+            Form::Bytes(_) | Form::Portable => None,
         })
     }
 

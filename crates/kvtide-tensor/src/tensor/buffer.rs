@@ -1,11 +1,21 @@
-//! One allocation of token rows, and what was written in it when.
+//! One allocation of token rows, what was written in it when, and what snapshots keep of it.
 //!
 //! ```text
 //! [parts (k, v)] [dims before the sequence] [slots] [dims behind it]
 //! ```
+//!
+//! A snapshot is the buffer, the slots that it saw, and the rows that were saved when they were about to be written over:
+//!
+//! ```text
+//! buffer   0 1 2 3 4 5 6 7        the snapshot saw 0..8; the cache was cut to 5 and appends two tokens:
+//!          0 1 2 3 4 x y 7        rows 5 and 6 were saved first, for every snapshot that still reads them here
+//! patches            5 6
+//! ```
+//!
+//! Taking one is O(1). A slot is read from the first patch that has it, else from the buffer.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use candle_core::Tensor;
 use kvtide_core::{Run, Runs, Stamp, WriteLog};
@@ -15,11 +25,13 @@ use crate::base::dims::Dims;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::life::{Life, Pin};
+use crate::base::lock::lock;
 use crate::base::memory::{Budget, Lease};
+use crate::base::region::Place;
 use crate::device::edit::{address, edit, identity, inspect, launch};
 use crate::device::form::Form;
-use crate::kernels::{Grid, Place, Stretches};
-use crate::tensor::snapshot::Held;
+use crate::kernels::Stretches;
+use crate::kernels::portable::RowTensor;
 
 /// The shape of a buffer, whatever its number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,7 +210,7 @@ impl Buffer {
 
     /// Bytes of this many tokens, all stretches of all parts.
     pub fn bytes_of(&self, tokens: u32) -> u64 {
-        (self.shape.parts * self.stretches * self.row_bytes) as u64 * u64::from(tokens)
+        (self.all_stretches() * self.row_bytes) as u64 * u64::from(tokens)
     }
 
     /// Stretches of neighbouring slots in one part.
@@ -212,9 +224,14 @@ impl Buffer {
         Stretches { offset: part * self.stretches * stride + slot as usize * self.row_bytes, stride }
     }
 
+    /// Stretches of all parts.
+    pub fn all_stretches(&self) -> usize {
+        self.shape.parts * self.stretches
+    }
+
     /// It as a tensor of rows: the stretches of all parts one after the other; none when it is empty.
-    pub fn grid(&self) -> Result<Option<Grid>> {
-        Grid::new(&self.tensor, self.shape.parts * self.stretches)
+    pub fn row_tensor(&self) -> Result<Option<RowTensor>> {
+        RowTensor::new(&self.tensor, self.all_stretches())
     }
 
     /// The present moment in its log.
@@ -285,7 +302,106 @@ impl Buffer {
     }
 }
 
-/// A lock whose content is whole between calls, also after a panic elsewhere.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Rows as they were, saved before something else was written in their place.
+#[derive(Debug)]
+pub(crate) struct Patch {
+    pub run: Run,
+    pub rows: Buffer,
+}
+
+/// A snapshot's rows.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub buffer: Arc<Buffer>,
+    pub runs: Runs,
+    saved: Mutex<Saved>,
+}
+
+/// What was saved so far.
+#[derive(Debug)]
+struct Saved {
+    /// The last moment at which the buffer had every row of it.
+    whole: Stamp,
+    /// Oldest first.
+    patches: Vec<Arc<Patch>>,
+    /// The slots that they have, ascending; neighbours are joined, so that tokens written one by one make one run.
+    slots: Vec<Run>,
+}
+
+impl Saved {
+    fn add(&mut self, patch: Arc<Patch>) {
+        let run = patch.run;
+        let first = self.slots.partition_point(|known| known.end() < run.start);
+        let behind = self.slots.partition_point(|known| known.start <= run.end());
+        let joined = self.slots[first..behind].iter().fold(run, |joined, &known| hull(joined, known));
+        self.slots.splice(first..behind, [joined]);
+        self.patches.push(patch);
+    }
+
+    /// The smallest run that has every slot of `run` which no patch has; empty when there is none.
+    fn missing(&self, run: Run) -> Run {
+        let around = |slot: u32| {
+            let place = self.slots.partition_point(|known| known.end() <= slot);
+            self.slots.get(place).copied().filter(|known| known.start <= slot)
+        };
+        if run.is_empty() {
+            return run;
+        }
+        let start = around(run.start).map_or(run.start, Run::end);
+        let end = around(run.end() - 1).map_or(run.end(), |known| known.start);
+        Run::new(start, end.saturating_sub(start))
+    }
+}
+
+/// The smallest run that has the slots of both; an empty one counts for nothing.
+fn hull(one: Run, other: Run) -> Run {
+    if one.is_empty() || other.is_empty() {
+        return if one.is_empty() { other } else { one };
+    }
+    let start = one.start.min(other.start);
+    Run::new(start, one.end().max(other.end()) - start)
+}
+
+impl Held {
+    /// The present rows of `runs`.
+    pub fn new(buffer: Arc<Buffer>, runs: Runs) -> Arc<Self> {
+        let saved = Saved { whole: buffer.stamp(), patches: Vec::new(), slots: Vec::new() };
+        let held = Arc::new(Held { buffer, runs, saved: Mutex::new(saved) });
+        held.buffer.register(&held);
+        held
+    }
+
+    /// The smallest run that has every slot of `run` which is still read from the buffer; empty when there is none.
+    pub fn unsaved(&self, run: Run) -> Run {
+        let saved = lock(&self.saved);
+        self.runs.iter().map(|shown| saved.missing(shown.overlap(run))).fold(Run::default(), hull)
+    }
+
+    /// Keeps rows that are about to be written over.
+    pub fn save(&self, patch: Arc<Patch>) {
+        lock(&self.saved).add(patch);
+    }
+
+    /// The rows of it that the buffer no longer has: slots of patches, to be copied back in this order.
+    pub fn overwritten(&self) -> Vec<(Arc<Patch>, Run)> {
+        let saved = lock(&self.saved);
+        let mut found = Vec::new();
+        for patch in saved.patches.iter().rev() {
+            for shown in self.runs.iter() {
+                let written = self.buffer.written(saved.whole, shown.overlap(patch.run));
+                found.extend(written.into_iter().map(|run| (patch.clone(), run)));
+            }
+        }
+        found
+    }
+
+    /// Says that the buffer has every row of it now.
+    pub fn set_whole(&self) {
+        lock(&self.saved).whole = self.buffer.stamp();
+    }
+
+    /// The patches, oldest first.
+    pub fn patches(&self) -> Vec<Arc<Patch>> {
+        lock(&self.saved).patches.clone()
+    }
 }

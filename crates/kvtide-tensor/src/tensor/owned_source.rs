@@ -12,7 +12,8 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::memory::{Budget, Lease};
 use crate::base::zeroed::zeroed_bytes;
-use crate::tensor::source::{HostTensor, Source};
+use crate::tensor::host::HostTensor;
+use crate::tensor::source::Source;
 use crate::tensor::view::View;
 
 /// A tensor that belongs to whoever has it.

@@ -1,7 +1,8 @@
 //! One token's key and value, read from a paged cache.
 
-use crate::base::dtype::{DType, to_f32};
+use crate::base::dtype::DType;
 use crate::base::error::Result;
+use crate::base::float::floats;
 
 /// K and V of one token and layer, `kv_heads` rows each, as the bytes of their dtypes: that of the cache, or 32-bit floats where
 /// its pages are quantised.
@@ -20,11 +21,11 @@ pub struct TokenKv {
 impl TokenKv {
     /// The key as 32-bit floats.
     pub fn key_f32(&self) -> Result<Vec<f32>> {
-        to_f32(self.key_dtype, &self.key)
+        floats(self.key_dtype, &self.key)
     }
 
     /// The value as 32-bit floats.
     pub fn value_f32(&self) -> Result<Vec<f32>> {
-        to_f32(self.value_dtype, &self.value)
+        floats(self.value_dtype, &self.value)
     }
 }

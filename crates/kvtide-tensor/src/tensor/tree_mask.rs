@@ -19,7 +19,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::base::zeroed::zeroed_vec;
-use crate::tensor::source::HostTensor;
+use crate::tensor::host::HostTensor;
 use crate::tensor::view::View;
 
 /// How far a token sees.

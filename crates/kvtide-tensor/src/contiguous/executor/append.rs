@@ -7,9 +7,9 @@ use kvtide_core::{Plan, Reads, Run, Runs, SlotMove, SlotWrite, Stamp};
 use super::Contiguous;
 use super::restore::save;
 use crate::base::error::{Error, Result};
-use crate::kernels::{copy_rows, move_rows, write};
 use crate::tensor::buffer::{Buffer, RowShape};
 use crate::tensor::resolved::Resolved;
+use crate::tensor::rows::{copy_rows, move_rows, write};
 use crate::tensor::shown::Shown;
 
 impl Contiguous {

@@ -21,9 +21,9 @@ use crate::base::error::{Error, Result};
 use crate::base::life::Life;
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
+use crate::tensor::buffer::Held;
 use crate::tensor::buffer::{Buffer, RowShape};
 use crate::tensor::shown::Shown;
-use crate::tensor::snapshot::Held;
 use crate::tensor::view::CacheWindow;
 
 /// One buffer, and what keeps it whole.

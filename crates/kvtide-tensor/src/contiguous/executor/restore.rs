@@ -8,10 +8,10 @@ use super::{Contiguous, HeldRows};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
-use crate::kernels::{copy_rows, write};
 use crate::tensor::buffer::{Buffer, RowShape};
+use crate::tensor::buffer::{Held, Patch};
 use crate::tensor::resolved::Resolved;
-use crate::tensor::snapshot::{Held, Patch};
+use crate::tensor::rows::{copy_rows, write};
 
 impl Contiguous {
     /// Keeps the present rows of `runs`. O(1).
@@ -115,11 +115,30 @@ fn fill_from_start(buffer: &Buffer, held: Option<&Held>, taken: Runs, sources: &
     // A run that has tokens of both has the snapshot's first, so the new ones of a run go behind its old ones.
     let rows = |before: u32, run: Run| Run::new(before + old(run).len, new(run).len);
     if let Some(held) = held {
-        held.copy_to(Runs::two(old(first), old(second)), buffer)?;
+        copy_held(held, Runs::two(old(first), old(second)), buffer)?;
     }
     let writes = [
         Some(SlotWrite { token: new(first).start, target: rows(0, first) }),
         Some(SlotWrite { token: new(second).start, target: rows(first.len, second) }),
     ];
     write(buffer, std::iter::empty(), sources, writes)
+}
+
+/// Copies the tokens `taken` of what a snapshot saw to the front of `target`, in order.
+fn copy_held(held: &Held, taken: Runs, target: &Buffer) -> Result<()> {
+    let mut slot = 0;
+    for part in taken.iter() {
+        for run in held.runs.slice(part.start, part.len).iter() {
+            copy_rows(&held.buffer, run, target, slot)?;
+            for patch in held.patches().iter().rev() {
+                let shown = patch.run.overlap(run);
+                if !shown.is_empty() {
+                    let from = Run::new(shown.start - patch.run.start, shown.len);
+                    copy_rows(&patch.rows, from, target, slot + shown.start - run.start)?;
+                }
+            }
+            slot += run.len;
+        }
+    }
+    Ok(())
 }

@@ -15,12 +15,13 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
-use crate::contiguous::kv_pair::{SEQUENCE, check_pair, resolve_pair};
+use crate::contiguous::kv_pair::{check_pair, resolve_pair};
 use crate::contiguous::options::KvCacheOptions;
 use crate::contiguous::{Contiguous, HeldRows};
 use crate::device::check_kernels;
 use crate::tensor::buffer::RowShape;
 use crate::tensor::shown::Shown;
+use crate::tensor::source::SEQUENCE;
 use crate::tensor::source::Source;
 use crate::tensor::view::Kv;
 

@@ -10,12 +10,12 @@ use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
 use crate::contiguous::Contiguous;
-use crate::contiguous::kv_pair::SEQUENCE;
 use crate::contiguous::options::RotatingCacheOptions;
 use crate::device::check_kernels;
 use crate::tensor::buffer::RowShape;
 use crate::tensor::resolved::Resolved;
 use crate::tensor::shown::Shown;
+use crate::tensor::source::SEQUENCE;
 
 /// A sliding window over `PARTS` tensors that move together.
 #[derive(Debug)]

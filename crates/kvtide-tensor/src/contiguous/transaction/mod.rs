@@ -16,14 +16,12 @@
 //! tokens) amortised.
 
 mod contiguous;
-mod guard;
 mod kv_transaction;
 mod transactional;
 
 pub(crate) use contiguous::Drafting;
-pub use guard::Transaction;
 pub use kv_transaction::KvTransaction;
-pub use transactional::Transactional;
+pub use transactional::{Transaction, Transactional};
 
 /// How a transaction is opened.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,9 +5,12 @@
 
 use crate::base::dims::Dims;
 
+/// The most bytes that an operation allocates. Unit tests have few bytes to move, and cut them all the same.
+pub(super) const CHUNK_BYTES: usize = if cfg!(test) { 64 } else { 1 << 20 };
+
 /// A part of a larger box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct SubBox {
     /// Its first index along each axis.
     pub start: Dims,
     /// Its sizes.
@@ -15,7 +18,7 @@ pub(super) struct Part {
 }
 
 /// The boxes of at most `elements_max` elements, at least 1, that make up `dims`, in row-major order; none when it is empty.
-pub(super) fn boxes(dims: Dims, elements_max: usize) -> impl Iterator<Item = Part> {
+pub(super) fn boxes(dims: Dims, elements_max: usize) -> impl Iterator<Item = SubBox> {
     let mut step = dims;
     let mut room = elements_max.max(1);
     for axis in (0..dims.len()).rev() {
@@ -38,7 +41,7 @@ pub(super) fn boxes(dims: Dims, elements_max: usize) -> impl Iterator<Item = Par
             behind[axis] = 0;
             None
         });
-        Some(Part { start, dims: own })
+        Some(SubBox { start, dims: own })
     })
 }
 

@@ -2,13 +2,13 @@
 
 use candle_core::Tensor;
 
-use super::CHUNK_BYTES;
-use super::boxes::boxes;
+use super::boxes::{CHUNK_BYTES, boxes};
 use super::put::narrowed;
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
-use crate::kernels::{Place, copy};
+use crate::base::region::Place;
+use crate::kernels::copy;
 
 /// Copies the elements of `source` to `to` in `target`.
 pub(crate) fn fetch(source: &Tensor, dtype: DType, target: &mut [u8], to: Place) -> Result<()> {

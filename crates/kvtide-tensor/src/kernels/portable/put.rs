@@ -2,40 +2,40 @@
 
 use candle_core::{Device, Tensor};
 
-use super::CHUNK_BYTES;
-use super::boxes::{Part, boxes};
+use super::boxes::{CHUNK_BYTES, SubBox, boxes};
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
+use crate::base::region::Place;
 use crate::base::zeroed::zeroed_bytes;
-use crate::kernels::{Place, copy};
+use crate::kernels::copy;
 
 /// Rows of tokens as a tensor of two dimensions: the stretches, and the elements of each. It shares its memory.
-pub(crate) struct Grid {
+pub(crate) struct RowTensor {
     tensor: Tensor,
 }
 
 /// Tokens to read: sizes, and where they lie.
-pub(crate) enum Strided<'a> {
+pub(crate) enum HostOrTensor<'a> {
     /// In the host's memory.
     Host { bytes: &'a [u8], dims: Dims, dtype: DType, from: Place },
     /// On the device, whatever the strides.
     Tensor(Tensor),
 }
 
-impl Grid {
+impl RowTensor {
     /// `tensor`, which has no gaps, as `stretches` stretches; none when it is empty.
-    pub fn new(tensor: &Tensor, stretches: usize) -> Result<Option<Grid>> {
+    pub fn new(tensor: &Tensor, stretches: usize) -> Result<Option<RowTensor>> {
         let elements = tensor.elem_count();
         if elements == 0 {
             return Ok(None);
         }
-        Ok(Some(Grid { tensor: tensor.reshape((stretches, elements / stretches))? }))
+        Ok(Some(RowTensor { tensor: tensor.reshape((stretches, elements / stretches))? }))
     }
 
     /// `count` stretches from `first` on.
-    pub fn narrow(&self, first: usize, count: usize) -> Result<Grid> {
-        Ok(Grid { tensor: self.tensor.narrow(0, first, count)? })
+    pub fn narrow(&self, first: usize, count: usize) -> Result<RowTensor> {
+        Ok(RowTensor { tensor: self.tensor.narrow(0, first, count)? })
     }
 
     /// A copy of `len` elements from `start` on in each of `count` stretches from `first` on.
@@ -49,26 +49,26 @@ impl Grid {
     }
 }
 
-impl Strided<'_> {
+impl HostOrTensor<'_> {
     fn dims(&self) -> Result<Dims> {
         match self {
-            Strided::Host { dims, .. } => Ok(*dims),
-            Strided::Tensor(tensor) => Dims::new("tokens", tensor.dims()),
+            HostOrTensor::Host { dims, .. } => Ok(*dims),
+            HostOrTensor::Tensor(tensor) => Dims::new("tokens", tensor.dims()),
         }
     }
 
     fn element(&self) -> usize {
         match self {
-            Strided::Host { dtype, .. } => dtype.bytes(),
-            Strided::Tensor(tensor) => tensor.dtype().size_in_bytes(),
+            HostOrTensor::Host { dtype, .. } => dtype.bytes(),
+            HostOrTensor::Tensor(tensor) => tensor.dtype().size_in_bytes(),
         }
     }
 
     /// A part of it without gaps, on the device.
-    fn part(&self, part: &Part, device: &Device) -> Result<Tensor> {
+    fn part(&self, part: &SubBox, device: &Device) -> Result<Tensor> {
         match self {
-            Strided::Tensor(tensor) => Ok(narrowed(tensor, part)?.contiguous()?),
-            Strided::Host { bytes, dtype, from, .. } => {
+            HostOrTensor::Tensor(tensor) => Ok(narrowed(tensor, part)?.contiguous()?),
+            HostOrTensor::Host { bytes, dtype, from, .. } => {
                 let strides = part.dims.contiguous_strides().scaled(dtype.bytes());
                 let mut own = zeroed_bytes(part.dims.iter().product::<usize>() * dtype.bytes())?;
                 let to = Place { offset: 0, strides };
@@ -80,7 +80,7 @@ impl Strided<'_> {
 }
 
 /// A part of a tensor, in the same memory.
-pub(super) fn narrowed(tensor: &Tensor, part: &Part) -> Result<Tensor> {
+pub(super) fn narrowed(tensor: &Tensor, part: &SubBox) -> Result<Tensor> {
     let mut narrowed = tensor.clone();
     for (axis, (&start, &size)) in part.start.iter().zip(part.dims.iter()).enumerate() {
         narrowed = narrowed.narrow(axis, start, size)?;
@@ -89,7 +89,7 @@ pub(super) fn narrowed(tensor: &Tensor, part: &Part) -> Result<Tensor> {
 }
 
 /// Sets the tokens of `source` along `axis`, from the slot `slot` on. `target` has a stretch for each index before `axis`.
-pub(crate) fn put(target: &Grid, axis: usize, slot: usize, source: &Strided<'_>) -> Result<()> {
+pub(crate) fn put(target: &RowTensor, axis: usize, slot: usize, source: &HostOrTensor<'_>) -> Result<()> {
     let dims = source.dims()?;
     let strides = dims.contiguous_strides();
     let row: usize = dims.iter().skip(axis + 1).product();

@@ -1,8 +1,7 @@
 //! Moves rows from one buffer to another, or inside one, through memory of their own.
 
-use super::CHUNK_BYTES;
-use super::boxes::{Part, boxes};
-use super::put::Grid;
+use super::boxes::{CHUNK_BYTES, SubBox, boxes};
+use super::put::RowTensor;
 use crate::base::dims::Dims;
 use crate::base::error::Result;
 
@@ -12,13 +11,13 @@ pub(crate) fn relay(
     count: usize,
     len: usize,
     element: usize,
-    source: &Grid,
+    source: &RowTensor,
     from: usize,
-    target: &Grid,
+    target: &RowTensor,
     to: usize,
 ) -> Result<()> {
-    let parts: Vec<Part> = boxes(Dims::pair(count, len), CHUNK_BYTES / element).collect();
-    let move_part = |part: &Part| {
+    let parts: Vec<SubBox> = boxes(Dims::pair(count, len), CHUNK_BYTES / element).collect();
+    let move_part = |part: &SubBox| {
         let (first, start) = (part.start[0], part.start[1]);
         let rows = source.copied(first, part.dims[0], from + start, part.dims[1])?;
         target.set(first, to + start, &rows)

@@ -6,6 +6,8 @@
 //!
 //! Rounding is to nearest, halves to even; finite values over 448 become 448, infinities NaN, which is written as 0x7f.
 
+use super::bits::{INFINITE, magnitude};
+
 /// Below 2^-6 numbers are subnormal: whole multiples of 2^-9.
 const NORMAL: u32 = 0x3c80_0000;
 /// Half of 2^(23 - 9) and its exponent: adding it leaves the multiple of 2^-9 in the low bits, rounded to even.
@@ -26,13 +28,13 @@ pub(super) fn encode(values: &[f32], codes: &mut [u8]) {
 
 #[inline(always)]
 fn encode_one(value: f32) -> u8 {
-    let magnitude = super::magnitude(value);
+    let magnitude = magnitude(value);
     let sign = (value.to_bits() >> 24) & 0x80;
     let small = (f32::from_bits(magnitude) + f32::from_bits(SUBNORMAL)).to_bits().wrapping_sub(SUBNORMAL);
     let odd = (magnitude >> 20) & 1;
     let large = (magnitude.wrapping_add(REBIASED).wrapping_add(odd) >> 20).min(LARGEST);
     let finite = if magnitude < NORMAL { small } else { large };
-    (if magnitude >= super::INFINITE { NAN } else { finite | sign }) as u8
+    (if magnitude >= INFINITE { NAN } else { finite | sign }) as u8
 }
 
 /// From which magnitude on each code but the first is the nearest, halves to the even one: what the comparisons of a form

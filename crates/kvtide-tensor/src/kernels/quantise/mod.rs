@@ -16,8 +16,8 @@
 //! 448 in f8e4m3 and over 2^126 in q4. Rotated rows hold it where the sums of their elements are floats: up to
 //! the largest float divided by the elements of a row. A row costs O(elements).
 
+mod bits;
 mod f8e4m3;
-mod float;
 mod hadamard;
 mod launched;
 mod portable;
@@ -29,12 +29,12 @@ mod zero;
 
 use kvtide_core::paged::{KeyOrValue, PageFormat, SectionLayout};
 
-pub(crate) use float::{from_f32, saturate, to_f32};
 pub(crate) use hadamard::hadamard;
 pub(crate) use launched::{LaunchedRows, launched_part};
 pub(crate) use scale::q4_at;
 
-use super::Kernels;
+pub(crate) use crate::base::float::{from_f32, saturate, to_f32};
+use crate::device::form::Form;
 
 /// How the rows of one part of a page are quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +75,9 @@ impl Codec {
         assert_eq!((values.len(), codes.len()), (self.elements(), self.block_size * self.row_bytes), "a whole head");
         match form() {
             #[cfg(feature = "emulate")]
-            Kernels::Emulated => self.encode_launched(values, codes, scales),
-            Kernels::Portable => self.encode_portable(values, codes, scales),
-            form => wide::encode(form, self, values, codes, scales),
+            Form::Launched(stream) => self.encode_launched(&stream, values, codes, scales),
+            Form::Bytes(kernels) => wide::encode(kernels, self, values, codes, scales),
+            _ => self.encode_portable(values, codes, scales),
         }
     }
 
@@ -87,9 +87,9 @@ impl Codec {
         assert!(out.len() == count * self.dim && slot + count <= self.block_size, "rows of a head");
         match form() {
             #[cfg(feature = "emulate")]
-            Kernels::Emulated => self.decode_launched(codes, scales, slot, out),
-            Kernels::Portable => self.decode_portable(codes, scales, slot, out),
-            form => wide::decode(form, self, codes, scales, slot, out),
+            Form::Launched(stream) => self.decode_launched(&stream, codes, scales, slot, out),
+            Form::Bytes(kernels) => wide::decode(kernels, self, codes, scales, slot, out),
+            _ => self.decode_portable(codes, scales, slot, out),
         }
     }
 
@@ -126,27 +126,10 @@ impl Codec {
 }
 
 /// The form that runs. What the environment asks for in vain was refused when the cache was made.
-fn form() -> Kernels {
-    Kernels::current().unwrap_or(Kernels::Portable)
-}
-
-/// 1.5 * 2^23: what is added to it is rounded to a whole number, halves to even, which is then in its low bits.
-const ROUND: f32 = 12_582_912.;
-
-/// The nearest whole number, halves to even, as a byte in two's complement.
-#[inline(always)]
-fn whole(value: f32) -> u8 {
-    (value + ROUND).to_bits() as u8
-}
-
-/// The bits of a float that is not finite are from here on, without its sign.
-const INFINITE: u32 = 0x7f80_0000;
-
-/// The bits of a float without its sign, which compare as the magnitudes do.
-#[inline(always)]
-fn magnitude(value: f32) -> u32 {
-    value.to_bits() & 0x7fff_ffff
+fn form() -> Form {
+    Form::of_host().unwrap_or(Form::Portable)
 }
 
 #[cfg(test)]
+#[path = "../../../tests/inside/quantise.rs"]
 mod tests;

@@ -6,7 +6,8 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use kvtide_core::paged::{KeyOrValue, PageFormat};
 
-use super::{Codec, ROUND, f8e4m3, q4, q8, scale};
+use super::bits::ROUND;
+use super::{Codec, f8e4m3, q4, q8, scale};
 
 /// Elements that are worked on at a time: times the codes of f8e4m3 they stay below 1 MiB.
 const CHUNK: usize = 8192;

@@ -12,8 +12,8 @@
 //! A row (of K: a channel) with NaN or infinity in it has the scale NaN, and so is all NaN. Magnitudes over 2^126 count as 2^126:
 //! the distance of the smallest and the largest must be a float.
 
+use super::bits::{INFINITE, magnitude, whole};
 use super::scale::{self, Q4_NOT_FINITE};
-use super::{INFINITE, magnitude, whole};
 
 /// Elements of a group, and bytes of their codes.
 const GROUP: usize = 32;

@@ -6,8 +6,8 @@
 //! A row with NaN or infinity in it has the scale NaN, and so is all NaN. A code of its own for what is no number would cost
 //! attention a comparison for each code, and there a row of K with NaN in it is NaN whatever its other elements are.
 
+use super::bits::{INFINITE, magnitude, whole};
 use super::scale::{self, Q8_NOT_FINITE};
-use super::{INFINITE, magnitude, whole};
 
 /// Quantises rows of `dim` values.
 #[inline(always)]

@@ -7,13 +7,13 @@
 )]
 
 use super::Codec;
-use crate::kernels::Kernels;
+use crate::device::form::Kernels;
 
 macro_rules! forms {
     ($($(#[$on:meta])* $form:ident, $encode:ident, $decode:ident, $features:literal;)+) => {
         /// [`Codec::encode`] in a form that the machine can run.
-        pub(super) fn encode(form: Kernels, codec: &Codec, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
-            match form {
+        pub(super) fn encode(kernels: Kernels, codec: &Codec, values: &mut [f32], codes: &mut [u8], scales: &mut [u8]) {
+            match kernels {
                 // SAFETY: a form is chosen only where the machine has what it needs.
                 $($(#[$on])* Kernels::$form => unsafe { $encode(codec, values, codes, scales) },)+
                 _ => codec.encode_plain(values, codes, scales),
@@ -21,8 +21,8 @@ macro_rules! forms {
         }
 
         /// [`Codec::decode`] in a form that the machine can run.
-        pub(super) fn decode(form: Kernels, codec: &Codec, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
-            match form {
+        pub(super) fn decode(kernels: Kernels, codec: &Codec, codes: &[u8], scales: &[u8], slot: usize, out: &mut [f32]) {
+            match kernels {
                 // SAFETY: as above.
                 $($(#[$on])* Kernels::$form => unsafe { $decode(codec, codes, scales, slot, out) },)+
                 _ => codec.decode_plain(codes, scales, slot, out),

@@ -25,8 +25,8 @@ impl Codec {
     /// Makes the rows of these slots of a head zero.
     pub fn zero(&self, codes: &mut [u8], scales: &mut [u8], slots: &[Range<u32>]) {
         #[cfg(feature = "emulate")]
-        if super::form() == crate::kernels::Kernels::Emulated {
-            return self.zero_launched(codes, scales, slots);
+        if let crate::device::form::Form::Launched(stream) = super::form() {
+            return self.zero_launched(&stream, codes, scales, slots);
         }
         if (self.format, self.part) == (PageFormat::Q4, KeyOrValue::Key) {
             (0..self.dim).for_each(|channel| self.zero_channel(channel, codes, scales, slots));

@@ -14,8 +14,8 @@ mod scores;
 mod soften;
 mod weigh;
 
-use super::dispatch::Kernels;
 use super::simd::format::{Bf16, F8, F16, F32, Format, I8, Nibbles};
+use crate::device::form::{Form, Kernels};
 pub(crate) use ahead::{AHEAD, Ahead};
 use rows::widen_nibbles;
 pub(crate) use rows::{Elements, LANES_MAX, Matrix, MatrixMut, Rows, padded};
@@ -109,8 +109,9 @@ form!(avx2, crate::kernels::simd::avx2::Avx2, 4, 2, "avx2,fma,f16c");
 form!(neon, crate::kernels::simd::neon::Neon, 8, 4, "neon");
 
 impl TileKernels {
-    /// The table of this form; none for the portable one, which works on whole tensors.
-    pub fn of(kernels: Kernels) -> Option<&'static TileKernels> {
+    /// The table of this form; none for those that work on whole tensors.
+    pub fn of(form: &Form) -> Option<&'static TileKernels> {
+        let Form::Bytes(kernels) = form else { return None };
         match kernels {
             #[cfg(target_arch = "x86_64")]
             Kernels::Avx512 => Some(&avx512::KERNELS),

@@ -4,9 +4,10 @@ use candle_core::Device;
 use kvtide_core::paged::{Append, KeyOrValue, PageFormat, Writer};
 
 use crate::base::dtype::DType;
-use crate::kernels::{Kernels, with_kernels};
+use crate::device::form::{Kernels, with_kernels};
 use crate::paged::{PageGroup, PagedKvCacheOptions};
-use crate::tensor::source::{HostTensor, SequenceLayout, Source};
+use crate::tensor::host::{HostTensor, SequenceLayout};
+use crate::tensor::source::Source;
 
 const LAYERS: usize = 2;
 const HEADS: usize = 3;

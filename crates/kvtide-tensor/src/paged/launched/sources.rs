@@ -82,7 +82,8 @@ mod tests {
     use super::*;
     use crate::device::edit::inspect_all;
     use crate::paged::rows::Expected;
-    use crate::tensor::source::{HostTensor, SequenceLayout, Source};
+    use crate::tensor::host::{HostTensor, SequenceLayout};
+    use crate::tensor::source::Source;
 
     #[test]
     fn what_is_uploaded_has_the_rows_of_the_caller() {

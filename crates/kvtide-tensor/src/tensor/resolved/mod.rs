@@ -1,6 +1,8 @@
-//! New tokens whose strides are known: one piece of memory, or the two runs of a view.
+//! New tokens whose strides are known: one run of memory, or the two of a view.
 
 mod place;
+
+use std::borrow::Cow;
 
 use candle_core::Tensor;
 use kvtide_core::{DetailValue, count};
@@ -9,9 +11,12 @@ use kvtide_cuda::Span;
 use crate::base::dims::Dims;
 use crate::base::dtype::{DType, tensor_dtype};
 use crate::base::error::{Error, Result};
-use crate::kernels::{Place, Stretches, Strided, copy, rows};
-use crate::tensor::buffer::{Buffer, RowShape};
-use crate::tensor::source::{HostTensor, Source};
+use crate::base::region::Place;
+use crate::kernels::portable::HostOrTensor;
+use crate::kernels::{Stretches, copy};
+use crate::tensor::buffer::RowShape;
+use crate::tensor::host::HostTensor;
+use crate::tensor::source::Source;
 use crate::tensor::view::View;
 
 /// A source whose strides and tokens are known.
@@ -23,31 +28,31 @@ pub(crate) struct Resolved<'a> {
     memory: Memory<'a>,
     /// Bytes from an element to the next, for each axis.
     strides: Dims,
-    /// Where the tokens lie, and how many: one piece, or the two runs of a view.
-    pieces: [Piece; 2],
+    /// Where the tokens lie, and how many: one run, or the two of a view.
+    runs: [SourceRun; 2],
     /// Bytes from a stretch to the next, when it is cut in stretches as a buffer is.
     stretch: Option<usize>,
 }
 
 /// Neighbouring tokens: the byte of the first one, and how many.
 #[derive(Clone, Copy, Default)]
-struct Piece {
+struct SourceRun {
     offset: usize,
     tokens: usize,
 }
 
-/// A part of a piece.
-struct Taken {
-    /// Which piece.
-    piece: usize,
-    /// Tokens of the piece before it.
+/// Tokens taken from a run.
+pub(crate) struct TakenRun {
+    /// Which run.
+    index: usize,
+    /// Tokens of the run before them.
     skip: usize,
-    /// Its first byte.
-    offset: usize,
-    /// Tokens taken before it.
-    done: usize,
-    /// Tokens in it.
-    tokens: usize,
+    /// Their first byte.
+    pub offset: usize,
+    /// Tokens taken before them.
+    pub done: usize,
+    /// How many.
+    pub tokens: usize,
 }
 
 enum Memory<'a> {
@@ -81,17 +86,9 @@ impl<'a> Resolved<'a> {
             return Err(Error::argument("range", DetailValue::Numbers(vec![start as u64, end as u64]), expected));
         }
         count("tokens", (end - start) as u64)?;
-        let piece = Piece { offset: start * strides[axis], tokens: end - start };
-        let dims = dims.with(axis, end - start);
-        Ok(Resolved::laid_out(
-            argument,
-            dims,
-            host.dtype(),
-            axis,
-            Memory::Host(host.bytes()),
-            strides,
-            [piece, Piece::default()],
-        ))
+        let run = SourceRun { offset: start * strides[axis], tokens: end - start };
+        let (dims, memory) = (dims.with(axis, end - start), Memory::Host(host.bytes()));
+        Ok(Resolved::laid_out(argument, dims, host.dtype(), axis, memory, strides, [run, SourceRun::default()]))
     }
 
     #[inline]
@@ -101,8 +98,9 @@ impl<'a> Resolved<'a> {
         check_axis(argument, &dims, axis)?;
         let strides = Dims::new(argument, layout.stride())?.scaled(dtype.bytes());
         count("tokens", dims[axis] as u64)?;
-        let piece = Piece { offset: layout.start_offset() * dtype.bytes(), tokens: dims[axis] };
-        Ok(Resolved::laid_out(argument, dims, dtype, axis, Memory::Tensor(tensor), strides, [piece, Piece::default()]))
+        let run = SourceRun { offset: layout.start_offset() * dtype.bytes(), tokens: dims[axis] };
+        let memory = Memory::Tensor(tensor);
+        Ok(Resolved::laid_out(argument, dims, dtype, axis, memory, strides, [run, SourceRun::default()]))
     }
 
     fn of_view(view: &'a View, argument: &'static str, axis: usize) -> Result<Self> {
@@ -114,13 +112,13 @@ impl<'a> Resolved<'a> {
         if view.runs().single().is_none() && view.sequence_axis().is_some_and(|sequence| sequence != axis) {
             return Ok(Resolved::without_gaps(argument, dims, dtype, axis, view.to_bytes()?));
         }
-        let mut pieces = [Piece::default(); 2];
+        let mut runs = [SourceRun::default(); 2];
         let mut strides = dims.zeros();
-        for (slot, piece) in pieces.iter_mut().zip(view.pieces()) {
-            *slot = Piece { offset: piece.place.offset, tokens: piece.dims[axis] };
-            strides = piece.place.strides;
+        for (run, shown) in runs.iter_mut().zip(view.boxes()) {
+            *run = SourceRun { offset: shown.place.offset, tokens: shown.dims[axis] };
+            strides = shown.place.strides;
         }
-        Ok(Resolved::laid_out(argument, dims, dtype, axis, Memory::View(view), strides, pieces))
+        Ok(Resolved::laid_out(argument, dims, dtype, axis, Memory::View(view), strides, runs))
     }
 
     fn laid_out(
@@ -130,10 +128,10 @@ impl<'a> Resolved<'a> {
         axis: usize,
         memory: Memory<'a>,
         strides: Dims,
-        pieces: [Piece; 2],
+        runs: [SourceRun; 2],
     ) -> Self {
         let stretch = Stretches::stride(&dims, &strides, axis, dtype.bytes());
-        Resolved { argument, dims, dtype, axis, memory, strides, pieces, stretch }
+        Resolved { argument, dims, dtype, axis, memory, strides, runs, stretch }
     }
 
     /// The axis of the tokens.
@@ -170,9 +168,14 @@ impl<'a> Resolved<'a> {
         Ok(())
     }
 
-    /// Bytes from an element to the next for each axis; the first byte and the tokens of each piece.
+    /// Bytes from an element to the next for each axis; the first byte and the tokens of each run.
     pub fn layout(&self) -> (Dims, [(usize, usize); 2]) {
-        (self.strides, self.pieces.map(|piece| (piece.offset, piece.tokens)))
+        (self.strides, self.runs.map(|run| (run.offset, run.tokens)))
+    }
+
+    /// Bytes from a stretch to the next, when it is cut in stretches as a buffer is.
+    pub fn stretch(&self) -> Option<usize> {
+        self.stretch
     }
 
     /// The candle tensor to read from, if it is one.
@@ -200,86 +203,67 @@ impl<'a> Resolved<'a> {
         &self.strides
     }
 
-    /// Copies `len` tokens from `token` on, found in `bytes`, to `slot` of one part of `buffer`, whose bytes are `target`.
-    pub fn write_to(
-        &self,
-        bytes: &[u8],
-        token: u32,
-        len: u32,
-        target: &mut [u8],
-        buffer: &Buffer,
-        part: usize,
-        slot: u32,
-    ) {
-        let Some(stride) = self.stretch else {
-            return self.copy_strided(bytes, token, len, target, buffer.place(part, slot));
-        };
-        let row = buffer.row_bytes();
-        self.each_taken(token, len, |Taken { offset, done, tokens, .. }| {
-            let to = buffer.stretches(part, slot + done as u32);
-            rows(buffer.stretch_count(), tokens * row, target, to, bytes, Stretches { offset, stride });
-        });
-    }
-
     /// Copies `len` tokens from `token` on, found in `bytes`, to `to` in `target`.
     pub fn copy_strided(&self, bytes: &[u8], token: u32, len: u32, target: &mut [u8], to: Place) {
-        self.each_taken(token, len, |Taken { offset, done, tokens, .. }| {
+        for TakenRun { offset, done, tokens, .. } in self.taken(token, len) {
             let to = Place { offset: to.offset + done * to.strides[self.axis], ..to };
             let from = Place { offset, strides: self.strides };
             copy(&self.dims.with(self.axis, tokens), self.dtype.bytes(), target, to, bytes, from);
-        });
+        }
     }
 
-    /// Calls `work` with the tokens `token .. token + len`, piece by piece: how many came before, and where they are.
-    pub fn each_strided(
-        &self,
-        token: u32,
-        len: u32,
-        mut work: impl FnMut(usize, Strided<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let mut outcome = Ok(());
-        self.each_taken(token, len, |taken| {
-            if outcome.is_ok() {
-                outcome = self.strided(&taken).and_then(|tokens| work(taken.done, tokens));
-            }
-        });
-        outcome
+    /// What lies of the tokens `token .. token + len` in each run, where anything does.
+    #[inline]
+    pub fn taken(&self, token: u32, len: u32) -> impl Iterator<Item = TakenRun> {
+        let (mut skip, mut done, stride) = (token as usize, 0, self.strides[self.axis]);
+        self.runs.into_iter().enumerate().filter_map(move |(index, run)| {
+            let tokens = (len as usize - done).min(run.tokens.saturating_sub(skip));
+            let taken = TakenRun { index, skip, offset: run.offset + skip * stride, done, tokens };
+            done += tokens;
+            skip = skip.saturating_sub(run.tokens);
+            (tokens > 0).then_some(taken)
+        })
     }
 
-    /// Calls `work` with what lies of the tokens `token .. token + len` in each piece: how many came before, its first byte, and how
-    /// many they are.
-    pub fn each_place(&self, token: u32, len: u32, mut work: impl FnMut(usize, usize, usize)) {
-        self.each_taken(token, len, |Taken { offset, done, tokens, .. }| work(done, offset, tokens));
-    }
-
-    fn strided(&self, taken: &Taken) -> Result<Strided<'_>> {
-        let Taken { piece, skip, offset, tokens, .. } = *taken;
-        let part = |tensor: &Tensor| -> Result<_> { Ok(Strided::Tensor(tensor.narrow(self.axis, skip, tokens)?)) };
+    /// Tokens of a run, on the host or as a tensor.
+    pub fn host_or_tensor(&self, taken: &TakenRun) -> Result<HostOrTensor<'_>> {
+        let TakenRun { index, skip, offset, tokens, .. } = *taken;
+        let part = |tensor: &Tensor| Ok(HostOrTensor::Tensor(tensor.narrow(self.axis, skip, tokens)?));
         let (dims, dtype) = (self.dims.with(self.axis, tokens), self.dtype);
         let from = Place { offset, strides: self.strides };
         match &self.memory {
-            Memory::Host(bytes) => Ok(Strided::Host { bytes, dims, dtype, from }),
-            Memory::Staged(bytes) => Ok(Strided::Host { bytes, dims, dtype, from }),
+            Memory::Host(bytes) => Ok(HostOrTensor::Host { bytes, dims, dtype, from }),
+            Memory::Staged(bytes) => Ok(HostOrTensor::Host { bytes, dims, dtype, from }),
             Memory::Tensor(tensor) => part(tensor),
             Memory::Brought(tensor) => part(tensor),
-            Memory::View(view) => match view.tensors().nth(piece) {
+            Memory::View(view) => match view.tensors().nth(index) {
                 Some(tensor) => part(&tensor?),
-                None => unreachable!("a source has the pieces of its view"),
+                None => unreachable!("a source has the runs of its view"),
             },
         }
     }
+}
 
-    /// Calls `work` with what lies of the tokens `token .. token + len` in each piece, where anything does.
-    fn each_taken(&self, token: u32, len: u32, mut work: impl FnMut(Taken)) {
-        let (mut skip, mut done) = (token as usize, 0);
-        for (piece, own) in self.pieces.iter().enumerate() {
-            let tokens = (len as usize - done).min(own.tokens.saturating_sub(skip));
-            if tokens > 0 {
-                work(Taken { piece, skip, offset: own.offset + skip * self.strides[self.axis], done, tokens });
-                done += tokens;
-            }
-            skip = skip.saturating_sub(own.tokens);
+impl<'a> Source<'a> {
+    /// Looks at it as tokens along `axis`.
+    pub(crate) fn resolve(&self, argument: &'static str, axis: usize) -> Result<Resolved<'a>> {
+        if let Source::Host(host) = self {
+            host.check_batched(argument)?;
         }
+        Resolved::new(self, argument, axis)
+    }
+
+    /// One token's elements' bytes in order: borrowed when they lie so in the caller's memory. A range counts along the
+    /// sequence of four dimensions, else along the first.
+    pub(crate) fn row_major(&self, argument: &'static str) -> Result<(DType, Cow<'a, [u8]>)> {
+        Ok(match self {
+            Source::Host(host) if host.is_row_major() => (host.dtype(), Cow::Borrowed(host.bytes())),
+            Source::View(view) => (view.dtype(), Cow::Owned(view.to_bytes()?)),
+            _ => {
+                let resolved = Resolved::new(self, argument, self.axis())?;
+                (resolved.dtype, Cow::Owned(resolved.to_row_major()?))
+            }
+        })
     }
 }
 

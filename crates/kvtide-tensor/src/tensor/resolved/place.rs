@@ -2,15 +2,17 @@
 
 use candle_core::Device;
 
-use super::{Memory, Piece, Resolved};
+use super::{Memory, Resolved, SourceRun};
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
+use crate::base::region::Place;
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::device_name;
-use crate::device::edit::upload;
-use crate::kernels::collect;
+use crate::device::edit::{inspect, upload};
+use crate::device::form::Form;
+use crate::kernels::portable::{HostOrTensor, fetch};
 use crate::tensor::buffer::Buffer;
 
 impl Resolved<'_> {
@@ -26,8 +28,8 @@ impl Resolved<'_> {
     /// Tokens without gaps in memory of their own.
     pub(super) fn without_gaps(argument: &'static str, dims: Dims, dtype: DType, axis: usize, bytes: Vec<u8>) -> Self {
         let strides = dims.contiguous_strides().scaled(dtype.bytes());
-        let pieces = [Piece { offset: 0, tokens: dims[axis] }, Piece::default()];
-        Resolved::laid_out(argument, dims, dtype, axis, Memory::Staged(bytes), strides, pieces)
+        let runs = [SourceRun { offset: 0, tokens: dims[axis] }, SourceRun::default()];
+        Resolved::laid_out(argument, dims, dtype, axis, Memory::Staged(bytes), strides, runs)
     }
 
     /// Copies its tokens to memory of its own when they lie in `buffer`, which is about to be written.
@@ -57,9 +59,9 @@ impl Resolved<'_> {
             None => {
                 let copy = upload(&self.to_row_major()?, self.dtype, &self.dims, device)?;
                 let (argument, strides) = (self.argument, self.dims.contiguous_strides().scaled(self.dtype.bytes()));
-                let pieces = [Piece { offset: 0, tokens: self.dims[self.axis] }, Piece::default()];
+                let runs = [SourceRun { offset: 0, tokens: self.dims[self.axis] }, SourceRun::default()];
                 let memory = Memory::Brought(copy);
-                *self = Resolved::laid_out(argument, self.dims, self.dtype, self.axis, memory, strides, pieces);
+                *self = Resolved::laid_out(argument, self.dims, self.dtype, self.axis, memory, strides, runs);
                 Ok(())
             }
         }
@@ -69,8 +71,30 @@ impl Resolved<'_> {
     pub fn to_row_major(&self) -> Result<Vec<u8>> {
         let bytes = self.dims.elements().and_then(|elements| elements.checked_mul(self.dtype.bytes()));
         let mut out = zeroed_bytes(bytes.ok_or_else(|| Budget::process().refusal(u64::MAX))?)?;
-        collect(self, &mut out)?;
+        self.read_into(&mut out)?;
         Ok(out)
+    }
+
+    fn read_into(&self, out: &mut [u8]) -> Result<()> {
+        let strides = self.dims.contiguous_strides().scaled(self.dtype.bytes());
+        let whole = Place { offset: 0, strides };
+        let Some(tensor) = self.tensor() else {
+            self.copy_strided(self.host_bytes().unwrap_or_default(), 0, self.tokens(), out, whole);
+            return Ok(());
+        };
+        if let Form::Bytes(_) = Form::of(tensor.device())? {
+            return inspect(tensor, |bytes| {
+                self.copy_strided(bytes, 0, self.tokens(), out, whole);
+                Ok(())
+            });
+        }
+        for taken in self.taken(0, self.tokens()) {
+            let HostOrTensor::Tensor(tokens) = self.host_or_tensor(&taken)? else {
+                unreachable!("a source with a tensor is no host memory")
+            };
+            fetch(&tokens, self.dtype, out, Place { offset: taken.done * strides[self.axis], ..whole })?;
+        }
+        Ok(())
     }
 
     /// Copies its tokens to memory of its own, without gaps.

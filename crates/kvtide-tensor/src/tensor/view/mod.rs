@@ -2,15 +2,23 @@
 //!
 //! A view keeps its buffer alive. Reading it fails with `STALE_VIEW` when a slot that it shows was written after it was made.
 //! It has one run of slots, or two (sinks and window) that read as one sequence.
+//!
+//! The window of its cache goes with it into every part that still has its sequence: how far queries over it see, and which
+//! positions are no longer there. Copies have none, they are tensors. What was narrowed away was not lost, so what is gone stays
+//! what the cache has let go of.
+//!
+//! ```text
+//! positions   [ sinks ) gone [ shown ............ )
+//! ```
 
 mod part;
 mod read;
-mod window;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
+use kvtide_core::paged::Window;
 use kvtide_core::{Run, Runs, Stamp};
 
 use crate::base::dims::Dims;
@@ -18,11 +26,12 @@ use crate::base::dtype::{DType, tensor_dtype};
 use crate::base::error::{Error, Result};
 use crate::base::life::Pin;
 use crate::base::memory::Budget;
-use crate::base::region::Region;
-use crate::kernels::{Place, Strided, upload};
+use crate::base::region::{Place, Region};
+use crate::device::form::Form;
+use crate::kernels::copy;
+use crate::kernels::portable::{HostOrTensor, put};
 use crate::tensor::buffer::{Buffer, RowShape};
-use crate::tensor::source::HostTensor;
-pub use window::CacheWindow;
+use crate::tensor::host::HostTensor;
 
 /// A tensor in a cache's memory, or in memory of its own. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -59,8 +68,18 @@ impl From<[View; 2]> for Kv {
     }
 }
 
+/// The window of the cache that shows something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheWindow {
+    /// Positions that a query sees back, its own among them, and those at the start.
+    pub window: Window,
+    /// True when the last tokens are a draft's that was given parents. Everything that the cache keeps is shown then, and how
+    /// far each node sees goes by its depth.
+    pub is_tree: bool,
+}
+
 /// The neighbouring slots of a view, as a box of bytes.
-pub(crate) struct Piece {
+pub(crate) struct ViewBox {
     /// The first of the view's tokens in it.
     pub token: usize,
     pub dims: Dims,
@@ -87,7 +106,7 @@ impl View {
         let dims = host.dims();
         let view = View::zeros(dims, host.dtype(), budget)?;
         let from = Place { offset: 0, strides: host.byte_strides() };
-        upload(Strided::Host { bytes: host.bytes(), dims, dtype: host.dtype(), from }, &view.buffer)?;
+        upload(HostOrTensor::Host { bytes: host.bytes(), dims, dtype: host.dtype(), from }, &view.buffer)?;
         Ok(view)
     }
 
@@ -96,7 +115,7 @@ impl View {
         let dtype = tensor_dtype("tensor", tensor)?;
         let budget = Budget::within(tensor.device(), Some(budget), None);
         let view = View::zeros(Dims::new("tensor", tensor.dims())?, dtype, &budget)?;
-        upload(Strided::Tensor(tensor.clone()), &view.buffer)?;
+        upload(HostOrTensor::Tensor(tensor.clone()), &view.buffer)?;
         Ok(view)
     }
 
@@ -255,16 +274,17 @@ impl View {
     }
 
     /// Its runs as boxes of bytes.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+    pub(crate) fn boxes(&self) -> impl Iterator<Item = ViewBox> + '_ {
         let (dims, place) = (self.region.dims, self.region.place(self.dtype().bytes()));
-        let whole = self.sequence.is_none().then_some(Piece { token: 0, dims, place });
+        let whole = self.sequence.is_none().then_some(ViewBox { token: 0, dims, place });
         let mut token = 0;
         let runs = self.sequence.into_iter().flat_map(|axis| self.runs.iter().map(move |run| (axis, run)));
         whole.into_iter().chain(runs.map(move |(axis, run)| {
             let offset = place.offset + run.start as usize * place.strides[axis];
-            let piece = Piece { token, dims: dims.with(axis, run.len as usize), place: Place { offset, ..place } };
-            token += run.len as usize;
-            piece
+            let len = run.len as usize;
+            let run = ViewBox { token, dims: dims.with(axis, len), place: Place { offset, ..place } };
+            token += len;
+            run
         }))
     }
 
@@ -282,5 +302,42 @@ impl View {
             (Some(axis), Some(run)) => self.region.narrow(axis, run.start as usize, run.len as usize),
             _ => self.region,
         }
+    }
+
+    /// The window of the cache that shows it: none of a copy, or of a view whose axes were changed.
+    #[must_use]
+    pub fn window(&self) -> Option<CacheWindow> {
+        self.window.filter(|_| self.sequence.is_some())
+    }
+
+    /// The positions that its cache has let go of, behind the sinks.
+    pub(crate) fn gone(&self) -> Range<u64> {
+        if self.sequence.is_some() { self.gone[0]..self.gone[1] } else { 0..0 }
+    }
+
+    /// The same of a cache with this window.
+    pub(crate) fn in_window(self, window: Option<CacheWindow>) -> View {
+        View { window, ..self }
+    }
+}
+
+impl Kv {
+    /// The same of a cache with this window.
+    pub(crate) fn in_window(self, window: Option<CacheWindow>) -> Kv {
+        Kv { k: self.k.in_window(window), v: self.v.in_window(window) }
+    }
+}
+
+/// Copies tokens to the only slot of `target`, without gaps.
+fn upload(tokens: HostOrTensor<'_>, target: &Buffer) -> Result<()> {
+    match (target.form()?, &tokens) {
+        (Form::Bytes(_), HostOrTensor::Host { bytes, dims, dtype, from }) => {
+            let to = Place { offset: 0, strides: dims.contiguous_strides().scaled(dtype.bytes()) };
+            target.edit(&[], |target, _| copy(dims, dtype.bytes(), target, to, bytes, *from))
+        }
+        _ => match target.row_tensor()? {
+            Some(tensor) => put(&tensor, 0, 0, &tokens),
+            None => Ok(()),
+        },
     }
 }

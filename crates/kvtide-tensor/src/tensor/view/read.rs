@@ -1,17 +1,25 @@
 //! Reading a view: into the caller's memory, as a copy, or as a candle tensor in the same memory.
+//!
+//! A copy has three forms: on bytes, by a device's kernels, and in candle's operations. Each refuses a view whose slots were
+//! written over, before it copies and, where it takes candle's lock more than once, behind the last time as well. O(bytes read).
 
 use std::sync::Arc;
 
 use candle_core::Tensor;
 use kvtide_core::counted;
+use kvtide_cuda::{BoxCopy, Span, Stream, copy_boxes};
 
-use super::View;
-use crate::base::dtype::to_f32;
+use super::{View, ViewBox};
 use crate::base::error::{Error, Result};
+use crate::base::float::floats;
 use crate::base::memory::Budget;
+use crate::base::region::Place;
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::device_name;
-use crate::kernels::{gather, gather_to};
+use crate::device::edit::download;
+use crate::device::form::Form;
+use crate::kernels::{copy, portable};
+use crate::tensor::buffer::Buffer;
 
 impl View {
     /// A copy in memory of its own on the same device, never stale; `budget` counts it where it is of that device.
@@ -19,7 +27,8 @@ impl View {
         self.check()?;
         let budget = Budget::within(self.device(), Some(budget), None);
         let copy = View::zeros(self.region.dims, self.dtype(), &budget)?;
-        gather_to(self, &copy.buffer)?;
+        self.copy_to(&copy.buffer)?;
+        self.check()?;
         Ok(copy)
     }
 
@@ -32,7 +41,82 @@ impl View {
                 counted(self.bytes() as u64, "byte"),
             ));
         }
-        gather(self, out)
+        match self.buffer.form()? {
+            Form::Bytes(_) => {
+                return self.buffer.inspect(|bytes| {
+                    self.check()?;
+                    self.copy_bytes(bytes, out);
+                    Ok(())
+                });
+            }
+            Form::Launched(_) => {
+                self.check()?;
+                let staged = View::zeros(self.dims(), self.dtype(), &Budget::of(self.device()))?;
+                self.copy_to(&staged.buffer)?;
+                download(&staged.buffer.tensor, 0, out)?;
+            }
+            Form::Portable => {
+                self.check()?;
+                for ((_, to), tensor) in self.packed().zip(self.tensors()) {
+                    portable::fetch(&tensor?, self.dtype(), out, to)?;
+                }
+            }
+        }
+        self.check()
+    }
+
+    /// Copies its elements to the front of `target`, which has one slot of so many elements.
+    fn copy_to(&self, target: &Buffer) -> Result<()> {
+        let source = &self.buffer.tensor;
+        match target.form()? {
+            Form::Bytes(_) => target.edit(&[source], |target, sources| self.copy_bytes(sources[0], target)),
+            Form::Launched(stream) => {
+                target.launch(&[source], |memory, sources| self.launch_copy(&stream, memory, sources[0]))
+            }
+            Form::Portable => {
+                let axis = self.sequence.unwrap_or(0);
+                let stretches: usize = self.dims()[..axis].iter().product();
+                if self.elements() == 0 {
+                    return Ok(());
+                }
+                let Some(target) = portable::RowTensor::new(&target.tensor, stretches)? else { return Ok(()) };
+                for (of_run, tensor) in self.boxes().zip(self.tensors()) {
+                    portable::put(&target, axis, of_run.token, &portable::HostOrTensor::Tensor(tensor?))?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn copy_bytes(&self, bytes: &[u8], out: &mut [u8]) {
+        for (from, to) in self.packed() {
+            copy(&from.dims, self.dtype().bytes(), out, to, bytes, from.place);
+        }
+    }
+
+    fn launch_copy(&self, stream: &Stream, memory: Span<'_>, source: Span<'_>) -> Result<()> {
+        let places: Vec<_> = self.packed().filter(|(from, _)| !from.dims.contains(&0)).collect();
+        let boxes: Vec<_> = places
+            .iter()
+            .map(|(from, to)| BoxCopy {
+                target: memory.from(to.offset),
+                target_strides: &to.strides,
+                source: source.from(from.place.offset),
+                source_strides: &from.place.strides,
+                dims: &from.dims,
+                element: self.dtype().bytes(),
+            })
+            .collect();
+        Ok(copy_boxes(stream, &boxes)?)
+    }
+
+    /// Its runs, and where each goes in memory without gaps.
+    fn packed(&self) -> impl Iterator<Item = (ViewBox, Place)> + '_ {
+        let strides = self.dims().contiguous_strides().scaled(self.dtype().bytes());
+        self.boxes().map(move |from| {
+            let offset = self.sequence.map_or(0, |axis| from.token * strides[axis]);
+            (from, Place { offset, strides })
+        })
     }
 
     /// A copy of its elements' bytes, in order.
@@ -44,7 +128,7 @@ impl View {
 
     /// A copy of its elements as 32-bit floats, in order.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        to_f32(self.dtype(), &self.to_bytes()?)
+        floats(self.dtype(), &self.to_bytes()?)
     }
 
     /// True when shape, dtype and every bit agree.

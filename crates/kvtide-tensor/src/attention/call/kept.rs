@@ -14,9 +14,9 @@ use std::ops::Range;
 use kvtide_core::paged::Window;
 
 use super::asked::Asked;
+use super::axes::Axes;
 use super::kv_rows::KvRows;
 use super::options::AttendOptions;
-use super::strided::Axes;
 use crate::base::error::{Error, Result};
 use crate::tensor::source::Source;
 use crate::tensor::view::View;
@@ -63,7 +63,7 @@ impl KvRows<'_> {
 
 /// The options with the window and the sinks of the cache that is read, where they name no window. A mask says it for a draft
 /// tree: by the slots of its nodes, which are not their positions, a window would hide what the mask shows.
-pub(super) fn in_window<'a>(kv: &KvRows<'_>, options: &AttendOptions<'a>) -> AttendOptions<'a> {
+pub(in crate::attention) fn in_window<'a>(kv: &KvRows<'_>, options: &AttendOptions<'a>) -> AttendOptions<'a> {
     let is_masked = options.mask.is_some() && options.tree.is_none() && kv.has_tree();
     match kv.window() {
         Some(window) if options.window.is_none() && !is_masked => {
@@ -74,8 +74,8 @@ pub(super) fn in_window<'a>(kv: &KvRows<'_>, options: &AttendOptions<'a>) -> Att
 }
 
 /// Refuses queries that would see tokens which the cache has let go of.
-pub(super) fn check_kept(kv: &KvRows<'_>, asked: &Asked<'_>) -> Result<()> {
-    if asked.mask.is_some() && asked.window.is_none() && kv.has_tree() {
+pub(in crate::attention) fn check_kept(kv: &KvRows<'_>, asked: &Asked<'_>) -> Result<()> {
+    if asked.mask.is_some() && asked.rules.window.is_none() && kv.has_tree() {
         return Ok(());
     }
     for (index, of) in asked.sequences.iter().enumerate() {
@@ -85,23 +85,23 @@ pub(super) fn check_kept(kv: &KvRows<'_>, asked: &Asked<'_>) -> Result<()> {
         }
         for query in 0..of.queries {
             let position = asked.position(index, query);
-            if asked.causal && position < first {
+            if asked.rules.is_causal && position < first {
                 continue;
             }
-            let seen = asked.window.map_or(0, |window| position + 1 - window).max(of.start);
+            let seen = asked.rules.window.map_or(0, |window| position + 1 - window).max(of.start);
             if seen < behind {
                 let most = (position + 1 - behind).max(0);
                 let expected = format!(
                     "at most {most} for the query at {position} of sequence {index}: tokens before {behind} have left the cache"
                 );
-                return Err(match asked.window {
+                return Err(match asked.rules.window {
                     Some(window) => Error::argument("window", window as u32, expected),
                     None => Error::argument("window", "none", expected),
                 });
             }
-            if asked.sinks > first {
+            if asked.rules.sinks > first {
                 let expected = format!("at most {first}, the first tokens that the cache has kept");
-                return Err(Error::argument("sinks", asked.sinks as u32, expected));
+                return Err(Error::argument("sinks", asked.rules.sinks as u32, expected));
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Checks of the rules and numbers of a call against its sizes.
 
 use kvtide_core::Tree;
+use kvtide_cuda::{AttendRules, AttendSizes};
 
-use super::asked::{Asked, Mask, Sequence, Sizes};
+use super::asked::{Asked, Mask, Sequence};
 use super::kv_rows::check_offsets;
 use super::options::AttendOptions;
 use super::visible::Family;
@@ -13,9 +14,9 @@ use crate::base::error::{Error, Result};
 const TREE_MAX: usize = 4096;
 
 /// What a call asks for, when its rules go with its sizes. `own` are the trees that the keys of each sequence are known to end with.
-pub(super) fn check<'a>(
+pub(in crate::attention) fn check<'a>(
     options: &AttendOptions<'a>,
-    sizes: Sizes,
+    sizes: AttendSizes,
     sequences: Vec<Sequence>,
     own: &[Option<&Tree>],
 ) -> Result<Asked<'a>> {
@@ -23,21 +24,28 @@ pub(super) fn check<'a>(
     let strides = mask_strides(options, sizes, &sequences)?;
     Ok(Asked {
         sizes,
-        causal: options.causal,
-        window: options.window.map(i64::from),
-        sinks: options.sinks.into(),
+        rules: rules(options, sizes),
         trees: trees(options, &sequences, own)?,
         mask: options.mask.as_ref().map(|mask| Mask { bytes: mask.bytes(), strides }),
         positions: positions(options, &sequences)?,
-        sink_logits: options.sink_logits,
-        scale: options.scale.unwrap_or_else(|| 1.0 / (sizes.dim as f32).sqrt()),
-        softcap: options.softcap,
         stop: options.stop,
         sequences,
     })
 }
 
-pub(super) fn check_numbers(options: &AttendOptions<'_>, sizes: Sizes) -> Result<()> {
+/// How queries see keys, as the options say.
+pub(in crate::attention) fn rules<'a>(options: &AttendOptions<'a>, sizes: AttendSizes) -> AttendRules<'a> {
+    AttendRules {
+        is_causal: options.causal,
+        window: options.window.map(i64::from),
+        sinks: options.sinks.into(),
+        sink_logits: options.sink_logits,
+        scale: options.scale.unwrap_or_else(|| 1.0 / (sizes.dim as f32).sqrt()),
+        softcap: options.softcap,
+    }
+}
+
+pub(in crate::attention) fn check_numbers(options: &AttendOptions<'_>, sizes: AttendSizes) -> Result<()> {
     let AttendOptions { scale, window, sinks, sink_logits, softcap, starts, threads, .. } = options;
     if scale.is_some_and(|scale| !scale.is_finite()) {
         return Err(Error::argument("scale", f64::from(scale.unwrap_or(0.0)), "a finite number"));
@@ -147,7 +155,7 @@ fn check_tree(nodes: usize, of: &Sequence) -> Result<()> {
 }
 
 /// The mask's strides in bytes, 0 where it is broadcast.
-fn mask_strides(options: &AttendOptions<'_>, sizes: Sizes, sequences: &[Sequence]) -> Result<[usize; 4]> {
+fn mask_strides(options: &AttendOptions<'_>, sizes: AttendSizes, sequences: &[Sequence]) -> Result<[usize; 4]> {
     let Some(mask) = &options.mask else { return Ok([0; 4]) };
     if mask.dtype() != DType::F32 {
         let (value, expected) = (mask.dtype().to_string(), "f32".to_owned());

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use crate::tensor::source::HostTensor;
+use crate::tensor::host::HostTensor;
 use crate::tensor::view::View;
 
 /// How queries see keys. Every field has a default.

@@ -2,17 +2,20 @@
 
 use std::ops::Range;
 
-use super::asked::{Asked, ROWS};
 use super::pages::{PageHeads, Pages};
 use super::segment::{Scales, Segment};
-use super::strided::Strided;
+use super::strided::StridedRows;
+use crate::attention::call::Call;
+use crate::attention::call::asked::{Asked, ROWS};
+use crate::attention::call::kv_rows::ResolvedRows;
+use crate::base::error::Result;
 use crate::kernels::tile::TileKernels;
 
 /// One call.
 pub(super) struct Job<'a> {
     pub kernels: &'static TileKernels,
     pub asked: &'a Asked<'a>,
-    pub queries: Strided<'a>,
+    pub queries: StridedRows<'a>,
     pub keys: Keys<'a>,
 }
 
@@ -21,9 +24,9 @@ pub(super) enum Keys<'a> {
     /// In tensors or views.
     Strided {
         /// The keys.
-        k: Strided<'a>,
+        k: StridedRows<'a>,
         /// The values.
-        v: Strided<'a>,
+        v: StridedRows<'a>,
     },
     /// In pages.
     Pages(Pages<'a>),
@@ -66,7 +69,25 @@ impl Unit {
     }
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    /// A call with the memory of its tensors.
+    pub fn new(call: &'a Call<'_>, kernels: &'static TileKernels, memory: &[&'a [u8]]) -> Result<Self> {
+        let (mut memory, rows) = (memory.iter().copied(), call.rows());
+        let queries = StridedRows::new(call.queries(), rows.axes(), call.queries().bytes(&mut memory))?;
+        let keys = match rows {
+            ResolvedRows::Strided { k, v, axes } => Keys::Strided {
+                k: StridedRows::new(k, *axes, k.bytes(&mut memory))?,
+                v: StridedRows::new(v, *axes, v.bytes(&mut memory))?,
+            },
+            ResolvedRows::Pages(rows) => Keys::Pages(Pages {
+                slab: rows.slabs.slab.pages(memory.next().unwrap_or(&[])),
+                staging: rows.slabs.staging.pages(memory.next().unwrap_or(&[])),
+                rows,
+            }),
+        };
+        Ok(Job { kernels, asked: &call.asked, queries, keys })
+    }
+
     /// True when some keys were rotated.
     pub fn is_rotated(&self) -> bool {
         matches!(&self.keys, Keys::Pages(pages) if pages.rows.slabs.shape.hadamard)
@@ -93,7 +114,7 @@ impl Job<'_> {
     pub fn segment(&self, sequence: usize, heads: &Heads, index: usize) -> Segment<'_> {
         match (&self.keys, heads) {
             (Keys::Strided { k, v }, Heads::Strided(heads)) => {
-                let batch = if self.asked.sizes.ragged { 0 } else { sequence };
+                let batch = self.asked.batch(sequence);
                 let index = self.asked.sequences[sequence].first_key + index;
                 let (keys, values) = (k.rows(batch, heads.clone(), index), v.rows(batch, heads.clone(), index));
                 let count = keys.count.min(values.count);

@@ -41,7 +41,7 @@ impl<'a, 'b> Work<'a, 'b> {
         let mut work = Work { job, unit, scratch, heads, segments: Vec::new(), rows };
         work.load_queries();
         let (lowest, highest) = work.reach();
-        for range in job.asked.rules(unit.sequence).ranges(lowest, highest) {
+        for range in job.asked.visible(unit.sequence).ranges(lowest, highest) {
             let range = work.share_of(range);
             for start in range.clone().step_by(TILE) {
                 job.asked.check_stop()?;
@@ -75,15 +75,15 @@ impl<'a, 'b> Work<'a, 'b> {
         for row in 0..self.rows {
             let (query, head) = self.unit.query_and_head(row, group);
             let of = &self.job.asked.sequences[self.unit.sequence];
-            let from = match sizes.ragged {
+            let from = match sizes.is_ragged {
                 true => self.job.queries.rows(0, head..head + 1, of.first_query + query),
                 false => self.job.queries.rows(self.unit.sequence, head..head + 1, query),
             };
             let floats = &mut self.scratch.queries[row * stride..(row + 1) * stride];
             floats.fill(0.0);
             kernels.widen(from, 0, floats);
-            kernels.scale_all(floats, self.job.asked.scale);
-            let sink = self.job.asked.sink_logits.filter(|_| self.unit.split == 0).map(|logits| logits[head]);
+            kernels.scale_all(floats, self.job.asked.rules.scale);
+            let sink = self.job.asked.rules.sink_logits.filter(|_| self.unit.split == 0).map(|logits| logits[head]);
             self.scratch.state[row] = match sink {
                 Some(logit) if logit > f32::NEG_INFINITY => State { max: logit, sum: 1.0, bias: 0.0 },
                 _ => State::EMPTY,
@@ -103,13 +103,13 @@ impl<'a, 'b> Work<'a, 'b> {
         let width = padded(tile.len());
         self.find(&tile);
         self.score(width);
-        if let Some(cap) = self.job.asked.softcap {
+        if let Some(cap) = self.job.asked.rules.softcap {
             for row in 0..self.rows {
                 self.job.kernels.bend(&mut self.scratch.scores[row * SCORES..][..width], 1.0 / cap, cap);
             }
         }
-        let all_shown =
-            self.job.asked.mask.is_none() && self.job.asked.rules(self.unit.sequence).shows_all(&tile, lowest, highest);
+        let all_shown = self.job.asked.mask.is_none()
+            && self.job.asked.visible(self.unit.sequence).shows_all(&tile, lowest, highest);
         let hidden = !all_shown && self.mask(&tile);
         for row in 0..self.rows {
             self.scratch.scores[row * SCORES + tile.len()..row * SCORES + width].fill(f32::NEG_INFINITY);
@@ -133,7 +133,7 @@ impl<'a, 'b> Work<'a, 'b> {
     /// Adds the mask and hides what a row does not see; true when something is hidden.
     fn mask(&mut self, tile: &Range<usize>) -> bool {
         let (job, unit) = (self.job, self.unit);
-        let (group, rules) = (job.asked.sizes.group(), job.asked.rules(unit.sequence));
+        let (group, rules) = (job.asked.sizes.group(), job.asked.visible(unit.sequence));
         let mut hidden = false;
         for row in 0..self.rows {
             let (query, head) = unit.query_and_head(row, group);

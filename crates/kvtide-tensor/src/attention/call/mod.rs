@@ -1,26 +1,39 @@
 //! One call as it was made, checked: nothing is read before everything is known to fit.
+//!
+//! ```text
+//! options, kv_rows    what a caller gives
+//! check, kept         whether it fits, and whether a window still has what queries would see
+//! asked, visible      what the work goes by: sizes, sequences, and which keys a query sees
+//! ```
+
+pub(super) mod asked;
+pub(super) mod axes;
+pub(super) mod check;
+mod kept;
+pub(super) mod kv_rows;
+pub(super) mod options;
+pub(super) mod visible;
 
 use candle_core::{Device, Tensor};
 use kvtide_core::paged::NO_BLOCK;
+use kvtide_cuda::AttendSizes;
 
-use super::asked::{Asked, Sequence, Sizes};
-use super::check::check;
-use super::job::Job;
-use super::kept::{check_kept, in_window};
-use super::kv_rows::{KvRows, ResolvedRows, check_offsets, key_positions};
-use super::options::AttendOptions;
-use super::strided::{Axes, Strided, check_rank, resolve};
-use super::visible::KeyPositions;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::device::device_name;
-use crate::kernels::tile::TileKernels;
 use crate::paged::PageRows;
 use crate::tensor::resolved::Resolved;
 use crate::tensor::source::Source;
+use asked::{Asked, Sequence};
+use axes::{Axes, check_rank, resolve};
+use check::check;
+use kept::{check_kept, in_window};
+use kv_rows::{KvRows, ResolvedRows, check_offsets, key_positions};
+use options::AttendOptions;
+use visible::KeyPositions;
 
 /// A checked call.
-pub(super) struct Call<'a> {
+pub(in crate::attention) struct Call<'a> {
     q: Resolved<'a>,
     rows: ResolvedRows<'a>,
     pub asked: Asked<'a>,
@@ -107,16 +120,9 @@ impl<'a> Call<'a> {
     pub fn rows_out(&self) -> usize {
         self.asked.queries() * self.asked.sizes.query_heads
     }
-
-    /// The job, its memory at hand.
-    pub fn job<'b>(&'b self, kernels: &'static TileKernels, memory: &[&'b [u8]]) -> Result<Job<'b>> {
-        let mut memory = memory.iter().copied();
-        let queries = Strided::new(&self.q, self.rows.axes(), self.q.bytes(&mut memory))?;
-        Ok(Job { kernels, asked: &self.asked, queries, keys: self.rows.in_memory(&mut memory)? })
-    }
 }
 
-fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<Sizes> {
+fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<AttendSizes> {
     let axes = rows.axes();
     check_rank("q", &q.dims, axes)?;
     let (last, [dim, value_dim]) = (axes.rank - 1, rows.head_dims());
@@ -134,7 +140,7 @@ fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<Sizes> {
     {
         return wrong(format!("a batch of {} as k", k.dims[0]));
     }
-    Ok(Sizes { query_heads, kv_heads, dim, value_dim, ragged: axes.rank == Axes::RAGGED.rank })
+    Ok(AttendSizes { query_heads, kv_heads, dim, value_dim, is_ragged: axes.are_ragged() })
 }
 
 fn batch(q: &Resolved<'_>, keys: KeyPositions, options: &AttendOptions<'_>) -> Result<Vec<Sequence>> {
@@ -161,7 +167,7 @@ fn check_last_blocks(pages: &PageRows<'_>, asked: &Asked<'_>) -> Result<()> {
     let sees = |(index, of): (usize, &Sequence)| {
         let gap = pages.gap(index);
         let reaches_end = !gap.is_empty() && i64::from(gap.end) == of.keys.end();
-        let stands_there = |query| !asked.causal || asked.position(index, query) >= i64::from(gap.start);
+        let stands_there = |query| !asked.rules.is_causal || asked.position(index, query) >= i64::from(gap.start);
         reaches_end && (0..of.queries).any(stands_there)
     };
     match pages.are_of_tables() && asked.sequences.iter().enumerate().any(sees) {

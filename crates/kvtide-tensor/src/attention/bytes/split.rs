@@ -4,16 +4,18 @@
 //! Few units are split along their keys; what such a share gives is kept in at most 1 MiB until the last one is there.
 
 use std::f32::consts::LOG2_E;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::job::{Job, Unit};
-use super::output::{Output, larger};
 use super::scratch::{Scratch, State, TILE};
 use super::unit::Work;
+use crate::attention::call::Call;
+use crate::attention::output::{Output, Suspect, larger};
 use crate::base::error::Result;
+use crate::base::lock::{lock, unlocked};
 use crate::base::memory::Budget;
 use crate::base::threads::share;
-use crate::kernels::tile::padded;
+use crate::kernels::tile::{TileKernels, padded};
 
 /// Enough units for the threads of any machine.
 const UNITS: usize = 64;
@@ -27,8 +29,15 @@ const SHARES_MAX: usize = 1 << 18;
 /// Products below which a call is not worth waking another thread.
 const ALONE_MAX: usize = 1 << 20;
 
-/// Runs a whole call.
-pub(super) fn run(job: &Job<'_>, output: &mut Output<'_>, threads: usize) -> Result<()> {
+/// Runs a whole call, with the memory of its tensors.
+pub(in crate::attention) fn run(
+    call: &Call<'_>,
+    kernels: &'static TileKernels,
+    memory: &[&[u8]],
+    output: &mut Output<'_>,
+    threads: usize,
+) -> Result<()> {
+    let job = &Job::new(call, kernels, memory)?;
     let (units, groups) = units(job);
     let rows = units.iter().map(|unit| unit.rows(job.asked.sizes.group())).max().unwrap_or(0);
     let shares = Shares::new(&units, groups, rows, job.asked.sizes.value_dim)?;
@@ -36,7 +45,7 @@ pub(super) fn run(job: &Job<'_>, output: &mut Output<'_>, threads: usize) -> Res
     let failed = Mutex::new(None);
     let note = |result: Result<()>| {
         if let Err(error) = result {
-            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            lock(&failed).get_or_insert(error);
         }
     };
     let alone = job.asked.products() < ALONE_MAX;
@@ -49,19 +58,19 @@ pub(super) fn run(job: &Job<'_>, output: &mut Output<'_>, threads: usize) -> Res
                 shares.keep(unit, rows, &scratch.state[..rows], &scratch.out, stride);
                 return Ok(());
             }
-            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            output.write(job, unit, &scratch.state[..rows], &scratch.out, stride);
+            let mut output = lock(&output);
+            write(&mut output, job, unit, &scratch.state[..rows], &scratch.out, stride);
             Ok(())
         }));
     })?;
-    if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(error) = unlocked(failed) {
         return Err(error);
     }
-    let output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let output = unlocked(output);
     for unit in units.iter().filter(|unit| unit.splits > 1 && unit.split == 0) {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
             shares.merge(unit, unit.rows(job.asked.sizes.group()), scratch);
-            output.write(job, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
+            write(output, job, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
             Ok(())
         })?;
     }
@@ -100,6 +109,33 @@ fn whole_units(job: &Job<'_>) -> Vec<Unit> {
     units
 }
 
+/// Writes the rows of a unit, each divided by its sum; zeros where a row saw nothing.
+fn write(output: &mut Output<'_>, job: &Job<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
+    let asked = job.asked;
+    let (sizes, group) = (asked.sizes, asked.sizes.group());
+    let mut values = vec![0.0; sizes.value_dim];
+    for row in 0..unit.rows(group) {
+        let State { max, sum, .. } = states[row];
+        let factor = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+        for (value, total) in values.iter_mut().zip(&out[row * stride..]) {
+            *value = total * factor;
+        }
+        let (query, head) = unit.query_and_head(row, group);
+        let token = asked.sequences[unit.sequence].first_query + query;
+        let lse = log_sum(max, sum);
+        // With the kernels, for a decode step feels another pass. Squares of what is finite may not be: that is looked at in vain.
+        let sums = &out[row * stride..][..stride];
+        let is_finite = job.kernels.dot(sums, sums).is_finite();
+        output.check(is_finite, Suspect { sequence: unit.sequence, token, head }, lse);
+        output.put(asked, unit.sequence, token, head, &values, lse);
+    }
+}
+
+/// The natural logarithm of a row's sum of exponentials.
+fn log_sum(max: f32, sum: f32) -> f32 {
+    if sum == 0.0 { f32::NEG_INFINITY } else { max + sum.ln() }
+}
+
 /// What shares of the keys gave, until all of them are there.
 struct Shares {
     floats: Mutex<Vec<f32>>,
@@ -126,7 +162,7 @@ impl Shares {
     }
 
     fn keep(&self, unit: &Unit, rows: usize, states: &[State], out: &[f32], stride: usize) {
-        let mut floats = self.floats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut floats = lock(&self.floats);
         let share = &mut floats[self.place(unit, unit.split)..][..rows * self.row];
         for (row, kept) in share.chunks_exact_mut(self.row).enumerate() {
             (kept[0], kept[1]) = (states[row].max, states[row].sum);
@@ -136,7 +172,7 @@ impl Shares {
 
     /// Puts the shares of a unit's rows together in the scratch.
     fn merge(&self, unit: &Unit, rows: usize, scratch: &mut Scratch) {
-        let floats = self.floats.lock().unwrap_or_else(PoisonError::into_inner);
+        let floats = lock(&self.floats);
         let stride = self.row - 2;
         for row in 0..rows {
             let shares =

@@ -1,11 +1,12 @@
 //! Every form against the others and against the definitions, in f64.
 
+#[path = "half_a_step.rs"]
 mod half_a_step;
 
 use kvtide_core::paged::{PageLayout, PageShape};
 
 use super::*;
-use crate::kernels::with_kernels;
+use crate::device::form::{Kernels, with_kernels};
 
 const FORMATS: [PageFormat; 3] = [PageFormat::F8E4M3, PageFormat::Q8, PageFormat::Q4];
 

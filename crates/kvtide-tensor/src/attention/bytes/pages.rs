@@ -8,7 +8,6 @@ use std::ops::Range;
 use kvtide_core::paged::{HeadPlace, KeyOrValue, PageFormat, PageLayout, PageRead};
 
 use super::segment::{Scale, Scales, Segment};
-use crate::base::error::{Error, Result};
 use crate::kernels::tile::{AHEAD, Ahead, Elements, Rows};
 use crate::paged::PageRows;
 
@@ -133,18 +132,6 @@ fn scale(format: PageFormat, part: KeyOrValue) -> (Scale, usize) {
 
 fn same_slab(one: &PageRead, other: &PageRead) -> bool {
     one.staged.is_some() == other.staged.is_some()
-}
-
-/// Refuses pages that hold no floats.
-pub(super) fn check_floats(rows: &PageRows<'_>) -> Result<()> {
-    match rows.slabs.shape.pages.section(KeyOrValue::Key).format {
-        PageFormat::U8 => Err(Error::DtypeMismatch {
-            argument: "cache",
-            value: "u8".to_owned(),
-            expected: "f32, f16, bf16 or a low-bit format".to_owned(),
-        }),
-        _ => Ok(()),
-    }
 }
 
 fn elements(format: PageFormat) -> Elements {

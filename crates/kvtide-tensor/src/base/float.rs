@@ -4,11 +4,22 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 
 use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_vec;
 
 /// Elements that are converted at a time where the bytes are not aligned.
 const CHUNK: usize = 64;
 
-/// The values of `bytes`, elements of `dtype`, in `out`.
+/// The values of `bytes`, elements of `dtype`.
+pub(crate) fn floats(dtype: DType, bytes: &[u8]) -> Result<Vec<f32>> {
+    let mut floats =
+        zeroed_vec(bytes.len() / dtype.bytes()).ok_or_else(|| Budget::process().refusal(bytes.len() as u64))?;
+    to_f32(dtype, bytes, &mut floats);
+    Ok(floats)
+}
+
+/// The same in `out`.
 pub(crate) fn to_f32(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(bytes.len(), out.len() * dtype.bytes(), "as many elements");
     match dtype {

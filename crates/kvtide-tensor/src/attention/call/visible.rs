@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use kvtide_core::Tree;
+use kvtide_cuda::AttendRules;
 
 use crate::base::error::Result;
 use crate::base::memory::Budget;
@@ -13,7 +14,7 @@ use crate::base::zeroed::zeroed_vec;
 
 /// The keys of one sequence: how many, and where its one or two runs stand.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeyPositions {
+pub(in crate::attention) struct KeyPositions {
     /// The first position and the number of keys of each run.
     runs: [(i64, usize); 2],
 }
@@ -64,13 +65,11 @@ impl KeyPositions {
     }
 }
 
-/// The rules of one sequence.
+/// What the queries of one sequence see.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rules<'a> {
+pub(in crate::attention) struct Visible<'a> {
+    pub rules: &'a AttendRules<'a>,
     pub keys: KeyPositions,
-    pub causal: bool,
-    pub window: Option<i64>,
-    pub sinks: i64,
     /// The first position that is no padding.
     pub start: i64,
     /// The tree that the last keys are.
@@ -79,17 +78,18 @@ pub(super) struct Rules<'a> {
     pub first_node: i64,
 }
 
-impl Rules<'_> {
+impl Visible<'_> {
     /// The ranges of keys that some query at `lowest` to `highest` sees: the sinks, and the rest.
     pub fn ranges(&self, lowest: i64, highest: i64) -> [Range<usize>; 2] {
         let keys = &self.keys;
-        let end = if self.causal && self.tree.is_none() { keys.index_of(highest + 1) } else { keys.len() };
+        let end = if self.rules.is_causal && self.tree.is_none() { keys.index_of(highest + 1) } else { keys.len() };
         let start = keys.index_of(self.start);
-        let behind = self.window.map_or(start, |window| keys.index_of(lowest + 1 - window).max(start)).min(end);
+        let behind = self.rules.window.map_or(start, |window| keys.index_of(lowest + 1 - window).max(start)).min(end);
         // A node stands before its slot, so that it may be a sink behind them.
         let nodes = self.tree.map_or(0, Family::len);
-        let behind = if keys.end() - (nodes as i64) < self.sinks { behind.min(keys.len() - nodes) } else { behind };
-        let sinks = if self.window.is_some() { keys.index_of(self.sinks).min(behind) } else { start };
+        let behind =
+            if keys.end() - (nodes as i64) < self.rules.sinks { behind.min(keys.len() - nodes) } else { behind };
+        let sinks = if self.rules.window.is_some() { keys.index_of(self.rules.sinks).min(behind) } else { start };
         [start.min(sinks)..sinks, behind..end.max(behind)]
     }
 
@@ -98,8 +98,8 @@ impl Rules<'_> {
         let (first, last) = (self.keys.at(tile.start), self.keys.at(tile.end - 1));
         let in_past = self.tree.is_none_or(|tree| tile.end + tree.len() <= self.keys.len());
         in_past
-            && (!self.causal || last <= lowest)
-            && self.window.is_none_or(|window| first > highest - window || last < self.sinks)
+            && (!self.rules.is_causal || last <= lowest)
+            && self.rules.window.is_none_or(|window| first > highest - window || last < self.rules.sinks)
             && first >= self.start
             && lowest >= self.start
     }
@@ -113,8 +113,8 @@ impl Rules<'_> {
             Some((tree, other)) => self.keys.end() - tree.len() as i64 + tree.depth(other),
             None => self.keys.at(index),
         };
-        (drafted.is_some() || !self.causal || key <= query)
-            && self.window.is_none_or(|window| query - key < window || key < self.sinks)
+        (drafted.is_some() || !self.rules.is_causal || key <= query)
+            && self.rules.window.is_none_or(|window| query - key < window || key < self.rules.sinks)
             && key >= self.start
             && query >= self.start
     }
@@ -122,7 +122,7 @@ impl Rules<'_> {
 
 /// Who sees whom in a draft tree.
 #[derive(Clone, Debug)]
-pub(super) struct Family {
+pub(in crate::attention) struct Family {
     depths: Vec<u32>,
     /// For each node, one bit for each node that it sees.
     seen: Vec<u64>,
@@ -174,8 +174,8 @@ impl Family {
 mod tests {
     use super::*;
 
-    fn rules(keys: KeyPositions) -> Rules<'static> {
-        Rules { keys, causal: true, window: Some(4), sinks: 2, start: 0, tree: None, first_node: 0 }
+    fn visible<'a>(rules: &'a AttendRules<'a>, keys: KeyPositions) -> Visible<'a> {
+        Visible { rules, keys, start: 0, tree: None, first_node: 0 }
     }
 
     #[test]
@@ -194,17 +194,19 @@ mod tests {
             for (window, sinks, start) in
                 [(None, 0, 0), (Some(3), 0, 0), (Some(3), 2, 0), (Some(9), 1, 0), (None, 0, 6)]
             {
-                let rules = Rules { window, sinks, start, ..rules(keys) };
+                let rules = AttendRules { window, sinks, ..AttendRules::causal(1.0) };
+                let visible = Visible { start, ..visible(&rules, keys) };
                 for (lowest, highest) in (0..13).flat_map(|low| (low..13).map(move |high| (low, high))) {
-                    let ranges = rules.ranges(lowest, highest);
-                    let shown = |index| (lowest..=highest).any(|query| rules.shows(query, 0, index));
+                    let ranges = visible.ranges(lowest, highest);
+                    let shown = |index| (lowest..=highest).any(|query| visible.shows(query, 0, index));
                     for index in 0..keys.len() {
                         let inside = ranges.iter().any(|range| range.contains(&index));
-                        assert!(inside || !shown(index), "{rules:?} {lowest}..={highest} {index} {ranges:?}");
+                        assert!(inside || !shown(index), "{visible:?} {lowest}..={highest} {index} {ranges:?}");
                     }
                     for tile in (0..keys.len()).flat_map(|from| (from + 1..=keys.len()).map(move |to| from..to)) {
-                        let whole = tile.clone().all(|key| (lowest..=highest).all(|query| rules.shows(query, 0, key)));
-                        assert!(whole || !rules.shows_all(&tile, lowest, highest), "{rules:?} {tile:?}");
+                        let whole =
+                            tile.clone().all(|key| (lowest..=highest).all(|query| visible.shows(query, 0, key)));
+                        assert!(whole || !visible.shows_all(&tile, lowest, highest), "{visible:?} {tile:?}");
                     }
                 }
             }
@@ -214,14 +216,15 @@ mod tests {
     #[test]
     fn a_node_sees_its_ancestors_at_their_depth() {
         let family = Family::new(&Tree::new(&[-1, 0, 0, 1]).unwrap()).unwrap();
-        let tree = Rules { window: Some(2), sinks: 0, tree: Some(&family), ..rules(KeyPositions::from_zero(7)) };
+        let rules = AttendRules { window: Some(2), ..AttendRules::causal(1.0) };
+        let tree = Visible { tree: Some(&family), ..visible(&rules, KeyPositions::from_zero(7)) };
         let shown = |query, node| (0..7).filter(|&index| tree.shows(query, node, index)).collect::<Vec<_>>();
         assert_eq!(shown(3, 0), [2, 3]);
         assert_eq!(shown(4, 2), [3, 5]);
         assert_eq!(shown(5, 3), [4, 6]);
-        let last = Rules { first_node: 3, ..tree };
+        let last = Visible { first_node: 3, ..tree };
         assert_eq!((0..7).filter(|&index| last.shows(5, 0, index)).collect::<Vec<_>>(), [4, 6]);
-        let longer = Rules { first_node: -1, ..tree };
+        let longer = Visible { first_node: -1, ..tree };
         assert_eq!((0..7).filter(|&index| longer.shows(2, 0, index)).collect::<Vec<_>>(), [1, 2]);
     }
 }

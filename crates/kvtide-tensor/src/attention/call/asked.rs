@@ -2,51 +2,30 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::visible::{Family, KeyPositions, Rules};
+use kvtide_cuda::{AttendRules, AttendSizes};
+
+use super::axes::Axes;
+use super::visible::{Family, KeyPositions, Visible};
 use crate::base::error::{Error, Result};
 
 /// Query rows of a unit, unless one query alone has more: as many as stay in the second cache with their tile.
-pub(super) const ROWS: usize = 64;
+pub(in crate::attention) const ROWS: usize = 64;
 
 /// What one call asks for.
-pub(super) struct Asked<'a> {
-    pub sizes: Sizes,
+pub(in crate::attention) struct Asked<'a> {
+    pub sizes: AttendSizes,
+    pub rules: AttendRules<'a>,
     pub sequences: Vec<Sequence>,
-    pub causal: bool,
-    pub window: Option<i64>,
-    pub sinks: i64,
     /// One for all sequences, or one for each: nothing where its tokens follow each other.
     pub trees: Vec<Option<Family>>,
     pub mask: Option<Mask<'a>>,
     pub positions: Option<Vec<i64>>,
-    pub sink_logits: Option<&'a [f32]>,
-    /// What products are multiplied with.
-    pub scale: f32,
-    pub softcap: Option<f32>,
     pub stop: Option<&'a AtomicBool>,
-}
-
-/// The sizes that all sequences share.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub query_heads: usize,
-    pub kv_heads: usize,
-    pub dim: usize,
-    pub value_dim: usize,
-    /// True for `[tokens, heads, dim]`, false for `[batch, heads, n, dim]`.
-    pub ragged: bool,
-}
-
-impl Sizes {
-    /// Query heads that share one head of K and V.
-    pub fn group(&self) -> usize {
-        self.query_heads / self.kv_heads
-    }
 }
 
 /// One sequence, or one row of the batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sequence {
+pub(in crate::attention) struct Sequence {
     /// Its first query and how many, in the list of all queries.
     pub first_query: usize,
     pub queries: usize,
@@ -59,7 +38,7 @@ pub(super) struct Sequence {
 
 /// An additive mask and its strides, 0 where it is broadcast.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mask<'a> {
+pub(in crate::attention) struct Mask<'a> {
     pub bytes: &'a [u8],
     /// Bytes from one to the next: batch, query heads, queries, keys.
     pub strides: [usize; 4],
@@ -87,16 +66,26 @@ impl Asked<'_> {
         rows.saturating_mul(self.sizes.query_heads * self.sizes.dim)
     }
 
+    /// The axes of queries, keys and values.
+    pub fn axes(&self) -> Axes {
+        if self.sizes.is_ragged { Axes::RAGGED } else { Axes::BATCHED }
+    }
+
+    /// The row of the batch in which a sequence lies.
+    pub fn batch(&self, sequence: usize) -> usize {
+        if self.sizes.is_ragged { 0 } else { sequence }
+    }
+
     /// Queries of a unit.
     pub fn queries_max(&self) -> usize {
         (ROWS / self.sizes.group()).max(1)
     }
 
-    /// The rules of a sequence.
-    pub fn rules(&self, sequence: usize) -> Rules<'_> {
+    /// What queries of a sequence see.
+    pub fn visible(&self, sequence: usize) -> Visible<'_> {
         let Sequence { keys, start, .. } = self.sequences[sequence];
         let (tree, first_node) = (self.tree(sequence), self.first_node(sequence));
-        Rules { keys, causal: self.causal, window: self.window, sinks: self.sinks, start, tree, first_node }
+        Visible { rules: &self.rules, keys, start, tree, first_node }
     }
 
     /// The draft tree at the end of a sequence.

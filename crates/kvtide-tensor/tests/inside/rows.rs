@@ -7,12 +7,14 @@ use candle_core::Tensor;
 use kvtide_core::{Run, Runs, SlotMove, SlotWrite};
 use proptest::prelude::*;
 
-use super::{Kernels, copy_rows, move_rows, with_kernels, write};
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
 use crate::base::memory::Budget;
+use crate::device::form::{Kernels, with_kernels};
 use crate::tensor::buffer::{Buffer, RowShape};
-use crate::tensor::source::{HostTensor, SequenceLayout, Source};
+use crate::tensor::host::{HostTensor, SequenceLayout};
+use crate::tensor::rows::{copy_rows, move_rows, write};
+use crate::tensor::source::Source;
 use crate::tensor::view::View;
 
 #[path = "../../../kvtide-core/tests/support/mod.rs"]

@@ -1,11 +1,9 @@
 //! What attention reads: keys and values of one length for a whole batch, or of each sequence its own.
 
 use candle_core::Tensor;
-use kvtide_core::paged::KeyOrValue;
+use kvtide_core::paged::{KeyOrValue, PageFormat};
 
-use super::job::Keys;
-use super::pages::{Pages, check_floats};
-use super::strided::{Axes, Strided, resolve};
+use super::axes::{Axes, resolve};
 use super::visible::KeyPositions;
 use crate::base::error::{Error, Result};
 use crate::paged::PageRows;
@@ -38,7 +36,7 @@ pub enum KvRows<'a> {
 
 impl KvRows<'_> {
     /// Refuses views that can no longer be read.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(in crate::attention) fn check(&self) -> Result<()> {
         let (KvRows::Batched { k, v } | KvRows::Ragged { k, v, .. }) = self else { return Ok(()) };
         for source in [k, v] {
             if let Source::View(view) = source {
@@ -63,7 +61,7 @@ impl<'a> From<&'a PageRows<'a>> for KvRows<'a> {
 
 /// Keys and values whose strides are known.
 #[expect(clippy::large_enum_variant, reason = "there is one for each call, and it is not moved")]
-pub(super) enum ResolvedRows<'a> {
+pub(in crate::attention) enum ResolvedRows<'a> {
     /// Tensors, views and the caller's memory.
     Strided { k: Resolved<'a>, v: Resolved<'a>, axes: Axes },
     /// Pages, which are known already.
@@ -139,25 +137,10 @@ impl<'a> ResolvedRows<'a> {
             ResolvedRows::Pages(_) => [None; 2],
         }
     }
-
-    /// The same with their memory: their own, or that of the next tensors.
-    pub fn in_memory<'b>(&'b self, tensors: &mut impl Iterator<Item = &'b [u8]>) -> Result<Keys<'b>> {
-        Ok(match self {
-            ResolvedRows::Strided { k, v, axes } => Keys::Strided {
-                k: Strided::new(k, *axes, k.bytes(tensors))?,
-                v: Strided::new(v, *axes, v.bytes(tensors))?,
-            },
-            ResolvedRows::Pages(rows) => Keys::Pages(Pages {
-                slab: rows.slabs.slab.pages(tensors.next().unwrap_or(&[])),
-                staging: rows.slabs.staging.pages(tensors.next().unwrap_or(&[])),
-                rows,
-            }),
-        })
-    }
 }
 
 /// Where the keys of a batch stand: where a view of a window says, else from 0 on.
-pub(super) fn key_positions(k: &Source<'_>, tokens: usize) -> KeyPositions {
+pub(in crate::attention) fn key_positions(k: &Source<'_>, tokens: usize) -> KeyPositions {
     if let Source::View(view) = k
         && view.sequence_axis() == Some(Axes::BATCHED.tokens)
     {
@@ -172,7 +155,7 @@ pub(super) fn key_positions(k: &Source<'_>, tokens: usize) -> KeyPositions {
 }
 
 /// Checked offsets: from 0 up to `total`, never down.
-pub(super) fn check_offsets(argument: &'static str, offsets: &[i32], total: usize) -> Result<()> {
+pub(in crate::attention) fn check_offsets(argument: &'static str, offsets: &[i32], total: usize) -> Result<()> {
     let expected = || format!("offsets that rise from 0 to {total}, the tokens there are");
     if offsets.len() < 2 {
         let expected = format!("at least 2 offsets: {}", expected());
@@ -188,5 +171,17 @@ pub(super) fn check_offsets(argument: &'static str, offsets: &[i32], total: usiz
     match offsets.last() {
         Some(&last) if last as usize == total => Ok(()),
         last => Err(Error::argument(argument, format!("{} at the end", last.copied().unwrap_or(0)), expected())),
+    }
+}
+
+/// Refuses pages that hold no floats.
+fn check_floats(rows: &PageRows<'_>) -> Result<()> {
+    match rows.slabs.shape.pages.section(KeyOrValue::Key).format {
+        PageFormat::U8 => Err(Error::DtypeMismatch {
+            argument: "cache",
+            value: "u8".to_owned(),
+            expected: "f32, f16, bf16 or a low-bit format".to_owned(),
+        }),
+        _ => Ok(()),
     }
 }

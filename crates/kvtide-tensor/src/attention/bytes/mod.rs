@@ -1,0 +1,19 @@
+//! Attention on bytes that the host sees, with its vectors.
+//!
+//! ```text
+//! split      units: some queries, some heads of K and V, a share of the keys; shares put together again
+//! unit       tile by tile, with a running softmax
+//! products   the two products of a tile
+//! job        a call and its memory; segments of keys at one distance (strided, pages)
+//! ```
+
+mod job;
+mod pages;
+mod products;
+mod scratch;
+mod segment;
+mod split;
+mod strided;
+mod unit;
+
+pub(super) use split::run;
