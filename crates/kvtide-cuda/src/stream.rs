@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::kernel::{Grid, Kernel, SharedRoom};
 use crate::list::List;
 use crate::memory::{DeviceMemory, Reached};
-use crate::recording::{Launches, Recording};
+use crate::recording::Recording;
 use crate::span::Span;
 
 /// A stream of work.
@@ -212,6 +212,7 @@ impl Stream {
     }
 
     /// The same stream, for a capture and the run before it.
+    #[cfg(feature = "captured-steps")]
     pub(crate) fn recording(&self, recording: &Arc<Recording>) -> Stream {
         match &self.target {
             #[cfg(any(feature = "cuda", feature = "emulate"))]
@@ -222,10 +223,12 @@ impl Stream {
     }
 
     /// The launches of `work`, which do not run.
+    #[cfg(feature = "captured-steps")]
     pub(crate) fn record<E: From<crate::Error>>(
         &self,
         work: impl FnOnce() -> std::result::Result<(), E>,
-    ) -> std::result::Result<Launches, E> {
+    ) -> std::result::Result<crate::recording::Launches, E> {
+        use crate::recording::Launches;
         match &self.target {
             #[cfg(feature = "cuda")]
             Target::Gpu(gpu) => {
