@@ -15,15 +15,15 @@ export function programsOf(messages, kind) {
   return found.map(({ executable, target }) => ({ name: target.name, file: executable }))
 }
 
-async function compiled(env, args, kind) {
-  const { code, output } = await run('cargo', [...args, '--release', '--features', 'cuda', '--message-format', 'json-render-diagnostics', ...onTarget()], { env, silent: true })
+async function compiled(env, args, kind, features = 'cuda') {
+  const { code, output } = await run('cargo', [...args, '--release', '--features', features, '--message-format', 'json-render-diagnostics', ...onTarget()], { env, silent: true })
   const programs = programsOf(output, kind)
   if (code !== 0 || programs.length === 0) throw new Refusal(`cargo ${args.join(' ')} has failed:\n${output.split('\n').filter(line => !line.startsWith('{')).join('\n')}`)
   return programs
 }
 
 /** Compiles the kernels' tests, in the environment of a build for CUDA. */
-export const buildKernelTests = env => compiled(env, ['test', '--no-run', '--package', 'kvtide-cuda', '--tests'], 'test')
+export const buildKernelTests = env => compiled(env, ['test', '--no-run', '--package', 'kvtide-cuda', '--tests'], 'test', 'cuda,captured-steps')
 
 /** Compiles bench/cuda: where it is. */
 export async function buildBench(env) {

@@ -2,7 +2,7 @@
 
 use kvtide_core::count_positive;
 use kvtide_core::model::{AttentionDescription, LayerDescription, LayerGroup, LayerKind, ModelDescription};
-use kvtide_tensor::{ModelCacheOptions, PoolRoom, device};
+use kvtide_tensor::{PagedModelOptions, PoolRoom, device};
 use napi::bindgen_prelude::{Uint8Array, Uint32Array};
 use napi_derive::napi;
 
@@ -87,7 +87,7 @@ pub struct NativeGroup {
 
 impl NativeModelOptions {
     /// The options, each checked.
-    pub(crate) fn read(self) -> Outcome<ModelCacheOptions> {
+    pub(crate) fn read(self) -> Outcome<PagedModelOptions> {
         let model = match self.device_of_layers {
             Some(devices) => self.model.read()?.split(&devices)?,
             None => self.model.read()?,
@@ -104,7 +104,7 @@ impl NativeModelOptions {
                     .unwrap_or(PoolRoom::PREFILL_TOKENS),
             },
         };
-        Ok(ModelCacheOptions {
+        Ok(PagedModelOptions {
             block_size: count_positive("blockSize", whole("blockSize", self.block_size)?)?,
             dtype: self.dtype.parse()?,
             key_format: Some(page_format("keyFormat", &self.key_format)?),
@@ -117,7 +117,7 @@ impl NativeModelOptions {
             devices: self.devices.iter().map(|name| device(name)).collect::<kvtide_tensor::Result<_>>()?,
             memory_limit_bytes: optional("memoryLimitBytes", self.memory_limit_bytes, whole)?,
             budget: Some(budget()),
-            ..ModelCacheOptions::new(model, room)
+            ..PagedModelOptions::new(model, room)
         })
     }
 }

@@ -25,6 +25,7 @@ mod emulated;
 mod error;
 #[cfg(feature = "cuda")]
 mod gpu;
+#[cfg(feature = "captured-steps")]
 mod graph;
 mod holes;
 mod insert;
@@ -49,6 +50,7 @@ pub use boxes::{BoxCopy, copy_boxes};
 #[cfg(feature = "emulate")]
 pub use emulated::Emulation;
 pub use error::{Error, Result};
+#[cfg(feature = "captured-steps")]
 pub use graph::Graph;
 pub use holes::{Hole, zero_slots};
 pub use insert::{Insert, Tables, advance, insert};

@@ -33,6 +33,7 @@ struct State {
 }
 
 /// The launches of a graph.
+#[cfg(feature = "captured-steps")]
 pub(crate) enum Launches {
     #[cfg(feature = "cuda")]
     Gpu(crate::gpu::Captured),
@@ -61,6 +62,7 @@ impl Recording {
     }
 
     /// From here on they are.
+    #[cfg(feature = "captured-steps")]
     pub fn begin(&self) {
         self.state().is_capturing = true;
     }

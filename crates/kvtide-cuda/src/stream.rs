@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::kernel::{Grid, Kernel, SharedRoom};
 use crate::list::List;
 use crate::memory::{DeviceMemory, Reached};
-use crate::recording::{Launches, Recording};
+use crate::recording::Recording;
 use crate::span::Span;
 
 /// A stream of work.
@@ -192,26 +192,28 @@ impl Stream {
     }
 
     /// The same stream, for a capture and the run before it.
+    #[cfg(feature = "captured-steps")]
     pub(crate) fn recording(&self, recording: &Arc<Recording>) -> Stream {
         Stream { target: self.target.clone(), recording: Some(recording.clone()) }
     }
 
     /// The launches of `work`, which do not run.
+    #[cfg(feature = "captured-steps")]
     pub(crate) fn record<E: From<crate::Error>>(
         &self,
         work: impl FnOnce() -> std::result::Result<(), E>,
-    ) -> std::result::Result<Launches, E> {
+    ) -> std::result::Result<crate::recording::Launches, E> {
         on!(
             &self.target,
             |gpu| {
                 let capturing = gpu.begin_capture()?;
                 work()?;
-                Ok(Launches::Gpu(capturing.end()?))
+                Ok(crate::recording::Launches::Gpu(capturing.end()?))
             },
             {
                 work()?;
                 let recording = self.recording.as_ref().expect("a stream that is captured");
-                Ok(Launches::Emulated(recording.enqueued()))
+                Ok(crate::recording::Launches::Emulated(recording.enqueued()))
             },
         )
     }

@@ -1,6 +1,6 @@
 //! A step that is captured once and replayed, against the same launches one by one: everything that changes from step to step is
 //! read from the device's memory.
-#![cfg(any(feature = "cuda", feature = "emulate"))]
+#![cfg(all(feature = "captured-steps", any(feature = "cuda", feature = "emulate")))]
 
 mod place;
 

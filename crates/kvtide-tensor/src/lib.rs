@@ -15,6 +15,7 @@
 
 mod attention;
 mod base;
+#[cfg(feature = "captured-steps")]
 mod captured;
 mod contiguous;
 mod device;
@@ -32,6 +33,7 @@ pub use base::error::{Error, Result};
 pub use base::memory::{Budget, Lease};
 pub use base::stats::Stats;
 pub use base::threads::{set_threads, threads};
+#[cfg(feature = "captured-steps")]
 pub use captured::{CaptureOptions, CapturedStep, StepRecorder};
 pub use contiguous::kv_cache::{KvCache, KvSnapshot};
 pub use contiguous::options::{KvCacheOptions, RollbackCacheOptions, RotatingCacheOptions};
@@ -40,10 +42,10 @@ pub use contiguous::rotating::{Rotating, RotatingCache, RotatingKvCache, Rotatin
 pub use contiguous::transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
 pub use device::form::{Kernels, with_kernels};
 pub use device::{device, device_name, full_name};
-pub use paged::{PageRows, PagedKvCacheOptions, PromptOptions, StepTokens};
+pub use paged::{PageRows, PagedKvCacheOptions, StepTokens};
 pub use sequences::{
-    LayerPages, ModelCacheOptions, PagedKvCache, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PoolRoom,
-    PrefixNamer, Tokens, TokensKv,
+    LayerPages, PagedKvCache, PagedModelOptions, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PoolRoom,
+    PrefixNamer, PromptOptions, Tokens, TokensKv,
 };
 pub use tensor::host::{HostTensor, SequenceLayout};
 pub use tensor::owned_source::OwnedSource;

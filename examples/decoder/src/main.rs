@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use decoder::{Decoder, Sequences, greedy};
-use kvtide_tensor::{ModelCacheOptions, PagedKvCache, PoolRoom};
+use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom};
 
 const USAGE: &str = "decoder <folder with config.json and model.safetensors> <tokens as 1,2,3> [how many to add, 16]";
 
@@ -33,7 +33,7 @@ fn run(arguments: &[String]) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
     let model = &decoder.config().model;
     let blocks = (prompt.len() + count).div_ceil(16) as u32;
     let room = PoolRoom::Blocks(vec![blocks; model.groups().len()]);
-    let mut cache = PagedKvCache::of_model(ModelCacheOptions::new(model.clone(), room))?;
+    let mut cache = PagedKvCache::of_model(PagedModelOptions::new(model.clone(), room))?;
     let id = cache.create_sequence()?;
     let mut cache = Sequences::new(&mut cache, &[id]);
     let hidden = decoder.forward(&prompt, &mut cache)?;

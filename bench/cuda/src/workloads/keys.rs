@@ -138,6 +138,7 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// All its blocks.
+    #[cfg(any(feature = "cuda", feature = "emulate"))]
     pub fn memory(&self) -> Span<'a> {
         self.memory
     }

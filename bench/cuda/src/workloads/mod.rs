@@ -2,6 +2,7 @@
 
 mod append;
 mod decode;
+#[cfg(any(feature = "cuda", feature = "emulate"))]
 mod graph;
 mod keys;
 mod moves;
@@ -48,6 +49,7 @@ pub const ALL: &[Workload] = &[
     ("dequantise-q4", |bench| quantise::measured(bench, &quantise::Q4, false)),
     ("step-append", step::append),
     ("decode", decode::measure),
+    #[cfg(any(feature = "cuda", feature = "emulate"))]
     ("step-graph", graph::step),
     ("prefill", prefill::measure),
     ("append-token", |bench| append::appended(bench, bench.sizes.sequences, 1)),

@@ -111,11 +111,13 @@ impl Asker<'_> {
     }
 
     /// The outputs of the last call.
+    #[cfg(any(feature = "cuda", feature = "emulate"))]
     pub fn outputs(&self) -> Result<Vec<u8>> {
         check::bytes(self.bench.place, self.out, 0, self.out.bytes())
     }
 
     /// Makes all outputs other ones.
+    #[cfg(any(feature = "cuda", feature = "emulate"))]
     pub fn spoil(&self) -> Result<()> {
         fill(self.bench.place, self.out, 15, 1.0)
     }

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::driver::sys::{
-    CUgraphInstantiate_flags_enum as Flags, CUstreamCaptureMode_enum as Mode, CUstreamCaptureStatus_enum as Status,
+    CUgraphInstantiate_flags_enum as Flags, CUstreamCaptureMode_enum as Mode,
 };
-use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaStream, DriverError};
+use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaStream};
 
-use super::{Gpu, failure};
+use super::{CAPTURE, Gpu, failed, failure};
 use crate::error::{Error, Result};
 
 /// A capture under way; dropped, it ends and nothing is kept of it.
@@ -24,19 +24,6 @@ impl Gpu {
     pub fn begin_capture(&self) -> Result<Capturing> {
         self.stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(failed)?;
         Ok(Capturing(Some(self.stream.clone())))
-    }
-
-    /// Waits until all that was enqueued is done.
-    pub fn synchronize(&self) -> Result<()> {
-        self.stream.synchronize().map_err(|error| failure("waiting for the device", &error))
-    }
-
-    /// Refuses what the host takes part in while a graph is captured: a replay would do it with memory that is gone.
-    pub(super) fn check_not_captured(&self) -> Result<()> {
-        match self.stream.capture_status().map_err(failed)? {
-            Status::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
-            _ => Err(Error::Launch { kernel: CAPTURE, reason: "a copy from or to the host".to_owned() }),
-        }
     }
 }
 
@@ -64,10 +51,4 @@ impl Captured {
     pub fn launch(&self) -> Result<()> {
         self.0.launch().map_err(|error| failure("the replay of a graph", &error))
     }
-}
-
-const CAPTURE: &str = "the capture of a graph";
-
-fn failed(error: DriverError) -> Error {
-    failure(CAPTURE, &error)
 }

@@ -8,6 +8,7 @@
 //! ```
 #![expect(unsafe_code, reason = "kernels and copies take addresses; launchers have checked them")]
 
+#[cfg(feature = "captured-steps")]
 mod captured;
 mod modules;
 mod pinned;
@@ -16,6 +17,7 @@ use bytemuck::Pod;
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+use candle_core::cuda_backend::cudarc::driver::sys::CUstreamCaptureStatus_enum as Status;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError, LaunchConfig, PushKernelArg,
 };
@@ -24,6 +26,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::kernel::{Grid, Kernel, SharedRoom};
 use crate::span::Span;
+#[cfg(feature = "captured-steps")]
 pub(crate) use captured::Captured;
 pub(crate) use modules::Module;
 
@@ -120,6 +123,19 @@ impl Gpu {
         pinned::copy_in(&self.stream, bytes, target.address()).map_err(|error| failure("a copy to the device", &error))
     }
 
+    /// Waits until all that was enqueued is done.
+    pub fn synchronize(&self) -> Result<()> {
+        self.stream.synchronize().map_err(|error| failure("waiting for the device", &error))
+    }
+
+    /// Refuses what the host takes part in while a graph is captured: a replay would do it with memory that is gone.
+    fn check_not_captured(&self) -> Result<()> {
+        match self.stream.capture_status().map_err(failed)? {
+            Status::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
+            _ => Err(Error::Launch { kernel: CAPTURE, reason: "a copy from or to the host".to_owned() }),
+        }
+    }
+
     /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
     pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
         self.check_not_captured()?;
@@ -137,6 +153,12 @@ impl Gpu {
         // A block takes 1 KiB more than it asks for.
         SharedRoom { most, twice: (all / 2).saturating_sub(1 << 10).min(most) }
     }
+}
+
+const CAPTURE: &str = "the capture of a graph";
+
+fn failed(error: DriverError) -> Error {
+    failure(CAPTURE, &error)
 }
 
 fn failure(kernel: &'static str, error: &DriverError) -> Error {

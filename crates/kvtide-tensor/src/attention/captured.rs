@@ -16,10 +16,8 @@ use super::call::options::AttendOptions;
 use super::launched::{head_rows, page_memory};
 use crate::base::dtype::tensor_dtype;
 use crate::base::error::{Error, Result};
-use crate::captured::StepNumbers;
-use crate::device::device_name;
 use crate::device::edit::{identity, inspect_spans, launch};
-use crate::paged::Slab;
+use crate::paged::{Slab, StepNumbers, check_device};
 use crate::tensor::resolved::Resolved;
 use crate::tensor::source::Source;
 
@@ -78,7 +76,7 @@ pub(crate) fn attend_captured(
 }
 
 fn check_queries<'a>(source: &'a Source<'a>, q: &Tensor, slab: &Slab, sequences: usize) -> Result<Resolved<'a>> {
-    check_device("q", q, slab)?;
+    check_device(q, "q", slab.tensor.device())?;
     let queries = resolve(source, "q", Axes::RAGGED)?;
     if queries.dims[0] != sequences {
         let expected = format!("[{sequences}, heads, headDim], a query of each sequence");
@@ -89,14 +87,6 @@ fn check_queries<'a>(source: &'a Source<'a>, q: &Tensor, slab: &Slab, sequences:
         return Err(Error::argument("q", "rows with gaps", "rows whose elements are neighbours"));
     }
     Ok(queries)
-}
-
-fn check_device(argument: &'static str, tensor: &Tensor, slab: &Slab) -> Result<()> {
-    let device = slab.tensor.device();
-    if tensor.device().same_device(device) {
-        return Ok(());
-    }
-    Err(Error::DeviceMismatch { argument, value: device_name(tensor.device()), expected: device_name(device) })
 }
 
 fn sizes(q: &Resolved<'_>, slab: &Slab) -> Result<AttendSizes> {
@@ -111,7 +101,7 @@ fn sizes(q: &Resolved<'_>, slab: &Slab) -> Result<AttendSizes> {
 }
 
 fn check_out(out: &Tensor, q: &Tensor, slab: &Slab, sizes: &AttendSizes) -> Result<()> {
-    check_device("out", out, slab)?;
+    check_device(out, "out", slab.tensor.device())?;
     let wanted = [q.dims()[0], sizes.query_heads, sizes.value_dim];
     if out.dims() != wanted {
         let expected = format!("{wanted:?}, as the queries");

@@ -75,7 +75,9 @@ fn enqueue(
     let too_many = |of: &Sequence| of.queries >= QUERIES_END || of.keys.len() >= INDEX_END;
     let has_too_many_blocks = match call.rows() {
         ResolvedRows::Strided { .. } => false,
-        ResolvedRows::Pages(pages) => [&pages.slab, &pages.staging].iter().any(|of| of.blocks as usize >= INDEX_END),
+        ResolvedRows::Pages(pages) => {
+            [&pages.slabs.slab, &pages.slabs.staging].iter().any(|of| of.blocks as usize >= INDEX_END)
+        }
     };
     if call.asked.sequences.iter().any(too_many) || has_too_many_blocks {
         return Ok(false);
@@ -116,10 +118,10 @@ fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, l
     let keys = match call.rows() {
         ResolvedRows::Strided { k, v, .. } => AttendKeys::Rows { k: of(1, k), v: of(2, v) },
         ResolvedRows::Pages(pages) => AttendKeys::Pages {
-            slab: page_memory(&pages.slab, pages.layer(), spans.next()),
-            staging: page_memory(&pages.staging, 0, spans.next()),
+            slab: page_memory(&pages.slabs.slab, pages.layer(), spans.next()),
+            staging: page_memory(&pages.slabs.staging, 0, spans.next()),
             block_size: pages.block_size(),
-            is_rotated: pages.shape.hadamard,
+            is_rotated: pages.slabs.shape.hadamard,
             tables: Words::Host(&tables),
         },
     };

@@ -23,8 +23,7 @@
 //! - Rules are ranges of keys (`visible.rs`): positions grow with the index, so a tile is decided by its first and last key, and
 //!   only tiles on an edge are looked at key by key. A value that a row does not see is not read for it, whatever it holds.
 //! - Trees (`Family`) belong to sequences: the last keys are nodes, the queries the last of them, or more than there are. The pages of
-//!   a paged cache and the layers of a step bring along what is drafted in open transactions and in the step (`paged/trees.rs`), unless it
-//!   is a chain.
+//!   a paged cache and the layers of a step bring along what is drafted in open transactions and in the step, unless it is a chain.
 //! - Threads. How a call is cut depends on its sizes alone; shares of one row are kept in at most 1 MiB and put together in
 //!   order. The same call gives the same bits on any number of threads.
 //! - Forms. The algorithms of `kernels/tile` are written once over `Lanes` (`kernels/simd`), and inlined into entries that have
@@ -34,6 +33,7 @@
 
 mod bytes;
 mod call;
+#[cfg(feature = "captured-steps")]
 mod captured;
 mod exact;
 mod launched;
@@ -43,6 +43,7 @@ mod portable;
 
 pub use call::kv_rows::KvRows;
 pub use call::options::{AttendOptions, Attended};
+#[cfg(feature = "captured-steps")]
 pub(crate) use captured::attend_captured;
 pub use merge::{AttendedPart, merge_attention};
 

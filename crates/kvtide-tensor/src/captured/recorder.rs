@@ -4,9 +4,8 @@ use candle_core::Tensor;
 use kvtide_core::counted;
 use kvtide_cuda::{Stream, advance};
 
-use super::keeping::Kept;
-use super::memory::{Group, StepMemory};
-use super::{LayerAt, StepNumbers};
+use super::memory::{GroupMemory, LayerAt, StepMemory};
+use super::tensors::GraphTensors;
 use crate::attention::{AttendOptions, attend_captured};
 use crate::base::error::{Error, Result};
 use crate::device::edit::{identity, launch};
@@ -18,15 +17,15 @@ use crate::tensor::source::Source;
 pub struct StepRecorder<'r> {
     stream: &'r Stream,
     memory: &'r StepMemory,
-    kept: &'r mut Kept,
+    tensors: &'r mut GraphTensors,
     /// Of each group.
     written: Vec<Vec<bool>>,
 }
 
 impl<'r> StepRecorder<'r> {
-    pub(super) fn new(stream: &'r Stream, memory: &'r StepMemory, kept: &'r mut Kept) -> Self {
+    pub(super) fn new(stream: &'r Stream, memory: &'r StepMemory, tensors: &'r mut GraphTensors) -> Self {
         let written = memory.groups.iter().map(|group| vec![false; group.layers]).collect();
-        StepRecorder { stream, memory, kept, written }
+        StepRecorder { stream, memory, tensors, written }
     }
 
     /// Where the step's tokens stand: a number for each sequence, `u32`, which the device moves on behind each step. To be read by
@@ -45,8 +44,8 @@ impl<'r> StepRecorder<'r> {
         let [key, value] = group.expected;
         let rows = [self.rows("k", k, key, group)?, self.rows("v", v, value, group)?];
         insert(self.stream, &group.slab, at.index, &self.memory.numbers(at.group), [(&rows[0], k), (&rows[1], v)])?;
-        self.kept.add(k);
-        self.kept.add(v);
+        self.tensors.add(k);
+        self.tensors.add(v);
         self.written[at.group][at.index as usize] = true;
         Ok(())
     }
@@ -63,10 +62,10 @@ impl<'r> StepRecorder<'r> {
         let options = at.rules.or(options, false);
         let group = &self.memory.groups[at.group];
         check_window(group, &options)?;
-        let numbers: StepNumbers<'_> = self.memory.numbers(at.group);
+        let numbers = self.memory.numbers(at.group);
         attend_captured(self.stream, (&group.slab, at.index), &numbers, (q, out), &options)?;
-        self.kept.add(q);
-        self.kept.add(out);
+        self.tensors.add(q);
+        self.tensors.add(out);
         Ok(())
     }
 
@@ -99,7 +98,7 @@ impl<'r> StepRecorder<'r> {
         argument: &'static str,
         tensor: &'k Tensor,
         expected: Expected,
-        group: &Group,
+        group: &GroupMemory,
     ) -> Result<TokenRows<'k>> {
         let rows = TokenRows::new(&Source::Tensor(tensor), argument, expected)?;
         rows.check_device(argument, group.slab.tensor.device())?;
@@ -116,7 +115,7 @@ impl<'r> StepRecorder<'r> {
 }
 
 /// Refuses a window that shows more than the cache keeps.
-fn check_window(group: &Group, options: &AttendOptions<'_>) -> Result<()> {
+fn check_window(group: &GroupMemory, options: &AttendOptions<'_>) -> Result<()> {
     let Some(kept) = group.window else { return Ok(()) };
     match options.window {
         Some(window) if window <= kept.tokens() && options.sinks <= kept.sinks() => Ok(()),

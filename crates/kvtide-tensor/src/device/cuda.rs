@@ -45,6 +45,7 @@ pub(super) fn open(index: usize) -> Result<Device, String> {
 }
 
 /// Keeps what candle's operations upload beside their tensors, until it is dropped.
+#[cfg(feature = "captured-steps")]
 pub(super) fn keep_uploads(device: &Device) -> impl Sized + use<> {
     match device {
         Device::Cuda(device) => Some(device.enable_cuda_graph_htod_cache()),

@@ -61,6 +61,7 @@ pub fn device_name(device: &Device) -> String {
 }
 
 /// Keeps what candle's operations upload beside their tensors, until it is dropped: a graph that was captured reads it again.
+#[cfg(feature = "captured-steps")]
 pub(crate) fn keep_uploads(device: &Device) -> impl Sized + use<> {
     cuda::keep_uploads(device)
 }

@@ -1,62 +1,74 @@
-//! Copies of blocks that others hold as well, before they are written, and of rows that go to another slot.
+//! Copies of blocks that others hold as well, before they are written, of rows that go to another slot, and of a staging slab that
+//! grows.
 //!
 //! A block is one piece of the slab, all its layers; what of it lies in floats is copied in the staging slab. O(bytes of the
 //! blocks and rows).
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use kvtide_core::paged::{CopyPlan, HeadPlace, KeyOrValue, PageLayout, RowMove};
+use kvtide_core::paged::{CopyPlan, PageLayout, PagedPlanner, RowMove};
 
-use super::launched;
+use super::launched::Launched;
 use super::portable;
 use super::slab::Slab;
+use super::slabs::Slabs;
 use crate::base::error::Result;
+use crate::base::memory::Budget;
 use crate::kernels::pages::heads;
-use crate::paged::PageGroup;
 
-impl PageGroup {
+impl Slabs {
     /// The targets are in nobody's hands yet: what fails half-way is seen by nobody.
-    pub(super) fn copy_blocks(&mut self, plan: &CopyPlan) -> Result<()> {
-        if plan.copies().is_empty() {
-            return Ok(());
-        }
-        let of_block = |layout: &PageLayout, block: u32| {
-            let start = layout.page_offset(block, 0);
-            start..start + layout.block_bytes()
-        };
+    pub(super) fn copy_blocks(&self, plan: &CopyPlan) -> Result<()> {
         let slab = plan.copies().iter().map(|copy| (copy.source, copy.target));
         let staged = plan.copies().iter().flat_map(|copy| copy.staged.iter().map(|&(_, from, to)| (from, to)));
-        for (memory, copies) in [(&self.slab, slab.collect::<Vec<_>>()), (&self.staging, staged.collect())] {
-            if let Some(stream) = memory.stream()? {
-                let start = |block: u32| memory.layout.page_offset(block, 0);
-                let pieces: Vec<_> = copies.iter().map(|&(from, to)| (start(from), start(to))).collect();
-                launched::copy_pieces(&stream, (memory, memory), memory.layout.block_bytes(), 1, &pieces)?;
-                continue;
+        for (slab, copies) in [(&self.slab, slab.collect::<Vec<_>>()), (&self.staging, staged.collect())] {
+            let start = |block: u32| slab.layout.page_offset(block, 0);
+            let starts: Vec<_> = copies.iter().map(|&(from, to)| (start(from), start(to))).collect();
+            let bytes = slab.layout.block_bytes();
+            match Launched::of(self)? {
+                Some(launched) => launched.copy_pieces((slab, slab), bytes, 1, &starts)?,
+                None => copy_within(slab, starts.into_iter().map(|(from, to)| (from..from + bytes, to)))?,
             }
-            let places =
-                copies.iter().map(|&(from, to)| (of_block(&memory.layout, from), of_block(&memory.layout, to)));
-            copy_within(memory, &places.collect::<Vec<_>>())?;
         }
-        self.copied_bytes += plan.copies().len() as u64 * self.shape.pages.block_bytes() as u64;
         Ok(())
     }
 
+    /// Makes room for so many staging pages, twice as many as there were if that fits. Answers how many bytes were copied.
+    pub(super) fn reserve_staging(&mut self, pages: u32, budget: &Arc<Budget>) -> Result<u64> {
+        let old = &self.staging;
+        if pages <= old.blocks {
+            return Ok(0);
+        }
+        let wanted = old.blocks.saturating_mul(2).max(pages);
+        let grown =
+            Slab::new(self.shape.staged, wanted, budget).or_else(|_| Slab::new(self.shape.staged, pages, budget))?;
+        let kept = old.bytes() as usize;
+        if kept > 0 {
+            match Launched::of(self)? {
+                Some(launched) => launched.copy_pieces((old, &grown), kept, 1, &[(0, 0)])?,
+                None => grown.edit(&[old.storage()], |new, sources| {
+                    new[..kept].copy_from_slice(old.pages(sources[0]));
+                })?,
+            }
+        }
+        self.staging = Arc::new(grown);
+        Ok(kept as u64)
+    }
+
     /// Moves rows of all layers, one after the other.
-    pub(super) fn move_rows(&self, moves: &[RowMove]) -> Result<()> {
-        if let Some(stream) = self.slab.stream()? {
-            return launched::move_rows(&stream, self, moves);
+    pub(super) fn move_rows(&self, planner: &PagedPlanner, moves: &[RowMove]) -> Result<()> {
+        if let Some(launched) = Launched::of(self)? {
+            return launched.move_rows(planner, moves);
         }
         for moved in moves {
             for layer in 0..self.shape.pages.shape().num_layers {
-                let [source, target] = [moved.source, moved.target].map(|slot| {
-                    let staged = self.planner.staged(slot.block, layer);
-                    let (memory, block, layer) = match staged {
-                        Some(page) => (&self.staging, page, 0),
-                        None => (&self.slab, slot.block, layer),
-                    };
-                    (memory, rows_of(&memory.layout, block, layer, slot.index))
+                let [(from, rows), (to, places)] = [moved.source, moved.target].map(|at| {
+                    let (slab, block, layer) = self.page(at.block, layer, planner.staged(at.block, layer));
+                    (slab, rows_of(&slab.layout, block, layer, at.index))
                 });
-                move_bytes((source.0, source.1), (target.0, target.1))?;
+                let rows: Vec<_> = rows.into_iter().zip(places).collect();
+                move_rows(from, to, &rows)?;
             }
         }
         Ok(())
@@ -65,35 +77,34 @@ impl PageGroup {
 
 /// The rows of a slot: each head of K, then of V.
 fn rows_of(layout: &PageLayout, block: u32, layer: u32, slot: u32) -> Vec<Range<usize>> {
-    let row = |(part, head): (KeyOrValue, u32)| {
-        let HeadPlace { codes, row_bytes, .. } = layout.head_place(block, layer, part, head);
-        let start = codes + slot as usize * row_bytes;
-        start..start + row_bytes
-    };
-    heads(layout).map(row).collect()
+    let rows = heads(layout).map(|(part, head)| {
+        let start = layout.row_offset(block, layer, part, head, slot);
+        start..start + layout.section(part).row_bytes
+    });
+    rows.collect()
 }
 
 /// Copies rows from one place to another, in the same slab or between two.
-fn move_bytes((from, rows): (&Slab, Vec<Range<usize>>), (to, places): (&Slab, Vec<Range<usize>>)) -> Result<()> {
-    let pairs: Vec<_> = rows.into_iter().zip(places).collect();
+fn move_rows(from: &Slab, to: &Slab, rows: &[(Range<usize>, Range<usize>)]) -> Result<()> {
     if std::ptr::eq(from, to) {
-        return copy_within(to, &pairs);
+        return copy_within(to, rows.iter().map(|(row, place)| (row.clone(), place.start)));
     }
     to.edit(&[from.storage()], |target, sources| {
         let source = from.pages(sources[0]);
-        for (row, place) in &pairs {
+        for (row, place) in rows {
             target[place.clone()].copy_from_slice(&source[row.clone()]);
         }
     })
 }
 
-/// Copies pieces of a slab to other places in it.
-fn copy_within(slab: &Slab, pieces: &[(Range<usize>, Range<usize>)]) -> Result<()> {
-    if pieces.is_empty() {
+/// Copies bytes of a slab to other places in it.
+fn copy_within(slab: &Slab, copies: impl Iterator<Item = (Range<usize>, usize)>) -> Result<()> {
+    let copies: Vec<_> = copies.collect();
+    if copies.is_empty() {
         return Ok(());
     }
     if portable::is_chosen(slab)? {
-        return pieces.iter().try_for_each(|(from, to)| portable::copy(slab, from, to));
+        return copies.into_iter().try_for_each(|(from, to)| portable::copy(slab, from, to));
     }
-    slab.edit(&[], |bytes, _| pieces.iter().for_each(|(from, to)| bytes.copy_within(from.clone(), to.start)))
+    slab.edit(&[], |bytes, _| copies.iter().for_each(|(from, to)| bytes.copy_within(from.clone(), *to)))
 }

@@ -2,31 +2,36 @@
 
 use std::sync::Arc;
 
-use kvtide_core::paged::Keep;
+use kvtide_core::paged::{CopyPlan, EndPlan, Keep};
 use kvtide_core::{TransactionId, Tree};
 
 use super::group::PageGroup;
+use super::scratch::Scratch;
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::contiguous::transaction::BeginOptions;
 use crate::tensor::tree_mask::{Sight, TreeMask};
 use crate::tensor::view::View;
 
+/// The end of a draft whose memory is there.
+#[derive(Debug)]
+#[must_use = "nothing has ended until it is carried out"]
+pub(crate) struct PlannedEnd {
+    copies: CopyPlan,
+    plan: EndPlan,
+    scratch: Scratch,
+}
+
 impl PageGroup {
-    /// Opens a transaction, with the blocks that it asks for or not at all.
-    pub fn begin_with(
-        &mut self,
-        sequence: u64,
-        parent: Option<TransactionId>,
-        options: BeginOptions,
-    ) -> Result<TransactionId> {
+    /// Refuses what opening a transaction would refuse, but for the blocks that it asks for.
+    pub fn check_begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<()> {
+        Ok(self.planner.check_begin(sequence, parent)?)
+    }
+
+    /// Opens a transaction.
+    pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
         self.change()?;
-        if options.max_tokens.is_none() {
-            return Ok(self.planner.begin(sequence, parent)?);
-        }
-        self.planner.check_begin(sequence, parent)?;
-        let tokens = self.draft_end(sequence, options)?.unwrap_or(0);
-        Ok(self.planner.begin_with(sequence, parent, tokens)?)
+        Ok(self.planner.begin(sequence, parent)?)
     }
 
     /// Refuses what committing its tokens would refuse.
@@ -52,8 +57,37 @@ impl PageGroup {
 
     /// The tokens of a sequence that there is to be room for.
     fn draft_end(&self, sequence: u64, options: BeginOptions) -> Result<Option<u32>> {
-        let wanted = |tokens: u32| u64::from(self.sequence_length(sequence)) + u64::from(tokens);
+        let wanted = |tokens: u32| u64::from(self.planner.sequence_length(sequence)) + u64::from(tokens);
         Ok(options.max_tokens.map(|tokens| kvtide_core::count("maxTokens", wanted(tokens))).transpose()?)
+    }
+
+    /// Plans the end of a draft, and takes the memory of it: nothing is refused after that.
+    pub fn plan_end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<PlannedEnd> {
+        self.change()?;
+        let target = match keep {
+            Keep::Path(path) => Some(self.planner.path_target(sequence, id, path)?),
+            _ => None,
+        };
+        let copies = self.planner.plan_copies(target.as_slice())?;
+        let mut plan = self.planner.plan_end(sequence, id, keep)?;
+        let is_scratch_used = !plan.seals().is_empty() || !copies.copies().is_empty();
+        let scratch = Scratch::new(self.shape(), usize::from(is_scratch_used))?;
+        let staging_pages = self.planner.reserve_end(&copies, &mut plan)?;
+        self.reserve_staging(staging_pages)?;
+        Ok(PlannedEnd { copies, plan, scratch })
+    }
+
+    /// Ends a draft as planned.
+    pub fn carry_out_end(&mut self, planned: PlannedEnd) -> Result<()> {
+        let PlannedEnd { copies, mut plan, scratch } = planned;
+        self.poisoned = true;
+        self.copy_blocks(&copies)?;
+        self.planner.commit_copies_before_end(&copies, &mut plan)?;
+        self.slabs.move_rows(&self.planner, plan.moves())?;
+        self.slabs.seal(plan.seals(), &scratch)?;
+        self.planner.end(&plan)?;
+        self.poisoned = false;
+        Ok(())
     }
 
     /// Ends a transaction as if it had never been; nothing where it has ended.

@@ -1,14 +1,19 @@
 //! A group of layers that are alike: K and V of many sequences, in one slab of blocks.
 //!
-//! A write or a read of one token is O(1), of many tokens O(their bytes). A slot can only be read by the sequence that wrote it.
-//! What was dropped is taken back at the next call, be it a change or a read.
+//! Its fields are open to the files of this folder alone. Outside, its planner can be read, and every change is a call of the group.
+//! Each call takes back first what was dropped since the last one, be it a change or a read.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvtide_core::paged::{HeldContent, PagedPlanner};
+use kvtide_core::paged::{HeldContent, Identity, PagedPlanner};
 
+use super::dropped::{Dropped, DroppedList};
+use super::options::PagedKvCacheOptions;
+use super::shape::PagedShape;
+use super::slab::Slab;
+use super::slabs::Slabs;
 use crate::base::error::{Error, Result};
 use crate::base::life::Life;
 use crate::base::memory::Budget;
@@ -16,37 +21,26 @@ use crate::base::stats::Stats;
 use crate::device::check_kernels;
 use crate::device::form::Form;
 
-use super::options::PagedKvCacheOptions;
-use super::prefix_keys::PrefixKeys;
-use super::returns::{Returned, Returns};
-use super::shape::PagedShape;
-use super::slab::Slab;
-
 /// A pool of blocks for layers that are alike, and the sequences that write in them.
 #[derive(Debug)]
 pub(crate) struct PageGroup {
-    pub(crate) planner: PagedPlanner,
-    pub(crate) shape: PagedShape,
-    pub(crate) slab: Arc<Slab>,
-    /// Low-bit pages that are not full; without those it has no pages.
-    pub(crate) staging: Arc<Slab>,
-    pub(crate) budget: Arc<Budget>,
-    pub(crate) growths: u64,
-    pub(crate) copied_bytes: u64,
-    pub(crate) poisoned: bool,
+    pub(super) planner: PagedPlanner,
+    pub(super) slabs: Slabs,
+    pub(super) budget: Arc<Budget>,
+    growths: u64,
+    pub(super) copied_bytes: u64,
+    pub(super) poisoned: bool,
     /// Who reads its pages in the background.
-    pub(crate) life: Arc<Life>,
-    /// Under which keys blocks are found.
-    pub(crate) keys: PrefixKeys,
+    pub(super) life: Arc<Life>,
     /// What snapshots and prefixes hold, by their numbers.
-    pub(crate) held: HashMap<u64, HeldContent>,
-    pub(crate) next_held: u64,
-    /// What was dropped since the last change.
-    pub(crate) returns: Returns,
+    pub(super) held: HashMap<u64, HeldContent>,
+    pub(super) next_held: u64,
+    /// What was dropped since the last call.
+    pub(super) dropped: DroppedList,
 }
 
 impl PageGroup {
-    /// An empty cache, its slab reserved.
+    /// An empty group, its slab reserved.
     pub fn new(options: PagedKvCacheOptions) -> Result<Self> {
         check_kernels(&options.device)?;
         let shape = PagedShape::new(&options)?;
@@ -67,55 +61,48 @@ impl PageGroup {
         let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
         Ok(PageGroup {
             planner,
-            shape,
-            slab: Arc::new(Slab::new(shape.pages, options.capacity, &budget)?),
-            staging: Arc::new(Slab::new(shape.staged, 0, &budget)?),
+            slabs: Slabs::new(shape, options.capacity, &budget)?,
             budget,
             growths: 0,
             copied_bytes: 0,
             poisoned: false,
             life: Arc::default(),
-            keys: PrefixKeys::new(options.prefix_key, &options.namespace, [&shape])?,
             held: HashMap::new(),
             next_held: 0,
-            returns: Returns::default(),
+            dropped: DroppedList::default(),
         })
     }
 
-    /// Tokens of a block.
-    pub fn block_size(&self) -> u32 {
-        self.planner.block_size()
+    /// The bookkeeping as it is, whatever was dropped since the last call.
+    pub fn planner(&self) -> &PagedPlanner {
+        &self.planner
     }
 
-    pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
-        self.change()?;
-        Ok(self.planner.drop_sequence(sequence)?)
+    /// The bookkeeping, once what was dropped is taken back: where there is no memory for that, as it was before.
+    pub fn current(&mut self) -> &PagedPlanner {
+        let _ = self.collect();
+        &self.planner
     }
 
-    /// Blocks that are free.
-    pub fn free_count(&mut self) -> u32 {
-        self.current().free_count()
+    /// The layouts of its pages.
+    pub fn shape(&self) -> &PagedShape {
+        &self.slabs.shape
     }
 
-    /// Highest written position + 1; 0 for an unknown sequence.
-    pub fn sequence_length(&self, sequence: u64) -> u32 {
-        self.planner.sequence_length(sequence)
+    /// Its blocks.
+    pub fn slab(&self) -> &Arc<Slab> {
+        &self.slabs.slab
     }
 
-    /// Slots of its blocks; 0 for an unknown sequence.
-    pub fn sequence_capacity(&mut self, sequence: u64) -> u64 {
-        self.current().sequence_capacity(sequence)
-    }
-
-    /// The ids of the sequences there are, ascending.
-    pub fn sequence_ids(&self) -> Vec<u64> {
-        self.planner.sequence_ids()
+    /// What its memory is taken from.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// What it costs.
     pub fn stats(&self) -> Stats {
         Stats {
-            buffer_bytes: self.slab.bytes() + self.staging.bytes(),
+            buffer_bytes: self.slabs.slab.bytes() + self.slabs.staging.bytes(),
             used_bytes: self.budget.used(),
             held_bytes: self.budget.held(),
             limit_bytes: self.budget.limit(),
@@ -126,26 +113,75 @@ impl PageGroup {
         }
     }
 
-    /// Low-bit pages that lie in floats because they are not full.
-    pub fn staged_count(&mut self) -> u32 {
-        self.current().staged_count()
-    }
-
     /// Checks what must hold between calls.
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         self.planner.check_invariants(&self.held.values().collect::<Vec<_>>())?;
-        let (staged, room) = (self.planner.staged_count(), self.staging.blocks);
+        let (staged, room) = (self.planner.staged_count(), self.slabs.staging.blocks);
         if staged > room { Err(format!("{staged} pages are staged, there is room for {room}")) } else { Ok(()) }
     }
 
-    /// Refuses a change when the cache cannot be used, or while someone reads it in the background.
+    /// Refuses every call once a copy has failed half-way.
+    pub fn check(&self) -> Result<()> {
+        if self.poisoned { Err(Error::Poisoned) } else { Ok(()) }
+    }
+
+    /// Refuses a change when the group cannot be used, or while someone reads it in the background.
     pub fn check_change(&self) -> Result<()> {
         self.check()?;
         self.life.check_idle()
     }
 
-    pub fn check(&self) -> Result<()> {
-        if self.poisoned { Err(Error::Poisoned) } else { Ok(()) }
+    /// Refuses a change when there can be none now; else takes back what was dropped since the last call.
+    pub fn change(&mut self) -> Result<()> {
+        self.check_change()?;
+        self.collect()
+    }
+
+    /// Takes back what was dropped since the last call. Reads do so too: what is shown is never of a step that is gone.
+    pub fn collect(&mut self) -> Result<()> {
+        self.check()?;
+        let mut dropped = self.dropped.take().into_iter();
+        let done = dropped.by_ref().try_for_each(|of| self.take_back(of));
+        // What comes after a failure is taken back another time.
+        dropped.for_each(|of| self.dropped.add(of));
+        done
+    }
+
+    fn take_back(&mut self, dropped: Dropped) -> Result<()> {
+        let done = match &dropped {
+            Dropped::Hold(id) => {
+                if let Some(held) = self.held.remove(id) {
+                    self.planner.release(held);
+                }
+                return Ok(());
+            }
+            Dropped::Sequence(sequence) => match self.planner.drop_sequence(*sequence) {
+                // It was dropped before.
+                Err(kvtide_core::Error::SequenceNotFound { .. }) => Ok(()),
+                done => done,
+            },
+            Dropped::Step(plan) => self.planner.undo_step(plan),
+        };
+        done.map_err(|refusal| {
+            self.dropped.add(dropped);
+            refusal.into()
+        })
+    }
+
+    /// A new, empty sequence of this identity.
+    pub fn create_sequence(&mut self, identity: Identity) -> Result<u64> {
+        self.change()?;
+        Ok(self.planner.create_sequence_of(identity)?)
+    }
+
+    pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
+        self.change()?;
+        Ok(self.planner.drop_sequence(sequence)?)
+    }
+
+    /// Drops a sequence at the next call.
+    pub fn release_sequence(&self, sequence: u64) {
+        self.dropped.add(Dropped::Sequence(sequence));
     }
 
     pub fn fork(&mut self, sequence: u64) -> Result<u64> {
@@ -156,6 +192,16 @@ impl PageGroup {
     pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
         self.change()?;
         Ok(self.planner.truncate(sequence, length)?)
+    }
+
+    /// How many blocks sequences are short of, as [`PagedPlanner::missing_blocks`] says.
+    pub fn missing_blocks(&mut self, wanted: &[(u64, u32)]) -> Result<Vec<u32>> {
+        Ok(self.planner.missing_blocks(wanted)?)
+    }
+
+    /// Takes blocks that [`PageGroup::missing_blocks`] has counted just before.
+    pub fn take_missing(&mut self, wanted: &[(u64, u32)], missing: &[u32]) {
+        self.planner.take_missing(wanted, missing);
     }
 
     pub fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()> {
@@ -175,55 +221,11 @@ impl PageGroup {
         Ok(())
     }
 
-    /// Tokens of a sequence that no transaction can take back; 0 for an unknown one.
-    pub fn committed_length(&self, sequence: u64) -> u32 {
-        self.planner.committed_length(sequence)
-    }
-
-    /// Refuses a change when there can be none now; else takes back what was dropped since the last one.
-    pub fn change(&mut self) -> Result<()> {
-        self.check_change()?;
-        self.collect()
-    }
-
-    /// Takes back what was dropped since the last call. Reads do so too: what is shown is never of a step that is gone.
-    pub fn collect(&mut self) -> Result<()> {
-        self.check()?;
-        let mut returned = self.returns.take().into_iter();
-        let done = returned.by_ref().try_for_each(|of| self.take_back(of));
-        // What comes behind a failure is taken back another time.
-        returned.for_each(|of| self.returns.add(of));
-        done
-    }
-
-    /// The bookkeeping, once what was dropped is taken back: where there is no memory for that, as it was before.
-    pub fn current(&mut self) -> &PagedPlanner {
-        let _ = self.collect();
-        &self.planner
-    }
-
-    fn take_back(&mut self, returned: Returned) -> Result<()> {
-        match returned {
-            Returned::Held(id) => {
-                if let Some(held) = self.held.remove(&id) {
-                    self.planner.release(held);
-                }
-            }
-            Returned::Sequence(sequence) => match self.planner.drop_sequence(sequence) {
-                // It was dropped before.
-                Ok(()) | Err(kvtide_core::Error::SequenceNotFound { .. }) => {}
-                Err(refusal) => {
-                    self.returns.add(Returned::Sequence(sequence));
-                    return Err(refusal.into());
-                }
-            },
-            Returned::Step(plan) => {
-                if let Err(refusal) = self.planner.undo_step(&plan) {
-                    self.returns.add(Returned::Step(plan));
-                    return Err(refusal.into());
-                }
-            }
-        }
+    /// Makes room for so many staging pages.
+    pub(super) fn reserve_staging(&mut self, pages: u32) -> Result<()> {
+        let copied = self.slabs.reserve_staging(pages, &self.budget)?;
+        self.growths += u64::from(copied > 0);
+        self.copied_bytes += copied;
         Ok(())
     }
 }

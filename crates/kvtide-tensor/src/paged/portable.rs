@@ -59,13 +59,13 @@ pub(super) fn read(slab: &Slab, at: usize, out: &mut [u8]) -> Result<()> {
 }
 
 /// Copies bytes of the slab to another place in it.
-pub(super) fn copy(slab: &Slab, from: &Range<usize>, to: &Range<usize>) -> Result<()> {
+pub(super) fn copy(slab: &Slab, from: Range<usize>, to: usize) -> Result<()> {
     for done in (0..from.len()).step_by(MOST) {
         let (first, end) = (slab.element(from.start + done), slab.element(from.end.min(from.start + done + MOST)));
         // A tensor cannot be set from itself.
         let piece = Tensor::zeros(end - first, slab.tensor.dtype(), slab.tensor.device())?;
         piece.slice_set(&slab.storage().narrow(0, first, end - first)?, 0, 0)?;
-        slab.storage().slice_set(&piece, 0, slab.element(to.start + done))?;
+        slab.storage().slice_set(&piece, 0, slab.element(to + done))?;
     }
     Ok(())
 }

@@ -4,24 +4,26 @@
 //! pages   [ block 7: all 16 ][ block 2: staged, 5 ]  ->  [heads, 21, dim]
 //! ```
 //!
-//! What left the window is not among them: copies know where their tokens stand. Slots that nobody wrote are zeros in bulk, whatever lies there, and refused one by one. O(bytes of the tokens).
+//! What left the window is not among them: copies know where their tokens stand. Slots that nobody wrote are zeros in bulk,
+//! whatever lies there; one by one they are refused. O(bytes of the tokens).
 
 use kvtide_core::paged::{HeadPlace, KeyOrValue, PageRead};
 
+use super::group::PageGroup;
+use super::launched::{Launched, LayerRead, ReadRun};
+use super::portable;
+use super::slab::Slab;
+use super::slabs::Slabs;
 use crate::base::dims::Dims;
-use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::kernels::Carrier;
 use crate::kernels::pages::each_rows;
 use crate::kernels::quantise::to_f32;
-use crate::paged::PageGroup;
-use crate::paged::launched::{Reading, Taken};
-use crate::paged::{PagedShape, Slab, portable};
 use crate::tensor::view::{CacheWindow, Kv, View};
 
 /// K or V of one layer in the bytes of both slabs.
 struct Reader<'a> {
-    shape: &'a PagedShape,
+    slabs: &'a Slabs,
     /// The slab, when its rows are read in candle's operations.
     portable: Option<&'a Slab>,
     slab: &'a [u8],
@@ -41,22 +43,18 @@ impl PageGroup {
         value: &mut [u8],
     ) -> Result<()> {
         self.collect()?;
-        for (argument, part, out) in [("key", KeyOrValue::Key, &*key), ("value", KeyOrValue::Value, &*value)] {
-            let (actual, expected) = (out.len() / self.shape.read_dtype(part).bytes(), self.shape.token_elements(part));
-            if actual != expected {
-                return Err(Error::DimMismatch { argument, actual: actual as u64, expected: expected as u64 });
-            }
-        }
+        self.check_out("key", KeyOrValue::Key, key, 1)?;
+        self.check_out("value", KeyOrValue::Value, value, 1)?;
         let slot = self.planner.locate(sequence, layer, position)?;
         let page = PageRead { block: slot.block, tokens: 1, staged: self.planner.staged(slot.block, layer) };
-        if let Some(slabs) = self.both_slabs().launched()? {
-            let taken = Taken { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
-            return slabs.read(Reading { layer, taken: &[taken], tokens: 1 }, [key, value]);
+        if let Some(launched) = Launched::of(&self.slabs)? {
+            let run = ReadRun { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
+            return launched.read(LayerRead { layer, runs: &[run], tokens: 1 }, [key, value]);
         }
         self.with_reader(layer, |mut reader| {
             for (part, out) in KeyOrValue::BOTH.into_iter().zip([key, value]) {
                 reader.part = part;
-                let row = out.len() / self.heads();
+                let row = out.len() / self.shape().heads();
                 for (head, out) in out.chunks_exact_mut(row.max(1)).enumerate() {
                     reader.read(&page, head as u32, slot.index, out, Carrier::PLAIN)?;
                 }
@@ -65,9 +63,8 @@ impl PageGroup {
         })
     }
 
-    /// All tokens of a layer: K and V `[kvHeads, tokens, headDim]`, in memory of their own, as many as
-    /// [`PageGroup::retained_length`] says. What is quantised comes as 32-bit floats, the rest as the cache's dtype; slots
-    /// that nobody wrote are zeros. Where blocks left the window behind sinks, they are two runs.
+    /// All tokens of a layer that are still there: K and V `[kvHeads, tokens, headDim]`, in memory of their own. Where blocks left
+    /// the window behind sinks, they are two runs.
     pub fn gather(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         let (Kv { k, v }, gap) = (self.copies(sequence, layer)?, self.planner.gap(sequence)?);
         let kv = Kv { k: k.with_gap(1, gap.clone()), v: v.with_gap(1, gap) };
@@ -92,17 +89,17 @@ impl PageGroup {
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
         let portable = self.portable()?;
         let gathered = |part: KeyOrValue| {
-            let dims = Dims::new("shape", &[self.heads(), tokens, self.slab.layout.section(part).head_dim])?;
-            let view = View::given(dims, self.shape.read_dtype(part), &self.budget)?;
-            if let Some(slabs) = self.both_slabs().launched()? {
-                let taken = self.taken(layer, &pages);
-                slabs.gather(Reading { layer, taken: &taken, tokens }, part, &view)?;
+            let dims = Dims::new("shape", &[self.shape().heads(), tokens, self.shape().pages.section(part).head_dim])?;
+            let view = View::given(dims, self.shape().read_dtype(part), &self.budget)?;
+            if let Some(launched) = Launched::of(&self.slabs)? {
+                let runs = self.written_runs(layer, &pages);
+                launched.gather(LayerRead { layer, runs: &runs, tokens }, part, &view)?;
                 return Ok(view);
             }
             let failed = std::cell::RefCell::new(Ok(()));
-            view.buffer.edit(&[self.slab.storage(), self.staging.storage()], |out, sources| {
-                let (slab, staging) = (self.slab.pages(sources[0]), self.staging.pages(sources[1]));
-                let reader = Reader { shape: &self.shape, portable, slab, staging, layer, part };
+            view.buffer.edit(&[self.slabs.slab.storage(), self.slabs.staging.storage()], |out, sources| {
+                let (slab, staging) = (self.slabs.slab.pages(sources[0]), self.slabs.staging.pages(sources[1]));
+                let reader = Reader { slabs: &self.slabs, portable, slab, staging, layer, part };
                 *failed.borrow_mut() = self.read_part(&reader, &pages, out);
             })?;
             failed.into_inner().map(|()| view)
@@ -110,26 +107,15 @@ impl PageGroup {
         Ok(Kv { k: gathered(KeyOrValue::Key)?, v: gathered(KeyOrValue::Value)? })
     }
 
-    /// Tokens of a sequence that are still there: all, but for those whose blocks left the window. 0 where it is unknown.
-    #[must_use]
-    pub fn retained_length(&mut self, sequence: u64) -> u32 {
-        self.current().retained_length(sequence)
-    }
-
     /// As [`PageGroup::gather`], into the caller's memory, which has room for just the tokens that are still there.
     pub fn gather_into(&mut self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
-        for (argument, part, out) in [("k", KeyOrValue::Key, &*k), ("v", KeyOrValue::Value, &*v)] {
-            if out.len() != self.out_bytes(part, tokens) {
-                let element = self.shape.read_dtype(part).bytes() as u64;
-                let (actual, expected) = (out.len() as u64, self.out_bytes(part, tokens) as u64);
-                return Err(Error::DimMismatch { argument, actual: actual / element, expected: expected / element });
-            }
-        }
-        if let Some(slabs) = self.both_slabs().launched()? {
-            let taken = self.taken(layer, &pages);
-            return slabs.read(Reading { layer, taken: &taken, tokens }, [k, v]);
+        self.check_out("k", KeyOrValue::Key, k, tokens)?;
+        self.check_out("v", KeyOrValue::Value, v, tokens)?;
+        if let Some(launched) = Launched::of(&self.slabs)? {
+            let runs = self.written_runs(layer, &pages);
+            return launched.read(LayerRead { layer, runs: &runs, tokens }, [k, v]);
         }
         self.with_reader(layer, |mut reader| {
             self.read_part(&reader, &pages, k)?;
@@ -138,19 +124,14 @@ impl PageGroup {
         })
     }
 
-    /// The type in which tokens of K or V come out: 32-bit floats where they are quantised, else the cache's dtype.
-    #[must_use]
-    pub fn read_dtype(&self, part: KeyOrValue) -> DType {
-        self.shape.read_dtype(part)
-    }
-
-    /// Bytes of so many tokens of one layer as they come out.
-    pub fn out_bytes(&self, part: KeyOrValue, tokens: usize) -> usize {
-        tokens * self.shape.token_elements(part) * self.shape.read_dtype(part).bytes()
-    }
-
-    fn heads(&self) -> usize {
-        self.slab.layout.shape().num_kv_heads as usize
+    /// Refuses memory that has not just room for so many tokens.
+    fn check_out(&self, argument: &'static str, part: KeyOrValue, out: &[u8], tokens: usize) -> Result<()> {
+        let element = self.shape().read_dtype(part).bytes();
+        let expected = tokens * self.shape().token_elements(part);
+        if out.len() == expected * element {
+            return Ok(());
+        }
+        Err(Error::DimMismatch { argument, actual: (out.len() / element) as u64, expected: expected as u64 })
     }
 
     /// The pages of a sequence as it is now: a step that was dropped is undone first.
@@ -160,38 +141,39 @@ impl PageGroup {
     }
 
     /// The slots of pages that were written, and where they go.
-    fn taken(&self, layer: u32, pages: &[PageRead]) -> Vec<Taken> {
-        let (mut taken, mut first) = (Vec::new(), 0);
+    fn written_runs(&self, layer: u32, pages: &[PageRead]) -> Vec<ReadRun> {
+        let (mut runs, mut first) = (Vec::new(), 0);
         for &PageRead { block, tokens, staged } in pages {
             let mut start = 0;
             for hole in self.planner.unwritten(block, layer, tokens).chain(std::iter::once(tokens..tokens)) {
                 if start < hole.start {
-                    taken.push(Taken { block, staged, slot: start, tokens: hole.start - start, token: first + start });
+                    runs.push(ReadRun { block, staged, slot: start, tokens: hole.start - start, token: first + start });
                 }
                 start = hole.end;
             }
             first += tokens;
         }
-        taken
+        runs
     }
 
     /// Runs `work` on the keys of a layer.
     fn with_reader<T>(&self, layer: u32, work: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
-        let (shape, part, portable) = (&self.shape, KeyOrValue::Key, self.portable()?);
-        self.slab.inspect(|slab| {
-            self.staging.inspect(|staging| work(Reader { shape, portable, slab, staging, layer, part }))
+        let (slabs, part, portable) = (&self.slabs, KeyOrValue::Key, self.portable()?);
+        slabs.slab.inspect(|slab| {
+            slabs.staging.inspect(|staging| work(Reader { slabs, portable, slab, staging, layer, part }))
         })
     }
 
     fn portable(&self) -> Result<Option<&Slab>> {
-        Ok(portable::is_chosen(&self.slab)?.then_some(&self.slab))
+        let slab = self.slab();
+        Ok(portable::is_chosen(slab)?.then_some(slab))
     }
 
     /// The tokens of these pages, head by head.
     fn read_part(&self, reader: &Reader<'_>, pages: &[PageRead], out: &mut [u8]) -> Result<()> {
         let (stores, part) = (Carrier::of(out.len()), reader.part);
-        let row = self.slab.layout.section(part).head_dim * self.shape.read_dtype(part).bytes();
-        each_rows(out, self.heads(), pages, self.block_size() as usize * row, row, |pages, heads| {
+        let row = self.shape().pages.section(part).head_dim * self.shape().read_dtype(part).bytes();
+        each_rows(out, self.shape().heads(), pages, self.planner.block_size() as usize * row, row, |pages, heads| {
             let mut start = 0;
             for page in pages {
                 let end = start + page.tokens as usize * row;
@@ -215,17 +197,16 @@ impl PageGroup {
 impl Reader<'_> {
     /// The rows of a head of a page from `slot` on, as many as `out` has room for.
     fn read(&self, page: &PageRead, head: u32, slot: u32, out: &mut [u8], stores: Carrier) -> Result<()> {
-        let (layout, bytes, block, layer) = match page.staged {
-            Some(staged) => (&self.shape.staged, self.staging, staged, 0),
-            None => (&self.shape.pages, self.slab, page.block, self.layer),
-        };
+        let (of, block, layer) = self.slabs.page(page.block, self.layer, page.staged);
+        let (shape, layout) = (&self.slabs.shape, &of.layout);
+        let bytes = if page.staged.is_some() { self.staging } else { self.slab };
         let HeadPlace { codes, row_bytes, scales } = layout.head_place(block, layer, self.part, head);
         if let Some(slab) = self.portable {
             return portable::read(slab, codes + slot as usize * row_bytes, out);
         }
         let section = layout.section(self.part);
         let codes = &bytes[codes..codes + section.head_bytes];
-        let Some(codec) = &self.shape.codecs[self.part as usize] else {
+        let Some(codec) = &shape.codecs[self.part as usize] else {
             let start = slot as usize * row_bytes;
             stores.carry(out, &codes[start..start + out.len()]);
             return Ok(());
@@ -233,8 +214,8 @@ impl Reader<'_> {
         as_floats(out, section.head_dim, |row, values| {
             let slot = slot as usize + row;
             if page.staged.is_some() {
-                let (start, element) = (slot * row_bytes, self.shape.dtype.bytes());
-                to_f32(self.shape.dtype, &codes[start..start + values.len() * element], values);
+                let (start, element) = (slot * row_bytes, shape.dtype.bytes());
+                to_f32(shape.dtype, &codes[start..start + values.len() * element], values);
             } else {
                 let scales = scales.map_or(&[][..], |scales| &bytes[scales..scales + section.scale_bytes]);
                 codec.decode(codes, scales, slot, values);

@@ -79,7 +79,7 @@ impl<'a> TokenRows<'a> {
     pub fn check(source: &Source<'a>, argument: &'static str, expected: Expected, device: &Device) -> Result<u32> {
         let resolved = expected.look(source, argument)?;
         if let Some((Memory::Tensor(tensor), ..)) = in_place(source, argument, &resolved.dims, expected)? {
-            check_device_of(&tensor, argument, device)?;
+            check_device(&tensor, argument, device)?;
         }
         Ok(resolved.tokens())
     }
@@ -111,7 +111,7 @@ impl<'a> TokenRows<'a> {
 
     /// Refuses a tensor that lies on another device than the pages.
     pub fn check_device(&self, argument: &'static str, device: &Device) -> Result<()> {
-        self.tensor().map_or(Ok(()), |tensor| check_device_of(tensor, argument, device))
+        self.tensor().map_or(Ok(()), |tensor| check_device(tensor, argument, device))
     }
 
     /// The bytes to read from: its own, or those of the next candle tensor of an operation.
@@ -172,23 +172,21 @@ fn in_place<'a>(
         }
         Source::Tensor(tensor) => {
             let offset = tensor.layout().start_offset() * expected.dtype.bytes();
-            (Memory::Tensor(Cow::Borrowed(tensor)), offset, tensor_strides(argument, tensor, expected)?)
+            let strides = Dims::new(argument, tensor.layout().stride())?.scaled(expected.dtype.bytes());
+            (Memory::Tensor(Cow::Borrowed(tensor)), offset, strides)
         }
         Source::View(_) => return Ok(None),
     };
     Ok(ends_without_gaps(dims, &strides, expected.dtype).then_some((memory, offset, strides)))
 }
 
-fn check_device_of(tensor: &Tensor, argument: &'static str, device: &Device) -> Result<()> {
+/// Refuses a tensor of another device.
+pub(crate) fn check_device(tensor: &Tensor, argument: &'static str, device: &Device) -> Result<()> {
     if tensor.device().same_device(device) {
         return Ok(());
     }
     let (value, expected) = (device_name(tensor.device()), device_name(device));
     Err(Error::DeviceMismatch { argument, value, expected })
-}
-
-fn tensor_strides(argument: &'static str, tensor: &Tensor, expected: Expected) -> Result<Dims> {
-    Ok(Dims::new(argument, tensor.layout().stride())?.scaled(expected.dtype.bytes()))
 }
 
 /// True when the elements of a row are neighbours.

@@ -29,6 +29,17 @@ impl Scratch {
         Ok(Scratch { elements, free: Mutex::new(free) })
     }
 
+    /// Rooms for what a plan quantises, or puts back in floats, after the copies that it needs.
+    pub fn of(shape: &PagedShape, plan: &WritePlan, has_copies: bool) -> Result<Self> {
+        let whole = plan.runs().iter().filter(|run| !run.staged).count();
+        let opens = plan.pages().iter().any(|write| write.fills || write.before != StagingContent::Own);
+        let rooms = match whole {
+            0 => usize::from(opens || has_copies),
+            _ => jobs_at_once(whole * plan.layers().len() * shape.staged.page_bytes())?,
+        };
+        Scratch::new(shape, rooms)
+    }
+
     /// Runs `work` with a room that nobody else has meanwhile.
     pub fn with<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> Result<T> {
         let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,17 +53,4 @@ impl Scratch {
 
 fn room(elements: usize) -> Result<Vec<f32>> {
     zeroed_vec(elements).ok_or_else(|| Budget::process().refusal(4 * elements as u64))
-}
-
-impl PagedShape {
-    /// Room for what a plan quantises, or makes ready in floats, behind the copies that it needs.
-    pub(super) fn scratch_of(&self, plan: &WritePlan, copies: bool) -> Result<Scratch> {
-        let whole = plan.runs().iter().filter(|run| !run.staged).count();
-        let opened = plan.pages().iter().any(|write| write.fills || write.before != StagingContent::Own);
-        let rooms = match whole {
-            0 => usize::from(opened || copies),
-            _ => jobs_at_once(whole * plan.layers().len() * self.staged.page_bytes())?,
-        };
-        Scratch::new(self, rooms)
-    }
 }

@@ -4,11 +4,11 @@ use candle_core::Device;
 use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout, PageShape};
 use kvtide_cuda::ROW_MAX;
 
+use super::options::PagedKvCacheOptions;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::device::device_name;
 use crate::kernels::quantise::Codec;
-use crate::paged::PagedKvCacheOptions;
 
 /// The layouts of both slabs, and how rows get from one to the other.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +71,11 @@ impl PagedShape {
         Err(Error::DeviceUnavailable { device: device_name(device), reason })
     }
 
+    /// Heads of K, and of V.
+    pub fn heads(&self) -> usize {
+        self.pages.shape().num_kv_heads as usize
+    }
+
     /// The type of the rows of K or V that come out: 32-bit floats where they were quantised.
     pub fn read_dtype(&self, part: KeyOrValue) -> DType {
         if self.codecs[part as usize].is_some() { DType::F32 } else { self.dtype }
@@ -78,7 +83,12 @@ impl PagedShape {
 
     /// Elements of one token of one layer in K or V.
     pub fn token_elements(&self, part: KeyOrValue) -> usize {
-        self.pages.shape().num_kv_heads as usize * self.pages.section(part).head_dim
+        self.heads() * self.pages.section(part).head_dim
+    }
+
+    /// Bytes of so many tokens of one layer as they come out.
+    pub fn out_bytes(&self, part: KeyOrValue, tokens: usize) -> usize {
+        tokens * self.token_elements(part) * self.read_dtype(part).bytes()
     }
 }
 

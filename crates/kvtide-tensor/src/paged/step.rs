@@ -9,14 +9,14 @@
 //!
 //! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
 
-use kvtide_core::counted;
 use kvtide_core::paged::{Append, StepTableRows, StepTables, WritePlan, Writer};
 
+use super::dropped::{Dropped, DroppedList};
+use super::group::PageGroup;
 use super::page_rows::PageRows;
-use super::planned::PlannedWrite;
-use super::returns::{Returned, Returns};
+use super::scratch::Scratch;
+use super::write::{PlannedWrite, check_count};
 use crate::base::error::{Error, Result};
-use crate::paged::PageGroup;
 use crate::tensor::source::Source;
 
 /// An open step of a [`PageGroup`]; dropped before it was committed, it is undone at the cache's next call.
@@ -24,10 +24,10 @@ use crate::tensor::source::Source;
 #[must_use = "a step that is dropped is undone"]
 pub(crate) struct GroupStep {
     /// Nothing once it has ended.
-    pub(super) plan: Option<Box<WritePlan>>,
+    plan: Option<Box<WritePlan>>,
     sequences: Box<[u64]>,
-    pub written: Box<[bool]>,
-    returns: Returns,
+    written: Box<[bool]>,
+    dropped: DroppedList,
 }
 
 /// Which tokens a step is for.
@@ -72,8 +72,18 @@ impl GroupStep {
         self.plan.is_some()
     }
 
+    /// Whether a layer was written.
+    pub fn has_written(&self, layer: u32) -> bool {
+        self.written[layer as usize]
+    }
+
+    /// Whether all layers were written.
+    pub fn has_written_all(&self) -> bool {
+        !self.written.contains(&false)
+    }
+
     /// Its plan, while it is open.
-    pub(crate) fn plan(&self) -> Result<&WritePlan> {
+    fn plan(&self) -> Result<&WritePlan> {
         self.plan.as_deref().ok_or_else(|| kvtide_core::Error::TransactionClosed.into())
     }
 }
@@ -81,7 +91,7 @@ impl GroupStep {
 impl Drop for GroupStep {
     fn drop(&mut self) {
         if let Some(plan) = self.plan.take() {
-            self.returns.add(Returned::Step(plan));
+            self.dropped.add(Dropped::Step(plan));
         }
     }
 }
@@ -99,15 +109,14 @@ impl PageGroup {
     /// Opens a step as planned.
     pub(crate) fn open_step(&mut self, mut planned: PlannedWrite, tokens: StepTokens<'_>) -> Result<GroupStep> {
         self.poisoned = true;
-        self.copy_before(&mut planned)?;
-        self.open_staged(&planned.plan, &planned.scratch)?;
+        self.prepare_write(&mut planned)?;
         self.planner.open_step(&planned.plan)?;
         self.poisoned = false;
         Ok(GroupStep {
             plan: Some(Box::new(planned.plan)),
             sequences: tokens.sequences.into(),
             written: vec![false; self.planner.num_layers() as usize].into(),
-            returns: self.returns.clone(),
+            dropped: self.dropped.clone(),
         })
     }
 
@@ -135,14 +144,13 @@ impl PageGroup {
         self.change()?;
         self.check_step(step)?;
         let plan = step.plan()?;
-        self.planner.check_layer(layer)?;
         let rows = self.rows(sources, None)?;
-        check_count(rows[0].tokens, plan.tokens())?;
-        let scratch = self.shape.scratch_of(plan, false)?;
+        check_count(rows[0].tokens, plan.tokens(), AS_THE_STEP)?;
+        let scratch = Scratch::of(self.shape(), plan, false)?;
         self.planner.reserve_marks(plan)?;
         // New rows of floats are nobody's until the layer is marked: when they fail, the step can still be undone.
-        self.poisoned = self.shape.pages.is_low_bit() || step.written[layer as usize];
-        self.move_in(plan, layer..layer + 1, &rows, &scratch)?;
+        self.poisoned = self.shape().pages.is_low_bit() || step.has_written(layer);
+        self.slabs.write(plan, layer..layer + 1, &rows, &scratch)?;
         self.poisoned = true;
         self.planner.mark_layer(plan, layer)?;
         self.poisoned = false;
@@ -152,7 +160,7 @@ impl PageGroup {
 
     /// Refuses what [`PageGroup::write_layer`] would refuse of the tokens of a layer, in a step of so many.
     pub(crate) fn check_rows(&self, sources: [&Source<'_>; 2], tokens: u32) -> Result<()> {
-        check_count(self.tokens_of(sources)?, tokens)
+        check_count(self.tokens_of(sources)?, tokens, AS_THE_STEP)
     }
 
     /// The pages of a layer that the step's queries attend to, its own tokens included: once it has written them.
@@ -161,26 +169,32 @@ impl PageGroup {
         self.pages(layer, &step.sequences)
     }
 
-    /// Ends a step: its tokens count in all layers. `tokens` are their ids, where they are known: full blocks of known tokens can
-    /// be found by others from then on.
-    ///
-    /// Refused with `STEP_INCOMPLETE` while layers are not written; then the step stays open.
-    pub fn commit_step(&mut self, step: &mut GroupStep, tokens: Option<&[u32]>) -> Result<()> {
-        self.change()?;
-        self.check_step(step)?;
+    /// Ends a step that was checked: its tokens count in all layers, and those of known `ids` can be found by others.
+    pub fn commit_step(&mut self, step: &mut GroupStep, ids: Option<&[u32]>) -> Result<()> {
         let plan = step.plan()?;
-        let scratch = self.shape.scratch_of(plan, false)?;
-        self.planner.reserve_close(plan, tokens)?;
+        let scratch = Scratch::of(self.shape(), plan, false)?;
+        self.planner.reserve_close(plan, ids)?;
         self.poisoned = true;
         self.seal_filled(plan, &scratch)?;
-        self.planner.close_step(plan, tokens)?;
+        self.planner.close_step(plan, ids)?;
         self.poisoned = false;
         step.plan = None;
         Ok(())
     }
 
-    /// Ends a step: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to
-    /// copy the block that it went on in, prompts no longer find what lay there.
+    /// Makes a step one of the first `tokens` tokens of each sequence, written in all layers.
+    #[cfg(feature = "captured-steps")]
+    pub fn shorten_step(&mut self, step: &mut GroupStep, tokens: u32) -> Result<()> {
+        self.change()?;
+        let plan = step.plan.as_mut().ok_or(kvtide_core::Error::TransactionClosed)?;
+        self.planner.check_step(plan)?;
+        self.planner.shorten_step(plan, tokens)?;
+        self.planner.mark_layers(plan, 0..self.planner.num_layers())?;
+        step.written.fill(true);
+        Ok(())
+    }
+
+    /// Ends a step: its sequences are as if it had never been.
     pub fn undo_step(&mut self, step: &mut GroupStep) -> Result<()> {
         self.change()?;
         if let Some(plan) = &step.plan {
@@ -193,8 +207,7 @@ impl PageGroup {
     /// Refuses a layer that a step has not written: what its queries would see of it is not there yet.
     pub fn check_written(&self, step: &GroupStep, layer: u32) -> Result<()> {
         self.check_step(step)?;
-        self.planner.check_layer(layer)?;
-        if step.written[layer as usize] { Ok(()) } else { Err(not_written()) }
+        if step.has_written(layer) { Ok(()) } else { Err(not_written()) }
     }
 
     /// Refuses a step that has ended, or one of whose sequences was dropped.
@@ -203,16 +216,7 @@ impl PageGroup {
     }
 }
 
-fn check_count(tokens: u32, expected: u32) -> Result<()> {
-    if tokens == expected {
-        return Ok(());
-    }
-    Err(Error::argument(
-        "k",
-        counted(tokens.into(), "token"),
-        format!("{}, as the step has", counted(expected.into(), "token")),
-    ))
-}
+const AS_THE_STEP: &str = "as the step has";
 
 /// The refusal of a layer that a step has not written.
 pub(crate) fn not_written() -> Error {

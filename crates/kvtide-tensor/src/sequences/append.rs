@@ -12,9 +12,8 @@ use kvtide_core::paged::{Append, Writer};
 use kvtide_core::{TransactionId, counted};
 
 use super::cache::PagedKvCache;
-use super::step::check_ids;
 use crate::base::error::{Error, Result};
-use crate::paged::StepTokens;
+use crate::paged::{StepTokens, check_ids};
 use crate::tensor::source::Source;
 
 /// Tokens of all layers for one sequence.

@@ -10,15 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtide_core::model::{LAYERS_MAX, LayerDescription, LayerKind, LayerPlace, ModelDescription};
 use kvtide_core::paged::{
-    BlockKey, Explanation, KeyOrValue, PageLayout, PoolStats, UnseenEvents, can_allocate_in_groups, explain_in_groups,
+    BlockKey, Explanation, KeyOrValue, PageLayout, PagedPlanner, PoolStats, UnseenEvents, can_allocate_in_groups,
+    explain_in_groups,
 };
 
-use super::options::ModelCacheOptions;
+use super::options::PagedModelOptions;
+use super::prefix_namer::{PrefixNamer, PromptOptions};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
-use crate::paged::{PageGroup, PagedKvCacheOptions, PrefixKeys, PromptOptions, Returned};
+use crate::paged::{PageGroup, PagedKvCacheOptions};
 
 /// Keys and values of many sequences, all layers, in blocks that sequences share: one step, one transaction, one snapshot for all
 /// layers.
@@ -40,10 +42,10 @@ use crate::paged::{PageGroup, PagedKvCacheOptions, PrefixKeys, PromptOptions, Re
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use kvtide_core::model::{LayerDescription, ModelDescription};
-/// use kvtide_tensor::{ModelCacheOptions, PagedKvCache, PoolRoom, StepTokens};
+/// use kvtide_tensor::{PagedModelOptions, PagedKvCache, PoolRoom, StepTokens};
 ///
 /// let model = ModelDescription::new(vec![LayerDescription::full(2, 4); 3])?;
-/// let mut cache = PagedKvCache::of_model(ModelCacheOptions::new(model, PoolRoom::Blocks(vec![8])))?;
+/// let mut cache = PagedKvCache::of_model(PagedModelOptions::new(model, PoolRoom::Blocks(vec![8])))?;
 /// let sequence = cache.create_sequence()?;
 /// let mut step = cache.begin_step(StepTokens { sequences: &[sequence], offsets: Some(&[0, 5]), ..Default::default() })?;
 /// for layer in 0..3 {
@@ -64,38 +66,36 @@ pub struct PagedKvCache {
     pub(super) model: ModelDescription,
     /// One for each device.
     budgets: Vec<Arc<Budget>>,
+    pub(super) namer: PrefixNamer,
     pub(super) id: u64,
 }
 
 impl PagedKvCache {
     /// An empty cache of layers that are alike: one group.
     pub fn new(options: PagedKvCacheOptions) -> Result<Self> {
-        let PagedKvCacheOptions { num_layers, num_kv_heads, head_dim, value_head_dim, window, .. } = options;
-        let group = PageGroup::new(options)?;
+        let PagedKvCacheOptions { num_layers, num_kv_heads, head_dim, value_head_dim, window, prefix_key, .. } =
+            options;
+        let namespace = options.namespace.clone();
+        let groups = vec![PageGroup::new(options)?];
+        let namer = PrefixNamer::new(prefix_key, &namespace, [groups[0].shape()])?;
         if num_layers > LAYERS_MAX {
             return Err(Error::argument("numLayers", num_layers, format!("1 to {LAYERS_MAX}")));
         }
         let kind = window.map_or(LayerKind::Full, |of| LayerKind::Sliding { window: of.tokens(), sinks: of.sinks() });
         let layer =
             LayerDescription { kind, num_kv_heads, head_dim, value_head_dim: value_head_dim.unwrap_or(head_dim) };
-        let budgets = vec![group.budget.clone()];
-        Ok(Self::of_groups(vec![group], ModelDescription::new(vec![layer; num_layers as usize])?, budgets))
+        let (model, budgets) =
+            (ModelDescription::new(vec![layer; num_layers as usize])?, vec![groups[0].budget().clone()]);
+        Ok(PagedKvCache { groups, model, budgets, namer, id: next_id() })
     }
 
     /// An empty cache of a model's layers, whose blocks have the same names in all groups.
-    pub fn of_model(options: ModelCacheOptions) -> Result<Self> {
-        let places = options.places()?;
-        let budgets = places.iter().map(|place| place.budget.clone()).collect();
-        let mut groups =
-            options.of_groups(&places)?.into_iter().map(PageGroup::new).collect::<Result<Vec<PageGroup>>>()?;
-        let keys = PrefixKeys::new(options.prefix_key, &options.namespace, groups.iter().map(|group| &group.shape))?;
-        groups.iter_mut().for_each(|group| group.keys = keys.clone());
-        Ok(Self::of_groups(groups, options.model, budgets))
-    }
-
-    fn of_groups(groups: Vec<PageGroup>, model: ModelDescription, budgets: Vec<Arc<Budget>>) -> Self {
-        static CACHES: AtomicU64 = AtomicU64::new(0);
-        PagedKvCache { groups, model, budgets, id: CACHES.fetch_add(1, Ordering::Relaxed) }
+    pub fn of_model(options: PagedModelOptions) -> Result<Self> {
+        let devices = options.cache_devices()?;
+        let budgets = devices.iter().map(|of| of.budget.clone()).collect();
+        let groups = options.of_groups(&devices)?.into_iter().map(PageGroup::new).collect::<Result<Vec<_>>>()?;
+        let namer = PrefixNamer::new(options.prefix_key, &options.namespace, groups.iter().map(PageGroup::shape))?;
+        Ok(PagedKvCache { groups, model: options.model, budgets, namer, id: next_id() })
     }
 
     /// Its layers.
@@ -107,30 +107,30 @@ impl PagedKvCache {
     /// Tokens of a block.
     #[must_use]
     pub fn block_size(&self) -> u32 {
-        self.first().block_size()
+        self.namer.block_size()
     }
 
     /// The element type of what goes in, and of what comes out of pages that are not low-bit.
     #[must_use]
     pub fn dtype(&self) -> DType {
-        self.first().shape.dtype
+        self.first().shape().dtype
     }
 
     /// The type in which tokens of K or V come out: 32-bit floats where they are quantised, else the cache's dtype.
     #[must_use]
     pub fn read_dtype(&self, part: KeyOrValue) -> DType {
-        self.first().read_dtype(part)
+        self.first().shape().read_dtype(part)
     }
 
     /// Where everything lies in the slab of each group.
     pub fn layouts(&self) -> impl Iterator<Item = PageLayout> + '_ {
-        self.groups.iter().map(|group| group.slab.layout)
+        self.groups.iter().map(|group| group.shape().pages)
     }
 
     /// Elements of one token's key, or value, in a layer.
     pub fn token_elements(&self, layer: u32, part: KeyOrValue) -> Result<usize> {
         let place = self.place(layer)?;
-        Ok(self.group(place).shape.token_elements(part))
+        Ok(self.group(place).shape().token_elements(part))
     }
 
     /// Bytes of pages that one token of all layers takes, its share of scales included.
@@ -146,20 +146,21 @@ impl PagedKvCache {
 
     /// A new, empty sequence whose tokens are those of `options`.
     pub fn create_sequence_of(&mut self, options: PromptOptions<'_>) -> Result<u64> {
-        self.check(|_| Ok(()))?;
-        self.each(|group| group.create_sequence_of(options))
+        self.check_all(|_| Ok(()))?;
+        let identity = self.namer.identity(options)?;
+        self.each(|group| group.create_sequence(identity.clone()))
     }
 
     /// A new sequence with the tokens of another: O(1), all blocks are shared, and the first write into one copies it. What an
     /// open transaction holds counts as committed in the fork, and is found by no prompt, nor is what follows it there.
     pub fn fork(&mut self, sequence: u64) -> Result<u64> {
-        self.check(|group| Ok(group.planner.check_resting(sequence)?))?;
+        self.check(|group| Ok(group.planner().check_resting(sequence)?))?;
         self.each(|group| group.fork(sequence))
     }
 
     /// Ends a sequence and gives all its blocks back.
     pub fn drop_sequence(&mut self, sequence: u64) -> Result<()> {
-        self.check(|group| Ok(group.planner.gap(sequence).map(drop)?))?;
+        self.check(|group| Ok(group.planner().gap(sequence).map(drop)?))?;
         self.each(|group| group.drop_sequence(sequence))
     }
 
@@ -167,54 +168,54 @@ impl PagedKvCache {
     /// Never refused.
     pub fn release_sequence(&mut self, sequence: u64) {
         // In all groups at once, or in all of them at the next change. What refuses it now is told to whoever makes that one.
-        self.groups.iter().for_each(|group| group.returns.add(Returned::Sequence(sequence)));
+        self.groups.iter().for_each(|group| group.release_sequence(sequence));
         let _ = self.check_change().and_then(|()| self.collect());
     }
 
     /// Tokens of a sequence, those of open transactions included; 0 for an unknown one.
     #[must_use]
     pub fn sequence_length(&self, sequence: u64) -> u32 {
-        self.first().sequence_length(sequence)
+        self.first().planner().sequence_length(sequence)
     }
 
     /// Tokens of a sequence that no transaction can take back; 0 for an unknown one.
     #[must_use]
     pub fn committed_length(&self, sequence: u64) -> u32 {
-        self.first().committed_length(sequence)
+        self.first().planner().committed_length(sequence)
     }
 
     /// Tokens of a sequence that are still there in all groups: all, but for those whose blocks left a window. 0 where it is unknown.
     #[must_use]
     pub fn retained_length(&mut self, sequence: u64) -> u32 {
-        self.groups.iter_mut().map(|group| group.retained_length(sequence)).min().unwrap_or(0)
+        self.groups.iter_mut().map(|group| group.current().retained_length(sequence)).min().unwrap_or(0)
     }
 
     /// Slots of its blocks, in the group with the fewest; 0 for an unknown sequence.
     #[must_use]
     pub fn sequence_capacity(&mut self, sequence: u64) -> u64 {
-        self.groups.iter_mut().map(|group| group.sequence_capacity(sequence)).min().unwrap_or(0)
+        self.groups.iter_mut().map(|group| group.current().sequence_capacity(sequence)).min().unwrap_or(0)
     }
 
     /// True when there is such a sequence.
     #[must_use]
     pub fn has_sequence(&self, sequence: u64) -> bool {
-        self.first().planner.gap(sequence).is_ok()
+        self.first().planner().gap(sequence).is_ok()
     }
 
     /// The ids of the sequences there are, ascending.
     #[must_use]
     pub fn sequence_ids(&self) -> Vec<u64> {
-        self.first().sequence_ids()
+        self.first().planner().sequence_ids()
     }
 
     /// Refuses a sequence that is not there, or on which a transaction or a step is open.
     pub fn check_idle(&mut self, sequence: u64) -> Result<()> {
-        self.check_all(|group| Ok(group.planner.check_idle(sequence)?))
+        self.check_all(|group| Ok(group.planner().check_idle(sequence)?))
     }
 
     /// Drops a sequence's tokens from `length` on, in all layers or in none.
     pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
-        self.check(|group| Ok(group.planner.check_truncate(sequence, length)?))?;
+        self.check(|group| Ok(group.planner().check_truncate(sequence, length)?))?;
         self.each(|group| group.truncate(sequence, length))
     }
 
@@ -225,35 +226,34 @@ impl PagedKvCache {
 
     /// Gives sequences blocks for so many tokens in total each; takes all that are missing in every group, or none.
     pub fn ensure_capacities(&mut self, wanted: &[(u64, u32)]) -> Result<()> {
-        let mut missing = Vec::with_capacity(self.groups.len());
-        self.check_all(|group| {
-            missing.push(group.planner.missing_blocks(wanted)?);
-            Ok(())
+        self.check_change()?;
+        let missing = self.ask(|group| {
+            group.change()?;
+            group.missing_blocks(wanted)
         })?;
-        self.groups.iter_mut().zip(&missing).for_each(|(group, missing)| group.planner.take_missing(wanted, missing));
+        self.groups.iter_mut().zip(&missing).for_each(|(group, missing)| group.take_missing(wanted, missing));
         Ok(())
     }
 
     /// Whether there is room for `tokens` tokens of a new sequence in every group, and for `watermark` blocks beside.
     pub fn can_allocate(&mut self, tokens: u32, watermark: u32) -> Result<bool> {
         self.collect()?;
-        Ok(self.groups.iter().all(|group| group.planner.can_allocate(tokens, watermark)))
+        Ok(self.groups.iter().all(|group| group.planner().can_allocate(tokens, watermark)))
     }
 
     /// The same for a prompt, whose start may be there: blocks that others hold cost nothing, and a sliding group needs of what is
     /// there only what the next token sees.
     pub fn can_allocate_prompt(&mut self, tokens: &[u32], options: PromptOptions<'_>, watermark: u32) -> Result<bool> {
         self.collect()?;
-        let identity = self.first().identity(options)?;
-        let planners: Vec<_> = self.groups.iter().map(|group| &group.planner).collect();
-        Ok(can_allocate_in_groups(&planners, tokens, &identity, watermark)?)
+        let identity = self.namer.identity(options)?;
+        Ok(can_allocate_in_groups(&self.planners(), tokens, &identity, watermark)?)
     }
 
     /// Says which blocks make room first, once nobody holds them: those of some tokens of a sequence get a priority from 0 to 100,
     /// 50 where none was given; until a time of [`PagedKvCache::advance_clock`], or for good. What follows from it says
     /// [`PagedPlanner::retain`](kvtide_core::paged::PagedPlanner::retain).
     pub fn retain(&mut self, sequence: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) -> Result<()> {
-        self.check(|group| Ok(group.planner.gap(sequence).map(drop)?))?;
+        self.check(|group| Ok(group.planner().gap(sequence).map(drop)?))?;
         self.each(|group| group.retain(sequence, tokens.clone(), priority, until))
     }
 
@@ -266,8 +266,8 @@ impl PagedKvCache {
     /// How far a prompt is found in all groups, and why no further. For whoever runs the cache: it tells of other tenants' prompts.
     pub fn explain(&mut self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Explanation> {
         self.collect()?;
-        let identity = self.first().identity(options)?;
-        Ok(explain_in_groups(&self.groups.iter().map(|group| &group.planner).collect::<Vec<_>>(), tokens, &identity)?)
+        let identity = self.namer.identity(options)?;
+        Ok(explain_in_groups(&self.planners(), tokens, &identity)?)
     }
 
     /// Nothing that is there is found any more.
@@ -280,19 +280,18 @@ impl PagedKvCache {
     /// what a prompt needs most of, or of the first group where all slide.
     #[must_use]
     pub fn events(&self, since: u64) -> UnseenEvents<'_> {
-        self.followed().planner.events(since)
+        self.followed().events(since)
     }
 
     /// The names of the whole blocks of a prompt, whether they are there or not; the same in all groups. What they depend on, and
     /// how to have them without a cache, is said at [`PrefixNamer`](crate::PrefixNamer).
     pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<BlockKey>> {
-        let group = self.followed();
-        Ok(group.planner.keys(tokens, &group.identity(options)?)?)
+        self.namer.keys(tokens, options)
     }
 
     /// The names of all blocks that can be found in the group that [`PagedKvCache::events`] are of, in no order. O(blocks).
     pub fn indexed_keys(&self) -> Result<Vec<BlockKey>> {
-        Ok(self.followed().planner.indexed_keys()?)
+        Ok(self.followed().indexed_keys()?)
     }
 
     /// The used share of all pools, 0 to 1.
@@ -305,25 +304,25 @@ impl PagedKvCache {
     /// Blocks that are free, of all groups.
     #[must_use]
     pub fn free_count(&mut self) -> u32 {
-        self.groups.iter_mut().map(PageGroup::free_count).fold(0, u32::saturating_add)
+        self.groups.iter_mut().map(|group| group.current().free_count()).fold(0, u32::saturating_add)
     }
 
     /// Blocks in all.
     #[must_use]
     pub fn total_count(&self) -> u32 {
-        self.groups.iter().map(|group| group.planner.total_count()).fold(0, u32::saturating_add)
+        self.groups.iter().map(|group| group.planner().total_count()).fold(0, u32::saturating_add)
     }
 
     /// What the pool of each group holds, and what it has done.
     pub fn pools(&mut self) -> Result<Vec<PoolStats>> {
         self.collect()?;
-        Ok(self.groups.iter().map(|group| group.planner.pool_stats()).collect())
+        Ok(self.groups.iter().map(|group| group.planner().pool_stats()).collect())
     }
 
     /// Low-bit pages that lie in floats because they are not full.
     #[must_use]
     pub fn staged_count(&mut self) -> u32 {
-        self.groups.iter_mut().map(PageGroup::staged_count).fold(0, u32::saturating_add)
+        self.groups.iter_mut().map(|group| group.current().staged_count()).fold(0, u32::saturating_add)
     }
 
     /// What it costs.
@@ -344,10 +343,10 @@ impl PagedKvCache {
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         for group in &self.groups {
             group.check_invariants()?;
-            if group.sequence_ids() != self.sequence_ids() {
+            if group.planner().sequence_ids() != self.sequence_ids() {
                 return Err("groups have other sequences".to_owned());
             }
-            let differs = |&id: &u64| group.sequence_length(id) != self.sequence_length(id);
+            let differs = |&id: &u64| group.planner().sequence_length(id) != self.sequence_length(id);
             if let Some(id) = self.sequence_ids().into_iter().find(differs) {
                 return Err(format!("groups have other lengths of sequence {id}"));
             }
@@ -355,12 +354,18 @@ impl PagedKvCache {
         Ok(())
     }
 
+    /// Its groups of layers.
+    #[cfg(feature = "captured-steps")]
+    pub(crate) fn groups(&self) -> &[PageGroup] {
+        &self.groups
+    }
+
     pub(super) fn first(&self) -> &PageGroup {
         &self.groups[0]
     }
 
     /// Where a layer's keys and values lie; refused where there is no such layer.
-    pub(super) fn place(&self, layer: u32) -> Result<LayerPlace> {
+    pub(crate) fn place(&self, layer: u32) -> Result<LayerPlace> {
         let layers = self.model.layers().len();
         if (layer as usize) < layers {
             return Ok(self.model.place(layer));
@@ -369,7 +374,7 @@ impl PagedKvCache {
     }
 
     /// The layer whose keys and values one reads that has none of its own.
-    pub(super) fn shared(&self, layer: u32) -> Option<u32> {
+    pub(crate) fn shared(&self, layer: u32) -> Option<u32> {
         match self.model.layers()[layer as usize].kind {
             LayerKind::SharedWith(source) => Some(source),
             _ => None,
@@ -377,7 +382,7 @@ impl PagedKvCache {
     }
 
     /// The layers with keys and values of their own.
-    pub(super) fn own_layers(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn own_layers(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.model.layers().len() as u32).filter(|&layer| self.shared(layer).is_none())
     }
 
@@ -405,8 +410,13 @@ impl PagedKvCache {
     }
 
     /// The group whose blocks decide most of what is found.
-    fn followed(&self) -> &PageGroup {
-        self.groups.iter().find(|group| group.planner.window().is_none()).unwrap_or(self.first())
+    fn followed(&self) -> &PagedPlanner {
+        let planners = self.planners();
+        planners.iter().find(|planner| planner.window().is_none()).unwrap_or(&planners[0])
+    }
+
+    fn planners(&self) -> Vec<&PagedPlanner> {
+        self.groups.iter().map(PageGroup::planner).collect()
     }
 
     /// Calls each group, the same answer from all.
@@ -420,7 +430,7 @@ impl PagedKvCache {
     }
 
     /// Refuses a change of any group while someone reads one of them in the background.
-    pub(super) fn check_change(&self) -> Result<()> {
+    pub(crate) fn check_change(&self) -> Result<()> {
         self.groups.iter().try_for_each(PageGroup::check_change)
     }
 
@@ -433,11 +443,20 @@ impl PagedKvCache {
     /// The same, also of one group.
     pub(super) fn check_all(&mut self, mut check: impl FnMut(&mut PageGroup) -> Result<()>) -> Result<()> {
         self.check_change()?;
-        let is_one = self.groups.len() == 1;
-        self.groups.iter_mut().enumerate().try_for_each(|(at, group)| {
+        self.ask(|group| {
             group.change()?;
-            check(group).map_err(|error| if is_one { error } else { error.in_group(at) })
-        })
+            check(group)
+        })?;
+        Ok(())
+    }
+
+    /// Asks each group before the first one changes. A refusal says of which group it is, where there are several.
+    pub(super) fn ask<T>(&mut self, mut ask: impl FnMut(&mut PageGroup) -> Result<T>) -> Result<Vec<T>> {
+        let is_one = self.groups.len() == 1;
+        let answers = self.groups.iter_mut().enumerate();
+        let answers =
+            answers.map(|(at, group)| ask(group).map_err(|error| if is_one { error } else { error.in_group(at) }));
+        answers.collect()
     }
 
     /// Takes back what was dropped, in all groups, so that they stay alike: before a read as before a change.
@@ -457,4 +476,10 @@ impl PagedKvCache {
         }
         Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into())
     }
+}
+
+/// A number of a cache of its own, by which it knows what it made.
+fn next_id() -> u64 {
+    static CACHES: AtomicU64 = AtomicU64::new(0);
+    CACHES.fetch_add(1, Ordering::Relaxed)
 }

@@ -24,15 +24,12 @@ impl PagedKvCache {
         parent: Option<TransactionId>,
         options: BeginOptions,
     ) -> Result<TransactionId> {
-        self.check(|group| {
-            group.planner.check_begin(sequence, parent)?;
+        self.check_all(|group| {
+            group.check_begin(sequence, parent)?;
             group.check_reserve(sequence, options)
         })?;
-        if let [group] = &mut self.groups[..] {
-            return group.begin_with(sequence, parent, options);
-        }
         // So that the numbers stay the same, it is opened in every group before room is taken in the first.
-        let id = self.each(|group| group.begin_with(sequence, parent, BeginOptions::default()))?;
+        let id = self.each(|group| group.begin(sequence, parent))?;
         match self.each(|group| group.reserve_draft(sequence, options)) {
             Ok(()) => Ok(id),
             Err(refusal) => {
@@ -45,7 +42,7 @@ impl PagedKvCache {
     /// Tokens of a transaction.
     pub fn drafted(&mut self, sequence: u64, id: TransactionId) -> Result<u32> {
         self.collect()?;
-        Ok(self.first().planner.drafted(sequence, id)?)
+        Ok(self.first().planner().drafted(sequence, id)?)
     }
 
     /// Refuses a transaction that has ended, or on which another or a step is open.
@@ -87,19 +84,13 @@ impl PagedKvCache {
     /// A sequence, to open a transaction on.
     pub fn sequence(&mut self, id: u64) -> Result<PagedSequence<'_>> {
         self.collect()?;
-        self.first().planner.gap(id)?;
+        self.first().planner().gap(id)?;
         Ok(PagedSequence { cache: self, id })
     }
 
     /// Ends a draft in all groups, or in none.
     fn end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<()> {
-        if let [group] = &mut self.groups[..] {
-            let planned = group.plan_end(sequence, id, keep)?;
-            return group.carry_out_end(planned);
-        }
-        let groups = self.groups.iter_mut().enumerate();
-        let planned = groups.map(|(at, group)| group.plan_end(sequence, id, keep).map_err(|error| error.in_group(at)));
-        let planned = planned.collect::<Result<Vec<_>>>()?;
+        let planned = self.ask(|group| group.plan_end(sequence, id, keep))?;
         self.groups.iter_mut().zip(planned).try_for_each(|(group, planned)| group.carry_out_end(planned))
     }
 }
@@ -183,7 +174,7 @@ impl Transactional for PagedSequence<'_> {
 
     fn drafted(&self, id: TransactionId) -> Result<u32> {
         self.cache.first().check()?;
-        Ok(self.cache.first().planner.drafted(self.id, id)?)
+        Ok(self.cache.first().planner().drafted(self.id, id)?)
     }
 
     /// That of the first layer.

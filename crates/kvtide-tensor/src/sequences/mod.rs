@@ -3,18 +3,17 @@
 //! ```text
 //! cache     the groups, and what they do together
 //! step      tokens layer by layer                       append.rs: all layers in one call
-//! draft     transactions                                held.rs: snapshots, prefixes that were found
+//! draft     transactions                                hold.rs: snapshots, prefixes that were found
 //! read      tokens by position, pages in place          layer_pages.rs: with the model's rules
-//! capture   steps that a device repeats by itself       options.rs: blocks or memory of each group
+//! options   a model's layers, and the room of each group
 //! ```
 //!
 //! Layers that keep the same tokens in the same sizes on one device are a group: all of them where they are alike. A layer that reads another's keys and values has none of its own: it is not written, and its queries attend to the other's.
 
 mod append;
 mod cache;
-mod capture;
 mod draft;
-mod held;
+mod hold;
 mod layer_pages;
 mod options;
 mod prefix_namer;
@@ -25,9 +24,10 @@ mod step;
 pub use append::{Tokens, TokensKv};
 pub use cache::PagedKvCache;
 pub use draft::PagedSequence;
-pub use held::{PagedPrefix, PagedSnapshot};
+pub use hold::{PagedPrefix, PagedSnapshot};
 pub use layer_pages::LayerPages;
+#[cfg(feature = "captured-steps")]
 pub(crate) use layer_pages::Rules;
-pub use options::{ModelCacheOptions, PoolRoom};
-pub use prefix_namer::PrefixNamer;
+pub use options::{PagedModelOptions, PoolRoom};
+pub use prefix_namer::{PrefixNamer, PromptOptions};
 pub use step::PagedStep;

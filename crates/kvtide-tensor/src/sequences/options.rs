@@ -15,7 +15,7 @@ use crate::paged::{PagedKvCacheOptions, PagedShape};
 
 /// What a cache of a model's layers is made with.
 #[derive(Clone, Debug)]
-pub struct ModelCacheOptions {
+pub struct PagedModelOptions {
     /// The layers.
     pub model: ModelDescription,
     /// How many blocks there are.
@@ -47,12 +47,12 @@ pub struct ModelCacheOptions {
     pub budget: Option<Arc<Budget>>,
 }
 
-impl ModelCacheOptions {
+impl PagedModelOptions {
     /// A cache for this model, with defaults.
     #[must_use]
     pub fn new(model: ModelDescription, room: PoolRoom) -> Self {
         let PagedKvCacheOptions { block_size, dtype, .. } = PagedKvCacheOptions::default();
-        ModelCacheOptions {
+        PagedModelOptions {
             model,
             room,
             block_size,
@@ -73,25 +73,25 @@ impl ModelCacheOptions {
 
 /// A device, and the budget of what a cache keeps there.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct CacheDevice {
     pub device: Device,
     pub budget: Arc<Budget>,
 }
 
-impl ModelCacheOptions {
+impl PagedModelOptions {
     /// The devices of all groups, by number.
-    pub(super) fn places(&self) -> Result<Vec<Place>> {
+    pub(super) fn cache_devices(&self) -> Result<Vec<CacheDevice>> {
         let needed = self.model.groups().iter().map(|group| group.device as usize + 1).max().unwrap_or(1);
         if self.devices.len() != needed {
             let expected = format!("{needed}, one for each number that layers have");
             return Err(Error::argument("devices.length", self.devices.len(), expected));
         }
-        let place = |device: &Device| {
+        let made = |device: &Device| {
             check_kernels(device)?;
             let budget = Budget::of_parts(device, self.budget.as_ref(), self.memory_limit_bytes);
-            Ok(Place { device: device.clone(), budget })
+            Ok(CacheDevice { device: device.clone(), budget })
         };
-        self.devices.iter().map(place).collect()
+        self.devices.iter().map(made).collect()
     }
 }
 
@@ -118,7 +118,7 @@ impl PoolRoom {
     pub const PREFILL_TOKENS: u32 = 512;
 }
 
-impl ModelCacheOptions {
+impl PagedModelOptions {
     /// The pages of each group: without their number, and on no device of their own.
     pub(crate) fn page_options(&self) -> Result<Vec<PagedKvCacheOptions>> {
         let pages = |group: &LayerGroup| {
@@ -133,8 +133,6 @@ impl ModelCacheOptions {
                 value_format: self.value_format,
                 hadamard: self.hadamard,
                 window: window(group)?,
-                namespace: self.namespace.clone(),
-                prefix_key: self.prefix_key,
                 eviction: self.eviction.clone(),
                 events: self.events,
                 ..PagedKvCacheOptions::default()
@@ -144,11 +142,11 @@ impl ModelCacheOptions {
     }
 
     /// What the cache of each group is made with.
-    pub(super) fn of_groups(&self, places: &[Place]) -> Result<Vec<PagedKvCacheOptions>> {
+    pub(super) fn of_groups(&self, devices: &[CacheDevice]) -> Result<Vec<PagedKvCacheOptions>> {
         let groups = self.model.groups();
         let mut made = self.page_options()?;
         for (of, group) in made.iter_mut().zip(groups) {
-            let Place { device, budget } = places[group.device as usize].clone();
+            let CacheDevice { device, budget } = devices[group.device as usize].clone();
             (of.device, of.budget) = (device, Some(budget));
         }
         let blocks = match &self.room {

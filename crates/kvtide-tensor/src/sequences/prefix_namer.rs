@@ -1,13 +1,25 @@
-//! Names of prompts without a cache.
+//! The names of prompts: under which keys their blocks are found.
 //!
-//! It takes what a cache is made with, and looks at what names depend on alone: the rest may be anything, and nothing is
-//! allocated for it.
+//! The root of every chain of keys is over a namespace, the form of the pages and the salt, keyed by bytes that nobody
+//! outside knows: who cannot name a prompt's tokens and salt finds none of its blocks. What it is over is a format: the same in
+//! every minor version.
 
-use kvtide_core::paged::BlockKey;
+use std::sync::OnceLock;
 
-use super::options::ModelCacheOptions;
-use crate::base::error::Result;
-use crate::paged::{PagedKvCacheOptions, PagedShape, PrefixKeys, PromptOptions};
+use kvtide_core::paged::{BlockKey, Extra, Extras, Identity, PageShape};
+
+use super::options::PagedModelOptions;
+use crate::base::error::{Error, Result};
+use crate::paged::{PagedKvCacheOptions, PagedShape};
+
+/// Whose tokens they are: a prompt finds the blocks of prompts with the same salt and extras alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PromptOptions<'a> {
+    /// The tenant, or whatever keeps prompts apart.
+    pub salt: &'a [u8],
+    /// What else decides what tokens mean: an adapter, an image; each over a range of positions.
+    pub extra: &'a [Extra],
+}
 
 /// Names the blocks of prompts as a cache does, and holds no memory for pages: for a router that sends prompts to where their
 /// blocks are.
@@ -31,29 +43,47 @@ use crate::paged::{PagedKvCacheOptions, PagedShape, PrefixKeys, PromptOptions};
 /// ```
 #[derive(Clone, Debug)]
 pub struct PrefixNamer {
-    keys: PrefixKeys,
+    key: [u8; 32],
+    /// The namespace of the root: that of the options, and the form of the pages.
+    namespace: Box<[u8]>,
     block_size: u32,
 }
 
 impl PrefixNamer {
     /// Names as a [`PagedKvCache`](crate::PagedKvCache) of these options does.
     pub fn of_pages(options: &PagedKvCacheOptions) -> Result<Self> {
-        let shape = PagedShape::new(options)?;
-        let keys = PrefixKeys::new(options.prefix_key, &options.namespace, [&shape])?;
-        Ok(PrefixNamer { keys, block_size: options.block_size })
+        PrefixNamer::new(options.prefix_key, &options.namespace, [&PagedShape::new(options)?])
     }
 
     /// Names as a cache of a model's layers does. Its `devices` may be missing: which layers share one is in the model.
-    pub fn of_model(options: &ModelCacheOptions) -> Result<Self> {
-        let groups = options.page_options()?;
-        let shapes = groups.iter().map(PagedShape::new).collect::<Result<Vec<_>>>()?;
-        let keys = PrefixKeys::new(options.prefix_key, &options.namespace, &shapes)?;
-        Ok(PrefixNamer { keys, block_size: options.block_size })
+    pub fn of_model(options: &PagedModelOptions) -> Result<Self> {
+        let shapes = options.page_options()?.iter().map(PagedShape::new).collect::<Result<Vec<_>>>()?;
+        PrefixNamer::new(options.prefix_key, &options.namespace, &shapes)
+    }
+
+    /// Names under a stable key, or one of this process, for pages of these forms: one for each group of layers.
+    pub(super) fn new<'a>(
+        stable: Option<[u8; 32]>,
+        namespace: &str,
+        forms: impl IntoIterator<Item = &'a PagedShape>,
+    ) -> Result<Self> {
+        let key = stable.map_or_else(process_key, Ok)?;
+        let (mut named, mut slots) = ((namespace.len() as u64).to_le_bytes().to_vec(), 0);
+        named.extend(namespace.as_bytes());
+        for shape in forms {
+            let PageShape { block_size, num_layers, num_kv_heads, head_dim, value_head_dim, key_format, value_format } =
+                shape.pages.shape();
+            let sizes = [block_size, num_layers, num_kv_heads, head_dim, value_head_dim];
+            let form = format!("{} {key_format} {value_format} {sizes:?} {};", shape.dtype, shape.hadamard);
+            named.extend(form.as_bytes());
+            slots = block_size;
+        }
+        Ok(PrefixNamer { key, namespace: named.into(), block_size: slots })
     }
 
     /// The names of the whole blocks of a prompt, as `keys` of the cache gives them. O(tokens).
     pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<BlockKey>> {
-        Ok(self.keys.identity(options)?.keys(tokens, self.block_size)?)
+        Ok(self.identity(options)?.keys(tokens, self.block_size)?)
     }
 
     /// Tokens of a block.
@@ -61,4 +91,23 @@ impl PrefixNamer {
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
+
+    /// Whose tokens a prompt's are.
+    pub(super) fn identity(&self, options: PromptOptions<'_>) -> Result<Identity> {
+        let extra = Extras::new(options.extra.to_vec())?;
+        Ok(Identity { root: BlockKey::root(&self.key, &self.namespace, options.salt), extra: extra.into() })
+    }
+}
+
+/// Random bytes, the same for the whole process.
+fn process_key() -> Result<[u8; 32]> {
+    static KEY: OnceLock<[u8; 32]> = OnceLock::new();
+    if let Some(key) = KEY.get() {
+        return Ok(*key);
+    }
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Error::argument("prefixKey", "none", format!("32 bytes, where the system has no randomness: {error}"))
+    })?;
+    Ok(*KEY.get_or_init(|| bytes))
 }

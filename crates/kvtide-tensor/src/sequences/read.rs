@@ -40,8 +40,8 @@ impl PagedKvCache {
     /// Reads one token of one layer. What is quantised comes as 32-bit floats, the rest as the cache's dtype.
     pub fn read_kv(&mut self, sequence: u64, layer: u32, position: u32) -> Result<TokenKv> {
         let (group, _) = self.group_of(layer)?;
-        let [key_dtype, value_dtype] = KeyOrValue::BOTH.map(|part| group.read_dtype(part));
-        let [key, value] = KeyOrValue::BOTH.map(|part| zeroed_bytes(group.out_bytes(part, 1)));
+        let [key_dtype, value_dtype] = KeyOrValue::BOTH.map(|part| group.shape().read_dtype(part));
+        let [key, value] = KeyOrValue::BOTH.map(|part| zeroed_bytes(group.shape().out_bytes(part, 1)));
         let mut token = TokenKv { key_dtype, value_dtype, key: key?, value: value? };
         self.read_kv_into(sequence, layer, position, &mut token.key, &mut token.value)?;
         Ok(token)
@@ -81,7 +81,7 @@ impl PagedKvCache {
     pub fn kv(&mut self, sequence: u64, layer: u32) -> Result<Option<Kv>> {
         self.place(layer)?;
         self.collect()?;
-        self.first().planner.gap(sequence)?;
+        self.first().planner().gap(sequence)?;
         if self.sequence_length(sequence) == 0 {
             return Ok(None);
         }

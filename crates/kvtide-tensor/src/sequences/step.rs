@@ -21,7 +21,7 @@ use super::cache::PagedKvCache;
 use super::layer_pages::{LayerPages, Rules};
 use crate::attention::{AttendOptions, Attended};
 use crate::base::error::{Error, Result};
-use crate::paged::{GroupStep, PageRows, PlannedWrite, StepTokens};
+use crate::paged::{GroupStep, PageRows, PlannedWrite, StepTokens, check_ids};
 use crate::tensor::source::Source;
 
 /// An open step of a [`PagedKvCache`]; dropped before it was committed, it is undone at the cache's next call.
@@ -29,7 +29,7 @@ use crate::tensor::source::Source;
 #[must_use = "a step that is dropped is undone"]
 pub struct PagedStep {
     /// Of each group.
-    pub(super) groups: Vec<GroupStep>,
+    groups: Vec<GroupStep>,
     cache: u64,
 }
 
@@ -56,7 +56,7 @@ impl PagedStep {
 impl PagedKvCache {
     /// Takes slots of all layers for the tokens of a step. Until it ends, its sequences refuse other changes.
     pub fn begin_step(&mut self, tokens: StepTokens<'_>) -> Result<PagedStep> {
-        let planned = self.plan_step(tokens)?;
+        let planned = self.ask(|group| group.plan_step(tokens))?;
         self.open_step(planned, tokens)
     }
 
@@ -70,7 +70,7 @@ impl PagedKvCache {
         tables: Vec<StepTables<'_>>,
     ) -> Result<PagedStep> {
         self.check_tables(rows, &tables)?;
-        let planned = self.plan_step(tokens)?;
+        let planned = self.ask(|group| group.plan_step(tokens))?;
         for ((group, planned), (rows, tables)) in self.groups.iter().zip(&planned).zip(rows.iter_mut().zip(&tables)) {
             group.prepare_tables(planned, rows, tables)?;
         }
@@ -148,6 +148,13 @@ impl PagedKvCache {
         self.groups.iter_mut().zip(&mut step.groups).try_for_each(|(group, of)| group.commit_step(of, tokens))
     }
 
+    /// Makes a step one of the first `tokens` tokens of each sequence, written in all layers.
+    #[cfg(feature = "captured-steps")]
+    pub(crate) fn shorten_step(&mut self, step: &mut PagedStep, tokens: u32) -> Result<()> {
+        let mut groups = self.groups.iter_mut().zip(&mut step.groups);
+        groups.try_for_each(|(group, of)| group.shorten_step(of, tokens))
+    }
+
     /// Ends a step: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to
     /// copy the block that it went on in, prompts no longer find what lay there.
     pub fn undo_step(&mut self, step: &mut PagedStep) -> Result<()> {
@@ -176,13 +183,12 @@ impl PagedKvCache {
         self.group(place).check_written(&step.groups[place.group as usize], place.index)
     }
 
-    fn check_of(&self, step: &PagedStep) -> Result<()> {
-        self.check_cache(step.cache)
-    }
-
     /// Refuses a step of another cache.
-    pub(super) fn check_cache(&self, cache: u64) -> Result<()> {
-        if cache == self.id { Ok(()) } else { Err(Error::argument("step", "of another cache", "a step of this cache")) }
+    pub(crate) fn check_of(&self, step: &PagedStep) -> Result<()> {
+        if step.cache == self.id {
+            return Ok(());
+        }
+        Err(Error::argument("step", "of another cache", "a step of this cache"))
     }
 
     fn check_tables(&self, rows: &[StepTableRows], tables: &[StepTables<'_>]) -> Result<()> {
@@ -199,10 +205,10 @@ impl PagedKvCache {
     fn check_commit(&self, step: &PagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.check_step(step)?;
         check_ids(tokens, step.tokens())?;
-        if step.tokens() > 0 && step.groups.iter().any(|of| of.written.contains(&false)) {
+        if step.tokens() > 0 && step.groups.iter().any(|of| !of.has_written_all()) {
             let is_missing = |layer: &u32| {
                 let place = self.place(*layer).expect("a layer of the cache");
-                !step.groups[place.group as usize].written[place.index as usize]
+                !step.groups[place.group as usize].has_written(place.index)
             };
             let layers = self.own_layers().filter(is_missing).map(|layer| layer as usize).collect();
             return Err(Error::StepIncomplete { layers });
@@ -210,26 +216,8 @@ impl PagedKvCache {
         Ok(())
     }
 
-    fn plan_step(&mut self, tokens: StepTokens<'_>) -> Result<Vec<PlannedWrite>> {
-        let is_one = self.groups.len() == 1;
-        let plan = |(at, group): (usize, &mut crate::paged::PageGroup)| {
-            group.plan_step(tokens).map_err(|error| if is_one { error } else { error.in_group(at) })
-        };
-        self.groups.iter_mut().enumerate().map(plan).collect()
-    }
-
     fn open_step(&mut self, planned: Vec<PlannedWrite>, tokens: StepTokens<'_>) -> Result<PagedStep> {
         let opened = self.groups.iter_mut().zip(planned).map(|(group, planned)| group.open_step(planned, tokens));
         Ok(PagedStep { groups: opened.collect::<Result<_>>()?, cache: self.id })
-    }
-}
-
-/// Refuses ids of another number than tokens.
-pub(super) fn check_ids(ids: Option<&[u32]>, tokens: u32) -> Result<()> {
-    match ids {
-        Some(ids) if ids.len() != tokens as usize => {
-            Err(Error::argument("tokens.length", ids.len(), format!("{tokens}, one for each token")))
-        }
-        _ => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
 //! Captured steps on the CPU that stands in for a GPU, against the same model step by step with the kernels of the CPU: tokens,
 //! outputs, and what is cached.
-#![cfg(feature = "emulate")]
+#![cfg(all(feature = "captured-steps", feature = "emulate"))]
 
 mod buffers;
 mod decoding;

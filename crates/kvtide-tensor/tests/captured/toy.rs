@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_tensor::{DType, ModelCacheOptions, PagedKvCache, PagedKvCacheOptions, PoolRoom, Result, StepTokens};
+use kvtide_tensor::{DType, PagedKvCache, PagedKvCacheOptions, PagedModelOptions, PoolRoom, Result, StepTokens};
 
 /// Its sizes.
 #[derive(Clone, Debug)]
@@ -106,8 +106,8 @@ impl Toy {
         }
         let model = self.model();
         let room = PoolRoom::Blocks(vec![blocks; model.groups().len()]);
-        let options = ModelCacheOptions::new(model, room);
-        PagedKvCache::of_model(ModelCacheOptions { dtype: self.dtype, block_size: self.block_size, ..options }).unwrap()
+        let options = PagedModelOptions::new(model, room);
+        PagedKvCache::of_model(PagedModelOptions { dtype: self.dtype, block_size: self.block_size, ..options }).unwrap()
     }
 
     /// One step of the model as it is: the next token of each sequence, and all outputs.

@@ -3,8 +3,8 @@
 use kvtide_core::{Code, DetailValue};
 use kvtide_cuda::Emulation;
 use kvtide_tensor::{
-    AttendOptions, CaptureOptions, DType, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, Result, StepTokens,
-    attend, with_kernels,
+    AttendOptions, DType, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, Result, StepTokens, attend,
+    with_kernels,
 };
 
 use crate::surviving::rows;
@@ -72,42 +72,56 @@ fn blocks_of_all_sequences_are_copied_in_one_launch() {
     assert_eq!(launches(|| cache.append(&forks, &tokens, &tokens, None)), 2);
 }
 
-#[test]
-fn memory_of_a_device_that_is_not_there_is_refused_with_what_is_needed_and_what_there_is() {
+/// Makes a cache of three sequences, and a call of it that finds no memory: refused with what it needs and what there is; the cache is as
+/// it was, and goes on.
+fn refuses_for_want_of_memory(needed: u64, there: u64, call: impl FnOnce(&mut PagedKvCache, &[u64]) -> Result<()>) {
     let (mut cache, ids) = made(2, 3);
-    let q = rows(1, 3, 2, 8, 4).flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    let q: Vec<u8> = q.into_iter().flat_map(f32::to_ne_bytes).collect();
-    let q = HostTensor::new("q", &q, DType::F32, &[3, 2, 8]).unwrap();
     let lengths: Vec<u32> = ids.iter().map(|&id| cache.sequence_length(id)).collect();
     let free = cache.free_count();
-    with_kernels(Kernels::Emulated, || {
-        // On its way to the host, the output alone has 3 * 2 * 8 floats.
-        kvtide_cuda::Emulation::limit_memory(Some(100));
-        let pages = cache.pages(1, &ids).unwrap();
-        let attended = attend(q, &pages, &AttendOptions::default()).map(drop).unwrap_err();
-        let captured = cache.capture_step(CaptureOptions { sequences: &ids, steps: 2 }, |step| {
-            let tokens = rows(1, 2, 3, 8, 1);
-            (0..2).try_for_each(|layer| step.write(layer, &tokens, &tokens))?;
-            let (q, out) = (rows(1, 3, 8, 8, 4).squeeze(0)?, rows(1, 3, 8, 8, 4).squeeze(0)?);
-            // The sums alone have 3 * 8 floats: as many bytes as there are.
-            kvtide_cuda::Emulation::limit_memory(Some(95));
-            step.attend(0, &q, &AttendOptions::default(), &out)
-        });
-        let captured = captured.map(drop).unwrap_err();
-        kvtide_cuda::Emulation::limit_memory(None);
-        for (error, needed, there) in [(attended, 192, 100), (captured, 96, 95)] {
-            assert_eq!(error.code(), Code::OutOfMemory, "{error}");
-            assert_eq!(error.to_string(), format!("no device memory for {needed} bytes: {there} of {there} are free"));
-            let details: Vec<_> = error.details().into_iter().map(|detail| (detail.name, detail.value)).collect();
-            let expected = [("requestedBytes", needed), ("usedBytes", 0), ("limitBytes", there)];
-            assert_eq!(details, expected.map(|(name, bytes)| (name, DetailValue::from(bytes as u64))));
-        }
+    let error = with_kernels(Kernels::Emulated, || {
+        let refused = call(&mut cache, &ids);
+        Emulation::limit_memory(None);
+        refused.unwrap_err()
     })
     .unwrap();
-    // As it was, and it goes on.
+    assert_eq!(error.code(), Code::OutOfMemory, "{error}");
+    assert_eq!(error.to_string(), format!("no device memory for {needed} bytes: {there} of {there} are free"));
+    let details: Vec<_> = error.details().into_iter().map(|detail| (detail.name, detail.value)).collect();
+    let expected = [("requestedBytes", needed), ("usedBytes", 0), ("limitBytes", there)];
+    assert_eq!(details, expected.map(|(name, bytes)| (name, DetailValue::from(bytes))));
     assert_eq!(cache.free_count(), free);
     assert_eq!(ids.iter().map(|&id| cache.sequence_length(id)).collect::<Vec<_>>(), lengths);
     cache.check_invariants().unwrap();
     let tokens = rows(2, 2, 3, 8, 1);
     cache.append(&ids, &tokens, &tokens, None).unwrap();
+}
+
+#[test]
+fn memory_of_a_device_that_is_not_there_is_refused_with_what_is_needed_and_what_there_is() {
+    let q = rows(1, 3, 2, 8, 4).flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let q: Vec<u8> = q.into_iter().flat_map(f32::to_ne_bytes).collect();
+    let q = HostTensor::new("q", &q, DType::F32, &[3, 2, 8]).unwrap();
+    refuses_for_want_of_memory(192, 100, |cache, ids| {
+        // On its way to the host, the output alone has 3 * 2 * 8 floats.
+        Emulation::limit_memory(Some(100));
+        let pages = cache.pages(1, ids)?;
+        attend(q, &pages, &AttendOptions::default()).map(drop)
+    });
+}
+
+#[test]
+#[cfg(feature = "captured-steps")]
+fn memory_that_is_not_there_for_a_captured_step_is_refused_with_what_is_needed_and_what_there_is() {
+    refuses_for_want_of_memory(96, 95, |cache, ids| {
+        let step = kvtide_tensor::CaptureOptions { sequences: ids, steps: 2 };
+        let captured = cache.capture_step(step, |step| {
+            let tokens = rows(1, 2, 3, 8, 1);
+            (0..2).try_for_each(|layer| step.write(layer, &tokens, &tokens))?;
+            let (q, out) = (rows(1, 3, 8, 8, 4).squeeze(0)?, rows(1, 3, 8, 8, 4).squeeze(0)?);
+            // The sums alone have 3 * 8 floats: as many bytes as there are.
+            Emulation::limit_memory(Some(95));
+            step.attend(0, &q, &AttendOptions::default(), &out)
+        });
+        captured.map(drop)
+    });
 }

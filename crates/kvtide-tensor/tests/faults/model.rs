@@ -1,7 +1,7 @@
 //! All layers of a model.
 
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_tensor::{ModelCacheOptions, PagedKvCache, PoolRoom, Result, Source, StepTokens, Tokens};
+use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom, Result, Source, StepTokens, Tokens};
 
 use crate::surviving::{Shown, Subject, rows};
 
@@ -13,8 +13,8 @@ fn made() -> PagedKvCache {
     let full = LayerDescription::full(HEADS as u32, DIM as u32);
     let sliding = full.with_kind(LayerKind::Sliding { window: 4, sinks: 1 });
     let model = ModelDescription::new(vec![full, sliding, full]).unwrap();
-    let options = ModelCacheOptions::new(model, PoolRoom::Blocks(vec![16; 2]));
-    let mut cache = PagedKvCache::of_model(ModelCacheOptions { block_size: 4, ..options }).unwrap();
+    let options = PagedModelOptions::new(model, PoolRoom::Blocks(vec![16; 2]));
+    let mut cache = PagedKvCache::of_model(PagedModelOptions { block_size: 4, ..options }).unwrap();
     cache.create_sequence().unwrap();
     append(&mut cache, 6, 1).unwrap();
     cache

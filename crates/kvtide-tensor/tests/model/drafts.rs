@@ -2,7 +2,7 @@
 
 use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, ModelDescription};
-use kvtide_tensor::{BeginOptions, Budget, ModelCacheOptions, PagedKvCache, PoolRoom};
+use kvtide_tensor::{BeginOptions, Budget, PagedKvCache, PagedModelOptions, PoolRoom};
 
 use crate::semantics::filled;
 use crate::subject::{KINDS, append, code, everything, written};
@@ -15,7 +15,7 @@ const fn room(tokens: u32) -> BeginOptions {
 fn two_groups(blocks: [u32; 2]) -> PagedKvCache {
     let model = ModelDescription::new(vec![LayerDescription::full(1, 2), LayerDescription::full(1, 3)]).unwrap();
     let room = PoolRoom::Blocks(blocks.to_vec());
-    PagedKvCache::of_model(ModelCacheOptions { block_size: 2, ..ModelCacheOptions::new(model, room) }).unwrap()
+    PagedKvCache::of_model(PagedModelOptions { block_size: 2, ..PagedModelOptions::new(model, room) }).unwrap()
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, ModelDescription};
-use kvtide_tensor::{Error, ModelCacheOptions, PagedKvCache, PoolRoom, StepTokens};
+use kvtide_tensor::{Error, PagedKvCache, PagedModelOptions, PoolRoom, StepTokens};
 
 use crate::semantics::{filled, shows};
 use crate::subject::{KINDS, append, code, everything, written};
@@ -16,7 +16,7 @@ fn two_groups() -> ModelDescription {
 fn a_step_that_has_no_room_in_the_second_group_takes_none_in_the_first() {
     for blocks in [[8, 1], [1, 8]] {
         let room = PoolRoom::Blocks(blocks.to_vec());
-        let options = ModelCacheOptions { block_size: 2, ..ModelCacheOptions::new(two_groups(), room) };
+        let options = PagedModelOptions { block_size: 2, ..PagedModelOptions::new(two_groups(), room) };
         let mut cache = PagedKvCache::of_model(options).unwrap();
         let id = cache.create_sequence().unwrap();
         append(&mut cache, id, &[1]).unwrap();

@@ -1,7 +1,7 @@
 //! How the memory of a pool is split between the groups.
 
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_tensor::{ModelCacheOptions, PagedKvCache, PoolRoom};
+use kvtide_tensor::{PagedKvCache, PagedModelOptions, PoolRoom};
 
 fn sliding(window: u32, sinks: u32) -> LayerKind {
     LayerKind::Sliding { window, sinks }
@@ -15,7 +15,7 @@ fn blocks(layers: &[LayerDescription], bytes: u64, max_sequences: u32) -> Vec<u3
 fn blocks_for(layers: &[LayerDescription], bytes: u64, max_sequences: u32, max_prefill_tokens: u32) -> Vec<u32> {
     let model = ModelDescription::new(layers.to_vec()).unwrap();
     let room = PoolRoom::Memory { bytes, max_sequences, max_prefill_tokens };
-    let options = ModelCacheOptions { block_size: 4, ..ModelCacheOptions::new(model, room) };
+    let options = PagedModelOptions { block_size: 4, ..PagedModelOptions::new(model, room) };
     let mut cache = PagedKvCache::of_model(options).unwrap();
     let totals = cache.pools().unwrap().into_iter().map(|of| of.total).collect();
     assert!(cache.stats().buffer_bytes <= bytes, "{} bytes of {bytes}", cache.stats().buffer_bytes);
@@ -62,7 +62,7 @@ fn no_size_ends_the_process() {
     let model = ModelDescription::new(vec![full, full.with_kind(sliding(i32::MAX as u32, 0))]).unwrap();
     for max_sequences in [1, u32::MAX] {
         let room = PoolRoom::Memory { bytes: u64::MAX, max_sequences, max_prefill_tokens: max_sequences };
-        let made = ModelCacheOptions { block_size: 1, ..ModelCacheOptions::new(model.clone(), room) };
+        let made = PagedModelOptions { block_size: 1, ..PagedModelOptions::new(model.clone(), room) };
         let made = PagedKvCache::of_model(made);
         assert_eq!(made.map(|_| ()).map_err(|error| error.code()), Err(kvtide_core::Code::OutOfMemory));
     }

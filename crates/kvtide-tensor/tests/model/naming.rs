@@ -5,7 +5,7 @@ use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
 use kvtide_core::paged::{BlockKey, Extra, PageFormat};
 use kvtide_core::{COUNT_MAX, Code};
 use kvtide_tensor::{
-    DType, Error, ModelCacheOptions, PagedKvCache, PagedKvCacheOptions, PoolRoom, PrefixNamer, PromptOptions,
+    DType, Error, PagedKvCache, PagedKvCacheOptions, PagedModelOptions, PoolRoom, PrefixNamer, PromptOptions,
 };
 use proptest::prelude::*;
 
@@ -61,11 +61,11 @@ impl Options {
         Ok(ModelDescription::new(layers)?.split(&devices)?)
     }
 
-    fn of_model(&self, blocks: u32) -> Result<ModelCacheOptions, Error> {
+    fn of_model(&self, blocks: u32) -> Result<PagedModelOptions, Error> {
         let model = self.description()?;
         let groups = model.groups().len();
         let devices = model.groups().iter().map(|group| group.device as usize + 1).max().unwrap();
-        Ok(ModelCacheOptions {
+        Ok(PagedModelOptions {
             block_size: self.block_size,
             key_format: self.formats[0],
             value_format: self.formats[1],
@@ -74,7 +74,7 @@ impl Options {
             prefix_key: self.prefix_key,
             dtype: self.dtype,
             devices: vec![Device::Cpu; devices],
-            ..ModelCacheOptions::new(model, PoolRoom::Blocks(vec![blocks; groups]))
+            ..PagedModelOptions::new(model, PoolRoom::Blocks(vec![blocks; groups]))
         })
     }
 
@@ -94,7 +94,7 @@ impl Options {
     fn namer(&self) -> Result<PrefixNamer, Error> {
         match self.model {
             // More blocks than any memory has.
-            Some(_) => PrefixNamer::of_model(&ModelCacheOptions { devices: vec![], ..self.of_model(COUNT_MAX)? }),
+            Some(_) => PrefixNamer::of_model(&PagedModelOptions { devices: vec![], ..self.of_model(COUNT_MAX)? }),
             None => PrefixNamer::of_pages(&PagedKvCacheOptions { capacity: COUNT_MAX, ..self.pages() }),
         }
     }

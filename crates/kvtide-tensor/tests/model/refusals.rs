@@ -4,7 +4,7 @@ use candle_core::Device;
 use kvtide_core::model::{LayerDescription, ModelDescription};
 use kvtide_core::{Code, TransactionId};
 use kvtide_tensor::{
-    AttendOptions, DType, Error, HostTensor, ModelCacheOptions, PagedKvCache, PagedStep, PoolRoom, StepTokens,
+    AttendOptions, DType, Error, HostTensor, PagedKvCache, PagedModelOptions, PagedStep, PoolRoom, StepTokens,
 };
 
 use crate::semantics::filled;
@@ -157,7 +157,7 @@ fn what_is_dropped_after_its_cache_does_no_harm() {
 #[test]
 fn options_that_cannot_be_are_refused() {
     let made = |model: &ModelDescription, room, block_size| {
-        let options = ModelCacheOptions { block_size, ..ModelCacheOptions::new(model.clone(), room) };
+        let options = PagedModelOptions { block_size, ..PagedModelOptions::new(model.clone(), room) };
         code(PagedKvCache::of_model(options))
     };
     for blocks in [vec![], vec![1], vec![1; 4]] {
@@ -166,8 +166,8 @@ fn options_that_cannot_be_are_refused() {
     assert_eq!(made(&mixed(), PoolRoom::Blocks(vec![1; 3]), 0), Err(Code::InvalidArgument));
     let split = ModelDescription::new(vec![LayerDescription::full(1, 4); 2]).unwrap().split(&[0, 1]).unwrap();
     for (devices, expected) in [(1, Err(Code::InvalidArgument)), (2, Ok(())), (3, Err(Code::InvalidArgument))] {
-        let options = ModelCacheOptions::new(split.clone(), PoolRoom::Blocks(vec![1; 2]));
-        let options = ModelCacheOptions { devices: vec![Device::Cpu; devices], ..options };
+        let options = PagedModelOptions::new(split.clone(), PoolRoom::Blocks(vec![1; 2]));
+        let options = PagedModelOptions { devices: vec![Device::Cpu; devices], ..options };
         assert_eq!(code(PagedKvCache::of_model(options)), expected, "{devices} devices");
     }
     let apart = LayerDescription { value_head_dim: 2, ..LayerDescription::full(1, 4) };

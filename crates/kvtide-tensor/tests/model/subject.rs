@@ -3,7 +3,7 @@
 use candle_core::Device;
 use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_tensor::{DType, Error, HostTensor, ModelCacheOptions, PagedKvCache, PagedStep, PoolRoom, StepTokens};
+use kvtide_tensor::{DType, Error, HostTensor, PagedKvCache, PagedModelOptions, PagedStep, PoolRoom, StepTokens};
 
 use crate::model::{Id, rows, source};
 
@@ -32,11 +32,11 @@ pub fn mixed() -> ModelDescription {
     .expect("layers that fit")
 }
 
-pub fn options(model: ModelDescription, Blocks(block_size, blocks): Blocks) -> ModelCacheOptions {
+pub fn options(model: ModelDescription, Blocks(block_size, blocks): Blocks) -> PagedModelOptions {
     let groups = model.groups().len();
     let devices = model.groups().iter().map(|group| group.device as usize + 1).max().unwrap_or(1);
-    let made = ModelCacheOptions::new(model, PoolRoom::Blocks(vec![blocks; groups]));
-    ModelCacheOptions { block_size, devices: vec![Device::Cpu; devices], ..made }
+    let made = PagedModelOptions::new(model, PoolRoom::Blocks(vec![blocks; groups]));
+    PagedModelOptions { block_size, devices: vec![Device::Cpu; devices], ..made }
 }
 
 pub fn cache(model: ModelDescription, kind: Blocks) -> PagedKvCache {

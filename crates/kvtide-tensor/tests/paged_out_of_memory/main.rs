@@ -11,8 +11,8 @@ use kvtide_core::Code;
 use kvtide_core::model::{LayerDescription, ModelDescription};
 use kvtide_core::paged::PageFormat;
 use kvtide_tensor::{
-    BeginOptions, Budget, DType, HostTensor, Kernels, KvTransaction, ModelCacheOptions, PagedKvCache,
-    PagedKvCacheOptions, PoolRoom, Result, Source, StepTokens, Tokens, Transactional,
+    BeginOptions, Budget, DType, HostTensor, Kernels, KvTransaction, PagedKvCache, PagedKvCacheOptions,
+    PagedModelOptions, PoolRoom, Result, Source, StepTokens, Tokens, Transactional,
 };
 
 const LAYERS: u32 = 2;
@@ -229,12 +229,12 @@ fn drafts_whose_end_copies_what_others_hold() {
 fn model(blocks: [u32; 2], budget: u64) -> PagedKvCache {
     let model =
         ModelDescription::new(vec![LayerDescription::full(1, 32), LayerDescription::full(1, DIM as u32)]).unwrap();
-    PagedKvCache::of_model(ModelCacheOptions {
+    PagedKvCache::of_model(PagedModelOptions {
         block_size: BLOCK,
         key_format: Some(PageFormat::Q4),
         value_format: Some(PageFormat::Q8),
         memory_limit_bytes: Some(budget),
-        ..ModelCacheOptions::new(model, PoolRoom::Blocks(blocks.to_vec()))
+        ..PagedModelOptions::new(model, PoolRoom::Blocks(blocks.to_vec()))
     })
     .unwrap()
 }

@@ -80,8 +80,8 @@ impl<'a> Job<'a> {
                 v: StridedRows::new(v, *axes, v.bytes(&mut memory))?,
             },
             ResolvedRows::Pages(rows) => Keys::Pages(Pages {
-                slab: rows.slab.pages(memory.next().unwrap_or(&[])),
-                staging: rows.staging.pages(memory.next().unwrap_or(&[])),
+                slab: rows.slabs.slab.pages(memory.next().unwrap_or(&[])),
+                staging: rows.slabs.staging.pages(memory.next().unwrap_or(&[])),
                 rows,
             }),
         };
@@ -90,7 +90,7 @@ impl<'a> Job<'a> {
 
     /// True when some keys were rotated.
     pub fn is_rotated(&self) -> bool {
-        matches!(&self.keys, Keys::Pages(pages) if pages.rows.shape.hadamard)
+        matches!(&self.keys, Keys::Pages(pages) if pages.rows.slabs.shape.hadamard)
     }
 
     /// Heads of K and V of a unit with so many queries. Pages are read in their order, all heads of one before the next; in

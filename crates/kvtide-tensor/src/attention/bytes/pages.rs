@@ -45,7 +45,7 @@ impl<'a> Pages<'a> {
     /// Where some heads lie in every page.
     pub fn heads(&self, heads: &Range<usize>) -> PageHeads {
         let places = |layout| KeyOrValue::BOTH.map(|part| self.place(layout, part, heads));
-        PageHeads { slab: places(&self.rows.shape.pages), staged: places(&self.rows.shape.staged) }
+        PageHeads { slab: places(&self.rows.slabs.shape.pages), staged: places(&self.rows.slabs.shape.staged) }
     }
 
     fn place(&self, layout: &PageLayout, part: KeyOrValue, heads: &Range<usize>) -> PartPlace {
@@ -93,7 +93,13 @@ impl<'a> Pages<'a> {
             (rows, scales)
         };
         let ((keys, key_scales), (values, value_scales)) = (part(&places[0]), part(&places[1]));
-        Segment { keys, values, key_scales, value_scales, rotated: page.staged.is_none() && self.rows.shape.hadamard }
+        Segment {
+            keys,
+            values,
+            key_scales,
+            value_scales,
+            rotated: page.staged.is_none() && self.rows.slabs.shape.hadamard,
+        }
     }
 
     /// Where that lies which is needed soon after the rows of a token, in pages of which `length` bytes are read each.

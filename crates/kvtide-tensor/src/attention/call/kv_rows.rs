@@ -126,7 +126,7 @@ impl<'a> ResolvedRows<'a> {
     pub fn tensors(&self) -> [Option<&Tensor>; 2] {
         match self {
             ResolvedRows::Strided { k, v, .. } => [k.tensor(), v.tensor()],
-            ResolvedRows::Pages(pages) => [Some(pages.slab.storage()), Some(pages.staging.storage())],
+            ResolvedRows::Pages(pages) => [Some(pages.slabs.slab.storage()), Some(pages.slabs.staging.storage())],
         }
     }
 
@@ -176,7 +176,7 @@ pub(in crate::attention) fn check_offsets(argument: &'static str, offsets: &[i32
 
 /// Refuses pages that hold no floats.
 fn check_floats(rows: &PageRows<'_>) -> Result<()> {
-    match rows.shape.pages.section(KeyOrValue::Key).format {
+    match rows.slabs.shape.pages.section(KeyOrValue::Key).format {
         PageFormat::U8 => Err(Error::DtypeMismatch {
             argument: "cache",
             value: "u8".to_owned(),

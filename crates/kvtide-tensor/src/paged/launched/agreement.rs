@@ -13,18 +13,18 @@ const LAYERS: usize = 2;
 const HEADS: usize = 3;
 const BLOCK: u32 = 4;
 
-/// What a cache keeps.
+/// What form a cache has.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct Form {
     dtype: DType,
     formats: [Option<PageFormat>; 2],
     dims: [u32; 2],
     hadamard: bool,
 }
 
-impl Kept {
+impl Form {
     /// Every dtype with every format, K's beside another of V.
-    fn all() -> impl Iterator<Item = Kept> {
+    fn all() -> impl Iterator<Item = Form> {
         let low = [PageFormat::F8E4M3, PageFormat::Q8, PageFormat::Q4].map(Some);
         let formats = [[None, None], [low[0], low[2]], [low[1], low[1]], [low[2], None], [None, low[0]]];
         let dims = [[32, 32], [6, 5], [64, 36]];
@@ -32,7 +32,7 @@ impl Kept {
             formats.into_iter().flat_map(move |formats| {
                 dims.into_iter().flat_map(move |dims| {
                     let rotations = if formats[0].is_some() { &[false, true][..] } else { &[false] };
-                    rotations.iter().map(move |&hadamard| Kept { dtype, formats, dims, hadamard })
+                    rotations.iter().map(move |&hadamard| Form { dtype, formats, dims, hadamard })
                 })
             })
         })
@@ -78,7 +78,7 @@ impl Kept {
     /// Bulk writes and single ones, shared blocks, pages that were quantised and are written again, and what is read of all that.
     fn run(&self) -> Vec<Vec<u8>> {
         let mut cache = self.cache();
-        let [one, other] = [0; 2].map(|_| cache.create_sequence_of(Default::default()).unwrap());
+        let [one, other] = [0; 2].map(|_| cache.create_sequence(Default::default()).unwrap());
         let append = |cache: &mut PageGroup, sequences: &[u64], offsets: &[u32], seed, layout| {
             let tokens = *offsets.last().unwrap() as usize;
             let [k, v] = [0, 1].map(|part| self.values(part, LAYERS, tokens, seed));
@@ -99,29 +99,29 @@ impl Kept {
             cache.write_tokens(one, 1, position, [Source::Tensor(&k), v.into()]).unwrap();
         }
         cache.drop_sequence(other).unwrap();
-        let last = cache.create_sequence_of(Default::default()).unwrap();
+        let last = cache.create_sequence(Default::default()).unwrap();
         append(&mut cache, &[last], &[0, 6], 6, SequenceLayout::Bhsd);
         let mut seen = Vec::new();
         for sequence in [one, fork, last] {
             for layer in 0..LAYERS as u32 {
                 let kv = cache.gather(sequence, layer).unwrap();
                 seen.extend([kv.k.to_bytes().unwrap(), kv.v.to_bytes().unwrap()]);
-                let [mut key, mut value] = KeyOrValue::BOTH.map(|part| vec![0; cache.out_bytes(part, 1)]);
+                let [mut key, mut value] = KeyOrValue::BOTH.map(|part| vec![0; cache.shape().out_bytes(part, 1)]);
                 cache.read_kv_into(sequence, layer, 2, &mut key, &mut value).unwrap();
                 seen.extend([key, value]);
                 let _ = cache.pages(layer, &[sequence]).unwrap();
             }
         }
-        seen.push(cache.slab.inspect(|bytes| Ok(bytes.to_vec())).unwrap());
+        seen.push(cache.slab().inspect(|bytes| Ok(bytes.to_vec())).unwrap());
         seen
     }
 }
 
 #[test]
 fn kernels_leave_the_same_pages_and_show_the_same_rows() {
-    for kept in Kept::all() {
+    for form in Form::all() {
         let [bytes, launched] = [Kernels::Emulated, Kernels::supported().last().unwrap()]
-            .map(|kernels| with_kernels(kernels, || kept.run()).unwrap());
-        assert!(bytes == launched, "{kept:?}: {:?}", bytes.iter().zip(&launched).position(|(a, b)| a != b));
+            .map(|kernels| with_kernels(kernels, || form.run()).unwrap());
+        assert!(bytes == launched, "{form:?}: {:?}", bytes.iter().zip(&launched).position(|(a, b)| a != b));
     }
 }

@@ -1,15 +1,25 @@
-//! One new row of each sequence, where lengths and tables on the device say: a step that is replayed.
+//! One new row of each sequence, where lengths and tables on the device say: a step that the device repeats by itself.
 
 use candle_core::Tensor;
-use kvtide_core::paged::KeyOrValue;
 use kvtide_cuda::{Insert, Rows, Stream, Tables};
 
-use super::write::{heads, section};
+use super::slabs::{heads, sections};
 use crate::base::error::Result;
-use crate::captured::StepNumbers;
 use crate::device::edit::inspect_spans;
-use crate::paged::Slab;
 use crate::paged::rows::TokenRows;
+use crate::paged::slab::Slab;
+
+/// Numbers of a step on its device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepNumbers<'a> {
+    pub lengths: &'a Tensor,
+    pub tables: &'a Tensor,
+    pub sequences: usize,
+    /// Entries of a row of tables.
+    pub row_blocks: usize,
+    /// The most tokens that a sequence can have.
+    pub keys_max: usize,
+}
 
 /// Enqueues K and V of a layer; each is a tensor that lies in place.
 pub(crate) fn insert(
@@ -31,7 +41,7 @@ pub(crate) fn insert(
                 page_bytes: layout.page_bytes(),
                 block_bytes: layout.block_bytes(),
                 block_size: layout.shape().block_size as usize,
-                sections: KeyOrValue::BOTH.map(|part| section(layout, part)),
+                sections: sections(layout),
                 rows,
                 heads: heads(layout),
                 first_layer: layer as usize,

@@ -5,7 +5,7 @@
 //! write      rows -> pages, or staging pages                     all layers in one launch
 //! insert     one row of each sequence, where the device's numbers say
 //! read       pages -> rows, through the device's memory
-//! staging    staging pages <-> low-bit pages
+//! seal       staging pages <-> low-bit pages
 //! moves      blocks, rows and zeros inside a slab
 //! ```
 //!
@@ -14,15 +14,16 @@
 
 #[cfg(all(test, feature = "emulate"))]
 mod agreement;
+#[cfg(feature = "captured-steps")]
 mod insert;
 mod moves;
 mod read;
+mod seal;
+mod slabs;
 mod sources;
-mod staging;
 mod write;
 
-pub(crate) use insert::insert;
-pub(super) use moves::{copy_pieces, move_rows};
-pub(super) use read::{Reading, Taken};
-pub(super) use staging::Slabs;
-pub(super) use write::{scatter, seal_whole, stage};
+#[cfg(feature = "captured-steps")]
+pub(crate) use insert::{StepNumbers, insert};
+pub(super) use read::{LayerRead, ReadRun};
+pub(super) use slabs::Launched;

@@ -16,12 +16,13 @@ use crate::paged::rows::TokenRows;
 
 /// K and V of a call.
 pub(super) struct Placed<'a> {
-    parts: [Part<'a>; 2],
+    parts: [PlacedRows<'a>; 2],
 }
 
-struct Part<'a> {
+/// K or V of a call.
+struct PlacedRows<'a> {
     rows: &'a TokenRows<'a>,
-    /// What the device reads in their stead.
+    /// What the device reads instead.
     uploaded: Option<(Tensor, Rows)>,
 }
 
@@ -29,15 +30,15 @@ impl<'a> Placed<'a> {
     /// The rows of so many layers and heads for a device.
     pub fn new(rows: &'a [TokenRows<'a>; 2], layers: usize, heads: usize, device: &Device) -> Result<Self> {
         let place = |rows: &'a TokenRows<'a>| match rows.tensor().is_some() || device.is_cpu() {
-            true => Ok(Part { rows, uploaded: None }),
-            false => Part::upload(rows, layers, heads, device),
+            true => Ok(PlacedRows { rows, uploaded: None }),
+            false => PlacedRows::upload(rows, layers, heads, device),
         };
         Ok(Placed { parts: [place(&rows[0])?, place(&rows[1])?] })
     }
 
     /// The tensors among them, in order: the sources of an operation.
     pub fn tensors(&self) -> Vec<&Tensor> {
-        self.parts.iter().filter_map(Part::tensor).collect()
+        self.parts.iter().filter_map(PlacedRows::tensor).collect()
     }
 
     /// Where they lie in their memory.
@@ -55,7 +56,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> PlacedRows<'a> {
     fn tensor(&self) -> Option<&Tensor> {
         self.uploaded.as_ref().map(|(tensor, _)| tensor).or_else(|| self.rows.tensor())
     }
@@ -72,7 +73,7 @@ impl<'a> Part<'a> {
             copy.copy_from_slice(&bytes[from..from + row]);
         }
         let tensor = upload(&copy, DType::U8, &[copy.len()], device)?;
-        Ok(Part { rows: of, uploaded: Some((tensor, Rows { offset: 0, layer, head, token: row, row })) })
+        Ok(PlacedRows { rows: of, uploaded: Some((tensor, Rows { offset: 0, layer, head, token: row, row })) })
     }
 }
 
@@ -94,7 +95,7 @@ mod tests {
             let source = Source::Host(host.with_range(1, 4));
             let expected = Expected { layers: Some(2), heads: 3, dim: 4, dtype: DType::F32 };
             let rows = TokenRows::new(&source, "k", expected).unwrap();
-            let part = Part::upload(&rows, 2, 3, &Device::Cpu).unwrap();
+            let part = PlacedRows::upload(&rows, 2, 3, &Device::Cpu).unwrap();
             let (tensor, placed) = part.uploaded.as_ref().unwrap();
             inspect_all(&[tensor], |copies| {
                 assert_eq!(copies[0].len(), 2 * 3 * 3 * 16, "no more than its rows");

@@ -3,7 +3,7 @@
 use decoder::{Cache, Layers, Sequences};
 use kvtide_core::model::ModelDescription;
 use kvtide_core::paged::PageFormat;
-use kvtide_tensor::{Kv, ModelCacheOptions, PagedKvCache, PoolRoom};
+use kvtide_tensor::{Kv, PagedKvCache, PagedModelOptions, PoolRoom};
 
 use crate::case::Failure;
 
@@ -57,8 +57,8 @@ impl Kind {
 /// A cache in blocks, its pages of this format.
 pub fn blocks(model: &ModelDescription, format: Option<PageFormat>) -> Result<PagedKvCache, Failure> {
     let room = PoolRoom::Blocks(vec![BLOCKS; model.groups().len()]);
-    let options = ModelCacheOptions::new(model.clone(), room);
-    let options = ModelCacheOptions { block_size: BLOCK_SIZE, key_format: format, value_format: format, ..options };
+    let options = PagedModelOptions::new(model.clone(), room);
+    let options = PagedModelOptions { block_size: BLOCK_SIZE, key_format: format, value_format: format, ..options };
     Ok(PagedKvCache::of_model(options)?)
 }
 

@@ -1,17 +1,16 @@
-//! What keeps tokens beside sequences: snapshots, and prefixes that were found. Dropped, they give their blocks back. O(groups), but
+//! What holds blocks beside sequences: snapshots, and prefixes that were found. Dropped, they give their blocks back. O(groups), but
 //! for the blocks that are let go of.
 
-use kvtide_core::paged::{PagedPlanner, find_in_groups};
-
 use super::cache::PagedKvCache;
+use super::prefix_namer::PromptOptions;
 use crate::base::error::Result;
-use crate::paged::{GroupPrefix, GroupSnapshot, PromptOptions};
+use crate::paged::{Hold, PageGroup};
 
 /// What a sequence held when it was made, whatever happens to the sequence: restoring it is O(1).
 #[derive(Debug)]
 pub struct PagedSnapshot {
     /// Of each group.
-    groups: Vec<GroupSnapshot>,
+    groups: Vec<Hold>,
     cache: u64,
 }
 
@@ -27,7 +26,7 @@ impl PagedSnapshot {
 #[derive(Debug)]
 pub struct PagedPrefix {
     /// Of each group.
-    groups: Vec<GroupPrefix>,
+    groups: Vec<Hold>,
     cache: u64,
 }
 
@@ -44,14 +43,9 @@ impl PagedKvCache {
     /// also the start of a block, which the sequence gets a copy of at its first write.
     pub fn find_prefix(&mut self, tokens: &[u32], options: PromptOptions<'_>, partial: bool) -> Result<PagedPrefix> {
         self.check_all(|_| Ok(()))?;
-        let identity = self.first().identity(options)?;
-        let mut planners: Vec<&mut PagedPlanner> = self.groups.iter_mut().map(|group| &mut group.planner).collect();
-        let held = find_in_groups(&mut planners, tokens, &identity, partial)?;
-        let mut kept = Vec::with_capacity(held.len());
-        for (group, held) in self.groups.iter_mut().zip(held) {
-            kept.push(group.keep_prefix(held));
-        }
-        Ok(PagedPrefix { groups: kept.into_iter().collect::<Result<_>>()?, cache: self.id })
+        let identity = self.namer.identity(options)?;
+        let groups = PageGroup::find_prefix(&mut self.groups, tokens, &identity, partial)?;
+        Ok(PagedPrefix { groups, cache: self.id })
     }
 
     /// Refuses a prefix that no sequence can start with now: of another cache, or while someone reads this one.
