@@ -1,8 +1,9 @@
 import { count, flag, float, floats, integers, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
+import type { AsyncOptions } from '../border/stop-signal.js'
 import { HostArgument, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
 
-const OPTIONS: Names<AttendAsyncOptions> = { scale: 0, causal: 0, window: 0, sinks: 0, sinkLogits: 0, softcap: 0, mask: 0, tree: 0, treeOffsets: 0, starts: 0, positions: 0, qOffsets: 0, returnLse: 0, threads: 0, signal: 0 }
+const OPTIONS: Names<AttendOptions & AsyncOptions> = { scale: 0, causal: 0, window: 0, sinks: 0, sinkLogits: 0, softcap: 0, mask: 0, tree: 0, treeOffsets: 0, starts: 0, positions: 0, qOffsets: 0, returnLse: 0, threads: 0, signal: 0 }
 
 /** How queries see keys. Every field has a default. */
 export interface AttendOptions {
@@ -49,12 +50,6 @@ export interface AttendOptions {
   readonly threads?: number
 }
 
-/** As {@link AttendOptions}, for work in the background. */
-export interface AttendAsyncOptions extends AttendOptions {
-  /** Ends the work early. */
-  readonly signal?: AbortSignal
-}
-
 /** @internal Options that were read; what was left out is as the addon wants it. */
 export interface Settings {
   readonly scale: number
@@ -77,7 +72,7 @@ export interface Settings {
 
 /** @internal Reads options, each of them once. */
 export function readSettings(options: unknown): Settings {
-  const given = known<AttendAsyncOptions>('options', options, OPTIONS)
+  const given = known<AttendOptions & AsyncOptions>('options', options, OPTIONS)
   const { scale, causal, window, sinks, sinkLogits, softcap, mask, tree, treeOffsets, starts, positions, qOffsets, returnLse, threads, signal } = given
   return {
     scale: optional(float, 'scale', scale) ?? NaN,

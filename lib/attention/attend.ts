@@ -1,8 +1,9 @@
 import { AttendCall } from './attend-call.js'
 import { readKv, type AttendKv } from './attend-kv.js'
-import { readSettings, type AttendAsyncOptions, type AttendOptions } from './attend-options.js'
+import { readSettings, type AttendOptions } from './attend-options.js'
 import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
 import type { TokenSource } from '../border/host-tensor.js'
+import type { AsyncOptions } from '../border/stop-signal.js'
 import type { Tensor } from '../border/tensor.js'
 
 type WithLse<Options> = Options & { readonly returnLse: true }
@@ -60,14 +61,14 @@ export function attend(q: TokenSource, kv: AttendKv, options: AttendOptions = {}
  * console.log(out.toArray()) // Float32Array [20, 30]
  * ```
  */
-export function attendAsync(q: TokenSource, kv: AttendKv, options: WithLse<AttendAsyncOptions>): Promise<AttendedWithLse>
-export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: WithLse<AttendAsyncOptions>, out: T): Promise<AttendedWithLse<T>>
-export function attendAsync(q: TokenSource, kv: AttendKv, options?: AttendAsyncOptions): Promise<Attended>
-export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: AttendAsyncOptions | undefined, out: T): Promise<Attended<T>>
+export function attendAsync(q: TokenSource, kv: AttendKv, options: WithLse<AttendOptions & AsyncOptions>): Promise<AttendedWithLse>
+export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: WithLse<AttendOptions & AsyncOptions>, out: T): Promise<AttendedWithLse<T>>
+export function attendAsync(q: TokenSource, kv: AttendKv, options?: AttendOptions & AsyncOptions): Promise<Attended>
+export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: AttendOptions & AsyncOptions | undefined, out: T): Promise<Attended<T>>
 export async function attendAsync(
   q: TokenSource,
   kv: AttendKv,
-  options: AttendAsyncOptions = {},
+  options: AttendOptions & AsyncOptions = {},
   out?: AttendOut,
 ): Promise<Attended<Tensor | AttendOut>> {
   return attendedLater(new AttendCall(q, readKv(kv), readSettings(options), out), out)

@@ -5,14 +5,6 @@ import { fields, isArray, list, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { META, put, readTensor, type TokenSource } from '../border/host-tensor.js'
 
-/** The attention of some queries over a part of the keys: what {@link attend} gives with `returnLse`. */
-export interface AttendedPart {
-  /** The output, `[batch, heads, n, headDim]` or `[tokens, heads, headDim]`. */
-  readonly out: TokenSource
-  /** The natural logarithm of each row's sum, `[tokens, heads]`. */
-  readonly lse: Float32Array
-}
-
 /** More parts than anyone has. */
 const PARTS_MAX = 1 << 16
 
@@ -32,7 +24,7 @@ const PARTS_MAX = 1 << 16
  * console.log(mergeAttention([prefix, tail]).out.toArray()) // Float32Array [30]
  * ```
  */
-export function mergeAttention(parts: readonly AttendedPart[]): AttendedWithLse {
+export function mergeAttention(parts: readonly AttendedWithLse<TokenSource>[]): AttendedWithLse {
   if (!isArray(parts)) throw invalid('parts', parts, 'an array of { out, lse }')
   const read = list('parts', parts, readPart, PARTS_MAX)
   if (read.length === 0) throw invalid('parts', parts, 'at least one part')
@@ -44,6 +36,6 @@ export function mergeAttention(parts: readonly AttendedPart[]): AttendedWithLse 
 }
 
 function readPart(argument: string, value: unknown): { out: ReturnType<typeof readTensor>; lse: Float32Array } {
-  const { out, lse } = fields<AttendedPart>(argument, value)
+  const { out, lse } = fields<AttendedWithLse>(argument, value)
   return { out: readTensor(`${argument}.out`, out), lse: typedArray(`${argument}.lse`, lse, ['Float32Array']) }
 }

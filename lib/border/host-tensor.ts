@@ -6,9 +6,6 @@ import { invalid, KvTideError } from './errors.js'
 import { Part } from './shown.js'
 import { partOf, type Tensor } from './tensor.js'
 
-/** The order of the four axes of a host tensor: batch (b), heads (h), sequence (s), head dimension (d). */
-export type SequenceLayout = 'bhsd' | 'bshd'
-
 /** A tensor of onnxruntime, or one that looks like it. */
 export interface OnnxTensor {
   /** The elements. */
@@ -51,8 +48,8 @@ export interface HostTensor {
   readonly type?: string
   /** The tokens `[start, end)` alone. */
   readonly range?: readonly [start: number, end: number]
-  /** The order of the axes in `data`, `bhsd` unless said otherwise. */
-  readonly layout?: SequenceLayout
+  /** The order of the axes in `data`: batch (b), heads (h), sequence (s), head dimension (d). `bhsd` unless said otherwise. */
+  readonly layout?: 'bhsd' | 'bshd'
 }
 
 /** Numbers of one description at the border with the addon. */
@@ -184,3 +181,11 @@ function isTensorLike(value: unknown): boolean {
 
 /** Tokens for a cache: a tensor of this package, memory of your own, or an onnxruntime tensor as it is. */
 export type TokenSource = Tensor | HostTensor | OnnxTensor
+
+/** Keys and values of tokens for a cache. */
+export interface KvSource {
+  /** The keys. */
+  readonly k: TokenSource
+  /** The values, of as many tokens. */
+  readonly v: TokenSource
+}

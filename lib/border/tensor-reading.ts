@@ -1,19 +1,13 @@
 import { dtypeRow, type TensorData } from './dtype.js'
 import { known, type Names } from './check.js'
 import type { Part } from './shown.js'
-import { StopSignal } from './stop-signal.js'
+import { type AsyncOptions, StopSignal } from './stop-signal.js'
 
-const OPTIONS: Names<ReadAsyncOptions> = { signal: 0 }
-
-/** How a tensor is read off the main thread. */
-export interface ReadAsyncOptions {
-  /** Ends the work early, with `ABORTED`. */
-  readonly signal?: AbortSignal
-}
+const OPTIONS: Names<AsyncOptions> = { signal: 0 }
 
 /** @internal A tensor's elements, read off the main thread; as 32-bit floats if they are to be. */
 export async function readLater(part: Part, asFloats: boolean, options: unknown): Promise<TensorData> {
-  const { signal } = known<ReadAsyncOptions>('options', options, OPTIONS)
+  const { signal } = known<AsyncOptions>('options', options, OPTIONS)
   const row = dtypeRow(asFloats ? 'f32' : part.dtype)
   const stop = StopSignal.of('signal', signal)
   try {

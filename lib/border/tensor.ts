@@ -10,7 +10,8 @@ import { invalid, isKvTideError } from './errors.js'
 import { meta, put, readData, type HostArgument } from './host-tensor.js'
 import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
 import { Part, type Shown } from './shown.js'
-import { readLater, type ReadAsyncOptions } from './tensor-reading.js'
+import type { AsyncOptions } from './stop-signal.js'
+import { readLater } from './tensor-reading.js'
 
 const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
 
@@ -160,17 +161,17 @@ export class Tensor extends Owner {
    *
    * @throws KvTideError `ABORTED` once `signal` has ended it
    */
-  async toArrayAsync(options: ReadAsyncOptions = {}): Promise<TensorData> {
+  async toArrayAsync(options: AsyncOptions = {}): Promise<TensorData> {
     return readLater(own(this), false, options)
   }
 
   /** As {@link toFloat32Array}, off the main thread: see {@link toArrayAsync}. */
-  async toFloat32ArrayAsync(options: ReadAsyncOptions = {}): Promise<Float32Array> {
+  async toFloat32ArrayAsync(options: AsyncOptions = {}): Promise<Float32Array> {
     return (await readLater(own(this), true, options)) as Float32Array
   }
 
   /** As {@link readInto}, off the main thread: see {@link toArrayAsync}. */
-  async readIntoAsync<T extends TensorData | Float16ArrayLike>(out: T, options: ReadAsyncOptions = {}): Promise<T> {
+  async readIntoAsync<T extends TensorData | Float16ArrayLike>(out: T, options: AsyncOptions = {}): Promise<T> {
     const part = own(this)
     const { dtype, length } = part
     roomIn(out, dtype, length)

@@ -20,11 +20,12 @@ export interface BeginOptions {
   readonly maxTokens?: number
 }
 
-/** How tokens are drafted. */
+/** How tokens are drafted, in a transaction or as tentative tokens of a `RollbackCache`. */
 export interface DraftOptions {
   /**
-   * The tokens are nodes of a draft tree: for each one the drafted token that it follows, counted from 0 and before it, or -1
-   * for the last token before the draft. Without it each token follows the one before.
+   * The tokens are nodes of a draft tree. For each one, `parents` has the number of the drafted or tentative token that it follows,
+   * counted from 0, or -1 for the last token before the draft. A parent comes before its children. Without `parents` each token
+   * follows the one before.
    */
   readonly parents?: Int32Array | readonly number[]
 }

@@ -5,7 +5,7 @@ import { count, known, type Names, numbers, optional, whole } from '../border/ch
 import { readDevice } from '../border/device.js'
 import { KvTideError } from '../border/errors.js'
 import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
-import { openTransaction, parentsOf, type BeginOptions, type KvTransaction } from './kv-transaction.js'
+import { openTransaction, parentsOf, type BeginOptions, type DraftOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from '../border/owner.js'
 import { RollbackSnapshot } from './rollback-snapshot.js'
 import { Shower, type Shown } from '../border/shown.js'
@@ -13,7 +13,7 @@ import type { CacheStats } from '../border/stats.js'
 import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
 
 const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
-const APPEND_OPTIONS: Names<RollbackAppendOptions> = { parents: 0 }
+const APPEND_OPTIONS: Names<DraftOptions> = { parents: 0 }
 
 /** What a {@link RollbackCache} is made with. Shape and dtype come with the first tokens. */
 export interface RollbackCacheOptions {
@@ -21,15 +21,6 @@ export interface RollbackCacheOptions {
   readonly device?: string
   /** The most bytes that it may keep. */
   readonly memoryLimitBytes?: number
-}
-
-/** How tokens are appended. */
-export interface RollbackAppendOptions {
-  /**
-   * The tokens are nodes of a draft tree: for each one the tentative token that it follows, counted from 0 and before it,
-   * or -1 for the last committed token. Without it each token follows the one before.
-   */
-  readonly parents?: Int32Array | readonly number[]
 }
 
 /**
@@ -72,9 +63,9 @@ export class RollbackCache extends Owner {
   }
 
   /** Adds tentative tokens, `[batch, heads, n, headDim]` each, and shows all tokens. */
-  append(k: TokenSource, v: TokenSource, options: RollbackAppendOptions = {}): Kv {
+  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
     const shower = shows(this)
-    const { parents } = known<RollbackAppendOptions>('options', options, APPEND_OPTIONS)
+    const { parents } = known<DraftOptions>('options', options, APPEND_OPTIONS)
     const nodes = parents === undefined ? undefined : parentsOf('parents', parents)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     const buffer = shower.native.append(put(keys, 0), put(values, 1), meta, nodes)

@@ -2,13 +2,13 @@ import type { NativeRotatingCache } from '#binding'
 
 import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { INTERNAL } from '../border/owner.js'
-import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingOptions } from './rotating.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
 import type { RotatingSnapshot } from './rotating-snapshot.js'
 import type { Shower, Shown } from '../border/shown.js'
 import { shownTensor, tensorOf, type Tensor } from '../border/tensor.js'
 
-/** What a {@link RotatingCache} is made with. */
-export interface RotatingCacheOptions extends RotatingOptions {
+/** What a {@link RotatingCache} is made with. Shape and dtype come with the first tokens. */
+export interface RotatingCacheOptions extends RotatingKvCacheOptions {
   /** The dimension of the sequence. */
   readonly dim: number
 }

@@ -1,16 +1,13 @@
 import type { NativeRotatingCache } from '#binding'
 
 import { fields } from '../border/check.js'
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { meta, put, readTensor, type KvSource, type TokenSource } from '../border/host-tensor.js'
 import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL } from '../border/owner.js'
-import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingOptions } from './rotating.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
 import type { RotatingSnapshot } from './rotating-snapshot.js'
 import type { Shower, Shown } from '../border/shown.js'
 import { kvOf, tensorOf, type Kv } from '../border/tensor.js'
-
-/** What a {@link RotatingKvCache} is made with. Shape and dtype come with the first tokens. */
-export type RotatingKvCacheOptions = RotatingOptions
 
 /**
  * Keys and values with one sliding window: as {@link RotatingCache}, both written in one operation.
@@ -39,7 +36,7 @@ export class RotatingKvCache extends Rotating {
   /** A new cache that goes on from `snapshot` with the `accepted` tokens of K and V: `keepLen` tokens in all. */
   static restoreFromSnapshot(
     snapshot: RotatingSnapshot,
-    accepted: { readonly k: TokenSource; readonly v: TokenSource } | null | undefined,
+    accepted: KvSource | null | undefined,
     keepLen: number,
   ): RotatingKvCache {
     if (accepted === null || accepted === undefined) {

@@ -12,10 +12,10 @@ import { RotatingSnapshot } from './rotating-snapshot.js'
 import { Shower } from '../border/shown.js'
 import type { CacheStats } from '../border/stats.js'
 
-const OPTIONS: Names<RotatingOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
+const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
 
-/** What both rotating caches are made with. */
-export interface RotatingOptions {
+/** What a {@link RotatingKvCache} is made with. Shape and dtype come with the first tokens. */
+export interface RotatingKvCacheOptions {
   /** Tokens in the window, at least 1. */
   readonly maxSeqLen: number
   /** Slots at the start, cut to `sinks + maxSeqLen`; 256 unless said otherwise. It grows by doubling. */
@@ -129,7 +129,7 @@ function nativeSnapshot(snapshot: unknown): NativeRotatingSnapshot {
 
 /** @internal The native cache of checked options. */
 export function makeRotating(parts: 1 | 2, options: unknown): MadeRotating {
-  const given = known<RotatingOptions & { dim?: number }>('options', options, parts === 1 ? { ...OPTIONS, dim: 0 } : (OPTIONS as Names<RotatingOptions & { dim?: number }>))
+  const given = known<RotatingKvCacheOptions & { dim?: number }>('options', options, parts === 1 ? { ...OPTIONS, dim: 0 } : (OPTIONS as Names<RotatingKvCacheOptions & { dim?: number }>))
   const made = {
     parts,
     dim: parts === 2 ? 2 : count('dim', given.dim),

@@ -1,7 +1,7 @@
 import { invalid } from '../border/errors.js'
 
 /** A block that nobody holds any more, and that prompts can still find. */
-export interface Released {
+interface Released {
   /** What {@link Sequence.retain} gave it, 0 to 100; 50 when it was given nothing, or its limit is over. */
   readonly priority: number
   /** Its place among the blocks of the sequence that held it: 0 for the first one. */

@@ -1,7 +1,7 @@
 import { count, fields, flag, float, isArray, known, list, type Names, optional, text } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 
-const DESCRIPTION: Names<ModelDescriptionInput> = { layers: 0, attention: 0 }
+const DESCRIPTION: Names<ModelDescription> = { layers: 0, attention: 0 }
 const ATTENTION: Names<ModelAttention> = { numQueryHeads: 0, scale: 0, softcap: 0, sinkLogits: 0 }
 const LAYER: Names<ModelLayer> = { kind: 0, window: 0, sinks: 0, with: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0 }
 
@@ -36,7 +36,7 @@ export interface ModelAttention {
 }
 
 /** A model, described by hand. */
-export interface ModelDescriptionInput {
+export interface ModelDescription {
   /** Its layers, in order. */
   readonly layers: readonly ModelLayer[]
   /** How they attend. */
@@ -59,9 +59,9 @@ const LAYERS_MAX = 65_536
 export function readModel(model: unknown) {
   const none = { config: undefined, layers: [], numQueryHeads: undefined, scale: undefined, softcap: undefined, sinkLogits: false }
   if (typeof model === 'string') return { ...none, config: model }
-  const { layers, attention } = fields<ModelDescriptionInput>('model', model)
+  const { layers, attention } = fields<ModelDescription>('model', model)
   if (layers === undefined) return { ...none, config: json(model) }
-  known<ModelDescriptionInput>('model', model, DESCRIPTION)
+  known<ModelDescription>('model', model, DESCRIPTION)
   if (!isArray(layers)) throw invalid('layers', layers, 'an array of layers')
   const given = attention === undefined ? {} : known<ModelAttention>('attention', attention, ATTENTION)
   const { numQueryHeads, scale, softcap, sinkLogits } = given

@@ -5,11 +5,11 @@ import { invalid } from '../border/errors.js'
 import { readEviction, type EvictionPolicy } from './eviction.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
 import { Clock } from './engine.js'
-import { readModel, type HuggingFaceConfig, type ModelDescriptionInput } from './model-description.js'
+import { readModel, type HuggingFaceConfig, type ModelDescription } from './model-description.js'
 import { wellFormed } from './prompt.js'
 
 /** What pages are, and what they cost, whatever the layers. */
-export interface PageOptions {
+interface PageOptions {
   /** Tokens of a block, 16 unless said otherwise. */
   readonly blockSize?: number
   /** The element type of what goes in, and of pages that are not low-bit; `'f32'` unless said otherwise. */
@@ -58,7 +58,7 @@ export interface PageOptions {
  * console.log(cache.bytesPerToken < 0.3 * 2 * 2 * 64 * 4) // true
  * ```
  */
-export interface PagedKvCacheOptions extends PageOptions {
+export interface UniformCacheOptions extends PageOptions {
   /** Blocks in the pool. */
   readonly capacity: number
   /** Layers of the model. */
@@ -78,6 +78,7 @@ export interface PagedKvCacheOptions extends PageOptions {
   readonly sinks?: number
   /** Where it lives, `'cpu'` unless said otherwise. */
   readonly device?: string
+  readonly model?: undefined
 }
 
 /**
@@ -86,7 +87,7 @@ export interface PagedKvCacheOptions extends PageOptions {
  */
 export interface ModelCacheOptions extends PageOptions {
   /** Its layers: described by hand, or a `config.json`. */
-  readonly model: ModelDescriptionInput | HuggingFaceConfig
+  readonly model: ModelDescription | HuggingFaceConfig
   /** Blocks of every group of layers, or of each; see {@link PagedKvCache.groups}. */
   readonly capacity?: number | readonly number[]
   /**
@@ -105,8 +106,11 @@ export interface ModelCacheOptions extends PageOptions {
   readonly device?: string | readonly string[]
 }
 
+/** What a {@link PagedKvCache} is made with: layers that are alike, or a model. */
+export type PagedKvCacheOptions = UniformCacheOptions | ModelCacheOptions
+
 /** @internal Options of either kind, each of them read once. */
-export type Given = { readonly [Name in keyof PagedKvCacheOptions | keyof ModelCacheOptions]?: unknown }
+export type Given = { readonly [Name in keyof UniformCacheOptions | keyof ModelCacheOptions]?: unknown }
 
 const PAGES = { blockSize: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, memoryLimitBytes: 0, capacity: 0, device: 0 } as const
 const ALIKE = { numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, window: 0, sinks: 0 } as const

@@ -10,16 +10,16 @@ import { binding } from '../loading/binding.js'
 import { Batch, readCapacities, seqOf, type SequenceList } from './batch.js'
 import { type CacheEvents, type EventsOptions, readEvents } from './cache-events.js'
 import { Engine } from './engine.js'
-import { type ModelCacheOptions, type PagedKvCacheOptions, readOptions } from './options.js'
+import { type PagedKvCacheOptions, readOptions } from './options.js'
 import { type PageFormat, readDType } from './page-format.js'
 import type { PrefixMatch } from './prefix-match.js'
 import { type AllocationOptions, type Explanation, type PrefixKeys, type PromptOptions, readAllocation, readExplanation, readKeys, readTokens, type TokenIds } from './prompt.js'
-import { type AppendOptions, createSequence, findPrefix, type MatchOptions, type Seq, type SequenceOptions } from './sequence-options.js'
+import { type AppendOptions, createSequence, findPrefix, type MatchOptions, type SequenceOptions } from './sequence-options.js'
 import { Sequence } from './sequence.js'
 import { pagedStats, type PagedStats } from './stats.js'
 import { type StepBatch, stepBatch, type StepBatchOptions, tablesOf } from './step-batch.js'
 import { beginStep, type Step, type StepOptions } from './step.js'
-import { room, type TokenKv, type TokenVector, vector } from './token-vector.js'
+import { room, type TokenVector, vector } from './token-vector.js'
 
 const APPEND: Names<AppendOptions> = { tokens: 0 }
 
@@ -106,7 +106,7 @@ export class PagedKvCache extends Owner {
   /** Where it lives; the first group, where others live elsewhere. */
   declare readonly device: string
 
-  constructor(options: PagedKvCacheOptions | ModelCacheOptions) {
+  constructor(options: PagedKvCacheOptions) {
     const { form, clock } = readOptions(options)
     const native = 'model' in form ? binding.NativePagedKvCache.ofModel(form) : new binding.NativePagedKvCache(form)
     super(INTERNAL, new Engine(native, clock, form.events, Sequence), PagedKvCache)
@@ -147,7 +147,7 @@ export class PagedKvCache extends Owner {
   }
 
   /** Ends a sequence and gives all its blocks back; those that prompts find stay until they have to make room. */
-  dropSequence(seq: Seq): void {
+  dropSequence(seq: number | Sequence): void {
     const engine = own(this)
     engine.change(native => native.dropSequence(seqOf(engine, 'seq', seq)))
   }
@@ -199,16 +199,16 @@ export class PagedKvCache extends Owner {
   }
 
   /** Gives sequences blocks for so many tokens in total each: all that are missing, or throws `OUT_OF_BLOCKS` and takes none. */
-  ensureCapacity(seq: Seq, tokens: number): void
+  ensureCapacity(seq: number | Sequence, tokens: number): void
   ensureCapacity(seq: SequenceList, tokens: readonly number[] | Int32Array): void
-  ensureCapacity(seq: Seq | SequenceList, tokens: number | readonly number[] | Int32Array): void {
+  ensureCapacity(seq: number | Sequence | SequenceList, tokens: number | readonly number[] | Int32Array): void {
     const engine = own(this)
     const wanted = readCapacities(engine, seq, tokens)
     engine.change(native => native.ensureCapacities(wanted))
   }
 
   /** Writes one token of one layer; the sequence grows by itself. Where layers are of several groups, steps and appends write all of them. */
-  writeKv(seq: Seq, layer: number, pos: number, key: TokenVector, value: TokenVector): void {
+  writeKv(seq: number | Sequence, layer: number, pos: number, key: TokenVector, value: TokenVector): void {
     const engine = own(this)
     const at = place(engine, seq, layer, pos)
     const [k, v] = [vector('key', key, this.dtype), vector('value', value, this.dtype)]
@@ -219,7 +219,7 @@ export class PagedKvCache extends Owner {
    * Writes neighbouring tokens of one layer from `pos` on: `[numKvHeads, n, headDim]`, or with a 1 before it; with the layout
    * `bshd` `[n, numKvHeads, headDim]`. The sequence grows by itself. As {@link writeKv}, of layers of one group.
    */
-  writeTokens(seq: Seq, layer: number, pos: number, k: TokenSource, v: TokenSource): void {
+  writeTokens(seq: number | Sequence, layer: number, pos: number, k: TokenSource, v: TokenSource): void {
     const engine = own(this)
     const at = place(engine, seq, layer, pos)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
@@ -262,14 +262,14 @@ export class PagedKvCache extends Owner {
    * All tokens of a layer, as copies: `[numKvHeads, n, headDim]`; blocks that a window has left behind are not among
    * them, and `keyPositions` says where the others stand. What is low-bit comes as 32-bit floats. Slots that nobody wrote are zeros.
    */
-  gather(seq: Seq, layer: number): Kv {
+  gather(seq: number | Sequence, layer: number): Kv {
     const engine = own(this)
     const [k, v] = engine.native.gather(seqOf(engine, 'seq', seq), count('layer', layer)) as [NativeView, NativeView]
     return { k: tensorOf(k), v: tensorOf(v) }
   }
 
   /** As {@link gather}, into arrays of yours, of just as many elements: see {@link Sequence.retainedLength}. */
-  gatherInto<T extends TensorData>(seq: Seq, layer: number, k: T, v: T): { k: T; v: T } {
+  gatherInto<T extends TensorData>(seq: number | Sequence, layer: number, k: T, v: T): { k: T; v: T } {
     const engine = own(this)
     const at = [seqOf(engine, 'seq', seq), count('layer', layer)] as const
     engine.native.gatherInto(...at, room('k', k, this.keyFormat, this.dtype), room('v', v, this.valueFormat, this.dtype))
@@ -280,7 +280,7 @@ export class PagedKvCache extends Owner {
    * Reads one token of one layer; for f16 and bf16 its bits, of low-bit pages 32-bit floats. Throws `POSITION_OUT_OF_RANGE` where
    * none was written.
    */
-  readKv(seq: Seq, layer: number, pos: number): TokenKv {
+  readKv(seq: number | Sequence, layer: number, pos: number): { readonly key: TensorData; readonly value: TensorData } {
     const group = own(this).groupOf(layer)
     const { numKvHeads, headDim, valueHeadDim } = this.groups[group] as LayerGroup
     const made = (format: PageFormat, dim: number): TensorData => dtypeRow(readDType(format, this.dtype)).make(numKvHeads * dim)
@@ -288,7 +288,7 @@ export class PagedKvCache extends Owner {
   }
 
   /** Reads one token of one layer into arrays of yours. */
-  readKvInto<T extends TensorData>(seq: Seq, layer: number, pos: number, key: T, value: T): { key: T; value: T } {
+  readKvInto<T extends TensorData>(seq: number | Sequence, layer: number, pos: number, key: T, value: T): { key: T; value: T } {
     const engine = own(this)
     const at = place(engine, seq, layer, pos)
     engine.native.readKvInto(...at, room('key', key, this.keyFormat, this.dtype), room('value', value, this.valueFormat, this.dtype))
@@ -301,12 +301,12 @@ export class PagedKvCache extends Owner {
   }
 
   /** Tokens written: highest written position + 1; 0 for an unknown sequence. */
-  sequenceLength(seq: Seq): number {
+  sequenceLength(seq: number | Sequence): number {
     return own(this).native.sequenceLength(seqOf(own(this), 'seq', seq))
   }
 
   /** Slots of its blocks; 0 for an unknown sequence. */
-  sequenceCapacity(seq: Seq): number {
+  sequenceCapacity(seq: number | Sequence): number {
     return own(this).native.sequenceCapacity(seqOf(own(this), 'seq', seq))
   }
 

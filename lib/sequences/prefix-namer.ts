@@ -5,12 +5,12 @@ import { readFullName } from '../border/device.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { readModel } from './model-description.js'
-import { type Given, type ModelCacheOptions, OPTION_NAMES, type PagedKvCacheOptions, readDevices, readModelPages, readPages } from './options.js'
+import { type Given, type ModelCacheOptions, OPTION_NAMES, type UniformCacheOptions, readDevices, readModelPages, readPages } from './options.js'
 import { type PromptOptions, readKeys, type TokenIds } from './prompt.js'
 
 /** What a {@link PrefixNamer} is made with: the options of a cache, or those of them that names depend on. The others are not looked at. */
 export type PrefixNamerOptions =
-  | (Pick<PagedKvCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'> & Partial<PagedKvCacheOptions>)
+  | (Pick<UniformCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'> & Partial<UniformCacheOptions>)
   | (Pick<ModelCacheOptions, 'model'> & Partial<ModelCacheOptions>)
 
 /**

@@ -4,7 +4,6 @@ import { flag, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { endThis, INTERNAL, liveArgument } from '../border/owner.js'
 import type { Engine } from './engine.js'
-import type { Sequence } from './sequence.js'
 import { PrefixMatch } from './prefix-match.js'
 import { readPrompt, readTokens, type PromptOptions, type TokenIds } from './prompt.js'
 
@@ -31,9 +30,6 @@ export interface AppendOptions {
   /** Their ids: full blocks of known tokens can be found by other prompts. */
   readonly tokens?: TokenIds
 }
-
-/** A sequence: its number, or its object. */
-export type Seq = number | Sequence
 
 /** @internal A new sequence, empty or with what a prompt has found. */
 export function createSequence(engine: Engine, options: unknown): number {

@@ -18,8 +18,8 @@ export interface PoolStats {
   readonly evictions: number
 }
 
-/** What prompts have found, and where the bytes of a cache lie. */
-export interface PromptStats {
+/** What a {@link PagedKvCache} costs in all its layers, what its pools hold together, and what prompts have found in it. */
+export interface PagedStats extends CacheStats, PoolStats {
   /** Tokens that were asked for with `match`. */
   readonly promptTokens: number
   /** Tokens of them that were found. */
@@ -28,10 +28,6 @@ export interface PromptStats {
   readonly hitRate: number
   /** Bytes of keys and values, by where they lie. */
   readonly tierBytes: { readonly cpu: number }
-}
-
-/** What a {@link PagedKvCache} costs in all its layers, what prompts have found in it, and what its pools hold together. */
-export interface PagedStats extends CacheStats, PoolStats, PromptStats {
   /** The pool of each group of layers, in the order of {@link PagedKvCache.groups}. */
   readonly pools: readonly PoolStats[]
 }

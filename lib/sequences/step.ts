@@ -1,13 +1,14 @@
 import type { NativePagedStep } from '#binding'
 
 import { AttendCall, checkSinkLogits, type KvLayer } from '../attention/attend-call.js'
-import { readSettings, type AttendAsyncOptions, type AttendOptions } from '../attention/attend-options.js'
+import { readSettings, type AttendOptions } from '../attention/attend-options.js'
 import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from '../attention/attended.js'
 import { count, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { parentsOf } from '../contiguous/kv-transaction.js'
 import { checkInternal, INTERNAL, nativeArgument, Owner, settle } from '../border/owner.js'
+import type { AsyncOptions } from '../border/stop-signal.js'
 import type { Tensor } from '../border/tensor.js'
 import { Batch, type SequenceList } from './batch.js'
 import type { Engine } from './engine.js'
@@ -156,11 +157,11 @@ export class Step extends Owner {
   }
 
   /** As {@link attend}, off the main thread: see {@link attendAsync}. Until it has ended, writing and ending the step throw `BUSY`. */
-  attendAsync(layer: number, q: TokenSource, options: WithLse<AttendAsyncOptions>): Promise<AttendedWithLse>
-  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendAsyncOptions>, out: T): Promise<AttendedWithLse<T>>
-  attendAsync(layer: number, q: TokenSource, options?: AttendAsyncOptions): Promise<Attended>
-  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: AttendAsyncOptions | undefined, out: T): Promise<Attended<T>>
-  async attendAsync(layer: number, q: TokenSource, options: AttendAsyncOptions = {}, out?: AttendOut): Promise<Attended<Tensor | AttendOut>> {
+  attendAsync(layer: number, q: TokenSource, options: WithLse<AttendOptions & AsyncOptions>): Promise<AttendedWithLse>
+  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions & AsyncOptions>, out: T): Promise<AttendedWithLse<T>>
+  attendAsync(layer: number, q: TokenSource, options?: AttendOptions & AsyncOptions): Promise<Attended>
+  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions | undefined, out: T): Promise<Attended<T>>
+  async attendAsync(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions = {}, out?: AttendOut): Promise<Attended<Tensor | AttendOut>> {
     return attendedLater(own(this).call(layer, q, options, out), out)
   }
 

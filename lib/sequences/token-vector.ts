@@ -3,12 +3,6 @@ import { dtypeRow, type DType, type Float16ArrayLike, type TensorData } from '..
 import { readData, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
 import { readDType, type PageFormat } from './page-format.js'
 
-/** Key and value of one token and layer, `numKvHeads` rows each; 32-bit floats where pages are low-bit. */
-export interface TokenKv {
-  readonly key: TensorData
-  readonly value: TensorData
-}
-
 /** One token's key or value: its elements, or a tensor that holds as many. */
 export type TokenVector = TensorData | Float16ArrayLike | TokenSource
 

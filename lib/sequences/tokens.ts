@@ -1,19 +1,11 @@
 import { fields, isArray, known, list, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { META, meta, put, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
+import { META, meta, put, readTensor, type KvSource, type TensorArgument } from '../border/host-tensor.js'
 import { parentsOf } from '../contiguous/kv-transaction.js'
 import type { Engine } from './engine.js'
 import { readTokens, type TokenIds } from './prompt.js'
 
 const TOKENS: Names<Given> = { k: 0, v: 0, layers: 0, tokens: 0, parents: 0 }
-
-/** Keys and values. */
-export interface KvSource {
-  /** The keys. */
-  readonly k: TokenSource
-  /** The values, as many. */
-  readonly v: TokenSource
-}
 
 /** What is said of tokens besides their keys and values. */
 interface TokensOptions {
