@@ -1,6 +1,8 @@
+// `attend.ts` and this file stand above the sequences, the other files of this folder below them: a step attends by itself.
+import type { KvLayer, KvTensors } from './attend-call.js'
 import { count, fields, integers, isArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
+import { readTensor, type TokenSource } from '../border/host-tensor.js'
 import { nativeArgument } from '../border/owner.js'
 import { readIds, type SequenceList } from '../sequences/batch.js'
 import type { Engine } from '../sequences/engine.js'
@@ -59,26 +61,8 @@ interface TablesKv extends LayerKv {
  */
 export type AttendKv = TensorKv | SequencesKv | TablesKv
 
-/** @internal Keys and values that were read. */
-export interface KvTensors {
-  readonly k: TensorArgument
-  readonly v: TensorArgument
-  readonly offsets: Int32Array | undefined
-}
-
-/** @internal Pages that were read. */
-export interface KvPages {
-  readonly engine: Engine
-  readonly layer: number
-  readonly sequences: Float64Array | undefined
-  readonly tables: Int32Array | undefined
-  readonly lengths: Int32Array | undefined
-  /** Where queries begin unless the call says so. */
-  readonly queryOffsets: Int32Array | undefined
-}
-
 /** @internal Reads keys and values. */
-export function readKv(kv: unknown): KvTensors | KvPages {
+export function readKv(kv: unknown): KvTensors | KvLayer {
   const given = fields<TensorKv & SequencesKv & TablesKv>('kv', kv)
   const { cache } = given
   if (cache !== undefined) return readPages(cache, given)
@@ -90,16 +74,21 @@ export function readKv(kv: unknown): KvTensors | KvPages {
 /** What names pages, not checked yet. */
 type GivenPages = { readonly [Name in keyof (SequencesKv & TablesKv)]?: unknown }
 
-function readPages(cache: unknown, given: GivenPages): KvPages {
+function readPages(cache: unknown, given: GivenPages): KvLayer {
   const engine = nativeArgument<Engine>('cache', cache, PagedKvCache)
   const layer = count('layer', given.layer)
-  const none = { engine, layer, sequences: undefined, tables: undefined, lengths: undefined, queryOffsets: undefined }
+  const pages: KvLayer = {
+    layer,
+    hasSinkLogits: engine.hasSinkLogits,
+    attend: (q, call, out, lists) => engine.native.attendPages(q, call, out, lists),
+    request: (q, call, lists, stop) => engine.native.attendPagesRequest(q, call, lists, stop),
+  }
   const { sequences, groups } = given
-  if (sequences !== undefined) return { ...none, sequences: Float64Array.from(readIds(engine, 'sequences', sequences)) }
+  if (sequences !== undefined) return { ...pages, sequences: Float64Array.from(readIds(engine, 'sequences', sequences)) }
   const { blockTables, lengths, queryOffsets } = groups === undefined ? given : tablesOf(engine, layer, groups)
   if (blockTables === undefined) throw invalid('sequences', sequences, 'sequences, or blockTables and lengths')
   return {
-    ...none,
+    ...pages,
     tables: integers('blockTables', blockTables),
     lengths: integers('lengths', lengths),
     queryOffsets: queryOffsets === undefined ? undefined : integers('queryOffsets', queryOffsets),

@@ -1,7 +1,8 @@
 import { count, flag, float, floats, integers, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import type { AsyncOptions } from '../border/stop-signal.js'
-import { HostArgument, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
+import { HostArray } from '../border/host-array.js'
+import { readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
 
 const OPTIONS: Names<AttendOptions & AsyncOptions> = { scale: 0, causal: 0, window: 0, sinks: 0, sinkLogits: 0, softcap: 0, mask: 0, tree: 0, treeOffsets: 0, starts: 0, positions: 0, qOffsets: 0, returnLse: 0, threads: 0, signal: 0 }
 
@@ -102,6 +103,6 @@ const logits = (argument: string, value: unknown): Float32Array => floats(argume
 
 function readMask(argument: string, value: unknown): TensorArgument {
   const mask = readTensor(argument, value)
-  if (mask instanceof HostArgument && mask.range !== undefined) throw invalid('mask.range', mask.range, 'none: a mask is read whole')
+  if (mask instanceof HostArray && mask.range !== undefined) throw invalid('mask.range', mask.range, 'none: a mask is read whole')
   return mask
 }

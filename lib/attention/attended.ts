@@ -29,8 +29,7 @@ export function attended(call: AttendCall, out: AttendOut | undefined): Attended
 
 /** @internal The same off the main thread. */
 export async function attendedLater(call: AttendCall, out: AttendOut | undefined): Promise<Attended<Tensor | AttendOut>> {
-  const stop = StopSignal.of('signal', call.settings.signal)
-  try {
+  return StopSignal.guard(call.settings.signal, async stop => {
     const found = await call.start(stop?.native)
     stop?.check()
     const view = tensorOf(found.out)
@@ -41,9 +40,5 @@ export async function attendedLater(call: AttendCall, out: AttendOut | undefined
     else await view.readIntoAsync(out)
     view.dispose()
     return { out, ...lse }
-  } catch (error) {
-    throw stop === undefined ? error : stop.explain(error)
-  } finally {
-    stop?.release()
-  }
+  })
 }

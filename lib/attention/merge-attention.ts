@@ -3,7 +3,8 @@ import type { AttendedWithLse } from './attended.js'
 import { binding } from '../loading/binding.js'
 import { fields, isArray, list, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { META, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { META } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 
 /** More parts than anyone has. */
 const PARTS_MAX = 1 << 16

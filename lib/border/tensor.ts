@@ -3,15 +3,15 @@ import { inspect, type InspectOptions } from 'node:util'
 import type { NativeView } from '#binding'
 
 import { binding } from '../loading/binding.js'
+import type { PendingView } from './cache-handle.js'
 import { arrayLength, asBits, count, known, type Names, optional, sizes, typedArray, whole } from './check.js'
 import { readDevice } from './device.js'
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, isKvTideError } from './errors.js'
-import { meta, put, readData, type HostArgument } from './host-tensor.js'
+import { meta, readArray, type HostArray } from './host-array.js'
 import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
-import { Part, type Shown } from './shown.js'
 import type { AsyncOptions } from './stop-signal.js'
-import { readLater } from './tensor-reading.js'
+import { TensorStorage } from './tensor-storage.js'
 
 const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
 
@@ -39,9 +39,9 @@ export interface TensorOptions {
  */
 export class Tensor extends Owner {
   /** @internal */
-  constructor(token: unknown, part: unknown) {
+  constructor(token: unknown, storage: unknown) {
     checkInternal(token, 'Tensor', 'Tensor.from(data, shape) instead')
-    super(token, part as Part, Tensor)
+    super(token, storage as TensorStorage, Tensor)
   }
 
   /**
@@ -54,8 +54,8 @@ export class Tensor extends Owner {
     const { dtype, device } = known<TensorOptions>('options', options, OPTIONS)
     const on = readDevice(device)
     const named = optional(checkDType, 'dtype', dtype)
-    const read = readData('data', data, sizes('shape', shape), named)
-    return tensorOf(binding.tensorFromHost(put(read, 0), meta, on))
+    const read = readArray('data', data, sizes('shape', shape), named)
+    return tensorOf(binding.tensorFromHost(read.describe(meta, 0), meta, on))
   }
 
   /** Its sizes. */
@@ -75,8 +75,7 @@ export class Tensor extends Owner {
 
   /** Elements from one index to the next, for each axis (within a run, see {@link keyPositions}). */
   get strides(): readonly number[] {
-    const { view } = own(this)
-    return view.strides()
+    return own(this).view.strides()
   }
 
   /** Number of elements. */
@@ -86,14 +85,12 @@ export class Tensor extends Owner {
 
   /** True when a slot that it shows was overwritten since it was made: reading it throws `STALE_VIEW`. */
   get isStale(): boolean {
-    const { view } = own(this)
-    return view.isStale()
+    return own(this).view.isStale()
   }
 
   /** True when its elements lie in one piece, in order. */
   get isContiguous(): boolean {
-    const { view } = own(this)
-    return view.isContiguous()
+    return own(this).view.isContiguous()
   }
 
   /**
@@ -101,8 +98,7 @@ export class Tensor extends Owner {
    * and the window have been dropped.
    */
   get keyPositions(): readonly number[] {
-    const { view } = own(this)
-    return view.keyPositions()
+    return own(this).view.keyPositions()
   }
 
   /**
@@ -137,10 +133,10 @@ export class Tensor extends Owner {
 
   /** A copy of the elements as 32-bit floats, whatever the dtype. */
   toFloat32Array(): Float32Array {
-    const part = own(this)
-    if (part.dtype === 'f32') return part.toArray() as Float32Array
-    const out = dtypeRow('f32').make(part.length) as Float32Array
-    part.view.readFloatsInto(out)
+    const storage = own(this)
+    if (storage.dtype === 'f32') return storage.toArray() as Float32Array
+    const out = dtypeRow('f32').make(storage.length) as Float32Array
+    storage.view.readFloatsInto(out)
     return out
   }
 
@@ -150,8 +146,8 @@ export class Tensor extends Owner {
    * @param out of the tensor's kind and length
    */
   readInto<T extends TensorData | Float16ArrayLike>(out: T): T {
-    const part = own(this)
-    part.readInto(roomIn(out, part.dtype, part.length))
+    const storage = own(this)
+    storage.readInto(roomIn(out, storage.dtype, storage.length))
     return out
   }
 
@@ -162,20 +158,20 @@ export class Tensor extends Owner {
    * @throws KvTideError `ABORTED` once `signal` has ended it
    */
   async toArrayAsync(options: AsyncOptions = {}): Promise<TensorData> {
-    return readLater(own(this), false, options)
+    return own(this).readLater(false, options)
   }
 
   /** As {@link toFloat32Array}, off the main thread: see {@link toArrayAsync}. */
   async toFloat32ArrayAsync(options: AsyncOptions = {}): Promise<Float32Array> {
-    return (await readLater(own(this), true, options)) as Float32Array
+    return (await own(this).readLater(true, options)) as Float32Array
   }
 
   /** As {@link readInto}, off the main thread: see {@link toArrayAsync}. */
   async readIntoAsync<T extends TensorData | Float16ArrayLike>(out: T, options: AsyncOptions = {}): Promise<T> {
-    const part = own(this)
-    const { dtype, length } = part
+    const storage = own(this)
+    const { dtype, length } = storage
     roomIn(out, dtype, length)
-    const elements = await readLater(part, false, options)
+    const elements = await storage.readLater(false, options)
     // It is the caller's, and may have changed meanwhile.
     roomIn(out, dtype, length).set(elements)
     return out
@@ -184,7 +180,7 @@ export class Tensor extends Owner {
   /** True when shape, dtype and every bit agree. */
   equals(other: Tensor): boolean {
     const { view } = own(this)
-    return view.equals(nativeArgument<Part>('other', other, Tensor).view)
+    return view.equals(nativeArgument<TensorStorage>('other', other, Tensor).view)
   }
 }
 
@@ -218,23 +214,18 @@ function roomIn(out: unknown, dtype: DType, length: number): TensorData {
   return (row.bytes === 2 ? asBits(array) : array) as TensorData
 }
 
-function own(self: unknown): Part {
-  return nativeThis<Part>(self, Tensor)
+function own(self: unknown): TensorStorage {
+  return nativeThis<TensorStorage>(self, Tensor)
 }
 
-/** @internal What `value` is made of, when it is a tensor. */
-export function partOf(value: unknown): Part | undefined {
-  return nativeOf<Part>(value, Tensor)
+/** @internal The storage of `value`, when it is a tensor. */
+export function storageOf(value: unknown): TensorStorage | undefined {
+  return nativeOf<TensorStorage>(value, Tensor)
 }
 
-/** @internal A tensor that shows a native view, or is an array of the addon's making. */
-export function tensorOf(source: NativeView | HostArgument): Tensor {
-  return new Tensor(INTERNAL, new Part(source))
-}
-
-/** @internal A tensor that shows one part of what a cache showed. */
-export function shownTensor(shown: Shown, part = 0): Tensor {
-  return new Tensor(INTERNAL, new Part(undefined, shown, part))
+/** @internal A tensor of a native view, of an array that a call answered with, or of one tensor of a pending view. */
+export function tensorOf(source: NativeView | HostArray | PendingView, tensor = 0): Tensor {
+  return new Tensor(INTERNAL, new TensorStorage(source, tensor))
 }
 
 /** Keys and values. */
@@ -243,7 +234,12 @@ export interface Kv {
   readonly v: Tensor
 }
 
-/** @internal K and V of what a cache showed. */
-export function kvOf(shown: Shown): Kv {
-  return { k: shownTensor(shown, 0), v: shownTensor(shown, 1) }
+/** @internal K and V of a cache's buffer. */
+export function kvOf(view: PendingView): Kv {
+  return { k: tensorOf(view, 0), v: tensorOf(view, 1) }
+}
+
+/** @internal K and V of a cache's buffer; `null` of nothing. */
+export function kvOrNull(view: PendingView | null): Kv | null {
+  return view === null ? null : kvOf(view)
 }

@@ -4,13 +4,14 @@ import { binding } from '../loading/binding.js'
 import { count, flag, known, type Names, optional, whole } from '../border/check.js'
 import { readDevice } from '../border/device.js'
 import { checkDType, type DType } from '../border/dtype.js'
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { CacheHandle, type PendingView } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
-import { Shower, type Shown } from '../border/shown.js'
 import { readSnapshot, Snapshot } from '../border/snapshot.js'
 import type { CacheStats } from '../border/stats.js'
-import { kvOf, shownTensor, type Kv, type Tensor } from '../border/tensor.js'
+import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
 
 const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
 
@@ -78,7 +79,7 @@ export class KvCache extends Owner {
       stableAddresses: optional(flag, 'stableAddresses', given.stableAddresses) ?? false,
       memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
     }
-    super(INTERNAL, new Shower(new binding.NativeKvCache(made)), KvCache)
+    super(INTERNAL, new CacheHandle(new binding.NativeKvCache(made)), KvCache)
     const { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device } = made
     settle(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device })
   }
@@ -100,12 +101,12 @@ export class KvCache extends Owner {
 
   /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. Take it again when `capacity` has changed. */
   get kCacheRaw(): Tensor {
-    return shownTensor(raw(this), 0)
+    return tensorOf(raw(this), 0)
   }
 
   /** The whole buffer of V, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. Take it again when `capacity` has changed. */
   get vCacheRaw(): Tensor {
-    return shownTensor(raw(this), 1)
+    return tensorOf(raw(this), 1)
   }
 
   /**
@@ -124,8 +125,8 @@ export class KvCache extends Owner {
 
   /** The tokens in it, as views. Throws `CACHE_EMPTY` when there are none. */
   getKv(): Kv {
-    const shower = shows(this)
-    return kvOf(shower.shown(shower.native.getKv(meta)) as Shown)
+    const cache = handle(this)
+    return kvOf(cache.view(cache.native.getKv(meta)))
   }
 
   /** Counts `n` tokens that a kernel of yours wrote to the raw buffers, behind the last one. */
@@ -149,7 +150,7 @@ export class KvCache extends Owner {
    * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
    */
   begin(options: BeginOptions = {}): KvTransaction {
-    return openTransaction(shows(this), options)
+    return openTransaction(handle(this), options)
   }
 
   /** What it holds now, whatever happens to it later; tokens drafted in an open transaction are among it. Costs nothing until the cache overwrites it. */
@@ -169,20 +170,20 @@ export class KvCache extends Owner {
 }
 
 function append(self: unknown, k: unknown, v: unknown): Kv {
-  const shower = shows(self)
+  const cache = handle(self)
   const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-  return kvOf(shower.shown(shower.native.update(put(keys, 0), put(values, 1), meta)) as Shown)
+  return kvOf(cache.view(cache.native.update(put(keys, 0), put(values, 1), meta)))
 }
 
-function raw(self: unknown): Shown {
-  const shower = shows(self)
-  return shower.shown(shower.native.raw(meta)) as Shown
+function raw(self: unknown): PendingView {
+  const cache = handle(self)
+  return cache.view(cache.native.raw(meta))
 }
 
-function shows(self: unknown): Shower<NativeKvCache> {
-  return nativeThis<Shower<NativeKvCache>>(self, KvCache)
+function handle(self: unknown): CacheHandle<NativeKvCache> {
+  return nativeThis<CacheHandle<NativeKvCache>>(self, KvCache)
 }
 
 function own(self: unknown): NativeKvCache {
-  return shows(self).native
+  return handle(self).native
 }

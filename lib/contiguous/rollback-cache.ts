@@ -4,16 +4,16 @@ import { binding } from '../loading/binding.js'
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
 import { readDevice } from '../border/device.js'
 import { KvTideError } from '../border/errors.js'
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
-import { openTransaction, parentsOf, type BeginOptions, type DraftOptions, type KvTransaction } from './kv-transaction.js'
+import { CacheHandle } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { openTransaction, parentsOf, readDraft, type BeginOptions, type DraftOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from '../border/owner.js'
 import { RollbackSnapshot } from './rollback-snapshot.js'
-import { Shower, type Shown } from '../border/shown.js'
 import type { CacheStats } from '../border/stats.js'
-import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
+import { kvOf, kvOrNull, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
 
 const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
-const APPEND_OPTIONS: Names<DraftOptions> = { parents: 0 }
 
 /** What a {@link RollbackCache} is made with. Shape and dtype come with the first tokens. */
 export interface RollbackCacheOptions {
@@ -48,7 +48,7 @@ export class RollbackCache extends Owner {
     const given = known<RollbackCacheOptions>('options', options, OPTIONS)
     const device = readDevice(given.device)
     const limit = optional(whole, 'memoryLimitBytes', given.memoryLimitBytes)
-    super(INTERNAL, new Shower(new binding.NativeRollbackCache(device, limit)), RollbackCache)
+    super(INTERNAL, new CacheHandle(new binding.NativeRollbackCache(device, limit)), RollbackCache)
     settle(this, { device })
   }
 
@@ -64,12 +64,10 @@ export class RollbackCache extends Owner {
 
   /** Adds tentative tokens, `[batch, heads, n, headDim]` each, and shows all tokens. */
   append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
-    const shower = shows(this)
-    const { parents } = known<DraftOptions>('options', options, APPEND_OPTIONS)
-    const nodes = parents === undefined ? undefined : parentsOf('parents', parents)
+    const cache = handle(this)
+    const nodes = readDraft(options)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    const buffer = shower.native.append(put(keys, 0), put(values, 1), meta, nodes)
-    return kvOf(shower.shown(buffer) as Shown)
+    return kvOf(cache.view(cache.native.append(put(keys, 0), put(values, 1), meta, nodes)))
   }
 
   /**
@@ -79,7 +77,7 @@ export class RollbackCache extends Owner {
    * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
    */
   begin(options: BeginOptions = {}): KvTransaction {
-    return openTransaction(shows(this), options)
+    return openTransaction(handle(this), options)
   }
 
   /** Makes the tokens before `len` (an absolute length; all of them unless said otherwise) committed. */
@@ -110,9 +108,8 @@ export class RollbackCache extends Owner {
 
   /** All tokens, as views; `null` when none was ever appended. */
   current(): Kv | null {
-    const shower = shows(this)
-    const shown = shower.shown(shower.native.current(meta))
-    return shown === null ? null : kvOf(shown)
+    const cache = handle(this)
+    return kvOrNull(cache.viewOrNull(cache.native.current(meta)))
   }
 
   /**
@@ -143,12 +140,12 @@ export class RollbackCache extends Owner {
   }
 }
 
-function shows(self: unknown): Shower<NativeRollbackCache> {
-  return nativeThis<Shower<NativeRollbackCache>>(self, RollbackCache)
+function handle(self: unknown): CacheHandle<NativeRollbackCache> {
+  return nativeThis<CacheHandle<NativeRollbackCache>>(self, RollbackCache)
 }
 
 function own(self: unknown): NativeRollbackCache {
-  return shows(self).native
+  return handle(self).native
 }
 
 /** True for objects that may have been meant as a snapshot; what another thread receives of one is an empty object. */

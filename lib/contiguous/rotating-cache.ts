@@ -1,11 +1,12 @@
 import type { NativeRotatingCache } from '#binding'
 
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import type { CacheHandle, PendingView } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { INTERNAL } from '../border/owner.js'
-import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
 import type { RotatingSnapshot } from './rotating-snapshot.js'
-import type { Shower, Shown } from '../border/shown.js'
-import { shownTensor, tensorOf, type Tensor } from '../border/tensor.js'
+import { tensorOf, type Tensor } from '../border/tensor.js'
 
 /** What a {@link RotatingCache} is made with. Shape and dtype come with the first tokens. */
 export interface RotatingCacheOptions extends RotatingKvCacheOptions {
@@ -46,27 +47,27 @@ export class RotatingCache extends Rotating {
    * cannot hold everything retained before and all new ones.
    */
   append(src: TokenSource): Tensor {
-    const shower = shows(this)
+    const cache = handle(this)
     const tokens = put(readTensor('src', src), 0)
-    return shownTensor(shower.shown(shower.native.append(tokens, undefined, meta)) as Shown)
+    return tensorOf(cache.view(cache.native.append(tokens, undefined, meta)))
   }
 
   /** What is retained, oldest first; `null` when nothing was appended. */
   currentData(): Tensor | null {
-    const shower = shows(this)
-    return tensorOrNull(shower.shown(shower.native.currentData(meta)))
+    const cache = handle(this)
+    return tensorOrNull(cache.viewOrNull(cache.native.currentData(meta)))
   }
 
   /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
   lastAppendResult(): Tensor | null {
-    const shower = shows(this)
-    return tensorOrNull(shower.shown(shower.native.lastAppendResult(meta)))
+    const cache = handle(this)
+    return tensorOrNull(cache.viewOrNull(cache.native.lastAppendResult(meta)))
   }
 
   /** The whole buffer, slack included: a live window for inspection, never `STALE_VIEW`. `null` before the first append. */
   allData(): Tensor | null {
-    const shower = shows(this)
-    return tensorOrNull(shower.shown(shower.native.allData(meta)))
+    const cache = handle(this)
+    return tensorOrNull(cache.viewOrNull(cache.native.allData(meta)))
   }
 
   /**
@@ -74,15 +75,15 @@ export class RotatingCache extends Rotating {
    * were accepted, so that `keepLen` tokens are kept since `snapshot`. `null` when none was.
    */
   acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Tensor | null {
-    const [view] = acceptedRotating(shows(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
+    const [view] = acceptedRotating(handle(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
     return view === undefined ? null : tensorOf(view)
   }
 }
 
-function shows(self: unknown): Shower<NativeRotatingCache> {
-  return showsRotating(self, RotatingCache)
+function handle(self: unknown): CacheHandle<NativeRotatingCache> {
+  return rotatingHandle(self, RotatingCache)
 }
 
-function tensorOrNull(shown: Shown | null): Tensor | null {
-  return shown === null ? null : shownTensor(shown)
+function tensorOrNull(view: PendingView | null): Tensor | null {
+  return view === null ? null : tensorOf(view)
 }

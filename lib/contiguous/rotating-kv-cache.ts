@@ -1,13 +1,14 @@
 import type { NativeRotatingCache } from '#binding'
 
 import { fields } from '../border/check.js'
-import { meta, put, readTensor, type KvSource, type TokenSource } from '../border/host-tensor.js'
+import type { CacheHandle } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type KvSource, type TokenSource } from '../border/host-tensor.js'
 import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL } from '../border/owner.js'
-import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
 import type { RotatingSnapshot } from './rotating-snapshot.js'
-import type { Shower, Shown } from '../border/shown.js'
-import { kvOf, tensorOf, type Kv } from '../border/tensor.js'
+import { kvOf, kvOrNull, tensorOf, type Kv } from '../border/tensor.js'
 
 /**
  * Keys and values with one sliding window: as {@link RotatingCache}, both written in one operation.
@@ -49,9 +50,9 @@ export class RotatingKvCache extends Rotating {
 
   /** Adds tokens, `[batch, kvHeads, n, headDim]` each, and shows what their queries may see, as {@link RotatingCache.append}. */
   append(k: TokenSource, v: TokenSource): Kv {
-    const shower = shows(this)
+    const cache = handle(this)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    return kvOf(shower.shown(shower.native.append(put(keys, 0), put(values, 1), meta)) as Shown)
+    return kvOf(cache.view(cache.native.append(put(keys, 0), put(values, 1), meta)))
   }
 
   /**
@@ -60,38 +61,34 @@ export class RotatingKvCache extends Rotating {
    * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
    */
   begin(options: BeginOptions = {}): KvTransaction {
-    return openTransaction(shows(this), options)
+    return openTransaction(handle(this), options)
   }
 
   /** What is retained, oldest first; `null` when nothing was appended. */
   currentData(): Kv | null {
-    const shower = shows(this)
-    return kvOrNull(shower.shown(shower.native.currentData(meta)))
+    const cache = handle(this)
+    return kvOrNull(cache.viewOrNull(cache.native.currentData(meta)))
   }
 
   /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
   lastAppendResult(): Kv | null {
-    const shower = shows(this)
-    return kvOrNull(shower.shown(shower.native.lastAppendResult(meta)))
+    const cache = handle(this)
+    return kvOrNull(cache.viewOrNull(cache.native.lastAppendResult(meta)))
   }
 
   /** The whole buffers, slack included: live windows for inspection, never `STALE_VIEW`. `null` before the first append. */
   allData(): Kv | null {
-    const shower = shows(this)
-    return kvOrNull(shower.shown(shower.native.allData(meta)))
+    const cache = handle(this)
+    return kvOrNull(cache.viewOrNull(cache.native.allData(meta)))
   }
 
   /** As {@link RotatingCache.acceptedAppendFromBatchedAppend}, of K and V. */
   acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Kv | null {
-    const [k, v] = acceptedRotating(shows(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
+    const [k, v] = acceptedRotating(handle(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
     return k === undefined || v === undefined ? null : { k: tensorOf(k), v: tensorOf(v) }
   }
 }
 
-function shows(self: unknown): Shower<NativeRotatingCache> {
-  return showsRotating(self, RotatingKvCache)
-}
-
-function kvOrNull(shown: Shown | null): Kv | null {
-  return shown === null ? null : kvOf(shown)
+function handle(self: unknown): CacheHandle<NativeRotatingCache> {
+  return rotatingHandle(self, RotatingKvCache)
 }

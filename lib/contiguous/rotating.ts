@@ -4,12 +4,11 @@ import { binding } from '../loading/binding.js'
 import { count, known, type Names, optional, whole } from '../border/check.js'
 import { readDevice } from '../border/device.js'
 import type { DType } from '../border/dtype.js'
-import { meta, put, readTensor } from '../border/host-tensor.js'
-import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
-import type { RotatingCache } from './rotating-cache.js'
-import type { RotatingKvCache } from './rotating-kv-cache.js'
+import { CacheHandle } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor } from '../border/host-tensor.js'
+import { type Class, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
 import { RotatingSnapshot } from './rotating-snapshot.js'
-import { Shower } from '../border/shown.js'
 import type { CacheStats } from '../border/stats.js'
 
 const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
@@ -45,8 +44,8 @@ export abstract class Rotating extends Owner {
   declare readonly device: string
 
   /** @internal */
-  constructor(token: unknown, owner: typeof RotatingCache | typeof RotatingKvCache, [native, shape]: MadeRotating) {
-    super(token, new Shower(native), owner)
+  constructor(token: unknown, owner: Class, [native, shape]: MadeRotating) {
+    super(token, new CacheHandle(native), owner)
     const { dim, maxSeqLen, sinks } = shape
     settle(this, { dim, maxSeqLen, sinks, device: native.device() })
   }
@@ -114,13 +113,13 @@ export abstract class Rotating extends Owner {
   }
 }
 
-/** @internal The native cache of `self`, with what it showed; `owner` has to have made it. */
-export function showsRotating(self: unknown, owner: typeof RotatingCache | typeof RotatingKvCache | typeof Rotating): Shower<NativeRotatingCache> {
-  return nativeThis<Shower<NativeRotatingCache>>(self, owner)
+/** @internal The handle of `self`, which is of the class `owner`. */
+export function rotatingHandle(self: unknown, owner: Class): CacheHandle<NativeRotatingCache> {
+  return nativeThis<CacheHandle<NativeRotatingCache>>(self, owner)
 }
 
 function nativeRotating(self: unknown): NativeRotatingCache {
-  return showsRotating(self, Rotating).native
+  return rotatingHandle(self, Rotating).native
 }
 
 function nativeSnapshot(snapshot: unknown): NativeRotatingSnapshot {

@@ -104,9 +104,3 @@ export function seqOf(engine: Engine, argument: string, seq: unknown): number {
   if (found.engine !== engine) throw invalid(argument, seq, 'a sequence of this cache')
   return found.id
 }
-
-/** @internal The answer 0 of a sequence: an empty one has it, one that is not there is refused. */
-export function absent(engine: Engine, id: number): 0 {
-  engine.native.checkSequence(id)
-  return 0
-}

@@ -42,6 +42,12 @@ export class Engine {
     return this.#groups[count('layer', layer, 0, this.#groups.length - 1)] as number
   }
 
+  /** The answer 0 about a sequence: right for an empty one; one that does not exist is refused. */
+  zeroOf(sequence: number): 0 {
+    this.native.checkSequence(sequence)
+    return 0
+  }
+
   /** True when the cache was disposed of. */
   get isEnded(): boolean {
     return this.#isEnded

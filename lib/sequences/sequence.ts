@@ -8,7 +8,6 @@ import { readSnapshot, Snapshot } from '../border/snapshot.js'
 import { tensorOf, type Kv } from '../border/tensor.js'
 import type { Engine } from './engine.js'
 import { retain, type RetainOptions } from './retain.js'
-import { absent } from './batch.js'
 import { append, type Tokens } from './tokens.js'
 import { openOn, type Transaction } from './transaction.js'
 
@@ -64,25 +63,25 @@ export class Sequence extends Owner {
   /** Tokens in it, those of an open transaction among them. */
   get length(): number {
     const { engine, id } = own(this)
-    return engine.native.sequenceLength(id) || absent(engine, id)
+    return engine.native.sequenceLength(id) || engine.zeroOf(id)
   }
 
   /** Tokens that no transaction can take back. */
   get committedLength(): number {
     const { engine, id } = own(this)
-    return engine.native.committedLength(id) || absent(engine, id)
+    return engine.native.committedLength(id) || engine.zeroOf(id)
   }
 
   /** Tokens that are still there in all layers: all, but for those whose blocks a window has left behind. */
   get retainedLength(): number {
     const { engine, id } = own(this)
-    return engine.native.retainedLength(id) || absent(engine, id)
+    return engine.native.retainedLength(id) || engine.zeroOf(id)
   }
 
   /** Slots of its blocks, in the group of layers with the fewest. */
   get capacity(): number {
     const { engine, id } = own(this)
-    return engine.native.sequenceCapacity(id) || absent(engine, id)
+    return engine.native.sequenceCapacity(id) || engine.zeroOf(id)
   }
 
   /**

@@ -1,11 +1,12 @@
 import type { NativePagedStep } from '#binding'
 
-import { AttendCall, checkSinkLogits, type KvLayer } from '../attention/attend-call.js'
+import { AttendCall, type KvLayer } from '../attention/attend-call.js'
 import { readSettings, type AttendOptions } from '../attention/attend-options.js'
 import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from '../attention/attended.js'
 import { count, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { parentsOf } from '../contiguous/kv-transaction.js'
 import { checkInternal, INTERNAL, nativeArgument, Owner, settle } from '../border/owner.js'
 import type { AsyncOptions } from '../border/stop-signal.js'
@@ -72,13 +73,11 @@ class OpenStep {
     cache.checkStep(native)
     const kv: KvLayer = {
       layer: at,
-      offsets: undefined,
-      attend: (queries, call, array, lists) => cache.attendLayer(native, queries, call, array as object, lists),
+      hasSinkLogits,
+      attend: (queries, call, array, lists) => cache.attendLayer(native, queries, call, array, lists),
       request: (queries, call, lists, stop) => cache.attendLayerRequest(native, queries, call, lists, stop),
     }
-    const settings = readSettings(options)
-    if (hasSinkLogits) checkSinkLogits(settings)
-    return new AttendCall(q, kv, settings, out)
+    return new AttendCall(q, kv, readSettings(options), out)
   }
 
   dispose(): void {

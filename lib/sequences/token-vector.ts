@@ -1,6 +1,7 @@
 import { arrayKind, arrayLength, typedArray } from '../border/check.js'
 import { dtypeRow, type DType, type Float16ArrayLike, type TensorData } from '../border/dtype.js'
-import { readData, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
+import { readArray } from '../border/host-array.js'
+import { readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
 import { readDType, type PageFormat } from './page-format.js'
 
 /** One token's key or value: its elements, or a tensor that holds as many. */
@@ -9,7 +10,7 @@ export type TokenVector = TensorData | Float16ArrayLike | TokenSource
 /** @internal One token's key or value; a bare array is of the cache's dtype. */
 export function vector(argument: string, value: unknown, dtype: DType): TensorArgument {
   if (arrayKind(value) === undefined) return readTensor(argument, value)
-  return readData(argument, value, [arrayLength(value as TensorData)], dtype)
+  return readArray(argument, value, [arrayLength(value as TensorData)], dtype)
 }
 
 /** @internal An array of the caller's in which K or V of this form are read. */

@@ -1,6 +1,7 @@
 import { fields, isArray, known, list, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { META, meta, put, readTensor, type KvSource, type TensorArgument } from '../border/host-tensor.js'
+import { META, meta } from '../border/host-array.js'
+import { put, readTensor, type KvSource, type TensorArgument } from '../border/host-tensor.js'
 import { parentsOf } from '../contiguous/kv-transaction.js'
 import type { Engine } from './engine.js'
 import { readTokens, type TokenIds } from './prompt.js'

@@ -1,7 +1,7 @@
 import type { NativeView } from '#binding'
 
 import { count } from '../border/check.js'
-import { draftOn, Ending, type BeginOptions, type Draft, type KvTransaction, type NativeDrafting } from '../contiguous/kv-transaction.js'
+import { AnyTransaction, beginDraft, type BeginOptions, type Draft, type KvTransaction, type NativeDrafts } from '../contiguous/kv-transaction.js'
 import { INTERNAL, nativeArgument } from '../border/owner.js'
 import { tensorOf, type Tensor } from '../border/tensor.js'
 import type { Engine } from './engine.js'
@@ -44,7 +44,7 @@ export interface Transaction extends Omit<KvTransaction, 'append' | 'begin' | 't
 }
 
 /** @internal What is drafted on one sequence. */
-class SequenceDrafts implements NativeDrafting {
+class SequenceDrafts implements NativeDrafts {
   readonly engine: Engine
   readonly sequence: number
 
@@ -92,30 +92,30 @@ class SequenceDrafts implements NativeDrafting {
 }
 
 /** What `begin()` returns. */
-class SequenceTransaction extends Ending implements Transaction {
+class SequenceTransaction extends AnyTransaction implements Transaction {
   constructor(draft: Draft<SequenceDrafts>) {
     super(INTERNAL, draft, SequenceTransaction)
   }
 
   append(input: Tokens): void {
-    const { drafting, id } = own(this)
-    append(drafting.engine, drafting.sequence, id, input)
+    const { on, id } = own(this)
+    append(on.engine, on.sequence, id, input)
   }
 
   begin(options: BeginOptions = {}): Transaction {
-    const { drafting, id } = own(this)
-    return new SequenceTransaction(draftOn(drafting, options, id))
+    const { on, id } = own(this)
+    return new SequenceTransaction(beginDraft(on, options, id))
   }
 
   override treeMask(layer = 0): Tensor {
-    const { drafting, id } = own(this)
-    return tensorOf(drafting.draftMask(id, count('layer', layer)))
+    const { on, id } = own(this)
+    return tensorOf(on.draftMask(id, count('layer', layer)))
   }
 }
 
 /** @internal Opens a transaction on a sequence. */
 export function openOn(engine: Engine, sequence: number, options: unknown): Transaction {
-  return new SequenceTransaction(draftOn(new SequenceDrafts(engine, sequence), options))
+  return new SequenceTransaction(beginDraft(new SequenceDrafts(engine, sequence), options))
 }
 
 function own(self: unknown): Draft<SequenceDrafts> {
