@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use kvtide_core::paged::{Event, Key, Unseen};
+use kvtide_core::paged::{BlockKey, Event, UnseenEvents};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -66,7 +66,7 @@ impl NativePagedKvCache {
 
 impl NativeEvents {
     /// What was not seen yet, at most so many events.
-    fn of(unseen: Unseen<'_>, most: f64) -> Outcome<Self> {
+    fn of(unseen: UnseenEvents<'_>, most: f64) -> Outcome<Self> {
         let most = count("most", most)? as usize;
         let events = unseen.events.into_iter().flatten().take(most).map(native).collect();
         Ok(NativeEvents { missed: number(unseen.missed), first: number(unseen.first), events })
@@ -75,13 +75,13 @@ impl NativeEvents {
 
 impl NativePrefixKeys {
     /// These names, and where the events after them begin.
-    fn of(keys: &[Key], events: &Unseen<'_>) -> Self {
+    fn of(keys: &[BlockKey], events: &UnseenEvents<'_>) -> Self {
         NativePrefixKeys { keys: names(keys), next: number(events.next) }
     }
 }
 
 /// The digits of keys.
-pub(crate) fn names(keys: &[Key]) -> Vec<String> {
+pub(crate) fn names(keys: &[BlockKey]) -> Vec<String> {
     keys.iter().map(hex).collect()
 }
 
@@ -100,7 +100,7 @@ fn native(event: &Event) -> NativeEvent {
 }
 
 /// The digits of a key.
-fn hex(key: &Key) -> String {
+fn hex(key: &BlockKey) -> String {
     key.0.iter().fold(String::with_capacity(64), |mut digits, byte| {
         write!(digits, "{byte:02x}").expect("a string takes what is written");
         digits

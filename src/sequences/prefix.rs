@@ -1,6 +1,6 @@
 //! Prompts: what of them is in the cache already, and sequences that start with that.
 
-use kvtide_core::paged::{Explanation, Extra, Reason};
+use kvtide_core::paged::{Explanation, Extra, MissReason};
 use kvtide_tensor::{PagedPrefix, PromptOptions};
 use napi::bindgen_prelude::Uint8Array;
 use napi::{Env, Result};
@@ -131,12 +131,12 @@ impl From<Explanation> for NativeExplanation {
     }
 }
 
-fn name(reason: Reason) -> &'static str {
+fn name(reason: MissReason) -> &'static str {
     match reason {
-        Reason::NotCommitted => "not-committed",
-        Reason::Evicted => "evicted",
-        Reason::OtherSalt => "other-salt",
-        Reason::NeverSeen => "never-seen",
-        Reason::WindowGone => "window-gone",
+        MissReason::NotCommitted => "not-committed",
+        MissReason::Evicted => "evicted",
+        MissReason::OtherSalt => "other-salt",
+        MissReason::NeverSeen => "never-seen",
+        MissReason::WindowGone => "window-gone",
     }
 }

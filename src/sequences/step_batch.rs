@@ -5,10 +5,10 @@
 //! ```
 //!
 //! Rows behind those of a short step have no tokens, so that the arrays can be handed to attention as they are. O(tokens + rows +
-//! blocks added); see `kvtide_core::paged::StepRows`.
+//! blocks added); see `kvtide_core::paged::StepTableRows`.
 
 use kvtide_core::Error;
-use kvtide_core::paged::{StepRows, StepTables};
+use kvtide_core::paged::{StepTableRows, StepTables};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -24,7 +24,7 @@ const NAMES: [&str; 5] = ["blockTables", "slotMapping", "positions", "lengths", 
 /// What is known of the rows that were written, for each group of layers.
 #[napi]
 pub struct NativeStepBatch {
-    groups: Vec<StepRows>,
+    groups: Vec<StepTableRows>,
 }
 
 #[napi]
@@ -33,7 +33,7 @@ impl NativeStepBatch {
     pub fn new(env: &Env, width: f64, groups: f64) -> Result<Self> {
         guard(env, || {
             let width = count("maxBlocks", width)?;
-            let groups = (0..count("groups", groups)?).map(|_| Ok(StepRows::new(width)?));
+            let groups = (0..count("groups", groups)?).map(|_| Ok(StepTableRows::new(width)?));
             Ok(NativeStepBatch { groups: groups.collect::<Outcome<_>>()? })
         })
     }
@@ -41,7 +41,7 @@ impl NativeStepBatch {
     /// The next call writes every row anew.
     #[napi]
     pub fn forget(&mut self) {
-        self.groups.iter_mut().for_each(StepRows::forget);
+        self.groups.iter_mut().for_each(StepTableRows::forget);
     }
 }
 

@@ -12,8 +12,8 @@ mod order;
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
-use kvtide_core::paged::parts::{Blocks, Chain, PrefixIndex, Release};
-use kvtide_core::paged::{Extras, Key};
+use kvtide_core::paged::parts::{Blocks, PrefixIndex, RankChain, Release};
+use kvtide_core::paged::{BlockKey, Extras};
 use order::shuffled;
 
 const BLOCK_SIZE: u32 = 16;
@@ -34,7 +34,7 @@ fn cached(capacity: u32) -> Blocks {
     }
     let how = Release { cached: true, depth: 0 };
     for block in shuffled(capacity, 0) {
-        blocks.release(block, how, &mut Chain::default());
+        blocks.release(block, how, &mut RankChain::default());
     }
     blocks
 }
@@ -50,7 +50,7 @@ fn take_and_free(bencher: Bencher<'_, '_>, capacity: u32) {
     }
     bencher.bench_local(|| {
         let taken = blocks.take().unwrap();
-        blocks.release(taken.block, how, &mut Chain::default())
+        blocks.release(taken.block, how, &mut RankChain::default())
     });
 }
 
@@ -61,7 +61,7 @@ fn evict_and_cache(bencher: Bencher<'_, '_>, capacity: u32) {
     let how = Release { cached: true, depth: 0 };
     bencher.bench_local(|| {
         let taken = blocks.take().unwrap();
-        blocks.release(taken.block, how, &mut Chain::default())
+        blocks.release(taken.block, how, &mut RankChain::default())
     });
 }
 
@@ -74,12 +74,12 @@ fn revive_and_cache(bencher: Bencher<'_, '_>, capacity: u32) {
     bencher.bench_local(|| {
         let block = order.next().unwrap();
         blocks.retain(block);
-        blocks.release(block, how, &mut Chain::default())
+        blocks.release(block, how, &mut RankChain::default())
     });
 }
 
-fn root() -> Key {
-    Key::root(&[7; 32], b"bench", b"")
+fn root() -> BlockKey {
+    BlockKey::root(&[7; 32], b"bench", b"")
 }
 
 /// The tokens of a prompt, and one more.

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvtide_core::paged::{Append, PagedPlanner, StepRows, StepTables, Writer};
+use kvtide_core::paged::{Append, PagedPlanner, StepTableRows, StepTables, Writer};
 
 const SEQUENCES: usize = 1000;
 const BLOCKS: u32 = 512;
@@ -68,7 +68,7 @@ fn step(
     planner: &mut PagedPlanner,
     sequences: &[u64],
     marked: Marked,
-    rows: &mut StepRows,
+    rows: &mut StepTableRows,
     arrays: &mut Arrays,
 ) -> [Duration; 5] {
     let mut times = [Duration::ZERO; 5];
@@ -104,7 +104,7 @@ fn median(times: &mut [Duration]) -> f64 {
 fn main() {
     for (layers, marked) in [(1, Marked::Together), (32, Marked::Together), (32, Marked::OneByOne)] {
         let (mut planner, sequences) = engine(layers);
-        let (mut rows, mut arrays) = (StepRows::new(2 * BLOCKS).unwrap(), Arrays::new());
+        let (mut rows, mut arrays) = (StepTableRows::new(2 * BLOCKS).unwrap(), Arrays::new());
         let mut parts: [Vec<Duration>; 5] = Default::default();
         let (mut all, mut cold) = (Vec::new(), Vec::new());
         for at in 0..STEPS {

@@ -14,7 +14,7 @@
 use crate::count::counted;
 use crate::error::{Error, Result};
 use crate::path::path_moves;
-use crate::plan::Move;
+use crate::plan::SlotMove;
 use crate::run::Run;
 use crate::tree::Tree;
 
@@ -226,7 +226,7 @@ impl Drafts {
 
     /// How to keep the nodes of `path`, where the outermost draft's first token lies in the slot `first`: the ending, the
     /// moves, and the slots they write.
-    pub fn plan_path(&self, id: TransactionId, path: &[u32], first: u32) -> Result<(Ending, Vec<Move>, Run)> {
+    pub fn plan_path(&self, id: TransactionId, path: &[u32], first: u32) -> Result<(Ending, Vec<SlotMove>, Run)> {
         let ending = self.check_path(id, path)?;
         let (moves, written) = path_moves(first + self.innermost().start, path);
         Ok((ending, moves, written))

@@ -10,7 +10,7 @@
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 use crate::growth::doubled;
-use crate::plan::{Move, Plan, Reads, Write};
+use crate::plan::{Plan, Reads, SlotMove, SlotWrite};
 use crate::run::{Run, Runs};
 
 /// Where a growable cache stands.
@@ -91,8 +91,8 @@ impl GrowablePlanner {
         let grows = capacity > slots;
         Ok(Plan {
             resize: grows.then_some(capacity),
-            moves: [(grows && len > 0).then_some(Move { source: Run::new(0, len), target: 0 }), None],
-            writes: [(tokens > 0).then_some(Write { token: 0, target: Run::new(len, tokens) }), None],
+            moves: [(grows && len > 0).then_some(SlotMove { source: Run::new(0, len), target: 0 }), None],
+            writes: [(tokens > 0).then_some(SlotWrite { token: 0, target: Run::new(len, tokens) }), None],
             reads: Reads::Shared(Runs::one(Run::new(0, total))),
             next: GrowableState { len: total, slots: capacity },
         })

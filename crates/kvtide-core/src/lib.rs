@@ -36,7 +36,7 @@ pub use drafts::{Drafts, Ending, TransactionId};
 pub use error::{Error, Result};
 pub use growable::{GrowablePlanner, GrowableState};
 pub use path::path_moves;
-pub use plan::{Move, Plan, Reads, Write};
+pub use plan::{Plan, Reads, SlotMove, SlotWrite};
 pub use rollback::{Mark, RollbackPlanner};
 pub use rotating::{RotatingOptions, RotatingPlanner, RotatingState, default_slack};
 pub use run::{Run, Runs};

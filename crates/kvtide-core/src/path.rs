@@ -7,14 +7,14 @@
 //!
 //! Nodes on a path ascend, so that a row moves to a lower slot, and never to one that is still to be read. O(path).
 
-use crate::plan::Move;
+use crate::plan::SlotMove;
 use crate::run::Run;
 
 /// How the nodes of `path`, a path that was checked, come to lie one behind the other from the slot `first` of node 0 on:
 /// the moves, in order, and the slots they write.
 #[must_use]
-pub fn path_moves(first: u32, path: &[u32]) -> (Vec<Move>, Run) {
-    let mut moves: Vec<Move> = Vec::new();
+pub fn path_moves(first: u32, path: &[u32]) -> (Vec<SlotMove>, Run) {
+    let mut moves: Vec<SlotMove> = Vec::new();
     for (place, &node) in path.iter().enumerate().filter(|&(place, &node)| place as u32 != node) {
         let source = first + node;
         let target = first + place as u32;
@@ -22,7 +22,7 @@ pub fn path_moves(first: u32, path: &[u32]) -> (Vec<Move>, Run) {
             Some(last) if last.source.end() == source && last.target + last.source.len == target => {
                 last.source.len += 1;
             }
-            _ => moves.push(Move { source: Run::new(source, 1), target }),
+            _ => moves.push(SlotMove { source: Run::new(source, 1), target }),
         }
     }
     let written =

@@ -11,14 +11,14 @@ use crate::run::{Run, Runs};
 
 /// Rows that change their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct SlotMove {
     /// Where they are.
     pub source: Run,
     /// The first slot where they go.
     pub target: u32,
 }
 
-impl Move {
+impl SlotMove {
     /// True when the rows stay where they are, unless the buffer changes.
     #[must_use]
     pub fn is_identity(&self) -> bool {
@@ -28,7 +28,7 @@ impl Move {
 
 /// Which of the new tokens go where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Write {
+pub struct SlotWrite {
     /// The first of the new tokens that is written.
     pub token: u32,
     /// The slots they go to.
@@ -50,9 +50,9 @@ pub struct Plan<S> {
     /// The slots of the buffer to take instead of the present one.
     pub resize: Option<u32>,
     /// All live rows, when any of them moves; empty otherwise.
-    pub moves: [Option<Move>; 2],
+    pub moves: [Option<SlotMove>; 2],
     /// Where the new tokens go.
-    pub writes: [Option<Write>; 2],
+    pub writes: [Option<SlotWrite>; 2],
     /// What the caller is shown.
     pub reads: Reads,
     /// The state after it.
@@ -61,12 +61,12 @@ pub struct Plan<S> {
 
 impl<S> Plan<S> {
     /// The moves there are.
-    pub fn moves(&self) -> impl Iterator<Item = Move> + Clone + '_ {
+    pub fn moves(&self) -> impl Iterator<Item = SlotMove> + Clone + '_ {
         self.moves.iter().flatten().copied()
     }
 
     /// The writes there are.
-    pub fn writes(&self) -> impl Iterator<Item = Write> + '_ {
+    pub fn writes(&self) -> impl Iterator<Item = SlotWrite> + '_ {
         self.writes.iter().flatten().copied()
     }
 

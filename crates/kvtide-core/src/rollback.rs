@@ -13,7 +13,7 @@ use crate::count::{COUNT_MAX, counted};
 use crate::error::{Error, Result};
 use crate::growable::{GrowablePlanner, GrowableState};
 use crate::path::path_moves;
-use crate::plan::{Move, Plan};
+use crate::plan::{Plan, SlotMove};
 use crate::run::Run;
 use crate::tree::Tree;
 use crate::write_log::{Stamp, WriteLog};
@@ -143,7 +143,7 @@ impl RollbackPlanner {
     }
 
     /// How to keep the accepted path of the draft tree and drop the rest: the moves, and the slots they write.
-    pub fn plan_path(&self, path: &[u32]) -> Result<(Vec<Move>, Run)> {
+    pub fn plan_path(&self, path: &[u32]) -> Result<(Vec<SlotMove>, Run)> {
         self.tree.check_path(path)?;
         Ok(path_moves(self.committed, path))
     }
@@ -252,7 +252,7 @@ mod tests {
         let plan = planner.plan_append(5, Some(&parents)).unwrap();
         planner.commit_append(&plan, Some(&parents)).unwrap();
         let (moves, written) = planner.plan_path(&[0, 2, 3]).unwrap();
-        assert_eq!(moves, [Move { source: Run::new(4, 2), target: 3 }]);
+        assert_eq!(moves, [SlotMove { source: Run::new(4, 2), target: 3 }]);
         assert_eq!(written, Run::new(3, 2));
         planner.commit_path(3, written).unwrap();
         assert_eq!((planner.total(), planner.committed()), (5, 5));

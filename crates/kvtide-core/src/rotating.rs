@@ -19,7 +19,7 @@ mod draft;
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 use crate::growth::doubled;
-use crate::plan::{Move, Plan, Reads, Write};
+use crate::plan::{Plan, Reads, SlotMove, SlotWrite};
 use crate::run::{Run, Runs};
 
 /// The slack behind a window when none is asked for: a quarter of it, at least 64 tokens.
@@ -270,10 +270,10 @@ impl RotatingPlanner {
     /// The moves that leave the sinks where they are and bring `kept` to `target`; none when nothing changes.
     fn plan_moves(&self, room: RotatingState, kept: Run, target: u32) -> Plan<RotatingState> {
         let resize = (room.slots != self.state.slots).then_some(room.slots);
-        let sinks = Move { source: Run::new(0, self.state.held), target: 0 };
-        let window = Move { source: kept, target };
+        let sinks = SlotMove { source: Run::new(0, self.state.held), target: 0 };
+        let window = SlotMove { source: kept, target };
         let moved = resize.is_some() || !window.is_identity();
-        let live = |rows: Move| (moved && !rows.source.is_empty()).then_some(rows);
+        let live = |rows: SlotMove| (moved && !rows.source.is_empty()).then_some(rows);
         Plan {
             resize,
             moves: [live(sinks), live(window)],
@@ -285,6 +285,6 @@ impl RotatingPlanner {
 }
 
 /// A write of the tokens from `token` on, unless there are none.
-fn write(token: u32, target: Run) -> Option<Write> {
-    (!target.is_empty()).then_some(Write { token, target })
+fn write(token: u32, target: Run) -> Option<SlotWrite> {
+    (!target.is_empty()).then_some(SlotWrite { token, target })
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use kvtide_core::paged::{ALIGNMENT, HeadPlace, PageFormat, PageLayout, PageShape, Part};
+use kvtide_core::paged::{ALIGNMENT, HeadPlace, KeyOrValue, PageFormat, PageLayout, PageShape};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -22,16 +22,16 @@ fn shape() -> impl Strategy<Value = PageShape> {
 }
 
 /// Bytes of one head's scales, from the contract's words.
-fn scale_bytes(shape: PageShape, part: Part) -> usize {
+fn scale_bytes(shape: PageShape, part: KeyOrValue) -> usize {
     let (format, dim) = match part {
-        Part::Key => (shape.key_format, shape.head_dim),
-        Part::Value => (shape.value_format, shape.value_head_dim),
+        KeyOrValue::Key => (shape.key_format, shape.head_dim),
+        KeyOrValue::Value => (shape.value_format, shape.value_head_dim),
     };
     let halves = match (format, part) {
         _ if dim == 0 => 0,
         (PageFormat::Q8, _) => shape.block_size,
-        (PageFormat::Q4, Part::Key) => 2 * dim,
-        (PageFormat::Q4, Part::Value) => 2 * shape.block_size,
+        (PageFormat::Q4, KeyOrValue::Key) => 2 * dim,
+        (PageFormat::Q4, KeyOrValue::Value) => 2 * shape.block_size,
         _ => 0,
     };
     2 * halves as usize
@@ -42,7 +42,9 @@ fn pieces(layout: &PageLayout) -> Vec<(usize, usize)> {
     let PageShape { block_size, num_layers, num_kv_heads, .. } = layout.shape();
     let mut pieces = Vec::new();
     for (block, layer) in (0..2).flat_map(|block| (0..num_layers).map(move |layer| (block, layer))) {
-        for (part, head) in Part::BOTH.into_iter().flat_map(|part| (0..num_kv_heads).map(move |head| (part, head))) {
+        for (part, head) in
+            KeyOrValue::BOTH.into_iter().flat_map(|part| (0..num_kv_heads).map(move |head| (part, head)))
+        {
             let HeadPlace { codes, row_bytes, scales } = layout.head_place(block, layer, part, head);
             for slot in 0..block_size {
                 assert_eq!(layout.row_offset(block, layer, part, head, slot), codes + slot as usize * row_bytes);
@@ -75,7 +77,7 @@ fn nothing_overlaps(shape: PageShape) -> Result<(), TestCaseError> {
 
 fn sections_start_where_they_should(shape: PageShape) -> Result<(), TestCaseError> {
     let layout = PageLayout::new(shape)?;
-    for part in Part::BOTH {
+    for part in KeyOrValue::BOTH {
         let section = layout.section(part);
         prop_assert_eq!(section.scale_bytes, scale_bytes(shape, part));
         prop_assert_eq!(Some(section.row_bytes), section.format.row_bytes(section.head_dim));

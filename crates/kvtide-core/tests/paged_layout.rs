@@ -1,6 +1,6 @@
 //! Where rows lie: compared with the index of a row-major tensor.
 
-use kvtide_core::paged::{PageFormat, PageLayout, PageShape, Part};
+use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout, PageShape};
 use kvtide_core::{Code, Error};
 
 const SHAPE: PageShape = PageShape {
@@ -58,7 +58,7 @@ fn a_slab_that_memory_cannot_address_is_refused() {
 #[test]
 fn sizes_are_products() {
     let layout = PageLayout::new(SHAPE).unwrap();
-    assert_eq!(layout.section(Part::Value).row_bytes, 5 * 2);
+    assert_eq!(layout.section(KeyOrValue::Value).row_bytes, 5 * 2);
     assert_eq!(layout.page_bytes(), 2 * 4 * 3 * 5 * 2);
     assert_eq!(layout.block_bytes(), 2 * 2 * 4 * 3 * 5 * 2);
     assert_eq!(layout.slab_elements(7), Ok(7 * 2 * 2 * 4 * 3 * 5));
@@ -73,7 +73,7 @@ fn rows_follow_each_other_as_in_a_row_major_tensor() {
     let mut expected = 0;
     for block in 0..3 {
         for layer in 0..2 {
-            for part in Part::BOTH {
+            for part in KeyOrValue::BOTH {
                 for head in 0..4 {
                     for slot in 0..3 {
                         assert_eq!(layout.row_offset(block, layer, part, head, slot), expected);
@@ -89,5 +89,5 @@ fn rows_follow_each_other_as_in_a_row_major_tensor() {
 #[test]
 #[should_panic(expected = "slot 3 of 3")]
 fn a_slot_of_the_next_head_is_no_slot() {
-    let _ = PageLayout::new(SHAPE).unwrap().row_offset(0, 0, Part::Key, 0, 3);
+    let _ = PageLayout::new(SHAPE).unwrap().row_offset(0, 0, KeyOrValue::Key, 0, 3);
 }

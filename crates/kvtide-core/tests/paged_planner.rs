@@ -16,7 +16,7 @@ fn write(planner: &mut PagedPlanner, sequence: u64, layer: u32, position: u32) -
 }
 
 fn first_slot(plan: &WritePlan) -> Slot {
-    Slot { block: plan.runs()[0].block, slot: plan.runs()[0].slot }
+    Slot { block: plan.runs()[0].block, index: plan.runs()[0].slot }
 }
 
 fn not_written(sequence: u64, layer: u32, position: u64, length: u64) -> Error {
@@ -87,10 +87,10 @@ fn capacity_is_taken_whole_or_not_at_all() {
 fn the_layers_of_a_token_share_a_block_and_a_slot() {
     let mut planner = planner();
     let sequence = planner.create_sequence().unwrap();
-    assert_eq!(write(&mut planner, sequence, 0, 0), Slot { block: 0, slot: 0 });
-    assert_eq!(write(&mut planner, sequence, 2, 0), Slot { block: 0, slot: 0 });
-    assert_eq!(write(&mut planner, sequence, 0, 3), Slot { block: 1, slot: 1 });
-    assert_eq!(planner.locate(sequence, 2, 0), Ok(Slot { block: 0, slot: 0 }));
+    assert_eq!(write(&mut planner, sequence, 0, 0), Slot { block: 0, index: 0 });
+    assert_eq!(write(&mut planner, sequence, 2, 0), Slot { block: 0, index: 0 });
+    assert_eq!(write(&mut planner, sequence, 0, 3), Slot { block: 1, index: 1 });
+    assert_eq!(planner.locate(sequence, 2, 0), Ok(Slot { block: 0, index: 0 }));
     assert_eq!(planner.locate(sequence, 1, 0), Err(not_written(sequence, 1, 0, 4)));
     assert_eq!(planner.locate(sequence, 0, 2), Err(not_written(sequence, 0, 2, 4)));
     assert_eq!(planner.locate(sequence, 0, 4), Err(not_written(sequence, 0, 4, 4)));
@@ -102,7 +102,7 @@ fn a_write_takes_the_blocks_that_it_skips() {
     let mut planner = planner();
     let sequence = planner.create_sequence().unwrap();
     let plan = planner.plan_tokens(sequence, 1, 7, 1).unwrap();
-    assert_eq!((plan.new_blocks(), first_slot(&plan)), (4, Slot { block: 3, slot: 1 }));
+    assert_eq!((plan.new_blocks(), first_slot(&plan)), (4, Slot { block: 3, index: 1 }));
     assert_eq!(planner.free_count(), 4, "a plan takes nothing");
     assert_eq!(planner.locate(sequence, 1, 7), Err(not_written(sequence, 1, 7, 0)));
     planner.commit(&plan, None).unwrap();
@@ -150,7 +150,7 @@ fn a_block_never_shows_what_another_sequence_wrote() {
     let second = planner.create_sequence().unwrap();
     planner.ensure_capacity(&[(second, 2)]).unwrap();
     write(&mut planner, second, 1, 1);
-    assert_eq!(planner.locate(second, 1, 1), Ok(Slot { block: 0, slot: 1 }));
+    assert_eq!(planner.locate(second, 1, 1), Ok(Slot { block: 0, index: 1 }));
     for (layer, position) in [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)] {
         assert_eq!(planner.locate(second, layer, position), Err(not_written(second, layer, position.into(), 2)));
     }

@@ -1,7 +1,9 @@
 //! Which blocks are found by their tokens, in the cases that random traces seldom meet.
 
 use kvtide_core::Code;
-use kvtide_core::paged::{Append, Extra, Extras, Identity, Keep, Key, PagedPlanner, Reason, Writer, explain_in_groups};
+use kvtide_core::paged::{
+    Append, BlockKey, Extra, Extras, Identity, Keep, MissReason, PagedPlanner, Writer, explain_in_groups,
+};
 
 const PROMPT: [u32; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
 
@@ -53,17 +55,17 @@ fn what_is_drafted_is_said_not_to_be_committed() {
     };
     let sequence = planner.create_sequence().unwrap();
     append(&mut planner, sequence, &PROMPT[..3]);
-    assert_eq!(why(&planner), Some((1, Reason::NeverSeen)));
+    assert_eq!(why(&planner), Some((1, MissReason::NeverSeen)));
     let draft = planner.begin(sequence, None).unwrap();
     append_by(&mut planner, sequence, &PROMPT[3..6], Writer::Draft(draft), None);
-    assert_eq!(why(&planner), Some((1, Reason::NotCommitted)));
+    assert_eq!(why(&planner), Some((1, MissReason::NotCommitted)));
     let end = planner.plan_end(sequence, draft, Keep::First(1)).unwrap();
     planner.end(&end).unwrap();
-    assert_eq!(why(&planner), Some((2, Reason::NeverSeen)), "what was dropped");
+    assert_eq!(why(&planner), Some((2, MissReason::NeverSeen)), "what was dropped");
     // Of a tree the tokens follow each other in no order that a prompt has.
     let draft = planner.begin(sequence, None).unwrap();
     append_by(&mut planner, sequence, &PROMPT[4..6], Writer::Draft(draft), Some(&[-1, -1]));
-    assert_eq!(why(&planner), Some((2, Reason::NeverSeen)));
+    assert_eq!(why(&planner), Some((2, MissReason::NeverSeen)));
 }
 
 #[test]
@@ -74,7 +76,7 @@ fn a_block_that_was_written_over_was_not_evicted() {
     planner.truncate(sequence, 3).unwrap();
     append(&mut planner, sequence, &[99]);
     let why = planner.explain(&PROMPT, &Identity::default()).unwrap();
-    assert_eq!(why.missing, Some((1, Reason::NeverSeen)));
+    assert_eq!(why.missing, Some((1, MissReason::NeverSeen)));
 }
 
 #[test]
@@ -167,7 +169,7 @@ fn what_is_only_drafted_is_found_by_nobody_whoever_goes_on_from_it() {
 
 #[test]
 fn a_sequence_is_not_given_what_another_tenant_computed() {
-    let root = |salt: u8| Key::root(&[7; 32], b"model", &[salt]);
+    let root = |salt: u8| BlockKey::root(&[7; 32], b"model", &[salt]);
     let extra = Extras::new(vec![Extra { start: 0, end: 2, key: vec![1] }]).unwrap();
     let other_salt = Identity { root: root(2), extra: Default::default() };
     let other_extra = Identity { root: root(1), extra: extra.into() };

@@ -1,7 +1,7 @@
 //! The rule of [`PagedPlanner::retain`], sentence by sentence: which of the blocks that nobody holds makes room first.
 
 use kvtide_core::paged::{
-    Append, EvictionPolicy, Identity, PagedPlanner, RankTable, Released, Window, Writer, find_in_groups,
+    Append, EvictionPolicy, Identity, PagedPlanner, RankTable, ReleasedBlock, Window, Writer, find_in_groups,
 };
 
 const PROMPT: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -66,7 +66,7 @@ fn what_a_truncation_cuts_off_hands_its_rank_on_to_what_stays() {
 struct TailsLonger;
 
 impl EvictionPolicy for TailsLonger {
-    fn rank(&self, released: &Released) -> u8 {
+    fn rank(&self, released: &ReleasedBlock) -> u8 {
         released.depth.map_or(0, |depth| depth as u8)
     }
 }

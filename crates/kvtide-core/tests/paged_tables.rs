@@ -1,6 +1,6 @@
 //! The tables of a step in arrays of the caller's: what is refused, and what is written of them.
 
-use kvtide_core::paged::{Append, PagedPlanner, StepRows, StepTables, WritePlan, Writer};
+use kvtide_core::paged::{Append, PagedPlanner, StepTableRows, StepTables, WritePlan, Writer};
 use kvtide_core::{Code, Error, Result};
 
 const UNTOUCHED: i32 = -9;
@@ -13,12 +13,12 @@ impl Arrays {
         Arrays(lengths.map(|length| vec![UNTOUCHED; length]))
     }
 
-    fn fill(&mut self, rows: &mut StepRows, planner: &PagedPlanner, plan: &WritePlan) -> Result<()> {
+    fn fill(&mut self, rows: &mut StepTableRows, planner: &PagedPlanner, plan: &WritePlan) -> Result<()> {
         let [block_tables, slot_mapping, positions, lengths, query_offsets] = &mut self.0;
         rows.fill(planner, plan, StepTables { block_tables, slot_mapping, positions, lengths, query_offsets })
     }
 
-    fn prepare(&mut self, rows: &mut StepRows, planner: &PagedPlanner, plan: &WritePlan) -> Result<()> {
+    fn prepare(&mut self, rows: &mut StepTableRows, planner: &PagedPlanner, plan: &WritePlan) -> Result<()> {
         let [block_tables, slot_mapping, positions, lengths, query_offsets] = &mut self.0;
         rows.prepare(planner, plan, &StepTables { block_tables, slot_mapping, positions, lengths, query_offsets })
     }
@@ -50,7 +50,7 @@ fn what_is_too_small_for_a_step_is_refused_before_it_is_opened() {
     let planner = planner();
     let plan = plan(&planner, &[0, 1], &[0, 5, 6]);
     let needed = [4, 6, 6, 2, 3];
-    let mut rows = StepRows::new(2).unwrap();
+    let mut rows = StepTableRows::new(2).unwrap();
     Arrays::new(needed).prepare(&mut rows, &planner, &plan).unwrap();
     for at in 0..5 {
         let mut lengths = needed;
@@ -58,7 +58,7 @@ fn what_is_too_small_for_a_step_is_refused_before_it_is_opened() {
         let refused = Arrays::new(lengths).prepare(&mut rows, &planner, &plan);
         assert_eq!(refused.unwrap_err().code(), Code::InvalidArgument, "array {at}");
     }
-    let narrow = Arrays::new(needed).prepare(&mut StepRows::new(1).unwrap(), &planner, &plan);
+    let narrow = Arrays::new(needed).prepare(&mut StepTableRows::new(1).unwrap(), &planner, &plan);
     assert_eq!(narrow.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(planner.sequence_capacity(0), 0);
 }
@@ -68,7 +68,7 @@ fn arrays_that_are_too_short_are_refused_by_name_and_nothing_is_written() {
     let mut planner = planner();
     let plan = plan(&planner, &[0, 1], &[0, 5, 6]);
     planner.open_step(&plan).unwrap();
-    let mut rows = StepRows::new(2).unwrap();
+    let mut rows = StepTableRows::new(2).unwrap();
     let needed = [4, 6, 6, 2, 3];
     let names =
         ["blockTables.length", "slotMapping.length", "positions.length", "lengths.length", "queryOffsets.length"];
@@ -84,19 +84,19 @@ fn arrays_that_are_too_short_are_refused_by_name_and_nothing_is_written() {
         assert!(arrays.is_untouched());
     }
     let mut arrays = Arrays::new(needed);
-    let refused = arrays.fill(&mut StepRows::new(1).unwrap(), &planner, &plan).unwrap_err();
+    let refused = arrays.fill(&mut StepTableRows::new(1).unwrap(), &planner, &plan).unwrap_err();
     assert_eq!(refused.to_string(), "maxBlocks is 1, expected at least 2, the blocks of the longest");
     assert!(arrays.is_untouched());
     arrays.fill(&mut rows, &planner, &plan).unwrap();
     assert_eq!(arrays.0[0], [0, 1, 2, UNTOUCHED]);
     assert_eq!(arrays.0[1..], [vec![0, 1, 2, 3, 4, 8], vec![0, 1, 2, 3, 4, 0], vec![5, 1], vec![0, 5, 6]]);
-    assert_eq!(StepRows::new(0).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(StepTableRows::new(0).unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[test]
 fn only_what_was_added_is_written_again() {
     let mut planner = planner();
-    let (mut rows, mut arrays) = (StepRows::new(4).unwrap(), Arrays::new([8, 8, 8, 2, 3]));
+    let (mut rows, mut arrays) = (StepTableRows::new(4).unwrap(), Arrays::new([8, 8, 8, 2, 3]));
     for (tokens, expected) in [(4, [0, UNTOUCHED]), (4, [UNTOUCHED, 1])] {
         let plan = plan(&planner, &[0], &[0, tokens]);
         planner.open_step(&plan).unwrap();
@@ -126,7 +126,7 @@ fn a_step_that_has_ended_is_stale_though_another_looks_alike() {
     let second = plan(&planner, &[0], &[0, 1]);
     planner.open_step(&second).unwrap();
     let mut arrays = Arrays::new([4, 1, 1, 1, 2]);
-    let mut rows = StepRows::new(4).unwrap();
+    let mut rows = StepTableRows::new(4).unwrap();
     assert_eq!(arrays.fill(&mut rows, &planner, &first).unwrap_err().code(), Code::StaleStep);
     assert_eq!(planner.mark_layer(&first, 0).unwrap_err().code(), Code::StaleStep);
     assert_eq!(planner.close_step(&first, None).unwrap_err().code(), Code::StaleStep);
@@ -149,7 +149,7 @@ fn a_row_whose_blocks_were_replaced_is_written_anew() {
     ];
     for change in changes {
         let mut planner = planner();
-        let (mut rows, mut arrays) = (StepRows::new(4).unwrap(), Arrays::new([8, 8, 8, 2, 3]));
+        let (mut rows, mut arrays) = (StepTableRows::new(4).unwrap(), Arrays::new([8, 8, 8, 2, 3]));
         let first = plan(&planner, &[0], &[0, 8]);
         planner.open_step(&first).unwrap();
         arrays.fill(&mut rows, &planner, &first).unwrap();

@@ -3,7 +3,8 @@
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
-    Append, Explanation, Identity, Key, NO_BLOCK, PagedPlanner, Reason, StepRows, StepTables, Window, Writer,
+    Append, BlockKey, Explanation, Identity, MissReason, NO_BLOCK, PagedPlanner, StepTableRows, StepTables, Window,
+    Writer,
 };
 
 fn sliding(block_size: u32, tokens: u32, sinks: u32) -> PagedPlanner {
@@ -40,7 +41,7 @@ fn the_last_token_finds_its_window_whole_and_no_block_before_it_stays() {
 }
 
 /// The row of the next token of a sequence.
-fn next_row(planner: &mut PagedPlanner, rows: &mut StepRows, sequence: u64, row: &mut [i32]) {
+fn next_row(planner: &mut PagedPlanner, rows: &mut StepTableRows, sequence: u64, row: &mut [i32]) {
     let append = Append { sequences: &[sequence], offsets: None, parents: None, writer: Writer::Step };
     let plan = planner.plan_append(&append).unwrap();
     planner.open_step(&plan).unwrap();
@@ -61,7 +62,7 @@ fn next_row(planner: &mut PagedPlanner, rows: &mut StepRows, sequence: u64, row:
 fn a_row_has_no_block_where_one_left_the_window_also_when_it_was_written_before() {
     let mut planner = sliding(2, 3, 1);
     let sequence = planner.create_sequence().unwrap();
-    let (mut rows, mut row) = (StepRows::new(8).unwrap(), [-9; 8]);
+    let (mut rows, mut row) = (StepTableRows::new(8).unwrap(), [-9; 8]);
     append(&mut planner, sequence, 3);
     next_row(&mut planner, &mut rows, sequence, &mut row);
     assert_eq!(row[..3], [0, 1, -9]);
@@ -114,7 +115,7 @@ fn a_prefix_needs_its_sinks_and_what_the_next_token_sees() {
         let sequence = planner.create_from(held).unwrap();
         assert_eq!((8 - planner.gap(sequence).unwrap().len() as u32) / 2, needed, "{window} {sinks}");
         let why = planner.explain(&prompt, &identity).unwrap();
-        assert_eq!(why, Explanation { matched: 8, missing: Some((4, Reason::NeverSeen)) });
+        assert_eq!(why, Explanation { matched: 8, missing: Some((4, MissReason::NeverSeen)) });
         assert!(planner.can_allocate_prompt(&prompt[..9], &identity, 0).unwrap() == (planner.free_count() > 0));
         planner.check_invariants(&[]).unwrap();
     }
@@ -194,7 +195,7 @@ fn what_follows_a_truncation_of_a_prefix_that_was_found_is_found() {
 fn a_prompt_that_nobody_computed_is_not_found_whatever_the_window() {
     let prompt = [1, 2, 3, 4, 5, 6, 7];
     let identity = Identity::default();
-    let other = Identity { root: Key::root(&[7; 32], b"model", &[1]), extra: Default::default() };
+    let other = Identity { root: BlockKey::root(&[7; 32], b"model", &[1]), extra: Default::default() };
     for (window, sinks) in [(1, 0), (1, 1), (2, 0), (9, 3)] {
         let mut planner = sliding(2, window, sinks);
         let found = |planner: &mut PagedPlanner, identity: &Identity| {
@@ -206,7 +207,7 @@ fn a_prompt_that_nobody_computed_is_not_found_whatever_the_window() {
         };
         assert_eq!(found(&mut planner, &identity), 0, "{window} {sinks}");
         let why = planner.explain(&prompt, &identity).unwrap();
-        assert_eq!(why.missing, Some((0, Reason::NeverSeen)), "{window} {sinks}");
+        assert_eq!(why.missing, Some((0, MissReason::NeverSeen)), "{window} {sinks}");
         // Room for none of it, since nothing of it is there.
         let mut small = PagedPlanner::new(3, 2, 1).unwrap().sliding(Window::new(window, sinks).unwrap());
         assert!(!small.can_allocate_prompt(&prompt, &identity, 0).unwrap());

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use kvtide_bench::{Lane, Result, Role, measure};
-use kvtide_core::paged::{PageLayout, PagedPlanner, Part};
+use kvtide_core::paged::{KeyOrValue, PageLayout, PagedPlanner};
 use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
 use oxibonsai_model::paged_kv_cache::PagedKvCache as OxibonsaiCache;
 
@@ -73,20 +73,20 @@ struct BareSlab {
 
 impl BareSlab {
     fn new(cache: &PagedKvCache, tokens: usize) -> Self {
-        let layout = cache.layout();
+        let layout = cache.layouts().next().expect("a group");
         let shape = layout.shape();
         let elements = 2 * tokens.next_multiple_of(BLOCK) * shape.num_layers as usize * TOKEN;
         BareSlab { layout, memory: zeros(elements) }
     }
 
     /// The element at which a token's row of a head begins.
-    fn row(&self, position: usize, layer: usize, part: Part, head: usize) -> usize {
+    fn row(&self, position: usize, layer: usize, part: KeyOrValue, head: usize) -> usize {
         let (block, slot) = ((position / BLOCK) as u32, (position % BLOCK) as u32);
         self.layout.row_offset(block, layer as u32, part, head as u32, slot) / size_of::<f32>()
     }
 
     fn write(&mut self, position: usize, layer: usize, step: &Tokens<f32>) {
-        for (part, token) in Part::BOTH.into_iter().zip([&step.k, &step.v]) {
+        for (part, token) in KeyOrValue::BOTH.into_iter().zip([&step.k, &step.v]) {
             for (head, row) in token.chunks_exact(HEAD_DIM).enumerate() {
                 let at = self.row(position, layer, part, head);
                 self.memory[at..at + HEAD_DIM].copy_from_slice(row);
@@ -95,7 +95,7 @@ impl BareSlab {
     }
 
     fn read(&self, position: usize, layer: usize, out: &mut Tokens<f32>) {
-        for (part, token) in Part::BOTH.into_iter().zip([&mut out.k, &mut out.v]) {
+        for (part, token) in KeyOrValue::BOTH.into_iter().zip([&mut out.k, &mut out.v]) {
             for (head, row) in token.chunks_exact_mut(HEAD_DIM).enumerate() {
                 let at = self.row(position, layer, part, head);
                 row.copy_from_slice(&self.memory[at..at + HEAD_DIM]);

@@ -27,7 +27,7 @@
 //! - Sharing. A block counts the chunks that hold it, a chunk the tables and chunks that hold it. A block may be written where
 //!   it lies when nothing on its path is counted twice and it is not found by a key; else the writer gets a copy first, of that block
 //!   alone. So a fork, a snapshot and a restore are O(1), and what something holds never changes.
-//! - Copies and what follows them are planned in one go, and the memory of both is taken (`table/room.rs`) before a block is
+//! - Copies and what follows them are planned in one go, and the memory of both is taken (`table/reservation.rs`) before a block is
 //!   copied: then the plan is made to write to the copies. So a refused call leaves no copy behind, and of several groups all begin a
 //!   step, or end a draft, or none.
 //! - A sequence sees the slots below its length that are marked as written. Marks go with the block (four bytes for a block that
@@ -73,23 +73,23 @@ mod sequence;
 mod table;
 mod window;
 
-pub use index::{Event, EventLog, Explanation, Extra, Extras, Identity, Key, Reason, Unseen};
+pub use index::{BlockKey, Event, EventLog, Explanation, Extra, Extras, Identity, MissReason, UnseenEvents};
 pub use pages::{
-    ALIGNMENT, HeadPlace, Page, PageFormat, PageLayout, PageRead, PageShape, Part, Section, Slot, Staging,
+    ALIGNMENT, HeadPlace, KeyOrValue, Page, PageFormat, PageLayout, PageRead, PageShape, SectionLayout, Slot, Staging,
 };
 pub use plan::{
-    Append, Before, BlockCopy, CheckedWrite, CopyPlan, EndPlan, Keep, PageWrite, RowMove, Seal, SlotRun, Target,
-    WritePlan, Writer,
+    Append, BlockCopy, CheckedWrite, CopyPlan, EndPlan, Keep, PageWrite, RowMove, Seal, SlotRun, StagingContent,
+    WritePlan, WriteTarget, Writer,
 };
 pub use planner::{
-    Counters, NO_BLOCK, PagedPlanner, PoolStats, StepRows, StepTables, can_allocate_in_groups, explain_in_groups,
-    find_in_groups,
+    NO_BLOCK, PagedPlanner, PlannerCounters, PoolStats, StepTableRows, StepTables, can_allocate_in_groups,
+    explain_in_groups, find_in_groups,
 };
 pub use pool::{
     BlockHandle, BlockPool, EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable,
-    Released,
+    ReleasedBlock,
 };
-pub use sequence::Held;
+pub use sequence::HeldContent;
 pub use table::BlockTable;
 pub use window::Window;
 
@@ -97,5 +97,5 @@ pub use window::Window;
 #[doc(hidden)]
 pub mod parts {
     pub use super::index::{FoundPrefix, PrefixIndex};
-    pub use super::pool::{Blocks, Chain, Release, Set, Taken};
+    pub use super::pool::{BlockState, Blocks, RankChain, Release, TakenBlock};
 }

@@ -1,6 +1,6 @@
 //! A buffer played by a list: the slots of tokens, none where nothing was written.
 
-use kvtide_core::{Move, Plan, Reads, Runs};
+use kvtide_core::{Plan, Reads, Runs, SlotMove};
 
 /// What lies in each slot.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ impl Slots {
         if let Some(slots) = plan.resize {
             self.0 = vec![None; slots as usize];
         }
-        let moves: Vec<Move> = plan.moves().collect();
+        let moves: Vec<SlotMove> = plan.moves().collect();
         self.shift(&before, &moves);
         for write in plan.writes() {
             for place in 0..write.target.len {
@@ -34,7 +34,7 @@ impl Slots {
     }
 
     /// Moves rows as they were before any of the moves.
-    pub fn shift(&mut self, before: &Slots, moves: &[Move]) {
+    pub fn shift(&mut self, before: &Slots, moves: &[SlotMove]) {
         for moved in moves {
             for place in 0..moved.source.len {
                 self.0[(moved.target + place) as usize] = before.0[(moved.source.start + place) as usize];

@@ -2,7 +2,7 @@
 
 use kvtide_core::Code;
 use kvtide_core::paged::{
-    Append, Explanation, Held, Identity, PagedPlanner, Reason, Window, Writer, can_allocate_in_groups,
+    Append, Explanation, HeldContent, Identity, MissReason, PagedPlanner, Window, Writer, can_allocate_in_groups,
     explain_in_groups, find_in_groups,
 };
 
@@ -29,7 +29,7 @@ fn a_window_that_is_gone_ends_a_prefix() {
     let held = find_in_groups(&mut [&mut full, &mut window], &prompt, &identity, false).unwrap();
     assert_eq!(held.iter().map(|held| held.length()).collect::<Vec<_>>(), [6, 6]);
     let why = explain_in_groups(&[&full, &window], &prompt, &identity).unwrap();
-    assert_eq!(why, Explanation { matched: 6, missing: Some((3, Reason::WindowGone)) });
+    assert_eq!(why, Explanation { matched: 6, missing: Some((3, MissReason::WindowGone)) });
     for (planner, held) in [&mut full, &mut window].into_iter().zip(held) {
         let sequence = planner.create_from(held).unwrap();
         assert_eq!(planner.locate(sequence, 0, 5).unwrap().block, 2);
@@ -77,12 +77,12 @@ fn a_window_of_the_token_itself_needs_the_block_of_the_last_token_and_no_other()
     append(&mut full, &prompt);
     let mut lengths = |window: &mut PagedPlanner| {
         let held = find_in_groups(&mut [&mut full, window], &prompt, &identity, true).unwrap();
-        let lengths: Vec<u32> = held.iter().map(Held::length).collect();
+        let lengths: Vec<u32> = held.iter().map(HeldContent::length).collect();
         held.into_iter().zip([&mut full, window]).for_each(|(held, planner)| planner.release(held));
         let why = explain_in_groups(&[&full, window], &prompt, &identity).unwrap();
         (lengths, why.missing)
     };
-    assert_eq!(lengths(&mut window), (vec![0, 0], Some((0, Reason::WindowGone))), "its prompt was never there");
+    assert_eq!(lengths(&mut window), (vec![0, 0], Some((0, MissReason::WindowGone))), "its prompt was never there");
     append(&mut window, &prompt[..4]);
     // All that this takes from the prompt is its first block.
     let other = window.create_sequence().unwrap();

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvtide_core::TransactionId;
-use kvtide_core::paged::{Extras, Held, Identity, Key, PagedPlanner, Window};
+use kvtide_core::paged::{BlockKey, Extras, HeldContent, Identity, PagedPlanner, Window};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -52,10 +52,10 @@ struct Group {
     memory: Memory,
     window: Option<(u32, u32)>,
     /// Keys of the blocks that can be found, by its events.
-    keys: HashSet<Key>,
+    keys: HashSet<BlockKey>,
     seen: u64,
     /// Every whole block that was committed since everything was forgotten, by all tokens up to its end.
-    computed: HashMap<(u8, Vec<u32>), Key>,
+    computed: HashMap<(u8, Vec<u32>), BlockKey>,
     /// Whether nothing had to make room, nor to be written over where it lay.
     is_exact: bool,
     /// Keys that nothing is found by any more, and blocks that may have been written over where they lay.
@@ -96,7 +96,7 @@ impl Sequence {
 }
 
 struct Snapshot {
-    held: Vec<Held>,
+    held: Vec<HeldContent>,
     gaps: Vec<Range<u32>>,
     sequence: Sequence,
 }
@@ -208,12 +208,13 @@ impl World {
 }
 
 fn identity(salt: u8) -> Identity {
-    Identity { root: Key::root(&[7; 32], b"model", &[salt]), extra: Arc::default() }
+    Identity { root: BlockKey::root(&[7; 32], b"model", &[salt]), extra: Arc::default() }
 }
 
 /// The name of the last of these whole blocks.
-fn key_of(salt: u8, tokens: &[u32], size: usize) -> Key {
-    let child = |last: Key, (at, block): (usize, &[u32])| last.child(block, (at * size) as u32, &Extras::default());
+fn key_of(salt: u8, tokens: &[u32], size: usize) -> BlockKey {
+    let child =
+        |last: BlockKey, (at, block): (usize, &[u32])| last.child(block, (at * size) as u32, &Extras::default());
     tokens.chunks(size).enumerate().fold(identity(salt).root, child)
 }
 

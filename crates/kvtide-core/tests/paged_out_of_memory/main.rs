@@ -6,12 +6,13 @@
 mod allocator;
 
 use kvtide_core::paged::{
-    Append, Held, Identity, Keep, PagedPlanner, StepRows, StepTables, Target, Window, WritePlan, Writer, find_in_groups,
+    Append, HeldContent, Identity, Keep, PagedPlanner, StepTableRows, StepTables, Window, WritePlan, WriteTarget,
+    Writer, find_in_groups,
 };
 use kvtide_core::{Code, Error, Result, TransactionId};
 
 /// Everything that can be seen of a planner.
-fn seen(planner: &PagedPlanner, held: &[&Held]) -> Vec<u64> {
+fn seen(planner: &PagedPlanner, held: &[&HeldContent]) -> Vec<u64> {
     planner.check_invariants(held).unwrap();
     let mut seen = vec![u64::from(planner.free_count()), u64::from(planner.staged_count())];
     for id in planner.sequence_ids() {
@@ -20,7 +21,7 @@ fn seen(planner: &PagedPlanner, held: &[&Held]) -> Vec<u64> {
         for position in 0..length + 8 {
             for layer in 0..planner.num_layers() {
                 let slot = planner.locate(id, layer, position).ok();
-                seen.push(slot.map_or(u64::MAX, |slot| u64::from(slot.block) << 32 | u64::from(slot.slot)));
+                seen.push(slot.map_or(u64::MAX, |slot| u64::from(slot.block) << 32 | u64::from(slot.index)));
             }
         }
     }
@@ -28,7 +29,11 @@ fn seen(planner: &PagedPlanner, held: &[&Held]) -> Vec<u64> {
 }
 
 /// Tries a call with less memory than it needs, then a little more, and so on; gives what it gives at last.
-fn tried<T>(planner: &mut PagedPlanner, held: &[&Held], mut call: impl FnMut(&mut PagedPlanner) -> Result<T>) -> T {
+fn tried<T>(
+    planner: &mut PagedPlanner,
+    held: &[&HeldContent],
+    mut call: impl FnMut(&mut PagedPlanner) -> Result<T>,
+) -> T {
     let before = seen(planner, held);
     for allowed in 0..1000 {
         match allocator::with(allowed, || call(planner)) {
@@ -60,7 +65,7 @@ fn plan(planner: &mut PagedPlanner, id: u64, tokens: u32, writer: Writer) -> Wri
 }
 
 fn plan_tree(planner: &mut PagedPlanner, id: u64, tokens: u32, parents: Option<&[i32]>, writer: Writer) -> WritePlan {
-    let target = Target { sequence: id, position: planner.sequence_length(id), tokens };
+    let target = WriteTarget { sequence: id, position: planner.sequence_length(id), tokens };
     let offsets = [0, tokens];
     let append = Append { sequences: &[id], offsets: Some(&offsets), parents, writer };
     let (copies, mut plan) = tried(planner, &[], |planner| {
@@ -105,7 +110,7 @@ fn end(planner: &mut PagedPlanner, id: u64, transaction: TransactionId, keep: Ke
     planner.check_invariants(&[]).unwrap();
 }
 
-fn vec_of(target: Target) -> Result<Vec<Target>> {
+fn vec_of(target: WriteTarget) -> Result<Vec<WriteTarget>> {
     let mut targets = Vec::new();
     targets.try_reserve(1).map_err(|_| Error::OutOfMemory { count: 1, what: "targets" })?;
     targets.push(target);
@@ -174,7 +179,7 @@ fn steps_and_their_tables() {
     for mut planner in planners() {
         let id = planner.create_sequence().unwrap();
         append(&mut planner, id, 6, Writer::Direct);
-        let mut rows = StepRows::new(64).unwrap();
+        let mut rows = StepTableRows::new(64).unwrap();
         for undone in [true, false] {
             let plan = plan(&mut planner, id, 11, Writer::Step);
             tried(&mut planner, &[], |planner| planner.open_step(&plan));
@@ -209,7 +214,7 @@ fn what_is_held() {
     let found = tried(&mut full, &[], |planner| planner.find(&tokens, &identity, true));
     assert_eq!(found.length(), 899);
     full.release(found);
-    let mut kept: [Vec<Held>; 2] = Default::default();
+    let mut kept: [Vec<HeldContent>; 2] = Default::default();
     let mut planners = [full, sliding];
     // Held ones are kept, so that now one planner has no room for another, now the other one.
     for _ in 0..40 {

@@ -1,7 +1,7 @@
 //! Counts and the order of eviction, against a list that is sorted anew whenever something is taken.
 
 use kvtide_core::paged::PRIORITY_DEFAULT;
-use kvtide_core::paged::parts::{Blocks, Chain, Release, Set};
+use kvtide_core::paged::parts::{BlockState, Blocks, RankChain, Release};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -110,7 +110,7 @@ impl Model {
 }
 
 fn change(blocks: &mut Blocks, model: &mut Model, call: Call) -> Done {
-    let in_use = |block| matches!(blocks.set(block), Set::Active | Set::Cached);
+    let in_use = |block| matches!(blocks.set(block), BlockState::Active | BlockState::Cached);
     match call {
         Call::Take => {
             let announced = blocks.upcoming().next();
@@ -128,10 +128,10 @@ fn change(blocks: &mut Blocks, model: &mut Model, call: Call) -> Done {
             }
         }
         Call::Release(tail_first, cached, head) => {
-            let (mut chain, mut step) = (Chain::default(), (0, 0, NEVER));
+            let (mut chain, mut step) = (RankChain::default(), (0, 0, NEVER));
             for (depth, block) in (head..).take(tail_first.len()).collect::<Vec<_>>().into_iter().rev().zip(tail_first)
             {
-                if blocks.set(block) == Set::Active {
+                if blocks.set(block) == BlockState::Active {
                     blocks.release(block, Release { cached, depth }, &mut chain);
                     model.release(block, cached, depth, &mut step);
                 }

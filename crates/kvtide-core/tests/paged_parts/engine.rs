@@ -5,8 +5,8 @@
 
 use std::collections::HashSet;
 
-use kvtide_core::paged::parts::{Blocks, Chain, PrefixIndex, Release};
-use kvtide_core::paged::{Key, Reason};
+use kvtide_core::paged::parts::{Blocks, PrefixIndex, RankChain, Release};
+use kvtide_core::paged::{BlockKey, MissReason};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -26,7 +26,7 @@ struct Sequence {
     prompt: Prompt,
     blocks: Vec<u32>,
     /// The key of each full block.
-    keys: Vec<Key>,
+    keys: Vec<BlockKey>,
 }
 
 struct Engine {
@@ -175,7 +175,7 @@ impl Engine {
     }
 
     fn let_go(&mut self, sequence: &Sequence, keep: bool) {
-        let mut chain = Chain::default();
+        let mut chain = RankChain::default();
         for (depth, &block) in sequence.blocks.iter().enumerate().rev() {
             let cached = keep && self.index.is_indexed(block);
             if self.blocks.release(block, Release { cached, depth: depth as u32 }, &mut chain) == 0 && !cached {
@@ -205,11 +205,11 @@ impl Engine {
             let (other, end) = (Prompt { salt: 1 - prompt.salt, ..prompt.clone() }, ((block + 1) * size) as usize);
             let there = self.model.found.contains_key(&prefix(&other, end));
             match reason {
-                Reason::Evicted => prop_assert!(self.model.evicted.contains(&prefix(prompt, end))),
-                Reason::OtherSalt => prop_assert!(there),
-                Reason::NeverSeen => prop_assert!(!there),
+                MissReason::Evicted => prop_assert!(self.model.evicted.contains(&prefix(prompt, end))),
+                MissReason::OtherSalt => prop_assert!(there),
+                MissReason::NeverSeen => prop_assert!(!there),
                 // An index knows no sequences and no windows.
-                Reason::NotCommitted | Reason::WindowGone => prop_assert!(false, "{:?}", reason),
+                MissReason::NotCommitted | MissReason::WindowGone => prop_assert!(false, "{:?}", reason),
             }
         }
         Ok(())

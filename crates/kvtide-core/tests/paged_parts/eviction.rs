@@ -1,7 +1,7 @@
 //! The order of eviction: misuse and values.
 
-use kvtide_core::paged::parts::{Blocks, Chain, Release};
-use kvtide_core::paged::{EvictionPolicy, PRIORITY_DEFAULT, RankTable, Released};
+use kvtide_core::paged::parts::{Blocks, RankChain, Release};
+use kvtide_core::paged::{EvictionPolicy, PRIORITY_DEFAULT, RankTable, ReleasedBlock};
 use kvtide_core::{Code, Error};
 
 use super::policies::Scattered;
@@ -14,7 +14,7 @@ fn taken(capacity: u32) -> Blocks {
 }
 
 fn release(blocks: &mut Blocks, tail_first: &[u32]) {
-    let mut chain = Chain::default();
+    let mut chain = RankChain::default();
     for (depth, &block) in (0..tail_first.len() as u32).rev().zip(tail_first) {
         blocks.release(block, Release { cached: true, depth }, &mut chain);
     }
@@ -93,7 +93,7 @@ fn limits_that_end_in_any_order_leave_the_order_of_release() {
 struct ShallowLonger;
 
 impl EvictionPolicy for ShallowLonger {
-    fn rank(&self, released: &Released) -> u8 {
+    fn rank(&self, released: &ReleasedBlock) -> u8 {
         255 - released.depth.map_or(255, |depth| depth as u8 * 200)
     }
 }
@@ -125,12 +125,12 @@ fn a_table_answers_as_the_policy_that_it_was_made_of() {
         let table = RankTable::of(&policy);
         let mut ranks = Vec::new();
         for priority in 0..=100 {
-            let asked = |depth| policy.rank(&Released { priority, depth: Some(depth) }).min(127);
+            let asked = |depth| policy.rank(&ReleasedBlock { priority, depth: Some(depth) }).min(127);
             ranks.extend((0..256).map(asked));
             for (depth, as_if) in
                 [(None, 0), (Some(0), 0), (Some(1), 1), (Some(255), 255), (Some(256), 255), (Some(u32::MAX), 255)]
             {
-                assert_eq!(table.rank(&Released { priority, depth }), asked(as_if), "{priority}, {depth:?}");
+                assert_eq!(table.rank(&ReleasedBlock { priority, depth }), asked(as_if), "{priority}, {depth:?}");
             }
         }
         assert_eq!(RankTable::new(&ranks).unwrap(), table);

@@ -1,11 +1,11 @@
 //! The prefix index: misuse, values, and what it says of a prompt that it does not find.
 
 use kvtide_core::paged::parts::PrefixIndex;
-use kvtide_core::paged::{Event, Explanation, Extra, Extras, Key, Reason};
+use kvtide_core::paged::{BlockKey, Event, Explanation, Extra, Extras, MissReason};
 use kvtide_core::{Code, Error};
 
-fn root(salt: &str) -> Key {
-    Key::root(&[3; 32], b"model", salt.as_bytes())
+fn root(salt: &str) -> BlockKey {
+    BlockKey::root(&[3; 32], b"model", salt.as_bytes())
 }
 
 fn index(capacity: u32, block_size: u32) -> PrefixIndex {
@@ -16,7 +16,7 @@ fn index(capacity: u32, block_size: u32) -> PrefixIndex {
 }
 
 /// Fills blocks with the tokens of a prompt, and lets them be found. Gives their keys.
-fn fill(index: &mut PrefixIndex, salt: &str, tokens: &[u32], blocks: &[u32]) -> Vec<Key> {
+fn fill(index: &mut PrefixIndex, salt: &str, tokens: &[u32], blocks: &[u32]) -> Vec<BlockKey> {
     let mut keys = vec![root(salt)];
     for (at, (of_block, &block)) in tokens.chunks_exact(index.block_size() as usize).zip(blocks).enumerate() {
         let (parent, position) = (keys[at], at as u32 * index.block_size());
@@ -48,7 +48,7 @@ fn an_empty_index_finds_nothing() {
     let index = PrefixIndex::new(0, 2).unwrap();
     assert!(found(&index, "a", &[1, 2, 3]).is_empty());
     assert_eq!(index.find_partial(&root("a"), &[1], 0, &Extras::default()), None);
-    assert_eq!(why(&index, &[1, 2, 3]), Explanation { matched: 0, missing: Some((0, Reason::NeverSeen)) });
+    assert_eq!(why(&index, &[1, 2, 3]), Explanation { matched: 0, missing: Some((0, MissReason::NeverSeen)) });
     assert_eq!(why(&index, &[1, 2]), Explanation { matched: 0, missing: None });
     assert!(index.is_empty() && index.key(0).is_none() && !index.is_indexed(7));
     index.check_invariants().unwrap();
@@ -159,13 +159,13 @@ fn says_why_a_prompt_is_not_found() {
     assert_eq!(why(&index, &prompt), Explanation { matched: 4, missing: None });
     index.remove(1);
     let missing = |reason| Explanation { matched: 2, missing: Some((1, reason)) };
-    assert_eq!(why(&index, &prompt), missing(Reason::NeverSeen), "written over");
+    assert_eq!(why(&index, &prompt), missing(MissReason::NeverSeen), "written over");
     assert_eq!(fill(&mut index, "a", &prompt, &[2, 1]), keys);
     index.evict(1);
-    assert_eq!(why(&index, &prompt), missing(Reason::Evicted));
+    assert_eq!(why(&index, &prompt), missing(MissReason::Evicted));
     fill(&mut index, "b", &[1, 2, 7, 7], &[4, 5]);
-    assert_eq!(why(&index, &[1, 2, 7, 7, 0]), missing(Reason::OtherSalt));
-    assert_eq!(why(&index, &[1, 2, 7, 8, 0]), missing(Reason::NeverSeen));
+    assert_eq!(why(&index, &[1, 2, 7, 7, 0]), missing(MissReason::OtherSalt));
+    assert_eq!(why(&index, &[1, 2, 7, 8, 0]), missing(MissReason::NeverSeen));
 }
 
 #[test]

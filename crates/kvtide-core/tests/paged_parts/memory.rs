@@ -1,11 +1,11 @@
 //! What the bookkeeping takes for each block.
 
-use kvtide_core::paged::parts::{Blocks, Chain, PrefixIndex, Release};
-use kvtide_core::paged::{Extras, Key};
+use kvtide_core::paged::parts::{Blocks, PrefixIndex, RankChain, Release};
+use kvtide_core::paged::{BlockKey, Extras};
 
 /// Indexes a block under the root, as the prompt number `block`.
 fn insert(index: &mut PrefixIndex, block: u32) {
-    let root = Key([1; 32]);
+    let root = BlockKey([1; 32]);
     let tokens = [block; 4];
     let key = root.child(&tokens, 0, &Extras::default());
     index.set_tokens(block, 0, &tokens);
@@ -19,7 +19,7 @@ fn counts_and_order_take_less_than_20_bytes_a_block() {
         blocks.reserve(capacity).unwrap();
         for block in 0..capacity {
             blocks.take().unwrap();
-            blocks.release(block, Release { cached: true, depth: 0 }, &mut Chain::default());
+            blocks.release(block, Release { cached: true, depth: 0 }, &mut RankChain::default());
         }
         let each = blocks.bytes() as f64 / f64::from(capacity);
         assert!(each < 20.0, "{each} bytes at {capacity}");

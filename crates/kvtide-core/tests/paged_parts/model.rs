@@ -2,15 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kvtide_core::paged::{Extra, Extras, Key};
+use kvtide_core::paged::{BlockKey, Extra, Extras};
 
 use super::calls::Prompt;
 
 /// All that the keys and values of a block depend on: salt, tokens up to the block's end, and extras that begin before it.
 pub type Prefix = (u8, Vec<u32>, Vec<Extra>);
 
-pub fn root(salt: u8) -> Key {
-    Key::root(&[9; 32], b"test", &[salt])
+pub fn root(salt: u8) -> BlockKey {
+    BlockKey::root(&[9; 32], b"test", &[salt])
 }
 
 pub fn extras(prompt: &Prompt) -> Extras {

@@ -178,7 +178,7 @@ impl Pair {
     fn read(&self, sequence: u64, layer: u32, position: u32) -> Done {
         let slot = self.planner.locate(sequence, layer, position);
         let value =
-            slot.map(|slot| self.memory.read(self.planner.staged(slot.block, layer), slot.block, layer, slot.slot));
+            slot.map(|slot| self.memory.read(self.planner.staged(slot.block, layer), slot.block, layer, slot.index));
         prop_assert_eq!(value, self.model.read(sequence, layer, position));
         Ok(())
     }

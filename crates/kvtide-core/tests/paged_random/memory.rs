@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use kvtide_core::paged::{Before, BlockCopy, PagedPlanner, RowMove, Seal, WritePlan};
+use kvtide_core::paged::{BlockCopy, PagedPlanner, RowMove, Seal, StagingContent, WritePlan};
 
 /// Zero is what memory holds that nobody has written.
 pub type Value = u32;
@@ -33,13 +33,13 @@ impl Memory {
             for slot in 0..planner.block_size() {
                 let page = write.page;
                 let kept = match write.before {
-                    Before::Rows => continue,
-                    Before::Zeros => {
+                    StagingContent::Own => continue,
+                    StagingContent::Zeros => {
                         assert!(!self.staged.contains_key(&(write.staged, slot)), "the staging page was used");
                         continue;
                     }
-                    Before::Other => 0,
-                    Before::Sealed => self.slab.get(&(page.block, page.layer, slot)).copied().unwrap_or(0),
+                    StagingContent::Other => 0,
+                    StagingContent::Sealed => self.slab.get(&(page.block, page.layer, slot)).copied().unwrap_or(0),
                 };
                 self.staged.insert((write.staged, slot), kept);
             }
@@ -95,10 +95,10 @@ impl Memory {
     pub fn move_row(&mut self, planner: &PagedPlanner, moved: &RowMove) {
         for layer in 0..planner.num_layers() {
             let RowMove { source, target } = moved;
-            let value = self.read(planner.staged(source.block, layer), source.block, layer, source.slot);
+            let value = self.read(planner.staged(source.block, layer), source.block, layer, source.index);
             match planner.staged(target.block, layer) {
-                Some(page) => self.staged.insert((page, target.slot), value),
-                None => self.slab.insert((target.block, layer, target.slot), value),
+                Some(page) => self.staged.insert((page, target.index), value),
+                None => self.slab.insert((target.block, layer, target.index), value),
             };
         }
     }

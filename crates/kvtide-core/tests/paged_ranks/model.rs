@@ -1,6 +1,6 @@
 //! The naive pool: tables are lists of blocks, and what nobody holds is a list in the order in which it was let go of.
 
-use kvtide_core::paged::{Key, PRIORITY_DEFAULT};
+use kvtide_core::paged::{BlockKey, PRIORITY_DEFAULT};
 
 use super::policies::Policy;
 use super::ranks::{NEVER, Step, at, join, ranks};
@@ -12,7 +12,7 @@ pub type Table = Vec<Option<usize>>;
 pub struct Block {
     holders: u32,
     /// Once it is full.
-    pub key: Option<Key>,
+    pub key: Option<BlockKey>,
     pub own: Step,
     pub inherited: Step,
 }
@@ -25,7 +25,7 @@ pub struct Model {
     pub cached: Vec<(usize, Step)>,
     pub now: u64,
     /// Keys of the blocks that made room, or were written over.
-    pub gone: Vec<Key>,
+    pub gone: Vec<BlockKey>,
 }
 
 const NOTHING: Step = (0, 0, NEVER);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvtide_core::Code;
-use kvtide_core::paged::{Append, Event, Extras, Held, Key, PagedPlanner, Window, Writer};
+use kvtide_core::paged::{Append, BlockKey, Event, Extras, HeldContent, PagedPlanner, Window, Writer};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -57,7 +57,7 @@ pub struct World {
     planner: PagedPlanner,
     model: Model,
     sequences: BTreeMap<u64, Content>,
-    snapshots: Vec<(Held, Content)>,
+    snapshots: Vec<(HeldContent, Content)>,
     next_token: u32,
     seen: u64,
 }
@@ -227,11 +227,11 @@ impl World {
 
     /// What made room is what the model says, in its order.
     pub fn check(&mut self) -> Done {
-        let held: Vec<&Held> = self.snapshots.iter().map(|(held, _)| held).collect();
+        let held: Vec<&HeldContent> = self.snapshots.iter().map(|(held, _)| held).collect();
         self.planner.check_invariants(&held).map_err(TestCaseError::fail)?;
         let unseen = self.planner.events(self.seen);
         let removed = |event: &Event| if let Event::Removed { key } = event { Some(*key) } else { None };
-        let gone: Vec<Key> = unseen.events.into_iter().flatten().filter_map(removed).collect();
+        let gone: Vec<BlockKey> = unseen.events.into_iter().flatten().filter_map(removed).collect();
         self.seen = unseen.next;
         prop_assert_eq!(gone, std::mem::take(&mut self.model.gone));
         prop_assert_eq!(self.planner.free_count(), self.model.available());

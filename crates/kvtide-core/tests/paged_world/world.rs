@@ -10,7 +10,7 @@ mod writes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kvtide_core::paged::{CheckedWrite, Held, Identity, Key, PagedPlanner, Target, Window, WritePlan};
+use kvtide_core::paged::{BlockKey, CheckedWrite, HeldContent, Identity, PagedPlanner, Window, WritePlan, WriteTarget};
 use kvtide_core::{Code, Error, TransactionId};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -45,7 +45,7 @@ pub struct World {
     memory: Memory,
     sequences: BTreeMap<u64, Sequence>,
     open: BTreeMap<u64, Vec<TransactionId>>,
-    snapshots: Vec<(Held, Sequence)>,
+    snapshots: Vec<(HeldContent, Sequence)>,
     step: Option<Step>,
     tables: Tables,
     /// The longest prompts that were committed, while nothing was taken back, rewritten or evicted.
@@ -227,7 +227,7 @@ impl World {
     fn check_one_go(
         &self,
         write: Result<CheckedWrite, Error>,
-        targets: &[Target],
+        targets: &[WriteTarget],
         plan: Result<WritePlan, Error>,
     ) -> Done {
         let apart = self.planner.plan_copies(targets).and_then(|copies| Ok((copies, plan?)));
@@ -236,7 +236,7 @@ impl World {
     }
 
     /// Makes the copies that writes need; false when they are refused.
-    fn copy(&mut self, targets: &[Target]) -> Result<bool, TestCaseError> {
+    fn copy(&mut self, targets: &[WriteTarget]) -> Result<bool, TestCaseError> {
         let plan = match self.planner.plan_copies(targets) {
             Ok(plan) => plan,
             Err(Error::OutOfBlocks { needed, free }) => {
@@ -254,7 +254,7 @@ impl World {
 }
 
 fn identity(salt: u8) -> Identity {
-    Identity { root: Key::root(&[7; 32], b"model", &[salt]), extra: Arc::default() }
+    Identity { root: BlockKey::root(&[7; 32], b"model", &[salt]), extra: Arc::default() }
 }
 
 fn flat(shares: &[(u64, Vec<u32>)]) -> (Vec<u64>, Vec<u32>, Vec<u32>) {

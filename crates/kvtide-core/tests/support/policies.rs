@@ -1,6 +1,6 @@
 //! Orders of eviction with neither rhyme nor reason.
 
-use kvtide_core::paged::{EvictionPolicy, RankTable, Released};
+use kvtide_core::paged::{EvictionPolicy, RankTable, ReleasedBlock};
 use proptest::prelude::*;
 
 /// A policy that is drawn: the default one, or one of few ranks, scattered over priorities and depths.
@@ -34,7 +34,7 @@ impl Policy {
 pub struct Scattered(pub u64);
 
 impl EvictionPolicy for Scattered {
-    fn rank(&self, released: &Released) -> u8 {
+    fn rank(&self, released: &ReleasedBlock) -> u8 {
         scattered(self.0, released.priority, released.depth)
     }
 }

@@ -5,7 +5,7 @@
 //! once.
 
 use candle_core::Tensor;
-use kvtide_core::paged::Part;
+use kvtide_core::paged::KeyOrValue;
 use kvtide_cuda::{Attend, AttendKeys, AttendSequence, DeviceLengths, PageMemory, Stream, Words, attend};
 
 use super::asked::Sizes;
@@ -108,7 +108,7 @@ fn check_device(argument: &'static str, tensor: &Tensor, slab: &Slab) -> Result<
 
 fn sizes(q: &Resolved<'_>, slab: &Slab) -> Result<Sizes> {
     let kv_heads = slab.layout.shape().num_kv_heads as usize;
-    let [dim, value_dim] = Part::BOTH.map(|part| slab.layout.section(part).head_dim);
+    let [dim, value_dim] = KeyOrValue::BOTH.map(|part| slab.layout.section(part).head_dim);
     let (query_heads, given) = (q.dims[1], q.dims[2]);
     if query_heads == 0 || !query_heads.is_multiple_of(kv_heads) || given != dim {
         let expected = format!("heads that are a multiple of {kv_heads}, and a head dim of {dim}, as the cache has");

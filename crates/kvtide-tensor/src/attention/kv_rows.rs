@@ -1,7 +1,7 @@
 //! What attention reads: keys and values of one length for a whole batch, or of each sequence its own.
 
 use candle_core::Tensor;
-use kvtide_core::paged::Part;
+use kvtide_core::paged::KeyOrValue;
 
 use super::job::Keys;
 use super::pages::{Pages, check_floats};
@@ -120,7 +120,7 @@ impl<'a> ResolvedRows<'a> {
     pub fn head_dims(&self) -> [usize; 2] {
         match self {
             ResolvedRows::Strided { k, v, axes } => [k.dims[axes.rank - 1], v.dims[axes.rank - 1]],
-            ResolvedRows::Pages(pages) => Part::BOTH.map(|part| pages.head_dim(part)),
+            ResolvedRows::Pages(pages) => KeyOrValue::BOTH.map(|part| pages.head_dim(part)),
         }
     }
 

@@ -12,7 +12,7 @@
 use std::cell::Cell;
 
 use candle_core::Tensor;
-use kvtide_core::paged::{PageFormat, Part};
+use kvtide_core::paged::{KeyOrValue, PageFormat};
 use kvtide_cuda::{
     Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, HeadRows, PageMemory, PageSection, Reached, RowFormat,
     STAGED, Span, Stream, Words, attend,
@@ -240,7 +240,7 @@ fn blocks(pages: &PageRows<'_>, count: usize) -> Vec<u32> {
 
 pub(super) fn page_memory<'a>(slab: &Slab, layer: u32, storage: Option<Span<'a>>) -> PageMemory<'a> {
     let layout = &slab.layout;
-    let section = |part: Part| {
+    let section = |part: KeyOrValue| {
         let (section, place) = (layout.section(part), layout.head_in_page(part, 0));
         PageSection {
             format: match section.format {
@@ -263,6 +263,6 @@ pub(super) fn page_memory<'a>(slab: &Slab, layer: u32, storage: Option<Span<'a>>
         page: layout.page_bytes(),
         block: layout.block_bytes(),
         blocks: slab.blocks as usize,
-        sections: Part::BOTH.map(section),
+        sections: KeyOrValue::BOTH.map(section),
     }
 }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{HeadPlace, PageFormat, PageLayout, PageRead, Part};
+use kvtide_core::paged::{HeadPlace, KeyOrValue, PageFormat, PageLayout, PageRead};
 
 use super::segment::{Scale, Scales, Segment};
 use crate::base::error::{Error, Result};
@@ -45,11 +45,11 @@ struct PartPlace {
 impl<'a> Pages<'a> {
     /// Where some heads lie in every page.
     pub fn heads(&self, heads: &Range<usize>) -> PageHeads {
-        let places = |layout| Part::BOTH.map(|part| self.place(layout, part, heads));
+        let places = |layout| KeyOrValue::BOTH.map(|part| self.place(layout, part, heads));
         PageHeads { slab: places(&self.rows.shape.pages), staged: places(&self.rows.shape.staged) }
     }
 
-    fn place(&self, layout: &PageLayout, part: Part, heads: &Range<usize>) -> PartPlace {
+    fn place(&self, layout: &PageLayout, part: KeyOrValue, heads: &Range<usize>) -> PartPlace {
         let section = layout.section(part);
         let (scale, row_scales) = scale(section.format, part);
         PartPlace {
@@ -116,11 +116,11 @@ impl<'a> Pages<'a> {
 }
 
 /// How codes become numbers, and the bytes of a row's scales.
-fn scale(format: PageFormat, part: Part) -> (Scale, usize) {
+fn scale(format: PageFormat, part: KeyOrValue) -> (Scale, usize) {
     match (format, part) {
         (PageFormat::Q8, _) => (Scale::Row, 2),
-        (PageFormat::Q4, Part::Value) => (Scale::RowPair, 4),
-        (PageFormat::Q4, Part::Key) => (Scale::Channel, 0),
+        (PageFormat::Q4, KeyOrValue::Value) => (Scale::RowPair, 4),
+        (PageFormat::Q4, KeyOrValue::Key) => (Scale::Channel, 0),
         _ => (Scale::One, 0),
     }
 }
@@ -131,7 +131,7 @@ fn same_slab(one: &PageRead, other: &PageRead) -> bool {
 
 /// Refuses pages that hold no floats.
 pub(super) fn check_floats(rows: &PageRows<'_>) -> Result<()> {
-    match rows.shape.pages.section(Part::Key).format {
+    match rows.shape.pages.section(KeyOrValue::Key).format {
         PageFormat::U8 => Err(Error::DtypeMismatch {
             argument: "cache",
             value: "u8".to_owned(),

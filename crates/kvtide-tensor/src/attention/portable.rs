@@ -5,7 +5,7 @@
 //! tensor has more than 1 MiB.
 
 use candle_core::{D, DType as CandleDType, Device, Tensor};
-use kvtide_core::paged::Part;
+use kvtide_core::paged::KeyOrValue;
 
 use super::asked::{Asked, Sequence};
 use super::kv_rows::KvRows;
@@ -194,7 +194,7 @@ impl KvRows<'_> {
             }
             KvRows::Pages(pages) => {
                 let part = |part| pages.floats(sequence, part, first, count);
-                Ok((part(Part::Key)?, part(Part::Value)?))
+                Ok((part(KeyOrValue::Key)?, part(KeyOrValue::Value)?))
             }
         }
     }

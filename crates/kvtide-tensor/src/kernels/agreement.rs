@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use kvtide_core::{Move, Run, Runs, Write};
+use kvtide_core::{Run, Runs, SlotMove, SlotWrite};
 use proptest::prelude::*;
 
 use super::{Kernels, copy_rows, move_rows, with_kernels, write};
@@ -91,7 +91,7 @@ impl Pair {
             Op::Move(source, len, target) => {
                 let len = len % (slots + 1);
                 let (source, target) = (source % (slots - len + 1), target % (slots - len + 1));
-                let moved = Move { source: Run::new(source, len), target };
+                let moved = SlotMove { source: Run::new(source, len), target };
                 move_rows(&self.buffer, [moved].into_iter())?;
                 let before = self.bytes.clone();
                 for (stretch, row) in (0..self.stretches()).flat_map(|stretch| (0..len).map(move |row| (stretch, row)))
@@ -133,7 +133,7 @@ impl Pair {
         for source in &given {
             resolved.push(source.resolve("source", shape.axis)?);
         }
-        write(&self.buffer, std::iter::empty(), &resolved, [Some(Write { token: skip, target }), None])?;
+        write(&self.buffer, std::iter::empty(), &resolved, [Some(SlotWrite { token: skip, target }), None])?;
         let (stretches, row) = (self.buffer.stretch_count(), self.buffer.row_bytes());
         for (part, (bytes, _)) in sources.iter().enumerate() {
             for (stretch, token) in (0..stretches).flat_map(|at| (0..target.len).map(move |token| (at, token))) {

@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use kvtide_core::paged::{PageLayout, PageRead, Part, SlotRun};
+use kvtide_core::paged::{KeyOrValue, PageLayout, PageRead, SlotRun};
 
 use super::stream::Carrier;
 use crate::base::error::Result;
@@ -94,9 +94,9 @@ pub(crate) fn scatter(
 }
 
 /// Every head of K, then of V.
-pub(crate) fn heads(layout: &PageLayout) -> impl Iterator<Item = (Part, u32)> + use<> {
+pub(crate) fn heads(layout: &PageLayout) -> impl Iterator<Item = (KeyOrValue, u32)> + use<> {
     let heads = layout.shape().num_kv_heads;
-    Part::BOTH.into_iter().flat_map(move |part| (0..heads).map(move |head| (part, head)))
+    KeyOrValue::BOTH.into_iter().flat_map(move |part| (0..heads).map(move |head| (part, head)))
 }
 
 /// Copies a run of tokens of one layer into a page.
@@ -117,7 +117,7 @@ pub(crate) fn write_run(
 pub(crate) fn write_rows(
     page: &mut [u8],
     layout: &PageLayout,
-    (part, head): (Part, u32),
+    (part, head): (KeyOrValue, u32),
     layer: usize,
     run: &SlotRun,
     sources: &Sources<'_>,
@@ -143,7 +143,7 @@ pub(crate) fn check_sources(layout: &PageLayout, layers: Range<u32>, runs: &[Slo
 /// Bytes of one token of one layer, K and V.
 fn token_bytes(layout: &PageLayout) -> usize {
     let heads = layout.shape().num_kv_heads as usize;
-    Part::BOTH.iter().map(|&part| heads * layout.section(part).row_bytes).sum()
+    KeyOrValue::BOTH.iter().map(|&part| heads * layout.section(part).row_bytes).sum()
 }
 
 /// A run, and the bytes of its block.

@@ -3,7 +3,7 @@
 //! Three forms: on bytes, under one lock; by a device's kernels; in candle's operations. O(bytes moved and written).
 
 use candle_core::Tensor;
-use kvtide_core::{Move, Write};
+use kvtide_core::{SlotMove, SlotWrite};
 
 use super::{launched, portable, shift};
 use crate::base::error::Result;
@@ -14,9 +14,9 @@ use crate::tensor::resolved::Resolved;
 /// Carries out `moves` inside `buffer`, in order, and then writes one source to each part. The sources lie elsewhere.
 pub(crate) fn write(
     buffer: &Buffer,
-    moves: impl Iterator<Item = Move> + Clone + Sync,
+    moves: impl Iterator<Item = SlotMove> + Clone + Sync,
     sources: &[Resolved<'_>],
-    writes: [Option<Write>; 2],
+    writes: [Option<SlotWrite>; 2],
 ) -> Result<()> {
     match buffer.form()? {
         Form::Bytes => on_bytes(buffer, moves, sources, writes),
@@ -32,7 +32,7 @@ pub(crate) fn write(
 }
 
 /// Carries out `moves` inside `buffer`, in order.
-pub(crate) fn move_rows(buffer: &Buffer, moves: impl Iterator<Item = Move> + Clone + Sync) -> Result<()> {
+pub(crate) fn move_rows(buffer: &Buffer, moves: impl Iterator<Item = SlotMove> + Clone + Sync) -> Result<()> {
     match buffer.form()? {
         Form::Bytes => {
             buffer.edit(&[], |bytes, _| shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone()))
@@ -44,9 +44,9 @@ pub(crate) fn move_rows(buffer: &Buffer, moves: impl Iterator<Item = Move> + Clo
 
 fn on_bytes(
     buffer: &Buffer,
-    moves: impl Iterator<Item = Move> + Clone + Sync,
+    moves: impl Iterator<Item = SlotMove> + Clone + Sync,
     sources: &[Resolved<'_>],
-    writes: [Option<Write>; 2],
+    writes: [Option<SlotWrite>; 2],
 ) -> Result<()> {
     let work = |bytes: &mut [u8], memory: &[&[u8]]| {
         shift(bytes, buffer.slots as usize, buffer.row_bytes(), moves.clone());
@@ -54,7 +54,7 @@ fn on_bytes(
         for (part, source) in sources.iter().enumerate() {
             let source_bytes = source.bytes(&mut memory);
             for write in writes.iter().flatten() {
-                let Write { token, target } = *write;
+                let SlotWrite { token, target } = *write;
                 source.write_to(source_bytes, token, target.len, bytes, buffer, part, target.start);
             }
         }
@@ -72,23 +72,23 @@ pub(super) fn with_tensors<T>(sources: &[Resolved<'_>], run: impl FnOnce(&[&Tens
     }
 }
 
-fn portable_moves(buffer: &Buffer, moves: impl Iterator<Item = Move>) -> Result<()> {
+fn portable_moves(buffer: &Buffer, moves: impl Iterator<Item = SlotMove>) -> Result<()> {
     let Some(grid) = buffer.grid()? else { return Ok(()) };
     let (count, element) = (buffer.shape.parts * buffer.stretch_count(), buffer.shape.dtype.bytes());
     let row = buffer.row_bytes() / element;
-    for Move { source, target } in moves {
+    for SlotMove { source, target } in moves {
         let (from, to) = (source.start as usize * row, target as usize * row);
         portable::relay(count, source.len as usize * row, element, &grid, from, &grid, to)?;
     }
     Ok(())
 }
 
-fn portable_writes(buffer: &Buffer, sources: &[Resolved<'_>], writes: [Option<Write>; 2]) -> Result<()> {
+fn portable_writes(buffer: &Buffer, sources: &[Resolved<'_>], writes: [Option<SlotWrite>; 2]) -> Result<()> {
     let Some(grid) = buffer.grid()? else { return Ok(()) };
     let stretches = buffer.stretch_count();
     for (part, source) in sources.iter().enumerate() {
         let target = grid.narrow(part * stretches, stretches)?;
-        for Write { token, target: slots } in writes.iter().flatten() {
+        for SlotWrite { token, target: slots } in writes.iter().flatten() {
             source.each_strided(*token, slots.len, |done, tokens| {
                 portable::put(&target, buffer.shape.axis, slots.start as usize + done, &tokens)
             })?;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{CopyPlan, HeadPlace, PageLayout, Part, RowMove};
+use kvtide_core::paged::{CopyPlan, HeadPlace, KeyOrValue, PageLayout, RowMove};
 
 use super::launched;
 use super::portable;
@@ -54,7 +54,7 @@ impl PageGroup {
                         Some(page) => (&self.staging, page, 0),
                         None => (&self.slab, slot.block, layer),
                     };
-                    (memory, rows_of(&memory.layout, block, layer, slot.slot))
+                    (memory, rows_of(&memory.layout, block, layer, slot.index))
                 });
                 move_bytes((source.0, source.1), (target.0, target.1))?;
             }
@@ -65,7 +65,7 @@ impl PageGroup {
 
 /// The rows of a slot: each head of K, then of V.
 fn rows_of(layout: &PageLayout, block: u32, layer: u32, slot: u32) -> Vec<Range<usize>> {
-    let row = |(part, head): (Part, u32)| {
+    let row = |(part, head): (KeyOrValue, u32)| {
         let HeadPlace { codes, row_bytes, .. } = layout.head_place(block, layer, part, head);
         let start = codes + slot as usize * row_bytes;
         start..start + row_bytes

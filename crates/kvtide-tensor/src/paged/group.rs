@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvtide_core::paged::{Held, PagedPlanner};
+use kvtide_core::paged::{HeldContent, PagedPlanner};
 
 use crate::base::error::{Error, Result};
 use crate::base::life::Life;
@@ -39,7 +39,7 @@ pub(crate) struct PageGroup {
     /// Under which keys blocks are found.
     pub(crate) keys: PrefixKeys,
     /// What snapshots and prefixes hold, by their numbers.
-    pub(crate) held: HashMap<u64, Held>,
+    pub(crate) held: HashMap<u64, HeldContent>,
     pub(crate) next_held: u64,
     /// What was dropped since the last change.
     pub(crate) returns: Returns,

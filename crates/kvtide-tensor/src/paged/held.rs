@@ -2,7 +2,7 @@
 //!
 //! Both are numbers that the cache knows; dropped, they give their blocks back. O(1), but for the blocks that are let go of.
 
-use kvtide_core::paged::{Extra, Held, Identity};
+use kvtide_core::paged::{Extra, HeldContent, Identity};
 
 use super::returns::{Returned, Returns};
 use crate::base::error::{Error, Result};
@@ -101,12 +101,12 @@ impl PageGroup {
     }
 
     /// A prefix that was found.
-    pub(crate) fn keep_prefix(&mut self, held: Held) -> Result<GroupPrefix> {
+    pub(crate) fn keep_prefix(&mut self, held: HeldContent) -> Result<GroupPrefix> {
         let length = held.length();
         Ok(GroupPrefix { hold: self.keep(held)?, length })
     }
 
-    fn keep(&mut self, held: Held) -> Result<Hold> {
+    fn keep(&mut self, held: HeldContent) -> Result<Hold> {
         if self.held.try_reserve(1).is_err() {
             self.planner.release(held);
             let count = self.held.len() as u64 + 1;

@@ -9,7 +9,7 @@
 //!
 //! Opening and shortening cost O(blocks).
 
-use kvtide_core::paged::{StepRows, StepTables};
+use kvtide_core::paged::{StepTableRows, StepTables};
 
 use super::step::GroupStep;
 use crate::base::error::{Error, Result};
@@ -58,7 +58,7 @@ impl PageGroup {
             lengths: &mut lengths,
             query_offsets: &mut offsets,
         };
-        self.fill_tables(step, &mut StepRows::new(width)?, out)?;
+        self.fill_tables(step, &mut StepTableRows::new(width)?, out)?;
         Ok(tables.into_iter().map(|block| block as u32).collect())
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use kvtide_core::Tree;
-use kvtide_core::paged::{HeadPlace, PageRead, Part, Window};
+use kvtide_core::paged::{HeadPlace, KeyOrValue, PageRead, Window};
 
 use super::shape::PagedShape;
 use super::slab::Slab;
@@ -188,7 +188,7 @@ impl PageRows<'_> {
     }
 
     /// Elements of a row of K or V.
-    pub(crate) fn head_dim(&self, part: Part) -> usize {
+    pub(crate) fn head_dim(&self, part: KeyOrValue) -> usize {
         self.shape.pages.section(part).head_dim
     }
 
@@ -212,7 +212,7 @@ impl PageRows<'_> {
     }
 
     /// Where the rows of a head of a page lie: in the staging slab when it is staged, else in the slab.
-    fn place(&self, page: &PageRead, part: Part, head: usize) -> HeadPlace {
+    fn place(&self, page: &PageRead, part: KeyOrValue, head: usize) -> HeadPlace {
         match page.staged {
             Some(staged) => self.shape.staged.head_place(staged, 0, part, head as u32),
             None => self.shape.pages.head_place(page.block, self.layer, part, head as u32),
@@ -221,7 +221,7 @@ impl PageRows<'_> {
 
     /// Some tokens of a sequence, `[heads, tokens, dim]`, as floats: with candle's tensor operations where nothing is
     /// quantised.
-    pub(crate) fn floats(&self, sequence: usize, part: Part, first: usize, count: usize) -> Result<Tensor> {
+    pub(crate) fn floats(&self, sequence: usize, part: KeyOrValue, first: usize, count: usize) -> Result<Tensor> {
         let (mut pieces, mut token) = (Vec::new(), first);
         while token < first + count {
             let page = self.page(sequence, token).expect("a token of the sequence");
@@ -234,7 +234,7 @@ impl PageRows<'_> {
     }
 
     /// All slots of K or V of a page, `[heads, slots, dim]`, as floats.
-    fn page_floats(&self, page: &PageRead, part: Part) -> Result<Tensor> {
+    fn page_floats(&self, page: &PageRead, part: KeyOrValue) -> Result<Tensor> {
         let (slab, block, layer) = match page.staged {
             Some(staged) => (&self.staging, staged, 0),
             None => (&self.slab, page.block, self.layer),

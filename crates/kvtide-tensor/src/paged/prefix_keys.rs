@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use kvtide_core::paged::{Extras, Identity, Key, PageShape};
+use kvtide_core::paged::{BlockKey, Extras, Identity, PageShape};
 
 use super::held::PromptOptions;
 use super::shape::PagedShape;
@@ -45,7 +45,7 @@ impl PrefixKeys {
     /// Whose tokens a prompt's are.
     pub fn identity(&self, options: PromptOptions<'_>) -> Result<Identity> {
         let extra = Extras::new(options.extra.to_vec())?;
-        Ok(Identity { root: Key::root(&self.key, &self.namespace, options.salt), extra: extra.into() })
+        Ok(Identity { root: BlockKey::root(&self.key, &self.namespace, options.salt), extra: extra.into() })
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! What left the window is not among them: copies know where their tokens stand. Slots that nobody wrote are zeros in bulk, whatever lies there, and refused one by one. O(bytes of the tokens).
 
-use kvtide_core::paged::{HeadPlace, PageRead, Part};
+use kvtide_core::paged::{HeadPlace, KeyOrValue, PageRead};
 
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
@@ -27,7 +27,7 @@ struct Reader<'a> {
     slab: &'a [u8],
     staging: &'a [u8],
     layer: u32,
-    part: Part,
+    part: KeyOrValue,
 }
 
 impl PageGroup {
@@ -41,7 +41,7 @@ impl PageGroup {
         value: &mut [u8],
     ) -> Result<()> {
         self.collect()?;
-        for (argument, part, out) in [("key", Part::Key, &*key), ("value", Part::Value, &*value)] {
+        for (argument, part, out) in [("key", KeyOrValue::Key, &*key), ("value", KeyOrValue::Value, &*value)] {
             let (actual, expected) = (out.len() / self.shape.read_dtype(part).bytes(), self.shape.token_elements(part));
             if actual != expected {
                 return Err(Error::DimMismatch { argument, actual: actual as u64, expected: expected as u64 });
@@ -50,15 +50,15 @@ impl PageGroup {
         let slot = self.planner.locate(sequence, layer, position)?;
         let page = PageRead { block: slot.block, tokens: 1, staged: self.planner.staged(slot.block, layer) };
         if let Some(slabs) = self.both_slabs().launched()? {
-            let taken = Taken { block: page.block, staged: page.staged, slot: slot.slot, tokens: 1, token: 0 };
+            let taken = Taken { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
             return slabs.read(Reading { layer, taken: &[taken], tokens: 1 }, [key, value]);
         }
         self.with_reader(layer, |mut reader| {
-            for (part, out) in Part::BOTH.into_iter().zip([key, value]) {
+            for (part, out) in KeyOrValue::BOTH.into_iter().zip([key, value]) {
                 reader.part = part;
                 let row = out.len() / self.heads();
                 for (head, out) in out.chunks_exact_mut(row.max(1)).enumerate() {
-                    reader.read(&page, head as u32, slot.slot, out, Carrier::PLAIN)?;
+                    reader.read(&page, head as u32, slot.index, out, Carrier::PLAIN)?;
                 }
             }
             Ok(())
@@ -91,7 +91,7 @@ impl PageGroup {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
         let portable = self.portable()?;
-        let gathered = |part: Part| {
+        let gathered = |part: KeyOrValue| {
             let dims = Dims::new("shape", &[self.heads(), tokens, self.slab.layout.section(part).head_dim])?;
             let view = View::given(dims, self.shape.read_dtype(part), &self.budget)?;
             if let Some(slabs) = self.both_slabs().launched()? {
@@ -107,7 +107,7 @@ impl PageGroup {
             })?;
             failed.into_inner().map(|()| view)
         };
-        Ok(Kv { k: gathered(Part::Key)?, v: gathered(Part::Value)? })
+        Ok(Kv { k: gathered(KeyOrValue::Key)?, v: gathered(KeyOrValue::Value)? })
     }
 
     /// Tokens of a sequence that are still there: all, but for those whose blocks left the window. 0 where it is unknown.
@@ -120,7 +120,7 @@ impl PageGroup {
     pub fn gather_into(&mut self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
         let pages = self.read_pages(sequence, layer)?;
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
-        for (argument, part, out) in [("k", Part::Key, &*k), ("v", Part::Value, &*v)] {
+        for (argument, part, out) in [("k", KeyOrValue::Key, &*k), ("v", KeyOrValue::Value, &*v)] {
             if out.len() != self.out_bytes(part, tokens) {
                 let element = self.shape.read_dtype(part).bytes() as u64;
                 let (actual, expected) = (out.len() as u64, self.out_bytes(part, tokens) as u64);
@@ -133,19 +133,19 @@ impl PageGroup {
         }
         self.with_reader(layer, |mut reader| {
             self.read_part(&reader, &pages, k)?;
-            reader.part = Part::Value;
+            reader.part = KeyOrValue::Value;
             self.read_part(&reader, &pages, v)
         })
     }
 
     /// The type in which tokens of K or V come out: 32-bit floats where they are quantised, else the cache's dtype.
     #[must_use]
-    pub fn read_dtype(&self, part: Part) -> DType {
+    pub fn read_dtype(&self, part: KeyOrValue) -> DType {
         self.shape.read_dtype(part)
     }
 
     /// Bytes of so many tokens of one layer as they come out.
-    pub fn out_bytes(&self, part: Part, tokens: usize) -> usize {
+    pub fn out_bytes(&self, part: KeyOrValue, tokens: usize) -> usize {
         tokens * self.shape.token_elements(part) * self.shape.read_dtype(part).bytes()
     }
 
@@ -177,7 +177,7 @@ impl PageGroup {
 
     /// Runs `work` on the keys of a layer.
     fn with_reader<T>(&self, layer: u32, work: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
-        let (shape, part, portable) = (&self.shape, Part::Key, self.portable()?);
+        let (shape, part, portable) = (&self.shape, KeyOrValue::Key, self.portable()?);
         self.slab.inspect(|slab| {
             self.staging.inspect(|staging| work(Reader { shape, portable, slab, staging, layer, part }))
         })

@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use kvtide_core::paged::{Before, WritePlan};
+use kvtide_core::paged::{StagingContent, WritePlan};
 
 use super::shape::PagedShape;
 use crate::base::error::Result;
@@ -48,7 +48,7 @@ impl PagedShape {
     /// Room for what a plan quantises, or makes ready in floats, behind the copies that it needs.
     pub(super) fn scratch_of(&self, plan: &WritePlan, copies: bool) -> Result<Scratch> {
         let whole = plan.runs().iter().filter(|run| !run.staged).count();
-        let opened = plan.pages().iter().any(|write| write.fills || write.before != Before::Rows);
+        let opened = plan.pages().iter().any(|write| write.fills || write.before != StagingContent::Own);
         let rooms = match whole {
             0 => usize::from(opened || copies),
             _ => jobs_at_once(whole * plan.layers().len() * self.staged.page_bytes())?,

@@ -1,7 +1,7 @@
 //! In what form a paged cache keeps K and V.
 
 use candle_core::Device;
-use kvtide_core::paged::{PageFormat, PageLayout, PageShape, Part};
+use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout, PageShape};
 use kvtide_cuda::ROW_MAX;
 
 use crate::base::dtype::DType;
@@ -46,13 +46,13 @@ impl PagedShape {
         }
         let pages = PageLayout::new(shape)?;
         let staged = PageLayout::new(PageShape { num_layers: 1, key_format: own, value_format: own, ..shape })?;
-        let codecs = Part::BOTH.map(|part| Codec::of(part, &pages.section(part), options.hadamard));
+        let codecs = KeyOrValue::BOTH.map(|part| Codec::of(part, &pages.section(part), options.hadamard));
         Ok(PagedShape { dtype, pages, staged, codecs, hadamard: options.hadamard })
     }
 
     /// Refuses what the kernels of a device do not take.
     pub fn check_launched(&self) -> Result<()> {
-        for (argument, part) in [("headDim", Part::Key), ("valueHeadDim", Part::Value)] {
+        for (argument, part) in [("headDim", KeyOrValue::Key), ("valueHeadDim", KeyOrValue::Value)] {
             let head_dim = self.pages.section(part).head_dim;
             if self.codecs[part as usize].is_some() && head_dim > ROW_MAX {
                 let expected = format!("at most {ROW_MAX}, for low-bit pages on this device");
@@ -72,12 +72,12 @@ impl PagedShape {
     }
 
     /// The type of the rows of K or V that come out: 32-bit floats where they were quantised.
-    pub fn read_dtype(&self, part: Part) -> DType {
+    pub fn read_dtype(&self, part: KeyOrValue) -> DType {
         if self.codecs[part as usize].is_some() { DType::F32 } else { self.dtype }
     }
 
     /// Elements of one token of one layer in K or V.
-    pub fn token_elements(&self, part: Part) -> usize {
+    pub fn token_elements(&self, part: KeyOrValue) -> usize {
         self.pages.shape().num_kv_heads as usize * self.pages.section(part).head_dim
     }
 }

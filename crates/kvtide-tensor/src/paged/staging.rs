@@ -12,7 +12,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use kvtide_core::paged::{Before, HeadPlace, PageWrite, Part, Seal, SlotRun, WritePlan};
+use kvtide_core::paged::{HeadPlace, KeyOrValue, PageWrite, Seal, SlotRun, StagingContent, WritePlan};
 
 use super::launched::Slabs;
 use super::scratch::Scratch;
@@ -31,7 +31,7 @@ struct Head<'a> {
 
 impl PagedShape {
     /// Where a head lies in a page of the slab: its codes, and its scales if it has any.
-    fn head_of<'a>(&self, page: &'a mut [u8], part: Part, head: u32) -> Head<'a> {
+    fn head_of<'a>(&self, page: &'a mut [u8], part: KeyOrValue, head: u32) -> Head<'a> {
         let section = self.pages.section(part);
         let HeadPlace { codes, scales, .. } = self.pages.head_in_page(part, head);
         let (before, behind) = page.split_at_mut(scales.unwrap_or(page.len()));
@@ -39,7 +39,7 @@ impl PagedShape {
     }
 
     /// The rows of a head in a staging page, as bytes of it.
-    fn staged_head(&self, part: Part, head: u32) -> Range<usize> {
+    fn staged_head(&self, part: KeyOrValue, head: u32) -> Range<usize> {
         let start = self.staged.head_in_page(part, head).codes;
         start..start + self.staged.section(part).head_bytes
     }
@@ -99,7 +99,7 @@ impl PagedShape {
     fn write_whole(
         &self,
         page: &mut [u8],
-        (part, head): (Part, u32),
+        (part, head): (KeyOrValue, u32),
         layer: usize,
         run: &SlotRun,
         sources: &Sources<'_>,
@@ -171,7 +171,7 @@ impl<'a> Pages<'a> {
 
     /// Makes the staging pages of a plan ready for its rows: zeros where another page's rows lie, and what was quantised.
     pub fn open(&self, plan: &WritePlan, scratch: &Scratch) -> Result<()> {
-        let opened = |write: &&PageWrite| matches!(write.before, Before::Other | Before::Sealed);
+        let opened = |write: &&PageWrite| matches!(write.before, StagingContent::Other | StagingContent::Sealed);
         if !plan.pages().iter().any(|write| opened(&write)) {
             return Ok(());
         }
@@ -182,7 +182,7 @@ impl<'a> Pages<'a> {
             for write in plan.pages().iter().filter(opened) {
                 let staged = staged_page(self.shape, write.staged);
                 match write.before {
-                    Before::Sealed => {
+                    StagingContent::Sealed => {
                         let from = self.slab.layout.page_offset(write.page.block, write.page.layer);
                         let page = &slab[from..from + self.slab.layout.page_bytes()];
                         self.shape.unseal(page, &mut staging[staged], scratch);

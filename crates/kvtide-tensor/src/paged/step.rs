@@ -10,7 +10,7 @@
 //! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
 
 use kvtide_core::counted;
-use kvtide_core::paged::{Append, StepRows, StepTables, WritePlan, Writer};
+use kvtide_core::paged::{Append, StepTableRows, StepTables, WritePlan, Writer};
 
 use super::page_rows::PageRows;
 use super::planned::PlannedWrite;
@@ -115,7 +115,7 @@ impl PageGroup {
     pub(crate) fn prepare_tables(
         &self,
         planned: &PlannedWrite,
-        rows: &mut StepRows,
+        rows: &mut StepTableRows,
         tables: &StepTables<'_>,
     ) -> Result<()> {
         Ok(rows.prepare(&self.planner, &planned.plan, tables)?)
@@ -123,7 +123,7 @@ impl PageGroup {
 
     /// Writes down where the step's tokens go and what its sequences hold, in arrays of the caller's. `rows` are kept between
     /// steps: what has not changed since is not written again.
-    pub fn fill_tables(&self, step: &GroupStep, rows: &mut StepRows, tables: StepTables<'_>) -> Result<()> {
+    pub fn fill_tables(&self, step: &GroupStep, rows: &mut StepTableRows, tables: StepTables<'_>) -> Result<()> {
         self.check()?;
         self.check_step(step)?;
         Ok(rows.fill(&self.planner, step.plan()?, tables)?)

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{HeadPlace, NO_BLOCK, PageLayout, PageRead, Part};
+use kvtide_core::paged::{HeadPlace, KeyOrValue, NO_BLOCK, PageLayout, PageRead};
 
 use crate::base::error::Result;
 use crate::paged::PageGroup;
@@ -117,7 +117,7 @@ pub(super) struct Holes {
 /// Zeroes neighbouring slots of a page, in each head of K and V.
 fn zero_rows(slab: &mut [u8], layout: &PageLayout, block: u32, layer: u32, slots: Range<u32>) {
     for (part, head) in
-        Part::BOTH.into_iter().flat_map(|part| (0..layout.shape().num_kv_heads).map(move |head| (part, head)))
+        KeyOrValue::BOTH.into_iter().flat_map(|part| (0..layout.shape().num_kv_heads).map(move |head| (part, head)))
     {
         let HeadPlace { codes, row_bytes, .. } = layout.head_place(block, layer, part, head);
         slab[codes + slots.start as usize * row_bytes..codes + slots.end as usize * row_bytes].fill(0);
@@ -173,7 +173,7 @@ mod tests {
             for layer in [0, 1] {
                 let gathered = cache.gather(second, layer).unwrap();
                 let pages = cache.pages(layer, &[second]).unwrap();
-                for (part, view) in Part::BOTH.into_iter().zip([&gathered.k, &gathered.v]) {
+                for (part, view) in KeyOrValue::BOTH.into_iter().zip([&gathered.k, &gathered.v]) {
                     let floats = pages.floats(0, part, 0, pages.tokens(0)).unwrap();
                     let floats: Vec<f32> = floats.flatten_all().unwrap().to_vec1().unwrap();
                     assert_eq!(floats, view.to_f32().unwrap(), "{format:?}");
@@ -195,14 +195,15 @@ mod tests {
             write(&mut cache, sequence, 0, 8, 2);
             assert_eq!(cache.staged_count(), u32::from(format.is_some()));
             let pages = cache.pages(0, &[sequence]).unwrap();
-            for (part, view) in Part::BOTH.into_iter().zip([&before.k, &before.v]) {
+            for (part, view) in KeyOrValue::BOTH.into_iter().zip([&before.k, &before.v]) {
                 let floats: Vec<f32> = pages.floats(0, part, 0, 10).unwrap().flatten_all().unwrap().to_vec1().unwrap();
                 let before = view.to_f32().unwrap();
                 for head in 0..2 {
                     let rows = &floats[head * 60..][..60];
                     assert!(rows[36..48].iter().all(|&value| value == 0.), "{format:?} {part:?}: {rows:?}");
                     // K in q4 has its scales for all rows of the page, and gets one that has a zero.
-                    let moved = if format == Some(PageFormat::Q4) && part == Part::Key { 0.5 * 37. / 15. } else { 0. };
+                    let moved =
+                        if format == Some(PageFormat::Q4) && part == KeyOrValue::Key { 0.5 * 37. / 15. } else { 0. };
                     let off = rows[..36].iter().zip(&before[head * 36..]).map(|(a, b)| (a - b).abs());
                     assert!(off.clone().all(|off| off <= moved), "{format:?} {part:?}: {:?}", off.collect::<Vec<_>>());
                 }

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvtide_core::counted;
-use kvtide_core::paged::{Append, Part, Seal, WritePlan, Writer};
+use kvtide_core::paged::{Append, KeyOrValue, Seal, WritePlan, Writer};
 
 use super::launched::{self, copy_pieces};
 use super::planned::PlannedWrite;
@@ -34,8 +34,8 @@ impl PageGroup {
     pub fn write_kv(&mut self, sequence: u64, layer: u32, position: u32, [k, v]: [Source<'_>; 2]) -> Result<()> {
         self.change()?;
         let rows = [
-            TokenRows::one(&k, "key", self.expected(Part::Key, None))?,
-            TokenRows::one(&v, "value", self.expected(Part::Value, None))?,
+            TokenRows::one(&k, "key", self.expected(KeyOrValue::Key, None))?,
+            TokenRows::one(&v, "value", self.expected(KeyOrValue::Value, None))?,
         ];
         self.write_rows(sequence, layer, position, &rows)
     }
@@ -102,10 +102,10 @@ impl PageGroup {
 
     /// What K and V of a layer are to be.
     pub(crate) fn expected_rows(&self) -> [Expected; 2] {
-        Part::BOTH.map(|part| self.expected(part, None))
+        KeyOrValue::BOTH.map(|part| self.expected(part, None))
     }
 
-    fn expected(&self, part: Part, layers: Option<usize>) -> Expected {
+    fn expected(&self, part: KeyOrValue, layers: Option<usize>) -> Expected {
         Expected {
             layers,
             heads: self.slab.layout.shape().num_kv_heads as usize,
@@ -117,8 +117,8 @@ impl PageGroup {
     /// K and V of a call, of as many tokens.
     pub(super) fn rows<'a>(&self, [k, v]: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
         let rows = [
-            TokenRows::new(&k, "k", self.expected(Part::Key, layers))?,
-            TokenRows::new(&v, "v", self.expected(Part::Value, layers))?,
+            TokenRows::new(&k, "k", self.expected(KeyOrValue::Key, layers))?,
+            TokenRows::new(&v, "v", self.expected(KeyOrValue::Value, layers))?,
         ];
         for (rows, argument) in rows.iter().zip(["k", "v"]) {
             rows.check_device(argument, self.slab.tensor.device())?;
@@ -130,8 +130,8 @@ impl PageGroup {
     /// Refuses K and V of one layer as [`PageGroup::rows`] does, and copies nothing; answers how many tokens they are.
     pub(super) fn tokens_of(&self, [k, v]: [&Source<'_>; 2]) -> Result<u32> {
         let device = self.slab.tensor.device();
-        let keys = TokenRows::check(k, "k", self.expected(Part::Key, None), device)?;
-        let values = TokenRows::check(v, "v", self.expected(Part::Value, None), device)?;
+        let keys = TokenRows::check(k, "k", self.expected(KeyOrValue::Key, None), device)?;
+        let values = TokenRows::check(v, "v", self.expected(KeyOrValue::Value, None), device)?;
         check_alike(keys, values, v)?;
         Ok(keys)
     }

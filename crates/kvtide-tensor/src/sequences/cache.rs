@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvtide_core::model::{LAYERS_MAX, LayerDescription, LayerKind, LayerPlace, ModelDescription};
 use kvtide_core::paged::{
-    Explanation, Key, PageLayout, Part, PoolStats, Unseen, can_allocate_in_groups, explain_in_groups,
+    BlockKey, Explanation, KeyOrValue, PageLayout, PoolStats, UnseenEvents, can_allocate_in_groups, explain_in_groups,
 };
 
 use super::options::ModelCacheOptions;
@@ -118,7 +118,7 @@ impl PagedKvCache {
 
     /// The type in which tokens of K or V come out: 32-bit floats where they are quantised, else the cache's dtype.
     #[must_use]
-    pub fn read_dtype(&self, part: Part) -> DType {
+    pub fn read_dtype(&self, part: KeyOrValue) -> DType {
         self.first().read_dtype(part)
     }
 
@@ -128,7 +128,7 @@ impl PagedKvCache {
     }
 
     /// Elements of one token's key, or value, in a layer.
-    pub fn token_elements(&self, layer: u32, part: Part) -> Result<usize> {
+    pub fn token_elements(&self, layer: u32, part: KeyOrValue) -> Result<usize> {
         let place = self.place(layer)?;
         Ok(self.group(place).shape.token_elements(part))
     }
@@ -279,19 +279,19 @@ impl PagedKvCache {
     /// What happened to the blocks that can be found, from a number on: to those of the first group that keeps everything, which is
     /// what a prompt needs most of, or of the first group where all slide.
     #[must_use]
-    pub fn events(&self, since: u64) -> Unseen<'_> {
+    pub fn events(&self, since: u64) -> UnseenEvents<'_> {
         self.followed().planner.events(since)
     }
 
     /// The names of the whole blocks of a prompt, whether they are there or not; the same in all groups. What they depend on, and
     /// how to have them without a cache, is said at [`PrefixNamer`](crate::PrefixNamer).
-    pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<Key>> {
+    pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<BlockKey>> {
         let group = self.followed();
         Ok(group.planner.keys(tokens, &group.identity(options)?)?)
     }
 
     /// The names of all blocks that can be found in the group that [`PagedKvCache::events`] are of, in no order. O(blocks).
-    pub fn indexed_keys(&self) -> Result<Vec<Key>> {
+    pub fn indexed_keys(&self) -> Result<Vec<BlockKey>> {
         Ok(self.followed().planner.indexed_keys()?)
     }
 

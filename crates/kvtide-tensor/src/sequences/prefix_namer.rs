@@ -3,7 +3,7 @@
 //! It takes what a cache is made with, and looks at what names depend on alone: the rest may be anything, and nothing is
 //! allocated for it.
 
-use kvtide_core::paged::Key;
+use kvtide_core::paged::BlockKey;
 
 use super::options::ModelCacheOptions;
 use crate::base::error::Result;
@@ -52,7 +52,7 @@ impl PrefixNamer {
     }
 
     /// The names of the whole blocks of a prompt, as `keys` of the cache gives them. O(tokens).
-    pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<Key>> {
+    pub fn keys(&self, tokens: &[u32], options: PromptOptions<'_>) -> Result<Vec<BlockKey>> {
         Ok(self.keys.identity(options)?.keys(tokens, self.block_size)?)
     }
 

@@ -1,6 +1,6 @@
 //! Reads and writes of a sequence's tokens by layer and position, and pages in place.
 
-use kvtide_core::paged::Part;
+use kvtide_core::paged::KeyOrValue;
 
 use super::cache::PagedKvCache;
 use super::layer_pages::{LayerPages, Rules};
@@ -40,8 +40,8 @@ impl PagedKvCache {
     /// Reads one token of one layer. What is quantised comes as 32-bit floats, the rest as the cache's dtype.
     pub fn read_kv(&mut self, sequence: u64, layer: u32, position: u32) -> Result<TokenKv> {
         let (group, _) = self.group_of(layer)?;
-        let [key_dtype, value_dtype] = Part::BOTH.map(|part| group.read_dtype(part));
-        let [key, value] = Part::BOTH.map(|part| zeroed_bytes(group.out_bytes(part, 1)));
+        let [key_dtype, value_dtype] = KeyOrValue::BOTH.map(|part| group.read_dtype(part));
+        let [key, value] = KeyOrValue::BOTH.map(|part| zeroed_bytes(group.out_bytes(part, 1)));
         let mut token = TokenKv { key_dtype, value_dtype, key: key?, value: value? };
         self.read_kv_into(sequence, layer, position, &mut token.key, &mut token.value)?;
         Ok(token)

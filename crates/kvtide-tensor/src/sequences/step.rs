@@ -15,7 +15,7 @@
 //!
 //! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
 
-use kvtide_core::paged::{StepRows, StepTables};
+use kvtide_core::paged::{StepTableRows, StepTables};
 
 use super::cache::PagedKvCache;
 use super::layer_pages::{LayerPages, Rules};
@@ -66,7 +66,7 @@ impl PagedKvCache {
     pub fn prepare_step(
         &mut self,
         tokens: StepTokens<'_>,
-        rows: &mut [StepRows],
+        rows: &mut [StepTableRows],
         tables: Vec<StepTables<'_>>,
     ) -> Result<PagedStep> {
         self.check_tables(rows, &tables)?;
@@ -80,7 +80,7 @@ impl PagedKvCache {
     }
 
     /// Writes down where the step's tokens go and what its sequences hold, as [`PagedKvCache::prepare_step`] does.
-    pub fn fill_tables(&self, step: &PagedStep, rows: &mut [StepRows], tables: Vec<StepTables<'_>>) -> Result<()> {
+    pub fn fill_tables(&self, step: &PagedStep, rows: &mut [StepTableRows], tables: Vec<StepTables<'_>>) -> Result<()> {
         self.check_tables(rows, &tables)?;
         self.check_of(step)?;
         let arrays = rows.iter_mut().zip(tables);
@@ -185,7 +185,7 @@ impl PagedKvCache {
         if cache == self.id { Ok(()) } else { Err(Error::argument("step", "of another cache", "a step of this cache")) }
     }
 
-    fn check_tables(&self, rows: &[StepRows], tables: &[StepTables<'_>]) -> Result<()> {
+    fn check_tables(&self, rows: &[StepTableRows], tables: &[StepTables<'_>]) -> Result<()> {
         let groups = self.groups.len();
         for (argument, length) in [("rows.length", rows.len()), ("tables.length", tables.len())] {
             if length != groups {

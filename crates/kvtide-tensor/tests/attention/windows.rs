@@ -2,7 +2,7 @@
 //! window, whatever the size of blocks; and what a cache has let go of is not passed over silently.
 
 use kvtide_core::Code;
-use kvtide_core::paged::{StepRows, StepTables, Window};
+use kvtide_core::paged::{StepTableRows, StepTables, Window};
 use kvtide_tensor::{
     AttendOptions, DType, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, PagedStep, StepTokens, attend,
     with_kernels,
@@ -61,7 +61,7 @@ fn step(
     cache: &mut PagedKvCache,
     offsets: &[u32],
     rows: &[u8],
-    known: &mut StepRows,
+    known: &mut StepTableRows,
     table: &mut [i32],
 ) -> (PagedStep, Vec<i32>) {
     let tokens = *offsets.last().unwrap() as usize;
@@ -81,7 +81,7 @@ fn agrees(case: Case) -> Result<(), TestCaseError> {
     for cache in [&mut sliding, &mut whole] {
         (0..2).for_each(|id| assert_eq!(cache.create_sequence().unwrap(), id));
     }
-    let (mut numbers, mut known) = (Numbers::new(case.seed), StepRows::new(WIDTH as u32).unwrap());
+    let (mut numbers, mut known) = (Numbers::new(case.seed), StepTableRows::new(WIDTH as u32).unwrap());
     let mut table = vec![77; 2 * WIDTH];
     let named = AttendOptions { window: Some(case.window), sinks: case.sinks, ..Default::default() };
     let mut is_cut = [false; 2];
@@ -191,7 +191,7 @@ fn a_sequence_without_a_block_for_its_last_token_has_no_part_in_a_step_of_others
         }
         cache.truncate(0, 6).unwrap();
         assert_eq!(cache.retained_length(0), if sinks > 0 { 2 } else { 0 });
-        let (mut known, mut table) = (StepRows::new(WIDTH as u32).unwrap(), vec![77; 2 * WIDTH]);
+        let (mut known, mut table) = (StepTableRows::new(WIDTH as u32).unwrap(), vec![77; 2 * WIDTH]);
         let rows = to_bytes(DType::F32, &[1., 2., 3.]);
         let (mut open, lengths) = step(&mut cache, &[0, 0, 1], &rows, &mut known, &mut table);
         let options =

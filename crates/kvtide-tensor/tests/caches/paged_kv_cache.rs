@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kvtide_core::Code;
-use kvtide_core::paged::{EvictionPolicy, Part, Released};
+use kvtide_core::paged::{EvictionPolicy, KeyOrValue, ReleasedBlock};
 use kvtide_tensor::{DType, HostTensor, PagedKvCache, PagedKvCacheOptions};
 
 use crate::outcome::code;
@@ -192,7 +192,7 @@ fn an_empty_pool_is_not_used() {
     assert_eq!((cache.pool_utilization(), cache.total_count(), cache.block_size()), (0., 0, 2));
     assert_eq!(write(&mut cache, sequence, 0, 0, 1), Err(Code::OutOfBlocks));
     assert_eq!(
-        (cache.token_elements(0, Part::Value).unwrap(), cache.layouts().next().unwrap().block_bytes()),
+        (cache.token_elements(0, KeyOrValue::Value).unwrap(), cache.layouts().next().unwrap().block_bytes()),
         (6, 2 * 3 * 2 * 2 * 3 * 4)
     );
 }
@@ -202,7 +202,7 @@ fn an_empty_pool_is_not_used() {
 struct Contrary;
 
 impl EvictionPolicy for Contrary {
-    fn rank(&self, released: &Released) -> u8 {
+    fn rank(&self, released: &ReleasedBlock) -> u8 {
         100 - released.priority
     }
 }

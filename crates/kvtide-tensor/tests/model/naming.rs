@@ -2,7 +2,7 @@
 
 use candle_core::Device;
 use kvtide_core::model::{LayerDescription, LayerKind, ModelDescription};
-use kvtide_core::paged::{Extra, Key, PageFormat};
+use kvtide_core::paged::{BlockKey, Extra, PageFormat};
 use kvtide_core::{COUNT_MAX, Code};
 use kvtide_tensor::{
     DType, Error, ModelCacheOptions, PagedKvCache, PagedKvCacheOptions, PoolRoom, PrefixNamer, PromptOptions,
@@ -83,7 +83,7 @@ impl Options {
     }
 
     /// What a cache names the prompt.
-    fn cached(&self) -> Result<Vec<Key>, Error> {
+    fn cached(&self) -> Result<Vec<BlockKey>, Error> {
         match self.model {
             Some(_) => PagedKvCache::of_model(self.of_model(2)?)?.keys(&self.tokens, self.prompt()),
             None => PagedKvCache::new(PagedKvCacheOptions { capacity: 2, ..self.pages() })?
@@ -99,7 +99,7 @@ impl Options {
         }
     }
 
-    fn named(&self) -> Result<Vec<Key>, Error> {
+    fn named(&self) -> Result<Vec<BlockKey>, Error> {
         self.namer()?.keys(&self.tokens, self.prompt())
     }
 

@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use super::key::Key;
+use super::key::BlockKey;
 
 /// One change of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,16 +21,16 @@ pub enum Event {
     /// A block can be found now.
     Stored {
         /// Its name.
-        key: Key,
+        key: BlockKey,
         /// The name of the prefix before it.
-        parent: Key,
+        parent: BlockKey,
         /// Its tokens.
         tokens: Box<[u32]>,
     },
     /// A block cannot be found any more.
     Removed {
         /// Its name.
-        key: Key,
+        key: BlockKey,
     },
     /// Nothing can be found any more.
     Cleared,
@@ -38,7 +38,7 @@ pub enum Event {
 
 /// What a reader has not seen yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unseen<'a> {
+pub struct UnseenEvents<'a> {
     /// Events that are gone.
     pub missed: u64,
     /// The number of the first event that is given.
@@ -72,17 +72,17 @@ impl EventLog {
 
     /// What has happened from an event on. A number ahead of all events gives none.
     #[must_use]
-    pub fn since(&self, number: u64) -> Unseen<'_> {
+    pub fn since(&self, number: u64) -> UnseenEvents<'_> {
         let oldest = self.next - self.events.len() as u64;
         let first = number.clamp(oldest, self.next);
         let skip = (first - oldest) as usize;
         let (front, back) = self.events.as_slices();
         let cut = skip.min(front.len());
         let events = [&front[cut..], &back[skip - cut..]];
-        Unseen { missed: oldest.saturating_sub(number), first, events, next: self.next }
+        UnseenEvents { missed: oldest.saturating_sub(number), first, events, next: self.next }
     }
 
-    pub(super) fn stored(&mut self, key: &Key, parent: &Key, tokens: &[u32]) {
+    pub(super) fn stored(&mut self, key: &BlockKey, parent: &BlockKey, tokens: &[u32]) {
         if self.capacity > 0 {
             let mut copy = Vec::new();
             let fits = copy.try_reserve_exact(tokens.len()).is_ok();
@@ -92,7 +92,7 @@ impl EventLog {
         }
     }
 
-    pub(super) fn removed(&mut self, key: &Key) {
+    pub(super) fn removed(&mut self, key: &BlockKey) {
         self.push(Event::Removed { key: *key });
     }
 
@@ -125,11 +125,11 @@ impl EventLog {
 mod tests {
     use super::*;
 
-    fn key(name: u8) -> Key {
-        Key([name; 32])
+    fn key(name: u8) -> BlockKey {
+        BlockKey([name; 32])
     }
 
-    fn removed(unseen: &Unseen<'_>) -> Vec<u8> {
+    fn removed(unseen: &UnseenEvents<'_>) -> Vec<u8> {
         let name = |event: &Event| match event {
             Event::Removed { key } => key.0[0],
             other => panic!("{other:?}"),

@@ -8,7 +8,7 @@
 //! Takes no memory before the first eviction, then an eighth of a place for each block, 64 to 65,536 places of 8 bytes.
 //! O(1).
 
-use super::key::Key;
+use super::key::BlockKey;
 
 const PLACES_MIN: u32 = 64;
 const PLACES_MAX: u32 = 1 << 16;
@@ -25,7 +25,7 @@ impl Evicted {
         Evicted { places: Vec::new(), size: (blocks / 8).clamp(PLACES_MIN, PLACES_MAX) as usize }
     }
 
-    pub(super) fn insert(&mut self, key: &Key) {
+    pub(super) fn insert(&mut self, key: &BlockKey) {
         if self.places.is_empty() && self.places.try_reserve_exact(self.size).is_ok() {
             self.places.resize(self.size, 0);
         }
@@ -35,7 +35,7 @@ impl Evicted {
         }
     }
 
-    pub(super) fn contains(&self, key: &Key) -> bool {
+    pub(super) fn contains(&self, key: &BlockKey) -> bool {
         !self.places.is_empty() && self.places[self.place(key)] == key.short()
     }
 
@@ -48,7 +48,7 @@ impl Evicted {
         self.places.capacity() * size_of::<u64>()
     }
 
-    fn place(&self, key: &Key) -> usize {
+    fn place(&self, key: &BlockKey) -> usize {
         ((u128::from(key.short()) * self.size as u128) >> 64) as usize
     }
 }
@@ -57,10 +57,10 @@ impl Evicted {
 mod tests {
     use super::*;
 
-    fn key(short: u64) -> Key {
+    fn key(short: u64) -> BlockKey {
         let mut bytes = [1; 32];
         bytes[..8].copy_from_slice(&short.to_le_bytes());
-        Key(bytes)
+        BlockKey(bytes)
     }
 
     #[test]

@@ -10,15 +10,15 @@
 //! its tenants. Evictions and other salts are remembered as far as there is room; where it was not enough the answer is `NeverSeen`.
 
 use super::extra::Extras;
-use super::key::Key;
+use super::key::BlockKey;
 use super::prefix_index::PrefixIndex;
-use super::prefix_match::{Group, PrefixMatch, block_size};
+use super::prefix_match::{GroupIndex, PrefixMatch, block_size};
 use super::prompt::Prompt;
 use crate::error::Result;
 
 /// Why a block was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum MissReason {
     /// A sequence has its tokens, and some of them can be taken back or are not written in all layers yet.
     NotCommitted,
     /// It was in the index and had to make room, not long ago.
@@ -37,16 +37,16 @@ pub struct Explanation {
     /// Tokens found.
     pub matched: u32,
     /// The first block that was not, and why; none when everything was found that can be.
-    pub missing: Option<(u32, Reason)>,
+    pub missing: Option<(u32, MissReason)>,
 }
 
 impl Explanation {
     /// How far the whole blocks of a prompt are found in all groups, and why no further. In a group the block of a key and a place may
     /// be one that somebody drafts.
     pub(in crate::paged) fn new(
-        groups: &[Group<'_>],
+        groups: &[GroupIndex<'_>],
         prompt: Prompt<'_>,
-        is_drafted: impl Fn(usize, &Key, u32) -> bool,
+        is_drafted: impl Fn(usize, &BlockKey, u32) -> bool,
     ) -> Result<Self> {
         let (found, size) = (PrefixMatch::find(groups, prompt)?, block_size(groups)?);
         let (place, matched) = (found.length(), found.tokens());
@@ -55,20 +55,20 @@ impl Explanation {
         }
         let (parent, block) = (prompt.parent(found.keys(), place), prompt.block(place, size));
         let key = parent.child(block, matched, prompt.extras);
-        let lacks = |group: &Group<'_>| group.index.find(&key, parent, block, matched, prompt.extras).is_none();
+        let lacks = |group: &GroupIndex<'_>| group.index.find(&key, parent, block, matched, prompt.extras).is_none();
         let has_full = groups.iter().any(|group| group.window.is_none());
         let mut asked = groups.iter().enumerate().filter(|(_, group)| group.window.is_none() == has_full);
         let reason = match asked.find(|(_, group)| lacks(group)) {
-            Some((at, _)) if is_drafted(at, &key, place as u32) => Reason::NotCommitted,
+            Some((at, _)) if is_drafted(at, &key, place as u32) => MissReason::NotCommitted,
             Some((_, group)) => {
                 let tokens = &prompt.tokens[..(place + 1) * size];
                 match group.index.was_evicted(&key) {
-                    true => Reason::Evicted,
-                    false if group.index.is_under_another_root(Prompt { tokens, ..prompt }) => Reason::OtherSalt,
-                    false => Reason::NeverSeen,
+                    true => MissReason::Evicted,
+                    false if group.index.is_under_another_root(Prompt { tokens, ..prompt }) => MissReason::OtherSalt,
+                    false => MissReason::NeverSeen,
                 }
             }
-            None => Reason::WindowGone,
+            None => MissReason::WindowGone,
         };
         Ok(Explanation { matched, missing: Some((place as u32, reason)) })
     }
@@ -76,7 +76,7 @@ impl Explanation {
 
 impl PrefixIndex {
     /// How far the whole blocks of a prompt are found under a root, and why no further.
-    pub fn explain(&self, root: &Key, tokens: &[u32], extras: &Extras) -> Result<Explanation> {
-        Explanation::new(&[Group { index: self, window: None }], Prompt { root, tokens, extras }, |_, _, _| false)
+    pub fn explain(&self, root: &BlockKey, tokens: &[u32], extras: &Extras) -> Result<Explanation> {
+        Explanation::new(&[GroupIndex { index: self, window: None }], Prompt { root, tokens, extras }, |_, _, _| false)
     }
 }

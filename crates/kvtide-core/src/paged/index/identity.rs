@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::extra::Extras;
-use super::key::Key;
+use super::key::BlockKey;
 use super::prompt::Prompt;
 use crate::count::count_positive;
 use crate::error::Result;
@@ -12,14 +12,14 @@ use crate::error::Result;
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The key of no token: of the model, the tenant, the process.
-    pub root: Key,
+    pub root: BlockKey,
     /// What else decides what the tokens mean.
     pub extra: Arc<Extras>,
 }
 
 impl Identity {
     /// The names of the whole blocks of a prompt, of `block_size` tokens each: there is no need of a cache. O(tokens).
-    pub fn keys(&self, tokens: &[u32], block_size: u32) -> Result<Vec<Key>> {
+    pub fn keys(&self, tokens: &[u32], block_size: u32) -> Result<Vec<BlockKey>> {
         let size = count_positive("blockSize", block_size.into())? as usize;
         let prompt = self.prompt(tokens);
         prompt.check()?;
@@ -35,6 +35,6 @@ impl Identity {
 impl Default for Identity {
     /// Nobody's: of a cache that nothing is found in by its tokens.
     fn default() -> Self {
-        Identity { root: Key([0; 32]), extra: Arc::default() }
+        Identity { root: BlockKey([0; 32]), extra: Arc::default() }
     }
 }

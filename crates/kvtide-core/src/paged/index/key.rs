@@ -17,15 +17,15 @@ const HASHED_BYTES: usize = 256;
 
 /// The name of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(pub [u8; 32]);
+pub struct BlockKey(pub [u8; 32]);
 
-impl Key {
+impl BlockKey {
     /// The name of the empty prefix: what keys of one namespace (the model, its dtype, its layout) and one salt begin with.
     #[must_use]
     pub fn root(process_key: &[u8; 32], namespace: &[u8], salt: &[u8]) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(process_key);
         hasher.update(&(namespace.len() as u64).to_le_bytes()).update(namespace).update(salt);
-        Key(*hasher.finalize().as_bytes())
+        BlockKey(*hasher.finalize().as_bytes())
     }
 
     /// The name of this prefix and one block more, whose first token is at `position`.
@@ -43,10 +43,10 @@ impl Key {
                     hasher.update(bytes);
                 });
             });
-            return Key(*hasher.finalize().as_bytes());
+            return BlockKey(*hasher.finalize().as_bytes());
         }
         let mut bytes = [0; HASHED_BYTES];
-        Key(*blake3::keyed_hash(&self.0, little_endian(tokens, &mut bytes)).as_bytes())
+        BlockKey(*blake3::keyed_hash(&self.0, little_endian(tokens, &mut bytes)).as_bytes())
     }
 
     /// The key's first eight bytes as a number.
@@ -77,7 +77,7 @@ mod tests {
     }
 
     /// The definition, word for word.
-    fn by_definition(parent: &Key, tokens: &[u32], over: &[(u32, u32, &[u8])]) -> Key {
+    fn by_definition(parent: &BlockKey, tokens: &[u32], over: &[(u32, u32, &[u8])]) -> BlockKey {
         let mut bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
         for (start, end, key) in over {
             for number in [*start, *end, key.len() as u32] {
@@ -85,25 +85,25 @@ mod tests {
             }
             bytes.extend(*key);
         }
-        Key(*blake3::keyed_hash(&parent.0, &bytes).as_bytes())
+        BlockKey(*blake3::keyed_hash(&parent.0, &bytes).as_bytes())
     }
 
     #[test]
     fn roots_differ_in_process_namespace_and_salt() {
         let roots = [
-            Key::root(&PROCESS, b"ab", b"c"),
-            Key::root(&PROCESS, b"a", b"bc"),
-            Key::root(&PROCESS, b"", b"abc"),
-            Key::root(&PROCESS, b"abc", b""),
-            Key::root(&[8; 32], b"abc", b""),
+            BlockKey::root(&PROCESS, b"ab", b"c"),
+            BlockKey::root(&PROCESS, b"a", b"bc"),
+            BlockKey::root(&PROCESS, b"", b"abc"),
+            BlockKey::root(&PROCESS, b"abc", b""),
+            BlockKey::root(&[8; 32], b"abc", b""),
         ];
         assert!((1..roots.len()).all(|at| !roots[..at].contains(&roots[at])));
-        assert_eq!(roots[0], Key::root(&PROCESS, b"ab", b"c"));
+        assert_eq!(roots[0], BlockKey::root(&PROCESS, b"ab", b"c"));
     }
 
     #[test]
     fn a_child_is_the_keyed_hash_of_tokens_and_extras() {
-        let root = Key::root(&PROCESS, b"m", b"s");
+        let root = BlockKey::root(&PROCESS, b"m", b"s");
         for len in [0, 1, 16, 63, 64, 65, 128, 1000] {
             let tokens: Vec<u32> = (0..len).map(|token| u32::wrapping_mul(token, 0x0102_0305)).collect();
             assert_eq!(root.child(&tokens, 5, &Extras::default()), by_definition(&root, &tokens, &[]), "{len}");
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn only_extras_over_the_block_count() {
-        let (root, tokens) = (Key::root(&PROCESS, b"m", b"s"), [1, 2, 3, 4]);
+        let (root, tokens) = (BlockKey::root(&PROCESS, b"m", b"s"), [1, 2, 3, 4]);
         let plain = root.child(&tokens, 8, &Extras::default());
         for (start, end, inside) in [(0, 8, false), (12, 20, false), (0, 9, true), (11, 20, true), (9, 10, true)] {
             let key = root.child(&tokens, 8, &extras(&[(start, end, b"image")]));

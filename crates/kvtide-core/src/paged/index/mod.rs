@@ -21,10 +21,10 @@ mod records;
 mod roots;
 mod twins;
 
-pub use events::{Event, EventLog, Unseen};
-pub use explain::{Explanation, Reason};
+pub use events::{Event, EventLog, UnseenEvents};
+pub use explain::{Explanation, MissReason};
 pub use extra::{Extra, Extras};
 pub use identity::Identity;
-pub use key::Key;
+pub use key::BlockKey;
 pub use prefix_index::{FoundPrefix, PrefixIndex};
-pub use prefix_match::{Group, PrefixMatch};
+pub use prefix_match::{GroupIndex, PrefixMatch};

@@ -30,7 +30,7 @@ use std::ops::Range;
 use super::events::EventLog;
 use super::evicted::Evicted;
 use super::extra::Extras;
-use super::key::Key;
+use super::key::BlockKey;
 use super::prompt::Prompt;
 use super::records::Records;
 use super::roots::Roots;
@@ -51,7 +51,7 @@ pub struct FoundPrefix {
     /// Whole blocks, in order.
     pub blocks: Vec<u32>,
     /// Their keys.
-    pub keys: Vec<Key>,
+    pub keys: Vec<BlockKey>,
 }
 
 /// Finds blocks by what is in them.
@@ -133,14 +133,14 @@ impl PrefixIndex {
 
     /// The name of a block that was given one.
     #[must_use]
-    pub fn key(&self, block: u32) -> Option<&Key> {
+    pub fn key(&self, block: u32) -> Option<&BlockKey> {
         self.records.key(block)
     }
 
     /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found
     /// by this key already, whose place it takes when that one is gone, or when there is no memory for its extras; it keeps its
     /// key then.
-    pub fn insert(&mut self, block: u32, key: &Key, parent: &Key, position: u32, extras: &Extras) -> bool {
+    pub fn insert(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, position: u32, extras: &Extras) -> bool {
         self.twins.remove(&mut self.records, block);
         self.records.set_key(block, key);
         if position == 0 {
@@ -164,7 +164,7 @@ impl PrefixIndex {
     }
 
     /// The blocks that hold the longest prefix of `tokens` under a root; at most all tokens but the last one.
-    pub fn find_prefix(&self, root: &Key, tokens: &[u32], extras: &Extras) -> Result<FoundPrefix> {
+    pub fn find_prefix(&self, root: &BlockKey, tokens: &[u32], extras: &Extras) -> Result<FoundPrefix> {
         count("tokens.length", tokens.len() as u64)?;
         let size = self.block_size as usize;
         let whole = tokens.len().saturating_sub(1) / size;
@@ -184,7 +184,7 @@ impl PrefixIndex {
     /// What follows the blocks of these keys: a block that begins with some of the tokens behind them, and how many; the last token
     /// is computed in any case.
     #[must_use]
-    pub fn find_rest(&self, root: &Key, tokens: &[u32], extras: &Extras, keys: &[Key]) -> Option<(u32, u32)> {
+    pub fn find_rest(&self, root: &BlockKey, tokens: &[u32], extras: &Extras, keys: &[BlockKey]) -> Option<(u32, u32)> {
         let start = keys.len() * self.block_size as usize;
         let end = tokens.len().saturating_sub(1).min(start + self.block_size as usize).max(start);
         self.find_partial(keys.last().unwrap_or(root), &tokens[start..end], start as u32, extras)
@@ -193,7 +193,7 @@ impl PrefixIndex {
     /// Adds to `found` as many blocks of a batch as there are, and says how many; `keys[0]` is that of the prefix before.
     fn find_batch(
         &self,
-        keys: &mut [Key; AHEAD + 1],
+        keys: &mut [BlockKey; AHEAD + 1],
         batch: &[u32],
         start: u32,
         extras: &Extras,
@@ -231,7 +231,14 @@ impl PrefixIndex {
 
     /// The block with exactly these tokens and extras behind this parent.
     #[must_use]
-    pub fn find(&self, key: &Key, parent: &Key, tokens: &[u32], position: u32, extras: &Extras) -> Option<u32> {
+    pub fn find(
+        &self,
+        key: &BlockKey,
+        parent: &BlockKey,
+        tokens: &[u32],
+        position: u32,
+        extras: &Extras,
+    ) -> Option<u32> {
         let found = self.records.resolve(self.records.first(key), key, parent);
         found.filter(|&block| self.holds(block, tokens, position, extras))
     }
@@ -239,7 +246,13 @@ impl PrefixIndex {
     /// The block behind this parent that begins with most of these tokens, and how many those are. At most 64 blocks are looked
     /// at; those with other extras are passed over.
     #[must_use]
-    pub fn find_partial(&self, parent: &Key, tokens: &[u32], position: u32, extras: &Extras) -> Option<(u32, u32)> {
+    pub fn find_partial(
+        &self,
+        parent: &BlockKey,
+        tokens: &[u32],
+        position: u32,
+        extras: &Extras,
+    ) -> Option<(u32, u32)> {
         let mut best = None;
         let mut most = 0;
         for block in self.records.family(parent).take(COMPARED_MAX) {
@@ -257,7 +270,7 @@ impl PrefixIndex {
     }
 
     /// Whether a key was in the index and had to make room, not long ago.
-    pub(super) fn was_evicted(&self, key: &Key) -> bool {
+    pub(super) fn was_evicted(&self, key: &BlockKey) -> bool {
         self.evicted.contains(key)
     }
 
@@ -314,7 +327,7 @@ impl PrefixIndex {
     }
 
     /// Whether a block was indexed, and its key where nothing is found by it any more.
-    fn take_out(&mut self, block: u32) -> (bool, Option<Key>) {
+    fn take_out(&mut self, block: u32) -> (bool, Option<BlockKey>) {
         let Some(key) = self.records.key(block).copied() else { return (false, None) };
         if !self.is_indexed(block) {
             self.twins.remove(&mut self.records, block);

@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use super::key::Key;
+use super::key::BlockKey;
 use super::prefix_index::{FoundPrefix, PrefixIndex};
 use super::prompt::Prompt;
 use crate::error::{Error, Result, reserve};
@@ -27,7 +27,7 @@ const WHAT: &str = "blocks of a prompt";
 
 /// A group of layers that is asked: what is found in it, and what its tokens see, where not all before them.
 #[derive(Clone, Copy, Debug)]
-pub struct Group<'a> {
+pub struct GroupIndex<'a> {
     /// Where its blocks are found.
     pub index: &'a PrefixIndex,
     /// What its tokens see.
@@ -38,7 +38,7 @@ pub struct Group<'a> {
 #[derive(Debug)]
 pub struct PrefixMatch {
     /// The names of its blocks, at least of those that count.
-    keys: Vec<Key>,
+    keys: Vec<BlockKey>,
     /// Blocks that count.
     length: usize,
     /// Tokens of them, and of the start of a block behind them.
@@ -49,7 +49,7 @@ pub struct PrefixMatch {
 
 impl PrefixMatch {
     /// The longest prefix for which every group has what the next token sees and the last token's block.
-    pub fn find(groups: &[Group<'_>], prompt: Prompt<'_>) -> Result<Self> {
+    pub fn find(groups: &[GroupIndex<'_>], prompt: Prompt<'_>) -> Result<Self> {
         let size = block_size(groups)?;
         prompt.check()?;
         check_sizes(groups, size)?;
@@ -88,7 +88,7 @@ impl PrefixMatch {
     }
 
     /// Adds the start of the block behind it, where no group has a window and each has one that begins with some of these tokens.
-    pub fn add_rest(&mut self, groups: &[Group<'_>], prompt: Prompt<'_>) {
+    pub fn add_rest(&mut self, groups: &[GroupIndex<'_>], prompt: Prompt<'_>) {
         if groups.iter().any(|group| group.window.is_some()) {
             return;
         }
@@ -117,20 +117,20 @@ impl PrefixMatch {
         &self.blocks[group]
     }
 
-    pub fn keys(&self) -> &[Key] {
+    pub fn keys(&self) -> &[BlockKey] {
         &self.keys[..self.length]
     }
 }
 
 /// Tokens of a block of all groups.
-pub(super) fn block_size(groups: &[Group<'_>]) -> Result<usize> {
+pub(super) fn block_size(groups: &[GroupIndex<'_>]) -> Result<usize> {
     match groups.first() {
         Some(group) => Ok(group.index.block_size() as usize),
         None => Err(Error::argument("groups.length", 0, "at least 1")),
     }
 }
 
-fn check_sizes(groups: &[Group<'_>], size: usize) -> Result<()> {
+fn check_sizes(groups: &[GroupIndex<'_>], size: usize) -> Result<()> {
     match groups.iter().map(|group| group.index.block_size()).find(|&other| other as usize != size) {
         Some(other) => Err(Error::argument("blockSize", other, format!("{size}, as in the first group"))),
         None => Ok(()),
@@ -139,9 +139,9 @@ fn check_sizes(groups: &[Group<'_>], size: usize) -> Result<()> {
 
 /// What one group has of a prompt, looked up as it is asked.
 struct Lookup<'a> {
-    group: Group<'a>,
+    group: GroupIndex<'a>,
     prompt: Prompt<'a>,
-    keys: &'a [Key],
+    keys: &'a [BlockKey],
     size: usize,
     /// What was looked up: a block, or that there is none.
     blocks: Vec<Option<Option<u32>>>,

@@ -1,7 +1,7 @@
 //! Tokens that are asked for, and what they mean beside their ids.
 
 use super::extra::Extras;
-use super::key::Key;
+use super::key::BlockKey;
 use crate::count::count;
 use crate::error::{Result, reserve};
 
@@ -9,7 +9,7 @@ use crate::error::{Result, reserve};
 #[derive(Clone, Copy, Debug)]
 pub struct Prompt<'a> {
     /// The key of no token.
-    pub root: &'a Key,
+    pub root: &'a BlockKey,
     /// The ids of its tokens.
     pub tokens: &'a [u32],
     /// What else decides what they mean.
@@ -33,12 +33,12 @@ impl<'a> Prompt<'a> {
     }
 
     /// The key before the block at a place, whose predecessors have these keys.
-    pub fn parent(&self, keys: &'a [Key], place: usize) -> &'a Key {
+    pub fn parent(&self, keys: &'a [BlockKey], place: usize) -> &'a BlockKey {
         place.checked_sub(1).map_or(self.root, |last| &keys[last])
     }
 
     /// The keys of its first `blocks` blocks. O(tokens).
-    pub fn keys(&self, blocks: usize, size: usize) -> Result<Vec<Key>> {
+    pub fn keys(&self, blocks: usize, size: usize) -> Result<Vec<BlockKey>> {
         let (mut keys, mut last) = (Vec::new(), *self.root);
         reserve(&mut keys, blocks, "blocks of a prompt")?;
         keys.extend((0..blocks).map(|place| {

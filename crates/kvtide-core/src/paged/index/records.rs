@@ -15,7 +15,7 @@
 //! any. O(1) expected, `reserve` amortised. A record has 48 bytes; the tables have 6 for each block there is room for, and
 //! at most half as much again while the pool fills.
 
-use super::key::Key;
+use super::key::BlockKey;
 use crate::error::{Error, Result};
 use crate::paged::per_block::PerBlock;
 
@@ -28,7 +28,7 @@ const NAMELESS: u32 = u32::MAX - 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    key: Key,
+    key: BlockKey,
     /// The next block of the bucket, or what the block is instead.
     next: u32,
     /// 32 bits of the parent's key.
@@ -38,7 +38,7 @@ struct Record {
     older: u32,
 }
 
-const EMPTY: Record = Record { key: Key([0; 32]), next: NAMELESS, parent: 0, younger: NONE, older: NONE };
+const EMPTY: Record = Record { key: BlockKey([0; 32]), next: NAMELESS, parent: 0, younger: NONE, older: NONE };
 
 #[derive(Debug)]
 pub(super) struct Records {
@@ -51,7 +51,7 @@ pub(super) struct Records {
 }
 
 /// The part of a parent's key that its children keep.
-fn tag(parent: &Key) -> u32 {
+fn tag(parent: &BlockKey) -> u32 {
     (parent.short() >> 32) as u32
 }
 
@@ -94,19 +94,19 @@ impl Records {
         block < self.rows() && !matches!(self.records[block].next, APART | NAMELESS)
     }
 
-    pub(super) fn key(&self, block: u32) -> Option<&Key> {
+    pub(super) fn key(&self, block: u32) -> Option<&BlockKey> {
         let record = (block < self.rows()).then(|| &self.records[block])?;
         (record.next != NAMELESS).then_some(&record.key)
     }
 
     /// Names a block that is not indexed.
-    pub(super) fn set_key(&mut self, block: u32, key: &Key) {
+    pub(super) fn set_key(&mut self, block: u32, key: &BlockKey) {
         assert!(!self.is_indexed(block), "block {block} is indexed by its key");
         self.records[block] = Record { key: *key, next: APART, ..EMPTY };
     }
 
     /// Puts a block that has a key into both tables.
-    pub(super) fn insert(&mut self, block: u32, parent: &Key) {
+    pub(super) fn insert(&mut self, block: u32, parent: &BlockKey) {
         self.records[block].parent = tag(parent);
         self.link(block);
     }
@@ -163,13 +163,13 @@ impl Records {
 
     /// Where to look for a key: for [`Records::resolve`].
     #[inline]
-    pub(super) fn first(&self, key: &Key) -> u32 {
+    pub(super) fn first(&self, key: &BlockKey) -> u32 {
         self.keys.get(self.key_bucket(key)).copied().unwrap_or(NONE)
     }
 
     /// The block with a key, behind a parent, from the first of its bucket on.
     #[inline]
-    pub(super) fn resolve(&self, first: u32, key: &Key, parent: &Key) -> Option<u32> {
+    pub(super) fn resolve(&self, first: u32, key: &BlockKey, parent: &BlockKey) -> Option<u32> {
         let mut block = first;
         while block != NONE {
             let record = &self.records[block];
@@ -182,7 +182,7 @@ impl Records {
     }
 
     /// Whether an indexed block has this key.
-    pub(super) fn contains(&self, key: &Key) -> bool {
+    pub(super) fn contains(&self, key: &BlockKey) -> bool {
         let mut block = self.first(key);
         while block != NONE && !self.is_same(&self.records[block].key, key) {
             block = self.records[block].next;
@@ -192,7 +192,7 @@ impl Records {
 
     /// Indexed blocks that may be children of a prefix, those indexed last first, or with the highest number where the tables
     /// have grown since; others are among them.
-    pub(super) fn family(&self, parent: &Key) -> impl Iterator<Item = u32> {
+    pub(super) fn family(&self, parent: &BlockKey) -> impl Iterator<Item = u32> {
         let first = self.families.get(self.family_bucket(tag(parent))).copied().unwrap_or(NONE);
         let follow = |block: u32| (block != NONE).then_some(block);
         std::iter::successors(follow(first), move |&block| follow(self.records[block].older))
@@ -203,7 +203,7 @@ impl Records {
         self.records.bytes() + (self.keys.capacity() + self.families.capacity()) * size_of::<u32>()
     }
 
-    fn is_same(&self, a: &Key, b: &Key) -> bool {
+    fn is_same(&self, a: &BlockKey, b: &BlockKey) -> bool {
         match self.mask {
             None => a == b,
             Some(mask) => (a.short() ^ b.short()) & mask == 0,
@@ -211,7 +211,7 @@ impl Records {
     }
 
     #[inline]
-    fn key_bucket(&self, key: &Key) -> usize {
+    fn key_bucket(&self, key: &BlockKey) -> usize {
         let bits = key.short() & self.mask.unwrap_or(u64::MAX);
         ((u128::from(bits) * self.keys.len() as u128) >> 64) as usize
     }

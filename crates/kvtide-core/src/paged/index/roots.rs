@@ -5,20 +5,20 @@
 //!
 //! Invariant: no root is kept twice. O(roots kept).
 
-use super::key::Key;
+use super::key::BlockKey;
 
 const KEPT_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Roots {
-    kept: Vec<Key>,
+    kept: Vec<BlockKey>,
     /// The place of the oldest, once all are taken.
     oldest: usize,
 }
 
 impl Roots {
     /// Keeps a root; a hint, so that one there is no memory for is not kept.
-    pub(super) fn note(&mut self, root: &Key) {
+    pub(super) fn note(&mut self, root: &BlockKey) {
         if self.kept.contains(root) {
             return;
         }
@@ -33,13 +33,13 @@ impl Roots {
     }
 
     /// All but one.
-    pub(super) fn others(&self, root: &Key) -> impl Iterator<Item = &Key> {
+    pub(super) fn others(&self, root: &BlockKey) -> impl Iterator<Item = &BlockKey> {
         self.kept.iter().filter(move |kept| *kept != root)
     }
 
     /// Bytes taken.
     pub(super) fn bytes(&self) -> usize {
-        self.kept.capacity() * size_of::<Key>()
+        self.kept.capacity() * size_of::<BlockKey>()
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn keeps_the_latest() {
         let mut roots = Roots::default();
-        let key = |name: u8| Key([name; 32]);
+        let key = |name: u8| BlockKey([name; 32]);
         for name in (0..70).chain(0..3) {
             roots.note(&key(name));
             roots.note(&key(name));

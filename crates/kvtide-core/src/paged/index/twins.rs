@@ -12,13 +12,13 @@
 
 use std::collections::HashMap;
 
-use super::key::Key;
+use super::key::BlockKey;
 use super::records::Records;
 
 #[derive(Debug, Default)]
 pub(super) struct Twins {
     /// The youngest of each list; the others hang together by their records.
-    youngest: HashMap<Key, u32>,
+    youngest: HashMap<BlockKey, u32>,
 }
 
 impl Twins {
@@ -44,7 +44,7 @@ impl Twins {
     }
 
     /// Takes a block of this name that waits.
-    pub(super) fn take(&mut self, records: &mut Records, key: &Key) -> Option<u32> {
+    pub(super) fn take(&mut self, records: &mut Records, key: &BlockKey) -> Option<u32> {
         let block = *self.youngest.get(key)?;
         self.remove(records, block);
         Some(block)

@@ -13,16 +13,16 @@
 
 /// The two halves of a layer's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum KeyOrValue {
     /// K.
     Key,
     /// V.
     Value,
 }
 
-impl Part {
+impl KeyOrValue {
     /// Both, in the order in which they lie.
-    pub const BOTH: [Part; 2] = [Part::Key, Part::Value];
+    pub const BOTH: [KeyOrValue; 2] = [KeyOrValue::Key, KeyOrValue::Value];
 }
 
 /// Bytes of a scale of `q8`, a bf16.
@@ -95,11 +95,11 @@ impl PageFormat {
     }
 
     /// Bytes of the scales of one head of a page; nothing when memory cannot address them.
-    pub(super) fn scale_bytes(self, part: Part, block_size: usize, elements: usize) -> Option<usize> {
+    pub(super) fn scale_bytes(self, part: KeyOrValue, block_size: usize, elements: usize) -> Option<usize> {
         match (self, part) {
             (PageFormat::Q8, _) => block_size.checked_mul(Q8_SCALE_BYTES),
-            (PageFormat::Q4, Part::Key) => elements.checked_mul(Q4_WORD_BYTES),
-            (PageFormat::Q4, Part::Value) => block_size.checked_mul(Q4_WORD_BYTES),
+            (PageFormat::Q4, KeyOrValue::Key) => elements.checked_mul(Q4_WORD_BYTES),
+            (PageFormat::Q4, KeyOrValue::Value) => block_size.checked_mul(Q4_WORD_BYTES),
             _ => Some(0),
         }
     }

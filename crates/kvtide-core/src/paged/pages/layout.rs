@@ -15,7 +15,7 @@
 //! Invariants: every size of one block fits in `isize` (checked once, in [`PageLayout::new`]), and so does every offset
 //! inside a slab that [`PageLayout::slab_bytes`] accepted. All calls are O(1).
 
-use super::format::{PageFormat, Part};
+use super::format::{KeyOrValue, PageFormat};
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result};
 
@@ -43,7 +43,7 @@ pub struct PageShape {
 
 /// The K or the V of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Section {
+pub struct SectionLayout {
     /// The form of its rows.
     pub format: PageFormat,
     /// Elements of a row.
@@ -75,7 +75,7 @@ pub struct HeadPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageLayout {
     shape: PageShape,
-    sections: [Section; 2],
+    sections: [SectionLayout; 2],
     page_bytes: usize,
     block_bytes: usize,
 }
@@ -92,8 +92,8 @@ impl PageLayout {
         let num_layers = size("numLayers", shape.num_layers)?;
         let head_dims =
             [size("headDim", shape.head_dim)?, count("valueHeadDim", shape.value_head_dim.into())? as usize];
-        let (key, end) = addressable(sizes.section(Part::Key, shape.key_format, head_dims[0], 0), 1)?;
-        let (value, end) = addressable(sizes.section(Part::Value, shape.value_format, head_dims[1], end), 1)?;
+        let (key, end) = addressable(sizes.section(KeyOrValue::Key, shape.key_format, head_dims[0], 0), 1)?;
+        let (value, end) = addressable(sizes.section(KeyOrValue::Value, shape.value_format, head_dims[1], end), 1)?;
         let block_bytes = addressable(end.checked_mul(num_layers).filter(fits), 1)?;
         Ok(PageLayout { shape, sections: [key, value], page_bytes: end, block_bytes })
     }
@@ -118,7 +118,7 @@ impl PageLayout {
 
     /// The K or the V of every page.
     #[must_use]
-    pub fn section(&self, part: Part) -> Section {
+    pub fn section(&self, part: KeyOrValue) -> SectionLayout {
         self.sections[part as usize]
     }
 
@@ -156,7 +156,7 @@ impl PageLayout {
         let PageShape { block_size, num_layers, num_kv_heads, head_dim, .. } = self.shape;
         let sizes = |sizes: &[u32]| sizes.iter().map(|&size| size as usize).collect();
         match self.uniform() {
-            Some(_) => sizes(&[blocks, num_layers, Part::BOTH.len() as u32, num_kv_heads, block_size, head_dim]),
+            Some(_) => sizes(&[blocks, num_layers, KeyOrValue::BOTH.len() as u32, num_kv_heads, block_size, head_dim]),
             None => [sizes(&[blocks, num_layers]), vec![self.page_bytes]].concat(),
         }
     }
@@ -180,7 +180,7 @@ impl PageLayout {
     ///
     /// As [`PageLayout::page_offset`], and when the head is not in the page.
     #[must_use]
-    pub fn head_place(&self, block: u32, layer: u32, part: Part, head: u32) -> HeadPlace {
+    pub fn head_place(&self, block: u32, layer: u32, part: KeyOrValue, head: u32) -> HeadPlace {
         let place = self.head_in_page(part, head);
         let page = self.page_offset(block, layer);
         HeadPlace { codes: page + place.codes, scales: place.scales.map(|scales| page + scales), ..place }
@@ -192,7 +192,7 @@ impl PageLayout {
     ///
     /// When the head is not in the page.
     #[must_use]
-    pub fn head_in_page(&self, part: Part, head: u32) -> HeadPlace {
+    pub fn head_in_page(&self, part: KeyOrValue, head: u32) -> HeadPlace {
         let num_kv_heads = self.shape.num_kv_heads;
         assert!(head < num_kv_heads, "head {head} of {num_kv_heads}");
         let section = &self.sections[part as usize];
@@ -209,7 +209,7 @@ impl PageLayout {
     ///
     /// As [`PageLayout::head_place`], and when the slot is not in the block.
     #[must_use]
-    pub fn row_offset(&self, block: u32, layer: u32, part: Part, head: u32, slot: u32) -> usize {
+    pub fn row_offset(&self, block: u32, layer: u32, part: KeyOrValue, head: u32, slot: u32) -> usize {
         let block_size = self.shape.block_size;
         assert!(slot < block_size, "slot {slot} of {block_size}");
         let place = self.head_place(block, layer, part, head);
@@ -227,7 +227,13 @@ struct Sizes {
 
 impl Sizes {
     /// A section that starts at `offset` of the page, and where the next one starts; nothing when that is too far.
-    fn section(&self, part: Part, format: PageFormat, head_dim: usize, offset: usize) -> Option<(Section, usize)> {
+    fn section(
+        &self,
+        part: KeyOrValue,
+        format: PageFormat,
+        head_dim: usize,
+        offset: usize,
+    ) -> Option<(SectionLayout, usize)> {
         let row_bytes = format.row_bytes(head_dim)?;
         let head_bytes = row_bytes.checked_mul(self.block_size)?;
         // Without rows there is nothing to scale.
@@ -235,7 +241,7 @@ impl Sizes {
         let codes_end = head_bytes.checked_mul(self.heads)?.checked_add(offset)?;
         let scales = self.start(codes_end)?;
         let end = self.start(scale_bytes.checked_mul(self.heads)?.checked_add(scales)?).filter(fits)?;
-        Some((Section { format, head_dim, row_bytes, head_bytes, scale_bytes, offset, scales }, end))
+        Some((SectionLayout { format, head_dim, row_bytes, head_bytes, scale_bytes, offset, scales }, end))
     }
 
     /// Where something may start from `end` on.

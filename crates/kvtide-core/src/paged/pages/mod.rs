@@ -10,8 +10,8 @@ mod page;
 mod staging;
 mod written;
 
-pub use format::{PageFormat, Part};
-pub use layout::{ALIGNMENT, HeadPlace, PageLayout, PageShape, Section};
+pub use format::{KeyOrValue, PageFormat};
+pub use layout::{ALIGNMENT, HeadPlace, PageLayout, PageShape, SectionLayout};
 pub use page::{Page, PageRead, Slot};
 pub use staging::Staging;
 pub use written::WrittenMarks;

@@ -15,7 +15,7 @@ pub struct Slot {
     /// Index of the block.
     pub block: u32,
     /// Slot in the block.
-    pub slot: u32,
+    pub index: u32,
 }
 
 /// A page with tokens to read.

@@ -8,11 +8,11 @@
 //! O(blocks written).
 
 use super::share::Share;
-use super::state::{State, room};
+use super::state::{PlannerState, room};
 use crate::error::Result;
 use crate::paged::pages::Page;
 use crate::paged::sequence::Sequence;
-use crate::paged::table::Room;
+use crate::paged::table::Reservation;
 
 /// A block to copy, all its layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,17 +68,17 @@ impl CopyPlan {
     }
 
     /// Memory that the bookkeeping needs for it.
-    pub(in crate::paged) fn room(&self) -> Room {
+    pub(in crate::paged) fn room(&self) -> Reservation {
         let copies = self.copies.len();
         let staged = self.copies.iter().map(|copy| copy.staged.len()).sum();
-        Room { blocks: copies, marks: 2 * copies, tables: copies, staged }
+        Reservation { blocks: copies, marks: 2 * copies, tables: copies, staged }
     }
 
     /// What the write after it needs beyond what it was planned with, where pages have so many layers that are staged: a page that
     /// lies in floats stays there for the others, and a copy without rows of it gets one of its own.
-    pub(in crate::paged) fn bare_room(&self, staged_layers: u32) -> Room {
+    pub(in crate::paged) fn bare_room(&self, staged_layers: u32) -> Reservation {
         let bare = self.copies.iter().filter(|copy| copy.kept == 0).count();
-        Room { staged: bare * staged_layers as usize, ..Room::default() }
+        Reservation { staged: bare * staged_layers as usize, ..Reservation::default() }
     }
 }
 
@@ -99,7 +99,7 @@ pub struct SharedBlocks(Vec<SharedBlock>);
 
 impl SharedBlocks {
     /// Notes the blocks that a share is written to; those it lacks are nobody's.
-    pub fn add_share(&mut self, share: &Share, of: &Sequence, state: State<'_>) -> Result<()> {
+    pub fn add_share(&mut self, share: &Share, of: &Sequence, state: PlannerState<'_>) -> Result<()> {
         if share.tokens == 0 {
             return Ok(());
         }
@@ -116,7 +116,7 @@ impl SharedBlocks {
 
     /// Notes the block with a sequence's last tokens, where a share begins behind it: what was cut off it must not come back when the
     /// sequence grows past it.
-    pub fn add_tail(&mut self, share: &Share, of: &Sequence, state: State<'_>) -> Result<()> {
+    pub fn add_tail(&mut self, share: &Share, of: &Sequence, state: PlannerState<'_>) -> Result<()> {
         let (length, size) = (of.length(), state.block_size());
         let place = length / size;
         if share.tokens > 0
@@ -131,7 +131,7 @@ impl SharedBlocks {
     }
 
     /// Notes a block at a place of a sequence, if others could see it.
-    pub fn add(&mut self, seat: u32, of: &Sequence, (place, block): (u32, u32), state: State<'_>) -> Result<()> {
+    pub fn add(&mut self, seat: u32, of: &Sequence, (place, block): (u32, u32), state: PlannerState<'_>) -> Result<()> {
         let held = state.tables.is_held_twice(of.table(), place, block);
         if held || state.tables.pool().index().key(block).is_some() {
             room(&mut self.0, 1)?;
@@ -141,7 +141,7 @@ impl SharedBlocks {
     }
 
     /// Refuses more blocks than there are for so many new ones and for those that others hold.
-    pub fn check_available(&self, new_blocks: u64, state: State<'_>) -> Result<()> {
+    pub fn check_available(&self, new_blocks: u64, state: PlannerState<'_>) -> Result<()> {
         state.check_available(new_blocks + self.held())
     }
 
@@ -150,7 +150,7 @@ impl SharedBlocks {
     }
 
     /// Which of them are copied, to which blocks, where a write takes so many new ones.
-    pub fn plan(mut self, new_blocks: u64, state: State<'_>) -> Result<CopyPlan> {
+    pub fn plan(mut self, new_blocks: u64, state: PlannerState<'_>) -> Result<CopyPlan> {
         self.check_available(new_blocks, state)?;
         let pool = state.tables.pool();
         let spare = u64::from(pool.blocks().available()) - new_blocks - self.held();

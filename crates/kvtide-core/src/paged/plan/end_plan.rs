@@ -8,7 +8,7 @@
 //! O(its tokens), and O(layers) for each low-bit block that became full.
 
 use super::copy_plan::BlockCopy;
-use super::state::{State, room};
+use super::state::{PlannerState, room};
 use super::write_plan::Seal;
 use crate::drafts::{Ending, TransactionId};
 use crate::error::Result;
@@ -49,7 +49,7 @@ pub struct EndPlan {
 
 impl EndPlan {
     /// How the transaction of a sequence, which has no open step, is ended.
-    pub(in crate::paged) fn new(seat: u32, id: TransactionId, keep: Keep<'_>, state: State<'_>) -> Result<Self> {
+    pub(in crate::paged) fn new(seat: u32, id: TransactionId, keep: Keep<'_>, state: PlannerState<'_>) -> Result<Self> {
         let of = state.sequences.at(seat);
         let drafts = of.drafts();
         let (ending, moves) = match keep {
@@ -100,7 +100,7 @@ impl EndPlan {
     }
 
     /// Makes it move rows to these copies, which were made since, and quantise those that are full. There is memory for it.
-    pub(in crate::paged) fn follow_copies(&mut self, copies: &[BlockCopy], state: State<'_>) -> Result<()> {
+    pub(in crate::paged) fn follow_copies(&mut self, copies: &[BlockCopy], state: PlannerState<'_>) -> Result<()> {
         for slot in self.moves.iter_mut().flat_map(|moved| [&mut moved.source, &mut moved.target]) {
             let copy = copies.iter().find(|copy| copy.source == slot.block);
             slot.block = copy.map_or(slot.block, |copy| copy.target);
@@ -111,7 +111,7 @@ impl EndPlan {
     }
 
     /// Writes down the staged pages that are full once its tokens are committed. What others hold is not quantised.
-    fn fill_seals(&mut self, state: State<'_>) -> Result<()> {
+    fn fill_seals(&mut self, state: PlannerState<'_>) -> Result<()> {
         let (of, pool, size) = (state.sequences.at(self.seat), state.tables.pool(), state.block_size());
         self.seals.clear();
         if !pool.is_low_bit() || !self.ending.is_outermost() {
@@ -137,11 +137,11 @@ impl EndPlan {
 }
 
 /// The rows of a path that do not lie where they are kept, its first node at a position.
-fn row_moves(of: &Sequence, first: u32, path: &[u32], state: State<'_>) -> Result<Vec<RowMove>> {
+fn row_moves(of: &Sequence, first: u32, path: &[u32], state: PlannerState<'_>) -> Result<Vec<RowMove>> {
     let size = state.block_size();
     let at = |position: u32| Slot {
         block: state.tables.get(of.table(), position / size).expect("a block of a drafted token"),
-        slot: position % size,
+        index: position % size,
     };
     let moved = (0..).zip(path).filter(|(place, node)| place != *node);
     let mut moves = Vec::new();

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::state::{State, room};
-use super::target::{Append, Target};
+use super::state::{PlannerState, room};
+use super::target::{Append, WriteTarget};
 use crate::error::Result;
 use crate::paged::sequence::Sequence;
 
@@ -30,8 +30,8 @@ pub struct Share {
 
 impl Share {
     /// What a sequence gets of a target, in blocks of so many tokens; without its runs.
-    pub fn new(seat: u32, of: &Sequence, target: &Target, size: u32) -> Self {
-        let &Target { sequence, position, tokens } = target;
+    pub fn new(seat: u32, of: &Sequence, target: &WriteTarget, size: u32) -> Self {
+        let &WriteTarget { sequence, position, tokens } = target;
         let drafted = of.drafts().depth() > 0;
         let share = Share { sequence, seat, position, tokens: 0, new_blocks: 0, end: 0, drafted, runs_end: 0 };
         share.with_tokens(tokens, of.table().len(), size)
@@ -62,7 +62,7 @@ pub struct CheckedWrite {
 
 impl CheckedWrite {
     /// Tokens of all layers that are appended.
-    pub(in crate::paged) fn of_append(append: &Append<'_>, state: State<'_>) -> Result<Self> {
+    pub(in crate::paged) fn of_append(append: &Append<'_>, state: PlannerState<'_>) -> Result<Self> {
         let (mut shares, mut parents) = (Vec::new(), None);
         room(&mut shares, append.sequences.len())?;
         append.each_target(state, |seat, of, target| shares.push(Share::new(seat, of, &target, state.block_size())))?;
@@ -77,7 +77,7 @@ impl CheckedWrite {
     }
 
     /// Tokens of one layer, whose target was checked.
-    pub(in crate::paged) fn of_layer(layer: u32, target: &Target, state: State<'_>) -> Result<Self> {
+    pub(in crate::paged) fn of_layer(layer: u32, target: &WriteTarget, state: PlannerState<'_>) -> Result<Self> {
         let seat = state.sequences.seat(target.sequence)?;
         let mut shares = Vec::new();
         room(&mut shares, 1)?;

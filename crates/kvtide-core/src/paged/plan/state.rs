@@ -6,7 +6,7 @@ use crate::paged::table::Tables;
 
 /// A planner as it is now.
 #[derive(Clone, Copy, Debug)]
-pub struct State<'a> {
+pub struct PlannerState<'a> {
     /// Its sequences.
     pub sequences: &'a Sequences,
     /// Their tables, and the blocks.
@@ -15,7 +15,7 @@ pub struct State<'a> {
     pub revision: u64,
 }
 
-impl State<'_> {
+impl PlannerState<'_> {
     /// Tokens of a block.
     pub fn block_size(&self) -> u32 {
         self.tables.block_size()

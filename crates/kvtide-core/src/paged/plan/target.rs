@@ -1,14 +1,14 @@
 //! What is to be written, checked: by whom, in which sequences, at which positions.
 
-use super::state::State;
+use super::state::PlannerState;
 use crate::count::{COUNT_MAX, count};
 use crate::drafts::TransactionId;
 use crate::error::{Error, Result};
-use crate::paged::sequence::{Named, Sequence};
+use crate::paged::sequence::{NamedSeats, Sequence};
 
 /// Tokens that are to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct WriteTarget {
     /// The sequence.
     pub sequence: u64,
     /// The first position.
@@ -45,8 +45,8 @@ impl Append<'_> {
     /// Checks an append, and gives its targets with their sequences and the seats of those. O(sequences), and a bit for each seat.
     pub(in crate::paged) fn each_target(
         &self,
-        state: State<'_>,
-        mut each: impl FnMut(u32, &Sequence, Target),
+        state: PlannerState<'_>,
+        mut each: impl FnMut(u32, &Sequence, WriteTarget),
     ) -> Result<()> {
         let &Append { sequences, offsets, parents, writer } = self;
         count("sequences.length", sequences.len() as u64)?;
@@ -58,7 +58,7 @@ impl Append<'_> {
             let expected = format!("{all}, one for each token");
             return Err(Error::argument("parents.length", parents.len(), expected));
         }
-        let mut named = Named::of(if sequences.len() > 1 { state.sequences.num_seats() } else { 0 })?;
+        let mut named = NamedSeats::of(if sequences.len() > 1 { state.sequences.num_seats() } else { 0 })?;
         for (place, &sequence) in (0..).zip(sequences) {
             let Ok(seat) = state.sequences.seat(sequence) else {
                 // One that is named twice is refused as such, whether it is there or not.
@@ -70,7 +70,7 @@ impl Append<'_> {
             }
             let tokens = offsets.map_or(place..place + 1, |of| of[place as usize]..of[place as usize + 1]);
             let of = state.sequences.at(seat);
-            let target = Target { sequence, position: of.end(), tokens: tokens.end - tokens.start };
+            let target = WriteTarget { sequence, position: of.end(), tokens: tokens.end - tokens.start };
             target.check(of, writer, state)?;
             if let Some(parents) = parents {
                 of.drafts().check_parents(&parents[tokens.start as usize..tokens.end as usize])?;
@@ -81,9 +81,9 @@ impl Append<'_> {
     }
 }
 
-impl Target {
+impl WriteTarget {
     /// Refuses tokens that may not be written to their sequence now, or that do not fit there.
-    pub(in crate::paged) fn check(&self, of: &Sequence, writer: Writer, state: State<'_>) -> Result<()> {
+    pub(in crate::paged) fn check(&self, of: &Sequence, writer: Writer, state: PlannerState<'_>) -> Result<()> {
         of.check_resting()?;
         match writer {
             Writer::Direct if of.drafts().depth() > 0 => return Err(Error::TransactionOpen { object: "sequence" }),

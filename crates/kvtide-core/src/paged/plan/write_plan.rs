@@ -10,11 +10,11 @@ use std::ops::Range;
 
 use super::copy_plan::{CopyPlan, SharedBlocks};
 use super::share::{CheckedWrite, Share};
-use super::state::{State, room};
+use super::state::{PlannerState, room};
 use crate::error::{Error, Result};
 use crate::paged::pages::Page;
 use crate::paged::sequence::Sequence;
-use crate::paged::table::Room;
+use crate::paged::table::Reservation;
 
 /// Neighbouring slots of one block that get neighbouring tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,16 +41,16 @@ pub struct PageWrite {
     /// Its staging page.
     pub staged: u32,
     /// What lies in the staging page.
-    pub before: Before,
+    pub before: StagingContent,
     /// True when all slots are written and committed then: the page is quantised, and its staging page given back.
     pub fills: bool,
 }
 
 /// What lies in a staging page before a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
+pub enum StagingContent {
     /// The page's rows, and zeros.
-    Rows,
+    Own,
     /// Zeros: nobody has used it.
     Zeros,
     /// Rows of another page, to be zeroed.
@@ -90,7 +90,7 @@ pub struct WritePlan {
 
 impl WritePlan {
     /// Where the tokens of a write go.
-    pub(in crate::paged) fn new(write: CheckedWrite, state: State<'_>) -> Result<Self> {
+    pub(in crate::paged) fn new(write: CheckedWrite, state: PlannerState<'_>) -> Result<Self> {
         state.check_available(write.new_blocks())?;
         let mut plan = WritePlan::of(write, state)?;
         plan.fill(state, None)?;
@@ -98,7 +98,7 @@ impl WritePlan {
     }
 
     /// The same, with the copies of blocks that others see as well: both are planned as if the other were not.
-    pub(in crate::paged) fn with_copies(write: CheckedWrite, state: State<'_>) -> Result<(CopyPlan, Self)> {
+    pub(in crate::paged) fn with_copies(write: CheckedWrite, state: PlannerState<'_>) -> Result<(CopyPlan, Self)> {
         let (mut shared, needed) = (SharedBlocks::default(), write.new_blocks());
         if state.check_available(needed).is_err() {
             // Refused with all blocks that there would have to be.
@@ -113,7 +113,7 @@ impl WritePlan {
     }
 
     /// A plan of a write, with room for its runs.
-    fn of(write: CheckedWrite, state: State<'_>) -> Result<Self> {
+    fn of(write: CheckedWrite, state: PlannerState<'_>) -> Result<Self> {
         let new_blocks = write.new_blocks() as u32;
         let CheckedWrite { layers, shares, parents, revision } = write;
         let of_share = |share: &Share| share.tokens.div_ceil(state.block_size()) as usize + 1;
@@ -124,14 +124,14 @@ impl WritePlan {
     }
 
     /// Makes it write to the blocks as they are now, behind the copies that were planned with it. There is memory for it.
-    pub(in crate::paged) fn follow_copies(&mut self, state: State<'_>) -> Result<()> {
+    pub(in crate::paged) fn follow_copies(&mut self, state: PlannerState<'_>) -> Result<()> {
         self.fill(state, None)?;
         self.revision = state.revision;
         Ok(())
     }
 
     /// Writes down where the tokens of its shares go, and which blocks there others see. Once done, it can be done again without memory.
-    fn fill(&mut self, state: State<'_>, mut shared: Option<&mut SharedBlocks>) -> Result<()> {
+    fn fill(&mut self, state: PlannerState<'_>, mut shared: Option<&mut SharedBlocks>) -> Result<()> {
         let mut upcoming = state.tables.pool().blocks().upcoming().map(|next| next.block);
         self.tokens = 0;
         self.runs.clear();
@@ -156,7 +156,7 @@ impl WritePlan {
         &mut self,
         share: &Share,
         of: &Sequence,
-        state: State<'_>,
+        state: PlannerState<'_>,
         upcoming: &mut impl Iterator<Item = u32>,
         mut note: impl FnMut(u32, u32) -> Result<()>,
     ) -> Result<()> {
@@ -193,7 +193,7 @@ impl WritePlan {
     }
 
     /// Adds the low-bit pages that are written in floats.
-    fn add_pages(&mut self, state: State<'_>) -> Result<()> {
+    fn add_pages(&mut self, state: PlannerState<'_>) -> Result<()> {
         let (pool, size) = (state.tables.pool(), state.block_size());
         let mut upcoming = pool.staging().upcoming();
         let mut next = || upcoming.next().expect("an endless number of staging pages");
@@ -212,14 +212,18 @@ impl WritePlan {
                     let (block, end) = (run.block, run.slot + run.len);
                     let page = Page { block, layer };
                     let (staged, before) = match pool.staging().get(page) {
-                        Some(staged) => (staged, Before::Rows),
+                        Some(staged) => (staged, StagingContent::Own),
                         None => {
                             let staged = next();
                             new_staged += 1;
                             staging_pages = staging_pages.max(staged + 1);
                             let sealed = pool.marks().has_any(block, layer, 0..kept);
-                            let other = if staged < pool.staging().used() { Before::Other } else { Before::Zeros };
-                            (staged, if sealed { Before::Sealed } else { other })
+                            let other = if staged < pool.staging().used() {
+                                StagingContent::Other
+                            } else {
+                                StagingContent::Zeros
+                            };
+                            (staged, if sealed { StagingContent::Sealed } else { other })
                         }
                     };
                     let all_marked = |slots| pool.marks().has_all(block, layer, slots);
@@ -265,9 +269,9 @@ impl WritePlan {
     }
 
     /// Memory that the bookkeeping needs for it.
-    pub(in crate::paged) fn room(&self) -> Room {
+    pub(in crate::paged) fn room(&self) -> Reservation {
         let shares = self.shares.len();
-        Room {
+        Reservation {
             blocks: self.new_blocks as usize,
             marks: self.runs.len() + shares,
             tables: 2 * shares,

@@ -17,6 +17,6 @@ mod step_tables;
 mod transaction;
 mod write;
 
-pub use paged_planner::{Counters, PagedPlanner, PoolStats};
+pub use paged_planner::{PagedPlanner, PlannerCounters, PoolStats};
 pub use prefix::{can_allocate_in_groups, explain_in_groups, find_in_groups};
-pub use step_tables::{NO_BLOCK, StepRows, StepTables};
+pub use step_tables::{NO_BLOCK, StepTableRows, StepTables};

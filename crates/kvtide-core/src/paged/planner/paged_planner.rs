@@ -15,10 +15,10 @@
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result, reserve};
 use crate::paged::index::Identity;
-use crate::paged::plan::State;
+use crate::paged::plan::PlannerState;
 use crate::paged::pool::{Blocks, EvictionPolicy, PRIORITY_MAX, PagePool};
-use crate::paged::sequence::{Content, Held, KeyChain, Named, Sequences};
-use crate::paged::table::{Room, Table, Tables};
+use crate::paged::sequence::{Content, HeldContent, KeyChain, NamedSeats, Sequences};
+use crate::paged::table::{Reservation, Table, Tables};
 use crate::paged::window::Window;
 
 /// Decides where a paged cache keeps the tokens of its sequences.
@@ -30,14 +30,14 @@ pub struct PagedPlanner {
     pub(super) window: Option<Window>,
     /// Counts changes, so that a plan is known to be up to date.
     pub(super) revision: u64,
-    pub(super) counters: Counters,
+    pub(super) counters: PlannerCounters,
     /// How often everything that was found by its tokens was forgotten.
     pub(super) forgotten: u64,
 }
 
 /// What has happened since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct PlannerCounters {
     /// Blocks copied because others held them when they were written.
     pub copies: u64,
     /// Tokens that prefixes were asked for.
@@ -60,7 +60,7 @@ pub struct PoolStats {
     /// Blocks that were cached and had to make room.
     pub evictions: u64,
     /// What else was counted.
-    pub counters: Counters,
+    pub counters: PlannerCounters,
 }
 
 impl PagedPlanner {
@@ -78,7 +78,7 @@ impl PagedPlanner {
             sequences: Sequences::default(),
             window: None,
             revision: 0,
-            counters: Counters::default(),
+            counters: PlannerCounters::default(),
             forgotten: 0,
         })
     }
@@ -160,10 +160,10 @@ impl PagedPlanner {
     }
 
     /// Memory that the bookkeeping needs for a cut, and for what leaves the window when a transaction ends.
-    pub(super) fn cut_room(&self, seat: u32, length: u32, blocks: u32) -> Room {
+    pub(super) fn cut_room(&self, seat: u32, length: u32, blocks: u32) -> Reservation {
         let size = self.block_size();
         let kept = length.div_ceil(size).max(blocks).min(self.sequences.at(seat).table().len());
-        Room { tables: 2, marks: kept.saturating_sub(length / size) as usize, ..Room::default() }
+        Reservation { tables: 2, marks: kept.saturating_sub(length / size) as usize, ..Reservation::default() }
     }
 
     /// Gives sequences blocks for so many tokens in total; takes all that are missing, or none.
@@ -178,7 +178,7 @@ impl PagedPlanner {
     pub fn missing_blocks(&mut self, wanted: &[(u64, u32)]) -> Result<Vec<u32>> {
         let mut missing = Vec::new();
         reserve(&mut missing, wanted.len(), "sequences and blocks of a call")?;
-        let mut named = Named::of(if wanted.len() > 1 { self.sequences.num_seats() } else { 0 })?;
+        let mut named = NamedSeats::of(if wanted.len() > 1 { self.sequences.num_seats() } else { 0 })?;
         for &(sequence, tokens) in wanted {
             let seat = self.sequences.seat(sequence)?;
             if wanted.len() > 1 && !named.insert(seat) {
@@ -189,7 +189,7 @@ impl PagedPlanner {
         }
         let all: u64 = missing.iter().map(|&blocks| u64::from(blocks)).sum();
         self.state().check_available(all)?;
-        self.tables.reserve(Room { blocks: all as usize, tables: wanted.len(), ..Room::default() })?;
+        self.tables.reserve(Reservation { blocks: all as usize, tables: wanted.len(), ..Reservation::default() })?;
         Ok(missing)
     }
 
@@ -364,7 +364,7 @@ impl PagedPlanner {
 
     /// Says what is wrong with the bookkeeping, if anything is; `held` is everything that holds blocks beside sequences.
     /// O(slots).
-    pub fn check_invariants(&self, held: &[&Held]) -> Result<(), String> {
+    pub fn check_invariants(&self, held: &[&HeldContent]) -> Result<(), String> {
         let of_sequences = self.sequences.iter().map(|of| of.table());
         let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.content().table())).collect();
         self.tables.check(&tables)?;
@@ -372,8 +372,8 @@ impl PagedPlanner {
     }
 
     /// What plans are made from.
-    pub(super) fn state(&self) -> State<'_> {
-        State { sequences: &self.sequences, tables: &self.tables, revision: self.revision }
+    pub(super) fn state(&self) -> PlannerState<'_> {
+        PlannerState { sequences: &self.sequences, tables: &self.tables, revision: self.revision }
     }
 
     /// Notes a change after which a plan from before would come out otherwise.

@@ -10,8 +10,8 @@
 
 use super::paged_planner::PagedPlanner;
 use crate::error::{Result, reserve};
-use crate::paged::index::{Explanation, Group, Identity, Key, PrefixMatch, Unseen};
-use crate::paged::sequence::Held;
+use crate::paged::index::{BlockKey, Explanation, GroupIndex, Identity, PrefixMatch, UnseenEvents};
+use crate::paged::sequence::HeldContent;
 
 /// What is written down of a call.
 const WHAT: &str = "blocks of a prompt";
@@ -19,7 +19,7 @@ const WHAT: &str = "blocks of a prompt";
 impl PagedPlanner {
     /// The longest prefix of these tokens that is there, its blocks held; with `partial` also the start of a block, which its
     /// first writer gets a copy of, where there is no window.
-    pub fn find(&mut self, tokens: &[u32], identity: &Identity, partial: bool) -> Result<Held> {
+    pub fn find(&mut self, tokens: &[u32], identity: &Identity, partial: bool) -> Result<HeldContent> {
         let held = find_in_groups(&mut [self], tokens, identity, partial)?.pop();
         Ok(held.expect("one group, one prefix"))
     }
@@ -42,12 +42,12 @@ impl PagedPlanner {
     }
 
     /// The names of the whole blocks of a prompt, whether they are there or not. O(tokens).
-    pub fn keys(&self, tokens: &[u32], identity: &Identity) -> Result<Vec<Key>> {
+    pub fn keys(&self, tokens: &[u32], identity: &Identity) -> Result<Vec<BlockKey>> {
         identity.keys(tokens, self.block_size())
     }
 
     /// The names of all blocks that can be found, in no order. O(blocks).
-    pub fn indexed_keys(&self) -> Result<Vec<Key>> {
+    pub fn indexed_keys(&self) -> Result<Vec<BlockKey>> {
         let (index, blocks) = (self.tables.pool().index(), self.tables.pool().blocks().touched());
         let mut keys = Vec::new();
         reserve(&mut keys, index.len() as usize, "sequences and blocks of a call")?;
@@ -57,7 +57,7 @@ impl PagedPlanner {
 
     /// What happened to the blocks that are found by their tokens, from a number on.
     #[must_use]
-    pub fn events(&self, since: u64) -> Unseen<'_> {
+    pub fn events(&self, since: u64) -> UnseenEvents<'_> {
         self.tables.pool().index().events().since(since)
     }
 
@@ -77,7 +77,7 @@ impl PagedPlanner {
     }
 
     /// Holds what was found in this planner, of these groups.
-    fn hold_match(&mut self, found: &PrefixMatch, group: usize, identity: &Identity) -> Result<Held> {
+    fn hold_match(&mut self, found: &PrefixMatch, group: usize, identity: &Identity) -> Result<HeldContent> {
         let blocks = found.blocks(group);
         let names = [found.length().checked_sub(1), blocks.iter().rposition(Option::is_none)];
         let names = names.map(|place| place.map(|place| found.keys()[place]));
@@ -100,19 +100,19 @@ impl PagedPlanner {
 
     /// Whether a sequence has the block of this key at a place, its tokens known, and it has no key yet. O(sequences), and O(tokens
     /// without a key) of those that have so many.
-    fn is_drafted(&self, key: &Key, place: u32) -> bool {
+    fn is_drafted(&self, key: &BlockKey, place: u32) -> bool {
         self.sequences.iter().any(|of| of.drafts_block(key, place, &self.tables))
     }
 }
 
-/// The longest prefix of these tokens for which every group has what the next token sees and the last token's block, held, one [`Held`]
+/// The longest prefix of these tokens for which every group has what the next token sees and the last token's block, held, one [`HeldContent`]
 /// for each group; nothing is held where it is refused. With `partial` also the start of a block, where no group has a window.
 pub fn find_in_groups(
     planners: &mut [&mut PagedPlanner],
     tokens: &[u32],
     identity: &Identity,
     partial: bool,
-) -> Result<Vec<Held>> {
+) -> Result<Vec<HeldContent>> {
     let found = {
         let (groups, prompt) = (asked(planners.iter().map(|planner| &**planner))?, identity.prompt(tokens));
         let mut found = PrefixMatch::find(&groups, prompt)?;
@@ -121,7 +121,7 @@ pub fn find_in_groups(
         }
         found
     };
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<HeldContent> = Vec::new();
     for (at, planner) in planners.iter_mut().enumerate() {
         match reserve(&mut held, 1, WHAT).and_then(|()| planner.hold_match(&found, at, identity)) {
             Ok(of_group) => held.push(of_group),
@@ -154,9 +154,9 @@ pub fn can_allocate_in_groups(
 }
 
 /// Planners as groups that are asked.
-fn asked<'a>(planners: impl ExactSizeIterator<Item = &'a PagedPlanner>) -> Result<Vec<Group<'a>>> {
+fn asked<'a>(planners: impl ExactSizeIterator<Item = &'a PagedPlanner>) -> Result<Vec<GroupIndex<'a>>> {
     let mut groups = Vec::new();
     reserve(&mut groups, planners.len(), WHAT)?;
-    groups.extend(planners.map(|planner| Group { index: planner.tables.pool().index(), window: planner.window }));
+    groups.extend(planners.map(|planner| GroupIndex { index: planner.tables.pool().index(), window: planner.window }));
     Ok(groups)
 }

@@ -21,7 +21,7 @@ impl PagedPlanner {
         let slot = position % self.block_size();
         let block = self.tables.get(of.table(), position / self.block_size());
         let written = |block: &u32| position < of.end() && self.tables.pool().marks().get(*block, layer, slot);
-        block.filter(written).map(|block| Slot { block, slot }).ok_or_else(|| {
+        block.filter(written).map(|block| Slot { block, index: slot }).ok_or_else(|| {
             let length = of.length().into();
             Error::PositionOutOfRange { sequence, layer, position: position.into(), length }
         })

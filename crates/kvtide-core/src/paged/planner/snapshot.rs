@@ -8,23 +8,23 @@
 
 use super::paged_planner::PagedPlanner;
 use crate::error::{Error, Result};
-use crate::paged::index::{Identity, Key};
-use crate::paged::sequence::{Content, Held, KeyChain};
-use crate::paged::table::Room;
+use crate::paged::index::{BlockKey, Identity};
+use crate::paged::sequence::{Content, HeldContent, KeyChain};
+use crate::paged::table::Reservation;
 
 impl PagedPlanner {
     /// What a sequence holds now, those of open drafts included, whose ids are those of no prompt then.
-    pub fn snapshot(&mut self, sequence: u64) -> Result<Held> {
+    pub fn snapshot(&mut self, sequence: u64) -> Result<HeldContent> {
         let seat = self.sequences.resting(sequence)?;
-        Ok(Held::new(self.sequences.at(seat).fork(&mut self.tables)))
+        Ok(HeldContent::new(self.sequences.at(seat).fork(&mut self.tables)))
     }
 
     /// Refuses what [`PagedPlanner::restore`] would refuse: tokens of another identity, which the sequence would be found by.
-    pub fn check_restore(&self, sequence: u64, held: &Held) -> Result<()> {
+    pub fn check_restore(&self, sequence: u64, held: &HeldContent) -> Result<()> {
         self.seat_to_restore(sequence, held).map(drop)
     }
 
-    fn seat_to_restore(&self, sequence: u64, held: &Held) -> Result<u32> {
+    fn seat_to_restore(&self, sequence: u64, held: &HeldContent) -> Result<u32> {
         let seat = self.sequences.idle(sequence)?;
         match self.sequences.at(seat).content().keys().has_identity_of(held.content().keys()) {
             true => Ok(seat),
@@ -33,7 +33,7 @@ impl PagedPlanner {
     }
 
     /// Gives a sequence what a snapshot of the same identity holds.
-    pub fn restore(&mut self, sequence: u64, held: &Held) -> Result<()> {
+    pub fn restore(&mut self, sequence: u64, held: &HeldContent) -> Result<()> {
         let seat = self.seat_to_restore(sequence, held)?;
         let mut content = held.content().fork(&mut self.tables);
         content.keys_mut().forget_before(self.forgotten);
@@ -43,13 +43,13 @@ impl PagedPlanner {
     }
 
     /// Gives up what was held.
-    pub fn release(&mut self, held: Held) {
+    pub fn release(&mut self, held: HeldContent) {
         held.into_content().release(&mut self.tables);
         self.changed();
     }
 
     /// A new sequence with what is held.
-    pub fn create_from(&mut self, held: Held) -> Result<u64> {
+    pub fn create_from(&mut self, held: HeldContent) -> Result<u64> {
         if let Err(refusal) = self.sequences.reserve() {
             self.release(held);
             return Err(refusal);
@@ -62,7 +62,7 @@ impl PagedPlanner {
 
     /// Holds the blocks of a prefix, in order, the last of which may be used in part: `length` tokens. Places before the first
     /// that is needed have none, but for the last whole block, which is found by its key.
-    pub fn hold(&mut self, blocks: &[Option<u32>], length: u32, identity: &Identity) -> Result<Held> {
+    pub fn hold(&mut self, blocks: &[Option<u32>], length: u32, identity: &Identity) -> Result<HeldContent> {
         let places = u64::from(length).div_ceil(self.block_size().into());
         if blocks.len() as u64 != places {
             return Err(Error::argument("blocks.length", blocks.len(), format!("{places}, for {length} tokens")));
@@ -85,12 +85,12 @@ impl PagedPlanner {
         blocks: &[Option<u32>],
         length: u32,
         identity: &Identity,
-        names: [Option<Key>; 2],
-    ) -> Result<Held> {
-        self.tables.reserve(Room { tables: 1, blocks: blocks.len(), ..Room::default() })?;
+        names: [Option<BlockKey>; 2],
+    ) -> Result<HeldContent> {
+        self.tables.reserve(Reservation { tables: 1, blocks: blocks.len(), ..Reservation::default() })?;
         let keys = KeyChain::new(identity.clone(), self.forgotten);
         let content = Content::found(blocks, length, names, keys, &mut self.tables);
         self.changed();
-        Ok(Held::new(content))
+        Ok(HeldContent::new(content))
     }
 }

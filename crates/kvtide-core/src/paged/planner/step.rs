@@ -15,9 +15,9 @@ use std::ops::Range;
 
 use super::paged_planner::PagedPlanner;
 use crate::error::{Error, Result};
-use crate::paged::plan::{Before, Share, WritePlan};
+use crate::paged::plan::{Share, StagingContent, WritePlan};
 use crate::paged::sequence::OpenStep;
-use crate::paged::table::Room;
+use crate::paged::table::Reservation;
 
 impl PagedPlanner {
     /// Takes the blocks of a step; its sequences refuse other changes until it ends.
@@ -60,7 +60,7 @@ impl PagedPlanner {
     /// Takes the memory that [`PagedPlanner::mark_layer`] needs, or refuses what it would refuse.
     pub fn reserve_marks(&mut self, plan: &WritePlan) -> Result<()> {
         self.check_step(plan)?;
-        self.tables.reserve(Room { marks: plan.runs().len(), ..Room::default() })
+        self.tables.reserve(Reservation { marks: plan.runs().len(), ..Reservation::default() })
     }
 
     /// Keeps the first `tokens` tokens of each sequence of an open step, and gives the other slots back: for a step that was opened
@@ -98,7 +98,7 @@ impl PagedPlanner {
     pub fn reserve_close(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         plan.check_tokens(tokens)?;
         self.check_step(plan)?;
-        self.tables.reserve(Room { tables: plan.num_shares(), ..Room::default() })
+        self.tables.reserve(Reservation { tables: plan.num_shares(), ..Reservation::default() })
     }
 
     /// Ends a step: its sequences are what they were. Those that were dropped since are none of its business.
@@ -119,7 +119,10 @@ impl PagedPlanner {
             let pool = self.tables.pool_mut();
             // Nobody reads these slots; what may lie there is zeroed before somebody does.
             runs.iter().for_each(|run| pool.unwrite(run.block, run.slot..run.slot + run.len));
-            of_share.iter().filter(|write| write.before != Before::Rows).for_each(|write| pool.unstage(write.page));
+            of_share
+                .iter()
+                .filter(|write| write.before != StagingContent::Own)
+                .for_each(|write| pool.unstage(write.page));
             self.sequences.at_mut(share.seat).undo_step(share.new_blocks, &mut self.tables);
         }
         self.changed();
@@ -133,6 +136,6 @@ impl PagedPlanner {
 }
 
 /// Memory that the bookkeeping needs to give slots of an open step back.
-fn undo_room(plan: &WritePlan) -> Room {
-    Room { tables: plan.num_shares(), marks: plan.runs().len(), ..Room::default() }
+fn undo_room(plan: &WritePlan) -> Reservation {
+    Reservation { tables: plan.num_shares(), marks: plan.runs().len(), ..Reservation::default() }
 }

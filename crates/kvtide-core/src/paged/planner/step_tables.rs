@@ -8,7 +8,7 @@
 //! queryOffsets   [ 0 2 3 ]                  where the tokens of each sequence begin
 //! ```
 //!
-//! [`StepRows`] knows what it wrote in which row. A row whose sequence is the same, and in whose table only blocks were added,
+//! [`StepTableRows`] knows what it wrote in which row. A row whose sequence is the same, and in whose table only blocks were added,
 //! gets those alone; so the array must come back as it was, and rows are of one planner. A place whose block left the window
 //! has [`NO_BLOCK`]: what was there may be another sequence's by now.
 //!
@@ -58,17 +58,17 @@ impl Row {
 
 /// Writes the tables of one step after another, and of each row what has changed.
 #[derive(Debug)]
-pub struct StepRows {
+pub struct StepTableRows {
     width: u32,
     rows: Vec<Row>,
     /// Where the array lay that has these rows.
     place: usize,
 }
 
-impl StepRows {
+impl StepTableRows {
     /// For rows of `width` blocks.
     pub fn new(width: u32) -> Result<Self> {
-        Ok(StepRows { width: count_positive("width", width.into())?, rows: Vec::new(), place: 0 })
+        Ok(StepTableRows { width: count_positive("width", width.into())?, rows: Vec::new(), place: 0 })
     }
 
     /// Entries of a row.
@@ -82,7 +82,7 @@ impl StepRows {
         self.rows.clear();
     }
 
-    /// Refuses what [`StepRows::fill`] would refuse of a step that is planned, and takes the memory of it: a step that is opened
+    /// Refuses what [`StepTableRows::fill`] would refuse of a step that is planned, and takes the memory of it: a step that is opened
     /// behind this takes no block in vain.
     pub fn prepare(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: &StepTables<'_>) -> Result<()> {
         self.check(planner, plan, out)?;

@@ -13,7 +13,7 @@
 use super::paged_planner::PagedPlanner;
 use crate::drafts::TransactionId;
 use crate::error::Result;
-use crate::paged::plan::{CopyPlan, EndPlan, Keep, RowMove, Target};
+use crate::paged::plan::{CopyPlan, EndPlan, Keep, RowMove, WriteTarget};
 use crate::tree::Tree;
 
 impl PagedPlanner {
@@ -89,12 +89,12 @@ impl PagedPlanner {
     }
 
     /// What the rows of a path will write over, for the copies before it.
-    pub fn path_target(&self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<Target> {
+    pub fn path_target(&self, sequence: u64, id: TransactionId, path: &[u32]) -> Result<WriteTarget> {
         let of = self.sequences.at(self.sequences.resting(sequence)?);
         of.drafts().check_path(id, path)?;
         let stays = (0..).zip(path).take_while(|(place, node)| place == *node).count() as u32;
         let position = of.committed() + of.drafts().first(id)? + stays;
-        Ok(Target { sequence, position, tokens: path.len() as u32 - stays })
+        Ok(WriteTarget { sequence, position, tokens: path.len() as u32 - stays })
     }
 
     /// What it takes to end the innermost transaction; changes nothing. What a path writes over must be nobody else's any more when

@@ -18,23 +18,25 @@ use std::ops::Range;
 use super::paged_planner::PagedPlanner;
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result, reserve};
-use crate::paged::plan::{Append, Before, CheckedWrite, CopyPlan, Share, SharedBlocks, Target, WritePlan, Writer};
-use crate::paged::table::Room;
+use crate::paged::plan::{
+    Append, CheckedWrite, CopyPlan, Share, SharedBlocks, StagingContent, WritePlan, WriteTarget, Writer,
+};
+use crate::paged::table::Reservation;
 
 impl PagedPlanner {
     /// What [`PagedPlanner::plan_tokens`] will write, for the copies before it.
-    pub fn tokens_target(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<Target> {
+    pub fn tokens_target(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WriteTarget> {
         self.check_layer(layer)?;
         if position >= COUNT_MAX {
             return Err(Error::argument("pos", position, format!("below {COUNT_MAX}")));
         }
-        let target = Target { sequence, position, tokens };
+        let target = WriteTarget { sequence, position, tokens };
         target.check(self.sequences.find(sequence)?, Writer::Direct, self.state())?;
         Ok(target)
     }
 
     /// What [`PagedPlanner::plan_append`] will write, for the copies before it.
-    pub fn append_targets(&self, append: &Append<'_>) -> Result<Vec<Target>> {
+    pub fn append_targets(&self, append: &Append<'_>) -> Result<Vec<WriteTarget>> {
         let mut targets = Vec::new();
         reserve(&mut targets, append.sequences.len(), "sequences and blocks of a call")?;
         append.each_target(self.state(), |_, _, target| targets.push(target))?;
@@ -42,7 +44,7 @@ impl PagedPlanner {
     }
 
     /// The copies that these writes need first; refused when there are not enough blocks for them and for the writes.
-    pub fn plan_copies(&self, targets: &[Target]) -> Result<CopyPlan> {
+    pub fn plan_copies(&self, targets: &[WriteTarget]) -> Result<CopyPlan> {
         let (mut shared, mut needed) = (SharedBlocks::default(), 0);
         for target in targets {
             let seat = self.sequences.seat(target.sequence)?;
@@ -86,7 +88,7 @@ impl PagedPlanner {
     /// the cache has changed since, is refused.
     pub fn reserve(&mut self, plan: &WritePlan) -> Result<()> {
         self.check_revision(plan.revision())?;
-        self.reserve_write(plan, Room::default()).map(drop)
+        self.reserve_write(plan, Reservation::default()).map(drop)
     }
 
     /// The same for a plan and the copies that it needs first, of which it knows nothing yet; answers the staging pages that
@@ -101,7 +103,7 @@ impl PagedPlanner {
     }
 
     /// Takes the memory for a write and for what comes before it; gives how much that is.
-    fn reserve_write(&mut self, plan: &WritePlan, before: Room) -> Result<Room> {
+    fn reserve_write(&mut self, plan: &WritePlan, before: Reservation) -> Result<Reservation> {
         for (share, _) in plan.shares().filter(|(share, _)| share.drafted) {
             let of = self.sequences.at_mut(share.seat);
             of.drafts_mut().reserve(share.tokens)?;
@@ -177,7 +179,7 @@ impl PagedPlanner {
             }
             of.add_blocks(share.new_blocks, &mut self.tables);
         }
-        for write in plan.pages().iter().filter(|write| write.before != Before::Rows) {
+        for write in plan.pages().iter().filter(|write| write.before != StagingContent::Own) {
             self.tables.pool_mut().stage(write.page, write.staged);
         }
     }

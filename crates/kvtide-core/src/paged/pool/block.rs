@@ -4,7 +4,7 @@ use super::policy::PRIORITY_DEFAULT;
 
 /// Which of the sets a block is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Set {
+pub enum BlockState {
     /// Somebody holds it.
     Active,
     /// Nobody holds it; its content can be found.
@@ -20,7 +20,7 @@ pub enum Set {
 pub(super) struct Block {
     /// How often it is held; of a cached one, which nobody holds, the turn that it was released in.
     pub number: u32,
-    pub set: Set,
+    pub set: BlockState,
     pub priority: u8,
     /// At least this rank, for blocks behind it that were released before.
     pub inherited: u8,
@@ -30,10 +30,11 @@ pub(super) struct Block {
 
 impl Block {
     /// A block that nobody holds and that was given nothing.
-    pub const FREE: Block = Block { number: 0, set: Set::Free, priority: PRIORITY_DEFAULT, inherited: 0, rank: 0 };
+    pub const FREE: Block =
+        Block { number: 0, set: BlockState::Free, priority: PRIORITY_DEFAULT, inherited: 0, rank: 0 };
 
     /// How often it is held.
     pub fn count(&self) -> u32 {
-        if self.set == Set::Active { self.number } else { 0 }
+        if self.set == BlockState::Active { self.number } else { 0 }
     }
 }

@@ -18,7 +18,7 @@
 //! Invariants: those of [`Blocks`], whose blocks here are active, free or retired; one handle is valid per active block. To
 //! hand out, to hold and to take back are O(1) per block, the first with its memory amortised. 20 bytes a block.
 
-use super::block::Set;
+use super::block::BlockState;
 use super::blocks::Blocks;
 use super::handle::{BlockHandle, GENERATION_LAST};
 use crate::count::count;
@@ -130,7 +130,7 @@ impl BlockPool {
         for handle in handles {
             let index = handle.index();
             // A block named more than once is put back the first time it is met here.
-            if self.blocks.set(index) == Set::Active && self.blocks.count(index) == 0 {
+            if self.blocks.set(index) == BlockState::Active && self.blocks.count(index) == 0 {
                 self.put_back(handle);
             }
         }
@@ -153,8 +153,8 @@ impl BlockPool {
         if index >= self.blocks.touched() {
             return refuse("not a block of this pool");
         }
-        let in_use = self.blocks.set(index) == Set::Active;
-        let free = self.blocks.set(index) == Set::Free;
+        let in_use = self.blocks.set(index) == BlockState::Active;
+        let free = self.blocks.set(index) == BlockState::Free;
         let latest = self.generations[index] - u32::from(free);
         match handle.generation() {
             generation if generation > latest => refuse("not a block of this pool"),

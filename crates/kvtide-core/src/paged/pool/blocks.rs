@@ -27,16 +27,16 @@
 //! never handed out. All calls are O(1), but for `reserve`, which costs what it adds, those that set, use or end a time limit
 //! (O(log limits)), and `check_invariants`. 16 bytes a block, up to the highest handed out.
 
-use super::block::{Block, Set};
+use super::block::{Block, BlockState};
 use super::order::Order;
-use super::policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released};
-use super::rank::{Chain, Rank};
+use super::policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, ReleasedBlock};
+use super::rank::{Rank, RankChain};
 use crate::count::count;
 use crate::error::{Error, Result};
 
 /// A block that is handed out, or would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenBlock {
     /// Its index.
     pub block: u32,
     /// Whether it was cached until now: what was in it cannot be found any more.
@@ -115,40 +115,40 @@ impl Blocks {
     }
 
     /// Hands out a block, held once. Memory for it was reserved.
-    pub fn take(&mut self) -> Option<Taken> {
+    pub fn take(&mut self) -> Option<TakenBlock> {
         let taken = if let Some(block) = self.order.pop_free() {
             self.free -= 1;
-            Taken { block, evicted: false }
+            TakenBlock { block, evicted: false }
         } else if self.touched < self.capacity {
             self.touched += 1;
-            Taken { block: self.touched - 1, evicted: false }
+            TakenBlock { block: self.touched - 1, evicted: false }
         } else {
             let block = self.order.first_cached()?;
             self.order.unlist(block);
             self.order.limits_mut().remove(block);
             self.cached -= 1;
             self.evictions += 1;
-            Taken { block, evicted: true }
+            TakenBlock { block, evicted: true }
         };
-        self.order[taken.block] = Block { number: 1, set: Set::Active, ..Block::FREE };
+        self.order[taken.block] = Block { number: 1, set: BlockState::Active, ..Block::FREE };
         self.active += 1;
         Some(taken)
     }
 
     /// What the next calls of [`Blocks::take`] would give, in order; changes nothing.
-    pub fn upcoming(&self) -> impl Iterator<Item = Taken> {
+    pub fn upcoming(&self) -> impl Iterator<Item = TakenBlock> {
         let new = self.order.free().chain(self.touched..self.capacity);
-        let cached = self.order.cached().map(|block| Taken { block, evicted: true });
-        new.map(|block| Taken { block, evicted: false }).chain(cached)
+        let cached = self.order.cached().map(|block| TakenBlock { block, evicted: true });
+        new.map(|block| TakenBlock { block, evicted: false }).chain(cached)
     }
 
     /// Holds a block once more; a cached one is revived. The block is active or cached, and held less than `u32::MAX` times.
     pub fn retain(&mut self, block: u32) {
         match self.order[block].set {
-            Set::Active => {}
-            Set::Cached => {
+            BlockState::Active => {}
+            BlockState::Cached => {
                 self.order.unlist(block);
-                (self.order[block].set, self.order[block].number) = (Set::Active, 0);
+                (self.order[block].set, self.order[block].number) = (BlockState::Active, 0);
                 self.cached -= 1;
                 self.active += 1;
             }
@@ -159,7 +159,7 @@ impl Blocks {
 
     /// Lets go of a block; gives how often it is held still. The blocks of a sequence are let go of from its tail to its
     /// head, with one chain, which takes care that no head is evicted before its tail.
-    pub fn release(&mut self, block: u32, how: Release, chain: &mut Chain) -> u32 {
+    pub fn release(&mut self, block: u32, how: Release, chain: &mut RankChain) -> u32 {
         let left = self.drop_count(block);
         if left > 0 {
             self.hand_on(block, chain);
@@ -173,7 +173,7 @@ impl Blocks {
 
     /// A cached block's content is given up: it is free.
     pub fn forget(&mut self, block: u32) {
-        assert_eq!(self.order[block].set, Set::Cached, "block {block} has nothing to forget");
+        assert_eq!(self.order[block].set, BlockState::Cached, "block {block} has nothing to forget");
         self.order.unlist(block);
         self.cached -= 1;
         self.set_free(block);
@@ -188,7 +188,7 @@ impl Blocks {
     /// A block that was let go of for the last time, and is never handed out again.
     pub(super) fn retire(&mut self, block: u32) {
         self.order.limits_mut().remove(block);
-        self.order[block] = Block { set: Set::Retired, ..Block::FREE };
+        self.order[block] = Block { set: BlockState::Retired, ..Block::FREE };
         self.active -= 1;
         self.retired += 1;
     }
@@ -205,7 +205,7 @@ impl Blocks {
         if priority > PRIORITY_MAX {
             return Err(Error::argument("priority", u32::from(priority), "0 to 100"));
         }
-        if !matches!(self.set(block), Set::Active | Set::Cached) {
+        if !matches!(self.set(block), BlockState::Active | BlockState::Cached) {
             return Err(Error::InvalidBlock { block: block.into(), reason: "nothing is kept in it" });
         }
         let limit = until.filter(|until| *until > self.now);
@@ -253,11 +253,11 @@ impl Blocks {
     }
 
     /// A block that nobody holds any more waits for its eviction.
-    fn cache(&mut self, block: u32, depth: u32, chain: &mut Chain) {
+    fn cache(&mut self, block: u32, depth: u32, chain: &mut RankChain) {
         self.forget_what_is_over(block);
         let kept = self.keep(block, chain);
         chain.0 = self.own_rank(block, Some(depth)).join(kept);
-        self.order[block].set = Set::Cached;
+        self.order[block].set = BlockState::Cached;
         self.active -= 1;
         self.cached += 1;
         self.order.list(block, chain.0);
@@ -265,17 +265,17 @@ impl Blocks {
 
     /// Whether what a chain has met means anything to the blocks before it that stay. Where all have one rank it does not: each
     /// has that rank of its own, until a priority takes away what it was handed.
-    pub(super) fn hands_on(&self, chain: &Chain) -> bool {
-        !self.even && chain.0 != Chain::default().0
+    pub(super) fn hands_on(&self, chain: &RankChain) -> bool {
+        !self.even && chain.0 != RankChain::default().0
     }
 
     /// Lets a block that stays keep the rank of those behind it. What it kept before, those before it have as well.
-    pub(super) fn hand_on(&mut self, block: u32, chain: &Chain) {
+    pub(super) fn hand_on(&mut self, block: u32, chain: &RankChain) {
         self.keep(block, chain);
     }
 
     /// Lets a block keep the rank of those behind it; gives all that it has kept.
-    fn keep(&mut self, block: u32, chain: &Chain) -> Rank {
+    fn keep(&mut self, block: u32, chain: &RankChain) -> Rank {
         let before = self.inherited(block);
         let kept = before.join(chain.0.at(self.now));
         if kept == before {
@@ -297,7 +297,7 @@ impl Blocks {
 
     /// What the policy makes of a block's own priority, whose limit lies ahead.
     fn own_rank(&self, block: u32, depth: Option<u32>) -> Rank {
-        let ask = |priority| self.policy.rank(&Released { priority, depth }).min(RANK_MAX);
+        let ask = |priority| self.policy.rank(&ReleasedBlock { priority, depth }).min(RANK_MAX);
         let top = ask(self.order[block].priority);
         match self.order.limit(block).and_then(|limit| limit.own) {
             Some(until) => Rank { top, floor: ask(PRIORITY_DEFAULT), until },
@@ -367,14 +367,14 @@ impl Blocks {
 
     /// The set that a block is in. One that was never handed out is free.
     #[must_use]
-    pub fn set(&self, block: u32) -> Set {
-        if block < self.touched { self.order[block].set } else { Set::Free }
+    pub fn set(&self, block: u32) -> BlockState {
+        if block < self.touched { self.order[block].set } else { BlockState::Free }
     }
 
     /// Whether nobody holds a block whose content can be found.
     #[must_use]
     pub fn is_cached(&self, block: u32) -> bool {
-        self.set(block) == Set::Cached
+        self.set(block) == BlockState::Cached
     }
 
     /// Blocks handed out at least once: their indices are below this.
@@ -410,7 +410,7 @@ impl Blocks {
         for block in 0..self.touched {
             let at = self.order[block];
             met[at.set as usize] += 1;
-            if at.set != Set::Cached && (at.number > 0) != (at.set == Set::Active) {
+            if at.set != BlockState::Cached && (at.number > 0) != (at.set == BlockState::Active) {
                 return Err(format!("block {block} is {:?} and held {} times", at.set, at.number));
             }
         }

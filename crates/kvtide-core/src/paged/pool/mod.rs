@@ -17,11 +17,11 @@ mod queue;
 mod rank;
 mod rank_table;
 
-pub use block::Set;
+pub use block::BlockState;
 pub use block_pool::BlockPool;
-pub use blocks::{Blocks, Release, Taken};
+pub use blocks::{Blocks, Release, TakenBlock};
 pub use handle::BlockHandle;
-pub use page_pool::{Counts, PagePool};
-pub use policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, Released};
-pub use rank::Chain;
+pub use page_pool::{HoldCounter, PagePool};
+pub use policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, ReleasedBlock};
+pub use rank::RankChain;
 pub use rank_table::RankTable;

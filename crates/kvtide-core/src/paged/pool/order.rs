@@ -13,7 +13,7 @@
 //! Invariants: a cached block lies in the list of its rank or in the queue, and `ranks` has a bit for each list that is not empty.
 //! O(1), and O(log limits) for what has a limit.
 
-use super::block::{Block, Set};
+use super::block::{Block, BlockState};
 use super::limits::{Limit, Limits};
 use super::lists::Lists;
 use super::policy::RANK_MAX;
@@ -174,7 +174,7 @@ impl Order {
         let anew = |turn: u32| begun.partition_point(|&begun| begun <= turn) as u32;
         for block in 0..self.blocks.len() {
             let known = &mut self.blocks[block];
-            if known.set == Set::Cached {
+            if known.set == BlockState::Cached {
                 known.number = anew(known.number);
             }
         }
@@ -188,7 +188,7 @@ impl Order {
         if self.blocks.check(FREE)? != free {
             return Err(format!("{free} blocks are free, their list has others"));
         }
-        if let Some(block) = self.free().find(|&block| self.blocks[block].set != Set::Free) {
+        if let Some(block) = self.free().find(|&block| self.blocks[block].set != BlockState::Free) {
             return Err(format!("block {block} is in the list of free ones: {:?}", self.blocks[block]));
         }
         let mut met = self.limits.queued_count();
@@ -198,7 +198,7 @@ impl Order {
                 return Err(format!("rank {rank} has {listed} blocks, its bit says otherwise"));
             }
             met += listed;
-            let fits = |of: &Block| of.set == Set::Cached && of.rank == rank;
+            let fits = |of: &Block| of.set == BlockState::Cached && of.rank == rank;
             if let Some(block) = self.blocks.iter(FIRST_RANK + rank).find(|&block| !fits(&self.blocks[block])) {
                 return Err(format!("block {block} is in the list of rank {rank}: {:?}", self.blocks[block]));
             }
@@ -219,7 +219,7 @@ impl Order {
         let mut before = (0, 0);
         for block in self.cached() {
             let place = self.place(block);
-            if self.blocks[block].set != Set::Cached || place < before || place.1 > self.turn {
+            if self.blocks[block].set != BlockState::Cached || place < before || place.1 > self.turn {
                 return Err(format!("block {block} waits at {place:?} behind {before:?} in turn {}", self.turn));
             }
             before = place;
@@ -236,9 +236,9 @@ impl Order {
         for block in self.limits.blocks() {
             let (listed, of) = (self.limits.listed(block), self.blocks[block]);
             let fits = match of.set {
-                Set::Active => listed.is_none(),
-                Set::Cached => listed.is_none_or(|rank| rank.top == of.rank),
-                Set::Free | Set::Retired => false,
+                BlockState::Active => listed.is_none(),
+                BlockState::Cached => listed.is_none_or(|rank| rank.top == of.rank),
+                BlockState::Free | BlockState::Retired => false,
             };
             if !fits {
                 return Err(format!("block {block} has a limit, {listed:?}, and is {of:?}"));

@@ -12,16 +12,16 @@
 
 use std::ops::Range;
 
-use super::block::Set;
+use super::block::BlockState;
 use super::blocks::{Blocks, Release};
 use super::policy::EvictionPolicy;
-use super::rank::Chain;
+use super::rank::RankChain;
 use crate::error::Result;
-use crate::paged::index::{Extras, Key, PrefixIndex};
+use crate::paged::index::{BlockKey, Extras, PrefixIndex};
 use crate::paged::pages::{Page, Slot, Staging, WrittenMarks};
 
 /// Who counts the chunks that hold a block.
-pub trait Counts {
+pub trait HoldCounter {
     /// One more chunk holds it.
     fn retain(&mut self, block: u32);
     /// Blocks of one table are released next.
@@ -48,7 +48,7 @@ pub struct PagePool {
     /// Whether pages are staged until they are full.
     low_bit: bool,
     /// What is carried along while the blocks of one sequence are released.
-    chain: Chain,
+    chain: RankChain,
 }
 
 impl PagePool {
@@ -64,7 +64,7 @@ impl PagePool {
             num_layers,
             block_size,
             low_bit: false,
-            chain: Chain::default(),
+            chain: RankChain::default(),
         })
     }
 
@@ -182,8 +182,8 @@ impl PagePool {
 
     /// Copies the id of one token.
     pub fn copy_token(&mut self, source: Slot, target: Slot) {
-        let token = self.index.tokens(source.block)[source.slot as usize];
-        self.index.set_tokens(target.block, target.slot, &[token]);
+        let token = self.index.tokens(source.block)[source.index as usize];
+        self.index.set_tokens(target.block, target.index, &[token]);
     }
 
     /// What is known of the first `kept` slots of a block holds for another too, which was just handed out; `staged` are its layers
@@ -217,7 +217,7 @@ impl PagePool {
     }
 
     /// Gives a block whose tokens are noted a key, unless it has one.
-    pub fn name(&mut self, block: u32, key: &Key, parent: &Key, position: u32, extras: &Extras) {
+    pub fn name(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, position: u32, extras: &Extras) {
         if self.index.key(block).is_none() {
             self.index.insert(block, key, parent, position, extras);
         }
@@ -308,19 +308,19 @@ impl PagePool {
     }
 }
 
-impl Counts for PagePool {
+impl HoldCounter for PagePool {
     fn retain(&mut self, block: u32) {
         self.blocks.retain(block);
     }
 
     fn begin(&mut self) {
-        self.chain = Chain::default();
+        self.chain = RankChain::default();
     }
 
     fn release(&mut self, block: u32, place: u32) {
         let how = Release { cached: self.index.is_indexed(block), depth: place };
         self.blocks.release(block, how, &mut self.chain);
-        if self.blocks.set(block) == Set::Free {
+        if self.blocks.set(block) == BlockState::Free {
             self.index.remove(block);
             self.empty(block);
         }

@@ -22,7 +22,7 @@ pub const RANK_MAX: u8 = 127;
 
 /// A block that nobody uses any more and whose content is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Released {
+pub struct ReleasedBlock {
     /// Its priority, 0 to 100; the default one when a limited one is over.
     pub priority: u8,
     /// Its place in the sequence that let go of it, 0 for the first block; none when its priority was changed while nobody
@@ -37,14 +37,14 @@ pub struct Released {
 /// Bulk reads share the planner with other threads, hence `Sync`; none of them asks.
 ///
 /// ```
-/// use kvtide_core::paged::{EvictionPolicy, Released};
+/// use kvtide_core::paged::{EvictionPolicy, ReleasedBlock};
 ///
 /// /// Keeps the first four blocks of a sequence longer: they are shared more often.
 /// #[derive(Debug)]
 /// struct HeadsLonger;
 ///
 /// impl EvictionPolicy for HeadsLonger {
-///     fn rank(&self, released: &Released) -> u8 {
+///     fn rank(&self, released: &ReleasedBlock) -> u8 {
 ///         let head = released.depth.is_some_and(|depth| depth < 4);
 ///         released.priority + if head { 20 } else { 0 }
 ///     }
@@ -52,12 +52,12 @@ pub struct Released {
 /// ```
 pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// The block's rank, 0 to 127; the lowest is evicted first.
-    fn rank(&self, released: &Released) -> u8;
+    fn rank(&self, released: &ReleasedBlock) -> u8;
 }
 
 /// One policy for several caches.
 impl EvictionPolicy for Arc<dyn EvictionPolicy> {
-    fn rank(&self, released: &Released) -> u8 {
+    fn rank(&self, released: &ReleasedBlock) -> u8 {
         self.as_ref().rank(released)
     }
 }
@@ -67,7 +67,7 @@ impl EvictionPolicy for Arc<dyn EvictionPolicy> {
 pub struct LeastRecentlyUsed;
 
 impl EvictionPolicy for LeastRecentlyUsed {
-    fn rank(&self, released: &Released) -> u8 {
+    fn rank(&self, released: &ReleasedBlock) -> u8 {
         released.priority
     }
 }

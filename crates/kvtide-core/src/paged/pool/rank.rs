@@ -47,12 +47,12 @@ impl Rank {
 
 /// Carried along while the blocks of one sequence are released, from its tail to its head.
 #[derive(Clone, Copy, Debug)]
-pub struct Chain(pub(super) Rank);
+pub struct RankChain(pub(super) Rank);
 
-impl Default for Chain {
+impl Default for RankChain {
     /// Nothing has been released yet.
     fn default() -> Self {
-        Chain(Rank::flat(0))
+        RankChain(Rank::flat(0))
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_chain_that_begins_changes_nothing() {
         for rank in all() {
-            assert_eq!(Chain::default().0.join(rank), rank);
+            assert_eq!(RankChain::default().0.join(rank), rank);
         }
     }
 }

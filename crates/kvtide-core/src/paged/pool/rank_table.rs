@@ -10,7 +10,7 @@
 //! For policies that cannot be asked later: because they live in another language, or because asking takes long. A table is
 //! 26 kB and never changes. Every rank in it is at most 127. `rank` is O(1), the rest O(ranks).
 
-use super::policy::{EvictionPolicy, PRIORITY_MAX, RANK_MAX, Released};
+use super::policy::{EvictionPolicy, PRIORITY_MAX, RANK_MAX, ReleasedBlock};
 use crate::error::{Error, Result};
 
 /// Depths that are told apart.
@@ -19,14 +19,14 @@ const COLUMNS: usize = RankTable::DEPTH_MAX as usize + 1;
 /// The ranks of all priorities and depths. A block without a depth counts as a head.
 ///
 /// ```
-/// use kvtide_core::paged::{EvictionPolicy, RankTable, Released};
+/// use kvtide_core::paged::{EvictionPolicy, RankTable, ReleasedBlock};
 ///
 /// let heads_longer = |priority: u8, depth: u32| priority + if depth < 4 { 20 } else { 0 };
 /// // Row by row: the priorities from 0 to 100, in each the depths from 0 to 255.
 /// let ranks: Vec<u8> = (0..=100).flat_map(|priority| (0..=255).map(move |depth| heads_longer(priority, depth))).collect();
 /// let table = RankTable::new(&ranks)?;
-/// assert_eq!(table.rank(&Released { priority: 50, depth: Some(3) }), 70);
-/// assert_eq!(table.rank(&Released { priority: 50, depth: Some(4_000_000) }), 50);
+/// assert_eq!(table.rank(&ReleasedBlock { priority: 50, depth: Some(3) }), 70);
+/// assert_eq!(table.rank(&ReleasedBlock { priority: 50, depth: Some(4_000_000) }), 50);
 /// # Ok::<(), kvtide_core::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl RankTable {
 
     /// What another policy answers; more than 127 counts as that.
     pub fn of(policy: &impl EvictionPolicy) -> Self {
-        let ask = |priority, depth| policy.rank(&Released { priority, depth: Some(depth) }).min(RANK_MAX);
+        let ask = |priority, depth| policy.rank(&ReleasedBlock { priority, depth: Some(depth) }).min(RANK_MAX);
         let row = |priority| (0..=RankTable::DEPTH_MAX).map(move |depth| ask(priority, depth));
         RankTable((0..=PRIORITY_MAX).flat_map(row).collect())
     }
@@ -66,7 +66,7 @@ impl std::fmt::Debug for RankTable {
 }
 
 impl EvictionPolicy for RankTable {
-    fn rank(&self, released: &Released) -> u8 {
+    fn rank(&self, released: &ReleasedBlock) -> u8 {
         let column = released.depth.unwrap_or(0).min(RankTable::DEPTH_MAX) as usize;
         self.0[usize::from(released.priority.min(PRIORITY_MAX)) * COLUMNS + column]
     }

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::key_chain::KeyChain;
-use crate::paged::index::Key;
+use crate::paged::index::BlockKey;
 use crate::paged::table::{Table, Tables};
 use crate::paged::window::Window;
 
@@ -36,7 +36,7 @@ impl Content {
     pub fn found(
         blocks: &[Option<u32>],
         length: u32,
-        keys: [Option<Key>; 2],
+        keys: [Option<BlockKey>; 2],
         of: KeyChain,
         tables: &mut Tables,
     ) -> Self {

@@ -8,14 +8,14 @@
 
 use std::sync::Arc;
 
-use crate::paged::index::{Extras, Identity, Key};
+use crate::paged::index::{BlockKey, Extras, Identity};
 use crate::paged::pool::PagePool;
 
 /// The keys of a table's blocks, each following from the one before.
 #[derive(Clone, Debug)]
 pub struct KeyChain {
     /// The key of no token.
-    root: Key,
+    root: BlockKey,
     /// What else decides what the tokens mean.
     extra: Arc<Extras>,
     /// Leading tokens whose ids are known.
@@ -23,9 +23,9 @@ pub struct KeyChain {
     /// Leading blocks that have a key.
     keyed: u32,
     /// The key of the last of them, or of no token.
-    last: Key,
+    last: BlockKey,
     /// The key of the last block that left the window, which tokens go on from that are cut off behind it.
-    passed: Option<Key>,
+    passed: Option<BlockKey>,
     /// How often everything had been forgotten when they got theirs.
     forgotten: u64,
 }
@@ -38,7 +38,7 @@ impl KeyChain {
     }
 
     /// The same of tokens that were found, with the keys of the last whole block and of the last that left the window.
-    pub fn found(mut self, tokens: u32, blocks: u32, last: Option<Key>, passed: Option<Key>) -> Self {
+    pub fn found(mut self, tokens: u32, blocks: u32, last: Option<BlockKey>, passed: Option<BlockKey>) -> Self {
         (self.known, self.keyed, self.last, self.passed) = (tokens, blocks, last.unwrap_or(self.root), passed);
         self
     }
@@ -82,7 +82,7 @@ impl KeyChain {
 
     /// Forgets what is known of the tokens from `length` on, before which `blocks` whole ones lie. `key` is asked for the key of the
     /// last of them, which may be that of the last one that left the window.
-    pub fn cut(&mut self, length: u32, blocks: u32, key: impl FnOnce(u32, Option<Key>) -> Option<Key>) {
+    pub fn cut(&mut self, length: u32, blocks: u32, key: impl FnOnce(u32, Option<BlockKey>) -> Option<BlockKey>) {
         self.limit(length);
         if self.keyed <= blocks {
             return;
@@ -106,13 +106,13 @@ impl KeyChain {
     }
 
     /// The key that the block at a place will have, behind the blocks that have one; `tokens` gives those of a place.
-    pub fn upcoming<'a>(&self, place: u32, size: u32, tokens: impl Fn(u32) -> Option<&'a [u32]>) -> Option<Key> {
+    pub fn upcoming<'a>(&self, place: u32, size: u32, tokens: impl Fn(u32) -> Option<&'a [u32]>) -> Option<BlockKey> {
         (self.keyed..place + 1)
             .try_fold(self.last, |before, at| Some(before.child(tokens(at)?, at * size, &self.extra)))
     }
 
     /// Notes the key of the last block that left the window.
-    pub fn pass(&mut self, key: Option<Key>) {
+    pub fn pass(&mut self, key: Option<BlockKey>) {
         self.passed = key;
     }
 }

@@ -13,7 +13,7 @@ use super::content::Content;
 use super::id_hasher::IdHasher;
 use crate::drafts::{Drafts, Ending};
 use crate::error::{Error, Result, reserve};
-use crate::paged::index::Key;
+use crate::paged::index::BlockKey;
 use crate::paged::table::{Table, Tables};
 use crate::paged::window::Window;
 use crate::tree::Tree;
@@ -250,7 +250,7 @@ impl Sequence {
 
     /// Whether it has the block of this key at a place, its tokens known, and it has no key yet: it is drafted, or not written in all
     /// layers. O(tokens without a key).
-    pub fn drafts_block(&self, key: &Key, place: u32, tables: &Tables) -> bool {
+    pub fn drafts_block(&self, key: &BlockKey, place: u32, tables: &Tables) -> bool {
         let (keys, size) = (self.content.keys(), tables.block_size());
         let known = if self.drafts.is_branched() { keys.known().min(self.committed()) } else { keys.known() };
         let tokens = |at| Some(tables.pool().index().tokens(tables.get(self.table(), at)?));
@@ -397,15 +397,15 @@ impl Sequences {
 }
 
 /// The sequences that a call names, each once: a bit for each seat.
-pub struct Named(Vec<u64>);
+pub struct NamedSeats(Vec<u64>);
 
-impl Named {
+impl NamedSeats {
     /// None of so many yet.
     pub fn of(seats: usize) -> Result<Self> {
         let mut words = Vec::new();
         reserve(&mut words, seats.div_ceil(64), "sequences and blocks of a call")?;
         words.resize(seats.div_ceil(64), 0);
-        Ok(Named(words))
+        Ok(NamedSeats(words))
     }
 
     /// False for one that was named before.

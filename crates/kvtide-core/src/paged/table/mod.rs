@@ -1,13 +1,13 @@
 //! Lists of blocks: those of sequences as trees that share what they have in common, and plain ones for callers of their own.
 //!
 //! ```text
-//! room -> tables        block_table
+//! reservation -> tables        block_table
 //! ```
 
 mod block_table;
-mod room;
+mod reservation;
 mod tables;
 
 pub use block_table::BlockTable;
-pub use room::Room;
+pub use reservation::Reservation;
 pub use tables::{Table, Tables};

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A chunk counts who holds it: tables, and chunks above it. A block counts the chunks that hold it, which is what the pool is
-//! told through [`Counts`]. So a block may be written where it lies when nothing on its path is counted twice. Where blocks of a
+//! told through [`HoldCounter`]. So a block may be written where it lies when nothing on its path is counted twice. Where blocks of a
 //! table are released and others before them stay, those are told as well, if it means anything to them.
 //!
 //! Invariants: entries from a table's length on are empty in every chunk that it leads to; a chunk that nobody holds is free.
@@ -21,9 +21,9 @@ mod tests;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::room::Room;
+use super::reservation::Reservation;
 use crate::error::{Error, Result};
-use crate::paged::pool::{Counts, PagePool};
+use crate::paged::pool::{HoldCounter, PagePool};
 
 /// Entries of a chunk.
 pub const CHUNK: usize = 64;
@@ -74,7 +74,7 @@ pub struct Tables<C = PagePool> {
     counts: C,
 }
 
-impl<C: Counts> Tables<C> {
+impl<C: HoldCounter> Tables<C> {
     /// No tables yet, over a pool of which nothing is in use.
     pub fn new(counts: C) -> Self {
         Tables { chunks: Vec::new(), free: Vec::new(), counts }
@@ -392,13 +392,13 @@ impl Tables {
     }
 
     /// Takes the memory for so much.
-    pub fn reserve(&mut self, room: Room) -> Result<()> {
+    pub fn reserve(&mut self, room: Reservation) -> Result<()> {
         self.counts.reserve(room.blocks, room.marks, room.staged)?;
         self.reserve_chunks(room.tables, room.blocks)
     }
 
     /// Staging pages that there must be for so much.
-    pub fn staging_pages(&self, room: Room) -> u32 {
+    pub fn staging_pages(&self, room: Reservation) -> u32 {
         self.counts.staging().upcoming().take(room.staged).max().map_or(0, |last| last + 1)
     }
 

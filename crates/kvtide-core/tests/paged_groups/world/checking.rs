@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use kvtide_core::paged::{Event, Held, Key};
+use kvtide_core::paged::{BlockKey, Event, HeldContent};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -12,7 +12,7 @@ impl World {
     pub fn check(&mut self) -> Done {
         let held = std::mem::take(&mut self.snapshots);
         for (at, of) in self.groups.iter_mut().enumerate() {
-            let of_group: Vec<&Held> = held.iter().map(|snapshot| &snapshot.held[at]).collect();
+            let of_group: Vec<&HeldContent> = held.iter().map(|snapshot| &snapshot.held[at]).collect();
             of.planner.check_invariants(&of_group).map_err(TestCaseError::fail)?;
             of.follow();
             let evictions = of.planner.pool_stats().evictions;
@@ -27,7 +27,7 @@ impl World {
                 }
                 for position in (0..tokens.len() as u32).filter(|position| !gap.contains(position)) {
                     let slot = of.planner.locate(id, 0, position).unwrap();
-                    let read = of.memory.read(None, slot.block, 0, slot.slot);
+                    let read = of.memory.read(None, slot.block, 0, slot.index);
                     prop_assert_eq!(
                         read,
                         value(sequence.salt, &tokens[..=position as usize]),
@@ -42,7 +42,7 @@ impl World {
             for snapshot in &held {
                 of.finds(&snapshot.sequence, at, self.block_size, &snapshot.gaps[at])?;
             }
-            let computed: HashSet<&Key> = of.computed.values().collect();
+            let computed: HashSet<&BlockKey> = of.computed.values().collect();
             prop_assert!(of.keys.iter().all(|key| computed.contains(&key)), "a block is found that nobody computed");
         }
         self.snapshots = held;

@@ -1,7 +1,7 @@
 //! Prefixes over groups: what is found of a prompt, by what the index of each group has, and by what was ever computed.
 
 use kvtide_core::paged::{
-    Extras, Held, Identity, PagedPlanner, Reason, can_allocate_in_groups, explain_in_groups, find_in_groups,
+    Extras, HeldContent, Identity, MissReason, PagedPlanner, can_allocate_in_groups, explain_in_groups, find_in_groups,
 };
 use proptest::prelude::*;
 
@@ -22,11 +22,11 @@ impl World {
         prop_assert!((expected..=expected + most).contains(&length), "{} found, {} expected", length, expected);
         prop_assert!(length < tokens.len().max(1));
         if !keep {
-            let give_back = |(of, held): (&mut Group, Held)| of.planner.release(held);
+            let give_back = |(of, held): (&mut Group, HeldContent)| of.planner.release(held);
             self.groups.iter_mut().zip(held).for_each(give_back);
             return Ok(());
         }
-        let create = |(of, held): (&mut Group, Held)| of.planner.create_from(held).unwrap();
+        let create = |(of, held): (&mut Group, HeldContent)| of.planner.create_from(held).unwrap();
         let ids: Vec<u64> = self.groups.iter_mut().zip(held).map(create).collect();
         let known = vec![length; self.groups.len()];
         self.add(&ids, Sequence { salt, tokens: tokens[..length].to_vec(), known, drafts: Vec::new() })?;
@@ -78,7 +78,7 @@ impl World {
         let full = self.groups.iter().filter(|of| of.window.is_none());
         let of_full = full.map(|of| of.planner.explain(tokens, identity).unwrap()).min_by_key(|of| of.matched);
         if let Some(of_full) = of_full {
-            let gone = why.missing.is_some_and(|missing| missing.1 == Reason::WindowGone);
+            let gone = why.missing.is_some_and(|missing| missing.1 == MissReason::WindowGone);
             prop_assert_eq!(gone, of_full.matched as usize > expected);
             prop_assert!(gone || why == of_full);
         }

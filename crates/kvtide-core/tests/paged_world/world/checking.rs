@@ -1,7 +1,7 @@
 //! What must hold after each call, and at the end.
 
 use kvtide_core::Code;
-use kvtide_core::paged::Held;
+use kvtide_core::paged::HeldContent;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -11,7 +11,7 @@ use crate::memory::Value;
 impl World {
     /// What every sequence sees is what the model has, and the bookkeeping holds.
     pub fn check(&mut self) -> Done {
-        let held: Vec<&Held> = self.snapshots.iter().map(|(held, _)| held).collect();
+        let held: Vec<&HeldContent> = self.snapshots.iter().map(|(held, _)| held).collect();
         self.planner.check_invariants(&held).map_err(TestCaseError::fail)?;
         prop_assert_eq!(self.planner.sequence_ids(), self.sequences.keys().copied().collect::<Vec<_>>());
         for (&id, of) in &self.sequences {
@@ -25,7 +25,7 @@ impl World {
                 for (position, values) in (0..).zip(&of.values).filter(|(position, _)| !gap.contains(position)) {
                     let slot = self.planner.locate(id, layer, position).ok();
                     let staged = |block| self.planner.staged(block, layer);
-                    let value = slot.map(|slot| self.memory.read(staged(slot.block), slot.block, layer, slot.slot));
+                    let value = slot.map(|slot| self.memory.read(staged(slot.block), slot.block, layer, slot.index));
                     prop_assert_eq!(value, values[layer as usize], "position {} of {}", position, id);
                 }
                 if !self.is_stepping(id) {

@@ -1,7 +1,7 @@
 //! The tables of steps, in arrays that are kept from step to step.
 
 use kvtide_core::Code;
-use kvtide_core::paged::{NO_BLOCK, PagedPlanner, StepRows, StepTables, WritePlan};
+use kvtide_core::paged::{NO_BLOCK, PagedPlanner, StepTableRows, StepTables, WritePlan};
 use proptest::prelude::*;
 
 use super::{Done, World};
@@ -12,7 +12,7 @@ const WIDTH: usize = 256;
 const MOST: usize = 64;
 
 pub struct Tables {
-    rows: StepRows,
+    rows: StepTableRows,
     blocks: Vec<i32>,
     slots: Vec<i32>,
     positions: Vec<i32>,
@@ -23,7 +23,7 @@ pub struct Tables {
 impl Tables {
     pub fn new() -> Self {
         let of = |length| vec![-7; length];
-        let rows = StepRows::new(WIDTH as u32).unwrap();
+        let rows = StepTableRows::new(WIDTH as u32).unwrap();
         Tables {
             rows,
             blocks: of(MOST * WIDTH),
@@ -105,7 +105,7 @@ impl World {
             for at in 0..tokens.len() {
                 let position = self.sequences[id].values.len() + at;
                 let slot = self.planner.locate(*id, layer, position as u32).unwrap();
-                prop_assert_eq!(self.tables.slots[done], (slot.block * self.shape.block_size + slot.slot) as i32);
+                prop_assert_eq!(self.tables.slots[done], (slot.block * self.shape.block_size + slot.index) as i32);
                 done += 1;
             }
         }

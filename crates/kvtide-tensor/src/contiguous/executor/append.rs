@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_core::{Move, Plan, Reads, Run, Runs, Stamp, Write};
+use kvtide_core::{Plan, Reads, Run, Runs, SlotMove, SlotWrite, Stamp};
 
 use super::Contiguous;
 use super::restore::save;
@@ -48,7 +48,7 @@ impl Contiguous {
     }
 
     /// Moves rows inside the buffer, to the slots `written`.
-    pub fn move_rows(&mut self, moves: &[Move], written: Run) -> Result<()> {
+    pub fn move_rows(&mut self, moves: &[SlotMove], written: Run) -> Result<()> {
         self.check_change()?;
         let Some(buffer) = self.buffer.clone().filter(|_| !moves.is_empty()) else { return Ok(()) };
         save(&buffer, written, &self.budget, &mut self.stats)?;
@@ -67,7 +67,7 @@ impl Contiguous {
             }
             slot += run.len;
         }
-        let all = Write { token: 0, target: Run::new(slot, tokens) };
+        let all = SlotWrite { token: 0, target: Run::new(slot, tokens) };
         write(&result, std::iter::empty(), sources, [Some(all), None])?;
         result.set_held(true);
         result.set_spared(true);

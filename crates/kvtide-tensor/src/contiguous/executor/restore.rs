@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_core::{Run, Runs, Write};
+use kvtide_core::{Run, Runs, SlotWrite};
 
 use super::{Contiguous, HeldRows};
 use crate::base::error::Result;
@@ -118,8 +118,8 @@ fn fill_from_start(buffer: &Buffer, held: Option<&Held>, taken: Runs, sources: &
         held.copy_to(Runs::two(old(first), old(second)), buffer)?;
     }
     let writes = [
-        Some(Write { token: new(first).start, target: rows(0, first) }),
-        Some(Write { token: new(second).start, target: rows(first.len, second) }),
+        Some(SlotWrite { token: new(first).start, target: rows(0, first) }),
+        Some(SlotWrite { token: new(second).start, target: rows(first.len, second) }),
     ];
     write(buffer, std::iter::empty(), sources, writes)
 }

@@ -1,6 +1,6 @@
 //! Rows from slot to slot.
 
-use kvtide_core::{Move as PlannedMove, Run};
+use kvtide_core::{Run, SlotMove};
 use kvtide_cuda::{BoxCopy, Move, Stream, Stretches, copy_boxes, shift};
 
 use crate::base::error::Result;
@@ -10,10 +10,10 @@ use crate::tensor::buffer::Buffer;
 pub(in crate::kernels) fn move_rows(
     stream: &Stream,
     buffer: &Buffer,
-    moves: impl Iterator<Item = PlannedMove>,
+    moves: impl Iterator<Item = SlotMove>,
 ) -> Result<()> {
     let moves: Vec<Move> = moves
-        .map(|PlannedMove { source, target }| Move { source: source.start, target, rows: source.len, unused: 0 })
+        .map(|SlotMove { source, target }| Move { source: source.start, target, rows: source.len, unused: 0 })
         .collect();
     if moves.is_empty() {
         return Ok(());

@@ -1,6 +1,6 @@
 //! New tokens into a buffer: all of K and V in one launch.
 
-use kvtide_core::Write;
+use kvtide_core::SlotWrite;
 use kvtide_cuda::{BoxCopy, Span, Stream, copy_boxes};
 
 use crate::base::dims::Dims;
@@ -22,11 +22,11 @@ pub(in crate::kernels) fn write(
     stream: &Stream,
     buffer: &Buffer,
     sources: &[Resolved<'_>],
-    writes: [Option<Write>; 2],
+    writes: [Option<SlotWrite>; 2],
 ) -> Result<()> {
     let mut pieces = Vec::new();
     for (part, source) in sources.iter().enumerate() {
-        for Write { token, target } in writes.iter().flatten() {
+        for SlotWrite { token, target } in writes.iter().flatten() {
             source.each_place(*token, target.len, |done, from, tokens| {
                 let to = buffer.place(part, target.start + done as u32).offset;
                 pieces.push(Piece { part, to, from, dims: source.dims.with(source.axis(), tokens) });

@@ -3,7 +3,7 @@
 #[cfg(feature = "emulate")]
 use std::ops::Range;
 
-use kvtide_core::paged::{PageFormat, PageLayout, Part};
+use kvtide_core::paged::{KeyOrValue, PageFormat, PageLayout};
 use kvtide_cuda::{Format, Quantised, Section, Span};
 #[cfg(feature = "emulate")]
 use kvtide_cuda::{Hole, QuantisedPage, QuantisedPages, Stream, seal, unseal, zero_slots};
@@ -23,7 +23,7 @@ pub(crate) struct LaunchedRows<'a> {
 /// K or V of the pages of a layout, whose codes lie there; without a codec its rows are kept as they are.
 pub(crate) fn launched_part<'a>(
     layout: &PageLayout,
-    part: Part,
+    part: KeyOrValue,
     codes: Section,
     codec: Option<&Codec>,
     rows: LaunchedRows<'a>,
@@ -43,18 +43,18 @@ pub(crate) fn launched_part<'a>(
 }
 
 fn float(dtype: DType) -> Format {
-    format(dtype.page_format(), Part::Key)
+    format(dtype.page_format(), KeyOrValue::Key)
 }
 
-fn format(format: PageFormat, part: Part) -> Format {
+fn format(format: PageFormat, part: KeyOrValue) -> Format {
     match (format, part) {
         (PageFormat::F32, _) => Format::F32,
         (PageFormat::F16, _) => Format::F16,
         (PageFormat::BF16, _) => Format::Bf16,
         (PageFormat::F8E4M3, _) => Format::F8,
         (PageFormat::Q8, _) => Format::Q8,
-        (PageFormat::Q4, Part::Key) => Format::Q4Channels,
-        (PageFormat::Q4, Part::Value) => Format::Q4Rows,
+        (PageFormat::Q4, KeyOrValue::Key) => Format::Q4Channels,
+        (PageFormat::Q4, KeyOrValue::Value) => Format::Q4Rows,
         (PageFormat::U8, _) => unreachable!("rows of bytes are neither quantised nor beside rows that are"),
     }
 }

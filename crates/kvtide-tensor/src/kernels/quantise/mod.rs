@@ -27,7 +27,7 @@ mod scale;
 mod wide;
 mod zero;
 
-use kvtide_core::paged::{PageFormat, Part, Section};
+use kvtide_core::paged::{KeyOrValue, PageFormat, SectionLayout};
 
 pub(crate) use float::{from_f32, saturate, to_f32};
 pub(crate) use hadamard::hadamard;
@@ -40,7 +40,7 @@ use super::Kernels;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Codec {
     format: PageFormat,
-    part: Part,
+    part: KeyOrValue,
     /// Elements of a row.
     dim: usize,
     /// Bytes of a row's codes.
@@ -53,15 +53,15 @@ pub(crate) struct Codec {
 
 impl Codec {
     /// Of a section of low-bit pages; nothing when its rows are kept as they are.
-    pub fn of(part: Part, section: &Section, rotated: bool) -> Option<Self> {
-        let Section { format, head_dim, row_bytes, head_bytes, .. } = *section;
+    pub fn of(part: KeyOrValue, section: &SectionLayout, rotated: bool) -> Option<Self> {
+        let SectionLayout { format, head_dim, row_bytes, head_bytes, .. } = *section;
         (format.is_low_bit() && head_dim > 0).then(|| Codec {
             format,
             part,
             dim: head_dim,
             row_bytes,
             block_size: head_bytes / row_bytes,
-            rotated: rotated && part == Part::Key,
+            rotated: rotated && part == KeyOrValue::Key,
         })
     }
 
@@ -103,8 +103,8 @@ impl Codec {
         match (self.format, self.part) {
             (PageFormat::F8E4M3, _) => f8e4m3::encode(values, codes),
             (PageFormat::Q8, _) => q8::encode(values, self.dim, codes, scales),
-            (_, Part::Value) => q4::encode_rows(values, self.dim, codes, scales),
-            (_, Part::Key) => q4::encode_channels(values, self.dim, codes, scales),
+            (_, KeyOrValue::Value) => q4::encode_rows(values, self.dim, codes, scales),
+            (_, KeyOrValue::Key) => q4::encode_channels(values, self.dim, codes, scales),
         }
     }
 
@@ -114,8 +114,8 @@ impl Codec {
         match (self.format, self.part) {
             (PageFormat::F8E4M3, _) => f8e4m3::decode(codes, out),
             (PageFormat::Q8, _) => q8::decode(codes, &scales[2 * slot..], self.dim, out),
-            (_, Part::Value) => q4::decode_rows(codes, &scales[4 * slot..], self.dim, out),
-            (_, Part::Key) => q4::decode_channels(codes, scales, self.dim, out),
+            (_, KeyOrValue::Value) => q4::decode_rows(codes, &scales[4 * slot..], self.dim, out),
+            (_, KeyOrValue::Key) => q4::decode_channels(codes, scales, self.dim, out),
         }
         if self.rotated {
             for row in out.chunks_exact_mut(self.dim) {

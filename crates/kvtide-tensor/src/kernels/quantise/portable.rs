@@ -4,7 +4,7 @@
 //! out of bits, are few, and found by the loops' own functions. Rows are taken some at a time, so that no tensor is over [`CHUNK`] elements, of which the widest operation keeps [`FINITE`] bytes each.
 
 use candle_core::{D, DType, Device, Result, Tensor};
-use kvtide_core::paged::{PageFormat, Part};
+use kvtide_core::paged::{KeyOrValue, PageFormat};
 
 use super::{Codec, ROUND, f8e4m3, q4, q8, scale};
 
@@ -32,7 +32,7 @@ impl Codec {
 
     fn encode_tensors(&self, values: &[f32], codes: &mut [u8], scales: &mut [u8]) -> Result<()> {
         let rows = (CHUNK / self.dim).max(1);
-        let by_channel = (self.format, self.part) == (PageFormat::Q4, Part::Key);
+        let by_channel = (self.format, self.part) == (PageFormat::Q4, KeyOrValue::Key);
         if by_channel {
             q4_scales(&self.channel_bounds(values, rows)?, 0, scales)?;
         }
@@ -100,8 +100,8 @@ impl Codec {
             let values = match (self.format, self.part) {
                 (PageFormat::F8E4M3, _) => f8_values(&codes)?,
                 (PageFormat::Q8, _) => q8_values(&codes)?.broadcast_mul(&q8_scales_of(scales, first, count)?)?,
-                (_, Part::Value) => q4_values(&codes, self.dim, &q4_scales_of(scales, first, (count, 1))?)?,
-                (_, Part::Key) => q4_values(&codes, self.dim, &q4_scales_of(scales, 0, (1, self.dim))?)?,
+                (_, KeyOrValue::Value) => q4_values(&codes, self.dim, &q4_scales_of(scales, first, (count, 1))?)?,
+                (_, KeyOrValue::Key) => q4_values(&codes, self.dim, &q4_scales_of(scales, 0, (1, self.dim))?)?,
             };
             out.copy_from_slice(&self.rotated_rows(values)?.flatten_all()?.to_vec1::<f32>()?);
         }

@@ -16,7 +16,7 @@ struct Head {
     scales: Vec<u8>,
 }
 
-fn head(format: PageFormat, part: Part, block_size: u32, dim: u32, rotated: bool) -> Head {
+fn head(format: PageFormat, part: KeyOrValue, block_size: u32, dim: u32, rotated: bool) -> Head {
     let shape = PageShape {
         block_size,
         num_layers: 1,
@@ -60,7 +60,7 @@ fn heads() -> impl Iterator<Item = Head> {
     let sizes = [(1, 1), (3, 5), (16, 128), (4, 33), (2, 70), (5, 64), (16, 96), (80, 128)];
     FORMATS.into_iter().flat_map(move |format| {
         sizes.into_iter().flat_map(move |(block_size, dim)| {
-            [(Part::Key, false), (Part::Key, true), (Part::Value, false)]
+            [(KeyOrValue::Key, false), (KeyOrValue::Key, true), (KeyOrValue::Value, false)]
                 .into_iter()
                 .map(move |(part, rotated)| head(format, part, block_size, dim, rotated))
         })
@@ -164,7 +164,7 @@ fn what_is_not_finite_makes_its_row_or_channel_nan_and_nothing_else() {
             for (place, (found, without)) in decoded.iter().zip(&without).enumerate() {
                 let expected = match (head.codec.format, head.codec.part) {
                     (PageFormat::F8E4M3, _) => place == dim + 1,
-                    (PageFormat::Q4, Part::Key) => place % dim == 1,
+                    (PageFormat::Q4, KeyOrValue::Key) => place % dim == 1,
                     _ => place / dim == 1,
                 };
                 assert_eq!(found.is_nan(), expected, "{:?}: element {place}", head.codec);
@@ -177,7 +177,7 @@ fn what_is_not_finite_makes_its_row_or_channel_nan_and_nothing_else() {
 #[test]
 fn nibbles_lie_as_the_layout_says() {
     for dim in [1, 2, 5, 31, 32, 33, 47, 64, 70] {
-        let mut head = head(PageFormat::Q4, Part::Value, 1, dim as u32, false);
+        let mut head = head(PageFormat::Q4, KeyOrValue::Value, 1, dim as u32, false);
         // 0 to 15 are their own codes: minimum 0, scale 1.
         let values: Vec<f32> = (0..dim).map(|i| if dim == 1 { 0. } else { ((i * 7) % 16) as f32 }).collect();
         head.encode(Kernels::current().unwrap(), &values);
@@ -202,7 +202,7 @@ fn what_comes_back_is_finite_in_every_dtype() {
             DType::BF16 => half::bf16::MAX.to_f32(),
             _ => f32::MAX,
         };
-        let mut head = head(PageFormat::Q8, Part::Value, 1, 1, false);
+        let mut head = head(PageFormat::Q8, KeyOrValue::Value, 1, 1, false);
         head.encode(Kernels::current().unwrap(), &[most]);
         let mut found = head.decode(Kernels::current().unwrap(), 0, 1);
         assert!(found[0].is_finite(), "{dtype}");

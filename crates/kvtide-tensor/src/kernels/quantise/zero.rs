@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{PageFormat, Part};
+use kvtide_core::paged::{KeyOrValue, PageFormat};
 
 use super::Codec;
 use super::scale;
@@ -28,7 +28,7 @@ impl Codec {
         if super::form() == crate::kernels::Kernels::Emulated {
             return self.zero_launched(codes, scales, slots);
         }
-        if (self.format, self.part) == (PageFormat::Q4, Part::Key) {
+        if (self.format, self.part) == (PageFormat::Q4, KeyOrValue::Key) {
             (0..self.dim).for_each(|channel| self.zero_channel(channel, codes, scales, slots));
             return;
         }
@@ -81,7 +81,7 @@ fn six_digits(value: f32) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use kvtide_core::paged::{PageLayout, PageShape, Section};
+    use kvtide_core::paged::{PageLayout, PageShape, SectionLayout};
 
     use super::*;
 
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!((six_digits(0.), six_digits(-0.)), (0., 0.));
     }
 
-    fn section(format: PageFormat, part: Part, dim: u32) -> Section {
+    fn section(format: PageFormat, part: KeyOrValue, dim: u32) -> SectionLayout {
         let (key_format, value_format) = (format, format);
         let (head_dim, value_head_dim) = (dim, dim);
         let shape = PageShape {
@@ -131,7 +131,7 @@ mod tests {
             .into_iter()
             .flat_map(|format| [(format, 7, false), (format, 64, true), (format, 45, false)])
         {
-            for (part, (low, high)) in Part::BOTH.into_iter().flat_map(|part| ranges.map(|range| (part, range))) {
+            for (part, (low, high)) in KeyOrValue::BOTH.into_iter().flat_map(|part| ranges.map(|range| (part, range))) {
                 let section = section(format, part, dim as u32);
                 let codec = Codec::of(part, &section, hadamard).unwrap();
                 let (mut codes, mut scales) = (vec![0; section.head_bytes], vec![0; section.scale_bytes]);

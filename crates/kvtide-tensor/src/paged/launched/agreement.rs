@@ -1,7 +1,7 @@
 //! The same calls on bytes and by a device's kernels: the same pages, bit for bit, and the same rows.
 
 use candle_core::Device;
-use kvtide_core::paged::{Append, PageFormat, Part, Writer};
+use kvtide_core::paged::{Append, KeyOrValue, PageFormat, Writer};
 
 use crate::base::dtype::DType;
 use crate::kernels::{Kernels, with_kernels};
@@ -105,7 +105,7 @@ impl Kept {
             for layer in 0..LAYERS as u32 {
                 let kv = cache.gather(sequence, layer).unwrap();
                 seen.extend([kv.k.to_bytes().unwrap(), kv.v.to_bytes().unwrap()]);
-                let [mut key, mut value] = Part::BOTH.map(|part| vec![0; cache.out_bytes(part, 1)]);
+                let [mut key, mut value] = KeyOrValue::BOTH.map(|part| vec![0; cache.out_bytes(part, 1)]);
                 cache.read_kv_into(sequence, layer, 2, &mut key, &mut value).unwrap();
                 seen.extend([key, value]);
                 let _ = cache.pages(layer, &[sequence]).unwrap();

@@ -1,7 +1,7 @@
 //! One new row of each sequence, where lengths and tables on the device say: a step that is replayed.
 
 use candle_core::Tensor;
-use kvtide_core::paged::Part;
+use kvtide_core::paged::KeyOrValue;
 use kvtide_cuda::{Insert, Rows, Stream, Tables};
 
 use super::write::{heads, section};
@@ -31,7 +31,7 @@ pub(crate) fn insert(
                 page_bytes: layout.page_bytes(),
                 block_bytes: layout.block_bytes(),
                 block_size: layout.shape().block_size as usize,
-                sections: Part::BOTH.map(|part| section(layout, part)),
+                sections: KeyOrValue::BOTH.map(|part| section(layout, part)),
                 rows,
                 heads: heads(layout),
                 first_layer: layer as usize,

@@ -101,8 +101,8 @@ fn chains(cache: &PageGroup, moves: &[RowMove]) -> Option<BTreeMap<Way, Vec<(usi
         for (part, head) in heads(&cache.shape.pages) {
             for moved in moves {
                 let [from, to] = [moved.source, moved.target].map(|slot| match staged(slot.block, layer) {
-                    Some(page) => cache.staging.layout.row_offset(page, 0, part, head, slot.slot),
-                    None => cache.slab.layout.row_offset(slot.block, layer, part, head, slot.slot),
+                    Some(page) => cache.staging.layout.row_offset(page, 0, part, head, slot.index),
+                    None => cache.slab.layout.row_offset(slot.block, layer, part, head, slot.index),
                 });
                 let layout = if first[1] { &cache.staging.layout } else { &cache.slab.layout };
                 ways.entry((first[0], first[1], layout.section(part).row_bytes)).or_default().push((from, to));

@@ -1,6 +1,6 @@
 //! Tokens out of pages: rows as they lie, and codes as floats.
 
-use kvtide_core::paged::Part;
+use kvtide_core::paged::KeyOrValue;
 use kvtide_cuda::{Direction, QuantisedPage, Rows, Span, Strip, Strips, copy_strips};
 
 use super::staging::{Slabs, pages_of};
@@ -38,10 +38,10 @@ type Out<'a> = Option<Span<'a>>;
 
 impl Slabs<'_> {
     /// Gathers K or V of a layer into memory of the device, which is zeros before.
-    pub fn gather(&self, reading: Reading<'_>, part: Part, view: &View) -> Result<()> {
+    pub fn gather(&self, reading: Reading<'_>, part: KeyOrValue, view: &View) -> Result<()> {
         view.buffer.launch(&[self.slab.storage(), self.staging.storage()], |memory, sources| {
-            let out = |of: Part| (of == part).then_some(memory);
-            self.take(reading, [sources[0], sources[1]], Part::BOTH.map(out))
+            let out = |of: KeyOrValue| (of == part).then_some(memory);
+            self.take(reading, [sources[0], sources[1]], KeyOrValue::BOTH.map(out))
         })
     }
 
@@ -62,7 +62,7 @@ impl Slabs<'_> {
         if !self.shape.pages.is_low_bit() {
             return self.take_rows(reading, slab, outs);
         }
-        let rows = Part::BOTH.map(|part| {
+        let rows = KeyOrValue::BOTH.map(|part| {
             let dtype = self.shape.read_dtype(part);
             let token = self.shape.pages.section(part).head_dim * dtype.bytes();
             let memory = outs[part as usize].unwrap_or(Span::of(&[]));
@@ -105,7 +105,7 @@ impl Slabs<'_> {
             layer: 0,
         };
         let strips: Vec<Strip> = reading.taken.iter().map(strip).collect();
-        let mut sections = Part::BOTH.map(|part| section(layout, part));
+        let mut sections = KeyOrValue::BOTH.map(|part| section(layout, part));
         let rows = [0, 1].map(|part| {
             let token = sections[part].row;
             // A part that is not asked for has no rows.

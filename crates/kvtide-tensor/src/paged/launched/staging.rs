@@ -1,6 +1,6 @@
 //! Low-bit pages between the slab and the staging slab: all pages of a call in one launch.
 
-use kvtide_core::paged::{Before, PageLayout, PageWrite, Part, Seal};
+use kvtide_core::paged::{KeyOrValue, PageLayout, PageWrite, Seal, StagingContent};
 use kvtide_cuda::{QuantisedPage, QuantisedPages, Span, Stream, zero_pieces};
 
 use super::write::{heads, section};
@@ -28,7 +28,7 @@ pub(super) fn pages_of<'a>(
         page_bytes: layout.page_bytes(),
         slots: layout.shape().block_size as usize,
         heads: heads(layout),
-        parts: Part::BOTH.map(|part| {
+        parts: KeyOrValue::BOTH.map(|part| {
             let which = part as usize;
             let codes = section(layout, part);
             launched_part(layout, part, codes, codecs[which], rows[which])
@@ -39,14 +39,14 @@ pub(super) fn pages_of<'a>(
 impl Slabs<'_> {
     /// Makes the staging pages of a plan ready for its rows: zeros where another page's rows lie, and what was quantised.
     pub fn open(&self, writes: &[PageWrite]) -> Result<()> {
-        let of = |before: Before| writes.iter().filter(move |write| write.before == before);
+        let of = |before: StagingContent| writes.iter().filter(move |write| write.before == before);
         let layout = &self.shape.staged;
-        let zeroed: Vec<usize> = of(Before::Other).map(|write| layout.page_offset(write.staged, 0)).collect();
+        let zeroed: Vec<usize> = of(StagingContent::Other).map(|write| layout.page_offset(write.staged, 0)).collect();
         if !zeroed.is_empty() {
             let bytes = layout.page_bytes();
             self.staging.launch(&[], |memory, _| Ok(zero_pieces(&self.stream, memory, bytes, &zeroed)?))?;
         }
-        let sealed = of(Before::Sealed).map(|write| (write.page.block, write.page.layer, write.staged));
+        let sealed = of(StagingContent::Sealed).map(|write| (write.page.block, write.page.layer, write.staged));
         self.unseal(self.staging, &sealed.collect::<Vec<_>>())
     }
 
@@ -82,7 +82,7 @@ impl Slabs<'_> {
 
     /// The pages of the slab, their rows in pages of staging.
     fn pages<'a>(&self, pages: Span<'a>, staging: Span<'a>) -> QuantisedPages<'a> {
-        let rows = Part::BOTH.map(|part| {
+        let rows = KeyOrValue::BOTH.map(|part| {
             let section = self.shape.staged.section(part);
             LaunchedRows {
                 memory: staging,
@@ -98,7 +98,8 @@ impl Slabs<'_> {
         let staged = &self.shape.staged;
         let listed = |&(block, layer, page): &(u32, u32, u32)| QuantisedPage {
             page: self.shape.pages.page_offset(block, layer) as u64,
-            rows: Part::BOTH.map(|part| (staged.page_offset(page, 0) + staged.head_in_page(part, 0).codes) as u64),
+            rows: KeyOrValue::BOTH
+                .map(|part| (staged.page_offset(page, 0) + staged.head_in_page(part, 0).codes) as u64),
             slot: 0,
             tokens: staged.shape().block_size,
         };

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{PageLayout, PageWrite, Part, SlotRun, WritePlan};
+use kvtide_core::paged::{KeyOrValue, PageLayout, PageWrite, SlotRun, WritePlan};
 use kvtide_cuda::{Direction, QuantisedPage, Section, Stream, Strip, Strips, copy_strips};
 
 use super::sources::Placed;
@@ -91,7 +91,7 @@ fn put(stream: &Stream, slab: &Slab, layers: usize, placed: &Placed<'_>, strips:
         });
         let page_bytes = layout.page_bytes();
         let heads = heads(layout);
-        let sections = Part::BOTH.map(|part| section(layout, part));
+        let sections = KeyOrValue::BOTH.map(|part| section(layout, part));
         let call = Strips { pages, page_bytes, sections, rows, heads, layers, layer_bytes: page_bytes };
         Ok(copy_strips(stream, Direction::Scatter, &call, strips)?)
     })
@@ -107,7 +107,7 @@ pub(super) fn heads(layout: &PageLayout) -> usize {
 }
 
 /// Where the codes of K or V lie in a page.
-pub(super) fn section(layout: &PageLayout, part: Part) -> Section {
+pub(super) fn section(layout: &PageLayout, part: KeyOrValue) -> Section {
     let section = layout.section(part);
     Section { offset: layout.head_in_page(part, 0).codes, head: section.head_bytes, row: section.row_bytes }
 }

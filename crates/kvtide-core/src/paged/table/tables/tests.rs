@@ -10,7 +10,7 @@ use super::*;
 #[derive(Default)]
 struct Counted(HashMap<u32, u32>, Vec<u32>);
 
-impl Counts for Counted {
+impl HoldCounter for Counted {
     fn begin(&mut self) {}
 
     fn retain(&mut self, block: u32) {

@@ -46,7 +46,7 @@ impl Head {
                 [number(u32::from(u16::from_ne_bytes(self.scales[2 * row..][..2].try_into().unwrap())) << 16), 0.]
             }
             (_, part) => {
-                let place = if part == Part::Key { channel } else { row };
+                let place = if part == KeyOrValue::Key { channel } else { row };
                 let word = u32::from_ne_bytes(self.scales[4 * place..][..4].try_into().unwrap());
                 [number(word << 18 >> 1), number(word >> 14 << 14)]
             }
@@ -57,7 +57,7 @@ impl Head {
     fn beside(&self, element: usize) -> Vec<usize> {
         let Codec { dim, block_size, .. } = self.codec;
         match (self.codec.format, self.codec.part) {
-            (PageFormat::Q4, Part::Key) => (0..block_size).map(|row| row * dim + element % dim).collect(),
+            (PageFormat::Q4, KeyOrValue::Key) => (0..block_size).map(|row| row * dim + element % dim).collect(),
             _ => (0..dim).map(|channel| element / dim * dim + channel).collect(),
         }
     }

@@ -7,12 +7,12 @@ use super::content::Content;
 /// Blocks and tokens that stay as they are until it is released.
 #[derive(Debug)]
 #[must_use = "its blocks stay held until it is released"]
-pub struct Held(Content);
+pub struct HeldContent(Content);
 
-impl Held {
+impl HeldContent {
     /// Holds this.
     pub(in crate::paged) fn new(content: Content) -> Self {
-        Held(content)
+        HeldContent(content)
     }
 
     /// Tokens.

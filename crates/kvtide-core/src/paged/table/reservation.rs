@@ -10,7 +10,7 @@ use std::ops::Add;
 
 /// How much a call takes at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct Reservation {
     /// Blocks that it hands out.
     pub blocks: usize,
     /// Blocks whose marks it changes.
@@ -21,11 +21,11 @@ pub struct Room {
     pub staged: usize,
 }
 
-impl Add for Room {
-    type Output = Room;
+impl Add for Reservation {
+    type Output = Reservation;
 
-    fn add(self, other: Room) -> Room {
-        Room {
+    fn add(self, other: Reservation) -> Reservation {
+        Reservation {
             blocks: self.blocks + other.blocks,
             marks: self.marks + other.marks,
             tables: self.tables + other.tables,
