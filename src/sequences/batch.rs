@@ -3,8 +3,8 @@
 use kvtide_core::Error;
 use kvtide_tensor::StepTokens;
 
-use crate::border::guard::Outcome;
 use crate::border::number::{count, whole};
+use crate::border::refusal::Outcome;
 
 /// The sequences of a call.
 pub(crate) struct Batch {

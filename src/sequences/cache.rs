@@ -7,12 +7,13 @@ use napi_derive::napi;
 use super::batch::Batch;
 use super::model::{NativeGroup, NativeModelOptions};
 use super::options::NativePagedOptions;
-use crate::border::bytes::{ArrayArg, Memory, apart};
-use crate::border::guard::{Handle, Outcome, guard};
+use crate::border::array::{ArrayArg, ArrayMemory, apart};
+use crate::border::children::Children;
+use crate::border::handle::{Handle, guard};
 use crate::border::number::{count, whole};
-use crate::border::shown::Children;
-use crate::border::source::{TensorArg, source};
+use crate::border::refusal::Outcome;
 use crate::border::tensor::NativeView;
+use crate::border::tensor_arg::{TensorArg, source};
 
 /// A cache.
 #[napi]
@@ -184,7 +185,7 @@ impl NativePagedKvCache {
 }
 
 /// The memory of two arrays, refused when it overlaps.
-fn pair(named: [(&'static str, ArrayArg); 2]) -> Outcome<[Memory; 2]> {
+fn pair(named: [(&'static str, ArrayArg); 2]) -> Outcome<[ArrayMemory; 2]> {
     let memory = apart(&named)?;
     Ok([memory[0], memory[1]])
 }

@@ -1,8 +1,7 @@
 //! The cache of many sequences, by numbers: a sequence is one, a transaction is one. Snapshots, prefixes and steps are objects.
 
+mod attend;
 mod batch;
-mod block_pool;
-mod block_table;
 mod cache;
 mod draft;
 mod events;
@@ -14,5 +13,3 @@ mod prefix_namer;
 mod sequence;
 mod step;
 mod step_batch;
-
-pub(crate) use cache::NativePagedKvCache;
