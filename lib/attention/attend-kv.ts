@@ -4,8 +4,8 @@ import { count, fields, integers, isArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { readTensor, type TokenSource } from '../border/host-tensor.js'
 import { nativeArgument } from '../border/owner.js'
-import { readIds, type SequenceList } from '../sequences/batch.js'
-import type { Engine } from '../sequences/engine.js'
+import { readIds, type SequenceList } from '../sequences/sequence-batch.js'
+import type { SharedCache } from '../sequences/shared-cache.js'
 import { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { StepArrays } from '../sequences/step-batch.js'
 
@@ -75,17 +75,17 @@ export function readKv(kv: unknown): KvTensors | KvLayer {
 type GivenPages = { readonly [Name in keyof (SequencesKv & TablesKv)]?: unknown }
 
 function readPages(cache: unknown, given: GivenPages): KvLayer {
-  const engine = nativeArgument<Engine>('cache', cache, PagedKvCache)
+  const shared = nativeArgument<SharedCache>('cache', cache, PagedKvCache)
   const layer = count('layer', given.layer)
   const pages: KvLayer = {
     layer,
-    hasSinkLogits: engine.hasSinkLogits,
-    attend: (q, call, out, lists) => engine.native.attendPages(q, call, out, lists),
-    request: (q, call, lists, stop) => engine.native.attendPagesRequest(q, call, lists, stop),
+    hasSinkLogits: shared.hasSinkLogits,
+    attend: (q, call, out, lists) => shared.native.attendPages(q, call, out, lists),
+    request: (q, call, lists, stop) => shared.native.attendPagesRequest(q, call, lists, stop),
   }
   const { sequences, groups } = given
-  if (sequences !== undefined) return { ...pages, sequences: Float64Array.from(readIds(engine, 'sequences', sequences)) }
-  const { blockTables, lengths, queryOffsets } = groups === undefined ? given : tablesOf(engine, layer, groups)
+  if (sequences !== undefined) return { ...pages, sequences: Float64Array.from(readIds(shared, 'sequences', sequences)) }
+  const { blockTables, lengths, queryOffsets } = groups === undefined ? given : tablesOf(shared, layer, groups)
   if (blockTables === undefined) throw invalid('sequences', sequences, 'sequences, or blockTables and lengths')
   return {
     ...pages,
@@ -96,8 +96,8 @@ function readPages(cache: unknown, given: GivenPages): KvLayer {
 }
 
 /** The tables of a layer's group. */
-function tablesOf(engine: Engine, layer: number, groups: unknown): GivenPages {
-  const group = engine.groupOf(layer)
+function tablesOf(shared: SharedCache, layer: number, groups: unknown): GivenPages {
+  const group = shared.groupOf(layer)
   if (!isArray(groups) || group >= groups.length) throw invalid('groups', groups, 'an array of tables, one for each group of layers')
   return fields<StepArrays>(`groups[${group}]`, groups[group])
 }

@@ -6,13 +6,16 @@ import { invalid } from '../border/errors.js'
 import { META } from '../border/host-array.js'
 import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 
-/** More parts than anyone has. */
+/** The most parts of a call. */
 const PARTS_MAX = 1 << 16
 
 /**
- * Puts the attention of the same queries over parts of the keys together, as if it had been one call: a prefix that
- * many sequences share, and the tail that each has of its own. The parts must not share a key; sink logits go to one of them. What is
- * NaN in a part is NaN in the whole. Their shares are as precise as `lse`, a 32-bit float: where it is in the millions, roughly right.
+ * Combines attention of the same queries over parts of the keys into what one call over all keys would return. Use it for a prefix
+ * that many sequences share, and the tail that each has of its own. No key may be in two parts, and sink logits go to one part only.
+ * NaN in a part is NaN in the result. The weights of the parts are as precise as `lse`, a 32-bit float: where it is in the millions,
+ * they are only roughly right.
+ *
+ * @param parts what {@link attend} returned with `returnLse`, for each part
  *
  * @example
  * ```ts

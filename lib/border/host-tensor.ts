@@ -18,8 +18,8 @@ export interface OnnxTensor {
 }
 
 /**
- * A tensor in memory of your own, read where it lies. An onnxruntime tensor goes in as it is, and as `data` where a part of
- * it or another order of axes is meant.
+ * A tensor in memory of your own. It is read where it lies. An onnxruntime tensor can be passed as it is; pass it as `data` to take
+ * only a range of its tokens, or to name another order of axes.
  *
  * @example
  * ```ts
@@ -35,11 +35,11 @@ export interface OnnxTensor {
  */
 export interface HostTensor {
   /**
-   * The elements, row-major in the order of `layout`; half floats are bits in a `Uint16Array`, and need a `dtype`. Or an
-   * onnxruntime tensor, which says shape and dtype itself.
+   * The elements, row-major in the order of `layout`. Half floats are bits in a `Uint16Array`, and need a `dtype`. Or an
+   * onnxruntime tensor, which brings its shape and dtype.
    */
   readonly data: TensorData | Float16ArrayLike | OnnxTensor
-  /** The shape, under either name. */
+  /** The shape; `dims` means the same. */
   readonly shape?: readonly number[]
   /** The shape, as onnxruntime calls it. */
   readonly dims?: readonly number[]
@@ -47,7 +47,7 @@ export interface HostTensor {
   readonly dtype?: DType
   /** The element type, as onnxruntime calls it: `float32`, `float16`, `bfloat16`, `uint8`. */
   readonly type?: string
-  /** The tokens `[start, end)` alone. */
+  /** Takes only the tokens `[start, end)`. */
   readonly range?: readonly [start: number, end: number]
   /** The order of the axes in `data`: batch (b), heads (h), sequence (s), head dimension (d). `bhsd` unless said otherwise. */
   readonly layout?: 'bhsd' | 'bshd'
@@ -69,14 +69,14 @@ export function put(argument: TensorArgument, place: number, into: Float64Array 
   return argument instanceof HostArray || argument instanceof TensorStorage ? argument.describe(into, place * META) : argument
 }
 
-/** What errors call the fields of an argument. */
+/** The names that errors give to the fields of an argument. */
 interface Names {
   readonly data: string
   readonly shape: string
   readonly dtype: string
 }
 
-/** The names of the few arguments that there are: an append should not put them together anew. */
+/** Field names by argument, so that an append does not build them anew. */
 const namesOf = new Map<string, Names>()
 
 function fieldNames(argument: string): Names {
@@ -91,7 +91,7 @@ function readHost(argument: string, value: unknown): HostArray {
   if (typeof value !== 'object' || value === null || arrayKind(value) !== undefined) {
     throw invalid(argument, value, 'a Tensor or a HostTensor: { data, shape }')
   }
-  // Each field is read once: a getter may answer differently the next time.
+  // Each field is read once: a getter may return something else the next time.
   const names = fieldNames(argument)
   const { data: given, shape, dims, dtype, type, range, layout } = fields<HostTensor>(argument, value)
   const inside = isTensorLike(given) ? fields<OnnxTensor>(names.data, given) : undefined

@@ -15,19 +15,19 @@ import { TensorStorage } from './tensor-storage.js'
 
 const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
 
-/** What a tensor can be made with besides its data. */
+/** What a tensor is made with besides its data and shape. */
 export interface TensorOptions {
-  /** The element type; a `Uint16Array` needs one, other arrays say it themselves. */
+  /** The element type. A `Uint16Array` needs one, for other arrays it follows. */
   readonly dtype?: DType
   /** Where it lives, `'cpu'` unless said otherwise. */
   readonly device?: string
 }
 
 /**
- * Numbers with a shape, in native memory: made from an array of yours, or shown by a cache in its own memory.
+ * Numbers with a shape, in native memory: a copy of an array of yours, or a view of a cache's own memory.
  *
- * A tensor that a cache shows is a view: it costs nothing, and when the cache later overwrites what it shows, reading it
- * throws `STALE_VIEW` instead of wrong numbers. `toArray()` is a copy to keep.
+ * A view copies nothing. When the cache later overwrites a slot that the view shows, reading the view throws `STALE_VIEW` instead
+ * of returning wrong numbers. `toArray()` makes a copy to keep.
  *
  * @example
  * ```ts
@@ -48,7 +48,7 @@ export class Tensor extends Owner {
    * Copies `data` into a new tensor.
    *
    * @param data the elements, row-major; half floats as bits in a `Uint16Array`, with a `dtype`
-   * @param shape its sizes; their product is the length of `data`
+   * @param shape the sizes; their product has to be the length of `data`
    */
   static from(data: TensorData | Float16ArrayLike, shape: readonly number[], options: TensorOptions = {}): Tensor {
     const { dtype, device } = known<TensorOptions>('options', options, OPTIONS)
@@ -58,12 +58,12 @@ export class Tensor extends Owner {
     return tensorOf(binding.tensorFromHost(read.describe(meta, 0), meta, on))
   }
 
-  /** Its sizes. */
+  /** The sizes, one for each axis. */
   get shape(): readonly number[] {
     return own(this).shape
   }
 
-  /** Its element type. */
+  /** The element type. */
   get dtype(): DType {
     return own(this).dtype
   }
@@ -73,7 +73,7 @@ export class Tensor extends Owner {
     return own(this).view.device()
   }
 
-  /** Elements from one index to the next, for each axis (within a run, see {@link keyPositions}). */
+  /** For each axis, how many elements lie from one index to the next. Within a run: see {@link keyPositions}. */
   get strides(): readonly number[] {
     return own(this).view.strides()
   }
@@ -83,19 +83,19 @@ export class Tensor extends Owner {
     return own(this).length
   }
 
-  /** True when a slot that it shows was overwritten since it was made: reading it throws `STALE_VIEW`. */
+  /** True when a slot that the view shows was overwritten since the view was made. Reading it then throws `STALE_VIEW`. */
   get isStale(): boolean {
     return own(this).view.isStale()
   }
 
-  /** True when its elements lie in one piece, in order. */
+  /** True when the elements lie in one piece, in order. */
   get isContiguous(): boolean {
     return own(this).view.isContiguous()
   }
 
   /**
-   * For a view of a cache, the position of the first token of each run: one number, or two once tokens between the sinks
-   * and the window have been dropped.
+   * For a view of a cache, the position of the first token of each run. That is one number, or two once tokens between the sinks
+   * and the window were dropped.
    */
   get keyPositions(): readonly number[] {
     return own(this).view.keyPositions()
@@ -104,23 +104,23 @@ export class Tensor extends Owner {
   /**
    * The elements where they lie, without a copy; for f16 and bf16 their bits.
    *
-   * The array is raw memory of the cache. It cannot know when it goes stale: after the next change of the cache it may show
-   * other tokens, and writing to it writes into the cache. Take {@link toArray} for a copy to keep, or {@link readInto}.
+   * The array is raw memory of the cache. It does not go stale: after the next change of the cache it may show other tokens, and
+   * writing to it writes into the cache. Use {@link toArray} or {@link readInto} for a copy.
+   *
+   * @throws KvTideError `NOT_CONTIGUOUS` for two runs; `DEVICE_MISMATCH` in the memory of a GPU
    */
   get data(): TensorData {
     return own(this).data
   }
 
-  /**
-   * The part `start` to `start + length` along dimension `dim`, without a copy.
-   */
+  /** The part from `start` to `start + length` along dimension `dim`, without a copy. */
   narrow(dim: number, start: number, length: number): Tensor {
     const { view } = own(this)
     const at = [count('dim', dim), whole('start', start), whole('length', length)] as const
     return tensorOf(view.narrow(...at))
   }
 
-  /** The same elements in another shape: without a copy when they are contiguous, else in memory of their own. */
+  /** The same elements in another shape: without a copy when they are contiguous, otherwise as a copy. */
   reshape(shape: readonly number[]): Tensor {
     const { view } = own(this)
     return tensorOf(view.reshape(Float64Array.from(sizes('shape', shape))))
@@ -141,9 +141,9 @@ export class Tensor extends Owner {
   }
 
   /**
-   * Copies the elements into an array of yours, row-major, and returns it: the fast way to read.
+   * Copies the elements into an array of yours, row-major, and returns that array. The fastest way to read.
    *
-   * @param out of the tensor's kind and length
+   * @param out an array of the tensor's kind and length
    */
   readInto<T extends TensorData | Float16ArrayLike>(out: T): T {
     const storage = own(this)
@@ -152,10 +152,10 @@ export class Tensor extends Owner {
   }
 
   /**
-   * As {@link toArray}, off the main thread, which otherwise waits for a GPU. Until it has ended, what would change the cache that
-   * the tensor shows throws `BUSY`; the tensor can be disposed of.
+   * As {@link toArray}, off the main thread, which otherwise waits for a GPU. Until the promise is settled, changes of the cache that
+   * the tensor shows throw `BUSY`. The tensor may be disposed of meanwhile.
    *
-   * @throws KvTideError `ABORTED` once `signal` has ended it
+   * @throws KvTideError `ABORTED` when `signal` ended it
    */
   async toArrayAsync(options: AsyncOptions = {}): Promise<TensorData> {
     return own(this).readLater(false, options)
@@ -172,7 +172,7 @@ export class Tensor extends Owner {
     const { dtype, length } = storage
     roomIn(out, dtype, length)
     const elements = await storage.readLater(false, options)
-    // It is the caller's, and may have changed meanwhile.
+    // The caller's array may have lost its memory meanwhile.
     roomIn(out, dtype, length).set(elements)
     return out
   }
@@ -184,7 +184,7 @@ export class Tensor extends Owner {
   }
 }
 
-/** What `console.log` shows: at most six elements, and no copy of the rest. */
+/** What `console.log` prints: at most six elements. The rest is not copied. */
 function show(this: Tensor, _depth: number, options: InspectOptions): string {
   try {
     return `Tensor ${this.dtype} [${this.shape.join(', ')}] ${this.isStale ? '(stale)' : `[ ${head(this, options)} ]`}`
@@ -206,7 +206,7 @@ function head(tensor: Tensor, options: InspectOptions): string {
 
 Object.defineProperty(Tensor.prototype, inspect.custom, { value: show, configurable: true, writable: true })
 
-/** An array of the caller's that a tensor's elements go to. */
+/** An array of the caller's that the elements of a tensor are copied to. */
 function roomIn(out: unknown, dtype: DType, length: number): TensorData {
   const row = dtypeRow(dtype)
   const array = typedArray<TensorData | Float16ArrayLike>('out', out, row.arrays)

@@ -9,7 +9,7 @@ import { meta } from '../border/host-array.js'
 import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { openTransaction, parentsOf, readDraft, type BeginOptions, type DraftOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from '../border/owner.js'
-import { RollbackSnapshot } from './rollback-snapshot.js'
+import { RollbackMark } from './rollback-mark.js'
 import type { CacheStats } from '../border/stats.js'
 import { kvOf, kvOrNull, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
 
@@ -24,7 +24,7 @@ export interface RollbackCacheOptions {
 }
 
 /**
- * Keys and values with tentative tokens, for speculative decoding: what a draft adds is committed or taken back.
+ * Keys and values with tentative tokens, for speculative decoding: what a draft adds is committed or dropped.
  *
  * @example
  * ```ts
@@ -62,7 +62,7 @@ export class RollbackCache extends Owner {
     return own(this).committedLen()
   }
 
-  /** Adds tentative tokens, `[batch, heads, n, headDim]` each, and shows all tokens. */
+  /** Adds tentative tokens, `[batch, heads, n, headDim]` each, and returns views of all tokens. */
   append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
     const cache = handle(this)
     const nodes = readDraft(options)
@@ -71,50 +71,50 @@ export class RollbackCache extends Owner {
   }
 
   /**
-   * Opens a transaction: what it drafts leaves no trace unless it is committed. It follows all tokens; what it
-   * keeps is committed, or tentative when it follows tentative tokens.
+   * Opens a transaction: drafted tokens leave no trace unless they are committed. They follow all tokens.
+   * What `commit` keeps is committed, or tentative where tentative tokens lie before it.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
    */
   begin(options: BeginOptions = {}): KvTransaction {
     return openTransaction(handle(this), options)
   }
 
-  /** Makes the tokens before `len` (an absolute length; all of them unless said otherwise) committed. */
+  /** Commits the tokens before `len`, an absolute length; all of them unless said otherwise. Tokens behind it stay tentative. */
   commit(len?: number): void {
     const native = own(this)
     native.commit(optional(whole, 'len', len) ?? native.totalLen())
   }
 
-  /** A mark on the committed length, to come back to. Any number of them may be outstanding. */
-  snapshot(): RollbackSnapshot {
-    return new RollbackSnapshot(INTERNAL, own(this).snapshot())
+  /** A mark on the committed length, to go back to with {@link rollback}. It holds no memory; there may be any number of marks. */
+  snapshot(): RollbackMark {
+    return new RollbackMark(INTERNAL, own(this).snapshot())
   }
 
   /**
-   * Goes back to a mark: its tokens are what is left, all of them committed.
+   * Goes back to a mark: the tokens before it stay, all of them committed.
    *
    * @throws KvTideError `SNAPSHOT_INVALID` for one ahead of the committed tokens, of another cache, or of a branch that was
    *   overwritten since
    */
-  rollback(snapshot: RollbackSnapshot): void {
+  rollback(snapshot: RollbackMark): void {
     const native = own(this)
-    if (nativeOf(snapshot, RollbackSnapshot) === undefined && isForged(snapshot)) {
+    if (nativeOf(snapshot, RollbackMark) === undefined && isForged(snapshot)) {
       const reason = 'it was not made by snapshot()'
       throw new KvTideError('SNAPSHOT_INVALID', `the snapshot cannot be used: ${reason}`, { reason })
     }
-    native.rollback(nativeArgument<NativeRollbackMark>('snapshot', snapshot, RollbackSnapshot))
+    native.rollback(nativeArgument<NativeRollbackMark>('snapshot', snapshot, RollbackMark))
   }
 
-  /** All tokens, as views; `null` when none was ever appended. */
+  /** Views of all tokens; `null` when none was ever appended. */
   current(): Kv | null {
     const cache = handle(this)
     return kvOrNull(cache.viewOrNull(cache.native.current(meta)))
   }
 
   /**
-   * Keeps the tentative tokens on the accepted path of the draft tree, in order, right after the committed ones; commits
-   * them and drops the rest.
+   * Commits the tentative tokens on the accepted path of the draft tree, in order, right behind the committed ones, and drops the
+   * rest.
    *
    * @param indices tentative tokens counted from 0, each the child of the one before
    * @throws KvTideError `INVALID_PATH` when they are no path
@@ -134,7 +134,7 @@ export class RollbackCache extends Owner {
     return Int32Array.from(own(this).treePositions(parentsOf('parents', parents)))
   }
 
-  /** What it costs. */
+  /** What the cache costs: bytes in use, and copies. */
   stats(): CacheStats {
     return own(this).stats()
   }
@@ -148,7 +148,7 @@ function own(self: unknown): NativeRollbackCache {
   return handle(self).native
 }
 
-/** True for objects that may have been meant as a snapshot; what another thread receives of one is an empty object. */
+/** True for an object that may have been meant as a mark. What another thread receives of a mark is an empty object. */
 function isForged(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) return false
   try {

@@ -15,7 +15,7 @@ export interface RotatingCacheOptions extends RotatingKvCacheOptions {
 }
 
 /**
- * One tensor with a sliding window along dimension `dim`: it keeps the newest `maxSeqLen` tokens, in order.
+ * One tensor with a sliding window along dimension `dim`. It keeps the newest `maxSeqLen` tokens, in order.
  *
  * @example
  * ```ts
@@ -36,15 +36,15 @@ export class RotatingCache extends Rotating {
     super(INTERNAL, RotatingCache, options === INTERNAL && made !== undefined ? made : makeRotating(1, options))
   }
 
-  /** A new cache that goes on from `snapshot` with the `accepted` tokens: `keepLen` tokens in all. */
+  /** A new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */
   static restoreFromSnapshot(snapshot: RotatingSnapshot, accepted: TokenSource | null | undefined, keepLen: number): RotatingCache {
     const tokens = accepted === null || accepted === undefined ? undefined : ([['accepted', accepted]] as const)
     return new RotatingCache(INTERNAL, restoreRotating(1, snapshot, tokens, keepLen))
   }
 
   /**
-   * Adds tokens and shows what their queries may see: after one token what is retained, after several that the window
-   * cannot hold everything retained before and all new ones.
+   * Adds tokens, and returns what their queries may see. After one token that is what is retained. After more new tokens than fit
+   * into the window, it is everything that was retained before, and all new tokens.
    */
   append(src: TokenSource): Tensor {
     const cache = handle(this)
@@ -64,15 +64,15 @@ export class RotatingCache extends Rotating {
     return tensorOrNull(cache.viewOrNull(cache.native.lastAppendResult(meta)))
   }
 
-  /** The whole buffer, slack included: a live window for inspection, never `STALE_VIEW`. `null` before the first append. */
+  /** The whole buffer with its slack, for inspection. It shows every later change and is never stale. `null` before the first append. */
   allData(): Tensor | null {
     const cache = handle(this)
     return tensorOrNull(cache.viewOrNull(cache.native.allData(meta)))
   }
 
   /**
-   * Of the last append, which verified drafts of several sequences at once: the tokens of row `rowIdx` of `batchLen` that
-   * were accepted, so that `keepLen` tokens are kept since `snapshot`. `null` when none was.
+   * The accepted tokens of one row, where the last append verified drafts of `batchLen` sequences at once: those of row `rowIdx`
+   * up to the length `keepLen`, counted as for {@link restoreFromSnapshot}. `null` when none was accepted.
    */
   acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Tensor | null {
     const [view] = acceptedRotating(handle(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []

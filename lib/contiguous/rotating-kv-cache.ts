@@ -11,7 +11,7 @@ import type { RotatingSnapshot } from './rotating-snapshot.js'
 import { kvOf, kvOrNull, tensorOf, type Kv } from '../border/tensor.js'
 
 /**
- * Keys and values with one sliding window: as {@link RotatingCache}, both written in one operation.
+ * Keys and values with one sliding window: as {@link RotatingCache}, with both in one buffer.
  *
  * @example
  * ```ts
@@ -34,7 +34,7 @@ export class RotatingKvCache extends Rotating {
     super(INTERNAL, RotatingKvCache, options === INTERNAL && made !== undefined ? made : makeRotating(2, options))
   }
 
-  /** A new cache that goes on from `snapshot` with the `accepted` tokens of K and V: `keepLen` tokens in all. */
+  /** A new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */
   static restoreFromSnapshot(
     snapshot: RotatingSnapshot,
     accepted: KvSource | null | undefined,
@@ -48,7 +48,7 @@ export class RotatingKvCache extends Rotating {
     return new RotatingKvCache(INTERNAL, restoreRotating(2, snapshot, tokens, keepLen))
   }
 
-  /** Adds tokens, `[batch, kvHeads, n, headDim]` each, and shows what their queries may see, as {@link RotatingCache.append}. */
+  /** Adds tokens, `[batch, kvHeads, n, headDim]` each, and returns what their queries may see: see {@link RotatingCache.append}. */
   append(k: TokenSource, v: TokenSource): Kv {
     const cache = handle(this)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
@@ -56,9 +56,9 @@ export class RotatingKvCache extends Rotating {
   }
 
   /**
-   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   * Opens a transaction: drafted tokens leave no trace unless they are committed.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
    */
   begin(options: BeginOptions = {}): KvTransaction {
     return openTransaction(handle(this), options)
@@ -76,7 +76,7 @@ export class RotatingKvCache extends Rotating {
     return kvOrNull(cache.viewOrNull(cache.native.lastAppendResult(meta)))
   }
 
-  /** The whole buffers, slack included: live windows for inspection, never `STALE_VIEW`. `null` before the first append. */
+  /** The whole buffers with their slack, for inspection. They show every later change and are never stale. `null` before the first append. */
   allData(): Kv | null {
     const cache = handle(this)
     return kvOrNull(cache.viewOrNull(cache.native.allData(meta)))

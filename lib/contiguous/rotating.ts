@@ -17,22 +17,22 @@ const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0
 export interface RotatingKvCacheOptions {
   /** Tokens in the window, at least 1. */
   readonly maxSeqLen: number
-  /** Slots at the start, cut to `sinks + maxSeqLen`; 256 unless said otherwise. It grows by doubling. */
+  /** Slots at the start, at most `sinks + maxSeqLen`; 256 unless said otherwise. The buffer grows by doubling. */
   readonly capacitySeqLen?: number
   /** Tokens at the start that are never dropped, in addition to the window. */
   readonly sinks?: number
-  /** Free slots behind a full window: more of them, fewer compactions. A quarter of the window, at least 64. */
+  /** Free slots behind a full window; the more there are, the fewer compactions. Unless said otherwise a quarter of the window, at least 64. */
   readonly slack?: number
   /** Where it lives, `'cpu'` unless said otherwise. */
   readonly device?: string
-  /** The most bytes that it may keep, snapshots and copies included. */
+  /** The most bytes that it may keep, with snapshots and copies. */
   readonly memoryLimitBytes?: number
 }
 
 /** @internal A native cache, and what it was made with. */
 export type MadeRotating = readonly [native: NativeRotatingCache, shape: { dim: number; maxSeqLen: number; sinks: number }]
 
-/** What the rotating caches have in common: one window that slides over one tensor, or over K and V. */
+/** What the rotating caches have in common: a window that slides over one tensor, or over K and V. */
 export abstract class Rotating extends Owner {
   /** The dimension of the sequence. */
   declare readonly dim: number
@@ -70,7 +70,7 @@ export abstract class Rotating extends Owner {
     return nativeRotating(this).dtype() as DType | null
   }
 
-  /** Checks that it can be cut to `len` tokens: throws what {@link setLen} would, and changes nothing. */
+  /** Throws what {@link setLen} would, and changes nothing. */
   trySetLen(len: number): void {
     nativeRotating(this).trySetLen(whole('len', len))
   }
@@ -84,30 +84,30 @@ export abstract class Rotating extends Owner {
     nativeRotating(this).setLen(whole('len', len))
   }
 
-  /** Forgets every token; the window, the memory, and the shape of a token stay. */
+  /** Drops every token. The window, the memory and the shape of a token are kept. */
   reset(): void {
     nativeRotating(this).reset()
   }
 
-  /** What it holds now, whatever happens to it later; tokens drafted in an open transaction are among it. Costs nothing until the cache overwrites it. */
+  /** Keeps what the cache holds now, with the tokens drafted in an open transaction. It copies nothing until the cache overwrites them. */
   snapshot(): RotatingSnapshot {
     return new RotatingSnapshot(INTERNAL, nativeRotating(this).snapshot())
   }
 
-  /** Makes it hold again what `snapshot` saw: for one of its own only what was overwritten since is copied back. */
+  /** Makes the cache hold what it held at `snapshot`. Of a snapshot of its own it copies back only what was overwritten since. */
   restore(snapshot: RotatingSnapshot): void {
     nativeRotating(this).restore(nativeSnapshot(snapshot))
   }
 
   /**
-   * True when `n` more tokens can follow `snapshot` here: as many tokens so far, the same window and sinks, and no more than they
-   * hold. Which tokens they are is not compared.
+   * True when `n` more tokens can follow `snapshot` in this cache: it has had as many tokens, it has the same window and sinks, and
+   * the tokens fit into them. The tokens themselves are not compared.
    */
   canAppendFromSnapshot(snapshot: RotatingSnapshot, n: number): boolean {
     return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), count('n', n))
   }
 
-  /** What it costs. */
+  /** What the cache costs: bytes in use, and copies. */
   stats(): CacheStats {
     return nativeRotating(this).stats()
   }

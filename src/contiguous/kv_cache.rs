@@ -112,7 +112,7 @@ impl NativeKvCache {
     #[napi]
     pub fn snapshot(&self, env: &Env) -> Result<NativeKvSnapshot> {
         let snapshot = self.cache.read(env, |cache| Ok(cache.snapshot()?))?;
-        Ok(NativeKvSnapshot { snapshot: Handle::new("KvSnapshot", snapshot) })
+        Ok(NativeKvSnapshot { snapshot: Handle::new("Snapshot", snapshot) })
     }
 
     #[napi]

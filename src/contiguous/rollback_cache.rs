@@ -75,7 +75,7 @@ impl NativeRollbackCache {
     #[napi]
     pub fn snapshot(&self, env: &Env) -> Result<NativeRollbackMark> {
         let mark = self.cache.read(env, |cache| Ok(cache.snapshot()))?;
-        Ok(NativeRollbackMark { mark: Handle::new("RollbackSnapshot", mark) })
+        Ok(NativeRollbackMark { mark: Handle::new("RollbackMark", mark) })
     }
 
     #[napi]

@@ -4,9 +4,9 @@ use kvtide_tensor::PagedKvCache;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::batch::Batch;
 use super::model::{NativeGroup, NativeModelOptions};
 use super::options::NativePagedOptions;
+use super::sequence_batch::SequenceBatch;
 use crate::border::array::{ArrayArg, ArrayMemory, apart};
 use crate::border::children::Children;
 use crate::border::handle::{Handle, guard};
@@ -140,7 +140,7 @@ impl NativePagedKvCache {
         tokens: Option<&[u32]>,
     ) -> Result<()> {
         self.cache.change(env, |cache| {
-            let batch = Batch::read(batch, numbers)?;
+            let batch = SequenceBatch::read(batch, numbers)?;
             let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
             Ok(cache.append_known(&batch.sequences, k, v, batch.offsets.as_deref(), tokens)?)
         })

@@ -1,7 +1,6 @@
 //! The cache of many sequences, by numbers: a sequence is one, a transaction is one. Snapshots, prefixes and steps are objects.
 
 mod attend;
-mod batch;
 mod cache;
 mod draft;
 mod events;
@@ -11,5 +10,6 @@ mod pool;
 mod prefix;
 mod prefix_namer;
 mod sequence;
+mod sequence_batch;
 mod step;
 mod step_batch;

@@ -134,7 +134,7 @@ impl NativePagedKvCache {
     #[napi]
     pub fn snapshot(&mut self, env: &Env, sequence: f64) -> Result<NativePagedSnapshot> {
         let snapshot = self.cache.change(env, |cache| Ok(cache.snapshot(whole("seq", sequence)?)?))?;
-        Ok(NativePagedSnapshot { snapshot: Handle::new("PagedSnapshot", snapshot) })
+        Ok(NativePagedSnapshot { snapshot: Handle::new("Snapshot", snapshot) })
     }
 
     #[napi]

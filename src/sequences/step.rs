@@ -5,8 +5,8 @@ use kvtide_tensor::PagedStep;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::batch::Batch;
 use super::cache::NativePagedKvCache;
+use super::sequence_batch::SequenceBatch;
 use crate::border::number::count;
 use crate::border::refusal::Outcome;
 use crate::border::tensor_arg::{TensorArg, source};
@@ -25,12 +25,12 @@ impl NativePagedStep {
 
     /// The open step; refused once it has ended.
     pub(super) fn get(&self) -> Outcome<&PagedStep> {
-        Ok(self.step.as_ref().ok_or(Error::TransactionClosed)?)
+        Ok(self.step.as_ref().ok_or(Error::StepClosed)?)
     }
 
     /// As [`NativePagedStep::get`], to write with.
     fn get_mut(&mut self) -> Outcome<&mut PagedStep> {
-        Ok(self.step.as_mut().ok_or(Error::TransactionClosed)?)
+        Ok(self.step.as_mut().ok_or(Error::StepClosed)?)
     }
 }
 
@@ -46,7 +46,7 @@ impl NativePagedKvCache {
         parents: Option<&[i32]>,
     ) -> Result<NativePagedStep> {
         self.cache.change(env, |cache| {
-            let batch = Batch::read(batch, numbers)?;
+            let batch = SequenceBatch::read(batch, numbers)?;
             Ok(NativePagedStep::of(cache.begin_step(batch.step(parents))?))
         })
     }

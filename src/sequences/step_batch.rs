@@ -12,8 +12,8 @@ use kvtide_core::paged::{StepTableRows, StepTables};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::batch::Batch;
 use super::cache::NativePagedKvCache;
+use super::sequence_batch::SequenceBatch;
 use super::step::NativePagedStep;
 use crate::border::array::{ArrayArg, apart};
 use crate::border::handle::guard;
@@ -93,7 +93,7 @@ impl NativePagedKvCache {
         arrays: Vec<ArrayArg>,
     ) -> Result<NativePagedStep> {
         self.cache.change(env, |cache| {
-            let batch = Batch::read(batch, numbers)?;
+            let batch = SequenceBatch::read(batch, numbers)?;
             let mut groups = GroupArrays::read(&arrays)?;
             let tables = groups.iter_mut().map(GroupArrays::borrow).collect();
             let step = cache.prepare_step(batch.step(parents), &mut rows.groups, tables)?;

@@ -66,7 +66,7 @@ impl PageGroup {
     pub(crate) fn shorten_horizon(&mut self, step: &mut GroupStep, tokens: u32) -> Result<()> {
         self.change()?;
         self.check_step(step)?;
-        let plan = step.plan.as_mut().ok_or(kvtide_core::Error::TransactionClosed)?;
+        let plan = step.plan.as_mut().ok_or(kvtide_core::Error::StepClosed)?;
         self.planner.shorten_step(plan, tokens)?;
         self.planner.mark_layers(plan, 0..self.planner.num_layers())?;
         step.written.fill(true);

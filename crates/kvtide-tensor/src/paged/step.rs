@@ -74,7 +74,7 @@ impl GroupStep {
 
     /// Its plan, while it is open.
     pub(crate) fn plan(&self) -> Result<&WritePlan> {
-        self.plan.as_deref().ok_or_else(|| kvtide_core::Error::TransactionClosed.into())
+        self.plan.as_deref().ok_or_else(|| kvtide_core::Error::StepClosed.into())
     }
 }
 
