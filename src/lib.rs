@@ -12,18 +12,18 @@
 //! - All numbers cross as `f64` and are checked twice: in `lib/border/check.ts`, where the error names the argument, and in
 //!   `border/number.rs`, where a wrong one could reach memory.
 //! - A tensor argument crosses as its typed array, or as the buffer that a cache showed, with a description in a shared
-//!   `Float64Array` (`lib/border/host-tensor.ts`, `border/source.rs`); only one that someone has looked at crosses as a native view. Lengths are compared on both sides; memory that other threads can change is refused; memory of the cache
+//!   `Float64Array` (`lib/border/host-tensor.ts`, `border/tensor_arg.rs`); only one that someone has looked at crosses as a native view. Lengths are compared on both sides; memory that other threads can change is refused; memory of the cache
 //!   itself, handed out by `data`, is copied first.
-//! - A result crosses as numbers (`border/shown.rs`, `lib/border/shown.ts`): an object with a finalizer costs V8 microseconds, and a decode
+//! - A result crosses as numbers (`border/cache_views.rs`, `lib/border/cache-handle.ts`): an object with a finalizer costs V8 microseconds, and a decode
 //!   loop seldom looks at what each append shows. The cache hands its buffer over as an object once, and again when it has taken
 //!   another; a native view is made when someone looks at a `Tensor`, with the stamp of the call that showed it. The object lets go of
 //!   the buffer once the cache shows another and no tensor may look at it any more, without waiting to be collected. Disposing of a cache gives back the memory of everything that was made from it.
 //! - Options are read against a list of their names (`known` in `lib/border/check.ts`), which the compiler holds against their type: one that does
-//!   not exist is refused. Memory that becomes an array of JavaScript's goes through `border/handed.rs`, which frees it where there is no
+//!   not exist is refused. Memory that becomes an array of JavaScript's goes through `border/external_array.rs`, which frees it where there is no
 //!   JavaScript any more to take it.
 //! - Objects of `lib/` keep their native one in a private field, with the class that it was made for (`lib/border/owner.ts`): nothing
 //!   else passes for one, whatever its prototype says.
-//! - Refusals are thrown as instances of the package's own class (`border/raise.rs`), built from code, message and fields: no text is
+//! - Refusals are thrown as instances of the package's own class (`border/refusal.rs`), built from code, message and fields: no text is
 //!   parsed. The addon's codes and the TypeScript union are compared by a test.
 //! - `attend` crosses once: descriptions and options in one `Float64Array` (`lib/attention/attend-call.ts`, `attention/queries.rs`), the
 //!   lists that a call seldom has in one array. An output of up to 64 KiB is a typed array of JavaScript's own; its `Tensor` goes to
@@ -47,11 +47,12 @@
 //!   ranks: no change of a cache calls JavaScript, which could call the cache.
 //! - The clock is asked only while a time limit is in use, before calls that change something. Readers of `events()` are woken once
 //!   the running code has ended, by calls that may have changed the index, and take up to 256 events in a crossing.
-//! - A panic is caught at each call (`border/guard.rs`) and thrown as `INTERNAL`; the object it happened in is poisoned. Integer
+//! - A panic is caught at each call (`border/handle.rs`) and thrown as `INTERNAL`; the object it happened in is poisoned. Integer
 //!   arithmetic is checked in release builds too.
 #![deny(unsafe_code)]
 
 mod attention;
+mod blocks;
 mod border;
 mod contiguous;
 mod sequences;

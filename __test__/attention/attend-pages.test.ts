@@ -1,7 +1,7 @@
 // Attention over the pages of a PagedKvCache, where they lie.
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, attendAsync, type AttendKv, type AttendOptions, type ErrorCode, isKvTideError, memoryStats, PagedKvCache, type PagedKvCacheOptions, type PageFormat } from '../../index.js'
+import { attend, attendAsync, type AttendKv, type AttendOptions, type ErrorCode, isKvTideError, memoryStats, PagedKvCache, type UniformCacheOptions, type PageFormat } from '../../index.js'
 import { digest } from '../support/arguments/digest.js'
 import { collected } from '../support/garbage.js'
 import { distance } from '../support/llama/references.js'
@@ -29,7 +29,7 @@ const ways = (cache: PagedKvCache): readonly AttendKv[] => [
 ]
 
 /** Checks every way over pages of this form against copies of what they hold. */
-async function sameAsCopies(t: ExecutionContext, options: Partial<PagedKvCacheOptions>): Promise<void> {
+async function sameAsCopies(t: ExecutionContext, options: Partial<UniformCacheOptions>): Promise<void> {
   using cache = filled(LENGTHS, options)
   const q = waves(3, [6, HEADS.query, cache.headDim])
   for (const sees of SEES) {

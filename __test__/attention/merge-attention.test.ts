@@ -1,17 +1,17 @@
 import test from 'ava'
 
-import { attend, KvCache, mergeAttention, Tensor, type AttendedPart, type HostTensor } from '../../index.js'
+import { attend, KvCache, mergeAttention, Tensor, type AttendedWithLse, type HostTensor, type TokenSource } from '../../index.js'
 import { narrow } from '../support/half.js'
 import { throwsCode } from '../support/throws.js'
 
 const rows = (...data: number[]): HostTensor => ({ data: Float32Array.from(data), shape: [1, 1, data.length, 1] })
 /** A part of one row, in half floats. */
-const half = (value: number): AttendedPart => ({ out: { data: narrow('bf16', [value]), shape: [1, 1, 1], dtype: 'bf16' }, lse: Float32Array.of(0) })
+const half = (value: number): AttendedWithLse<TokenSource> => ({ out: { data: narrow('bf16', [value]), shape: [1, 1, 1], dtype: 'bf16' }, lse: Float32Array.of(0) })
 const options = { causal: false, returnLse: true } as const
 
 /** A part of one row, and what parts of one row merge to. */
-const part = (out: number, lse: number): AttendedPart => ({ out: rows(out), lse: Float32Array.of(lse) })
-function merged(...parts: AttendedPart[]): number[] {
+const part = (out: number, lse: number): AttendedWithLse<TokenSource> => ({ out: rows(out), lse: Float32Array.of(lse) })
+function merged(...parts: AttendedWithLse<TokenSource>[]): number[] {
   const { out, lse } = mergeAttention(parts)
   return [out.toArray()[0] as number, lse[0] as number]
 }

@@ -1,5 +1,5 @@
 // PagedKvCache in rows of a model's size, on each device: what its pages show is what went in, bit for bit.
-import { type HostTensor, PagedKvCache, type PagedKvCacheOptions, type Sequence } from '../../index.js'
+import { type HostTensor, PagedKvCache, type UniformCacheOptions, type Sequence } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { expected, same, type Shape } from '../support/properties.js'
 import { throwsCode } from '../support/throws.js'
@@ -8,7 +8,7 @@ import { wideOn } from '../support/wide.js'
 
 const LAYERS = 2
 
-const make = ({ device, heads, dim, dtype }: Shape, options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+const make = ({ device, heads, dim, dtype }: Shape, options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ device, capacity: 64, blockSize: 16, numLayers: LAYERS, numKvHeads: heads, headDim: dim, dtype, ...options })
 
 /** K and V of tokens, in all layers or in one: those of a layer are those of a row of a batch. */

@@ -1,7 +1,7 @@
 // Random operations on RollbackCache, against lists of committed and tentative tokens.
 import fc from 'fast-check'
 
-import { RollbackCache, type RollbackSnapshot } from '../../index.js'
+import { RollbackCache, type RollbackMark } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { check, Kept, Numbering, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
 
@@ -27,7 +27,7 @@ class Run {
   committed: number[] = []
   tentative: { token: number; parent: number }[] = []
   #appended = false
-  readonly #marks: { mark: RollbackSnapshot; tokens: number[] }[] = []
+  readonly #marks: { mark: RollbackMark; tokens: number[] }[] = []
   readonly #numbering = new Numbering()
   readonly #shape: Shape
 

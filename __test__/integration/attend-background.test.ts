@@ -3,7 +3,7 @@ import { once } from 'node:events'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, attendAsync, type AttendAsyncOptions, type ErrorCode, type HostTensor, isKvTideError, type Kv, KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../../index.js'
+import { attend, attendAsync, type AsyncOptions, type AttendOptions, type ErrorCode, type HostTensor, isKvTideError, type Kv, KvCache, memoryStats, PagedKvCache, RollbackCache, RotatingCache, RotatingKvCache, Tensor } from '../../index.js'
 import { runProcess } from '../support/packaging/child.js'
 import { addonPath } from '../support/packaging/package-copy.js'
 import { collected } from '../support/garbage.js'
@@ -14,7 +14,7 @@ import { startWorker } from '../support/worker.js'
 const kvOptions = { batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 64, headDim: 1 } as const
 
 /** A call over so many tokens that it takes its time, unless it is ended. */
-function long(count: number, options: AttendAsyncOptions = {}): Promise<unknown> {
+function long(count: number, options: AttendOptions & AsyncOptions = {}): Promise<unknown> {
   const many: HostTensor = { data: new Float32Array(64 * count), shape: [1, 1, count, 64] }
   return attendAsync(many, { k: many, v: many }, { causal: false, threads: 1, ...options })
 }

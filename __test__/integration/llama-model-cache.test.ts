@@ -1,7 +1,7 @@
 // A small Llama on a PagedKvCache of its config.json, against the greedy tokens of HF transformers.
 import test from 'ava'
 
-import { type HuggingFaceConfig, PagedKvCache } from '../../index.js'
+import { type ModelCacheOptions, PagedKvCache } from '../../index.js'
 import { best, decode, prefill } from '../support/llama/decoder.js'
 import { Llama } from '../support/llama/llama.js'
 import { distance, referenceLogits, references } from '../support/llama/references.js'
@@ -10,7 +10,7 @@ import { stepping } from '../support/llama/stepping.js'
 const model = new Llama()
 const { prompts, greedy } = references
 const [p33, p100, branch60] = ['p33', 'p100', 'branch60'].map(name => prompts[name]) as [readonly number[], readonly number[], readonly number[]]
-const config = model.config as unknown as HuggingFaceConfig
+const config = model.config as unknown as ModelCacheOptions['model']
 
 const KINDS = {
   'blocks of 16': () => new PagedKvCache({ model: config, capacity: 32 }),

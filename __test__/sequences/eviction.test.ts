@@ -1,10 +1,12 @@
 // Policies of eviction: which block makes room, what may be answered, when it is asked.
 import test from 'ava'
 
-import { type EvictionPolicy, memoryStats, PagedKvCache, type PagedKvCacheOptions, type Released } from '../../index.js'
+import { type EvictionPolicy, memoryStats, PagedKvCache, type UniformCacheOptions } from '../../index.js'
 import { layered } from '../support/layered.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
+
+type Released = Parameters<EvictionPolicy>[0]
 
 const SIZES = { numKvHeads: 2, headDim: 1 }
 const BLOCK = 4
@@ -19,7 +21,7 @@ interface Cache extends Disposable {
   cached(): number
 }
 
-function paged(options: Partial<PagedKvCacheOptions>, capacity = 6): Cache {
+function paged(options: Partial<UniformCacheOptions>, capacity = 6): Cache {
   const cache = new PagedKvCache({ capacity, blockSize: BLOCK, numLayers: 2, ...SIZES, ...options })
   return {
     prompt(tokens, { named = true, priority } = {}) {

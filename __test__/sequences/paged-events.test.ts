@@ -3,12 +3,12 @@ import { setImmediate } from 'node:timers/promises'
 
 import test from 'ava'
 
-import { PagedKvCache, type CacheEvent, type CacheEvents, type PagedKvCacheOptions } from '../../index.js'
+import { PagedKvCache, type CacheEvent, type CacheEvents, type UniformCacheOptions } from '../../index.js'
 import { layered } from '../support/layered.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
-const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 4, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 1, events: 100, ...options })
 
 function feed(cache: PagedKvCache, tokens: readonly number[]): number {

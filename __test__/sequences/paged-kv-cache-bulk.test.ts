@@ -1,11 +1,11 @@
 // PagedKvCache: tokens in bulk, and low-bit pages.
 import test, { type ExecutionContext } from 'ava'
 
-import { PagedKvCache, Tensor, type PagedKvCacheOptions, type TensorData } from '../../index.js'
+import { PagedKvCache, Tensor, type UniformCacheOptions, type TensorData } from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 import { elements, FLOATS, span } from '../support/tokens.js'
 
-const make = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+const make = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 6, blockSize: 2, numLayers: 2, numKvHeads: 2, headDim: 3, ...options })
 
 /** Numbers from `first` on, in any shape. */
@@ -146,7 +146,7 @@ test('q8 takes at most 0.3 of the bytes of f32, and staging is counted and given
 })
 
 test('staging that does not fit is refused, and nothing has changed', t => {
-  const q8: Partial<PagedKvCacheOptions> = { keyFormat: 'q8', valueFormat: 'q8' }
+  const q8: Partial<UniformCacheOptions> = { keyFormat: 'q8', valueFormat: 'q8' }
   using free = make(q8)
   // Room for the slab, and not for a staging page of 96 bytes.
   using cache = make({ ...q8, memoryLimitBytes: free.stats().bufferBytes + 95 })

@@ -1,11 +1,11 @@
 // PagedKvCache: sequences in blocks of one pool.
 import test from 'ava'
 
-import { PagedKvCache, Tensor, type PagedKvCacheOptions } from '../../index.js'
+import { PagedKvCache, Tensor, type UniformCacheOptions } from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 import { elements, FLOATS, span } from '../support/tokens.js'
 
-const make = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+const make = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 4, blockSize: 2, numLayers: 2, numKvHeads: 2, headDim: 3, ...options })
 
 /** One token's key or value: six small numbers from `first` on. */

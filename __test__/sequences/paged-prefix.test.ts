@@ -1,12 +1,12 @@
 // Prompts: what they find, what keeps them apart, how long it stays.
 import test from 'ava'
 
-import { attendAsync, PagedKvCache, type PagedKvCacheOptions, type Sequence } from '../../index.js'
+import { attendAsync, PagedKvCache, type UniformCacheOptions, type Sequence } from '../../index.js'
 import { layered } from '../support/layered.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
-const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 16, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 1, ...options })
 
 function feed(seq: Sequence, tokens: readonly number[]): void {
@@ -176,7 +176,7 @@ test('room is told for tokens and for prompts, those that others hold for nothin
 })
 
 /** The name of a cache's first block. */
-async function keyOf(options: Partial<PagedKvCacheOptions>): Promise<string> {
+async function keyOf(options: Partial<UniformCacheOptions>): Promise<string> {
   using cache = cacheOf({ events: 4, ...options })
   feed(cache.openSequence(), span(0, 4))
   using events = cache.events()

@@ -1,13 +1,13 @@
 // Sequence: what it refuses, what it shares, and how it ends.
 import test from 'ava'
 
-import { attend, attendAsync, PagedKvCache, type PagedKvCacheOptions, type Sequence } from '../../index.js'
+import { attend, attendAsync, PagedKvCache, type UniformCacheOptions, type Sequence } from '../../index.js'
 import { collected } from '../support/garbage.js'
 import { layered } from '../support/layered.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
-const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 16, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 1, ...options })
 
 /** The tokens that a sequence shows, all of its layers and heads alike. */

@@ -1,13 +1,13 @@
 // Step: tokens that are computed layer by layer.
 import test from 'ava'
 
-import { attend, type HostTensor, PagedKvCache, type PagedKvCacheOptions, type Sequence, type Step } from '../../index.js'
+import { attend, type HostTensor, PagedKvCache, type UniformCacheOptions, type Sequence, type Step } from '../../index.js'
 import { layered } from '../support/layered.js'
 import { waves } from '../support/pages.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
-const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 16, blockSize: 4, numLayers: 2, numKvHeads: 2, headDim: 1, ...options })
 
 /** K and V of tokens in one layer, `[2, n, 1]`. */

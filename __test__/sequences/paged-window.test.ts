@@ -1,10 +1,10 @@
 // Windows of a PagedKvCache: what attention sees unless it says otherwise, and what reads and tables show of what is left.
 import test from 'ava'
 
-import { attend, attendAsync, type HostTensor, type Kv, PagedKvCache, type PagedKvCacheOptions, type Sequence } from '../../index.js'
+import { attend, attendAsync, type HostTensor, type Kv, PagedKvCache, type UniformCacheOptions, type Sequence } from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 
-const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 16, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1, window: 2, ...options })
 
 const zeros = (n: number): HostTensor => ({ data: new Float32Array(n), shape: [1, 1, n, 1] })

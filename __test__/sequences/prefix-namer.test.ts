@@ -2,7 +2,7 @@
 import test from 'ava'
 import fc from 'fast-check'
 
-import { isKvTideError, memoryStats, PagedKvCache, type PagedKvCacheOptions, PrefixNamer, type PrefixNamerOptions, type PromptOptions } from '../../index.js'
+import { isKvTideError, memoryStats, PagedKvCache, type UniformCacheOptions, PrefixNamer, type PrefixNamerOptions, type PromptOptions } from '../../index.js'
 import { check, same } from '../support/properties.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
@@ -17,7 +17,7 @@ function cached(options: PrefixNamerOptions, tokens: readonly number[], prompt: 
     using cache = new PagedKvCache({ ...options, capacity: 2 })
     return cache.keys(tokens, prompt)
   }
-  using cache = new PagedKvCache({ ...options, capacity: 2 } as PagedKvCacheOptions)
+  using cache = new PagedKvCache({ ...options, capacity: 2 } as UniformCacheOptions)
   return cache.keys(tokens, prompt)
 }
 

@@ -1,13 +1,13 @@
 // StepBatch: the tables of a step in arrays that are kept from one to the next.
 import test, { type ExecutionContext } from 'ava'
 
-import { attend, type HostTensor, PagedKvCache, type PagedKvCacheOptions, type Sequence, type StepArrays, type StepBatch } from '../../index.js'
+import { attend, type HostTensor, PagedKvCache, type UniformCacheOptions, type Sequence, type StepArrays, type StepBatch } from '../../index.js'
 import { HYBRID, layersOf, queriesOf, runStep } from '../support/model-rows.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
 const BLOCK = 4
-const cacheOf = (options: Partial<PagedKvCacheOptions> = {}): PagedKvCache =>
+const cacheOf = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
   new PagedKvCache({ capacity: 64, blockSize: BLOCK, numLayers: 1, numKvHeads: 1, headDim: 2, ...options })
 const SIZES = { maxSequences: 3, maxBlocks: 6, maxTokens: 16 }
 

@@ -1,4 +1,4 @@
-import { attend, type HostTensor, type KvSource, type ModelDescriptionInput, type PagedKvCache, type Sequence, type Step } from '../../index.js'
+import { attend, type HostTensor, type KvSource, type ModelDescription, type PagedKvCache, type Sequence, type Step } from '../../index.js'
 import { span } from './tokens.js'
 
 const SIZES = { numKvHeads: 2, headDim: 2 }
@@ -7,7 +7,7 @@ const SIZES = { numKvHeads: 2, headDim: 2 }
 const HEADS = 4
 
 /** A window with a sink, everything, what layer 1 keeps, and a window again. */
-export const HYBRID: ModelDescriptionInput = {
+export const HYBRID: ModelDescription = {
   layers: [
     { kind: 'sliding', window: 4, sinks: 1, ...SIZES },
     { kind: 'full', ...SIZES },

@@ -1,4 +1,4 @@
-import { attend, PagedKvCache, type AttendOptions, type HostTensor, type PagedKvCacheOptions } from '../../index.js'
+import { attend, PagedKvCache, type AttendOptions, type HostTensor, type UniformCacheOptions } from '../../index.js'
 import { narrow } from './half.js'
 import { tokensFirst } from './llama/cached.js'
 import { span } from './tokens.js'
@@ -18,7 +18,7 @@ export function waves(seed: number, shape: readonly number[]): HostTensor {
 }
 
 /** A cache whose sequences, 0 and up, have so many tokens in {@link LAYER}; blocks of 4, taken one sequence behind the other. */
-export function filled(lengths: readonly number[], options: Partial<PagedKvCacheOptions> = {}): PagedKvCache {
+export function filled(lengths: readonly number[], options: Partial<UniformCacheOptions> = {}): PagedKvCache {
   const cache = new PagedKvCache({ capacity: 32, blockSize: 4, numLayers: 2, numKvHeads: HEADS.kv, headDim: 16, ...options })
   const { dtype, headDim, valueHeadDim } = cache
   for (const [index, tokens] of lengths.entries()) {

@@ -1,92 +1,69 @@
+// `attend.ts` and this file stand above the sequences, the other files of this folder below them: a step attends by itself.
+import type { KvLayer, KvTensors } from './attend-call.js'
 import { count, fields, integers, isArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
+import { readTensor, type TokenSource } from '../border/host-tensor.js'
 import { nativeArgument } from '../border/owner.js'
-import { readIds, type SequenceList } from '../sequences/batch.js'
-import type { Engine } from '../sequences/engine.js'
+import { readIds, type SequenceList } from '../sequences/sequence-batch.js'
+import type { SharedCache } from '../sequences/shared-cache.js'
 import { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { StepArrays } from '../sequences/step-batch.js'
 
-/**
- * Keys and values of sequences of one length, `[batch, kvHeads, n, headDim]` each: what a cache shows, or memory of your own.
- * The head dimension of the values may be another.
- */
-export interface BatchedKv {
-  /** The keys. */
+/** Keys and values in tensors: what a cache shows, or memory of your own. */
+interface TensorKv {
+  /**
+   * The keys: `[batch, kvHeads, n, headDim]` for sequences of one length, `[tokens, kvHeads, headDim]` for sequences of any
+   * lengths, one behind the other.
+   */
   readonly k: TokenSource
-  /** The values. */
+  /** The values, in the same order. Their head dimension may differ from that of the keys. */
   readonly v: TokenSource
-  /** Only where sequences lie one behind the other. */
-  readonly kvOffsets?: undefined
+  /** Where the tokens of each sequence begin, and where the last ones end. Given where sequences lie one behind the other. */
+  readonly kvOffsets?: Int32Array | readonly number[] | undefined
 }
 
-/** Keys and values of sequences of any lengths, one behind the other: `[tokens, kvHeads, headDim]` each. */
-export interface RaggedKv {
-  /** The keys. */
-  readonly k: TokenSource
-  /** The values. */
-  readonly v: TokenSource
-  /** Where the tokens of each sequence begin, and where the last ones end. */
-  readonly kvOffsets: Int32Array | readonly number[]
-}
-
-/**
- * Pages of a paged cache, in one layer: `q` is `[tokens, heads, headDim]`. Of a model, its rules hold unless the call names others. Slots that nobody wrote are read as zeros. Where
- * another sequence left its tokens in them, the first such read has to put zeros there, and is refused with `BUSY` while
- * `attendAsync` reads the cache.
- */
-export interface PagedKv {
+/** The pages of one layer of a cache. */
+interface LayerKv {
   /** The cache. */
   readonly cache: PagedKvCache
   /** The layer. */
   readonly layer: number
+}
+
+/** Pages of sequences of the cache. */
+interface SequencesKv extends LayerKv {
   /** The sequences, in the order of their queries. */
   readonly sequences: SequenceList
 }
 
-/**
- * Pages that block tables name: what an engine that keeps its own tables has at hand, or a {@link StepBatch} as it is:
- * `{ cache, layer, ...batch }`. A table is of the group that the layer belongs to.
- */
-export interface BlockTableKv {
-  /** The cache. */
-  readonly cache: PagedKvCache
-  /** The layer. */
-  readonly layer: number
-  /** For each sequence a row of block indices, as many in each; behind a sequence's last block anything may stand, and -1 where blocks left the window of the cache. */
+/** Pages that block tables name. */
+interface TablesKv extends LayerKv {
+  /**
+   * For each sequence a row of block indices; all rows have the same length. Entries behind a sequence's last block are not read.
+   * -1 stands for a block that left the window of the cache.
+   */
   readonly blockTables: Int32Array
   /** The tokens of each sequence. */
   readonly lengths: Int32Array
-  /** Where the queries of each sequence begin, and where the last ones end, unless `qOffsets` says so; left out, each has one. */
+  /** Where the queries of each sequence begin, and where the last ones end. `qOffsets` of the call comes before it; without either, each sequence has one query. */
   readonly queryOffsets?: Int32Array
-  /** Tables of each group of layers: those of the layer's group are taken instead. */
+  /** The tables of each group of layers. Where they are given, those of the layer's group are read. */
   readonly groups?: readonly StepArrays[]
 }
 
-/** What attention reads. */
-export type AttendKv = BatchedKv | RaggedKv | PagedKv | BlockTableKv
-
-/** @internal Keys and values that were read. */
-export interface KvTensors {
-  readonly k: TensorArgument
-  readonly v: TensorArgument
-  readonly offsets: Int32Array | undefined
-}
-
-/** @internal Pages that were read. */
-export interface KvPages {
-  readonly engine: Engine
-  readonly layer: number
-  readonly sequences: Float64Array | undefined
-  readonly tables: Int32Array | undefined
-  readonly lengths: Int32Array | undefined
-  /** Where queries begin unless the call says so. */
-  readonly queryOffsets: Int32Array | undefined
-}
+/**
+ * What attention reads: tensors `{ k, v, kvOffsets? }`, or the pages of a layer, by sequences `{ cache, layer, sequences }` or by block
+ * tables `{ cache, layer, blockTables, lengths }`. A {@link StepBatch} fits as it is: `{ cache, layer, ...batch }`.
+ *
+ * Over pages `q` is `[tokens, heads, headDim]`, and the rules of the cache's model hold unless the call names others. Slots that
+ * nobody wrote are read as zeros. Where another sequence left its tokens in them, the first such read writes those zeros, and is
+ * refused with `BUSY` while `attendAsync` reads the cache.
+ */
+export type AttendKv = TensorKv | SequencesKv | TablesKv
 
 /** @internal Reads keys and values. */
-export function readKv(kv: unknown): KvTensors | KvPages {
-  const given = fields<RaggedKv & PagedKv & BlockTableKv>('kv', kv)
+export function readKv(kv: unknown): KvTensors | KvLayer {
+  const given = fields<TensorKv & SequencesKv & TablesKv>('kv', kv)
   const { cache } = given
   if (cache !== undefined) return readPages(cache, given)
   const { k, v, kvOffsets } = given
@@ -94,19 +71,24 @@ export function readKv(kv: unknown): KvTensors | KvPages {
   return { k: readTensor('k', k), v: readTensor('v', v), offsets }
 }
 
-/** The fields of a {@link PagedKv} or a {@link BlockTableKv}, not checked yet. */
-type GivenPages = { readonly [Name in keyof (PagedKv & BlockTableKv)]?: unknown }
+/** What names pages, not checked yet. */
+type GivenPages = { readonly [Name in keyof (SequencesKv & TablesKv)]?: unknown }
 
-function readPages(cache: unknown, given: GivenPages): KvPages {
-  const engine = nativeArgument<Engine>('cache', cache, PagedKvCache)
+function readPages(cache: unknown, given: GivenPages): KvLayer {
+  const shared = nativeArgument<SharedCache>('cache', cache, PagedKvCache)
   const layer = count('layer', given.layer)
-  const none = { engine, layer, sequences: undefined, tables: undefined, lengths: undefined, queryOffsets: undefined }
+  const pages: KvLayer = {
+    layer,
+    hasSinkLogits: shared.hasSinkLogits,
+    attend: (q, call, out, lists) => shared.native.attendPages(q, call, out, lists),
+    request: (q, call, lists, stop) => shared.native.attendPagesRequest(q, call, lists, stop),
+  }
   const { sequences, groups } = given
-  if (sequences !== undefined) return { ...none, sequences: Float64Array.from(readIds(engine, 'sequences', sequences)) }
-  const { blockTables, lengths, queryOffsets } = groups === undefined ? given : tablesOf(engine, layer, groups)
+  if (sequences !== undefined) return { ...pages, sequences: Float64Array.from(readIds(shared, 'sequences', sequences)) }
+  const { blockTables, lengths, queryOffsets } = groups === undefined ? given : tablesOf(shared, layer, groups)
   if (blockTables === undefined) throw invalid('sequences', sequences, 'sequences, or blockTables and lengths')
   return {
-    ...none,
+    ...pages,
     tables: integers('blockTables', blockTables),
     lengths: integers('lengths', lengths),
     queryOffsets: queryOffsets === undefined ? undefined : integers('queryOffsets', queryOffsets),
@@ -114,8 +96,8 @@ function readPages(cache: unknown, given: GivenPages): KvPages {
 }
 
 /** The tables of a layer's group. */
-function tablesOf(engine: Engine, layer: number, groups: unknown): GivenPages {
-  const group = engine.groupOf(layer)
+function tablesOf(shared: SharedCache, layer: number, groups: unknown): GivenPages {
+  const group = shared.groupOf(layer)
   if (!isArray(groups) || group >= groups.length) throw invalid('groups', groups, 'an array of tables, one for each group of layers')
   return fields<StepArrays>(`groups[${group}]`, groups[group])
 }

@@ -1,61 +1,57 @@
 import { count, flag, float, floats, integers, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { HostArgument, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
+import type { AsyncOptions } from '../border/stop-signal.js'
+import { HostArray } from '../border/host-array.js'
+import { readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
 
-const OPTIONS: Names<AttendAsyncOptions> = { scale: 0, causal: 0, window: 0, sinks: 0, sinkLogits: 0, softcap: 0, mask: 0, tree: 0, treeOffsets: 0, starts: 0, positions: 0, qOffsets: 0, returnLse: 0, threads: 0, signal: 0 }
+const OPTIONS: Names<AttendOptions & AsyncOptions> = { scale: 0, causal: 0, window: 0, sinks: 0, sinkLogits: 0, softcap: 0, mask: 0, tree: 0, treeOffsets: 0, starts: 0, positions: 0, qOffsets: 0, returnLse: 0, threads: 0, signal: 0 }
 
 /** How queries see keys. Every field has a default. */
 export interface AttendOptions {
-  /** What products are multiplied with, `1 / sqrt(headDim)` unless said otherwise. */
+  /** Scores are multiplied by this; `1 / sqrt(headDim)` unless said otherwise. */
   readonly scale?: number
-  /** A query sees keys up to its own position; true unless said otherwise. */
+  /** Whether a query sees only keys up to its own position; true unless said otherwise. */
   readonly causal?: boolean
   /**
-   * A query sees so many positions back, its own among them: all unless said otherwise, over a cache with a window that one. A
-   * query that would see what such a cache has let go of is refused. A copy of what a cache showed, as `toArray()` gives, is no
-   * cache: it has no window. Where a draft was given parents and the call has a `mask`, but no `tree`, the mask alone says what is seen.
+   * How many positions a query sees back, its own among them. Unless given, it is the window of the cache that is read, or all
+   * positions. A query that would see what a cache's window has dropped is refused. Copies, as `toArray()` makes them, have no window.
+   * Where tokens were drafted with `parents` and the call has a `mask` but no `tree`, the mask alone decides what is seen.
    */
   readonly window?: number
-  /** Positions at the start that this window does not hide; with the window of a cache, its own. Not together with `starts`. */
+  /** Positions at the start that `window` does not hide. The window of a cache brings the cache's own sinks. Not together with `starts`. */
   readonly sinks?: number
-  /** One number for each query head that takes part in the softmax and has no value: finite, or -Infinity for a head that has none. */
+  /** For each query head a learned number that takes part in the softmax without a value: finite, or -Infinity for a head without one. */
   readonly sinkLogits?: Float32Array | readonly number[]
   /** Bends scores to `softcap * tanh(score / softcap)`. */
   readonly softcap?: number
-  /** f32 numbers that are added to the scores, of a shape that broadcasts to `[batch, query heads, n, keys]`. */
+  /** Added to the scores: f32, of a shape that broadcasts to `[batch, query heads, n, keys]`. */
   readonly mask?: TokenSource
   /**
-   * The parents of draft trees' nodes, which are the queries and the last keys of each sequence: one tree for all of them, or one
-   * for each, one behind the other as their queries are. -1 follows the last key before the tree. A node sees itself, its ancestors
-   * and what came before the tree; positions go by depth.
+   * Draft trees, as the parent of each node: an earlier node, or -1 for the last key before the tree. The nodes are the queries, and
+   * the last keys of each sequence. Give one tree for all sequences, or one for each, in the order of their queries. A node sees
+   * itself, its ancestors, and all keys before the tree. Its position follows from its depth.
    *
-   * Unless it or `mask` is given, sequences of paged caches and steps bring the trees of their open transactions along.
+   * Without `tree` and `mask`, sequences of paged caches and steps bring the trees of their open transactions.
    */
   readonly tree?: Int32Array | readonly number[]
   /**
-   * Where the tree of each sequence begins in `tree`, and where the last one ends. Its nodes are the last keys, and need not be as
-   * many as the queries: those are the last nodes, or more tokens than the tree has.
+   * Where the tree of each sequence begins in `tree`, and where the last one ends. The nodes of a tree are the last keys of its
+   * sequence. There may be fewer queries than nodes, which are then the last nodes, or more, which then begin before the tree.
    */
   readonly treeOffsets?: Int32Array | readonly number[]
-  /** The first slot that each row of the batch may see: what lies before is padding. */
+  /** For each row of the batch, the first slot that it may see: slots before are padding. */
   readonly starts?: Int32Array | readonly number[]
-  /** The position of each query, for every sequence alike or for all of them; unless given, the queries are the last tokens. */
+  /** The position of each query, of one sequence for all alike, or of all sequences. Unless given, the queries are the last tokens. */
   readonly positions?: Int32Array | readonly number[]
-  /** Where the queries of each sequence begin in `[tokens, heads, headDim]`, and where the last ones end; unless given, each has one. */
+  /** Where the queries of each sequence begin in `[tokens, heads, headDim]`, and where the last ones end. Unless given, each sequence has one query. */
   readonly qOffsets?: Int32Array | readonly number[]
-  /** Answers the logarithm of each row's sum of exponentials as well, for {@link mergeAttention}. */
+  /** Returns the logarithm of each row's sum of exponentials (`lse`) too, for {@link mergeAttention}. */
   readonly returnLse?: boolean
-  /** The most threads to use, {@link threads} unless said otherwise. */
+  /** The most threads to use; {@link threads} unless said otherwise. */
   readonly threads?: number
 }
 
-/** As {@link AttendOptions}, for work in the background. */
-export interface AttendAsyncOptions extends AttendOptions {
-  /** Ends the work early. */
-  readonly signal?: AbortSignal
-}
-
-/** @internal Options that were read; what was left out is as the addon wants it. */
+/** @internal Options that were read. What was left out has the value that the addon takes for it. */
 export interface Settings {
   readonly scale: number
   readonly causal: boolean
@@ -75,9 +71,9 @@ export interface Settings {
   readonly signal: unknown
 }
 
-/** @internal Reads options, each of them once. */
+/** @internal Reads options, each once. */
 export function readSettings(options: unknown): Settings {
-  const given = known<AttendAsyncOptions>('options', options, OPTIONS)
+  const given = known<AttendOptions & AsyncOptions>('options', options, OPTIONS)
   const { scale, causal, window, sinks, sinkLogits, softcap, mask, tree, treeOffsets, starts, positions, qOffsets, returnLse, threads, signal } = given
   return {
     scale: optional(float, 'scale', scale) ?? NaN,
@@ -107,6 +103,6 @@ const logits = (argument: string, value: unknown): Float32Array => floats(argume
 
 function readMask(argument: string, value: unknown): TensorArgument {
   const mask = readTensor(argument, value)
-  if (mask instanceof HostArgument && mask.range !== undefined) throw invalid('mask.range', mask.range, 'none: a mask is read whole')
+  if (mask instanceof HostArray && mask.range !== undefined) throw invalid('mask.range', mask.range, 'none: a mask is read whole')
   return mask
 }

@@ -1,8 +1,9 @@
 import { AttendCall } from './attend-call.js'
 import { readKv, type AttendKv } from './attend-kv.js'
-import { readSettings, type AttendAsyncOptions, type AttendOptions } from './attend-options.js'
+import { readSettings, type AttendOptions } from './attend-options.js'
 import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
 import type { TokenSource } from '../border/host-tensor.js'
+import type { AsyncOptions } from '../border/stop-signal.js'
 import type { Tensor } from '../border/tensor.js'
 
 type WithLse<Options> = Options & { readonly returnLse: true }
@@ -11,12 +12,11 @@ type WithLse<Options> = Options & { readonly returnLse: true }
  * Attention from `q` to keys and values where they lie: in a cache, in a window with its sinks, or in memory of your own.
  * Nothing is gathered, and no matrix of scores is made.
  *
- * `q` is `[batch, heads, n, headDim]`, or `[tokens, heads, headDim]` where sequences lie one behind the other (`kvOffsets`) or
- * in pages (`cache`).
- * Query heads that share a head of K and V stand together. The queries are the last tokens unless `positions` says where
- * they are. A row that sees no key gives zeros.
+ * `q` is `[batch, heads, n, headDim]`, or `[tokens, heads, headDim]` where sequences lie one behind the other (`kvOffsets`) or in
+ * pages (`cache`). Query heads that share a head of K and V are neighbours. The queries are the last tokens unless `positions`
+ * says otherwise. The output of a query that sees no key is zeros.
  *
- * @param out an array for the output, of the queries' dtype and the output's length: it is filled, and answered as `out`
+ * @param out an array to fill with the output, of the queries' dtype and the output's length; it is returned as `out`
  *
  * @example
  * ```ts
@@ -42,12 +42,12 @@ export function attend(q: TokenSource, kv: AttendKv, options: AttendOptions = {}
 /**
  * As {@link attend}, off the main thread.
  *
- * Typed arrays are copied before the call returns; what caches show is read where it lies. Until the promise is settled,
- * calls that would change such a cache throw `BUSY`; reads go on. A cache may be disposed of: its memory is freed when the
- * work ends. `out` is written when the work has ended, and must not have lost its memory by then.
+ * Typed arrays are copied before the call returns. Caches are read where they lie: until the promise is settled, calls that would
+ * change them throw `BUSY`, and reads go on. A cache may be disposed of meanwhile; its memory is freed when the work ends. `out` is
+ * written at the end, and must not have lost its memory by then.
  *
- * A call with a wrong argument or with a signal that was aborted already is refused before anything is copied or started. A
- * later abort ends the work at its next step; when the promise is then rejected with `ABORTED`, the caches are free again.
+ * A wrong argument, or a signal that was aborted before, is refused before anything is copied or started. A later abort ends the
+ * work at its next step. The promise is then rejected with `ABORTED`, and the caches can be changed again.
  *
  * @example
  * ```ts
@@ -60,14 +60,14 @@ export function attend(q: TokenSource, kv: AttendKv, options: AttendOptions = {}
  * console.log(out.toArray()) // Float32Array [20, 30]
  * ```
  */
-export function attendAsync(q: TokenSource, kv: AttendKv, options: WithLse<AttendAsyncOptions>): Promise<AttendedWithLse>
-export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: WithLse<AttendAsyncOptions>, out: T): Promise<AttendedWithLse<T>>
-export function attendAsync(q: TokenSource, kv: AttendKv, options?: AttendAsyncOptions): Promise<Attended>
-export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: AttendAsyncOptions | undefined, out: T): Promise<Attended<T>>
+export function attendAsync(q: TokenSource, kv: AttendKv, options: WithLse<AttendOptions & AsyncOptions>): Promise<AttendedWithLse>
+export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: WithLse<AttendOptions & AsyncOptions>, out: T): Promise<AttendedWithLse<T>>
+export function attendAsync(q: TokenSource, kv: AttendKv, options?: AttendOptions & AsyncOptions): Promise<Attended>
+export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: AttendOptions & AsyncOptions | undefined, out: T): Promise<Attended<T>>
 export async function attendAsync(
   q: TokenSource,
   kv: AttendKv,
-  options: AttendAsyncOptions = {},
+  options: AttendOptions & AsyncOptions = {},
   out?: AttendOut,
 ): Promise<Attended<Tensor | AttendOut>> {
   return attendedLater(new AttendCall(q, readKv(kv), readSettings(options), out), out)

@@ -3,18 +3,18 @@ import type { Float16ArrayLike } from '../border/dtype.js'
 import { StopSignal } from '../border/stop-signal.js'
 import { tensorOf, type Tensor } from '../border/tensor.js'
 
-/** Arrays that an output may go to: of 32-bit floats, or of half floats or their bits. */
+/** Arrays that an output may be written to: 32-bit floats, half floats, or the bits of half floats. */
 export type AttendOut = Float32Array | Uint16Array | Float16ArrayLike
 
-/** What attention gives. */
+/** The result of attention. */
 export interface Attended<Out = Tensor> {
-  /** The output, of the queries' shape (with the values' head dimension) and dtype: a tensor, or the array that was given. */
+  /** The output, in the queries' dtype and shape, with the values' head dimension: a tensor, or the array that was given. */
   readonly out: Out
-  /** With `returnLse`, the natural logarithm of each row's sum, `[tokens, query heads]`; -Infinity where it saw nothing. */
+  /** With `returnLse`, the natural logarithm of each row's sum of exponentials, `[tokens, query heads]`; -Infinity for a row that saw nothing. */
   readonly lse?: Float32Array
 }
 
-/** What attention gives with `returnLse`. */
+/** The result of attention with `returnLse`. */
 export interface AttendedWithLse<Out = Tensor> extends Attended<Out> {
   readonly lse: Float32Array
 }
@@ -29,21 +29,16 @@ export function attended(call: AttendCall, out: AttendOut | undefined): Attended
 
 /** @internal The same off the main thread. */
 export async function attendedLater(call: AttendCall, out: AttendOut | undefined): Promise<Attended<Tensor | AttendOut>> {
-  const stop = StopSignal.of('signal', call.settings.signal)
-  try {
+  return StopSignal.guard(call.settings.signal, async stop => {
     const found = await call.start(stop?.native)
     stop?.check()
     const view = tensorOf(found.out)
     const lse = found.lse === undefined ? {} : { lse: found.lse }
     if (out === undefined) return { out: view, ...lse }
-    // One that stayed on a GPU is waited for elsewhere.
+    // An output in a GPU's memory is waited for off the main thread.
     if (view.device === 'cpu') view.readInto(out)
     else await view.readIntoAsync(out)
     view.dispose()
     return { out, ...lse }
-  } catch (error) {
-    throw stop === undefined ? error : stop.explain(error)
-  } finally {
-    stop?.release()
-  }
+  })
 }

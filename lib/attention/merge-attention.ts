@@ -3,23 +3,19 @@ import type { AttendedWithLse } from './attended.js'
 import { binding } from '../loading/binding.js'
 import { fields, isArray, list, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { META, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { META } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 
-/** The attention of some queries over a part of the keys: what {@link attend} gives with `returnLse`. */
-export interface AttendedPart {
-  /** The output, `[batch, heads, n, headDim]` or `[tokens, heads, headDim]`. */
-  readonly out: TokenSource
-  /** The natural logarithm of each row's sum, `[tokens, heads]`. */
-  readonly lse: Float32Array
-}
-
-/** More parts than anyone has. */
+/** The most parts of a call. */
 const PARTS_MAX = 1 << 16
 
 /**
- * Puts the attention of the same queries over parts of the keys together, as if it had been one call: a prefix that
- * many sequences share, and the tail that each has of its own. The parts must not share a key; sink logits go to one of them. What is
- * NaN in a part is NaN in the whole. Their shares are as precise as `lse`, a 32-bit float: where it is in the millions, roughly right.
+ * Combines attention of the same queries over parts of the keys into what one call over all keys would return. Use it for a prefix
+ * that many sequences share, and the tail that each has of its own. No key may be in two parts, and sink logits go to one part only.
+ * NaN in a part is NaN in the result. The weights of the parts are as precise as `lse`, a 32-bit float: where it is in the millions,
+ * they are only roughly right.
+ *
+ * @param parts what {@link attend} returned with `returnLse`, for each part
  *
  * @example
  * ```ts
@@ -32,7 +28,7 @@ const PARTS_MAX = 1 << 16
  * console.log(mergeAttention([prefix, tail]).out.toArray()) // Float32Array [30]
  * ```
  */
-export function mergeAttention(parts: readonly AttendedPart[]): AttendedWithLse {
+export function mergeAttention(parts: readonly AttendedWithLse<TokenSource>[]): AttendedWithLse {
   if (!isArray(parts)) throw invalid('parts', parts, 'an array of { out, lse }')
   const read = list('parts', parts, readPart, PARTS_MAX)
   if (read.length === 0) throw invalid('parts', parts, 'at least one part')
@@ -44,6 +40,6 @@ export function mergeAttention(parts: readonly AttendedPart[]): AttendedWithLse 
 }
 
 function readPart(argument: string, value: unknown): { out: ReturnType<typeof readTensor>; lse: Float32Array } {
-  const { out, lse } = fields<AttendedPart>(argument, value)
+  const { out, lse } = fields<AttendedWithLse>(argument, value)
   return { out: readTensor(`${argument}.out`, out), lse: typedArray(`${argument}.lse`, lse, ['Float32Array']) }
 }

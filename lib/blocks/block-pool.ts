@@ -8,7 +8,7 @@ const OPTIONS: Names<BlockPoolOptions> = { capacity: 0, blockSize: 0, numLayers:
 
 /** What a {@link BlockPool} is made with. */
 export interface BlockPoolOptions {
-  /** Blocks in it. */
+  /** Blocks in the pool. */
   readonly capacity: number
   /** Tokens of a block, 16 unless said otherwise. */
   readonly blockSize?: number
@@ -18,18 +18,18 @@ export interface BlockPoolOptions {
   readonly numKvHeads?: number
   /** Elements of one head, 1 unless said otherwise. */
   readonly headDim?: number
-  /** Blocks that {@link BlockPool.canAllocate} leaves for sequences that are there to grow in, none unless said otherwise. */
+  /** Blocks that {@link BlockPool.canAllocate} keeps back, so that existing sequences can grow; 0 unless said otherwise. */
   readonly watermark?: number
 }
 
 /**
- * Which blocks are in use: bookkeeping for those who keep their pages elsewhere. A block is one number, which is not used
- * again for another allocation, so that a stale one is refused.
+ * Which blocks are in use: bookkeeping for callers who keep their pages elsewhere. A block is one number. Each allocation gets a new
+ * number, so that a stale one is refused.
  *
- * There are 2,097,152 numbers for each block. One that has used them up is retired when it comes back, and {@link totalCount} falls:
- * `capacity` blocks are good for `capacity * 2_097_152` allocations in all, and then every allocation throws `OUT_OF_BLOCKS`. Once
- * too few are left, make a new pool: it begins with the same numbers again, so none of the old ones may be around any more. The pools
- * of caches do not wear out.
+ * Each block has 2,097,152 numbers. A block that has used them up is retired when it is freed, and {@link totalCount} falls:
+ * `capacity` blocks last for `capacity * 2_097_152` allocations, and then every allocation throws `OUT_OF_BLOCKS`. When too few are
+ * left, make a new pool. It starts with the same numbers again, so the old ones must no longer be in use. The pools of caches do not
+ * wear out.
  *
  * @example
  * ```ts
@@ -50,7 +50,7 @@ export class BlockPool extends Owner {
   declare readonly numKvHeads: number
   /** Elements of one head. */
   declare readonly headDim: number
-  /** Blocks that {@link canAllocate} leaves. */
+  /** Blocks that {@link canAllocate} keeps back. */
   declare readonly watermark: number
 
   constructor(options: BlockPoolOptions) {
@@ -71,17 +71,17 @@ export class BlockPool extends Owner {
     return own(this).freeCount()
   }
 
-  /** Blocks in all, free or in use. Those that are missing of its `capacity` have used up their numbers, and are never given again. */
+  /** All blocks, free or in use. It is below `capacity` once blocks were retired. */
   get totalCount(): number {
     return own(this).totalCount()
   }
 
-  /** The used share, 0 to 1; 0 for an empty pool. */
+  /** The share of blocks in use, 0 to 1; 0 for a pool without blocks. */
   get utilization(): number {
     return own(this).utilization()
   }
 
-  /** Takes a block. Throws `OUT_OF_BLOCKS` when none is free, or all have used up their numbers: see {@link BlockPool}. */
+  /** Takes a block. Throws `OUT_OF_BLOCKS` when none is free. */
   allocate(): number {
     return own(this).allocate()
   }
@@ -96,12 +96,12 @@ export class BlockPool extends Owner {
     return own(this).allocateMany(count('n', n))
   }
 
-  /** Whether `n` blocks could be taken and the watermark be left. It is advice: no allocation is refused for it. */
+  /** Whether `n` blocks could be taken without touching the watermark. This is advice: allocations ignore the watermark. */
   canAllocate(n: number): boolean {
     return own(this).canAllocate(count('n', n))
   }
 
-  /** Holds a block once more: it is free when it was given back as often as it is held. */
+  /** Holds a block once more. It is free once it was given back as often as it is held. */
   retain(block: number): void {
     own(this).retain(whole('block', block))
   }
@@ -116,7 +116,7 @@ export class BlockPool extends Owner {
     own(this).free(whole('block', block))
   }
 
-  /** Gives blocks back, all of them or none. */
+  /** Gives blocks back: all of them, or none when one is refused. */
   freeMany(blocks: readonly number[] | Float64Array): void {
     const native = own(this)
     native.freeMany(Float64Array.from(numbers('blocks', blocks, ['Float64Array'], whole)))

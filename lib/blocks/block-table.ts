@@ -15,7 +15,7 @@ export interface BlockTableOptions {
 }
 
 /**
- * The blocks of one sequence, layer by layer, for those who keep their own sequences on a {@link BlockPool}.
+ * The blocks of one sequence, layer by layer, for callers who keep their own sequences on a {@link BlockPool}.
  *
  * @example
  * ```ts
@@ -45,7 +45,7 @@ export class BlockTable extends Owner {
     own(this).appendBlock(count('layer', layer), whole('block', block))
   }
 
-  /** The block numbered `logical` of a layer; `null` behind the last one. */
+  /** Block number `logical` of a layer; `null` behind the last one. */
   getBlock(layer: number, logical: number): number | null {
     return own(this).getBlock(count('layer', layer), count('logical', logical))
   }

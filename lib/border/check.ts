@@ -24,12 +24,12 @@ export function whole(argument: string, value: unknown): number {
   throw invalid(argument, value, `a whole number from 0 to ${Number.MAX_SAFE_INTEGER}`)
 }
 
-/** A value that may be left out; `null` is not the same as that. */
+/** Checks a value unless it was left out. `null` does not count as left out. */
 export function optional<T>(check: (argument: string, value: unknown) => T, argument: string, value: unknown): T | undefined {
   return value === undefined ? undefined : check(argument, value)
 }
 
-/** A number that a 32-bit float can hold, and that `fits`. */
+/** A number that a 32-bit float can hold, and that passes `fits`. */
 export function float(argument: string, value: unknown, fits: (value: number) => boolean = () => true, expected = 'a finite number'): number {
   if (typeof value === 'number' && Number.isFinite(Math.fround(value)) && fits(Math.fround(value))) return value
   throw invalid(argument, value, expected)
@@ -51,10 +51,10 @@ export function fields<T extends object>(argument: string, value: unknown): { re
   throw invalid(argument, value, 'an object')
 }
 
-/** The names of all options of a kind. */
+/** The names of all options of a type. */
 export type Names<T> = { readonly [K in keyof Required<T>]: 0 }
 
-/** Options, read by name; one that does not exist is refused, since a misspelled one would be left out silently. */
+/** Options, read by name. An unknown name is refused: a misspelled option would be ignored silently. */
 export function known<T extends object>(argument: string, value: unknown, names: Names<T>): { readonly [K in keyof T]?: unknown } {
   const given = fields<T>(argument, value)
   for (const name of Object.keys(given)) {
@@ -65,7 +65,7 @@ export function known<T extends object>(argument: string, value: unknown, names:
   return given
 }
 
-/** True for a revoked proxy, of which nothing can be asked. */
+/** True for a revoked proxy: every operation on one throws. */
 function isRevoked(value: object): boolean {
   try {
     Array.isArray(value)
@@ -80,7 +80,7 @@ export function isArray(value: unknown): value is readonly unknown[] {
   return typeof value === 'object' && value !== null && !isRevoked(value) && Array.isArray(value)
 }
 
-/** The entries of an array, each read once and checked; a hole is refused like any other wrong entry. */
+/** The entries of an array, each read once and checked. A hole is checked as `undefined`. */
 export function list<T>(
   argument: string,
   value: readonly unknown[],
@@ -93,10 +93,10 @@ export function list<T>(
   return entries
 }
 
-/** Sizes of a tensor: whole numbers, at most 8 of them, whose product is one too. */
+/** Sizes of a tensor: at most 8 whole numbers, whose product is below 2^53. */
 export function sizes(argument: string, value: unknown): number[] {
   if (!isArray(value)) throw invalid(argument, value, 'an array of sizes')
-  // Each append comes by here: an entry's name is put together only for the error that tells it.
+  // Every append runs this: the name of an entry is only built when it is refused.
   const length: unknown = value.length
   const rank = isWhole(length) && length <= RANK_MAX ? length : count(`${argument}.length`, length, 0, RANK_MAX)
   const checked: number[] = []
@@ -113,13 +113,13 @@ export function sizes(argument: string, value: unknown): number[] {
 
 const typedArrays = Object.getPrototypeOf(Uint8Array.prototype) as object
 
-/** A getter of typed arrays of whichever realm, which no property of the array's own can stand in for. */
+/** A getter of typed arrays of any realm. Own properties of an array cannot shadow it. */
 function intrinsic<T>(name: string | symbol): (value: unknown) => T {
   const get = Object.getOwnPropertyDescriptor(typedArrays, name)?.get as (this: unknown) => T
   return value => get.call(value)
 }
 
-/** The kind of a typed array; nothing for other values. */
+/** The kind of a typed array; `undefined` for other values. */
 export const arrayKind: (value: unknown) => string | undefined = intrinsic(Symbol.toStringTag)
 
 /** The number of elements of a typed array. */
@@ -140,7 +140,7 @@ function isGone(array: ArrayBufferView): boolean {
   }
 }
 
-/** A typed array of one of these kinds, over memory that is there and that no other thread can change. */
+/** A typed array of one of these kinds, over memory that still exists and that no other thread can change. */
 export function typedArray<T extends ArrayBufferView>(argument: string, value: unknown, kinds: readonly string[]): T {
   const kind = arrayKind(value)
   if (kind === undefined || !kinds.includes(kind)) throw invalid(argument, value, kinds.join(' or '))
@@ -163,7 +163,7 @@ export function integers(argument: string, value: unknown): Int32Array {
   return Int32Array.from(numbers(argument, value, ['Int32Array'], (name, entry) => count(name, entry, -(2 ** 31))))
 }
 
-/** 32-bit floats of which each passes a check: a `Float32Array` as it is, or a copy of an array of numbers. */
+/** 32-bit floats, each checked: a `Float32Array` as it is, or a copy of an array of numbers. */
 export function floats(argument: string, value: unknown, check: (argument: string, value: unknown) => number): Float32Array {
   if (isArray(value)) return Float32Array.from(list(argument, value, check))
   const array = typedArray<Float32Array>(argument, value, ['Float32Array'])
@@ -172,7 +172,7 @@ export function floats(argument: string, value: unknown, check: (argument: strin
   return array
 }
 
-/** A copy of checked numbers, given in an array or in a typed array of one of these kinds. */
+/** A copy of numbers, each checked, from an array or from a typed array of one of these kinds. */
 export function numbers(
   argument: string,
   value: unknown,

@@ -4,10 +4,10 @@ import { invalid, isKvTideError, KvTideError } from './errors.js'
 /** Element types of tensors and caches. */
 export type DType = 'f32' | 'f16' | 'bf16' | 'u8'
 
-/** The arrays that hold them: half floats travel as their bits. */
+/** The arrays that hold elements. Half floats (f16, bf16) are in a `Uint16Array`, as their bits. */
 export type TensorData = Float32Array | Uint16Array | Uint8Array
 
-/** `Float16Array`, where the runtime has it: a view of half floats. */
+/** `Float16Array`, where the runtime has it. */
 export interface Float16ArrayLike extends ArrayBufferView {
   readonly BYTES_PER_ELEMENT: number
   readonly length: number
@@ -18,9 +18,9 @@ interface Row {
   /** Its number at the border with the addon. */
   readonly code: number
   readonly bytes: number
-  /** The arrays that it may come in. */
+  /** The arrays that may hold it. */
   readonly arrays: readonly string[]
-  /** Other names for it, as onnxruntime has them. */
+  /** Its name in onnxruntime. */
   readonly alias: string
   make(length: number): TensorData
   over(buffer: ArrayBufferLike, offset: number, length: number): TensorData
@@ -28,7 +28,7 @@ interface Row {
 
 const codes = binding.dtypeNames()
 
-/** @internal An array that `make` makes, or the error that says how many bytes it would have. */
+/** @internal Makes an array; `OUT_OF_MEMORY` with its size when JavaScript cannot. */
 export function room<T>(requestedBytes: number, make: () => T): T {
   try {
     return make()
@@ -100,7 +100,7 @@ export function checkDType(argument: string, value: unknown): DType {
   return found
 }
 
-/** @internal The dtype of data in an array of this kind; half floats as bits have to be named. */
+/** @internal The dtype of data in an array of this kind. Half floats as bits have to be named. */
 export function dtypeOfArray(argument: string, kind: string, named: DType | undefined): DType {
   if (named !== undefined) {
     if (table[named].arrays.includes(kind)) return named

@@ -1,4 +1,4 @@
-/** Every code that a call of this package may refuse with. Codes never change once published. */
+/** Every code that an error of this package may have. Codes never change once published. */
 export const ERROR_CODES = [
   'INVALID_ARGUMENT',
   'SHAPE_MISMATCH',
@@ -37,14 +37,14 @@ Object.freeze(ERROR_CODES)
 /** One of {@link ERROR_CODES}. */
 export type ErrorCode = (typeof ERROR_CODES)[number]
 
-/** The argument to blame, what it was and what it may be. */
+/** The argument that was refused, its value, and what was expected. */
 export interface ArgumentDetails {
   readonly argument: string
   readonly value: unknown
   readonly expected: string
 }
 
-/** What `details` holds for each code; codes that are not listed have no fields of their own. */
+/** The fields of `details` for each code. Codes that are not listed have no fields. */
 export interface ErrorDetailsByCode {
   readonly INVALID_ARGUMENT: ArgumentDetails
   readonly SHAPE_MISMATCH: ArgumentDetails
@@ -55,7 +55,7 @@ export interface ErrorDetailsByCode {
     readonly seqLen: number
     readonly newTokens: number
     readonly maxSeqLen: number
-    /** The slots that there are, where they are what is short: of tokens that lie in slots already. */
+    /** The slots of the buffer, where they ran out: `incrementSeqLen` counts tokens that are already in slots. */
     readonly capacity?: number
   }
   readonly CACHE_EMPTY: { readonly operation: string }
@@ -90,7 +90,7 @@ export type ErrorDetails<C extends ErrorCode = ErrorCode> = C extends keyof Erro
   : Readonly<Record<string, unknown>>
 
 /**
- * What every wrong call throws. `code` says what is wrong and never changes, `details` has the numbers.
+ * What every refused call throws. `code` says what is wrong, `details` has the numbers.
  *
  * @example
  * ```ts
@@ -115,7 +115,7 @@ export class KvTideError<C extends ErrorCode = ErrorCode> extends Error {
     super(message, options)
     this.code = code
     this.details = details
-    // The stack, which is written down at its first reading, begins with the name and the code.
+    // V8 writes the stack when it is first read; it then begins with the name and the code.
     this.name = `KvTideError [${code}]`
     void this.stack
     Object.defineProperty(this, 'name', { value: 'KvTideError', configurable: true, enumerable: false, writable: true })
@@ -129,17 +129,17 @@ export class KvTideError<C extends ErrorCode = ErrorCode> extends Error {
 /** A {@link KvTideError} whose `details` follow from its `code`. */
 export type AnyKvTideError = { [C in ErrorCode]: KvTideError<C> }[ErrorCode]
 
-/** Tells an error of this package from others; `details` then follow from `code`. */
+/** True for an error of this package. TypeScript then knows its `details` by its `code`. */
 export function isKvTideError(error: unknown): error is AnyKvTideError {
   try {
     return error instanceof KvTideError
   } catch {
-    // A revoked proxy, of which nothing can be asked.
+    // A revoked proxy: every operation on one throws.
     return false
   }
 }
 
-/** @internal The error of an argument that is not what it should be. */
+/** @internal The error of a wrong argument. */
 export function invalid(argument: string, value: unknown, expected: string): KvTideError<'INVALID_ARGUMENT'> {
   return new KvTideError('INVALID_ARGUMENT', `${argument} is ${show(value)}, expected ${expected}`, {
     argument,
@@ -158,7 +158,7 @@ function showObject(value: object): string {
   return 'an object'
 }
 
-/** A value in a message: short, and never an exception of its own. */
+/** A value as a message shows it: short. Showing a value never throws. */
 function show(value: unknown): string {
   switch (typeof value) {
     case 'string':

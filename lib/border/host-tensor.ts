@@ -1,13 +1,11 @@
 import type { NativeView } from '#binding'
 
-import { arrayKind, arrayLength, asBits, fields, isArray, list, optional, RANK_MAX, sizes, typedArray, whole } from './check.js'
-import { checkDType, dtypeOfArray, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
-import { invalid, KvTideError } from './errors.js'
-import { Part } from './shown.js'
-import { partOf, type Tensor } from './tensor.js'
-
-/** The order of the four axes of a host tensor: batch (b), heads (h), sequence (s), head dimension (d). */
-export type SequenceLayout = 'bhsd' | 'bshd'
+import { arrayKind, fields, isArray, list, optional, sizes, whole } from './check.js'
+import { checkDType, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
+import { invalid } from './errors.js'
+import { HostArray, META, meta, readArray } from './host-array.js'
+import { storageOf, type Tensor } from './tensor.js'
+import { TensorStorage } from './tensor-storage.js'
 
 /** A tensor of onnxruntime, or one that looks like it. */
 export interface OnnxTensor {
@@ -20,8 +18,8 @@ export interface OnnxTensor {
 }
 
 /**
- * A tensor in memory of your own, read where it lies. An onnxruntime tensor goes in as it is, and as `data` where a part of
- * it or another order of axes is meant.
+ * A tensor in memory of your own. It is read where it lies. An onnxruntime tensor can be passed as it is; pass it as `data` to take
+ * only a range of its tokens, or to name another order of axes.
  *
  * @example
  * ```ts
@@ -37,11 +35,11 @@ export interface OnnxTensor {
  */
 export interface HostTensor {
   /**
-   * The elements, row-major in the order of `layout`; half floats are bits in a `Uint16Array`, and need a `dtype`. Or an
-   * onnxruntime tensor, which says shape and dtype itself.
+   * The elements, row-major in the order of `layout`. Half floats are bits in a `Uint16Array`, and need a `dtype`. Or an
+   * onnxruntime tensor, which brings its shape and dtype.
    */
   readonly data: TensorData | Float16ArrayLike | OnnxTensor
-  /** The shape, under either name. */
+  /** The shape; `dims` means the same. */
   readonly shape?: readonly number[]
   /** The shape, as onnxruntime calls it. */
   readonly dims?: readonly number[]
@@ -49,92 +47,36 @@ export interface HostTensor {
   readonly dtype?: DType
   /** The element type, as onnxruntime calls it: `float32`, `float16`, `bfloat16`, `uint8`. */
   readonly type?: string
-  /** The tokens `[start, end)` alone. */
+  /** Takes only the tokens `[start, end)`. */
   readonly range?: readonly [start: number, end: number]
-  /** The order of the axes in `data`, `bhsd` unless said otherwise. */
-  readonly layout?: SequenceLayout
+  /** The order of the axes in `data`: batch (b), heads (h), sequence (s), head dimension (d). `bhsd` unless said otherwise. */
+  readonly layout?: 'bhsd' | 'bshd'
 }
 
-/** Numbers of one description at the border with the addon. */
-export const META: number = 6 + RANK_MAX
-
-/** Where the addon says what it shows: a kind and 10 numbers. */
-export const SHOWN: number = 2 * META
-
-/** Room for the descriptions of K and V, and for what the addon shows. It is read within a call, so that one is enough. */
-export const meta: Float64Array = new Float64Array(SHOWN + 11)
-
-/** @internal A typed array, and how it is to be read. */
-export class HostArgument {
-  readonly array: object
-  readonly dtype: number
-  readonly dims: readonly number[]
-  bshd = false
-  range: readonly [start: number, end: number] | undefined
-
-  constructor(array: object, dtype: number, dims: readonly number[]) {
-    this.array = array
-    this.dtype = dtype
-    this.dims = dims
-  }
-
-  /** Writes it down in `into` from `at` on, and answers what crosses in its stead. */
-  describe(into: Float64Array, at: number): object {
-    into[at] = this.dtype
-    into[at + 1] = this.bshd ? 1 : 0
-    into[at + 2] = this.range === undefined ? 0 : 1
-    into[at + 3] = this.range?.[0] ?? 0
-    into[at + 4] = this.range?.[1] ?? 0
-    into[at + 5] = this.dims.length
-    for (let axis = 0; axis < this.dims.length; axis++) into[at + 6 + axis] = this.dims[axis] as number
-    return this.array
-  }
-}
-
-/** @internal A tensor argument that was read: a native view, or memory and its description. */
-export type TensorArgument = NativeView | HostArgument | Part
+/** @internal A tensor argument that was read: a native view, an array with its description, or a view that is still to be made. */
+export type TensorArgument = NativeView | HostArray | TensorStorage
 
 /**
  * @internal Reads a tensor of this package, or one in memory of the caller's own. That may run getters of the caller's, which
  * may call this package in turn: all arguments of a call are read before the first one is {@link put}.
  */
 export function readTensor(argument: string, value: unknown): TensorArgument {
-  return partOf(value)?.argument ?? readHost(argument, value)
+  return storageOf(value)?.argument ?? readHost(argument, value)
 }
 
-/** @internal Describes an argument at `place` in `into`; what it returns goes to the addon in its stead. */
+/** @internal Writes the description of an argument to `place` in `into`. Returns what crosses to the addon. */
 export function put(argument: TensorArgument, place: number, into: Float64Array = meta): object {
-  return argument instanceof HostArgument || argument instanceof Part ? argument.describe(into, place * META) : argument
+  return argument instanceof HostArray || argument instanceof TensorStorage ? argument.describe(into, place * META) : argument
 }
 
-/** @internal A typed array of this shape. */
-export function readData(argument: string, data: unknown, shape: readonly number[], named: DType | undefined): HostArgument {
-  const kind = arrayKind(data)
-  if (kind === undefined) throw invalid(argument, data, 'a Float32Array, Uint16Array, Uint8Array or Float16Array')
-  const dtype = dtypeOfArray(argument, kind, named)
-  const row = dtypeRow(dtype)
-  const array = typedArray<TensorData | Float16ArrayLike>(argument, data, row.arrays)
-  const length = arrayLength(array)
-  const elements = shape.reduce((product, size) => product * size, 1)
-  if (length !== elements) {
-    const expected = `${length} elements, as ${argument} has`
-    throw new KvTideError('SHAPE_MISMATCH', `shape [${shape.join(', ')}] has ${elements} elements, expected ${expected}`, {
-      argument: 'shape',
-      value: shape,
-      expected,
-    })
-  }
-  return new HostArgument(kind === 'Float16Array' ? asBits(array) : array, row.code, shape)
-}
-
-/** What errors call the fields of an argument. */
+/** The names that errors give to the fields of an argument. */
 interface Names {
   readonly data: string
   readonly shape: string
   readonly dtype: string
 }
 
-/** The names of the few arguments that there are: an append should not put them together anew. */
+/** Field names by argument, so that an append does not build them anew. */
 const namesOf = new Map<string, Names>()
 
 function fieldNames(argument: string): Names {
@@ -145,11 +87,11 @@ function fieldNames(argument: string): Names {
   return names
 }
 
-function readHost(argument: string, value: unknown): HostArgument {
+function readHost(argument: string, value: unknown): HostArray {
   if (typeof value !== 'object' || value === null || arrayKind(value) !== undefined) {
     throw invalid(argument, value, 'a Tensor or a HostTensor: { data, shape }')
   }
-  // Each field is read once: a getter may answer differently the next time.
+  // Each field is read once: a getter may return something else the next time.
   const names = fieldNames(argument)
   const { data: given, shape, dims, dtype, type, range, layout } = fields<HostTensor>(argument, value)
   const inside = isTensorLike(given) ? fields<OnnxTensor>(names.data, given) : undefined
@@ -159,7 +101,7 @@ function readHost(argument: string, value: unknown): HostArgument {
   const typed = dtype === undefined ? type : dtype
   if (size === undefined) throw invalid(names.shape, size, 'the shape of its data (shape or dims)')
   const named = optional(checkDType, names.dtype, typed === undefined ? inside?.type : typed)
-  const found = readData(names.data, data, sizes(names.shape, size), named)
+  const found = readArray(names.data, data, sizes(names.shape, size), named)
   if (layout !== undefined && layout !== 'bhsd' && layout !== 'bshd') {
     throw invalid(`${argument}.layout`, layout, 'bhsd or bshd')
   }
@@ -184,3 +126,11 @@ function isTensorLike(value: unknown): boolean {
 
 /** Tokens for a cache: a tensor of this package, memory of your own, or an onnxruntime tensor as it is. */
 export type TokenSource = Tensor | HostTensor | OnnxTensor
+
+/** Keys and values of tokens for a cache. */
+export interface KvSource {
+  /** The keys. */
+  readonly k: TokenSource
+  /** The values, of as many tokens. */
+  readonly v: TokenSource
+}

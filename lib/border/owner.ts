@@ -1,9 +1,9 @@
 import { invalid, KvTideError } from './errors.js'
 
-/** What makes objects that only this package may make. */
+/** Passed to constructors that only this package may call. */
 export const INTERNAL: unique symbol = Symbol('kvtide')
 
-/** A class whose objects keep a native one. */
+/** A class whose objects own a native one. */
 export type Class = abstract new (...args: never[]) => Owner
 
 let look: (value: object, owner: Class) => object | undefined
@@ -12,8 +12,8 @@ let nameOf: (value: Owner) => string
 let end: (value: Owner) => void
 
 /**
- * An object that keeps a native one. The native one is private: it can neither be read nor put there from outside, and it
- * remembers which class it was made for, so that no other object passes for it.
+ * An object that owns a native one. The native object is in a private field, which nothing outside can read or set. The owner
+ * remembers the class that it was made for, so that no object passes for one of another class.
  */
 export abstract class Owner {
   readonly #native: object
@@ -40,7 +40,7 @@ export abstract class Owner {
     this.#class = owner
   }
 
-  /** Ends it, and gives back what only it needs. Any later call throws `DISPOSED`; a second one does nothing. */
+  /** Ends the object, and gives its memory back. Later calls on it throw `DISPOSED`; a second `dispose()` does nothing. */
   dispose(): void {
     endThis(this, Owner)
   }
@@ -51,19 +51,19 @@ export abstract class Owner {
   }
 }
 
-/** The native object of `value`, or nothing when it is not an object that `owner` made. */
+/** The native object of `value`; `undefined` when `value` is no object of the class `owner`. */
 export function nativeOf<N extends object>(value: unknown, owner: Class): N | undefined {
   return typeof value === 'object' && value !== null ? (look(value, owner) as N | undefined) : undefined
 }
 
-/** The native object of an argument, refused when it is something else. */
+/** The native object of an argument; refused when it is no object of the class `owner`. */
 export function nativeArgument<N extends object>(argument: string, value: unknown, owner: Class): N {
   const native = nativeOf<N>(value, owner)
   if (native === undefined) throw invalid(argument, value, `a ${owner.name}`)
   return native
 }
 
-/** The native object of an argument, refused when it was disposed of. */
+/** As {@link nativeArgument}; an object that was disposed of is refused too. */
 export function liveArgument<N extends object>(argument: string, value: unknown, owner: Class): N {
   const native = nativeArgument<N>(argument, value, owner)
   if (isEnded(value as Owner)) {
@@ -73,24 +73,24 @@ export function liveArgument<N extends object>(argument: string, value: unknown,
   return native
 }
 
-/** The native object of `this`, refused when it was disposed of: before anything else of the call is looked at. */
+/** The native object of `this`; refused when it was disposed of. Called before arguments are looked at. */
 export function nativeThis<N extends object>(self: unknown, owner: Class): N {
   return liveArgument('this', self, owner)
 }
 
-/** Ends `this`: from now on every call on it is refused. A second time does nothing. */
+/** Ends `this`: every later call on it is refused. A second time does nothing. */
 export function endThis(self: unknown, owner: Class): void {
   const native = nativeArgument<{ dispose(): void }>('this', self, owner)
   end(self as Owner)
   native.dispose()
 }
 
-/** Refuses a constructor that was not called by this package. */
+/** Refuses a constructor call from outside of this package. */
 export function checkInternal(token: unknown, name: string, how: string): void {
   if (token !== INTERNAL) throw invalid(`arguments of new ${name}()`, token, how)
 }
 
-/** Gives an object under construction its properties that never change. */
+/** Gives an object under construction its read-only properties. */
 export function settle<T extends object, K extends keyof T>(self: T, values: Pick<T, K>): void {
   for (const name of Object.keys(values) as K[]) {
     Object.defineProperty(self, name, { value: values[name], enumerable: true })

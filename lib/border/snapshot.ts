@@ -8,8 +8,8 @@ export interface NativeSnapshot {
 }
 
 /**
- * What a `KvCache` or a `Sequence` held at one moment; nothing that happens to it later changes it. That of a sequence can be restored into
- * any sequence of its cache with the same salt and extras.
+ * What a `KvCache` or a `Sequence` held at one moment. Later changes of the cache do not change it. The snapshot of a sequence can be
+ * restored into any sequence of the same cache with the same salt and extras.
  */
 export class Snapshot extends Owner {
   /** @internal */
@@ -24,7 +24,7 @@ export class Snapshot extends Owner {
   }
 }
 
-/** @internal The native snapshot of an argument, refused when it is of another kind of cache. */
+/** @internal The native snapshot of an argument; refused when it is of another kind of cache. */
 export function readSnapshot<N extends NativeSnapshot>(snapshot: unknown, kind: abstract new (...args: never[]) => N): N {
   const native = liveArgument<NativeSnapshot>('snapshot', snapshot, Snapshot)
   if (native instanceof kind) return native

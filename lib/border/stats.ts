@@ -1,10 +1,10 @@
-/** What a cache costs: memory in use, and copies of tokens that were there already, each kind counted apart. */
+/** What a cache costs: memory in use, and how often tokens were copied, by reason. */
 export interface CacheStats {
   /** Bytes of the cache's own buffer, slack included. */
   readonly bufferBytes: number
-  /** Bytes that views and snapshots keep besides. */
+  /** Bytes besides, that only views and snapshots hold. */
   readonly heldBytes: number
-  /** Bytes in use in all. */
+  /** All bytes in use. */
   readonly usedBytes: number
   /** The cache's own limit; `Infinity` when it has none. */
   readonly limitBytes: number

@@ -3,10 +3,16 @@ import type { NativeStop } from '#binding'
 import { binding } from '../loading/binding.js'
 import { invalid, isKvTideError, KvTideError } from './errors.js'
 
+/** Options of calls that work off the main thread. */
+export interface AsyncOptions {
+  /** Ends the work early: the promise is then rejected with `ABORTED`, and the signal's reason as its cause. */
+  readonly signal?: AbortSignal
+}
+
 const isAborted = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')?.get as (this: unknown) => boolean
 const { addEventListener, removeEventListener } = EventTarget.prototype
 
-/** True when a signal has ended what it belongs to; nothing for what is no signal. */
+/** True when a signal was aborted; nothing for a value that is no signal. */
 function aborted(signal: unknown): boolean | undefined {
   try {
     return Reflect.apply(isAborted, signal, [])
@@ -26,11 +32,22 @@ export class StopSignal {
     Reflect.apply(addEventListener, signal, ['abort', this.#listener, { once: true }])
   }
 
-  /** Listens to a signal, unless it has ended things already. */
-  static of(argument: string, signal: unknown): StopSignal | undefined {
+  /** Does work that a signal may end, and rejects with `ABORTED` when it did. A signal that was aborted before is refused at once. */
+  static async guard<T>(signal: unknown, work: (stop: StopSignal | undefined) => Promise<T>): Promise<T> {
+    const stop = StopSignal.#of(signal)
+    try {
+      return await work(stop)
+    } catch (error) {
+      throw stop !== undefined && isKvTideError(error) && error.code === 'ABORTED' ? refusal(stop.#signal) : error
+    } finally {
+      if (stop !== undefined) Reflect.apply(removeEventListener, stop.#signal, ['abort', stop.#listener])
+    }
+  }
+
+  static #of(signal: unknown): StopSignal | undefined {
     if (signal === undefined) return undefined
     const ended = aborted(signal)
-    if (ended === undefined) throw invalid(argument, signal, 'an AbortSignal')
+    if (ended === undefined) throw invalid('signal', signal, 'an AbortSignal')
     if (ended) throw refusal(signal as AbortSignal)
     return new StopSignal(signal as AbortSignal)
   }
@@ -40,19 +57,9 @@ export class StopSignal {
     return this.#native
   }
 
-  /** Refuses to go on once the signal has ended the work. */
+  /** Refuses to go on once the signal was aborted. */
   check(): void {
     if (aborted(this.#signal) === true) throw refusal(this.#signal)
-  }
-
-  /** The error to throw for `error`: with the signal's reason, when that is why. */
-  explain(error: unknown): unknown {
-    return isKvTideError(error) && error.code === 'ABORTED' ? refusal(this.#signal) : error
-  }
-
-  /** Listens no more. */
-  release(): void {
-    Reflect.apply(removeEventListener, this.#signal, ['abort', this.#listener])
   }
 }
 

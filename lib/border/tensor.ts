@@ -3,30 +3,31 @@ import { inspect, type InspectOptions } from 'node:util'
 import type { NativeView } from '#binding'
 
 import { binding } from '../loading/binding.js'
+import type { PendingView } from './cache-handle.js'
 import { arrayLength, asBits, count, known, type Names, optional, sizes, typedArray, whole } from './check.js'
 import { readDevice } from './device.js'
 import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
 import { invalid, isKvTideError } from './errors.js'
-import { meta, put, readData, type HostArgument } from './host-tensor.js'
+import { meta, readArray, type HostArray } from './host-array.js'
 import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
-import { Part, type Shown } from './shown.js'
-import { readLater, type ReadAsyncOptions } from './tensor-reading.js'
+import type { AsyncOptions } from './stop-signal.js'
+import { TensorStorage } from './tensor-storage.js'
 
 const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
 
-/** What a tensor can be made with besides its data. */
+/** What a tensor is made with besides its data and shape. */
 export interface TensorOptions {
-  /** The element type; a `Uint16Array` needs one, other arrays say it themselves. */
+  /** The element type. A `Uint16Array` needs one, for other arrays it follows. */
   readonly dtype?: DType
   /** Where it lives, `'cpu'` unless said otherwise. */
   readonly device?: string
 }
 
 /**
- * Numbers with a shape, in native memory: made from an array of yours, or shown by a cache in its own memory.
+ * Numbers with a shape, in native memory: a copy of an array of yours, or a view of a cache's own memory.
  *
- * A tensor that a cache shows is a view: it costs nothing, and when the cache later overwrites what it shows, reading it
- * throws `STALE_VIEW` instead of wrong numbers. `toArray()` is a copy to keep.
+ * A view copies nothing. When the cache later overwrites a slot that the view shows, reading the view throws `STALE_VIEW` instead
+ * of returning wrong numbers. `toArray()` makes a copy to keep.
  *
  * @example
  * ```ts
@@ -38,31 +39,31 @@ export interface TensorOptions {
  */
 export class Tensor extends Owner {
   /** @internal */
-  constructor(token: unknown, part: unknown) {
+  constructor(token: unknown, storage: unknown) {
     checkInternal(token, 'Tensor', 'Tensor.from(data, shape) instead')
-    super(token, part as Part, Tensor)
+    super(token, storage as TensorStorage, Tensor)
   }
 
   /**
    * Copies `data` into a new tensor.
    *
    * @param data the elements, row-major; half floats as bits in a `Uint16Array`, with a `dtype`
-   * @param shape its sizes; their product is the length of `data`
+   * @param shape the sizes; their product has to be the length of `data`
    */
   static from(data: TensorData | Float16ArrayLike, shape: readonly number[], options: TensorOptions = {}): Tensor {
     const { dtype, device } = known<TensorOptions>('options', options, OPTIONS)
     const on = readDevice(device)
     const named = optional(checkDType, 'dtype', dtype)
-    const read = readData('data', data, sizes('shape', shape), named)
-    return tensorOf(binding.tensorFromHost(put(read, 0), meta, on))
+    const read = readArray('data', data, sizes('shape', shape), named)
+    return tensorOf(binding.tensorFromHost(read.describe(meta, 0), meta, on))
   }
 
-  /** Its sizes. */
+  /** The sizes, one for each axis. */
   get shape(): readonly number[] {
     return own(this).shape
   }
 
-  /** Its element type. */
+  /** The element type. */
   get dtype(): DType {
     return own(this).dtype
   }
@@ -72,10 +73,9 @@ export class Tensor extends Owner {
     return own(this).view.device()
   }
 
-  /** Elements from one index to the next, for each axis (within a run, see {@link keyPositions}). */
+  /** For each axis, how many elements lie from one index to the next. Within a run: see {@link keyPositions}. */
   get strides(): readonly number[] {
-    const { view } = own(this)
-    return view.strides()
+    return own(this).view.strides()
   }
 
   /** Number of elements. */
@@ -83,47 +83,44 @@ export class Tensor extends Owner {
     return own(this).length
   }
 
-  /** True when a slot that it shows was overwritten since it was made: reading it throws `STALE_VIEW`. */
+  /** True when a slot that the view shows was overwritten since the view was made. Reading it then throws `STALE_VIEW`. */
   get isStale(): boolean {
-    const { view } = own(this)
-    return view.isStale()
+    return own(this).view.isStale()
   }
 
-  /** True when its elements lie in one piece, in order. */
+  /** True when the elements lie in one piece, in order. */
   get isContiguous(): boolean {
-    const { view } = own(this)
-    return view.isContiguous()
+    return own(this).view.isContiguous()
   }
 
   /**
-   * For a view of a cache, the position of the first token of each run: one number, or two once tokens between the sinks
-   * and the window have been dropped.
+   * For a view of a cache, the position of the first token of each run. That is one number, or two once tokens between the sinks
+   * and the window were dropped.
    */
   get keyPositions(): readonly number[] {
-    const { view } = own(this)
-    return view.keyPositions()
+    return own(this).view.keyPositions()
   }
 
   /**
    * The elements where they lie, without a copy; for f16 and bf16 their bits.
    *
-   * The array is raw memory of the cache. It cannot know when it goes stale: after the next change of the cache it may show
-   * other tokens, and writing to it writes into the cache. Take {@link toArray} for a copy to keep, or {@link readInto}.
+   * The array is raw memory of the cache. It does not go stale: after the next change of the cache it may show other tokens, and
+   * writing to it writes into the cache. Use {@link toArray} or {@link readInto} for a copy.
+   *
+   * @throws KvTideError `NOT_CONTIGUOUS` for two runs; `DEVICE_MISMATCH` in the memory of a GPU
    */
   get data(): TensorData {
     return own(this).data
   }
 
-  /**
-   * The part `start` to `start + length` along dimension `dim`, without a copy.
-   */
+  /** The part from `start` to `start + length` along dimension `dim`, without a copy. */
   narrow(dim: number, start: number, length: number): Tensor {
     const { view } = own(this)
     const at = [count('dim', dim), whole('start', start), whole('length', length)] as const
     return tensorOf(view.narrow(...at))
   }
 
-  /** The same elements in another shape: without a copy when they are contiguous, else in memory of their own. */
+  /** The same elements in another shape: without a copy when they are contiguous, otherwise as a copy. */
   reshape(shape: readonly number[]): Tensor {
     const { view } = own(this)
     return tensorOf(view.reshape(Float64Array.from(sizes('shape', shape))))
@@ -136,46 +133,46 @@ export class Tensor extends Owner {
 
   /** A copy of the elements as 32-bit floats, whatever the dtype. */
   toFloat32Array(): Float32Array {
-    const part = own(this)
-    if (part.dtype === 'f32') return part.toArray() as Float32Array
-    const out = dtypeRow('f32').make(part.length) as Float32Array
-    part.view.readFloatsInto(out)
+    const storage = own(this)
+    if (storage.dtype === 'f32') return storage.toArray() as Float32Array
+    const out = dtypeRow('f32').make(storage.length) as Float32Array
+    storage.view.readFloatsInto(out)
     return out
   }
 
   /**
-   * Copies the elements into an array of yours, row-major, and returns it: the fast way to read.
+   * Copies the elements into an array of yours, row-major, and returns that array. The fastest way to read.
    *
-   * @param out of the tensor's kind and length
+   * @param out an array of the tensor's kind and length
    */
   readInto<T extends TensorData | Float16ArrayLike>(out: T): T {
-    const part = own(this)
-    part.readInto(roomIn(out, part.dtype, part.length))
+    const storage = own(this)
+    storage.readInto(roomIn(out, storage.dtype, storage.length))
     return out
   }
 
   /**
-   * As {@link toArray}, off the main thread, which otherwise waits for a GPU. Until it has ended, what would change the cache that
-   * the tensor shows throws `BUSY`; the tensor can be disposed of.
+   * As {@link toArray}, off the main thread, which otherwise waits for a GPU. Until the promise is settled, changes of the cache that
+   * the tensor shows throw `BUSY`. The tensor may be disposed of meanwhile.
    *
-   * @throws KvTideError `ABORTED` once `signal` has ended it
+   * @throws KvTideError `ABORTED` when `signal` ended it
    */
-  async toArrayAsync(options: ReadAsyncOptions = {}): Promise<TensorData> {
-    return readLater(own(this), false, options)
+  async toArrayAsync(options: AsyncOptions = {}): Promise<TensorData> {
+    return own(this).readLater(false, options)
   }
 
   /** As {@link toFloat32Array}, off the main thread: see {@link toArrayAsync}. */
-  async toFloat32ArrayAsync(options: ReadAsyncOptions = {}): Promise<Float32Array> {
-    return (await readLater(own(this), true, options)) as Float32Array
+  async toFloat32ArrayAsync(options: AsyncOptions = {}): Promise<Float32Array> {
+    return (await own(this).readLater(true, options)) as Float32Array
   }
 
   /** As {@link readInto}, off the main thread: see {@link toArrayAsync}. */
-  async readIntoAsync<T extends TensorData | Float16ArrayLike>(out: T, options: ReadAsyncOptions = {}): Promise<T> {
-    const part = own(this)
-    const { dtype, length } = part
+  async readIntoAsync<T extends TensorData | Float16ArrayLike>(out: T, options: AsyncOptions = {}): Promise<T> {
+    const storage = own(this)
+    const { dtype, length } = storage
     roomIn(out, dtype, length)
-    const elements = await readLater(part, false, options)
-    // It is the caller's, and may have changed meanwhile.
+    const elements = await storage.readLater(false, options)
+    // The caller's array may have lost its memory meanwhile.
     roomIn(out, dtype, length).set(elements)
     return out
   }
@@ -183,11 +180,11 @@ export class Tensor extends Owner {
   /** True when shape, dtype and every bit agree. */
   equals(other: Tensor): boolean {
     const { view } = own(this)
-    return view.equals(nativeArgument<Part>('other', other, Tensor).view)
+    return view.equals(nativeArgument<TensorStorage>('other', other, Tensor).view)
   }
 }
 
-/** What `console.log` shows: at most six elements, and no copy of the rest. */
+/** What `console.log` prints: at most six elements. The rest is not copied. */
 function show(this: Tensor, _depth: number, options: InspectOptions): string {
   try {
     return `Tensor ${this.dtype} [${this.shape.join(', ')}] ${this.isStale ? '(stale)' : `[ ${head(this, options)} ]`}`
@@ -209,7 +206,7 @@ function head(tensor: Tensor, options: InspectOptions): string {
 
 Object.defineProperty(Tensor.prototype, inspect.custom, { value: show, configurable: true, writable: true })
 
-/** An array of the caller's that a tensor's elements go to. */
+/** An array of the caller's that the elements of a tensor are copied to. */
 function roomIn(out: unknown, dtype: DType, length: number): TensorData {
   const row = dtypeRow(dtype)
   const array = typedArray<TensorData | Float16ArrayLike>('out', out, row.arrays)
@@ -217,23 +214,18 @@ function roomIn(out: unknown, dtype: DType, length: number): TensorData {
   return (row.bytes === 2 ? asBits(array) : array) as TensorData
 }
 
-function own(self: unknown): Part {
-  return nativeThis<Part>(self, Tensor)
+function own(self: unknown): TensorStorage {
+  return nativeThis<TensorStorage>(self, Tensor)
 }
 
-/** @internal What `value` is made of, when it is a tensor. */
-export function partOf(value: unknown): Part | undefined {
-  return nativeOf<Part>(value, Tensor)
+/** @internal The storage of `value`, when it is a tensor. */
+export function storageOf(value: unknown): TensorStorage | undefined {
+  return nativeOf<TensorStorage>(value, Tensor)
 }
 
-/** @internal A tensor that shows a native view, or is an array of the addon's making. */
-export function tensorOf(source: NativeView | HostArgument): Tensor {
-  return new Tensor(INTERNAL, new Part(source))
-}
-
-/** @internal A tensor that shows one part of what a cache showed. */
-export function shownTensor(shown: Shown, part = 0): Tensor {
-  return new Tensor(INTERNAL, new Part(undefined, shown, part))
+/** @internal A tensor of a native view, of an array that a call answered with, or of one tensor of a pending view. */
+export function tensorOf(source: NativeView | HostArray | PendingView, tensor = 0): Tensor {
+  return new Tensor(INTERNAL, new TensorStorage(source, tensor))
 }
 
 /** Keys and values. */
@@ -242,7 +234,12 @@ export interface Kv {
   readonly v: Tensor
 }
 
-/** @internal K and V of what a cache showed. */
-export function kvOf(shown: Shown): Kv {
-  return { k: shownTensor(shown, 0), v: shownTensor(shown, 1) }
+/** @internal K and V of a cache's buffer. */
+export function kvOf(view: PendingView): Kv {
+  return { k: tensorOf(view, 0), v: tensorOf(view, 1) }
+}
+
+/** @internal K and V of a cache's buffer; `null` of nothing. */
+export function kvOrNull(view: PendingView | null): Kv | null {
+  return view === null ? null : kvOf(view)
 }

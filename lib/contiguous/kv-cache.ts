@@ -4,13 +4,14 @@ import { binding } from '../loading/binding.js'
 import { count, flag, known, type Names, optional, whole } from '../border/check.js'
 import { readDevice } from '../border/device.js'
 import { checkDType, type DType } from '../border/dtype.js'
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { CacheHandle, type PendingView } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
-import { Shower, type Shown } from '../border/shown.js'
 import { readSnapshot, Snapshot } from '../border/snapshot.js'
 import type { CacheStats } from '../border/stats.js'
-import { kvOf, shownTensor, type Kv, type Tensor } from '../border/tensor.js'
+import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
 
 const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
 
@@ -20,9 +21,9 @@ export interface KvCacheOptions {
   readonly batchSize: number
   /** Heads of K and V. */
   readonly numKvHeads: number
-  /** Slots at the start, cut to `maxSeqLen`. It grows by doubling. */
+  /** Slots at the start, at most `maxSeqLen`. The buffer grows by doubling. */
   readonly initialCapacity: number
-  /** The most tokens it may hold. */
+  /** The most tokens that it may hold. */
   readonly maxSeqLen: number
   /** Elements of one head. */
   readonly headDim: number
@@ -30,14 +31,14 @@ export interface KvCacheOptions {
   readonly dtype?: DType
   /** Where it lives, `'cpu'` unless said otherwise. */
   readonly device?: string
-  /** Reserves `maxSeqLen` slots at the start, so that no address ever changes. */
+  /** Reserves `maxSeqLen` slots at once, so that the buffer never moves. */
   readonly stableAddresses?: boolean
-  /** The most bytes that it may keep, snapshots and copies included. */
+  /** The most bytes that it may keep, with snapshots and copies. */
   readonly memoryLimitBytes?: number
 }
 
 /**
- * Keys and values of one attention layer, growing.
+ * Keys and values of one attention layer, in memory that grows.
  *
  * @example
  * ```ts
@@ -58,7 +59,7 @@ export class KvCache extends Owner {
   declare readonly numKvHeads: number
   /** Elements of one head. */
   declare readonly headDim: number
-  /** The most tokens it may hold. */
+  /** The most tokens that it may hold. */
   declare readonly maxSeqLen: number
   /** Its element type. */
   declare readonly dtype: DType
@@ -78,7 +79,7 @@ export class KvCache extends Owner {
       stableAddresses: optional(flag, 'stableAddresses', given.stableAddresses) ?? false,
       memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
     }
-    super(INTERNAL, new Shower(new binding.NativeKvCache(made)), KvCache)
+    super(INTERNAL, new CacheHandle(new binding.NativeKvCache(made)), KvCache)
     const { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device } = made
     settle(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device })
   }
@@ -98,91 +99,91 @@ export class KvCache extends Owner {
     return own(this).seqLen() === 0
   }
 
-  /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. Take it again when `capacity` has changed. */
+  /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`. It shows every later change and is never stale. Get it anew when `capacity` has changed. */
   get kCacheRaw(): Tensor {
-    return shownTensor(raw(this), 0)
+    return tensorOf(raw(this), 0)
   }
 
-  /** The whole buffer of V, `[batch, kvHeads, capacity, headDim]`: a live window, never `STALE_VIEW`. Take it again when `capacity` has changed. */
+  /** The whole buffer of V, `[batch, kvHeads, capacity, headDim]`, as {@link kCacheRaw}. */
   get vCacheRaw(): Tensor {
-    return shownTensor(raw(this), 1)
+    return tensorOf(raw(this), 1)
   }
 
   /**
-   * Adds tokens, `[batch, kvHeads, n, headDim]` each, and shows all tokens in it.
+   * Adds tokens, `[batch, kvHeads, n, headDim]` each, and returns views of all tokens.
    *
-   * @throws KvTideError `CACHE_OVERFLOW` over `maxSeqLen`, before anything changes
+   * @throws KvTideError `CACHE_OVERFLOW` beyond `maxSeqLen`; nothing has changed then
    */
   update(k: TokenSource, v: TokenSource): Kv {
     return append(this, k, v)
   }
 
-  /** As {@link update}, K and V in one kernel: on a GPU, one launch. On the CPU both are one. */
+  /** As {@link update}, with K and V in one launch on a GPU. On the CPU the two are the same. */
   updateFused(k: TokenSource, v: TokenSource): Kv {
     return append(this, k, v)
   }
 
-  /** The tokens in it, as views. Throws `CACHE_EMPTY` when there are none. */
+  /** Views of all tokens. Throws `CACHE_EMPTY` when there are none. */
   getKv(): Kv {
-    const shower = shows(this)
-    return kvOf(shower.shown(shower.native.getKv(meta)) as Shown)
+    const cache = handle(this)
+    return kvOf(cache.view(cache.native.getKv(meta)))
   }
 
-  /** Counts `n` tokens that a kernel of yours wrote to the raw buffers, behind the last one. */
+  /** Counts `n` tokens that code of yours wrote to the raw buffers behind the last token. Throws `CACHE_OVERFLOW` where there are no such slots. */
   incrementSeqLen(n = 1): void {
     own(this).incrementSeqLen(count('n', n))
   }
 
-  /** Drops all but the first `len` tokens. */
+  /** Drops all but the first `len` tokens. Throws `CANNOT_ROLL_BACK` for more tokens than there are. */
   truncate(len: number): void {
     own(this).truncate(whole('len', len))
   }
 
-  /** Drops every token; the memory stays. */
+  /** Drops every token. The memory is kept. */
   reset(): void {
     own(this).reset()
   }
 
   /**
-   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   * Opens a transaction: drafted tokens leave no trace unless they are committed.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
    */
   begin(options: BeginOptions = {}): KvTransaction {
-    return openTransaction(shows(this), options)
+    return openTransaction(handle(this), options)
   }
 
-  /** What it holds now, whatever happens to it later; tokens drafted in an open transaction are among it. Costs nothing until the cache overwrites it. */
+  /** Keeps what the cache holds now, with the tokens drafted in an open transaction. It copies nothing until the cache overwrites them. */
   snapshot(): Snapshot {
     return new Snapshot(INTERNAL, own(this).snapshot())
   }
 
-  /** Makes it hold again what `snapshot` saw: for one of its own only what was overwritten since is copied back. */
+  /** Makes the cache hold what it held at `snapshot`. Of a snapshot of its own it copies back only what was overwritten since. */
   restore(snapshot: Snapshot): void {
     own(this).restore(readSnapshot(snapshot, binding.NativeKvSnapshot))
   }
 
-  /** What it costs. */
+  /** What the cache costs: bytes in use, and copies. */
   stats(): CacheStats {
     return own(this).stats()
   }
 }
 
 function append(self: unknown, k: unknown, v: unknown): Kv {
-  const shower = shows(self)
+  const cache = handle(self)
   const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-  return kvOf(shower.shown(shower.native.update(put(keys, 0), put(values, 1), meta)) as Shown)
+  return kvOf(cache.view(cache.native.update(put(keys, 0), put(values, 1), meta)))
 }
 
-function raw(self: unknown): Shown {
-  const shower = shows(self)
-  return shower.shown(shower.native.raw(meta)) as Shown
+function raw(self: unknown): PendingView {
+  const cache = handle(self)
+  return cache.view(cache.native.raw(meta))
 }
 
-function shows(self: unknown): Shower<NativeKvCache> {
-  return nativeThis<Shower<NativeKvCache>>(self, KvCache)
+function handle(self: unknown): CacheHandle<NativeKvCache> {
+  return nativeThis<CacheHandle<NativeKvCache>>(self, KvCache)
 }
 
 function own(self: unknown): NativeKvCache {
-  return shows(self).native
+  return handle(self).native
 }

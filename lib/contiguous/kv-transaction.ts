@@ -1,9 +1,10 @@
 import type { NativeBuffer, NativeView } from '#binding'
 
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import type { CacheHandle } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { INTERNAL, nativeArgument, Owner } from '../border/owner.js'
-import type { Shower, Shown } from '../border/shown.js'
 import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
 
 const BEGIN: Names<BeginOptions> = { maxTokens: 0 }
@@ -12,19 +13,20 @@ const DRAFT: Names<DraftOptions> = { parents: 0 }
 /** How a transaction is opened. */
 export interface BeginOptions {
   /**
-   * Takes room for so many tokens at once, in all layers, so that no append up to them has to move rows or take memory; where
-   * there is none, the transaction is refused as an append of so many would be: `CACHE_OVERFLOW`, `OUT_OF_BLOCKS` or
-   * `OUT_OF_MEMORY`. More may be drafted. A cache that has had no tokens, and knows no shape, takes it with the first ones. Left
-   * out, room is made as it is needed.
+   * Reserves room for so many tokens in all layers, so that appends up to them neither move rows nor take memory. Where there is
+   * no room, `begin` is refused as an append of so many tokens would be: `CACHE_OVERFLOW`, `OUT_OF_BLOCKS` or `OUT_OF_MEMORY`.
+   * More tokens may be drafted. A cache that never had tokens knows no shape, and reserves with the first ones. Left out, room is
+   * made as it is needed.
    */
   readonly maxTokens?: number
 }
 
-/** How tokens are drafted. */
+/** How tokens are drafted, in a transaction or as tentative tokens of a `RollbackCache`. */
 export interface DraftOptions {
   /**
-   * The tokens are nodes of a draft tree: for each one the drafted token that it follows, counted from 0 and before it, or -1
-   * for the last token before the draft. Without it each token follows the one before.
+   * The tokens are nodes of a draft tree. For each one, `parents` has the number of the drafted or tentative token that it follows,
+   * counted from 0, or -1 for the last token before the draft. A parent comes before its children. Without `parents` each token
+   * follows the one before.
    */
   readonly parents?: Int32Array | readonly number[]
 }
@@ -32,10 +34,10 @@ export interface DraftOptions {
 /**
  * Tokens that leave no trace in a cache unless they are committed. It means the same on every cache that has `begin()`.
  *
- * While it is open, all else that would change the cache throws `TRANSACTION_OPEN`; reads go on, and show what they would had
- * the drafted tokens been appended. A call that is refused leaves it open, and as it was. Once it has ended, each call throws
- * `TRANSACTION_CLOSED`; `DISPOSED` when its cache was disposed of. One that is neither ended nor disposed of stays open: `using`
- * never forgets.
+ * While it is open, every other change of the cache throws `TRANSACTION_OPEN`. Reads go on, and see the drafted tokens as if they
+ * had been appended. A call that is refused leaves the transaction open and as it was. Once it has ended, each call throws
+ * `TRANSACTION_CLOSED`, or `DISPOSED` when its cache was disposed of. It stays open until it is committed, rolled back or disposed
+ * of: declare it with `using`.
  *
  * @example
  * ```ts
@@ -59,42 +61,42 @@ export interface DraftOptions {
  * ```
  */
 export interface KvTransaction extends Disposable {
-  /** Tokens drafted here; those of an open child are not among them. */
+  /** Tokens drafted here, without those of an open child. */
   readonly length: number
   /**
-   * Drafts tokens, and shows what an append of the cache's own would. Once `parents` were given, a window shows everything that
-   * it keeps instead: what {@link treeMask} is over.
+   * Drafts tokens, and returns what the cache's own append would. Once `parents` were given, a cache with a window returns
+   * everything that it keeps, which is what {@link treeMask} covers.
    */
   append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv
-  /** Keeps the first `n` drafted tokens, all unless said otherwise, drops the rest, and ends. Those of a child become its parent's. */
+  /** Keeps the first `n` drafted tokens (all unless said otherwise), drops the rest, and ends. Tokens of a child become its parent's. */
   commit(n?: number): void
   /**
-   * Keeps the tokens on an accepted path of the draft tree, in order, right behind what was there before; drops the rest, and
-   * ends.
+   * Keeps the tokens on an accepted path of the draft tree, in order, right behind the tokens from before the draft. Drops the
+   * rest, and ends.
    *
    * @param nodes drafted tokens counted from 0, each the child of the one before
    * @throws KvTideError `INVALID_PATH` when they are no path
    */
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void
-  /** Drops what was drafted, and ends: the cache is as it was before, also when its window has moved. */
+  /** Drops what was drafted, and ends. The cache is as it was before, even when its window has moved. */
   rollback(): void
-  /** Opens a transaction on top of this one; until that has ended, calls on this one throw `TRANSACTION_OPEN`. One at a time. */
+  /** Opens a child on top of this transaction, one at a time. Until the child has ended, calls on this one throw `TRANSACTION_OPEN`. */
   begin(options?: BeginOptions): KvTransaction
   /**
    * The attention mask of the draft: f32 `[length, before + length]`, 0 where a token sees and -Infinity elsewhere. A window
-   * counts positions in it.
+   * counts positions, not slots.
    */
   treeMask(): Tensor
-  /** The position of each drafted token: that of the first one + its depth. */
+  /** The position of each drafted token: the number of tokens before the draft + its depth. */
   treePositions(): Int32Array
-  /** Rolls it back, with its children, if it is still open. Any number of times. */
+  /** Rolls it back, with its children, if it is still open. May be called any number of times. */
   dispose(): void
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void
 }
 
-/** @internal How transactions begin and end, and what their tokens see, by their numbers. */
-export interface NativeDrafting {
+/** @internal Transactions of one cache or sequence, by their numbers. */
+export interface NativeDrafts {
   beginDraft(parent?: number, maxTokens?: number): number
   commitDraft(draft: number, tokens?: number): void
   commitDraftPath(draft: number, path: Uint32Array): void
@@ -105,130 +107,113 @@ export interface NativeDrafting {
   draftPositions(draft: number): number[]
 }
 
-/** A native cache whose appends show what is in it. */
-interface NativeShowing extends NativeDrafting {
+/** A contiguous cache's native object. */
+interface NativeCache extends NativeDrafts {
   dispose(): void
   appendDraft(draft: number, k: object, v: object, meta: object, parents?: Int32Array): NativeBuffer | null
 }
 
-/** A cache whose appends show what is in it. */
-class Showing {
-  readonly #shower: Shower<NativeShowing>
-
-  constructor(shower: Shower<NativeShowing>) {
-    this.#shower = shower
-  }
-
-  get native(): NativeDrafting {
-    return this.#shower.native
-  }
-
-  append(draft: number, k: TokenSource, v: TokenSource, options: unknown): Kv {
-    const { parents } = known<DraftOptions>('options', options, DRAFT)
-    const nodes = optional(parentsOf, 'parents', parents)
-    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    const { native } = this.#shower
-    return kvOf(this.#shower.shown(native.appendDraft(draft, put(keys, 0), put(values, 1), meta, nodes)) as Shown)
-  }
-}
-
-/** @internal A transaction: its number, and what gave it. */
-export class Draft<D extends { readonly native: NativeDrafting }> {
-  readonly drafting: D
+/** @internal The number of a transaction, and what it drafts on. */
+export class Draft<D extends { readonly native: NativeDrafts }> {
+  readonly on: D
   readonly id: number
-  /** It was committed or rolled back, so that nothing is left to drop. */
+  /** It was committed or rolled back, so there is nothing left to drop. */
   ended = false
 
-  constructor(drafting: D, id: number) {
-    this.drafting = drafting
+  constructor(on: D, id: number) {
+    this.on = on
     this.id = id
   }
 
-  get native(): D['native'] {
-    return this.drafting.native
-  }
-
   dispose(): void {
-    if (!this.ended) this.native.dropDraft(this.id)
+    if (!this.ended) this.on.native.dropDraft(this.id)
     this.ended = true
   }
 }
 
-/** @internal How every transaction ends, and what its tokens see. */
-export abstract class Ending extends Owner {
+/** @internal What transactions of all kinds have in common: how they end, and what their tokens see. */
+export abstract class AnyTransaction extends Owner {
   get length(): number {
-    const { native, id } = draftOf(this)
-    return native.drafted(id)
+    const { on, id } = draftOf(this)
+    return on.native.drafted(id)
   }
 
   commit(n?: number): void {
     const draft = draftOf(this)
-    draft.native.commitDraft(draft.id, optional(whole, 'n', n))
+    draft.on.native.commitDraft(draft.id, optional(whole, 'n', n))
     draft.ended = true
   }
 
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void {
     const draft = draftOf(this)
-    draft.native.commitDraftPath(draft.id, Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count)))
+    draft.on.native.commitDraftPath(draft.id, Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count)))
     draft.ended = true
   }
 
   rollback(): void {
     const draft = draftOf(this)
-    draft.native.rollbackDraft(draft.id)
+    draft.on.native.rollbackDraft(draft.id)
     draft.ended = true
   }
 
   treeMask(): Tensor {
-    const { native, id } = draftOf(this)
-    return tensorOf(native.draftMask(id))
+    const { on, id } = draftOf(this)
+    return tensorOf(on.native.draftMask(id))
   }
 
   treePositions(): Int32Array {
-    const { native, id } = draftOf(this)
-    return Int32Array.from(native.draftPositions(id))
+    const { on, id } = draftOf(this)
+    return Int32Array.from(on.native.draftPositions(id))
   }
 }
 
-/** The draft of any transaction. One that was disposed of has ended like any other, which the cache knows. */
-function draftOf(self: unknown): Draft<{ readonly native: NativeDrafting }> {
-  return nativeArgument('this', self, Ending)
+/** The draft of a transaction of any kind. Whether it has ended, the addon knows and says. */
+function draftOf(self: unknown): Draft<{ readonly native: NativeDrafts }> {
+  return nativeArgument('this', self, AnyTransaction)
 }
 
-/** What `begin()` returns. */
-class Transaction extends Ending implements KvTransaction {
-  constructor(draft: Draft<Showing>) {
-    super(INTERNAL, draft, Transaction)
+/** A transaction of a contiguous cache. */
+class CacheTransaction extends AnyTransaction implements KvTransaction {
+  constructor(draft: Draft<CacheHandle<NativeCache>>) {
+    super(INTERNAL, draft, CacheTransaction)
   }
 
   append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
-    const { drafting, id } = own(this)
-    return drafting.append(id, k, v, options)
+    const { on: cache, id } = own(this)
+    const nodes = readDraft(options)
+    const [keys, values] = [readTensor('k', k), readTensor('v', v)]
+    return kvOf(cache.view(cache.native.appendDraft(id, put(keys, 0), put(values, 1), meta, nodes)))
   }
 
   begin(options: BeginOptions = {}): KvTransaction {
-    const { drafting, id } = own(this)
-    return new Transaction(draftOn(drafting, options, id))
+    const { on, id } = own(this)
+    return new CacheTransaction(beginDraft(on, options, id))
   }
 }
 
-/** @internal Opens a transaction on a cache whose appends show what is in it. */
-export function openTransaction(shower: Shower<NativeShowing>, options: unknown): KvTransaction {
-  return new Transaction(draftOn(new Showing(shower), options))
+function own(self: unknown): Draft<CacheHandle<NativeCache>> {
+  return nativeArgument('this', self, CacheTransaction)
 }
 
-/** @internal Begins a transaction of any kind. */
-export function draftOn<D extends { readonly native: NativeDrafting }>(drafting: D, options: unknown, parent?: number): Draft<D> {
+/** @internal Opens a transaction on a contiguous cache. */
+export function openTransaction(cache: CacheHandle<NativeCache>, options: unknown): KvTransaction {
+  return new CacheTransaction(beginDraft(cache, options))
+}
+
+/** @internal Begins a draft, for a transaction of any kind. */
+export function beginDraft<D extends { readonly native: NativeDrafts }>(on: D, options: unknown, parent?: number): Draft<D> {
   const { maxTokens } = known<BeginOptions>('options', options, BEGIN)
   const room = optional(count, 'maxTokens', maxTokens)
-  return new Draft(drafting, drafting.native.beginDraft(parent, room))
+  return new Draft(on, on.native.beginDraft(parent, room))
 }
 
-function own(self: unknown): Draft<Showing> {
-  return nativeArgument('this', self, Transaction)
+/** @internal The parents that options of a draft name. */
+export function readDraft(options: unknown): Int32Array | undefined {
+  const { parents } = known<DraftOptions>('options', options, DRAFT)
+  return optional(parentsOf, 'parents', parents)
 }
 
-/** The parents of drafted tokens: -1, or the number of an earlier token. */
+/** @internal Parents of drafted tokens: -1, or the number of an earlier token. */
 export function parentsOf(argument: string, parents: unknown): Int32Array {
   return Int32Array.from(numbers(argument, parents, ['Int32Array'], (name, value) => count(name, value, -1)))
 }

@@ -4,16 +4,16 @@ import { binding } from '../loading/binding.js'
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
 import { readDevice } from '../border/device.js'
 import { KvTideError } from '../border/errors.js'
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
-import { openTransaction, parentsOf, type BeginOptions, type KvTransaction } from './kv-transaction.js'
+import { CacheHandle } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { openTransaction, parentsOf, readDraft, type BeginOptions, type DraftOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from '../border/owner.js'
-import { RollbackSnapshot } from './rollback-snapshot.js'
-import { Shower, type Shown } from '../border/shown.js'
+import { RollbackMark } from './rollback-mark.js'
 import type { CacheStats } from '../border/stats.js'
-import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
+import { kvOf, kvOrNull, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
 
 const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
-const APPEND_OPTIONS: Names<RollbackAppendOptions> = { parents: 0 }
 
 /** What a {@link RollbackCache} is made with. Shape and dtype come with the first tokens. */
 export interface RollbackCacheOptions {
@@ -23,17 +23,8 @@ export interface RollbackCacheOptions {
   readonly memoryLimitBytes?: number
 }
 
-/** How tokens are appended. */
-export interface RollbackAppendOptions {
-  /**
-   * The tokens are nodes of a draft tree: for each one the tentative token that it follows, counted from 0 and before it,
-   * or -1 for the last committed token. Without it each token follows the one before.
-   */
-  readonly parents?: Int32Array | readonly number[]
-}
-
 /**
- * Keys and values with tentative tokens, for speculative decoding: what a draft adds is committed or taken back.
+ * Keys and values with tentative tokens, for speculative decoding: what a draft adds is committed or dropped.
  *
  * @example
  * ```ts
@@ -57,7 +48,7 @@ export class RollbackCache extends Owner {
     const given = known<RollbackCacheOptions>('options', options, OPTIONS)
     const device = readDevice(given.device)
     const limit = optional(whole, 'memoryLimitBytes', given.memoryLimitBytes)
-    super(INTERNAL, new Shower(new binding.NativeRollbackCache(device, limit)), RollbackCache)
+    super(INTERNAL, new CacheHandle(new binding.NativeRollbackCache(device, limit)), RollbackCache)
     settle(this, { device })
   }
 
@@ -71,62 +62,59 @@ export class RollbackCache extends Owner {
     return own(this).committedLen()
   }
 
-  /** Adds tentative tokens, `[batch, heads, n, headDim]` each, and shows all tokens. */
-  append(k: TokenSource, v: TokenSource, options: RollbackAppendOptions = {}): Kv {
-    const shower = shows(this)
-    const { parents } = known<RollbackAppendOptions>('options', options, APPEND_OPTIONS)
-    const nodes = parents === undefined ? undefined : parentsOf('parents', parents)
+  /** Adds tentative tokens, `[batch, heads, n, headDim]` each, and returns views of all tokens. */
+  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
+    const cache = handle(this)
+    const nodes = readDraft(options)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    const buffer = shower.native.append(put(keys, 0), put(values, 1), meta, nodes)
-    return kvOf(shower.shown(buffer) as Shown)
+    return kvOf(cache.view(cache.native.append(put(keys, 0), put(values, 1), meta, nodes)))
   }
 
   /**
-   * Opens a transaction: what it drafts leaves no trace unless it is committed. It follows all tokens; what it
-   * keeps is committed, or tentative when it follows tentative tokens.
+   * Opens a transaction: drafted tokens leave no trace unless they are committed. They follow all tokens.
+   * What `commit` keeps is committed, or tentative where tentative tokens lie before it.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
    */
   begin(options: BeginOptions = {}): KvTransaction {
-    return openTransaction(shows(this), options)
+    return openTransaction(handle(this), options)
   }
 
-  /** Makes the tokens before `len` (an absolute length; all of them unless said otherwise) committed. */
+  /** Commits the tokens before `len`, an absolute length; all of them unless said otherwise. Tokens behind it stay tentative. */
   commit(len?: number): void {
     const native = own(this)
     native.commit(optional(whole, 'len', len) ?? native.totalLen())
   }
 
-  /** A mark on the committed length, to come back to. Any number of them may be outstanding. */
-  snapshot(): RollbackSnapshot {
-    return new RollbackSnapshot(INTERNAL, own(this).snapshot())
+  /** A mark on the committed length, to go back to with {@link rollback}. It holds no memory; there may be any number of marks. */
+  snapshot(): RollbackMark {
+    return new RollbackMark(INTERNAL, own(this).snapshot())
   }
 
   /**
-   * Goes back to a mark: its tokens are what is left, all of them committed.
+   * Goes back to a mark: the tokens before it stay, all of them committed.
    *
    * @throws KvTideError `SNAPSHOT_INVALID` for one ahead of the committed tokens, of another cache, or of a branch that was
    *   overwritten since
    */
-  rollback(snapshot: RollbackSnapshot): void {
+  rollback(snapshot: RollbackMark): void {
     const native = own(this)
-    if (nativeOf(snapshot, RollbackSnapshot) === undefined && isForged(snapshot)) {
+    if (nativeOf(snapshot, RollbackMark) === undefined && isForged(snapshot)) {
       const reason = 'it was not made by snapshot()'
       throw new KvTideError('SNAPSHOT_INVALID', `the snapshot cannot be used: ${reason}`, { reason })
     }
-    native.rollback(nativeArgument<NativeRollbackMark>('snapshot', snapshot, RollbackSnapshot))
+    native.rollback(nativeArgument<NativeRollbackMark>('snapshot', snapshot, RollbackMark))
   }
 
-  /** All tokens, as views; `null` when none was ever appended. */
+  /** Views of all tokens; `null` when none was ever appended. */
   current(): Kv | null {
-    const shower = shows(this)
-    const shown = shower.shown(shower.native.current(meta))
-    return shown === null ? null : kvOf(shown)
+    const cache = handle(this)
+    return kvOrNull(cache.viewOrNull(cache.native.current(meta)))
   }
 
   /**
-   * Keeps the tentative tokens on the accepted path of the draft tree, in order, right after the committed ones; commits
-   * them and drops the rest.
+   * Commits the tentative tokens on the accepted path of the draft tree, in order, right behind the committed ones, and drops the
+   * rest.
    *
    * @param indices tentative tokens counted from 0, each the child of the one before
    * @throws KvTideError `INVALID_PATH` when they are no path
@@ -146,21 +134,21 @@ export class RollbackCache extends Owner {
     return Int32Array.from(own(this).treePositions(parentsOf('parents', parents)))
   }
 
-  /** What it costs. */
+  /** What the cache costs: bytes in use, and copies. */
   stats(): CacheStats {
     return own(this).stats()
   }
 }
 
-function shows(self: unknown): Shower<NativeRollbackCache> {
-  return nativeThis<Shower<NativeRollbackCache>>(self, RollbackCache)
+function handle(self: unknown): CacheHandle<NativeRollbackCache> {
+  return nativeThis<CacheHandle<NativeRollbackCache>>(self, RollbackCache)
 }
 
 function own(self: unknown): NativeRollbackCache {
-  return shows(self).native
+  return handle(self).native
 }
 
-/** True for objects that may have been meant as a snapshot; what another thread receives of one is an empty object. */
+/** True for an object that may have been meant as a mark. What another thread receives of a mark is an empty object. */
 function isForged(value: unknown): boolean {
   if (typeof value !== 'object' || value === null) return false
   try {

@@ -1,20 +1,21 @@
 import type { NativeRotatingCache } from '#binding'
 
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import type { CacheHandle, PendingView } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { INTERNAL } from '../border/owner.js'
-import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingOptions } from './rotating.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
 import type { RotatingSnapshot } from './rotating-snapshot.js'
-import type { Shower, Shown } from '../border/shown.js'
-import { shownTensor, tensorOf, type Tensor } from '../border/tensor.js'
+import { tensorOf, type Tensor } from '../border/tensor.js'
 
-/** What a {@link RotatingCache} is made with. */
-export interface RotatingCacheOptions extends RotatingOptions {
+/** What a {@link RotatingCache} is made with. Shape and dtype come with the first tokens. */
+export interface RotatingCacheOptions extends RotatingKvCacheOptions {
   /** The dimension of the sequence. */
   readonly dim: number
 }
 
 /**
- * One tensor with a sliding window along dimension `dim`: it keeps the newest `maxSeqLen` tokens, in order.
+ * One tensor with a sliding window along dimension `dim`. It keeps the newest `maxSeqLen` tokens, in order.
  *
  * @example
  * ```ts
@@ -35,54 +36,54 @@ export class RotatingCache extends Rotating {
     super(INTERNAL, RotatingCache, options === INTERNAL && made !== undefined ? made : makeRotating(1, options))
   }
 
-  /** A new cache that goes on from `snapshot` with the `accepted` tokens: `keepLen` tokens in all. */
+  /** A new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */
   static restoreFromSnapshot(snapshot: RotatingSnapshot, accepted: TokenSource | null | undefined, keepLen: number): RotatingCache {
     const tokens = accepted === null || accepted === undefined ? undefined : ([['accepted', accepted]] as const)
     return new RotatingCache(INTERNAL, restoreRotating(1, snapshot, tokens, keepLen))
   }
 
   /**
-   * Adds tokens and shows what their queries may see: after one token what is retained, after several that the window
-   * cannot hold everything retained before and all new ones.
+   * Adds tokens, and returns what their queries may see. After one token that is what is retained. After more new tokens than fit
+   * into the window, it is everything that was retained before, and all new tokens.
    */
   append(src: TokenSource): Tensor {
-    const shower = shows(this)
+    const cache = handle(this)
     const tokens = put(readTensor('src', src), 0)
-    return shownTensor(shower.shown(shower.native.append(tokens, undefined, meta)) as Shown)
+    return tensorOf(cache.view(cache.native.append(tokens, undefined, meta)))
   }
 
   /** What is retained, oldest first; `null` when nothing was appended. */
   currentData(): Tensor | null {
-    const shower = shows(this)
-    return tensorOrNull(shower.shown(shower.native.currentData(meta)))
+    const cache = handle(this)
+    return tensorOrNull(cache.viewOrNull(cache.native.currentData(meta)))
   }
 
   /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
   lastAppendResult(): Tensor | null {
-    const shower = shows(this)
-    return tensorOrNull(shower.shown(shower.native.lastAppendResult(meta)))
+    const cache = handle(this)
+    return tensorOrNull(cache.viewOrNull(cache.native.lastAppendResult(meta)))
   }
 
-  /** The whole buffer, slack included: a live window for inspection, never `STALE_VIEW`. `null` before the first append. */
+  /** The whole buffer with its slack, for inspection. It shows every later change and is never stale. `null` before the first append. */
   allData(): Tensor | null {
-    const shower = shows(this)
-    return tensorOrNull(shower.shown(shower.native.allData(meta)))
+    const cache = handle(this)
+    return tensorOrNull(cache.viewOrNull(cache.native.allData(meta)))
   }
 
   /**
-   * Of the last append, which verified drafts of several sequences at once: the tokens of row `rowIdx` of `batchLen` that
-   * were accepted, so that `keepLen` tokens are kept since `snapshot`. `null` when none was.
+   * The accepted tokens of one row, where the last append verified drafts of `batchLen` sequences at once: those of row `rowIdx`
+   * up to the length `keepLen`, counted as for {@link restoreFromSnapshot}. `null` when none was accepted.
    */
   acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Tensor | null {
-    const [view] = acceptedRotating(shows(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
+    const [view] = acceptedRotating(handle(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
     return view === undefined ? null : tensorOf(view)
   }
 }
 
-function shows(self: unknown): Shower<NativeRotatingCache> {
-  return showsRotating(self, RotatingCache)
+function handle(self: unknown): CacheHandle<NativeRotatingCache> {
+  return rotatingHandle(self, RotatingCache)
 }
 
-function tensorOrNull(shown: Shown | null): Tensor | null {
-  return shown === null ? null : shownTensor(shown)
+function tensorOrNull(view: PendingView | null): Tensor | null {
+  return view === null ? null : tensorOf(view)
 }

@@ -1,19 +1,17 @@
 import type { NativeRotatingCache } from '#binding'
 
 import { fields } from '../border/check.js'
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import type { CacheHandle } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type KvSource, type TokenSource } from '../border/host-tensor.js'
 import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL } from '../border/owner.js'
-import { acceptedRotating, makeRotating, restoreRotating, Rotating, showsRotating, type MadeRotating, type RotatingOptions } from './rotating.js'
+import { acceptedRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
 import type { RotatingSnapshot } from './rotating-snapshot.js'
-import type { Shower, Shown } from '../border/shown.js'
-import { kvOf, tensorOf, type Kv } from '../border/tensor.js'
-
-/** What a {@link RotatingKvCache} is made with. Shape and dtype come with the first tokens. */
-export type RotatingKvCacheOptions = RotatingOptions
+import { kvOf, kvOrNull, tensorOf, type Kv } from '../border/tensor.js'
 
 /**
- * Keys and values with one sliding window: as {@link RotatingCache}, both written in one operation.
+ * Keys and values with one sliding window: as {@link RotatingCache}, with both in one buffer.
  *
  * @example
  * ```ts
@@ -36,10 +34,10 @@ export class RotatingKvCache extends Rotating {
     super(INTERNAL, RotatingKvCache, options === INTERNAL && made !== undefined ? made : makeRotating(2, options))
   }
 
-  /** A new cache that goes on from `snapshot` with the `accepted` tokens of K and V: `keepLen` tokens in all. */
+  /** A new cache that starts with the tokens of `snapshot` and the `accepted` tokens behind them, `keepLen` tokens in all. */
   static restoreFromSnapshot(
     snapshot: RotatingSnapshot,
-    accepted: { readonly k: TokenSource; readonly v: TokenSource } | null | undefined,
+    accepted: KvSource | null | undefined,
     keepLen: number,
   ): RotatingKvCache {
     if (accepted === null || accepted === undefined) {
@@ -50,51 +48,47 @@ export class RotatingKvCache extends Rotating {
     return new RotatingKvCache(INTERNAL, restoreRotating(2, snapshot, tokens, keepLen))
   }
 
-  /** Adds tokens, `[batch, kvHeads, n, headDim]` each, and shows what their queries may see, as {@link RotatingCache.append}. */
+  /** Adds tokens, `[batch, kvHeads, n, headDim]` each, and returns what their queries may see: see {@link RotatingCache.append}. */
   append(k: TokenSource, v: TokenSource): Kv {
-    const shower = shows(this)
+    const cache = handle(this)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    return kvOf(shower.shown(shower.native.append(put(keys, 0), put(values, 1), meta)) as Shown)
+    return kvOf(cache.view(cache.native.append(put(keys, 0), put(values, 1), meta)))
   }
 
   /**
-   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   * Opens a transaction: drafted tokens leave no trace unless they are committed.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
    */
   begin(options: BeginOptions = {}): KvTransaction {
-    return openTransaction(shows(this), options)
+    return openTransaction(handle(this), options)
   }
 
   /** What is retained, oldest first; `null` when nothing was appended. */
   currentData(): Kv | null {
-    const shower = shows(this)
-    return kvOrNull(shower.shown(shower.native.currentData(meta)))
+    const cache = handle(this)
+    return kvOrNull(cache.viewOrNull(cache.native.currentData(meta)))
   }
 
   /** What the last {@link append} returned; `null` after `reset` and `setLen`. */
   lastAppendResult(): Kv | null {
-    const shower = shows(this)
-    return kvOrNull(shower.shown(shower.native.lastAppendResult(meta)))
+    const cache = handle(this)
+    return kvOrNull(cache.viewOrNull(cache.native.lastAppendResult(meta)))
   }
 
-  /** The whole buffers, slack included: live windows for inspection, never `STALE_VIEW`. `null` before the first append. */
+  /** The whole buffers with their slack, for inspection. They show every later change and are never stale. `null` before the first append. */
   allData(): Kv | null {
-    const shower = shows(this)
-    return kvOrNull(shower.shown(shower.native.allData(meta)))
+    const cache = handle(this)
+    return kvOrNull(cache.viewOrNull(cache.native.allData(meta)))
   }
 
   /** As {@link RotatingCache.acceptedAppendFromBatchedAppend}, of K and V. */
   acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Kv | null {
-    const [k, v] = acceptedRotating(shows(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
+    const [k, v] = acceptedRotating(handle(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
     return k === undefined || v === undefined ? null : { k: tensorOf(k), v: tensorOf(v) }
   }
 }
 
-function shows(self: unknown): Shower<NativeRotatingCache> {
-  return showsRotating(self, RotatingKvCache)
-}
-
-function kvOrNull(shown: Shown | null): Kv | null {
-  return shown === null ? null : kvOf(shown)
+function handle(self: unknown): CacheHandle<NativeRotatingCache> {
+  return rotatingHandle(self, RotatingKvCache)
 }

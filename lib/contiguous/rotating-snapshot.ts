@@ -2,7 +2,7 @@ import type { NativeRotatingSnapshot } from '#binding'
 
 import { checkInternal, nativeThis, Owner } from '../border/owner.js'
 
-/** What a rotating cache held at one moment; nothing that happens to the cache later changes it. */
+/** What a rotating cache held at one moment. Later changes of the cache do not change it. */
 export class RotatingSnapshot extends Owner {
   /** @internal */
   constructor(token: unknown, native: NativeRotatingSnapshot) {
@@ -10,22 +10,22 @@ export class RotatingSnapshot extends Owner {
     super(token, native, RotatingSnapshot)
   }
 
-  /** Tokens that had ever been appended. */
+  /** Tokens that had been appended to the cache. */
   get currentSeqLen(): number {
     return own(this).currentSeqLen()
   }
 
-  /** The window of its cache. */
+  /** The window of the cache. */
   get maxSeqLen(): number {
     return own(this).maxSeqLen()
   }
 
-  /** Tokens that it keeps. */
+  /** Tokens in the snapshot. */
   get retainedLen(): number {
     return own(this).retainedLen()
   }
 
-  /** The sinks of its cache. */
+  /** The sinks of the cache. */
   get sinks(): number {
     return own(this).sinks()
   }

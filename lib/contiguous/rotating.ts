@@ -4,36 +4,35 @@ import { binding } from '../loading/binding.js'
 import { count, known, type Names, optional, whole } from '../border/check.js'
 import { readDevice } from '../border/device.js'
 import type { DType } from '../border/dtype.js'
-import { meta, put, readTensor } from '../border/host-tensor.js'
-import { INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
-import type { RotatingCache } from './rotating-cache.js'
-import type { RotatingKvCache } from './rotating-kv-cache.js'
+import { CacheHandle } from '../border/cache-handle.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor } from '../border/host-tensor.js'
+import { type Class, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
 import { RotatingSnapshot } from './rotating-snapshot.js'
-import { Shower } from '../border/shown.js'
 import type { CacheStats } from '../border/stats.js'
 
-const OPTIONS: Names<RotatingOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
+const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
 
-/** What both rotating caches are made with. */
-export interface RotatingOptions {
+/** What a {@link RotatingKvCache} is made with. Shape and dtype come with the first tokens. */
+export interface RotatingKvCacheOptions {
   /** Tokens in the window, at least 1. */
   readonly maxSeqLen: number
-  /** Slots at the start, cut to `sinks + maxSeqLen`; 256 unless said otherwise. It grows by doubling. */
+  /** Slots at the start, at most `sinks + maxSeqLen`; 256 unless said otherwise. The buffer grows by doubling. */
   readonly capacitySeqLen?: number
   /** Tokens at the start that are never dropped, in addition to the window. */
   readonly sinks?: number
-  /** Free slots behind a full window: more of them, fewer compactions. A quarter of the window, at least 64. */
+  /** Free slots behind a full window; the more there are, the fewer compactions. Unless said otherwise a quarter of the window, at least 64. */
   readonly slack?: number
   /** Where it lives, `'cpu'` unless said otherwise. */
   readonly device?: string
-  /** The most bytes that it may keep, snapshots and copies included. */
+  /** The most bytes that it may keep, with snapshots and copies. */
   readonly memoryLimitBytes?: number
 }
 
 /** @internal A native cache, and what it was made with. */
 export type MadeRotating = readonly [native: NativeRotatingCache, shape: { dim: number; maxSeqLen: number; sinks: number }]
 
-/** What the rotating caches have in common: one window that slides over one tensor, or over K and V. */
+/** What the rotating caches have in common: a window that slides over one tensor, or over K and V. */
 export abstract class Rotating extends Owner {
   /** The dimension of the sequence. */
   declare readonly dim: number
@@ -45,8 +44,8 @@ export abstract class Rotating extends Owner {
   declare readonly device: string
 
   /** @internal */
-  constructor(token: unknown, owner: typeof RotatingCache | typeof RotatingKvCache, [native, shape]: MadeRotating) {
-    super(token, new Shower(native), owner)
+  constructor(token: unknown, owner: Class, [native, shape]: MadeRotating) {
+    super(token, new CacheHandle(native), owner)
     const { dim, maxSeqLen, sinks } = shape
     settle(this, { dim, maxSeqLen, sinks, device: native.device() })
   }
@@ -71,7 +70,7 @@ export abstract class Rotating extends Owner {
     return nativeRotating(this).dtype() as DType | null
   }
 
-  /** Checks that it can be cut to `len` tokens: throws what {@link setLen} would, and changes nothing. */
+  /** Throws what {@link setLen} would, and changes nothing. */
   trySetLen(len: number): void {
     nativeRotating(this).trySetLen(whole('len', len))
   }
@@ -85,42 +84,42 @@ export abstract class Rotating extends Owner {
     nativeRotating(this).setLen(whole('len', len))
   }
 
-  /** Forgets every token; the window, the memory, and the shape of a token stay. */
+  /** Drops every token. The window, the memory and the shape of a token are kept. */
   reset(): void {
     nativeRotating(this).reset()
   }
 
-  /** What it holds now, whatever happens to it later; tokens drafted in an open transaction are among it. Costs nothing until the cache overwrites it. */
+  /** Keeps what the cache holds now, with the tokens drafted in an open transaction. It copies nothing until the cache overwrites them. */
   snapshot(): RotatingSnapshot {
     return new RotatingSnapshot(INTERNAL, nativeRotating(this).snapshot())
   }
 
-  /** Makes it hold again what `snapshot` saw: for one of its own only what was overwritten since is copied back. */
+  /** Makes the cache hold what it held at `snapshot`. Of a snapshot of its own it copies back only what was overwritten since. */
   restore(snapshot: RotatingSnapshot): void {
     nativeRotating(this).restore(nativeSnapshot(snapshot))
   }
 
   /**
-   * True when `n` more tokens can follow `snapshot` here: as many tokens so far, the same window and sinks, and no more than they
-   * hold. Which tokens they are is not compared.
+   * True when `n` more tokens can follow `snapshot` in this cache: it has had as many tokens, it has the same window and sinks, and
+   * the tokens fit into them. The tokens themselves are not compared.
    */
   canAppendFromSnapshot(snapshot: RotatingSnapshot, n: number): boolean {
     return nativeRotating(this).canAppendFromSnapshot(nativeSnapshot(snapshot), count('n', n))
   }
 
-  /** What it costs. */
+  /** What the cache costs: bytes in use, and copies. */
   stats(): CacheStats {
     return nativeRotating(this).stats()
   }
 }
 
-/** @internal The native cache of `self`, with what it showed; `owner` has to have made it. */
-export function showsRotating(self: unknown, owner: typeof RotatingCache | typeof RotatingKvCache | typeof Rotating): Shower<NativeRotatingCache> {
-  return nativeThis<Shower<NativeRotatingCache>>(self, owner)
+/** @internal The handle of `self`, which is of the class `owner`. */
+export function rotatingHandle(self: unknown, owner: Class): CacheHandle<NativeRotatingCache> {
+  return nativeThis<CacheHandle<NativeRotatingCache>>(self, owner)
 }
 
 function nativeRotating(self: unknown): NativeRotatingCache {
-  return showsRotating(self, Rotating).native
+  return rotatingHandle(self, Rotating).native
 }
 
 function nativeSnapshot(snapshot: unknown): NativeRotatingSnapshot {
@@ -129,7 +128,7 @@ function nativeSnapshot(snapshot: unknown): NativeRotatingSnapshot {
 
 /** @internal The native cache of checked options. */
 export function makeRotating(parts: 1 | 2, options: unknown): MadeRotating {
-  const given = known<RotatingOptions & { dim?: number }>('options', options, parts === 1 ? { ...OPTIONS, dim: 0 } : (OPTIONS as Names<RotatingOptions & { dim?: number }>))
+  const given = known<RotatingKvCacheOptions & { dim?: number }>('options', options, parts === 1 ? { ...OPTIONS, dim: 0 } : (OPTIONS as Names<RotatingKvCacheOptions & { dim?: number }>))
   const made = {
     parts,
     dim: parts === 2 ? 2 : count('dim', given.dim),

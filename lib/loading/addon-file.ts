@@ -1,5 +1,5 @@
-// What a native library is, from its first bytes. A library that is cut short must not be loaded at all: where the system maps what
-// is not there, reading it ends the process. Costs one read of 16 KiB; nothing here knows what the library does.
+// What a native library is, from its first bytes. A library that is cut short must not be loaded at all: the system maps pages that the
+// file does not have, and reading one ends the process. Costs one read of 16 KiB.
 import { closeSync, fstatSync, openSync, readFileSync, readSync } from 'node:fs'
 
 import type { Platform } from './platform.js'
@@ -10,11 +10,11 @@ const HEAD_BYTES = 16384
 interface Library {
   readonly system: string
   readonly arch: string
-  /** How long the file has to be. */
+  /** How long the file has to be at least. */
   readonly bytes: number
 }
 
-/** Why a file cannot be loaded here, as far as its head tells; nothing when it can be tried. */
+/** Why a file cannot be loaded here, as far as its head says; nothing when loading can be tried. */
 export function fileProblem(file: string, here: Platform): string | undefined {
   const { head, bytes } = headOf(file)
   let library: Library | undefined
@@ -31,7 +31,7 @@ export function fileProblem(file: string, here: Platform): string | undefined {
   return undefined
 }
 
-/** What a system's refusal to load a library has to do with its libc, if anything: `said` is how the system put it. */
+/** What a library's libc has to do with the system's refusal to load it, if anything; `said` is the system's message. */
 export function libcProblem(file: string, said: string, here: Platform): string | undefined {
   if (here.system !== 'linux') return undefined
   const newer = /GLIBC_([\d.]+)' not found/.exec(said)
@@ -65,7 +65,7 @@ function libraryOf(head: Buffer): Library | undefined {
 
 const archOf = (known: Readonly<Record<number, string>>, machine: number): string => known[machine] ?? `machine ${machine}`
 
-/** Linkers put the table of sections at the very end, strip leaves it there. */
+/** Linkers put the table of sections at the very end of the file, and strip leaves it there. */
 function elf(head: Buffer): Library {
   if (head[4] !== 2 || head[5] !== 1) return { system: 'linux', arch: 'another word size', bytes: 0 }
   const sections = Number(head.readBigUInt64LE(40)) + head.readUInt16LE(58) * head.readUInt16LE(60)

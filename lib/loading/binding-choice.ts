@@ -5,7 +5,7 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { invalid, KvTideError } from '../border/errors.js'
 import { PLATFORMS, type Platform } from './platform.js'
 
-/** The addon with CUDA: the one platform that has it, its file beside the ordinary one, and the package that brings it. */
+/** The addon with CUDA: its one platform, its file beside the ordinary addon, and its package. */
 const CUDA_PLATFORM = 'linux-x64-gnu'
 const CUDA_FILE = `kvtide-cuda.${CUDA_PLATFORM}.node`
 const CUDA_PACKAGE = `kvtide-cuda-${CUDA_PLATFORM}`
@@ -13,9 +13,9 @@ const CUDA_PACKAGE = `kvtide-cuda-${CUDA_PLATFORM}`
 /** Which of the package's two addons this process runs on. */
 export interface BindingChoice {
   readonly kind: 'cpu' | 'cuda'
-  /** The addon. */
+  /** The file of the addon. */
   readonly file: string
-  /** Why this one. */
+  /** Why it was chosen. */
   readonly reason: string
 }
 
@@ -26,12 +26,12 @@ export interface Surroundings {
   readonly version: string
   /** `KVTIDE_DEVICE`. */
   readonly wanted: string | undefined
-  /** `NAPI_RS_NATIVE_LIBRARY_PATH`: a file that is taken whatever else is there. */
+  /** `NAPI_RS_NATIVE_LIBRARY_PATH`: a file that comes before every other choice. */
   readonly named: string | undefined
   readonly platform: Platform
 }
 
-/** Chooses: the addon with CUDA when it is installed, which has everything that the other one has, unless it is not wanted. */
+/** Chooses the addon with CUDA where it is installed, unless `KVTIDE_DEVICE` is `cpu`. It can do everything that the ordinary one can. */
 export function chooseBinding(around: Surroundings): BindingChoice {
   const { wanted = '', named = '', platform } = around
   if (!['', 'auto', 'cpu', 'cuda'].includes(wanted)) {
@@ -52,7 +52,7 @@ export function chooseBinding(around: Surroundings): BindingChoice {
   return { kind: 'cpu', file: ordinaryFile(around), reason: 'the addon with CUDA is not installed' }
 }
 
-/** The addon of this platform. */
+/** The file of the ordinary addon of this platform. */
 function ordinaryFile(around: Surroundings): string {
   const { name } = around.platform
   const file = found(around, `kvtide.${name}.node`, `kvtide-${name}`)
@@ -61,7 +61,7 @@ function ordinaryFile(around: Surroundings): string {
   throw notFound(`the native addon is not there: ${reason}`, around.platform, reason)
 }
 
-/** Why it is missing, and what to do. */
+/** Why the addon is missing, and what to do. */
 function missing({ folder, version, platform: { name } }: Surroundings): string {
   if (!(PLATFORMS as readonly string[]).includes(name)) {
     return `there is none for ${name}, only for ${PLATFORMS.join(', ')}; it can be built from a checkout of kvtide`
@@ -76,7 +76,7 @@ function missing({ folder, version, platform: { name } }: Surroundings): string 
   )
 }
 
-/** An addon, beside the package or in one of its own, when there is one. */
+/** The file of an addon, beside this package or in a package of its own; nothing when it is not installed. */
 function found({ folder, version, platform }: Surroundings, file: string, name: string): string | undefined {
   const beside = join(folder, file)
   if (existsSync(beside)) return beside
@@ -92,7 +92,7 @@ function found({ folder, version, platform }: Surroundings, file: string, name: 
   throw notFound(`the native addon is not there: ${reason}`, platform, reason)
 }
 
-/** A package, as node finds it from the folder of this one. */
+/** A package, as node finds it from the folder of kvtide. */
 function packageOf(folder: string, name: string): { folder: string; version: string; main: string } | undefined {
   const require = createRequire(join(folder, 'package.json'))
   let file: string
@@ -110,10 +110,10 @@ export function notFound(message: string, { name: platform }: Platform, reason: 
   return new KvTideError('BINDING_NOT_FOUND', message, { platform, reason }, cause === undefined ? {} : { cause })
 }
 
-/** Where a thread keeps which addon it runs on: for systems that do not list what is loaded. */
+/** Where a thread notes which addon it runs on, for systems that do not list mapped files. */
 const CHOSEN: unique symbol = Symbol.for('kvtide.binding') as never
 
-/** Refuses a second addon in this process: each would have threads, memory limits and errors of its own. */
+/** Refuses a second addon in this process: each would have its own threads, memory limits and errors. */
 export function refuseSecond(choice: BindingChoice, loaded: readonly string[], chosen: string | undefined): void {
   const file = realpathSync(choice.file)
   const other = chosen !== undefined && chosen !== choice.file ? chosen : loaded.find(addon => addon !== file)
@@ -125,7 +125,7 @@ export function refuseSecond(choice: BindingChoice, loaded: readonly string[], c
   )
 }
 
-/** The addon that this thread runs on already, if it does. */
+/** The addon that this thread runs on already, if any. */
 export function notedBinding(): string | undefined {
   return (globalThis as { [CHOSEN]?: string })[CHOSEN]
 }
@@ -135,7 +135,7 @@ export function noteBinding(choice: BindingChoice): void {
   Object.defineProperty(globalThis, CHOSEN, { value: choice.file, configurable: true })
 }
 
-/** Addons of kvtide among the files that this process, by any of its threads, has mapped. */
+/** Addons of kvtide among the files that the process has mapped, in any thread. */
 export function loadedAddons(maps: string): string[] {
   const files = maps.matchAll(/ (\/.*\/kvtide[\w.-]*\.node)(?: \(deleted\))?$/gm)
   return [...new Set([...files].map(([, file]) => Buffer.from(file ?? '', 'latin1').toString()))]

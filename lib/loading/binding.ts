@@ -8,7 +8,7 @@ import { chooseBinding, loadedAddons, notedBinding, noteBinding, notFound, refus
 import { KvTideError } from '../border/errors.js'
 import { mappedFiles, platformOf, runtimeProblem } from './platform.js'
 
-/** The native addon. Only files of this folder import it. */
+/** The native addon. Only this file loads it. */
 type Binding = typeof Native
 
 const require = createRequire(import.meta.url)
@@ -65,7 +65,7 @@ function notLoaded({ kind, file, reason: chosen }: BindingChoice, reason: string
   return notFound(message, platform, reason, cause)
 }
 
-/** The addon and what is around it are made for each other: versions have to be equal. */
+/** Refuses an addon of another version than the package. */
 function checkVersion(loaded: Binding, { file }: BindingChoice): void {
   const version = typeof loaded.buildInfo === 'function' ? loaded.buildInfo().version : 'unknown'
   if (version === expected) return
@@ -73,8 +73,8 @@ function checkVersion(loaded: Binding, { file }: BindingChoice): void {
   throw new KvTideError('BINDING_MISMATCH', message, { file, version, expected })
 }
 
-/** @internal Which addon it is. */
+/** @internal Which addon was chosen, and why. */
 export const bindingChoice: BindingChoice = choose()
 
-/** @internal */
+/** @internal The native addon. */
 export const binding: Binding = load(bindingChoice)

@@ -9,7 +9,7 @@ interface DeviceReport {
   readonly reason: string
 }
 
-/** Which binary is loaded, what it runs on, and which devices it can use: a line each. */
+/** Which binary is loaded, what it runs on, and which devices it can use, a line each. */
 export function doctor(): string {
   const build = binding.buildInfo()
   const limit = memoryStats().limitBytes
@@ -29,7 +29,7 @@ export function doctor(): string {
   return rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n')
 }
 
-/** What the addon answers, or why it refuses: a variable of the environment may be wrong. */
+/** What the addon answers, or why it refuses, such as a wrong environment variable. */
 function answer(ask: () => string): string {
   try {
     return ask()

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 
-/** The systems that there are prebuilt addons for, as their packages and files name them. */
+/** The platforms with prebuilt addons, as their packages and files name them. */
 export const PLATFORMS = [
   'darwin-arm64',
   'darwin-x64',
@@ -12,24 +12,24 @@ export const PLATFORMS = [
   'win32-x64-msvc',
 ] as const
 
-/** The Node-API that the addon asks for, which node has from 18.17 on. */
+/** The Node-API version that the addon needs; node has it from 18.17 on. */
 const NODE_API = 9
 
 /** What this process runs on. */
 export interface Platform {
-  /** As a package would name it, whether there is one or not. */
+  /** As its package is named, whether there is one or not. */
   readonly name: string
   readonly system: string
   readonly arch: string
 }
 
-/** The platform of a process; `maps` is what it has mapped, where the system tells. */
+/** The platform of a process; `maps` lists its mapped files, where the system does. */
 export function platformOf(system: string, arch: string, maps: string): Platform {
   const suffix = system === 'linux' ? (isMusl(maps) ? '-musl' : '-gnu') : system === 'win32' ? '-msvc' : ''
   return { name: `${system}-${arch}${suffix}`, system, arch }
 }
 
-/** Whether this process runs on musl, which is seen by its loader, or on glibc. */
+/** Whether this process runs on musl rather than glibc: its loader is mapped. */
 function isMusl(maps: string): boolean {
   if (maps !== '') return /\/(ld-musl-|libc\.musl-)/.test(maps)
   const report = process.report?.getReport() as { header?: { glibcVersionRuntime?: string } } | undefined
@@ -45,7 +45,7 @@ export function mappedFiles(): string {
   }
 }
 
-/** Why no addon can be loaded by this runtime, if so: `versions` is `process.versions`. */
+/** Why this runtime cannot load an addon, if it cannot; `versions` is `process.versions`. */
 export function runtimeProblem(versions: Readonly<Record<string, string | undefined>>): string | undefined {
   const { napi, node } = versions
   if (napi === undefined || Number(napi) >= NODE_API) return undefined

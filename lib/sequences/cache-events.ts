@@ -3,40 +3,40 @@ import type { NativeEvent } from '#binding'
 import { known, optional, whole, type Names } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { endThis, INTERNAL, nativeArgument, Owner } from '../border/owner.js'
-import type { Engine, Waiting } from './engine.js'
+import type { SharedCache, Waiting } from './shared-cache.js'
 
 const OPTIONS: Names<EventsOptions> = { from: 0 }
 
-/** A block can be found now. */
-export interface StoredEvent {
+/** A block can be found from now on. */
+interface StoredEvent {
   readonly number: number
   readonly type: 'stored'
-  /** The name of the tokens up to and with this block: 64 hexadecimal digits. */
+  /** The name of all tokens up to the end of this block: 64 hexadecimal digits. */
   readonly key: string
-  /** The name of the tokens before it; the first block of a prompt follows one that no block has. */
+  /** The name of the tokens before it. That of a prompt's first block is the name of no block. */
   readonly parent: string
   /** Its tokens. */
   readonly tokens: Uint32Array
 }
 
-/** A block cannot be found any more. */
-export interface RemovedEvent {
+/** A block can no longer be found. */
+interface RemovedEvent {
   readonly number: number
   readonly type: 'removed'
   readonly key: string
 }
 
 /** No block can be found any more. */
-export interface ClearedEvent {
+interface ClearedEvent {
   readonly number: number
   readonly type: 'cleared'
 }
 
-/** What happened to the blocks that prompts find, numbered without gaps. */
+/** What happened to a block that prompts find, or to all of them. Events are numbered without gaps. */
 export type CacheEvent = StoredEvent | RemovedEvent | ClearedEvent
 
 /**
- * Events as they come. It waits for them without asking again and again, and does not keep the process alive.
+ * Events as they come. Waiting for one takes no polling, and does not keep the process alive.
  *
  * @example
  * ```ts
@@ -59,74 +59,74 @@ export type CacheEvent = StoredEvent | RemovedEvent | ClearedEvent
  * ```
  */
 export interface CacheEvents extends AsyncIterableIterator<CacheEvent, undefined>, Disposable {
-  /** Events that were gone before they were read here: the number of the next one is so much higher. */
+  /** Events that were dropped before they were read here. The number of the next event is higher by as many. */
   readonly missed: number
-  /** Ends it, also for who waits for an event. */
+  /** Ends the iterator. A pending `next()` is done then. */
   return(): Promise<IteratorReturnResult<undefined>>
-  /** As {@link return}, at once. */
+  /** As {@link return}, synchronously. */
   dispose(): void
 }
 
 /** Where reading begins. */
 export interface EventsOptions {
-  /** The number of the first event wanted, 0 unless said otherwise: those that are kept no longer are missed. */
+  /** The number of the first event wanted, 0 unless said otherwise. Events that the cache no longer keeps count as missed. */
   readonly from?: number
 }
 
 type Result = IteratorResult<CacheEvent, undefined>
 
-/** Who waits for an event. */
-interface Asker {
+/** A promise of the next event. */
+interface PendingEvent {
   readonly answer: (result: Result) => void
   readonly refuse: (reason: unknown) => void
 }
 
-/** Events that are taken over the border at once. */
-const PIECE = 256
+/** The most events that one call to the addon takes. */
+const EVENTS_MAX = 256
 
 const DONE: IteratorReturnResult<undefined> = { done: true, value: undefined }
 
 /** Reads events from a number on. */
 class Reader implements Waiting {
-  readonly #engine: Engine
-  readonly #askers: Asker[] = []
-  #piece: readonly CacheEvent[] = []
+  readonly #shared: SharedCache
+  readonly #pending: PendingEvent[] = []
+  #events: readonly CacheEvent[] = []
   #place = 0
   #next: number
   #isEnded = false
   missed = 0
 
-  constructor(engine: Engine, from: number) {
-    this.#engine = engine
+  constructor(shared: SharedCache, from: number) {
+    this.#shared = shared
     this.#next = from
   }
 
   ask(): Promise<Result> {
     return new Promise((answer, refuse) => {
-      this.#askers.push({ answer, refuse })
+      this.#pending.push({ answer, refuse })
       this.wake()
     })
   }
 
-  /** Answers who waits, in order, as far as there are events. */
+  /** Settles pending promises, in order, as far as there are events. */
   wake(): void {
-    while (this.#askers.length > 0) {
+    while (this.#pending.length > 0) {
       let result: Result | undefined
       try {
         result = this.#take()
       } catch (reason) {
-        this.#askers.shift()?.refuse(reason)
+        this.#pending.shift()?.refuse(reason)
         continue
       }
-      if (result === undefined) return this.#engine.wait(this)
-      this.#askers.shift()?.answer(result)
+      if (result === undefined) return this.#shared.wait(this)
+      this.#pending.shift()?.answer(result)
     }
-    this.#engine.leave(this)
+    this.#shared.leave(this)
   }
 
   end(): void {
     this.#isEnded = true
-    this.#piece = []
+    this.#events = []
     this.wake()
   }
 
@@ -134,20 +134,20 @@ class Reader implements Waiting {
     this.end()
   }
 
-  /** The next event; nothing when there is none yet. */
+  /** The next event; `undefined` when there is none yet. */
   #take(): Result | undefined {
-    if (this.#isEnded || this.#engine.isEnded) return DONE
-    if (this.#place >= this.#piece.length) this.#fetch()
-    const value = this.#piece[this.#place]
+    if (this.#isEnded || this.#shared.isEnded) return DONE
+    if (this.#place >= this.#events.length) this.#fetch()
+    const value = this.#events[this.#place]
     if (value === undefined) return undefined
     this.#place += 1
     return { done: false, value }
   }
 
   #fetch(): void {
-    const { missed, first, events } = this.#engine.native.events(this.#next, PIECE)
+    const { missed, first, events } = this.#shared.native.events(this.#next, EVENTS_MAX)
     this.missed += missed
-    this.#piece = events.map((event, place) => eventOf(first + place, event))
+    this.#events = events.map((event, place) => eventOf(first + place, event))
     this.#place = 0
     if (events.length > 0) this.#next = first + events.length
     else this.#next += missed
@@ -159,7 +159,6 @@ function eventOf(number: number, { kind, key, parent, tokens }: NativeEvent): Ca
   return kind === 'removed' ? { number, type: kind, key: key as string } : { number, type: kind }
 }
 
-/** What `events()` returns. */
 class Events extends Owner implements CacheEvents {
   constructor(reader: Reader) {
     super(INTERNAL, reader, Events)
@@ -178,7 +177,6 @@ class Events extends Owner implements CacheEvents {
     return Promise.resolve(DONE)
   }
 
-
   [Symbol.asyncIterator](): this {
     own(this)
     return this
@@ -190,9 +188,9 @@ function own(self: unknown): Reader {
 }
 
 /** @internal The events of a cache from a number on. */
-export function readEvents(engine: Engine, options: unknown): CacheEvents {
+export function readEvents(shared: SharedCache, options: unknown): CacheEvents {
   const { from } = known<EventsOptions>('options', options, OPTIONS)
   const first = optional(whole, 'from', from) ?? 0
-  if (engine.events === 0) throw invalid('this', 'a cache without events', 'one that was made with the option events')
-  return new Events(new Reader(engine, first))
+  if (shared.events === 0) throw invalid('this', 'a cache without events', 'one that was made with the option events')
+  return new Events(new Reader(shared, first))
 }

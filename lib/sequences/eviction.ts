@@ -1,22 +1,21 @@
 import { invalid } from '../border/errors.js'
 
-/** A block that nobody holds any more, and that prompts can still find. */
-export interface Released {
-  /** What {@link Sequence.retain} gave it, 0 to 100; 50 when it was given nothing, or its limit is over. */
+/** A block that nobody holds any more, and that prompts still find. */
+interface Released {
+  /** Its priority, 0 to 100: what {@link Sequence.retain} gave it, or 50. */
   readonly priority: number
-  /** Its place among the blocks of the sequence that held it: 0 for the first one. */
+  /** Its place among the blocks of the sequence that held it; 0 is the first block. */
   readonly depth: number
 }
 
 /**
- * Says which blocks make room first when a pool is full: the lower the rank that it answers, 0 to 127, the sooner. Among equal
- * ones the block goes first that was released first. What it answers is a block's own rank, and {@link RetainOptions} has the rule
- * for the rest: whatever it answers, no block goes before those that followed it in its sequence, which could not be found without
- * it, unless it was given a new priority since, or left a window. Without a policy, the priority is the rank.
+ * Decides which blocks make room first when a pool is full. It returns a block's own rank, 0 to 127: the lowest rank goes first, and
+ * of equal ranks the block that was released first. Without a policy, the priority is the rank. A block also gets ranks handed on from
+ * others, so that it does not go before blocks that cannot be found without it: {@link RetainOptions} has the whole rule.
  *
- * It is asked when the cache is made, once for each priority and each depth up to 255, and never again: what lies deeper counts
- * as 255. So it must answer from these two alone. What it throws, the constructor throws. That takes 26 kB, and about 2 ms the first
- * time in a process, 0.1 to 0.3 ms from then on.
+ * It is called when the cache is made, once for each priority and each depth up to 255, and never again. Deeper blocks count as 255.
+ * So the rank must depend on these two alone. What the policy throws, the constructor throws. The table of ranks takes 26 kB, and
+ * about 2 ms the first time in a process, 0.1 to 0.3 ms later.
  *
  * @example
  * ```ts
@@ -26,19 +25,19 @@ export interface Released {
  * const headsLonger: EvictionPolicy = ({ priority, depth }) => priority + (depth < 1 ? 20 : 0)
  * using cache = new PagedKvCache({ capacity: 4, blockSize: 2, numLayers: 1, numKvHeads: 1, headDim: 1, eviction: headsLonger })
  * for (const tokens of [[1, 2, 3, 4], [5, 6, 7, 8]]) {
- *   using chat = cache.openSequence() // ends with the block
+ *   using chat = cache.openSequence() // ends with the code block
  *   chat.append({ tokens, k: { data: new Float32Array(4), shape: [1, 1, 4, 1] }, v: { data: new Float32Array(4), shape: [1, 1, 4, 1] } })
  * }
- * cache.ensureCapacity(cache.createSequence(), 4) // two blocks have to go: the second one of each
+ * cache.ensureCapacity(cache.createSequence(), 4) // two blocks have to go: the second one of each chat
  * console.log([cache.explain([1, 2, 3, 4, 0]).matched, cache.explain([5, 6, 7, 8, 0]).matched]) // [2, 2]
  * ```
  */
 export type EvictionPolicy = (released: Released) => number
 
-/** The highest priority, the deepest place that is told apart, and the highest rank. */
+/** The highest priority, the greatest depth that is told apart, and the highest rank. */
 const [PRIORITY_MAX, DEPTH_MAX, RANK_MAX] = [100, 255, 127]
 
-/** @internal Asks a policy about every priority and depth: a row of ranks for each priority. */
+/** @internal The ranks that a policy gives to every priority and depth: a row for each priority. */
 export function readEviction(argument: string, value: unknown): Uint8Array {
   if (typeof value !== 'function') throw invalid(argument, value, 'a function that gives the rank of a released block')
   const policy = value as (released: Released) => unknown
@@ -47,7 +46,6 @@ export function readEviction(argument: string, value: unknown): Uint8Array {
   for (let priority = 0; priority <= PRIORITY_MAX; priority++) {
     for (let depth = 0; depth <= DEPTH_MAX; depth++) {
       const rank = policy({ priority, depth })
-      // The name of a question is put together only for the error that tells it.
       if (!isRank(rank)) throw invalid(`${argument}({ priority: ${priority}, depth: ${depth} })`, rank, `a whole number from 0 to ${RANK_MAX}`)
       ranks[place++] = rank
     }

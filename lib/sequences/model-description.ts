@@ -1,19 +1,19 @@
 import { count, fields, flag, float, isArray, known, list, type Names, optional, text } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 
-const DESCRIPTION: Names<ModelDescriptionInput> = { layers: 0, attention: 0 }
+const DESCRIPTION: Names<ModelDescription> = { layers: 0, attention: 0 }
 const ATTENTION: Names<ModelAttention> = { numQueryHeads: 0, scale: 0, softcap: 0, sinkLogits: 0 }
 const LAYER: Names<ModelLayer> = { kind: 0, window: 0, sinks: 0, with: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0 }
 
-/** One layer: what it keeps, and how large a token is in it. */
+/** One layer of a model: which tokens it keeps, and how large a token is in it. */
 export interface ModelLayer {
-  /** It keeps every token, the newest ones, or nothing of its own: it reads what an earlier layer keeps. */
+  /** `full` keeps every token, `sliding` the newest ones. `shared` keeps none, and reads those of an earlier layer. */
   readonly kind: 'full' | 'sliding' | 'shared'
-  /** Of a layer that slides: positions that a query sees, its own among them. */
+  /** Of a sliding layer: how many positions a query sees, its own among them. */
   readonly window?: number
-  /** Of a layer that slides: tokens at the start that stay visible besides, none unless said otherwise. */
+  /** Of a sliding layer: tokens at the start that stay visible besides; none unless said otherwise. */
   readonly sinks?: number
-  /** Of a layer that shares: the layer whose keys and values it reads, of the same sizes. */
+  /** Of a shared layer: the earlier layer whose keys and values it reads. It has the same sizes. */
   readonly with?: number
   /** Heads of K and V. */
   readonly numKvHeads: number
@@ -24,19 +24,19 @@ export interface ModelLayer {
 }
 
 /** How all layers attend, where that differs from plain attention. */
-export interface ModelAttention {
+interface ModelAttention {
   /** Heads of queries, a multiple of each layer's heads of K and V. */
   readonly numQueryHeads?: number
-  /** What products are multiplied with, `1 / sqrt(headDim)` unless said otherwise. */
+  /** Scores are multiplied by this; `1 / sqrt(headDim)` unless said otherwise. */
   readonly scale?: number
   /** Bends scores to `softcap * tanh(score / softcap)`. */
   readonly softcap?: number
-  /** Each query head of each layer has a learned logit, which `attend` is given as `sinkLogits`. */
+  /** Whether each query head of each layer has a learned logit. `attend` then has to be given them as `sinkLogits`. */
   readonly sinkLogits?: boolean
 }
 
-/** A model, described by hand. */
-export interface ModelDescriptionInput {
+/** A model, described by hand: its layers, and how they attend. */
+export interface ModelDescription {
   /** Its layers, in order. */
   readonly layers: readonly ModelLayer[]
   /** How they attend. */
@@ -44,9 +44,8 @@ export interface ModelDescriptionInput {
 }
 
 /**
- * A `config.json` of Hugging Face, parsed or as its text: of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or gpt-oss.
- * A field that is missing is what the family's class in transformers has it be, as is one that is `null`. Other models are refused with
- * `UNSUPPORTED_MODEL`.
+ * A `config.json` of Hugging Face, parsed or as text, of Llama, Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3, Phi-3 or gpt-oss. A field
+ * that is missing or `null` has the default of the family's class in transformers. Other models are refused with `UNSUPPORTED_MODEL`.
  */
 export type HuggingFaceConfig = string | { readonly model_type?: unknown; readonly [field: string]: unknown }
 
@@ -55,13 +54,13 @@ const KINDS = ['full', 'sliding', 'shared']
 /** The most layers of a model. */
 const LAYERS_MAX = 65_536
 
-/** @internal Reads a model: as the addon wants it. */
+/** @internal Reads a model into the form that the addon takes. */
 export function readModel(model: unknown) {
   const none = { config: undefined, layers: [], numQueryHeads: undefined, scale: undefined, softcap: undefined, sinkLogits: false }
   if (typeof model === 'string') return { ...none, config: model }
-  const { layers, attention } = fields<ModelDescriptionInput>('model', model)
+  const { layers, attention } = fields<ModelDescription>('model', model)
   if (layers === undefined) return { ...none, config: json(model) }
-  known<ModelDescriptionInput>('model', model, DESCRIPTION)
+  known<ModelDescription>('model', model, DESCRIPTION)
   if (!isArray(layers)) throw invalid('layers', layers, 'an array of layers')
   const given = attention === undefined ? {} : known<ModelAttention>('attention', attention, ATTENTION)
   const { numQueryHeads, scale, softcap, sinkLogits } = given

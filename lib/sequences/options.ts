@@ -4,46 +4,45 @@ import { checkDType, type DType } from '../border/dtype.js'
 import { invalid } from '../border/errors.js'
 import { readEviction, type EvictionPolicy } from './eviction.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
-import { Clock } from './engine.js'
-import { readModel, type HuggingFaceConfig, type ModelDescriptionInput } from './model-description.js'
+import { Clock } from './clock.js'
+import { readModel, type HuggingFaceConfig, type ModelDescription } from './model-description.js'
 import { wellFormed } from './prompt.js'
 
-/** What pages are, and what they cost, whatever the layers. */
-export interface PageOptions {
+/** What pages are and what they may cost, for layers of any kind. */
+interface PageOptions {
   /** Tokens of a block, 16 unless said otherwise. */
   readonly blockSize?: number
-  /** The element type of what goes in, and of pages that are not low-bit; `'f32'` unless said otherwise. */
+  /** The element type of tokens that go in, and of pages that are not low-bit; `'f32'` unless said otherwise. */
   readonly dtype?: DType
-  /** How pages keep K: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
+  /** How pages store K: as `dtype` unless said otherwise, or as `'f8e4m3'`, `'q8'`, `'q4'`. */
   readonly keyFormat?: PageFormat
-  /** How pages keep V: `dtype` unless said otherwise, or `'f8e4m3'`, `'q8'`, `'q4'`. */
+  /** How pages store V: as `dtype` unless said otherwise, or as `'f8e4m3'`, `'q8'`, `'q4'`. */
   readonly valueFormat?: PageFormat
-  /** Rotates K by a Hadamard matrix before it is quantised, which spreads channels that stand out; `false` unless said otherwise. */
+  /** Rotates K by a Hadamard matrix before it is quantised, which spreads out channels with large values; `false` unless said otherwise. */
   readonly hadamard?: boolean
   /**
-   * What the tokens mean: the model, its rope settings. It is in the names of prompts, with the form of the pages: see
+   * What the tokens mean: the model, its rope settings. The names of prompts depend on it, and on the form of the pages: see
    * {@link PrefixNamer}.
    */
   readonly namespace?: string
-  /** 32 secret bytes under which prompts are named, random ones of the process unless given. The same ones name them alike elsewhere. */
+  /** 32 secret bytes that the names of prompts depend on; random ones of the process unless given. Caches with the same bytes give the same names. */
   readonly prefixKey?: Uint8Array
-  /** Which of the blocks that nobody holds make room first; the lowest priority, and in it the least recently used, unless given. */
+  /** Which of the blocks that nobody holds make room first. Unless given, those of the lowest priority, the least recently used first. */
   readonly eviction?: EvictionPolicy
-  /** Events that are kept for {@link PagedKvCache.events}, none unless said otherwise. */
+  /** The most events that are kept for {@link PagedKvCache.events}; none unless said otherwise. */
   readonly events?: number
-  /** The time in milliseconds, `Date.now` unless given; asked for only while a {@link Sequence.retain} has a time limit. */
+  /** The clock, in milliseconds; `Date.now` unless given. It is read only while a {@link Sequence.retain} has a time limit. */
   readonly now?: () => number
-  /** The most bytes that it may keep on each device, staging of low-bit pages included. */
+  /** The most bytes that it may keep on each device, with the staging of low-bit pages. */
   readonly memoryLimitBytes?: number
 }
 
 /**
  * What a {@link PagedKvCache} of layers that are alike is made with.
  *
- * Low-bit pages are quantised when all their slots are written; until then their rows lie in floats, in staging memory that
- * grows with what is unfinished. A write into a page that was quantised takes it back to floats and quantises it again, which
- * moves each value by at most one more step. A page that a fork or a snapshot took while its last tokens were drafted stays in floats
- * when they are committed, and prompts do not find it.
+ * Low-bit pages are quantised once all their slots are written. Until then their rows are floats in staging memory. A write into a
+ * quantised page turns it back to floats and quantises it again, which moves each value by at most one more step. A page that a fork
+ * or a snapshot took while its last tokens were drafted stays in floats when they are committed, and prompts do not find it.
  *
  * @example
  * ```ts
@@ -58,7 +57,7 @@ export interface PageOptions {
  * console.log(cache.bytesPerToken < 0.3 * 2 * 2 * 64 * 4) // true
  * ```
  */
-export interface PagedKvCacheOptions extends PageOptions {
+export interface UniformCacheOptions extends PageOptions {
   /** Blocks in the pool. */
   readonly capacity: number
   /** Layers of the model. */
@@ -70,43 +69,47 @@ export interface PagedKvCacheOptions extends PageOptions {
   /** Elements of one head of V, as in K unless said otherwise; 0 when there is no V. */
   readonly valueHeadDim?: number
   /**
-   * Tokens that a token of the model sees, itself among them: what attention over the cache sees unless it says otherwise, and
-   * blocks that left the window of a sequence's last token are given back. All unless said otherwise.
+   * How many tokens a token sees back, itself among them; all unless said otherwise. Attention over the cache uses this window unless
+   * the call names another. Blocks that left the window of a sequence's last token are given back.
    */
   readonly window?: number
-  /** Tokens at the start that a window does not hide. */
+  /** Tokens at the start that the window does not hide. */
   readonly sinks?: number
   /** Where it lives, `'cpu'` unless said otherwise. */
   readonly device?: string
+  readonly model?: undefined
 }
 
 /**
- * What a {@link PagedKvCache} of a model's layers is made with: layers that keep everything, layers that slide, layers that share, one
- * pool for each group of those that are alike.
+ * What a {@link PagedKvCache} of a model is made with. Its layers may keep everything, slide, or share those of others. Layers that are
+ * alike form a group with one pool.
  */
 export interface ModelCacheOptions extends PageOptions {
-  /** Its layers: described by hand, or a `config.json`. */
-  readonly model: ModelDescriptionInput | HuggingFaceConfig
-  /** Blocks of every group of layers, or of each; see {@link PagedKvCache.groups}. */
+  /** The model, described by hand or as its `config.json`. */
+  readonly model: ModelDescription | HuggingFaceConfig
+  /** Blocks of each group: one number for all, or one for each in the order of {@link PagedKvCache.groups}. */
   readonly capacity?: number | readonly number[]
   /**
-   * Instead of `capacity`: as many blocks as fit, for at most `maxSequences` at once. A group that slides gets what its windows take, and
-   * `maxPrefillTokens`, but at most half; the others get the rest.
+   * Instead of `capacity`: as many blocks as fit into so many bytes, for at most `maxSequences` at once. Sliding groups get what their
+   * windows and `maxPrefillTokens` take, but at most half. The other groups get the rest.
    */
   readonly memoryBytes?: number
-  /** Sequences at once, beside `memoryBytes`. */
+  /** The most sequences at once. Required with `memoryBytes`. */
   readonly maxSequences?: number
   /**
-   * Tokens that one call appends at most, of all its sequences, beside `memoryBytes`; 512 unless said otherwise. A window lets go
-   * of what it passes once a call's tokens are all there, so a longer prompt may be `OUT_OF_BLOCKS`: append it piece by piece.
+   * The most tokens that one call appends to all its sequences; 512 unless said otherwise. Only with `memoryBytes`. A window drops the
+   * tokens that it has passed at the end of a call, so a longer append may be `OUT_OF_BLOCKS`: append a longer prompt in parts.
    */
   readonly maxPrefillTokens?: number
-  /** Where it lives, `'cpu'` unless said otherwise; or where each layer does, one name for each. */
+  /** Where it lives, `'cpu'` unless said otherwise; or a name for each layer. */
   readonly device?: string | readonly string[]
 }
 
-/** @internal Options of either kind, each of them read once. */
-export type Given = { readonly [Name in keyof PagedKvCacheOptions | keyof ModelCacheOptions]?: unknown }
+/** What a {@link PagedKvCache} is made with: layers that are alike, or a model. */
+export type PagedKvCacheOptions = UniformCacheOptions | ModelCacheOptions
+
+/** @internal Options of either kind, each read once. */
+export type Given = { readonly [Name in keyof UniformCacheOptions | keyof ModelCacheOptions]?: unknown }
 
 const PAGES = { blockSize: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, memoryLimitBytes: 0, capacity: 0, device: 0 } as const
 const ALIKE = { numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, window: 0, sinks: 0 } as const
@@ -158,7 +161,7 @@ function readModelForm(given: Given, model: unknown) {
   }
 }
 
-/** What pages are kept by, and what they may cost. */
+/** Eviction, events and the memory limit. */
 function readCosts(given: Given) {
   return {
     events: optional(count, 'events', given.events) ?? 0,
@@ -167,7 +170,7 @@ function readCosts(given: Given) {
   }
 }
 
-/** @internal The form of pages of layers that are alike, and what they are named under: all that names depend on. */
+/** @internal The form of pages of layers that are alike, and the options that the names of prompts depend on. */
 export function readPages(given: Given) {
   const headDim = count('headDim', given.headDim, 1)
   const { dtype, keyFormat, valueFormat, ...naming } = readModelPages(given)
@@ -183,7 +186,7 @@ export function readPages(given: Given) {
   }
 }
 
-/** @internal The same of a model, whose layers have sizes of their own. */
+/** @internal As {@link readPages}, for a model, which has the sizes of its layers. */
 export function readModelPages(given: Given) {
   const dtype = optional(checkDType, 'dtype', given.dtype) ?? ('f32' as const)
   return {
@@ -197,7 +200,7 @@ export function readModelPages(given: Given) {
   }
 }
 
-/** @internal The devices of a model's layers, and which of them each layer has. */
+/** @internal The devices of a model, and which of them each layer is on. */
 export function readDevices(device: unknown, read: (device: unknown) => string = readDevice): { devices: string[]; deviceOfLayers: Uint32Array | undefined } {
   if (!isArray(device)) return { devices: [read(device)], deviceOfLayers: undefined }
   const names = list('device', device, (argument, name) => read(text(argument, name)))

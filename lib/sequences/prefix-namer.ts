@@ -5,31 +5,30 @@ import { readFullName } from '../border/device.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
 import { binding } from '../loading/binding.js'
 import { readModel } from './model-description.js'
-import { type Given, type ModelCacheOptions, OPTION_NAMES, type PagedKvCacheOptions, readDevices, readModelPages, readPages } from './options.js'
+import { type Given, type ModelCacheOptions, OPTION_NAMES, type UniformCacheOptions, readDevices, readModelPages, readPages } from './options.js'
 import { type PromptOptions, readKeys, type TokenIds } from './prompt.js'
 
-/** What a {@link PrefixNamer} is made with: the options of a cache, or those of them that names depend on. The others are not looked at. */
+/** What a {@link PrefixNamer} is made with: the options of a cache, or only those that names depend on. */
 export type PrefixNamerOptions =
-  | (Pick<PagedKvCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'> & Partial<PagedKvCacheOptions>)
+  | (Pick<UniformCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'> & Partial<UniformCacheOptions>)
   | (Pick<ModelCacheOptions, 'model'> & Partial<ModelCacheOptions>)
 
 /**
- * Names the blocks of prompts as a cache does, and holds no memory for pages: for a router that sends prompts to where their blocks are,
- * which it knows from `events` and `indexedKeys` of the caches.
+ * Names the blocks of prompts as a cache does, without memory for pages. A router uses it to send prompts to the cache that has their
+ * blocks, which it knows from `events` and `indexedKeys` of the caches.
  *
- * Names are alike where all of this is:
+ * Two names are equal where all of this is:
  *
- * - `prefixKey`; where there is none, the process;
+ * - `prefixKey`, or the process where none is given;
  * - `namespace`;
  * - `blockSize`, `dtype`, `keyFormat`, `valueFormat` and `hadamard`;
- * - of layers that are alike, `numLayers`, `numKvHeads`, `headDim` and `valueHeadDim`; of a model, the same numbers of
- *   each of its groups in their order ({@link PagedKvCache.groups}): layers with the same window, of the same sizes, on the same device
- *   are one;
+ * - `numLayers`, `numKvHeads`, `headDim` and `valueHeadDim`, of a model those of each group in order ({@link PagedKvCache.groups});
+ *   layers with the same window and sizes on the same device are one group;
  * - the salt, the extras and the tokens of a prompt.
  *
- * Nothing else is in a name: neither capacities and limits, nor eviction and events, nor a device or a window by itself. A cache of
- * layers that are alike names as one of a model whose only group is the same. What stands for the model itself is the namespace: two models of the
- * same sizes want one each.
+ * Nothing else is in a name: no capacity or limit, no eviction or events, no device or window by itself. A cache of layers that are
+ * alike gives the same names as one of a model with that single group. Give models of the same sizes a namespace each, since nothing
+ * else tells them apart.
  *
  * @example
  * ```ts
@@ -54,13 +53,13 @@ export class PrefixNamer extends Owner {
     settle(this, { blockSize })
   }
 
-  /** The names of a prompt's whole blocks, as the cache's own `keys` has them. O(tokens). */
+  /** The names of a prompt's whole blocks, as `keys` of the cache gives them. O(tokens). */
   keys(tokens: TokenIds, options: PromptOptions = {}): string[] {
     return readKeys(nativeThis<NativePrefixNamer>(this, PrefixNamer), tokens, options)
   }
 }
 
-/** What a cache is made with beside what is in names. */
+/** Options of a cache that names do not depend on. */
 const REST = { events: 0, eviction: undefined, memoryLimitBytes: undefined }
 
 function ofPages(given: Given) {
@@ -79,7 +78,7 @@ function ofModel(given: Given, model: unknown) {
   return { native: binding.NativePrefixNamer.ofModel(form), blockSize: pages.blockSize }
 }
 
-/** One device for all, which is in no name: whichever it is. */
+/** The device of all layers, which is in no name, so `auto` will do. */
 function readPlace(device: unknown): string {
   return device === 'auto' ? device : readFullName(device)
 }

@@ -2,28 +2,28 @@ import type { NativePrefixNamer } from '#binding'
 
 import { arrayKind, count, isArray, known, list, type Names, optional, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import type { Engine } from './engine.js'
+import type { SharedCache } from './shared-cache.js'
 
 const EXTRA: Names<PromptExtra> = { start: 0, end: 0, key: 0 }
 
 /** Ids of tokens, each from 0 to 2^32 - 1. */
 export type TokenIds = Uint32Array | readonly number[]
 
-/** What the tokens of a range depend on beside themselves: an adapter, an image. */
+/** What the tokens of a range depend on besides themselves: an adapter, an image. */
 export interface PromptExtra {
   /** The first position. */
   readonly start: number
   /** The position behind the last. */
   readonly end: number
-  /** What it is: the name of an adapter, the hash of an image. */
+  /** What identifies it: the name of an adapter, the hash of an image. */
   readonly key: Uint8Array
 }
 
-/** Whose tokens a prompt's are: it finds those of prompts with the same salt and extras alone. */
+/** Whose prompt it is. A prompt finds only the tokens of prompts with the same salt and extras. */
 export interface PromptOptions {
-  /** The tenant, or whatever keeps prompts apart; a string stands for its UTF-8. None is that of no bytes. */
+  /** The tenant, or whatever else keeps prompts apart. A string means its UTF-8 bytes; no salt means no bytes. */
   readonly salt?: string | Uint8Array
-  /** What else decides what tokens mean, in any order. */
+  /** What else ranges of tokens depend on, in any order. */
   readonly extra?: readonly PromptExtra[]
 }
 
@@ -36,7 +36,7 @@ export interface Prompt {
 const utf8 = new TextEncoder()
 const NO_SALT = new Uint8Array(0)
 
-/** A string that has a UTF-8 of its own: halves of a pair that stand alone all become the same. */
+/** A string without lone surrogates, which would all become the same UTF-8. */
 export function wellFormed(argument: string, value: unknown): string {
   if (typeof value === 'string' && !/\p{Surrogate}/u.test(value)) return value
   throw invalid(argument, value, 'a string without lone surrogates')
@@ -63,7 +63,7 @@ function readExtras(extra: unknown): { start: number; end: number; key: Uint8Arr
   })
 }
 
-/** @internal Reads the ids of tokens, each once. */
+/** @internal Ids of tokens, each read once. */
 export function readTokens(argument: string, value: unknown): Uint32Array {
   if (!isArray(value)) {
     if (arrayKind(value) === 'Uint32Array') return typedArray(argument, value, ['Uint32Array'])
@@ -82,9 +82,9 @@ export function readTokens(argument: string, value: unknown): Uint32Array {
 const ALLOCATION: Names<AllocationOptions> = { salt: 0, extra: 0, watermark: 0 }
 const PROMPT: Names<PromptOptions> = { salt: 0, extra: 0 }
 
-/** What room is wanted for. */
+/** Whose prompt room is wanted for, and how much is to be left. */
 export interface AllocationOptions extends PromptOptions {
-  /** Blocks that are to be left besides, for sequences that are there to grow in; none unless said otherwise. */
+  /** Blocks that are to be left over, so that existing sequences can grow; none unless said otherwise. */
   readonly watermark?: number
 }
 
@@ -92,36 +92,37 @@ export interface AllocationOptions extends PromptOptions {
 export interface Explanation {
   /** Tokens found, whole blocks. */
   readonly matched: number
-  /** The first block that was not; nothing when all was found that can be. */
+  /** The first block that was not found; missing when everything was found that can be. */
   readonly missing?: {
     /** Its place in the prompt. */
     readonly block: number
     /**
-     * `not-committed`: a sequence has its tokens, and a transaction can take some of them back, or some layers of them are not
-     * written. `evicted`: it had to make room, not long ago. `other-salt`: it is there under another salt. `window-gone`: it is
-     * there, and a group of layers with a window has given up what the next token would see, or the block of the last one before.
-     * `never-seen`: none of that; also what an open step brings, whose tokens have no names before its end.
+     * - `not-committed`: a sequence has its tokens, but a transaction can take them back, or not all layers are written.
+     * - `evicted`: it had to make room, not long ago.
+     * - `other-salt`: it is in the cache under another salt.
+     * - `window-gone`: it is in the cache, but a sliding group has dropped what the next token would see, or the block of the last token.
+     * - `never-seen`: none of these. Tokens of an open step count as never seen, since they have no names before its end.
      */
     readonly reason: 'not-committed' | 'evicted' | 'other-salt' | 'never-seen' | 'window-gone'
   }
 }
 
-/** @internal Whether there is room for tokens, given as their number or as a prompt. */
-export function readAllocation(engine: Engine, tokens: unknown, options: unknown): boolean {
+/** @internal Whether there is room for a number of tokens, or for a prompt. */
+export function readAllocation(shared: SharedCache, tokens: unknown, options: unknown): boolean {
   const { salt, extra, watermark } = known<AllocationOptions>('options', options, ALLOCATION)
   const prompt = readPrompt({ salt, extra })
   const left = optional(count, 'watermark', watermark) ?? 0
   if (isArray(tokens) || arrayKind(tokens) !== undefined) {
-    return engine.native.canAllocatePrompt(readTokens('tokens', tokens), prompt.salt, prompt.extra, left)
+    return shared.native.canAllocatePrompt(readTokens('tokens', tokens), prompt.salt, prompt.extra, left)
   }
   if (salt !== undefined) throw invalid('salt', salt, 'none for a number of tokens')
   if (extra !== undefined) throw invalid('extra', extra, 'none for a number of tokens')
-  return engine.native.canAllocate(count('tokens', tokens), left)
+  return shared.native.canAllocate(count('tokens', tokens), left)
 }
 
-/** The blocks that prompts find, and where the events begin that come after. */
+/** The blocks that prompts find, and where the events after them begin. */
 export interface PrefixKeys {
-  /** Their names, 64 hexadecimal digits each, in no order. */
+  /** The names of the blocks, 64 hexadecimal digits each, in no order. */
   readonly keys: string[]
   /** The number of the next event: `events({ from: next })` goes on from this list. */
   readonly next: number
@@ -134,9 +135,9 @@ export function readKeys(native: Pick<NativePrefixNamer, 'keys'>, tokens: unknow
 }
 
 /** @internal How far a prompt is found. */
-export function readExplanation(engine: Engine, tokens: unknown, options: unknown): Explanation {
+export function readExplanation(shared: SharedCache, tokens: unknown, options: unknown): Explanation {
   const { salt, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
-  const { matched, block, reason } = engine.native.explain(readTokens('tokens', tokens), salt, extra)
+  const { matched, block, reason } = shared.native.explain(readTokens('tokens', tokens), salt, extra)
   if (block === undefined) return { matched }
   return { matched, missing: { block, reason: reason as NonNullable<Explanation['missing']>['reason'] } }
 }

@@ -1,36 +1,46 @@
-import type { NativeView } from '#binding'
+import type { NativePagedPrefix, NativeView } from '#binding'
 
 import { binding } from '../loading/binding.js'
-import { count } from '../border/check.js'
+import { count, known, type Names } from '../border/check.js'
+import { invalid } from '../border/errors.js'
 import type { BeginOptions } from '../contiguous/kv-transaction.js'
-import { checkInternal, INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { checkInternal, endThis, INTERNAL, liveArgument, nativeThis, Owner, settle } from '../border/owner.js'
 import { readSnapshot, Snapshot } from '../border/snapshot.js'
 import { tensorOf, type Kv } from '../border/tensor.js'
-import type { Engine } from './engine.js'
+import type { SharedCache } from './shared-cache.js'
+import { PrefixMatch } from './prefix-match.js'
+import { readPrompt, type PromptOptions } from './prompt.js'
 import { retain, type RetainOptions } from './retain.js'
-import { absent } from './batch.js'
 import { append, type Tokens } from './tokens.js'
 import { openOn, type Transaction } from './transaction.js'
 
+const SEQUENCE: Names<SequenceOptions> = { prefix: 0, salt: 0, extra: 0 }
+
+/** How a sequence starts. */
+export interface SequenceOptions extends PromptOptions {
+  /** A match that it starts with and takes over. Salt and extras are then those of the match. */
+  readonly prefix?: PrefixMatch
+}
+
 /** A sequence: its number, and its cache. */
 class Handle {
-  readonly engine: Engine
+  readonly shared: SharedCache
   readonly id: number
 
-  constructor(engine: Engine, id: number) {
-    this.engine = engine
+  constructor(shared: SharedCache, id: number) {
+    this.shared = shared
     this.id = id
   }
 
   dispose(): void {
-    this.engine.native.releaseSequence(this.id)
-    this.engine.changed()
+    this.shared.native.releaseSequence(this.id)
+    this.shared.changed()
   }
 }
 
 /**
- * One sequence of a {@link PagedKvCache}, in all layers. It stays until it is dropped, also when this object is collected:
- * `PagedKvCache.sequence(id)` gives another one for it.
+ * One sequence of a {@link PagedKvCache}, in all layers. It exists until it is dropped, even when this object is collected:
+ * `PagedKvCache.sequence(id)` makes another object for it.
  *
  * @example
  * ```ts
@@ -55,126 +65,141 @@ export class Sequence extends Owner {
   declare readonly id: number
 
   /** @internal */
-  constructor(token: unknown, engine: Engine, id: number) {
+  constructor(token: unknown, shared: SharedCache, id: number) {
     checkInternal(token, 'Sequence', 'PagedKvCache.sequence(id) instead')
-    super(token, new Handle(engine, id), Sequence)
+    super(token, new Handle(shared, id), Sequence)
     settle(this, { id })
   }
 
-  /** Tokens in it, those of an open transaction among them. */
+  /** Tokens in it, with those of an open transaction. */
   get length(): number {
-    const { engine, id } = own(this)
-    return engine.native.sequenceLength(id) || absent(engine, id)
+    const { shared, id } = own(this)
+    return shared.native.sequenceLength(id) || shared.zeroOf(id)
   }
 
   /** Tokens that no transaction can take back. */
   get committedLength(): number {
-    const { engine, id } = own(this)
-    return engine.native.committedLength(id) || absent(engine, id)
+    const { shared, id } = own(this)
+    return shared.native.committedLength(id) || shared.zeroOf(id)
   }
 
-  /** Tokens that are still there in all layers: all, but for those whose blocks a window has left behind. */
+  /** Tokens that all layers still have: all tokens, without those whose blocks left a window. */
   get retainedLength(): number {
-    const { engine, id } = own(this)
-    return engine.native.retainedLength(id) || absent(engine, id)
+    const { shared, id } = own(this)
+    return shared.native.retainedLength(id) || shared.zeroOf(id)
   }
 
-  /** Slots of its blocks, in the group of layers with the fewest. */
+  /** Slots of its blocks, in the group with the fewest. */
   get capacity(): number {
-    const { engine, id } = own(this)
-    return engine.native.sequenceCapacity(id) || absent(engine, id)
+    const { shared, id } = own(this)
+    return shared.native.sequenceCapacity(id) || shared.zeroOf(id)
   }
 
   /**
-   * Appends tokens to all layers, or nothing.
+   * Appends tokens in all layers: all of them, or nothing.
    *
-   * @throws KvTideError `OUT_OF_BLOCKS`, before anything changes; `TRANSACTION_OPEN` while a transaction or a step is open
+   * @throws KvTideError `OUT_OF_BLOCKS`; `TRANSACTION_OPEN` while a transaction or a step is open
    */
   append(input: Tokens): void {
-    const { engine, id } = own(this)
-    append(engine, id, undefined, input)
+    const { shared, id } = own(this)
+    append(shared, id, undefined, input)
   }
 
   /**
    * Drops all but the first `len` tokens, in all layers.
    *
-   * @throws KvTideError `CANNOT_ROLL_BACK` where a window has let go of what would have to be seen again
+   * @throws KvTideError `CANNOT_ROLL_BACK` where a window has dropped tokens that would be seen again
    */
   truncate(len: number): void {
-    const { engine, id } = own(this)
+    const { shared, id } = own(this)
     const tokens = count('len', len)
-    engine.change(native => native.truncate(id, tokens))
+    shared.change(native => native.truncate(id, tokens))
   }
 
   /**
-   * A new sequence with the same tokens: O(1), all blocks are shared, and who first writes into one gets a copy of it. Those of an
-   * open transaction are committed there; from them on, prompts do not find what the fork holds.
+   * A new sequence with the same tokens, in O(1). All blocks are shared; the first to write into one gets a copy. Tokens of an open
+   * transaction are committed in the fork, and prompts find nothing of the fork from them on.
    */
   fork(): Sequence {
-    const { engine, id } = own(this)
-    return new Sequence(INTERNAL, engine, engine.change(native => native.fork(id)))
+    const { shared, id } = own(this)
+    return new Sequence(INTERNAL, shared, shared.change(native => native.fork(id)))
   }
 
-  /** What it holds now, those of an open transaction as in {@link fork}: O(1), nothing is copied until it is written over. */
+  /** Keeps what the sequence holds now, in O(1). Nothing is copied until it is written over. Tokens of an open transaction are treated as by {@link fork}. */
   snapshot(): Snapshot {
-    const { engine, id } = own(this)
-    return new Snapshot(INTERNAL, engine.native.snapshot(id))
+    const { shared, id } = own(this)
+    return new Snapshot(INTERNAL, shared.native.snapshot(id))
   }
 
   /**
-   * Gives it what a snapshot of its cache holds: O(1).
+   * Makes the sequence hold what a snapshot of the same cache holds, in O(1).
    *
    * @throws KvTideError `SNAPSHOT_INVALID` for one of a sequence with another salt, or other extras
    */
   restore(snapshot: Snapshot): void {
-    const { engine, id } = own(this)
+    const { shared, id } = own(this)
     const held = readSnapshot(snapshot, binding.NativePagedSnapshot)
-    engine.change(native => native.restore(id, held))
+    shared.change(native => native.restore(id, held))
   }
 
   /**
-   * Opens a transaction: what it drafts leaves no trace unless it is committed.
+   * Opens a transaction: drafted tokens leave no trace unless they are committed.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child on that one
+   * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
    */
   begin(options: BeginOptions = {}): Transaction {
-    const { engine, id } = own(this)
-    return openOn(engine, id, options)
+    const { shared, id } = own(this)
+    return openOn(shared, id, options)
   }
 
   /**
-   * What a layer holds, as copies: `[1, numKvHeads, tokens, headDim]`; `null` where there is nothing. A layer that shares shows what
-   * the other one holds, a window what it retains; `keyPositions` says where it stands.
+   * Copies of what a layer holds, `[1, numKvHeads, tokens, headDim]`; `null` while the sequence is empty. A shared layer has what the
+   * other layer holds, a sliding one what it retains, and `keyPositions` has the positions.
    */
   kv(layer: number): Kv | null {
-    const { engine, id } = own(this)
-    engine.native.checkSequence(id)
-    const found = engine.native.kv(id, count('layer', layer)) as [NativeView, NativeView] | null
+    const { shared, id } = own(this)
+    shared.native.checkSequence(id)
+    const found = shared.native.kv(id, count('layer', layer)) as [NativeView, NativeView] | null
     return found && { k: tensorOf(found[0]), v: tensorOf(found[1]) }
   }
 
   /**
-   * Says how long blocks of its tokens are kept once nobody holds them: those of the lowest priority make room first, and among
-   * them those that were let go of first. {@link RetainOptions} has the whole rule.
+   * Gives blocks of its tokens a priority, which decides how long they are kept once nobody holds them: those of the lowest priority
+   * make room first, the longest released before others. {@link RetainOptions} has the whole rule.
    */
   retain(options: RetainOptions): void {
-    const { engine, id } = own(this)
-    retain(engine, id, options)
+    const { shared, id } = own(this)
+    retain(shared, id, options)
   }
 
-  /** Ends it, and gives all its blocks back; an open transaction or step of it ends with it. */
+  /** Ends the sequence and gives its blocks back. Its open transaction or step ends too. */
   drop(): void {
-    const { engine, id } = own(this)
-    engine.change(native => native.dropSequence(id))
+    const { shared, id } = own(this)
+    shared.change(native => native.dropSequence(id))
   }
 
   /**
-   * As {@link drop}, any number of times: while `attendAsync` reads the cache, its blocks are given back at the next change. Any
-   * later call on this object throws `DISPOSED`.
+   * As {@link drop}, but never refused: while `attendAsync` reads the cache, the blocks are given back at the next change. Later calls
+   * on this object throw `DISPOSED`; a second `dispose()` does nothing.
    */
   override dispose(): void {
     super.dispose()
   }
+}
+
+/** @internal A new sequence, empty or with a match. */
+export function createSequence(shared: SharedCache, options: unknown): number {
+  const { prefix, salt, extra } = known<SequenceOptions>('options', options, SEQUENCE)
+  if (prefix === undefined) {
+    const prompt = readPrompt({ salt, extra })
+    return shared.ticked().createSequence(prompt.salt, prompt.extra)
+  }
+  const native = liveArgument<NativePagedPrefix>('prefix', prefix, PrefixMatch)
+  if (salt !== undefined) throw invalid('salt', salt, 'none: a match has its own')
+  if (extra !== undefined) throw invalid('extra', extra, 'none: a match has its own')
+  const id = shared.ticked().createSequenceFrom(native)
+  endThis(prefix, PrefixMatch)
+  return id
 }
 
 function own(self: unknown): Handle {

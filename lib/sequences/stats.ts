@@ -2,36 +2,32 @@ import type { NativePagedStats, NativePool } from '#binding'
 
 import type { CacheStats } from '../border/stats.js'
 
-/** What a pool of blocks holds, and what it has done. */
+/** The blocks of a pool, and what happened to them. */
 export interface PoolStats {
-  /** Blocks in all: each is free, cached or active. */
+  /** All blocks; each is free, cached or active. */
   readonly totalBlocks: number
   /** Blocks with nothing in them. */
   readonly freeBlocks: number
-  /** Blocks that nobody holds, and that prompts find; they are taken when no free one is left. */
+  /** Blocks that nobody holds and that prompts find. They are taken when no free one is left. */
   readonly cachedBlocks: number
   /** Blocks that sequences, snapshots or matches hold. */
   readonly activeBlocks: number
-  /** Blocks that were copied because others held them when they were written. */
+  /** How many blocks were copied because others held them when they were written. */
   readonly copiesOnWrite: number
-  /** Cached blocks that had to make room. */
+  /** How many cached blocks had to make room. */
   readonly evictions: number
 }
 
-/** What prompts have found, and where the bytes of a cache lie. */
-export interface PromptStats {
-  /** Tokens that were asked for with `match`. */
+/** What a {@link PagedKvCache} costs in all its layers, what its pools hold together, and what prompts have found in it. */
+export interface PagedStats extends CacheStats, PoolStats {
+  /** Tokens of prompts that `match` looked for. */
   readonly promptTokens: number
-  /** Tokens of them that were found. */
+  /** Of these, tokens that were found. */
   readonly hitTokens: number
-  /** The share of them that were found, 0 to 1; 0 before anything was asked for. */
+  /** `hitTokens / promptTokens`; 0 before the first `match`. */
   readonly hitRate: number
-  /** Bytes of keys and values, by where they lie. */
+  /** Bytes of keys and values, by the kind of memory. */
   readonly tierBytes: { readonly cpu: number }
-}
-
-/** What a {@link PagedKvCache} costs in all its layers, what prompts have found in it, and what its pools hold together. */
-export interface PagedStats extends CacheStats, PoolStats, PromptStats {
   /** The pool of each group of layers, in the order of {@link PagedKvCache.groups}. */
   readonly pools: readonly PoolStats[]
 }
@@ -40,7 +36,7 @@ function poolStats({ totalBlocks, freeBlocks, cachedBlocks, activeBlocks, copies
   return { totalBlocks, freeBlocks, cachedBlocks, activeBlocks, copiesOnWrite, evictions }
 }
 
-/** @internal Puts what the addon knows together. A prompt is asked of all groups at once, so the first of them has counted it. */
+/** @internal Combines the counts of all groups. A prompt is looked for in all groups at once, so the counts of the first stand for all. */
 export function pagedStats({ costs, pools }: NativePagedStats): PagedStats {
   const each = pools.map(poolStats)
   const { promptTokens, hitTokens } = pools[0] as NativePool

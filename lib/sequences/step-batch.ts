@@ -4,55 +4,55 @@ import { binding } from '../loading/binding.js'
 import { arrayLength, count, fields, isArray, known, list, type Names, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { checkInternal, INTERNAL, liveArgument, nativeThis, Owner, settle } from '../border/owner.js'
-import type { Engine } from './engine.js'
+import type { SharedCache } from './shared-cache.js'
 
-/** A step's tables, for attention over all its sequences in one call. */
+/** The tables of a step in one group of layers, for attention over all its sequences in one call. */
 export interface StepArrays {
   /**
-   * A row of `maxBlocks` block indices for each sequence, in the step's order; what is behind its blocks stays as it was. Where a
-   * block left the window stands -1, which no kernel that keeps to the window reads.
+   * A row of `maxBlocks` block indices for each sequence, in the step's order. Entries behind a sequence's blocks stay as they were.
+   * A block that left the window is -1, which no kernel reads that keeps to the window.
    */
   readonly blockTables: Int32Array
-  /** Of each token, its block * the size of one + its slot in it. */
+  /** The slot of each token: its block * `blockSize` + its place in the block. */
   readonly slotMapping: Int32Array
-  /** The position of each token; of a node of a draft tree, where its path leads to. */
+  /** The position of each token; that of a node of a draft tree follows from its depth. */
   readonly positions: Int32Array
-  /** The tokens of each sequence, with those of the step; 0 in rows that the step does not need. */
+  /** The tokens of each sequence, with those of the step; 0 in rows that the step does not use. */
   readonly lengths: Int32Array
   /** Where the tokens of each sequence begin, and where the last ones end. */
   readonly queryOffsets: Int32Array
 }
 
-/** What a {@link StepBatch} is made with: how large steps get that are prepared. */
+/** What a {@link StepBatch} is made with: the largest sizes of its steps. */
 export interface StepBatchOptions {
-  /** Sequences of a step. */
+  /** The most sequences of a step. */
   readonly maxSequences: number
-  /** Blocks of a sequence: the entries of a row. */
+  /** The most blocks of a sequence: the entries of a row. */
   readonly maxBlocks: number
-  /** Tokens of a step, of all sequences together. */
+  /** The most tokens of a step, of all sequences together. */
   readonly maxTokens: number
-  /** Arrays of yours, each at least as long as the sizes say and in memory of its own, of each group of layers; made unless given. */
+  /** Arrays of yours, for one group or for each; made unless given. Each has to be as long as the sizes require, and none may overlap another. */
   readonly arrays?: StepArrays | readonly StepArrays[]
 }
 
 const OPTIONS: Names<StepBatchOptions> = { maxSequences: 0, maxBlocks: 0, maxTokens: 0, arrays: 0 }
 const NAMES = ['blockTables', 'slotMapping', 'positions', 'lengths', 'queryOffsets'] as const
 
-/** @internal The arrays of all groups, and what the addon knows of them. */
-export class Tables {
-  readonly engine: Engine
+/** @internal The arrays of all groups, and the addon's record of what is in them. */
+export class BatchArrays {
+  readonly shared: SharedCache
   readonly native: NativeStepBatch
   readonly groups: readonly StepArrays[]
-  /** The arrays as they cross: one group's behind the other's. */
+  /** The arrays of all groups, one behind the other, as they cross to the addon. */
   readonly arrays: Int32Array[]
   readonly #sequences: number
   readonly #tokens: number
 
-  constructor(engine: Engine, sizes: { readonly [Name in 'maxSequences' | 'maxBlocks' | 'maxTokens']?: unknown }, given: readonly unknown[]) {
+  constructor(shared: SharedCache, sizes: { readonly [Name in 'maxSequences' | 'maxBlocks' | 'maxTokens']?: unknown }, given: readonly unknown[]) {
     const [sequences, blocks, tokens] = [count('maxSequences', sizes.maxSequences, 1), count('maxBlocks', sizes.maxBlocks, 1), count('maxTokens', sizes.maxTokens, 1)]
     const rows = count('maxSequences * maxBlocks', sequences * blocks)
     const lengths = { blockTables: rows, slotMapping: tokens, positions: tokens, lengths: sequences, queryOffsets: sequences + 1 }
-    this.engine = engine
+    this.shared = shared
     this.#sequences = sequences
     this.#tokens = tokens
     this.groups = given.map(arrays => readArrays(arrays, lengths))
@@ -61,7 +61,7 @@ export class Tables {
     this.native = new binding.NativeStepBatch(blocks, given.length)
   }
 
-  /** The arrays, each still there, for a step of so many sequences and tokens. */
+  /** The arrays, for a step of so many sequences and tokens; refused where they are too small or have lost their memory. */
   checked(sequences: number, tokens: number): Int32Array[] {
     if (sequences > this.#sequences) throw invalid('maxSequences', this.#sequences, `at least ${sequences}, the sequences of the step`)
     if (tokens > this.#tokens) throw invalid('maxTokens', this.#tokens, `at least ${tokens}, the tokens of the step`)
@@ -78,7 +78,7 @@ function nameAt(place: number): string {
   return NAMES[place % NAMES.length] as string
 }
 
-/** Refuses arrays that lie over each other: what is written to one would be read in the other. */
+/** Refuses arrays that overlap: a write to one would change the other. */
 function checkApart(arrays: readonly Int32Array[]): void {
   for (const [place, array] of arrays.entries()) {
     const over = arrays.findIndex((other, before) => before < place && overlap(array, other))
@@ -86,12 +86,12 @@ function checkApart(arrays: readonly Int32Array[]): void {
   }
 }
 
-function behind(array: Int32Array): number {
+function endOf(array: Int32Array): number {
   return array.byteOffset + array.byteLength
 }
 
 function overlap(one: Int32Array, other: Int32Array): boolean {
-  return one.buffer === other.buffer && one.byteOffset < behind(other) && other.byteOffset < behind(one)
+  return one.buffer === other.buffer && one.byteOffset < endOf(other) && other.byteOffset < endOf(one)
 }
 
 type Lengths = { readonly [Name in keyof StepArrays]: number }
@@ -117,9 +117,9 @@ function made(name: string, length: number): Int32Array {
 }
 
 /**
- * The tables of one step after another, for `PagedKvCache.prepareStep`: rows that did not change from one step to the next are
- * not written again, of others what was added. The arrays belong to the batch until it is disposed of: who writes to them calls
- * `forget`. Its own arrays are those of the first group of layers; where there are several, {@link StepBatch.groups} has all of them.
+ * The tables of one step after another, filled by `PagedKvCache.prepareStep`. From one step to the next only what changed in a row is
+ * written. The arrays belong to the batch until it is disposed of; call `forget` after writing to them yourself. The batch's own
+ * arrays are those of the first group of layers; {@link StepBatch.groups} has those of all.
  *
  * @example
  * ```ts
@@ -149,32 +149,31 @@ export class StepBatch extends Owner implements StepArrays {
   /** @internal */
   constructor(token: unknown, tables: unknown) {
     checkInternal(token, 'StepBatch', 'PagedKvCache.stepBatch(options) instead')
-    const { groups } = tables as Tables
-    super(token, tables as Tables, StepBatch)
+    const { groups } = tables as BatchArrays
+    super(token, tables as BatchArrays, StepBatch)
     settle(this, { ...(groups[0] as StepArrays), groups: Object.freeze([...groups]) })
   }
 
   /**
-   * The next step writes every row anew. To be called when an array was written to from elsewhere: rows that did not change are
-   * not written again otherwise.
+   * Makes the next step write every row anew. Call it after writing to an array yourself.
    */
   forget(): void {
-    nativeThis<Tables>(this, StepBatch).native.forget()
+    nativeThis<BatchArrays>(this, StepBatch).native.forget()
   }
 
-  /** Lets go of it; the arrays stay what they are. Any later call throws `DISPOSED`; a second one does nothing. */
+  /** Ends the batch; the arrays keep their content. Later calls throw `DISPOSED`; a second `dispose()` does nothing. */
   override dispose(): void {
     super.dispose()
   }
 }
 
-/** @internal A batch of a cache of so many groups. */
-export function stepBatch(engine: Engine, groups: number, options: unknown): StepBatch {
+/** @internal A step batch for a cache of so many groups. */
+export function stepBatch(shared: SharedCache, groups: number, options: unknown): StepBatch {
   const { maxSequences, maxBlocks, maxTokens, arrays } = known<StepBatchOptions>('options', options, OPTIONS)
-  return new StepBatch(INTERNAL, new Tables(engine, { maxSequences, maxBlocks, maxTokens }, readGroups(groups, arrays)))
+  return new StepBatch(INTERNAL, new BatchArrays(shared, { maxSequences, maxBlocks, maxTokens }, readGroups(groups, arrays)))
 }
 
-/** Arrays of the caller's for each group; nothing for each where they are made. */
+/** The caller's arrays for each group; `undefined` for each where they are to be made. */
 function readGroups(groups: number, arrays: unknown): readonly unknown[] {
   if (arrays === undefined) return Array.from({ length: groups })
   if (!isArray(arrays)) {
@@ -186,9 +185,9 @@ function readGroups(groups: number, arrays: unknown): readonly unknown[] {
   return given
 }
 
-/** @internal The tables of a batch of this cache. */
-export function tablesOf(engine: Engine, batch: unknown): Tables {
-  const found = liveArgument<Tables>('batch', batch, StepBatch)
-  if (found.engine !== engine) throw invalid('batch', batch, 'a batch of this cache')
+/** @internal The arrays of a batch of this cache. */
+export function tablesOf(shared: SharedCache, batch: unknown): BatchArrays {
+  const found = liveArgument<BatchArrays>('batch', batch, StepBatch)
+  if (found.shared !== shared) throw invalid('batch', batch, 'a batch of this cache')
   return found
 }

@@ -1,48 +1,50 @@
 import type { NativePagedStep } from '#binding'
 
-import { AttendCall, checkSinkLogits, type KvLayer } from '../attention/attend-call.js'
-import { readSettings, type AttendAsyncOptions, type AttendOptions } from '../attention/attend-options.js'
+import { AttendCall, type KvLayer } from '../attention/attend-call.js'
+import { readSettings, type AttendOptions } from '../attention/attend-options.js'
 import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from '../attention/attended.js'
 import { count, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { meta, put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { meta } from '../border/host-array.js'
+import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { parentsOf } from '../contiguous/kv-transaction.js'
 import { checkInternal, INTERNAL, nativeArgument, Owner, settle } from '../border/owner.js'
+import type { AsyncOptions } from '../border/stop-signal.js'
 import type { Tensor } from '../border/tensor.js'
-import { Batch, type SequenceList } from './batch.js'
-import type { Engine } from './engine.js'
+import { SequenceBatch, type SequenceList } from './sequence-batch.js'
+import type { SharedCache } from './shared-cache.js'
 import { readTokens, type TokenIds } from './prompt.js'
-import type { Tables } from './step-batch.js'
+import type { BatchArrays } from './step-batch.js'
 
 const STEP: Names<StepOptions> = { sequences: 0, offsets: 0, parents: 0, tokens: 0 }
 
-/** Which tokens a step is for. */
+/** The tokens of a step. */
 export interface StepOptions {
   /** The sequences, each once. */
   readonly sequences: SequenceList
-  /** Sequence i gets the tokens `offsets[i]` to `offsets[i + 1]`; left out, each gets one. */
+  /** Sequence i gets the tokens from `offsets[i]` to `offsets[i + 1]`; left out, each gets one. */
   readonly offsets?: Int32Array | readonly number[]
   /**
-   * For each token the one of its sequence's open transaction that it follows, counted from 0, or -1 for the last one before
-   * the transaction. Without it each follows the one before.
+   * For each token, the number of the token of its sequence's open transaction that it follows, counted from 0, or -1 for the last
+   * token before the transaction. Without `parents` each token follows the one before.
    */
   readonly parents?: Int32Array | readonly number[]
-  /** The ids of the tokens, unless they are given at the end. */
+  /** The ids of the tokens, unless `commit` gets them. */
   readonly tokens?: TokenIds
 }
 
-/** An open step: the native one, which tokens it is for, and what its queries see unless they say otherwise. */
+/** A step's native object, and its tokens. */
 class OpenStep {
-  readonly engine: Engine
+  readonly shared: SharedCache
   readonly native: NativePagedStep
   readonly sequences: readonly number[]
   readonly offsets: Int32Array
   readonly tokens: Uint32Array | undefined
 
-  constructor(engine: Engine, options: unknown, tables?: Tables) {
+  constructor(shared: SharedCache, options: unknown, tables?: BatchArrays) {
     const { sequences, offsets, parents, tokens } = known<StepOptions>('options', options, STEP)
-    const batch = new Batch(engine, sequences, offsets)
-    this.engine = engine
+    const batch = new SequenceBatch(shared, sequences, offsets)
+    this.shared = shared
     this.sequences = batch.sequences
     this.offsets = batch.offsets
     const nodes = optional(parentsOf, 'parents', parents)
@@ -50,8 +52,8 @@ class OpenStep {
     this.#check('tokens', this.tokens)
     this.#check('parents', nodes)
     const arrays = tables?.checked(batch.sequences.length, this.length)
-    this.native = engine.change(native =>
-      arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as Tables).native, arrays),
+    this.native = shared.change(native =>
+      arrays === undefined ? native.beginStep(batch.put(), batch.length, nodes) : native.prepareStep(batch.put(), batch.length, nodes, (tables as BatchArrays).native, arrays),
     )
   }
 
@@ -59,42 +61,40 @@ class OpenStep {
     return this.offsets.at(-1) as number
   }
 
-  /** Refuses a list that has not one entry for each token. */
+  /** Refuses a list that does not have one entry for each token. */
   #check(argument: string, given: ArrayLike<number> | undefined): void {
     if (given !== undefined && given.length !== this.length) throw invalid(`${argument}.length`, given.length, `${this.length}, one for each token`)
   }
 
-  /** A call of attention in a layer, what was left out filled in. */
+  /** A call of attention in a layer of the step. */
   call(layer: unknown, q: unknown, options: unknown, out: unknown): AttendCall {
-    const { engine: { native: cache, hasSinkLogits }, native } = this
+    const { shared: { native: cache, hasSinkLogits }, native } = this
     const at = count('layer', layer)
     cache.checkStep(native)
     const kv: KvLayer = {
       layer: at,
-      offsets: undefined,
-      attend: (queries, call, array, lists) => cache.attendLayer(native, queries, call, array as object, lists),
+      hasSinkLogits,
+      attend: (queries, call, array, lists) => cache.attendLayer(native, queries, call, array, lists),
       request: (queries, call, lists, stop) => cache.attendLayerRequest(native, queries, call, lists, stop),
     }
-    const settings = readSettings(options)
-    if (hasSinkLogits) checkSinkLogits(settings)
-    return new AttendCall(q, kv, settings, out)
+    return new AttendCall(q, kv, readSettings(options), out)
   }
 
   dispose(): void {
-    this.engine.native.releaseStep(this.native)
-    this.engine.changed()
+    this.shared.native.releaseStep(this.native)
+    this.shared.changed()
   }
 }
 
 type WithLse<Options> = Options & { readonly returnLse: true }
 
 /**
- * Tokens that a model computes layer by layer: the K of a layer depends on the attention of the one before. Each layer sees the
- * step's own tokens, as other reads of its sequences do; they count when the step is committed, in all layers at once. Until then
- * its sequences refuse other changes with `TRANSACTION_OPEN`.
+ * Tokens that a model computes layer by layer: K of a layer depends on the attention of the layer before. Attention in a step sees the
+ * step's own tokens. They count once the step is committed, in all layers at once. Until then its sequences refuse other changes with
+ * `TRANSACTION_OPEN`.
  *
- * Where a transaction is open on a sequence, the step's tokens are drafted there. Once the step has ended each call throws
- * `TRANSACTION_CLOSED`; `STALE_STEP` when one of its sequences was dropped. One that is collected is undone.
+ * Where a transaction is open on a sequence, the step's tokens are drafted in it. Calls on a step that has ended throw
+ * `TRANSACTION_CLOSED`, and `STALE_STEP` when one of its sequences was dropped. A step that is garbage collected is rolled back.
  *
  * @example
  * ```ts
@@ -132,20 +132,20 @@ export class Step extends Owner {
   /**
    * Writes the tokens of a layer with keys and values of its own, those of all sequences one behind the other:
    * `[numKvHeads, length, headDim]`, or with a 1 before it; with the layout `bshd` `[length, numKvHeads, headDim]`. A layer may be
-   * written again.
+   * written more than once.
    */
   write(layer: number, k: TokenSource, v: TokenSource): void {
-    const { engine, native } = own(this)
+    const { shared, native } = own(this)
     const at = count('layer', layer)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    engine.change(cache => cache.writeLayer(native, at, put(keys, 0), put(values, 1), meta))
+    shared.change(cache => cache.writeLayer(native, at, put(keys, 0), put(values, 1), meta))
   }
 
   /**
-   * Attention from a layer's queries to what it holds, or what the layer that it shares with does, once the step has written it: `q` is
-   * `[length, heads, headDim]`, those of a sequence where its tokens are, or of one sequence `[1, heads, length, headDim]`. The model's
-   * scale, soft cap, window and sinks hold unless `options` say otherwise. Where a transaction is a tree, or the step's `parents` make
-   * it one, each query sees its ancestors in it, unless `tree` or `mask` says otherwise.
+   * Attention from a layer's queries to what the layer holds, or the layer that it shares with; that layer has to be written first. `q`
+   * is `[length, heads, headDim]` in the order of the step's tokens, or `[1, heads, length, headDim]` for one sequence. The model's
+   * scale, soft cap, window and sinks hold unless `options` say otherwise. In a draft tree each query sees its ancestors, unless
+   * `tree` or `mask` says otherwise.
    */
   attend(layer: number, q: TokenSource, options: WithLse<AttendOptions>): AttendedWithLse
   attend<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions>, out: T): AttendedWithLse<T>
@@ -155,45 +155,45 @@ export class Step extends Owner {
     return attended(own(this).call(layer, q, options, out), out)
   }
 
-  /** As {@link attend}, off the main thread: see {@link attendAsync}. Until it has ended, writing and ending the step throw `BUSY`. */
-  attendAsync(layer: number, q: TokenSource, options: WithLse<AttendAsyncOptions>): Promise<AttendedWithLse>
-  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendAsyncOptions>, out: T): Promise<AttendedWithLse<T>>
-  attendAsync(layer: number, q: TokenSource, options?: AttendAsyncOptions): Promise<Attended>
-  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: AttendAsyncOptions | undefined, out: T): Promise<Attended<T>>
-  async attendAsync(layer: number, q: TokenSource, options: AttendAsyncOptions = {}, out?: AttendOut): Promise<Attended<Tensor | AttendOut>> {
+  /** As {@link attend}, off the main thread: see {@link attendAsync}. Until the promise is settled, `write`, `commit` and `rollback` throw `BUSY`. */
+  attendAsync(layer: number, q: TokenSource, options: WithLse<AttendOptions & AsyncOptions>): Promise<AttendedWithLse>
+  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions & AsyncOptions>, out: T): Promise<AttendedWithLse<T>>
+  attendAsync(layer: number, q: TokenSource, options?: AttendOptions & AsyncOptions): Promise<Attended>
+  attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions | undefined, out: T): Promise<Attended<T>>
+  async attendAsync(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions = {}, out?: AttendOut): Promise<Attended<Tensor | AttendOut>> {
     return attendedLater(own(this).call(layer, q, options, out), out)
   }
 
   /**
-   * Ends it: its tokens count.
+   * Ends the step; its tokens count from now on.
    *
-   * @param tokens their ids, unless `beginStep` was told: full blocks of known tokens can be found by other prompts
-   * @throws KvTideError `STEP_INCOMPLETE` with the layers that are not written; it stays open
+   * @param tokens their ids, unless `beginStep` got them. Prompts find full blocks of tokens whose ids are known
+   * @throws KvTideError `STEP_INCOMPLETE` with the layers that are not written; the step stays open
    */
   commit(tokens?: TokenIds): void {
-    const { engine, native, tokens: begun } = own(this)
+    const { shared, native, tokens: begun } = own(this)
     const ids = optional(readTokens, 'tokens', tokens) ?? begun
-    engine.change(cache => cache.commitStep(native, ids))
+    shared.change(cache => cache.commitStep(native, ids))
   }
 
   /**
-   * Ends it: its sequences are as if it had never been. Blocks that were evicted for it stay so, and where none was left to copy the
-   * block that it went on in, prompts no longer find what lay there.
+   * Ends the step; its sequences are as they were before. Blocks that were evicted for it stay evicted. Where no block was left for a
+   * copy of the block that it wrote into, prompts no longer find that block.
    */
   rollback(): void {
-    const { engine, native } = own(this)
-    engine.change(cache => cache.undoStep(native))
+    const { shared, native } = own(this)
+    shared.change(cache => cache.undoStep(native))
   }
 
-  /** Rolls it back if it is still open, also while `attendAsync` reads. Any number of times. */
+  /** Rolls the step back if it is still open, even while `attendAsync` reads. May be called any number of times. */
   override dispose(): void {
     super.dispose()
   }
 }
 
-/** @internal Begins a step, and writes its tables where a batch is given. */
-export function beginStep(engine: Engine, options: unknown, tables?: Tables): Step {
-  return new Step(INTERNAL, new OpenStep(engine, options, tables))
+/** @internal Begins a step, and fills the arrays of a batch where one is given. */
+export function beginStep(shared: SharedCache, options: unknown, tables?: BatchArrays): Step {
+  return new Step(INTERNAL, new OpenStep(shared, options, tables))
 }
 
 function own(self: unknown): OpenStep {

@@ -1,53 +1,46 @@
 import { fields, isArray, known, list, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { META, meta, put, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
+import { META, meta } from '../border/host-array.js'
+import { put, readTensor, type KvSource, type TensorArgument } from '../border/host-tensor.js'
 import { parentsOf } from '../contiguous/kv-transaction.js'
-import type { Engine } from './engine.js'
+import type { SharedCache } from './shared-cache.js'
 import { readTokens, type TokenIds } from './prompt.js'
 
 const TOKENS: Names<Given> = { k: 0, v: 0, layers: 0, tokens: 0, parents: 0 }
 
-/** Keys and values. */
-export interface KvSource {
-  /** The keys. */
-  readonly k: TokenSource
-  /** The values, as many. */
-  readonly v: TokenSource
-}
-
-/** What is said of tokens besides their keys and values. */
+/** What is known of tokens besides their keys and values. */
 interface TokensOptions {
-  /** Their ids: full blocks of known tokens can be found by other prompts. Left out, nothing from here on is. */
+  /** The ids of the tokens. Prompts find full blocks of tokens whose ids are known, and nothing behind a token without one. */
   readonly tokens?: TokenIds
   /**
-   * In a transaction: for each token the drafted one that it follows, counted from 0 and before it, or -1 for the last one before the
-   * transaction. Without it each token follows the one before.
+   * In a transaction: for each token, the number of the drafted token that it follows, counted from 0, or -1 for the last token before
+   * the transaction. A parent comes before its children. Without `parents` each token follows the one before.
    */
   readonly parents?: Int32Array | readonly number[]
 }
 
 /**
- * Tokens of all layers for one sequence: `k` and `v` of `[numLayers, numKvHeads, n, headDim]`, with the layout `bshd`
- * `[numLayers, n, numKvHeads, headDim]`, where all layers are alike; or `layers`, a pair for each layer with keys and values of its
- * own, in order, each `[numKvHeads, n, headDim]` or with a 1 before it.
+ * Tokens of all layers for one sequence. Where all layers are alike: `k` and `v` of `[numLayers, numKvHeads, n, headDim]`, with the
+ * layout `bshd` `[numLayers, n, numKvHeads, headDim]`. For any layers: `layers`, a pair for each layer with keys and values of its own,
+ * in order, each `[numKvHeads, n, headDim]` or with a 1 before it.
  */
 export type Tokens = TokensOptions & ((KvSource & { readonly layers?: undefined }) | { readonly layers: readonly KvSource[]; readonly k?: undefined; readonly v?: undefined })
 
 type Given = KvSource & TokensOptions & { readonly layers: readonly KvSource[] }
 
-/** @internal Appends tokens to a sequence, or drafts them in a transaction of it: read whole before the cache changes. */
-export function append(engine: Engine, sequence: number, draft: number | undefined, input: unknown): void {
+/** @internal Appends tokens to a sequence, or drafts them in a transaction of it. All arguments are read before the cache changes. */
+export function append(shared: SharedCache, sequence: number, draft: number | undefined, input: unknown): void {
   const { k, v, layers, tokens, parents } = known<Given>('input', input, TOKENS)
   const [ids, nodes] = [optional(readTokens, 'tokens', tokens), optional(parentsOf, 'parents', parents)]
   if (layers === undefined) {
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    engine.change(native => native.appendTo(place(sequence, draft), put(keys, 0), put(values, 1), meta, nodes, ids))
+    shared.change(native => native.appendTo(place(sequence, draft), put(keys, 0), put(values, 1), meta, nodes, ids))
     return
   }
   if (k !== undefined || v !== undefined) throw invalid('layers', layers, 'none beside k and v')
   if (!isArray(layers)) throw invalid('layers', layers, 'an array of { k, v }, one for each layer with its own')
   const pairs = list('layers', layers, pair).flat()
-  engine.change(native => native.appendLayers(place(sequence, draft), written(pairs), room, nodes, ids))
+  shared.change(native => native.appendLayers(place(sequence, draft), written(pairs), room, nodes, ids))
 }
 
 function pair(argument: string, entry: unknown): [k: TensorArgument, v: TensorArgument] {
@@ -55,7 +48,7 @@ function pair(argument: string, entry: unknown): [k: TensorArgument, v: TensorAr
   return [readTensor(`${argument}.k`, k), readTensor(`${argument}.v`, v)]
 }
 
-/** Where tokens go: the sequence, and the transaction, if there is one. The array is read within a call, so that one is enough. */
+/** Where tokens go: the sequence, and the transaction if there is one. The addon reads the array within the call, so one serves all calls. */
 function place(sequence: number, draft: number | undefined): Float64Array {
   const at = draft === undefined ? direct : drafted
   at[0] = sequence
@@ -63,7 +56,7 @@ function place(sequence: number, draft: number | undefined): Float64Array {
   return at
 }
 
-/** Writes tensors down in {@link room}, and answers what crosses in their stead. */
+/** Writes the descriptions of tensors to {@link room}. Returns what crosses to the addon. */
 function written(tensors: readonly TensorArgument[]): object[] {
   if (room.length < tensors.length * META) room = new Float64Array(2 * tensors.length * META)
   return tensors.map((tensor, index) => put(tensor, index, room))

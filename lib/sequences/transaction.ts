@@ -1,15 +1,15 @@
 import type { NativeView } from '#binding'
 
 import { count } from '../border/check.js'
-import { draftOn, Ending, type BeginOptions, type Draft, type KvTransaction, type NativeDrafting } from '../contiguous/kv-transaction.js'
+import { AnyTransaction, beginDraft, type BeginOptions, type Draft, type KvTransaction, type NativeDrafts } from '../contiguous/kv-transaction.js'
 import { INTERNAL, nativeArgument } from '../border/owner.js'
 import { tensorOf, type Tensor } from '../border/tensor.js'
-import type { Engine } from './engine.js'
+import type { SharedCache } from './shared-cache.js'
 import { append, type Tokens } from './tokens.js'
 
 /**
- * Tokens of a {@link Sequence} that leave no trace unless they are committed, in all layers at once. Those of steps are drafted here as
- * well while it is open. It ends as a {@link KvTransaction} does.
+ * Tokens of a {@link Sequence} that leave no trace unless they are committed, in all layers at once. While it is open, tokens of steps
+ * are drafted in it too. It ends as a {@link KvTransaction} does.
  *
  * @example
  * ```ts
@@ -30,26 +30,26 @@ import { append, type Tokens } from './tokens.js'
  * ```
  */
 export interface Transaction extends Omit<KvTransaction, 'append' | 'begin' | 'treeMask'> {
-  /** Drafts tokens of all layers, or nothing. */
+  /** Drafts tokens in all layers: all of them, or nothing. */
   append(input: Tokens): void
-  /** Opens a transaction on top of this one; until that has ended, calls on this one throw `TRANSACTION_OPEN`. One at a time. */
+  /** Opens a child on top of this transaction, one at a time. Until the child has ended, calls on this one throw `TRANSACTION_OPEN`. */
   begin(options?: BeginOptions): Transaction
   /**
-   * The attention mask of the draft in a layer, the first unless said otherwise: f32 `[length, before + length]` over what the layer
-   * keeps, 0 where a token sees and -Infinity elsewhere. A window counts positions in it.
+   * The attention mask of the draft in a layer, by default the first: f32 `[length, before + length]` over what the layer keeps, 0
+   * where a token sees and -Infinity elsewhere. A window counts positions, not slots.
    *
-   * @throws KvTideError `TRANSACTION_OPEN` while a step of its sequence is open: attention of the step knows the tree
+   * @throws KvTideError `TRANSACTION_OPEN` while a step of its sequence is open; attention of the step knows the tree
    */
   treeMask(layer?: number): Tensor
 }
 
-/** @internal What is drafted on one sequence. */
-class SequenceDrafts implements NativeDrafting {
-  readonly engine: Engine
+/** @internal The drafts of one sequence. */
+class SequenceDrafts implements NativeDrafts {
+  readonly shared: SharedCache
   readonly sequence: number
 
-  constructor(engine: Engine, sequence: number) {
-    this.engine = engine
+  constructor(shared: SharedCache, sequence: number) {
+    this.shared = shared
     this.sequence = sequence
   }
 
@@ -58,64 +58,64 @@ class SequenceDrafts implements NativeDrafting {
   }
 
   beginDraft(parent?: number, maxTokens?: number): number {
-    return this.engine.change(native => native.beginDraft(this.sequence, parent, maxTokens))
+    return this.shared.change(native => native.beginDraft(this.sequence, parent, maxTokens))
   }
 
   commitDraft(draft: number, tokens?: number): void {
-    this.engine.change(native => native.commitDraft(this.sequence, draft, tokens))
+    this.shared.change(native => native.commitDraft(this.sequence, draft, tokens))
   }
 
   commitDraftPath(draft: number, path: Uint32Array): void {
-    this.engine.change(native => native.commitDraftPath(this.sequence, draft, path))
+    this.shared.change(native => native.commitDraftPath(this.sequence, draft, path))
   }
 
   rollbackDraft(draft: number): void {
-    this.engine.change(native => native.rollbackDraft(this.sequence, draft))
+    this.shared.change(native => native.rollbackDraft(this.sequence, draft))
   }
 
   dropDraft(draft: number): void {
-    this.engine.native.dropDraft(this.sequence, draft)
-    this.engine.changed()
+    this.shared.native.dropDraft(this.sequence, draft)
+    this.shared.changed()
   }
 
   drafted(draft: number): number {
-    return this.engine.native.drafted(this.sequence, draft)
+    return this.shared.native.drafted(this.sequence, draft)
   }
 
   draftMask(draft: number, layer = 0): NativeView {
-    return this.engine.native.draftMask(this.sequence, draft, layer)
+    return this.shared.native.draftMask(this.sequence, draft, layer)
   }
 
   draftPositions(draft: number): number[] {
-    return this.engine.native.draftPositions(this.sequence, draft)
+    return this.shared.native.draftPositions(this.sequence, draft)
   }
 }
 
-/** What `begin()` returns. */
-class SequenceTransaction extends Ending implements Transaction {
+/** A transaction of a sequence. */
+class SequenceTransaction extends AnyTransaction implements Transaction {
   constructor(draft: Draft<SequenceDrafts>) {
     super(INTERNAL, draft, SequenceTransaction)
   }
 
   append(input: Tokens): void {
-    const { drafting, id } = own(this)
-    append(drafting.engine, drafting.sequence, id, input)
+    const { on, id } = own(this)
+    append(on.shared, on.sequence, id, input)
   }
 
   begin(options: BeginOptions = {}): Transaction {
-    const { drafting, id } = own(this)
-    return new SequenceTransaction(draftOn(drafting, options, id))
+    const { on, id } = own(this)
+    return new SequenceTransaction(beginDraft(on, options, id))
   }
 
   override treeMask(layer = 0): Tensor {
-    const { drafting, id } = own(this)
-    return tensorOf(drafting.draftMask(id, count('layer', layer)))
+    const { on, id } = own(this)
+    return tensorOf(on.draftMask(id, count('layer', layer)))
   }
 }
 
 /** @internal Opens a transaction on a sequence. */
-export function openOn(engine: Engine, sequence: number, options: unknown): Transaction {
-  return new SequenceTransaction(draftOn(new SequenceDrafts(engine, sequence), options))
+export function openOn(shared: SharedCache, sequence: number, options: unknown): Transaction {
+  return new SequenceTransaction(beginDraft(new SequenceDrafts(shared, sequence), options))
 }
 
 function own(self: unknown): Draft<SequenceDrafts> {

@@ -13,11 +13,11 @@ use napi::bindgen_prelude::{Either, Either3, Unknown};
 use napi_derive::napi;
 
 use crate::attention::queries::NUMBERS;
-use crate::border::bytes::{Memory, NEW_BYTES_MAX, new_array};
-use crate::border::guard::Outcome;
-use crate::border::handed::Handed;
-use crate::border::memory::budget;
-use crate::border::shown::Children;
+use crate::border::array::{ArrayMemory, NEW_BYTES_MAX, new_array};
+use crate::border::budget::budget;
+use crate::border::children::Children;
+use crate::border::external_array::ExternalArray;
+use crate::border::refusal::Outcome;
 use crate::border::tensor::NativeView;
 
 /// Where the answer's shape begins, behind the numbers of a call.
@@ -29,7 +29,7 @@ pub struct NativeAttended<'a> {
     #[napi(ts_type = "unknown")]
     pub out: Option<Either<Unknown<'a>, NativeView>>,
     #[napi(ts_type = "Float32Array")]
-    pub lse: Either<Unknown<'a>, Handed>,
+    pub lse: Either<Unknown<'a>, ExternalArray>,
 }
 
 /// An output alone, or with its sums; nothing for one that is the caller's.
@@ -37,7 +37,7 @@ pub(crate) type NativeAnswer<'a> = Option<Either3<Unknown<'a>, NativeView, Nativ
 
 /// The memory of an output.
 #[derive(Default)]
-pub(crate) enum Output<'a> {
+pub(crate) enum OutputMemory<'a> {
     /// The caller's.
     #[default]
     Given,
@@ -47,20 +47,20 @@ pub(crate) enum Output<'a> {
     Native(Vec<u8>),
 }
 
-/// The memory that a call works in.
+/// The memory that an answer is written to.
 #[derive(Default)]
-pub(crate) struct Target<'a> {
-    output: Output<'a>,
+pub(crate) struct AnswerMemory<'a> {
+    output: OutputMemory<'a>,
     pub lse: Vec<f32>,
     pub room: Option<Room>,
 }
 
-impl<'a> Target<'a> {
+impl<'a> AnswerMemory<'a> {
     /// Takes what `room` says: the caller's memory, if there is some.
     pub fn take<'o>(
         &'o mut self,
         env: Option<&'a Env>,
-        given: Option<Memory>,
+        given: Option<ArrayMemory>,
         room: &Room,
     ) -> kvtide_tensor::Result<(&'o mut [u8], &'o mut [f32])>
     where
@@ -75,14 +75,14 @@ impl<'a> Target<'a> {
             (None, Some(env)) if bytes <= NEW_BYTES_MAX => {
                 let refused = |_| Budget::process().refusal(bytes as u64);
                 let (array, memory) = new_array(env, room.dtype.bytes(), elements).map_err(refused)?;
-                self.output = Output::Array(array);
+                self.output = OutputMemory::Array(array);
                 memory.bytes_mut()
             }
             _ => {
                 let mut native = Vec::new();
                 zeros(&mut native, bytes)?;
-                self.output = Output::Native(native);
-                let Output::Native(native) = &mut self.output else { return Ok((&mut [], &mut self.lse)) };
+                self.output = OutputMemory::Native(native);
+                let OutputMemory::Native(native) = &mut self.output else { return Ok((&mut [], &mut self.lse)) };
                 native.as_mut_slice()
             }
         };
@@ -91,13 +91,13 @@ impl<'a> Target<'a> {
 
     /// The answer; its shape goes to `numbers`.
     pub fn answer(self, env: &'a Env, with_lse: bool, numbers: &mut [f64]) -> Outcome<NativeAnswer<'a>> {
-        let Target { output, lse, room } = self;
+        let AnswerMemory { output, lse, room } = self;
         let Some(room) = room else { return Ok(None) };
         tell(&room, numbers);
         let out = match output {
-            Output::Given => None,
-            Output::Array(array) => Some(Either::A(array)),
-            Output::Native(bytes) => {
+            OutputMemory::Given => None,
+            OutputMemory::Array(array) => Some(Either::A(array)),
+            OutputMemory::Native(bytes) => {
                 let host = HostTensor::new("out", &bytes, room.dtype, &room.shape)?;
                 Some(Either::B(NativeView::of(View::from_host(&host, &budget())?, &Children::default())))
             }
@@ -131,9 +131,9 @@ fn tell(room: &Room, numbers: &mut [f64]) {
 }
 
 /// Sums as JavaScript gets them.
-fn sums<'a>(env: &'a Env, lse: Vec<f32>) -> Outcome<Either<Unknown<'a>, Handed>> {
+fn sums<'a>(env: &'a Env, lse: Vec<f32>) -> Outcome<Either<Unknown<'a>, ExternalArray>> {
     if 4 * lse.len() > NEW_BYTES_MAX {
-        return Ok(Either::B(Handed::floats(lse)));
+        return Ok(Either::B(ExternalArray::floats(lse)));
     }
     let (array, memory) = new_array(env, 4, lse.len())?;
     memory.bytes_mut().copy_from_slice(bytemuck::cast_slice(&lse));

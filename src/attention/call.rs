@@ -5,16 +5,16 @@ use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::attention::answer::{NativeAnswer, Target, of_device};
+use crate::attention::answer::{AnswerMemory, NativeAnswer, of_device};
 use crate::attention::lists::ListsArg;
 use crate::attention::queries::memory_for;
 use crate::attention::request::Request;
-use crate::attention::task::{AttendTask, NativeAttendRequest};
-use crate::border::bytes::ArrayArg;
-use crate::border::guard::{Outcome, guard};
-use crate::border::source::{TensorArg, source};
+use crate::attention::task::AttendTask;
+use crate::border::array::ArrayArg;
+use crate::border::handle::guard;
+use crate::border::refusal::Outcome;
 use crate::border::stop::NativeStop;
-use crate::sequences::NativePagedKvCache;
+use crate::border::tensor_arg::{TensorArg, source};
 
 /// Attends, and answers an output, or one with its sums.
 #[napi(ts_return_type = "unknown")]
@@ -31,35 +31,6 @@ pub fn attend<'a>(
         let numbers = call.numbers()?;
         answer(env, &Request::read([&q, &k, &v], &lists, numbers)?, out, numbers)
     })
-}
-
-/// The same over pages of a layer.
-#[napi(ts_return_type = "unknown")]
-pub fn attend_pages<'a>(
-    env: &'a Env,
-    q: TensorArg,
-    cache: &mut NativePagedKvCache,
-    call: ArrayArg,
-    out: ArrayArg,
-    lists: ListsArg,
-) -> Result<NativeAnswer<'a>> {
-    guard(env, || {
-        let numbers = call.numbers()?;
-        answer(env, &Request::over_pages(&q, cache, &lists, numbers)?, out, numbers)
-    })
-}
-
-/// The same in the background, once it is started.
-#[napi]
-pub fn attend_pages_request(
-    env: &Env,
-    q: TensorArg,
-    cache: &mut NativePagedKvCache,
-    call: ArrayArg,
-    lists: ListsArg,
-    stop: Option<&NativeStop>,
-) -> Result<NativeAttendRequest> {
-    guard(env, || NativeAttendRequest::of(&Request::over_pages(&q, cache, &lists, call.numbers()?)?, stop))
 }
 
 /// The same in the background: an output in native memory.
@@ -93,11 +64,11 @@ pub fn merge_attention<'a>(
         });
         let merged = merge(parts.collect::<Outcome<Vec<_>>>()?)?;
         let (shape, dtype) = (merged.out.shape().to_vec(), merged.out.dtype());
-        let mut target = Target::default();
-        let (bytes, lse) = target.take(Some(env), None, &Room { shape, dtype, sums: merged.lse.len() })?;
+        let mut memory = AnswerMemory::default();
+        let (bytes, lse) = memory.take(Some(env), None, &Room { shape, dtype, sums: merged.lse.len() })?;
         merged.out.read_into(bytes)?;
         lse.copy_from_slice(&merged.lse);
-        target.answer(env, true, call.numbers()?)
+        memory.answer(env, true, call.numbers()?)
     })
 }
 
@@ -113,7 +84,7 @@ pub(crate) fn answer<'a>(
     if let Some(attended) = stayed {
         return of_device(env, attended, request.with_lse());
     }
-    let mut target = Target::default();
-    request.run(None, |room| target.take(Some(env), given, room))?;
-    target.answer(env, request.with_lse(), numbers)
+    let mut memory = AnswerMemory::default();
+    request.run(None, |room| memory.take(Some(env), given, room))?;
+    memory.answer(env, request.with_lse(), numbers)
 }

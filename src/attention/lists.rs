@@ -11,10 +11,10 @@ use std::ptr;
 use napi::bindgen_prelude::{FromNapiValue, TypeName, ValidateNapiValue};
 use napi::{Result, ValueType, check_status, sys};
 
-use crate::border::bytes::ArrayArg;
-use crate::border::guard::Outcome;
+use crate::border::array::ArrayArg;
 use crate::border::number::whole;
-use crate::border::source::TensorArg;
+use crate::border::refusal::Outcome;
+use crate::border::tensor_arg::TensorArg;
 
 /// Typed arrays in it; the mask comes behind them.
 const LISTS: usize = 10;
@@ -77,11 +77,11 @@ pub(crate) struct Lists<'a> {
     pub tree_offsets: Option<Cow<'a, [i32]>>,
 }
 
-/// The sequences whose pages a call reads.
-pub(crate) enum Paged<'a> {
-    /// By their ids.
+/// The pages that a call reads.
+pub(crate) enum PagesArg<'a> {
+    /// Those of sequences, by their ids.
     Sequences(Vec<u64>),
-    /// The rows of a block table, and their lengths in tokens.
+    /// Those in the rows of a block table, with lengths in tokens.
     Tables(&'a [i32], &'a [i32]),
 }
 
@@ -91,20 +91,20 @@ impl ListsArg {
         self.0.as_ref()?.mask.as_ref().filter(|mask| mask.is_given())
     }
 
-    /// The sequences whose pages are read: their ids, or the rows of a block table and their lengths.
-    pub(crate) fn paged<'a>(&self) -> Outcome<Paged<'a>> {
+    /// The pages that are read.
+    pub(crate) fn pages<'a>(&self) -> Outcome<PagesArg<'a>> {
         let missing = || kvtide_core::Error::argument("kv", "nothing", "sequences, or blockTables and kvLengths");
         let entries = self.0.as_ref().ok_or_else(missing)?;
         let [.., sequences, tables, lengths] = entries.lists;
         if let Some(ids) = sequences.map(|list| list.elements::<f64>("sequences")).transpose()?.flatten() {
-            return Ok(Paged::Sequences(ids.iter().map(|&id| whole("sequences", id)).collect::<Outcome<_>>()?));
+            return Ok(PagesArg::Sequences(ids.iter().map(|&id| whole("sequences", id)).collect::<Outcome<_>>()?));
         }
         let ints = |argument, list: Option<ArrayArg>| {
-            Ok::<_, crate::border::raise::Refusal>(
+            Ok::<_, crate::border::refusal::Refusal>(
                 list.ok_or_else(missing)?.elements::<i32>(argument)?.ok_or_else(missing)?,
             )
         };
-        Ok(Paged::Tables(ints("blockTables", tables)?, ints("lengths", lengths)?))
+        Ok(PagesArg::Tables(ints("blockTables", tables)?, ints("lengths", lengths)?))
     }
 
     /// The lists, where they lie.

@@ -15,10 +15,11 @@ use kvtide_core::counted;
 use kvtide_tensor::{AttendOptions, Budget, DType, Error, HostTensor, OwnedSource, Room, Source};
 
 use crate::attention::lists::{Lists, ListsArg};
-use crate::border::bytes::{ArrayArg, Memory};
-use crate::border::guard::Outcome;
+use crate::border::array::{ArrayArg, ArrayMemory};
+use crate::border::host_array::META;
 use crate::border::number::count;
-use crate::border::source::{META, TensorArg, source};
+use crate::border::refusal::Outcome;
+use crate::border::tensor_arg::{TensorArg, source};
 
 /// Where the numbers of a call begin, behind the descriptions of q, k, v and the mask.
 pub(crate) const NUMBERS: usize = 4 * META;
@@ -197,7 +198,10 @@ impl OwnedQueries {
 }
 
 /// The caller's own memory for an output, in which nothing may lie that is read.
-pub(crate) fn memory_for(out: ArrayArg, is_read: impl FnOnce(*const u8, usize) -> bool) -> Outcome<Option<Memory>> {
+pub(crate) fn memory_for(
+    out: ArrayArg,
+    is_read: impl FnOnce(*const u8, usize) -> bool,
+) -> Outcome<Option<ArrayMemory>> {
     if !out.is_array() {
         return Ok(None);
     }

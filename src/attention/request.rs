@@ -5,15 +5,12 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use kvtide_tensor::{
-    Attended, Budget, KvRows, LayerPages, OwnedSource, PagedKvCache, PagedStep, Room, Source, attend, attend_with,
-};
+use kvtide_tensor::{Attended, Budget, KvRows, LayerPages, OwnedSource, Room, Source, attend, attend_with};
 
-use crate::attention::lists::{ListsArg, Paged};
+use crate::attention::lists::ListsArg;
 use crate::attention::queries::{OwnedQueries, Queries};
-use crate::border::guard::Outcome;
-use crate::border::source::{TensorArg, source};
-use crate::sequences::NativePagedKvCache;
+use crate::border::refusal::Outcome;
+use crate::border::tensor_arg::{TensorArg, source};
 
 /// What a call reads besides queries.
 enum KeysAndValues<'a> {
@@ -46,33 +43,9 @@ impl<'a> Request<'a> {
         Ok(Request { queries, kv: KeysAndValues::Tensors(source("k", k, call, 1)?, source("v", v, call, 2)?) })
     }
 
-    /// Reads the arguments of a call over pages of a layer.
-    pub fn over_pages(
-        q: &'a TensorArg,
-        cache: &mut NativePagedKvCache,
-        lists: &'a ListsArg,
-        call: &[f64],
-    ) -> Outcome<Self> {
-        let queries = Queries::read(q, lists, call)?;
-        let (cache, layer) = (cache.cache.get_mut()?, queries.numbers.layer);
-        let pages = match lists.paged()? {
-            Paged::Sequences(ids) => cache.layer_pages(layer, &ids)?,
-            Paged::Tables(tables, lengths) => cache.layer_pages_of_tables(layer, tables, lengths)?,
-        };
-        Ok(Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages.pinned())) })
-    }
-
-    /// Reads the arguments of a call over a layer of a step.
-    pub fn over_step(
-        q: &'a TensorArg,
-        cache: &mut PagedKvCache,
-        step: &PagedStep,
-        lists: &'a ListsArg,
-        call: &[f64],
-    ) -> Outcome<Self> {
-        let queries = Queries::read(q, lists, call)?;
-        let pages = cache.step_layer(step, queries.numbers.layer)?.pinned();
-        Ok(Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages)) })
+    /// A call over pages of a layer.
+    pub fn over_pages(queries: Queries<'a>, pages: LayerPages<'_>) -> Self {
+        Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages.pinned())) }
     }
 
     /// Copies what lies in JavaScript's memory, and pins the caches.

@@ -15,10 +15,11 @@ use napi_derive::napi;
 
 use crate::attention::answer::zeros;
 use crate::attention::request::{OwnedRequest, Request};
-use crate::border::guard::{Outcome, catch, guard};
-use crate::border::handed::Handed;
-use crate::border::memory::budget;
-use crate::border::shown::Children;
+use crate::border::budget::budget;
+use crate::border::children::Children;
+use crate::border::external_array::ExternalArray;
+use crate::border::handle::{catch, guard};
+use crate::border::refusal::Outcome;
 use crate::border::stop::NativeStop;
 use crate::border::tensor::NativeView;
 
@@ -27,11 +28,8 @@ use crate::border::tensor::NativeView;
 pub struct NativeAttendedView {
     pub out: NativeView,
     #[napi(ts_type = "Float32Array | undefined")]
-    pub lse: Option<Handed>,
+    pub lse: Option<ExternalArray>,
 }
-
-/// What the work came to: an output in native memory and the logarithms of its rows' sums, or a refusal.
-pub struct Found(Outcome<(View, Vec<f32>)>);
 
 /// A call in the background.
 pub struct AttendTask {
@@ -50,8 +48,8 @@ impl AttendTask {
         Ok(AttendTask { with_lse: request.with_lse(), request: Some(request), stop, budget })
     }
 
-    /// Does the work, in memory of its own.
-    fn find(&self) -> Outcome<(View, Vec<f32>)> {
+    /// Does the work, in memory of its own: an output, and the logarithms of its rows' sums.
+    fn attend(&self) -> Outcome<(View, Vec<f32>)> {
         let (mut room, mut lse, mut bytes) = (None, Vec::new(), Vec::new());
         let aborted = || kvtide_tensor::Error::Aborted;
         let request = self.request.as_ref().ok_or_else(aborted)?.request()?;
@@ -94,18 +92,18 @@ impl NativeAttendRequest {
 }
 
 impl Task for AttendTask {
-    type Output = Found;
+    type Output = Outcome<(View, Vec<f32>)>;
     type JsValue = NativeAttendedView;
 
     fn compute(&mut self) -> Result<Self::Output> {
-        Ok(Found(catch(|| self.find()).unwrap_or_else(Err)))
+        Ok(catch(|| self.attend()).unwrap_or_else(Err))
     }
 
-    fn resolve(&mut self, env: Env, found: Self::Output) -> Result<Self::JsValue> {
+    fn resolve(&mut self, env: Env, attended: Self::Output) -> Result<Self::JsValue> {
         self.request = None;
         guard(&env, || {
-            let (out, lse) = found.0?;
-            let lse = self.with_lse.then(|| Handed::floats(lse));
+            let (out, lse) = attended?;
+            let lse = self.with_lse.then(|| ExternalArray::floats(lse));
             Ok(NativeAttendedView { out: NativeView::of(out, &Children::default()), lse })
         })
     }

@@ -4,7 +4,7 @@ use kvtide_tensor::{DType, device};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::guard::guard;
+use crate::border::handle::guard;
 
 /// What `kvtide doctor` prints of the binary.
 #[napi(object)]

@@ -1,37 +1,12 @@
-//! Native memory, as JavaScript is told of it.
-
-use std::cell::Cell;
-use std::sync::Arc;
+//! The memory limit of the process, and what is in use under it.
 
 use kvtide_tensor::Budget;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::guard::guard;
+use crate::border::handle::guard;
 use crate::border::number::whole;
-use crate::border::raise::number;
-
-thread_local! {
-    /// What this JavaScript thread's objects use, under the limit of the process.
-    static THREAD: Arc<Budget> = Budget::new(None);
-    /// What V8 was told.
-    static REPORTED: Cell<i64> = const { Cell::new(0) };
-}
-
-/// The budget of this thread's objects.
-pub(crate) fn budget() -> Arc<Budget> {
-    THREAD.with(Arc::clone)
-}
-
-/// Tells V8 how much native memory this thread's objects keep, when it has changed.
-pub(crate) fn report(env: &Env) {
-    let used = i64::try_from(THREAD.with(|budget| budget.used())).unwrap_or(i64::MAX);
-    let change = used - REPORTED.get();
-    // Without an answer V8 collects garbage later than it could; nothing else depends on it.
-    if change != 0 && env.adjust_external_memory(change).is_ok() {
-        REPORTED.set(used);
-    }
-}
+use crate::border::refusal::number;
 
 /// Native memory of the process.
 #[napi(object)]

@@ -2,7 +2,7 @@
 
 use kvtide_core::{COUNT_MAX, Error};
 
-use crate::border::guard::Outcome;
+use crate::border::refusal::Outcome;
 
 /// The largest whole number that an `f64` tells from its neighbours.
 const WHOLE_MAX: f64 = 9_007_199_254_740_991.0;

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kvtide_tensor::View;
 use napi::{Env, Result, Task};
 
-use crate::border::guard::{Outcome, catch, guard};
-use crate::border::handed::Handed;
+use crate::border::external_array::ExternalArray;
+use crate::border::handle::{catch, guard};
+use crate::border::refusal::Outcome;
 use crate::border::stop::NativeStop;
 
 /// The bytes of a tensor, or of its elements as 32-bit floats.
@@ -19,9 +20,6 @@ pub struct ReadTask {
     stop: Option<Arc<AtomicBool>>,
     as_floats: bool,
 }
-
-/// What was read, or a refusal.
-pub struct Found(Outcome<Vec<u8>>);
 
 impl ReadTask {
     pub(crate) fn of(view: &View, as_floats: bool, stop: Option<&NativeStop>) -> Outcome<Self> {
@@ -42,15 +40,15 @@ impl ReadTask {
 }
 
 impl Task for ReadTask {
-    type Output = Found;
-    type JsValue = Handed;
+    type Output = Outcome<Vec<u8>>;
+    type JsValue = ExternalArray;
 
     fn compute(&mut self) -> Result<Self::Output> {
-        Ok(Found(catch(|| self.read()).unwrap_or_else(Err)))
+        Ok(catch(|| self.read()).unwrap_or_else(Err))
     }
 
-    fn resolve(&mut self, env: Env, found: Self::Output) -> Result<Self::JsValue> {
+    fn resolve(&mut self, env: Env, read: Self::Output) -> Result<Self::JsValue> {
         self.view = None;
-        guard(&env, || Ok(Handed::bytes(found.0?)))
+        guard(&env, || Ok(ExternalArray::bytes(read?)))
     }
 }

@@ -3,7 +3,7 @@
 use kvtide_tensor::Stats;
 use napi_derive::napi;
 
-use crate::border::raise::number;
+use crate::border::refusal::number;
 
 /// Memory in use, and copies of rows that were there already.
 #[napi(object)]

@@ -9,14 +9,15 @@ use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::bytes::ArrayArg;
-use crate::border::guard::{Outcome, guard};
-use crate::border::handed::Handed;
-use crate::border::memory::budget;
+use crate::border::array::ArrayArg;
+use crate::border::budget::budget;
+use crate::border::children::Children;
+use crate::border::external_array::ExternalArray;
+use crate::border::handle::guard;
+use crate::border::host_array::{description, host_tensor};
 use crate::border::number::{count, whole};
 use crate::border::read_task::ReadTask;
-use crate::border::shown::Children;
-use crate::border::source::host_tensor;
+use crate::border::refusal::Outcome;
 use crate::border::stop::NativeStop;
 
 /// A tensor of one's own, or a view that someone looks at.
@@ -48,7 +49,8 @@ impl NativeView {
 pub fn tensor_from_host(env: &Env, data: ArrayArg, meta: &[f64], on: String) -> Result<NativeView> {
     guard(env, || {
         let budget = Budget::within(&device(&on)?, Some(&budget()), None);
-        Ok(NativeView::of(View::from_host(&host_tensor("data", data, meta)?, &budget)?, &Children::default()))
+        let host = host_tensor("data", data, description("data", meta, 0)?)?;
+        Ok(NativeView::of(View::from_host(&host, &budget)?, &Children::default()))
     })
 }
 
@@ -152,8 +154,8 @@ impl NativeView {
 
     /// The elements where they lie, as bytes. The array keeps the memory alive, and shows what the cache writes there later.
     #[napi(ts_return_type = "Uint8Array")]
-    pub fn data(&self, env: &Env) -> Result<Handed> {
-        self.read(env, |view| Ok(Handed::over(view.as_ptr()?, view.bytes(), view.clone())))
+    pub fn data(&self, env: &Env) -> Result<ExternalArray> {
+        self.read(env, |view| Ok(ExternalArray::over(view.as_ptr()?, view.bytes(), view.clone())))
     }
 
     #[napi]

@@ -4,7 +4,7 @@ use kvtide_tensor::Kernels;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::guard::guard;
+use crate::border::handle::guard;
 use crate::border::number::count;
 
 /// Says how many threads large operations use from now on.

@@ -5,13 +5,13 @@ use kvtide_tensor::{KvCache, KvCacheOptions, KvSnapshot, device};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::bytes::ArrayArg;
-use crate::border::guard::{Handle, guard};
-use crate::border::memory::budget;
+use crate::border::array::ArrayArg;
+use crate::border::budget::budget;
+use crate::border::cache_views::{CacheViews, NativeBuffer};
+use crate::border::handle::{Handle, guard};
 use crate::border::number::{count, optional, whole};
-use crate::border::shown::{NativeBuffer, Teller};
-use crate::border::source::{TensorArg, source};
 use crate::border::stats::NativeStats;
+use crate::border::tensor_arg::{TensorArg, source};
 
 /// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
 #[napi(object)]
@@ -32,7 +32,7 @@ pub struct NativeKvCacheOptions {
 #[napi]
 pub struct NativeKvCache {
     pub(crate) cache: Handle<KvCache>,
-    pub(crate) teller: Teller,
+    pub(crate) views: CacheViews,
 }
 
 /// A snapshot.
@@ -47,7 +47,7 @@ impl NativeKvCache {
     pub fn new(env: &Env, options: NativeKvCacheOptions) -> Result<Self> {
         guard(env, || {
             let positive = |argument, value| {
-                Ok::<_, crate::border::raise::Refusal>(count_positive(argument, whole(argument, value)?)?)
+                Ok::<_, crate::border::refusal::Refusal>(count_positive(argument, whole(argument, value)?)?)
             };
             let cache = KvCache::new(KvCacheOptions {
                 batch_size: positive("batchSize", options.batch_size)?,
@@ -61,7 +61,7 @@ impl NativeKvCache {
                 memory_limit_bytes: optional("memoryLimitBytes", options.memory_limit_bytes, whole)?,
                 budget: Some(budget()),
             })?;
-            Ok(NativeKvCache { cache: Handle::new("KvCache", cache), teller: Teller::default() })
+            Ok(NativeKvCache { cache: Handle::new("KvCache", cache), views: CacheViews::default() })
         })
     }
 
@@ -80,18 +80,18 @@ impl NativeKvCache {
         self.cache.change(env, |cache| {
             let meta = meta.numbers()?;
             let shown = cache.update_shown(source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?;
-            self.teller.tell(&shown, meta)
+            self.views.show(&shown, meta)
         })
     }
 
     #[napi]
     pub fn get_kv(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
-        self.cache.change(env, |cache| self.teller.tell(&cache.get_kv_shown()?, meta.numbers()?))
+        self.cache.change(env, |cache| self.views.show(&cache.get_kv_shown()?, meta.numbers()?))
     }
 
     #[napi]
     pub fn raw(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
-        self.cache.change(env, |cache| self.teller.tell(&cache.raw_shown()?, meta.numbers()?))
+        self.cache.change(env, |cache| self.views.show(&cache.raw_shown()?, meta.numbers()?))
     }
 
     #[napi]
@@ -112,7 +112,7 @@ impl NativeKvCache {
     #[napi]
     pub fn snapshot(&self, env: &Env) -> Result<NativeKvSnapshot> {
         let snapshot = self.cache.read(env, |cache| Ok(cache.snapshot()?))?;
-        Ok(NativeKvSnapshot { snapshot: Handle::new("KvSnapshot", snapshot) })
+        Ok(NativeKvSnapshot { snapshot: Handle::new("Snapshot", snapshot) })
     }
 
     #[napi]
@@ -127,7 +127,7 @@ impl NativeKvCache {
 
     #[napi]
     pub fn dispose(&mut self, env: &Env) {
-        self.teller.children.release();
+        self.views.children.release();
         self.cache.dispose(env, KvCache::close);
     }
 }

@@ -4,20 +4,21 @@ use kvtide_tensor::{DType, HostTensor, RollbackCache, RollbackCacheOptions, Roll
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::bytes::ArrayArg;
-use crate::border::guard::{Handle, guard};
-use crate::border::memory::budget;
+use crate::border::array::ArrayArg;
+use crate::border::budget::budget;
+use crate::border::cache_views::{CacheViews, NativeBuffer};
+use crate::border::children::Children;
+use crate::border::handle::{Handle, guard};
 use crate::border::number::{optional, whole};
-use crate::border::shown::{Children, NativeBuffer, Teller};
-use crate::border::source::{TensorArg, source};
 use crate::border::stats::NativeStats;
 use crate::border::tensor::NativeView;
+use crate::border::tensor_arg::{TensorArg, source};
 
 /// A cache.
 #[napi]
 pub struct NativeRollbackCache {
     pub(crate) cache: Handle<RollbackCache>,
-    pub(crate) teller: Teller,
+    pub(crate) views: CacheViews,
 }
 
 /// A mark on a committed length.
@@ -36,7 +37,7 @@ impl NativeRollbackCache {
                 memory_limit_bytes: optional("memoryLimitBytes", memory_limit_bytes, whole)?,
                 budget: Some(budget()),
             })?;
-            Ok(NativeRollbackCache { cache: Handle::new("RollbackCache", cache), teller: Teller::default() })
+            Ok(NativeRollbackCache { cache: Handle::new("RollbackCache", cache), views: CacheViews::default() })
         })
     }
 
@@ -62,7 +63,7 @@ impl NativeRollbackCache {
         self.cache.change(env, |cache| {
             let meta = meta.numbers()?;
             let shown = cache.append_shown(source("k", &k, meta, 0)?, source("v", &v, meta, 1)?, parents)?;
-            self.teller.tell(&shown, meta)
+            self.views.show(&shown, meta)
         })
     }
 
@@ -74,7 +75,7 @@ impl NativeRollbackCache {
     #[napi]
     pub fn snapshot(&self, env: &Env) -> Result<NativeRollbackMark> {
         let mark = self.cache.read(env, |cache| Ok(cache.snapshot()))?;
-        Ok(NativeRollbackMark { mark: Handle::new("RollbackSnapshot", mark) })
+        Ok(NativeRollbackMark { mark: Handle::new("RollbackMark", mark) })
     }
 
     #[napi]
@@ -84,7 +85,7 @@ impl NativeRollbackCache {
 
     #[napi]
     pub fn current(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
-        self.cache.change(env, |cache| self.teller.tell_optional(cache.current_shown()?.as_ref(), meta.numbers()?))
+        self.cache.change(env, |cache| self.views.show_optional(cache.current_shown()?.as_ref(), meta.numbers()?))
     }
 
     #[napi]
@@ -120,7 +121,7 @@ impl NativeRollbackCache {
 
     #[napi]
     pub fn dispose(&mut self, env: &Env) {
-        self.teller.children.release();
+        self.views.children.release();
         self.cache.dispose(env, RollbackCache::close);
     }
 }

@@ -5,15 +5,16 @@ use kvtide_tensor::{Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, So
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::bytes::ArrayArg;
-use crate::border::guard::{Handle, Outcome, guard};
-use crate::border::memory::budget;
+use crate::border::array::ArrayArg;
+use crate::border::budget::budget;
+use crate::border::cache_views::{CacheViews, NativeBuffer};
+use crate::border::handle::{Handle, guard};
 use crate::border::number::{count, optional, whole};
-use crate::border::shown::{NativeBuffer, Teller};
-use crate::border::source::{TensorArg, source};
+use crate::border::refusal::Outcome;
 use crate::border::stats::NativeStats;
 use crate::border::tensor::NativeView;
-use crate::contiguous::rotating_snapshot::{NativeRotatingSnapshot, Snapshot, either, other_kind};
+use crate::border::tensor_arg::{TensorArg, source};
+use crate::contiguous::rotating_snapshot::{EitherSnapshot, NativeRotatingSnapshot, either, other_kind};
 
 /// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
 #[napi(object)]
@@ -33,7 +34,7 @@ pub struct NativeRotatingOptions {
 }
 
 /// A cache of either kind.
-pub(crate) enum Window {
+pub(crate) enum EitherCache {
     Single(RotatingCache),
     Pair(RotatingKvCache),
 }
@@ -41,8 +42,8 @@ pub(crate) enum Window {
 /// A cache.
 #[napi]
 pub struct NativeRotatingCache {
-    pub(crate) cache: Handle<Window>,
-    pub(crate) teller: Teller,
+    pub(crate) cache: Handle<EitherCache>,
+    pub(crate) views: CacheViews,
 }
 
 #[napi]
@@ -61,9 +62,9 @@ impl NativeRotatingCache {
                 budget: Some(budget()),
             };
             Ok(handle(if options.parts == 2.0 {
-                Window::Pair(RotatingKvCache::new(made)?)
+                EitherCache::Pair(RotatingKvCache::new(made)?)
             } else {
-                Window::Single(RotatingCache::new(made)?)
+                EitherCache::Single(RotatingCache::new(made)?)
             }))
         })
     }
@@ -85,12 +86,12 @@ impl NativeRotatingCache {
                 value.as_ref().map(|value| source("accepted", value, meta, place)).transpose()
             }
             Ok(handle(match snapshot.snapshot.get()? {
-                Snapshot::Single(snapshot) if parts == 1.0 => {
-                    Window::Single(RotatingCache::restore_from_snapshot(snapshot, part(&k, meta, 0)?, keep_len)?)
+                EitherSnapshot::Single(snapshot) if parts == 1.0 => {
+                    EitherCache::Single(RotatingCache::restore_from_snapshot(snapshot, part(&k, meta, 0)?, keep_len)?)
                 }
-                Snapshot::Pair(snapshot) if parts == 2.0 => {
+                EitherSnapshot::Pair(snapshot) if parts == 2.0 => {
                     let accepted = part(&k, meta, 0)?.zip(part(&v, meta, 1)?);
-                    Window::Pair(RotatingKvCache::restore_from_snapshot(snapshot, accepted, keep_len)?)
+                    EitherCache::Pair(RotatingKvCache::restore_from_snapshot(snapshot, accepted, keep_len)?)
                 }
                 _ => return other_kind(),
             }))
@@ -99,27 +100,27 @@ impl NativeRotatingCache {
 
     #[napi]
     pub fn current_seq_len(&self, env: &Env) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.current_seq_len()) as f64))
+        self.cache.read(env, |cache| Ok(either!(EitherCache, cache, cache => cache.current_seq_len()) as f64))
     }
 
     #[napi]
     pub fn capacity_seq_len(&self, env: &Env) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.capacity_seq_len()).into()))
+        self.cache.read(env, |cache| Ok(either!(EitherCache, cache, cache => cache.capacity_seq_len()).into()))
     }
 
     #[napi]
     pub fn retained_len(&self, env: &Env) -> Result<f64> {
-        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.retained_len()).into()))
+        self.cache.read(env, |cache| Ok(either!(EitherCache, cache, cache => cache.retained_len()).into()))
     }
 
     #[napi]
     pub fn device(&self, env: &Env) -> Result<String> {
-        self.cache.read(env, |cache| Ok(device_name(either!(Window, cache, cache => cache.device()))))
+        self.cache.read(env, |cache| Ok(device_name(either!(EitherCache, cache, cache => cache.device()))))
     }
 
     #[napi]
     pub fn dtype(&self, env: &Env) -> Result<Option<&'static str>> {
-        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.dtype()).map(|dtype| dtype.name())))
+        self.cache.read(env, |cache| Ok(either!(EitherCache, cache, cache => cache.dtype()).map(|dtype| dtype.name())))
     }
 
     #[napi]
@@ -127,58 +128,58 @@ impl NativeRotatingCache {
         self.cache.change(env, |cache| {
             let meta = meta.numbers()?;
             let shown = match cache {
-                Window::Single(cache) => cache.append_shown(source("src", &k, meta, 0)?)?,
-                Window::Pair(cache) => cache.append_shown(source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?,
+                EitherCache::Single(cache) => cache.append_shown(source("src", &k, meta, 0)?)?,
+                EitherCache::Pair(cache) => cache.append_shown(source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?,
             };
-            self.teller.tell(&shown, meta)
+            self.views.show(&shown, meta)
         })
     }
 
     #[napi]
     pub fn current_data(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
         self.cache.change(env, |cache| {
-            let shown = either!(Window, cache, cache => cache.current_shown()?);
-            self.teller.tell_optional(shown.as_ref(), meta.numbers()?)
+            let shown = either!(EitherCache, cache, cache => cache.current_shown()?);
+            self.views.show_optional(shown.as_ref(), meta.numbers()?)
         })
     }
 
     #[napi]
     pub fn last_append_result(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
         self.cache.change(env, |cache| {
-            let shown = either!(Window, cache, cache => cache.last_append_shown());
-            self.teller.tell_optional(shown.as_ref(), meta.numbers()?)
+            let shown = either!(EitherCache, cache, cache => cache.last_append_shown());
+            self.views.show_optional(shown.as_ref(), meta.numbers()?)
         })
     }
 
     #[napi]
     pub fn all_data(&mut self, env: &Env, meta: ArrayArg) -> Result<Option<NativeBuffer>> {
         self.cache.change(env, |cache| {
-            let shown = either!(Window, cache, cache => cache.all_shown()?);
-            self.teller.tell_optional(shown.as_ref(), meta.numbers()?)
+            let shown = either!(EitherCache, cache, cache => cache.all_shown()?);
+            self.views.show_optional(shown.as_ref(), meta.numbers()?)
         })
     }
 
     #[napi]
     pub fn try_set_len(&self, env: &Env, len: f64) -> Result<()> {
-        self.cache.read(env, |cache| either!(Window, cache, cache => Ok(cache.try_set_len(whole("len", len)?)?)))
+        self.cache.read(env, |cache| either!(EitherCache, cache, cache => Ok(cache.try_set_len(whole("len", len)?)?)))
     }
 
     #[napi]
     pub fn set_len(&mut self, env: &Env, len: f64) -> Result<()> {
-        self.cache.change(env, |cache| either!(Window, cache, cache => Ok(cache.set_len(whole("len", len)?)?)))
+        self.cache.change(env, |cache| either!(EitherCache, cache, cache => Ok(cache.set_len(whole("len", len)?)?)))
     }
 
     #[napi]
     pub fn reset(&mut self, env: &Env) -> Result<()> {
-        self.cache.change(env, |cache| either!(Window, cache, cache => Ok(cache.reset()?)))
+        self.cache.change(env, |cache| either!(EitherCache, cache, cache => Ok(cache.reset()?)))
     }
 
     #[napi]
     pub fn snapshot(&self, env: &Env) -> Result<NativeRotatingSnapshot> {
         let snapshot = self.cache.read(env, |cache| {
             Ok(match cache {
-                Window::Single(cache) => Snapshot::Single(cache.snapshot()?),
-                Window::Pair(cache) => Snapshot::Pair(cache.snapshot()?),
+                EitherCache::Single(cache) => EitherSnapshot::Single(cache.snapshot()?),
+                EitherCache::Pair(cache) => EitherSnapshot::Pair(cache.snapshot()?),
             })
         })?;
         Ok(NativeRotatingSnapshot { snapshot: Handle::new("RotatingSnapshot", snapshot) })
@@ -187,8 +188,8 @@ impl NativeRotatingCache {
     #[napi]
     pub fn restore(&mut self, env: &Env, snapshot: &NativeRotatingSnapshot) -> Result<()> {
         self.cache.change(env, |cache| match (cache, snapshot.snapshot.get()?) {
-            (Window::Single(cache), Snapshot::Single(snapshot)) => Ok(cache.restore(snapshot)?),
-            (Window::Pair(cache), Snapshot::Pair(snapshot)) => Ok(cache.restore(snapshot)?),
+            (EitherCache::Single(cache), EitherSnapshot::Single(snapshot)) => Ok(cache.restore(snapshot)?),
+            (EitherCache::Pair(cache), EitherSnapshot::Pair(snapshot)) => Ok(cache.restore(snapshot)?),
             _ => other_kind(),
         })
     }
@@ -198,10 +199,12 @@ impl NativeRotatingCache {
         self.cache.read(env, |cache| {
             let tokens = whole("n", tokens)?;
             match (cache, snapshot.snapshot.get()?) {
-                (Window::Single(cache), Snapshot::Single(snapshot)) => {
+                (EitherCache::Single(cache), EitherSnapshot::Single(snapshot)) => {
                     Ok(cache.can_append_from_snapshot(snapshot, tokens))
                 }
-                (Window::Pair(cache), Snapshot::Pair(snapshot)) => Ok(cache.can_append_from_snapshot(snapshot, tokens)),
+                (EitherCache::Pair(cache), EitherSnapshot::Pair(snapshot)) => {
+                    Ok(cache.can_append_from_snapshot(snapshot, tokens))
+                }
                 _ => other_kind(),
             }
         })
@@ -221,44 +224,44 @@ impl NativeRotatingCache {
             let (keep, row, batch) =
                 (whole("keepLen", keep_len)?, whole("rowIdx", row_idx)?, whole("batchLen", batch_len)?);
             let views = match (cache, snapshot.snapshot.get()?) {
-                (Window::Single(cache), Snapshot::Single(snapshot)) => {
+                (EitherCache::Single(cache), EitherSnapshot::Single(snapshot)) => {
                     cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(|view| vec![view])
                 }
-                (Window::Pair(cache), Snapshot::Pair(snapshot)) => {
+                (EitherCache::Pair(cache), EitherSnapshot::Pair(snapshot)) => {
                     cache.accepted_append_from_batched_append(snapshot, keep, row, batch)?.map(|Kv { k, v }| vec![k, v])
                 }
                 _ => return other_kind(),
             };
-            let told = |view| NativeView::of(view, &self.teller.children);
+            let told = |view| NativeView::of(view, &self.views.children);
             Ok(views.map(|views| views.into_iter().map(told).collect()))
         })
     }
 
     #[napi]
     pub fn stats(&self, env: &Env) -> Result<NativeStats> {
-        self.cache.read(env, |cache| Ok(either!(Window, cache, cache => cache.stats()).into()))
+        self.cache.read(env, |cache| Ok(either!(EitherCache, cache, cache => cache.stats()).into()))
     }
 
     #[napi]
     pub fn dispose(&mut self, env: &Env) {
-        self.teller.children.release();
-        self.cache.dispose(env, |cache| either!(Window, cache, cache => cache.close()));
+        self.views.children.release();
+        self.cache.dispose(env, |cache| either!(EitherCache, cache, cache => cache.close()));
     }
 }
 
 /// The cache of K and V: that of one tensor has no transactions.
-pub(crate) fn pair(window: &Window) -> Outcome<&RotatingKvCache> {
-    match window {
-        Window::Pair(cache) => Ok(cache),
-        Window::Single(_) => no_pair(),
+pub(crate) fn pair(cache: &EitherCache) -> Outcome<&RotatingKvCache> {
+    match cache {
+        EitherCache::Pair(cache) => Ok(cache),
+        EitherCache::Single(_) => no_pair(),
     }
 }
 
 /// As [`pair`], to change it.
-pub(crate) fn pair_mut(window: &mut Window) -> Outcome<&mut RotatingKvCache> {
-    match window {
-        Window::Pair(cache) => Ok(cache),
-        Window::Single(_) => no_pair(),
+pub(crate) fn pair_mut(cache: &mut EitherCache) -> Outcome<&mut RotatingKvCache> {
+    match cache {
+        EitherCache::Pair(cache) => Ok(cache),
+        EitherCache::Single(_) => no_pair(),
     }
 }
 
@@ -266,10 +269,10 @@ fn no_pair<T>() -> Outcome<T> {
     Err(kvtide_core::Error::argument("this", "a RotatingCache", "a RotatingKvCache").into())
 }
 
-fn handle(window: Window) -> NativeRotatingCache {
-    let name = match window {
-        Window::Single(_) => "RotatingCache",
-        Window::Pair(_) => "RotatingKvCache",
+fn handle(cache: EitherCache) -> NativeRotatingCache {
+    let name = match cache {
+        EitherCache::Single(_) => "RotatingCache",
+        EitherCache::Pair(_) => "RotatingKvCache",
     };
-    NativeRotatingCache { cache: Handle::new(name, window), teller: Teller::default() }
+    NativeRotatingCache { cache: Handle::new(name, cache), views: CacheViews::default() }
 }

@@ -4,10 +4,11 @@ use kvtide_tensor::RotatingSnapshot;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::guard::{Handle, Outcome};
+use crate::border::handle::Handle;
+use crate::border::refusal::Outcome;
 
 /// A snapshot of either kind.
-pub(crate) enum Snapshot {
+pub(crate) enum EitherSnapshot {
     Single(RotatingSnapshot<1>),
     Pair(RotatingSnapshot<2>),
 }
@@ -26,7 +27,7 @@ pub(crate) use either;
 /// A snapshot.
 #[napi]
 pub struct NativeRotatingSnapshot {
-    pub(crate) snapshot: Handle<Snapshot>,
+    pub(crate) snapshot: Handle<EitherSnapshot>,
 }
 
 /// The refusal of a snapshot of the other kind of cache.
@@ -39,27 +40,29 @@ impl NativeRotatingSnapshot {
     #[napi]
     pub fn current_seq_len(&self, env: &Env) -> Result<f64> {
         self.snapshot
-            .read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.current_seq_len()) as f64))
+            .read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.current_seq_len()) as f64))
     }
 
     #[napi]
     pub fn max_seq_len(&self, env: &Env) -> Result<f64> {
-        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.max_seq_len()).into()))
+        self.snapshot
+            .read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.max_seq_len()).into()))
     }
 
     #[napi]
     pub fn retained_len(&self, env: &Env) -> Result<f64> {
-        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.retained_len()).into()))
+        self.snapshot
+            .read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.retained_len()).into()))
     }
 
     #[napi]
     pub fn sinks(&self, env: &Env) -> Result<f64> {
-        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.sinks()).into()))
+        self.snapshot.read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.sinks()).into()))
     }
 
     #[napi]
     pub fn dim(&self, env: &Env) -> Result<f64> {
-        self.snapshot.read(env, |snapshot| Ok(either!(Snapshot, snapshot, snapshot => snapshot.dim()) as f64))
+        self.snapshot.read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.dim()) as f64))
     }
 
     #[napi]

@@ -8,13 +8,14 @@ use kvtide_tensor::{BeginOptions, KvCache, RollbackCache, RotatingKvCache, Shown
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::bytes::ArrayArg;
-use crate::border::guard::Outcome;
-use crate::border::memory::budget;
+use crate::border::array::ArrayArg;
+use crate::border::budget::budget;
+use crate::border::cache_views::{CacheViews, NativeBuffer};
+use crate::border::children::Children;
 use crate::border::number::{count, optional, whole};
-use crate::border::shown::{Children, NativeBuffer, Teller};
-use crate::border::source::{TensorArg, source};
+use crate::border::refusal::Outcome;
 use crate::border::tensor::NativeView;
+use crate::border::tensor_arg::{TensorArg, source};
 use crate::contiguous::kv_cache::NativeKvCache;
 use crate::contiguous::rollback_cache::NativeRollbackCache;
 use crate::contiguous::rotating_cache::{NativeRotatingCache, pair, pair_mut};
@@ -27,7 +28,8 @@ trait Drafting {
 
     fn read<R>(&self, env: &Env, work: impl FnOnce(&Self::Cache) -> Outcome<R>) -> Result<R>;
 
-    fn change<R>(&mut self, env: &Env, work: impl FnOnce(&mut Self::Cache, &mut Teller) -> Outcome<R>) -> Result<R>;
+    fn change<R>(&mut self, env: &Env, work: impl FnOnce(&mut Self::Cache, &mut CacheViews) -> Outcome<R>)
+    -> Result<R>;
 }
 
 impl Drafting for NativeKvCache {
@@ -41,8 +43,8 @@ impl Drafting for NativeKvCache {
         self.cache.read(env, work)
     }
 
-    fn change<R>(&mut self, env: &Env, work: impl FnOnce(&mut KvCache, &mut Teller) -> Outcome<R>) -> Result<R> {
-        self.cache.change(env, |cache| work(cache, &mut self.teller))
+    fn change<R>(&mut self, env: &Env, work: impl FnOnce(&mut KvCache, &mut CacheViews) -> Outcome<R>) -> Result<R> {
+        self.cache.change(env, |cache| work(cache, &mut self.views))
     }
 }
 
@@ -57,8 +59,12 @@ impl Drafting for NativeRollbackCache {
         self.cache.read(env, work)
     }
 
-    fn change<R>(&mut self, env: &Env, work: impl FnOnce(&mut RollbackCache, &mut Teller) -> Outcome<R>) -> Result<R> {
-        self.cache.change(env, |cache| work(cache, &mut self.teller))
+    fn change<R>(
+        &mut self,
+        env: &Env,
+        work: impl FnOnce(&mut RollbackCache, &mut CacheViews) -> Outcome<R>,
+    ) -> Result<R> {
+        self.cache.change(env, |cache| work(cache, &mut self.views))
     }
 }
 
@@ -76,9 +82,9 @@ impl Drafting for NativeRotatingCache {
     fn change<R>(
         &mut self,
         env: &Env,
-        work: impl FnOnce(&mut RotatingKvCache, &mut Teller) -> Outcome<R>,
+        work: impl FnOnce(&mut RotatingKvCache, &mut CacheViews) -> Outcome<R>,
     ) -> Result<R> {
-        self.cache.change(env, |cache| work(pair_mut(cache)?, &mut self.teller))
+        self.cache.change(env, |cache| work(pair_mut(cache)?, &mut self.views))
     }
 }
 
@@ -123,10 +129,10 @@ macro_rules! transactions {
                 meta: ArrayArg,
                 parents: Option<&[i32]>,
             ) -> Result<Option<NativeBuffer>> {
-                self.change(env, |cache, teller| {
+                self.change(env, |cache, views| {
                     let meta = meta.numbers()?;
                     let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
-                    teller.tell(&cache.append_draft(id(draft)?, k, v, parents)?, meta)
+                    views.show(&cache.append_draft(id(draft)?, k, v, parents)?, meta)
                 })
             }
 

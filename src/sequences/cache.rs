@@ -4,15 +4,16 @@ use kvtide_tensor::PagedKvCache;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::batch::Batch;
 use super::model::{NativeGroup, NativeModelOptions};
 use super::options::NativePagedOptions;
-use crate::border::bytes::{ArrayArg, Memory, apart};
-use crate::border::guard::{Handle, Outcome, guard};
+use super::sequence_batch::SequenceBatch;
+use crate::border::array::{ArrayArg, ArrayMemory, apart};
+use crate::border::children::Children;
+use crate::border::handle::{Handle, guard};
 use crate::border::number::{count, whole};
-use crate::border::shown::Children;
-use crate::border::source::{TensorArg, source};
+use crate::border::refusal::Outcome;
 use crate::border::tensor::NativeView;
+use crate::border::tensor_arg::{TensorArg, source};
 
 /// A cache.
 #[napi]
@@ -139,7 +140,7 @@ impl NativePagedKvCache {
         tokens: Option<&[u32]>,
     ) -> Result<()> {
         self.cache.change(env, |cache| {
-            let batch = Batch::read(batch, numbers)?;
+            let batch = SequenceBatch::read(batch, numbers)?;
             let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
             Ok(cache.append_known(&batch.sequences, k, v, batch.offsets.as_deref(), tokens)?)
         })
@@ -184,7 +185,7 @@ impl NativePagedKvCache {
 }
 
 /// The memory of two arrays, refused when it overlaps.
-fn pair(named: [(&'static str, ArrayArg); 2]) -> Outcome<[Memory; 2]> {
+fn pair(named: [(&'static str, ArrayArg); 2]) -> Outcome<[ArrayMemory; 2]> {
     let memory = apart(&named)?;
     Ok([memory[0], memory[1]])
 }

@@ -5,9 +5,9 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::border::memory::budget;
+use crate::border::budget::budget;
+use crate::border::children::Children;
 use crate::border::number::{count, optional, whole};
-use crate::border::shown::Children;
 use crate::border::tensor::NativeView;
 use crate::contiguous::transaction::{id, positions};
 

@@ -8,9 +8,8 @@ use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
 use super::prefix::{NativeExtra, Prompt};
-use crate::border::guard::Outcome;
 use crate::border::number::{count, whole};
-use crate::border::raise::number;
+use crate::border::refusal::{Outcome, number};
 
 /// One event.
 #[napi(object, object_from_js = false)]

@@ -1,8 +1,6 @@
 //! The cache of many sequences, by numbers: a sequence is one, a transaction is one. Snapshots, prefixes and steps are objects.
 
-mod batch;
-mod block_pool;
-mod block_table;
+mod attend;
 mod cache;
 mod draft;
 mod events;
@@ -12,7 +10,6 @@ mod pool;
 mod prefix;
 mod prefix_namer;
 mod sequence;
+mod sequence_batch;
 mod step;
 mod step_batch;
-
-pub(crate) use cache::NativePagedKvCache;

@@ -7,9 +7,9 @@ use napi::bindgen_prelude::{Uint8Array, Uint32Array};
 use napi_derive::napi;
 
 use super::options::{eviction, page_format, prefix_key};
-use crate::border::guard::Outcome;
-use crate::border::memory::budget;
+use crate::border::budget::budget;
 use crate::border::number::{count, optional, whole};
+use crate::border::refusal::Outcome;
 
 /// One layer of a model that was described by hand.
 #[napi(object, object_to_js = false)]

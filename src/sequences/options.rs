@@ -8,9 +8,9 @@ use kvtide_tensor::{PagedKvCacheOptions, device};
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
 
-use crate::border::guard::Outcome;
-use crate::border::memory::budget;
+use crate::border::budget::budget;
 use crate::border::number::{count, optional, whole};
+use crate::border::refusal::Outcome;
 
 /// Everything that the cache is made with.
 #[napi(object, object_to_js = false)]
@@ -43,7 +43,7 @@ impl NativePagedOptions {
     /// The options, each checked.
     pub(crate) fn read(self) -> Outcome<PagedKvCacheOptions> {
         let positive = |argument, value| {
-            Ok::<_, crate::border::raise::Refusal>(count_positive(argument, whole(argument, value)?)?)
+            Ok::<_, crate::border::refusal::Refusal>(count_positive(argument, whole(argument, value)?)?)
         };
         let sinks = count("sinks", self.sinks)?;
         let window = optional("window", self.window, count)?;

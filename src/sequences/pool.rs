@@ -6,9 +6,8 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::border::guard::Outcome;
 use crate::border::number::{count, optional, whole};
-use crate::border::raise::number;
+use crate::border::refusal::{Outcome, number};
 use crate::border::stats::NativeStats;
 
 /// What a cache costs, and what its pools hold.

@@ -7,8 +7,9 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::border::guard::{Handle, Outcome};
+use crate::border::handle::Handle;
 use crate::border::number::count;
+use crate::border::refusal::Outcome;
 
 /// What a range of tokens depends on beside themselves.
 #[napi(object, object_to_js = false)]

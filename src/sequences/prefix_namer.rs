@@ -8,7 +8,8 @@ use super::events::names;
 use super::model::NativeModelOptions;
 use super::options::NativePagedOptions;
 use super::prefix::{NativeExtra, Prompt};
-use crate::border::guard::{Handle, Outcome, guard};
+use crate::border::handle::{Handle, guard};
+use crate::border::refusal::Outcome;
 
 /// What names as a cache does.
 #[napi]

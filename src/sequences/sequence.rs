@@ -6,9 +6,10 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::border::guard::{Handle, Outcome};
+use crate::border::handle::Handle;
 use crate::border::number::{count, whole};
-use crate::border::source::{TensorArg, source};
+use crate::border::refusal::Outcome;
+use crate::border::tensor_arg::{TensorArg, source};
 use crate::contiguous::transaction::id;
 
 /// A snapshot.
@@ -133,7 +134,7 @@ impl NativePagedKvCache {
     #[napi]
     pub fn snapshot(&mut self, env: &Env, sequence: f64) -> Result<NativePagedSnapshot> {
         let snapshot = self.cache.change(env, |cache| Ok(cache.snapshot(whole("seq", sequence)?)?))?;
-        Ok(NativePagedSnapshot { snapshot: Handle::new("PagedSnapshot", snapshot) })
+        Ok(NativePagedSnapshot { snapshot: Handle::new("Snapshot", snapshot) })
     }
 
     #[napi]

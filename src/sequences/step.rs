@@ -5,18 +5,11 @@ use kvtide_tensor::PagedStep;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::batch::Batch;
 use super::cache::NativePagedKvCache;
-use crate::attention::answer::NativeAnswer;
-use crate::attention::call::answer;
-use crate::attention::lists::ListsArg;
-use crate::attention::request::Request;
-use crate::attention::task::NativeAttendRequest;
-use crate::border::bytes::ArrayArg;
-use crate::border::guard::Outcome;
+use super::sequence_batch::SequenceBatch;
 use crate::border::number::count;
-use crate::border::source::{TensorArg, source};
-use crate::border::stop::NativeStop;
+use crate::border::refusal::Outcome;
+use crate::border::tensor_arg::{TensorArg, source};
 
 /// A step; nothing once it has ended.
 #[napi]
@@ -30,14 +23,14 @@ impl NativePagedStep {
         NativePagedStep { step: Some(step) }
     }
 
-    /// It, refused once it has ended.
-    fn get(&self) -> Outcome<&PagedStep> {
-        Ok(self.step.as_ref().ok_or(Error::TransactionClosed)?)
+    /// The open step; refused once it has ended.
+    pub(super) fn get(&self) -> Outcome<&PagedStep> {
+        Ok(self.step.as_ref().ok_or(Error::StepClosed)?)
     }
 
-    /// The same, to write with.
+    /// As [`NativePagedStep::get`], to write with.
     fn get_mut(&mut self) -> Outcome<&mut PagedStep> {
-        Ok(self.step.as_mut().ok_or(Error::TransactionClosed)?)
+        Ok(self.step.as_mut().ok_or(Error::StepClosed)?)
     }
 }
 
@@ -53,7 +46,7 @@ impl NativePagedKvCache {
         parents: Option<&[i32]>,
     ) -> Result<NativePagedStep> {
         self.cache.change(env, |cache| {
-            let batch = Batch::read(batch, numbers)?;
+            let batch = SequenceBatch::read(batch, numbers)?;
             Ok(NativePagedStep::of(cache.begin_step(batch.step(parents))?))
         })
     }
@@ -79,39 +72,6 @@ impl NativePagedKvCache {
     #[napi]
     pub fn check_step(&self, env: &Env, step: &NativePagedStep) -> Result<()> {
         self.cache.read(env, |cache| Ok(cache.check_step(step.get()?)?))
-    }
-
-    /// Attends from a layer's queries, and answers an output, or one with its sums.
-    #[napi(ts_return_type = "unknown")]
-    pub fn attend_layer<'a>(
-        &mut self,
-        env: &'a Env,
-        step: &NativePagedStep,
-        q: TensorArg,
-        call: ArrayArg,
-        out: ArrayArg,
-        lists: ListsArg,
-    ) -> Result<NativeAnswer<'a>> {
-        self.cache.change(env, |cache| {
-            let numbers = call.numbers()?;
-            answer(env, &Request::over_step(&q, cache, step.get()?, &lists, numbers)?, out, numbers)
-        })
-    }
-
-    /// The same in the background, once it is started.
-    #[napi]
-    pub fn attend_layer_request(
-        &mut self,
-        env: &Env,
-        step: &NativePagedStep,
-        q: TensorArg,
-        call: ArrayArg,
-        lists: ListsArg,
-        stop: Option<&NativeStop>,
-    ) -> Result<NativeAttendRequest> {
-        self.cache.change(env, |cache| {
-            NativeAttendRequest::of(&Request::over_step(&q, cache, step.get()?, &lists, call.numbers()?)?, stop)
-        })
     }
 
     #[napi]

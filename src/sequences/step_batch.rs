@@ -12,12 +12,13 @@ use kvtide_core::paged::{StepTableRows, StepTables};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::batch::Batch;
 use super::cache::NativePagedKvCache;
+use super::sequence_batch::SequenceBatch;
 use super::step::NativePagedStep;
-use crate::border::bytes::{ArrayArg, apart};
-use crate::border::guard::{Outcome, guard};
+use crate::border::array::{ArrayArg, apart};
+use crate::border::handle::guard;
 use crate::border::number::count;
+use crate::border::refusal::Outcome;
 
 const NAMES: [&str; 5] = ["blockTables", "slotMapping", "positions", "lengths", "queryOffsets"];
 
@@ -45,10 +46,10 @@ impl NativeStepBatch {
     }
 }
 
-/// The tables of one group.
-struct Tables([&'static mut [i32]; 5]);
+/// The arrays of one group.
+struct GroupArrays([&'static mut [i32]; 5]);
 
-impl Tables {
+impl GroupArrays {
     /// Those of each group; refused when two arrays share memory.
     fn read(arrays: &[ArrayArg]) -> Outcome<Vec<Self>> {
         let named: Vec<_> = arrays.iter().zip(NAMES.into_iter().cycle()).map(|(array, name)| (name, *array)).collect();
@@ -60,7 +61,7 @@ impl Tables {
                 let refused = |_| Error::argument(name, "an array that is not aligned", "an Int32Array");
                 *table = bytemuck::try_cast_slice_mut(memory.bytes_mut()).map_err(refused)?;
             }
-            groups.push(Tables(tables));
+            groups.push(GroupArrays(tables));
         }
         Ok(groups)
     }
@@ -92,11 +93,11 @@ impl NativePagedKvCache {
         arrays: Vec<ArrayArg>,
     ) -> Result<NativePagedStep> {
         self.cache.change(env, |cache| {
-            let batch = Batch::read(batch, numbers)?;
-            let mut groups = Tables::read(&arrays)?;
-            let tables = groups.iter_mut().map(Tables::borrow).collect();
+            let batch = SequenceBatch::read(batch, numbers)?;
+            let mut groups = GroupArrays::read(&arrays)?;
+            let tables = groups.iter_mut().map(GroupArrays::borrow).collect();
             let step = cache.prepare_step(batch.step(parents), &mut rows.groups, tables)?;
-            groups.iter_mut().for_each(|tables| tables.end(batch.sequences.len(), step.tokens()));
+            groups.iter_mut().for_each(|arrays| arrays.end(batch.sequences.len(), step.tokens()));
             Ok(NativePagedStep::of(step))
         })
     }

@@ -1,4 +1,4 @@
-import { BlockPool, BlockTable, type CacheStats, type Kv, KvCache, memoryStats, PagedKvCache, PrefixMatch, RollbackCache, RollbackSnapshot, RotatingCache, RotatingKvCache, RotatingSnapshot, Sequence, Snapshot, Step, Tensor } from '../../../index.js'
+import { BlockPool, BlockTable, type CacheStats, type Kv, KvCache, memoryStats, PagedKvCache, PrefixMatch, RollbackCache, RollbackMark, RotatingCache, RotatingKvCache, RotatingSnapshot, Sequence, Snapshot, Step, Tensor } from '../../../index.js'
 
 /** Costs, but for copies and for what garbage still holds. */
 function costs({ bufferBytes, limitBytes, growths, compactions }: CacheStats): unknown {
@@ -56,7 +56,7 @@ function state(object: unknown): unknown {
   if (object instanceof Snapshot || object instanceof PrefixMatch) return object.length
   if (object instanceof BlockPool) return [object.freeCount, object.totalCount, object.utilization]
   if (object instanceof BlockTable) return [0, 1].map(layer => [object.numBlocks(layer), object.getBlock(layer, 0), object.getBlock(layer, 1)])
-  if (object instanceof RollbackSnapshot) return object.committedLen
+  if (object instanceof RollbackMark) return object.committedLen
   if (object instanceof RotatingSnapshot) return [object.currentSeqLen, object.maxSeqLen, object.retainedLen, object.sinks, object.dim]
   return null
 }

@@ -125,7 +125,7 @@ function isMeant(value: unknown): boolean {
 
 /** A mark of a RollbackCache, which refuses all other objects as one. */
 export const mark = (): Kind => ({
-  legal: { ...all('SNAPSHOT_INVALID', isMeant), ...snapshot('RollbackSnapshot', 'SNAPSHOT_INVALID').legal },
+  legal: { ...all('SNAPSHOT_INVALID', isMeant), ...snapshot('RollbackMark', 'SNAPSHOT_INVALID').legal },
 })
 
 /** A sequence of a cache, by its number or its object. */

@@ -168,10 +168,10 @@ export const contiguousRows: readonly Row[] = [
     'a disposed Tensor': 'DISPOSED',
   }), () => ({}))),
   ...rollback.rows,
-  ...(['Snapshot', 'RotatingSnapshot', 'RollbackSnapshot'] as const).map(name => free(`new ${name}`, param('token', never, () => undefined), param('native', never, () => undefined))),
+  ...(['Snapshot', 'RotatingSnapshot', 'RollbackMark'] as const).map(name => free(`new ${name}`, param('token', never, () => undefined), param('native', never, () => undefined))),
   ...new Members('Snapshot', () => kvCache().snapshot()).plain('length').disposable().rows,
   ...new Members('RotatingSnapshot', () => rotatingCache().snapshot())
     .plain('currentSeqLen', 'maxSeqLen', 'retainedLen', 'sinks', 'dim')
     .disposable().rows,
-  ...new Members('RollbackSnapshot', () => rollbackCache().snapshot()).plain('committedLen').disposable().rows,
+  ...new Members('RollbackMark', () => rollbackCache().snapshot()).plain('committedLen').disposable().rows,
 ]

@@ -1,9 +1,9 @@
-import { PagedKvCache, type PagedKvCacheOptions } from '../../../index.js'
+import { PagedKvCache, type UniformCacheOptions } from '../../../index.js'
 
 /** A way for pages to keep K and V. */
 export interface Form {
   readonly name: string
-  readonly options: Pick<PagedKvCacheOptions, 'dtype' | 'keyFormat' | 'valueFormat' | 'hadamard'>
+  readonly options: Pick<UniformCacheOptions, 'dtype' | 'keyFormat' | 'valueFormat' | 'hadamard'>
 }
 
 const low = (keyFormat: 'f8e4m3' | 'q8' | 'q4', valueFormat: 'f8e4m3' | 'q8' | 'q4'): readonly Form[] => {
@@ -32,6 +32,6 @@ export const forms: readonly Form[] = [
 export const BLOCK_SIZE = 16
 
 /** A cache of this form for so many tokens. */
-export function pagesFor(form: Form, tokens: number, model: Pick<PagedKvCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'>): PagedKvCache {
+export function pagesFor(form: Form, tokens: number, model: Pick<UniformCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'>): PagedKvCache {
   return new PagedKvCache({ ...model, ...form.options, capacity: Math.ceil(tokens / BLOCK_SIZE), blockSize: BLOCK_SIZE })
 }

@@ -68,7 +68,7 @@ codes! {
     Busy = "BUSY",
     /// A transaction is open on the cache.
     TransactionOpen = "TRANSACTION_OPEN",
-    /// The transaction has ended.
+    /// The transaction or the step has ended.
     TransactionClosed = "TRANSACTION_CLOSED",
     /// A step was committed before every layer was written.
     StepIncomplete = "STEP_INCOMPLETE",

@@ -115,6 +115,9 @@ pub enum Error {
     /// The transaction has ended.
     #[error("the transaction has ended: it was committed or rolled back")]
     TransactionClosed,
+    /// The step has ended.
+    #[error("the step has ended: it was committed or rolled back")]
+    StepClosed,
     /// No sequence has this id.
     #[error("sequence {sequence} does not exist")]
     SequenceNotFound {
@@ -197,7 +200,7 @@ impl Error {
             Error::SnapshotInvalid { .. } => Code::SnapshotInvalid,
             Error::InvalidPath { .. } => Code::InvalidPath,
             Error::TransactionOpen { .. } | Error::StepOpen { .. } => Code::TransactionOpen,
-            Error::TransactionClosed => Code::TransactionClosed,
+            Error::TransactionClosed | Error::StepClosed => Code::TransactionClosed,
             Error::StaleStep { .. } => Code::StaleStep,
             Error::SequenceNotFound { .. } => Code::SequenceNotFound,
             Error::PositionOutOfRange { .. } => Code::PositionOutOfRange,
@@ -232,7 +235,7 @@ impl Error {
                 details![place: *place, node: *node, reason: *reason]
             }
             Error::TransactionOpen { object } | Error::StepOpen { object } => details![object: *object],
-            Error::TransactionClosed => Vec::new(),
+            Error::TransactionClosed | Error::StepClosed => Vec::new(),
             Error::StaleStep { sequence } => details![seq: *sequence],
             Error::SequenceNotFound { sequence } => details![seq: *sequence],
             Error::PositionOutOfRange { sequence, layer, position, length } => {

@@ -84,7 +84,7 @@ impl GroupStep {
 
     /// Its plan, while it is open.
     fn plan(&self) -> Result<&WritePlan> {
-        self.plan.as_deref().ok_or_else(|| kvtide_core::Error::TransactionClosed.into())
+        self.plan.as_deref().ok_or_else(|| kvtide_core::Error::StepClosed.into())
     }
 }
 
@@ -186,7 +186,7 @@ impl PageGroup {
     #[cfg(feature = "captured-steps")]
     pub fn shorten_step(&mut self, step: &mut GroupStep, tokens: u32) -> Result<()> {
         self.change()?;
-        let plan = step.plan.as_mut().ok_or(kvtide_core::Error::TransactionClosed)?;
+        let plan = step.plan.as_mut().ok_or(kvtide_core::Error::StepClosed)?;
         self.planner.check_step(plan)?;
         self.planner.shorten_step(plan, tokens)?;
         self.planner.mark_layers(plan, 0..self.planner.num_layers())?;

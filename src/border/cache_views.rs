@@ -1,18 +1,16 @@
-//! What caches show, told in numbers.
+//! What caches show, in numbers.
 //!
-//! An object with a finalizer costs V8 microseconds; a decode loop would pay for one at each append, and seldom look at it.
-//! So a call answers with the numbers of what it shows, and JavaScript makes a view of them when someone looks. Only a buffer
-//! is an object: the cache hands it over once, and again when it has taken another.
+//! An object with a finalizer costs V8 microseconds. A decode loop would pay for one at each append, and seldom look at it. So a call
+//! answers with the numbers of what it shows, and JavaScript makes a view of them when someone looks. Only a buffer is an object: the
+//! cache hands it over once, and again when it has taken another.
 //!
 //! ```text
 //! meta[2 * META ..]   kind   run 0: start  len   run 1: start  len   end   sweep (-1: none)   head
 //!                     window (0: none)  sinks  whether the last tokens are a tree
 //! ```
-//!
-//! What was made from a cache is known to it weakly, so that disposing of the cache frees its memory at once.
 
 use std::cell::RefCell;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use kvtide_core::paged::Window;
 use kvtide_core::{Run, Stamp};
@@ -20,70 +18,35 @@ use kvtide_tensor::{BufferHandle, CacheWindow, Error, Shown, ShownNumbers, View}
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::guard::{Outcome, guard};
+use crate::border::children::Children;
+use crate::border::handle::guard;
+use crate::border::host_array::META;
 use crate::border::number::{count, whole};
-use crate::border::raise::Refusal;
-use crate::border::source::META;
+use crate::border::refusal::{Outcome, Refusal};
 use crate::border::tensor::NativeView;
 
-/// The buffer that JavaScript has already.
+/// JavaScript has the buffer already.
 const SAME: f64 = 0.0;
-/// A buffer to keep: the cache's present one.
+/// The cache's present buffer, to keep.
 const KEEP: f64 = 1.0;
 /// A buffer for this result alone.
 const ONCE: f64 = 2.0;
-
 /// Nothing is shown.
 const NOTHING: f64 = 3.0;
 
-/// Something that gives its memory back when its cache is disposed of.
-trait Release {
-    fn release(&self);
-}
-
-impl<T> Release for RefCell<Option<T>> {
-    fn release(&self) {
-        self.replace(None);
-    }
-}
-
-/// What was made from one cache.
-#[derive(Clone, Default)]
-pub(crate) struct Children(Rc<RefCell<Vec<Weak<dyn Release>>>>);
-
-impl Children {
-    /// Keeps `value` until the cache or its own object ends.
-    pub fn adopt<T: 'static>(&self, value: T) -> Rc<RefCell<Option<T>>> {
-        let child = Rc::new(RefCell::new(Some(value)));
-        let mut children = self.0.borrow_mut();
-        if children.len() == children.capacity() {
-            children.retain(|child| child.strong_count() > 0);
-        }
-        let known: Rc<dyn Release> = child.clone();
-        children.push(Rc::downgrade(&known));
-        child
-    }
-
-    /// Frees all of it.
-    pub fn release(&self) {
-        for child in self.0.take().iter().filter_map(Weak::upgrade) {
-            child.release();
-        }
-    }
-}
-
-/// A cache's side of the talk about buffers.
+/// What JavaScript has of one cache: the buffer that it keeps, and the objects that were made from it.
 #[derive(Default)]
-pub(crate) struct Teller {
-    told: Option<u64>,
+pub(crate) struct CacheViews {
+    /// The id of the buffer that JavaScript keeps.
+    kept: Option<u64>,
     pub children: Children,
 }
 
-impl Teller {
-    /// As [`Teller::tell`], of something that may not be there.
-    pub fn tell_optional(&mut self, shown: Option<&Shown>, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
+impl CacheViews {
+    /// As [`CacheViews::show`]; nothing may be shown.
+    pub fn show_optional(&mut self, shown: Option<&Shown>, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
         match shown {
-            Some(shown) => self.tell(shown, meta),
+            Some(shown) => self.show(shown, meta),
             None => {
                 if let Some(kind) = meta.get_mut(2 * META) {
                     *kind = NOTHING;
@@ -93,12 +56,12 @@ impl Teller {
         }
     }
 
-    /// Writes down what is shown, and answers the buffer when JavaScript does not have it.
-    pub fn tell(&mut self, shown: &Shown, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
+    /// Writes the numbers of what is shown to `meta`. Answers the buffer when JavaScript does not have it.
+    pub fn show(&mut self, shown: &Shown, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
         let missing = || kvtide_core::Error::argument("meta", "too few numbers", "room for what is shown");
         let ShownNumbers { runs: [first, second], end, stamp, window } = shown.numbers();
         let (sweep, head) = stamp.map_or((-1.0, 0), |stamp| (stamp.to_raw().0 as f64, stamp.to_raw().1));
-        let same = self.told == Some(shown.buffer_id());
+        let same = self.kept == Some(shown.buffer_id());
         let kind = match stamp {
             _ if same => SAME,
             Some(_) => KEEP,
@@ -117,7 +80,7 @@ impl Teller {
             return Ok(None);
         }
         if kind == KEEP {
-            self.told = Some(shown.buffer_id());
+            self.kept = Some(shown.buffer_id());
         }
         let children = if shown.stands_alone() { Children::default() } else { self.children.clone() };
         Ok(Some(NativeBuffer { buffer: children.adopt(shown.buffer()), children }))

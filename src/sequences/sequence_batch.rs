@@ -3,17 +3,17 @@
 use kvtide_core::Error;
 use kvtide_tensor::StepTokens;
 
-use crate::border::guard::Outcome;
 use crate::border::number::{count, whole};
+use crate::border::refusal::Outcome;
 
 /// The sequences of a call.
-pub(crate) struct Batch {
+pub(crate) struct SequenceBatch {
     pub sequences: Vec<u64>,
     /// Where the tokens of each begin, and where the last ones end; none: each gets one.
     pub offsets: Option<Vec<u32>>,
 }
 
-impl Batch {
+impl SequenceBatch {
     /// Reads one of so many numbers: how many sequences, they, and their offsets.
     pub fn read(batch: &[f64], numbers: f64) -> Outcome<Self> {
         let refused = || Error::argument("sequences", batch.len(), "as many numbers as the call says");
@@ -22,7 +22,7 @@ impl Batch {
         let (ids, offsets) = rest.split_at_checked(count("sequences", sequences)? as usize).ok_or_else(refused)?;
         let sequences = ids.iter().map(|&id| whole("sequences", id)).collect::<Outcome<_>>()?;
         let offsets = offsets.iter().map(|&offset| count("offsets", offset)).collect::<Outcome<Vec<_>>>()?;
-        Ok(Batch { sequences, offsets: (!offsets.is_empty()).then_some(offsets) })
+        Ok(SequenceBatch { sequences, offsets: (!offsets.is_empty()).then_some(offsets) })
     }
 
     /// The tokens of a step.

@@ -1,13 +1,13 @@
 import { arrayKind, arrayLength, count, isArray, typedArray, whole } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { liveArgument, nativeOf } from '../border/owner.js'
-import type { Engine } from './engine.js'
+import type { SharedCache } from './shared-cache.js'
 import type { Sequence } from './sequence.js'
 
-/** Sequences of a cache, by their numbers or their objects. */
+/** Sequences of a cache, as numbers or objects. */
 export type SequenceList = readonly (number | Sequence)[] | Float64Array
 
-/** A list whose entries `check` makes numbers of, each read once; its name is put together for those that are refused. */
+/** The entries of a list as numbers, each read once. `check` gets those that are not whole numbers up to `most`. */
 function read(argument: string, value: unknown, kind: string, check: (argument: string, entry: unknown) => number, most: number): number[] {
   const numbers: number[] = []
   const given = isArray(value) ? value : listed(argument, value, kind)
@@ -25,9 +25,9 @@ function listed(argument: string, value: unknown, kind: string): ArrayLike<unkno
   throw invalid(argument, value, `an array, or a ${kind}`)
 }
 
-/** @internal The ids of sequences of a cache, each read once. */
-export function readIds(engine: Engine, argument: string, value: unknown): number[] {
-  return read(argument, value, 'Float64Array', (name, entry) => seqOf(engine, name, entry), Number.MAX_SAFE_INTEGER)
+/** @internal The numbers of sequences, each read once. */
+export function readIds(shared: SharedCache, argument: string, value: unknown): number[] {
+  return read(argument, value, 'Float64Array', (name, entry) => seqOf(shared, name, entry), Number.MAX_SAFE_INTEGER)
 }
 
 /** @internal Numbers of tokens, each read once. */
@@ -35,10 +35,10 @@ export function readCounts(argument: string, value: unknown): number[] {
   return read(argument, value, 'Int32Array', count, COUNT_MAX)
 }
 
-/** @internal A sequence and its tokens in total, one behind the other: of one call, or of a batch. */
-export function readCapacities(engine: Engine, seq: unknown, tokens: unknown): Float64Array {
-  if (!isArray(seq) && arrayKind(seq) === undefined) return Float64Array.of(seqOf(engine, 'seq', seq), count('tokens', tokens))
-  const [ids, totals] = [readIds(engine, 'seq', seq), readCounts('tokens', tokens)]
+/** @internal Pairs of a sequence and its tokens in total, one behind the other. */
+export function readCapacities(shared: SharedCache, seq: unknown, tokens: unknown): Float64Array {
+  if (!isArray(seq) && arrayKind(seq) === undefined) return Float64Array.of(seqOf(shared, 'seq', seq), count('tokens', tokens))
+  const [ids, totals] = [readIds(shared, 'seq', seq), readCounts('tokens', tokens)]
   if (totals.length !== ids.length) throw invalid('tokens.length', totals.length, `${ids.length}, one for each sequence`)
   const named = new Set<number>()
   for (const [place, id] of ids.entries()) {
@@ -48,13 +48,13 @@ export function readCapacities(engine: Engine, seq: unknown, tokens: unknown): F
   return Float64Array.from(ids.flatMap((id, place) => [id, totals[place] as number]))
 }
 
-/** @internal Sequences and offsets of a call. */
-export class Batch {
+/** @internal The sequences of a call, and which of its tokens each gets. */
+export class SequenceBatch {
   readonly #sequences: readonly number[]
   readonly #offsets: readonly number[] | undefined
 
-  constructor(engine: Engine, sequences: unknown, offsets: unknown) {
-    this.#sequences = readIds(engine, 'sequences', sequences)
+  constructor(shared: SharedCache, sequences: unknown, offsets: unknown) {
+    this.#sequences = readIds(shared, 'sequences', sequences)
     this.#offsets = offsets === undefined ? undefined : readCounts('offsets', offsets)
     if (this.#offsets?.length === 0) throw invalid('offsets', offsets, `${this.#sequences.length + 1} numbers, one more than sequences`)
   }
@@ -72,12 +72,12 @@ export class Batch {
     return offsets
   }
 
-  /** How many numbers it is written down in. */
+  /** How many numbers {@link put} writes. */
   get length(): number {
     return 1 + this.#sequences.length + (this.#offsets?.length ?? 0)
   }
 
-  /** Writes it down: the number of sequences, their ids, the offsets. The array is read within a call, so that one is enough. */
+  /** An array with the number of sequences, their ids, and the offsets. The addon reads it within the call, so one array serves all calls. */
   put(): Float64Array {
     if (room.length < this.length) room = new Float64Array(2 * this.length)
     room[0] = this.#sequences.length
@@ -90,23 +90,17 @@ export class Batch {
 const COUNT_MAX = 2 ** 31 - 1
 let room = new Float64Array(64)
 
-/** @internal A sequence: its number, and its cache. */
+/** @internal The number of a sequence, and its cache. */
 export interface SequenceHandle {
-  readonly engine: Engine
+  readonly shared: SharedCache
   readonly id: number
 }
 
-/** @internal The number of a sequence of this cache, given as such or as its object. */
-export function seqOf(engine: Engine, argument: string, seq: unknown): number {
-  const { sequence } = engine
+/** @internal The number of a sequence of this cache, given as a number or as its object. */
+export function seqOf(shared: SharedCache, argument: string, seq: unknown): number {
+  const { sequence } = shared
   if (nativeOf(seq, sequence) === undefined) return whole(argument, seq)
   const found = liveArgument<SequenceHandle>(argument, seq, sequence)
-  if (found.engine !== engine) throw invalid(argument, seq, 'a sequence of this cache')
+  if (found.shared !== shared) throw invalid(argument, seq, 'a sequence of this cache')
   return found.id
-}
-
-/** @internal The answer 0 of a sequence: an empty one has it, one that is not there is refused. */
-export function absent(engine: Engine, id: number): 0 {
-  engine.native.checkSequence(id)
-  return 0
 }

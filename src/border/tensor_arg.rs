@@ -1,27 +1,23 @@
 //! Tensors that JavaScript passes in: a view of ours, what a cache showed, or a typed array with its description.
 //!
-//! A description is [`META`] numbers in an array that the TypeScript layer fills for each call:
+//! The description of what a cache showed says which tensor of its buffer is meant, and which part of that:
 //!
 //! ```text
-//! host    dtype  layout  has range  start  end  rank  dims ...
-//! shown   part   run 0: start  len   run 1: start  len   end   sweep   head   window  sinks  tree
+//! tensor   run 0: start  len   run 1: start  len   end   sweep   head   window  sinks  tree
 //! ```
 #![expect(unsafe_code, reason = "the conversion of arguments is an unsafe trait function of napi")]
 
 use std::cell::OnceCell;
 
-use kvtide_tensor::{BufferHandle, DType, HostTensor, RANK_MAX, SequenceLayout, Source, View};
+use kvtide_tensor::{BufferHandle, Source, View};
 use napi::bindgen_prelude::{FromNapiRef, FromNapiValue, TypeName, ValidateNapiValue};
 use napi::{Result, ValueType, sys};
 
-use crate::border::bytes::ArrayArg;
-use crate::border::guard::Outcome;
-use crate::border::number::whole;
-use crate::border::shown::{NUMBERS, NativeBuffer, view_of};
+use crate::border::array::ArrayArg;
+use crate::border::cache_views::{NUMBERS, NativeBuffer, view_of};
+use crate::border::host_array::{description, host_tensor};
+use crate::border::refusal::Outcome;
 use crate::border::tensor::NativeView;
-
-/// Numbers of one description.
-pub(crate) const META: usize = 6 + RANK_MAX;
 
 /// A tensor argument: a view of ours, or a buffer or an array to be read as its description says.
 pub struct TensorArg {
@@ -106,36 +102,6 @@ pub(crate) fn source<'a>(
             Ok(Source::View(value.view.get_or_init(|| Box::new(view))))
         }
         Some(Object::Buffer(None)) => Err(kvtide_tensor::Error::Disposed { object: "cache of this view" }.into()),
-        None => Ok(Source::Host(host(argument, value.array, description(argument, meta, place)?)?)),
+        None => Ok(Source::Host(host_tensor(argument, value.array, description(argument, meta, place)?)?)),
     }
-}
-
-/// A typed array with its description.
-pub(crate) fn host_tensor<'a>(argument: &'static str, value: ArrayArg, meta: &[f64]) -> Outcome<HostTensor<'a>> {
-    host(argument, value, description(argument, meta, 0)?)
-}
-
-fn description<'m>(argument: &'static str, meta: &'m [f64], place: usize) -> Outcome<&'m [f64]> {
-    let found = meta.get(place * META..(place + 1) * META);
-    found.ok_or_else(|| kvtide_core::Error::argument(argument, "no description", "a description of the tensor").into())
-}
-
-fn host<'a>(argument: &'static str, value: ArrayArg, meta: &[f64]) -> Outcome<HostTensor<'a>> {
-    let refused = |value: f64, expected: &str| kvtide_core::Error::argument(argument, value, expected);
-    let dtype = DType::ALL.get(meta[0] as usize).copied().ok_or_else(|| refused(meta[0], "the number of a dtype"))?;
-    let rank = meta[5] as usize;
-    if rank > RANK_MAX {
-        return Err(refused(meta[5], "a rank of at most 8").into());
-    }
-    let mut dims = [0; RANK_MAX];
-    for (dim, &size) in dims.iter_mut().zip(&meta[6..6 + rank]) {
-        *dim = whole(argument, size)? as usize;
-    }
-    let memory = value.memory(argument)?;
-    let layout = if meta[1] == 0.0 { SequenceLayout::Bhsd } else { SequenceLayout::Bshd };
-    let host = HostTensor::new(argument, memory.bytes(), dtype, &dims[..rank])?.with_layout(argument, layout)?;
-    if meta[2] == 0.0 {
-        return Ok(host);
-    }
-    Ok(host.with_range(whole("range", meta[3])? as usize, whole("range", meta[4])? as usize))
 }

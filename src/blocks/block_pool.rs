@@ -5,9 +5,10 @@ use kvtide_tensor::Lease;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::guard::{Handle, Outcome, guard};
-use crate::border::memory::budget;
+use crate::border::budget::budget;
+use crate::border::handle::{Handle, guard};
 use crate::border::number::{count, whole};
+use crate::border::refusal::Outcome;
 
 /// A pool.
 #[napi]

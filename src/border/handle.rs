@@ -5,16 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use kvtide_core::{Code, details};
 use napi::{Env, Result};
 
-use crate::border::memory;
-use crate::border::raise::{Refusal, raise};
-
-/// The result of the work inside an exported call.
-pub(crate) type Outcome<T> = std::result::Result<T, Refusal>;
+use crate::border::budget;
+use crate::border::refusal::{Outcome, Refusal, raise};
 
 /// Runs `work`, which belongs to no object.
 pub(crate) fn guard<T>(env: &Env, work: impl FnOnce() -> Outcome<T>) -> Result<T> {
     let outcome = catch(work).unwrap_or_else(Err);
-    memory::report(env);
+    budget::report(env);
     outcome.map_err(|refusal| raise(env, refusal))
 }
 
@@ -47,7 +44,7 @@ impl<T> Handle<T> {
             },
             _ => self.gone().map(|_| unreachable!("the object is gone")),
         };
-        memory::report(env);
+        budget::report(env);
         outcome.map_err(|refusal| raise(env, refusal))
     }
 
@@ -91,7 +88,7 @@ impl<T> Handle<T> {
             let _ = catch(|| end(value));
         }
         self.state = State::Disposed;
-        memory::report(env);
+        budget::report(env);
     }
 
     fn gone(&self) -> Outcome<&T> {

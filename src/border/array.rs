@@ -7,11 +7,11 @@ use std::ptr;
 use napi::bindgen_prelude::{FromNapiValue, TypeName, Unknown, ValidateNapiValue};
 use napi::{Env, Result, ValueType, check_status, sys};
 
-use crate::border::guard::Outcome;
+use crate::border::refusal::Outcome;
 
 /// A typed array, if the argument is one.
 #[derive(Clone, Copy)]
-pub struct ArrayArg(Option<Memory>);
+pub struct ArrayArg(Option<ArrayMemory>);
 
 impl ArrayArg {
     pub(crate) fn is_array(self) -> bool {
@@ -19,17 +19,15 @@ impl ArrayArg {
     }
 
     /// Its memory, refused when the argument is something else.
-    pub(crate) fn memory(self, argument: &'static str) -> Outcome<Memory> {
+    pub(crate) fn memory(self, argument: &'static str) -> Outcome<ArrayMemory> {
         let refused = || kvtide_core::Error::argument(argument, "no typed array", "a typed array over an ArrayBuffer");
         Ok(self.0.ok_or_else(refused)?)
     }
-}
 
-impl ArrayArg {
     /// Its numbers, to read and to write: the array in which a call and its answer are described.
     pub(crate) fn numbers<'a>(self) -> Outcome<&'a mut [f64]> {
         let memory = self.memory("meta")?;
-        // Nothing lies anywhere, so that it need not be aligned either.
+        // An empty array has no address that could be aligned.
         if memory.len() == 0 {
             return Ok(&mut []);
         }
@@ -62,20 +60,20 @@ impl ValidateNapiValue for ArrayArg {}
 
 impl FromNapiValue for ArrayArg {
     unsafe fn from_napi_value(env: sys::napi_env, value: sys::napi_value) -> Result<Self> {
-        Ok(ArrayArg(Memory::of(env, value)))
+        Ok(ArrayArg(ArrayMemory::of(env, value)))
     }
 }
 
 /// Where a typed array lies. An empty or detached one has no address.
 #[derive(Clone, Copy)]
-pub(crate) struct Memory {
+pub(crate) struct ArrayMemory {
     address: *mut u8,
     bytes: usize,
 }
 
 /// The memory of arrays that are written to, refused when that of one overlaps that of another. Quadratic in their number.
-pub(crate) fn apart(named: &[(&'static str, ArrayArg)]) -> Outcome<Vec<Memory>> {
-    let mut found: Vec<Memory> = Vec::with_capacity(named.len());
+pub(crate) fn apart(named: &[(&'static str, ArrayArg)]) -> Outcome<Vec<ArrayMemory>> {
+    let mut found: Vec<ArrayMemory> = Vec::with_capacity(named.len());
     for &(name, array) in named {
         let memory = array.memory(name)?;
         if let Some(place) = found.iter().position(|other| other.overlaps(memory)) {
@@ -89,9 +87,9 @@ pub(crate) fn apart(named: &[(&'static str, ArrayArg)]) -> Outcome<Vec<Memory>> 
     Ok(found)
 }
 
-impl Memory {
+impl ArrayMemory {
     /// True when some byte is part of both.
-    fn overlaps(self, other: Memory) -> bool {
+    fn overlaps(self, other: ArrayMemory) -> bool {
         let (start, next) = (self.address.addr(), other.address.addr());
         self.bytes > 0 && other.bytes > 0 && start < next + other.bytes && next < start + self.bytes
     }
@@ -114,9 +112,9 @@ impl Memory {
         }
         let bytes = length * element_bytes(kind)?;
         Some(if data.is_null() || bytes == 0 {
-            Memory { address: ptr::null_mut(), bytes: 0 }
+            ArrayMemory { address: ptr::null_mut(), bytes: 0 }
         } else {
-            Memory { address: data.cast(), bytes }
+            ArrayMemory { address: data.cast(), bytes }
         })
     }
 
@@ -165,7 +163,7 @@ fn element_bytes(kind: sys::napi_typedarray_type) -> Option<usize> {
 pub(crate) const NEW_BYTES_MAX: usize = 1 << 16;
 
 /// A new typed array of zeros, in memory of JavaScript's own: of 32-bit floats, or of the bits of half floats.
-pub(crate) fn new_array<'a>(env: &'a Env, element_bytes: usize, length: usize) -> Result<(Unknown<'a>, Memory)> {
+pub(crate) fn new_array<'a>(env: &'a Env, element_bytes: usize, length: usize) -> Result<(Unknown<'a>, ArrayMemory)> {
     let kind = match element_bytes {
         4 => sys::TypedarrayType::float32_array,
         2 => sys::TypedarrayType::uint16_array,
@@ -177,7 +175,7 @@ pub(crate) fn new_array<'a>(env: &'a Env, element_bytes: usize, length: usize) -
     check_status!(unsafe { sys::napi_create_arraybuffer(env.raw(), bytes, &mut data, &mut buffer) })?;
     // SAFETY: as above; the buffer was just made, and has this many elements.
     check_status!(unsafe { sys::napi_create_typedarray(env.raw(), kind, length, buffer, 0, &mut array) })?;
-    let memory = Memory { address: data.cast(), bytes: if data.is_null() { 0 } else { bytes } };
+    let memory = ArrayMemory { address: data.cast(), bytes: if data.is_null() { 0 } else { bytes } };
     // SAFETY: the value was just made in this environment.
     Ok((unsafe { Unknown::from_raw_unchecked(env.raw(), array) }, memory))
 }

@@ -1,10 +1,10 @@
 import type { NativePagedKvCache } from '#binding'
 
 import { count } from '../border/check.js'
-import { invalid } from '../border/errors.js'
 import type { Class } from '../border/owner.js'
+import type { Clock } from './clock.js'
 
-/** Who waits for a change of a cache, or for its end. */
+/** Something that waits for changes of a cache. */
 export interface Waiting {
   /** Something has changed. */
   wake(): void
@@ -12,17 +12,17 @@ export interface Waiting {
   end(): void
 }
 
-/** @internal What all objects of one cache share: the native one, its clock, and who waits for changes. */
-export class Engine {
+/** @internal What all objects of one cache share: the native cache, its clock, and who waits for changes. */
+export class SharedCache {
   readonly native: NativePagedKvCache
   readonly clock: Clock
-  /** Events that are kept for readers. */
+  /** The most events that are kept for readers. */
   readonly events: number
   /** The class of its sequences. */
   readonly sequence: Class
   /** The group of each layer. */
   readonly #groups: readonly number[]
-  /** Whether each query head of the model has a learned logit. */
+  /** Whether the model has a learned logit for each query head. */
   readonly hasSinkLogits: boolean
   readonly #waiting = new Set<Waiting>()
   #isWaking = false
@@ -37,9 +37,15 @@ export class Engine {
     this.hasSinkLogits = native.hasSinkLogits()
   }
 
-  /** The group of a layer; refused where there is no such layer. */
+  /** The group of a layer; a layer that does not exist is refused. */
   groupOf(layer: unknown): number {
     return this.#groups[count('layer', layer, 0, this.#groups.length - 1)] as number
+  }
+
+  /** The answer 0 about a sequence: right for an empty one; one that does not exist is refused. */
+  zeroOf(sequence: number): 0 {
+    this.native.checkSequence(sequence)
+    return 0
   }
 
   /** True when the cache was disposed of. */
@@ -47,21 +53,21 @@ export class Engine {
     return this.#isEnded
   }
 
-  /** The native cache for a call that changes it: it knows the time. */
+  /** The native cache, told the time, for a call that changes it. */
   ticked(): NativePagedKvCache {
     const now = this.clock.due()
     if (now !== undefined) this.native.advanceClock(now)
     return this.native
   }
 
-  /** Makes a call that changes the cache. */
+  /** Makes a call that changes the cache, and wakes who waits. */
   change<R>(call: (native: NativePagedKvCache) => R): R {
     const answer = call(this.ticked())
     this.changed()
     return answer
   }
 
-  /** Says that a call may have changed something. Who waits is woken when the running code has ended, once for all its calls. */
+  /** Notes that a call may have changed something. Those who wait are woken once the running code has ended, once for all its calls. */
   changed(): void {
     if (this.#waiting.size === 0 || this.#isWaking) return
     this.#isWaking = true
@@ -71,7 +77,7 @@ export class Engine {
     })
   }
 
-  /** Adds someone who waits, until they leave. */
+  /** Adds one that waits, until it leaves. */
   wait(waiting: Waiting): void {
     this.#waiting.add(waiting)
   }
@@ -84,40 +90,5 @@ export class Engine {
     this.native.dispose()
     this.#isEnded = true
     for (const waiting of this.#waiting) waiting.end()
-  }
-}
-
-/** A time in milliseconds, or a number of them: whole, what is behind the point is cut. */
-export function milliseconds(argument: string, value: unknown): number {
-  if (typeof value === 'number' && value >= 0 && value <= Number.MAX_SAFE_INTEGER) return Math.floor(value)
-  throw invalid(argument, value, `milliseconds from 0 to ${Number.MAX_SAFE_INTEGER}`)
-}
-
-/** @internal The time of a cache, asked for only while limits are in use. */
-export class Clock {
-  readonly #now: () => unknown
-  #latest: number | undefined
-
-  constructor(now: () => unknown) {
-    this.#now = now
-  }
-
-  /** What time it is. */
-  read(): number {
-    const now = this.#now
-    return milliseconds('now()', now())
-  }
-
-  /** Notes a limit, up to which the time is to be told. */
-  limit(until: number): void {
-    this.#latest = Math.max(this.#latest ?? 0, until)
-  }
-
-  /** The time, if a limit waits for it. */
-  due(): number | undefined {
-    if (this.#latest === undefined) return undefined
-    const now = this.read()
-    if (now >= this.#latest) this.#latest = undefined
-    return now
   }
 }

@@ -17,7 +17,7 @@ use napi::{Result, ValueType, check_status, sys};
 type Hold = Rc<Cell<Option<Box<dyn Send>>>>;
 
 /// Elements of one kind, and what keeps them alive.
-pub struct Handed {
+pub struct ExternalArray {
     address: *mut c_void,
     bytes: usize,
     elements: usize,
@@ -25,32 +25,32 @@ pub struct Handed {
     owner: Box<dyn Send>,
 }
 
-impl Handed {
+impl ExternalArray {
     /// A `Uint8Array` of these bytes.
     pub(crate) fn bytes(bytes: Vec<u8>) -> Self {
-        Handed::all(bytes, sys::TypedarrayType::uint8_array)
+        ExternalArray::all(bytes, sys::TypedarrayType::uint8_array)
     }
 
     /// A `Float32Array` of these numbers.
     pub(crate) fn floats(floats: Vec<f32>) -> Self {
-        Handed::all(floats, sys::TypedarrayType::float32_array)
+        ExternalArray::all(floats, sys::TypedarrayType::float32_array)
     }
 
     fn all<T: Send + 'static>(mut list: Vec<T>, kind: sys::napi_typedarray_type) -> Self {
         let (address, elements) = (list.as_mut_ptr().cast(), list.len());
-        Handed { address, bytes: elements * size_of::<T>(), elements, kind, owner: Box::new(list) }
+        ExternalArray { address, bytes: elements * size_of::<T>(), elements, kind, owner: Box::new(list) }
     }
 
     /// A `Uint8Array` over memory that stays where it is as long as `owner` lives. That others may write there is said in the
     /// documentation of what hands it out.
     pub(crate) fn over(address: *const u8, bytes: usize, owner: impl Send + 'static) -> Self {
         let (address, kind) = (address.cast_mut().cast(), sys::TypedarrayType::uint8_array);
-        Handed { address, bytes, elements: bytes, kind, owner: Box::new(owner) }
+        ExternalArray { address, bytes, elements: bytes, kind, owner: Box::new(owner) }
     }
 
     /// Its `ArrayBuffer`: external, or a copy where the runtime allows no external ones.
     fn buffer(self, env: sys::napi_env) -> Result<sys::napi_value> {
-        let Handed { address, bytes, owner, .. } = self;
+        let ExternalArray { address, bytes, owner, .. } = self;
         let (mut buffer, mut copy) = (ptr::null_mut(), ptr::null_mut());
         if bytes > 0 {
             let hold: Hold = Rc::new(Cell::new(Some(owner)));
@@ -80,12 +80,12 @@ impl Handed {
 
 /// Drops the owner of an array that was collected.
 unsafe extern "C" fn free(_env: sys::napi_env, _address: *mut c_void, hint: *mut c_void) {
-    // SAFETY: it is what `Handed::buffer` made for this call, which is the only one, on the thread of its environment.
+    // SAFETY: it is what `ExternalArray::buffer` made for this call, which is the only one, on the thread of its environment.
     let hold: Hold = unsafe { Rc::from_raw(hint.cast::<Cell<Option<Box<dyn Send>>>>()) };
     drop(hold.take());
 }
 
-impl TypeName for Handed {
+impl TypeName for ExternalArray {
     fn type_name() -> &'static str {
         "typed array"
     }
@@ -95,7 +95,7 @@ impl TypeName for Handed {
     }
 }
 
-impl ToNapiValue for Handed {
+impl ToNapiValue for ExternalArray {
     unsafe fn to_napi_value(env: sys::napi_env, value: Self) -> Result<sys::napi_value> {
         let (kind, elements) = (value.kind, value.elements);
         let buffer = value.buffer(env)?;

@@ -2,12 +2,12 @@ import type { NativeRollbackMark } from '#binding'
 
 import { checkInternal, nativeThis, Owner } from '../border/owner.js'
 
-/** A mark on the committed length of a {@link RollbackCache}. It holds no memory. */
-export class RollbackSnapshot extends Owner {
+/** A mark on the committed length of a {@link RollbackCache}, to go back to. It holds no memory. */
+export class RollbackMark extends Owner {
   /** @internal */
   constructor(token: unknown, native: NativeRollbackMark) {
-    checkInternal(token, 'RollbackSnapshot', 'RollbackCache.snapshot() instead')
-    super(token, native, RollbackSnapshot)
+    checkInternal(token, 'RollbackMark', 'RollbackCache.snapshot() instead')
+    super(token, native, RollbackMark)
   }
 
   /** The committed length that it marks. */
@@ -17,5 +17,5 @@ export class RollbackSnapshot extends Owner {
 }
 
 function own(self: unknown): NativeRollbackMark {
-  return nativeThis<NativeRollbackMark>(self, RollbackSnapshot)
+  return nativeThis<NativeRollbackMark>(self, RollbackMark)
 }

@@ -18,8 +18,11 @@ thread_local! {
     static ERROR_CLASS: Cell<sys::napi_ref> = const { Cell::new(ptr::null_mut()) };
 }
 
+/// What the work of an exported call answers.
+pub type Outcome<T> = std::result::Result<T, Refusal>;
+
 /// A refusal, on its way to JavaScript.
-pub(crate) struct Refusal {
+pub struct Refusal {
     pub code: Code,
     pub message: String,
     pub details: Vec<Detail>,
@@ -57,7 +60,7 @@ pub fn error_codes() -> Vec<&'static str> {
     Code::ALL.iter().map(|code| code.as_str()).collect()
 }
 
-/// Says which class refusals are instances of. Called once per thread, with `(code, message, details)` as its arguments.
+/// Keeps the class that refusals of this thread are instances of. Its constructor takes `(code, message, details)`.
 #[napi]
 pub fn set_error_class(env: &Env, error_class: Unknown<'_>) -> Result<()> {
     let mut reference = ptr::null_mut();
@@ -109,7 +112,7 @@ fn object<'a>(env: &'a Env, details: &[Detail]) -> Result<Object<'a>> {
     Ok(object)
 }
 
-/// A count as JavaScript has it; the largest one means that there is no limit.
+/// A count as JavaScript has it. The largest one means that there is no limit.
 pub(crate) fn number(value: u64) -> f64 {
     if value == u64::MAX { f64::INFINITY } else { value as f64 }
 }

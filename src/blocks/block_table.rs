@@ -4,9 +4,9 @@ use kvtide_core::paged::BlockTable;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::guard::{Handle, guard};
+use crate::blocks::block_pool::block;
+use crate::border::handle::{Handle, guard};
 use crate::border::number::count;
-use crate::sequences::block_pool::block;
 
 /// A table.
 #[napi]
