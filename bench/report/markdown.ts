@@ -1,7 +1,7 @@
 // bench/RESULTS.md, from the reports of a run.
 import type { GpuResults } from './gpu-results.js'
 import { gpuSection } from './gpu-section.js'
-import { poolSection } from './pool-section.js'
+import { poolSection } from './pool.js'
 import { lessIsBetter, type Bound, type Claim, type Machine, type Workload } from './report.js'
 import type { Run } from '../run/suites.js'
 import { digits, tableOf } from './table.js'
