@@ -9,7 +9,7 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { chart } from '../report/chart.js'
-import { readResults } from '../report/gpu-results.js'
+import { readResults } from '../report/gpu.js'
 import { resultsPage } from '../report/markdown.js'
 import { poolPanels } from '../report/pool.js'
 import { recordOf } from '../report/recorded.js'
