@@ -1,9 +1,20 @@
-// The chart of results.
-import test from 'ava'
+// The charts of results.
+import test, { type ExecutionContext } from 'ava'
 
-import { chart } from '../../bench/report/chart.js'
-import { axisOf, time } from '../../bench/report/svg.js'
-import { apartPanels, wellFormed, workload } from './reports.js'
+import { axisOf, chart, time, type Panel } from '../../bench/report/chart.js'
+import { workload } from './reports.js'
+
+const panel = (title: string): Panel => ({ title, subtitle: 'per token', lanes: workload('first', []).lanes })
+
+/** Asserts that every element of a picture is closed, and by its own name. */
+function wellFormed(t: ExecutionContext, svg: string): void {
+  const open: string[] = []
+  for (const [, close, name = '', empty] of svg.matchAll(/<(\/?)([a-z]+)[^>]*?(\/?)>/g)) {
+    if (close === '/') t.is(open.pop(), name)
+    else if (empty !== '/') open.push(name)
+  }
+  t.deepEqual(open, [])
+}
 
 test('an axis goes over whole decades', t => {
   const axis = axisOf([850, 4_200_000])
@@ -22,7 +33,7 @@ test('a time is told in the largest unit of which there is one', t => {
 })
 
 test('the chart has a panel per workload and a mark per lane, in both themes', t => {
-  const svg = chart([workload('first', []), workload('second', []), workload('third', [])])
+  const svg = chart('what', ['first', 'second', 'third'].map(panel))
   t.is(svg.match(/<g /g)?.length, 3)
   for (const [name, count] of [['kvtide', 4], ['by hand', 4], ['bare rows', 3]] as const) {
     t.is(svg.match(new RegExp(`>${name}<`, 'g'))?.length, count, name)
@@ -32,13 +43,23 @@ test('the chart has a panel per workload and a mark per lane, in both themes', t
   t.false(/NaN|undefined|Infinity/.test(svg))
 })
 
+test('the legend names what the panels have', t => {
+  const svg = chart('what', [{ ...panel('first'), lanes: panel('').lanes.filter(({ role }) => role === 'ours') }])
+  t.true(svg.includes('>kvtide<'))
+  t.false(svg.includes('by hand'))
+})
+
 test('the chart is well-formed, whatever the names are', t => {
-  const svg = chart([{ ...workload('a', []), title: 'a < b && "c"' }])
+  const svg = chart('what', [panel('a < b && "c"')])
   t.true(svg.includes('a &lt; b &amp;&amp; "c"'))
   wellFormed(t, svg)
 })
 
 test('panels do not overlap', t => {
-  const svg = chart(Array.from({ length: 5 }, (_, index) => workload(`w${index}`, [])))
-  t.is(apartPanels(t, svg), 5)
+  const svg = chart('what', ['a', 'b', 'c', 'd', 'e'].map(panel))
+  const places = [...svg.matchAll(/translate\((\d+) (\d+)\)"><rect width="(\d+)" height="(\d+)"/g)].map(match => match.slice(1).map(Number) as [number, number, number, number])
+  t.is(places.length, 5)
+  for (const [index, [x, y, width, height]] of places.entries()) {
+    for (const [otherX, otherY, otherWidth, otherHeight] of places.slice(index + 1)) t.true(x + width <= otherX || otherX + otherWidth <= x || y + height <= otherY || otherY + otherHeight <= y)
+  }
 })

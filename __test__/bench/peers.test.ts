@@ -5,8 +5,7 @@ import test from 'ava'
 
 import { peersWorkload } from '../../bench/report/peers.js'
 import type { Recorded } from '../../bench/report/recorded.js'
-import { claimOf, told, type Measured, type Workload } from '../../bench/report/report.js'
-import { workload } from './reports.js'
+import { claimOf, type Measured, type Workload } from '../../bench/report/report.js'
 
 const text = (file: string): string => readFileSync(new URL(`../../${file}`, import.meta.url), 'utf8')
 
@@ -58,12 +57,4 @@ test('a ratio is of two lanes, is held against a bound and against others', t =>
   t.like(claimOf(lanes, { ...of, over: 'peer', under: 'ours', toReach: { atLeast: 0.5 }, limit: ['ours', 'peer'] }), { ratio: 0.5, met: true, limit: 2 })
   t.like(claimOf(lanes, { ...of, base: ['peer', 'ours'], limit: ['peer', 'peer'], toReach: 'more', why: 'so' }), { ratio: 4, low: 4, met: null, limit: 2, why: 'so' })
   t.throws(() => claimOf(lanes, { ...of, over: 'nobody' }), { instanceOf: RangeError, message: 'no lane is called nobody' })
-})
-
-test('a workload is told with its lanes and whether targets are met', t => {
-  const claims = [claimOf(lanes, { id: 'id', over: 'ours', under: 'peer', toReach: { atMost: 1.5 } })]
-  const lines = told(workload('first', claims)).split('\n')
-  t.is(lines[1], 'first & more, reused memory, ns per token')
-  t.is(lines[2], '  kvtide           1,500  (1,400 to 1,700)')
-  t.is(lines.at(-1), '  ours / peer = 2 (2 to 3.6): NOT MET')
 })

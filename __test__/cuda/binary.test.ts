@@ -1,7 +1,7 @@
-// What is said of a built addon: read from readelf's output and from the bytes of the file.
+// What is said of a built addon: read from readelf's output.
 import test from 'ava'
 
-import { glibcVersion, machineCode, neededLibraries, ptxTargets } from '../../scripts/cuda/binary.mjs'
+import { glibcVersion, neededLibraries } from '../../scripts/cuda/binary.mjs'
 
 test('needed libraries are listed', t => {
   const dynamic = `
@@ -25,41 +25,4 @@ test('the newest glibc counts, by numbers and not by letters', t => {
   t.is(glibcVersion(info), '2.34')
   t.is(glibcVersion('GLIBC_2.2 GLIBC_2.2.5'), '2.2.5')
   t.is(glibcVersion(''), undefined)
-})
-
-test('targets of PTX are found, each once', t => {
-  const bytes = Buffer.from('\0.version 9.0\n.target sm_80\n.address_size 64\0 .target sm_90a, debug\n.target sm_80\n')
-  t.deepEqual(ptxTargets(bytes), ['sm_80', 'sm_90a'])
-  t.deepEqual(ptxTargets(Buffer.from('nothing')), [])
-})
-
-/** A container of nvcc's with one entry for each piece of code. */
-function fatbin(...pieces: readonly { kind: number; arch: number; bytes: number }[]): Buffer {
-  const entries = pieces.map(({ kind, arch, bytes }) => {
-    const entry = Buffer.alloc(64 + bytes)
-    entry.writeUInt16LE(kind, 0)
-    entry.writeUInt32LE(64, 4)
-    entry.writeBigUInt64LE(BigInt(bytes), 8)
-    entry.writeUInt32LE(arch, 28)
-    return entry
-  })
-  const header = Buffer.alloc(16)
-  header.writeUInt32LE(0xba55ed50, 0)
-  header.writeUInt16LE(1, 4)
-  header.writeUInt16LE(16, 6)
-  header.writeBigUInt64LE(BigInt(entries.reduce((sum, entry) => sum + entry.length, 0)), 8)
-  return Buffer.concat([header, ...entries])
-}
-
-test('machine code is told from PTX in the same container', t => {
-  const ptx = { kind: 1, arch: 120, bytes: 24 }
-  const file = Buffer.concat([Buffer.alloc(5), fatbin({ kind: 2, arch: 80, bytes: 40 }, ptx), fatbin({ kind: 2, arch: 90, bytes: 8 }, { kind: 2, arch: 80, bytes: 8 })])
-  t.deepEqual(machineCode(file), ['sm_80', 'sm_90'])
-})
-
-test('what only looks like a container is passed over', t => {
-  const whole = fatbin({ kind: 2, arch: 80, bytes: 40 })
-  t.deepEqual(machineCode(whole.subarray(0, 40)), [])
-  t.deepEqual(machineCode(whole.subarray(0, 6)), [])
-  t.deepEqual(machineCode(Buffer.concat([whole.subarray(0, 16), Buffer.alloc(104)])), [])
 })

@@ -8,7 +8,8 @@ import { folder } from '../support/packaging/cuda-scripts.js'
 import { addonPath, PLATFORM } from '../support/packaging/package-copy.js'
 import { reachable } from '../../scripts/compile.mjs'
 import { packed } from '../../scripts/pack/packages.mjs'
-import { addonLine, measured } from '../../scripts/release/addon.mjs'
+import { measured } from '../../scripts/cuda/binary.mjs'
+import { addonLine } from '../../scripts/release/addon.mjs'
 import { PROGRAMS, quickStart } from '../../scripts/pack/tried.mjs'
 
 const onLinux = PLATFORM === 'linux-x64-gnu' ? test : test.skip

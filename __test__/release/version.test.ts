@@ -22,7 +22,8 @@ function copy(t: ExecutionContext): string {
   return at
 }
 
-const raise = (at: string, ...args: string[]): ReturnType<typeof runScript> => runScript('release/raise.mjs', ['--in', at, '--date', '2026-02-03', ...args])
+const raise = (at: string, ...args: string[]): ReturnType<typeof runScript> => runScript('release/raise.mjs', ['--in', at, ...args])
+const dated = (changelog: string): string => changelog.replace(/\d{4}-\d{2}-\d{2}/, 'TODAY')
 const here = present(root)
 
 test('all packages and crates of this repository have one version', t => {
@@ -36,7 +37,7 @@ test('one command raises it everywhere', async t => {
   t.is(code, 0)
   t.is(out, `${here} -> 99.1.0: package.json, package-lock.json, Cargo.toml, Cargo.lock, bench/peers/Cargo.lock, CHANGELOG.md\n`)
   t.deepEqual(new Set(everywhere(at)), new Set(['99.1.0']))
-  t.is(text(at, 'CHANGELOG.md'), '# Changelog\n\n## Unreleased\n\n## 99.1.0 - 2026-02-03\n\n### Added\n\n- Something.\n')
+  t.is(dated(text(at, 'CHANGELOG.md')), '# Changelog\n\n## Unreleased\n\n## 99.1.0 - TODAY\n\n### Added\n\n- Something.\n')
 
   // Nothing else has changed: with the old version in its stead, the files are those of before.
   for (const file of FILES.filter(name => name !== 'CHANGELOG.md')) t.is(text(at, file).replaceAll('99.1.0', here), text(root, file), file)
@@ -46,7 +47,7 @@ test('one command raises it everywhere', async t => {
 test('the first release has the version that is there', async t => {
   const at = copy(t)
   t.is((await raise(at, here)).code, 0)
-  t.regex(text(at, 'CHANGELOG.md'), new RegExp(`## ${here} - 2026-02-03`))
+  t.true(dated(text(at, 'CHANGELOG.md')).includes(`## ${here} - TODAY\n`))
   t.regex((await raise(at, here)).err, new RegExp(`${here} is not newer than ${here}`))
 })
 
@@ -64,7 +65,6 @@ test('what is refused changes nothing', async t => {
   for (const none of ['2', '1.2', 'v1.2.3', '1.2.3.4', '01.2.3', '1.2.3-', '1.2.3-rc.01', '1.2.x', '9.9.9+1']) await refused(/is no version, expected one like 0\.2\.0/, none)
   await refused(/0\.0\.1 is not newer than/, '0.0.1')
   await refused(/unexpected argument "more"/, '99.0.0', 'more')
-  await refused(/--date is "2026-02-30", expected a day like/, '99.0.0', '--date', '2026-02-30')
 })
 
 test('a changelog without anything to release is refused, and versions that differ are', async t => {

@@ -1,9 +1,11 @@
-// bench/results.svg: one panel per workload, a log axis, a mark per lane with its spread.
+// bench/results.svg and bench/pool.svg: one panel per workload, a log axis, a mark per lane with its spread.
 //
 // The marks differ in shape as well as in colour, so that nothing is told by colour alone.
-import type { Lane, Role, Workload } from './report.js'
-import { at, axisOf, GAP, PANEL_WIDTH, panelAt, styleOf, svgOf, text, time, type Axis } from './svg.js'
+import type { Lane, Role } from './report.js'
+import { digits } from './table.js'
 
+const PANEL_WIDTH = 560
+const GAP = 14
 const NAME_WIDTH = 262
 /** Where values lie: names come before, and numbers behind. */
 const PLOT_WIDTH = PANEL_WIDTH - NAME_WIDTH - 66 - 20
@@ -12,12 +14,58 @@ const HEAD_HEIGHT = 56
 const AXIS_HEIGHT = 26
 const LEGEND_HEIGHT = 34
 
-const STYLE = styleOf(
-  `
+/** Colours follow the reader's theme. */
+const STYLE = `text{font:12px system-ui,sans-serif;fill:#1f2328}
+.title{font-weight:600}.small{font-size:11px;fill:#59636e}
+.panel{fill:none;stroke:#d1d9e0}.grid{stroke:#d1d9e0;stroke-dasharray:2 3}
 .ours{fill:#0969da;stroke:#0969da}.peer{fill:#bc4c00;stroke:#bc4c00}.baseline{fill:#8250df;stroke:#8250df}
-.limit{fill:none;stroke:#59636e;stroke-width:1.5}.spread{stroke-width:1.5;opacity:.55}`,
-  '\n.ours{fill:#58a6ff;stroke:#58a6ff}.peer{fill:#f0883e;stroke:#f0883e}.baseline{fill:#bc8cff;stroke:#bc8cff}.limit{stroke:#9198a1}',
-)
+.limit{fill:none;stroke:#59636e;stroke-width:1.5}.spread{stroke-width:1.5;opacity:.55}
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}.panel,.grid{stroke:#3d444d}
+.ours{fill:#58a6ff;stroke:#58a6ff}.peer{fill:#f0883e;stroke:#f0883e}.baseline{fill:#bc8cff;stroke:#bc8cff}.limit{stroke:#9198a1}}`
+
+const ROLES: readonly (readonly [Role, string])[] = [['ours', 'kvtide'], ['peer', 'other caches'], ['baseline', 'by hand'], ['limit', 'limit: bare memory']]
+
+/** What a panel shows. */
+export interface Panel {
+  readonly title: string
+  /** What the times are for. */
+  readonly subtitle: string
+  readonly lanes: readonly Lane[]
+}
+
+/** A place, to a tenth. */
+const at = (value: number): string => String(Number(value.toFixed(1)))
+
+/** Text as XML has it. */
+const escape = (words: string): string => words.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
+
+/** Words at a place: from there on, unless they are to end there or to have their middle there. */
+function text(x: number, y: number, words: string, kind?: 'title' | 'small', anchor?: 'middle' | 'end'): string {
+  return `<text x="${at(x)}" y="${at(y)}"${anchor === undefined ? '' : ` text-anchor="${anchor}"`}${kind === undefined ? '' : ` class="${kind}"`}>${escape(words)}</text>`
+}
+
+/** A log axis over whole decades. */
+interface Axis {
+  readonly decades: readonly number[]
+  /** Where a value lies, 0 to 1. */
+  place(value: number): number
+}
+
+export function axisOf(values: readonly number[]): Axis {
+  const low = Math.floor(Math.log10(Math.min(...values)))
+  // A decade at least, also where every value is the same power of ten.
+  const high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(...values))))
+  const decades = Array.from({ length: high - low + 1 }, (_, index) => 10 ** (low + index))
+  return { decades, place: value => (Math.log10(value) - low) / (high - low) }
+}
+
+const UNITS = [['ns', 1], ['µs', 1e3], ['ms', 1e6], ['s', 1e9]] as const
+
+/** Nanoseconds in the largest unit of which there is one. */
+export function time(nanoseconds: number): string {
+  const [unit, size] = UNITS.findLast(([, unitSize]) => nanoseconds >= unitSize) ?? UNITS[0]
+  return `${digits(nanoseconds / size)} ${unit}`
+}
 
 function mark(role: Role, x: number, y: number): string {
   const shapes: Record<Role, string> = {
@@ -35,10 +83,11 @@ function lane({ name, role, median, p10, p90 }: Lane, axis: Axis, y: number): st
   return [text(NAME_WIDTH - 10, y + 4, name, undefined, 'end'), spread, mark(role, x(median), y), text(PANEL_WIDTH - 10, y + 4, time(median), 'small', 'end')].join('')
 }
 
-const heightOf = ({ lanes }: Workload): number => HEAD_HEIGHT + lanes.length * LANE_HEIGHT + AXIS_HEIGHT
+const heightOf = ({ lanes }: Panel): number => HEAD_HEIGHT + lanes.length * LANE_HEIGHT + AXIS_HEIGHT
 
-function panel(workload: Workload, left: number, top: number): string {
-  const { title, operation, memory, lanes } = workload
+/** A panel with its upper left corner at a point. */
+function drawn(panel: Panel, left: number, top: number): string {
+  const { title, subtitle, lanes } = panel
   const axis = axisOf(lanes.flatMap(({ median, p10, p90 }) => [median, p10, p90]))
   const bottom = HEAD_HEIGHT + lanes.length * LANE_HEIGHT
   // Not every decade has room for its name.
@@ -47,25 +96,27 @@ function panel(workload: Workload, left: number, top: number): string {
     const x = NAME_WIDTH + axis.place(decade) * PLOT_WIDTH
     return `<path d="M${at(x)} ${HEAD_HEIGHT - 8}V${bottom}" class="grid"/>${index % step === 0 ? text(x, bottom + 14, time(decade), 'small', 'middle') : ''}`
   })
-  const drawn = lanes.map((each, index) => lane(each, axis, HEAD_HEIGHT + index * LANE_HEIGHT + LANE_HEIGHT / 2 - 4))
-  return panelAt(left, top, heightOf(workload), title, `per ${operation}, ${memory} memory`, [...grid, ...drawn])
+  const frame = `<g transform="translate(${left} ${top})"><rect width="${PANEL_WIDTH}" height="${heightOf(panel)}" rx="6" class="panel"/>`
+  const marks = lanes.map((each, index) => lane(each, axis, HEAD_HEIGHT + index * LANE_HEIGHT + LANE_HEIGHT / 2 - 4))
+  return [frame, text(12, 20, title, 'title'), text(12, 36, subtitle, 'small'), ...grid, ...marks, '</g>'].join('\n')
 }
 
-function legend(): string {
-  const roles: readonly [Role, string][] = [['ours', 'kvtide'], ['peer', 'other caches'], ['baseline', 'by hand'], ['limit', 'limit: bare memory']]
+function legend(panels: readonly Panel[]): string {
+  const roles = ROLES.filter(([role]) => panels.some(({ lanes }) => lanes.some(each => each.role === role)))
   const entries = roles.map(([role, name], index) => `${mark(role, 20 + index * 130, 16)}${text(32 + index * 130, 20, name)}`)
   return `${entries.join('')}${text(560, 20, 'time per operation, log axis; less is better', 'small')}`
 }
 
-/** The chart of these workloads, as the text of an SVG file. */
-export function chart(workloads: readonly Workload[]): string {
+/** The chart of these panels, as the text of an SVG file. */
+export function chart(title: string, panels: readonly Panel[]): string {
   // The next panel goes under the shorter column.
   const ends = [LEGEND_HEIGHT, LEGEND_HEIGHT]
-  const panels = workloads.map(workload => {
+  const placed = panels.map(panel => {
     const column = ends.indexOf(Math.min(...ends))
     const top = ends[column] as number
-    ends[column] = top + heightOf(workload) + GAP
-    return panel(workload, column * (PANEL_WIDTH + GAP), top)
+    ends[column] = top + heightOf(panel) + GAP
+    return drawn(panel, column * (PANEL_WIDTH + GAP), top)
   })
-  return svgOf(Math.max(...ends), 'What each workload costs in kvtide, in other caches, by hand, and in bare memory', STYLE, [legend(), ...panels])
+  const head = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -1 ${2 * PANEL_WIDTH + GAP + 2} ${Math.max(...ends) + 2}" role="img">`
+  return [head, `<title>${title}</title>`, `<style>${STYLE}</style>`, legend(panels), ...placed, '</svg>\n'].join('\n')
 }

@@ -1,27 +1,17 @@
 // bench/RESULTS.md, from the reports of a run.
-import type { GpuResults } from './gpu-results.js'
-import { gpuSection } from './gpu-section.js'
-import { poolSection } from './pool-section.js'
-import { lessIsBetter, type Bound, type Claim, type Machine, type Workload } from './report.js'
+import { gpuSection, type GpuResults } from './gpu.js'
+import { poolSection } from './pool.js'
+import { boundText, isMet, lessIsBetter, ratioText, sectionOf, titleOf, type Claim, type Machine, type Workload } from './report.js'
 import type { Run } from '../run/suites.js'
 import { digits, tableOf } from './table.js'
-
-function target(bound: Bound): string {
-  if (typeof bound === 'string') return ''
-  return 'atMost' in bound ? `at most ${digits(bound.atMost)}` : `at least ${digits(bound.atLeast)}`
-}
-
-/** A ratio with the spread of its rounds. */
-const spread = ({ ratio, low, high }: Claim): string => `${digits(ratio)} (${digits(low)} to ${digits(high)})`
 
 /** Why a target is not met, in what the same run has measured. */
 export function reason({ ratio, limit, toReach, why }: Claim): string {
   if (why !== null) return why
   if (limit === null || typeof toReach === 'string') return 'nothing in this run tells why'
   const times = lessIsBetter(toReach) ? ratio / limit : limit / ratio
-  const reachable = 'atMost' in toReach ? limit <= toReach.atMost : limit >= toReach.atLeast
   const bare = `the same moves in bare memory, with no cache around them, reach ${digits(limit)}`
-  return reachable
+  return isMet(toReach, limit) === true
     ? `${bare}: the cache itself costs ${digits(times)} times what the moves do`
     : `${bare}, and do not meet it either`
 }
@@ -37,36 +27,15 @@ function machineOf({ cpu, features, cores, caches, memory, hugePages, kernel, ru
   return lines.map(line => `- ${line}`).join('\n')
 }
 
-/** A workload's title, with the memory that it runs on. */
-export const titleOf = ({ title, memory }: Workload): string => `${title}, ${memory} memory`
-
 function targetsOf(workloads: readonly Workload[]): string {
   const rows = workloads.flatMap(workload =>
     workload.claims.flatMap(claim => {
       if (claim.met === null) return []
       const limit = claim.limit === null ? '' : digits(claim.limit)
-      return [[titleOf(workload), claim.says, spread(claim), limit, target(claim.toReach), claim.met ? 'met' : `**not met**: ${reason(claim)}`]]
+      return [[titleOf(workload), claim.says, ratioText(claim), limit, boundText(claim.toReach), claim.met ? 'met' : `**not met**: ${reason(claim)}`]]
     }),
   )
   return tableOf(['workload', 'ratio', 'measured (spread)', 'bare memory', 'to reach', 'result'], rows)
-}
-
-/** What a workload's lane is called in the tables. */
-const ROLES = { ours: 'kvtide', peer: 'peer', baseline: 'by hand', limit: 'limit' } as const
-
-function section(workload: Workload): string {
-  const { operation, lanes, claims } = workload
-  const rate = operation === 'MiB'
-  const rows = lanes.map(({ name, role, median, p10, p90 }) => [
-    name,
-    ROLES[role],
-    digits(median),
-    `${digits(p10)} to ${digits(p90)}`,
-    ...(rate ? [digits((2 ** 20) / median)] : []),
-  ])
-  const head = ['', '', `ns per ${operation}`, 'spread', ...(rate ? ['GB/s'] : [])]
-  const ratios = claims.map(claim => `- ${claim.says}: ${spread(claim)}${claim.limit === null ? '' : `; bare memory ${digits(claim.limit)}`}`)
-  return [`### ${titleOf(workload)}`, `${workload.rounds} rounds.`, tableOf(head, rows), ...(ratios.length > 0 ? [ratios.join('\n')] : [])].join('\n\n')
 }
 
 /** The whole page. */
@@ -92,7 +61,7 @@ now the other, and a lane is slow or fast by what the one before it has left. Re
     '## Targets',
     targetsOf(workloads),
     '## Workloads',
-    ...workloads.map(section),
+    ...workloads.map(sectionOf),
     ...(skipped.length > 0 ? ['## Not measured', skipped.map(({ id, skipped: why }) => `- \`${id}\`: ${why}`).join('\n')] : []),
     ...(pool === undefined ? [] : [poolSection(pool)]),
     gpuSection(gpu),

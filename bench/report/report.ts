@@ -1,9 +1,12 @@
 // What a suite measured: lanes, and the ratios of their medians.
 import { ratioOf, ratioOfRatios, spreadOf, type Spread } from './spread.js'
-import { digits } from './table.js'
+import { digits, tableOf } from './table.js'
 
 /** What a lane is in the comparison: a cache of ours, someone else's, none at all, or the least that the same bytes cost. */
 export type Role = 'ours' | 'peer' | 'baseline' | 'limit'
+
+/** What lanes of a role are called in tables. */
+export const ROLES = { ours: 'kvtide', peer: 'peer', baseline: 'by hand', limit: 'limit' } as const
 
 /** One way to do a workload, in nanoseconds per operation. */
 export interface Lane extends Spread {
@@ -86,7 +89,14 @@ export function lessIsBetter(bound: Bound): boolean {
   return bound === 'less' || (typeof bound === 'object' && 'atMost' in bound)
 }
 
-function met(bound: Bound, ratio: number): boolean | null {
+/** A bound in words; none where there is no target. */
+export function boundText(bound: Bound): string {
+  if (typeof bound === 'string') return ''
+  return 'atMost' in bound ? `at most ${digits(bound.atMost)}` : `at least ${digits(bound.atLeast)}`
+}
+
+/** Whether a ratio is what was to be reached; `null` without a target. */
+export function isMet(bound: Bound, ratio: number): boolean | null {
   if (typeof bound === 'string') return null
   return 'atMost' in bound ? ratio <= bound.atMost : ratio >= bound.atLeast
 }
@@ -118,7 +128,7 @@ export function claimOf(measured: readonly Measured[], { id, over, under, says =
   const below = base === undefined ? undefined : rounds(...base)
   const { median, p10, p90 } = base === undefined ? rounds(over, under) : ratioOfRatios([over, under].map(name => laneOf(measured, name)), base.map(name => laneOf(measured, name)))
   const reached = limit === undefined ? null : rounds(...limit).median / (below?.median ?? 1)
-  return { id, says, ratio: median, low: p10, high: p90, toReach, met: met(toReach, median), limit: reached, why: why ?? null }
+  return { id, says, ratio: median, low: p10, high: p90, toReach, met: isMet(toReach, median), limit: reached, why: why ?? null }
 }
 
 /** What one lane costs more than another, in microseconds: for what is added to each call, however long that is. */
@@ -126,7 +136,7 @@ export function excessOf(measured: readonly Measured[], { id, over, under, says 
   const [more, less] = [laneOf(measured, over), laneOf(measured, under)]
   const { p10, p90 } = spreadOf(more.map((value, round) => (value - (less[round] as number)) / 1000))
   const ratio = (spreadOf(more).median - spreadOf(less).median) / 1000
-  return { id, says, ratio, low: p10, high: p90, toReach, met: met(toReach, ratio), limit: null, why: null, isTime: true }
+  return { id, says, ratio, low: p10, high: p90, toReach, met: isMet(toReach, ratio), limit: null, why: null, isTime: true }
 }
 
 /** A workload's lanes and ratios. The suite of the TypeScript API runs on reused memory. */
@@ -136,12 +146,24 @@ export function workloadOf(id: string, title: string, operation: string, measure
   return { id, title, operation, memory: 'reused', rounds: counted, lanes, claims: ratios.map(ratio => claimOf(measured, ratio)) }
 }
 
-/** A workload as text for a terminal. */
-export function told({ title, memory, operation, lanes, claims }: Workload): string {
-  const width = Math.max(...lanes.map(({ name }) => name.length))
-  return [
-    `\n${title}, ${memory} memory, ns per ${operation}`,
-    ...lanes.map(({ name, median, p10, p90 }) => `  ${name.padEnd(width)} ${digits(median).padStart(12)}  (${digits(p10)} to ${digits(p90)})`),
-    ...claims.map(({ says, ratio, low, high, met: isMet }) => `  ${says} = ${digits(ratio)} (${digits(low)} to ${digits(high)})${isMet === null ? '' : isMet ? ': met' : ': NOT MET'}`),
-  ].join('\n')
+/** A ratio with the spread of its rounds. */
+export const ratioText = ({ ratio, low, high }: Claim): string => `${digits(ratio)} (${digits(low)} to ${digits(high)})`
+
+/** A workload's title, with the memory that it runs on. */
+export const titleOf = ({ title, memory }: Workload): string => `${title}, ${memory} memory`
+
+/** A workload as the page and a terminal show it. */
+export function sectionOf(workload: Workload): string {
+  const { operation, lanes, claims } = workload
+  const rate = operation === 'MiB'
+  const rows = lanes.map(({ name, role, median, p10, p90 }) => [
+    name,
+    ROLES[role],
+    digits(median),
+    `${digits(p10)} to ${digits(p90)}`,
+    ...(rate ? [digits((2 ** 20) / median)] : []),
+  ])
+  const head = ['', '', `ns per ${operation}`, 'spread', ...(rate ? ['GB/s'] : [])]
+  const ratios = claims.map(claim => `- ${claim.says}: ${ratioText(claim)}${claim.limit === null ? '' : `; bare memory ${digits(claim.limit)}`}`)
+  return [`### ${titleOf(workload)}`, `${workload.rounds} rounds.`, tableOf(head, rows), ...(ratios.length > 0 ? [ratios.join('\n')] : [])].join('\n\n')
 }

@@ -9,9 +9,9 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { chart } from '../report/chart.js'
-import { readResults } from '../report/gpu-results.js'
+import { readResults } from '../report/gpu.js'
 import { resultsPage } from '../report/markdown.js'
-import { poolChart } from '../report/pool-chart.js'
+import { poolPanels } from '../report/pool.js'
 import { recordOf } from '../report/recorded.js'
 import { build, readArguments, readRun, REPORTS, root, runJavaScript, runNative, runPeers, runPool, type Run } from './suites.js'
 
@@ -38,11 +38,12 @@ const run = from === undefined ? measured() : readRun(from)
 const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }
 // Rates of memory alone are in the page; as times per MiB they would say little in a chart.
 const charted = [...run.peers.workloads, ...run.javascript.workloads].filter(({ id }) => id !== 'memcpy')
+const panels = charted.map(({ title, operation, memory, lanes }) => ({ title, subtitle: `per ${operation}, ${memory} memory`, lanes }))
 const recorded = (): string => `${JSON.stringify(recordOf(run.peers.machine?.cpu ?? 'unknown', [run.peers, run.javascript]), null, 2)}\n`
 const files = {
   'RESULTS.md': resultsPage(version, run, readResults()),
-  'results.svg': chart(charted),
-  ...(run.pool === undefined ? {} : { 'pool.svg': poolChart(run.pool) }),
+  'results.svg': chart('What each workload costs in kvtide, in other caches, by hand, and in bare memory', panels),
+  ...(run.pool === undefined ? {} : { 'pool.svg': chart('What the calls of the pool cost as the pool grows, beside one random read of memory of the same size', poolPanels(run.pool)) }),
   ...(record === true ? { 'recorded.json': recorded() } : {}),
 }
 for (const [name, text] of Object.entries(files)) writeFileSync(join(root, 'bench', name), text)

@@ -3,8 +3,7 @@
 import { copyFileSync, readFileSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 
-import { RECORDED, readResults } from '../report/gpu-results.js'
-import { gpuSection, withSection } from '../report/gpu-section.js'
+import { gpuSection, RECORDED, readResults, withSection } from '../report/gpu.js'
 import { root } from './suites.js'
 
 const [given, ...rest] = process.argv.slice(2)

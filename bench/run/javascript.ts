@@ -3,7 +3,7 @@
 //   npx tsx bench/run/javascript.ts [--only <start of an id>] [--rounds <n>] [--out <file>]
 import { writeFileSync } from 'node:fs'
 
-import { told, type Report, type Skipped, type Workload } from '../report/report.js'
+import { sectionOf, type Report, type Skipped, type Workload } from '../report/report.js'
 import { attentionOverCaches } from '../workloads/attention.js'
 import { growable } from '../workloads/growable.js'
 import { paged } from '../workloads/paged.js'
@@ -34,7 +34,7 @@ for (const [id, run] of Object.entries(WORKLOADS)) {
   const workload = await run(rounds)
   if ('skipped' in workload) skipped.push(workload)
   else workloads.push(workload)
-  console.log('skipped' in workload ? `\nSKIPPED ${workload.id}: ${workload.skipped}` : told(workload))
+  console.log('skipped' in workload ? `\nSKIPPED ${workload.id}: ${workload.skipped}` : `\n${sectionOf(workload)}`)
 }
 
 const engine = `Node ${process.versions.node}, V8 ${process.versions.v8}`

@@ -1,5 +1,5 @@
 // Runs the suites, each in a process of its own, one after the other: bench/peers, the TypeScript one, the native ones.
-import { spawnSync } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { loadavg } from 'node:os'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import { parseArgs } from 'node:util'
 
 import { peersWorkload, type Outcome } from '../report/peers.js'
 import type { Measured } from '../report/pool.js'
-import { told, type Report, type Workload } from '../report/report.js'
+import { sectionOf, type Report, type Workload } from '../report/report.js'
 import { machineHere } from './machine.js'
 
 export const root: string = fileURLToPath(new URL('../..', import.meta.url))
@@ -60,28 +60,20 @@ const MEMORY: Readonly<Record<Workload['memory'], string>> = {
   reused: 'glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736',
 }
 
-interface How {
-  readonly capture?: boolean
-  readonly env?: Readonly<Record<string, string>>
+/** Runs a program that shows what it prints. */
+function run(command: string, args: readonly string[], env: Readonly<Record<string, string>> = {}): void {
+  execFileSync(command, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'], env: { ...process.env, ...env }, shell: process.platform === 'win32' })
 }
 
-function must(command: string, args: readonly string[], { capture = false, env = {} }: How = {}): string {
-  const { status, stdout, error } = spawnSync(command, args, {
-    cwd: root,
-    encoding: 'utf8',
-    stdio: ['ignore', capture ? 'pipe' : 'inherit', 'inherit'],
-    maxBuffer: 1 << 26,
-    env: { ...process.env, ...env },
-    shell: process.platform === 'win32',
-  })
-  if (status !== 0) throw new Error(`${command} ${args.join(' ')} failed${error === undefined ? '' : `: ${error.message}`}`)
-  return stdout ?? ''
+/** Answers what a program prints. */
+function ask(command: string, args: readonly string[], env: Readonly<Record<string, string>> = {}): string {
+  return execFileSync(command, args, { cwd: root, encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'], maxBuffer: 2 ** 26, env: { ...process.env, ...env } })
 }
 
 /** Compiles what the suites measure: an old build would be a claim about other code. */
 export function build(): void {
-  must('npm', ['run', '--silent', 'build'])
-  must('cargo', ['build', '--release', '--manifest-path', 'bench/peers/Cargo.toml'])
+  run('npm', ['run', '--silent', 'build'])
+  run('cargo', ['build', '--release', '--manifest-path', 'bench/peers/Cargo.toml'])
 }
 
 /** Keeps what a suite has measured. */
@@ -93,12 +85,12 @@ function kept(name: string, text: string): void {
 /** The suite that runs the peers' caches too. */
 export function runPeers({ only, rounds }: Wanted): Report {
   const machine = machineHere()
-  const listed = must(PEERS, ['--list'], { capture: true }).trim().split('\n').map(line => line.split(' ') as [string, Workload['memory']])
+  const listed = ask(PEERS, ['--list']).trim().split('\n').map(line => line.split(' ') as [string, Workload['memory']])
   const workloads = listed.filter(([id]) => id.startsWith(only)).map(([id, memory]) => {
     // Lanes work on one thread, unless they say otherwise.
     const env = { GLIBC_TUNABLES: MEMORY[memory], RAYON_NUM_THREADS: '1', KVTIDE_THREADS: '1' }
-    const workload = peersWorkload(id, memory, JSON.parse(must(PEERS, ['--measure', id, String(rounds)], { capture: true, env })) as Outcome)
-    console.log(told(workload))
+    const workload = peersWorkload(id, memory, JSON.parse(ask(PEERS, ['--measure', id, String(rounds)], env)) as Outcome)
+    console.log(`\n${sectionOf(workload)}`)
     return workload
   })
   const report = { suite: 'peers', rounds, machine, workloads }
@@ -111,14 +103,14 @@ export function runJavaScript({ only, rounds }: Wanted): Report {
   const out = join(REPORTS, 'javascript.json')
   mkdirSync(REPORTS, { recursive: true })
   rmSync(out, { force: true })
-  must(process.execPath, ['--import=tsx', 'bench/run/javascript.ts', '--only', only, '--rounds', String(rounds), '--out', out], { env: { GLIBC_TUNABLES: MEMORY.reused } })
+  run(process.execPath, ['--import=tsx', 'bench/run/javascript.ts', '--only', only, '--rounds', String(rounds), '--out', out], { GLIBC_TUNABLES: MEMORY.reused })
   return JSON.parse(readFileSync(out, 'utf8')) as Report
 }
 
 function bench(crate: string, name: string): string {
   // The triple that the addon is built for, so that what is compiled is shared.
-  const host = /^host: (.+)$/m.exec(must('rustc', ['-vV'], { capture: true }))?.[1]
-  return must('cargo', ['bench', '-p', crate, '--bench', name, ...(host === undefined ? [] : ['--target', host])], { capture: true })
+  const host = /^host: (.+)$/m.exec(ask('rustc', ['-vV']))?.[1]
+  return ask('cargo', ['bench', '-p', crate, '--bench', name, ...(host === undefined ? [] : ['--target', host])])
 }
 
 /** The native benches of single calls; answers what they print. */

@@ -2,11 +2,9 @@
 //
 //   the addon (npm run build:cuda)  +  kernels' tests  +  bench/cuda  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.xz
 //
-// There: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`. With `--kernels <file>` a test program is taken as it is;
-// more than one may be named. So it is with `--bench <file>`.
+// There: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`.
 import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { basename, join, relative } from 'node:path'
-import { parseArgs } from 'node:util'
+import { join, relative } from 'node:path'
 
 import { fetched } from '../fetched.mjs'
 import { Refusal, refusable } from '../refusal.mjs'
@@ -14,7 +12,7 @@ import { must, root } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
 import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from './contents.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
-import { BENCH, buildBench, buildKernelTests } from './programs.mjs'
+import { buildBench, buildKernelTests } from './programs.mjs'
 
 const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 
@@ -31,36 +29,24 @@ async function compiled(to) {
   await must('tsc', ['--project', 'scripts/cuda/tsconfig.json', '--outDir', to])
   writeFileSync(join(to, 'package.json'), `${JSON.stringify(compiledPackage(manifest), null, 2)}\n`)
   for (const file of [ADDON, 'LICENSE-MIT', 'LICENSE-APACHE']) copyFileSync(join(root, file), join(to, file))
-  for (const folder of packageFolders(IMPORTED, root)) {
+  for (const folder of packageFolders(IMPORTED)) {
     const from = join(root, folder)
     const wanted = file => !relative(from, file).split('/').includes('node_modules') && isNeeded(relative(from, file) + (statSync(file).isDirectory() ? '/' : ''))
     cpSync(from, join(to, folder), { recursive: true, filter: file => file === from || wanted(file) })
   }
 }
 
-async function kernels(to, given) {
-  const programs = given ?? (await buildKernelTests(await cudaEnvironment()))
+/** Programs in a folder of their own, without symbols. */
+async function programs(to, found) {
   mkdirSync(to)
-  for (const { name, file } of programs) {
+  for (const { name, file } of found) {
     copyFileSync(file, join(to, name))
     chmodSync(join(to, name), 0o755)
     await must('strip', [join(to, name)])
   }
 }
 
-/** The program that measures, and what it is compared with. */
-async function bench(to, given) {
-  const file = given ?? (await buildBench(await cudaEnvironment()))
-  mkdirSync(to)
-  copyFileSync(file, join(to, BENCH))
-  chmodSync(join(to, BENCH), 0o755)
-  await must('strip', [join(to, BENCH)])
-  for (const name of ['peers.py', 'lanes.py']) copyFileSync(join(root, 'bench', 'cuda', name), join(to, name))
-}
-
 async function bundle() {
-  const { kernels: files, bench: program } = parseArgs({ options: { kernels: { type: 'string', multiple: true }, bench: { type: 'string' } } }).values
-  const given = files?.map(file => ({ name: basename(file), file }))
   if (!existsSync(join(root, ADDON))) throw new Refusal(`${ADDON} is not there: run npm run build:cuda first`)
   const name = bundleName(manifest.version)
   const folder = join(cudaFolder, name)
@@ -69,8 +55,10 @@ async function bundle() {
   for (const file of CARRIED) copyFileSync(new URL(`carried/${file}`, import.meta.url), join(folder, file))
   await node(folder)
   await compiled(join(folder, 'package'))
-  await kernels(join(folder, 'kernels'), given)
-  await bench(join(folder, 'bench'), program)
+  const env = await cudaEnvironment()
+  await programs(join(folder, 'kernels'), await buildKernelTests(env))
+  await programs(join(folder, 'bench'), await buildBench(env))
+  for (const file of ['peers.py', 'lanes.py']) copyFileSync(join(root, 'bench', 'cuda', file), join(folder, 'bench', file))
 
   const archive = `${folder}.tar.xz`
   // Every program has the same kernels in it: a dictionary that is larger than what lies between two of them has them once.

@@ -3,10 +3,8 @@
 //   run.sh and what it runs (CARRIED)    node      the program, of a pinned version
 //   kernels/  the kernels' tests         package/  kvtide compiled, its addon, the caches' tests, ava
 //   bench/    bench/cuda: the program that measures, and peers.py
-import { existsSync, readFileSync } from 'node:fs'
-import { dirname, join, relative } from 'node:path'
-
 import { Refusal } from '../refusal.mjs'
+import { ask } from '../steps.mjs'
 
 /** The most bytes of the archive: what such machines are sent in one piece. */
 const BYTES_MAX = 60e6
@@ -23,24 +21,11 @@ export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`
 /** What the tests import besides kvtide. */
 export const IMPORTED = ['ava', 'fast-check']
 
-/** The folders, below `root`, of packages and of all that they depend on, found as node finds them. */
-export function packageFolders(names, root, found = new Set(), from = root) {
-  for (const name of names) {
-    const folder = resolve(name, from, root)
-    if (found.has(folder)) continue
-    found.add(folder)
-    const { dependencies = {} } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8'))
-    packageFolders(Object.keys(dependencies), root, found, folder)
-  }
-  return [...found].map(folder => relative(root, folder)).sort()
-}
-
-function resolve(name, from, root) {
-  for (let at = from; ; at = dirname(at)) {
-    const folder = join(at, 'node_modules', name)
-    if (existsSync(join(folder, 'package.json'))) return folder
-    if (at === root || at === dirname(at)) throw new Refusal(`${name} is not installed: run npm ci`)
-  }
+/** The folders, below the repository, of packages and of all that they depend on. */
+export function packageFolders(names) {
+  const found = ask('npm', ['query', names.flatMap(name => [`#${name}`, `#${name} *`]).join()])
+  if (found === undefined) throw new Refusal('`npm query` failed: run npm ci')
+  return JSON.parse(found).map(({ location }) => location).sort()
 }
 
 /** Whether a file of a package is needed to run it, or has to go along with it. */

@@ -26,7 +26,7 @@ export async function cudaEnvironment() {
   checkMachine()
   mkdirSync(cudaFolder, { recursive: true })
   const tools = await toolkit(cudaFolder)
-  console.log(`CUDA ${tools.version.join('.')} of ${tools.home}`)
+  console.log(`CUDA ${tools.version.join('.')} of ${tools.home}, for compute capability ${process.env.CUDA_COMPUTE_CAP || OLDEST_GPU}`)
   const home = cudaHome(cudaFolder, tools, describeStubs(cudarcFolder(), tools.version[0]))
   return environment(home, tools.version)
 }

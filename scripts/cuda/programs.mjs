@@ -5,9 +5,6 @@ import { join } from 'node:path'
 import { Refusal } from '../refusal.mjs'
 import { onTarget, root, run } from '../steps.mjs'
 
-/** bench/cuda, as the crate is called. */
-export const BENCH = 'kvtide-bench-cuda'
-
 /** The programs of a kind in what `cargo --message-format=json` prints: `[{ name, file }]`. */
 export function programsOf(messages, kind) {
   const lines = messages.split('\n').filter(line => line.startsWith('{')).map(line => JSON.parse(line))
@@ -25,11 +22,8 @@ async function compiled(env, args, kind, features = 'cuda') {
 /** Compiles the kernels' tests, in the environment of a build for CUDA. */
 export const buildKernelTests = env => compiled(env, ['test', '--no-run', '--package', 'kvtide-cuda', '--tests'], 'test', 'cuda,captured-steps')
 
-/** Compiles bench/cuda: where it is. */
-export async function buildBench(env) {
-  const programs = await compiled(env, ['build', '--package', BENCH], 'bin')
-  return programs.find(({ name }) => name === BENCH).file
-}
+/** Compiles bench/cuda. */
+export const buildBench = env => compiled(env, ['build', '--package', 'kvtide-bench-cuda'], 'bin')
 
 /** How many tests of kernels there are, from their sources: where no program is built. */
 export function countKernelTests(folder = join(root, 'crates', 'kvtide-cuda', 'tests')) {

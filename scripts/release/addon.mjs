@@ -3,14 +3,14 @@
 // Linux is linked on x64 against old libraries: glibc 2.28 at most by toolchains of napi, each of one hash, musl by zig; macOS and Windows are
 // built on their own machines. No folder of the machine goes into it, so that two builds are the same. `--target-dir` keeps what is compiled apart: cargo
 // compiles everything again each time that the linker changes.
-import { existsSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 
-import { compareVersions, glibcVersion, neededLibraries } from '../cuda/binary.mjs'
+import { compareVersions, measured } from '../cuda/binary.mjs'
 import { unpacked } from '../fetched.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
-import { ask, must, root } from '../steps.mjs'
+import { must, root } from '../steps.mjs'
 import { addons } from './cargo.mjs'
 
 /** Linkers of an old system with its libraries, from the npm registry; the addon contains no C, so that it takes no more. */
@@ -52,12 +52,6 @@ async function toolchain(target) {
     await must('tar', ['--extract', '--xz', '--file', join(packed, `${target}.tar.xz`), '--directory', to])
   }
   return join(to, 'bin', `${target}-`)
-}
-
-/** What an addon of Linux needs and how large it is, as `readelf` and the file say. */
-export function measured(file) {
-  const read = what => ask('readelf', ['--wide', what, file]) ?? ''
-  return { bytes: statSync(file).size, glibc: glibcVersion(read('--version-info')), libraries: neededLibraries(read('--dynamic')), stripped: !readFileSync(file).includes('.symtab') }
 }
 
 /** One line for an addon that may be published; what must not be is refused. */

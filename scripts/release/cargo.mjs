@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { Refusal } from '../refusal.mjs'
-import { root } from '../steps.mjs'
+import { ask, root } from '../steps.mjs'
 
 /** The answer of `cargo metadata`. Crates that are not here yet are fetched, in the versions of Cargo.lock. */
 export function metadata(args = [], cwd = root) {
@@ -31,30 +31,20 @@ export function addons() {
   return [...cpu, { name: 'cuda', target: 'x86_64-unknown-linux-gnu', features: ['cuda'] }]
 }
 
-const isMacro = crate => crate.targets.some(({ kind }) => kind.includes('proc-macro'))
-
-/** What is linked into the crate `name`, itself among it: no build scripts, no procedural macros, no tests. */
-export function linked({ packages, resolve }, name) {
-  const crates = new Map(packages.map(crate => [crate.id, crate]))
-  const nodes = new Map(resolve.nodes.map(node => [node.id, node]))
-  const found = new Set([packages.find(crate => crate.name === name && crate.source === null).id])
-  // What is added meanwhile is come to as well.
-  for (const id of found) {
-    for (const { pkg, dep_kinds: kinds } of nodes.get(id).deps) if (kinds.some(({ kind }) => kind === null) && !isMacro(crates.get(pkg))) found.add(pkg)
-  }
-  return [...found].map(id => crates.get(id))
+/** What is linked into an addon, as `name version`: no build scripts, no procedural macros, no tests. */
+function linked({ target, features }) {
+  const asked = features.length > 0 ? ['--features', features.join()] : []
+  const tree = ask('cargo', ['tree', '--locked', '-p', 'kvtide', '--target', target, ...asked, '--edges', 'normal,no-proc-macro', '--prefix', 'none'])
+  if (tree === undefined) throw new Refusal('`cargo tree` failed: run it to see why')
+  return new Set([...tree.matchAll(/^(\S+) v(\S+)/gm)].map(([, name, version]) => `${name} ${version}`))
 }
 
 const byName = (a, b) => (a.name === b.name ? 0 : a.name < b.name ? -1 : 1) || (a.version < b.version ? -1 : Number(a.version > b.version))
 
 /** Every crate of any addon, and the names of the addons that it is in. */
 export function shipped() {
-  const found = new Map()
-  for (const { name, target, features } of addons()) {
-    const asked = features.flatMap(feature => ['--features', `kvtide/${feature}`])
-    for (const crate of linked(metadata(['--filter-platform', target, ...asked]), 'kvtide')) {
-      found.set(crate.id, { ...crate, addons: [...(found.get(crate.id)?.addons ?? []), name] })
-    }
-  }
-  return [...found.values()].sort(byName)
+  const inside = addons().map(addon => [addon.name, linked(addon)])
+  const namesOf = ({ name, version }) => inside.flatMap(([addon, crates]) => (crates.has(`${name} ${version}`) ? [addon] : []))
+  const crates = metadata(['--all-features']).packages.map(crate => ({ ...crate, addons: namesOf(crate) }))
+  return crates.filter(crate => crate.addons.length > 0).sort(byName)
 }

@@ -1,7 +1,7 @@
 // `npm run check:package`: the npm package as users get it. What is in it, how large it is, and what publint and are-the-types-wrong say.
 //
 // It makes the package as a release does, or takes `--tarball file`. `-- --renew` records what is in it.
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
@@ -11,6 +11,7 @@ import { formatMessage } from 'publint/utils'
 import { makePackages, packed as look } from '../pack/packages.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
 import { ask, root, run } from '../steps.mjs'
+import { holdAgainst } from './recorded.mjs'
 
 const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
 
@@ -24,11 +25,6 @@ export const BUDGETS = { root: 320_000, 'kvtide.linux-x64-gnu.node': 12_000_000,
 export function within(name, bytes, budget) {
   if (bytes > budget) throw new Refusal(`${name} has ${bytes} bytes, at most ${budget} are wanted`)
   return `${name}: ${bytes} bytes of ${budget}`
-}
-
-/** What came in and what went, one line each. */
-export function changes(recorded, contents) {
-  return [...recorded.filter(path => !contents.includes(path)).map(path => `- ${path}`), ...contents.filter(path => !recorded.includes(path)).map(path => `+ ${path}`)]
 }
 
 /** The size of an addon without its symbols. */
@@ -47,17 +43,6 @@ function checkSizes(files, folder) {
     if (existsSync(file)) console.log(within(name, strippedBytes(file, folder), budget))
     else console.log(`SKIPPED: the size of ${name}: it was not built here`)
   }
-}
-
-function checkContents(files, renew) {
-  const contents = files.map(({ path }) => path).filter(path => !OF_ADDON.test(path)).sort()
-  if (renew) {
-    writeFileSync(CONTENTS, `${contents.join('\n')}\n`)
-    return console.log('recorded: what is in the package')
-  }
-  const found = changes(readFileSync(CONTENTS, 'utf8').trim().split('\n'), contents)
-  if (found.length > 0) throw new Refusal(`the package has other files than are recorded; where that is meant, npm run check:package -- --renew\n${found.join('\n')}`)
-  console.log(`the package has the ${contents.length} files that are recorded`)
 }
 
 /** What publint says of a package, in its own words. */
@@ -79,7 +64,8 @@ async function check() {
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-packed-'))
   process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
   const { tarball, files } = named === undefined ? (await makePackages({ addons: root, to: folder, only: [] })).made[0] : await look(named)
-  checkContents(files, renew)
+  const contents = files.map(({ path }) => path).filter(path => !OF_ADDON.test(path)).sort()
+  holdAgainst(CONTENTS, `${contents.join('\n')}\n`, renew, 'check:package')
   checkSizes(files, folder)
   const packed = readFileSync(tarball)
   const messages = await lint(packed)

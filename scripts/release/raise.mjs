@@ -19,19 +19,12 @@ function checkNext(version, before, changelog) {
   if (semver.lte(version, before) && !isFirst) throw new Refusal(`${version} is not newer than ${before}`)
 }
 
-/** A day that the calendar has. */
-function checkDay(day) {
-  const time = /^\d{4}-\d{2}-\d{2}$/.test(day) ? Date.parse(`${day}T00:00:00Z`) : Number.NaN
-  if (Number.isNaN(time) || !new Date(time).toISOString().startsWith(day)) throw new Refusal(`--date is ${JSON.stringify(day)}, expected a day like 2026-01-31`)
-  return day
-}
-
-function raise(folder, version, date) {
+function raise(folder, version) {
   const before = present(folder)
   const file = join(folder, 'CHANGELOG.md')
   const changelog = readFileSync(file, 'utf8')
   checkNext(version, before, changelog)
-  const text = released(changelog, version, checkDay(date ?? new Date().toISOString().slice(0, 10)))
+  const text = released(changelog, version, new Date().toISOString().slice(0, 10))
   const written = write(folder, version)
   writeFileSync(file, text)
   console.log(`${before} -> ${version}: ${[...written, 'CHANGELOG.md'].join(', ')}`)
@@ -45,6 +38,6 @@ function checkTag(tag) {
 
 await refusable('the version stays as it is', () => {
   const isTag = process.argv.includes('--tag')
-  const { date, in: place = root, words } = given({ date: { type: 'string' }, in: { type: 'string' }, tag: { type: 'boolean' } }, [isTag ? 'the tag' : 'the version'])
-  return isTag ? checkTag(words[0]) : raise(resolve(place), words[0], date)
+  const { in: place = root, words } = given({ in: { type: 'string' }, tag: { type: 'boolean' } }, [isTag ? 'the tag' : 'the version'])
+  return isTag ? checkTag(words[0]) : raise(resolve(place), words[0])
 })

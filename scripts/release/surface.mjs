@@ -2,61 +2,58 @@
 //
 // `npm run surface -- --renew` records them as they are: what that changes in __test__/recorded belongs in CHANGELOG.md (docs/versioning.md).
 // A code that was recorded stays recorded.
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-import { must, root } from '../steps.mjs'
+import { reachable } from '../compile.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
-import { surfaceOf, written } from './declarations.mjs'
+import { must, root } from '../steps.mjs'
+import { holdAgainst } from './recorded.mjs'
 
 const TYPES = join(root, '__test__/recorded/public-types.txt')
 const CODES = join(root, '__test__/recorded/error-codes.txt')
+
+/** The statements of a declaration file, each from one first column to the next. What no caller can use, and imports, are left out. */
+function statements(file) {
+  const lines = readFileSync(file, 'utf8').split('\n')
+  const kept = lines.filter(line => line !== '' && !/^(\/\/|import )|^\s+(#private;|private )/.test(line))
+  return kept.join('\n').split(/\n(?=[^\s}])/)
+}
+
+const nameOf = statement => /\b(?:class|interface|type|const|let|function|enum|namespace) (\w+)/.exec(statement)?.[1] ?? ''
+
+/** What the entry exports, then every declaration that it is made of, by its name: one that moves to another file stays where it is. */
+export function surfaceOf(entry) {
+  const [, ...others] = reachable([entry])
+  const behind = others.flatMap(statements).filter(statement => !/^export (type )?[{*]/.test(statement))
+  // Overloads keep their order.
+  const ordered = [...new Set(behind)].sort((one, other) => Number(nameOf(one) > nameOf(other)) - Number(nameOf(one) < nameOf(other)))
+  return `${[...statements(entry), ...ordered].join('\n\n')}\n`
+}
 
 async function declared() {
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-surface-'))
   // A command that fails ends the process.
   process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
   await must('tsc', ['-p', 'tsconfig.build.json', '--emitDeclarationOnly', '--removeComments', '--outDir', folder])
-  return written(surfaceOf(join(folder, 'index.d.ts')))
+  return surfaceOf(join(folder, 'index.d.ts'))
 }
 
-function lacking(lines, others, mark) {
-  const known = new Set(others)
-  return lines.filter(line => !known.has(line)).map(line => `${mark} ${line}`)
-}
-
-/** The lines that one text has and the other lacks, a screenful of them. */
-export function difference(before, after) {
-  const [old, now] = [before, after].map(text => text.split('\n'))
-  const lines = [...lacking(old, now, '-'), ...lacking(now, old, '+')]
-  return (lines.length === 0 ? ['  the order of lines'] : lines).slice(0, 60).join('\n')
-}
-
-/** The codes that are new since they were recorded; refused where one is gone. */
-export function addedCodes(recorded, codes) {
+/** The recorded codes with those that are new behind them; refused where one is gone. */
+export function withNewCodes(recorded, codes) {
   const gone = recorded.filter(code => !codes.includes(code))
   if (gone.length > 0) throw new Refusal(`codes of errors stay for ever, and ${gone.join(', ')} is gone`)
-  return codes.filter(code => !recorded.includes(code))
+  return [...new Set([...recorded, ...codes])]
 }
 
 async function surface() {
   const { renew } = given({ renew: { type: 'boolean' } })
   const types = await declared()
   const codes = [.../ERROR_CODES: readonly \[([^\]]*)\]/.exec(types)[1].matchAll(/'(\w+)'/g)].map(([, code]) => code)
-  const recorded = readFileSync(CODES, 'utf8').split('\n').filter(line => line !== '')
-  const added = addedCodes(recorded, codes)
-  if (renew) {
-    writeFileSync(TYPES, types)
-    writeFileSync(CODES, `${[...recorded, ...added].join('\n')}\n`)
-    return console.log('recorded: the public types and the codes of errors')
-  }
-  const before = readFileSync(TYPES, 'utf8')
-  if (types !== before) {
-    throw new Refusal(`the public types are not those that are recorded; where that is meant, npm run surface -- --renew\n${difference(before, types)}`)
-  }
-  if (added.length > 0) throw new Refusal(`${added.join(', ')} is not recorded yet: npm run surface -- --renew`)
-  console.log(`the public types are those that are recorded, and so are ${codes.length} codes of errors`)
+  const all = withNewCodes(readFileSync(CODES, 'utf8').trim().split(/\r?\n/), codes)
+  holdAgainst(TYPES, types, renew, 'surface')
+  holdAgainst(CODES, `${all.join('\n')}\n`, renew, 'surface')
 }
 
 await main(import.meta.url, 'the surface is not what it was', surface)

@@ -1,13 +1,14 @@
 // `npm run licences`: whether THIRD_PARTY.md names every crate that is inside an addon, with its licence; -- --renew writes it.
 //
 // Where a crate leaves the choice it is taken under Apache-2.0, whose text is one for all of them, else under MIT.
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
 import { given, main, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { allowedBy, choose } from './licences.mjs'
 import { addons, shipped } from './cargo.mjs'
+import { holdAgainst } from './recorded.mjs'
 
 const PAGE = join(root, 'THIRD_PARTY.md')
 
@@ -99,15 +100,7 @@ export function page(crates, names, allowed) {
 function licences() {
   const { renew } = given({ renew: { type: 'boolean' } })
   const allowed = allowedBy(readFileSync(join(root, 'deny.toml'), 'utf8'))
-  const text = page(shipped(), addons().map(({ name }) => name), allowed)
-  if (renew) {
-    writeFileSync(PAGE, text)
-    return console.log('THIRD_PARTY.md is written')
-  }
-  if (!existsSync(PAGE) || readFileSync(PAGE, 'utf8').replaceAll('\r\n', '\n') !== text) {
-    throw new Refusal('THIRD_PARTY.md is not what cargo knows: npm run licences -- --renew')
-  }
-  console.log('THIRD_PARTY.md names every crate that is inside an addon')
+  holdAgainst(PAGE, page(shipped(), addons().map(({ name }) => name), allowed), renew, 'licences')
 }
 
 await main(import.meta.url, 'the licences are not as they should be', licences)

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 
 import test, { type Implementation } from 'ava'
 
-import type { GpuWorkload } from '../../../bench/report/gpu-results.js'
+import type { GpuWorkload } from '../../../bench/report/gpu.js'
 
 export { folder } from './scripts.js'
 
