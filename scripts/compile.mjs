@@ -22,7 +22,6 @@ export function reachable(declarations, found = new Set()) {
   return found
 }
 
-/** Compiles the sources into a folder, which is emptied before. */
 export async function compile(to) {
   rmSync(to, { recursive: true, force: true })
   const build = ['-p', 'tsconfig.build.json', '--outDir', to]

@@ -6,7 +6,6 @@ import { join } from 'node:path'
 import { Missing, Refusal } from './refusal.mjs'
 import { must, run } from './steps.mjs'
 
-/** The tarball of a package, in `folder`. */
 export async function fetched({ name, version, sha256 }, folder) {
   mkdirSync(folder, { recursive: true })
   const file = join(folder, `${name.replace('@', '').replace('/', '-')}-${version}.tgz`)

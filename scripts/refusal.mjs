@@ -2,13 +2,11 @@
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 
-/** Why something cannot be made. */
 export class Refusal extends Error {}
 
 /** A program or a server that is not there: what needs it is skipped, by its name. */
 export class Missing extends Refusal {}
 
-/** Runs `work`, and says what it refuses. */
 export async function refusable(what, work) {
   try {
     await work()

@@ -5,7 +5,6 @@ import { fileURLToPath } from 'node:url'
 
 import { run as runProgram } from './cuda/carried/program.mjs'
 
-/** The folder of the repository. */
 export const root = fileURLToPath(new URL('..', import.meta.url))
 
 const searchPath = () => [join(root, 'node_modules', '.bin'), process.env.PATH].join(delimiter)
@@ -23,7 +22,6 @@ export function onTarget() {
   return target === undefined ? [] : ['--target', target]
 }
 
-/** True when `command` can be run. */
 export function exists(command) {
   return spawnSync(command, ['--version'], { stdio: 'ignore', cwd: root, shell: onWindows }).status === 0
 }

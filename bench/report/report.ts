@@ -5,7 +5,6 @@ import { digits, tableOf } from './table.js'
 /** What a lane is in the comparison: a cache of ours, someone else's, none at all, or the least that the same bytes cost. */
 export type Role = 'ours' | 'peer' | 'baseline' | 'limit'
 
-/** What lanes of a role are called in tables. */
 export const ROLES = { ours: 'kvtide', peer: 'peer', baseline: 'by hand', limit: 'limit' } as const
 
 /** One way to do a workload, in nanoseconds per operation. */
@@ -14,7 +13,6 @@ export interface Lane extends Spread {
   readonly role: Role
 }
 
-/** A lane with what each round took. */
 export interface Measured {
   readonly name: string
   readonly role: Role
@@ -45,7 +43,6 @@ export interface Claim {
 export interface Workload {
   readonly id: string
   readonly title: string
-  /** What the nanoseconds are for. */
   readonly operation: string
   /** Whether large allocations get pages that the system gives at the first touch, or pages that were touched before. */
   readonly memory: 'new' | 'reused'
@@ -55,7 +52,6 @@ export interface Workload {
   readonly claims: readonly Claim[]
 }
 
-/** A workload that could not run here, and why. */
 export interface Skipped {
   readonly id: string
   readonly skipped: string
@@ -78,13 +74,11 @@ export interface Report {
   readonly rounds: number
   /** Only where the suite describes it. */
   readonly machine?: Machine
-  /** The JavaScript engine, where there is one. */
   readonly engine?: string
   readonly workloads: readonly Workload[]
   readonly skipped?: readonly Skipped[]
 }
 
-/** True when less of a ratio is better. */
 export function lessIsBetter(bound: Bound): boolean {
   return bound === 'less' || (typeof bound === 'object' && 'atMost' in bound)
 }
@@ -101,7 +95,6 @@ export function isMet(bound: Bound, ratio: number): boolean | null {
   return 'atMost' in bound ? ratio <= bound.atMost : ratio >= bound.atLeast
 }
 
-/** The rounds of the lane of this name. */
 export function laneOf(measured: readonly Measured[], name: string): readonly number[] {
   const found = measured.find(lane => lane.name === name)
   if (found === undefined) throw new RangeError(`no lane is called ${name}`)
@@ -146,10 +139,8 @@ export function workloadOf(id: string, title: string, operation: string, measure
   return { id, title, operation, memory: 'reused', rounds: counted, lanes, claims: ratios.map(ratio => claimOf(measured, ratio)) }
 }
 
-/** A ratio with the spread of its rounds. */
 export const ratioText = ({ ratio, low, high }: Claim): string => `${digits(ratio)} (${digits(low)} to ${digits(high)})`
 
-/** A workload's title, with the memory that it runs on. */
 export const titleOf = ({ title, memory }: Workload): string => `${title}, ${memory} memory`
 
 /** A workload as the page and a terminal show it. */

@@ -14,7 +14,6 @@ function percentile(sorted: readonly number[], share: number): number {
   return low + (high - low) * (at - Math.floor(at))
 }
 
-/** That of at least one number. */
 export function spreadOf(values: readonly number[]): Spread {
   if (values.length === 0) throw new RangeError('a spread of nothing')
   const sorted = [...values].sort((a, b) => a - b)

@@ -17,7 +17,6 @@ import { build, readArguments, readRun, REPORTS, root, runJavaScript, runNative,
 
 const { only, rounds, record, from } = readArguments(process.argv.slice(2))
 
-/** What can be measured by itself. */
 const SUITES: { readonly [S in keyof Run]-?: () => Run[S] } = {
   peers: () => runPeers({ only: '', rounds }),
   javascript: () => runJavaScript({ only: '', rounds }),

@@ -5,7 +5,6 @@ import { arch, availableParallelism, cpus, loadavg, platform, release, totalmem 
 
 import type { Machine } from '../report/report.js'
 
-/** Vector instructions that matter here. */
 const FEATURES = new Set(['avx2', 'fma', 'f16c', 'avx512f', 'avx512_bf16', 'avx512_vnni', 'asimd'])
 
 function read(path: string): string {

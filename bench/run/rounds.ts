@@ -23,7 +23,6 @@ export interface Contestant {
   readonly after?: () => void
 }
 
-/** One way to do a workload, whose round is `round`. */
 export const lane = (role: Role, name: string, operations: number, round: Contestant['round'], more: Pick<Contestant, 'before' | 'after' | 'shared'> = {}): Contestant => ({ name, role, operations, round, ...more })
 
 /** What time is taken from: a clock in milliseconds, and the nanoseconds that were spent waiting for a processor. */
@@ -47,7 +46,6 @@ function waited(): number {
   }
 }
 
-/** One round: nanoseconds of an operation. */
 async function timed({ operations, shared = false, before, round, after }: Contestant, clocks: Clocks): Promise<number> {
   before?.()
   const waitedBefore = clocks.waited()

@@ -7,7 +7,6 @@ import { createInterface } from 'node:readline'
 import { PEERS } from '../run/suites.js'
 
 export interface RustSteps {
-  /** Answers its nanoseconds. */
   round(): Promise<number>
   end(): void
 }

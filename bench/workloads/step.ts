@@ -15,7 +15,6 @@ const BLOCK = 16
 /** Long enough for the other process to prepare its next round. */
 const PAUSE_MS = 20
 
-/** Lets the other process prepare its next round. */
 const pause = (): void => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE_MS)
 
 /** More than this is not to be paid for coming from JavaScript. */

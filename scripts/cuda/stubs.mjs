@@ -75,7 +75,6 @@ function returned(type) {
   return 'status'
 }
 
-/** The value of a status code. */
 export function statusCode(source, name) {
   const value = new RegExp(`^\\s*${name} = (\\d+),`, 'm').exec(source)?.[1]
   if (value === undefined) throw new Refusal(`cudarc does not declare ${name}: its version is not one that this build knows`)

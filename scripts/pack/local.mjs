@@ -23,7 +23,6 @@ const folder = join(root, 'target', 'pack')
 const TARGET = 'x86_64-unknown-linux-gnu'
 const ADDON = 'kvtide.linux-x64-gnu.node'
 
-/** The packages that can be made on this machine. */
 async function packages() {
   if (process.platform !== 'linux' || process.arch !== 'x64') throw new Missing(`the addon is built on Linux with x86-64, this is ${process.platform} with ${process.arch}`)
   const missing = ['cargo', 'tar', 'xz', 'readelf'].filter(program => !exists(program))

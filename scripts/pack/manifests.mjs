@@ -24,7 +24,6 @@ const SHARED = ['license', 'author', 'homepage', 'repository', 'bugs', 'funding'
 /** Fields of the repository's package.json that are of no use to who installs the package. Scripts above all: nothing is to run there. */
 const OURS = new Set(['private', 'files', 'napi', 'scripts', 'ava', 'devDependencies', 'overrides'])
 
-/** The packed package.json of `kvtide` itself. */
 export function rootManifest(manifest) {
   const { version, napi, imports } = manifest
   const kept = Object.entries(manifest).filter(([field]) => !OURS.has(field))
@@ -49,7 +48,6 @@ export function platformPackage(manifest, target) {
   })
 }
 
-/** The package of the addon with CUDA. */
 export function cudaPackage(manifest) {
   const { suffix } = platform(CUDA_TARGET)
   const name = `kvtide-cuda-${suffix}`

@@ -13,7 +13,6 @@ import { given, Refusal, refusable } from '../refusal.mjs'
 import { root, run } from '../steps.mjs'
 import { cudaPackage, platformPackage, rootManifest } from './manifests.mjs'
 
-/** The repository's package.json. */
 export const repository = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 
 /** Packages of addons, of which any may be missing. */
@@ -63,7 +62,6 @@ export async function packed(what, to) {
   return { name, version, tarball: to === undefined ? what : join(to, filename), bytes: size, unpackedBytes: unpackedSize, files }
 }
 
-/** A folder for a package, empty. */
 export function emptied(folder) {
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(folder, { recursive: true })

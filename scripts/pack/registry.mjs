@@ -46,7 +46,6 @@ async function verdaccio(folder) {
   return program
 }
 
-/** A port that nobody listens on. */
 function freePort() {
   return new Promise((resolve, reject) => {
     const server = createServer().on('error', reject)
@@ -57,7 +56,6 @@ function freePort() {
   })
 }
 
-/** Waits until the registry answers, or has ended. */
 async function answering(url, child) {
   while (child.exitCode === null) {
     const answered = await fetch(`${url}-/ping`).then(({ ok }) => ok, () => false)

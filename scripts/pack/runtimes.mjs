@@ -34,7 +34,6 @@ export async function nodeFolder({ node, npm }, folder) {
   return linked(join(folder, `node-${node.version}`), { node: program, npm: join(packaged, 'npm-cli.js'), npx: join(packaged, 'npx-cli.js') })
 }
 
-/** The same with Bun. */
 export async function bunFolder(folder) {
   const program = join(await unpacked(BUN, join(folder, 'downloads')), 'bin', 'bun')
   chmodSync(program, 0o755)

@@ -44,7 +44,6 @@ export class Stranger {
     return this.use('npm', ['install', '--no-audit', '--no-fund', ...what])
   }
 
-  /** Everything that is tried on node. */
   async checkAll(made) {
     await this.checkPath()
     this.checkContents(made)
@@ -59,7 +58,6 @@ export class Stranger {
     for (const line of [/^device cpu +usable$/m, ...expected]) this.expect('npx kvtide doctor', printed, line)
   }
 
-  /** These packages were installed, and no others. */
   checkPackages(...names) {
     const installed = readdirSync(join(this.app, 'node_modules')).filter(name => !name.startsWith('.'))
     if (installed.sort().join() !== names.sort().join()) throw new Refusal(`${installed.join(', ')} were installed, expected ${names.join(', ')}`)
@@ -85,7 +83,6 @@ export class Stranger {
     }
   }
 
-  /** The programs, each with what it has to print. */
   async checkPrograms(runtime) {
     await this.writeQuickStart()
     for (const { file, text, printed } of PROGRAMS) {

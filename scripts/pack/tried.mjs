@@ -4,14 +4,12 @@ import { join } from 'node:path'
 
 import { root } from '../steps.mjs'
 
-/** The README's first example, in TypeScript. */
 export function quickStart() {
   const text = /## Quick start[\s\S]*?```ts\n([\s\S]*?)```/.exec(readFileSync(join(root, 'README.md'), 'utf8'))?.[1]
   if (text === undefined) throw new Error('the README has no quick start')
   return text
 }
 
-/** What the quick start prints first. */
 const STARTED = /^1 \[ 1, 8, 1, 128 \]$/m
 
 /** A program that sees kvtide in a worker as well: what it imports, and how it names its own file. */

@@ -26,7 +26,6 @@ const BYTES_MAX = 12e6
 /** Libraries of every system with glibc, and the one that comes with gcc. */
 const LIBRARIES = /^(lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux-(x86-64|aarch64)\.so\.\d+)$/
 
-/** What `napi build` is told for a target. */
 export function buildArgs(target) {
   const known = addons().filter(({ name }) => name !== 'cuda')
   const { features } = known.find(({ name }) => name === target) ?? {}

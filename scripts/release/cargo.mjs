@@ -13,7 +13,6 @@ export function metadata(args = [], cwd = root) {
   return JSON.parse(stdout)
 }
 
-/** The workspace's own crates. */
 export const members = ({ packages, workspace_members: ids }) => packages.filter(({ id }) => ids.includes(id))
 
 /** Those of them that go to the registry, what others depend on first. */

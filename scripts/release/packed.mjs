@@ -18,7 +18,6 @@ const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
 /** Addons differ by platform: their sizes are looked at by themselves. */
 const OF_ADDON = /\.node$/
 
-/** Bytes that a user unpacks at most. */
 export const BUDGETS = { root: 320_000, 'kvtide.linux-x64-gnu.node': 12_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
 
 /** Refuses what is over its budget; answers a line that says how large it is. */
@@ -27,7 +26,6 @@ export function within(name, bytes, budget) {
   return `${name}: ${bytes} bytes of ${budget}`
 }
 
-/** The size of an addon without its symbols. */
 function strippedBytes(file, folder) {
   const stripped = join(folder, 'stripped.node')
   if (ask('strip', ['--strip-all', '-o', stripped, file]) === undefined) return statSync(file).size
@@ -45,7 +43,6 @@ function checkSizes(files, folder) {
   }
 }
 
-/** What publint says of a package, in its own words. */
 export async function lint(packed) {
   const tarball = packed.buffer.slice(packed.byteOffset, packed.byteOffset + packed.byteLength)
   const { messages, pkg } = await publint({ pack: { tarball }, level: 'suggestion', strict: true })

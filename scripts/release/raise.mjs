@@ -12,7 +12,6 @@ import { given, refusable, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { notesOf, present, released, sections, write } from './version.mjs'
 
-/** Refuses a version that cannot come next. */
 function checkNext(version, before, changelog) {
   if (semver.valid(version) !== version) throw new Refusal(`${JSON.stringify(version)} is no version, expected one like 0.2.0 or 0.2.0-rc.1`)
   const isFirst = version === before && sections(changelog).every(section => section.version !== version)

@@ -10,7 +10,6 @@ import { ask, hostTarget, must } from '../steps.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
 import { remapped } from './addon.mjs'
 
-/** How cargo calls the addon. */
 const FILES = { linux: 'libkvtide.so', darwin: 'libkvtide.dylib', win32: 'kvtide.dll' }
 
 /** Where two files differ first; nothing where they are the same. */

@@ -32,7 +32,6 @@ function mitOf({ name, authors }) {
   return `MIT License\n\nCopyright (c) ${by}\n${words}`
 }
 
-/** The text of a crate's licence, as its package has it. */
 function textOf(crate, id) {
   const folder = dirname(crate.manifest_path)
   const file = licenceFile(readdirSync(folder), id)
@@ -47,7 +46,6 @@ function noticesOf(crate) {
   return readdirSync(folder).filter(file => /^notice/i.test(file)).map(file => tidied(readFileSync(join(folder, file), 'utf8')))
 }
 
-/** In which addons a crate is, in words. */
 export function where(names, all) {
   if (names.length === all.length) return 'all'
   const cpu = all.filter(name => name !== 'cuda')
@@ -55,7 +53,6 @@ export function where(names, all) {
   return names.join(', ')
 }
 
-/** Texts, each once, and whose they are. */
 function grouped(entries) {
   const found = new Map()
   for (const { named, text } of entries) {
@@ -79,7 +76,6 @@ crate that leaves the choice is taken under Apache-2.0, whose text is in \`LICEN
   agreement of the CUDA Toolkit, which lists it among what may be passed on as part of an application.
 `
 
-/** The whole page. */
 export function page(crates, names, allowed) {
   const taken = crates.filter(({ source }) => source !== null).map(crate => {
     const ids = choose(crate.license ?? '', allowed)

@@ -18,7 +18,6 @@ const PLACES = [
   { file: 'bench/peers/Cargo.lock', pattern: LOCKED, least: 3 },
 ]
 
-/** Every place and the version that it names. */
 export function versions(folder) {
   return PLACES.flatMap(({ file, pattern, least }) => {
     const found = [...readFileSync(join(folder, file), 'utf8').matchAll(pattern)].map(([, , version]) => ({ file, version }))
@@ -27,7 +26,6 @@ export function versions(folder) {
   })
 }
 
-/** The one version of this repository. */
 export function present(folder) {
   const found = versions(folder)
   const { file: first, version } = found[0]

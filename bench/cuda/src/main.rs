@@ -37,7 +37,6 @@ struct Report {
     failed: Vec<Failed>,
 }
 
-/// A device: its name, and what else is known of it.
 #[derive(Serialize)]
 struct Machine {
     device: String,
@@ -51,14 +50,12 @@ struct Workload {
     lanes: Vec<Measured>,
 }
 
-/// A workload that could not run, and why.
 #[derive(Serialize)]
 struct Skipped {
     id: &'static str,
     skipped: String,
 }
 
-/// A workload that went wrong.
 #[derive(Serialize)]
 struct Failed {
     id: &'static str,
@@ -110,7 +107,6 @@ fn run(arguments: &Arguments) -> Result<bool> {
     Ok(report.failed.is_empty())
 }
 
-/// The middle one of a lane's rounds.
 fn middle(lane: &Measured) -> f64 {
     let mut sorted = lane.nanoseconds.clone();
     sorted.sort_by(f64::total_cmp);

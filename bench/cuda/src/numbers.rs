@@ -36,7 +36,6 @@ pub fn fill(place: &Place, target: Span<'_>, seed: u64, most: f32) -> Result<()>
     Ok(())
 }
 
-/// Bytes of bf16 as numbers.
 pub fn floats(bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]]).to_f64()).collect()
 }

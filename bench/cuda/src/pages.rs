@@ -39,7 +39,6 @@ impl Page {
         }
     }
 
-    /// One of these forms.
     pub fn new(sizes: &Sizes, formats: [Format; 2]) -> Self {
         let Sizes { kv_heads, dim, block, .. } = *sizes;
         let mut bytes = 0;
@@ -60,7 +59,6 @@ impl Page {
         Page { parts, bytes }
     }
 
-    /// As moves of rows take it.
     pub fn sections(&self) -> [Section; 2] {
         self.parts.map(|part| Section { offset: part.codes, head: part.head, row: part.row })
     }
@@ -70,7 +68,6 @@ impl Page {
         self.parts.map(|part| (memory, part.head, part.row))
     }
 
-    /// As attention takes it.
     pub fn attended(&self, format: RowFormat) -> [PageSection; 2] {
         self.parts.map(|part| PageSection {
             format,

@@ -6,11 +6,8 @@ pub struct Sizes {
     /// Heads of K and V, and of queries.
     pub kv_heads: usize,
     pub query_heads: usize,
-    /// Elements of a row.
     pub dim: usize,
-    /// Tokens of a block.
     pub block: usize,
-    /// Layers of a model.
     pub layers: usize,
     /// Tokens of the prompt that is written, scattered and gathered.
     pub prompt: usize,
@@ -68,7 +65,6 @@ impl Sizes {
         times: 2,
     };
 
-    /// Bytes of a row of K or of V.
     pub fn row(&self) -> usize {
         2 * self.dim
     }

@@ -18,7 +18,6 @@ use crate::Stopwatch;
 /// What a measurement can fail with: it ends the run.
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Rounds that warm up.
 const WARM_UP: usize = 2;
 
 /// When no more rounds are begun, once there are enough.
@@ -49,7 +48,6 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// So many bytes that are read, and so many that are written.
     pub fn moved(read: usize, written: usize) -> Self {
         Amount { bytes: (read + written) as f64, flops: 0.0 }
     }
@@ -62,10 +60,8 @@ pub struct Took {
     pub host: f64,
 }
 
-/// A round of so many pieces of work.
 type Round<'a> = dyn FnMut(usize) -> Result<Took> + 'a;
 
-/// One way to do a workload.
 pub struct Lane<'a> {
     name: String,
     role: Role,

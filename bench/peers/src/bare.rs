@@ -7,7 +7,6 @@ use bytemuck::Zeroable;
 use crate::large::zeros;
 use crate::tokens::{HEAD_DIM, HEADS, TOKEN, Tokens};
 
-/// Rows of K and of V.
 pub struct BareRows<T> {
     slots: usize,
     parts: [Vec<T>; 2],

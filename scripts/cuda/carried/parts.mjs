@@ -18,7 +18,6 @@ export function gpuOf(doctor) {
   return { usable: false, reason: rest?.replace(/^not usable: /, '') ?? 'kvtide doctor does not say' }
 }
 
-/** What lines of TAP count to. */
 export function tapCounts(text) {
   const lines = text.match(/^(?:not )?ok \d+.*$/gm) ?? []
   const skipped = lines.filter(line => /# SKIP\b/.test(line)).length
@@ -26,7 +25,6 @@ export function tapCounts(text) {
   return { passed: lines.length - failed - skipped, failed, skipped }
 }
 
-/** What Rust's test programs count to. */
 export function rustCounts(text) {
   const counts = { passed: 0, failed: 0, skipped: 0 }
   for (const [, passed, failed, ignored] of text.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {
@@ -47,7 +45,6 @@ function checked(name, counts, code) {
   return { name, ...counts, failed }
 }
 
-/** The caches' tests. */
 export async function deviceTests(run, command, args, options) {
   const { code, output } = await run(command, [...args, '--tap', '--concurrency', '1'], options)
   return checked('devices', tapCounts(output), code)

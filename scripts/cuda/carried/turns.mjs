@@ -2,7 +2,6 @@
 // the lanes of all programs and the rounds of all turns.
 import { parseArgs } from 'node:util'
 
-/** What `run.sh bench` is asked for. */
 export function asked(args) {
   const { values } = parseArgs({
     args,
@@ -50,10 +49,8 @@ function mergedWorkloads(reports) {
   return [...workloads.values()].map(workload => ({ ...workload, lanes: [...workload.lanes.values()] }))
 }
 
-/** Each once. */
 const once = list => [...new Map(list.map(of => [JSON.stringify(of), of])).values()]
 
-/** The reports of all programs as one. */
 export function merged(reports, { turns, rounds }) {
   const all = Object.values(reports).flat()
   return {

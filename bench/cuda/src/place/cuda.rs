@@ -47,7 +47,6 @@ impl Gpu {
         Ok(Gpu { stream, start, end, ahead })
     }
 
-    /// What the report says of it.
     pub fn machine(&self) -> Machine {
         let context = self.stream.context();
         let ask = |attribute| context.attribute(attribute).ok();
@@ -67,7 +66,6 @@ impl Gpu {
         }
     }
 
-    /// Enqueues a copy.
     pub fn copy(&self, source: Span<'_>, target: Span<'_>, bytes: usize) -> Result<()> {
         // SAFETY: both have as many bytes, which the caller has checked, and belong to this stream.
         unsafe { result::memcpy_dtod_async(target.address(), source.address(), bytes, self.stream.cu_stream()) }?;

@@ -19,9 +19,7 @@ use crate::{Machine, Result};
 #[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
 mod cuda;
 
-/// A device with its stream.
 pub struct Place {
-    /// Where launches go.
     pub stream: Stream,
     /// The same device for candle's tensors and for caches.
     pub device: Device,
@@ -38,7 +36,6 @@ impl Place {
         Ok(Place { stream, device, gpu: Some(gpu) })
     }
 
-    /// What the report says of it.
     pub fn machine(&self) -> Machine {
         match &self.gpu {
             Some(gpu) => gpu.machine(),
@@ -49,12 +46,10 @@ impl Place {
         }
     }
 
-    /// True where times are a GPU's.
     pub fn is_gpu(&self) -> bool {
         self.gpu.is_some()
     }
 
-    /// Memory that holds anything.
     pub fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
         Ok(self.stream.memory(bytes)?)
     }

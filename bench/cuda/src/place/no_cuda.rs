@@ -5,10 +5,8 @@ use kvtide_cuda::{Span, Stream};
 
 use crate::{Machine, Result};
 
-/// No GPU.
 pub enum Gpu {}
 
-/// The reason why there is none.
 pub fn open() -> std::result::Result<(Stream, Device, Gpu), String> {
     match kvtide_tensor::device("cuda") {
         Err(kvtide_tensor::Error::DeviceUnavailable { reason, .. }) => Err(reason),

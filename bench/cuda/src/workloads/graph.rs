@@ -15,7 +15,6 @@ use crate::numbers::fill;
 use crate::pages::Page;
 use crate::sizes::Sizes;
 
-/// Steps of a round.
 const TIMES: usize = 16;
 
 pub fn step(bench: &Bench<'_>) -> Result<Measurement> {

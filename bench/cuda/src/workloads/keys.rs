@@ -112,7 +112,6 @@ impl Pool {
         Ok(Pool { memory, page, format })
     }
 
-    /// Its memory, to read from.
     pub fn reader<'a>(&'a mut self, bench: &Bench<'a>, tables: Words<'a>) -> Reader<'a> {
         let layers = bench.sizes.pool_layers;
         Reader { memory: self.memory.span(), page: self.page, format: self.format, sizes: bench.sizes, layers, tables }
@@ -137,7 +136,6 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// All its blocks.
     #[cfg(any(feature = "cuda", feature = "emulate"))]
     pub fn memory(&self) -> Span<'a> {
         self.memory

@@ -32,7 +32,6 @@ pub struct Bench<'a> {
     pub rounds: usize,
 }
 
-/// All of them, in the order in which they run.
 pub const ALL: &[Workload] = &[
     ("prompt-append", prompt::append),
     ("page-scatter", |bench| prompt::carried(bench, Direction::Scatter)),
@@ -80,7 +79,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Bytes in gigabytes, for titles.
 fn gigabytes(bytes: usize) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
 }

@@ -16,11 +16,9 @@ const QUERY_MOST: f32 = 8.0;
 
 /// Queries of sequences and their outputs, `[tokens, heads, dim]`, or `[batch, heads, n, dim]` over contiguous keys.
 pub struct Queries {
-    /// The queries.
     pub rows: DeviceMemory,
     out: DeviceMemory,
     sums: DeviceMemory,
-    /// The sequences.
     pub sequences: Vec<AttendSequence>,
     each: usize,
 }
@@ -46,7 +44,6 @@ impl Queries {
         Ok(Queries { rows: queries, out, sums, sequences: (0..count).map(of).collect(), each })
     }
 
-    /// To be asked.
     pub fn asker<'a>(&'a mut self, bench: &Bench<'a>) -> Asker<'a> {
         Asker {
             bench: Bench { place: bench.place, sizes: bench.sizes, rounds: bench.rounds },
@@ -70,7 +67,6 @@ pub struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Attends to these keys.
     pub fn attend(&self, keys: AttendKeys<'_>) -> Result<()> {
         self.attend_on(&self.bench.place.stream, keys, None)
     }
@@ -110,13 +106,11 @@ impl Asker<'_> {
         }
     }
 
-    /// The outputs of the last call.
     #[cfg(any(feature = "cuda", feature = "emulate"))]
     pub fn outputs(&self) -> Result<Vec<u8>> {
         check::bytes(self.bench.place, self.out, 0, self.out.bytes())
     }
 
-    /// Makes all outputs other ones.
     #[cfg(any(feature = "cuda", feature = "emulate"))]
     pub fn spoil(&self) -> Result<()> {
         fill(self.bench.place, self.out, 15, 1.0)

@@ -19,7 +19,6 @@ fn name(what: &str, threads: usize) -> String {
     if threads == 1 { what.to_owned() } else { format!("{what}, {threads} threads") }
 }
 
-/// K and V of all layers.
 struct Prompt {
     layers: usize,
     tokens: usize,

@@ -7,7 +7,6 @@ use kvtide_tensor::{DType, Kv, KvCache, KvCacheOptions};
 
 use crate::tokens::{HEAD_DIM, HEADS};
 
-/// Query heads.
 pub const QUERY_HEADS: usize = 32;
 /// Query heads that share a head of K and V.
 pub const GROUP: usize = QUERY_HEADS / HEADS;
@@ -29,7 +28,6 @@ pub fn layers_beyond_caches(layer_bytes: usize) -> usize {
     8 * last_cache_bytes() / layer_bytes + 1
 }
 
-/// Bytes of K and V of a layer.
 pub fn layer_bytes(dtype: DType, keys: usize) -> usize {
     2 * keys * HEADS * HEAD_DIM * dtype.bytes()
 }

@@ -48,7 +48,6 @@ fn cache(kind: &Kind, layers: usize, keys: usize) -> Result<PagedKvCache> {
     })?)
 }
 
-/// Bytes of one token of one layer.
 fn token_bytes(kind: &Kind) -> Result<f64> {
     Ok(cache(kind, 1, BLOCK)?.bytes_per_token())
 }
