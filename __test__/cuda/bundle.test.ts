@@ -1,15 +1,13 @@
 // What the bundle for GPU machines has in it: names, files, and its size.
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { folder } from '../support/packaging/cuda-scripts.js'
+import { folder, root } from '../support/packaging/scripts.js'
 import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/contents.mjs'
 import { countKernelTests, programsOf } from '../../scripts/cuda/programs.mjs'
 
-const root = fileURLToPath(new URL('../..', import.meta.url))
 
 test('packages come with all they depend on', t => {
   const folders: string[] = packageFolders(IMPORTED)

@@ -2,11 +2,10 @@
 import { chmodSync, copyFileSync, writeFileSync } from 'node:fs'
 import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { folder, type Gpu, type RunProgram } from '../support/packaging/cuda-scripts.js'
+import { folder, root, type Gpu, type RunProgram } from '../support/packaging/scripts.js'
 import { deviceTests, gpuOf, kernelTests, listedTests, rustCounts, sanitized, summary, tapCounts } from '../../scripts/cuda/carried/parts.mjs'
 
 const GPU: Gpu = { usable: true, reason: '' }
@@ -91,7 +90,7 @@ const onLinux = process.platform === 'linux' ? test : test.skip
 
 onLinux('run.sh starts the node beside it, without any other program', t => {
   const at = folder(t)
-  copyFileSync(fileURLToPath(new URL('../../scripts/cuda/carried/run.sh', import.meta.url)), join(at, 'run.sh'))
+  copyFileSync(join(root, 'scripts/cuda/carried/run.sh'), join(at, 'run.sh'))
   writeFileSync(join(at, 'node'), '#!/bin/sh\necho "started $1 with $LD_LIBRARY_PATH"\nexit 3\n')
   for (const file of ['run.sh', 'node']) chmodSync(join(at, file), 0o755)
   const env = { PATH: '', LD_LIBRARY_PATH: '/of/mine' }

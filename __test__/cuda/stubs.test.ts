@@ -6,7 +6,7 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { compiling, folder } from '../support/packaging/cuda-scripts.js'
+import { compiling, folder } from '../support/packaging/scripts.js'
 import { compileStub, functions, libraries, statusCode } from '../../scripts/cuda/stubs.mjs'
 import { cudaHome } from '../../scripts/cuda/home.mjs'
 

@@ -2,16 +2,14 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { chmodSync, copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
 import { readResults } from '../../bench/report/gpu.js'
-import { folder, type TurnReport } from '../support/packaging/cuda-scripts.js'
+import { folder, root, type TurnReport } from '../support/packaging/scripts.js'
 import { asked, merged, turnsOf } from '../../scripts/cuda/carried/turns.mjs'
 import { CARRIED } from '../../scripts/cuda/contents.mjs'
 
-const root = fileURLToPath(new URL('../..', import.meta.url))
 const lane = (name: string, ...nanoseconds: number[]) => ({ name, role: 'ours' as const, bytes: 1, flops: null, nanoseconds, host: nanoseconds })
 
 function reported(more: Partial<TurnReport> = {}): TurnReport {

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { folder } from '../support/packaging/cuda-scripts.js'
+import { folder } from '../support/packaging/scripts.js'
 import { addonPath, PLATFORM } from '../support/packaging/package-copy.js'
 import { reachable } from '../../scripts/compile.mjs'
 import { packed } from '../../scripts/pack/packages.mjs'

@@ -1,6 +1,9 @@
 import { spawn } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 
+/** The folder of the repository. */
+export const root: string = fileURLToPath(new URL('../../..', import.meta.url))
+
 /** The package's sources, for scripts that run elsewhere. */
 export const indexUrl: string = new URL('../../../index.ts', import.meta.url).href
 
@@ -14,17 +17,18 @@ export interface Ended {
   readonly err: string
 }
 
-/** Runs a module in a process of its own, which sees the package as `kvtide`. */
-export function runProcess(source: string, flags: readonly string[] = []): Promise<Ended> {
-  const script = `const kvtide = await import(${JSON.stringify(indexUrl)})\n${source}`
-  const child = spawn(process.execPath, ['--import=tsx', ...flags, '--input-type=module', '--eval', script], {
-    cwd: fileURLToPath(new URL('../../..', import.meta.url)),
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
+/** Runs node with these arguments in a process of its own. */
+export function runNode(args: readonly string[], options: { readonly cwd?: string; readonly env?: NodeJS.ProcessEnv } = {}): Promise<Ended> {
+  const child = spawn(process.execPath, args, { cwd: root, ...options, stdio: ['ignore', 'pipe', 'pipe'] })
   const printed = { out: '', err: '' }
   child.stdout.on('data', chunk => (printed.out += String(chunk)))
   child.stderr.on('data', chunk => (printed.err += String(chunk)))
   return new Promise(resolve => {
     child.on('close', (code, signal) => resolve({ code, signal, ...printed }))
   })
+}
+
+/** Runs a module, which sees the package as `kvtide`. */
+export function runProcess(source: string, flags: readonly string[] = []): Promise<Ended> {
+  return runNode(['--import=tsx', ...flags, '--input-type=module', '--eval', `const kvtide = await import(${JSON.stringify(indexUrl)})\n${source}`])
 }

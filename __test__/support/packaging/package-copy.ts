@@ -1,12 +1,11 @@
-import { spawn } from 'node:child_process'
 import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath, pathToFileURL } from 'node:url'
+import { pathToFileURL } from 'node:url'
 
 import type { ExecutionContext } from 'ava'
 
-const root = fileURLToPath(new URL('../../..', import.meta.url))
+import { root, runNode } from './child.js'
 
 /** The addon with CUDA, as the loader knows it. */
 export const CUDA_FILE = 'kvtide-cuda.linux-x64-gnu.node'
@@ -76,13 +75,8 @@ export async function answerOf(source: string, device?: string, more: NodeJS.Pro
     const failed = ({ code, message, details }) => ({ code, message, details })
     process.stdout.write(JSON.stringify(await answer().catch(failed)))`
   const { KVTIDE_DEVICE: _, ...env } = process.env
-  const child = spawn(process.execPath, ['--import=tsx', '--input-type=module', '--eval', script], {
-    cwd: root,
-    env: { ...env, ...(device === undefined ? {} : { KVTIDE_DEVICE: device }), ...more },
-    stdio: ['ignore', 'pipe', 'inherit'],
-  })
-  let printed = ''
-  child.stdout.on('data', chunk => (printed += String(chunk)))
-  await new Promise(resolve => child.on('close', resolve))
-  return printed === '' ? 'the process ended' : JSON.parse(printed)
+  const wanted = { ...env, ...(device === undefined ? {} : { KVTIDE_DEVICE: device }), ...more }
+  const { out, err } = await runNode(['--import=tsx', '--input-type=module', '--eval', script], { env: wanted })
+  if (err !== '') console.error(err)
+  return out === '' ? 'the process ended' : JSON.parse(out)
 }

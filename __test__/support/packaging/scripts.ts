@@ -1,13 +1,15 @@
 // The scripts of releases, which are JavaScript, as tests run them: as programs, and as modules.
-import { spawn } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
-import type { ExecutionContext } from 'ava'
+import test, { type ExecutionContext, type Implementation } from 'ava'
 
-export const root: string = fileURLToPath(new URL('../../..', import.meta.url))
+import type { GpuWorkload } from '../../../bench/report/gpu.js'
+import { root, runNode, type Ended } from './child.js'
+
+export { root }
 
 /** A crate as cargo describes it, as far as scripts look at it. */
 export interface Crate {
@@ -20,24 +22,8 @@ export interface Crate {
   readonly [field: string]: unknown
 }
 
-export interface ScriptEnd {
-  readonly code: number | null
-  readonly out: string
-  readonly err: string
-}
-
-export function runScript(file: string, args: readonly string[] = [], options: { cwd?: string; env?: NodeJS.ProcessEnv } = {}): Promise<ScriptEnd> {
-  const child = spawn(process.execPath, [join(root, 'scripts', file), ...args], {
-    cwd: options.cwd ?? root,
-    env: { ...process.env, ...options.env },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
-  const printed = { out: '', err: '' }
-  child.stdout.on('data', chunk => (printed.out += String(chunk)))
-  child.stderr.on('data', chunk => (printed.err += String(chunk)))
-  return new Promise(resolve => {
-    child.on('close', code => resolve({ code, ...printed }))
-  })
+export function runScript(file: string, args: readonly string[] = []): Promise<Ended> {
+  return runNode([join(root, 'scripts', file), ...args])
 }
 
 /** Checks that a script refuses what it was given, in one line. */
@@ -54,3 +40,32 @@ export function folder(t: ExecutionContext): string {
   t.teardown(() => rmSync(made, { recursive: true, force: true }))
   return made
 }
+
+export interface Gpu {
+  readonly usable: boolean
+  readonly reason: string
+}
+
+/** What a program of `run.sh bench` has measured in a turn. */
+export interface TurnReport {
+  readonly machine: { readonly device: string; readonly details: readonly string[] } | null
+  readonly workloads: readonly GpuWorkload[]
+  readonly skipped: readonly { readonly id: string; readonly skipped: string }[]
+  readonly failed: readonly { readonly id: string; readonly error: string }[]
+}
+
+export type RunProgram = (command: string, args: readonly string[], options?: { readonly env?: NodeJS.ProcessEnv }) => Promise<{ code: number; output: string }>
+
+/** Whether stubs can be compiled and run here. */
+export function canCompile(): boolean {
+  if (process.platform !== 'linux' || process.arch !== 'x64') return false
+  try {
+    for (const program of ['gcc', 'ar']) execFileSync(program, ['--version'], { stdio: 'ignore' })
+    return true
+  } catch {
+    return false
+  }
+}
+
+/** A test that compiles: skipped by its name where that cannot be done. */
+export const compiling: (title: string, implementation: Implementation<[]>) => void = canCompile() ? test : test.skip

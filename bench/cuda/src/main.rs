@@ -21,46 +21,9 @@ use std::process::ExitCode;
 use arguments::Arguments;
 use kvtide_bench::{Measured, Result};
 use place::Place;
-use serde::Serialize;
+use serde_json::json;
 use sizes::Sizes;
 use workloads::Bench;
-
-/// What a run has measured: every round, which `npm run bench:cuda` reads.
-#[derive(Serialize)]
-struct Report {
-    suite: &'static str,
-    rounds: usize,
-    /// Nothing where there was no device.
-    machine: Option<Machine>,
-    workloads: Vec<Workload>,
-    skipped: Vec<Skipped>,
-    failed: Vec<Failed>,
-}
-
-#[derive(Serialize)]
-struct Machine {
-    device: String,
-    details: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct Workload {
-    id: &'static str,
-    title: String,
-    lanes: Vec<Measured>,
-}
-
-#[derive(Serialize)]
-struct Skipped {
-    id: &'static str,
-    skipped: String,
-}
-
-#[derive(Serialize)]
-struct Failed {
-    id: &'static str,
-    error: String,
-}
 
 fn main() -> ExitCode {
     match Arguments::read(std::env::args().skip(1)).map_err(Into::into).and_then(|arguments| run(&arguments)) {
@@ -73,38 +36,40 @@ fn main() -> ExitCode {
     }
 }
 
-/// False where a workload has failed; the others have run all the same.
+/// Measures, and writes every round where `npm run bench:cuda` reads it. False where a workload has failed; the others have run all the same.
 fn run(arguments: &Arguments) -> Result<bool> {
     let rounds = arguments.rounds;
     let wanted = workloads::ALL.iter().filter(|(id, _)| id.starts_with(&arguments.only));
-    let mut report =
-        Report { suite: "cuda", rounds, machine: None, workloads: vec![], skipped: vec![], failed: vec![] };
+    let (mut machine, mut measured, mut skipped, mut failed) = (None, vec![], vec![], vec![]);
     match Place::open(arguments.is_emulated) {
         Err(reason) => {
             println!("SKIPPED: {reason}");
-            report.skipped.extend(wanted.map(|&(id, _)| Skipped { id, skipped: reason.clone() }));
+            skipped.extend(wanted.map(|(id, _)| json!({ "id": id, "skipped": reason })));
         }
         Ok(place) => {
             let sizes = if arguments.is_emulated { Sizes::SMALL } else { Sizes::FULL };
-            report.machine = Some(place.machine());
-            for &(id, measure) in wanted {
+            machine = Some(place.machine());
+            for (id, measure) in wanted {
                 match measure(&Bench { place: &place, sizes: &sizes, rounds }) {
                     Ok((title, lanes)) => {
                         lanes.iter().for_each(|lane| println!("{id}: {}: {:.3} us", lane.name, middle(lane) / 1000.0));
-                        report.workloads.push(Workload { id, title, lanes });
+                        measured.push(json!({ "id": id, "title": title, "lanes": lanes }));
                     }
                     Err(error) => {
                         eprintln!("FAILED: {id}: {error}");
-                        report.failed.push(Failed { id, error: error.to_string() });
+                        failed.push(json!({ "id": id, "error": error.to_string() }));
                     }
                 }
             }
         }
     }
+    let report = json!({
+        "suite": "cuda", "rounds": rounds, "machine": machine, "workloads": measured, "skipped": skipped, "failed": failed,
+    });
     if let Some(out) = &arguments.out {
-        std::fs::write(out, serde_json::to_string(&report)?).map_err(|error| format!("{}: {error}", out.display()))?;
+        std::fs::write(out, report.to_string()).map_err(|error| format!("{}: {error}", out.display()))?;
     }
-    Ok(report.failed.is_empty())
+    Ok(failed.is_empty())
 }
 
 fn middle(lane: &Measured) -> f64 {

@@ -4,7 +4,7 @@
 //! block  [ layer 0 | layer 1 | ... ]        page  [ K: codes of heads, scales of heads | V: the same ]
 //! ```
 
-use kvtide_cuda::{Format, PageSection, RowFormat, Section, Span, Strip};
+use kvtide_cuda::{Format, Insert, PageSection, RowFormat, Rows, Section, Span, Strip, Strips};
 
 use crate::sizes::Sizes;
 
@@ -61,6 +61,27 @@ impl Page {
 
     pub fn sections(&self) -> [Section; 2] {
         self.parts.map(|part| Section { offset: part.codes, head: part.head, row: part.row })
+    }
+
+    /// A move of whole strips between pages in `pages` and rows.
+    pub fn moves<'a>(&self, sizes: &Sizes, pages: Span<'a>, rows: [Rows<'a>; 2], layers: usize) -> Strips<'a> {
+        let (page_bytes, heads) = (self.bytes, sizes.kv_heads);
+        Strips { pages, page_bytes, sections: self.sections(), rows, heads, layers, layer_bytes: page_bytes }
+    }
+
+    /// A step's rows into pages of blocks of so many layers.
+    pub fn insert<'a>(&self, sizes: &Sizes, pages: Span<'a>, rows: [Rows<'a>; 2], layers: usize) -> Insert<'a> {
+        Insert {
+            pages,
+            page_bytes: self.bytes,
+            block_bytes: layers * self.bytes,
+            block_size: sizes.block,
+            sections: self.sections(),
+            rows,
+            heads: sizes.kv_heads,
+            first_layer: 0,
+            layers,
+        }
     }
 
     /// Rows of this form, as what quantises takes them: their memory, bytes from head to head, and from token to token.

@@ -4,7 +4,7 @@
 //! The host's time is the point: a graph asks for the whole step at once.
 
 use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{DeviceLengths, Insert, RowFormat, Rows, Stream, Tables, Words, advance, insert};
+use kvtide_cuda::{DeviceLengths, RowFormat, Rows, Stream, Tables, Words, advance, insert};
 
 use super::keys::{Keys, Pool};
 use super::queries::Queries;
@@ -32,17 +32,8 @@ pub fn step(bench: &Bench<'_>) -> Result<Measurement> {
     let (held, new) = (keys.tables.span(), new.span());
     let pages = pool.reader(bench, Words::Device(held));
     let token = kv_heads * sizes.row();
-    let into = Insert {
-        pages: pages.memory(),
-        page_bytes: page.bytes,
-        block_bytes: pool_layers * page.bytes,
-        block_size: block,
-        sections: page.sections(),
-        rows: [0, part].map(|offset| Rows { memory: new, offset, layer: token, head: sizes.row(), token }),
-        heads: kv_heads,
-        first_layer: 0,
-        layers: pool_layers,
-    };
+    let rows = [0, part].map(|offset| Rows { memory: new, offset, layer: token, head: sizes.row(), token });
+    let into = page.insert(sizes, pages.memory(), rows, pool_layers);
     let tables = Tables { lengths: before.span(), blocks: held, sequences: 1, row_blocks: count / block };
     let lengths = DeviceLengths { memory: seen.span(), keys_max: count };
     let asker = queries.asker(bench);

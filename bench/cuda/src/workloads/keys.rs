@@ -1,7 +1,7 @@
 //! K and V of sequences as attention finds them: contiguous, and in blocks of a pool.
 
 use kvtide_cuda::{
-    AttendKeys, DeviceMemory, Direction, HeadRows, PageMemory, QuantisedPage, RowFormat, Rows, Span, Strips, Words,
+    AttendKeys, DeviceMemory, Direction, HeadRows, PageMemory, QuantisedPage, RowFormat, Rows, Span, Words,
     copy_strips, seal,
 };
 
@@ -97,15 +97,7 @@ impl Pool {
                     .enumerate()
                     .flat_map(|(sequence, blocks)| strips(blocks, block, block_bytes, sizes.keys, sequence))
                     .collect();
-                let call = Strips {
-                    pages: inside.from(layer),
-                    page_bytes: page.bytes,
-                    sections: page.sections(),
-                    rows,
-                    heads: kv_heads,
-                    layers: 1,
-                    layer_bytes: page.bytes,
-                };
+                let call = page.moves(sizes, inside.from(layer), rows, 1);
                 copy_strips(&place.stream, Direction::Scatter, &call, &strips)?;
             }
         }

@@ -1,7 +1,7 @@
 //! A prompt of all layers: into tensors with a head after the other, into pages, and out of them.
 
 use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{BoxCopy, Direction, Rows, Span, Strips, copy_boxes, copy_strips};
+use kvtide_cuda::{BoxCopy, Direction, Rows, Span, copy_boxes, copy_strips};
 
 use super::{Bench, Measurement, gigabytes};
 use crate::Result;
@@ -71,7 +71,7 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
 /// Into pages, or out of them.
 pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
-    let Sizes { kv_heads, layers, prompt, block, .. } = *sizes;
+    let Sizes { layers, prompt, block, .. } = *sizes;
     let page = Page::new(sizes, Page::formats("bf16"));
     let (bytes, block_bytes) = (2 * sizes.prompt_part(), layers * page.bytes);
     let blocks = scattered(prompt.div_ceil(block));
@@ -80,15 +80,7 @@ pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     let is_scatter = direction == Direction::Scatter;
     let (source, target) = if is_scatter { (outside, inside) } else { (inside, outside) };
     fill(place, source, 2, 1.0)?;
-    let call = Strips {
-        pages: inside,
-        page_bytes: page.bytes,
-        sections: page.sections(),
-        rows: rows(sizes, outside),
-        heads: kv_heads,
-        layers,
-        layer_bytes: page.bytes,
-    };
+    let call = page.moves(sizes, inside, rows(sizes, outside), layers);
     let strips = strips(&blocks, block, block_bytes, prompt, 0);
     copy_strips(&place.stream, direction, &call, &strips)?;
     let pairs = sampled(sizes).map(|at @ [part, layer, token, head]| {

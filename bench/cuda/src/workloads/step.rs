@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{DeviceMemory, Direction, Insert, Rows, Span, Strip, Strips, Tables, advance, copy_strips, insert};
+use kvtide_cuda::{DeviceMemory, Direction, Rows, Span, Strip, Tables, advance, copy_strips, insert};
 
 use super::{Bench, Measurement};
 use crate::Result;
@@ -40,26 +40,8 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     let (new, pages) = (new.span(), pages.span());
     fill(place, new, 9, 1.0)?;
     let rows = rows(sizes, new);
-    let into = Insert {
-        pages,
-        page_bytes: page.bytes,
-        block_bytes,
-        block_size: block,
-        sections: page.sections(),
-        rows,
-        heads: kv_heads,
-        first_layer: 0,
-        layers,
-    };
-    let known = Strips {
-        pages,
-        page_bytes: page.bytes,
-        sections: page.sections(),
-        rows,
-        heads: kv_heads,
-        layers,
-        layer_bytes: page.bytes,
-    };
+    let into = page.insert(sizes, pages, rows, layers);
+    let known = page.moves(sizes, pages, rows, layers);
     let strips: Vec<Vec<Strip>> = (0..STEPS).map(|step| strips_of(sizes, &blocks, block_bytes, step)).collect();
     let mut tables = words(bench, blocks.iter().copied())?;
     let mut lengths = (0..STEPS)
