@@ -12,8 +12,7 @@ const onWindows = process.platform === 'win32'
 
 /** The triple that `napi build` builds for, so that cargo shares what is compiled with it. */
 export function hostTarget() {
-  const { stdout } = spawnSync('rustc', ['-vV'], { encoding: 'utf8', cwd: root })
-  return /^host: (.+)$/m.exec(stdout ?? '')?.[1]
+  return /^host: (.+)$/m.exec(ask('rustc', ['-vV']) ?? '')?.[1]
 }
 
 /** The same as cargo is told. */
@@ -23,7 +22,7 @@ export function onTarget() {
 }
 
 export function exists(command) {
-  return spawnSync(command, ['--version'], { stdio: 'ignore', cwd: root, shell: onWindows }).status === 0
+  return ask(command, ['--version'], { shell: onWindows }) !== undefined
 }
 
 /** What a command prints, or nothing where it cannot be run or fails. */

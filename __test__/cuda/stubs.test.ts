@@ -18,8 +18,8 @@ const STUB = {
     { name: 'tide_dots', returns: 'status' },
     { name: 'tide_newer', returns: 'status' },
     { name: 'tide_name', returns: 'text' },
-    { name: 'tide_count', returns: 'number' },
-    { name: 'tide_memory', returns: 'pointer' },
+    { name: 'tide_count', returns: 'zero' },
+    { name: 'tide_memory', returns: 'zero' },
   ],
   sonames: ['libtide.so.2', 'libtide.so.1'],
   absentCode: 34,
@@ -186,12 +186,12 @@ test('functions are found by name, with what they return', t => {
   ].map(declared)
   const found = Object.fromEntries((functions(source.join('\n')) as { name: string; returns: string }[]).map(({ name, returns }) => [name, returns]))
   t.deepEqual(found, {
-    cuGet: 'pointer',
+    cuGet: 'zero',
     cuInit: 'status',
     cublasGetStatusName: 'text',
-    cublasLtGetVersion: 'number',
-    cublasXerbla: 'number',
-    curandCount: 'number',
+    cublasLtGetVersion: 'zero',
+    cublasXerbla: 'zero',
+    curandCount: 'zero',
   })
 })
 

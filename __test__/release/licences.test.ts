@@ -5,8 +5,7 @@ import { join } from 'node:path'
 import test from 'ava'
 
 import { root, runScript, type Crate } from '../support/packaging/scripts.js'
-import { allowedBy, choose, spdx } from '../../scripts/release/licences.mjs'
-import { licenceFile, page, where } from '../../scripts/release/third-party.mjs'
+import { allowedBy, choose, licenceFile, page, spdx, where } from '../../scripts/release/third-party.mjs'
 import { addons, shipped } from '../../scripts/release/cargo.mjs'
 
 const ALLOWED = ['Apache-2.0', 'MIT', 'Zlib', 'Unicode-3.0']

@@ -124,12 +124,13 @@ export function claimOf(measured: readonly Measured[], { id, over, under, says =
   return { id, says, ratio: median, low: p10, high: p90, toReach, met: isMet(toReach, median), limit: reached, why: why ?? null }
 }
 
-/** What one lane costs more than another, in microseconds: for what is added to each call, however long that is. */
-export function excessOf(measured: readonly Measured[], { id, over, under, says = `${over} / ${under}`, toReach }: Ratio): Claim {
+/** What one lane costs more than another, in microseconds that are to be reached, and its ratio: for what is added to each call, however long that is. */
+export function excessOf(measured: readonly Measured[], { id, over, under, says, toReach }: Ratio & { readonly says: string }): Claim[] {
   const [more, less] = [laneOf(measured, over), laneOf(measured, under)]
   const { p10, p90 } = spreadOf(more.map((value, round) => (value - (less[round] as number)) / 1000))
   const ratio = (spreadOf(more).median - spreadOf(less).median) / 1000
-  return { id, says, ratio, low: p10, high: p90, toReach, met: isMet(toReach, ratio), limit: null, why: null, isTime: true }
+  const excess = { id: `${id}-us`, says: `${says}, in microseconds more`, ratio, low: p10, high: p90, toReach, met: isMet(toReach, ratio), limit: null, why: null, isTime: true } as const
+  return [excess, claimOf(measured, { id, says, over, under, toReach: 'less' })]
 }
 
 /** A workload's lanes and ratios. The suite of the TypeScript API runs on reused memory. */

@@ -25,6 +25,9 @@ export interface Contestant {
 
 export const lane = (role: Role, name: string, operations: number, round: Contestant['round'], more: Pick<Contestant, 'before' | 'after' | 'shared'> = {}): Contestant => ({ name, role, operations, round, ...more })
 
+/** Lets another runtime's threads stop looking for work, or another process prepare its next round. */
+export const pause = (): void => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20)
+
 /** What time is taken from: a clock in milliseconds, and the nanoseconds that were spent waiting for a processor. */
 export interface Clocks {
   readonly now: () => number

@@ -5,13 +5,10 @@ import { KvCache, attend, setThreads } from 'kvtide'
 
 import { INSTALL, attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from './onnxruntime.js'
 import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
-import { lane, measure, type Contestant } from '../run/rounds.js'
+import { lane, measure, pause, type Contestant } from '../run/rounds.js'
 import { HEAD_DIM, HEADS } from './rows.js'
 
 const QUERY_HEADS = 32
-
-/** Long enough for another runtime's threads to stop looking for work. */
-const PAUSE_MS = 20
 
 /** Layers of so many bytes that go around the last cache of the processor: more than eight times of it. */
 function layersBeyondCaches(layerBytes: number): number {
@@ -57,7 +54,7 @@ function theirs(name: string, threads: number, run: Attention, layers: readonly 
     operations: 1,
     shared: threads > 1,
     round: () => run(layers[turn++ % layers.length] as LayerRows),
-    after: () => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE_MS),
+    after: pause,
   }
 }
 

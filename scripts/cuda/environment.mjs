@@ -4,6 +4,7 @@ import { availableParallelism, totalmem } from 'node:os'
 import { join } from 'node:path'
 
 import { Refusal } from '../refusal.mjs'
+import { metadata } from '../release/cargo.mjs'
 import { ask, exists, root } from '../steps.mjs'
 import { cudaHome } from './home.mjs'
 import { describeStubs } from './stubs.mjs'
@@ -75,9 +76,7 @@ export function checkMachine({ platform = process.platform, arch = process.arch,
 
 /** Where the sources of cudarc are, which candle calls CUDA through: the version that Cargo.lock names. */
 function cudarcFolder() {
-  const text = ask('cargo', ['metadata', '--format-version', '1', '--locked', '--features', 'cuda', '--filter-platform', 'x86_64-unknown-linux-gnu'])
-  if (text === undefined) throw new Refusal('`cargo metadata` failed: run it to see why')
-  const found = JSON.parse(text).packages.find(({ name }) => name === 'cudarc')
+  const found = metadata(['--features', 'cuda', '--filter-platform', 'x86_64-unknown-linux-gnu']).packages.find(({ name }) => name === 'cudarc')
   if (found === undefined) throw new Refusal('cargo does not list cudarc among the dependencies')
   return found.manifest_path.replace(/[/\\]Cargo\.toml$/, '')
 }

@@ -3,7 +3,7 @@
 //
 // The toolkit is that of the CUDA build. Where there can be none, it says SKIPPED.
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
-import { availableParallelism, tmpdir } from 'node:os'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 import { root, run } from '../steps.mjs'
@@ -28,17 +28,10 @@ async function check() {
   checkMachine()
   const tools = await toolkit(join(root, 'target', 'cuda'))
   const files = readdirSync(join(root, KERNELS)).filter(name => name.endsWith('.cu')).sort()
-  const wanted = files.flatMap(file => GPUS.map(gpu => ({ file, gpu })))
   const folder = mkdtempSync(join(tmpdir(), 'kvtide-kernels-'))
   try {
     const done = []
-    const work = async () => {
-      for (let next = wanted.shift(); next !== undefined; next = wanted.shift()) {
-        done.push(await compile(join(tools.home, 'bin', 'nvcc'), next.file, next.gpu, folder))
-      }
-    }
-    await Promise.all(Array.from({ length: availableParallelism() }, work))
-    done.sort((one, other) => one.file.localeCompare(other.file) || GPUS.indexOf(one.gpu) - GPUS.indexOf(other.gpu))
+    for (const file of files) done.push(...(await Promise.all(GPUS.map(gpu => compile(join(tools.home, 'bin', 'nvcc'), file, gpu, folder)))))
     console.log(`CUDA ${tools.version.join('.')}\n${table(done)}`)
     if (done.some(({ kernels }) => kernels.some(kernel => kernel.spilled > 0))) throw new Error('a kernel has more in use than there are registers')
   } finally {

@@ -66,13 +66,10 @@ export function functions(source) {
   return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
-/** `text` for a string of C, `number` for nothing or a count, `status` for one of the library's codes. */
+/** `text` for a string of C, `zero` for nothing, a count or another pointer, `status` for one of the library's codes. */
 function returned(type) {
-  if (type === undefined) return 'number'
   if (/^\*(const|mut) .*c_char$/.test(type)) return 'text'
-  if (/^(usize|u\d+|i\d+|.*::c_(int|uint|long|ulong|longlong|ulonglong))$/.test(type)) return 'number'
-  if (type.startsWith('*')) return 'pointer'
-  return 'status'
+  return type === undefined || /^(\*.*|usize|u\d+|i\d+|.*::c_(int|uint|long|ulong|longlong|ulonglong))$/.test(type) ? 'zero' : 'status'
 }
 
 export function statusCode(source, name) {

@@ -80,8 +80,7 @@ static const char *const names[] = {
 #define ANSWER __attribute__((unused)) static
 
 ANSWER int absent_status(void) { return ${absentCode}; }
-ANSWER unsigned long absent_number(void) { return 0; }
-ANSWER void *absent_pointer(void) { return 0; }
+ANSWER unsigned long absent_zero(void) { return 0; }
 ANSWER const char *absent_text(void) { return "${sonames[0]} not found"; }
 
 static void *const absent[] = {

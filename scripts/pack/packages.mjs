@@ -6,10 +6,9 @@
 // them: some package managers install nothing when a package that kvtide names does not exist.
 import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
-import { pathToFileURL } from 'node:url'
 
 import { compile } from '../compile.mjs'
-import { given, Refusal, refusable } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { root, run } from '../steps.mjs'
 import { cudaPackage, platformPackage, rootManifest } from './manifests.mjs'
 
@@ -77,11 +76,11 @@ export const report = ({ made, skipped }) =>
     ...skipped.map(file => `SKIPPED: ${file} is not there, its package is not made`),
   ].join('\n')
 
-async function main() {
+async function packages() {
   const { addons, to } = given({ addons: { type: 'string', default: root }, to: { type: 'string', default: join(root, 'target', 'pack', 'packages') } })
   if (!existsSync(addons)) throw new Refusal(`--addons is ${addons}, expected a folder with addons`)
   const found = await makePackages({ addons: resolve(addons), to: resolve(to) })
   console.log(`${report(found)}\nin ${relative(process.cwd(), resolve(to)) || '.'}`)
 }
 
-if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) await refusable('cannot make the packages', main)
+await main(import.meta.url, 'cannot make the packages', packages)

@@ -1,8 +1,7 @@
 // `node scripts/release/addon.mjs <target>`: the addon of a target as it is published, into `--to`, a folder (target/addons unless given).
 //
 // Linux is linked on x64 against old libraries: glibc 2.28 at most by toolchains of napi, each of one hash, musl by zig; macOS and Windows are
-// built on their own machines. No folder of the machine goes into it, so that two builds are the same. `--target-dir` keeps what is compiled apart: cargo
-// compiles everything again each time that the linker changes.
+// built on their own machines. No folder of the machine goes into it, so that two builds are the same.
 import { existsSync, mkdirSync, readdirSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
@@ -83,8 +82,8 @@ export async function buildAddon(target, to, more = []) {
 }
 
 async function build() {
-  const { to = join(root, 'target', 'addons'), 'target-dir': compiled, words } = given({ to: { type: 'string' }, 'target-dir': { type: 'string' } }, ['the target'])
-  console.log(`${await buildAddon(words[0], resolve(to), compiled === undefined ? [] : ['--target-dir', compiled])} is built`)
+  const { to = join(root, 'target', 'addons'), words } = given({ to: { type: 'string' } }, ['the target'])
+  console.log(`${await buildAddon(words[0], resolve(to))} is built`)
 }
 
 await main(import.meta.url, 'there is no addon', build)
