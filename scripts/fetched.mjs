@@ -18,7 +18,6 @@ export async function fetched({ name, version, sha256 }, folder) {
   return file
 }
 
-/** The same, unpacked: the folder of the package. */
 export async function unpacked(pinned, folder) {
   const tarball = await fetched(pinned, folder)
   const to = tarball.slice(0, -'.tgz'.length)

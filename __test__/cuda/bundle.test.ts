@@ -48,7 +48,6 @@ test('an archive over 60 MB is refused with its size', t => {
   t.throws(() => sizeLine('x.tar.xz', 60_100_000), { message: 'x.tar.xz has 60.1 MB, and may have 60.0 MB' })
 })
 
-/** What cargo says of a thing that it has compiled. */
 const artifact = (executable: string | null, kind: string, name: string): string => JSON.stringify({ reason: 'compiler-artifact', executable, target: { name, kind: [kind] } })
 
 test('programs are found among what cargo says', t => {

@@ -23,7 +23,6 @@ not ok 3 - cpu: another
 
 const RUST = 'running 2 tests\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\n\ntest result: FAILED. 1 passed; 2 failed; 3 ignored; 0 measured\n'
 
-/** A player of programs, which notes what it is asked to run. */
 function player(answers: Readonly<Record<string, { code: number; output: string }>>): { run: RunProgram; asked: string[] } {
   const asked: string[] = []
   return {

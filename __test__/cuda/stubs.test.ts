@@ -125,7 +125,6 @@ compiling('a library that links with stubs neither needs the real one nor shows 
   t.notRegex(dynamic, /tide/)
 })
 
-/** A toolkit of which only the folders are looked at. */
 function toolkit(at: string): string {
   for (const part of ['bin', 'include', 'nvvm', 'lib64']) mkdirSync(join(at, 'cuda', part), { recursive: true })
   writeFileSync(join(at, 'cuda/lib64/libcudart_static.a'), '!<arch>\n')

@@ -11,7 +11,6 @@ import { faultsOf } from '../../scripts/release/crates.mjs'
 const found = metadata(['--no-deps'])
 const own: Crate[] = published(found)
 const crate = (name: string): Crate => own.find(one => one.name === name) as Crate
-/** A version of Rust as a number that grows with it. */
 const number = (version: string): number => version.split('.').reduce((sum, part, at) => sum + Number(part) * 1000 ** (2 - at), 0)
 const text = (file: string): string => readFileSync(join(root, file), 'utf8')
 

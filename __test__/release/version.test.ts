@@ -13,7 +13,6 @@ const text = (at: string, file: string): string => readFileSync(join(at, file), 
 const everywhere = (at: string): string[] => (versions(at) as { version: string }[]).map(({ version }) => version)
 const all = (at: string): string[] => FILES.map(file => text(at, file))
 
-/** A copy of the files that name the version, with something to release. */
 function copy(t: ExecutionContext): string {
   const at = folder(t)
   mkdirSync(join(at, 'bench/peers'), { recursive: true })

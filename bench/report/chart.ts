@@ -80,7 +80,6 @@ function lane({ name, role, median, p10, p90 }: Lane, axis: Axis, y: number): st
 
 const heightOf = ({ lanes }: Panel): number => HEAD_HEIGHT + lanes.length * LANE_HEIGHT + AXIS_HEIGHT
 
-/** A panel with its upper left corner at a point. */
 function drawn(panel: Panel, left: number, top: number): string {
   const { title, subtitle, lanes } = panel
   const axis = axisOf(lanes.flatMap(({ median, p10, p90 }) => [median, p10, p90]))

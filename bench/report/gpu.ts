@@ -16,7 +16,6 @@ export interface GpuLane extends Measured {
   /** Bytes that have to be read and written; multiplications and additions: what rates are made of. */
   readonly bytes: number | null
   readonly flops: number | null
-  /** Nanoseconds until the work was enqueued. */
   readonly host: readonly number[]
 }
 
@@ -65,7 +64,6 @@ export const GPU_TARGETS: readonly GpuTarget[] = [
   ),
 ]
 
-/** The results in a file; without one, nothing has run. */
 export function readResults(file: string = RECORDED): GpuResults | undefined {
   if (!existsSync(file)) return undefined
   const results = JSON.parse(readFileSync(file, 'utf8')) as GpuResults

@@ -30,7 +30,6 @@ export interface Measured {
   readonly load: string
 }
 
-/** Nanoseconds by size and round. */
 type Rounds = readonly (readonly number[])[]
 
 interface Call {
@@ -38,7 +37,6 @@ interface Call {
   readonly per: string
   readonly rounds: Rounds
   readonly sizes: readonly Spread[]
-  /** The largest size over the smallest. */
   readonly ratio: Spread
 }
 

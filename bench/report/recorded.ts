@@ -10,7 +10,6 @@ export const BAND_MIN = 1.25
 export interface RecordedRatio {
   readonly ratio: number
   readonly better: 'less' | 'more'
-  /** The factor by which it may be worse. */
   readonly band: number
 }
 
@@ -22,7 +21,6 @@ export interface Recorded {
 export interface Worse {
   readonly id: string
   readonly recorded: RecordedRatio
-  /** The worst that would have been in the band. */
   readonly bound: number
   /** What was measured; nothing when the run has no such ratio. */
   readonly ratio: number | undefined

@@ -83,13 +83,11 @@ export function lessIsBetter(bound: Bound): boolean {
   return bound === 'less' || (typeof bound === 'object' && 'atMost' in bound)
 }
 
-/** A bound in words; none where there is no target. */
 export function boundText(bound: Bound): string {
   if (typeof bound === 'string') return ''
   return 'atMost' in bound ? `at most ${digits(bound.atMost)}` : `at least ${digits(bound.atLeast)}`
 }
 
-/** Whether a ratio is what was to be reached; `null` without a target. */
 export function isMet(bound: Bound, ratio: number): boolean | null {
   if (typeof bound === 'string') return null
   return 'atMost' in bound ? ratio <= bound.atMost : ratio >= bound.atLeast
@@ -144,7 +142,6 @@ export const ratioText = ({ ratio, low, high }: Claim): string => `${digits(rati
 
 export const titleOf = ({ title, memory }: Workload): string => `${title}, ${memory} memory`
 
-/** A workload as the page and a terminal show it. */
 export function sectionOf(workload: Workload): string {
   const { operation, lanes, claims } = workload
   const rate = operation === 'MiB'

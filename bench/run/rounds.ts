@@ -40,7 +40,6 @@ export function readWaiting(text: string): number {
   return Number.isFinite(waiting) ? waiting : 0
 }
 
-/** The nanoseconds that this thread was ready to run and did not; 0 where the system does not say. */
 function waited(): number {
   try {
     return readWaiting(readFileSync('/proc/thread-self/schedstat', 'latin1'))

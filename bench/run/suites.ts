@@ -27,12 +27,9 @@ export interface Run {
 }
 
 export interface Wanted {
-  /** The start of the ids of the workloads that run. */
   readonly only: string
   readonly rounds: number
-  /** The file that the report goes to. */
   readonly out?: string | undefined
-  /** Whether the ratios of this run become the recorded ones. */
   readonly record?: boolean
   /** A folder with reports of a run that has been made, in the place of a new one. */
   readonly from?: string | undefined
@@ -104,7 +101,6 @@ function bench(crate: string, name: string): string {
   return ask('cargo', ['bench', '-p', crate, '--bench', name, ...(host === undefined ? [] : ['--target', host])])
 }
 
-/** The native benches of single calls; answers what they print. */
 export function runNative(): string {
   // The planner's: how the pool's calls, prefixes and steps go from 1,000 blocks to 1,000,000.
   const planner = ['paged', 'sequences', 'steps'].map(name => bench('kvtide-core', name))

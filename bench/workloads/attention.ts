@@ -21,7 +21,6 @@ function layersBeyondCaches(layerBytes: number): number {
   return Math.floor((8 * cache) / layerBytes) + 1
 }
 
-/** Numbers from -1 to 1 that look like noise. */
 function noise(count: number, seed: number): Float32Array {
   let state = seed
   return Float32Array.from({ length: count }, () => {
@@ -69,7 +68,6 @@ function ratios(id: string): Ratio[] {
   )
 }
 
-/** Refuses to compare what is not the same. */
 function agree(what: string, one: Float32Array, other: Float32Array): void {
   const largest = one.reduce((most, value, index) => Math.max(most, Math.abs(value - (other[index] as number))), 0)
   if (!(largest < 1e-4)) throw new Error(`${what} differs from kvtide by ${largest}`)

@@ -24,7 +24,6 @@ interface Runtime {
   readonly Tensor: new (type: string, data: Float32Array | Int32Array, shape: readonly number[]) => unknown
 }
 
-/** The runtime; `undefined` when it is not installed. */
 export function runtime(): Runtime | undefined {
   try {
     return createRequire(new URL('package.json', HOME))('onnxruntime-node') as Runtime
@@ -47,7 +46,6 @@ export interface LayerRows {
   readonly v: Float32Array
 }
 
-/** Runs attention over one layer; the output is in `out` then. */
 export type Attention = (layer: LayerRows) => Promise<void>
 
 const session = (from: Runtime, model: string, threads: number): Promise<Session> =>

@@ -30,7 +30,6 @@ export class BareRows {
     }
   }
 
-  /** Moves every row one slot to the front. */
   shift(): void {
     for (const part of this.parts) {
       for (let head = 0; head < HEADS; head++) {

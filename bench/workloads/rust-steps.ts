@@ -11,7 +11,6 @@ export interface RustSteps {
   end(): void
 }
 
-/** Rounds of so many steps; `undefined` when bench/peers is not built. */
 export function rustSteps(steps: number): RustSteps | undefined {
   if (!existsSync(PEERS)) return undefined
   const child = spawn(PEERS, ['--paged-step', String(steps)], { stdio: ['pipe', 'pipe', 'inherit'] })

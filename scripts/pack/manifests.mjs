@@ -7,7 +7,6 @@ const SYSTEMS = { unknown: 'linux', apple: 'darwin', pc: 'win32' }
 const CPUS = { x86_64: 'x64', aarch64: 'arm64' }
 const LIBCS = { gnu: 'glibc', musl: 'musl' }
 
-/** The system of the addon with CUDA, of which there is one. */
 const CUDA_TARGET = 'x86_64-unknown-linux-gnu'
 
 /** What a target is called by npm: `{ suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' }`. */
@@ -39,7 +38,6 @@ export function rootManifest(manifest) {
   }
 }
 
-/** The package of one target's addon: its file, its package.json and its README. */
 export function platformPackage(manifest, target) {
   const { suffix } = platform(target)
   return addonPackage(manifest, target, `kvtide-${suffix}`, `kvtide.${suffix}.node`, {

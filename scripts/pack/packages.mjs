@@ -14,7 +14,6 @@ import { cudaPackage, platformPackage, rootManifest } from './manifests.mjs'
 
 export const repository = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 
-/** Packages of addons, of which any may be missing. */
 export const addonPackages = manifest => [...manifest.napi.targets.map(target => platformPackage(manifest, target)), cudaPackage(manifest)]
 
 /**

@@ -34,7 +34,6 @@ export async function startRegistry(folder, at, tarballs) {
   return { url, stop }
 }
 
-/** verdaccio as a module; it is installed once. */
 async function verdaccio(folder) {
   const to = join(folder, `verdaccio-${VERDACCIO}`)
   if (!existsSync(join(to, 'node_modules', 'verdaccio', 'bin', 'verdaccio'))) {

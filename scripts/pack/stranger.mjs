@@ -6,7 +6,6 @@ import { Refusal } from '../refusal.mjs'
 import { root, run } from '../steps.mjs'
 import { PROGRAMS, quickStart, TYPED } from './tried.mjs'
 
-/** Scripts that npm runs where a package is installed. */
 const INSTALL_SCRIPTS = new Set(['preinstall', 'install', 'postinstall', 'prepare', 'prepublish'])
 
 const COMPILERS = ['cc', 'gcc', 'g++', 'clang', 'cargo', 'rustc', 'make', 'python3']
@@ -35,7 +34,6 @@ export class Stranger {
     return output
   }
 
-  /** The same, where it may fail: answers the exit code too. */
   try(command, args, env = {}) {
     return run(command, args, { cwd: this.app, silent: true, env: { ...this.env, ...env } })
   }

@@ -52,7 +52,6 @@ export const wrong: string = cache.seqLen
 const IMPORTED = `import { KvCache, KvTideError, type KvCacheOptions } from 'kvtide'\n${USED}`
 const REQUIRED = `import kvtide = require('kvtide')\n${USED.replace('new KvCache(', 'new kvtide.KvCache(').replaceAll(/: (KvCacheOptions|KvCache|KvTideError)\b/g, ': kvtide.$1')}`
 
-/** What TypeScript has to accept, and how it looks for modules. */
 export const TYPED = [
   { file: 'node16.mts', module: 'node16', resolution: 'node16', text: IMPORTED },
   { file: 'node16.cts', module: 'node16', resolution: 'node16', text: IMPORTED },

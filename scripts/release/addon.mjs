@@ -52,7 +52,6 @@ async function toolchain(target) {
   return join(to, 'bin', `${target}-`)
 }
 
-/** One line for an addon that may be published; what must not be is refused. */
 export function addonLine(name, { bytes, glibc, libraries, stripped }) {
   const size = `${(bytes / 1e6).toFixed(1)} MB`
   const unknown = libraries.filter(library => !LIBRARIES.test(library))
@@ -64,7 +63,6 @@ export function addonLine(name, { bytes, glibc, libraries, stripped }) {
   return `${name}  ${size} of less than ${BYTES_MAX / 1e6} MB, glibc ${glibc} or later (at most ${GLIBC_MAX})`
 }
 
-/** Builds the addon of a target into a folder, and answers its file. */
 export async function buildAddon(target, to, more = []) {
   const args = buildArgs(target)
   mkdirSync(to, { recursive: true })

@@ -20,7 +20,6 @@ const OF_ADDON = /\.node$/
 
 export const BUDGETS = { root: 320_000, 'kvtide.linux-x64-gnu.node': 12_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
 
-/** Refuses what is over its budget; answers a line that says how large it is. */
 export function within(name, bytes, budget) {
   if (bytes > budget) throw new Refusal(`${name} has ${bytes} bytes, at most ${budget} are wanted`)
   return `${name}: ${bytes} bytes of ${budget}`

@@ -12,7 +12,6 @@ import { remapped } from './addon.mjs'
 
 const FILES = { linux: 'libkvtide.so', darwin: 'libkvtide.dylib', win32: 'kvtide.dll' }
 
-/** Where two files differ first; nothing where they are the same. */
 export function firstDifference(one, other) {
   if (one.equals(other)) return undefined
   const at = one.findIndex((byte, place) => byte !== other[place])
@@ -21,7 +20,6 @@ export function firstDifference(one, other) {
   return `the builds have ${one.length} and ${other.length} bytes and differ from byte ${place} on:\n${around(one)}\n${around(other)}`
 }
 
-/** Builds a commit in a folder of its own; answers the addon. */
 async function build(commit, folder, target) {
   mkdirSync(folder, { recursive: true })
   const archive = join(folder, 'commit.tar')

@@ -9,7 +9,6 @@ import { members, metadata } from './cargo.mjs'
 
 const TOOL = 'cargo-cyclonedx@0.5.9'
 
-/** The library of the toolkit that is inside the addon with CUDA. */
 function cudaRuntime() {
   const [, version, content] = /^nvidia-cuda-runtime==(\S+) --hash=sha256:(\w+)/m.exec(readFileSync(join(root, 'scripts/cuda/toolkit.txt'), 'utf8'))
   const purl = `pkg:pypi/nvidia-cuda-runtime@${version}`

@@ -16,7 +16,6 @@ const PAGE = join(root, 'THIRD_PARTY.md')
 /** Texts that are one for everybody come first: one copy of them is enough. */
 const PREFERRED = ['Apache-2.0', 'MIT']
 
-/** The expression in the form that today's tools read. */
 export const spdx = expression => expression.replaceAll(/\s*\/\s*/g, ' OR ')
 
 /** The licences that deny.toml allows; cargo-deny looks at every crate, bans and sources included. */
@@ -44,7 +43,6 @@ export function choose(expression, allowed) {
 /** How licences call themselves in the names of files. */
 const IN_NAMES = { MIT: /mit/i, Zlib: /zlib/i, ISC: /isc/i, 'Unicode-3.0': /unicode/i, 'Apache-2.0': /apache/i, other: /unlicense|bsl|bsd|cc0|lgpl/i }
 
-/** The file in `folder` that has the text of a licence, of those that are there. */
 export function licenceFile(files, id) {
   const texts = files.filter(file => /^(licen[cs]e|copying|unlicense)/i.test(file)).sort()
   const named = texts.find(file => IN_NAMES[id]?.test(file))

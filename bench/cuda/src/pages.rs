@@ -8,7 +8,6 @@ use kvtide_cuda::{Format, Insert, PageSection, RowFormat, Rows, Section, Span, S
 
 use crate::sizes::Sizes;
 
-/// Where sections begin in a page.
 const ALIGNMENT: usize = 64;
 
 /// A part of a page: where its codes begin, bytes of a head's codes and of a row; the same of scales.
@@ -21,7 +20,6 @@ pub struct Part {
     pub scale_head: usize,
 }
 
-/// A page of K and V in some form.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     pub parts: [Part; 2],

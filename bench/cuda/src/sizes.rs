@@ -13,9 +13,7 @@ pub struct Sizes {
     pub prompt: usize,
     /// Bytes of bf16 that each of the other moves and quantisations carries.
     pub carried: usize,
-    /// Sequences of a step.
     pub sequences: usize,
-    /// Keys of each.
     pub keys: usize,
     /// Layers of the pool that attention reads from, in turn.
     pub pool_layers: usize,

@@ -71,7 +71,6 @@ pub struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    /// A lane whose round takes its own time.
     pub fn new(role: Role, name: impl Into<String>, round: impl FnMut(usize) -> Result<Took> + 'a) -> Self {
         Lane { name: name.into(), role, amount: Amount::default(), times: 1, round: Box::new(round) }
     }

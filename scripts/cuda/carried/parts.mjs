@@ -35,7 +35,6 @@ export function rustCounts(text) {
   return counts
 }
 
-/** How many tests a Rust test program has, from what its `--list` prints. */
 export const listedTests = text => (text.match(/^.+: test$/gm) ?? []).length
 
 /** A part whose program broke off, or ran no test, has failed as well. */
@@ -60,7 +59,6 @@ export async function kernelTests(run, programs, gpu) {
   return checked('kernels', all, 0)
 }
 
-/** The kernels' tests under the tools of compute-sanitizer, where that is. */
 export async function sanitized(run, programs, gpu, sanitizer) {
   const parts = []
   for (const tool of ['memcheck', 'racecheck']) {

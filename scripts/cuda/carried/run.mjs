@@ -9,7 +9,6 @@ import { run } from './program.mjs'
 const here = fileURLToPath(new URL('.', import.meta.url))
 const compiled = join(here, 'package')
 
-/** compute-sanitizer, where PATH or an installed CUDA has it. */
 function sanitizer() {
   const installed = existsSync('/usr/local') ? readdirSync('/usr/local') : []
   const cuda = installed.flatMap(name => (name.startsWith('cuda') ? [`/usr/local/${name}/bin`, `/usr/local/${name}/compute-sanitizer`] : []))

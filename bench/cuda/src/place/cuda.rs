@@ -20,7 +20,6 @@ const AHEAD: usize = 1 << 30;
 /// Pieces of work that are enqueued while one such copy runs.
 const PER_COPY: usize = 16;
 
-/// A GPU's stream and the events that its time is taken from.
 struct Gpu {
     stream: Arc<CudaStream>,
     start: CudaEvent,
@@ -28,7 +27,6 @@ struct Gpu {
     ahead: CudaSlice<u8>,
 }
 
-/// The first GPU; else why it cannot be used.
 pub fn open() -> std::result::Result<(Stream, Device, Box<dyn Driver>), String> {
     let device = match kvtide_tensor::device("cuda") {
         Ok(device) => device,

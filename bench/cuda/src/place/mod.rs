@@ -105,7 +105,6 @@ impl Place {
     }
 }
 
-/// The CPU that stands in for a GPU.
 fn emulated() -> std::result::Result<Stream, String> {
     #[cfg(feature = "emulate")]
     return Ok(Stream::emulated());

@@ -12,7 +12,6 @@ use super::{Bench, Measurement};
 use crate::Result;
 use crate::sizes::Sizes;
 
-/// One token, or a chunk of a prompt.
 pub fn appended(bench: &Bench<'_>, batch: usize, tokens: usize) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, dim, keys, times, .. } = *sizes;

@@ -15,11 +15,9 @@ use crate::sizes::Sizes;
 
 /// Contiguous K and V `[sequences, heads, keys, dim]`, and which blocks have the same.
 pub struct Keys {
-    /// K, then V.
     pub rows: DeviceMemory,
     /// The blocks of each sequence, one sequence behind the other.
     pub blocks: Vec<usize>,
-    /// The same in the device's memory.
     pub tables: DeviceMemory,
 }
 
@@ -41,7 +39,6 @@ impl Keys {
         Ok(Keys { rows, blocks, tables })
     }
 
-    /// K and V as attention reads them contiguous.
     pub fn contiguous<'a>(sizes: &Sizes, rows: Span<'a>) -> [HeadRows<'a>; 2] {
         let (row, keys) = (sizes.row(), sizes.keys);
         [0, sizes.keys_part()].map(|start| HeadRows {
@@ -133,7 +130,6 @@ impl<'a> Reader<'a> {
         self.memory
     }
 
-    /// The same by other tables.
     pub fn with_tables(self, tables: Words<'a>) -> Self {
         Reader { tables, ..self }
     }

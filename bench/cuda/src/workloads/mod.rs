@@ -25,7 +25,6 @@ type Measurement = (String, Vec<Measured>);
 /// A workload by its id, which `--only` names. Its memory is given back before it returns.
 type Workload = (&'static str, fn(&Bench<'_>) -> Result<Measurement>);
 
-/// What a workload runs with.
 pub struct Bench<'a> {
     pub place: &'a Place,
     pub sizes: &'a Sizes,

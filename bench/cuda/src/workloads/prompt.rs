@@ -17,12 +17,10 @@ fn rows<'a>(sizes: &Sizes, memory: Span<'a>) -> [Rows<'a>; 2] {
     [0, part].map(|offset| Rows { memory, offset, layer, head: row, token })
 }
 
-/// Where a row lies in that memory.
 fn row_at(sizes: &Sizes, [part, layer, token, head]: [usize; 4]) -> usize {
     (((part * sizes.layers + layer) * sizes.prompt + token) * sizes.kv_heads + head) * sizes.row()
 }
 
-/// Some rows: part, layer, token, head.
 fn sampled(sizes: &Sizes) -> impl Iterator<Item = [usize; 4]> {
     let Sizes { layers, prompt, kv_heads, .. } = *sizes;
     samples(2 * layers * prompt * kv_heads).map(move |at| {
@@ -68,7 +66,6 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     bench.measured(format!("append of {prompt} tokens, {layers} layers, bf16, {}", gigabytes(bytes)), lanes)
 }
 
-/// Into pages, or out of them.
 pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { layers, prompt, block, .. } = *sizes;

@@ -44,7 +44,6 @@ pub fn call<'a>(
     QuantisedPages { memory, page_bytes: page.bytes, slots: sizes.block, heads: sizes.kv_heads, parts }
 }
 
-/// Pages into a form, or back.
 pub fn measured(bench: &Bench<'_>, form: &Form, is_seal: bool) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, block, carried, .. } = *sizes;

@@ -56,7 +56,6 @@ impl Queries {
     }
 }
 
-/// Queries in memory that calls share.
 pub struct Asker<'a> {
     bench: Bench<'a>,
     rows: Span<'a>,

@@ -15,7 +15,6 @@ use crate::sizes::Sizes;
 /// Steps that are done in turn, each into blocks of its own.
 const STEPS: usize = 8;
 
-/// The slot of a sequence's new token.
 fn slot(sizes: &Sizes, sequence: usize) -> usize {
     sequence % sizes.block
 }
@@ -101,7 +100,6 @@ fn strips_of(sizes: &Sizes, blocks: &[usize], block_bytes: usize, step: usize) -
     (0..sizes.sequences).map(of).collect()
 }
 
-/// Numbers of 32 bits in the device's memory.
 pub fn words(bench: &Bench<'_>, numbers: impl Iterator<Item = usize>) -> Result<DeviceMemory> {
     let bytes: Vec<u8> = numbers.flat_map(|number| (number as u32).to_ne_bytes()).collect();
     let mut memory = bench.place.memory(bytes.len())?;

@@ -104,7 +104,6 @@ fn gather<'a>(prompt: &'a Prompt, cache: &'a RefCell<PagedKvCache>, sequence: u6
     })
 }
 
-/// Memory for a copy of so many layers of K, and of V.
 fn targets(prompt: &Prompt, layers: usize) -> RefCell<[Vec<u8>; 2]> {
     RefCell::new([1u8, 2].map(|value| filled(prompt.bytes(layers), value)))
 }

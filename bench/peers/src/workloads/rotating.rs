@@ -92,7 +92,6 @@ where
     Outcome::of(format!("rotating, 1 token, window {window}, {}", T::DTYPE.as_str()), "token", lanes, rounds)
 }
 
-/// A small window against a large one.
 pub fn windows(small: usize, large: usize, rounds: usize) -> Result<Outcome> {
     let step = Tokens::<f32>::new(1, 1)?;
     let mut lanes = Vec::new();
