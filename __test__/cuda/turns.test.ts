@@ -50,7 +50,7 @@ const onLinux = process.platform === 'linux' ? test : test.skip
 function carried(at: string, program: string): void {
   mkdirSync(join(at, 'bench'))
   for (const file of CARRIED) copyFileSync(join(root, 'scripts', 'cuda', 'carried', file), join(at, file))
-  for (const file of ['peers.py', 'lanes.py']) copyFileSync(join(root, 'bench', 'cuda', file), join(at, 'bench', file))
+  copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(at, 'bench', 'peers.py'))
   writeFileSync(join(at, 'node'), `#!/bin/sh\nexec '${process.execPath}' "$@"\n`)
   writeFileSync(join(at, 'bench', 'kvtide-bench-cuda'), program)
   writeFileSync(join(at, 'python'), '#!/bin/sh\necho "peers with $LD_LIBRARY_PATH"\nexit 2\n')

@@ -1,11 +1,15 @@
 // One decode step of many layers and sequences through the addon, against the same call in Rust.
 //
 // One head of 8 dims: what is measured is the bookkeeping and the border, not bytes.
+import { spawn } from 'node:child_process'
+import { existsSync } from 'node:fs'
+import { createInterface } from 'node:readline'
+
 import { PagedKvCache } from 'kvtide'
 
 import { excessOf, workloadOf, type Skipped, type Workload } from '../report/report.js'
 import { lane, measure, pause, type Contestant } from '../run/rounds.js'
-import { rustSteps } from './rust-steps.js'
+import { PEERS } from '../run/suites.js'
 
 const LAYERS = 32
 const SEQUENCES = 8
@@ -30,6 +34,31 @@ function ours(name: string, steps: number): Contestant {
       sequences = Array.from({ length: SEQUENCES }, () => cache.createSequence())
     },
   })
+}
+
+/** Rounds of the same work in Rust, each asked for by a line and answered with its nanoseconds: bench/peers/src/paged_step.rs. */
+interface RustSteps {
+  round(): Promise<number>
+  end(): void
+}
+
+function rustSteps(steps: number): RustSteps | undefined {
+  if (!existsSync(PEERS)) return undefined
+  const child = spawn(PEERS, ['--paged-step', String(steps)], { stdio: ['pipe', 'pipe', 'inherit'] })
+  const answers = createInterface({ input: child.stdout })
+  return {
+    round: () =>
+      new Promise((resolve, reject) => {
+        const ended = (): void => reject(new Error(`${PEERS} ended`))
+        child.once('exit', ended)
+        answers.once('line', line => {
+          child.off('exit', ended)
+          resolve(Number(line))
+        })
+        child.stdin.write('\n')
+      }),
+    end: () => child.stdin.end(),
+  }
 }
 
 export async function step(steps: number, rounds: number): Promise<Workload | Skipped> {

@@ -57,7 +57,7 @@ async function bundle() {
   const env = await cudaEnvironment()
   await programs(join(folder, 'kernels'), await buildKernelTests(env))
   await programs(join(folder, 'bench'), await buildBench(env))
-  for (const file of ['peers.py', 'lanes.py']) copyFileSync(join(root, 'bench', 'cuda', file), join(folder, 'bench', file))
+  copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(folder, 'bench', 'peers.py'))
 
   const archive = `${folder}.tar.xz`
   // Every program has the same kernels in it: a dictionary that is larger than what lies between two of them has them once.

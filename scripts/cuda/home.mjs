@@ -11,7 +11,7 @@ import { join } from 'node:path'
 import { Refusal } from '../refusal.mjs'
 import { compileStub } from './stubs.mjs'
 
-const MADE_BY = ['home.mjs', 'stubs.mjs', 'trampolines.mjs']
+const MADE_BY = ['home.mjs', 'stubs.mjs']
 
 export function cudaHome(folder, { home, version }, stubs) {
   const digest = createHash('sha256').update(JSON.stringify([home, version, stubs]))
