@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 import { makePackages, report } from './pack/packages.mjs'
-import { Refusal, refusable } from './refusal.mjs'
+import { main, Refusal } from './refusal.mjs'
 import { root } from './steps.mjs'
 import { Stranger } from './pack/stranger.mjs'
 
@@ -23,7 +23,7 @@ async function check(folder) {
 
 const folder = mkdtempSync(join(tmpdir(), 'kvtide-pack-'))
 try {
-  await refusable('the packed package does not work', () => check(folder))
+  await main(import.meta.url, 'the packed package does not work', () => check(folder))
 } finally {
   rmSync(folder, { recursive: true, force: true })
 }

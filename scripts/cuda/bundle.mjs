@@ -7,7 +7,7 @@ import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, r
 import { join, relative } from 'node:path'
 
 import { fetched } from '../fetched.mjs'
-import { Refusal, refusable } from '../refusal.mjs'
+import { main, Refusal } from '../refusal.mjs'
 import { must, root } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
 import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from './contents.mjs'
@@ -66,4 +66,4 @@ async function bundle() {
   console.log(sizeLine(relative(root, archive), statSync(archive).size))
 }
 
-await refusable('cannot make the bundle', bundle)
+await main(import.meta.url, 'cannot make the bundle', bundle)

@@ -8,7 +8,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 import { ADDON as CUDA_ADDON, describe } from '../cuda/binary.mjs'
-import { Missing, Refusal, refusable } from '../refusal.mjs'
+import { main, Missing, Refusal } from '../refusal.mjs'
 import { buildAddon } from '../release/addon.mjs'
 import { exists, root } from '../steps.mjs'
 import { platformPackage } from './manifests.mjs'
@@ -113,15 +113,6 @@ async function strangers(made, at, url) {
 }
 
 async function local() {
-  try {
-    await everything()
-  } catch (error) {
-    if (!(error instanceof Missing)) throw error
-    console.log(`SKIPPED: the packages as they are published: ${error.message}`)
-  }
-}
-
-async function everything() {
   const made = await packages()
   const published = [...made, ...(await standIns())]
   const at = mkdtempSync(join(tmpdir(), 'kvtide-strangers-'))
@@ -134,4 +125,4 @@ async function everything() {
   }
 }
 
-await refusable('the packages do not work', local)
+await main(import.meta.url, 'the packages do not work', local, 'the packages as they are published')

@@ -8,7 +8,7 @@ import { join, resolve } from 'node:path'
 
 import semver from 'semver'
 
-import { given, refusable, Refusal } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 import { notesOf, present, released, sections, write } from './version.mjs'
 
@@ -35,7 +35,7 @@ function checkTag(tag) {
   console.log(notesOf(readFileSync(join(root, 'CHANGELOG.md'), 'utf8'), version))
 }
 
-await refusable('the version stays as it is', () => {
+await main(import.meta.url, 'the version stays as it is', () => {
   const isTag = process.argv.includes('--tag')
   const { in: place = root, words } = given({ in: { type: 'string' }, tag: { type: 'boolean' } }, [isTag ? 'the tag' : 'the version'])
   return isTag ? checkTag(words[0]) : raise(resolve(place), words[0])

@@ -3,7 +3,7 @@
 import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 
-import { given, refusable, Refusal } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { ask, must, root } from '../steps.mjs'
 import { members, metadata } from './cargo.mjs'
 
@@ -38,4 +38,4 @@ async function sbom() {
   console.log(`${join(to, 'kvtide.cdx.json')} is written`)
 }
 
-await refusable('there is no list of what kvtide is made of', sbom)
+await main(import.meta.url, 'there is no list of what kvtide is made of', sbom)

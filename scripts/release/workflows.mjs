@@ -6,7 +6,7 @@ import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import { given, refusable, Refusal } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
 
 const FOLDER = join(root, '.github', 'workflows')
@@ -69,8 +69,6 @@ async function check() {
   console.log(`${files.join(', ')}: actionlint has found nothing, every action is pinned, rights are few`)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  await refusable('a workflow is not as it should be', check)
-  // actionlint goes on waiting.
-  process.exit()
-}
+await main(import.meta.url, 'a workflow is not as it should be', check)
+// actionlint goes on waiting.
+if (process.argv[1] === fileURLToPath(import.meta.url)) process.exit()

@@ -1,14 +1,12 @@
 //! What the kernels for NVIDIA GPUs reach, beside copies of the same bytes in the same run.
 //!
 //! ```text
-//! arguments   what is measured, how often, where the report goes
 //! place       a GPU, or the CPU that stands in for one: memory, copies, and how long work takes there
 //! workloads   their memory, a check of what they answer, and their lanes, which bench/harness runs in turn
 //! ```
 //!
 //! Nothing is measured before its answer was looked at. Without a GPU every workload is named as skipped, and that is no failure.
 
-mod arguments;
 mod check;
 mod numbers;
 mod pages;
@@ -16,9 +14,10 @@ mod place;
 mod sizes;
 mod workloads;
 
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use arguments::Arguments;
 use kvtide_bench::{Measured, Result};
 use place::Place;
 use serde_json::json;
@@ -26,7 +25,7 @@ use sizes::Sizes;
 use workloads::Bench;
 
 fn main() -> ExitCode {
-    match Arguments::read(std::env::args().skip(1)).map_err(Into::into).and_then(|arguments| run(&arguments)) {
+    match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -37,17 +36,24 @@ fn main() -> ExitCode {
 }
 
 /// Measures, and writes every round where `npm run bench:cuda` reads it. False where a workload has failed; the others have run all the same.
-fn run(arguments: &Arguments) -> Result<bool> {
-    let rounds = arguments.rounds;
-    let wanted = workloads::ALL.iter().filter(|(id, _)| id.starts_with(&arguments.only));
+fn run() -> Result<bool> {
+    let mut given = pico_args::Arguments::from_env();
+    let is_emulated = given.contains("--emulated");
+    let only: String = given.opt_value_from_str("--only")?.unwrap_or_default();
+    let rounds = given.opt_value_from_str::<_, NonZeroUsize>("--rounds")?.map_or(11, NonZeroUsize::get);
+    let out: Option<PathBuf> = given.opt_value_from_str("--out")?;
+    if let Some(unknown) = given.finish().first() {
+        return Err(format!("{}: expected --only, --rounds, --out or --emulated", unknown.display()).into());
+    }
+    let wanted = workloads::ALL.iter().filter(|(id, _)| id.starts_with(&only));
     let (mut machine, mut measured, mut skipped, mut failed) = (None, vec![], vec![], vec![]);
-    match Place::open(arguments.is_emulated) {
+    match Place::open(is_emulated) {
         Err(reason) => {
             println!("SKIPPED: {reason}");
             skipped.extend(wanted.map(|(id, _)| json!({ "id": id, "skipped": reason })));
         }
         Ok(place) => {
-            let sizes = if arguments.is_emulated { Sizes::SMALL } else { Sizes::FULL };
+            let sizes = if is_emulated { Sizes::SMALL } else { Sizes::FULL };
             machine = Some(place.machine());
             for (id, measure) in wanted {
                 match measure(&Bench { place: &place, sizes: &sizes, rounds }) {
@@ -66,7 +72,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     let report = json!({
         "suite": "cuda", "rounds": rounds, "machine": machine, "workloads": measured, "skipped": skipped, "failed": failed,
     });
-    if let Some(out) = &arguments.out {
+    if let Some(out) = out {
         std::fs::write(out, report.to_string()).map_err(|error| format!("{}: {error}", out.display()))?;
     }
     Ok(failed.is_empty())

@@ -59,6 +59,17 @@ impl<'a> Bench<'a> {
         Ok((title.into(), measure(lanes, self.rounds)?))
     }
 
+    /// `work` beside a copy from `source` to `target`.
+    fn beside_copy(
+        &self,
+        title: String,
+        amount: Amount,
+        [source, target]: [Span<'_>; 2],
+        work: impl FnMut() -> Result<()>,
+    ) -> Result<Measurement> {
+        self.measured(title, vec![self.lane(Role::Ours, "kvtide", amount, work), self.copy(source, target, amount)])
+    }
+
     /// A lane of which each piece of work is enqueued at this place.
     fn lane<'b>(&self, role: Role, name: &str, amount: Amount, mut work: impl FnMut() -> Result<()> + 'b) -> Lane<'b>
     where

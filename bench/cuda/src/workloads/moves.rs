@@ -1,6 +1,6 @@
 //! Moves inside a buffer, and whole blocks copied and zeroed.
 
-use kvtide_bench::{Amount, Role};
+use kvtide_bench::Amount;
 use kvtide_cuda::{Move, Stretches, copy_chains, shift, zero_pieces};
 
 use super::{Bench, Measurement, gigabytes};
@@ -41,12 +41,8 @@ fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> 
     check::rows(place, [before, buffer], row, pairs)?;
     let carried = count * len * row;
     let amount = Amount::moved(carried, carried);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || Ok(shift(&place.stream, buffer, stretches, &[moved])?)),
-        bench.copy(before, buffer, amount),
-    ];
     let title = format!("{len} of {rows} rows to the front in each of {count} stretches, bf16, {}", gigabytes(carried));
-    bench.measured(title, lanes)
+    bench.beside_copy(title, amount, [before, buffer], || Ok(shift(&place.stream, buffer, stretches, &[moved])?))
 }
 
 /// Blocks of all layers from half of the pool to the other half.
@@ -67,13 +63,10 @@ pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
     });
     check::rows(place, [source, target], row, pairs)?;
     let amount = Amount::moved(count * bytes, count * bytes);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || {
-            Ok(copy_chains(&place.stream, (source, target), bytes, 1, &pieces)?)
-        }),
-        bench.copy(source, target, amount),
-    ];
-    bench.measured(format!("{count} blocks of {} KiB copied, {}", bytes >> 10, gigabytes(count * bytes)), lanes)
+    let title = format!("{count} blocks of {} KiB copied, {}", bytes >> 10, gigabytes(count * bytes));
+    bench.beside_copy(title, amount, [source, target], || {
+        Ok(copy_chains(&place.stream, (source, target), bytes, 1, &pieces)?)
+    })
 }
 
 /// Blocks of all layers made zero: nothing is read.
@@ -99,9 +92,6 @@ pub fn zeros(bench: &Bench<'_>) -> Result<Measurement> {
     }
     let all: Vec<_> = scattered(count).into_iter().map(|block| block * bytes).collect();
     let amount = Amount::moved(0, count * bytes);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || Ok(zero_pieces(&place.stream, target, bytes, &all)?)),
-        bench.copy(source, target, amount),
-    ];
-    bench.measured(format!("{count} blocks of {} KiB made zero, {}", bytes >> 10, gigabytes(count * bytes)), lanes)
+    let title = format!("{count} blocks of {} KiB made zero, {}", bytes >> 10, gigabytes(count * bytes));
+    bench.beside_copy(title, amount, [source, target], || Ok(zero_pieces(&place.stream, target, bytes, &all)?))
 }

@@ -1,6 +1,6 @@
 //! A prompt of all layers: into tensors with a head after the other, into pages, and out of them.
 
-use kvtide_bench::{Amount, Role};
+use kvtide_bench::Amount;
 use kvtide_cuda::{BoxCopy, Direction, Rows, Span, copy_boxes, copy_strips};
 
 use super::{Bench, Measurement, gigabytes};
@@ -59,11 +59,8 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     });
     check::rows(place, [source, target], row, pairs)?;
     let amount = Amount::moved(bytes, bytes);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || Ok(copy_boxes(&place.stream, &boxes)?)),
-        bench.copy(source, target, amount),
-    ];
-    bench.measured(format!("append of {prompt} tokens, {layers} layers, bf16, {}", gigabytes(bytes)), lanes)
+    let title = format!("append of {prompt} tokens, {layers} layers, bf16, {}", gigabytes(bytes));
+    bench.beside_copy(title, amount, [source, target], || Ok(copy_boxes(&place.stream, &boxes)?))
 }
 
 pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
@@ -88,10 +85,7 @@ pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     });
     check::rows(place, [source, target], sizes.row(), pairs)?;
     let amount = Amount::moved(bytes, bytes);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || Ok(copy_strips(&place.stream, direction, &call, &strips)?)),
-        bench.copy(source, target, amount),
-    ];
     let way = if is_scatter { "into pages" } else { "out of pages" };
-    bench.measured(format!("{prompt} tokens {way} of {block}, {layers} layers, bf16, {}", gigabytes(bytes)), lanes)
+    let title = format!("{prompt} tokens {way} of {block}, {layers} layers, bf16, {}", gigabytes(bytes));
+    bench.beside_copy(title, amount, [source, target], || Ok(copy_strips(&place.stream, direction, &call, &strips)?))
 }

@@ -1,6 +1,6 @@
 //! Pages of bf16 to low-bit ones, and back.
 
-use kvtide_bench::{Amount, Role};
+use kvtide_bench::Amount;
 use kvtide_cuda::{Format, Quantised, QuantisedPage, QuantisedPages, Span, seal, unseal};
 
 use super::{Bench, Measurement, gigabytes};
@@ -76,11 +76,10 @@ pub fn measured(bench: &Bench<'_>, form: &Form, is_seal: bool) -> Result<Measure
     }
     let low_bit: usize = page.parts.iter().map(|part| kv_heads * (part.head + part.scale_head)).sum();
     let amount = Amount::moved(count * wide.bytes, count * low_bit);
-    let lane = match is_seal {
-        true => bench.lane(Role::Ours, "kvtide", amount, || Ok(seal(&place.stream, &into, &pages)?)),
-        false => bench.lane(Role::Ours, "kvtide", amount, || Ok(unseal(&place.stream, &out, &pages)?)),
-    };
-    let lanes = vec![lane, bench.copy(source, back, amount)];
     let way = if is_seal { "bf16 to" } else { "to bf16 from" };
-    bench.measured(format!("{count} pages {way} {}, {} of bf16", form.name, gigabytes(count * wide.bytes)), lanes)
+    let title = format!("{count} pages {way} {}, {} of bf16", form.name, gigabytes(count * wide.bytes));
+    bench.beside_copy(title, amount, [source, back], || match is_seal {
+        true => Ok(seal(&place.stream, &into, &pages)?),
+        false => Ok(unseal(&place.stream, &out, &pages)?),
+    })
 }
