@@ -14,7 +14,7 @@ test('targets have the names that npm gives their systems', t => {
   t.deepEqual(platform('aarch64-unknown-linux-musl'), { suffix: 'linux-arm64-musl', os: 'linux', cpu: 'arm64', libc: 'musl' })
   t.deepEqual(platform('aarch64-apple-darwin'), { suffix: 'darwin-arm64', os: 'darwin', cpu: 'arm64' })
   t.deepEqual(platform('x86_64-pc-windows-msvc'), { suffix: 'win32-x64-msvc', os: 'win32', cpu: 'x64' })
-  t.throws(() => platform('riscv64gc-unknown-linux-gnu'), { message: /riscv64gc-unknown-linux-gnu is of no system/ })
+  t.throws(() => platform('riscv64gc'), { message: /riscv64gc is of no system/ })
 })
 
 test('kvtide depends on the addon of each platform that the loader knows, in its own version', t => {

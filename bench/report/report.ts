@@ -57,16 +57,10 @@ export interface Skipped {
   readonly skipped: string
 }
 
-export interface Machine {
-  readonly cpu: string
+export interface Machine extends Readonly<Record<'cpu' | 'memory' | 'hugePages' | 'kernel' | 'rustc' | 'load', string>> {
   readonly features: readonly string[]
   readonly cores: number
   readonly caches: readonly string[]
-  readonly memory: string
-  readonly hugePages: string
-  readonly kernel: string
-  readonly rustc: string
-  readonly load: string
 }
 
 export interface Report {

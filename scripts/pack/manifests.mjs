@@ -2,19 +2,15 @@
 //
 // The packages of platforms are optional dependencies of the packed package alone: in the repository, npm ci would look for versions
 // that nobody has published yet. All have one version, and depend on each other by exactly that.
-
-const SYSTEMS = { unknown: 'linux', apple: 'darwin', pc: 'win32' }
-const CPUS = { x86_64: 'x64', aarch64: 'arm64' }
-const LIBCS = { gnu: 'glibc', musl: 'musl' }
+import { parseTriple } from '@napi-rs/cli'
 
 const CUDA_TARGET = 'x86_64-unknown-linux-gnu'
 
 /** What a target is called by npm: `{ suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' }`. */
 export function platform(target) {
-  const [processor, vendor, , abi] = target.split('-')
-  const [os, cpu] = [SYSTEMS[vendor], CPUS[processor]]
-  if (os === undefined || cpu === undefined) throw new Error(`the target ${target} is of no system that npm has a name for`)
-  return { suffix: [os, cpu, abi].filter(Boolean).join('-'), os, cpu, ...(abi in LIBCS && os === 'linux' ? { libc: LIBCS[abi] } : {}) }
+  const { platformArchABI: suffix, platform: os, arch: cpu, abi } = parseTriple(target)
+  if (os === undefined) throw new Error(`the target ${target} is of no system that npm has a name for`)
+  return { suffix, os, cpu, ...(os === 'linux' && { libc: abi === 'gnu' ? 'glibc' : abi }) }
 }
 
 /** Fields that say whose a package is and where it comes from; they are the same in all of them. */
