@@ -47,14 +47,7 @@ function ours(name: string, threads: number, caches: readonly KvCache[], q: Floa
 /** One layer a round, the next one in the next. */
 function theirs(name: string, threads: number, run: Attention, layers: readonly LayerRows[]): Contestant {
   let turn = 0
-  return {
-    name,
-    role: 'peer',
-    operations: 1,
-    shared: threads > 1,
-    round: () => run(layers[turn++ % layers.length] as LayerRows),
-    after: pause,
-  }
+  return lane('peer', name, 1, () => run(layers[turn++ % layers.length] as LayerRows), { shared: threads > 1, after: pause })
 }
 
 const name = (what: string, threads: number): string => (threads === 1 ? what : `${what}, ${threads} threads`)

@@ -66,8 +66,7 @@ export async function step(steps: number, rounds: number): Promise<Workload | Sk
   const rust = rustSteps(steps)
   if (rust === undefined) return { id, skipped: 'bench/peers is not built: cargo build --release --manifest-path bench/peers/Cargo.toml' }
   const [over, under] = ['kvtide, append', 'kvtide in Rust, append']
-  const theirs: Contestant = { name: under, role: 'limit', operations: steps, round: () => rust.round(), after: pause }
-  const measured = await measure([ours(over, steps), theirs], rounds)
+  const measured = await measure([ours(over, steps), lane('limit', under, steps, () => rust.round(), { after: pause })], rounds)
   rust.end()
   const title = `TypeScript: a decode step of ${LAYERS} layers and ${SEQUENCES} sequences, 1 head of ${DIM}, f32`
   const workload = workloadOf(id, title, 'step', measured, [])
