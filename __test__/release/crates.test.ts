@@ -14,7 +14,7 @@ const crate = (name: string): Crate => own.find(one => one.name === name) as Cra
 const number = (version: string): number => version.split('.').reduce((sum, part, at) => sum + Number(part) * 1000 ** (2 - at), 0)
 const text = (file: string): string => readFileSync(join(root, file), 'utf8')
 
-test('three crates are published, each behind those that it depends on', t => {
+test('three crates are published', t => {
   t.deepEqual(own.map(({ name }) => name), ['kvtide-core', 'kvtide-cuda', 'kvtide-tensor'])
 })
 

@@ -1,7 +1,7 @@
 // What has to be on the machine before the CUDA build begins, and what cargo and the build scripts of candle's crates are told.
 import { mkdirSync } from 'node:fs'
 import { availableParallelism, totalmem } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 
 import { Refusal } from '../refusal.mjs'
 import { metadata } from '../release/cargo.mjs'
@@ -77,5 +77,5 @@ export function checkMachine({ platform = process.platform, arch = process.arch,
 function cudarcFolder() {
   const found = metadata(['--features', 'cuda', '--filter-platform', 'x86_64-unknown-linux-gnu']).packages.find(({ name }) => name === 'cudarc')
   if (found === undefined) throw new Refusal('cargo does not list cudarc among the dependencies')
-  return found.manifest_path.replace(/[/\\]Cargo\.toml$/, '')
+  return dirname(found.manifest_path)
 }

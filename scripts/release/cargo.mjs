@@ -6,6 +6,8 @@ import { join } from 'node:path'
 import { Refusal } from '../refusal.mjs'
 import { ask, root } from '../steps.mjs'
 
+const byName = (a, b) => (`${a.name} ${a.version}` < `${b.name} ${b.version}` ? -1 : 1)
+
 /** The answer of `cargo metadata`. Crates that are not here yet are fetched, in the versions of Cargo.lock. */
 export function metadata(args = [], cwd = root) {
   const { status, stdout, stderr, error } = spawnSync('cargo', ['metadata', '--format-version', '1', '--locked', ...args], { encoding: 'utf8', cwd, maxBuffer: 2 ** 30 })
@@ -15,13 +17,8 @@ export function metadata(args = [], cwd = root) {
 
 export const members = ({ packages, workspace_members: ids }) => packages.filter(({ id }) => ids.includes(id))
 
-/** Those of them that go to the registry, what others depend on first. */
-export function published(found) {
-  const own = members(found).filter(({ publish }) => publish === null || publish.length > 0)
-  const needs = crate => own.filter(({ name }) => crate.dependencies.some(dependency => dependency.name === name && dependency.path !== undefined))
-  const depth = crate => Math.max(0, ...needs(crate).map(other => depth(other) + 1))
-  return own.sort((a, b) => depth(a) - depth(b) || (a.name < b.name ? -1 : 1))
-}
+/** Those of them that go to the registry; cargo packs and publishes what others depend on first. */
+export const published = found => members(found).filter(({ publish }) => publish === null || publish.length > 0).sort(byName)
 
 /** The addons: what each is called, the system it is for, the features that it is built with. */
 export function addons() {
@@ -37,8 +34,6 @@ function linked({ target, features }) {
   if (tree === undefined) throw new Refusal('`cargo tree` failed: run it to see why')
   return new Set([...tree.matchAll(/^(\S+) v(\S+)/gm)].map(([, name, version]) => `${name} ${version}`))
 }
-
-const byName = (a, b) => (a.name === b.name ? 0 : a.name < b.name ? -1 : 1) || (a.version < b.version ? -1 : Number(a.version > b.version))
 
 /** Every crate of any addon, and the names of the addons that it is in. */
 export function shipped() {

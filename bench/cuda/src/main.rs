@@ -72,7 +72,7 @@ fn run() -> Result<bool> {
     let report = json!({
         "suite": "cuda", "rounds": rounds, "machine": machine, "workloads": measured, "skipped": skipped, "failed": failed,
     });
-    if let Some(out) = out {
+    if let Some(out) = &out {
         std::fs::write(out, report.to_string()).map_err(|error| format!("{}: {error}", out.display()))?;
     }
     Ok(failed.is_empty())
