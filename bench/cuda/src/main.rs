@@ -22,6 +22,7 @@ use kvtide_bench::{Measured, Result};
 use place::Place;
 use serde_json::json;
 use sizes::Sizes;
+use typed_arena::Arena;
 use workloads::Bench;
 
 fn main() -> ExitCode {
@@ -56,7 +57,7 @@ fn run() -> Result<bool> {
             let sizes = if is_emulated { Sizes::SMALL } else { Sizes::FULL };
             machine = Some(place.machine());
             for (id, measure) in wanted {
-                match measure(&Bench { place: &place, sizes: &sizes, rounds }) {
+                match measure(&Bench { place: &place, sizes: &sizes, rounds, memory: &Arena::new() }) {
                     Ok((title, lanes)) => {
                         lanes.iter().for_each(|lane| println!("{id}: {}: {:.3} us", lane.name, middle(lane) / 1000.0));
                         measured.push(json!({ "id": id, "title": title, "lanes": lanes }));

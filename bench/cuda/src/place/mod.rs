@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use candle_core::Device;
 use kvtide_bench::Took;
-use kvtide_cuda::{DeviceMemory, Span, Stream};
+use kvtide_cuda::{Span, Stream};
 
 use serde_json::{Value, json};
 
@@ -68,10 +68,6 @@ impl Place {
 
     pub fn is_gpu(&self) -> bool {
         self.gpu.is_some()
-    }
-
-    pub fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
-        Ok(self.stream.memory(bytes)?)
     }
 
     /// The driver's own copy from device to device, enqueued.

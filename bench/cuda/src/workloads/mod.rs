@@ -13,7 +13,8 @@ mod queries;
 mod step;
 
 use kvtide_bench::{Amount, Lane, Measured, Role, measure};
-use kvtide_cuda::{Direction, Span};
+use kvtide_cuda::{DeviceMemory, Direction, Span};
+use typed_arena::Arena;
 
 use crate::Result;
 use crate::place::Place;
@@ -25,10 +26,13 @@ type Measurement = (String, Vec<Measured>);
 /// A workload by its id, which `--only` names. Its memory is given back before it returns.
 type Workload = (&'static str, fn(&Bench<'_>) -> Result<Measurement>);
 
+#[derive(Clone, Copy)]
 pub struct Bench<'a> {
     pub place: &'a Place,
     pub sizes: &'a Sizes,
     pub rounds: usize,
+    /// What the workload takes, until it is over.
+    pub memory: &'a Arena<DeviceMemory>,
 }
 
 pub const ALL: &[Workload] = &[
@@ -55,6 +59,11 @@ pub const ALL: &[Workload] = &[
 ];
 
 impl<'a> Bench<'a> {
+    /// Memory that holds anything.
+    fn memory(&self, bytes: usize) -> Result<Span<'a>> {
+        Ok(self.memory.alloc(self.place.stream.memory(bytes)?).span())
+    }
+
     fn measured(&self, title: impl Into<String>, lanes: Vec<Lane<'_>>) -> Result<Measurement> {
         Ok((title.into(), measure(lanes, self.rounds)?))
     }

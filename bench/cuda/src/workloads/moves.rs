@@ -27,8 +27,7 @@ fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> 
     let rows = sizes.carried / (count * row);
     let moved = which(rows as u32);
     let bytes = count * rows * row;
-    let (mut buffer, mut before) = (place.memory(bytes)?, place.memory(bytes)?);
-    let (buffer, before) = (buffer.span(), before.span());
+    let (buffer, before) = (bench.memory(bytes)?, bench.memory(bytes)?);
     fill(place, before, 3, 1.0)?;
     place.copy(before, buffer, bytes)?;
     let stretches = Stretches { count, rows, row };
@@ -50,8 +49,7 @@ pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let bytes = sizes.layers * Page::new(sizes, Page::formats("bf16")).bytes;
     let count = (sizes.carried / bytes).max(2);
-    let (mut source, mut target) = (place.memory(count * bytes)?, place.memory(count * bytes)?);
-    let (source, target) = (source.span(), target.span());
+    let (source, target) = (bench.memory(count * bytes)?, bench.memory(count * bytes)?);
     fill(place, source, 4, 1.0)?;
     let pieces: Vec<_> =
         scattered(count).into_iter().enumerate().map(|(from, to)| (from * bytes, to * bytes)).collect();
@@ -74,8 +72,7 @@ pub fn zeros(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes: Sizes { layers, carried, .. }, .. } = *bench;
     let bytes = layers * Page::new(bench.sizes, Page::formats("bf16")).bytes;
     let count = (carried / bytes).max(2);
-    let (mut source, mut target) = (place.memory(count * bytes)?, place.memory(count * bytes)?);
-    let (source, target) = (source.span(), target.span());
+    let (source, target) = (bench.memory(count * bytes)?, bench.memory(count * bytes)?);
     for span in [source, target] {
         fill(place, span, 5, 1.0)?;
     }

@@ -36,8 +36,7 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     let (row, bytes) = (sizes.row(), 2 * sizes.prompt_part());
     // A buffer has room for more.
     let slots = prompt + prompt / 8;
-    let (mut source, mut target) = (place.memory(bytes)?, place.memory(2 * layers * kv_heads * slots * row)?);
-    let (source, target) = (source.span(), target.span());
+    let (source, target) = (bench.memory(bytes)?, bench.memory(2 * layers * kv_heads * slots * row)?);
     fill(place, source, 1, 1.0)?;
     let target_strides = [slots * row, row, 1];
     let source_strides = [row, kv_heads * row, 1];
@@ -69,8 +68,7 @@ pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     let page = Page::new(sizes, Page::formats("bf16"));
     let (bytes, block_bytes) = (2 * sizes.prompt_part(), layers * page.bytes);
     let blocks = scattered(prompt.div_ceil(block));
-    let (mut outside, mut inside) = (place.memory(bytes)?, place.memory(blocks.len() * block_bytes)?);
-    let (outside, inside) = (outside.span(), inside.span());
+    let (outside, inside) = (bench.memory(bytes)?, bench.memory(blocks.len() * block_bytes)?);
     let is_scatter = direction == Direction::Scatter;
     let (source, target) = if is_scatter { (outside, inside) } else { (inside, outside) };
     fill(place, source, 2, 1.0)?;

@@ -50,9 +50,8 @@ pub fn measured(bench: &Bench<'_>, form: &Form, is_seal: bool) -> Result<Measure
     let (wide, formats) = (Page::new(sizes, Page::formats("bf16")), Page::formats(form.name));
     let page = Page::new(sizes, formats);
     let count = carried / wide.bytes;
-    let (mut source, mut back) = (place.memory(count * wide.bytes)?, place.memory(count * wide.bytes)?);
-    let mut low = place.memory(count * page.bytes)?;
-    let (source, low, back) = (source.span(), low.span(), back.span());
+    let (source, back) = (bench.memory(count * wide.bytes)?, bench.memory(count * wide.bytes)?);
+    let low = bench.memory(count * page.bytes)?;
     fill(place, source, 6, 1.0)?;
     fill(place, low, 7, 1.0)?;
     fill(place, back, 8, 1.0)?;
