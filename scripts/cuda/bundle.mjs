@@ -4,9 +4,9 @@
 //
 // There: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`.
 import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { join, relative } from 'node:path'
+import { basename, join, relative } from 'node:path'
 
-import { fetched } from '../fetched.mjs'
+import { unpacked } from '../fetched.mjs'
 import { main, Refusal } from '../refusal.mjs'
 import { must, root } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
@@ -17,9 +17,9 @@ import { buildBench, buildKernelTests } from './programs.mjs'
 const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 
 async function node(to) {
-  const packed = await fetched(NODE, cudaFolder)
-  await must('tar', ['--extract', '--gzip', '--file', packed, '--directory', to, '--strip-components', '2', 'package/bin/node'])
-  await must('tar', ['--extract', '--gzip', '--file', packed, '--directory', to, '--strip-components', '1', 'package/LICENSE'])
+  const from = await unpacked(NODE, cudaFolder)
+  for (const file of ['bin/node', 'LICENSE']) copyFileSync(join(from, file), join(to, basename(file)))
+  chmodSync(join(to, 'node'), 0o755)
   await must('strip', [join(to, 'node')])
 }
 
