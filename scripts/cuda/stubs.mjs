@@ -81,59 +81,54 @@ export function statusCode(source, name) {
 
 /** The assembly of a stub: slots, and one entry for each function. */
 function assembly(library, declared) {
-  const lines = [
-    '  .section .data.rel,"aw",@progbits',
-    '  .balign 8',
-    `  .hidden ${library}_slots`,
-    `  .globl ${library}_slots`,
-    `${library}_slots:`,
-    ...declared.map((_, index) => `  .quad .Lfirst_${index}`),
-    '  .text',
-    ...enter(library),
-  ]
-  for (const [index, { name }] of declared.entries()) {
-    lines.push(
-      `  .globl ${name}`,
-      `  .hidden ${name}`,
-      `  .type ${name}, @function`,
-      `${name}:`,
-      `  jmp *${library}_slots+${8 * index}(%rip)`,
-      `.Lfirst_${index}:`,
-      `  movl $${index}, %r11d`,
-      '  jmp .Lenter',
-      `  .size ${name}, .-${name}`,
-    )
-  }
-  return `${[...lines, '  .text'].join('\n')}\n`
+  const slots = declared.map((_, index) => `  .quad .Lfirst_${index}`)
+  const entries = declared.map(({ name }, index) => `  .globl ${name}
+  .hidden ${name}
+  .type ${name}, @function
+${name}:
+  jmp *${library}_slots+${8 * index}(%rip)
+.Lfirst_${index}:
+  movl $${index}, %r11d
+  jmp .Lenter
+  .size ${name}, .-${name}`)
+  return `  .section .data.rel,"aw",@progbits
+  .balign 8
+  .hidden ${library}_slots
+  .globl ${library}_slots
+${library}_slots:
+${slots.join('\n')}
+  .text
+${enter(library)}
+${entries.join('\n')}
+  .text
+`
 }
 
 /** Calls `open` with every register that may hold an argument kept, rax among them: calls with `...` count vectors in it. */
 function enter(library) {
   const kept = ['rdi', 'rsi', 'rdx', 'rcx', 'r8', 'r9', 'rax', 'r10']
-  const vectors = Array.from({ length: 8 }, (_, index) => index)
-  return [
-    '.Lenter:',
-    '  .cfi_startproc',
-    '  pushq %rbp',
-    '  .cfi_def_cfa_offset 16',
-    '  .cfi_offset %rbp, -16',
-    '  movq %rsp, %rbp',
-    '  .cfi_def_cfa_register %rbp',
-    ...kept.map(register => `  pushq %${register}`),
-    `  subq $${16 * vectors.length}, %rsp`,
-    '  andq $-16, %rsp',
-    ...vectors.map(index => `  movups %xmm${index}, ${16 * index}(%rsp)`),
-    '  movl %r11d, %edi',
-    `  call ${library}_open`,
-    '  movq %rax, %r11',
-    ...vectors.map(index => `  movups ${16 * index}(%rsp), %xmm${index}`),
-    `  leaq -${8 * kept.length}(%rbp), %rsp`,
-    ...kept.toReversed().map(register => `  popq %${register}`),
-    '  popq %rbp',
-    '  .cfi_def_cfa %rsp, 8',
-    '  jmp *%r11',
-    '  .cfi_endproc',
-  ]
+  const vectors = [0, 1, 2, 3, 4, 5, 6, 7]
+  return `.Lenter:
+  .cfi_startproc
+  pushq %rbp
+  .cfi_def_cfa_offset 16
+  .cfi_offset %rbp, -16
+  movq %rsp, %rbp
+  .cfi_def_cfa_register %rbp
+${kept.map(register => `  pushq %${register}`).join('\n')}
+  subq $${16 * vectors.length}, %rsp
+  andq $-16, %rsp
+${vectors.map(index => `  movups %xmm${index}, ${16 * index}(%rsp)`).join('\n')}
+  movl %r11d, %edi
+  call ${library}_open
+  movq %rax, %r11
+${vectors.map(index => `  movups ${16 * index}(%rsp), %xmm${index}`).join('\n')}
+  leaq -${8 * kept.length}(%rbp), %rsp
+${kept.toReversed().map(register => `  popq %${register}`).join('\n')}
+  popq %rbp
+  .cfi_def_cfa %rsp, 8
+  jmp *%r11
+  .cfi_endproc`
 }
 
 /** The C of a stub: opens the library, and answers for declared that are not there. */

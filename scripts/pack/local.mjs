@@ -92,13 +92,7 @@ async function onBun(at, url, made) {
   return `Bun ${BUN.version}: bun add, quick start, workers, import and require`
 }
 
-/** Everyone who is tried; answers a line for each. */
 async function strangers(made, at, url) {
-  const lines = []
-  const tell = line => {
-    lines.push(line)
-    console.log(line)
-  }
   const paths = []
   for (const pair of NODES) paths.push(await nodeFolder(pair, folder))
   for (const [index, { node, npm }] of NODES.entries()) {
@@ -106,10 +100,9 @@ async function strangers(made, at, url) {
     await onNode(new Stranger(own, { path: paths[index], registry: url }), made)
     // What one node has installed, the others run.
     for (const path of paths) await new Stranger(own, { path }).checkPrograms('node')
-    tell(`node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon${made.length > 2 ? ', CUDA' : ''}, other nodes`)
+    console.log(`node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon${made.length > 2 ? ', CUDA' : ''}, other nodes`)
   }
-  tell(await onBun(at, url, made))
-  return lines
+  console.log(await onBun(at, url, made))
 }
 
 async function local() {
@@ -118,8 +111,8 @@ async function local() {
   const at = mkdtempSync(join(tmpdir(), 'kvtide-strangers-'))
   try {
     const { url, stop } = await startRegistry(folder, join(at, 'registry'), published.map(({ tarball }) => tarball))
-    const lines = await strangers(made, at, url).finally(stop)
-    console.log(`\n${lines.length} runtimes were tried, without a compiler on the PATH`)
+    await strangers(made, at, url).finally(stop)
+    console.log(`\n${NODES.length + 1} runtimes were tried, without a compiler on the PATH`)
   } finally {
     rmSync(at, { recursive: true, force: true })
   }
