@@ -13,7 +13,6 @@ import json
 import sys
 import time
 
-IDS = ["decode", "prefill", "append-token", "append-chunk", "step-append"]
 WARM_UP = 2
 AHEAD_BYTES = 1 << 30
 PER_COPY = 16
@@ -289,20 +288,19 @@ def step_append(place, report, rounds):
     lanes.measure(place, rounds, f"one token of {batch} sequences, {layers} layers")
 
 
+WORK = {
+    "decode": decode,
+    "prefill": prefill,
+    "append-token": lambda place, report, rounds: appended(place, report, rounds, "append-token", place.sizes["sequences"], 1),
+    "append-chunk": lambda place, report, rounds: appended(place, report, rounds, "append-chunk", place.sizes["chunks"], place.sizes["chunk"]),
+    "step-append": step_append,
+}
+
+
 def run(place, report, rounds, only):
-    of = place.sizes
-    work = {
-        "decode": lambda: decode(place, report, rounds),
-        "prefill": lambda: prefill(place, report, rounds),
-        "append-token": lambda: appended(place, report, rounds, "append-token", of["sequences"], 1),
-        "append-chunk": lambda: appended(place, report, rounds, "append-chunk", of["chunks"], of["chunk"]),
-        "step-append": lambda: step_append(place, report, rounds),
-    }
-    for workload in IDS:
-        if not workload.startswith(only):
-            continue
+    for workload in filter(lambda name: name.startswith(only), WORK):
         try:
-            work[workload]()
+            WORK[workload](place, report, rounds)
         except Exception as error:  # the others still run
             print(f"FAILED: {workload}: {error}", file=sys.stderr)
             report["failed"].append({"id": workload, "error": f"{type(error).__name__}: {error}"})
@@ -335,7 +333,7 @@ def main():
             run(place, report, asked.rounds, asked.only)
     except Skip as reason:
         print(f"SKIPPED: {reason}")
-        report["skipped"] += [{"id": workload, "skipped": str(reason)} for workload in IDS if workload.startswith(asked.only)]
+        report["skipped"] += [{"id": workload, "skipped": str(reason)} for workload in WORK if workload.startswith(asked.only)]
     if asked.out:
         with open(asked.out, "w", encoding="utf-8") as file:
             json.dump(report, file)

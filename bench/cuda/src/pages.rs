@@ -22,22 +22,21 @@ pub struct Part {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
+    /// The forms of K and V, as they are written.
+    pub formats: [Format; 2],
     pub parts: [Part; 2],
     pub bytes: usize,
 }
 
 impl Page {
-    /// The forms of K and V of a page in the form of this name, as they are written.
-    pub fn formats(name: &str) -> [Format; 2] {
-        match name {
+    /// A page in the form of this name.
+    pub fn new(sizes: &Sizes, name: &str) -> Self {
+        let formats = match name {
             "f8e4m3" => [Format::F8; 2],
             "q8" => [Format::Q8; 2],
             "q4" => [Format::Q4Channels, Format::Q4Rows],
             _ => [Format::Bf16; 2],
-        }
-    }
-
-    pub fn new(sizes: &Sizes, formats: [Format; 2]) -> Self {
+        };
         let Sizes { kv_heads, dim, block, .. } = *sizes;
         let mut bytes = 0;
         let parts = formats.map(|format| {
@@ -54,7 +53,7 @@ impl Page {
             bytes = (scales + kv_heads * scale_head).next_multiple_of(ALIGNMENT);
             Part { codes, head, row, scales, scale_head }
         });
-        Page { parts, bytes }
+        Page { formats, parts, bytes }
     }
 
     pub fn sections(&self) -> [Section; 2] {
@@ -135,7 +134,7 @@ mod tests {
     #[test]
     fn pages_have_what_their_forms_take() {
         let elements = 8 * 16 * 128;
-        let bytes = |name| Page::new(&Sizes::FULL, Page::formats(name)).bytes;
+        let bytes = |name| Page::new(&Sizes::FULL, name).bytes;
         assert_eq!(bytes("bf16"), 2 * 2 * elements);
         assert_eq!(bytes("f8e4m3"), 2 * elements);
         assert_eq!(bytes("q8"), 2 * (elements + 8 * 16 * 2));

@@ -20,7 +20,7 @@ const TIMES: usize = 16;
 pub fn step(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, layers, pool_layers, block, keys: count, .. } = *sizes;
-    let page = Page::new(sizes, Page::formats("bf16"));
+    let page = Page::new(sizes, "bf16");
     let keys = Keys::new(bench)?;
     let pages = Pool::new(bench, &keys, RowFormat::Bf16)?;
     let queries = Queries::new(bench, 1, 1)?;

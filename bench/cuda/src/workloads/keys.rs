@@ -60,8 +60,7 @@ impl<'a> Pool<'a> {
         let Bench { place, sizes, .. } = *bench;
         let Sizes { kv_heads, block, pool_layers, .. } = *sizes;
         let (row, head) = (sizes.row(), sizes.keys * sizes.row());
-        let formats = Page::formats(if format == RowFormat::Q8 { "q8" } else { "bf16" });
-        let page = Page::new(sizes, formats);
+        let page = Page::new(sizes, if format == RowFormat::Q8 { "q8" } else { "bf16" });
         let block_bytes = pool_layers * page.bytes;
         let (inside, outside) = (bench.memory(keys.blocks.len() * block_bytes)?, keys.rows);
         fill(place, inside, 11, 1.0)?;
@@ -80,7 +79,7 @@ impl<'a> Pool<'a> {
                         QuantisedPage { page, rows: [first; 2], slot: 0, tokens: block as u32 }
                     })
                     .collect();
-                seal(&place.stream, &quantised(sizes, inside, (&page, formats), rows), &pages)?;
+                seal(&place.stream, &quantised(sizes, inside, &page, rows), &pages)?;
             } else {
                 let rows = [0, sizes.keys_part()].map(|offset| Rows {
                     memory: outside,

@@ -47,7 +47,7 @@ fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> 
 /// Blocks of all layers from half of the pool to the other half.
 pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
-    let bytes = sizes.layers * Page::new(sizes, Page::formats("bf16")).bytes;
+    let bytes = sizes.layers * Page::new(sizes, "bf16").bytes;
     let count = (sizes.carried / bytes).max(2);
     let (source, target) = (bench.memory(count * bytes)?, bench.memory(count * bytes)?);
     fill(place, source, 4, 1.0)?;
@@ -70,7 +70,7 @@ pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
 /// Blocks of all layers made zero: nothing is read.
 pub fn zeros(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes: Sizes { layers, carried, .. }, .. } = *bench;
-    let bytes = layers * Page::new(bench.sizes, Page::formats("bf16")).bytes;
+    let bytes = layers * Page::new(bench.sizes, "bf16").bytes;
     let count = (carried / bytes).max(2);
     let (source, target) = (bench.memory(count * bytes)?, bench.memory(count * bytes)?);
     for span in [source, target] {

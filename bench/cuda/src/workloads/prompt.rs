@@ -65,7 +65,7 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
 pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { layers, prompt, block, .. } = *sizes;
-    let page = Page::new(sizes, Page::formats("bf16"));
+    let page = Page::new(sizes, "bf16");
     let (bytes, block_bytes) = (2 * sizes.prompt_part(), layers * page.bytes);
     let blocks = scattered(prompt.div_ceil(block));
     let (outside, inside) = (bench.memory(bytes)?, bench.memory(blocks.len() * block_bytes)?);

@@ -30,7 +30,7 @@ fn rows<'a>(sizes: &Sizes, memory: Span<'a>) -> [Rows<'a>; 2] {
 pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, layers, sequences, block, times, .. } = *sizes;
-    let page = Page::new(sizes, Page::formats("bf16"));
+    let page = Page::new(sizes, "bf16");
     let (row, block_bytes) = (sizes.row(), layers * page.bytes);
     let part_bytes = layers * sequences * kv_heads * row;
     // Block `step` of each sequence.
