@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import test from 'ava'
 
 import { folder, root } from '../support/packaging/scripts.js'
-import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/contents.mjs'
+import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/bundle.mjs'
 import { countKernelTests, programsOf } from '../../scripts/cuda/programs.mjs'
 
 

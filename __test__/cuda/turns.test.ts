@@ -8,7 +8,7 @@ import test from 'ava'
 import { readResults } from '../../bench/report/gpu.js'
 import { folder, root, type TurnReport } from '../support/packaging/scripts.js'
 import { asked, merged, turnsOf } from '../../scripts/cuda/carried/turns.mjs'
-import { CARRIED } from '../../scripts/cuda/contents.mjs'
+import { CARRIED } from '../../scripts/cuda/bundle.mjs'
 
 const lane = (name: string, ...nanoseconds: number[]) => ({ name, role: 'ours' as const, bytes: 1, flops: null, nanoseconds, host: nanoseconds })
 

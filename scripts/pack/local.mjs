@@ -3,7 +3,7 @@
 //   addon against an old glibc -> packages -> a registry on the loopback -> npm install on node 20, 22 and 24, and Bun -> what is tried
 //
 // All that is made lies in target/pack. The first run fetches runtimes, toolchain and registry (300 MB), and compiles everything once.
-import { copyFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
@@ -118,4 +118,19 @@ async function local() {
   }
 }
 
-await main(import.meta.url, 'the packages do not work', local, 'the packages as they are published')
+/** With --here: kvtide and the addon that was built here, installed from files and used as modules and by require, with types. */
+async function here() {
+  const built = readdirSync(root).filter(name => /^kvtide\..*\.node$/.test(name))
+  if (built.length !== 1) throw new Refusal(`there are ${built.length} addons here, expected one: run npm run build:addon`)
+  const at = mkdtempSync(join(tmpdir(), 'kvtide-pack-'))
+  process.on('exit', () => rmSync(at, { recursive: true, force: true }))
+  const packed = await makePackages({ addons: root, to: join(at, 'packages'), only: built })
+  console.log(report(packed))
+  // Nobody is asked for the packages of other platforms: npm goes on without what it cannot have and does not need.
+  const stranger = new Stranger(join(at, 'stranger'))
+  await stranger.install(...packed.made.map(({ tarball }) => tarball), '--offline')
+  await stranger.checkAll(packed.made)
+  console.log('the packed package works')
+}
+
+await main(import.meta.url, 'the packages do not work', process.argv.includes('--here') ? here : local, 'the packages as they are published')

@@ -2,7 +2,7 @@
 import { chmodSync, existsSync, mkdirSync, rmSync, symlinkSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 
-import { NODE } from '../cuda/contents.mjs'
+import { NODE } from '../cuda/bundle.mjs'
 import { unpacked } from '../fetched.mjs'
 import { Missing } from '../refusal.mjs'
 
