@@ -8,7 +8,7 @@ import test from 'ava'
 
 import { compiling, folder } from '../support/packaging/scripts.js'
 import { compileStub, functions, libraries, statusCode } from '../../scripts/cuda/stubs.mjs'
-import { cudaHome } from '../../scripts/cuda/home.mjs'
+import { cudaHome } from '../../scripts/cuda/environment.mjs'
 
 const STUB = {
   name: 'tide',

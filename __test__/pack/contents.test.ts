@@ -10,7 +10,7 @@ import { reachable } from '../../scripts/compile.mjs'
 import { packed } from '../../scripts/pack/packages.mjs'
 import { measured } from '../../scripts/cuda/binary.mjs'
 import { addonLine } from '../../scripts/release/addon.mjs'
-import { PROGRAMS, quickStart } from '../../scripts/pack/tried.mjs'
+import { PROGRAMS, quickStart } from '../../scripts/pack/stranger.mjs'
 
 const onLinux = PLATFORM === 'linux-x64-gnu' ? test : test.skip
 

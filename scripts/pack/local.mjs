@@ -15,8 +15,7 @@ import { platformPackage } from './manifests.mjs'
 import { emptied, makePackages, report, repository } from './packages.mjs'
 import { startRegistry } from './registry.mjs'
 import { BUN, bunFolder, nodeFolder, NODES } from './runtimes.mjs'
-import { Stranger } from './stranger.mjs'
-import { PROGRAMS } from './tried.mjs'
+import { PROGRAMS, Stranger } from './stranger.mjs'
 
 const folder = join(root, 'target', 'pack')
 
