@@ -1,11 +1,23 @@
 // Runs commands one after the other, for the scripts of this folder.
 import { spawnSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { run as runProgram } from './cuda/carried/program.mjs'
 
 export const root = fileURLToPath(new URL('..', import.meta.url))
+
+/** The repository's package.json. */
+export const repository = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+
+/** A folder that is gone when the process ends, which a command that fails does too. */
+export function temporary(name) {
+  const folder = mkdtempSync(join(tmpdir(), `kvtide-${name}-`))
+  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  return folder
+}
 
 const searchPath = () => [join(root, 'node_modules', '.bin'), process.env.PATH].join(delimiter)
 const onWindows = process.platform === 'win32'

@@ -6,8 +6,9 @@ import test from 'ava'
 import { PLATFORMS } from '../../lib/loading/platform.js'
 import { CUDA_FILE, CUDA_PACKAGE, VERSION } from '../support/packaging/package-copy.js'
 import { cudaPackage, platform, platformPackage, rootManifest } from '../../scripts/pack/manifests.mjs'
-import { addonPackages, report, repository } from '../../scripts/pack/packages.mjs'
+import { addonPackages, report } from '../../scripts/pack/packages.mjs'
 import { NODES } from '../../scripts/pack/runtimes.mjs'
+import { repository } from '../../scripts/steps.mjs'
 
 test('targets have the names that npm gives their systems', t => {
   t.deepEqual(platform('x86_64-unknown-linux-gnu'), { suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' })

@@ -3,12 +3,12 @@
 //   the addon (npm run build:cuda)  +  kernels' tests  +  bench/cuda  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.xz
 //
 // There: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`.
-import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { basename, join, relative } from 'node:path'
 
 import { unpacked } from '../fetched.mjs'
 import { main, Refusal } from '../refusal.mjs'
-import { ask, must, root } from '../steps.mjs'
+import { ask, must, repository, root } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
 import { buildBench, buildKernelTests } from './programs.mjs'
@@ -54,8 +54,6 @@ export function sizeLine(name, bytes) {
   return `${name}  ${size(bytes)} of at most ${size(BYTES_MAX)}`
 }
 
-const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
-
 async function node(to) {
   const from = await unpacked(NODE, cudaFolder)
   for (const file of ['bin/node', 'LICENSE']) copyFileSync(join(from, file), join(to, basename(file)))
@@ -66,7 +64,7 @@ async function node(to) {
 /** The compiled package with its addon, the tests of caches, and what these import. */
 async function compiled(to) {
   await must('tsc', ['--project', 'scripts/cuda/tsconfig.json', '--outDir', to])
-  writeFileSync(join(to, 'package.json'), `${JSON.stringify(compiledPackage(manifest), null, 2)}\n`)
+  writeFileSync(join(to, 'package.json'), `${JSON.stringify(compiledPackage(repository), null, 2)}\n`)
   for (const file of [ADDON, 'LICENSE-MIT', 'LICENSE-APACHE']) copyFileSync(join(root, file), join(to, file))
   for (const folder of packageFolders(IMPORTED)) {
     const from = join(root, folder)
@@ -87,7 +85,7 @@ async function programs(to, found) {
 
 async function bundle() {
   if (!existsSync(join(root, ADDON))) throw new Refusal(`${ADDON} is not there: run npm run build:cuda first`)
-  const name = bundleName(manifest.version)
+  const name = bundleName(repository.version)
   const folder = join(cudaFolder, name)
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(join(folder, 'package'), { recursive: true })

@@ -2,11 +2,10 @@
 // registers it takes. One that spills fails.
 //
 // The toolkit is that of the CUDA build. Where there can be none, it says SKIPPED.
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { root, run } from '../steps.mjs'
+import { root, run, temporary } from '../steps.mjs'
 import { main, Refusal } from '../refusal.mjs'
 import { checkMachine } from './environment.mjs'
 import { toolkit } from './toolkit.mjs'
@@ -59,8 +58,7 @@ async function check() {
     if (!(error instanceof Refusal)) throw error
     return console.log(`SKIPPED: kernels for GPUs are not compiled here: ${error.message}`)
   }
-  const folder = mkdtempSync(join(tmpdir(), 'kvtide-kernels-'))
-  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  const folder = temporary('kernels')
   const done = []
   for (const file of readdirSync(join(root, KERNELS)).filter(name => name.endsWith('.cu')).sort()) {
     done.push(...(await Promise.all(GPUS.map(gpu => compile(join(tools.home, 'bin', 'nvcc'), file, gpu, folder)))))

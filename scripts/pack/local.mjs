@@ -3,16 +3,15 @@
 //   addon against an old glibc -> packages -> a registry on the loopback -> npm install on node 20, 22 and 24, and Bun -> what is tried
 //
 // All that is made lies in target/pack. The first run fetches runtimes, toolchain and registry (300 MB), and compiles everything once.
-import { copyFileSync, existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { copyFileSync, existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { ADDON as CUDA_ADDON, describe } from '../cuda/binary.mjs'
 import { main, Missing, Refusal } from '../refusal.mjs'
 import { buildAddon } from '../release/addon.mjs'
-import { exists, root } from '../steps.mjs'
+import { exists, repository, root, temporary } from '../steps.mjs'
 import { platformPackage } from './manifests.mjs'
-import { emptied, makePackages, report, repository } from './packages.mjs'
+import { emptied, makePackages, report } from './packages.mjs'
 import { startRegistry } from './registry.mjs'
 import { BUN, bunFolder, nodeFolder, NODES } from './runtimes.mjs'
 import { PROGRAMS, Stranger } from './stranger.mjs'
@@ -107,22 +106,17 @@ async function strangers(made, at, url) {
 async function local() {
   const made = await packages()
   const published = [...made, ...(await standIns())]
-  const at = mkdtempSync(join(tmpdir(), 'kvtide-strangers-'))
-  try {
-    const { url, stop } = await startRegistry(folder, join(at, 'registry'), published.map(({ tarball }) => tarball))
-    await strangers(made, at, url).finally(stop)
-    console.log(`\n${NODES.length + 1} runtimes were tried, without a compiler on the PATH`)
-  } finally {
-    rmSync(at, { recursive: true, force: true })
-  }
+  const at = temporary('strangers')
+  const { url, stop } = await startRegistry(folder, join(at, 'registry'), published.map(({ tarball }) => tarball))
+  await strangers(made, at, url).finally(stop)
+  console.log(`\n${NODES.length + 1} runtimes were tried, without a compiler on the PATH`)
 }
 
 /** With --here: kvtide and the addon that was built here, installed from files and used as modules and by require, with types. */
 async function here() {
   const built = readdirSync(root).filter(name => /^kvtide\..*\.node$/.test(name))
   if (built.length !== 1) throw new Refusal(`there are ${built.length} addons here, expected one: run npm run build:addon`)
-  const at = mkdtempSync(join(tmpdir(), 'kvtide-pack-'))
-  process.on('exit', () => rmSync(at, { recursive: true, force: true }))
+  const at = temporary('pack')
   const packed = await makePackages({ addons: root, to: join(at, 'packages'), only: built })
   console.log(report(packed))
   // Nobody is asked for the packages of other platforms: npm goes on without what it cannot have and does not need.

@@ -4,15 +4,13 @@
 //
 // Each is a folder of its own and a tarball beside it. An addon that is not there is named, and its package is not made. A release counts
 // them: some package managers install nothing when a package that kvtide names does not exist.
-import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { copyFileSync, cpSync, existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
 
 import { compile } from '../compile.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
-import { root, run } from '../steps.mjs'
+import { repository, root, run } from '../steps.mjs'
 import { cudaPackage, platformPackage, rootManifest } from './manifests.mjs'
-
-export const repository = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
 
 export const addonPackages = manifest => [...manifest.napi.targets.map(target => platformPackage(manifest, target)), cudaPackage(manifest)]
 

@@ -1,10 +1,8 @@
 // What cargo knows of the workspace: its crates, everything they are built with, and what of that is inside an addon.
 import { spawnSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
 
 import { Refusal } from '../refusal.mjs'
-import { ask, root } from '../steps.mjs'
+import { ask, repository, root } from '../steps.mjs'
 
 const byName = (a, b) => (`${a.name} ${a.version}` < `${b.name} ${b.version}` ? -1 : 1)
 
@@ -22,8 +20,7 @@ export const published = found => members(found).filter(({ publish }) => publish
 
 /** The addons: what each is called, the system it is for, the features that it is built with. */
 export function addons() {
-  const { napi } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
-  const cpu = napi.targets.map(target => ({ name: target, target, features: target === 'aarch64-apple-darwin' ? ['metal'] : [] }))
+  const cpu = repository.napi.targets.map(target => ({ name: target, target, features: target === 'aarch64-apple-darwin' ? ['metal'] : [] }))
   return [...cpu, { name: 'cuda', target: 'x86_64-unknown-linux-gnu', features: ['cuda'] }]
 }
 

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { given, main, Refusal } from '../refusal.mjs'
-import { root } from '../steps.mjs'
+import { repository, root } from '../steps.mjs'
 
 const FOLDER = join(root, '.github', 'workflows')
 
@@ -58,12 +58,11 @@ export async function lint(file, text) {
 
 async function check() {
   given()
-  const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
   const files = readdirSync(FOLDER).sort()
   const faults = []
   for (const file of files) {
     const text = readFileSync(join(FOLDER, file), 'utf8')
-    faults.push(...(await lint(file, text)), ...faultsOf(file, text, scripts))
+    faults.push(...(await lint(file, text)), ...faultsOf(file, text, repository.scripts))
   }
   if (faults.length > 0) throw new Refusal(faults.join('\n'))
   console.log(`${files.join(', ')}: actionlint has found nothing, every action is pinned, rights are few`)
