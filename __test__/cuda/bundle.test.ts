@@ -8,7 +8,6 @@ import { folder, root } from '../support/packaging/scripts.js'
 import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/bundle.mjs'
 import { countKernelTests, programsOf } from '../../scripts/cuda/programs.mjs'
 
-
 test('packages come with all they depend on', t => {
   const folders: string[] = packageFolders(IMPORTED)
   for (const name of ['ava', 'emittery', 'fast-check', 'pure-rand']) t.true(folders.includes(`node_modules/${name}`), name)

@@ -5,11 +5,11 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { folder, root, type Gpu, type RunProgram } from '../support/packaging/scripts.js'
+import { folder, root, type RunProgram } from '../support/packaging/scripts.js'
 import { deviceTests, gpuOf, kernelTests, listedTests, rustCounts, sanitized, summary, tapCounts } from '../../scripts/cuda/carried/parts.mjs'
 
-const GPU: Gpu = { usable: true, reason: '' }
-const NONE: Gpu = { usable: false, reason: 'no NVIDIA driver: libcuda.so.1 not found' }
+const GPU = { usable: true, reason: '' }
+const NONE = { usable: false, reason: 'no NVIDIA driver: libcuda.so.1 not found' }
 
 const TAP = `TAP version 13
 ok 1 - cuda:0: a title that says ok 7 # SKIP

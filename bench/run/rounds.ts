@@ -2,9 +2,8 @@
 //
 // A benchmark that finished one lane before the next would compare two moments of the machine. Each round starts with another lane, and
 // the first rounds are thrown away.
-import { readFileSync } from 'node:fs'
-
 import type { Measured, Role } from '../report/report.js'
+import { read } from './machine.js'
 
 /** Rounds that let the engine compile what runs often, and are not counted. */
 const WARM_UP = 5
@@ -40,13 +39,7 @@ export function readWaiting(text: string): number {
   return Number.isFinite(waiting) ? waiting : 0
 }
 
-function waited(): number {
-  try {
-    return readWaiting(readFileSync('/proc/thread-self/schedstat', 'latin1'))
-  } catch {
-    return 0
-  }
-}
+const waited = (): number => readWaiting(read('/proc/thread-self/schedstat'))
 
 async function timed({ operations, shared = false, before, round, after }: Contestant, clocks: Clocks): Promise<number> {
   before?.()

@@ -1,10 +1,9 @@
 // One query over layers that no cache of the processor holds, through the TypeScript API, against onnxruntime's operators.
-import { readFileSync } from 'node:fs'
-
 import { KvCache, attend, setThreads } from 'kvtide'
 
 import { INSTALL, attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from './onnxruntime.js'
 import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
+import { read } from '../run/machine.js'
 import { lane, measure, pause, type Contestant } from '../run/rounds.js'
 import { HEAD_DIM, HEADS } from './rows.js'
 
@@ -12,12 +11,8 @@ const QUERY_HEADS = 32
 
 /** Layers of so many bytes that go around the last cache of the processor: more than eight times of it. */
 function layersBeyondCaches(layerBytes: number): number {
-  let cache = 32 * 2 ** 20
-  try {
-    cache = Number.parseInt(readFileSync('/sys/devices/system/cpu/cpu0/cache/index3/size', 'latin1'), 10) * 1024
-  } catch {
-    // Where the system does not say, it is taken for that of a large processor.
-  }
+  // Where the system does not say, it is taken for that of a large processor.
+  const cache = Number.parseInt(read('/sys/devices/system/cpu/cpu0/cache/index3/size'), 10) * 1024 || 32 * 2 ** 20
   return Math.floor((8 * cache) / layerBytes) + 1
 }
 

@@ -39,11 +39,9 @@ function linked(folder, programs) {
   mkdirSync(folder, { recursive: true })
   for (const [name, file] of Object.entries(programs)) symlinkSync(file, join(folder, name))
   for (const name of COREUTILS) {
-    const file = found(name)
+    const file = process.env.PATH.split(delimiter).map(place => join(place, name)).find(existsSync)
     if (file === undefined) throw new Missing(`${name} is missing`)
     symlinkSync(file, join(folder, name))
   }
   return folder
 }
-
-const found = name => process.env.PATH.split(delimiter).map(folder => join(folder, name)).find(existsSync)

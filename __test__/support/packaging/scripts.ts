@@ -1,12 +1,12 @@
 // The scripts of releases, which are JavaScript, as tests run them: as programs, and as modules.
-import { execFileSync } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 import test, { type ExecutionContext, type Implementation } from 'ava'
 
-import type { GpuWorkload } from '../../../bench/report/gpu.js'
+import type { GpuResults } from '../../../bench/report/gpu.js'
+import { exists } from '../../../scripts/steps.mjs'
 import { root, runNode, type Ended } from './child.js'
 
 export { root }
@@ -21,6 +21,9 @@ export interface Crate {
   readonly rust_version?: string | null
   readonly [field: string]: unknown
 }
+
+/** The text of a file of the repository. */
+export const text = (file: string): string => readFileSync(join(root, file), 'utf8')
 
 export function runScript(file: string, args: readonly string[] = []): Promise<Ended> {
   return runNode([join(root, 'scripts', file), ...args])
@@ -39,31 +42,13 @@ export function folder(t: ExecutionContext): string {
   return made
 }
 
-export interface Gpu {
-  readonly usable: boolean
-  readonly reason: string
-}
-
 /** What a program of `run.sh bench` has measured in a turn. */
-export interface TurnReport {
-  readonly machine: { readonly device: string; readonly details: readonly string[] } | null
-  readonly workloads: readonly GpuWorkload[]
-  readonly skipped: readonly { readonly id: string; readonly skipped: string }[]
-  readonly failed: readonly { readonly id: string; readonly error: string }[]
-}
+export type TurnReport = Pick<GpuResults, 'workloads' | 'skipped' | 'failed'> & { readonly machine: GpuResults['machines'][number] | null }
 
 export type RunProgram = (command: string, args: readonly string[], options?: { readonly env?: NodeJS.ProcessEnv }) => Promise<{ code: number; output: string }>
 
 /** Whether stubs can be compiled and run here. */
-export function canCompile(): boolean {
-  if (process.platform !== 'linux' || process.arch !== 'x64') return false
-  try {
-    for (const program of ['gcc', 'ar']) execFileSync(program, ['--version'], { stdio: 'ignore' })
-    return true
-  } catch {
-    return false
-  }
-}
+export const canCompile = (): boolean => process.platform === 'linux' && process.arch === 'x64' && ['gcc', 'ar'].every(exists)
 
 /** A test that compiles: skipped by its name where that cannot be done. */
 export const compiling: (title: string, implementation: Implementation<[]>) => void = canCompile() ? test : test.skip
