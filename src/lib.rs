@@ -8,7 +8,7 @@
 //!   beside the package or in a package of its own, and refuses a second one, which it finds among the files that the process has mapped.
 //!   What is chosen is looked at before it is loaded (`lib/loading/addon-file.ts`): a library that is cut short would end the process. So there is one
 //!   loader, and none is generated; of the build, the package has the addon and its types. The addon with CUDA links with stubs for NVIDIA's libraries, which open the real
-//!   ones at the first call (`scripts/cuda/trampolines.mjs`): so it loads anywhere, and every call without them is an error code.
+//!   ones at the first call (`scripts/cuda/stubs.mjs`): so it loads anywhere, and every call without them is an error code.
 //! - All numbers cross as `f64` and are checked twice: in `lib/border/check.ts`, where the error names the argument, and in
 //!   `border/number.rs`, where a wrong one could reach memory.
 //! - A tensor argument crosses as its typed array, or as the buffer that a cache showed, with a description in a shared
