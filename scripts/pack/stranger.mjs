@@ -46,7 +46,7 @@ import('kvtide').then(imported => {
 const USED = `const options: KvCacheOptions = { batchSize: 1, numKvHeads: 8, initialCapacity: 256, maxSeqLen: 8192, headDim: 128 }
 export const cache: KvCache = new KvCache(options)
 export const count: number = cache.seqLen
-export function code(error: KvTideError<'BUSY'>): 'BUSY' { return error.code }
+export const code = (error: KvTideError<'BUSY'>): 'BUSY' => error.code
 // @ts-expect-error: there are types, not any.
 export const wrong: string = cache.seqLen
 `
