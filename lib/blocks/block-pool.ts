@@ -1,8 +1,8 @@
 import type { NativeBlockPool } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { binding } from '../loading/binding.js'
 
 const OPTIONS: Names<BlockPoolOptions> = { capacity: 0, blockSize: 0, numLayers: 0, numKvHeads: 0, headDim: 0, watermark: 0 }
 

@@ -1,8 +1,8 @@
 import type { NativeBlockTable } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, known, type Names, whole } from '../border/check.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { binding } from '../loading/binding.js'
 
 const OPTIONS: Names<BlockTableOptions> = { numLayers: 0, blockSize: 0 }
 

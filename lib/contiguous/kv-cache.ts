@@ -1,17 +1,15 @@
 import type { NativeKvCache } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, flag, known, type Names, optional, whole } from '../border/check.js'
-import { readDevice } from '../border/device.js'
-import { checkDType, type DType } from '../border/dtype.js'
-import { CacheHandle, type PendingView } from '../border/cache-handle.js'
-import { meta } from '../border/host-array.js'
-import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
-import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
+import { checkDType, type DType, meta } from '../border/host-array.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { readDevice } from '../border/process.js'
 import { readSnapshot, Snapshot } from '../border/snapshot.js'
 import type { CacheStats } from '../border/stats.js'
-import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
+import { CacheHandle, type PendingView } from '../border/tensor-storage.js'
+import { type Kv, kvOf, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
+import { binding } from '../loading/binding.js'
+import { type BeginOptions, type KvTransaction, openTransaction } from './kv-transaction.js'
 
 const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
 

@@ -1,11 +1,10 @@
 import type { NativeBuffer, NativeView } from '#binding'
 
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
-import type { CacheHandle } from '../border/cache-handle.js'
 import { meta } from '../border/host-array.js'
-import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { INTERNAL, nativeArgument, Owner } from '../border/owner.js'
-import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
+import type { CacheHandle } from '../border/tensor-storage.js'
+import { type Kv, kvOf, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
 
 const BEGIN: Names<BeginOptions> = { maxTokens: 0 }
 const DRAFT: Names<DraftOptions> = { parents: 0 }

@@ -1,17 +1,15 @@
 import type { NativeRollbackCache, NativeRollbackMark } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
-import { readDevice } from '../border/device.js'
 import { KvTideError } from '../border/errors.js'
-import { CacheHandle } from '../border/cache-handle.js'
 import { meta } from '../border/host-array.js'
-import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
-import { openTransaction, parentsOf, readDraft, type BeginOptions, type DraftOptions, type KvTransaction } from './kv-transaction.js'
-import { INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from '../border/owner.js'
-import { RollbackMark } from './rollback-mark.js'
+import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from '../border/owner.js'
+import { readDevice } from '../border/process.js'
 import type { CacheStats } from '../border/stats.js'
-import { kvOf, kvOrNull, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
+import { CacheHandle } from '../border/tensor-storage.js'
+import { type Kv, kvOf, kvOrNull, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
+import { binding } from '../loading/binding.js'
+import { type BeginOptions, type DraftOptions, type KvTransaction, openTransaction, parentsOf, readDraft } from './kv-transaction.js'
 
 const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
 
@@ -155,5 +153,19 @@ function isForged(value: unknown): boolean {
     return Object.getPrototypeOf(value) !== Object.prototype || Object.keys(value).length > 0
   } catch {
     return false
+  }
+}
+
+/** A mark on the committed length of a {@link RollbackCache}, to go back to. It holds no memory. */
+export class RollbackMark extends Owner {
+  /** @internal */
+  constructor(token: unknown, native: NativeRollbackMark) {
+    checkInternal(token, 'RollbackMark', 'RollbackCache.snapshot() instead')
+    super(token, native, RollbackMark)
+  }
+
+  /** The committed length that it marks. */
+  get committedLen(): number {
+    return nativeThis<NativeRollbackMark>(this, RollbackMark).committedLen()
   }
 }

@@ -1,15 +1,13 @@
 import type { NativeRotatingCache, NativeRotatingSnapshot, NativeView } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, known, type Names, optional, whole } from '../border/check.js'
-import { readDevice } from '../border/device.js'
-import type { DType } from '../border/dtype.js'
-import { CacheHandle } from '../border/cache-handle.js'
-import { meta } from '../border/host-array.js'
-import { put, readTensor } from '../border/host-tensor.js'
-import { type Class, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
-import { RotatingSnapshot } from './rotating-snapshot.js'
+import { type DType, meta } from '../border/host-array.js'
+import { checkInternal, type Class, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
+import { readDevice } from '../border/process.js'
 import type { CacheStats } from '../border/stats.js'
+import { CacheHandle } from '../border/tensor-storage.js'
+import { put, readTensor } from '../border/tensor.js'
+import { binding } from '../loading/binding.js'
 
 const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
 
@@ -164,4 +162,42 @@ export function acceptedRotating(native: NativeRotatingCache, snapshot: unknown,
     whole('rowIdx', rowIdx),
     whole('batchLen', batchLen),
   )
+}
+
+/** What a rotating cache held at one moment. Later changes of the cache do not change it. */
+export class RotatingSnapshot extends Owner {
+  /** @internal */
+  constructor(token: unknown, native: NativeRotatingSnapshot) {
+    checkInternal(token, 'RotatingSnapshot', 'snapshot() of a rotating cache instead')
+    super(token, native, RotatingSnapshot)
+  }
+
+  /** Tokens that had been appended to the cache. */
+  get currentSeqLen(): number {
+    return snapshotOf(this).currentSeqLen()
+  }
+
+  /** The window of the cache. */
+  get maxSeqLen(): number {
+    return snapshotOf(this).maxSeqLen()
+  }
+
+  /** Tokens in the snapshot. */
+  get retainedLen(): number {
+    return snapshotOf(this).retainedLen()
+  }
+
+  /** The sinks of the cache. */
+  get sinks(): number {
+    return snapshotOf(this).sinks()
+  }
+
+  /** The dimension of the sequence. */
+  get dim(): number {
+    return snapshotOf(this).dim()
+  }
+}
+
+function snapshotOf(self: unknown): NativeRotatingSnapshot {
+  return nativeThis<NativeRotatingSnapshot>(self, RotatingSnapshot)
 }

@@ -1,6 +1,6 @@
 import type { NativeEvent } from '#binding'
 
-import { known, optional, whole, type Names } from '../border/check.js'
+import { known, type Names, optional, whole } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { endThis, INTERNAL, nativeArgument, Owner } from '../border/owner.js'
 import type { SharedCache, Waiting } from './shared-cache.js'

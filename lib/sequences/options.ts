@@ -1,12 +1,12 @@
 import { count, flag, isArray, known, list, type Names, optional, text, typedArray, whole } from '../border/check.js'
-import { readDevice } from '../border/device.js'
-import { checkDType, type DType } from '../border/dtype.js'
 import { invalid } from '../border/errors.js'
-import { readEviction, type EvictionPolicy } from './eviction.js'
+import { checkDType, type DType } from '../border/host-array.js'
+import { readDevice } from '../border/process.js'
+import { type EvictionPolicy, readEviction } from './eviction.js'
+import { type HuggingFaceConfig, type ModelDescription, readModel } from './model-description.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
-import { Clock } from './clock.js'
-import { readModel, type HuggingFaceConfig, type ModelDescription } from './model-description.js'
 import { wellFormed } from './prompt.js'
+import { Clock } from './shared-cache.js'
 
 /** What pages are and what they may cost, for layers of any kind. */
 interface PageOptions {

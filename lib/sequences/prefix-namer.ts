@@ -1,12 +1,13 @@
 import type { NativePrefixNamer } from '#binding'
 
 import { isArray, known } from '../border/check.js'
-import { readFullName } from '../border/device.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { readFullName } from '../border/process.js'
 import { binding } from '../loading/binding.js'
 import { readModel } from './model-description.js'
-import { type Given, type ModelCacheOptions, OPTION_NAMES, type UniformCacheOptions, readDevices, readModelPages, readPages } from './options.js'
-import { type PromptOptions, readKeys, type TokenIds } from './prompt.js'
+import { type Given, type ModelCacheOptions, OPTION_NAMES, readDevices, readModelPages, readPages, type UniformCacheOptions } from './options.js'
+import { type PromptOptions, readKeys } from './prompt.js'
+import type { TokenIds } from './tokens.js'
 
 /** What a {@link PrefixNamer} is made with: the options of a cache, or only those that names depend on. */
 export type PrefixNamerOptions =

@@ -1,8 +1,8 @@
 import { arrayKind, arrayLength, count, isArray, typedArray, whole } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { liveArgument, nativeOf } from '../border/owner.js'
-import type { SharedCache } from './shared-cache.js'
 import type { Sequence } from './sequence.js'
+import type { SharedCache } from './shared-cache.js'
 
 /** Sequences of a cache, as numbers or objects. */
 export type SequenceList = readonly (number | Sequence)[] | Float64Array

@@ -1,9 +1,9 @@
 import type { NativeStepBatch } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { arrayLength, count, fields, isArray, known, list, type Names, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { checkInternal, INTERNAL, liveArgument, nativeThis, Owner, settle } from '../border/owner.js'
+import { binding } from '../loading/binding.js'
 import type { SharedCache } from './shared-cache.js'
 
 /** The tables of a step in one group of layers, for attention over all its sequences in one call. */

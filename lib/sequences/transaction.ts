@@ -1,9 +1,9 @@
 import type { NativeView } from '#binding'
 
 import { count } from '../border/check.js'
-import { AnyTransaction, beginDraft, type BeginOptions, type Draft, type KvTransaction, type NativeDrafts } from '../contiguous/kv-transaction.js'
 import { INTERNAL, nativeArgument } from '../border/owner.js'
-import { tensorOf, type Tensor } from '../border/tensor.js'
+import { type Tensor, tensorOf } from '../border/tensor.js'
+import { AnyTransaction, beginDraft, type BeginOptions, type Draft, type KvTransaction, type NativeDrafts } from '../contiguous/kv-transaction.js'
 import type { SharedCache } from './shared-cache.js'
 import { append, type Tokens } from './tokens.js'
 
