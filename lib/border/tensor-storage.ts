@@ -45,6 +45,14 @@ export class CacheHandle<N extends { dispose(): void }> {
     this.native = native
   }
 
+  /** Makes a call that changes the cache. */
+  change<R>(call: (native: N) => R): R {
+    return call(this.native)
+  }
+
+  /** Nobody waits for changes of a contiguous cache. */
+  changed(): void {}
+
   dispose(): void {
     this.native.dispose()
     this.#keep(undefined)

@@ -94,16 +94,16 @@ export interface KvTransaction extends Disposable {
   [Symbol.dispose](): void
 }
 
-/** @internal Transactions of one cache or sequence, by their numbers. */
-export interface NativeDrafts {
-  beginDraft(parent?: number, maxTokens?: number): number
-  commitDraft(draft: number, tokens?: number): void
-  commitDraftPath(draft: number, path: Uint32Array): void
-  rollbackDraft(draft: number): void
-  dropDraft(draft: number): void
-  drafted(draft: number): number
-  draftMask(draft: number): NativeView
-  draftPositions(draft: number): number[]
+/** @internal The calls of a native cache on its transactions. Each begins with where the transaction is: see {@link Draft}. */
+interface NativeDrafts {
+  beginDraft(...args: (number | undefined)[]): number
+  commitDraft(...args: (number | undefined)[]): void
+  commitDraftPath(...args: (number | Uint32Array)[]): void
+  rollbackDraft(...at: number[]): void
+  dropDraft(...at: number[]): void
+  drafted(...at: number[]): number
+  draftMask(...at: number[]): NativeView
+  draftPositions(...at: number[]): number[]
 }
 
 /** A contiguous cache's native object. */
@@ -112,20 +112,46 @@ interface NativeCache extends NativeDrafts {
   appendDraft(draft: number, k: object, v: object, meta: object, parents?: Int32Array): NativeBuffer | null
 }
 
-/** @internal The number of a transaction, and what it drafts on. */
-export class Draft<D extends { readonly native: NativeDrafts }> {
-  readonly on: D
+/** @internal A cache with transactions. */
+interface Drafting {
+  readonly native: NativeDrafts
+  change<R>(call: (native: NativeDrafts) => R): R
+  changed(): void
+}
+
+/** @internal A transaction: its number, and before that the number of its sequence if it has one. */
+export class Draft<C extends Drafting> {
+  readonly cache: C
+  readonly sequence: readonly number[]
   readonly id: number
   /** It was committed or rolled back, so there is nothing left to drop. */
   ended = false
 
-  constructor(on: D, id: number) {
-    this.on = on
-    this.id = id
+  /** Begins a transaction, or a child of `parent`. */
+  constructor(cache: C, sequence: readonly number[], options: unknown, parent?: number) {
+    const { maxTokens } = known<BeginOptions>('options', options, BEGIN)
+    const room = optional(count, 'maxTokens', maxTokens)
+    this.cache = cache
+    this.sequence = sequence
+    this.id = cache.change(native => native.beginDraft(...sequence, parent, room))
+  }
+
+  /** Where it is, as the addon takes it. */
+  get at(): number[] {
+    return [...this.sequence, this.id]
+  }
+
+  /** Ends it by a call that may be refused. */
+  end(call: (native: NativeDrafts) => void): void {
+    this.cache.change(call)
+    this.ended = true
   }
 
   dispose(): void {
-    if (!this.ended) this.on.native.dropDraft(this.id)
+    if (!this.ended) {
+      this.cache.native.dropDraft(...this.at)
+      this.cache.changed()
+    }
     this.ended = true
   }
 }
@@ -133,41 +159,40 @@ export class Draft<D extends { readonly native: NativeDrafts }> {
 /** @internal What transactions of all kinds have in common: how they end, and what their tokens see. */
 export abstract class AnyTransaction extends Owner {
   get length(): number {
-    const { on, id } = draftOf(this)
-    return on.native.drafted(id)
+    const { cache, at } = draftOf(this)
+    return cache.native.drafted(...at)
   }
 
   commit(n?: number): void {
     const draft = draftOf(this)
-    draft.on.native.commitDraft(draft.id, optional(whole, 'n', n))
-    draft.ended = true
+    const tokens = optional(whole, 'n', n)
+    draft.end(native => native.commitDraft(...draft.at, tokens))
   }
 
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void {
     const draft = draftOf(this)
-    draft.on.native.commitDraftPath(draft.id, Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count)))
-    draft.ended = true
+    const path = Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count))
+    draft.end(native => native.commitDraftPath(...draft.at, path))
   }
 
   rollback(): void {
     const draft = draftOf(this)
-    draft.on.native.rollbackDraft(draft.id)
-    draft.ended = true
+    draft.end(native => native.rollbackDraft(...draft.at))
   }
 
   treeMask(): Tensor {
-    const { on, id } = draftOf(this)
-    return tensorOf(on.native.draftMask(id))
+    const { cache, at } = draftOf(this)
+    return tensorOf(cache.native.draftMask(...at))
   }
 
   treePositions(): Int32Array {
-    const { on, id } = draftOf(this)
-    return Int32Array.from(on.native.draftPositions(id))
+    const { cache, at } = draftOf(this)
+    return Int32Array.from(cache.native.draftPositions(...at))
   }
 }
 
 /** The draft of a transaction of any kind. Whether it has ended, the addon knows and says. */
-function draftOf(self: unknown): Draft<{ readonly native: NativeDrafts }> {
+function draftOf(self: unknown): Draft<Drafting> {
   return nativeArgument('this', self, AnyTransaction)
 }
 
@@ -178,15 +203,15 @@ class CacheTransaction extends AnyTransaction implements KvTransaction {
   }
 
   append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
-    const { on: cache, id } = own(this)
+    const { cache, id } = own(this)
     const nodes = readDraft(options)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     return kvOf(cache.view(cache.native.appendDraft(id, put(keys, 0), put(values, 1), meta, nodes)))
   }
 
   begin(options: BeginOptions = {}): KvTransaction {
-    const { on, id } = own(this)
-    return new CacheTransaction(beginDraft(on, options, id))
+    const { cache, id } = own(this)
+    return new CacheTransaction(new Draft(cache, [], options, id))
   }
 }
 
@@ -196,14 +221,7 @@ function own(self: unknown): Draft<CacheHandle<NativeCache>> {
 
 /** @internal Opens a transaction on a contiguous cache. */
 export function openTransaction(cache: CacheHandle<NativeCache>, options: unknown): KvTransaction {
-  return new CacheTransaction(beginDraft(cache, options))
-}
-
-/** @internal Begins a draft, for a transaction of any kind. */
-export function beginDraft<D extends { readonly native: NativeDrafts }>(on: D, options: unknown, parent?: number): Draft<D> {
-  const { maxTokens } = known<BeginOptions>('options', options, BEGIN)
-  const room = optional(count, 'maxTokens', maxTokens)
-  return new Draft(on, on.native.beginDraft(parent, room))
+  return new CacheTransaction(new Draft(cache, [], options))
 }
 
 /** @internal The parents that options of a draft name. */

@@ -5,9 +5,8 @@ use kvtide_tensor::Lease;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::budget::budget;
-use crate::border::handle::{Handle, guard};
-use crate::border::number::{count, whole};
+use crate::border::argument::{count, whole};
+use crate::border::handle::{Handle, budget, guard};
 use crate::border::refusal::Outcome;
 
 /// A pool.

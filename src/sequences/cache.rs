@@ -4,16 +4,11 @@ use kvtide_tensor::PagedKvCache;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::model::{NativeGroup, NativeModelOptions};
-use super::options::NativePagedOptions;
-use super::sequence_batch::SequenceBatch;
-use crate::border::array::{ArrayArg, ArrayMemory, apart};
-use crate::border::children::Children;
+use super::options::{NativeGroup, NativeModelOptions, NativePagedOptions};
+use crate::border::argument::{ArrayArg, ArrayMemory, apart, count, whole};
 use crate::border::handle::{Handle, guard};
-use crate::border::number::{count, whole};
 use crate::border::refusal::Outcome;
-use crate::border::tensor::NativeView;
-use crate::border::tensor_arg::{TensorArg, source};
+use crate::border::tensor::{Children, NativeView, TensorArg, source};
 
 /// A cache.
 #[napi]
@@ -123,26 +118,6 @@ impl NativePagedKvCache {
             let (sequence, layer, position) =
                 (whole("seq", sequence)?, count("layer", layer)?, count("pos", position)?);
             Ok(cache.write_tokens(sequence, layer, position, source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?)
-        })
-    }
-
-    /// `batch` has the number of sequences, their ids, and behind them the offsets, if there are any; `tokens` are the ids of
-    /// the tokens.
-    #[napi]
-    pub fn append(
-        &mut self,
-        env: &Env,
-        batch: &[f64],
-        numbers: f64,
-        k: TensorArg,
-        v: TensorArg,
-        meta: &[f64],
-        tokens: Option<&[u32]>,
-    ) -> Result<()> {
-        self.cache.change(env, |cache| {
-            let batch = SequenceBatch::read(batch, numbers)?;
-            let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
-            Ok(cache.append_known(&batch.sequences, k, v, batch.offsets.as_deref(), tokens)?)
         })
     }
 

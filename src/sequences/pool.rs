@@ -6,9 +6,9 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::border::number::{count, optional, whole};
+use crate::border::argument::{count, optional, whole};
+use crate::border::process::NativeStats;
 use crate::border::refusal::{Outcome, number};
-use crate::border::stats::NativeStats;
 
 /// What a cache costs, and what its pools hold.
 #[napi(object, object_from_js = false)]
