@@ -11,9 +11,9 @@ const OPTIONS: Names<AttendOptions & AsyncOptions> = { scale: 0, causal: 0, wind
 
 /** How queries see keys. Every field has a default. */
 export interface AttendOptions {
-  /** Scores are multiplied by this; `1 / sqrt(headDim)` unless said otherwise. */
+  /** Scores are multiplied by this; `1 / sqrt(headDim)` by default. */
   readonly scale?: number
-  /** Whether a query sees only keys up to its own position; true unless said otherwise. */
+  /** Whether a query sees only keys up to its own position; true by default. */
   readonly causal?: boolean
   /**
    * How many positions a query sees back, its own among them. Unless given, it is the window of the cache that is read, or all
@@ -50,9 +50,12 @@ export interface AttendOptions {
   readonly qOffsets?: Int32Array | readonly number[]
   /** Returns the logarithm of each row's sum of exponentials (`lse`) too, for {@link mergeAttention}. */
   readonly returnLse?: boolean
-  /** The most threads to use; {@link threads} unless said otherwise. */
+  /** The most threads to use; {@link threads} by default. */
   readonly threads?: number
 }
+
+/** Options of a call that returns sums too. */
+export type WithLse<Options> = Options & { readonly returnLse: true }
 
 /** Arrays that an output may be written to: 32-bit floats, half floats, or the bits of half floats. */
 export type AttendOut = Float32Array | Uint16Array | Float16ArrayLike
@@ -224,7 +227,7 @@ export class AttendCall {
     return binding.attendAsync(queries, put(kv.k, 1, numbers), put(kv.v, 2, numbers), numbers, lists, stop)
   }
 
-  /** Writes the numbers down. Returns what crosses besides: q and the lists. */
+  /** Writes the numbers down. Returns what crosses beside them: q and the lists. */
   #put(): readonly [q: object, lists: readonly unknown[] | undefined] {
     const [settings, kv, out] = [this.#settings, this.#kv, this.#out]
     numbers[AT] = settings.scale

@@ -8,7 +8,7 @@ import { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import { readIds, type SequenceList } from '../sequences/sequence-batch.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { StepArrays } from '../sequences/step-batch.js'
-import { AttendCall, type Attended, type AttendedWithLse, type AttendOptions, type AttendOut, type KvLayer, type KvTensors } from './attend-call.js'
+import { AttendCall, type Attended, type AttendedWithLse, type AttendOptions, type AttendOut, type WithLse, type KvLayer, type KvTensors } from './attend-call.js'
 
 /** Keys and values in tensors: what a cache shows, or memory of your own. */
 interface TensorKv {
@@ -102,8 +102,6 @@ function tablesOf(shared: SharedCache, layer: number, groups: unknown): GivenPag
   if (!isArray(groups) || group >= groups.length) throw invalid('groups', groups, 'an array of tables, one for each group of layers')
   return fields<StepArrays>(`groups[${group}]`, groups[group])
 }
-
-type WithLse<Options> = Options & { readonly returnLse: true }
 
 /**
  * Attention from `q` to keys and values where they lie: in a cache, in a window with its sinks, or in memory of your own.

@@ -10,15 +10,15 @@ const OPTIONS: Names<BlockPoolOptions> = { capacity: 0, blockSize: 0, numLayers:
 export interface BlockPoolOptions {
   /** Blocks in the pool. */
   readonly capacity: number
-  /** Tokens of a block, 16 unless said otherwise. */
+  /** Tokens of a block, 16 by default. */
   readonly blockSize?: number
-  /** Layers of the model, 1 unless said otherwise. */
+  /** Layers of the model, 1 by default. */
   readonly numLayers?: number
-  /** Heads of K and V, 1 unless said otherwise. */
+  /** Heads of K and V, 1 by default. */
   readonly numKvHeads?: number
-  /** Elements of one head, 1 unless said otherwise. */
+  /** Elements of one head, 1 by default. */
   readonly headDim?: number
-  /** Blocks that {@link BlockPool.canAllocate} keeps back, so that existing sequences can grow; 0 unless said otherwise. */
+  /** Blocks that {@link BlockPool.canAllocate} keeps back, so that existing sequences can grow; 0 by default. */
   readonly watermark?: number
 }
 

@@ -15,7 +15,7 @@ export interface Float16ArrayLike extends ArrayBufferView {
   readonly [Symbol.toStringTag]: 'Float16Array'
 }
 
-interface Row {
+interface DTypeRow {
   /** Its number at the border with the addon. */
   readonly code: number
   readonly bytes: number
@@ -42,7 +42,7 @@ export function room<T>(requestedBytes: number, make: () => T): T {
 }
 
 /** The one table of dtypes. */
-const table: Readonly<Record<DType, Row>> = {
+const table: Readonly<Record<DType, DTypeRow>> = {
   f32: {
     code: codes.indexOf('f32'),
     bytes: 4,
@@ -90,7 +90,7 @@ export function dtypeOfCode(code: number): DType {
 }
 
 /** @internal */
-export function dtypeRow(dtype: DType): Row {
+export function dtypeRow(dtype: DType): DTypeRow {
   return table[dtype]
 }
 

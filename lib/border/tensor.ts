@@ -12,16 +12,16 @@ import { type PendingView, TensorStorage } from './tensor-storage.js'
 
 const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
 
-/** What a tensor is made with besides its data and shape. */
+/** Options of {@link Tensor.from}. */
 export interface TensorOptions {
   /** The element type. A `Uint16Array` needs one, for other arrays it follows. */
   readonly dtype?: DType
-  /** Where it lives, `'cpu'` unless said otherwise. */
+  /** The device, `'cpu'` by default. */
   readonly device?: string
 }
 
 /**
- * Numbers with a shape, in native memory: a copy of an array of yours, or a view of a cache's own memory.
+ * Numbers with a shape, in native memory: a copy of your array, or a view of a cache's own memory.
  *
  * A view copies nothing. When the cache later overwrites a slot that the view shows, reading the view throws `STALE_VIEW` instead
  * of returning wrong numbers. `toArray()` makes a copy to keep.
@@ -65,7 +65,7 @@ export class Tensor extends Owner {
     return own(this).dtype
   }
 
-  /** Where it lives: `'cpu'`, `'cuda:0'`. */
+  /** The device: `'cpu'`, `'cuda:0'`. */
   get device(): string {
     return own(this).view.device()
   }
@@ -138,7 +138,7 @@ export class Tensor extends Owner {
   }
 
   /**
-   * Copies the elements into an array of yours, row-major, and returns that array. The fastest way to read.
+   * Copies the elements into your array, row-major, and returns that array. The fastest way to read.
    *
    * @param out an array of the tensor's kind and length
    */
@@ -283,7 +283,7 @@ export interface HostTensor {
   readonly type?: string
   /** Takes only the tokens `[start, end)`. */
   readonly range?: readonly [start: number, end: number]
-  /** The order of the axes in `data`: batch (b), heads (h), sequence (s), head dimension (d). `bhsd` unless said otherwise. */
+  /** The order of the axes in `data`: batch (b), heads (h), sequence (s), head dimension (d). `bhsd` by default. */
   readonly layout?: 'bhsd' | 'bshd'
 }
 

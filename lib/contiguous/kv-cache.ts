@@ -25,9 +25,9 @@ export interface KvCacheOptions {
   readonly maxSeqLen: number
   /** Elements of one head. */
   readonly headDim: number
-  /** The element type, `'f32'` unless said otherwise. */
+  /** The element type, `'f32'` by default. */
   readonly dtype?: DType
-  /** Where it lives, `'cpu'` unless said otherwise. */
+  /** The device, `'cpu'` by default. */
   readonly device?: string
   /** Reserves `maxSeqLen` slots at once, so that the buffer never moves. */
   readonly stableAddresses?: boolean
@@ -61,7 +61,7 @@ export class KvCache extends Owner {
   declare readonly maxSeqLen: number
   /** Its element type. */
   declare readonly dtype: DType
-  /** Where it lives. */
+  /** Its device. */
   declare readonly device: string
 
   constructor(options: KvCacheOptions) {
@@ -127,7 +127,7 @@ export class KvCache extends Owner {
     return kvOf(cache.view(cache.native.getKv(meta)))
   }
 
-  /** Counts `n` tokens that code of yours wrote to the raw buffers behind the last token. Throws `CACHE_OVERFLOW` where there are no such slots. */
+  /** Counts `n` tokens that your own code wrote to the raw buffers behind the last token. Throws `CACHE_OVERFLOW` beyond the slots of the buffer. */
   incrementSeqLen(n = 1): void {
     own(this).incrementSeqLen(count('n', n))
   }

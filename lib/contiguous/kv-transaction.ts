@@ -12,8 +12,8 @@ const DRAFT: Names<DraftOptions> = { parents: 0 }
 /** How a transaction is opened. */
 export interface BeginOptions {
   /**
-   * Reserves room for so many tokens in all layers, so that appends up to them neither move rows nor take memory. Where there is
-   * no room, `begin` is refused as an append of so many tokens would be: `CACHE_OVERFLOW`, `OUT_OF_BLOCKS` or `OUT_OF_MEMORY`.
+   * Reserves room for this many tokens in all layers, so that appends up to that number neither move rows nor take memory. Where
+   * there is no room, `begin` is refused as an append of them would be: `CACHE_OVERFLOW`, `OUT_OF_BLOCKS` or `OUT_OF_MEMORY`.
    * More tokens may be drafted. A cache that never had tokens knows no shape, and reserves with the first ones. Left out, room is
    * made as it is needed.
    */
@@ -67,7 +67,7 @@ export interface KvTransaction extends Disposable {
    * everything that it keeps, which is what {@link treeMask} covers.
    */
   append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv
-  /** Keeps the first `n` drafted tokens (all unless said otherwise), drops the rest, and ends. Tokens of a child become its parent's. */
+  /** Keeps the first `n` drafted tokens (by default all), drops the rest, and ends. Tokens of a child become its parent's. */
   commit(n?: number): void
   /**
    * Keeps the tokens on an accepted path of the draft tree, in order, right behind the tokens from before the draft. Drops the
@@ -77,7 +77,7 @@ export interface KvTransaction extends Disposable {
    * @throws KvTideError `INVALID_PATH` when they are no path
    */
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void
-  /** Drops what was drafted, and ends. The cache is as it was before, even when its window has moved. */
+  /** Drops what was drafted, and ends. The cache is as it was before, even if its window has moved. */
   rollback(): void
   /** Opens a child on top of this transaction, one at a time. Until the child has ended, calls on this one throw `TRANSACTION_OPEN`. */
   begin(options?: BeginOptions): KvTransaction

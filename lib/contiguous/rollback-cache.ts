@@ -15,7 +15,7 @@ const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
 
 /** What a {@link RollbackCache} is made with. Shape and dtype come with the first tokens. */
 export interface RollbackCacheOptions {
-  /** Where it lives, `'cpu'` unless said otherwise. */
+  /** The device, `'cpu'` by default. */
   readonly device?: string
   /** The most bytes that it may keep. */
   readonly memoryLimitBytes?: number
@@ -39,7 +39,7 @@ export interface RollbackCacheOptions {
  * ```
  */
 export class RollbackCache extends Owner {
-  /** Where it lives. */
+  /** Its device. */
   declare readonly device: string
 
   constructor(options: RollbackCacheOptions = {}) {
@@ -78,13 +78,13 @@ export class RollbackCache extends Owner {
     return openTransaction(handle(this), options)
   }
 
-  /** Commits the tokens before `len`, an absolute length; all of them unless said otherwise. Tokens behind it stay tentative. */
+  /** Commits the tokens before `len`, an absolute length; all of them by default. Tokens behind it stay tentative. */
   commit(len?: number): void {
     const native = own(this)
     native.commit(optional(whole, 'len', len) ?? native.totalLen())
   }
 
-  /** A mark on the committed length, to go back to with {@link rollback}. It holds no memory; there may be any number of marks. */
+  /** A mark on the committed length, to go back to with {@link rollback}. It holds no memory, and there may be any number of them. */
   snapshot(): RollbackMark {
     return new RollbackMark(INTERNAL, own(this).snapshot())
   }

@@ -15,13 +15,13 @@ const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0
 export interface RotatingKvCacheOptions {
   /** Tokens in the window, at least 1. */
   readonly maxSeqLen: number
-  /** Slots at the start, at most `sinks + maxSeqLen`; 256 unless said otherwise. The buffer grows by doubling. */
+  /** Slots at the start, at most `sinks + maxSeqLen`; 256 by default. The buffer grows by doubling. */
   readonly capacitySeqLen?: number
   /** Tokens at the start that are never dropped, in addition to the window. */
   readonly sinks?: number
-  /** Free slots behind a full window; the more there are, the fewer compactions. Unless said otherwise a quarter of the window, at least 64. */
+  /** Free slots behind a full window; the more there are, the fewer compactions. By default a quarter of the window, at least 64. */
   readonly slack?: number
-  /** Where it lives, `'cpu'` unless said otherwise. */
+  /** The device, `'cpu'` by default. */
   readonly device?: string
   /** The most bytes that it may keep, with snapshots and copies. */
   readonly memoryLimitBytes?: number
@@ -38,7 +38,7 @@ export abstract class Rotating extends Owner {
   declare readonly maxSeqLen: number
   /** Tokens at the start that are never dropped. */
   declare readonly sinks: number
-  /** Where it lives. */
+  /** Its device. */
   declare readonly device: string
 
   /** @internal */

@@ -69,15 +69,15 @@ export interface CacheEvents extends AsyncIterableIterator<CacheEvent, undefined
 
 /** Where reading begins. */
 export interface EventsOptions {
-  /** The number of the first event wanted, 0 unless said otherwise. Events that the cache no longer keeps count as missed. */
+  /** The number of the first event wanted, 0 by default. Events that the cache no longer keeps count as missed. */
   readonly from?: number
 }
 
-type Result = IteratorResult<CacheEvent, undefined>
+type NextEvent = IteratorResult<CacheEvent, undefined>
 
 /** A promise of the next event. */
 interface PendingEvent {
-  readonly answer: (result: Result) => void
+  readonly answer: (result: NextEvent) => void
   readonly refuse: (reason: unknown) => void
 }
 
@@ -101,7 +101,7 @@ class Reader implements Waiting {
     this.#next = from
   }
 
-  ask(): Promise<Result> {
+  ask(): Promise<NextEvent> {
     return new Promise((answer, refuse) => {
       this.#pending.push({ answer, refuse })
       this.wake()
@@ -111,7 +111,7 @@ class Reader implements Waiting {
   /** Settles pending promises, in order, as far as there are events. */
   wake(): void {
     while (this.#pending.length > 0) {
-      let result: Result | undefined
+      let result: NextEvent | undefined
       try {
         result = this.#take()
       } catch (reason) {
@@ -135,7 +135,7 @@ class Reader implements Waiting {
   }
 
   /** The next event; `undefined` when there is none yet. */
-  #take(): Result | undefined {
+  #take(): NextEvent | undefined {
     if (this.#isEnded || this.#shared.isEnded) return DONE
     if (this.#place >= this.#events.length) this.#fetch()
     const value = this.#events[this.#place]
@@ -168,7 +168,7 @@ class Events extends Owner implements CacheEvents {
     return own(this).missed
   }
 
-  next(): Promise<Result> {
+  next(): Promise<NextEvent> {
     return own(this).ask()
   }
 

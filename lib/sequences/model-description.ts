@@ -11,7 +11,7 @@ export interface ModelLayer {
   readonly kind: 'full' | 'sliding' | 'shared'
   /** Of a sliding layer: how many positions a query sees, its own among them. */
   readonly window?: number
-  /** Of a sliding layer: tokens at the start that stay visible besides; none unless said otherwise. */
+  /** Of a sliding layer: tokens at the start that stay visible as well; none by default. */
   readonly sinks?: number
   /** Of a shared layer: the earlier layer whose keys and values it reads. It has the same sizes. */
   readonly with?: number
@@ -19,7 +19,7 @@ export interface ModelLayer {
   readonly numKvHeads: number
   /** Elements of one head of K. */
   readonly headDim: number
-  /** Elements of one head of V, as in K unless said otherwise. */
+  /** Elements of one head of V, as in K by default. */
   readonly valueHeadDim?: number
 }
 
@@ -27,7 +27,7 @@ export interface ModelLayer {
 interface ModelAttention {
   /** Heads of queries, a multiple of each layer's heads of K and V. */
   readonly numQueryHeads?: number
-  /** Scores are multiplied by this; `1 / sqrt(headDim)` unless said otherwise. */
+  /** Scores are multiplied by this; `1 / sqrt(headDim)` by default. */
   readonly scale?: number
   /** Bends scores to `softcap * tanh(score / softcap)`. */
   readonly softcap?: number

@@ -32,7 +32,7 @@ export interface LayerGroup {
   readonly kind: 'full' | 'sliding'
   /** How many positions a query sees, its own among them. */
   readonly window?: number
-  /** Tokens at the start that stay visible besides. */
+  /** Tokens at the start that stay visible as well. */
   readonly sinks?: number
   /** The layers with keys and values of their own, ascending. */
   readonly layers: readonly number[]
@@ -42,7 +42,7 @@ export interface LayerGroup {
   readonly headDim: number
   /** Elements of one head of V. */
   readonly valueHeadDim: number
-  /** Where the pool lives. */
+  /** The device of the pool. */
   readonly device: string
 }
 
@@ -106,7 +106,7 @@ export class PagedKvCache extends Owner {
   declare readonly hadamard: boolean
   /** Bytes of pages that one token takes in all layers, with its share of the scales. */
   declare readonly bytesPerToken: number
-  /** Where it lives; the device of the first group, where groups differ. */
+  /** Its device; that of the first group, where groups differ. */
   declare readonly device: string
 
   constructor(options: PagedKvCacheOptions) {
@@ -165,7 +165,7 @@ export class PagedKvCache extends Owner {
   }
 
   /**
-   * Whether every group has room for a new sequence of so many tokens, or of a prompt, appended at once. Of a prompt, blocks that are
+   * Whether every group has room for a new sequence of this many tokens, or of a prompt, appended at once. Of a prompt, blocks that are
    * held already cost nothing, and cached ones count as taken. A sliding group needs only what it keeps.
    */
   canAllocate(tokens: number | TokenIds, options: AllocationOptions = {}): boolean {
@@ -177,7 +177,7 @@ export class PagedKvCache extends Owner {
     return readExplanation(own(this), tokens, options)
   }
 
-  /** Makes prompts find nothing that is in the cache now. */
+  /** From now on prompts find nothing that is in the cache now. */
   forgetPrefixes(): void {
     own(this).change(native => native.forgetPrefixes())
   }
@@ -201,7 +201,7 @@ export class PagedKvCache extends Owner {
     return own(this).native.indexedKeys()
   }
 
-  /** Gives each sequence the blocks that it lacks for so many tokens in total, or throws `OUT_OF_BLOCKS` and takes none. */
+  /** Gives each sequence the blocks that it lacks for this many tokens in total, or throws `OUT_OF_BLOCKS` and takes none. */
   ensureCapacity(seq: number | Sequence, tokens: number): void
   ensureCapacity(seq: SequenceList, tokens: readonly number[] | Int32Array): void
   ensureCapacity(seq: number | Sequence | SequenceList, tokens: number | readonly number[] | Int32Array): void {
@@ -250,7 +250,7 @@ export class PagedKvCache extends Owner {
     return beginStep(own(this), options)
   }
 
-  /** Arrays for each group of layers, of yours or new ones, that {@link prepareStep} fills. */
+  /** Arrays for each group of layers, your own or new ones, for {@link prepareStep} to fill. */
   stepBatch(options: StepBatchOptions): StepBatch {
     return stepBatch(own(this), this.groups.length, options)
   }
@@ -271,7 +271,7 @@ export class PagedKvCache extends Owner {
     return { k: tensorOf(k), v: tensorOf(v) }
   }
 
-  /** As {@link gather}, into arrays of yours of exactly as many elements: see {@link Sequence.retainedLength}. */
+  /** As {@link gather}, into your own arrays of exactly as many elements: see {@link Sequence.retainedLength}. */
   gatherInto<T extends TensorData>(seq: number | Sequence, layer: number, k: T, v: T): { k: T; v: T } {
     const shared = own(this)
     const at = [seqOf(shared, 'seq', seq), count('layer', layer)] as const
@@ -290,7 +290,7 @@ export class PagedKvCache extends Owner {
     return this.readKvInto(seq, layer, pos, made(this.keyFormat, headDim), made(this.valueFormat, valueHeadDim))
   }
 
-  /** As {@link readKv}, into arrays of yours. */
+  /** As {@link readKv}, into your own arrays. */
   readKvInto<T extends TensorData>(seq: number | Sequence, layer: number, pos: number, key: T, value: T): { key: T; value: T } {
     const shared = own(this)
     const at = place(shared, seq, layer, pos)

@@ -67,7 +67,7 @@ const PROMPT: Names<PromptOptions> = { salt: 0, extra: 0 }
 
 /** Whose prompt room is wanted for, and how much is to be left. */
 export interface AllocationOptions extends PromptOptions {
-  /** Blocks that are to be left over, so that existing sequences can grow; none unless said otherwise. */
+  /** Blocks that are to be left over, so that existing sequences can grow; none by default. */
   readonly watermark?: number
 }
 
@@ -130,7 +130,7 @@ const MATCH: Names<MatchOptions> = { salt: 0, extra: 0, partial: 0 }
 /** How a prompt is looked for. */
 export interface MatchOptions extends PromptOptions {
   /**
-   * Finds the start of a block too; the sequence copies that block when it goes on writing. `false` unless said otherwise. Where a
+   * Finds the start of a block too; the sequence copies that block when it goes on writing. `false` by default. Where a
    * group of layers has a window, only whole blocks are found.
    */
   readonly partial?: boolean

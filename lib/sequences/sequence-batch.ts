@@ -2,7 +2,7 @@ import { arrayKind, arrayLength, count, isArray, typedArray, whole } from '../bo
 import { invalid } from '../border/errors.js'
 import { liveArgument, nativeOf } from '../border/owner.js'
 import type { Sequence } from './sequence.js'
-import type { SharedCache } from './shared-cache.js'
+import type { SequenceHandle, SharedCache } from './shared-cache.js'
 
 /** Sequences of a cache, as numbers or objects. */
 export type SequenceList = readonly (number | Sequence)[] | Float64Array
@@ -89,12 +89,6 @@ export class SequenceBatch {
 
 const COUNT_MAX = 2 ** 31 - 1
 let room = new Float64Array(64)
-
-/** @internal The number of a sequence, and its cache. */
-export interface SequenceHandle {
-  readonly shared: SharedCache
-  readonly id: number
-}
 
 /** @internal The number of a sequence of this cache, given as a number or as its object. */
 export function seqOf(shared: SharedCache, argument: string, seq: unknown): number {

@@ -8,7 +8,7 @@ import { type Kv, tensorOf } from '../border/tensor.js'
 import type { BeginOptions } from '../contiguous/kv-transaction.js'
 import { binding } from '../loading/binding.js'
 import { PrefixMatch, type PromptOptions, readPrompt } from './prompt.js'
-import { milliseconds, type SharedCache } from './shared-cache.js'
+import { milliseconds, SequenceHandle, type SharedCache } from './shared-cache.js'
 import { append, type Tokens } from './tokens.js'
 import { openOn, type Transaction } from './transaction.js'
 
@@ -18,22 +18,6 @@ const SEQUENCE: Names<SequenceOptions> = { prefix: 0, salt: 0, extra: 0 }
 export interface SequenceOptions extends PromptOptions {
   /** A match that it starts with and takes over. Salt and extras are then those of the match. */
   readonly prefix?: PrefixMatch
-}
-
-/** A sequence: its number, and its cache. */
-class Handle {
-  readonly shared: SharedCache
-  readonly id: number
-
-  constructor(shared: SharedCache, id: number) {
-    this.shared = shared
-    this.id = id
-  }
-
-  dispose(): void {
-    this.shared.native.releaseSequence(this.id)
-    this.shared.changed()
-  }
 }
 
 /**
@@ -65,7 +49,7 @@ export class Sequence extends Owner {
   /** @internal */
   constructor(token: unknown, shared: SharedCache, id: number) {
     checkInternal(token, 'Sequence', 'PagedKvCache.sequence(id) instead')
-    super(token, new Handle(shared, id), Sequence)
+    super(token, new SequenceHandle(shared, id), Sequence)
     settle(this, { id })
   }
 
@@ -200,8 +184,8 @@ export function createSequence(shared: SharedCache, options: unknown): number {
   return id
 }
 
-function own(self: unknown): Handle {
-  return nativeThis<Handle>(self, Sequence)
+function own(self: unknown): SequenceHandle {
+  return nativeThis<SequenceHandle>(self, Sequence)
 }
 
 const OPTIONS: Names<RetainOptions> = { from: 0, to: 0, priority: 0, forMs: 0, until: 0 }
@@ -224,9 +208,9 @@ const OPTIONS: Names<RetainOptions> = { from: 0, to: 0, priority: 0, forMs: 0, u
  * 7. The copy that a writer gets starts without a priority, and with no rank handed on to it.
  */
 export interface RetainOptions {
-  /** The first token, 0 unless said otherwise. */
+  /** The first token, 0 by default. */
   readonly from?: number
-  /** The token behind the last, the sequence's length unless said otherwise. Every block with one of these tokens gets the priority. */
+  /** The token behind the last, the sequence's length by default. Every block with one of these tokens gets the priority. */
   readonly to?: number
   /** 0 to 100; 0 goes first. */
   readonly priority: number

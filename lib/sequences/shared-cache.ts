@@ -127,3 +127,19 @@ export class SharedCache {
     for (const waiting of this.#waiting) waiting.end()
   }
 }
+
+/** @internal A sequence: its number, and its cache. */
+export class SequenceHandle {
+  readonly shared: SharedCache
+  readonly id: number
+
+  constructor(shared: SharedCache, id: number) {
+    this.shared = shared
+    this.id = id
+  }
+
+  dispose(): void {
+    this.shared.native.releaseSequence(this.id)
+    this.shared.changed()
+  }
+}

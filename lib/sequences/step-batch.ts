@@ -31,7 +31,7 @@ export interface StepBatchOptions {
   readonly maxBlocks: number
   /** The most tokens of a step, of all sequences together. */
   readonly maxTokens: number
-  /** Arrays of yours, for one group or for each; made unless given. Each has to be as long as the sizes require, and none may overlap another. */
+  /** Your own arrays, for one group or for each; made if left out. Each has to be as long as the sizes require, and none may overlap another. */
   readonly arrays?: StepArrays | readonly StepArrays[]
 }
 
@@ -61,7 +61,7 @@ export class BatchArrays {
     this.native = new binding.NativeStepBatch(blocks, given.length)
   }
 
-  /** The arrays, for a step of so many sequences and tokens; refused where they are too small or have lost their memory. */
+  /** The arrays, for a step of this many sequences and tokens; refused where they are too small or have lost their memory. */
   checked(sequences: number, tokens: number): Int32Array[] {
     if (sequences > this.#sequences) throw invalid('maxSequences', this.#sequences, `at least ${sequences}, the sequences of the step`)
     if (tokens > this.#tokens) throw invalid('maxTokens', this.#tokens, `at least ${tokens}, the tokens of the step`)
@@ -167,7 +167,7 @@ export class StepBatch extends Owner implements StepArrays {
   }
 }
 
-/** @internal A step batch for a cache of so many groups. */
+/** @internal A step batch for a cache of this many groups. */
 export function stepBatch(shared: SharedCache, groups: number, options: unknown): StepBatch {
   const { maxSequences, maxBlocks, maxTokens, arrays } = known<StepBatchOptions>('options', options, OPTIONS)
   return new StepBatch(INTERNAL, new BatchArrays(shared, { maxSequences, maxBlocks, maxTokens }, readGroups(groups, arrays)))

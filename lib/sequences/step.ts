@@ -1,6 +1,6 @@
 import type { NativePagedStep } from '#binding'
 
-import { AttendCall, type Attended, type AttendedWithLse, type AttendOptions, type AttendOut, type KvLayer } from '../attention/attend-call.js'
+import { AttendCall, type Attended, type AttendedWithLse, type AttendOptions, type AttendOut, type WithLse, type KvLayer } from '../attention/attend-call.js'
 import { count, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { meta } from '../border/host-array.js'
@@ -82,8 +82,6 @@ class OpenStep {
     this.shared.changed()
   }
 }
-
-type WithLse<Options> = Options & { readonly returnLse: true }
 
 /**
  * Tokens that a model computes layer by layer: K of a layer depends on the attention of the layer before. Attention in a step sees the

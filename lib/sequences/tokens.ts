@@ -5,7 +5,7 @@ import { type KvSource, put, readTensor, type TensorArgument } from '../border/t
 import { parentsOf } from '../contiguous/kv-transaction.js'
 import type { SharedCache } from './shared-cache.js'
 
-const TOKENS: Names<Given> = { k: 0, v: 0, layers: 0, tokens: 0, parents: 0 }
+const TOKENS: Names<AnyTokens> = { k: 0, v: 0, layers: 0, tokens: 0, parents: 0 }
 
 /** Ids of tokens, each from 0 to 2^32 - 1. */
 export type TokenIds = Uint32Array | readonly number[]
@@ -28,11 +28,11 @@ interface TokensOptions {
  */
 export type Tokens = TokensOptions & ((KvSource & { readonly layers?: undefined }) | { readonly layers: readonly KvSource[]; readonly k?: undefined; readonly v?: undefined })
 
-type Given = KvSource & TokensOptions & { readonly layers: readonly KvSource[] }
+type AnyTokens = KvSource & TokensOptions & { readonly layers: readonly KvSource[] }
 
 /** @internal Appends tokens to a sequence, or drafts them in a transaction of it. All arguments are read before the cache changes. */
 export function append(shared: SharedCache, sequence: number, draft: number | undefined, input: unknown): void {
-  const { k, v, layers, tokens, parents } = known<Given>('input', input, TOKENS)
+  const { k, v, layers, tokens, parents } = known<AnyTokens>('input', input, TOKENS)
   const [ids, nodes] = [optional(readTokens, 'tokens', tokens), optional(parentsOf, 'parents', parents)]
   if (layers === undefined) {
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]

@@ -42,7 +42,7 @@ const HALVES: f64 = 3.0;
 
 /// The numbers of a call.
 #[derive(Clone, Copy)]
-pub(crate) struct Numbers {
+pub(crate) struct CallNumbers {
     scale: Option<f32>,
     causal: bool,
     window: Option<u32>,
@@ -64,7 +64,7 @@ pub(crate) struct Queries<'a> {
     q: Source<'a>,
     mask: Option<Source<'a>>,
     pub lists: Cow<'a, Lists<'a>>,
-    pub numbers: Numbers,
+    pub numbers: CallNumbers,
 }
 
 /// What one call asks that outlives the one from JavaScript.
@@ -72,16 +72,16 @@ pub(crate) struct OwnedQueries {
     q: OwnedSource,
     mask: Option<OwnedSource>,
     lists: Lists<'static>,
-    pub numbers: Numbers,
+    pub numbers: CallNumbers,
 }
 
-impl Numbers {
+impl CallNumbers {
     fn read(call: &[f64]) -> Outcome<Self> {
         let &[scale, causal, window, sinks, softcap, threads, form, with_lse, kind, length, layer, ..] = call else {
             return Err(kvtide_core::Error::argument("call", call.len(), "the numbers of a call").into());
         };
         let given = |value: u32| (value > 0).then_some(value);
-        Ok(Numbers {
+        Ok(CallNumbers {
             scale: (!scale.is_nan()).then_some(scale as f32),
             causal: causal != 0.0,
             window: given(count("window", window)?),
@@ -128,7 +128,7 @@ impl<'a> Queries<'a> {
     /// Reads the arguments of a call.
     pub fn read(q: &'a TensorArg, lists: &'a ListsArg, call: &[f64]) -> Outcome<Self> {
         Ok(Queries {
-            numbers: Numbers::read(call.get(NUMBERS..).unwrap_or(&[]))?,
+            numbers: CallNumbers::read(call.get(NUMBERS..).unwrap_or(&[]))?,
             q: source("q", q, call, 0)?,
             mask: lists.mask().map(|mask| source("mask", mask, call, 3)).transpose()?,
             lists: Cow::Owned(lists.lists()?),
@@ -162,7 +162,7 @@ impl<'a> Queries<'a> {
         stop: Option<&AtomicBool>,
         work: impl FnOnce(Source<'_>, &AttendOptions<'_>) -> Outcome<R>,
     ) -> Outcome<R> {
-        let Numbers { scale, causal, window, sinks, softcap, threads, .. } = self.numbers;
+        let CallNumbers { scale, causal, window, sinks, softcap, threads, .. } = self.numbers;
         let copied;
         let mask = match &self.mask {
             Some(Source::View(view)) => {

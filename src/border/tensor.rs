@@ -336,14 +336,14 @@ impl NativeView {
 
 /// A tensor argument: a view of ours, or a buffer or an array to be read as its description says.
 pub struct TensorArg {
-    object: Option<Object>,
+    object: Option<TensorObject>,
     array: ArrayArg,
     /// The view; that of a buffer once its description was read.
     view: OnceCell<Box<View>>,
 }
 
 /// An object of ours; nothing in it once it was disposed of.
-enum Object {
+enum TensorObject {
     View,
     Buffer(Option<BufferHandle>),
 }
@@ -381,7 +381,7 @@ impl FromNapiValue for TensorArg {
 /// # Safety
 ///
 /// Environment and value are those of the call whose arguments are converted.
-unsafe fn object(env: sys::napi_env, value: sys::napi_value, place: &OnceCell<Box<View>>) -> Option<Object> {
+unsafe fn object(env: sys::napi_env, value: sys::napi_value, place: &OnceCell<Box<View>>) -> Option<TensorObject> {
     let mut kind = 0;
     // SAFETY: as the caller says.
     let asked = unsafe { sys::napi_typeof(env, value, &mut kind) };
@@ -390,14 +390,14 @@ unsafe fn object(env: sys::napi_env, value: sys::napi_value, place: &OnceCell<Bo
     }
     // SAFETY: as the caller says; the object's type tag is checked, and JavaScript keeps it for the length of the call.
     if let Ok(buffer) = unsafe { NativeBuffer::from_napi_ref(env, value) } {
-        return Some(Object::Buffer(buffer.handle().ok()));
+        return Some(TensorObject::Buffer(buffer.handle().ok()));
     }
     // SAFETY: as above.
     let view = unsafe { NativeView::from_napi_ref(env, value) }.ok()?;
     if let Ok(view) = view.get() {
         place.get_or_init(|| Box::new(view.clone()));
     }
-    Some(Object::View)
+    Some(TensorObject::View)
 }
 
 /// The argument `value`, as the description numbered `place` in `meta` says.
@@ -408,15 +408,15 @@ pub(crate) fn source<'a>(
     place: usize,
 ) -> Outcome<Source<'a>> {
     match &value.object {
-        Some(Object::View) => {
+        Some(TensorObject::View) => {
             Ok(Source::View(value.view.get().ok_or(kvtide_tensor::Error::Disposed { object: "Tensor" })?))
         }
-        Some(Object::Buffer(Some(buffer))) => {
+        Some(TensorObject::Buffer(Some(buffer))) => {
             let numbers = description(argument, meta, place)?;
             let view = view_of(buffer, numbers[0], &numbers[1..=NUMBERS])?;
             Ok(Source::View(value.view.get_or_init(|| Box::new(view))))
         }
-        Some(Object::Buffer(None)) => Err(kvtide_tensor::Error::Disposed { object: "cache of this view" }.into()),
+        Some(TensorObject::Buffer(None)) => Err(kvtide_tensor::Error::Disposed { object: "cache of this view" }.into()),
         None => Ok(Source::Host(host_tensor(argument, value.array, description(argument, meta, place)?)?)),
     }
 }
