@@ -93,7 +93,6 @@ interface Settings {
   readonly signal: unknown
 }
 
-/** Reads options, each once. */
 function readSettings(options: unknown): Settings {
   const given = known<AttendOptions & AsyncOptions>('options', options, OPTIONS)
   const { scale, causal, window, sinks, sinkLogits, softcap, mask, tree, treeOffsets, starts, positions, qOffsets, returnLse, threads, signal } = given
@@ -190,7 +189,6 @@ export class AttendCall {
     this.#out = array !== undefined && this.#kind > 1 ? asBits(array) : array
   }
 
-  /** Makes the call. */
   run(): Attended<Tensor | AttendOut> {
     const kv = this.#kv
     const [queries, lists] = this.#put()
@@ -203,7 +201,6 @@ export class AttendCall {
     return { out: this.#given ?? outputOf(found.out), lse: found.lse }
   }
 
-  /** Makes the call off the main thread. */
   async runLater(): Promise<Attended<Tensor | AttendOut>> {
     const out = this.#given
     return StopSignal.guard(this.#settings.signal, async stop => {

@@ -62,7 +62,6 @@ interface TablesKv extends LayerKv {
  */
 export type AttendKv = TensorKv | SequencesKv | TablesKv
 
-/** Reads keys and values. */
 function readKv(kv: unknown): KvTensors | KvLayer {
   const given = fields<TensorKv & SequencesKv & TablesKv>('kv', kv)
   const { cache } = given
@@ -96,7 +95,6 @@ function readPages(cache: unknown, given: GivenPages): KvLayer {
   }
 }
 
-/** The tables of a layer's group. */
 function tablesOf(shared: SharedCache, layer: number, groups: unknown): GivenPages {
   const group = shared.groupOf(layer)
   if (!isArray(groups) || group >= groups.length) throw invalid('groups', groups, 'an array of tables, one for each group of layers')

@@ -5,7 +5,6 @@ import { put, readTensor, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import { type AttendedWithLse, numbers, outputOf } from './attend-call.js'
 
-/** The most parts of a call. */
 const PARTS_MAX = 1 << 16
 
 /**

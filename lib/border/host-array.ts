@@ -41,7 +41,6 @@ export function room<T>(requestedBytes: number, make: () => T): T {
   }
 }
 
-/** The one table of dtypes. */
 const table: Readonly<Record<DType, DTypeRow>> = {
   f32: {
     code: codes.indexOf('f32'),

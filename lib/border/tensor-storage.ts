@@ -45,7 +45,6 @@ export class CacheHandle<N extends { dispose(): void }> {
     this.native = native
   }
 
-  /** Makes a call that changes the cache. */
   change<R>(call: (native: N) => R): R {
     return call(this.native)
   }
@@ -105,12 +104,10 @@ export class PendingView {
     return this.#buffer.native
   }
 
-  /** Keeps the buffer for one tensor more. */
   hold(): void {
     this.#buffer.hold()
   }
 
-  /** One tensor less needs the buffer. */
   release(): void {
     this.#buffer.release()
   }
@@ -158,7 +155,6 @@ export class TensorStorage {
     return this.#host?.array as TensorData | undefined
   }
 
-  /** The native view. */
   get view(): NativeView {
     if (this.#view !== undefined) return this.#view
     if (this.#host !== undefined) this.#view = binding.tensorFromHost(this.#host.describe(meta, 0), meta, 'cpu')

@@ -106,7 +106,6 @@ interface NativeDrafts {
   draftPositions(...at: number[]): number[]
 }
 
-/** A contiguous cache's native object. */
 interface NativeCache extends NativeDrafts {
   dispose(): void
   appendDraft(draft: number, k: object, v: object, meta: object, parents?: Int32Array): NativeBuffer | null
@@ -196,7 +195,6 @@ function draftOf(self: unknown): Draft<Drafting> {
   return nativeArgument('this', self, AnyTransaction)
 }
 
-/** A transaction of a contiguous cache. */
 class CacheTransaction extends AnyTransaction implements KvTransaction {
   constructor(draft: Draft<CacheHandle<NativeCache>>) {
     super(INTERNAL, draft, CacheTransaction)

@@ -75,7 +75,6 @@ export interface EventsOptions {
 
 type NextEvent = IteratorResult<CacheEvent, undefined>
 
-/** A promise of the next event. */
 interface PendingEvent {
   readonly answer: (result: NextEvent) => void
   readonly refuse: (reason: unknown) => void
@@ -86,7 +85,6 @@ const EVENTS_MAX = 256
 
 const DONE: IteratorReturnResult<undefined> = { done: true, value: undefined }
 
-/** Reads events from a number on. */
 class Reader implements Waiting {
   readonly #shared: SharedCache
   readonly #pending: PendingEvent[] = []

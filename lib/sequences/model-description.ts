@@ -51,7 +51,6 @@ export type HuggingFaceConfig = string | { readonly model_type?: unknown; readon
 
 const KINDS = ['full', 'sliding', 'shared']
 
-/** The most layers of a model. */
 const LAYERS_MAX = 65_536
 
 /** @internal Reads a model into the form that the addon takes. */

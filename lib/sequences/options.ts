@@ -211,14 +211,12 @@ export function readDevices(device: unknown, read: (device: unknown) => string =
 
 const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)
 
-/** 32 bytes. */
 function secret(argument: string, value: unknown): Uint8Array {
   const key = typedArray<Uint8Array>(argument, value, ['Uint8Array'])
   if (key.length !== 32) throw invalid(argument, value, 'a Uint8Array of 32 bytes')
   return key
 }
 
-/** A clock. */
 function callable(argument: string, value: unknown): () => unknown {
   if (typeof value === 'function') return value as () => unknown
   throw invalid(argument, value, 'a function that gives the time in milliseconds')

@@ -355,7 +355,6 @@ function roomIn(argument: string, value: unknown, format: PageFormat, dtype: DTy
   return typedArray<TensorData>(argument, value, kinds)
 }
 
-/** The place of a token in a layer. */
 function place(shared: SharedCache, seq: unknown, layer: unknown, pos: unknown): [seq: number, layer: number, pos: number] {
   return [seqOf(shared, 'seq', seq), count('layer', layer), count('pos', pos)]
 }

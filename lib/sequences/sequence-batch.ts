@@ -59,7 +59,6 @@ export class SequenceBatch {
     if (this.#offsets?.length === 0) throw invalid('offsets', offsets, `${this.#sequences.length + 1} numbers, one more than sequences`)
   }
 
-  /** The sequences. */
   get sequences(): readonly number[] {
     return this.#sequences
   }

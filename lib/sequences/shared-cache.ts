@@ -19,7 +19,6 @@ export class Clock {
     this.#now = now
   }
 
-  /** The time now. */
   read(): number {
     const now = this.#now
     return milliseconds('now()', now())
@@ -41,9 +40,7 @@ export class Clock {
 
 /** Something that waits for changes of a cache. */
 export interface Waiting {
-  /** Something has changed. */
   wake(): void
-  /** The cache has ended. */
   end(): void
 }
 
@@ -53,9 +50,7 @@ export class SharedCache {
   readonly clock: Clock
   /** The most events that are kept for readers. */
   readonly events: number
-  /** The class of its sequences. */
   readonly sequence: Class
-  /** The group of each layer. */
   readonly #groups: readonly number[]
   /** Whether the model has a learned logit for each query head. */
   readonly hasSinkLogits: boolean
@@ -83,7 +78,6 @@ export class SharedCache {
     return 0
   }
 
-  /** True when the cache was disposed of. */
   get isEnded(): boolean {
     return this.#isEnded
   }

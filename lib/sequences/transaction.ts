@@ -41,7 +41,6 @@ export interface Transaction extends Omit<KvTransaction, 'append' | 'begin' | 't
   treeMask(layer?: number): Tensor
 }
 
-/** A transaction of a sequence. */
 class SequenceTransaction extends AnyTransaction implements Transaction {
   constructor(draft: Draft<SharedCache>) {
     super(INTERNAL, draft, SequenceTransaction)

@@ -39,7 +39,6 @@ enum OwnedKeysAndValues {
     Pages(LayerPages<'static>),
 }
 
-/// One call.
 pub(crate) struct Request<'a> {
     queries: Queries<'a>,
     kv: KeysAndValues<'a>,
@@ -52,13 +51,11 @@ pub(crate) struct OwnedRequest {
 }
 
 impl<'a> Request<'a> {
-    /// Reads the arguments of a call.
     pub fn read([q, k, v]: [&'a TensorArg; 3], lists: &'a ListsArg, call: &[f64]) -> Outcome<Self> {
         let queries = Queries::read(q, lists, call)?;
         Ok(Request { queries, kv: KeysAndValues::Tensors(source("k", k, call, 1)?, source("v", v, call, 2)?) })
     }
 
-    /// A call over pages of a layer.
     pub fn over_pages(queries: Queries<'a>, pages: LayerPages<'_>) -> Self {
         Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages.pinned())) }
     }
@@ -75,7 +72,6 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// True when the sums are wanted too.
     pub fn with_lse(&self) -> bool {
         self.queries.numbers.with_lse
     }
@@ -129,12 +125,10 @@ impl<'a> Request<'a> {
 }
 
 impl OwnedRequest {
-    /// True when the sums are wanted too.
     pub fn with_lse(&self) -> bool {
         self.queries.numbers.with_lse
     }
 
-    /// The call.
     pub fn request(&self) -> Outcome<Request<'_>> {
         Ok(Request {
             queries: self.queries.queries()?,
@@ -223,12 +217,9 @@ pub(crate) type NativeAnswer<'a> = Option<Either3<Unknown<'a>, NativeView, Nativ
 /// The memory of an output.
 #[derive(Default)]
 pub(crate) enum OutputMemory<'a> {
-    /// The caller's.
     #[default]
     Given,
-    /// An array that was made for it.
     Array(Unknown<'a>),
-    /// Native memory.
     Native(Vec<u8>),
 }
 
@@ -306,7 +297,6 @@ pub(crate) fn of_device(env: &Env, attended: Attended, with_lse: bool) -> Outcom
     }))
 }
 
-/// Writes a shape down.
 fn tell(room: &Room, numbers: &mut [f64]) {
     let dtype = DType::ALL.iter().position(|&dtype| dtype == room.dtype).unwrap_or(0);
     let told = [room.shape.len(), dtype].into_iter().chain(room.shape.iter().copied());

@@ -40,7 +40,6 @@ const FLOATS: f64 = 1.0;
 const BITS: f64 = 2.0;
 const HALVES: f64 = 3.0;
 
-/// The numbers of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct CallNumbers {
     scale: Option<f32>,
@@ -51,15 +50,12 @@ pub(crate) struct CallNumbers {
     threads: Option<usize>,
     /// Whether K and V lie one sequence behind the other.
     pub ragged: bool,
-    /// Whether the sums are wanted too.
     pub with_lse: bool,
     /// The kind of the caller's array for the output, and its length.
     out: (f64, f64),
-    /// The layer that is read.
     pub layer: u32,
 }
 
-/// What one call asks.
 pub(crate) struct Queries<'a> {
     q: Source<'a>,
     mask: Option<Source<'a>>,
@@ -125,7 +121,6 @@ impl CallNumbers {
 }
 
 impl<'a> Queries<'a> {
-    /// Reads the arguments of a call.
     pub fn read(q: &'a TensorArg, lists: &'a ListsArg, call: &[f64]) -> Outcome<Self> {
         Ok(Queries {
             numbers: CallNumbers::read(call.get(NUMBERS..).unwrap_or(&[]))?,
@@ -291,12 +286,10 @@ pub(crate) enum PagesArg<'a> {
 }
 
 impl ListsArg {
-    /// The mask, if there is one.
     pub(crate) fn mask(&self) -> Option<&TensorArg> {
         self.0.as_ref()?.mask.as_ref().filter(|mask| mask.is_given())
     }
 
-    /// The pages that are read.
     pub(crate) fn pages<'a>(&self) -> Outcome<PagesArg<'a>> {
         let missing = || kvtide_core::Error::argument("kv", "nothing", "sequences, or blockTables and kvLengths");
         let entries = self.0.as_ref().ok_or_else(missing)?;
@@ -334,7 +327,6 @@ impl ListsArg {
 }
 
 impl Lists<'_> {
-    /// A copy of them all.
     pub fn copied(&self) -> Lists<'static> {
         fn copy<T: Clone>(list: &Option<Cow<'_, [T]>>) -> Option<Cow<'static, [T]>> {
             list.as_ref().map(|list| Cow::Owned(list.to_vec()))

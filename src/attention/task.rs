@@ -22,7 +22,6 @@ use crate::border::refusal::Outcome;
 use crate::border::stop::NativeStop;
 use crate::border::tensor::{Children, NativeView, TensorArg};
 
-/// What attention gives, in native memory.
 #[napi(object, object_from_js = false)]
 pub struct NativeAttendedView {
     pub out: NativeView,

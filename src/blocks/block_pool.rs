@@ -9,7 +9,6 @@ use crate::border::argument::{count, whole};
 use crate::border::handle::{Handle, budget, guard};
 use crate::border::refusal::Outcome;
 
-/// A pool.
 #[napi]
 pub struct NativeBlockPool {
     pool: Handle<BlockPool>,
@@ -19,7 +18,6 @@ pub struct NativeBlockPool {
 /// What the pool keeps of each block: its state, its links among the free ones, and how many lives it has had.
 const BLOCK_BYTES: u64 = 20;
 
-/// A block handle from JavaScript.
 pub(crate) fn block(value: f64) -> Outcome<BlockHandle> {
     Ok(BlockHandle::from_raw(whole("block", value)?))
 }
@@ -68,13 +66,11 @@ impl NativeBlockPool {
         })
     }
 
-    /// Holds a block once more.
     #[napi]
     pub fn retain(&mut self, env: &Env, handle: f64) -> Result<()> {
         self.pool.change(env, |pool| Ok(pool.retain(block(handle)?)?))
     }
 
-    /// How often a block is held.
     #[napi]
     pub fn count(&self, env: &Env, handle: f64) -> Result<f64> {
         self.pool.read(env, |pool| Ok(pool.count(block(handle)?)?.into()))

@@ -8,7 +8,6 @@ use crate::blocks::block_pool::block;
 use crate::border::argument::count;
 use crate::border::handle::{Handle, guard};
 
-/// A table.
 #[napi]
 pub struct NativeBlockTable {
     table: Handle<BlockTable>,

@@ -11,15 +11,12 @@ use crate::border::refusal::number;
 /// Native memory of the process.
 #[napi(object)]
 pub struct NativeMemoryStats {
-    /// Bytes in use.
     pub used_bytes: f64,
     /// Bytes of these that only views and snapshots keep.
     pub held_bytes: f64,
-    /// The limit.
     pub limit_bytes: f64,
 }
 
-/// Sets the limit of the process.
 #[napi]
 pub fn set_memory_limit(env: &Env, bytes: f64) -> Result<()> {
     guard(env, || {
@@ -28,7 +25,6 @@ pub fn set_memory_limit(env: &Env, bytes: f64) -> Result<()> {
     })
 }
 
-/// What the process uses.
 #[napi]
 pub fn memory_stats(env: &Env) -> Result<NativeMemoryStats> {
     guard(env, || {
@@ -75,7 +71,6 @@ pub fn set_threads(env: &Env, threads: f64) -> Result<()> {
     guard(env, || Ok(kvtide_tensor::set_threads(count("n", threads)? as usize)?))
 }
 
-/// How many threads large operations use.
 #[napi]
 pub fn threads(env: &Env) -> Result<f64> {
     guard(env, || Ok(kvtide_tensor::threads()? as f64))
@@ -95,7 +90,6 @@ pub struct NativeBuildInfo {
     pub cpu_features: Vec<String>,
 }
 
-/// This binary.
 #[napi]
 pub fn build_info() -> NativeBuildInfo {
     NativeBuildInfo {

@@ -60,7 +60,6 @@ impl Children {
         child
     }
 
-    /// Frees all of it.
     pub fn release(&self) {
         for child in self.0.take().iter().filter_map(Weak::upgrade) {
             child.release();
@@ -74,7 +73,6 @@ const SAME: f64 = 0.0;
 const KEEP: f64 = 1.0;
 /// A buffer for this result alone.
 const ONCE: f64 = 2.0;
-/// Nothing is shown.
 const NOTHING: f64 = 3.0;
 
 /// What JavaScript has of one cache: the buffer that it keeps, and the objects that were made from it.

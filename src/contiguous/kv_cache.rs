@@ -24,14 +24,12 @@ pub struct NativeKvCacheOptions {
     pub memory_limit_bytes: Option<f64>,
 }
 
-/// A cache.
 #[napi]
 pub struct NativeKvCache {
     pub(crate) cache: Handle<KvCache>,
     pub(crate) views: CacheViews,
 }
 
-/// A snapshot.
 #[napi]
 pub struct NativeKvSnapshot {
     snapshot: Handle<KvSnapshot>,

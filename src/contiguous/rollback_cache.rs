@@ -9,7 +9,6 @@ use crate::border::handle::{Handle, budget, guard};
 use crate::border::process::NativeStats;
 use crate::border::tensor::{CacheViews, Children, NativeBuffer, NativeView, TensorArg, source};
 
-/// A cache.
 #[napi]
 pub struct NativeRollbackCache {
     pub(crate) cache: Handle<RollbackCache>,

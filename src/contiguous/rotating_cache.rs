@@ -29,13 +29,11 @@ pub struct NativeRotatingOptions {
     pub memory_limit_bytes: Option<f64>,
 }
 
-/// A cache of either kind.
 pub(crate) enum EitherCache {
     Single(RotatingCache),
     Pair(RotatingKvCache),
 }
 
-/// A cache.
 #[napi]
 pub struct NativeRotatingCache {
     pub(crate) cache: Handle<EitherCache>,
@@ -273,7 +271,6 @@ fn handle(cache: EitherCache) -> NativeRotatingCache {
     NativeRotatingCache { cache: Handle::new(name, cache), views: CacheViews::default() }
 }
 
-/// A snapshot of either kind.
 pub(crate) enum EitherSnapshot {
     Single(RotatingSnapshot<1>),
     Pair(RotatingSnapshot<2>),
@@ -290,7 +287,6 @@ macro_rules! either {
 }
 pub(crate) use either;
 
-/// A snapshot.
 #[napi]
 pub struct NativeRotatingSnapshot {
     pub(crate) snapshot: Handle<EitherSnapshot>,

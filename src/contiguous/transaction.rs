@@ -116,7 +116,6 @@ macro_rules! transactions {
     };
 }
 
-/// The cache itself.
 fn itself<T>(cache: T) -> Outcome<T> {
     Ok(cache)
 }

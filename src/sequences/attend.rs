@@ -46,7 +46,6 @@ impl NativePagedKvCache {
         guard(env, || NativeAttendRequest::of(&self.pages_request(&q, &lists, call.numbers()?)?, stop))
     }
 
-    /// Attends over a layer of a step.
     #[napi(ts_return_type = "unknown")]
     pub fn attend_layer<'a>(
         &mut self,

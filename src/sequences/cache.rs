@@ -10,7 +10,6 @@ use crate::border::handle::{Handle, guard};
 use crate::border::refusal::Outcome;
 use crate::border::tensor::{Children, NativeView, TensorArg, source};
 
-/// A cache.
 #[napi]
 pub struct NativePagedKvCache {
     pub(crate) cache: Handle<PagedKvCache>,
@@ -26,7 +25,6 @@ impl NativePagedKvCache {
         })
     }
 
-    /// One of a model's layers.
     #[napi(factory)]
     pub fn of_model(env: &Env, options: NativeModelOptions) -> Result<Self> {
         guard(env, || {
@@ -40,13 +38,11 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| Ok(cache.model().layers().len() as f64))
     }
 
-    /// The layers that share block tables.
     #[napi]
     pub fn groups(&self, env: &Env) -> Result<Vec<NativeGroup>> {
         self.cache.read(env, |cache| Ok(cache.model().groups().iter().map(NativeGroup::from).collect()))
     }
 
-    /// The group of each layer.
     #[napi]
     pub fn group_of_layers(&self, env: &Env) -> Result<Vec<u32>> {
         self.cache.read(env, |cache| {

@@ -13,7 +13,6 @@ use crate::border::argument::{count, optional, positive, whole};
 use crate::border::handle::budget;
 use crate::border::refusal::Outcome;
 
-/// Everything that the cache is made with.
 #[napi(object, object_to_js = false)]
 pub struct NativePagedOptions {
     pub capacity: f64,
@@ -41,7 +40,6 @@ pub struct NativePagedOptions {
 }
 
 impl NativePagedOptions {
-    /// The options, each checked.
     pub(crate) fn read(self) -> Outcome<PagedKvCacheOptions> {
         let sinks = count("sinks", self.sinks)?;
         let window = optional("window", self.window, count)?;
@@ -72,7 +70,6 @@ pub(crate) fn prefix_key(key: &[u8]) -> Outcome<[u8; 32]> {
     key.try_into().map_err(|_| Error::argument("prefixKey", counted(key.len() as u64, "byte"), "32 bytes").into())
 }
 
-/// The order of eviction: the rank of every priority and depth.
 pub(crate) fn eviction(ranks: &[u8]) -> Outcome<Arc<dyn EvictionPolicy>> {
     Ok(Arc::new(RankTable::new(ranks)?))
 }
@@ -109,7 +106,6 @@ pub struct NativeModel {
     pub sink_logits: bool,
 }
 
-/// Everything that the cache is made with.
 #[napi(object, object_to_js = false)]
 pub struct NativeModelOptions {
     pub model: NativeModel,
@@ -156,7 +152,6 @@ pub struct NativeGroup {
 }
 
 impl NativeModelOptions {
-    /// The options, each checked.
     pub(crate) fn read(self) -> Outcome<PagedModelOptions> {
         let model = match self.device_of_layers {
             Some(devices) => self.model.read()?.split(&devices)?,

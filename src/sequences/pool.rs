@@ -14,7 +14,6 @@ use crate::border::refusal::{Outcome, number};
 #[napi(object, object_from_js = false)]
 pub struct NativePagedStats {
     pub costs: NativeStats,
-    /// Of each group.
     pub pools: Vec<NativePool>,
 }
 
@@ -31,7 +30,6 @@ pub struct NativePool {
     pub hit_tokens: f64,
 }
 
-/// Sequences and their tokens in total.
 fn capacities(wanted: &[f64]) -> Outcome<Vec<(u64, u32)>> {
     wanted.chunks_exact(2).map(|pair| Ok((whole("seq", pair[0])?, count("tokens", pair[1])?))).collect()
 }

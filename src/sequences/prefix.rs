@@ -145,7 +145,6 @@ fn name(reason: MissReason) -> &'static str {
     }
 }
 
-/// One event.
 #[napi(object, object_from_js = false)]
 pub struct NativeEvent {
     #[napi(ts_type = "'stored' | 'removed' | 'cleared'")]

@@ -13,7 +13,6 @@ use crate::border::refusal::Outcome;
 use crate::border::tensor::{TensorArg, source};
 use crate::contiguous::transaction::id;
 
-/// A snapshot.
 #[napi]
 pub struct NativePagedSnapshot {
     snapshot: Handle<PagedSnapshot>,

@@ -28,7 +28,6 @@ pub struct NativePagedStep {
 }
 
 impl NativePagedStep {
-    /// An open step.
     pub(crate) fn of(step: PagedStep) -> Self {
         NativePagedStep { step: Some(step) }
     }
@@ -116,7 +115,6 @@ impl NativePagedKvCache {
     }
 }
 
-/// The sequences of a call.
 pub(crate) struct SequenceBatch {
     pub sequences: Vec<u64>,
     /// Where the tokens of each begin, and where the last ones end; none: each gets one.
@@ -135,7 +133,6 @@ impl SequenceBatch {
         Ok(SequenceBatch { sequences, offsets: (!offsets.is_empty()).then_some(offsets) })
     }
 
-    /// The tokens of a step.
     pub fn step<'a>(&'a self, parents: Option<&'a [i32]>) -> StepTokens<'a> {
         StepTokens { sequences: &self.sequences, offsets: self.offsets.as_deref(), parents }
     }
@@ -167,7 +164,6 @@ impl NativeStepBatch {
     }
 }
 
-/// The arrays of one group.
 struct GroupArrays([&'static mut [i32]; 5]);
 
 impl GroupArrays {
