@@ -204,7 +204,7 @@ export class TensorStorage {
     return (this.#dtype ??= view.dtype() as DType)
   }
 
-  /** Number of elements. */
+  /** The number of elements. */
   get length(): number {
     return this.shape.reduce((product, size) => product * size, 1)
   }

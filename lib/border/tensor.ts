@@ -75,7 +75,7 @@ export class Tensor extends Owner {
     return own(this).view.strides()
   }
 
-  /** Number of elements. */
+  /** The number of elements. */
   get length(): number {
     return own(this).length
   }

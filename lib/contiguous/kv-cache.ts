@@ -13,7 +13,7 @@ import { type BeginOptions, type KvTransaction, openTransaction } from './kv-tra
 
 const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
 
-/** What a {@link KvCache} is made with. */
+/** Options of a {@link KvCache}. */
 export interface KvCacheOptions {
   /** Rows of the batch. They all have the same length. */
   readonly batchSize: number
@@ -23,7 +23,7 @@ export interface KvCacheOptions {
   readonly initialCapacity: number
   /** The most tokens that it may hold. */
   readonly maxSeqLen: number
-  /** Elements of one head. */
+  /** Elements per head. */
   readonly headDim: number
   /** The element type, `'f32'` by default. */
   readonly dtype?: DType
@@ -55,7 +55,7 @@ export class KvCache extends Owner {
   declare readonly batchSize: number
   /** Heads of K and V. */
   declare readonly numKvHeads: number
-  /** Elements of one head. */
+  /** Elements per head. */
   declare readonly headDim: number
   /** The most tokens that it may hold. */
   declare readonly maxSeqLen: number
@@ -82,12 +82,12 @@ export class KvCache extends Owner {
     settle(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device })
   }
 
-  /** Tokens in it. */
+  /** How many tokens it holds. */
   get seqLen(): number {
     return own(this).seqLen()
   }
 
-  /** Slots of the buffer. */
+  /** How many slots the buffer has. */
   get capacity(): number {
     return own(this).capacity()
   }

@@ -60,7 +60,7 @@ export interface DraftOptions {
  * ```
  */
 export interface KvTransaction extends Disposable {
-  /** Tokens drafted here, without those of an open child. */
+  /** How many tokens were drafted here, not counting those of an open child. */
   readonly length: number
   /**
    * Drafts tokens, and returns what the cache's own append would. Once `parents` were given, a cache with a window returns

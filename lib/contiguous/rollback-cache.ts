@@ -13,7 +13,7 @@ import { type BeginOptions, type DraftOptions, type KvTransaction, openTransacti
 
 const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
 
-/** What a {@link RollbackCache} is made with. Shape and dtype come with the first tokens. */
+/** Options of a {@link RollbackCache}. Shape and dtype come with the first tokens. */
 export interface RollbackCacheOptions {
   /** The device, `'cpu'` by default. */
   readonly device?: string
@@ -50,12 +50,12 @@ export class RollbackCache extends Owner {
     settle(this, { device })
   }
 
-  /** Committed and tentative tokens. */
+  /** How many tokens it holds, committed and tentative. */
   get totalLen(): number {
     return own(this).totalLen()
   }
 
-  /** Committed tokens. */
+  /** How many of them are committed. */
   get committedLen(): number {
     return own(this).committedLen()
   }

@@ -6,7 +6,7 @@ import type { CacheHandle, PendingView } from '../border/tensor-storage.js'
 import { put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
 import { acceptedRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
 
-/** What a {@link RotatingCache} is made with. Shape and dtype come with the first tokens. */
+/** Options of a {@link RotatingCache}. Shape and dtype come with the first tokens. */
 export interface RotatingCacheOptions extends RotatingKvCacheOptions {
   /** The dimension of the sequence. */
   readonly dim: number

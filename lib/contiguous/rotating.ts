@@ -11,7 +11,7 @@ import { binding } from '../loading/binding.js'
 
 const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
 
-/** What a {@link RotatingKvCache} is made with. Shape and dtype come with the first tokens. */
+/** Options of a {@link RotatingKvCache}. Shape and dtype come with the first tokens. */
 export interface RotatingKvCacheOptions {
   /** Tokens in the window, at least 1. */
   readonly maxSeqLen: number
@@ -48,17 +48,17 @@ export abstract class Rotating extends Owner {
     settle(this, { dim, maxSeqLen, sinks, device: native.device() })
   }
 
-  /** Tokens ever appended. */
+  /** How many tokens were ever appended. */
   get currentSeqLen(): number {
     return nativeRotating(this).currentSeqLen()
   }
 
-  /** Slots of the buffer, slack not counted. */
+  /** How many slots the buffer has, not counting its slack. */
   get capacitySeqLen(): number {
     return nativeRotating(this).capacitySeqLen()
   }
 
-  /** Tokens that can still be read: at most `sinks + maxSeqLen`. */
+  /** How many tokens can still be read: at most `sinks + maxSeqLen`. */
   get retainedLen(): number {
     return nativeRotating(this).retainedLen()
   }
@@ -172,7 +172,7 @@ export class RotatingSnapshot extends Owner {
     super(token, native, RotatingSnapshot)
   }
 
-  /** Tokens that had been appended to the cache. */
+  /** How many tokens had been appended to the cache. */
   get currentSeqLen(): number {
     return snapshotOf(this).currentSeqLen()
   }
@@ -182,7 +182,7 @@ export class RotatingSnapshot extends Owner {
     return snapshotOf(this).maxSeqLen()
   }
 
-  /** Tokens in the snapshot. */
+  /** How many tokens are in the snapshot. */
   get retainedLen(): number {
     return snapshotOf(this).retainedLen()
   }

@@ -59,9 +59,9 @@ export type CacheEvent = StoredEvent | RemovedEvent | ClearedEvent
  * ```
  */
 export interface CacheEvents extends AsyncIterableIterator<CacheEvent, undefined>, Disposable {
-  /** Events that were dropped before they were read here. The number of the next event is higher by as many. */
+  /** How many events were dropped before they were read here. The numbers of events leave them out. */
   readonly missed: number
-  /** Ends the iterator. A pending `next()` is done then. */
+  /** Ends the iterator, and a pending `next()` with it. */
   return(): Promise<IteratorReturnResult<undefined>>
   /** As {@link return}, synchronously. */
   dispose(): void

@@ -17,9 +17,9 @@ export interface ModelLayer {
   readonly with?: number
   /** Heads of K and V. */
   readonly numKvHeads: number
-  /** Elements of one head of K. */
+  /** Elements per head of K. */
   readonly headDim: number
-  /** Elements of one head of V, as in K by default. */
+  /** Elements per head of V, as in K by default. */
   readonly valueHeadDim?: number
 }
 

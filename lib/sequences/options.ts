@@ -10,7 +10,7 @@ import { Clock } from './shared-cache.js'
 
 /** What pages are and what they may cost, for layers of any kind. */
 interface PageOptions {
-  /** Tokens of a block, 16 by default. */
+  /** Tokens per block, 16 by default. */
   readonly blockSize?: number
   /** The element type of tokens that go in, and of pages that are not low-bit; `'f32'` by default. */
   readonly dtype?: DType
@@ -38,7 +38,7 @@ interface PageOptions {
 }
 
 /**
- * What a {@link PagedKvCache} of layers that are alike is made with.
+ * Options of a {@link PagedKvCache} of layers that are alike.
  *
  * Low-bit pages are quantised once all their slots are written. Until then their rows are floats in staging memory. A write into a
  * quantised page turns it back to floats and quantises it again, which moves each value by at most one more step. A page that a fork
@@ -64,9 +64,9 @@ export interface UniformCacheOptions extends PageOptions {
   readonly numLayers: number
   /** Heads of K and V. */
   readonly numKvHeads: number
-  /** Elements of one head of K. */
+  /** Elements per head of K. */
   readonly headDim: number
-  /** Elements of one head of V, as in K by default; 0 when there is no V. */
+  /** Elements per head of V, as in K by default; 0 when there is no V. */
   readonly valueHeadDim?: number
   /**
    * How many tokens a token sees back, itself among them; all by default. Attention over the cache uses this window unless
@@ -81,7 +81,7 @@ export interface UniformCacheOptions extends PageOptions {
 }
 
 /**
- * What a {@link PagedKvCache} of a model is made with. Its layers may keep everything, slide, or share those of others. Layers that are
+ * Options of a {@link PagedKvCache} of a model. Its layers may keep everything, slide, or share those of others. Layers that are
  * alike form a group with one pool.
  */
 export interface ModelCacheOptions extends PageOptions {
@@ -105,7 +105,7 @@ export interface ModelCacheOptions extends PageOptions {
   readonly device?: string | readonly string[]
 }
 
-/** What a {@link PagedKvCache} is made with: layers that are alike, or a model. */
+/** Options of a {@link PagedKvCache}: of layers that are alike, or of a model. */
 export type PagedKvCacheOptions = UniformCacheOptions | ModelCacheOptions
 
 /** @internal Options of either kind, each read once. */

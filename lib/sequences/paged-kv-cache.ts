@@ -38,9 +38,9 @@ export interface LayerGroup {
   readonly layers: readonly number[]
   /** Heads of K and V. */
   readonly numKvHeads: number
-  /** Elements of one head of K. */
+  /** Elements per head of K. */
   readonly headDim: number
-  /** Elements of one head of V. */
+  /** Elements per head of V. */
   readonly valueHeadDim: number
   /** The device of the pool. */
   readonly device: string
@@ -82,19 +82,19 @@ export interface LayerGroup {
  * ```
  */
 export class PagedKvCache extends Owner {
-  /** Blocks of all pools. */
+  /** How many blocks its pools have. */
   declare readonly capacity: number
-  /** Tokens of a block. */
+  /** Tokens per block. */
   declare readonly blockSize: number
   /** Layers of the model. */
   declare readonly numLayers: number
   /** The groups of layers, in the order of their first layers; a single one where all layers are alike. */
   declare readonly groups: readonly LayerGroup[]
-  /** Heads of K and V, of the first group. */
+  /** Heads of K and V, in the first group. */
   declare readonly numKvHeads: number
-  /** Elements of one head of K, of the first group. */
+  /** Elements per head of K, in the first group. */
   declare readonly headDim: number
-  /** Elements of one head of V, of the first group. */
+  /** Elements per head of V, in the first group. */
   declare readonly valueHeadDim: number
   /** The element type of tokens that go in. */
   declare readonly dtype: DType
@@ -120,28 +120,28 @@ export class PagedKvCache extends Owner {
     settle(this, { capacity, blockSize, numLayers, groups, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard, bytesPerToken, device })
   }
 
-  /** Blocks that can be taken, with those that only prompts find. */
+  /** How many blocks can be taken, including those that only prompts still find. */
   get freeCount(): number {
     return own(this).native.freeCount()
   }
 
-  /** All blocks. */
+  /** How many blocks there are. */
   get totalCount(): number {
     return own(this).native.totalCount()
   }
 
-  /** A new sequence, as its number. It is empty, or starts with a match. Numbers count up from 0 and are never used again. */
+  /** Creates a sequence, which is empty or starts with a match, and returns its number. Numbers count up from 0 and are never used again. */
   createSequence(options: SequenceOptions = {}): number {
     return createSequence(own(this), options)
   }
 
-  /** As {@link createSequence}; returns the sequence's object. */
+  /** As {@link createSequence}, but returns the sequence's object. */
   openSequence(options: SequenceOptions = {}): Sequence {
     const shared = own(this)
     return new Sequence(INTERNAL, shared, createSequence(shared, options))
   }
 
-  /** The object of a sequence. Throws `SEQUENCE_NOT_FOUND` when there is none. */
+  /** The object of a sequence, by its number. Throws `SEQUENCE_NOT_FOUND` when there is none. */
   sequence(id: number): Sequence {
     const shared = own(this)
     const seq = seqOf(shared, 'id', id)

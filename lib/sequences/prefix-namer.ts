@@ -9,7 +9,7 @@ import { type GivenOptions, type ModelCacheOptions, OPTION_NAMES, readDevices, r
 import { type PromptOptions, readKeys } from './prompt.js'
 import type { TokenIds } from './tokens.js'
 
-/** What a {@link PrefixNamer} is made with: the options of a cache, or only those that names depend on. */
+/** Options of a {@link PrefixNamer}: those of a cache, or only the ones that names depend on. */
 export type PrefixNamerOptions =
   | (Pick<UniformCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'> & Partial<UniformCacheOptions>)
   | (Pick<ModelCacheOptions, 'model'> & Partial<ModelCacheOptions>)
@@ -43,7 +43,7 @@ export type PrefixNamerOptions =
  * ```
  */
 export class PrefixNamer extends Owner {
-  /** Tokens of a block. */
+  /** Tokens per block. */
   declare readonly blockSize: number
 
   constructor(options: PrefixNamerOptions) {

@@ -65,19 +65,19 @@ function readExtras(extra: unknown): { start: number; end: number; key: Uint8Arr
 const ALLOCATION: Names<AllocationOptions> = { salt: 0, extra: 0, watermark: 0 }
 const PROMPT: Names<PromptOptions> = { salt: 0, extra: 0 }
 
-/** Whose prompt room is wanted for, and how much is to be left. */
+/** Whose prompt it is, and how many blocks must stay free. */
 export interface AllocationOptions extends PromptOptions {
-  /** Blocks that are to be left over, so that existing sequences can grow; none by default. */
+  /** Blocks that must stay free, so that existing sequences can grow; none by default. */
   readonly watermark?: number
 }
 
 /** How far a prompt is found, and why no further. */
 export interface Explanation {
-  /** Tokens found, whole blocks. */
+  /** Tokens found, in whole blocks. */
   readonly matched: number
   /** The first block that was not found; missing when everything was found that can be. */
   readonly missing?: {
-    /** Its place in the prompt. */
+    /** Its index in the prompt. */
     readonly block: number
     /**
      * - `not-committed`: a sequence has its tokens, but a transaction can take them back, or not all layers are written.

@@ -53,25 +53,25 @@ export class Sequence extends Owner {
     settle(this, { id })
   }
 
-  /** Tokens in it, with those of an open transaction. */
+  /** How many tokens it has, including those of an open transaction. */
   get length(): number {
     const { shared, id } = own(this)
     return shared.native.sequenceLength(id) || shared.zeroOf(id)
   }
 
-  /** Tokens that no transaction can take back. */
+  /** How many tokens no transaction can take back. */
   get committedLength(): number {
     const { shared, id } = own(this)
     return shared.native.committedLength(id) || shared.zeroOf(id)
   }
 
-  /** Tokens that all layers still have: all tokens, without those whose blocks left a window. */
+  /** How many tokens all layers still have, which leaves out those whose blocks left a window. */
   get retainedLength(): number {
     const { shared, id } = own(this)
     return shared.native.retainedLength(id) || shared.zeroOf(id)
   }
 
-  /** Slots of its blocks, in the group with the fewest. */
+  /** How many slots its blocks have, in the group with the fewest. */
   get capacity(): number {
     const { shared, id } = own(this)
     return shared.native.sequenceCapacity(id) || shared.zeroOf(id)

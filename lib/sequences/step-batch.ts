@@ -23,7 +23,7 @@ export interface StepArrays {
   readonly queryOffsets: Int32Array
 }
 
-/** What a {@link StepBatch} is made with: the largest sizes of its steps. */
+/** Options of a {@link StepBatch}: the largest sizes of its steps. */
 export interface StepBatchOptions {
   /** The most sequences of a step. */
   readonly maxSequences: number
@@ -154,9 +154,7 @@ export class StepBatch extends Owner implements StepArrays {
     settle(this, { ...(groups[0] as StepArrays), groups: Object.freeze([...groups]) })
   }
 
-  /**
-   * Makes the next step write every row anew. Call it after writing to an array yourself.
-   */
+  /** Makes the next step write every row anew. Call it after writing to an array yourself. */
   forget(): void {
     nativeThis<BatchArrays>(this, StepBatch).native.forget()
   }

@@ -113,7 +113,7 @@ export class Step extends Owner {
   declare readonly sequences: readonly number[]
   /** Where the tokens of each sequence begin, and where the last ones end. */
   declare readonly offsets: Int32Array
-  /** Tokens of all sequences. */
+  /** How many tokens it has, of all sequences together. */
   declare readonly length: number
 
   /** @internal */
