@@ -16,7 +16,7 @@ export interface AttendOptions {
   /** Whether a query sees only keys up to its own position; true by default. */
   readonly causal?: boolean
   /**
-   * How many positions a query sees back, its own among them. Unless given, it is the window of the cache that is read, or all
+   * How many positions a query sees back, its own among them. By default it is the window of the cache that is read, or all
    * positions. A query that would see what a cache's window has dropped is refused. Copies, as `toArray()` makes them, have no window.
    * Where tokens were drafted with `parents` and the call has a `mask` but no `tree`, the mask alone decides what is seen.
    */
@@ -44,9 +44,9 @@ export interface AttendOptions {
   readonly treeOffsets?: Int32Array | readonly number[]
   /** For each row of the batch, the first slot that it may see: slots before are padding. */
   readonly starts?: Int32Array | readonly number[]
-  /** The position of each query, of one sequence for all alike, or of all sequences. Unless given, the queries are the last tokens. */
+  /** The position of each query, of one sequence for all alike, or of all sequences. By default the queries are the last tokens. */
   readonly positions?: Int32Array | readonly number[]
-  /** Where the queries of each sequence begin in `[tokens, heads, headDim]`, and where the last ones end. Unless given, each sequence has one query. */
+  /** Where the queries of each sequence begin in `[tokens, heads, headDim]`, and where the last ones end. By default each sequence has one query. */
   readonly qOffsets?: Int32Array | readonly number[]
   /** Returns the logarithm of each row's sum of exponentials (`lse`) too, for {@link mergeAttention}. */
   readonly returnLse?: boolean

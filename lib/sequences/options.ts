@@ -25,13 +25,13 @@ interface PageOptions {
    * {@link PrefixNamer}.
    */
   readonly namespace?: string
-  /** 32 secret bytes that the names of prompts depend on; random ones of the process unless given. Caches with the same bytes give the same names. */
+  /** 32 secret bytes that the names of prompts depend on; by default random ones of the process. Caches with the same bytes give the same names. */
   readonly prefixKey?: Uint8Array
-  /** Which of the blocks that nobody holds make room first. Unless given, those of the lowest priority, the least recently used first. */
+  /** Which of the blocks that nobody holds make room first. By default those of the lowest priority, the least recently used first. */
   readonly eviction?: EvictionPolicy
   /** The most events that are kept for {@link PagedKvCache.events}; none by default. */
   readonly events?: number
-  /** The clock, in milliseconds; `Date.now` unless given. It is read only while a {@link Sequence.retain} has a time limit. */
+  /** The clock, in milliseconds; `Date.now` by default. It is read only while a {@link Sequence.retain} has a time limit. */
   readonly now?: () => number
   /** The most bytes that it may keep on each device, with the staging of low-bit pages. */
   readonly memoryLimitBytes?: number

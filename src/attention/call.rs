@@ -269,7 +269,7 @@ impl<'a> AnswerMemory<'a> {
     pub fn answer(self, env: &'a Env, with_lse: bool, numbers: &mut [f64]) -> Outcome<NativeAnswer<'a>> {
         let AnswerMemory { output, lse, room } = self;
         let Some(room) = room else { return Ok(None) };
-        tell(&room, numbers);
+        write_shape(&room, numbers);
         let out = match output {
             OutputMemory::Given => None,
             OutputMemory::Array(array) => Some(Either::A(array)),
@@ -297,10 +297,10 @@ pub(crate) fn of_device(env: &Env, attended: Attended, with_lse: bool) -> Outcom
     }))
 }
 
-fn tell(room: &Room, numbers: &mut [f64]) {
+fn write_shape(room: &Room, numbers: &mut [f64]) {
     let dtype = DType::ALL.iter().position(|&dtype| dtype == room.dtype).unwrap_or(0);
-    let told = [room.shape.len(), dtype].into_iter().chain(room.shape.iter().copied());
-    for (number, value) in numbers.iter_mut().skip(NUMBERS + SHAPE).zip(told) {
+    let shape = [room.shape.len(), dtype].into_iter().chain(room.shape.iter().copied());
+    for (number, value) in numbers.iter_mut().skip(NUMBERS + SHAPE).zip(shape) {
         *number = value as f64;
     }
 }

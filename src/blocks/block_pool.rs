@@ -15,7 +15,7 @@ pub struct NativeBlockPool {
     lease: Option<Lease>,
 }
 
-/// What the pool keeps of each block: its state, its links among the free ones, and how many lives it has had.
+/// Bytes that the pool keeps for each block: its state, its links among the free ones, and how often it was taken.
 const BLOCK_BYTES: u64 = 20;
 
 pub(crate) fn block(value: f64) -> Outcome<BlockHandle> {
@@ -76,7 +76,7 @@ impl NativeBlockPool {
         self.pool.read(env, |pool| Ok(pool.count(block(handle)?)?.into()))
     }
 
-    /// Whether so many blocks could be taken and the watermark be left.
+    /// Whether this many blocks could be taken without touching the watermark.
     #[napi]
     pub fn can_allocate(&self, env: &Env, n: f64) -> Result<bool> {
         self.pool.read(env, |pool| Ok(pool.can_allocate(count("n", n)?)))

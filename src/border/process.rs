@@ -65,7 +65,7 @@ impl From<Stats> for NativeStats {
     }
 }
 
-/// Says how many threads large operations use from now on.
+/// Sets how many threads large operations use from now on.
 #[napi]
 pub fn set_threads(env: &Env, threads: f64) -> Result<()> {
     guard(env, || Ok(kvtide_tensor::set_threads(count("n", threads)? as usize)?))

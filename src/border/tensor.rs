@@ -145,7 +145,7 @@ impl NativeBuffer {
     }
 }
 
-/// The view that these numbers of a call on a cache mean, one part of its buffer.
+/// The view that these numbers of a call on a cache describe, of one tensor of its buffer.
 pub(crate) fn view_of(buffer: &BufferHandle, part: f64, numbers: &[f64]) -> Outcome<View> {
     let &[start, len, next_start, next_len, end, sweep, head, window, sinks, tree] = numbers else {
         return Err(kvtide_core::Error::argument("numbers", numbers.len(), format!("{NUMBERS} numbers")).into());
@@ -163,13 +163,13 @@ pub(crate) fn view_of(buffer: &BufferHandle, part: f64, numbers: &[f64]) -> Outc
 
 #[napi]
 impl NativeBuffer {
-    /// The view that these numbers of a call on the cache mean, one part of it.
+    /// The view that these numbers of a call on the cache describe, of one tensor of the buffer.
     #[napi]
     pub fn view(&self, env: &Env, part: f64, numbers: &[f64]) -> Result<NativeView> {
         guard(env, || Ok(NativeView::of(view_of(&self.handle()?, part, numbers)?, &self.children)))
     }
 
-    /// Lets go of the memory, of which views keep what they show.
+    /// Gives up the buffer. Views keep the memory that they show.
     #[napi]
     pub fn dispose(&self, env: &Env) -> Result<()> {
         guard(env, || {

@@ -63,7 +63,7 @@ impl NativeRotatingCache {
         })
     }
 
-    /// Goes on from a snapshot of `parts` tensors with the accepted tokens, `keep_len` in all.
+    /// A cache that starts with a snapshot of `parts` tensors and the accepted tokens, `keep_len` in all.
     #[napi(factory)]
     pub fn restore_from_snapshot(
         env: &Env,
@@ -226,8 +226,8 @@ impl NativeRotatingCache {
                 }
                 _ => return other_kind(),
             };
-            let told = |view| NativeView::of(view, &self.views.children);
-            Ok(views.map(|views| views.into_iter().map(told).collect()))
+            let native = |view| NativeView::of(view, &self.views.children);
+            Ok(views.map(|views| views.into_iter().map(native).collect()))
         })
     }
 

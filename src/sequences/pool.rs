@@ -48,7 +48,7 @@ impl NativePagedKvCache {
             .change(env, |cache| Ok(cache.can_allocate(count("tokens", tokens)?, count("watermark", watermark)?)?))
     }
 
-    /// Says how long the blocks of tokens are kept; for good without `until`.
+    /// Sets how long the blocks of tokens are kept: for good without `until`.
     #[napi]
     pub fn retain(
         &mut self,

@@ -189,7 +189,7 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| Ok(NativePrefixKeys::of(&cache.indexed_keys()?, &cache.events(0))))
     }
 
-    /// The events from a number on, at most so many.
+    /// The events from a number on, at most `most`.
     #[napi]
     pub fn events(&self, env: &Env, since: f64, most: f64) -> Result<NativeEvents> {
         self.cache.read(env, |cache| NativeEvents::of(cache.events(whole("since", since)?), most))
@@ -197,7 +197,7 @@ impl NativePagedKvCache {
 }
 
 impl NativeEvents {
-    /// What was not seen yet, at most so many events.
+    /// What was not seen yet, at most `most` events.
     fn of(unseen: UnseenEvents<'_>, most: f64) -> Outcome<Self> {
         let most = count("most", most)? as usize;
         let events = unseen.events.into_iter().flatten().take(most).map(native).collect();
@@ -239,7 +239,7 @@ fn hex(key: &BlockKey) -> String {
     })
 }
 
-/// What names as a cache does.
+/// Names the blocks of prompts as a cache does.
 #[napi]
 pub struct NativePrefixNamer {
     namer: Handle<PrefixNamer>,
@@ -247,13 +247,13 @@ pub struct NativePrefixNamer {
 
 #[napi]
 impl NativePrefixNamer {
-    /// As a paged cache of these options; what names do not depend on is not looked at.
+    /// As a cache of these options does; it looks only at what names depend on.
     #[napi(factory)]
     pub fn of_pages(env: &Env, options: NativePagedOptions) -> Result<Self> {
         Self::named(env, || Ok(PrefixNamer::of_pages(&options.read()?)?))
     }
 
-    /// As a cache of a model's layers.
+    /// As a cache of a model does.
     #[napi(factory)]
     pub fn of_model(env: &Env, options: NativeModelOptions) -> Result<Self> {
         Self::named(env, || Ok(PrefixNamer::of_model(&options.read()?)?))

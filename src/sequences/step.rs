@@ -122,7 +122,7 @@ pub(crate) struct SequenceBatch {
 }
 
 impl SequenceBatch {
-    /// Reads one of so many numbers: how many sequences, they, and their offsets.
+    /// Reads a batch of this many numbers: how many sequences, their ids, and their offsets.
     pub fn read(batch: &[f64], numbers: f64) -> Outcome<Self> {
         let refused = || Error::argument("sequences", batch.len(), "as many numbers as the call says");
         let batch = batch.get(..count("sequences", numbers)? as usize).ok_or_else(refused)?;
@@ -140,7 +140,7 @@ impl SequenceBatch {
 
 const NAMES: [&str; 5] = ["blockTables", "slotMapping", "positions", "lengths", "queryOffsets"];
 
-/// What is known of the rows that were written, for each group of layers.
+/// The rows that were written last, for each group of layers.
 #[napi]
 pub struct NativeStepBatch {
     groups: Vec<StepTableRows>,
