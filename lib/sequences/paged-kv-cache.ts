@@ -157,16 +157,16 @@ export class PagedKvCache extends Owner {
 
   /**
    * The longest start of a prompt that is in the cache in all layers, in whole blocks. The match holds these blocks. The last token of
-   * the prompt is never found, since its logits are needed. A sliding group has to have its sinks, what the next token sees, and
-   * the last token found.
+   * the prompt is never found, since its logits are needed. Of a sliding group, its sinks, the tokens that the
+   * next token sees and the last token have to be found.
    */
   match(tokens: TokenIds, options: MatchOptions = {}): PrefixMatch {
     return findPrefix(own(this), tokens, options)
   }
 
   /**
-   * Whether every group has room for a new sequence of this many tokens, or of a prompt, appended at once. Of a prompt, blocks that are
-   * held already cost nothing, and cached ones count as taken. A sliding group needs only what it keeps.
+   * Whether every group has room for a new sequence of this many tokens, or of a prompt, appended at once. Blocks of a prompt
+   * that someone holds already cost nothing; cached ones count as taken. A sliding group needs only what it keeps.
    */
   canAllocate(tokens: number | TokenIds, options: AllocationOptions = {}): boolean {
     return readAllocation(own(this), tokens, options)
@@ -210,7 +210,7 @@ export class PagedKvCache extends Owner {
     shared.change(native => native.ensureCapacities(wanted))
   }
 
-  /** Writes one token of one layer; the sequence grows as needed. Refused where layers are of several groups: use steps or appends there. */
+  /** Writes one token of one layer; the sequence grows as needed. Refused if the layers are in several groups: use steps or appends then. */
   writeKv(seq: number | Sequence, layer: number, pos: number, key: TensorData | Float16ArrayLike | TokenSource, value: TensorData | Float16ArrayLike | TokenSource): void {
     const shared = own(this)
     const at = place(shared, seq, layer, pos)
@@ -255,7 +255,7 @@ export class PagedKvCache extends Owner {
     return stepBatch(own(this), this.groups.length, options)
   }
 
-  /** As {@link beginStep}, and fills `batch` with where the tokens go and what the sequences hold. Where that is refused, no step has begun. */
+  /** As {@link beginStep}, and fills `batch` with where the tokens go and what the sequences hold. If that is refused, no step has begun. */
   prepareStep(batch: StepBatch, options: StepOptions): Step {
     const shared = own(this)
     return beginStep(shared, options, tablesOf(shared, batch))

@@ -10,7 +10,7 @@ import type { SharedCache } from './shared-cache.js'
 export interface StepArrays {
   /**
    * A row of `maxBlocks` block indices for each sequence, in the step's order. Entries behind a sequence's blocks stay as they were.
-   * A block that left the window is -1, which no kernel reads that keeps to the window.
+   * A block that left the window is -1; a kernel that keeps to the window does not read it.
    */
   readonly blockTables: Int32Array
   /** The slot of each token: its block * `blockSize` + its place in the block. */
