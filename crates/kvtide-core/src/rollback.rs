@@ -10,13 +10,11 @@
 //! (a commit is O(tentative)); an append is O(new tokens) amortised.
 
 use crate::count::COUNT_MAX;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::growable::{GrowablePlanner, GrowableState};
-use crate::path::path_moves;
-use crate::plan::{Plan, SlotMove};
+use crate::plan::{Plan, SlotMove, path_moves};
 use crate::run::Run;
 use crate::tree::Tree;
-use crate::wording::counted;
 use crate::write_log::{Stamp, WriteLog};
 
 /// A committed length to come back to.

@@ -18,8 +18,7 @@ mod draft;
 
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
-use crate::growth::doubled;
-use crate::plan::{Plan, Reads, SlotMove, SlotWrite};
+use crate::plan::{Plan, Reads, SlotMove, SlotWrite, doubled};
 use crate::run::{Run, Runs};
 
 /// The slack behind a window when none is asked for: a quarter of it, at least 64 tokens.

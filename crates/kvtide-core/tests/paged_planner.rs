@@ -63,7 +63,7 @@ fn ids_count_up_and_are_not_used_again() {
     planner.drop_sequence(2).unwrap();
     planner.drop_sequence(0).unwrap();
     assert_eq!(planner.create_sequence(), Ok(3));
-    assert_eq!((planner.sequence_ids(), planner.num_sequences()), (vec![1, 3], 2));
+    assert_eq!(planner.sequence_ids(), [1, 3]);
     assert_eq!(planner.drop_sequence(0), Err(Error::SequenceNotFound { sequence: 0 }));
 }
 
@@ -242,7 +242,8 @@ fn a_cache_without_blocks_has_sequences_all_the_same() {
 fn the_room_that_a_transaction_took_outlasts_its_children() {
     let mut planner = planner();
     let sequence = planner.create_sequence().unwrap();
-    let parent = planner.begin_with(sequence, None, 5).unwrap();
+    let parent = planner.begin(sequence, None).unwrap();
+    planner.reserve_draft(sequence, 5).unwrap();
     assert_eq!(planner.begin(sequence, None), Err(Error::TransactionOpen { object: "sequence" }));
     for undone in [true, false] {
         let child = planner.begin(sequence, Some(parent)).unwrap();

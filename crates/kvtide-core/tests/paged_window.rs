@@ -144,9 +144,8 @@ fn a_prefix_whose_head_has_gone_is_found_by_a_window() {
 fn append_known(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
     let offsets = [0, tokens.len() as u32];
     let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-    let copies = planner.plan_copies(&planner.append_targets(&append).unwrap()).unwrap();
-    planner.commit_copies(&copies).unwrap();
-    let plan = planner.plan_append(&append).unwrap();
+    let (copies, mut plan) = planner.plan_write(planner.check_append(&append).unwrap()).unwrap();
+    planner.commit_copies_before(&copies, &mut plan).unwrap();
     planner.commit(&plan, Some(tokens)).unwrap();
     planner.check_invariants(&[]).unwrap();
 }
@@ -169,6 +168,36 @@ fn what_follows_a_truncation_is_found_also_where_the_block_before_it_left_the_wi
             assert_eq!(why, Explanation { matched: whole, missing: None }, "{case}");
         }
     }
+}
+
+#[test]
+fn a_sequence_whose_window_has_slid_can_be_cut_to_its_sinks_or_to_nothing() {
+    for (block_size, window, sinks) in
+        (1..5u32).flat_map(|size| (1..7).flat_map(move |w| [0, 3u32].map(|s| (size, w, s))))
+    {
+        for length in 0..=sinks.div_ceil(block_size) * block_size {
+            let mut planner = sliding(block_size, window, sinks);
+            let sequence = planner.create_sequence().unwrap();
+            append(&mut planner, sequence, 30);
+            let gap = planner.gap(sequence).unwrap();
+            assert!(!gap.is_empty() && length <= gap.start);
+            planner.truncate(sequence, length).unwrap();
+            assert_eq!((planner.sequence_length(sequence), planner.retained_length(sequence)), (length, length));
+            assert_eq!(planner.free_count(), 64 - length.div_ceil(block_size));
+            append(&mut planner, sequence, 1);
+            assert!((0..=length).all(|position| planner.locate(sequence, 0, position).is_ok()));
+            assert!(planner.gap(sequence).unwrap().is_empty());
+            planner.check_invariants(&[]).unwrap();
+        }
+    }
+    let mut planner = sliding(2, 4, 0);
+    let sequence = planner.create_sequence().unwrap();
+    append(&mut planner, sequence, 12);
+    let refused = planner.truncate(sequence, 9).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "cannot go back to 9 tokens at 12: tokens shortly before that have left the window"
+    );
 }
 
 #[test]

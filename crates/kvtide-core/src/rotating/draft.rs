@@ -15,8 +15,7 @@
 use super::{RotatingPlanner, RotatingState, write};
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
-use crate::growth::doubled;
-use crate::plan::{Plan, Reads};
+use crate::plan::{Plan, Reads, doubled};
 use crate::run::{Run, Runs};
 
 impl RotatingPlanner {

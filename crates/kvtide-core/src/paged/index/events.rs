@@ -59,19 +59,16 @@ pub struct EventLog {
 
 impl EventLog {
     /// A log of the latest `capacity` events; 0 keeps none. Takes memory as events come.
-    #[must_use]
     pub fn new(capacity: u32) -> Self {
         EventLog { capacity: capacity as usize, ..Self::default() }
     }
 
     /// The number that the next event will have.
-    #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
     /// What has happened from an event on. A number ahead of all events gives none.
-    #[must_use]
     pub fn since(&self, number: u64) -> UnseenEvents<'_> {
         let oldest = self.next - self.events.len() as u64;
         let first = number.clamp(oldest, self.next);

@@ -9,11 +9,10 @@
 //! O(sequences + drafted tokens). The answer tells that others have the same prompt, so it is for whoever runs the cache, not for
 //! its tenants. Evictions and other salts are remembered as far as there is room; where it was not enough the answer is `NeverSeen`.
 
-use super::extra::Extras;
-use super::key::BlockKey;
+use super::identity::Prompt;
+use super::key::{BlockKey, Extras};
 use super::prefix_index::PrefixIndex;
 use super::prefix_match::{GroupIndex, PrefixMatch, block_size};
-use super::prompt::Prompt;
 use crate::error::Result;
 
 /// Why a block was not found.

@@ -17,9 +17,9 @@
 
 use std::ops::Range;
 
+use super::identity::Prompt;
 use super::key::BlockKey;
 use super::prefix_index::{FoundPrefix, PrefixIndex};
-use super::prompt::Prompt;
 use crate::error::{Error, Result, reserve};
 use crate::paged::window::Window;
 

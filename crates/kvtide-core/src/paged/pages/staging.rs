@@ -13,7 +13,7 @@
 
 use std::collections::HashMap;
 
-use super::page::Page;
+use super::layout::Page;
 use crate::error::{Error, Result};
 
 /// The pages that are staged.
@@ -27,25 +27,21 @@ pub struct Staging {
 
 impl Staging {
     /// The staging page of a page, if it has one.
-    #[must_use]
     pub fn get(&self, page: Page) -> Option<u32> {
         if self.places.is_empty() { None } else { self.places.get(&page).copied() }
     }
 
     /// How many pages are staged.
-    #[must_use]
     pub fn len(&self) -> u32 {
         self.places.len() as u32
     }
 
     /// True when no page is.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
     /// Staging pages handed out so far; those above are as the executor made them.
-    #[must_use]
     pub fn used(&self) -> u32 {
         self.used
     }

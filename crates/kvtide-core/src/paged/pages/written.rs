@@ -7,14 +7,10 @@
 //! mask 0  [ layer 0 | layer 1 | .. ]      one bit per slot; only blocks that are neither empty nor full have one
 //! ```
 //!
-//! Invariants: a block's mask has at least one bit, but not all; bits that stand for no slot are 0; a mask belongs to
-//! one block or is free. Memory is four bytes for each block up to the highest reserved, and the masks: a full block
-//! needs none. `get` is O(1). Other calls are O(slots / 64), or O(layers * block_size / 64) when a layer becomes
-//! full. If the block size divides a word, marks of the same slots in all layers are changed a word at a time:
-//!
-//! ```text
-//! 16 slots a block     word 0 [ layer 0 | 1 | 2 | 3 ]   word 1 [ layer 4 | ... ]     slot 5 of all layers: the same bits in each word
-//! ```
+//! Invariants: a block's mask has at least one bit, but not all; bits that stand for no slot are 0; a mask belongs to one block or is
+//! free. Memory is four bytes for each block up to the highest reserved, and the masks. `get` is O(1), other calls O(slots / 64), or
+//! O(layers * block_size / 64) when a layer becomes full. If the block size divides a word, marks of the same slots in all layers are
+//! the same bits in each word, and are changed a word at a time.
 
 use std::ops::Range;
 

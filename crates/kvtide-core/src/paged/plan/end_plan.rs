@@ -7,9 +7,8 @@
 //!
 //! O(its tokens), and O(layers) for each low-bit block that became full.
 
-use super::copy_plan::BlockCopy;
-use super::state::{PlannerState, room};
-use super::write_plan::Seal;
+use super::checked_write::{PlannerState, room};
+use super::write_plan::{BlockCopy, Seal};
 use crate::drafts::{Ending, TransactionId};
 use crate::error::Result;
 use crate::paged::pages::{Page, Slot};

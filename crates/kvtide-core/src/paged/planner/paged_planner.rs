@@ -5,13 +5,8 @@
 //! sequence 8 = fork of 7: the same table             the first write into block 5 gives the writer a copy of it
 //! ```
 //!
-//! A block holds the same tokens of every layer, so a sequence has one table for all of them. A sequence sees the
-//! slots below its length that are marked as written. Marks belong to the block. A block that others hold, or that
-//! has a key, is never written.
-//!
-//! Invariants: the blocks' counts agree with the tables. Where pages are staged, exactly those are whose slots are
-//! marked in part, that a draft filled, or that a truncation cut. Dropping or cutting a sequence is O(its blocks),
-//! forking it O(1).
+//! Invariants: the blocks' counts agree with the tables. Where pages are staged, exactly those are whose slots are marked in part,
+//! that a draft filled, or that a truncation cut. Dropping or cutting a sequence is O(its blocks), forking it O(1).
 
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result, reserve};
@@ -133,7 +128,8 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Drops the tokens from `length` on.
+    /// Drops the tokens from `length` on. Refused where the window has dropped tokens that the next one would see; where only sinks
+    /// stay, or nothing, it never is.
     pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
         let seat = self.seat_to_truncate(sequence, length)?;
         self.tables.reserve(self.cut_room(seat, length, 0))?;
@@ -156,7 +152,7 @@ impl PagedPlanner {
             return refused("there are not so many");
         }
         if length < before && self.window.is_some_and(|window| content.is_gone(length, window, self.block_size())) {
-            return refused("tokens that it sees have left the window");
+            return refused("tokens shortly before that have left the window");
         }
         Ok(seat)
     }
@@ -265,12 +261,6 @@ impl PagedPlanner {
     pub fn sequence_capacity(&self, sequence: u64) -> u64 {
         let blocks = self.sequences.find(sequence).map_or(0, |of| of.table().len());
         u64::from(blocks) * u64::from(self.block_size())
-    }
-
-    /// Sequences that are not dropped.
-    #[must_use]
-    pub fn num_sequences(&self) -> usize {
-        self.sequences.len()
     }
 
     /// Their ids, ascending. O(n log n).

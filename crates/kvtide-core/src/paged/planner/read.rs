@@ -12,6 +12,7 @@ use super::step_tables::NO_BLOCK;
 use crate::error::{Error, Result};
 use crate::paged::pages::{Page, PageRead, Slot};
 use crate::paged::sequence::Sequence;
+use crate::tree::Tree;
 
 impl PagedPlanner {
     /// Where a written token of a layer lies.
@@ -52,6 +53,11 @@ impl PagedPlanner {
     /// The positions of a sequence that left its window.
     pub fn gap(&self, sequence: u64) -> Result<Range<u32>> {
         Ok(self.sequences.find(sequence)?.content().gap(self.window, self.block_size()))
+    }
+
+    /// The tree of a sequence's last tokens, with those of an open step; none where they are a chain.
+    pub fn tree(&self, sequence: u64) -> Result<Option<Tree>> {
+        self.sequences.find(sequence)?.tree()
     }
 
     /// The pages of a layer in these blocks, the first `length` slots of them.

@@ -8,10 +8,10 @@
 //! queryOffsets   [ 0 2 3 ]                  where the tokens of each sequence begin
 //! ```
 //!
-//! [`StepTableRows`] remembers what it wrote to each row. If a row has the same sequence as before, and blocks were
-//! only added to that one's table, only those are written. So the array must come back unchanged, and all rows are of
-//! one planner. A place whose block left the window has [`NO_BLOCK`], since that block may be another sequence's by
-//! now.
+//! [`StepTableRows`] remembers what it wrote to each row. A row is known by its sequence and that sequence's epoch, which counts
+//! changes to blocks that were in its table before. While both stay the same, only new blocks are written: so the array must come
+//! back unchanged, and all rows are of one planner. A place whose block left the window has [`NO_BLOCK`], since that block may be
+//! another sequence's by now.
 //!
 //! O(tokens + sequences + blocks added or passed), and O(its blocks) for a row that is written anew.
 
@@ -100,7 +100,7 @@ impl StepTableRows {
         }
         // A step of fewer sequences leaves the rows behind its own as they are.
         let rows = out.block_tables.chunks_exact_mut(self.width as usize);
-        for (at, ((share, _), row)) in plan.shares().zip(rows).enumerate() {
+        for (at, ((share, ..), row)) in plan.shares().zip(rows).enumerate() {
             let of = planner.sequences.at(share.seat);
             if at == self.rows.len() {
                 self.rows.push(Row::of(of));
@@ -130,7 +130,7 @@ impl StepTableRows {
         check("positions.length", out.positions.len(), tokens, "one for each token")?;
         check("lengths.length", out.lengths.len(), sequences, "one for each sequence")?;
         check("queryOffsets.length", out.query_offsets.len(), sequences + 1, "one more than sequences")?;
-        let longest = plan.shares().map(|(share, _)| share.position + share.tokens).max().unwrap_or(0);
+        let longest = plan.shares().map(|(share, ..)| share.position + share.tokens).max().unwrap_or(0);
         let blocks = longest.div_ceil(planner.block_size());
         if blocks > self.width {
             return Err(Error::argument(
@@ -177,7 +177,7 @@ impl PagedPlanner {
 
     fn write_positions(&self, plan: &WritePlan, out: &mut [i32]) {
         let mut rest = out;
-        for (share, parents) in plan.shares_with_parents() {
+        for (share, _, parents) in plan.shares() {
             let (out, behind) = rest.split_at_mut(share.tokens as usize);
             rest = behind;
             let of = self.sequences.at(share.seat);

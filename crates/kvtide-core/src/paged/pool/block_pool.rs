@@ -6,24 +6,69 @@
 //! held         1     -     3     1  |
 //! ```
 //!
-//! A handle names a block for one life of it, from the call that hands it out until nobody holds it any more. Blocks that
-//! came back are handed out before those never used, longest free first; a fresh pool therefore hands out 0, 1, 2, ... and
-//! takes no memory for more than it has handed out.
+//! A handle names a block for one life of it, from the call that hands it out until nobody holds it any more. Blocks that came back
+//! are handed out before those never used, longest free first. So a fresh pool hands out 0, 1, 2, ... and takes no memory for more
+//! than it has handed out.
 //!
-//! A block has 2^21 lives, so that no handle is ever used twice; after the last it is *retired*, and there is one block less. A pool
-//! of n blocks is good for n × 2,097,152 allocations: with 30 blocks for a week of 100 a second. [`BlockPool::retired_count`] says
-//! how many are gone. When too few are left, a new pool has all of them again; it hands out the same handles from the start, so
-//! none of the old pool's may be around any more.
+//! A block has 2^21 lives, so that no handle is used twice; then it is *retired*. A pool of n blocks is good for n × 2,097,152
+//! allocations: with 30 blocks for a week of 100 a second. [`BlockPool::retired_count`] says how many are gone. A new pool has all
+//! of them again, and hands out the same handles from the start: none of the old pool's may be around any more.
 //!
-//! Invariants: those of [`Blocks`], whose blocks here are active, free or retired; one handle is valid per active block. To
-//! hand out, to hold and to take back are O(1) per block, the first with its memory amortised. 20 bytes a block.
+//! To hand out, to hold and to take back are O(1) per block, the first with its memory amortised. 20 bytes a block.
 
-use super::block::BlockState;
+use std::fmt;
+
 use super::blocks::Blocks;
-use super::handle::{BlockHandle, GENERATION_LAST};
+use super::order::BlockState;
 use crate::count::count;
 use crate::error::{Error, Result};
 use crate::paged::per_block::PerBlock;
+
+/// The last generation of a block; after it the block is retired.
+const GENERATION_LAST: u32 = (1 << 21) - 1;
+
+/// One block of a pool, from the moment it was handed out until it is given back: its index in the low 32 bits, its generation above
+/// them. The whole is below 2^53 and survives as a number in every language.
+///
+/// Any number can be made into one; the pool that it is shown to says whether it means anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockHandle(u64);
+
+impl BlockHandle {
+    /// The handle with this number.
+    #[must_use]
+    pub fn from_raw(raw: u64) -> Self {
+        BlockHandle(raw)
+    }
+
+    fn new(index: u32, generation: u32) -> Self {
+        BlockHandle(u64::from(index) | u64::from(generation) << 32)
+    }
+
+    /// The handle as one number: index + generation × 2^32.
+    #[must_use]
+    pub fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// Place of the block in its pool, and in the slab.
+    #[must_use]
+    pub fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// How often the block had been given back when it was handed out.
+    #[must_use]
+    pub fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Display for BlockHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// A fixed number of blocks, handed out one by one.
 #[derive(Debug)]

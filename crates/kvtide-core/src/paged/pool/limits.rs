@@ -6,13 +6,12 @@
 //! queue     (90, 3): 4                                rank and turn
 //! ```
 //!
-//! A block is *listed* while it waits for its eviction with a rank that will change, or has changed: it keeps the turn of its
-//! release then, and so its order among blocks of its new rank. Entries of the heap that are out of date are skipped when they
-//! come up, and thrown out together when they are more than half.
+//! A block is *listed* while it waits for its eviction with a rank that will change, or has changed. It keeps the turn of its release,
+//! and so its order among blocks of its new rank. Entries of the heap that are out of date are skipped when they come up, and thrown
+//! out together when they are more than half.
 //!
-//! Invariants: a listed block is in the queue, and has exactly one entry of the heap that is up to date if its rank will change;
-//! the heap has at most twice as many entries as blocks have limits, and 64. Every call is O(log limits) amortised. Only blocks
-//! with a limit take memory.
+//! Invariants: a listed block is in the queue, and has one entry of the heap that is up to date if its rank will change. Every call is
+//! O(log limits) amortised. Only blocks with a limit take memory.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

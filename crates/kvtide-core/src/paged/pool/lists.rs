@@ -1,17 +1,13 @@
-//! Lists of blocks: doubly linked, laid over one array with a link per block, and beside it what is known of the block: who
-//! follows a list in a large pool waits for memory once a block.
+//! Lists of blocks: doubly linked, laid over one array of links. What is known of a block lies beside its link, so that who follows
+//! a list in a large pool waits for memory once a block.
 //!
 //! ```text
 //! end of list 2 -> 4 <-> 1 <-> 7 <- end of list 2      link of 1 = { prev: 4, next: 7 }
 //! ```
 //!
-//! The two ends of a list are one more link, named `END + list`, so that no block is a special case and none needs to know
-//! its list to leave it.
-//!
-//! Invariants: following `next` from an end meets every block of the list once and comes back to that end; `prev` says the
-//! same backwards; a block is in at most one list. Who is in which is the caller's knowledge: a block is pushed only when
-//! it is in none, removed only when it is in one. Every call is O(1) but for `iter` and `check`, and `reserve`, which costs
-//! what it adds. 8 bytes a block beside what is known of it.
+//! The two ends of a list are one more link, named `END + list`: no block is a special case, and none needs to know its list to
+//! leave it. Which block is in which list is the caller's knowledge: a block is pushed only when it is in none, removed only when it
+//! is in one. Every call is O(1) but for `iter`, `check`, and `reserve`, which costs what it adds. 8 bytes a block.
 
 use crate::error::Result;
 use crate::paged::per_block::PerBlock;

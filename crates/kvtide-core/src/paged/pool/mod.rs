@@ -4,10 +4,8 @@
 //! policy, rank_table -> rank, queue, limits, lists -> order -> blocks -> block_pool, page_pool
 //! ```
 
-mod block;
 mod block_pool;
 mod blocks;
-mod handle;
 mod limits;
 mod lists;
 mod order;
@@ -17,10 +15,9 @@ mod queue;
 mod rank;
 mod rank_table;
 
-pub use block::BlockState;
-pub use block_pool::BlockPool;
+pub use block_pool::{BlockHandle, BlockPool};
 pub use blocks::{Blocks, Release, TakenBlock};
-pub use handle::BlockHandle;
+pub use order::BlockState;
 pub use page_pool::{HoldCounter, PagePool};
 pub use policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, ReleasedBlock};
 pub use rank::RankChain;

@@ -12,8 +12,8 @@
 
 use std::ops::Range;
 
-use super::block::BlockState;
 use super::blocks::{Blocks, Release};
+use super::order::BlockState;
 use super::policy::EvictionPolicy;
 use super::rank::RankChain;
 use crate::error::Result;

@@ -10,8 +10,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use super::content::Content;
-use super::id_hasher::IdHasher;
-use crate::drafts::{Drafts, Ending};
+use crate::drafts::{Drafts, Ending, TransactionId};
 use crate::error::{Error, Result, reserve};
 use crate::paged::index::BlockKey;
 use crate::paged::table::{Table, Tables};
@@ -181,7 +180,7 @@ impl Sequence {
 
     /// Ends its step as if it had never been, and takes away the blocks that it had taken.
     pub fn undo_step(&mut self, blocks: u32, tables: &mut Tables) {
-        self.step = None;
+        self.close_step();
         self.drop_last(blocks, tables);
     }
 
@@ -196,8 +195,12 @@ impl Sequence {
         self.step = None;
     }
 
-    pub fn set_blocks_before(&mut self, blocks: u32) {
-        self.blocks_before = blocks;
+    /// Opens a transaction that was checked.
+    pub fn begin(&mut self) -> TransactionId {
+        if self.drafts.depth() == 0 {
+            self.blocks_before = self.table().len();
+        }
+        self.drafts.begin(0)
     }
 
     /// The blocks that stay when a transaction ends, however few tokens do: after the outermost those from before it,
@@ -360,10 +363,6 @@ impl Sequences {
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.seats.len()
-    }
-
     /// Seats, taken or free.
     pub fn num_seats(&self) -> usize {
         self.seated.len()
@@ -406,5 +405,28 @@ impl NamedSeats {
         let new = *word & bit == 0;
         *word |= bit;
         new
+    }
+}
+
+/// Hashes ids that are counted up: nobody chooses them, so one multiplication will do.
+#[derive(Debug, Default)]
+struct IdHasher(u64);
+
+impl std::hash::Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, id: u64) {
+        // Any odd number with bits all over.
+        self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
     }
 }

@@ -21,7 +21,6 @@ mod tests;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::reservation::Reservation;
 use crate::error::{Error, Result};
 use crate::paged::pool::{HoldCounter, PagePool};
 
@@ -64,6 +63,33 @@ impl Table {
 struct Chunk {
     holders: u32,
     entries: [u32; CHUNK],
+}
+
+/// Memory of the bookkeeping that a call needs at most. It is taken before the call changes anything, so that a plan is carried
+/// out to its end or not begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// Blocks that it hands out.
+    pub blocks: usize,
+    /// Blocks whose marks it changes.
+    pub marks: usize,
+    /// Changes of tables.
+    pub tables: usize,
+    /// Staging pages that it takes.
+    pub staged: usize,
+}
+
+impl std::ops::Add for Reservation {
+    type Output = Reservation;
+
+    fn add(self, other: Reservation) -> Reservation {
+        Reservation {
+            blocks: self.blocks + other.blocks,
+            marks: self.marks + other.marks,
+            tables: self.tables + other.tables,
+            staged: self.staged + other.staged,
+        }
+    }
 }
 
 /// All tables of a planner, and who counts the blocks that they hold.
