@@ -106,20 +106,11 @@ impl WriteLog {
             return false;
         }
         let shown = &self.left[..self.left.partition_point(|segment| segment.run.start < run.end())];
-        let latest_is_enough = !self.jumped;
         let left = shown.iter().rev().take_while(|segment| segment.run.end() > run.start);
-        let hit_left = if latest_is_enough {
-            left.take(1).any(|segment| segment.written_since(stamp, run))
-        } else {
-            left.into_iter().any(|segment| segment.written_since(stamp, run))
-        };
-        hit_left
-            || self
-                .right
-                .iter()
-                .rev()
-                .take_while(|segment| segment.run.start < run.end())
-                .any(|segment| segment.written_since(stamp, run))
+        // Without a jump the latest one is enough.
+        let left = left.take(if self.jumped { usize::MAX } else { 1 });
+        let right = self.right.iter().rev().take_while(|segment| segment.run.start < run.end());
+        left.chain(right).any(|segment| segment.written_since(stamp, run))
     }
 
     /// The slots of `run` that were written after `stamp`, ascending. O(segments).

@@ -4,7 +4,7 @@
 use kvtide_core::Code;
 use kvtide_core::paged::{
     Append, BlockKey, Explanation, Identity, MissReason, NO_BLOCK, PagedPlanner, StepTableRows, StepTables, Window,
-    Writer,
+    Writer, can_allocate_in_groups,
 };
 
 fn sliding(block_size: u32, tokens: u32, sinks: u32) -> PagedPlanner {
@@ -116,7 +116,7 @@ fn a_prefix_needs_its_sinks_and_what_the_next_token_sees() {
         assert_eq!((8 - planner.gap(sequence).unwrap().len() as u32) / 2, needed, "{window} {sinks}");
         let why = planner.explain(&prompt, &identity).unwrap();
         assert_eq!(why, Explanation { matched: 8, missing: Some((4, MissReason::NeverSeen)) });
-        assert!(planner.can_allocate_prompt(&prompt[..9], &identity, 0).unwrap() == (planner.free_count() > 0));
+        assert!(can_allocate_in_groups(&[&planner], &prompt[..9], &identity, 0).unwrap() == (planner.free_count() > 0));
         planner.check_invariants(&[]).unwrap();
     }
 }
@@ -239,7 +239,7 @@ fn a_prompt_that_nobody_computed_is_not_found_whatever_the_window() {
         assert_eq!(why.missing, Some((0, MissReason::NeverSeen)), "{window} {sinks}");
         // Room for none of it, since nothing of it is there.
         let mut small = PagedPlanner::new(3, 2, 1).unwrap().sliding(Window::new(window, sinks).unwrap());
-        assert!(!small.can_allocate_prompt(&prompt, &identity, 0).unwrap());
+        assert!(!can_allocate_in_groups(&[&small], &prompt, &identity, 0).unwrap());
         assert_eq!(small.find(&prompt, &identity, false).unwrap().length(), 0);
         let sequence = planner.create_sequence().unwrap();
         append_known(&mut planner, sequence, &prompt[..4]);

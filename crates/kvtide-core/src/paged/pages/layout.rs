@@ -113,7 +113,7 @@ impl PageLayout {
     /// The layout of blocks of this shape; refused when a number is 0 or one block is more than memory can address.
     pub fn new(shape: PageShape) -> Result<Self> {
         let size = |argument, value: u32| count_positive(argument, value.into()).map(|value| value as usize);
-        let sizes = Sizes {
+        let sizes = SectionSizes {
             block_size: size("blockSize", shape.block_size)?,
             heads: size("numKvHeads", shape.num_kv_heads)?,
             packed: is_uniform(&shape),
@@ -190,11 +190,7 @@ impl PageLayout {
         }
     }
 
-    /// First byte of a page in the slab.
-    ///
-    /// # Panics
-    ///
-    /// When the layer is not in the block, or the block is in no slab that memory can address.
+    /// First byte of a page in the slab. Panics when the layer is not in the block, or memory cannot address the block.
     #[must_use]
     pub fn page_offset(&self, block: u32, layer: u32) -> usize {
         let num_layers = self.shape.num_layers;
@@ -203,11 +199,7 @@ impl PageLayout {
         block_start + layer as usize * self.page_bytes
     }
 
-    /// Where a head of K or V of a page lies in the slab.
-    ///
-    /// # Panics
-    ///
-    /// As [`PageLayout::page_offset`], and when the head is not in the page.
+    /// Where a head of K or V of a page lies in the slab. Panics when it is not in it.
     #[must_use]
     pub fn head_place(&self, block: u32, layer: u32, part: KeyOrValue, head: u32) -> HeadPlace {
         let place = self.head_in_page(part, head);
@@ -215,11 +207,7 @@ impl PageLayout {
         HeadPlace { codes: page + place.codes, scales: place.scales.map(|scales| page + scales), ..place }
     }
 
-    /// Where a head of K or V lies in its page.
-    ///
-    /// # Panics
-    ///
-    /// When the head is not in the page.
+    /// Where a head of K or V lies in its page. Panics when it is not in it.
     #[must_use]
     pub fn head_in_page(&self, part: KeyOrValue, head: u32) -> HeadPlace {
         let num_kv_heads = self.shape.num_kv_heads;
@@ -232,11 +220,7 @@ impl PageLayout {
         }
     }
 
-    /// First byte of a row's codes in the slab.
-    ///
-    /// # Panics
-    ///
-    /// As [`PageLayout::head_place`], and when the slot is not in the block.
+    /// First byte of a row's codes in the slab. Panics when the slot is not in the block, or the head not in the page.
     #[must_use]
     pub fn row_offset(&self, block: u32, layer: u32, part: KeyOrValue, head: u32, slot: u32) -> usize {
         let block_size = self.shape.block_size;
@@ -247,14 +231,14 @@ impl PageLayout {
 }
 
 /// The sizes that both sections have in common.
-struct Sizes {
+struct SectionSizes {
     block_size: usize,
     heads: usize,
     /// Nothing lies between sections.
     packed: bool,
 }
 
-impl Sizes {
+impl SectionSizes {
     /// A section that starts at `offset` of the page, and where the next one starts; nothing when that is too far.
     fn section(
         &self,

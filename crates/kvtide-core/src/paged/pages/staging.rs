@@ -82,11 +82,8 @@ impl Staging {
 
     /// Takes the staging pages of all layers of a block back.
     pub fn give_back_block(&mut self, block: u32, num_layers: u32) {
-        for layer in 0..num_layers {
-            if self.is_empty() {
-                return;
-            }
-            self.give_back(Page { block, layer });
+        if !self.is_empty() {
+            (0..num_layers).for_each(|layer| self.give_back(Page { block, layer }));
         }
     }
 

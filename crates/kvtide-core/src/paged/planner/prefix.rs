@@ -35,12 +35,6 @@ impl PagedPlanner {
         u64::from(needed) + u64::from(watermark) <= self.free_count().into()
     }
 
-    /// Whether there is room for a prompt and `watermark` blocks besides. Found blocks that others hold cost nothing;
-    /// those that nobody holds count.
-    pub fn can_allocate_prompt(&self, tokens: &[u32], identity: &Identity, watermark: u32) -> Result<bool> {
-        can_allocate_in_groups(&[self], tokens, identity, watermark)
-    }
-
     /// The keys of the whole blocks of a prompt, cached or not. O(tokens).
     pub fn keys(&self, tokens: &[u32], identity: &Identity) -> Result<Vec<BlockKey>> {
         identity.keys(tokens, self.block_size())
@@ -82,11 +76,6 @@ impl PagedPlanner {
         let names = [found.length().checked_sub(1), blocks.iter().rposition(Option::is_none)];
         let names = names.map(|place| place.map(|place| found.keys()[place]));
         self.hold_named(blocks, found.tokens(), identity, names)
-    }
-
-    fn count_found(&mut self, asked: usize, found: u32) {
-        self.counters.asked_tokens += asked as u64;
-        self.counters.found_tokens += u64::from(found);
     }
 
     /// Whether this planner, one of a match's groups, has room for the rest of a prompt of so many tokens.
@@ -131,7 +120,10 @@ pub fn find_in_groups(
             }
         }
     }
-    planners.iter_mut().for_each(|planner| planner.count_found(tokens.len(), found.tokens()));
+    for planner in planners {
+        planner.counters.asked_tokens += tokens.len() as u64;
+        planner.counters.found_tokens += u64::from(found.tokens());
+    }
     Ok(held)
 }
 

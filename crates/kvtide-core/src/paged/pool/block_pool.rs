@@ -21,7 +21,7 @@ use std::fmt;
 use super::blocks::Blocks;
 use super::order::BlockState;
 use crate::count::count;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reserve};
 use crate::paged::per_block::PerBlock;
 
 /// The last generation of a block; after it the block is retired.
@@ -108,7 +108,7 @@ impl BlockPool {
     /// Hands out a block. Where all have retired it is refused for good.
     pub fn allocate(&mut self) -> Result<BlockHandle> {
         self.reserve(1)?;
-        self.try_allocate().ok_or_else(|| self.out_of_blocks(1u32))
+        self.try_allocate().ok_or_else(|| self.out_of_blocks(1))
     }
 
     /// Hands out a block, if one is free, and memory to keep books of it.
@@ -120,22 +120,14 @@ impl BlockPool {
 
     /// Hands out `n` blocks, or none.
     pub fn allocate_many(&mut self, n: u32) -> Result<Vec<BlockHandle>> {
-        let mut handles = Vec::new();
-        self.allocate_into(&mut handles, n)?;
-        Ok(handles)
-    }
-
-    /// Adds `n` blocks to a list, or none.
-    pub(super) fn allocate_into(&mut self, handles: &mut Vec<BlockHandle>, n: u32) -> Result<()> {
         if n > self.free_count() {
             return Err(self.out_of_blocks(n));
         }
         self.reserve(n)?;
-        handles
-            .try_reserve(n as usize)
-            .map_err(|_| Error::OutOfMemory { count: handles.len() as u64 + u64::from(n), what: "blocks" })?;
+        let mut handles = Vec::new();
+        reserve(&mut handles, n as usize, "blocks")?;
         handles.extend((0..n).map(|_| self.try_allocate().expect("as many blocks as are counted free")));
-        Ok(())
+        Ok(handles)
     }
 
     /// The indices of the blocks that would be handed out next, in that order; changes nothing.
@@ -267,7 +259,7 @@ impl BlockPool {
         }
     }
 
-    pub(super) fn out_of_blocks(&self, needed: impl Into<u64>) -> Error {
+    fn out_of_blocks(&self, needed: u32) -> Error {
         Error::OutOfBlocks { needed: needed.into(), free: self.free_count().into() }
     }
 }

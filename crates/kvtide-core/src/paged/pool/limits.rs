@@ -129,18 +129,8 @@ impl Limits {
     }
 
     /// Listed blocks in the order in which they go, each with its rank and turn.
-    pub(super) fn queued(&self) -> impl Iterator<Item = (Place, u32)> {
-        self.queue.iter()
-    }
-
-    /// The first of them.
-    pub(super) fn first_queued(&self) -> Option<(Place, u32)> {
-        self.queue.first()
-    }
-
-    /// Listed blocks.
-    pub(super) fn queued_count(&self) -> u32 {
-        self.queue.len()
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
     }
 
     /// Changes turns in a way that keeps their order.
@@ -226,7 +216,7 @@ mod tests {
         for (turn, (block, top, ends)) in (1..).zip([(7, 90, 9), (3, 10, 4), (5, 60, 3), (4, 20, 9), (2, 51, 12)]) {
             assert!(limits.list(block, Rank { top, ..until(ends) }, turn));
         }
-        let order = |limits: &Limits| limits.queued().map(|(_, block)| block).collect::<Vec<_>>();
+        let order = |limits: &Limits| limits.queue.iter().map(|(_, block)| block).collect::<Vec<_>>();
         assert_eq!(order(&limits), [3, 4, 2, 5, 7]);
         assert_eq!(over(&mut limits, 8), [5, 3]);
         assert_eq!(order(&limits), [4, 3, 5, 2, 7]);
@@ -234,7 +224,7 @@ mod tests {
         assert_eq!(order(&limits), [7, 3, 5, 4, 2]);
         limits.check().unwrap();
         assert!(limits.unlist(3) && !limits.unlist(3) && !limits.unlist(9));
-        assert_eq!((order(&limits), limits.queued_count()), (vec![7, 5, 4, 2], 4));
+        assert_eq!((order(&limits), limits.queue.len()), (vec![7, 5, 4, 2], 4));
         limits.check().unwrap();
     }
 

@@ -1,7 +1,7 @@
 //! Blocks: who holds them, which is taken next, and what becomes of one from when it is handed out until it is taken again.
 //!
 //! ```text
-//! policy, rank_table -> rank, queue, limits, lists -> order -> blocks -> block_pool, page_pool
+//! policy -> rank, queue, limits, lists -> order -> blocks -> block_pool, page_pool
 //! ```
 
 mod block_pool;
@@ -13,12 +13,12 @@ mod page_pool;
 mod policy;
 mod queue;
 mod rank;
-mod rank_table;
 
 pub use block_pool::{BlockHandle, BlockPool};
 pub use blocks::{Blocks, Release, TakenBlock};
 pub use order::BlockState;
 pub use page_pool::{HoldCounter, PagePool};
-pub use policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, ReleasedBlock};
+pub use policy::{
+    EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable, ReleasedBlock,
+};
 pub use rank::RankChain;
-pub use rank_table::RankTable;

@@ -122,7 +122,7 @@ impl Order {
             Some(rank)
         });
         let mut listed = with_blocks.flat_map(|rank| self.blocks.iter(FIRST_RANK + rank)).peekable();
-        let mut queued = self.limits.queued().peekable();
+        let mut queued = self.limits.queue().iter().peekable();
         std::iter::from_fn(move || {
             let goes = |&(place, _): &_| listed.peek().is_none_or(|&block| place <= self.place(block));
             queued.next_if(goes).map(|(_, block)| block).or_else(|| listed.next())
@@ -133,7 +133,7 @@ impl Order {
     pub fn first_cached(&self) -> Option<u32> {
         let lowest = (self.ranks != 0).then(|| self.ranks.trailing_zeros() as u8);
         let listed = lowest.and_then(|rank| self.blocks.first(FIRST_RANK + rank));
-        match (self.limits.first_queued(), listed) {
+        match (self.limits.queue().first(), listed) {
             (Some((place, queued)), Some(listed)) if place <= self.place(listed) => Some(queued),
             (Some((_, queued)), None) => Some(queued),
             (_, listed) => listed,
@@ -202,10 +202,10 @@ impl Order {
     /// Gives all turns the lowest numbers that keep their order.
     fn count_anew(&mut self) -> bool {
         let mut begun = Vec::new();
-        if begun.try_reserve_exact(self.limits.queued_count() as usize).is_err() {
+        if begun.try_reserve_exact(self.limits.queue().len() as usize).is_err() {
             return false;
         }
-        begun.extend(self.limits.queued().map(|((_, turn), _)| turn));
+        begun.extend(self.limits.queue().iter().map(|((_, turn), _)| turn));
         begun.sort_unstable();
         let anew = |turn: u32| begun.partition_point(|&begun| begun <= turn) as u32;
         for block in 0..self.blocks.len() {
@@ -227,7 +227,7 @@ impl Order {
         if let Some(block) = self.free().find(|&block| self.blocks[block].set != BlockState::Free) {
             return Err(format!("block {block} is in the list of free ones: {:?}", self.blocks[block]));
         }
-        let mut met = self.limits.queued_count();
+        let mut met = self.limits.queue().len();
         for rank in 0..=RANK_MAX {
             let listed = self.blocks.check(FIRST_RANK + rank)?;
             if (listed > 0) != (self.ranks >> rank & 1 == 1) {
@@ -260,7 +260,7 @@ impl Order {
             }
             before = place;
         }
-        match self.limits.queued().find(|&(place, block)| place != self.place(block)) {
+        match self.limits.queue().iter().find(|&(place, block)| place != self.place(block)) {
             Some((place, block)) => Err(format!("block {block} is queued at {place:?}: {:?}", self.blocks[block])),
             None => Ok(()),
         }

@@ -82,19 +82,8 @@ impl Content {
         self.length = length;
     }
 
-    /// Adds new blocks. They are available, and their memory is reserved.
-    pub(super) fn add_blocks(&mut self, blocks: u32, tables: &mut Tables) {
-        tables.add_new(&mut self.table, blocks);
-    }
-
-    /// Drops the blocks from a place on.
-    pub(super) fn drop_blocks(&mut self, place: u32, tables: &mut Tables) {
-        tables.truncate(&mut self.table, place);
-    }
-
-    /// Puts copies in some places, which are in order.
-    pub(super) fn replace(&mut self, copies: impl DoubleEndedIterator<Item = (u32, u32)>, tables: &mut Tables) {
-        tables.replace(&mut self.table, copies);
+    pub(super) fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
     }
 
     /// Drops the tokens from `length` on and the blocks that then have none, but keeps those of the first `blocks`

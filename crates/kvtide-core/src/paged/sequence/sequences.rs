@@ -119,12 +119,12 @@ impl Sequence {
 
     /// Adds new blocks. They are available, and their memory is reserved.
     pub fn add_blocks(&mut self, blocks: u32, tables: &mut Tables) {
-        self.content.add_blocks(blocks, tables);
+        tables.add_new(self.content.table_mut(), blocks);
     }
 
     /// Puts copies in some places, which are in order.
     pub fn replace(&mut self, copies: impl DoubleEndedIterator<Item = (u32, u32)>, tables: &mut Tables) {
-        self.content.replace(copies, tables);
+        tables.replace(self.content.table_mut(), copies);
         self.epoch += 1;
     }
 
@@ -185,7 +185,8 @@ impl Sequence {
     }
 
     fn drop_last(&mut self, blocks: u32, tables: &mut Tables) {
-        self.content.drop_blocks(self.table().len() - blocks, tables);
+        let left = self.table().len() - blocks;
+        tables.truncate(self.content.table_mut(), left);
         self.epoch += 1;
     }
 
