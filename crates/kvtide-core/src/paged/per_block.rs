@@ -59,13 +59,11 @@ impl<T: Copy> PerBlock<T> {
         Ok(())
     }
 
-    /// Rows there are.
     #[inline]
     pub fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// The numbers of a row.
     #[inline]
     pub fn row(&self, row: u32) -> &[T] {
         &self.numbers[row as usize * self.width..][..self.width]

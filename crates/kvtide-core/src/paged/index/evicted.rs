@@ -20,7 +20,6 @@ pub(super) struct Evicted {
 }
 
 impl Evicted {
-    /// For an index of so many blocks.
     pub(super) fn new(blocks: u32) -> Self {
         Evicted { places: Vec::new(), size: (blocks / 8).clamp(PLACES_MIN, PLACES_MAX) as usize }
     }
@@ -43,7 +42,6 @@ impl Evicted {
         self.places.clear();
     }
 
-    /// Bytes taken.
     pub(super) fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<u64>()
     }

@@ -24,7 +24,6 @@ impl Identity {
         prompt.keys(tokens.len() / size, size)
     }
 
-    /// Tokens of this identity.
     pub(in crate::paged) fn prompt<'a>(&'a self, tokens: &'a [u32]) -> Prompt<'a> {
         Prompt { root: &self.root, tokens, extras: &self.extra }
     }
@@ -42,14 +41,12 @@ impl Default for Identity {
 pub struct Prompt<'a> {
     /// The key of no token.
     pub root: &'a BlockKey,
-    /// The ids of its tokens.
     pub tokens: &'a [u32],
     /// What else decides what they mean.
     pub extras: &'a Extras,
 }
 
 impl<'a> Prompt<'a> {
-    /// Refuses more tokens than can be counted.
     pub fn check(&self) -> Result<()> {
         count("tokens.length", self.tokens.len() as u64).map(drop)
     }
@@ -59,7 +56,6 @@ impl<'a> Prompt<'a> {
         self.tokens.len().saturating_sub(1) / size
     }
 
-    /// The tokens of the block at a place.
     pub fn block(&self, place: usize, size: usize) -> &'a [u32] {
         &self.tokens[place * size..(place + 1) * size]
     }

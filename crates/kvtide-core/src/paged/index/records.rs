@@ -70,7 +70,6 @@ impl Records {
         Records { capacity, records: PerBlock::new(capacity, 1, EMPTY), keys, families, waiting, mask }
     }
 
-    /// Makes room for a block and for those before it.
     pub(super) fn reserve(&mut self, block: u32) -> Result<()> {
         self.records.reserve(block)?;
         let rows = self.records.rows() as usize;
@@ -88,12 +87,10 @@ impl Records {
         Ok(())
     }
 
-    /// Blocks that it was made for.
     pub(super) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Blocks there is room for.
     pub(super) fn rows(&self) -> u32 {
         self.records.rows()
     }
@@ -159,7 +156,6 @@ impl Records {
         Some(next)
     }
 
-    /// Forgets all keys. O(blocks).
     pub(super) fn clear(&mut self) {
         (0..self.rows()).for_each(|block| self.remove(block));
     }
@@ -211,7 +207,6 @@ impl Records {
         std::iter::successors(follow(first), move |&block| follow(self.records[block].older))
     }
 
-    /// Bytes taken.
     pub(super) fn bytes(&self) -> usize {
         self.records.bytes() + (self.keys.capacity() + self.families.capacity()) * size_of::<u32>()
     }

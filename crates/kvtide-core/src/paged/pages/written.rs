@@ -141,7 +141,6 @@ impl WrittenMarks {
         (self.slots / u64::from(self.block_size)) as u32
     }
 
-    /// Whether all of these slots are marked.
     pub fn has_all(&self, block: u32, layer: u32, slots: Range<u32>) -> bool {
         match self.mask(block) {
             Marked::All => true,
@@ -150,7 +149,6 @@ impl WrittenMarks {
         }
     }
 
-    /// Whether any of these slots is marked.
     pub fn has_any(&self, block: u32, layer: u32, slots: Range<u32>) -> bool {
         match self.mask(block) {
             Marked::All => !slots.is_empty(),
@@ -177,7 +175,6 @@ impl WrittenMarks {
         }
     }
 
-    /// Clears all marks of a block.
     pub fn clear_block(&mut self, block: u32) {
         if (block as usize) < self.blocks.len() {
             self.close(block, NOTHING);
@@ -191,7 +188,6 @@ impl WrittenMarks {
         }
     }
 
-    /// Bytes taken.
     pub fn bytes(&self) -> usize {
         let numbers = self.blocks.capacity() + self.free_masks.capacity();
         numbers * size_of::<u32>() + self.masks.capacity() * size_of::<u64>()
@@ -287,7 +283,6 @@ impl WrittenMarks {
     }
 }
 
-/// The marks of a block.
 enum Marked<'a> {
     Nothing,
     All,

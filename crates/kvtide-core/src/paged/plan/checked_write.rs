@@ -19,7 +19,6 @@ pub struct PlannerState<'a> {
 }
 
 impl PlannerState<'_> {
-    /// Tokens of a block.
     pub fn block_size(&self) -> u32 {
         self.tables.block_size()
     }
@@ -31,7 +30,6 @@ impl PlannerState<'_> {
     }
 }
 
-/// Makes room in a list of a plan.
 pub(super) fn room<T>(list: &mut Vec<T>, more: usize) -> Result<()> {
     reserve(list, more, "sequences and blocks of a call")
 }
@@ -74,13 +72,11 @@ pub enum Writer {
 /// What one sequence gets of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The sequence.
     pub sequence: u64,
     /// Where it sits.
     pub seat: u32,
     /// The first position.
     pub position: u32,
-    /// How many tokens.
     pub tokens: u32,
     /// Blocks that it lacks for them.
     pub new_blocks: u32,
@@ -191,7 +187,6 @@ impl CheckedWrite {
         self.shares.iter().map(|share| u64::from(share.new_blocks)).sum()
     }
 
-    /// The planner's revision when it was checked.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }
@@ -243,7 +238,6 @@ fn check_offsets(sequences: usize, offsets: Option<&[u32]>) -> Result<()> {
     }
 }
 
-/// Refuses a sequence that is named twice.
 fn check_once(sequences: &[u64]) -> Result<()> {
     let mut sorted = sequences.to_vec();
     sorted.sort_unstable();

@@ -88,7 +88,6 @@ impl EndPlan {
         self.length
     }
 
-    /// The planner's revision when it was made.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }

@@ -298,7 +298,6 @@ impl WritePlan {
         self.parents.is_some()
     }
 
-    /// The planner's revision when it was made.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }
@@ -409,7 +408,6 @@ impl CopyPlan {
         self.staging_pages
     }
 
-    /// The planner's revision when it was made.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }
@@ -439,7 +437,6 @@ struct SharedBlock {
     held: bool,
 }
 
-/// The blocks that some writes would change while others could see them.
 #[derive(Debug, Default)]
 struct SharedBlocks(Vec<SharedBlock>);
 

@@ -142,7 +142,6 @@ impl Limits {
         self.queue.change_turns(change);
     }
 
-    /// Blocks with a limit.
     pub(super) fn blocks(&self) -> impl Iterator<Item = u32> {
         self.of.keys().copied()
     }
@@ -183,7 +182,6 @@ impl Limits {
         self.heap = heap;
     }
 
-    /// Makes room for so many blocks more.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
         let count = (self.of.len() + more) as u64;
         let out_of_memory = |_| Error::OutOfMemory { count, what: "limited priorities" };

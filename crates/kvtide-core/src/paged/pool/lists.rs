@@ -34,7 +34,6 @@ impl<T: Copy> Lists<T> {
         Lists { ends, blocks: PerBlock::new(blocks, 1, (Link { prev: END, next: END }, fill)) }
     }
 
-    /// Makes room for a block and for those before it.
     pub(super) fn reserve(&mut self, block: u32) -> Result<()> {
         self.blocks.reserve(block)
     }
@@ -48,14 +47,12 @@ impl<T: Copy> Lists<T> {
         self.link(end).prev = block;
     }
 
-    /// Takes a block out of the list that it is in, wherever it is.
     pub(super) fn remove(&mut self, block: u32) {
         let Link { prev, next } = *self.link(block);
         self.link(prev).next = next;
         self.link(next).prev = prev;
     }
 
-    /// The block that has been in the list for longest.
     pub(super) fn first(&self, list: u8) -> Option<u32> {
         let next = self.ends[usize::from(list)].next;
         (next < END).then_some(next)
@@ -88,12 +85,10 @@ impl<T: Copy> Lists<T> {
         Ok(met)
     }
 
-    /// Blocks there is room for.
     pub(super) fn len(&self) -> u32 {
         self.blocks.rows()
     }
 
-    /// Bytes taken.
     pub(super) fn bytes(&self) -> usize {
         self.blocks.bytes() + self.ends.capacity() * size_of::<Link>()
     }
@@ -103,7 +98,6 @@ impl<T: Copy> Lists<T> {
     }
 }
 
-/// What is known of a block.
 impl<T: Copy> std::ops::Index<u32> for Lists<T> {
     type Output = T;
 

@@ -36,7 +36,6 @@ pub enum BlockState {
     Retired,
 }
 
-/// The record of one block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     /// How often it is held; of a cached one, which nobody holds, the turn that it was released in.
@@ -50,11 +49,9 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A block that nobody holds and that was given nothing.
     pub const FREE: Block =
         Block { number: 0, set: BlockState::Free, priority: PRIORITY_DEFAULT, inherited: 0, rank: 0 };
 
-    /// How often it is held.
     pub fn count(&self) -> u32 {
         if self.set == BlockState::Active { self.number } else { 0 }
     }
@@ -84,17 +81,14 @@ impl Order {
         }
     }
 
-    /// Counts turns anew after so many.
     pub fn set_last_turn(&mut self, last_turn: u32) {
         self.last_turn = last_turn;
     }
 
-    /// Makes room for a block and for those before it.
     pub fn reserve(&mut self, block: u32) -> Result<()> {
         self.blocks.reserve(block)
     }
 
-    /// A block is free from now on.
     pub fn push_free(&mut self, block: u32) {
         self.limits.remove(block);
         self.blocks[block] = Block::FREE;
@@ -151,7 +145,6 @@ impl Order {
         self.ranks |= 1 << rank.floor;
     }
 
-    /// Takes a cached block out of the order.
     pub fn unlist(&mut self, block: u32) {
         let rank = self.blocks[block].rank;
         if self.limits.unlist(block) {
@@ -170,12 +163,10 @@ impl Order {
         Some(block)
     }
 
-    /// The time limits of a block, if it has some.
     pub fn limit(&self, block: u32) -> Option<Limit> {
         self.limits.get(block)
     }
 
-    /// The time limits of all blocks.
     pub fn limits_mut(&mut self) -> &mut Limits {
         &mut self.limits
     }
@@ -284,7 +275,6 @@ impl Order {
     }
 }
 
-/// What is known of a block.
 impl std::ops::Index<u32> for Order {
     type Output = Block;
 

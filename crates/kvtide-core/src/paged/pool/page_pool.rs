@@ -68,13 +68,11 @@ impl PagePool {
         })
     }
 
-    /// The same, its pages staged until they are full.
     pub fn staging_pages(mut self) -> Self {
         self.low_bit = true;
         self
     }
 
-    /// The same, its blocks evicted in another order.
     pub fn evicting(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
         self.blocks = self.blocks.with_policy(policy);
         self
@@ -100,12 +98,10 @@ impl PagePool {
         self.low_bit
     }
 
-    /// Layers of a block.
     pub fn num_layers(&self) -> u32 {
         self.num_layers
     }
 
-    /// Tokens of a block.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -175,12 +171,10 @@ impl PagePool {
         }
     }
 
-    /// Notes the ids of tokens of a block, from a slot on.
     pub fn set_tokens(&mut self, block: u32, slot: u32, tokens: &[u32]) {
         self.index.set_tokens(block, slot, tokens);
     }
 
-    /// Copies the id of one token.
     pub fn copy_token(&mut self, source: Slot, target: Slot) {
         let token = self.index.tokens(source.block)[source.index as usize];
         self.index.set_tokens(target.block, target.index, &[token]);
@@ -240,7 +234,6 @@ impl PagePool {
         self.index.clear();
     }
 
-    /// Keeps the latest `capacity` events from now on.
     pub fn keep_events(&mut self, capacity: u32) {
         self.index.keep_events(capacity);
     }
@@ -253,7 +246,6 @@ impl PagePool {
         blocks.iter().try_for_each(|&block| self.blocks.set_priority(block, priority, until))
     }
 
-    /// Tells the time.
     pub fn advance(&mut self, now: u64) {
         self.blocks.advance(now);
     }

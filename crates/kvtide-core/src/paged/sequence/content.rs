@@ -28,7 +28,6 @@ pub struct Content {
 }
 
 impl Content {
-    /// No tokens yet.
     pub fn new(keys: KeyChain) -> Self {
         Content { table: Table::default(), length: 0, keys, cleared: 0 }
     }
@@ -154,7 +153,6 @@ impl Content {
         position > sinks * size && (window.first_seen(position) / size).max(sinks) < self.cleared
     }
 
-    /// The positions that left the window.
     pub fn gap(&self, window: Option<Window>, size: u32) -> Range<u32> {
         let sinks = window.map_or(0, |window| window.sinks().div_ceil(size));
         sinks.min(self.cleared) * size..self.cleared * size
@@ -207,7 +205,6 @@ pub struct KeyChain {
 }
 
 impl KeyChain {
-    /// No tokens yet.
     pub fn new(identity: Identity, forgotten: u64) -> Self {
         let Identity { root, extra } = identity;
         KeyChain { last: root, root, extra, known: 0, keyed: 0, passed: None, forgotten }
@@ -228,7 +225,6 @@ impl KeyChain {
         self.keyed
     }
 
-    /// Whether both have the same identity.
     pub fn has_identity_of(&self, other: &KeyChain) -> bool {
         (self.root, &self.extra) == (other.root, &other.extra)
     }

@@ -20,13 +20,11 @@ use crate::tree::Tree;
 /// A sequence's part in an open step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenStep {
-    /// How many tokens.
     pub tokens: u32,
     /// The revision of its plan, which no other open step has.
     pub revision: u64,
 }
 
-/// A sequence.
 #[derive(Debug)]
 pub struct Sequence {
     id: u64,
@@ -78,12 +76,10 @@ impl Sequence {
         &mut self.drafts
     }
 
-    /// Whether a step of this revision is open.
     pub fn is_in_step(&self, revision: u64) -> bool {
         self.step.is_some_and(|step| step.revision == revision)
     }
 
-    /// Refuses an open step.
     pub fn check_resting(&self) -> Result<()> {
         match self.step {
             None => Ok(()),
@@ -107,7 +103,6 @@ impl Sequence {
         content
     }
 
-    /// Replaces its content.
     pub fn restore(&mut self, content: Content, tables: &mut Tables) {
         self.epoch += 1;
         std::mem::replace(&mut self.content, content).release(tables);
@@ -257,7 +252,6 @@ impl Sequence {
         place >= keys.keyed() && place < known / size && keys.upcoming(place, size, tokens) == Some(*key)
     }
 
-    /// Says what is wrong with it, if anything.
     fn check(&self, size: u32) -> Result<(), String> {
         let (keys, id) = (self.content.keys(), self.id);
         if self.end() > self.table().len() * size {
@@ -284,7 +278,6 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Makes room for one more sequence.
     pub fn reserve(&mut self) -> Result<()> {
         let count = self.seats.len() as u64 + 1;
         let refused = |_| Error::OutOfMemory { count, what: "sequences" };
@@ -318,14 +311,12 @@ impl Sequences {
         id
     }
 
-    /// Takes a sequence out.
     pub fn remove(&mut self, id: u64) -> Result<Content> {
         let seat = self.seats.remove(&id).ok_or(Error::SequenceNotFound { sequence: id })?;
         self.free_seats.push(seat);
         Ok(self.seated[seat as usize].take().expect("a sequence that was found").content)
     }
 
-    /// The seat of a sequence.
     pub fn seat(&self, id: u64) -> Result<u32> {
         self.seats.get(&id).copied().ok_or(Error::SequenceNotFound { sequence: id })
     }
@@ -383,7 +374,6 @@ impl Sequences {
         self.seated.iter_mut().flatten()
     }
 
-    /// Says what is wrong with them, if anything.
     pub fn check(&self, block_size: u32) -> Result<(), String> {
         self.iter().try_for_each(|of| of.check(block_size))
     }

@@ -24,10 +24,8 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::paged::pool::{HoldCounter, PagePool};
 
-/// Entries of a chunk.
 pub const CHUNK: usize = 64;
 
-/// No block, no chunk.
 const NONE: u32 = u32::MAX;
 
 /// A leaf whose blocks were all cleared.
@@ -223,7 +221,6 @@ impl<C: HoldCounter> Tables<C> {
         Table { ..*table }
     }
 
-    /// Ends a table.
     pub fn release(&mut self, table: Table) {
         self.counts.begin();
         self.release_chunk(table.root, table.height, 0);
@@ -259,7 +256,6 @@ impl<C: HoldCounter> Tables<C> {
         self.hand_on(table.root, table.height, 0, first);
     }
 
-    /// Drops the blocks from `len` on.
     pub fn truncate(&mut self, table: &mut Table, len: u32) {
         if len >= table.len {
             return;
@@ -412,12 +408,10 @@ impl Tables {
         &mut self.counts
     }
 
-    /// Tokens of a block.
     pub fn block_size(&self) -> u32 {
         self.counts.block_size()
     }
 
-    /// Reserves memory.
     pub fn reserve(&mut self, room: Reservation) -> Result<()> {
         self.counts.reserve(room.blocks, room.marks, room.staged)?;
         self.reserve_chunks(room.tables, room.blocks)
