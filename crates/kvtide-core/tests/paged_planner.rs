@@ -75,7 +75,7 @@ fn capacity_is_taken_whole_or_not_at_all() {
     assert_eq!((planner.sequence_capacity(a), planner.sequence_length(a), planner.free_count()), (4, 0, 2));
     planner.ensure_capacity(&[(a, 4)]).unwrap();
     planner.ensure_capacity(&[(a, 0)]).unwrap();
-    assert_eq!((planner.sequence_capacity(a), planner.pool_utilization()), (4, 0.5));
+    assert_eq!((planner.sequence_capacity(a), 2 * planner.free_count()), (4, planner.total_count()));
     assert_eq!(planner.ensure_capacity(&[(b, 5)]), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
     assert_eq!(planner.ensure_capacity(&[(a, 9)]), Err(Error::OutOfBlocks { needed: 3, free: 2 }));
     assert_eq!((planner.sequence_capacity(a), planner.sequence_capacity(b), planner.free_count()), (4, 0, 2));
@@ -234,7 +234,7 @@ fn a_cache_without_blocks_has_sequences_all_the_same() {
     let sequence = planner.create_sequence().unwrap();
     planner.ensure_capacity(&[(sequence, 0)]).unwrap();
     assert_eq!(planner.ensure_capacity(&[(sequence, 1)]), Err(Error::OutOfBlocks { needed: 1, free: 0 }));
-    assert_eq!((planner.pool_utilization(), planner.total_count()), (0.0, 0));
+    assert_eq!((planner.free_count(), planner.total_count()), (0, 0));
     planner.drop_sequence(sequence).unwrap();
 }
 

@@ -127,21 +127,13 @@ impl ModelDescription {
         &self.groups
     }
 
-    /// Where a layer's keys and values lie: for one that shares, where the other's do.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such layer.
+    /// Where the keys and values of a layer that is there lie: for one that shares, where the other's do.
     #[must_use]
     pub fn place(&self, layer: u32) -> LayerPlace {
         self.places[layer as usize]
     }
 
-    /// What a layer keeps: for one that shares, what the other does.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such layer.
+    /// What a layer that is there keeps: for one that shares, what the other does.
     #[must_use]
     pub fn kind(&self, layer: u32) -> LayerKind {
         self.groups[self.place(layer).group as usize].kind

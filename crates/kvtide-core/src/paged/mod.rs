@@ -66,11 +66,10 @@ pub use planner::{
     explain_in_groups, find_in_groups,
 };
 pub use pool::{
-    BlockHandle, BlockPool, EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable,
-    ReleasedBlock,
+    BlockHandle, BlockPool, BlockTable, EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX,
+    RankTable, ReleasedBlock,
 };
 pub use sequence::HeldContent;
-pub use table::BlockTable;
 pub use window::Window;
 
 /// What planners are put together from, for the tests and the benches of this crate. Not for others: it changes without notice.

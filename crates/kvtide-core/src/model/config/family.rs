@@ -2,7 +2,6 @@
 //!
 //! The numbers are those of the classes of transformers: `tests/model/transformers` has what the classes themselves say.
 
-/// A family.
 pub(super) struct Family {
     pub model_type: &'static str,
     pub architecture: &'static str,

@@ -51,7 +51,6 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The whole file.
     pub fn root(value: &'a Value) -> Result<Self> {
         let object = value.as_object().ok_or_else(|| Error::argument("model", shown(value), "a JSON object"))?;
         Ok(Fields { object: Some(object), prefix: "" })
@@ -111,12 +110,10 @@ impl<'a> Fields<'a> {
         Ok(self.read(name, "true or false", Value::as_bool)?.value().unwrap_or(false))
     }
 
-    /// A text.
     pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
         Ok(self.read(name, "a text", Value::as_str)?.value())
     }
 
-    /// A list of texts.
     pub fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>> {
         let texts = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>();
         Ok(self.read(name, "a list of texts", texts)?.value())

@@ -5,11 +5,8 @@
 //!           gone      kept            since(39) gives 41, 42, 43, and says that 2 were missed
 //! ```
 //!
-//! A reader keeps the number behind the last event that it has seen. One that missed some knows so, and starts again from
-//! what the index holds.
-//!
-//! Invariants: at most `capacity` events are kept, the latest ones; with a capacity of 0 nothing is kept or numbered. What
-//! there is no memory for is missed. O(1) per event and its tokens.
+//! A reader keeps the number behind the last event that it has seen. One that missed some starts again from what the index holds.
+//! With a capacity of 0 nothing is kept or numbered; what there is no memory for is missed. O(1) per event and its tokens.
 
 use std::collections::VecDeque;
 

@@ -121,9 +121,8 @@ impl PrefixIndex {
         self.records.key(block)
     }
 
-    /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found
-    /// by this key already, whose place it takes when that one is gone, or when there is no memory for its extras; it keeps its
-    /// key then.
+    /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found by this
+    /// key, for whose place it waits then, or when there is no memory for its extras; it keeps its key.
     pub fn insert(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, position: u32, extras: &Extras) -> bool {
         self.records.set_key(block, key);
         if position == 0 {

@@ -8,15 +8,13 @@
 //! waiting    h_2: 9                      9 <-> 3 have the key of 4, and are not found while 4 is
 //! ```
 //!
-//! Keys are uniformly random, so their first bits are the bucket. A family can be large (all prompts have the empty prefix
-//! as parent), so its list goes both ways and a block leaves it without walking. There are no tombstones: tables never grow
-//! because of what was removed. Sequences that compute the same prompt side by side fill blocks side by side: one of them is
-//! indexed, the others wait for its place.
+//! Keys are uniformly random, so their first bits are the bucket. A family can be large (all prompts have the empty prefix as parent),
+//! so its list goes both ways and a block leaves it without walking. There are no tombstones: tables never grow because of what was
+//! removed. Sequences that compute the same prompt side by side fill blocks side by side: one is indexed, the others wait.
 //!
-//! Invariants: an indexed block is in one bucket of each table, the one of its key and of its parent; no other block is in
-//! any. A block that waits has the key of its list and is not indexed; a key with a list is indexed, unless keys are told apart
-//! by some of their bits alone. O(1) expected, `reserve` amortised. A record has 48 bytes; the tables have 6 for each block there is room for, and
-//! at most half as much again while the pool fills.
+//! Invariants: an indexed block is in the buckets of its key and of its parent, and no other block is in any. A block that waits is not
+//! indexed; the key it waits for is, unless some bits alone tell keys apart. O(1) expected, `reserve` amortised. A record has 48 bytes;
+//! the tables have 6 for each block there is room for, and at most half as much again while the pool fills.
 
 use std::collections::HashMap;
 

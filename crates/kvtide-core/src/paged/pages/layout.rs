@@ -8,12 +8,10 @@
 //! head    [ slot 0 ][ slot 1 ] ...                  a row of codes for each token
 //! ```
 //!
-//! If K and V have one float type and one head dim, nothing lies between them, and a slab is a tensor `[blocks,
-//! layers, 2, kv_heads, block_size, head_dim]` of that type. Otherwise it is bytes, and every section, its scales and
-//! every page start at a multiple of [`ALIGNMENT`].
-//!
-//! Invariants: every size of one block fits in `isize` (checked once, in [`PageLayout::new`]), and so does every offset
-//! inside a slab that [`PageLayout::slab_bytes`] accepted. All calls are O(1).
+//! If K and V have one float type and one head dim, nothing lies between them, and a slab is a tensor `[blocks, layers, 2, kv_heads,
+//! block_size, head_dim]` of that type. Otherwise it is bytes, and every section, its scales and every page start at a multiple of
+//! [`ALIGNMENT`]. Every size of one block fits in `isize`, and so does every offset inside a slab that [`PageLayout::slab_bytes`]
+//! accepted. All calls are O(1).
 
 use super::format::{KeyOrValue, PageFormat};
 use crate::count::{count, count_positive};

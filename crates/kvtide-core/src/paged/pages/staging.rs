@@ -1,14 +1,11 @@
 //! Which pages are staged, and where. Low-bit pages lie in floats until all their slots are written.
 //!
 //! ```text
-//! staging page   0          1        2          3 ...
-//!                block 7    free     block 2    never used
-//!                layer 0             layer 5
+//! staging page   0                   1        2                   3 ...
+//!                block 7, layer 0    free     block 2, layer 5    never used
 //! ```
 //!
-//! Staging pages that came back are used before new ones, the last one first: its memory is the warmest.
-//!
-//! Invariants: a staging page belongs to one page or is free; a page has at most one. Every call is O(1) but for
+//! Staging pages that came back are used before new ones, the last one first: its memory is the warmest. Every call is O(1) but for
 //! `give_back_block`, which is O(layers) unless nothing is staged. Memory is taken in `reserve` alone.
 
 use std::collections::HashMap;

@@ -1,15 +1,13 @@
 //! What a write will do: the slots that tokens go to, for low-bit pages the staging pages, and the copies before it.
 //!
 //! ```text
-//! block found by others, held by others     the writer gets a copy of it
-//! found by others only                      it gets a copy while blocks are there; else the block is no longer found
+//! block held by others      the writer gets a copy of it
+//! only found by others      it gets a copy while blocks are there; else the block is no longer found
 //! ```
 //!
-//! Rows of a low-bit page go to a staging page until all its slots are written. A run that covers a whole page is
-//! quantised as it comes. A run into a quantised page takes the page back to staging for the length of the call. Rows
-//! that a draft may take back are always staged.
-//!
-//! A plan costs O(blocks and runs); of low-bit pages at most two runs a sequence cost O(layers).
+//! Rows of a low-bit page go to a staging page until all its slots are written. A run that covers a whole page is quantised as it
+//! comes. A run into a quantised page takes the page back to staging for the length of the call. Rows that a draft may take back are
+//! always staged. A plan costs O(blocks and runs); of low-bit pages at most two runs a sequence cost O(layers).
 
 use std::ops::Range;
 
@@ -71,10 +69,8 @@ pub struct Seal {
     pub staged: u32,
 }
 
-/// What a write to one or more sequences will do. Nothing has happened yet: blocks are still free, slots not marked.
-///
-/// A block that is still to be taken is in no sequence, so bytes may be moved before the commit: if moving them
-/// fails, nobody sees them.
+/// What a write to one or more sequences will do. Nothing has happened yet. A block that is still to be taken is in no sequence, so
+/// bytes may be moved before the commit: if moving them fails, nobody sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a plan does nothing until it is committed"]
 pub struct WritePlan {

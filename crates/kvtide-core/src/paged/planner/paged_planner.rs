@@ -201,8 +201,7 @@ impl PagedPlanner {
     }
 
     /// Sets the priority, 0 to 100, of the blocks that hold some of these tokens of a sequence: until a time of
-    /// [`PagedPlanner::advance_clock`], or for good. It decides which blocks are evicted first, once nobody holds
-    /// them. An empty range names no block.
+    /// [`PagedPlanner::advance_clock`], or for good. An empty range names no block.
     ///
     /// 1. The block with the lowest *rank* is evicted first; of equal ones the one released first.
     /// 2. A block's own rank is what the [`EvictionPolicy`] makes of its priority and its place in the sequence;
@@ -266,7 +265,7 @@ impl PagedPlanner {
     /// Their ids, ascending. O(n log n).
     #[must_use]
     pub fn sequence_ids(&self) -> Vec<u64> {
-        let mut ids: Vec<u64> = self.sequences.ids().collect();
+        let mut ids: Vec<u64> = self.sequences.iter().map(|of| of.id()).collect();
         ids.sort_unstable();
         ids
     }
@@ -325,15 +324,6 @@ impl PagedPlanner {
         self.tables.pool().staging().len()
     }
 
-    /// The share of blocks in use, 0 to 1.
-    #[must_use]
-    pub fn pool_utilization(&self) -> f64 {
-        match self.total_count() {
-            0 => 0.0,
-            total => f64::from(total - self.free_count()) / f64::from(total),
-        }
-    }
-
     /// Bytes of the bookkeeping of blocks and tables, without ids of tokens, sequences, staged pages, extras and
     /// events. O(rows / 1000).
     #[must_use]
@@ -359,7 +349,7 @@ impl PagedPlanner {
     /// sequences. O(slots).
     pub fn check_invariants(&self, held: &[&HeldContent]) -> Result<(), String> {
         let of_sequences = self.sequences.iter().map(|of| of.table());
-        let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.content().table())).collect();
+        let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.0.table())).collect();
         self.tables.check(&tables)?;
         self.sequences.check(self.block_size())
     }

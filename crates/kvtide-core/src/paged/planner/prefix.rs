@@ -1,12 +1,7 @@
 //! Prefixes: how much of a prompt is in the cache, and whether there is room for the rest.
 //!
-//! ```text
-//! held = planner.find(tokens, &identity, partial)?     its blocks are held until it is released or made a sequence
-//! ```
-//!
-//! The last token is never found, since its logits are needed. With a window, a prefix needs its sinks, what the next
-//! token sees and the block of its own last token. A model whose layers lie in several groups has a planner for each,
-//! and a prefix counts as far as all of them have it. O(tokens).
+//! The last token is never found, since its logits are needed. With a window, a prefix needs its sinks, what the next token sees and
+//! the block of its own last token. A model whose layers lie in several groups has a planner for each. O(tokens).
 
 use super::paged_planner::PagedPlanner;
 use crate::error::{Result, reserve};
@@ -93,9 +88,8 @@ impl PagedPlanner {
     }
 }
 
-/// Finds the longest prefix of these tokens from which every group can continue, and holds its blocks: one
-/// [`HeldContent`] for each group. Where it is refused nothing is held. With `partial`, and without a window in any
-/// group, the prefix may end inside a block.
+/// Finds the longest prefix of these tokens from which every group can continue, and holds its blocks in each group, or nothing where
+/// it is refused. With `partial`, and without a window in any group, the prefix may end inside a block.
 pub fn find_in_groups(
     planners: &mut [&mut PagedPlanner],
     tokens: &[u32],

@@ -1,5 +1,4 @@
-//! Steps: tokens of all layers that get their slots at once, are written and read layer by layer, and count in all
-//! layers at once.
+//! Steps: tokens of all layers that get their slots at once, are written and read layer by layer, and count in all layers at once.
 //!
 //! ```text
 //! plan = planner.plan_append(sequences, offsets, Writer::Step)?
@@ -10,7 +9,7 @@
 //! planner.undo_step(&plan)?            or its sequences as they were
 //! ```
 //!
-//! Opening costs O(blocks and runs), a layer O(runs), the end O(runs).
+//! Opening costs O(blocks and runs), a layer and the end O(runs).
 
 use std::ops::Range;
 
@@ -102,11 +101,9 @@ impl PagedPlanner {
         self.tables.reserve(Reservation { tables: plan.num_shares(), ..Reservation::default() })
     }
 
-    /// Undoes a step: its sequences are what they were before. Dropped ones are passed over.
-    ///
-    /// What was evicted for its blocks stays gone. If there was no block for a copy, so does the key of the block in
-    /// which a sequence goes on: prompts no longer find what lies behind the sequence's end there. The key cannot
-    /// stay until the first write, since a prompt that found the block would hold it and see what is written.
+    /// Undoes a step: its sequences are what they were before. Dropped ones are passed over. What was evicted for its blocks stays gone.
+    /// If there was no block for a copy, so does the key of the block in which a sequence goes on: a prompt that found that block would
+    /// hold it and see what is written.
     pub fn undo_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.tables.reserve(undo_room(plan))?;
         let mut writes = plan.pages();

@@ -87,7 +87,9 @@ impl StepTableRows {
     /// is opened in vain.
     pub fn prepare(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: &StepTables<'_>) -> Result<()> {
         self.check(planner, plan, out)?;
-        self.reserve(plan.num_shares())
+        let rows = plan.num_shares();
+        let out_of_memory = |_| Error::OutOfMemory { count: rows as u64, what: "rows of a step's tables" };
+        self.rows.try_reserve(rows.saturating_sub(self.rows.len())).map_err(out_of_memory)
     }
 
     /// Writes the tables of an open step, or nothing if it is refused.
@@ -133,19 +135,10 @@ impl StepTableRows {
         let longest = plan.shares().map(|(share, ..)| share.position + share.tokens).max().unwrap_or(0);
         let blocks = longest.div_ceil(planner.block_size());
         if blocks > self.width {
-            return Err(Error::argument(
-                "maxBlocks",
-                self.width,
-                format!("at least {blocks}, the blocks of the longest"),
-            ));
+            let expected = format!("at least {blocks}, the blocks of the longest");
+            return Err(Error::argument("maxBlocks", self.width, expected));
         }
         check_slots(planner.total_count(), planner.block_size())
-    }
-
-    fn reserve(&mut self, rows: usize) -> Result<()> {
-        let missing = rows.saturating_sub(self.rows.len());
-        let out_of_memory = |_| Error::OutOfMemory { count: rows as u64, what: "rows of a step's tables" };
-        self.rows.try_reserve(missing).map_err(out_of_memory)
     }
 }
 

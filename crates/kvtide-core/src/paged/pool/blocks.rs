@@ -192,9 +192,8 @@ impl Blocks {
         self.free += 1;
     }
 
-    /// Gives a block that is active or cached a priority, 0 to 100, for good or until a time. Active ones are ranked by it
-    /// when they are released. A cached one changes its place at once and counts as released now; whoever does that to
-    /// blocks of one sequence does so from its tail on.
+    /// Gives a block that is active or cached a priority, 0 to 100, for good or until a time. A cached one changes its place at once and
+    /// counts as released now; whoever does that to blocks of one sequence does so from its tail on.
     pub fn set_priority(&mut self, block: u32, priority: u8, until: Option<u64>) -> Result<()> {
         if priority > PRIORITY_MAX {
             return Err(Error::argument("priority", u32::from(priority), "0 to 100"));

@@ -14,7 +14,7 @@ mod policy;
 mod queue;
 mod rank;
 
-pub use block_pool::{BlockHandle, BlockPool};
+pub use block_pool::{BlockHandle, BlockPool, BlockTable};
 pub use blocks::{Blocks, Release, TakenBlock};
 pub use order::BlockState;
 pub use page_pool::{HoldCounter, PagePool};

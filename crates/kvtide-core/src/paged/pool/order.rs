@@ -8,10 +8,8 @@
 //!
 //! Cached blocks whose rank never changes come into the list of their rank in the order of their release. The others lie in the
 //! queue of `limits.rs`, by rank and *turn*: such a release begins a turn, and blocks in lists have the turn that they were released
-//! in, so that both orders are one. Turns are counted anew once 2^32 of them were begun: O(cached * log limits), then.
-//!
-//! Invariants: a cached block lies in the list of its rank or in the queue, and `ranks` has a bit for each list that is not empty.
-//! O(1), and O(log limits) for what has a limit.
+//! in, so that both orders are one. Turns are counted anew once 2^32 of them were begun: O(cached * log limits), then. Every other call
+//! is O(1), and O(log limits) for what has a limit.
 
 use super::limits::{Limit, Limits};
 use super::lists::Lists;

@@ -5,10 +5,6 @@
 //! rank 50   1 <-> 7 <-> 2
 //! rank 90   5              evicted last
 //! ```
-//!
-//! A policy gives a rank to a block whose last user has let go of it. Blocks of lower rank are evicted first, among equal
-//! ones those that were released first. Whatever a policy answers, a block is never ranked below those that were released
-//! before it in the same chain, so tails go before heads, unless a new priority says otherwise.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,9 +28,9 @@ pub struct ReleasedBlock {
     pub depth: Option<u32>,
 }
 
-/// Decides which blocks are evicted first: those of the lowest rank, among equal ones the one released first. What it answers is a
-/// block's own rank; what else counts says [`PagedPlanner::retain`](super::super::PagedPlanner::retain), whose rule no policy
-/// changes: no block goes before those that followed it, unless it was given a new priority since, or left a window.
+/// Gives a block that nobody uses any more its own rank. Blocks of lower rank are evicted first, among equal ones the one released
+/// first. [`PagedPlanner::retain`](super::super::PagedPlanner::retain) says what else counts: whatever a policy answers, no block goes
+/// before those that followed it, unless it was given a new priority since, or left a window.
 ///
 /// Bulk reads share the planner with other threads, hence `Sync`; none of them asks.
 ///

@@ -360,11 +360,6 @@ impl Sequences {
         self.seated.len()
     }
 
-    /// Their ids, in no order.
-    pub fn ids(&self) -> impl Iterator<Item = u64> {
-        self.seats.keys().copied()
-    }
-
     /// All of them, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.seated.iter().flatten()

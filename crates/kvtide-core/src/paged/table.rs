@@ -422,7 +422,6 @@ impl Tables {
         self.counts.staging().upcoming().take(room.staged).max().map_or(0, |last| last + 1)
     }
 
-    /// Whether others hold the block at a place too.
     pub fn is_held_twice(&self, table: &Table, place: u32, block: u32) -> bool {
         self.is_shared(table, place) || self.counts.blocks().count(block) > 1
     }
