@@ -12,7 +12,7 @@
 //! is O(1), and O(log limits) for what has a limit.
 
 use super::limits::{Limit, Limits};
-use super::lists::Lists;
+use super::lists::BlockLists;
 use super::policy::{PRIORITY_DEFAULT, RANK_MAX};
 use super::rank::Rank;
 use crate::error::Result;
@@ -58,7 +58,7 @@ impl Block {
 /// The records of all blocks, and the order in which those that nobody holds are taken.
 #[derive(Debug)]
 pub(super) struct Order {
-    blocks: Lists<Block>,
+    blocks: BlockLists<Block>,
     /// A bit for each rank that has blocks.
     ranks: u128,
     limits: Limits,
@@ -71,7 +71,7 @@ impl Order {
     /// Of blocks below `capacity`, none of which was handed out.
     pub fn new(capacity: u32) -> Self {
         Order {
-            blocks: Lists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
+            blocks: BlockLists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
             ranks: 0,
             limits: Limits::default(),
             turn: 0,
