@@ -60,15 +60,6 @@ pub enum StagingContent {
     Sealed,
 }
 
-/// A page to quantise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// The page.
-    pub page: Page,
-    /// The staging page with its rows.
-    pub staged: u32,
-}
-
 /// What a write to one or more sequences will do. Nothing has happened yet. A block that is still to be taken is in no sequence, so
 /// bytes may be moved before the commit: if moving them fails, nobody sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
