@@ -179,7 +179,7 @@ impl Order {
         (self.blocks[block].rank, self.blocks[block].number)
     }
 
-    /// Begins a turn, where there are more or memory to count them anew.
+    /// Begins a turn. False where there is none left, and no memory to count them anew.
     fn begin_turn(&mut self) -> bool {
         if self.turn >= self.last_turn && !self.count_anew() {
             return false;
@@ -235,7 +235,7 @@ impl Order {
         self.check_limits()
     }
 
-    /// Both parts of the order are the place that each block knows. O(cached).
+    /// Checks that lists and queue agree with the place that each block knows. O(cached).
     fn check_places(&self) -> Result<(), String> {
         let (first, next) = (self.cached().next(), self.first_cached());
         if first != next {
@@ -255,7 +255,7 @@ impl Order {
         }
     }
 
-    /// Only blocks with content have limits, only cached ones wait for theirs, each in the list of its rank.
+    /// Checks that only blocks with content have limits, and that only cached ones wait for theirs, with their rank.
     fn check_limits(&self) -> Result<(), String> {
         self.limits.check()?;
         for block in self.limits.blocks() {

@@ -161,7 +161,7 @@ impl PagePool {
         self.dirty.fill_block(block);
     }
 
-    /// Nobody reads a block from a slot on any more. Its are staged no longer where nothing is left in them.
+    /// Nobody reads a block from a slot on any more. Its pages in which nothing is left are staged no longer.
     pub fn cut(&mut self, block: u32, slot: u32) {
         self.unmark(block, slot..self.block_size);
         for layer in 0..self.num_layers {
@@ -180,8 +180,8 @@ impl PagePool {
         self.index.set_tokens(target.block, target.index, &[token]);
     }
 
-    /// What is known of the first `kept` slots of a block holds for another too, which was just handed out; `staged` are its layers
-    /// that lie in floats, with their staging pages.
+    /// Notes what is known of the first `kept` slots of a block for another one, which was just handed out. `staged` are the layers that
+    /// lie in floats, with their staging pages.
     pub fn copy(&mut self, source: u32, target: u32, kept: u32, staged: impl Iterator<Item = (u32, u32)>) {
         for layer in 0..self.num_layers {
             if self.marks.has_all(source, layer, 0..kept) {
@@ -217,12 +217,12 @@ impl PagePool {
         }
     }
 
-    /// A block is found by its key no longer, and has none.
+    /// Takes the key of a block away.
     pub fn unname(&mut self, block: u32) {
         self.index.remove(block);
     }
 
-    /// Nothing that is there is found by its tokens any more; blocks that nobody holds are free.
+    /// No block is found by its tokens any more. Blocks that nobody holds become free.
     pub fn forget_prefixes(&mut self) {
         for block in 0..self.blocks.touched() {
             if self.blocks.is_cached(block) {
