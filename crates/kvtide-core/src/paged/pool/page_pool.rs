@@ -113,14 +113,17 @@ impl PagePool {
 
     /// Makes room for the next `blocks` blocks, for changes of the marks of so many, and for so many more staged pages.
     pub fn reserve(&mut self, blocks: usize, changes: usize, staged: usize) -> Result<()> {
-        self.blocks.reserve(blocks as u32)?;
-        let highest = self.blocks.upcoming().take(blocks).map(|next| next.block).max();
-        if let Some(block) = highest {
-            self.dirty.reserve(block, 0)?;
-            self.index.reserve(block)?;
+        let mut highest = 0;
+        if blocks > 0 {
+            self.blocks.reserve(blocks as u32)?;
+            if let Some(block) = self.blocks.upcoming().take(blocks).map(|next| next.block).max() {
+                self.dirty.reserve(block, 0)?;
+                self.index.reserve(block)?;
+                highest = block;
+            }
         }
-        self.marks.reserve(highest.unwrap_or(0), changes)?;
-        self.staging.reserve(staged)
+        self.marks.reserve(highest, changes)?;
+        if staged > 0 { self.staging.reserve(staged) } else { Ok(()) }
     }
 
     /// Hands out a block that is known to be there.
