@@ -223,6 +223,16 @@ impl World {
         Ok(open)
     }
 
+    /// Where an append puts its tokens: behind those that each sequence has.
+    fn targets(&self, shares: &[(u64, Vec<u32>)]) -> Vec<WriteTarget> {
+        let target = |(id, tokens): &(u64, Vec<u32>)| WriteTarget {
+            sequence: *id,
+            position: self.planner.sequence_length(*id),
+            tokens: tokens.len() as u32,
+        };
+        shares.iter().map(target).collect()
+    }
+
     /// A write and the copies before it are the same planned in one go and apart, and refused alike.
     fn check_one_go(
         &self,

@@ -20,12 +20,12 @@ impl World {
             parents: parents.as_deref(),
             writer: Writer::Draft(transaction),
         };
-        let targets = self.planner.append_targets(&append);
-        if self.refuses_step(id, &targets)? {
+        let write = self.planner.check_append(&append);
+        if self.refuses_step(id, &write)? {
             return Ok(());
         }
-        let targets = targets.unwrap();
-        self.check_one_go(self.planner.check_append(&append), &targets, self.planner.plan_append(&append))?;
+        let targets = self.targets(&[(id, tokens.to_vec())]);
+        self.check_one_go(write, &targets, self.planner.plan_append(&append))?;
         if !self.copy(&targets)? {
             return Ok(());
         }

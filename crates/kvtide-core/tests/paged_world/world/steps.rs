@@ -13,7 +13,7 @@ impl World {
         }
         let (sequences, offsets, _) = flat(&shares);
         let append = Append { sequences: &sequences, offsets: Some(&offsets), parents: None, writer: Writer::Step };
-        let targets = self.planner.append_targets(&append).unwrap();
+        let targets = self.targets(&shares);
         self.check_one_go(self.planner.check_append(&append), &targets, self.planner.plan_append(&append))?;
         if !self.copy(&targets)? {
             return Ok(());

@@ -1,6 +1,6 @@
 //! Direct writes.
 
-use kvtide_core::paged::{Append, Writer};
+use kvtide_core::paged::{Append, WriteTarget, Writer};
 use kvtide_core::{Code, Error};
 use proptest::prelude::*;
 
@@ -11,15 +11,14 @@ impl World {
     pub(super) fn append(&mut self, shares: &[(u64, Vec<u32>)], known: bool) -> Done {
         let (sequences, offsets, tokens) = flat(shares);
         let append = Append { sequences: &sequences, offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-        let targets = match self.planner.append_targets(&append) {
-            Ok(targets) => targets,
-            Err(error) => {
-                prop_assert_eq!(error.code(), Code::TransactionOpen);
-                prop_assert!(sequences.iter().any(|id| self.is_stepping(*id) || !self.sequences[id].drafts.is_empty()));
-                return Ok(());
-            }
-        };
-        self.check_one_go(self.planner.check_append(&append), &targets, self.planner.plan_append(&append))?;
+        let write = self.planner.check_append(&append);
+        if let Err(error) = &write {
+            prop_assert_eq!(error.code(), Code::TransactionOpen);
+            prop_assert!(sequences.iter().any(|id| self.is_stepping(*id) || !self.sequences[id].drafts.is_empty()));
+            return Ok(());
+        }
+        let targets = self.targets(shares);
+        self.check_one_go(write, &targets, self.planner.plan_append(&append))?;
         if !self.copy(&targets)? {
             return Ok(());
         }
@@ -58,16 +57,16 @@ impl World {
         if layer >= self.shape.layers {
             return Ok(());
         }
-        let target = match self.planner.tokens_target(id, layer, position, tokens) {
-            Ok(target) => target,
+        let write = match self.planner.check_tokens(id, layer, position, tokens) {
+            Ok(write) => write,
             Err(error) if error.code() == Code::PositionOutOfRange => {
                 prop_assert!(self.shape.window.is_some(), "only what left a window cannot be written");
                 return Ok(());
             }
             Err(error) => return self.refuses_change::<()>(id, &Err(error)).map(drop),
         };
-        let write = self.planner.check_tokens(id, layer, position, tokens);
-        self.check_one_go(write, &[target], self.planner.plan_tokens(id, layer, position, tokens))?;
+        let target = WriteTarget { sequence: id, position, tokens };
+        self.check_one_go(Ok(write), &[target], self.planner.plan_tokens(id, layer, position, tokens))?;
         if !self.copy(&[target])? {
             return Ok(());
         }

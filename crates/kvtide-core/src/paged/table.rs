@@ -21,14 +21,11 @@ mod tests;
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::reservation::Reservation;
 use crate::error::{Error, Result};
 use crate::paged::pool::{HoldCounter, PagePool};
 
-/// Entries of a chunk.
 pub const CHUNK: usize = 64;
 
-/// No block, no chunk.
 const NONE: u32 = u32::MAX;
 
 /// A leaf whose blocks were all cleared.
@@ -61,15 +58,42 @@ impl Table {
 }
 
 #[derive(Clone, Debug)]
-struct Chunk {
+struct TableChunk {
     holders: u32,
     entries: [u32; CHUNK],
+}
+
+/// Memory of the bookkeeping that a call needs at most. It is taken before the call changes anything, so that a plan is carried
+/// out to its end or not begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reservation {
+    /// Blocks that it hands out.
+    pub blocks: usize,
+    /// Blocks whose marks it changes.
+    pub marks: usize,
+    /// Changes of tables.
+    pub tables: usize,
+    /// Staging pages that it takes.
+    pub staged: usize,
+}
+
+impl std::ops::Add for Reservation {
+    type Output = Reservation;
+
+    fn add(self, other: Reservation) -> Reservation {
+        Reservation {
+            blocks: self.blocks + other.blocks,
+            marks: self.marks + other.marks,
+            tables: self.tables + other.tables,
+            staged: self.staged + other.staged,
+        }
+    }
 }
 
 /// All tables of a planner, and who counts the blocks that they hold.
 #[derive(Debug, Default)]
 pub struct Tables<C = PagePool> {
-    chunks: Vec<Chunk>,
+    chunks: Vec<TableChunk>,
     free: Vec<u32>,
     counts: C,
 }
@@ -197,7 +221,6 @@ impl<C: HoldCounter> Tables<C> {
         Table { ..*table }
     }
 
-    /// Ends a table.
     pub fn release(&mut self, table: Table) {
         self.counts.begin();
         self.release_chunk(table.root, table.height, 0);
@@ -233,7 +256,6 @@ impl<C: HoldCounter> Tables<C> {
         self.hand_on(table.root, table.height, 0, first);
     }
 
-    /// Drops the blocks from `len` on.
     pub fn truncate(&mut self, table: &mut Table, len: u32) {
         if len >= table.len {
             return;
@@ -284,7 +306,7 @@ impl<C: HoldCounter> Tables<C> {
     }
 
     fn new_chunk(&mut self) -> u32 {
-        let chunk = Chunk { holders: 1, entries: [NONE; CHUNK] };
+        let chunk = TableChunk { holders: 1, entries: [NONE; CHUNK] };
         match self.free.pop() {
             Some(index) => {
                 self.chunks[index as usize] = chunk;
@@ -386,12 +408,10 @@ impl Tables {
         &mut self.counts
     }
 
-    /// Tokens of a block.
     pub fn block_size(&self) -> u32 {
         self.counts.block_size()
     }
 
-    /// Reserves memory.
     pub fn reserve(&mut self, room: Reservation) -> Result<()> {
         self.counts.reserve(room.blocks, room.marks, room.staged)?;
         self.reserve_chunks(room.tables, room.blocks)
@@ -402,7 +422,6 @@ impl Tables {
         self.counts.staging().upcoming().take(room.staged).max().map_or(0, |last| last + 1)
     }
 
-    /// Whether others hold the block at a place too.
     pub fn is_held_twice(&self, table: &Table, place: u32, block: u32) -> bool {
         self.is_shared(table, place) || self.counts.blocks().count(block) > 1
     }
@@ -431,7 +450,7 @@ impl Tables {
 
     /// Bytes taken, without those that the pool does not count.
     pub fn bytes(&self) -> usize {
-        self.counts.bytes() + self.chunks.capacity() * size_of::<Chunk>() + self.free.capacity() * size_of::<u32>()
+        self.counts.bytes() + self.chunks.capacity() * size_of::<TableChunk>() + self.free.capacity() * size_of::<u32>()
     }
 
     /// Says what is wrong with the bookkeeping, if anything; these are all tables. O(slots).
