@@ -19,17 +19,15 @@ use kvtide_cuda::{
 };
 
 use super::call::Call;
-use super::call::asked::{Asked, Sequence};
-use super::call::axes::Axes;
+use super::call::asked::{Asked, Axes, Family, Sequence};
 use super::call::kv_rows::{KvRows, ResolvedRows};
-use super::call::visible::Family;
 use super::output::Output;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::device::edit::{inspect_spans, launch as launch_on};
 use crate::paged::{PageRows, Slab};
-use crate::tensor::resolved::Resolved;
+use crate::tensor::source::Resolved;
 
 /// Queries and keys of a sequence, and blocks, from which on the kernels' numbers are too small.
 const QUERIES_END: usize = 1 << 24;

@@ -2,7 +2,7 @@
 
 use super::call::asked::Asked;
 use crate::base::dtype::DType;
-use crate::base::float::from_f32;
+use crate::base::dtype::from_f32;
 
 /// The output of a call, and the log-sum-exp of its rows.
 pub(super) struct Output<'a> {

@@ -7,8 +7,7 @@
 use candle_core::{D, DType as CandleDType, Device, Tensor};
 use kvtide_core::paged::KeyOrValue;
 
-use super::call::asked::{Asked, Sequence};
-use super::call::axes::Axes;
+use super::call::asked::{Asked, Axes, Sequence};
 use super::call::kv_rows::KvRows;
 use super::output::{Output, Suspect};
 use crate::base::error::Result;

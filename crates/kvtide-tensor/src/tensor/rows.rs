@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::device::form::Form;
 use crate::kernels::{Stretches, portable, rows, shift};
 use crate::tensor::buffer::Buffer;
-use crate::tensor::resolved::Resolved;
+use crate::tensor::source::Resolved;
 
 /// Carries out `moves` inside `buffer`, in order, and then writes one source to each part. The sources lie elsewhere.
 pub(crate) fn write(

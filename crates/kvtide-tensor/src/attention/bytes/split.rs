@@ -7,8 +7,7 @@ use std::f32::consts::LOG2_E;
 use std::sync::Mutex;
 
 use super::job::{Job, Unit};
-use super::scratch::{Scratch, State, TILE};
-use super::unit::Work;
+use super::unit::{Scratch, State, TILE, Work};
 use crate::attention::call::Call;
 use crate::attention::output::{Output, Suspect, larger};
 use crate::base::error::Result;
@@ -37,7 +36,7 @@ pub(in crate::attention) fn run(
     output: &mut Output<'_>,
     threads: usize,
 ) -> Result<()> {
-    let job = &Job::new(call, kernels, memory)?;
+    let job = &Job::new(call, kernels, memory);
     let (units, groups) = units(job);
     let rows = units.iter().map(|unit| unit.rows(job.asked.sizes.group())).max().unwrap_or(0);
     let shares = Shares::new(&units, groups, rows, job.asked.sizes.value_dim)?;

@@ -1,18 +1,13 @@
 //! One call as it was made, checked: nothing is read before everything is known to fit.
 //!
 //! ```text
-//! options, kv_rows    what a caller gives
-//! check, kept         whether it fits, and whether a window still has what queries would see
-//! asked, visible      what the work goes by: sizes, sequences, and which keys a query sees
+//! options, kv_rows    what a caller gives; whether it fits, and whether a window still has what queries would see
+//! asked               what the work goes by: sizes, sequences, and which keys a query sees
 //! ```
 
 pub(super) mod asked;
-pub(super) mod axes;
-pub(super) mod check;
-mod kept;
 pub(super) mod kv_rows;
 pub(super) mod options;
-pub(super) mod visible;
 
 use candle_core::{Device, Tensor};
 use kvtide_core::paged::NO_BLOCK;
@@ -22,15 +17,10 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::device::device_name;
 use crate::paged::PageRows;
-use crate::tensor::resolved::Resolved;
-use crate::tensor::source::Source;
-use asked::{Asked, Sequence};
-use axes::{Axes, check_rank, resolve};
-use check::check;
-use kept::{check_kept, in_window};
-use kv_rows::{KvRows, ResolvedRows, check_offsets, key_positions};
-use options::AttendOptions;
-use visible::KeyPositions;
+use crate::tensor::source::{Resolved, Source};
+use asked::{Asked, Axes, KeyPositions, Sequence};
+use kv_rows::{KvRows, ResolvedRows, check_kept, check_offsets, key_positions, resolve};
+use options::{AttendOptions, check};
 
 /// A checked call.
 pub(in crate::attention) struct Call<'a> {
@@ -41,7 +31,7 @@ pub(in crate::attention) struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub fn new(q: &Source<'a>, kv: &KvRows<'a>, options: &AttendOptions<'a>) -> Result<Self> {
-        let options = &in_window(kv, options);
+        let options = &options.in_window(kv);
         let rows = ResolvedRows::new(kv)?;
         let q = resolve(q, "q", rows.axes())?;
         let sizes = sizes(&q, &rows)?;
@@ -124,12 +114,11 @@ impl<'a> Call<'a> {
 
 fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<AttendSizes> {
     let axes = rows.axes();
-    check_rank("q", &q.dims, axes)?;
     let (last, [dim, value_dim]) = (axes.rank - 1, rows.head_dims());
     let (query_heads, kv_heads) = (q.dims[axes.heads], rows.heads());
     let wrong = |expected: String| Err(Error::ShapeMismatch { argument: "q", value: q.dims.to_vec(), expected });
     if kv_heads == 0 || query_heads == 0 || query_heads % kv_heads != 0 {
-        return wrong(format!("a multiple of the {kv_heads} heads of k, at least one"));
+        return wrong(format!("{}, heads a multiple of the {kv_heads} of k, at least one", axes.names()));
     }
     if q.dims[last] != dim || dim == 0 {
         return wrong(format!("a head dim of {dim} as k, at least 1"));

@@ -1,7 +1,6 @@
 //! The rotating cache of one tensor.
 
-use super::snapshot::RotatingSnapshot;
-use super::window::Rotating;
+use super::window::{Rotating, RotatingSnapshot};
 use crate::base::error::Result;
 use crate::tensor::shown::Shown;
 use crate::tensor::source::Source;

@@ -9,7 +9,6 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
-pub(crate) mod format;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 
@@ -57,6 +56,25 @@ pub(crate) trait Lanes: Copy {
     /// `self * 2^exponent`, where `exponent` holds integers from -127 to 127, and -127 gives 0.
     unsafe fn scale_by_power(self, exponent: Self) -> Self;
 }
+
+/// The methods of a vector, each inlined whole.
+macro_rules! lanes {
+    ($vector:ident: $count:literal floats, $registers:literal registers;
+     $($name:ident($($argument:tt)*) $(-> $result:ty)? = $body:expr;)+) => {
+        impl Lanes for $vector {
+            const COUNT: usize = $count;
+            const REGISTERS: usize = $registers;
+
+            $(
+                #[inline(always)]
+                unsafe fn $name($($argument)*) $(-> $result)? {
+                    $body
+                }
+            )+
+        }
+    };
+}
+use lanes;
 
 /// 2 to the power of each element: at most 2 units in the last place off, 0 below -126.5, NaN for NaN.
 ///

@@ -1,6 +1,6 @@
 //! The arithmetic of attention on a tile: some query rows, some tokens, everything in the nearest caches.
 //!
-//! The algorithms are written once (`scores`, `weigh`, `soften`); each form of the kernels is a table of entries in which they
+//! The algorithms are written once (`products.rs`, `soften.rs`); each form of the kernels is a table of entries in which they
 //! are inlined with its instructions enabled. The methods of [`TileKernels`] are safe: each checks the bounds of its whole
 //! call first.
 #![expect(
@@ -8,19 +8,14 @@
     reason = "entries with vector instructions, and the calls to them after the bounds were checked"
 )]
 
-mod ahead;
+mod products;
 mod rows;
-mod scores;
 mod soften;
-mod weigh;
 
-use super::simd::format::{Bf16, F8, F16, F32, Format, I8, Nibbles};
 use crate::device::form::{Form, Kernels};
-pub(crate) use ahead::{AHEAD, Ahead};
-use rows::widen_nibbles;
-pub(crate) use rows::{Elements, LANES_MAX, Matrix, MatrixMut, Rows, padded};
-use scores::Scores;
-use weigh::Weigh;
+use products::{Scores, Weigh};
+pub(crate) use rows::{AHEAD, Ahead, Elements, LANES_MAX, Matrix, MatrixMut, Rows, padded};
+use rows::{Bf16, F8, F16, F32, Format, I8, Nibbles, widen_nibbles};
 
 /// A form of the kernels.
 pub(crate) struct TileKernels {
@@ -34,57 +29,35 @@ pub(crate) struct TileKernels {
     dot: unsafe fn(*const f32, *const f32, usize) -> f32,
 }
 
+/// Entries of a form: what is called is inlined in them, with the form's instructions.
+macro_rules! entries {
+    ($features:literal;
+     $($name:ident $(<$format:ident>)? ($($argument:ident: $kind:ty),+) $(-> $result:ty)? = $call:expr;)+) => {
+        $(
+            #[target_feature(enable = $features)]
+            unsafe fn $name $(<$format: Format>)? ($($argument: $kind),+) $(-> $result)? {
+                // SAFETY: the caller's promise, and the instructions are enabled here.
+                unsafe { $call }
+            }
+        )+
+    };
+}
+
 macro_rules! form {
     ($module:ident, $lanes:ty, $long:literal, $short:literal, $features:literal) => {
         mod $module {
             use super::*;
 
-            #[target_feature(enable = $features)]
-            unsafe fn scores<F: Format>(a: Scores) {
-                // SAFETY: the caller's promise, and the instructions are enabled here.
-                unsafe { scores::scores::<$lanes, F>(a) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn weigh<F: Format>(a: Weigh) {
-                // SAFETY: as above.
-                unsafe { weigh::weigh::<$lanes, F, $long, $short>(a) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn widen<F: Format>(row: *const u8, dim: usize, out: *mut f32) {
-                // SAFETY: as above.
-                unsafe { soften::widen::<$lanes, F>(row, dim, out) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn soften(scores: *mut f32, count: usize, before: f32) -> [f32; 2] {
-                // SAFETY: as above.
-                unsafe { soften::soften::<$lanes>(scores, count, before) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn bend(scores: *mut f32, count: usize, factor: f32, cap: f32) {
-                // SAFETY: as above.
-                unsafe { soften::bend::<$lanes>(scores, count, factor, cap) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn scale(row: *mut f32, factors: *const f32, count: usize) {
-                // SAFETY: as above.
-                unsafe { soften::scale::<$lanes>(row, factors, count) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn scale_all(row: *mut f32, factor: f32, count: usize) {
-                // SAFETY: as above.
-                unsafe { soften::scale_all::<$lanes>(row, factor, count) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn dot(row: *const f32, other: *const f32, count: usize) -> f32 {
-                // SAFETY: as above.
-                unsafe { soften::dot::<$lanes>(row, other, count) }
+            entries! {
+                $features;
+                scores<F>(a: Scores) = products::scores::<$lanes, F>(a);
+                weigh<F>(a: Weigh) = products::weigh::<$lanes, F, $long, $short>(a);
+                widen<F>(row: *const u8, dim: usize, out: *mut f32) = soften::widen::<$lanes, F>(row, dim, out);
+                soften(row: *mut f32, len: usize, before: f32) -> [f32; 2] = soften::soften::<$lanes>(row, len, before);
+                bend(row: *mut f32, len: usize, factor: f32, cap: f32) = soften::bend::<$lanes>(row, len, factor, cap);
+                scale(row: *mut f32, factors: *const f32, len: usize) = soften::scale::<$lanes>(row, factors, len);
+                scale_all(row: *mut f32, factor: f32, len: usize) = soften::scale_all::<$lanes>(row, factor, len);
+                dot(row: *const f32, other: *const f32, len: usize) -> f32 = soften::dot::<$lanes>(row, other, len);
             }
 
             pub(super) static KERNELS: TileKernels = TileKernels {

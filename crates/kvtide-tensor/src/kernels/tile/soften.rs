@@ -3,7 +3,7 @@
 //! Scores are natural logarithms, and meet log2(e) as differences: a score near the end of the floats is beyond it in base 2.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
-use crate::kernels::simd::format::{Format, load_some};
+use super::rows::{Format, load_some};
 use crate::kernels::simd::{Lanes, exp2};
 
 /// Turns scores into weights `e^(score - max)`, where max is the larger one of `before` and the largest score; gives max and

@@ -1,28 +1,26 @@
 //! K and V of one attention layer, growing.
 //!
-//! One buffer `[2 (k, v), batch, kvHeads, capacity, headDim]`. An append is O(new tokens), and a copy of what is there when
-//! the buffer doubles; a truncate, a snapshot and a restore are O(1).
-
-mod draft;
+//! One buffer `[2 (k, v), batch, kvHeads, capacity, headDim]`. An append, of a draft too, is O(new tokens), and a copy of what is
+//! there when the buffer doubles; a truncate, a snapshot and a restore are O(1).
 
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use kvtide_core::{GrowablePlanner, GrowableState, Runs};
+use kvtide_core::{Ending, GrowablePlanner, GrowableState, Runs, TransactionId, Tree};
 
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
-use crate::contiguous::kv_pair::{check_pair, resolve_pair};
 use crate::contiguous::options::KvCacheOptions;
+use crate::contiguous::transaction::Drafting;
 use crate::contiguous::{Contiguous, HeldRows};
 use crate::device::check_kernels;
 use crate::tensor::buffer::RowShape;
 use crate::tensor::shown::Shown;
-use crate::tensor::source::SEQUENCE;
-use crate::tensor::source::Source;
+use crate::tensor::source::{Resolved, SEQUENCE, Source, check_pair, resolve_pair};
+use crate::tensor::tree_mask::{Sight, TreeMask};
 use crate::tensor::view::Kv;
 
 /// A growing cache of K and V.
@@ -235,6 +233,20 @@ impl KvCache {
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
     }
+
+    fn add(&mut self, sources: &mut [Resolved<'_>], room: u32) -> Result<Shown> {
+        let tokens = sources.first().map_or(0, Resolved::tokens);
+        let plan = self.planner.plan_append_with_room(tokens, room)?;
+        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), &self.shape, sources)?;
+        self.planner.commit(plan.next);
+        Ok(shown)
+    }
+
+    /// Refuses so many more tokens than it may hold.
+    pub(crate) fn check_room(&self, tokens: u32) -> Result<()> {
+        self.planner.plan_append(tokens)?;
+        Ok(())
+    }
 }
 
 #[expect(dead_code, reason = "keeps the promise that a cache may move to another thread")]
@@ -242,4 +254,44 @@ fn caches_are_send() {
     fn send<T: Send>() {}
     send::<KvCache>();
     send::<Arc<KvSnapshot>>();
+}
+
+impl Drafting for KvCache {
+    fn rows(&self) -> &Contiguous {
+        &self.rows
+    }
+
+    fn rows_mut(&mut self) -> &mut Contiguous {
+        &mut self.rows
+    }
+
+    fn make_room(&mut self, tokens: u32) -> Result<()> {
+        self.check_room(tokens)?;
+        self.add(&mut [], tokens).map(|_| ())
+    }
+
+    fn draft(&mut self, id: TransactionId, k: &Source<'_>, v: &Source<'_>, parents: Option<&[i32]>) -> Result<Shown> {
+        let mut sources = resolve_pair(k, v)?;
+        check_pair(&sources, Some(&self.shape))?;
+        let tokens = sources[0].tokens();
+        self.rows.drafts.check_append(id, tokens, parents)?;
+        let shown = self.add(&mut sources, self.rows.drafts.room())?;
+        self.rows.drafts.append(tokens, parents);
+        Ok(shown.of_tree(self.rows.drafts.is_branched()))
+    }
+
+    fn draft_slot(&self) -> u32 {
+        self.seq_len() - self.rows.drafts.drafted()
+    }
+
+    fn end(&mut self, ending: &Ending) {
+        self.planner.cut(ending.dropped);
+        self.rows.drafts.end(ending);
+    }
+
+    fn tree_mask(&self) -> Result<TreeMask> {
+        let tree = Tree::joined([self.rows.drafts.tree()])?;
+        let window = self.rows.window().map(Sight::from);
+        Ok(TreeMask { before: [0..self.draft_slot().into(), 0..0], window, tree, tentative: 0 })
+    }
 }
