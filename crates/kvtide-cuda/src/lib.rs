@@ -56,7 +56,7 @@ pub use memory::{DeviceMemory, Reached};
 pub use part::{Rows, Section};
 pub use pieces::{copy_chains, zero_pieces};
 pub use quantise::{Format, Hole, Quantised, QuantisedPage, QuantisedPages, ROW_MAX, seal, unseal, zero_slots};
-pub use shift::{Move, Stretches, shift};
+pub use shift::{BufferRows, Move, shift};
 pub use span::Span;
 pub use stream::Stream;
 pub use strips::{Direction, Strip, Strips, copy_strips};

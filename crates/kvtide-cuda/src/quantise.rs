@@ -132,7 +132,7 @@ pub struct Hole {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
-struct Part {
+struct QuantisedPart {
     codes: u64,
     code_head_bytes: u64,
     scales: u64,
@@ -152,7 +152,7 @@ struct Part {
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Args {
-    parts: [Part; 2],
+    parts: [QuantisedPart; 2],
     heads: u32,
     /// Items of the list.
     count: u32,
@@ -274,13 +274,13 @@ impl Quantised<'_> {
         if self.format <= Format::Bf16 { 0 } else { 4 * (self.tile_rows(slots) * self.dim + channels) }
     }
 
-    fn passed(&self, slots: usize, at_once: usize) -> Part {
+    fn passed(&self, slots: usize, at_once: usize) -> QuantisedPart {
         if self.dim == 0 {
-            return Part::default();
+            return QuantisedPart::default();
         }
         assert!(self.dim <= ROW_MAX || self.format <= Format::Bf16, "rows that fit in shared memory");
         let rotated = self.rotated();
-        Part {
+        QuantisedPart {
             codes: self.codes.offset as u64,
             code_head_bytes: self.codes.head as u64,
             scales: self.scales[0] as u64,

@@ -7,7 +7,7 @@
 use candle_core::{D, DType as CandleDType, Device, Tensor};
 use kvtide_core::paged::KeyOrValue;
 
-use super::call::asked::{Asked, Axes, Sequence};
+use super::call::asked::{Asked, Axes, CallSequence};
 use super::call::kv_rows::KvRows;
 use super::output::{Output, Suspect};
 use crate::base::error::Result;
@@ -59,7 +59,7 @@ pub(super) fn run(
 struct Chunk<'a> {
     asked: &'a Asked<'a>,
     sequence: usize,
-    of: &'a Sequence,
+    of: &'a CallSequence,
     first: usize,
     count: usize,
 }

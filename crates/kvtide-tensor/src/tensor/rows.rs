@@ -123,7 +123,7 @@ fn launch_moves(stream: &Stream, buffer: &Buffer, moves: impl Iterator<Item = Sl
         return Ok(());
     }
     let (count, rows, row) = (buffer.all_stretches(), buffer.slots as usize, buffer.row_bytes());
-    let stretches = kvtide_cuda::Stretches { count, rows, row };
+    let stretches = kvtide_cuda::BufferRows { count, rows, row };
     buffer.launch(&[], |memory, _| Ok(kvtide_cuda::shift(stream, memory, stretches, &moves)?))
 }
 

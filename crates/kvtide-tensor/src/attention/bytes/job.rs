@@ -12,7 +12,7 @@ use crate::attention::call::Call;
 use crate::attention::call::asked::{Asked, Axes, ROWS};
 use crate::attention::call::kv_rows::ResolvedRows;
 use crate::kernels::quantise::q4_at;
-use crate::kernels::tile::{AHEAD, Ahead, Elements, Rows, TileKernels};
+use crate::kernels::tile::{AHEAD, Ahead, Elements, TileKernels, TileRows};
 use crate::paged::PageRows;
 use crate::tensor::source::Resolved;
 
@@ -41,7 +41,7 @@ pub(super) enum Heads {
 
 /// Some queries of one sequence, all query heads of some heads of K and V, and a share of the keys that they see.
 #[derive(Clone, Debug)]
-pub(super) struct Unit {
+pub(super) struct WorkUnit {
     pub sequence: usize,
     /// Heads of K and V.
     pub heads: Range<usize>,
@@ -55,7 +55,7 @@ pub(super) struct Unit {
     pub group: usize,
 }
 
-impl Unit {
+impl WorkUnit {
     /// Rows of all its heads: for each head of K and V its queries, for each of them the query heads that share that head.
     pub fn rows(&self, group: usize) -> usize {
         self.heads.len() * self.queries * group
@@ -135,8 +135,8 @@ impl<'a> Job<'a> {
 /// The rows of some heads, from one key on, that lie at one distance, keys and values alike.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment<'a> {
-    pub keys: Rows<'a>,
-    pub values: Rows<'a>,
+    pub keys: TileRows<'a>,
+    pub values: TileRows<'a>,
     pub key_scales: Scales<'a>,
     pub value_scales: Scales<'a>,
     /// True when the keys were rotated before they were quantised, as the queries must be.
@@ -207,7 +207,7 @@ impl<'a> Scales<'a> {
                 minimums[..count].fill(0.0);
             }
             Scale::Row => {
-                kernels.widen(row_of_brains(self.bytes, count), 0, scales);
+                kernels.widen(TileRows::new(Elements::Bf16, self.bytes, 0, 1, count), 0, scales);
                 minimums[..count].fill(0.0);
             }
             Scale::RowPair => self.put_words(count, scales, minimums),
@@ -228,20 +228,6 @@ impl<'a> Scales<'a> {
         for ((word, scale), minimum) in words.zip(&mut *scales).zip(&mut *minimums) {
             [*scale, *minimum] = q4_at(word, 0);
         }
-    }
-}
-
-fn row_of_brains(bytes: &[u8], dim: usize) -> Rows<'_> {
-    Rows {
-        elements: Elements::Bf16,
-        bytes,
-        offset: 0,
-        heads: 1,
-        head_stride: 0,
-        stride: 0,
-        count: 1,
-        dim,
-        ahead: Ahead::NOTHING,
     }
 }
 
@@ -275,11 +261,11 @@ impl<'a> StridedRows<'a> {
     }
 
     /// The rows of some heads, from token `index` on, that lie at one distance.
-    pub fn rows(&self, batch: usize, heads: Range<usize>, index: usize) -> Rows<'a> {
+    pub fn rows(&self, batch: usize, heads: Range<usize>, index: usize) -> TileRows<'a> {
         let [(first, tokens), (second, more)] = self.runs;
         let (offset, within, count) =
             if index < tokens { (first, index, tokens) } else { (second, index - tokens, more) };
-        Rows {
+        TileRows {
             elements: self.elements,
             bytes: self.bytes,
             offset: offset + batch * self.batch + heads.start * self.head + within * self.token,
@@ -356,7 +342,7 @@ impl<'a> Pages<'a> {
         let part = |place: &PartPlace| {
             let HeadPlace { codes, row_bytes, scales } = place.place;
             let length = place.heads * place.strides[0];
-            let rows = Rows {
+            let rows = TileRows {
                 elements: place.elements,
                 bytes,
                 offset: start + codes + slot * row_bytes,

@@ -18,16 +18,16 @@ use std::cell::RefCell;
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::job::{Heads, Job, Segment, Unit};
+use super::job::{Heads, Job, Segment, WorkUnit};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::kernels::quantise::hadamard;
-use crate::kernels::tile::{Ahead, Elements, Matrix, MatrixMut, Rows, padded};
+use crate::kernels::tile::{Elements, Matrix, MatrixMut, TileRows, padded};
 
 /// A unit at work.
 pub(super) struct Work<'a, 'b> {
     job: &'a Job<'b>,
-    unit: &'a Unit,
+    unit: &'a WorkUnit,
     scratch: &'a mut Scratch,
     /// Where its heads of keys and values lie.
     heads: Heads,
@@ -39,7 +39,7 @@ pub(super) struct Work<'a, 'b> {
 
 impl<'a, 'b> Work<'a, 'b> {
     /// Runs a unit; its output rows and states are in the scratch afterwards.
-    pub fn run(job: &'a Job<'b>, unit: &'a Unit, scratch: &'a mut Scratch) -> Result<Self> {
+    pub fn run(job: &'a Job<'b>, unit: &'a WorkUnit, scratch: &'a mut Scratch) -> Result<Self> {
         let (heads, rows) = (job.heads(&unit.heads), unit.rows(job.asked.sizes.group()));
         let mut work = Work { job, unit, scratch, heads, segments: Vec::new(), rows };
         work.load_queries();
@@ -256,7 +256,7 @@ impl Work<'_, '_> {
                     }
                 }
             }
-            let keys = wide_rows(wide, stride, keys.count, dim);
+            let keys = TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, keys.count, dim);
             return self.job.kernels.scores(Matrix { floats: queries, stride, count }, keys, &mut out);
         }
         // (query * scales) * codes + query * minimums
@@ -314,7 +314,7 @@ impl Work<'_, '_> {
         }
     }
 
-    fn weigh_segment(&mut self, values: Rows<'_>, at: usize, hidden: bool) {
+    fn weigh_segment(&mut self, values: TileRows<'_>, at: usize, hidden: bool) {
         let dim = self.job.asked.sizes.value_dim;
         let widened = self.is_widened(&values, dim);
         if widened || hidden {
@@ -329,7 +329,7 @@ impl Work<'_, '_> {
     }
 
     /// Adds the values of one head, made floats first or to the rows that see them.
-    fn weigh_head(&mut self, values: Rows<'_>, at: usize, rows: Range<usize>, widened: bool, hidden: bool) {
+    fn weigh_head(&mut self, values: TileRows<'_>, at: usize, rows: Range<usize>, widened: bool, hidden: bool) {
         let (kernels, dim) = (self.job.kernels, self.job.asked.sizes.value_dim);
         let stride = padded(dim);
         let Scratch { wide, scores, out, shown, .. } = &mut *self.scratch;
@@ -338,7 +338,10 @@ impl Work<'_, '_> {
                 kernels.widen(values, row, &mut wide[row * stride..(row + 1) * stride]);
             }
         }
-        let values = if widened { wide_rows(wide, stride, values.count, dim) } else { values };
+        let values = match widened {
+            true => TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, values.count, dim),
+            false => values,
+        };
         if !hidden {
             let weights = Matrix { floats: &scores[rows.start * SCORES + at..], stride: SCORES, count: rows.len() };
             return kernels.weigh(weights, values, &mut MatrixMut { floats: &mut out[rows.start * stride..], stride });
@@ -359,7 +362,7 @@ impl Work<'_, '_> {
     }
 
     /// True for rows that are made floats before they are multiplied.
-    fn is_widened(&self, rows: &Rows<'_>, dim: usize) -> bool {
+    fn is_widened(&self, rows: &TileRows<'_>, dim: usize) -> bool {
         let many = self.rows_of(0).len() > WIDEN_ROWS && rows.elements != Elements::F32;
         many || !rows.elements.is_direct(dim)
     }
@@ -368,21 +371,6 @@ impl Work<'_, '_> {
 /// True where a row sees a key of the tile; behind the tile it sees none.
 fn is_shown(shown: u128, index: usize) -> bool {
     shown.checked_shr(index as u32).unwrap_or(0) & 1 == 1
-}
-
-/// Floats as rows.
-fn wide_rows(floats: &[f32], stride: usize, count: usize, dim: usize) -> Rows<'_> {
-    Rows {
-        elements: Elements::F32,
-        bytes: bytemuck::cast_slice(floats),
-        offset: 0,
-        heads: 1,
-        head_stride: 0,
-        stride: 4 * stride,
-        count,
-        dim,
-        ahead: Ahead::NOTHING,
-    }
 }
 
 /// Keys of a tile.

@@ -43,7 +43,7 @@ impl Axes {
 pub(in crate::attention) struct Asked<'a> {
     pub sizes: AttendSizes,
     pub rules: AttendRules<'a>,
-    pub sequences: Vec<Sequence>,
+    pub sequences: Vec<CallSequence>,
     /// One for all sequences, or one for each: nothing where its tokens follow each other.
     pub trees: Vec<Option<Family>>,
     pub mask: Option<Mask<'a>>,
@@ -53,7 +53,7 @@ pub(in crate::attention) struct Asked<'a> {
 
 /// One sequence, or one row of the batch.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::attention) struct Sequence {
+pub(in crate::attention) struct CallSequence {
     /// Its first query and how many, in the list of all queries.
     pub first_query: usize,
     pub queries: usize,
@@ -89,7 +89,7 @@ impl Asked<'_> {
 
     /// Products of queries and keys, in elements.
     pub fn products(&self) -> usize {
-        let rows = |of: &Sequence| of.queries.saturating_mul(of.keys.len());
+        let rows = |of: &CallSequence| of.queries.saturating_mul(of.keys.len());
         let rows = self.sequences.iter().map(rows).fold(0usize, usize::saturating_add);
         rows.saturating_mul(self.sizes.query_heads * self.sizes.dim)
     }
@@ -111,7 +111,7 @@ impl Asked<'_> {
 
     /// What queries of a sequence see.
     pub fn visible(&self, sequence: usize) -> Visible<'_> {
-        let Sequence { keys, start, .. } = self.sequences[sequence];
+        let CallSequence { keys, start, .. } = self.sequences[sequence];
         let (tree, first_node) = (self.tree(sequence), self.first_node(sequence));
         Visible { rules: &self.rules, keys, start, tree, first_node }
     }

@@ -18,7 +18,7 @@ use crate::base::error::{Error, Result};
 use crate::device::device_name;
 use crate::paged::PageRows;
 use crate::tensor::source::{Resolved, Source};
-use asked::{Asked, Axes, KeyPositions, Sequence};
+use asked::{Asked, Axes, CallSequence, KeyPositions};
 use kv_rows::{KvRows, ResolvedRows, check_kept, check_offsets, key_positions, resolve};
 use options::{AttendOptions, check};
 
@@ -132,13 +132,13 @@ fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<AttendSizes> {
     Ok(AttendSizes { query_heads, kv_heads, dim, value_dim, is_ragged: axes.are_ragged() })
 }
 
-fn batch(q: &Resolved<'_>, keys: KeyPositions, options: &AttendOptions<'_>) -> Result<Vec<Sequence>> {
+fn batch(q: &Resolved<'_>, keys: KeyPositions, options: &AttendOptions<'_>) -> Result<Vec<CallSequence>> {
     if options.query_offsets.is_some() {
         return Err(Error::argument("qOffsets", "offsets", "none where every sequence has as many queries and keys"));
     }
     let (batch, queries) = (q.dims[0], q.dims[Axes::BATCHED.tokens]);
     let starts = checked_starts(options, batch)?;
-    let of = |row: usize| Sequence { first_query: row * queries, queries, first_key: 0, keys, start: starts(row) };
+    let of = |row: usize| CallSequence { first_query: row * queries, queries, first_key: 0, keys, start: starts(row) };
     Ok((0..batch).map(of).collect())
 }
 
@@ -153,7 +153,7 @@ fn page_positions(pages: &PageRows<'_>, sequence: usize) -> KeyPositions {
 
 /// Refuses queries of a row of a block table that has no block for its last tokens, unless they stand before those.
 fn check_last_blocks(pages: &PageRows<'_>, asked: &Asked<'_>) -> Result<()> {
-    let sees = |(index, of): (usize, &Sequence)| {
+    let sees = |(index, of): (usize, &CallSequence)| {
         let gap = pages.gap(index);
         let reaches_end = !gap.is_empty() && i64::from(gap.end) == of.keys.end();
         let stands_there = |query| !asked.rules.is_causal || asked.position(index, query) >= i64::from(gap.start);
@@ -175,12 +175,12 @@ fn ragged(
     count: usize,
     keys: impl Fn(usize) -> (usize, KeyPositions),
     options: &AttendOptions<'_>,
-) -> Result<Vec<Sequence>> {
+) -> Result<Vec<CallSequence>> {
     let query_offsets = checked_query_offsets(options, count, q.dims[0])?;
     let starts = checked_starts(options, count)?;
     let sequence = |index: usize| {
         let (queries, (first_key, keys)) = (&query_offsets[index..=index + 1], keys(index));
-        Sequence {
+        CallSequence {
             first_query: queries[0] as usize,
             queries: (queries[1] - queries[0]) as usize,
             first_key,

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use kvtide_core::Tree;
 use kvtide_cuda::{AttendRules, AttendSizes};
 
-use super::asked::{Asked, Family, Mask, Sequence};
+use super::asked::{Asked, CallSequence, Family, Mask};
 use super::kv_rows::{KvRows, check_offsets};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
@@ -110,7 +110,7 @@ const TREE_MAX: usize = 4096;
 pub(in crate::attention) fn check<'a>(
     options: &AttendOptions<'a>,
     sizes: AttendSizes,
-    sequences: Vec<Sequence>,
+    sequences: Vec<CallSequence>,
     own: &[Option<&Tree>],
 ) -> Result<Asked<'a>> {
     check_numbers(options, sizes)?;
@@ -180,7 +180,7 @@ fn check_logits(logits: &[f32]) -> Result<()> {
     }
 }
 
-fn positions(options: &AttendOptions<'_>, sequences: &[Sequence]) -> Result<Option<Vec<i64>>> {
+fn positions(options: &AttendOptions<'_>, sequences: &[CallSequence]) -> Result<Option<Vec<i64>>> {
     let Some(positions) = options.positions else { return Ok(None) };
     check_per_query(sequences, "positions", positions.len())?;
     if let Some(&wrong) = positions.iter().find(|&&position| position < 0) {
@@ -190,7 +190,7 @@ fn positions(options: &AttendOptions<'_>, sequences: &[Sequence]) -> Result<Opti
 }
 
 /// Refuses a list that is neither one for each query nor one for each query of every sequence alike.
-fn check_per_query(sequences: &[Sequence], argument: &'static str, len: usize) -> Result<()> {
+fn check_per_query(sequences: &[CallSequence], argument: &'static str, len: usize) -> Result<()> {
     let each = sequences.first().map_or(0, |of| of.queries);
     let shared = sequences.iter().all(|of| of.queries == each);
     let all: usize = sequences.iter().map(|of| of.queries).sum();
@@ -202,7 +202,11 @@ fn check_per_query(sequences: &[Sequence], argument: &'static str, len: usize) -
 }
 
 /// The trees that a call gives, or else those that are known; a mask says what is seen in their place.
-fn trees(options: &AttendOptions<'_>, sequences: &[Sequence], own: &[Option<&Tree>]) -> Result<Vec<Option<Family>>> {
+fn trees(
+    options: &AttendOptions<'_>,
+    sequences: &[CallSequence],
+    own: &[Option<&Tree>],
+) -> Result<Vec<Option<Family>>> {
     let Some(parents) = options.tree else {
         let known = own.iter().zip(sequences).map(|(tree, of)| tree.map(|tree| family(tree, of)).transpose());
         let is_asked = options.mask.is_none() && own.iter().any(Option::is_some);
@@ -229,16 +233,16 @@ fn trees(options: &AttendOptions<'_>, sequences: &[Sequence], own: &[Option<&Tre
         let expected = format!("{all}, a parent for each query, or treeOffsets");
         return Err(Error::ShapeMismatch { argument: "tree", value: vec![parents.len()], expected });
     }
-    let part = |of: &Sequence| &parents[of.first_query..of.first_query + of.queries];
+    let part = |of: &CallSequence| &parents[of.first_query..of.first_query + of.queries];
     sequences.iter().map(|of| family(&Tree::new(part(of))?, of).map(Some)).collect()
 }
 
-fn family(tree: &Tree, of: &Sequence) -> Result<Family> {
+fn family(tree: &Tree, of: &CallSequence) -> Result<Family> {
     check_tree(tree.len(), of)?;
     Family::new(tree)
 }
 
-fn check_tree(nodes: usize, of: &Sequence) -> Result<()> {
+fn check_tree(nodes: usize, of: &CallSequence) -> Result<()> {
     let most = TREE_MAX.min(of.keys.len());
     if nodes <= most {
         return Ok(());
@@ -248,7 +252,7 @@ fn check_tree(nodes: usize, of: &Sequence) -> Result<()> {
 }
 
 /// The mask's strides in bytes, 0 where it is broadcast.
-fn mask_strides(options: &AttendOptions<'_>, sizes: AttendSizes, sequences: &[Sequence]) -> Result<[usize; 4]> {
+fn mask_strides(options: &AttendOptions<'_>, sizes: AttendSizes, sequences: &[CallSequence]) -> Result<[usize; 4]> {
     let Some(mask) = &options.mask else { return Ok([0; 4]) };
     if mask.dtype() != DType::F32 {
         let (value, expected) = (mask.dtype().to_string(), "f32".to_owned());

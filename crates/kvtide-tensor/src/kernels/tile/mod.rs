@@ -14,8 +14,8 @@ mod soften;
 
 use crate::device::form::{Form, Kernels};
 use products::{Scores, Weigh};
-pub(crate) use rows::{AHEAD, Ahead, Elements, LANES_MAX, Matrix, MatrixMut, Rows, padded};
-use rows::{Bf16, F8, F16, F32, Format, I8, Nibbles, widen_nibbles};
+pub(crate) use rows::{AHEAD, Ahead, Elements, LANES_MAX, Matrix, MatrixMut, TileRows, padded};
+use rows::{Bf16, ElementFormat, F8, F16, F32, I8, Nibbles, widen_nibbles};
 
 /// A form of the kernels.
 pub(crate) struct TileKernels {
@@ -35,7 +35,7 @@ macro_rules! entries {
      $($name:ident $(<$format:ident>)? ($($argument:ident: $kind:ty),+) $(-> $result:ty)? = $call:expr;)+) => {
         $(
             #[target_feature(enable = $features)]
-            unsafe fn $name $(<$format: Format>)? ($($argument: $kind),+) $(-> $result)? {
+            unsafe fn $name $(<$format: ElementFormat>)? ($($argument: $kind),+) $(-> $result)? {
                 // SAFETY: the caller's promise, and the instructions are enabled here.
                 unsafe { $call }
             }
@@ -98,7 +98,7 @@ impl TileKernels {
 
     /// The products of `queries` and `keys`, `out` a row for each query. Each head of the keys has as many queries, those of
     /// one after those of another. Behind the last key, up to the next multiple of four, `out` gets what means nothing.
-    pub fn scores(&self, queries: Matrix<'_>, keys: Rows<'_>, out: &mut MatrixMut<'_>) {
+    pub fn scores(&self, queries: Matrix<'_>, keys: TileRows<'_>, out: &mut MatrixMut<'_>) {
         if keys.count == 0 || queries.count == 0 {
             return;
         }
@@ -127,7 +127,7 @@ impl TileKernels {
 
     /// Adds `values`, each times its weight, to the rows of `out`. Each head of the values has as many rows, those of one after
     /// those of another. Behind the last element, up to the next multiple of [`LANES_MAX`], `out` gets what means nothing.
-    pub fn weigh(&self, weights: Matrix<'_>, values: Rows<'_>, out: &mut MatrixMut<'_>) {
+    pub fn weigh(&self, weights: Matrix<'_>, values: TileRows<'_>, out: &mut MatrixMut<'_>) {
         if values.count == 0 || weights.count == 0 {
             return;
         }
@@ -155,7 +155,7 @@ impl TileKernels {
     }
 
     /// Row `index` of the first head of `rows` as floats.
-    pub fn widen(&self, rows: Rows<'_>, index: usize, out: &mut [f32]) {
+    pub fn widen(&self, rows: TileRows<'_>, index: usize, out: &mut [f32]) {
         let row = rows.head(0).part(index, 1);
         row.check();
         assert!(index < rows.count && out.len() >= padded(rows.dim), "a row outside its matrix");

@@ -11,7 +11,7 @@
 //! to back, a few rows at a time, so that the memory sees one stream.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
-use super::rows::{AheadOf, Format, ask, load_some};
+use super::rows::{AheadOf, ElementFormat, ask, load_some};
 use crate::kernels::simd::Lanes;
 
 /// What is multiplied, and where the products go.
@@ -41,7 +41,7 @@ pub(super) struct Scores {
 /// The rows that `a` names are readable, those of `out` writable for `count` rounded up to four, and the machine has the
 /// instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn scores<V: Lanes, F: Format>(a: Scores) {
+pub(super) unsafe fn scores<V: Lanes, F: ElementFormat>(a: Scores) {
     for head in 0..a.heads {
         // SAFETY: as the caller promises.
         unsafe {
@@ -59,7 +59,7 @@ pub(super) unsafe fn scores<V: Lanes, F: Format>(a: Scores) {
 ///
 /// As for [`scores`], of one head.
 #[inline(always)]
-unsafe fn of_head<V: Lanes, F: Format>(a: Scores) {
+unsafe fn of_head<V: Lanes, F: ElementFormat>(a: Scores) {
     for first in (0..a.count).step_by(4) {
         // SAFETY: as the caller promises; what is beyond the last key or row repeats it.
         unsafe {
@@ -96,7 +96,7 @@ unsafe fn of_head<V: Lanes, F: Format>(a: Scores) {
 ///
 /// As for [`scores`].
 #[inline(always)]
-unsafe fn block<V: Lanes, F: Format, const ROWS: usize>(
+unsafe fn block<V: Lanes, F: ElementFormat, const ROWS: usize>(
     a: &Scores,
     keys: [*const u8; 4],
     first: usize,
@@ -191,7 +191,7 @@ pub(super) struct Weigh {
 /// The rows that `a` names are readable, those of `out` writable for `dim` rounded up to a vector, and the machine has the
 /// instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn weigh<V: Lanes, F: Format, const LONG: usize, const SHORT: usize>(a: Weigh) {
+pub(super) unsafe fn weigh<V: Lanes, F: ElementFormat, const LONG: usize, const SHORT: usize>(a: Weigh) {
     let block = (BLOCK_BYTES / (a.dim * F::BITS / 8).max(1)).clamp(8, 32);
     for head in 0..a.heads {
         // SAFETY: as the caller promises.
@@ -211,7 +211,7 @@ pub(super) unsafe fn weigh<V: Lanes, F: Format, const LONG: usize, const SHORT: 
 ///
 /// As for [`weigh`], of one head, `block` values at a time.
 #[inline(always)]
-unsafe fn weigh_head<V: Lanes, F: Format, const LONG: usize, const SHORT: usize>(a: Weigh, block: usize) {
+unsafe fn weigh_head<V: Lanes, F: ElementFormat, const LONG: usize, const SHORT: usize>(a: Weigh, block: usize) {
     for first in (0..a.count).step_by(block) {
         let count = block.min(a.count - first);
         let mut row = 0;
@@ -245,7 +245,7 @@ unsafe fn weigh_head<V: Lanes, F: Format, const LONG: usize, const SHORT: usize>
 ///
 /// As for [`weigh`], for `ROWS` rows.
 #[inline(always)]
-unsafe fn rows<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh, ahead: isize) -> usize {
+unsafe fn rows<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: usize>(a: &Weigh, ahead: isize) -> usize {
     // SAFETY: as the caller promises.
     unsafe {
         let mut at = 0;
@@ -268,7 +268,7 @@ unsafe fn rows<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: 
 ///
 /// As for [`weigh`]; the elements `at .. at + VECTORS * V::COUNT` are in the rows.
 #[inline(always)]
-unsafe fn add<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &Weigh, at: usize, ahead: isize) {
+unsafe fn add<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: usize>(a: &Weigh, at: usize, ahead: isize) {
     // SAFETY: as the caller promises.
     unsafe {
         let mut sums = [[V::splat(0.0); VECTORS]; ROWS];
@@ -305,7 +305,7 @@ unsafe fn add<V: Lanes, F: Format, const VECTORS: usize, const ROWS: usize>(a: &
 ///
 /// As for [`weigh`]; fewer elements than a vector holds are left behind `at`.
 #[inline(always)]
-unsafe fn add_rest<V: Lanes, F: Format, const ROWS: usize>(a: &Weigh, at: usize) {
+unsafe fn add_rest<V: Lanes, F: ElementFormat, const ROWS: usize>(a: &Weigh, at: usize) {
     // SAFETY: as the caller promises.
     unsafe {
         for token in 0..a.count {

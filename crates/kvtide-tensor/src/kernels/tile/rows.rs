@@ -38,7 +38,7 @@ impl Elements {
 
 /// Rows of elements at equal distances, as many for each of some heads, which lie at one distance too.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct TileRows<'a> {
     pub elements: Elements,
     pub bytes: &'a [u8],
     /// The byte of the first row of the first head.
@@ -56,15 +56,21 @@ pub(crate) struct Rows<'a> {
     pub ahead: Ahead,
 }
 
-impl Rows<'_> {
+impl<'a> TileRows<'a> {
+    /// Rows of one head from the first byte on; nothing is asked for ahead.
+    pub fn new(elements: Elements, bytes: &'a [u8], stride: usize, count: usize, dim: usize) -> Self {
+        let ahead = Ahead::NOTHING;
+        TileRows { elements, bytes, offset: 0, heads: 1, head_stride: 0, stride, count, dim, ahead }
+    }
+
     /// The rows of one head.
     pub fn head(self, head: usize) -> Self {
-        Rows { offset: self.offset + head * self.head_stride, heads: 1, ..self }
+        TileRows { offset: self.offset + head * self.head_stride, heads: 1, ..self }
     }
 
     /// Rows `first .. first + count` of each head.
     pub fn part(self, first: usize, count: usize) -> Self {
-        Rows { offset: self.offset + first * self.stride, count, ..self }
+        TileRows { offset: self.offset + first * self.stride, count, ..self }
     }
 
     /// Refuses rows that reach outside their memory.
@@ -174,7 +180,7 @@ pub(crate) const AHEAD: usize = 16384;
 /// # Safety
 ///
 /// The row has `V::COUNT` elements from `index` on, a multiple of it, and the machine has the instructions of `V`.
-pub(crate) trait Format {
+pub(crate) trait ElementFormat {
     /// Bits of one element.
     const BITS: usize;
 
@@ -186,7 +192,7 @@ macro_rules! formats {
         $(#[$doc])+
         pub(crate) struct $name;
 
-        impl Format for $name {
+        impl ElementFormat for $name {
             const BITS: usize = $bits;
 
             #[inline(always)]
@@ -216,9 +222,9 @@ formats! {
 ///
 /// # Safety
 ///
-/// As for [`Format::load`], with `count` elements.
+/// As for [`ElementFormat::load`], with `count` elements.
 #[inline(always)]
-pub(crate) unsafe fn load_some<F: Format, V: Lanes>(row: *const u8, index: usize, count: usize) -> V {
+pub(crate) unsafe fn load_some<F: ElementFormat, V: Lanes>(row: *const u8, index: usize, count: usize) -> V {
     let mut bytes = [0u8; 64];
     let width = F::BITS / 8;
     std::ptr::copy_nonoverlapping(row.add(index * width), bytes.as_mut_ptr(), count * width);
