@@ -164,8 +164,8 @@ impl Running {
     }
 }
 
-/// Weights times values. A value that is no finite number counts only where it is seen, and makes NaN there: what it is to be is
-/// seen to later.
+/// Weights times values. A value that is no finite number counts only where it is seen, and makes NaN there: such rows are worked
+/// out again (`exact.rs`).
 fn weigh(scores: &Tensor, weights: &Tensor, values: &Tensor) -> Result<Tensor> {
     let zeros = values.zeros_like()?;
     let bad = (values * 0.0)?.ne(&zeros)?;
@@ -183,18 +183,15 @@ fn weigh(scores: &Tensor, weights: &Tensor, values: &Tensor) -> Result<Tensor> {
 impl KvRows<'_> {
     /// Keys and values of some tokens, `[kv heads, tokens, dim]`, as floats.
     pub(super) fn tile(&self, sequence: usize, batch: usize, first: usize, count: usize) -> Result<(Tensor, Tensor)> {
-        match self {
-            KvRows::Batched { k, v } => {
-                Ok((rows(k, Axes::BATCHED, batch, first, count)?, rows(v, Axes::BATCHED, batch, first, count)?))
-            }
-            KvRows::Ragged { k, v, .. } => {
-                Ok((rows(k, Axes::RAGGED, batch, first, count)?, rows(v, Axes::RAGGED, batch, first, count)?))
-            }
+        let (k, v, axes) = match self {
+            KvRows::Batched { k, v } => (k, v, Axes::BATCHED),
+            KvRows::Ragged { k, v, .. } => (k, v, Axes::RAGGED),
             KvRows::Pages(pages) => {
                 let part = |part| pages.floats(sequence, part, first, count);
-                Ok((part(KeyOrValue::Key)?, part(KeyOrValue::Value)?))
+                return Ok((part(KeyOrValue::Key)?, part(KeyOrValue::Value)?));
             }
-        }
+        };
+        Ok((rows(k, axes, batch, first, count)?, rows(v, axes, batch, first, count)?))
     }
 }
 

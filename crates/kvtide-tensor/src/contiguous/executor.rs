@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use kvtide_core::paged::Window;
-use kvtide_core::{Drafts, Plan, Reads, Run, Runs, SlotMove, SlotWrite, Stamp};
+use kvtide_core::{Drafts, Ending, Plan, Reads, Run, Runs, SlotMove, SlotWrite, Stamp, TransactionId};
 
 use crate::base::error::{Error, Result};
 use crate::base::life::Life;
@@ -24,11 +24,15 @@ use crate::tensor::shown::Shown;
 use crate::tensor::source::Resolved;
 use crate::tensor::view::CacheWindow;
 
-/// One buffer, what keeps it whole, and the drafts behind its tokens.
+/// One buffer, what keeps it whole, and the drafts behind its tokens. The first tokens say its shape, unless it is reserved.
 #[derive(Debug)]
 pub(crate) struct Contiguous {
     /// The open transactions.
     pub drafts: Drafts,
+    /// For each of them, whether the shape was still open when it began.
+    blank: Vec<bool>,
+    /// The shape of its rows, once it is known.
+    pub shape: Option<RowShape>,
     buffer: Option<Arc<Buffer>>,
     budget: Arc<Budget>,
     /// The window that its cache is, which goes with what it shows.
@@ -53,6 +57,8 @@ impl Contiguous {
     pub fn new(budget: Arc<Budget>) -> Self {
         Contiguous {
             drafts: Drafts::default(),
+            blank: Vec::new(),
+            shape: None,
             buffer: None,
             budget,
             window: None,
@@ -100,6 +106,28 @@ impl Contiguous {
         Ok(())
     }
 
+    /// Makes room for the bookkeeping of one more transaction.
+    pub fn reserve_draft(&mut self) -> Result<()> {
+        self.blank.try_reserve(1).map_err(|_| Budget::process().refusal(1))
+    }
+
+    /// Opens a transaction, with room for so many tokens, for whose bookkeeping there is room.
+    pub fn begin_draft(&mut self, room: u32) -> TransactionId {
+        self.blank.push(self.shape.is_none());
+        self.drafts.begin(room)
+    }
+
+    /// Ends a transaction. Where it leaves nothing of the first tokens, the shape is open again.
+    pub fn end_draft(&mut self, ending: &Ending) {
+        self.drafts.end(ending);
+        let was_blank = self.blank.get(self.drafts.depth()).copied().unwrap_or(false);
+        self.blank.truncate(self.drafts.depth());
+        if was_blank && ending.kept == 0 {
+            self.shape = None;
+            self.release();
+        }
+    }
+
     /// The present slots `runs`, the last one at position `end - 1`; nothing before the first append.
     pub fn show(&self, runs: Runs, end: u64) -> Option<Shown> {
         let buffer = self.buffer.clone()?;
@@ -107,9 +135,9 @@ impl Contiguous {
         Some(Shown::new(buffer, runs, end, Some(stamp)).in_window(self.window))
     }
 
-    /// No tokens of this shape, of a cache that has none.
-    pub fn show_none(&self, shape: RowShape) -> Result<Shown> {
-        Ok(Shown::new(self.allocate(shape, 0)?, Runs::default(), 0, None))
+    /// No tokens, of the shape of `sources`, which stays open.
+    pub fn show_none(&self, sources: &[Resolved<'_>]) -> Result<Shown> {
+        Ok(Shown::new(self.allocate(self.shape_with(sources), 0)?, Runs::default(), 0, None))
     }
 
     /// The whole buffer, whatever it holds from now on: slots, which are no window.
@@ -161,6 +189,12 @@ impl Contiguous {
         Ok(())
     }
 
+    /// Its shape, or else that of the first tokens.
+    fn shape_with(&self, sources: &[Resolved<'_>]) -> RowShape {
+        let first = || sources.first().map(|source| source.row_shape(sources.len()));
+        self.shape.or_else(first).expect("the first tokens, where there is no shape")
+    }
+
     fn allocate(&self, shape: RowShape, slots: u32) -> Result<Arc<Buffer>> {
         Ok(Arc::new(Buffer::new(shape, slots, &self.budget, Some(self.life.clone()))?))
     }
@@ -169,11 +203,12 @@ impl Contiguous {
         self.release();
         buffer.set_held(false);
         buffer.set_spared(false);
+        self.shape = Some(buffer.shape);
         self.buffer = Some(buffer);
     }
 
     /// Lets go of the buffer, of which nothing is live: the next append takes another, of any shape.
-    pub fn release(&mut self) {
+    fn release(&mut self) {
         if let Some(before) = self.buffer.take() {
             before.set_held(true);
             before.set_spared(before.snapshots(None).is_empty());
@@ -198,10 +233,10 @@ impl Contiguous {
         plan: &Plan<S>,
         slots: u32,
         end: u64,
-        shape: &RowShape,
         sources: &mut [Resolved<'_>],
     ) -> Result<Shown> {
         self.check_change()?;
+        let shape = self.shape_with(sources);
         for source in sources.iter_mut() {
             source.bring(self.budget.device())?;
         }
@@ -236,9 +271,9 @@ impl Contiguous {
     }
 
     /// The result that is more than the buffer holds: the rows `before`, and all of `sources`.
-    fn assemble(&self, before: Runs, end: u64, shape: &RowShape, sources: &[Resolved<'_>]) -> Result<Shown> {
+    fn assemble(&self, before: Runs, end: u64, shape: RowShape, sources: &[Resolved<'_>]) -> Result<Shown> {
         let tokens = sources[0].tokens();
-        let result = Arc::new(Buffer::new(*shape, before.len() + tokens, &self.budget, None)?);
+        let result = Arc::new(Buffer::new(shape, before.len() + tokens, &self.budget, None)?);
         let mut slot = 0;
         for run in before.iter() {
             if let Some(buffer) = &self.buffer {
@@ -289,10 +324,10 @@ impl Contiguous {
         &mut self,
         plan: &Plan<S>,
         slots: u32,
-        shape: &RowShape,
+        shape: RowShape,
         sources: &[Resolved<'_>],
     ) -> Result<(Arc<Buffer>, Stamp)> {
-        let fresh = self.allocate(*shape, slots)?;
+        let fresh = self.allocate(shape, slots)?;
         if let Some(present) = &self.buffer {
             for moved in plan.moves() {
                 copy_rows(present, moved.source, &fresh, moved.target)?;

@@ -4,7 +4,7 @@
 //! a path of a draft tree O(path), an append O(new tokens) amortised. What a draft keeps becomes like the token that it follows:
 //! committed, or tentative behind tentative tokens.
 
-use kvtide_core::{Ending, Mark, RollbackPlanner, TransactionId, Tree};
+use kvtide_core::{Ending, Mark, RollbackPlanner, Tree};
 
 use crate::base::error::Result;
 use crate::base::memory::Budget;
@@ -12,7 +12,6 @@ use crate::base::stats::Stats;
 use crate::contiguous::Contiguous;
 use crate::contiguous::options::RollbackCacheOptions;
 use crate::contiguous::transaction::Drafting;
-use crate::tensor::buffer::RowShape;
 use crate::tensor::shown::Shown;
 use crate::tensor::source::{Resolved, Source, check_pair, resolve_pair};
 use crate::tensor::tree_mask::TreeMask;
@@ -38,10 +37,7 @@ use crate::tensor::view::Kv;
 pub struct RollbackCache {
     planner: RollbackPlanner,
     rows: Contiguous,
-    shape: Option<RowShape>,
     id: u64,
-    /// For each open transaction, whether the shape was still open when it began.
-    blank: Vec<bool>,
 }
 
 /// A committed length of one [`RollbackCache`] to come back to.
@@ -68,9 +64,7 @@ impl RollbackCache {
         Ok(RollbackCache {
             planner: RollbackPlanner::new()?,
             rows: Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes)),
-            shape: None,
             id: CACHES.fetch_add(1, Ordering::Relaxed),
-            blank: Vec::new(),
         })
     }
 
@@ -105,14 +99,12 @@ impl RollbackCache {
     ) -> Result<Shown> {
         self.rows.check_undrafted()?;
         let mut sources = resolve_pair(&k.into(), &v.into())?;
-        check_pair(&sources, self.shape.as_ref())?;
-        let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
+        check_pair(&sources, self.rows.shape.as_ref())?;
         let plan = self.planner.plan_append(sources[0].tokens(), parents)?;
         self.planner.reserve(sources[0].tokens())?;
         let next = plan.next;
-        let shown = self.rows.carry_out(&plan, next.slots(), next.len().into(), &shape, &mut sources)?;
+        let shown = self.rows.carry_out(&plan, next.slots(), next.len().into(), &mut sources)?;
         self.planner.commit_append(&plan, parents)?;
-        self.shape = Some(shape);
         Ok(shown)
     }
 
@@ -201,12 +193,11 @@ impl RollbackCache {
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
     }
 
-    fn add(&mut self, sources: &mut [Resolved<'_>], shape: RowShape, room: u32) -> Result<Shown> {
+    fn add(&mut self, sources: &mut [Resolved<'_>], room: u32) -> Result<Shown> {
         let tokens = sources.first().map_or(0, Resolved::tokens);
         let plan = self.planner.plan_draft(tokens, room)?;
-        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), &shape, sources)?;
+        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), sources)?;
         self.planner.commit_draft(plan.next);
-        self.shape = Some(shape);
         Ok(shown)
     }
 }
@@ -220,28 +211,17 @@ impl Drafting for RollbackCache {
         &mut self.rows
     }
 
-    fn keep_before(&mut self) -> Result<()> {
-        self.blank.try_reserve(1).map_err(|_| Budget::process().refusal(1))?;
-        self.blank.push(self.shape.is_none());
-        Ok(())
-    }
-
     fn make_room(&mut self, tokens: u32) -> Result<()> {
         // Without a shape, the first tokens take it.
-        let Some(shape) = self.shape else { return Ok(()) };
+        if self.rows.shape.is_none() {
+            return Ok(());
+        }
         self.planner.plan_draft(tokens, 0)?;
-        self.add(&mut [], shape, tokens).map(|_| ())
+        self.add(&mut [], tokens).map(|_| ())
     }
 
-    fn draft(&mut self, id: TransactionId, k: &Source<'_>, v: &Source<'_>, parents: Option<&[i32]>) -> Result<Shown> {
-        let mut sources = resolve_pair(k, v)?;
-        check_pair(&sources, self.shape.as_ref())?;
-        let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
-        let tokens = sources[0].tokens();
-        self.rows.drafts.check_append(id, tokens, parents)?;
-        let shown = self.add(&mut sources, shape, self.rows.drafts.room())?;
-        self.rows.drafts.append(tokens, parents);
-        Ok(shown)
+    fn draft(&mut self, sources: &mut [Resolved<'_>; 2], _: bool) -> Result<Shown> {
+        self.add(sources, self.rows.drafts.room())
     }
 
     fn draft_slot(&self) -> u32 {
@@ -260,13 +240,7 @@ impl Drafting for RollbackCache {
         if ending.is_outermost() {
             self.planner.keep_draft(ending.kept, self.rows.drafts.kept_parents(ending));
         }
-        self.rows.drafts.end(ending);
-        let blank = self.blank.get(self.rows.drafts.depth()).copied().unwrap_or(false);
-        self.blank.truncate(self.rows.drafts.depth());
-        if blank && ending.kept == 0 {
-            self.shape = None;
-            self.rows.release();
-        }
+        self.rows.end_draft(ending);
     }
 
     fn tree_mask(&self) -> Result<TreeMask> {

@@ -25,7 +25,7 @@ use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::contiguous::Contiguous;
 use crate::tensor::shown::Shown;
-use crate::tensor::source::Source;
+use crate::tensor::source::{Resolved, Source, check_pair, resolve_pair};
 use crate::tensor::tree_mask::TreeMask;
 use crate::tensor::view::{Kv, View};
 
@@ -79,57 +79,6 @@ pub trait KvTransaction {
 
     /// The position of each drafted token: that of the first one, and its depth.
     fn tree_positions(&self) -> Result<Vec<u64>>;
-}
-
-/// A cache that tokens can be drafted on, by the numbers of transactions.
-pub trait Transactional {
-    /// What an append shows, before anyone looks at it.
-    type Shown: Into<Self::Seen>;
-    /// What an append shows.
-    type Seen;
-
-    /// Opens a transaction on the cache, or on its open transaction `parent`. See [`KvTransaction::begin`](KvTransaction::begin).
-    fn begin_draft(&mut self, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId>;
-
-    /// See [`KvTransaction::append`](KvTransaction::append).
-    fn append_draft<'a>(
-        &mut self,
-        id: TransactionId,
-        k: impl Into<Source<'a>>,
-        v: impl Into<Source<'a>>,
-        parents: Option<&[i32]>,
-    ) -> Result<Self::Shown>;
-
-    /// See [`KvTransaction::commit`](KvTransaction::commit).
-    fn commit_draft(&mut self, id: TransactionId, tokens: Option<u64>) -> Result<()>;
-
-    /// See [`KvTransaction::commit_path`](KvTransaction::commit_path).
-    fn commit_draft_path(&mut self, id: TransactionId, path: &[u32]) -> Result<()>;
-
-    /// See [`KvTransaction::rollback`](KvTransaction::rollback).
-    fn rollback_draft(&mut self, id: TransactionId) -> Result<()>;
-
-    /// Rolls a transaction back, with its children, if it is still open. Never refused, also while someone reads the cache:
-    /// no token is written.
-    fn drop_draft(&mut self, id: TransactionId);
-
-    /// See [`KvTransaction::drafted`](KvTransaction::drafted).
-    fn drafted(&self, id: TransactionId) -> Result<u32>;
-
-    /// See [`KvTransaction::tree_mask`](KvTransaction::tree_mask); its memory is taken from `budget`.
-    fn draft_mask(&self, id: TransactionId, budget: &Arc<Budget>) -> Result<View>;
-
-    /// See [`KvTransaction::tree_positions`](KvTransaction::tree_positions).
-    fn draft_positions(&self, id: TransactionId) -> Result<Vec<u64>>;
-
-    /// Opens a transaction, which is rolled back when it is dropped before it was committed.
-    fn begin(&mut self, options: BeginOptions) -> Result<Transaction<'_, Self>>
-    where
-        Self: Sized,
-    {
-        let id = self.begin_draft(None, options)?;
-        Ok(Transaction { cache: self, id })
-    }
 }
 
 /// An open transaction of a cache, rolled back when it is dropped.
@@ -219,6 +168,57 @@ impl<C: Transactional> Drop for Transaction<'_, C> {
     }
 }
 
+/// A cache that tokens can be drafted on, by the numbers of transactions.
+pub trait Transactional {
+    /// What an append shows, before anyone looks at it.
+    type Shown: Into<Self::Seen>;
+    /// What an append shows.
+    type Seen;
+
+    /// Opens a transaction on the cache, or on its open transaction `parent`. See [`KvTransaction::begin`](KvTransaction::begin).
+    fn begin_draft(&mut self, parent: Option<TransactionId>, options: BeginOptions) -> Result<TransactionId>;
+
+    /// See [`KvTransaction::append`](KvTransaction::append).
+    fn append_draft<'a>(
+        &mut self,
+        id: TransactionId,
+        k: impl Into<Source<'a>>,
+        v: impl Into<Source<'a>>,
+        parents: Option<&[i32]>,
+    ) -> Result<Self::Shown>;
+
+    /// See [`KvTransaction::commit`](KvTransaction::commit).
+    fn commit_draft(&mut self, id: TransactionId, tokens: Option<u64>) -> Result<()>;
+
+    /// See [`KvTransaction::commit_path`](KvTransaction::commit_path).
+    fn commit_draft_path(&mut self, id: TransactionId, path: &[u32]) -> Result<()>;
+
+    /// See [`KvTransaction::rollback`](KvTransaction::rollback).
+    fn rollback_draft(&mut self, id: TransactionId) -> Result<()>;
+
+    /// Rolls a transaction back, with its children, if it is still open. Never refused, also while someone reads the cache:
+    /// no token is written.
+    fn drop_draft(&mut self, id: TransactionId);
+
+    /// See [`KvTransaction::drafted`](KvTransaction::drafted).
+    fn drafted(&self, id: TransactionId) -> Result<u32>;
+
+    /// See [`KvTransaction::tree_mask`](KvTransaction::tree_mask); its memory is taken from `budget`.
+    fn draft_mask(&self, id: TransactionId, budget: &Arc<Budget>) -> Result<View>;
+
+    /// See [`KvTransaction::tree_positions`](KvTransaction::tree_positions).
+    fn draft_positions(&self, id: TransactionId) -> Result<Vec<u64>>;
+
+    /// Opens a transaction, which is rolled back when it is dropped before it was committed.
+    fn begin(&mut self, options: BeginOptions) -> Result<Transaction<'_, Self>>
+    where
+        Self: Sized,
+    {
+        let id = self.begin_draft(None, options)?;
+        Ok(Transaction { cache: self, id })
+    }
+}
+
 /// A contiguous cache that drafts can lie behind. Arguments have been checked; what fails leaves everything as it was.
 pub(crate) trait Drafting {
     /// Its rows, and the open transactions.
@@ -236,7 +236,7 @@ pub(crate) trait Drafting {
     fn make_room(&mut self, tokens: u32) -> Result<()>;
 
     /// Adds tokens to the innermost draft.
-    fn draft(&mut self, id: TransactionId, k: &Source<'_>, v: &Source<'_>, parents: Option<&[i32]>) -> Result<Shown>;
+    fn draft(&mut self, sources: &mut [Resolved<'_>; 2], has_parents: bool) -> Result<Shown>;
 
     /// The slot of the outermost draft's first token.
     fn draft_slot(&self) -> u32;
@@ -264,8 +264,9 @@ impl<C: Drafting> Transactional for C {
         if room > 0 {
             self.make_room(kvtide_core::count("maxTokens", room.into())?)?;
         }
+        self.rows_mut().reserve_draft()?;
         self.keep_before()?;
-        Ok(self.rows_mut().drafts.begin(room))
+        Ok(self.rows_mut().begin_draft(room))
     }
 
     fn append_draft<'a>(
@@ -277,7 +278,13 @@ impl<C: Drafting> Transactional for C {
     ) -> Result<Shown> {
         self.rows().check_change()?;
         self.rows().drafts.check(id)?;
-        self.draft(id, &k.into(), &v.into(), parents)
+        let mut sources = resolve_pair(&k.into(), &v.into())?;
+        check_pair(&sources, self.rows().shape.as_ref())?;
+        let tokens = sources[0].tokens();
+        self.rows_mut().drafts.check_append(id, tokens, parents)?;
+        let shown = self.draft(&mut sources, parents.is_some())?;
+        self.rows_mut().drafts.append(tokens, parents);
+        Ok(shown)
     }
 
     fn commit_draft(&mut self, id: TransactionId, tokens: Option<u64>) -> Result<()> {

@@ -219,7 +219,7 @@ impl Visible<'_> {
         let end = if self.rules.is_causal && self.tree.is_none() { keys.index_of(highest + 1) } else { keys.len() };
         let start = keys.index_of(self.start);
         let behind = self.rules.window.map_or(start, |window| keys.index_of(lowest + 1 - window).max(start)).min(end);
-        // A node stands before its slot, so that it may be a sink behind them.
+        // A node's position may be before its slot's, so that a node in a slot behind the sinks is one of them.
         let nodes = self.tree.map_or(0, Family::len);
         let behind =
             if keys.end() - (nodes as i64) < self.rules.sinks { behind.min(keys.len() - nodes) } else { behind };

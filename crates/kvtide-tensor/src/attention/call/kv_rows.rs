@@ -194,7 +194,7 @@ pub(in crate::attention) fn key_positions(k: &Source<'_>, tokens: usize) -> KeyP
     if let Source::View(view) = k
         && view.sequence_axis() == Some(Axes::BATCHED.tokens)
     {
-        // Without a token as well it is known where the next one stands, be it behind a gap.
+        // Even a view without tokens knows where the next one stands.
         let mut runs = [(view.key_positions()[0] as i64, 0), (view.next_position() as i64, 0)];
         for ((slot, &position), run) in runs.iter_mut().zip(view.key_positions()).zip(view.runs().iter()) {
             *slot = (position as i64, run.len as usize);

@@ -209,8 +209,8 @@ fn checked_query_offsets(options: &AttendOptions<'_>, sequences: usize, tokens: 
     Ok(offsets.to_vec())
 }
 
-/// The first position that is no padding, for each sequence: any, where nothing is said. Queries of a part of the keys that is
-/// shorter than they are stand before it, and are no padding for that.
+/// The first position that is no padding, for each sequence: any, where nothing is said. Where there are more queries than keys the
+/// first ones stand before position 0, and are no padding either.
 fn checked_starts<'a>(options: &AttendOptions<'a>, sequences: usize) -> Result<impl Fn(usize) -> i64 + use<'a>> {
     if let Some(starts) = options.starts {
         if starts.len() != sequences {

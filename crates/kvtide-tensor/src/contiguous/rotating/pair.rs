@@ -5,14 +5,13 @@
 
 use std::sync::Arc;
 
-use kvtide_core::{Ending, TransactionId, Tree};
+use kvtide_core::{Ending, Tree};
 
-use super::window::{Before, LastAppend, Rotating, RotatingSnapshot};
+use super::window::{LastAppend, Rotating, RotatingSnapshot};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::contiguous::Contiguous;
 use crate::contiguous::transaction::Drafting;
-use crate::tensor::buffer::RowShape;
 use crate::tensor::shown::Shown;
 use crate::tensor::source::{Resolved, Source, check_pair, resolve_pair};
 use crate::tensor::tree_mask::{Sight, TreeMask};
@@ -32,7 +31,7 @@ impl Rotating<2> {
     pub fn append_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
         self.rows.check_undrafted()?;
         let mut sources = resolve_pair(&k.into(), &v.into())?;
-        check_pair(&sources, self.shape.as_ref())?;
+        check_pair(&sources, self.rows.shape.as_ref())?;
         self.append_parts(&mut sources)
     }
 
@@ -79,12 +78,11 @@ impl Rotating<2> {
         }
     }
 
-    fn add(&mut self, sources: &mut [Resolved<'_>], shape: RowShape, room: u32, whole: bool) -> Result<Shown> {
+    fn add(&mut self, sources: &mut [Resolved<'_>], room: u32, whole: bool) -> Result<Shown> {
         let tokens = sources.first().map_or(0, Resolved::tokens);
         let plan = self.planner.plan_draft(tokens, room, whole)?;
-        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.current(), &shape, sources)?;
+        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.current(), sources)?;
         self.planner.commit_draft(plan.next);
-        self.shape = Some(shape);
         Ok(shown.of_tree(whole))
     }
 }
@@ -107,30 +105,26 @@ impl Drafting for RotatingKvCache {
 
     fn keep_before(&mut self) -> Result<()> {
         self.before.try_reserve(1).map_err(|_| Budget::process().refusal(1))?;
-        self.before.push(Before { last: self.last.clone(), blank: self.shape.is_none() });
+        self.before.push(self.last.clone());
         Ok(())
     }
 
     fn make_room(&mut self, tokens: u32) -> Result<()> {
         // Without a shape, the first tokens take it.
-        let Some(shape) = self.shape else { return Ok(()) };
-        self.add(&mut [], shape, tokens, false).map(|_| ())
+        if self.rows.shape.is_none() {
+            return Ok(());
+        }
+        self.add(&mut [], tokens, false).map(|_| ())
     }
 
-    fn draft(&mut self, id: TransactionId, k: &Source<'_>, v: &Source<'_>, parents: Option<&[i32]>) -> Result<Shown> {
-        let mut sources = resolve_pair(k, v)?;
-        check_pair(&sources, self.shape.as_ref())?;
-        let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
+    fn draft(&mut self, sources: &mut [Resolved<'_>; 2], has_parents: bool) -> Result<Shown> {
         let tokens = sources[0].tokens();
-        self.rows.drafts.check_append(id, tokens, parents)?;
         let shown = if tokens == 0 && self.current_seq_len() == 0 {
-            // The shape stays open, and nothing is there to show.
-            self.rows.show_none(shape)?
+            self.rows.show_none(sources)?
         } else {
-            let whole = parents.is_some() || self.rows.drafts.is_branched();
-            self.add(&mut sources, shape, self.rows.drafts.room(), whole)?
+            let whole = has_parents || self.rows.drafts.is_branched();
+            self.add(sources, self.rows.drafts.room(), whole)?
         };
-        self.rows.drafts.append(tokens, parents);
         self.last = Some(LastAppend { shown: shown.clone(), tokens });
         Ok(shown)
     }
@@ -141,7 +135,7 @@ impl Drafting for RotatingKvCache {
 
     fn end(&mut self, ending: &Ending) {
         self.planner.cut(ending.dropped);
-        self.rows.drafts.end(ending);
+        self.rows.end_draft(ending);
         let before = self.before.get(self.rows.drafts.depth()).cloned();
         self.before.truncate(self.rows.drafts.depth());
         if ending.kept > 0 {
@@ -149,12 +143,8 @@ impl Drafting for RotatingKvCache {
             let shown = self.rows.show(runs, self.planner.state().current());
             let is_tree = self.rows.drafts.is_branched();
             self.last = shown.map(|shown| LastAppend { shown: shown.of_tree(is_tree), tokens: ending.kept });
-        } else if let Some(Before { last, blank }) = before {
+        } else if let Some(last) = before {
             self.last = last;
-            if blank {
-                self.shape = None;
-                self.rows.release();
-            }
         }
         if ending.is_outermost() {
             self.planner.settle();

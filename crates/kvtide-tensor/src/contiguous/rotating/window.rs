@@ -23,18 +23,9 @@ pub struct Rotating<const PARTS: usize> {
     pub(super) options: RotatingCacheOptions,
     pub(super) planner: RotatingPlanner,
     pub(super) rows: Contiguous,
-    pub(super) shape: Option<RowShape>,
     pub(super) last: Option<LastAppend>,
-    /// For each open transaction, what is not in the planner as it was when it began.
-    pub(super) before: Vec<Before>,
-}
-
-/// What a roll-back brings back besides the tokens.
-#[derive(Clone, Debug)]
-pub(super) struct Before {
-    pub last: Option<LastAppend>,
-    /// The shape was still open.
-    pub blank: bool,
+    /// The last append before each open transaction, which a roll-back brings back.
+    pub(super) before: Vec<Option<LastAppend>>,
 }
 
 /// The last append: what it showed, and how many tokens were new.
@@ -64,7 +55,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         })?;
         let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
         let rows = Contiguous::new(budget).sliding(Window::new(window, sinks)?);
-        Ok(Rotating { options, planner, rows, shape: None, last: None, before: Vec::new() })
+        Ok(Rotating { options, planner, rows, last: None, before: Vec::new() })
     }
 
     /// The axis of the sequence.
@@ -112,7 +103,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
     /// The element type, once there are tokens.
     #[must_use]
     pub fn dtype(&self) -> Option<DType> {
-        self.shape.map(|shape| shape.dtype)
+        self.rows.shape.map(|shape| shape.dtype)
     }
 
     /// Checks that the cache can be cut to `len` tokens.
@@ -165,19 +156,14 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Adds the tokens of sources that agree with each other and with what is there.
     pub(super) fn append_parts(&mut self, sources: &mut [Resolved<'_>; PARTS]) -> Result<Shown> {
-        let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(PARTS));
         let tokens = sources[0].tokens();
         let shown = if tokens == 0 && self.current_seq_len() == 0 {
-            // The shape stays open, and nothing is there to show.
-            self.rows.show_none(shape)?
+            self.rows.show_none(sources)?
         } else {
             let plan = self.planner.plan_append(tokens)?;
             let next = plan.next;
-            let shown = self.rows.carry_out(&plan, next.slots(), next.current(), &shape, sources)?;
+            let shown = self.rows.carry_out(&plan, next.slots(), next.current(), sources)?;
             self.planner.commit(next);
-            if self.shape.is_none() {
-                self.shape = Some(shape);
-            }
             shown
         };
         self.last = Some(LastAppend { shown: shown.clone(), tokens });
@@ -207,12 +193,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
     pub fn snapshot(&self) -> Result<RotatingSnapshot<PARTS>> {
         self.rows.check()?;
         let state = self.planner.settled();
-        Ok(RotatingSnapshot {
-            options: self.options.clone(),
-            state,
-            held: self.rows.hold(state.live()),
-            shape: self.shape,
-        })
+        Ok(RotatingSnapshot { options: self.options.clone(), state, held: self.rows.hold(state.live()) })
     }
 
     /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
@@ -223,7 +204,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         if window(&snapshot.options) != window(&self.options) {
             return refused("it is of a cache with another dim, maxSeqLen or sinks");
         }
-        if let (Some(own), Some(theirs)) = (self.shape, snapshot.shape)
+        if let (Some(own), Some(theirs)) = (self.rows.shape, snapshot.shape())
             && own != theirs
         {
             return refused("it is of a cache with another shape or dtype");
@@ -236,7 +217,6 @@ impl<const PARTS: usize> Rotating<PARTS> {
             }
             Some(_) => self.take_over(snapshot, &mut [], snapshot.state.current())?,
         }
-        self.shape = self.shape.or(snapshot.shape);
         self.last = None;
         Ok(())
     }
@@ -274,7 +254,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         sources: &mut [Resolved<'_>],
         current: u64,
     ) -> Result<()> {
-        let Some(shape) = snapshot.shape.or_else(|| sources.first().map(|source| source.row_shape(PARTS))) else {
+        let Some(shape) = snapshot.shape().or_else(|| sources.first().map(|source| source.row_shape(PARTS))) else {
             return Ok(());
         };
         for (source, argument) in sources.iter().zip(["accepted", "accepted"]) {
@@ -285,7 +265,6 @@ impl<const PARTS: usize> Rotating<PARTS> {
         let (taken, next) = self.planner.plan_adopt(total, current);
         self.rows.fill(snapshot.held.as_deref(), taken, next.slots(), shape, sources)?;
         self.planner.commit(next);
-        self.shape = Some(shape);
         Ok(())
     }
 
@@ -341,10 +320,13 @@ pub struct RotatingSnapshot<const PARTS: usize> {
     options: RotatingCacheOptions,
     state: RotatingState,
     held: HeldRows,
-    shape: Option<RowShape>,
 }
 
 impl<const PARTS: usize> RotatingSnapshot<PARTS> {
+    fn shape(&self) -> Option<RowShape> {
+        self.held.as_ref().map(|held| held.buffer.shape)
+    }
+
     /// Tokens that had ever been appended.
     #[must_use]
     pub fn current_seq_len(&self) -> u64 {

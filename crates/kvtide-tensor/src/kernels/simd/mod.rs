@@ -57,25 +57,6 @@ pub(crate) trait Lanes: Copy {
     unsafe fn scale_by_power(self, exponent: Self) -> Self;
 }
 
-/// The methods of a vector, each inlined whole.
-macro_rules! lanes {
-    ($vector:ident: $count:literal floats, $registers:literal registers;
-     $($name:ident($($argument:tt)*) $(-> $result:ty)? = $body:expr;)+) => {
-        impl Lanes for $vector {
-            const COUNT: usize = $count;
-            const REGISTERS: usize = $registers;
-
-            $(
-                #[inline(always)]
-                unsafe fn $name($($argument)*) $(-> $result)? {
-                    $body
-                }
-            )+
-        }
-    };
-}
-use lanes;
-
 /// 2 to the power of each element: at most 2 units in the last place off, 0 below -126.5, NaN for NaN.
 ///
 /// # Safety
@@ -99,3 +80,22 @@ pub(crate) unsafe fn exp2<V: Lanes>(exponent: V) -> V {
         power.scale_by_power(whole)
     }
 }
+
+/// The methods of a vector, each inlined whole.
+macro_rules! lanes {
+    ($vector:ident: $count:literal floats, $registers:literal registers;
+     $($name:ident($($argument:tt)*) $(-> $result:ty)? = $body:expr;)+) => {
+        impl Lanes for $vector {
+            const COUNT: usize = $count;
+            const REGISTERS: usize = $registers;
+
+            $(
+                #[inline(always)]
+                unsafe fn $name($($argument)*) $(-> $result)? {
+                    $body
+                }
+            )+
+        }
+    };
+}
+use lanes;

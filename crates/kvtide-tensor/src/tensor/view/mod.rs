@@ -336,7 +336,7 @@ impl View {
             let head = self.runs.iter().next().map_or(0, |run| run.len as usize);
             view.runs = self.runs.slice(start as u32, len as u32);
             view.positions = if start < head {
-                // What lies behind the first run is told as long as it ends where it did.
+                // A part that ends within the first run goes on where it ends, any other where the second run does.
                 let is_cut = start + len < size && start + len <= head;
                 let next = if is_cut { self.positions[0] + (start + len) as u64 } else { self.positions[1] };
                 [self.positions[0] + start as u64, next]
