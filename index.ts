@@ -23,7 +23,7 @@ export type { HostTensor, KvSource, TokenSource } from './lib/border/host-tensor
 export { memoryStats, setMemoryLimit, type MemoryStats } from './lib/border/memory.js'
 export { Snapshot } from './lib/border/snapshot.js'
 export type { CacheStats } from './lib/border/stats.js'
-export type { AsyncOptions } from './lib/border/stop-signal.js'
+export type { AsyncOptions } from './lib/border/async-options.js'
 export { Tensor, type Kv, type TensorOptions } from './lib/border/tensor.js'
 export { setThreads, threads } from './lib/border/threads.js'
 export { KvCache, type KvCacheOptions } from './lib/contiguous/kv-cache.js'

@@ -1,6 +1,6 @@
 import { count, flag, float, floats, integers, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import type { AsyncOptions } from '../border/stop-signal.js'
+import type { AsyncOptions } from '../border/async-options.js'
 import { HostArray } from '../border/host-array.js'
 import { readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
 

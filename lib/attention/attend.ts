@@ -3,7 +3,7 @@ import { readKv, type AttendKv } from './attend-kv.js'
 import { readSettings, type AttendOptions } from './attend-options.js'
 import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from './attended.js'
 import type { TokenSource } from '../border/host-tensor.js'
-import type { AsyncOptions } from '../border/stop-signal.js'
+import type { AsyncOptions } from '../border/async-options.js'
 import type { Tensor } from '../border/tensor.js'
 
 type WithLse<Options> = Options & { readonly returnLse: true }

@@ -3,12 +3,6 @@ import type { NativeStop } from '#binding'
 import { binding } from '../loading/binding.js'
 import { invalid, isKvTideError, KvTideError } from './errors.js'
 
-/** Options of calls that work off the main thread. */
-export interface AsyncOptions {
-  /** Ends the work early: the promise is then rejected with `ABORTED`, and the signal's reason as its cause. */
-  readonly signal?: AbortSignal
-}
-
 const isAborted = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')?.get as (this: unknown) => boolean
 const { addEventListener, removeEventListener } = EventTarget.prototype
 

@@ -6,7 +6,8 @@ import { known, type Names } from './check.js'
 import { dtypeOfCode, dtypeRow, room, type DType, type TensorData } from './dtype.js'
 import { KvTideError } from './errors.js'
 import { HostArray, meta } from './host-array.js'
-import { type AsyncOptions, StopSignal } from './stop-signal.js'
+import type { AsyncOptions } from './async-options.js'
+import { StopSignal } from './stop-signal.js'
 
 const OPTIONS: Names<AsyncOptions> = { signal: 0 }
 

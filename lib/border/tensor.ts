@@ -10,7 +10,7 @@ import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorDat
 import { invalid, isKvTideError } from './errors.js'
 import { meta, readArray, type HostArray } from './host-array.js'
 import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
-import type { AsyncOptions } from './stop-signal.js'
+import type { AsyncOptions } from './async-options.js'
 import { TensorStorage } from './tensor-storage.js'
 
 const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
