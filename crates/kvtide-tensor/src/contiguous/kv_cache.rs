@@ -231,12 +231,6 @@ impl KvCache {
         self.planner.commit(plan.next);
         Ok(shown)
     }
-
-    /// Refuses so many more tokens than it may hold.
-    pub(crate) fn check_room(&self, tokens: u32) -> Result<()> {
-        self.planner.plan_append(tokens)?;
-        Ok(())
-    }
 }
 
 #[expect(dead_code, reason = "keeps the promise that a cache may move to another thread")]
@@ -256,7 +250,7 @@ impl Drafting for KvCache {
     }
 
     fn make_room(&mut self, tokens: u32) -> Result<()> {
-        self.check_room(tokens)?;
+        self.planner.plan_append(tokens)?;
         self.add(&mut [], tokens).map(|_| ())
     }
 
