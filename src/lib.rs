@@ -20,7 +20,7 @@
 //! - **Memory** of ours that becomes a typed array is freed by `border/external_array.rs`, also where there is no JavaScript any more
 //!   to take it.
 //! - **Loading.** `lib/loading` chooses the addon, looks at the file before it is loaded and refuses a second one. The addon with CUDA
-//!   links with stubs for NVIDIA's libraries, which open the real ones at the first call (`scripts/cuda/trampolines.mjs`): so it loads
+//!   links with stubs for NVIDIA's libraries, which open the real ones at the first call (`scripts/cuda/stubs.mjs`): so it loads
 //!   anywhere, and every call without them is an error code.
 //!
 //! Integer arithmetic is checked in release builds too.
