@@ -1,7 +1,7 @@
 //! Moves inside a buffer, and whole blocks copied and zeroed.
 
 use kvtide_bench::Amount;
-use kvtide_cuda::{Move, Stretches, copy_chains, shift, zero_pieces};
+use kvtide_cuda::{BufferRows, Move, copy_chains, shift, zero_pieces};
 
 use super::{Bench, Measurement, gigabytes};
 use crate::Result;
@@ -30,7 +30,7 @@ fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> 
     let (buffer, before) = (bench.memory(bytes)?, bench.memory(bytes)?);
     fill(place, before, 3, 1.0)?;
     place.copy(before, buffer, bytes)?;
-    let stretches = Stretches { count, rows, row };
+    let stretches = BufferRows { count, rows, row };
     shift(&place.stream, buffer, stretches, &[moved])?;
     let (from, to, len) = (moved.source as usize, moved.target as usize, moved.rows as usize);
     let pairs = samples(count * len).map(|at| {

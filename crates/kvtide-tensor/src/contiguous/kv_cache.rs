@@ -1,28 +1,26 @@
 //! K and V of one attention layer, growing.
 //!
-//! One buffer `[2 (k, v), batch, kvHeads, capacity, headDim]`. An append is O(new tokens), and a copy of what is there when
-//! the buffer doubles; a truncate, a snapshot and a restore are O(1).
-
-mod draft;
+//! One buffer `[2 (k, v), batch, kvHeads, capacity, headDim]`. An append, of a draft too, is O(new tokens), and a copy of what is
+//! there when the buffer doubles; a truncate, a snapshot and a restore are O(1).
 
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use kvtide_core::{GrowablePlanner, GrowableState, Runs};
+use kvtide_core::{Ending, GrowablePlanner, GrowableState, Runs, Tree};
 
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
-use crate::contiguous::kv_pair::{check_pair, resolve_pair};
 use crate::contiguous::options::KvCacheOptions;
+use crate::contiguous::transaction::Drafting;
 use crate::contiguous::{Contiguous, HeldRows};
 use crate::device::check_kernels;
 use crate::tensor::buffer::RowShape;
 use crate::tensor::shown::Shown;
-use crate::tensor::source::SEQUENCE;
-use crate::tensor::source::Source;
+use crate::tensor::source::{Resolved, SEQUENCE, Source, check_pair, resolve_pair};
+use crate::tensor::tree_mask::TreeMask;
 use crate::tensor::view::Kv;
 
 /// A growing cache of K and V.
@@ -42,7 +40,7 @@ use crate::tensor::view::Kv;
 pub struct KvCache {
     planner: GrowablePlanner,
     rows: Contiguous,
-    shape: RowShape,
+    dtype: DType,
 }
 
 /// What a [`KvCache`] held at one moment. Immutable.
@@ -50,7 +48,6 @@ pub struct KvCache {
 pub struct KvSnapshot {
     state: GrowableState,
     held: HeldRows,
-    shape: RowShape,
 }
 
 impl KvSnapshot {
@@ -76,7 +73,7 @@ impl KvCache {
         let mut rows =
             Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes));
         rows.reserve(shape, planner.state().slots())?;
-        Ok(KvCache { planner, rows, shape })
+        Ok(KvCache { planner, rows, dtype })
     }
 
     /// Tokens in it.
@@ -106,7 +103,7 @@ impl KvCache {
     /// Its element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
-        self.shape.dtype
+        self.dtype
     }
 
     /// Adds tokens: `[batch, kv_heads, n, head_dim]` each. K and V are written in one operation.
@@ -118,11 +115,8 @@ impl KvCache {
     pub fn update_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
         self.rows.check_undrafted()?;
         let mut sources = resolve_pair(&k.into(), &v.into())?;
-        check_pair(&sources, Some(&self.shape))?;
-        let plan = self.planner.plan_append(sources[0].tokens())?;
-        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), &self.shape, &mut sources)?;
-        self.planner.commit(plan.next);
-        Ok(shown)
+        check_pair(&sources, self.rows.shape.as_ref())?;
+        self.add(&mut sources, 0)
     }
 
     /// The tokens in it.
@@ -137,8 +131,7 @@ impl KvCache {
         if state.is_empty() {
             return Err(kvtide_core::Error::CacheEmpty { operation: "getKv" }.into());
         }
-        let shown = self.rows.show(state.live(), state.len().into()).ok_or(Error::Disposed { object: "KvCache" })?;
-        Ok(shown.of_tree(self.rows.drafts.is_branched()))
+        self.rows.show(state.live(), state.len().into()).ok_or(Error::Disposed { object: "KvCache" })
     }
 
     /// The whole buffers `[batch, kv_heads, capacity, head_dim]`: live windows, never stale.
@@ -187,17 +180,18 @@ impl KvCache {
     pub fn snapshot(&self) -> Result<KvSnapshot> {
         self.rows.check()?;
         let state = self.planner.state();
-        Ok(KvSnapshot { state, held: self.rows.hold(state.live()), shape: self.shape })
+        Ok(KvSnapshot { state, held: self.rows.hold(state.live()) })
     }
 
     /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
     pub fn restore(&mut self, snapshot: &KvSnapshot) -> Result<()> {
         self.rows.check_undrafted()?;
         let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
-        if snapshot.shape != self.shape {
+        let Some(held) = &snapshot.held else { return refused("its cache was disposed of before it was taken") };
+        let shape = held.buffer.shape;
+        if self.rows.shape != Some(shape) {
             return refused("it is of a cache with another shape or dtype");
         }
-        let Some(held) = &snapshot.held else { return refused("its cache was disposed of before it was taken") };
         if self.rows.owns(held) {
             self.rows.restore(held)?;
             self.planner.commit(snapshot.state);
@@ -209,13 +203,7 @@ impl KvCache {
         let mut foreign = self.planner.clone();
         foreign.truncate(0)?;
         let next = foreign.plan_append(snapshot.seq_len())?.next;
-        self.rows.fill(
-            Some(held),
-            Runs::one(kvtide_core::Run::new(0, next.len())),
-            next.slots(),
-            self.shape,
-            &mut [],
-        )?;
+        self.rows.fill(Some(held), Runs::one(kvtide_core::Run::new(0, next.len())), next.slots(), shape, &mut [])?;
         self.planner.commit(next);
         Ok(())
     }
@@ -235,6 +223,14 @@ impl KvCache {
     pub fn check_invariants(&self) -> std::result::Result<(), String> {
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
     }
+
+    fn add(&mut self, sources: &mut [Resolved<'_>], room: u32) -> Result<Shown> {
+        let tokens = sources.first().map_or(0, Resolved::tokens);
+        let plan = self.planner.plan_append_with_room(tokens, room)?;
+        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), sources)?;
+        self.planner.commit(plan.next);
+        Ok(shown)
+    }
 }
 
 #[expect(dead_code, reason = "keeps the promise that a cache may move to another thread")]
@@ -242,4 +238,37 @@ fn caches_are_send() {
     fn send<T: Send>() {}
     send::<KvCache>();
     send::<Arc<KvSnapshot>>();
+}
+
+impl Drafting for KvCache {
+    fn rows(&self) -> &Contiguous {
+        &self.rows
+    }
+
+    fn rows_mut(&mut self) -> &mut Contiguous {
+        &mut self.rows
+    }
+
+    fn make_room(&mut self, tokens: u32) -> Result<()> {
+        self.planner.plan_append(tokens)?;
+        self.add(&mut [], tokens).map(|_| ())
+    }
+
+    fn draft(&mut self, sources: &mut [Resolved<'_>; 2], _: bool) -> Result<Shown> {
+        self.add(sources, self.rows.drafts.room())
+    }
+
+    fn draft_slot(&self) -> u32 {
+        self.seq_len() - self.rows.drafts.drafted()
+    }
+
+    fn end(&mut self, ending: &Ending) {
+        self.planner.cut(ending.dropped);
+        self.rows.end_draft(ending);
+    }
+
+    fn tree_mask(&self) -> Result<TreeMask> {
+        let tree = Tree::joined([self.rows.drafts.tree()])?;
+        Ok(TreeMask { before: [0..self.draft_slot().into(), 0..0], window: None, tree, tentative: 0 })
+    }
 }

@@ -1,21 +1,19 @@
 //! K and V with tentative tokens: speculative decoding takes back what was rejected.
 //!
 //! A snapshot is a mark: it holds no memory, and is refused once its tokens were overwritten. Rolling back is O(1), accepting
-//! a path of a draft tree O(path), an append O(new tokens) amortised.
+//! a path of a draft tree O(path), an append O(new tokens) amortised. What a draft keeps becomes like the token that it follows:
+//! committed, or tentative behind tentative tokens.
 
-mod draft;
-
-use kvtide_core::{Mark, RollbackPlanner, Tree};
+use kvtide_core::{Ending, Mark, RollbackPlanner, Tree};
 
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
 use crate::contiguous::Contiguous;
-use crate::contiguous::kv_pair::{check_pair, resolve_pair};
 use crate::contiguous::options::RollbackCacheOptions;
-use crate::tensor::buffer::RowShape;
+use crate::contiguous::transaction::Drafting;
 use crate::tensor::shown::Shown;
-use crate::tensor::source::Source;
+use crate::tensor::source::{Resolved, Source, check_pair, resolve_pair};
 use crate::tensor::tree_mask::TreeMask;
 use crate::tensor::view::Kv;
 
@@ -39,10 +37,7 @@ use crate::tensor::view::Kv;
 pub struct RollbackCache {
     planner: RollbackPlanner,
     rows: Contiguous,
-    shape: Option<RowShape>,
     id: u64,
-    /// For each open transaction, whether the shape was still open when it began.
-    blank: Vec<bool>,
 }
 
 /// A committed length of one [`RollbackCache`] to come back to.
@@ -69,9 +64,7 @@ impl RollbackCache {
         Ok(RollbackCache {
             planner: RollbackPlanner::new()?,
             rows: Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes)),
-            shape: None,
             id: CACHES.fetch_add(1, Ordering::Relaxed),
-            blank: Vec::new(),
         })
     }
 
@@ -106,14 +99,12 @@ impl RollbackCache {
     ) -> Result<Shown> {
         self.rows.check_undrafted()?;
         let mut sources = resolve_pair(&k.into(), &v.into())?;
-        check_pair(&sources, self.shape.as_ref())?;
-        let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(2));
+        check_pair(&sources, self.rows.shape.as_ref())?;
         let plan = self.planner.plan_append(sources[0].tokens(), parents)?;
         self.planner.reserve(sources[0].tokens())?;
         let next = plan.next;
-        let shown = self.rows.carry_out(&plan, next.slots(), next.len().into(), &shape, &mut sources)?;
+        let shown = self.rows.carry_out(&plan, next.slots(), next.len().into(), &mut sources)?;
         self.planner.commit_append(&plan, parents)?;
-        self.shape = Some(shape);
         Ok(shown)
     }
 
@@ -200,5 +191,61 @@ impl RollbackCache {
             return Err(format!("{committed} committed, {nodes} tentative and {drafted} drafted of {total} tokens"));
         }
         self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
+    }
+
+    fn add(&mut self, sources: &mut [Resolved<'_>], room: u32) -> Result<Shown> {
+        let tokens = sources.first().map_or(0, Resolved::tokens);
+        let plan = self.planner.plan_draft(tokens, room)?;
+        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), sources)?;
+        self.planner.commit_draft(plan.next);
+        Ok(shown)
+    }
+}
+
+impl Drafting for RollbackCache {
+    fn rows(&self) -> &Contiguous {
+        &self.rows
+    }
+
+    fn rows_mut(&mut self) -> &mut Contiguous {
+        &mut self.rows
+    }
+
+    fn make_room(&mut self, tokens: u32) -> Result<()> {
+        // Without a shape, the first tokens take it.
+        if self.rows.shape.is_none() {
+            return Ok(());
+        }
+        self.planner.plan_draft(tokens, 0)?;
+        self.add(&mut [], tokens).map(|_| ())
+    }
+
+    fn draft(&mut self, sources: &mut [Resolved<'_>; 2], _: bool) -> Result<Shown> {
+        self.add(sources, self.rows.drafts.room())
+    }
+
+    fn draft_slot(&self) -> u32 {
+        self.total_len() - self.rows.drafts.drafted()
+    }
+
+    fn reserve_end(&mut self, ending: &Ending) -> Result<()> {
+        if ending.is_outermost() {
+            self.planner.reserve(ending.kept)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, ending: &Ending) {
+        self.planner.cut(ending.dropped);
+        if ending.is_outermost() {
+            self.planner.keep_draft(ending.kept, self.rows.drafts.kept_parents(ending));
+        }
+        self.rows.end_draft(ending);
+    }
+
+    fn tree_mask(&self) -> Result<TreeMask> {
+        let tentative = self.planner.tree().len();
+        let tree = Tree::joined([self.planner.tree(), self.rows.drafts.tree()])?;
+        Ok(TreeMask { before: [0..self.committed_len().into(), 0..0], window: None, tree, tentative })
     }
 }
