@@ -58,7 +58,7 @@ impl Table {
 }
 
 #[derive(Clone, Debug)]
-struct Chunk {
+struct TableChunk {
     holders: u32,
     entries: [u32; CHUNK],
 }
@@ -93,7 +93,7 @@ impl std::ops::Add for Reservation {
 /// All tables of a planner, and who counts the blocks that they hold.
 #[derive(Debug, Default)]
 pub struct Tables<C = PagePool> {
-    chunks: Vec<Chunk>,
+    chunks: Vec<TableChunk>,
     free: Vec<u32>,
     counts: C,
 }
@@ -306,7 +306,7 @@ impl<C: HoldCounter> Tables<C> {
     }
 
     fn new_chunk(&mut self) -> u32 {
-        let chunk = Chunk { holders: 1, entries: [NONE; CHUNK] };
+        let chunk = TableChunk { holders: 1, entries: [NONE; CHUNK] };
         match self.free.pop() {
             Some(index) => {
                 self.chunks[index as usize] = chunk;
@@ -450,7 +450,7 @@ impl Tables {
 
     /// Bytes taken, without those that the pool does not count.
     pub fn bytes(&self) -> usize {
-        self.counts.bytes() + self.chunks.capacity() * size_of::<Chunk>() + self.free.capacity() * size_of::<u32>()
+        self.counts.bytes() + self.chunks.capacity() * size_of::<TableChunk>() + self.free.capacity() * size_of::<u32>()
     }
 
     /// Says what is wrong with the bookkeeping, if anything; these are all tables. O(slots).

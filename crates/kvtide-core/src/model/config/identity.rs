@@ -1,6 +1,6 @@
 //! Which family a file is of, and who is refused by name.
 
-use super::family::{FAMILIES, Family};
+use super::family::{FAMILIES, ModelFamily};
 use super::fields::{FIELDS, Fields};
 use crate::error::{Error, Result};
 
@@ -19,7 +19,7 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 /// The family of a file, and the fields that describe its text model.
-pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static Family, Fields<'a>)> {
+pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static ModelFamily, Fields<'a>)> {
     check_attention_kind(root)?;
     let family = by_name(root)?;
     let text = root.object("text_config", "text_config.")?;
@@ -49,7 +49,7 @@ fn without_text<'a>(root: &Fields<'a>) -> Result<Fields<'a>> {
     }
 }
 
-fn by_name(root: &Fields<'_>) -> Result<&'static Family> {
+fn by_name(root: &Fields<'_>) -> Result<&'static ModelFamily> {
     if let Some(name) = root.text("model_type")? {
         let known = FAMILIES.iter().find(|family| family.model_type == name);
         return known.ok_or_else(|| Error::unsupported("model_type", name, expected(name)));

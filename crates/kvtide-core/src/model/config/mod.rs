@@ -19,7 +19,7 @@ mod rule;
 use super::description::{ModelDescription, check_count};
 use super::layer::{AttentionDescription, LayerDescription};
 use crate::error::{Error, Result};
-use family::{Family, Size};
+use family::{ModelFamily, Size};
 use fields::{Fields, Given};
 
 impl ModelDescription {
@@ -40,7 +40,7 @@ impl ModelDescription {
 }
 
 /// The heads of queries, and a layer.
-fn heads(family: &Family, fields: &Fields<'_>) -> Result<(u32, LayerDescription)> {
+fn heads(family: &ModelFamily, fields: &Fields<'_>) -> Result<(u32, LayerDescription)> {
     let query_heads = fields.count_or("num_attention_heads", family.query_heads)?;
     let kv_heads = size(fields, "num_key_value_heads", family.kv_heads, || Ok(query_heads))?;
     if query_heads % kv_heads != 0 {
@@ -63,7 +63,7 @@ fn size(fields: &Fields<'_>, name: &str, unsaid: Size, derived: impl Fn() -> Res
 }
 
 /// The head's dimension where no field says it.
-fn divided(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<u32> {
+fn divided(family: &ModelFamily, fields: &Fields<'_>, query_heads: u32) -> Result<u32> {
     let hidden = fields.count_or("hidden_size", family.hidden)?;
     let refused = |expected: &str| {
         let expected = format!("{expected} {query_heads}, num_attention_heads, where there is no head_dim");
@@ -76,7 +76,7 @@ fn divided(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<u32
     }
 }
 
-fn attention(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<AttentionDescription> {
+fn attention(family: &ModelFamily, fields: &Fields<'_>, query_heads: u32) -> Result<AttentionDescription> {
     let plain = AttentionDescription {
         num_query_heads: Some(query_heads),
         sink_logits: family.sink_logits,

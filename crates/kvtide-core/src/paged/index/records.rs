@@ -55,7 +55,7 @@ pub(super) struct Records {
     mask: Option<u64>,
 }
 
-/// The part of a parent's key that its children keep.
+/// The part of a parent's key that its children remember.
 fn tag(parent: &BlockKey) -> u32 {
     (parent.short() >> 32) as u32
 }

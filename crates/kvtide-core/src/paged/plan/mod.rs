@@ -9,5 +9,5 @@ mod end_plan;
 mod write_plan;
 
 pub use checked_write::{Append, CheckedWrite, PlannerState, Share, WriteTarget, Writer};
-pub use end_plan::{EndPlan, Keep, RowMove};
-pub use write_plan::{BlockCopy, CopyPlan, PageWrite, Seal, SlotRun, StagingContent, WritePlan};
+pub use end_plan::{EndPlan, Keep, RowMove, Seal};
+pub use write_plan::{BlockCopy, CopyPlan, PageWrite, SlotRun, StagingContent, WritePlan};

@@ -60,15 +60,6 @@ pub enum StagingContent {
     Sealed,
 }
 
-/// A page to quantise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// The page.
-    pub page: Page,
-    /// The staging page with its rows.
-    pub staged: u32,
-}
-
 /// What a write to one or more sequences will do. Nothing has happened yet. A block that is still to be taken is in no sequence, so
 /// bytes may be moved before the commit: if moving them fails, nobody sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +72,6 @@ pub struct WritePlan {
     runs: Vec<SlotRun>,
     pages: Vec<PageWrite>,
     new_staged: u32,
-    staging_pages: u32,
     /// The parent of each token, in its draft.
     parents: Option<Vec<i32>>,
     revision: u64,
@@ -118,8 +108,8 @@ impl WritePlan {
         let of_share = |share: &Share| share.tokens.div_ceil(state.block_size()) as usize + 1;
         let mut runs = Vec::new();
         room(&mut runs, shares.iter().map(of_share).sum())?;
-        let (pages, tokens, new_staged, staging_pages) = (Vec::new(), 0, 0, 0);
-        Ok(WritePlan { layers, tokens, new_blocks, shares, runs, pages, new_staged, staging_pages, parents, revision })
+        let (pages, tokens, new_staged) = (Vec::new(), 0, 0);
+        Ok(WritePlan { layers, tokens, new_blocks, shares, runs, pages, new_staged, parents, revision })
     }
 
     /// Redirects it to the copies that were planned with it and are there now. Its memory is reserved.
@@ -195,7 +185,7 @@ impl WritePlan {
         let (pool, size) = (state.tables.pool(), state.block_size());
         let mut upcoming = pool.staging().upcoming();
         let mut next = || upcoming.next().expect("an endless number of staging pages");
-        let (mut new_staged, mut staging_pages, mut place) = (0, 0, 0);
+        let (mut new_staged, mut place) = (0, 0);
         let mut pages = std::mem::take(&mut self.pages);
         pages.clear();
         for (share, runs, _) in self.shares() {
@@ -214,7 +204,6 @@ impl WritePlan {
                         None => {
                             let staged = next();
                             new_staged += 1;
-                            staging_pages = staging_pages.max(staged + 1);
                             let before = match staged < pool.staging().used() {
                                 _ if pool.marks().has_any(block, layer, 0..kept) => StagingContent::Sealed,
                                 true => StagingContent::Other,
@@ -233,7 +222,7 @@ impl WritePlan {
                 }
             }
         }
-        (self.pages, self.new_staged, self.staging_pages) = (pages, new_staged, staging_pages);
+        (self.pages, self.new_staged) = (pages, new_staged);
         Ok(())
     }
 
@@ -347,12 +336,6 @@ impl WritePlan {
     pub fn pages(&self) -> &[PageWrite] {
         &self.pages
     }
-
-    /// Staging pages that there must be.
-    #[must_use]
-    pub fn staging_pages(&self) -> u32 {
-        self.staging_pages
-    }
 }
 
 /// A block to copy, in all layers.
@@ -375,7 +358,6 @@ pub struct BlockCopy {
 #[must_use = "a plan does nothing until it is committed"]
 pub struct CopyPlan {
     copies: Vec<BlockCopy>,
-    staging_pages: u32,
     revision: u64,
 }
 
@@ -396,12 +378,6 @@ impl CopyPlan {
     #[must_use]
     pub fn copies(&self) -> &[BlockCopy] {
         &self.copies
-    }
-
-    /// Staging pages that there must be.
-    #[must_use]
-    pub fn staging_pages(&self) -> u32 {
-        self.staging_pages
     }
 
     pub(in crate::paged) fn revision(&self) -> u64 {
@@ -500,7 +476,7 @@ impl SharedBlocks {
         });
         let mut upcoming = pool.blocks().upcoming();
         let mut staging = pool.staging().upcoming();
-        let mut plan = CopyPlan { copies: Vec::new(), staging_pages: 0, revision: state.revision };
+        let mut plan = CopyPlan { copies: Vec::new(), revision: state.revision };
         room(&mut plan.copies, self.0.len())?;
         for SharedBlock { place, block, kept, .. } in self.0 {
             let target = upcoming.next().expect("a block that was counted available").block;
@@ -508,7 +484,6 @@ impl SharedBlocks {
             for layer in 0..if pool.is_low_bit() && kept > 0 { pool.num_layers() } else { 0 } {
                 if let Some(source) = pool.staging().get(Page { block, layer }) {
                     let target = staging.next().expect("an endless number of staging pages");
-                    plan.staging_pages = plan.staging_pages.max(target + 1);
                     room(&mut staged, 1)?;
                     staged.push((layer, source, target));
                 }

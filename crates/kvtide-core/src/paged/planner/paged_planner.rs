@@ -171,8 +171,7 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// How many blocks each sequence lacks for a total number of tokens. Reserves the memory to take them; refused if
-    /// there are too few blocks.
+    /// How many blocks each sequence lacks for a total number of tokens, and the memory to take them. Refused if there are too few.
     pub fn missing_blocks(&mut self, wanted: &[(u64, u32)]) -> Result<Vec<u32>> {
         let mut missing = Vec::new();
         reserve(&mut missing, wanted.len(), "sequences and blocks of a call")?;
@@ -324,8 +323,7 @@ impl PagedPlanner {
         self.tables.pool().staging().len()
     }
 
-    /// Bytes of the bookkeeping of blocks and tables, without ids of tokens, sequences, staged pages, extras and
-    /// events. O(rows / 1000).
+    /// Bytes of the bookkeeping of blocks and tables, without ids of tokens, sequences, staged pages, extras and events.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.tables.bytes()
@@ -345,8 +343,7 @@ impl PagedPlanner {
         }
     }
 
-    /// Says what is wrong with the bookkeeping, if anything. `held` is everything that holds blocks besides
-    /// sequences. O(slots).
+    /// Says what is wrong with the bookkeeping, if anything. `held` is what holds blocks besides sequences. O(slots).
     pub fn check_invariants(&self, held: &[&HeldContent]) -> Result<(), String> {
         let of_sequences = self.sequences.iter().map(|of| of.table());
         let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.0.table())).collect();
@@ -359,8 +356,7 @@ impl PagedPlanner {
         PlannerState { sequences: &self.sequences, tables: &self.tables, revision: self.revision }
     }
 
-    /// Makes plans from before stale: lengths, tables or drafts have changed, which block is taken next, or who holds
-    /// a block.
+    /// Makes plans from before stale: lengths, tables, drafts, which block is taken next, or who holds a block have changed.
     pub(super) fn changed(&mut self) {
         self.revision += 1;
     }

@@ -62,8 +62,8 @@ impl PagedPlanner {
         Ok(self.sequences.add(content))
     }
 
-    /// Holds the blocks of a prefix of `length` tokens, in order; the last may be used in part. Places that no one
-    /// needs have no block, but the last whole place must have one, which has a key.
+    /// Holds the blocks of a prefix of `length` tokens, in order; the last may be used in part. Places that no one needs have no block,
+    /// but the last whole place must have one with a key.
     pub fn hold(&mut self, blocks: &[Option<u32>], length: u32, identity: &Identity) -> Result<HeldContent> {
         let places = u64::from(length).div_ceil(self.block_size().into());
         if blocks.len() as u64 != places {

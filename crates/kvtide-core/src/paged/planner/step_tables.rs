@@ -41,7 +41,7 @@ pub struct StepTables<'a> {
 
 /// What a row holds.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct KnownRow {
     sequence: u64,
     epoch: u64,
     /// Its leading entries that are written.
@@ -50,10 +50,10 @@ struct Row {
     cleared: u32,
 }
 
-impl Row {
+impl KnownRow {
     /// Of nothing yet.
     fn of(sequence: &Sequence) -> Self {
-        Row { sequence: sequence.id(), epoch: sequence.epoch(), filled: 0, cleared: 0 }
+        KnownRow { sequence: sequence.id(), epoch: sequence.epoch(), filled: 0, cleared: 0 }
     }
 }
 
@@ -61,7 +61,7 @@ impl Row {
 #[derive(Debug)]
 pub struct StepTableRows {
     width: u32,
-    rows: Vec<Row>,
+    rows: Vec<KnownRow>,
     /// The address of the array that has these rows.
     place: usize,
 }
@@ -105,11 +105,11 @@ impl StepTableRows {
         for (at, ((share, ..), row)) in plan.shares().zip(rows).enumerate() {
             let of = planner.sequences.at(share.seat);
             if at == self.rows.len() {
-                self.rows.push(Row::of(of));
+                self.rows.push(KnownRow::of(of));
             }
             let known = &mut self.rows[at];
             if known.sequence != of.id() || known.epoch != of.epoch() {
-                *known = Row::of(of);
+                *known = KnownRow::of(of);
             }
             planner.write_row(of, known, row);
             out.lengths[at] = of.end() as i32;
@@ -143,7 +143,7 @@ impl StepTableRows {
 }
 
 impl PagedPlanner {
-    fn write_row(&self, of: &Sequence, known: &mut Row, row: &mut [i32]) {
+    fn write_row(&self, of: &Sequence, known: &mut KnownRow, row: &mut [i32]) {
         let needed = of.end().div_ceil(self.block_size()).min(of.table().len());
         let sinks = self.window.map_or(0, |window| window.sinks().div_ceil(self.block_size()));
         let passed = known.cleared.max(sinks)..of.content().cleared().min(known.filled);

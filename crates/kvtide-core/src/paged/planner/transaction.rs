@@ -81,8 +81,7 @@ impl PagedPlanner {
         EndPlan::new(self.sequences.resting(sequence)?, id, keep, self.state())
     }
 
-    /// Reserves the memory of an end and of the copies before it, so that neither is refused. Gives the number of
-    /// staging pages that there must be.
+    /// Reserves the memory of an end and of the copies before it. Gives the number of staging pages that there must be.
     pub fn reserve_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<u32> {
         self.check_revision(plan.revision())?;
         self.check_revision(copies.revision())?;
@@ -125,8 +124,7 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Takes back a transaction and those within it. One that has ended already is left alone. An open step of the
-    /// sequence ends with it.
+    /// Takes back a transaction and those within it, unless it has ended already. An open step of the sequence ends with it.
     pub fn undo(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
         let seat = self.sequences.seat(sequence)?;
         let of = self.sequences.at(seat);

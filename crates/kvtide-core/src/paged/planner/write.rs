@@ -20,8 +20,7 @@ use crate::paged::plan::{Append, CheckedWrite, CopyPlan, StagingContent, WritePl
 use crate::paged::table::Reservation;
 
 impl PagedPlanner {
-    /// Plans the copies that these writes need first. Refused if there are too few blocks for the copies and the
-    /// writes.
+    /// Plans the copies that these writes need first. Refused if there are too few blocks for both.
     pub fn plan_copies(&self, targets: &[WriteTarget]) -> Result<CopyPlan> {
         CopyPlan::new(targets, self.state())
     }

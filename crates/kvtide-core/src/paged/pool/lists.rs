@@ -22,16 +22,16 @@ struct Link {
 }
 
 #[derive(Debug)]
-pub(super) struct Lists<T> {
+pub(super) struct BlockLists<T> {
     ends: Vec<Link>,
     blocks: PerBlock<(Link, T)>,
 }
 
-impl<T: Copy> Lists<T> {
+impl<T: Copy> BlockLists<T> {
     /// Empty lists for blocks below `blocks`, of which `fill` is known at first.
     pub(super) fn new(lists: u8, blocks: u32, fill: T) -> Self {
         let ends = (0..u32::from(lists)).map(|list| Link { prev: END + list, next: END + list }).collect();
-        Lists { ends, blocks: PerBlock::new(blocks, 1, (Link { prev: END, next: END }, fill)) }
+        BlockLists { ends, blocks: PerBlock::new(blocks, 1, (Link { prev: END, next: END }, fill)) }
     }
 
     pub(super) fn reserve(&mut self, block: u32) -> Result<()> {
@@ -98,7 +98,7 @@ impl<T: Copy> Lists<T> {
     }
 }
 
-impl<T: Copy> std::ops::Index<u32> for Lists<T> {
+impl<T: Copy> std::ops::Index<u32> for BlockLists<T> {
     type Output = T;
 
     #[inline]
@@ -107,7 +107,7 @@ impl<T: Copy> std::ops::Index<u32> for Lists<T> {
     }
 }
 
-impl<T: Copy> std::ops::IndexMut<u32> for Lists<T> {
+impl<T: Copy> std::ops::IndexMut<u32> for BlockLists<T> {
     #[inline]
     fn index_mut(&mut self, block: u32) -> &mut T {
         &mut self.blocks[block].1
@@ -118,14 +118,14 @@ impl<T: Copy> std::ops::IndexMut<u32> for Lists<T> {
 mod tests {
     use super::*;
 
-    fn lists_of(blocks: &[u32]) -> Lists<char> {
-        let mut lists = Lists::new(2, 8, 'a');
+    fn lists_of(blocks: &[u32]) -> BlockLists<char> {
+        let mut lists = BlockLists::new(2, 8, 'a');
         lists.reserve(7).unwrap();
         blocks.iter().for_each(|&block| lists.push_back(1, block));
         lists
     }
 
-    fn assert_holds(lists: &Lists<char>, blocks: &[u32]) {
+    fn assert_holds(lists: &BlockLists<char>, blocks: &[u32]) {
         assert_eq!(lists.iter(1).collect::<Vec<_>>(), blocks);
         assert_eq!(lists.first(1), blocks.first().copied());
         assert_eq!(lists.check(1).unwrap() as usize, blocks.len());
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn check_sees_a_broken_link() {
-        let broken: [fn(&mut Lists<char>); 4] = [
+        let broken: [fn(&mut BlockLists<char>); 4] = [
             |lists| lists.link(1).prev = 7,
             |lists| lists.link(1).next = END + 1,
             |lists| lists.link(7).next = 4,

@@ -12,7 +12,7 @@
 //! is O(1), and O(log limits) for what has a limit.
 
 use super::limits::{Limit, Limits};
-use super::lists::Lists;
+use super::lists::BlockLists;
 use super::policy::{PRIORITY_DEFAULT, RANK_MAX};
 use super::rank::Rank;
 use crate::error::Result;
@@ -58,7 +58,7 @@ impl Block {
 /// The records of all blocks, and the order in which those that nobody holds are taken.
 #[derive(Debug)]
 pub(super) struct Order {
-    blocks: Lists<Block>,
+    blocks: BlockLists<Block>,
     /// A bit for each rank that has blocks.
     ranks: u128,
     limits: Limits,
@@ -71,7 +71,7 @@ impl Order {
     /// Of blocks below `capacity`, none of which was handed out.
     pub fn new(capacity: u32) -> Self {
         Order {
-            blocks: Lists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
+            blocks: BlockLists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
             ranks: 0,
             limits: Limits::default(),
             turn: 0,
@@ -179,7 +179,7 @@ impl Order {
         (self.blocks[block].rank, self.blocks[block].number)
     }
 
-    /// Begins a turn, where there are more or memory to count them anew.
+    /// Begins a turn. False where there is none left, and no memory to count them anew.
     fn begin_turn(&mut self) -> bool {
         if self.turn >= self.last_turn && !self.count_anew() {
             return false;
@@ -235,7 +235,7 @@ impl Order {
         self.check_limits()
     }
 
-    /// Both parts of the order are the place that each block knows. O(cached).
+    /// Checks that lists and queue agree with the place that each block knows. O(cached).
     fn check_places(&self) -> Result<(), String> {
         let (first, next) = (self.cached().next(), self.first_cached());
         if first != next {
@@ -255,7 +255,7 @@ impl Order {
         }
     }
 
-    /// Only blocks with content have limits, only cached ones wait for theirs, each in the list of its rank.
+    /// Checks that only blocks with content have limits, and that only cached ones wait for theirs, with their rank.
     fn check_limits(&self) -> Result<(), String> {
         self.limits.check()?;
         for block in self.limits.blocks() {

@@ -113,14 +113,17 @@ impl PagePool {
 
     /// Makes room for the next `blocks` blocks, for changes of the marks of so many, and for so many more staged pages.
     pub fn reserve(&mut self, blocks: usize, changes: usize, staged: usize) -> Result<()> {
-        self.blocks.reserve(blocks as u32)?;
-        let highest = self.blocks.upcoming().take(blocks).map(|next| next.block).max();
-        if let Some(block) = highest {
-            self.dirty.reserve(block, 0)?;
-            self.index.reserve(block)?;
+        let mut highest = 0;
+        if blocks > 0 {
+            self.blocks.reserve(blocks as u32)?;
+            if let Some(block) = self.blocks.upcoming().take(blocks).map(|next| next.block).max() {
+                self.dirty.reserve(block, 0)?;
+                self.index.reserve(block)?;
+                highest = block;
+            }
         }
-        self.marks.reserve(highest.unwrap_or(0), changes)?;
-        self.staging.reserve(staged)
+        self.marks.reserve(highest, changes)?;
+        if staged > 0 { self.staging.reserve(staged) } else { Ok(()) }
     }
 
     /// Hands out a block that is known to be there.
@@ -161,7 +164,7 @@ impl PagePool {
         self.dirty.fill_block(block);
     }
 
-    /// Nobody reads a block from a slot on any more. Its are staged no longer where nothing is left in them.
+    /// Nobody reads a block from a slot on any more. Its pages in which nothing is left are staged no longer.
     pub fn cut(&mut self, block: u32, slot: u32) {
         self.unmark(block, slot..self.block_size);
         for layer in 0..self.num_layers {
@@ -180,8 +183,8 @@ impl PagePool {
         self.index.set_tokens(target.block, target.index, &[token]);
     }
 
-    /// What is known of the first `kept` slots of a block holds for another too, which was just handed out; `staged` are its layers
-    /// that lie in floats, with their staging pages.
+    /// Notes what is known of the first `kept` slots of a block for another one, which was just handed out. `staged` are the layers that
+    /// lie in floats, with their staging pages.
     pub fn copy(&mut self, source: u32, target: u32, kept: u32, staged: impl Iterator<Item = (u32, u32)>) {
         for layer in 0..self.num_layers {
             if self.marks.has_all(source, layer, 0..kept) {
@@ -217,12 +220,12 @@ impl PagePool {
         }
     }
 
-    /// A block is found by its key no longer, and has none.
+    /// Takes the key of a block away.
     pub fn unname(&mut self, block: u32) {
         self.index.remove(block);
     }
 
-    /// Nothing that is there is found by its tokens any more; blocks that nobody holds are free.
+    /// No block is found by its tokens any more. Blocks that nobody holds become free.
     pub fn forget_prefixes(&mut self) {
         for block in 0..self.blocks.touched() {
             if self.blocks.is_cached(block) {

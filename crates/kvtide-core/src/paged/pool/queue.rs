@@ -166,10 +166,9 @@ impl Queue {
             before = Some(node.place);
             open.push((node.below[1], false));
         }
-        if met == self.len() {
-            Ok(())
-        } else {
-            Err(format!("{met} limited blocks are in order, {} are there", self.len()))
+        match met == self.len() {
+            true => Ok(()),
+            false => Err(format!("{met} limited blocks are in order, {} are there", self.len())),
         }
     }
 }
