@@ -38,9 +38,7 @@ mod pages;
 mod portable;
 mod read;
 mod rows;
-mod scratch;
 mod shape;
-mod slab;
 mod slabs;
 mod step;
 mod write;
@@ -54,7 +52,7 @@ pub use page_rows::PageRows;
 #[cfg(feature = "captured-steps")]
 pub(crate) use rows::{Expected, TokenRows, check_device};
 pub(crate) use shape::PagedShape;
-pub(crate) use slab::Slab;
+pub(crate) use slabs::Slab;
 pub(crate) use step::GroupStep;
 pub use step::StepTokens;
 #[cfg(feature = "captured-steps")]

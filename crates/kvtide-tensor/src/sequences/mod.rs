@@ -17,7 +17,6 @@ mod hold;
 mod layer_pages;
 mod options;
 mod prefix_namer;
-mod queries;
 mod read;
 mod step;
 
