@@ -21,7 +21,7 @@ function aborted(signal: unknown): boolean | undefined {
   }
 }
 
-/** The caller's signal, and how the addon hears of it. */
+/** @internal The caller's signal, and how the addon hears of it. */
 export class StopSignal {
   readonly #signal: AbortSignal
   readonly #native: NativeStop = new binding.NativeStop()

@@ -1,4 +1,4 @@
-// PagedKvCache of a model: all layers at once.
+// PagedKvCache of a model: its layers, groups and devices, and what its pools hold, together and group by group.
 import test from 'ava'
 
 import { type HostTensor, type ModelCacheOptions, PagedKvCache, type Sequence } from '../../index.js'
@@ -337,4 +337,69 @@ test('reads by position are of any layer, whatever its group and its sizes', t =
     t.deepEqual(cache.gather(sequence, layer).v.shape, [2, 1, 1])
   }
   throwsCode(t, 'INVALID_ARGUMENT', () => cache.readKv(sequence, 3, 0))
+})
+
+
+test('events are those of layers that keep everything', async t => {
+  using cache = paged({ events: 64, capacity: [64, 5] })
+  const prompt = span(0, 16)
+  const first = cache.openSequence()
+  feed(first, prompt)
+  first.drop()
+  feed(cache.openSequence(), span(20, 32))
+  t.true(cache.match([...prompt, 99]).length < 16)
+  using events = cache.events()
+  const types: string[] = []
+  for (let count = 0; count < 9; count++) types.push((await events.next()).value?.type ?? 'none')
+  t.deepEqual([types.filter(type => type === 'stored').length, types.filter(type => type === 'removed').length], [7, 2])
+  t.is(cache.indexedKeys().keys.length, 5)
+})
+
+test('prompts are counted once for all groups', t => {
+  using cache = paged()
+  feed(cache.openSequence(), span(0, 9))
+  cache.match(span(0, 16)).dispose()
+  const { promptTokens, hitTokens, hitRate, tierBytes, bufferBytes, pools } = cache.stats()
+  t.deepEqual([promptTokens, hitTokens, hitRate, tierBytes], [16, 8, 0.5, { cpu: bufferBytes }])
+  t.true(pools.length === 2 && pools.every(pool => !('promptTokens' in pool) && !('hitTokens' in pool) && pool.totalBlocks === 32))
+  t.deepEqual([cache.stats().totalBlocks, cache.capacity, cache.blockSize], [64, 64, 4])
+})
+
+test('a refusal names the group, and the layer', t => {
+  using cache = paged({ capacity: [16, 3] })
+  const sequence = cache.openSequence()
+  const error = throwsCode(t, 'OUT_OF_BLOCKS', () => feed(sequence, span(0, 16)), { needed: 4, free: 3, group: 1 })
+  t.is(error.message, '4 blocks are needed in group 1 of the layers, 3 are free')
+  const layers = [...layersOf([7])]
+  layers[1] = { ...layers[1], v: { data: new Float32Array(2), shape: [1, 1, 2] } } as never
+  const wrong = throwsCode(t, 'SHAPE_MISMATCH', () => sequence.append({ layers }))
+  t.is((wrong.details as { argument?: string }).argument, 'layers[1].v', wrong.message)
+  t.true(wrong.message.startsWith('layers[1].v '))
+})
+
+const room = (more: object): PagedKvCache => paged({ capacity: undefined, memoryBytes: 1 << 17, maxSequences: 1, ...more })
+
+test('windows have room for a prompt that is appended at once', t => {
+  using cache = room({})
+  feed(cache.openSequence(), span(0, 400))
+  using small = room({ maxPrefillTokens: 8 })
+  t.true((small.stats().pools[0]?.totalBlocks ?? 0) < (cache.stats().pools[0]?.totalBlocks ?? 0))
+  throwsCode(t, 'OUT_OF_BLOCKS', () => feed(small.openSequence(), span(0, 400)))
+  for (const maxPrefillTokens of [-1, 0.5, null]) throwsCode(t, 'INVALID_ARGUMENT', () => room({ maxPrefillTokens }))
+  throwsCode(t, 'INVALID_ARGUMENT', () => paged({ maxPrefillTokens: 4 }), { argument: 'maxPrefillTokens', value: 4, expected: 'none without memoryBytes' })
+})
+
+test('layers may live on several devices, by name', t => {
+  for (const kind of [{ capacity: 8 }, { memoryBytes: 1 << 16, maxSequences: 2 }] as const) {
+    using cache = new PagedKvCache({ model: HYBRID, ...kind, device: HYBRID.layers.map(() => 'cpu') })
+    t.deepEqual([cache.device, cache.groups.map(group => group.device)], ['cpu', ['cpu', 'cpu']])
+    t.true(stepOf(cache, cache.openSequence(), span(0, 5), 5) < 1e-6)
+    const refused = (device: readonly unknown[], details: object): void => {
+      throwsCode(t, 'INVALID_ARGUMENT', () => new PagedKvCache({ model: HYBRID, ...kind, device: device as string[] }), details as never)
+    }
+    refused(['cpu', 'cpu', 'cpu'], { argument: 'device.length', value: 3, expected: '4, one for each layer' })
+    refused([], { argument: 'device', value: [], expected: 'a name for each layer' })
+    refused(['cpu', 5, 'cpu', 'cpu'], { argument: 'device[1]', value: 5, expected: 'a string' })
+    refused(['cpu', 'gpu', 'cpu', 'cpu'], { argument: 'device', value: 'gpu', expected: 'one of cpu, cuda, cuda:N, metal, auto' })
+  }
 })

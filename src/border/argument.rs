@@ -1,13 +1,55 @@
-//! The memory of JavaScript's typed arrays, for the length of one call.
+//! Arguments from JavaScript: numbers, typed arrays, and typed arrays with a description.
+//!
+//! All numbers are `f64`; they are taken whole or refused, never cut. The memory of a typed array is ours for the length of one call.
+//! A description is [`META`] numbers in an array that the TypeScript layer fills for each call:
+//!
+//! ```text
+//! dtype  layout  has range  start  end  rank  dims ...
+//! ```
 #![expect(unsafe_code, reason = "typed arrays are raw memory behind the Node-API")]
 
 use std::ffi::c_void;
 use std::ptr;
 
+use kvtide_core::{COUNT_MAX, Error, count_positive};
+use kvtide_tensor::{DType, HostTensor, RANK_MAX, SequenceLayout};
 use napi::bindgen_prelude::{FromNapiValue, TypeName, Unknown, ValidateNapiValue};
 use napi::{Env, Result, ValueType, check_status, sys};
 
 use crate::border::refusal::Outcome;
+
+/// The largest whole number that an `f64` tells from its neighbours.
+const WHOLE_MAX: f64 = 9_007_199_254_740_991.0;
+
+/// A whole number from 0 on.
+pub(crate) fn whole(argument: &'static str, value: f64) -> Outcome<u64> {
+    if value.fract() == 0.0 && (0.0..=WHOLE_MAX).contains(&value) {
+        return Ok(value as u64);
+    }
+    Err(Error::argument(argument, value, "a whole number from 0 to 9007199254740991").into())
+}
+
+/// A number of tokens, slots or blocks.
+pub(crate) fn count(argument: &'static str, value: f64) -> Outcome<u32> {
+    if value.fract() == 0.0 && (0.0..=f64::from(COUNT_MAX)).contains(&value) {
+        return Ok(value as u32);
+    }
+    Err(Error::argument(argument, value, "a whole number from 0 to 2147483647").into())
+}
+
+/// As [`count`], at least 1.
+pub(crate) fn positive(argument: &'static str, value: f64) -> Outcome<u32> {
+    Ok(count_positive(argument, whole(argument, value)?)?)
+}
+
+/// A whole number that may be missing.
+pub(crate) fn optional<T>(
+    argument: &'static str,
+    value: Option<f64>,
+    convert: fn(&'static str, f64) -> Outcome<T>,
+) -> Outcome<Option<T>> {
+    value.map(|value| convert(argument, value)).transpose()
+}
 
 /// A typed array, if the argument is one.
 #[derive(Clone, Copy)]
@@ -178,4 +220,34 @@ pub(crate) fn new_array<'a>(env: &'a Env, element_bytes: usize, length: usize) -
     let memory = ArrayMemory { address: data.cast(), bytes: if data.is_null() { 0 } else { bytes } };
     // SAFETY: the value was just made in this environment.
     Ok((unsafe { Unknown::from_raw_unchecked(env.raw(), array) }, memory))
+}
+
+/// Numbers of one description.
+pub(crate) const META: usize = 6 + RANK_MAX;
+
+/// The description numbered `place` in `meta`.
+pub(crate) fn description<'m>(argument: &'static str, meta: &'m [f64], place: usize) -> Outcome<&'m [f64]> {
+    let found = meta.get(place * META..(place + 1) * META);
+    found.ok_or_else(|| kvtide_core::Error::argument(argument, "no description", "a description of the tensor").into())
+}
+
+/// A typed array, as a description says.
+pub(crate) fn host_tensor<'a>(argument: &'static str, value: ArrayArg, meta: &[f64]) -> Outcome<HostTensor<'a>> {
+    let refused = |value: f64, expected: &str| kvtide_core::Error::argument(argument, value, expected);
+    let dtype = DType::ALL.get(meta[0] as usize).copied().ok_or_else(|| refused(meta[0], "the number of a dtype"))?;
+    let rank = meta[5] as usize;
+    if rank > RANK_MAX {
+        return Err(refused(meta[5], "a rank of at most 8").into());
+    }
+    let mut dims = [0; RANK_MAX];
+    for (dim, &size) in dims.iter_mut().zip(&meta[6..6 + rank]) {
+        *dim = whole(argument, size)? as usize;
+    }
+    let memory = value.memory(argument)?;
+    let layout = if meta[1] == 0.0 { SequenceLayout::Bhsd } else { SequenceLayout::Bshd };
+    let host = HostTensor::new(argument, memory.bytes(), dtype, &dims[..rank])?.with_layout(argument, layout)?;
+    if meta[2] == 0.0 {
+        return Ok(host);
+    }
+    Ok(host.with_range(whole("range", meta[3])? as usize, whole("range", meta[4])? as usize))
 }
