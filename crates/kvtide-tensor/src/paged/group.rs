@@ -11,8 +11,7 @@ use kvtide_core::paged::{HeldContent, Identity, PagedPlanner};
 
 use super::dropped::{Dropped, DroppedList};
 use super::options::PagedKvCacheOptions;
-use super::shape::PagedShape;
-use super::slabs::{Slab, Slabs};
+use super::slabs::{PagedShape, Slab, Slabs};
 use crate::base::error::{Error, Result};
 use crate::base::life::Life;
 use crate::base::memory::Budget;

@@ -18,8 +18,7 @@ use kvtide_core::paged::{PageLayout, PageWrite, Seal, SlotRun, StagingContent, W
 use super::launched::Launched;
 use super::portable;
 use super::rows::TokenRows;
-use super::shape::PagedShape;
-use super::slabs::{Holes, Slab, SlabForm, Slabs};
+use super::slabs::{Holes, PagedShape, Slab, SlabForm, Slabs};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::base::zeroed::zeroed_vec;

@@ -8,9 +8,9 @@ use kvtide_tensor::{AttendOptions, DType, HostTensor, attend};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::{Done, World};
-use crate::outcome::code;
-use crate::paged_engine::oracle::{Naive, ancestors};
+use super::oracle::{Naive, ancestors};
+use super::tensors::{TensorCache, code};
+use super::world::{Done, Seen, World};
 
 /// A query's heads for each of K.
 const GROUP: usize = 2;
@@ -25,7 +25,7 @@ struct Shown {
     parents: Option<Vec<i32>>,
 }
 
-impl World {
+impl World<TensorCache> {
     /// From the last tokens of all sequences, of those of the open step, and from the nodes of a draft's tree: told, and known.
     pub fn check_attention(&mut self, seed: u64) -> Done {
         let layer = (seed % u64::from(self.shape.layers)) as u32;
@@ -60,10 +60,10 @@ impl World {
         }
         let mut offsets = vec![0i32];
         shown.iter().for_each(|of| offsets.push(offsets[offsets.len() - 1] + of.queries as i32));
-        let (heads, dim) = (self.content.heads * GROUP, self.content.dims[0]);
+        let (heads, dim) = (self.cache.content.heads * GROUP, self.cache.content.dims[0]);
         let queries = offsets[offsets.len() - 1] as usize;
         // However large the keys are, scores are as if they were between -1 and 1.
-        let magnitude = self.content.magnitude;
+        let magnitude = self.cache.content.magnitude;
         let q: Vec<f32> = (0..queries * heads * dim).map(|at| number(seed + at as u64) / magnitude).collect();
         let bytes: Vec<u8> = q.iter().flat_map(|float| float.to_ne_bytes()).collect();
         let host = HostTensor::new("q", &bytes, DType::F32, &[queries, heads, dim])?;
@@ -72,13 +72,14 @@ impl World {
         let attended = match &self.step {
             Some(step) if !self.is_stale(step) && step.shares.iter().map(|share| &share.0).eq(ids) => {
                 if step.written[layer as usize] {
-                    attend(host, &self.cache.step_pages(&step.open, layer)?, &options)?
+                    attend(host, &self.cache.cache.step_pages(&step.open, layer)?, &options)?
                 } else {
-                    prop_assert_eq!(code(self.cache.step_pages(&step.open, layer)), Err(Code::InvalidArgument));
-                    attend(host, &self.cache.pages(layer, ids)?, &options)?
+                    let refused = code(self.cache.cache.step_pages(&step.open, layer)).err();
+                    prop_assert_eq!(refused, Some(Code::InvalidArgument));
+                    attend(host, &self.cache.cache.pages(layer, ids)?, &options)?
                 }
             }
-            _ => attend(host, &self.cache.pages(layer, ids)?, &options)?,
+            _ => attend(host, &self.cache.cache.pages(layer, ids)?, &options)?,
         };
         let out = attended.out.to_f32()?;
         let mut row = 0;
@@ -109,16 +110,17 @@ impl World {
     /// The rows of a sequence, and how many of its last tokens can be queries.
     fn shown(&mut self, id: u64, layer: u32, wanted: usize) -> Result<Shown, TestCaseError> {
         // Asked first: what of it was quantised and exposed is written again.
-        self.cache.pages(layer, &[id])?;
+        self.cache.cache.pages(layer, &[id])?;
         let values = self.layer_values(id, layer);
-        let gathered = self.cache.gather(id, layer)?;
-        let kept = gathered.k.shape()[1];
-        let gap = self.gap(id, kept, values.len())?;
+        let gathered = self.cache.cache.gather(id, layer)?;
+        let seen = Seen { shape: &self.shape, values: &values, resting: self.sequences[&id].values.len() };
+        let gap = self.cache.gap(gathered.k.shape()[1], &seen)?;
         let at: Vec<usize> = (0..values.len()).filter(|at| !gap.contains(at)).collect();
         let mut rows = [gathered.k.to_f32()?, gathered.v.to_f32()?];
-        for part in (0..2).filter(|&part| self.content.formats[part].is_none()) {
-            let heads = (0..self.content.heads).flat_map(|head| at.iter().map(move |&at| (head, at)));
-            rows[part] = heads.flat_map(|(head, at)| self.content.row(part, values[at], head)).collect();
+        for part in (0..2).filter(|&part| self.cache.content.formats[part].is_none()) {
+            let heads = (0..self.cache.content.heads).flat_map(|head| at.iter().map(move |&at| (head, at)));
+            rows[part] =
+                heads.flat_map(|(head, at)| self.cache.content.row(part, values[at].unwrap_or(0), head)).collect();
         }
         let positions: Vec<i64> = at.into_iter().map(|at| at as i64).collect();
         // A query that stands before the ones to come may see what has left their window.
@@ -144,9 +146,9 @@ impl World {
     }
 
     fn naive(&self, of: &Shown, query: usize, head: usize, q: &[f32]) -> (Vec<f64>, f64) {
-        let (heads, tokens) = (self.content.heads, of.positions.len());
+        let (heads, tokens) = (self.cache.content.heads, of.positions.len());
         let row = |part: usize, head: usize, at: usize| -> Vec<f64> {
-            let dim = self.content.dims[part];
+            let dim = self.cache.content.dims[part];
             of.rows[part][(head * tokens + at) * dim..][..dim].iter().map(|&float| float.into()).collect()
         };
         let end = of.positions.last().map_or(0, |last| last + 1);
@@ -162,7 +164,7 @@ impl World {
             query_heads: heads * GROUP,
             key: &|head, at| row(0, head, at),
             value: &|head, at| row(1, head, at),
-            scale: 1. / f64::from((self.content.dims[0] as f32).sqrt()),
+            scale: 1. / f64::from((self.cache.content.dims[0] as f32).sqrt()),
             causal: true,
             window: self.shape.window.map(|window| window.0.into()),
             sinks: self.shape.window.map_or(0, |window| window.1.into()),
