@@ -222,6 +222,7 @@ impl World {
         let kept = length.div_ceil(self.size);
         self.model.let_go(&of.table, kept..of.table.len());
         of.table.truncate(kept);
+        of.cleared = of.cleared.min(kept);
         Ok(())
     }
 
