@@ -116,9 +116,8 @@ impl PagedPlanner {
     pub fn fork(&mut self, sequence: u64) -> Result<u64> {
         self.sequences.reserve()?;
         let source = self.sequences.resting(sequence)?;
-        let content = self.sequences.at(source).fork(&mut self.tables);
         self.changed();
-        Ok(self.sequences.add(content))
+        Ok(self.sequences.add(self.sequences.at(source).fork(&mut self.tables)))
     }
 
     /// Ends a sequence and gives up its blocks, and with it its open drafts and step.

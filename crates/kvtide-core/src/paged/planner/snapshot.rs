@@ -16,9 +16,8 @@ impl PagedPlanner {
     /// Holds what a sequence holds now. Drafted tokens are in it, but prompts do not find them.
     pub fn snapshot(&mut self, sequence: u64) -> Result<HeldContent> {
         let seat = self.sequences.resting(sequence)?;
-        let content = self.sequences.at(seat).fork(&mut self.tables);
         self.changed();
-        Ok(HeldContent(content))
+        Ok(HeldContent(self.sequences.at(seat).fork(&mut self.tables)))
     }
 
     /// Refuses what [`PagedPlanner::restore`] would refuse: a snapshot of another salt or other extras.

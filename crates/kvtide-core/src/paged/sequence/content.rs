@@ -49,6 +49,7 @@ impl Content {
     }
 
     /// The same blocks and tokens, sharing everything.
+    #[inline]
     pub fn fork(&self, tables: &mut Tables) -> Self {
         Content { table: tables.fork(&self.table), keys: self.keys.clone(), ..*self }
     }

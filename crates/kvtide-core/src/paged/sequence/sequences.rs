@@ -97,6 +97,7 @@ impl Sequence {
     }
 
     /// Its content, shared with another. Prompts never find its drafted tokens, whoever goes on from them.
+    #[inline]
     pub fn fork(&self, tables: &mut Tables) -> Content {
         let mut content = self.content.fork(tables);
         content.keys_mut().limit(self.committed());
