@@ -5,7 +5,7 @@ import fc from 'fast-check'
 import { isKvTideError, PagedKvCache } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { follow, followed, Kept, pairOf, rootOf, type Draft, type Form, type Saved } from '../support/paged-model.js'
-import { check, refused, same } from '../support/properties.js'
+import { check, refused, route, same } from '../support/properties.js'
 
 type Name = (typeof NAMES)[number]
 interface Step {
@@ -232,18 +232,6 @@ class Run {
     this.cache.checkInvariants()
     this.cache.dispose()
   }
-}
-
-/** A path down the draft, as far as the choices lead. */
-function route({ nodes }: Draft, choices: readonly number[]): number[] {
-  const path: number[] = []
-  for (const choice of choices) {
-    const children = nodes.flatMap(({ parent }, node) => (parent === (path.at(-1) ?? -1) ? [node] : []))
-    const next = children[choice % Math.max(children.length, 1)]
-    if (next === undefined) break
-    path.push(next)
-  }
-  return path
 }
 
 function property(t: ExecutionContext, of: fc.Arbitrary<Form>): void {

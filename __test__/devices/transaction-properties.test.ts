@@ -3,7 +3,7 @@ import fc from 'fast-check'
 
 import { KvCache, RollbackCache, RotatingKvCache, type KvTransaction } from '../../index.js'
 import { onDevices } from '../support/devices.js'
-import { check, Kept, Numbering, ownsItsBuffer, refused, same, shapesOn, type Shape } from '../support/properties.js'
+import { check, Kept, Numbering, ownsItsBuffer, refused, route, same, shapesOn, type Shape } from '../support/properties.js'
 import { appended, KINDS, pair, retained, type Kind, type Subject, type Window } from '../support/transactions.js'
 
 type Name = 'feed' | 'begin' | 'draft' | 'tree' | 'commit' | 'path' | 'wrong path' | 'drop' | 'change'
@@ -169,18 +169,6 @@ class Run {
     ])
     same('mask', Array.from(open.treeMask().toArray(), value => value === 0), rows.flat())
   }
-}
-
-/** A path down the draft, as far as the choices lead. */
-function route({ nodes }: Draft, choices: readonly number[]): number[] {
-  const path: number[] = []
-  for (const choice of choices) {
-    const children = nodes.flatMap(({ parent }, node) => (parent === (path.at(-1) ?? -1) ? [node] : []))
-    const next = children[choice % Math.max(children.length, 1)]
-    if (next === undefined) break
-    path.push(next)
-  }
-  return path
 }
 
 for (const kind of KINDS) {

@@ -145,3 +145,15 @@ export function same(what: string, found: unknown, wanted: unknown): void {
     throw new Error(`${what} is ${JSON.stringify(found)}, expected ${JSON.stringify(wanted)}`)
   }
 }
+
+/** A path down the draft, as far as the choices lead. */
+export function route({ nodes }: { readonly nodes: readonly { readonly parent: number }[] }, choices: readonly number[]): number[] {
+  const path: number[] = []
+  for (const choice of choices) {
+    const children = nodes.flatMap(({ parent }, node) => (parent === (path.at(-1) ?? -1) ? [node] : []))
+    const next = children[choice % Math.max(children.length, 1)]
+    if (next === undefined) break
+    path.push(next)
+  }
+  return path
+}
