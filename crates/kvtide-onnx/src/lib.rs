@@ -1,0 +1,21 @@
+//! Rewrites ONNX models so that their attentions are kvtide's. Bytes in, bytes out: no runtime, no cache, no tensor.
+//!
+//! ```text
+//! Model::read(source)            the graph, and where its weights lie; no weight is loaded
+//! Rewritten::new(source, model)  attentions found and replaced; pasts, masks and what served them dropped
+//!   .model().segments(..)        own bytes and ranges of the source
+//!   .parts(source)               the same graph cut at its attentions
+//!   .inspection()                what was found, layer by layer
+//! ```
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod error;
+mod proto;
+mod source;
+mod wire;
+
+pub use error::{Error, Result};
+pub use proto::{ElementType, External, GRAPH_BYTES_MAX, Model, Place, Weights};
+pub use source::{FileSource, Source, Span};
+pub use wire::{Segment, Segments};
