@@ -11,11 +11,20 @@
 #![deny(missing_docs)]
 
 mod error;
+mod eval;
+mod find;
+mod inspect;
+mod parts;
 mod proto;
+mod rewrite;
 mod source;
 mod wire;
 
 pub use error::{Error, Result};
+pub use find::{Form, Layer, Layout, Rotary};
+pub use inspect::{Inspection, Port};
+pub use parts::{Part, PartAttention};
 pub use proto::{ElementType, External, GRAPH_BYTES_MAX, Model, Place, Weights};
+pub use rewrite::{Options, Rewritten};
 pub use source::{FileSource, Source, Span};
 pub use wire::{Segment, Segments};

@@ -69,6 +69,13 @@ impl Model {
         self.opsets.iter().find(|opset| opset.0 == domain).map(|opset| opset.1)
     }
 
+    /// The same model with another graph to come, and nothing of kvtide's in it.
+    pub(crate) fn clone_without_graph(&self) -> Self {
+        let mut opsets = self.opsets.clone();
+        opsets.retain(|opset| opset.0 != "kvtide");
+        Self { graph: Graph::default(), opsets, imported: self.imported, others: self.others.clone() }
+    }
+
     pub(crate) fn import(&mut self, domain: &str, version: i64) {
         if self.opset(domain).is_none() {
             self.opsets.push((domain.into(), version));
