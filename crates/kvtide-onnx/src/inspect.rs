@@ -103,7 +103,11 @@ impl fmt::Display for Inspection {
             let form = layer.form.to_string();
             let Layer { layer: number, num_heads, kv_num_heads, head_dim, element, .. } = layer;
             let element = element.to_string();
-            writeln!(to, "{number:>6}   {form:<20} {num_heads:>5} {kv_num_heads:>3} {head_dim:>4}  {element:<4}  {}", rules(layer))?;
+            writeln!(
+                to,
+                "{number:>6}   {form:<20} {num_heads:>5} {kv_num_heads:>3} {head_dim:>4}  {element:<4}  {}",
+                rules(layer)
+            )?;
         }
         for (title, ports) in [("inputs", &self.inputs), ("outputs", &self.outputs)] {
             writeln!(to, "{title}")?;
@@ -132,9 +136,12 @@ fn rules(layer: &Layer) -> String {
     rules.extend(layer.softcap.map(|softcap| format!("softcap {softcap}")));
     rules.extend(layer.window.map(|window| format!("window {window}")));
     rules.extend(layer.sinks.as_ref().map(|sinks| format!("{} sink logits", sinks.len())));
-    rules.extend(layer.rotary.as_ref().map(|rotary| {
-        format!("rotary of {} moved out ({}, {})", rotary.dims, rotary.tables[0], rotary.tables[1])
-    }));
+    rules.extend(
+        layer
+            .rotary
+            .as_ref()
+            .map(|rotary| format!("rotary of {} moved out ({}, {})", rotary.dims, rotary.tables[0], rotary.tables[1])),
+    );
     if layer.value_dim != layer.head_dim {
         rules.push(format!("values of {}", layer.value_dim));
     }

@@ -105,7 +105,13 @@ pub(crate) fn cut(model: &Model, source: &dyn Source) -> Result<Vec<Part>> {
     (0..stages.nodes.len()).map(|stage| part(model, &stages, stage, &crossing, &types)).collect()
 }
 
-fn part(model: &Model, stages: &Stages<'_>, stage: usize, crossing: &BTreeSet<&str>, types: &Evaluation) -> Result<Part> {
+fn part(
+    model: &Model,
+    stages: &Stages<'_>,
+    stage: usize,
+    crossing: &BTreeSet<&str>,
+    types: &Evaluation,
+) -> Result<Part> {
     let graph = &model.graph;
     let nodes = stages.part(stage);
     let made: HashSet<&str> = nodes.iter().flat_map(|node| &node.outputs).map(String::as_str).collect();

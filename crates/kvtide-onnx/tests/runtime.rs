@@ -33,7 +33,14 @@ fn plan(rewritten: &Rewritten, options: &Options) -> Value {
 }
 
 /// Writes the parts of a model and runs them against references.
-fn check(path: &Path, name: &str, options: &Options, weights: Weights<'_>, references: &Path, change: impl Fn(&mut Value)) -> Option<Value> {
+fn check(
+    path: &Path,
+    name: &str,
+    options: &Options,
+    weights: Weights<'_>,
+    references: &Path,
+    change: impl Fn(&mut Value),
+) -> Option<Value> {
     let runtime = root().join("bench/onnxruntime/node_modules/onnxruntime-node");
     if !runtime.exists() {
         eprintln!("SKIPPED: bench/onnxruntime is not installed");
@@ -112,7 +119,30 @@ fn a_graph_with_weights_of_four_bits_gives_its_own_tokens() {
     let recorded: Value = serde_json::from_slice(&recorded).unwrap();
     let own = |plan: &mut Value| {
         plan["logits"] = "none".into();
-        plan["greedy"] = recorded["own_greedy"].clone();
+        plan["greedy"] = recorded["python_ort_1.30.0"]["own_greedy"].clone();
     };
     close(check(&path, "onnx-gqa-int4", &Options::default(), Weights::Inline, &references(), own), 1e-4);
+}
+
+/// Every graph below `KVTIDE_ONNX_FAMILIES`, as `scripts/onnx/families.py` writes them.
+#[test]
+fn graphs_of_many_families_give_their_references() {
+    let Some(folder) = std::env::var_os("KVTIDE_ONNX_FAMILIES").map(PathBuf::from) else { return };
+    let folders = |path: &Path| {
+        let mut all: Vec<PathBuf> = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        all.sort();
+        all
+    };
+    let mut failed = Vec::new();
+    for family in folders(&folder) {
+        for graph in folders(&family).iter().map(|way| way.join("model.onnx")).filter(|graph| graph.exists()) {
+            let name = graph.parent().unwrap().strip_prefix(&folder).unwrap().display().to_string();
+            let name = format!("families.{}", name.replace(['/', '\\'], "."));
+            let run = || close(check(&graph, &name, &Options::default(), Weights::Inline, &family, |_| ()), 1e-4);
+            if std::panic::catch_unwind(run).is_err() {
+                failed.push(name);
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
 }

@@ -78,7 +78,7 @@ fn cumulative(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     }
     let mut sums = data.to_vec();
     for index in 0..sums.len() {
-        if index / stride.max(1) % own[at].max(1) > 0 {
+        if !(index / stride.max(1)).is_multiple_of(own[at].max(1)) {
             sums[index] += sums[index - stride];
         }
     }

@@ -96,9 +96,20 @@ fn unary(operator: &str) -> Option<fn(f64) -> f64> {
 fn same_shape(operator: &str) -> bool {
     matches!(
         operator,
-        "Softmax" | "LogSoftmax" | "Sigmoid" | "Relu" | "Erf" | "Gelu" | "FastGelu" | "QuickGelu" | "BiasGelu" | "Softplus"
-    ) || matches!(operator, "Clip" | "Round" | "RotaryEmbedding" | "Swish" | "Silu" | "HardSigmoid" | "QMoE" | "MoE" | "LpNormalization")
-        || operator.ends_with("LayerNormalization")
+        "Softmax"
+            | "LogSoftmax"
+            | "Sigmoid"
+            | "Relu"
+            | "Erf"
+            | "Gelu"
+            | "FastGelu"
+            | "QuickGelu"
+            | "BiasGelu"
+            | "Softplus"
+    ) || matches!(
+        operator,
+        "Clip" | "Round" | "RotaryEmbedding" | "Swish" | "Silu" | "HardSigmoid" | "QMoE" | "MoE" | "LpNormalization"
+    ) || operator.ends_with("LayerNormalization")
         || operator == "RMSNormalization"
 }
 

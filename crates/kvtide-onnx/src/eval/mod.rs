@@ -76,7 +76,12 @@ impl Evaluation {
     }
 
     /// Runs some nodes again, in order, with other values for some tensors.
-    pub fn rerun(&self, nodes: &[&Node], source: &dyn Source, mut given: HashMap<String, Known>) -> Result<HashMap<String, Known>> {
+    pub fn rerun(
+        &self,
+        nodes: &[&Node],
+        source: &dyn Source,
+        mut given: HashMap<String, Known>,
+    ) -> Result<HashMap<String, Known>> {
         for node in nodes {
             let outputs = self.apply(node, source, &given)?;
             given.extend(node.outputs.iter().cloned().zip(outputs));
@@ -90,7 +95,8 @@ impl Evaluation {
         }
         let inputs: Vec<&Known> =
             node.inputs.iter().map(|name| given.get(name).unwrap_or_else(|| self.get(name))).collect();
-        let made = if node.is("", "ConstantOfShape") { repeated(node, &inputs, source)? } else { operators(node, &inputs) };
+        let made =
+            if node.is("", "ConstantOfShape") { repeated(node, &inputs, source)? } else { operators(node, &inputs) };
         let mut outputs = made.unwrap_or_default();
         // What is not known in its dimensions still has a type: mostly that of the first input.
         for index in outputs.len()..node.outputs.len() {
@@ -101,7 +107,9 @@ impl Evaluation {
 }
 
 fn operators(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
-    elementwise::apply(node, inputs).or_else(|| movement::apply(node, inputs)).or_else(|| contraction::apply(node, inputs))
+    elementwise::apply(node, inputs)
+        .or_else(|| movement::apply(node, inputs))
+        .or_else(|| contraction::apply(node, inputs))
 }
 
 fn of_tensor(tensor: &Tensor, source: &dyn Source) -> Result<Known> {
@@ -120,7 +128,9 @@ fn constant(node: &Node, source: &dyn Source) -> Result<Option<Known>> {
         AttributeValue::Tensor(tensor) => of_tensor(tensor, source)?,
         AttributeValue::Int(value) => Known::scalar(ElementType::I64, *value as f64),
         AttributeValue::Float(value) => Known::scalar(ElementType::F32, f64::from(*value)),
-        AttributeValue::Ints(values) => Known::list(ElementType::I64, values.iter().map(|&value| value as f64).collect()),
+        AttributeValue::Ints(values) => {
+            Known::list(ElementType::I64, values.iter().map(|&value| value as f64).collect())
+        }
         _ => Known::default(),
     }))
 }
@@ -146,9 +156,10 @@ fn element_of(node: &Node, index: usize, inputs: &[&Known]) -> Option<ElementTyp
     let input = |at: usize| inputs.get(at).and_then(|value| value.element);
     match (node.operator.as_str(), index) {
         ("Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin", _) | ("TopK", 1) => Some(ElementType::I64),
-        ("Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "And" | "Or" | "Xor" | "Not" | "IsNaN", _) => {
-            Some(ElementType::BOOL)
-        }
+        (
+            "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "And" | "Or" | "Xor" | "Not" | "IsNaN",
+            _,
+        ) => Some(ElementType::BOOL),
         ("Cast", _) => node.int("to").map(|to| ElementType(to as i32)),
         ("Where" | "DequantizeLinear", _) => input(1),
         ("GatherBlockQuantized", _) => input(2),
@@ -156,10 +167,12 @@ fn element_of(node: &Node, index: usize, inputs: &[&Known]) -> Option<ElementTyp
         ("QuantizeLinear", _) => input(2).or(Some(ElementType(2))),
         ("DynamicQuantizeLinear", 1) => Some(ElementType::F32),
         ("DynamicQuantizeLinear", _) => Some(ElementType(2)),
-        ("ConstantOfShape", _) => node.attributes.first().map_or(Some(ElementType::F32), |attribute| match &attribute.value {
-            AttributeValue::Tensor(tensor) => Some(tensor.element),
-            _ => None,
-        }),
+        ("ConstantOfShape", _) => {
+            node.attributes.first().map_or(Some(ElementType::F32), |attribute| match &attribute.value {
+                AttributeValue::Tensor(tensor) => Some(tensor.element),
+                _ => None,
+            })
+        }
         ("If" | "Loop" | "Scan", _) => {
             let skipped = usize::from(node.operator == "Loop");
             node.graphs().next()?.outputs.get(index + skipped)?.element

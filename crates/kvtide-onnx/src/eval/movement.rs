@@ -83,7 +83,8 @@ fn unsqueeze(value: &Known, axes: &[i64]) -> Option<Known> {
     let rank = own.len() + axes.len();
     let new: Vec<usize> = axes.iter().map(|&at| axis(at, rank)).collect::<Option<_>>()?;
     let mut rest = own.iter().copied();
-    let dims = (0..rank).map(|index| if new.contains(&index) { Some(1) } else { rest.next() }).collect::<Option<_>>()?;
+    let dims =
+        (0..rank).map(|index| if new.contains(&index) { Some(1) } else { rest.next() }).collect::<Option<_>>()?;
     viewed(value, dims)
 }
 
@@ -129,7 +130,11 @@ fn expand(value: &Known, to: &Known) -> Option<Known> {
 
 fn tile(value: &Known, repeats: &Known) -> Option<Known> {
     let own = value.dims.as_ref()?;
-    let dims: Vec<usize> = own.iter().zip(repeats.ints()?).map(|(&dim, times)| dim.checked_mul(times.try_into().ok()?)).collect::<Option<_>>()?;
+    let dims: Vec<usize> = own
+        .iter()
+        .zip(repeats.ints()?)
+        .map(|(&dim, times)| dim.checked_mul(times.try_into().ok()?))
+        .collect::<Option<_>>()?;
     let (shape, mut at) = (dims.clone(), vec![0; dims.len()]);
     Some(value.moved(dims, |index| {
         coordinates(index, &shape, &mut at);
@@ -206,7 +211,8 @@ fn gather(node: &Node, inputs: &[&Known]) -> Option<Known> {
 fn trilu(node: &Node, inputs: &[&Known]) -> Option<Known> {
     let value = inputs.first()?;
     let own = value.dims.as_ref()?;
-    let shift = inputs.get(1).filter(|value| value.dims.is_some()).map_or(Some(0.), |value| Some(value.data.as_ref()?[0]))?;
+    let shift =
+        inputs.get(1).filter(|value| value.dims.is_some()).map_or(Some(0.), |value| Some(value.data.as_ref()?[0]))?;
     let Some(data) = &value.data else { return Some((*value).clone()) };
     let (&width, &height) = (own.last()?, own.get(own.len().checked_sub(2)?)?);
     let upper = node.int("upper").unwrap_or(1) == 1;

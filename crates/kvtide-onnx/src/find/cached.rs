@@ -85,6 +85,20 @@ fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>>
 }
 
 impl Cached<'_> {
+    /// The output of the graph that is past and new rows together.
+    pub fn present(&self, lookup: &Lookup<'_>) -> Option<String> {
+        let outputs = &lookup.graph().outputs;
+        let mut names = vec![self.joined];
+        while let Some(name) = names.pop() {
+            if outputs.iter().any(|output| output.name == name) {
+                return Some(name.into());
+            }
+            let readers = lookup.readers.get(name).into_iter().flatten().map(|&index| lookup.node(index));
+            names.extend(readers.filter(|node| node.operator == "Identity").filter_map(|node| node.output(0)));
+        }
+        None
+    }
+
     /// Checks that `name` is this with heads repeated to `heads`, read as `reading`, and returns what it is multiplied by.
     pub fn factor(&self, lookup: &Lookup<'_>, node: &Node, name: &str, heads: usize, reading: Reading) -> Result<f64> {
         let wrong = || unrecognised(node, format!("{name} is not {} with its heads repeated in order", self.joined));
@@ -107,7 +121,7 @@ impl Cached<'_> {
             Reading::Columns => vec![batch, heads, self.dim, tokens],
             Reading::Packed => vec![batch, tokens, heads * self.dim],
         };
-        if found.dims.as_ref() != Some(&dims) || self.heads == 0 || heads % self.heads != 0 {
+        if found.dims.as_ref() != Some(&dims) || self.heads == 0 || !heads.is_multiple_of(self.heads) {
             return Err(wrong());
         }
         let data = found.data.ok_or_else(wrong)?;

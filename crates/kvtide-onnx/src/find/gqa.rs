@@ -8,8 +8,7 @@ use crate::error::Result;
 use crate::proto::{AttributeValue, Node};
 
 /// Inputs that pages have nothing for.
-const REFUSED: [(usize, &str); 4] =
-    [(12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight")];
+const REFUSED: [(usize, &str); 4] = [(12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight")];
 
 pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<Found> {
     let node = lookup.node(index);

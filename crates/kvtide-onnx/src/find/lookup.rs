@@ -81,17 +81,4 @@ impl<'a> Lookup<'a> {
         let Known { data, .. } = evaluation.get(name);
         Ok(data.as_ref().map(|data| data.iter().map(|&number| number as f32).collect()))
     }
-
-    /// The nodes between two tensors, in order, if each has one input that leads there.
-    pub fn chain(&self, from: &str, to: &str, is_link: impl Fn(&Node) -> bool) -> Option<Vec<&'a Node>> {
-        let mut chain = Vec::new();
-        let mut name = to;
-        while name != from {
-            let node = self.maker(name).filter(|node| is_link(node))?;
-            chain.push(node);
-            name = node.input(0)?;
-        }
-        chain.reverse();
-        Some(chain)
-    }
 }

@@ -52,8 +52,11 @@ fn visible(evaluation: &Evaluation, terms: &[Term<'_>], causal: bool) -> Result<
         };
         let mut shape = vec![1; 4usize.saturating_sub(dims.len())];
         shape.extend(dims);
-        let &[sequences, heads, queries, keys] = shape.as_slice() else { return Err(format!("{} has more than 4 axes", term.name())) };
-        let fits = (sequences == 1 || sequences == batch) && (queries == 1 || queries == new) && (keys == 1 || keys == total);
+        let &[sequences, heads, queries, keys] = shape.as_slice() else {
+            return Err(format!("{} has more than 4 axes", term.name()));
+        };
+        let fits =
+            (sequences == 1 || sequences == batch) && (queries == 1 || queries == new) && (keys == 1 || keys == total);
         if !fits || data.is_empty() {
             return Err(format!("the mask {} has dimensions {dims:?}", term.name()));
         }

@@ -78,11 +78,13 @@ struct Side {
     dim: u32,
     is_packed: bool,
     factor: f64,
+    present: Option<String>,
 }
 
 fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_heads: u32) -> Result<Side> {
     let wrong = |reason: String| unrecognised(node, reason);
-    let name = node.input(at).ok_or_else(|| wrong(format!("input {at} is missing: packed inputs are not supported")))?;
+    let name =
+        node.input(at).ok_or_else(|| wrong(format!("input {at} is missing: packed inputs are not supported")))?;
     let evaluation = lookup.at(SIZES[0])?;
     let dims = evaluation.dims(name).ok_or_else(|| wrong(format!("the dimensions of {name} are not known")))?;
     let Some(past) = past else {
@@ -93,7 +95,9 @@ fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_hea
         let read = if dims.len() == 3 { dims[2] / cached.dim.max(1) } else { dims[1] };
         let factor = cached.factor(lookup, node, name, read, reading)?;
         let (heads, dim) = (cached.heads as u32, cached.dim as u32);
-        return Ok(Side { new: cached.new.into(), past: cached.past.into(), heads, dim, is_packed: false, factor });
+        let present = cached.present(lookup);
+        let (new, past) = (cached.new.into(), cached.past.into());
+        return Ok(Side { new, past, heads, dim, is_packed: false, factor, present });
     };
     if lookup.past(past).is_none() {
         return Err(wrong(format!("{past} is no past that is an input of the graph")));
@@ -106,7 +110,8 @@ fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_hea
         }
         _ => return Err(wrong(format!("{name} has dimensions {dims:?}"))),
     };
-    Ok(Side { new: name.into(), past: past.into(), heads, dim, is_packed, factor: 1. })
+    let present = node.output(at).map(str::to_owned);
+    Ok(Side { new: name.into(), past: past.into(), heads, dim, is_packed, factor: 1., present })
 }
 
 fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<Found> {
@@ -157,7 +162,7 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<Found> {
         sinks: None,
         rotary: None,
         layout,
-        presents: [1, 2].map(|at| node.output(at).map(str::to_owned)),
+        presents: [key.present, value.present],
         pasts: [key.past, value.past],
     };
     let bias = call.bias.map(str::to_owned);

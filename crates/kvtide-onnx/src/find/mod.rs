@@ -23,7 +23,10 @@ pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<Found>> {
         match (node.domain.as_str(), node.operator.as_str()) {
             ("com.microsoft", "GroupQueryAttention") => all.push(gqa::find(lookup, index)?),
             ("com.microsoft", "MultiHeadAttention") => all.push(mha::multi_head(lookup, index)?),
-            ("com.microsoft", "Attention" | "DecoderMaskedMultiHeadAttention" | "PagedAttention" | "SparseAttention") => {
+            (
+                "com.microsoft",
+                "Attention" | "DecoderMaskedMultiHeadAttention" | "PagedAttention" | "SparseAttention",
+            ) => {
                 return Err(unrecognised(node, "this kind of attention is not supported"));
             }
             ("", "Attention") => all.push(mha::standard(lookup, index)?),
@@ -97,5 +100,5 @@ fn number(all: &mut [Found]) {
 
 fn number_in(name: &str) -> Option<u32> {
     let digits = |part: &&str| !part.is_empty();
-    name.split(|letter: char| !letter.is_ascii_digit()).filter(digits).next_back()?.parse().ok()
+    name.split(|letter: char| !letter.is_ascii_digit()).rfind(digits)?.parse().ok()
 }

@@ -61,25 +61,11 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<Found>>
         sinks: scores.sinks(lookup, lookup.node(softmax), heads)?,
         rotary: None,
         layout: Layout::HeadsFirst,
-        presents: [&keys, &values].map(|cached| present(lookup, cached)),
+        presents: [&keys, &values].map(|cached| cached.present(lookup)),
         pasts: [keys.past, values.past].map(str::to_owned),
     };
     let operands = Operands::Apart([query, keys.new, values.new].map(str::to_owned));
     Ok(Some(Found { layer, operands, positions: None, bias: None, output: output.into(), index: weighted }))
-}
-
-/// The output of the graph that is past and new rows together.
-fn present(lookup: &Lookup<'_>, cached: &Cached<'_>) -> Option<String> {
-    let outputs = &lookup.graph().outputs;
-    let mut names = vec![cached.joined];
-    while let Some(name) = names.pop() {
-        if outputs.iter().any(|output| output.name == name) {
-            return Some(name.into());
-        }
-        let readers = lookup.readers.get(name).into_iter().flatten().map(|&index| lookup.node(index));
-        names.extend(readers.filter(|node| node.operator == "Identity").filter_map(|node| node.output(0)));
-    }
-    None
 }
 
 /// The product of a softmax with values that have a past.
@@ -192,9 +178,12 @@ impl<'a> Scores<'a> {
             }
             "Sub" => {
                 let most = input(1).and_then(|name| lookup.maker(name));
-                input(0).filter(|&name| most.is_some_and(|most| most.operator == "ReduceMax" && most.input(0) == Some(name)))
+                input(0).filter(|&name| {
+                    most.is_some_and(|most| most.operator == "ReduceMax" && most.input(0) == Some(name))
+                })
             }
-            "Max" => input(0).filter(|_| input(1).and_then(|name| evaluation.scalar(name)).is_some_and(|least| least <= -1e4)),
+            "Max" => input(0)
+                .filter(|_| input(1).and_then(|name| evaluation.scalar(name)).is_some_and(|least| least <= -1e4)),
             "Concat" if node.inputs.len() == 2 && matches!(node.int("axis"), Some(-1 | 3)) && self.sinks.is_none() => {
                 self.sinks = input(1);
                 input(0)
@@ -211,7 +200,8 @@ impl<'a> Scores<'a> {
         let (dims, data) = (evaluation.dims(name), evaluation.get(name).data.as_ref());
         let (Some(&[_, found, queries, 1]), Some(data)) = (dims, data) else { return Err(wrong()) };
         let sinks: Vec<f32> = (0..heads).filter_map(|head| data.get(head * queries)).map(|&sink| sink as f32).collect();
-        let same = data.iter().enumerate().all(|(index, &sink)| sinks.get(index / queries % heads) == Some(&(sink as f32)));
+        let same =
+            data.iter().enumerate().all(|(index, &sink)| sinks.get(index / queries % heads) == Some(&(sink as f32)));
         if found != heads || sinks.len() != heads || !same {
             return Err(wrong());
         }

@@ -23,7 +23,7 @@ pub(crate) struct Graph {
 }
 
 /// An error of a node.
-pub(crate) fn graph_error(node: &Node, expected: String) -> Error {
+fn graph_error(node: &Node, expected: String) -> Error {
     Error::Graph { node: node.called().into(), operator: node.full_operator(), expected }
 }
 

@@ -11,7 +11,7 @@ mod value_info;
 
 pub(crate) use attribute::{Attribute, AttributeValue};
 pub use element::ElementType;
-pub(crate) use graph::{Graph, checked, graph_error};
+pub(crate) use graph::{Graph, checked};
 pub use model::{GRAPH_BYTES_MAX, Model, Weights};
 pub(crate) use node::Node;
 pub(crate) use tensor::Tensor;

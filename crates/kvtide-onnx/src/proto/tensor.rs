@@ -69,8 +69,7 @@ impl Tensor {
         reader.keep(size_of::<Self>() as u64, span.offset)?;
         let (element, place) = (ElementType(0), Place::Inline);
         let encoded = Encoded::Source(span);
-        let mut tensor =
-            Self { name: String::new(), element, dims: Vec::new(), place, typed: Vec::new(), encoded };
+        let mut tensor = Self { name: String::new(), element, dims: Vec::new(), place, typed: Vec::new(), encoded };
         let mut dims = Vec::new();
         let mut external = Vec::new();
         let mut is_external = false;
@@ -155,7 +154,8 @@ impl Tensor {
         let Some(bytes) = bytes else { return Ok(()) };
         if let Place::Source(span) = self.place {
             if span.length != bytes {
-                let expected = format!("{bytes} bytes of shape {:?} ({}), not {}", self.dims, self.element, span.length);
+                let expected =
+                    format!("{bytes} bytes of shape {:?} ({}), not {}", self.dims, self.element, span.length);
                 return Err(self.wrong(expected));
             }
             return Ok(());
@@ -200,12 +200,16 @@ impl Tensor {
         for field in &self.typed {
             match (field.is_packed(), field.number) {
                 (false, _) => bits.push(field.bits()?),
-                (true, 4) => bits.extend(load(source, field.bytes()?)?.chunks_exact(4).map(|chunk| {
-                    u64::from(u32::from_le_bytes(chunk.try_into().expect("four bytes")))
-                })),
-                (true, 10) => bits.extend(load(source, field.bytes()?)?.chunks_exact(8).map(|chunk| {
-                    u64::from_le_bytes(chunk.try_into().expect("eight bytes"))
-                })),
+                (true, 4) => bits.extend(
+                    load(source, field.bytes()?)?
+                        .chunks_exact(4)
+                        .map(|chunk| u64::from(u32::from_le_bytes(chunk.try_into().expect("four bytes")))),
+                ),
+                (true, 10) => bits.extend(
+                    load(source, field.bytes()?)?
+                        .chunks_exact(8)
+                        .map(|chunk| u64::from_le_bytes(chunk.try_into().expect("eight bytes"))),
+                ),
                 (true, _) => {
                     let mut ints = Vec::new();
                     Reader::new(source, u64::from(u32::MAX)).ints(field, &mut ints)?;

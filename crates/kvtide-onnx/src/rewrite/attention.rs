@@ -25,7 +25,8 @@ impl Draft<'_> {
         }
         let [query, key, value] = self.cast_to_pages(layer, operands)?;
         let was = self.lookup.at(SIZES[0])?.get(&found.output).element.unwrap_or(layer.element);
-        let output = if was == layer.element { found.output.clone() } else { format!("kvtide/attended.{}", layer.layer) };
+        let output =
+            if was == layer.element { found.output.clone() } else { format!("kvtide/attended.{}", layer.layer) };
         self.add(node(layer, [&query, &key, &value], &output));
         if was != layer.element {
             self.cast(&output, &found.output, was);
@@ -48,7 +49,11 @@ impl Draft<'_> {
     /// The parts of queries, keys and values in something packed, along its last axis.
     fn split(&mut self, layer: &Layer, name: &str, what: &str) -> [String; 3] {
         let prefix = format!("kvtide/{what}.{}", layer.layer);
-        let sizes = [layer.num_heads * layer.head_dim, layer.kv_num_heads * layer.head_dim, layer.kv_num_heads * layer.value_dim];
+        let sizes = [
+            layer.num_heads * layer.head_dim,
+            layer.kv_num_heads * layer.head_dim,
+            layer.kv_num_heads * layer.value_dim,
+        ];
         let sizes = sizes.map(i64::from);
         let parts = ["q", "k", "v"].map(|part| format!("{prefix}.{part}"));
         let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -85,7 +90,15 @@ impl Draft<'_> {
         sums
     }
 
-    fn turned(&mut self, layer: &Layer, rotary: &Rotary, name: String, positions: &str, part: &str, heads: u32) -> String {
+    fn turned(
+        &mut self,
+        layer: &Layer,
+        rotary: &Rotary,
+        name: String,
+        positions: &str,
+        part: &str,
+        heads: u32,
+    ) -> String {
         let turned = format!("kvtide/rotary.{}.{part}", layer.layer);
         let inputs = [name.as_str(), positions, &rotary.tables[0], &rotary.tables[1]];
         let mut node = Node::new("RotaryEmbedding", "com.microsoft", &turned, &inputs, &[&turned])

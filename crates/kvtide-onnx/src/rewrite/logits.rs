@@ -11,7 +11,8 @@ const ROWS: &str = "logit_rows";
 impl Draft<'_> {
     /// Puts a `Gather` before the product that makes logits.
     pub(super) fn choose_rows(&mut self) -> Result<()> {
-        let refused = |name: &str, reason: String| Error::Unrecognised { node: name.into(), operator: "output".into(), reason };
+        let refused =
+            |name: &str, reason: String| Error::Unrecognised { node: name.into(), operator: "output".into(), reason };
         let named = self.graph.outputs.iter().position(|output| output.name == "logits");
         let Some(at) = named.or((self.graph.outputs.len() == 1).then_some(0)) else {
             return Err(refused("logits", "the graph has no output of this name".into()));
@@ -24,7 +25,12 @@ impl Draft<'_> {
         let sizes = SIZES[0];
         match evaluation.dims(&rows) {
             Some(&[batch, new, _]) if (batch, new) == (sizes.batch, sizes.new) => (),
-            dims => return Err(unrecognised(node, format!("{rows} has no row for each token: its dimensions are {dims:?}"))),
+            dims => {
+                return Err(unrecognised(
+                    node,
+                    format!("{rows} has no row for each token: its dimensions are {dims:?}"),
+                ));
+            }
         }
         self.graph.nodes[head].replace_input(0, "kvtide/chosen");
         let gather = Node::new("Gather", "", "kvtide/chosen", &[&rows, ROWS], &["kvtide/chosen"]);
@@ -56,8 +62,10 @@ impl Draft<'_> {
             match node.operator.as_str() {
                 "MatMul" | "MatMulNBits" | "MatMulBnb4" | "Gemm" => return Ok(index),
                 "Cast" | "Identity" | "Mul" | "Div" | "Add" | "Sub" | "Tanh" | "Clip" => {
-                    let scores = node.inputs.iter().find(|input| evaluation.dims(input).is_some_and(|dims| dims.len() == 3));
-                    name = scores.ok_or_else(|| unrecognised(node, "it has no input with a row for each token"))?.clone();
+                    let scores =
+                        node.inputs.iter().find(|input| evaluation.dims(input).is_some_and(|dims| dims.len() == 3));
+                    name =
+                        scores.ok_or_else(|| unrecognised(node, "it has no input with a row for each token"))?.clone();
                 }
                 _ => return Err(unrecognised(node, "it stands between the head and the logits")),
             }

@@ -60,7 +60,14 @@ impl Rewritten {
         declare(&lookup, &mut all, options)?;
         let mut draft = Draft::new(&lookup);
         let replaced: HashSet<usize> = all.iter().map(|found| found.index).collect();
-        draft.graph.nodes = model.graph.nodes.iter().enumerate().filter(|(index, _)| !replaced.contains(index)).map(|(_, node)| node.clone()).collect();
+        draft.graph.nodes = model
+            .graph
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !replaced.contains(index))
+            .map(|(_, node)| node.clone())
+            .collect();
         for found in &all {
             draft.attend(found)?;
         }

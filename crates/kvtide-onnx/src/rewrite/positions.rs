@@ -74,7 +74,15 @@ impl Draft<'_> {
                 let positions = self.positions();
                 let last = dims.iter().rposition(|&dim| dim == SIZES[0].new).unwrap_or(0);
                 let sizes: Vec<i64> = (0..dims.len())
-                    .map(|axis| if axis == last { -1 } else if axis == 0 { 0 } else { 1 })
+                    .map(|axis| {
+                        if axis == last {
+                            -1
+                        } else if axis == 0 {
+                            0
+                        } else {
+                            1
+                        }
+                    })
                     .collect();
                 let sizes = self.ints(format!("kvtide/shape of {name}"), &sizes);
                 self.add(Node::new("Reshape", "", &format!("kvtide/{name}"), &[&positions, &sizes], &[&target]));
@@ -127,7 +135,8 @@ impl Draft<'_> {
             .map(|ints| ints.map(|ints| ints[0]))
             .collect();
         let Some(numbers) = numbers else { return Ok(None) };
-        let is = |size: fn(&Sizes) -> usize| tried.iter().zip(&numbers).all(|(sizes, &number)| size(sizes) as i64 == number);
+        let is =
+            |size: fn(&Sizes) -> usize| tried.iter().zip(&numbers).all(|(sizes, &number)| size(sizes) as i64 == number);
         let of_shape = |name| {
             let maker: Option<&Node> = self.lookup.maker(name);
             let from = maker.and_then(|node| self.lookup.maker(node.input(0)?));
@@ -155,7 +164,8 @@ fn is_positions(value: &Known, sizes: Sizes) -> bool {
     let wanted: &[usize] = if data.len() == sizes.new { &[sizes.new] } else { &[sizes.batch, sizes.new] };
     let own: Vec<usize> = dims.iter().copied().filter(|&dim| dim != 1).collect();
     let wanted: Vec<usize> = wanted.iter().copied().filter(|&dim| dim != 1).collect();
-    own == wanted && data.iter().enumerate().all(|(index, &number)| number == (sizes.past + index % sizes.new) as f64)
+    own == wanted
+        && data.iter().enumerate().all(|(index, &number)| number == (sizes.past + index % sizes.new) as f64)
         && !dims.is_empty()
         && (dims.len() < 2 || dims[0] == 1 || dims[0] == sizes.batch)
 }

@@ -8,8 +8,11 @@ use crate::proto::Node;
 impl Draft<'_> {
     pub(super) fn prune(&mut self) {
         let nodes = std::mem::take(&mut self.graph.nodes);
-        let makers: HashMap<&str, usize> =
-            nodes.iter().enumerate().flat_map(|(index, node)| node.outputs.iter().map(move |name| (name.as_str(), index))).collect();
+        let makers: HashMap<&str, usize> = nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(index, node)| node.outputs.iter().map(move |name| (name.as_str(), index)))
+            .collect();
         let mut alive = vec![false; nodes.len()];
         let mut names: HashSet<String> = HashSet::new();
         let mut todo: Vec<&str> = self.graph.outputs.iter().map(|output| output.name.as_str()).collect();

@@ -52,11 +52,6 @@ impl Field {
         }
     }
 
-    /// A number that is no less than 0.
-    pub fn size(&self) -> Result<u64> {
-        u64::try_from(self.int()?).map_err(|_| self.wrong("a number that is not negative"))
-    }
-
     /// A number of 32 bits, such as an enum.
     pub fn small(&self) -> Result<i32> {
         i32::try_from(self.int()?).map_err(|_| self.wrong("a number of 32 bits"))
@@ -138,7 +133,11 @@ impl<'a> Reader<'a> {
 
     fn fixed<const N: usize>(&mut self, at: &mut u64, end: u64, message: &'static str) -> Result<[u8; N]> {
         if end - *at < N as u64 {
-            return Err(Error::Malformed { offset: *at, message, expected: format!("{N} bytes inside of the message") });
+            return Err(Error::Malformed {
+                offset: *at,
+                message,
+                expected: format!("{N} bytes inside of the message"),
+            });
         }
         let mut bytes = [0; N];
         for byte in &mut bytes {

@@ -1,4 +1,5 @@
 //! Fixtures.
+#![allow(dead_code, reason = "each test target uses some of it")]
 
 use std::path::PathBuf;
 
