@@ -154,6 +154,30 @@ for (const [name, prompt] of Object.entries(expected.prompts)) {
   }
 }
 
+// The graph as it was, with an empty past.
+if (plan.original) {
+  const session = await ort.InferenceSession.create(join(folder, plan.original), options)
+  for (const prompt of Object.values(expected.prompts)) {
+    const feeds = {}
+    for (const { name, type, shape } of session.inputMetadata) {
+      if (name === plan.tokens) feeds[name] = ints(prompt, [1, prompt.length])
+      else if (name === 'position_ids') feeds[name] = ints(prompt.keys(), [1, prompt.length])
+      else if (name === 'attention_mask') feeds[name] = ints(prompt.map(() => 1), [1, prompt.length])
+      else {
+        const layer = plan.layers.find(({ pasts }) => pasts.includes(name))
+        const dims = [1, layer.kv_num_heads, 0, name === layer.pasts[0] ? layer.head_dim : layer.value_dim]
+        feeds[name] = new ort.Tensor(type, type === 'float16' ? new Uint16Array(0) : new Float32Array(0), dims)
+      }
+    }
+    const { logits } = await session.run(feeds)
+    const sequence = new Sequence()
+    const rest = prompt.length > 1 ? await run([{ sequence, tokens: prompt.slice(0, 1) }]) : []
+    const all = [...rest, ...(await run([{ sequence, tokens: prompt.slice(sequence.length) }]))]
+    result.original = Math.max(result.original ?? 0, difference(all, floats(logits)))
+    if (own) result.itself = Math.max(result.itself ?? 0, difference(floats(logits), own(`logits.${Object.keys(expected.prompts).find((name) => expected.prompts[name] === prompt)}`)))
+  }
+}
+
 // Prompts of unequal length in one call, and rows chosen out of it.
 if (own) {
   const names = Object.keys(expected.prompts)

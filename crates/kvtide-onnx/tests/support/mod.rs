@@ -15,3 +15,6 @@ pub fn path(graph: &str) -> PathBuf {
 pub fn bytes(graph: &str) -> Vec<u8> {
     std::fs::read(path(graph)).expect("the fixture is there")
 }
+
+pub mod build;
+pub mod runtime;
