@@ -93,6 +93,11 @@ impl Evaluation {
         if let Some(value) = constant(node, source)? {
             return Ok(vec![value]);
         }
+        if node.is("", "If")
+            && let Some(outputs) = self.branches(node, source, given)?
+        {
+            return Ok(outputs);
+        }
         let inputs: Vec<&Known> =
             node.inputs.iter().map(|name| given.get(name).unwrap_or_else(|| self.get(name))).collect();
         let made =
@@ -103,6 +108,42 @@ impl Evaluation {
             outputs.push(Known { element: element_of(node, index, &inputs), ..Known::default() });
         }
         Ok(outputs)
+    }
+}
+
+impl Evaluation {
+    /// What an `If` gives: what the branch gives that its condition chooses, and else the dimensions on which all agree.
+    fn branches(&self, node: &Node, source: &dyn Source, given: &HashMap<String, Known>) -> Result<Option<Vec<Known>>> {
+        let mut all = Vec::new();
+        for name in ["then_branch", "else_branch"] {
+            let Some(AttributeValue::Graphs(graphs)) = node.attribute(name) else { return Ok(None) };
+            let Some(graph) = graphs.first() else { return Ok(None) };
+            let mut values = given.clone();
+            for tensor in &graph.initializers {
+                values.insert(tensor.name.clone(), of_tensor(tensor, source)?);
+            }
+            for inner in &graph.nodes {
+                let outputs = self.apply(inner, source, &values)?;
+                values.extend(inner.outputs.iter().cloned().zip(outputs));
+            }
+            let outputs = graph.outputs.iter().map(|output| match values.get(&output.name) {
+                Some(value) => value.clone(),
+                None => self.get(&output.name).clone(),
+            });
+            all.push(outputs.collect::<Vec<_>>());
+        }
+        let condition = node.input(0).unwrap_or_default();
+        let condition = given.get(condition).unwrap_or_else(|| self.get(condition));
+        let chosen = condition.data.as_ref().and_then(|data| data.first()).map(|&number| usize::from(number == 0.));
+        if let Some(chosen) = chosen {
+            return Ok(Some(all.swap_remove(chosen)));
+        }
+        let agree = all[0].iter().zip(&all[1]).map(|(one, other)| Known {
+            element: one.element.filter(|_| one.element == other.element),
+            dims: one.dims.clone().filter(|_| one.dims == other.dims),
+            data: None,
+        });
+        Ok(Some(agree.collect()))
     }
 }
 

@@ -45,6 +45,7 @@ pub enum Attr {
     Int(&'static str, i64),
     Float(&'static str, f32),
     Ints(&'static str, Vec<i64>),
+    Graph(&'static str, Message),
 }
 
 pub const F32: i64 = 1;
@@ -167,6 +168,7 @@ impl Attr {
         match self {
             Self::Int(name, value) => Message::default().text(1, name).int(3, *value).int(20, 2),
             Self::Float(name, value) => Message::default().text(1, name).float(2, *value).int(20, 1),
+            Self::Graph(name, graph) => Message::default().text(1, name).bytes(6, &graph.0).int(20, 5),
             Self::Ints(name, values) => {
                 let named = Message::default().text(1, name);
                 values.iter().fold(named, |message, &value| message.int(8, value)).int(20, 7)
