@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::{Path, PathBuf};
 
 /// A range of bytes in a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -27,6 +28,12 @@ pub trait Source {
 
     /// Fills `bytes` from `offset` on, or fails.
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+
+    /// The same in a file beside the model, for small tensors that lie there. What has no folder has none, and says that
+    /// this is not supported: such tensors are not known then.
+    fn read_beside(&self, _file: &str, _offset: u64, _bytes: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 impl Source for [u8] {
@@ -41,6 +48,20 @@ impl Source for [u8] {
             .ok_or(io::ErrorKind::UnexpectedEof)?;
         bytes.copy_from_slice(found);
         Ok(())
+    }
+}
+
+impl<T: Source + ?Sized> Source for &T {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, bytes)
+    }
+
+    fn read_beside(&self, file: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        (**self).read_beside(file, offset, bytes)
     }
 }
 
@@ -59,19 +80,31 @@ impl Source for Vec<u8> {
 pub struct FileSource {
     file: File,
     size: u64,
+    folder: Option<PathBuf>,
 }
 
 impl FileSource {
     /// Takes an open file; its position is not used.
     pub fn new(file: File) -> io::Result<Self> {
         let size = file.metadata()?.len();
-        Ok(Self { file, size })
+        Ok(Self { file, size, folder: None })
+    }
+
+    /// Opens a file. Small tensors that lie beside it are read there.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        let folder = path.as_ref().parent().map(Path::to_owned);
+        Ok(Self { folder, ..Self::new(File::open(path)?)? })
     }
 }
 
 impl Source for FileSource {
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn read_beside(&self, file: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let folder = self.folder.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        Self::new(File::open(folder.join(file))?)?.read_at(offset, bytes)
     }
 
     #[cfg(unix)]

@@ -7,8 +7,8 @@ use kvtide_onnx::{Error, Form, Layer, Layout, Model, Options, Rewritten, Weights
 use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, Size};
 use support::runtime::same_as_before;
 
-fn rewrite(bytes: &Vec<u8>) -> Result<Rewritten, Error> {
-    Rewritten::new(bytes, &Model::read(bytes)?, &Options::default())
+fn rewrite(bytes: &[u8]) -> Result<Rewritten, Error> {
+    Rewritten::new(&bytes, &Model::read(&bytes)?, &Options::default())
 }
 
 /// Rewrites a model that has to be recognised, checks its form and its numbers, and gives its first layer.

@@ -11,8 +11,8 @@ fn cases() -> u32 {
     std::env::var("KVTIDE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(200)
 }
 
-fn rewritten(bytes: &Vec<u8>, options: &Options) -> Result<Rewritten, Error> {
-    Rewritten::new(bytes, &Model::read(bytes)?, options)
+fn rewritten(bytes: &[u8], options: &Options) -> Result<Rewritten, Error> {
+    Rewritten::new(&bytes, &Model::read(&bytes)?, options)
 }
 
 /// A plain attention in one head layout, with positions given by `turn`.

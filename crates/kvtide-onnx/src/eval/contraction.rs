@@ -1,7 +1,7 @@
 //! Operators that add up: products, sums, attention. Of products only the dimensions are known.
 
 use super::Known;
-use super::known::{axis, broadcast, coordinates, place};
+use super::known::{axis, broadcast, coordinates, count, place};
 use super::movement::axes;
 use crate::proto::{ElementType, Node};
 
@@ -48,7 +48,7 @@ fn gathered(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let mut dims = chosen.dims.clone()?;
     let bits = node.int("bits").unwrap_or(4);
     let per_byte = if table.element == Some(ElementType(2)) { usize::try_from(8 / bits.clamp(1, 8)).ok()? } else { 1 };
-    dims.push(table.dims.as_ref()?.last()? * per_byte);
+    dims.push(table.dims.as_ref()?.last()?.checked_mul(per_byte)?);
     Some(vec![Known::sized(scales.element, dims)])
 }
 
@@ -61,7 +61,8 @@ fn attention(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         let heads = |name: &str| usize::try_from(node.int(name)?).ok();
         let (queries, others) = (heads("num_heads")?, heads("kv_num_heads")?);
         let width = dims.last_mut()?;
-        *width = *width / (queries + 2 * others).max(1) * queries;
+        let all = others.checked_mul(2)?.checked_add(queries)?;
+        *width = *width / all.max(1) * queries;
     }
     Some(vec![Known::sized(queries.element, dims)])
 }
@@ -71,7 +72,7 @@ fn cumulative(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let own = value.dims.as_ref()?;
     let Some(data) = &value.data else { return Some(vec![Known::sized(value.element, own.clone())]) };
     let at = axis(inputs.get(1)?.ints()?.first().copied()?, own.len())?;
-    let stride: usize = own[at + 1..].iter().product();
+    let stride = count(&own[at + 1..])?;
     let exclusive = node.int("exclusive") == Some(1);
     if node.int("reverse") == Some(1) {
         return None;
@@ -109,7 +110,9 @@ fn reduce(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let Some(data) = value.data.as_ref().filter(|_| node.operator != "ReduceMean") else {
         return Some(vec![Known::sized(value.element, dims)]);
     };
-    let mut result = vec![start; full.iter().product()];
+    let length = count(&full).filter(|&length| length <= data.len().max(1));
+    let Some(length) = length else { return Some(vec![Known::sized(value.element, dims)]) };
+    let mut result = vec![start; length];
     let mut at = vec![0; own.len()];
     for (index, &number) in data.iter().enumerate() {
         coordinates(index, own, &mut at);

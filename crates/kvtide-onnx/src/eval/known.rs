@@ -4,6 +4,10 @@ use std::rc::Rc;
 
 use crate::proto::ElementType;
 
+/// No tensor with more axes is followed.
+pub(super) const RANK_MAX: usize = 16;
+/// No list of axes or sizes is longer.
+const LIST_MAX: usize = 64;
 /// No tensor with more elements gets numbers.
 pub(super) const NUMBERS_MAX: usize = 1 << 20;
 
@@ -43,9 +47,10 @@ impl Known {
         self.element.is_some_and(ElementType::is_int)
     }
 
-    /// Its numbers as integers.
+    /// Its numbers as integers, where they are as few as axes and sizes are.
     pub fn ints(&self) -> Option<Vec<i64>> {
-        Some(self.data.as_ref()?.iter().map(|&number| number as i64).collect())
+        let data = self.data.as_ref().filter(|data| data.len() <= LIST_MAX)?;
+        Some(data.iter().map(|&number| number as i64).collect())
     }
 
     /// The tensor whose element at each place is the one that `from` names: a view.
@@ -81,7 +86,10 @@ pub(super) fn coordinates(mut place: usize, dims: &[usize], to: &mut [usize]) {
 /// The place of coordinates, in a tensor whose dimensions are aligned at the back; one of size 1 is repeated.
 pub(super) fn place(coordinates: &[usize], dims: &[usize]) -> usize {
     let skipped = coordinates.len() - dims.len();
-    coordinates[skipped..].iter().zip(dims).fold(0, |place, (&at, &dim)| place * dim + if dim == 1 { 0 } else { at })
+    coordinates[skipped..]
+        .iter()
+        .zip(dims)
+        .fold(0usize, |place, (&at, &dim)| place.saturating_mul(dim).saturating_add(if dim == 1 { 0 } else { at }))
 }
 
 /// The dimensions of two tensors together.

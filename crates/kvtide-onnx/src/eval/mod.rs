@@ -22,6 +22,8 @@ use crate::source::Source;
 
 /// Float weights with more elements have no numbers here.
 const FLOATS_MAX: u64 = 256;
+/// All numbers together, of one run.
+const NUMBERS_MAX: usize = 1 << 25;
 /// Integers and truth values likewise.
 const INTS_MAX: u64 = 1 << 14;
 
@@ -43,9 +45,14 @@ impl Evaluation {
             values.entry(input.name.clone()).or_insert_with(|| roles.bind(input, sizes));
         }
         let mut evaluation = Self { sizes, values, nothing: Known::default() };
+        let mut left = NUMBERS_MAX;
         for node in &model.graph.nodes {
             let outputs = evaluation.apply(node, source, &HashMap::new())?;
-            for (name, value) in node.outputs.iter().zip(outputs) {
+            for (name, mut value) in node.outputs.iter().zip(outputs) {
+                match left.checked_sub(value.data.as_ref().map_or(0, |data| data.len())) {
+                    Some(rest) => left = rest,
+                    None => value.data = None,
+                }
                 evaluation.values.insert(name.clone(), value);
             }
         }
@@ -102,7 +109,8 @@ impl Evaluation {
             node.inputs.iter().map(|name| given.get(name).unwrap_or_else(|| self.get(name))).collect();
         let made =
             if node.is("", "ConstantOfShape") { repeated(node, &inputs, source)? } else { operators(node, &inputs) };
-        let mut outputs = made.unwrap_or_default();
+        let is_followed = |value: &Known| value.dims.as_ref().is_none_or(|dims| dims.len() <= known::RANK_MAX);
+        let mut outputs = made.filter(|values| values.iter().all(is_followed)).unwrap_or_default();
         // What is not known in its dimensions still has a type: mostly that of the first input.
         for index in outputs.len()..node.outputs.len() {
             outputs.push(Known { element: element_of(node, index, &inputs), ..Known::default() });

@@ -130,11 +130,9 @@ fn expand(value: &Known, to: &Known) -> Option<Known> {
 
 fn tile(value: &Known, repeats: &Known) -> Option<Known> {
     let own = value.dims.as_ref()?;
-    let dims: Vec<usize> = own
-        .iter()
-        .zip(repeats.ints()?)
-        .map(|(&dim, times)| dim.checked_mul(times.try_into().ok()?))
-        .collect::<Option<_>>()?;
+    let repeats = repeats.ints().filter(|repeats| repeats.len() == own.len())?;
+    let dims: Vec<usize> =
+        own.iter().zip(repeats).map(|(&dim, times)| dim.checked_mul(times.try_into().ok()?)).collect::<Option<_>>()?;
     let (shape, mut at) = (dims.clone(), vec![0; dims.len()]);
     Some(value.moved(dims, |index| {
         coordinates(index, &shape, &mut at);
@@ -148,7 +146,10 @@ fn concat(node: &Node, inputs: &[&Known]) -> Option<Known> {
     let own = first.dims.as_ref()?;
     let at = axis(node.int("axis")?, own.len())?;
     let mut dims = own.clone();
-    dims[at] = inputs.iter().map(|value| value.dims.as_ref()?.get(at).copied()).sum::<Option<usize>>()?;
+    dims[at] = inputs.iter().try_fold(0usize, |sum, value| {
+        let other = value.dims.as_ref().filter(|other| other.len() == own.len())?;
+        sum.checked_add(other[at])
+    })?;
     let all: Option<Vec<_>> = inputs.iter().map(|value| Some((value.data.as_ref()?, value.dims.as_ref()?))).collect();
     let Some(all) = all else { return Some(Known::sized(first.element, dims)) };
     let (shape, mut from) = (dims.clone(), vec![0; dims.len()]);
@@ -204,6 +205,9 @@ fn gather(node: &Node, inputs: &[&Known]) -> Option<Known> {
         coordinates(index, &shape, &mut from);
         let number = numbers.get(place(&from[at..at + chosen.len()], chosen)).copied().unwrap_or(f64::NAN);
         let row = if number < 0. { number + own[at] as f64 } else { number } as usize;
+        if row >= own[at] {
+            return usize::MAX;
+        }
         place(&[&from[..at], &[row], &from[at + chosen.len()..]].concat(), own)
     }))
 }
@@ -211,8 +215,10 @@ fn gather(node: &Node, inputs: &[&Known]) -> Option<Known> {
 fn trilu(node: &Node, inputs: &[&Known]) -> Option<Known> {
     let value = inputs.first()?;
     let own = value.dims.as_ref()?;
-    let shift =
-        inputs.get(1).filter(|value| value.dims.is_some()).map_or(Some(0.), |value| Some(value.data.as_ref()?[0]))?;
+    let shift = inputs
+        .get(1)
+        .filter(|value| value.dims.is_some())
+        .map_or(Some(0.), |value| value.data.as_ref()?.first().copied())?;
     let Some(data) = &value.data else { return Some((*value).clone()) };
     let (&width, &height) = (own.last()?, own.get(own.len().checked_sub(2)?)?);
     let upper = node.int("upper").unwrap_or(1) == 1;
@@ -236,7 +242,7 @@ fn split(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     let value = inputs.first()?;
     let own = value.dims.as_ref()?;
     let at = axis(node.int("axis").unwrap_or(0), own.len())?;
-    let count = node.outputs.len();
+    let count = node.outputs.len().max(1);
     let sizes: Vec<usize> = match node.ints("split").map(<[_]>::to_vec).or_else(|| inputs.get(1)?.ints()) {
         Some(sizes) => sizes.iter().map(|&size| usize::try_from(size).ok()).collect::<Option<_>>()?,
         None => {
@@ -252,10 +258,10 @@ fn split(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
         let (shape, mut from) = (dims.clone(), vec![0; own.len()]);
         parts.push(value.moved(dims, |index| {
             coordinates(index, &shape, &mut from);
-            from[at] += start;
+            from[at] = from[at].saturating_add(start);
             place(&from, own)
         }));
-        start += size;
+        start = start.saturating_add(size);
     }
     Some(parts)
 }

@@ -119,7 +119,7 @@ impl Cached<'_> {
         let dims = match reading {
             Reading::Rows => vec![batch, heads, tokens, self.dim],
             Reading::Columns => vec![batch, heads, self.dim, tokens],
-            Reading::Packed => vec![batch, tokens, heads * self.dim],
+            Reading::Packed => vec![batch, tokens, heads.saturating_mul(self.dim)],
         };
         if found.dims.as_ref() != Some(&dims) || self.heads == 0 || !heads.is_multiple_of(self.heads) {
             return Err(wrong());

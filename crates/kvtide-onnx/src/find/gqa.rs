@@ -14,7 +14,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<Found> {
     let node = lookup.node(index);
     let wrong = |reason: String| unrecognised(node, reason);
     refuse(lookup, node)?;
-    let heads = |name: &str| node.int(name).and_then(|heads| u32::try_from(heads).ok()).filter(|&heads| heads > 0);
+    let heads = |name: &str| heads(node, name);
     let num_heads = heads("num_heads").ok_or_else(|| wrong("num_heads is missing".into()))?;
     let kv_num_heads = heads("kv_num_heads").ok_or_else(|| wrong("kv_num_heads is missing".into()))?;
     if num_heads % kv_num_heads != 0 {
@@ -35,7 +35,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<Found> {
     };
     let shared = if matches!(operands, Operands::Packed(_)) { num_heads + 2 * kv_num_heads } else { num_heads };
     let width = match lookup.at(SIZES[0])?.dims(query) {
-        Some(&[_, _, width]) => width as u32,
+        Some(&[_, _, width]) => u32::try_from(width).unwrap_or(0),
         _ => return Err(wrong(format!("the width of {query} is not known"))),
     };
     if width % shared != 0 || width == 0 {
@@ -63,6 +63,12 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<Found> {
         pasts,
     };
     Ok(Found { layer, operands, positions, bias: None, output: output.into(), index })
+}
+
+/// A number of heads; none has more than 65,536.
+pub(super) fn heads(node: &Node, name: &str) -> Option<u32> {
+    let heads = node.int(name).and_then(|heads| u32::try_from(heads).ok());
+    heads.filter(|heads| (1..=1 << 16).contains(heads))
 }
 
 /// The scale of an operator that has one as an attribute, and else the root of the head dimension.
@@ -123,11 +129,11 @@ fn rotary(lookup: &Lookup<'_>, node: &Node, head_dim: u32) -> Result<Option<Rota
     };
     let initializer = |name: &str| lookup.graph().initializers.iter().find(|tensor| tensor.name == name);
     let half = match lookup.at(SIZES[0])?.dims(cos) {
-        Some(&[_, half]) => half as u32,
+        Some(&[_, half]) => u32::try_from(half).unwrap_or(0),
         _ => return Err(unrecognised(node, format!("the dimensions of {cos} are not known"))),
     };
-    if half == 0 || half * 2 > head_dim {
-        return Err(unrecognised(node, format!("{cos} turns {} elements of heads of {head_dim}", half * 2)));
+    if half == 0 || half > head_dim / 2 {
+        return Err(unrecognised(node, format!("{cos} turns twice {half} elements of heads of {head_dim}")));
     }
     Ok(Some(Rotary {
         interleaved: node.int("rotary_interleaved") == Some(1),

@@ -3,7 +3,7 @@
 
 use super::cached::{Reading, trace};
 use super::found::{Found, Operands};
-use super::gqa::scale;
+use super::gqa::{heads, scale};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Term, window};
@@ -18,10 +18,6 @@ struct Call<'a> {
     pasts: [Option<&'a str>; 2],
     bias: Option<&'a str>,
     causal: bool,
-}
-
-fn heads(node: &Node, name: &str) -> Option<u32> {
-    node.int(name).and_then(|heads| u32::try_from(heads).ok()).filter(|&heads| heads > 0)
 }
 
 /// A MultiHeadAttention.

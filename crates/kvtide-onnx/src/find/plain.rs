@@ -88,6 +88,8 @@ fn product_behind<'a>(lookup: &Lookup<'a>, softmax: usize) -> Result<Option<(usi
                 }
             }
         }
+        next.sort_unstable();
+        next.dedup();
         names = next;
     }
     Ok(None)

@@ -1,6 +1,8 @@
 //! A tensor of a model: its name, type and shape, and where its data lie. Data are loaded only on request, and only where
 //! they are few.
 
+use std::io::ErrorKind;
+
 use super::{ElementType, Encoded, load};
 use crate::error::{Error, Result};
 use crate::source::{Source, Span};
@@ -181,18 +183,28 @@ impl Tensor {
         Ok(())
     }
 
-    /// Its numbers, where it has at most `count_max` and they are not external.
+    /// Its numbers, where it has at most `count_max`. Those in a file that cannot be opened are not known.
     pub fn load(&self, source: &dyn Source, count_max: u64) -> Result<Option<Vec<f64>>> {
         let count = self.count()?;
-        if count > count_max {
+        if count > count_max || self.element.bits().is_none() {
             return Ok(None);
         }
         let numbers = match (&self.place, &self.encoded) {
             (Place::Source(span), _) => decode(self.element, &load(source, *span)?),
             (Place::Inline, Encoded::Source(_)) => self.typed_numbers(source)?,
+            (Place::External(external), _) => self.external_numbers(external, source)?,
             _ => None,
         };
         Ok(numbers.filter(|numbers| numbers.len() as u64 == count))
+    }
+
+    fn external_numbers(&self, external: &External, source: &dyn Source) -> Result<Option<Vec<f64>>> {
+        let mut bytes = vec![0; external.length as usize];
+        match source.read_beside(&external.location, external.offset, &mut bytes) {
+            Ok(()) => Ok(decode(self.element, &bytes)),
+            Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFound) => Ok(None),
+            Err(error) => Err(self.wrong(format!("its data in {}: {error}", external.location))),
+        }
     }
 
     fn typed_numbers(&self, source: &dyn Source) -> Result<Option<Vec<f64>>> {

@@ -49,12 +49,9 @@ impl Draft<'_> {
     /// The parts of queries, keys and values in something packed, along its last axis.
     fn split(&mut self, layer: &Layer, name: &str, what: &str) -> [String; 3] {
         let prefix = format!("kvtide/{what}.{}", layer.layer);
-        let sizes = [
-            layer.num_heads * layer.head_dim,
-            layer.kv_num_heads * layer.head_dim,
-            layer.kv_num_heads * layer.value_dim,
-        ];
-        let sizes = sizes.map(i64::from);
+        let [heads, others] = [layer.num_heads, layer.kv_num_heads].map(i64::from);
+        let [dim, values] = [layer.head_dim, layer.value_dim].map(i64::from);
+        let sizes = [heads * dim, others * dim, others * values];
         let parts = ["q", "k", "v"].map(|part| format!("{prefix}.{part}"));
         let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
         // Before opset 13 the sizes are an attribute.

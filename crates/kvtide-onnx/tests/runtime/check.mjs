@@ -169,7 +169,15 @@ if (plan.original) {
         feeds[name] = new ort.Tensor(type, type === 'float16' ? new Uint16Array(0) : new Float32Array(0), dims)
       }
     }
-    const { logits } = await session.run(feeds)
+    let logits
+    try {
+      logits = (await session.run(feeds)).logits
+    } catch (error) {
+      // A past of a fixed size cannot be empty.
+      result.original = result.itself = 0
+      result.refused = error.message
+      break
+    }
     const sequence = new Sequence()
     const rest = prompt.length > 1 ? await run([{ sequence, tokens: prompt.slice(0, 1) }]) : []
     const all = [...rest, ...(await run([{ sequence, tokens: prompt.slice(sequence.length) }]))]

@@ -24,7 +24,7 @@ pub fn root() -> PathBuf {
 }
 
 fn source(path: &Path) -> FileSource {
-    FileSource::new(std::fs::File::open(path).unwrap()).unwrap()
+    FileSource::open(path).unwrap()
 }
 
 fn plan(rewritten: &Rewritten, options: &Options) -> Value {
@@ -98,7 +98,7 @@ fn run(name: &str, folder: &Path, plan: &Value, references: &Path) -> Value {
 }
 
 /// Compares a model with what it was before, on prompts of several lengths.
-pub fn same_as_before(name: &str, bytes: &Vec<u8>, rewritten: &Rewritten) {
+pub fn same_as_before(name: &str, bytes: &[u8], rewritten: &Rewritten) {
     if !is_there() {
         return;
     }
@@ -110,7 +110,7 @@ pub fn same_as_before(name: &str, bytes: &Vec<u8>, rewritten: &Rewritten) {
         json!({ "vocab_size": 40, "prompts": { "p1": ids(1), "p3": ids(3), "p13": ids(13) }, "greedy": {} });
     std::fs::write(folder.join("references.json"), references.to_string()).unwrap();
     let mut plan = plan(rewritten, &Options::default());
-    plan["parts"] = parts(&folder, rewritten, bytes, Weights::Inline).into();
+    plan["parts"] = parts(&folder, rewritten, &bytes, Weights::Inline).into();
     plan["logits"] = "none".into();
     plan["original"] = "model.onnx".into();
     let result = run(name, &folder, &plan, &folder);
