@@ -165,19 +165,13 @@ if (plan.original) {
       else if (name === 'attention_mask') feeds[name] = ints(prompt.map(() => 1), [1, prompt.length])
       else {
         const layer = plan.layers.find(({ pasts }) => pasts.includes(name))
-        const dims = [1, layer.kv_num_heads, 0, name === layer.pasts[0] ? layer.head_dim : layer.value_dim]
-        feeds[name] = new ort.Tensor(type, type === 'float16' ? new Uint16Array(0) : new Float32Array(0), dims)
+        // A past that the graph slides by itself has a fixed number of rows.
+        const rows = String(shape[2]).includes('sliding') ? 64 : 0
+        const dims = [1, layer.kv_num_heads, rows, name === layer.pasts[0] ? layer.head_dim : layer.value_dim]
+        feeds[name] = new ort.Tensor(type, new (type === 'float16' ? Uint16Array : Float32Array)(dims[1] * dims[2] * dims[3]), dims)
       }
     }
-    let logits
-    try {
-      logits = (await session.run(feeds)).logits
-    } catch (error) {
-      // A past of a fixed size cannot be empty.
-      result.original = result.itself = 0
-      result.refused = error.message
-      break
-    }
+    const { logits } = await session.run(feeds)
     const sequence = new Sequence()
     const rest = prompt.length > 1 ? await run([{ sequence, tokens: prompt.slice(0, 1) }]) : []
     const all = [...rest, ...(await run([{ sequence, tokens: prompt.slice(sequence.length) }]))]
