@@ -37,8 +37,10 @@ FAMILIES = {
     'gemma2': ('Gemma2Config', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, attn_logit_softcapping=5.0,
                                     final_logit_softcapping=10.0, layer_types=MIXED)),
     'gemma3': ('Gemma3TextConfig', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, layer_types=MIXED)),
-    'phi3': ('Phi3Config', dict(sliding_window=None)),
-    'phi3-window': ('Phi3Config', dict(sliding_window=9)),
+    'phi3': ('Phi3Config', dict(sliding_window=None, original_max_position_embeddings=512)),
+    'phi3-window': ('Phi3Config', dict(sliding_window=9, original_max_position_embeddings=512)),
+    'phi3-long': ('Phi3Config', dict(sliding_window=None, max_position_embeddings=512, original_max_position_embeddings=64,
+                                     rope_scaling=dict(type='longrope', short_factor=[1.1] * 8, long_factor=[2.0] * 8))),
     'smollm3': ('SmolLM3Config', dict(no_rope_layers=[1, 0])),
     'granite': ('GraniteConfig', dict(attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0)),
     'gpt-oss': ('GptOssConfig', dict(head_dim=16, sliding_window=9, num_local_experts=4, num_experts_per_tok=2, layer_types=MIXED,
@@ -120,15 +122,14 @@ def dynamo(folder):
         dynamic_shapes=({0: batch, 1: new}, {0: batch, 1: torch.export.Dim.AUTO}, {0: batch, 1: new}, [{0: batch, 2: past} for _ in pasts]))
 
 
-def build(builder, folder, tag, extra):
+def build(builder, folder, tag, precision):
     out = folder / tag
     shutil.rmtree(out, ignore_errors=True)
     arguments = [sys.executable, '-c', 'import sys, builtins; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0]); import builder, runpy\n'
                  'import transformers as t\n'
                  't.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 96))())\n'
                  'runpy.run_path(sys.argv[0] + "/builder.py", run_name="__main__")', str(builder)]
-    arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-p', 'fp32', '-e', 'cpu', '-c', str(folder / 'cache')]
-    arguments += ['--extra_options', *extra] if extra else []
+    arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-p', precision, '-e', 'cpu', '-c', str(folder / 'cache')]
     path = str(Path(builder).resolve().parent.parent)
     run = subprocess.run(arguments, env={**os.environ, 'PYTHONPATH': path, 'HF_HUB_OFFLINE': '1'}, capture_output=True, text=True)
     if not (out / 'model.onnx').exists():
@@ -149,7 +150,9 @@ if __name__ == '__main__':
         if 'builder' in arguments.ways:
             for builder in arguments.builder:
                 tag = 'builder-' + Path(builder).resolve().parent.parent.name
-                ways.append((tag, lambda at, builder=builder, tag=tag: build(builder, at, tag, [])))
+                ways.append((tag, lambda at, builder=builder, tag=tag: build(builder, at, tag, 'fp32')))
+                # On the CPU half floats mean MultiHeadAttention, with keys and values put behind the past before it.
+                ways.append((tag + '-f16', lambda at, builder=builder, tag=tag: build(builder, at, tag + '-f16', 'fp16')))
         try:
             make(name, folder)
         except Exception as error:

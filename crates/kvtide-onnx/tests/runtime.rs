@@ -80,10 +80,11 @@ fn graphs_of_many_families_give_their_references() {
                 }
                 let result = check(&graph, &name, &Options::default(), Weights::Inline, &family, original);
                 let result = result.expect("a runtime");
-                assert!(result["original"].as_f64() < Some(1e-4), "{result}");
+                let limit = if name.contains("f16") { 0.05 } else { 1e-4 };
+                assert!(result["original"].as_f64() < Some(limit), "{result}");
                 // An exporter may have been wrong itself.
-                if result["itself"].as_f64() < Some(1e-4) {
-                    close(Some(result), 1e-4);
+                if result["itself"].as_f64() < Some(limit) {
+                    close(Some(result), limit);
                 } else {
                     eprintln!("{name}: the graph itself is {} off", result["itself"]);
                 }

@@ -47,6 +47,7 @@ impl Evaluation {
         let mut evaluation = Self { sizes, values, nothing: Known::default() };
         let mut left = NUMBERS_MAX;
         for node in &model.graph.nodes {
+            evaluation.complete(model, node);
             let outputs = evaluation.apply(node, source, &HashMap::new())?;
             for (name, mut value) in node.outputs.iter().zip(outputs) {
                 match left.checked_sub(value.data.as_ref().map_or(0, |data| data.len())) {
@@ -62,6 +63,18 @@ impl Evaluation {
             }
         }
         Ok(evaluation)
+    }
+
+    /// Some graphs only name the head dimension of a past: it is that of the rows that are put behind it.
+    fn complete(&mut self, model: &Model, node: &Node) {
+        let (Some(past), Some(new)) = (node.input(0), node.input(1)) else { return };
+        if !node.is("", "Concat") || self.dims(past).is_some() || !model.graph.input(past).is_some_and(is_past) {
+            return;
+        }
+        if let Some(&[batch, heads, _, dim]) = self.dims(new) {
+            let dims = vec![batch, heads, self.sizes.past, dim];
+            self.values.insert(past.to_owned(), Known::sized(self.get(past).element, dims));
+        }
     }
 
     /// What is known of a tensor.
