@@ -16,7 +16,7 @@ const number = (version: string): number => version.split('.').reduce((sum, part
 const text = (file: string): string => readFileSync(join(root, file), 'utf8')
 
 test('three crates are published, each behind those that it depends on', t => {
-  t.deepEqual(own.map(({ name }) => name), ['kvtide-core', 'kvtide-cuda', 'kvtide-tensor'])
+  t.deepEqual(own.map(({ name }) => name), ['kvtide-core', 'kvtide-cuda', 'kvtide-onnx', 'kvtide-tensor'])
 })
 
 test('what stands against publishing one is named', t => {

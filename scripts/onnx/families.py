@@ -22,14 +22,14 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-VOCAB = 96
-TINY = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+VOCAB = 64
+TINY = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, head_dim=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, torch_dtype='float32')
 MIXED = ['sliding_attention', 'full_attention']
 
 FAMILIES = {
     'llama': ('LlamaConfig', dict(head_dim=16)),
-    'llama-wide': ('LlamaConfig', dict(num_attention_heads=4, num_key_value_heads=4, head_dim=32, attention_bias=True)),
+    'llama-wide': ('LlamaConfig', dict(num_key_value_heads=4, head_dim=32, attention_bias=True)),
     'mistral': ('MistralConfig', dict(sliding_window=9, head_dim=16)),
     'qwen2': ('Qwen2Config', dict()),
     'qwen2-window': ('Qwen2Config', dict(use_sliding_window=True, sliding_window=9, max_window_layers=1)),
@@ -127,7 +127,7 @@ def build(builder, folder, tag, precision):
     shutil.rmtree(out, ignore_errors=True)
     arguments = [sys.executable, '-c', 'import sys, builtins; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0]); import builder, runpy\n'
                  'import transformers as t\n'
-                 't.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 96))())\n'
+                 't.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 64))())\n'
                  'runpy.run_path(sys.argv[0] + "/builder.py", run_name="__main__")', str(builder)]
     arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-p', precision, '-e', 'cpu', '-c', str(folder / 'cache')]
     path = str(Path(builder).resolve().parent.parent)

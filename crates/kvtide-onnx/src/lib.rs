@@ -7,6 +7,14 @@
 //!   .parts(source)               the same graph cut at its attentions
 //!   .inspection()                what was found, layer by layer
 //! ```
+//!
+//! What always holds:
+//!
+//! - A source is read by position and never mapped. What takes memory is the graph, within a limit, and never a weight.
+//! - What was not changed is written as it was, byte for byte.
+//! - Recognition is by structure: names of nodes mean nothing, and masks are computed instead of compared.
+//! - A tensor that takes the place of another one has its name, so what reads it does not change.
+//! - Every refusal names a place: an offset in the source, a tensor, or a node with its operator.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -28,3 +36,8 @@ pub use proto::{ElementType, External, GRAPH_BYTES_MAX, Model, Place, Weights};
 pub use rewrite::{Options, Rewritten};
 pub use source::{FileSource, Source, Span};
 pub use wire::{Segment, Segments};
+
+/// The example of the page that registries show.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

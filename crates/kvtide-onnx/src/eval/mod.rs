@@ -37,7 +37,22 @@ pub(crate) struct Evaluation {
 impl Evaluation {
     /// Runs all nodes in their order. `O(nodes)`, and the numbers of masks.
     pub fn run(model: &Model, source: &dyn Source, roles: &Roles, sizes: Sizes) -> Result<Self> {
-        let mut values = HashMap::new();
+        let (evaluation, completed) = Self::pass(model, source, roles, sizes, &HashMap::new())?;
+        if completed.is_empty() {
+            return Ok(evaluation);
+        }
+        Ok(Self::pass(model, source, roles, sizes, &completed)?.0)
+    }
+
+    /// One run, with what is known of pasts; and what it found out about others.
+    fn pass(
+        model: &Model,
+        source: &dyn Source,
+        roles: &Roles,
+        sizes: Sizes,
+        pasts: &HashMap<String, Known>,
+    ) -> Result<(Self, HashMap<String, Known>)> {
+        let mut values = pasts.clone();
         for tensor in &model.graph.initializers {
             values.insert(tensor.name.clone(), of_tensor(tensor, source)?);
         }
@@ -45,9 +60,13 @@ impl Evaluation {
             values.entry(input.name.clone()).or_insert_with(|| roles.bind(input, sizes));
         }
         let mut evaluation = Self { sizes, values, nothing: Known::default() };
+        let mut completed = HashMap::new();
         let mut left = NUMBERS_MAX;
         for node in &model.graph.nodes {
-            evaluation.complete(model, node);
+            if let Some((past, value)) = evaluation.complete(model, node) {
+                evaluation.values.insert(past.clone(), value.clone());
+                completed.insert(past, value);
+            }
             let outputs = evaluation.apply(node, source, &HashMap::new())?;
             for (name, mut value) in node.outputs.iter().zip(outputs) {
                 match left.checked_sub(value.data.as_ref().map_or(0, |data| data.len())) {
@@ -62,19 +81,18 @@ impl Evaluation {
                 value.element = value.element.or(info.element);
             }
         }
-        Ok(evaluation)
+        Ok((evaluation, completed))
     }
 
     /// Some graphs only name the head dimension of a past: it is that of the rows that are put behind it.
-    fn complete(&mut self, model: &Model, node: &Node) {
-        let (Some(past), Some(new)) = (node.input(0), node.input(1)) else { return };
+    fn complete(&self, model: &Model, node: &Node) -> Option<(String, Known)> {
+        let (past, new) = (node.input(0)?, node.input(1)?);
         if !node.is("", "Concat") || self.dims(past).is_some() || !model.graph.input(past).is_some_and(is_past) {
-            return;
+            return None;
         }
-        if let Some(&[batch, heads, _, dim]) = self.dims(new) {
-            let dims = vec![batch, heads, self.sizes.past, dim];
-            self.values.insert(past.to_owned(), Known::sized(self.get(past).element, dims));
-        }
+        let &[batch, heads, _, dim] = self.dims(new)? else { return None };
+        let dims = vec![batch, heads, self.sizes.past, dim];
+        Some((past.to_owned(), Known::sized(self.get(past).element, dims)))
     }
 
     /// What is known of a tensor.
