@@ -103,6 +103,28 @@ fn the_length_of_all_tokens_is_made_of_positions() {
 }
 
 #[test]
+fn layers_are_counted_as_their_pasts_are() {
+    let graph = Decoder::new(HEADS, true).layers(|decoder, layer, [query, key, value]| {
+        let [pasts, presents] = decoder.pasts(10 - layer);
+        let output = decoder.graph.fresh("attended");
+        let inputs = [query, key, value, "", "", "", &pasts[0], &pasts[1]];
+        let attributes = [Attr::Int("num_heads", HEADS), Attr::Int("unidirectional", 1)];
+        let outputs = [output.as_str(), &presents[0], &presents[1]];
+        decoder.graph.node_to("com.microsoft.MultiHeadAttention", &inputs, &outputs, &attributes);
+        output
+    });
+    let bytes = graph.model(18);
+    let rewritten = rewritten(&bytes, &Options::default()).unwrap();
+    let pasts: Vec<(u32, &str)> =
+        rewritten.layers().iter().map(|layer| (layer.layer, layer.pasts[0].as_str())).collect();
+    assert_eq!(pasts, [(0, "past_key_values.9.key"), (1, "past_key_values.10.key")]);
+    let parts = rewritten.parts(&bytes).unwrap();
+    let order: Vec<u32> = parts.iter().flat_map(|part| &part.attentions).map(|call| call.layer).collect();
+    assert_eq!(order, [1, 0]);
+    same_as_before("numbers", &bytes, &rewritten);
+}
+
+#[test]
 fn what_needs_the_past_itself_is_refused() {
     let graph = turned(true, |decoder, name, past| {
         let before = decoder.size_of(past, 2);
