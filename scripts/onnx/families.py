@@ -2,7 +2,7 @@
 
     python scripts/onnx/families.py <folder> [--only gemma2] [--builder <folder of onnxruntime_genai/models>]..
 
-Traps: no size may be that of the vocabulary, or builder 0.11.4 takes a projection for the head; builder 0.18.0 wants transformers 5 beside it
+Traps: no size may be that of the vocabulary, or the builders take a projection for the head; builder 0.18.0 wants transformers 5 beside it
 (`pip install --target` into its own folder), the other exporters 4.57.
 
 Needs torch, transformers and optimum-onnx; the builders of onnxruntime-genai are run where they lie (their package needs not be
@@ -18,11 +18,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import torch
 import transformers
 from safetensors.torch import save_file
 
-VOCAB = 64
+VOCAB = 72
 TINY = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, head_dim=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
             max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, torch_dtype='float32')
 MIXED = ['sliding_attention', 'full_attention']
@@ -37,9 +38,9 @@ FAMILIES = {
     'gemma2': ('Gemma2Config', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, attn_logit_softcapping=5.0,
                                     final_logit_softcapping=10.0, layer_types=MIXED)),
     'gemma3': ('Gemma3TextConfig', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, layer_types=MIXED)),
-    'phi3': ('Phi3Config', dict(sliding_window=None, original_max_position_embeddings=512)),
-    'phi3-window': ('Phi3Config', dict(sliding_window=9, original_max_position_embeddings=512)),
-    'phi3-long': ('Phi3Config', dict(sliding_window=None, max_position_embeddings=512, original_max_position_embeddings=64,
+    'phi3': ('Phi3Config', dict(hidden_size=64, sliding_window=None, original_max_position_embeddings=512)),
+    'phi3-window': ('Phi3Config', dict(hidden_size=64, sliding_window=9, original_max_position_embeddings=512)),
+    'phi3-long': ('Phi3Config', dict(hidden_size=64, sliding_window=None, max_position_embeddings=512, original_max_position_embeddings=64,
                                      rope_scaling=dict(type='longrope', short_factor=[1.1] * 8, long_factor=[2.0] * 8))),
     'smollm3': ('SmolLM3Config', dict(no_rope_layers=[1, 0])),
     'granite': ('GraniteConfig', dict(attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0)),
@@ -120,6 +121,13 @@ def dynamo(folder):
         input_names=['input_ids', 'attention_mask', 'position_ids', *names],
         output_names=['logits', *[name.replace('past_key_values', 'present') for name in names]],
         dynamic_shapes=({0: batch, 1: new}, {0: batch, 1: torch.export.Dim.AUTO}, {0: batch, 1: new}, [{0: batch, 2: past} for _ in pasts]))
+    # Paths and lines of Python stand in it otherwise.
+    path = folder / 'dynamo' / 'model.onnx'
+    graph = onnx.load(path)
+    for thing in (graph, graph.graph, *graph.graph.node, *graph.graph.value_info, *graph.graph.input, *graph.graph.output, *graph.graph.initializer):
+        del thing.metadata_props[:]
+        thing.doc_string = ''
+    onnx.save(graph, path)
 
 
 def build(builder, folder, tag, precision):
@@ -127,7 +135,7 @@ def build(builder, folder, tag, precision):
     shutil.rmtree(out, ignore_errors=True)
     arguments = [sys.executable, '-c', 'import sys, builtins; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0]); import builder, runpy\n'
                  'import transformers as t\n'
-                 't.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 64))())\n'
+                 't.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 72))())\n'
                  'runpy.run_path(sys.argv[0] + "/builder.py", run_name="__main__")', str(builder)]
     arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-p', precision, '-e', 'cpu', '-c', str(folder / 'cache')]
     path = str(Path(builder).resolve().parent.parent)

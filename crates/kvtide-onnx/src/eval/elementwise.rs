@@ -24,7 +24,10 @@ pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
     if same_shape(operator) {
         let value = inputs.first()?;
         let dims = value.dims.clone()?;
-        let same = Known::sized(value.element, dims);
+        // Norms of this kind give the type of their scale.
+        let scale = inputs.get(1).and_then(|scale| scale.element);
+        let takes_scale = matches!(operator, "SimplifiedLayerNormalization" | "RMSNormalization");
+        let same = Known::sized(scale.filter(|_| takes_scale).or(value.element), dims);
         // Norms with a skip give the sum as their last output.
         let count = if operator.starts_with("Skip") { node.outputs.len() } else { 1 };
         return Some(vec![same; count.min(4)]);

@@ -60,6 +60,9 @@ impl Evaluation {
             values.entry(input.name.clone()).or_insert_with(|| roles.bind(input, sizes));
         }
         let mut evaluation = Self { sizes, values, nothing: Known::default() };
+        let infos = model.graph.values.iter().chain(&model.graph.outputs);
+        let declared: HashMap<&str, ElementType> =
+            infos.filter_map(|info| Some((info.name.as_str(), info.element?))).collect();
         let mut completed = HashMap::new();
         let mut left = NUMBERS_MAX;
         for node in &model.graph.nodes {
@@ -73,12 +76,8 @@ impl Evaluation {
                     Some(rest) => left = rest,
                     None => value.data = None,
                 }
+                value.element = declared.get(name.as_str()).copied().or(value.element);
                 evaluation.values.insert(name.clone(), value);
-            }
-        }
-        for info in &model.graph.values {
-            if let Some(value) = evaluation.values.get_mut(&info.name) {
-                value.element = value.element.or(info.element);
             }
         }
         Ok((evaluation, completed))

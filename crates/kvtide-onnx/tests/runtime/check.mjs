@@ -166,7 +166,7 @@ if (plan.original) {
       else {
         const layer = plan.layers.find(({ pasts }) => pasts.includes(name))
         // A past that the graph slides by itself has a fixed number of rows.
-        const rows = String(shape[2]).includes('sliding') ? 64 : 0
+        const rows = layer.form === 'GroupQueryAttention' && String(shape[2]).includes('sliding') ? 64 : 0
         const dims = [1, layer.kv_num_heads, rows, name === layer.pasts[0] ? layer.head_dim : layer.value_dim]
         feeds[name] = new ort.Tensor(type, new (type === 'float16' ? Uint16Array : Float32Array)(dims[1] * dims[2] * dims[3]), dims)
       }
