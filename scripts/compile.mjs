@@ -4,8 +4,8 @@
 // can reach from the public entry go as well.
 import { readdirSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
+import { main } from './refusal.mjs'
 import { must, root } from './steps.mjs'
 
 /** Declarations that others import, from one of them on. */
@@ -22,7 +22,6 @@ export function reachable(declarations, found = new Set()) {
   return found
 }
 
-/** Compiles the sources into a folder, which is emptied before. */
 export async function compile(to) {
   rmSync(to, { recursive: true, force: true })
   const build = ['-p', 'tsconfig.build.json', '--outDir', to]
@@ -34,4 +33,4 @@ export async function compile(to) {
   }
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) await compile(join(root, 'dist'))
+await main(import.meta.url, 'cannot compile', () => compile(join(root, 'dist')))

@@ -6,8 +6,8 @@ import { join } from 'node:path'
 import { Missing, Refusal } from './refusal.mjs'
 import { must, run } from './steps.mjs'
 
-/** The tarball of a package, in `folder`. */
-export async function fetched({ name, version, sha256 }, folder) {
+/** A package in `folder`, unpacked. */
+export async function unpacked({ name, version, sha256 }, folder) {
   mkdirSync(folder, { recursive: true })
   const file = join(folder, `${name.replace('@', '').replace('/', '-')}-${version}.tgz`)
   if (!existsSync(file)) {
@@ -16,16 +16,10 @@ export async function fetched({ name, version, sha256 }, folder) {
   }
   const found = createHash('sha256').update(readFileSync(file)).digest('hex')
   if (found !== sha256) throw new Refusal(`${file} has the SHA-256 ${found}, expected ${sha256}: remove it`)
-  return file
-}
-
-/** The same, unpacked: the folder of the package. */
-export async function unpacked(pinned, folder) {
-  const tarball = await fetched(pinned, folder)
-  const to = tarball.slice(0, -'.tgz'.length)
+  const to = file.slice(0, -'.tgz'.length)
   if (!existsSync(join(to, 'package.json'))) {
     mkdirSync(to, { recursive: true })
-    await must('tar', ['--extract', '--gzip', '--file', tarball, '--directory', to, '--strip-components', '1'])
+    await must('tar', ['--extract', '--gzip', '--file', file, '--directory', to, '--strip-components', '1'])
   }
   return to
 }

@@ -14,7 +14,7 @@ const steps = [
   ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-cuda', '-p', 'kvtide-onnx', '-p', 'kvtide-tensor', '-p', 'decoder', '--features', 'kvtide-tensor/captured-steps', ...target], { RUSTDOCFLAGS: '-D warnings' }],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
-  ['package', 'node', ['scripts/pack-check.mjs']],
+  ['package', 'node', ['scripts/pack/local.mjs', '--here']],
   ['hygiene', 'node', ['scripts/hygiene.mjs']],
   ['tour', 'npm', ['start', '--silent']],
   ['portable kernels', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...target], { KVTIDE_KERNELS: 'portable', KVTIDE_CASES: '300' }],

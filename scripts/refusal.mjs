@@ -1,27 +1,24 @@
 // A reason not to go on that the person at the keyboard can do something about, shown without a stack; and what was asked for.
+import { realpathSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 
-/** Why something cannot be made. */
 export class Refusal extends Error {}
 
 /** A program or a server that is not there: what needs it is skipped, by its name. */
 export class Missing extends Refusal {}
 
-/** Runs `work`, and says what it refuses. */
-export async function refusable(what, work) {
+/** Runs `work` where the file of this URL is run and not imported, and says what it refuses; `skips` names what goes without what is missing. */
+export async function main(url, what, work, skips) {
+  if (process.argv[1] === undefined || realpathSync(process.argv[1]) !== fileURLToPath(url)) return
   try {
     await work()
   } catch (error) {
+    if (error instanceof Missing && skips !== undefined) return console.log(`SKIPPED: ${skips}: ${error.message}`)
     if (!(error instanceof Refusal)) throw error
     console.error(`${what}: ${error.message}`)
     process.exitCode = 1
   }
-}
-
-/** The same, where a file is run and not imported. */
-export async function main(url, what, work) {
-  if (process.argv[1] === fileURLToPath(url)) await refusable(what, work)
 }
 
 /**

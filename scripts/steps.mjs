@@ -1,20 +1,30 @@
 // Runs commands one after the other, for the scripts of this folder.
 import { spawnSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import { run as runProgram } from './cuda/carried/program.mjs'
 
-/** The folder of the repository. */
 export const root = fileURLToPath(new URL('..', import.meta.url))
+
+/** The repository's package.json. */
+export const repository = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+
+/** A folder that is gone when the process ends, which a command that fails does too. */
+export function temporary(name) {
+  const folder = mkdtempSync(join(tmpdir(), `kvtide-${name}-`))
+  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  return folder
+}
 
 const searchPath = () => [join(root, 'node_modules', '.bin'), process.env.PATH].join(delimiter)
 const onWindows = process.platform === 'win32'
 
 /** The triple that `napi build` builds for, so that cargo shares what is compiled with it. */
 export function hostTarget() {
-  const { stdout } = spawnSync('rustc', ['-vV'], { encoding: 'utf8', cwd: root })
-  return /^host: (.+)$/m.exec(stdout ?? '')?.[1]
+  return /^host: (.+)$/m.exec(ask('rustc', ['-vV']) ?? '')?.[1]
 }
 
 /** The same as cargo is told. */
@@ -23,9 +33,8 @@ export function onTarget() {
   return target === undefined ? [] : ['--target', target]
 }
 
-/** True when `command` can be run. */
 export function exists(command) {
-  return spawnSync(command, ['--version'], { stdio: 'ignore', cwd: root, shell: onWindows }).status === 0
+  return ask(command, ['--version'], { shell: onWindows }) !== undefined
 }
 
 /** What a command prints, or nothing where it cannot be run or fails. */

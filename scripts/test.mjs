@@ -2,7 +2,6 @@
 import { rustCounts } from './cuda/carried/parts.mjs'
 import { onTarget, run } from './steps.mjs'
 
-
 // The examples in the documentation run against the compiled package.
 const compiled = await run('npm', ['run', '--silent', 'build:ts'])
 

@@ -6,7 +6,6 @@ import { workload } from './reports.js'
 
 const panel = (title: string): Panel => ({ title, subtitle: 'per token', lanes: workload('first', []).lanes })
 
-/** Asserts that every element of a picture is closed, and by its own name. */
 function wellFormed(t: ExecutionContext, svg: string): void {
   const open: string[] = []
   for (const [, close, name = '', empty] of svg.matchAll(/<(\/?)([a-z]+)[^>]*?(\/?)>/g)) {

@@ -1,13 +1,12 @@
 // What a GPU has reached: results as they are read, targets, and the section of the page.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
 import { gpuSection, GPU_TARGETS, HEADING, measuredOf, readResults, RECORDED, timesOf, withSection, type GpuLane, type GpuResults } from '../../bench/report/gpu.js'
 import { resultsPage } from '../../bench/report/markdown.js'
-import { folder } from '../support/packaging/scripts.js'
+import { folder, root } from '../support/packaging/scripts.js'
 import { report } from './reports.js'
 
 function lane(name: string, role: GpuLane['role'], nanoseconds: readonly number[], more: Partial<GpuLane> = {}): GpuLane {
@@ -48,8 +47,8 @@ test('targets are measured in their own direction', t => {
 })
 
 test('every target is about lanes that the programs have', t => {
-  const sources = ['append', 'decode', 'graph', 'moves', 'prefill', 'prompt', 'step'].map(name => readFileSync(fileURLToPath(new URL(`../../bench/cuda/src/workloads/${name}.rs`, import.meta.url)), 'utf8'))
-  const text = [...sources, readFileSync(fileURLToPath(new URL('../../bench/cuda/src/workloads/mod.rs', import.meta.url)), 'utf8'), readFileSync(fileURLToPath(new URL('../../bench/cuda/peers.py', import.meta.url)), 'utf8')].join('\n')
+  const files = [...['append', 'decode', 'graph', 'mod', 'moves', 'prefill', 'prompt', 'step'].map(name => `src/workloads/${name}.rs`), 'peers.py']
+  const text = files.map(file => readFileSync(join(root, 'bench/cuda', file), 'utf8')).join('\n')
   for (const { workload, over, under } of GPU_TARGETS) {
     for (const name of [workload, over, under ?? over]) t.true(text.includes(`"${name}"`), name)
   }
@@ -97,7 +96,7 @@ test('the page of a whole run keeps the section, and the committed page has what
   const run = { peers: report(), javascript: report(), native: 'caches  1 ns\n' }
   t.true(resultsPage('1.2.3', run, decode).includes('### decode: attention of one query'))
   t.true(resultsPage('1.2.3', run).includes('Nothing has run on a GPU'))
-  const page = readFileSync(fileURLToPath(new URL('../../bench/RESULTS.md', import.meta.url)), 'utf8')
+  const page = readFileSync(join(root, 'bench/RESULTS.md'), 'utf8')
   t.is(withSection(page, gpuSection(readResults())), page, 'npm run bench:cuda writes the section')
 })
 

@@ -7,7 +7,6 @@ import { spreadOf } from '../../bench/report/spread.js'
 const GROUPS = [['allocate', 'free'], ['match', 'evict', 'insert', 'drop'], ['ensureCapacity', 'fork', 'snapshot']]
 const NAMES = [...GROUPS.flat(), 'random read of BlockPool', 'random read of PagedKvCache']
 
-/** The rounds of a time. */
 const rounds = (time: number): number[] => [0.9, 1, 1.3].map(times => time * times)
 
 /** Every call costs ten reads and 20 ns, whatever the size; what a read costs is told. */

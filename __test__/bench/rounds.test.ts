@@ -1,11 +1,9 @@
 // The order in which lanes run and what is timed of them, by a clock that the lanes wind themselves.
 import test from 'ava'
 
-import { measure, readWaiting, type Contestant } from '../../bench/run/rounds.js'
+import { lane, measure, readWaiting, type Clocks } from '../../bench/run/rounds.js'
 
-interface Clockwork {
-  readonly now: () => number
-  readonly waited: () => number
+interface Clockwork extends Clocks {
   /** So many milliseconds go by, of which this thread has waited so many nanoseconds. */
   readonly pass: (milliseconds: number, waiting?: number) => void
 }
@@ -21,8 +19,7 @@ function clockwork(): Clockwork {
 
 test('lanes run in turn and each round starts with another', async t => {
   let seen = ''
-  const lane = (name: string): Contestant => ({ name, role: 'ours', operations: 1, round: () => void (seen += name) })
-  await measure(['a', 'b', 'c'].map(lane), 1, clockwork())
+  await measure(['a', 'b', 'c'].map(name => lane('ours', name, 1, () => void (seen += name))), 1, clockwork())
   t.is(seen, 'abcbcacababcbcacab')
 })
 
@@ -30,45 +27,32 @@ test('a time is per operation, without what is done before and after, and withou
   const clocks = clockwork()
   const { pass } = clocks
   let round = 0
-  const lane: Contestant = {
-    name: 'clockwork',
-    role: 'limit',
-    operations: 4,
-    before: () => pass(1000),
-    round: () => pass(++round),
-    after: () => pass(1000),
-  }
-  const [measured] = await measure([lane], 3, clocks)
+  const timed = lane('limit', 'clockwork', 4, () => pass(++round), { before: () => pass(1000), after: () => pass(1000) })
+  const [measured] = await measure([timed], 3, clocks)
   t.is(measured?.name, 'clockwork')
   t.deepEqual(measured?.nanoseconds.map(Math.round), [1_500_000, 1_750_000, 2_000_000])
 })
 
 test('what a round waited for a processor is taken off', async t => {
   const clocks = clockwork()
-  const lane: Contestant = { name: 'crowded', role: 'ours', operations: 1, before: () => clocks.pass(5, 5e6), round: () => clocks.pass(3, 1e6) }
-  t.deepEqual((await measure([lane], 1, clocks))[0]?.nanoseconds.map(Math.round), [2_000_000])
-  t.deepEqual((await measure([{ ...lane, shared: true }], 1, clocks))[0]?.nanoseconds.map(Math.round), [3_000_000])
+  const crowded = lane('ours', 'crowded', 1, () => clocks.pass(3, 1e6), { before: () => clocks.pass(5, 5e6) })
+  t.deepEqual((await measure([crowded], 1, clocks))[0]?.nanoseconds.map(Math.round), [2_000_000])
+  t.deepEqual((await measure([{ ...crowded, shared: true }], 1, clocks))[0]?.nanoseconds.map(Math.round), [3_000_000])
 })
 
 test('rounds that are promises are waited for, one after the other', async t => {
   const clocks = clockwork()
   let seen = ''
-  const lane = (name: string): Contestant => ({
-    name,
-    role: 'peer',
-    operations: 2,
-    async round() {
-      seen += name
-      await Promise.resolve()
-      clocks.pass(4)
-      seen += name
-    },
+  const waiting = (name: string) => lane('peer', name, 2, async () => {
+    seen += name
+    await Promise.resolve()
+    clocks.pass(4)
+    seen += name
   })
-  const measured = await measure(['a', 'b'].map(lane), 1, clocks)
+  const measured = await measure(['a', 'b'].map(waiting), 1, clocks)
   t.is(seen, 'aabbbbaaaabbbbaaaabbbbaa')
   t.deepEqual(measured.map(({ nanoseconds }) => nanoseconds.map(Math.round)), [[2_000_000], [2_000_000]])
-  const elsewhere: Contestant = { name: 'elsewhere', role: 'peer', operations: 2, round: () => Promise.resolve(600) }
-  t.deepEqual((await measure([elsewhere], 1, clocks))[0]?.nanoseconds, [300])
+  t.deepEqual((await measure([lane('peer', 'elsewhere', 2, () => Promise.resolve(600))], 1, clocks))[0]?.nanoseconds, [300])
 })
 
 test('the second number of three is the waiting', t => {
@@ -76,13 +60,8 @@ test('the second number of three is the waiting', t => {
 })
 
 test('a lane that fails ends the run', async t => {
-  const lane: Contestant = {
-    name: 'broken',
-    role: 'peer',
-    operations: 1,
-    round() {
-      throw new Error('no room')
-    },
-  }
-  await t.throwsAsync(measure([lane], 1, clockwork()), { message: /no room/ })
+  const broken = lane('peer', 'broken', 1, () => {
+    throw new Error('no room')
+  })
+  await t.throwsAsync(measure([broken], 1, clockwork()), { message: /no room/ })
 })

@@ -1,4 +1,4 @@
-// Medians and spreads: the same cases as those of bench/peers/src/statistics.rs.
+// Medians and spreads.
 import test from 'ava'
 
 import { ratioOf, spreadOf } from '../../bench/report/spread.js'

@@ -1,15 +1,12 @@
 // What the bundle for GPU machines has in it: names, files, and its size.
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { folder } from '../support/packaging/cuda-scripts.js'
-import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/contents.mjs'
+import { folder, root } from '../support/packaging/scripts.js'
+import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from '../../scripts/cuda/bundle.mjs'
 import { countKernelTests, programsOf } from '../../scripts/cuda/programs.mjs'
-
-const root = fileURLToPath(new URL('../..', import.meta.url))
 
 test('packages come with all they depend on', t => {
   const folders: string[] = packageFolders(IMPORTED)
@@ -50,7 +47,6 @@ test('an archive over 60 MB is refused with its size', t => {
   t.throws(() => sizeLine('x.tar.xz', 60_100_000), { message: 'x.tar.xz has 60.1 MB, and may have 60.0 MB' })
 })
 
-/** What cargo says of a thing that it has compiled. */
 const artifact = (executable: string | null, kind: string, name: string): string => JSON.stringify({ reason: 'compiler-artifact', executable, target: { name, kind: [kind] } })
 
 test('programs are found among what cargo says', t => {

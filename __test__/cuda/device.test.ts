@@ -2,14 +2,12 @@
 import { execFileSync } from 'node:child_process'
 import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { canCompile, folder } from '../support/packaging/cuda-scripts.js'
+import { canCompile, folder, root } from '../support/packaging/scripts.js'
 import { CUDA_FILE, answerOf } from '../support/packaging/package-copy.js'
 
-const root = fileURLToPath(new URL('../..', import.meta.url))
 const playing = canCompile() && existsSync(join(root, CUDA_FILE)) ? test : test.skip
 
 /** A driver that says what the environment tells it to, and takes no work. */

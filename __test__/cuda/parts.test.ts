@@ -2,15 +2,14 @@
 import { chmodSync, copyFileSync, writeFileSync } from 'node:fs'
 import { execFileSync } from 'node:child_process'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { folder, type Gpu, type RunProgram } from '../support/packaging/cuda-scripts.js'
+import { folder, root, type RunProgram } from '../support/packaging/scripts.js'
 import { deviceTests, gpuOf, kernelTests, listedTests, rustCounts, sanitized, summary, tapCounts } from '../../scripts/cuda/carried/parts.mjs'
 
-const GPU: Gpu = { usable: true, reason: '' }
-const NONE: Gpu = { usable: false, reason: 'no NVIDIA driver: libcuda.so.1 not found' }
+const GPU = { usable: true, reason: '' }
+const NONE = { usable: false, reason: 'no NVIDIA driver: libcuda.so.1 not found' }
 
 const TAP = `TAP version 13
 ok 1 - cuda:0: a title that says ok 7 # SKIP
@@ -24,7 +23,6 @@ not ok 3 - cpu: another
 
 const RUST = 'running 2 tests\ntest result: ok. 5 passed; 0 failed; 0 ignored; 0 measured\n\ntest result: FAILED. 1 passed; 2 failed; 3 ignored; 0 measured\n'
 
-/** A player of programs, which notes what it is asked to run. */
 function player(answers: Readonly<Record<string, { code: number; output: string }>>): { run: RunProgram; asked: string[] } {
   const asked: string[] = []
   return {
@@ -91,7 +89,7 @@ const onLinux = process.platform === 'linux' ? test : test.skip
 
 onLinux('run.sh starts the node beside it, without any other program', t => {
   const at = folder(t)
-  copyFileSync(fileURLToPath(new URL('../../scripts/cuda/carried/run.sh', import.meta.url)), join(at, 'run.sh'))
+  copyFileSync(join(root, 'scripts/cuda/carried/run.sh'), join(at, 'run.sh'))
   writeFileSync(join(at, 'node'), '#!/bin/sh\necho "started $1 with $LD_LIBRARY_PATH"\nexit 3\n')
   for (const file of ['run.sh', 'node']) chmodSync(join(at, file), 0o755)
   const env = { PATH: '', LD_LIBRARY_PATH: '/of/mine' }

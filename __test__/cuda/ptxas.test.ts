@@ -1,7 +1,7 @@
 // What the assembler prints is read as it is, and a kernel that spills is named.
 import test from 'ava'
 
-import { assembled, table } from '../../scripts/cuda/ptxas.mjs'
+import { assembled, table } from '../../scripts/cuda/kernels.mjs'
 
 const PRINTED = `ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'shift_16' for 'sm_90'

@@ -6,9 +6,9 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { compiling, folder } from '../support/packaging/cuda-scripts.js'
+import { compiling, folder } from '../support/packaging/scripts.js'
 import { compileStub, functions, libraries, statusCode } from '../../scripts/cuda/stubs.mjs'
-import { cudaHome } from '../../scripts/cuda/home.mjs'
+import { cudaHome } from '../../scripts/cuda/environment.mjs'
 
 const STUB = {
   name: 'tide',
@@ -18,8 +18,8 @@ const STUB = {
     { name: 'tide_dots', returns: 'status' },
     { name: 'tide_newer', returns: 'status' },
     { name: 'tide_name', returns: 'text' },
-    { name: 'tide_count', returns: 'number' },
-    { name: 'tide_memory', returns: 'pointer' },
+    { name: 'tide_count', returns: 'zero' },
+    { name: 'tide_memory', returns: 'zero' },
   ],
   sonames: ['libtide.so.2', 'libtide.so.1'],
   absentCode: 34,
@@ -125,7 +125,6 @@ compiling('a library that links with stubs neither needs the real one nor shows 
   t.notRegex(dynamic, /tide/)
 })
 
-/** A toolkit of which only the folders are looked at. */
 function toolkit(at: string): string {
   for (const part of ['bin', 'include', 'nvvm', 'lib64']) mkdirSync(join(at, 'cuda', part), { recursive: true })
   writeFileSync(join(at, 'cuda/lib64/libcudart_static.a'), '!<arch>\n')
@@ -186,12 +185,12 @@ test('functions are found by name, with what they return', t => {
   ].map(declared)
   const found = Object.fromEntries((functions(source.join('\n')) as { name: string; returns: string }[]).map(({ name, returns }) => [name, returns]))
   t.deepEqual(found, {
-    cuGet: 'pointer',
+    cuGet: 'zero',
     cuInit: 'status',
     cublasGetStatusName: 'text',
-    cublasLtGetVersion: 'number',
-    cublasXerbla: 'number',
-    curandCount: 'number',
+    cublasLtGetVersion: 'zero',
+    cublasXerbla: 'zero',
+    curandCount: 'zero',
   })
 })
 

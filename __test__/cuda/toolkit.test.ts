@@ -4,7 +4,7 @@ import { delimiter, join } from 'node:path'
 
 import test, { type ExecutionContext } from 'ava'
 
-import { folder } from '../support/packaging/cuda-scripts.js'
+import { folder } from '../support/packaging/scripts.js'
 import { cudarcVersion, nvccVersion, toolkit } from '../../scripts/cuda/toolkit.mjs'
 import { checkMachine } from '../../scripts/cuda/environment.mjs'
 

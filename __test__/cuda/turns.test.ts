@@ -2,16 +2,14 @@
 import { execFileSync, spawnSync } from 'node:child_process'
 import { chmodSync, copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
 import { readResults } from '../../bench/report/gpu.js'
-import { folder, type TurnReport } from '../support/packaging/cuda-scripts.js'
+import { folder, root, type TurnReport } from '../support/packaging/scripts.js'
 import { asked, merged, turnsOf } from '../../scripts/cuda/carried/turns.mjs'
-import { CARRIED } from '../../scripts/cuda/contents.mjs'
+import { CARRIED } from '../../scripts/cuda/bundle.mjs'
 
-const root = fileURLToPath(new URL('../..', import.meta.url))
 const lane = (name: string, ...nanoseconds: number[]) => ({ name, role: 'ours' as const, bytes: 1, flops: null, nanoseconds, host: nanoseconds })
 
 function reported(more: Partial<TurnReport> = {}): TurnReport {
@@ -52,7 +50,7 @@ const onLinux = process.platform === 'linux' ? test : test.skip
 function carried(at: string, program: string): void {
   mkdirSync(join(at, 'bench'))
   for (const file of CARRIED) copyFileSync(join(root, 'scripts', 'cuda', 'carried', file), join(at, file))
-  for (const file of ['peers.py', 'lanes.py']) copyFileSync(join(root, 'bench', 'cuda', file), join(at, 'bench', file))
+  copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(at, 'bench', 'peers.py'))
   writeFileSync(join(at, 'node'), `#!/bin/sh\nexec '${process.execPath}' "$@"\n`)
   writeFileSync(join(at, 'bench', 'kvtide-bench-cuda'), program)
   writeFileSync(join(at, 'python'), '#!/bin/sh\necho "peers with $LD_LIBRARY_PATH"\nexit 2\n')

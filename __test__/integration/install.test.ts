@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import test from 'ava'
 
 import { chooseBinding } from '../../lib/loading/binding-choice.js'
-import { compiling } from '../support/packaging/cuda-scripts.js'
+import { compiling } from '../support/packaging/scripts.js'
 import { ADDON_FILE, answerOf, PackageCopy, PLATFORM, VERSION } from '../support/packaging/package-copy.js'
 import { throwsCode } from '../support/throws.js'
 

@@ -3,7 +3,7 @@ import test from 'ava'
 
 import { main } from '../../lib/loading/cli.js'
 import { doctor } from '../../lib/loading/doctor.js'
-import { threads } from '../../lib/border/threads.js'
+import { threads } from '../../lib/border/process.js'
 import { runProcess } from '../support/packaging/child.js'
 
 /** Runs the command line, keeping what it prints. */

@@ -4,13 +4,13 @@ import { join } from 'node:path'
 
 import test from 'ava'
 
-import { folder } from '../support/packaging/cuda-scripts.js'
+import { folder } from '../support/packaging/scripts.js'
 import { addonPath, PLATFORM } from '../support/packaging/package-copy.js'
 import { reachable } from '../../scripts/compile.mjs'
 import { packed } from '../../scripts/pack/packages.mjs'
-import { measured } from '../../scripts/cuda/binary.mjs'
+import { glibcVersion, measured, neededLibraries } from '../../scripts/cuda/binary.mjs'
 import { addonLine } from '../../scripts/release/addon.mjs'
-import { PROGRAMS, quickStart } from '../../scripts/pack/tried.mjs'
+import { PROGRAMS, quickStart } from '../../scripts/pack/stranger.mjs'
 
 const onLinux = PLATFORM === 'linux-x64-gnu' ? test : test.skip
 
@@ -62,4 +62,28 @@ onLinux('what an addon needs is read from it', t => {
 test('what is tried begins with the first example of the README', t => {
   t.regex(quickStart(), /^import \{ .* \} from 'kvtide'/)
   t.is(PROGRAMS[0]?.file, 'quick-start.mjs')
+})
+
+test('needed libraries are listed', t => {
+  const dynamic = `
+Dynamic section at offset 0x1f0 contains 30 entries:
+  Tag        Type                         Name/Value
+ 0x0000000000000001 (NEEDED)             Shared library: [libstdc++.so.6]
+ 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]
+ 0x000000000000000e (SONAME)             Library soname: [libkvtide.so]
+`
+  t.deepEqual(neededLibraries(dynamic), ['libstdc++.so.6', 'libc.so.6'])
+  t.deepEqual(neededLibraries('There is no dynamic section in this file.'), [])
+})
+
+test('the newest glibc counts, by numbers and not by letters', t => {
+  const info = `
+  0x0010:   Name: GLIBC_2.9  Flags: none  Version: 12
+  0x0020:   Name: GLIBC_2.34  Flags: none  Version: 5
+  0x0030:   Name: GLIBC_2.2.5  Flags: none  Version: 3
+  0x0040:   Name: GLIBCXX_3.4.30  Flags: none  Version: 4
+`
+  t.is(glibcVersion(info), '2.34')
+  t.is(glibcVersion('GLIBC_2.2 GLIBC_2.2.5'), '2.2.5')
+  t.is(glibcVersion(''), undefined)
 })

@@ -1,16 +1,13 @@
 // Licences: what an expression allows, and the page that names those inside the addons.
-import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import test from 'ava'
 
-import { root, runScript, type Crate } from '../support/packaging/scripts.js'
-import { allowedBy, choose, spdx } from '../../scripts/release/licences.mjs'
-import { licenceFile, page, where } from '../../scripts/release/third-party.mjs'
+import { root, text, runScript, type Crate } from '../support/packaging/scripts.js'
+import { allowedBy, choose, licenceFile, page, spdx, where } from '../../scripts/release/third-party.mjs'
 import { addons, shipped } from '../../scripts/release/cargo.mjs'
 
 const ALLOWED = ['Apache-2.0', 'MIT', 'Zlib', 'Unicode-3.0']
-const text = (file: string): string => readFileSync(join(root, file), 'utf8')
 
 test('a crate that leaves the choice is taken under Apache-2.0, then under MIT', t => {
   const cases: readonly [string, string[] | undefined][] = [

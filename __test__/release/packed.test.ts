@@ -8,7 +8,6 @@ import test, { type ExecutionContext } from 'ava'
 import { folder, refuses, root } from '../support/packaging/scripts.js'
 import { BUDGETS, lint, within } from '../../scripts/release/packed.mjs'
 
-/** A package of these files, as npm packs it. */
 function packed(t: ExecutionContext, files: Readonly<Record<string, string>>): Buffer {
   const at = folder(t)
   for (const [path, text] of Object.entries(files)) writeFileSync(join(at, path), text)

@@ -9,7 +9,6 @@ import { folder, root, runScript } from '../support/packaging/scripts.js'
 import { difference, holdAgainst } from '../../scripts/release/recorded.mjs'
 import { surfaceOf, withNewCodes } from '../../scripts/release/surface.mjs'
 
-/** The surface of a package of these files. */
 function of(t: ExecutionContext, files: Readonly<Record<string, string>>): string {
   const at = folder(t)
   mkdirSync(join(at, 'lib'))

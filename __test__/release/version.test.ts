@@ -13,7 +13,6 @@ const text = (at: string, file: string): string => readFileSync(join(at, file), 
 const everywhere = (at: string): string[] => (versions(at) as { version: string }[]).map(({ version }) => version)
 const all = (at: string): string[] => FILES.map(file => text(at, file))
 
-/** A copy of the files that name the version, with something to release. */
 function copy(t: ExecutionContext): string {
   const at = folder(t)
   mkdirSync(join(at, 'bench/peers'), { recursive: true })
@@ -22,7 +21,7 @@ function copy(t: ExecutionContext): string {
   return at
 }
 
-const raise = (at: string, ...args: string[]): ReturnType<typeof runScript> => runScript('release/raise.mjs', ['--in', at, ...args])
+const raise = (at: string, ...args: string[]): ReturnType<typeof runScript> => runScript('release/version.mjs', ['--in', at, ...args])
 const dated = (changelog: string): string => changelog.replace(/\d{4}-\d{2}-\d{2}/, 'TODAY')
 const here = present(root)
 
@@ -100,6 +99,6 @@ test('the changelog is of the form that the commands read', t => {
 })
 
 test('a tag of another version is refused', async t => {
-  await refuses(t, 'release/raise.mjs', ['--tag', 'v99.0.0'], /the tag is v99\.0\.0, expected v/)
-  await refuses(t, 'release/raise.mjs', ['--tag'], /the tag is missing/)
+  await refuses(t, 'release/version.mjs', ['--tag', 'v99.0.0'], /the tag is v99\.0\.0, expected v/)
+  await refuses(t, 'release/version.mjs', ['--tag'], /the tag is missing/)
 })

@@ -1,15 +1,14 @@
 // The workflows: for every target that there is a package for, with pinned actions and few rights, and as actionlint wants them.
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 
 import test from 'ava'
 import { load } from 'js-yaml'
 
-import { refuses, root, runScript } from '../support/packaging/scripts.js'
+import { refuses, root, text, runScript } from '../support/packaging/scripts.js'
 import { buildArgs } from '../../scripts/release/addon.mjs'
 import { actions, faultsOf } from '../../scripts/release/workflows.mjs'
 
-const text = (file: string): string => readFileSync(join(root, file), 'utf8')
 const workflow = (name: string): string => text(`.github/workflows/${name}.yml`)
 
 interface Workflow {

@@ -1,7 +1,7 @@
-// PagedKvCache: sequences in blocks of one pool.
-import test from 'ava'
+// PagedKvCache: sequences in blocks of one pool, token by token, in bulk, and in low-bit pages.
+import test, { type ExecutionContext } from 'ava'
 
-import { PagedKvCache, Tensor, type UniformCacheOptions } from '../../index.js'
+import { PagedKvCache, Tensor, type TensorData, type UniformCacheOptions } from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 import { elements, FLOATS, span } from '../support/tokens.js'
 
@@ -162,4 +162,187 @@ test('what it was made with can be read and not written', t => {
   t.throws(() => Object.assign(cache, { dtype: 'u8' }), { instanceOf: TypeError })
   t.throws(() => Object.defineProperty(cache, 'headDim', { value: 2 ** 40 }), { instanceOf: TypeError })
   t.is(cache.stats().bufferBytes, 3 * 5 * 2 * 2 * 16 * 7 * 2)
+})
+
+const makeSmall = (options: Partial<UniformCacheOptions> = {}): PagedKvCache =>
+  new PagedKvCache({ capacity: 6, blockSize: 2, numLayers: 2, numKvHeads: 2, headDim: 3, ...options })
+
+/** Numbers from `first` on, in any shape. */
+const numbers = (first: number, shape: readonly number[]): { data: Float32Array; shape: readonly number[] } => ({
+  data: Float32Array.from(span(first, first + shape.reduce((product, size) => product * size, 1))),
+  shape,
+})
+
+/** Checks that `call` is refused with `code`, and which argument is to blame. */
+function blames(t: ExecutionContext, code: 'INVALID_ARGUMENT' | 'SHAPE_MISMATCH', call: () => unknown, argument: string): void {
+  t.is(throwsCode(t, code, call).details.argument, argument)
+}
+
+for (const dtype of FLOATS) {
+  test(`${dtype}: tokens of a layer are written and gathered, head by head`, t => {
+    using cache = makeSmall({ dtype })
+    const seq = cache.createSequence()
+    const data = elements(dtype, span(0, 18))
+    cache.writeTokens(seq, 1, 0, { data, shape: [2, 3, 3], dtype }, { data, shape: [1, 2, 3, 3], dtype })
+    const { k, v } = cache.gather(seq, 1)
+    t.deepEqual([k.shape, k.dtype, k.toArray(), v.toArray()], [[2, 3, 3], dtype, data, data])
+    const [key, value] = [elements(dtype, span(0, 18)).fill(0), elements(dtype, span(0, 18)).fill(0)]
+    t.is(cache.gatherInto(seq, 1, key, value).k, key)
+    t.deepEqual([key, value], [data, data])
+    t.deepEqual(cache.gather(seq, 0).k.toArray(), elements(dtype, span(0, 18)).fill(0), 'what nobody wrote is zeros')
+    t.deepEqual(cache.sequenceLength(seq), 3)
+  })
+}
+
+test('the order tokens, heads is read as well, and a part of a longer present', t => {
+  using cache = makeSmall()
+  const seq = cache.createSequence()
+  // [tokens, heads, dim]
+  const { data } = numbers(0, [2, 2, 3])
+  cache.writeTokens(seq, 0, 0, { data, shape: [2, 2, 3], layout: 'bshd' }, { data, shape: [1, 2, 2, 3], layout: 'bshd' })
+  const { k, v } = cache.gather(seq, 0)
+  t.deepEqual(k.toArray(), Float32Array.from([0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]))
+  t.true(k.equals(v))
+  const present = { data: numbers(0, [1, 2, 5, 3]).data, dims: [1, 2, 5, 3], type: 'float32' }
+  cache.writeTokens(seq, 1, 0, { data: present, range: [3, 5] }, { data: present, range: [3, 5] })
+  t.deepEqual(cache.readKv(seq, 1, 0).key, Float32Array.from([9, 10, 11, 24, 25, 26]))
+})
+
+test('one call appends to all layers of several sequences', t => {
+  using cache = makeSmall()
+  const [one, other] = [cache.createSequence(), cache.createSequence()]
+  const first = numbers(0, [2, 2, 3, 3])
+  cache.append([one, other], first, first, Int32Array.from([0, 2, 3]))
+  t.deepEqual([cache.sequenceLength(one), cache.sequenceLength(other)], [2, 1])
+  t.deepEqual(cache.readKv(other, 1, 0).value, Float32Array.from([24, 25, 26, 33, 34, 35]))
+  const step = numbers(100, [2, 2, 2, 3])
+  cache.append(Float64Array.from([other, one]), step, Tensor.from(step.data, step.shape))
+  t.deepEqual([cache.sequenceLength(one), cache.sequenceLength(other)], [3, 2])
+  t.deepEqual(cache.readKv(one, 0, 2).key, Float32Array.from([103, 104, 105, 109, 110, 111]))
+  cache.append([], numbers(0, [2, 2, 0, 3]), numbers(0, [2, 2, 0, 3]))
+})
+
+test('an append is done whole, or nothing of it', t => {
+  using cache = makeSmall({ capacity: 3 })
+  const [one, other] = [cache.createSequence(), cache.createSequence()]
+  const five = numbers(0, [2, 2, 5, 3])
+  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.append([one, other], numbers(0, [2, 2, 6, 3]), numbers(0, [2, 2, 6, 3]), [0, 3, 6]), { needed: 4, free: 3 })
+  throwsCode(t, 'SEQUENCE_NOT_FOUND', () => cache.append([one, 9], five, five, [0, 2, 5]), { seq: 9 })
+  blames(t, 'INVALID_ARGUMENT', () => cache.append([one, one], five, five, [0, 2, 5]), 'sequences')
+  blames(t, 'INVALID_ARGUMENT', () => cache.append([one, other], five, five, [0, 2]), 'offsets.length')
+  blames(t, 'INVALID_ARGUMENT', () => cache.append([one, other], five, five, [0, 4, 3]), 'offsets')
+  blames(t, 'INVALID_ARGUMENT', () => cache.append([one, other], five, five, [1, 2, 5]), 'offsets')
+  blames(t, 'INVALID_ARGUMENT', () => cache.append([one, other], five, five, [0, 2, 4]), 'k')
+  blames(t, 'INVALID_ARGUMENT', () => cache.append([one, other], five, five), 'k')
+  blames(t, 'INVALID_ARGUMENT', () => cache.append([one, other], five, five, []), 'offsets')
+  blames(t, 'INVALID_ARGUMENT', () => cache.append([-1], five, five), 'sequences[0]')
+  throwsCode(t, 'INVALID_ARGUMENT', () => cache.append('01' as never, five, five))
+  blames(t, 'SHAPE_MISMATCH', () => cache.append([one], numbers(0, [1, 2, 5, 3]), five, [0, 5]), 'k')
+  blames(t, 'SHAPE_MISMATCH', () => cache.append([one], five, numbers(0, [2, 2, 4, 3]), [0, 5]), 'v')
+  t.deepEqual([cache.freeCount, cache.sequenceLength(one), cache.sequenceLength(other)], [3, 0, 0])
+})
+
+test('tokens that do not fit are refused by name', t => {
+  using cache = makeSmall()
+  const seq = cache.createSequence()
+  const right = numbers(0, [2, 1, 3])
+  for (const shape of [[2, 3], [1, 1, 3], [2, 1, 4], [2, 2, 1, 3], [1, 1, 2, 1, 3]]) {
+    blames(t, 'SHAPE_MISMATCH', () => cache.writeTokens(seq, 0, 0, numbers(0, shape), right), 'k')
+    blames(t, 'SHAPE_MISMATCH', () => cache.writeTokens(seq, 0, 0, right, numbers(0, shape)), 'v')
+  }
+  throwsCode(t, 'DTYPE_MISMATCH', () => cache.writeTokens(seq, 0, 0, { data: new Uint16Array(6), shape: [2, 1, 3], dtype: 'f16' }, right))
+  blames(t, 'SHAPE_MISMATCH', () => cache.writeTokens(seq, 0, 0, right, numbers(0, [2, 2, 3])), 'v')
+  blames(t, 'INVALID_ARGUMENT', () => cache.writeTokens(seq, 2, 0, right, right), 'layer')
+  blames(t, 'INVALID_ARGUMENT', () => cache.writeTokens(seq, 0, 2 ** 31 - 1, right, right), 'pos')
+  throwsCode(t, 'OUT_OF_BLOCKS', () => cache.writeTokens(seq, 0, 12, right, right), { needed: 7, free: 6 })
+  t.deepEqual([cache.freeCount, cache.sequenceLength(seq)], [6, 0])
+  cache.writeTokens(seq, 0, 0, right, right)
+  throwsCode(t, 'DIM_MISMATCH', () => cache.gatherInto(seq, 0, new Float32Array(5), new Float32Array(6)), { argument: 'k', value: 5, actual: 5, expected: 6 })
+  const room = new Float32Array(9)
+  blames(t, 'INVALID_ARGUMENT', () => cache.gatherInto(seq, 0, room.subarray(0, 6), room.subarray(3, 9)), 'v')
+  t.deepEqual(room, new Float32Array(9))
+})
+
+const LOW_BIT = ['f8e4m3', 'q8', 'q4'] as const
+/** Half a step of values up to 1: of f8e4m3 at 1, of q8, of q4 between -1 and 1. */
+const HALF_STEP = { f8e4m3: 1 / 32, q8: 0.51 / 127, q4: 1.01 / 15 }
+
+/** How far two lists of numbers are apart at most. */
+const distance = (one: TensorData, other: TensorData): number => Math.max(...Array.from(one, (value, at) => Math.abs(value - (other[at] as number))))
+
+for (const format of LOW_BIT) {
+  test(`${format}: pages are quantised when they are full, and never by more than half a step`, t => {
+    for (const hadamard of [false, true]) {
+      using cache = makeSmall({ headDim: 32, numLayers: 1, keyFormat: format, valueFormat: format, hadamard })
+      const seq = cache.createSequence()
+      const data = Float32Array.from({ length: 2 * 3 * 32 }, (_, at) => Math.sin(at))
+      cache.writeTokens(seq, 0, 0, { data, shape: [2, 3, 32] }, { data, shape: [2, 3, 32] })
+      const { k, v } = cache.gather(seq, 0)
+      const values = v.toArray()
+      t.is(k.dtype, 'f32')
+      t.true(distance(values, data) > 0 && distance(values, data) <= HALF_STEP[format], `${distance(values, data)}`)
+      t.true(distance(k.toArray(), data) <= HALF_STEP[format] * (hadamard ? 6 : 1))
+      const last = cache.readKv(seq, 0, 2)
+      t.is(distance(last.value, Float32Array.from([...data.subarray(64, 96), ...data.subarray(160, 192)])), 0, 'the page that is not full is exact')
+      t.true(last.key instanceof Float32Array)
+    }
+  })
+}
+
+test('q8 takes at most 0.3 of the bytes of f32, and staging is counted and given back', t => {
+  const [q8, f32] = ['q8', 'f32'].map(format => makeSmall({ blockSize: 16, headDim: 128, keyFormat: format as 'q8', valueFormat: format as 'q8' })) as [PagedKvCache, PagedKvCache]
+  t.true(q8.bytesPerToken <= 0.3 * f32.bytesPerToken)
+  t.is(f32.bytesPerToken, 2 * 2 * 2 * 128 * 4)
+  const before = q8.stats().bufferBytes
+  t.is(before, 6 * 16 * q8.bytesPerToken)
+  const seq = q8.createSequence()
+  const token = numbers(0, [2, 2, 1, 128])
+  q8.append([seq], token, token)
+  t.is(q8.stats().bufferBytes, before + 2 * 2 * 2 * 16 * 128 * 4, 'a page of each layer')
+  q8.dropSequence(seq)
+  q8.append([q8.createSequence()], token, token)
+  t.is(q8.stats().bufferBytes, before + 2 * 2 * 2 * 16 * 128 * 4, 'the same pages again')
+})
+
+test('staging that does not fit is refused, and nothing has changed', t => {
+  const q8: Partial<UniformCacheOptions> = { keyFormat: 'q8', valueFormat: 'q8' }
+  using free = makeSmall(q8)
+  // Room for the slab, and not for a staging page of 96 bytes.
+  using cache = makeSmall({ ...q8, memoryLimitBytes: free.stats().bufferBytes + 95 })
+  const seq = cache.createSequence()
+  throwsCode(t, 'OUT_OF_MEMORY', () => cache.writeTokens(seq, 0, 0, numbers(0, [2, 3, 3]), numbers(0, [2, 3, 3])))
+  t.deepEqual([cache.freeCount, cache.sequenceLength(seq), cache.sequenceCapacity(seq)], [6, 0, 0])
+  cache.writeTokens(seq, 0, 0, numbers(0, [2, 4, 3]), numbers(0, [2, 4, 3]))
+  t.is(cache.sequenceLength(seq), 4, 'what fills its pages needs no staging')
+})
+
+test('K and V have their own form and head dimension', t => {
+  using cache = makeSmall({ keyFormat: 'q4', valueHeadDim: 5, dtype: 'f16' })
+  t.like(cache, { keyFormat: 'q4', valueFormat: 'f16', headDim: 3, valueHeadDim: 5, hadamard: false })
+  const seq = cache.createSequence()
+  const [k, v] = [elements('f16', span(0, 12)), elements('f16', span(0, 20))]
+  cache.writeTokens(seq, 0, 0, { data: k, shape: [2, 2, 3], dtype: 'f16' }, { data: v, shape: [2, 2, 5], dtype: 'f16' })
+  const gathered = cache.gather(seq, 0)
+  t.deepEqual([gathered.k.dtype, gathered.v.dtype, gathered.v.toArray()], ['f32', 'f16', v])
+  t.deepEqual(cache.readKv(seq, 0, 0).value.length, 10)
+})
+
+test('a cache without V keeps K alone', t => {
+  using cache = makeSmall({ valueHeadDim: 0, numKvHeads: 1 })
+  const seq = cache.createSequence()
+  const none = { data: new Float32Array(0), shape: [2, 1, 3, 0] }
+  cache.append([seq], numbers(0, [2, 1, 3, 3]), none, [0, 3])
+  t.deepEqual(cache.readKv(seq, 1, 0), { key: Float32Array.from([9, 10, 11]), value: new Float32Array(0) })
+  t.deepEqual(cache.gather(seq, 0).v.shape, [1, 3, 0])
+  cache.writeKv(seq, 0, 3, Float32Array.from([1, 2, 3]), new Float32Array(0))
+  t.is(cache.sequenceLength(seq), 4)
+})
+
+test('forms that do not go together are refused by name', t => {
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ keyFormat: 'f16' }), 'keyFormat')
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ valueFormat: 'u8' }), 'valueFormat')
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ dtype: 'u8', keyFormat: 'q8' }), 'keyFormat')
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ hadamard: true }), 'hadamard')
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ keyFormat: 'q5' as never }), 'keyFormat')
+  t.is(makeSmall({ dtype: 'u8' }).keyFormat, 'u8')
 })

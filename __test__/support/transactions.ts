@@ -1,6 +1,5 @@
 import { type BeginOptions, type Kv, KvCache, type KvTransaction, RollbackCache, RotatingKvCache, type Tensor } from '../../index.js'
-import { ModelSubject } from './model-subject.js'
-import { SequenceSubject } from './paged-subject.js'
+import { SequenceSubject } from './sequence-subject.js'
 import { source, type Shape } from './properties.js'
 
 /** A cache that has transactions. */
@@ -112,9 +111,9 @@ export const KINDS: readonly Kind[] = [
       begin,
     }),
   }),
-  kind<ModelSubject>({
+  kind<SequenceSubject>({
     name: 'Sequence, of a model',
-    make: shape => new ModelSubject(shape),
+    make: shape => new SequenceSubject(shape, true),
     object: 'sequence',
     slides: false,
     feed: (subject, k, v) => subject.append(k, v),

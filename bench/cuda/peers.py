@@ -8,12 +8,121 @@ turn. What cannot be imported is reported as SKIPPED by its name, and so is ever
 """
 
 import argparse
+import importlib
 import json
 import sys
+import time
 
-from lanes import Lanes, Place, Skip, copied, imported, near
+WARM_UP = 2
+AHEAD_BYTES = 1 << 30
+PER_COPY = 16
 
-IDS = ["decode", "prefill", "append-token", "append-chunk", "step-append"]
+FULL = dict(kv_heads=8, query_heads=32, dim=128, block=16, layers=32, sequences=64, keys=8192, chunk=2048, chunks=4, times=64)
+SMALL = dict(kv_heads=2, query_heads=8, dim=64, block=16, layers=3, sequences=3, keys=96, chunk=40, chunks=2, times=2)
+
+class Skip(Exception):
+    """Why a lane cannot run here."""
+
+
+def imported(name):
+    """A module; Skip names it where it is missing or does not load."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a package that is there may fail to load in many ways
+        raise Skip(f"{name}: {type(error).__name__}: {error}") from error
+
+
+class Place:
+    """A device, and how long work takes there: see bench/cuda/src/place."""
+
+    def __init__(self, torch, name):
+        self.torch = torch
+        self.is_gpu = name == "cuda"
+        self.device = torch.device("cuda:0" if self.is_gpu else "cpu")
+        self.sizes = FULL if self.is_gpu else SMALL
+        torch.manual_seed(1)
+        if self.is_gpu:
+            self.ahead = torch.zeros(2, AHEAD_BYTES, dtype=torch.uint8, device=self.device)
+
+    def random(self, *shape, most=1.0):
+        torch = self.torch
+        return ((torch.rand(shape, device=self.device, dtype=torch.bfloat16) - 0.5) * (2 * most)).contiguous()
+
+    def machine(self):
+        torch = self.torch
+        name = torch.cuda.get_device_name(0) if self.is_gpu else "the CPU in a GPU's stead"
+        return {"device": name, "details": [f"PyTorch {torch.__version__}"]}
+
+    def time(self, times, work):
+        """Nanoseconds of one of `times` pieces of work: on the device, on the host."""
+        torch = self.torch
+        if self.is_gpu:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            for _ in range(1 + times // PER_COPY):
+                self.ahead[1].copy_(self.ahead[0])
+            start.record()
+        before = time.perf_counter_ns()
+        for _ in range(times):
+            work()
+        host = time.perf_counter_ns() - before
+        device = host
+        if self.is_gpu:
+            end.record()
+            end.synchronize()
+            device = start.elapsed_time(end) * 1e6
+        return device / times, host / times
+
+
+class Lanes:
+    """The lanes of a workload; one that cannot be made is noted by its name."""
+
+    def __init__(self, workload, report):
+        self.workload, self.report, self.lanes = workload, report, []
+
+    def add(self, name, make, role="peer", times=1, **amount):
+        """`make` answers a function that does one piece of work. What it raises is the reason why there is no such lane."""
+        try:
+            work = make()
+            work()
+        except Exception as error:  # whatever another package throws: its lane is left out, and the reason is told
+            text = str(error) if isinstance(error, Skip) else f"{type(error).__name__}: {error}"
+            reason = f"{name}: {text.strip().splitlines()[0] if text.strip() else 'no reason was given'}"
+            print(f"SKIPPED: {self.workload}: {reason}")
+            self.report["skipped"].append({"id": self.workload, "skipped": reason})
+            return
+        lane = {"name": name, "role": role, "bytes": None, "flops": None, "nanoseconds": [], "host": []}
+        self.lanes.append(({**lane, **amount}, times, work))
+
+    def measure(self, place, rounds, title):
+        for turn in range(WARM_UP + rounds):
+            for at in range(len(self.lanes)):
+                lane, times, work = self.lanes[(turn + at) % len(self.lanes)]
+                device, host = place.time(times, work)
+                if turn >= WARM_UP:
+                    lane["nanoseconds"].append(device)
+                    lane["host"].append(host)
+        if self.lanes:
+            lanes = [lane for lane, _, _ in self.lanes]
+            self.report["workloads"].append({"id": self.workload, "title": title, "lanes": lanes})
+            for lane in lanes:
+                middle = sorted(lane["nanoseconds"])[len(lane["nanoseconds"]) // 2] / 1000
+                print(f"{self.workload}: {lane['name']}: {middle:.3g} us")
+
+
+def near(place, found, expected, most):
+    """Refuses outputs that are further off than bf16 explains: a peer that is asked something else is no peer."""
+    off = (found.float().reshape(-1) - expected.float().reshape(-1)).abs().max().item()
+    if not off <= most:
+        raise ValueError(f"its outputs are off by {off}")
+
+
+def copied(place, lanes, count, times=1):
+    """PyTorch's copy that reads and writes `count` bytes in all."""
+    torch = place.torch
+    source = torch.ones(count // 2, dtype=torch.uint8, device=place.device)
+    target = torch.empty_like(source)
+    lanes.add("copy, PyTorch", lambda: lambda: target.copy_(source), role="limit", times=times, bytes=float(count // 2 * 2))
 
 
 def flash(torch):
@@ -179,20 +288,19 @@ def step_append(place, report, rounds):
     lanes.measure(place, rounds, f"one token of {batch} sequences, {layers} layers")
 
 
+WORK = {
+    "decode": decode,
+    "prefill": prefill,
+    "append-token": lambda place, report, rounds: appended(place, report, rounds, "append-token", place.sizes["sequences"], 1),
+    "append-chunk": lambda place, report, rounds: appended(place, report, rounds, "append-chunk", place.sizes["chunks"], place.sizes["chunk"]),
+    "step-append": step_append,
+}
+
+
 def run(place, report, rounds, only):
-    of = place.sizes
-    work = {
-        "decode": lambda: decode(place, report, rounds),
-        "prefill": lambda: prefill(place, report, rounds),
-        "append-token": lambda: appended(place, report, rounds, "append-token", of["sequences"], 1),
-        "append-chunk": lambda: appended(place, report, rounds, "append-chunk", of["chunks"], of["chunk"]),
-        "step-append": lambda: step_append(place, report, rounds),
-    }
-    for workload in IDS:
-        if not workload.startswith(only):
-            continue
+    for workload in filter(lambda name: name.startswith(only), WORK):
         try:
-            work[workload]()
+            WORK[workload](place, report, rounds)
         except Exception as error:  # the others still run
             print(f"FAILED: {workload}: {error}", file=sys.stderr)
             report["failed"].append({"id": workload, "error": f"{type(error).__name__}: {error}"})
@@ -225,7 +333,7 @@ def main():
             run(place, report, asked.rounds, asked.only)
     except Skip as reason:
         print(f"SKIPPED: {reason}")
-        report["skipped"] += [{"id": workload, "skipped": str(reason)} for workload in IDS if workload.startswith(asked.only)]
+        report["skipped"] += [{"id": workload, "skipped": str(reason)} for workload in WORK if workload.startswith(asked.only)]
     if asked.out:
         with open(asked.out, "w", encoding="utf-8") as file:
             json.dump(report, file)

@@ -25,18 +25,14 @@ const STYLE = `text{font:12px system-ui,sans-serif;fill:#1f2328}
 
 const ROLES: readonly (readonly [Role, string])[] = [['ours', 'kvtide'], ['peer', 'other caches'], ['baseline', 'by hand'], ['limit', 'limit: bare memory']]
 
-/** What a panel shows. */
 export interface Panel {
   readonly title: string
-  /** What the times are for. */
   readonly subtitle: string
   readonly lanes: readonly Lane[]
 }
 
-/** A place, to a tenth. */
 const at = (value: number): string => String(Number(value.toFixed(1)))
 
-/** Text as XML has it. */
 const escape = (words: string): string => words.replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;')
 
 /** Words at a place: from there on, unless they are to end there or to have their middle there. */
@@ -44,7 +40,6 @@ function text(x: number, y: number, words: string, kind?: 'title' | 'small', anc
   return `<text x="${at(x)}" y="${at(y)}"${anchor === undefined ? '' : ` text-anchor="${anchor}"`}${kind === undefined ? '' : ` class="${kind}"`}>${escape(words)}</text>`
 }
 
-/** A log axis over whole decades. */
 interface Axis {
   readonly decades: readonly number[]
   /** Where a value lies, 0 to 1. */
@@ -85,7 +80,6 @@ function lane({ name, role, median, p10, p90 }: Lane, axis: Axis, y: number): st
 
 const heightOf = ({ lanes }: Panel): number => HEAD_HEIGHT + lanes.length * LANE_HEIGHT + AXIS_HEIGHT
 
-/** A panel with its upper left corner at a point. */
 function drawn(panel: Panel, left: number, top: number): string {
   const { title, subtitle, lanes } = panel
   const axis = axisOf(lanes.flatMap(({ median, p10, p90 }) => [median, p10, p90]))
@@ -107,7 +101,6 @@ function legend(panels: readonly Panel[]): string {
   return `${entries.join('')}${text(560, 20, 'time per operation, log axis; less is better', 'small')}`
 }
 
-/** The chart of these panels, as the text of an SVG file. */
 export function chart(title: string, panels: readonly Panel[]): string {
   // The next panel goes under the shorter column.
   const ends = [LEGEND_HEIGHT, LEGEND_HEIGHT]

@@ -10,15 +10,12 @@ import { digits, spreadText, tableOf } from './table.js'
 /** Where the results lie that the page shows. */
 export const RECORDED: string = fileURLToPath(new URL('../cuda/results.json', import.meta.url))
 
-/** Where the section begins. */
 export const HEADING = '## On a GPU'
 
-/** One way to do a workload, with every round. */
 export interface GpuLane extends Measured {
   /** Bytes that have to be read and written; multiplications and additions: what rates are made of. */
   readonly bytes: number | null
   readonly flops: number | null
-  /** Nanoseconds until the work was enqueued. */
   readonly host: readonly number[]
 }
 
@@ -50,7 +47,6 @@ const PAGES = 'kvtide, pages'
 /** A copy is of as many bytes as what it is held against: a ratio of times is one of rates. */
 const COPY = { over: 'copy', under: 'kvtide', toReach: { atLeast: 0.85 } }
 
-/** The targets, in the order of the table. */
 export const GPU_TARGETS: readonly GpuTarget[] = [
   { workload: 'prompt-append', says: "append of a prompt, rate over the copy's", ...COPY },
   { workload: 'page-scatter', says: "tokens into pages, rate over the copy's", ...COPY },
@@ -68,7 +64,6 @@ export const GPU_TARGETS: readonly GpuTarget[] = [
   ),
 ]
 
-/** The results in a file; without one, nothing has run. */
 export function readResults(file: string = RECORDED): GpuResults | undefined {
   if (!existsSync(file)) return undefined
   const results = JSON.parse(readFileSync(file, 'utf8')) as GpuResults
@@ -146,7 +141,6 @@ const HOW = `Times are those between two events of the GPU, which was kept busy 
 what the host takes to ask for a piece of work. Rounds of all lanes of a program take turns, and so do the programs. Rates count the bytes
 that have to be read and written, for attention K and V read once; a *copy* is the driver's, from device to device, of the same bytes in the same run.`
 
-/** The section. */
 export function gpuSection(results: GpuResults | undefined): string {
   if (results === undefined || results.workloads.length === 0) return [HEADING, NOTHING, targetsTable(undefined)].join('\n\n')
   const { machines, turns, rounds, workloads, skipped, failed } = results

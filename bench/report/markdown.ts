@@ -38,7 +38,6 @@ function targetsOf(workloads: readonly Workload[]): string {
   return tableOf(['workload', 'ratio', 'measured (spread)', 'bare memory', 'to reach', 'result'], rows)
 }
 
-/** The whole page. */
 export function resultsPage(version: string, { peers, javascript, native, pool }: Run, gpu?: GpuResults): string {
   const workloads = [...peers.workloads, ...javascript.workloads]
   const skipped = [peers, javascript].flatMap(report => report.skipped ?? [])

@@ -2,7 +2,6 @@
 import { claimOf, laneOf, workloadOf, type Bound, type Claim, type Measured, type Ratio, type Workload } from './report.js'
 import { ratioOf, spreadOf } from './spread.js'
 
-/** What bench/peers writes of a workload. */
 export interface Outcome {
   readonly title: string
   readonly operation: string
@@ -157,7 +156,6 @@ const RATIOS: readonly (readonly [string, (outcome: Outcome, workload: string) =
   ['memcpy', () => []],
 ]
 
-/** What a workload has measured, with its ratios. */
 export function peersWorkload(id: string, memory: Workload['memory'], outcome: Outcome): Workload {
   const ratios = RATIOS.find(([start]) => id.startsWith(start))?.[1]
   if (ratios === undefined) throw new RangeError(`nothing is known of the workload ${id}`)

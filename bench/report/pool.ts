@@ -23,26 +23,20 @@ export const GROUPS: readonly Group[] = [
 /** The report: nanoseconds by size and round. */
 export interface Measured {
   readonly rounds: number
-  /** Sizes of the pool. */
   readonly blocks: readonly number[]
   /** Bytes of bookkeeping at each size, of `BlockPool` and of `PagedKvCache`. */
   readonly bytes: readonly (readonly [number, number])[]
   readonly calls: readonly { readonly name: string; readonly per: string; readonly nanoseconds: Rounds }[]
-  /** The machine's load before the run. */
   readonly load: string
 }
 
-/** Nanoseconds by size and round. */
 type Rounds = readonly (readonly number[])[]
 
-/** A call at every size. */
 interface Call {
   readonly name: string
-  /** What the nanoseconds are for. */
   readonly per: string
   readonly rounds: Rounds
   readonly sizes: readonly Spread[]
-  /** The largest size over the smallest. */
   readonly ratio: Spread
 }
 
@@ -53,7 +47,6 @@ function callOf(measured: Measured, name: string): Call {
   return { name, per, rounds, sizes: rounds.map(spreadOf), ratio: ratioOf(rounds.at(-1) ?? [], rounds[0] ?? []) }
 }
 
-/** The calls of a group, and its random read. */
 function callsOf(measured: Measured, group: Group): { readonly calls: readonly Call[]; readonly read: Call } {
   return { calls: group.calls.map(name => callOf(measured, name)), read: callOf(measured, group.read) }
 }
@@ -108,7 +101,6 @@ function goalOf(measured: Measured, group: Group): string[] {
 
 const mebibytes = (bytes: number): string => `${digits(bytes / 2 ** 20)} MiB`
 
-/** The chart, the table, and what they say. */
 export function poolSection(measured: Measured): string {
   const sizes = measured.blocks.map(digits)
   const shared = Number(measured.load) > 1 ? ', so the machine was shared, and spreads are wider than on a quiet one' : ''

@@ -5,27 +5,22 @@
 // that was recorded, and at least a quarter.
 import { lessIsBetter, type Claim, type Report } from './report.js'
 
-/** The smallest noise band. */
 export const BAND_MIN = 1.25
 
 export interface RecordedRatio {
   readonly ratio: number
   readonly better: 'less' | 'more'
-  /** The factor by which it may be worse. */
   readonly band: number
 }
 
 export interface Recorded {
-  /** The processor that they were measured on. */
   readonly cpu: string
   readonly ratios: Readonly<Record<string, RecordedRatio>>
 }
 
-/** A recorded ratio that another run does not reach. */
 export interface Worse {
   readonly id: string
   readonly recorded: RecordedRatio
-  /** The worst that would have been in the band. */
   readonly bound: number
   /** What was measured; nothing when the run has no such ratio. */
   readonly ratio: number | undefined
@@ -42,7 +37,6 @@ function record({ ratio, low, high, toReach }: Claim): RecordedRatio {
 const claimsOf = (reports: readonly Report[]): Claim[] =>
   reports.flatMap(({ workloads }) => workloads.flatMap(({ claims }) => claims.filter(({ isTime }) => isTime !== true)))
 
-/** The ratios of a run, to be recorded. */
 export function recordOf(cpu: string, reports: readonly Report[]): Recorded {
   return { cpu, ratios: Object.fromEntries(claimsOf(reports).map(claim => [claim.id, record(claim)])) }
 }
@@ -65,7 +59,6 @@ export function worseThan(recorded: Recorded, reports: readonly Report[], only =
     })
 }
 
-/** The ids of ratios that a run has and the record has not. */
 export function unrecorded(recorded: Recorded, reports: readonly Report[]): string[] {
   return claimsOf(reports).map(({ id }) => id).filter(id => !(id in recorded.ratios))
 }

@@ -5,7 +5,6 @@ import { digits, tableOf } from './table.js'
 /** What a lane is in the comparison: a cache of ours, someone else's, none at all, or the least that the same bytes cost. */
 export type Role = 'ours' | 'peer' | 'baseline' | 'limit'
 
-/** What lanes of a role are called in tables. */
 export const ROLES = { ours: 'kvtide', peer: 'peer', baseline: 'by hand', limit: 'limit' } as const
 
 /** One way to do a workload, in nanoseconds per operation. */
@@ -14,7 +13,6 @@ export interface Lane extends Spread {
   readonly role: Role
 }
 
-/** A lane with what each round took. */
 export interface Measured {
   readonly name: string
   readonly role: Role
@@ -45,7 +43,6 @@ export interface Claim {
 export interface Workload {
   readonly id: string
   readonly title: string
-  /** What the nanoseconds are for. */
   readonly operation: string
   /** Whether large allocations get pages that the system gives at the first touch, or pages that were touched before. */
   readonly memory: 'new' | 'reused'
@@ -55,22 +52,15 @@ export interface Workload {
   readonly claims: readonly Claim[]
 }
 
-/** A workload that could not run here, and why. */
 export interface Skipped {
   readonly id: string
   readonly skipped: string
 }
 
-export interface Machine {
-  readonly cpu: string
+export interface Machine extends Readonly<Record<'cpu' | 'memory' | 'hugePages' | 'kernel' | 'rustc' | 'load', string>> {
   readonly features: readonly string[]
   readonly cores: number
   readonly caches: readonly string[]
-  readonly memory: string
-  readonly hugePages: string
-  readonly kernel: string
-  readonly rustc: string
-  readonly load: string
 }
 
 export interface Report {
@@ -78,30 +68,25 @@ export interface Report {
   readonly rounds: number
   /** Only where the suite describes it. */
   readonly machine?: Machine
-  /** The JavaScript engine, where there is one. */
   readonly engine?: string
   readonly workloads: readonly Workload[]
   readonly skipped?: readonly Skipped[]
 }
 
-/** True when less of a ratio is better. */
 export function lessIsBetter(bound: Bound): boolean {
   return bound === 'less' || (typeof bound === 'object' && 'atMost' in bound)
 }
 
-/** A bound in words; none where there is no target. */
 export function boundText(bound: Bound): string {
   if (typeof bound === 'string') return ''
   return 'atMost' in bound ? `at most ${digits(bound.atMost)}` : `at least ${digits(bound.atLeast)}`
 }
 
-/** Whether a ratio is what was to be reached; `null` without a target. */
 export function isMet(bound: Bound, ratio: number): boolean | null {
   if (typeof bound === 'string') return null
   return 'atMost' in bound ? ratio <= bound.atMost : ratio >= bound.atLeast
 }
 
-/** The rounds of the lane of this name. */
 export function laneOf(measured: readonly Measured[], name: string): readonly number[] {
   const found = measured.find(lane => lane.name === name)
   if (found === undefined) throw new RangeError(`no lane is called ${name}`)
@@ -131,12 +116,13 @@ export function claimOf(measured: readonly Measured[], { id, over, under, says =
   return { id, says, ratio: median, low: p10, high: p90, toReach, met: isMet(toReach, median), limit: reached, why: why ?? null }
 }
 
-/** What one lane costs more than another, in microseconds: for what is added to each call, however long that is. */
-export function excessOf(measured: readonly Measured[], { id, over, under, says = `${over} / ${under}`, toReach }: Ratio): Claim {
+/** What one lane costs more than another, in microseconds that are to be reached, and its ratio: for what is added to each call, however long that is. */
+export function excessOf(measured: readonly Measured[], { id, over, under, says, toReach }: Ratio & { readonly says: string }): Claim[] {
   const [more, less] = [laneOf(measured, over), laneOf(measured, under)]
   const { p10, p90 } = spreadOf(more.map((value, round) => (value - (less[round] as number)) / 1000))
   const ratio = (spreadOf(more).median - spreadOf(less).median) / 1000
-  return { id, says, ratio, low: p10, high: p90, toReach, met: isMet(toReach, ratio), limit: null, why: null, isTime: true }
+  const excess = { id: `${id}-us`, says: `${says}, in microseconds more`, ratio, low: p10, high: p90, toReach, met: isMet(toReach, ratio), limit: null, why: null, isTime: true } as const
+  return [excess, claimOf(measured, { id, says, over, under, toReach: 'less' })]
 }
 
 /** A workload's lanes and ratios. The suite of the TypeScript API runs on reused memory. */
@@ -146,13 +132,10 @@ export function workloadOf(id: string, title: string, operation: string, measure
   return { id, title, operation, memory: 'reused', rounds: counted, lanes, claims: ratios.map(ratio => claimOf(measured, ratio)) }
 }
 
-/** A ratio with the spread of its rounds. */
 export const ratioText = ({ ratio, low, high }: Claim): string => `${digits(ratio)} (${digits(low)} to ${digits(high)})`
 
-/** A workload's title, with the memory that it runs on. */
 export const titleOf = ({ title, memory }: Workload): string => `${title}, ${memory} memory`
 
-/** A workload as the page and a terminal show it. */
 export function sectionOf(workload: Workload): string {
   const { operation, lanes, claims } = workload
   const rate = operation === 'MiB'

@@ -14,7 +14,6 @@ function percentile(sorted: readonly number[], share: number): number {
   return low + (high - low) * (at - Math.floor(at))
 }
 
-/** That of at least one number. */
 export function spreadOf(values: readonly number[]): Spread {
   if (values.length === 0) throw new RangeError('a spread of nothing')
   const sorted = [...values].sort((a, b) => a - b)
@@ -28,7 +27,6 @@ export function ratioOf(over: readonly number[], under: readonly number[]): Spre
   return { ...spreadOf(rounds), median: spreadOf(over).median / spreadOf(under).median }
 }
 
-/** The ratio of two ratios, round by round as well. */
 export function ratioOfRatios([over = [], under = []]: readonly (readonly number[])[], [baseOver = [], baseUnder = []]: readonly (readonly number[])[]): Spread {
   const rounds = over.map((value, round) => value / (under[round] as number) / ((baseOver[round] as number) / (baseUnder[round] as number)))
   return { ...spreadOf(rounds), median: ratioOf(over, under).median / ratioOf(baseOver, baseUnder).median }

@@ -7,12 +7,10 @@ export function digits(value: number): string {
   return String(Number(value.toPrecision(3)))
 }
 
-/** A median with its spread. */
 export const spreadText = ({ median, p10, p90 }: Spread): string => `${digits(median)} (${digits(p10)} to ${digits(p90)})`
 
 const row = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
 
-/** A table. */
 export function tableOf(head: readonly string[], rows: readonly (readonly string[])[]): string {
   return [row(head), row(head.map(() => '---')), ...rows.map(row)].join('\n')
 }

@@ -17,7 +17,6 @@ import { build, readArguments, readRun, REPORTS, root, runJavaScript, runNative,
 
 const { only, rounds, record, from } = readArguments(process.argv.slice(2))
 
-/** What can be measured by itself. */
 const SUITES: { readonly [S in keyof Run]-?: () => Run[S] } = {
   peers: () => runPeers({ only: '', rounds }),
   javascript: () => runJavaScript({ only: '', rounds }),
@@ -25,7 +24,6 @@ const SUITES: { readonly [S in keyof Run]-?: () => Run[S] } = {
   pool: runPool,
 }
 
-/** Measures everything, or one suite alone: the others are as they were measured last. */
 function measured(): Run {
   if (only !== '' && !(only in SUITES)) throw new RangeError(`--only ${only}: expected one of ${Object.keys(SUITES).join(', ')}`)
   const earlier = only === '' ? {} : readRun(REPORTS)

@@ -1,6 +1,6 @@
 // `npm run bench:check`: measures again and compares ratios with the recorded ones; exits 1 when one is worse than its band.
 //
-//   npm run bench:check -- [--only <start of an id>] [--rounds <n>] [--from <folder>]
+//   npm run bench:check -- [--only <start of an id>] [--rounds <n>]
 //
 // A ratio that is worse is measured a second time, and counts when it is worse again: one bad moment is not a regression.
 import { readFileSync } from 'node:fs'
@@ -9,9 +9,9 @@ import { join } from 'node:path'
 import { unrecorded, worseThan, type Recorded, type Worse } from '../report/recorded.js'
 import type { Report } from '../report/report.js'
 import { digits } from '../report/table.js'
-import { build, readArguments, readRun, root, runJavaScript, runPeers } from './suites.js'
+import { build, readArguments, root, runJavaScript, runPeers } from './suites.js'
 
-const { only, rounds, from } = readArguments(process.argv.slice(2))
+const { only, rounds } = readArguments(process.argv.slice(2))
 const recorded = JSON.parse(readFileSync(join(root, 'bench', 'recorded.json'), 'utf8')) as Recorded
 
 const measured = (start: string): Report[] => [runPeers({ only: start, rounds }), runJavaScript({ only: start, rounds })]
@@ -21,15 +21,10 @@ function tell({ id, recorded: was, bound, ratio }: Worse): string {
   return `${id}: ${found}, recorded ${digits(was.ratio)}, ${was.better === 'less' ? 'at most' : 'at least'} ${digits(bound)} with a noise band of ${was.band}`
 }
 
-function read(folder: string): Report[] {
-  const { peers, javascript } = readRun(folder)
-  return [peers, javascript]
-}
-
-if (from === undefined) build()
-const reports = from === undefined ? measured(only) : read(from)
+build()
+const reports = measured(only)
 let worse = worseThan(recorded, reports, only)
-if (from === undefined && worse.length > 0) {
+if (worse.length > 0) {
   console.log(`\nworse, measured again:\n${worse.map(tell).join('\n')}`)
   const suspects = worse.map(({ id }) => id)
   const again = [...new Set(suspects.map(id => id.slice(0, id.indexOf('/'))))].flatMap(measured)

@@ -54,7 +54,6 @@ function outputTable(headDim: number): string {
   return tableOf(head, rows)
 }
 
-/** The largest error in half steps, at each magnitude. */
 function magnitudeTable(): string {
   const columns: readonly (readonly [LowBit, 'k' | 'v'])[] = [['f8e4m3', 'v'], ['q8', 'v'], ['q4', 'v'], ['q4', 'k']]
   const cell = (magnitude: number, [format, part]: (typeof columns)[number]): string => {
@@ -66,7 +65,6 @@ function magnitudeTable(): string {
   return tableOf(head, MAGNITUDES.map(magnitude => [magnitude.toExponential(0), ...columns.map(column => cell(magnitude, column))]))
 }
 
-/** What scales of other bits would cost. */
 function scaleTable(): string {
   const [dim, means] = [128, [0, 10, 100]]
   const rows = SCALES.map(scales => {
@@ -89,7 +87,6 @@ function modelTable(model: Llama, prompts: readonly string[]): string {
   return tableOf(['', 'tokens put first', 'top-1 agreement', 'largest logit error'], rows)
 }
 
-/** What stands in the page at each name. */
 function found(version: string): Readonly<Record<string, string | number>> {
   const model = new Llama()
   const { num_hidden_layers: layers, hidden_size: width, head_dim: dim } = model.config

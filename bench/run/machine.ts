@@ -5,10 +5,10 @@ import { arch, availableParallelism, cpus, loadavg, platform, release, totalmem 
 
 import type { Machine } from '../report/report.js'
 
-/** Vector instructions that matter here. */
 const FEATURES = new Set(['avx2', 'fma', 'f16c', 'avx512f', 'avx512_bf16', 'avx512_vnni', 'asimd'])
 
-function read(path: string): string {
+/** A file of the system's, or nothing where it has none. */
+export function read(path: string): string {
   try {
     return readFileSync(path, 'latin1').trim()
   } catch {

@@ -2,9 +2,8 @@
 //
 // A benchmark that finished one lane before the next would compare two moments of the machine. Each round starts with another lane, and
 // the first rounds are thrown away.
-import { readFileSync } from 'node:fs'
-
 import type { Measured, Role } from '../report/report.js'
+import { read } from './machine.js'
 
 /** Rounds that let the engine compile what runs often, and are not counted. */
 const WARM_UP = 5
@@ -23,8 +22,10 @@ export interface Contestant {
   readonly after?: () => void
 }
 
-/** One way to do a workload, whose round is `round`. */
 export const lane = (role: Role, name: string, operations: number, round: Contestant['round'], more: Pick<Contestant, 'before' | 'after' | 'shared'> = {}): Contestant => ({ name, role, operations, round, ...more })
+
+/** Lets another runtime's threads stop looking for work, or another process prepare its next round. */
+export const pause = (): void => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20)
 
 /** What time is taken from: a clock in milliseconds, and the nanoseconds that were spent waiting for a processor. */
 export interface Clocks {
@@ -38,16 +39,8 @@ export function readWaiting(text: string): number {
   return Number.isFinite(waiting) ? waiting : 0
 }
 
-/** The nanoseconds that this thread was ready to run and did not; 0 where the system does not say. */
-function waited(): number {
-  try {
-    return readWaiting(readFileSync('/proc/thread-self/schedstat', 'latin1'))
-  } catch {
-    return 0
-  }
-}
+const waited = (): number => readWaiting(read('/proc/thread-self/schedstat'))
 
-/** One round: nanoseconds of an operation. */
 async function timed({ operations, shared = false, before, round, after }: Contestant, clocks: Clocks): Promise<number> {
   before?.()
   const waitedBefore = clocks.waited()

@@ -13,30 +13,23 @@ import { machineHere } from './machine.js'
 
 export const root: string = fileURLToPath(new URL('../..', import.meta.url))
 
-/** The program of bench/peers, once it is built. */
 export const PEERS: string = join(root, 'bench', 'peers', 'target', 'release', process.platform === 'win32' ? 'kvtide-peers.exe' : 'kvtide-peers')
 
 /** Where reports go unless told: not in the repository. */
 export const REPORTS: string = join(root, 'target', 'bench')
 
-/** Everything that a run has measured. */
 export interface Run {
   readonly peers: Report
   readonly javascript: Report
-  /** What the native benches printed. */
   readonly native: string
   /** The pool as it grows; reports of before there was this suite have none. */
   readonly pool?: Measured | undefined
 }
 
-/** What the command line of a bench script asks for. */
 export interface Wanted {
-  /** The start of the ids of the workloads that run. */
   readonly only: string
   readonly rounds: number
-  /** The file that the report goes to. */
   readonly out?: string | undefined
-  /** Whether the ratios of this run become the recorded ones. */
   readonly record?: boolean
   /** A folder with reports of a run that has been made, in the place of a new one. */
   readonly from?: string | undefined
@@ -60,12 +53,10 @@ const MEMORY: Readonly<Record<Workload['memory'], string>> = {
   reused: 'glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736',
 }
 
-/** Runs a program that shows what it prints. */
 function run(command: string, args: readonly string[], env: Readonly<Record<string, string>> = {}): void {
   execFileSync(command, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'], env: { ...process.env, ...env }, shell: process.platform === 'win32' })
 }
 
-/** Answers what a program prints. */
 function ask(command: string, args: readonly string[], env: Readonly<Record<string, string>> = {}): string {
   return execFileSync(command, args, { cwd: root, encoding: 'utf8', stdio: ['ignore', 'pipe', 'inherit'], maxBuffer: 2 ** 26, env: { ...process.env, ...env } })
 }
@@ -76,13 +67,11 @@ export function build(): void {
   run('cargo', ['build', '--release', '--manifest-path', 'bench/peers/Cargo.toml'])
 }
 
-/** Keeps what a suite has measured. */
 function kept(name: string, text: string): void {
   mkdirSync(REPORTS, { recursive: true })
   writeFileSync(join(REPORTS, name), text)
 }
 
-/** The suite that runs the peers' caches too. */
 export function runPeers({ only, rounds }: Wanted): Report {
   const machine = machineHere()
   const listed = ask(PEERS, ['--list']).trim().split('\n').map(line => line.split(' ') as [string, Workload['memory']])
@@ -98,7 +87,6 @@ export function runPeers({ only, rounds }: Wanted): Report {
   return report
 }
 
-/** The suite of the TypeScript API. */
 export function runJavaScript({ only, rounds }: Wanted): Report {
   const out = join(REPORTS, 'javascript.json')
   mkdirSync(REPORTS, { recursive: true })
@@ -113,7 +101,6 @@ function bench(crate: string, name: string): string {
   return ask('cargo', ['bench', '-p', crate, '--bench', name, ...(host === undefined ? [] : ['--target', host])])
 }
 
-/** The native benches of single calls; answers what they print. */
 export function runNative(): string {
   // The planner's: how the pool's calls, prefixes and steps go from 1,000 blocks to 1,000,000.
   const planner = ['paged', 'sequences', 'steps'].map(name => bench('kvtide-core', name))
@@ -122,7 +109,6 @@ export function runNative(): string {
   return printed
 }
 
-/** What the pool's calls cost as it grows. */
 export function runPool(): Measured {
   const load = (loadavg()[0] ?? 0).toFixed(2)
   const measured: Measured = { load, ...(JSON.parse(bench('kvtide-core', 'pool')) as Omit<Measured, 'load'>) }
@@ -130,7 +116,6 @@ export function runPool(): Measured {
   return measured
 }
 
-/** What a run has left in a folder. */
 export function readRun(folder: string): Run {
   const read = (name: string): string => readFileSync(join(folder, name), 'utf8')
   const has = (name: string): boolean => existsSync(join(folder, name))

@@ -1,30 +1,21 @@
 // One query over layers that no cache of the processor holds, through the TypeScript API, against onnxruntime's operators.
-import { readFileSync } from 'node:fs'
-
 import { KvCache, attend, setThreads } from 'kvtide'
 
 import { INSTALL, attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from './onnxruntime.js'
 import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
-import { lane, measure, type Contestant } from '../run/rounds.js'
+import { read } from '../run/machine.js'
+import { lane, measure, pause, type Contestant } from '../run/rounds.js'
 import { HEAD_DIM, HEADS } from './rows.js'
 
 const QUERY_HEADS = 32
 
-/** Long enough for another runtime's threads to stop looking for work. */
-const PAUSE_MS = 20
-
 /** Layers of so many bytes that go around the last cache of the processor: more than eight times of it. */
 function layersBeyondCaches(layerBytes: number): number {
-  let cache = 32 * 2 ** 20
-  try {
-    cache = Number.parseInt(readFileSync('/sys/devices/system/cpu/cpu0/cache/index3/size', 'latin1'), 10) * 1024
-  } catch {
-    // Where the system does not say, it is taken for that of a large processor.
-  }
+  // Where the system does not say, it is taken for that of a large processor.
+  const cache = Number.parseInt(read('/sys/devices/system/cpu/cpu0/cache/index3/size'), 10) * 1024 || 32 * 2 ** 20
   return Math.floor((8 * cache) / layerBytes) + 1
 }
 
-/** Numbers from -1 to 1 that look like noise. */
 function noise(count: number, seed: number): Float32Array {
   let state = seed
   return Float32Array.from({ length: count }, () => {
@@ -51,14 +42,7 @@ function ours(name: string, threads: number, caches: readonly KvCache[], q: Floa
 /** One layer a round, the next one in the next. */
 function theirs(name: string, threads: number, run: Attention, layers: readonly LayerRows[]): Contestant {
   let turn = 0
-  return {
-    name,
-    role: 'peer',
-    operations: 1,
-    shared: threads > 1,
-    round: () => run(layers[turn++ % layers.length] as LayerRows),
-    after: () => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, PAUSE_MS),
-  }
+  return lane('peer', name, 1, () => run(layers[turn++ % layers.length] as LayerRows), { shared: threads > 1, after: pause })
 }
 
 const name = (what: string, threads: number): string => (threads === 1 ? what : `${what}, ${threads} threads`)
@@ -72,7 +56,6 @@ function ratios(id: string): Ratio[] {
   )
 }
 
-/** Refuses to compare what is not the same. */
 function agree(what: string, one: Float32Array, other: Float32Array): void {
   const largest = one.reduce((most, value, index) => Math.max(most, Math.abs(value - (other[index] as number))), 0)
   if (!(largest < 1e-4)) throw new Error(`${what} differs from kvtide by ${largest}`)

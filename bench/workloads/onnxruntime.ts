@@ -9,7 +9,6 @@
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 
-/** What installs it. */
 export const INSTALL = 'ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix bench/onnxruntime'
 
 const HOME = new URL('../onnxruntime/', import.meta.url)
@@ -25,7 +24,6 @@ interface Runtime {
   readonly Tensor: new (type: string, data: Float32Array | Int32Array, shape: readonly number[]) => unknown
 }
 
-/** The runtime; `undefined` when it is not installed. */
 export function runtime(): Runtime | undefined {
   try {
     return createRequire(new URL('package.json', HOME))('onnxruntime-node') as Runtime
@@ -35,7 +33,6 @@ export function runtime(): Runtime | undefined {
   }
 }
 
-/** The sizes of one layer. */
 export interface Sizes {
   readonly queryHeads: number
   readonly heads: number
@@ -49,7 +46,6 @@ export interface LayerRows {
   readonly v: Float32Array
 }
 
-/** Runs attention over one layer; the output is in `out` then. */
 export type Attention = (layer: LayerRows) => Promise<void>
 
 const session = (from: Runtime, model: string, threads: number): Promise<Session> =>
@@ -61,7 +57,6 @@ const session = (from: Runtime, model: string, threads: number): Promise<Session
     logSeverityLevel: 3,
   })
 
-/** ONNX's own operator. */
 export async function attention(from: Runtime, { queryHeads, heads, keys, dim }: Sizes, threads: number, q: Float32Array, out: Float32Array): Promise<Attention> {
   const running = await session(from, 'attention.onnx', threads)
   const tensor = (data: Float32Array, ...shape: readonly number[]): unknown => new from.Tensor('float32', data, shape)

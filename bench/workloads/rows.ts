@@ -3,10 +3,8 @@ import type { HostTensor } from 'kvtide'
 
 export const HEADS = 8
 export const HEAD_DIM = 128
-/** Elements of one token's K, or V. */
 export const TOKEN: number = HEADS * HEAD_DIM
 
-/** `count` tokens of K, or V. */
 export function tokens(count: number): HostTensor & { readonly data: Float32Array } {
   const data = Float32Array.from({ length: count * TOKEN }, (_, index) => (index * 7) % 251)
   return { data, shape: [1, HEADS, count, HEAD_DIM] }
@@ -32,7 +30,6 @@ export class BareRows {
     }
   }
 
-  /** Moves every row one slot to the front. */
   shift(): void {
     for (const part of this.parts) {
       for (let head = 0; head < HEADS; head++) {

@@ -1,12 +1,10 @@
-import { numbers, outputOf } from './attend-call.js'
-import type { AttendedWithLse } from './attended.js'
-import { binding } from '../loading/binding.js'
 import { fields, isArray, list, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { META } from '../border/host-array.js'
-import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
+import { put, readTensor, type TokenSource } from '../border/tensor.js'
+import { binding } from '../loading/binding.js'
+import { type AttendedWithLse, numbers, outputOf } from './attend-call.js'
 
-/** The most parts of a call. */
 const PARTS_MAX = 1 << 16
 
 /**

@@ -1,24 +1,24 @@
 import type { NativeBlockPool } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { binding } from '../loading/binding.js'
 
 const OPTIONS: Names<BlockPoolOptions> = { capacity: 0, blockSize: 0, numLayers: 0, numKvHeads: 0, headDim: 0, watermark: 0 }
 
-/** What a {@link BlockPool} is made with. */
+/** Options of a {@link BlockPool}. */
 export interface BlockPoolOptions {
   /** Blocks in the pool. */
   readonly capacity: number
-  /** Tokens of a block, 16 unless said otherwise. */
+  /** Tokens per block, 16 by default. */
   readonly blockSize?: number
-  /** Layers of the model, 1 unless said otherwise. */
+  /** Layers of the model, 1 by default. */
   readonly numLayers?: number
-  /** Heads of K and V, 1 unless said otherwise. */
+  /** Heads of K and V, 1 by default. */
   readonly numKvHeads?: number
-  /** Elements of one head, 1 unless said otherwise. */
+  /** Elements per head, 1 by default. */
   readonly headDim?: number
-  /** Blocks that {@link BlockPool.canAllocate} keeps back, so that existing sequences can grow; 0 unless said otherwise. */
+  /** Blocks that {@link BlockPool.canAllocate} keeps back, so that existing sequences can grow; 0 by default. */
   readonly watermark?: number
 }
 
@@ -42,13 +42,13 @@ export interface BlockPoolOptions {
  * ```
  */
 export class BlockPool extends Owner {
-  /** Tokens of a block. */
+  /** Tokens per block. */
   declare readonly blockSize: number
   /** Layers of the model. */
   declare readonly numLayers: number
   /** Heads of K and V. */
   declare readonly numKvHeads: number
-  /** Elements of one head. */
+  /** Elements per head. */
   declare readonly headDim: number
   /** Blocks that {@link canAllocate} keeps back. */
   declare readonly watermark: number
@@ -66,12 +66,12 @@ export class BlockPool extends Owner {
     settle(this, { blockSize, numLayers, numKvHeads, headDim, watermark })
   }
 
-  /** Blocks that are free. */
+  /** How many blocks are free. */
   get freeCount(): number {
     return own(this).freeCount()
   }
 
-  /** All blocks, free or in use. It is below `capacity` once blocks were retired. */
+  /** How many blocks there are, free or in use: fewer than `capacity` once blocks were retired. */
   get totalCount(): number {
     return own(this).totalCount()
   }

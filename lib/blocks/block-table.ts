@@ -1,16 +1,16 @@
 import type { NativeBlockTable } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, known, type Names, whole } from '../border/check.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { binding } from '../loading/binding.js'
 
 const OPTIONS: Names<BlockTableOptions> = { numLayers: 0, blockSize: 0 }
 
-/** What a {@link BlockTable} is made with. */
+/** Options of a {@link BlockTable}. */
 export interface BlockTableOptions {
   /** Layers of the model. */
   readonly numLayers: number
-  /** Tokens of a block. */
+  /** Tokens per block. */
   readonly blockSize: number
 }
 
@@ -29,7 +29,7 @@ export interface BlockTableOptions {
 export class BlockTable extends Owner {
   /** Layers of the model. */
   declare readonly numLayers: number
-  /** Tokens of a block. */
+  /** Tokens per block. */
   declare readonly blockSize: number
 
   constructor(options: BlockTableOptions) {

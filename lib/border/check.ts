@@ -5,7 +5,6 @@ import { invalid } from './errors.js'
 /** The largest number of tokens, slots, blocks or lengths. */
 const COUNT_MAX = 2 ** 31 - 1
 
-/** The most dimensions of a tensor. */
 export const RANK_MAX = 8
 
 /** A number of tokens, slots or blocks, from `min` to 2^31 - 1. */
@@ -75,7 +74,6 @@ function isRevoked(value: object): boolean {
   }
 }
 
-/** True for arrays. */
 export function isArray(value: unknown): value is readonly unknown[] {
   return typeof value === 'object' && value !== null && !isRevoked(value) && Array.isArray(value)
 }
@@ -122,7 +120,6 @@ function intrinsic<T>(name: string | symbol): (value: unknown) => T {
 /** The kind of a typed array; `undefined` for other values. */
 export const arrayKind: (value: unknown) => string | undefined = intrinsic(Symbol.toStringTag)
 
-/** The number of elements of a typed array. */
 export const arrayLength: (array: ArrayBufferView) => number = intrinsic('length')
 
 const bufferOf = intrinsic<ArrayBufferLike>('buffer')

@@ -1,6 +1,122 @@
+import { binding } from '../loading/binding.js'
 import { arrayKind, arrayLength, asBits, RANK_MAX, typedArray } from './check.js'
-import { dtypeOfArray, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
-import { invalid, KvTideError } from './errors.js'
+import { invalid, isKvTideError, KvTideError } from './errors.js'
+
+/** Element types of tensors and caches. */
+export type DType = 'f32' | 'f16' | 'bf16' | 'u8'
+
+/** The arrays that hold elements. Half floats (f16, bf16) are in a `Uint16Array`, as their bits. */
+export type TensorData = Float32Array | Uint16Array | Uint8Array
+
+/** `Float16Array`, where the runtime has it. */
+export interface Float16ArrayLike extends ArrayBufferView {
+  readonly BYTES_PER_ELEMENT: number
+  readonly length: number
+  readonly [Symbol.toStringTag]: 'Float16Array'
+}
+
+interface DTypeRow {
+  /** Its number at the border with the addon. */
+  readonly code: number
+  readonly bytes: number
+  /** The arrays that may hold it. */
+  readonly arrays: readonly string[]
+  /** Its name in onnxruntime. */
+  readonly alias: string
+  make(length: number): TensorData
+  over(buffer: ArrayBufferLike, offset: number, length: number): TensorData
+}
+
+const codes = binding.dtypeNames()
+
+/** @internal Makes an array; `OUT_OF_MEMORY` with its size when JavaScript cannot. */
+export function room<T>(requestedBytes: number, make: () => T): T {
+  try {
+    return make()
+  } catch (cause) {
+    if (isKvTideError(cause)) throw cause
+    const { usedBytes, limitBytes } = binding.memoryStats()
+    const message = `cannot take ${requestedBytes} bytes for an array: it is more than JavaScript can have`
+    throw new KvTideError('OUT_OF_MEMORY', message, { requestedBytes, usedBytes, limitBytes }, { cause })
+  }
+}
+
+const table: Readonly<Record<DType, DTypeRow>> = {
+  f32: {
+    code: codes.indexOf('f32'),
+    bytes: 4,
+    arrays: ['Float32Array'],
+    alias: 'float32',
+    make: length => room(4 * length, () => new Float32Array(length)),
+    over: (buffer, offset, length) => new Float32Array(buffer, offset, length),
+  },
+  f16: {
+    code: codes.indexOf('f16'),
+    bytes: 2,
+    arrays: ['Uint16Array', 'Float16Array'],
+    alias: 'float16',
+    make: length => room(2 * length, () => new Uint16Array(length)),
+    over: (buffer, offset, length) => new Uint16Array(buffer, offset, length),
+  },
+  bf16: {
+    code: codes.indexOf('bf16'),
+    bytes: 2,
+    arrays: ['Uint16Array'],
+    alias: 'bfloat16',
+    make: length => room(2 * length, () => new Uint16Array(length)),
+    over: (buffer, offset, length) => new Uint16Array(buffer, offset, length),
+  },
+  u8: {
+    code: codes.indexOf('u8'),
+    bytes: 1,
+    arrays: ['Uint8Array'],
+    alias: 'uint8',
+    make: length => room(length, () => new Uint8Array(length)),
+    over: (buffer, offset, length) => new Uint8Array(buffer, offset, length),
+  },
+}
+
+const names = Object.keys(table) as DType[]
+
+/** The dtypes that each kind of array may hold. */
+const namesByArray: ReadonlyMap<string, readonly DType[]> = new Map(
+  names.flatMap(name => table[name].arrays).map(kind => [kind, names.filter(name => table[name].arrays.includes(kind))]),
+)
+
+/** @internal The dtype of a number at the border with the addon. */
+export function dtypeOfCode(code: number): DType {
+  return codes[code] as DType
+}
+
+/** @internal */
+export function dtypeRow(dtype: DType): DTypeRow {
+  return table[dtype]
+}
+
+/** @internal A dtype by its name, or by onnxruntime's. */
+export function checkDType(argument: string, value: unknown): DType {
+  const found = names.find(name => name === value || table[name].alias === value)
+  if (found === undefined) throw invalid(argument, value, `one of ${names.join(', ')}`)
+  return found
+}
+
+/** @internal The dtype of data in an array of this kind. Half floats as bits have to be named. */
+export function dtypeOfArray(argument: string, kind: string, named: DType | undefined): DType {
+  if (named !== undefined) {
+    if (table[named].arrays.includes(kind)) return named
+    const expected = table[named].arrays.join(' or ')
+    throw new KvTideError('DTYPE_MISMATCH', `${argument} is a ${kind}, expected ${expected} for ${named}`, {
+      argument,
+      value: kind,
+      expected,
+    })
+  }
+  const fitting = namesByArray.get(kind) ?? []
+  if (fitting.length === 1) return fitting[0] as DType
+  if (kind === 'Float16Array') return 'f16'
+  if (fitting.length > 1) throw invalid('dtype', named, `${fitting.join(' or ')}, which a ${kind} may hold both`)
+  throw invalid(argument, kind, 'a Float32Array, Uint16Array, Uint8Array or Float16Array')
+}
 
 /** Numbers of one description at the border with the addon. */
 export const META: number = 6 + RANK_MAX

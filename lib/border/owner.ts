@@ -90,7 +90,7 @@ export function checkInternal(token: unknown, name: string, how: string): void {
   if (token !== INTERNAL) throw invalid(`arguments of new ${name}()`, token, how)
 }
 
-/** Gives an object under construction its read-only properties. */
+/** Sets the read-only properties of an object under construction. */
 export function settle<T extends object, K extends keyof T>(self: T, values: Pick<T, K>): void {
   for (const name of Object.keys(values) as K[]) {
     Object.defineProperty(self, name, { value: values[name], enumerable: true })

@@ -18,7 +18,7 @@ export class Snapshot extends Owner {
     super(token, native, Snapshot)
   }
 
-  /** Tokens in it. */
+  /** How many tokens it holds. */
   get length(): number {
     return nativeThis<NativeSnapshot>(this, Snapshot).length()
   }

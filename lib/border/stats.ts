@@ -2,7 +2,7 @@
 export interface CacheStats {
   /** Bytes of the cache's own buffer, slack included. */
   readonly bufferBytes: number
-  /** Bytes besides, that only views and snapshots hold. */
+  /** Bytes that only views and snapshots hold, on top of those. */
   readonly heldBytes: number
   /** All bytes in use. */
   readonly usedBytes: number

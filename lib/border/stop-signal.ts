@@ -3,6 +3,12 @@ import type { NativeStop } from '#binding'
 import { binding } from '../loading/binding.js'
 import { invalid, isKvTideError, KvTideError } from './errors.js'
 
+/** Options of calls that work off the main thread. */
+export interface AsyncOptions {
+  /** Ends the work early: the promise is then rejected with `ABORTED`, and the signal's reason as its cause. */
+  readonly signal?: AbortSignal
+}
+
 const isAborted = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')?.get as (this: unknown) => boolean
 const { addEventListener, removeEventListener } = EventTarget.prototype
 
@@ -15,7 +21,7 @@ function aborted(signal: unknown): boolean | undefined {
   }
 }
 
-/** The caller's signal, and how the addon hears of it. */
+/** @internal The caller's signal, and how the addon hears of it. */
 export class StopSignal {
   readonly #signal: AbortSignal
   readonly #native: NativeStop = new binding.NativeStop()

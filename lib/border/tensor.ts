@@ -1,30 +1,27 @@
 import { inspect, type InspectOptions } from 'node:util'
-
 import type { NativeView } from '#binding'
 
 import { binding } from '../loading/binding.js'
-import type { PendingView } from './cache-handle.js'
-import { arrayLength, asBits, count, known, type Names, optional, sizes, typedArray, whole } from './check.js'
-import { readDevice } from './device.js'
-import { checkDType, dtypeRow, type DType, type Float16ArrayLike, type TensorData } from './dtype.js'
+import { arrayKind, arrayLength, asBits, count, fields, isArray, known, list, type Names, optional, sizes, typedArray, whole } from './check.js'
 import { invalid, isKvTideError } from './errors.js'
-import { meta, readArray, type HostArray } from './host-array.js'
+import { checkDType, type DType, dtypeRow, type Float16ArrayLike, HostArray, meta, META, readArray, type TensorData } from './host-array.js'
 import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
-import type { AsyncOptions } from './async-options.js'
-import { TensorStorage } from './tensor-storage.js'
+import { readDevice } from './process.js'
+import type { AsyncOptions } from './stop-signal.js'
+import { type PendingView, TensorStorage } from './tensor-storage.js'
 
 const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
 
-/** What a tensor is made with besides its data and shape. */
+/** Options of {@link Tensor.from}. */
 export interface TensorOptions {
   /** The element type. A `Uint16Array` needs one, for other arrays it follows. */
   readonly dtype?: DType
-  /** Where it lives, `'cpu'` unless said otherwise. */
+  /** The device, `'cpu'` by default. */
   readonly device?: string
 }
 
 /**
- * Numbers with a shape, in native memory: a copy of an array of yours, or a view of a cache's own memory.
+ * Numbers with a shape, in native memory: a copy of your array, or a view of a cache's own memory.
  *
  * A view copies nothing. When the cache later overwrites a slot that the view shows, reading the view throws `STALE_VIEW` instead
  * of returning wrong numbers. `toArray()` makes a copy to keep.
@@ -68,7 +65,7 @@ export class Tensor extends Owner {
     return own(this).dtype
   }
 
-  /** Where it lives: `'cpu'`, `'cuda:0'`. */
+  /** The device: `'cpu'`, `'cuda:0'`. */
   get device(): string {
     return own(this).view.device()
   }
@@ -78,7 +75,7 @@ export class Tensor extends Owner {
     return own(this).view.strides()
   }
 
-  /** Number of elements. */
+  /** The number of elements. */
   get length(): number {
     return own(this).length
   }
@@ -141,7 +138,7 @@ export class Tensor extends Owner {
   }
 
   /**
-   * Copies the elements into an array of yours, row-major, and returns that array. The fastest way to read.
+   * Copies the elements into your array, row-major, and returns that array. The fastest way to read.
    *
    * @param out an array of the tensor's kind and length
    */
@@ -242,4 +239,132 @@ export function kvOf(view: PendingView): Kv {
 /** @internal K and V of a cache's buffer; `null` of nothing. */
 export function kvOrNull(view: PendingView | null): Kv | null {
   return view === null ? null : kvOf(view)
+}
+
+/** A tensor of onnxruntime, or one that looks like it. */
+export interface OnnxTensor {
+  /** The elements. */
+  readonly data: unknown
+  /** The shape. */
+  readonly dims: readonly number[]
+  /** The element type: `float32`, `float16`, `bfloat16` or `uint8`. */
+  readonly type: string
+}
+
+/**
+ * A tensor in memory of your own. It is read where it lies. An onnxruntime tensor can be passed as it is; pass it as `data` to take
+ * only a range of its tokens, or to name another order of axes.
+ *
+ * @example
+ * ```ts
+ * import { KvCache, type HostTensor } from 'kvtide'
+ *
+ * using cache = new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 8, headDim: 2 })
+ * // the newest token of a `present` that holds three
+ * const present = { data: new Float32Array([1, 2, 3, 4, 5, 6]), dims: [1, 1, 3, 2], type: 'float32' }
+ * const newest: HostTensor = { data: present, range: [2, 3] }
+ * const { k } = cache.update(newest, newest)
+ * console.log(k.toArray()) // Float32Array [5, 6]
+ * ```
+ */
+export interface HostTensor {
+  /**
+   * The elements, row-major in the order of `layout`. Half floats are bits in a `Uint16Array`, and need a `dtype`. Or an
+   * onnxruntime tensor, which brings its shape and dtype.
+   */
+  readonly data: TensorData | Float16ArrayLike | OnnxTensor
+  /** The shape; `dims` means the same. */
+  readonly shape?: readonly number[]
+  /** The shape, as onnxruntime calls it. */
+  readonly dims?: readonly number[]
+  /** The element type; follows from `data` unless that is a `Uint16Array`. */
+  readonly dtype?: DType
+  /** The element type, as onnxruntime calls it: `float32`, `float16`, `bfloat16`, `uint8`. */
+  readonly type?: string
+  /** Takes only the tokens `[start, end)`. */
+  readonly range?: readonly [start: number, end: number]
+  /** The order of the axes in `data`: batch (b), heads (h), sequence (s), head dimension (d). `bhsd` by default. */
+  readonly layout?: 'bhsd' | 'bshd'
+}
+
+/** @internal A tensor argument that was read: a native view, an array with its description, or a view that is still to be made. */
+export type TensorArgument = NativeView | HostArray | TensorStorage
+
+/**
+ * @internal Reads a tensor of this package, or one in memory of the caller's own. That may run getters of the caller's, which
+ * may call this package in turn: all arguments of a call are read before the first one is {@link put}.
+ */
+export function readTensor(argument: string, value: unknown): TensorArgument {
+  return storageOf(value)?.argument ?? readHost(argument, value)
+}
+
+/** @internal Writes the description of an argument to `place` in `into`. Returns what crosses to the addon. */
+export function put(argument: TensorArgument, place: number, into: Float64Array = meta): object {
+  return argument instanceof HostArray || argument instanceof TensorStorage ? argument.describe(into, place * META) : argument
+}
+
+/** The names that errors give to the fields of an argument. */
+interface FieldNames {
+  readonly data: string
+  readonly shape: string
+  readonly dtype: string
+}
+
+/** Field names by argument, so that an append does not build them anew. */
+const namesOf = new Map<string, FieldNames>()
+
+function fieldNames(argument: string): FieldNames {
+  const built = namesOf.get(argument)
+  if (built !== undefined) return built
+  const names = { data: `${argument}.data`, shape: `${argument}.shape`, dtype: `${argument}.dtype` }
+  namesOf.set(argument, names)
+  return names
+}
+
+function readHost(argument: string, value: unknown): HostArray {
+  if (typeof value !== 'object' || value === null || arrayKind(value) !== undefined) {
+    throw invalid(argument, value, 'a Tensor or a HostTensor: { data, shape }')
+  }
+  // Each field is read once: a getter may return something else the next time.
+  const names = fieldNames(argument)
+  const { data: given, shape, dims, dtype, type, range, layout } = fields<HostTensor>(argument, value)
+  const inside = isTensorLike(given) ? fields<OnnxTensor>(names.data, given) : undefined
+  const outer = shape === undefined ? dims : shape
+  const size = outer === undefined ? inside?.dims : outer
+  const data = inside === undefined ? given : inside.data
+  const typed = dtype === undefined ? type : dtype
+  if (size === undefined) throw invalid(names.shape, size, 'the shape of its data (shape or dims)')
+  const named = optional(checkDType, names.dtype, typed === undefined ? inside?.type : typed)
+  const found = readArray(names.data, data, sizes(names.shape, size), named)
+  if (layout !== undefined && layout !== 'bhsd' && layout !== 'bshd') {
+    throw invalid(`${argument}.layout`, layout, 'bhsd or bshd')
+  }
+  found.bshd = layout === 'bshd'
+  if (range !== undefined) {
+    const [start, end] = isArray(range) ? list(`${argument}.range`, range, whole, 2) : []
+    if (start === undefined || end === undefined) throw invalid(`${argument}.range`, range, '[start, end]')
+    found.range = [start, end]
+  }
+  return found
+}
+
+/** True for an object that has data and dims rather than being data. */
+function isTensorLike(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null || arrayKind(value) !== undefined) return false
+  try {
+    return 'dims' in value
+  } catch {
+    return false
+  }
+}
+
+/** Tokens for a cache: a tensor of this package, memory of your own, or an onnxruntime tensor as it is. */
+export type TokenSource = Tensor | HostTensor | OnnxTensor
+
+/** Keys and values of tokens for a cache. */
+export interface KvSource {
+  /** The keys. */
+  readonly k: TokenSource
+  /** The values, of as many tokens. */
+  readonly v: TokenSource
 }

@@ -1,21 +1,19 @@
 import type { NativeKvCache } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, flag, known, type Names, optional, whole } from '../border/check.js'
-import { readDevice } from '../border/device.js'
-import { checkDType, type DType } from '../border/dtype.js'
-import { CacheHandle, type PendingView } from '../border/cache-handle.js'
-import { meta } from '../border/host-array.js'
-import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
-import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
+import { checkDType, type DType, meta } from '../border/host-array.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { readDevice } from '../border/process.js'
 import { readSnapshot, Snapshot } from '../border/snapshot.js'
 import type { CacheStats } from '../border/stats.js'
-import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
+import { CacheHandle, type PendingView } from '../border/tensor-storage.js'
+import { type Kv, kvOf, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
+import { binding } from '../loading/binding.js'
+import { type BeginOptions, type KvTransaction, openTransaction } from './kv-transaction.js'
 
 const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
 
-/** What a {@link KvCache} is made with. */
+/** Options of a {@link KvCache}. */
 export interface KvCacheOptions {
   /** Rows of the batch. They all have the same length. */
   readonly batchSize: number
@@ -25,11 +23,11 @@ export interface KvCacheOptions {
   readonly initialCapacity: number
   /** The most tokens that it may hold. */
   readonly maxSeqLen: number
-  /** Elements of one head. */
+  /** Elements per head. */
   readonly headDim: number
-  /** The element type, `'f32'` unless said otherwise. */
+  /** The element type, `'f32'` by default. */
   readonly dtype?: DType
-  /** Where it lives, `'cpu'` unless said otherwise. */
+  /** The device, `'cpu'` by default. */
   readonly device?: string
   /** Reserves `maxSeqLen` slots at once, so that the buffer never moves. */
   readonly stableAddresses?: boolean
@@ -57,13 +55,13 @@ export class KvCache extends Owner {
   declare readonly batchSize: number
   /** Heads of K and V. */
   declare readonly numKvHeads: number
-  /** Elements of one head. */
+  /** Elements per head. */
   declare readonly headDim: number
   /** The most tokens that it may hold. */
   declare readonly maxSeqLen: number
   /** Its element type. */
   declare readonly dtype: DType
-  /** Where it lives. */
+  /** Its device. */
   declare readonly device: string
 
   constructor(options: KvCacheOptions) {
@@ -84,12 +82,12 @@ export class KvCache extends Owner {
     settle(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device })
   }
 
-  /** Tokens in it. */
+  /** How many tokens it holds. */
   get seqLen(): number {
     return own(this).seqLen()
   }
 
-  /** Slots of the buffer. */
+  /** How many slots the buffer has. */
   get capacity(): number {
     return own(this).capacity()
   }
@@ -129,7 +127,7 @@ export class KvCache extends Owner {
     return kvOf(cache.view(cache.native.getKv(meta)))
   }
 
-  /** Counts `n` tokens that code of yours wrote to the raw buffers behind the last token. Throws `CACHE_OVERFLOW` where there are no such slots. */
+  /** Counts `n` tokens that your own code wrote to the raw buffers behind the last token. Throws `CACHE_OVERFLOW` beyond the slots of the buffer. */
   incrementSeqLen(n = 1): void {
     own(this).incrementSeqLen(count('n', n))
   }

@@ -1,11 +1,10 @@
 import type { NativeBuffer, NativeView } from '#binding'
 
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
-import type { CacheHandle } from '../border/cache-handle.js'
 import { meta } from '../border/host-array.js'
-import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { INTERNAL, nativeArgument, Owner } from '../border/owner.js'
-import { kvOf, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
+import type { CacheHandle } from '../border/tensor-storage.js'
+import { type Kv, kvOf, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
 
 const BEGIN: Names<BeginOptions> = { maxTokens: 0 }
 const DRAFT: Names<DraftOptions> = { parents: 0 }
@@ -13,8 +12,8 @@ const DRAFT: Names<DraftOptions> = { parents: 0 }
 /** How a transaction is opened. */
 export interface BeginOptions {
   /**
-   * Reserves room for so many tokens in all layers, so that appends up to them neither move rows nor take memory. Where there is
-   * no room, `begin` is refused as an append of so many tokens would be: `CACHE_OVERFLOW`, `OUT_OF_BLOCKS` or `OUT_OF_MEMORY`.
+   * Reserves room for this many tokens in all layers, so that appends up to that number neither move rows nor take memory. Where
+   * there is no room, `begin` is refused as an append of them would be: `CACHE_OVERFLOW`, `OUT_OF_BLOCKS` or `OUT_OF_MEMORY`.
    * More tokens may be drafted. A cache that never had tokens knows no shape, and reserves with the first ones. Left out, room is
    * made as it is needed.
    */
@@ -61,14 +60,14 @@ export interface DraftOptions {
  * ```
  */
 export interface KvTransaction extends Disposable {
-  /** Tokens drafted here, without those of an open child. */
+  /** How many tokens were drafted here, not counting those of an open child. */
   readonly length: number
   /**
    * Drafts tokens, and returns what the cache's own append would. Once `parents` were given, a cache with a window returns
    * everything that it keeps, which is what {@link treeMask} covers.
    */
   append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv
-  /** Keeps the first `n` drafted tokens (all unless said otherwise), drops the rest, and ends. Tokens of a child become its parent's. */
+  /** Keeps the first `n` drafted tokens (by default all), drops the rest, and ends. Tokens of a child become its parent's. */
   commit(n?: number): void
   /**
    * Keeps the tokens on an accepted path of the draft tree, in order, right behind the tokens from before the draft. Drops the
@@ -78,7 +77,7 @@ export interface KvTransaction extends Disposable {
    * @throws KvTideError `INVALID_PATH` when they are no path
    */
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void
-  /** Drops what was drafted, and ends. The cache is as it was before, even when its window has moved. */
+  /** Drops what was drafted, and ends. The cache is as it was before, even if its window has moved. */
   rollback(): void
   /** Opens a child on top of this transaction, one at a time. Until the child has ended, calls on this one throw `TRANSACTION_OPEN`. */
   begin(options?: BeginOptions): KvTransaction
@@ -95,38 +94,63 @@ export interface KvTransaction extends Disposable {
   [Symbol.dispose](): void
 }
 
-/** @internal Transactions of one cache or sequence, by their numbers. */
-export interface NativeDrafts {
-  beginDraft(parent?: number, maxTokens?: number): number
-  commitDraft(draft: number, tokens?: number): void
-  commitDraftPath(draft: number, path: Uint32Array): void
-  rollbackDraft(draft: number): void
-  dropDraft(draft: number): void
-  drafted(draft: number): number
-  draftMask(draft: number): NativeView
-  draftPositions(draft: number): number[]
+/** @internal The calls of a native cache on its transactions. Each begins with where the transaction is: see {@link Draft}. */
+interface NativeDrafts {
+  beginDraft(...args: (number | undefined)[]): number
+  commitDraft(...args: (number | undefined)[]): void
+  commitDraftPath(...args: (number | Uint32Array)[]): void
+  rollbackDraft(...at: number[]): void
+  dropDraft(...at: number[]): void
+  drafted(...at: number[]): number
+  draftMask(...at: number[]): NativeView
+  draftPositions(...at: number[]): number[]
 }
 
-/** A contiguous cache's native object. */
 interface NativeCache extends NativeDrafts {
   dispose(): void
   appendDraft(draft: number, k: object, v: object, meta: object, parents?: Int32Array): NativeBuffer | null
 }
 
-/** @internal The number of a transaction, and what it drafts on. */
-export class Draft<D extends { readonly native: NativeDrafts }> {
-  readonly on: D
+/** @internal A cache with transactions. */
+interface Drafting {
+  readonly native: NativeDrafts
+  change<R>(call: (native: NativeDrafts) => R): R
+  changed(): void
+}
+
+/** @internal A transaction: its number, and before that the number of its sequence if it has one. */
+export class Draft<C extends Drafting> {
+  readonly cache: C
+  readonly sequence: readonly number[]
   readonly id: number
   /** It was committed or rolled back, so there is nothing left to drop. */
   ended = false
 
-  constructor(on: D, id: number) {
-    this.on = on
-    this.id = id
+  /** Begins a transaction, or a child of `parent`. */
+  constructor(cache: C, sequence: readonly number[], options: unknown, parent?: number) {
+    const { maxTokens } = known<BeginOptions>('options', options, BEGIN)
+    const room = optional(count, 'maxTokens', maxTokens)
+    this.cache = cache
+    this.sequence = sequence
+    this.id = cache.change(native => native.beginDraft(...sequence, parent, room))
+  }
+
+  /** Where it is, as the addon takes it. */
+  get at(): number[] {
+    return [...this.sequence, this.id]
+  }
+
+  /** Ends it by a call that may be refused. */
+  end(call: (native: NativeDrafts) => void): void {
+    this.cache.change(call)
+    this.ended = true
   }
 
   dispose(): void {
-    if (!this.ended) this.on.native.dropDraft(this.id)
+    if (!this.ended) {
+      this.cache.native.dropDraft(...this.at)
+      this.cache.changed()
+    }
     this.ended = true
   }
 }
@@ -134,60 +158,58 @@ export class Draft<D extends { readonly native: NativeDrafts }> {
 /** @internal What transactions of all kinds have in common: how they end, and what their tokens see. */
 export abstract class AnyTransaction extends Owner {
   get length(): number {
-    const { on, id } = draftOf(this)
-    return on.native.drafted(id)
+    const { cache, at } = draftOf(this)
+    return cache.native.drafted(...at)
   }
 
   commit(n?: number): void {
     const draft = draftOf(this)
-    draft.on.native.commitDraft(draft.id, optional(whole, 'n', n))
-    draft.ended = true
+    const tokens = optional(whole, 'n', n)
+    draft.end(native => native.commitDraft(...draft.at, tokens))
   }
 
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void {
     const draft = draftOf(this)
-    draft.on.native.commitDraftPath(draft.id, Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count)))
-    draft.ended = true
+    const path = Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count))
+    draft.end(native => native.commitDraftPath(...draft.at, path))
   }
 
   rollback(): void {
     const draft = draftOf(this)
-    draft.on.native.rollbackDraft(draft.id)
-    draft.ended = true
+    draft.end(native => native.rollbackDraft(...draft.at))
   }
 
   treeMask(): Tensor {
-    const { on, id } = draftOf(this)
-    return tensorOf(on.native.draftMask(id))
+    const { cache, at } = draftOf(this)
+    return tensorOf(cache.native.draftMask(...at))
   }
 
   treePositions(): Int32Array {
-    const { on, id } = draftOf(this)
-    return Int32Array.from(on.native.draftPositions(id))
+    const { cache, at } = draftOf(this)
+    return Int32Array.from(cache.native.draftPositions(...at))
   }
 }
 
 /** The draft of a transaction of any kind. Whether it has ended, the addon knows and says. */
-function draftOf(self: unknown): Draft<{ readonly native: NativeDrafts }> {
+function draftOf(self: unknown): Draft<Drafting> {
   return nativeArgument('this', self, AnyTransaction)
 }
 
-/** A transaction of a contiguous cache. */
 class CacheTransaction extends AnyTransaction implements KvTransaction {
   constructor(draft: Draft<CacheHandle<NativeCache>>) {
     super(INTERNAL, draft, CacheTransaction)
   }
 
   append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
-    const { on: cache, id } = own(this)
+    const { cache, id } = own(this)
     const nodes = readDraft(options)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     return kvOf(cache.view(cache.native.appendDraft(id, put(keys, 0), put(values, 1), meta, nodes)))
   }
 
   begin(options: BeginOptions = {}): KvTransaction {
-    const { on, id } = own(this)
-    return new CacheTransaction(beginDraft(on, options, id))
+    const { cache, id } = own(this)
+    return new CacheTransaction(new Draft(cache, [], options, id))
   }
 }
 
@@ -197,14 +219,7 @@ function own(self: unknown): Draft<CacheHandle<NativeCache>> {
 
 /** @internal Opens a transaction on a contiguous cache. */
 export function openTransaction(cache: CacheHandle<NativeCache>, options: unknown): KvTransaction {
-  return new CacheTransaction(beginDraft(cache, options))
-}
-
-/** @internal Begins a draft, for a transaction of any kind. */
-export function beginDraft<D extends { readonly native: NativeDrafts }>(on: D, options: unknown, parent?: number): Draft<D> {
-  const { maxTokens } = known<BeginOptions>('options', options, BEGIN)
-  const room = optional(count, 'maxTokens', maxTokens)
-  return new Draft(on, on.native.beginDraft(parent, room))
+  return new CacheTransaction(new Draft(cache, [], options))
 }
 
 /** @internal The parents that options of a draft name. */

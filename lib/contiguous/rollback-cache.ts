@@ -1,23 +1,21 @@
 import type { NativeRollbackCache, NativeRollbackMark } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
-import { readDevice } from '../border/device.js'
 import { KvTideError } from '../border/errors.js'
-import { CacheHandle } from '../border/cache-handle.js'
 import { meta } from '../border/host-array.js'
-import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
-import { openTransaction, parentsOf, readDraft, type BeginOptions, type DraftOptions, type KvTransaction } from './kv-transaction.js'
-import { INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from '../border/owner.js'
-import { RollbackMark } from './rollback-mark.js'
+import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner, settle } from '../border/owner.js'
+import { readDevice } from '../border/process.js'
 import type { CacheStats } from '../border/stats.js'
-import { kvOf, kvOrNull, tensorOf, type Kv, type Tensor } from '../border/tensor.js'
+import { CacheHandle } from '../border/tensor-storage.js'
+import { type Kv, kvOf, kvOrNull, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
+import { binding } from '../loading/binding.js'
+import { type BeginOptions, type DraftOptions, type KvTransaction, openTransaction, parentsOf, readDraft } from './kv-transaction.js'
 
 const OPTIONS: Names<RollbackCacheOptions> = { device: 0, memoryLimitBytes: 0 }
 
-/** What a {@link RollbackCache} is made with. Shape and dtype come with the first tokens. */
+/** Options of a {@link RollbackCache}. Shape and dtype come with the first tokens. */
 export interface RollbackCacheOptions {
-  /** Where it lives, `'cpu'` unless said otherwise. */
+  /** The device, `'cpu'` by default. */
   readonly device?: string
   /** The most bytes that it may keep. */
   readonly memoryLimitBytes?: number
@@ -41,7 +39,7 @@ export interface RollbackCacheOptions {
  * ```
  */
 export class RollbackCache extends Owner {
-  /** Where it lives. */
+  /** Its device. */
   declare readonly device: string
 
   constructor(options: RollbackCacheOptions = {}) {
@@ -52,12 +50,12 @@ export class RollbackCache extends Owner {
     settle(this, { device })
   }
 
-  /** Committed and tentative tokens. */
+  /** How many tokens it holds, committed and tentative. */
   get totalLen(): number {
     return own(this).totalLen()
   }
 
-  /** Committed tokens. */
+  /** How many of them are committed. */
   get committedLen(): number {
     return own(this).committedLen()
   }
@@ -80,13 +78,13 @@ export class RollbackCache extends Owner {
     return openTransaction(handle(this), options)
   }
 
-  /** Commits the tokens before `len`, an absolute length; all of them unless said otherwise. Tokens behind it stay tentative. */
+  /** Commits the tokens before `len`, an absolute length; all of them by default. Tokens behind it stay tentative. */
   commit(len?: number): void {
     const native = own(this)
     native.commit(optional(whole, 'len', len) ?? native.totalLen())
   }
 
-  /** A mark on the committed length, to go back to with {@link rollback}. It holds no memory; there may be any number of marks. */
+  /** A mark on the committed length, to go back to with {@link rollback}. It holds no memory, and there may be any number of them. */
   snapshot(): RollbackMark {
     return new RollbackMark(INTERNAL, own(this).snapshot())
   }
@@ -155,5 +153,19 @@ function isForged(value: unknown): boolean {
     return Object.getPrototypeOf(value) !== Object.prototype || Object.keys(value).length > 0
   } catch {
     return false
+  }
+}
+
+/** A mark on the committed length of a {@link RollbackCache}, to go back to. It holds no memory. */
+export class RollbackMark extends Owner {
+  /** @internal */
+  constructor(token: unknown, native: NativeRollbackMark) {
+    checkInternal(token, 'RollbackMark', 'RollbackCache.snapshot() instead')
+    super(token, native, RollbackMark)
+  }
+
+  /** The committed length that it marks. */
+  get committedLen(): number {
+    return nativeThis<NativeRollbackMark>(this, RollbackMark).committedLen()
   }
 }

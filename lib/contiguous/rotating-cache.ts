@@ -1,14 +1,12 @@
 import type { NativeRotatingCache } from '#binding'
 
-import type { CacheHandle, PendingView } from '../border/cache-handle.js'
 import { meta } from '../border/host-array.js'
-import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
 import { INTERNAL } from '../border/owner.js'
-import { acceptedRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
-import type { RotatingSnapshot } from './rotating-snapshot.js'
-import { tensorOf, type Tensor } from '../border/tensor.js'
+import type { CacheHandle, PendingView } from '../border/tensor-storage.js'
+import { put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
+import { acceptedRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
 
-/** What a {@link RotatingCache} is made with. Shape and dtype come with the first tokens. */
+/** Options of a {@link RotatingCache}. Shape and dtype come with the first tokens. */
 export interface RotatingCacheOptions extends RotatingKvCacheOptions {
   /** The dimension of the sequence. */
   readonly dim: number

@@ -1,14 +1,12 @@
 import type { NativeRotatingCache } from '#binding'
 
 import { fields } from '../border/check.js'
-import type { CacheHandle } from '../border/cache-handle.js'
 import { meta } from '../border/host-array.js'
-import { put, readTensor, type KvSource, type TokenSource } from '../border/host-tensor.js'
-import { openTransaction, type BeginOptions, type KvTransaction } from './kv-transaction.js'
 import { INTERNAL } from '../border/owner.js'
-import { acceptedRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type MadeRotating, type RotatingKvCacheOptions } from './rotating.js'
-import type { RotatingSnapshot } from './rotating-snapshot.js'
-import { kvOf, kvOrNull, tensorOf, type Kv } from '../border/tensor.js'
+import type { CacheHandle } from '../border/tensor-storage.js'
+import { type Kv, kvOf, kvOrNull, type KvSource, put, readTensor, tensorOf, type TokenSource } from '../border/tensor.js'
+import { type BeginOptions, type KvTransaction, openTransaction } from './kv-transaction.js'
+import { acceptedRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
 
 /**
  * Keys and values with one sliding window: as {@link RotatingCache}, with both in one buffer.

@@ -1,29 +1,27 @@
 import type { NativeRotatingCache, NativeRotatingSnapshot, NativeView } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { count, known, type Names, optional, whole } from '../border/check.js'
-import { readDevice } from '../border/device.js'
-import type { DType } from '../border/dtype.js'
-import { CacheHandle } from '../border/cache-handle.js'
-import { meta } from '../border/host-array.js'
-import { put, readTensor } from '../border/host-tensor.js'
-import { type Class, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
-import { RotatingSnapshot } from './rotating-snapshot.js'
+import { type DType, meta } from '../border/host-array.js'
+import { checkInternal, type Class, INTERNAL, nativeArgument, nativeThis, Owner, settle } from '../border/owner.js'
+import { readDevice } from '../border/process.js'
 import type { CacheStats } from '../border/stats.js'
+import { CacheHandle } from '../border/tensor-storage.js'
+import { put, readTensor } from '../border/tensor.js'
+import { binding } from '../loading/binding.js'
 
 const OPTIONS: Names<RotatingKvCacheOptions> = { maxSeqLen: 0, capacitySeqLen: 0, sinks: 0, slack: 0, device: 0, memoryLimitBytes: 0 }
 
-/** What a {@link RotatingKvCache} is made with. Shape and dtype come with the first tokens. */
+/** Options of a {@link RotatingKvCache}. Shape and dtype come with the first tokens. */
 export interface RotatingKvCacheOptions {
   /** Tokens in the window, at least 1. */
   readonly maxSeqLen: number
-  /** Slots at the start, at most `sinks + maxSeqLen`; 256 unless said otherwise. The buffer grows by doubling. */
+  /** Slots at the start, at most `sinks + maxSeqLen`; 256 by default. The buffer grows by doubling. */
   readonly capacitySeqLen?: number
   /** Tokens at the start that are never dropped, in addition to the window. */
   readonly sinks?: number
-  /** Free slots behind a full window; the more there are, the fewer compactions. Unless said otherwise a quarter of the window, at least 64. */
+  /** Free slots behind a full window; the more there are, the fewer compactions. By default a quarter of the window, at least 64. */
   readonly slack?: number
-  /** Where it lives, `'cpu'` unless said otherwise. */
+  /** The device, `'cpu'` by default. */
   readonly device?: string
   /** The most bytes that it may keep, with snapshots and copies. */
   readonly memoryLimitBytes?: number
@@ -40,7 +38,7 @@ export abstract class Rotating extends Owner {
   declare readonly maxSeqLen: number
   /** Tokens at the start that are never dropped. */
   declare readonly sinks: number
-  /** Where it lives. */
+  /** Its device. */
   declare readonly device: string
 
   /** @internal */
@@ -50,17 +48,17 @@ export abstract class Rotating extends Owner {
     settle(this, { dim, maxSeqLen, sinks, device: native.device() })
   }
 
-  /** Tokens ever appended. */
+  /** How many tokens were ever appended. */
   get currentSeqLen(): number {
     return nativeRotating(this).currentSeqLen()
   }
 
-  /** Slots of the buffer, slack not counted. */
+  /** How many slots the buffer has, not counting its slack. */
   get capacitySeqLen(): number {
     return nativeRotating(this).capacitySeqLen()
   }
 
-  /** Tokens that can still be read: at most `sinks + maxSeqLen`. */
+  /** How many tokens can still be read: at most `sinks + maxSeqLen`. */
   get retainedLen(): number {
     return nativeRotating(this).retainedLen()
   }
@@ -164,4 +162,42 @@ export function acceptedRotating(native: NativeRotatingCache, snapshot: unknown,
     whole('rowIdx', rowIdx),
     whole('batchLen', batchLen),
   )
+}
+
+/** What a rotating cache held at one moment. Later changes of the cache do not change it. */
+export class RotatingSnapshot extends Owner {
+  /** @internal */
+  constructor(token: unknown, native: NativeRotatingSnapshot) {
+    checkInternal(token, 'RotatingSnapshot', 'snapshot() of a rotating cache instead')
+    super(token, native, RotatingSnapshot)
+  }
+
+  /** How many tokens had been appended to the cache. */
+  get currentSeqLen(): number {
+    return snapshotOf(this).currentSeqLen()
+  }
+
+  /** The window of the cache. */
+  get maxSeqLen(): number {
+    return snapshotOf(this).maxSeqLen()
+  }
+
+  /** How many tokens are in the snapshot. */
+  get retainedLen(): number {
+    return snapshotOf(this).retainedLen()
+  }
+
+  /** The sinks of the cache. */
+  get sinks(): number {
+    return snapshotOf(this).sinks()
+  }
+
+  /** The dimension of the sequence. */
+  get dim(): number {
+    return snapshotOf(this).dim()
+  }
+}
+
+function snapshotOf(self: unknown): NativeRotatingSnapshot {
+  return nativeThis<NativeRotatingSnapshot>(self, RotatingSnapshot)
 }

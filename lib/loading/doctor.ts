@@ -1,6 +1,6 @@
 import { binding, bindingChoice } from './binding.js'
 import { isKvTideError } from '../border/errors.js'
-import { memoryStats } from '../border/memory.js'
+import { memoryStats } from '../border/process.js'
 
 /** A device, and why it cannot be used. */
 interface DeviceReport {

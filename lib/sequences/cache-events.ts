@@ -1,6 +1,6 @@
 import type { NativeEvent } from '#binding'
 
-import { known, optional, whole, type Names } from '../border/check.js'
+import { known, type Names, optional, whole } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { endThis, INTERNAL, nativeArgument, Owner } from '../border/owner.js'
 import type { SharedCache, Waiting } from './shared-cache.js'
@@ -59,9 +59,9 @@ export type CacheEvent = StoredEvent | RemovedEvent | ClearedEvent
  * ```
  */
 export interface CacheEvents extends AsyncIterableIterator<CacheEvent, undefined>, Disposable {
-  /** Events that were dropped before they were read here. The number of the next event is higher by as many. */
+  /** How many events were dropped before they were read here. The numbers of events leave them out. */
   readonly missed: number
-  /** Ends the iterator. A pending `next()` is done then. */
+  /** Ends the iterator, and a pending `next()` with it. */
   return(): Promise<IteratorReturnResult<undefined>>
   /** As {@link return}, synchronously. */
   dispose(): void
@@ -69,15 +69,14 @@ export interface CacheEvents extends AsyncIterableIterator<CacheEvent, undefined
 
 /** Where reading begins. */
 export interface EventsOptions {
-  /** The number of the first event wanted, 0 unless said otherwise. Events that the cache no longer keeps count as missed. */
+  /** The number of the first event wanted, 0 by default. Events that the cache no longer keeps count as missed. */
   readonly from?: number
 }
 
-type Result = IteratorResult<CacheEvent, undefined>
+type NextEvent = IteratorResult<CacheEvent, undefined>
 
-/** A promise of the next event. */
 interface PendingEvent {
-  readonly answer: (result: Result) => void
+  readonly answer: (result: NextEvent) => void
   readonly refuse: (reason: unknown) => void
 }
 
@@ -86,7 +85,6 @@ const EVENTS_MAX = 256
 
 const DONE: IteratorReturnResult<undefined> = { done: true, value: undefined }
 
-/** Reads events from a number on. */
 class Reader implements Waiting {
   readonly #shared: SharedCache
   readonly #pending: PendingEvent[] = []
@@ -101,7 +99,7 @@ class Reader implements Waiting {
     this.#next = from
   }
 
-  ask(): Promise<Result> {
+  ask(): Promise<NextEvent> {
     return new Promise((answer, refuse) => {
       this.#pending.push({ answer, refuse })
       this.wake()
@@ -111,7 +109,7 @@ class Reader implements Waiting {
   /** Settles pending promises, in order, as far as there are events. */
   wake(): void {
     while (this.#pending.length > 0) {
-      let result: Result | undefined
+      let result: NextEvent | undefined
       try {
         result = this.#take()
       } catch (reason) {
@@ -135,7 +133,7 @@ class Reader implements Waiting {
   }
 
   /** The next event; `undefined` when there is none yet. */
-  #take(): Result | undefined {
+  #take(): NextEvent | undefined {
     if (this.#isEnded || this.#shared.isEnded) return DONE
     if (this.#place >= this.#events.length) this.#fetch()
     const value = this.#events[this.#place]
@@ -168,7 +166,7 @@ class Events extends Owner implements CacheEvents {
     return own(this).missed
   }
 
-  next(): Promise<Result> {
+  next(): Promise<NextEvent> {
     return own(this).ask()
   }
 

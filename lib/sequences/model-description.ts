@@ -11,15 +11,15 @@ export interface ModelLayer {
   readonly kind: 'full' | 'sliding' | 'shared'
   /** Of a sliding layer: how many positions a query sees, its own among them. */
   readonly window?: number
-  /** Of a sliding layer: tokens at the start that stay visible besides; none unless said otherwise. */
+  /** Of a sliding layer: tokens at the start that stay visible as well; none by default. */
   readonly sinks?: number
   /** Of a shared layer: the earlier layer whose keys and values it reads. It has the same sizes. */
   readonly with?: number
   /** Heads of K and V. */
   readonly numKvHeads: number
-  /** Elements of one head of K. */
+  /** Elements per head of K. */
   readonly headDim: number
-  /** Elements of one head of V, as in K unless said otherwise. */
+  /** Elements per head of V, as in K by default. */
   readonly valueHeadDim?: number
 }
 
@@ -27,7 +27,7 @@ export interface ModelLayer {
 interface ModelAttention {
   /** Heads of queries, a multiple of each layer's heads of K and V. */
   readonly numQueryHeads?: number
-  /** Scores are multiplied by this; `1 / sqrt(headDim)` unless said otherwise. */
+  /** Scores are multiplied by this; `1 / sqrt(headDim)` by default. */
   readonly scale?: number
   /** Bends scores to `softcap * tanh(score / softcap)`. */
   readonly softcap?: number
@@ -51,7 +51,6 @@ export type HuggingFaceConfig = string | { readonly model_type?: unknown; readon
 
 const KINDS = ['full', 'sliding', 'shared']
 
-/** The most layers of a model. */
 const LAYERS_MAX = 65_536
 
 /** @internal Reads a model into the form that the addon takes. */

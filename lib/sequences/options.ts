@@ -1,44 +1,44 @@
 import { count, flag, isArray, known, list, type Names, optional, text, typedArray, whole } from '../border/check.js'
-import { readDevice } from '../border/device.js'
-import { checkDType, type DType } from '../border/dtype.js'
 import { invalid } from '../border/errors.js'
-import { readEviction, type EvictionPolicy } from './eviction.js'
+import { checkDType, type DType } from '../border/host-array.js'
+import { readDevice } from '../border/process.js'
+import { type EvictionPolicy, readEviction } from './eviction.js'
+import { type HuggingFaceConfig, type ModelDescription, readModel } from './model-description.js'
 import { checkPageFormat, type PageFormat } from './page-format.js'
-import { Clock } from './clock.js'
-import { readModel, type HuggingFaceConfig, type ModelDescription } from './model-description.js'
 import { wellFormed } from './prompt.js'
+import { Clock } from './shared-cache.js'
 
 /** What pages are and what they may cost, for layers of any kind. */
 interface PageOptions {
-  /** Tokens of a block, 16 unless said otherwise. */
+  /** Tokens per block, 16 by default. */
   readonly blockSize?: number
-  /** The element type of tokens that go in, and of pages that are not low-bit; `'f32'` unless said otherwise. */
+  /** The element type of tokens that go in, and of pages that are not low-bit; `'f32'` by default. */
   readonly dtype?: DType
-  /** How pages store K: as `dtype` unless said otherwise, or as `'f8e4m3'`, `'q8'`, `'q4'`. */
+  /** How pages store K: as `dtype` by default, or as `'f8e4m3'`, `'q8'`, `'q4'`. */
   readonly keyFormat?: PageFormat
-  /** How pages store V: as `dtype` unless said otherwise, or as `'f8e4m3'`, `'q8'`, `'q4'`. */
+  /** How pages store V: as `dtype` by default, or as `'f8e4m3'`, `'q8'`, `'q4'`. */
   readonly valueFormat?: PageFormat
-  /** Rotates K by a Hadamard matrix before it is quantised, which spreads out channels with large values; `false` unless said otherwise. */
+  /** Rotates K by a Hadamard matrix before it is quantised, which spreads out channels with large values; `false` by default. */
   readonly hadamard?: boolean
   /**
    * What the tokens mean: the model, its rope settings. The names of prompts depend on it, and on the form of the pages: see
    * {@link PrefixNamer}.
    */
   readonly namespace?: string
-  /** 32 secret bytes that the names of prompts depend on; random ones of the process unless given. Caches with the same bytes give the same names. */
+  /** 32 secret bytes that the names of prompts depend on; by default random ones of the process. Caches with the same bytes give the same names. */
   readonly prefixKey?: Uint8Array
-  /** Which of the blocks that nobody holds make room first. Unless given, those of the lowest priority, the least recently used first. */
+  /** Which of the blocks that nobody holds make room first. By default those of the lowest priority, the least recently used first. */
   readonly eviction?: EvictionPolicy
-  /** The most events that are kept for {@link PagedKvCache.events}; none unless said otherwise. */
+  /** The most events that are kept for {@link PagedKvCache.events}; none by default. */
   readonly events?: number
-  /** The clock, in milliseconds; `Date.now` unless given. It is read only while a {@link Sequence.retain} has a time limit. */
+  /** The clock, in milliseconds; `Date.now` by default. It is read only while a {@link Sequence.retain} has a time limit. */
   readonly now?: () => number
   /** The most bytes that it may keep on each device, with the staging of low-bit pages. */
   readonly memoryLimitBytes?: number
 }
 
 /**
- * What a {@link PagedKvCache} of layers that are alike is made with.
+ * Options of a {@link PagedKvCache} of layers that are alike.
  *
  * Low-bit pages are quantised once all their slots are written. Until then their rows are floats in staging memory. A write into a
  * quantised page turns it back to floats and quantises it again, which moves each value by at most one more step. A page that a fork
@@ -64,24 +64,24 @@ export interface UniformCacheOptions extends PageOptions {
   readonly numLayers: number
   /** Heads of K and V. */
   readonly numKvHeads: number
-  /** Elements of one head of K. */
+  /** Elements per head of K. */
   readonly headDim: number
-  /** Elements of one head of V, as in K unless said otherwise; 0 when there is no V. */
+  /** Elements per head of V, as in K by default; 0 when there is no V. */
   readonly valueHeadDim?: number
   /**
-   * How many tokens a token sees back, itself among them; all unless said otherwise. Attention over the cache uses this window unless
+   * How many tokens a token sees back, itself among them; all by default. Attention over the cache uses this window unless
    * the call names another. Blocks that left the window of a sequence's last token are given back.
    */
   readonly window?: number
   /** Tokens at the start that the window does not hide. */
   readonly sinks?: number
-  /** Where it lives, `'cpu'` unless said otherwise. */
+  /** The device, `'cpu'` by default. */
   readonly device?: string
   readonly model?: undefined
 }
 
 /**
- * What a {@link PagedKvCache} of a model is made with. Its layers may keep everything, slide, or share those of others. Layers that are
+ * Options of a {@link PagedKvCache} of a model. Its layers may keep everything, slide, or share those of others. Layers that are
  * alike form a group with one pool.
  */
 export interface ModelCacheOptions extends PageOptions {
@@ -90,47 +90,47 @@ export interface ModelCacheOptions extends PageOptions {
   /** Blocks of each group: one number for all, or one for each in the order of {@link PagedKvCache.groups}. */
   readonly capacity?: number | readonly number[]
   /**
-   * Instead of `capacity`: as many blocks as fit into so many bytes, for at most `maxSequences` at once. Sliding groups get what their
+   * Instead of `capacity`: as many blocks as fit into this many bytes, for at most `maxSequences` at once. Sliding groups get what their
    * windows and `maxPrefillTokens` take, but at most half. The other groups get the rest.
    */
   readonly memoryBytes?: number
   /** The most sequences at once. Required with `memoryBytes`. */
   readonly maxSequences?: number
   /**
-   * The most tokens that one call appends to all its sequences; 512 unless said otherwise. Only with `memoryBytes`. A window drops the
+   * The most tokens that one call appends to all its sequences; 512 by default. Only with `memoryBytes`. A window drops the
    * tokens that it has passed at the end of a call, so a longer append may be `OUT_OF_BLOCKS`: append a longer prompt in parts.
    */
   readonly maxPrefillTokens?: number
-  /** Where it lives, `'cpu'` unless said otherwise; or a name for each layer. */
+  /** The device, `'cpu'` by default; or a name for each layer. */
   readonly device?: string | readonly string[]
 }
 
-/** What a {@link PagedKvCache} is made with: layers that are alike, or a model. */
+/** Options of a {@link PagedKvCache}: of layers that are alike, or of a model. */
 export type PagedKvCacheOptions = UniformCacheOptions | ModelCacheOptions
 
 /** @internal Options of either kind, each read once. */
-export type Given = { readonly [Name in keyof UniformCacheOptions | keyof ModelCacheOptions]?: unknown }
+export type GivenOptions = { readonly [Name in keyof UniformCacheOptions | keyof ModelCacheOptions]?: unknown }
 
 const PAGES = { blockSize: 0, dtype: 0, keyFormat: 0, valueFormat: 0, hadamard: 0, namespace: 0, prefixKey: 0, eviction: 0, events: 0, now: 0, memoryLimitBytes: 0, capacity: 0, device: 0 } as const
 const ALIKE = { numLayers: 0, numKvHeads: 0, headDim: 0, valueHeadDim: 0, window: 0, sinks: 0 } as const
 const OF_MODELS = { memoryBytes: 0, maxSequences: 0, maxPrefillTokens: 0 } as const
 
 /** @internal All of them. */
-export const OPTION_NAMES: Names<Given> = { model: 0, ...PAGES, ...ALIKE, ...OF_MODELS }
+export const OPTION_NAMES: Names<GivenOptions> = { model: 0, ...PAGES, ...ALIKE, ...OF_MODELS }
 
 /** @internal Reads options, each of them once; those of the other kind are refused. */
 export function readOptions(options: unknown) {
-  const given = known<Given>('options', options, OPTION_NAMES)
+  const given = known<GivenOptions>('options', options, OPTION_NAMES)
   const { model } = given
   const form = model === undefined ? readAlike(given) : readModelForm(given, model)
-  for (const name of Object.keys(model === undefined ? OF_MODELS : ALIKE) as (keyof Given)[]) {
+  for (const name of Object.keys(model === undefined ? OF_MODELS : ALIKE) as (keyof GivenOptions)[]) {
     const value = given[name]
     if (value !== undefined) throw invalid(name, value, model === undefined ? 'none without a model' : 'none beside a model, which says it of each layer')
   }
   return { form, clock: new Clock(optional(callable, 'now', given.now) ?? Date.now) }
 }
 
-function readAlike(given: Given) {
+function readAlike(given: GivenOptions) {
   const capacity = count('capacity', given.capacity)
   const pages = readPages(given)
   const window = optional(atLeastOne, 'window', given.window)
@@ -139,7 +139,7 @@ function readAlike(given: Given) {
   return { capacity, ...pages, window, sinks, device: readDevice(given.device), ...readCosts(given) }
 }
 
-function readModelForm(given: Given, model: unknown) {
+function readModelForm(given: GivenOptions, model: unknown) {
   const { capacity, memoryBytes, maxSequences, maxPrefillTokens } = given
   const description = readModel(model)
   const places = readDevices(given.device)
@@ -162,7 +162,7 @@ function readModelForm(given: Given, model: unknown) {
 }
 
 /** Eviction, events and the memory limit. */
-function readCosts(given: Given) {
+function readCosts(given: GivenOptions) {
   return {
     events: optional(count, 'events', given.events) ?? 0,
     memoryLimitBytes: optional(whole, 'memoryLimitBytes', given.memoryLimitBytes),
@@ -171,7 +171,7 @@ function readCosts(given: Given) {
 }
 
 /** @internal The form of pages of layers that are alike, and the options that the names of prompts depend on. */
-export function readPages(given: Given) {
+export function readPages(given: GivenOptions) {
   const headDim = count('headDim', given.headDim, 1)
   const { dtype, keyFormat, valueFormat, ...naming } = readModelPages(given)
   return {
@@ -187,7 +187,7 @@ export function readPages(given: Given) {
 }
 
 /** @internal As {@link readPages}, for a model, which has the sizes of its layers. */
-export function readModelPages(given: Given) {
+export function readModelPages(given: GivenOptions) {
   const dtype = optional(checkDType, 'dtype', given.dtype) ?? ('f32' as const)
   return {
     dtype,
@@ -211,14 +211,12 @@ export function readDevices(device: unknown, read: (device: unknown) => string =
 
 const atLeastOne = (argument: string, value: unknown): number => count(argument, value, 1)
 
-/** 32 bytes. */
 function secret(argument: string, value: unknown): Uint8Array {
   const key = typedArray<Uint8Array>(argument, value, ['Uint8Array'])
   if (key.length !== 32) throw invalid(argument, value, 'a Uint8Array of 32 bytes')
   return key
 }
 
-/** A clock. */
 function callable(argument: string, value: unknown): () => unknown {
   if (typeof value === 'function') return value as () => unknown
   throw invalid(argument, value, 'a function that gives the time in milliseconds')

@@ -1,5 +1,5 @@
 import { invalid } from '../border/errors.js'
-import type { DType } from '../border/dtype.js'
+import type { DType } from '../border/host-array.js'
 
 /**
  * How pages store K or V: in the cache's dtype, or low-bit. `f8e4m3` is one byte an element. `q8` is one byte an element, with a scale

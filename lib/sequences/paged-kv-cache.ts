@@ -1,24 +1,22 @@
 import type { NativePagedKvCache, NativeView } from '#binding'
 
 import { arrayKind, arrayLength, count, known, type Names, optional, typedArray } from '../border/check.js'
-import { type DType, dtypeRow, type Float16ArrayLike, type TensorData } from '../border/dtype.js'
 import { KvTideError } from '../border/errors.js'
-import { meta, readArray } from '../border/host-array.js'
-import { put, readTensor, type TensorArgument, type TokenSource } from '../border/host-tensor.js'
+import { type DType, dtypeRow, type Float16ArrayLike, meta, readArray, type TensorData } from '../border/host-array.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
-import { type Kv, tensorOf } from '../border/tensor.js'
+import { type Kv, put, readTensor, type TensorArgument, tensorOf, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
-import { SequenceBatch, readCapacities, seqOf, type SequenceList } from './sequence-batch.js'
 import { type CacheEvents, type EventsOptions, readEvents } from './cache-events.js'
-import { SharedCache } from './shared-cache.js'
 import { type PagedKvCacheOptions, readOptions } from './options.js'
 import { type PageFormat, readDType } from './page-format.js'
-import { findPrefix, type MatchOptions, type PrefixMatch } from './prefix-match.js'
-import { type AllocationOptions, type Explanation, type PrefixKeys, type PromptOptions, readAllocation, readExplanation, readKeys, readTokens, type TokenIds } from './prompt.js'
+import { type AllocationOptions, type Explanation, findPrefix, type MatchOptions, type PrefixKeys, type PrefixMatch, type PromptOptions, readAllocation, readExplanation, readKeys } from './prompt.js'
+import { readCapacities, seqOf, SequenceBatch, type SequenceList } from './sequence-batch.js'
 import { createSequence, Sequence, type SequenceOptions } from './sequence.js'
+import { SharedCache } from './shared-cache.js'
 import { pagedStats, type PagedStats } from './stats.js'
 import { type StepBatch, stepBatch, type StepBatchOptions, tablesOf } from './step-batch.js'
 import { beginStep, type Step, type StepOptions } from './step.js'
+import { readTokens, type TokenIds } from './tokens.js'
 
 const APPEND: Names<AppendOptions> = { tokens: 0 }
 
@@ -34,17 +32,17 @@ export interface LayerGroup {
   readonly kind: 'full' | 'sliding'
   /** How many positions a query sees, its own among them. */
   readonly window?: number
-  /** Tokens at the start that stay visible besides. */
+  /** Tokens at the start that stay visible as well. */
   readonly sinks?: number
   /** The layers with keys and values of their own, ascending. */
   readonly layers: readonly number[]
   /** Heads of K and V. */
   readonly numKvHeads: number
-  /** Elements of one head of K. */
+  /** Elements per head of K. */
   readonly headDim: number
-  /** Elements of one head of V. */
+  /** Elements per head of V. */
   readonly valueHeadDim: number
-  /** Where the pool lives. */
+  /** The device of the pool. */
   readonly device: string
 }
 
@@ -84,19 +82,19 @@ export interface LayerGroup {
  * ```
  */
 export class PagedKvCache extends Owner {
-  /** Blocks of all pools. */
+  /** How many blocks its pools have. */
   declare readonly capacity: number
-  /** Tokens of a block. */
+  /** Tokens per block. */
   declare readonly blockSize: number
   /** Layers of the model. */
   declare readonly numLayers: number
   /** The groups of layers, in the order of their first layers; a single one where all layers are alike. */
   declare readonly groups: readonly LayerGroup[]
-  /** Heads of K and V, of the first group. */
+  /** Heads of K and V, in the first group. */
   declare readonly numKvHeads: number
-  /** Elements of one head of K, of the first group. */
+  /** Elements per head of K, in the first group. */
   declare readonly headDim: number
-  /** Elements of one head of V, of the first group. */
+  /** Elements per head of V, in the first group. */
   declare readonly valueHeadDim: number
   /** The element type of tokens that go in. */
   declare readonly dtype: DType
@@ -108,7 +106,7 @@ export class PagedKvCache extends Owner {
   declare readonly hadamard: boolean
   /** Bytes of pages that one token takes in all layers, with its share of the scales. */
   declare readonly bytesPerToken: number
-  /** Where it lives; the device of the first group, where groups differ. */
+  /** Its device; that of the first group, where groups differ. */
   declare readonly device: string
 
   constructor(options: PagedKvCacheOptions) {
@@ -122,28 +120,28 @@ export class PagedKvCache extends Owner {
     settle(this, { capacity, blockSize, numLayers, groups, numKvHeads, headDim, valueHeadDim, dtype, keyFormat, valueFormat, hadamard, bytesPerToken, device })
   }
 
-  /** Blocks that can be taken, with those that only prompts find. */
+  /** How many blocks can be taken, including those that only prompts still find. */
   get freeCount(): number {
     return own(this).native.freeCount()
   }
 
-  /** All blocks. */
+  /** How many blocks there are. */
   get totalCount(): number {
     return own(this).native.totalCount()
   }
 
-  /** A new sequence, as its number. It is empty, or starts with a match. Numbers count up from 0 and are never used again. */
+  /** Creates a sequence, which is empty or starts with a match, and returns its number. Numbers count up from 0 and are never used again. */
   createSequence(options: SequenceOptions = {}): number {
     return createSequence(own(this), options)
   }
 
-  /** As {@link createSequence}; returns the sequence's object. */
+  /** As {@link createSequence}, but returns the sequence's object. */
   openSequence(options: SequenceOptions = {}): Sequence {
     const shared = own(this)
     return new Sequence(INTERNAL, shared, createSequence(shared, options))
   }
 
-  /** The object of a sequence. Throws `SEQUENCE_NOT_FOUND` when there is none. */
+  /** The object of a sequence, by its number. Throws `SEQUENCE_NOT_FOUND` when there is none. */
   sequence(id: number): Sequence {
     const shared = own(this)
     const seq = seqOf(shared, 'id', id)
@@ -159,16 +157,16 @@ export class PagedKvCache extends Owner {
 
   /**
    * The longest start of a prompt that is in the cache in all layers, in whole blocks. The match holds these blocks. The last token of
-   * the prompt is never found, since its logits are needed. A sliding group has to have its sinks, what the next token sees, and
-   * the last token found.
+   * the prompt is never found, since its logits are needed. Of a sliding group, its sinks, the tokens that the
+   * next token sees and the last token have to be found.
    */
   match(tokens: TokenIds, options: MatchOptions = {}): PrefixMatch {
     return findPrefix(own(this), tokens, options)
   }
 
   /**
-   * Whether every group has room for a new sequence of so many tokens, or of a prompt, appended at once. Of a prompt, blocks that are
-   * held already cost nothing, and cached ones count as taken. A sliding group needs only what it keeps.
+   * Whether every group has room for a new sequence of this many tokens, or of a prompt, appended at once. Blocks of a prompt
+   * that someone holds already cost nothing; cached ones count as taken. A sliding group needs only what it keeps.
    */
   canAllocate(tokens: number | TokenIds, options: AllocationOptions = {}): boolean {
     return readAllocation(own(this), tokens, options)
@@ -179,7 +177,7 @@ export class PagedKvCache extends Owner {
     return readExplanation(own(this), tokens, options)
   }
 
-  /** Makes prompts find nothing that is in the cache now. */
+  /** From now on prompts find nothing that is in the cache now. */
   forgetPrefixes(): void {
     own(this).change(native => native.forgetPrefixes())
   }
@@ -203,7 +201,7 @@ export class PagedKvCache extends Owner {
     return own(this).native.indexedKeys()
   }
 
-  /** Gives each sequence the blocks that it lacks for so many tokens in total, or throws `OUT_OF_BLOCKS` and takes none. */
+  /** Gives each sequence the blocks that it lacks for this many tokens in total, or throws `OUT_OF_BLOCKS` and takes none. */
   ensureCapacity(seq: number | Sequence, tokens: number): void
   ensureCapacity(seq: SequenceList, tokens: readonly number[] | Int32Array): void
   ensureCapacity(seq: number | Sequence | SequenceList, tokens: number | readonly number[] | Int32Array): void {
@@ -212,7 +210,7 @@ export class PagedKvCache extends Owner {
     shared.change(native => native.ensureCapacities(wanted))
   }
 
-  /** Writes one token of one layer; the sequence grows as needed. Refused where layers are of several groups: use steps or appends there. */
+  /** Writes one token of one layer; the sequence grows as needed. Refused if the layers are in several groups: use steps or appends then. */
   writeKv(seq: number | Sequence, layer: number, pos: number, key: TensorData | Float16ArrayLike | TokenSource, value: TensorData | Float16ArrayLike | TokenSource): void {
     const shared = own(this)
     const at = place(shared, seq, layer, pos)
@@ -252,12 +250,12 @@ export class PagedKvCache extends Owner {
     return beginStep(own(this), options)
   }
 
-  /** Arrays for each group of layers, of yours or new ones, that {@link prepareStep} fills. */
+  /** Arrays for each group of layers, your own or new ones, for {@link prepareStep} to fill. */
   stepBatch(options: StepBatchOptions): StepBatch {
     return stepBatch(own(this), this.groups.length, options)
   }
 
-  /** As {@link beginStep}, and fills `batch` with where the tokens go and what the sequences hold. Where that is refused, no step has begun. */
+  /** As {@link beginStep}, and fills `batch` with where the tokens go and what the sequences hold. If that is refused, no step has begun. */
   prepareStep(batch: StepBatch, options: StepOptions): Step {
     const shared = own(this)
     return beginStep(shared, options, tablesOf(shared, batch))
@@ -273,7 +271,7 @@ export class PagedKvCache extends Owner {
     return { k: tensorOf(k), v: tensorOf(v) }
   }
 
-  /** As {@link gather}, into arrays of yours of exactly as many elements: see {@link Sequence.retainedLength}. */
+  /** As {@link gather}, into your own arrays of exactly as many elements: see {@link Sequence.retainedLength}. */
   gatherInto<T extends TensorData>(seq: number | Sequence, layer: number, k: T, v: T): { k: T; v: T } {
     const shared = own(this)
     const at = [seqOf(shared, 'seq', seq), count('layer', layer)] as const
@@ -292,7 +290,7 @@ export class PagedKvCache extends Owner {
     return this.readKvInto(seq, layer, pos, made(this.keyFormat, headDim), made(this.valueFormat, valueHeadDim))
   }
 
-  /** As {@link readKv}, into arrays of yours. */
+  /** As {@link readKv}, into your own arrays. */
   readKvInto<T extends TensorData>(seq: number | Sequence, layer: number, pos: number, key: T, value: T): { key: T; value: T } {
     const shared = own(this)
     const at = place(shared, seq, layer, pos)
@@ -357,7 +355,6 @@ function roomIn(argument: string, value: unknown, format: PageFormat, dtype: DTy
   return typedArray<TensorData>(argument, value, kinds)
 }
 
-/** The place of a token in a layer. */
 function place(shared: SharedCache, seq: unknown, layer: unknown, pos: unknown): [seq: number, layer: number, pos: number] {
   return [seqOf(shared, 'seq', seq), count('layer', layer), count('pos', pos)]
 }

@@ -1,14 +1,15 @@
 import type { NativePrefixNamer } from '#binding'
 
 import { isArray, known } from '../border/check.js'
-import { readFullName } from '../border/device.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
+import { readFullName } from '../border/process.js'
 import { binding } from '../loading/binding.js'
 import { readModel } from './model-description.js'
-import { type Given, type ModelCacheOptions, OPTION_NAMES, type UniformCacheOptions, readDevices, readModelPages, readPages } from './options.js'
-import { type PromptOptions, readKeys, type TokenIds } from './prompt.js'
+import { type GivenOptions, type ModelCacheOptions, OPTION_NAMES, readDevices, readModelPages, readPages, type UniformCacheOptions } from './options.js'
+import { type PromptOptions, readKeys } from './prompt.js'
+import type { TokenIds } from './tokens.js'
 
-/** What a {@link PrefixNamer} is made with: the options of a cache, or only those that names depend on. */
+/** Options of a {@link PrefixNamer}: those of a cache, or only the ones that names depend on. */
 export type PrefixNamerOptions =
   | (Pick<UniformCacheOptions, 'numLayers' | 'numKvHeads' | 'headDim'> & Partial<UniformCacheOptions>)
   | (Pick<ModelCacheOptions, 'model'> & Partial<ModelCacheOptions>)
@@ -42,11 +43,11 @@ export type PrefixNamerOptions =
  * ```
  */
 export class PrefixNamer extends Owner {
-  /** Tokens of a block. */
+  /** Tokens per block. */
   declare readonly blockSize: number
 
   constructor(options: PrefixNamerOptions) {
-    const given = known<Given>('options', options, OPTION_NAMES)
+    const given = known<GivenOptions>('options', options, OPTION_NAMES)
     const { model } = given
     const { native, blockSize } = model === undefined ? ofPages(given) : ofModel(given, model)
     super(INTERNAL, native, PrefixNamer)
@@ -62,14 +63,14 @@ export class PrefixNamer extends Owner {
 /** Options of a cache that names do not depend on. */
 const REST = { events: 0, eviction: undefined, memoryLimitBytes: undefined }
 
-function ofPages(given: Given) {
+function ofPages(given: GivenOptions) {
   const pages = readPages(given)
   readPlace(given.device)
   const form = { ...pages, ...REST, capacity: 0, window: undefined, sinks: 0, device: 'cpu' }
   return { native: binding.NativePrefixNamer.ofPages(form), blockSize: pages.blockSize }
 }
 
-function ofModel(given: Given, model: unknown) {
+function ofModel(given: GivenOptions, model: unknown) {
   const pages = readModelPages(given)
   const { device } = given
   const { deviceOfLayers } = readDevices(device, isArray(device) ? readFullName : readPlace)

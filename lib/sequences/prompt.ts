@@ -1,13 +1,12 @@
-import type { NativePrefixNamer } from '#binding'
+import type { NativePagedPrefix, NativePrefixNamer } from '#binding'
 
-import { arrayKind, count, isArray, known, list, type Names, optional, typedArray } from '../border/check.js'
+import { arrayKind, count, flag, isArray, known, list, type Names, optional, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
+import { checkInternal, INTERNAL, Owner, settle } from '../border/owner.js'
 import type { SharedCache } from './shared-cache.js'
+import { readTokens } from './tokens.js'
 
 const EXTRA: Names<PromptExtra> = { start: 0, end: 0, key: 0 }
-
-/** Ids of tokens, each from 0 to 2^32 - 1. */
-export type TokenIds = Uint32Array | readonly number[]
 
 /** What the tokens of a range depend on besides themselves: an adapter, an image. */
 export interface PromptExtra {
@@ -63,38 +62,22 @@ function readExtras(extra: unknown): { start: number; end: number; key: Uint8Arr
   })
 }
 
-/** @internal Ids of tokens, each read once. */
-export function readTokens(argument: string, value: unknown): Uint32Array {
-  if (!isArray(value)) {
-    if (arrayKind(value) === 'Uint32Array') return typedArray(argument, value, ['Uint32Array'])
-    throw invalid(argument, value, 'an array of whole numbers, or a Uint32Array')
-  }
-  const length = count(`${argument}.length`, value.length)
-  const ids: number[] = []
-  for (let place = 0; place < length; place++) {
-    const id = value[place]
-    if (typeof id !== 'number' || id >>> 0 !== id) throw invalid(`${argument}[${place}]`, id, 'a whole number from 0 to 4294967295')
-    ids.push(id)
-  }
-  return new Uint32Array(ids)
-}
-
 const ALLOCATION: Names<AllocationOptions> = { salt: 0, extra: 0, watermark: 0 }
 const PROMPT: Names<PromptOptions> = { salt: 0, extra: 0 }
 
-/** Whose prompt room is wanted for, and how much is to be left. */
+/** Whose prompt it is, and how many blocks must stay free. */
 export interface AllocationOptions extends PromptOptions {
-  /** Blocks that are to be left over, so that existing sequences can grow; none unless said otherwise. */
+  /** Blocks that must stay free, so that existing sequences can grow; none by default. */
   readonly watermark?: number
 }
 
 /** How far a prompt is found, and why no further. */
 export interface Explanation {
-  /** Tokens found, whole blocks. */
+  /** Tokens found, in whole blocks. */
   readonly matched: number
   /** The first block that was not found; missing when everything was found that can be. */
   readonly missing?: {
-    /** Its place in the prompt. */
+    /** Its index in the prompt. */
     readonly block: number
     /**
      * - `not-committed`: a sequence has its tokens, but a transaction can take them back, or not all layers are written.
@@ -140,4 +123,40 @@ export function readExplanation(shared: SharedCache, tokens: unknown, options: u
   const { matched, block, reason } = shared.native.explain(readTokens('tokens', tokens), salt, extra)
   if (block === undefined) return { matched }
   return { matched, missing: { block, reason: reason as NonNullable<Explanation['missing']>['reason'] } }
+}
+
+const MATCH: Names<MatchOptions> = { salt: 0, extra: 0, partial: 0 }
+
+/** How a prompt is looked for. */
+export interface MatchOptions extends PromptOptions {
+  /**
+   * Finds the start of a block too; the sequence copies that block when it goes on writing. `false` by default. Where a
+   * group of layers has a window, only whole blocks are found.
+   */
+  readonly partial?: boolean
+}
+
+/**
+ * The start of a prompt that is in all layers of a {@link PagedKvCache}. It holds its blocks until it is disposed of or collected. A
+ * sequence that is made of it takes the blocks over, and disposes of it.
+ */
+export class PrefixMatch extends Owner {
+  /** Tokens that were found, and need not be computed. It can be read after the match was used or disposed of. */
+  declare readonly length: number
+
+  /** @internal */
+  constructor(token: unknown, native: NativePagedPrefix) {
+    checkInternal(token, 'PrefixMatch', 'match(tokens) of a cache instead')
+    super(token, native, PrefixMatch)
+    settle(this, { length: native.length() })
+  }
+}
+
+/** @internal The longest start of a prompt that is in the cache. */
+export function findPrefix(shared: SharedCache, tokens: unknown, options: unknown): PrefixMatch {
+  const { salt, extra, partial } = known<MatchOptions>('options', options, MATCH)
+  const prompt = readPrompt({ salt, extra })
+  const isPartial = optional(flag, 'partial', partial) ?? false
+  const native = shared.ticked().findPrefix(readTokens('tokens', tokens), prompt.salt, prompt.extra, isPartial)
+  return new PrefixMatch(INTERNAL, native)
 }

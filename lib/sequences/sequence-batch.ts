@@ -1,8 +1,8 @@
 import { arrayKind, arrayLength, count, isArray, typedArray, whole } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { liveArgument, nativeOf } from '../border/owner.js'
-import type { SharedCache } from './shared-cache.js'
 import type { Sequence } from './sequence.js'
+import type { SequenceHandle, SharedCache } from './shared-cache.js'
 
 /** Sequences of a cache, as numbers or objects. */
 export type SequenceList = readonly (number | Sequence)[] | Float64Array
@@ -59,7 +59,6 @@ export class SequenceBatch {
     if (this.#offsets?.length === 0) throw invalid('offsets', offsets, `${this.#sequences.length + 1} numbers, one more than sequences`)
   }
 
-  /** The sequences. */
   get sequences(): readonly number[] {
     return this.#sequences
   }
@@ -89,12 +88,6 @@ export class SequenceBatch {
 
 const COUNT_MAX = 2 ** 31 - 1
 let room = new Float64Array(64)
-
-/** @internal The number of a sequence, and its cache. */
-export interface SequenceHandle {
-  readonly shared: SharedCache
-  readonly id: number
-}
 
 /** @internal The number of a sequence of this cache, given as a number or as its object. */
 export function seqOf(shared: SharedCache, argument: string, seq: unknown): number {

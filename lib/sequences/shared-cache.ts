@@ -1,14 +1,46 @@
 import type { NativePagedKvCache } from '#binding'
 
 import { count } from '../border/check.js'
+import { invalid } from '../border/errors.js'
 import type { Class } from '../border/owner.js'
-import type { Clock } from './clock.js'
+
+/** A time or a duration in whole milliseconds; a fraction is cut off. */
+export function milliseconds(argument: string, value: unknown): number {
+  if (typeof value === 'number' && value >= 0 && value <= Number.MAX_SAFE_INTEGER) return Math.floor(value)
+  throw invalid(argument, value, `milliseconds from 0 to ${Number.MAX_SAFE_INTEGER}`)
+}
+
+/** @internal The clock of a cache, read only while a time limit is in use. */
+export class Clock {
+  readonly #now: () => unknown
+  #latest: number | undefined
+
+  constructor(now: () => unknown) {
+    this.#now = now
+  }
+
+  read(): number {
+    const now = this.#now
+    return milliseconds('now()', now())
+  }
+
+  /** Notes a limit: until then the cache has to know the time. */
+  limit(until: number): void {
+    this.#latest = Math.max(this.#latest ?? 0, until)
+  }
+
+  /** The time now, if a limit needs it. */
+  due(): number | undefined {
+    if (this.#latest === undefined) return undefined
+    const now = this.read()
+    if (now >= this.#latest) this.#latest = undefined
+    return now
+  }
+}
 
 /** Something that waits for changes of a cache. */
 export interface Waiting {
-  /** Something has changed. */
   wake(): void
-  /** The cache has ended. */
   end(): void
 }
 
@@ -18,9 +50,7 @@ export class SharedCache {
   readonly clock: Clock
   /** The most events that are kept for readers. */
   readonly events: number
-  /** The class of its sequences. */
   readonly sequence: Class
-  /** The group of each layer. */
   readonly #groups: readonly number[]
   /** Whether the model has a learned logit for each query head. */
   readonly hasSinkLogits: boolean
@@ -48,7 +78,6 @@ export class SharedCache {
     return 0
   }
 
-  /** True when the cache was disposed of. */
   get isEnded(): boolean {
     return this.#isEnded
   }
@@ -90,5 +119,21 @@ export class SharedCache {
     this.native.dispose()
     this.#isEnded = true
     for (const waiting of this.#waiting) waiting.end()
+  }
+}
+
+/** @internal A sequence: its number, and its cache. */
+export class SequenceHandle {
+  readonly shared: SharedCache
+  readonly id: number
+
+  constructor(shared: SharedCache, id: number) {
+    this.shared = shared
+    this.id = id
+  }
+
+  dispose(): void {
+    this.shared.native.releaseSequence(this.id)
+    this.shared.changed()
   }
 }

@@ -1,16 +1,16 @@
 import type { NativeStepBatch } from '#binding'
 
-import { binding } from '../loading/binding.js'
 import { arrayLength, count, fields, isArray, known, list, type Names, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { checkInternal, INTERNAL, liveArgument, nativeThis, Owner, settle } from '../border/owner.js'
+import { binding } from '../loading/binding.js'
 import type { SharedCache } from './shared-cache.js'
 
 /** The tables of a step in one group of layers, for attention over all its sequences in one call. */
 export interface StepArrays {
   /**
    * A row of `maxBlocks` block indices for each sequence, in the step's order. Entries behind a sequence's blocks stay as they were.
-   * A block that left the window is -1, which no kernel reads that keeps to the window.
+   * A block that left the window is -1; a kernel that keeps to the window does not read it.
    */
   readonly blockTables: Int32Array
   /** The slot of each token: its block * `blockSize` + its place in the block. */
@@ -23,7 +23,7 @@ export interface StepArrays {
   readonly queryOffsets: Int32Array
 }
 
-/** What a {@link StepBatch} is made with: the largest sizes of its steps. */
+/** Options of a {@link StepBatch}: the largest sizes of its steps. */
 export interface StepBatchOptions {
   /** The most sequences of a step. */
   readonly maxSequences: number
@@ -31,7 +31,7 @@ export interface StepBatchOptions {
   readonly maxBlocks: number
   /** The most tokens of a step, of all sequences together. */
   readonly maxTokens: number
-  /** Arrays of yours, for one group or for each; made unless given. Each has to be as long as the sizes require, and none may overlap another. */
+  /** Your own arrays, for one group or for each; made if left out. Each has to be as long as the sizes require, and none may overlap another. */
   readonly arrays?: StepArrays | readonly StepArrays[]
 }
 
@@ -61,7 +61,7 @@ export class BatchArrays {
     this.native = new binding.NativeStepBatch(blocks, given.length)
   }
 
-  /** The arrays, for a step of so many sequences and tokens; refused where they are too small or have lost their memory. */
+  /** The arrays, for a step of this many sequences and tokens; refused where they are too small or have lost their memory. */
   checked(sequences: number, tokens: number): Int32Array[] {
     if (sequences > this.#sequences) throw invalid('maxSequences', this.#sequences, `at least ${sequences}, the sequences of the step`)
     if (tokens > this.#tokens) throw invalid('maxTokens', this.#tokens, `at least ${tokens}, the tokens of the step`)
@@ -154,9 +154,7 @@ export class StepBatch extends Owner implements StepArrays {
     settle(this, { ...(groups[0] as StepArrays), groups: Object.freeze([...groups]) })
   }
 
-  /**
-   * Makes the next step write every row anew. Call it after writing to an array yourself.
-   */
+  /** Makes the next step write every row anew. Call it after writing to an array yourself. */
   forget(): void {
     nativeThis<BatchArrays>(this, StepBatch).native.forget()
   }
@@ -167,7 +165,7 @@ export class StepBatch extends Owner implements StepArrays {
   }
 }
 
-/** @internal A step batch for a cache of so many groups. */
+/** @internal A step batch for a cache of this many groups. */
 export function stepBatch(shared: SharedCache, groups: number, options: unknown): StepBatch {
   const { maxSequences, maxBlocks, maxTokens, arrays } = known<StepBatchOptions>('options', options, OPTIONS)
   return new StepBatch(INTERNAL, new BatchArrays(shared, { maxSequences, maxBlocks, maxTokens }, readGroups(groups, arrays)))

@@ -1,20 +1,17 @@
 import type { NativePagedStep } from '#binding'
 
-import { AttendCall, type KvLayer } from '../attention/attend-call.js'
-import { readSettings, type AttendOptions } from '../attention/attend-options.js'
-import { attended, attendedLater, type Attended, type AttendedWithLse, type AttendOut } from '../attention/attended.js'
+import { AttendCall, type Attended, type AttendedWithLse, type AttendOptions, type AttendOut, type WithLse, type KvLayer } from '../attention/attend-call.js'
 import { count, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { meta } from '../border/host-array.js'
-import { put, readTensor, type TokenSource } from '../border/host-tensor.js'
-import { parentsOf } from '../contiguous/kv-transaction.js'
 import { checkInternal, INTERNAL, nativeArgument, Owner, settle } from '../border/owner.js'
-import type { AsyncOptions } from '../border/async-options.js'
-import type { Tensor } from '../border/tensor.js'
+import type { AsyncOptions } from '../border/stop-signal.js'
+import { put, readTensor, type Tensor, type TokenSource } from '../border/tensor.js'
+import { parentsOf } from '../contiguous/kv-transaction.js'
 import { SequenceBatch, type SequenceList } from './sequence-batch.js'
 import type { SharedCache } from './shared-cache.js'
-import { readTokens, type TokenIds } from './prompt.js'
 import type { BatchArrays } from './step-batch.js'
+import { readTokens, type TokenIds } from './tokens.js'
 
 const STEP: Names<StepOptions> = { sequences: 0, offsets: 0, parents: 0, tokens: 0 }
 
@@ -67,7 +64,7 @@ class OpenStep {
   }
 
   /** A call of attention in a layer of the step. */
-  call(layer: unknown, q: unknown, options: unknown, out: unknown): AttendCall {
+  call(layer: unknown, q: unknown, options: unknown, out: AttendOut | undefined): AttendCall {
     const { shared: { native: cache, hasSinkLogits }, native } = this
     const at = count('layer', layer)
     cache.checkStep(native)
@@ -77,7 +74,7 @@ class OpenStep {
       attend: (queries, call, array, lists) => cache.attendLayer(native, queries, call, array, lists),
       request: (queries, call, lists, stop) => cache.attendLayerRequest(native, queries, call, lists, stop),
     }
-    return new AttendCall(q, kv, readSettings(options), out)
+    return new AttendCall(q, kv, options, out)
   }
 
   dispose(): void {
@@ -85,8 +82,6 @@ class OpenStep {
     this.shared.changed()
   }
 }
-
-type WithLse<Options> = Options & { readonly returnLse: true }
 
 /**
  * Tokens that a model computes layer by layer: K of a layer depends on the attention of the layer before. Attention in a step sees the
@@ -118,7 +113,7 @@ export class Step extends Owner {
   declare readonly sequences: readonly number[]
   /** Where the tokens of each sequence begin, and where the last ones end. */
   declare readonly offsets: Int32Array
-  /** Tokens of all sequences. */
+  /** How many tokens it has, of all sequences together. */
   declare readonly length: number
 
   /** @internal */
@@ -152,7 +147,7 @@ export class Step extends Owner {
   attend(layer: number, q: TokenSource, options?: AttendOptions): Attended
   attend<T extends AttendOut>(layer: number, q: TokenSource, options: AttendOptions | undefined, out: T): Attended<T>
   attend(layer: number, q: TokenSource, options: AttendOptions = {}, out?: AttendOut): Attended<Tensor | AttendOut> {
-    return attended(own(this).call(layer, q, options, out), out)
+    return own(this).call(layer, q, options, out).run()
   }
 
   /** As {@link attend}, off the main thread: see {@link attendAsync}. Until the promise is settled, `write`, `commit` and `rollback` throw `BUSY`. */
@@ -161,7 +156,7 @@ export class Step extends Owner {
   attendAsync(layer: number, q: TokenSource, options?: AttendOptions & AsyncOptions): Promise<Attended>
   attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions | undefined, out: T): Promise<Attended<T>>
   async attendAsync(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions = {}, out?: AttendOut): Promise<Attended<Tensor | AttendOut>> {
-    return attendedLater(own(this).call(layer, q, options, out), out)
+    return own(this).call(layer, q, options, out).runLater()
   }
 
   /**

@@ -1,12 +1,14 @@
-import { fields, isArray, known, list, type Names, optional } from '../border/check.js'
+import { arrayKind, count, fields, isArray, known, list, type Names, optional, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { META, meta } from '../border/host-array.js'
-import { put, readTensor, type KvSource, type TensorArgument } from '../border/host-tensor.js'
+import { type KvSource, put, readTensor, type TensorArgument } from '../border/tensor.js'
 import { parentsOf } from '../contiguous/kv-transaction.js'
 import type { SharedCache } from './shared-cache.js'
-import { readTokens, type TokenIds } from './prompt.js'
 
-const TOKENS: Names<Given> = { k: 0, v: 0, layers: 0, tokens: 0, parents: 0 }
+const TOKENS: Names<AnyTokens> = { k: 0, v: 0, layers: 0, tokens: 0, parents: 0 }
+
+/** Ids of tokens, each from 0 to 2^32 - 1. */
+export type TokenIds = Uint32Array | readonly number[]
 
 /** What is known of tokens besides their keys and values. */
 interface TokensOptions {
@@ -26,21 +28,37 @@ interface TokensOptions {
  */
 export type Tokens = TokensOptions & ((KvSource & { readonly layers?: undefined }) | { readonly layers: readonly KvSource[]; readonly k?: undefined; readonly v?: undefined })
 
-type Given = KvSource & TokensOptions & { readonly layers: readonly KvSource[] }
+type AnyTokens = KvSource & TokensOptions & { readonly layers: readonly KvSource[] }
 
 /** @internal Appends tokens to a sequence, or drafts them in a transaction of it. All arguments are read before the cache changes. */
 export function append(shared: SharedCache, sequence: number, draft: number | undefined, input: unknown): void {
-  const { k, v, layers, tokens, parents } = known<Given>('input', input, TOKENS)
+  const { k, v, layers, tokens, parents } = known<AnyTokens>('input', input, TOKENS)
   const [ids, nodes] = [optional(readTokens, 'tokens', tokens), optional(parentsOf, 'parents', parents)]
   if (layers === undefined) {
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
-    shared.change(native => native.appendTo(place(sequence, draft), put(keys, 0), put(values, 1), meta, nodes, ids))
+    shared.change(native => native.appendTo(destination(sequence, draft), put(keys, 0), put(values, 1), meta, nodes, ids))
     return
   }
   if (k !== undefined || v !== undefined) throw invalid('layers', layers, 'none beside k and v')
   if (!isArray(layers)) throw invalid('layers', layers, 'an array of { k, v }, one for each layer with its own')
   const pairs = list('layers', layers, pair).flat()
-  shared.change(native => native.appendLayers(place(sequence, draft), written(pairs), room, nodes, ids))
+  shared.change(native => native.appendLayers(destination(sequence, draft), written(pairs), room, nodes, ids))
+}
+
+/** @internal Ids of tokens, each read once. */
+export function readTokens(argument: string, value: unknown): Uint32Array {
+  if (!isArray(value)) {
+    if (arrayKind(value) === 'Uint32Array') return typedArray(argument, value, ['Uint32Array'])
+    throw invalid(argument, value, 'an array of whole numbers, or a Uint32Array')
+  }
+  const length = count(`${argument}.length`, value.length)
+  const ids: number[] = []
+  for (let place = 0; place < length; place++) {
+    const id = value[place]
+    if (typeof id !== 'number' || id >>> 0 !== id) throw invalid(`${argument}[${place}]`, id, 'a whole number from 0 to 4294967295')
+    ids.push(id)
+  }
+  return new Uint32Array(ids)
 }
 
 function pair(argument: string, entry: unknown): [k: TensorArgument, v: TensorArgument] {
@@ -49,7 +67,7 @@ function pair(argument: string, entry: unknown): [k: TensorArgument, v: TensorAr
 }
 
 /** Where tokens go: the sequence, and the transaction if there is one. The addon reads the array within the call, so one serves all calls. */
-function place(sequence: number, draft: number | undefined): Float64Array {
+function destination(sequence: number, draft: number | undefined): Float64Array {
   const at = draft === undefined ? direct : drafted
   at[0] = sequence
   if (draft !== undefined) at[1] = draft

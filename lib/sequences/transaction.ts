@@ -1,9 +1,7 @@
-import type { NativeView } from '#binding'
-
 import { count } from '../border/check.js'
-import { AnyTransaction, beginDraft, type BeginOptions, type Draft, type KvTransaction, type NativeDrafts } from '../contiguous/kv-transaction.js'
 import { INTERNAL, nativeArgument } from '../border/owner.js'
-import { tensorOf, type Tensor } from '../border/tensor.js'
+import { type Tensor, tensorOf } from '../border/tensor.js'
+import { AnyTransaction, type BeginOptions, Draft, type KvTransaction } from '../contiguous/kv-transaction.js'
 import type { SharedCache } from './shared-cache.js'
 import { append, type Tokens } from './tokens.js'
 
@@ -43,81 +41,32 @@ export interface Transaction extends Omit<KvTransaction, 'append' | 'begin' | 't
   treeMask(layer?: number): Tensor
 }
 
-/** @internal The drafts of one sequence. */
-class SequenceDrafts implements NativeDrafts {
-  readonly shared: SharedCache
-  readonly sequence: number
-
-  constructor(shared: SharedCache, sequence: number) {
-    this.shared = shared
-    this.sequence = sequence
-  }
-
-  get native(): this {
-    return this
-  }
-
-  beginDraft(parent?: number, maxTokens?: number): number {
-    return this.shared.change(native => native.beginDraft(this.sequence, parent, maxTokens))
-  }
-
-  commitDraft(draft: number, tokens?: number): void {
-    this.shared.change(native => native.commitDraft(this.sequence, draft, tokens))
-  }
-
-  commitDraftPath(draft: number, path: Uint32Array): void {
-    this.shared.change(native => native.commitDraftPath(this.sequence, draft, path))
-  }
-
-  rollbackDraft(draft: number): void {
-    this.shared.change(native => native.rollbackDraft(this.sequence, draft))
-  }
-
-  dropDraft(draft: number): void {
-    this.shared.native.dropDraft(this.sequence, draft)
-    this.shared.changed()
-  }
-
-  drafted(draft: number): number {
-    return this.shared.native.drafted(this.sequence, draft)
-  }
-
-  draftMask(draft: number, layer = 0): NativeView {
-    return this.shared.native.draftMask(this.sequence, draft, layer)
-  }
-
-  draftPositions(draft: number): number[] {
-    return this.shared.native.draftPositions(this.sequence, draft)
-  }
-}
-
-/** A transaction of a sequence. */
 class SequenceTransaction extends AnyTransaction implements Transaction {
-  constructor(draft: Draft<SequenceDrafts>) {
+  constructor(draft: Draft<SharedCache>) {
     super(INTERNAL, draft, SequenceTransaction)
   }
 
   append(input: Tokens): void {
-    const { on, id } = own(this)
-    append(on.shared, on.sequence, id, input)
+    const { cache, sequence: [sequence = 0], id } = own(this)
+    append(cache, sequence, id, input)
   }
 
   begin(options: BeginOptions = {}): Transaction {
-    const { on, id } = own(this)
-    return new SequenceTransaction(beginDraft(on, options, id))
+    const { cache, sequence, id } = own(this)
+    return new SequenceTransaction(new Draft(cache, sequence, options, id))
   }
 
   override treeMask(layer = 0): Tensor {
-    const { on, id } = own(this)
-    return tensorOf(on.draftMask(id, count('layer', layer)))
+    const { cache, at } = own(this)
+    return tensorOf(cache.native.draftMask(...(at as [sequence: number, draft: number]), count('layer', layer)))
   }
 }
 
 /** @internal Opens a transaction on a sequence. */
 export function openOn(shared: SharedCache, sequence: number, options: unknown): Transaction {
-  return new SequenceTransaction(beginDraft(new SequenceDrafts(shared, sequence), options))
+  return new SequenceTransaction(new Draft(shared, [sequence], options))
 }
 
-function own(self: unknown): Draft<SequenceDrafts> {
+function own(self: unknown): Draft<SharedCache> {
   return nativeArgument('this', self, SequenceTransaction)
 }

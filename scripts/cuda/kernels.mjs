@@ -2,13 +2,11 @@
 // registers it takes. One that spills fails.
 //
 // The toolkit is that of the CUDA build. Where there can be none, it says SKIPPED.
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs'
-import { availableParallelism, tmpdir } from 'node:os'
+import { readdirSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { root, run } from '../steps.mjs'
-import { assembled, table } from './ptxas.mjs'
-import { Refusal } from '../refusal.mjs'
+import { root, run, temporary } from '../steps.mjs'
+import { main, Refusal } from '../refusal.mjs'
 import { checkMachine } from './environment.mjs'
 import { toolkit } from './toolkit.mjs'
 
@@ -17,41 +15,56 @@ const GPUS = ['sm_80', 'sm_90', 'sm_120']
 
 const KERNELS = join('crates', 'kvtide-cuda', 'kernels')
 
+/** The kernels in what `ptxas -v` prints: `{ name, registers, spilled }`, bytes that go to memory and back. */
+export function assembled(text) {
+  const kernels = []
+  for (const part of text.split(/Compiling entry function '/).slice(1)) {
+    const [, name] = /^(\w+)'/.exec(part) ?? []
+    const [, stores, loads] = /(\d+) bytes spill stores, (\d+) bytes spill loads/.exec(part) ?? []
+    const [, registers] = /Used (\d+) registers/.exec(part) ?? []
+    if (name === undefined || loads === undefined || registers === undefined) {
+      throw new Error(`the assembler said something else than expected: ${part}`)
+    }
+    kernels.push({ name, registers: Number(registers), spilled: Number(stores) + Number(loads) })
+  }
+  return kernels
+}
+
+/** A line for each file: how many kernels, the most registers, and which of them spill. */
+export function table(files) {
+  const rows = files.map(({ file, gpu, kernels }) => {
+    const spilling = kernels.filter(kernel => kernel.spilled > 0)
+    const most = Math.max(...kernels.map(kernel => kernel.registers))
+    const spilled = spilling.length === 0 ? 'none' : spilling.map(({ name, spilled: bytes }) => `${name} ${bytes} bytes`).join(', ')
+    return [file, gpu, `${kernels.length} kernels`, `${most} registers at most`, `spilled: ${spilled}`]
+  })
+  const widths = rows[0]?.map((_, column) => Math.max(...rows.map(row => row[column].length))) ?? []
+  return rows.map(row => row.map((cell, column) => cell.padEnd(widths[column])).join('  ').trimEnd()).join('\n')
+}
+
 async function compile(nvcc, file, gpu, folder) {
   const flags = ['--cubin', '-O3', '-std=c++17', '-fmad=false', '-Xptxas', '-v', '-arch', gpu]
   const { code, output } = await run(nvcc, [...flags, '-o', join(folder, `${file}.${gpu}.cubin`), join(KERNELS, file)], { silent: true })
-  if (code !== 0) throw new Error(`${file} does not compile for ${gpu}:\n${output}`)
+  if (code !== 0) throw new Refusal(`${file} does not compile for ${gpu}:\n${output}`)
   return { file, gpu, kernels: assembled(output) }
 }
 
 async function check() {
-  checkMachine()
-  const tools = await toolkit(join(root, 'target', 'cuda'))
-  const files = readdirSync(join(root, KERNELS)).filter(name => name.endsWith('.cu')).sort()
-  const wanted = files.flatMap(file => GPUS.map(gpu => ({ file, gpu })))
-  const folder = mkdtempSync(join(tmpdir(), 'kvtide-kernels-'))
+  let tools
   try {
-    const done = []
-    const work = async () => {
-      for (let next = wanted.shift(); next !== undefined; next = wanted.shift()) {
-        done.push(await compile(join(tools.home, 'bin', 'nvcc'), next.file, next.gpu, folder))
-      }
-    }
-    await Promise.all(Array.from({ length: availableParallelism() }, work))
-    done.sort((one, other) => one.file.localeCompare(other.file) || GPUS.indexOf(one.gpu) - GPUS.indexOf(other.gpu))
-    console.log(`CUDA ${tools.version.join('.')}\n${table(done)}`)
-    if (done.some(({ kernels }) => kernels.some(kernel => kernel.spilled > 0))) throw new Error('a kernel has more in use than there are registers')
-  } finally {
-    rmSync(folder, { recursive: true, force: true })
+    checkMachine()
+    tools = await toolkit(join(root, 'target', 'cuda'))
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error
+    return console.log(`SKIPPED: kernels for GPUs are not compiled here: ${error.message}`)
   }
+  const folder = temporary('kernels')
+  const done = []
+  for (const file of readdirSync(join(root, KERNELS)).filter(name => name.endsWith('.cu')).sort()) {
+    done.push(...(await Promise.all(GPUS.map(gpu => compile(join(tools.home, 'bin', 'nvcc'), file, gpu, folder)))))
+  }
+  console.log(`CUDA ${tools.version.join('.')}\n${table(done)}`)
+  if (done.some(({ kernels }) => kernels.some(kernel => kernel.spilled > 0))) throw new Refusal('a kernel has more in use than there are registers')
 }
 
-try {
-  await check()
-} catch (error) {
-  if (error instanceof Refusal) console.log(`SKIPPED: kernels for GPUs are not compiled here: ${error.message}`)
-  else {
-    console.error(error.message)
-    process.exitCode = 1
-  }
-}
+await main(import.meta.url, 'the kernels are not as they should be', check)

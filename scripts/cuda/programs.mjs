@@ -19,10 +19,8 @@ async function compiled(env, args, kind, features = 'cuda') {
   return programs
 }
 
-/** Compiles the kernels' tests, in the environment of a build for CUDA. */
 export const buildKernelTests = env => compiled(env, ['test', '--no-run', '--package', 'kvtide-cuda', '--tests'], 'test', 'cuda,captured-steps')
 
-/** Compiles bench/cuda. */
 export const buildBench = env => compiled(env, ['build', '--package', 'kvtide-bench-cuda'], 'bin')
 
 /** How many tests of kernels there are, from their sources: where no program is built. */

@@ -1,28 +1,29 @@
 // Link stubs: an archive for each of NVIDIA's libraries, with which the addon links where none is installed and loads
-// where none is found.
+// where none is found. Every function is a jump through a slot, and the first call fills the slot.
+//
+//   cuInit:   jmp *slot[0]            slot[0] = first_0, until someone calls it
+//   first_0:  r11 = 0; jmp enter
+//   enter:    keep every argument, rax = open(r11), argument registers back, jmp rax
+//   open:     dlopen once, slot = the library's function, or an answer that says it is not there
+//
+// Arguments on the stack lie where the library expects them, because every step is a jump. All names are hidden: whatever
+// else the process has loaded neither sees them nor takes their place. x86-64, System V calling convention.
 import { execFileSync } from 'node:child_process'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { Refusal } from '../refusal.mjs'
-import { assembly, opener } from './trampolines.mjs'
 
 /** Compiles the stub of one library into `folder`, as `lib<name>.a`. */
 export function compileStub(folder, { name, functions: declared, sonames, absentCode }) {
   mkdirSync(folder, { recursive: true })
-  const gcc = (...args) => execFileSync('gcc', args, { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] })
   const archive = `lib${name}.a`
-  const sources = { [`${name}_entries.S`]: assembly(name, declared), [`${name}_open.c`]: opener(name, declared, sonames, absentCode) }
-  const objects = []
-  for (const [source, text] of Object.entries(sources)) {
-    writeFileSync(join(folder, source), text)
-    const object = source.replace(/\.\w$/, '.o')
-    gcc('-c', '-O2', '-fPIC', '-Wall', '-Werror', '-o', object, source)
-    objects.push(object)
-  }
+  const [source, object] = [`${name}_stub.c`, `${name}_stub.o`]
+  writeFileSync(join(folder, source), `${opener(name, declared, sonames, absentCode)}\n__asm__(${JSON.stringify(assembly(name, declared))});\n`)
+  execFileSync('gcc', ['-c', '-O2', '-fPIC', '-Wall', '-Werror', '-o', object, source], { cwd: folder, stdio: ['ignore', 'ignore', 'inherit'] })
   rmSync(join(folder, archive), { force: true })
-  execFileSync('ar', ['rcsD', archive, ...objects], { cwd: folder })
-  for (const scrap of [...Object.keys(sources), ...objects]) rmSync(join(folder, scrap))
+  execFileSync('ar', ['rcsD', archive, object], { cwd: folder })
+  for (const scrap of [source, object]) rmSync(join(folder, scrap))
   return join(folder, archive)
 }
 
@@ -66,18 +67,113 @@ export function functions(source) {
   return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1))
 }
 
-/** `text` for a string of C, `number` for nothing or a count, `status` for one of the library's codes. */
+/** `text` for a string of C, `zero` for nothing, a count or another pointer, `status` for one of the library's codes. */
 function returned(type) {
-  if (type === undefined) return 'number'
   if (/^\*(const|mut) .*c_char$/.test(type)) return 'text'
-  if (/^(usize|u\d+|i\d+|.*::c_(int|uint|long|ulong|longlong|ulonglong))$/.test(type)) return 'number'
-  if (type.startsWith('*')) return 'pointer'
-  return 'status'
+  return type === undefined || /^(\*.*|usize|u\d+|i\d+|.*::c_(int|uint|long|ulong|longlong|ulonglong))$/.test(type) ? 'zero' : 'status'
 }
 
-/** The value of a status code. */
 export function statusCode(source, name) {
   const value = new RegExp(`^\\s*${name} = (\\d+),`, 'm').exec(source)?.[1]
   if (value === undefined) throw new Refusal(`cudarc does not declare ${name}: its version is not one that this build knows`)
   return Number(value)
+}
+
+/** The assembly of a stub: slots, and one entry for each function. */
+function assembly(library, declared) {
+  const slots = declared.map((_, index) => `  .quad .Lfirst_${index}`)
+  const entries = declared.map(({ name }, index) => `  .globl ${name}
+  .hidden ${name}
+  .type ${name}, @function
+${name}:
+  jmp *${library}_slots+${8 * index}(%rip)
+.Lfirst_${index}:
+  movl $${index}, %r11d
+  jmp .Lenter
+  .size ${name}, .-${name}`)
+  return `  .section .data.rel,"aw",@progbits
+  .balign 8
+  .hidden ${library}_slots
+  .globl ${library}_slots
+${library}_slots:
+${slots.join('\n')}
+  .text
+${enter(library)}
+${entries.join('\n')}
+  .text
+`
+}
+
+/** Calls `open` with every register that may hold an argument kept, rax among them: calls with `...` count vectors in it. */
+function enter(library) {
+  const kept = ['rdi', 'rsi', 'rdx', 'rcx', 'r8', 'r9', 'rax', 'r10']
+  const vectors = [0, 1, 2, 3, 4, 5, 6, 7]
+  return `.Lenter:
+  .cfi_startproc
+  pushq %rbp
+  .cfi_def_cfa_offset 16
+  .cfi_offset %rbp, -16
+  movq %rsp, %rbp
+  .cfi_def_cfa_register %rbp
+${kept.map(register => `  pushq %${register}`).join('\n')}
+  subq $${16 * vectors.length}, %rsp
+  andq $-16, %rsp
+${vectors.map(index => `  movups %xmm${index}, ${16 * index}(%rsp)`).join('\n')}
+  movl %r11d, %edi
+  call ${library}_open
+  movq %rax, %r11
+${vectors.map(index => `  movups ${16 * index}(%rsp), %xmm${index}`).join('\n')}
+  leaq -${8 * kept.length}(%rbp), %rsp
+${kept.toReversed().map(register => `  popq %${register}`).join('\n')}
+  popq %rbp
+  .cfi_def_cfa %rsp, 8
+  jmp *%r11
+  .cfi_endproc`
+}
+
+/** The C of a stub: opens the library, and answers for declared that are not there. */
+function opener(library, declared, sonames, absentCode) {
+  const answers = declared.map(({ returns }) => `absent_${returns}`)
+  return `#include <dlfcn.h>
+
+#define HIDDEN __attribute__((visibility("hidden")))
+
+static const char *const sonames[] = {${sonames.map(name => `"${name}"`).join(', ')}, 0};
+static const char *const names[] = {
+  ${declared.map(({ name }) => `"${name}"`).join(',\n  ')}
+};
+
+#define ANSWER __attribute__((unused)) static
+
+ANSWER int absent_status(void) { return ${absentCode}; }
+ANSWER unsigned long absent_zero(void) { return 0; }
+ANSWER const char *absent_text(void) { return "${sonames[0]} not found"; }
+
+static void *const absent[] = {
+  ${answers.map(answer => `(void *)${answer}`).join(',\n  ')}
+};
+
+extern HIDDEN void *${library}_slots[];
+
+/* Two threads may come here at once: the loader gives both the same library, and both write the same slot. */
+static void *library(void) {
+  static void *opened;
+  static int tried;
+  if (!__atomic_load_n(&tried, __ATOMIC_ACQUIRE)) {
+    void *found = 0;
+    for (int i = 0; sonames[i] && !found; i++) found = dlopen(sonames[i], RTLD_NOW | RTLD_LOCAL);
+    __atomic_store_n(&opened, found, __ATOMIC_RELAXED);
+    __atomic_store_n(&tried, 1, __ATOMIC_RELEASE);
+  }
+  return __atomic_load_n(&opened, __ATOMIC_RELAXED);
+}
+
+HIDDEN void *${library}_open(unsigned index) {
+  void *handle = library();
+  void *function = handle ? dlsym(handle, names[index]) : 0;
+  if (!function) function = absent[index];
+  __atomic_store_n(&${library}_slots[index], function, __ATOMIC_RELEASE);
+  return function;
+}
+`
 }

@@ -5,7 +5,7 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { refusable } from '../refusal.mjs'
+import { main } from '../refusal.mjs'
 import { must, root, run } from '../steps.mjs'
 import { ADDON } from './binary.mjs'
 import { deviceTests, gpuOf, kernelTests, summary } from './carried/parts.mjs'
@@ -44,7 +44,7 @@ async function emulated() {
   return summary([await deviceTests(run, 'ava', SUITE, { env })], gpu)
 }
 
-await refusable('cannot test on a GPU', async () => {
+await main(import.meta.url, 'cannot test on a GPU', async () => {
   const { text, code } = await (process.argv.includes('--emulated') ? emulated() : onGpu())
   console.log(`\n${text}`)
   process.exitCode = code

@@ -23,7 +23,6 @@ export async function toolkit(folder, given = process.env.CUDA_HOME) {
   return checked(inner(home), `the toolkit in ${home}`)
 }
 
-/** The version in what `nvcc --version` prints, as [major, minor]. */
 export function nvccVersion(text) {
   const [, major, minor] = /release (\d+)\.(\d+)/.exec(text ?? '') ?? []
   return major === undefined ? undefined : [Number(major), Number(minor)]

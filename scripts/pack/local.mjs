@@ -3,27 +3,24 @@
 //   addon against an old glibc -> packages -> a registry on the loopback -> npm install on node 20, 22 and 24, and Bun -> what is tried
 //
 // All that is made lies in target/pack. The first run fetches runtimes, toolchain and registry (300 MB), and compiles everything once.
-import { copyFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { copyFileSync, existsSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { ADDON as CUDA_ADDON, describe } from '../cuda/binary.mjs'
-import { Missing, Refusal, refusable } from '../refusal.mjs'
+import { main, Missing, Refusal } from '../refusal.mjs'
 import { buildAddon } from '../release/addon.mjs'
-import { exists, root } from '../steps.mjs'
+import { exists, repository, root, temporary } from '../steps.mjs'
 import { platformPackage } from './manifests.mjs'
-import { emptied, makePackages, report, repository } from './packages.mjs'
+import { emptied, makePackages, report } from './packages.mjs'
 import { startRegistry } from './registry.mjs'
 import { BUN, bunFolder, nodeFolder, NODES } from './runtimes.mjs'
-import { Stranger } from './stranger.mjs'
-import { PROGRAMS } from './tried.mjs'
+import { PROGRAMS, Stranger } from './stranger.mjs'
 
 const folder = join(root, 'target', 'pack')
 
 const TARGET = 'x86_64-unknown-linux-gnu'
 const ADDON = 'kvtide.linux-x64-gnu.node'
 
-/** The packages that can be made on this machine. */
 async function packages() {
   if (process.platform !== 'linux' || process.arch !== 'x64') throw new Missing(`the addon is built on Linux with x86-64, this is ${process.platform} with ${process.arch}`)
   const missing = ['cargo', 'tar', 'xz', 'readelf'].filter(program => !exists(program))
@@ -93,13 +90,7 @@ async function onBun(at, url, made) {
   return `Bun ${BUN.version}: bun add, quick start, workers, import and require`
 }
 
-/** Everyone who is tried; answers a line for each. */
 async function strangers(made, at, url) {
-  const lines = []
-  const tell = line => {
-    lines.push(line)
-    console.log(line)
-  }
   const paths = []
   for (const pair of NODES) paths.push(await nodeFolder(pair, folder))
   for (const [index, { node, npm }] of NODES.entries()) {
@@ -107,32 +98,32 @@ async function strangers(made, at, url) {
     await onNode(new Stranger(own, { path: paths[index], registry: url }), made)
     // What one node has installed, the others run.
     for (const path of paths) await new Stranger(own, { path }).checkPrograms('node')
-    tell(`node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon${made.length > 2 ? ', CUDA' : ''}, other nodes`)
+    console.log(`node ${node.version}, npm ${npm.version}: install, quick start, types, doctor, workers, import and require, no addon${made.length > 2 ? ', CUDA' : ''}, other nodes`)
   }
-  tell(await onBun(at, url, made))
-  return lines
+  console.log(await onBun(at, url, made))
 }
 
 async function local() {
-  try {
-    await everything()
-  } catch (error) {
-    if (!(error instanceof Missing)) throw error
-    console.log(`SKIPPED: the packages as they are published: ${error.message}`)
-  }
-}
-
-async function everything() {
   const made = await packages()
   const published = [...made, ...(await standIns())]
-  const at = mkdtempSync(join(tmpdir(), 'kvtide-strangers-'))
-  try {
-    const { url, stop } = await startRegistry(folder, join(at, 'registry'), published.map(({ tarball }) => tarball))
-    const lines = await strangers(made, at, url).finally(stop)
-    console.log(`\n${lines.length} runtimes were tried, without a compiler on the PATH`)
-  } finally {
-    rmSync(at, { recursive: true, force: true })
-  }
+  const at = temporary('strangers')
+  const { url, stop } = await startRegistry(folder, join(at, 'registry'), published.map(({ tarball }) => tarball))
+  await strangers(made, at, url).finally(stop)
+  console.log(`\n${NODES.length + 1} runtimes were tried, without a compiler on the PATH`)
 }
 
-await refusable('the packages do not work', local)
+/** With --here: kvtide and the addon that was built here, installed from files and used as modules and by require, with types. */
+async function here() {
+  const built = readdirSync(root).filter(name => /^kvtide\..*\.node$/.test(name))
+  if (built.length !== 1) throw new Refusal(`there are ${built.length} addons here, expected one: run npm run build:addon`)
+  const at = temporary('pack')
+  const packed = await makePackages({ addons: root, to: join(at, 'packages'), only: built })
+  console.log(report(packed))
+  // Nobody is asked for the packages of other platforms: npm goes on without what it cannot have and does not need.
+  const stranger = new Stranger(join(at, 'stranger'))
+  await stranger.install(...packed.made.map(({ tarball }) => tarball), '--offline')
+  await stranger.checkAll(packed.made)
+  console.log('the packed package works')
+}
+
+await main(import.meta.url, 'the packages do not work', process.argv.includes('--here') ? here : local, 'the packages as they are published')

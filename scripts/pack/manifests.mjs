@@ -2,20 +2,15 @@
 //
 // The packages of platforms are optional dependencies of the packed package alone: in the repository, npm ci would look for versions
 // that nobody has published yet. All have one version, and depend on each other by exactly that.
+import { parseTriple } from '@napi-rs/cli'
 
-const SYSTEMS = { unknown: 'linux', apple: 'darwin', pc: 'win32' }
-const CPUS = { x86_64: 'x64', aarch64: 'arm64' }
-const LIBCS = { gnu: 'glibc', musl: 'musl' }
-
-/** The system of the addon with CUDA, of which there is one. */
 const CUDA_TARGET = 'x86_64-unknown-linux-gnu'
 
 /** What a target is called by npm: `{ suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' }`. */
 export function platform(target) {
-  const [processor, vendor, , abi] = target.split('-')
-  const [os, cpu] = [SYSTEMS[vendor], CPUS[processor]]
-  if (os === undefined || cpu === undefined) throw new Error(`the target ${target} is of no system that npm has a name for`)
-  return { suffix: [os, cpu, abi].filter(Boolean).join('-'), os, cpu, ...(abi in LIBCS && os === 'linux' ? { libc: LIBCS[abi] } : {}) }
+  const { platformArchABI: suffix, platform: os, arch: cpu, abi } = parseTriple(target)
+  if (os === undefined) throw new Error(`the target ${target} is of no system that npm has a name for`)
+  return { suffix, os, cpu, ...(os === 'linux' && { libc: abi === 'gnu' ? 'glibc' : abi }) }
 }
 
 /** Fields that say whose a package is and where it comes from; they are the same in all of them. */
@@ -24,7 +19,6 @@ const SHARED = ['license', 'author', 'homepage', 'repository', 'bugs', 'funding'
 /** Fields of the repository's package.json that are of no use to who installs the package. Scripts above all: nothing is to run there. */
 const OURS = new Set(['private', 'files', 'napi', 'scripts', 'ava', 'devDependencies', 'overrides'])
 
-/** The packed package.json of `kvtide` itself. */
 export function rootManifest(manifest) {
   const { version, napi, imports } = manifest
   const kept = Object.entries(manifest).filter(([field]) => !OURS.has(field))
@@ -40,7 +34,6 @@ export function rootManifest(manifest) {
   }
 }
 
-/** The package of one target's addon: its file, its package.json and its README. */
 export function platformPackage(manifest, target) {
   const { suffix } = platform(target)
   return addonPackage(manifest, target, `kvtide-${suffix}`, `kvtide.${suffix}.node`, {
@@ -49,7 +42,6 @@ export function platformPackage(manifest, target) {
   })
 }
 
-/** The package of the addon with CUDA. */
 export function cudaPackage(manifest) {
   const { suffix } = platform(CUDA_TARGET)
   const name = `kvtide-cuda-${suffix}`

@@ -4,19 +4,14 @@
 //
 // Each is a folder of its own and a tarball beside it. An addon that is not there is named, and its package is not made. A release counts
 // them: some package managers install nothing when a package that kvtide names does not exist.
-import { copyFileSync, cpSync, existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { copyFileSync, cpSync, existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join, relative, resolve } from 'node:path'
-import { pathToFileURL } from 'node:url'
 
 import { compile } from '../compile.mjs'
-import { given, Refusal, refusable } from '../refusal.mjs'
-import { root, run } from '../steps.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
+import { repository, root, run } from '../steps.mjs'
 import { cudaPackage, platformPackage, rootManifest } from './manifests.mjs'
 
-/** The repository's package.json. */
-export const repository = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
-
-/** Packages of addons, of which any may be missing. */
 export const addonPackages = manifest => [...manifest.napi.targets.map(target => platformPackage(manifest, target)), cudaPackage(manifest)]
 
 /**
@@ -63,7 +58,6 @@ export async function packed(what, to) {
   return { name, version, tarball: to === undefined ? what : join(to, filename), bytes: size, unpackedBytes: unpackedSize, files }
 }
 
-/** A folder for a package, empty. */
 export function emptied(folder) {
   rmSync(folder, { recursive: true, force: true })
   mkdirSync(folder, { recursive: true })
@@ -79,11 +73,11 @@ export const report = ({ made, skipped }) =>
     ...skipped.map(file => `SKIPPED: ${file} is not there, its package is not made`),
   ].join('\n')
 
-async function main() {
+async function packages() {
   const { addons, to } = given({ addons: { type: 'string', default: root }, to: { type: 'string', default: join(root, 'target', 'pack', 'packages') } })
   if (!existsSync(addons)) throw new Refusal(`--addons is ${addons}, expected a folder with addons`)
   const found = await makePackages({ addons: resolve(addons), to: resolve(to) })
   console.log(`${report(found)}\nin ${relative(process.cwd(), resolve(to)) || '.'}`)
 }
 
-if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) await refusable('cannot make the packages', main)
+await main(import.meta.url, 'cannot make the packages', packages)

@@ -4,9 +4,65 @@ import { join } from 'node:path'
 
 import { Refusal } from '../refusal.mjs'
 import { root, run } from '../steps.mjs'
-import { PROGRAMS, quickStart, TYPED } from './tried.mjs'
 
-/** Scripts that npm runs where a package is installed. */
+export function quickStart() {
+  const text = /## Quick start[\s\S]*?```ts\n([\s\S]*?)```/.exec(readFileSync(join(root, 'README.md'), 'utf8'))?.[1]
+  if (text === undefined) throw new Error('the README has no quick start')
+  return text
+}
+
+const STARTED = /^1 \[ 1, 8, 1, 128 \]$/m
+
+/** A program that sees kvtide in a worker as well: what it imports, and how it names its own file. */
+const worker = (imports, file) => `${imports}
+if (workers.isMainThread) {
+  const worker = new workers.Worker(${file})
+  worker.on('error', error => { throw error })
+  worker.on('message', seen => { console.log('worker', seen); worker.terminate() })
+  console.log('main', kvtide.Tensor.from(new Float32Array([3]), [1]).toArray()[0])
+} else {
+  workers.parentPort.postMessage(kvtide.Tensor.from(new Float32Array([7]), [1]).toArray()[0])
+}`
+
+const WORKED = /main 3\s[\s\S]*worker 7/
+
+/** Each is run as it is; those without a text are made from the quick start. */
+export const PROGRAMS = [
+  { file: 'quick-start.mjs', printed: STARTED },
+  { file: 'quick-start.cjs', printed: STARTED },
+  { file: 'worker.mjs', text: worker("import * as workers from 'node:worker_threads'\nimport * as kvtide from 'kvtide'", 'new URL(import.meta.url)'), printed: WORKED },
+  { file: 'worker.cjs', text: worker("const workers = require('node:worker_threads')\nconst kvtide = require('kvtide')", '__filename'), printed: WORKED },
+  {
+    // However it is asked for, there is one of each class.
+    file: 'both.cjs',
+    text: `const required = require('kvtide')
+import('kvtide').then(imported => {
+  try { new imported.KvCache({}) } catch (error) { console.log(error.code, error instanceof required.KvTideError, imported.KvCache === required.KvCache) }
+})`,
+    printed: /^INVALID_ARGUMENT true true$/m,
+  },
+]
+
+const USED = `const options: KvCacheOptions = { batchSize: 1, numKvHeads: 8, initialCapacity: 256, maxSeqLen: 8192, headDim: 128 }
+export const cache: KvCache = new KvCache(options)
+export const count: number = cache.seqLen
+export const code = (error: KvTideError<'BUSY'>): 'BUSY' => error.code
+// @ts-expect-error: there are types, not any.
+export const wrong: string = cache.seqLen
+`
+const IMPORTED = `import { KvCache, KvTideError, type KvCacheOptions } from 'kvtide'\n${USED}`
+const REQUIRED = `import kvtide = require('kvtide')\n${USED.replace('new KvCache(', 'new kvtide.KvCache(').replaceAll(/: (KvCacheOptions|KvCache|KvTideError)\b/g, ': kvtide.$1')}`
+
+const TYPED = [
+  { file: 'node16.mts', module: 'node16', resolution: 'node16', text: IMPORTED },
+  { file: 'node16.cts', module: 'node16', resolution: 'node16', text: IMPORTED },
+  { file: 'required16.cts', module: 'node16', resolution: 'node16', text: REQUIRED },
+  { file: 'nodenext.mts', module: 'nodenext', resolution: 'nodenext', text: IMPORTED },
+  { file: 'nodenext.cts', module: 'nodenext', resolution: 'nodenext', text: IMPORTED },
+  { file: 'required.cts', module: 'nodenext', resolution: 'nodenext', text: REQUIRED },
+  { file: 'bundler.ts', module: 'esnext', resolution: 'bundler', text: IMPORTED },
+]
+
 const INSTALL_SCRIPTS = new Set(['preinstall', 'install', 'postinstall', 'prepare', 'prepublish'])
 
 const COMPILERS = ['cc', 'gcc', 'g++', 'clang', 'cargo', 'rustc', 'make', 'python3']
@@ -35,7 +91,6 @@ export class Stranger {
     return output
   }
 
-  /** The same, where it may fail: answers the exit code too. */
   try(command, args, env = {}) {
     return run(command, args, { cwd: this.app, silent: true, env: { ...this.env, ...env } })
   }
@@ -44,7 +99,6 @@ export class Stranger {
     return this.use('npm', ['install', '--no-audit', '--no-fund', ...what])
   }
 
-  /** Everything that is tried on node. */
   async checkAll(made) {
     await this.checkPath()
     this.checkContents(made)
@@ -59,7 +113,6 @@ export class Stranger {
     for (const line of [/^device cpu +usable$/m, ...expected]) this.expect('npx kvtide doctor', printed, line)
   }
 
-  /** These packages were installed, and no others. */
   checkPackages(...names) {
     const installed = readdirSync(join(this.app, 'node_modules')).filter(name => !name.startsWith('.'))
     if (installed.sort().join() !== names.sort().join()) throw new Refusal(`${installed.join(', ')} were installed, expected ${names.join(', ')}`)
@@ -85,7 +138,6 @@ export class Stranger {
     }
   }
 
-  /** The programs, each with what it has to print. */
   async checkPrograms(runtime) {
     await this.writeQuickStart()
     for (const { file, text, printed } of PROGRAMS) {

@@ -1,8 +1,7 @@
 // `node scripts/release/addon.mjs <target>`: the addon of a target as it is published, into `--to`, a folder (target/addons unless given).
 //
 // Linux is linked on x64 against old libraries: glibc 2.28 at most by toolchains of napi, each of one hash, musl by zig; macOS and Windows are
-// built on their own machines. No folder of the machine goes into it, so that two builds are the same. `--target-dir` keeps what is compiled apart: cargo
-// compiles everything again each time that the linker changes.
+// built on their own machines. No folder of the machine goes into it, so that two builds are the same.
 import { existsSync, mkdirSync, readdirSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
@@ -26,7 +25,6 @@ const BYTES_MAX = 12e6
 /** Libraries of every system with glibc, and the one that comes with gcc. */
 const LIBRARIES = /^(lib(c|m|dl|rt|pthread|gcc_s)\.so\.\d+|ld-linux-(x86-64|aarch64)\.so\.\d+)$/
 
-/** What `napi build` is told for a target. */
 export function buildArgs(target) {
   const known = addons().filter(({ name }) => name !== 'cuda')
   const { features } = known.find(({ name }) => name === target) ?? {}
@@ -54,7 +52,6 @@ async function toolchain(target) {
   return join(to, 'bin', `${target}-`)
 }
 
-/** One line for an addon that may be published; what must not be is refused. */
 export function addonLine(name, { bytes, glibc, libraries, stripped }) {
   const size = `${(bytes / 1e6).toFixed(1)} MB`
   const unknown = libraries.filter(library => !LIBRARIES.test(library))
@@ -66,7 +63,6 @@ export function addonLine(name, { bytes, glibc, libraries, stripped }) {
   return `${name}  ${size} of less than ${BYTES_MAX / 1e6} MB, glibc ${glibc} or later (at most ${GLIBC_MAX})`
 }
 
-/** Builds the addon of a target into a folder, and answers its file. */
 export async function buildAddon(target, to, more = []) {
   const args = buildArgs(target)
   mkdirSync(to, { recursive: true })
@@ -84,8 +80,8 @@ export async function buildAddon(target, to, more = []) {
 }
 
 async function build() {
-  const { to = join(root, 'target', 'addons'), 'target-dir': compiled, words } = given({ to: { type: 'string' }, 'target-dir': { type: 'string' } }, ['the target'])
-  console.log(`${await buildAddon(words[0], resolve(to), compiled === undefined ? [] : ['--target-dir', compiled])} is built`)
+  const { to = join(root, 'target', 'addons'), words } = given({ to: { type: 'string' } }, ['the target'])
+  console.log(`${await buildAddon(words[0], resolve(to))} is built`)
 }
 
 await main(import.meta.url, 'there is no addon', build)

@@ -1,10 +1,10 @@
 // What cargo knows of the workspace: its crates, everything they are built with, and what of that is inside an addon.
 import { spawnSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
 
 import { Refusal } from '../refusal.mjs'
-import { ask, root } from '../steps.mjs'
+import { ask, repository, root } from '../steps.mjs'
+
+const byName = (a, b) => (`${a.name} ${a.version}` < `${b.name} ${b.version}` ? -1 : 1)
 
 /** The answer of `cargo metadata`. Crates that are not here yet are fetched, in the versions of Cargo.lock. */
 export function metadata(args = [], cwd = root) {
@@ -13,21 +13,14 @@ export function metadata(args = [], cwd = root) {
   return JSON.parse(stdout)
 }
 
-/** The workspace's own crates. */
 export const members = ({ packages, workspace_members: ids }) => packages.filter(({ id }) => ids.includes(id))
 
-/** Those of them that go to the registry, what others depend on first. */
-export function published(found) {
-  const own = members(found).filter(({ publish }) => publish === null || publish.length > 0)
-  const needs = crate => own.filter(({ name }) => crate.dependencies.some(dependency => dependency.name === name && dependency.path !== undefined))
-  const depth = crate => Math.max(0, ...needs(crate).map(other => depth(other) + 1))
-  return own.sort((a, b) => depth(a) - depth(b) || (a.name < b.name ? -1 : 1))
-}
+/** Those of them that go to the registry; cargo packs and publishes what others depend on first. */
+export const published = found => members(found).filter(({ publish }) => publish === null || publish.length > 0).sort(byName)
 
 /** The addons: what each is called, the system it is for, the features that it is built with. */
 export function addons() {
-  const { napi } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
-  const cpu = napi.targets.map(target => ({ name: target, target, features: target === 'aarch64-apple-darwin' ? ['metal'] : [] }))
+  const cpu = repository.napi.targets.map(target => ({ name: target, target, features: target === 'aarch64-apple-darwin' ? ['metal'] : [] }))
   return [...cpu, { name: 'cuda', target: 'x86_64-unknown-linux-gnu', features: ['cuda'] }]
 }
 
@@ -38,8 +31,6 @@ function linked({ target, features }) {
   if (tree === undefined) throw new Refusal('`cargo tree` failed: run it to see why')
   return new Set([...tree.matchAll(/^(\S+) v(\S+)/gm)].map(([, name, version]) => `${name} ${version}`))
 }
-
-const byName = (a, b) => (a.name === b.name ? 0 : a.name < b.name ? -1 : 1) || (a.version < b.version ? -1 : Number(a.version > b.version))
 
 /** Every crate of any addon, and the names of the addons that it is in. */
 export function shipped() {

@@ -11,7 +11,6 @@ import { metadata, published } from './cargo.mjs'
 
 const KEYWORDS_MAX = 5
 
-/** What stands against publishing a crate, one line each. */
 export function faultsOf(crate) {
   const folder = dirname(crate.manifest_path)
   const faults = []

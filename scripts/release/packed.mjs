@@ -1,8 +1,7 @@
 // `npm run check:package`: the npm package as users get it. What is in it, how large it is, and what publint and are-the-types-wrong say.
 //
 // It makes the package as a release does, or takes `--tarball file`. `-- --renew` records what is in it.
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { publint } from 'publint'
@@ -10,7 +9,7 @@ import { formatMessage } from 'publint/utils'
 
 import { makePackages, packed as look } from '../pack/packages.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
-import { ask, root, run } from '../steps.mjs'
+import { ask, root, run, temporary } from '../steps.mjs'
 import { holdAgainst } from './recorded.mjs'
 
 const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
@@ -18,16 +17,13 @@ const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
 /** Addons differ by platform: their sizes are looked at by themselves. */
 const OF_ADDON = /\.node$/
 
-/** Bytes that a user unpacks at most. */
 export const BUDGETS = { root: 320_000, 'kvtide.linux-x64-gnu.node': 12_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
 
-/** Refuses what is over its budget; answers a line that says how large it is. */
 export function within(name, bytes, budget) {
   if (bytes > budget) throw new Refusal(`${name} has ${bytes} bytes, at most ${budget} are wanted`)
   return `${name}: ${bytes} bytes of ${budget}`
 }
 
-/** The size of an addon without its symbols. */
 function strippedBytes(file, folder) {
   const stripped = join(folder, 'stripped.node')
   if (ask('strip', ['--strip-all', '-o', stripped, file]) === undefined) return statSync(file).size
@@ -45,7 +41,6 @@ function checkSizes(files, folder) {
   }
 }
 
-/** What publint says of a package, in its own words. */
 export async function lint(packed) {
   const tarball = packed.buffer.slice(packed.byteOffset, packed.byteOffset + packed.byteLength)
   const { messages, pkg } = await publint({ pack: { tarball }, level: 'suggestion', strict: true })
@@ -61,8 +56,7 @@ async function checkTypes(tarball) {
 async function check() {
   const { renew = false, tarball: named } = given({ renew: { type: 'boolean' }, tarball: { type: 'string' } })
   if (named !== undefined && !existsSync(named)) throw new Refusal(`--tarball is ${named}, which is not there`)
-  const folder = mkdtempSync(join(tmpdir(), 'kvtide-packed-'))
-  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  const folder = temporary('packed')
   const { tarball, files } = named === undefined ? (await makePackages({ addons: root, to: folder, only: [] })).made[0] : await look(named)
   const contents = files.map(({ path }) => path).filter(path => !OF_ADDON.test(path)).sort()
   holdAgainst(CONTENTS, `${contents.join('\n')}\n`, renew, 'check:package')

@@ -2,18 +2,15 @@
 //
 // What was not committed is not in it.
 import { createHash } from 'node:crypto'
-import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { ask, hostTarget, must } from '../steps.mjs'
+import { ask, hostTarget, must, temporary } from '../steps.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
 import { remapped } from './addon.mjs'
 
-/** How cargo calls the addon. */
 const FILES = { linux: 'libkvtide.so', darwin: 'libkvtide.dylib', win32: 'kvtide.dll' }
 
-/** Where two files differ first; nothing where they are the same. */
 export function firstDifference(one, other) {
   if (one.equals(other)) return undefined
   const at = one.findIndex((byte, place) => byte !== other[place])
@@ -22,7 +19,6 @@ export function firstDifference(one, other) {
   return `the builds have ${one.length} and ${other.length} bytes and differ from byte ${place} on:\n${around(one)}\n${around(other)}`
 }
 
-/** Builds a commit in a folder of its own; answers the addon. */
 async function build(commit, folder, target) {
   mkdirSync(folder, { recursive: true })
   const archive = join(folder, 'commit.tar')
@@ -39,9 +35,7 @@ async function check() {
   if (target === undefined) throw new Refusal('there is no Rust compiler')
   const commit = ask('git', ['rev-parse', 'HEAD'])?.trim()
   if (commit === undefined) throw new Refusal('this is no checkout of git')
-  const above = mkdtempSync(join(tmpdir(), 'kvtide-reproducible-'))
-  // A command that fails ends the process.
-  process.on('exit', () => rmSync(above, { recursive: true, force: true }))
+  const above = temporary('reproducible')
   const one = await build(commit, join(above, 'one'), target)
   const other = await build(commit, join(above, 'another', 'deeper'), target)
   const difference = firstDifference(one, other)

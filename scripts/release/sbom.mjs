@@ -3,13 +3,12 @@
 import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 
-import { given, refusable, Refusal } from '../refusal.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
 import { ask, must, root } from '../steps.mjs'
 import { members, metadata } from './cargo.mjs'
 
 const TOOL = 'cargo-cyclonedx@0.5.9'
 
-/** The library of the toolkit that is inside the addon with CUDA. */
 function cudaRuntime() {
   const [, version, content] = /^nvidia-cuda-runtime==(\S+) --hash=sha256:(\w+)/m.exec(readFileSync(join(root, 'scripts/cuda/toolkit.txt'), 'utf8'))
   const purl = `pkg:pypi/nvidia-cuda-runtime@${version}`
@@ -39,4 +38,4 @@ async function sbom() {
   console.log(`${join(to, 'kvtide.cdx.json')} is written`)
 }
 
-await refusable('there is no list of what kvtide is made of', sbom)
+await main(import.meta.url, 'there is no list of what kvtide is made of', sbom)

@@ -2,13 +2,12 @@
 //
 // `npm run surface -- --renew` records them as they are: what that changes in __test__/recorded belongs in CHANGELOG.md (docs/versioning.md).
 // A code that was recorded stays recorded.
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { reachable } from '../compile.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
-import { must, root } from '../steps.mjs'
+import { must, root, temporary } from '../steps.mjs'
 import { holdAgainst } from './recorded.mjs'
 
 const TYPES = join(root, '__test__/recorded/public-types.txt')
@@ -33,9 +32,7 @@ export function surfaceOf(entry) {
 }
 
 async function declared() {
-  const folder = mkdtempSync(join(tmpdir(), 'kvtide-surface-'))
-  // A command that fails ends the process.
-  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  const folder = temporary('surface')
   await must('tsc', ['-p', 'tsconfig.build.json', '--emitDeclarationOnly', '--removeComments', '--outDir', folder])
   return surfaceOf(join(folder, 'index.d.ts'))
 }

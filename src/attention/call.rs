@@ -1,20 +1,144 @@
-//! Attention: one crossing for a call, and one for a call in the background.
+//! One call of attention: what it asks, the keys and values that it reads, and what it answers.
+//!
+//! A request borrows JavaScript's memory for the length of the call, or has copies of it and pinned views, to be worked on elsewhere.
+//! An output of up to 64 KiB is a typed array of JavaScript's own, whose shape goes back in numbers; a larger one is native memory.
+//! Where V8 cannot allocate, it ends the process.
+//!
+//! ```text
+//! behind the numbers of a call   rank  dtype  dims ...
+//! ```
 
-use kvtide_tensor::{AttendedPart, Room, merge_attention as merge};
-use napi::bindgen_prelude::AsyncTask;
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kvtide_tensor::{
+    Attended, AttendedPart, Budget, DType, HostTensor, KvRows, LayerPages, OwnedSource, Room, Source, View,
+    attend_with, merge_attention as merge,
+};
+use napi::bindgen_prelude::{Either, Either3, Unknown};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::attention::answer::{AnswerMemory, NativeAnswer, of_device};
-use crate::attention::lists::ListsArg;
-use crate::attention::queries::memory_for;
-use crate::attention::request::Request;
-use crate::attention::task::AttendTask;
-use crate::border::array::ArrayArg;
-use crate::border::handle::guard;
+use crate::attention::queries::{ListsArg, NUMBERS, OwnedQueries, Queries, memory_for};
+use crate::border::argument::{ArrayArg, ArrayMemory, NEW_BYTES_MAX, new_array};
+use crate::border::external_array::ExternalArray;
+use crate::border::handle::{budget, guard};
 use crate::border::refusal::Outcome;
-use crate::border::stop::NativeStop;
-use crate::border::tensor_arg::{TensorArg, source};
+use crate::border::tensor::{Children, NativeView, TensorArg, source};
+
+/// What a call reads besides queries.
+enum KeysAndValues<'a> {
+    Tensors(Source<'a>, Source<'a>),
+    Pages(Cow<'a, LayerPages<'static>>),
+}
+
+/// The same, for work in the background.
+enum OwnedKeysAndValues {
+    Tensors(OwnedSource, OwnedSource),
+    Pages(LayerPages<'static>),
+}
+
+pub(crate) struct Request<'a> {
+    queries: Queries<'a>,
+    kv: KeysAndValues<'a>,
+}
+
+/// One call that outlives the one from JavaScript.
+pub(crate) struct OwnedRequest {
+    queries: OwnedQueries,
+    kv: OwnedKeysAndValues,
+}
+
+impl<'a> Request<'a> {
+    pub fn read([q, k, v]: [&'a TensorArg; 3], lists: &'a ListsArg, call: &[f64]) -> Outcome<Self> {
+        let queries = Queries::read(q, lists, call)?;
+        Ok(Request { queries, kv: KeysAndValues::Tensors(source("k", k, call, 1)?, source("v", v, call, 2)?) })
+    }
+
+    pub fn over_pages(queries: Queries<'a>, pages: LayerPages<'_>) -> Self {
+        Request { queries, kv: KeysAndValues::Pages(Cow::Owned(pages.pinned())) }
+    }
+
+    /// Copies what lies in JavaScript's memory, and pins the caches.
+    pub fn to_owned(&self, budget: &Arc<Budget>) -> Outcome<OwnedRequest> {
+        let own = |source: &Source<'_>, argument| OwnedSource::new(source, argument, budget);
+        Ok(OwnedRequest {
+            queries: self.queries.to_owned(budget)?,
+            kv: match &self.kv {
+                KeysAndValues::Tensors(k, v) => OwnedKeysAndValues::Tensors(own(k, "k")?, own(v, "v")?),
+                KeysAndValues::Pages(pages) => OwnedKeysAndValues::Pages(pages.clone().into_owned()),
+            },
+        })
+    }
+
+    pub fn with_lse(&self) -> bool {
+        self.queries.numbers.with_lse
+    }
+
+    /// True when something that it reads lies in this memory.
+    pub fn overlaps(&self, memory: *const u8, bytes: usize) -> bool {
+        let is_kv = match &self.kv {
+            KeysAndValues::Tensors(k, v) => k.overlaps(memory, bytes) || v.overlaps(memory, bytes),
+            // Nobody outside has memory of pages.
+            KeysAndValues::Pages(_) => false,
+        };
+        is_kv || self.queries.overlaps(memory, bytes)
+    }
+
+    /// Does the work, in memory that `take` gives.
+    pub fn run<'o>(
+        &self,
+        stop: Option<&AtomicBool>,
+        take: impl FnOnce(&Room) -> kvtide_tensor::Result<(&'o mut [u8], &'o mut [f32])>,
+    ) -> Outcome<()> {
+        let take = |room: &Room| {
+            self.queries.numbers.check_out(room)?;
+            take(room)
+        };
+        self.queries.ask(stop, |q, options| match &self.kv {
+            KeysAndValues::Tensors(k, v) => Ok(attend_with(q, self.tensors(k, v), options, take)?),
+            KeysAndValues::Pages(pages) => Ok(pages.attend_with(q, options, take)?),
+        })
+    }
+
+    /// Does the work where the queries lie on a device of their own memory: the result stays there. Nothing where they do not.
+    pub fn stay(&self, stop: Option<&AtomicBool>) -> Outcome<Option<Attended>> {
+        if !self.queries.are_away() {
+            return Ok(None);
+        }
+        self.queries.ask(stop, |q, options| {
+            Ok(Some(match &self.kv {
+                KeysAndValues::Tensors(k, v) => kvtide_tensor::attend(q, self.tensors(k, v), options)?,
+                KeysAndValues::Pages(pages) => pages.attend(q, options)?,
+            }))
+        })
+    }
+
+    fn tensors<'b>(&'b self, k: &Source<'b>, v: &Source<'b>) -> KvRows<'b> {
+        let (k, v) = (k.clone(), v.clone());
+        match (self.queries.numbers.ragged, &self.queries.lists.kv_offsets) {
+            (true, Some(offsets)) => KvRows::Ragged { k, v, offsets },
+            _ => KvRows::Batched { k, v },
+        }
+    }
+}
+
+impl OwnedRequest {
+    pub fn with_lse(&self) -> bool {
+        self.queries.numbers.with_lse
+    }
+
+    pub fn request(&self) -> Outcome<Request<'_>> {
+        Ok(Request {
+            queries: self.queries.queries()?,
+            kv: match &self.kv {
+                OwnedKeysAndValues::Tensors(k, v) => KeysAndValues::Tensors(k.source()?, v.source()?),
+                OwnedKeysAndValues::Pages(pages) => KeysAndValues::Pages(Cow::Borrowed(pages)),
+            },
+        })
+    }
+}
 
 /// Attends, and answers an output, or one with its sums.
 #[napi(ts_return_type = "unknown")]
@@ -31,20 +155,6 @@ pub fn attend<'a>(
         let numbers = call.numbers()?;
         answer(env, &Request::read([&q, &k, &v], &lists, numbers)?, out, numbers)
     })
-}
-
-/// The same in the background: an output in native memory.
-#[napi(ts_return_type = "Promise<NativeAttendedView>")]
-pub fn attend_async(
-    env: &Env,
-    q: TensorArg,
-    k: TensorArg,
-    v: TensorArg,
-    call: ArrayArg,
-    lists: ListsArg,
-    stop: Option<&NativeStop>,
-) -> Result<AsyncTask<AttendTask>> {
-    guard(env, || Ok(AsyncTask::new(AttendTask::of(&Request::read([&q, &k, &v], &lists, call.numbers()?)?, stop)?)))
 }
 
 /// Puts the attention of the same queries over parts of the keys together.
@@ -87,4 +197,128 @@ pub(crate) fn answer<'a>(
     let mut memory = AnswerMemory::default();
     request.run(None, |room| memory.take(Some(env), given, room))?;
     memory.answer(env, request.with_lse(), numbers)
+}
+
+/// Where the answer's shape begins, behind the numbers of a call.
+const SHAPE: usize = 11;
+
+/// An output with its sums.
+#[napi(object, object_from_js = false)]
+pub struct NativeAttended<'a> {
+    #[napi(ts_type = "unknown")]
+    pub out: Option<Either<Unknown<'a>, NativeView>>,
+    #[napi(ts_type = "Float32Array")]
+    pub lse: Either<Unknown<'a>, ExternalArray>,
+}
+
+/// An output alone, or with its sums; nothing for one that is the caller's.
+pub(crate) type NativeAnswer<'a> = Option<Either3<Unknown<'a>, NativeView, NativeAttended<'a>>>;
+
+/// The memory of an output.
+#[derive(Default)]
+pub(crate) enum OutputMemory<'a> {
+    #[default]
+    Given,
+    Array(Unknown<'a>),
+    Native(Vec<u8>),
+}
+
+/// The memory that an answer is written to.
+#[derive(Default)]
+pub(crate) struct AnswerMemory<'a> {
+    output: OutputMemory<'a>,
+    pub lse: Vec<f32>,
+    pub room: Option<Room>,
+}
+
+impl<'a> AnswerMemory<'a> {
+    /// Takes what `room` says: the caller's memory, if there is some.
+    pub fn take<'o>(
+        &'o mut self,
+        env: Option<&'a Env>,
+        given: Option<ArrayMemory>,
+        room: &Room,
+    ) -> kvtide_tensor::Result<(&'o mut [u8], &'o mut [f32])>
+    where
+        'a: 'o,
+    {
+        self.room = Some(room.clone());
+        let elements: usize = room.shape.iter().product();
+        let bytes = elements * room.dtype.bytes();
+        zeros(&mut self.lse, room.sums)?;
+        let out = match (given, env) {
+            (Some(given), _) => given.bytes_mut(),
+            (None, Some(env)) if bytes <= NEW_BYTES_MAX => {
+                let refused = |_| Budget::process().refusal(bytes as u64);
+                let (array, memory) = new_array(env, room.dtype.bytes(), elements).map_err(refused)?;
+                self.output = OutputMemory::Array(array);
+                memory.bytes_mut()
+            }
+            _ => {
+                let mut native = Vec::new();
+                zeros(&mut native, bytes)?;
+                self.output = OutputMemory::Native(native);
+                let OutputMemory::Native(native) = &mut self.output else { return Ok((&mut [], &mut self.lse)) };
+                native.as_mut_slice()
+            }
+        };
+        Ok((out, &mut self.lse))
+    }
+
+    /// The answer; its shape goes to `numbers`.
+    pub fn answer(self, env: &'a Env, with_lse: bool, numbers: &mut [f64]) -> Outcome<NativeAnswer<'a>> {
+        let AnswerMemory { output, lse, room } = self;
+        let Some(room) = room else { return Ok(None) };
+        write_shape(&room, numbers);
+        let out = match output {
+            OutputMemory::Given => None,
+            OutputMemory::Array(array) => Some(Either::A(array)),
+            OutputMemory::Native(bytes) => {
+                let host = HostTensor::new("out", &bytes, room.dtype, &room.shape)?;
+                Some(Either::B(NativeView::of(View::from_host(&host, &budget())?, &Children::default())))
+            }
+        };
+        Ok(match (out, with_lse) {
+            (out, true) => Some(Either3::C(NativeAttended { out, lse: sums(env, lse)? })),
+            (Some(Either::A(array)), false) => Some(Either3::A(array)),
+            (Some(Either::B(view)), false) => Some(Either3::B(view)),
+            (None, false) => None,
+        })
+    }
+}
+
+/// The answer of a call whose output stays on its device.
+pub(crate) fn of_device(env: &Env, attended: Attended, with_lse: bool) -> Outcome<NativeAnswer<'_>> {
+    let Attended { out, lse } = attended;
+    let out = NativeView::of(out, &Children::default());
+    Ok(Some(match with_lse {
+        true => Either3::C(NativeAttended { out: Some(Either::B(out)), lse: sums(env, lse)? }),
+        false => Either3::B(out),
+    }))
+}
+
+fn write_shape(room: &Room, numbers: &mut [f64]) {
+    let dtype = DType::ALL.iter().position(|&dtype| dtype == room.dtype).unwrap_or(0);
+    let shape = [room.shape.len(), dtype].into_iter().chain(room.shape.iter().copied());
+    for (number, value) in numbers.iter_mut().skip(NUMBERS + SHAPE).zip(shape) {
+        *number = value as f64;
+    }
+}
+
+/// Sums as JavaScript gets them.
+fn sums<'a>(env: &'a Env, lse: Vec<f32>) -> Outcome<Either<Unknown<'a>, ExternalArray>> {
+    if 4 * lse.len() > NEW_BYTES_MAX {
+        return Ok(Either::B(ExternalArray::floats(lse)));
+    }
+    let (array, memory) = new_array(env, 4, lse.len())?;
+    memory.bytes_mut().copy_from_slice(bytemuck::cast_slice(&lse));
+    Ok(Either::A(array))
+}
+
+/// Fills an empty list with zeros, or answers that there is no memory for it.
+pub(crate) fn zeros<T: Clone + Default>(list: &mut Vec<T>, count: usize) -> kvtide_tensor::Result<()> {
+    let refused = |_| Budget::process().refusal((count * size_of::<T>()) as u64);
+    list.try_reserve_exact(count).map_err(refused)?;
+    list.resize(count, T::default());
+    Ok(())
 }

@@ -1,25 +1,33 @@
-//! What a call of attention asks, whatever it reads: queries, a mask, lists and numbers. It borrows JavaScript's memory for the
+//! What a call of attention asks, whatever it reads: queries, a mask, numbers and lists. It borrows JavaScript's memory for the
 //! length of the call, or has copies of it, to be worked on elsewhere.
 //!
-//! Behind the four descriptions of tensors (q, k, v, mask) an array of numbers says:
+//! An array of numbers begins with the descriptions of four tensors (q, k, v, mask). Behind them come:
 //!
 //! ```text
 //! scale (NaN: none)  causal  window (0: none)  sinks  softcap (0: none)  threads (0: all)  form of K and V  with lse
 //! array of the caller's (0: none, 1: floats, 2: bits, 3: half floats)  its length  layer of pages
 //! ```
+//!
+//! The arrays that few calls have cross together, as one JavaScript array, or not at all:
+//!
+//! ```text
+//! kvOffsets  sinkLogits  starts  positions  qOffsets  tree  treeOffsets  sequences  blockTables  kvLengths  mask
+//! ```
+#![expect(unsafe_code, reason = "the conversion of arguments is an unsafe trait function of napi")]
 
+use std::borrow::Cow;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use kvtide_core::counted;
 use kvtide_tensor::{AttendOptions, Budget, DType, Error, HostTensor, OwnedSource, Room, Source};
+use napi::bindgen_prelude::{FromNapiValue, TypeName, ValidateNapiValue};
+use napi::{Result, ValueType, check_status, sys};
 
-use crate::attention::lists::{Lists, ListsArg};
-use crate::border::array::{ArrayArg, ArrayMemory};
-use crate::border::host_array::META;
-use crate::border::number::count;
-use crate::border::refusal::Outcome;
-use crate::border::tensor_arg::{TensorArg, source};
+use crate::border::argument::{ArrayArg, ArrayMemory, META, count, whole};
+use crate::border::refusal::{Outcome, Refusal};
+use crate::border::tensor::{TensorArg, source};
 
 /// Where the numbers of a call begin, behind the descriptions of q, k, v and the mask.
 pub(crate) const NUMBERS: usize = 4 * META;
@@ -32,9 +40,8 @@ const FLOATS: f64 = 1.0;
 const BITS: f64 = 2.0;
 const HALVES: f64 = 3.0;
 
-/// The numbers of a call.
 #[derive(Clone, Copy)]
-pub(crate) struct Numbers {
+pub(crate) struct CallNumbers {
     scale: Option<f32>,
     causal: bool,
     window: Option<u32>,
@@ -43,20 +50,17 @@ pub(crate) struct Numbers {
     threads: Option<usize>,
     /// Whether K and V lie one sequence behind the other.
     pub ragged: bool,
-    /// Whether the sums are wanted too.
     pub with_lse: bool,
     /// The kind of the caller's array for the output, and its length.
     out: (f64, f64),
-    /// The layer that is read.
     pub layer: u32,
 }
 
-/// What one call asks.
 pub(crate) struct Queries<'a> {
     q: Source<'a>,
     mask: Option<Source<'a>>,
-    pub lists: Lists<'a>,
-    pub numbers: Numbers,
+    pub lists: Cow<'a, Lists<'a>>,
+    pub numbers: CallNumbers,
 }
 
 /// What one call asks that outlives the one from JavaScript.
@@ -64,16 +68,16 @@ pub(crate) struct OwnedQueries {
     q: OwnedSource,
     mask: Option<OwnedSource>,
     lists: Lists<'static>,
-    pub numbers: Numbers,
+    pub numbers: CallNumbers,
 }
 
-impl Numbers {
+impl CallNumbers {
     fn read(call: &[f64]) -> Outcome<Self> {
         let &[scale, causal, window, sinks, softcap, threads, form, with_lse, kind, length, layer, ..] = call else {
             return Err(kvtide_core::Error::argument("call", call.len(), "the numbers of a call").into());
         };
         let given = |value: u32| (value > 0).then_some(value);
-        Ok(Numbers {
+        Ok(CallNumbers {
             scale: (!scale.is_nan()).then_some(scale as f32),
             causal: causal != 0.0,
             window: given(count("window", window)?),
@@ -117,13 +121,12 @@ impl Numbers {
 }
 
 impl<'a> Queries<'a> {
-    /// Reads the arguments of a call.
     pub fn read(q: &'a TensorArg, lists: &'a ListsArg, call: &[f64]) -> Outcome<Self> {
         Ok(Queries {
-            numbers: Numbers::read(call.get(NUMBERS..).unwrap_or(&[]))?,
+            numbers: CallNumbers::read(call.get(NUMBERS..).unwrap_or(&[]))?,
             q: source("q", q, call, 0)?,
             mask: lists.mask().map(|mask| source("mask", mask, call, 3)).transpose()?,
-            lists: lists.lists()?,
+            lists: Cow::Owned(lists.lists()?),
         })
     }
 
@@ -132,7 +135,7 @@ impl<'a> Queries<'a> {
         Ok(OwnedQueries {
             q: OwnedSource::new(&self.q, "q", budget)?,
             mask: self.mask.as_ref().map(|mask| OwnedSource::new(mask, "mask", budget)).transpose()?,
-            lists: self.lists.to_owned(),
+            lists: self.lists.copied(),
             numbers: self.numbers,
         })
     }
@@ -154,7 +157,7 @@ impl<'a> Queries<'a> {
         stop: Option<&AtomicBool>,
         work: impl FnOnce(Source<'_>, &AttendOptions<'_>) -> Outcome<R>,
     ) -> Outcome<R> {
-        let Numbers { scale, causal, window, sinks, softcap, threads, .. } = self.numbers;
+        let CallNumbers { scale, causal, window, sinks, softcap, threads, .. } = self.numbers;
         let copied;
         let mask = match &self.mask {
             Some(Source::View(view)) => {
@@ -191,7 +194,7 @@ impl OwnedQueries {
         Ok(Queries {
             q: self.q.source()?,
             mask: self.mask.as_ref().map(OwnedSource::source).transpose()?,
-            lists: self.lists.borrowed(),
+            lists: Cow::Borrowed(&self.lists),
             numbers: self.numbers,
         })
     }
@@ -211,4 +214,143 @@ pub(crate) fn memory_for(
         return Err(kvtide_core::Error::argument("out", value, "memory of its own").into());
     }
     Ok(Some(memory))
+}
+
+/// Typed arrays in it; the mask comes behind them.
+const LISTS: usize = 10;
+
+/// The array of arrays, if the argument is one.
+pub struct ListsArg(Option<Box<Entries>>);
+
+/// The arrays, as they came.
+struct Entries {
+    lists: [Option<ArrayArg>; LISTS],
+    mask: Option<TensorArg>,
+}
+
+impl TypeName for ListsArg {
+    fn type_name() -> &'static str {
+        "array of arrays"
+    }
+
+    fn value_type() -> ValueType {
+        ValueType::Object
+    }
+}
+
+impl ValidateNapiValue for ListsArg {}
+
+impl FromNapiValue for ListsArg {
+    unsafe fn from_napi_value(env: sys::napi_env, value: sys::napi_value) -> Result<Self> {
+        let mut is_array = false;
+        // SAFETY: environment and value are those of the call whose arguments are converted.
+        check_status!(unsafe { sys::napi_is_array(env, value, &mut is_array) })?;
+        if !is_array {
+            return Ok(ListsArg(None));
+        }
+        let mut found = Box::new(Entries { lists: [None; LISTS], mask: None });
+        let entry = |index: usize| {
+            let mut entry = ptr::null_mut();
+            // SAFETY: as above; the array was made by our own code, and reading it runs no getter.
+            check_status!(unsafe { sys::napi_get_element(env, value, index as u32, &mut entry) })?;
+            Ok::<_, napi::Error>(entry)
+        };
+        for (index, list) in found.lists.iter_mut().enumerate() {
+            // SAFETY: the entry was just read in this environment.
+            *list = Some(unsafe { ArrayArg::from_napi_value(env, entry(index)?)? });
+        }
+        // SAFETY: as above.
+        found.mask = Some(unsafe { TensorArg::from_napi_value(env, entry(LISTS)?)? });
+        Ok(ListsArg(Some(found)))
+    }
+}
+
+/// The lists of a call: in JavaScript's memory for its length, or copied.
+#[derive(Clone, Default)]
+pub(crate) struct Lists<'a> {
+    pub kv_offsets: Option<Cow<'a, [i32]>>,
+    pub sink_logits: Option<Cow<'a, [f32]>>,
+    pub starts: Option<Cow<'a, [i32]>>,
+    pub positions: Option<Cow<'a, [i32]>>,
+    pub query_offsets: Option<Cow<'a, [i32]>>,
+    pub tree: Option<Cow<'a, [i32]>>,
+    pub tree_offsets: Option<Cow<'a, [i32]>>,
+}
+
+/// The pages that a call reads.
+pub(crate) enum PagesArg<'a> {
+    /// Those of sequences, by their ids.
+    Sequences(Vec<u64>),
+    /// Those in the rows of a block table, with lengths in tokens.
+    Tables(&'a [i32], &'a [i32]),
+}
+
+impl ListsArg {
+    pub(crate) fn mask(&self) -> Option<&TensorArg> {
+        self.0.as_ref()?.mask.as_ref().filter(|mask| mask.is_given())
+    }
+
+    pub(crate) fn pages<'a>(&self) -> Outcome<PagesArg<'a>> {
+        let missing = || kvtide_core::Error::argument("kv", "nothing", "sequences, or blockTables and kvLengths");
+        let entries = self.0.as_ref().ok_or_else(missing)?;
+        let [.., sequences, tables, lengths] = entries.lists;
+        if let Some(ids) = sequences.map(|list| list.elements::<f64>("sequences")).transpose()?.flatten() {
+            return Ok(PagesArg::Sequences(ids.iter().map(|&id| whole("sequences", id)).collect::<Outcome<_>>()?));
+        }
+        let ints = |argument, list: Option<ArrayArg>| {
+            Ok::<_, Refusal>(list.ok_or_else(missing)?.elements::<i32>(argument)?.ok_or_else(missing)?)
+        };
+        Ok(PagesArg::Tables(ints("blockTables", tables)?, ints("lengths", lengths)?))
+    }
+
+    /// The lists, where they lie.
+    pub(crate) fn lists<'a>(&self) -> Outcome<Lists<'a>> {
+        let Some(entries) = &self.0 else { return Ok(Lists::default()) };
+        let [kv_offsets, sink_logits, starts, positions, query_offsets, tree, tree_offsets, ..] = entries.lists;
+        fn list<'a, T: bytemuck::AnyBitPattern>(
+            argument: &'static str,
+            list: Option<ArrayArg>,
+        ) -> Outcome<Option<Cow<'a, [T]>>> {
+            let Some(list) = list else { return Ok(None) };
+            Ok(list.elements(argument)?.map(Cow::Borrowed))
+        }
+        Ok(Lists {
+            kv_offsets: list("kvOffsets", kv_offsets)?,
+            sink_logits: list("sinkLogits", sink_logits)?,
+            starts: list("starts", starts)?,
+            positions: list("positions", positions)?,
+            query_offsets: list("qOffsets", query_offsets)?,
+            tree: list("tree", tree)?,
+            tree_offsets: list("treeOffsets", tree_offsets)?,
+        })
+    }
+}
+
+impl Lists<'_> {
+    pub fn copied(&self) -> Lists<'static> {
+        fn copy<T: Clone>(list: &Option<Cow<'_, [T]>>) -> Option<Cow<'static, [T]>> {
+            list.as_ref().map(|list| Cow::Owned(list.to_vec()))
+        }
+        Lists {
+            kv_offsets: copy(&self.kv_offsets),
+            sink_logits: copy(&self.sink_logits),
+            starts: copy(&self.starts),
+            positions: copy(&self.positions),
+            query_offsets: copy(&self.query_offsets),
+            tree: copy(&self.tree),
+            tree_offsets: copy(&self.tree_offsets),
+        }
+    }
+
+    /// True when one of them lies in this memory.
+    pub fn overlap(&self, memory: *const u8, bytes: usize) -> bool {
+        let offsets = [&self.kv_offsets, &self.query_offsets, &self.tree_offsets];
+        let ints = offsets.into_iter().chain([&self.starts, &self.positions, &self.tree]);
+        let ints = ints.flatten().map(|list| bytemuck::cast_slice(list));
+        let mut lists = ints.chain(self.sink_logits.iter().map(|list| bytemuck::cast_slice(list)));
+        lists.any(|list: &[u8]| {
+            let start = list.as_ptr().addr();
+            memory.addr() < start + list.len() && memory.addr() + bytes > start
+        })
+    }
 }

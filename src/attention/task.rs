@@ -13,17 +13,15 @@ use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result, Task};
 use napi_derive::napi;
 
-use crate::attention::answer::zeros;
-use crate::attention::request::{OwnedRequest, Request};
-use crate::border::budget::budget;
-use crate::border::children::Children;
+use crate::attention::call::{OwnedRequest, Request, zeros};
+use crate::attention::queries::ListsArg;
+use crate::border::argument::ArrayArg;
 use crate::border::external_array::ExternalArray;
-use crate::border::handle::{catch, guard};
+use crate::border::handle::{budget, catch, guard};
 use crate::border::refusal::Outcome;
 use crate::border::stop::NativeStop;
-use crate::border::tensor::NativeView;
+use crate::border::tensor::{Children, NativeView, TensorArg};
 
-/// What attention gives, in native memory.
 #[napi(object, object_from_js = false)]
 pub struct NativeAttendedView {
     pub out: NativeView,
@@ -65,6 +63,20 @@ impl AttendTask {
         let Some(Room { shape, dtype, .. }) = room else { return Err(aborted().into()) };
         Ok((View::from_host(&HostTensor::new("out", &bytes, dtype, &shape)?, &self.budget)?, lse))
     }
+}
+
+/// Attends in the background: an output in native memory.
+#[napi(ts_return_type = "Promise<NativeAttendedView>")]
+pub fn attend_async(
+    env: &Env,
+    q: TensorArg,
+    k: TensorArg,
+    v: TensorArg,
+    call: ArrayArg,
+    lists: ListsArg,
+    stop: Option<&NativeStop>,
+) -> Result<AsyncTask<AttendTask>> {
+    guard(env, || Ok(AsyncTask::new(AttendTask::of(&Request::read([&q, &k, &v], &lists, call.numbers()?)?, stop)?)))
 }
 
 /// A call that is ready to be worked on.

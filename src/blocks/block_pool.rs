@@ -5,22 +5,19 @@ use kvtide_tensor::Lease;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::budget::budget;
-use crate::border::handle::{Handle, guard};
-use crate::border::number::{count, whole};
+use crate::border::argument::{count, whole};
+use crate::border::handle::{Handle, budget, guard};
 use crate::border::refusal::Outcome;
 
-/// A pool.
 #[napi]
 pub struct NativeBlockPool {
     pool: Handle<BlockPool>,
     lease: Option<Lease>,
 }
 
-/// What the pool keeps of each block: its state, its links among the free ones, and how many lives it has had.
+/// Bytes that the pool keeps for each block: its state, its links among the free ones, and how often it was taken.
 const BLOCK_BYTES: u64 = 20;
 
-/// A block handle from JavaScript.
 pub(crate) fn block(value: f64) -> Outcome<BlockHandle> {
     Ok(BlockHandle::from_raw(whole("block", value)?))
 }
@@ -69,19 +66,17 @@ impl NativeBlockPool {
         })
     }
 
-    /// Holds a block once more.
     #[napi]
     pub fn retain(&mut self, env: &Env, handle: f64) -> Result<()> {
         self.pool.change(env, |pool| Ok(pool.retain(block(handle)?)?))
     }
 
-    /// How often a block is held.
     #[napi]
     pub fn count(&self, env: &Env, handle: f64) -> Result<f64> {
         self.pool.read(env, |pool| Ok(pool.count(block(handle)?)?.into()))
     }
 
-    /// Whether so many blocks could be taken and the watermark be left.
+    /// Whether this many blocks could be taken without touching the watermark.
     #[napi]
     pub fn can_allocate(&self, env: &Env, n: f64) -> Result<bool> {
         self.pool.read(env, |pool| Ok(pool.can_allocate(count("n", n)?)))

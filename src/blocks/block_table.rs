@@ -5,10 +5,9 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use crate::blocks::block_pool::block;
+use crate::border::argument::count;
 use crate::border::handle::{Handle, guard};
-use crate::border::number::count;
 
-/// A table.
 #[napi]
 pub struct NativeBlockTable {
     table: Handle<BlockTable>,

@@ -1,17 +1,20 @@
-//! What every exported call runs in: panics are caught, refusals become exceptions, memory is reported to V8.
+//! What every exported call runs in: panics are caught, refusals become exceptions, and V8 is told how much native memory the objects
+//! of its thread keep.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use kvtide_core::{Code, details};
+use kvtide_tensor::Budget;
 use napi::{Env, Result};
 
-use crate::border::budget;
 use crate::border::refusal::{Outcome, Refusal, raise};
 
 /// Runs `work`, which belongs to no object.
 pub(crate) fn guard<T>(env: &Env, work: impl FnOnce() -> Outcome<T>) -> Result<T> {
     let outcome = catch(work).unwrap_or_else(Err);
-    budget::report(env);
+    report(env);
     outcome.map_err(|refusal| raise(env, refusal))
 }
 
@@ -44,7 +47,7 @@ impl<T> Handle<T> {
             },
             _ => self.gone().map(|_| unreachable!("the object is gone")),
         };
-        budget::report(env);
+        report(env);
         outcome.map_err(|refusal| raise(env, refusal))
     }
 
@@ -88,7 +91,7 @@ impl<T> Handle<T> {
             let _ = catch(|| end(value));
         }
         self.state = State::Disposed;
-        budget::report(env);
+        report(env);
     }
 
     fn gone(&self) -> Outcome<&T> {
@@ -106,4 +109,26 @@ pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> std::result::Result<T, Refus
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
         Refusal { code: Code::Internal, message: format!("internal error: {text}"), details: details![reason: &text] }
     })
+}
+
+thread_local! {
+    /// What this JavaScript thread's objects use, under the limit of the process.
+    static THREAD: Arc<Budget> = Budget::new(None);
+    /// What V8 was told.
+    static REPORTED: Cell<i64> = const { Cell::new(0) };
+}
+
+/// The budget of this thread's objects.
+pub(crate) fn budget() -> Arc<Budget> {
+    THREAD.with(Arc::clone)
+}
+
+/// Tells V8 how much native memory this thread's objects keep, when that has changed.
+pub(crate) fn report(env: &Env) {
+    let used = i64::try_from(THREAD.with(|budget| budget.used())).unwrap_or(i64::MAX);
+    let change = used - REPORTED.get();
+    // If this fails, V8 collects garbage later than it could; nothing else depends on it.
+    if change != 0 && env.adjust_external_memory(change).is_ok() {
+        REPORTED.set(used);
+    }
 }

@@ -73,7 +73,6 @@ pub fn set_error_class(env: &Env, error_class: Unknown<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The exception of a refusal.
 pub(crate) fn raise(env: &Env, refusal: Refusal) -> Error {
     match instance(env, &refusal) {
         Ok(error) => error,

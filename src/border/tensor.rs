@@ -1,24 +1,183 @@
-//! Tensors: views that someone looks at, and tensors of one's own.
+//! Tensors: what caches show, views that someone looks at, and tensors as arguments.
+//!
+//! An object with a finalizer costs V8 microseconds. A decode loop would pay for one at each append, and seldom look at it. So a call
+//! answers with the numbers of what it shows, and JavaScript makes a view of them when someone looks. Only a buffer is an object: the
+//! cache hands it over once, and again when it has taken another.
+//!
+//! ```text
+//! meta[2 * META ..]   kind   run 0: start  len   run 1: start  len   end   sweep (-1: none)   head
+//!                     window (0: none)  sinks  whether the last tokens are a tree
+//! ```
+//!
+//! JavaScript passes a tensor in as a view of ours, as a typed array with its description, or as a buffer with the description of
+//! what was shown: the number of the tensor, and the numbers above without the kind.
+//!
+//! A cache knows the buffers and views that were made from it weakly, so that disposing of the cache frees their memory at once.
+#![expect(unsafe_code, reason = "the conversion of arguments is an unsafe trait function of napi")]
 
-use std::cell::{Ref, RefCell};
-use std::rc::Rc;
+use std::cell::{OnceCell, Ref, RefCell};
+use std::rc::{Rc, Weak};
 
-use kvtide_core::counted;
-use kvtide_tensor::{Budget, View, device, device_name};
-use napi::bindgen_prelude::AsyncTask;
-use napi::{Env, Result};
+use kvtide_core::paged::Window;
+use kvtide_core::{Run, Stamp, counted};
+use kvtide_tensor::{Budget, BufferHandle, CacheWindow, Error, Shown, ShownNumbers, Source, View, device, device_name};
+use napi::bindgen_prelude::{AsyncTask, FromNapiRef, FromNapiValue, TypeName, ValidateNapiValue};
+use napi::{Env, Result, ValueType, sys};
 use napi_derive::napi;
 
-use crate::border::array::ArrayArg;
-use crate::border::budget::budget;
-use crate::border::children::Children;
+use crate::border::argument::{ArrayArg, META, count, description, host_tensor, whole};
 use crate::border::external_array::ExternalArray;
-use crate::border::handle::guard;
-use crate::border::host_array::{description, host_tensor};
-use crate::border::number::{count, whole};
+use crate::border::handle::{budget, guard};
 use crate::border::read_task::ReadTask;
-use crate::border::refusal::Outcome;
+use crate::border::refusal::{Outcome, Refusal};
 use crate::border::stop::NativeStop;
+
+/// Something that gives its memory back when its cache is disposed of.
+trait Release {
+    fn release(&self);
+}
+
+impl<T> Release for RefCell<Option<T>> {
+    fn release(&self) {
+        self.replace(None);
+    }
+}
+
+/// What was made from one cache.
+#[derive(Clone, Default)]
+pub(crate) struct Children(Rc<RefCell<Vec<Weak<dyn Release>>>>);
+
+impl Children {
+    /// Keeps `value` until the cache or its own object ends.
+    pub fn adopt<T: 'static>(&self, value: T) -> Rc<RefCell<Option<T>>> {
+        let child = Rc::new(RefCell::new(Some(value)));
+        let mut children = self.0.borrow_mut();
+        if children.len() == children.capacity() {
+            children.retain(|child| child.strong_count() > 0);
+        }
+        let known: Rc<dyn Release> = child.clone();
+        children.push(Rc::downgrade(&known));
+        child
+    }
+
+    pub fn release(&self) {
+        for child in self.0.take().iter().filter_map(Weak::upgrade) {
+            child.release();
+        }
+    }
+}
+
+/// JavaScript has the buffer already.
+const SAME: f64 = 0.0;
+/// The cache's present buffer, to keep.
+const KEEP: f64 = 1.0;
+/// A buffer for this result alone.
+const ONCE: f64 = 2.0;
+const NOTHING: f64 = 3.0;
+
+/// What JavaScript has of one cache: the buffer that it keeps, and the objects that were made from it.
+#[derive(Default)]
+pub(crate) struct CacheViews {
+    /// The id of the buffer that JavaScript keeps.
+    kept: Option<u64>,
+    pub children: Children,
+}
+
+impl CacheViews {
+    /// As [`CacheViews::show`]; nothing may be shown.
+    pub fn show_optional(&mut self, shown: Option<&Shown>, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
+        match shown {
+            Some(shown) => self.show(shown, meta),
+            None => {
+                if let Some(kind) = meta.get_mut(2 * META) {
+                    *kind = NOTHING;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Writes the numbers of what is shown to `meta`. Answers the buffer when JavaScript does not have it.
+    pub fn show(&mut self, shown: &Shown, meta: &mut [f64]) -> Outcome<Option<NativeBuffer>> {
+        let missing = || kvtide_core::Error::argument("meta", "too few numbers", "room for what is shown");
+        let ShownNumbers { runs: [first, second], end, stamp, window } = shown.numbers();
+        let (sweep, head) = stamp.map_or((-1.0, 0), |stamp| (stamp.to_raw().0 as f64, stamp.to_raw().1));
+        let same = self.kept == Some(shown.buffer_id());
+        let kind = match stamp {
+            _ if same => SAME,
+            Some(_) => KEEP,
+            None => ONCE,
+        };
+        let out = meta.get_mut(2 * META..=2 * META + NUMBERS).ok_or_else(missing)?;
+        let numbers = [first.start, first.len, second.start, second.len].map(f64::from);
+        out[0] = kind;
+        out[1..5].copy_from_slice(&numbers);
+        out[5..8].copy_from_slice(&[end as f64, sweep, head.into()]);
+        let none = [0.0; 3];
+        out[8..].copy_from_slice(&window.map_or(none, |CacheWindow { window, is_tree }| {
+            [window.tokens().into(), window.sinks().into(), f64::from(u8::from(is_tree))]
+        }));
+        if same {
+            return Ok(None);
+        }
+        if kind == KEEP {
+            self.kept = Some(shown.buffer_id());
+        }
+        let children = if shown.stands_alone() { Children::default() } else { self.children.clone() };
+        Ok(Some(NativeBuffer { buffer: children.adopt(shown.buffer()), children }))
+    }
+}
+
+/// The memory of views that are still numbers.
+#[napi]
+pub struct NativeBuffer {
+    buffer: Rc<RefCell<Option<BufferHandle>>>,
+    children: Children,
+}
+
+/// Numbers of what is shown, of one buffer.
+pub(crate) const NUMBERS: usize = 10;
+
+impl NativeBuffer {
+    /// The memory; refused when its cache was disposed of.
+    pub(crate) fn handle(&self) -> Outcome<BufferHandle> {
+        Ok(self.buffer.borrow().clone().ok_or(Error::Disposed { object: "cache of this view" })?)
+    }
+}
+
+/// The view that these numbers of a call on a cache describe, of one tensor of its buffer.
+pub(crate) fn view_of(buffer: &BufferHandle, part: f64, numbers: &[f64]) -> Outcome<View> {
+    let &[start, len, next_start, next_len, end, sweep, head, window, sinks, tree] = numbers else {
+        return Err(kvtide_core::Error::argument("numbers", numbers.len(), format!("{NUMBERS} numbers")).into());
+    };
+    let run = |start, len| Ok::<_, Refusal>(Run::new(count("start", start)?, count("len", len)?));
+    let stamp = if sweep < 0.0 { None } else { Some(Stamp::from_raw(whole("sweep", sweep)?, count("head", head)?)) };
+    let window = match count("window", window)? {
+        0 => None,
+        window => Some(CacheWindow { window: Window::new(window, count("sinks", sinks)?)?, is_tree: tree != 0.0 }),
+    };
+    let runs = [run(start, len)?, run(next_start, next_len)?];
+    let numbers = ShownNumbers { runs, end: whole("end", end)?, stamp, window };
+    Ok(buffer.shown(numbers)?.view(count("part", part)? as usize))
+}
+
+#[napi]
+impl NativeBuffer {
+    /// The view that these numbers of a call on the cache describe, of one tensor of the buffer.
+    #[napi]
+    pub fn view(&self, env: &Env, part: f64, numbers: &[f64]) -> Result<NativeView> {
+        guard(env, || Ok(NativeView::of(view_of(&self.handle()?, part, numbers)?, &self.children)))
+    }
+
+    /// Gives up the buffer. Views keep the memory that they show.
+    #[napi]
+    pub fn dispose(&self, env: &Env) -> Result<()> {
+        guard(env, || {
+            self.buffer.replace(None);
+            Ok(())
+        })
+    }
+}
 
 /// A tensor of one's own, or a view that someone looks at.
 #[napi]
@@ -170,5 +329,92 @@ impl NativeView {
             self.view.replace(None);
             Ok(())
         })
+    }
+}
+
+/// A tensor argument: a view of ours, or a buffer or an array to be read as its description says.
+pub struct TensorArg {
+    object: Option<TensorObject>,
+    array: ArrayArg,
+    /// The view; that of a buffer once its description was read.
+    view: OnceCell<Box<View>>,
+}
+
+/// An object of ours; nothing in it once it was disposed of.
+enum TensorObject {
+    View,
+    Buffer(Option<BufferHandle>),
+}
+
+impl TensorArg {
+    /// True when something was given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.object.is_some() || self.array.is_array()
+    }
+}
+
+impl TypeName for TensorArg {
+    fn type_name() -> &'static str {
+        "tensor"
+    }
+
+    fn value_type() -> ValueType {
+        ValueType::Object
+    }
+}
+
+impl ValidateNapiValue for TensorArg {}
+
+impl FromNapiValue for TensorArg {
+    unsafe fn from_napi_value(env: sys::napi_env, value: sys::napi_value) -> Result<Self> {
+        // SAFETY: environment and value are those of the call whose arguments are converted.
+        let array = unsafe { ArrayArg::from_napi_value(env, value)? };
+        let view = OnceCell::new();
+        // SAFETY: as above.
+        let object = if array.is_array() { None } else { unsafe { object(env, value, &view) } };
+        Ok(TensorArg { object, array, view })
+    }
+}
+
+/// # Safety
+///
+/// Environment and value are those of the call whose arguments are converted.
+unsafe fn object(env: sys::napi_env, value: sys::napi_value, place: &OnceCell<Box<View>>) -> Option<TensorObject> {
+    let mut kind = 0;
+    // SAFETY: as the caller says.
+    let asked = unsafe { sys::napi_typeof(env, value, &mut kind) };
+    if asked != sys::Status::napi_ok || kind != sys::ValueType::napi_object {
+        return None;
+    }
+    // SAFETY: as the caller says; the object's type tag is checked, and JavaScript keeps it for the length of the call.
+    if let Ok(buffer) = unsafe { NativeBuffer::from_napi_ref(env, value) } {
+        return Some(TensorObject::Buffer(buffer.handle().ok()));
+    }
+    // SAFETY: as above.
+    let view = unsafe { NativeView::from_napi_ref(env, value) }.ok()?;
+    if let Ok(view) = view.get() {
+        place.get_or_init(|| Box::new(view.clone()));
+    }
+    Some(TensorObject::View)
+}
+
+/// The argument `value`, as the description numbered `place` in `meta` says.
+pub(crate) fn source<'a>(
+    argument: &'static str,
+    value: &'a TensorArg,
+    meta: &[f64],
+    place: usize,
+) -> Outcome<Source<'a>> {
+    match &value.object {
+        Some(TensorObject::View) => {
+            Ok(Source::View(value.view.get().ok_or(kvtide_tensor::Error::Disposed { object: "Tensor" })?))
+        }
+        Some(TensorObject::Buffer(Some(buffer))) => {
+            let numbers = description(argument, meta, place)?;
+            let view = view_of(buffer, numbers[0], &numbers[1..=NUMBERS])?;
+            Ok(Source::View(value.view.get_or_init(|| Box::new(view))))
+        }
+        Some(TensorObject::Buffer(None)) => Err(kvtide_tensor::Error::Disposed { object: "cache of this view" }.into()),
+        None => Ok(Source::Host(host_tensor(argument, value.array, description(argument, meta, place)?)?)),
     }
 }

@@ -1,17 +1,13 @@
 //! The growing cache.
 
-use kvtide_core::count_positive;
 use kvtide_tensor::{KvCache, KvCacheOptions, KvSnapshot, device};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::array::ArrayArg;
-use crate::border::budget::budget;
-use crate::border::cache_views::{CacheViews, NativeBuffer};
-use crate::border::handle::{Handle, guard};
-use crate::border::number::{count, optional, whole};
-use crate::border::stats::NativeStats;
-use crate::border::tensor_arg::{TensorArg, source};
+use crate::border::argument::{ArrayArg, count, optional, positive, whole};
+use crate::border::handle::{Handle, budget, guard};
+use crate::border::process::NativeStats;
+use crate::border::tensor::{CacheViews, NativeBuffer, TensorArg, source};
 
 /// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
 #[napi(object)]
@@ -28,14 +24,12 @@ pub struct NativeKvCacheOptions {
     pub memory_limit_bytes: Option<f64>,
 }
 
-/// A cache.
 #[napi]
 pub struct NativeKvCache {
     pub(crate) cache: Handle<KvCache>,
     pub(crate) views: CacheViews,
 }
 
-/// A snapshot.
 #[napi]
 pub struct NativeKvSnapshot {
     snapshot: Handle<KvSnapshot>,
@@ -46,9 +40,6 @@ impl NativeKvCache {
     #[napi(constructor)]
     pub fn new(env: &Env, options: NativeKvCacheOptions) -> Result<Self> {
         guard(env, || {
-            let positive = |argument, value| {
-                Ok::<_, crate::border::refusal::Refusal>(count_positive(argument, whole(argument, value)?)?)
-            };
             let cache = KvCache::new(KvCacheOptions {
                 batch_size: positive("batchSize", options.batch_size)?,
                 num_kv_heads: positive("numKvHeads", options.num_kv_heads)?,

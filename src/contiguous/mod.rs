@@ -3,5 +3,4 @@
 pub(crate) mod kv_cache;
 pub(crate) mod rollback_cache;
 pub(crate) mod rotating_cache;
-pub(crate) mod rotating_snapshot;
 pub(crate) mod transaction;

@@ -4,17 +4,11 @@ use kvtide_tensor::{DType, HostTensor, RollbackCache, RollbackCacheOptions, Roll
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::array::ArrayArg;
-use crate::border::budget::budget;
-use crate::border::cache_views::{CacheViews, NativeBuffer};
-use crate::border::children::Children;
-use crate::border::handle::{Handle, guard};
-use crate::border::number::{optional, whole};
-use crate::border::stats::NativeStats;
-use crate::border::tensor::NativeView;
-use crate::border::tensor_arg::{TensorArg, source};
+use crate::border::argument::{ArrayArg, optional, whole};
+use crate::border::handle::{Handle, budget, guard};
+use crate::border::process::NativeStats;
+use crate::border::tensor::{CacheViews, Children, NativeBuffer, NativeView, TensorArg, source};
 
-/// A cache.
 #[napi]
 pub struct NativeRollbackCache {
     pub(crate) cache: Handle<RollbackCache>,

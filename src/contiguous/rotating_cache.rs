@@ -1,20 +1,16 @@
-//! Both rotating caches, over one tensor or over K and V.
+//! Both rotating caches, over one tensor or over K and V, and their snapshots.
 
-use kvtide_core::count_positive;
-use kvtide_tensor::{Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, Source, device, device_name};
+use kvtide_tensor::{
+    Kv, RotatingCache, RotatingCacheOptions, RotatingKvCache, RotatingSnapshot, Source, device, device_name,
+};
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use crate::border::array::ArrayArg;
-use crate::border::budget::budget;
-use crate::border::cache_views::{CacheViews, NativeBuffer};
-use crate::border::handle::{Handle, guard};
-use crate::border::number::{count, optional, whole};
+use crate::border::argument::{ArrayArg, count, optional, positive, whole};
+use crate::border::handle::{Handle, budget, guard};
+use crate::border::process::NativeStats;
 use crate::border::refusal::Outcome;
-use crate::border::stats::NativeStats;
-use crate::border::tensor::NativeView;
-use crate::border::tensor_arg::{TensorArg, source};
-use crate::contiguous::rotating_snapshot::{EitherSnapshot, NativeRotatingSnapshot, either, other_kind};
+use crate::border::tensor::{CacheViews, NativeBuffer, NativeView, TensorArg, source};
 
 /// Everything that the cache is made with; the TypeScript layer has filled in what was left out.
 #[napi(object)]
@@ -33,13 +29,11 @@ pub struct NativeRotatingOptions {
     pub memory_limit_bytes: Option<f64>,
 }
 
-/// A cache of either kind.
 pub(crate) enum EitherCache {
     Single(RotatingCache),
     Pair(RotatingKvCache),
 }
 
-/// A cache.
 #[napi]
 pub struct NativeRotatingCache {
     pub(crate) cache: Handle<EitherCache>,
@@ -53,7 +47,7 @@ impl NativeRotatingCache {
         guard(env, || {
             let made = RotatingCacheOptions {
                 dim: count("dim", options.dim)? as usize,
-                max_seq_len: count_positive("maxSeqLen", whole("maxSeqLen", options.max_seq_len)?)?,
+                max_seq_len: positive("maxSeqLen", options.max_seq_len)?,
                 capacity_seq_len: optional("capacitySeqLen", options.capacity_seq_len, count)?,
                 sinks: count("sinks", options.sinks)?,
                 slack: optional("slack", options.slack, count)?,
@@ -69,7 +63,7 @@ impl NativeRotatingCache {
         })
     }
 
-    /// Goes on from a snapshot of `parts` tensors with the accepted tokens, `keep_len` in all.
+    /// A cache that starts with a snapshot of `parts` tensors and the accepted tokens, `keep_len` in all.
     #[napi(factory)]
     pub fn restore_from_snapshot(
         env: &Env,
@@ -232,8 +226,8 @@ impl NativeRotatingCache {
                 }
                 _ => return other_kind(),
             };
-            let told = |view| NativeView::of(view, &self.views.children);
-            Ok(views.map(|views| views.into_iter().map(told).collect()))
+            let native = |view| NativeView::of(view, &self.views.children);
+            Ok(views.map(|views| views.into_iter().map(native).collect()))
         })
     }
 
@@ -275,4 +269,66 @@ fn handle(cache: EitherCache) -> NativeRotatingCache {
         EitherCache::Pair(_) => "RotatingKvCache",
     };
     NativeRotatingCache { cache: Handle::new(name, cache), views: CacheViews::default() }
+}
+
+pub(crate) enum EitherSnapshot {
+    Single(RotatingSnapshot<1>),
+    Pair(RotatingSnapshot<2>),
+}
+
+/// Does the same with a cache, or a snapshot, of either kind.
+macro_rules! either {
+    ($kind:ident, $value:expr, $bound:ident => $work:expr) => {
+        match $value {
+            $kind::Single($bound) => $work,
+            $kind::Pair($bound) => $work,
+        }
+    };
+}
+pub(crate) use either;
+
+#[napi]
+pub struct NativeRotatingSnapshot {
+    pub(crate) snapshot: Handle<EitherSnapshot>,
+}
+
+/// The refusal of a snapshot of the other kind of cache.
+pub(crate) fn other_kind<T>() -> Outcome<T> {
+    Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of the other kind of rotating cache" }.into())
+}
+
+#[napi]
+impl NativeRotatingSnapshot {
+    #[napi]
+    pub fn current_seq_len(&self, env: &Env) -> Result<f64> {
+        self.snapshot
+            .read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.current_seq_len()) as f64))
+    }
+
+    #[napi]
+    pub fn max_seq_len(&self, env: &Env) -> Result<f64> {
+        self.snapshot
+            .read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.max_seq_len()).into()))
+    }
+
+    #[napi]
+    pub fn retained_len(&self, env: &Env) -> Result<f64> {
+        self.snapshot
+            .read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.retained_len()).into()))
+    }
+
+    #[napi]
+    pub fn sinks(&self, env: &Env) -> Result<f64> {
+        self.snapshot.read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.sinks()).into()))
+    }
+
+    #[napi]
+    pub fn dim(&self, env: &Env) -> Result<f64> {
+        self.snapshot.read(env, |snapshot| Ok(either!(EitherSnapshot, snapshot, snapshot => snapshot.dim()) as f64))
+    }
+
+    #[napi]
+    pub fn dispose(&mut self, env: &Env) {
+        self.snapshot.dispose(env, |_| ());
+    }
 }

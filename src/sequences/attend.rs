@@ -6,17 +6,14 @@ use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
 use super::step::NativePagedStep;
-use crate::attention::answer::NativeAnswer;
-use crate::attention::call::answer;
-use crate::attention::lists::{ListsArg, PagesArg};
-use crate::attention::queries::Queries;
-use crate::attention::request::Request;
+use crate::attention::call::{NativeAnswer, Request, answer};
+use crate::attention::queries::{ListsArg, PagesArg, Queries};
 use crate::attention::task::NativeAttendRequest;
-use crate::border::array::ArrayArg;
+use crate::border::argument::ArrayArg;
 use crate::border::handle::guard;
 use crate::border::refusal::Outcome;
 use crate::border::stop::NativeStop;
-use crate::border::tensor_arg::TensorArg;
+use crate::border::tensor::TensorArg;
 
 #[napi]
 impl NativePagedKvCache {
@@ -49,7 +46,6 @@ impl NativePagedKvCache {
         guard(env, || NativeAttendRequest::of(&self.pages_request(&q, &lists, call.numbers()?)?, stop))
     }
 
-    /// Attends over a layer of a step.
     #[napi(ts_return_type = "unknown")]
     pub fn attend_layer<'a>(
         &mut self,

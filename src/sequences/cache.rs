@@ -4,18 +4,12 @@ use kvtide_tensor::PagedKvCache;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::model::{NativeGroup, NativeModelOptions};
-use super::options::NativePagedOptions;
-use super::sequence_batch::SequenceBatch;
-use crate::border::array::{ArrayArg, ArrayMemory, apart};
-use crate::border::children::Children;
+use super::options::{NativeGroup, NativeModelOptions, NativePagedOptions};
+use crate::border::argument::{ArrayArg, ArrayMemory, apart, count, whole};
 use crate::border::handle::{Handle, guard};
-use crate::border::number::{count, whole};
 use crate::border::refusal::Outcome;
-use crate::border::tensor::NativeView;
-use crate::border::tensor_arg::{TensorArg, source};
+use crate::border::tensor::{Children, NativeView, TensorArg, source};
 
-/// A cache.
 #[napi]
 pub struct NativePagedKvCache {
     pub(crate) cache: Handle<PagedKvCache>,
@@ -31,7 +25,6 @@ impl NativePagedKvCache {
         })
     }
 
-    /// One of a model's layers.
     #[napi(factory)]
     pub fn of_model(env: &Env, options: NativeModelOptions) -> Result<Self> {
         guard(env, || {
@@ -45,13 +38,11 @@ impl NativePagedKvCache {
         self.cache.read(env, |cache| Ok(cache.model().layers().len() as f64))
     }
 
-    /// The layers that share block tables.
     #[napi]
     pub fn groups(&self, env: &Env) -> Result<Vec<NativeGroup>> {
         self.cache.read(env, |cache| Ok(cache.model().groups().iter().map(NativeGroup::from).collect()))
     }
 
-    /// The group of each layer.
     #[napi]
     pub fn group_of_layers(&self, env: &Env) -> Result<Vec<u32>> {
         self.cache.read(env, |cache| {
@@ -123,26 +114,6 @@ impl NativePagedKvCache {
             let (sequence, layer, position) =
                 (whole("seq", sequence)?, count("layer", layer)?, count("pos", position)?);
             Ok(cache.write_tokens(sequence, layer, position, source("k", &k, meta, 0)?, source("v", &v, meta, 1)?)?)
-        })
-    }
-
-    /// `batch` has the number of sequences, their ids, and behind them the offsets, if there are any; `tokens` are the ids of
-    /// the tokens.
-    #[napi]
-    pub fn append(
-        &mut self,
-        env: &Env,
-        batch: &[f64],
-        numbers: f64,
-        k: TensorArg,
-        v: TensorArg,
-        meta: &[f64],
-        tokens: Option<&[u32]>,
-    ) -> Result<()> {
-        self.cache.change(env, |cache| {
-            let batch = SequenceBatch::read(batch, numbers)?;
-            let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
-            Ok(cache.append_known(&batch.sequences, k, v, batch.offsets.as_deref(), tokens)?)
         })
     }
 

@@ -5,10 +5,9 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::border::budget::budget;
-use crate::border::children::Children;
-use crate::border::number::{count, optional, whole};
-use crate::border::tensor::NativeView;
+use crate::border::argument::{count, optional, whole};
+use crate::border::handle::budget;
+use crate::border::tensor::{Children, NativeView};
 use crate::contiguous::transaction::{id, positions};
 
 #[napi]

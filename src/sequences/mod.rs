@@ -3,13 +3,8 @@
 mod attend;
 mod cache;
 mod draft;
-mod events;
-mod model;
 mod options;
 mod pool;
 mod prefix;
-mod prefix_namer;
 mod sequence;
-mod sequence_batch;
 mod step;
-mod step_batch;

@@ -1,18 +1,18 @@
-//! What a paged cache is made with; the TypeScript layer has filled in what was left out.
+//! What a cache is made with, of layers that are alike or of a model; the TypeScript layer has filled in what was left out.
 
 use std::sync::Arc;
 
+use kvtide_core::model::{AttentionDescription, LayerDescription, LayerGroup, LayerKind, ModelDescription};
 use kvtide_core::paged::{EvictionPolicy, PageFormat, RankTable, Window};
-use kvtide_core::{Error, count_positive, counted};
-use kvtide_tensor::{PagedKvCacheOptions, device};
-use napi::bindgen_prelude::Uint8Array;
+use kvtide_core::{Error, counted};
+use kvtide_tensor::{PagedKvCacheOptions, PagedModelOptions, PoolRoom, device};
+use napi::bindgen_prelude::{Uint8Array, Uint32Array};
 use napi_derive::napi;
 
-use crate::border::budget::budget;
-use crate::border::number::{count, optional, whole};
+use crate::border::argument::{count, optional, positive, whole};
+use crate::border::handle::budget;
 use crate::border::refusal::Outcome;
 
-/// Everything that the cache is made with.
 #[napi(object, object_to_js = false)]
 pub struct NativePagedOptions {
     pub capacity: f64,
@@ -40,11 +40,7 @@ pub struct NativePagedOptions {
 }
 
 impl NativePagedOptions {
-    /// The options, each checked.
     pub(crate) fn read(self) -> Outcome<PagedKvCacheOptions> {
-        let positive = |argument, value| {
-            Ok::<_, crate::border::refusal::Refusal>(count_positive(argument, whole(argument, value)?)?)
-        };
         let sinks = count("sinks", self.sinks)?;
         let window = optional("window", self.window, count)?;
         Ok(PagedKvCacheOptions {
@@ -74,11 +70,169 @@ pub(crate) fn prefix_key(key: &[u8]) -> Outcome<[u8; 32]> {
     key.try_into().map_err(|_| Error::argument("prefixKey", counted(key.len() as u64, "byte"), "32 bytes").into())
 }
 
-/// The order of eviction: the rank of every priority and depth.
 pub(crate) fn eviction(ranks: &[u8]) -> Outcome<Arc<dyn EvictionPolicy>> {
     Ok(Arc::new(RankTable::new(ranks)?))
 }
 
 pub(crate) fn page_format(argument: &'static str, name: &str) -> Outcome<PageFormat> {
     name.parse().map_err(|names| Error::argument(argument, name, format!("one of {names}")).into())
+}
+
+/// One layer of a model that was described by hand.
+#[napi(object, object_to_js = false)]
+pub struct NativeModelLayer {
+    /// 0: full, 1: sliding, 2: as another.
+    pub kind: f64,
+    pub window: f64,
+    pub sinks: f64,
+    pub shared_with: f64,
+    pub num_kv_heads: f64,
+    pub head_dim: f64,
+    pub value_head_dim: f64,
+}
+
+/// A model: the text of a configuration, or layers.
+#[napi(object, object_to_js = false)]
+pub struct NativeModel {
+    #[napi(ts_type = "string | undefined")]
+    pub config: Option<String>,
+    pub layers: Vec<NativeModelLayer>,
+    #[napi(ts_type = "number | undefined")]
+    pub num_query_heads: Option<f64>,
+    #[napi(ts_type = "number | undefined")]
+    pub scale: Option<f64>,
+    #[napi(ts_type = "number | undefined")]
+    pub softcap: Option<f64>,
+    pub sink_logits: bool,
+}
+
+#[napi(object, object_to_js = false)]
+pub struct NativeModelOptions {
+    pub model: NativeModel,
+    pub dtype: String,
+    pub devices: Vec<String>,
+    /// The device of each layer, by its place in that list; nothing where there is one for all.
+    #[napi(ts_type = "Uint32Array | undefined")]
+    pub device_of_layers: Option<Uint32Array>,
+    pub block_size: f64,
+    #[napi(ts_type = "number[] | undefined")]
+    pub blocks: Option<Vec<f64>>,
+    /// So many of every group.
+    #[napi(ts_type = "number | undefined")]
+    pub blocks_each: Option<f64>,
+    pub memory_bytes: f64,
+    pub max_sequences: f64,
+    #[napi(ts_type = "number | undefined")]
+    pub max_prefill_tokens: Option<f64>,
+    pub key_format: String,
+    pub value_format: String,
+    pub hadamard: bool,
+    pub namespace: String,
+    #[napi(ts_type = "Uint8Array | undefined")]
+    pub prefix_key: Option<Uint8Array>,
+    #[napi(ts_type = "Uint8Array | undefined")]
+    pub eviction: Option<Uint8Array>,
+    pub events: f64,
+    #[napi(ts_type = "number | undefined")]
+    pub memory_limit_bytes: Option<f64>,
+}
+
+/// Layers that share block tables.
+#[napi(object, object_from_js = false)]
+pub struct NativeGroup {
+    #[napi(ts_type = "number | undefined")]
+    pub window: Option<f64>,
+    #[napi(ts_type = "number | undefined")]
+    pub sinks: Option<f64>,
+    pub layers: Vec<u32>,
+    pub num_kv_heads: f64,
+    pub head_dim: f64,
+    pub value_head_dim: f64,
+    pub device: f64,
+}
+
+impl NativeModelOptions {
+    pub(crate) fn read(self) -> Outcome<PagedModelOptions> {
+        let model = match self.device_of_layers {
+            Some(devices) => self.model.read()?.split(&devices)?,
+            None => self.model.read()?,
+        };
+        let room = match (self.blocks, self.blocks_each) {
+            (Some(blocks), _) => {
+                PoolRoom::Blocks(blocks.into_iter().map(|of| count("capacity", of)).collect::<Outcome<_>>()?)
+            }
+            (None, Some(each)) => PoolRoom::Blocks(vec![count("capacity", each)?; model.groups().len()]),
+            (None, None) => PoolRoom::Memory {
+                bytes: whole("memoryBytes", self.memory_bytes)?,
+                max_sequences: count("maxSequences", self.max_sequences)?,
+                max_prefill_tokens: optional("maxPrefillTokens", self.max_prefill_tokens, count)?
+                    .unwrap_or(PoolRoom::PREFILL_TOKENS),
+            },
+        };
+        Ok(PagedModelOptions {
+            block_size: positive("blockSize", self.block_size)?,
+            dtype: self.dtype.parse()?,
+            key_format: Some(page_format("keyFormat", &self.key_format)?),
+            value_format: Some(page_format("valueFormat", &self.value_format)?),
+            hadamard: self.hadamard,
+            namespace: self.namespace,
+            prefix_key: self.prefix_key.map(|key| prefix_key(&key)).transpose()?,
+            eviction: self.eviction.map(|ranks| eviction(&ranks)).transpose()?,
+            events: count("events", self.events)?,
+            devices: self.devices.iter().map(|name| device(name)).collect::<kvtide_tensor::Result<_>>()?,
+            memory_limit_bytes: optional("memoryLimitBytes", self.memory_limit_bytes, whole)?,
+            budget: Some(budget()),
+            ..PagedModelOptions::new(model, room)
+        })
+    }
+}
+
+impl NativeModel {
+    fn read(self) -> Outcome<ModelDescription> {
+        if let Some(config) = &self.config {
+            return Ok(ModelDescription::from_config(config)?);
+        }
+        let layers = self.layers.iter().map(NativeModelLayer::read).collect::<Outcome<_>>()?;
+        let attention = AttentionDescription {
+            num_query_heads: optional("numQueryHeads", self.num_query_heads, count)?,
+            scale: self.scale.map(|scale| scale as f32),
+            softcap: self.softcap.map(|softcap| softcap as f32),
+            sink_logits: self.sink_logits,
+        };
+        Ok(ModelDescription::new(layers)?.with_attention(attention)?)
+    }
+}
+
+impl NativeModelLayer {
+    fn read(&self) -> Outcome<LayerDescription> {
+        let kind = match self.kind {
+            1.0 => LayerKind::Sliding { window: count("window", self.window)?, sinks: count("sinks", self.sinks)? },
+            2.0 => LayerKind::SharedWith(count("with", self.shared_with)?),
+            _ => LayerKind::Full,
+        };
+        Ok(LayerDescription {
+            kind,
+            num_kv_heads: count("numKvHeads", self.num_kv_heads)?,
+            head_dim: count("headDim", self.head_dim)?,
+            value_head_dim: count("valueHeadDim", self.value_head_dim)?,
+        })
+    }
+}
+
+impl From<&LayerGroup> for NativeGroup {
+    fn from(group: &LayerGroup) -> Self {
+        let (window, sinks) = match group.kind {
+            LayerKind::Sliding { window, sinks } => (Some(window.into()), Some(sinks.into())),
+            _ => (None, None),
+        };
+        NativeGroup {
+            window,
+            sinks,
+            layers: group.layers.clone(),
+            num_kv_heads: group.num_kv_heads.into(),
+            head_dim: group.head_dim.into(),
+            value_head_dim: group.value_head_dim.into(),
+            device: group.device.into(),
+        }
+    }
 }

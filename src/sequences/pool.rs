@@ -6,15 +6,14 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use crate::border::number::{count, optional, whole};
+use crate::border::argument::{count, optional, whole};
+use crate::border::process::NativeStats;
 use crate::border::refusal::{Outcome, number};
-use crate::border::stats::NativeStats;
 
 /// What a cache costs, and what its pools hold.
 #[napi(object, object_from_js = false)]
 pub struct NativePagedStats {
     pub costs: NativeStats,
-    /// Of each group.
     pub pools: Vec<NativePool>,
 }
 
@@ -31,7 +30,6 @@ pub struct NativePool {
     pub hit_tokens: f64,
 }
 
-/// Sequences and their tokens in total.
 fn capacities(wanted: &[f64]) -> Outcome<Vec<(u64, u32)>> {
     wanted.chunks_exact(2).map(|pair| Ok((whole("seq", pair[0])?, count("tokens", pair[1])?))).collect()
 }
@@ -50,7 +48,7 @@ impl NativePagedKvCache {
             .change(env, |cache| Ok(cache.can_allocate(count("tokens", tokens)?, count("watermark", watermark)?)?))
     }
 
-    /// Says how long the blocks of tokens are kept; for good without `until`.
+    /// Sets how long the blocks of tokens are kept: for good without `until`.
     #[napi]
     pub fn retain(
         &mut self,

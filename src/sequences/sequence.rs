@@ -6,13 +6,13 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
+use super::step::SequenceBatch;
+use crate::border::argument::{count, whole};
 use crate::border::handle::Handle;
-use crate::border::number::{count, whole};
 use crate::border::refusal::Outcome;
-use crate::border::tensor_arg::{TensorArg, source};
+use crate::border::tensor::{TensorArg, source};
 use crate::contiguous::transaction::id;
 
-/// A snapshot.
 #[napi]
 pub struct NativePagedSnapshot {
     snapshot: Handle<PagedSnapshot>,
@@ -118,6 +118,26 @@ impl NativePagedKvCache {
             let (layers, _) = sources.as_chunks::<2>();
             let (sequence, draft) = place(at)?;
             Ok(cache.append_to(sequence, draft, Tokens { parents, ids: tokens, ..Tokens::of_layers(layers) })?)
+        })
+    }
+
+    /// `batch` has the number of sequences, their ids, and behind them the offsets, if there are any; `tokens` are the ids of
+    /// the tokens.
+    #[napi]
+    pub fn append(
+        &mut self,
+        env: &Env,
+        batch: &[f64],
+        numbers: f64,
+        k: TensorArg,
+        v: TensorArg,
+        meta: &[f64],
+        tokens: Option<&[u32]>,
+    ) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let batch = SequenceBatch::read(batch, numbers)?;
+            let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
+            Ok(cache.append_known(&batch.sequences, k, v, batch.offsets.as_deref(), tokens)?)
         })
     }
 

@@ -1,15 +1,25 @@
 //! Steps: slots of all layers, written and attended to layer by layer.
+//!
+//! `prepare_step` begins a step and fills its tables in arrays of JavaScript's, in one call:
+//!
+//! ```text
+//! blockTables  slotMapping  positions  lengths  queryOffsets      of one group of layers after the other
+//! ```
+//!
+//! Rows behind those of a short step have no tokens, so that the arrays can be handed to attention as they are. O(tokens + rows +
+//! blocks added); see `kvtide_core::paged::StepTableRows`.
 
 use kvtide_core::Error;
-use kvtide_tensor::PagedStep;
+use kvtide_core::paged::{StepTableRows, StepTables};
+use kvtide_tensor::{PagedStep, StepTokens};
 use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::cache::NativePagedKvCache;
-use super::sequence_batch::SequenceBatch;
-use crate::border::number::count;
+use crate::border::argument::{ArrayArg, apart, count, whole};
+use crate::border::handle::guard;
 use crate::border::refusal::Outcome;
-use crate::border::tensor_arg::{TensorArg, source};
+use crate::border::tensor::{TensorArg, source};
 
 /// A step; nothing once it has ended.
 #[napi]
@@ -18,7 +28,6 @@ pub struct NativePagedStep {
 }
 
 impl NativePagedStep {
-    /// An open step.
     pub(crate) fn of(step: PagedStep) -> Self {
         NativePagedStep { step: Some(step) }
     }
@@ -102,6 +111,111 @@ impl NativePagedKvCache {
         self.cache.change(env, |cache| {
             cache.release_step(step);
             Ok(())
+        })
+    }
+}
+
+pub(crate) struct SequenceBatch {
+    pub sequences: Vec<u64>,
+    /// Where the tokens of each begin, and where the last ones end; none: each gets one.
+    pub offsets: Option<Vec<u32>>,
+}
+
+impl SequenceBatch {
+    /// Reads a batch of this many numbers: how many sequences, their ids, and their offsets.
+    pub fn read(batch: &[f64], numbers: f64) -> Outcome<Self> {
+        let refused = || Error::argument("sequences", batch.len(), "as many numbers as the call says");
+        let batch = batch.get(..count("sequences", numbers)? as usize).ok_or_else(refused)?;
+        let (&sequences, rest) = batch.split_first().ok_or_else(refused)?;
+        let (ids, offsets) = rest.split_at_checked(count("sequences", sequences)? as usize).ok_or_else(refused)?;
+        let sequences = ids.iter().map(|&id| whole("sequences", id)).collect::<Outcome<_>>()?;
+        let offsets = offsets.iter().map(|&offset| count("offsets", offset)).collect::<Outcome<Vec<_>>>()?;
+        Ok(SequenceBatch { sequences, offsets: (!offsets.is_empty()).then_some(offsets) })
+    }
+
+    pub fn step<'a>(&'a self, parents: Option<&'a [i32]>) -> StepTokens<'a> {
+        StepTokens { sequences: &self.sequences, offsets: self.offsets.as_deref(), parents }
+    }
+}
+
+const NAMES: [&str; 5] = ["blockTables", "slotMapping", "positions", "lengths", "queryOffsets"];
+
+/// The rows that were written last, for each group of layers.
+#[napi]
+pub struct NativeStepBatch {
+    groups: Vec<StepTableRows>,
+}
+
+#[napi]
+impl NativeStepBatch {
+    #[napi(constructor)]
+    pub fn new(env: &Env, width: f64, groups: f64) -> Result<Self> {
+        guard(env, || {
+            let width = count("maxBlocks", width)?;
+            let groups = (0..count("groups", groups)?).map(|_| Ok(StepTableRows::new(width)?));
+            Ok(NativeStepBatch { groups: groups.collect::<Outcome<_>>()? })
+        })
+    }
+
+    /// The next call writes every row anew.
+    #[napi]
+    pub fn forget(&mut self) {
+        self.groups.iter_mut().for_each(StepTableRows::forget);
+    }
+}
+
+struct GroupArrays([&'static mut [i32]; 5]);
+
+impl GroupArrays {
+    /// Those of each group; refused when two arrays share memory.
+    fn read(arrays: &[ArrayArg]) -> Outcome<Vec<Self>> {
+        let named: Vec<_> = arrays.iter().zip(NAMES.into_iter().cycle()).map(|(array, name)| (name, *array)).collect();
+        let mut memory = apart(&named)?.into_iter().zip(&named);
+        let mut groups = Vec::with_capacity(arrays.len() / NAMES.len());
+        for _ in 0..arrays.len() / NAMES.len() {
+            let mut tables: [&mut [i32]; 5] = Default::default();
+            for (table, (memory, (name, _))) in tables.iter_mut().zip(memory.by_ref()) {
+                let refused = |_| Error::argument(name, "an array that is not aligned", "an Int32Array");
+                *table = bytemuck::try_cast_slice_mut(memory.bytes_mut()).map_err(refused)?;
+            }
+            groups.push(GroupArrays(tables));
+        }
+        Ok(groups)
+    }
+
+    fn borrow(&mut self) -> StepTables<'_> {
+        let [block_tables, slot_mapping, positions, lengths, query_offsets] = &mut self.0;
+        StepTables { block_tables, slot_mapping, positions, lengths, query_offsets }
+    }
+
+    /// Gives the rows behind those of the step no tokens.
+    fn end(&mut self, sequences: usize, tokens: u32) {
+        let [.., lengths, query_offsets] = &mut self.0;
+        lengths[sequences..].fill(0);
+        query_offsets[sequences + 1..].fill(tokens as i32);
+    }
+}
+
+#[napi]
+impl NativePagedKvCache {
+    /// As `begin_step`, and writes it down for each group; where that is refused, nothing has begun.
+    #[napi]
+    pub fn prepare_step(
+        &mut self,
+        env: &Env,
+        batch: &[f64],
+        numbers: f64,
+        parents: Option<&[i32]>,
+        rows: &mut NativeStepBatch,
+        arrays: Vec<ArrayArg>,
+    ) -> Result<NativePagedStep> {
+        self.cache.change(env, |cache| {
+            let batch = SequenceBatch::read(batch, numbers)?;
+            let mut groups = GroupArrays::read(&arrays)?;
+            let tables = groups.iter_mut().map(GroupArrays::borrow).collect();
+            let step = cache.prepare_step(batch.step(parents), &mut rows.groups, tables)?;
+            groups.iter_mut().for_each(|arrays| arrays.end(batch.sequences.len(), step.tokens()));
+            Ok(NativePagedStep::of(step))
         })
     }
 }

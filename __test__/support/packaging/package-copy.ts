@@ -1,12 +1,11 @@
-import { spawn } from 'node:child_process'
 import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath, pathToFileURL } from 'node:url'
+import { pathToFileURL } from 'node:url'
 
 import type { ExecutionContext } from 'ava'
 
-const root = fileURLToPath(new URL('../../..', import.meta.url))
+import { root, runNode } from './child.js'
 
 /** The addon with CUDA, as the loader knows it. */
 export const CUDA_FILE = 'kvtide-cuda.linux-x64-gnu.node'
@@ -15,13 +14,11 @@ export const CUDA_PACKAGE = 'kvtide-cuda-linux-x64-gnu'
 /** The package's ordinary addon of this platform, as it was built here. */
 export const ADDON_FILE: string = readdirSync(root).find(name => /^kvtide\..*\.node$/.test(name)) ?? 'no addon was built'
 
-/** Where it lies. */
 export const addonPath: string = join(root, ADDON_FILE)
 
 /** The platform of the tests, as the names of packages have it. */
 export const PLATFORM: string = ADDON_FILE.split('.')[1] ?? ''
 
-/** The version of the package. */
 export const VERSION: string = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version
 
 /** A copy of the package in a folder of its own, whose parts a test can change. */
@@ -36,12 +33,10 @@ export class PackageCopy {
     }
   }
 
-  /** The URL of one of its files, for an import. */
   url(file = 'index.ts'): string {
     return pathToFileURL(join(this.folder, file)).href
   }
 
-  /** The path of one of its files. */
   path(file: string): string {
     return join(this.folder, file)
   }
@@ -55,19 +50,16 @@ export class PackageCopy {
     return path
   }
 
-  /** Puts a package with an addon there, as npm would. */
   addPackage(name: string, file: string, { version = VERSION, text }: { version?: string; text?: string } = {}): string {
     const folder = `node_modules/${name}`
     this.addAddon(`${folder}/package.json`, JSON.stringify({ name, version, main: file }))
     return this.addAddon(`${folder}/${file}`, text)
   }
 
-  /** Takes a file of it away. */
   remove(file: string): void {
     rmSync(this.path(file))
   }
 
-  /** Says that the package is of another version. */
   setVersion(version: string): void {
     const file = join(this.folder, 'package.json')
     writeFileSync(file, JSON.stringify({ ...(JSON.parse(readFileSync(file, 'utf8')) as object), version }))
@@ -81,13 +73,8 @@ export async function answerOf(source: string, device?: string, more: NodeJS.Pro
     const failed = ({ code, message, details }) => ({ code, message, details })
     process.stdout.write(JSON.stringify(await answer().catch(failed)))`
   const { KVTIDE_DEVICE: _, ...env } = process.env
-  const child = spawn(process.execPath, ['--import=tsx', '--input-type=module', '--eval', script], {
-    cwd: root,
-    env: { ...env, ...(device === undefined ? {} : { KVTIDE_DEVICE: device }), ...more },
-    stdio: ['ignore', 'pipe', 'inherit'],
-  })
-  let printed = ''
-  child.stdout.on('data', chunk => (printed += String(chunk)))
-  await new Promise(resolve => child.on('close', resolve))
-  return printed === '' ? 'the process ended' : JSON.parse(printed)
+  const wanted = { ...env, ...(device === undefined ? {} : { KVTIDE_DEVICE: device }), ...more }
+  const { out, err } = await runNode(['--import=tsx', '--input-type=module', '--eval', script], { env: wanted })
+  if (err !== '') console.error(err)
+  return out === '' ? 'the process ended' : JSON.parse(out)
 }

@@ -1,14 +1,15 @@
 // The scripts of releases, which are JavaScript, as tests run them: as programs, and as modules.
-import { spawn } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 
-import type { ExecutionContext } from 'ava'
+import test, { type ExecutionContext, type Implementation } from 'ava'
 
-/** The folder of the repository. */
-export const root: string = fileURLToPath(new URL('../../..', import.meta.url))
+import type { GpuResults } from '../../../bench/report/gpu.js'
+import { exists } from '../../../scripts/steps.mjs'
+import { root, runNode, type Ended } from './child.js'
+
+export { root }
 
 /** A crate as cargo describes it, as far as scripts look at it. */
 export interface Crate {
@@ -21,29 +22,13 @@ export interface Crate {
   readonly [field: string]: unknown
 }
 
-/** How a script ended. */
-export interface ScriptEnd {
-  readonly code: number | null
-  readonly out: string
-  readonly err: string
+/** The text of a file of the repository. */
+export const text = (file: string): string => readFileSync(join(root, file), 'utf8')
+
+export function runScript(file: string, args: readonly string[] = []): Promise<Ended> {
+  return runNode([join(root, 'scripts', file), ...args])
 }
 
-/** Runs a file of `scripts/` as a program. */
-export function runScript(file: string, args: readonly string[] = [], options: { cwd?: string; env?: NodeJS.ProcessEnv } = {}): Promise<ScriptEnd> {
-  const child = spawn(process.execPath, [join(root, 'scripts', file), ...args], {
-    cwd: options.cwd ?? root,
-    env: { ...process.env, ...options.env },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
-  const printed = { out: '', err: '' }
-  child.stdout.on('data', chunk => (printed.out += String(chunk)))
-  child.stderr.on('data', chunk => (printed.err += String(chunk)))
-  return new Promise(resolve => {
-    child.on('close', code => resolve({ code, ...printed }))
-  })
-}
-
-/** Checks that a script refuses what it was given, in one line. */
 export async function refuses(t: ExecutionContext, file: string, args: readonly string[], said: RegExp): Promise<void> {
   const { code, err } = await runScript(file, args)
   t.is(code, 1, err)
@@ -51,9 +36,19 @@ export async function refuses(t: ExecutionContext, file: string, args: readonly 
   t.is(err.trim().split('\n').length, 1, err)
 }
 
-/** A folder that is gone when the test ends. */
 export function folder(t: ExecutionContext): string {
   const made = mkdtempSync(join(tmpdir(), 'kvtide-scripts-'))
   t.teardown(() => rmSync(made, { recursive: true, force: true }))
   return made
 }
+
+/** What a program of `run.sh bench` has measured in a turn. */
+export type TurnReport = Pick<GpuResults, 'workloads' | 'skipped' | 'failed'> & { readonly machine: GpuResults['machines'][number] | null }
+
+export type RunProgram = (command: string, args: readonly string[], options?: { readonly env?: NodeJS.ProcessEnv }) => Promise<{ code: number; output: string }>
+
+/** Whether stubs can be compiled and run here. */
+export const canCompile = (): boolean => process.platform === 'linux' && process.arch === 'x64' && ['gcc', 'ar'].every(exists)
+
+/** A test that compiles: skipped by its name where that cannot be done. */
+export const compiling: (title: string, implementation: Implementation<[]>) => void = canCompile() ? test : test.skip

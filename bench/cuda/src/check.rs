@@ -6,7 +6,6 @@ use crate::Result;
 use crate::numbers::floats;
 use crate::place::Place;
 
-/// Bytes of a span, from a place on.
 pub fn bytes(place: &Place, span: Span<'_>, start: usize, count: usize) -> Result<Vec<u8>> {
     let mut out = vec![0; count];
     place.stream.download(span.from(start), &mut out)?;

@@ -9,7 +9,6 @@ use crate::place::Place;
 /// Bytes after which numbers repeat: of no multiple of any stride, so that what is misplaced differs.
 const PERIOD: usize = 249_989 * 256;
 
-/// Numbers from -1 to 1 by xorshift.
 struct Numbers(u64);
 
 impl Numbers {
@@ -36,7 +35,6 @@ pub fn fill(place: &Place, target: Span<'_>, seed: u64, most: f32) -> Result<()>
     Ok(())
 }
 
-/// Bytes of bf16 as numbers.
 pub fn floats(bytes: &[u8]) -> Vec<f64> {
     bytes.chunks_exact(2).map(|pair| bf16::from_le_bytes([pair[0], pair[1]]).to_f64()).collect()
 }

@@ -4,11 +4,10 @@
 //! block  [ layer 0 | layer 1 | ... ]        page  [ K: codes of heads, scales of heads | V: the same ]
 //! ```
 
-use kvtide_cuda::{Format, PageSection, RowFormat, Section, Span, Strip};
+use kvtide_cuda::{Format, Insert, PageSection, RowFormat, Rows, Section, Span, Strip, Strips};
 
 use crate::sizes::Sizes;
 
-/// Where sections begin in a page.
 const ALIGNMENT: usize = 64;
 
 /// A part of a page: where its codes begin, bytes of a head's codes and of a row; the same of scales.
@@ -21,26 +20,23 @@ pub struct Part {
     pub scale_head: usize,
 }
 
-/// A page of K and V in some form.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
+    /// The forms of K and V, as they are written.
+    pub formats: [Format; 2],
     pub parts: [Part; 2],
     pub bytes: usize,
 }
 
 impl Page {
-    /// The forms of K and V of a page in the form of this name, as they are written.
-    pub fn formats(name: &str) -> [Format; 2] {
-        match name {
+    /// A page in the form of this name.
+    pub fn new(sizes: &Sizes, name: &str) -> Self {
+        let formats = match name {
             "f8e4m3" => [Format::F8; 2],
             "q8" => [Format::Q8; 2],
             "q4" => [Format::Q4Channels, Format::Q4Rows],
             _ => [Format::Bf16; 2],
-        }
-    }
-
-    /// One of these forms.
-    pub fn new(sizes: &Sizes, formats: [Format; 2]) -> Self {
+        };
         let Sizes { kv_heads, dim, block, .. } = *sizes;
         let mut bytes = 0;
         let parts = formats.map(|format| {
@@ -57,12 +53,32 @@ impl Page {
             bytes = (scales + kv_heads * scale_head).next_multiple_of(ALIGNMENT);
             Part { codes, head, row, scales, scale_head }
         });
-        Page { parts, bytes }
+        Page { formats, parts, bytes }
     }
 
-    /// As moves of rows take it.
     pub fn sections(&self) -> [Section; 2] {
         self.parts.map(|part| Section { offset: part.codes, head: part.head, row: part.row })
+    }
+
+    /// A move of whole strips between pages in `pages` and rows.
+    pub fn moves<'a>(&self, sizes: &Sizes, pages: Span<'a>, rows: [Rows<'a>; 2], layers: usize) -> Strips<'a> {
+        let (page_bytes, heads) = (self.bytes, sizes.kv_heads);
+        Strips { pages, page_bytes, sections: self.sections(), rows, heads, layers, layer_bytes: page_bytes }
+    }
+
+    /// A step's rows into pages of blocks of so many layers.
+    pub fn insert<'a>(&self, sizes: &Sizes, pages: Span<'a>, rows: [Rows<'a>; 2], layers: usize) -> Insert<'a> {
+        Insert {
+            pages,
+            page_bytes: self.bytes,
+            block_bytes: layers * self.bytes,
+            block_size: sizes.block,
+            sections: self.sections(),
+            rows,
+            heads: sizes.kv_heads,
+            first_layer: 0,
+            layers,
+        }
     }
 
     /// Rows of this form, as what quantises takes them: their memory, bytes from head to head, and from token to token.
@@ -70,7 +86,6 @@ impl Page {
         self.parts.map(|part| (memory, part.head, part.row))
     }
 
-    /// As attention takes it.
     pub fn attended(&self, format: RowFormat) -> [PageSection; 2] {
         self.parts.map(|part| PageSection {
             format,
@@ -119,7 +134,7 @@ mod tests {
     #[test]
     fn pages_have_what_their_forms_take() {
         let elements = 8 * 16 * 128;
-        let bytes = |name| Page::new(&Sizes::FULL, Page::formats(name)).bytes;
+        let bytes = |name| Page::new(&Sizes::FULL, name).bytes;
         assert_eq!(bytes("bf16"), 2 * 2 * elements);
         assert_eq!(bytes("f8e4m3"), 2 * elements);
         assert_eq!(bytes("q8"), 2 * (elements + 8 * 16 * 2));

@@ -6,19 +6,14 @@ pub struct Sizes {
     /// Heads of K and V, and of queries.
     pub kv_heads: usize,
     pub query_heads: usize,
-    /// Elements of a row.
     pub dim: usize,
-    /// Tokens of a block.
     pub block: usize,
-    /// Layers of a model.
     pub layers: usize,
     /// Tokens of the prompt that is written, scattered and gathered.
     pub prompt: usize,
     /// Bytes of bf16 that each of the other moves and quantisations carries.
     pub carried: usize,
-    /// Sequences of a step.
     pub sequences: usize,
-    /// Keys of each.
     pub keys: usize,
     /// Layers of the pool that attention reads from, in turn.
     pub pool_layers: usize,
@@ -68,7 +63,6 @@ impl Sizes {
         times: 2,
     };
 
-    /// Bytes of a row of K or of V.
     pub fn row(&self) -> usize {
         2 * self.dim
     }

@@ -23,9 +23,16 @@ fn report(arguments: &[&str], name: &str) -> (Output, Value) {
 
 #[test]
 fn what_it_does_not_know_is_refused_by_name() {
-    let output = run(&["--often"]);
-    assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("--often: expected --only"));
+    for (arguments, said) in [
+        (&["--often"][..], "--often: expected --only"),
+        (&["--rounds", "none"][..], "failed to parse 'none'"),
+        (&["--rounds", "0"][..], "failed to parse '0'"),
+        (&["--out"][..], "'--out' option doesn't have an associated value"),
+    ] {
+        let output = run(arguments);
+        assert!(!output.status.success());
+        assert!(String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");
+    }
 }
 
 /// Every workload of the report, by name, where the place to run them is not there.
@@ -36,7 +43,7 @@ fn without_a_device_every_workload_is_skipped_by_name() {
         [(&[][..], "this build has no CUDA support"), (&["--emulated"][..], "--features emulate")]
     {
         let (output, report) = report(arguments, "skipped.json");
-        assert!(output.status.success());
+        assert!(output.status.success() && report["rounds"] == 11);
         assert!(String::from_utf8_lossy(&output.stdout).starts_with("SKIPPED: "));
         assert_eq!(report["workloads"].as_array().unwrap().len(), 0);
         let skipped = report["skipped"].as_array().unwrap();

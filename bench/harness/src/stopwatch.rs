@@ -5,7 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-/// Adds up the time of what counts in a round.
 #[derive(Debug, Default)]
 pub struct Stopwatch {
     elapsed: Duration,
@@ -32,7 +31,6 @@ impl Stopwatch {
         result
     }
 
-    /// What it has counted.
     pub fn elapsed(&self) -> Duration {
         self.elapsed
     }

@@ -7,7 +7,6 @@ use bytemuck::Zeroable;
 use crate::large::zeros;
 use crate::tokens::{HEAD_DIM, HEADS, TOKEN, Tokens};
 
-/// Rows of K and of V.
 pub struct BareRows<T> {
     slots: usize,
     parts: [Vec<T>; 2],
@@ -18,7 +17,6 @@ impl<T: Copy + Zeroable> BareRows<T> {
         BareRows { slots, parts: [zeros(slots * TOKEN), zeros(slots * TOKEN)] }
     }
 
-    /// Writes tokens at `slot` and behind it.
     pub fn write(&mut self, slot: usize, tokens: &Tokens<T>) {
         let row = tokens.count * HEAD_DIM;
         for (part, source) in self.parts.iter_mut().zip([&tokens.k, &tokens.v]) {
@@ -29,7 +27,6 @@ impl<T: Copy + Zeroable> BareRows<T> {
         }
     }
 
-    /// Moves `count` slots from `from` on to the front.
     pub fn move_to_front(&mut self, from: usize, count: usize) {
         for part in &mut self.parts {
             for head in part.chunks_exact_mut(self.slots * HEAD_DIM) {
@@ -38,7 +35,6 @@ impl<T: Copy + Zeroable> BareRows<T> {
         }
     }
 
-    /// Copies the first `count` slots of `other`.
     pub fn copy_from(&mut self, other: &Self, count: usize) {
         for (target, source) in self.parts.iter_mut().zip(&other.parts) {
             let heads = target.chunks_exact_mut(self.slots * HEAD_DIM).zip(source.chunks_exact(other.slots * HEAD_DIM));
@@ -107,7 +103,6 @@ impl<T: Copy + Zeroable> BareGrowing<T> {
         self.len += tokens.count;
     }
 
-    /// Drops all but the first `len` tokens.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }

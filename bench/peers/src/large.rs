@@ -4,14 +4,12 @@
 
 use bytemuck::Zeroable;
 
-/// `count` zeros.
 pub fn zeros<T: Zeroable>(count: usize) -> Vec<T> {
     let mut memory = bytemuck::zeroed_vec(count);
     advise(&mut memory);
     memory
 }
 
-/// `count` times the same.
 pub fn filled<T: Zeroable + Copy>(count: usize, value: T) -> Vec<T> {
     let mut memory = zeros(count);
     memory.fill(value);

@@ -3,11 +3,8 @@
 use candle_core::{Device, Tensor, WithDType};
 use kvtide_bench::Result;
 
-/// Heads of K and V.
 pub const HEADS: usize = 8;
-/// Elements of a head.
 pub const HEAD_DIM: usize = 128;
-/// Elements of one token's K, or V.
 pub const TOKEN: usize = HEADS * HEAD_DIM;
 
 /// `[1, HEADS, count, HEAD_DIM]` of K, and of V.

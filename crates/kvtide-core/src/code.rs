@@ -2,30 +2,34 @@
 //!
 //! One table for both languages: the TypeScript union lists the same strings, and a test compares the two.
 
-macro_rules! codes {
-    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
-        /// What went wrong, as a name that never changes once it is published.
+/// An enum of things with public names.
+macro_rules! named {
+    ($(#[doc = $about:literal])+ $type:ident, $name_of:ident; $($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
+        $(#[doc = $about])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Code {
+        pub enum $type {
             $($(#[doc = $doc])+ $name,)+
         }
 
-        impl Code {
-            /// Every code there is.
-            pub const ALL: &[Code] = &[$(Code::$name,)+];
+        impl $type {
+            /// Every one there is.
+            pub const ALL: &[$type] = &[$($type::$name,)+];
 
-            /// The code as users see it.
+            /// Its public name.
             #[must_use]
-            pub fn as_str(self) -> &'static str {
+            pub fn $name_of(self) -> &'static str {
                 match self {
-                    $(Code::$name => $text,)+
+                    $($type::$name => $text,)+
                 }
             }
         }
     };
 }
 
-codes! {
+named! {
+    /// What went wrong, as a name that never changes once it is published.
+    Code, as_str;
+
     /// An argument has a value that it cannot have.
     InvalidArgument = "INVALID_ARGUMENT",
     /// A tensor's shape does not fit.

@@ -22,52 +22,28 @@ pub enum DetailValue {
     Numbers(Vec<u64>),
 }
 
-impl From<u64> for DetailValue {
-    fn from(value: u64) -> Self {
-        DetailValue::Number(value)
-    }
+macro_rules! values {
+    ($($type:ty, $value:ident => $detail:expr;)+) => {
+        $(impl From<$type> for DetailValue {
+            fn from($value: $type) -> Self {
+                $detail
+            }
+        })+
+    };
 }
 
-impl From<u32> for DetailValue {
-    fn from(value: u32) -> Self {
-        DetailValue::Number(value.into())
-    }
-}
-
-impl From<usize> for DetailValue {
-    fn from(value: usize) -> Self {
-        DetailValue::Number(value as u64)
-    }
-}
-
-impl From<i32> for DetailValue {
-    fn from(value: i32) -> Self {
-        u64::try_from(value).map_or(DetailValue::Float(value.into()), DetailValue::Number)
-    }
-}
-
-impl From<i64> for DetailValue {
-    fn from(value: i64) -> Self {
-        u64::try_from(value).map_or(DetailValue::Float(value as f64), DetailValue::Number)
-    }
-}
-
-impl From<f64> for DetailValue {
-    fn from(value: f64) -> Self {
-        DetailValue::Float(value)
-    }
-}
-
-impl From<String> for DetailValue {
-    fn from(value: String) -> Self {
-        DetailValue::Text(value)
-    }
-}
-
-impl From<&DetailValue> for DetailValue {
-    fn from(value: &DetailValue) -> Self {
-        value.clone()
-    }
+values! {
+    u64, value => DetailValue::Number(value);
+    u32, value => DetailValue::Number(value.into());
+    usize, value => DetailValue::Number(value as u64);
+    i32, value => i64::from(value).into();
+    i64, value => u64::try_from(value).map_or(DetailValue::Float(value as f64), DetailValue::Number);
+    f64, value => DetailValue::Float(value);
+    String, value => DetailValue::Text(value);
+    &str, value => DetailValue::Text(value.to_owned());
+    &String, value => DetailValue::Text(value.clone());
+    &[usize], value => DetailValue::Numbers(value.iter().map(|&size| size as u64).collect());
+    &DetailValue, value => value.clone();
 }
 
 impl std::fmt::Display for DetailValue {
@@ -78,24 +54,6 @@ impl std::fmt::Display for DetailValue {
             DetailValue::Text(value) => f.write_str(value),
             DetailValue::Numbers(values) => write!(f, "{values:?}"),
         }
-    }
-}
-
-impl From<&str> for DetailValue {
-    fn from(value: &str) -> Self {
-        DetailValue::Text(value.to_owned())
-    }
-}
-
-impl From<&String> for DetailValue {
-    fn from(value: &String) -> Self {
-        DetailValue::Text(value.clone())
-    }
-}
-
-impl From<&[usize]> for DetailValue {
-    fn from(value: &[usize]) -> Self {
-        DetailValue::Numbers(value.iter().map(|&size| size as u64).collect())
     }
 }
 

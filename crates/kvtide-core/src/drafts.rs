@@ -5,18 +5,16 @@
 //!                 | 0  1  2  3      | 4  5      | 6              one tree of nodes, one run of slots
 //! ```
 //!
-//! Each draft counts its tokens from 0, and -1 is the token right before the first of them: in the tree below, where all
-//! drafts count on, a child's parents are so many nodes further. A child may also count like its parent. A child that is committed needs nothing but to be forgotten.
+//! Each draft counts its tokens from 0, and -1 is the token right before the first of them. In the tree all drafts count on, so that
+//! a child's parents are so many nodes further. A child that is committed needs nothing but to be forgotten.
 //!
 //! Invariants: drafts start at ascending nodes, the outermost at 0; only the innermost one changes. `begin` and `end` are
 //! O(1), but for the nodes that are dropped; an append is O(new tokens).
 
 use crate::error::{Error, Result};
-use crate::path::path_moves;
-use crate::plan::SlotMove;
+use crate::plan::{SlotMove, path_moves};
 use crate::run::Run;
 use crate::tree::Tree;
-use crate::wording::counted;
 
 /// One transaction of one cache: never used again by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,8 +40,6 @@ struct Draft {
     id: TransactionId,
     /// Its first node.
     start: u32,
-    /// The node from which its parents count: its first one, unless it counts like the draft below.
-    origin: u32,
     /// Tokens of its own that room was asked for.
     room: u32,
     /// True when it was given parents, so that its tokens may be more than a chain.
@@ -124,15 +120,8 @@ impl Drafts {
         self.begun += 1;
         let id = TransactionId(self.begun);
         let start = self.drafted();
-        self.open.push(Draft { id, start, origin: start, room, branched: false });
+        self.open.push(Draft { id, start, room, branched: false });
         id
-    }
-
-    /// From now on the parents of the innermost draft count like those of the one below, whose nodes its own may follow.
-    pub fn count_from_below(&mut self) {
-        if let [.., below, innermost] = self.open.as_mut_slice() {
-            innermost.origin = below.origin;
-        }
     }
 
     /// Tokens that still fit in the room that was asked for.
@@ -152,7 +141,7 @@ impl Drafts {
     /// The first node of a transaction that can be asked about its own.
     pub fn first(&self, id: TransactionId) -> Result<u32> {
         self.check(id)?;
-        Ok(self.innermost().start)
+        Ok(self.start())
     }
 
     /// The first node of the innermost draft; 0 where none is open.
@@ -170,13 +159,7 @@ impl Drafts {
     /// Checks that `tokens` tokens can be added, a chain or nodes with these parents, and makes room for their bookkeeping.
     pub fn check_append(&mut self, id: TransactionId, tokens: u32, parents: Option<&[i32]>) -> Result<()> {
         self.check(id)?;
-        if let Some(parents) = parents {
-            if parents.len() != tokens as usize {
-                let expected = format!("one for each of {}", counted(tokens.into(), "token"));
-                return Err(Error::argument("parents", counted(parents.len() as u64, "parent"), expected));
-            }
-            self.tree.check_from(self.innermost().origin as usize, parents)?;
-        }
+        self.tree.check_tokens(self.start() as usize, tokens, parents)?;
         self.tree.reserve(tokens)
     }
 
@@ -187,11 +170,10 @@ impl Drafts {
 
     /// Checks that these parents can follow the tokens of the innermost draft; no tokens follow whatever there is.
     pub fn check_parents(&self, parents: &[i32]) -> Result<()> {
-        match self.open.last() {
-            Some(draft) => self.tree.check_from(draft.origin as usize, parents),
-            None if parents.is_empty() => Ok(()),
-            None => Err(Error::argument("parents", "a tree", "none where no transaction is open")),
+        if self.open.is_empty() && !parents.is_empty() {
+            return Err(Error::argument("parents", "a tree", "none where no transaction is open"));
         }
+        self.tree.check_from(self.start() as usize, parents)
     }
 
     /// Takes over an append that was checked and carried out.
@@ -200,7 +182,7 @@ impl Drafts {
         match parents {
             Some(parents) => {
                 draft.branched |= tokens > 0;
-                self.tree.extend_from(draft.origin as usize, parents);
+                self.tree.extend_from(draft.start as usize, parents);
             }
             None => self.tree.extend_chain(tokens),
         }
@@ -220,7 +202,7 @@ impl Drafts {
     /// How to end the innermost draft and keep a path of it, or why that is no path.
     pub fn check_path(&self, id: TransactionId, path: &[u32]) -> Result<Ending> {
         self.check(id)?;
-        self.tree.check_path_from(self.innermost().start as usize, path)?;
+        self.tree.check_path_from(self.start() as usize, path)?;
         Ok(self.ending(self.open.len() - 1, path.len() as u32, true))
     }
 
@@ -228,7 +210,7 @@ impl Drafts {
     /// moves, and the slots they write.
     pub fn plan_path(&self, id: TransactionId, path: &[u32], first: u32) -> Result<(Ending, Vec<SlotMove>, Run)> {
         let ending = self.check_path(id, path)?;
-        let (moves, written) = path_moves(first + self.innermost().start, path);
+        let (moves, written) = path_moves(first + self.start(), path);
         Ok((ending, moves, written))
     }
 
@@ -277,10 +259,6 @@ impl Drafts {
 
     fn ending(&self, depth: usize, kept: u32, path: bool) -> Ending {
         Ending { depth, path, kept, dropped: self.drafted() - self.open[depth].start - kept }
-    }
-
-    fn innermost(&self) -> &Draft {
-        &self.open[self.open.len() - 1]
     }
 
     fn find(&self, id: TransactionId) -> Result<usize> {

@@ -3,7 +3,6 @@
 use crate::code::Code;
 use crate::detail::{Detail, DetailValue};
 use crate::details;
-use crate::wording::{counted, there_are};
 
 /// The result of asking a planner.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -246,4 +245,18 @@ impl Error {
             Error::OutOfMemory { count, what } => details![count: *count, what: *what],
         }
     }
+}
+
+/// A number of things: `1 token`, `2 tokens`.
+#[must_use]
+pub fn counted(count: u64, what: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{ending}")
+}
+
+/// The same with its verb: `1 block is`, `2 blocks are`; without a name `1 is`.
+#[must_use]
+pub fn there_are(count: u64, what: &str) -> String {
+    let verb = if count == 1 { "is" } else { "are" };
+    if what.is_empty() { format!("{count} {verb}") } else { format!("{} {verb}", counted(count, what)) }
 }

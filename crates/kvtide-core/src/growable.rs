@@ -9,8 +9,7 @@
 
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
-use crate::growth::doubled;
-use crate::plan::{Plan, Reads, SlotMove, SlotWrite};
+use crate::plan::{Plan, Reads, SlotMove, SlotWrite, doubled};
 use crate::run::{Run, Runs};
 
 /// Where a growable cache stands.

@@ -12,37 +12,33 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+#[macro_use]
 mod code;
 mod count;
 mod detail;
 mod drafts;
 mod error;
 mod growable;
-mod growth;
 pub mod model;
 pub mod paged;
-mod path;
 mod plan;
 mod rollback;
 mod rotating;
 mod run;
 mod tree;
-mod wording;
 mod write_log;
 
 pub use code::Code;
 pub use count::{COUNT_MAX, count, count_positive};
 pub use detail::{Detail, DetailValue};
 pub use drafts::{Drafts, Ending, TransactionId};
-pub use error::{Error, Result};
+pub use error::{Error, Result, counted, there_are};
 pub use growable::{GrowablePlanner, GrowableState};
-pub use path::path_moves;
-pub use plan::{Plan, Reads, SlotMove, SlotWrite};
+pub use plan::{Plan, Reads, SlotMove, SlotWrite, path_moves};
 pub use rollback::{Mark, RollbackPlanner};
 pub use rotating::{RotatingOptions, RotatingPlanner, RotatingState, default_slack};
 pub use run::{Run, Runs};
 pub use tree::Tree;
-pub use wording::{counted, there_are};
 pub use write_log::{Stamp, WriteLog};
 
 /// The example of the page that registries show.

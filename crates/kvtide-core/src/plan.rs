@@ -76,3 +76,57 @@ impl<S> Plan<S> {
         self.resize.is_none() && self.moves().any(|moved| !moved.is_identity())
     }
 }
+
+/// How the nodes of `path`, a path that was checked, come to lie one behind the other from the slot `first` of node 0 on:
+/// the moves, in order, and the slots they write. Nodes on a path ascend, so that a row moves to a lower slot, and never to one that is
+/// still to be read.
+///
+/// ```text
+/// slots   first + 0  1  2  3  4        path 0, 2, 4: rows 2 and 4 move to the slots 1 and 2
+///                 0  .  2  .  4
+/// ```
+#[must_use]
+pub fn path_moves(first: u32, path: &[u32]) -> (Vec<SlotMove>, Run) {
+    let mut moves: Vec<SlotMove> = Vec::new();
+    for (place, &node) in path.iter().enumerate().filter(|&(place, &node)| place as u32 != node) {
+        let source = first + node;
+        let target = first + place as u32;
+        match moves.last_mut() {
+            Some(last) if last.source.end() == source && last.target + last.source.len == target => {
+                last.source.len += 1;
+            }
+            _ => moves.push(SlotMove { source: Run::new(source, 1), target }),
+        }
+    }
+    let written =
+        moves.first().map_or(Run::default(), |moved| Run::new(moved.target, first + path.len() as u32 - moved.target));
+    (moves, written)
+}
+
+/// The capacity for `needed` slots: `present` doubled until it fits, at most `limit`. `needed` is at most `limit`.
+pub(crate) fn doubled(present: u32, needed: u32, limit: u32) -> u32 {
+    if needed <= present {
+        return present;
+    }
+    let mut capacity = u64::from(present.max(1));
+    while capacity < u64::from(needed) {
+        capacity *= 2;
+    }
+    u32::try_from(capacity).unwrap_or(u32::MAX).min(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::doubled;
+
+    #[test]
+    fn doubles_from_what_is_there_up_to_the_limit() {
+        assert_eq!(doubled(64, 65, 2048), 128);
+        assert_eq!(doubled(4, 5, 2048), 8);
+        assert_eq!(doubled(4, 4, 2048), 4);
+        assert_eq!(doubled(6, 7, 8), 8);
+        assert_eq!(doubled(0, 5, 2048), 8);
+        assert_eq!(doubled(0, 1, 2048), 1);
+        assert_eq!(doubled(1 << 30, i32::MAX as u32, i32::MAX as u32), i32::MAX as u32);
+    }
+}

@@ -12,11 +12,9 @@
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 use crate::growable::{GrowablePlanner, GrowableState};
-use crate::path::path_moves;
-use crate::plan::{Plan, SlotMove};
+use crate::plan::{Plan, SlotMove, path_moves};
 use crate::run::Run;
 use crate::tree::Tree;
-use crate::wording::counted;
 use crate::write_log::{Stamp, WriteLog};
 
 /// A committed length to come back to.
@@ -81,13 +79,7 @@ impl RollbackPlanner {
 
     /// How to add `tokens` tentative tokens: a chain, or nodes with these parents.
     pub fn plan_append(&self, tokens: u32, parents: Option<&[i32]>) -> Result<Plan<GrowableState>> {
-        if let Some(parents) = parents {
-            if parents.len() != tokens as usize {
-                let expected = format!("one for each of {}", counted(tokens.into(), "token"));
-                return Err(Error::argument("parents", counted(parents.len() as u64, "parent"), expected));
-            }
-            self.tree.check(parents)?;
-        }
+        self.tree.check_tokens(0, tokens, parents)?;
         self.tokens.plan_append(tokens)
     }
 

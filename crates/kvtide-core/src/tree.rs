@@ -8,7 +8,7 @@
 //! Nodes count the tentative tokens from 0, a parent comes before its children, -1 is the last committed token. A token
 //! whose parent was committed, but is not the last one, can no longer be accepted: its parent is [`Tree::LOST`].
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 
 /// The parents of the tentative tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,12 +57,7 @@ impl Tree {
         self.parents.iter().zip(-1..).all(|(parent, before)| *parent == before)
     }
 
-    /// Checks that `parents` can follow the nodes there are.
-    pub fn check(&self, parents: &[i32]) -> Result<()> {
-        self.check_from(0, parents)
-    }
-
-    /// As [`check`](Self::check), where nodes are counted from node `first` on: -1 is the token right before it.
+    /// Checks that `parents` can follow the nodes there are, counted from node `first` on: -1 is the token right before it.
     pub fn check_from(&self, first: usize, parents: &[i32]) -> Result<()> {
         for (place, &parent) in parents.iter().enumerate() {
             let node = self.parents.len() - first + place;
@@ -75,6 +70,18 @@ impl Tree {
         Ok(())
     }
 
+    /// Checks that `tokens` tokens can follow the nodes there are: a chain, or nodes with these parents, counted from node `first` on.
+    pub fn check_tokens(&self, first: usize, tokens: u32, parents: Option<&[i32]>) -> Result<()> {
+        match parents {
+            Some(parents) if parents.len() != tokens as usize => {
+                let expected = format!("one for each of {}", counted(tokens.into(), "token"));
+                Err(Error::argument("parents", counted(parents.len() as u64, "parent"), expected))
+            }
+            Some(parents) => self.check_from(first, parents),
+            None => Ok(()),
+        }
+    }
+
     /// Makes room for `nodes` more nodes, so that adding them cannot fail for lack of memory.
     pub fn reserve(&mut self, nodes: u32) -> Result<()> {
         let count = self.parents.len() as u64 + u64::from(nodes);
@@ -83,7 +90,7 @@ impl Tree {
 
     /// Adds nodes with these parents.
     pub fn extend(&mut self, parents: &[i32]) -> Result<()> {
-        self.check(parents)?;
+        self.check_from(0, parents)?;
         self.parents.extend_from_slice(parents);
         Ok(())
     }

@@ -40,12 +40,12 @@ impl Stamp {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Segment {
+struct SweptRun {
     run: Run,
     sweep: u64,
 }
 
-impl Segment {
+impl SweptRun {
     fn written_since(&self, stamp: Stamp, run: Run) -> bool {
         !self.written_of(stamp, run).is_empty()
     }
@@ -68,9 +68,9 @@ pub struct WriteLog {
     sweep: u64,
     head: u32,
     /// Segments left of the head, lowest slot first.
-    left: Vec<Segment>,
+    left: Vec<SweptRun>,
     /// Segments right of the head, highest slot first.
-    right: Vec<Segment>,
+    right: Vec<SweptRun>,
     /// True when sweeps fall somewhere from left to right on `left`: a write jumped over older slots.
     jumped: bool,
 }
@@ -90,7 +90,7 @@ impl WriteLog {
         if run.start != self.head || self.left.is_empty() {
             self.move_head(run.start);
             self.sweep += 1;
-            self.left.push(Segment { run: Run::new(run.start, 0), sweep: self.sweep });
+            self.left.push(SweptRun { run: Run::new(run.start, 0), sweep: self.sweep });
         }
         self.head = run.end();
         if let Some(current) = self.left.last_mut() {
@@ -106,20 +106,11 @@ impl WriteLog {
             return false;
         }
         let shown = &self.left[..self.left.partition_point(|segment| segment.run.start < run.end())];
-        let latest_is_enough = !self.jumped;
         let left = shown.iter().rev().take_while(|segment| segment.run.end() > run.start);
-        let hit_left = if latest_is_enough {
-            left.take(1).any(|segment| segment.written_since(stamp, run))
-        } else {
-            left.into_iter().any(|segment| segment.written_since(stamp, run))
-        };
-        hit_left
-            || self
-                .right
-                .iter()
-                .rev()
-                .take_while(|segment| segment.run.start < run.end())
-                .any(|segment| segment.written_since(stamp, run))
+        // Without a jump the latest one is enough.
+        let left = left.take(if self.jumped { usize::MAX } else { 1 });
+        let right = self.right.iter().rev().take_while(|segment| segment.run.start < run.end());
+        left.chain(right).any(|segment| segment.written_since(stamp, run))
     }
 
     /// The slots of `run` that were written after `stamp`, ascending. O(segments).
@@ -161,9 +152,9 @@ impl WriteLog {
 }
 
 /// The parts of `segment` before and from `slot` on.
-fn split(segment: Segment, slot: u32) -> (Option<Segment>, Segment) {
+fn split(segment: SweptRun, slot: u32) -> (Option<SweptRun>, SweptRun) {
     let before = slot.saturating_sub(segment.run.start).min(segment.run.len);
-    let head = Segment { run: segment.run.slice(0, before), ..segment };
-    let tail = Segment { run: segment.run.slice(before, segment.run.len), ..segment };
+    let head = SweptRun { run: segment.run.slice(0, before), ..segment };
+    let tail = SweptRun { run: segment.run.slice(before, segment.run.len), ..segment };
     ((before > 0).then_some(head), tail)
 }

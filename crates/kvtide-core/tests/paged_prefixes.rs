@@ -14,9 +14,8 @@ fn append(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
 fn append_by(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32], writer: Writer, parents: Option<&[i32]>) {
     let offsets = [0, tokens.len() as u32];
     let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents, writer };
-    let copies = planner.plan_copies(&planner.append_targets(&append).unwrap()).unwrap();
-    planner.commit_copies(&copies).unwrap();
-    let plan = planner.plan_append(&append).unwrap();
+    let (copies, mut plan) = planner.plan_write(planner.check_append(&append).unwrap()).unwrap();
+    planner.commit_copies_before(&copies, &mut plan).unwrap();
     planner.commit(&plan, Some(tokens)).unwrap();
 }
 
@@ -130,9 +129,8 @@ fn a_step_that_is_undone_leaves_a_prompt_where_there_was_a_block_to_write_beside
         planner.truncate(sequence, 3).unwrap();
         assert_eq!(found(&mut planner, &PROMPT), 4);
         let step = Append { sequences: &[sequence], offsets: None, parents: None, writer: Writer::Step };
-        let copies = planner.plan_copies(&planner.append_targets(&step).unwrap()).unwrap();
-        planner.commit_copies(&copies).unwrap();
-        let plan = planner.plan_append(&step).unwrap();
+        let (copies, mut plan) = planner.plan_write(planner.check_append(&step).unwrap()).unwrap();
+        planner.commit_copies_before(&copies, &mut plan).unwrap();
         planner.open_step(&plan).unwrap();
         planner.undo_step(&plan).unwrap();
         assert_eq!((found(&mut planner, &PROMPT), planner.sequence_length(sequence)), (left, 3));

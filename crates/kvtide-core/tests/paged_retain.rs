@@ -9,9 +9,8 @@ const PROMPT: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 fn append(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
     let offsets = [0, tokens.len() as u32];
     let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-    let copies = planner.plan_copies(&planner.append_targets(&append).unwrap()).unwrap();
-    planner.commit_copies(&copies).unwrap();
-    let plan = planner.plan_append(&append).unwrap();
+    let (copies, mut plan) = planner.plan_write(planner.check_append(&append).unwrap()).unwrap();
+    planner.commit_copies_before(&copies, &mut plan).unwrap();
     planner.commit(&plan, Some(tokens)).unwrap();
 }
 

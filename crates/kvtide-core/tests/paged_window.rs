@@ -4,7 +4,7 @@
 use kvtide_core::Code;
 use kvtide_core::paged::{
     Append, BlockKey, Explanation, Identity, MissReason, NO_BLOCK, PagedPlanner, StepTableRows, StepTables, Window,
-    Writer,
+    Writer, can_allocate_in_groups,
 };
 
 fn sliding(block_size: u32, tokens: u32, sinks: u32) -> PagedPlanner {
@@ -116,7 +116,7 @@ fn a_prefix_needs_its_sinks_and_what_the_next_token_sees() {
         assert_eq!((8 - planner.gap(sequence).unwrap().len() as u32) / 2, needed, "{window} {sinks}");
         let why = planner.explain(&prompt, &identity).unwrap();
         assert_eq!(why, Explanation { matched: 8, missing: Some((4, MissReason::NeverSeen)) });
-        assert!(planner.can_allocate_prompt(&prompt[..9], &identity, 0).unwrap() == (planner.free_count() > 0));
+        assert!(can_allocate_in_groups(&[&planner], &prompt[..9], &identity, 0).unwrap() == (planner.free_count() > 0));
         planner.check_invariants(&[]).unwrap();
     }
 }
@@ -144,9 +144,8 @@ fn a_prefix_whose_head_has_gone_is_found_by_a_window() {
 fn append_known(planner: &mut PagedPlanner, sequence: u64, tokens: &[u32]) {
     let offsets = [0, tokens.len() as u32];
     let append = Append { sequences: &[sequence], offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-    let copies = planner.plan_copies(&planner.append_targets(&append).unwrap()).unwrap();
-    planner.commit_copies(&copies).unwrap();
-    let plan = planner.plan_append(&append).unwrap();
+    let (copies, mut plan) = planner.plan_write(planner.check_append(&append).unwrap()).unwrap();
+    planner.commit_copies_before(&copies, &mut plan).unwrap();
     planner.commit(&plan, Some(tokens)).unwrap();
     planner.check_invariants(&[]).unwrap();
 }
@@ -169,6 +168,36 @@ fn what_follows_a_truncation_is_found_also_where_the_block_before_it_left_the_wi
             assert_eq!(why, Explanation { matched: whole, missing: None }, "{case}");
         }
     }
+}
+
+#[test]
+fn a_sequence_whose_window_has_slid_can_be_cut_to_its_sinks_or_to_nothing() {
+    for (block_size, window, sinks) in
+        (1..5u32).flat_map(|size| (1..7).flat_map(move |w| [0, 3u32].map(|s| (size, w, s))))
+    {
+        for length in 0..=sinks.div_ceil(block_size) * block_size {
+            let mut planner = sliding(block_size, window, sinks);
+            let sequence = planner.create_sequence().unwrap();
+            append(&mut planner, sequence, 30);
+            let gap = planner.gap(sequence).unwrap();
+            assert!(!gap.is_empty() && length <= gap.start);
+            planner.truncate(sequence, length).unwrap();
+            assert_eq!((planner.sequence_length(sequence), planner.retained_length(sequence)), (length, length));
+            assert_eq!(planner.free_count(), 64 - length.div_ceil(block_size));
+            append(&mut planner, sequence, 1);
+            assert!((0..=length).all(|position| planner.locate(sequence, 0, position).is_ok()));
+            assert!(planner.gap(sequence).unwrap().is_empty());
+            planner.check_invariants(&[]).unwrap();
+        }
+    }
+    let mut planner = sliding(2, 4, 0);
+    let sequence = planner.create_sequence().unwrap();
+    append(&mut planner, sequence, 12);
+    let refused = planner.truncate(sequence, 9).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "cannot go back to 9 tokens at 12: tokens shortly before that have left the window"
+    );
 }
 
 #[test]
@@ -210,7 +239,7 @@ fn a_prompt_that_nobody_computed_is_not_found_whatever_the_window() {
         assert_eq!(why.missing, Some((0, MissReason::NeverSeen)), "{window} {sinks}");
         // Room for none of it, since nothing of it is there.
         let mut small = PagedPlanner::new(3, 2, 1).unwrap().sliding(Window::new(window, sinks).unwrap());
-        assert!(!small.can_allocate_prompt(&prompt, &identity, 0).unwrap());
+        assert!(!can_allocate_in_groups(&[&small], &prompt, &identity, 0).unwrap());
         assert_eq!(small.find(&prompt, &identity, false).unwrap().length(), 0);
         let sequence = planner.create_sequence().unwrap();
         append_known(&mut planner, sequence, &prompt[..4]);

@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::divisor::Divisor;
 use crate::error::Result;
 use crate::kernel::{ADVANCE, Grid, INSERT};
-use crate::part::{Part, Parts, Rows, Section};
+use crate::part::{Parts, PassedPart, Rows, Section};
 use crate::span::Span;
 use crate::stream::Stream;
 use crate::unit::Unit;
@@ -49,7 +49,7 @@ pub struct Insert<'a> {
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Args {
-    parts: [Part; 2],
+    parts: [PassedPart; 2],
     pages: u64,
     block_bytes: u64,
     layer_bytes: u64,

@@ -4,7 +4,7 @@
 //! kvtide-tensor   what moves where           spans of memory, strides, runs
 //!   attend                                   keys and values read where they lie
 //!   boxes, shift, strips, pieces, insert,    a launch each: bounds checked, units chosen, lists handed along
-//!   quantise, holes
+//!   quantise
 //!     stream, graph                          a GPU's, or the CPU that stands in for one; launches recorded once and run again
 //!       kernels/*.cu                         one file per operation
 //! ```
@@ -27,7 +27,6 @@ mod error;
 mod gpu;
 #[cfg(feature = "captured-steps")]
 mod graph;
-mod holes;
 mod insert;
 mod kernel;
 mod list;
@@ -52,13 +51,12 @@ pub use emulated::Emulation;
 pub use error::{Error, Result};
 #[cfg(feature = "captured-steps")]
 pub use graph::Graph;
-pub use holes::{Hole, zero_slots};
 pub use insert::{Insert, Tables, advance, insert};
 pub use memory::{DeviceMemory, Reached};
 pub use part::{Rows, Section};
 pub use pieces::{copy_chains, zero_pieces};
-pub use quantise::{Format, Quantised, QuantisedPage, QuantisedPages, ROW_MAX, seal, unseal};
-pub use shift::{Move, Stretches, shift};
+pub use quantise::{Format, Hole, Quantised, QuantisedPage, QuantisedPages, ROW_MAX, seal, unseal, zero_slots};
+pub use shift::{BufferRows, Move, shift};
 pub use span::Span;
 pub use stream::Stream;
 pub use strips::{Direction, Strip, Strips, copy_strips};

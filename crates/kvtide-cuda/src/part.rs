@@ -35,7 +35,7 @@ pub struct Section {
 /// Both, as kernels read it.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct Part {
+pub(crate) struct PassedPart {
     rows: u64,
     layer_bytes: u64,
     head_bytes: u64,
@@ -71,10 +71,10 @@ impl Parts<'_> {
     }
 
     /// As kernels read them.
-    pub fn of(&self, unit: Unit) -> [Part; 2] {
+    pub fn of(&self, unit: Unit) -> [PassedPart; 2] {
         [0, 1].map(|part| {
             let (section, rows) = (&self.0[part], &self.1[part]);
-            Part {
+            PassedPart {
                 rows: rows.memory.address() + rows.offset as u64,
                 layer_bytes: rows.layer as u64,
                 head_bytes: rows.head as u64,

@@ -3,6 +3,7 @@
 //! ```text
 //! seal     rows of K and V -> codes and scales of whole pages
 //! unseal   some slots of pages -> rows of K and V
+//! zero     some slots of pages made zero, to the bit, the others left where they are
 //! ```
 //!
 //! A part that is not quantised is copied by `seal`, and by `unseal` as well or widened to 32 bits. All pages of a call are one
@@ -12,7 +13,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::divisor::Divisor;
 use crate::error::Result;
-use crate::kernel::{Grid, Kernel, SEAL, UNSEAL};
+use crate::kernel::{Grid, Kernel, SEAL, UNSEAL, ZERO_SLOTS};
 use crate::list::List;
 use crate::part::Section;
 use crate::span::Span;
@@ -117,9 +118,21 @@ pub struct QuantisedPage {
     pub tokens: u32,
 }
 
+/// Neighbouring slots of a page.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Hole {
+    /// The first byte of the page.
+    pub page: u64,
+    /// The first slot.
+    pub start: u32,
+    /// The one behind the last.
+    pub end: u32,
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
-pub(crate) struct Part {
+struct QuantisedPart {
     codes: u64,
     code_head_bytes: u64,
     scales: u64,
@@ -138,12 +151,12 @@ pub(crate) struct Part {
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(crate) struct Args {
-    pub parts: [Part; 2],
-    pub heads: u32,
+struct Args {
+    parts: [QuantisedPart; 2],
+    heads: u32,
     /// Items of the list.
-    pub count: u32,
-    pub pages: List,
+    count: u32,
+    pages: List,
 }
 
 /// The most elements of a row that may be quantised: what fits in shared memory, with the bounds of channels.
@@ -164,6 +177,37 @@ pub fn seal(stream: &Stream, of: &QuantisedPages<'_>, pages: &[QuantisedPage]) -
 pub fn unseal(stream: &Stream, of: &QuantisedPages<'_>, pages: &[QuantisedPage]) -> Result<()> {
     of.parts.iter().filter(|part| part.dim > 0).for_each(|part| part.rows.check_writable());
     launch(stream, &UNSEAL, of, pages)
+}
+
+/// Zeroes slots of pages; those of one page are neighbours in the list. Codes of a head lie without gaps. The rows of the call
+/// are not looked at.
+pub fn zero_slots(stream: &Stream, of: &QuantisedPages<'_>, holes: &[Hole]) -> Result<()> {
+    const THREADS: usize = 64;
+    of.memory.check_writable();
+    holes.iter().for_each(|hole| check_page(of, hole.page, hole.end.max(hole.start)));
+    for part in of.parts.iter().filter(|part| part.dim > 0) {
+        assert_eq!(part.codes.row * of.slots, part.codes.head, "codes without gaps");
+    }
+    let parts = of.parts.map(|part| part.passed(of.slots, 1));
+    let placed: Vec<Hole> = holes.iter().map(|hole| Hole { page: of.memory.address() + hole.page, ..*hole }).collect();
+    let mut rest = &placed[..];
+    while !rest.is_empty() {
+        // As many whole pages as a grid has room for.
+        let (mut end, most) = (0, Grid::INNER_MAX as usize);
+        for page in rest.chunk_by(|one, other| one.page == other.page) {
+            assert!(page.len() <= most, "a page with so many holes");
+            if end + page.len() > most {
+                break;
+            }
+            end += page.len();
+        }
+        let (holes, behind) = rest.split_at(end);
+        let listed = stream.list(holes)?;
+        let args = Args { parts, heads: of.heads as u32, count: holes.len() as u32, pages: listed.list };
+        stream.launch(ZERO_SLOTS, Grid::new([2 * of.heads, holes.len(), 1], THREADS), &args)?;
+        rest = behind;
+    }
+    Ok(())
 }
 
 /// `kernels` read four elements at a time, and one.
@@ -230,13 +274,13 @@ impl Quantised<'_> {
         if self.format <= Format::Bf16 { 0 } else { 4 * (self.tile_rows(slots) * self.dim + channels) }
     }
 
-    pub(crate) fn passed(&self, slots: usize, at_once: usize) -> Part {
+    fn passed(&self, slots: usize, at_once: usize) -> QuantisedPart {
         if self.dim == 0 {
-            return Part::default();
+            return QuantisedPart::default();
         }
         assert!(self.dim <= ROW_MAX || self.format <= Format::Bf16, "rows that fit in shared memory");
         let rotated = self.rotated();
-        Part {
+        QuantisedPart {
             codes: self.codes.offset as u64,
             code_head_bytes: self.codes.head as u64,
             scales: self.scales[0] as u64,
@@ -267,7 +311,7 @@ fn check(of: &QuantisedPages<'_>, page: &QuantisedPage) {
 }
 
 /// Refuses a page that reaches outside its memory, and slots up to `end` that it does not have.
-pub(crate) fn check_page(of: &QuantisedPages<'_>, page: u64, end: u32) {
+fn check_page(of: &QuantisedPages<'_>, page: u64, end: u32) {
     assert!(page as usize + of.page_bytes <= of.memory.bytes(), "a page reaches outside its memory");
     assert!(end as usize <= of.slots, "slots reach outside their page");
     for part in of.parts.iter().filter(|part| part.dim > 0) {

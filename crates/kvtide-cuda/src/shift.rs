@@ -16,7 +16,7 @@ use crate::unit::Unit;
 
 /// Rows that lie in stretches of one length, one behind the other.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretches {
+pub struct BufferRows {
     /// How many.
     pub count: usize,
     /// Rows of each.
@@ -64,8 +64,8 @@ const LONG: u32 = 512;
 const PIECES_MAX: u32 = 16;
 
 /// Carries out moves, in order.
-pub fn shift(stream: &Stream, buffer: Span<'_>, stretches: Stretches, moves: &[Move]) -> Result<()> {
-    let Stretches { count, rows, row } = stretches;
+pub fn shift(stream: &Stream, buffer: Span<'_>, stretches: BufferRows, moves: &[Move]) -> Result<()> {
+    let BufferRows { count, rows, row } = stretches;
     buffer.check_writable();
     assert!(count * rows * row <= buffer.bytes(), "stretches reach outside their memory");
     for moved in moves {
@@ -85,7 +85,12 @@ pub fn shift(stream: &Stream, buffer: Span<'_>, stretches: Stretches, moves: &[M
     Ok(())
 }
 
-fn in_pieces(stream: &Stream, buffer: Span<'_>, Stretches { count, rows, row }: Stretches, moved: &Move) -> Result<()> {
+fn in_pieces(
+    stream: &Stream,
+    buffer: Span<'_>,
+    BufferRows { count, rows, row }: BufferRows,
+    moved: &Move,
+) -> Result<()> {
     let (strides, way) = ([rows * row, row, 1], moved.way());
     let pieces: Vec<_> = (0..moved.rows).step_by(way as usize).map(|done| (done, way.min(moved.rows - done))).collect();
     let forwards = moved.target < moved.source;
@@ -111,7 +116,7 @@ fn in_pieces(stream: &Stream, buffer: Span<'_>, Stretches { count, rows, row }: 
 fn by_columns(
     stream: &Stream,
     buffer: Span<'_>,
-    Stretches { count, rows, row }: Stretches,
+    BufferRows { count, rows, row }: BufferRows,
     moves: &[Move],
 ) -> Result<()> {
     const THREADS: usize = 128;

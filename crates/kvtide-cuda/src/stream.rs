@@ -19,13 +19,13 @@ use crate::span::Span;
 /// A stream of work.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    target: Target,
+    processor: Processor,
     /// What of it is captured.
     recording: Option<Arc<Recording>>,
 }
 
 #[derive(Clone, Debug)]
-enum Target {
+enum Processor {
     #[cfg(feature = "cuda")]
     Gpu(crate::gpu::Gpu),
     #[cfg(feature = "emulate")]
@@ -40,11 +40,11 @@ macro_rules! on {
     ($target:expr, |$gpu:ident| $on_gpu:expr, $emulated:expr $(,)?) => {
         match $target {
             #[cfg(feature = "cuda")]
-            Target::Gpu($gpu) => $on_gpu,
+            Processor::Gpu($gpu) => $on_gpu,
             #[cfg(feature = "emulate")]
-            Target::Emulated => $emulated,
+            Processor::Emulated => $emulated,
             #[cfg(not(any(feature = "cuda", feature = "emulate")))]
-            Target::None(never) => match *never {},
+            Processor::None(never) => match *never {},
         }
     };
 }
@@ -62,21 +62,21 @@ impl Stream {
     #[cfg(feature = "cuda")]
     #[must_use]
     pub fn gpu(device: &candle_core::CudaDevice) -> Self {
-        Stream { target: Target::Gpu(crate::gpu::Gpu::new(device)), recording: None }
+        Stream { processor: Processor::Gpu(crate::gpu::Gpu::new(device)), recording: None }
     }
 
     /// The CPU in a GPU's stead: launches are done when they return.
     #[cfg(feature = "emulate")]
     #[must_use]
     pub fn emulated() -> Self {
-        Stream { target: Target::Emulated, recording: None }
+        Stream { processor: Processor::Emulated, recording: None }
     }
 
     /// Copies `bytes` to the start of a span: the host's are free again when it returns.
     pub fn upload(&self, bytes: &[u8], target: Span<'_>) -> Result<()> {
         target.check_writable();
         assert!(bytes.len() <= target.bytes(), "more bytes than the span has");
-        on!(&self.target, |gpu| gpu.write(bytes, target), {
+        on!(&self.processor, |gpu| gpu.write(bytes, target), {
             crate::emulated::operate("a copy to the device")?;
             crate::emulated::upload(bytes, target);
             Ok(())
@@ -86,7 +86,7 @@ impl Stream {
     /// Copies the start of a span to the host's memory, once all that was enqueued before is done.
     pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
         assert!(out.len() <= source.bytes(), "more bytes than the span has");
-        on!(&self.target, |gpu| gpu.download(source, out), {
+        on!(&self.processor, |gpu| gpu.download(source, out), {
             crate::emulated::operate("a copy to the host")?;
             crate::emulated::download(source, out);
             Ok(())
@@ -98,7 +98,7 @@ impl Stream {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
-        on!(&self.target, |gpu| gpu.launch(kernel, grid, args), {
+        on!(&self.processor, |gpu| gpu.launch(kernel, grid, args), {
             let args = bytemuck::bytes_of(args);
             match self.recording.as_ref().filter(|recording| recording.is_capturing()) {
                 Some(recording) => {
@@ -128,7 +128,7 @@ impl Stream {
             });
         }
         on!(
-            &self.target,
+            &self.processor,
             |gpu| {
                 let memory = near.is_none().then(|| gpu.upload(bytemuck::cast_slice(items))).transpose()?;
                 let far = || memory.as_ref().map(|memory| List::far(memory.address()));
@@ -154,7 +154,7 @@ impl Stream {
     }
 
     fn take(&self, bytes: usize) -> Result<Allocation> {
-        on!(&self.target, |gpu| Ok(Allocation::Gpu { memory: gpu.memory(bytes.max(1))?, bytes }), {
+        on!(&self.processor, |gpu| Ok(Allocation::Gpu { memory: gpu.memory(bytes.max(1))?, bytes }), {
             crate::emulated::allocate(bytes)?;
             Allocation::on_host(bytes)
         })
@@ -163,7 +163,7 @@ impl Stream {
     /// Bytes of the host's where the device can read them.
     pub fn reach<'a>(&self, host: &'a [u8]) -> Result<Reached<'a>> {
         on!(
-            &self.target,
+            &self.processor,
             |gpu| {
                 let copy = (!host.is_empty()).then(|| gpu.upload(host)).transpose()?;
                 Ok(Reached { host, copy })
@@ -178,7 +178,7 @@ impl Stream {
 
     /// Waits until all that was enqueued is done.
     pub fn synchronize(&self) -> Result<()> {
-        on!(&self.target, |gpu| gpu.synchronize(), Ok(()),)
+        on!(&self.processor, |gpu| gpu.synchronize(), Ok(()),)
     }
 
     /// Enqueues work of the caller's, which a replay does again: what a model computes between launches, where the CPU does it in a
@@ -194,7 +194,7 @@ impl Stream {
     /// The same stream, for a capture and the run before it.
     #[cfg(feature = "captured-steps")]
     pub(crate) fn recording(&self, recording: &Arc<Recording>) -> Stream {
-        Stream { target: self.target.clone(), recording: Some(recording.clone()) }
+        Stream { processor: self.processor.clone(), recording: Some(recording.clone()) }
     }
 
     /// The launches of `work`, which do not run.
@@ -204,7 +204,7 @@ impl Stream {
         work: impl FnOnce() -> std::result::Result<(), E>,
     ) -> std::result::Result<crate::recording::Launches, E> {
         on!(
-            &self.target,
+            &self.processor,
             |gpu| {
                 let capturing = gpu.begin_capture()?;
                 work()?;
@@ -221,7 +221,7 @@ impl Stream {
     /// The shared memory of a block.
     pub(crate) fn shared_room(&self) -> SharedRoom {
         on!(
-            &self.target,
+            &self.processor,
             |gpu| gpu.shared_room(),
             // As an H200 has.
             SharedRoom { most: 227 << 10, twice: 113 << 10 },

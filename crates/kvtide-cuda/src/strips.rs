@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::error::Result;
 use crate::kernel::{GATHER, Grid, SCATTER};
 use crate::list::List;
-use crate::part::{Part, Parts, Rows, Section};
+use crate::part::{Parts, PassedPart, Rows, Section};
 use crate::span::Span;
 use crate::stream::Stream;
 use crate::unit::Unit;
@@ -57,7 +57,7 @@ pub struct Strips<'a> {
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Args {
-    parts: [Part; 2],
+    parts: [PassedPart; 2],
     layer_bytes: u64,
     heads: u32,
     unused: u32,

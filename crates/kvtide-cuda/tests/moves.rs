@@ -2,7 +2,7 @@
 #![cfg(any(feature = "cuda", feature = "emulate"))]
 
 use kvtide_cuda::{
-    BoxCopy, Direction, Insert, Move, Rows, Section, Stretches, Strip, Strips, Tables, advance, copy_boxes,
+    BoxCopy, BufferRows, Direction, Insert, Move, Rows, Section, Strip, Strips, Tables, advance, copy_boxes,
     copy_chains, copy_strips, insert, shift, zero_pieces,
 };
 use place::{Memory, cases, stream};
@@ -98,7 +98,7 @@ proptest! {
             let at = |first: u32| (stretch * rows + first as usize) * row;
             expected.copy_within(at(moved.source)..at(moved.source + moved.rows), at(moved.target));
         }
-        let stretches = Stretches { count, rows, row };
+        let stretches = BufferRows { count, rows, row };
         shift(&stream(), buffer.span_mut(), stretches, &moves).unwrap();
         prop_assert_eq!(buffer.bytes(), expected);
     }

@@ -10,7 +10,8 @@
 //! | [`RollbackCache`] | tentative tokens, committed or taken back, chain or tree |
 //! | [`PagedKvCache`] | many sequences in one pool of blocks |
 //!
-//! [`PrefixNamer`] names prompts as the caches in blocks do, for routers that hold none of it. [`Transactional::begin`] opens a [`KvTransaction`]: a draft that leaves no trace unless it is committed.
+//! [`PrefixNamer`] names prompts as the caches in blocks do, for routers that hold none of it. [`Transactional::begin`] opens a
+//! [`KvTransaction`]: a draft that leaves no trace unless it is committed.
 #![deny(unsafe_code, missing_docs)]
 
 mod attention;

@@ -18,7 +18,6 @@ export function gpuOf(doctor) {
   return { usable: false, reason: rest?.replace(/^not usable: /, '') ?? 'kvtide doctor does not say' }
 }
 
-/** What lines of TAP count to. */
 export function tapCounts(text) {
   const lines = text.match(/^(?:not )?ok \d+.*$/gm) ?? []
   const skipped = lines.filter(line => /# SKIP\b/.test(line)).length
@@ -26,7 +25,6 @@ export function tapCounts(text) {
   return { passed: lines.length - failed - skipped, failed, skipped }
 }
 
-/** What Rust's test programs count to. */
 export function rustCounts(text) {
   const counts = { passed: 0, failed: 0, skipped: 0 }
   for (const [, passed, failed, ignored] of text.matchAll(/^test result: .*? (\d+) passed; (\d+) failed; (\d+) ignored/gm)) {
@@ -37,7 +35,6 @@ export function rustCounts(text) {
   return counts
 }
 
-/** How many tests a Rust test program has, from what its `--list` prints. */
 export const listedTests = text => (text.match(/^.+: test$/gm) ?? []).length
 
 /** A part whose program broke off, or ran no test, has failed as well. */
@@ -47,7 +44,6 @@ function checked(name, counts, code) {
   return { name, ...counts, failed }
 }
 
-/** The caches' tests. */
 export async function deviceTests(run, command, args, options) {
   const { code, output } = await run(command, [...args, '--tap', '--concurrency', '1'], options)
   return checked('devices', tapCounts(output), code)
@@ -55,15 +51,12 @@ export async function deviceTests(run, command, args, options) {
 
 /** The kernels' tests, in programs of their own; without a GPU they are counted. */
 export async function kernelTests(run, programs, gpu) {
-  const all = { passed: 0, failed: 0, skipped: 0 }
-  for (const program of programs) {
-    if (gpu.usable) add(all, await kernelProgram(run, program, [], {}))
-    else all.skipped += listedTests((await run(program, ['--list'], { silent: true })).output)
-  }
-  return checked('kernels', all, 0)
+  if (gpu.usable) return counted('kernels', run, programs, program => [program, []], {})
+  let skipped = 0
+  for (const program of programs) skipped += listedTests((await run(program, ['--list'], { silent: true })).output)
+  return checked('kernels', { passed: 0, failed: 0, skipped }, 0)
 }
 
-/** The kernels' tests under the tools of compute-sanitizer, where that is. */
 export async function sanitized(run, programs, gpu, sanitizer) {
   const parts = []
   for (const tool of ['memcheck', 'racecheck']) {
@@ -71,24 +64,24 @@ export async function sanitized(run, programs, gpu, sanitizer) {
       parts.push({ name: tool, reason: gpu.usable ? 'compute-sanitizer was not found' : gpu.reason })
       continue
     }
-    const all = { passed: 0, failed: 0, skipped: 0 }
     // Errors that calls of the driver answer are no errors of kernels: libraries ask for what may not be there.
     const before = ['--tool', tool, '--error-exitcode', '99', ...(tool === 'memcheck' ? ['--report-api-errors', 'no'] : [])]
-    for (const program of programs) add(all, await kernelProgram(run, sanitizer, [...before, program, '--test-threads', '1'], { env: { KVTIDE_CASES: CHECKED_CASES } }))
-    parts.push(checked(tool, all, 0))
+    parts.push(await counted(tool, run, programs, program => [sanitizer, [...before, program, '--test-threads', '1']], { env: { KVTIDE_CASES: CHECKED_CASES } }))
   }
   return parts
 }
 
-async function kernelProgram(run, command, args, options) {
-  const { code, output } = await run(command, args, options)
-  return checked('', rustCounts(output), code)
-}
-
-function add(all, { passed, failed, skipped }) {
-  all.passed += passed
-  all.failed += failed
-  all.skipped += skipped
+/** Runs test programs, and adds up what they count to; `asked` answers what is run for one. */
+async function counted(name, run, programs, asked, options) {
+  const all = { passed: 0, failed: 0, skipped: 0 }
+  for (const program of programs) {
+    const { code, output } = await run(...asked(program), options)
+    const { passed, failed, skipped } = checked('', rustCounts(output), code)
+    all.passed += passed
+    all.failed += failed
+    all.skipped += skipped
+  }
+  return checked(name, all, 0)
 }
 
 /** What is printed last, and the exit code: a part that was skipped is no failure, and is named. */

@@ -1,5 +1,5 @@
 // Runs what the bundle carries, and prints one summary. run.sh starts it with node and the folders of CUDA's libraries.
-import { accessSync, constants, existsSync, readdirSync } from 'node:fs'
+import { existsSync, readdirSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
@@ -9,19 +9,11 @@ import { run } from './program.mjs'
 const here = fileURLToPath(new URL('.', import.meta.url))
 const compiled = join(here, 'package')
 
-/** compute-sanitizer, where PATH or an installed CUDA has it. */
 function sanitizer() {
   const installed = existsSync('/usr/local') ? readdirSync('/usr/local') : []
   const cuda = installed.flatMap(name => (name.startsWith('cuda') ? [`/usr/local/${name}/bin`, `/usr/local/${name}/compute-sanitizer`] : []))
   const folders = [...(process.env.PATH ?? '').split(delimiter).filter(folder => folder !== ''), ...cuda]
-  return folders.map(folder => join(folder, 'compute-sanitizer')).find(file => {
-    try {
-      accessSync(file, constants.X_OK)
-      return true
-    } catch {
-      return false
-    }
-  })
+  return folders.map(folder => join(folder, 'compute-sanitizer')).find(existsSync)
 }
 
 const asked = await run(process.execPath, ['--input-type=module', '--eval', "console.log((await import('./lib/loading/doctor.js')).doctor())"], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })

@@ -2,18 +2,11 @@
 // the lanes of all programs and the rounds of all turns.
 import { parseArgs } from 'node:util'
 
-/** What `run.sh bench` is asked for. */
+const DEFAULTS = { out: 'results.json', rounds: '11', turns: '3', only: '', python: 'python3' }
+
 export function asked(args) {
-  const { values } = parseArgs({
-    args,
-    options: {
-      out: { type: 'string', default: 'results.json' },
-      rounds: { type: 'string', default: '11' },
-      turns: { type: 'string', default: '3' },
-      only: { type: 'string', default: '' },
-      python: { type: 'string', default: 'python3' },
-    },
-  })
+  const options = Object.fromEntries(Object.entries(DEFAULTS).map(([name, value]) => [name, { type: 'string', default: value }]))
+  const { values } = parseArgs({ args, options })
   const count = name => {
     const number = Number(values[name])
     if (!Number.isInteger(number) || number < 1) throw new RangeError(`--${name} ${values[name]}: expected a whole number above 0`)
@@ -50,10 +43,8 @@ function mergedWorkloads(reports) {
   return [...workloads.values()].map(workload => ({ ...workload, lanes: [...workload.lanes.values()] }))
 }
 
-/** Each once. */
 const once = list => [...new Map(list.map(of => [JSON.stringify(of), of])).values()]
 
-/** The reports of all programs as one. */
 export function merged(reports, { turns, rounds }) {
   const all = Object.values(reports).flat()
   return {

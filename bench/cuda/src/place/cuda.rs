@@ -9,8 +9,10 @@ use candle_core::cuda_backend::cudarc::driver::sys::{
 };
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DevicePtr, result};
 use kvtide_cuda::{Span, Stream};
+use serde_json::{Value, json};
 
-use crate::{Machine, Result};
+use super::Driver;
+use crate::Result;
 
 /// Bytes that each copy in front of a measurement moves, about half a millisecond.
 const AHEAD: usize = 1 << 30;
@@ -18,16 +20,14 @@ const AHEAD: usize = 1 << 30;
 /// Pieces of work that are enqueued while one such copy runs.
 const PER_COPY: usize = 16;
 
-/// A GPU's stream and the events that its time is taken from.
-pub struct Gpu {
+struct Gpu {
     stream: Arc<CudaStream>,
     start: CudaEvent,
     end: CudaEvent,
     ahead: CudaSlice<u8>,
 }
 
-/// The first GPU; else why it cannot be used.
-pub fn open() -> std::result::Result<(Stream, Device, Gpu), String> {
+pub fn open() -> std::result::Result<(Stream, Device, Box<dyn Driver>), String> {
     let device = match kvtide_tensor::device("cuda") {
         Ok(device) => device,
         Err(kvtide_tensor::Error::DeviceUnavailable { reason, .. }) => return Err(reason),
@@ -36,7 +36,7 @@ pub fn open() -> std::result::Result<(Stream, Device, Gpu), String> {
     let Device::Cuda(cuda) = &device else { return Err("the device is no GPU of NVIDIA's".to_owned()) };
     let launches = Stream::gpu(cuda);
     let gpu = Gpu::new(cuda.cuda_stream()).map_err(|error| error.to_string())?;
-    Ok((launches, device, gpu))
+    Ok((launches, device, Box::new(gpu)))
 }
 
 impl Gpu {
@@ -46,9 +46,10 @@ impl Gpu {
         let ahead = stream.alloc_zeros(2 * AHEAD)?;
         Ok(Gpu { stream, start, end, ahead })
     }
+}
 
-    /// What the report says of it.
-    pub fn machine(&self) -> Machine {
+impl Driver for Gpu {
+    fn machine(&self) -> Value {
         let context = self.stream.context();
         let ask = |attribute| context.attribute(attribute).ok();
         let mut version = 0;
@@ -61,21 +62,17 @@ impl Gpu {
             ask(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE).map(|bytes| format!("L2 {} MiB", bytes >> 20)),
             known.then(|| format!("a driver for CUDA {}.{}", version / 1000, version % 1000 / 10)),
         ];
-        Machine {
-            device: context.name().unwrap_or_else(|_| "a GPU without a name".to_owned()),
-            details: details.into_iter().flatten().collect(),
-        }
+        let name = context.name().unwrap_or_else(|_| "a GPU without a name".to_owned());
+        json!({ "device": name, "details": details.into_iter().flatten().collect::<Vec<_>>() })
     }
 
-    /// Enqueues a copy.
-    pub fn copy(&self, source: Span<'_>, target: Span<'_>, bytes: usize) -> Result<()> {
+    fn copy(&self, source: Span<'_>, target: Span<'_>, bytes: usize) -> Result<()> {
         // SAFETY: both have as many bytes, which the caller has checked, and belong to this stream.
         unsafe { result::memcpy_dtod_async(target.address(), source.address(), bytes, self.stream.cu_stream()) }?;
         Ok(())
     }
 
-    /// Keeps the GPU busy while `times` pieces of work are enqueued, and takes the time behind that.
-    pub fn begin(&self, times: usize) -> Result<()> {
+    fn begin(&self, times: usize) -> Result<()> {
         self.stream.synchronize()?;
         let first = self.ahead.device_ptr(&self.stream).0;
         for _ in 0..1 + times / PER_COPY {
@@ -85,8 +82,7 @@ impl Gpu {
         Ok(self.start.record(&self.stream)?)
     }
 
-    /// Nanoseconds since then, once everything that was enqueued is done.
-    pub fn end(&self) -> Result<f64> {
+    fn end(&self) -> Result<f64> {
         self.end.record(&self.stream)?;
         Ok(f64::from(self.start.elapsed_ms(&self.end)?) * 1e6)
     }

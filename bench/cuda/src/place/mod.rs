@@ -12,20 +12,42 @@ use std::time::Instant;
 
 use candle_core::Device;
 use kvtide_bench::Took;
-use kvtide_cuda::{DeviceMemory, Span, Stream};
+use kvtide_cuda::{Span, Stream};
 
-use crate::{Machine, Result};
+use serde_json::{Value, json};
 
-#[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
+use crate::Result;
+
+#[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(not(feature = "cuda"))]
+mod cuda {
+    use super::{Device, Driver, Stream};
 
-/// A device with its stream.
+    /// The reason why a build without CUDA has no GPU.
+    pub fn open() -> Result<(Stream, Device, Box<dyn Driver>), String> {
+        match kvtide_tensor::device("cuda") {
+            Err(kvtide_tensor::Error::DeviceUnavailable { reason, .. }) => Err(reason),
+            other => Err(format!("a device of this build is none for kernels: {:?}", other.is_ok())),
+        }
+    }
+}
+
+/// What a GPU's driver does.
+trait Driver {
+    fn machine(&self) -> Value;
+    fn copy(&self, source: Span<'_>, target: Span<'_>, bytes: usize) -> Result<()>;
+    /// Keeps the GPU busy while `times` pieces of work are enqueued, and takes the time behind that.
+    fn begin(&self, times: usize) -> Result<()>;
+    /// Nanoseconds since then, once everything that was enqueued is done.
+    fn end(&self) -> Result<f64>;
+}
+
 pub struct Place {
-    /// Where launches go.
     pub stream: Stream,
     /// The same device for candle's tensors and for caches.
     pub device: Device,
-    gpu: Option<cuda::Gpu>,
+    gpu: Option<Box<dyn Driver>>,
 }
 
 impl Place {
@@ -38,25 +60,14 @@ impl Place {
         Ok(Place { stream, device, gpu: Some(gpu) })
     }
 
-    /// What the report says of it.
-    pub fn machine(&self) -> Machine {
-        match &self.gpu {
-            Some(gpu) => gpu.machine(),
-            None => Machine {
-                device: "the CPU in a GPU's stead".to_owned(),
-                details: vec!["times say nothing about a GPU".to_owned()],
-            },
-        }
+    /// Its name, and what else is known of it.
+    pub fn machine(&self) -> Value {
+        let emulated = || json!({ "device": "the CPU in a GPU's stead", "details": ["times say nothing about a GPU"] });
+        self.gpu.as_ref().map_or_else(emulated, |gpu| gpu.machine())
     }
 
-    /// True where times are a GPU's.
     pub fn is_gpu(&self) -> bool {
         self.gpu.is_some()
-    }
-
-    /// Memory that holds anything.
-    pub fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
-        Ok(self.stream.memory(bytes)?)
     }
 
     /// The driver's own copy from device to device, enqueued.
@@ -90,7 +101,6 @@ impl Place {
     }
 }
 
-/// The CPU that stands in for a GPU.
 fn emulated() -> std::result::Result<Stream, String> {
     #[cfg(feature = "emulate")]
     return Ok(Stream::emulated());

@@ -12,7 +12,6 @@ use super::{Bench, Measurement};
 use crate::Result;
 use crate::sizes::Sizes;
 
-/// One token, or a chunk of a prompt.
 pub fn appended(bench: &Bench<'_>, batch: usize, tokens: usize) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, dim, keys, times, .. } = *sizes;
@@ -63,12 +62,11 @@ pub fn appended(bench: &Bench<'_>, batch: usize, tokens: usize) -> Result<Measur
     check(&cache.borrow(), &all_k, [&old_k, &k])?;
     let bytes = 2 * batch * kv_heads * tokens * sizes.row();
     let amount = Amount::moved(bytes, bytes);
-    let (mut from, mut to) = (place.memory(bytes)?, place.memory(bytes)?);
     let lanes = vec![
         bench.lane(Role::Ours, "kvtide", amount, ours),
         bench.lane(Role::Peer, "candle, slice_set", amount, slice_set),
         bench.lane(Role::Peer, "candle, cat", amount, cat),
-        bench.copy(from.span(), to.span(), amount),
+        bench.copy(bench.memory(bytes)?, bench.memory(bytes)?, amount),
     ];
     let lanes = lanes.into_iter().map(|lane| lane.times(times)).collect();
     let title = format!("append of {tokens} tokens to {held}, {batch} sequences, {kv_heads} heads of {dim}, bf16");

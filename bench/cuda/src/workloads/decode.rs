@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{AttendKeys, RowFormat, Words};
+use kvtide_cuda::{RowFormat, Words};
 
 use super::keys::{Keys, Pool};
 use super::queries::Queries;
@@ -16,39 +16,33 @@ pub const BF16_MOST: f64 = 0.008;
 const Q8_MOST: f64 = 0.025;
 
 pub fn measure(bench: &Bench<'_>) -> Result<Measurement> {
-    let Bench { place, sizes, .. } = *bench;
+    let sizes = bench.sizes;
     let Sizes { sequences, keys: count, kv_heads, query_heads, dim, .. } = *sizes;
-    let mut keys = Keys::new(bench)?;
-    let mut pool = Pool::new(bench, &mut keys, RowFormat::Bf16)?;
-    let mut low = Pool::new(bench, &mut keys, RowFormat::Q8)?;
-    let mut queries = Queries::new(bench, sequences, 1)?;
+    let keys = Keys::new(bench)?;
+    let pages = Pool::new(bench, &keys, RowFormat::Bf16)?;
+    let low = Pool::new(bench, &keys, RowFormat::Q8)?;
+    let queries = Queries::new(bench, sequences, 1)?;
     let amount = Amount::moved(2 * sizes.keys_part(), 0);
-    let low_amount = Amount::moved(low.layer_bytes(sizes, keys.blocks.len()), 0);
+    let low_amount = Amount::moved(low.layer_bytes(keys.blocks.len()), 0);
     let listed: Vec<u32> = keys.blocks.iter().map(|&block| block as u32).collect();
-    let (rows, held) = (keys.rows.span(), keys.tables.span());
-    let mut scratch = place.memory(sizes.keys_part())?;
-    let scratch = scratch.span();
-    let low = low.reader(bench, Words::Device(held));
-    let pages = pool.reader(bench, Words::Device(held));
+    let (rows, scratch) = (keys.rows, bench.memory(sizes.keys_part())?);
     let told = pages.with_tables(Words::Host(&listed));
-    let [k, v] = Keys::contiguous(sizes, rows);
-    let contiguous = AttendKeys::Rows { k, v };
-    let asker = queries.asker(bench);
-    asker.attend(contiguous)?;
-    asker.check("contiguous", rows, false, BF16_MOST)?;
+    let contiguous = keys.contiguous(sizes);
+    queries.attend(contiguous)?;
+    queries.check("contiguous", rows, false, BF16_MOST)?;
     for layer in 0..sizes.pool_layers {
-        asker.attend(pages.layer(layer))?;
-        asker.check("pages", rows, true, BF16_MOST)?;
-        asker.attend(low.layer(layer))?;
-        asker.check("q8 pages", rows, true, Q8_MOST)?;
+        queries.attend(pages.layer(layer))?;
+        queries.check("pages", rows, true, BF16_MOST)?;
+        queries.attend(low.layer(layer))?;
+        queries.check("q8 pages", rows, true, Q8_MOST)?;
     }
     let turn = Cell::new(0);
     let next = || turn.replace(turn.get() + 1);
     let lanes = vec![
-        bench.lane(Role::Ours, "kvtide, pages", amount, || asker.attend(pages.layer(next()))),
-        bench.lane(Role::Ours, "kvtide, pages, tables from the host", amount, || asker.attend(told.layer(next()))),
-        bench.lane(Role::Ours, "kvtide, q8 pages", low_amount, || asker.attend(low.layer(next()))),
-        bench.lane(Role::Ours, "kvtide, contiguous", amount, || asker.attend(contiguous)),
+        bench.lane(Role::Ours, "kvtide, pages", amount, || queries.attend(pages.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, pages, tables from the host", amount, || queries.attend(told.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, q8 pages", low_amount, || queries.attend(low.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, contiguous", amount, || queries.attend(contiguous)),
         bench.copy(rows, scratch, amount),
     ];
     let heads = format!("{query_heads}/{kv_heads} heads of {dim}");

@@ -4,7 +4,7 @@
 //! The host's time is the point: a graph asks for the whole step at once.
 
 use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{DeviceLengths, Insert, RowFormat, Rows, Stream, Tables, Words, advance, insert};
+use kvtide_cuda::{DeviceLengths, RowFormat, Rows, Stream, Tables, advance, insert};
 
 use super::keys::{Keys, Pool};
 use super::queries::Queries;
@@ -15,60 +15,46 @@ use crate::numbers::fill;
 use crate::pages::Page;
 use crate::sizes::Sizes;
 
-/// Steps of a round.
 const TIMES: usize = 16;
 
 pub fn step(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, layers, pool_layers, block, keys: count, .. } = *sizes;
-    let page = Page::new(sizes, Page::formats("bf16"));
-    let mut keys = Keys::new(bench)?;
-    let mut pool = Pool::new(bench, &mut keys, RowFormat::Bf16)?;
-    let mut queries = Queries::new(bench, 1, 1)?;
+    let page = Page::new(sizes, "bf16");
+    let keys = Keys::new(bench)?;
+    let pages = Pool::new(bench, &keys, RowFormat::Bf16)?;
+    let queries = Queries::new(bench, 1, 1)?;
     // The new token is the last one that attention sees.
-    let (mut before, mut seen) = (words(bench, [count - 1].into_iter())?, words(bench, [count].into_iter())?);
+    let (before, seen) = (words(bench, [count - 1].into_iter())?, words(bench, [count].into_iter())?);
     let part = pool_layers * kv_heads * sizes.row();
-    let mut new = place.memory(2 * part)?;
-    fill(place, new.span(), 13, 1.0)?;
-    let (held, new) = (keys.tables.span(), new.span());
-    let pages = pool.reader(bench, Words::Device(held));
+    let new = bench.memory(2 * part)?;
+    fill(place, new, 13, 1.0)?;
     let token = kv_heads * sizes.row();
-    let into = Insert {
-        pages: pages.memory(),
-        page_bytes: page.bytes,
-        block_bytes: pool_layers * page.bytes,
-        block_size: block,
-        sections: page.sections(),
-        rows: [0, part].map(|offset| Rows { memory: new, offset, layer: token, head: sizes.row(), token }),
-        heads: kv_heads,
-        first_layer: 0,
-        layers: pool_layers,
-    };
-    let tables = Tables { lengths: before.span(), blocks: held, sequences: 1, row_blocks: count / block };
-    let lengths = DeviceLengths { memory: seen.span(), keys_max: count };
-    let asker = queries.asker(bench);
+    let rows = [0, part].map(|offset| Rows { memory: new, offset, layer: token, head: sizes.row(), token });
+    let into = page.insert(sizes, pages.memory, rows, pool_layers);
+    let tables = Tables { lengths: before, blocks: keys.tables, sequences: 1, row_blocks: count / block };
+    let lengths = DeviceLengths { memory: seen, keys_max: count };
     let launched = |stream: &Stream| -> Result<()> {
         insert(stream, &into, &tables)?;
-        (0..layers).try_for_each(|layer| asker.attend_on(stream, pages.layer(layer), Some(lengths)))?;
+        (0..layers).try_for_each(|layer| queries.attend_on(stream, pages.layer(layer), Some(lengths)))?;
         // By none, so that the next step finds the same.
         Ok(advance(stream, tables.lengths, 1, 0)?)
     };
     let graph = place.stream.capture(launched)?;
     launched(&place.stream)?;
-    let expected = asker.outputs()?;
-    asker.spoil()?;
+    let expected = queries.outputs()?;
+    queries.spoil()?;
     graph.replay()?;
-    if asker.outputs()? != expected {
+    if queries.outputs()? != expected {
         return Err("a replay answers something else than its launches".into());
     }
     let amount = Amount::moved(layers * 2 * kv_heads * count * sizes.row(), 0);
-    let mut scratch = place.memory(amount.bytes as usize / 2)?;
-    let mut source = place.memory(amount.bytes as usize / 2)?;
-    fill(place, source.span(), 14, 1.0)?;
+    let [source, scratch] = [bench.memory(amount.bytes as usize / 2)?, bench.memory(amount.bytes as usize / 2)?];
+    fill(place, source, 14, 1.0)?;
     let lanes = vec![
         bench.lane(Role::Ours, "kvtide, launched", amount, || launched(&place.stream)),
         bench.lane(Role::Ours, "kvtide, replayed", amount, || Ok(graph.replay()?)),
-        bench.copy(source.span(), scratch.span(), amount),
+        bench.copy(source, scratch, amount),
     ];
     let lanes = lanes.into_iter().map(|lane| lane.times(TIMES)).collect();
     bench.measured(format!("a decode step of {layers} layers, one sequence of {count} keys, bf16 pages"), lanes)

@@ -13,7 +13,8 @@ mod queries;
 mod step;
 
 use kvtide_bench::{Amount, Lane, Measured, Role, measure};
-use kvtide_cuda::{Direction, Span};
+use kvtide_cuda::{DeviceMemory, Direction, Span};
+use typed_arena::Arena;
 
 use crate::Result;
 use crate::place::Place;
@@ -25,14 +26,15 @@ type Measurement = (String, Vec<Measured>);
 /// A workload by its id, which `--only` names. Its memory is given back before it returns.
 type Workload = (&'static str, fn(&Bench<'_>) -> Result<Measurement>);
 
-/// What a workload runs with.
+#[derive(Clone, Copy)]
 pub struct Bench<'a> {
     pub place: &'a Place,
     pub sizes: &'a Sizes,
     pub rounds: usize,
+    /// What the workload takes, until it is over.
+    pub memory: &'a Arena<DeviceMemory>,
 }
 
-/// All of them, in the order in which they run.
 pub const ALL: &[Workload] = &[
     ("prompt-append", prompt::append),
     ("page-scatter", |bench| prompt::carried(bench, Direction::Scatter)),
@@ -41,12 +43,12 @@ pub const ALL: &[Workload] = &[
     ("move-overlapping", moves::overlapping),
     ("block-copy", moves::blocks),
     ("block-zero", moves::zeros),
-    ("quantise-f8e4m3", |bench| quantise::measured(bench, &quantise::F8E4M3, true)),
-    ("quantise-q8", |bench| quantise::measured(bench, &quantise::Q8, true)),
-    ("quantise-q4", |bench| quantise::measured(bench, &quantise::Q4, true)),
-    ("dequantise-f8e4m3", |bench| quantise::measured(bench, &quantise::F8E4M3, false)),
-    ("dequantise-q8", |bench| quantise::measured(bench, &quantise::Q8, false)),
-    ("dequantise-q4", |bench| quantise::measured(bench, &quantise::Q4, false)),
+    ("quantise-f8e4m3", |bench| quantise::measured(bench, "f8e4m3", true)),
+    ("quantise-q8", |bench| quantise::measured(bench, "q8", true)),
+    ("quantise-q4", |bench| quantise::measured(bench, "q4", true)),
+    ("dequantise-f8e4m3", |bench| quantise::measured(bench, "f8e4m3", false)),
+    ("dequantise-q8", |bench| quantise::measured(bench, "q8", false)),
+    ("dequantise-q4", |bench| quantise::measured(bench, "q4", false)),
     ("step-append", step::append),
     ("decode", decode::measure),
     #[cfg(any(feature = "cuda", feature = "emulate"))]
@@ -57,8 +59,24 @@ pub const ALL: &[Workload] = &[
 ];
 
 impl<'a> Bench<'a> {
+    /// Memory that holds anything.
+    fn memory(&self, bytes: usize) -> Result<Span<'a>> {
+        Ok(self.memory.alloc(self.place.stream.memory(bytes)?).span())
+    }
+
     fn measured(&self, title: impl Into<String>, lanes: Vec<Lane<'_>>) -> Result<Measurement> {
         Ok((title.into(), measure(lanes, self.rounds)?))
+    }
+
+    /// `work` beside a copy from `source` to `target`.
+    fn beside_copy(
+        &self,
+        title: String,
+        amount: Amount,
+        [source, target]: [Span<'_>; 2],
+        work: impl FnMut() -> Result<()>,
+    ) -> Result<Measurement> {
+        self.measured(title, vec![self.lane(Role::Ours, "kvtide", amount, work), self.copy(source, target, amount)])
     }
 
     /// A lane of which each piece of work is enqueued at this place.
@@ -80,7 +98,6 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Bytes in gigabytes, for titles.
 fn gigabytes(bytes: usize) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
 }

@@ -1,7 +1,7 @@
 //! Moves inside a buffer, and whole blocks copied and zeroed.
 
-use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{Move, Stretches, copy_chains, shift, zero_pieces};
+use kvtide_bench::Amount;
+use kvtide_cuda::{BufferRows, Move, copy_chains, shift, zero_pieces};
 
 use super::{Bench, Measurement, gigabytes};
 use crate::Result;
@@ -27,11 +27,10 @@ fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> 
     let rows = sizes.carried / (count * row);
     let moved = which(rows as u32);
     let bytes = count * rows * row;
-    let (mut buffer, mut before) = (place.memory(bytes)?, place.memory(bytes)?);
-    let (buffer, before) = (buffer.span(), before.span());
+    let (buffer, before) = (bench.memory(bytes)?, bench.memory(bytes)?);
     fill(place, before, 3, 1.0)?;
     place.copy(before, buffer, bytes)?;
-    let stretches = Stretches { count, rows, row };
+    let stretches = BufferRows { count, rows, row };
     shift(&place.stream, buffer, stretches, &[moved])?;
     let (from, to, len) = (moved.source as usize, moved.target as usize, moved.rows as usize);
     let pairs = samples(count * len).map(|at| {
@@ -41,21 +40,16 @@ fn moved(bench: &Bench<'_>, which: impl Fn(u32) -> Move) -> Result<Measurement> 
     check::rows(place, [before, buffer], row, pairs)?;
     let carried = count * len * row;
     let amount = Amount::moved(carried, carried);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || Ok(shift(&place.stream, buffer, stretches, &[moved])?)),
-        bench.copy(before, buffer, amount),
-    ];
     let title = format!("{len} of {rows} rows to the front in each of {count} stretches, bf16, {}", gigabytes(carried));
-    bench.measured(title, lanes)
+    bench.beside_copy(title, amount, [before, buffer], || Ok(shift(&place.stream, buffer, stretches, &[moved])?))
 }
 
 /// Blocks of all layers from half of the pool to the other half.
 pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
-    let bytes = sizes.layers * Page::new(sizes, Page::formats("bf16")).bytes;
+    let bytes = sizes.layers * Page::new(sizes, "bf16").bytes;
     let count = (sizes.carried / bytes).max(2);
-    let (mut source, mut target) = (place.memory(count * bytes)?, place.memory(count * bytes)?);
-    let (source, target) = (source.span(), target.span());
+    let (source, target) = (bench.memory(count * bytes)?, bench.memory(count * bytes)?);
     fill(place, source, 4, 1.0)?;
     let pieces: Vec<_> =
         scattered(count).into_iter().enumerate().map(|(from, to)| (from * bytes, to * bytes)).collect();
@@ -67,22 +61,18 @@ pub fn blocks(bench: &Bench<'_>) -> Result<Measurement> {
     });
     check::rows(place, [source, target], row, pairs)?;
     let amount = Amount::moved(count * bytes, count * bytes);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || {
-            Ok(copy_chains(&place.stream, (source, target), bytes, 1, &pieces)?)
-        }),
-        bench.copy(source, target, amount),
-    ];
-    bench.measured(format!("{count} blocks of {} KiB copied, {}", bytes >> 10, gigabytes(count * bytes)), lanes)
+    let title = format!("{count} blocks of {} KiB copied, {}", bytes >> 10, gigabytes(count * bytes));
+    bench.beside_copy(title, amount, [source, target], || {
+        Ok(copy_chains(&place.stream, (source, target), bytes, 1, &pieces)?)
+    })
 }
 
 /// Blocks of all layers made zero: nothing is read.
 pub fn zeros(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes: Sizes { layers, carried, .. }, .. } = *bench;
-    let bytes = layers * Page::new(bench.sizes, Page::formats("bf16")).bytes;
+    let bytes = layers * Page::new(bench.sizes, "bf16").bytes;
     let count = (carried / bytes).max(2);
-    let (mut source, mut target) = (place.memory(count * bytes)?, place.memory(count * bytes)?);
-    let (source, target) = (source.span(), target.span());
+    let (source, target) = (bench.memory(count * bytes)?, bench.memory(count * bytes)?);
     for span in [source, target] {
         fill(place, span, 5, 1.0)?;
     }
@@ -99,9 +89,6 @@ pub fn zeros(bench: &Bench<'_>) -> Result<Measurement> {
     }
     let all: Vec<_> = scattered(count).into_iter().map(|block| block * bytes).collect();
     let amount = Amount::moved(0, count * bytes);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || Ok(zero_pieces(&place.stream, target, bytes, &all)?)),
-        bench.copy(source, target, amount),
-    ];
-    bench.measured(format!("{count} blocks of {} KiB made zero, {}", bytes >> 10, gigabytes(count * bytes)), lanes)
+    let title = format!("{count} blocks of {} KiB made zero, {}", bytes >> 10, gigabytes(count * bytes));
+    bench.beside_copy(title, amount, [source, target], || Ok(zero_pieces(&place.stream, target, bytes, &all)?))
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use candle_core::{DType, Tensor};
 use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{AttendKeys, RowFormat, Words};
+use kvtide_cuda::RowFormat;
 
 use super::decode::BF16_MOST;
 use super::keys::{Keys, Pool};
@@ -24,20 +24,15 @@ fn flops(sizes: &Sizes) -> f64 {
 pub fn measure(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { chunk, chunks, keys: count, kv_heads, query_heads, dim, matrix, .. } = *sizes;
-    let mut keys = Keys::new(bench)?;
-    let mut pool = Pool::new(bench, &mut keys, RowFormat::Bf16)?;
-    let mut low = Pool::new(bench, &mut keys, RowFormat::Q8)?;
-    let mut queries = Queries::new(bench, chunks, chunk)?;
-    let (rows, held) = (keys.rows.span(), keys.tables.span());
-    let pages = pool.reader(bench, Words::Device(held));
-    let low = low.reader(bench, Words::Device(held));
-    let [k, v] = Keys::contiguous(sizes, rows);
-    let contiguous = AttendKeys::Rows { k, v };
-    let asker = queries.asker(bench);
-    asker.attend(contiguous)?;
-    asker.check("contiguous", rows, false, BF16_MOST)?;
-    asker.attend(pages.layer(1))?;
-    asker.check("pages", rows, true, BF16_MOST)?;
+    let keys = Keys::new(bench)?;
+    let pages = Pool::new(bench, &keys, RowFormat::Bf16)?;
+    let low = Pool::new(bench, &keys, RowFormat::Q8)?;
+    let queries = Queries::new(bench, chunks, chunk)?;
+    let (rows, contiguous) = (keys.rows, keys.contiguous(sizes));
+    queries.attend(contiguous)?;
+    queries.check("contiguous", rows, false, BF16_MOST)?;
+    queries.attend(pages.layer(1))?;
+    queries.check("pages", rows, true, BF16_MOST)?;
     // The CPU multiplies no matrices of bf16.
     let dtype = if place.is_gpu() { DType::BF16 } else { DType::F32 };
     let side = |_| Tensor::randn(0f32, 1f32, (matrix, matrix), &place.device)?.to_dtype(dtype);
@@ -47,9 +42,9 @@ pub fn measure(bench: &Bench<'_>) -> Result<Measurement> {
     let turn = Cell::new(0);
     let next = || turn.replace(turn.get() + 1);
     let lanes = vec![
-        bench.lane(Role::Ours, "kvtide, pages", amount, || asker.attend(pages.layer(next()))),
-        bench.lane(Role::Ours, "kvtide, q8 pages", amount, || asker.attend(low.layer(next()))),
-        bench.lane(Role::Ours, "kvtide, contiguous", amount, || asker.attend(contiguous)),
+        bench.lane(Role::Ours, "kvtide, pages", amount, || queries.attend(pages.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, q8 pages", amount, || queries.attend(low.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, contiguous", amount, || queries.attend(contiguous)),
         bench.lane(Role::Limit, "product of matrices", product, || {
             a.matmul(&b)?;
             Ok(())

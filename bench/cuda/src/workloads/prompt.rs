@@ -1,7 +1,7 @@
 //! A prompt of all layers: into tensors with a head after the other, into pages, and out of them.
 
-use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{BoxCopy, Direction, Rows, Span, Strips, copy_boxes, copy_strips};
+use kvtide_bench::Amount;
+use kvtide_cuda::{BoxCopy, Direction, Rows, Span, copy_boxes, copy_strips};
 
 use super::{Bench, Measurement, gigabytes};
 use crate::Result;
@@ -17,12 +17,10 @@ fn rows<'a>(sizes: &Sizes, memory: Span<'a>) -> [Rows<'a>; 2] {
     [0, part].map(|offset| Rows { memory, offset, layer, head: row, token })
 }
 
-/// Where a row lies in that memory.
 fn row_at(sizes: &Sizes, [part, layer, token, head]: [usize; 4]) -> usize {
     (((part * sizes.layers + layer) * sizes.prompt + token) * sizes.kv_heads + head) * sizes.row()
 }
 
-/// Some rows: part, layer, token, head.
 fn sampled(sizes: &Sizes) -> impl Iterator<Item = [usize; 4]> {
     let Sizes { layers, prompt, kv_heads, .. } = *sizes;
     samples(2 * layers * prompt * kv_heads).map(move |at| {
@@ -38,8 +36,7 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     let (row, bytes) = (sizes.row(), 2 * sizes.prompt_part());
     // A buffer has room for more.
     let slots = prompt + prompt / 8;
-    let (mut source, mut target) = (place.memory(bytes)?, place.memory(2 * layers * kv_heads * slots * row)?);
-    let (source, target) = (source.span(), target.span());
+    let (source, target) = (bench.memory(bytes)?, bench.memory(2 * layers * kv_heads * slots * row)?);
     fill(place, source, 1, 1.0)?;
     let target_strides = [slots * row, row, 1];
     let source_strides = [row, kv_heads * row, 1];
@@ -61,34 +58,21 @@ pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     });
     check::rows(place, [source, target], row, pairs)?;
     let amount = Amount::moved(bytes, bytes);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || Ok(copy_boxes(&place.stream, &boxes)?)),
-        bench.copy(source, target, amount),
-    ];
-    bench.measured(format!("append of {prompt} tokens, {layers} layers, bf16, {}", gigabytes(bytes)), lanes)
+    let title = format!("append of {prompt} tokens, {layers} layers, bf16, {}", gigabytes(bytes));
+    bench.beside_copy(title, amount, [source, target], || Ok(copy_boxes(&place.stream, &boxes)?))
 }
 
-/// Into pages, or out of them.
 pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
-    let Sizes { kv_heads, layers, prompt, block, .. } = *sizes;
-    let page = Page::new(sizes, Page::formats("bf16"));
+    let Sizes { layers, prompt, block, .. } = *sizes;
+    let page = Page::new(sizes, "bf16");
     let (bytes, block_bytes) = (2 * sizes.prompt_part(), layers * page.bytes);
     let blocks = scattered(prompt.div_ceil(block));
-    let (mut outside, mut inside) = (place.memory(bytes)?, place.memory(blocks.len() * block_bytes)?);
-    let (outside, inside) = (outside.span(), inside.span());
+    let (outside, inside) = (bench.memory(bytes)?, bench.memory(blocks.len() * block_bytes)?);
     let is_scatter = direction == Direction::Scatter;
     let (source, target) = if is_scatter { (outside, inside) } else { (inside, outside) };
     fill(place, source, 2, 1.0)?;
-    let call = Strips {
-        pages: inside,
-        page_bytes: page.bytes,
-        sections: page.sections(),
-        rows: rows(sizes, outside),
-        heads: kv_heads,
-        layers,
-        layer_bytes: page.bytes,
-    };
+    let call = page.moves(sizes, inside, rows(sizes, outside), layers);
     let strips = strips(&blocks, block, block_bytes, prompt, 0);
     copy_strips(&place.stream, direction, &call, &strips)?;
     let pairs = sampled(sizes).map(|at @ [part, layer, token, head]| {
@@ -99,10 +83,7 @@ pub fn carried(bench: &Bench<'_>, direction: Direction) -> Result<Measurement> {
     });
     check::rows(place, [source, target], sizes.row(), pairs)?;
     let amount = Amount::moved(bytes, bytes);
-    let lanes = vec![
-        bench.lane(Role::Ours, "kvtide", amount, || Ok(copy_strips(&place.stream, direction, &call, &strips)?)),
-        bench.copy(source, target, amount),
-    ];
     let way = if is_scatter { "into pages" } else { "out of pages" };
-    bench.measured(format!("{prompt} tokens {way} of {block}, {layers} layers, bf16, {}", gigabytes(bytes)), lanes)
+    let title = format!("{prompt} tokens {way} of {block}, {layers} layers, bf16, {}", gigabytes(bytes));
+    bench.beside_copy(title, amount, [source, target], || Ok(copy_strips(&place.stream, direction, &call, &strips)?))
 }

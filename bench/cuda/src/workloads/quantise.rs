@@ -1,6 +1,6 @@
 //! Pages of bf16 to low-bit ones, and back.
 
-use kvtide_bench::{Amount, Role};
+use kvtide_bench::Amount;
 use kvtide_cuda::{Format, Quantised, QuantisedPage, QuantisedPages, Span, seal, unseal};
 
 use super::{Bench, Measurement, gigabytes};
@@ -10,21 +10,11 @@ use crate::numbers::{fill, floats, samples};
 use crate::pages::{Page, scattered};
 use crate::sizes::Sizes;
 
-/// A form, and how far off a number from -1 to 1 may be in it: half a step, and that of bf16.
-pub struct Form {
-    name: &'static str,
-    most: f64,
-}
-
-pub const F8E4M3: Form = Form { name: "f8e4m3", most: 0.04 };
-pub const Q8: Form = Form { name: "q8", most: 0.01 };
-pub const Q4: Form = Form { name: "q4", most: 0.08 };
-
 /// A call over pages whose rows are in the pages of another form.
 pub fn call<'a>(
     sizes: &Sizes,
     memory: Span<'a>,
-    (page, formats): (&Page, [Format; 2]),
+    page: &Page,
     rows: [(Span<'a>, usize, usize); 2],
 ) -> QuantisedPages<'a> {
     let parts = [0, 1].map(|part| {
@@ -34,7 +24,7 @@ pub fn call<'a>(
             head,
             token,
             element: Format::Bf16,
-            format: formats[part],
+            format: page.formats[part],
             dim: sizes.dim,
             is_rotated: false,
             codes: page.sections()[part],
@@ -44,21 +34,21 @@ pub fn call<'a>(
     QuantisedPages { memory, page_bytes: page.bytes, slots: sizes.block, heads: sizes.kv_heads, parts }
 }
 
-/// Pages into a form, or back.
-pub fn measured(bench: &Bench<'_>, form: &Form, is_seal: bool) -> Result<Measurement> {
+pub fn measured(bench: &Bench<'_>, name: &'static str, is_seal: bool) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, block, carried, .. } = *sizes;
-    let (wide, formats) = (Page::new(sizes, Page::formats("bf16")), Page::formats(form.name));
-    let page = Page::new(sizes, formats);
+    let (wide, page) = (Page::new(sizes, "bf16"), Page::new(sizes, name));
+    // How far off a number from -1 to 1 may be: half a step, and that of bf16.
+    let most = [("f8e4m3", 0.04), ("q8", 0.01), ("q4", 0.08)].into_iter().find(|(form, _)| *form == name);
+    let (_, most) = most.ok_or("a form of pages")?;
     let count = carried / wide.bytes;
-    let (mut source, mut back) = (place.memory(count * wide.bytes)?, place.memory(count * wide.bytes)?);
-    let mut low = place.memory(count * page.bytes)?;
-    let (source, low, back) = (source.span(), low.span(), back.span());
+    let (source, back) = (bench.memory(count * wide.bytes)?, bench.memory(count * wide.bytes)?);
+    let low = bench.memory(count * page.bytes)?;
     fill(place, source, 6, 1.0)?;
     fill(place, low, 7, 1.0)?;
     fill(place, back, 8, 1.0)?;
-    let into = call(sizes, low, (&page, formats), wide.rows(source));
-    let out = call(sizes, low, (&page, formats), wide.rows(back));
+    let into = call(sizes, low, &page, wide.rows(source));
+    let out = call(sizes, low, &page, wide.rows(back));
     let pages: Vec<QuantisedPage> = scattered(count)
         .into_iter()
         .enumerate()
@@ -73,15 +63,14 @@ pub fn measured(bench: &Bench<'_>, form: &Form, is_seal: bool) -> Result<Measure
     unseal(&place.stream, &out, &pages)?;
     for at in samples(count * wide.bytes / sizes.row()).map(|at| at * sizes.row()) {
         let [found, expected] = [back, source].map(|span| check::bytes(place, span, at, sizes.row()));
-        check::near(form.name, &floats(&found?), &floats(&expected?), form.most)?;
+        check::near(name, &floats(&found?), &floats(&expected?), most)?;
     }
     let low_bit: usize = page.parts.iter().map(|part| kv_heads * (part.head + part.scale_head)).sum();
     let amount = Amount::moved(count * wide.bytes, count * low_bit);
-    let lane = match is_seal {
-        true => bench.lane(Role::Ours, "kvtide", amount, || Ok(seal(&place.stream, &into, &pages)?)),
-        false => bench.lane(Role::Ours, "kvtide", amount, || Ok(unseal(&place.stream, &out, &pages)?)),
-    };
-    let lanes = vec![lane, bench.copy(source, back, amount)];
     let way = if is_seal { "bf16 to" } else { "to bf16 from" };
-    bench.measured(format!("{count} pages {way} {}, {} of bf16", form.name, gigabytes(count * wide.bytes)), lanes)
+    let title = format!("{count} pages {way} {}, {} of bf16", name, gigabytes(count * wide.bytes));
+    bench.beside_copy(title, amount, [source, back], || match is_seal {
+        true => Ok(seal(&place.stream, &into, &pages)?),
+        false => Ok(unseal(&place.stream, &out, &pages)?),
+    })
 }

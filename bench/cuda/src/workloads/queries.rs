@@ -1,8 +1,8 @@
 //! Queries over keys that are contiguous or in blocks, and what some of their outputs should be.
 
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, DeviceLengths, DeviceMemory, HeadRows, RowFormat,
-    Span, Stream, attend,
+    Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, DeviceLengths, HeadRows, RowFormat, Span, Stream,
+    attend,
 };
 
 use super::Bench;
@@ -15,23 +15,22 @@ use crate::sizes::Sizes;
 const QUERY_MOST: f32 = 8.0;
 
 /// Queries of sequences and their outputs, `[tokens, heads, dim]`, or `[batch, heads, n, dim]` over contiguous keys.
-pub struct Queries {
-    /// The queries.
-    pub rows: DeviceMemory,
-    out: DeviceMemory,
-    sums: DeviceMemory,
-    /// The sequences.
-    pub sequences: Vec<AttendSequence>,
+pub struct Queries<'a> {
+    bench: Bench<'a>,
+    rows: Span<'a>,
+    out: Span<'a>,
+    sums: Span<'a>,
+    sequences: Vec<AttendSequence>,
     each: usize,
 }
 
-impl Queries {
+impl<'a> Queries<'a> {
     /// The last `each` tokens of the first `count` sequences.
-    pub fn new(bench: &Bench<'_>, count: usize, each: usize) -> Result<Self> {
+    pub fn new(bench: &Bench<'a>, count: usize, each: usize) -> Result<Self> {
         let Bench { place, sizes, .. } = *bench;
-        let rows = count * each * sizes.query_heads;
-        let mut queries = place.memory(rows * sizes.row())?;
-        fill(place, queries.span(), 12, QUERY_MOST)?;
+        let heads = count * each * sizes.query_heads;
+        let (rows, out) = (bench.memory(heads * sizes.row())?, bench.memory(heads * sizes.row())?);
+        fill(place, rows, 12, QUERY_MOST)?;
         let of = |sequence: usize| AttendSequence {
             first_query: sequence * each,
             queries: each,
@@ -42,35 +41,10 @@ impl Queries {
             nodes: 0,
             tree: [0; 2],
         };
-        let (out, sums) = (place.memory(rows * sizes.row())?, place.memory(rows * 4)?);
-        Ok(Queries { rows: queries, out, sums, sequences: (0..count).map(of).collect(), each })
+        let sums = bench.memory(heads * 4)?;
+        Ok(Queries { bench: *bench, rows, out, sums, sequences: (0..count).map(of).collect(), each })
     }
 
-    /// To be asked.
-    pub fn asker<'a>(&'a mut self, bench: &Bench<'a>) -> Asker<'a> {
-        Asker {
-            bench: Bench { place: bench.place, sizes: bench.sizes, rounds: bench.rounds },
-            rows: self.rows.span(),
-            out: self.out.span(),
-            sums: self.sums.span(),
-            sequences: &self.sequences,
-            each: self.each,
-        }
-    }
-}
-
-/// Queries in memory that calls share.
-pub struct Asker<'a> {
-    bench: Bench<'a>,
-    rows: Span<'a>,
-    out: Span<'a>,
-    sums: Span<'a>,
-    sequences: &'a [AttendSequence],
-    each: usize,
-}
-
-impl Asker<'_> {
-    /// Attends to these keys.
     pub fn attend(&self, keys: AttendKeys<'_>) -> Result<()> {
         self.attend_on(&self.bench.place.stream, keys, None)
     }
@@ -96,7 +70,7 @@ impl Asker<'_> {
             },
             rules: AttendRules::causal(1.0 / (sizes.dim as f32).sqrt()),
             keys,
-            sequences: self.sequences,
+            sequences: &self.sequences,
             lengths,
             trees: None,
             mask: None,
@@ -110,13 +84,11 @@ impl Asker<'_> {
         }
     }
 
-    /// The outputs of the last call.
     #[cfg(any(feature = "cuda", feature = "emulate"))]
     pub fn outputs(&self) -> Result<Vec<u8>> {
         check::bytes(self.bench.place, self.out, 0, self.out.bytes())
     }
 
-    /// Makes all outputs other ones.
     #[cfg(any(feature = "cuda", feature = "emulate"))]
     pub fn spoil(&self) -> Result<()> {
         fill(self.bench.place, self.out, 15, 1.0)

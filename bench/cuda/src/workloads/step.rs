@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use kvtide_bench::{Amount, Role};
-use kvtide_cuda::{DeviceMemory, Direction, Insert, Rows, Span, Strip, Strips, Tables, advance, copy_strips, insert};
+use kvtide_cuda::{Direction, Rows, Span, Strip, Tables, advance, copy_strips, insert};
 
 use super::{Bench, Measurement};
 use crate::Result;
@@ -15,7 +15,6 @@ use crate::sizes::Sizes;
 /// Steps that are done in turn, each into blocks of its own.
 const STEPS: usize = 8;
 
-/// The slot of a sequence's new token.
 fn slot(sizes: &Sizes, sequence: usize) -> usize {
     sequence % sizes.block
 }
@@ -31,45 +30,24 @@ fn rows<'a>(sizes: &Sizes, memory: Span<'a>) -> [Rows<'a>; 2] {
 pub fn append(bench: &Bench<'_>) -> Result<Measurement> {
     let Bench { place, sizes, .. } = *bench;
     let Sizes { kv_heads, layers, sequences, block, times, .. } = *sizes;
-    let page = Page::new(sizes, Page::formats("bf16"));
+    let page = Page::new(sizes, "bf16");
     let (row, block_bytes) = (sizes.row(), layers * page.bytes);
     let part_bytes = layers * sequences * kv_heads * row;
     // Block `step` of each sequence.
     let blocks = scattered(sequences * STEPS);
-    let (mut new, mut pages) = (place.memory(2 * part_bytes)?, place.memory(blocks.len() * block_bytes)?);
-    let (new, pages) = (new.span(), pages.span());
+    let (new, pages) = (bench.memory(2 * part_bytes)?, bench.memory(blocks.len() * block_bytes)?);
     fill(place, new, 9, 1.0)?;
     let rows = rows(sizes, new);
-    let into = Insert {
-        pages,
-        page_bytes: page.bytes,
-        block_bytes,
-        block_size: block,
-        sections: page.sections(),
-        rows,
-        heads: kv_heads,
-        first_layer: 0,
-        layers,
-    };
-    let known = Strips {
-        pages,
-        page_bytes: page.bytes,
-        sections: page.sections(),
-        rows,
-        heads: kv_heads,
-        layers,
-        layer_bytes: page.bytes,
-    };
+    let into = page.insert(sizes, pages, rows, layers);
+    let known = page.moves(sizes, pages, rows, layers);
     let strips: Vec<Vec<Strip>> = (0..STEPS).map(|step| strips_of(sizes, &blocks, block_bytes, step)).collect();
-    let mut tables = words(bench, blocks.iter().copied())?;
-    let mut lengths = (0..STEPS)
-        .map(|step| words(bench, (0..sequences).map(|sequence| step * block + slot(sizes, sequence))))
+    let held = words(bench, blocks.iter().copied())?;
+    let tables = (0..STEPS)
+        .map(|step| {
+            let lengths = words(bench, (0..sequences).map(|sequence| step * block + slot(sizes, sequence)))?;
+            Ok(Tables { lengths, blocks: held, sequences, row_blocks: STEPS })
+        })
         .collect::<Result<Vec<_>>>()?;
-    let held = tables.span();
-    let tables: Vec<Tables<'_>> = lengths
-        .iter_mut()
-        .map(|lengths| Tables { lengths: lengths.span(), blocks: held, sequences, row_blocks: STEPS })
-        .collect();
     insert(&place.stream, &into, &tables[0])?;
     copy_strips(&place.stream, Direction::Scatter, &known, &strips[1])?;
     for step in [0, 1] {
@@ -119,10 +97,9 @@ fn strips_of(sizes: &Sizes, blocks: &[usize], block_bytes: usize, step: usize) -
     (0..sizes.sequences).map(of).collect()
 }
 
-/// Numbers of 32 bits in the device's memory.
-pub fn words(bench: &Bench<'_>, numbers: impl Iterator<Item = usize>) -> Result<DeviceMemory> {
+pub fn words<'a>(bench: &Bench<'a>, numbers: impl Iterator<Item = usize>) -> Result<Span<'a>> {
     let bytes: Vec<u8> = numbers.flat_map(|number| (number as u32).to_ne_bytes()).collect();
-    let mut memory = bench.place.memory(bytes.len())?;
-    bench.place.stream.upload(&bytes, memory.span())?;
+    let memory = bench.memory(bytes.len())?;
+    bench.place.stream.upload(&bytes, memory)?;
     Ok(memory)
 }

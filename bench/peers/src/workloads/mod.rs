@@ -56,7 +56,6 @@ pub const ALL: &[Workload] = &[
     reused("memcpy", |rounds| memcpy::run(&[1, 32, 256], rounds)),
 ];
 
-/// What a workload measured.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     pub title: String,
@@ -72,7 +71,6 @@ impl Outcome {
         Outcome { title: title.into(), operation, lanes, facts: BTreeMap::new() }
     }
 
-    /// Runs the lanes.
     pub fn of(title: impl Into<String>, operation: &'static str, lanes: Vec<Lane<'_>>, rounds: usize) -> Result<Self> {
         Ok(Self::new(title, operation, measure(lanes, rounds)?))
     }

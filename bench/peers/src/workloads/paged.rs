@@ -16,12 +16,10 @@ use crate::tokens::{HEAD_DIM, HEADS, TOKEN, Tokens};
 
 const BLOCK: usize = 16;
 
-/// Every token and layer, in the order of decoding.
 fn each(tokens: usize, layers: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..tokens).flat_map(move |position| (0..layers).map(move |layer| (position, layer)))
 }
 
-/// A lane of which `work` is done for every token and layer.
 fn lane<'a>(
     role: Role,
     name: &str,

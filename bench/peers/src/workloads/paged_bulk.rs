@@ -19,7 +19,6 @@ fn name(what: &str, threads: usize) -> String {
     if threads == 1 { what.to_owned() } else { format!("{what}, {threads} threads") }
 }
 
-/// K and V of all layers.
 struct Prompt {
     layers: usize,
     tokens: usize,
@@ -105,7 +104,6 @@ fn gather<'a>(prompt: &'a Prompt, cache: &'a RefCell<PagedKvCache>, sequence: u6
     })
 }
 
-/// Memory for a copy of so many layers of K, and of V.
 fn targets(prompt: &Prompt, layers: usize) -> RefCell<[Vec<u8>; 2]> {
     RefCell::new([1u8, 2].map(|value| filled(prompt.bytes(layers), value)))
 }

@@ -22,7 +22,6 @@ pub fn default_slack(window: usize) -> usize {
     (window / 4).max(64)
 }
 
-/// Appends to a full cache of ours.
 fn ours<'a, T: WithDType>(name: &str, window: usize, slack: usize, step: &'a Tokens<T>) -> Result<Lane<'a>> {
     let mut cache = RotatingKvCache::new(RotatingCacheOptions {
         max_seq_len: window as u32,
@@ -35,7 +34,6 @@ fn ours<'a, T: WithDType>(name: &str, window: usize, slack: usize, step: &'a Tok
     Ok(Lane::repeated(Role::Ours, name, slack as u32 + 1, move || Ok(cache.append(&step.k_tensor, &step.v_tensor)?)))
 }
 
-/// Appends to a full ring of candle-nn.
 fn candle<'a, T: WithDType>(name: &str, window: usize, step: &'a Tokens<T>) -> Result<Lane<'a>> {
     let mut ring = CandleRing::new(2, window);
     let full = Tokens::<T>::new(window, 0)?;
@@ -45,7 +43,6 @@ fn candle<'a, T: WithDType>(name: &str, window: usize, step: &'a Tokens<T>) -> R
     }))
 }
 
-/// The same moves in plain memory.
 fn bare<'a, T>(name: &str, window: usize, slack: usize, step: &'a Tokens<T>) -> Result<Lane<'a>>
 where
     T: WithDType + Zeroable,
@@ -95,7 +92,6 @@ where
     Outcome::of(format!("rotating, 1 token, window {window}, {}", T::DTYPE.as_str()), "token", lanes, rounds)
 }
 
-/// A small window against a large one.
 pub fn windows(small: usize, large: usize, rounds: usize) -> Result<Outcome> {
     let step = Tokens::<f32>::new(1, 1)?;
     let mut lanes = Vec::new();

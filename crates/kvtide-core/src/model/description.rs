@@ -3,14 +3,46 @@
 //! Invariants: there is a layer; every size is at least 1, a value's aside; a layer that shares names an earlier one of its
 //! own sizes, which keeps tokens itself.
 
-use super::attention::AttentionDescription;
-use super::group::{LayerGroup, LayerPlace, groups};
-use super::layer::{LayerDescription, LayerKind};
+use std::collections::HashMap;
+
+use super::layer::{AttentionDescription, LayerDescription, LayerKind};
 use crate::count::COUNT_MAX;
 use crate::error::{Error, Result};
 
 /// The most layers of a model.
 pub const LAYERS_MAX: u32 = 65_536;
+
+/// Layers that share block tables: they keep the same tokens in the same sizes on the same device. A block of theirs holds a run of
+/// tokens of all of them.
+///
+/// ```text
+/// layers   0 sliding   1 sliding   2 full   3 sliding   4 as 2
+/// groups   A 0         A 1         B 0      A 2         B 0        in the order of their first layers
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerGroup {
+    /// What each of them keeps: never another layer's.
+    pub kind: LayerKind,
+    /// Heads of keys and values.
+    pub num_kv_heads: u32,
+    /// Elements of one head's key.
+    pub head_dim: u32,
+    /// Elements of one head's value.
+    pub value_head_dim: u32,
+    /// The device on which they lie, by number; 0 where all of them are on one.
+    pub device: u32,
+    /// The layers with keys and values of their own, ascending: the layer at index `i` is the group's layer `i`.
+    pub layers: Vec<u32>,
+}
+
+/// Where a layer's keys and values lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerPlace {
+    /// The group.
+    pub group: u32,
+    /// The layer within the group.
+    pub index: u32,
+}
 
 /// What a model needs of a cache.
 ///
@@ -95,21 +127,13 @@ impl ModelDescription {
         &self.groups
     }
 
-    /// Where a layer's keys and values lie: for one that shares, where the other's do.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such layer.
+    /// Where the keys and values of a layer that is there lie: for one that shares, where the other's do.
     #[must_use]
     pub fn place(&self, layer: u32) -> LayerPlace {
         self.places[layer as usize]
     }
 
-    /// What a layer keeps: for one that shares, what the other does.
-    ///
-    /// # Panics
-    ///
-    /// When there is no such layer.
+    /// What a layer that is there keeps: for one that shares, what the other does.
     #[must_use]
     pub fn kind(&self, layer: u32) -> LayerKind {
         self.groups[self.place(layer).group as usize].kind
@@ -188,4 +212,25 @@ fn check_attention(layers: &[LayerDescription], attention: &AttentionDescription
         }
     }
     Ok(())
+}
+
+/// The groups of checked layers, and each layer's place in them; `device` gives the number of the device of each.
+fn groups(layers: &[LayerDescription], device: impl Fn(usize) -> u32) -> (Vec<LayerGroup>, Vec<LayerPlace>) {
+    let (mut groups, mut known) = (Vec::<LayerGroup>::new(), HashMap::new());
+    let mut places = Vec::<LayerPlace>::with_capacity(layers.len());
+    for (number, &layer) in layers.iter().enumerate() {
+        if let LayerKind::SharedWith(source) = layer.kind {
+            places.push(places[source as usize]);
+            continue;
+        }
+        let device = device(number);
+        let group = *known.entry((layer, device)).or_insert_with(|| {
+            let LayerDescription { kind, num_kv_heads, head_dim, value_head_dim } = layer;
+            groups.push(LayerGroup { kind, num_kv_heads, head_dim, value_head_dim, device, layers: Vec::new() });
+            groups.len() - 1
+        });
+        places.push(LayerPlace { group: group as u32, index: groups[group].layers.len() as u32 });
+        groups[group].layers.push(number as u32);
+    }
+    (groups, places)
 }

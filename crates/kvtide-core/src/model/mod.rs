@@ -8,13 +8,9 @@
 //! A description is plain numbers, checked once when it is made: what contradicts itself never becomes one. Making one is
 //! O(layers), everything that is asked of it O(1).
 
-mod attention;
 mod config;
 mod description;
-mod group;
 mod layer;
 
-pub use attention::AttentionDescription;
-pub use description::{LAYERS_MAX, ModelDescription};
-pub use group::{LayerGroup, LayerPlace};
-pub use layer::{LayerDescription, LayerKind};
+pub use description::{LAYERS_MAX, LayerGroup, LayerPlace, ModelDescription};
+pub use layer::{AttentionDescription, LayerDescription, LayerKind};

@@ -1,17 +1,10 @@
 //! One row of numbers for each block, up to the highest reserved.
 //!
-//! ```text
-//! row      0 .. 1023   1024 .. 2047   2048 ..
-//!          [........]  [..........]   reserved: the system commits pages once they are written
-//! ```
+//! If the memory for all rows is small, it is asked for at once, so that no row ever moves; larger arrays double. Rows are initialised,
+//! and so take memory, a step at a time. Compared with chunks that never move, reading a row takes one address instead of two, and
+//! `allocate` of a cached [`BlockPool`](super::BlockPool) half the time (`benches/pool`).
 //!
-//! If the memory for all rows is small, it is asked for at once, so that no row ever moves; larger arrays double.
-//! Rows are initialised, and so take memory, a step at a time. Compared with chunks that never move, reading a row
-//! takes one address instead of two, and `allocate` of a cached [`BlockPool`](super::BlockPool) half the time
-//! (`benches/pool`).
-//!
-//! Invariant: there are at most `rows_max` rows. Reading and writing a row is O(1), `reserve` O(rows added)
-//! amortised.
+//! Invariant: there are at most `rows_max` rows. Reading and writing a row is O(1), `reserve` O(rows added) amortised.
 
 use crate::error::{Error, Result};
 
@@ -59,13 +52,11 @@ impl<T: Copy> PerBlock<T> {
         Ok(())
     }
 
-    /// Rows there are.
     #[inline]
     pub fn rows(&self) -> u32 {
         self.rows
     }
 
-    /// The numbers of a row.
     #[inline]
     pub fn row(&self, row: u32) -> &[T] {
         &self.numbers[row as usize * self.width..][..self.width]

@@ -162,7 +162,8 @@ fn copies_of_many_blocks_and_a_path_that_writes_over_shared_ones() {
         append(&mut planner, id, 7, Writer::Direct);
         let forks: Vec<u64> = (0..3).map(|_| planner.fork(id).unwrap()).collect();
         for &fork in forks.iter().chain([&id]) {
-            let transaction = tried(&mut planner, &[], |planner| planner.begin_with(fork, None, 60));
+            let transaction = begin(&mut planner, fork);
+            tried(&mut planner, &[], |planner| planner.reserve_draft(fork, 60));
             let parents: Vec<i32> = (0..13).map(|node| [node - 1, 1][usize::from(node == 3)]).collect();
             let plan = plan_tree(&mut planner, fork, 13, Some(&parents), Writer::Draft(transaction));
             tried(&mut planner, &[], |planner| planner.commit(&plan, None));

@@ -174,9 +174,9 @@ impl World {
         let ids: Vec<u32> = (self.next_token..self.next_token + tokens).collect();
         let (offsets, sequences) = ([0, tokens], [id]);
         let append = Append { sequences: &sequences, offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-        let Ok(copies) = self.planner.plan_copies(&self.planner.append_targets(&append).unwrap()) else { return };
-        self.planner.commit_copies(&copies).unwrap();
-        let plan = self.planner.plan_append(&append).unwrap();
+        let write = self.planner.check_append(&append).unwrap();
+        let Ok((copies, mut plan)) = self.planner.plan_write(write) else { return };
+        self.planner.commit_copies_before(&copies, &mut plan).unwrap();
         self.planner.commit(&plan, Some(&ids)).unwrap();
         self.next_token += tokens;
         let of = self.sequences.get_mut(&id).unwrap();
@@ -222,6 +222,7 @@ impl World {
         let kept = length.div_ceil(self.size);
         self.model.let_go(&of.table, kept..of.table.len());
         of.table.truncate(kept);
+        of.cleared = of.cleared.min(kept);
         Ok(())
     }
 

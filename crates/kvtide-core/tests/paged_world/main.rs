@@ -8,20 +8,23 @@ mod calls;
 #[path = "../paged_random/memory.rs"]
 mod memory;
 mod model;
+mod planner;
 #[path = "../support/policies.rs"]
 mod policies;
 mod regressions;
 #[path = "../support/mod.rs"]
 mod support;
+mod tables;
 mod world;
 
 use proptest::test_runner::TestCaseError;
 
 use calls::{Call, Shape};
+use planner::PlayedCache;
 use world::World;
 
 fn planner_follows_the_model((shape, calls): (Shape, Vec<Call>)) -> Result<(), TestCaseError> {
-    let mut world = World::new(shape);
+    let mut world = World::new(shape, PlayedCache::new(&shape));
     for call in &calls {
         world.call(call)?;
         world.check()?;

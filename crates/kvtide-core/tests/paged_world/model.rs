@@ -3,7 +3,8 @@
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-use super::memory::Value;
+/// What a token has in a layer; 0 is what memory holds that nobody has written.
+pub type Value = u32;
 
 /// Tokens and values of one sequence.
 #[derive(Clone, Debug, Default)]

@@ -18,7 +18,7 @@ pub(super) struct Strided {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
-pub(super) struct Section {
+pub(super) struct ReadSection {
     pub codes: u64,
     pub scales: u64,
     pub head_codes: u64,
@@ -29,9 +29,9 @@ pub(super) struct Section {
 
 #[repr(C)]
 #[derive(Clone, Copy, Default, Pod, Zeroable)]
-pub(super) struct Part {
+pub(super) struct ReadPart {
     pub rows: Strided,
-    pub sections: [Section; 2],
+    pub sections: [ReadSection; 2],
     pub dim: u32,
     pub unit: u32,
     pub is_direct: u32,
@@ -54,7 +54,7 @@ impl Numbers {
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Sequence {
+pub(super) struct ReadSequence {
     pub positions: [i64; 2],
     pub start: i64,
     pub keys: [u32; 2],
@@ -88,7 +88,7 @@ pub(super) struct Shared {
 #[derive(Clone, Copy, Pod, Zeroable)]
 pub(super) struct Args {
     pub queries: Strided,
-    pub parts: [Part; 2],
+    pub parts: [ReadPart; 2],
     pub slabs: [u64; 2],
     pub block_bytes: [u64; 2],
     pub blocks: [u32; 2],

@@ -16,7 +16,7 @@ mod check;
 mod rows;
 mod shape;
 
-use args::{Args, Numbers, Part, Section, Sequence, Strided};
+use args::{Args, Numbers, ReadPart, ReadSection, ReadSequence, Strided};
 use shape::{DIM_MAX, FEW_ROWS, Shape, shares, stride};
 
 pub use rows::{
@@ -37,7 +37,7 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
         return Ok(false);
     }
     check::check(call);
-    let Sizes { rows, few, many } = sizes(call);
+    let RowCounts { rows, few, many } = row_counts(call);
     if rows == 0 || call.sizes.query_heads == 0 {
         return Ok(true);
     }
@@ -61,7 +61,7 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     let kept = if splits > 1 { splits * rows } else { 0 };
     let mut workspace = stream.memory(kept * 4 * (call.sizes.dims()[1] + 2))?;
     let workspace = workspace.span();
-    let mut numbers = List::default();
+    let mut numbers = NumberList::default();
     let mut args = args(call, &mut numbers);
     (args.splits, args.rows, args.keys_max) = (number(splits), number(rows), number(keys));
     (args.split_states, args.split_rows) = (workspace.address(), workspace.address() + 8 * kept as u64);
@@ -82,21 +82,21 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
 }
 
 /// Rows of the output; the most rows of a sequence with few of them, and of one with many.
-struct Sizes {
+struct RowCounts {
     rows: usize,
     few: usize,
     many: usize,
 }
 
-fn sizes(call: &Attend<'_>) -> Sizes {
-    let mut sizes = Sizes { rows: 0, few: 0, many: 0 };
+fn row_counts(call: &Attend<'_>) -> RowCounts {
+    let mut counts = RowCounts { rows: 0, few: 0, many: 0 };
     for of in call.sequences {
         let rows = of.queries * (call.sizes.group());
-        sizes.rows += of.queries * call.sizes.query_heads;
-        let class = if rows <= FEW_ROWS { &mut sizes.few } else { &mut sizes.many };
+        counts.rows += of.queries * call.sizes.query_heads;
+        let class = if rows <= FEW_ROWS { &mut counts.few } else { &mut counts.many };
         *class = rows.max(*class);
     }
-    sizes
+    counts
 }
 
 fn formats(call: &Attend<'_>) -> [RowFormat; 2] {
@@ -128,14 +128,14 @@ fn strided(rows: &HeadRows<'_>) -> Strided {
 }
 
 /// K or V as the kernel of this shape reads it.
-fn part_of(call: &Attend<'_>, part: usize, shape: &Shape) -> Part {
+fn part_of(call: &Attend<'_>, part: usize, shape: &Shape) -> ReadPart {
     let dim = call.sizes.dims()[part];
-    let mut of = Part { dim: number(dim), ..Part::default() };
+    let mut of = ReadPart { dim: number(dim), ..ReadPart::default() };
     let (format, numbers) = match &call.keys {
         AttendKeys::Rows { k, v } => {
             let rows = [k, v][part];
             of.rows = strided(rows);
-            of.sections = [Section { format: rows.format as u32, ..Section::default() }; 2];
+            of.sections = [ReadSection { format: rows.format as u32, ..ReadSection::default() }; 2];
             let strides = [of.rows.batch, of.rows.head, of.rows.token];
             let pieces = of.rows.pieces.into_iter().zip(rows.pieces).filter(|(_, piece)| piece.1 > 0);
             (rows.format, pieces.map(|(address, _)| address).chain(strides).collect::<Vec<_>>())
@@ -145,7 +145,7 @@ fn part_of(call: &Attend<'_>, part: usize, shape: &Shape) -> Part {
             of.sections = all.map(|pages| section(&pages.sections[part], dim));
             let read = all.into_iter().zip(of.sections);
             let read = read.filter(|(pages, own)| pages.blocks > 0 && own.format == of.sections[0].format);
-            let starts = |(pages, own): (&&PageMemory<'_>, Section)| {
+            let starts = |(pages, own): (&&PageMemory<'_>, ReadSection)| {
                 let page = [pages.memory.address() + pages.first as u64, pages.block as u64];
                 [page[0], page[1], own.codes, own.head_codes, own.row_bytes.into()]
             };
@@ -160,8 +160,8 @@ fn part_of(call: &Attend<'_>, part: usize, shape: &Shape) -> Part {
     of
 }
 
-fn section(of: &PageSection, dim: usize) -> Section {
-    Section {
+fn section(of: &PageSection, dim: usize) -> ReadSection {
+    ReadSection {
         codes: of.codes as u64,
         scales: of.scales as u64,
         head_codes: of.head as u64,
@@ -173,11 +173,11 @@ fn section(of: &PageSection, dim: usize) -> Section {
 
 /// All numbers of a call in one list.
 #[derive(Default)]
-struct List {
+struct NumberList {
     words: Vec<u64>,
 }
 
-impl List {
+impl NumberList {
     fn add<T: bytemuck::Pod>(&mut self, items: &[T]) -> Numbers {
         let near = 8 * self.words.len() as u64;
         let bytes: &[u8] = bytemuck::cast_slice(items);
@@ -194,7 +194,7 @@ impl List {
     }
 }
 
-fn args(call: &Attend<'_>, list: &mut List) -> Args {
+fn args(call: &Attend<'_>, list: &mut NumberList) -> Args {
     let mut args: Args = bytemuck::Zeroable::zeroed();
     args.queries = strided(&call.queries);
     (args.out, args.sums) = (call.out.address(), call.lse.address());
@@ -203,7 +203,7 @@ fn args(call: &Attend<'_>, list: &mut List) -> Args {
         (args.mask, args.mask_strides) = (mask.memory.address(), mask.strides.map(|stride| stride as u64));
     }
     (args.window, args.sinks) = (call.rules.window.unwrap_or(0), call.rules.sinks);
-    let sequences: Vec<Sequence> = call.sequences.iter().map(sequence).collect();
+    let sequences: Vec<ReadSequence> = call.sequences.iter().map(sequence).collect();
     args.sequences = list.add(&sequences);
     args.positions = list.add_some(call.positions);
     args.logits = list.add_some(call.rules.sink_logits);
@@ -241,8 +241,8 @@ fn far(span: Span<'_>) -> Numbers {
     Numbers { far: span.address(), near: u64::MAX }
 }
 
-fn sequence(of: &AttendSequence) -> Sequence {
-    Sequence {
+fn sequence(of: &AttendSequence) -> ReadSequence {
+    ReadSequence {
         positions: of.keys.map(|run| run.0),
         // Low enough for any position, and no difference to one leaves 64 bits.
         start: of.start.max(-(1 << 62)),

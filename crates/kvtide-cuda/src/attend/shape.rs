@@ -7,7 +7,7 @@
 //!
 //! All follows from sizes and formats, never from what lies in memory: the same call gives the same bits each time.
 
-use super::args::{Part, Shared};
+use super::args::{ReadPart, Shared};
 use super::rows::RowFormat;
 use crate::kernel::{
     ATTEND_DECODE_BF16, ATTEND_DECODE_F16, ATTEND_FLOATS, ATTEND_PREFILL_BF16, ATTEND_PREFILL_F16, Kernel, SharedRoom,
@@ -84,13 +84,13 @@ impl Shape {
     }
 
     /// Where shared memory holds what, and how much of it there is; nothing where a device has too little.
-    pub fn shared(&self, parts: &[Part; 2], room: SharedRoom) -> Option<(Shared, usize)> {
+    pub fn shared(&self, parts: &[ReadPart; 2], room: SharedRoom) -> Option<(Shared, usize)> {
         let laid = [3, 2, 1].map(|stages| self.laid_out(parts, stages));
         let twice = laid[..2].iter().find(|laid| laid.1 <= room.twice);
         twice.or_else(|| laid[1..].iter().find(|laid| laid.1 <= room.most)).copied()
     }
 
-    fn laid_out(&self, parts: &[Part; 2], stages: usize) -> (Shared, usize) {
+    fn laid_out(&self, parts: &[ReadPart; 2], stages: usize) -> (Shared, usize) {
         let warps = self.threads / 32;
         let row = self.width * self.bytes + 16;
         let queries = WORK_BYTES;
@@ -99,7 +99,7 @@ impl Shape {
         // Two floats for each row of each warp; the weights of a tile, for each key four rows', of each warp.
         let weights = if self.bytes == 4 { warps * self.tile * 16 } else { 0 };
         let keys = states + self.rows.max(16 * warps) * 8 + weights;
-        let wide = |part: &Part| if part.is_direct == 1 { 0 } else { self.tile * row };
+        let wide = |part: &ReadPart| if part.is_direct == 1 { 0 } else { self.tile * row };
         let values = keys + wide(&parts[0]);
         let ring = values + wide(&parts[1]);
         let in_stage = self.tile * parts[0].stride as usize;

@@ -10,16 +10,15 @@ use kvtide_cuda::{
     Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, DeviceLengths, PageMemory, Stream, Words, attend,
 };
 
-use super::call::axes::{Axes, resolve};
-use super::call::check::{check_numbers, rules};
-use super::call::options::AttendOptions;
+use super::call::asked::Axes;
+use super::call::kv_rows::resolve;
+use super::call::options::{AttendOptions, check_numbers, rules};
 use super::launched::{head_rows, page_memory};
 use crate::base::dtype::tensor_dtype;
 use crate::base::error::{Error, Result};
 use crate::device::edit::{identity, inspect_spans, launch};
 use crate::paged::{Slab, StepNumbers, check_device};
-use crate::tensor::resolved::Resolved;
-use crate::tensor::source::Source;
+use crate::tensor::source::{Resolved, Source};
 
 /// Enqueues attention from `q`, `[sequences, heads, headDim]`, to a layer; the result goes to `out`, of the same shape with the
 /// values' head dim.

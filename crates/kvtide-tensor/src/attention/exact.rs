@@ -24,7 +24,7 @@ const ROWS: usize = 64;
 const TILE: usize = 256;
 
 /// A running softmax of one row.
-struct Row {
+struct SuspectRow {
     of: Suspect,
     query: Vec<f32>,
     max: f64,
@@ -43,7 +43,7 @@ pub(super) fn redo(asked: &Asked<'_>, q: &Source<'_>, kv: &KvRows<'_>, output: &
     suspects.sort_unstable_by_key(|of| (of.sequence, of.token, of.head));
     for of_sequence in suspects.chunk_by(|one, other| one.sequence == other.sequence) {
         for chunk in of_sequence.chunks(ROWS) {
-            let mut found = chunk.iter().map(|of| Row::new(asked, q, *of)).collect::<Result<Vec<_>>>()?;
+            let mut found = chunk.iter().map(|of| SuspectRow::new(asked, q, *of)).collect::<Result<Vec<_>>>()?;
             attend(asked, kv, chunk[0].sequence, &mut found)?;
             for row in found {
                 let (values, lse) = row.end();
@@ -57,7 +57,7 @@ pub(super) fn redo(asked: &Asked<'_>, q: &Source<'_>, kv: &KvRows<'_>, output: &
 }
 
 /// Goes through the keys of a sequence with some of its rows.
-fn attend(asked: &Asked<'_>, kv: &KvRows<'_>, sequence: usize, found: &mut [Row]) -> Result<()> {
+fn attend(asked: &Asked<'_>, kv: &KvRows<'_>, sequence: usize, found: &mut [SuspectRow]) -> Result<()> {
     let (of, sizes) = (&asked.sequences[sequence], asked.sizes);
     let batch = asked.batch(sequence);
     for start in (0..of.keys.len()).step_by(TILE) {
@@ -81,13 +81,13 @@ fn attend(asked: &Asked<'_>, kv: &KvRows<'_>, sequence: usize, found: &mut [Row]
     Ok(())
 }
 
-impl Row {
+impl SuspectRow {
     fn new(asked: &Asked<'_>, q: &Source<'_>, of: Suspect) -> Result<Self> {
         let sizes = asked.sizes;
         let token = if sizes.is_ragged { of.token } else { of.token - asked.sequences[of.sequence].first_query };
         let queries = rows(q, asked.axes(), asked.batch(of.sequence), token, 1)?;
         let sink = asked.rules.sink_logits.map_or(f32::NEG_INFINITY, |logits| logits[of.head]);
-        Ok(Row {
+        Ok(SuspectRow {
             of,
             query: host(&queries.narrow(0, of.head, 1)?)?,
             max: sink.into(),

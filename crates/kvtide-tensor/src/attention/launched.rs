@@ -19,17 +19,14 @@ use kvtide_cuda::{
 };
 
 use super::call::Call;
-use super::call::asked::{Asked, Sequence};
-use super::call::axes::Axes;
+use super::call::asked::{Asked, Axes, CallSequence, Family};
 use super::call::kv_rows::{KvRows, ResolvedRows};
-use super::call::visible::Family;
 use super::output::Output;
-use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::device::edit::{inspect_spans, launch as launch_on};
 use crate::paged::{PageRows, Slab};
-use crate::tensor::resolved::Resolved;
+use crate::tensor::source::Resolved;
 
 /// Queries and keys of a sequence, and blocks, from which on the kernels' numbers are too small.
 const QUERIES_END: usize = 1 << 24;
@@ -72,7 +69,7 @@ fn enqueue(
     work: impl FnOnce(&[Span<'_>], Span<'_>) -> Result<bool>,
 ) -> Result<bool> {
     call.asked.check_stop()?;
-    let too_many = |of: &Sequence| of.queries >= QUERIES_END || of.keys.len() >= INDEX_END;
+    let too_many = |of: &CallSequence| of.queries >= QUERIES_END || of.keys.len() >= INDEX_END;
     let has_too_many_blocks = match call.rows() {
         ResolvedRows::Strided { .. } => false,
         ResolvedRows::Pages(pages) => {
@@ -150,7 +147,7 @@ fn sequences(asked: &Asked<'_>, keys: AttendKeys<'_>) -> Vec<AttendSequence> {
         AttendKeys::Rows { .. } => None,
     };
     let (mut table, mut tree, is_shared) = (0, [0; 2], asked.trees.len() == 1);
-    let of = |(index, of): (usize, &Sequence)| {
+    let of = |(index, of): (usize, &CallSequence)| {
         let (found, at) = (asked.tree(index), tree);
         if let Some(found) = found.filter(|_| !is_shared) {
             tree = [at[0] + found.len(), at[1] + found.bits().len()];
@@ -189,11 +186,7 @@ pub(super) fn head_rows<'a>(source: &Resolved<'_>, axes: Axes, memory: Span<'a>)
     let (strides, pieces) = source.layout();
     HeadRows {
         memory,
-        format: match source.dtype {
-            DType::F16 => RowFormat::F16,
-            DType::BF16 => RowFormat::Bf16,
-            DType::F32 | DType::U8 => RowFormat::F32,
-        },
+        format: row_format(source.dtype.page_format()),
         pieces,
         batch: if axes.rank == Axes::BATCHED.rank { strides[0] } else { 0 },
         head: strides[axes.heads],
@@ -211,19 +204,23 @@ fn blocks(pages: &PageRows<'_>, count: usize) -> Vec<u32> {
     (0..count).flat_map(of).map(entry).collect()
 }
 
+fn row_format(format: PageFormat) -> RowFormat {
+    match format {
+        PageFormat::F16 => RowFormat::F16,
+        PageFormat::BF16 => RowFormat::Bf16,
+        PageFormat::F8E4M3 => RowFormat::F8E4M3,
+        PageFormat::Q8 => RowFormat::Q8,
+        PageFormat::Q4 => RowFormat::Q4,
+        PageFormat::F32 | PageFormat::U8 => RowFormat::F32,
+    }
+}
+
 pub(super) fn page_memory<'a>(slab: &Slab, layer: u32, storage: Option<Span<'a>>) -> PageMemory<'a> {
     let layout = &slab.layout;
     let section = |part: KeyOrValue| {
         let (section, place) = (layout.section(part), layout.head_in_page(part, 0));
         PageSection {
-            format: match section.format {
-                PageFormat::F16 => RowFormat::F16,
-                PageFormat::BF16 => RowFormat::Bf16,
-                PageFormat::F8E4M3 => RowFormat::F8E4M3,
-                PageFormat::Q8 => RowFormat::Q8,
-                PageFormat::Q4 => RowFormat::Q4,
-                PageFormat::F32 | PageFormat::U8 => RowFormat::F32,
-            },
+            format: row_format(section.format),
             codes: place.codes,
             head: section.head_bytes,
             scales: place.scales.unwrap_or(0),

@@ -4,13 +4,13 @@
 //! out = Σ part.out * exp(part.lse - lse)        lse = log Σ exp(part.lse)
 //! ```
 
-use super::call::axes::Axes;
+use super::call::asked::Axes;
 use super::call::options::Attended;
 use super::output::larger;
 use crate::base::dims::Dims;
 use crate::base::dtype::DType;
+use crate::base::dtype::{floats, from_f32};
 use crate::base::error::{Error, Result};
-use crate::base::float::{floats, from_f32};
 use crate::base::memory::Budget;
 use crate::base::zeroed::zeroed_bytes;
 use crate::tensor::host::HostTensor;

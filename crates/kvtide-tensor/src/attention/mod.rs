@@ -20,7 +20,7 @@
 //! - Tiles. A tile is up to 128 keys, cut in *segments* whose rows lie at one distance: a piece of a tensor, a page. Where a
 //!   format's scale belongs to a row it is applied to scores and weights, where it belongs to a channel it is folded into the
 //!   queries; so codes become floats in registers. Many query rows over such a segment widen it once instead.
-//! - Rules are ranges of keys (`visible.rs`): positions grow with the index, so a tile is decided by its first and last key, and
+//! - Rules are ranges of keys (`call/asked.rs`): positions grow with the index, so a tile is decided by its first and last key, and
 //!   only tiles on an edge are looked at key by key. A value that a row does not see is not read for it, whatever it holds.
 //! - Trees (`Family`) belong to sequences: the last keys are nodes, the queries the last of them, or more than there are. The pages of
 //!   a paged cache and the layers of a step bring along what is drafted in open transactions and in the step, unless it is a chain.
@@ -74,6 +74,10 @@ pub struct Room {
 }
 
 impl Room {
+    fn of(call: &Call<'_>) -> Room {
+        Room { shape: call.out_shape(), dtype: call.dtype(), sums: call.rows_out() }
+    }
+
     /// Refuses memory that is not as large.
     pub(crate) fn check(&self, out: &[u8], lse: &[f32]) -> Result<()> {
         let elements = self.shape.iter().product::<usize>();
@@ -102,16 +106,11 @@ pub fn attend<'a>(
     if let Some(attended) = stay(&call, &q, &kv, options.lse)? {
         return Ok(attended);
     }
-    let (mut room, mut bytes, mut lse) = (None, Vec::new(), Vec::new());
-    answer(&call, &q, &kv, options, |wanted| {
-        let elements = wanted.shape.iter().product::<usize>();
-        bytes = zeroed_bytes(elements * wanted.dtype.bytes())?;
-        lse = zeroed_vec(wanted.sums).ok_or_else(|| Budget::process().refusal(4 * wanted.sums as u64))?;
-        room = Some(wanted.clone());
-        Ok((bytes.as_mut_slice(), lse.as_mut_slice()))
-    })?;
-    let Room { shape, dtype, .. } = room.expect("a call that succeeded has taken its memory");
-    let out = View::from_host(&HostTensor::new("out", &bytes, dtype, &shape)?, &Budget::process())?;
+    let room = Room::of(&call);
+    let mut bytes = zeroed_bytes(room.shape.iter().product::<usize>() * room.dtype.bytes())?;
+    let mut lse = zeroed_vec(room.sums).ok_or_else(|| Budget::process().refusal(4 * room.sums as u64))?;
+    run(&call, &q, &kv, options, Output::new(room.dtype, &mut bytes, &mut lse))?;
+    let out = View::from_host(&HostTensor::new("out", &bytes, room.dtype, &room.shape)?, &Budget::process())?;
     Ok(Attended { out, lse: if options.lse { lse } else { Vec::new() } })
 }
 
@@ -150,24 +149,20 @@ pub fn attend_with<'a, 'o>(
     let (q, kv) = (q.into(), kv.into());
     let call = Call::new(&q, &kv, options)?;
     call.check_devices()?;
-    answer(&call, &q, &kv, options, take)
+    let room = Room::of(&call);
+    let (out, lse) = take(&room)?;
+    room.check(out, lse)?;
+    run(&call, &q, &kv, options, Output::new(room.dtype, out, lse))
 }
 
-fn answer<'o>(
+fn run(
     call: &Call<'_>,
     q: &Source<'_>,
     kv: &KvRows<'_>,
     options: &AttendOptions<'_>,
-    take: impl FnOnce(&Room) -> Result<(&'o mut [u8], &'o mut [f32])>,
+    mut output: Output<'_>,
 ) -> Result<()> {
-    let room = Room { shape: call.out_shape(), dtype: call.dtype(), sums: call.rows_out() };
-    let (out, lse) = take(&room)?;
-    room.check(out, lse)?;
-    let output = Output { dtype: call.dtype(), bytes: out, lse, suspects: Vec::new() };
-    run(call, q, kv, options.threads.unwrap_or(threads()?), output)
-}
-
-fn run(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, threads: usize, mut output: Output<'_>) -> Result<()> {
+    let threads = options.threads.unwrap_or(threads()?);
     let form = Form::of(call.device())?;
     if let Form::Launched(stream) = &form
         && launched::run(stream, call, kv, &mut output)?

@@ -2,7 +2,7 @@
 
 use super::call::asked::Asked;
 use crate::base::dtype::DType;
-use crate::base::float::from_f32;
+use crate::base::dtype::from_f32;
 
 /// The output of a call, and the log-sum-exp of its rows.
 pub(super) struct Output<'a> {
@@ -24,7 +24,11 @@ pub(super) struct Suspect {
     pub head: usize,
 }
 
-impl Output<'_> {
+impl<'a> Output<'a> {
+    pub fn new(dtype: DType, bytes: &'a mut [u8], lse: &'a mut [f32]) -> Self {
+        Output { dtype, bytes, lse, suspects: Vec::new() }
+    }
+
     /// Notes a row whose output or sum is no finite number.
     pub fn check(&mut self, is_finite: bool, of: Suspect, lse: f32) {
         // Where there is no memory for it, it stays as it is.

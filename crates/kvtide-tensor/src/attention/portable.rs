@@ -7,8 +7,7 @@
 use candle_core::{D, DType as CandleDType, Device, Tensor};
 use kvtide_core::paged::KeyOrValue;
 
-use super::call::asked::{Asked, Sequence};
-use super::call::axes::Axes;
+use super::call::asked::{Asked, Axes, CallSequence};
 use super::call::kv_rows::KvRows;
 use super::output::{Output, Suspect};
 use crate::base::error::Result;
@@ -60,7 +59,7 @@ pub(super) fn run(
 struct Chunk<'a> {
     asked: &'a Asked<'a>,
     sequence: usize,
-    of: &'a Sequence,
+    of: &'a CallSequence,
     first: usize,
     count: usize,
 }
@@ -165,8 +164,8 @@ impl Running {
     }
 }
 
-/// Weights times values. A value that is no finite number counts only where it is seen, and makes NaN there: what it is to be is
-/// seen to later.
+/// Weights times values. A value that is no finite number counts only where it is seen, and makes NaN there: such rows are worked
+/// out again (`exact.rs`).
 fn weigh(scores: &Tensor, weights: &Tensor, values: &Tensor) -> Result<Tensor> {
     let zeros = values.zeros_like()?;
     let bad = (values * 0.0)?.ne(&zeros)?;
@@ -184,18 +183,15 @@ fn weigh(scores: &Tensor, weights: &Tensor, values: &Tensor) -> Result<Tensor> {
 impl KvRows<'_> {
     /// Keys and values of some tokens, `[kv heads, tokens, dim]`, as floats.
     pub(super) fn tile(&self, sequence: usize, batch: usize, first: usize, count: usize) -> Result<(Tensor, Tensor)> {
-        match self {
-            KvRows::Batched { k, v } => {
-                Ok((rows(k, Axes::BATCHED, batch, first, count)?, rows(v, Axes::BATCHED, batch, first, count)?))
-            }
-            KvRows::Ragged { k, v, .. } => {
-                Ok((rows(k, Axes::RAGGED, batch, first, count)?, rows(v, Axes::RAGGED, batch, first, count)?))
-            }
+        let (k, v, axes) = match self {
+            KvRows::Batched { k, v } => (k, v, Axes::BATCHED),
+            KvRows::Ragged { k, v, .. } => (k, v, Axes::RAGGED),
             KvRows::Pages(pages) => {
                 let part = |part| pages.floats(sequence, part, first, count);
-                Ok((part(KeyOrValue::Key)?, part(KeyOrValue::Value)?))
+                return Ok((part(KeyOrValue::Key)?, part(KeyOrValue::Value)?));
             }
-        }
+        };
+        Ok((rows(k, axes, batch, first, count)?, rows(v, axes, batch, first, count)?))
     }
 }
 

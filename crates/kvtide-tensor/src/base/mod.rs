@@ -3,7 +3,6 @@
 pub(crate) mod dims;
 pub(crate) mod dtype;
 pub(crate) mod error;
-pub(crate) mod float;
 pub(crate) mod life;
 pub(crate) mod lock;
 pub(crate) mod memory;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::base::error::{Error, Result};
-use crate::base::lock::lock;
+use crate::base::lock::{lock, unlocked};
 
 /// The environment variable that says how many threads to use.
 const VARIABLE: &str = "KVTIDE_THREADS";
@@ -67,6 +67,17 @@ pub(crate) fn share(count: usize, limit: usize, work: impl Fn(usize) + Sync) -> 
         drain();
     });
     Ok(())
+}
+
+/// The same with work that may fail. Everything is tried; the answer is a failure of it, if there is one.
+pub(crate) fn try_share(count: usize, limit: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let failed = Mutex::new(None);
+    share(count, limit, |index| {
+        if let Err(error) = work(index) {
+            lock(&failed).get_or_insert(error);
+        }
+    })?;
+    unlocked(failed).map_or(Ok(()), Err)
 }
 
 impl Pool {

@@ -6,6 +6,7 @@ use super::memory::StepMemory;
 use super::recorder::StepRecorder;
 use super::tensors::GraphTensors;
 use crate::base::error::{Error, Result};
+use crate::device::form::Form;
 use crate::device::{device_name, keep_uploads};
 use crate::paged::{PageGroup, StepTokens, check_ids};
 use crate::sequences::{PagedKvCache, PagedStep};
@@ -164,10 +165,13 @@ fn check(groups: &[PageGroup], options: &CaptureOptions<'_>) -> Result<Stream> {
         let value = format!("layers on {} and on {}", device_name(device), device_name(other));
         return Err(Error::argument("layers", value, "all layers on one device, whose graph it is"));
     }
-    groups[0].slab().stream()?.ok_or_else(|| Error::DeviceUnavailable {
-        device: device_name(device),
-        reason: "steps are captured on CUDA devices alone".to_owned(),
-    })
+    match Form::of(device)? {
+        Form::Launched(stream) => Ok(stream),
+        Form::Bytes(_) | Form::Portable => Err(Error::DeviceUnavailable {
+            device: device_name(device),
+            reason: "steps are captured on CUDA devices alone".to_owned(),
+        }),
+    }
 }
 
 /// Where the tokens of each sequence begin.

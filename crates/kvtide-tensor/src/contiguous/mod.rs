@@ -2,7 +2,6 @@
 
 pub(crate) mod executor;
 pub(crate) mod kv_cache;
-pub(crate) mod kv_pair;
 pub(crate) mod options;
 pub(crate) mod rollback_cache;
 pub(crate) mod rotating;

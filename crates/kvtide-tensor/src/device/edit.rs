@@ -184,63 +184,35 @@ fn change(target: &Tensor, sources: &[&Tensor], work: impl Fn(Storages<'_>) -> c
 /// Work that candle runs under its lock.
 struct Change<Work>(Work);
 
-impl<Work: Fn(Storages<'_>) -> candle_core::Result<()>> InplaceOp1 for Change<Work> {
-    fn name(&self) -> &'static str {
-        "kvtide-edit"
-    }
+macro_rules! change_with {
+    ($operation:ident: $($source:ident)*) => {
+        impl<Work: Fn(Storages<'_>) -> candle_core::Result<()>> $operation for Change<Work> {
+            fn name(&self) -> &'static str {
+                "kvtide-edit"
+            }
 
-    fn cpu_fwd(&self, target: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.0)(Storages::Cpu(target, &[]))
-    }
+            fn cpu_fwd(
+                &self,
+                target: &mut CpuStorage,
+                _: &Layout,
+                $($source: &CpuStorage, _: &Layout,)*
+            ) -> candle_core::Result<()> {
+                (self.0)(Storages::Cpu(target, &[$($source),*]))
+            }
 
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, target: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.0)(Storages::Cuda(target, &[]))
-    }
+            #[cfg(feature = "cuda")]
+            fn cuda_fwd(
+                &self,
+                target: &mut CudaStorage,
+                _: &Layout,
+                $($source: &CudaStorage, _: &Layout,)*
+            ) -> candle_core::Result<()> {
+                (self.0)(Storages::Cuda(target, &[$($source),*]))
+            }
+        }
+    };
 }
 
-impl<Work: Fn(Storages<'_>) -> candle_core::Result<()>> InplaceOp2 for Change<Work> {
-    fn name(&self) -> &'static str {
-        "kvtide-edit"
-    }
-
-    fn cpu_fwd(&self, target: &mut CpuStorage, _: &Layout, one: &CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.0)(Storages::Cpu(target, &[one]))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(&self, target: &mut CudaStorage, _: &Layout, one: &CudaStorage, _: &Layout) -> candle_core::Result<()> {
-        (self.0)(Storages::Cuda(target, &[one]))
-    }
-}
-
-impl<Work: Fn(Storages<'_>) -> candle_core::Result<()>> InplaceOp3 for Change<Work> {
-    fn name(&self) -> &'static str {
-        "kvtide-edit"
-    }
-
-    fn cpu_fwd(
-        &self,
-        target: &mut CpuStorage,
-        _: &Layout,
-        one: &CpuStorage,
-        _: &Layout,
-        other: &CpuStorage,
-        _: &Layout,
-    ) -> candle_core::Result<()> {
-        (self.0)(Storages::Cpu(target, &[one, other]))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        target: &mut CudaStorage,
-        _: &Layout,
-        one: &CudaStorage,
-        _: &Layout,
-        other: &CudaStorage,
-        _: &Layout,
-    ) -> candle_core::Result<()> {
-        (self.0)(Storages::Cuda(target, &[one, other]))
-    }
-}
+change_with!(InplaceOp1:);
+change_with!(InplaceOp2: one);
+change_with!(InplaceOp3: one other);

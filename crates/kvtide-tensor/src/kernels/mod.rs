@@ -1,9 +1,9 @@
 //! The operations that move bytes, one file each. They know memory, strides and stretches, and nothing of buffers or caches.
 //!
 //! ```text
-//! rows, copy, shift, stream     on bytes that the host sees
+//! rows, copy, stream            on bytes that the host sees
 //! pages                         rows of tokens into pages of bytes, and back
-//! portable/                     in candle's operations alone
+//! portable                      in candle's operations alone
 //! quantise/                     low-bit formats
 //! simd/, tile/                  vectors, and attention on a tile of keys
 //! ```
@@ -15,12 +15,10 @@ pub(crate) mod pages;
 pub(crate) mod portable;
 pub(crate) mod quantise;
 mod rows;
-mod shift;
 mod simd;
 mod stream;
 pub(crate) mod tile;
 
 pub(crate) use copy::copy;
-pub(crate) use rows::{Stretches, rows};
-pub(crate) use shift::shift;
+pub(crate) use rows::{Stretches, rows, shift};
 pub(crate) use stream::Carrier;

@@ -16,8 +16,8 @@ use kvtide_core::paged::{KeyOrValue, PageLayout, PageRead, SlotRun};
 
 use super::stream::Carrier;
 use crate::base::error::Result;
-use crate::base::lock::{lock, unlocked};
-use crate::base::threads::{share, threads};
+use crate::base::lock::lock;
+use crate::base::threads::{threads, try_share};
 
 /// Bytes that one thread takes at a time. Less than twice that is not shared.
 const SHARE_BYTES: usize = 1 << 20;
@@ -185,13 +185,7 @@ pub(crate) fn each_block(
 /// Calls `work` with each piece, on several threads.
 fn each_job<T: Send>(pieces: &mut [T], work: impl Fn(&mut T) -> Result<()> + Sync) -> Result<()> {
     let jobs: Vec<_> = pieces.iter_mut().map(Mutex::new).collect();
-    let failed = Mutex::new(None);
-    share(jobs.len(), jobs.len(), |job| {
-        if let Err(error) = work(&mut lock(&jobs[job])) {
-            *lock(&failed) = Some(error);
-        }
-    })?;
-    unlocked(failed).map_or(Ok(()), Err)
+    try_share(jobs.len(), jobs.len(), |job| work(&mut lock(&jobs[job])))
 }
 
 /// Calls `work` with pages and the rows that they fill in each head of `out`: with some pages at a time, on several threads, when

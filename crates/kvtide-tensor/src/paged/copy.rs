@@ -11,8 +11,7 @@ use kvtide_core::paged::{CopyPlan, PageLayout, PagedPlanner, RowMove};
 
 use super::launched::Launched;
 use super::portable;
-use super::slab::Slab;
-use super::slabs::Slabs;
+use super::slabs::{Slab, SlabForm, Slabs};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::kernels::pages::heads;
@@ -26,28 +25,29 @@ impl Slabs {
             let start = |block: u32| slab.layout.page_offset(block, 0);
             let starts: Vec<_> = copies.iter().map(|&(from, to)| (start(from), start(to))).collect();
             let bytes = slab.layout.block_bytes();
-            match Launched::of(self)? {
-                Some(launched) => launched.copy_pieces((slab, slab), bytes, 1, &starts)?,
-                None => copy_within(slab, starts.into_iter().map(|(from, to)| (from..from + bytes, to)))?,
+            match slab.form()? {
+                SlabForm::Launched(stream) => {
+                    Launched { stream, slabs: self }.copy_pieces((slab, slab), bytes, 1, &starts)?;
+                }
+                _ => copy_within(slab, starts.into_iter().map(|(from, to)| (from..from + bytes, to)))?,
             }
         }
         Ok(())
     }
 
-    /// Makes room for so many staging pages, twice as many as there were if that fits. Answers how many bytes were copied.
-    pub(super) fn reserve_staging(&mut self, pages: u32, budget: &Arc<Budget>) -> Result<u64> {
+    /// Makes the staging slab larger, of so many pages: twice as many as there were if that fits. Answers how many bytes were copied.
+    pub(super) fn grow_staging(&mut self, pages: u32, budget: &Arc<Budget>) -> Result<u64> {
         let old = &self.staging;
-        if pages <= old.blocks {
-            return Ok(0);
-        }
         let wanted = old.blocks.saturating_mul(2).max(pages);
         let grown =
             Slab::new(self.shape.staged, wanted, budget).or_else(|_| Slab::new(self.shape.staged, pages, budget))?;
         let kept = old.bytes() as usize;
         if kept > 0 {
-            match Launched::of(self)? {
-                Some(launched) => launched.copy_pieces((old, &grown), kept, 1, &[(0, 0)])?,
-                None => grown.edit(&[old.storage()], |new, sources| {
+            match old.form()? {
+                SlabForm::Launched(stream) => {
+                    Launched { stream, slabs: self }.copy_pieces((old, &grown), kept, 1, &[(0, 0)])?;
+                }
+                _ => grown.edit(&[old.storage()], |new, sources| {
                     new[..kept].copy_from_slice(old.pages(sources[0]));
                 })?,
             }
@@ -58,8 +58,8 @@ impl Slabs {
 
     /// Moves rows of all layers, one after the other.
     pub(super) fn move_rows(&self, planner: &PagedPlanner, moves: &[RowMove]) -> Result<()> {
-        if let Some(launched) = Launched::of(self)? {
-            return launched.move_rows(planner, moves);
+        if let SlabForm::Launched(stream) = self.slab.form()? {
+            return Launched { stream, slabs: self }.move_rows(planner, moves);
         }
         for moved in moves {
             for layer in 0..self.shape.pages.shape().num_layers {
@@ -103,7 +103,7 @@ fn copy_within(slab: &Slab, copies: impl Iterator<Item = (Range<usize>, usize)>)
     if copies.is_empty() {
         return Ok(());
     }
-    if portable::is_chosen(slab)? {
+    if matches!(slab.form()?, SlabForm::Portable) {
         return copies.into_iter().try_for_each(|(from, to)| portable::copy(slab, from, to));
     }
     slab.edit(&[], |bytes, _| copies.iter().for_each(|(from, to)| bytes.copy_within(from.clone(), *to)))

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use kvtide_core::paged::{CopyPlan, EndPlan, Keep};
+use kvtide_core::paged::{CopyPlan, EndPlan, Keep, WriteTarget};
 use kvtide_core::{TransactionId, Tree};
 
 use super::group::PageGroup;
-use super::scratch::Scratch;
+use super::pages::Scratch;
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::contiguous::transaction::BeginOptions;
@@ -62,19 +62,49 @@ impl PageGroup {
     }
 
     /// Plans the end of a draft, and takes the memory of it: nothing is refused after that.
+    ///
+    /// Pages that it fills are quantised. One that a snapshot or a fork holds too stays as it is for them: the sequence gets a copy,
+    /// if there is a block for it, and else the page stays in floats.
     pub fn plan_end(&mut self, sequence: u64, id: TransactionId, keep: Keep<'_>) -> Result<PlannedEnd> {
         self.change()?;
-        let target = match keep {
+        let moved = match keep {
             Keep::Path(path) => Some(self.planner.path_target(sequence, id, path)?),
             _ => None,
         };
-        let copies = self.planner.plan_copies(target.as_slice())?;
         let mut plan = self.planner.plan_end(sequence, id, keep)?;
+        let copies = match self.filled(sequence, id, keep, moved.as_ref())? {
+            Some(filled) => self.planner.plan_copies(&[filled]).or_else(|_| self.planner.plan_copies(moved.as_slice())),
+            None => self.planner.plan_copies(moved.as_slice()),
+        }?;
         let is_scratch_used = !plan.seals().is_empty() || !copies.copies().is_empty();
         let scratch = Scratch::new(self.shape(), usize::from(is_scratch_used))?;
         let staging_pages = self.planner.reserve_end(&copies, &mut plan)?;
         self.reserve_staging(staging_pages)?;
         Ok(PlannedEnd { copies, plan, scratch })
+    }
+
+    /// The kept tokens of an outermost draft in low-bit pages that they fill, with those of a path that move.
+    fn filled(
+        &self,
+        sequence: u64,
+        id: TransactionId,
+        keep: Keep<'_>,
+        moved: Option<&WriteTarget>,
+    ) -> Result<Option<WriteTarget>> {
+        let planner = &self.planner;
+        if !self.shape().pages.is_low_bit() || planner.draft_first(sequence, id)? > 0 {
+            return Ok(None);
+        }
+        let kept = match keep {
+            Keep::All => planner.drafted(sequence, id)?,
+            Keep::First(tokens) => tokens as u32,
+            Keep::Path(path) => path.len() as u32,
+        };
+        let (position, size) = (planner.committed_length(sequence), planner.block_size());
+        let end = position + kept;
+        let whole = end / size * size;
+        let until = if moved.is_some_and(|of| of.tokens > 0) { end } else { whole };
+        Ok((whole > position).then(|| WriteTarget { sequence, position, tokens: until - position }))
     }
 
     /// Ends a draft as planned.

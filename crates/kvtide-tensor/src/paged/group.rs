@@ -11,9 +11,7 @@ use kvtide_core::paged::{HeldContent, Identity, PagedPlanner};
 
 use super::dropped::{Dropped, DroppedList};
 use super::options::PagedKvCacheOptions;
-use super::shape::PagedShape;
-use super::slab::Slab;
-use super::slabs::Slabs;
+use super::slabs::{PagedShape, Slab, Slabs};
 use crate::base::error::{Error, Result};
 use crate::base::life::Life;
 use crate::base::memory::Budget;
@@ -223,7 +221,10 @@ impl PageGroup {
 
     /// Makes room for so many staging pages.
     pub(super) fn reserve_staging(&mut self, pages: u32) -> Result<()> {
-        let copied = self.slabs.reserve_staging(pages, &self.budget)?;
+        if pages <= self.slabs.staging.blocks {
+            return Ok(());
+        }
+        let copied = self.slabs.grow_staging(pages, &self.budget)?;
         self.growths += u64::from(copied > 0);
         self.copied_bytes += copied;
         Ok(())

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use kvtide_core::paged::{HeadPlace, KeyOrValue, SlotRun};
 
-use super::shape::PagedShape;
+use super::slabs::PagedShape;
 use crate::kernels::Carrier;
 use crate::kernels::pages::{Sources, heads, write_rows};
 use crate::kernels::quantise::{from_f32, saturate, to_f32};

@@ -11,18 +11,20 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use kvtide_core::paged::{PageLayout, PageWrite, Seal, SlotRun, StagingContent, WritePlan};
 
 use super::launched::Launched;
 use super::portable;
 use super::rows::TokenRows;
-use super::scratch::Scratch;
-use super::slab::Slab;
-use super::slabs::{Holes, Slabs};
+use super::slabs::{Holes, PagedShape, Slab, SlabForm, Slabs};
 use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_vec;
 use crate::kernels::Carrier;
-use crate::kernels::pages::{Sources, check_sources, each_block, heads, scatter, write_run};
+use crate::kernels::pages::{Sources, check_sources, each_block, heads, jobs_at_once, scatter, write_run};
+use crate::kernels::quantise::Codec;
 
 impl Slabs {
     /// Makes the staging pages of a plan ready for its rows: zeros where another page's rows lie, and what was quantised.
@@ -31,8 +33,8 @@ impl Slabs {
         if !plan.pages().iter().any(|write| opened(&write)) {
             return Ok(());
         }
-        if let Some(launched) = Launched::of(self)? {
-            return launched.open(plan.pages());
+        if let SlabForm::Launched(stream) = self.slab.form()? {
+            return Launched { stream, slabs: self }.open(plan.pages());
         }
         edit_with_scratch(&self.staging, &self.slab, scratch, |staging, slab, scratch| {
             for write in plan.pages().iter().filter(opened) {
@@ -56,13 +58,12 @@ impl Slabs {
         rows: &[TokenRows<'_>; 2],
         scratch: &Scratch,
     ) -> Result<()> {
-        if let Some(launched) = Launched::of(self)? {
-            return launched.write(plan, layers, rows);
+        match self.slab.form()? {
+            SlabForm::Launched(stream) => return Launched { stream, slabs: self }.write(plan, layers, rows),
+            SlabForm::Portable => return portable::scatter(&self.slab, plan, layers, rows),
+            SlabForm::Bytes => {}
         }
         if !self.shape.pages.is_low_bit() {
-            if portable::is_chosen(&self.slab)? {
-                return portable::scatter(&self.slab, plan, layers, rows);
-            }
             return edit_with_rows(&self.slab, rows, |slab, sources| {
                 scatter(slab, &self.shape.pages, layers.clone(), plan.runs(), sources)
             });
@@ -122,8 +123,8 @@ impl Slabs {
         if seals.is_empty() {
             return Ok(());
         }
-        if let Some(launched) = Launched::of(self)? {
-            return launched.close(seals);
+        if let SlabForm::Launched(stream) = self.slab.form()? {
+            return Launched { stream, slabs: self }.close(seals);
         }
         edit_with_scratch(&self.slab, &self.staging, scratch, |slab, staging, scratch| {
             for seal in seals {
@@ -138,12 +139,17 @@ impl Slabs {
         if pages.is_empty() {
             return Ok(());
         }
-        if portable::is_chosen(slab)? {
-            let mut all = pages.iter().flat_map(|page| page.runs.iter().map(move |run| (page, run.clone())));
-            return all.try_for_each(|(page, run)| portable::zero(slab, page.block, page.layer, run));
-        }
-        if let Some(launched) = Launched::of(self)? {
-            return if slab.layout.is_low_bit() { launched.zero_codes(pages) } else { launched.zero_rows(slab, pages) };
+        match slab.form()? {
+            SlabForm::Launched(stream) => {
+                let launched = Launched { stream, slabs: self };
+                let is_low_bit = slab.layout.is_low_bit();
+                return if is_low_bit { launched.zero_codes(pages) } else { launched.zero_rows(slab, pages) };
+            }
+            SlabForm::Portable => {
+                let mut all = pages.iter().flat_map(|page| page.runs.iter().map(move |run| (page, run.clone())));
+                return all.try_for_each(|(page, run)| portable::zero(slab, page.block, page.layer, run));
+            }
+            SlabForm::Bytes => {}
         }
         let layout = &slab.layout;
         slab.edit(&[], |bytes, _| {
@@ -201,4 +207,47 @@ fn edit_with_rows(
         *done.borrow_mut() = work(pages, &sources);
     })?;
     done.into_inner()
+}
+
+/// Rooms for the values of one head while it is quantised, one for each thread: taken before anything changes. Where threads are added
+/// in the middle of a call, theirs are taken as they come.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    elements: usize,
+    free: Mutex<Vec<Vec<f32>>>,
+}
+
+impl Scratch {
+    /// So many rooms; none where nothing is quantised.
+    pub(super) fn new(shape: &PagedShape, rooms: usize) -> Result<Self> {
+        let elements = shape.codecs.iter().flatten().map(Codec::elements).max().unwrap_or(0);
+        let rooms = if elements == 0 { 0 } else { rooms };
+        let free = (0..rooms).map(|_| room(elements)).collect::<Result<_>>()?;
+        Ok(Scratch { elements, free: Mutex::new(free) })
+    }
+
+    /// Rooms for what a plan quantises, or puts back in floats, after the copies that it needs.
+    pub(super) fn of(shape: &PagedShape, plan: &WritePlan, has_copies: bool) -> Result<Self> {
+        let whole = plan.runs().iter().filter(|run| !run.staged).count();
+        let opens = plan.pages().iter().any(|write| write.fills || write.before != StagingContent::Own);
+        let rooms = match whole {
+            0 => usize::from(opens || has_copies),
+            _ => jobs_at_once(whole * plan.layers().len() * shape.staged.page_bytes())?,
+        };
+        Scratch::new(shape, rooms)
+    }
+
+    /// Runs `work` with a room that nobody else has meanwhile.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut [f32]) -> T) -> Result<T> {
+        let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = free().pop();
+        let mut values = taken.map_or_else(|| room(self.elements), Ok)?;
+        let done = work(&mut values);
+        free().push(values);
+        Ok(done)
+    }
+}
+
+fn room(elements: usize) -> Result<Vec<f32>> {
+    zeroed_vec(elements).ok_or_else(|| Budget::process().refusal(4 * elements as u64))
 }

@@ -9,21 +9,15 @@ use candle_core::{CpuStorage, Tensor};
 use kvtide_core::paged::WritePlan;
 
 use super::rows::TokenRows;
-use super::slab::Slab;
+use super::slabs::Slab;
 use crate::base::dtype::{DType, bytes_mut};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::device::edit::inspect;
-use crate::device::form::Form;
 use crate::kernels::pages::heads;
 
 /// Bytes of one operation.
 const MOST: usize = 1 << 20;
-
-/// True when this slab's rows are moved so.
-pub(super) fn is_chosen(slab: &Slab) -> Result<bool> {
-    Ok(slab.layout.uniform().is_some() && matches!(Form::of(slab.tensor.device())?, Form::Portable))
-}
 
 /// Puts a plan's rows where it says.
 pub(super) fn scatter(slab: &Slab, plan: &WritePlan, layers: Range<u32>, rows: &[TokenRows<'_>; 2]) -> Result<()> {

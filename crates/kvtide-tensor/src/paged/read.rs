@@ -12,8 +12,7 @@ use kvtide_core::paged::{HeadPlace, KeyOrValue, PageRead};
 use super::group::PageGroup;
 use super::launched::{Launched, LayerRead, ReadRun};
 use super::portable;
-use super::slab::Slab;
-use super::slabs::Slabs;
+use super::slabs::{Slab, SlabForm, Slabs};
 use crate::base::dims::Dims;
 use crate::base::error::{Error, Result};
 use crate::kernels::Carrier;
@@ -47,7 +46,8 @@ impl PageGroup {
         self.check_out("value", KeyOrValue::Value, value, 1)?;
         let slot = self.planner.locate(sequence, layer, position)?;
         let page = PageRead { block: slot.block, tokens: 1, staged: self.planner.staged(slot.block, layer) };
-        if let Some(launched) = Launched::of(&self.slabs)? {
+        if let SlabForm::Launched(stream) = self.slab().form()? {
+            let launched = Launched { stream, slabs: &self.slabs };
             let run = ReadRun { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
             return launched.read(LayerRead { layer, runs: &[run], tokens: 1 }, [key, value]);
         }
@@ -91,7 +91,8 @@ impl PageGroup {
         let gathered = |part: KeyOrValue| {
             let dims = Dims::new("shape", &[self.shape().heads(), tokens, self.shape().pages.section(part).head_dim])?;
             let view = View::given(dims, self.shape().read_dtype(part), &self.budget)?;
-            if let Some(launched) = Launched::of(&self.slabs)? {
+            if let SlabForm::Launched(stream) = self.slab().form()? {
+                let launched = Launched { stream, slabs: &self.slabs };
                 let runs = self.written_runs(layer, &pages);
                 launched.gather(LayerRead { layer, runs: &runs, tokens }, part, &view)?;
                 return Ok(view);
@@ -113,9 +114,9 @@ impl PageGroup {
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
         self.check_out("k", KeyOrValue::Key, k, tokens)?;
         self.check_out("v", KeyOrValue::Value, v, tokens)?;
-        if let Some(launched) = Launched::of(&self.slabs)? {
+        if let SlabForm::Launched(stream) = self.slab().form()? {
             let runs = self.written_runs(layer, &pages);
-            return launched.read(LayerRead { layer, runs: &runs, tokens }, [k, v]);
+            return Launched { stream, slabs: &self.slabs }.read(LayerRead { layer, runs: &runs, tokens }, [k, v]);
         }
         self.with_reader(layer, |mut reader| {
             self.read_part(&reader, &pages, k)?;
@@ -166,7 +167,7 @@ impl PageGroup {
 
     fn portable(&self) -> Result<Option<&Slab>> {
         let slab = self.slab();
-        Ok(portable::is_chosen(slab)?.then_some(slab))
+        Ok(matches!(slab.form()?, SlabForm::Portable).then_some(&**slab))
     }
 
     /// The tokens of these pages, head by head.

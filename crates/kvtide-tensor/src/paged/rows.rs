@@ -18,8 +18,7 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::device::device_name;
 use crate::kernels::pages::Rows;
-use crate::tensor::resolved::Resolved;
-use crate::tensor::source::Source;
+use crate::tensor::source::{Resolved, Source};
 
 /// The rows that a call expects.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ use kvtide_core::paged::{Append, StepTableRows, StepTables, WritePlan, Writer};
 use super::dropped::{Dropped, DroppedList};
 use super::group::PageGroup;
 use super::page_rows::PageRows;
-use super::scratch::Scratch;
+use super::pages::Scratch;
 use super::write::{PlannedWrite, check_count};
 use crate::base::error::{Error, Result};
 use crate::tensor::source::Source;

@@ -17,8 +17,8 @@ use kvtide_core::counted;
 use kvtide_core::paged::{Append, CheckedWrite, CopyPlan, KeyOrValue, Seal, WritePlan, Writer};
 
 use super::group::PageGroup;
+use super::pages::Scratch;
 use super::rows::{Expected, TokenRows};
-use super::scratch::Scratch;
 use crate::base::error::{Error, Result};
 use crate::tensor::source::Source;
 
@@ -138,7 +138,9 @@ impl PageGroup {
     /// Copies what others see as well, so that the plan writes where nobody else looks, and makes its staging pages ready.
     pub(super) fn prepare_write(&mut self, planned: &mut PlannedWrite) -> Result<()> {
         let PlannedWrite { copies, plan, scratch } = planned;
-        self.copy_blocks(copies)?;
+        if !copies.copies().is_empty() {
+            self.copy_blocks(copies)?;
+        }
         self.planner.commit_copies_before(copies, plan)?;
         self.slabs.open(plan, scratch)
     }

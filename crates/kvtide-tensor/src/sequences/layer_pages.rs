@@ -8,14 +8,19 @@
 //!
 //! Asking costs O(pages).
 
+use std::borrow::Cow;
+
+use candle_core::Tensor;
 use kvtide_core::counted;
 use kvtide_core::model::{AttentionDescription, LayerKind, ModelDescription};
 
-use super::queries::Queries;
-use crate::attention::{AttendOptions, Attended, Room};
+use super::cache::PagedKvCache;
+use crate::attention::{AttendOptions, Attended, KvRows, Room, attend, attend_with};
 use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
 use crate::paged::PageRows;
 use crate::tensor::source::Source;
+use crate::tensor::view::View;
 
 /// A layer, to attend to.
 #[derive(Clone, Debug)]
@@ -71,6 +76,37 @@ impl Rules {
     }
 }
 
+impl PagedKvCache {
+    /// The pages of these sequences in a layer, and the trees that they end with: those of open transactions and steps.
+    pub fn pages(&mut self, layer: u32, sequences: &[u64]) -> Result<PageRows<'_>> {
+        self.align()?;
+        let (group, layer) = self.group_of(layer)?;
+        group.pages(layer, sequences)
+    }
+
+    /// The pages that a block table of the layer's group names: for each sequence a row of block indices, as many in each, and its
+    /// length in tokens. Where blocks left the window, a row has [`NO_BLOCK`](kvtide_core::paged::NO_BLOCK).
+    pub fn pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<PageRows<'_>> {
+        self.align()?;
+        let (group, layer) = self.group_of(layer)?;
+        group.pages_of_tables(layer, tables, lengths)
+    }
+
+    /// What queries of a layer see of these sequences, with the model's rules.
+    pub fn layer_pages(&mut self, layer: u32, sequences: &[u64]) -> Result<LayerPages<'_>> {
+        self.place(layer)?;
+        let rules = Rules::of(&self.model, layer);
+        Ok(LayerPages { pages: self.pages(layer, sequences)?, offsets: None, rules })
+    }
+
+    /// What queries of a layer see by a block table, with the model's rules.
+    pub fn layer_pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<LayerPages<'_>> {
+        self.place(layer)?;
+        let rules = Rules::of(&self.model, layer);
+        Ok(LayerPages { pages: self.pages_of_tables(layer, tables, lengths)?, offsets: None, rules })
+    }
+}
+
 impl LayerPages<'_> {
     /// The same, apart from the cache: until they and their clones are dropped, calls that would change the cache are refused with
     /// `BUSY`. They can be read when the cache is gone.
@@ -106,6 +142,76 @@ impl LayerPages<'_> {
         let query_offsets = options.query_offsets.or(self.offsets.as_deref());
         ask(&Queries::tokens_first(&q)?, &AttendOptions { query_offsets, ..options })
     }
+}
+
+/// A source, or a tensor that was made of it.
+#[derive(Debug)]
+enum Shaped<'a> {
+    Given(Source<'a>),
+    Made(Cow<'a, Tensor>),
+}
+
+/// Queries of one sequence as pages take them, `[tokens, heads, headDim]`, that may have come as `[1, heads, tokens, headDim]`: what is
+/// answered is of the same shape.
+#[derive(Debug)]
+struct Queries<'a> {
+    shaped: Shaped<'a>,
+    /// Whether a batch of one was taken away.
+    changed: bool,
+}
+
+impl<'a> Queries<'a> {
+    fn source(&self) -> Source<'_> {
+        match &self.shaped {
+            Shaped::Given(source) => source.clone(),
+            Shaped::Made(tensor) => Source::Tensor(tensor),
+        }
+    }
+
+    /// Attends, and answers in the shape in which the queries came.
+    fn attend(&self, kv: KvRows<'_>, options: &AttendOptions<'_>) -> Result<Attended> {
+        restored(attend(self.source(), kv, options)?, self)
+    }
+
+    /// The same, into memory that `take` gives.
+    fn attend_with<'o>(
+        &self,
+        kv: KvRows<'_>,
+        options: &AttendOptions<'_>,
+        take: impl FnOnce(&Room) -> Result<(&'o mut [u8], &'o mut [f32])>,
+    ) -> Result<()> {
+        if !self.changed {
+            return attend_with(self.source(), kv, options, take);
+        }
+        let Attended { out, lse } = self.attend(kv, options)?;
+        let room = Room { shape: out.shape().to_vec(), dtype: out.dtype(), sums: lse.len() };
+        let (bytes, sums) = take(&room)?;
+        room.check(bytes, sums)?;
+        out.read_into(bytes)?;
+        sums.copy_from_slice(&lse);
+        Ok(())
+    }
+
+    /// `[tokens, heads, dim]`, whatever they were.
+    fn tokens_first(source: &Source<'a>) -> Result<Self> {
+        let changed = source.rank() == 4 && source.dims()[0] == 1;
+        let shaped = match source {
+            _ if !changed => Shaped::Given(source.clone()),
+            Source::Host(host) => Shaped::Given(Source::Host(host.clone().without_batch())),
+            Source::Tensor(tensor) => Shaped::Made(Cow::Owned(tensor.squeeze(0)?.transpose(0, 1)?)),
+            Source::View(view) => Shaped::Made(Cow::Owned(view.tensor()?.squeeze(0)?.transpose(0, 1)?)),
+        };
+        Ok(Queries { shaped, changed })
+    }
+}
+
+/// What attention answered, in the shape in which the queries came.
+fn restored(attended: Attended, queries: &Queries<'_>) -> Result<Attended> {
+    if !queries.changed {
+        return Ok(attended);
+    }
+    let out = attended.out.tensor()?.transpose(0, 1)?.unsqueeze(0)?;
+    Ok(Attended { out: View::from_tensor(&out, &Budget::process())?, lse: attended.lse })
 }
 
 #[expect(dead_code, reason = "keeps the promise that it may move to another thread")]

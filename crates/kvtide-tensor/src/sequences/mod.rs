@@ -4,11 +4,12 @@
 //! cache     the groups, and what they do together
 //! step      tokens layer by layer                       append.rs: all layers in one call
 //! draft     transactions                                hold.rs: snapshots, prefixes that were found
-//! read      tokens by position, pages in place          layer_pages.rs: with the model's rules
+//! read      tokens by position                          layer_pages.rs: pages in place, with the model's rules
 //! options   a model's layers, and the room of each group
 //! ```
 //!
-//! Layers that keep the same tokens in the same sizes on one device are a group: all of them where they are alike. A layer that reads another's keys and values has none of its own: it is not written, and its queries attend to the other's.
+//! Layers that keep the same tokens in the same sizes on one device are a group: all of them where they are alike. A layer that
+//! reads another's keys and values has none of its own: it is not written, and its queries attend to the other's.
 
 mod append;
 mod cache;
@@ -17,7 +18,6 @@ mod hold;
 mod layer_pages;
 mod options;
 mod prefix_namer;
-mod queries;
 mod read;
 mod step;
 

@@ -1,12 +1,10 @@
-//! Reads and writes of a sequence's tokens by layer and position, and pages in place.
+//! Reads and writes of a sequence's tokens by layer and position.
 
 use kvtide_core::paged::KeyOrValue;
 
 use super::cache::PagedKvCache;
-use super::layer_pages::{LayerPages, Rules};
 use crate::base::error::Result;
 use crate::base::zeroed::zeroed_bytes;
-use crate::paged::PageRows;
 use crate::tensor::source::Source;
 use crate::tensor::token_kv::TokenKv;
 use crate::tensor::view::Kv;
@@ -87,34 +85,5 @@ impl PagedKvCache {
         }
         let (group, layer) = self.group_of(layer)?;
         group.gather_batched(sequence, layer).map(Some)
-    }
-
-    /// The pages of these sequences in a layer, and the trees that they end with: those of open transactions and steps.
-    pub fn pages(&mut self, layer: u32, sequences: &[u64]) -> Result<PageRows<'_>> {
-        self.align()?;
-        let (group, layer) = self.group_of(layer)?;
-        group.pages(layer, sequences)
-    }
-
-    /// The pages that a block table of the layer's group names: for each sequence a row of block indices, as many in each, and its
-    /// length in tokens. Where blocks left the window, a row has [`NO_BLOCK`](kvtide_core::paged::NO_BLOCK).
-    pub fn pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<PageRows<'_>> {
-        self.align()?;
-        let (group, layer) = self.group_of(layer)?;
-        group.pages_of_tables(layer, tables, lengths)
-    }
-
-    /// What queries of a layer see of these sequences, with the model's rules.
-    pub fn layer_pages(&mut self, layer: u32, sequences: &[u64]) -> Result<LayerPages<'_>> {
-        self.place(layer)?;
-        let rules = Rules::of(&self.model, layer);
-        Ok(LayerPages { pages: self.pages(layer, sequences)?, offsets: None, rules })
-    }
-
-    /// What queries of a layer see by a block table, with the model's rules.
-    pub fn layer_pages_of_tables(&mut self, layer: u32, tables: &[i32], lengths: &[i32]) -> Result<LayerPages<'_>> {
-        self.place(layer)?;
-        let rules = Rules::of(&self.model, layer);
-        Ok(LayerPages { pages: self.pages_of_tables(layer, tables, lengths)?, offsets: None, rules })
     }
 }

@@ -95,8 +95,8 @@ pub(crate) struct Buffer {
     lease: Lease,
     log: Mutex<WriteLog>,
     snapshots: Mutex<Vec<Weak<Held>>>,
-    /// No snapshot in `snapshots` shows a slot from here on. Registering is up to whoever may write, so that a look at this
-    /// number is enough before a write behind it.
+    /// No snapshot in `snapshots` shows a slot from here on. Only whoever may write registers one, so a look at this number is
+    /// enough before a write behind it.
     shown_end: AtomicU32,
     /// The life of the cache that owns it.
     life: Option<Arc<Life>>,

@@ -3,15 +3,13 @@
 //! ```text
 //! host, buffer      the memory of a caller; that of a cache, and when its slots were written
 //! view              what is shown: slots of a buffer, stale once one of them is written
-//! source            a candle tensor, a view, or the memory of a caller
-//! resolved          a source whose strides are known
+//! source            a candle tensor, a view, or the memory of a caller; and the same once its strides are known
 //! rows              new tokens into a buffer; rows from slot to slot
 //! ```
 
 pub(crate) mod buffer;
 pub(crate) mod host;
 pub(crate) mod owned_source;
-pub(crate) mod resolved;
 pub(crate) mod rows;
 pub(crate) mod shown;
 pub(crate) mod source;

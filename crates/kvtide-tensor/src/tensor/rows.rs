@@ -11,7 +11,7 @@ use crate::base::error::Result;
 use crate::device::form::Form;
 use crate::kernels::{Stretches, portable, rows, shift};
 use crate::tensor::buffer::Buffer;
-use crate::tensor::resolved::Resolved;
+use crate::tensor::source::Resolved;
 
 /// Carries out `moves` inside `buffer`, in order, and then writes one source to each part. The sources lie elsewhere.
 pub(crate) fn write(
@@ -123,7 +123,7 @@ fn launch_moves(stream: &Stream, buffer: &Buffer, moves: impl Iterator<Item = Sl
         return Ok(());
     }
     let (count, rows, row) = (buffer.all_stretches(), buffer.slots as usize, buffer.row_bytes());
-    let stretches = kvtide_cuda::Stretches { count, rows, row };
+    let stretches = kvtide_cuda::BufferRows { count, rows, row };
     buffer.launch(&[], |memory, _| Ok(kvtide_cuda::shift(stream, memory, stretches, &moves)?))
 }
 

@@ -1,8 +1,8 @@
 //! One token's key and value, read from a paged cache.
 
 use crate::base::dtype::DType;
+use crate::base::dtype::floats;
 use crate::base::error::Result;
-use crate::base::float::floats;
 
 /// K and V of one token and layer, `kv_heads` rows each, as the bytes of their dtypes: that of the cache, or 32-bit floats where
 /// its pages are quantised.

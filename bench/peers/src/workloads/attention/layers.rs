@@ -7,7 +7,6 @@ use kvtide_tensor::{DType, Kv, KvCache, KvCacheOptions};
 
 use crate::tokens::{HEAD_DIM, HEADS};
 
-/// Query heads.
 pub const QUERY_HEADS: usize = 32;
 /// Query heads that share a head of K and V.
 pub const GROUP: usize = QUERY_HEADS / HEADS;
@@ -29,12 +28,10 @@ pub fn layers_beyond_caches(layer_bytes: usize) -> usize {
     8 * last_cache_bytes() / layer_bytes + 1
 }
 
-/// Bytes of K and V of a layer.
 pub fn layer_bytes(dtype: DType, keys: usize) -> usize {
     2 * keys * HEADS * HEAD_DIM * dtype.bytes()
 }
 
-/// Numbers from -1 to 1 that look like noise.
 pub fn noise(shape: &[usize], dtype: DType, seed: u32) -> Result<Tensor> {
     let mut state = seed | 1;
     let next = |_| {
@@ -74,7 +71,6 @@ impl Layers {
         Ok(Layers { dtype, keys, q, kv: (0..count).map(full).collect::<Result<_>>()? })
     }
 
-    /// K and V of every layer as tensors in the caches' own memory.
     pub fn tensors(&self) -> Result<Vec<[Tensor; 2]>> {
         self.kv.iter().map(|kv| Ok([kv.k.tensor()?, kv.v.tensor()?])).collect()
     }
@@ -85,7 +81,6 @@ impl Layers {
     }
 }
 
-/// Calls `work` with the bytes of contiguous tensors, where they lie.
 pub fn with_bytes<T>(tensors: &[Tensor], work: impl FnOnce(&[&[u8]]) -> T) -> Result<T> {
     let held: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
     let bytes = held.iter().map(|(storage, layout)| -> Result<&[u8]> {

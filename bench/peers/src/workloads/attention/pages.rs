@@ -33,7 +33,6 @@ const KINDS: [Kind; 5] = [
     Kind { name: "pages, q4", dtype: DType::F16, format: Some(PageFormat::Q4) },
 ];
 
-/// A paged cache for so many tokens of one sequence.
 fn cache(kind: &Kind, layers: usize, keys: usize) -> Result<PagedKvCache> {
     Ok(PagedKvCache::new(PagedKvCacheOptions {
         capacity: keys.div_ceil(BLOCK) as u32,
@@ -48,12 +47,10 @@ fn cache(kind: &Kind, layers: usize, keys: usize) -> Result<PagedKvCache> {
     })?)
 }
 
-/// Bytes of one token of one layer.
 fn token_bytes(kind: &Kind) -> Result<f64> {
     Ok(cache(kind, 1, BLOCK)?.bytes_per_token())
 }
 
-/// Attention over every layer of a full cache.
 fn lane(kind: &Kind, keys: usize, count: Option<usize>) -> Result<Lane<'static>> {
     let count = match count {
         Some(count) => count,

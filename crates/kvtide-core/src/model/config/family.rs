@@ -2,8 +2,7 @@
 //!
 //! The numbers are those of the classes of transformers: `tests/model/transformers` has what the classes themselves say.
 
-/// A family.
-pub(super) struct Family {
+pub(super) struct ModelFamily {
     pub model_type: &'static str,
     pub architecture: &'static str,
     pub rule: LayerRule,
@@ -29,7 +28,7 @@ pub(super) struct Family {
     pub sink_logits: bool,
 }
 
-impl Family {
+impl ModelFamily {
     /// In a message about a size that a file may not have said.
     pub fn meaning(&self, unsaid: Size) -> String {
         match unsaid {
@@ -74,7 +73,7 @@ pub(super) enum Size {
 }
 
 /// The family that the others are described by what they have of their own.
-const LLAMA: Family = Family {
+const LLAMA: ModelFamily = ModelFamily {
     model_type: "llama",
     architecture: "LlamaForCausalLM",
     rule: LayerRule::Full,
@@ -90,7 +89,7 @@ const LLAMA: Family = Family {
     sink_logits: false,
 };
 
-const QWEN2: Family = Family {
+const QWEN2: ModelFamily = ModelFamily {
     model_type: "qwen2",
     architecture: "Qwen2ForCausalLM",
     rule: LayerRule::SlidingFrom { default: 28 },
@@ -100,7 +99,7 @@ const QWEN2: Family = Family {
     ..LLAMA
 };
 
-const GEMMA2: Family = Family {
+const GEMMA2: ModelFamily = ModelFamily {
     model_type: "gemma2",
     architecture: "Gemma2ForCausalLM",
     rule: LayerRule::FullEvery { nth: 2, field: None },
@@ -115,7 +114,7 @@ const GEMMA2: Family = Family {
     ..LLAMA
 };
 
-const GEMMA3: Family = Family {
+const GEMMA3: ModelFamily = ModelFamily {
     model_type: "gemma3_text",
     architecture: "Gemma3ForCausalLM",
     rule: LayerRule::FullEvery { nth: 6, field: Some("sliding_window_pattern") },
@@ -123,9 +122,9 @@ const GEMMA3: Family = Family {
     ..GEMMA2
 };
 
-pub(super) const FAMILIES: &[Family] = &[
+pub(super) const FAMILIES: &[ModelFamily] = &[
     LLAMA,
-    Family {
+    ModelFamily {
         model_type: "mistral",
         architecture: "MistralForCausalLM",
         rule: LayerRule::Sliding,
@@ -135,11 +134,11 @@ pub(super) const FAMILIES: &[Family] = &[
         ..LLAMA
     },
     QWEN2,
-    Family { model_type: "qwen3", architecture: "Qwen3ForCausalLM", head_dim: Size::Required(128), ..QWEN2 },
+    ModelFamily { model_type: "qwen3", architecture: "Qwen3ForCausalLM", head_dim: Size::Required(128), ..QWEN2 },
     GEMMA2,
     GEMMA3,
-    Family { model_type: "gemma3", architecture: "Gemma3ForConditionalGeneration", ..GEMMA3 },
-    Family {
+    ModelFamily { model_type: "gemma3", architecture: "Gemma3ForConditionalGeneration", ..GEMMA3 },
+    ModelFamily {
         model_type: "phi3",
         architecture: "Phi3ForCausalLM",
         rule: LayerRule::Sliding,
@@ -147,7 +146,7 @@ pub(super) const FAMILIES: &[Family] = &[
         hidden_is_multiple: false,
         ..LLAMA
     },
-    Family {
+    ModelFamily {
         model_type: "gpt_oss",
         architecture: "GptOssForCausalLM",
         rule: LayerRule::FullEvery { nth: 2, field: None },
@@ -175,7 +174,7 @@ mod tests {
         include_str!("../../../tests/model/transformers/5.23.0.json"),
     ];
 
-    impl Family {
+    impl ModelFamily {
         /// What the table says a missing field is, as a class declares it; none where the family has no such field.
         fn declares(&self, field: &str) -> Option<Value> {
             let size = |size| match size {

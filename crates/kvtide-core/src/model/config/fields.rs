@@ -1,4 +1,6 @@
-//! The fields of a JSON object, read so that a wrong one is refused by name.
+//! The text of a `config.json`, and the fields of its objects, read so that a wrong one is refused by name.
+
+use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
@@ -49,7 +51,6 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The whole file.
     pub fn root(value: &'a Value) -> Result<Self> {
         let object = value.as_object().ok_or_else(|| Error::argument("model", shown(value), "a JSON object"))?;
         Ok(Fields { object: Some(object), prefix: "" })
@@ -73,11 +74,8 @@ impl<'a> Fields<'a> {
 
     /// A whole number, at least 1.
     pub fn count(&self, name: &str) -> Result<Given<u32>> {
-        let valid = |value: &Value| value.as_u64().filter(|count| (1..=COUNT_MAX.into()).contains(count));
-        Ok(match self.read(name, "a whole number of at least 1", valid)? {
-            Given::Value(count) => Given::Value(count as u32),
-            Given::Missing => Given::Missing,
-            Given::Null => Given::Null,
+        self.read(name, "a whole number of at least 1", |value| {
+            value.as_u64().and_then(|count| u32::try_from(count).ok()).filter(|count| (1..=COUNT_MAX).contains(count))
         })
     }
 
@@ -112,12 +110,10 @@ impl<'a> Fields<'a> {
         Ok(self.read(name, "true or false", Value::as_bool)?.value().unwrap_or(false))
     }
 
-    /// A text.
     pub fn text(&self, name: &str) -> Result<Option<&'a str>> {
         Ok(self.read(name, "a text", Value::as_str)?.value())
     }
 
-    /// A list of texts.
     pub fn texts(&self, name: &str) -> Result<Option<Vec<&'a str>>> {
         let texts = |value: &'a Value| value.as_array()?.iter().map(Value::as_str).collect::<Option<Vec<_>>>();
         Ok(self.read(name, "a list of texts", texts)?.value())
@@ -163,5 +159,48 @@ fn shown(value: &Value) -> DetailValue {
                 None => text.into(),
             }
         }
+    }
+}
+
+/// The value of a text.
+pub(super) fn parse(text: &str) -> Result<Value> {
+    serde_json::from_str(&without_python_numbers(text)).map_err(|error| {
+        Error::argument("model", format!("text that is no JSON ({error})"), "the text of a config.json")
+    })
+}
+
+/// The files are written by Python, which writes `NaN` and `Infinity` where JSON has no word. Those are read as `null`, so that such a
+/// file is refused for what it describes. Words inside strings stay.
+fn without_python_numbers(text: &str) -> Cow<'_, str> {
+    const WORDS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    if !WORDS.iter().any(|word| text.contains(word)) {
+        return text.into();
+    }
+    let (mut out, mut rest, mut quoted) = (String::with_capacity(text.len()), text, false);
+    while let Some(first) = rest.chars().next() {
+        if !quoted && let Some(word) = WORDS.iter().find(|word| rest.starts_with(**word)) {
+            out.push_str("null");
+            rest = &rest[word.len()..];
+            continue;
+        }
+        let escaped = if quoted && first == '\\' { rest.chars().nth(1).map_or(0, char::len_utf8) } else { 0 };
+        quoted ^= first == '"';
+        let (taken, left) = rest.split_at(first.len_utf8() + escaped);
+        out.push_str(taken);
+        rest = left;
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_python_are_null_outside_strings_alone() {
+        let text = r#"{"a": [NaN, -Infinity], "Infinity \" NaN": "é\\", "b": Infinity}"#;
+        let expected = r#"{"a": [null, null], "Infinity \" NaN": "é\\", "b": null}"#;
+        assert_eq!(without_python_numbers(text), expected);
+        assert!(matches!(without_python_numbers(r#"{"a": 1}"#), Cow::Borrowed(_)));
     }
 }

@@ -1,61 +1,25 @@
 //! Which family a file is of, and who is refused by name.
 
-use super::family::{FAMILIES, Family};
+use super::family::{FAMILIES, ModelFamily};
 use super::fields::{FIELDS, Fields};
 use crate::error::{Error, Result};
 
 /// Models that are known to need something else, by the start of their type's name without its marks.
-const REFUSED: &[(&str, &[&str])] = &[
+const REFUSED: &[(&str, &str)] = &[
     (
         "recurrent state",
-        &[
-            "mamba",
-            "falconmamba",
-            "falconh1",
-            "rwkv",
-            "jamba",
-            "bamba",
-            "zamba",
-            "recurrentgemma",
-            "qwen3next",
-            "qwen35",
-            "granitemoehybrid",
-            "nemotronh",
-            "lfm2",
-            "xlstm",
-            "kimilinear",
-            "olmohybrid",
-        ],
+        "mamba falconmamba falconh1 rwkv jamba bamba zamba recurrentgemma qwen3next qwen35 granitemoehybrid \
+          nemotronh lfm2 xlstm kimilinear olmohybrid",
     ),
     (
         "cross attention",
-        &[
-            "t5",
-            "mt5",
-            "umt5",
-            "byt5",
-            "longt5",
-            "switchtransformers",
-            "bart",
-            "mbart",
-            "pegasus",
-            "marian",
-            "m2m100",
-            "nllb",
-            "whisper",
-            "mllama",
-            "encoderdecoder",
-            "visionencoderdecoder",
-            "speechencoderdecoder",
-            "prophetnet",
-            "blenderbot",
-            "moonshine",
-        ],
+        "t5 mt5 umt5 byt5 longt5 switchtransformers bart mbart pegasus marian m2m100 nllb whisper mllama \
+          encoderdecoder visionencoderdecoder speechencoderdecoder prophetnet blenderbot moonshine",
     ),
 ];
 
 /// The family of a file, and the fields that describe its text model.
-pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static Family, Fields<'a>)> {
+pub(super) fn identify<'a>(root: &Fields<'a>) -> Result<(&'static ModelFamily, Fields<'a>)> {
     check_attention_kind(root)?;
     let family = by_name(root)?;
     let text = root.object("text_config", "text_config.")?;
@@ -85,7 +49,7 @@ fn without_text<'a>(root: &Fields<'a>) -> Result<Fields<'a>> {
     }
 }
 
-fn by_name(root: &Fields<'_>) -> Result<&'static Family> {
+fn by_name(root: &Fields<'_>) -> Result<&'static ModelFamily> {
     if let Some(name) = root.text("model_type")? {
         let known = FAMILIES.iter().find(|family| family.model_type == name);
         return known.ok_or_else(|| Error::unsupported("model_type", name, expected(name)));
@@ -123,7 +87,7 @@ fn check_attention_kind(fields: &Fields<'_>) -> Result<()> {
 /// What would be supported, and what is wrong with the model where that is known.
 fn expected(name: &str) -> String {
     let name = name.replace(['_', '-'], "").to_lowercase();
-    let known = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let known = |prefixes: &str| prefixes.split(' ').any(|prefix| name.starts_with(prefix));
     match REFUSED.iter().find(|(_, prefixes)| known(prefixes)) {
         Some((what, _)) => format!("{}: {what} is not supported", supported()),
         None => supported(),

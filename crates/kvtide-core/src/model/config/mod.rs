@@ -1,11 +1,11 @@
 //! A description straight from a Hugging Face `config.json`.
 //!
 //! ```text
-//! text ──> json.rs      strict JSON, but for Python's NaN and Infinity
+//! text ──> fields.rs    strict JSON, but for Python's NaN and Infinity
 //!      ──> identity.rs  which family it is, and which object describes its text model; who is refused by name
 //!      ──> family.rs    what each family's fields are when they are missing
 //!      ──> rule.rs      the kind of each layer: `layer_types`, else the family's rule
-//!      ──> sizes        heads and dims
+//!      ──> heads        heads and dims
 //! ```
 //!
 //! A field that is missing means what it means to the classes that write these files, which leave out what equals a default of
@@ -14,14 +14,12 @@
 mod family;
 mod fields;
 mod identity;
-mod json;
 mod rule;
 
-use super::attention::AttentionDescription;
 use super::description::{ModelDescription, check_count};
-use super::layer::LayerDescription;
+use super::layer::{AttentionDescription, LayerDescription};
 use crate::error::{Error, Result};
-use family::{Family, Size};
+use family::{ModelFamily, Size};
 use fields::{Fields, Given};
 
 impl ModelDescription {
@@ -29,40 +27,29 @@ impl ModelDescription {
     /// gpt-oss. A field that is missing is what the family's class in transformers has it be, as is one that is `null`. Other models
     /// are refused with `UNSUPPORTED_MODEL`, and so are cross attention and recurrent state.
     pub fn from_config(json: &str) -> Result<Self> {
-        let root = json::parse(json)?;
+        let root = fields::parse(json)?;
         let root = Fields::root(&root)?;
         let (family, fields) = identity::identify(&root)?;
         let layers = fields.count_or("num_hidden_layers", family.layers)?;
         check_count(&fields.path("num_hidden_layers"), layers as usize)?;
-        let sizes = Sizes::read(family, &fields)?;
-        let layer = LayerDescription::full(sizes.kv_heads, sizes.head_dim);
+        let (query_heads, layer) = heads(family, &fields)?;
         let kinds = rule::kinds(family, &fields, layers)?;
         let described = ModelDescription::new(kinds.into_iter().map(|kind| layer.with_kind(kind)).collect())?;
-        described.with_attention(attention(family, &fields, sizes.query_heads)?)
+        described.with_attention(attention(family, &fields, query_heads)?)
     }
 }
 
-/// The sizes of a layer.
-struct Sizes {
-    query_heads: u32,
-    kv_heads: u32,
-    head_dim: u32,
-}
-
-impl Sizes {
-    fn read(family: &Family, fields: &Fields<'_>) -> Result<Self> {
-        let query_heads = fields.count_or("num_attention_heads", family.query_heads)?;
-        let kv_heads = size(fields, "num_key_value_heads", family.kv_heads, || Ok(query_heads))?;
-        if query_heads % kv_heads != 0 {
-            let expected = format!(
-                "a number that {query_heads}, num_attention_heads, is a multiple of{}",
-                family.meaning(family.kv_heads)
-            );
-            return Err(Error::model(fields.path("num_key_value_heads"), kv_heads, expected));
-        }
-        let head_dim = size(fields, "head_dim", family.head_dim, || divided(family, fields, query_heads))?;
-        Ok(Sizes { query_heads, kv_heads, head_dim })
+/// The heads of queries, and a layer.
+fn heads(family: &ModelFamily, fields: &Fields<'_>) -> Result<(u32, LayerDescription)> {
+    let query_heads = fields.count_or("num_attention_heads", family.query_heads)?;
+    let kv_heads = size(fields, "num_key_value_heads", family.kv_heads, || Ok(query_heads))?;
+    if query_heads % kv_heads != 0 {
+        let meaning = family.meaning(family.kv_heads);
+        let expected = format!("a number that {query_heads}, num_attention_heads, is a multiple of{meaning}");
+        return Err(Error::model(fields.path("num_key_value_heads"), kv_heads, expected));
     }
+    let head_dim = size(fields, "head_dim", family.head_dim, || divided(family, fields, query_heads))?;
+    Ok((query_heads, LayerDescription::full(kv_heads, head_dim)))
 }
 
 /// A size: what its field says, else what the family has it be.
@@ -76,7 +63,7 @@ fn size(fields: &Fields<'_>, name: &str, unsaid: Size, derived: impl Fn() -> Res
 }
 
 /// The head's dimension where no field says it.
-fn divided(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<u32> {
+fn divided(family: &ModelFamily, fields: &Fields<'_>, query_heads: u32) -> Result<u32> {
     let hidden = fields.count_or("hidden_size", family.hidden)?;
     let refused = |expected: &str| {
         let expected = format!("{expected} {query_heads}, num_attention_heads, where there is no head_dim");
@@ -89,7 +76,7 @@ fn divided(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<u32
     }
 }
 
-fn attention(family: &Family, fields: &Fields<'_>, query_heads: u32) -> Result<AttentionDescription> {
+fn attention(family: &ModelFamily, fields: &Fields<'_>, query_heads: u32) -> Result<AttentionDescription> {
     let plain = AttentionDescription {
         num_query_heads: Some(query_heads),
         sink_logits: family.sink_logits,

@@ -1,12 +1,12 @@
 //! The kind of each layer: as `layer_types` lists them, else by the family's rule.
 
-use super::family::{Family, LayerRule};
+use super::family::{LayerRule, ModelFamily};
 use super::fields::{Fields, Given};
 use crate::error::{Error, Result};
 use crate::model::layer::LayerKind;
 
 /// The kinds of `layers` layers.
-pub(super) fn kinds(family: &Family, fields: &Fields<'_>, layers: u32) -> Result<Vec<LayerKind>> {
+pub(super) fn kinds(family: &ModelFamily, fields: &Fields<'_>, layers: u32) -> Result<Vec<LayerKind>> {
     let window = window(family, fields)?;
     let slides = match fields.texts("layer_types")? {
         Some(types) => listed(fields, &types, layers)?,
@@ -38,7 +38,7 @@ fn listed(fields: &Fields<'_>, types: &[&str], layers: u32) -> Result<Vec<bool>>
 }
 
 /// Which layers slide, by the family's rule.
-fn derived(family: &Family, fields: &Fields<'_>, window: Option<u32>, layers: u32) -> Result<Vec<bool>> {
+fn derived(family: &ModelFamily, fields: &Fields<'_>, window: Option<u32>, layers: u32) -> Result<Vec<bool>> {
     Ok(match family.rule {
         LayerRule::Full => vec![false; layers as usize],
         LayerRule::Sliding => vec![window.is_some(); layers as usize],
@@ -58,13 +58,13 @@ fn derived(family: &Family, fields: &Fields<'_>, window: Option<u32>, layers: u3
 }
 
 /// The window that the file describes; none where it is switched off, or there is none.
-fn window(family: &Family, fields: &Fields<'_>) -> Result<Option<u32>> {
+fn window(family: &ModelFamily, fields: &Fields<'_>) -> Result<Option<u32>> {
     let switched_on = !matches!(family.rule, LayerRule::SlidingFrom { .. }) || fields.flag("use_sliding_window")?;
     Ok(named_window(family, fields)?.filter(|_| switched_on))
 }
 
 /// The window, whether or not it is switched on.
-fn named_window(family: &Family, fields: &Fields<'_>) -> Result<Option<u32>> {
+fn named_window(family: &ModelFamily, fields: &Fields<'_>) -> Result<Option<u32>> {
     Ok(match fields.count("sliding_window")? {
         Given::Value(window) => Some(window),
         Given::Missing => family.window,
@@ -73,7 +73,7 @@ fn named_window(family: &Family, fields: &Fields<'_>) -> Result<Option<u32>> {
 }
 
 /// The kind of a layer that slides.
-fn sliding(family: &Family, fields: &Fields<'_>, window: Option<u32>) -> Result<LayerKind> {
+fn sliding(family: &ModelFamily, fields: &Fields<'_>, window: Option<u32>) -> Result<LayerKind> {
     if let Some(window) = window {
         return Ok(LayerKind::Sliding { window, sinks: 0 });
     }

@@ -5,11 +5,8 @@
 //!           gone      kept            since(39) gives 41, 42, 43, and says that 2 were missed
 //! ```
 //!
-//! A reader keeps the number behind the last event that it has seen. One that missed some knows so, and starts again from
-//! what the index holds.
-//!
-//! Invariants: at most `capacity` events are kept, the latest ones; with a capacity of 0 nothing is kept or numbered. What
-//! there is no memory for is missed. O(1) per event and its tokens.
+//! A reader keeps the number behind the last event that it has seen. One that missed some starts again from what the index holds.
+//! With a capacity of 0 nothing is kept or numbered; what there is no memory for is missed. O(1) per event and its tokens.
 
 use std::collections::VecDeque;
 
@@ -59,19 +56,16 @@ pub struct EventLog {
 
 impl EventLog {
     /// A log of the latest `capacity` events; 0 keeps none. Takes memory as events come.
-    #[must_use]
     pub fn new(capacity: u32) -> Self {
         EventLog { capacity: capacity as usize, ..Self::default() }
     }
 
     /// The number that the next event will have.
-    #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
     /// What has happened from an event on. A number ahead of all events gives none.
-    #[must_use]
     pub fn since(&self, number: u64) -> UnseenEvents<'_> {
         let oldest = self.next - self.events.len() as u64;
         let first = number.clamp(oldest, self.next);

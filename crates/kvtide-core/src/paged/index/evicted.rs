@@ -1,12 +1,10 @@
-//! Which prefixes were in the index not long ago.
+//! Which prefixes were in the index not long ago: a hint for explanations, which forgets.
 //!
 //! ```text
 //! place = first bits of the key     [ 83.. ][      ][ f0.. ][ 1c.. ]     a later one takes the place of an earlier
 //! ```
 //!
-//! A hint for people who ask why a prompt was computed again, no more: it forgets, and where memory is out it knows nothing.
-//! Takes no memory before the first eviction, then an eighth of a place for each block, 64 to 65,536 places of 8 bytes.
-//! O(1).
+//! It takes no memory before the first eviction, then an eighth of a place for each block, 64 to 65,536 places of 8 bytes. O(1).
 
 use super::key::BlockKey;
 
@@ -20,7 +18,6 @@ pub(super) struct Evicted {
 }
 
 impl Evicted {
-    /// For an index of so many blocks.
     pub(super) fn new(blocks: u32) -> Self {
         Evicted { places: Vec::new(), size: (blocks / 8).clamp(PLACES_MIN, PLACES_MAX) as usize }
     }
@@ -43,7 +40,6 @@ impl Evicted {
         self.places.clear();
     }
 
-    /// Bytes taken.
     pub(super) fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<u64>()
     }

@@ -5,15 +5,14 @@
 //! found        yes        yes        no: evicted | not committed | other salt | never seen
 //! ```
 //!
-//! For people who look into one prompt: O(tokens), and for the block that differs O(roots kept * tokens), and of a planner
-//! O(sequences + drafted tokens). The answer tells that others have the same prompt, so it is for whoever runs the cache, not for
-//! its tenants. Evictions and other salts are remembered as far as there is room; where it was not enough the answer is `NeverSeen`.
+//! The answer tells that others have the same prompt, so it is for whoever runs the cache, not for its tenants. Evictions and other
+//! salts are remembered as far as there is room. O(tokens), for the block that differs O(roots kept * tokens), and of a planner
+//! O(sequences + drafted tokens).
 
-use super::extra::Extras;
-use super::key::BlockKey;
+use super::identity::Prompt;
+use super::key::{BlockKey, Extras};
 use super::prefix_index::PrefixIndex;
 use super::prefix_match::{GroupIndex, PrefixMatch, block_size};
-use super::prompt::Prompt;
 use crate::error::Result;
 
 /// Why a block was not found.

@@ -1,8 +1,8 @@
 //! Finding blocks by what is in them, so that a prompt that was seen before is not computed again.
 //!
 //! ```text
-//! extra -> key -> prompt -> identity             a prompt's blocks have names
-//! key -> events, evicted, roots, records -> twins -> prefix_index -> prefix_match -> explain
+//! key -> identity                        a prompt's blocks have names
+//! key -> events, evicted, records -> prefix_index -> prefix_match -> explain
 //! ```
 //!
 //! What a key leads to is compared once more before it is believed. [`PrefixIndex`] knows blocks by their indices; who holds them,
@@ -11,20 +11,15 @@
 mod events;
 mod evicted;
 mod explain;
-mod extra;
 mod identity;
 mod key;
 mod prefix_index;
 mod prefix_match;
-mod prompt;
 mod records;
-mod roots;
-mod twins;
 
-pub use events::{Event, EventLog, UnseenEvents};
+pub use events::{Event, UnseenEvents};
 pub use explain::{Explanation, MissReason};
-pub use extra::{Extra, Extras};
 pub use identity::Identity;
-pub use key::BlockKey;
+pub use key::{BlockKey, Extra, Extras};
 pub use prefix_index::{FoundPrefix, PrefixIndex};
 pub use prefix_match::{GroupIndex, PrefixMatch};

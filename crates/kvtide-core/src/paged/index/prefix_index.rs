@@ -9,32 +9,23 @@
 //! ```
 //!
 //! The longest prefix of a prompt is looked for block by block; the last token is computed in any case, since its logits are needed.
-//! Keys of eight blocks are made ahead and then looked up together: each look-up waits for memory three times, and those of
-//! different blocks do so at the same time. That is what makes a large, cold index bearable.
+//! Keys of eight blocks are made ahead and looked up together: each look-up waits for memory three times, and those of different
+//! blocks do so at the same time.
 //!
 //! A block is found only if key, parent, tokens and extras are those asked for: keys that collide can only miss. Which slots of
 //! a block have tokens, and when it gets its key, is the caller's knowledge.
 //!
-//! Invariants: a key is indexed once; every indexed block has tokens and a key. O(1) a block, beside hashing and comparing
-//! its tokens. Memory goes up to the highest block reserved: `block_size` tokens of 4 bytes, and, of the index,
-//!
-//! ```text
-//! 48 record + 6 tables (9 while the pool fills) + 1 evicted = 55 to 58 bytes a block
-//! ```
-//!
-//! and extras for those blocks that have them.
+//! O(1) a block, beside hashing and comparing its tokens. Memory, up to the highest block reserved: `block_size` tokens of 4 bytes,
+//! 55 to 58 bytes of the index (48 record, 6 to 9 tables, 1 evicted), and extras for those blocks that have them.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use super::events::EventLog;
 use super::evicted::Evicted;
-use super::extra::Extras;
-use super::key::BlockKey;
-use super::prompt::Prompt;
+use super::identity::Prompt;
+use super::key::{BlockKey, Extras};
 use super::records::Records;
-use super::roots::Roots;
-use super::twins::Twins;
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result};
 use crate::paged::per_block::PerBlock;
@@ -65,8 +56,6 @@ pub struct PrefixIndex {
     len: u32,
     evicted: Evicted,
     roots: Roots,
-    /// Named blocks that are not found, since another of their name is.
-    twins: Twins,
     events: EventLog,
 }
 
@@ -83,7 +72,6 @@ impl PrefixIndex {
             len: 0,
             evicted: Evicted::new(capacity),
             roots: Roots::default(),
-            twins: Twins::default(),
             events: EventLog::default(),
         })
     }
@@ -95,7 +83,6 @@ impl PrefixIndex {
 
     /// The same, telling keys apart by their first bits alone, so that a test sees what happens when they collide.
     #[doc(hidden)]
-    #[must_use]
     pub fn with_key_bits(mut self, bits: u32) -> Self {
         self.records = Records::new(self.records.capacity(), bits);
         self
@@ -108,7 +95,6 @@ impl PrefixIndex {
     }
 
     /// Tokens of a block.
-    #[must_use]
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -126,28 +112,24 @@ impl PrefixIndex {
     }
 
     /// The tokens of a block that was reserved; of slots without one, anything.
-    #[must_use]
     pub fn tokens(&self, block: u32) -> &[u32] {
         self.tokens.row(block)
     }
 
     /// The name of a block that was given one.
-    #[must_use]
     pub fn key(&self, block: u32) -> Option<&BlockKey> {
         self.records.key(block)
     }
 
-    /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found
-    /// by this key already, whose place it takes when that one is gone, or when there is no memory for its extras; it keeps its
-    /// key then.
+    /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found by this
+    /// key, for whose place it waits then, or when there is no memory for its extras; it keeps its key.
     pub fn insert(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, position: u32, extras: &Extras) -> bool {
-        self.twins.remove(&mut self.records, block);
         self.records.set_key(block, key);
         if position == 0 {
             self.roots.note(parent);
         }
         if self.records.contains(key) {
-            self.twins.add(&mut self.records, block);
+            self.records.wait(block);
             return false;
         }
         if extras.over(self.positions(position)).next().is_some() {
@@ -183,7 +165,6 @@ impl PrefixIndex {
 
     /// What follows the blocks of these keys: a block that begins with some of the tokens behind them, and how many; the last token
     /// is computed in any case.
-    #[must_use]
     pub fn find_rest(&self, root: &BlockKey, tokens: &[u32], extras: &Extras, keys: &[BlockKey]) -> Option<(u32, u32)> {
         let start = keys.len() * self.block_size as usize;
         let end = tokens.len().saturating_sub(1).min(start + self.block_size as usize).max(start);
@@ -230,7 +211,6 @@ impl PrefixIndex {
     }
 
     /// The block with exactly these tokens and extras behind this parent.
-    #[must_use]
     pub fn find(
         &self,
         key: &BlockKey,
@@ -245,7 +225,6 @@ impl PrefixIndex {
 
     /// The block behind this parent that begins with most of these tokens, and how many those are. At most 64 blocks are looked
     /// at; those with other extras are passed over.
-    #[must_use]
     pub fn find_partial(
         &self,
         parent: &BlockKey,
@@ -330,27 +309,23 @@ impl PrefixIndex {
     fn take_out(&mut self, block: u32) -> (bool, Option<BlockKey>) {
         let Some(key) = self.records.key(block).copied() else { return (false, None) };
         if !self.is_indexed(block) {
-            self.twins.remove(&mut self.records, block);
             self.records.remove(block);
             return (false, None);
         }
         let extras = self.extras.remove(&block);
-        let Some(twin) = self.twins.take(&mut self.records, &key) else {
-            self.records.remove(block);
+        let Some(next) = self.records.pass_on(block) else {
             self.len -= 1;
             return (true, Some(key));
         };
-        self.records.replace(twin, block);
         if let Some(extras) = extras {
-            self.extras.insert(twin, extras);
+            self.extras.insert(next, extras);
         }
         (true, None)
     }
 
     /// Nothing is found any more, and no block has a key. O(blocks).
     pub fn clear(&mut self) {
-        (0..self.records.rows()).for_each(|block| self.records.remove(block));
-        self.twins.clear();
+        self.records.clear();
         self.extras.clear();
         self.evicted.clear();
         self.len = 0;
@@ -358,37 +333,31 @@ impl PrefixIndex {
     }
 
     /// Whether a block can be found.
-    #[must_use]
     pub fn is_indexed(&self, block: u32) -> bool {
         self.records.is_indexed(block)
     }
 
     /// Blocks that can be found.
-    #[must_use]
     pub fn len(&self) -> u32 {
         self.len
     }
 
     /// Whether no block can be found.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// What happened, as far as it is kept.
-    #[must_use]
     pub fn events(&self) -> &EventLog {
         &self.events
     }
 
     /// Bytes taken, without tokens, extras and events.
-    #[must_use]
     pub fn bytes(&self) -> usize {
-        self.records.bytes() + self.evicted.bytes() + self.roots.bytes()
+        self.records.bytes() + self.evicted.bytes() + self.roots.kept.capacity() * size_of::<BlockKey>()
     }
 
     /// Bytes taken for tokens.
-    #[must_use]
     pub fn token_bytes(&self) -> usize {
         self.tokens.bytes()
     }
@@ -399,10 +368,60 @@ impl PrefixIndex {
         if indexed != self.len {
             return Err(format!("{indexed} blocks are indexed, {} are counted", self.len));
         }
-        self.twins.check(&self.records)?;
         match self.extras.keys().find(|&&block| !self.is_indexed(block)) {
             Some(block) => Err(format!("block {block} has extras and is not indexed")),
             None => Ok(()),
         }
+    }
+}
+
+/// The roots under which prefixes were indexed, none twice: one for each salt, the latest 64. With them an explanation can make the
+/// keys of a prompt again as others have them.
+#[derive(Debug, Default)]
+struct Roots {
+    kept: Vec<BlockKey>,
+    /// The place of the oldest, once all are taken.
+    oldest: usize,
+}
+
+impl Roots {
+    const KEPT_MAX: usize = 64;
+
+    /// Keeps a root; a hint, so that one there is no memory for is not kept.
+    fn note(&mut self, root: &BlockKey) {
+        if self.kept.contains(root) {
+            return;
+        }
+        if self.kept.len() < Roots::KEPT_MAX {
+            if self.kept.try_reserve(1).is_ok() {
+                self.kept.push(*root);
+            }
+            return;
+        }
+        self.kept[self.oldest] = *root;
+        self.oldest = (self.oldest + 1) % Roots::KEPT_MAX;
+    }
+
+    /// All but one.
+    fn others(&self, root: &BlockKey) -> impl Iterator<Item = &BlockKey> {
+        self.kept.iter().filter(move |kept| *kept != root)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_latest() {
+        let mut roots = Roots::default();
+        let key = |name: u8| BlockKey([name; 32]);
+        for name in (0..70).chain(0..3) {
+            roots.note(&key(name));
+            roots.note(&key(name));
+        }
+        let mut kept: Vec<_> = roots.others(&key(69)).map(|key| key.0[0]).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, (0..3).chain(9..69).collect::<Vec<_>>());
     }
 }

@@ -6,20 +6,16 @@
 //! sliding        sinks       -          yes        yes          needs what the next token sees, and its sinks
 //! ```
 //!
-//! The block of the prefix's last token is needed in every group, also where the next token sees nothing of it: its name follows
-//! from every token before, so that it proves that the prompt was computed for those who ask. Without it, a window of the token
-//! itself would find any prompt.
-//!
-//! Groups have blocks of their own, the same number of tokens in a block and the same names for them, so names are made once. What a
-//! sliding group does not need is a place without a block, whether it is there or not.
+//! The block of the prefix's last token is needed in every group, also where the next token sees nothing of it: its key follows from
+//! every token before, and so proves that the prompt was computed for those who ask. Names are the same in all groups, and made once.
 //!
 //! O(tokens), and for each group O(its blocks that are needed).
 
 use std::ops::Range;
 
+use super::identity::Prompt;
 use super::key::BlockKey;
 use super::prefix_index::{FoundPrefix, PrefixIndex};
-use super::prompt::Prompt;
 use crate::error::{Error, Result, reserve};
 use crate::paged::window::Window;
 

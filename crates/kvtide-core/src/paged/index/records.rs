@@ -1,19 +1,22 @@
-//! One record per block, and two tables over them: by key, and by the key of the prefix before.
+//! One record per block, and tables over them: by key, by the key of the prefix before, and of those that wait for a key.
 //!
 //! ```text
 //! keys       [ 4 ][   ][ 7 ][   ]        first block of each bucket; the next one is in its record
 //!              |         |
 //!            4 -> 2      7
 //! families   [   ][ 2 ]                  the youngest child; 2 <-> 4 <-> 7 have parents of this bucket
+//! waiting    h_2: 9                      9 <-> 3 have the key of 4, and are not found while 4 is
 //! ```
 //!
-//! Keys are uniformly random, so their first bits are the bucket. A family can be large (all prompts have the empty prefix
-//! as parent), so its list goes both ways and a block leaves it without walking. There are no tombstones: tables never grow
-//! because of what was removed.
+//! Keys are uniformly random, so their first bits are the bucket. A family can be large (all prompts have the empty prefix as parent),
+//! so its list goes both ways and a block leaves it without walking. There are no tombstones: tables never grow because of what was
+//! removed. Sequences that compute the same prompt side by side fill blocks side by side: one is indexed, the others wait.
 //!
-//! Invariants: an indexed block is in one bucket of each table, the one of its key and of its parent; no other block is in
-//! any. O(1) expected, `reserve` amortised. A record has 48 bytes; the tables have 6 for each block there is room for, and
-//! at most half as much again while the pool fills.
+//! Invariants: an indexed block is in the buckets of its key and of its parent, and no other block is in any. A block that waits is not
+//! indexed; the key it waits for is, unless some bits alone tell keys apart. O(1) expected, `reserve` amortised. A record has 48 bytes;
+//! the tables have 6 for each block there is room for, and at most half as much again while the pool fills.
+
+use std::collections::HashMap;
 
 use super::key::BlockKey;
 use crate::error::{Error, Result};
@@ -46,11 +49,13 @@ pub(super) struct Records {
     records: PerBlock<Record>,
     keys: Vec<u32>,
     families: Vec<u32>,
+    /// The youngest of the blocks that wait for a key; the others hang together by their records.
+    waiting: HashMap<BlockKey, u32>,
     /// The bits of a key that count, if not all do.
     mask: Option<u64>,
 }
 
-/// The part of a parent's key that its children keep.
+/// The part of a parent's key that its children remember.
 fn tag(parent: &BlockKey) -> u32 {
     (parent.short() >> 32) as u32
 }
@@ -59,10 +64,10 @@ impl Records {
     /// Records for blocks below `capacity`. Keys are told apart by their first `key_bits` bits.
     pub(super) fn new(capacity: u32, key_bits: u32) -> Self {
         let mask = (key_bits < 64).then(|| !(u64::MAX >> key_bits));
-        Records { capacity, records: PerBlock::new(capacity, 1, EMPTY), keys: Vec::new(), families: Vec::new(), mask }
+        let (keys, families, waiting) = (Vec::new(), Vec::new(), HashMap::new());
+        Records { capacity, records: PerBlock::new(capacity, 1, EMPTY), keys, families, waiting, mask }
     }
 
-    /// Makes room for a block and for those before it.
     pub(super) fn reserve(&mut self, block: u32) -> Result<()> {
         self.records.reserve(block)?;
         let rows = self.records.rows() as usize;
@@ -80,12 +85,10 @@ impl Records {
         Ok(())
     }
 
-    /// Blocks that it was made for.
     pub(super) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Blocks there is room for.
     pub(super) fn rows(&self) -> u32 {
         self.records.rows()
     }
@@ -102,6 +105,7 @@ impl Records {
     /// Names a block that is not indexed.
     pub(super) fn set_key(&mut self, block: u32, key: &BlockKey) {
         assert!(!self.is_indexed(block), "block {block} is indexed by its key");
+        self.remove(block);
         self.records[block] = Record { key: *key, next: APART, ..EMPTY };
     }
 
@@ -111,51 +115,54 @@ impl Records {
         self.link(block);
     }
 
-    /// Puts a block that has the key of an indexed one in its place; gives up that one's key.
-    pub(super) fn replace(&mut self, block: u32, indexed: u32) {
-        self.records[block].parent = self.records[indexed].parent;
-        self.remove(indexed);
-        self.link(block);
-    }
-
-    /// Puts a block before an older one with the same key; both are not indexed.
-    pub(super) fn join(&mut self, block: u32, older: Option<u32>) {
-        if let Some(older) = older {
+    /// Lets a block that was just named wait for the place of the one with its key. Without memory it is never found.
+    pub(super) fn wait(&mut self, block: u32) {
+        if self.waiting.try_reserve(1).is_err() {
+            return;
+        }
+        if let Some(older) = self.waiting.insert(self.records[block].key, block) {
             self.records[older].younger = block;
+            self.records[block].older = older;
         }
-        let record = self.records[block];
-        self.records[block] = Record { younger: NONE, older: older.unwrap_or(NONE), ..record };
     }
 
-    /// Takes a block that is not indexed out from between its neighbours; gives the older one.
-    pub(super) fn leave(&mut self, block: u32) -> Option<u32> {
-        let record = self.records[block];
-        if record.younger != NONE {
-            self.records[record.younger].older = record.older;
+    /// Takes a block that is not indexed out from among those that wait.
+    fn leave(&mut self, block: u32) {
+        let Record { key, younger, older, .. } = self.records[block];
+        if younger != NONE {
+            self.records[younger].older = older;
         }
-        if record.older != NONE {
-            self.records[record.older].younger = record.younger;
+        if older != NONE {
+            self.records[older].younger = younger;
         }
-        self.records[block] = Record { younger: NONE, older: NONE, ..record };
-        (record.older != NONE).then_some(record.older)
+        if self.waiting.get(&key) == Some(&block) {
+            match older {
+                NONE => self.waiting.remove(&key),
+                older => self.waiting.insert(key, older),
+            };
+        }
     }
 
-    /// The younger and the older neighbour of a block.
-    pub(super) fn neighbours(&self, block: u32) -> [Option<u32>; 2] {
-        let record = self.records[block];
-        [record.younger, record.older].map(|next| (next != NONE).then_some(next))
+    /// Takes an indexed block out, and puts the youngest that waits for its key in its place, if one does.
+    pub(super) fn pass_on(&mut self, block: u32) -> Option<u32> {
+        let Record { key, parent, .. } = self.records[block];
+        self.remove(block);
+        let next = *self.waiting.get(&key)?;
+        self.leave(next);
+        self.records[next].parent = parent;
+        self.link(next);
+        Some(next)
     }
 
-    /// Whether all bits of a key count.
-    pub(super) fn tells_all_apart(&self) -> bool {
-        self.mask.is_none()
+    pub(super) fn clear(&mut self) {
+        (0..self.rows()).for_each(|block| self.remove(block));
     }
 
-    /// Takes a block out of both tables, if it is in them, and its key away.
+    /// Takes a block out wherever it is, and its key away.
     pub(super) fn remove(&mut self, block: u32) {
         match self.records[block].next {
             NAMELESS => return,
-            APART => {}
+            APART => self.leave(block),
             _ => self.unlink(block),
         }
         self.records[block] = EMPTY;
@@ -198,7 +205,6 @@ impl Records {
         std::iter::successors(follow(first), move |&block| follow(self.records[block].older))
     }
 
-    /// Bytes taken.
     pub(super) fn bytes(&self) -> usize {
         self.records.bytes() + (self.keys.capacity() + self.families.capacity()) * size_of::<u32>()
     }
@@ -283,10 +289,30 @@ impl Records {
                 (younger, block) = (block, record.older);
             }
         }
-        match (met, children) == (indexed, indexed) {
-            true => Ok(indexed),
-            false => Err(format!("{indexed} blocks are indexed, {met} by key and {children} by parent")),
+        if (met, children) != (indexed, indexed) {
+            return Err(format!("{indexed} blocks are indexed, {met} by key and {children} by parent"));
         }
+        self.check_waiting()?;
+        Ok(indexed)
+    }
+
+    fn check_waiting(&self) -> Result<(), String> {
+        for (key, &youngest) in &self.waiting {
+            if !self.contains(key) && self.mask.is_none() {
+                return Err(format!("block {youngest} waits for a key that is not indexed"));
+            }
+            let (mut block, mut before, mut met) = (youngest, NONE, 0);
+            while block != NONE {
+                met += 1;
+                let belongs = !self.is_indexed(block) && self.key(block) == Some(key) && met <= self.rows();
+                let Record { younger, older, .. } = self.records[block];
+                if !belongs || younger != before {
+                    return Err(format!("block {block} does not belong among those that wait with block {youngest}"));
+                }
+                (block, before) = (older, block);
+            }
+        }
+        Ok(())
     }
 }
 

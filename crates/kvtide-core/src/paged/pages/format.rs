@@ -30,30 +30,10 @@ const Q8_SCALE_BYTES: usize = 2;
 /// Bytes of a word of `q4`: a scale of 14 bits and a minimum of 18.
 const Q4_WORD_BYTES: usize = 4;
 
-macro_rules! formats {
-    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
-        /// The form of the rows of K or of V in a page.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum PageFormat {
-            $($(#[doc = $doc])+ $name,)+
-        }
+named! {
+    /// The form of the rows of K or of V in a page.
+    PageFormat, name;
 
-        impl PageFormat {
-            /// Every format there is.
-            pub const ALL: &[PageFormat] = &[$(PageFormat::$name,)+];
-
-            /// Its public name.
-            #[must_use]
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(PageFormat::$name => $text,)+
-                }
-            }
-        }
-    };
-}
-
-formats! {
     /// 32-bit floats.
     F32 = "f32",
     /// Half floats.

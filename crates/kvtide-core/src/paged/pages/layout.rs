@@ -8,12 +8,10 @@
 //! head    [ slot 0 ][ slot 1 ] ...                  a row of codes for each token
 //! ```
 //!
-//! If K and V have one float type and one head dim, nothing lies between them, and a slab is a tensor `[blocks,
-//! layers, 2, kv_heads, block_size, head_dim]` of that type. Otherwise it is bytes, and every section, its scales and
-//! every page start at a multiple of [`ALIGNMENT`].
-//!
-//! Invariants: every size of one block fits in `isize` (checked once, in [`PageLayout::new`]), and so does every offset
-//! inside a slab that [`PageLayout::slab_bytes`] accepted. All calls are O(1).
+//! If K and V have one float type and one head dim, nothing lies between them, and a slab is a tensor `[blocks, layers, 2, kv_heads,
+//! block_size, head_dim]` of that type. Otherwise it is bytes, and every section, its scales and every page start at a multiple of
+//! [`ALIGNMENT`]. Every size of one block fits in `isize`, and so does every offset inside a slab that [`PageLayout::slab_bytes`]
+//! accepted. All calls are O(1).
 
 use super::format::{KeyOrValue, PageFormat};
 use crate::count::{count, count_positive};
@@ -60,6 +58,35 @@ pub struct SectionLayout {
     scales: usize,
 }
 
+/// One layer of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Page {
+    /// Index of the block.
+    pub block: u32,
+    /// The layer.
+    pub layer: u32,
+}
+
+/// A token's place in the slab; the same for every head of its layer, in K and in V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// Index of the block.
+    pub block: u32,
+    /// Slot in the block.
+    pub index: u32,
+}
+
+/// A page with tokens to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRead {
+    /// Index of the block in the slab.
+    pub block: u32,
+    /// Tokens in it.
+    pub tokens: u32,
+    /// Its staging page, if its rows lie there.
+    pub staged: Option<u32>,
+}
+
 /// Where one head of K or V of one page lies in the slab, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadPlace {
@@ -84,7 +111,7 @@ impl PageLayout {
     /// The layout of blocks of this shape; refused when a number is 0 or one block is more than memory can address.
     pub fn new(shape: PageShape) -> Result<Self> {
         let size = |argument, value: u32| count_positive(argument, value.into()).map(|value| value as usize);
-        let sizes = Sizes {
+        let sizes = SectionSizes {
             block_size: size("blockSize", shape.block_size)?,
             heads: size("numKvHeads", shape.num_kv_heads)?,
             packed: is_uniform(&shape),
@@ -161,11 +188,7 @@ impl PageLayout {
         }
     }
 
-    /// First byte of a page in the slab.
-    ///
-    /// # Panics
-    ///
-    /// When the layer is not in the block, or the block is in no slab that memory can address.
+    /// First byte of a page in the slab. Panics when the layer is not in the block, or memory cannot address the block.
     #[must_use]
     pub fn page_offset(&self, block: u32, layer: u32) -> usize {
         let num_layers = self.shape.num_layers;
@@ -174,11 +197,7 @@ impl PageLayout {
         block_start + layer as usize * self.page_bytes
     }
 
-    /// Where a head of K or V of a page lies in the slab.
-    ///
-    /// # Panics
-    ///
-    /// As [`PageLayout::page_offset`], and when the head is not in the page.
+    /// Where a head of K or V of a page lies in the slab. Panics when it is not in it.
     #[must_use]
     pub fn head_place(&self, block: u32, layer: u32, part: KeyOrValue, head: u32) -> HeadPlace {
         let place = self.head_in_page(part, head);
@@ -186,11 +205,7 @@ impl PageLayout {
         HeadPlace { codes: page + place.codes, scales: place.scales.map(|scales| page + scales), ..place }
     }
 
-    /// Where a head of K or V lies in its page.
-    ///
-    /// # Panics
-    ///
-    /// When the head is not in the page.
+    /// Where a head of K or V lies in its page. Panics when it is not in it.
     #[must_use]
     pub fn head_in_page(&self, part: KeyOrValue, head: u32) -> HeadPlace {
         let num_kv_heads = self.shape.num_kv_heads;
@@ -203,11 +218,7 @@ impl PageLayout {
         }
     }
 
-    /// First byte of a row's codes in the slab.
-    ///
-    /// # Panics
-    ///
-    /// As [`PageLayout::head_place`], and when the slot is not in the block.
+    /// First byte of a row's codes in the slab. Panics when the slot is not in the block, or the head not in the page.
     #[must_use]
     pub fn row_offset(&self, block: u32, layer: u32, part: KeyOrValue, head: u32, slot: u32) -> usize {
         let block_size = self.shape.block_size;
@@ -218,14 +229,14 @@ impl PageLayout {
 }
 
 /// The sizes that both sections have in common.
-struct Sizes {
+struct SectionSizes {
     block_size: usize,
     heads: usize,
     /// Nothing lies between sections.
     packed: bool,
 }
 
-impl Sizes {
+impl SectionSizes {
     /// A section that starts at `offset` of the page, and where the next one starts; nothing when that is too far.
     fn section(
         &self,

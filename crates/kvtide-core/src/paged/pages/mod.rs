@@ -1,17 +1,15 @@
 //! Pages, each one layer of one block: in which form they keep rows, where those lie, which slots were written.
 //!
 //! ```text
-//! format -> layout        page -> staging        written
+//! format -> layout -> staging        written
 //! ```
 
 mod format;
 mod layout;
-mod page;
 mod staging;
 mod written;
 
 pub use format::{KeyOrValue, PageFormat};
-pub use layout::{ALIGNMENT, HeadPlace, PageLayout, PageShape, SectionLayout};
-pub use page::{Page, PageRead, Slot};
+pub use layout::{ALIGNMENT, HeadPlace, Page, PageLayout, PageRead, PageShape, SectionLayout, Slot};
 pub use staging::Staging;
 pub use written::WrittenMarks;

@@ -1,19 +1,16 @@
 //! Which pages are staged, and where. Low-bit pages lie in floats until all their slots are written.
 //!
 //! ```text
-//! staging page   0          1        2          3 ...
-//!                block 7    free     block 2    never used
-//!                layer 0             layer 5
+//! staging page   0                   1        2                   3 ...
+//!                block 7, layer 0    free     block 2, layer 5    never used
 //! ```
 //!
-//! Staging pages that came back are used before new ones, the last one first: its memory is the warmest.
-//!
-//! Invariants: a staging page belongs to one page or is free; a page has at most one. Every call is O(1) but for
+//! Staging pages that came back are used before new ones, the last one first: its memory is the warmest. Every call is O(1) but for
 //! `give_back_block`, which is O(layers) unless nothing is staged. Memory is taken in `reserve` alone.
 
 use std::collections::HashMap;
 
-use super::page::Page;
+use super::layout::Page;
 use crate::error::{Error, Result};
 
 /// The pages that are staged.
@@ -27,25 +24,21 @@ pub struct Staging {
 
 impl Staging {
     /// The staging page of a page, if it has one.
-    #[must_use]
     pub fn get(&self, page: Page) -> Option<u32> {
         if self.places.is_empty() { None } else { self.places.get(&page).copied() }
     }
 
     /// How many pages are staged.
-    #[must_use]
     pub fn len(&self) -> u32 {
         self.places.len() as u32
     }
 
     /// True when no page is.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
     /// Staging pages handed out so far; those above are as the executor made them.
-    #[must_use]
     pub fn used(&self) -> u32 {
         self.used
     }
@@ -86,11 +79,8 @@ impl Staging {
 
     /// Takes the staging pages of all layers of a block back.
     pub fn give_back_block(&mut self, block: u32, num_layers: u32) {
-        for layer in 0..num_layers {
-            if self.is_empty() {
-                return;
-            }
-            self.give_back(Page { block, layer });
+        if !self.is_empty() {
+            (0..num_layers).for_each(|layer| self.give_back(Page { block, layer }));
         }
     }
 

@@ -7,14 +7,10 @@
 //! mask 0  [ layer 0 | layer 1 | .. ]      one bit per slot; only blocks that are neither empty nor full have one
 //! ```
 //!
-//! Invariants: a block's mask has at least one bit, but not all; bits that stand for no slot are 0; a mask belongs to
-//! one block or is free. Memory is four bytes for each block up to the highest reserved, and the masks: a full block
-//! needs none. `get` is O(1). Other calls are O(slots / 64), or O(layers * block_size / 64) when a layer becomes
-//! full. If the block size divides a word, marks of the same slots in all layers are changed a word at a time:
-//!
-//! ```text
-//! 16 slots a block     word 0 [ layer 0 | 1 | 2 | 3 ]   word 1 [ layer 4 | ... ]     slot 5 of all layers: the same bits in each word
-//! ```
+//! Invariants: a block's mask has at least one bit, but not all; bits that stand for no slot are 0; a mask belongs to one block or is
+//! free. Memory is four bytes for each block up to the highest reserved, and the masks. `get` is O(1), other calls O(slots / 64), or
+//! O(layers * block_size / 64) when a layer becomes full. If the block size divides a word, marks of the same slots in all layers are
+//! the same bits in each word, and are changed a word at a time.
 
 use std::ops::Range;
 
@@ -145,7 +141,6 @@ impl WrittenMarks {
         (self.slots / u64::from(self.block_size)) as u32
     }
 
-    /// Whether all of these slots are marked.
     pub fn has_all(&self, block: u32, layer: u32, slots: Range<u32>) -> bool {
         match self.mask(block) {
             Marked::All => true,
@@ -154,7 +149,6 @@ impl WrittenMarks {
         }
     }
 
-    /// Whether any of these slots is marked.
     pub fn has_any(&self, block: u32, layer: u32, slots: Range<u32>) -> bool {
         match self.mask(block) {
             Marked::All => !slots.is_empty(),
@@ -181,7 +175,6 @@ impl WrittenMarks {
         }
     }
 
-    /// Clears all marks of a block.
     pub fn clear_block(&mut self, block: u32) {
         if (block as usize) < self.blocks.len() {
             self.close(block, NOTHING);
@@ -195,7 +188,6 @@ impl WrittenMarks {
         }
     }
 
-    /// Bytes taken.
     pub fn bytes(&self) -> usize {
         let numbers = self.blocks.capacity() + self.free_masks.capacity();
         numbers * size_of::<u32>() + self.masks.capacity() * size_of::<u64>()
@@ -291,7 +283,6 @@ impl WrittenMarks {
     }
 }
 
-/// The marks of a block.
 enum Marked<'a> {
     Nothing,
     All,

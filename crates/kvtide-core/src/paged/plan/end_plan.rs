@@ -7,9 +7,8 @@
 //!
 //! O(its tokens), and O(layers) for each low-bit block that became full.
 
-use super::copy_plan::BlockCopy;
-use super::state::{PlannerState, room};
-use super::write_plan::Seal;
+use super::checked_write::{PlannerState, room};
+use super::write_plan::BlockCopy;
 use crate::drafts::{Ending, TransactionId};
 use crate::error::Result;
 use crate::paged::pages::{Page, Slot};
@@ -33,6 +32,15 @@ pub struct RowMove {
     pub source: Slot,
     /// Where it goes; no later move reads from there.
     pub target: Slot,
+}
+
+/// A page to quantise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The page.
+    pub page: Page,
+    /// The staging page with its rows.
+    pub staged: u32,
 }
 
 /// What the end of a transaction will do.
@@ -89,7 +97,6 @@ impl EndPlan {
         self.length
     }
 
-    /// The planner's revision when it was made.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }

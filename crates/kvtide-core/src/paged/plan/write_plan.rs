@@ -1,16 +1,17 @@
-//! What a write will do: the slots that tokens go to and, for low-bit pages, the staging pages.
+//! What a write will do: the slots that tokens go to, for low-bit pages the staging pages, and the copies before it.
 //!
-//! Rows of a low-bit page go to a staging page until all its slots are written. A run that covers a whole page is
-//! quantised as it comes. A run into a quantised page takes the page back to staging for the length of the call. Rows
-//! that a draft may take back are always staged.
+//! ```text
+//! block held by others      the writer gets a copy of it
+//! only found by others      it gets a copy while blocks are there; else the block is no longer found
+//! ```
 //!
-//! A plan costs O(blocks and runs); of low-bit pages at most two runs a sequence cost O(layers).
+//! Rows of a low-bit page go to a staging page until all its slots are written. A run that covers a whole page is quantised as it
+//! comes. A run into a quantised page takes the page back to staging for the length of the call. Rows that a draft may take back are
+//! always staged. A plan costs O(blocks and runs); of low-bit pages at most two runs a sequence cost O(layers).
 
 use std::ops::Range;
 
-use super::copy_plan::{CopyPlan, SharedBlocks};
-use super::share::{CheckedWrite, Share};
-use super::state::{PlannerState, room};
+use super::checked_write::{CheckedWrite, PlannerState, Share, WriteTarget, room};
 use crate::error::{Error, Result};
 use crate::paged::pages::Page;
 use crate::paged::sequence::Sequence;
@@ -59,19 +60,8 @@ pub enum StagingContent {
     Sealed,
 }
 
-/// A page to quantise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// The page.
-    pub page: Page,
-    /// The staging page with its rows.
-    pub staged: u32,
-}
-
-/// What a write to one or more sequences will do. Nothing has happened yet: blocks are still free, slots not marked.
-///
-/// A block that is still to be taken is in no sequence, so bytes may be moved before the commit: if moving them
-/// fails, nobody sees them.
+/// What a write to one or more sequences will do. Nothing has happened yet. A block that is still to be taken is in no sequence, so
+/// bytes may be moved before the commit: if moving them fails, nobody sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a plan does nothing until it is committed"]
 pub struct WritePlan {
@@ -82,7 +72,6 @@ pub struct WritePlan {
     runs: Vec<SlotRun>,
     pages: Vec<PageWrite>,
     new_staged: u32,
-    staging_pages: u32,
     /// The parent of each token, in its draft.
     parents: Option<Vec<i32>>,
     revision: u64,
@@ -103,7 +92,7 @@ impl WritePlan {
         if state.check_available(needed).is_err() {
             // The refusal counts the copies too.
             for share in &write.shares {
-                shared.add_share(share, state.sequences.at(share.seat), state)?;
+                shared.add_share(share, state)?;
             }
             shared.check_available(needed, state)?;
         }
@@ -119,8 +108,8 @@ impl WritePlan {
         let of_share = |share: &Share| share.tokens.div_ceil(state.block_size()) as usize + 1;
         let mut runs = Vec::new();
         room(&mut runs, shares.iter().map(of_share).sum())?;
-        let (pages, tokens, new_staged, staging_pages) = (Vec::new(), 0, 0, 0);
-        Ok(WritePlan { layers, tokens, new_blocks, shares, runs, pages, new_staged, staging_pages, parents, revision })
+        let (pages, tokens, new_staged) = (Vec::new(), 0, 0);
+        Ok(WritePlan { layers, tokens, new_blocks, shares, runs, pages, new_staged, parents, revision })
     }
 
     /// Redirects it to the copies that were planned with it and are there now. Its memory is reserved.
@@ -137,32 +126,31 @@ impl WritePlan {
         self.runs.clear();
         for at in 0..self.shares.len() {
             let share = self.shares[at];
-            let of = state.sequences.at(share.seat);
-            if let Some(shared) = shared.as_deref_mut() {
-                shared.add_tail(&share, of, state)?;
+            if share.tokens > 0 {
+                self.add_runs(&share, state, &mut upcoming, shared.as_deref_mut())?;
             }
-            self.add_runs(&share, of, state, &mut upcoming, |place, block| match shared.as_deref_mut() {
-                Some(shared) => shared.add(share.seat, of, (place, block), state),
-                None => Ok(()),
-            })?;
             self.shares[at].runs_end = self.runs.len() as u32;
             self.tokens += share.tokens;
         }
         if state.tables.pool().is_low_bit() { self.add_pages(state) } else { Ok(()) }
     }
 
-    /// Adds the runs of one sequence and passes its present blocks to `note`; `upcoming` are the blocks it would get.
+    /// Adds the runs of one sequence, and its present blocks to those that others see; `upcoming` are the blocks it would get.
     fn add_runs(
         &mut self,
         share: &Share,
-        of: &Sequence,
         state: PlannerState<'_>,
         upcoming: &mut impl Iterator<Item = u32>,
-        mut note: impl FnMut(u32, u32) -> Result<()>,
+        mut shared: Option<&mut SharedBlocks>,
     ) -> Result<()> {
-        if share.tokens == 0 {
-            return Ok(());
+        let of = state.sequences.at(share.seat);
+        if let Some(shared) = shared.as_deref_mut() {
+            shared.add_tail(share, of, state)?;
         }
+        let mut note = |place, block| match shared.as_deref_mut() {
+            Some(shared) => shared.add(share.seat, of, (place, block), state),
+            None => Ok(()),
+        };
         let (size, held) = (state.block_size(), of.table());
         let is_low_bit = state.tables.pool().is_low_bit();
         let is_staged = |len| is_low_bit && (share.drafted || len < size);
@@ -197,10 +185,10 @@ impl WritePlan {
         let (pool, size) = (state.tables.pool(), state.block_size());
         let mut upcoming = pool.staging().upcoming();
         let mut next = || upcoming.next().expect("an endless number of staging pages");
-        let (mut new_staged, mut staging_pages, mut place) = (0, 0, 0);
+        let (mut new_staged, mut place) = (0, 0);
         let mut pages = std::mem::take(&mut self.pages);
         pages.clear();
-        for (share, runs) in self.shares() {
+        for (share, runs, _) in self.shares() {
             let length = state.sequences.at(share.seat).length();
             let mut position = share.position;
             for run in runs {
@@ -216,14 +204,12 @@ impl WritePlan {
                         None => {
                             let staged = next();
                             new_staged += 1;
-                            staging_pages = staging_pages.max(staged + 1);
-                            let sealed = pool.marks().has_any(block, layer, 0..kept);
-                            let other = if staged < pool.staging().used() {
-                                StagingContent::Other
-                            } else {
-                                StagingContent::Zeros
+                            let before = match staged < pool.staging().used() {
+                                _ if pool.marks().has_any(block, layer, 0..kept) => StagingContent::Sealed,
+                                true => StagingContent::Other,
+                                false => StagingContent::Zeros,
                             };
-                            (staged, if sealed { StagingContent::Sealed } else { other })
+                            (staged, before)
                         }
                     };
                     let all_marked = |slots| pool.marks().has_all(block, layer, slots);
@@ -236,7 +222,7 @@ impl WritePlan {
                 }
             }
         }
-        (self.pages, self.new_staged, self.staging_pages) = (pages, new_staged, staging_pages);
+        (self.pages, self.new_staged) = (pages, new_staged);
         Ok(())
     }
 
@@ -279,23 +265,13 @@ impl WritePlan {
         }
     }
 
-    /// Each share with its runs.
-    pub(in crate::paged) fn shares(&self) -> impl Iterator<Item = (&Share, &[SlotRun])> {
-        let mut first = 0;
+    /// Each share with its runs, and with the parents of its tokens where they have some.
+    pub(in crate::paged) fn shares(&self) -> impl Iterator<Item = (&Share, &[SlotRun], Option<&[i32]>)> {
+        let (mut run, mut token) = (0, 0);
         self.shares.iter().map(move |share| {
-            let runs = &self.runs[first as usize..share.runs_end as usize];
-            first = share.runs_end;
-            (share, runs)
-        })
-    }
-
-    /// Each share with the parents of its tokens, where they have some.
-    pub(in crate::paged) fn shares_with_parents(&self) -> impl Iterator<Item = (&Share, Option<&[i32]>)> {
-        let mut done = 0;
-        self.shares.iter().map(move |share| {
-            let tokens = done as usize..(done + share.tokens) as usize;
-            done += share.tokens;
-            (share, self.parents.as_ref().map(|parents| &parents[tokens]))
+            let (runs, tokens) = (run..share.runs_end as usize, token..token + share.tokens as usize);
+            (run, token) = (runs.end, tokens.end);
+            (share, &self.runs[runs], self.parents.as_ref().map(|parents| &parents[tokens]))
         })
     }
 
@@ -307,7 +283,6 @@ impl WritePlan {
         self.parents.is_some()
     }
 
-    /// The planner's revision when it was made.
     pub(in crate::paged) fn revision(&self) -> u64 {
         self.revision
     }
@@ -361,10 +336,160 @@ impl WritePlan {
     pub fn pages(&self) -> &[PageWrite] {
         &self.pages
     }
+}
 
-    /// Staging pages that there must be.
+/// A block to copy, in all layers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockCopy {
+    /// The block that others hold too.
+    pub source: u32,
+    /// The block that the writer gets.
+    pub target: u32,
+    /// Its staged pages: layer, staging page of the source, staging page of the target.
+    pub staged: Vec<(u32, u32, u32)>,
+    /// Where the writer sits, and the place of the block in its table.
+    pub(in crate::paged) place: (u32, u32),
+    /// Slots of the source that the writer's tokens lie in.
+    pub(in crate::paged) kept: u32,
+}
+
+/// The copies that some writes need first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a plan does nothing until it is committed"]
+pub struct CopyPlan {
+    copies: Vec<BlockCopy>,
+    revision: u64,
+}
+
+impl CopyPlan {
+    /// The copies that writes to these targets need. Refused if there are too few blocks for the copies and the writes.
+    pub(in crate::paged) fn new(targets: &[WriteTarget], state: PlannerState<'_>) -> Result<Self> {
+        let (mut shared, mut needed) = (SharedBlocks::default(), 0);
+        for target in targets {
+            let seat = state.sequences.seat(target.sequence)?;
+            let share = Share::new(seat, state.sequences.at(seat), target, state.block_size());
+            shared.add_share(&share, state)?;
+            needed += u64::from(share.new_blocks);
+        }
+        shared.plan(needed, state)
+    }
+
+    /// The blocks to copy.
     #[must_use]
-    pub fn staging_pages(&self) -> u32 {
-        self.staging_pages
+    pub fn copies(&self) -> &[BlockCopy] {
+        &self.copies
+    }
+
+    pub(in crate::paged) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// What its commit needs.
+    pub(in crate::paged) fn room(&self) -> Reservation {
+        let copies = self.copies.len();
+        let staged = self.copies.iter().map(|copy| copy.staged.len()).sum();
+        Reservation { blocks: copies, marks: 2 * copies, tables: copies, staged }
+    }
+
+    /// What the write after it needs in addition, with so many staged layers: a staged page stays for the others, and
+    /// a copy that keeps no rows of it gets a staging page of its own.
+    pub(in crate::paged) fn bare_room(&self, staged_layers: u32) -> Reservation {
+        let bare = self.copies.iter().filter(|copy| copy.kept == 0).count();
+        Reservation { staged: bare * staged_layers as usize, ..Reservation::default() }
+    }
+}
+
+/// A block that a write would change while others could see it.
+#[derive(Debug)]
+struct SharedBlock {
+    place: (u32, u32),
+    block: u32,
+    kept: u32,
+    /// Others hold it; otherwise it only has a key.
+    held: bool,
+}
+
+#[derive(Debug, Default)]
+struct SharedBlocks(Vec<SharedBlock>);
+
+impl SharedBlocks {
+    /// Notes the blocks that a share is written to, as far as they are there.
+    fn add_share(&mut self, share: &Share, state: PlannerState<'_>) -> Result<()> {
+        if share.tokens == 0 {
+            return Ok(());
+        }
+        let (of, size) = (state.sequences.at(share.seat), state.block_size());
+        self.add_tail(share, of, state)?;
+        let places = share.position / size..share.end.div_ceil(size).min(of.table().len());
+        for (place, block) in places.clone().zip(state.tables.iter(of.table(), places.start)) {
+            if let Some(block) = block {
+                self.add(share.seat, of, (place, block), state)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes the block with a sequence's last tokens if a share begins behind it: slots of it that were cut off must
+    /// not come back when the sequence grows past them.
+    fn add_tail(&mut self, share: &Share, of: &Sequence, state: PlannerState<'_>) -> Result<()> {
+        let (length, size) = (of.length(), state.block_size());
+        let place = length / size;
+        if length < share.position
+            && !length.is_multiple_of(size)
+            && place < share.position / size
+            && let Some(block) = state.tables.get(of.table(), place)
+        {
+            self.add(share.seat, of, (place, block), state)?;
+        }
+        Ok(())
+    }
+
+    /// Notes a block at a place of a sequence, if others could see it.
+    fn add(&mut self, seat: u32, of: &Sequence, (place, block): (u32, u32), state: PlannerState<'_>) -> Result<()> {
+        let held = state.tables.is_held_twice(of.table(), place, block);
+        if held || state.tables.pool().index().key(block).is_some() {
+            room(&mut self.0, 1)?;
+            let kept = of.kept(place, state.block_size());
+            self.0.push(SharedBlock { place: (seat, place), block, kept, held });
+        }
+        Ok(())
+    }
+
+    /// Refuses if there are too few blocks for the new ones and for copies of those that others hold.
+    fn check_available(&self, new_blocks: u64, state: PlannerState<'_>) -> Result<()> {
+        state.check_available(new_blocks + self.held())
+    }
+
+    fn held(&self) -> u64 {
+        self.0.iter().filter(|shared| shared.held).count() as u64
+    }
+
+    /// Chooses which blocks are copied, and to which, beside a write that takes so many new ones.
+    fn plan(mut self, new_blocks: u64, state: PlannerState<'_>) -> Result<CopyPlan> {
+        self.check_available(new_blocks, state)?;
+        let pool = state.tables.pool();
+        let spare = u64::from(pool.blocks().available()) - new_blocks - self.held();
+        let mut keyed = 0;
+        self.0.retain(|shared| {
+            keyed += u64::from(!shared.held);
+            shared.held || keyed <= spare
+        });
+        let mut upcoming = pool.blocks().upcoming();
+        let mut staging = pool.staging().upcoming();
+        let mut plan = CopyPlan { copies: Vec::new(), revision: state.revision };
+        room(&mut plan.copies, self.0.len())?;
+        for SharedBlock { place, block, kept, .. } in self.0 {
+            let target = upcoming.next().expect("a block that was counted available").block;
+            let mut staged = Vec::new();
+            for layer in 0..if pool.is_low_bit() && kept > 0 { pool.num_layers() } else { 0 } {
+                if let Some(source) = pool.staging().get(Page { block, layer }) {
+                    let target = staging.next().expect("an endless number of staging pages");
+                    room(&mut staged, 1)?;
+                    staged.push((layer, source, target));
+                }
+            }
+            plan.copies.push(BlockCopy { source: block, target, staged, place, kept });
+        }
+        Ok(plan)
     }
 }

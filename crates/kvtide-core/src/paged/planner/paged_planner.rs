@@ -5,13 +5,8 @@
 //! sequence 8 = fork of 7: the same table             the first write into block 5 gives the writer a copy of it
 //! ```
 //!
-//! A block holds the same tokens of every layer, so a sequence has one table for all of them. A sequence sees the
-//! slots below its length that are marked as written. Marks belong to the block. A block that others hold, or that
-//! has a key, is never written.
-//!
-//! Invariants: the blocks' counts agree with the tables. Where pages are staged, exactly those are whose slots are
-//! marked in part, that a draft filled, or that a truncation cut. Dropping or cutting a sequence is O(its blocks),
-//! forking it O(1).
+//! Invariants: the blocks' counts agree with the tables. Where pages are staged, exactly those are whose slots are marked in part,
+//! that a draft filled, or that a truncation cut. Dropping or cutting a sequence is O(its blocks), forking it O(1).
 
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result, reserve};
@@ -133,7 +128,8 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Drops the tokens from `length` on.
+    /// Drops the tokens from `length` on. Refused where the window has dropped tokens that the next one would see; where only sinks
+    /// stay, or nothing, it never is.
     pub fn truncate(&mut self, sequence: u64, length: u32) -> Result<()> {
         let seat = self.seat_to_truncate(sequence, length)?;
         self.tables.reserve(self.cut_room(seat, length, 0))?;
@@ -156,7 +152,7 @@ impl PagedPlanner {
             return refused("there are not so many");
         }
         if length < before && self.window.is_some_and(|window| content.is_gone(length, window, self.block_size())) {
-            return refused("tokens that it sees have left the window");
+            return refused("tokens shortly before that have left the window");
         }
         Ok(seat)
     }
@@ -175,8 +171,7 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// How many blocks each sequence lacks for a total number of tokens. Reserves the memory to take them; refused if
-    /// there are too few blocks.
+    /// How many blocks each sequence lacks for a total number of tokens, and the memory to take them. Refused if there are too few.
     pub fn missing_blocks(&mut self, wanted: &[(u64, u32)]) -> Result<Vec<u32>> {
         let mut missing = Vec::new();
         reserve(&mut missing, wanted.len(), "sequences and blocks of a call")?;
@@ -205,8 +200,7 @@ impl PagedPlanner {
     }
 
     /// Sets the priority, 0 to 100, of the blocks that hold some of these tokens of a sequence: until a time of
-    /// [`PagedPlanner::advance_clock`], or for good. It decides which blocks are evicted first, once nobody holds
-    /// them. An empty range names no block.
+    /// [`PagedPlanner::advance_clock`], or for good. An empty range names no block.
     ///
     /// 1. The block with the lowest *rank* is evicted first; of equal ones the one released first.
     /// 2. A block's own rank is what the [`EvictionPolicy`] makes of its priority and its place in the sequence;
@@ -267,16 +261,10 @@ impl PagedPlanner {
         u64::from(blocks) * u64::from(self.block_size())
     }
 
-    /// Sequences that are not dropped.
-    #[must_use]
-    pub fn num_sequences(&self) -> usize {
-        self.sequences.len()
-    }
-
     /// Their ids, ascending. O(n log n).
     #[must_use]
     pub fn sequence_ids(&self) -> Vec<u64> {
-        let mut ids: Vec<u64> = self.sequences.ids().collect();
+        let mut ids: Vec<u64> = self.sequences.iter().map(|of| of.id()).collect();
         ids.sort_unstable();
         ids
     }
@@ -335,17 +323,7 @@ impl PagedPlanner {
         self.tables.pool().staging().len()
     }
 
-    /// The share of blocks in use, 0 to 1.
-    #[must_use]
-    pub fn pool_utilization(&self) -> f64 {
-        match self.total_count() {
-            0 => 0.0,
-            total => f64::from(total - self.free_count()) / f64::from(total),
-        }
-    }
-
-    /// Bytes of the bookkeeping of blocks and tables, without ids of tokens, sequences, staged pages, extras and
-    /// events. O(rows / 1000).
+    /// Bytes of the bookkeeping of blocks and tables, without ids of tokens, sequences, staged pages, extras and events.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.tables.bytes()
@@ -365,11 +343,10 @@ impl PagedPlanner {
         }
     }
 
-    /// Says what is wrong with the bookkeeping, if anything. `held` is everything that holds blocks besides
-    /// sequences. O(slots).
+    /// Says what is wrong with the bookkeeping, if anything. `held` is what holds blocks besides sequences. O(slots).
     pub fn check_invariants(&self, held: &[&HeldContent]) -> Result<(), String> {
         let of_sequences = self.sequences.iter().map(|of| of.table());
-        let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.content().table())).collect();
+        let tables: Vec<&Table> = of_sequences.chain(held.iter().map(|held| held.0.table())).collect();
         self.tables.check(&tables)?;
         self.sequences.check(self.block_size())
     }
@@ -379,8 +356,7 @@ impl PagedPlanner {
         PlannerState { sequences: &self.sequences, tables: &self.tables, revision: self.revision }
     }
 
-    /// Makes plans from before stale: lengths, tables or drafts have changed, which block is taken next, or who holds
-    /// a block.
+    /// Makes plans from before stale: lengths, tables, drafts, which block is taken next, or who holds a block have changed.
     pub(super) fn changed(&mut self) {
         self.revision += 1;
     }

@@ -1,12 +1,7 @@
 //! Prefixes: how much of a prompt is in the cache, and whether there is room for the rest.
 //!
-//! ```text
-//! held = planner.find(tokens, &identity, partial)?     its blocks are held until it is released or made a sequence
-//! ```
-//!
-//! The last token is never found, since its logits are needed. With a window, a prefix needs its sinks, what the next
-//! token sees and the block of its own last token. A model whose layers lie in several groups has a planner for each,
-//! and a prefix counts as far as all of them have it. O(tokens).
+//! The last token is never found, since its logits are needed. With a window, a prefix needs its sinks, what the next token sees and
+//! the block of its own last token. A model whose layers lie in several groups has a planner for each. O(tokens).
 
 use super::paged_planner::PagedPlanner;
 use crate::error::{Result, reserve};
@@ -33,12 +28,6 @@ impl PagedPlanner {
     pub fn can_allocate(&self, tokens: u32, watermark: u32) -> bool {
         let needed = tokens.div_ceil(self.block_size());
         u64::from(needed) + u64::from(watermark) <= self.free_count().into()
-    }
-
-    /// Whether there is room for a prompt and `watermark` blocks besides. Found blocks that others hold cost nothing;
-    /// those that nobody holds count.
-    pub fn can_allocate_prompt(&self, tokens: &[u32], identity: &Identity, watermark: u32) -> Result<bool> {
-        can_allocate_in_groups(&[self], tokens, identity, watermark)
     }
 
     /// The keys of the whole blocks of a prompt, cached or not. O(tokens).
@@ -84,11 +73,6 @@ impl PagedPlanner {
         self.hold_named(blocks, found.tokens(), identity, names)
     }
 
-    fn count_found(&mut self, asked: usize, found: u32) {
-        self.counters.asked_tokens += asked as u64;
-        self.counters.found_tokens += u64::from(found);
-    }
-
     /// Whether this planner, one of a match's groups, has room for the rest of a prompt of so many tokens.
     fn has_room_for(&self, found: &PrefixMatch, group: usize, tokens: usize, watermark: u32) -> bool {
         let blocks = self.tables.pool().blocks();
@@ -104,9 +88,8 @@ impl PagedPlanner {
     }
 }
 
-/// Finds the longest prefix of these tokens from which every group can continue, and holds its blocks: one
-/// [`HeldContent`] for each group. Where it is refused nothing is held. With `partial`, and without a window in any
-/// group, the prefix may end inside a block.
+/// Finds the longest prefix of these tokens from which every group can continue, and holds its blocks in each group, or nothing where
+/// it is refused. With `partial`, and without a window in any group, the prefix may end inside a block.
 pub fn find_in_groups(
     planners: &mut [&mut PagedPlanner],
     tokens: &[u32],
@@ -131,7 +114,10 @@ pub fn find_in_groups(
             }
         }
     }
-    planners.iter_mut().for_each(|planner| planner.count_found(tokens.len(), found.tokens()));
+    for planner in planners {
+        planner.counters.asked_tokens += tokens.len() as u64;
+        planner.counters.found_tokens += u64::from(found.tokens());
+    }
     Ok(held)
 }
 

@@ -1,9 +1,7 @@
 //! Reads: the pages in which a sequence's tokens lie, and which of their slots were never written.
 //!
-//! A page is *dirty* while unmarked slots of it may hold what another sequence wrote. It is zeroed only before a bulk
-//! read: a page that is written as a whole never is.
-//!
-//! A page costs O(block_size / 64).
+//! A page is *dirty* while unmarked slots of it may hold what another sequence wrote. It is zeroed only before a bulk read: a page that
+//! is written as a whole never is. A page costs O(block_size / 64).
 
 use std::ops::Range;
 
@@ -12,6 +10,7 @@ use super::step_tables::NO_BLOCK;
 use crate::error::{Error, Result};
 use crate::paged::pages::{Page, PageRead, Slot};
 use crate::paged::sequence::Sequence;
+use crate::tree::Tree;
 
 impl PagedPlanner {
     /// Where a written token of a layer lies.
@@ -54,6 +53,11 @@ impl PagedPlanner {
         Ok(self.sequences.find(sequence)?.content().gap(self.window, self.block_size()))
     }
 
+    /// The tree of a sequence's last tokens, with those of an open step; none where they are a chain.
+    pub fn tree(&self, sequence: u64) -> Result<Option<Tree>> {
+        self.sequences.find(sequence)?.tree()
+    }
+
     /// The pages of a layer in these blocks, the first `length` slots of them.
     pub fn pages_of(
         &self,
@@ -69,10 +73,9 @@ impl PagedPlanner {
         })
     }
 
-    /// The positions that have left the window, by a row of a step's table: its one run of [`NO_BLOCK`]. It may reach
-    /// up to the last token, which the next one need not see; queries that would see it are refused elsewhere.
-    /// Refuses a row that points outside the slab or has too few blocks for `length` tokens; the error names `row`
-    /// and `layer`.
+    /// The positions that have left the window, by a row of a step's table: its one run of [`NO_BLOCK`]. It may reach up to the last
+    /// token; queries that would see it are refused elsewhere. Refuses a row that points outside the slab or has too few blocks for
+    /// `length` tokens, and names it and `layer`.
     pub fn check_table(&self, row: usize, layer: u32, blocks: &[i32], length: u32) -> Result<Range<u32>> {
         self.check_layer(layer)?;
         let block_size = self.block_size();

@@ -18,7 +18,7 @@ impl PagedPlanner {
         let seat = self.sequences.resting(sequence)?;
         let content = self.sequences.at(seat).fork(&mut self.tables);
         self.changed();
-        Ok(HeldContent::new(content))
+        Ok(HeldContent(content))
     }
 
     /// Refuses what [`PagedPlanner::restore`] would refuse: a snapshot of another salt or other extras.
@@ -28,7 +28,7 @@ impl PagedPlanner {
 
     fn seat_to_restore(&self, sequence: u64, held: &HeldContent) -> Result<u32> {
         let seat = self.sequences.idle(sequence)?;
-        match self.sequences.at(seat).content().keys().has_identity_of(held.content().keys()) {
+        match self.sequences.at(seat).content().keys().has_identity_of(held.0.keys()) {
             true => Ok(seat),
             false => Err(Error::SnapshotInvalid { reason: "it is of a sequence with another salt, or other extras" }),
         }
@@ -37,7 +37,7 @@ impl PagedPlanner {
     /// Gives a sequence what a snapshot of the same identity holds.
     pub fn restore(&mut self, sequence: u64, held: &HeldContent) -> Result<()> {
         let seat = self.seat_to_restore(sequence, held)?;
-        let mut content = held.content().fork(&mut self.tables);
+        let mut content = held.0.fork(&mut self.tables);
         content.keys_mut().forget_before(self.forgotten);
         self.sequences.at_mut(seat).restore(content, &mut self.tables);
         self.changed();
@@ -46,7 +46,7 @@ impl PagedPlanner {
 
     /// Gives up what was held.
     pub fn release(&mut self, held: HeldContent) {
-        held.into_content().release(&mut self.tables);
+        held.0.release(&mut self.tables);
         self.changed();
     }
 
@@ -56,14 +56,14 @@ impl PagedPlanner {
             self.release(held);
             return Err(refusal);
         }
-        let mut content = held.into_content();
+        let mut content = held.0;
         content.keys_mut().forget_before(self.forgotten);
         self.changed();
         Ok(self.sequences.add(content))
     }
 
-    /// Holds the blocks of a prefix of `length` tokens, in order; the last may be used in part. Places that no one
-    /// needs have no block, but the last whole place must have one, which has a key.
+    /// Holds the blocks of a prefix of `length` tokens, in order; the last may be used in part. Places that no one needs have no block,
+    /// but the last whole place must have one with a key.
     pub fn hold(&mut self, blocks: &[Option<u32>], length: u32, identity: &Identity) -> Result<HeldContent> {
         let places = u64::from(length).div_ceil(self.block_size().into());
         if blocks.len() as u64 != places {
@@ -93,6 +93,6 @@ impl PagedPlanner {
         let keys = KeyChain::new(identity.clone(), self.forgotten);
         let content = Content::found(blocks, length, names, keys, &mut self.tables);
         self.changed();
-        Ok(HeldContent::new(content))
+        Ok(HeldContent(content))
     }
 }

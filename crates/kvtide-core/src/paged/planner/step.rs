@@ -1,5 +1,4 @@
-//! Steps: tokens of all layers that get their slots at once, are written and read layer by layer, and count in all
-//! layers at once.
+//! Steps: tokens of all layers that get their slots at once, are written and read layer by layer, and count in all layers at once.
 //!
 //! ```text
 //! plan = planner.plan_append(sequences, offsets, Writer::Step)?
@@ -10,7 +9,7 @@
 //! planner.undo_step(&plan)?            or its sequences as they were
 //! ```
 //!
-//! Opening costs O(blocks and runs), a layer O(runs), the end O(runs).
+//! Opening costs O(blocks and runs), a layer and the end O(runs).
 
 use std::ops::Range;
 
@@ -25,7 +24,7 @@ impl PagedPlanner {
     pub fn open_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.reserve(plan)?;
         self.occupy(plan);
-        for (share, parents) in plan.shares_with_parents() {
+        for (share, _, parents) in plan.shares() {
             let step = OpenStep { tokens: share.tokens, revision: plan.revision() };
             self.sequences.at_mut(share.seat).open_step(step, parents.unwrap_or(&[]));
         }
@@ -35,8 +34,8 @@ impl PagedPlanner {
 
     /// Refuses a step that has ended, or that contains a dropped sequence.
     pub fn check_step(&self, plan: &WritePlan) -> Result<()> {
-        match plan.shares().find(|(share, _)| !self.is_in_step(plan, share)) {
-            Some((share, _)) => Err(Error::StaleStep { sequence: share.sequence }),
+        match plan.shares().find(|(share, ..)| !self.is_in_step(plan, share)) {
+            Some((share, ..)) => Err(Error::StaleStep { sequence: share.sequence }),
             None => Ok(()),
         }
     }
@@ -71,13 +70,13 @@ impl PagedPlanner {
         if self.tables.pool().is_low_bit() || plan.has_parents() {
             return Err(Error::argument("plan", "of staged pages or of trees", "a step of chains in pages of rows"));
         }
-        let most = plan.shares().map(|(share, _)| share.tokens).min().unwrap_or(0);
+        let most = plan.shares().map(|(share, ..)| share.tokens).min().unwrap_or(0);
         if tokens > most {
             return Err(Error::argument("tokens", tokens, format!("at most {most}, as the step has of each sequence")));
         }
         self.tables.reserve(undo_room(plan))?;
         let size = self.block_size();
-        for (share, _) in plan.shares() {
+        for (share, ..) in plan.shares() {
             let blocks = share.new_blocks - share.shortened(tokens, size).new_blocks;
             self.sequences.at_mut(share.seat).shorten_step(tokens, blocks, &mut self.tables);
         }
@@ -89,7 +88,7 @@ impl PagedPlanner {
     /// Ends a step whose layers are all written: its tokens count now. `tokens` are their ids, if known.
     pub fn close_step(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) -> Result<()> {
         self.reserve_close(plan, tokens)?;
-        plan.shares().for_each(|(share, _)| self.sequences.at_mut(share.seat).close_step());
+        plan.shares().for_each(|(share, ..)| self.sequences.at_mut(share.seat).close_step());
         self.advance(plan, tokens);
         self.changed();
         Ok(())
@@ -102,15 +101,13 @@ impl PagedPlanner {
         self.tables.reserve(Reservation { tables: plan.num_shares(), ..Reservation::default() })
     }
 
-    /// Undoes a step: its sequences are what they were before. Dropped ones are passed over.
-    ///
-    /// What was evicted for its blocks stays gone. If there was no block for a copy, so does the key of the block in
-    /// which a sequence goes on: prompts no longer find what lies behind the sequence's end there. The key cannot
-    /// stay until the first write, since a prompt that found the block would hold it and see what is written.
+    /// Undoes a step: its sequences are what they were before. Dropped ones are passed over. What was evicted for its blocks stays gone.
+    /// If there was no block for a copy, so does the key of the block in which a sequence goes on: a prompt that found that block would
+    /// hold it and see what is written.
     pub fn undo_step(&mut self, plan: &WritePlan) -> Result<()> {
         self.tables.reserve(undo_room(plan))?;
         let mut writes = plan.pages();
-        for (share, runs) in plan.shares() {
+        for (share, runs, _) in plan.shares() {
             let own = writes.iter().position(|write| write.run >= share.runs_end).unwrap_or(writes.len());
             let (of_share, rest) = writes.split_at(own);
             writes = rest;

@@ -8,10 +8,10 @@
 //! queryOffsets   [ 0 2 3 ]                  where the tokens of each sequence begin
 //! ```
 //!
-//! [`StepTableRows`] remembers what it wrote to each row. If a row has the same sequence as before, and blocks were
-//! only added to that one's table, only those are written. So the array must come back unchanged, and all rows are of
-//! one planner. A place whose block left the window has [`NO_BLOCK`], since that block may be another sequence's by
-//! now.
+//! [`StepTableRows`] remembers what it wrote to each row. A row is known by its sequence and that sequence's epoch, which counts
+//! changes to blocks that were in its table before. While both stay the same, only new blocks are written: so the array must come
+//! back unchanged, and all rows are of one planner. A place whose block left the window has [`NO_BLOCK`], since that block may be
+//! another sequence's by now.
 //!
 //! O(tokens + sequences + blocks added or passed), and O(its blocks) for a row that is written anew.
 
@@ -41,7 +41,7 @@ pub struct StepTables<'a> {
 
 /// What a row holds.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct KnownRow {
     sequence: u64,
     epoch: u64,
     /// Its leading entries that are written.
@@ -50,10 +50,10 @@ struct Row {
     cleared: u32,
 }
 
-impl Row {
+impl KnownRow {
     /// Of nothing yet.
     fn of(sequence: &Sequence) -> Self {
-        Row { sequence: sequence.id(), epoch: sequence.epoch(), filled: 0, cleared: 0 }
+        KnownRow { sequence: sequence.id(), epoch: sequence.epoch(), filled: 0, cleared: 0 }
     }
 }
 
@@ -61,7 +61,7 @@ impl Row {
 #[derive(Debug)]
 pub struct StepTableRows {
     width: u32,
-    rows: Vec<Row>,
+    rows: Vec<KnownRow>,
     /// The address of the array that has these rows.
     place: usize,
 }
@@ -87,7 +87,9 @@ impl StepTableRows {
     /// is opened in vain.
     pub fn prepare(&mut self, planner: &PagedPlanner, plan: &WritePlan, out: &StepTables<'_>) -> Result<()> {
         self.check(planner, plan, out)?;
-        self.reserve(plan.num_shares())
+        let rows = plan.num_shares();
+        let out_of_memory = |_| Error::OutOfMemory { count: rows as u64, what: "rows of a step's tables" };
+        self.rows.try_reserve(rows.saturating_sub(self.rows.len())).map_err(out_of_memory)
     }
 
     /// Writes the tables of an open step, or nothing if it is refused.
@@ -100,14 +102,14 @@ impl StepTableRows {
         }
         // A step of fewer sequences leaves the rows behind its own as they are.
         let rows = out.block_tables.chunks_exact_mut(self.width as usize);
-        for (at, ((share, _), row)) in plan.shares().zip(rows).enumerate() {
+        for (at, ((share, ..), row)) in plan.shares().zip(rows).enumerate() {
             let of = planner.sequences.at(share.seat);
             if at == self.rows.len() {
-                self.rows.push(Row::of(of));
+                self.rows.push(KnownRow::of(of));
             }
             let known = &mut self.rows[at];
             if known.sequence != of.id() || known.epoch != of.epoch() {
-                *known = Row::of(of);
+                *known = KnownRow::of(of);
             }
             planner.write_row(of, known, row);
             out.lengths[at] = of.end() as i32;
@@ -130,27 +132,18 @@ impl StepTableRows {
         check("positions.length", out.positions.len(), tokens, "one for each token")?;
         check("lengths.length", out.lengths.len(), sequences, "one for each sequence")?;
         check("queryOffsets.length", out.query_offsets.len(), sequences + 1, "one more than sequences")?;
-        let longest = plan.shares().map(|(share, _)| share.position + share.tokens).max().unwrap_or(0);
+        let longest = plan.shares().map(|(share, ..)| share.position + share.tokens).max().unwrap_or(0);
         let blocks = longest.div_ceil(planner.block_size());
         if blocks > self.width {
-            return Err(Error::argument(
-                "maxBlocks",
-                self.width,
-                format!("at least {blocks}, the blocks of the longest"),
-            ));
+            let expected = format!("at least {blocks}, the blocks of the longest");
+            return Err(Error::argument("maxBlocks", self.width, expected));
         }
         check_slots(planner.total_count(), planner.block_size())
-    }
-
-    fn reserve(&mut self, rows: usize) -> Result<()> {
-        let missing = rows.saturating_sub(self.rows.len());
-        let out_of_memory = |_| Error::OutOfMemory { count: rows as u64, what: "rows of a step's tables" };
-        self.rows.try_reserve(missing).map_err(out_of_memory)
     }
 }
 
 impl PagedPlanner {
-    fn write_row(&self, of: &Sequence, known: &mut Row, row: &mut [i32]) {
+    fn write_row(&self, of: &Sequence, known: &mut KnownRow, row: &mut [i32]) {
         let needed = of.end().div_ceil(self.block_size()).min(of.table().len());
         let sinks = self.window.map_or(0, |window| window.sinks().div_ceil(self.block_size()));
         let passed = known.cleared.max(sinks)..of.content().cleared().min(known.filled);
@@ -177,7 +170,7 @@ impl PagedPlanner {
 
     fn write_positions(&self, plan: &WritePlan, out: &mut [i32]) {
         let mut rest = out;
-        for (share, parents) in plan.shares_with_parents() {
+        for (share, _, parents) in plan.shares() {
             let (out, behind) = rest.split_at_mut(share.tokens as usize);
             rest = behind;
             let of = self.sequences.at(share.seat);

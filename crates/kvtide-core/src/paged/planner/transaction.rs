@@ -20,15 +20,9 @@ impl PagedPlanner {
     /// Opens a transaction on a sequence, or within the innermost one that is open.
     pub fn begin(&mut self, sequence: u64, parent: Option<TransactionId>) -> Result<TransactionId> {
         let seat = self.seat_to_begin(sequence, parent)?;
-        Ok(self.open_draft(seat, self.sequences.at(seat).table().len()))
-    }
-
-    /// Opens a transaction with blocks for `tokens` tokens of the sequence in total; all of it, or nothing.
-    pub fn begin_with(&mut self, sequence: u64, parent: Option<TransactionId>, tokens: u32) -> Result<TransactionId> {
-        let seat = self.seat_to_begin(sequence, parent)?;
-        let before = self.sequences.at(seat).table().len();
-        self.ensure_capacity(&[(sequence, tokens)])?;
-        Ok(self.open_draft(seat, before))
+        let id = self.sequences.at_mut(seat).begin();
+        self.changed();
+        Ok(id)
     }
 
     /// Refuses what [`PagedPlanner::begin`] would refuse.
@@ -45,17 +39,6 @@ impl PagedPlanner {
         Ok(seat)
     }
 
-    /// Opens a transaction that was checked, on a sequence that had so many blocks before it.
-    fn open_draft(&mut self, seat: u32, blocks_before: u32) -> TransactionId {
-        let of = self.sequences.at_mut(seat);
-        if of.drafts().depth() == 0 {
-            of.set_blocks_before(blocks_before);
-        }
-        let id = of.drafts_mut().begin(0);
-        self.changed();
-        id
-    }
-
     /// Tokens of a transaction.
     pub fn drafted(&self, sequence: u64, id: TransactionId) -> Result<u32> {
         self.sequences.find(sequence)?.drafts().len(id)
@@ -69,11 +52,6 @@ impl PagedPlanner {
     /// The tree of all open transactions' tokens.
     pub fn draft_tree(&self, sequence: u64) -> Result<&Tree> {
         Ok(self.sequences.find(sequence)?.drafts().tree())
-    }
-
-    /// The tree of a sequence's last tokens, with those of an open step; none where they are a chain.
-    pub fn tree(&self, sequence: u64) -> Result<Option<Tree>> {
-        self.sequences.find(sequence)?.tree()
     }
 
     /// Refuses a total number of tokens for which there are too few blocks.
@@ -103,8 +81,7 @@ impl PagedPlanner {
         EndPlan::new(self.sequences.resting(sequence)?, id, keep, self.state())
     }
 
-    /// Reserves the memory of an end and of the copies before it, so that neither is refused. Gives the number of
-    /// staging pages that there must be.
+    /// Reserves the memory of an end and of the copies before it. Gives the number of staging pages that there must be.
     pub fn reserve_end(&mut self, copies: &CopyPlan, plan: &mut EndPlan) -> Result<u32> {
         self.check_revision(plan.revision())?;
         self.check_revision(copies.revision())?;
@@ -147,8 +124,7 @@ impl PagedPlanner {
         Ok(())
     }
 
-    /// Takes back a transaction and those within it. One that has ended already is left alone. An open step of the
-    /// sequence ends with it.
+    /// Takes back a transaction and those within it, unless it has ended already. An open step of the sequence ends with it.
     pub fn undo(&mut self, sequence: u64, id: TransactionId) -> Result<()> {
         let seat = self.sequences.seat(sequence)?;
         let of = self.sequences.at(seat);

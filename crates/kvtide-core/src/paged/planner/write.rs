@@ -10,51 +10,19 @@
 //! planner.commit(&plan, tokens)?                       blocks taken, slots marked, lengths moved on, blocks found by their keys
 //! ```
 //!
-//! Nothing is copied before the memory of everything that follows is reserved, so a refused call leaves no copy
-//! behind. A commit costs O(runs * layers).
+//! A commit costs O(runs * layers).
 
 use std::ops::Range;
 
 use super::paged_planner::PagedPlanner;
-use crate::count::COUNT_MAX;
-use crate::error::{Error, Result, reserve};
-use crate::paged::plan::{
-    Append, CheckedWrite, CopyPlan, Share, SharedBlocks, StagingContent, WritePlan, WriteTarget, Writer,
-};
+use crate::error::Result;
+use crate::paged::plan::{Append, CheckedWrite, CopyPlan, StagingContent, WritePlan, WriteTarget};
 use crate::paged::table::Reservation;
 
 impl PagedPlanner {
-    /// The tokens that [`PagedPlanner::plan_tokens`] will write, for [`PagedPlanner::plan_copies`].
-    pub fn tokens_target(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<WriteTarget> {
-        self.check_layer(layer)?;
-        if position >= COUNT_MAX {
-            return Err(Error::argument("pos", position, format!("below {COUNT_MAX}")));
-        }
-        let target = WriteTarget { sequence, position, tokens };
-        target.check(self.sequences.find(sequence)?, Writer::Direct, self.state())?;
-        Ok(target)
-    }
-
-    /// The tokens that [`PagedPlanner::plan_append`] will write, for [`PagedPlanner::plan_copies`].
-    pub fn append_targets(&self, append: &Append<'_>) -> Result<Vec<WriteTarget>> {
-        let mut targets = Vec::new();
-        reserve(&mut targets, append.sequences.len(), "sequences and blocks of a call")?;
-        append.each_target(self.state(), |_, _, target| targets.push(target))?;
-        Ok(targets)
-    }
-
-    /// Plans the copies that these writes need first. Refused if there are too few blocks for the copies and the
-    /// writes.
+    /// Plans the copies that these writes need first. Refused if there are too few blocks for both.
     pub fn plan_copies(&self, targets: &[WriteTarget]) -> Result<CopyPlan> {
-        let (mut shared, mut needed) = (SharedBlocks::default(), 0);
-        for target in targets {
-            let seat = self.sequences.seat(target.sequence)?;
-            let of = self.sequences.at(seat);
-            let share = Share::new(seat, of, target, self.block_size());
-            shared.add_share(&share, of, self.state())?;
-            needed += u64::from(share.new_blocks);
-        }
-        shared.plan(needed, self.state())
+        CopyPlan::new(targets, self.state())
     }
 
     /// Checks an append: refuses what [`PagedPlanner::plan_append`] does, except for missing blocks.
@@ -64,8 +32,8 @@ impl PagedPlanner {
 
     /// Checks tokens of one layer: refuses what [`PagedPlanner::plan_tokens`] does, except for missing blocks.
     pub fn check_tokens(&self, sequence: u64, layer: u32, position: u32, tokens: u32) -> Result<CheckedWrite> {
-        let target = self.tokens_target(sequence, layer, position, tokens)?;
-        CheckedWrite::of_layer(layer, &target, self.state())
+        self.check_layer(layer)?;
+        CheckedWrite::of_layer(layer, &WriteTarget { sequence, position, tokens }, self.state())
     }
 
     /// Plans a write together with the copies it needs first. Refused if there are too few blocks for both.
@@ -103,7 +71,7 @@ impl PagedPlanner {
 
     /// Reserves the memory of a write and of what comes before it; gives the sum.
     fn reserve_write(&mut self, plan: &WritePlan, before: Reservation) -> Result<Reservation> {
-        for (share, _) in plan.shares().filter(|(share, _)| share.drafted) {
+        for (share, ..) in plan.shares().filter(|(share, ..)| share.drafted) {
             let of = self.sequences.at_mut(share.seat);
             of.drafts_mut().reserve(share.tokens)?;
             if plan.has_parents() {
@@ -126,12 +94,12 @@ impl PagedPlanner {
         for copy in plan.copies() {
             assert_eq!(pool.take(), copy.target, "blocks are handed out as announced");
             let staged = copy.staged.iter().map(|&(layer, _, staged)| (layer, staged));
-            pool.copy(copy.source, copy.target, copy.kept(), staged);
+            pool.copy(copy.source, copy.target, copy.kept, staged);
         }
         // The originals are released only now, and may become free: those of each sequence from its end on.
-        for of_sequence in plan.copies().chunk_by(|one, next| one.place().0 == next.place().0) {
-            let copies = of_sequence.iter().map(|copy| (copy.place().1, copy.target));
-            self.sequences.at_mut(of_sequence[0].place().0).replace(copies, &mut self.tables);
+        for of_sequence in plan.copies().chunk_by(|one, next| one.place.0 == next.place.0) {
+            let copies = of_sequence.iter().map(|copy| (copy.place.1, copy.target));
+            self.sequences.at_mut(of_sequence[0].place.0).replace(copies, &mut self.tables);
         }
         self.counters.copies += plan.copies().len() as u64;
         self.changed();
@@ -161,7 +129,7 @@ impl PagedPlanner {
     /// Takes a plan's blocks and staging pages. The blocks that it writes to lose their keys.
     pub(super) fn occupy(&mut self, plan: &WritePlan) {
         let size = self.block_size();
-        for (share, runs) in plan.shares() {
+        for (share, runs, _) in plan.shares() {
             for run in runs {
                 // Nobody else holds it, or it would have been copied; but no prompt may find it any more.
                 self.tables.pool_mut().unname(run.block);
@@ -195,7 +163,7 @@ impl PagedPlanner {
     pub(super) fn advance(&mut self, plan: &WritePlan, tokens: Option<&[u32]>) {
         let pool = self.tables.pool_mut();
         plan.pages().iter().filter(|write| write.fills).for_each(|write| pool.unstage(write.page));
-        for ((share, runs), (_, parents)) in plan.shares().zip(plan.shares_with_parents()) {
+        for (share, runs, parents) in plan.shares() {
             for run in runs.iter().filter(|_| tokens.is_some()) {
                 let ids = tokens.map_or(&[][..], |ids| &ids[run.token as usize..(run.token + run.len) as usize]);
                 self.tables.pool_mut().set_tokens(run.block, run.slot, ids);

@@ -6,24 +6,68 @@
 //! held         1     -     3     1  |
 //! ```
 //!
-//! A handle names a block for one life of it, from the call that hands it out until nobody holds it any more. Blocks that
-//! came back are handed out before those never used, longest free first; a fresh pool therefore hands out 0, 1, 2, ... and
-//! takes no memory for more than it has handed out.
+//! A handle names a block for one life of it, from the call that hands it out until nobody holds it any more. Blocks that came back
+//! are handed out before those never used, longest free first. So a fresh pool hands out 0, 1, 2, ... and takes no memory for more
+//! than it has handed out.
 //!
-//! A block has 2^21 lives, so that no handle is ever used twice; after the last it is *retired*, and there is one block less. A pool
-//! of n blocks is good for n × 2,097,152 allocations: with 30 blocks for a week of 100 a second. [`BlockPool::retired_count`] says
-//! how many are gone. When too few are left, a new pool has all of them again; it hands out the same handles from the start, so
-//! none of the old pool's may be around any more.
+//! A block has 2^21 lives, so that no handle is used twice; then it is *retired*. A pool of n blocks is good for n × 2,097,152
+//! allocations: with 30 blocks for a week of 100 a second. [`BlockPool::retired_count`] says how many are gone. A new pool has all
+//! of them again, and hands out the same handles from the start: none of the old pool's may be around any more.
 //!
-//! Invariants: those of [`Blocks`], whose blocks here are active, free or retired; one handle is valid per active block. To
-//! hand out, to hold and to take back are O(1) per block, the first with its memory amortised. 20 bytes a block.
+//! To hand out, to hold and to take back are O(1) per block, the first with its memory amortised. 20 bytes a block.
 
-use super::block::BlockState;
+use std::collections::HashMap;
+use std::fmt;
+
 use super::blocks::Blocks;
-use super::handle::{BlockHandle, GENERATION_LAST};
-use crate::count::count;
-use crate::error::{Error, Result};
+use super::order::BlockState;
+use crate::count::{count, count_positive};
+use crate::error::{Error, Result, reserve};
 use crate::paged::per_block::PerBlock;
+
+/// The last generation of a block; after it the block is retired.
+const GENERATION_LAST: u32 = (1 << 21) - 1;
+
+/// One block of a pool, from the moment it was handed out until it is given back: its index in the low 32 bits, its generation above
+/// them, below 2^53 together. Any number can be made into one; the pool that it is shown to says whether it means anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockHandle(u64);
+
+impl BlockHandle {
+    /// The handle with this number.
+    #[must_use]
+    pub fn from_raw(raw: u64) -> Self {
+        BlockHandle(raw)
+    }
+
+    fn new(index: u32, generation: u32) -> Self {
+        BlockHandle(u64::from(index) | u64::from(generation) << 32)
+    }
+
+    /// The handle as one number: index + generation × 2^32.
+    #[must_use]
+    pub fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// Place of the block in its pool, and in the slab.
+    #[must_use]
+    pub fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// How often the block had been given back when it was handed out.
+    #[must_use]
+    pub fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Display for BlockHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// A fixed number of blocks, handed out one by one.
 #[derive(Debug)]
@@ -63,7 +107,7 @@ impl BlockPool {
     /// Hands out a block. Where all have retired it is refused for good.
     pub fn allocate(&mut self) -> Result<BlockHandle> {
         self.reserve(1)?;
-        self.try_allocate().ok_or_else(|| self.out_of_blocks(1u32))
+        self.try_allocate().ok_or_else(|| self.out_of_blocks(1))
     }
 
     /// Hands out a block, if one is free, and memory to keep books of it.
@@ -75,22 +119,14 @@ impl BlockPool {
 
     /// Hands out `n` blocks, or none.
     pub fn allocate_many(&mut self, n: u32) -> Result<Vec<BlockHandle>> {
-        let mut handles = Vec::new();
-        self.allocate_into(&mut handles, n)?;
-        Ok(handles)
-    }
-
-    /// Adds `n` blocks to a list, or none.
-    pub(super) fn allocate_into(&mut self, handles: &mut Vec<BlockHandle>, n: u32) -> Result<()> {
         if n > self.free_count() {
             return Err(self.out_of_blocks(n));
         }
         self.reserve(n)?;
-        handles
-            .try_reserve(n as usize)
-            .map_err(|_| Error::OutOfMemory { count: handles.len() as u64 + u64::from(n), what: "blocks" })?;
+        let mut handles = Vec::new();
+        reserve(&mut handles, n as usize, "blocks")?;
         handles.extend((0..n).map(|_| self.try_allocate().expect("as many blocks as are counted free")));
-        Ok(())
+        Ok(handles)
     }
 
     /// The indices of the blocks that would be handed out next, in that order; changes nothing.
@@ -222,7 +258,58 @@ impl BlockPool {
         }
     }
 
-    pub(super) fn out_of_blocks(&self, needed: impl Into<u64>) -> Error {
+    fn out_of_blocks(&self, needed: u32) -> Error {
         Error::OutOfBlocks { needed: needed.into(), free: self.free_count().into() }
+    }
+}
+
+/// The blocks of one sequence, layer by layer: logical block i holds tokens `i * block_size` on. A table does not know the pool of its
+/// handles; the caller does. A layer without blocks costs nothing. Every call is O(1), `append_block` amortised.
+#[derive(Clone, Debug)]
+pub struct BlockTable {
+    num_layers: u32,
+    block_size: u32,
+    layers: HashMap<u32, Vec<BlockHandle>>,
+}
+
+impl BlockTable {
+    /// An empty table.
+    pub fn new(num_layers: u32, block_size: u32) -> Result<Self> {
+        let num_layers = count_positive("numLayers", num_layers.into())?;
+        let block_size = count_positive("blockSize", block_size.into())?;
+        Ok(BlockTable { num_layers, block_size, layers: HashMap::new() })
+    }
+
+    /// Adds a block behind those that the layer has.
+    pub fn append_block(&mut self, layer: u32, block: BlockHandle) -> Result<()> {
+        let count = u64::from(self.num_blocks(layer)?) + 1;
+        let out_of_memory = |_| Error::OutOfMemory { count, what: "blocks" };
+        self.layers.try_reserve(1).map_err(out_of_memory)?;
+        let blocks = self.layers.entry(layer).or_default();
+        blocks.try_reserve(1).map_err(out_of_memory)?;
+        blocks.push(block);
+        Ok(())
+    }
+
+    /// The block at a place, or none behind the last.
+    pub fn get_block(&self, layer: u32, logical: u32) -> Result<Option<BlockHandle>> {
+        Ok(self.blocks(layer)?.get(logical as usize).copied())
+    }
+
+    /// Blocks of a layer.
+    pub fn num_blocks(&self, layer: u32) -> Result<u32> {
+        Ok(self.blocks(layer)?.len() as u32)
+    }
+
+    /// Tokens that a layer's blocks can hold.
+    pub fn token_capacity(&self, layer: u32) -> Result<u64> {
+        Ok(u64::from(self.num_blocks(layer)?) * u64::from(self.block_size))
+    }
+
+    fn blocks(&self, layer: u32) -> Result<&[BlockHandle]> {
+        if layer >= self.num_layers {
+            return Err(Error::argument("layer", layer, format!("below {}", self.num_layers)));
+        }
+        Ok(self.layers.get(&layer).map_or(&[], Vec::as_slice))
     }
 }

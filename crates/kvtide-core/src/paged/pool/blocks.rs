@@ -10,25 +10,19 @@
 //! active + cached + free + retired = touched       touched + untouched = capacity
 //! ```
 //!
-//! A pinned block is one with a count of its own: whoever pins it retains it, and releases it to let go. Ranks follow from priorities,
-//! their time limits, and what goes from a block to those before it:
+//! The rank with which a block is cached is joined of three:
 //!
 //! ```text
 //! own rank        what the policy makes of the block's priority, until its limit, and of the default one from then on
-//! inherited       the highest of the blocks that were released behind it, with it or while it stayed; kept while it is held or
-//!                 cached
-//! listed with     own, inherited and the chain's joined
+//! inherited       the highest of the blocks that were released behind it, with it or while it stayed; a new priority takes it away
+//! the chain's     the highest of those released before it in the same call
 //! ```
 //!
-//! A head that others still hold when a tail of high rank is released therefore keeps that rank for its own release. A new
-//! priority takes it away again. [`retain`](crate::paged::PagedPlanner::retain) has the rule, sentence by sentence.
-//!
-//! Invariants: every block below `touched` is active, cached, free or retired, and in the order accordingly; every block above was
-//! never handed out. All calls are O(1), but for `reserve`, which costs what it adds, those that set, use or end a time limit
-//! (O(log limits)), and `check_invariants`. 16 bytes a block, up to the highest handed out.
+//! [`retain`](crate::paged::PagedPlanner::retain) has the rule, sentence by sentence. All calls are O(1), but for `reserve`, which
+//! costs what it adds, those that set, use or end a time limit (O(log limits)), and `check_invariants`. 16 bytes a block, up to the
+//! highest handed out.
 
-use super::block::{Block, BlockState};
-use super::order::Order;
+use super::order::{Block, BlockState, Order};
 use super::policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, ReleasedBlock};
 use super::rank::{Rank, RankChain};
 use crate::count::count;
@@ -90,7 +84,6 @@ impl Blocks {
     }
 
     /// The same, evicted in another order.
-    #[must_use]
     pub fn with_policy(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
         self.policy = policy;
         self.even = false;
@@ -99,7 +92,6 @@ impl Blocks {
 
     /// The same, counting turns anew after so many, so that a test sees it.
     #[doc(hidden)]
-    #[must_use]
     pub fn with_last_turn(mut self, last_turn: u32) -> Self {
         self.order.set_last_turn(last_turn);
         self
@@ -138,8 +130,10 @@ impl Blocks {
     /// What the next calls of [`Blocks::take`] would give, in order; changes nothing.
     pub fn upcoming(&self) -> impl Iterator<Item = TakenBlock> {
         let new = self.order.free().chain(self.touched..self.capacity);
-        let cached = self.order.cached().map(|block| TakenBlock { block, evicted: true });
-        new.map(|block| TakenBlock { block, evicted: false }).chain(cached)
+        // Most callers never come to the cached ones.
+        let cached = std::iter::once_with(|| self.order.cached()).flatten();
+        let taken = |evicted| move |block| TakenBlock { block, evicted };
+        new.map(taken(false)).chain(cached.map(taken(true)))
     }
 
     /// Holds a block once more; a cached one is revived. The block is active or cached, and held less than `u32::MAX` times.
@@ -198,9 +192,8 @@ impl Blocks {
         self.free += 1;
     }
 
-    /// Gives a block that is active or cached a priority, 0 to 100, for good or until a time. Active ones are ranked by it
-    /// when they are released. A cached one changes its place at once and counts as released now; whoever does that to
-    /// blocks of one sequence does so from its tail on.
+    /// Gives a block that is active or cached a priority, 0 to 100, for good or until a time. A cached one changes its place at once and
+    /// counts as released now; whoever does that to blocks of one sequence does so from its tail on.
     pub fn set_priority(&mut self, block: u32, priority: u8, until: Option<u64>) -> Result<()> {
         if priority > PRIORITY_MAX {
             return Err(Error::argument("priority", u32::from(priority), "0 to 100"));
@@ -237,7 +230,6 @@ impl Blocks {
     }
 
     /// The priority of a block, as it stands now.
-    #[must_use]
     pub fn priority(&self, block: u32) -> u8 {
         let over = self.order.limit(block).and_then(|limit| limit.own).is_some_and(|until| until <= self.now);
         if over || block >= self.touched { PRIORITY_DEFAULT } else { self.order[block].priority }
@@ -318,73 +310,61 @@ impl Blocks {
     }
 
     /// Blocks that it was made with: their indices are below this.
-    #[must_use]
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
     /// Blocks that can be taken.
-    #[must_use]
     pub fn available(&self) -> u32 {
         self.free_count() + self.cached
     }
 
     /// Blocks that can be taken and have nothing in them.
-    #[must_use]
     pub fn free_count(&self) -> u32 {
         self.free + (self.capacity - self.touched)
     }
 
     /// Blocks that somebody holds.
-    #[must_use]
     pub fn active_count(&self) -> u32 {
         self.active
     }
 
     /// Blocks that nobody holds, and whose content can be found.
-    #[must_use]
     pub fn cached_count(&self) -> u32 {
         self.cached
     }
 
     /// Blocks that are never handed out again.
-    #[must_use]
     pub fn retired_count(&self) -> u32 {
         self.retired
     }
 
     /// Blocks that were taken while they were cached, ever.
-    #[must_use]
     pub fn evictions(&self) -> u64 {
         self.evictions
     }
 
     /// How often a block is held; 0 for one that was never handed out.
-    #[must_use]
     pub fn count(&self, block: u32) -> u32 {
         if block < self.touched { self.order[block].count() } else { 0 }
     }
 
     /// The set that a block is in. One that was never handed out is free.
-    #[must_use]
     pub fn set(&self, block: u32) -> BlockState {
         if block < self.touched { self.order[block].set } else { BlockState::Free }
     }
 
     /// Whether nobody holds a block whose content can be found.
-    #[must_use]
     pub fn is_cached(&self, block: u32) -> bool {
         self.set(block) == BlockState::Cached
     }
 
     /// Blocks handed out at least once: their indices are below this.
-    #[must_use]
     pub fn touched(&self) -> u32 {
         self.touched
     }
 
     /// Bytes that the bookkeeping takes for blocks, without time limits.
-    #[must_use]
     pub fn bytes(&self) -> usize {
         self.order.bytes()
     }

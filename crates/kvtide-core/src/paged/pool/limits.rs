@@ -6,13 +6,12 @@
 //! queue     (90, 3): 4                                rank and turn
 //! ```
 //!
-//! A block is *listed* while it waits for its eviction with a rank that will change, or has changed: it keeps the turn of its
-//! release then, and so its order among blocks of its new rank. Entries of the heap that are out of date are skipped when they
-//! come up, and thrown out together when they are more than half.
+//! A block is *listed* while it waits for its eviction with a rank that will change, or has changed. It keeps the turn of its release,
+//! and so its order among blocks of its new rank. Entries of the heap that are out of date are skipped when they come up, and thrown
+//! out together when they are more than half.
 //!
-//! Invariants: a listed block is in the queue, and has exactly one entry of the heap that is up to date if its rank will change;
-//! the heap has at most twice as many entries as blocks have limits, and 64. Every call is O(log limits) amortised. Only blocks
-//! with a limit take memory.
+//! Invariants: a listed block is in the queue, and has one entry of the heap that is up to date if its rank will change. Every call is
+//! O(log limits) amortised. Only blocks with a limit take memory.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -130,18 +129,8 @@ impl Limits {
     }
 
     /// Listed blocks in the order in which they go, each with its rank and turn.
-    pub(super) fn queued(&self) -> impl Iterator<Item = (Place, u32)> {
-        self.queue.iter()
-    }
-
-    /// The first of them.
-    pub(super) fn first_queued(&self) -> Option<(Place, u32)> {
-        self.queue.first()
-    }
-
-    /// Listed blocks.
-    pub(super) fn queued_count(&self) -> u32 {
-        self.queue.len()
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
     }
 
     /// Changes turns in a way that keeps their order.
@@ -153,7 +142,6 @@ impl Limits {
         self.queue.change_turns(change);
     }
 
-    /// Blocks with a limit.
     pub(super) fn blocks(&self) -> impl Iterator<Item = u32> {
         self.of.keys().copied()
     }
@@ -194,7 +182,6 @@ impl Limits {
         self.heap = heap;
     }
 
-    /// Makes room for so many blocks more.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
         let count = (self.of.len() + more) as u64;
         let out_of_memory = |_| Error::OutOfMemory { count, what: "limited priorities" };
@@ -227,7 +214,7 @@ mod tests {
         for (turn, (block, top, ends)) in (1..).zip([(7, 90, 9), (3, 10, 4), (5, 60, 3), (4, 20, 9), (2, 51, 12)]) {
             assert!(limits.list(block, Rank { top, ..until(ends) }, turn));
         }
-        let order = |limits: &Limits| limits.queued().map(|(_, block)| block).collect::<Vec<_>>();
+        let order = |limits: &Limits| limits.queue.iter().map(|(_, block)| block).collect::<Vec<_>>();
         assert_eq!(order(&limits), [3, 4, 2, 5, 7]);
         assert_eq!(over(&mut limits, 8), [5, 3]);
         assert_eq!(order(&limits), [4, 3, 5, 2, 7]);
@@ -235,7 +222,7 @@ mod tests {
         assert_eq!(order(&limits), [7, 3, 5, 4, 2]);
         limits.check().unwrap();
         assert!(limits.unlist(3) && !limits.unlist(3) && !limits.unlist(9));
-        assert_eq!((order(&limits), limits.queued_count()), (vec![7, 5, 4, 2], 4));
+        assert_eq!((order(&limits), limits.queue.len()), (vec![7, 5, 4, 2], 4));
         limits.check().unwrap();
     }
 

@@ -1,17 +1,13 @@
-//! Lists of blocks: doubly linked, laid over one array with a link per block, and beside it what is known of the block: who
-//! follows a list in a large pool waits for memory once a block.
+//! Lists of blocks: doubly linked, laid over one array of links. What is known of a block lies beside its link, so that who follows
+//! a list in a large pool waits for memory once a block.
 //!
 //! ```text
 //! end of list 2 -> 4 <-> 1 <-> 7 <- end of list 2      link of 1 = { prev: 4, next: 7 }
 //! ```
 //!
-//! The two ends of a list are one more link, named `END + list`, so that no block is a special case and none needs to know
-//! its list to leave it.
-//!
-//! Invariants: following `next` from an end meets every block of the list once and comes back to that end; `prev` says the
-//! same backwards; a block is in at most one list. Who is in which is the caller's knowledge: a block is pushed only when
-//! it is in none, removed only when it is in one. Every call is O(1) but for `iter` and `check`, and `reserve`, which costs
-//! what it adds. 8 bytes a block beside what is known of it.
+//! The two ends of a list are one more link, named `END + list`: no block is a special case, and none needs to know its list to
+//! leave it. Which block is in which list is the caller's knowledge: a block is pushed only when it is in none, removed only when it
+//! is in one. Every call is O(1) but for `iter`, `check`, and `reserve`, which costs what it adds. 8 bytes a block.
 
 use crate::error::Result;
 use crate::paged::per_block::PerBlock;
@@ -26,19 +22,18 @@ struct Link {
 }
 
 #[derive(Debug)]
-pub(super) struct Lists<T> {
+pub(super) struct BlockLists<T> {
     ends: Vec<Link>,
     blocks: PerBlock<(Link, T)>,
 }
 
-impl<T: Copy> Lists<T> {
+impl<T: Copy> BlockLists<T> {
     /// Empty lists for blocks below `blocks`, of which `fill` is known at first.
     pub(super) fn new(lists: u8, blocks: u32, fill: T) -> Self {
         let ends = (0..u32::from(lists)).map(|list| Link { prev: END + list, next: END + list }).collect();
-        Lists { ends, blocks: PerBlock::new(blocks, 1, (Link { prev: END, next: END }, fill)) }
+        BlockLists { ends, blocks: PerBlock::new(blocks, 1, (Link { prev: END, next: END }, fill)) }
     }
 
-    /// Makes room for a block and for those before it.
     pub(super) fn reserve(&mut self, block: u32) -> Result<()> {
         self.blocks.reserve(block)
     }
@@ -52,14 +47,12 @@ impl<T: Copy> Lists<T> {
         self.link(end).prev = block;
     }
 
-    /// Takes a block out of the list that it is in, wherever it is.
     pub(super) fn remove(&mut self, block: u32) {
         let Link { prev, next } = *self.link(block);
         self.link(prev).next = next;
         self.link(next).prev = prev;
     }
 
-    /// The block that has been in the list for longest.
     pub(super) fn first(&self, list: u8) -> Option<u32> {
         let next = self.ends[usize::from(list)].next;
         (next < END).then_some(next)
@@ -92,12 +85,10 @@ impl<T: Copy> Lists<T> {
         Ok(met)
     }
 
-    /// Blocks there is room for.
     pub(super) fn len(&self) -> u32 {
         self.blocks.rows()
     }
 
-    /// Bytes taken.
     pub(super) fn bytes(&self) -> usize {
         self.blocks.bytes() + self.ends.capacity() * size_of::<Link>()
     }
@@ -107,8 +98,7 @@ impl<T: Copy> Lists<T> {
     }
 }
 
-/// What is known of a block.
-impl<T: Copy> std::ops::Index<u32> for Lists<T> {
+impl<T: Copy> std::ops::Index<u32> for BlockLists<T> {
     type Output = T;
 
     #[inline]
@@ -117,7 +107,7 @@ impl<T: Copy> std::ops::Index<u32> for Lists<T> {
     }
 }
 
-impl<T: Copy> std::ops::IndexMut<u32> for Lists<T> {
+impl<T: Copy> std::ops::IndexMut<u32> for BlockLists<T> {
     #[inline]
     fn index_mut(&mut self, block: u32) -> &mut T {
         &mut self.blocks[block].1
@@ -128,14 +118,14 @@ impl<T: Copy> std::ops::IndexMut<u32> for Lists<T> {
 mod tests {
     use super::*;
 
-    fn lists_of(blocks: &[u32]) -> Lists<char> {
-        let mut lists = Lists::new(2, 8, 'a');
+    fn lists_of(blocks: &[u32]) -> BlockLists<char> {
+        let mut lists = BlockLists::new(2, 8, 'a');
         lists.reserve(7).unwrap();
         blocks.iter().for_each(|&block| lists.push_back(1, block));
         lists
     }
 
-    fn assert_holds(lists: &Lists<char>, blocks: &[u32]) {
+    fn assert_holds(lists: &BlockLists<char>, blocks: &[u32]) {
         assert_eq!(lists.iter(1).collect::<Vec<_>>(), blocks);
         assert_eq!(lists.first(1), blocks.first().copied());
         assert_eq!(lists.check(1).unwrap() as usize, blocks.len());
@@ -179,7 +169,7 @@ mod tests {
 
     #[test]
     fn check_sees_a_broken_link() {
-        let broken: [fn(&mut Lists<char>); 4] = [
+        let broken: [fn(&mut BlockLists<char>); 4] = [
             |lists| lists.link(1).prev = 7,
             |lists| lists.link(1).next = END + 1,
             |lists| lists.link(7).next = 4,

@@ -1,13 +1,11 @@
 //! Blocks: who holds them, which is taken next, and what becomes of one from when it is handed out until it is taken again.
 //!
 //! ```text
-//! policy, rank_table -> rank, queue, limits, lists -> order -> blocks -> block_pool, page_pool
+//! policy -> rank, queue, limits, lists -> order -> blocks -> block_pool, page_pool
 //! ```
 
-mod block;
 mod block_pool;
 mod blocks;
-mod handle;
 mod limits;
 mod lists;
 mod order;
@@ -15,13 +13,12 @@ mod page_pool;
 mod policy;
 mod queue;
 mod rank;
-mod rank_table;
 
-pub use block::BlockState;
-pub use block_pool::BlockPool;
+pub use block_pool::{BlockHandle, BlockPool, BlockTable};
 pub use blocks::{Blocks, Release, TakenBlock};
-pub use handle::BlockHandle;
+pub use order::BlockState;
 pub use page_pool::{HoldCounter, PagePool};
-pub use policy::{EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, ReleasedBlock};
+pub use policy::{
+    EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX, RankTable, ReleasedBlock,
+};
 pub use rank::RankChain;
-pub use rank_table::RankTable;

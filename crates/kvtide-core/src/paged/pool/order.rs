@@ -8,15 +8,12 @@
 //!
 //! Cached blocks whose rank never changes come into the list of their rank in the order of their release. The others lie in the
 //! queue of `limits.rs`, by rank and *turn*: such a release begins a turn, and blocks in lists have the turn that they were released
-//! in, so that both orders are one. Turns are counted anew once 2^32 of them were begun: O(cached * log limits), then.
-//!
-//! Invariants: a cached block lies in the list of its rank or in the queue, and `ranks` has a bit for each list that is not empty.
-//! O(1), and O(log limits) for what has a limit.
+//! in, so that both orders are one. Turns are counted anew once 2^32 of them were begun: O(cached * log limits), then. Every other call
+//! is O(1), and O(log limits) for what has a limit.
 
-use super::block::{Block, BlockState};
 use super::limits::{Limit, Limits};
-use super::lists::Lists;
-use super::policy::RANK_MAX;
+use super::lists::BlockLists;
+use super::policy::{PRIORITY_DEFAULT, RANK_MAX};
 use super::rank::Rank;
 use crate::error::Result;
 
@@ -24,10 +21,44 @@ use crate::error::Result;
 const FREE: u8 = 0;
 const FIRST_RANK: u8 = 1;
 
+/// Which of the sets a block is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockState {
+    /// Somebody holds it.
+    Active,
+    /// Nobody holds it; its content can be found.
+    Cached,
+    /// Nobody holds it.
+    Free,
+    /// Never handed out again.
+    Retired,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    /// How often it is held; of a cached one, which nobody holds, the turn that it was released in.
+    pub number: u32,
+    pub set: BlockState,
+    pub priority: u8,
+    /// At least this rank, for blocks behind it that were released before.
+    pub inherited: u8,
+    /// The one that it goes by, while it is cached.
+    pub rank: u8,
+}
+
+impl Block {
+    pub const FREE: Block =
+        Block { number: 0, set: BlockState::Free, priority: PRIORITY_DEFAULT, inherited: 0, rank: 0 };
+
+    pub fn count(&self) -> u32 {
+        if self.set == BlockState::Active { self.number } else { 0 }
+    }
+}
+
 /// The records of all blocks, and the order in which those that nobody holds are taken.
 #[derive(Debug)]
 pub(super) struct Order {
-    blocks: Lists<Block>,
+    blocks: BlockLists<Block>,
     /// A bit for each rank that has blocks.
     ranks: u128,
     limits: Limits,
@@ -40,7 +71,7 @@ impl Order {
     /// Of blocks below `capacity`, none of which was handed out.
     pub fn new(capacity: u32) -> Self {
         Order {
-            blocks: Lists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
+            blocks: BlockLists::new(FIRST_RANK + RANK_MAX + 1, capacity, Block::FREE),
             ranks: 0,
             limits: Limits::default(),
             turn: 0,
@@ -48,17 +79,14 @@ impl Order {
         }
     }
 
-    /// Counts turns anew after so many.
     pub fn set_last_turn(&mut self, last_turn: u32) {
         self.last_turn = last_turn;
     }
 
-    /// Makes room for a block and for those before it.
     pub fn reserve(&mut self, block: u32) -> Result<()> {
         self.blocks.reserve(block)
     }
 
-    /// A block is free from now on.
     pub fn push_free(&mut self, block: u32) {
         self.limits.remove(block);
         self.blocks[block] = Block::FREE;
@@ -86,7 +114,7 @@ impl Order {
             Some(rank)
         });
         let mut listed = with_blocks.flat_map(|rank| self.blocks.iter(FIRST_RANK + rank)).peekable();
-        let mut queued = self.limits.queued().peekable();
+        let mut queued = self.limits.queue().iter().peekable();
         std::iter::from_fn(move || {
             let goes = |&(place, _): &_| listed.peek().is_none_or(|&block| place <= self.place(block));
             queued.next_if(goes).map(|(_, block)| block).or_else(|| listed.next())
@@ -97,7 +125,7 @@ impl Order {
     pub fn first_cached(&self) -> Option<u32> {
         let lowest = (self.ranks != 0).then(|| self.ranks.trailing_zeros() as u8);
         let listed = lowest.and_then(|rank| self.blocks.first(FIRST_RANK + rank));
-        match (self.limits.first_queued(), listed) {
+        match (self.limits.queue().first(), listed) {
             (Some((place, queued)), Some(listed)) if place <= self.place(listed) => Some(queued),
             (Some((_, queued)), None) => Some(queued),
             (_, listed) => listed,
@@ -115,7 +143,6 @@ impl Order {
         self.ranks |= 1 << rank.floor;
     }
 
-    /// Takes a cached block out of the order.
     pub fn unlist(&mut self, block: u32) {
         let rank = self.blocks[block].rank;
         if self.limits.unlist(block) {
@@ -134,12 +161,10 @@ impl Order {
         Some(block)
     }
 
-    /// The time limits of a block, if it has some.
     pub fn limit(&self, block: u32) -> Option<Limit> {
         self.limits.get(block)
     }
 
-    /// The time limits of all blocks.
     pub fn limits_mut(&mut self) -> &mut Limits {
         &mut self.limits
     }
@@ -154,7 +179,7 @@ impl Order {
         (self.blocks[block].rank, self.blocks[block].number)
     }
 
-    /// Begins a turn, where there are more or memory to count them anew.
+    /// Begins a turn. False where there is none left, and no memory to count them anew.
     fn begin_turn(&mut self) -> bool {
         if self.turn >= self.last_turn && !self.count_anew() {
             return false;
@@ -166,10 +191,10 @@ impl Order {
     /// Gives all turns the lowest numbers that keep their order.
     fn count_anew(&mut self) -> bool {
         let mut begun = Vec::new();
-        if begun.try_reserve_exact(self.limits.queued_count() as usize).is_err() {
+        if begun.try_reserve_exact(self.limits.queue().len() as usize).is_err() {
             return false;
         }
-        begun.extend(self.limits.queued().map(|((_, turn), _)| turn));
+        begun.extend(self.limits.queue().iter().map(|((_, turn), _)| turn));
         begun.sort_unstable();
         let anew = |turn: u32| begun.partition_point(|&begun| begun <= turn) as u32;
         for block in 0..self.blocks.len() {
@@ -191,7 +216,7 @@ impl Order {
         if let Some(block) = self.free().find(|&block| self.blocks[block].set != BlockState::Free) {
             return Err(format!("block {block} is in the list of free ones: {:?}", self.blocks[block]));
         }
-        let mut met = self.limits.queued_count();
+        let mut met = self.limits.queue().len();
         for rank in 0..=RANK_MAX {
             let listed = self.blocks.check(FIRST_RANK + rank)?;
             if (listed > 0) != (self.ranks >> rank & 1 == 1) {
@@ -210,7 +235,7 @@ impl Order {
         self.check_limits()
     }
 
-    /// Both parts of the order are the place that each block knows. O(cached).
+    /// Checks that lists and queue agree with the place that each block knows. O(cached).
     fn check_places(&self) -> Result<(), String> {
         let (first, next) = (self.cached().next(), self.first_cached());
         if first != next {
@@ -224,13 +249,13 @@ impl Order {
             }
             before = place;
         }
-        match self.limits.queued().find(|&(place, block)| place != self.place(block)) {
+        match self.limits.queue().iter().find(|&(place, block)| place != self.place(block)) {
             Some((place, block)) => Err(format!("block {block} is queued at {place:?}: {:?}", self.blocks[block])),
             None => Ok(()),
         }
     }
 
-    /// Only blocks with content have limits, only cached ones wait for theirs, each in the list of its rank.
+    /// Checks that only blocks with content have limits, and that only cached ones wait for theirs, with their rank.
     fn check_limits(&self) -> Result<(), String> {
         self.limits.check()?;
         for block in self.limits.blocks() {
@@ -248,7 +273,6 @@ impl Order {
     }
 }
 
-/// What is known of a block.
 impl std::ops::Index<u32> for Order {
     type Output = Block;
 

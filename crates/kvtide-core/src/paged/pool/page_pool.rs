@@ -12,8 +12,8 @@
 
 use std::ops::Range;
 
-use super::block::BlockState;
 use super::blocks::{Blocks, Release};
+use super::order::BlockState;
 use super::policy::EvictionPolicy;
 use super::rank::RankChain;
 use crate::error::Result;
@@ -68,13 +68,11 @@ impl PagePool {
         })
     }
 
-    /// The same, its pages staged until they are full.
     pub fn staging_pages(mut self) -> Self {
         self.low_bit = true;
         self
     }
 
-    /// The same, its blocks evicted in another order.
     pub fn evicting(mut self, policy: Box<dyn EvictionPolicy>) -> Self {
         self.blocks = self.blocks.with_policy(policy);
         self
@@ -100,12 +98,10 @@ impl PagePool {
         self.low_bit
     }
 
-    /// Layers of a block.
     pub fn num_layers(&self) -> u32 {
         self.num_layers
     }
 
-    /// Tokens of a block.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }
@@ -117,14 +113,17 @@ impl PagePool {
 
     /// Makes room for the next `blocks` blocks, for changes of the marks of so many, and for so many more staged pages.
     pub fn reserve(&mut self, blocks: usize, changes: usize, staged: usize) -> Result<()> {
-        self.blocks.reserve(blocks as u32)?;
-        let highest = self.blocks.upcoming().take(blocks).map(|next| next.block).max();
-        if let Some(block) = highest {
-            self.dirty.reserve(block, 0)?;
-            self.index.reserve(block)?;
+        let mut highest = 0;
+        if blocks > 0 {
+            self.blocks.reserve(blocks as u32)?;
+            if let Some(block) = self.blocks.upcoming().take(blocks).map(|next| next.block).max() {
+                self.dirty.reserve(block, 0)?;
+                self.index.reserve(block)?;
+                highest = block;
+            }
         }
-        self.marks.reserve(highest.unwrap_or(0), changes)?;
-        self.staging.reserve(staged)
+        self.marks.reserve(highest, changes)?;
+        if staged > 0 { self.staging.reserve(staged) } else { Ok(()) }
     }
 
     /// Hands out a block that is known to be there.
@@ -165,7 +164,7 @@ impl PagePool {
         self.dirty.fill_block(block);
     }
 
-    /// Nobody reads a block from a slot on any more. Its are staged no longer where nothing is left in them.
+    /// Nobody reads a block from a slot on any more. Its pages in which nothing is left are staged no longer.
     pub fn cut(&mut self, block: u32, slot: u32) {
         self.unmark(block, slot..self.block_size);
         for layer in 0..self.num_layers {
@@ -175,19 +174,17 @@ impl PagePool {
         }
     }
 
-    /// Notes the ids of tokens of a block, from a slot on.
     pub fn set_tokens(&mut self, block: u32, slot: u32, tokens: &[u32]) {
         self.index.set_tokens(block, slot, tokens);
     }
 
-    /// Copies the id of one token.
     pub fn copy_token(&mut self, source: Slot, target: Slot) {
         let token = self.index.tokens(source.block)[source.index as usize];
         self.index.set_tokens(target.block, target.index, &[token]);
     }
 
-    /// What is known of the first `kept` slots of a block holds for another too, which was just handed out; `staged` are its layers
-    /// that lie in floats, with their staging pages.
+    /// Notes what is known of the first `kept` slots of a block for another one, which was just handed out. `staged` are the layers that
+    /// lie in floats, with their staging pages.
     pub fn copy(&mut self, source: u32, target: u32, kept: u32, staged: impl Iterator<Item = (u32, u32)>) {
         for layer in 0..self.num_layers {
             if self.marks.has_all(source, layer, 0..kept) {
@@ -223,12 +220,12 @@ impl PagePool {
         }
     }
 
-    /// A block is found by its key no longer, and has none.
+    /// Takes the key of a block away.
     pub fn unname(&mut self, block: u32) {
         self.index.remove(block);
     }
 
-    /// Nothing that is there is found by its tokens any more; blocks that nobody holds are free.
+    /// No block is found by its tokens any more. Blocks that nobody holds become free.
     pub fn forget_prefixes(&mut self) {
         for block in 0..self.blocks.touched() {
             if self.blocks.is_cached(block) {
@@ -240,7 +237,6 @@ impl PagePool {
         self.index.clear();
     }
 
-    /// Keeps the latest `capacity` events from now on.
     pub fn keep_events(&mut self, capacity: u32) {
         self.index.keep_events(capacity);
     }
@@ -253,7 +249,6 @@ impl PagePool {
         blocks.iter().try_for_each(|&block| self.blocks.set_priority(block, priority, until))
     }
 
-    /// Tells the time.
     pub fn advance(&mut self, now: u64) {
         self.blocks.advance(now);
     }

@@ -5,13 +5,11 @@
 //! rank 50   1 <-> 7 <-> 2
 //! rank 90   5              evicted last
 //! ```
-//!
-//! A policy gives a rank to a block whose last user has let go of it. Blocks of lower rank are evicted first, among equal
-//! ones those that were released first. Whatever a policy answers, a block is never ranked below those that were released
-//! before it in the same chain, so tails go before heads, unless a new priority says otherwise.
 
 use std::fmt;
 use std::sync::Arc;
+
+use crate::error::{Error, Result};
 
 /// The priority of a block that was given none.
 pub const PRIORITY_DEFAULT: u8 = 50;
@@ -30,9 +28,9 @@ pub struct ReleasedBlock {
     pub depth: Option<u32>,
 }
 
-/// Decides which blocks are evicted first: those of the lowest rank, among equal ones the one released first. What it answers is a
-/// block's own rank; what else counts says [`PagedPlanner::retain`](super::super::PagedPlanner::retain), whose rule no policy
-/// changes: no block goes before those that followed it, unless it was given a new priority since, or left a window.
+/// Gives a block that nobody uses any more its own rank. Blocks of lower rank are evicted first, among equal ones the one released
+/// first. [`PagedPlanner::retain`](super::super::PagedPlanner::retain) says what else counts: whatever a policy answers, no block goes
+/// before those that followed it, unless it was given a new priority since, or left a window.
 ///
 /// Bulk reads share the planner with other threads, hence `Sync`; none of them asks.
 ///
@@ -69,5 +67,65 @@ pub struct LeastRecentlyUsed;
 impl EvictionPolicy for LeastRecentlyUsed {
     fn rank(&self, released: &ReleasedBlock) -> u8 {
         released.priority
+    }
+}
+
+/// Depths that are told apart.
+const COLUMNS: usize = RankTable::DEPTH_MAX as usize + 1;
+
+/// A policy as a table of the ranks of all priorities and depths: for policies that cannot be asked later, because they live in
+/// another language or because asking takes long. 26 kB. A block without a depth counts as a head.
+///
+/// ```
+/// use kvtide_core::paged::{EvictionPolicy, RankTable, ReleasedBlock};
+///
+/// let heads_longer = |priority: u8, depth: u32| priority + if depth < 4 { 20 } else { 0 };
+/// // Row by row: the priorities from 0 to 100, in each the depths from 0 to 255.
+/// let ranks: Vec<u8> = (0..=100).flat_map(|priority| (0..=255).map(move |depth| heads_longer(priority, depth))).collect();
+/// let table = RankTable::new(&ranks)?;
+/// assert_eq!(table.rank(&ReleasedBlock { priority: 50, depth: Some(3) }), 70);
+/// assert_eq!(table.rank(&ReleasedBlock { priority: 50, depth: Some(4_000_000) }), 50);
+/// # Ok::<(), kvtide_core::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct RankTable(Box<[u8]>);
+
+impl RankTable {
+    /// The greatest depth that has ranks of its own; deeper blocks count as if they lay there.
+    pub const DEPTH_MAX: u32 = 255;
+    /// Ranks in a table.
+    pub const RANKS: usize = (PRIORITY_MAX as usize + 1) * COLUMNS;
+
+    /// A table of these ranks: priorities from the lowest on, in each the depths from 0 on.
+    pub fn new(ranks: &[u8]) -> Result<Self> {
+        if ranks.len() != RankTable::RANKS {
+            let expected = format!("{}, one for each priority and depth", RankTable::RANKS);
+            return Err(Error::argument("ranks.length", ranks.len() as u64, expected));
+        }
+        match ranks.iter().find(|&&rank| rank > RANK_MAX) {
+            Some(&rank) => Err(Error::argument("ranks", u32::from(rank), "0 to 127 each")),
+            None => Ok(RankTable(ranks.into())),
+        }
+    }
+
+    /// What another policy answers; more than 127 counts as that.
+    pub fn of(policy: &impl EvictionPolicy) -> Self {
+        let ask = |priority, depth| policy.rank(&ReleasedBlock { priority, depth: Some(depth) }).min(RANK_MAX);
+        let row = |priority| (0..=RankTable::DEPTH_MAX).map(move |depth| ask(priority, depth));
+        RankTable((0..=PRIORITY_MAX).flat_map(row).collect())
+    }
+}
+
+/// By its size alone: nobody reads 26,000 numbers.
+impl fmt::Debug for RankTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RankTable of {}", self.0.len())
+    }
+}
+
+impl EvictionPolicy for RankTable {
+    fn rank(&self, released: &ReleasedBlock) -> u8 {
+        let column = released.depth.unwrap_or(0).min(RankTable::DEPTH_MAX) as usize;
+        self.0[usize::from(released.priority.min(PRIORITY_MAX)) * COLUMNS + column]
     }
 }

@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 /// Rank, and turn of the release: who has the lowest goes first.
 pub(super) type Place = (u8, u32);
 
-/// No node.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +40,6 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Makes room for so many blocks more.
     pub(super) fn reserve(&mut self, more: usize) -> Result<()> {
         let new = more.saturating_sub(self.free.len());
         let all = self.nodes.len() + new;
@@ -67,12 +65,10 @@ impl Queue {
         self.root = self.inserted(self.root, new);
     }
 
-    /// Takes out what is at a place.
     pub(super) fn remove(&mut self, place: Place) {
         self.root = self.removed(self.root, place);
     }
 
-    /// Blocks in it.
     pub(super) fn len(&self) -> u32 {
         (self.nodes.len() - self.free.len()) as u32
     }
@@ -82,7 +78,6 @@ impl Queue {
         std::iter::successors(self.first(), |(place, _)| self.first_above(Some(*place)))
     }
 
-    /// The lowest of them.
     pub(super) fn first(&self) -> Option<(Place, u32)> {
         self.first_above(None)
     }
@@ -154,7 +149,6 @@ impl Queue {
         top
     }
 
-    /// Says what is wrong with the tree, if anything is.
     pub(super) fn check(&self) -> Result<(), String> {
         let mut met = 0;
         let (mut open, mut before) = (vec![(self.root, false)], None);
@@ -172,10 +166,9 @@ impl Queue {
             before = Some(node.place);
             open.push((node.below[1], false));
         }
-        if met == self.len() {
-            Ok(())
-        } else {
-            Err(format!("{met} limited blocks are in order, {} are there", self.len()))
+        match met == self.len() {
+            true => Ok(()),
+            false => Err(format!("{met} limited blocks are in order, {} are there", self.len())),
         }
     }
 }

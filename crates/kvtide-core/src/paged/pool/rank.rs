@@ -18,7 +18,6 @@ pub(super) struct Rank {
 }
 
 impl Rank {
-    /// A rank without a limit.
     pub(super) fn flat(rank: u8) -> Self {
         Rank { top: rank, floor: rank, until: 0 }
     }
@@ -50,7 +49,6 @@ impl Rank {
 pub struct RankChain(pub(super) Rank);
 
 impl Default for RankChain {
-    /// Nothing has been released yet.
     fn default() -> Self {
         RankChain(Rank::flat(0))
     }

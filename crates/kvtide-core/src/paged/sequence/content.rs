@@ -9,9 +9,10 @@
 //! last token finds its whole window after an append, also when a draft was taken back.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use super::key_chain::KeyChain;
-use crate::paged::index::BlockKey;
+use crate::paged::index::{BlockKey, Extras, Identity};
+use crate::paged::pool::PagePool;
 use crate::paged::table::{Table, Tables};
 use crate::paged::window::Window;
 
@@ -27,7 +28,6 @@ pub struct Content {
 }
 
 impl Content {
-    /// No tokens yet.
     pub fn new(keys: KeyChain) -> Self {
         Content { table: Table::default(), length: 0, keys, cleared: 0 }
     }
@@ -81,19 +81,8 @@ impl Content {
         self.length = length;
     }
 
-    /// Adds new blocks. They are available, and their memory is reserved.
-    pub(super) fn add_blocks(&mut self, blocks: u32, tables: &mut Tables) {
-        tables.add_new(&mut self.table, blocks);
-    }
-
-    /// Drops the blocks from a place on.
-    pub(super) fn drop_blocks(&mut self, place: u32, tables: &mut Tables) {
-        tables.truncate(&mut self.table, place);
-    }
-
-    /// Puts copies in some places, which are in order.
-    pub(super) fn replace(&mut self, copies: impl DoubleEndedIterator<Item = (u32, u32)>, tables: &mut Tables) {
-        tables.replace(&mut self.table, copies);
+    pub(super) fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
     }
 
     /// Drops the tokens from `length` on and the blocks that then have none, but keeps those of the first `blocks`
@@ -120,6 +109,7 @@ impl Content {
         }
         self.length = length;
         self.cut_keys(length, tables);
+        self.cleared = self.cleared.min(covered);
     }
 
     /// Forgets what is known of the tokens from `length` on.
@@ -157,14 +147,131 @@ impl Content {
         }
     }
 
-    /// Whether a token at `position` would see tokens that are gone.
+    /// Whether tokens shortly before `position`, which the one there would see, are gone. Sinks never are.
     pub fn is_gone(&self, position: u32, window: Window, size: u32) -> bool {
-        (window.first_seen(position) / size).max(window.sinks().div_ceil(size)) < self.cleared
+        let sinks = window.sinks().div_ceil(size);
+        position > sinks * size && (window.first_seen(position) / size).max(sinks) < self.cleared
     }
 
-    /// The positions that left the window.
     pub fn gap(&self, window: Option<Window>, size: u32) -> Range<u32> {
         let sinks = window.map_or(0, |window| window.sinks().div_ceil(size));
         sinks.min(self.cleared) * size..self.cleared * size
+    }
+}
+
+/// Blocks and tokens that stay as they are until they are released.
+#[derive(Debug)]
+#[must_use = "its blocks stay held until it is released"]
+pub struct HeldContent(pub(in crate::paged) Content);
+
+impl HeldContent {
+    /// Tokens.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.0.length()
+    }
+}
+
+/// The keys of a table's blocks, each following from the one before.
+#[derive(Clone, Debug)]
+pub struct KeyChain {
+    /// The key of no token.
+    root: BlockKey,
+    /// What else decides what the tokens mean.
+    extra: Arc<Extras>,
+    /// Leading tokens whose ids are known.
+    known: u32,
+    /// Leading blocks that have a key.
+    keyed: u32,
+    /// The key of the last of them, or of no token.
+    last: BlockKey,
+    /// The key of the last block that left the window: tokens go on from it after a cut right behind it.
+    passed: Option<BlockKey>,
+    /// How often all prefixes had been forgotten when these keys were made.
+    forgotten: u64,
+}
+
+impl KeyChain {
+    pub fn new(identity: Identity, forgotten: u64) -> Self {
+        let Identity { root, extra } = identity;
+        KeyChain { last: root, root, extra, known: 0, keyed: 0, passed: None, forgotten }
+    }
+
+    /// The chain of a prefix that was found, with the keys of its last whole block and of the last that left the
+    /// window.
+    pub fn found(mut self, tokens: u32, blocks: u32, last: Option<BlockKey>, passed: Option<BlockKey>) -> Self {
+        (self.known, self.keyed, self.last, self.passed) = (tokens, blocks, last.unwrap_or(self.root), passed);
+        self
+    }
+
+    pub fn known(&self) -> u32 {
+        self.known
+    }
+
+    pub fn keyed(&self) -> u32 {
+        self.keyed
+    }
+
+    pub fn has_identity_of(&self, other: &KeyChain) -> bool {
+        (self.root, &self.extra) == (other.root, &other.extra)
+    }
+
+    /// Forgets all tokens if prefixes were forgotten since its keys were made.
+    pub fn forget_before(&mut self, forgotten: u64) {
+        if self.forgotten < forgotten {
+            self.forget();
+            self.forgotten = forgotten;
+        }
+    }
+
+    fn forget(&mut self) {
+        (self.known, self.keyed, self.last, self.passed) = (0, 0, self.root, None);
+    }
+
+    /// Forgets the ids of tokens behind the first `tokens`.
+    pub fn limit(&mut self, tokens: u32) {
+        self.known = self.known.min(tokens);
+    }
+
+    /// Notes that the ids of tokens at a position are known.
+    pub fn extend(&mut self, position: u32, tokens: u32) {
+        if self.known == position {
+            self.known += tokens;
+        }
+    }
+
+    /// Forgets the tokens from `length` on; `blocks` whole blocks lie before it. `key` gives the key of the last of
+    /// them, which may be the last that left the window.
+    pub fn cut(&mut self, length: u32, blocks: u32, key: impl FnOnce(u32, Option<BlockKey>) -> Option<BlockKey>) {
+        self.limit(length);
+        if self.keyed <= blocks {
+            return;
+        }
+        self.keyed = blocks;
+        let last = blocks.checked_sub(1).map_or(Some(self.root), |last| key(last, self.passed));
+        match last {
+            Some(last) => self.last = last,
+            // Without that key, no later block can get one.
+            None => self.forget(),
+        }
+    }
+
+    /// Gives the next block, whose tokens are all known, its key.
+    pub fn name_next(&mut self, block: u32, pool: &mut PagePool) {
+        let position = self.keyed * pool.block_size();
+        let key = self.last.child(pool.index().tokens(block), position, &self.extra);
+        pool.name(block, &key, &self.last, position, &self.extra);
+        self.last = key;
+        self.keyed += 1;
+    }
+
+    /// The key that the block at a place will get; `tokens` gives the tokens of a place.
+    pub fn upcoming<'a>(&self, place: u32, size: u32, tokens: impl Fn(u32) -> Option<&'a [u32]>) -> Option<BlockKey> {
+        (self.keyed..place + 1)
+            .try_fold(self.last, |before, at| Some(before.child(tokens(at)?, at * size, &self.extra)))
+    }
+
+    pub fn pass(&mut self, key: Option<BlockKey>) {
+        self.passed = key;
     }
 }

@@ -10,8 +10,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use super::content::Content;
-use super::id_hasher::IdHasher;
-use crate::drafts::{Drafts, Ending};
+use crate::drafts::{Drafts, Ending, TransactionId};
 use crate::error::{Error, Result, reserve};
 use crate::paged::index::BlockKey;
 use crate::paged::table::{Table, Tables};
@@ -21,13 +20,11 @@ use crate::tree::Tree;
 /// A sequence's part in an open step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenStep {
-    /// How many tokens.
     pub tokens: u32,
     /// The revision of its plan, which no other open step has.
     pub revision: u64,
 }
 
-/// A sequence.
 #[derive(Debug)]
 pub struct Sequence {
     id: u64,
@@ -79,12 +76,10 @@ impl Sequence {
         &mut self.drafts
     }
 
-    /// Whether a step of this revision is open.
     pub fn is_in_step(&self, revision: u64) -> bool {
         self.step.is_some_and(|step| step.revision == revision)
     }
 
-    /// Refuses an open step.
     pub fn check_resting(&self) -> Result<()> {
         match self.step {
             None => Ok(()),
@@ -108,7 +103,6 @@ impl Sequence {
         content
     }
 
-    /// Replaces its content.
     pub fn restore(&mut self, content: Content, tables: &mut Tables) {
         self.epoch += 1;
         std::mem::replace(&mut self.content, content).release(tables);
@@ -120,12 +114,12 @@ impl Sequence {
 
     /// Adds new blocks. They are available, and their memory is reserved.
     pub fn add_blocks(&mut self, blocks: u32, tables: &mut Tables) {
-        self.content.add_blocks(blocks, tables);
+        tables.add_new(self.content.table_mut(), blocks);
     }
 
     /// Puts copies in some places, which are in order.
     pub fn replace(&mut self, copies: impl DoubleEndedIterator<Item = (u32, u32)>, tables: &mut Tables) {
-        self.content.replace(copies, tables);
+        tables.replace(self.content.table_mut(), copies);
         self.epoch += 1;
     }
 
@@ -181,12 +175,13 @@ impl Sequence {
 
     /// Ends its step as if it had never been, and takes away the blocks that it had taken.
     pub fn undo_step(&mut self, blocks: u32, tables: &mut Tables) {
-        self.step = None;
+        self.close_step();
         self.drop_last(blocks, tables);
     }
 
     fn drop_last(&mut self, blocks: u32, tables: &mut Tables) {
-        self.content.drop_blocks(self.table().len() - blocks, tables);
+        let left = self.table().len() - blocks;
+        tables.truncate(self.content.table_mut(), left);
         self.epoch += 1;
     }
 
@@ -196,8 +191,12 @@ impl Sequence {
         self.step = None;
     }
 
-    pub fn set_blocks_before(&mut self, blocks: u32) {
-        self.blocks_before = blocks;
+    /// Opens a transaction that was checked.
+    pub fn begin(&mut self) -> TransactionId {
+        if self.drafts.depth() == 0 {
+            self.blocks_before = self.table().len();
+        }
+        self.drafts.begin(0)
     }
 
     /// The blocks that stay when a transaction ends, however few tokens do: after the outermost those from before it,
@@ -253,7 +252,6 @@ impl Sequence {
         place >= keys.keyed() && place < known / size && keys.upcoming(place, size, tokens) == Some(*key)
     }
 
-    /// Says what is wrong with it, if anything.
     fn check(&self, size: u32) -> Result<(), String> {
         let (keys, id) = (self.content.keys(), self.id);
         if self.end() > self.table().len() * size {
@@ -280,7 +278,6 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Makes room for one more sequence.
     pub fn reserve(&mut self) -> Result<()> {
         let count = self.seats.len() as u64 + 1;
         let refused = |_| Error::OutOfMemory { count, what: "sequences" };
@@ -314,14 +311,12 @@ impl Sequences {
         id
     }
 
-    /// Takes a sequence out.
     pub fn remove(&mut self, id: u64) -> Result<Content> {
         let seat = self.seats.remove(&id).ok_or(Error::SequenceNotFound { sequence: id })?;
         self.free_seats.push(seat);
         Ok(self.seated[seat as usize].take().expect("a sequence that was found").content)
     }
 
-    /// The seat of a sequence.
     pub fn seat(&self, id: u64) -> Result<u32> {
         self.seats.get(&id).copied().ok_or(Error::SequenceNotFound { sequence: id })
     }
@@ -360,18 +355,9 @@ impl Sequences {
         }
     }
 
-    pub fn len(&self) -> usize {
-        self.seats.len()
-    }
-
     /// Seats, taken or free.
     pub fn num_seats(&self) -> usize {
         self.seated.len()
-    }
-
-    /// Their ids, in no order.
-    pub fn ids(&self) -> impl Iterator<Item = u64> {
-        self.seats.keys().copied()
     }
 
     /// All of them, in no order.
@@ -383,7 +369,6 @@ impl Sequences {
         self.seated.iter_mut().flatten()
     }
 
-    /// Says what is wrong with them, if anything.
     pub fn check(&self, block_size: u32) -> Result<(), String> {
         self.iter().try_for_each(|of| of.check(block_size))
     }
@@ -406,5 +391,28 @@ impl NamedSeats {
         let new = *word & bit == 0;
         *word |= bit;
         new
+    }
+}
+
+/// Hashes ids that are counted up: nobody chooses them, so one multiplication will do.
+#[derive(Debug, Default)]
+struct IdHasher(u64);
+
+impl std::hash::Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, id: u64) {
+        // Any odd number with bits all over.
+        self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
     }
 }

@@ -19,7 +19,7 @@ impl World {
         };
         let appends: Vec<Append<'_>> = (0..self.groups.len()).map(of_group).collect();
         let fits = |(of, append): (&Group, &Append<'_>)| {
-            of.planner.plan_copies(&of.planner.append_targets(append).unwrap()).is_ok()
+            of.planner.plan_write(of.planner.check_append(append).unwrap()).is_ok()
         };
         if !self.groups.iter().zip(&appends).all(fits) {
             return Ok(());
@@ -29,10 +29,9 @@ impl World {
         sequence.tokens.extend(tokens);
         for (at, (of, append)) in self.groups.iter_mut().zip(&appends).enumerate() {
             let Group { planner, memory, overwritten, .. } = of;
-            let copies = planner.plan_copies(&planner.append_targets(append).unwrap()).unwrap();
+            let (copies, mut plan) = planner.plan_write(planner.check_append(append).unwrap()).unwrap();
             copies.copies().iter().for_each(|copy| memory.copy(planner, copy));
-            planner.commit_copies(&copies).unwrap();
-            let plan = planner.plan_append(append).unwrap();
+            planner.commit_copies_before(&copies, &mut plan).unwrap();
             if planner.free_count() == plan.new_blocks() {
                 // There may have been none left to copy to.
                 *overwritten += plan.runs().len() as u64;
@@ -55,7 +54,7 @@ impl World {
         let goes = |of: &Group| {
             let gap = of.planner.gap(id).unwrap();
             let first = of.window.map_or(0, |(tokens, _)| (length + 1).saturating_sub(tokens));
-            gap.is_empty() || first >= gap.end || length as usize == sequence.tokens.len()
+            gap.is_empty() || first >= gap.end || length <= gap.start || length as usize == sequence.tokens.len()
         };
         for of in &self.groups {
             let refused = of.planner.check_truncate(id, length).map_err(|error| error.code());

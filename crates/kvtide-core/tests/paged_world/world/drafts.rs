@@ -1,56 +1,65 @@
 //! Transactions.
 
-use kvtide_core::Code;
-use kvtide_core::paged::{Append, EndPlan, Keep, Writer};
+use kvtide_core::{Code, TransactionId};
 use proptest::prelude::*;
 
-use super::{Done, World};
+use super::{Cache, Done, World};
 
-impl World {
+impl<C: Cache> World<C> {
+    pub(super) fn innermost(&self, id: u64) -> Option<TransactionId> {
+        self.open.get(&id).and_then(|ids| ids.last()).copied()
+    }
+
+    pub(super) fn begin(&mut self, id: u64) -> Done {
+        let length = self.sequences[&id].values.len();
+        // Sometimes with room, which there may not be.
+        let room = (id + length as u64).is_multiple_of(3).then_some(length as u32 + 5);
+        let begun = self.cache.begin(id, self.innermost(id), room);
+        if begun == Err(Code::OutOfBlocks) {
+            prop_assert!(room.is_some());
+        } else if !self.refuses_step(id, &begun)? {
+            self.open.entry(id).or_default().push(begun.expect("a transaction"));
+            self.sequence(id).drafts.push((length, Vec::new()));
+        }
+        Ok(())
+    }
+
+    /// Tokens whose ids are known, or not.
     pub(super) fn draft_append(&mut self, id: u64, tokens: &[u32], parents: Option<&[u32]>) -> Done {
-        let Some(transaction) = self.open.get(&id).and_then(|ids| ids.last()).copied() else { return Ok(()) };
-        let nodes = self.sequences[&id].drafts.last().unwrap().1.len() as i32;
+        let Some(transaction) = self.innermost(id) else { return Ok(()) };
+        let mut after = self.sequences[&id].clone();
+        let nodes = after.drafts.last().map_or(0, |draft| draft.1.len()) as i32;
         let parents: Option<Vec<i32>> = parents
             .filter(|parents| parents.len() >= tokens.len())
             .map(|parents| (0..tokens.len()).map(|at| (nodes + at as i32 - 1 - parents[at] as i32).max(-1)).collect());
-        let offsets = [0, tokens.len() as u32];
-        let append = Append {
-            sequences: &[id],
-            offsets: Some(&offsets),
-            parents: parents.as_deref(),
-            writer: Writer::Draft(transaction),
-        };
-        let targets = self.planner.append_targets(&append);
-        if self.refuses_step(id, &targets)? {
-            return Ok(());
+        let (known, ids) = (after.values.len().is_multiple_of(2), after.ids.len());
+        let values = after.append_nodes(tokens, parents.as_deref(), self.shape.layers);
+        if !known {
+            after.ids.truncate(ids);
         }
-        let targets = targets.unwrap();
-        self.check_one_go(self.planner.check_append(&append), &targets, self.planner.plan_append(&append))?;
-        if !self.copy(&targets)? {
-            return Ok(());
+        let of = (id, transaction);
+        let done = self.cache.append_draft(of, parents.as_deref(), &values, known.then_some(tokens));
+        if done != Err(Code::OutOfBlocks) && !self.refuses_step(id, &done)? {
+            self.sequences.insert(id, after);
         }
-        let plan = self.planner.plan_append(&append).unwrap();
-        let of = self.sequences.get_mut(&id).unwrap();
-        let values = of.append_nodes(tokens, parents.as_deref(), self.shape.layers);
-        self.memory.write(&self.planner, &plan, |layer, token| values[token as usize][layer as usize]);
-        self.planner.commit(&plan, Some(tokens)).unwrap();
         Ok(())
     }
 
     pub(super) fn commit(&mut self, id: u64, tokens: u32) -> Done {
-        let Some(transaction) = self.open.get(&id).and_then(|ids| ids.last()).copied() else { return Ok(()) };
-        let plan = self.planner.plan_end(id, transaction, Keep::First(tokens.into()));
-        let nodes = self.sequences[&id].drafts.last().unwrap().1.len();
+        let Some(transaction) = self.innermost(id) else { return Ok(()) };
+        let nodes = self.sequences[&id].drafts.last().map_or(0, |draft| draft.1.len());
+        let wanted = if tokens as usize == nodes && tokens.is_multiple_of(2) { None } else { Some(u64::from(tokens)) };
+        let done = self.cache.commit((id, transaction), wanted);
         if !self.is_stepping(id) && tokens as usize > nodes {
-            prop_assert_eq!(plan.unwrap_err().code(), Code::InvalidArgument);
+            prop_assert_eq!(done, Err(Code::InvalidArgument));
             return Ok(());
         }
-        if self.refuses_step(id, &plan)? {
+        if self.refuses_step(id, &done)? {
             return Ok(());
         }
-        self.end_transaction(id, &plan.unwrap())?;
-        let of = self.sequences.get_mut(&id).unwrap();
-        let (base, mut draft) = of.drafts.pop().unwrap();
+        self.ended(id, transaction)?;
+        let of = self.sequence(id);
+        let (base, mut draft) = of.drafts.pop().expect("an open transaction");
         of.truncate(base + tokens as usize);
         draft.truncate(tokens as usize);
         of.end_draft(&draft);
@@ -59,8 +68,8 @@ impl World {
     }
 
     pub(super) fn commit_path(&mut self, id: u64, chosen: &[bool]) -> Done {
-        let Some(transaction) = self.open.get(&id).and_then(|ids| ids.last()).copied() else { return Ok(()) };
-        let (base, draft) = self.sequences[&id].drafts.last().unwrap().clone();
+        let Some(transaction) = self.innermost(id) else { return Ok(()) };
+        let (base, draft) = self.sequences[&id].drafts.last().cloned().unwrap_or_default();
         let (mut path, mut last) = (Vec::new(), -1);
         for (node, &parent) in draft.iter().enumerate() {
             if parent == last && chosen.get(node).copied().unwrap_or(false) {
@@ -68,13 +77,12 @@ impl World {
                 last = node as i32;
             }
         }
-        let target = self.planner.path_target(id, transaction, &path);
-        if self.refuses_step(id, &target)? || !self.copy(&[target.unwrap()])? {
+        let done = self.cache.commit_path((id, transaction), &path);
+        if done == Err(Code::OutOfBlocks) || self.refuses_step(id, &done)? {
             return Ok(());
         }
-        let plan = self.planner.plan_end(id, transaction, Keep::Path(&path));
-        self.end_transaction(id, &plan.unwrap())?;
-        let of = self.sequences.get_mut(&id).unwrap();
+        self.ended(id, transaction)?;
+        let of = self.sequence(id);
         of.drafts.pop();
         let at = |node: &u32| base + *node as usize;
         let values: Vec<_> = path.iter().map(|node| of.values[at(node)].clone()).collect();
@@ -88,30 +96,26 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn end_transaction(&mut self, id: u64, plan: &EndPlan) -> Done {
-        for moved in plan.moves() {
-            self.memory.move_row(&self.planner, moved);
-        }
-        for &seal in plan.seals() {
-            self.memory.seal(&self.planner, seal);
-        }
-        self.planner.end(plan).unwrap();
-        self.open.get_mut(&id).unwrap().pop();
+    fn ended(&mut self, id: u64, transaction: TransactionId) -> Done {
+        self.open.get_mut(&id).expect("open transactions").pop();
+        prop_assert_eq!(self.cache.commit((id, transaction), None), Err(Code::TransactionClosed));
         Ok(())
     }
 
-    pub(super) fn undo(&mut self, id: u64, depth: usize) -> Done {
-        let Some(ids) = self.open.get_mut(&id).filter(|ids| !ids.is_empty()) else { return Ok(()) };
+    /// Drops a transaction and those on top of it.
+    pub(super) fn undo(&mut self, id: u64, depth: usize) {
+        let Some(ids) = self.open.get_mut(&id).filter(|ids| !ids.is_empty()) else { return };
         let depth = depth % ids.len();
-        self.planner.undo(id, ids[depth]).unwrap();
+        self.cache.undo((id, ids[depth]));
         ids.truncate(depth);
-        if self.is_stepping(id) {
-            self.step.as_mut().unwrap().left.push(id);
+        if self.is_stepping(id)
+            && let Some(step) = &mut self.step
+        {
+            step.left.push(id);
         }
-        let of = self.sequences.get_mut(&id).unwrap();
+        let of = self.sequence(id);
         let base = of.drafts[depth].0;
         of.truncate(base);
         of.drafts.truncate(depth);
-        Ok(())
     }
 }

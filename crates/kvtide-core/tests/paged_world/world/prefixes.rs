@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 
-use super::{Done, World, identity};
-use crate::model::{Sequence, of_ids};
+use super::super::model::{Sequence, of_ids};
+use super::{Cache, Done, World};
 
-impl World {
+impl<C: Cache> World<C> {
     pub(super) fn find(&mut self, tokens: &[u32], salt: u8, partial: bool, keep: bool) -> Done {
-        let held = self.planner.find(tokens, &identity(salt), partial).unwrap();
-        let length = held.length() as usize;
+        let held = self.cache.find(tokens, salt, partial);
+        let length = C::held_length(&held) as usize;
         prop_assert!(length < tokens.len().max(1));
         if let Some(committed) = &self.committed {
             let size = self.shape.block_size as usize;
@@ -18,15 +18,15 @@ impl World {
             };
             let best = committed.iter().map(common).max().unwrap_or(0);
             // A window needs less than all of it.
-            if self.shape.window.is_none() && self.planner.pool_stats().evictions == 0 {
+            if self.shape.window.is_none() && self.cache.pool().evictions == 0 {
                 prop_assert_eq!(length, if partial { best } else { best / size * size });
             }
         }
         if !keep {
-            self.planner.release(held);
+            self.cache.release(held);
             return Ok(());
         }
-        let id = self.planner.create_from(held).unwrap();
+        let id = self.cache.create_from(held);
         let mut of = Sequence::new(salt);
         for at in 0..length {
             let value = |layer| Some(of_ids(salt, &tokens[..=at], layer));
@@ -37,16 +37,11 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn note_committed(&mut self, of: &Sequence) {
-        if let Some(committed) = &mut self.committed {
-            let ids = of.ids[..of.ids.len().min(of.committed())].to_vec();
-            committed.push((of.salt, ids));
-        }
-    }
-
     pub(super) fn note_all_committed(&mut self) {
-        for of in self.sequences.values().cloned().collect::<Vec<_>>() {
-            self.note_committed(&of);
-        }
+        let Some(committed) = &mut self.committed else { return };
+        committed.extend(self.sequences.values().map(|of| {
+            let ids = &of.ids[..of.ids.len().min(of.committed())];
+            (of.salt, ids.to_vec())
+        }));
     }
 }

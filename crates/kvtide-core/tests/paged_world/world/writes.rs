@@ -1,52 +1,48 @@
 //! Direct writes.
 
-use kvtide_core::paged::{Append, Writer};
-use kvtide_core::{Code, Error};
+use kvtide_core::Code;
 use proptest::prelude::*;
 
-use super::{Done, World, flat};
-use crate::memory::Value;
+use super::super::model::Value;
+use super::{Cache, Done, Share, World};
 
-impl World {
-    pub(super) fn append(&mut self, shares: &[(u64, Vec<u32>)], known: bool) -> Done {
-        let (sequences, offsets, tokens) = flat(shares);
-        let append = Append { sequences: &sequences, offsets: Some(&offsets), parents: None, writer: Writer::Direct };
-        let targets = match self.planner.append_targets(&append) {
-            Ok(targets) => targets,
-            Err(error) => {
-                prop_assert_eq!(error.code(), Code::TransactionOpen);
-                prop_assert!(sequences.iter().any(|id| self.is_stepping(*id) || !self.sequences[id].drafts.is_empty()));
-                return Ok(());
+impl<C: Cache> World<C> {
+    pub(super) fn append(&mut self, shares: &[Share], known: bool) -> Done {
+        let first = self.reserve_values();
+        let values = self.values_of(shares, known, first);
+        let tokens: Vec<u32> = shares.iter().flat_map(|share| share.1.clone()).collect();
+        match self.cache.append(shares, &values, known.then_some(&tokens)) {
+            Ok(()) => {
+                self.append_to_model(shares, known, first);
+                self.note_all_committed();
             }
-        };
-        self.check_one_go(self.planner.check_append(&append), &targets, self.planner.plan_append(&append))?;
-        if !self.copy(&targets)? {
-            return Ok(());
+            Err(Code::OutOfBlocks) => {}
+            Err(code) => {
+                prop_assert_eq!(code, Code::TransactionOpen);
+                let is_open = |id: &u64| self.is_stepping(*id) || !self.sequences[id].drafts.is_empty();
+                prop_assert!(shares.iter().any(|(id, _)| is_open(id)));
+            }
         }
-        let plan = self.planner.plan_append(&append).unwrap();
-        let values = self.append_to_model(shares, known, None);
-        self.memory.write(&self.planner, &plan, |layer, token| values[token as usize][layer as usize]);
-        self.planner.commit(&plan, known.then_some(&tokens)).unwrap();
-        self.note_all_committed();
         Ok(())
     }
 
-    /// Appends to the model; the values of all tokens, in order.
-    pub(super) fn append_to_model(
-        &mut self,
-        shares: &[(u64, Vec<u32>)],
-        known: bool,
-        first: Option<Value>,
-    ) -> Vec<Vec<Value>> {
-        let first = first.unwrap_or_else(|| self.reserve_values());
+    /// The values of tokens to come, in order: of a sequence that is not there those of an empty one.
+    pub(super) fn values_of(&self, shares: &[Share], known: bool, first: Value) -> Vec<Vec<Value>> {
         let mut values = Vec::new();
         for (id, tokens) in shares {
             let done = values.len() as u32;
-            let of = self.sequences.get_mut(id).unwrap();
-            let other = |layer, at| first + layer * 200 + done + at;
-            values.extend(of.append(tokens, known, self.shape.layers, other));
+            let mut of = self.sequences.get(id).cloned().unwrap_or_default();
+            values.extend(of.append(tokens, known, self.shape.layers, |layer, at| first + layer * 200 + done + at));
         }
         values
+    }
+
+    pub(super) fn append_to_model(&mut self, shares: &[Share], known: bool, first: Value) {
+        let (mut done, layers) = (0, self.shape.layers);
+        for (id, tokens) in shares {
+            self.sequence(*id).append(tokens, known, layers, |layer, at| first + layer * 200 + done + at);
+            done += tokens.len() as u32;
+        }
     }
 
     pub(super) fn reserve_values(&mut self) -> Value {
@@ -55,41 +51,33 @@ impl World {
     }
 
     pub(super) fn write(&mut self, id: u64, layer: u32, position: u32, tokens: u32) -> Done {
-        if layer >= self.shape.layers {
-            return Ok(());
-        }
-        let target = match self.planner.tokens_target(id, layer, position, tokens) {
-            Ok(target) => target,
-            Err(error) if error.code() == Code::PositionOutOfRange => {
-                prop_assert!(self.shape.window.is_some(), "only what left a window cannot be written");
-                return Ok(());
-            }
-            Err(error) => return self.refuses_change::<()>(id, &Err(error)).map(drop),
-        };
-        let write = self.planner.check_tokens(id, layer, position, tokens);
-        self.check_one_go(write, &[target], self.planner.plan_tokens(id, layer, position, tokens))?;
-        if !self.copy(&[target])? {
-            return Ok(());
-        }
-        let plan = self.planner.plan_tokens(id, layer, position, tokens).unwrap();
         let first = self.reserve_values();
-        self.memory.write(&self.planner, &plan, |_, token| first + token);
-        self.planner.commit(&plan, None).unwrap();
         let values: Vec<Value> = (0..tokens).map(|token| first + token).collect();
-        self.sequences.get_mut(&id).unwrap().write(layer, position as usize, &values, self.shape.layers);
-        self.committed = None;
+        let done = self.cache.write(id, layer, position, &values);
+        let layers = self.shape.layers;
+        match done {
+            _ if layer >= layers => prop_assert_eq!(done, Err(Code::InvalidArgument)),
+            Err(Code::OutOfBlocks) => {}
+            Err(Code::PositionOutOfRange) => {
+                prop_assert!(self.shape.window.is_some(), "only what left a window cannot be written");
+            }
+            _ if self.refuses_change(id, &done)? => {}
+            _ => {
+                self.sequence(id).write(layer, position as usize, &values, layers);
+                self.committed = None;
+            }
+        }
         Ok(())
     }
 
     pub(super) fn truncate(&mut self, id: u64, length: u32) -> Done {
-        let truncated = self.planner.truncate(id, length);
+        let truncated = self.cache.truncate(id, length);
         let before = self.sequences[&id].values.len();
-        let refused = truncated.as_ref().err().map(Error::code) == Some(Code::CannotRollBack);
-        if refused {
+        if truncated == Err(Code::CannotRollBack) {
             prop_assert!(length as usize > before || self.shape.window.is_some());
         } else if !self.refuses_change(id, &truncated)? {
             prop_assert!(length as usize <= before);
-            self.sequences.get_mut(&id).unwrap().truncate(length as usize);
+            self.sequence(id).truncate(length as usize);
             self.committed = None;
         }
         Ok(())

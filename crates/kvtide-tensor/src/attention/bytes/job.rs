@@ -1,15 +1,20 @@
 //! One call of attention with the memory that it reads: what its units of work share.
+//!
+//! A [`Segment`] is neighbouring rows at one distance, keys and values alike: of a tensor, or of a page, with what turns its
+//! codes into numbers. Where heads lie within a page is the same in all of them, and worked out once for a unit of work; a
+//! segment costs a few additions.
 
 use std::ops::Range;
 
-use super::pages::{PageHeads, Pages};
-use super::segment::{Scales, Segment};
-use super::strided::StridedRows;
+use kvtide_core::paged::{HeadPlace, KeyOrValue, PageFormat, PageLayout};
+
 use crate::attention::call::Call;
-use crate::attention::call::asked::{Asked, ROWS};
+use crate::attention::call::asked::{Asked, Axes, ROWS};
 use crate::attention::call::kv_rows::ResolvedRows;
-use crate::base::error::Result;
-use crate::kernels::tile::TileKernels;
+use crate::kernels::quantise::q4_at;
+use crate::kernels::tile::{AHEAD, Ahead, Elements, TileKernels, TileRows};
+use crate::paged::PageRows;
+use crate::tensor::source::Resolved;
 
 /// One call.
 pub(super) struct Job<'a> {
@@ -22,12 +27,7 @@ pub(super) struct Job<'a> {
 /// Where keys and values lie.
 pub(super) enum Keys<'a> {
     /// In tensors or views.
-    Strided {
-        /// The keys.
-        k: StridedRows<'a>,
-        /// The values.
-        v: StridedRows<'a>,
-    },
+    Strided { k: StridedRows<'a>, v: StridedRows<'a> },
     /// In pages.
     Pages(Pages<'a>),
 }
@@ -41,7 +41,7 @@ pub(super) enum Heads {
 
 /// Some queries of one sequence, all query heads of some heads of K and V, and a share of the keys that they see.
 #[derive(Clone, Debug)]
-pub(super) struct Unit {
+pub(super) struct WorkUnit {
     pub sequence: usize,
     /// Heads of K and V.
     pub heads: Range<usize>,
@@ -55,7 +55,7 @@ pub(super) struct Unit {
     pub group: usize,
 }
 
-impl Unit {
+impl WorkUnit {
     /// Rows of all its heads: for each head of K and V its queries, for each of them the query heads that share that head.
     pub fn rows(&self, group: usize) -> usize {
         self.heads.len() * self.queries * group
@@ -71,13 +71,13 @@ impl Unit {
 
 impl<'a> Job<'a> {
     /// A call with the memory of its tensors.
-    pub fn new(call: &'a Call<'_>, kernels: &'static TileKernels, memory: &[&'a [u8]]) -> Result<Self> {
+    pub fn new(call: &'a Call<'_>, kernels: &'static TileKernels, memory: &[&'a [u8]]) -> Self {
         let (mut memory, rows) = (memory.iter().copied(), call.rows());
-        let queries = StridedRows::new(call.queries(), rows.axes(), call.queries().bytes(&mut memory))?;
+        let queries = StridedRows::new(call.queries(), rows.axes(), call.queries().bytes(&mut memory));
         let keys = match rows {
             ResolvedRows::Strided { k, v, axes } => Keys::Strided {
-                k: StridedRows::new(k, *axes, k.bytes(&mut memory))?,
-                v: StridedRows::new(v, *axes, v.bytes(&mut memory))?,
+                k: StridedRows::new(k, *axes, k.bytes(&mut memory)),
+                v: StridedRows::new(v, *axes, v.bytes(&mut memory)),
             },
             ResolvedRows::Pages(rows) => Keys::Pages(Pages {
                 slab: rows.slabs.slab.pages(memory.next().unwrap_or(&[])),
@@ -85,7 +85,7 @@ impl<'a> Job<'a> {
                 rows,
             }),
         };
-        Ok(Job { kernels, asked: &call.asked, queries, keys })
+        Job { kernels, asked: &call.asked, queries, keys }
     }
 
     /// True when some keys were rotated.
@@ -129,5 +129,282 @@ impl<'a> Job<'a> {
             (Keys::Pages(pages), Heads::Pages(heads)) => pages.segment(heads, sequence, index),
             _ => unreachable!("heads of these keys"),
         }
+    }
+}
+
+/// The rows of some heads, from one key on, that lie at one distance, keys and values alike.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment<'a> {
+    pub keys: TileRows<'a>,
+    pub values: TileRows<'a>,
+    pub key_scales: Scales<'a>,
+    pub value_scales: Scales<'a>,
+    /// True when the keys were rotated before they were quantised, as the queries must be.
+    pub rotated: bool,
+}
+
+impl Segment<'_> {
+    /// Its first rows, at most `count` of them.
+    pub fn first(self, count: usize) -> Self {
+        let count = count.min(self.keys.count);
+        Segment { keys: self.keys.part(0, count), values: self.values.part(0, count), ..self }
+    }
+
+    /// How many keys of each head.
+    pub fn count(&self) -> usize {
+        self.keys.count
+    }
+}
+
+/// How a code becomes a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scale {
+    /// The code is the number.
+    One,
+    /// `code * scale`, a scale for each row.
+    Row,
+    /// `code * scale + minimum`, a word for each row.
+    RowPair,
+    /// `code * scale + minimum`, a word for each element of every row.
+    Channel,
+}
+
+/// The scales of some heads' rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scales<'a> {
+    pub scale: Scale,
+    /// From the first row's on.
+    pub bytes: &'a [u8],
+    /// Bytes from a head to the next.
+    pub head_stride: usize,
+}
+
+impl<'a> Scales<'a> {
+    /// None: codes are numbers.
+    pub const ONE: Scales<'static> = Scales { scale: Scale::One, bytes: &[], head_stride: 0 };
+
+    /// True when each row has a scale of its own.
+    pub fn is_by_row(&self) -> bool {
+        matches!(self.scale, Scale::Row | Scale::RowPair)
+    }
+
+    /// True when each element of a head's rows has one.
+    pub fn is_by_channel(&self) -> bool {
+        self.scale == Scale::Channel
+    }
+
+    /// Those of one head.
+    pub fn head(self, head: usize) -> Scales<'a> {
+        Scales { bytes: &self.bytes[head * self.head_stride..], ..self }
+    }
+
+    /// Writes the scales and the minimums of the first `count` rows of the first head, 1 and 0 where they have none of their
+    /// own. What follows in both, up to a vector, may be written as well.
+    pub fn of_rows(&self, kernels: &TileKernels, count: usize, scales: &mut [f32], minimums: &mut [f32]) {
+        match self.scale {
+            Scale::One | Scale::Channel => {
+                scales[..count].fill(1.0);
+                minimums[..count].fill(0.0);
+            }
+            Scale::Row => {
+                kernels.widen(TileRows::new(Elements::Bf16, self.bytes, 0, 1, count), 0, scales);
+                minimums[..count].fill(0.0);
+            }
+            Scale::RowPair => self.put_words(count, scales, minimums),
+        }
+    }
+
+    /// Writes the scales and the minimums of each of `dim` elements of the first head, where rows share them, and zeros behind
+    /// them: what an earlier call left there may be no number, which not even a query's zeros undo.
+    pub fn of_channels(&self, dim: usize, scales: &mut [f32], minimums: &mut [f32]) {
+        self.put_words(dim, scales, minimums);
+        scales[dim..].fill(0.0);
+        minimums[dim..].fill(0.0);
+    }
+
+    /// Writes what the first `count` words say.
+    fn put_words(&self, count: usize, scales: &mut [f32], minimums: &mut [f32]) {
+        let words = self.bytes.chunks_exact(4).take(count);
+        for ((word, scale), minimum) in words.zip(&mut *scales).zip(&mut *minimums) {
+            [*scale, *minimum] = q4_at(word, 0);
+        }
+    }
+}
+
+/// Rows whose memory is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StridedRows<'a> {
+    pub elements: Elements,
+    pub bytes: &'a [u8],
+    /// Bytes from one to the next; 0 for the batch of ragged rows.
+    batch: usize,
+    head: usize,
+    token: usize,
+    /// The first byte and the tokens of each run.
+    runs: [(usize, usize); 2],
+    pub dim: usize,
+}
+
+impl<'a> StridedRows<'a> {
+    /// A source's rows in `bytes`.
+    fn new(source: &Resolved<'_>, axes: Axes, bytes: &'a [u8]) -> Self {
+        let (strides, runs) = source.layout();
+        StridedRows {
+            elements: elements(source.dtype.page_format()),
+            bytes,
+            batch: if axes.are_ragged() { 0 } else { strides[0] },
+            head: strides[axes.heads],
+            token: strides[axes.tokens],
+            runs,
+            dim: source.dims[axes.rank - 1],
+        }
+    }
+
+    /// The rows of some heads, from token `index` on, that lie at one distance.
+    pub fn rows(&self, batch: usize, heads: Range<usize>, index: usize) -> TileRows<'a> {
+        let [(first, tokens), (second, more)] = self.runs;
+        let (offset, within, count) =
+            if index < tokens { (first, index, tokens) } else { (second, index - tokens, more) };
+        TileRows {
+            elements: self.elements,
+            bytes: self.bytes,
+            offset: offset + batch * self.batch + heads.start * self.head + within * self.token,
+            heads: heads.len(),
+            head_stride: self.head,
+            stride: self.token,
+            count: count - within,
+            dim: self.dim,
+            ahead: Ahead::STRAIGHT,
+        }
+    }
+}
+
+/// Pages, and the bytes of the slab and of the staging slab.
+#[derive(Clone, Copy)]
+pub(super) struct Pages<'a> {
+    pub rows: &'a PageRows<'a>,
+    pub slab: &'a [u8],
+    pub staging: &'a [u8],
+}
+
+/// Where some heads lie in the pages of the slab, and in those of the staging slab.
+#[derive(Clone, Copy)]
+pub(super) struct PageHeads {
+    slab: [PartPlace; 2],
+    staged: [PartPlace; 2],
+}
+
+/// Where the K or the V of some heads lies in a page.
+#[derive(Clone, Copy)]
+struct PartPlace {
+    scale: Scale,
+    elements: Elements,
+    dim: usize,
+    heads: usize,
+    /// The first head's.
+    place: HeadPlace,
+    /// Bytes from a head's codes to the next head's, and from scales to scales.
+    strides: [usize; 2],
+    /// Bytes of a row's scales; 0 where they are not by row.
+    row_scales: usize,
+}
+
+impl<'a> Pages<'a> {
+    /// Where some heads lie in every page.
+    pub fn heads(&self, heads: &Range<usize>) -> PageHeads {
+        let places = |layout| KeyOrValue::BOTH.map(|part| self.place(layout, part, heads));
+        PageHeads { slab: places(&self.rows.slabs.shape.pages), staged: places(&self.rows.slabs.shape.staged) }
+    }
+
+    fn place(&self, layout: &PageLayout, part: KeyOrValue, heads: &Range<usize>) -> PartPlace {
+        let section = layout.section(part);
+        let (scale, row_scales) = scale(section.format, part);
+        PartPlace {
+            scale,
+            elements: elements(section.format),
+            dim: section.head_dim,
+            heads: heads.len(),
+            place: layout.head_in_page(part, heads.start as u32),
+            strides: [section.head_bytes, section.scale_bytes],
+            row_scales,
+        }
+    }
+
+    /// The rows from a token of a sequence on, to the end of its page.
+    pub fn segment(&self, heads: &PageHeads, sequence: usize, token: usize) -> Segment<'a> {
+        let block_size = self.rows.block_size();
+        let (page, slot) = (self.rows.page(sequence, token).expect("a token of the sequence"), token % block_size);
+        let (bytes, places) = match page.staged {
+            Some(_) => (self.staging, &heads.staged),
+            None => (self.slab, &heads.slab),
+        };
+        let start = self.rows.start(page);
+        let part = |place: &PartPlace| {
+            let HeadPlace { codes, row_bytes, scales } = place.place;
+            let length = place.heads * place.strides[0];
+            let rows = TileRows {
+                elements: place.elements,
+                bytes,
+                offset: start + codes + slot * row_bytes,
+                heads: place.heads,
+                head_stride: place.strides[0],
+                stride: row_bytes,
+                count: page.tokens as usize - slot,
+                dim: place.dim,
+                ahead: self.ahead(sequence, token, length),
+            };
+            let scales = scales.map_or(Scales::ONE, |scales| Scales {
+                scale: place.scale,
+                bytes: &bytes[start + scales + slot * place.row_scales..],
+                head_stride: place.strides[1],
+            });
+            (rows, scales)
+        };
+        let ((keys, key_scales), (values, value_scales)) = (part(&places[0]), part(&places[1]));
+        Segment {
+            keys,
+            values,
+            key_scales,
+            value_scales,
+            rotated: page.staged.is_none() && self.rows.slabs.shape.hadamard,
+        }
+    }
+
+    /// What to ask for while the rows of a token are read, in pages of which `length` bytes are read each.
+    fn ahead(&self, sequence: usize, token: usize, length: usize) -> Ahead {
+        let block_size = self.rows.block_size();
+        let page = |pages: usize| self.rows.page(sequence, token + pages * block_size);
+        let Some(this) = page(0) else { return Ahead::NOTHING };
+        // Bytes from the rows to those at the same place of a later page, and `further` bytes behind them.
+        let distance = |pages: usize, further: isize| match page(pages) {
+            Some(next) if next.staged.is_some() == this.staged.is_some() => {
+                self.rows.start(next) as isize - self.rows.start(this) as isize + further
+            }
+            _ => 0,
+        };
+        let (pages, rest) = (AHEAD / length.max(1), AHEAD % length.max(1));
+        let (near, far) = (distance(pages, rest as isize), distance(pages + 1, rest as isize - length as isize));
+        Ahead { near, far, turn: length - rest }
+    }
+}
+
+/// How codes become numbers, and the bytes of a row's scales.
+fn scale(format: PageFormat, part: KeyOrValue) -> (Scale, usize) {
+    match (format, part) {
+        (PageFormat::Q8, _) => (Scale::Row, 2),
+        (PageFormat::Q4, KeyOrValue::Value) => (Scale::RowPair, 4),
+        (PageFormat::Q4, KeyOrValue::Key) => (Scale::Channel, 0),
+        _ => (Scale::One, 0),
+    }
+}
+
+fn elements(format: PageFormat) -> Elements {
+    match format {
+        PageFormat::F32 => Elements::F32,
+        PageFormat::F16 => Elements::F16,
+        PageFormat::BF16 => Elements::Bf16,
+        PageFormat::F8E4M3 => Elements::F8,
+        PageFormat::Q8 | PageFormat::U8 => Elements::I8,
+        PageFormat::Q4 => Elements::Nibbles,
     }
 }

@@ -2,18 +2,12 @@
 //!
 //! ```text
 //! split      units: some queries, some heads of K and V, a share of the keys; shares put together again
-//! unit       tile by tile, with a running softmax
-//! products   the two products of a tile
-//! job        a call and its memory; segments of keys at one distance (strided, pages)
+//! unit       tile by tile, with a running softmax, and the two products of a tile
+//! job        a call and its memory; segments of keys at one distance
 //! ```
 
 mod job;
-mod pages;
-mod products;
-mod scratch;
-mod segment;
 mod split;
-mod strided;
 mod unit;
 
 pub(super) use split::run;

@@ -6,15 +6,14 @@
 use std::f32::consts::LOG2_E;
 use std::sync::Mutex;
 
-use super::job::{Job, Unit};
-use super::scratch::{Scratch, State, TILE};
-use super::unit::Work;
+use super::job::{Job, WorkUnit};
+use super::unit::{Scratch, State, TILE, Work};
 use crate::attention::call::Call;
 use crate::attention::output::{Output, Suspect, larger};
 use crate::base::error::Result;
 use crate::base::lock::{lock, unlocked};
 use crate::base::memory::Budget;
-use crate::base::threads::share;
+use crate::base::threads::try_share;
 use crate::kernels::tile::{TileKernels, padded};
 
 /// Enough units for the threads of any machine.
@@ -37,35 +36,25 @@ pub(in crate::attention) fn run(
     output: &mut Output<'_>,
     threads: usize,
 ) -> Result<()> {
-    let job = &Job::new(call, kernels, memory)?;
+    let job = &Job::new(call, kernels, memory);
     let (units, groups) = units(job);
     let rows = units.iter().map(|unit| unit.rows(job.asked.sizes.group())).max().unwrap_or(0);
     let shares = Shares::new(&units, groups, rows, job.asked.sizes.value_dim)?;
     let output = Mutex::new(output);
-    let failed = Mutex::new(None);
-    let note = |result: Result<()>| {
-        if let Err(error) = result {
-            lock(&failed).get_or_insert(error);
-        }
-    };
     let alone = job.asked.products() < ALONE_MAX;
-    share(units.len(), if alone { 1 } else { threads }, |index| {
-        note(Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
+    try_share(units.len(), if alone { 1 } else { threads }, |index| {
+        Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
             let unit = &units[index];
             let rows = Work::run(job, unit, scratch)?.rows;
             let stride = padded(job.asked.sizes.value_dim);
             if unit.splits > 1 {
                 shares.keep(unit, rows, &scratch.state[..rows], &scratch.out, stride);
-                return Ok(());
+            } else {
+                write(&mut lock(&output), job, unit, &scratch.state[..rows], &scratch.out, stride);
             }
-            let mut output = lock(&output);
-            write(&mut output, job, unit, &scratch.state[..rows], &scratch.out, stride);
             Ok(())
-        }));
+        })
     })?;
-    if let Some(error) = unlocked(failed) {
-        return Err(error);
-    }
     let output = unlocked(output);
     for unit in units.iter().filter(|unit| unit.splits > 1 && unit.split == 0) {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
@@ -78,7 +67,7 @@ pub(in crate::attention) fn run(
 }
 
 /// The units of a call, and how many groups of shares they form.
-fn units(job: &Job<'_>) -> (Vec<Unit>, usize) {
+fn units(job: &Job<'_>) -> (Vec<WorkUnit>, usize) {
     let mut units = whole_units(job);
     let (groups, group) = (units.len(), job.asked.sizes.group());
     let rows = units.iter().map(|unit| unit.rows(group)).max().unwrap_or(0);
@@ -87,12 +76,12 @@ fn units(job: &Job<'_>) -> (Vec<Unit>, usize) {
     for unit in &mut units {
         unit.splits = wanted.min(job.asked.sequences[unit.sequence].keys.len() / SHARE_MIN).max(1);
     }
-    let shares = |unit: Unit| (0..unit.splits).map(move |split| Unit { split, ..unit.clone() });
+    let shares = |unit: WorkUnit| (0..unit.splits).map(move |split| WorkUnit { split, ..unit.clone() });
     (units.into_iter().flat_map(shares).collect(), groups)
 }
 
 /// The units before any is split along its keys.
-fn whole_units(job: &Job<'_>) -> Vec<Unit> {
+fn whole_units(job: &Job<'_>) -> Vec<WorkUnit> {
     let chunk = job.asked.queries_max();
     let mut units = Vec::new();
     for (sequence, of) in job.asked.sequences.iter().enumerate() {
@@ -102,7 +91,7 @@ fn whole_units(job: &Job<'_>) -> Vec<Unit> {
             for first_query in (0..of.queries).step_by(chunk) {
                 let (queries, group) = (chunk.min(of.queries - first_query), units.len());
                 let heads = heads.clone();
-                units.push(Unit { sequence, heads, first_query, queries, split: 0, splits: 1, group });
+                units.push(WorkUnit { sequence, heads, first_query, queries, split: 0, splits: 1, group });
             }
         }
     }
@@ -110,7 +99,7 @@ fn whole_units(job: &Job<'_>) -> Vec<Unit> {
 }
 
 /// Writes the rows of a unit, each divided by its sum; zeros where a row saw nothing.
-fn write(output: &mut Output<'_>, job: &Job<'_>, unit: &Unit, states: &[State], out: &[f32], stride: usize) {
+fn write(output: &mut Output<'_>, job: &Job<'_>, unit: &WorkUnit, states: &[State], out: &[f32], stride: usize) {
     let asked = job.asked;
     let (sizes, group) = (asked.sizes, asked.sizes.group());
     let mut values = vec![0.0; sizes.value_dim];
@@ -146,7 +135,7 @@ struct Shares {
 }
 
 impl Shares {
-    fn new(units: &[Unit], groups: usize, rows: usize, value_dim: usize) -> Result<Self> {
+    fn new(units: &[WorkUnit], groups: usize, rows: usize, value_dim: usize) -> Result<Self> {
         let splits = units.iter().map(|unit| unit.splits).max().unwrap_or(1);
         let row = padded(value_dim) + 2;
         let each = rows * row;
@@ -157,11 +146,11 @@ impl Shares {
         Ok(Shares { floats: Mutex::new(floats), each, row, splits })
     }
 
-    fn place(&self, unit: &Unit, split: usize) -> usize {
+    fn place(&self, unit: &WorkUnit, split: usize) -> usize {
         (unit.group * self.splits + split) * self.each
     }
 
-    fn keep(&self, unit: &Unit, rows: usize, states: &[State], out: &[f32], stride: usize) {
+    fn keep(&self, unit: &WorkUnit, rows: usize, states: &[State], out: &[f32], stride: usize) {
         let mut floats = lock(&self.floats);
         let share = &mut floats[self.place(unit, unit.split)..][..rows * self.row];
         for (row, kept) in share.chunks_exact_mut(self.row).enumerate() {
@@ -171,7 +160,7 @@ impl Shares {
     }
 
     /// Puts the shares of a unit's rows together in the scratch.
-    fn merge(&self, unit: &Unit, rows: usize, scratch: &mut Scratch) {
+    fn merge(&self, unit: &WorkUnit, rows: usize, scratch: &mut Scratch) {
         let floats = lock(&self.floats);
         let stride = self.row - 2;
         for row in 0..rows {

@@ -8,35 +8,38 @@
 //!   output += weights * values                         one pass over the values, in place
 //! ```
 //!
-//! Numbers are 32-bit floats throughout: what is beyond them comes out as no finite number, and is seen to later. Formats that take more than a load to become floats are
-//! widened once a tile where many rows share it.
+//! Numbers are 32-bit floats throughout; rows that come out as no finite numbers are worked out again (`exact.rs`). Segments are
+//! read where they lie. Scales of rows are applied to scores and weights, those of channels folded into the queries; where many
+//! rows share a segment, formats that take more than a load to become floats are widened once.
+//!
+//! Its memory is a few hundred KiB for each thread, kept from call to call.
 
+use std::cell::RefCell;
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::job::{Heads, Job, Unit};
-use super::scratch::{SCORES, Scratch, State, TILE};
-use super::segment::Segment;
+use super::job::{Heads, Job, Segment, WorkUnit};
 use crate::base::error::Result;
+use crate::base::memory::Budget;
 use crate::kernels::quantise::hadamard;
-use crate::kernels::tile::padded;
+use crate::kernels::tile::{Elements, Matrix, MatrixMut, TileRows, padded};
 
 /// A unit at work.
 pub(super) struct Work<'a, 'b> {
-    pub job: &'a Job<'b>,
-    pub unit: &'a Unit,
-    pub scratch: &'a mut Scratch,
+    job: &'a Job<'b>,
+    unit: &'a WorkUnit,
+    scratch: &'a mut Scratch,
     /// Where its heads of keys and values lie.
     heads: Heads,
     /// The tile at hand, and the place of each segment in it.
-    pub segments: Vec<(Segment<'a>, usize)>,
+    segments: Vec<(Segment<'a>, usize)>,
     /// Its rows: for each head of K and V and each query, the query heads that share that head.
     pub rows: usize,
 }
 
 impl<'a, 'b> Work<'a, 'b> {
     /// Runs a unit; its output rows and states are in the scratch afterwards.
-    pub fn run(job: &'a Job<'b>, unit: &'a Unit, scratch: &'a mut Scratch) -> Result<Self> {
+    pub fn run(job: &'a Job<'b>, unit: &'a WorkUnit, scratch: &'a mut Scratch) -> Result<Self> {
         let (heads, rows) = (job.heads(&unit.heads), unit.rows(job.asked.sizes.group()));
         let mut work = Work { job, unit, scratch, heads, segments: Vec::new(), rows };
         work.load_queries();
@@ -181,5 +184,287 @@ impl<'a, 'b> Work<'a, 'b> {
                 self.scratch.out[row * stride..][..dim].iter_mut().for_each(|sum| *sum += bias);
             }
         }
+    }
+}
+
+/// From so many query rows on, keys and values that are no floats yet are made floats once for all of them.
+const WIDEN_ROWS: usize = 8;
+
+impl Work<'_, '_> {
+    /// The rows of one of the unit's heads.
+    fn rows_of(&self, head: usize) -> Range<usize> {
+        let rows = self.rows / self.unit.heads.len();
+        head * rows..(head + 1) * rows
+    }
+
+    /// The products of all rows and keys, in rows of scores.
+    fn score(&mut self, width: usize) {
+        for index in 0..self.segments.len() {
+            let (segment, at) = self.segments[index];
+            self.score_segment(segment, at);
+        }
+        if !self.segments.iter().any(|(segment, _)| segment.key_scales.is_by_row()) {
+            return;
+        }
+        for head in 0..self.unit.heads.len() {
+            let rows = self.rows_of(head);
+            let [scales, _, minimums] = &mut self.scratch.of_tile;
+            for (segment, at) in &self.segments {
+                let of_head = segment.key_scales.head(head);
+                of_head.of_rows(self.job.kernels, segment.count(), &mut scales[*at..], minimums);
+            }
+            for row in rows {
+                self.job.kernels.scale(&mut self.scratch.scores[row * SCORES..][..width], &scales[..width]);
+            }
+        }
+    }
+
+    fn score_segment(&mut self, segment: Segment<'_>, at: usize) {
+        let (keys, dim) = (segment.keys, self.job.asked.sizes.dim);
+        let widened = self.is_widened(&keys, dim);
+        if widened || segment.key_scales.is_by_channel() {
+            for head in 0..keys.heads {
+                self.score_head(segment, at, head, widened);
+            }
+            return;
+        }
+        let Scratch { queries, rotated, scores, .. } = &mut *self.scratch;
+        let floats = if segment.rotated { &*rotated } else { &*queries };
+        let queries = Matrix { floats, stride: padded(dim), count: self.rows };
+        self.job.kernels.scores(queries, keys, &mut MatrixMut { floats: &mut scores[at..], stride: SCORES });
+    }
+
+    /// The products with the keys of one head, made floats first or with their scales folded into the queries.
+    fn score_head(&mut self, segment: Segment<'_>, at: usize, head: usize, widened: bool) {
+        let (rows, dim) = (self.rows_of(head), self.job.asked.sizes.dim);
+        let (keys, stride, count) = (segment.keys.head(head), padded(dim), rows.len());
+        let Scratch { queries, rotated, scaled, wide, channels: [scales, minimums], scores, .. } = &mut *self.scratch;
+        let (scales, minimums) = (&mut scales[..stride], &mut minimums[..stride]);
+        let by_channel = segment.key_scales.is_by_channel();
+        if by_channel {
+            segment.key_scales.head(head).of_channels(dim, scales, minimums);
+        }
+        let queries = &(if segment.rotated { rotated } else { queries })[rows.start * stride..rows.end * stride];
+        let mut out = MatrixMut { floats: &mut scores[rows.start * SCORES + at..], stride: SCORES };
+        if widened {
+            for row in 0..keys.count {
+                let floats = &mut wide[row * stride..(row + 1) * stride];
+                self.job.kernels.widen(keys, row, floats);
+                if by_channel {
+                    for ((float, scale), minimum) in floats.iter_mut().zip(&*scales).zip(&*minimums).take(dim) {
+                        *float = *float * scale + minimum;
+                    }
+                }
+            }
+            let keys = TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, keys.count, dim);
+            return self.job.kernels.scores(Matrix { floats: queries, stride, count }, keys, &mut out);
+        }
+        // (query * scales) * codes + query * minimums
+        let floats = &mut scaled[..queries.len()];
+        floats.copy_from_slice(queries);
+        for row in floats.chunks_exact_mut(stride) {
+            self.job.kernels.scale(row, scales);
+        }
+        self.job.kernels.scores(Matrix { floats, stride, count }, keys, &mut out);
+        for (query, scores) in queries.chunks_exact(stride).zip(out.floats.chunks_mut(SCORES)) {
+            let constant = self.job.kernels.dot(query, minimums);
+            scores[..keys.count].iter_mut().for_each(|score| *score += constant);
+        }
+    }
+
+    /// Adds the values of the tile, weighed; `hidden` when some rows do not see some of them.
+    fn weigh(&mut self, width: usize, hidden: bool) {
+        if self.segments.iter().any(|(segment, _)| segment.value_scales.is_by_row()) {
+            for head in 0..self.unit.heads.len() {
+                self.scale_weights(head, width, hidden);
+            }
+        }
+        for index in 0..self.segments.len() {
+            let (segment, at) = self.segments[index];
+            self.weigh_segment(segment.values, at, hidden);
+        }
+    }
+
+    /// Multiplies the weights of a head by the scales of its values, and adds what minimums give to the bias.
+    fn scale_weights(&mut self, head: usize, width: usize, hidden: bool) {
+        let rows = self.rows_of(head);
+        let [_, scales, minimums] = &mut self.scratch.of_tile;
+        for (segment, at) in &self.segments {
+            let (scales, minimums) = (&mut scales[*at..], &mut minimums[*at..]);
+            segment.value_scales.head(head).of_rows(self.job.kernels, segment.count(), scales, minimums);
+        }
+        let end = self.segments.last().map_or(0, |(segment, at)| at + segment.count());
+        // Weights behind the tile are 0, but what an earlier call left here may be NaN.
+        minimums[end..width].fill(0.0);
+        let (scales, minimums) = (&scales[..width], &minimums[..width]);
+        for row in rows {
+            let weights = &mut self.scratch.scores[row * SCORES..][..width];
+            let bias = &mut self.scratch.state[row].bias;
+            if hidden {
+                // Scales of a value that the row does not see may be no numbers.
+                let shown = self.scratch.shown[row];
+                for (index, weight) in weights.iter_mut().enumerate().filter(|(index, _)| is_shown(shown, *index)) {
+                    *bias += *weight * minimums[index];
+                    *weight *= scales[index];
+                }
+            } else {
+                *bias += self.job.kernels.dot(weights, minimums);
+                self.job.kernels.scale(weights, scales);
+            }
+        }
+    }
+
+    fn weigh_segment(&mut self, values: TileRows<'_>, at: usize, hidden: bool) {
+        let dim = self.job.asked.sizes.value_dim;
+        let widened = self.is_widened(&values, dim);
+        if widened || hidden {
+            for head in 0..values.heads {
+                self.weigh_head(values.head(head), at, self.rows_of(head), widened, hidden);
+            }
+            return;
+        }
+        let Scratch { scores, out, .. } = &mut *self.scratch;
+        let weights = Matrix { floats: &scores[at..], stride: SCORES, count: self.rows };
+        self.job.kernels.weigh(weights, values, &mut MatrixMut { floats: out, stride: padded(dim) });
+    }
+
+    /// Adds the values of one head, made floats first or to the rows that see them.
+    fn weigh_head(&mut self, values: TileRows<'_>, at: usize, rows: Range<usize>, widened: bool, hidden: bool) {
+        let (kernels, dim) = (self.job.kernels, self.job.asked.sizes.value_dim);
+        let stride = padded(dim);
+        let Scratch { wide, scores, out, shown, .. } = &mut *self.scratch;
+        if widened {
+            for row in 0..values.count {
+                kernels.widen(values, row, &mut wide[row * stride..(row + 1) * stride]);
+            }
+        }
+        let values = match widened {
+            true => TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, values.count, dim),
+            false => values,
+        };
+        if !hidden {
+            let weights = Matrix { floats: &scores[rows.start * SCORES + at..], stride: SCORES, count: rows.len() };
+            return kernels.weigh(weights, values, &mut MatrixMut { floats: &mut out[rows.start * stride..], stride });
+        }
+        // A value that a row does not see is not read for it: it may be no number, which a weight of 0 would not undo.
+        for row in rows {
+            let weights = &scores[row * SCORES + at..][..values.count];
+            let mut from = 0;
+            while from < values.count {
+                let to = from + (shown[row] >> (at + from)).trailing_ones() as usize;
+                let to = to.min(values.count);
+                let part = Matrix { floats: &weights[from..to], stride: to - from, count: 1 };
+                let mut out = MatrixMut { floats: &mut out[row * stride..(row + 1) * stride], stride };
+                kernels.weigh(part, values.part(from, to - from), &mut out);
+                from = to + 1;
+            }
+        }
+    }
+
+    /// True for rows that are made floats before they are multiplied.
+    fn is_widened(&self, rows: &TileRows<'_>, dim: usize) -> bool {
+        let many = self.rows_of(0).len() > WIDEN_ROWS && rows.elements != Elements::F32;
+        many || !rows.elements.is_direct(dim)
+    }
+}
+
+/// True where a row sees a key of the tile; behind the tile it sees none.
+fn is_shown(shown: u128, index: usize) -> bool {
+    shown.checked_shr(index as u32).unwrap_or(0) & 1 == 1
+}
+
+/// Keys of a tile.
+pub(super) const TILE: usize = 128;
+
+/// Floats from a row of scores to the next: the tile, and room for a segment that ends beyond a multiple of four.
+const SCORES: usize = TILE + 16;
+
+/// The rows of one unit, and the tile at hand. Rows are padded to whole vectors.
+#[derive(Default)]
+pub(super) struct Scratch {
+    queries: Vec<f32>,
+    /// The queries, rotated as keys of low-bit pages are.
+    rotated: Vec<f32>,
+    /// The queries times the scales of a block's channels.
+    scaled: Vec<f32>,
+    pub out: Vec<f32>,
+    scores: Vec<f32>,
+    /// Rows of a segment as floats.
+    wide: Vec<f32>,
+    /// Scales and minimums of a block's channels.
+    channels: [Vec<f32>; 2],
+    /// Scales of the tile's keys, scales and minimums of its values.
+    of_tile: [Vec<f32>; 3],
+    /// The largest score of each row, its sum of weights, and what its output has besides.
+    pub state: Vec<State>,
+    /// Where rows do not see the whole tile: for each row a bit for each key that it sees.
+    shown: Vec<u128>,
+}
+
+/// The running softmax of one row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct State {
+    /// The largest score so far.
+    pub max: f32,
+    /// The sum of `e^(score - max)`.
+    pub sum: f32,
+    /// What is to be added to each element of the output.
+    pub bias: f32,
+}
+
+impl State {
+    /// Nothing seen.
+    pub const EMPTY: State = State { max: f32::NEG_INFINITY, sum: 0.0, bias: 0.0 };
+}
+
+impl Scratch {
+    /// Runs `work` with this thread's memory, made large enough for so many rows.
+    pub fn with<T>(
+        rows: usize,
+        dim: usize,
+        value_dim: usize,
+        work: impl FnOnce(&mut Scratch) -> Result<T>,
+    ) -> Result<T> {
+        thread_local! {
+            static SCRATCH: RefCell<Scratch> = RefCell::default();
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.reserve(rows, dim, value_dim)?;
+            work(scratch)
+        })
+    }
+
+    fn reserve(&mut self, rows: usize, dim: usize, value_dim: usize) -> Result<()> {
+        let [of_keys, of_values, of_tiles] = &mut self.of_tile;
+        let [scales, minimums] = &mut self.channels;
+        let wanted = [
+            (&mut self.queries, rows * padded(dim)),
+            (&mut self.rotated, rows * padded(dim)),
+            (&mut self.scaled, rows * padded(dim)),
+            (&mut self.out, rows * padded(value_dim)),
+            (&mut self.scores, rows * SCORES),
+            (&mut self.wide, TILE * padded(dim.max(value_dim))),
+            (scales, padded(dim)),
+            (minimums, padded(dim)),
+            (of_keys, SCORES),
+            (of_values, SCORES),
+            (of_tiles, SCORES),
+        ];
+        for (floats, count) in wanted {
+            if floats.len() < count {
+                let missing = count - floats.len();
+                floats.try_reserve_exact(missing).map_err(|_| Budget::process().refusal(4 * count as u64))?;
+                floats.resize(count, 0.0);
+            }
+        }
+        if self.state.len() < rows {
+            self.state.try_reserve(rows).map_err(|_| Budget::process().refusal(12 * rows as u64))?;
+            self.state.resize(rows, State::EMPTY);
+        }
+        if self.shown.len() < rows {
+            self.shown.try_reserve(rows).map_err(|_| Budget::process().refusal(16 * rows as u64))?;
+            self.shown.resize(rows, 0);
+        }
+        Ok(())
     }
 }

@@ -1,21 +1,49 @@
-//! What a call asks for, checked: sizes, sequences and rules, without the memory that it reads.
+//! What a call asks for, checked: sizes, sequences and rules, and which keys a query sees. The memory that it reads is not in it.
+//!
+//! Keys are counted by index, windows by position. Positions grow with the index, so a rule on positions is a range of
+//! indices: a whole tile is decided by its first and its last key, and only tiles on an edge are looked at key by key.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kvtide_core::Tree;
 use kvtide_cuda::{AttendRules, AttendSizes};
 
-use super::axes::Axes;
-use super::visible::{Family, KeyPositions, Visible};
 use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_vec;
 
 /// Query rows of a unit, unless one query alone has more: as many as stay in the second cache with their tile.
 pub(in crate::attention) const ROWS: usize = 64;
+
+/// The axes of `[batch, heads, tokens, dim]`, or of `[tokens, heads, dim]`.
+#[derive(Clone, Copy)]
+pub(in crate::attention) struct Axes {
+    pub tokens: usize,
+    pub heads: usize,
+    pub rank: usize,
+}
+
+impl Axes {
+    pub const BATCHED: Axes = Axes { tokens: 2, heads: 1, rank: 4 };
+    pub const RAGGED: Axes = Axes { tokens: 0, heads: 1, rank: 3 };
+
+    /// Their names.
+    pub fn names(self) -> &'static str {
+        if self.are_ragged() { "[tokens, heads, headDim]" } else { "[batch, heads, n, headDim]" }
+    }
+
+    /// True for `[tokens, heads, dim]`.
+    pub fn are_ragged(self) -> bool {
+        self.rank == Axes::RAGGED.rank
+    }
+}
 
 /// What one call asks for.
 pub(in crate::attention) struct Asked<'a> {
     pub sizes: AttendSizes,
     pub rules: AttendRules<'a>,
-    pub sequences: Vec<Sequence>,
+    pub sequences: Vec<CallSequence>,
     /// One for all sequences, or one for each: nothing where its tokens follow each other.
     pub trees: Vec<Option<Family>>,
     pub mask: Option<Mask<'a>>,
@@ -25,7 +53,7 @@ pub(in crate::attention) struct Asked<'a> {
 
 /// One sequence, or one row of the batch.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::attention) struct Sequence {
+pub(in crate::attention) struct CallSequence {
     /// Its first query and how many, in the list of all queries.
     pub first_query: usize,
     pub queries: usize,
@@ -61,7 +89,7 @@ impl Asked<'_> {
 
     /// Products of queries and keys, in elements.
     pub fn products(&self) -> usize {
-        let rows = |of: &Sequence| of.queries.saturating_mul(of.keys.len());
+        let rows = |of: &CallSequence| of.queries.saturating_mul(of.keys.len());
         let rows = self.sequences.iter().map(rows).fold(0usize, usize::saturating_add);
         rows.saturating_mul(self.sizes.query_heads * self.sizes.dim)
     }
@@ -83,7 +111,7 @@ impl Asked<'_> {
 
     /// What queries of a sequence see.
     pub fn visible(&self, sequence: usize) -> Visible<'_> {
-        let Sequence { keys, start, .. } = self.sequences[sequence];
+        let CallSequence { keys, start, .. } = self.sequences[sequence];
         let (tree, first_node) = (self.tree(sequence), self.first_node(sequence));
         Visible { rules: &self.rules, keys, start, tree, first_node }
     }
@@ -115,5 +143,222 @@ impl Asked<'_> {
     /// Refuses to go on once the caller has asked to stop.
     pub fn check_stop(&self) -> Result<()> {
         if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) { Err(Error::Aborted) } else { Ok(()) }
+    }
+}
+
+/// The keys of one sequence: how many, and where its one or two runs stand.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::attention) struct KeyPositions {
+    /// The first position and the number of keys of each run.
+    runs: [(i64, usize); 2],
+}
+
+impl KeyPositions {
+    pub fn new(runs: [(i64, usize); 2]) -> Self {
+        KeyPositions { runs }
+    }
+
+    /// Keys that stand at 0, 1, 2 and so on.
+    pub fn from_zero(count: usize) -> Self {
+        KeyPositions { runs: [(0, count), (count as i64, 0)] }
+    }
+
+    /// The first position and the number of keys of each run.
+    pub fn runs(&self) -> [(i64, usize); 2] {
+        self.runs
+    }
+
+    /// How many keys.
+    pub fn len(&self) -> usize {
+        self.runs[0].1 + self.runs[1].1
+    }
+
+    /// The position behind the last key, and behind what is gone there: a second run without keys says where it would go on.
+    pub fn end(&self) -> i64 {
+        let [(first, count), (second, more)] = self.runs;
+        (first + count as i64).max(second + more as i64)
+    }
+
+    /// Where the key of this index stands.
+    pub fn at(&self, index: usize) -> i64 {
+        let [(first, count), (second, _)] = self.runs;
+        if index < count { first + index as i64 } else { second + (index - count) as i64 }
+    }
+
+    /// The first key at `position` or behind it.
+    pub fn index_of(&self, position: i64) -> usize {
+        let mut index = 0;
+        for (first, count) in self.runs {
+            let within = position.saturating_sub(first).clamp(0, count as i64) as usize;
+            index += within;
+            if within < count {
+                break;
+            }
+        }
+        index
+    }
+}
+
+/// What the queries of one sequence see.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::attention) struct Visible<'a> {
+    pub rules: &'a AttendRules<'a>,
+    pub keys: KeyPositions,
+    /// The first position that is no padding.
+    pub start: i64,
+    /// The tree that the last keys are.
+    pub tree: Option<&'a Family>,
+    /// The node that the first query is; below 0 where that comes before the tree.
+    pub first_node: i64,
+}
+
+impl Visible<'_> {
+    /// The ranges of keys that some query at `lowest` to `highest` sees: the sinks, and the rest.
+    pub fn ranges(&self, lowest: i64, highest: i64) -> [Range<usize>; 2] {
+        let keys = &self.keys;
+        let end = if self.rules.is_causal && self.tree.is_none() { keys.index_of(highest + 1) } else { keys.len() };
+        let start = keys.index_of(self.start);
+        let behind = self.rules.window.map_or(start, |window| keys.index_of(lowest + 1 - window).max(start)).min(end);
+        // A node's position may be before its slot's, so that a node in a slot behind the sinks is one of them.
+        let nodes = self.tree.map_or(0, Family::len);
+        let behind =
+            if keys.end() - (nodes as i64) < self.rules.sinks { behind.min(keys.len() - nodes) } else { behind };
+        let sinks = if self.rules.window.is_some() { keys.index_of(self.rules.sinks).min(behind) } else { start };
+        [start.min(sinks)..sinks, behind..end.max(behind)]
+    }
+
+    /// True when every query at `lowest` to `highest` sees all these keys.
+    pub fn shows_all(&self, tile: &Range<usize>, lowest: i64, highest: i64) -> bool {
+        let (first, last) = (self.keys.at(tile.start), self.keys.at(tile.end - 1));
+        let in_past = self.tree.is_none_or(|tree| tile.end + tree.len() <= self.keys.len());
+        in_past
+            && (!self.rules.is_causal || last <= lowest)
+            && self.rules.window.is_none_or(|window| first > highest - window || last < self.rules.sinks)
+            && first >= self.start
+            && lowest >= self.start
+    }
+
+    /// True when a query sees a key: its position, and its place among the queries.
+    pub fn shows(&self, query: i64, place: usize, index: usize) -> bool {
+        let node = usize::try_from(self.first_node + place as i64).ok();
+        let drafted = self.tree.and_then(|tree| Some((tree, (index + tree.len()).checked_sub(self.keys.len())?)));
+        let key = match drafted {
+            Some((tree, other)) if !node.is_some_and(|node| tree.sees(node, other)) => return false,
+            Some((tree, other)) => self.keys.end() - tree.len() as i64 + tree.depth(other),
+            None => self.keys.at(index),
+        };
+        (drafted.is_some() || !self.rules.is_causal || key <= query)
+            && self.rules.window.is_none_or(|window| query - key < window || key < self.rules.sinks)
+            && key >= self.start
+            && query >= self.start
+    }
+}
+
+/// Who sees whom in a draft tree.
+#[derive(Clone, Debug)]
+pub(in crate::attention) struct Family {
+    depths: Vec<u32>,
+    /// For each node, one bit for each node that it sees.
+    seen: Vec<u64>,
+    words: usize,
+}
+
+impl Family {
+    /// A checked tree's.
+    pub fn new(tree: &Tree) -> Result<Self> {
+        let (parents, depths) = (tree.parents(), tree.depths());
+        let words = parents.len().div_ceil(64);
+        let count = words * parents.len();
+        let mut seen: Vec<u64> = zeroed_vec(count).ok_or_else(|| Budget::process().refusal(8 * count as u64))?;
+        for (node, &parent) in parents.iter().enumerate() {
+            if let Ok(parent) = usize::try_from(parent) {
+                seen.copy_within(parent * words..(parent + 1) * words, node * words);
+            }
+            seen[node * words + node / 64] |= 1 << (node % 64);
+        }
+        Ok(Family { depths, seen, words })
+    }
+
+    /// How many nodes.
+    pub fn len(&self) -> usize {
+        self.depths.len()
+    }
+
+    /// How far a node is from the tokens before the draft.
+    pub fn depth(&self, node: usize) -> i64 {
+        self.depths[node].into()
+    }
+
+    /// The depth of each node.
+    pub fn depths(&self) -> &[u32] {
+        &self.depths
+    }
+
+    /// For each node one bit for each node that it sees, in whole words.
+    pub fn bits(&self) -> &[u64] {
+        &self.seen
+    }
+
+    fn sees(&self, node: usize, other: usize) -> bool {
+        self.seen[node * self.words + other / 64] >> (other % 64) & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn visible<'a>(rules: &'a AttendRules<'a>, keys: KeyPositions) -> Visible<'a> {
+        Visible { rules, keys, start: 0, tree: None, first_node: 0 }
+    }
+
+    #[test]
+    fn an_index_is_found_in_either_run() {
+        let keys = KeyPositions::new([(0, 2), (10, 5)]);
+        let found: Vec<_> = [-3, 0, 1, 2, 9, 10, 12, 15, 99].map(|position| keys.index_of(position)).into();
+        assert_eq!(found, [0, 0, 1, 2, 2, 2, 4, 7, 7]);
+        assert_eq!((keys.at(1), keys.at(2), keys.end()), (1, 10, 15));
+        let ends = [[(0, 2), (10, 0)], [(0, 0), (10, 0)], [(4, 3), (4, 0)], [(4, 3), (0, 0)]];
+        assert_eq!(ends.map(|runs| KeyPositions::new(runs).end()), [10, 10, 7, 7]);
+    }
+
+    #[test]
+    fn ranges_hold_what_is_shown_and_whole_tiles_are_shown_whole() {
+        for keys in [KeyPositions::from_zero(9), KeyPositions::new([(0, 2), (5, 6)])] {
+            for (window, sinks, start) in
+                [(None, 0, 0), (Some(3), 0, 0), (Some(3), 2, 0), (Some(9), 1, 0), (None, 0, 6)]
+            {
+                let rules = AttendRules { window, sinks, ..AttendRules::causal(1.0) };
+                let visible = Visible { start, ..visible(&rules, keys) };
+                for (lowest, highest) in (0..13).flat_map(|low| (low..13).map(move |high| (low, high))) {
+                    let ranges = visible.ranges(lowest, highest);
+                    let shown = |index| (lowest..=highest).any(|query| visible.shows(query, 0, index));
+                    for index in 0..keys.len() {
+                        let inside = ranges.iter().any(|range| range.contains(&index));
+                        assert!(inside || !shown(index), "{visible:?} {lowest}..={highest} {index} {ranges:?}");
+                    }
+                    for tile in (0..keys.len()).flat_map(|from| (from + 1..=keys.len()).map(move |to| from..to)) {
+                        let whole =
+                            tile.clone().all(|key| (lowest..=highest).all(|query| visible.shows(query, 0, key)));
+                        assert!(whole || !visible.shows_all(&tile, lowest, highest), "{visible:?} {tile:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_sees_its_ancestors_at_their_depth() {
+        let family = Family::new(&Tree::new(&[-1, 0, 0, 1]).unwrap()).unwrap();
+        let rules = AttendRules { window: Some(2), ..AttendRules::causal(1.0) };
+        let tree = Visible { tree: Some(&family), ..visible(&rules, KeyPositions::from_zero(7)) };
+        let shown = |query, node| (0..7).filter(|&index| tree.shows(query, node, index)).collect::<Vec<_>>();
+        assert_eq!(shown(3, 0), [2, 3]);
+        assert_eq!(shown(4, 2), [3, 5]);
+        assert_eq!(shown(5, 3), [4, 6]);
+        let last = Visible { first_node: 3, ..tree };
+        assert_eq!((0..7).filter(|&index| last.shows(5, 0, index)).collect::<Vec<_>>(), [4, 6]);
+        let longer = Visible { first_node: -1, ..tree };
+        assert_eq!((0..7).filter(|&index| longer.shows(2, 0, index)).collect::<Vec<_>>(), [1, 2]);
     }
 }

@@ -1,15 +1,27 @@
 //! What attention reads: keys and values of one length for a whole batch, or of each sequence its own.
+//!
+//! A cache with a window lets go of what left it: one of tensors token by token, one of pages block by block.
+//!
+//! ```text
+//! positions   [ sinks ) gone [ kept ............ )
+//!                             a query sees back as far as this
+//! ```
+//!
+//! A query that would see what is gone is refused: otherwise what it sees would depend on the size of blocks, or on when it
+//! came. Of tensors it is the keys that know the window, as they know their positions. O(queries) where something is gone, else
+//! O(sequences).
+
+use std::ops::Range;
 
 use candle_core::Tensor;
-use kvtide_core::paged::{KeyOrValue, PageFormat};
+use kvtide_core::paged::{KeyOrValue, PageFormat, Window};
 
-use super::axes::{Axes, resolve};
-use super::visible::KeyPositions;
+use super::asked::{Asked, Axes, KeyPositions};
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::paged::PageRows;
-use crate::tensor::resolved::Resolved;
-use crate::tensor::source::Source;
-use crate::tensor::view::Kv;
+use crate::tensor::source::{Resolved, Source};
+use crate::tensor::view::{Kv, View};
 
 /// Keys and values, where they lie.
 #[derive(Clone, Debug)]
@@ -44,6 +56,44 @@ impl KvRows<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The keys of a batch, where they are what a cache shows along its sequence.
+    fn shown(&self) -> Option<&View> {
+        match self {
+            KvRows::Batched { k: Source::View(view), .. } => {
+                Some(*view).filter(|view| view.sequence_axis() == Some(Axes::BATCHED.tokens))
+            }
+            _ => None,
+        }
+    }
+
+    /// The window of the cache that is read.
+    pub(super) fn window(&self) -> Option<Window> {
+        match self {
+            KvRows::Pages(pages) => pages.window(),
+            _ => self.shown()?.window().map(|of| of.window),
+        }
+    }
+
+    /// True where some of the last keys are nodes of a draft tree, as far as the cache that is read knows.
+    pub(super) fn has_tree(&self) -> bool {
+        match self {
+            KvRows::Pages(pages) => (0..pages.count()).any(|index| pages.tree(index).is_some()),
+            _ => self.shown().and_then(View::window).is_some_and(|of| of.is_tree),
+        }
+    }
+
+    /// The positions of a sequence that the cache has let go of.
+    fn gone(&self, sequence: usize) -> Range<i64> {
+        let Range { start, end } = match self {
+            KvRows::Pages(pages) => {
+                let gap = pages.gap(sequence);
+                gap.start.into()..gap.end.into()
+            }
+            _ => self.shown().map_or(0..0, View::gone),
+        };
+        start as i64..end as i64
     }
 }
 
@@ -144,7 +194,7 @@ pub(in crate::attention) fn key_positions(k: &Source<'_>, tokens: usize) -> KeyP
     if let Source::View(view) = k
         && view.sequence_axis() == Some(Axes::BATCHED.tokens)
     {
-        // Without a token as well it is known where the next one stands, be it behind a gap.
+        // Even a view without tokens knows where the next one stands.
         let mut runs = [(view.key_positions()[0] as i64, 0), (view.next_position() as i64, 0)];
         for ((slot, &position), run) in runs.iter_mut().zip(view.key_positions()).zip(view.runs().iter()) {
             *slot = (position as i64, run.len as usize);
@@ -184,4 +234,61 @@ fn check_floats(rows: &PageRows<'_>) -> Result<()> {
         }),
         _ => Ok(()),
     }
+}
+
+/// A source as rows of floats, each without gaps; what lies otherwise is copied first.
+pub(in crate::attention) fn resolve<'a>(
+    source: &Source<'a>,
+    argument: &'static str,
+    axes: Axes,
+) -> Result<Resolved<'a>> {
+    let mut resolved = source.resolve(argument, axes.tokens)?;
+    if resolved.dims.len() != axes.rank {
+        let (value, expected) = (resolved.dims.to_vec(), axes.names().to_owned());
+        return Err(Error::ShapeMismatch { argument, value, expected });
+    }
+    if resolved.dtype == DType::U8 {
+        let (value, expected) = ("u8".to_owned(), "f32, f16 or bf16".to_owned());
+        return Err(Error::DtypeMismatch { argument, value, expected });
+    }
+    let (strides, _) = resolved.layout();
+    if resolved.dims[axes.rank - 1] > 1 && strides[axes.rank - 1] != resolved.dtype.bytes() {
+        resolved.stage_all()?;
+    }
+    Ok(resolved)
+}
+
+/// Refuses queries that would see tokens which the cache has let go of.
+pub(in crate::attention) fn check_kept(kv: &KvRows<'_>, asked: &Asked<'_>) -> Result<()> {
+    if asked.mask.is_some() && asked.rules.window.is_none() && kv.has_tree() {
+        return Ok(());
+    }
+    for (index, of) in asked.sequences.iter().enumerate() {
+        let Range { start: first, end: behind } = kv.gone(index);
+        if first >= behind {
+            continue;
+        }
+        for query in 0..of.queries {
+            let position = asked.position(index, query);
+            if asked.rules.is_causal && position < first {
+                continue;
+            }
+            let seen = asked.rules.window.map_or(0, |window| position + 1 - window).max(of.start);
+            if seen < behind {
+                let most = (position + 1 - behind).max(0);
+                let expected = format!(
+                    "at most {most} for the query at {position} of sequence {index}: tokens before {behind} have left the cache"
+                );
+                return Err(match asked.rules.window {
+                    Some(window) => Error::argument("window", window as u32, expected),
+                    None => Error::argument("window", "none", expected),
+                });
+            }
+            if asked.rules.sinks > first {
+                let expected = format!("at most {first}, the first tokens that the cache has kept");
+                return Err(Error::argument("sinks", asked.rules.sinks as u32, expected));
+            }
+        }
+    }
+    Ok(())
 }

@@ -1,18 +1,13 @@
 //! One call as it was made, checked: nothing is read before everything is known to fit.
 //!
 //! ```text
-//! options, kv_rows    what a caller gives
-//! check, kept         whether it fits, and whether a window still has what queries would see
-//! asked, visible      what the work goes by: sizes, sequences, and which keys a query sees
+//! options, kv_rows    what a caller gives; whether it fits, and whether a window still has what queries would see
+//! asked               what the work goes by: sizes, sequences, and which keys a query sees
 //! ```
 
 pub(super) mod asked;
-pub(super) mod axes;
-pub(super) mod check;
-mod kept;
 pub(super) mod kv_rows;
 pub(super) mod options;
-pub(super) mod visible;
 
 use candle_core::{Device, Tensor};
 use kvtide_core::paged::NO_BLOCK;
@@ -22,15 +17,10 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::device::device_name;
 use crate::paged::PageRows;
-use crate::tensor::resolved::Resolved;
-use crate::tensor::source::Source;
-use asked::{Asked, Sequence};
-use axes::{Axes, check_rank, resolve};
-use check::check;
-use kept::{check_kept, in_window};
-use kv_rows::{KvRows, ResolvedRows, check_offsets, key_positions};
-use options::AttendOptions;
-use visible::KeyPositions;
+use crate::tensor::source::{Resolved, Source};
+use asked::{Asked, Axes, CallSequence, KeyPositions};
+use kv_rows::{KvRows, ResolvedRows, check_kept, check_offsets, key_positions, resolve};
+use options::{AttendOptions, check};
 
 /// A checked call.
 pub(in crate::attention) struct Call<'a> {
@@ -41,7 +31,7 @@ pub(in crate::attention) struct Call<'a> {
 
 impl<'a> Call<'a> {
     pub fn new(q: &Source<'a>, kv: &KvRows<'a>, options: &AttendOptions<'a>) -> Result<Self> {
-        let options = &in_window(kv, options);
+        let options = &options.in_window(kv);
         let rows = ResolvedRows::new(kv)?;
         let q = resolve(q, "q", rows.axes())?;
         let sizes = sizes(&q, &rows)?;
@@ -124,12 +114,11 @@ impl<'a> Call<'a> {
 
 fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<AttendSizes> {
     let axes = rows.axes();
-    check_rank("q", &q.dims, axes)?;
     let (last, [dim, value_dim]) = (axes.rank - 1, rows.head_dims());
     let (query_heads, kv_heads) = (q.dims[axes.heads], rows.heads());
     let wrong = |expected: String| Err(Error::ShapeMismatch { argument: "q", value: q.dims.to_vec(), expected });
     if kv_heads == 0 || query_heads == 0 || query_heads % kv_heads != 0 {
-        return wrong(format!("a multiple of the {kv_heads} heads of k, at least one"));
+        return wrong(format!("{}, heads a multiple of the {kv_heads} of k, at least one", axes.names()));
     }
     if q.dims[last] != dim || dim == 0 {
         return wrong(format!("a head dim of {dim} as k, at least 1"));
@@ -143,13 +132,13 @@ fn sizes(q: &Resolved<'_>, rows: &ResolvedRows<'_>) -> Result<AttendSizes> {
     Ok(AttendSizes { query_heads, kv_heads, dim, value_dim, is_ragged: axes.are_ragged() })
 }
 
-fn batch(q: &Resolved<'_>, keys: KeyPositions, options: &AttendOptions<'_>) -> Result<Vec<Sequence>> {
+fn batch(q: &Resolved<'_>, keys: KeyPositions, options: &AttendOptions<'_>) -> Result<Vec<CallSequence>> {
     if options.query_offsets.is_some() {
         return Err(Error::argument("qOffsets", "offsets", "none where every sequence has as many queries and keys"));
     }
     let (batch, queries) = (q.dims[0], q.dims[Axes::BATCHED.tokens]);
     let starts = checked_starts(options, batch)?;
-    let of = |row: usize| Sequence { first_query: row * queries, queries, first_key: 0, keys, start: starts(row) };
+    let of = |row: usize| CallSequence { first_query: row * queries, queries, first_key: 0, keys, start: starts(row) };
     Ok((0..batch).map(of).collect())
 }
 
@@ -164,7 +153,7 @@ fn page_positions(pages: &PageRows<'_>, sequence: usize) -> KeyPositions {
 
 /// Refuses queries of a row of a block table that has no block for its last tokens, unless they stand before those.
 fn check_last_blocks(pages: &PageRows<'_>, asked: &Asked<'_>) -> Result<()> {
-    let sees = |(index, of): (usize, &Sequence)| {
+    let sees = |(index, of): (usize, &CallSequence)| {
         let gap = pages.gap(index);
         let reaches_end = !gap.is_empty() && i64::from(gap.end) == of.keys.end();
         let stands_there = |query| !asked.rules.is_causal || asked.position(index, query) >= i64::from(gap.start);
@@ -186,12 +175,12 @@ fn ragged(
     count: usize,
     keys: impl Fn(usize) -> (usize, KeyPositions),
     options: &AttendOptions<'_>,
-) -> Result<Vec<Sequence>> {
+) -> Result<Vec<CallSequence>> {
     let query_offsets = checked_query_offsets(options, count, q.dims[0])?;
     let starts = checked_starts(options, count)?;
     let sequence = |index: usize| {
         let (queries, (first_key, keys)) = (&query_offsets[index..=index + 1], keys(index));
-        Sequence {
+        CallSequence {
             first_query: queries[0] as usize,
             queries: (queries[1] - queries[0]) as usize,
             first_key,
@@ -220,8 +209,8 @@ fn checked_query_offsets(options: &AttendOptions<'_>, sequences: usize, tokens: 
     Ok(offsets.to_vec())
 }
 
-/// The first position that is no padding, for each sequence: any, where nothing is said. Queries of a part of the keys that is
-/// shorter than they are stand before it, and are no padding for that.
+/// The first position that is no padding, for each sequence: any, where nothing is said. Where there are more queries than keys the
+/// first ones stand before position 0, and are no padding either.
 fn checked_starts<'a>(options: &AttendOptions<'a>, sequences: usize) -> Result<impl Fn(usize) -> i64 + use<'a>> {
     if let Some(starts) = options.starts {
         if starts.len() != sequences {

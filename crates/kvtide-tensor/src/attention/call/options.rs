@@ -1,7 +1,14 @@
-//! What attention is asked to do, and what it answers.
+//! What attention is asked to do, whether that goes with the sizes of a call, and what it answers.
 
 use std::sync::atomic::AtomicBool;
 
+use kvtide_core::Tree;
+use kvtide_cuda::{AttendRules, AttendSizes};
+
+use super::asked::{Asked, CallSequence, Family, Mask};
+use super::kv_rows::{KvRows, check_offsets};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::tensor::host::HostTensor;
 use crate::tensor::view::View;
 
@@ -71,6 +78,20 @@ impl Default for AttendOptions<'_> {
     }
 }
 
+impl<'a> AttendOptions<'a> {
+    /// The same with the window and the sinks of the cache that is read, where they name no window. With a mask and no tree the
+    /// mask says what nodes of a draft see: a window goes by their slots, which are not their positions.
+    pub(in crate::attention) fn in_window(&self, kv: &KvRows<'_>) -> AttendOptions<'a> {
+        let is_masked = self.mask.is_some() && self.tree.is_none() && kv.has_tree();
+        match kv.window() {
+            Some(window) if self.window.is_none() && !is_masked => {
+                AttendOptions { window: Some(window.tokens()), sinks: window.sinks(), ..self.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+}
+
 /// What attention gives.
 #[derive(Clone, Debug)]
 pub struct Attended {
@@ -80,4 +101,180 @@ pub struct Attended {
     /// The natural logarithm of each row's sum of exponentials, `[tokens, query heads]`; -infinity where a row sees nothing. Empty
     /// where nobody asked for them.
     pub lse: Vec<f32>,
+}
+
+/// Nodes of a draft tree, at most.
+const TREE_MAX: usize = 4096;
+
+/// What a call asks for, when its rules go with its sizes. `own` are the trees that the keys of each sequence are known to end with.
+pub(in crate::attention) fn check<'a>(
+    options: &AttendOptions<'a>,
+    sizes: AttendSizes,
+    sequences: Vec<CallSequence>,
+    own: &[Option<&Tree>],
+) -> Result<Asked<'a>> {
+    check_numbers(options, sizes)?;
+    let strides = mask_strides(options, sizes, &sequences)?;
+    Ok(Asked {
+        sizes,
+        rules: rules(options, sizes),
+        trees: trees(options, &sequences, own)?,
+        mask: options.mask.as_ref().map(|mask| Mask { bytes: mask.bytes(), strides }),
+        positions: positions(options, &sequences)?,
+        stop: options.stop,
+        sequences,
+    })
+}
+
+/// How queries see keys, as the options say.
+pub(in crate::attention) fn rules<'a>(options: &AttendOptions<'a>, sizes: AttendSizes) -> AttendRules<'a> {
+    AttendRules {
+        is_causal: options.causal,
+        window: options.window.map(i64::from),
+        sinks: options.sinks.into(),
+        sink_logits: options.sink_logits,
+        scale: options.scale.unwrap_or_else(|| 1.0 / (sizes.dim as f32).sqrt()),
+        softcap: options.softcap,
+    }
+}
+
+pub(in crate::attention) fn check_numbers(options: &AttendOptions<'_>, sizes: AttendSizes) -> Result<()> {
+    let AttendOptions { scale, window, sinks, sink_logits, softcap, starts, threads, .. } = options;
+    if scale.is_some_and(|scale| !scale.is_finite()) {
+        return Err(Error::argument("scale", f64::from(scale.unwrap_or(0.0)), "a finite number"));
+    }
+    if *window == Some(0) {
+        return Err(Error::argument("window", 0u32, "at least 1"));
+    }
+    if softcap.is_some_and(|cap| !cap.is_finite() || cap <= 0.0) {
+        return Err(Error::argument("softcap", f64::from(softcap.unwrap_or(0.0)), "a finite number over 0"));
+    }
+    if *sinks > 0 && starts.is_some() {
+        return Err(Error::argument("sinks", *sinks, "0 with starts: padding would stand where sinks do"));
+    }
+    if *threads == Some(0) {
+        return Err(Error::argument("threads", 0u32, "at least 1"));
+    }
+    if options.tree_offsets.is_some() && options.tree.is_none() {
+        return Err(Error::argument("treeOffsets", "offsets", "none without a tree"));
+    }
+    let heads = sizes.query_heads;
+    match sink_logits {
+        Some(logits) if logits.len() != heads => {
+            let expected = format!("{heads}, one for each query head");
+            Err(Error::ShapeMismatch { argument: "sinkLogits", value: vec![logits.len()], expected })
+        }
+        Some(logits) => check_logits(logits),
+        None => Ok(()),
+    }
+}
+
+/// Refuses logits that are none.
+fn check_logits(logits: &[f32]) -> Result<()> {
+    match logits.iter().position(|logit| logit.is_nan() || *logit == f32::INFINITY) {
+        Some(place) => {
+            let value = format!("{} at {place}", logits[place]);
+            Err(Error::argument("sinkLogits", value, "finite numbers, or -Infinity for a head that has none"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn positions(options: &AttendOptions<'_>, sequences: &[CallSequence]) -> Result<Option<Vec<i64>>> {
+    let Some(positions) = options.positions else { return Ok(None) };
+    check_per_query(sequences, "positions", positions.len())?;
+    if let Some(&wrong) = positions.iter().find(|&&position| position < 0) {
+        return Err(Error::argument("positions", wrong, "positions from 0 on"));
+    }
+    Ok(Some(positions.iter().copied().map(i64::from).collect()))
+}
+
+/// Refuses a list that is neither one for each query nor one for each query of every sequence alike.
+fn check_per_query(sequences: &[CallSequence], argument: &'static str, len: usize) -> Result<()> {
+    let each = sequences.first().map_or(0, |of| of.queries);
+    let shared = sequences.iter().all(|of| of.queries == each);
+    let all: usize = sequences.iter().map(|of| of.queries).sum();
+    if len == all || (shared && len == each) {
+        return Ok(());
+    }
+    let expected = format!("{all}, one for each query");
+    Err(Error::ShapeMismatch { argument, value: vec![len], expected })
+}
+
+/// The trees that a call gives, or else those that are known; a mask says what is seen in their place.
+fn trees(
+    options: &AttendOptions<'_>,
+    sequences: &[CallSequence],
+    own: &[Option<&Tree>],
+) -> Result<Vec<Option<Family>>> {
+    let Some(parents) = options.tree else {
+        let known = own.iter().zip(sequences).map(|(tree, of)| tree.map(|tree| family(tree, of)).transpose());
+        let is_asked = options.mask.is_none() && own.iter().any(Option::is_some);
+        return if is_asked { known.collect() } else { Ok(Vec::new()) };
+    };
+    let each = sequences.first().map_or(0, |of| of.queries);
+    let all: usize = sequences.iter().map(|of| of.queries).sum();
+    if let Some(offsets) = options.tree_offsets {
+        if offsets.len() != sequences.len() + 1 {
+            let expected = format!("{}, one more than sequences", sequences.len() + 1);
+            return Err(Error::ShapeMismatch { argument: "treeOffsets", value: vec![offsets.len()], expected });
+        }
+        check_offsets("treeOffsets", offsets, parents.len())?;
+        let part = |ends: &[i32]| &parents[ends[0] as usize..ends[1] as usize];
+        let trees = offsets.windows(2).zip(sequences);
+        return trees.map(|(ends, of)| family(&Tree::new(part(ends))?, of).map(Some)).collect();
+    }
+    if parents.len() == each && sequences.iter().all(|of| of.queries == each) {
+        let tree = Tree::new(parents)?;
+        let families = sequences.iter().take(1).map(|of| family(&tree, of).map(Some)).collect();
+        return sequences.iter().try_for_each(|of| check_tree(parents.len(), of)).and(families);
+    }
+    if parents.len() != all {
+        let expected = format!("{all}, a parent for each query, or treeOffsets");
+        return Err(Error::ShapeMismatch { argument: "tree", value: vec![parents.len()], expected });
+    }
+    let part = |of: &CallSequence| &parents[of.first_query..of.first_query + of.queries];
+    sequences.iter().map(|of| family(&Tree::new(part(of))?, of).map(Some)).collect()
+}
+
+fn family(tree: &Tree, of: &CallSequence) -> Result<Family> {
+    check_tree(tree.len(), of)?;
+    Family::new(tree)
+}
+
+fn check_tree(nodes: usize, of: &CallSequence) -> Result<()> {
+    let most = TREE_MAX.min(of.keys.len());
+    if nodes <= most {
+        return Ok(());
+    }
+    let expected = format!("at most {most} nodes, which are the last keys");
+    Err(Error::ShapeMismatch { argument: "tree", value: vec![nodes], expected })
+}
+
+/// The mask's strides in bytes, 0 where it is broadcast.
+fn mask_strides(options: &AttendOptions<'_>, sizes: AttendSizes, sequences: &[CallSequence]) -> Result<[usize; 4]> {
+    let Some(mask) = &options.mask else { return Ok([0; 4]) };
+    if mask.dtype() != DType::F32 {
+        let (value, expected) = (mask.dtype().to_string(), "f32".to_owned());
+        return Err(Error::DtypeMismatch { argument: "mask", value, expected });
+    }
+    let first = sequences.first().map_or((0, 0), |of| (of.queries, of.keys.len()));
+    let alike = sequences.iter().all(|of| (of.queries, of.keys.len()) == first);
+    let full = [sequences.len(), sizes.query_heads, first.0, first.1];
+    let (dims, strides) = (mask.dims(), mask.byte_strides());
+    let missing = 4usize.checked_sub(dims.len());
+    let broadcasts = missing
+        .is_some_and(|missing| dims.iter().zip(&full[missing..]).all(|(&size, &whole)| size == whole || size == 1));
+    let (Some(missing), true, true, None) = (missing, broadcasts, alike, mask.range()) else {
+        let expected = match alike {
+            true => format!("a shape that broadcasts to {full:?}"),
+            false => "no mask for sequences of unequal length".to_owned(),
+        };
+        return Err(Error::ShapeMismatch { argument: "mask", value: dims.to_vec(), expected });
+    };
+    let mut out = [0; 4];
+    for axis in 0..dims.len() {
+        out[missing + axis] = if dims[axis] == 1 { 0 } else { strides[axis] };
+    }
+    Ok(out)
 }

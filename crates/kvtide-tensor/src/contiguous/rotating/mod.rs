@@ -3,14 +3,10 @@
 //! Both are [`Rotating`], over one part or two. A one-token append writes one token; what it returns lies in order in the
 //! cache's own memory.
 
-mod accepted;
-mod draft;
 mod pair;
 mod single;
-mod snapshot;
 mod window;
 
 pub use pair::RotatingKvCache;
 pub use single::RotatingCache;
-pub use snapshot::RotatingSnapshot;
-pub use window::Rotating;
+pub use window::{Rotating, RotatingSnapshot};

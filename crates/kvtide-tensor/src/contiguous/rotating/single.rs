@@ -1,7 +1,6 @@
 //! The rotating cache of one tensor.
 
-use super::snapshot::RotatingSnapshot;
-use super::window::Rotating;
+use super::window::{Rotating, RotatingSnapshot};
 use crate::base::error::Result;
 use crate::tensor::shown::Shown;
 use crate::tensor::source::Source;
@@ -34,7 +33,7 @@ impl Rotating<1> {
     pub fn append_shown<'a>(&mut self, source: impl Into<Source<'a>>) -> Result<Shown> {
         self.rows.check_undrafted()?;
         let source = source.into().resolve("src", self.options.dim)?;
-        if let Some(own) = &self.shape {
+        if let Some(own) = &self.rows.shape {
             source.check("src", own)?;
         }
         self.append_parts(&mut [source])

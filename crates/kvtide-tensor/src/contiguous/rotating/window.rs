@@ -1,21 +1,21 @@
-//! The sliding window that both rotating caches are.
+//! The sliding window that both rotating caches are, and its snapshots.
 
 use candle_core::Device;
 use kvtide_core::paged::Window;
-use kvtide_core::{COUNT_MAX, RotatingOptions, RotatingPlanner, default_slack};
+use kvtide_core::{COUNT_MAX, RotatingOptions, RotatingPlanner, RotatingState, default_slack};
 
 use crate::base::dims::RANK_MAX;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::stats::Stats;
-use crate::contiguous::Contiguous;
 use crate::contiguous::options::RotatingCacheOptions;
+use crate::contiguous::{Contiguous, HeldRows};
 use crate::device::check_kernels;
 use crate::tensor::buffer::RowShape;
-use crate::tensor::resolved::Resolved;
 use crate::tensor::shown::Shown;
-use crate::tensor::source::SEQUENCE;
+use crate::tensor::source::{Resolved, SEQUENCE};
+use crate::tensor::view::View;
 
 /// A sliding window over `PARTS` tensors that move together.
 #[derive(Debug)]
@@ -23,18 +23,9 @@ pub struct Rotating<const PARTS: usize> {
     pub(super) options: RotatingCacheOptions,
     pub(super) planner: RotatingPlanner,
     pub(super) rows: Contiguous,
-    pub(super) shape: Option<RowShape>,
     pub(super) last: Option<LastAppend>,
-    /// For each open transaction, what is not in the planner as it was when it began.
-    pub(super) before: Vec<Before>,
-}
-
-/// What a roll-back brings back besides the tokens.
-#[derive(Clone, Debug)]
-pub(super) struct Before {
-    pub last: Option<LastAppend>,
-    /// The shape was still open.
-    pub blank: bool,
+    /// The last append before each open transaction, which a roll-back brings back.
+    pub(super) before: Vec<Option<LastAppend>>,
 }
 
 /// The last append: what it showed, and how many tokens were new.
@@ -64,7 +55,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
         })?;
         let budget = Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes);
         let rows = Contiguous::new(budget).sliding(Window::new(window, sinks)?);
-        Ok(Rotating { options, planner, rows, shape: None, last: None, before: Vec::new() })
+        Ok(Rotating { options, planner, rows, last: None, before: Vec::new() })
     }
 
     /// The axis of the sequence.
@@ -112,7 +103,7 @@ impl<const PARTS: usize> Rotating<PARTS> {
     /// The element type, once there are tokens.
     #[must_use]
     pub fn dtype(&self) -> Option<DType> {
-        self.shape.map(|shape| shape.dtype)
+        self.rows.shape.map(|shape| shape.dtype)
     }
 
     /// Checks that the cache can be cut to `len` tokens.
@@ -165,19 +156,14 @@ impl<const PARTS: usize> Rotating<PARTS> {
 
     /// Adds the tokens of sources that agree with each other and with what is there.
     pub(super) fn append_parts(&mut self, sources: &mut [Resolved<'_>; PARTS]) -> Result<Shown> {
-        let shape = self.shape.unwrap_or_else(|| sources[0].row_shape(PARTS));
         let tokens = sources[0].tokens();
         let shown = if tokens == 0 && self.current_seq_len() == 0 {
-            // The shape stays open, and nothing is there to show.
-            self.rows.show_none(shape)?
+            self.rows.show_none(sources)?
         } else {
             let plan = self.planner.plan_append(tokens)?;
             let next = plan.next;
-            let shown = self.rows.carry_out(&plan, next.slots(), next.current(), &shape, sources)?;
+            let shown = self.rows.carry_out(&plan, next.slots(), next.current(), sources)?;
             self.planner.commit(next);
-            if self.shape.is_none() {
-                self.shape = Some(shape);
-            }
             shown
         };
         self.last = Some(LastAppend { shown: shown.clone(), tokens });
@@ -201,5 +187,173 @@ impl<const PARTS: usize> Rotating<PARTS> {
     pub fn all_shown(&self) -> Result<Option<Shown>> {
         self.rows.check()?;
         Ok(self.rows.show_all())
+    }
+
+    /// What it holds now, whatever happens to it later.
+    pub fn snapshot(&self) -> Result<RotatingSnapshot<PARTS>> {
+        self.rows.check()?;
+        let state = self.planner.settled();
+        Ok(RotatingSnapshot { options: self.options.clone(), state, held: self.rows.hold(state.live()) })
+    }
+
+    /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
+    pub fn restore(&mut self, snapshot: &RotatingSnapshot<PARTS>) -> Result<()> {
+        self.rows.check_undrafted()?;
+        let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
+        let window = |options: &RotatingCacheOptions| (options.dim, options.max_seq_len, options.sinks);
+        if window(&snapshot.options) != window(&self.options) {
+            return refused("it is of a cache with another dim, maxSeqLen or sinks");
+        }
+        if let (Some(own), Some(theirs)) = (self.rows.shape, snapshot.shape())
+            && own != theirs
+        {
+            return refused("it is of a cache with another shape or dtype");
+        }
+        match &snapshot.held {
+            None => self.planner.reset(),
+            Some(held) if self.rows.owns(held) => {
+                self.rows.restore(held)?;
+                self.planner.commit(snapshot.state);
+            }
+            Some(_) => self.take_over(snapshot, &mut [], snapshot.state.current())?,
+        }
+        self.last = None;
+        Ok(())
+    }
+
+    /// True when `tokens` more can follow `snapshot` here: as many tokens so far, the same window and sinks, and no more than they
+    /// hold. Which tokens they are is not compared.
+    #[must_use]
+    pub fn can_append_from_snapshot(&self, snapshot: &RotatingSnapshot<PARTS>, tokens: u64) -> bool {
+        snapshot.current_seq_len() == self.current_seq_len()
+            && snapshot.max_seq_len() == self.max_seq_len()
+            && snapshot.sinks() == self.sinks()
+            && tokens <= u64::from(self.planner.limit())
+    }
+
+    /// A new cache that goes on from `snapshot` with the tokens of `sources`.
+    pub(super) fn restored(
+        snapshot: &RotatingSnapshot<PARTS>,
+        sources: &mut [Resolved<'_>],
+        keep_len: u64,
+    ) -> Result<Self> {
+        let accepted = sources.first().map_or(0, |source| u64::from(source.tokens()));
+        if keep_len.checked_sub(snapshot.current_seq_len()) != Some(accepted) {
+            let expected = format!("{} (the snapshot's tokens) + {accepted} (accepted)", snapshot.current_seq_len());
+            return Err(Error::argument("keepLen", keep_len, expected));
+        }
+        let mut cache = Self::new(snapshot.options.clone())?;
+        cache.take_over(snapshot, sources, keep_len)?;
+        Ok(cache)
+    }
+
+    /// Takes over a snapshot's tokens, followed by those of `sources`.
+    fn take_over(
+        &mut self,
+        snapshot: &RotatingSnapshot<PARTS>,
+        sources: &mut [Resolved<'_>],
+        current: u64,
+    ) -> Result<()> {
+        let Some(shape) = snapshot.shape().or_else(|| sources.first().map(|source| source.row_shape(PARTS))) else {
+            return Ok(());
+        };
+        for (source, argument) in sources.iter().zip(["accepted", "accepted"]) {
+            source.check(argument, &shape)?;
+        }
+        let accepted = sources.first().map_or(0, Resolved::tokens);
+        let total = snapshot.retained_len() + accepted;
+        let (taken, next) = self.planner.plan_adopt(total, current);
+        self.rows.fill(snapshot.held.as_deref(), taken, next.slots(), shape, sources)?;
+        self.planner.commit(next);
+        Ok(())
+    }
+
+    /// The tokens that were accepted of the last append, of one row of its batch.
+    pub(super) fn accepted_parts(
+        &self,
+        snapshot: &RotatingSnapshot<PARTS>,
+        keep_len: u64,
+        row: u64,
+        batch: u64,
+    ) -> Result<Option<[View; PARTS]>> {
+        self.rows.check()?;
+        let dim = self.options.dim;
+        let current = snapshot.current_seq_len();
+        let Some(accepted) = keep_len.checked_sub(current) else {
+            return Err(Error::argument("keepLen", keep_len, format!("at least {current}, the snapshot's tokens")));
+        };
+        let Some(LastAppend { shown, tokens }) = &self.last else {
+            return Err(kvtide_core::Error::CacheEmpty { operation: "acceptedAppendFromBatchedAppend" }.into());
+        };
+        let views: [View; PARTS] = shown.views();
+        let rows = if dim == 0 { 1 } else { views[0].shape()[0] as u64 };
+        if batch == 0 || rows % batch != 0 {
+            return Err(Error::argument("batchLen", batch, format!("a divisor of {rows}, the size of dimension 0")));
+        }
+        if row >= batch {
+            return Err(Error::argument("rowIdx", row, format!("below {batch}")));
+        }
+        if accepted > u64::from(*tokens) {
+            let expected = format!("at most {}, what was appended last", current + u64::from(*tokens));
+            return Err(Error::argument("keepLen", keep_len, expected));
+        }
+        if accepted == 0 {
+            return Ok(None);
+        }
+        let part = |view: &View| {
+            let first = view.shape()[dim] - *tokens as usize;
+            let taken = view.narrow(dim, first, accepted as usize)?;
+            let rows = (rows / batch) as usize;
+            if dim == 0 { Ok(taken) } else { taken.narrow(0, row as usize * rows, rows) }
+        };
+        let mut parts = views;
+        for view in &mut parts {
+            *view = part(view)?;
+        }
+        Ok(Some(parts))
+    }
+}
+
+/// What a rotating cache held at one moment. Immutable.
+#[derive(Clone, Debug)]
+pub struct RotatingSnapshot<const PARTS: usize> {
+    options: RotatingCacheOptions,
+    state: RotatingState,
+    held: HeldRows,
+}
+
+impl<const PARTS: usize> RotatingSnapshot<PARTS> {
+    fn shape(&self) -> Option<RowShape> {
+        self.held.as_ref().map(|held| held.buffer.shape)
+    }
+
+    /// Tokens that had ever been appended.
+    #[must_use]
+    pub fn current_seq_len(&self) -> u64 {
+        self.state.current()
+    }
+
+    /// The window of its cache.
+    #[must_use]
+    pub fn max_seq_len(&self) -> u32 {
+        self.options.max_seq_len
+    }
+
+    /// The sinks of its cache.
+    #[must_use]
+    pub fn sinks(&self) -> u32 {
+        self.options.sinks
+    }
+
+    /// The axis of the sequence.
+    #[must_use]
+    pub fn dim(&self) -> usize {
+        self.options.dim
+    }
+
+    /// Tokens that it keeps.
+    #[must_use]
+    pub fn retained_len(&self) -> u32 {
+        self.state.retained()
     }
 }

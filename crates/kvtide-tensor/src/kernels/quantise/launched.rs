@@ -28,17 +28,13 @@ pub(crate) fn launched_part<'a>(
         rows: rows.memory,
         head: rows.head,
         token: rows.token,
-        element: float(rows.dtype),
+        element: format(rows.dtype.page_format(), part),
         format: codec.map_or_else(|| format(section.format, part), |codec| format(codec.format, codec.part)),
         dim: section.head_dim,
         is_rotated: codec.is_some_and(|codec| codec.rotated),
         codes,
         scales: [first.scales.unwrap_or(0), section.scale_bytes],
     }
-}
-
-fn float(dtype: DType) -> Format {
-    format(dtype.page_format(), KeyOrValue::Key)
 }
 
 /// How pages keep rows.

@@ -33,7 +33,7 @@ pub(crate) use hadamard::hadamard;
 pub(crate) use launched::{LaunchedRows, launched_part};
 pub(crate) use scale::q4_at;
 
-pub(crate) use crate::base::float::{from_f32, saturate, to_f32};
+pub(crate) use crate::base::dtype::{from_f32, saturate, to_f32};
 use crate::device::form::Form;
 
 /// How the rows of one part of a page are quantised.

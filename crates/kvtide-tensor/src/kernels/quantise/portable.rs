@@ -1,7 +1,8 @@
 //! The same in candle's tensor operations alone: what a device without kernels of its own runs.
 //!
 //! Every operation is one of 32-bit floats that rounds as the loops do, so that the codes are the same; scales, which are cut
-//! out of bits, are few, and found by the loops' own functions. Rows are taken some at a time, so that no tensor is over [`CHUNK`] elements, of which the widest operation keeps [`FINITE`] bytes each.
+//! out of bits, are few, and found by the loops' own functions. Rows are taken some at a time, so that no tensor is over [`CHUNK`]
+//! elements, of which the widest operation keeps [`FINITE`] bytes each.
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use kvtide_core::paged::{KeyOrValue, PageFormat};
@@ -58,14 +59,14 @@ impl Codec {
     }
 
     /// The bounds of the channels of K in q4, `[1, dim]`: over the rows of the block.
-    fn channel_bounds(&self, values: &[f32], rows: usize) -> Result<Bounds> {
-        let mut all: Option<Bounds> = None;
+    fn channel_bounds(&self, values: &[f32], rows: usize) -> Result<TensorBounds> {
+        let mut all: Option<TensorBounds> = None;
         for values in values.chunks(rows * self.dim) {
             let values = Tensor::from_slice(values, (values.len() / self.dim, self.dim), &Device::Cpu)?;
             let found = bounds(&self.rotated_rows(values)?, 0)?;
             all = Some(match all {
                 None => found,
-                Some(all) => Bounds {
+                Some(all) => TensorBounds {
                     low: all.low.minimum(&found.low)?,
                     high: all.high.maximum(&found.high)?,
                     finite: all.finite.minimum(&found.finite)?,
@@ -111,15 +112,15 @@ impl Codec {
 }
 
 /// Smallest and largest along one axis, and 1 where all are finite, else 0.
-struct Bounds {
+struct TensorBounds {
     low: Tensor,
     high: Tensor,
     finite: Tensor,
 }
 
-fn bounds(values: &Tensor, axis: usize) -> Result<Bounds> {
+fn bounds(values: &Tensor, axis: usize) -> Result<TensorBounds> {
     let finite = values.abs()?.le(f64::from(f32::MAX))?.to_dtype(DType::F32)?.min_keepdim(axis)?;
-    Ok(Bounds { low: values.min_keepdim(axis)?, high: values.max_keepdim(axis)?, finite })
+    Ok(TensorBounds { low: values.min_keepdim(axis)?, high: values.max_keepdim(axis)?, finite })
 }
 
 /// `chosen` where `condition` is not 0, else `other`, which may be a number for all.
@@ -210,7 +211,7 @@ fn q8_values(codes: &Tensor) -> Result<Tensor> {
 }
 
 /// Writes down scales and minimums, the first ones numbered `first`.
-fn q4_scales(bounds: &Bounds, first: usize, scales: &mut [u8]) -> Result<()> {
+fn q4_scales(bounds: &TensorBounds, first: usize, scales: &mut [u8]) -> Result<()> {
     let bounds = numbers(&bounds.low)?.into_iter().zip(numbers(&bounds.high)?).zip(numbers(&bounds.finite)?);
     for (place, ((low, high), finite)) in bounds.enumerate() {
         let word = if finite > 0. { q4::word_of(low, high) } else { scale::Q4_NOT_FINITE };

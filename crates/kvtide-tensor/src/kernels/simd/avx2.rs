@@ -4,49 +4,25 @@
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{Lanes, lanes};
 
 /// 8 floats.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256);
 
-impl Lanes for Avx2 {
-    const COUNT: usize = 8;
-    const REGISTERS: usize = 16;
+lanes! {
+    Avx2: 8 floats, 16 registers;
 
-    #[inline(always)]
-    unsafe fn prefetch(address: *const u8) {
-        _mm_prefetch::<_MM_HINT_T1>(address.cast());
-    }
-
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        Self(_mm256_set1_ps(value))
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        Self(_mm256_loadu_ps(from))
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        _mm256_storeu_ps(to, self.0);
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(from: *const u8) -> Self {
-        Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())))
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u8) -> Self {
+    prefetch(address: *const u8) = _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    splat(value: f32) -> Self = Self(_mm256_set1_ps(value));
+    load(from: *const f32) -> Self = Self(_mm256_loadu_ps(from));
+    store(self, to: *mut f32) = _mm256_storeu_ps(to, self.0);
+    load_f16(from: *const u8) -> Self = Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())));
+    load_bf16(from: *const u8) -> Self = {
         let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
         Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
-    }
-
-    #[inline(always)]
-    unsafe fn load_f8(from: *const u8) -> Self {
+    };
+    load_f8(from: *const u8) -> Self = {
         // As a half float with the same bits one exponent field to the right: 2^8 too small, and NaN by hand.
         let wide = _mm_cvtepu8_epi16(_mm_loadl_epi64(from.cast()));
         let magnitude = _mm_and_si128(wide, _mm_set1_epi16(0x7f));
@@ -55,87 +31,41 @@ impl Lanes for Avx2 {
         let bits = _mm_or_si128(sign, _mm_slli_epi16::<7>(magnitude));
         let nan = _mm_and_si128(is_nan, _mm_set1_epi16(0x7e00));
         Self(_mm256_mul_ps(_mm256_cvtph_ps(_mm_or_si128(bits, nan)), _mm256_set1_ps(256.0)))
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(from: *const u8) -> Self {
-        Self(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))))
-    }
-
-    #[inline(always)]
-    unsafe fn load_nibbles(from: *const u8, high: bool) -> Self {
+    };
+    load_i8(from: *const u8) -> Self = Self(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))));
+    load_nibbles(from: *const u8, high: bool) -> Self = {
         let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
         let codes = if high { _mm256_srli_epi32::<4>(wide) } else { _mm256_and_si256(wide, _mm256_set1_epi32(15)) };
         Self(_mm256_cvtepi32_ps(codes))
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Self(_mm256_add_ps(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        Self(_mm256_sub_ps(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        Self(_mm256_mul_ps(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        Self(_mm256_div_ps(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, factor: Self, term: Self) -> Self {
-        Self(_mm256_fmadd_ps(self.0, factor.0, term.0))
-    }
-
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        // The instruction gives its second operand when one is NaN.
-        Self(_mm256_max_ps(other.0, self.0))
-    }
-
-    #[inline(always)]
-    unsafe fn min(self, other: Self) -> Self {
-        Self(_mm256_min_ps(other.0, self.0))
-    }
-
-    #[inline(always)]
-    unsafe fn sums(of: [Self; 4]) -> [f32; 4] {
+    };
+    add(self, other: Self) -> Self = Self(_mm256_add_ps(self.0, other.0));
+    sub(self, other: Self) -> Self = Self(_mm256_sub_ps(self.0, other.0));
+    mul(self, other: Self) -> Self = Self(_mm256_mul_ps(self.0, other.0));
+    div(self, other: Self) -> Self = Self(_mm256_div_ps(self.0, other.0));
+    mul_add(self, factor: Self, term: Self) -> Self = Self(_mm256_fmadd_ps(self.0, factor.0, term.0));
+    // The instruction gives its second operand when one is NaN.
+    max(self, other: Self) -> Self = Self(_mm256_max_ps(other.0, self.0));
+    min(self, other: Self) -> Self = Self(_mm256_min_ps(other.0, self.0));
+    sums(of: [Self; 4]) -> [f32; 4] = {
         let abcd = _mm256_hadd_ps(_mm256_hadd_ps(of[0].0, of[1].0), _mm256_hadd_ps(of[2].0, of[3].0));
         let sums = _mm_add_ps(_mm256_castps256_ps128(abcd), _mm256_extractf128_ps::<1>(abcd));
         let mut out = [0.0; 4];
         _mm_storeu_ps(out.as_mut_ptr(), sums);
         out
-    }
-
-    #[inline(always)]
-    unsafe fn largest(self) -> f32 {
+    };
+    largest(self) -> f32 = {
         let pair = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
         let pair = _mm_max_ps(pair, _mm_movehl_ps(pair, pair));
         _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)))
-    }
-
-    #[inline(always)]
-    unsafe fn sum(self) -> f32 {
+    };
+    sum(self) -> f32 = {
         let pair = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
         let pair = _mm_add_ps(pair, _mm_movehl_ps(pair, pair));
         _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)))
-    }
-
-    #[inline(always)]
-    unsafe fn round(self) -> Self {
-        Self(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0))
-    }
-
-    #[inline(always)]
-    unsafe fn scale_by_power(self, exponent: Self) -> Self {
+    };
+    round(self) -> Self = Self(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0));
+    scale_by_power(self, exponent: Self) -> Self = {
         let biased = _mm256_add_epi32(_mm256_cvtps_epi32(exponent.0), _mm256_set1_epi32(127));
         Self(_mm256_mul_ps(self.0, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))))
-    }
+    };
 }

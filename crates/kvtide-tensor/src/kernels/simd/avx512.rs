@@ -4,49 +4,25 @@
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{Lanes, lanes};
 
 /// 16 floats.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(__m512);
 
-impl Lanes for Avx512 {
-    const COUNT: usize = 16;
-    const REGISTERS: usize = 32;
+lanes! {
+    Avx512: 16 floats, 32 registers;
 
-    #[inline(always)]
-    unsafe fn prefetch(address: *const u8) {
-        _mm_prefetch::<_MM_HINT_T1>(address.cast());
-    }
-
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        Self(_mm512_set1_ps(value))
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        Self(_mm512_loadu_ps(from))
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        _mm512_storeu_ps(to, self.0);
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(from: *const u8) -> Self {
-        Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())))
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u8) -> Self {
+    prefetch(address: *const u8) = _mm_prefetch::<_MM_HINT_T1>(address.cast());
+    splat(value: f32) -> Self = Self(_mm512_set1_ps(value));
+    load(from: *const f32) -> Self = Self(_mm512_loadu_ps(from));
+    store(self, to: *mut f32) = _mm512_storeu_ps(to, self.0);
+    load_f16(from: *const u8) -> Self = Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())));
+    load_bf16(from: *const u8) -> Self = {
         let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
         Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
-    }
-
-    #[inline(always)]
-    unsafe fn load_f8(from: *const u8) -> Self {
+    };
+    load_f8(from: *const u8) -> Self = {
         // As a half float with the same bits one exponent field to the right: 2^8 too small, and NaN by hand.
         let wide = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.cast()));
         let magnitude = _mm256_and_si256(wide, _mm256_set1_epi16(0x7f));
@@ -56,58 +32,22 @@ impl Lanes for Avx512 {
         let nan = _mm256_and_si256(is_nan, _mm256_set1_epi16(0x7e00));
         let half = _mm512_cvtph_ps(_mm256_or_si256(bits, nan));
         Self(_mm512_mul_ps(half, _mm512_set1_ps(256.0)))
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(from: *const u8) -> Self {
-        Self(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))))
-    }
-
-    #[inline(always)]
-    unsafe fn load_nibbles(from: *const u8, high: bool) -> Self {
+    };
+    load_i8(from: *const u8) -> Self = Self(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))));
+    load_nibbles(from: *const u8, high: bool) -> Self = {
         let wide = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
         let codes = if high { _mm512_srli_epi32::<4>(wide) } else { _mm512_and_si512(wide, _mm512_set1_epi32(15)) };
         Self(_mm512_cvtepi32_ps(codes))
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Self(_mm512_add_ps(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        Self(_mm512_sub_ps(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        Self(_mm512_mul_ps(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        Self(_mm512_div_ps(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, factor: Self, term: Self) -> Self {
-        Self(_mm512_fmadd_ps(self.0, factor.0, term.0))
-    }
-
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        // The instruction gives its second operand when one is NaN.
-        Self(_mm512_max_ps(other.0, self.0))
-    }
-
-    #[inline(always)]
-    unsafe fn min(self, other: Self) -> Self {
-        Self(_mm512_min_ps(other.0, self.0))
-    }
-
-    #[inline(always)]
-    unsafe fn sums(of: [Self; 4]) -> [f32; 4] {
+    };
+    add(self, other: Self) -> Self = Self(_mm512_add_ps(self.0, other.0));
+    sub(self, other: Self) -> Self = Self(_mm512_sub_ps(self.0, other.0));
+    mul(self, other: Self) -> Self = Self(_mm512_mul_ps(self.0, other.0));
+    div(self, other: Self) -> Self = Self(_mm512_div_ps(self.0, other.0));
+    mul_add(self, factor: Self, term: Self) -> Self = Self(_mm512_fmadd_ps(self.0, factor.0, term.0));
+    // The instruction gives its second operand when one is NaN.
+    max(self, other: Self) -> Self = Self(_mm512_max_ps(other.0, self.0));
+    min(self, other: Self) -> Self = Self(_mm512_min_ps(other.0, self.0));
+    sums(of: [Self; 4]) -> [f32; 4] = {
         let halves = |v: __m512| _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
         let ab = _mm256_hadd_ps(halves(of[0].0), halves(of[1].0));
         let cd = _mm256_hadd_ps(halves(of[2].0), halves(of[3].0));
@@ -116,26 +56,12 @@ impl Lanes for Avx512 {
         let mut out = [0.0; 4];
         _mm_storeu_ps(out.as_mut_ptr(), sums);
         out
-    }
-
-    #[inline(always)]
-    unsafe fn largest(self) -> f32 {
-        _mm512_reduce_max_ps(self.0)
-    }
-
-    #[inline(always)]
-    unsafe fn sum(self) -> f32 {
-        _mm512_reduce_add_ps(self.0)
-    }
-
-    #[inline(always)]
-    unsafe fn round(self) -> Self {
-        Self(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0))
-    }
-
-    #[inline(always)]
-    unsafe fn scale_by_power(self, exponent: Self) -> Self {
+    };
+    largest(self) -> f32 = _mm512_reduce_max_ps(self.0);
+    sum(self) -> f32 = _mm512_reduce_add_ps(self.0);
+    round(self) -> Self = Self(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0));
+    scale_by_power(self, exponent: Self) -> Self = {
         let kept = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(exponent.0, _mm512_set1_ps(-127.0));
         Self(_mm512_maskz_scalef_ps(kept, self.0, exponent.0))
-    }
+    };
 }

@@ -9,7 +9,6 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
-pub(crate) mod format;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 
@@ -81,3 +80,22 @@ pub(crate) unsafe fn exp2<V: Lanes>(exponent: V) -> V {
         power.scale_by_power(whole)
     }
 }
+
+/// The methods of a vector, each inlined whole.
+macro_rules! lanes {
+    ($vector:ident: $count:literal floats, $registers:literal registers;
+     $($name:ident($($argument:tt)*) $(-> $result:ty)? = $body:expr;)+) => {
+        impl Lanes for $vector {
+            const COUNT: usize = $count;
+            const REGISTERS: usize = $registers;
+
+            $(
+                #[inline(always)]
+                unsafe fn $name($($argument)*) $(-> $result)? {
+                    $body
+                }
+            )+
+        }
+    };
+}
+use lanes;

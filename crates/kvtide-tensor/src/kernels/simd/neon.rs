@@ -4,7 +4,7 @@
 
 use std::arch::aarch64::*;
 
-use super::Lanes;
+use super::{Lanes, lanes};
 
 /// 4 floats.
 #[derive(Clone, Copy)]
@@ -29,42 +29,19 @@ unsafe fn from_half_bits(half: uint32x4_t) -> float32x4_t {
     vreinterpretq_f32_u32(vorrq_u32(vorrq_u32(vreinterpretq_u32_f32(scaled), exponent), sign))
 }
 
-impl Lanes for Neon {
-    const COUNT: usize = 4;
-    const REGISTERS: usize = 32;
+lanes! {
+    Neon: 4 floats, 32 registers;
 
-    #[inline(always)]
-    unsafe fn prefetch(_: *const u8) {
-        // The processors' own prefetchers follow rows; the compiler has no stable instruction for it.
-    }
-
-    #[inline(always)]
-    unsafe fn splat(value: f32) -> Self {
-        Self(vdupq_n_f32(value))
-    }
-
-    #[inline(always)]
-    unsafe fn load(from: *const f32) -> Self {
-        Self(vreinterpretq_f32_u8(vld1q_u8(from.cast())))
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32) {
-        vst1q_u8(to.cast(), vreinterpretq_u8_f32(self.0));
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(from: *const u8) -> Self {
-        Self(from_half_bits(vmovl_u16(vreinterpret_u16_u8(vld1_u8(from)))))
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(from: *const u8) -> Self {
+    // The processors' own prefetchers follow rows; the compiler has no stable instruction for it.
+    prefetch(_: *const u8) = ();
+    splat(value: f32) -> Self = Self(vdupq_n_f32(value));
+    load(from: *const f32) -> Self = Self(vreinterpretq_f32_u8(vld1q_u8(from.cast())));
+    store(self, to: *mut f32) = vst1q_u8(to.cast(), vreinterpretq_u8_f32(self.0));
+    load_f16(from: *const u8) -> Self = Self(from_half_bits(vmovl_u16(vreinterpret_u16_u8(vld1_u8(from)))));
+    load_bf16(from: *const u8) -> Self = {
         Self(vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(from)))))
-    }
-
-    #[inline(always)]
-    unsafe fn load_f8(from: *const u8) -> Self {
+    };
+    load_f8(from: *const u8) -> Self = {
         let wide = vmovl_u16(vget_low_u16(bytes(from)));
         let magnitude = vandq_u32(wide, vdupq_n_u32(0x7f));
         let sign = vshlq_n_u32::<24>(vandq_u32(wide, vdupq_n_u32(0x80)));
@@ -73,81 +50,33 @@ impl Lanes for Neon {
             vmulq_n_f32(vreinterpretq_f32_u32(vshlq_n_u32::<20>(magnitude)), f32::from_bits((127 + 120) << 23));
         let nan = vandq_u32(vceqq_u32(magnitude, vdupq_n_u32(0x7f)), vdupq_n_u32(0x7fc0_0000));
         Self(vreinterpretq_f32_u32(vorrq_u32(vorrq_u32(vreinterpretq_u32_f32(scaled), nan), sign)))
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(from: *const u8) -> Self {
+    };
+    load_i8(from: *const u8) -> Self = {
         let wide = vmovl_s8(vcreate_s8(u64::from(from.cast::<u32>().read_unaligned())));
         Self(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))))
-    }
-
-    #[inline(always)]
-    unsafe fn load_nibbles(from: *const u8, high: bool) -> Self {
+    };
+    load_nibbles(from: *const u8, high: bool) -> Self = {
         let wide = vmovl_u16(vget_low_u16(bytes(from)));
         Self(vcvtq_f32_u32(if high { vshrq_n_u32::<4>(wide) } else { vandq_u32(wide, vdupq_n_u32(15)) }))
-    }
-
-    #[inline(always)]
-    unsafe fn add(self, other: Self) -> Self {
-        Self(vaddq_f32(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn sub(self, other: Self) -> Self {
-        Self(vsubq_f32(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn mul(self, other: Self) -> Self {
-        Self(vmulq_f32(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn div(self, other: Self) -> Self {
-        Self(vdivq_f32(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn mul_add(self, factor: Self, term: Self) -> Self {
-        Self(vfmaq_f32(term.0, self.0, factor.0))
-    }
-
-    #[inline(always)]
-    unsafe fn max(self, other: Self) -> Self {
-        Self(vmaxq_f32(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn min(self, other: Self) -> Self {
-        Self(vminq_f32(self.0, other.0))
-    }
-
-    #[inline(always)]
-    unsafe fn sums(of: [Self; 4]) -> [f32; 4] {
+    };
+    add(self, other: Self) -> Self = Self(vaddq_f32(self.0, other.0));
+    sub(self, other: Self) -> Self = Self(vsubq_f32(self.0, other.0));
+    mul(self, other: Self) -> Self = Self(vmulq_f32(self.0, other.0));
+    div(self, other: Self) -> Self = Self(vdivq_f32(self.0, other.0));
+    mul_add(self, factor: Self, term: Self) -> Self = Self(vfmaq_f32(term.0, self.0, factor.0));
+    max(self, other: Self) -> Self = Self(vmaxq_f32(self.0, other.0));
+    min(self, other: Self) -> Self = Self(vminq_f32(self.0, other.0));
+    sums(of: [Self; 4]) -> [f32; 4] = {
         let sums = vpaddq_f32(vpaddq_f32(of[0].0, of[1].0), vpaddq_f32(of[2].0, of[3].0));
         let mut out = [0.0; 4];
         vst1q_f32(out.as_mut_ptr(), sums);
         out
-    }
-
-    #[inline(always)]
-    unsafe fn largest(self) -> f32 {
-        vmaxvq_f32(self.0)
-    }
-
-    #[inline(always)]
-    unsafe fn sum(self) -> f32 {
-        vaddvq_f32(self.0)
-    }
-
-    #[inline(always)]
-    unsafe fn round(self) -> Self {
-        Self(vrndnq_f32(self.0))
-    }
-
-    #[inline(always)]
-    unsafe fn scale_by_power(self, exponent: Self) -> Self {
+    };
+    largest(self) -> f32 = vmaxvq_f32(self.0);
+    sum(self) -> f32 = vaddvq_f32(self.0);
+    round(self) -> Self = Self(vrndnq_f32(self.0));
+    scale_by_power(self, exponent: Self) -> Self = {
         let biased = vaddq_s32(vcvtq_s32_f32(exponent.0), vdupq_n_s32(127));
         Self(vmulq_f32(self.0, vreinterpretq_f32_s32(vshlq_n_s32::<23>(biased))))
-    }
+    };
 }

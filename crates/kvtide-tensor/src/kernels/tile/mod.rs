@@ -1,6 +1,6 @@
 //! The arithmetic of attention on a tile: some query rows, some tokens, everything in the nearest caches.
 //!
-//! The algorithms are written once (`scores`, `weigh`, `soften`); each form of the kernels is a table of entries in which they
+//! The algorithms are written once (`products.rs`, `soften.rs`); each form of the kernels is a table of entries in which they
 //! are inlined with its instructions enabled. The methods of [`TileKernels`] are safe: each checks the bounds of its whole
 //! call first.
 #![expect(
@@ -8,19 +8,14 @@
     reason = "entries with vector instructions, and the calls to them after the bounds were checked"
 )]
 
-mod ahead;
+mod products;
 mod rows;
-mod scores;
 mod soften;
-mod weigh;
 
-use super::simd::format::{Bf16, F8, F16, F32, Format, I8, Nibbles};
 use crate::device::form::{Form, Kernels};
-pub(crate) use ahead::{AHEAD, Ahead};
-use rows::widen_nibbles;
-pub(crate) use rows::{Elements, LANES_MAX, Matrix, MatrixMut, Rows, padded};
-use scores::Scores;
-use weigh::Weigh;
+use products::{Scores, Weigh};
+pub(crate) use rows::{AHEAD, Ahead, Elements, LANES_MAX, Matrix, MatrixMut, TileRows, padded};
+use rows::{Bf16, ElementFormat, F8, F16, F32, I8, Nibbles, widen_nibbles};
 
 /// A form of the kernels.
 pub(crate) struct TileKernels {
@@ -34,57 +29,35 @@ pub(crate) struct TileKernels {
     dot: unsafe fn(*const f32, *const f32, usize) -> f32,
 }
 
+/// Entries of a form: what is called is inlined in them, with the form's instructions.
+macro_rules! entries {
+    ($features:literal;
+     $($name:ident $(<$format:ident>)? ($($argument:ident: $kind:ty),+) $(-> $result:ty)? = $call:expr;)+) => {
+        $(
+            #[target_feature(enable = $features)]
+            unsafe fn $name $(<$format: ElementFormat>)? ($($argument: $kind),+) $(-> $result)? {
+                // SAFETY: the caller's promise, and the instructions are enabled here.
+                unsafe { $call }
+            }
+        )+
+    };
+}
+
 macro_rules! form {
     ($module:ident, $lanes:ty, $long:literal, $short:literal, $features:literal) => {
         mod $module {
             use super::*;
 
-            #[target_feature(enable = $features)]
-            unsafe fn scores<F: Format>(a: Scores) {
-                // SAFETY: the caller's promise, and the instructions are enabled here.
-                unsafe { scores::scores::<$lanes, F>(a) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn weigh<F: Format>(a: Weigh) {
-                // SAFETY: as above.
-                unsafe { weigh::weigh::<$lanes, F, $long, $short>(a) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn widen<F: Format>(row: *const u8, dim: usize, out: *mut f32) {
-                // SAFETY: as above.
-                unsafe { soften::widen::<$lanes, F>(row, dim, out) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn soften(scores: *mut f32, count: usize, before: f32) -> [f32; 2] {
-                // SAFETY: as above.
-                unsafe { soften::soften::<$lanes>(scores, count, before) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn bend(scores: *mut f32, count: usize, factor: f32, cap: f32) {
-                // SAFETY: as above.
-                unsafe { soften::bend::<$lanes>(scores, count, factor, cap) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn scale(row: *mut f32, factors: *const f32, count: usize) {
-                // SAFETY: as above.
-                unsafe { soften::scale::<$lanes>(row, factors, count) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn scale_all(row: *mut f32, factor: f32, count: usize) {
-                // SAFETY: as above.
-                unsafe { soften::scale_all::<$lanes>(row, factor, count) }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn dot(row: *const f32, other: *const f32, count: usize) -> f32 {
-                // SAFETY: as above.
-                unsafe { soften::dot::<$lanes>(row, other, count) }
+            entries! {
+                $features;
+                scores<F>(a: Scores) = products::scores::<$lanes, F>(a);
+                weigh<F>(a: Weigh) = products::weigh::<$lanes, F, $long, $short>(a);
+                widen<F>(row: *const u8, dim: usize, out: *mut f32) = soften::widen::<$lanes, F>(row, dim, out);
+                soften(row: *mut f32, len: usize, before: f32) -> [f32; 2] = soften::soften::<$lanes>(row, len, before);
+                bend(row: *mut f32, len: usize, factor: f32, cap: f32) = soften::bend::<$lanes>(row, len, factor, cap);
+                scale(row: *mut f32, factors: *const f32, len: usize) = soften::scale::<$lanes>(row, factors, len);
+                scale_all(row: *mut f32, factor: f32, len: usize) = soften::scale_all::<$lanes>(row, factor, len);
+                dot(row: *const f32, other: *const f32, len: usize) -> f32 = soften::dot::<$lanes>(row, other, len);
             }
 
             pub(super) static KERNELS: TileKernels = TileKernels {
@@ -125,7 +98,7 @@ impl TileKernels {
 
     /// The products of `queries` and `keys`, `out` a row for each query. Each head of the keys has as many queries, those of
     /// one after those of another. Behind the last key, up to the next multiple of four, `out` gets what means nothing.
-    pub fn scores(&self, queries: Matrix<'_>, keys: Rows<'_>, out: &mut MatrixMut<'_>) {
+    pub fn scores(&self, queries: Matrix<'_>, keys: TileRows<'_>, out: &mut MatrixMut<'_>) {
         if keys.count == 0 || queries.count == 0 {
             return;
         }
@@ -154,7 +127,7 @@ impl TileKernels {
 
     /// Adds `values`, each times its weight, to the rows of `out`. Each head of the values has as many rows, those of one after
     /// those of another. Behind the last element, up to the next multiple of [`LANES_MAX`], `out` gets what means nothing.
-    pub fn weigh(&self, weights: Matrix<'_>, values: Rows<'_>, out: &mut MatrixMut<'_>) {
+    pub fn weigh(&self, weights: Matrix<'_>, values: TileRows<'_>, out: &mut MatrixMut<'_>) {
         if values.count == 0 || weights.count == 0 {
             return;
         }
@@ -182,7 +155,7 @@ impl TileKernels {
     }
 
     /// Row `index` of the first head of `rows` as floats.
-    pub fn widen(&self, rows: Rows<'_>, index: usize, out: &mut [f32]) {
+    pub fn widen(&self, rows: TileRows<'_>, index: usize, out: &mut [f32]) {
         let row = rows.head(0).part(index, 1);
         row.check();
         assert!(index < rows.count && out.len() >= padded(rows.dim), "a row outside its matrix");

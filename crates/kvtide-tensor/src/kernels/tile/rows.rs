@@ -1,6 +1,9 @@
-//! Rows of elements and of floats, as the kernels of a tile take them.
+//! Rows of elements and of floats, as the kernels of a tile take them: how elements of K and V lie in memory, how they become
+//! floats, and what is asked for before it is needed, since the memory takes longer to answer than a row takes.
+#![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
+#![allow(unsafe_op_in_unsafe_fn, reason = "each method is one load; the trait states what it needs")]
 
-use super::ahead::{Ahead, AheadOf};
+use crate::kernels::simd::Lanes;
 
 /// Every vector has at most so many floats: rows of floats are padded to a multiple of it.
 pub(crate) const LANES_MAX: usize = 16;
@@ -35,7 +38,7 @@ impl Elements {
 
 /// Rows of elements at equal distances, as many for each of some heads, which lie at one distance too.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct TileRows<'a> {
     pub elements: Elements,
     pub bytes: &'a [u8],
     /// The byte of the first row of the first head.
@@ -53,15 +56,21 @@ pub(crate) struct Rows<'a> {
     pub ahead: Ahead,
 }
 
-impl Rows<'_> {
+impl<'a> TileRows<'a> {
+    /// Rows of one head from the first byte on; nothing is asked for ahead.
+    pub fn new(elements: Elements, bytes: &'a [u8], stride: usize, count: usize, dim: usize) -> Self {
+        let ahead = Ahead::NOTHING;
+        TileRows { elements, bytes, offset: 0, heads: 1, head_stride: 0, stride, count, dim, ahead }
+    }
+
     /// The rows of one head.
     pub fn head(self, head: usize) -> Self {
-        Rows { offset: self.offset + head * self.head_stride, heads: 1, ..self }
+        TileRows { offset: self.offset + head * self.head_stride, heads: 1, ..self }
     }
 
     /// Rows `first .. first + count` of each head.
     pub fn part(self, first: usize, count: usize) -> Self {
-        Rows { offset: self.offset + first * self.stride, count, ..self }
+        TileRows { offset: self.offset + first * self.stride, count, ..self }
     }
 
     /// Refuses rows that reach outside their memory.
@@ -113,4 +122,111 @@ pub(super) fn widen_nibbles(row: &[u8], dim: usize, out: &mut [f32]) {
             out[group + index] = f32::from(if index < half { byte & 15 } else { byte >> 4 });
         }
     }
+}
+
+/// Where that lies which is needed soon after a row: rows go on elsewhere at the end of a page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// Bytes from a row to what is asked for; 0 when nobody knows.
+    pub near: isize,
+    /// The same for rows that begin `turn` bytes behind the first one, and further.
+    pub far: isize,
+    pub turn: usize,
+}
+
+/// The same, where `turn` is an address.
+#[derive(Clone, Copy)]
+pub(super) struct AheadOf {
+    pub near: isize,
+    pub far: isize,
+    pub turn: usize,
+}
+
+impl AheadOf {
+    /// Bytes from a row to what is asked for.
+    #[inline(always)]
+    pub fn from(&self, row: *const u8) -> isize {
+        if row.addr() < self.turn { self.near } else { self.far }
+    }
+}
+
+/// Asks for what is `ahead` of a row of so many bytes; for nothing where that is 0.
+///
+/// # Safety
+///
+/// The machine has the instructions of `V`.
+#[inline(always)]
+pub(super) unsafe fn ask<V: Lanes>(row: *const u8, bytes: usize, ahead: isize) {
+    if ahead != 0 {
+        for line in (0..bytes).step_by(64) {
+            // SAFETY: the caller's promise; any address can be asked for.
+            unsafe { V::prefetch(row.wrapping_offset(ahead).wrapping_add(line)) };
+        }
+    }
+}
+
+impl Ahead {
+    /// Nothing is asked for.
+    pub const NOTHING: Ahead = Ahead { near: 0, far: 0, turn: 0 };
+    /// Rows go on behind each other.
+    pub const STRAIGHT: Ahead = Ahead { near: AHEAD as isize, far: 0, turn: usize::MAX };
+}
+
+/// Bytes that are asked for ahead of their use: 4 KiB were too few, 32 no better.
+pub(crate) const AHEAD: usize = 16384;
+
+/// A row of elements.
+///
+/// # Safety
+///
+/// The row has `V::COUNT` elements from `index` on, a multiple of it, and the machine has the instructions of `V`.
+pub(crate) trait ElementFormat {
+    /// Bits of one element.
+    const BITS: usize;
+
+    unsafe fn load<V: Lanes>(row: *const u8, index: usize) -> V;
+}
+
+macro_rules! formats {
+    ($($(#[$doc:meta])+ $name:ident, $bits:literal, |$row:ident, $index:ident| $load:expr;)+) => {$(
+        $(#[$doc])+
+        pub(crate) struct $name;
+
+        impl ElementFormat for $name {
+            const BITS: usize = $bits;
+
+            #[inline(always)]
+            unsafe fn load<V: Lanes>($row: *const u8, $index: usize) -> V {
+                $load
+            }
+        }
+    )+};
+}
+
+formats! {
+    /// 32-bit floats.
+    F32, 32, |row, index| V::load(row.cast::<f32>().add(index));
+    /// Half floats.
+    F16, 16, |row, index| V::load_f16(row.add(2 * index));
+    /// The upper half of a 32-bit float.
+    Bf16, 16, |row, index| V::load_bf16(row.add(2 * index));
+    /// 8-bit floats with 4 bits of exponent, without infinities.
+    F8, 8, |row, index| V::load_f8(row.add(index));
+    /// Signed bytes, without their scale.
+    I8, 8, |row, index| V::load_i8(row.add(index));
+    /// Codes of 4 bits in groups of 32: 16 bytes, the first 16 codes in the low halves, the others in the high ones.
+    Nibbles, 4, |row, index| V::load_nibbles(row.add(index / 32 * 16 + index % 16), index % 32 >= 16);
+}
+
+/// The elements from `index` on, `count` of them and fewer than a vector holds; zeros behind them. Not for [`Nibbles`].
+///
+/// # Safety
+///
+/// As for [`ElementFormat::load`], with `count` elements.
+#[inline(always)]
+pub(crate) unsafe fn load_some<F: ElementFormat, V: Lanes>(row: *const u8, index: usize, count: usize) -> V {
+    let mut bytes = [0u8; 64];
+    let width = F::BITS / 8;
+    std::ptr::copy_nonoverlapping(row.add(index * width), bytes.as_mut_ptr(), count * width);
+    F::load(bytes.as_ptr(), 0)
 }

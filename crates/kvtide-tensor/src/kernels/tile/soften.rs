@@ -3,7 +3,7 @@
 //! Scores are natural logarithms, and meet log2(e) as differences: a score near the end of the floats is beyond it in base 2.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
-use crate::kernels::simd::format::{Format, load_some};
+use super::rows::{ElementFormat, load_some};
 use crate::kernels::simd::{Lanes, exp2};
 
 /// Turns scores into weights `e^(score - max)`, where max is the larger one of `before` and the largest score; gives max and
@@ -106,7 +106,7 @@ pub(super) unsafe fn dot<V: Lanes>(row: *const f32, other: *const f32, count: us
 ///
 /// `row` has `dim` elements, `out` room for as many rounded up, and the machine has the instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn widen<V: Lanes, F: Format>(row: *const u8, dim: usize, out: *mut f32) {
+pub(super) unsafe fn widen<V: Lanes, F: ElementFormat>(row: *const u8, dim: usize, out: *mut f32) {
     // SAFETY: as the caller promises.
     unsafe {
         let mut at = 0;

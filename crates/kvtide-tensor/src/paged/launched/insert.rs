@@ -7,7 +7,7 @@ use super::slabs::{heads, sections};
 use crate::base::error::Result;
 use crate::device::edit::inspect_spans;
 use crate::paged::rows::TokenRows;
-use crate::paged::slab::Slab;
+use crate::paged::slabs::Slab;
 
 /// Numbers of a step on its device.
 #[derive(Clone, Copy, Debug)]

@@ -10,8 +10,7 @@ use super::slabs::{Launched, quantised_pages};
 use crate::base::error::Result;
 use crate::kernels::pages::heads;
 use crate::kernels::quantise::LaunchedRows;
-use crate::paged::slab::Slab;
-use crate::paged::slabs::Holes;
+use crate::paged::slabs::{Holes, Slab};
 
 /// From which slab rows go to which, by whether it is the staging one, and bytes of a row.
 type Way = (bool, bool, usize);

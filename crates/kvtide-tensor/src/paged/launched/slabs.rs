@@ -3,7 +3,6 @@
 use kvtide_core::paged::{KeyOrValue, PageLayout};
 use kvtide_cuda::{QuantisedPages, Section, Span, Stream};
 
-use crate::base::error::Result;
 use crate::kernels::quantise::{Codec, LaunchedRows, launched_part};
 use crate::paged::slabs::Slabs;
 
@@ -11,13 +10,6 @@ use crate::paged::slabs::Slabs;
 pub(in crate::paged) struct Launched<'a> {
     pub stream: Stream,
     pub slabs: &'a Slabs,
-}
-
-impl<'a> Launched<'a> {
-    /// Where the device has kernels of its own.
-    pub fn of(slabs: &'a Slabs) -> Result<Option<Self>> {
-        Ok(slabs.slab.stream()?.map(|stream| Launched { stream, slabs }))
-    }
 }
 
 /// Pages of a layout, each part with its codec if it has one, and rows elsewhere.

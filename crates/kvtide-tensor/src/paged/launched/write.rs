@@ -10,7 +10,7 @@ use super::sources::Placed;
 use crate::base::error::Result;
 use crate::kernels::quantise::LaunchedRows;
 use crate::paged::rows::TokenRows;
-use crate::paged::slab::Slab;
+use crate::paged::slabs::Slab;
 
 impl Launched<'_> {
     /// Moves rows of some layers of a plan where it says: of low-bit pages those into the slab that fill one, the others into the

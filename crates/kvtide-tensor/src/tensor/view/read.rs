@@ -10,8 +10,8 @@ use kvtide_core::counted;
 use kvtide_cuda::{BoxCopy, Span, Stream, copy_boxes};
 
 use super::{View, ViewBox};
+use crate::base::dtype::floats;
 use crate::base::error::{Error, Result};
-use crate::base::float::floats;
 use crate::base::memory::Budget;
 use crate::base::region::Place;
 use crate::base::zeroed::zeroed_bytes;

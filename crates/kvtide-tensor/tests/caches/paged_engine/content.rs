@@ -7,7 +7,7 @@ use kvtide_core::paged::PageFormat;
 use kvtide_tensor::{DType, PagedKvCacheOptions};
 use proptest::prelude::*;
 
-use super::memory::Value;
+use super::model::Value;
 
 /// The form of tokens and pages.
 #[derive(Clone, Copy, Debug)]

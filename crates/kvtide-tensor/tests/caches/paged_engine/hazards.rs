@@ -243,3 +243,38 @@ fn memory_that_runs_out_in_a_copy_or_in_staging_changes_nothing_that_is_seen() {
     }
     assert!(refused.iter().all(|&count| count > 0), "{refused:?}");
 }
+
+#[test]
+fn a_page_that_a_snapshot_holds_is_quantised_in_a_copy_when_the_draft_is_committed() {
+    for (by_path, spare) in [(false, true), (true, true), (false, false)] {
+        let mut cache = cache(Some(PageFormat::Q4), None);
+        let (id, other) = (cache.create_sequence().unwrap(), cache.create_sequence().unwrap());
+        if !spare {
+            cache.ensure_capacity(other, 6 * BLOCK_SIZE).unwrap();
+        }
+        append(&mut cache, id, 1, 2).unwrap();
+        let draft = cache.begin(id, None, Default::default()).unwrap();
+        let mut step = begin(&mut cache, id, 3).unwrap();
+        (0..2).for_each(|layer| write(&mut cache, &mut step, layer, 3, 3).unwrap());
+        cache.commit_step(&mut step, Some(&[3, 4, 5])).unwrap();
+        let snapshot = cache.snapshot(id).unwrap();
+        let drafted = shown(&mut cache);
+        match by_path {
+            true => cache.commit_path(id, draft, &[0, 1, 2]).unwrap(),
+            false => cache.commit(id, draft, None).unwrap(),
+        }
+        let found = cache.find_prefix(&[1, 2, 3, 4, 5, 6], Default::default(), false).unwrap().length();
+        assert_eq!(found, if spare { BLOCK_SIZE } else { 0 });
+        // What the snapshot saw is what it gives, to the bit.
+        cache.restore(other, &snapshot).unwrap();
+        assert_eq!(shown(&mut cache)[1].1, drafted[0].1);
+        drop(snapshot);
+        cache.drop_sequence(other).unwrap();
+        append(&mut cache, id, 6, 3).unwrap();
+        assert_eq!(
+            cache.staged_count(),
+            if spare { 0 } else { 2 },
+            "two layers of a page stay in floats without a block"
+        );
+    }
+}

@@ -1,9 +1,10 @@
 //! The paged engine on tensors: random traces of everything that it does, against sequences that are kept apart.
 //!
-//! Calls and model are those that the planner is tested with: a value stands for one token in one layer. Values of known
+//! Calls and oracle are those that the planner is tested with: a value stands for one token in one layer. Values of known
 //! tokens follow from the tokens before and from the tenant, so a prefix that is found must show exactly those, and one that is
-//! shown to another tenant is seen. What a value is in a tensor says `content.rs`.
+//! shown to another tenant is seen. What a value is in a tensor says `content.rs`, and `tensors.rs` holds what comes out against it.
 
+mod attending;
 #[path = "../../../../kvtide-core/tests/paged_world/calls.rs"]
 mod calls;
 mod content;
@@ -14,22 +15,20 @@ mod model;
 mod oracle;
 #[path = "../../../../kvtide-core/tests/support/policies.rs"]
 mod policies;
+mod tensors;
+#[path = "../../../../kvtide-core/tests/paged_world/world/mod.rs"]
 mod world;
 
 use calls::{Call, Shape};
 use content::Content;
 use kvtide_tensor::Kernels;
 use proptest::prelude::*;
+use tensors::TensorCache;
 use world::World;
 
 use crate::any_kernels::{any_kernels, under};
 use crate::outcome::Done;
 use crate::support;
-
-/// What `model.rs` keeps of a token in a layer.
-mod memory {
-    pub type Value = u32;
-}
 
 type Trace = (Kernels, (Shape, Content), Vec<Call>);
 
@@ -73,7 +72,7 @@ fn dense_traces() -> impl Strategy<Value = Trace> {
 
 fn cache_follows_the_model((kernels, (shape, content), calls): Trace) -> Done {
     under(kernels, || {
-        let mut world = World::new(shape, content)?;
+        let mut world = World::new(shape, TensorCache::new(&shape, content)?);
         for call in &calls {
             world.call(call)?;
             world.check()?;
@@ -84,7 +83,7 @@ fn cache_follows_the_model((kernels, (shape, content), calls): Trace) -> Done {
 
 fn attention_follows_the_model((kernels, (shape, content), calls): Trace) -> Done {
     under(kernels, || {
-        let mut world = World::new(shape, content.plain())?;
+        let mut world = World::new(shape, TensorCache::new(&shape, content.plain())?);
         for (at, call) in calls.iter().enumerate() {
             world.call(call)?;
             world.check_attention(at as u64 * 7 + calls.len() as u64)?;

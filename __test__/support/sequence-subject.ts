@@ -1,0 +1,66 @@
+import { type BeginOptions, type Kv, type KvSource, type KvTransaction, PagedKvCache, type Sequence, Tensor, type TokenSource, type Transaction } from '../../index.js'
+import { source, type Shape } from './properties.js'
+import { showing, stacked } from './showing.js'
+
+/** K and V of each layer, of tensors that have them where other caches have their batch. */
+function layersOf(k: TokenSource, v: TokenSource): KvSource[] {
+  if (!(k instanceof Tensor && v instanceof Tensor)) return [{ k, v }]
+  return Array.from({ length: k.shape[0] as number }, (_, layer) => ({ k: k.narrow(0, layer, 1), v: v.narrow(0, layer, 1) }))
+}
+
+/** A sequence alone in its cache, of layers that are alike or of a model: what is the batch of other caches are its layers. */
+export class SequenceSubject {
+  readonly cache: PagedKvCache
+  readonly sequence: Sequence
+  readonly #shape: Shape
+  readonly #ofModel: boolean
+
+  constructor(shape: Shape, ofModel = false) {
+    const { device, batch, heads, dim, dtype } = shape
+    this.#shape = shape
+    this.#ofModel = ofModel
+    const pages = { capacity: 256, blockSize: 4, dtype, device }
+    const layers = Array.from({ length: batch }, () => ({ kind: 'full', numKvHeads: heads, headDim: dim }) as const)
+    this.cache = new PagedKvCache(ofModel ? { ...pages, model: { layers } } : { ...pages, numLayers: batch, numKvHeads: heads, headDim: dim })
+    this.sequence = this.cache.openSequence()
+  }
+
+  /** What it holds; `null` when that is nothing. */
+  read(): Kv | null {
+    this.cache.checkInvariants()
+    return this.sequence.length === 0 ? null : this.shown()
+  }
+
+  /** All tokens, `[layers, heads, tokens, dim]`; none of a model's sequence that is empty. */
+  shown(): Kv {
+    const none = source(this.#shape, [], 0)
+    const kvOf = (layer: number): Kv => (this.#ofModel ? (this.sequence.kv(layer) ?? { k: none, v: none }) : this.cache.gather(this.sequence, layer))
+    return stacked(this.#shape, this.sequence.length, kvOf)
+  }
+
+  append(k: TokenSource, v: TokenSource): Kv {
+    this.sequence.append(this.#tokens(k, v))
+    return this.shown()
+  }
+
+  readonly begin = (options?: BeginOptions): KvTransaction => showing(this.sequence.begin(options), this.#draft, () => this.shown())
+
+  readonly #draft = (to: Transaction, k: TokenSource, v: TokenSource, options: unknown = {}): void =>
+    to.append(typeof options === 'object' && options !== null ? { ...this.#tokens(k, v), ...options } : (options as never))
+
+  #tokens(k: TokenSource, v: TokenSource): { readonly k: TokenSource; readonly v: TokenSource } | { readonly layers: KvSource[] } {
+    return this.#ofModel ? { layers: layersOf(k, v) } : { k, v }
+  }
+
+  stats(): { readonly usedBytes: number } {
+    return this.cache.stats()
+  }
+
+  dispose(): void {
+    this.cache.dispose()
+  }
+
+  [Symbol.dispose](): void {
+    this.cache.dispose()
+  }
+}

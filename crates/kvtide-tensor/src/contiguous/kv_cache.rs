@@ -1,0 +1,274 @@
+//! K and V of one attention layer, growing.
+//!
+//! One buffer `[2 (k, v), batch, kvHeads, capacity, headDim]`. An append, of a draft too, is O(new tokens), and a copy of what is
+//! there when the buffer doubles; a truncate, a snapshot and a restore are O(1).
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use kvtide_core::{Ending, GrowablePlanner, GrowableState, Runs, Tree};
+
+use crate::base::dims::Dims;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
+use crate::base::stats::Stats;
+use crate::contiguous::options::KvCacheOptions;
+use crate::contiguous::transaction::Drafting;
+use crate::contiguous::{Contiguous, HeldRows};
+use crate::device::check_kernels;
+use crate::tensor::buffer::RowShape;
+use crate::tensor::shown::Shown;
+use crate::tensor::source::{Resolved, SEQUENCE, Source, check_pair, resolve_pair};
+use crate::tensor::tree_mask::TreeMask;
+use crate::tensor::view::Kv;
+
+/// A growing cache of K and V.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use kvtide_tensor::{KvCache, KvCacheOptions};
+///
+/// let mut cache = KvCache::new(KvCacheOptions { num_kv_heads: 2, head_dim: 4, max_seq_len: 8, ..Default::default() })?;
+/// let k = Tensor::arange(0f32, 24., &Device::Cpu)?.reshape((1, 2, 3, 4))?;
+/// let seen = cache.update(&k, &k)?;
+/// assert_eq!(seen.k.shape(), [1, 2, 3, 4]);
+/// assert_eq!(seen.k.to_f32()?, k.flatten_all()?.to_vec1::<f32>()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct KvCache {
+    planner: GrowablePlanner,
+    rows: Contiguous,
+    dtype: DType,
+}
+
+/// What a [`KvCache`] held at one moment. Immutable.
+#[derive(Clone, Debug)]
+pub struct KvSnapshot {
+    state: GrowableState,
+    held: HeldRows,
+}
+
+impl KvSnapshot {
+    /// Tokens in it.
+    #[must_use]
+    pub fn seq_len(&self) -> u32 {
+        self.state.len()
+    }
+}
+
+impl KvCache {
+    /// An empty cache, its first buffer reserved.
+    pub fn new(options: KvCacheOptions) -> Result<Self> {
+        let KvCacheOptions { batch_size, num_kv_heads, head_dim, dtype, .. } = options;
+        for (argument, value) in [("batchSize", batch_size), ("numKvHeads", num_kv_heads), ("headDim", head_dim)] {
+            kvtide_core::count_positive(argument, value.into())?;
+        }
+        check_kernels(&options.device)?;
+        let initial = if options.stable_addresses { options.max_seq_len } else { options.initial_capacity };
+        let planner = GrowablePlanner::new(initial, options.max_seq_len)?;
+        let dims = Dims::new("shape", &[batch_size as usize, num_kv_heads as usize, 1, head_dim as usize])?;
+        let shape = RowShape { parts: 2, dims, axis: SEQUENCE, dtype };
+        let mut rows =
+            Contiguous::new(Budget::within(&options.device, options.budget.as_ref(), options.memory_limit_bytes));
+        rows.reserve(shape, planner.state().slots())?;
+        Ok(KvCache { planner, rows, dtype })
+    }
+
+    /// Tokens in it.
+    #[must_use]
+    pub fn seq_len(&self) -> u32 {
+        self.planner.state().len()
+    }
+
+    /// Slots of the buffer.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.planner.state().slots()
+    }
+
+    /// The most tokens it may hold.
+    #[must_use]
+    pub fn max_seq_len(&self) -> u32 {
+        self.planner.max()
+    }
+
+    /// True when it holds no token.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.seq_len() == 0
+    }
+
+    /// Its element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Adds tokens: `[batch, kv_heads, n, head_dim]` each. K and V are written in one operation.
+    pub fn update<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Kv> {
+        Ok(self.update_shown(k, v)?.into_kv())
+    }
+
+    /// As [`update`](Self::update), before anyone looks at it.
+    pub fn update_shown<'a>(&mut self, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<Shown> {
+        self.rows.check_undrafted()?;
+        let mut sources = resolve_pair(&k.into(), &v.into())?;
+        check_pair(&sources, self.rows.shape.as_ref())?;
+        self.add(&mut sources, 0)
+    }
+
+    /// The tokens in it.
+    pub fn get_kv(&self) -> Result<Kv> {
+        Ok(self.get_kv_shown()?.into_kv())
+    }
+
+    /// As [`get_kv`](Self::get_kv), before anyone looks at it.
+    pub fn get_kv_shown(&self) -> Result<Shown> {
+        self.rows.check()?;
+        let state = self.planner.state();
+        if state.is_empty() {
+            return Err(kvtide_core::Error::CacheEmpty { operation: "getKv" }.into());
+        }
+        self.rows.show(state.live(), state.len().into()).ok_or(Error::Disposed { object: "KvCache" })
+    }
+
+    /// The whole buffers `[batch, kv_heads, capacity, head_dim]`: live windows, never stale.
+    ///
+    /// Their address does not change while the capacity does not.
+    pub fn raw(&self) -> Result<Kv> {
+        Ok(self.raw_shown()?.into_kv())
+    }
+
+    /// As [`raw`](Self::raw), before anyone looks at it.
+    pub fn raw_shown(&self) -> Result<Shown> {
+        self.rows.check()?;
+        self.rows.show_all().ok_or(Error::Disposed { object: "KvCache" })
+    }
+
+    /// The whole buffers as candle tensors, for a kernel that writes rows itself and then calls
+    /// [`increment_seq_len`](Self::increment_seq_len).
+    ///
+    /// Such rows cannot be saved before they are written: a snapshot that shows their slots (taken before a truncate) no
+    /// longer holds what it saw.
+    pub fn raw_tensors(&self) -> Result<(Tensor, Tensor)> {
+        let raw = self.raw()?;
+        Ok((raw.k.tensor()?, raw.v.tensor()?))
+    }
+
+    /// Counts tokens that a kernel wrote itself, behind the last one.
+    pub fn increment_seq_len(&mut self, tokens: u32) -> Result<()> {
+        self.rows.check_undrafted()?;
+        let written = self.planner.increment(tokens)?;
+        self.rows.record(written);
+        Ok(())
+    }
+
+    /// Drops all but the first `len` tokens.
+    pub fn truncate(&mut self, len: u64) -> Result<()> {
+        self.rows.check_undrafted()?;
+        Ok(self.planner.truncate(len)?)
+    }
+
+    /// Drops every token; the memory stays.
+    pub fn reset(&mut self) -> Result<()> {
+        self.truncate(0)
+    }
+
+    /// What it holds now, whatever happens to it later.
+    pub fn snapshot(&self) -> Result<KvSnapshot> {
+        self.rows.check()?;
+        let state = self.planner.state();
+        Ok(KvSnapshot { state, held: self.rows.hold(state.live()) })
+    }
+
+    /// Makes it hold again what `snapshot` saw: O(1) for a snapshot of its own, a copy for one of another cache.
+    pub fn restore(&mut self, snapshot: &KvSnapshot) -> Result<()> {
+        self.rows.check_undrafted()?;
+        let refused = |reason| Err(kvtide_core::Error::SnapshotInvalid { reason }.into());
+        let Some(held) = &snapshot.held else { return refused("its cache was disposed of before it was taken") };
+        let shape = held.buffer.shape;
+        if self.rows.shape != Some(shape) {
+            return refused("it is of a cache with another shape or dtype");
+        }
+        if self.rows.owns(held) {
+            self.rows.restore(held)?;
+            self.planner.commit(snapshot.state);
+            return Ok(());
+        }
+        if snapshot.seq_len() > self.max_seq_len() {
+            return refused("it holds more tokens than maxSeqLen allows");
+        }
+        let mut foreign = self.planner.clone();
+        foreign.truncate(0)?;
+        let next = foreign.plan_append(snapshot.seq_len())?.next;
+        self.rows.fill(Some(held), Runs::one(kvtide_core::Run::new(0, next.len())), next.slots(), shape, &mut [])?;
+        self.planner.commit(next);
+        Ok(())
+    }
+
+    /// What it costs.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.rows.stats()
+    }
+
+    /// Ends it: its views are refused from now on.
+    pub fn close(&mut self) {
+        self.rows.close();
+    }
+
+    /// Checks what must hold between calls.
+    pub fn check_invariants(&self) -> std::result::Result<(), String> {
+        self.rows.check_invariants(self.planner.state().slots(), self.planner.state().live())
+    }
+
+    fn add(&mut self, sources: &mut [Resolved<'_>], room: u32) -> Result<Shown> {
+        let tokens = sources.first().map_or(0, Resolved::tokens);
+        let plan = self.planner.plan_append_with_room(tokens, room)?;
+        let shown = self.rows.carry_out(&plan, plan.next.slots(), plan.next.len().into(), sources)?;
+        self.planner.commit(plan.next);
+        Ok(shown)
+    }
+}
+
+#[expect(dead_code, reason = "keeps the promise that a cache may move to another thread")]
+fn caches_are_send() {
+    fn send<T: Send>() {}
+    send::<KvCache>();
+    send::<Arc<KvSnapshot>>();
+}
+
+impl Drafting for KvCache {
+    fn rows(&self) -> &Contiguous {
+        &self.rows
+    }
+
+    fn rows_mut(&mut self) -> &mut Contiguous {
+        &mut self.rows
+    }
+
+    fn make_room(&mut self, tokens: u32) -> Result<()> {
+        self.planner.plan_append(tokens)?;
+        self.add(&mut [], tokens).map(|_| ())
+    }
+
+    fn draft(&mut self, sources: &mut [Resolved<'_>; 2], _: bool) -> Result<Shown> {
+        self.add(sources, self.rows.drafts.room())
+    }
+
+    fn draft_slot(&self) -> u32 {
+        self.seq_len() - self.rows.drafts.drafted()
+    }
+
+    fn end(&mut self, ending: &Ending) {
+        self.planner.cut(ending.dropped);
+        self.rows.end_draft(ending);
+    }
+
+    fn tree_mask(&self) -> Result<TreeMask> {
+        let tree = Tree::joined([self.rows.drafts.tree()])?;
+        Ok(TreeMask { before: [0..self.draft_slot().into(), 0..0], window: None, tree, tentative: 0 })
+    }
+}
