@@ -31,7 +31,7 @@ mod wire;
 pub use error::{Error, Result};
 pub use find::{Form, Layer, Layout, Rotary};
 pub use inspect::{Inspection, Port};
-pub use parts::{Part, PartAttention};
+pub use parts::{GraphPart, PartAttention};
 pub use proto::{ElementType, External, GRAPH_BYTES_MAX, Model, Place, Weights};
 pub use rewrite::{Options, Rewritten};
 pub use source::{FileSource, Source, Span};

@@ -27,7 +27,7 @@ pub struct PartAttention {
 
 /// A stretch of the graph without an attention in it.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct GraphPart {
     /// Its graph, with the weights that it uses.
     pub model: Model,
     /// Inputs of the whole graph, outputs of earlier parts, and what attentions made.
@@ -91,7 +91,7 @@ impl<'a> Stages<'a> {
 }
 
 /// Cuts a rewritten model. `O(graph)`.
-pub(crate) fn cut(model: &Model, source: &dyn Source) -> Result<Vec<Part>> {
+pub(crate) fn cut(model: &Model, source: &dyn Source) -> Result<Vec<GraphPart>> {
     let graph = &model.graph;
     let roles = Roles::of(graph).unwrap_or_default();
     let types = Evaluation::run(model, source, &roles, SIZES[0])?;
@@ -111,7 +111,7 @@ fn part(
     stage: usize,
     crossing: &BTreeSet<&str>,
     types: &Evaluation,
-) -> Result<Part> {
+) -> Result<GraphPart> {
     let graph = &model.graph;
     let nodes = stages.part(stage);
     let made: HashSet<&str> = nodes.iter().flat_map(|node| &node.outputs).map(String::as_str).collect();
@@ -144,7 +144,7 @@ fn part(
         ..Graph::default()
     };
     let attentions = stages.attentions[stage].iter().map(|node| call(node)).collect::<Result<_>>()?;
-    Ok(Part { model: own, inputs, outputs, attentions })
+    Ok(GraphPart { model: own, inputs, outputs, attentions })
 }
 
 fn is_output(graph: &Graph, name: &str) -> bool {

@@ -1,6 +1,6 @@
 //! `com.microsoft.GroupQueryAttention`: everything stands in its inputs and attributes.
 
-use super::found::{Found, Operands};
+use super::found_attention::{FoundAttention, Operands};
 use super::layer::{Form, Layer, Layout, Rotary};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Term, window};
@@ -10,7 +10,7 @@ use crate::proto::{AttributeValue, Node};
 /// Inputs that pages have nothing for.
 const REFUSED: [(usize, &str); 4] = [(12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight")];
 
-pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<Found> {
+pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
     let node = lookup.node(index);
     let wrong = |reason: String| unrecognised(node, reason);
     refuse(lookup, node)?;
@@ -62,7 +62,7 @@ pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<Found> {
         presents: [1, 2].map(|at| node.output(at).map(str::to_owned)),
         pasts,
     };
-    Ok(Found { layer, operands, positions, bias: None, output: output.into(), index })
+    Ok(FoundAttention { layer, operands, positions, bias: None, output: output.into(), index })
 }
 
 /// A number of heads; none has more than 65,536.

@@ -2,7 +2,7 @@
 //! before the keys by a `Concat`.
 
 use super::cached::{Reading, trace};
-use super::found::{Found, Operands};
+use super::found_attention::{FoundAttention, Operands};
 use super::gqa::{heads, scale};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
@@ -21,7 +21,7 @@ struct Call<'a> {
 }
 
 /// A MultiHeadAttention.
-pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<Found> {
+pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
     let node = lookup.node(index);
     if let Some(padding) = node.input(4) {
         let evaluation = lookup.at(SIZES[0])?;
@@ -47,7 +47,7 @@ pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<Found> {
 }
 
 /// ONNX's own Attention.
-pub(super) fn standard(lookup: &Lookup<'_>, index: usize) -> Result<Found> {
+pub(super) fn standard(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
     let node = lookup.node(index);
     if node.output(3).is_some() {
         return Err(unrecognised(node, "it gives its scores as an output"));
@@ -110,7 +110,7 @@ fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_hea
     Ok(Side { new: name.into(), past: past.into(), heads, dim, is_packed, factor: 1., present })
 }
 
-fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<Found> {
+fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAttention> {
     let node = lookup.node(index);
     let wrong = |reason: &str| unrecognised(node, reason);
     let (Some(query), Some(output)) = (node.input(0), node.output(0)) else {
@@ -162,7 +162,7 @@ fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<Found> {
         pasts: [key.past, value.past],
     };
     let bias = call.bias.map(str::to_owned);
-    Ok(Found { layer, operands, positions: None, bias, output: output.into(), index })
+    Ok(FoundAttention { layer, operands, positions: None, bias, output: output.into(), index })
 }
 
 /// A mask of truth values keeps scores, any other one is added.

@@ -1,7 +1,7 @@
-//! Attentions of a graph, by its structure. Each form has one file; all of them give a [`Found`].
+//! Attentions of a graph, by its structure. Each form has one file; all of them give a [`FoundAttention`].
 
 mod cached;
-mod found;
+mod found_attention;
 mod gqa;
 mod layer;
 mod lookup;
@@ -9,7 +9,7 @@ mod mask;
 mod mha;
 mod plain;
 
-pub(crate) use found::{Found, Operands};
+pub(crate) use found_attention::{FoundAttention, Operands};
 pub use layer::{Form, Layer, Layout, Rotary};
 pub(crate) use lookup::{Lookup, SIZES, unrecognised};
 
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::eval::is_past;
 
 /// Everything that reads a past, in the order of layers. `O(nodes)`.
-pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<Found>> {
+pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
     let mut all = Vec::new();
     for (index, node) in lookup.graph().nodes.iter().enumerate() {
         match (node.domain.as_str(), node.operator.as_str()) {
@@ -59,7 +59,7 @@ fn inside(node: &crate::proto::Node) -> Result<()> {
 }
 
 /// Each past belongs to one attention, and none is left over.
-fn claim(lookup: &Lookup<'_>, all: &[Found]) -> Result<()> {
+fn claim(lookup: &Lookup<'_>, all: &[FoundAttention]) -> Result<()> {
     let claimed: Vec<&String> = all.iter().flat_map(|found| &found.layer.pasts).collect();
     for (index, past) in claimed.iter().enumerate() {
         if claimed[..index].contains(past) {
@@ -83,7 +83,7 @@ fn claim(lookup: &Lookup<'_>, all: &[Found]) -> Result<()> {
 
 /// Layers are counted by the last number in the names of their pasts where all have one of their own, and else by their
 /// order in the graph.
-fn number(all: &mut [Found]) {
+fn number(all: &mut [FoundAttention]) {
     let mut order: Vec<(Option<u32>, usize)> =
         all.iter().enumerate().map(|(index, found)| (number_in(&found.layer.pasts[0]), index)).collect();
     let mut numbers: Vec<_> = order.iter().map(|entry| entry.0).collect();

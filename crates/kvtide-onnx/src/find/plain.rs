@@ -6,7 +6,7 @@
 //! ```
 
 use super::cached::{Cached, Reading, scaled, trace};
-use super::found::{Found, Operands};
+use super::found_attention::{FoundAttention, Operands};
 use super::layer::{Form, Layer, Layout};
 use super::lookup::{Lookup, SIZES, unrecognised};
 use super::mask::{Term, window};
@@ -17,7 +17,7 @@ use crate::proto::{ElementType, Node};
 const STEPS_MAX: usize = 8;
 
 /// The attention around a softmax; nothing where values have no past.
-pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<Found>> {
+pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAttention>> {
     let Some((weighted, values)) = product_behind(lookup, softmax)? else { return Ok(None) };
     let (node, output) = (lookup.node(weighted), lookup.node(weighted).output(0).unwrap_or_default());
     let wrong = |reason: &str| unrecognised(node, reason);
@@ -65,7 +65,7 @@ pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<Found>>
         pasts: [keys.past, values.past].map(str::to_owned),
     };
     let operands = Operands::Apart([query, keys.new, values.new].map(str::to_owned));
-    Ok(Some(Found { layer, operands, positions: None, bias: None, output: output.into(), index: weighted }))
+    Ok(Some(FoundAttention { layer, operands, positions: None, bias: None, output: output.into(), index: weighted }))
 }
 
 /// The product of a softmax with values that have a past.

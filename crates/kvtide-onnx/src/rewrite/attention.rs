@@ -1,16 +1,16 @@
 //! One attention as a node of kvtide's, and what an operator did inside of itself as nodes before it.
 
-use super::Draft;
+use super::GraphEdit;
 use crate::error::Result;
-use crate::find::{Found, Layer, Layout, Operands, Rotary, SIZES};
+use crate::find::{FoundAttention, Layer, Layout, Operands, Rotary, SIZES};
 use crate::proto::{Attribute, ElementType, Node};
 
 /// The domain of `Attention`.
 const DOMAIN: &str = "kvtide";
 
-impl Draft<'_> {
+impl GraphEdit<'_> {
     /// Puts `kvtide::Attention` in place of what was found.
-    pub(super) fn attend(&mut self, found: &Found) -> Result<()> {
+    pub(super) fn attend(&mut self, found: &FoundAttention) -> Result<()> {
         let layer = &found.layer;
         let mut operands = self.apart(found);
         if let Some(bias) = &found.bias {
@@ -35,7 +35,7 @@ impl Draft<'_> {
     }
 
     /// Queries, keys and values as three tensors of one layout.
-    fn apart(&mut self, found: &Found) -> [String; 3] {
+    fn apart(&mut self, found: &FoundAttention) -> [String; 3] {
         let layer = &found.layer;
         match &found.operands {
             Operands::Apart(names) => names.clone(),

@@ -1,6 +1,6 @@
 //! Only chosen rows go through the head: the last ones, mostly. Everything before it has one row for each token still.
 
-use super::Draft;
+use super::GraphEdit;
 use crate::error::{Error, Result};
 use crate::find::{SIZES, unrecognised};
 use crate::proto::{Attribute, Dim, ElementType, Node, ValueInfo};
@@ -8,7 +8,7 @@ use crate::proto::{Attribute, Dim, ElementType, Node, ValueInfo};
 /// Which rows go through the head, counted over all tokens of the call.
 const ROWS: &str = "logit_rows";
 
-impl Draft<'_> {
+impl GraphEdit<'_> {
     /// Puts a `Gather` before the product that makes logits.
     pub(super) fn choose_rows(&mut self) -> Result<()> {
         let refused =

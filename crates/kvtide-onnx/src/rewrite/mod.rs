@@ -16,9 +16,9 @@ mod prune;
 use std::collections::HashSet;
 
 use crate::error::{Error, Result};
-use crate::find::{Found, Layer, Lookup, attentions, unrecognised};
+use crate::find::{FoundAttention, Layer, Lookup, attentions, unrecognised};
 use crate::inspect::Inspection;
-use crate::parts::{Part, cut};
+use crate::parts::{GraphPart, cut};
 use crate::proto::{Dim, ElementType, Graph, Model, Node, ValueInfo, checked};
 use crate::source::Source;
 
@@ -43,7 +43,7 @@ pub struct Rewritten {
 const POSITIONS: &str = "position_ids";
 
 /// Nodes and weights of a new graph, before what is left over is dropped.
-struct Draft<'a> {
+struct GraphEdit<'a> {
     lookup: &'a Lookup<'a>,
     graph: Graph,
     /// The input with positions.
@@ -58,9 +58,9 @@ impl Rewritten {
         let lookup = Lookup::new(model, source)?;
         let mut all = attentions(&lookup)?;
         declare(&lookup, &mut all, options)?;
-        let mut draft = Draft::new(&lookup);
+        let mut edit = GraphEdit::new(&lookup);
         let replaced: HashSet<usize> = all.iter().map(|found| found.index).collect();
-        draft.graph.nodes = model
+        edit.graph.nodes = model
             .graph
             .nodes
             .iter()
@@ -69,19 +69,19 @@ impl Rewritten {
             .map(|(_, node)| node.clone())
             .collect();
         for found in &all {
-            draft.attend(found)?;
+            edit.attend(found)?;
         }
         let layers: Vec<Layer> = all.into_iter().map(|found| found.layer).collect();
         let presents: HashSet<&String> = layers.iter().flat_map(|layer| layer.presents.iter().flatten()).collect();
-        draft.graph.outputs.retain(|output| !presents.contains(&output.name));
-        draft.replace_positions(&layers)?;
+        edit.graph.outputs.retain(|output| !presents.contains(&output.name));
+        edit.replace_positions(&layers)?;
         if options.logit_rows {
-            draft.choose_rows()?;
+            edit.choose_rows()?;
         }
-        draft.prune();
+        edit.prune();
         let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
         let mut rewritten = model.clone();
-        rewritten.graph = checked(draft.graph)?;
+        rewritten.graph = checked(edit.graph)?;
         rewritten.import("kvtide", 1);
         if has_rotary {
             rewritten.import("com.microsoft", 1);
@@ -106,13 +106,13 @@ impl Rewritten {
     }
 
     /// The same graph cut at its attentions.
-    pub fn parts(&self, source: &dyn Source) -> Result<Vec<Part>> {
+    pub fn parts(&self, source: &dyn Source) -> Result<Vec<GraphPart>> {
         cut(&self.model, source)
     }
 }
 
 /// Brings the windows that a config declares together with those that were found.
-fn declare(lookup: &Lookup<'_>, all: &mut [Found], options: &Options) -> Result<()> {
+fn declare(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Options) -> Result<()> {
     let Some(windows) = &options.windows else { return Ok(()) };
     if windows.len() != all.len() {
         let reason = format!("the config declares {} layers, the graph has {}", windows.len(), all.len());
@@ -132,7 +132,7 @@ fn declare(lookup: &Lookup<'_>, all: &mut [Found], options: &Options) -> Result<
     Ok(())
 }
 
-impl<'a> Draft<'a> {
+impl<'a> GraphEdit<'a> {
     fn new(lookup: &'a Lookup<'a>) -> Self {
         let graph = lookup.graph().clone();
         let positions = lookup.roles.positions.clone();

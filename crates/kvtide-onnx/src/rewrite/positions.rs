@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Draft;
+use super::GraphEdit;
 use crate::error::Result;
 use crate::eval::{Known, Sizes};
 use crate::find::{Layer, SIZES, unrecognised};
@@ -22,7 +22,7 @@ enum Meaning {
     Fixed(i64),
 }
 
-impl Draft<'_> {
+impl GraphEdit<'_> {
     /// Replaces every tensor that depends on what is dropped and means a position or a length.
     pub(super) fn replace_positions(&mut self, layers: &[Layer]) -> Result<()> {
         let mut dropped: HashSet<String> = layers.iter().flat_map(|layer| layer.pasts.clone()).collect();

@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Draft;
+use super::GraphEdit;
 use crate::proto::Node;
 
-impl Draft<'_> {
+impl GraphEdit<'_> {
     pub(super) fn prune(&mut self) {
         let nodes = std::mem::take(&mut self.graph.nodes);
         let makers: HashMap<&str, usize> = nodes

@@ -14,7 +14,7 @@ pub(crate) enum Operands {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundAttention {
     pub layer: Layer,
     pub operands: Operands,
     /// Positions for rotary, where the operator had its own.
