@@ -1,0 +1,90 @@
+//! What the inputs of a graph are for given sizes: tokens, positions, the mask, and pasts.
+
+use super::Known;
+use crate::proto::{Dim, ElementType, Graph, ValueInfo};
+
+/// How many sequences, cached tokens and new tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub batch: usize,
+    pub past: usize,
+    pub new: usize,
+}
+
+impl Sizes {
+    pub fn total(&self) -> usize {
+        self.past + self.new
+    }
+}
+
+/// Which inputs mean what.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Roles {
+    /// Token ids, or embeddings.
+    pub tokens: String,
+    pub positions: Option<String>,
+    pub mask: Option<String>,
+    batch: Option<String>,
+    new: Option<String>,
+}
+
+impl Roles {
+    pub fn of(graph: &Graph) -> Option<Self> {
+        let given = |name: &str| graph.inputs.iter().find(|input| input.name == name);
+        let is_tokens = |input: &&ValueInfo| input.element.is_some_and(ElementType::is_int) && rank(input) == Some(2);
+        let first = || graph.inputs.iter().find(is_tokens);
+        let tokens = given("input_ids").or_else(|| given("inputs_embeds")).or_else(first)?;
+        let dim = |index: usize| match tokens.dims.as_ref()?.get(index)? {
+            Dim::Name(name) => Some(name.clone()),
+            _ => None,
+        };
+        Some(Self {
+            tokens: tokens.name.clone(),
+            positions: given("position_ids").map(|input| input.name.clone()),
+            mask: given("attention_mask").map(|input| input.name.clone()),
+            batch: dim(0),
+            new: dim(1),
+        })
+    }
+
+    fn dims(&self, input: &ValueInfo, sizes: Sizes) -> Option<Vec<usize>> {
+        let dims = input.dims.as_ref()?;
+        let is_past = is_past(input);
+        dims.iter()
+            .enumerate()
+            .map(|(index, dim)| match (index, dim) {
+                (2, Dim::Name(_) | Dim::Unknown) if is_past => Some(sizes.past),
+                (_, Dim::Size(size)) => usize::try_from(*size).ok(),
+                (_, Dim::Name(_)) if self.mask.as_ref() == Some(&input.name) && index == 1 => Some(sizes.total()),
+                (_, Dim::Name(name)) if Some(name) == self.new.as_ref() => Some(sizes.new),
+                (_, Dim::Name(name)) if Some(name) == self.batch.as_ref() => Some(sizes.batch),
+                (0, Dim::Name(_)) if dims.len() > 1 => Some(sizes.batch),
+                (1, _) if [Some(&self.tokens), self.positions.as_ref()].contains(&Some(&input.name)) => Some(sizes.new),
+                (0, _) if input.name == self.tokens => Some(sizes.batch),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// What is known of an input.
+    pub fn bind(&self, input: &ValueInfo, sizes: Sizes) -> Known {
+        let element = input.element;
+        let Some(dims) = self.dims(input, sizes) else { return Known { element, ..Known::default() } };
+        if self.mask.as_ref() == Some(&input.name) {
+            return Known::filled(element, dims, |_| 1.);
+        }
+        if self.positions.as_ref() == Some(&input.name) {
+            return Known::filled(element, dims, |place| (sizes.past + place % sizes.new.max(1)) as f64);
+        }
+        Known::sized(element, dims)
+    }
+}
+
+fn rank(input: &ValueInfo) -> Option<usize> {
+    Some(input.dims.as_ref()?.len())
+}
+
+/// Whether an input has the form of cached keys or values: floats, `[batch, heads, past, head dimension]`.
+pub(crate) fn is_past(input: &ValueInfo) -> bool {
+    input.element.is_some_and(ElementType::is_float) && rank(input) == Some(4)
+}

@@ -1,0 +1,123 @@
+//! Operators that add up: products, sums, attention. Of products only the dimensions are known.
+
+use super::Known;
+use super::known::{axis, broadcast, coordinates, count, place};
+use super::movement::axes;
+use crate::proto::{ElementType, Node};
+
+pub(super) fn apply(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
+    let value = *inputs.first()?;
+    let sized = |dims: Vec<usize>| Some(vec![Known::sized(value.element, dims)]);
+    match node.operator.as_str() {
+        "MatMul" | "MatMulInteger" => {
+            let dims = product(value.dims.as_ref()?, inputs.get(1)?.dims.as_ref()?)?;
+            let element = if node.operator == "MatMulInteger" { Some(ElementType::I32) } else { value.element };
+            Some(vec![Known::sized(element, dims)])
+        }
+        "MatMulNBits" | "MatMulBnb4" => {
+            let mut dims = value.dims.clone()?;
+            *dims.last_mut()? = usize::try_from(node.int("N")?).ok()?;
+            sized(dims)
+        }
+        "Gemm" => {
+            let (one, other) = (value.dims.as_ref()?, inputs.get(1)?.dims.as_ref()?);
+            let pick = |dims: &[usize], turned: &str, index: usize| {
+                dims.get(if node.int(turned) == Some(1) { 1 - index } else { index }).copied()
+            };
+            sized(vec![pick(one, "transA", 0)?, pick(other, "transB", 1)?])
+        }
+        "DequantizeLinear" => Some(vec![Known::sized(inputs.get(1)?.element, value.dims.clone()?)]),
+        "GatherBlockQuantized" => gathered(node, inputs),
+        "GroupQueryAttention" | "MultiHeadAttention" | "Attention" => attention(node, inputs),
+        "CumSum" => cumulative(node, inputs),
+        operator if operator.starts_with("Reduce") => reduce(node, inputs),
+        _ => None,
+    }
+}
+
+fn product(one: &[usize], other: &[usize]) -> Option<Vec<usize>> {
+    let ([front @ .., rows, inner], [rest @ .., again, columns]) = (one, other) else { return None };
+    let mut dims = (inner == again).then(|| broadcast(front, rest)).flatten()?;
+    dims.extend([*rows, *columns]);
+    Some(dims)
+}
+
+/// Rows of a table that is quantised along its last dimension.
+fn gathered(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
+    let (table, chosen, scales) = (inputs.first()?, inputs.get(1)?, inputs.get(2)?);
+    let mut dims = chosen.dims.clone()?;
+    let bits = node.int("bits").unwrap_or(4);
+    let per_byte = if table.element == Some(ElementType(2)) { usize::try_from(8 / bits.clamp(1, 8)).ok()? } else { 1 };
+    dims.push(table.dims.as_ref()?.last()?.checked_mul(per_byte)?);
+    Some(vec![Known::sized(scales.element, dims)])
+}
+
+/// Its output has the queries' dimensions; with packed inputs, and where values have a dimension of their own, others.
+fn attention(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
+    let queries = *inputs.first()?;
+    let mut dims = queries.dims.clone()?;
+    let is_packed = node.operator == "GroupQueryAttention" && node.input(1).is_none();
+    if is_packed {
+        let heads = |name: &str| usize::try_from(node.int(name)?).ok();
+        let (queries, others) = (heads("num_heads")?, heads("kv_num_heads")?);
+        let width = dims.last_mut()?;
+        let all = others.checked_mul(2)?.checked_add(queries)?;
+        *width = *width / all.max(1) * queries;
+    }
+    Some(vec![Known::sized(queries.element, dims)])
+}
+
+fn cumulative(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
+    let value = inputs.first()?;
+    let own = value.dims.as_ref()?;
+    let Some(data) = &value.data else { return Some(vec![Known::sized(value.element, own.clone())]) };
+    let at = axis(inputs.get(1)?.ints()?.first().copied()?, own.len())?;
+    let stride = count(&own[at + 1..])?;
+    let exclusive = node.int("exclusive") == Some(1);
+    if node.int("reverse") == Some(1) {
+        return None;
+    }
+    let mut sums = data.to_vec();
+    for index in 0..sums.len() {
+        if !(index / stride.max(1)).is_multiple_of(own[at].max(1)) {
+            sums[index] += sums[index - stride];
+        }
+    }
+    if exclusive {
+        sums.iter_mut().zip(data.iter()).for_each(|(sum, number)| *sum -= number);
+    }
+    Some(vec![Known::full(value.element, own.clone(), sums)])
+}
+
+fn reduce(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
+    let value = inputs.first()?;
+    let own = value.dims.as_ref()?;
+    let chosen: Vec<usize> = match axes(node, inputs) {
+        Some(axes) if !axes.is_empty() => axes.iter().map(|&at| axis(at, own.len())).collect::<Option<_>>()?,
+        _ if node.inputs.get(1).is_some_and(|name| !name.is_empty() && inputs[1].data.is_none()) => return None,
+        _ => (0..own.len()).collect(),
+    };
+    let full: Vec<usize> = (0..own.len()).map(|index| if chosen.contains(&index) { 1 } else { own[index] }).collect();
+    let keep = node.int("keepdims").unwrap_or(1) == 1;
+    let dims = (0..own.len()).filter(|index| keep || !chosen.contains(index)).map(|index| full[index]).collect();
+    let (start, function): (f64, fn(f64, f64) -> f64) = match node.operator.as_str() {
+        "ReduceSum" | "ReduceMean" => (0., |one, other| one + other),
+        "ReduceMax" => (f64::NEG_INFINITY, f64::max),
+        "ReduceMin" => (f64::INFINITY, f64::min),
+        "ReduceProd" => (1., |one, other| one * other),
+        _ => return Some(vec![Known::sized(value.element, dims)]),
+    };
+    let Some(data) = value.data.as_ref().filter(|_| node.operator != "ReduceMean") else {
+        return Some(vec![Known::sized(value.element, dims)]);
+    };
+    let length = count(&full).filter(|&length| length <= data.len().max(1));
+    let Some(length) = length else { return Some(vec![Known::sized(value.element, dims)]) };
+    let mut result = vec![start; length];
+    let mut at = vec![0; own.len()];
+    for (index, &number) in data.iter().enumerate() {
+        coordinates(index, own, &mut at);
+        let to = &mut result[place(&at, &full)];
+        *to = function(*to, number);
+    }
+    Some(vec![Known::full(value.element, dims, result)])
+}

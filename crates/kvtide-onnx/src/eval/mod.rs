@@ -1,0 +1,261 @@
+//! What tensors of a graph are, as far as sizes and small constants say: element types, dimensions, and the numbers of
+//! masks, positions and shapes.
+//!
+//! A graph is run once for given sizes of batch, past and new tokens. Weights have no numbers here, so hidden states have
+//! dimensions alone; masks and positions are computed from sizes, so they are known to the last number. That tells what a
+//! subgraph means, whatever nodes an exporter made it of.
+
+mod bind;
+mod contraction;
+mod elementwise;
+mod known;
+mod movement;
+
+pub(crate) use bind::{Roles, Sizes, is_past};
+pub(crate) use known::Known;
+
+use std::collections::HashMap;
+
+use crate::error::Result;
+use crate::proto::{AttributeValue, ElementType, Model, Node, Tensor};
+use crate::source::Source;
+
+/// Float weights with more elements have no numbers here.
+const FLOATS_MAX: u64 = 256;
+/// All numbers together, of one run.
+const NUMBERS_MAX: usize = 1 << 25;
+/// Integers and truth values likewise.
+const INTS_MAX: u64 = 1 << 14;
+
+/// Everything that is known of a graph's tensors for one choice of sizes.
+pub(crate) struct Evaluation {
+    pub sizes: Sizes,
+    values: HashMap<String, Known>,
+    nothing: Known,
+}
+
+impl Evaluation {
+    /// Runs all nodes in their order. `O(nodes)`, and the numbers of masks.
+    pub fn run(model: &Model, source: &dyn Source, roles: &Roles, sizes: Sizes) -> Result<Self> {
+        let (evaluation, completed) = Self::pass(model, source, roles, sizes, &HashMap::new())?;
+        if completed.is_empty() {
+            return Ok(evaluation);
+        }
+        Ok(Self::pass(model, source, roles, sizes, &completed)?.0)
+    }
+
+    /// One run, with what is known of pasts; and what it found out about others.
+    fn pass(
+        model: &Model,
+        source: &dyn Source,
+        roles: &Roles,
+        sizes: Sizes,
+        pasts: &HashMap<String, Known>,
+    ) -> Result<(Self, HashMap<String, Known>)> {
+        let mut values = pasts.clone();
+        for tensor in &model.graph.initializers {
+            values.insert(tensor.name.clone(), of_tensor(tensor, source)?);
+        }
+        for input in &model.graph.inputs {
+            values.entry(input.name.clone()).or_insert_with(|| roles.bind(input, sizes));
+        }
+        let mut evaluation = Self { sizes, values, nothing: Known::default() };
+        let infos = model.graph.values.iter().chain(&model.graph.outputs);
+        let declared: HashMap<&str, ElementType> =
+            infos.filter_map(|info| Some((info.name.as_str(), info.element?))).collect();
+        let mut completed = HashMap::new();
+        let mut left = NUMBERS_MAX;
+        for node in &model.graph.nodes {
+            if let Some((past, value)) = evaluation.complete(model, node) {
+                evaluation.values.insert(past.clone(), value.clone());
+                completed.insert(past, value);
+            }
+            let outputs = evaluation.apply(node, source, &HashMap::new())?;
+            for (name, mut value) in node.outputs.iter().zip(outputs) {
+                match left.checked_sub(value.data.as_ref().map_or(0, |data| data.len())) {
+                    Some(rest) => left = rest,
+                    None => value.data = None,
+                }
+                value.element = declared.get(name.as_str()).copied().or(value.element);
+                evaluation.values.insert(name.clone(), value);
+            }
+        }
+        Ok((evaluation, completed))
+    }
+
+    /// Some graphs only name the head dimension of a past: it is that of the rows that are put behind it.
+    fn complete(&self, model: &Model, node: &Node) -> Option<(String, Known)> {
+        let (past, new) = (node.input(0)?, node.input(1)?);
+        if !node.is("", "Concat") || self.dims(past).is_some() || !model.graph.input(past).is_some_and(is_past) {
+            return None;
+        }
+        let &[batch, heads, _, dim] = self.dims(new)? else { return None };
+        let dims = vec![batch, heads, self.sizes.past, dim];
+        Some((past.to_owned(), Known::sized(self.get(past).element, dims)))
+    }
+
+    /// What is known of a tensor.
+    pub fn get(&self, name: &str) -> &Known {
+        self.values.get(name).unwrap_or(&self.nothing)
+    }
+
+    /// The number of a tensor with one element.
+    pub fn scalar(&self, name: &str) -> Option<f64> {
+        match self.get(name).data.as_ref()?.as_slice() {
+            [number] => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Its dimensions, where all are known.
+    pub fn dims(&self, name: &str) -> Option<&[usize]> {
+        self.get(name).dims.as_deref()
+    }
+
+    /// Runs some nodes again, in order, with other values for some tensors.
+    pub fn rerun(
+        &self,
+        nodes: &[&Node],
+        source: &dyn Source,
+        mut given: HashMap<String, Known>,
+    ) -> Result<HashMap<String, Known>> {
+        for node in nodes {
+            let outputs = self.apply(node, source, &given)?;
+            given.extend(node.outputs.iter().cloned().zip(outputs));
+        }
+        Ok(given)
+    }
+
+    fn apply(&self, node: &Node, source: &dyn Source, given: &HashMap<String, Known>) -> Result<Vec<Known>> {
+        if let Some(value) = constant(node, source)? {
+            return Ok(vec![value]);
+        }
+        if node.is("", "If")
+            && let Some(outputs) = self.branches(node, source, given)?
+        {
+            return Ok(outputs);
+        }
+        let inputs: Vec<&Known> =
+            node.inputs.iter().map(|name| given.get(name).unwrap_or_else(|| self.get(name))).collect();
+        let made =
+            if node.is("", "ConstantOfShape") { repeated(node, &inputs, source)? } else { operators(node, &inputs) };
+        let is_followed = |value: &Known| value.dims.as_ref().is_none_or(|dims| dims.len() <= known::RANK_MAX);
+        let mut outputs = made.filter(|values| values.iter().all(is_followed)).unwrap_or_default();
+        // What is not known in its dimensions still has a type: mostly that of the first input.
+        for index in outputs.len()..node.outputs.len() {
+            outputs.push(Known { element: element_of(node, index, &inputs), ..Known::default() });
+        }
+        Ok(outputs)
+    }
+}
+
+impl Evaluation {
+    /// What an `If` gives: what the branch gives that its condition chooses, and else the dimensions on which all agree.
+    fn branches(&self, node: &Node, source: &dyn Source, given: &HashMap<String, Known>) -> Result<Option<Vec<Known>>> {
+        let mut all = Vec::new();
+        for name in ["then_branch", "else_branch"] {
+            let Some(AttributeValue::Graphs(graphs)) = node.attribute(name) else { return Ok(None) };
+            let Some(graph) = graphs.first() else { return Ok(None) };
+            let mut values = given.clone();
+            for tensor in &graph.initializers {
+                values.insert(tensor.name.clone(), of_tensor(tensor, source)?);
+            }
+            for inner in &graph.nodes {
+                let outputs = self.apply(inner, source, &values)?;
+                values.extend(inner.outputs.iter().cloned().zip(outputs));
+            }
+            let outputs = graph.outputs.iter().map(|output| match values.get(&output.name) {
+                Some(value) => value.clone(),
+                None => self.get(&output.name).clone(),
+            });
+            all.push(outputs.collect::<Vec<_>>());
+        }
+        let condition = node.input(0).unwrap_or_default();
+        let condition = given.get(condition).unwrap_or_else(|| self.get(condition));
+        let chosen = condition.data.as_ref().and_then(|data| data.first()).map(|&number| usize::from(number == 0.));
+        if let Some(chosen) = chosen {
+            return Ok(Some(all.swap_remove(chosen)));
+        }
+        let agree = all[0].iter().zip(&all[1]).map(|(one, other)| Known {
+            element: one.element.filter(|_| one.element == other.element),
+            dims: one.dims.clone().filter(|_| one.dims == other.dims),
+            data: None,
+        });
+        Ok(Some(agree.collect()))
+    }
+}
+
+fn operators(node: &Node, inputs: &[&Known]) -> Option<Vec<Known>> {
+    elementwise::apply(node, inputs)
+        .or_else(|| movement::apply(node, inputs))
+        .or_else(|| contraction::apply(node, inputs))
+}
+
+fn of_tensor(tensor: &Tensor, source: &dyn Source) -> Result<Known> {
+    let max = if tensor.element.is_float() { FLOATS_MAX } else { INTS_MAX };
+    let data = tensor.load(source, max)?;
+    let dims = tensor.dims.iter().map(|&dim| dim as usize).collect();
+    Ok(Known { element: Some(tensor.element), dims: Some(dims), data: data.map(Into::into) })
+}
+
+fn constant(node: &Node, source: &dyn Source) -> Result<Option<Known>> {
+    if !node.is("", "Constant") {
+        return Ok(None);
+    }
+    let Some(attribute) = node.attributes.first() else { return Ok(Some(Known::default())) };
+    Ok(Some(match &attribute.value {
+        AttributeValue::Tensor(tensor) => of_tensor(tensor, source)?,
+        AttributeValue::Int(value) => Known::scalar(ElementType::I64, *value as f64),
+        AttributeValue::Float(value) => Known::scalar(ElementType::F32, f64::from(*value)),
+        AttributeValue::Ints(values) => {
+            Known::list(ElementType::I64, values.iter().map(|&value| value as f64).collect())
+        }
+        _ => Known::default(),
+    }))
+}
+
+/// One number in a shape that is known.
+fn repeated(node: &Node, inputs: &[&Known], source: &dyn Source) -> Result<Option<Vec<Known>>> {
+    let shape = inputs.first().and_then(|value| value.ints());
+    let dims: Option<Vec<usize>> = shape.and_then(|dims| dims.iter().map(|&dim| usize::try_from(dim).ok()).collect());
+    let Some(dims) = dims else { return Ok(None) };
+    let value = match node.attribute("value") {
+        Some(AttributeValue::Tensor(tensor)) => of_tensor(tensor, source)?,
+        _ => Known::scalar(ElementType::F32, 0.),
+    };
+    let number = value.data.as_ref().and_then(|data| data.first().copied());
+    Ok(Some(vec![match number {
+        Some(number) => Known::filled(value.element, dims, |_| number),
+        None => Known::sized(value.element, dims),
+    }]))
+}
+
+/// The element type of an output by the operator alone.
+fn element_of(node: &Node, index: usize, inputs: &[&Known]) -> Option<ElementType> {
+    let input = |at: usize| inputs.get(at).and_then(|value| value.element);
+    match (node.operator.as_str(), index) {
+        ("Shape" | "Size" | "NonZero" | "ArgMax" | "ArgMin", _) | ("TopK", 1) => Some(ElementType::I64),
+        (
+            "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" | "And" | "Or" | "Xor" | "Not" | "IsNaN",
+            _,
+        ) => Some(ElementType::BOOL),
+        ("Cast", _) => node.int("to").map(|to| ElementType(to as i32)),
+        ("Where" | "DequantizeLinear", _) => input(1),
+        ("GatherBlockQuantized", _) => input(2),
+        ("MatMulInteger" | "ConvInteger", _) => Some(ElementType::I32),
+        ("QuantizeLinear", _) => input(2).or(Some(ElementType(2))),
+        ("DynamicQuantizeLinear", 1) => Some(ElementType::F32),
+        ("DynamicQuantizeLinear", _) => Some(ElementType(2)),
+        ("ConstantOfShape", _) => {
+            node.attributes.first().map_or(Some(ElementType::F32), |attribute| match &attribute.value {
+                AttributeValue::Tensor(tensor) => Some(tensor.element),
+                _ => None,
+            })
+        }
+        ("If" | "Loop" | "Scan", _) => {
+            let skipped = usize::from(node.operator == "Loop");
+            node.graphs().next()?.outputs.get(index + skipped)?.element
+        }
+        _ => input(0),
+    }
+}

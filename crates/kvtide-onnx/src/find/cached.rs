@@ -1,0 +1,147 @@
+//! Keys or values as an attention reads them, followed back to the place where new ones are put behind the past.
+//!
+//! What lies between may repeat heads, turn, reshape and scale. Whether it does what it should is tried out: elements
+//! that are all different go in, and have to come out where they belong.
+
+use std::collections::HashMap;
+
+use super::lookup::{Lookup, SIZES, unrecognised};
+use crate::error::Result;
+use crate::eval::Known;
+use crate::proto::Node;
+
+/// How an attention reads keys or values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Reading {
+    /// `[batch, heads, tokens, dim]`.
+    Rows,
+    /// `[batch, heads, dim, tokens]`.
+    Columns,
+    /// `[batch, tokens, heads * dim]`.
+    Packed,
+}
+
+/// Keys or values behind a past.
+pub(super) struct Cached<'a> {
+    pub past: &'a str,
+    /// New keys or values, `[batch, heads, tokens, dim]`.
+    pub new: &'a str,
+    /// Past and new ones together.
+    pub joined: &'a str,
+    /// Heads and their dimension.
+    pub heads: usize,
+    pub dim: usize,
+}
+
+/// Whether a node only moves or scales its first input. The scale may also come first.
+fn view<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<&'a str>> {
+    let first = node.input(0);
+    Ok(match node.operator.as_str() {
+        "Unsqueeze" | "Expand" | "Reshape" | "Transpose" | "Cast" | "Squeeze" | "Identity" | "Tile" => first,
+        "Mul" | "Div" => scaled(lookup, node)?.map(|(name, _)| name),
+        _ => None,
+    })
+}
+
+/// The tensor that a node multiplies by one number, and the number.
+pub(super) fn scaled<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<(&'a str, f64)>> {
+    let (Some(one), Some(other)) = (node.input(0), node.input(1)) else { return Ok(None) };
+    Ok(match node.operator.as_str() {
+        "Mul" => match (lookup.scalar(one)?, lookup.scalar(other)?) {
+            (_, Some(factor)) => Some((one, factor)),
+            (Some(factor), _) => Some((other, factor)),
+            _ => None,
+        },
+        "Div" => lookup.scalar(other)?.map(|divisor| (one, 1. / divisor)),
+        _ => None,
+    })
+}
+
+/// Follows `name` back to a `Concat` of a past and new rows. Nothing where it leads elsewhere.
+pub(super) fn trace<'a>(lookup: &Lookup<'a>, name: &'a str) -> Result<Option<Cached<'a>>> {
+    let mut name = name;
+    loop {
+        let Some(node) = lookup.maker(name) else { return Ok(None) };
+        if node.is("", "Concat") {
+            return joined(lookup, node);
+        }
+        let Some(before) = view(lookup, node)? else { return Ok(None) };
+        name = before;
+    }
+}
+
+fn joined<'a>(lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<Cached<'a>>> {
+    let (Some(past), Some(new), Some(joined)) = (node.input(0), node.input(1), node.output(0)) else { return Ok(None) };
+    if lookup.past(past).is_none() || node.inputs.len() != 2 {
+        return Ok(None);
+    }
+    if !matches!(node.int("axis"), Some(2 | -2)) {
+        return Err(unrecognised(node, format!("new rows have to be put behind {past} on axis 2")));
+    }
+    match lookup.at(SIZES[0])?.dims(new) {
+        Some(&[_, heads, _, dim]) => Ok(Some(Cached { past, new, joined, heads, dim })),
+        _ => Err(unrecognised(node, format!("the dimensions of {new} are not known"))),
+    }
+}
+
+impl Cached<'_> {
+    /// The output of the graph that is past and new rows together.
+    pub fn present(&self, lookup: &Lookup<'_>) -> Option<String> {
+        let outputs = &lookup.graph().outputs;
+        let mut names = vec![self.joined];
+        while let Some(name) = names.pop() {
+            if outputs.iter().any(|output| output.name == name) {
+                return Some(name.into());
+            }
+            let readers = lookup.readers.get(name).into_iter().flatten().map(|&index| lookup.node(index));
+            names.extend(readers.filter(|node| node.operator == "Identity").filter_map(|node| node.output(0)));
+        }
+        None
+    }
+
+    /// Checks that `name` is this with heads repeated to `heads`, read as `reading`, and returns what it is multiplied by.
+    pub fn factor(&self, lookup: &Lookup<'_>, node: &Node, name: &str, heads: usize, reading: Reading) -> Result<f64> {
+        let wrong = || unrecognised(node, format!("{name} is not {} with its heads repeated in order", self.joined));
+        let mut chain = Vec::new();
+        let mut at = name;
+        while at != self.joined {
+            let link = lookup.maker(at).ok_or_else(wrong)?;
+            chain.push(link);
+            at = view(lookup, link)?.ok_or_else(wrong)?;
+        }
+        chain.reverse();
+        let evaluation = lookup.at(SIZES[0])?;
+        let (batch, tokens) = (evaluation.sizes.batch, evaluation.sizes.total());
+        let own = vec![batch, self.heads, tokens, self.dim];
+        let marked = Known::filled(evaluation.get(self.joined).element, own, |place| (place + 1) as f64);
+        let given = HashMap::from([(self.joined.to_owned(), marked)]);
+        let found = evaluation.rerun(&chain, lookup.source, given)?.remove(name).ok_or_else(wrong)?;
+        let dims = match reading {
+            Reading::Rows => vec![batch, heads, tokens, self.dim],
+            Reading::Columns => vec![batch, heads, self.dim, tokens],
+            Reading::Packed => vec![batch, tokens, heads.saturating_mul(self.dim)],
+        };
+        if found.dims.as_ref() != Some(&dims) || self.heads == 0 || !heads.is_multiple_of(self.heads) {
+            return Err(wrong());
+        }
+        let data = found.data.ok_or_else(wrong)?;
+        let factor = data.first().copied().ok_or_else(wrong)?;
+        let repeats = heads / self.heads;
+        for (index, &number) in data.iter().enumerate() {
+            let (head, token, element) = match reading {
+                Reading::Rows => (index / (tokens * self.dim), index / self.dim % tokens, index % self.dim),
+                Reading::Columns => (index / (tokens * self.dim), index % tokens, index / tokens % self.dim),
+                Reading::Packed => {
+                    let row = index / (heads * self.dim);
+                    (row / tokens * heads + index / self.dim % heads, row % tokens, index % self.dim)
+                }
+            };
+            let (sequence, head) = (head / heads, head % heads / repeats);
+            let place = ((sequence * self.heads + head) * tokens + token) * self.dim + element;
+            if (number - factor * (place + 1) as f64).abs() > 1e-6 * number.abs() {
+                return Err(wrong());
+            }
+        }
+        Ok(factor)
+    }
+}

@@ -1,0 +1,144 @@
+//! `com.microsoft.GroupQueryAttention`: everything stands in its inputs and attributes.
+
+use super::found_attention::{FoundAttention, Operands};
+use super::layer::{Form, Layer, Layout, Rotary};
+use super::lookup::{Lookup, SIZES, unrecognised};
+use super::mask::{Term, window};
+use crate::error::Result;
+use crate::proto::{AttributeValue, Node};
+
+/// Inputs that pages have nothing for.
+const REFUSED: [(usize, &str); 4] = [(12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight")];
+
+pub(super) fn find(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
+    let node = lookup.node(index);
+    let wrong = |reason: String| unrecognised(node, reason);
+    refuse(lookup, node)?;
+    let heads = |name: &str| heads(node, name);
+    let num_heads = heads("num_heads").ok_or_else(|| wrong("num_heads is missing".into()))?;
+    let kv_num_heads = heads("kv_num_heads").ok_or_else(|| wrong("kv_num_heads is missing".into()))?;
+    if num_heads % kv_num_heads != 0 {
+        return Err(wrong(format!("{num_heads} heads of queries cannot share {kv_num_heads} heads of keys")));
+    }
+    let (Some(query), Some(output)) = (node.input(0), node.output(0)) else {
+        return Err(wrong("it has no queries or no output".into()));
+    };
+    let past = |at: usize| {
+        let name = node.input(at).filter(|name| lookup.past(name).is_some());
+        name.ok_or_else(|| wrong(format!("input {at} is no past that is an input of the graph")))
+    };
+    let pasts = [past(3)?, past(4)?].map(str::to_owned);
+    let operands = match (node.input(1), node.input(2)) {
+        (Some(key), Some(value)) => Operands::Apart([query, key, value].map(str::to_owned)),
+        (None, None) => Operands::Packed(query.into()),
+        _ => return Err(wrong("keys and values have to be given both, or packed with the queries".into())),
+    };
+    let shared = if matches!(operands, Operands::Packed(_)) { num_heads + 2 * kv_num_heads } else { num_heads };
+    let width = match lookup.at(SIZES[0])?.dims(query) {
+        Some(&[_, _, width]) => u32::try_from(width).unwrap_or(0),
+        _ => return Err(wrong(format!("the width of {query} is not known"))),
+    };
+    if width % shared != 0 || width == 0 {
+        return Err(wrong(format!("{width} elements of {query} are not {shared} heads")));
+    }
+    let head_dim = width / shared;
+    let rotary = rotary(lookup, node, head_dim)?;
+    let positions = node.input(9).filter(|_| rotary.is_some()).map(str::to_owned);
+    let layer = Layer {
+        layer: 0,
+        form: Form::GroupQueryAttention,
+        node: node.called().into(),
+        num_heads,
+        kv_num_heads,
+        head_dim,
+        value_dim: head_dim,
+        element: lookup.past(&pasts[0]).and_then(|past| past.element).expect("a past has a type"),
+        scale: scale(node, head_dim),
+        softcap: node.float("softcap").filter(|&cap| cap > 0.),
+        window: window_of(lookup, node)?,
+        sinks: sinks(lookup, node, num_heads)?,
+        rotary,
+        layout: Layout::Packed,
+        presents: [1, 2].map(|at| node.output(at).map(str::to_owned)),
+        pasts,
+    };
+    Ok(FoundAttention { layer, operands, positions, bias: None, output: output.into(), index })
+}
+
+/// A number of heads; none has more than 65,536.
+pub(super) fn heads(node: &Node, name: &str) -> Option<u32> {
+    let heads = node.int(name).and_then(|heads| u32::try_from(heads).ok());
+    heads.filter(|heads| (1..=1 << 16).contains(heads))
+}
+
+/// The scale of an operator that has one as an attribute, and else the root of the head dimension.
+pub(super) fn scale(node: &Node, head_dim: u32) -> f32 {
+    node.float("scale").filter(|&scale| scale != 0.).unwrap_or_else(|| (1. / f64::from(head_dim).sqrt()) as f32)
+}
+
+fn refuse(lookup: &Lookup<'_>, node: &Node) -> Result<()> {
+    for (index, name) in REFUSED {
+        if node.input(index).is_some() {
+            return Err(unrecognised(node, format!("it has {name}, which kvtide's attention does not have")));
+        }
+    }
+    for name in ["k_quant_type", "v_quant_type"] {
+        if matches!(node.attribute(name), Some(AttributeValue::Text(kind)) if kind != "NONE") {
+            return Err(unrecognised(node, format!("{name} asks for a quantised past")));
+        }
+    }
+    if node.output(3).is_some() {
+        return Err(unrecognised(node, "it gives its scores as an output"));
+    }
+    for sizes in SIZES {
+        let evaluation = lookup.at(sizes)?;
+        for (index, expected) in [(5, sizes.total() - 1), (6, sizes.total())] {
+            let data = node.input(index).and_then(|name| evaluation.get(name).data.as_ref());
+            if data.is_some_and(|data| data.iter().any(|&number| number != expected as f64)) {
+                return Err(unrecognised(node, format!("input {index} is no length of all tokens")));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn window_of(lookup: &Lookup<'_>, node: &Node) -> Result<Option<u32>> {
+    let bias = node.input(10).map(Term::Added);
+    let hidden = window(lookup, node, bias.as_slice(), true)?;
+    let local = node.int("local_window_size").and_then(|size| u32::try_from(size).ok()).filter(|&size| size > 0);
+    Ok(hidden.into_iter().chain(local).min())
+}
+
+fn sinks(lookup: &Lookup<'_>, node: &Node, heads: u32) -> Result<Option<Vec<f32>>> {
+    if let Some(name) = node.input(11) {
+        let sinks = lookup.numbers(name)?.filter(|sinks| sinks.len() == heads as usize);
+        return match sinks {
+            Some(sinks) => Ok(Some(sinks)),
+            None => Err(unrecognised(node, format!("head_sink {name} is no weight with one number for each head"))),
+        };
+    }
+    Ok((node.int("smooth_softmax") == Some(1)).then(|| vec![0.; heads as usize]))
+}
+
+fn rotary(lookup: &Lookup<'_>, node: &Node, head_dim: u32) -> Result<Option<Rotary>> {
+    if node.int("do_rotary").unwrap_or(0) != 1 {
+        return Ok(None);
+    }
+    let (Some(cos), Some(sin)) = (node.input(7), node.input(8)) else {
+        return Err(unrecognised(node, "do_rotary is 1, and cos_cache and sin_cache are missing"));
+    };
+    let initializer = |name: &str| lookup.graph().initializers.iter().find(|tensor| tensor.name == name);
+    let half = match lookup.at(SIZES[0])?.dims(cos) {
+        Some(&[_, half]) => u32::try_from(half).unwrap_or(0),
+        _ => return Err(unrecognised(node, format!("the dimensions of {cos} are not known"))),
+    };
+    if half == 0 || half > head_dim / 2 {
+        return Err(unrecognised(node, format!("{cos} turns twice {half} elements of heads of {head_dim}")));
+    }
+    Ok(Some(Rotary {
+        interleaved: node.int("rotary_interleaved") == Some(1),
+        dims: half * 2,
+        tables: [cos, sin].map(str::to_owned),
+        places: [cos, sin].map(|name| initializer(name).map(|tensor| tensor.place.clone())),
+    }))
+}

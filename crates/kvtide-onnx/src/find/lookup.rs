@@ -1,0 +1,84 @@
+//! A graph with who makes and who reads each tensor, and what tensors are for several sizes.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::error::{Error, Result};
+use crate::eval::{Evaluation, Known, Roles, Sizes, is_past};
+use crate::proto::{Graph, Model, Node, ValueInfo};
+use crate::source::Source;
+
+/// Two choices of sizes in which no two numbers agree by accident.
+pub(crate) const SIZES: [Sizes; 2] = [Sizes { batch: 2, past: 3, new: 5 }, Sizes { batch: 3, past: 5, new: 2 }];
+
+pub(crate) struct Lookup<'a> {
+    pub model: &'a Model,
+    pub source: &'a dyn Source,
+    pub roles: Roles,
+    pub makers: HashMap<&'a str, usize>,
+    pub readers: HashMap<&'a str, Vec<usize>>,
+    evaluations: RefCell<Vec<Rc<Evaluation>>>,
+}
+
+/// An error of a node that is sound and not recognised.
+pub(crate) fn unrecognised(node: &Node, reason: impl Into<String>) -> Error {
+    Error::Unrecognised { node: node.called().into(), operator: node.full_operator(), reason: reason.into() }
+}
+
+impl<'a> Lookup<'a> {
+    pub fn new(model: &'a Model, source: &'a dyn Source) -> Result<Self> {
+        let Some(roles) = Roles::of(&model.graph) else {
+            let reason = "it has no input of token ids, [batch, tokens]".into();
+            return Err(Error::Unrecognised { node: "inputs".into(), operator: "graph".into(), reason });
+        };
+        let (mut makers, mut readers) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
+        for (index, node) in model.graph.nodes.iter().enumerate() {
+            makers.extend(node.outputs.iter().filter(|name| !name.is_empty()).map(|name| (name.as_str(), index)));
+            for name in node.reads() {
+                readers.entry(name).or_default().push(index);
+            }
+        }
+        Ok(Self { model, source, roles, makers, readers, evaluations: RefCell::default() })
+    }
+
+    pub fn graph(&self) -> &'a Graph {
+        &self.model.graph
+    }
+
+    pub fn node(&self, index: usize) -> &'a Node {
+        &self.model.graph.nodes[index]
+    }
+
+    /// The node that makes a tensor.
+    pub fn maker(&self, name: &str) -> Option<&'a Node> {
+        self.makers.get(name).map(|&index| self.node(index))
+    }
+
+    pub fn past(&self, name: &str) -> Option<&'a ValueInfo> {
+        self.graph().input(name).filter(|input| is_past(input))
+    }
+
+    /// What tensors are for these sizes; each choice is run once.
+    pub fn at(&self, sizes: Sizes) -> Result<Rc<Evaluation>> {
+        if let Some(evaluation) = self.evaluations.borrow().iter().find(|evaluation| evaluation.sizes == sizes) {
+            return Ok(evaluation.clone());
+        }
+        let evaluation = Rc::new(Evaluation::run(self.model, self.source, &self.roles, sizes)?);
+        self.evaluations.borrow_mut().push(evaluation.clone());
+        Ok(evaluation)
+    }
+
+    /// The number of a tensor that is the same for all sizes.
+    pub fn scalar(&self, name: &str) -> Result<Option<f64>> {
+        let [one, other] = [self.at(SIZES[0])?.scalar(name), self.at(SIZES[1])?.scalar(name)];
+        Ok(one.filter(|_| one == other))
+    }
+
+    /// The numbers of a weight with few elements.
+    pub fn numbers(&self, name: &str) -> Result<Option<Vec<f32>>> {
+        let evaluation = self.at(SIZES[0])?;
+        let Known { data, .. } = evaluation.get(name);
+        Ok(data.as_ref().map(|data| data.iter().map(|&number| number as f32).collect()))
+    }
+}

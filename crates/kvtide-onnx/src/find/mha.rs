@@ -1,0 +1,173 @@
+//! `com.microsoft.MultiHeadAttention` and ONNX's `Attention`: one call with a mask. The past is theirs, or it was put
+//! before the keys by a `Concat`.
+
+use super::cached::{Reading, trace};
+use super::found_attention::{FoundAttention, Operands};
+use super::gqa::{heads, scale};
+use super::layer::{Form, Layer, Layout};
+use super::lookup::{Lookup, SIZES, unrecognised};
+use super::mask::{Term, window};
+use crate::error::{Error, Result};
+use crate::proto::{ElementType, Node};
+
+/// What differs between the two operators.
+struct Call<'a> {
+    form: Form,
+    num_heads: Option<u32>,
+    mask: Option<&'a str>,
+    pasts: [Option<&'a str>; 2],
+    bias: Option<&'a str>,
+    causal: bool,
+}
+
+/// A MultiHeadAttention.
+pub(super) fn multi_head(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
+    let node = lookup.node(index);
+    if let Some(padding) = node.input(4) {
+        let evaluation = lookup.at(SIZES[0])?;
+        if evaluation.get(padding).data.as_ref().is_none_or(|data| data.contains(&0.)) {
+            return Err(unrecognised(node, format!("its key_padding_mask {padding} may hide keys")));
+        }
+    }
+    if node.input(8).is_some() || node.input(9).is_some() {
+        return Err(unrecognised(node, "it has a past_sequence_length or a cache_indirection"));
+    }
+    if node.output(3).is_some() {
+        return Err(unrecognised(node, "it gives its scores as an output"));
+    }
+    let call = Call {
+        form: Form::MultiHeadAttention,
+        num_heads: heads(node, "num_heads"),
+        mask: node.input(5),
+        pasts: [node.input(6), node.input(7)],
+        bias: node.input(3),
+        causal: node.int("unidirectional") == Some(1),
+    };
+    find(lookup, index, &call)
+}
+
+/// ONNX's own Attention.
+pub(super) fn standard(lookup: &Lookup<'_>, index: usize) -> Result<FoundAttention> {
+    let node = lookup.node(index);
+    if node.output(3).is_some() {
+        return Err(unrecognised(node, "it gives its scores as an output"));
+    }
+    if node.input(6).is_some() {
+        return Err(unrecognised(node, "it has a nonpad_kv_seqlen: its cache is kept outside of the operator"));
+    }
+    let call = Call {
+        form: Form::Attention,
+        num_heads: heads(node, "q_num_heads"),
+        mask: node.input(3),
+        pasts: [node.input(4), node.input(5)],
+        bias: None,
+        causal: node.int("is_causal") == Some(1),
+    };
+    find(lookup, index, &call)
+}
+
+/// Keys or values: where new ones come from, the past, and how they lie.
+struct Side {
+    new: String,
+    past: String,
+    heads: u32,
+    dim: u32,
+    is_packed: bool,
+    factor: f64,
+    present: Option<String>,
+}
+
+fn side(lookup: &Lookup<'_>, node: &Node, at: usize, past: Option<&str>, num_heads: u32) -> Result<Side> {
+    let wrong = |reason: String| unrecognised(node, reason);
+    let name =
+        node.input(at).ok_or_else(|| wrong(format!("input {at} is missing: packed inputs are not supported")))?;
+    let evaluation = lookup.at(SIZES[0])?;
+    let dims = evaluation.dims(name).ok_or_else(|| wrong(format!("the dimensions of {name} are not known")))?;
+    let Some(past) = past else {
+        let cached = trace(lookup, name)?;
+        let cached = cached.ok_or_else(|| wrong(format!("{name} has no past before it")))?;
+        let reading = if dims.len() == 3 { Reading::Packed } else { Reading::Rows };
+        // The operator may repeat heads by itself: then it reads as many as there are.
+        let read = if dims.len() == 3 { dims[2] / cached.dim.max(1) } else { dims[1] };
+        let factor = cached.factor(lookup, node, name, read, reading)?;
+        let (heads, dim) = (cached.heads as u32, cached.dim as u32);
+        let present = cached.present(lookup);
+        let (new, past) = (cached.new.into(), cached.past.into());
+        return Ok(Side { new, past, heads, dim, is_packed: false, factor, present });
+    };
+    if lookup.past(past).is_none() {
+        return Err(wrong(format!("{past} is no past that is an input of the graph")));
+    }
+    let (heads, dim, is_packed) = match *dims {
+        [_, heads, _, dim] => (heads as u32, dim as u32, false),
+        [_, _, width] => {
+            let heads = heads(node, "kv_num_heads").unwrap_or(num_heads);
+            (heads, width as u32 / heads, true)
+        }
+        _ => return Err(wrong(format!("{name} has dimensions {dims:?}"))),
+    };
+    let present = node.output(at).map(str::to_owned);
+    Ok(Side { new: name.into(), past: past.into(), heads, dim, is_packed, factor: 1., present })
+}
+
+fn find(lookup: &Lookup<'_>, index: usize, call: &Call<'_>) -> Result<FoundAttention> {
+    let node = lookup.node(index);
+    let wrong = |reason: &str| unrecognised(node, reason);
+    let (Some(query), Some(output)) = (node.input(0), node.output(0)) else {
+        return Err(wrong("it has no queries or no output"));
+    };
+    let evaluation = lookup.at(SIZES[0])?;
+    let (num_heads, head_dim, is_packed) = match (evaluation.dims(query), call.num_heads) {
+        (Some(&[_, heads, _, dim]), _) => (heads as u32, dim as u32, false),
+        (Some(&[_, _, width]), Some(heads)) => (heads, width as u32 / heads, true),
+        _ => return Err(wrong("the heads of its queries are not known")),
+    };
+    let key = side(lookup, node, 1, call.pasts[0], num_heads)?;
+    let value = side(lookup, node, 2, call.pasts[1], num_heads)?;
+    if key.heads != value.heads || key.heads == 0 || num_heads % key.heads != 0 || key.dim != head_dim {
+        return Err(wrong("heads of queries, keys and values do not fit"));
+    }
+    if (value.factor - 1.).abs() > 1e-6 {
+        return Err(wrong("its values are scaled"));
+    }
+    if call.mask.is_none() && !call.causal {
+        return Err(wrong("nothing hides later tokens: it has no mask and is not causal"));
+    }
+    let names = [query, &key.new, &value.new].map(str::to_owned);
+    let (layout, operands) = match (is_packed, key.is_packed, value.is_packed) {
+        (false, false, false) => (Layout::HeadsFirst, Operands::Apart(names)),
+        (true, true, true) => (Layout::Packed, Operands::Apart(names)),
+        (true, false, false) => (Layout::Packed, Operands::Mixed(names)),
+        _ => return Err(wrong("its queries have their heads first, and its keys or values have not")),
+    };
+    if call.bias.is_some() && !matches!((layout, &operands), (Layout::Packed, Operands::Apart(_))) {
+        return Err(wrong("it has a bias, and its inputs are not packed"));
+    }
+    let layer = Layer {
+        layer: 0,
+        form: call.form,
+        node: node.called().into(),
+        num_heads,
+        kv_num_heads: key.heads,
+        head_dim,
+        value_dim: value.dim,
+        element: lookup.past(&key.past).and_then(|past| past.element).unwrap_or(ElementType::F32),
+        scale: scale(node, head_dim) * key.factor as f32,
+        softcap: node.float("softcap").filter(|&cap| cap > 0.),
+        window: window(lookup, node, term(lookup, call.mask)?.as_slice(), call.causal)?,
+        sinks: None,
+        rotary: None,
+        layout,
+        presents: [key.present, value.present],
+        pasts: [key.past, value.past],
+    };
+    let bias = call.bias.map(str::to_owned);
+    Ok(FoundAttention { layer, operands, positions: None, bias, output: output.into(), index })
+}
+
+/// A mask of truth values keeps scores, any other one is added.
+fn term<'a>(lookup: &Lookup<'_>, mask: Option<&'a str>) -> Result<Option<Term<'a>>, Error> {
+    let Some(mask) = mask else { return Ok(None) };
+    let is_truth = lookup.at(SIZES[0])?.get(mask).element == Some(ElementType::BOOL);
+    Ok(Some(if is_truth { Term::Kept(mask, true) } else { Term::Added(mask) }))
+}

@@ -1,0 +1,104 @@
+//! Attentions of a graph, by its structure. Each form has one file; all of them give a [`FoundAttention`].
+
+mod cached;
+mod found_attention;
+mod gqa;
+mod layer;
+mod lookup;
+mod mask;
+mod mha;
+mod plain;
+
+pub(crate) use found_attention::{FoundAttention, Operands};
+pub use layer::{Form, Layer, Layout, Rotary};
+pub(crate) use lookup::{Lookup, SIZES, unrecognised};
+
+use crate::error::{Error, Result};
+use crate::eval::is_past;
+
+/// Everything that reads a past, in the order of layers. `O(nodes)`.
+pub(crate) fn attentions(lookup: &Lookup<'_>) -> Result<Vec<FoundAttention>> {
+    let mut all = Vec::new();
+    for (index, node) in lookup.graph().nodes.iter().enumerate() {
+        match (node.domain.as_str(), node.operator.as_str()) {
+            ("com.microsoft", "GroupQueryAttention") => all.push(gqa::find(lookup, index)?),
+            ("com.microsoft", "MultiHeadAttention") => all.push(mha::multi_head(lookup, index)?),
+            (
+                "com.microsoft",
+                "Attention" | "DecoderMaskedMultiHeadAttention" | "PagedAttention" | "SparseAttention",
+            ) => {
+                return Err(unrecognised(node, "this kind of attention is not supported"));
+            }
+            ("", "Attention") => all.push(mha::standard(lookup, index)?),
+            ("", "Softmax") => all.extend(plain::find(lookup, index)?),
+            _ => (),
+        }
+        inside(node)?;
+    }
+    if all.is_empty() {
+        let reason = "there is no attention with a past in it".into();
+        return Err(Error::Unrecognised { node: "nodes".into(), operator: "graph".into(), reason });
+    }
+    claim(lookup, &all)?;
+    number(&mut all);
+    Ok(all)
+}
+
+/// Attentions inside of branches and loops cannot be taken out.
+fn inside(node: &crate::proto::Node) -> Result<()> {
+    let mut graphs: Vec<_> = node.graphs().collect();
+    while let Some(graph) = graphs.pop() {
+        for inner in &graph.nodes {
+            if inner.operator.ends_with("Attention") || inner.operator == "Softmax" {
+                return Err(unrecognised(inner, format!("it stands inside of {} ({})", node.called(), node.operator)));
+            }
+            graphs.extend(inner.graphs());
+        }
+    }
+    Ok(())
+}
+
+/// Each past belongs to one attention, and none is left over.
+fn claim(lookup: &Lookup<'_>, all: &[FoundAttention]) -> Result<()> {
+    let claimed: Vec<&String> = all.iter().flat_map(|found| &found.layer.pasts).collect();
+    for (index, past) in claimed.iter().enumerate() {
+        if claimed[..index].contains(past) {
+            let found = &all[index / 2];
+            return Err(unrecognised(lookup.node(found.index), format!("{past} is read by another attention as well")));
+        }
+    }
+    for input in lookup.graph().inputs.iter().filter(|input| is_past(input)) {
+        if claimed.contains(&&input.name) {
+            continue;
+        }
+        let reader = lookup.readers.get(input.name.as_str()).and_then(|readers| readers.first());
+        let reason = format!("{} is a past, and no attention that is known reads it", input.name);
+        return Err(match reader {
+            Some(&reader) => unrecognised(lookup.node(reader), reason),
+            None => Error::Unrecognised { node: input.name.clone(), operator: "input".into(), reason },
+        });
+    }
+    Ok(())
+}
+
+/// Layers are counted by the last number in the names of their pasts where all have one of their own, and else by their
+/// order in the graph.
+fn number(all: &mut [FoundAttention]) {
+    let mut order: Vec<(Option<u32>, usize)> =
+        all.iter().enumerate().map(|(index, found)| (number_in(&found.layer.pasts[0]), index)).collect();
+    let mut numbers: Vec<_> = order.iter().map(|entry| entry.0).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    if numbers.len() == order.len() && numbers.iter().all(Option::is_some) {
+        order.sort_unstable();
+    }
+    for (layer, &(_, index)) in order.iter().enumerate() {
+        all[index].layer.layer = layer as u32;
+    }
+    all.sort_unstable_by_key(|found| found.layer.layer);
+}
+
+fn number_in(name: &str) -> Option<u32> {
+    let digits = |part: &&str| !part.is_empty();
+    name.split(|letter: char| !letter.is_ascii_digit()).rfind(digits)?.parse().ok()
+}

@@ -1,0 +1,212 @@
+//! The plain subgraph: a product with the keys, what happens to scores, a softmax, a product with the values.
+//!
+//! ```text
+//! softmax -> .. -> MatMul(_, values)    forwards: this is what the attention makes
+//! softmax <- mask, soft cap, scale, sinks <- MatMul(queries, keys)    backwards
+//! ```
+
+use super::cached::{Cached, Reading, scaled, trace};
+use super::found_attention::{FoundAttention, Operands};
+use super::layer::{Form, Layer, Layout};
+use super::lookup::{Lookup, SIZES, unrecognised};
+use super::mask::{Term, window};
+use crate::error::Result;
+use crate::proto::{ElementType, Node};
+
+/// How far a product may stand behind its softmax.
+const STEPS_MAX: usize = 8;
+
+/// The attention around a softmax; nothing where values have no past.
+pub(super) fn find(lookup: &Lookup<'_>, softmax: usize) -> Result<Option<FoundAttention>> {
+    let Some((weighted, values)) = product_behind(lookup, softmax)? else { return Ok(None) };
+    let (node, output) = (lookup.node(weighted), lookup.node(weighted).output(0).unwrap_or_default());
+    let wrong = |reason: &str| unrecognised(node, reason);
+    let scores = Scores::before(lookup, lookup.node(softmax))?;
+    let (Some(query), Some(keys)) = (scores.product.input(0), scores.product.input(1)) else {
+        return Err(wrong("its product with the keys has no inputs"));
+    };
+    let keys_read = keys;
+    let keys = trace(lookup, keys)?.ok_or_else(|| unrecognised(scores.product, "its keys have no past before them"))?;
+    let element = lookup.past(keys.past).and_then(|past| past.element).unwrap_or(ElementType::F32);
+    let (query, factor) = queries(lookup, query, element)?;
+    let dims = lookup.at(SIZES[0])?.dims(query).map(<[_]>::to_vec);
+    let sizes = SIZES[0];
+    let heads = match dims.as_deref() {
+        Some(&[batch, heads, new, dim]) if (batch, new, dim) == (sizes.batch, sizes.new, keys.dim) => heads,
+        dims => return Err(unrecognised(scores.product, format!("its queries have dimensions {dims:?}"))),
+    };
+    let read = node.input(1).unwrap_or_default();
+    if (values.factor(lookup, node, read, heads, Reading::Rows)? - 1.).abs() > 1e-6 {
+        return Err(wrong("its values are scaled"));
+    }
+    let factor = factor * keys.factor(lookup, scores.product, keys_read, heads, Reading::Columns)?;
+    if keys.heads != values.heads {
+        return Err(wrong("it has not as many heads of keys as of values"));
+    }
+    if scores.terms.is_empty() {
+        return Err(unrecognised(lookup.node(softmax), "nothing hides later tokens: there is no mask before it"));
+    }
+    let layer = Layer {
+        layer: 0,
+        form: Form::Plain,
+        node: lookup.node(softmax).called().into(),
+        num_heads: heads as u32,
+        kv_num_heads: keys.heads as u32,
+        head_dim: keys.dim as u32,
+        value_dim: values.dim as u32,
+        element,
+        scale: (factor * scores.factor * scores.softcap.unwrap_or(1.)) as f32,
+        softcap: scores.softcap.map(|cap| cap as f32),
+        window: window(lookup, lookup.node(softmax), &scores.terms, false)?,
+        sinks: scores.sinks(lookup, lookup.node(softmax), heads)?,
+        rotary: None,
+        layout: Layout::HeadsFirst,
+        presents: [&keys, &values].map(|cached| cached.present(lookup)),
+        pasts: [keys.past, values.past].map(str::to_owned),
+    };
+    let operands = Operands::Apart([query, keys.new, values.new].map(str::to_owned));
+    Ok(Some(FoundAttention { layer, operands, positions: None, bias: None, output: output.into(), index: weighted }))
+}
+
+/// The product of a softmax with values that have a past.
+fn product_behind<'a>(lookup: &Lookup<'a>, softmax: usize) -> Result<Option<(usize, Cached<'a>)>> {
+    let mut names: Vec<&str> = lookup.node(softmax).output(0).into_iter().collect();
+    for _ in 0..STEPS_MAX {
+        let mut next = Vec::new();
+        for name in names {
+            for &index in lookup.readers.get(name).into_iter().flatten() {
+                let node = lookup.node(index);
+                match node.operator.as_str() {
+                    "MatMul" if node.input(0) == Some(name) => {
+                        if let Some(values) = node.input(1).map(|values| trace(lookup, values)).transpose()?.flatten() {
+                            return Ok(Some((index, values)));
+                        }
+                    }
+                    "Cast" | "Identity" | "Dropout" | "Slice" => next.extend(node.output(0)),
+                    "Where" if replaces_nan(lookup, node, name) => next.extend(node.output(0)),
+                    _ => (),
+                }
+            }
+        }
+        next.sort_unstable();
+        next.dedup();
+        names = next;
+    }
+    Ok(None)
+}
+
+/// `Where(IsNaN(x), 0, x)`: a row that sees nothing, which a causal mask never has.
+fn replaces_nan(lookup: &Lookup<'_>, node: &Node, name: &str) -> bool {
+    let condition = node.input(0).and_then(|condition| lookup.maker(condition));
+    condition.is_some_and(|condition| condition.operator == "IsNaN" && condition.input(0) == Some(name))
+}
+
+/// Queries before they are scaled, and by what.
+fn queries<'a>(lookup: &Lookup<'a>, name: &'a str, element: ElementType) -> Result<(&'a str, f64)> {
+    let (mut name, mut factor) = (name, 1.);
+    loop {
+        let Some(node) = lookup.maker(name) else { return Ok((name, factor)) };
+        if let Some((before, by)) = scaled(lookup, node)? {
+            (name, factor) = (before, factor * by);
+            continue;
+        }
+        let before = node.input(0).filter(|_| node.operator == "Cast");
+        match before {
+            Some(before) if lookup.at(SIZES[0])?.get(before).element == Some(element) => name = before,
+            _ => return Ok((name, factor)),
+        }
+    }
+}
+
+/// What happens to scores between the product with the keys and the softmax.
+struct Scores<'a> {
+    product: &'a Node,
+    terms: Vec<Term<'a>>,
+    /// What they are multiplied by before they are capped.
+    factor: f64,
+    softcap: Option<f64>,
+    sinks: Option<&'a str>,
+}
+
+impl<'a> Scores<'a> {
+    fn before(lookup: &Lookup<'a>, softmax: &'a Node) -> Result<Self> {
+        if !matches!(softmax.int("axis"), None | Some(-1 | 3)) {
+            return Err(unrecognised(softmax, "it is not taken over the last axis"));
+        }
+        let mut scores = Self { product: softmax, terms: Vec::new(), factor: 1., softcap: None, sinks: None };
+        let mut name = softmax.input(0).unwrap_or_default();
+        loop {
+            let Some(node) = lookup.maker(name) else {
+                return Err(unrecognised(softmax, format!("its scores come from {name}, which no node makes")));
+            };
+            if node.operator == "MatMul" {
+                scores.product = node;
+                return Ok(scores);
+            }
+            let before = scores.step(lookup, node)?;
+            name = before.ok_or_else(|| unrecognised(node, "it stands between the keys and the softmax"))?;
+        }
+    }
+
+    /// Takes one node in, and returns the scores before it.
+    fn step(&mut self, lookup: &Lookup<'a>, node: &'a Node) -> Result<Option<&'a str>> {
+        if let Some((before, by)) = scaled(lookup, node)? {
+            self.factor *= by;
+            return Ok(Some(before));
+        }
+        let evaluation = lookup.at(SIZES[0])?;
+        let is_known = |at: usize| node.input(at).is_some_and(|name| evaluation.get(name).data.is_some());
+        let input = |at: usize| node.input(at);
+        Ok(match node.operator.as_str() {
+            "Cast" | "Identity" => input(0),
+            "Tanh" if self.softcap.is_none() => {
+                self.softcap = Some(self.factor);
+                self.factor = 1.;
+                input(0)
+            }
+            "Add" => {
+                let (before, mask) = if is_known(0) { (1, 0) } else { (0, 1) };
+                self.terms.extend(input(mask).map(Term::Added));
+                input(before)
+            }
+            "Where" => {
+                let (before, other, when) = if is_known(1) { (2, 1, false) } else { (1, 2, true) };
+                let other = input(other).and_then(|name| evaluation.get(name).data.clone());
+                if other.is_none_or(|data| data.iter().any(|&number| number > -1e4)) {
+                    return Err(unrecognised(node, "what it puts in place of hidden scores is not far below 0"));
+                }
+                self.terms.extend(input(0).map(|name| Term::Kept(name, when)));
+                input(before)
+            }
+            "Sub" => {
+                let most = input(1).and_then(|name| lookup.maker(name));
+                input(0).filter(|&name| {
+                    most.is_some_and(|most| most.operator == "ReduceMax" && most.input(0) == Some(name))
+                })
+            }
+            "Max" => input(0)
+                .filter(|_| input(1).and_then(|name| evaluation.scalar(name)).is_some_and(|least| least <= -1e4)),
+            "Concat" if node.inputs.len() == 2 && matches!(node.int("axis"), Some(-1 | 3)) && self.sinks.is_none() => {
+                self.sinks = input(1);
+                input(0)
+            }
+            _ => None,
+        })
+    }
+
+    /// One sink logit for each head, where a column of them stands behind the scores.
+    fn sinks(&self, lookup: &Lookup<'_>, node: &Node, heads: usize) -> Result<Option<Vec<f32>>> {
+        let Some(name) = self.sinks else { return Ok(None) };
+        let wrong = || unrecognised(node, format!("{name} is not one number for each head behind the scores"));
+        let evaluation = lookup.at(SIZES[0])?;
+        let (dims, data) = (evaluation.dims(name), evaluation.get(name).data.as_ref());
+        let (Some(&[_, found, queries, 1]), Some(data)) = (dims, data) else { return Err(wrong()) };
+        let sinks: Vec<f32> = (0..heads).filter_map(|head| data.get(head * queries)).map(|&sink| sink as f32).collect();
+        let same =
+            data.iter().enumerate().all(|(index, &sink)| sinks.get(index / queries % heads) == Some(&(sink as f32)));
+        if found != heads || sinks.len() != heads || !same {
+            return Err(wrong());
+        }
+        Ok(Some(sinks))
+    }
+}

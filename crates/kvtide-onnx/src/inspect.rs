@@ -1,0 +1,149 @@
+//! What was found in a model, as data and as text.
+
+use std::fmt;
+
+use crate::find::Layer;
+use crate::proto::{Dim, Graph, Model, Place, ValueInfo};
+
+/// An input or output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// The type of its elements; empty where the graph does not say.
+    pub element: String,
+    /// Its dimensions: sizes, names, or `?`.
+    pub dims: Vec<String>,
+}
+
+/// What a rewrite found and did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Inspection {
+    /// Attention layers, by number.
+    pub layers: Vec<Layer>,
+    /// Inputs of the new graph.
+    pub inputs: Vec<Port>,
+    /// Outputs of the new graph.
+    pub outputs: Vec<Port>,
+    /// Inputs that the old graph had and the new one has not.
+    pub dropped_inputs: Vec<String>,
+    /// Outputs that the old graph had and the new one has not.
+    pub dropped_outputs: Vec<String>,
+    /// Inputs that are new.
+    pub added_inputs: Vec<String>,
+    /// Nodes of the old and of the new graph.
+    pub nodes: [usize; 2],
+    /// Bytes of weights that lie in the model.
+    pub inline_bytes: u64,
+    /// Bytes of weights that lie in files of their own, and the files.
+    pub external_bytes: u64,
+    /// The files.
+    pub external_files: Vec<String>,
+}
+
+impl Inspection {
+    pub(crate) fn new(old: &Model, new: &Model, layers: Vec<Layer>) -> Self {
+        let (before, after) = (&old.graph, &new.graph);
+        let missing = |from: &[ValueInfo], to: &[ValueInfo]| {
+            let names = from.iter().filter(|value| !to.iter().any(|other| other.name == value.name));
+            names.map(|value| value.name.clone()).collect()
+        };
+        let mut inspection = Self {
+            layers,
+            inputs: after.inputs.iter().map(port).collect(),
+            outputs: after.outputs.iter().map(port).collect(),
+            dropped_inputs: missing(&before.inputs, &after.inputs),
+            dropped_outputs: missing(&before.outputs, &after.outputs),
+            added_inputs: missing(&after.inputs, &before.inputs),
+            nodes: [before.nodes.len(), after.nodes.len()],
+            inline_bytes: 0,
+            external_bytes: 0,
+            external_files: Vec::new(),
+        };
+        inspection.weigh(after);
+        inspection
+    }
+
+    fn weigh(&mut self, graph: &Graph) {
+        for tensor in &graph.initializers {
+            match &tensor.place {
+                Place::Source(span) => self.inline_bytes += span.length,
+                Place::External(external) => {
+                    self.external_bytes += external.length;
+                    if !self.external_files.contains(&external.location) {
+                        self.external_files.push(external.location.clone());
+                    }
+                }
+                Place::Inline => (),
+            }
+        }
+    }
+}
+
+fn port(value: &ValueInfo) -> Port {
+    let dims = value.dims.iter().flatten().map(|dim| match dim {
+        Dim::Size(size) => size.to_string(),
+        Dim::Name(name) => name.clone(),
+        Dim::Unknown => "?".into(),
+    });
+    let element = value.element.map(|element| element.to_string()).unwrap_or_default();
+    Port { name: value.name.clone(), element, dims: dims.collect() }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{} {} [{}]", self.name, self.element, self.dims.join(", "))
+    }
+}
+
+impl fmt::Display for Inspection {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(to, "layers   form                 heads  kv  dim  type  rules")?;
+        for layer in &self.layers {
+            let form = layer.form.to_string();
+            let Layer { layer: number, num_heads, kv_num_heads, head_dim, element, .. } = layer;
+            let element = element.to_string();
+            writeln!(
+                to,
+                "{number:>6}   {form:<20} {num_heads:>5} {kv_num_heads:>3} {head_dim:>4}  {element:<4}  {}",
+                rules(layer)
+            )?;
+        }
+        for (title, ports) in [("inputs", &self.inputs), ("outputs", &self.outputs)] {
+            writeln!(to, "{title}")?;
+            ports.iter().try_for_each(|port| writeln!(to, "         {port}"))?;
+        }
+        for (title, names) in [
+            ("added", &self.added_inputs),
+            ("dropped inputs", &self.dropped_inputs),
+            ("dropped outputs", &self.dropped_outputs),
+        ] {
+            if !names.is_empty() {
+                writeln!(to, "{title}\n         {}", names.join(", "))?;
+            }
+        }
+        writeln!(to, "nodes    {} -> {}", self.nodes[0], self.nodes[1])?;
+        write!(to, "weights  {} bytes in the model", self.inline_bytes)?;
+        if self.external_bytes > 0 {
+            write!(to, ", {} in {}", self.external_bytes, self.external_files.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+fn rules(layer: &Layer) -> String {
+    let mut rules = vec![format!("scale {}", layer.scale)];
+    rules.extend(layer.softcap.map(|softcap| format!("softcap {softcap}")));
+    rules.extend(layer.window.map(|window| format!("window {window}")));
+    rules.extend(layer.sinks.as_ref().map(|sinks| format!("{} sink logits", sinks.len())));
+    rules.extend(
+        layer
+            .rotary
+            .as_ref()
+            .map(|rotary| format!("rotary of {} moved out ({}, {})", rotary.dims, rotary.tables[0], rotary.tables[1])),
+    );
+    if layer.value_dim != layer.head_dim {
+        rules.push(format!("values of {}", layer.value_dim));
+    }
+    rules.join(", ")
+}

@@ -1,0 +1,49 @@
+//! The messages of ONNX, as far as a rewrite needs them. What it does not need stays a range of the source, and is
+//! written as it was.
+
+mod attribute;
+mod element;
+mod graph;
+mod model;
+mod node;
+mod tensor;
+mod value_info;
+
+pub(crate) use attribute::{Attribute, AttributeValue};
+pub use element::ElementType;
+pub(crate) use graph::{Graph, checked};
+pub use model::{GRAPH_BYTES_MAX, Model, Weights};
+pub(crate) use node::Node;
+pub(crate) use tensor::Tensor;
+pub use tensor::{External, Place};
+pub(crate) use value_info::{Dim, ValueInfo};
+
+use crate::error::Result;
+use crate::source::{Source, Span};
+use crate::wire::Segments;
+
+/// A message that was read and not changed, or one that was made here.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Encoded {
+    Source(Span),
+    Own(Segments),
+}
+
+impl Encoded {
+    fn write(&self, number: u32, to: &mut Segments) {
+        match self {
+            Self::Source(span) => to.message_span(number, *span),
+            Self::Own(message) => to.message(number, message),
+        }
+    }
+}
+
+/// How deep graphs may lie in each other.
+const DEPTH_MAX: usize = 16;
+
+/// The bytes of a span.
+pub(crate) fn load(source: &dyn Source, span: Span) -> Result<Vec<u8>> {
+    let mut segments = Segments::default();
+    segments.span(span);
+    segments.to_bytes(source)
+}

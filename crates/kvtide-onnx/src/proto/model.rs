@@ -1,0 +1,129 @@
+//! A model: its graph, the operators that it imports, and everything else as it was.
+
+use super::{Graph, checked};
+use crate::error::{Error, Result};
+use crate::source::{Source, Span};
+use crate::wire::{Reader, Segments};
+
+/// What a graph without its weights may take in memory unless another limit is given.
+pub const GRAPH_BYTES_MAX: u64 = 512 << 20;
+
+/// How weights are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weights<'a> {
+    /// As they were: inside of the model, or in a file of their own.
+    Inline,
+    /// Those inside of the model become references to this file: the model that was read, as its name stands beside
+    /// what is written.
+    External(&'a str),
+}
+
+/// A model as it was read: a graph, and places of its weights. It holds no bytes of weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    pub(crate) graph: Graph,
+    /// Domain and version.
+    opsets: Vec<(String, i64)>,
+    /// How many of them the source has; those behind them are new.
+    imported: usize,
+    /// Fields that are kept as they are, by number.
+    others: Vec<(u32, Span)>,
+}
+
+impl Model {
+    /// Reads a model. `O(graph)`: of the weights only their places are read.
+    pub fn read(source: &dyn Source) -> Result<Self> {
+        Self::read_within(source, GRAPH_BYTES_MAX)
+    }
+
+    /// The same, with a limit to what the graph may take in memory.
+    pub fn read_within(source: &dyn Source, graph_bytes_max: u64) -> Result<Self> {
+        let mut reader = Reader::new(source, graph_bytes_max);
+        let (mut graph, mut seen) = (Graph::default(), false);
+        let (mut opsets, mut others) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        while let Some(field) = reader.field(&mut at, source.size(), "ModelProto")? {
+            match field.number {
+                7 => {
+                    seen = true;
+                    graph.read_fields(&mut reader, field.bytes()?, 0)?;
+                }
+                number => {
+                    if number == 8 {
+                        opsets.push(read_opset(&mut reader, field.bytes()?)?);
+                    }
+                    reader.keep(size_of::<(u32, Span)>() as u64, field.whole.offset)?;
+                    others.push((number, field.whole));
+                }
+            }
+        }
+        if !seen {
+            return Err(Error::Malformed { offset: 0, message: "ModelProto", expected: "a graph".into() });
+        }
+        let imported = opsets.len();
+        Ok(Self { graph: checked(graph)?, opsets, imported, others })
+    }
+
+    /// The version of a domain's operators.
+    pub(crate) fn opset(&self, domain: &str) -> Option<i64> {
+        self.opsets.iter().find(|opset| opset.0 == domain).map(|opset| opset.1)
+    }
+
+    /// The same model with another graph to come, and nothing of kvtide's in it.
+    pub(crate) fn clone_without_graph(&self) -> Self {
+        let mut opsets = self.opsets.clone();
+        opsets.retain(|opset| opset.0 != "kvtide");
+        Self { graph: Graph::default(), opsets, imported: self.imported, others: self.others.clone() }
+    }
+
+    pub(crate) fn import(&mut self, domain: &str, version: i64) {
+        if self.opset(domain).is_none() {
+            self.opsets.push((domain.into(), version));
+        }
+    }
+
+    /// The model in stretches of own bytes and ranges of the source. Weights are not read.
+    pub fn segments(&self, source: &dyn Source, weights: Weights<'_>) -> Result<Segments> {
+        let file = match weights {
+            Weights::Inline => None,
+            Weights::External(file) => Some(file),
+        };
+        let mut to = Segments::default();
+        let mut others = self.others.clone();
+        others.sort_by_key(|&(number, _)| number);
+        let place = |number: u32| others.iter().position(|other| other.0 > number).unwrap_or(others.len());
+        others[..place(7)].iter().for_each(|other| to.span(other.1));
+        to.message(7, &self.graph.write(file));
+        others[place(7)..place(8)].iter().for_each(|other| to.span(other.1));
+        for (domain, version) in &self.opsets[self.imported..] {
+            let mut opset = Segments::default();
+            opset.text(1, domain.as_bytes());
+            opset.int(2, *version);
+            to.message(8, &opset);
+        }
+        others[place(8)..].iter().for_each(|other| to.span(other.1));
+        to.gathered(source)
+    }
+
+    /// The model as bytes, weights read in unless they are external.
+    pub fn to_bytes(&self, source: &dyn Source, weights: Weights<'_>) -> Result<Vec<u8>> {
+        self.segments(source, weights)?.to_bytes(source)
+    }
+}
+
+fn read_opset(reader: &mut Reader<'_>, span: Span) -> Result<(String, i64)> {
+    let (mut domain, mut version) = (String::new(), 0);
+    reader.keep(size_of::<(String, i64)>() as u64, span.offset)?;
+    let mut at = span.offset;
+    while let Some(field) = reader.field(&mut at, span.end(), "OperatorSetIdProto")? {
+        match field.number {
+            1 => domain = reader.text(&field)?,
+            2 => version = field.int()?,
+            _ => (),
+        }
+    }
+    if domain == "ai.onnx" {
+        domain.clear();
+    }
+    Ok((domain, version))
+}

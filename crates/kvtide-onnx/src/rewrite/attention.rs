@@ -1,0 +1,150 @@
+//! One attention as a node of kvtide's, and what an operator did inside of itself as nodes before it.
+
+use super::GraphEdit;
+use crate::error::Result;
+use crate::find::{FoundAttention, Layer, Layout, Operands, Rotary, SIZES};
+use crate::proto::{Attribute, ElementType, Node};
+
+/// The domain of `Attention`.
+const DOMAIN: &str = "kvtide";
+
+impl GraphEdit<'_> {
+    /// Puts `kvtide::Attention` in place of what was found.
+    pub(super) fn attend(&mut self, found: &FoundAttention) -> Result<()> {
+        let layer = &found.layer;
+        let mut operands = self.apart(found);
+        if let Some(bias) = &found.bias {
+            operands = self.biased(layer, bias, operands);
+        }
+        if let Some(rotary) = &layer.rotary {
+            let positions = found.positions.clone().unwrap_or_else(|| self.positions());
+            let [query, key, value] = operands;
+            let query = self.turned(layer, rotary, query, &positions, "q", layer.num_heads);
+            let key = self.turned(layer, rotary, key, &positions, "k", layer.kv_num_heads);
+            operands = [query, key, value];
+        }
+        let [query, key, value] = self.cast_to_pages(layer, operands)?;
+        let was = self.lookup.at(SIZES[0])?.get(&found.output).element.unwrap_or(layer.element);
+        let output =
+            if was == layer.element { found.output.clone() } else { format!("kvtide/attended.{}", layer.layer) };
+        self.add(node(layer, [&query, &key, &value], &output));
+        if was != layer.element {
+            self.cast(&output, &found.output, was);
+        }
+        Ok(())
+    }
+
+    /// Queries, keys and values as three tensors of one layout.
+    fn apart(&mut self, found: &FoundAttention) -> [String; 3] {
+        let layer = &found.layer;
+        match &found.operands {
+            Operands::Apart(names) => names.clone(),
+            Operands::Packed(name) => self.split(layer, name, "split"),
+            Operands::Mixed([query, key, value]) => {
+                [query.clone(), self.packed(layer, key, "k"), self.packed(layer, value, "v")]
+            }
+        }
+    }
+
+    /// The parts of queries, keys and values in something packed, along its last axis.
+    fn split(&mut self, layer: &Layer, name: &str, what: &str) -> [String; 3] {
+        let prefix = format!("kvtide/{what}.{}", layer.layer);
+        let [heads, others] = [layer.num_heads, layer.kv_num_heads].map(i64::from);
+        let [dim, values] = [layer.head_dim, layer.value_dim].map(i64::from);
+        let sizes = [heads * dim, others * dim, others * values];
+        let parts = ["q", "k", "v"].map(|part| format!("{prefix}.{part}"));
+        let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
+        // Before opset 13 the sizes are an attribute.
+        let node = if self.lookup.model.opset("").is_some_and(|version| version < 13) {
+            Node::new("Split", "", &prefix, &[name], &outputs).with(Attribute::ints("split", &sizes))
+        } else {
+            let sizes = self.ints(format!("{prefix}.sizes"), &sizes);
+            Node::new("Split", "", &prefix, &[name, &sizes], &outputs)
+        };
+        self.add(node.with(Attribute::int("axis", -1)));
+        parts
+    }
+
+    /// `[batch, heads, tokens, dim]` as `[batch, tokens, heads * dim]`.
+    fn packed(&mut self, layer: &Layer, name: &str, part: &str) -> String {
+        let prefix = format!("kvtide/packed.{}.{part}", layer.layer);
+        let turned = format!("{prefix}.turned");
+        let turn = Node::new("Transpose", "", &turned, &[name], &[&turned]);
+        self.add(turn.with(Attribute::ints("perm", &[0, 2, 1, 3])));
+        let shape = self.ints(format!("{prefix}.shape"), &[0, 0, -1]);
+        self.add(Node::new("Reshape", "", &prefix, &[&turned, &shape], &[&prefix]));
+        prefix
+    }
+
+    fn biased(&mut self, layer: &Layer, bias: &str, operands: [String; 3]) -> [String; 3] {
+        let parts = self.split(layer, bias, "bias");
+        let mut sums = operands;
+        for (sum, part) in sums.iter_mut().zip(&parts) {
+            let name = format!("{part}.sum");
+            self.add(Node::new("Add", "", &name, &[sum, part], &[&name]));
+            *sum = name;
+        }
+        sums
+    }
+
+    fn turned(
+        &mut self,
+        layer: &Layer,
+        rotary: &Rotary,
+        name: String,
+        positions: &str,
+        part: &str,
+        heads: u32,
+    ) -> String {
+        let turned = format!("kvtide/rotary.{}.{part}", layer.layer);
+        let inputs = [name.as_str(), positions, &rotary.tables[0], &rotary.tables[1]];
+        let mut node = Node::new("RotaryEmbedding", "com.microsoft", &turned, &inputs, &[&turned])
+            .with(Attribute::int("interleaved", i64::from(rotary.interleaved)))
+            .with(Attribute::int("num_heads", i64::from(heads)));
+        if rotary.dims < layer.head_dim {
+            node = node.with(Attribute::int("rotary_embedding_dim", i64::from(rotary.dims)));
+        }
+        self.add(node);
+        turned
+    }
+
+    /// Operands in the type of the past, which is that of the pages unless another one is asked for.
+    fn cast_to_pages(&mut self, layer: &Layer, mut operands: [String; 3]) -> Result<[String; 3]> {
+        let evaluation = self.lookup.at(SIZES[0])?;
+        for (name, part) in operands.iter_mut().zip(["q", "k", "v"]) {
+            if evaluation.get(name).element.is_some_and(|element| element != layer.element) {
+                let cast = format!("kvtide/cast.{}.{part}", layer.layer);
+                self.cast(name, &cast, layer.element);
+                *name = cast;
+            }
+        }
+        Ok(operands)
+    }
+
+    pub(super) fn cast(&mut self, from: &str, to: &str, element: ElementType) {
+        let name = format!("kvtide/cast to {to}");
+        self.add(Node::new("Cast", "", &name, &[from], &[to]).with(Attribute::int("to", element.0.into())));
+    }
+}
+
+fn node(layer: &Layer, inputs: [&str; 3], output: &str) -> Node {
+    let name = format!("kvtide/attention.{}", layer.layer);
+    let mut node = Node::new("Attention", DOMAIN, &name, &inputs, &[output])
+        .with(Attribute::int("layer", layer.layer.into()))
+        .with(Attribute::int("num_heads", layer.num_heads.into()))
+        .with(Attribute::int("kv_num_heads", layer.kv_num_heads.into()))
+        .with(Attribute::int("head_dim", layer.head_dim.into()))
+        .with(Attribute::int("value_dim", layer.value_dim.into()))
+        .with(Attribute::int("heads_first", i64::from(layer.layout == Layout::HeadsFirst)))
+        .with(Attribute::float("scale", layer.scale));
+    if let Some(softcap) = layer.softcap {
+        node = node.with(Attribute::float("softcap", softcap));
+    }
+    if let Some(window) = layer.window {
+        node = node.with(Attribute::int("window", window.into()));
+    }
+    if let Some(sinks) = &layer.sinks {
+        node = node.with(Attribute::floats("sinks", sinks));
+    }
+    node
+}

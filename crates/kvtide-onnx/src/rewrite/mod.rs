@@ -1,0 +1,166 @@
+//! A graph with kvtide's attention in it.
+//!
+//! ```text
+//! attention        -> kvtide::Attention, of the same output name          attention.rs
+//! positions        -> from the input position_ids                        positions.rs
+//! head             -> only the rows that are asked for, on request       logits.rs
+//! what is left over: pasts, presents, masks, and what only served them   prune.rs
+//! ```
+//! Tensors keep their names: what takes the place of a tensor is called as it was, so nothing that reads it changes.
+
+mod attention;
+mod logits;
+mod positions;
+mod prune;
+
+use std::collections::HashSet;
+
+use crate::error::{Error, Result};
+use crate::find::{FoundAttention, Layer, Lookup, attentions, unrecognised};
+use crate::inspect::Inspection;
+use crate::parts::{GraphPart, cut};
+use crate::proto::{Dim, ElementType, Graph, Model, Node, ValueInfo, checked};
+use crate::source::Source;
+
+/// What a rewrite is asked for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    /// Only rows that the input `logit_rows` names go through the head.
+    pub logit_rows: bool,
+    /// The window of each layer as a config declares it. Where a graph shows one as well, they have to agree; one that is
+    /// too long to be found in a mask counts as declared.
+    pub windows: Option<Vec<Option<u32>>>,
+}
+
+/// A model whose attentions are kvtide's.
+#[derive(Clone, Debug)]
+pub struct Rewritten {
+    model: Model,
+    inspection: Inspection,
+}
+
+/// The rows of positions, `[batch, tokens]`.
+const POSITIONS: &str = "position_ids";
+
+/// Nodes and weights of a new graph, before what is left over is dropped.
+struct GraphEdit<'a> {
+    lookup: &'a Lookup<'a>,
+    graph: Graph,
+    /// The input with positions.
+    positions: String,
+    /// Whether the graph has it already.
+    has_positions: bool,
+}
+
+impl Rewritten {
+    /// Finds all attentions and replaces them, or says what is not recognised. `O(graph)`.
+    pub fn new(source: &dyn Source, model: &Model, options: &Options) -> Result<Self> {
+        let lookup = Lookup::new(model, source)?;
+        let mut all = attentions(&lookup)?;
+        declare(&lookup, &mut all, options)?;
+        let mut edit = GraphEdit::new(&lookup);
+        let replaced: HashSet<usize> = all.iter().map(|found| found.index).collect();
+        edit.graph.nodes = model
+            .graph
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| !replaced.contains(index))
+            .map(|(_, node)| node.clone())
+            .collect();
+        for found in &all {
+            edit.attend(found)?;
+        }
+        let layers: Vec<Layer> = all.into_iter().map(|found| found.layer).collect();
+        let presents: HashSet<&String> = layers.iter().flat_map(|layer| layer.presents.iter().flatten()).collect();
+        edit.graph.outputs.retain(|output| !presents.contains(&output.name));
+        edit.replace_positions(&layers)?;
+        if options.logit_rows {
+            edit.choose_rows()?;
+        }
+        edit.prune();
+        let has_rotary = layers.iter().any(|layer| layer.rotary.is_some());
+        let mut rewritten = model.clone();
+        rewritten.graph = checked(edit.graph)?;
+        rewritten.import("kvtide", 1);
+        if has_rotary {
+            rewritten.import("com.microsoft", 1);
+        }
+        let inspection = Inspection::new(model, &rewritten, layers);
+        Ok(Self { model: rewritten, inspection })
+    }
+
+    /// The new model. Its bytes come from the source that the old one was read from.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// What was found, layer by layer.
+    pub fn inspection(&self) -> &Inspection {
+        &self.inspection
+    }
+
+    /// The layers, by number.
+    pub fn layers(&self) -> &[Layer] {
+        &self.inspection.layers
+    }
+
+    /// The same graph cut at its attentions.
+    pub fn parts(&self, source: &dyn Source) -> Result<Vec<GraphPart>> {
+        cut(&self.model, source)
+    }
+}
+
+/// Brings the windows that a config declares together with those that were found.
+fn declare(lookup: &Lookup<'_>, all: &mut [FoundAttention], options: &Options) -> Result<()> {
+    let Some(windows) = &options.windows else { return Ok(()) };
+    if windows.len() != all.len() {
+        let reason = format!("the config declares {} layers, the graph has {}", windows.len(), all.len());
+        return Err(Error::Unrecognised { node: "nodes".into(), operator: "graph".into(), reason });
+    }
+    for (found, &declared) in all.iter_mut().zip(windows) {
+        match (found.layer.window, declared) {
+            (None, declared) => found.layer.window = declared,
+            (Some(own), Some(declared)) if own == declared => (),
+            (Some(own), declared) => {
+                let declared = declared.map_or("none".into(), |window| window.to_string());
+                let reason = format!("its window is {own}, the config declares {declared}");
+                return Err(unrecognised(lookup.node(found.index), reason));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl<'a> GraphEdit<'a> {
+    fn new(lookup: &'a Lookup<'a>) -> Self {
+        let graph = lookup.graph().clone();
+        let positions = lookup.roles.positions.clone();
+        let has_positions = positions.is_some();
+        Self { lookup, graph, positions: positions.unwrap_or_else(|| POSITIONS.into()), has_positions }
+    }
+
+    /// The name of the input with positions, which is added where the graph has none.
+    fn positions(&mut self) -> String {
+        if !self.has_positions {
+            self.has_positions = true;
+            let own = self.lookup.graph().input(&self.lookup.roles.tokens).and_then(|tokens| tokens.dims.clone());
+            let dim = |index: usize, name: &str| {
+                own.as_ref().and_then(|dims| dims.get(index).cloned()).unwrap_or_else(|| Dim::Name(name.into()))
+            };
+            let dims = [dim(0, "batch_size"), dim(1, "sequence_length")];
+            self.graph.inputs.push(ValueInfo::new(&self.positions, ElementType::I64, Some(&dims)));
+        }
+        self.positions.clone()
+    }
+
+    fn add(&mut self, node: Node) {
+        self.graph.nodes.push(node);
+    }
+
+    /// A small list of integers as a weight, and its name.
+    fn ints(&mut self, name: String, values: &[i64]) -> String {
+        self.graph.initializers.push(crate::proto::Tensor::of_ints(&name, &[values.len() as u64], values));
+        name
+    }
+}

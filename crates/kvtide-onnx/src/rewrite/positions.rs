@@ -1,0 +1,193 @@
+//! What is left of a graph and still reads a past or the mask: positions, and lengths. They are made from `position_ids`
+//! and the shape of the tokens instead. What else needs a past is refused.
+
+use std::collections::{HashMap, HashSet};
+
+use super::GraphEdit;
+use crate::error::Result;
+use crate::eval::{Known, Sizes};
+use crate::find::{Layer, SIZES, unrecognised};
+use crate::proto::{Attribute, ElementType, Node, Tensor};
+
+/// A past so long that limits in a graph show.
+const LONG: Sizes = Sizes { batch: 1, past: (1 << 16) - 1, new: 1 };
+
+/// What a small tensor of integers means.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Meaning {
+    Positions,
+    Batch,
+    New,
+    Total,
+    Fixed(i64),
+}
+
+impl GraphEdit<'_> {
+    /// Replaces every tensor that depends on what is dropped and means a position or a length.
+    pub(super) fn replace_positions(&mut self, layers: &[Layer]) -> Result<()> {
+        let mut dropped: HashSet<String> = layers.iter().flat_map(|layer| layer.pasts.clone()).collect();
+        dropped.extend(self.lookup.roles.mask.clone());
+        let nodes = self.graph.nodes.clone();
+        let makers: HashMap<&str, &Node> =
+            nodes.iter().flat_map(|node| node.outputs.iter().map(move |name| (name.as_str(), node))).collect();
+        let depends = dependents(&nodes, &dropped);
+        let mut seen: HashSet<&str> = HashSet::new();
+        let mut todo: Vec<&str> = Vec::new();
+        let outputs: Vec<String> = self.graph.outputs.iter().map(|output| output.name.clone()).collect();
+        for name in outputs.iter().map(String::as_str).filter(|&name| depends.contains(name)) {
+            todo.push(name);
+        }
+        let mut replaced = HashSet::new();
+        // Tensors of no node in the source are checked through what they read.
+        while let Some(name) = todo.pop() {
+            if !seen.insert(name) {
+                continue;
+            }
+            let Some(maker) = makers.get(name) else { continue };
+            if maker.outputs.len() == 1 && self.replaces(name)? {
+                replaced.insert(name);
+                continue;
+            }
+            for read in maker.reads() {
+                if dropped.contains(read) {
+                    return Err(unrecognised(maker, format!("it needs {read}, which pages take the place of")));
+                }
+                if depends.contains(read) {
+                    todo.push(read);
+                }
+            }
+        }
+        // The node that made it before is the one that is found first.
+        let mut old = replaced.clone();
+        self.graph.nodes.retain(|node| !node.outputs.first().is_some_and(|name| old.remove(name.as_str())));
+        Ok(())
+    }
+
+    /// Makes a tensor of `position_ids` and the tokens' shape, if that is what it means.
+    fn replaces(&mut self, name: &str) -> Result<bool> {
+        let Some((meaning, dims, element)) = self.meaning(name)? else { return Ok(false) };
+        let shape: Vec<u64> = dims.iter().map(|&dim| dim as u64).collect();
+        let wide = |element: ElementType| element == ElementType::I64;
+        let target = if wide(element) { name.to_owned() } else { format!("kvtide/wide {name}") };
+        match meaning {
+            Meaning::Positions => {
+                let positions = self.positions();
+                let last = dims.iter().rposition(|&dim| dim == SIZES[0].new).unwrap_or(0);
+                let sizes: Vec<i64> = (0..dims.len())
+                    .map(|axis| {
+                        if axis == last {
+                            -1
+                        } else if axis == 0 {
+                            0
+                        } else {
+                            1
+                        }
+                    })
+                    .collect();
+                let sizes = self.ints(format!("kvtide/shape of {name}"), &sizes);
+                self.add(Node::new("Reshape", "", &format!("kvtide/{name}"), &[&positions, &sizes], &[&target]));
+            }
+            Meaning::Batch | Meaning::New => {
+                let tokens = self.lookup.roles.tokens.clone();
+                let (all, which) = (format!("kvtide/tokens of {name}"), format!("kvtide/axis of {name}"));
+                let axis = i64::from(meaning == Meaning::New);
+                self.graph.initializers.push(Tensor::of_ints(&which, &shape, &[axis]));
+                self.add(Node::new("Shape", "", &all, &[&tokens], &[&all]));
+                self.add(Node::new("Gather", "", &format!("kvtide/{name}"), &[&all, &which], &[&target]));
+            }
+            Meaning::Total => {
+                let positions = self.positions();
+                let (most, one) = (format!("kvtide/last of {name}"), format!("kvtide/one of {name}"));
+                self.graph.initializers.push(Tensor::of_ints(&one, &shape, &[1]));
+                let last = Node::new("ReduceMax", "", &most, &[&positions], &[&most]);
+                self.add(last.with(Attribute::int("keepdims", 0)));
+                self.add(Node::new("Add", "", &format!("kvtide/{name}"), &[&most, &one], &[&target]));
+            }
+            Meaning::Fixed(value) => {
+                let fixed = format!("kvtide/value of {name}");
+                self.graph.initializers.push(Tensor::of_ints(&fixed, &shape, &[value]));
+                self.add(Node::new("Identity", "", &format!("kvtide/{name}"), &[&fixed], &[&target]));
+            }
+        }
+        if !wide(element) {
+            self.cast(&target, name, element);
+        }
+        Ok(true)
+    }
+
+    /// What a tensor is for all sizes, with its dimensions for the first of them.
+    fn meaning(&self, name: &str) -> Result<Option<(Meaning, Vec<usize>, ElementType)>> {
+        let tried = [SIZES[0], SIZES[1], LONG];
+        let mut values = Vec::new();
+        for sizes in tried {
+            values.push((sizes, self.lookup.at(sizes)?.get(name).clone()));
+        }
+        let (Some(element), Some(dims)) = (values[0].1.element, values[0].1.dims.clone()) else { return Ok(None) };
+        if !element.is_int() || values[0].1.data.is_none() {
+            return Ok(None);
+        }
+        if values.iter().all(|(sizes, value)| is_positions(value, *sizes)) {
+            return Ok(Some((Meaning::Positions, dims, element)));
+        }
+        let numbers: Option<Vec<i64>> = values
+            .iter()
+            .map(|(_, value)| value.ints().filter(|ints| ints.len() == 1 && value.dims.as_ref() == Some(&dims)))
+            .map(|ints| ints.map(|ints| ints[0]))
+            .collect();
+        let Some(numbers) = numbers else { return Ok(None) };
+        let is =
+            |size: fn(&Sizes) -> usize| tried.iter().zip(&numbers).all(|(sizes, &number)| size(sizes) as i64 == number);
+        let of_shape = |name| {
+            let maker: Option<&Node> = self.lookup.maker(name);
+            let from = maker.and_then(|node| self.lookup.maker(node.input(0)?));
+            maker.is_some_and(|node| matches!(node.operator.as_str(), "Gather" | "Slice" | "Squeeze"))
+                && from.is_some_and(|node| node.operator == "Shape")
+        };
+        let meaning = if is(Sizes::total) {
+            Meaning::Total
+        } else if is(|sizes| sizes.batch) {
+            Meaning::Batch
+        } else if is(|sizes| sizes.new) {
+            Meaning::New
+        } else if numbers.iter().all(|&number| number == numbers[0]) && of_shape(name) {
+            Meaning::Fixed(numbers[0])
+        } else {
+            return Ok(None);
+        };
+        Ok(Some((meaning, dims, element)))
+    }
+}
+
+/// Whether a tensor counts from the past on, along its last axis that is not 1; for each sequence, or once for all.
+fn is_positions(value: &Known, sizes: Sizes) -> bool {
+    let (Some(dims), Some(data)) = (&value.dims, &value.data) else { return false };
+    let wanted: &[usize] = if data.len() == sizes.new { &[sizes.new] } else { &[sizes.batch, sizes.new] };
+    let own: Vec<usize> = dims.iter().copied().filter(|&dim| dim != 1).collect();
+    let wanted: Vec<usize> = wanted.iter().copied().filter(|&dim| dim != 1).collect();
+    own == wanted
+        && data.iter().enumerate().all(|(index, &number)| number == (sizes.past + index % sizes.new) as f64)
+        && !dims.is_empty()
+        && (dims.len() < 2 || dims[0] == 1 || dims[0] == sizes.batch)
+}
+
+/// Names that depend on one of `from`.
+fn dependents(nodes: &[Node], from: &HashSet<String>) -> HashSet<String> {
+    let mut readers: HashMap<&str, Vec<&Node>> = HashMap::new();
+    for node in nodes {
+        for name in node.reads() {
+            readers.entry(name).or_default().push(node);
+        }
+    }
+    let mut all = HashSet::new();
+    let mut todo: Vec<&str> = from.iter().map(String::as_str).collect();
+    while let Some(name) = todo.pop() {
+        for node in readers.get(name).into_iter().flatten() {
+            for output in node.outputs.iter().filter(|output| !output.is_empty()) {
+                if all.insert(output.clone()) {
+                    todo.push(output);
+                }
+            }
+        }
+    }
+    all
+}

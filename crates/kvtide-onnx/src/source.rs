@@ -1,0 +1,135 @@
+//! Where a model's bytes lie. They are read by position, never mapped: a file that is cut short meanwhile is an error
+//! and not the end of the process.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A range of bytes in a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Span {
+    /// Where it starts.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub length: u64,
+}
+
+impl Span {
+    /// The offset behind its last byte.
+    pub fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+}
+
+/// Bytes that are read by position.
+pub trait Source {
+    /// How many bytes there are.
+    fn size(&self) -> u64;
+
+    /// Fills `bytes` from `offset` on, or fails.
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+
+    /// The same in a file beside the model, for small tensors that lie there. What has no folder has none, and says that
+    /// this is not supported: such tensors are not known then.
+    fn read_beside(&self, _file: &str, _offset: u64, _bytes: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Source for [u8] {
+    fn size(&self) -> u64 {
+        self.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let found = usize::try_from(offset)
+            .ok()
+            .and_then(|start| self.get(start..start.checked_add(bytes.len())?))
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
+        bytes.copy_from_slice(found);
+        Ok(())
+    }
+}
+
+impl<T: Source + ?Sized> Source for &T {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        (**self).read_at(offset, bytes)
+    }
+
+    fn read_beside(&self, file: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        (**self).read_beside(file, offset, bytes)
+    }
+}
+
+impl Source for Vec<u8> {
+    fn size(&self) -> u64 {
+        self.as_slice().size()
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.as_slice().read_at(offset, bytes)
+    }
+}
+
+/// A file, with the size that it had when it was opened.
+#[derive(Debug)]
+pub struct FileSource {
+    file: File,
+    size: u64,
+    folder: Option<PathBuf>,
+}
+
+impl FileSource {
+    /// Takes an open file; its position is not used.
+    pub fn new(file: File) -> io::Result<Self> {
+        let size = file.metadata()?.len();
+        Ok(Self { file, size, folder: None })
+    }
+
+    /// Opens a file. Small tensors that lie beside it are read there.
+    pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
+        let folder = path.as_ref().parent().map(Path::to_owned);
+        Ok(Self { folder, ..Self::new(File::open(path)?)? })
+    }
+}
+
+impl Source for FileSource {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_beside(&self, file: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let folder = self.folder.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        Self::new(File::open(folder.join(file))?)?.read_at(offset, bytes)
+    }
+
+    #[cfg(unix)]
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(&self.file, bytes, offset)
+    }
+
+    #[cfg(windows)]
+    fn read_at(&self, mut offset: u64, mut bytes: &mut [u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let read = std::os::windows::fs::FileExt::seek_read(&self.file, bytes, offset)?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            offset += read as u64;
+            bytes = &mut bytes[read..];
+        }
+        Ok(())
+    }
+
+    #[cfg(not(any(unix, windows)))]
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        use std::io::{Read, Seek, SeekFrom};
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(offset))?;
+        file.read_exact(bytes)
+    }
+}

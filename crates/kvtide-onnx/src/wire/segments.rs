@@ -1,0 +1,143 @@
+//! A message as own bytes and ranges of the source, so that weights are never copied.
+
+use super::reader::load;
+use crate::error::Result;
+use crate::source::{Source, Span};
+
+/// Ranges up to this size are copied: a list of thousands of them would cost more than their bytes.
+const COPIED_BYTES_MAX: u64 = 4096;
+
+/// A stretch of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Segment {
+    /// Bytes that were made here.
+    Own(Vec<u8>),
+    /// Bytes of the source.
+    Source(Span),
+}
+
+/// A model, or a message of one, in stretches. Appending is O(1) for each stretch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Segments {
+    list: Vec<Segment>,
+    size: u64,
+}
+
+impl Segments {
+    /// How many bytes it has.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The stretches, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Segment> {
+        self.list.iter()
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.size += bytes.len() as u64;
+        match self.list.last_mut() {
+            Some(Segment::Own(own)) => own.extend_from_slice(bytes),
+            _ => self.list.push(Segment::Own(bytes.to_vec())),
+        }
+    }
+
+    pub(crate) fn span(&mut self, span: Span) {
+        self.size += span.length;
+        match self.list.last_mut() {
+            Some(Segment::Source(last)) if last.end() == span.offset => last.length += span.length,
+            _ => self.list.push(Segment::Source(span)),
+        }
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        let mut bytes = [0; 10];
+        let mut count = 0;
+        loop {
+            let low = (value & 0x7f) as u8;
+            value >>= 7;
+            bytes[count] = if value == 0 { low } else { low | 0x80 };
+            count += 1;
+            if value == 0 {
+                break;
+            }
+        }
+        self.bytes(&bytes[..count]);
+    }
+
+    fn tag(&mut self, number: u32, wire: u32) {
+        self.varint(u64::from(number) << 3 | u64::from(wire));
+    }
+
+    pub(crate) fn int(&mut self, number: u32, value: i64) {
+        self.tag(number, 0);
+        self.varint(value.cast_unsigned());
+    }
+
+    pub(crate) fn float(&mut self, number: u32, value: f32) {
+        self.tag(number, 5);
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub(crate) fn text(&mut self, number: u32, text: &[u8]) {
+        self.tag(number, 2);
+        self.varint(text.len() as u64);
+        self.bytes(text);
+    }
+
+    pub(crate) fn message(&mut self, number: u32, message: &Segments) {
+        self.tag(number, 2);
+        self.varint(message.size);
+        self.append(message);
+    }
+
+    /// A message that the source has, without its tag.
+    pub(crate) fn message_span(&mut self, number: u32, span: Span) {
+        self.tag(number, 2);
+        self.varint(span.length);
+        self.span(span);
+    }
+
+    pub(crate) fn append(&mut self, other: &Segments) {
+        for segment in &other.list {
+            match segment {
+                Segment::Own(bytes) => self.bytes(bytes),
+                Segment::Source(span) => self.span(*span),
+            }
+        }
+    }
+
+    /// The same with small ranges of the source copied, so that few stretches are left.
+    pub(crate) fn gathered(&self, source: &dyn Source) -> Result<Self> {
+        let mut gathered = Self::default();
+        for segment in &self.list {
+            match segment {
+                Segment::Source(span) if span.length > COPIED_BYTES_MAX => gathered.span(*span),
+                Segment::Source(span) => gathered.bytes(&load(source, *span)?),
+                Segment::Own(bytes) => gathered.bytes(bytes),
+            }
+        }
+        Ok(gathered)
+    }
+
+    /// All bytes, those of the source read in.
+    pub fn to_bytes(&self, source: &dyn Source) -> Result<Vec<u8>> {
+        let mut all = Vec::new();
+        for segment in &self.list {
+            match segment {
+                Segment::Own(bytes) => all.extend_from_slice(bytes),
+                Segment::Source(span) => all.extend_from_slice(&load(source, *span)?),
+            }
+        }
+        Ok(all)
+    }
+}
+
+impl<'a> IntoIterator for &'a Segments {
+    type Item = &'a Segment;
+    type IntoIter = std::slice::Iter<'a, Segment>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.list.iter()
+    }
+}

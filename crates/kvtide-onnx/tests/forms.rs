@@ -1,0 +1,314 @@
+//! Every form of an attention, in decoders that are put together here: what is found, what is refused, and, where
+//! onnxruntime-node is installed, the same numbers as the graph gave before.
+
+mod support;
+
+use kvtide_onnx::{Error, Form, Layer, Layout, Model, Options, Rewritten, Weights};
+use support::build::{Attr, DIM, Decoder, F32, Graph, HEADS, Size};
+use support::runtime::same_as_before;
+
+fn rewrite(bytes: &[u8]) -> Result<Rewritten, Error> {
+    Rewritten::new(&bytes, &Model::read(&bytes)?, &Options::default())
+}
+
+/// Rewrites a model that has to be recognised, checks its form and its numbers, and gives its first layer.
+fn accepted(name: &str, graph: &Graph, opset: i64, form: Form) -> Layer {
+    let bytes = graph.model(opset);
+    let rewritten = rewrite(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let written = rewritten.model().to_bytes(&bytes, Weights::Inline).unwrap();
+    let again = Model::read(&written).unwrap();
+    assert_eq!(again.to_bytes(&written, Weights::Inline).unwrap(), written, "{name}");
+    assert_eq!(rewritten.layers().len(), 2);
+    for (number, layer) in rewritten.layers().iter().enumerate() {
+        assert_eq!((layer.layer, layer.form), (number as u32, form), "{name}");
+        assert_eq!((layer.num_heads, layer.head_dim), (HEADS as u32, DIM as u32), "{name}");
+    }
+    let ports: Vec<&str> = rewritten.inspection().inputs.iter().map(|port| port.name.as_str()).collect();
+    assert!(!ports.iter().any(|port| port.starts_with("past") || *port == "attention_mask"), "{name}: {ports:?}");
+    assert_eq!(rewritten.inspection().outputs.len(), 1, "{name}");
+    same_as_before(name, &bytes, &rewritten);
+    rewritten.layers()[0].clone()
+}
+
+/// The node, operator and reason of a refusal.
+fn refused(graph: &Graph, opset: i64) -> (String, String, String) {
+    match rewrite(&graph.model(opset)) {
+        Err(Error::Unrecognised { node, operator, reason }) => (node, operator, reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A decoder of GroupQueryAttention.
+fn grouped(packed: bool, rotary: bool, extra: &[Attr], more: impl Fn(&mut Graph, &mut Vec<String>)) -> Graph {
+    Decoder::new(2, false).layers(|decoder, layer, [query, key, value]| {
+        let [pasts, presents] = decoder.pasts(layer);
+        let graph = &mut decoder.graph;
+        let (axis, one) = (graph.ints(&[1], &[1]), graph.ints(&[], &[1]));
+        let to = Attr::Int("to", 6);
+        let sum = graph.node("ReduceSum", &["attention_mask", &axis], &[Attr::Int("keepdims", 0)]);
+        let last = graph.node("Sub", &[&sum, &one], &[]);
+        let last = graph.node("Cast", &[&last], std::slice::from_ref(&to));
+        let shape = graph.node("Shape", &["attention_mask"], &[]);
+        let total = graph.node("Gather", &[&shape, &one], &[]);
+        let total = graph.node("Cast", &[&total], &[to]);
+        let all = graph.node("Concat", &[query, key, value], &[Attr::Int("axis", -1)]);
+        let mut inputs: Vec<String> = if packed {
+            vec![all, String::new(), String::new()]
+        } else {
+            [query, key, value].map(str::to_owned).to_vec()
+        };
+        inputs.extend([pasts[0].clone(), pasts[1].clone(), last, total]);
+        let tables = [0, 1].map(|_| graph.weight(&[64, DIM / 2], 2.));
+        inputs.extend(if rotary { tables } else { [String::new(), String::new()] });
+        inputs.extend([String::new(), String::new()]);
+        more(graph, &mut inputs);
+        let output = graph.fresh("attended");
+        let mut attributes = vec![Attr::Int("num_heads", HEADS), Attr::Int("kv_num_heads", 2)];
+        attributes.push(Attr::Int("do_rotary", i64::from(rotary)));
+        attributes.extend_from_slice(extra);
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let outputs = [output.as_str(), &presents[0], &presents[1]];
+        graph.node_to("com.microsoft.GroupQueryAttention", &inputs, &outputs, &attributes);
+        output
+    })
+}
+
+#[test]
+fn group_query_attention_with_everything_that_it_can_have() {
+    for packed in [false, true] {
+        for rotary in [false, true] {
+            let name = format!("gqa.{packed}.{rotary}");
+            let layer = accepted(&name, &grouped(packed, rotary, &[], |_, _| ()), 21, Form::GroupQueryAttention);
+            assert_eq!(layer.rotary.is_some(), rotary);
+            assert_eq!((layer.kv_num_heads, layer.layout, layer.window), (2, Layout::Packed, None));
+            assert!((layer.scale - 1. / (DIM as f32).sqrt()).abs() < 1e-6);
+        }
+    }
+    let rules = [Attr::Int("local_window_size", 5), Attr::Float("softcap", 2.), Attr::Float("scale", 0.7)];
+    let layer = accepted("gqa.rules", &grouped(true, true, &rules, |_, _| ()), 21, Form::GroupQueryAttention);
+    assert_eq!((layer.window, layer.softcap, layer.scale), (Some(5), Some(2.), 0.7));
+    let smooth = grouped(false, false, &[Attr::Int("smooth_softmax", 1)], |_, _| ());
+    let layer = accepted("gqa.smooth", &smooth, 21, Form::GroupQueryAttention);
+    assert_eq!(layer.sinks, Some(vec![0.; 4]));
+    let sinks = grouped(false, false, &[], |graph, inputs| {
+        inputs.push(graph.floats(&[4], &[0.5, -1., 2., 0.]));
+    });
+    let layer = accepted("gqa.sinks", &sinks, 21, Form::GroupQueryAttention);
+    assert_eq!(layer.sinks, Some(vec![0.5, -1., 2., 0.]));
+    let interleaved = grouped(true, true, &[Attr::Int("rotary_interleaved", 1)], |_, _| ());
+    assert!(accepted("gqa.interleaved", &interleaved, 21, Form::GroupQueryAttention).rotary.unwrap().interleaved);
+}
+
+#[test]
+fn group_query_attention_with_what_pages_do_not_have_is_refused() {
+    let graph = grouped(false, false, &[], |graph, inputs| {
+        inputs.resize(14, String::new());
+        inputs.extend([graph.floats(&[16], &[1.; 16]), graph.floats(&[16], &[1.; 16])]);
+    });
+    let (node, operator, reason) = refused(&graph, 21);
+    assert!(node.starts_with("node of attended"), "{node}");
+    assert_eq!(operator, "com.microsoft.GroupQueryAttention");
+    assert!(reason.contains("q_norm_weight"), "{reason}");
+}
+
+/// A decoder of MultiHeadAttention or of ONNX's Attention with the past inside of the operator.
+fn whole(
+    operator: &'static str,
+    places: [usize; 3],
+    four: bool,
+    causal: Option<Attr>,
+    window: Option<i64>,
+    extra: &[Attr],
+) -> Graph {
+    let kv_heads = if operator == "Attention" { 2 } else { HEADS };
+    Decoder::new(kv_heads, false).layers(|decoder, layer, [query, key, value]| {
+        let [pasts, presents] = decoder.pasts(layer);
+        let mut inputs = [query, key, value].map(str::to_owned).to_vec();
+        if four {
+            let heads = [HEADS, kv_heads, kv_heads];
+            inputs = inputs.iter().zip(heads).map(|(name, heads)| decoder.heads_first(name, heads)).collect();
+        }
+        inputs.resize(places[2] + 1, String::new());
+        if causal.is_none() {
+            let seen = decoder.seen(&pasts[0], window);
+            inputs[places[0]] = if operator == "Attention" {
+                seen
+            } else {
+                let added = decoder.added(&seen);
+                let axes = decoder.graph.ints(&[2], &[0, 1]);
+                decoder.graph.node("Unsqueeze", &[&added, &axes], &[])
+            };
+        }
+        inputs[places[1]] = pasts[0].clone();
+        inputs[places[2]] = pasts[1].clone();
+        let output = decoder.graph.fresh("attended");
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let attributes: Vec<Attr> = causal.iter().chain(extra).cloned().collect();
+        decoder.graph.node_to(operator, &inputs, &[&output, &presents[0], &presents[1]], &attributes);
+        if four { decoder.packed(&output) } else { output }
+    })
+}
+
+#[test]
+fn multi_head_attention_with_its_own_past() {
+    let heads = [Attr::Int("num_heads", HEADS)];
+    let operator = "com.microsoft.MultiHeadAttention";
+    let causal = Some(Attr::Int("unidirectional", 1));
+    let graph = whole(operator, [5, 6, 7], false, causal, None, &heads);
+    accepted("mha.causal", &graph, 21, Form::MultiHeadAttention);
+    let graph = whole(operator, [5, 6, 7], false, None, Some(3), &heads);
+    assert_eq!(accepted("mha.window", &graph, 21, Form::MultiHeadAttention).window, Some(3));
+}
+
+#[test]
+fn onnx_attention_with_its_own_past() {
+    let heads = [Attr::Int("q_num_heads", HEADS), Attr::Int("kv_num_heads", 2), Attr::Float("scale", 0.3)];
+    let graph = whole("Attention", [3, 4, 5], false, None, None, &heads);
+    let layer = accepted("attention.packed", &graph, 23, Form::Attention);
+    assert_eq!((layer.layout, layer.kv_num_heads, layer.scale), (Layout::Packed, 2, 0.3));
+    let rules = [Attr::Float("softcap", 3.)];
+    let graph = whole("Attention", [3, 4, 5], true, None, Some(4), &rules);
+    let layer = accepted("attention.four", &graph, 23, Form::Attention);
+    assert_eq!((layer.layout, layer.window, layer.softcap), (Layout::HeadsFirst, Some(4), Some(3.)));
+}
+
+/// What a plain attention does between its products.
+#[derive(Clone, Copy, Default)]
+struct Plain {
+    window: Option<i64>,
+    softcap: Option<f32>,
+    by_where: bool,
+    both_sides: bool,
+    sinks: bool,
+    no_mask: bool,
+    tiled: bool,
+    slopes: bool,
+}
+
+fn plain(form: Plain) -> Graph {
+    Decoder::new(2, false).layers(|decoder, layer, [query, key, value]| {
+        let [pasts, presents] = decoder.pasts(layer);
+        let query = decoder.heads_first(query, HEADS);
+        let mut cached = Vec::new();
+        for (side, name) in [key, value].into_iter().enumerate() {
+            let new = decoder.heads_first(name, 2);
+            let graph = &mut decoder.graph;
+            graph.node_to("Concat", &[&pasts[side], &new], &[&presents[side]], &[Attr::Int("axis", 2)]);
+            let (axis, shape) =
+                (graph.ints(&[1], &[if form.tiled { 1 } else { 2 }]), graph.ints(&[4], &[0, HEADS, -1, DIM]));
+            let repeats = graph.ints(&[5], &if form.tiled { [1, 2, 1, 1, 1] } else { [1, 1, 2, 1, 1] });
+            let apart = graph.node("Unsqueeze", &[&presents[side], &axis], &[]);
+            let wide = graph.node("Expand", &[&apart, &repeats], &[]);
+            cached.push(graph.node("Reshape", &[&wide, &shape], &[]));
+        }
+        let graph = &mut decoder.graph;
+        let half = graph.floats(&[], &[0.6]);
+        let mut keys = graph.node("Transpose", &[&cached[0]], &[Attr::Ints("perm", vec![0, 1, 3, 2])]);
+        let query = graph.node("Mul", &[&query, &half], &[]);
+        if form.both_sides {
+            keys = graph.node("Mul", &[&half, &keys], &[]);
+        }
+        let mut scores = graph.node("MatMul", &[&query, &keys], &[]);
+        if let Some(cap) = form.softcap {
+            let cap = graph.floats(&[1], &[cap]);
+            scores = graph.node("Div", &[&scores, &cap], &[]);
+            scores = graph.node("Tanh", &[&scores], &[]);
+            scores = graph.node("Mul", &[&scores, &cap], &[]);
+        }
+        if form.slopes {
+            let slopes = graph.floats(&[4, 1, 1], &[0.1, 0.2, 0.3, 0.4]);
+            scores = graph.node("Add", &[&scores, &slopes], &[]);
+        }
+        if !form.no_mask {
+            let seen = decoder.seen(&pasts[0], form.window);
+            let added = decoder.added(&seen);
+            let graph = &mut decoder.graph;
+            let low = graph.floats(&[], &[f32::NEG_INFINITY]);
+            scores = if form.by_where {
+                graph.node("Where", &[&seen, &scores, &low], &[])
+            } else {
+                graph.node("Add", &[&scores, &added], &[])
+            };
+        }
+        let graph = &mut decoder.graph;
+        if form.sinks {
+            scores = sink(decoder, &scores);
+        } else {
+            scores = graph.node("Softmax", &[&scores], &[Attr::Int("axis", -1)]);
+        }
+        let weighted = decoder.graph.node("MatMul", &[&scores, &cached[1]], &[]);
+        decoder.packed(&weighted)
+    })
+}
+
+/// A column of sink logits behind the scores, cut off again behind the softmax.
+fn sink(decoder: &mut Decoder, scores: &str) -> String {
+    let graph = &mut decoder.graph;
+    let sinks = graph.floats(&[1, 4, 1, 1], &[0.5, -1., 2., 0.]);
+    let shape = graph.node("Shape", &[scores], &[]);
+    let (front, end) = (graph.ints(&[1], &[3]), graph.ints(&[1], &[0]));
+    let rows = graph.node("Slice", &[&shape, &end, &front], &[]);
+    let one = graph.ints(&[1], &[1]);
+    let shape = graph.node("Concat", &[&rows, &one], &[Attr::Int("axis", 0)]);
+    let sinks = graph.node("Expand", &[&sinks, &shape], &[]);
+    let all = graph.node("Concat", &[scores, &sinks], &[Attr::Int("axis", -1)]);
+    let back = graph.ints(&[1], &[-1]);
+    let most = graph.node("ReduceMax", &[&all, &back], &[Attr::Int("keepdims", 1)]);
+    let all = graph.node("Sub", &[&all, &most], &[]);
+    let all = graph.node("Softmax", &[&all], &[Attr::Int("axis", -1)]);
+    let (zero, last, axis) = (graph.ints(&[1], &[0]), graph.ints(&[1], &[-1]), graph.ints(&[1], &[3]));
+    graph.node("Slice", &[&all, &zero, &last, &axis], &[])
+}
+
+#[test]
+fn plain_attention_in_its_varieties() {
+    let layer = accepted("plain", &plain(Plain::default()), 18, Form::Plain);
+    assert_eq!((layer.kv_num_heads, layer.window, layer.layout), (2, None, Layout::HeadsFirst));
+    assert!((layer.scale - 0.6).abs() < 1e-6);
+    let layer =
+        accepted("plain.both", &plain(Plain { both_sides: true, by_where: true, ..Plain::default() }), 18, Form::Plain);
+    assert!((layer.scale - 0.36).abs() < 1e-6);
+    let form = Plain { window: Some(3), softcap: Some(1.5), ..Plain::default() };
+    let layer = accepted("plain.softcap", &plain(form), 18, Form::Plain);
+    assert_eq!((layer.window, layer.softcap), (Some(3), Some(1.5)));
+    assert!((layer.scale - 0.6).abs() < 1e-6);
+    let layer = accepted("plain.sinks", &plain(Plain { sinks: true, ..Plain::default() }), 18, Form::Plain);
+    assert_eq!(layer.sinks, Some(vec![0.5, -1., 2., 0.]));
+    let long = Plain { window: Some(4096), by_where: true, ..Plain::default() };
+    assert_eq!(accepted("plain.long", &plain(long), 18, Form::Plain).window, Some(4096));
+}
+
+#[test]
+fn plain_attention_that_is_another_one_is_refused() {
+    let (_, operator, reason) = refused(&plain(Plain { no_mask: true, ..Plain::default() }), 18);
+    assert_eq!(operator, "Softmax");
+    assert!(reason.contains("nothing hides later tokens"), "{reason}");
+    let (_, _, reason) = refused(&plain(Plain { tiled: true, ..Plain::default() }), 18);
+    assert!(reason.contains("repeated in order"), "{reason}");
+    let (_, _, reason) = refused(&plain(Plain { slopes: true, ..Plain::default() }), 18);
+    assert!(reason.contains("adds"), "{reason}");
+}
+
+#[test]
+fn windows_of_a_config_have_to_agree() {
+    let bytes = plain(Plain { window: Some(3), ..Plain::default() }).model(18);
+    let model = Model::read(&bytes).unwrap();
+    let windows = |windows: Vec<Option<u32>>| {
+        let options = Options { windows: Some(windows), ..Options::default() };
+        Rewritten::new(&bytes, &model, &options).map(|rewritten| rewritten.layers()[1].window)
+    };
+    assert_eq!(windows(vec![Some(3), Some(3)]), Ok(Some(3)));
+    assert!(windows(vec![Some(3), Some(4)]).unwrap_err().to_string().contains("declares 4"));
+    assert!(windows(vec![Some(3)]).unwrap_err().to_string().contains("1 layers"));
+}
+
+#[test]
+fn a_past_that_no_attention_reads_is_refused_by_name() {
+    let mut graph = plain(Plain::default());
+    let dims = [Size::Named("batch"), Size::Is(2), Size::Named("past"), Size::Is(DIM)];
+    graph.input("past_conv.0", F32, &dims);
+    graph.node_to("Identity", &["past_conv.0"], &["conv"], &[]);
+    let (node, operator, reason) = refused(&graph, 18);
+    assert_eq!((node.as_str(), operator.as_str()), ("node of conv", "Identity"));
+    assert!(reason.contains("past_conv.0"), "{reason}");
+}

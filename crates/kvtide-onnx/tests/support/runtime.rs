@@ -1,0 +1,118 @@
+//! Parts of rewritten graphs, run by onnxruntime-node with a naive attention between them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kvtide_onnx::{FileSource, Layout, Model, Options, Rewritten, Source, Weights};
+use serde_json::{Value, json};
+
+fn runtime() -> PathBuf {
+    root().join("bench/onnxruntime/node_modules/onnxruntime-node")
+}
+
+/// Whether onnxruntime-node is installed; says so where it is not.
+fn is_there() -> bool {
+    let there = runtime().exists();
+    if !there {
+        eprintln!("SKIPPED: bench/onnxruntime is not installed");
+    }
+    there
+}
+
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn source(path: &Path) -> FileSource {
+    FileSource::open(path).unwrap()
+}
+
+fn plan(rewritten: &Rewritten, options: &Options) -> Value {
+    let layers: Vec<Value> = rewritten
+        .layers()
+        .iter()
+        .map(|layer| {
+            json!({
+                "layer": layer.layer, "num_heads": layer.num_heads, "kv_num_heads": layer.kv_num_heads,
+                "head_dim": layer.head_dim, "value_dim": layer.value_dim, "scale": layer.scale, "softcap": layer.softcap,
+                "window": layer.window, "pasts": layer.pasts, "sinks": layer.sinks, "form": layer.form.to_string(), "heads_first": layer.layout == Layout::HeadsFirst,
+            })
+        })
+        .collect();
+    json!({ "layers": layers, "rows": options.logit_rows, "tokens": "input_ids", "logits": "references", "steps": 64 })
+}
+
+/// Writes the parts of a model and runs them against references.
+pub fn check(
+    path: &Path,
+    name: &str,
+    options: &Options,
+    weights: Weights<'_>,
+    references: &Path,
+    change: impl Fn(&mut Value),
+) -> Option<Value> {
+    if !is_there() {
+        return None;
+    }
+    let source = source(path);
+    let rewritten = Rewritten::new(&source, &Model::read(&source).unwrap(), options).unwrap();
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    for file in ["model.onnx", "model.onnx.data"].map(|file| path.parent().unwrap().join(file)) {
+        if file.exists() {
+            std::fs::copy(&file, folder.join(file.file_name().unwrap())).unwrap();
+        }
+    }
+    let mut plan = plan(&rewritten, options);
+    plan["parts"] = parts(&folder, &rewritten, &source, weights).into();
+    change(&mut plan);
+    Some(run(name, &folder, &plan, references))
+}
+
+/// Writes the parts of a model, and describes them.
+fn parts(folder: &Path, rewritten: &Rewritten, source: &dyn Source, weights: Weights<'_>) -> Vec<Value> {
+    let mut parts = Vec::new();
+    for (index, part) in rewritten.parts(source).unwrap().iter().enumerate() {
+        let file = format!("part.{index}.onnx");
+        std::fs::write(folder.join(&file), part.model.to_bytes(source, weights).unwrap()).unwrap();
+        let attentions: Vec<Value> = part
+            .attentions
+            .iter()
+            .map(|call| json!({ "layer": call.layer, "inputs": call.inputs, "output": call.output }))
+            .collect();
+        let empty = part.outputs.is_empty();
+        parts.push(json!({ "file": file, "inputs": part.inputs, "outputs": part.outputs, "attentions": attentions, "empty": empty }));
+    }
+    parts
+}
+
+/// Runs what was written, and gives what it says.
+fn run(name: &str, folder: &Path, plan: &Value, references: &Path) -> Value {
+    std::fs::write(folder.join("plan.json"), plan.to_string()).unwrap();
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/runtime/check.mjs");
+    let output = Command::new("node").arg(script).arg(folder).arg(references).arg(runtime()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    eprintln!("{name}: {}", text.trim());
+    serde_json::from_str(text.lines().next_back().unwrap()).unwrap()
+}
+
+/// Compares a model with what it was before, on prompts of several lengths.
+pub fn same_as_before(name: &str, bytes: &[u8], rewritten: &Rewritten) {
+    if !is_there() {
+        return;
+    }
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("forms.{name}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("model.onnx"), bytes).unwrap();
+    let ids = |count: usize| (0..count).map(|index| (index * 7 + 3) % 40).collect::<Vec<_>>();
+    let references =
+        json!({ "vocab_size": 40, "prompts": { "p1": ids(1), "p3": ids(3), "p13": ids(13) }, "greedy": {} });
+    std::fs::write(folder.join("references.json"), references.to_string()).unwrap();
+    let mut plan = plan(rewritten, &Options::default());
+    plan["parts"] = parts(&folder, rewritten, &bytes, Weights::Inline).into();
+    plan["logits"] = "none".into();
+    plan["original"] = "model.onnx".into();
+    let result = run(name, &folder, &plan, &folder);
+    assert!(result["original"].as_f64() < Some(1e-4), "{name}: {result}");
+}

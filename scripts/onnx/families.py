@@ -1,0 +1,176 @@
+"""Tiny random models of many families as ONNX graphs, each with what transformers computes, to check the rewriter with.
+
+    python scripts/onnx/families.py <folder> [--only gemma2] [--builder <folder of onnxruntime_genai/models>]..
+
+Traps: no size may be that of the vocabulary, or the builders take a projection for the head; builder 0.18.0 wants transformers 5 beside it
+(`pip install --target` into its own folder), the other exporters 4.57.
+
+Needs torch, transformers and optimum-onnx; the builders of onnxruntime-genai are run where they lie (their package needs not be
+installed: `pip install --no-deps --target folder onnxruntime-genai==0.18.0 onnx_ir`). Each model has a folder with
+references.json and references.safetensors, in the form of __test__/fixtures/llama, and a folder for each graph:
+`KVTIDE_ONNX_FAMILIES=<folder> cargo test -p kvtide-onnx --test families` runs them all.
+"""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import torch
+import transformers
+from safetensors.torch import save_file
+
+VOCAB = 72
+TINY = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, head_dim=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, torch_dtype='float32')
+MIXED = ['sliding_attention', 'full_attention']
+
+FAMILIES = {
+    'llama': ('LlamaConfig', dict(head_dim=16)),
+    'llama-wide': ('LlamaConfig', dict(num_key_value_heads=4, head_dim=32, attention_bias=True)),
+    'mistral': ('MistralConfig', dict(sliding_window=9, head_dim=16)),
+    'qwen2': ('Qwen2Config', dict()),
+    'qwen2-window': ('Qwen2Config', dict(use_sliding_window=True, sliding_window=9, max_window_layers=1)),
+    'qwen3': ('Qwen3Config', dict(head_dim=32)),
+    'gemma2': ('Gemma2Config', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, attn_logit_softcapping=5.0,
+                                    final_logit_softcapping=10.0, layer_types=MIXED)),
+    'gemma3': ('Gemma3TextConfig', dict(head_dim=32, query_pre_attn_scalar=24, sliding_window=9, layer_types=MIXED)),
+    'phi3': ('Phi3Config', dict(hidden_size=64, sliding_window=None, original_max_position_embeddings=512)),
+    'phi3-window': ('Phi3Config', dict(hidden_size=64, sliding_window=9, original_max_position_embeddings=512)),
+    'phi3-long': ('Phi3Config', dict(hidden_size=64, sliding_window=None, max_position_embeddings=512, original_max_position_embeddings=64,
+                                     rope_scaling=dict(type='longrope', short_factor=[1.1] * 8, long_factor=[2.0] * 8))),
+    'smollm3': ('SmolLM3Config', dict(no_rope_layers=[1, 0])),
+    'granite': ('GraniteConfig', dict(attention_multiplier=0.2, embedding_multiplier=3.0, residual_multiplier=0.5, logits_scaling=2.0)),
+    'gpt-oss': ('GptOssConfig', dict(head_dim=16, sliding_window=9, num_local_experts=4, num_experts_per_tok=2, layer_types=MIXED,
+                                     rope_scaling=None, rope_theta=10000.0)),
+}
+
+
+def make(name, folder):
+    kind, extra = FAMILIES[name]
+    torch.manual_seed(11)
+    config = getattr(transformers, kind)(**{**TINY, **extra})
+    config._attn_implementation = 'eager'
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation='eager').float().eval()
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            if weight.dim() > 1:
+                weight.normal_(0, 0.08 if 'embed' not in key else 0.5)
+            elif 'norm' not in key:
+                weight.normal_(0, 0.5)
+    model.save_pretrained(folder / 'hf')
+    refer(model, folder)
+    return model
+
+
+def refer(model, folder):
+    generator = torch.Generator().manual_seed(5)
+    prompts = {f'p{n}': torch.randint(3, VOCAB, (n,), generator=generator).tolist() for n in (1, 7, 33)}
+    greedy, tensors = {}, {}
+    for name, prompt in prompts.items():
+        ids = list(prompt)
+        with torch.no_grad():
+            for _ in range(12):
+                row = model(torch.tensor([ids]), use_cache=False).logits[0]
+                ids.append(int(row[-1].argmax()))
+            row = model(torch.tensor([ids[:-1]]), use_cache=False).logits[0].float()
+        greedy[name] = ids[len(prompt):]
+        tensors[f'logits.{name}'] = row[:len(prompt)].clone()
+        tensors[f'greedy_logits.{name}'] = row[len(prompt) - 1:].clone()
+    save_file(tensors, folder / 'references.safetensors')
+    (folder / 'references.json').write_text(json.dumps(dict(vocab_size=VOCAB, prompts=prompts, greedy=greedy)))
+
+
+def optimum(folder):
+    from optimum.exporters.onnx import main_export
+    main_export(str(folder / 'hf'), output=folder / 'optimum', task='text-generation-with-past', do_validation=False, no_post_process=True,
+                library_name='transformers')
+
+
+def dynamo(folder):
+    """What torch's newer exporter makes of a model without windows: ONNX's own Attention."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder / 'hf', attn_implementation='sdpa').eval()
+    layers = model.config.num_hidden_layers
+    heads = model.config.num_key_value_heads
+    dim = getattr(model.config, 'head_dim', None) or model.config.hidden_size // model.config.num_attention_heads
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, attention_mask, position_ids, pasts):
+            cache = transformers.DynamicCache.from_legacy_cache(tuple(zip(pasts[0::2], pasts[1::2])))
+            # Masks of transformers are made by vmap, which the exporter cannot follow: this one is causal, without a window.
+            keys = torch.arange(attention_mask.shape[1])
+            seen = (keys[None, None, None, :] <= position_ids[:, None, :, None]) & attention_mask.bool()[:, None, None, :]
+            out = self.model(input_ids=input_ids, attention_mask=seen, position_ids=position_ids, past_key_values=cache, use_cache=True)
+            flat = [t for layer in out.past_key_values.to_legacy_cache() for t in layer]
+            return (out.logits, *flat)
+
+    pasts = [torch.zeros(2, heads, 4, dim) for _ in range(2 * layers)]
+    names = [f'past_key_values.{i}.{kind}' for i in range(layers) for kind in ('key', 'value')]
+    batch, new, past = torch.export.Dim('batch'), torch.export.Dim('new'), torch.export.Dim('past')
+    (folder / 'dynamo').mkdir(exist_ok=True)
+    torch.onnx.export(
+        Step(), (torch.ones(2, 3, dtype=torch.long), torch.ones(2, 7, dtype=torch.long), torch.ones(2, 3, dtype=torch.long), pasts),
+        str(folder / 'dynamo' / 'model.onnx'), dynamo=True, opset_version=23, external_data=False,
+        input_names=['input_ids', 'attention_mask', 'position_ids', *names],
+        output_names=['logits', *[name.replace('past_key_values', 'present') for name in names]],
+        dynamic_shapes=({0: batch, 1: new}, {0: batch, 1: torch.export.Dim.AUTO}, {0: batch, 1: new}, [{0: batch, 2: past} for _ in pasts]))
+    # Paths and lines of Python stand in it otherwise.
+    path = folder / 'dynamo' / 'model.onnx'
+    graph = onnx.load(path)
+    for thing in (graph, graph.graph, *graph.graph.node, *graph.graph.value_info, *graph.graph.input, *graph.graph.output, *graph.graph.initializer):
+        del thing.metadata_props[:]
+        thing.doc_string = ''
+    onnx.save(graph, path)
+
+
+def build(builder, folder, tag, precision):
+    out = folder / tag
+    shutil.rmtree(out, ignore_errors=True)
+    arguments = [sys.executable, '-c', 'import sys, builtins; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[0]); import builder, runpy\n'
+                 'import transformers as t\n'
+                 't.AutoTokenizer.from_pretrained = classmethod(lambda c, *a, **k: type("T", (), dict(save_pretrained=lambda s, *a, **k: None, get_vocab=lambda s: {}, __len__=lambda s: 72))())\n'
+                 'runpy.run_path(sys.argv[0] + "/builder.py", run_name="__main__")', str(builder)]
+    arguments += ['-i', str(folder / 'hf'), '-o', str(out), '-p', precision, '-e', 'cpu', '-c', str(folder / 'cache')]
+    path = str(Path(builder).resolve().parent.parent)
+    run = subprocess.run(arguments, env={**os.environ, 'PYTHONPATH': path, 'HF_HUB_OFFLINE': '1'}, capture_output=True, text=True)
+    if not (out / 'model.onnx').exists():
+        raise RuntimeError(run.stderr.strip().splitlines()[-1] if run.stderr.strip() else 'no model')
+
+
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser()
+    parser.add_argument('folder', type=Path)
+    parser.add_argument('--only', nargs='*')
+    parser.add_argument('--builder', nargs='*', default=[])
+    parser.add_argument('--ways', nargs='*', default=['optimum', 'dynamo', 'builder'])
+    arguments = parser.parse_args()
+    for name in arguments.only or FAMILIES:
+        folder = arguments.folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        ways = [(way, globals()[way]) for way in ('optimum', 'dynamo') if way in arguments.ways]
+        if 'builder' in arguments.ways:
+            for builder in arguments.builder:
+                tag = 'builder-' + Path(builder).resolve().parent.parent.name
+                ways.append((tag, lambda at, builder=builder, tag=tag: build(builder, at, tag, 'fp32')))
+                # On the CPU half floats mean MultiHeadAttention, with keys and values put behind the past before it.
+                ways.append((tag + '-f16', lambda at, builder=builder, tag=tag: build(builder, at, tag + '-f16', 'fp16')))
+        try:
+            make(name, folder)
+        except Exception as error:
+            print(name, 'FAILED', type(error).__name__, error)
+            continue
+        for way, export in ways:
+            if way == 'dynamo' and json.loads((folder / 'hf' / 'config.json').read_text()).get('sliding_window'):
+                continue
+            try:
+                export(folder)
+                print(name, way, 'ok', flush=True)
+            except Exception as error:
+                print(name, way, 'FAILED', type(error).__name__, str(error)[-300:], flush=True)
