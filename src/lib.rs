@@ -30,4 +30,5 @@ mod attention;
 mod blocks;
 mod border;
 mod contiguous;
+mod sampling;
 mod sequences;
