@@ -31,4 +31,5 @@ mod blocks;
 mod border;
 mod contiguous;
 mod onnx;
+mod sampling;
 mod sequences;
