@@ -46,7 +46,7 @@ pub use device::{device, device_name, full_name};
 pub use paged::{PageRows, PagedKvCacheOptions, StepTokens};
 pub use sequences::{
     LayerPages, PagedKvCache, PagedModelOptions, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PoolRoom,
-    PrefixNamer, PromptOptions, Tokens, TokensKv,
+    PrefixNamer, PromptOptions, StepRun, Tokens, TokensKv,
 };
 pub use tensor::host::{HostTensor, SequenceLayout};
 pub use tensor::owned_source::OwnedSource;
