@@ -1,10 +1,13 @@
 //! A step that is computed elsewhere: the same bits, nothing else writes to pages meanwhile, and whatever ends in the middle leaves
 //! no trace.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use kvtide_core::paged::PageFormat;
 use kvtide_core::{Code, TransactionId};
 use kvtide_tensor::{
-    AttendOptions, DType, Error, HostTensor, PagedKvCache, PagedStep, PromptOptions, StepRun, StepTokens,
+    AttendOptions, DType, Error, HostTensor, PagedKvCache, PagedKvCacheOptions, PagedStep, PromptOptions, StepRun,
+    StepTokens, with_host,
 };
 
 use crate::model::Id;
@@ -304,4 +307,44 @@ fn a_run_outlives_its_cache() {
     write_to(&mut other, &mut run, 0, &[20, 21]).unwrap();
     attend(&run, 0, 2).unwrap();
     drop((step, run));
+}
+
+/// A step large enough to be shared: what its one layer gives, on whatever threads the caller has.
+fn large(format: Option<PageFormat>) -> (Vec<f32>, Vec<f32>) {
+    let options = PagedKvCacheOptions {
+        capacity: 64,
+        num_kv_heads: 4,
+        head_dim: 64,
+        key_format: format,
+        value_format: format,
+        ..Default::default()
+    };
+    let mut cache = PagedKvCache::new(options).unwrap();
+    let id = cache.create_sequence().unwrap();
+    let mut step = begin(&mut cache, id, 1000);
+    let mut run = cache.run_step(&mut step).unwrap();
+    let rows = queries(64 * 2, 1000);
+    let rows = || HostTensor::new("k", &rows, DType::F32, &[4, 1000, 64]).unwrap();
+    run.write_layer(0, rows(), rows()).unwrap();
+    let q = queries(64 * 4, 1000);
+    let q = HostTensor::new("q", &q, DType::F32, &[1000, 8, 64]).unwrap();
+    let attended = run.attend_layer(0, q, &AttendOptions::default()).unwrap();
+    (attended.out.to_f32().unwrap(), attended.lse)
+}
+
+#[test]
+fn a_host_s_threads_give_the_same_bits() {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let share = |count: usize, call: &(dyn Fn(usize) + Sync)| {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        std::thread::scope(|scope| (0..count).for_each(|place| drop(scope.spawn(move || call(place)))));
+    };
+    for format in [None, Some(PageFormat::Q4)] {
+        let expected = large(format);
+        for threads in [1, 2, 5] {
+            let before = CALLS.load(Ordering::Relaxed);
+            assert!(with_host(threads, share, || large(format)) == expected, "{format:?} on {threads} threads");
+            assert_eq!(CALLS.load(Ordering::Relaxed) > before, threads > 1, "{threads} threads");
+        }
+    }
 }
