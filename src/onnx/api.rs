@@ -191,9 +191,15 @@ pub struct CustomOp {
     pub get_variadic_input_homogeneity: OfOperator<c_int>,
     pub get_variadic_output_min_arity: OfOperator<c_int>,
     pub get_variadic_output_homogeneity: OfOperator<c_int>,
-    pub create_kernel_v2: unsafe extern "system" fn(operator: *const CustomOp, api: *const c_void, info: *const KernelInfo, kernel: *mut *mut c_void) -> Status,
+    pub create_kernel_v2: unsafe extern "system" fn(
+        operator: *const CustomOp,
+        api: *const c_void,
+        info: *const KernelInfo,
+        kernel: *mut *mut c_void,
+    ) -> Status,
     pub kernel_compute_v2: unsafe extern "system" fn(kernel: *mut c_void, context: *mut KernelContext) -> Status,
-    pub infer_output_shape_fn: unsafe extern "system" fn(operator: *const CustomOp, context: *mut ShapeContext) -> Status,
+    pub infer_output_shape_fn:
+        unsafe extern "system" fn(operator: *const CustomOp, context: *mut ShapeContext) -> Status,
     pub get_start_version: OfOperator<c_int>,
     pub get_end_version: OfOperator<c_int>,
 }

@@ -57,7 +57,9 @@ pub fn onnx_library(env: &napi::Env, files: Vec<String>) -> napi::Result<NativeO
                 return Ok(NativeOnnxLibrary { file: file.clone(), version, takes_folder: library.takes_folder() });
             }
         }
-        Err(unavailable("another onnxruntime is loaded in this process: load one version of onnxruntime-node alone".into()))
+        Err(unavailable(
+            "another onnxruntime is loaded in this process: load one version of onnxruntime-node alone".into(),
+        ))
     })
 }
 
@@ -209,7 +211,9 @@ fn loaded(path: &Path) -> Option<libloading::os::windows::Library> {
 pub(super) fn encoded(path: &Path) -> Outcome<Vec<PathChar>> {
     let bytes = letters(path);
     if bytes.contains(&0) {
-        return Err(kvtide_core::Error::argument("model", path.display().to_string(), "a path without a zero in it").into());
+        return Err(
+            kvtide_core::Error::argument("model", path.display().to_string(), "a path without a zero in it").into()
+        );
     }
     Ok(bytes.into_iter().chain([0]).collect())
 }

@@ -3,13 +3,19 @@
 //! ```text
 //! graph.rs      a graph that is read; its facts            rewritten.rs   what a rewrite makes of it
 //! library.rs    onnxruntime, as somebody has loaded it     api.rs         its functions: a table
-//! operator.rs   kvtide::Attention                          session.rs     a model that is run, step by step
+//! operator.rs   kvtide::Attention                          kernel.rs      one attention, and a call of it
+//! session.rs    a model in the library                     run.rs         one step of it
+//! native_session.rs   the same for JavaScript
 //! ```
 
 mod api;
 mod graph;
+mod kernel;
 mod library;
+mod native_session;
 mod operator;
 mod rewritten;
+mod run;
 mod session;
 mod task;
+mod tensor;
