@@ -11,6 +11,7 @@
 //!
 //! Threads of the library do not spin unless that is asked for: they would take the processor from everybody else between two steps.
 
+use std::cell::RefCell;
 use std::ffi::CString;
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +36,13 @@ use crate::sequences::step_run::{LentRun, NativeStepRun};
 /// A model that can be run, until it is disposed of.
 #[napi]
 pub struct NativeOnnxSession {
-    session: Handle<Arc<Session>>,
+    session: RefCell<Handle<Arc<Session>>>,
+}
+
+impl NativeOnnxSession {
+    fn read<R>(&self, env: &Env, work: impl FnOnce(&Arc<Session>) -> Outcome<R>) -> Result<R> {
+        self.session.borrow().read(env, work)
+    }
 }
 
 #[napi(object, object_to_js = false)]
@@ -78,7 +85,7 @@ impl NativeOnnxSession {
                 move || {
                     let library = Library::open(Path::new(&library))?;
                     let session = Arc::new(Session::create(library, &model, &options)?);
-                    Ok(NativeOnnxSession { session: Handle::new("session", session) })
+                    Ok(NativeOnnxSession { session: RefCell::new(Handle::new("session", session)) })
                 },
                 |session| session,
             ))
@@ -87,12 +94,12 @@ impl NativeOnnxSession {
 
     #[napi(getter)]
     pub fn inputs(&self, env: &Env) -> Result<Vec<String>> {
-        self.session.read(env, |session| Ok(session.inputs.iter().map(Port::text).collect()))
+        self.read(env, |session| Ok(session.inputs.iter().map(Port::text).collect()))
     }
 
     #[napi(getter)]
     pub fn outputs(&self, env: &Env) -> Result<Vec<String>> {
-        self.session.read(env, |session| Ok(session.outputs.iter().map(Port::text).collect()))
+        self.read(env, |session| Ok(session.outputs.iter().map(Port::text).collect()))
     }
 
     /// Computes a step: token ids and positions of all its sequences one behind the other, and the rows whose logits are wanted.
@@ -108,7 +115,7 @@ impl NativeOnnxSession {
         positions: ArrayArg,
         rows: Option<ArrayArg>,
     ) -> Result<AsyncTask<StepTask>> {
-        self.session.read(env, |session| {
+        self.read(env, |session| {
             let inputs = StepInputs::read(ids, positions, rows)?;
             let lent = run.lend()?;
             inputs.check(&lent)?;
@@ -120,9 +127,10 @@ impl NativeOnnxSession {
         })
     }
 
+    /// Shared as all its calls are: a step that is computed borrows the object until it ends.
     #[napi]
-    pub fn dispose(&mut self, env: &Env) {
-        self.session.dispose(env, |_| ());
+    pub fn dispose(&self, env: &Env) {
+        self.session.borrow_mut().dispose(env, |_| ());
     }
 }
 
