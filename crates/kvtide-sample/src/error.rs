@@ -17,11 +17,13 @@ pub enum Error {
         expected: String,
     },
     /// A logit is NaN or infinitely large; or, where no token is named, all of them are -Infinity.
-    #[error("{}", match token {
+    #[error("row {row}: {}", match token {
         Some(token) => format!("the logit of token {token} is NaN or +Infinity"),
         None => "every logit is -Infinity".to_owned(),
     })]
     NotFinite {
+        /// Which of the rows of the call.
+        row: usize,
         /// The first token whose logit is not a number.
         token: Option<u32>,
     },
@@ -40,6 +42,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// The same of another row of the call.
+    #[must_use]
+    pub fn of_row(self, row: usize) -> Self {
+        match self {
+            Error::NotFinite { token, .. } => Error::NotFinite { row, token },
+            other => other,
+        }
+    }
+
     pub(crate) fn argument(argument: &'static str, value: impl Into<f64>, expected: impl Into<String>) -> Self {
         Error::InvalidArgument { argument, value: value.into(), expected: expected.into() }
     }

@@ -50,7 +50,7 @@ fn peak(logits: &[f32]) -> Result<Option<Peak>> {
         let (most, all_numbers) = most(block);
         if !all_numbers {
             let inside = block.iter().position(|&logit| logit.is_nan() || logit == f32::INFINITY).unwrap_or(0);
-            return Err(Error::NotFinite { token: Some((place * BLOCK + inside) as u32) });
+            return Err(Error::NotFinite { row: 0, token: Some((place * BLOCK + inside) as u32) });
         }
         if most > best {
             (best, best_block) = (most, place);
@@ -76,7 +76,7 @@ fn check(logits: &[f32], options: &Options, mask: Option<Mask<'_>>) -> Result<Pe
     if let Some(mask) = mask.filter(|mask| mask.len() != words as usize) {
         return Err(Error::argument("allowed", mask.len() as f64, format!("{words} words for {vocabulary} tokens")));
     }
-    peak(logits)?.ok_or(Error::NotFinite { token: None })
+    peak(logits)?.ok_or(Error::NotFinite { row: 0, token: None })
 }
 
 /// A logit that stays one: what overflows is the largest number, and what no penalty reaches is out for good.
@@ -163,9 +163,9 @@ mod tests {
                 logits[len - 1] = 2.0;
                 assert_eq!(peak(&logits), Ok(Some(Peak { token: place as u32, logit: 2.0 })));
                 logits[place] = f32::NAN;
-                assert_eq!(peak(&logits), Err(Error::NotFinite { token: Some(place as u32) }));
+                assert_eq!(peak(&logits), Err(Error::NotFinite { row: 0, token: Some(place as u32) }));
                 logits[place] = f32::INFINITY;
-                assert_eq!(peak(&logits), Err(Error::NotFinite { token: Some(place as u32) }));
+                assert_eq!(peak(&logits), Err(Error::NotFinite { row: 0, token: Some(place as u32) }));
             }
             assert_eq!(peak(&vec![f32::NEG_INFINITY; len]), Ok(None));
         }

@@ -61,10 +61,11 @@ impl Sampler {
             let draft = drafted.get(place).copied();
             let sampled = match (draft, drafts) {
                 (Some(draft), Drafts::Logits(logits)) if !ahead.options().is_greedy() => {
-                    ahead.judge(draft, row, logits[place], mask, workspace)?
+                    ahead.judge(draft, row, logits[place], mask, workspace)
                 }
-                _ => ahead.sample(row, mask, workspace)?,
+                _ => ahead.sample(row, mask, workspace),
             };
+            let sampled = sampled.map_err(|error| error.of_row(place))?;
             let token = sampled.token;
             found.push(sampled);
             if draft != Some(token) {
@@ -85,7 +86,10 @@ impl Sampler {
         workspace: &mut Workspace,
     ) -> Result<Sampled> {
         let Workspace { row: room, candidates: own, spare, drafts, .. } = workspace;
-        self.distribution(logits, mask, room, drafts, spare)?;
+        self.distribution(logits, mask, room, drafts, spare).map_err(|error| match error {
+            Error::NotFinite { .. } => Error::argument("drafts", f64::NAN, "logits that are numbers"),
+            other => other,
+        })?;
         let (row, peak) = self.distribution(row, mask, room, own, spare)?;
         let (p, q) = (weight_of(own, draft), weight_of(drafts, draft));
         if q == 0 {

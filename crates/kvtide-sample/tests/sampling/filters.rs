@@ -80,7 +80,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let mask = allowed.as_deref().map(mask);
     let sampled = sampler.sample(logits, mask.as_deref(), &mut workspace);
     let Some(wanted) = naive(logits, options, prompt, generated, allowed.as_deref()) else {
-        let nothing = matches!(sampled, Err(Error::NothingAllowed { .. } | Error::NotFinite { token: None }));
+        let nothing = matches!(sampled, Err(Error::NothingAllowed { .. } | Error::NotFinite { token: None, .. }));
         prop_assert!(nothing, "{sampled:?}");
         return Ok(());
     };

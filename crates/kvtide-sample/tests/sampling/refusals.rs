@@ -40,11 +40,11 @@ fn logits_that_are_no_numbers_are_refused_with_their_token() {
         for wrong in [f32::NAN, f32::INFINITY] {
             let mut logits = vec![1.0; 100];
             logits[70] = wrong;
-            assert_eq!(sample(&logits, None), Err(Error::NotFinite { token: Some(70) }));
+            assert_eq!(sample(&logits, None), Err(Error::NotFinite { row: 0, token: Some(70) }));
             // A mask does not hide it: the model is wrong.
-            assert_eq!(sample(&logits, Some(&[1, 0, 0, 0])), Err(Error::NotFinite { token: Some(70) }));
+            assert_eq!(sample(&logits, Some(&[1, 0, 0, 0])), Err(Error::NotFinite { row: 0, token: Some(70) }));
         }
-        assert_eq!(sample(&[f32::NEG_INFINITY; 5], None), Err(Error::NotFinite { token: None }));
+        assert_eq!(sample(&[f32::NEG_INFINITY; 5], None), Err(Error::NotFinite { row: 0, token: None }));
         assert_eq!(argument(sample(&[], None).expect_err("no logits")), "logits");
         assert_eq!(argument(sample(&[0.5; 33], Some(&[1])).expect_err("a short mask")), "allowed");
         assert_eq!(sample(&[0.5; 33], Some(&[0, 2])), Err(Error::NothingAllowed { vocabulary: 33 }));
@@ -91,7 +91,7 @@ fn a_refused_call_changes_nothing() {
     let wrong = sampler.verify(&rows, &[1], Drafts::Logits(&[]), &[], &mut workspace);
     assert_eq!(argument(wrong.expect_err("drafts")), "drafts");
     let wrong = sampler.verify(&rows, &[before.token], Drafts::Tokens, &[], &mut workspace);
-    assert_eq!(wrong, Err(Error::NotFinite { token: Some(0) }));
+    assert_eq!(wrong, Err(Error::NotFinite { row: 1, token: Some(0) }));
     let never: &[f32] = &[0.0, f32::NEG_INFINITY, 0.0, 0.0];
     let wrong = sampler.verify(&[&logits, &logits], &[1], Drafts::Logits(&[never]), &[], &mut workspace);
     assert_eq!(argument(wrong.expect_err("never drafted")), "drafted");
