@@ -1,10 +1,11 @@
 //! Tokens of many rows, drawn at once or on a thread of the runtime's pool.
 //!
 //! What is to be drawn is put together by calls, and then run or started, once. It has what it reads: logits and samplers as they are,
-//! so that calls on them go on while it works. One row that is refused does not fail the others: its refusal is part of the answer.
+//! so that calls on them go on while it works. In the background sequences are shared among threads. One row that is refused does not fail the others: its refusal is part of the answer.
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread;
 
 use kvtide_core::Error;
 use kvtide_sample::{Drafts, Sampled, Sampler, Workspace};
@@ -70,6 +71,28 @@ impl Wanted {
 fn draw(wanted: &[Wanted]) -> Drawn {
     let mut workspace = Workspace::default();
     wanted.iter().map(|one| catch(|| one.draw(&mut workspace)).unwrap_or_else(Err)).collect()
+}
+
+/// The same on several threads, where it takes so long that starting them does not count. Each sequence is drawn by itself, so the
+/// tokens do not depend on how many there are.
+fn draw_shared(wanted: &[Wanted]) -> Drawn {
+    /// Nanoseconds that are worth a thread.
+    const SHARE: f64 = 5e5;
+    let most = (wanted.iter().map(Wanted::cost).sum::<f64>() / SHARE) as usize;
+    let threads = kvtide_tensor::threads().unwrap_or(1).min(most).min(wanted.len()).max(1);
+    let mut parts = wanted.chunks(wanted.len().div_ceil(threads).max(1));
+    let own = parts.next().unwrap_or(&[]);
+    thread::scope(|scope| {
+        // Where no thread can be had, the part is drawn here.
+        let start = |part| (thread::Builder::new().spawn_scoped(scope, move || draw(part)), part);
+        let others: Vec<_> = parts.map(start).collect();
+        let mut drawn = draw(own);
+        for (thread, part) in others {
+            let joined = thread.ok().and_then(|thread| thread.join().ok());
+            drawn.extend(joined.unwrap_or_else(|| draw(part)));
+        }
+        drawn
+    })
 }
 
 fn answer(drawn: Drawn) -> Vec<NativeDrawn> {
@@ -173,7 +196,7 @@ impl Task for DrawTask {
     type JsValue = Vec<NativeDrawn>;
 
     fn compute(&mut self) -> Result<Self::Output> {
-        Ok(draw(&self.wanted))
+        Ok(draw_shared(&self.wanted))
     }
 
     fn resolve(&mut self, env: Env, drawn: Self::Output) -> Result<Self::JsValue> {
