@@ -97,7 +97,7 @@ export interface TokenLogprobs {
 /** What was drawn: the drafted tokens that stay, and one more; or why there is nothing. */
 export type DrawnTokens =
   | { readonly tokens: readonly number[]; readonly logprobs: readonly TokenLogprobs[] | undefined; readonly error?: undefined }
-  | { readonly tokens?: undefined; readonly error: unknown }
+  | { readonly tokens?: undefined; readonly logprobs?: undefined; readonly error: unknown }
 
 /** Nanoseconds up to which tokens are drawn at once: a task costs about a tenth of that. */
 const AT_ONCE = 200_000
