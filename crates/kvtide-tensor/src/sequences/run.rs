@@ -114,6 +114,14 @@ impl StepRun {
         &self.model
     }
 
+    /// How much work it is to attend to a layer from queries of all tokens: products, in elements of rows of K and V. O(sequences).
+    pub fn products<'q>(&self, layer: u32, q: impl Into<Source<'q>>) -> Result<u64> {
+        let (place, q) = (place(&self.model, layer)?, q.into());
+        // Of another shape they are refused when they attend.
+        let heads = q.dims().get(1).copied().unwrap_or(0);
+        Ok(self.groups[place.group as usize].products(heads as u64))
+    }
+
     /// As [`PagedKvCache::write_layer`].
     pub fn write_layer<'a>(&mut self, layer: u32, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<()> {
         let place = place(&self.model, layer)?;
