@@ -14,6 +14,9 @@ export const INT4 = 'onnx-gqa-int4'
 
 export const graphFile = (name: string): string => fileURLToPath(new URL(`../../fixtures/llama/${name}/model.onnx`, import.meta.url))
 
+/** The most likely token. */
+export const best = (row: Float32Array): number => row.reduce((top, value, id) => (value > (row[top] as number) ? id : top), 0)
+
 /** New tokens of a sequence. */
 export interface NewTokens {
   readonly sequence: Sequence
@@ -79,7 +82,7 @@ export class PagedGraph {
     let tokens = prompt
     while (chosen.length < count) {
       const row = (await this.step([{ sequence, tokens }], [tokens.length - 1])).row(0)
-      const next = row.reduce((best, value, id) => (value > (row[best] as number) ? id : best), 0)
+      const next = best(row)
       chosen.push(next)
       tokens = [next]
     }
