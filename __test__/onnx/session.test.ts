@@ -130,15 +130,17 @@ test('forks, truncations and prefixes go on as if they had been computed alone',
   t.deepEqual(await model.greedy(found, promptOf('p100').slice(96), 8), greedyOf('p100').slice(0, 8))
 })
 
-for (const threads of [1, 2, 3]) {
-  test(`${threads} threads give the same bits`, async t => {
-    const logits = async (count: number): Promise<Float32Array> => {
-      using model = await PagedGraph.open(graphFile('onnx-gqa-f32'), { threads: count })
-      using sequence = model.cache.openSequence()
-      await model.all(sequence, promptOf('p100'))
-      return await model.all(sequence, greedyOf('p100').slice(0, 2))
-    }
-    t.deepEqual(await logits(threads), await logits(1))
+/** Logits of two tokens after a prompt, on so many threads. */
+async function after100(threads: number): Promise<Float32Array> {
+  using model = await PagedGraph.open(graphFile('onnx-gqa-f32'), { threads })
+  using sequence = model.cache.openSequence()
+  await model.all(sequence, promptOf('p100'))
+  return await model.all(sequence, greedyOf('p100').slice(0, 2))
+}
+
+for (const threads of [2, 3]) {
+  test(`${threads} threads give the same bits as one`, async t => {
+    t.deepEqual(await after100(threads), await after100(1))
   })
 }
 
