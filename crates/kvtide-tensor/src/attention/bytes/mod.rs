@@ -7,6 +7,7 @@
 //! ```
 
 mod job;
+mod scratch;
 mod split;
 mod unit;
 

@@ -7,7 +7,8 @@ use std::f32::consts::LOG2_E;
 use std::sync::Mutex;
 
 use super::job::{Job, WorkUnit};
-use super::unit::{Scratch, State, TILE, Work};
+use super::scratch::{Scratch, State, TILE};
+use super::unit::Work;
 use crate::attention::call::Call;
 use crate::attention::output::{Output, Suspect, larger};
 use crate::base::error::Result;
