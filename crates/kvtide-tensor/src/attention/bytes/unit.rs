@@ -153,10 +153,11 @@ impl<'a, 'b> Work<'a, 'b> {
                 }
             }
             // What is hidden is hidden whatever its key holds.
-            for (place, score) in scores.iter_mut().enumerate() {
-                if !is_shown(shown, place) || *score == f32::NEG_INFINITY {
-                    *score = f32::NEG_INFINITY;
-                    shown &= !(1 << place);
+            each_run(!shown, tile.len(), |keys| scores[keys].fill(f32::NEG_INFINITY));
+            let lost = scores.iter().filter(|score| **score == f32::NEG_INFINITY).count();
+            if lost > tile.len() - shown.count_ones() as usize {
+                for (place, score) in scores.iter().enumerate() {
+                    shown &= !(u128::from(*score == f32::NEG_INFINITY) << place);
                 }
             }
             hidden |= shown != all;
@@ -433,13 +434,12 @@ fn of_channels<'t>(scales: Scales<'_>, dim: usize, [factors, minimums]: &'t mut 
 /// Calls `each` with the runs of keys that a row sees, of the first `count`. The value of another key is not read for it: it
 /// may be no number, which a weight of 0 would not undo.
 fn each_run(shown: u128, count: usize, mut each: impl FnMut(Range<usize>)) {
-    let mut from = 0;
+    let bits = |from: usize| shown.checked_shr(from as u32).unwrap_or(0);
+    let mut from = shown.trailing_zeros() as usize;
     while from < count {
-        let to = count.min(from + (shown >> from).trailing_ones() as usize);
-        if from < to {
-            each(from..to);
-        }
-        from = to + 1;
+        let to = from + bits(from).trailing_ones() as usize;
+        each(from..to.min(count));
+        from = to + bits(to).trailing_zeros() as usize;
     }
 }
 

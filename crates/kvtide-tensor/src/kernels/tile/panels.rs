@@ -232,17 +232,26 @@ unsafe fn block<V: Lanes, const VECTORS: usize, const ROWS: usize>(a: Product) -
                 }
             }
         }
-        for index in 0..a.inner {
+        // Addresses move with the panel: those of single rows would be formed with checks in the loop.
+        let mut rows = [a.rows; ROWS];
+        for (next, row) in rows.iter_mut().enumerate() {
+            *row = a.rows.add(next * a.stride);
+        }
+        let mut panel = a.panels;
+        let end = panel.add(a.inner * width::<V>());
+        while panel < end {
             let mut columns = [V::splat(0.0); VECTORS];
             for (next, column) in columns.iter_mut().enumerate() {
-                *column = V::load(a.panels.add(index * width::<V>() + next * V::COUNT));
+                *column = V::load(panel.add(next * V::COUNT));
             }
-            for (row, sums) in sums.iter_mut().enumerate() {
-                let factor = V::splat(*a.rows.add(row * a.stride + index));
+            for (row, sums) in rows.iter_mut().zip(&mut sums) {
+                let factor = V::splat(**row);
                 for (sum, column) in sums.iter_mut().zip(columns) {
                     *sum = factor.mul_add(column, *sum);
                 }
+                *row = row.wrapping_add(1);
             }
+            panel = panel.add(width::<V>());
         }
         for (row, sums) in sums.into_iter().enumerate() {
             for (next, sum) in sums.into_iter().enumerate() {
