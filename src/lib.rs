@@ -30,4 +30,6 @@ mod attention;
 mod blocks;
 mod border;
 mod contiguous;
+mod onnx;
+mod sampling;
 mod sequences;

@@ -31,6 +31,11 @@ export const ERROR_CODES = [
   'BINDING_MISMATCH',
   'BINDING_CONFLICT',
   'ABORTED',
+  'UNSUPPORTED_GRAPH',
+  'INVALID_GRAPH',
+  'RUNTIME_UNAVAILABLE',
+  'RUNTIME_FAILED',
+  'NOT_FINITE',
 ] as const
 Object.freeze(ERROR_CODES)
 
@@ -82,6 +87,20 @@ export interface ErrorDetailsByCode {
   readonly BINDING_NOT_FOUND: { readonly platform: string; readonly reason: string }
   readonly BINDING_MISMATCH: { readonly file: string; readonly version: string; readonly expected: string }
   readonly BINDING_CONFLICT: { readonly file: string; readonly loaded: string }
+  readonly UNSUPPORTED_GRAPH: { readonly node: string; readonly operator: string; readonly reason: string }
+  readonly INVALID_GRAPH: {
+    readonly expected: string
+    /** Where in the model's bytes. */
+    readonly offset?: number
+    /** The node, or the tensor, that is wrong. */
+    readonly node?: string
+    readonly tensor?: string
+    /** The file with weights that is missing or too short. */
+    readonly file?: string
+  }
+  readonly RUNTIME_UNAVAILABLE: { readonly runtime: string; readonly reason: string }
+  readonly RUNTIME_FAILED: { readonly reason: string; readonly node?: string }
+  readonly NOT_FINITE: { readonly row: number }
 }
 
 /** The `details` of an error with code `C`. */

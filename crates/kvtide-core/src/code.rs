@@ -92,4 +92,14 @@ named! {
     BindingConflict = "BINDING_CONFLICT",
     /// The caller's signal ended the work.
     Aborted = "ABORTED",
+    /// An ONNX graph in which attention is not recognised.
+    UnsupportedGraph = "UNSUPPORTED_GRAPH",
+    /// Bytes that are no ONNX model, or weights that are missing or cut short.
+    InvalidGraph = "INVALID_GRAPH",
+    /// The runtime that computes a graph is missing, or cannot be used.
+    RuntimeUnavailable = "RUNTIME_UNAVAILABLE",
+    /// The runtime refused a graph, or failed while it computed one.
+    RuntimeFailed = "RUNTIME_FAILED",
+    /// Logits of which none is a number.
+    NotFinite = "NOT_FINITE",
 }

@@ -44,6 +44,22 @@ pub enum Error {
         /// What was expected, and what is there.
         expected: String,
     },
+    /// A file with weights that is not there, or too short.
+    #[error("weights in {file}: expected {expected}")]
+    Weights {
+        /// The file, relative to the model's folder.
+        file: String,
+        /// The tensor that needs it.
+        tensor: String,
+        /// What was expected, and what is there.
+        expected: String,
+    },
+    /// More bytes than there is memory for.
+    #[error("there is no memory for {bytes} bytes")]
+    Memory {
+        /// How many were asked for.
+        bytes: u64,
+    },
     /// Nodes that make no graph.
     #[error("node {node} ({operator}): expected {expected}")]
     Graph {

@@ -39,10 +39,12 @@ pub struct Inspection {
     pub external_bytes: u64,
     /// The files.
     pub external_files: Vec<String>,
+    /// Logits of one row, where the graph says how many there are.
+    pub vocabulary: Option<u32>,
 }
 
 impl Inspection {
-    pub(crate) fn new(old: &Model, new: &Model, layers: Vec<Layer>) -> Self {
+    pub(crate) fn new(old: &Model, new: &Model, layers: Vec<Layer>, vocabulary: Option<u32>) -> Self {
         let (before, after) = (&old.graph, &new.graph);
         let missing = |from: &[ValueInfo], to: &[ValueInfo]| {
             let names = from.iter().filter(|value| !to.iter().any(|other| other.name == value.name));
@@ -59,6 +61,7 @@ impl Inspection {
             inline_bytes: 0,
             external_bytes: 0,
             external_files: Vec::new(),
+            vocabulary,
         };
         inspection.weigh(after);
         inspection
@@ -80,7 +83,7 @@ impl Inspection {
     }
 }
 
-fn port(value: &ValueInfo) -> Port {
+pub(crate) fn port(value: &ValueInfo) -> Port {
     let dims = value.dims.iter().flatten().map(|dim| match dim {
         Dim::Size(size) => size.to_string(),
         Dim::Name(name) => name.clone(),

@@ -34,6 +34,11 @@ pub trait Source {
     fn read_beside(&self, _file: &str, _offset: u64, _bytes: &mut [u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
+
+    /// How many bytes a file beside the model has; what has no folder says that this is not supported.
+    fn size_beside(&self, _file: &str) -> io::Result<u64> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 impl Source for [u8] {
@@ -62,6 +67,10 @@ impl<T: Source + ?Sized> Source for &T {
 
     fn read_beside(&self, file: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         (**self).read_beside(file, offset, bytes)
+    }
+
+    fn size_beside(&self, file: &str) -> io::Result<u64> {
+        (**self).size_beside(file)
     }
 }
 
@@ -105,6 +114,12 @@ impl Source for FileSource {
     fn read_beside(&self, file: &str, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
         let folder = self.folder.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         Self::new(File::open(folder.join(file))?)?.read_at(offset, bytes)
+    }
+
+    fn size_beside(&self, file: &str) -> io::Result<u64> {
+        let folder = self.folder.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let found = folder.join(file).metadata()?;
+        if found.is_file() { Ok(found.len()) } else { Err(io::Error::other("it is not a file")) }
     }
 
     #[cfg(unix)]

@@ -47,6 +47,43 @@ fn references_into_the_model_make_a_small_graph() {
 }
 
 #[test]
+fn files_with_weights_are_looked_at() {
+    let folder = std::env::temp_dir().join(format!("kvtide-onnx-weights-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let bytes = support::bytes("onnx-gqa-f32-ext");
+    let path = folder.join("model.onnx");
+    std::fs::write(&path, &bytes).unwrap();
+    let check = || {
+        let source = FileSource::open(&path).unwrap();
+        Model::read(&source).unwrap().check_weights(&source)
+    };
+    let Err(Error::Weights { file, tensor, expected }) = check() else { panic!("no file, and no refusal") };
+    assert_eq!(file, "model.onnx.data");
+    assert!(!tensor.is_empty() && expected.starts_with("a file that can be read"), "{expected}");
+    let data = std::fs::read(support::path("onnx-gqa-f32-ext").with_file_name("model.onnx.data")).unwrap();
+    std::fs::write(folder.join("model.onnx.data"), &data).unwrap();
+    let [(name, used)] = check().unwrap().try_into().unwrap();
+    assert_eq!((name.as_str(), used), ("model.onnx.data", data.len() as u64));
+    std::fs::write(folder.join("model.onnx.data"), &data[..data.len() - 1]).unwrap();
+    let error = check().unwrap_err();
+    assert!(error.to_string().contains(&format!("at least {used} bytes, not {}", used - 1)), "{error}");
+    // Bytes have no folder: what lies beside them is not known.
+    assert_eq!(Model::read(&bytes).unwrap().check_weights(&bytes).unwrap(), [("model.onnx.data".to_owned(), used)]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn ports_are_those_that_a_caller_sees() {
+    let bytes = support::bytes("onnx");
+    let model = Model::read(&bytes).unwrap();
+    let names: Vec<String> = model.inputs().into_iter().map(|port| port.name).collect();
+    assert_eq!(names[..3], ["input_ids", "attention_mask", "position_ids"].map(String::from));
+    assert_eq!(names.len(), 9);
+    let logits = model.outputs().into_iter().find(|port| port.name == "logits").unwrap();
+    assert_eq!((logits.element.as_str(), logits.dims.len()), ("f32", 3));
+}
+
+#[test]
 fn a_graph_that_needs_more_memory_than_allowed_is_refused() {
     let bytes = support::bytes("onnx");
     assert!(matches!(Model::read_within(&bytes, 10_000), Err(Error::TooLarge { limit: 10_000, .. })));

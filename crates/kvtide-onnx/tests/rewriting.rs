@@ -291,3 +291,11 @@ fn small() -> &'static [Vec<u8>; 3] {
         })
     })
 }
+
+#[test]
+fn the_vocabulary_is_read_off_the_logits() {
+    for graph in support::GRAPHS {
+        let rewritten = rewritten(&support::bytes(graph), &Options::default()).expect(graph);
+        assert_eq!(rewritten.inspection().vocabulary, Some(320), "{graph}");
+    }
+}

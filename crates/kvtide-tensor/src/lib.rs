@@ -33,7 +33,7 @@ pub use base::dtype::DType;
 pub use base::error::{Error, Result};
 pub use base::memory::{Budget, Lease};
 pub use base::stats::Stats;
-pub use base::threads::{set_threads, threads};
+pub use base::threads::{set_threads, threads, with_host};
 #[cfg(feature = "captured-steps")]
 pub use captured::{CaptureOptions, CapturedStep, StepRecorder};
 pub use contiguous::kv_cache::{KvCache, KvSnapshot};
@@ -46,7 +46,7 @@ pub use device::{device, device_name, full_name};
 pub use paged::{PageRows, PagedKvCacheOptions, StepTokens};
 pub use sequences::{
     LayerPages, PagedKvCache, PagedModelOptions, PagedPrefix, PagedSequence, PagedSnapshot, PagedStep, PoolRoom,
-    PrefixNamer, PromptOptions, Tokens, TokensKv,
+    PrefixNamer, PromptOptions, StepRun, Tokens, TokensKv,
 };
 pub use tensor::host::{HostTensor, SequenceLayout};
 pub use tensor::owned_source::OwnedSource;

@@ -1,7 +1,11 @@
 //! A model: its graph, the operators that it imports, and everything else as it was.
 
-use super::{Graph, checked};
+use std::collections::{HashMap, HashSet};
+use std::io::ErrorKind;
+
+use super::{External, Graph, Place, checked};
 use crate::error::{Error, Result};
+use crate::inspect::{Port, port};
 use crate::source::{Source, Span};
 use crate::wire::{Reader, Segments};
 
@@ -62,6 +66,47 @@ impl Model {
         }
         let imported = opsets.len();
         Ok(Self { graph: checked(graph)?, opsets, imported, others })
+    }
+
+    /// The inputs that a caller gives: weights that are listed as inputs as well are none.
+    pub fn inputs(&self) -> Vec<Port> {
+        let weights: HashSet<&str> = self.graph.initializers.iter().map(|tensor| tensor.name.as_str()).collect();
+        self.graph.inputs.iter().filter(|input| !weights.contains(input.name.as_str())).map(port).collect()
+    }
+
+    /// The outputs.
+    pub fn outputs(&self) -> Vec<Port> {
+        self.graph.outputs.iter().map(port).collect()
+    }
+
+    /// Looks that the files with weights are there and long enough, and answers how many bytes of each are used. What has
+    /// no folder is not looked at. `O(weights)`, and one look at each file.
+    pub fn check_weights(&self, source: &dyn Source) -> Result<Vec<(String, u64)>> {
+        let mut files: Vec<(String, u64)> = Vec::new();
+        let mut sizes: HashMap<&str, Option<u64>> = HashMap::new();
+        for tensor in &self.graph.initializers {
+            let Place::External(External { location, offset, length }) = &tensor.place else { continue };
+            let wrong = |expected| Error::Weights { file: location.clone(), tensor: tensor.name.clone(), expected };
+            let size = match sizes.get(location.as_str()) {
+                Some(size) => *size,
+                None => {
+                    files.push((location.clone(), 0));
+                    let size = match source.size_beside(location) {
+                        Ok(size) => Some(size),
+                        Err(error) if error.kind() == ErrorKind::Unsupported => None,
+                        Err(error) => return Err(wrong(format!("a file that can be read ({error})"))),
+                    };
+                    *sizes.entry(location).or_insert(size)
+                }
+            };
+            let end = offset + length;
+            if size.is_some_and(|size| size < end) {
+                return Err(wrong(format!("at least {end} bytes, not {}", size.unwrap_or(0))));
+            }
+            let used = files.iter_mut().find(|file| file.0 == *location).map(|file| &mut file.1);
+            used.into_iter().for_each(|used| *used = end.max(*used));
+        }
+        Ok(files)
     }
 
     /// The version of a domain's operators.

@@ -16,7 +16,7 @@ mod prune;
 use std::collections::HashSet;
 
 use crate::error::{Error, Result};
-use crate::find::{FoundAttention, Layer, Lookup, attentions, unrecognised};
+use crate::find::{FoundAttention, Layer, Lookup, SIZES, attentions, unrecognised};
 use crate::inspect::Inspection;
 use crate::parts::{GraphPart, cut};
 use crate::proto::{Dim, ElementType, Graph, Model, Node, ValueInfo, checked};
@@ -86,7 +86,8 @@ impl Rewritten {
         if has_rotary {
             rewritten.import("com.microsoft", 1);
         }
-        let inspection = Inspection::new(model, &rewritten, layers);
+        let vocabulary = vocabulary(&lookup, &rewritten.graph)?;
+        let inspection = Inspection::new(model, &rewritten, layers, vocabulary);
         Ok(Self { model: rewritten, inspection })
     }
 
@@ -109,6 +110,18 @@ impl Rewritten {
     pub fn parts(&self, source: &dyn Source) -> Result<Vec<GraphPart>> {
         cut(&self.model, source)
     }
+}
+
+/// The last dimension of the logits, where it is the same for all sizes.
+fn vocabulary(lookup: &Lookup<'_>, graph: &Graph) -> Result<Option<u32>> {
+    let named = graph.outputs.iter().find(|output| output.name == "logits");
+    let Some(logits) = named.or(graph.outputs.first()) else { return Ok(None) };
+    if let Some(Dim::Size(size)) = logits.dims.as_ref().and_then(|dims| dims.last()) {
+        return Ok(u32::try_from(*size).ok());
+    }
+    let [one, other] = [lookup.at(SIZES[0])?, lookup.at(SIZES[1])?];
+    let [one, other] = [&one, &other].map(|at| at.dims(&logits.name).and_then(|dims| dims.last().copied()));
+    Ok(one.filter(|_| one == other).and_then(|size| u32::try_from(size).ok()))
 }
 
 /// Brings the windows that a config declares together with those that were found.

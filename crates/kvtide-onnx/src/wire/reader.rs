@@ -221,7 +221,7 @@ fn read_past(offset: u64) -> Error {
     Error::Read { offset, length: 1, reason: "the source ends here".into() }
 }
 
-fn read(source: &dyn Source, offset: u64, bytes: &mut [u8]) -> Result<()> {
+pub(super) fn read(source: &dyn Source, offset: u64, bytes: &mut [u8]) -> Result<()> {
     let length = bytes.len() as u64;
     source.read_at(offset, bytes).map_err(|error| Error::Read { offset, length, reason: error.to_string() })
 }

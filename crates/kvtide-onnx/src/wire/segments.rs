@@ -1,7 +1,7 @@
 //! A message as own bytes and ranges of the source, so that weights are never copied.
 
-use super::reader::load;
-use crate::error::Result;
+use super::reader::{load, read};
+use crate::error::{Error, Result};
 use crate::source::{Source, Span};
 
 /// Ranges up to this size are copied: a list of thousands of them would cost more than their bytes.
@@ -123,10 +123,16 @@ impl Segments {
     /// All bytes, those of the source read in.
     pub fn to_bytes(&self, source: &dyn Source) -> Result<Vec<u8>> {
         let mut all = Vec::new();
+        let size = usize::try_from(self.size).map_err(|_| Error::Memory { bytes: self.size })?;
+        all.try_reserve_exact(size).map_err(|_| Error::Memory { bytes: self.size })?;
         for segment in &self.list {
             match segment {
                 Segment::Own(bytes) => all.extend_from_slice(bytes),
-                Segment::Source(span) => all.extend_from_slice(&load(source, *span)?),
+                Segment::Source(span) => {
+                    let start = all.len();
+                    all.resize(start + span.length as usize, 0);
+                    read(source, span.offset, &mut all[start..])?;
+                }
             }
         }
         Ok(all)

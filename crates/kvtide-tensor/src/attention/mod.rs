@@ -69,13 +69,13 @@ pub struct Room {
     pub shape: Vec<usize>,
     /// Its element type.
     pub dtype: DType,
-    /// One number for each query and head.
+    /// One number for each query and head; 0 where the options do not ask for them.
     pub sums: usize,
 }
 
 impl Room {
-    fn of(call: &Call<'_>) -> Room {
-        Room { shape: call.out_shape(), dtype: call.dtype(), sums: call.rows_out() }
+    fn of(call: &Call<'_>, with_lse: bool) -> Room {
+        Room { shape: call.out_shape(), dtype: call.dtype(), sums: if with_lse { call.rows_out() } else { 0 } }
     }
 
     /// Refuses memory that is not as large.
@@ -87,7 +87,10 @@ impl Room {
             return Err(Error::ShapeMismatch { argument: "out", value, expected });
         }
         if lse.len() != self.sums {
-            let expected = format!("{}, one for each query and head", self.sums);
+            let expected = match self.sums {
+                0 => "0: they are not asked for, or there is no query".to_owned(),
+                sums => format!("{sums}, one for each query and head"),
+            };
             return Err(Error::ShapeMismatch { argument: "lse", value: vec![lse.len()], expected });
         }
         Ok(())
@@ -106,12 +109,12 @@ pub fn attend<'a>(
     if let Some(attended) = stay(&call, &q, &kv, options.lse)? {
         return Ok(attended);
     }
-    let room = Room::of(&call);
+    let room = Room::of(&call, options.lse);
     let mut bytes = zeroed_bytes(room.shape.iter().product::<usize>() * room.dtype.bytes())?;
     let mut lse = zeroed_vec(room.sums).ok_or_else(|| Budget::process().refusal(4 * room.sums as u64))?;
     run(&call, &q, &kv, options, Output::new(room.dtype, &mut bytes, &mut lse))?;
     let out = View::from_host(&HostTensor::new("out", &bytes, room.dtype, &room.shape)?, &Budget::process())?;
-    Ok(Attended { out, lse: if options.lse { lse } else { Vec::new() } })
+    Ok(Attended { out, lse })
 }
 
 /// The same where the queries lie on a device with kernels of its own, and its result stays there; nothing for other calls.
@@ -128,7 +131,8 @@ fn stay(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, with_lse: bool) -> Res
     Ok(done.then_some(Attended { out, lse }))
 }
 
-/// The same, into the caller's memory: the output's elements in the queries' dtype, and one number for each query and head.
+/// The same, into the caller's memory: the output's elements in the queries' dtype, and one number for each query and head, where the
+/// options ask for them.
 pub fn attend_into<'a>(
     q: impl Into<Source<'a>>,
     kv: impl Into<KvRows<'a>>,
@@ -149,7 +153,7 @@ pub fn attend_with<'a, 'o>(
     let (q, kv) = (q.into(), kv.into());
     let call = Call::new(&q, &kv, options)?;
     call.check_devices()?;
-    let room = Room::of(&call);
+    let room = Room::of(&call, options.lse);
     let (out, lse) = take(&room)?;
     room.check(out, lse)?;
     run(&call, &q, &kv, options, Output::new(room.dtype, out, lse))

@@ -9,7 +9,7 @@ pub(super) struct Output<'a> {
     pub dtype: DType,
     /// `[batch, heads, n, dim]` or `[tokens, heads, dim]`.
     pub bytes: &'a mut [u8],
-    /// `[tokens, heads]`
+    /// `[tokens, heads]`; nothing where nobody asked for them.
     pub lse: &'a mut [f32],
     /// Rows that came out as no finite numbers.
     pub suspects: Vec<Suspect>,
@@ -46,7 +46,9 @@ impl<'a> Output<'a> {
         };
         let width = values.len() * self.dtype.bytes();
         from_f32(self.dtype, values, &mut self.bytes[place * width..(place + 1) * width]);
-        self.lse[token * heads + head] = lse;
+        if let Some(sum) = self.lse.get_mut(token * heads + head) {
+            *sum = lse;
+        }
     }
 }
 

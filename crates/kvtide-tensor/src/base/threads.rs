@@ -2,7 +2,15 @@
 //!
 //! The caller works too, so a pool of `n` threads has `n - 1` workers. Workers are reserved before they get anything to do:
 //! a call that finds them all taken works alone and waits for nobody. A pool that cannot start is a pool without workers.
+//!
+//! Who computes on threads of its own, as a runtime of models does, lends them with [`with_host`]: what a thread calls inside shares its
+//! work through them, and the pool rests. Work is cut by sizes alone, so the bits are the same. No panic leaves what they run: it goes
+//! on in the thread that called.
 
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -31,10 +39,86 @@ pub fn set_threads(count: usize) -> Result<()> {
     Ok(())
 }
 
-/// How many threads large operations use, the caller's among them: what [`set_threads`] said, else `KVTIDE_THREADS`, else as
-/// many as the machine gives this process.
+/// How many threads large operations use, the caller's among them: inside [`with_host`] as many as that says, else what
+/// [`set_threads`] said, else `KVTIDE_THREADS`, else as many as the machine gives this process.
 pub fn threads() -> Result<usize> {
-    Ok(pool()?.size())
+    match present() {
+        Some(host) => Ok(host.threads),
+        None => Ok(pool()?.size()),
+    }
+}
+
+/// Somebody else's threads: calls the function with each number below the count, each once and on any of them, and returns when all
+/// calls have.
+type Share = dyn Fn(usize, &(dyn Fn(usize) + Sync));
+
+/// Somebody else's threads, for what one thread calls.
+struct Host {
+    threads: usize,
+    share: Box<Share>,
+}
+
+thread_local! {
+    static HOST: RefCell<Option<Rc<Host>>> = const { RefCell::new(None) };
+}
+
+fn present() -> Option<Rc<Host>> {
+    HOST.with_borrow(Clone::clone)
+}
+
+/// Calls of this thread inside `work` use so many of somebody else's threads, the caller's among them, and none of the pool's. `share`
+/// calls what it is given with each number below its count, on any threads, and returns when all calls have; what it leaves out is
+/// done by the caller.
+///
+/// ```
+/// use kvtide_tensor::{threads, with_host};
+///
+/// let share = |count: usize, call: &(dyn Fn(usize) + Sync)| {
+///     std::thread::scope(|scope| (0..count).for_each(|place| drop(scope.spawn(move || call(place)))));
+/// };
+/// with_host(3, share, || assert_eq!(threads().unwrap(), 3));
+/// ```
+pub fn with_host<R>(
+    threads: usize,
+    share: impl Fn(usize, &(dyn Fn(usize) + Sync)) + 'static,
+    work: impl FnOnce() -> R,
+) -> R {
+    under(Host { threads: threads.max(1), share: Box::new(share) }, work)
+}
+
+/// Runs `work` with these threads, and those from before afterwards, also after a panic.
+fn under<R>(host: Host, work: impl FnOnce() -> R) -> R {
+    struct Before(Option<Rc<Host>>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            HOST.set(self.0.take());
+        }
+    }
+    let _before = Before(HOST.replace(Some(Rc::new(host))));
+    work()
+}
+
+impl Host {
+    /// Nobody but the caller.
+    fn alone() -> Host {
+        Host { threads: 1, share: Box::new(|_, _| ()) }
+    }
+
+    /// Calls `drain` on so many threads, this one among them, at most; then here, for what is left.
+    fn run(&self, threads: usize, drain: impl Fn() + Sync) {
+        let panicked: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
+        (self.share)(threads, &|_| {
+            // Its threads know nothing of panics, and what is called inside a call is done alone.
+            let caught = catch_unwind(AssertUnwindSafe(|| under(Host::alone(), &drain)));
+            if let Err(panic) = caught {
+                lock(&panicked).get_or_insert(panic);
+            }
+        });
+        match unlocked(panicked) {
+            Some(panic) => resume_unwind(panic),
+            None => drain(),
+        }
+    }
 }
 
 /// Calls `work` with each index below `count`, on at most `limit` threads.
@@ -44,12 +128,6 @@ pub(crate) fn share(count: usize, limit: usize, work: impl Fn(usize) + Sync) -> 
         alone();
         return Ok(());
     }
-    let pool = pool()?;
-    let reserved = Reserved::take(&pool, count.min(limit) - 1);
-    let (Some(workers), true) = (&pool.workers, reserved.count > 0) else {
-        alone();
-        return Ok(());
-    };
     let next = AtomicUsize::new(0);
     let drain = || {
         loop {
@@ -59,6 +137,19 @@ pub(crate) fn share(count: usize, limit: usize, work: impl Fn(usize) + Sync) -> 
             }
             work(index);
         }
+    };
+    if let Some(host) = present() {
+        match count.min(limit).min(host.threads) {
+            1 => drain(),
+            threads => host.run(threads, drain),
+        }
+        return Ok(());
+    }
+    let pool = pool()?;
+    let reserved = Reserved::take(&pool, count.min(limit) - 1);
+    let (Some(workers), true) = (&pool.workers, reserved.count > 0) else {
+        alone();
+        return Ok(());
     };
     workers.in_place_scope(|scope| {
         for _ in 0..reserved.count {
@@ -180,6 +271,60 @@ mod tests {
         }));
         assert!(caught.is_err());
         assert_eq!(pool.idle.load(Ordering::Relaxed), 2);
+    }
+
+    /// Threads of the standard library's.
+    fn scoped(count: usize, call: &(dyn Fn(usize) + Sync)) {
+        std::thread::scope(|scope| (0..count).for_each(|place| drop(scope.spawn(move || call(place)))));
+    }
+
+    #[test]
+    fn a_host_works_on_each_index_once_whatever_it_leaves_out() {
+        let hosts: [fn(usize, &(dyn Fn(usize) + Sync)); 4] =
+            [scoped, |_, _| (), |count, call| scoped(count / 2, call), |count, call| (0..count).for_each(call)];
+        for host in hosts {
+            for (limit, threads) in [(1, 4), (4, 1), (7, 3), (2, 9)] {
+                let done: Vec<AtomicUsize> = (0..100).map(|_| AtomicUsize::new(0)).collect();
+                let count = |index: usize| {
+                    done[index].fetch_add(1, Ordering::Relaxed);
+                };
+                with_host(threads, host, || share(done.len(), limit, count)).unwrap();
+                assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1), "{limit} of {threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn a_host_is_there_for_its_thread_alone_and_as_long_as_its_work() {
+        let outside = threads().unwrap();
+        let many = outside + 5;
+        with_host(many, scoped, || {
+            assert_eq!(threads().unwrap(), many);
+            with_host(0, scoped, || assert_eq!(threads().unwrap(), 1));
+            assert_eq!(threads().unwrap(), many);
+            std::thread::spawn(move || assert_eq!(threads().unwrap(), outside)).join().unwrap();
+            // What is called inside a call is done where it is.
+            share(8, 8, |_| assert_eq!(threads().unwrap(), 1)).unwrap();
+        });
+        assert_eq!(threads().unwrap(), outside);
+    }
+
+    #[test]
+    fn a_panic_on_a_host_s_thread_goes_on_where_it_was_called() {
+        static UNWOUND: AtomicUsize = AtomicUsize::new(0);
+        let watched = |count: usize, call: &(dyn Fn(usize) + Sync)| {
+            scoped(count, &|place| {
+                if catch_unwind(AssertUnwindSafe(|| call(place))).is_err() {
+                    UNWOUND.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        };
+        let outside = threads().unwrap();
+        let caught =
+            catch_unwind(|| with_host(3, watched, || share(10, 3, |index| assert!(index != 7, "the seventh"))));
+        assert_eq!(*caught.unwrap_err().downcast::<&str>().unwrap(), "the seventh");
+        assert_eq!(UNWOUND.load(Ordering::Relaxed), 0, "no panic reached the host");
+        assert_eq!(threads().unwrap(), outside);
     }
 
     #[test]

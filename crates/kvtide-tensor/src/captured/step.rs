@@ -62,7 +62,7 @@ impl CapturedStep<'_> {
     /// Refuses a step of another cache, one that has ended or failed, and one of whose sequences was dropped.
     fn check(&self, cache: &PagedKvCache) -> Result<()> {
         cache.check_of(&self.step)?;
-        cache.check_change()?;
+        cache.check_pages()?;
         cache.check_step(&self.step)?;
         self.failure.clone().map_or(Ok(()), |failure| Err(failure.into()))
     }

@@ -76,6 +76,9 @@ impl PageGroup {
             Some(filled) => self.planner.plan_copies(&[filled]).or_else(|_| self.planner.plan_copies(moved.as_slice())),
             None => self.planner.plan_copies(moved.as_slice()),
         }?;
+        if !(copies.copies().is_empty() && plan.moves().is_empty() && plan.seals().is_empty()) {
+            self.check_pages()?;
+        }
         let is_scratch_used = !plan.seals().is_empty() || !copies.copies().is_empty();
         let scratch = Scratch::new(self.shape(), usize::from(is_scratch_used))?;
         let staging_pages = self.planner.reserve_end(&copies, &mut plan)?;

@@ -13,7 +13,7 @@ pub(super) enum Dropped {
     /// Blocks that were held under this number.
     Hold(u64),
     /// A step that was not committed.
-    Step(Box<WritePlan>),
+    Step(Arc<WritePlan>),
     /// A sequence.
     Sequence(u64),
 }

@@ -2,6 +2,20 @@
 //!
 //! Its fields are open to the files of this folder alone. Outside, its planner can be read, and every change is a call of the group.
 //! Each call takes back first what was dropped since the last one, be it a change or a read.
+//!
+//! What is refused with `BUSY`, and when:
+//!
+//! | calls | someone reads in the background | a step is computed elsewhere |
+//! | --- | --- | --- |
+//! | copies of tokens: `gather`, `read_kv` | | |
+//! | pages in place | where slots are zeroed for it | where slots are zeroed for it: so those that the step writes |
+//! | what ends without a trace, or is dropped | | |
+//! | [`PageGroup::change`]: sequences, prefixes, snapshots, transactions, capacity, priorities | refused | |
+//! | the end of a transaction, or of another step | refused | where rows are copied, moved or quantised |
+//! | [`PageGroup::change_pages`]: appends, writes, new steps, layers of a step | refused | refused |
+//!
+//! So nobody but the step writes to pages while it is computed elsewhere, whoever gets the blocks of a sequence that is dropped: what
+//! they hold is looked at only once it is zeroed.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -120,7 +134,7 @@ impl PageGroup {
 
     /// Refuses every call once a copy has failed half-way.
     pub fn check(&self) -> Result<()> {
-        if self.poisoned { Err(Error::Poisoned) } else { Ok(()) }
+        if self.poisoned || self.life.is_torn() { Err(Error::Poisoned) } else { Ok(()) }
     }
 
     /// Refuses a change when the group cannot be used, or while someone reads it in the background.
@@ -133,6 +147,18 @@ impl PageGroup {
     pub fn change(&mut self) -> Result<()> {
         self.check_change()?;
         self.collect()
+    }
+
+    /// The same for a change that touches pages, which none does while a step is computed elsewhere.
+    pub fn change_pages(&mut self) -> Result<()> {
+        self.check_pages()?;
+        self.collect()
+    }
+
+    /// Refuses a change that touches pages, as [`PageGroup::change_pages`] does.
+    pub fn check_pages(&self) -> Result<()> {
+        self.check_change()?;
+        self.life.check_no_run()
     }
 
     /// Takes back what was dropped since the last call. Reads do so too: what is shown is never of a step that is gone.

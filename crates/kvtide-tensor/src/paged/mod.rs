@@ -4,7 +4,7 @@
 //! group     the planner, the slabs, and what was dropped              dropped.rs
 //! slabs     pages, as PageLayout says; low-bit pages that are not full, in floats
 //! write     checked, planned with the copies before it, carried out   rows.rs, pages.rs, copy.rs
-//! step      the same layer by layer                                   draft.rs: transactions
+//! step      the same layer by layer; run.rs: on another thread        draft.rs: transactions
 //! read      pages -> rows of the caller's                             page_rows.rs: pages in place, for attention
 //! hold      blocks of snapshots and prefixes
 //! pages     on bytes (page.rs), by a device's kernels (launched/), in candle's operations alone (portable.rs)
@@ -38,6 +38,7 @@ mod pages;
 mod portable;
 mod read;
 mod rows;
+mod run;
 mod slabs;
 mod step;
 mod write;
@@ -50,6 +51,7 @@ pub use options::PagedKvCacheOptions;
 pub use page_rows::PageRows;
 #[cfg(feature = "captured-steps")]
 pub(crate) use rows::{Expected, TokenRows, check_device};
+pub(crate) use run::GroupRun;
 pub(crate) use slabs::{PagedShape, Slab};
 pub(crate) use step::GroupStep;
 pub use step::StepTokens;

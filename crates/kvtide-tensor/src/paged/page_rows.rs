@@ -37,9 +37,9 @@ pub struct PageRows<'a> {
     window: Option<Window>,
     /// Whether rows of the caller's say where the pages are.
     are_of_tables: bool,
-    pages: Vec<PageRead>,
+    pages: Arc<Vec<PageRead>>,
     /// Of each sequence.
-    sequences: Vec<ShownSequence>,
+    sequences: Arc<Vec<ShownSequence>>,
 }
 
 /// What of a sequence is there.
@@ -90,14 +90,14 @@ impl PageGroup {
     }
 
     /// Zeroes the slots of these pages that nobody wrote, where a read in place would show what lies there.
-    fn zero_unwritten(&mut self, pages: &[PageRead], layer: u32) -> Result<()> {
+    pub(super) fn zero_unwritten(&mut self, pages: &[PageRead], layer: u32) -> Result<()> {
         let is_exposed = |page: &&PageRead| self.planner.exposes(page.block, layer, page.tokens);
         let exposed: Vec<&PageRead> = pages.iter().filter(is_exposed).collect();
         if exposed.is_empty() {
             return Ok(());
         }
-        // Whoever reads in the background would be waited for.
-        self.life.check_idle()?;
+        // Whoever reads in the background would be waited for, and what a step writes elsewhere would be lost.
+        self.check_pages()?;
         for slab in [&self.slabs.staging, &self.slabs.slab] {
             let holes = exposed.iter().filter_map(|page| {
                 let (of, block, layer_there) = self.slabs.page(page.block, layer, page.staged);
@@ -110,7 +110,7 @@ impl PageGroup {
         Ok(())
     }
 
-    fn no_pages(&self, layer: u32) -> PageRows<'static> {
+    pub(super) fn no_pages(&self, layer: u32) -> PageRows<'static> {
         PageRows {
             cache: PhantomData,
             life: self.life.clone(),
@@ -119,8 +119,8 @@ impl PageGroup {
             layer,
             window: self.planner.window(),
             are_of_tables: false,
-            pages: Vec::new(),
-            sequences: Vec::new(),
+            pages: Arc::default(),
+            sequences: Arc::default(),
         }
     }
 }
@@ -135,18 +135,35 @@ impl PageRows<'_> {
         PageRows { cache: PhantomData, life, _pin, slabs, layer, window, are_of_tables, pages, sequences }
     }
 
+    /// The same blocks in another layer, where none of their pages is staged but these: the place of each among the pages, and its
+    /// staging page.
+    pub(super) fn in_layer(&self, layer: u32, staged: impl Iterator<Item = (usize, u32)>) -> Self {
+        let mut rows = PageRows { layer, ..self.clone() };
+        for (place, page) in staged {
+            Arc::make_mut(&mut rows.pages)[place].staged = Some(page);
+        }
+        rows
+    }
+
     /// Adds the pages of one more sequence.
-    fn add(&mut self, pages: impl Iterator<Item = PageRead>, gap: Range<u32>, tree: Option<Tree>) -> Result<()> {
-        let (first, mut tokens) = (self.pages.len(), 0);
+    pub(super) fn add(
+        &mut self,
+        pages: impl Iterator<Item = PageRead>,
+        gap: Range<u32>,
+        tree: Option<Tree>,
+    ) -> Result<()> {
+        // Nobody shares them while they are listed.
+        let listed = Arc::make_mut(&mut self.pages);
+        let (first, mut tokens) = (listed.len(), 0);
         for page in pages {
-            if self.pages.len() == self.pages.capacity() {
+            if listed.len() == listed.capacity() {
                 let refused = |_| Budget::process().refusal(size_of::<PageRead>() as u64);
-                self.pages.try_reserve(1).map_err(refused)?;
+                listed.try_reserve(1).map_err(refused)?;
             }
             tokens += page.tokens as usize;
-            self.pages.push(page);
+            listed.push(page);
         }
-        self.sequences.push(ShownSequence { first, tokens, gap, tree });
+        Arc::make_mut(&mut self.sequences).push(ShownSequence { first, tokens, gap, tree });
         Ok(())
     }
 

@@ -98,8 +98,13 @@ impl PageGroup {
                 return Ok(view);
             }
             let failed = std::cell::RefCell::new(Ok(()));
-            view.buffer.edit(&[self.slabs.slab.storage(), self.slabs.staging.storage()], |out, sources| {
-                let (slab, staging) = (self.slabs.slab.pages(sources[0]), self.slabs.staging.pages(sources[1]));
+            let slabs = [self.slabs.slab.storage(), self.slabs.staging.storage()];
+            // Who reads in candle's operations takes the lock in each of them, and not twice: a writer may wait for it.
+            view.buffer.edit(if portable.is_some() { &[] } else { &slabs }, |out, sources| {
+                let (slab, staging) = match sources {
+                    [slab, staging] => (self.slabs.slab.pages(slab), self.slabs.staging.pages(staging)),
+                    _ => (&[][..], &[][..]),
+                };
                 let reader = Reader { slabs: &self.slabs, portable, slab, staging, layer, part };
                 *failed.borrow_mut() = self.read_part(&reader, &pages, out);
             })?;
@@ -160,6 +165,9 @@ impl PageGroup {
     /// Runs `work` on the keys of a layer.
     fn with_reader<T>(&self, layer: u32, work: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
         let (slabs, part, portable) = (&self.slabs, KeyOrValue::Key, self.portable()?);
+        if portable.is_some() {
+            return work(Reader { slabs, portable, slab: &[], staging: &[], layer, part });
+        }
         slabs.slab.inspect(|slab| {
             slabs.staging.inspect(|staging| work(Reader { slabs, portable, slab, staging, layer, part }))
         })

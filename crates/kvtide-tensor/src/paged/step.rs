@@ -9,12 +9,16 @@
 //!
 //! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
 
+use std::sync::Arc;
+
 use kvtide_core::paged::{Append, StepTableRows, StepTables, WritePlan, Writer};
 
 use super::dropped::{Dropped, DroppedList};
 use super::group::PageGroup;
 use super::page_rows::PageRows;
 use super::pages::Scratch;
+use super::rows::TokenRows;
+use super::slabs::Slabs;
 use super::write::{PlannedWrite, check_count};
 use crate::base::error::{Error, Result};
 use crate::tensor::source::Source;
@@ -24,9 +28,9 @@ use crate::tensor::source::Source;
 #[must_use = "a step that is dropped is undone"]
 pub(crate) struct GroupStep {
     /// Nothing once it has ended.
-    plan: Option<Box<WritePlan>>,
-    sequences: Box<[u64]>,
-    written: Box<[bool]>,
+    pub(super) plan: Option<Arc<WritePlan>>,
+    pub(super) sequences: Box<[u64]>,
+    pub(super) written: Box<[bool]>,
     dropped: DroppedList,
 }
 
@@ -83,8 +87,8 @@ impl GroupStep {
     }
 
     /// Its plan, while it is open.
-    fn plan(&self) -> Result<&WritePlan> {
-        self.plan.as_deref().ok_or_else(|| kvtide_core::Error::StepClosed.into())
+    pub(super) fn plan(&self) -> Result<&Arc<WritePlan>> {
+        self.plan.as_ref().ok_or_else(|| kvtide_core::Error::StepClosed.into())
     }
 }
 
@@ -99,7 +103,7 @@ impl Drop for GroupStep {
 impl PageGroup {
     /// Plans a step, and takes the memory of it: opening it is not refused then.
     pub(crate) fn plan_step(&mut self, tokens: StepTokens<'_>) -> Result<PlannedWrite> {
-        self.change()?;
+        self.change_pages()?;
         let StepTokens { sequences, offsets, parents } = tokens;
         let append = Append { sequences, offsets, parents, writer: Writer::Step };
         let write = self.planner.check_append(&append)?;
@@ -113,7 +117,7 @@ impl PageGroup {
         self.planner.open_step(&planned.plan)?;
         self.poisoned = false;
         Ok(GroupStep {
-            plan: Some(Box::new(planned.plan)),
+            plan: Some(Arc::new(planned.plan)),
             sequences: tokens.sequences.into(),
             written: vec![false; self.planner.num_layers() as usize].into(),
             dropped: self.dropped.clone(),
@@ -141,12 +145,10 @@ impl PageGroup {
     /// Writes the tokens of a layer: K and V `[kvHeads, tokens, headDim]`, the tokens of all sequences one behind the other.
     /// A layer may be written again while the step is open.
     pub fn write_layer(&mut self, step: &mut GroupStep, layer: u32, sources: [Source<'_>; 2]) -> Result<()> {
-        self.change()?;
+        self.change_pages()?;
         self.check_step(step)?;
         let plan = step.plan()?;
-        let rows = self.rows(sources, None)?;
-        check_count(rows[0].tokens, plan.tokens(), AS_THE_STEP)?;
-        let scratch = Scratch::of(self.shape(), plan, false)?;
+        let (rows, scratch) = self.slabs.step_rows(plan, sources)?;
         self.planner.reserve_marks(plan)?;
         // New rows of floats are nobody's until the layer is marked: when they fail, the step can still be undone.
         self.poisoned = self.shape().pages.is_low_bit() || step.has_written(layer);
@@ -169,6 +171,12 @@ impl PageGroup {
         self.pages(layer, &step.sequences)
     }
 
+    /// Refuses the end of a step that quantises pages while another is computed elsewhere.
+    pub fn check_seals(&self, step: &GroupStep) -> Result<()> {
+        let seals = step.plan()?.pages().iter().any(|write| write.fills);
+        if seals { self.check_pages() } else { Ok(()) }
+    }
+
     /// Ends a step that was checked: its tokens count in all layers, and those of known `ids` can be found by others.
     pub fn commit_step(&mut self, step: &mut GroupStep, ids: Option<&[u32]>) -> Result<()> {
         let plan = step.plan()?;
@@ -186,7 +194,7 @@ impl PageGroup {
     #[cfg(feature = "captured-steps")]
     pub fn shorten_step(&mut self, step: &mut GroupStep, tokens: u32) -> Result<()> {
         self.change()?;
-        let plan = step.plan.as_mut().ok_or(kvtide_core::Error::StepClosed)?;
+        let plan = Arc::make_mut(step.plan.as_mut().ok_or(kvtide_core::Error::StepClosed)?);
         self.planner.check_step(plan)?;
         self.planner.shorten_step(plan, tokens)?;
         self.planner.mark_layers(plan, 0..self.planner.num_layers())?;
@@ -213,6 +221,19 @@ impl PageGroup {
     /// Refuses a step that has ended, or one of whose sequences was dropped.
     pub fn check_step(&self, step: &GroupStep) -> Result<()> {
         Ok(self.planner.check_step(step.plan()?)?)
+    }
+}
+
+impl Slabs {
+    /// The rows of a layer of a step, and room to quantise them.
+    pub(super) fn step_rows<'a>(
+        &self,
+        plan: &WritePlan,
+        sources: [Source<'a>; 2],
+    ) -> Result<([TokenRows<'a>; 2], Scratch)> {
+        let rows = self.rows(sources, None)?;
+        check_count(rows[0].tokens, plan.tokens(), AS_THE_STEP)?;
+        Ok((rows, Scratch::of(&self.shape, plan, false)?))
     }
 }
 

@@ -19,6 +19,7 @@ use kvtide_core::paged::{Append, CheckedWrite, CopyPlan, KeyOrValue, Seal, Write
 use super::group::PageGroup;
 use super::pages::Scratch;
 use super::rows::{Expected, TokenRows};
+use super::slabs::{PagedShape, Slabs};
 use crate::base::error::{Error, Result};
 use crate::tensor::source::Source;
 
@@ -34,7 +35,7 @@ pub(crate) struct PlannedWrite {
 impl PageGroup {
     /// Writes one token of one layer; grows by itself.
     pub fn write_kv(&mut self, sequence: u64, layer: u32, position: u32, [k, v]: [Source<'_>; 2]) -> Result<()> {
-        self.change()?;
+        self.change_pages()?;
         let rows = [
             TokenRows::one(&k, "key", self.expected(KeyOrValue::Key, None))?,
             TokenRows::one(&v, "value", self.expected(KeyOrValue::Value, None))?,
@@ -45,7 +46,7 @@ impl PageGroup {
     /// Writes neighbouring tokens of one layer from `position` on: K and V `[kvHeads, n, headDim]`, or with a 1 before it.
     /// Grows by itself.
     pub fn write_tokens(&mut self, sequence: u64, layer: u32, position: u32, sources: [Source<'_>; 2]) -> Result<()> {
-        self.change()?;
+        self.change_pages()?;
         let rows = self.rows(sources, None)?;
         self.write_rows(sequence, layer, position, &rows)
     }
@@ -59,7 +60,7 @@ impl PageGroup {
 
     /// Appends tokens of all layers to sequences: K and V `[layers, kvHeads, tokens, headDim]`, their ids where they are known.
     pub fn append_rows(&mut self, append: &Append<'_>, sources: [Source<'_>; 2], ids: Option<&[u32]>) -> Result<()> {
-        self.change()?;
+        self.change_pages()?;
         let rows = self.rows(sources, Some(self.planner.num_layers() as usize))?;
         self.append_checked(append, &rows, ids)
     }
@@ -73,7 +74,7 @@ impl PageGroup {
         parents: Option<&[i32]>,
         ids: Option<&[u32]>,
     ) -> Result<()> {
-        self.change()?;
+        self.change_pages()?;
         let rows = self.rows(sources, Some(self.planner.num_layers() as usize))?;
         if let Some(parents) = parents
             && parents.len() != rows[0].tokens as usize
@@ -96,25 +97,12 @@ impl PageGroup {
 
     /// What K or V of a call is to be: of one layer, unless it says how many.
     pub(crate) fn expected(&self, part: KeyOrValue, layers: Option<usize>) -> Expected {
-        Expected {
-            layers,
-            heads: self.shape().heads(),
-            dim: self.shape().pages.section(part).head_dim,
-            dtype: self.shape().dtype,
-        }
+        self.slabs.expected(part, layers)
     }
 
     /// K and V of a call, of as many tokens.
-    pub(super) fn rows<'a>(&self, [k, v]: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
-        let rows = [
-            TokenRows::new(&k, "k", self.expected(KeyOrValue::Key, layers))?,
-            TokenRows::new(&v, "v", self.expected(KeyOrValue::Value, layers))?,
-        ];
-        for (rows, argument) in rows.iter().zip(["k", "v"]) {
-            rows.check_device(argument, self.slab().tensor.device())?;
-        }
-        check_alike(rows[0].tokens, rows[1].tokens, &v)?;
-        Ok(rows)
+    fn rows<'a>(&self, sources: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
+        self.slabs.rows(sources, layers)
     }
 
     /// Refuses K and V of one layer as [`PageGroup::rows`] does, and copies nothing; answers how many tokens they are.
@@ -168,6 +156,27 @@ impl PageGroup {
         let filled = plan.pages().iter().filter(|write| write.fills);
         let seals: Vec<_> = filled.map(|write| Seal { page: write.page, staged: write.staged }).collect();
         self.slabs.seal(&seals, scratch)
+    }
+}
+
+impl Slabs {
+    /// What K or V of a call is to be: of one layer, unless it says how many.
+    fn expected(&self, part: KeyOrValue, layers: Option<usize>) -> Expected {
+        let PagedShape { dtype, pages, .. } = &self.shape;
+        Expected { layers, heads: self.shape.heads(), dim: pages.section(part).head_dim, dtype: *dtype }
+    }
+
+    /// K and V of a call, of as many tokens.
+    pub(super) fn rows<'a>(&self, [k, v]: [Source<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
+        let rows = [
+            TokenRows::new(&k, "k", self.expected(KeyOrValue::Key, layers))?,
+            TokenRows::new(&v, "v", self.expected(KeyOrValue::Value, layers))?,
+        ];
+        for (rows, argument) in rows.iter().zip(["k", "v"]) {
+            rows.check_device(argument, self.slab.tensor.device())?;
+        }
+        check_alike(rows[0].tokens, rows[1].tokens, &v)?;
+        Ok(rows)
     }
 }
 

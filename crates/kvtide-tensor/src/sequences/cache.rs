@@ -63,7 +63,7 @@ use crate::paged::{PageGroup, PagedKvCacheOptions};
 pub struct PagedKvCache {
     /// At least one.
     pub(super) groups: Vec<PageGroup>,
-    pub(super) model: ModelDescription,
+    pub(super) model: Arc<ModelDescription>,
     /// One for each device.
     budgets: Vec<Arc<Budget>>,
     pub(super) namer: PrefixNamer,
@@ -85,7 +85,7 @@ impl PagedKvCache {
         let layer =
             LayerDescription { kind, num_kv_heads, head_dim, value_head_dim: value_head_dim.unwrap_or(head_dim) };
         let (model, budgets) =
-            (ModelDescription::new(vec![layer; num_layers as usize])?, vec![groups[0].budget().clone()]);
+            (Arc::new(ModelDescription::new(vec![layer; num_layers as usize])?), vec![groups[0].budget().clone()]);
         Ok(PagedKvCache { groups, model, budgets, namer, id: next_id() })
     }
 
@@ -95,7 +95,7 @@ impl PagedKvCache {
         let budgets = devices.iter().map(|of| of.budget.clone()).collect();
         let groups = options.of_groups(&devices)?.into_iter().map(PageGroup::new).collect::<Result<Vec<_>>>()?;
         let namer = PrefixNamer::new(options.prefix_key, &options.namespace, groups.iter().map(PageGroup::shape))?;
-        Ok(PagedKvCache { groups, model: options.model, budgets, namer, id: next_id() })
+        Ok(PagedKvCache { groups, model: Arc::new(options.model), budgets, namer, id: next_id() })
     }
 
     /// Its layers.
@@ -366,19 +366,12 @@ impl PagedKvCache {
 
     /// Where a layer's keys and values lie; refused where there is no such layer.
     pub(crate) fn place(&self, layer: u32) -> Result<LayerPlace> {
-        let layers = self.model.layers().len();
-        if (layer as usize) < layers {
-            return Ok(self.model.place(layer));
-        }
-        Err(Error::argument("layer", layer, format!("below {layers}")))
+        place(&self.model, layer)
     }
 
     /// The layer whose keys and values one reads that has none of its own.
     pub(crate) fn shared(&self, layer: u32) -> Option<u32> {
-        match self.model.layers()[layer as usize].kind {
-            LayerKind::SharedWith(source) => Some(source),
-            _ => None,
-        }
+        shared(&self.model, layer)
     }
 
     /// The layers with keys and values of their own.
@@ -434,6 +427,11 @@ impl PagedKvCache {
         self.groups.iter().try_for_each(PageGroup::check_change)
     }
 
+    /// The same for a change that touches pages, which none does while a step is computed elsewhere.
+    pub(crate) fn check_pages(&self) -> Result<()> {
+        self.groups.iter().try_for_each(PageGroup::check_pages)
+    }
+
     /// Refuses a change that one of several groups would refuse; one alone refuses it by itself. Memory that runs out later poisons
     /// the groups that are behind.
     pub(super) fn check(&mut self, check: impl FnMut(&mut PageGroup) -> Result<()>) -> Result<()> {
@@ -475,6 +473,29 @@ impl PagedKvCache {
             return Ok(());
         }
         Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into())
+    }
+}
+
+/// Where a layer's keys and values lie; refused where there is no such layer.
+pub(super) fn place(model: &ModelDescription, layer: u32) -> Result<LayerPlace> {
+    let layers = model.layers().len();
+    if (layer as usize) < layers {
+        return Ok(model.place(layer));
+    }
+    Err(Error::argument("layer", layer, format!("below {layers}")))
+}
+
+/// Refuses a layer that has no keys and values of its own.
+pub(super) fn check_own(model: &ModelDescription, layer: u32) -> Result<()> {
+    let Some(source) = shared(model, layer) else { return Ok(()) };
+    let expected = format!("a layer of its own keys and values: this one reads those of layer {source}");
+    Err(Error::argument("layer", layer, expected))
+}
+
+fn shared(model: &ModelDescription, layer: u32) -> Option<u32> {
+    match model.layers()[layer as usize].kind {
+        LayerKind::SharedWith(source) => Some(source),
+        _ => None,
     }
 }
 

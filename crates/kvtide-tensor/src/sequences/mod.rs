@@ -3,6 +3,7 @@
 //! ```text
 //! cache     the groups, and what they do together
 //! step      tokens layer by layer                       append.rs: all layers in one call
+//! run       the same on another thread
 //! draft     transactions                                hold.rs: snapshots, prefixes that were found
 //! read      tokens by position                          layer_pages.rs: pages in place, with the model's rules
 //! options   a model's layers, and the room of each group
@@ -19,6 +20,7 @@ mod layer_pages;
 mod options;
 mod prefix_namer;
 mod read;
+mod run;
 mod step;
 
 pub use append::{Tokens, TokensKv};
@@ -30,4 +32,5 @@ pub use layer_pages::LayerPages;
 pub(crate) use layer_pages::Rules;
 pub use options::{PagedModelOptions, PoolRoom};
 pub use prefix_namer::{PrefixNamer, PromptOptions};
+pub use run::StepRun;
 pub use step::PagedStep;

@@ -13,14 +13,17 @@
 //! plan, each group -> tables looked at -> open, each group -> tables written
 //! ```
 //!
-//! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs).
+//! Beginning costs O(blocks), a layer O(bytes of its tokens), the end O(runs). `run.rs` has the same for another thread.
+
+use std::sync::Weak;
 
 use kvtide_core::paged::{StepTableRows, StepTables};
 
-use super::cache::PagedKvCache;
+use super::cache::{PagedKvCache, check_own};
 use super::layer_pages::{LayerPages, Rules};
 use crate::attention::{AttendOptions, Attended};
 use crate::base::error::{Error, Result};
+use crate::base::life::RunPin;
 use crate::paged::{GroupStep, PageRows, PlannedWrite, StepTokens, check_ids};
 use crate::tensor::source::Source;
 
@@ -29,8 +32,10 @@ use crate::tensor::source::Source;
 #[must_use = "a step that is dropped is undone"]
 pub struct PagedStep {
     /// Of each group.
-    groups: Vec<GroupStep>,
+    pub(super) groups: Vec<GroupStep>,
     cache: u64,
+    /// The last one that was made of it.
+    pub(super) run: Weak<RunPin>,
 }
 
 impl PagedStep {
@@ -50,6 +55,11 @@ impl PagedStep {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.groups[0].is_open()
+    }
+
+    /// Refuses a step whose layers are computed elsewhere.
+    fn check_home(&self) -> Result<()> {
+        if self.run.strong_count() > 0 { Err(Error::Busy) } else { Ok(()) }
     }
 }
 
@@ -101,11 +111,8 @@ impl PagedKvCache {
     ) -> Result<()> {
         self.check_step(step)?;
         let place = self.place(layer)?;
-        if let Some(source) = self.shared(layer) {
-            let expected = format!("a layer of its own keys and values: this one reads those of layer {source}");
-            return Err(Error::argument("layer", layer, expected));
-        }
-        self.check_change()?;
+        check_own(&self.model, layer)?;
+        self.check_pages()?;
         let group = place.group as usize;
         self.groups[group].write_layer(&mut step.groups[group], place.index, [k.into(), v.into()])
     }
@@ -128,6 +135,7 @@ impl PagedKvCache {
         self.check_step(step)?;
         let place = self.place(layer)?;
         let rules = Rules::of(&self.model, layer);
+        step.check_home()?;
         let of = &step.groups[place.group as usize];
         let offsets = of.offsets()?;
         self.align()?;
@@ -205,6 +213,7 @@ impl PagedKvCache {
     fn check_commit(&self, step: &PagedStep, tokens: Option<&[u32]>) -> Result<()> {
         self.check_step(step)?;
         check_ids(tokens, step.tokens())?;
+        step.check_home()?;
         if step.tokens() > 0 && step.groups.iter().any(|of| !of.has_written_all()) {
             let is_missing = |layer: &u32| {
                 let place = self.place(*layer).expect("a layer of the cache");
@@ -213,11 +222,11 @@ impl PagedKvCache {
             let layers = self.own_layers().filter(is_missing).map(|layer| layer as usize).collect();
             return Err(Error::StepIncomplete { layers });
         }
-        Ok(())
+        self.groups.iter().zip(&step.groups).try_for_each(|(group, of)| group.check_seals(of))
     }
 
     fn open_step(&mut self, planned: Vec<PlannedWrite>, tokens: StepTokens<'_>) -> Result<PagedStep> {
         let opened = self.groups.iter_mut().zip(planned).map(|(group, planned)| group.open_step(planned, tokens));
-        Ok(PagedStep { groups: opened.collect::<Result<_>>()?, cache: self.id })
+        Ok(PagedStep { groups: opened.collect::<Result<_>>()?, cache: self.id, run: Weak::new() })
     }
 }

@@ -11,6 +11,7 @@ mod model;
 mod naming;
 mod random;
 mod refusals;
+mod runs;
 mod semantics;
 mod steps;
 mod subject;

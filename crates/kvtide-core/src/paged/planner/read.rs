@@ -32,6 +32,11 @@ impl PagedPlanner {
         self.tables.pool().staging().get(Page { block, layer })
     }
 
+    /// The pages that are staged, in no order.
+    pub fn staged_pages(&self) -> impl Iterator<Item = Page> {
+        self.tables.pool().staging().pages()
+    }
+
     /// The pages of a layer that hold a sequence's tokens, in order, with those of an open step.
     pub fn pages(&self, sequence: u64, layer: u32) -> Result<impl Iterator<Item = PageRead>> {
         self.check_layer(layer)?;
@@ -101,6 +106,12 @@ impl PagedPlanner {
     #[must_use]
     pub fn exposes(&self, block: u32, layer: u32, tokens: u32) -> bool {
         self.tables.pool().is_dirty(block, layer) && !self.tables.pool().marks().has_all(block, layer, 0..tokens)
+    }
+
+    /// Whether a bulk read of some page of a block may show what another sequence wrote.
+    #[must_use]
+    pub fn exposes_block(&self, block: u32) -> bool {
+        self.tables.pool().is_exposed(block)
     }
 
     /// The runs of unwritten slots of a page, up to slot `tokens`.

@@ -3,6 +3,7 @@
 //! ```text
 //! plan = planner.plan_append(sequences, offsets, Writer::Step)?
 //! planner.open_step(&plan)?            blocks taken; lengths as before
+//! planner.lend_step(&plan)?            where its layers are written elsewhere
 //! planner.mark_layer(&plan, layer)?    for each layer, once its rows are there
 //! planner.shorten_step(&mut plan, n)?  where only the first tokens of each sequence came: the rest is given back
 //! planner.close_step(&plan, tokens)?   lengths moved on
@@ -38,6 +39,13 @@ impl PagedPlanner {
             Some((share, ..)) => Err(Error::StaleStep { sequence: share.sequence }),
             None => Ok(()),
         }
+    }
+
+    /// Notes that the slots of an open step are written elsewhere: until they are marked, they may hold anything.
+    pub fn lend_step(&mut self, plan: &WritePlan) -> Result<()> {
+        self.check_step(plan)?;
+        plan.runs().iter().for_each(|run| self.tables.pool_mut().soil(run.block));
+        Ok(())
     }
 
     /// Notes that a layer of an open step was written.

@@ -258,6 +258,16 @@ impl PagePool {
         self.dirty.get(block, layer, 0)
     }
 
+    /// Unmarked slots of a block that was handed out may hold anything from now on.
+    pub fn soil(&mut self, block: u32) {
+        self.dirty.fill_block(block);
+    }
+
+    /// Whether unmarked slots of some page of a block may hold what was written before.
+    pub fn is_exposed(&self, block: u32) -> bool {
+        !self.dirty.is_clear(block) && !self.marks.is_whole(block)
+    }
+
     /// The unmarked slots of a page are zeros now; it stays dirty where there is no memory to say so.
     pub fn clean(&mut self, block: u32, layer: u32) {
         if self.is_dirty(block, layer) && self.dirty.reserve(block, 1).is_ok() {

@@ -1,0 +1,153 @@
+//! A group's part in a step that is computed elsewhere: what its layers are written to and read from, apart from the group.
+//!
+//! ```text
+//! let mut run = group.run_step(&step)?     pages listed; what nobody wrote in them is zeros
+//! run.write_layer(0, [k, v])?              on any thread
+//! run.layer(0)?                            the pages of the layer
+//! group.end_run(&mut step, run)?           its layers count as written
+//! ```
+//!
+//! Its pages are those of the step for as long as it lives: its sequences do not change, and nobody else writes to pages (`group.rs`
+//! says what is refused meanwhile). Should one of them be dropped, or the step be undone, it writes to slots that nobody reads before
+//! they were zeroed.
+//!
+//! To begin costs O(pages), and O(pages * layers) of those that are not written in all layers; a layer O(bytes of its tokens).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kvtide_core::paged::{PageRead, WritePlan};
+
+use super::group::PageGroup;
+use super::page_rows::PageRows;
+use super::slabs::Slabs;
+use super::step::{GroupStep, not_written};
+use crate::base::error::{Error, Result};
+use crate::base::life::{ElsewhereWrite, Life};
+use crate::tensor::source::Source;
+
+/// The layers of a group in a step that is computed elsewhere.
+#[derive(Debug)]
+pub(crate) struct GroupRun {
+    life: Arc<Life>,
+    slabs: Slabs,
+    plan: Arc<WritePlan>,
+    written: Box<[bool]>,
+    /// The pages of any layer, none of them staged.
+    pages: PageRows<'static>,
+    /// Those that are: layer, place among the pages, staging page; in this order.
+    staged: Vec<(u32, usize, u32)>,
+}
+
+impl PageGroup {
+    /// What writing and attending to a step's layers needs, apart from the group.
+    pub fn run_step(&mut self, step: &GroupStep) -> Result<GroupRun> {
+        self.change_pages()?;
+        self.check_step(step)?;
+        let plan = step.plan()?.clone();
+        let mut pages = self.no_pages(0);
+        // How many tokens of each page were there before the step.
+        let mut before = Vec::new();
+        for &sequence in &step.sequences {
+            let (gap, tree) = (self.planner.gap(sequence)?, self.planner.tree(sequence)?);
+            let mut left = self.planner.sequence_length(sequence) - gap.len() as u32;
+            let listed = self.planner.pages(sequence, 0)?.map(|page| {
+                let tokens = left.min(page.tokens);
+                left -= tokens;
+                before.push(PageRead { tokens, ..page });
+                PageRead { staged: None, ..page }
+            });
+            pages.add(listed, gap, tree)?;
+        }
+        self.zero_before(&before)?;
+        let staged = self.staged(&before);
+        self.planner.lend_step(&plan)?;
+        let (life, slabs, written) = (self.life.clone(), self.slabs.clone(), step.written.clone());
+        Ok(GroupRun { life, slabs, plan, written, pages, staged })
+    }
+
+    /// Counts the layers that a run has written.
+    pub fn end_run(&mut self, step: &mut GroupStep, run: &GroupRun) -> Result<()> {
+        self.check()?;
+        let plan = step.plan()?.clone();
+        self.planner.reserve_marks(&plan)?;
+        for layer in (0..self.planner.num_layers()).filter(|&layer| run.written[layer as usize]) {
+            if !step.written[layer as usize] {
+                self.planner.mark_layer(&plan, layer)?;
+                step.written[layer as usize] = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a run shares with its group.
+    pub fn life(&self) -> &Arc<Life> {
+        &self.life
+    }
+
+    /// Zeroes what nobody wrote among these tokens, in all layers.
+    fn zero_before(&mut self, pages: &[PageRead]) -> Result<()> {
+        let exposed = |page: &&PageRead| page.tokens > 0 && self.planner.exposes_block(page.block);
+        let exposed: Vec<PageRead> = pages.iter().filter(exposed).copied().collect();
+        for layer in (0..self.planner.num_layers()).filter(|_| !exposed.is_empty()) {
+            let of_layer = |page: &PageRead| PageRead { staged: self.planner.staged(page.block, layer), ..*page };
+            let of_layer: Vec<_> = exposed.iter().map(of_layer).collect();
+            self.zero_unwritten(&of_layer, layer)?;
+        }
+        Ok(())
+    }
+
+    /// Those of these pages that are staged in some layer.
+    fn staged(&self, pages: &[PageRead]) -> Vec<(u32, usize, u32)> {
+        let blocks: HashSet<u32> = self.planner.staged_pages().map(|page| page.block).collect();
+        let places = pages.iter().enumerate().filter(|(_, page)| !blocks.is_empty() && blocks.contains(&page.block));
+        let mut staged: Vec<_> = places
+            .flat_map(|(place, page)| {
+                let layers = 0..self.planner.num_layers();
+                layers.filter_map(move |layer| Some((layer, place, self.planner.staged(page.block, layer)?)))
+            })
+            .collect();
+        staged.sort_unstable();
+        staged
+    }
+}
+
+impl GroupRun {
+    /// Tokens of all sequences.
+    pub fn tokens(&self) -> u32 {
+        self.plan.tokens()
+    }
+
+    /// Where the tokens of each sequence begin, and where the last ones end.
+    pub fn offsets(&self) -> Vec<i32> {
+        self.plan.offsets().map(|offset| offset as i32).collect()
+    }
+
+    /// As [`PageGroup::write_layer`].
+    pub fn write_layer(&mut self, layer: u32, sources: [Source<'_>; 2]) -> Result<()> {
+        self.check()?;
+        let (rows, scratch) = self.slabs.step_rows(&self.plan, sources)?;
+        // Where the group's own call would poison it, so does this one.
+        let is_hazard = self.slabs.shape.pages.is_low_bit() || self.written[layer as usize];
+        let write = is_hazard.then(|| self.life.begin_write());
+        self.slabs.write(&self.plan, layer..layer + 1, &rows, &scratch)?;
+        write.into_iter().for_each(ElsewhereWrite::end);
+        self.written[layer as usize] = true;
+        Ok(())
+    }
+
+    /// The pages of a layer, the step's tokens included: once they are written.
+    pub fn layer(&self, layer: u32) -> Result<PageRows<'static>> {
+        self.check()?;
+        if !self.written[layer as usize] {
+            return Err(not_written());
+        }
+        let first = self.staged.partition_point(|staged| staged.0 < layer);
+        let of_layer = self.staged[first..].iter().take_while(|staged| staged.0 == layer);
+        Ok(self.pages.in_layer(layer, of_layer.map(|&(_, place, page)| (place, page))))
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.life.is_torn() { Err(Error::Poisoned) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,158 @@
+//! Steps that are computed elsewhere: on another thread, while the cache goes on.
+//!
+//! ```text
+//! let mut step = cache.begin_step(..)?
+//! let mut run = cache.run_step(&mut step)?          Send, and borrows nothing
+//!     run.write_layer(0, k, v)?                     on any thread, as cache.write_layer(&mut step, ..)
+//!     run.attend_layer(0, q, &options)?             as cache.attend_layer(&step, ..), with the same bits
+//! cache.end_run(&mut step, run)?                    its layers count as written
+//! cache.commit_step(&mut step, ids)?
+//! ```
+//!
+//! While a run is out, calls that change the bookkeeping alone go on: sequences are made, forked, dropped and cut, prompts are found,
+//! snapshots taken, transactions opened and rolled back. Calls that would write to pages, copy or quantise them are refused with
+//! `BUSY`, those that read a step's pages in place among them, for they would zero what is not written yet; `paged/group.rs` has the
+//! list. There is one run of a cache at a time.
+//!
+//! The step's sequences refuse other changes, as ever. To drop one of them, to undo the step or to roll a transaction below it back is
+//! not refused: then the run still writes to blocks that are no longer theirs, but nobody reads them before it is gone, and what ends
+//! it is refused with `STALE_STEP` or `TRANSACTION_CLOSED`. A run that is dropped leaves the step open, with the layers that were
+//! written before it. The memory lives as long as the run, if the cache does not.
+//!
+//! To begin costs O(pages), a layer O(bytes of its tokens), the end O(runs of slots * layers).
+
+use std::sync::Arc;
+
+use kvtide_core::model::ModelDescription;
+
+use super::cache::{PagedKvCache, check_own, place};
+use super::layer_pages::{LayerPages, Rules};
+use super::step::PagedStep;
+use crate::attention::{AttendOptions, Attended, Room};
+use crate::base::error::{Error, Result};
+use crate::base::life::RunPin;
+use crate::paged::GroupRun;
+use crate::tensor::source::Source;
+
+/// The layers of an open step of a [`PagedKvCache`], to be written and attended to apart from it, on any thread.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use kvtide_tensor::{PagedKvCache, PagedKvCacheOptions, StepTokens};
+///
+/// let mut cache = PagedKvCache::new(PagedKvCacheOptions { capacity: 4, head_dim: 2, ..Default::default() })?;
+/// let sequence = cache.create_sequence()?;
+/// let mut step = cache.begin_step(StepTokens { sequences: &[sequence], offsets: Some(&[0, 3]), ..Default::default() })?;
+/// let mut run = cache.run_step(&mut step)?;
+/// let computed = std::thread::spawn(move || {
+///     let rows = Tensor::ones((1, 3, 2), DType::F32, &Device::Cpu)?;
+///     run.write_layer(0, &rows, &rows)?;
+///     let q = Tensor::ones((3, 1, 2), DType::F32, &Device::Cpu)?;
+///     let attended = run.attend_layer(0, &q, &Default::default())?;
+///     Ok::<_, kvtide_tensor::Error>((run, attended))
+/// });
+/// let other = cache.create_sequence()?;
+/// let (run, attended) = computed.join().expect("no panic")?;
+/// assert_eq!(attended.out.shape(), [3, 1, 2]);
+/// cache.end_run(&mut step, run)?;
+/// cache.commit_step(&mut step, None)?;
+/// assert_eq!((cache.sequence_length(sequence), cache.sequence_length(other)), (3, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a run that is dropped leaves its step open, as it was before"]
+pub struct StepRun {
+    /// Of each group.
+    groups: Vec<GroupRun>,
+    model: Arc<ModelDescription>,
+    cache: u64,
+    pin: Arc<RunPin>,
+}
+
+impl PagedKvCache {
+    /// What computing an open step needs, apart from the cache. One at a time: refused with `BUSY` while another run is out, or while
+    /// someone reads in the background.
+    pub fn run_step(&mut self, step: &mut PagedStep) -> Result<StepRun> {
+        self.check_pages()?;
+        self.collect()?;
+        self.check_step(step)?;
+        let groups = self.groups.iter_mut().zip(&step.groups).map(|(group, of)| group.run_step(of));
+        let groups = groups.collect::<Result<_>>()?;
+        let pin = RunPin::new(self.groups.iter().map(|group| group.life().clone()));
+        step.run = Arc::downgrade(&pin);
+        Ok(StepRun { groups, model: self.model.clone(), cache: self.id, pin })
+    }
+
+    /// Takes a run back: what it has written counts as written. Not refused while someone reads in the background.
+    ///
+    /// Refused with `STALE_STEP` where a sequence of the step was dropped meanwhile, and with `TRANSACTION_CLOSED` where the step has
+    /// ended; the run is gone in any case.
+    pub fn end_run(&mut self, step: &mut PagedStep, run: StepRun) -> Result<()> {
+        self.collect()?;
+        if run.cache != self.id {
+            return Err(Error::argument("run", "of another cache", "a run of this cache"));
+        }
+        if !std::ptr::eq(step.run.as_ptr(), Arc::as_ptr(&run.pin)) {
+            return Err(Error::argument("run", "of another step", "the run of this step"));
+        }
+        self.check_step(step)?;
+        let mut groups = self.groups.iter_mut().zip(&mut step.groups).zip(&run.groups);
+        groups.try_for_each(|((group, of), run)| group.end_run(of, run))
+    }
+}
+
+impl StepRun {
+    /// Tokens of all sequences.
+    #[must_use]
+    pub fn tokens(&self) -> u32 {
+        self.groups[0].tokens()
+    }
+
+    /// The model whose layers it has.
+    #[must_use]
+    pub fn model(&self) -> &ModelDescription {
+        &self.model
+    }
+
+    /// As [`PagedKvCache::write_layer`].
+    pub fn write_layer<'a>(&mut self, layer: u32, k: impl Into<Source<'a>>, v: impl Into<Source<'a>>) -> Result<()> {
+        let place = place(&self.model, layer)?;
+        check_own(&self.model, layer)?;
+        self.groups[place.group as usize].write_layer(place.index, [k.into(), v.into()])
+    }
+
+    /// As [`PagedKvCache::step_layer`]: refused for a layer that is not written, or whose source is not.
+    pub fn layer(&self, layer: u32) -> Result<LayerPages<'_>> {
+        let place = place(&self.model, layer)?;
+        let group = &self.groups[place.group as usize];
+        let (pages, offsets) = (group.layer(place.index)?, Some(group.offsets()));
+        Ok(LayerPages { pages, offsets, rules: Rules::of(&self.model, layer) })
+    }
+
+    /// As [`PagedKvCache::attend_layer`].
+    pub fn attend_layer<'q>(
+        &self,
+        layer: u32,
+        q: impl Into<Source<'q>>,
+        options: &AttendOptions<'_>,
+    ) -> Result<Attended> {
+        self.layer(layer)?.attend(q, options)
+    }
+
+    /// The same, into memory that `take` gives, once everything else is known to fit.
+    pub fn attend_layer_with<'q, 'o>(
+        &self,
+        layer: u32,
+        q: impl Into<Source<'q>>,
+        options: &AttendOptions<'_>,
+        take: impl FnOnce(&Room) -> Result<(&'o mut [u8], &'o mut [f32])>,
+    ) -> Result<()> {
+        self.layer(layer)?.attend_with(q, options, take)
+    }
+}
+
+#[expect(dead_code, reason = "keeps the promise that it may move to another thread")]
+fn runs_are_send() {
+    fn send<T: Send + Sync + 'static>() {}
+    send::<StepRun>();
+}

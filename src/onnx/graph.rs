@@ -1,0 +1,188 @@
+//! Graphs and what is made of them, for JavaScript. Reading, rewriting and writing are tasks: a large model takes long.
+//!
+//! ```text
+//! NativeOnnxGraph.open(path) / .of(bytes)     the graph; weights stay in the file
+//!   .rewrite(logitRows, windows)              NativeOnnxRewritten
+//!     .model(external) / .parts(external)     bytes; with `external`, weights are references into that file
+//! ```
+//!
+//! An open graph keeps its file open and reads weights from it when it writes them, so a file that is replaced meanwhile changes nothing.
+//! Files with weights are looked at when a graph is opened: one that is missing or too short is refused before anything is computed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kvtide_core::{Code, Error, details};
+use kvtide_onnx::{FileSource, Model, Options, Port, Rewritten, Source, Weights};
+use kvtide_tensor::Budget;
+use napi::bindgen_prelude::AsyncTask;
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use super::rewritten::{NativeOnnxRewritten, RewrittenGraph};
+use super::task::OnnxTask;
+use crate::border::argument::{ArrayArg, positive};
+use crate::border::external_array::ExternalArray;
+use crate::border::handle::guard;
+use crate::border::refusal::{Outcome, Refusal};
+
+impl From<kvtide_onnx::Error> for Refusal {
+    fn from(error: kvtide_onnx::Error) -> Self {
+        use kvtide_onnx::Error as E;
+        let message = error.to_string();
+        let (code, details) = match error {
+            E::Unrecognised { node, operator, reason } => {
+                (Code::UnsupportedGraph, details![node: node, operator: operator, reason: reason])
+            }
+            E::Memory { bytes } => return Budget::process().refusal(bytes).into(),
+            E::Read { offset, length, reason } => (
+                Code::InvalidGraph,
+                details![offset: offset, expected: format!("{length} bytes that can be read ({reason})")],
+            ),
+            E::Malformed { offset, expected, .. } => (Code::InvalidGraph, details![offset: offset, expected: expected]),
+            E::TooLarge { offset, limit } => {
+                let expected = format!("a graph of at most {limit} bytes without its weights");
+                (Code::InvalidGraph, details![offset: offset, expected: expected])
+            }
+            E::Tensor { name, offset, expected } => {
+                (Code::InvalidGraph, details![tensor: name, offset: offset, expected: expected])
+            }
+            E::Weights { file, tensor, expected } => {
+                (Code::InvalidGraph, details![file: file, tensor: tensor, expected: expected])
+            }
+            E::Graph { node, expected, .. } => (Code::InvalidGraph, details![node: node, expected: expected]),
+        };
+        Refusal { code, message, details }
+    }
+}
+
+/// A model as it was read, and where its weights lie.
+pub struct OpenGraph {
+    pub source: Box<dyn Source + Send + Sync>,
+    model: Model,
+    path: Option<PathBuf>,
+    files: Vec<(String, u64)>,
+}
+
+impl OpenGraph {
+    fn open(path: &Path) -> Outcome<Self> {
+        let source = FileSource::open(path).map_err(|error| {
+            Error::argument("model", path.display().to_string(), format!("a file that can be read ({error})"))
+        })?;
+        Self::read(Box::new(source), Some(path.to_owned()))
+    }
+
+    fn read(source: Box<dyn Source + Send + Sync>, path: Option<PathBuf>) -> Outcome<Self> {
+        let model = Model::read(&source.as_ref())?;
+        let files = model.check_weights(&source.as_ref())?;
+        Ok(OpenGraph { source, model, path, files })
+    }
+}
+
+/// A graph that was read. Weights were not.
+#[napi]
+pub struct NativeOnnxGraph {
+    graph: Arc<OpenGraph>,
+}
+
+/// An input or output: its dimensions are sizes, names, or `?`.
+#[napi(object, object_from_js = false)]
+pub struct NativeOnnxPort {
+    pub name: String,
+    /// `f32`, `i64`, ..; empty where the graph does not say.
+    pub element: String,
+    pub dims: Vec<String>,
+}
+
+impl From<Port> for NativeOnnxPort {
+    fn from(Port { name, element, dims }: Port) -> Self {
+        NativeOnnxPort { name, element, dims }
+    }
+}
+
+/// A file with weights, relative to the model's folder, and how many of its bytes are used.
+#[napi(object, object_from_js = false)]
+pub struct NativeOnnxFile {
+    pub file: String,
+    pub bytes: f64,
+}
+
+#[napi]
+impl NativeOnnxGraph {
+    #[napi(ts_return_type = "Promise<NativeOnnxGraph>")]
+    pub fn open(path: String) -> AsyncTask<OnnxTask<OpenGraph, NativeOnnxGraph>> {
+        OnnxTask::of(move || OpenGraph::open(Path::new(&path)), NativeOnnxGraph::of_graph)
+    }
+
+    /// Keeps a copy of the bytes.
+    #[napi(ts_return_type = "Promise<NativeOnnxGraph>")]
+    pub fn of(env: &Env, bytes: ArrayArg) -> Result<AsyncTask<OnnxTask<OpenGraph, NativeOnnxGraph>>> {
+        guard(env, || {
+            let given = bytes.memory("model")?.bytes();
+            let mut copy = Vec::new();
+            let refused = |_| Budget::process().refusal(given.len() as u64);
+            copy.try_reserve_exact(given.len()).map_err(refused)?;
+            copy.extend_from_slice(given);
+            Ok(OnnxTask::of(move || OpenGraph::read(Box::new(copy), None), NativeOnnxGraph::of_graph))
+        })
+    }
+
+    fn of_graph(graph: OpenGraph) -> Self {
+        NativeOnnxGraph { graph: Arc::new(graph) }
+    }
+
+    /// Where it was opened; nothing for bytes.
+    #[napi(getter)]
+    pub fn path(&self) -> Option<String> {
+        self.graph.path.as_ref().map(|path| path.display().to_string())
+    }
+
+    #[napi]
+    pub fn inputs(&self) -> Vec<NativeOnnxPort> {
+        self.graph.model.inputs().into_iter().map(NativeOnnxPort::from).collect()
+    }
+
+    #[napi]
+    pub fn outputs(&self) -> Vec<NativeOnnxPort> {
+        self.graph.model.outputs().into_iter().map(NativeOnnxPort::from).collect()
+    }
+
+    #[napi]
+    pub fn external_files(&self) -> Vec<NativeOnnxFile> {
+        let files = self.graph.files.iter();
+        files.map(|(file, bytes)| NativeOnnxFile { file: file.clone(), bytes: *bytes as f64 }).collect()
+    }
+
+    /// The model as it was given, with its weights; with `external`, those inside of it are references into that file.
+    #[napi(ts_return_type = "Promise<Uint8Array>")]
+    pub fn model(&self, external: Option<String>) -> AsyncTask<OnnxTask<Vec<u8>, ExternalArray>> {
+        let graph = self.graph.clone();
+        let write = move || Ok(graph.model.to_bytes(&graph.source.as_ref(), weights(external.as_deref()))?);
+        OnnxTask::of(write, ExternalArray::bytes)
+    }
+
+    /// Windows as a config declares them, one for each layer; `null` where one has none.
+    #[napi(ts_return_type = "Promise<NativeOnnxRewritten>")]
+    pub fn rewrite(
+        &self,
+        env: &Env,
+        logit_rows: bool,
+        windows: Option<Vec<Option<f64>>>,
+    ) -> Result<AsyncTask<OnnxTask<RewrittenGraph, NativeOnnxRewritten>>> {
+        let graph = self.graph.clone();
+        guard(env, || {
+            let window = |window: Option<f64>| window.map(|window| positive("windows", window)).transpose();
+            let windows = windows.map(|windows| windows.into_iter().map(window).collect::<Outcome<_>>()).transpose()?;
+            let options = Options { logit_rows, windows };
+            let rewrite = move || {
+                let rewritten = Rewritten::new(&graph.source.as_ref(), &graph.model, &options)?;
+                Ok(RewrittenGraph { graph, rewritten })
+            };
+            Ok(OnnxTask::of(rewrite, NativeOnnxRewritten::of))
+        })
+    }
+}
+
+pub(super) fn weights(external: Option<&str>) -> Weights<'_> {
+    external.map_or(Weights::Inline, Weights::External)
+}

@@ -1,0 +1,209 @@
+//! A rewritten graph: what was found in it, and its bytes, whole or in parts.
+
+use std::sync::Arc;
+
+use kvtide_onnx::{Layout, Port, Rewritten};
+use napi::bindgen_prelude::AsyncTask;
+use napi_derive::napi;
+
+use super::graph::{NativeOnnxPort, OpenGraph, weights};
+use super::task::OnnxTask;
+use crate::border::external_array::ExternalArray;
+use crate::border::refusal::Outcome;
+
+/// A rewritten graph, and the one that its weights are read from.
+pub struct RewrittenGraph {
+    pub graph: Arc<OpenGraph>,
+    pub rewritten: Rewritten,
+}
+
+/// A graph whose attentions are kvtide's.
+#[napi]
+pub struct NativeOnnxRewritten {
+    rewritten: Arc<RewrittenGraph>,
+}
+
+#[napi(object, object_from_js = false)]
+pub struct NativeOnnxLayer {
+    pub layer: u32,
+    /// `GroupQueryAttention`, `MultiHeadAttention`, `Attention`, `plain`.
+    pub form: String,
+    pub node: String,
+    pub num_heads: u32,
+    pub num_kv_heads: u32,
+    pub head_dim: u32,
+    pub value_head_dim: u32,
+    /// Whether q, k, v and the output are `[batch, heads, tokens, dim]`; else `[batch, tokens, heads * dim]`.
+    pub heads_first: bool,
+    /// `f32`, `f16` or `bf16`.
+    pub element: String,
+    pub scale: f64,
+    pub softcap: Option<f64>,
+    pub window: Option<u32>,
+    #[napi(ts_type = "Float32Array | undefined")]
+    pub sinks: Option<ExternalArray>,
+    /// The inputs and outputs that carried its keys and values.
+    pub pasts: Vec<String>,
+    pub presents: Vec<String>,
+}
+
+/// What a rewrite found and did.
+#[napi(object, object_from_js = false)]
+pub struct NativeOnnxInspection {
+    pub layers: Vec<NativeOnnxLayer>,
+    pub inputs: Vec<NativeOnnxPort>,
+    pub outputs: Vec<NativeOnnxPort>,
+    pub dropped_inputs: Vec<String>,
+    pub dropped_outputs: Vec<String>,
+    pub added_inputs: Vec<String>,
+    /// Nodes before and after.
+    pub nodes: Vec<f64>,
+    pub inline_bytes: f64,
+    pub external_bytes: f64,
+    pub external_files: Vec<String>,
+    /// Logits of one row, where the graph says how many there are.
+    pub vocabulary: Option<u32>,
+    /// The same for people.
+    pub text: String,
+}
+
+/// A stretch of the graph, and the attentions to compute after it.
+#[napi(object, object_from_js = false)]
+pub struct NativeOnnxPart {
+    #[napi(ts_type = "Uint8Array")]
+    pub bytes: ExternalArray,
+    pub inputs: Vec<String>,
+    pub outputs: Vec<String>,
+    pub attentions: Vec<NativeOnnxPartAttention>,
+}
+
+/// Names of tensors.
+#[napi(object, object_from_js = false)]
+pub struct NativeOnnxPartAttention {
+    pub layer: u32,
+    pub q: String,
+    pub k: String,
+    pub v: String,
+    pub out: String,
+}
+
+/// A part as it was made, on another thread.
+pub struct WrittenPart {
+    bytes: Vec<u8>,
+    inputs: Vec<String>,
+    outputs: Vec<String>,
+    attentions: Vec<kvtide_onnx::PartAttention>,
+}
+
+impl From<WrittenPart> for NativeOnnxPart {
+    fn from(part: WrittenPart) -> Self {
+        let attention = |kvtide_onnx::PartAttention { layer, inputs: [q, k, v], output }| NativeOnnxPartAttention {
+            layer,
+            q,
+            k,
+            v,
+            out: output,
+        };
+        NativeOnnxPart {
+            bytes: ExternalArray::bytes(part.bytes),
+            inputs: part.inputs,
+            outputs: part.outputs,
+            attentions: part.attentions.into_iter().map(attention).collect(),
+        }
+    }
+}
+
+impl RewrittenGraph {
+    fn parts(&self, external: Option<&str>) -> Outcome<Vec<WrittenPart>> {
+        let source = &self.graph.source.as_ref();
+        let part = |part: kvtide_onnx::GraphPart| {
+            let bytes = part.model.to_bytes(source, weights(external))?;
+            Ok(WrittenPart { bytes, inputs: part.inputs, outputs: part.outputs, attentions: part.attentions })
+        };
+        self.rewritten.parts(source)?.into_iter().map(part).collect()
+    }
+}
+
+impl NativeOnnxRewritten {
+    pub(super) fn of(rewritten: RewrittenGraph) -> Self {
+        NativeOnnxRewritten { rewritten: Arc::new(rewritten) }
+    }
+}
+
+#[napi]
+impl NativeOnnxRewritten {
+    #[napi]
+    pub fn layers(&self) -> Vec<NativeOnnxLayer> {
+        self.rewritten.rewritten.layers().iter().map(NativeOnnxLayer::from).collect()
+    }
+
+    #[napi]
+    pub fn inspect(&self) -> NativeOnnxInspection {
+        let found = self.rewritten.rewritten.inspection();
+        let ports = |ports: &[Port]| ports.iter().cloned().map(NativeOnnxPort::from).collect();
+        NativeOnnxInspection {
+            layers: self.layers(),
+            inputs: ports(&found.inputs),
+            outputs: ports(&found.outputs),
+            dropped_inputs: found.dropped_inputs.clone(),
+            dropped_outputs: found.dropped_outputs.clone(),
+            added_inputs: found.added_inputs.clone(),
+            nodes: found.nodes.iter().map(|&nodes| nodes as f64).collect(),
+            inline_bytes: found.inline_bytes as f64,
+            external_bytes: found.external_bytes as f64,
+            external_files: found.external_files.clone(),
+            vocabulary: found.vocabulary,
+            text: found.to_string(),
+        }
+    }
+
+    /// The inputs that are left, and those that are new.
+    #[napi]
+    pub fn inputs(&self) -> Vec<NativeOnnxPort> {
+        self.rewritten.rewritten.model().inputs().into_iter().map(NativeOnnxPort::from).collect()
+    }
+
+    #[napi]
+    pub fn outputs(&self) -> Vec<NativeOnnxPort> {
+        self.rewritten.rewritten.model().outputs().into_iter().map(NativeOnnxPort::from).collect()
+    }
+
+    /// With the operator `kvtide::Attention` in it. With `external`, weights are references into that file.
+    #[napi(ts_return_type = "Promise<Uint8Array>")]
+    pub fn model(&self, external: Option<String>) -> AsyncTask<OnnxTask<Vec<u8>, ExternalArray>> {
+        let of = self.rewritten.clone();
+        let write =
+            move || Ok(of.rewritten.model().to_bytes(&of.graph.source.as_ref(), weights(external.as_deref()))?);
+        OnnxTask::of(write, ExternalArray::bytes)
+    }
+
+    /// Cut at its attentions.
+    #[napi(ts_return_type = "Promise<Array<NativeOnnxPart>>")]
+    pub fn parts(&self, external: Option<String>) -> AsyncTask<OnnxTask<Vec<WrittenPart>, Vec<NativeOnnxPart>>> {
+        let of = self.rewritten.clone();
+        let show = |parts: Vec<WrittenPart>| parts.into_iter().map(NativeOnnxPart::from).collect();
+        OnnxTask::of(move || of.parts(external.as_deref()), show)
+    }
+}
+
+impl From<&kvtide_onnx::Layer> for NativeOnnxLayer {
+    fn from(layer: &kvtide_onnx::Layer) -> Self {
+        NativeOnnxLayer {
+            layer: layer.layer,
+            form: layer.form.to_string(),
+            node: layer.node.clone(),
+            num_heads: layer.num_heads,
+            num_kv_heads: layer.kv_num_heads,
+            head_dim: layer.head_dim,
+            value_head_dim: layer.value_dim,
+            heads_first: layer.layout == Layout::HeadsFirst,
+            element: layer.element.to_string(),
+            scale: layer.scale.into(),
+            softcap: layer.softcap.map(f64::from),
+            window: layer.window,
+            sinks: layer.sinks.clone().map(ExternalArray::floats),
+            pasts: layer.pasts.to_vec(),
+            presents: layer.presents.iter().flatten().cloned().collect(),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Work of this folder on a thread of the runtime's pool, while JavaScript goes on.
+
+use napi::bindgen_prelude::{AsyncTask, ToNapiValue, TypeName};
+use napi::{Env, Result, Task};
+
+use crate::border::handle::{catch, guard};
+use crate::border::refusal::Outcome;
+
+/// Work on a thread of the runtime's pool, and what JavaScript gets of its result.
+pub struct OnnxTask<T, V> {
+    work: Option<Box<dyn FnOnce() -> Outcome<T> + Send>>,
+    show: fn(T) -> V,
+}
+
+impl<T, V> OnnxTask<T, V> {
+    pub fn of(work: impl FnOnce() -> Outcome<T> + Send + 'static, show: fn(T) -> V) -> AsyncTask<Self>
+    where
+        Self: Task,
+    {
+        AsyncTask::new(OnnxTask { work: Some(Box::new(work)), show })
+    }
+}
+
+impl<T: Send + 'static, V: ToNapiValue + TypeName> Task for OnnxTask<T, V> {
+    type Output = Outcome<T>;
+    type JsValue = V;
+
+    fn compute(&mut self) -> Result<Self::Output> {
+        let work = self.work.take();
+        Ok(match work {
+            Some(work) => catch(work).unwrap_or_else(Err),
+            None => Err(kvtide_tensor::Error::Aborted.into()),
+        })
+    }
+
+    fn resolve(&mut self, env: Env, done: Self::Output) -> Result<V> {
+        guard(&env, || Ok((self.show)(done?)))
+    }
+}

@@ -1,0 +1,145 @@
+//! Logits of a step: rows of floats in native memory, counted in their thread's budget.
+//!
+//! They never change, so any number of tasks may read them while JavaScript goes on. Disposing of them ends later calls alone: a task
+//! that is under way keeps the memory until it is done. Making them is O(rows x vocabulary), and so is nothing else but `row`, which
+//! copies one.
+
+use std::sync::Arc;
+
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+use kvtide_core::Error;
+use kvtide_tensor::{Budget, DType, Lease};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::border::argument::{ArrayArg, count};
+use crate::border::external_array::ExternalArray;
+use crate::border::handle::{Handle, budget, guard};
+use crate::border::refusal::Outcome;
+
+/// Rows of as many floats as the vocabulary has tokens.
+pub(crate) struct Logits {
+    values: Vec<f32>,
+    rows: u32,
+    vocab: u32,
+    _lease: Lease,
+}
+
+impl Logits {
+    /// Rows one behind the other, counted in the budget of the JavaScript thread that will have them.
+    pub fn new(values: Vec<f32>, rows: u32, vocab: u32, budget: &Arc<Budget>) -> Outcome<Arc<Self>> {
+        let lease = budget.take(4 * values.len() as u64)?;
+        Logits::leased(values, rows, vocab, lease)
+    }
+
+    /// The same, counted already.
+    fn leased(values: Vec<f32>, rows: u32, vocab: u32, lease: Lease) -> Outcome<Arc<Self>> {
+        let wanted = u64::from(rows) * u64::from(vocab);
+        if values.len() as u64 != wanted {
+            let expected = format!("{wanted} logits: {rows} rows of {vocab}");
+            return Err(Error::argument("logits", values.len() as u64, expected).into());
+        }
+        Ok(Arc::new(Logits { values, rows, vocab, _lease: lease }))
+    }
+
+    /// The elements of JavaScript's memory, converted to floats.
+    fn read(data: ArrayArg, dtype: &str, rows: u32, vocab: u32) -> Outcome<Arc<Self>> {
+        let memory = data.memory("data")?;
+        let dtype = dtype.parse::<DType>()?;
+        let elements = memory.len() / dtype.bytes();
+        let lease = budget().take(4 * elements as u64)?;
+        let mut values = Vec::new();
+        values.try_reserve_exact(elements).map_err(|_| Budget::process().refusal(4 * elements as u64))?;
+        match dtype {
+            DType::F32 => values.extend_from_slice(data.elements::<f32>("data")?.unwrap_or(&[])),
+            DType::F16 | DType::BF16 => {
+                values.resize(elements, 0.0);
+                let bits = data.elements::<u16>("data")?.unwrap_or(&[]);
+                match dtype {
+                    DType::F16 => bits.reinterpret_cast::<f16>().convert_to_f32_slice(&mut values),
+                    _ => bits.reinterpret_cast::<bf16>().convert_to_f32_slice(&mut values),
+                }
+            }
+            DType::U8 => return Err(Error::argument("dtype", "u8", "f32, f16 or bf16").into()),
+        }
+        Logits::leased(values, rows, vocab, lease)
+    }
+
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// How many tokens the vocabulary has.
+    pub fn vocab(&self) -> u32 {
+        self.vocab
+    }
+
+    /// The logits of a row, refused where there is none of this number.
+    pub fn row(&self, row: u32) -> Outcome<&[f32]> {
+        if row >= self.rows {
+            return Err(Error::argument("row", row, format!("a row from 0 to below {}", self.rows)).into());
+        }
+        let (row, vocab) = (row as usize, self.vocab as usize);
+        Ok(&self.values[row * vocab..(row + 1) * vocab])
+    }
+}
+
+/// Logits as JavaScript holds them.
+#[napi]
+pub struct NativeLogits {
+    logits: Handle<Arc<Logits>>,
+}
+
+impl NativeLogits {
+    /// Rows of `vocab` floats one behind the other, for the JavaScript thread that this runs on.
+    pub(crate) fn new(values: Vec<f32>, rows: u32, vocab: u32) -> Outcome<Self> {
+        Ok(NativeLogits::of(Logits::new(values, rows, vocab, &budget())?))
+    }
+
+    /// Logits that were counted where they were made.
+    pub(crate) fn of(logits: Arc<Logits>) -> Self {
+        NativeLogits { logits: Handle::new("logits", logits) }
+    }
+
+    /// The rows, to read them elsewhere.
+    pub(crate) fn get(&self) -> Outcome<&Arc<Logits>> {
+        self.logits.get()
+    }
+}
+
+#[napi]
+impl NativeLogits {
+    /// A copy of `rows` rows of `vocab` elements: 32-bit floats, or the bits of half floats.
+    #[napi(constructor)]
+    pub fn from_array(env: &Env, data: ArrayArg, dtype: String, rows: f64, vocab: f64) -> Result<Self> {
+        guard(env, || Ok(NativeLogits::of(Logits::read(data, &dtype, count("rows", rows)?, count("vocab", vocab)?)?)))
+    }
+
+    #[napi]
+    pub fn rows(&self, env: &Env) -> Result<f64> {
+        self.logits.read(env, |logits| Ok(logits.rows().into()))
+    }
+
+    #[napi]
+    pub fn vocab(&self, env: &Env) -> Result<f64> {
+        self.logits.read(env, |logits| Ok(logits.vocab().into()))
+    }
+
+    /// A copy of one row.
+    #[napi(ts_return_type = "Float32Array")]
+    pub fn row(&self, env: &Env, row: f64) -> Result<ExternalArray> {
+        self.logits.read(env, |logits| {
+            let found = logits.row(count("row", row)?)?;
+            let mut copy = Vec::new();
+            copy.try_reserve_exact(found.len()).map_err(|_| Budget::process().refusal(4 * found.len() as u64))?;
+            copy.extend_from_slice(found);
+            Ok(ExternalArray::floats(copy))
+        })
+    }
+
+    #[napi]
+    pub fn dispose(&mut self, env: &Env) {
+        self.logits.dispose(env, |_| ());
+    }
+}
