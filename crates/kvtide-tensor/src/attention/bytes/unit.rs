@@ -194,8 +194,9 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 }
 
-/// From so many query rows of a head on, its keys and values are laid out for all of them.
-const MANY: usize = 9;
+/// From so many query rows of a head on, its keys and values are laid out for all of them: those that are floats where they lie,
+/// and those that are not.
+const MANY: [usize; 2] = [56, 9];
 
 impl Work<'_, '_> {
     /// The rows of one of the unit's heads.
@@ -208,7 +209,7 @@ impl Work<'_, '_> {
     fn score(&mut self, width: usize) {
         // Queries of both kinds would meet in one product.
         let rotated_alike = self.segments.iter().all(|(segment, _)| segment.rotated == self.segments[0].0.rotated);
-        if self.are_many() && rotated_alike {
+        if rotated_alike && self.are_many(|segment| segment.keys.elements) {
             (0..self.unit.heads.len()).for_each(|head| self.score_laid(head, width));
         } else {
             for index in 0..self.segments.len() {
@@ -298,7 +299,7 @@ impl Work<'_, '_> {
                 self.scale_weights(head, width, hidden);
             }
         }
-        if self.are_many() {
+        if self.are_many(|segment| segment.values.elements) {
             (0..self.unit.heads.len()).for_each(|head| self.weigh_laid(head, hidden));
             return;
         }
@@ -396,9 +397,10 @@ impl Work<'_, '_> {
         }
     }
 
-    /// True when so many rows share a head that its keys and values are laid out.
-    fn are_many(&self) -> bool {
-        self.rows_of(0).len() >= MANY
+    /// True when so many rows share a head that its keys, or its values, are laid out.
+    fn are_many(&self, of: impl Fn(&Segment<'_>) -> Elements) -> bool {
+        let are_floats = self.segments.iter().all(|(segment, _)| of(segment) == Elements::F32);
+        self.rows_of(0).len() >= MANY[usize::from(!are_floats)]
     }
 }
 

@@ -111,9 +111,9 @@ impl Asked<'_> {
         if self.sizes.is_ragged { 0 } else { sequence }
     }
 
-    /// Queries of a unit: of many rows, as many as leave enough units for the threads of any machine.
+    /// Queries of a unit: of many rows, as many as leave enough units for the threads of most machines.
     pub fn queries_max(&self) -> usize {
-        let rows = self.queries().saturating_mul(self.sizes.query_heads) / UNITS;
+        let rows = self.queries().saturating_mul(self.sizes.query_heads) / (UNITS / 2);
         (rows.clamp(ROWS, ROWS_MAX) / self.sizes.group()).max(1)
     }
 

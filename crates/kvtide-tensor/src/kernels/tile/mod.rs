@@ -1,8 +1,8 @@
 //! The arithmetic of attention on a tile: some query rows, some tokens, everything in the nearest caches.
 //!
-//! The algorithms are written once (`products.rs`, `soften.rs`); each form of the kernels is a table of entries in which they
-//! are inlined with its instructions enabled. The methods of [`TileKernels`] are safe: each checks the bounds of its whole
-//! call first.
+//! The algorithms are written once (`products.rs` for few rows, `panels.rs` for many, `soften.rs`); each form of the kernels is
+//! a table of entries in which they are inlined with its instructions enabled. The methods of [`TileKernels`] are safe: each
+//! checks the bounds of its whole call first.
 #![expect(
     unsafe_code,
     reason = "entries with vector instructions, and the calls to them after the bounds were checked"
