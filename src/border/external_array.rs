@@ -36,6 +36,11 @@ impl ExternalArray {
         ExternalArray::all(floats, sys::TypedarrayType::float32_array)
     }
 
+    /// A `Uint16Array` of these bits of half floats.
+    pub(crate) fn bits(bits: Vec<u16>) -> Self {
+        ExternalArray::all(bits, sys::TypedarrayType::uint16_array)
+    }
+
     fn all<T: Send + 'static>(mut list: Vec<T>, kind: sys::napi_typedarray_type) -> Self {
         let (address, elements) = (list.as_mut_ptr().cast(), list.len());
         ExternalArray { address, bytes: elements * size_of::<T>(), elements, kind, owner: Box::new(list) }

@@ -1,4 +1,4 @@
-//! The cache of many sequences, by numbers: a sequence is one, a transaction is one. Snapshots, prefixes and steps are objects.
+//! The cache of many sequences, by numbers: a sequence is one, a transaction is one. Snapshots, prefixes, steps and their runs are objects.
 
 mod attend;
 mod cache;
@@ -8,3 +8,4 @@ mod pool;
 mod prefix;
 mod sequence;
 mod step;
+pub(crate) mod step_run;

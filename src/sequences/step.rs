@@ -38,7 +38,7 @@ impl NativePagedStep {
     }
 
     /// As [`NativePagedStep::get`], to write with.
-    fn get_mut(&mut self) -> Outcome<&mut PagedStep> {
+    pub(super) fn get_mut(&mut self) -> Outcome<&mut PagedStep> {
         Ok(self.step.as_mut().ok_or(Error::StepClosed)?)
     }
 }

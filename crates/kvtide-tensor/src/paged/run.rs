@@ -16,7 +16,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use kvtide_core::paged::{PageRead, WritePlan};
+use kvtide_core::paged::{KeyOrValue, PageRead, WritePlan};
 
 use super::group::PageGroup;
 use super::page_rows::PageRows;
@@ -121,6 +121,20 @@ impl GroupRun {
     /// Where the tokens of each sequence begin, and where the last ones end.
     pub fn offsets(&self) -> Vec<i32> {
         self.plan.offsets().map(|offset| offset as i32).collect()
+    }
+
+    /// Products of its tokens and what they see, in elements of K and V, with so many query heads.
+    pub fn products(&self, query_heads: u64) -> u64 {
+        let dims = KeyOrValue::BOTH.map(|part| self.pages.head_dim(part) as u64).iter().sum::<u64>();
+        let offsets: Vec<u32> = self.plan.offsets().collect();
+        let tokens = offsets.windows(2).map(|ends| u64::from(ends[1] - ends[0])).enumerate();
+        let seen = |(sequence, tokens): (usize, u64)| {
+            let all = self.pages.tokens(sequence) as u64;
+            let seen = self.pages.window().map_or(all, |window| u64::from(window.tokens() + window.sinks()) + tokens);
+            tokens.saturating_mul(seen.min(all))
+        };
+        let rows = tokens.map(seen).fold(0, u64::saturating_add);
+        rows.saturating_mul(dims.saturating_mul(query_heads))
     }
 
     /// As [`PageGroup::write_layer`].

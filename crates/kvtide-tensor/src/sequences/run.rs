@@ -25,8 +25,8 @@ use std::sync::Arc;
 
 use kvtide_core::model::ModelDescription;
 
-use super::cache::{PagedKvCache, check_own, place};
-use super::layer_pages::{LayerPages, Rules};
+use super::cache::PagedKvCache;
+use super::layer_pages::{LayerPages, Rules, check_own, place};
 use super::step::PagedStep;
 use crate::attention::{AttendOptions, Attended, Room};
 use crate::base::error::{Error, Result};
@@ -112,6 +112,14 @@ impl StepRun {
     #[must_use]
     pub fn model(&self) -> &ModelDescription {
         &self.model
+    }
+
+    /// How much work it is to attend to a layer from queries of all tokens: products, in elements of rows of K and V. O(sequences).
+    pub fn products<'q>(&self, layer: u32, q: impl Into<Source<'q>>) -> Result<u64> {
+        let (place, q) = (place(&self.model, layer)?, q.into());
+        // Of another shape they are refused when they attend.
+        let heads = q.dims().get(1).copied().unwrap_or(0);
+        Ok(self.groups[place.group as usize].products(heads as u64))
     }
 
     /// As [`PagedKvCache::write_layer`].
