@@ -9,8 +9,8 @@ use std::ptr;
 
 use kvtide_core::{Code, Detail, DetailValue};
 use kvtide_tensor::Budget;
-use napi::bindgen_prelude::{FnArgs, FromNapiValue, Function, JsValue, Object, Unknown};
-use napi::{Env, Error, Result, Status, sys};
+use napi::bindgen_prelude::{FnArgs, FromNapiValue, Function, JsValue, Object, ToNapiValue, TypeName, Unknown};
+use napi::{Env, Error, Result, Status, ValueType, sys};
 use napi_derive::napi;
 
 thread_local! {
@@ -80,7 +80,31 @@ pub(crate) fn raise(env: &Env, refusal: Refusal) -> Error {
     }
 }
 
+/// A refusal that is part of an answer: it becomes the same error object, and is not thrown.
+pub struct AnsweredRefusal(pub Refusal);
+
+impl TypeName for AnsweredRefusal {
+    fn type_name() -> &'static str {
+        "error"
+    }
+
+    fn value_type() -> ValueType {
+        ValueType::Object
+    }
+}
+
+impl ToNapiValue for AnsweredRefusal {
+    unsafe fn to_napi_value(env: sys::napi_env, value: Self) -> Result<sys::napi_value> {
+        Ok(thrown(&Env::from_raw(env), &value.0)?.raw())
+    }
+}
+
 fn instance(env: &Env, refusal: &Refusal) -> Result<Error> {
+    Ok(Error::from(thrown(env, refusal)?))
+}
+
+/// The object that is thrown.
+fn thrown<'a>(env: &'a Env, refusal: &Refusal) -> Result<Unknown<'a>> {
     let mut class = ptr::null_mut();
     // SAFETY: the reference was made on this thread, for this environment, and is never deleted.
     let status = unsafe { sys::napi_get_reference_value(env.raw(), ERROR_CLASS.get(), &mut class) };
@@ -91,8 +115,7 @@ fn instance(env: &Env, refusal: &Refusal) -> Result<Error> {
     let class: Function<'_, FnArgs<(&str, &str, Object<'_>)>, Unknown<'_>> =
         unsafe { Function::from_napi_value(env.raw(), class)? };
     let details = object(env, &refusal.details)?;
-    let error = class.new_instance((refusal.code.as_str(), refusal.message.as_str(), details).into())?;
-    Ok(Error::from(error))
+    class.new_instance((refusal.code.as_str(), refusal.message.as_str(), details).into())
 }
 
 fn object<'a>(env: &'a Env, details: &[Detail]) -> Result<Object<'a>> {

@@ -4,6 +4,7 @@
 //! that is under way keeps the memory until it is done. Making them is O(rows x vocabulary), and so is nothing else but `row`, which
 //! copies one.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
@@ -88,7 +89,7 @@ impl Logits {
 /// Logits as JavaScript holds them.
 #[napi]
 pub struct NativeLogits {
-    logits: Handle<Arc<Logits>>,
+    logits: RefCell<Handle<Arc<Logits>>>,
 }
 
 impl NativeLogits {
@@ -99,12 +100,12 @@ impl NativeLogits {
 
     /// Logits that were counted where they were made.
     pub(crate) fn of(logits: Arc<Logits>) -> Self {
-        NativeLogits { logits: Handle::new("logits", logits) }
+        NativeLogits { logits: RefCell::new(Handle::new("logits", logits)) }
     }
 
     /// The rows, to read them elsewhere.
-    pub(crate) fn get(&self) -> Outcome<&Arc<Logits>> {
-        self.logits.get()
+    pub(crate) fn get(&self) -> Outcome<Arc<Logits>> {
+        self.logits.borrow().get().cloned()
     }
 }
 
@@ -118,18 +119,18 @@ impl NativeLogits {
 
     #[napi]
     pub fn rows(&self, env: &Env) -> Result<f64> {
-        self.logits.read(env, |logits| Ok(logits.rows().into()))
+        self.logits.borrow().read(env, |logits| Ok(logits.rows().into()))
     }
 
     #[napi]
     pub fn vocab(&self, env: &Env) -> Result<f64> {
-        self.logits.read(env, |logits| Ok(logits.vocab().into()))
+        self.logits.borrow().read(env, |logits| Ok(logits.vocab().into()))
     }
 
     /// A copy of one row.
     #[napi(ts_return_type = "Float32Array")]
     pub fn row(&self, env: &Env, row: f64) -> Result<ExternalArray> {
-        self.logits.read(env, |logits| {
+        self.logits.borrow().read(env, |logits| {
             let found = logits.row(count("row", row)?)?;
             let mut copy = Vec::new();
             copy.try_reserve_exact(found.len()).map_err(|_| Budget::process().refusal(4 * found.len() as u64))?;
@@ -139,7 +140,7 @@ impl NativeLogits {
     }
 
     #[napi]
-    pub fn dispose(&mut self, env: &Env) {
-        self.logits.dispose(env, |_| ());
+    pub fn dispose(&self, env: &Env) {
+        self.logits.borrow_mut().dispose(env, |_| ());
     }
 }

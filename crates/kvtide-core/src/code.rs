@@ -100,6 +100,6 @@ named! {
     RuntimeUnavailable = "RUNTIME_UNAVAILABLE",
     /// The runtime refused a graph, or failed while it computed one.
     RuntimeFailed = "RUNTIME_FAILED",
-    /// Logits of which none is a number.
+    /// A row of logits that has NaN or +Infinity, or nothing but -Infinity.
     NotFinite = "NOT_FINITE",
 }

@@ -1,0 +1,195 @@
+//! A sampler: options, and what was seen.
+//!
+//! To draw changes nothing. The token at a position depends on the seed, the position, the logits, the options and the tokens before it,
+//! and on nothing else: not on how often was drawn, or on what was drafted meanwhile. `push` says which token it became.
+
+use crate::cut::{Candidate, candidates, kth, order};
+use crate::error::{Error, Result, reserve};
+use crate::options::Options;
+use crate::random::{Random, Use};
+use crate::row::{Mask, Peak, process};
+use crate::seen::Seen;
+use crate::weight::{BLOCK, ONE, Scale};
+use crate::workspace::Workspace;
+
+/// A token that was drawn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampled {
+    /// Its id.
+    pub token: u32,
+    /// The logarithm of its probability, where it was asked for.
+    pub logprob: Option<f64>,
+    /// The most probable tokens, the first of equals first, as many as were asked for.
+    pub top: Vec<(u32, f64)>,
+}
+
+/// Draws tokens of one sequence.
+///
+/// ```
+/// use kvtide_sample::{Options, Sampler, Workspace};
+///
+/// let mut sampler = Sampler::new(Options { temperature: 0.0, repetition_penalty: 2.0, ..Default::default() }, &[1, 2])?;
+/// let mut workspace = Workspace::default();
+/// let sampled = sampler.sample(&[0.5, 3.0, 2.5, 2.0], None, &mut workspace)?;
+/// assert_eq!(sampled.token, 3); // 1 and 2 are in the prompt
+/// sampler.push(&[sampled.token]);
+/// # Ok::<(), kvtide_sample::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    options: Options,
+    prompt: u64,
+    generated: Vec<u32>,
+    seen: Seen,
+    what: Use,
+}
+
+impl Sampler {
+    /// A sampler for what follows `prompt`. O(prompt).
+    pub fn new(options: Options, prompt: &[u32]) -> Result<Self> {
+        options.check()?;
+        let seen = if options.repeats() { Seen::of_prompt(prompt) } else { Seen::default() };
+        Ok(Sampler { options, prompt: prompt.len() as u64, generated: Vec::new(), seen, what: Use::Draw })
+    }
+
+    /// The same for a second model, whose tokens are drafts: they are drawn with random numbers of their own, so that
+    /// [`Sampler::verify`] can judge them.
+    #[must_use]
+    pub fn drafter(&self) -> Self {
+        Sampler { what: Use::Draft, ..self.clone() }
+    }
+
+    /// The options.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Tokens of the prompt and behind it: the position of the next one.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.prompt + self.generated.len() as u64
+    }
+
+    /// Adds tokens that were generated.
+    pub fn push(&mut self, tokens: &[u32]) {
+        self.generated.extend_from_slice(tokens);
+        if self.options.counts_generated() {
+            tokens.iter().for_each(|&token| self.seen.add(token));
+        }
+    }
+
+    /// Takes back what was generated from a position on. The prompt stays.
+    pub fn truncate(&mut self, position: u64) -> Result<()> {
+        if !(self.prompt..=self.position()).contains(&position) {
+            let expected = format!("a position from {} to {}", self.prompt, self.position());
+            return Err(Error::argument("position", position as f64, expected));
+        }
+        let taken = self.generated.split_off((position - self.prompt) as usize);
+        if self.options.counts_generated() {
+            taken.into_iter().for_each(|token| self.seen.take_back(token));
+        }
+        Ok(())
+    }
+
+    /// Draws the next token; nothing changes. O(vocabulary).
+    pub fn sample(&self, logits: &[f32], allowed: Option<Mask<'_>>, workspace: &mut Workspace) -> Result<Sampled> {
+        let Workspace { row: room, candidates: found, spare, sums, .. } = workspace;
+        let (row, peak) = process(logits, &self.options, &self.seen, allowed, room)?;
+        let token = if self.options.is_greedy() {
+            peak.token
+        } else if self.options.cuts() {
+            candidates(row, peak, &self.options, found, spare)?;
+            draw(found, &mut self.random(self.what))
+        } else {
+            self.draw_of_all(row, peak, sums)?
+        };
+        self.sampled(token, row, peak, spare)
+    }
+
+    /// The tokens that could be drawn next, in the order of their ids, each with its probability. O(vocabulary).
+    pub fn probabilities(
+        &self,
+        logits: &[f32],
+        allowed: Option<Mask<'_>>,
+        workspace: &mut Workspace,
+    ) -> Result<Vec<(u32, f64)>> {
+        let Workspace { row: room, candidates: found, spare, .. } = workspace;
+        if self.options.is_greedy() {
+            let (_, peak) = process(logits, &self.options, &self.seen, allowed, room)?;
+            return Ok(vec![(peak.token, 1.0)]);
+        }
+        self.distribution(logits, allowed, room, found, spare)?;
+        let sum: u64 = found.iter().map(|candidate| candidate.weight).sum();
+        Ok(found.iter().map(|candidate| (candidate.id, candidate.weight as f64 / sum as f64)).collect())
+    }
+
+    pub(crate) fn random(&self, what: Use) -> Random {
+        Random::new(self.options.seed, self.position(), what)
+    }
+
+    /// The logits that a token is drawn from, and the candidates among them.
+    pub(crate) fn distribution<'a>(
+        &self,
+        logits: &'a [f32],
+        allowed: Option<Mask<'_>>,
+        room: &'a mut Vec<f32>,
+        found: &mut Vec<Candidate>,
+        spare: &mut Vec<Candidate>,
+    ) -> Result<(&'a [f32], Peak)> {
+        let (row, peak) = process(logits, &self.options, &self.seen, allowed, room)?;
+        candidates(row, peak, &self.options, found, spare)?;
+        Ok((row, peak))
+    }
+
+    /// A token of all of them: the sums of blocks are added up, and the weights of one block are then computed again.
+    fn draw_of_all(&self, row: &[f32], peak: Peak, sums: &mut Vec<u64>) -> Result<u32> {
+        let scale = Scale::new(peak.logit, self.options.temperature);
+        let mut room = [0; BLOCK];
+        sums.clear();
+        reserve(sums, row.len().div_ceil(BLOCK))?;
+        sums.extend(row.chunks(BLOCK).map(|block| scale.block(block, &mut room)));
+        let drawn = self.random(self.what).below(sums.iter().sum::<u64>().into()) as u64;
+        let (place, rest) = reach(sums.iter().copied(), drawn);
+        let block = &row[place * BLOCK..row.len().min((place + 1) * BLOCK)];
+        scale.block(block, &mut room);
+        let (inside, _) = reach(room.iter().copied(), rest);
+        Ok((place * BLOCK + inside) as u32)
+    }
+
+    /// A token with what is asked about it.
+    pub(crate) fn sampled(&self, token: u32, row: &[f32], peak: Peak, spare: &mut Vec<Candidate>) -> Result<Sampled> {
+        let Some(top) = self.options.logprobs else { return Ok(Sampled { token, logprob: None, top: Vec::new() }) };
+        let sum = Scale::new(peak.logit, 1.0).total(row) as f64 / ONE as f64;
+        let of = |logit: f32| f64::from(logit) - f64::from(peak.logit) - sum.ln();
+        let mut most = Vec::new();
+        let count = row.len().min(top as usize);
+        if count > 0 {
+            kth(row, count, spare)?;
+            spare.truncate(count);
+            spare.sort_unstable_by(order);
+            let possible = spare.iter().filter(|candidate| candidate.logit > f32::NEG_INFINITY);
+            most.extend(possible.map(|candidate| (candidate.id, of(candidate.logit))));
+        }
+        Ok(Sampled { token, logprob: Some(of(row[token as usize])), top: most })
+    }
+}
+
+/// A candidate by its weight.
+fn draw(found: &[Candidate], random: &mut Random) -> u32 {
+    let sum: u64 = found.iter().map(|candidate| candidate.weight).sum();
+    let drawn = random.below(sum.into()) as u64;
+    let (place, _) = reach(found.iter().map(|candidate| candidate.weight), drawn);
+    found[place].id
+}
+
+/// The place of the weight that covers `drawn`, which is below the sum of all, and how far into it.
+fn reach(mut weights: impl Iterator<Item = u64>, drawn: u64) -> (usize, u64) {
+    let mut rest = drawn;
+    let place = weights.position(|weight| {
+        let is_here = rest < weight;
+        rest -= if is_here { 0 } else { weight };
+        is_here
+    });
+    (place.expect("a number below the sum of the weights"), rest)
+}

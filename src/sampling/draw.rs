@@ -1,0 +1,206 @@
+//! Tokens of many rows, drawn at once or on a thread of the runtime's pool.
+//!
+//! What is to be drawn is put together by calls, and then run or started, once. It has what it reads: logits and samplers as they are,
+//! so that calls on them go on while it works. In the background sequences are shared among threads. One row that is refused does not fail the others: its refusal is part of the answer.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::thread;
+
+use kvtide_core::Error;
+use kvtide_sample::{Drafts, Sampled, Sampler, Workspace};
+use napi::bindgen_prelude::AsyncTask;
+use napi::{Env, Result, Task};
+use napi_derive::napi;
+
+use crate::border::argument::count;
+use crate::border::handle::{catch, guard};
+use crate::border::refusal::{AnsweredRefusal, Outcome};
+use crate::sampling::logits::{Logits, NativeLogits};
+use crate::sampling::sampler::NativeSampler;
+
+/// One sequence: a row, and behind it one for each drafted token.
+struct Wanted {
+    logits: Arc<Logits>,
+    row: u32,
+    sampler: Arc<Sampler>,
+    drafted: Vec<u32>,
+    /// Where a second model drew the drafted tokens from; none where they were given.
+    drafts: Vec<(Arc<Logits>, u32)>,
+    masks: Vec<Option<Vec<u32>>>,
+}
+
+/// The tokens of one sequence: those drafted that stay, and one more. Or why there are none.
+#[napi(object, object_from_js = false)]
+pub struct NativeDrawn {
+    pub tokens: Vec<u32>,
+    /// The log-probability of each, where they were asked for.
+    pub logprobs: Option<Vec<f64>>,
+    /// For each, ids and log-probabilities of the most probable tokens in turn.
+    pub top: Option<Vec<Vec<f64>>>,
+    #[napi(ts_type = "Error | undefined")]
+    pub error: Option<AnsweredRefusal>,
+}
+
+type Drawn = Vec<Outcome<Vec<Sampled>>>;
+
+impl Wanted {
+    fn draw(&self, workspace: &mut Workspace) -> Outcome<Vec<Sampled>> {
+        let rows = self.row..=self.row + self.drafted.len() as u32;
+        let rows = rows.map(|row| self.logits.row(row)).collect::<Outcome<Vec<_>>>()?;
+        let drafts = self.drafts.iter().map(|(logits, row)| logits.row(*row)).collect::<Outcome<Vec<_>>>()?;
+        let drafts = if drafts.is_empty() { Drafts::Tokens } else { Drafts::Logits(&drafts) };
+        let masks: Vec<Option<&[u32]>> = self.masks.iter().map(Option::as_deref).collect();
+        Ok(self.sampler.verify(&rows, &self.drafted, drafts, &masks, workspace).map_err(|error| match error {
+            kvtide_sample::Error::NotFinite { row, .. } => error.of_row(row + self.row as usize),
+            other => other,
+        })?)
+    }
+
+    /// About how long it takes, in nanoseconds.
+    fn cost(&self) -> f64 {
+        const GREEDY: f64 = 0.5;
+        const DRAWN: f64 = 6.0;
+        let options = self.sampler.options();
+        let each = if options.is_greedy() && options.logprobs.is_none() { GREEDY } else { DRAWN };
+        let rows = 1 + self.drafted.len() + self.drafts.len();
+        each * rows as f64 * f64::from(self.logits.vocab())
+    }
+}
+
+fn draw(wanted: &[Wanted]) -> Drawn {
+    let mut workspace = Workspace::default();
+    wanted.iter().map(|one| catch(|| one.draw(&mut workspace)).unwrap_or_else(Err)).collect()
+}
+
+/// The same on several threads, where it takes so long that starting them does not count. Each sequence is drawn by itself, so the
+/// tokens do not depend on how many there are.
+fn draw_shared(wanted: &[Wanted]) -> Drawn {
+    /// Nanoseconds that are worth a thread.
+    const SHARE: f64 = 5e5;
+    let most = (wanted.iter().map(Wanted::cost).sum::<f64>() / SHARE) as usize;
+    let threads = kvtide_tensor::threads().unwrap_or(1).min(most).min(wanted.len()).max(1);
+    let mut parts = wanted.chunks(wanted.len().div_ceil(threads).max(1));
+    let own = parts.next().unwrap_or(&[]);
+    thread::scope(|scope| {
+        // Where no thread can be had, the part is drawn here.
+        let start = |part| (thread::Builder::new().spawn_scoped(scope, move || draw(part)), part);
+        let others: Vec<_> = parts.map(start).collect();
+        let mut drawn = draw(own);
+        for (thread, part) in others {
+            let joined = thread.ok().and_then(|thread| thread.join().ok());
+            drawn.extend(joined.unwrap_or_else(|| draw(part)));
+        }
+        drawn
+    })
+}
+
+fn answer(drawn: Drawn) -> Vec<NativeDrawn> {
+    let each = drawn.into_iter().map(|drawn| match drawn {
+        Err(refusal) => {
+            NativeDrawn { tokens: vec![], logprobs: None, top: None, error: Some(AnsweredRefusal(refusal)) }
+        }
+        Ok(sampled) => {
+            let flat = |one: &Sampled| one.top.iter().flat_map(|&(id, logprob)| [id.into(), logprob]).collect();
+            let logprobs: Option<Vec<f64>> = sampled.iter().map(|one| one.logprob).collect();
+            let top = logprobs.is_some().then(|| sampled.iter().map(flat).collect());
+            NativeDrawn { tokens: sampled.iter().map(|one| one.token).collect(), logprobs, top, error: None }
+        }
+    });
+    each.collect()
+}
+
+#[napi]
+pub struct NativeDraw {
+    wanted: RefCell<Vec<Wanted>>,
+}
+
+#[napi]
+impl NativeDraw {
+    #[napi(constructor)]
+    pub fn new() -> Self {
+        NativeDraw { wanted: RefCell::new(Vec::new()) }
+    }
+
+    /// Asks for tokens of a sequence: row `row` is that of its next token, and behind it lies one for each drafted token.
+    #[napi]
+    pub fn add(
+        &self,
+        env: &Env,
+        sampler: &NativeSampler,
+        logits: &NativeLogits,
+        row: f64,
+        drafted: Option<&[u32]>,
+    ) -> Result<()> {
+        guard(env, || {
+            let (sampler, logits, row) = (sampler.get()?, logits.get()?, count("row", row)?);
+            let drafted = drafted.unwrap_or(&[]).to_vec();
+            logits.row(row.saturating_add(u32::try_from(drafted.len()).unwrap_or(u32::MAX)))?;
+            let wanted = Wanted { logits, row, sampler, drafted, drafts: Vec::new(), masks: Vec::new() };
+            self.wanted.borrow_mut().push(wanted);
+            Ok(())
+        })
+    }
+
+    /// Says where a second model drew the next drafted token of the last sequence from.
+    #[napi]
+    pub fn draft(&self, env: &Env, logits: &NativeLogits, row: f64) -> Result<()> {
+        guard(env, || {
+            let (logits, row) = (logits.get()?, count("row", row)?);
+            logits.row(row)?;
+            self.last(|last| last.drafts.push((logits, row)))
+        })
+    }
+
+    /// Says which tokens are allowed in the next row of the last sequence: a bit for each, or all.
+    #[napi]
+    pub fn allow(&self, env: &Env, mask: Option<&[u32]>) -> Result<()> {
+        guard(env, || self.last(|last| last.masks.push(mask.map(<[u32]>::to_vec))))
+    }
+
+    /// About how long it takes, in nanoseconds.
+    #[napi]
+    pub fn cost(&self) -> f64 {
+        self.wanted.borrow().iter().map(Wanted::cost).sum()
+    }
+
+    /// Draws at once. A second time there is nothing to draw.
+    #[napi]
+    pub fn run(&self, env: &Env) -> Result<Vec<NativeDrawn>> {
+        guard(env, || Ok(answer(draw(&self.wanted.take()))))
+    }
+
+    /// The same in the background.
+    #[napi(ts_return_type = "Promise<Array<NativeDrawn>>")]
+    pub fn start(&self, env: &Env) -> Result<AsyncTask<DrawTask>> {
+        guard(env, || Ok(AsyncTask::new(DrawTask { wanted: self.wanted.take() })))
+    }
+}
+
+impl NativeDraw {
+    fn last(&self, change: impl FnOnce(&mut Wanted)) -> Outcome<()> {
+        let mut wanted = self.wanted.borrow_mut();
+        let last = wanted.last_mut().ok_or_else(|| Error::argument("this", "no sequence", "one that was added"))?;
+        change(last);
+        Ok(())
+    }
+}
+
+/// Drawing in the background.
+pub struct DrawTask {
+    wanted: Vec<Wanted>,
+}
+
+impl Task for DrawTask {
+    type Output = Drawn;
+    type JsValue = Vec<NativeDrawn>;
+
+    fn compute(&mut self) -> Result<Self::Output> {
+        Ok(draw_shared(&self.wanted))
+    }
+
+    fn resolve(&mut self, env: Env, drawn: Self::Output) -> Result<Self::JsValue> {
+        self.wanted.clear();
+        guard(&env, || Ok(answer(drawn)))
+    }
+}

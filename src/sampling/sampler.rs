@@ -1,0 +1,125 @@
+//! A sampler as JavaScript holds it. To draw changes nothing, so a task has the sampler as it was when the task was made: calls on the
+//! object go on meanwhile, and the first that changes it makes a copy where a task still has the old one.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use kvtide_core::{Code, Error, details};
+use kvtide_sample::{Options, Sampler};
+use kvtide_tensor::Budget;
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use crate::border::argument::{count, whole};
+use crate::border::handle::{Handle, guard};
+use crate::border::refusal::{Outcome, Refusal};
+
+impl From<kvtide_sample::Error> for Refusal {
+    fn from(error: kvtide_sample::Error) -> Self {
+        use kvtide_sample::Error as Sample;
+        match error {
+            Sample::InvalidArgument { argument, value, expected } => Error::argument(argument, value, expected).into(),
+            Sample::NotFinite { row, .. } => {
+                Refusal { code: Code::NotFinite, message: error.to_string(), details: details![row: row as u64] }
+            }
+            Sample::NothingAllowed { vocabulary } => {
+                let value = format!("none of {vocabulary} tokens that the bias leaves");
+                Error::argument("allowed", value, "at least one token that the model could give").into()
+            }
+            Sample::OutOfMemory { bytes } => Budget::process().refusal(bytes).into(),
+        }
+    }
+}
+
+/// Numbers of the options, in the order of `lib/sampling/options.ts`:
+///
+/// ```text
+/// temperature  topK (0: all)  topP  minP  repetition  presence  frequency  seed  logprobs (-1: none)
+/// ```
+fn options(numbers: &[f64], ids: &[u32], bias: &[f32]) -> Outcome<Options> {
+    let &[temperature, top_k, top_p, min_p, repetition, presence, frequency, seed, logprobs] = numbers else {
+        return Err(Error::argument("options", numbers.len() as u64, "9 numbers").into());
+    };
+    if ids.len() != bias.len() {
+        return Err(Error::argument("bias", bias.len() as u64, "a number for each token").into());
+    }
+    let top_k = count("topK", top_k)?;
+    Ok(Options {
+        temperature: temperature as f32,
+        top_k: (top_k > 0).then_some(top_k),
+        top_p: top_p as f32,
+        min_p: min_p as f32,
+        repetition_penalty: repetition as f32,
+        presence_penalty: presence as f32,
+        frequency_penalty: frequency as f32,
+        bias: ids.iter().copied().zip(bias.iter().copied()).collect(),
+        seed: whole("seed", seed)?,
+        logprobs: if logprobs < 0.0 { None } else { Some(count("logprobs", logprobs)?) },
+    })
+}
+
+#[napi]
+pub struct NativeSampler {
+    sampler: RefCell<Handle<Arc<Sampler>>>,
+}
+
+impl NativeSampler {
+    fn of(sampler: Sampler) -> Self {
+        NativeSampler { sampler: RefCell::new(Handle::new("Sampler", Arc::new(sampler))) }
+    }
+
+    /// The sampler as it is now.
+    pub(crate) fn get(&self) -> Outcome<Arc<Sampler>> {
+        self.sampler.borrow().get().cloned()
+    }
+}
+
+#[napi]
+impl NativeSampler {
+    /// A sampler for what follows the tokens of `prompt`; `ids` and `bias` are what is added to which logits.
+    #[napi(constructor)]
+    pub fn new(env: &Env, numbers: &[f64], ids: &[u32], bias: &[f32], prompt: &[u32]) -> Result<Self> {
+        guard(env, || Ok(NativeSampler::of(Sampler::new(options(numbers, ids, bias)?, prompt)?)))
+    }
+
+    /// Adds tokens that were generated.
+    #[napi]
+    pub fn push(&self, env: &Env, tokens: &[u32]) -> Result<()> {
+        self.sampler.borrow_mut().change(env, |sampler| {
+            Arc::make_mut(sampler).push(tokens);
+            Ok(())
+        })
+    }
+
+    /// Takes back what was generated from a position on.
+    #[napi]
+    pub fn truncate(&self, env: &Env, position: f64) -> Result<()> {
+        self.sampler.borrow_mut().change(env, |sampler| {
+            let position = whole("position", position)?;
+            Ok(Arc::make_mut(sampler).truncate(position)?)
+        })
+    }
+
+    /// The position of the next token.
+    #[napi]
+    pub fn position(&self, env: &Env) -> Result<f64> {
+        self.sampler.borrow().read(env, |sampler| Ok(sampler.position() as f64))
+    }
+
+    /// Another sampler, as this one is now.
+    #[napi]
+    pub fn fork(&self, env: &Env) -> Result<NativeSampler> {
+        self.sampler.borrow().read(env, |sampler| Ok(NativeSampler::of(Sampler::clone(sampler))))
+    }
+
+    /// Another sampler for a second model, whose tokens are drafts.
+    #[napi]
+    pub fn drafter(&self, env: &Env) -> Result<NativeSampler> {
+        self.sampler.borrow().read(env, |sampler| Ok(NativeSampler::of(sampler.drafter())))
+    }
+
+    #[napi]
+    pub fn dispose(&self, env: &Env) {
+        self.sampler.borrow_mut().dispose(env, |_| ());
+    }
+}
