@@ -57,6 +57,8 @@ export class CarriedPorts<T extends OnnxTensor> {
     this.ports = ports
     this.#cache = cache
     this.#Tensor = tensor as unknown as new (type: string, data: object, dims: readonly number[]) => T
+    const sunk = cache.groups.find(group => (group.sinks ?? 0) > 0)
+    if (sunk !== undefined) throw invalid('cache.sinks', sunk.sinks, 'none: a graph sees its past without gaps')
     const sizes = cache.groups.flatMap(({ layers, numKvHeads, headDim, valueHeadDim, window }) =>
       layers.map(layer => ({ layer, numKvHeads, dims: [headDim, valueHeadDim] as const, window })))
     this.#sizes = sizes.toSorted((one, other) => one.layer - other.layer)
@@ -143,14 +145,11 @@ export class CarriedPorts<T extends OnnxTensor> {
     const stored = held.shape[2] as number
     if (stored === rows && stored === length) return new this.#Tensor(type, from, shape)
     const made = row.make(numKvHeads * rows * width)
-    for (const [start, position, run] of runsOf(held, length)) {
-      // Row `position` of the sequence is row `position - (length - used)` of the past.
-      const skipped = Math.max(0, length - used - position)
-      if (skipped >= run) continue
-      for (let head = 0; head < numKvHeads; head++) {
-        const source = (head * stored + start + skipped) * width
-        made.set(from.subarray(source, source + (run - skipped) * width), (head * rows + position + skipped - (length - used)) * width)
-      }
+    // What is held are the newest rows of the sequence, and the past ends with row `used`.
+    const copied = Math.min(stored, used)
+    for (let head = 0; head < numKvHeads; head++) {
+      const source = (head * stored + stored - copied) * width
+      made.set(from.subarray(source, source + copied * width), (head * rows + used - copied) * width)
     }
     return new this.#Tensor(type, made, shape)
   }
@@ -222,13 +221,4 @@ function isSlid({ input: { shape } }: CarriedPort): boolean {
 function fixedRows({ input: { shape } }: CarriedPort): number | undefined {
   const rows = shape?.[2]
   return typeof rows === 'number' && rows > 0 ? rows : undefined
-}
-
-/** The runs of what a layer holds: where each starts, the position of its first token, and how many tokens it has. */
-function runsOf(held: Tensor, length: number): (readonly [start: number, position: number, run: number])[] {
-  const [first = 0, second] = held.keyPositions
-  const stored = held.shape[2] as number
-  if (second === undefined) return [[0, first, stored]]
-  const sinks = stored - (length - second)
-  return [[0, first, sinks], [sinks, second, stored - sinks]]
 }
