@@ -148,11 +148,15 @@ export interface KvTensors {
   readonly offsets: Int32Array | undefined
 }
 
-/** @internal Keys and values of one layer of a cache, or of a step. The cache makes the call. */
-export interface KvLayer {
+/** @internal A layer of a cache. */
+export interface CacheLayer {
   readonly layer: number
   /** Whether the model has learned a logit for each query head, which the call has to give. */
   readonly hasSinkLogits: boolean
+}
+
+/** @internal Keys and values of one layer of a cache, or of a step. The cache makes the call. */
+export interface KvLayer extends CacheLayer {
   readonly sequences?: Float64Array
   readonly tables?: Int32Array
   readonly lengths?: Int32Array
@@ -167,16 +171,16 @@ export interface KvLayer {
 export const numbers: Float64Array = new Float64Array(SHAPE + 6)
 
 /** @internal One call of attention: all of its arguments are read, and none of them is written down. */
-export class AttendCall {
+export class AttendCall<Read extends KvTensors | CacheLayer = KvTensors | KvLayer> {
   readonly #q: TensorArgument
-  readonly #kv: KvTensors | KvLayer
+  readonly #kv: Read
   readonly #settings: Settings
   readonly #given: AttendOut | undefined
   /** The caller's array for the output, as numbers or bits, and its kind. */
   readonly #out: object | undefined
   readonly #kind: number
 
-  constructor(q: unknown, kv: KvTensors | KvLayer, options: unknown, out: AttendOut | undefined) {
+  constructor(q: unknown, kv: Read, options: unknown, out: AttendOut | undefined) {
     this.#settings = readSettings(options)
     if ('layer' in kv && kv.hasSinkLogits && this.#settings.sinkLogits === undefined) {
       throw invalid('sinkLogits', undefined, 'those of the layer, one for each query head: the model has learned them')
@@ -189,7 +193,13 @@ export class AttendCall {
     this.#out = array !== undefined && this.#kind > 1 ? asBits(array) : array
   }
 
-  run(): Attended<Tensor | AttendOut> {
+  /** Makes a call of the addon, with what crosses beside keys and values: q, the numbers and the lists. */
+  cross<T>(call: (q: object, numbers: Float64Array, lists: readonly unknown[] | undefined) => T): T {
+    const [queries, lists] = this.#put()
+    return call(queries, numbers, lists)
+  }
+
+  run(this: AttendCall): Attended<Tensor | AttendOut> {
     const kv = this.#kv
     const [queries, lists] = this.#put()
     const out = this.#out as object
@@ -201,7 +211,7 @@ export class AttendCall {
     return { out: this.#given ?? outputOf(found.out), lse: found.lse }
   }
 
-  async runLater(): Promise<Attended<Tensor | AttendOut>> {
+  async runLater(this: AttendCall): Promise<Attended<Tensor | AttendOut>> {
     const out = this.#given
     return StopSignal.guard(this.#settings.signal, async stop => {
       const found = await this.#start(stop?.native)
@@ -217,7 +227,7 @@ export class AttendCall {
     })
   }
 
-  #start(stop: NativeStop | undefined): Promise<NativeAttendedView> {
+  #start(this: AttendCall, stop: NativeStop | undefined): Promise<NativeAttendedView> {
     const kv = this.#kv
     const [queries, lists] = this.#put()
     if ('layer' in kv) return kv.request(queries, numbers, lists, stop).start()

@@ -31,8 +31,8 @@ use crate::border::handle::{budget, catch, guard};
 use crate::border::refusal::Outcome;
 use crate::border::tensor::{TensorArg, source};
 
-/// Elements of products up to which a call is worked on at once: some 100 us on one thread.
-const PRODUCTS_AT_ONCE: u64 = 1 << 21;
+/// Elements of products up to which a call is worked on at once: some 200 us on one thread.
+const PRODUCTS_AT_ONCE: u64 = 1 << 22;
 
 /// Where a run is.
 enum Place {

@@ -14,6 +14,7 @@ use kvtide_core::paged::{
     explain_in_groups,
 };
 
+use super::layer_pages::{place, shared};
 use super::options::PagedModelOptions;
 use super::prefix_namer::{PrefixNamer, PromptOptions};
 use crate::base::dtype::DType;
@@ -473,29 +474,6 @@ impl PagedKvCache {
             return Ok(());
         }
         Err(kvtide_core::Error::SnapshotInvalid { reason: "it is of another cache" }.into())
-    }
-}
-
-/// Where a layer's keys and values lie; refused where there is no such layer.
-pub(super) fn place(model: &ModelDescription, layer: u32) -> Result<LayerPlace> {
-    let layers = model.layers().len();
-    if (layer as usize) < layers {
-        return Ok(model.place(layer));
-    }
-    Err(Error::argument("layer", layer, format!("below {layers}")))
-}
-
-/// Refuses a layer that has no keys and values of its own.
-pub(super) fn check_own(model: &ModelDescription, layer: u32) -> Result<()> {
-    let Some(source) = shared(model, layer) else { return Ok(()) };
-    let expected = format!("a layer of its own keys and values: this one reads those of layer {source}");
-    Err(Error::argument("layer", layer, expected))
-}
-
-fn shared(model: &ModelDescription, layer: u32) -> Option<u32> {
-    match model.layers()[layer as usize].kind {
-        LayerKind::SharedWith(source) => Some(source),
-        _ => None,
     }
 }
 
