@@ -175,8 +175,8 @@ test('what does not fit is refused by name, and changes nothing', async t => {
   refused(t, 'INVALID_ARGUMENT', /^names.pastKey is "past", expected a name with one %d/, made({ names: { pastKey: 'past' } }))
   const names = { pastKey: 'p.%d.k', pastValue: 'p.%d.v', presentKey: 'q.%d.k', presentValue: 'q.%d.v' }
   refused(t, 'UNSUPPORTED_GRAPH', /none is called p\.%d\.k/, made({ names }))
-  const session2 = { ...{ inputNames: [...session.inputNames, 'encoder_hidden_states'], outputNames: session.outputNames } }
-  refused(t, 'UNSUPPORTED_GRAPH', /at encoder_hidden_states \(input\): it is not known what it is for/, made({ session: session2 }))
+  const encoded = { inputNames: [...session.inputNames, 'encoder_hidden_states'], outputNames: session.outputNames }
+  refused(t, 'UNSUPPORTED_GRAPH', /at encoder_hidden_states \(input\): it is not known what it is for/, made({ session: encoded }))
   refused(t, 'UNSUPPORTED_GRAPH', /at present\.2\.value \(output\)/, made({ session: { inputNames: session.inputNames, outputNames: session.outputNames.filter(name => name !== 'present.2.value') } }))
   refused(t, 'UNSUPPORTED_GRAPH', /at past_key_values\.1\.value \(input\): it is missing/, made({ session: { inputNames: session.inputNames.filter(name => name !== 'past_key_values.1.value'), outputNames: session.outputNames } }))
   refused(t, 'UNSUPPORTED_GRAPH', /at past_key_values\.1\.key \(input\): it is missing beside/, made({ session: { inputNames: session.inputNames.filter(name => name !== 'past_key_values.1.key'), outputNames: session.outputNames } }))

@@ -3,7 +3,7 @@ import { type DType, dtypeRow, type TensorData } from '../border/host-array.js'
 import type { HostTensor, KvSource, OnnxTensor, Tensor } from '../border/tensor.js'
 import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { Sequence } from '../sequences/sequence.js'
-import { type CarriedPort, type OnnxInputName, OnnxPorts, type OnnxSession, refusedPort } from './ports.js'
+import { type CarriedPort, type OnnxInputName, type OnnxPorts, type OnnxSession, refusedPort } from './ports.js'
 
 /**
  * What one sequence carries from call to call of a session: pasts go in, presents come out, and new rows go from there into the cache.

@@ -17,8 +17,8 @@ const bytesOf = ({ data }) => Buffer.from(data.buffer, data.byteOffset, data.byt
 const rowsOf = (tensor, from, count) => {
   const [, heads, rows, dim] = tensor.dims
   const width = (bytesOf(tensor).length / (heads * rows * dim)) * dim
-  const head = head => bytesOf(tensor).subarray((head * rows + from) * width, (head * rows + from + count) * width)
-  return Buffer.concat(Array.from({ length: heads }, (_, index) => head(index)))
+  const rowsOfHead = (_, head) => bytesOf(tensor).subarray((head * rows + from) * width, (head * rows + from + count) * width)
+  return Buffer.concat(Array.from({ length: heads }, rowsOfHead))
 }
 
 let past
