@@ -145,10 +145,11 @@ export class CarriedPorts<T extends OnnxTensor> {
     const stored = held.shape[2] as number
     if (stored === rows && stored === length) return new this.#Tensor(type, from, shape)
     const made = row.make(numKvHeads * rows * width)
-    // What is held are the newest rows of the sequence, and the past ends with row `used`.
-    const copied = Math.min(stored, used)
+    // Held are the rows from `first` on, those of an open step behind them too; the past ends with row `used`.
+    const first = held.keyPositions[0] as number
+    const copied = Math.min(length - first, used)
     for (let head = 0; head < numKvHeads; head++) {
-      const source = (head * stored + stored - copied) * width
+      const source = (head * stored + length - first - copied) * width
       made.set(from.subarray(source, source + copied * width), (head * rows + used - copied) * width)
     }
     return new this.#Tensor(type, made, shape)
