@@ -137,9 +137,12 @@ test('a client that hangs up ends its generation', async t => {
   const reader = response.body?.getReader()
   await reader?.read()
   gone.abort()
-  await t.throwsAsync(async () => {
-    for (;;) if ((await reader?.read())?.done !== false) return
-  })
+  await t.throwsAsync(
+    async () => {
+      for (;;) if ((await reader?.read())?.done !== false) return
+    },
+    { any: true },
+  )
   // Its sequence goes, and nothing is computed any more.
   while (model.cache.stats().activeBlocks > 0) await new Promise(resolve => setTimeout(resolve, 5))
   t.is((await asked({ max_tokens: 2 })).usage.completion_tokens, 2)

@@ -160,13 +160,13 @@ export async function shared(common: number, own: number, threads: number, round
   const id = `js-onnx-shared-${common}-${threads}`
   const path = writeDecoder(join(REPORTS, 'decoder'))
   const model = await OnnxModel.load(path, { backend: 'graph', threads, cache: { memoryBytes: 2 ** 30, maxSequences: 32 } })
-  const start = ids(common, 1)
-  using before = model.open({ tokens: start, salt: 'found' })
+  const known = ids(common, 1)
+  using before = model.open({ tokens: known, salt: 'found' })
   await model.run([{ sequence: before }])
   let turn = 0
   const first = (salt: () => string) => async (): Promise<void> => {
     turn += 1
-    using sequence = model.open({ tokens: Uint32Array.from([...start, ...ids(own, turn)]), salt: salt() })
+    using sequence = model.open({ tokens: Uint32Array.from([...known, ...ids(own, turn)]), salt: salt() })
     for await (const _ of model.generate(sequence, { maxTokens: 1, temperature: 0 }));
   }
   const measured = await measureLong([lane('baseline', 'computed anew', 1, first(() => `${turn}`), { shared: true }), lane('ours', 'found', 1, first(() => 'found'), { shared: true })], rounds)

@@ -40,7 +40,7 @@ if (values.help || values.model === undefined) {
   process.exit(values.help ? 0 : 2)
 }
 try {
-  const codec = values.tokenizer === 'bytes' ? bytes : fromFolder(values.tokenizer ?? dirname(values.model))
+  const codec = values.tokenizer === 'bytes' ? bytes : await fromFolder(values.tokenizer ?? dirname(values.model))
   const model = await OnnxModel.load(values.model, {
     ...(values.config === undefined ? {} : { config: values.config }),
     ...(values.threads === undefined ? {} : { threads: Number(values.threads) }),

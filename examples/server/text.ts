@@ -2,9 +2,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { Template } from '@huggingface/jinja'
-import { Tokenizer } from '@huggingface/tokenizers'
-
 export interface Message {
   readonly role: string
   readonly content: string
@@ -30,8 +27,28 @@ export const bytes: TextCodec = {
   stop: [2],
 }
 
+/** What is used of `@huggingface/tokenizers` and `@huggingface/jinja`. */
+interface Tokenizer {
+  encode(text: string, options?: { readonly add_special_tokens?: boolean }): { readonly ids: number[] }
+  decode(ids: readonly number[], options: { readonly skip_special_tokens: boolean }): string
+  token_to_id(token: string): number | undefined
+}
+interface Template {
+  render(values: object): string
+}
+
+async function packageOf<T>(name: string): Promise<T> {
+  try {
+    return (await import(name)) as T
+  } catch (cause) {
+    throw new Error(`${name} is missing: run npm install @huggingface/tokenizers @huggingface/jinja`, { cause })
+  }
+}
+
 /** The tokenizer in a model's folder: `tokenizer.json` and `tokenizer_config.json`, with its chat template. */
-export function fromFolder(folder: string): TextCodec {
+export async function fromFolder(folder: string): Promise<TextCodec> {
+  const { Tokenizer } = await packageOf<{ readonly Tokenizer: new (tokenizer: object, config: object) => Tokenizer }>('@huggingface/tokenizers')
+  const { Template } = await packageOf<{ readonly Template: new (template: string) => Template }>('@huggingface/jinja')
   const read = (name: string): Record<string, unknown> => JSON.parse(readFileSync(join(folder, name), 'utf8')) as Record<string, unknown>
   const config = read('tokenizer_config.json')
   const tokenizer = new Tokenizer(read('tokenizer.json'), config)
@@ -44,7 +61,7 @@ export function fromFolder(folder: string): TextCodec {
   return {
     encodeChat: messages => idsOf(template.render({ messages, add_generation_prompt: true, bos_token: token('bos_token') ?? '', eos_token: token('eos_token') ?? '' })),
     encode: text => tokenizer.encode(text).ids,
-    decode: ids => tokenizer.decode([...ids], { skip_special_tokens: true }),
+    decode: ids => (ids.length === 0 ? '' : tokenizer.decode([...ids], { skip_special_tokens: true })),
     stop: stopIds(folder, tokenizer.token_to_id(token('eos_token') ?? '')),
   }
 }
@@ -85,6 +102,7 @@ export class TextStream {
 
   /** Takes an id and gives the text that is certain now. */
   push(id: number): string {
+    if (this.ended) return ''
     this.#ids.push(id)
     // What comes before is decoded with it: tokenizers drop a space at the start.
     const before = this.#codec.decode(this.#ids.slice(Math.max(0, this.#settled - 4), this.#settled))
