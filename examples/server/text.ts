@@ -122,7 +122,7 @@ export class TextStream {
 
   #release(text: string): string {
     this.#held += text
-    const at = Math.min(...this.#stops.map(stop => this.#held.indexOf(stop)).filter(at => at >= 0))
+    const at = Math.min(...this.#stops.map(stop => this.#held.indexOf(stop)).filter(found => found >= 0))
     if (Number.isFinite(at)) {
       this.ended = true
       const certain = this.#held.slice(0, at)
