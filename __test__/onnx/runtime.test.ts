@@ -9,11 +9,12 @@ import test from 'ava'
 import { libraryFiles, onnxLibrary, onnxRuntime, versionProblem } from '../../lib/onnx/runtime.js'
 import { binding } from '../../lib/loading/binding.js'
 import { startWorker } from '../support/worker.js'
+import { ABSENT, onnxTest, PLATFORM } from '../support/onnx/available.js'
 import { references } from '../support/llama/references.js'
 import { graphFile, PagedGraph } from '../support/onnx/paged-graph.js'
 import { throwsCode } from '../support/throws.js'
 
-test('the library is the one that onnxruntime-node has loaded, of its version', t => {
+onnxTest('the library is the one that onnxruntime-node has loaded, of its version', t => {
   const { version, folder, module } = onnxRuntime()
   const wanted = process.env['KVTIDE_ONNXRUNTIME_VERSION'] ?? (createRequire(import.meta.url)('onnxruntime-node/package.json') as { version: string }).version
   t.is(version, wanted)
@@ -51,14 +52,14 @@ test('libraries are found by the names that each system and version has', t => {
   t.deepEqual(libraryFiles(join(folder, 'nowhere')), [])
 })
 
-test('what is not loaded in this process is not loaded by us', t => {
+onnxTest('what is not loaded in this process is not loaded by us', t => {
   onnxRuntime()
   const refused = throwsCode(t, 'RUNTIME_UNAVAILABLE', () => binding.onnxLibrary(['/nowhere/libonnxruntime.so.1']))
   t.is(refused.details.runtime, 'onnxruntime-node')
   t.regex(refused.details.reason, /another onnxruntime is loaded/)
 })
 
-test('a library that is none is refused by its file', t => {
+onnxTest('a library that is none is refused by its file', t => {
   // Our own addon is loaded, and has no function of onnxruntime's.
   const { sharedObjects } = process.report.getReport() as unknown as { readonly sharedObjects: readonly string[] }
   const addon = sharedObjects.find(file => /kvtide.*\.node$/.test(file))
@@ -66,7 +67,7 @@ test('a library that is none is refused by its file', t => {
   t.regex(refused.details.reason, /is no library of onnxruntime/)
 })
 
-test('three worker threads and the main thread run models at once', async t => {
+onnxTest('three worker threads and the main thread run models at once', async t => {
   const support = new URL('../support/onnx/paged-graph.ts', import.meta.url).href
   const source = `
     const { PagedGraph } = await import(${JSON.stringify(support)})
@@ -82,11 +83,18 @@ test('three worker threads and the main thread run models at once', async t => {
   const prompt = references.prompts['p33'] as readonly number[]
   const wanted = (references.greedy['p33'] as readonly number[]).slice(0, 16)
   const answers = [0, 1, 2].map(() => {
-    const worker = startWorker(source, { file: graphFile('onnx-gqa-f32'), prompt })
+    const worker = startWorker(source, { file: graphFile('onnx'), prompt })
     return new Promise<unknown>((resolve, reject) => worker.once('message', resolve).once('error', reject))
   })
-  using model = await PagedGraph.open(graphFile('onnx-gqa-f32'))
+  using model = await PagedGraph.open(graphFile('onnx'))
   using sequence = model.cache.openSequence()
   t.deepEqual(await model.greedy(sequence, prompt, 16), wanted)
   for (const answer of await Promise.all(answers)) t.deepEqual(answer, [wanted, wanted, wanted])
 })
+
+if (ABSENT) {
+  test(`${PLATFORM}: onnxruntime-node has nothing for it, and that is what is said`, t => {
+    const refused = throwsCode(t, 'RUNTIME_UNAVAILABLE', onnxLibrary)
+    t.regex(refused.details.reason, new RegExp(`not installed|${PLATFORM}|${process.platform}-${process.arch}`))
+  })
+}

@@ -7,7 +7,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { must, root } from '../steps.mjs'
+import { root, run } from '../steps.mjs'
 
 const VERSIONS = ['1.17.3', '1.20.1', '1.24.3', '1.27.0', '1.30.0']
 
@@ -22,6 +22,7 @@ function installed(version) {
   return status === 0 ? folder : undefined
 }
 
+const failed = []
 const wanted = process.argv.slice(2)
 for (const version of wanted.length > 0 ? wanted : VERSIONS) {
   const folder = installed(version)
@@ -32,5 +33,7 @@ for (const version of wanted.length > 0 ? wanted : VERSIONS) {
   console.log(`\n== onnxruntime-node ${version}`)
   const preload = join(root, 'scripts', 'onnx', 'another-runtime.cjs')
   const env = { KVTIDE_ONNXRUNTIME: folder, KVTIDE_ONNXRUNTIME_VERSION: version }
-  await must('ava', ['__test__/onnx/session.test.ts', '__test__/onnx/runtime.test.ts', `--node-arguments=--require=${preload}`], { env })
+  const { code } = await run('ava', ['__test__/onnx/session.test.ts', '__test__/onnx/runtime.test.ts', `--node-arguments=--require=${preload}`], { env })
+  if (code !== 0) failed.push(version)
 }
+if (failed.length > 0) throw new Error(`failed with onnxruntime-node ${failed.join(', ')}`)
