@@ -1,5 +1,7 @@
 // One graph in onnxruntime, attention on pages: what it computes, and what is left when it fails.
-import { readFileSync } from 'node:fs'
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 import type { ExecutionContext } from 'ava'
@@ -59,6 +61,27 @@ for (const name of [...F32, F16]) {
       using sequence = model.cache.openSequence()
       t.deepEqual(await model.greedy(sequence, promptOf(prompt), 64), greedyOf(prompt), prompt)
     }
+  })
+}
+
+for (const names of [['model.onnx', 'model.onnx.data'], ['1f3a', '9bc2']] as const) {
+  test(`links to files that are called ${names.join(' and ')}`, async t => {
+    if (process.platform === 'win32') {
+      t.log('SKIPPED: links of files need rights on Windows')
+      return t.pass()
+    }
+    const folder = mkdtempSync(join(tmpdir(), 'kvtide-links-'))
+    t.teardown(() => rmSync(folder, { recursive: true }))
+    const [blobs, shown] = ['blobs', 'shown'].map(name => join(folder, name)) as [string, string]
+    for (const made of [blobs, shown]) mkdirSync(made)
+    for (const [at, name] of ['model.onnx', 'model.onnx.data'].entries()) {
+      copyFileSync(graphFile('onnx-gqa-f32-ext').replace('model.onnx', name), join(blobs, names[at] as string))
+      symlinkSync(join(blobs, names[at] as string), join(shown, name))
+    }
+    using model = await opened(t, join(shown, 'model.onnx'))
+    if (model === undefined) return undefined
+    using sequence = model.cache.openSequence()
+    return t.true(distance(await model.all(sequence, promptOf('p7')), referenceLogits('logits.p7')) < 1e-4)
   })
 }
 
