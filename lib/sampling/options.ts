@@ -7,7 +7,10 @@ import { invalid } from '../border/errors.js'
  */
 export type AllowedTokens = Iterable<number> | Uint32Array | undefined
 
-/** What may be chosen how often: penalties and biases, which change logits, come before everything else. */
+/**
+ * How tokens are chosen. Options work in this order: penalties, `bias`, `allowed`, then `temperature`, `topK`, `topP`, `minP`; log-probabilities
+ * are those before `temperature`.
+ */
 export interface SamplingOptions {
   /**
    * What logits are divided by: the larger, the more alike tokens are. 0 always takes the most probable token, the one with the lowest id

@@ -153,11 +153,17 @@ impl NativeOnnxGraph {
         files.map(|(file, bytes)| NativeOnnxFile { file: file.clone(), bytes: *bytes as f64 }).collect()
     }
 
-    /// The model as it was given, with its weights; with `external`, those inside of it are references into that file.
+    /// The model as it was given, with its weights; with `external`, those inside of it are references into that file, and
+    /// `embedded`, all are inside.
     #[napi(ts_return_type = "Promise<Uint8Array>")]
-    pub fn model(&self, external: Option<String>) -> AsyncTask<OnnxTask<Vec<u8>, ExternalArray>> {
+    pub fn model(
+        &self,
+        external: Option<String>,
+        embedded: Option<bool>,
+    ) -> AsyncTask<OnnxTask<Vec<u8>, ExternalArray>> {
         let graph = self.graph.clone();
-        let write = move || Ok(graph.model.to_bytes(&graph.source.as_ref(), weights(external.as_deref()))?);
+        let embedded = embedded.unwrap_or(false);
+        let write = move || Ok(graph.model.to_bytes(&graph.source.as_ref(), weights(external.as_deref(), embedded))?);
         OnnxTask::of(write, ExternalArray::bytes)
     }
 
@@ -183,6 +189,8 @@ impl NativeOnnxGraph {
     }
 }
 
-pub(super) fn weights(external: Option<&str>) -> Weights<'_> {
-    external.map_or(Weights::Inline, Weights::External)
+/// Where weights are written: as references into a file, as they lie, or all inside.
+pub(super) fn weights(external: Option<&str>, embedded: bool) -> Weights<'_> {
+    let inside = if embedded { Weights::Embedded } else { Weights::Inline };
+    external.map_or(inside, Weights::External)
 }

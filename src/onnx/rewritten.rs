@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvtide_onnx::{Layout, Port, Rewritten};
+use kvtide_onnx::{Layout, Port, Rewritten, Weights};
 use napi::bindgen_prelude::AsyncTask;
 use napi_derive::napi;
 
@@ -114,10 +114,10 @@ impl From<WrittenPart> for NativeOnnxPart {
 }
 
 impl RewrittenGraph {
-    fn parts(&self, external: Option<&str>) -> Outcome<Vec<WrittenPart>> {
+    fn parts(&self, weights: Weights<'_>) -> Outcome<Vec<WrittenPart>> {
         let source = &self.graph.source.as_ref();
         let part = |part: kvtide_onnx::GraphPart| {
-            let bytes = part.model.to_bytes(source, weights(external))?;
+            let bytes = part.model.to_bytes(source, weights)?;
             Ok(WrittenPart { bytes, inputs: part.inputs, outputs: part.outputs, attentions: part.attentions })
         };
         self.rewritten.parts(source)?.into_iter().map(part).collect()
@@ -168,21 +168,31 @@ impl NativeOnnxRewritten {
         self.rewritten.rewritten.model().outputs().into_iter().map(NativeOnnxPort::from).collect()
     }
 
-    /// With the operator `kvtide::Attention` in it. With `external`, weights are references into that file.
+    /// With the operator `kvtide::Attention` in it. With `external`, weights are references into that file; `embedded`, all are inside.
     #[napi(ts_return_type = "Promise<Uint8Array>")]
-    pub fn model(&self, external: Option<String>) -> AsyncTask<OnnxTask<Vec<u8>, ExternalArray>> {
+    pub fn model(
+        &self,
+        external: Option<String>,
+        embedded: Option<bool>,
+    ) -> AsyncTask<OnnxTask<Vec<u8>, ExternalArray>> {
         let of = self.rewritten.clone();
-        let write =
-            move || Ok(of.rewritten.model().to_bytes(&of.graph.source.as_ref(), weights(external.as_deref()))?);
+        let write = move || {
+            let weights = weights(external.as_deref(), embedded.unwrap_or(false));
+            Ok(of.rewritten.model().to_bytes(&of.graph.source.as_ref(), weights)?)
+        };
         OnnxTask::of(write, ExternalArray::bytes)
     }
 
     /// Cut at its attentions.
     #[napi(ts_return_type = "Promise<Array<NativeOnnxPart>>")]
-    pub fn parts(&self, external: Option<String>) -> AsyncTask<OnnxTask<Vec<WrittenPart>, Vec<NativeOnnxPart>>> {
+    pub fn parts(
+        &self,
+        external: Option<String>,
+        embedded: Option<bool>,
+    ) -> AsyncTask<OnnxTask<Vec<WrittenPart>, Vec<NativeOnnxPart>>> {
         let of = self.rewritten.clone();
         let show = |parts: Vec<WrittenPart>| parts.into_iter().map(NativeOnnxPart::from).collect();
-        OnnxTask::of(move || of.parts(external.as_deref()), show)
+        OnnxTask::of(move || of.parts(weights(external.as_deref(), embedded.unwrap_or(false))), show)
     }
 }
 

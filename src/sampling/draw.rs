@@ -59,11 +59,8 @@ impl Wanted {
 
     /// About how long it takes, in nanoseconds.
     fn cost(&self) -> f64 {
-        const GREEDY: f64 = 0.5;
-        const DRAWN: f64 = 6.0;
-        let options = self.sampler.options();
-        let each = if options.is_greedy() && options.logprobs.is_none() { GREEDY } else { DRAWN };
         let rows = 1 + self.drafted.len() + self.drafts.len();
+        let each = self.sampler.cost() + f64::from(!self.masks.is_empty());
         each * rows as f64 * f64::from(self.logits.vocab())
     }
 }

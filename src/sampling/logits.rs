@@ -93,11 +93,6 @@ pub struct NativeLogits {
 }
 
 impl NativeLogits {
-    /// Rows of `vocab` floats one behind the other, for the JavaScript thread that this runs on.
-    pub(crate) fn new(values: Vec<f32>, rows: u32, vocab: u32) -> Outcome<Self> {
-        Ok(NativeLogits::of(Logits::new(values, rows, vocab, &budget())?))
-    }
-
     /// Logits that were counted where they were made.
     pub(crate) fn of(logits: Arc<Logits>) -> Self {
         NativeLogits { logits: RefCell::new(Handle::new("logits", logits)) }

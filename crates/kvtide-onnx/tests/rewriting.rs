@@ -2,7 +2,7 @@
 
 mod support;
 
-use kvtide_onnx::{Error, Form, Layout, Model, Options, Rewritten, Weights};
+use kvtide_onnx::{Error, FileSource, Form, Layout, Model, Options, Rewritten, Weights};
 use proptest::prelude::*;
 use support::build::{Attr, BOOL, Decoder, F32, Graph, HEADS, I64, Size};
 use support::runtime::same_as_before;
@@ -298,4 +298,19 @@ fn the_vocabulary_is_read_off_the_logits() {
         let rewritten = rewritten(&support::bytes(graph), &Options::default()).expect(graph);
         assert_eq!(rewritten.inspection().vocabulary, Some(320), "{graph}");
     }
+}
+
+#[test]
+fn weights_of_another_file_are_embedded() {
+    let (source, inside) =
+        (FileSource::open(support::path("onnx-gqa-f32-ext")).unwrap(), support::bytes("onnx-gqa-f32"));
+    let model = Model::read(&source).unwrap();
+    assert!(!model.check_weights(&source).unwrap().is_empty());
+    let embedded = model.to_bytes(&source, Weights::Embedded).unwrap();
+    let again = Model::read(&embedded).unwrap();
+    assert_eq!(again.check_weights(&embedded).unwrap(), []);
+    assert!(embedded.len().abs_diff(inside.len()) < inside.len() / 10, "{} and {} bytes", embedded.len(), inside.len());
+    // What has no folder cannot be read.
+    let bytes = support::bytes("onnx-gqa-f32-ext");
+    assert!(matches!(model.to_bytes(&bytes, Weights::Embedded), Err(Error::Weights { .. })));
 }

@@ -65,6 +65,16 @@ impl Sampler {
         &self.options
     }
 
+    /// About how long a draw takes for each logit, in nanoseconds: only its order of magnitude means something.
+    #[must_use]
+    pub fn cost(&self) -> f64 {
+        let options = &self.options;
+        let is_changed = options.counts_generated() || !options.bias.is_empty();
+        let weighs_all =
+            !options.is_greedy() && options.top_k.is_none() && (options.top_p < 1.0 || options.min_p == 0.0);
+        0.7 + f64::from(is_changed) + if weighs_all || options.logprobs.is_some() { 6.0 } else { 0.0 }
+    }
+
     /// Tokens of the prompt and behind it: the position of the next one.
     #[must_use]
     pub fn position(&self) -> u64 {

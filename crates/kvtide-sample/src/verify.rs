@@ -10,6 +10,7 @@
 //! nothing is rounded on the way: with weights `p` of `P` and `q` of `Q`, a draft stays where a number below `q P` is below `p Q`.
 //! Under temperature 0 both are the same, and give the same tokens as without a draft.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use crate::cut::Candidate;
@@ -54,7 +55,8 @@ impl Sampler {
         {
             return wrong("drafts", logits.len(), drafted.len(), "rows: one for each drafted token");
         }
-        let mut ahead = self.clone();
+        // A copy is made once a drafted token stays.
+        let mut ahead = Cow::Borrowed(self);
         let mut found: Vec<Sampled> = Vec::with_capacity(rows.len());
         for (place, &row) in rows.iter().enumerate() {
             let mask = allowed.get(place).copied().flatten();
@@ -71,7 +73,7 @@ impl Sampler {
             if draft != Some(token) {
                 break;
             }
-            ahead.push(&[token]);
+            ahead.to_mut().push(&[token]);
         }
         Ok(found)
     }

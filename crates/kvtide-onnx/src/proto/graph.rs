@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{DEPTH_MAX, Node, Tensor, ValueInfo};
+use super::{DEPTH_MAX, Node, Tensor, ValueInfo, Weights};
 use crate::error::{Error, Result};
 use crate::source::Span;
 use crate::wire::{Reader, Segments};
@@ -94,7 +94,7 @@ impl Graph {
     }
 
     /// Writes its fields in the order of their numbers, as all common writers do.
-    pub fn write(&self, file: Option<&str>) -> Segments {
+    pub fn write(&self, weights: Weights<'_>) -> Segments {
         let mut to = Segments::default();
         let mut others = self.others.clone();
         others.sort_by_key(|&(number, _)| number);
@@ -105,7 +105,7 @@ impl Graph {
             }
             match number {
                 1 => self.nodes.iter().for_each(|node| node.write(number, &mut to)),
-                5 => self.initializers.iter().for_each(|tensor| tensor.write(number, file, &mut to)),
+                5 => self.initializers.iter().for_each(|tensor| tensor.write(number, weights, &mut to)),
                 11 => self.inputs.iter().for_each(|input| input.write(number, &mut to)),
                 12 => self.outputs.iter().for_each(|output| output.write(number, &mut to)),
                 13 => self.values.iter().for_each(|value| value.write(number, &mut to)),

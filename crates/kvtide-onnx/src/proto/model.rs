@@ -20,6 +20,9 @@ pub enum Weights<'a> {
     /// Those inside of the model become references to this file: the model that was read, as its name stands beside
     /// what is written.
     External(&'a str),
+    /// All inside of the model, also those that lie in files of their own: for a runtime that opens none. What protobuf
+    /// can hold ends at 2 GiB.
+    Embedded,
 }
 
 /// A model as it was read: a graph, and places of its weights. It holds no bytes of weights.
@@ -129,16 +132,12 @@ impl Model {
 
     /// The model in stretches of own bytes and ranges of the source. Weights are not read.
     pub fn segments(&self, source: &dyn Source, weights: Weights<'_>) -> Result<Segments> {
-        let file = match weights {
-            Weights::Inline => None,
-            Weights::External(file) => Some(file),
-        };
         let mut to = Segments::default();
         let mut others = self.others.clone();
         others.sort_by_key(|&(number, _)| number);
         let place = |number: u32| others.iter().position(|other| other.0 > number).unwrap_or(others.len());
         others[..place(7)].iter().for_each(|other| to.span(other.1));
-        to.message(7, &self.graph.write(file));
+        to.message(7, &self.graph.write(weights));
         others[place(7)..place(8)].iter().for_each(|other| to.span(other.1));
         for (domain, version) in &self.opsets[self.imported..] {
             let mut opset = Segments::default();

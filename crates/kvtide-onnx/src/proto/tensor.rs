@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 
-use super::{ElementType, Encoded, load};
+use super::{ElementType, Encoded, Weights, load};
 use crate::error::{Error, Result};
 use crate::source::{Source, Span};
 use crate::wire::{Field, Reader, Segments};
@@ -239,27 +239,36 @@ impl Tensor {
         Ok(Some(bits.into_iter().map(number).collect()))
     }
 
-    /// Writes it; data that lie in the source become references to `file` where that is given.
-    pub fn write(&self, number: u32, file: Option<&str>, to: &mut Segments) {
-        let (Some(file), Place::Source(span)) = (file, &self.place) else { return self.encoded.write(number, to) };
-        if span.length < REFERENCE_BYTES_MIN {
-            return self.encoded.write(number, to);
-        }
+    /// Writes it, with its data or a reference to them.
+    pub fn write(&self, number: u32, weights: Weights<'_>, to: &mut Segments) {
         let mut message = Segments::default();
+        match (weights, &self.place) {
+            (Weights::External(file), Place::Source(span)) if span.length >= REFERENCE_BYTES_MIN => {
+                self.write_type(&mut message);
+                let (offset, length) = (span.offset.to_string(), span.length.to_string());
+                for (key, value) in [("location", file), ("offset", &offset), ("length", &length)] {
+                    let mut entry = Segments::default();
+                    entry.text(1, key.as_bytes());
+                    entry.text(2, value.as_bytes());
+                    message.message(13, &entry);
+                }
+                message.int(14, 1);
+            }
+            (Weights::Embedded, Place::External(External { location, offset, length })) => {
+                self.write_type(&mut message);
+                message.message_beside(9, location, Span { offset: *offset, length: *length });
+            }
+            _ => return self.encoded.write(number, to),
+        }
+        to.message(number, &message);
+    }
+
+    fn write_type(&self, message: &mut Segments) {
         for &dim in &self.dims {
             message.int(1, dim.cast_signed());
         }
         message.int(2, self.element.0.into());
         message.text(8, self.name.as_bytes());
-        let (offset, length) = (span.offset.to_string(), span.length.to_string());
-        for (key, value) in [("location", file), ("offset", &offset), ("length", &length)] {
-            let mut entry = Segments::default();
-            entry.text(1, key.as_bytes());
-            entry.text(2, value.as_bytes());
-            message.message(13, &entry);
-        }
-        message.int(14, 1);
-        to.message(number, &message);
     }
 }
 

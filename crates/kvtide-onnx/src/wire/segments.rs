@@ -14,6 +14,8 @@ pub enum Segment {
     Own(Vec<u8>),
     /// Bytes of the source.
     Source(Span),
+    /// Bytes of a file beside it.
+    Beside(String, Span),
 }
 
 /// A model, or a message of one, in stretches. Appending is O(1) for each stretch.
@@ -103,8 +105,21 @@ impl Segments {
             match segment {
                 Segment::Own(bytes) => self.bytes(bytes),
                 Segment::Source(span) => self.span(*span),
+                Segment::Beside(file, span) => self.beside(file, *span),
             }
         }
+    }
+
+    fn beside(&mut self, file: &str, span: Span) {
+        self.size += span.length;
+        self.list.push(Segment::Beside(file.into(), span));
+    }
+
+    /// A field of bytes that lie in a file beside the source.
+    pub(crate) fn message_beside(&mut self, number: u32, file: &str, span: Span) {
+        self.tag(number, 2);
+        self.varint(span.length);
+        self.beside(file, span);
     }
 
     /// The same with small ranges of the source copied, so that few stretches are left.
@@ -115,6 +130,7 @@ impl Segments {
                 Segment::Source(span) if span.length > COPIED_BYTES_MAX => gathered.span(*span),
                 Segment::Source(span) => gathered.bytes(&load(source, *span)?),
                 Segment::Own(bytes) => gathered.bytes(bytes),
+                Segment::Beside(file, span) => gathered.beside(file, *span),
             }
         }
         Ok(gathered)
@@ -132,6 +148,16 @@ impl Segments {
                     let start = all.len();
                     all.resize(start + span.length as usize, 0);
                     read(source, span.offset, &mut all[start..])?;
+                }
+                Segment::Beside(file, span) => {
+                    let start = all.len();
+                    all.resize(start + span.length as usize, 0);
+                    let refused = |error: std::io::Error| Error::Weights {
+                        file: file.clone(),
+                        tensor: String::new(),
+                        expected: format!("{} bytes that can be read at {} ({error})", span.length, span.offset),
+                    };
+                    source.read_beside(file, span.offset, &mut all[start..]).map_err(refused)?;
                 }
             }
         }

@@ -1,0 +1,187 @@
+//! One step of a model: token ids and positions in, rows of logits out. Kernels find the step's pages in what the session shares.
+#![expect(
+    unsafe_code,
+    reason = "tensors of ours are lent to a C library for the length of a call, and its own are read"
+)]
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+use kvtide_core::Error;
+use kvtide_tensor::{Budget, StepRun};
+
+use super::api::{Value, number};
+use super::library::{Library, NONE};
+use super::session::{POSITIONS, Port, ROWS, Session, failed};
+use super::tensor::{dims, element, memory};
+use crate::border::argument::ArrayArg;
+use crate::border::refusal::Outcome;
+use crate::sampling::logits::Logits;
+
+/// What one step is given.
+pub struct StepInputs {
+    ids: Vec<i64>,
+    positions: Vec<i64>,
+    /// The rows that are wanted, where not all are.
+    rows: Option<Vec<i64>>,
+}
+
+impl StepInputs {
+    pub fn read(ids: ArrayArg, positions: ArrayArg, rows: Option<ArrayArg>) -> Outcome<Self> {
+        let ids: Vec<i64> = ids.elements::<u32>("ids")?.unwrap_or(&[]).iter().map(|&id| id.into()).collect();
+        let positions =
+            positions.elements::<i32>("positions")?.unwrap_or(&[]).iter().map(|&at| at.into()).collect::<Vec<_>>();
+        let rows = rows.map(|rows| rows.elements::<i32>("rows")).transpose()?;
+        let rows = rows.map(|rows| rows.unwrap_or(&[]).iter().map(|&row| row.into()).collect::<Vec<i64>>());
+        if positions.len() != ids.len() {
+            let expected = format!("{}, as many as token ids", ids.len());
+            return Err(Error::argument("positions", format!("{} positions", positions.len()), expected).into());
+        }
+        let past = rows.iter().flatten().find(|&&row| row < 0 || row >= ids.len() as i64);
+        if let Some(&row) = past {
+            return Err(Error::argument("rows", row as f64, format!("a row from 0 to below {}", ids.len())).into());
+        }
+        Ok(StepInputs { ids, positions, rows })
+    }
+
+    pub fn check(&self, run: &StepRun) -> Outcome<()> {
+        let tokens = run.tokens() as usize;
+        if self.ids.len() == tokens {
+            return Ok(());
+        }
+        let expected = format!("{tokens}, one for each token of the step");
+        Err(Error::argument("ids", format!("{} token ids", self.ids.len()), expected).into())
+    }
+
+    /// How many rows of logits come back.
+    fn count(&self) -> usize {
+        self.rows.as_ref().map_or(self.ids.len(), Vec::len)
+    }
+}
+
+/// A tensor of ours for the length of a call: whole numbers as the graph wants them.
+struct Fed<'a> {
+    session: &'a Session,
+    value: *mut Value,
+    _numbers: Box<[i64]>,
+}
+
+impl Drop for Fed<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it was made for this call.
+        unsafe { (self.session.library.api.release_value)(self.value) };
+    }
+}
+
+impl<'a> Fed<'a> {
+    fn new(session: &'a Session, port: &Port, numbers: &[i64], dims: &[i64]) -> Outcome<Self> {
+        let (library, api) = (session.library, &session.library.api);
+        let mut own: Box<[i64]> = numbers.into();
+        let mut bytes = 8 * own.len();
+        if port.element == number::INT32 {
+            // The same memory, with half of it used.
+            bytes = 4 * own.len();
+            let narrow: &mut [i32] = bytemuck::cast_slice_mut(&mut own);
+            for (place, &value) in numbers.iter().enumerate() {
+                narrow[place] =
+                    i32::try_from(value).map_err(|_| failed(format!("{value} is too large for {}", port.text())))?;
+            }
+        }
+        let data = own.as_mut_ptr().cast();
+        // SAFETY: the numbers live as long as the tensor, and have so many bytes.
+        let value = library.make(|out| unsafe {
+            (api.create_tensor)(session.memory, data, bytes, dims.as_ptr(), dims.len(), port.element, out)
+        })?;
+        Ok(Fed { session, value, _numbers: own })
+    }
+}
+
+/// What the library made.
+struct Made<'a> {
+    library: &'a Library,
+    value: *mut Value,
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the library gave it away, or it is null.
+        unsafe { (self.library.api.release_value)(self.value) };
+    }
+}
+
+impl Session {
+    /// Runs one step; kernels find it in what they share.
+    pub fn run(&self, inputs: &StepInputs, budget: &Arc<Budget>) -> Outcome<Arc<Logits>> {
+        let (library, tokens) = (self.library, inputs.ids.len() as i64);
+        let fed = self.inputs.iter().map(|port| {
+            if port.is(POSITIONS) {
+                return Fed::new(self, port, &inputs.positions, &[1, tokens]);
+            }
+            if !port.is(ROWS) {
+                return Fed::new(self, port, &inputs.ids, &[1, tokens]);
+            }
+            match &inputs.rows {
+                Some(rows) => Fed::new(self, port, rows, &[rows.len() as i64]),
+                None => Fed::new(self, port, &(0..tokens).collect::<Vec<_>>(), &[tokens]),
+            }
+        });
+        let fed = fed.collect::<Outcome<Vec<_>>>()?;
+        let names: Vec<_> = self.inputs.iter().map(|port| port.name.as_ptr()).collect();
+        let values: Vec<_> = fed.iter().map(|fed| fed.value.cast_const()).collect();
+        let asked = [self.logits().name.as_ptr()];
+        let mut made = Made { library, value: null_mut() };
+        // SAFETY: names and tensors live until the call is over, and the output is a local.
+        library.check(unsafe {
+            let (run, count) = (library.api.run, names.len());
+            run(self.session, NONE, names.as_ptr(), values.as_ptr(), count, asked.as_ptr(), 1, &mut made.value)
+        })?;
+        self.read(&made, inputs, budget)
+    }
+
+    /// The rows that were asked for, as floats.
+    fn read(&self, made: &Made<'_>, inputs: &StepInputs, budget: &Arc<Budget>) -> Outcome<Arc<Logits>> {
+        let library = self.library;
+        let dims = dims(library, made.value)?;
+        let rows = if self.has_rows() { inputs.count() } else { inputs.ids.len() };
+        let vocab = match dims.as_slice() {
+            &[1, found, vocab] if found as usize == rows => vocab as usize,
+            _ => return Err(failed(format!("logits have the dimensions {dims:?}, expected [1, {rows}, vocabulary]"))),
+        };
+        let element = element(library, made.value)?;
+        let width = match element {
+            number::FLOAT => 4,
+            number::FLOAT16 | number::BFLOAT16 => 2,
+            other => return Err(failed(format!("logits are of element type {other}, expected floats"))),
+        };
+        // SAFETY: the tensor has these dimensions and this element type, and nobody writes to it.
+        let bytes: &[u8] = unsafe { memory(library, made.value, rows * vocab * width)? };
+        let count = inputs.count();
+        let mut values = Vec::new();
+        values.try_reserve_exact(count * vocab).map_err(|_| Budget::process().refusal(4 * (count * vocab) as u64))?;
+        let row = |place: usize| &bytes[place * vocab * width..(place + 1) * vocab * width];
+        match &inputs.rows {
+            Some(chosen) if !self.has_rows() => {
+                chosen.iter().for_each(|&place| widen(row(place as usize), element, &mut values))
+            }
+            _ => widen(bytes, element, &mut values),
+        }
+        Logits::new(values, count as u32, vocab as u32, budget)
+    }
+}
+
+/// Adds elements as floats.
+fn widen(bytes: &[u8], element: c_int, to: &mut Vec<f32>) {
+    if element == number::FLOAT {
+        return to.extend_from_slice(bytemuck::cast_slice(bytes));
+    }
+    let bits: &[u16] = bytemuck::cast_slice(bytes);
+    let start = to.len();
+    to.resize(start + bits.len(), 0.);
+    match element {
+        number::FLOAT16 => bits.reinterpret_cast::<f16>().convert_to_f32_slice(&mut to[start..]),
+        _ => bits.reinterpret_cast::<bf16>().convert_to_f32_slice(&mut to[start..]),
+    }
+}

@@ -1,0 +1,234 @@
+//! A model in a library of onnxruntime, with kvtide's operator in it.
+//!
+//! The library reads the model and its weights, and has threads of its own, which do not spin unless that is asked for: they would take
+//! the processor from everybody else between two steps. It prints nothing: what it was refused with is an error of the call.
+#![expect(unsafe_code, reason = "a model is given to a C library, and tensors of ours for the length of a call")]
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::Path;
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kvtide_core::{Code, details};
+
+use super::api::{CustomOpDomain, MemoryInfo, SessionObject, SessionOptions, number};
+use super::library::{Library, encoded, small};
+use super::operator::{Operator, Shared};
+use crate::border::refusal::{Outcome, Refusal};
+
+/// Inputs that a rewritten graph has, beside token ids.
+pub(super) const POSITIONS: &str = "position_ids";
+pub(super) const ROWS: &str = "logit_rows";
+const LOGITS: &str = "logits";
+
+/// A session, and what it is made of. All of it lives as long as the library may call.
+pub(super) struct Session {
+    pub library: &'static Library,
+    pub session: *mut SessionObject,
+    domain: *mut CustomOpDomain,
+    pub memory: *mut MemoryInfo,
+    pub inputs: Vec<Port>,
+    pub outputs: Vec<Port>,
+    pub shared: Arc<Shared>,
+    pub running: AtomicBool,
+    _operators: Vec<Box<Operator>>,
+}
+
+// SAFETY: sessions may be used from any thread; the pointers are those of this one.
+unsafe impl Send for Session {}
+// SAFETY: `Run` may be called from any thread, and `running` lets one caller in at a time.
+unsafe impl Sync for Session {}
+
+pub(super) struct Port {
+    pub name: CString,
+    pub element: c_int,
+}
+
+pub(super) struct Options {
+    pub threads: usize,
+    pub folder: Option<CString>,
+    pub spin: bool,
+}
+
+pub(super) enum ModelData {
+    Path(String),
+    Bytes(Vec<u8>),
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let api = &self.library.api;
+        // SAFETY: each was made for this session, or is null, which is released as nothing; kernels go before their operators.
+        unsafe {
+            (api.release_session)(self.session);
+            (api.release_memory)(self.memory);
+            (api.release_domain)(self.domain);
+        }
+    }
+}
+
+impl Session {
+    pub fn create(library: &'static Library, model: &ModelData, options: &Options) -> Outcome<Self> {
+        let api = &library.api;
+        let shared = Shared::new(library, options.threads);
+        let mut session = Session {
+            library,
+            session: null_mut(),
+            domain: null_mut(),
+            memory: null_mut(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            _operators: Operator::all(&shared),
+            shared,
+            running: AtomicBool::new(false),
+        };
+        // SAFETY: places to write to are locals; operators live as long as the session.
+        session.domain = library.make(|out| unsafe { (api.create_domain)(c"kvtide".as_ptr(), out) })?;
+        for operator in &session._operators {
+            // SAFETY: as above.
+            library.check(unsafe { (api.add_to_domain)(session.domain, &operator.table) })?;
+        }
+        // SAFETY: as above.
+        let made = library.make(|out| unsafe { (api.create_session_options)(out) })?;
+        let created = session.configure(made, options).and_then(|()| session.load(made, model));
+        // SAFETY: it was made above, and the session has what it needs of it.
+        unsafe { (api.release_session_options)(made) };
+        // What a kernel was refused with while it was made says more than the library.
+        created.map_err(|refusal| session.shared.end().1.unwrap_or(refusal))?;
+        // SAFETY: as above.
+        session.memory =
+            library.make(|out| unsafe { (api.create_cpu_memory)(number::ARENA, number::DEFAULT_MEMORY, out) })?;
+        session.inputs = session.ports(true)?;
+        session.outputs = session.ports(false)?;
+        session.check_ports()?;
+        Ok(session)
+    }
+
+    fn configure(&self, made: *mut SessionOptions, options: &Options) -> Outcome<()> {
+        let (library, api) = (self.library, &self.library.api);
+        let spin = if options.spin { c"1" } else { c"0" };
+        let mut config = vec![(c"session.intra_op.allow_spinning", spin), (c"session.inter_op.allow_spinning", spin)];
+        if let Some(folder) = &options.folder {
+            config.push((library.folder_key()?, folder));
+        }
+        // SAFETY: the options were just made, and all texts are strings that the library copies.
+        unsafe {
+            library.check((api.add_domain)(made, self.domain))?;
+            library.check((api.set_log_level)(made, number::FATAL))?;
+            library.check((api.set_intra_op_threads)(made, small(options.threads)))?;
+            library.check((api.set_inter_op_threads)(made, 1))?;
+            // A plan of memory for each shape would be kept for ever, and shapes change with each step.
+            library.check((api.disable_mem_pattern)(made))?;
+            config
+                .iter()
+                .try_for_each(|(key, value)| library.check((api.add_config)(made, key.as_ptr(), value.as_ptr())))
+        }
+    }
+
+    fn load(&mut self, options: *mut SessionOptions, model: &ModelData) -> Outcome<()> {
+        let (library, api, env) = (self.library, &self.library.api, self.library.env);
+        self.session = match model {
+            ModelData::Path(path) => {
+                let path = encoded(Path::new(path))?;
+                // SAFETY: the path has an end, and the rest was made for this session.
+                library.make(|out| unsafe { (api.create_session)(env, path.as_ptr(), options, out) })?
+            }
+            ModelData::Bytes(bytes) => {
+                let (data, count) = (bytes.as_ptr().cast(), bytes.len());
+                // SAFETY: the library reads so many bytes, and only during this call.
+                library.make(|out| unsafe { (api.create_session_from_array)(env, data, count, options, out) })?
+            }
+        };
+        Ok(())
+    }
+
+    /// Names and element types; an output's type is not asked for.
+    fn ports(&self, is_input: bool) -> Outcome<Vec<Port>> {
+        let (library, api, session) = (self.library, &self.library.api, self.session);
+        let (count, name) =
+            if is_input { (api.input_count, api.input_name) } else { (api.output_count, api.output_name) };
+        // SAFETY: the session lives; the allocator is the library's own, and frees what it gave.
+        let count = library.ask(|out| unsafe { count(session, out) })?;
+        // SAFETY: as above.
+        let allocator = library.make(|out| unsafe { (api.default_allocator)(out) })?;
+        let port = |index| {
+            // SAFETY: as above.
+            let text: *mut c_char = library.make(|out| unsafe { name(session, index, allocator, out) })?;
+            // SAFETY: as above.
+            let name = unsafe { CStr::from_ptr(text) }.to_owned();
+            // SAFETY: as above.
+            library.check(unsafe { (api.allocator_free)(allocator, text.cast()) })?;
+            Ok(Port { name, element: if is_input { self.element(index)? } else { 0 } })
+        };
+        (0..count).map(port).collect()
+    }
+
+    fn element(&self, index: usize) -> Outcome<c_int> {
+        let (library, api) = (self.library, &self.library.api);
+        // SAFETY: the session lives, and the type is released below.
+        let kind = library.make(|out| unsafe { (api.input_type)(self.session, index, out) })?;
+        let mut info = null();
+        // SAFETY: as above; the tensor's type is part of it.
+        let cast = library.check(unsafe { (api.tensor_type)(kind, &mut info) });
+        let element = cast.and_then(|()| match info.is_null() {
+            true => Ok(0),
+            // SAFETY: as above.
+            false => library.ask(|out| unsafe { (api.element_type)(info, out) }),
+        });
+        // SAFETY: it was made above.
+        unsafe { (api.release_type)(kind) };
+        element
+    }
+
+    /// Token ids, and what else a rewritten graph has; another input has nobody to give it.
+    fn check_ports(&self) -> Outcome<()> {
+        let ids = self.inputs.iter().filter(|port| !port.is(POSITIONS) && !port.is(ROWS)).count();
+        for port in &self.inputs {
+            let reason = if ![number::INT32, number::INT64].contains(&port.element) {
+                "it takes no whole numbers"
+            } else if ids > 1 && !["input_ids", POSITIONS, ROWS].iter().any(|name| port.is(name)) {
+                "nothing is known that it could be given"
+            } else {
+                continue;
+            };
+            return Err(unsupported(&port.text(), "input", reason));
+        }
+        if ids == 0 {
+            return Err(unsupported("input_ids", "input", "the graph has no input of token ids"));
+        }
+        if self.outputs.is_empty() {
+            return Err(unsupported(LOGITS, "output", "the graph has no outputs"));
+        }
+        Ok(())
+    }
+
+    /// The output with logits.
+    pub fn logits(&self) -> &Port {
+        self.outputs.iter().find(|port| port.is(LOGITS)).unwrap_or(&self.outputs[0])
+    }
+
+    pub fn has_rows(&self) -> bool {
+        self.inputs.iter().any(|port| port.is(ROWS))
+    }
+}
+
+fn unsupported(node: &str, operator: &str, reason: &str) -> Refusal {
+    let message = format!("the graph is not recognised at {node} ({operator}): {reason}");
+    Refusal { code: Code::UnsupportedGraph, message, details: details![node: node, operator: operator, reason: reason] }
+}
+
+pub(super) fn failed(reason: String) -> Refusal {
+    let message = format!("onnxruntime failed: {reason}");
+    Refusal { code: Code::RuntimeFailed, message, details: details![reason: reason] }
+}
+
+impl Port {
+    pub fn is(&self, name: &str) -> bool {
+        self.name.as_bytes() == name.as_bytes()
+    }
+
+    pub fn text(&self) -> String {
+        self.name.to_string_lossy().into_owned()
+    }
+}
