@@ -51,14 +51,15 @@ class GenerationTask implements Task {
 
   constructor(state: SequenceState, settings: GenerationSettings, { arrival, ahead, changed }: { arrival: number; ahead: number; changed: () => void }) {
     if (state.log.length + settings.tokens.length === 0) throw invalid('tokens.length', 0, 'at least 1: the sequence is empty')
-    state.log.push(settings.tokens)
     // The logits behind the last token are needed: it is computed again.
-    if (state.pending === 0) state.redo()
+    if (state.pending + settings.tokens.length === 0) state.redo()
+    state.log.push(settings.tokens)
     this.state = state
     this.arrival = arrival
     this.visible = state.log.length
     this.#settings = settings
-    this.#ahead = ahead
+    // What cannot be taken back is not computed ahead.
+    this.#ahead = state.hasTransaction ? 1 : ahead
     this.#changed = changed
     this.#sampler = Sampler.of(settings.sampling, state.log.copy())
     this.#lookup = settings.lookup?.make()
