@@ -120,7 +120,7 @@ test('low-bit pages under a graph of floats', async t => {
     using sequence = model.open()
     const [logits] = (await model.run([{ sequence, tokens: promptOf('p100') }], { logits: 'all' })) as [Float32Array]
     const off = distance(logits, referenceLogits('logits.p100'))
-    t.true(off > 0 && off < 0.5, `${format} is off by ${off}`)
+    t.true(off > 0 && off < 1, `${format} is off by ${off}`)
   }
 })
 
