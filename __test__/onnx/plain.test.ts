@@ -1,13 +1,13 @@
 // Graphs as they are, one sequence after the other, with keys and values in a cache.
 import test from 'ava'
-import * as ort from 'onnxruntime-node'
 
 import { isKvTideError, PagedKvCache, type ModelDescription, type Sequence } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
-import { PlainBackend, plainLayers, type PlainRuntime } from '../../lib/onnx/plain.js'
+import { PlainBackend, plainLayers } from '../../lib/onnx/plain.js'
+import { onnxRuntime } from '../../lib/onnx/runtime.js'
 import { argmax, graphFile, referenceOf } from '../support/onnx-graphs.js'
 
-const runtime = ort as unknown as PlainRuntime
+const runtime = onnxRuntime().module
 
 interface Plain {
   readonly cache: PagedKvCache

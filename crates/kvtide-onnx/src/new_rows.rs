@@ -11,7 +11,7 @@
 use std::collections::HashSet;
 
 use crate::error::{Error, Result};
-use crate::proto::{Attribute, Dim, ElementType, Graph, Model, Node, ValueInfo};
+use crate::proto::{Attribute, Dim, ElementType, Graph, Model, Node, ValueInfo, Weights};
 use crate::wire::Segments;
 
 /// The input that says which rows: `int64`, `[rows]`, counted from the first row of a present.
@@ -58,7 +58,7 @@ impl Model {
             suffix.outputs.push(ValueInfo::new(&name, element, Some(&dims)));
         }
         let mut bytes = Segments::default();
-        bytes.message(7, &suffix.write(None));
+        bytes.message(7, &suffix.write(Weights::Inline));
         bytes.to_bytes(&[].as_slice())
     }
 }
