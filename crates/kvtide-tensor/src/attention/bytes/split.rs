@@ -7,17 +7,16 @@ use std::f32::consts::LOG2_E;
 use std::sync::Mutex;
 
 use super::job::{Job, WorkUnit};
-use super::unit::{Scratch, State, TILE, Work};
+use super::scratch::{Scratch, State, TILE};
+use super::unit::Work;
 use crate::attention::call::Call;
+use crate::attention::call::asked::UNITS;
 use crate::attention::output::{Output, Suspect, larger};
 use crate::base::error::Result;
 use crate::base::lock::{lock, unlocked};
 use crate::base::memory::Budget;
 use crate::base::threads::try_share;
 use crate::kernels::tile::{TileKernels, padded};
-
-/// Enough units for the threads of any machine.
-const UNITS: usize = 64;
 
 /// Keys of a share, at least: with half of them, keeping shares and putting them together costs a call over pages 2 % more.
 const SHARE_MIN: usize = 8 * TILE;

@@ -10,19 +10,16 @@
 //!
 //! Numbers are 32-bit floats throughout; rows that come out as no finite numbers are worked out again (`exact.rs`). Segments are
 //! read where they lie. Scales of rows are applied to scores and weights, those of channels folded into the queries; where many
-//! rows share a segment, formats that take more than a load to become floats are widened once.
-//!
-//! Its memory is a few hundred KiB for each thread, kept from call to call.
+//! rows share a head, its keys and values are laid out as floats once for all of them.
 
-use std::cell::RefCell;
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::job::{Heads, Job, Segment, WorkUnit};
+use super::job::{Heads, Job, Scales, Segment, WorkUnit};
+use super::scratch::{SCORES, Scratch, State, TILE};
 use crate::base::error::Result;
-use crate::base::memory::Budget;
 use crate::kernels::quantise::hadamard;
-use crate::kernels::tile::{Elements, Matrix, MatrixMut, TileRows, padded};
+use crate::kernels::tile::{Elements, Matrix, MatrixMut, Panels, TileKernels, TileRows, padded};
 
 /// A unit at work.
 pub(super) struct Work<'a, 'b> {
@@ -137,23 +134,33 @@ impl<'a, 'b> Work<'a, 'b> {
     fn mask(&mut self, tile: &Range<usize>) -> bool {
         let (job, unit) = (self.job, self.unit);
         let (group, rules) = (job.asked.sizes.group(), job.asked.visible(unit.sequence));
-        let mut hidden = false;
+        let all = u128::MAX >> (TILE - tile.len());
+        let (mut hidden, mut visible, mut of_query) = (false, 0, usize::MAX);
         for row in 0..self.rows {
             let (query, head) = unit.query_and_head(row, group);
-            let position = job.asked.position(unit.sequence, query);
+            if query != of_query {
+                let position = job.asked.position(unit.sequence, query);
+                let bit = |(place, key)| u128::from(rules.shows(position, query, key)) << place;
+                (visible, of_query) = (tile.clone().enumerate().map(bit).sum(), query);
+            }
             let scores = &mut self.scratch.scores[row * SCORES..][..tile.len()];
-            let mut shown = 0;
-            for (place, (score, key)) in scores.iter_mut().zip(tile.clone()).enumerate() {
-                let added = job.asked.mask.as_ref().map_or(0.0, |mask| mask.at(unit.sequence, head, query, key));
-                *score += added;
-                // What is hidden is hidden whatever its key holds.
-                if !rules.shows(position, query, key) || added == f32::NEG_INFINITY || *score == f32::NEG_INFINITY {
-                    *score = f32::NEG_INFINITY;
-                    hidden = true;
-                } else {
-                    shown |= 1 << place;
+            let mut shown = visible;
+            if let Some(mask) = &job.asked.mask {
+                for (place, (score, key)) in scores.iter_mut().zip(tile.clone()).enumerate() {
+                    let added = mask.at(unit.sequence, head, query, key);
+                    *score += added;
+                    shown &= !(u128::from(added == f32::NEG_INFINITY) << place);
                 }
             }
+            // What is hidden is hidden whatever its key holds.
+            each_run(!shown, tile.len(), |keys| scores[keys].fill(f32::NEG_INFINITY));
+            let lost = scores.iter().filter(|score| **score == f32::NEG_INFINITY).count();
+            if lost > tile.len() - shown.count_ones() as usize {
+                for (place, score) in scores.iter().enumerate() {
+                    shown &= !(u128::from(*score == f32::NEG_INFINITY) << place);
+                }
+            }
+            hidden |= shown != all;
             self.scratch.shown[row] = shown;
         }
         hidden
@@ -187,8 +194,9 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 }
 
-/// From so many query rows on, keys and values that are no floats yet are made floats once for all of them.
-const WIDEN_ROWS: usize = 8;
+/// From so many query rows of a head on, its keys and values are laid out for all of them: those that are floats where they lie,
+/// and those that are not.
+const MANY: [usize; 2] = [56, 9];
 
 impl Work<'_, '_> {
     /// The rows of one of the unit's heads.
@@ -199,9 +207,15 @@ impl Work<'_, '_> {
 
     /// The products of all rows and keys, in rows of scores.
     fn score(&mut self, width: usize) {
-        for index in 0..self.segments.len() {
-            let (segment, at) = self.segments[index];
-            self.score_segment(segment, at);
+        // Queries of both kinds would meet in one product.
+        let rotated_alike = self.segments.iter().all(|(segment, _)| segment.rotated == self.segments[0].0.rotated);
+        if rotated_alike && self.are_many(|segment| segment.keys.elements) {
+            (0..self.unit.heads.len()).for_each(|head| self.score_laid(head, width));
+        } else {
+            for index in 0..self.segments.len() {
+                let (segment, at) = self.segments[index];
+                self.score_segment(segment, at);
+            }
         }
         if !self.segments.iter().any(|(segment, _)| segment.key_scales.is_by_row()) {
             return;
@@ -219,13 +233,31 @@ impl Work<'_, '_> {
         }
     }
 
+    /// The products with the keys of one head, laid out for all its rows.
+    fn score_laid(&mut self, head: usize, width: usize) {
+        let (rows, kernels, dim) = (self.rows_of(head), self.job.kernels, self.job.asked.sizes.dim);
+        let stride = padded(dim);
+        let Scratch { queries, rotated, panels, wide, channels, scores, .. } = &mut *self.scratch;
+        let mut panels = Panels { floats: panels, rows: stride, columns: TILE };
+        for (segment, at) in &self.segments {
+            let keys = segment.keys.head(head);
+            let scales = segment.key_scales.head(head);
+            let keys = match scales.is_by_channel() {
+                true => widened(kernels, keys, Some(of_channels(scales, dim, channels)), wide),
+                false => widened(kernels, keys, None, wide),
+            };
+            kernels.lay_keys(keys, *at, &mut panels);
+        }
+        let queries = if self.segments[0].0.rotated { rotated } else { queries };
+        let queries = Matrix { floats: &queries[rows.start * stride..], stride, count: rows.len() };
+        let mut out = MatrixMut { floats: &mut scores[rows.start * SCORES..], stride: SCORES };
+        kernels.product(queries, &panels, 0..dim, width, &mut out, false);
+    }
+
     fn score_segment(&mut self, segment: Segment<'_>, at: usize) {
         let (keys, dim) = (segment.keys, self.job.asked.sizes.dim);
-        let widened = self.is_widened(&keys, dim);
-        if widened || segment.key_scales.is_by_channel() {
-            for head in 0..keys.heads {
-                self.score_head(segment, at, head, widened);
-            }
+        if !keys.elements.is_direct(dim) || segment.key_scales.is_by_channel() {
+            (0..keys.heads).for_each(|head| self.score_head(segment, at, head));
             return;
         }
         let Scratch { queries, rotated, scores, .. } = &mut *self.scratch;
@@ -235,39 +267,27 @@ impl Work<'_, '_> {
     }
 
     /// The products with the keys of one head, made floats first or with their scales folded into the queries.
-    fn score_head(&mut self, segment: Segment<'_>, at: usize, head: usize, widened: bool) {
-        let (rows, dim) = (self.rows_of(head), self.job.asked.sizes.dim);
+    fn score_head(&mut self, segment: Segment<'_>, at: usize, head: usize) {
+        let (rows, kernels, dim) = (self.rows_of(head), self.job.kernels, self.job.asked.sizes.dim);
         let (keys, stride, count) = (segment.keys.head(head), padded(dim), rows.len());
-        let Scratch { queries, rotated, scaled, wide, channels: [scales, minimums], scores, .. } = &mut *self.scratch;
-        let (scales, minimums) = (&mut scales[..stride], &mut minimums[..stride]);
-        let by_channel = segment.key_scales.is_by_channel();
-        if by_channel {
-            segment.key_scales.head(head).of_channels(dim, scales, minimums);
-        }
+        let Scratch { queries, rotated, scaled, wide, channels, scores, .. } = &mut *self.scratch;
+        let scales = segment.key_scales.head(head);
+        let channels = scales.is_by_channel().then(|| of_channels(scales, dim, channels));
         let queries = &(if segment.rotated { rotated } else { queries })[rows.start * stride..rows.end * stride];
         let mut out = MatrixMut { floats: &mut scores[rows.start * SCORES + at..], stride: SCORES };
-        if widened {
-            for row in 0..keys.count {
-                let floats = &mut wide[row * stride..(row + 1) * stride];
-                self.job.kernels.widen(keys, row, floats);
-                if by_channel {
-                    for ((float, scale), minimum) in floats.iter_mut().zip(&*scales).zip(&*minimums).take(dim) {
-                        *float = *float * scale + minimum;
-                    }
-                }
-            }
-            let keys = TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, keys.count, dim);
-            return self.job.kernels.scores(Matrix { floats: queries, stride, count }, keys, &mut out);
-        }
+        let Some([scales, minimums]) = channels.filter(|_| keys.elements.is_direct(dim)) else {
+            let keys = widened(kernels, keys, channels, wide);
+            return kernels.scores(Matrix { floats: queries, stride, count }, keys, &mut out);
+        };
         // (query * scales) * codes + query * minimums
         let floats = &mut scaled[..queries.len()];
         floats.copy_from_slice(queries);
         for row in floats.chunks_exact_mut(stride) {
-            self.job.kernels.scale(row, scales);
+            kernels.scale(row, scales);
         }
-        self.job.kernels.scores(Matrix { floats, stride, count }, keys, &mut out);
+        kernels.scores(Matrix { floats, stride, count }, keys, &mut out);
         for (query, scores) in queries.chunks_exact(stride).zip(out.floats.chunks_mut(SCORES)) {
-            let constant = self.job.kernels.dot(query, minimums);
+            let constant = kernels.dot(query, minimums);
             scores[..keys.count].iter_mut().for_each(|score| *score += constant);
         }
     }
@@ -278,6 +298,10 @@ impl Work<'_, '_> {
             for head in 0..self.unit.heads.len() {
                 self.scale_weights(head, width, hidden);
             }
+        }
+        if self.are_many(|segment| segment.values.elements) {
+            (0..self.unit.heads.len()).for_each(|head| self.weigh_laid(head, hidden));
+            return;
         }
         for index in 0..self.segments.len() {
             let (segment, at) = self.segments[index];
@@ -314,12 +338,38 @@ impl Work<'_, '_> {
         }
     }
 
+    /// Adds the values of one head, laid out for all its rows.
+    fn weigh_laid(&mut self, head: usize, hidden: bool) {
+        let (rows, kernels, dim) = (self.rows_of(head), self.job.kernels, self.job.asked.sizes.value_dim);
+        let stride = padded(dim);
+        let Scratch { panels, wide, scores, out, shown, .. } = &mut *self.scratch;
+        let mut panels = Panels { floats: panels, rows: TILE, columns: stride };
+        let mut end = 0;
+        for (segment, at) in &self.segments {
+            kernels.lay_values(widened(kernels, segment.values.head(head), None, wide), *at, &mut panels);
+            end = at + segment.count();
+        }
+        let mut add = |rows: Range<usize>, keys: Range<usize>| {
+            let floats = &scores[rows.start * SCORES + keys.start..];
+            let weights = Matrix { floats, stride: SCORES, count: rows.len() };
+            let mut out = MatrixMut { floats: &mut out[rows.start * stride..], stride };
+            kernels.product(weights, &panels, keys, stride, &mut out, true);
+        };
+        if !hidden {
+            return add(rows, 0..end);
+        }
+        let mut first = rows.start;
+        for alike in shown[rows].chunk_by(|row, next| row == next) {
+            each_run(alike[0], end, |keys| add(first..first + alike.len(), keys));
+            first += alike.len();
+        }
+    }
+
     fn weigh_segment(&mut self, values: TileRows<'_>, at: usize, hidden: bool) {
         let dim = self.job.asked.sizes.value_dim;
-        let widened = self.is_widened(&values, dim);
-        if widened || hidden {
+        if hidden || !values.elements.is_direct(dim) {
             for head in 0..values.heads {
-                self.weigh_head(values.head(head), at, self.rows_of(head), widened, hidden);
+                self.weigh_head(values.head(head), at, self.rows_of(head), hidden);
             }
             return;
         }
@@ -329,142 +379,73 @@ impl Work<'_, '_> {
     }
 
     /// Adds the values of one head, made floats first or to the rows that see them.
-    fn weigh_head(&mut self, values: TileRows<'_>, at: usize, rows: Range<usize>, widened: bool, hidden: bool) {
-        let (kernels, dim) = (self.job.kernels, self.job.asked.sizes.value_dim);
-        let stride = padded(dim);
+    fn weigh_head(&mut self, values: TileRows<'_>, at: usize, rows: Range<usize>, hidden: bool) {
+        let (kernels, stride) = (self.job.kernels, padded(self.job.asked.sizes.value_dim));
         let Scratch { wide, scores, out, shown, .. } = &mut *self.scratch;
-        if widened {
-            for row in 0..values.count {
-                kernels.widen(values, row, &mut wide[row * stride..(row + 1) * stride]);
-            }
-        }
-        let values = match widened {
-            true => TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, values.count, dim),
-            false => values,
-        };
+        let values = widened(kernels, values, None, wide);
         if !hidden {
             let weights = Matrix { floats: &scores[rows.start * SCORES + at..], stride: SCORES, count: rows.len() };
             return kernels.weigh(weights, values, &mut MatrixMut { floats: &mut out[rows.start * stride..], stride });
         }
-        // A value that a row does not see is not read for it: it may be no number, which a weight of 0 would not undo.
         for row in rows {
             let weights = &scores[row * SCORES + at..][..values.count];
-            let mut from = 0;
-            while from < values.count {
-                let to = from + (shown[row] >> (at + from)).trailing_ones() as usize;
-                let to = to.min(values.count);
-                let part = Matrix { floats: &weights[from..to], stride: to - from, count: 1 };
+            each_run(shown[row] >> at, values.count, |keys| {
+                let part = Matrix { floats: &weights[keys.clone()], stride: keys.len(), count: 1 };
                 let mut out = MatrixMut { floats: &mut out[row * stride..(row + 1) * stride], stride };
-                kernels.weigh(part, values.part(from, to - from), &mut out);
-                from = to + 1;
-            }
+                kernels.weigh(part, values.part(keys.start, keys.len()), &mut out);
+            });
         }
     }
 
-    /// True for rows that are made floats before they are multiplied.
-    fn is_widened(&self, rows: &TileRows<'_>, dim: usize) -> bool {
-        let many = self.rows_of(0).len() > WIDEN_ROWS && rows.elements != Elements::F32;
-        many || !rows.elements.is_direct(dim)
+    /// True when so many rows share a head that its keys, or its values, are laid out.
+    fn are_many(&self, of: impl Fn(&Segment<'_>) -> Elements) -> bool {
+        let are_floats = self.segments.iter().all(|(segment, _)| of(segment) == Elements::F32);
+        self.rows_of(0).len() >= MANY[usize::from(!are_floats)]
+    }
+}
+
+/// Rows as the kernels read them: those whose codes are not, and those with scales of channels, as floats in `wide`.
+fn widened<'t>(
+    kernels: &TileKernels,
+    rows: TileRows<'t>,
+    channels: Option<[&[f32]; 2]>,
+    wide: &'t mut [f32],
+) -> TileRows<'t> {
+    if rows.elements.is_direct(rows.dim) && channels.is_none() {
+        return rows;
+    }
+    let stride = padded(rows.dim);
+    for (row, floats) in wide.chunks_exact_mut(stride).enumerate().take(rows.count) {
+        kernels.widen(rows, row, floats);
+        if let Some([scales, minimums]) = channels {
+            for ((float, scale), minimum) in floats.iter_mut().zip(scales).zip(minimums).take(rows.dim) {
+                *float = *float * scale + minimum;
+            }
+        }
+    }
+    TileRows::new(Elements::F32, bytemuck::cast_slice(wide), 4 * stride, rows.count, rows.dim)
+}
+
+/// The scales and the minimums of a head's elements.
+fn of_channels<'t>(scales: Scales<'_>, dim: usize, [factors, minimums]: &'t mut [Vec<f32>; 2]) -> [&'t [f32]; 2] {
+    let (factors, minimums) = (&mut factors[..padded(dim)], &mut minimums[..padded(dim)]);
+    scales.of_channels(dim, factors, minimums);
+    [factors, minimums]
+}
+
+/// Calls `each` with the runs of keys that a row sees, of the first `count`. The value of another key is not read for it: it
+/// may be no number, which a weight of 0 would not undo.
+fn each_run(shown: u128, count: usize, mut each: impl FnMut(Range<usize>)) {
+    let bits = |from: usize| shown.checked_shr(from as u32).unwrap_or(0);
+    let mut from = shown.trailing_zeros() as usize;
+    while from < count {
+        let to = from + bits(from).trailing_ones() as usize;
+        each(from..to.min(count));
+        from = to + bits(to).trailing_zeros() as usize;
     }
 }
 
 /// True where a row sees a key of the tile; behind the tile it sees none.
 fn is_shown(shown: u128, index: usize) -> bool {
     shown.checked_shr(index as u32).unwrap_or(0) & 1 == 1
-}
-
-/// Keys of a tile.
-pub(super) const TILE: usize = 128;
-
-/// Floats from a row of scores to the next: the tile, and room for a segment that ends beyond a multiple of four.
-const SCORES: usize = TILE + 16;
-
-/// The rows of one unit, and the tile at hand. Rows are padded to whole vectors.
-#[derive(Default)]
-pub(super) struct Scratch {
-    queries: Vec<f32>,
-    /// The queries, rotated as keys of low-bit pages are.
-    rotated: Vec<f32>,
-    /// The queries times the scales of a block's channels.
-    scaled: Vec<f32>,
-    pub out: Vec<f32>,
-    scores: Vec<f32>,
-    /// Rows of a segment as floats.
-    wide: Vec<f32>,
-    /// Scales and minimums of a block's channels.
-    channels: [Vec<f32>; 2],
-    /// Scales of the tile's keys, scales and minimums of its values.
-    of_tile: [Vec<f32>; 3],
-    /// The largest score of each row, its sum of weights, and what its output has besides.
-    pub state: Vec<State>,
-    /// Where rows do not see the whole tile: for each row a bit for each key that it sees.
-    shown: Vec<u128>,
-}
-
-/// The running softmax of one row.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct State {
-    /// The largest score so far.
-    pub max: f32,
-    /// The sum of `e^(score - max)`.
-    pub sum: f32,
-    /// What is to be added to each element of the output.
-    pub bias: f32,
-}
-
-impl State {
-    /// Nothing seen.
-    pub const EMPTY: State = State { max: f32::NEG_INFINITY, sum: 0.0, bias: 0.0 };
-}
-
-impl Scratch {
-    /// Runs `work` with this thread's memory, made large enough for so many rows.
-    pub fn with<T>(
-        rows: usize,
-        dim: usize,
-        value_dim: usize,
-        work: impl FnOnce(&mut Scratch) -> Result<T>,
-    ) -> Result<T> {
-        thread_local! {
-            static SCRATCH: RefCell<Scratch> = RefCell::default();
-        }
-        SCRATCH.with_borrow_mut(|scratch| {
-            scratch.reserve(rows, dim, value_dim)?;
-            work(scratch)
-        })
-    }
-
-    fn reserve(&mut self, rows: usize, dim: usize, value_dim: usize) -> Result<()> {
-        let [of_keys, of_values, of_tiles] = &mut self.of_tile;
-        let [scales, minimums] = &mut self.channels;
-        let wanted = [
-            (&mut self.queries, rows * padded(dim)),
-            (&mut self.rotated, rows * padded(dim)),
-            (&mut self.scaled, rows * padded(dim)),
-            (&mut self.out, rows * padded(value_dim)),
-            (&mut self.scores, rows * SCORES),
-            (&mut self.wide, TILE * padded(dim.max(value_dim))),
-            (scales, padded(dim)),
-            (minimums, padded(dim)),
-            (of_keys, SCORES),
-            (of_values, SCORES),
-            (of_tiles, SCORES),
-        ];
-        for (floats, count) in wanted {
-            if floats.len() < count {
-                let missing = count - floats.len();
-                floats.try_reserve_exact(missing).map_err(|_| Budget::process().refusal(4 * count as u64))?;
-                floats.resize(count, 0.0);
-            }
-        }
-        if self.state.len() < rows {
-            self.state.try_reserve(rows).map_err(|_| Budget::process().refusal(12 * rows as u64))?;
-            self.state.resize(rows, State::EMPTY);
-        }
-        if self.shown.len() < rows {
-            self.shown.try_reserve(rows).map_err(|_| Budget::process().refusal(16 * rows as u64))?;
-            self.shown.resize(rows, 0);
-        }
-        Ok(())
-    }
 }

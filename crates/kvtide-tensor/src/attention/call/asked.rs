@@ -13,8 +13,15 @@ use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::base::zeroed::zeroed_vec;
 
-/// Query rows of a unit, unless one query alone has more: as many as stay in the second cache with their tile.
+/// Enough units for the threads of any machine.
+pub(in crate::attention) const UNITS: usize = 64;
+
+/// Query rows of a unit where there are few, unless one query alone has more.
 pub(in crate::attention) const ROWS: usize = 64;
+
+/// Query rows of a unit where there are many: the more, the less often keys and values are laid out. As many as stay in the
+/// second cache with their tile.
+const ROWS_MAX: usize = 256;
 
 /// The axes of `[batch, heads, tokens, dim]`, or of `[tokens, heads, dim]`.
 #[derive(Clone, Copy)]
@@ -104,9 +111,10 @@ impl Asked<'_> {
         if self.sizes.is_ragged { 0 } else { sequence }
     }
 
-    /// Queries of a unit.
+    /// Queries of a unit: of many rows, as many as leave enough units for the threads of most machines.
     pub fn queries_max(&self) -> usize {
-        (ROWS / self.sizes.group()).max(1)
+        let rows = self.queries().saturating_mul(self.sizes.query_heads) / (UNITS / 2);
+        (rows.clamp(ROWS, ROWS_MAX) / self.sizes.group()).max(1)
     }
 
     /// What queries of a sequence see.

@@ -53,6 +53,22 @@ lanes! {
         _mm_storeu_ps(out.as_mut_ptr(), sums);
         out
     };
+    put_columns(of: [Self; 4], to: *mut f32, stride: usize) = {
+        // In each half of the vectors, a square of four by four.
+        let (low, high) = (_mm256_unpacklo_ps(of[0].0, of[1].0), _mm256_unpackhi_ps(of[0].0, of[1].0));
+        let (low2, high2) = (_mm256_unpacklo_ps(of[2].0, of[3].0), _mm256_unpackhi_ps(of[2].0, of[3].0));
+        let columns = [
+            _mm256_unpacklo_pd(_mm256_castps_pd(low), _mm256_castps_pd(low2)),
+            _mm256_unpackhi_pd(_mm256_castps_pd(low), _mm256_castps_pd(low2)),
+            _mm256_unpacklo_pd(_mm256_castps_pd(high), _mm256_castps_pd(high2)),
+            _mm256_unpackhi_pd(_mm256_castps_pd(high), _mm256_castps_pd(high2)),
+        ];
+        for (next, column) in columns.into_iter().enumerate() {
+            let column = _mm256_castpd_ps(column);
+            _mm_storeu_ps(to.add(next * stride), _mm256_castps256_ps128(column));
+            _mm_storeu_ps(to.add((next + 4) * stride), _mm256_extractf128_ps::<1>(column));
+        }
+    };
     largest(self) -> f32 = {
         let pair = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
         let pair = _mm_max_ps(pair, _mm_movehl_ps(pair, pair));

@@ -57,6 +57,24 @@ lanes! {
         _mm_storeu_ps(out.as_mut_ptr(), sums);
         out
     };
+    put_columns(of: [Self; 4], to: *mut f32, stride: usize) = {
+        // In each quarter of the vectors, a square of four by four.
+        let (low, high) = (_mm512_unpacklo_ps(of[0].0, of[1].0), _mm512_unpackhi_ps(of[0].0, of[1].0));
+        let (low2, high2) = (_mm512_unpacklo_ps(of[2].0, of[3].0), _mm512_unpackhi_ps(of[2].0, of[3].0));
+        let columns = [
+            _mm512_unpacklo_pd(_mm512_castps_pd(low), _mm512_castps_pd(low2)),
+            _mm512_unpackhi_pd(_mm512_castps_pd(low), _mm512_castps_pd(low2)),
+            _mm512_unpacklo_pd(_mm512_castps_pd(high), _mm512_castps_pd(high2)),
+            _mm512_unpackhi_pd(_mm512_castps_pd(high), _mm512_castps_pd(high2)),
+        ];
+        for (next, column) in columns.into_iter().enumerate() {
+            let (to, column) = (to.add(next * stride), _mm512_castpd_ps(column));
+            _mm_storeu_ps(to, _mm512_castps512_ps128(column));
+            _mm_storeu_ps(to.add(4 * stride), _mm512_extractf32x4_ps::<1>(column));
+            _mm_storeu_ps(to.add(8 * stride), _mm512_extractf32x4_ps::<2>(column));
+            _mm_storeu_ps(to.add(12 * stride), _mm512_extractf32x4_ps::<3>(column));
+        }
+    };
     largest(self) -> f32 = _mm512_reduce_max_ps(self.0);
     sum(self) -> f32 = _mm512_reduce_add_ps(self.0);
     round(self) -> Self = Self(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0));

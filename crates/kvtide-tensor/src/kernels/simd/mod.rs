@@ -49,6 +49,8 @@ pub(crate) trait Lanes: Copy {
     unsafe fn min(self, other: Self) -> Self;
     /// The sums of four vectors.
     unsafe fn sums(of: [Self; 4]) -> [f32; 4];
+    /// Element `i` of the four goes to `to + i * stride` and the three places behind it.
+    unsafe fn put_columns(of: [Self; 4], to: *mut f32, stride: usize);
     unsafe fn largest(self) -> f32;
     unsafe fn sum(self) -> f32;
     /// The nearest integers.

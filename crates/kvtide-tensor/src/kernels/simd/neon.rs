@@ -72,6 +72,19 @@ lanes! {
         vst1q_f32(out.as_mut_ptr(), sums);
         out
     };
+    put_columns(of: [Self; 4], to: *mut f32, stride: usize) = {
+        let (low, high) = (vzip1q_f32(of[0].0, of[1].0), vzip2q_f32(of[0].0, of[1].0));
+        let (low2, high2) = (vzip1q_f32(of[2].0, of[3].0), vzip2q_f32(of[2].0, of[3].0));
+        let columns = [
+            vzip1q_f64(vreinterpretq_f64_f32(low), vreinterpretq_f64_f32(low2)),
+            vzip2q_f64(vreinterpretq_f64_f32(low), vreinterpretq_f64_f32(low2)),
+            vzip1q_f64(vreinterpretq_f64_f32(high), vreinterpretq_f64_f32(high2)),
+            vzip2q_f64(vreinterpretq_f64_f32(high), vreinterpretq_f64_f32(high2)),
+        ];
+        for (next, column) in columns.into_iter().enumerate() {
+            Self(vreinterpretq_f32_f64(column)).store(to.add(next * stride));
+        }
+    };
     largest(self) -> f32 = vmaxvq_f32(self.0);
     sum(self) -> f32 = vaddvq_f32(self.0);
     round(self) -> Self = Self(vrndnq_f32(self.0));

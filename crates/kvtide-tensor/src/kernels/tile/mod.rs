@@ -1,18 +1,23 @@
 //! The arithmetic of attention on a tile: some query rows, some tokens, everything in the nearest caches.
 //!
-//! The algorithms are written once (`products.rs`, `soften.rs`); each form of the kernels is a table of entries in which they
-//! are inlined with its instructions enabled. The methods of [`TileKernels`] are safe: each checks the bounds of its whole
-//! call first.
+//! The algorithms are written once (`products.rs` for few rows, `panels.rs` for many, `soften.rs`); each form of the kernels is
+//! a table of entries in which they are inlined with its instructions enabled. The methods of [`TileKernels`] are safe: each
+//! checks the bounds of its whole call first.
 #![expect(
     unsafe_code,
     reason = "entries with vector instructions, and the calls to them after the bounds were checked"
 )]
 
+mod panels;
 mod products;
 mod rows;
 mod soften;
 
+use std::ops::Range;
+
 use crate::device::form::{Form, Kernels};
+pub(crate) use panels::Panels;
+use panels::{Lay, Product};
 use products::{Scores, Weigh};
 pub(crate) use rows::{AHEAD, Ahead, Elements, LANES_MAX, Matrix, MatrixMut, TileRows, padded};
 use rows::{Bf16, ElementFormat, F8, F16, F32, I8, Nibbles, widen_nibbles};
@@ -22,6 +27,9 @@ pub(crate) struct TileKernels {
     scores: [unsafe fn(Scores); 6],
     weigh: [unsafe fn(Weigh); 6],
     widen: [unsafe fn(*const u8, usize, *mut f32); 6],
+    lay_columns: [unsafe fn(Lay); 6],
+    lay_rows: [unsafe fn(Lay); 6],
+    product: unsafe fn(Product),
     soften: unsafe fn(*mut f32, usize, f32) -> [f32; 2],
     bend: unsafe fn(*mut f32, usize, f32, f32),
     scale: unsafe fn(*mut f32, *const f32, usize),
@@ -53,6 +61,9 @@ macro_rules! form {
                 scores<F>(a: Scores) = products::scores::<$lanes, F>(a);
                 weigh<F>(a: Weigh) = products::weigh::<$lanes, F, $long, $short>(a);
                 widen<F>(row: *const u8, dim: usize, out: *mut f32) = soften::widen::<$lanes, F>(row, dim, out);
+                lay_columns<F>(a: Lay) = panels::lay_columns::<$lanes, F>(a);
+                lay_rows<F>(a: Lay) = panels::lay_rows::<$lanes, F>(a);
+                product(a: Product) = panels::product::<$lanes>(a);
                 soften(row: *mut f32, len: usize, before: f32) -> [f32; 2] = soften::soften::<$lanes>(row, len, before);
                 bend(row: *mut f32, len: usize, factor: f32, cap: f32) = soften::bend::<$lanes>(row, len, factor, cap);
                 scale(row: *mut f32, factors: *const f32, len: usize) = soften::scale::<$lanes>(row, factors, len);
@@ -64,6 +75,23 @@ macro_rules! form {
                 scores: [scores::<F32>, scores::<F16>, scores::<Bf16>, scores::<F8>, scores::<I8>, scores::<Nibbles>],
                 weigh: [weigh::<F32>, weigh::<F16>, weigh::<Bf16>, weigh::<F8>, weigh::<I8>, weigh::<Nibbles>],
                 widen: [widen::<F32>, widen::<F16>, widen::<Bf16>, widen::<F8>, widen::<I8>, widen::<Nibbles>],
+                lay_columns: [
+                    lay_columns::<F32>,
+                    lay_columns::<F16>,
+                    lay_columns::<Bf16>,
+                    lay_columns::<F8>,
+                    lay_columns::<I8>,
+                    lay_columns::<Nibbles>,
+                ],
+                lay_rows: [
+                    lay_rows::<F32>,
+                    lay_rows::<F16>,
+                    lay_rows::<Bf16>,
+                    lay_rows::<F8>,
+                    lay_rows::<I8>,
+                    lay_rows::<Nibbles>,
+                ],
+                product,
                 soften,
                 bend,
                 scale,
@@ -152,6 +180,55 @@ impl TileKernels {
         };
         // SAFETY: every row of every matrix was checked; the table is given out only where its instructions are.
         unsafe { self.weigh[values.elements as usize](call) }
+    }
+
+    /// Lays keys of one head out for [`product`](Self::product): each is a column of `panels`, the first one column `at`.
+    pub fn lay_keys(&self, keys: TileRows<'_>, at: usize, panels: &mut Panels<'_>) {
+        let call = panels.lay(keys, at, panels.rows >= padded(keys.dim) && at + keys.count <= panels.columns);
+        // SAFETY: the rows and the room for them were checked; the table is given out only where its instructions are.
+        unsafe { self.lay_columns[keys.elements as usize](call) }
+    }
+
+    /// Lays values of one head out for [`product`](Self::product): each is a row of `panels`, the first one row `at`.
+    pub fn lay_values(&self, values: TileRows<'_>, at: usize, panels: &mut Panels<'_>) {
+        let call = panels.lay(values, at, at + values.count <= panels.rows && padded(values.dim) <= panels.columns);
+        // SAFETY: as in `lay_keys`.
+        unsafe { self.lay_rows[values.elements as usize](call) }
+    }
+
+    /// The products of `rows`, of which each has as many elements as `inner` names rows of `panels`, with the first `columns` of
+    /// them; added to `out` where `adds`.
+    pub fn product(
+        &self,
+        rows: Matrix<'_>,
+        panels: &Panels<'_>,
+        inner: Range<usize>,
+        columns: usize,
+        out: &mut MatrixMut<'_>,
+        adds: bool,
+    ) {
+        if rows.count == 0 {
+            return;
+        }
+        assert!(columns.is_multiple_of(LANES_MAX) && columns <= panels.columns, "whole vectors of columns");
+        assert!(inner.start <= inner.end && inner.end <= panels.rows, "rows of the panels");
+        check_matrix(rows.floats, rows.stride, rows.count, inner.len());
+        check_matrix(out.floats, out.stride, rows.count, columns);
+        let call = Product {
+            rows: rows.floats.as_ptr(),
+            stride: rows.stride,
+            count: rows.count,
+            panels: panels.floats.as_ptr(),
+            panel_rows: panels.rows,
+            first: inner.start,
+            inner: inner.len(),
+            columns,
+            out: out.floats.as_mut_ptr(),
+            out_stride: out.stride,
+            adds,
+        };
+        // SAFETY: all memory was checked; the table is given out only where its instructions are.
+        unsafe { (self.product)(call) }
     }
 
     /// Row `index` of the first head of `rows` as floats.

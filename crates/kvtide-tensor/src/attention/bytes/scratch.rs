@@ -1,0 +1,108 @@
+//! What a thread remembers while it works on a unit: the rows, their softmax so far, and the tile at hand.
+//!
+//! A few hundred KiB for each thread, kept from call to call. Rows are padded to whole vectors.
+
+use std::cell::RefCell;
+
+use crate::base::error::Result;
+use crate::base::memory::Budget;
+use crate::kernels::tile::{Panels, padded};
+
+/// Keys of a tile.
+pub(super) const TILE: usize = 128;
+
+/// Floats from a row of scores to the next: the tile, and room for a segment that ends beyond a multiple of four.
+pub(super) const SCORES: usize = TILE + 16;
+
+/// The rows of one unit, and the tile at hand.
+#[derive(Default)]
+pub(super) struct Scratch {
+    pub queries: Vec<f32>,
+    /// The queries, rotated as keys of low-bit pages are.
+    pub rotated: Vec<f32>,
+    /// The queries times the scales of a block's channels.
+    pub scaled: Vec<f32>,
+    pub out: Vec<f32>,
+    pub scores: Vec<f32>,
+    /// Rows of a segment as floats.
+    pub wide: Vec<f32>,
+    /// Keys or values of the tile, as many rows are multiplied with them.
+    pub panels: Vec<f32>,
+    /// Scales and minimums of a block's channels.
+    pub channels: [Vec<f32>; 2],
+    /// Scales of the tile's keys, scales and minimums of its values.
+    pub of_tile: [Vec<f32>; 3],
+    /// The largest score of each row, its sum of weights, and what its output has besides.
+    pub state: Vec<State>,
+    /// Where rows do not see the whole tile: for each row a bit for each key that it sees.
+    pub shown: Vec<u128>,
+}
+
+/// The running softmax of one row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct State {
+    /// The largest score so far.
+    pub max: f32,
+    /// The sum of `e^(score - max)`.
+    pub sum: f32,
+    /// What is to be added to each element of the output.
+    pub bias: f32,
+}
+
+impl State {
+    /// Nothing seen.
+    pub const EMPTY: State = State { max: f32::NEG_INFINITY, sum: 0.0, bias: 0.0 };
+}
+
+impl Scratch {
+    /// Runs `work` with this thread's memory, made large enough for so many rows.
+    pub fn with<T>(
+        rows: usize,
+        dim: usize,
+        value_dim: usize,
+        work: impl FnOnce(&mut Scratch) -> Result<T>,
+    ) -> Result<T> {
+        thread_local! {
+            static SCRATCH: RefCell<Scratch> = RefCell::default();
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.reserve(rows, dim, value_dim)?;
+            work(scratch)
+        })
+    }
+
+    fn reserve(&mut self, rows: usize, dim: usize, value_dim: usize) -> Result<()> {
+        let [of_keys, of_values, of_tiles] = &mut self.of_tile;
+        let [scales, minimums] = &mut self.channels;
+        let wanted = [
+            (&mut self.queries, rows * padded(dim)),
+            (&mut self.rotated, rows * padded(dim)),
+            (&mut self.scaled, rows * padded(dim)),
+            (&mut self.out, rows * padded(value_dim)),
+            (&mut self.scores, rows * SCORES),
+            (&mut self.wide, TILE * padded(dim.max(value_dim))),
+            (&mut self.panels, Panels::floats(padded(dim), TILE).max(Panels::floats(TILE, padded(value_dim)))),
+            (scales, padded(dim)),
+            (minimums, padded(dim)),
+            (of_keys, SCORES),
+            (of_values, SCORES),
+            (of_tiles, SCORES),
+        ];
+        for (floats, count) in wanted {
+            if floats.len() < count {
+                let missing = count - floats.len();
+                floats.try_reserve_exact(missing).map_err(|_| Budget::process().refusal(4 * count as u64))?;
+                floats.resize(count, 0.0);
+            }
+        }
+        if self.state.len() < rows {
+            self.state.try_reserve(rows).map_err(|_| Budget::process().refusal(12 * rows as u64))?;
+            self.state.resize(rows, State::EMPTY);
+        }
+        if self.shown.len() < rows {
+            self.shown.try_reserve(rows).map_err(|_| Budget::process().refusal(16 * rows as u64))?;
+            self.shown.resize(rows, 0);
+        }
+        Ok(())
+    }
+}
