@@ -132,9 +132,14 @@ export class PlainBackend implements Backend {
   }
 }
 
+/** @internal What a graph's inputs and outputs are for; refused where one of them is not known. */
+export function plainPorts(graph: NativeOnnxGraph): OnnxPorts {
+  return new OnnxPorts(sessionOf(graph))
+}
+
 /** @internal The layers of a graph that only its pasts tell of; sizes that these do not say have to be declared, as have windows. */
 export function plainLayers(graph: NativeOnnxGraph, declared: { readonly numKvHeads?: number; readonly headDim?: number; readonly windows?: readonly (number | null)[] }): ModelLayer[] {
-  const { layers } = new OnnxPorts(sessionOf(graph))
+  const { layers } = plainPorts(graph)
   const { windows } = declared
   if (windows !== undefined && windows.length !== layers.length) throw invalid('config', windows.length, `${layers.length} layers, as the graph has`)
   return layers.map((pair, place) => {
