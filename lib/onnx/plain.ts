@@ -9,7 +9,7 @@ import { binding } from '../loading/binding.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { Backend, ModelStep, StepSequence } from './backend.js'
-import { type Carried, type CarriedCall, CarriedPorts } from './carried.js'
+import { type Carried, type CarriedCall, CarriedPorts, isSlid } from './carried.js'
 import { OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
 import type { OnnxRuntimeModule, RuntimeSession, RuntimeTensor } from './runtime.js'
 
@@ -137,7 +137,10 @@ export function plainPorts(graph: NativeOnnxGraph): OnnxPorts {
   return new OnnxPorts(sessionOf(graph))
 }
 
-/** @internal The layers of a graph that only its pasts tell of; sizes that these do not say have to be declared, as have windows. */
+/**
+ * @internal The layers of a graph that only its pasts tell of; sizes that these do not say have to be declared. A window counts where the graph
+ * slides a past by itself: another graph may see all rows, whatever was declared, so all of them are kept.
+ */
 export function plainLayers(graph: NativeOnnxGraph, declared: { readonly numKvHeads?: number; readonly headDim?: number; readonly windows?: readonly (number | null)[] }): ModelLayer[] {
   const { layers } = plainPorts(graph)
   const { windows } = declared
@@ -150,7 +153,7 @@ export function plainLayers(graph: NativeOnnxGraph, declared: { readonly numKvHe
       throw refusedPort(past, 'input', `the graph does not say how many ${at === 0 ? 'heads' : 'elements a head'} it has, and no config does`)
     }))
     const [numKvHeads, headDim] = key as [number, number]
-    const window = windows?.[place] ?? undefined
+    const window = isSlid(pair[0]) ? (windows?.[place] ?? undefined) : undefined
     const sizes = { numKvHeads, headDim, valueHeadDim: value?.[1] as number }
     return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
   })
