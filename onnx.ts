@@ -11,5 +11,4 @@ export type { GenerateOptions, OnnxCacheOptions, OnnxModelOptions, OpenOptions, 
 export { OnnxPast, type OnnxPastOptions, type OnnxResumed } from './lib/onnx/past.js'
 export type { OnnxNames, OnnxSession } from './lib/onnx/ports.js'
 export { OnnxSequence } from './lib/onnx/sequence.js'
-export type { AllowedTokens, SamplingOptions } from './lib/sampling/options.js'
-export type { TokenLogprobs } from './lib/sampling/sampler.js'
+export type { AllowedTokens, SamplingOptions, TokenLogprobs } from './lib/sampling/options.js'

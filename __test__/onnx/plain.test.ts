@@ -1,13 +1,13 @@
 // Graphs as they are, one sequence after the other, with keys and values in a cache.
 import test from 'ava'
-import * as ort from 'onnxruntime-node'
 
 import { isKvTideError, PagedKvCache, type ModelDescription, type Sequence } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
-import { PlainBackend, plainLayers, type PlainRuntime } from '../../lib/onnx/plain.js'
+import { PlainBackend, plainLayers } from '../../lib/onnx/plain.js'
+import { onnxRuntime } from '../../lib/onnx/runtime.js'
 import { argmax, graphFile, referenceOf } from '../support/onnx-graphs.js'
 
-const runtime = ort as unknown as PlainRuntime
+const runtime = onnxRuntime().module
 
 interface Plain {
   readonly cache: PagedKvCache
@@ -116,6 +116,15 @@ for (const [graph, model, declared, limit] of graphs) {
     cache.dispose()
   })
 }
+
+test('a window counts only where the graph slides a past by itself', async t => {
+  const kinds = async (graph: string): Promise<string[]> => {
+    const native = await binding.NativeOnnxGraph.open(graphFile(graph))
+    return plainLayers(native, { headDim: 16, windows }).map(layer => layer.kind)
+  }
+  t.deepEqual(await kinds('families/qwen2-window/optimum'), ['full', 'full'])
+  t.deepEqual(await kinds('families/qwen2-window/builder'), ['full', 'sliding'])
+})
 
 test('drafts that were taken back leave nothing behind', async t => {
   const reference = referenceOf('llama')

@@ -212,8 +212,8 @@ export class CarriedPorts<T extends OnnxTensor> {
   }
 }
 
-/** Whether the graph drops rows of a past by itself, so that it has a fixed number of them. */
-function isSlid({ input: { shape } }: CarriedPort): boolean {
+/** @internal Whether the graph drops rows of a past by itself, so that it has a fixed number of them. */
+export function isSlid({ input: { shape } }: CarriedPort): boolean {
   const rows = shape?.[2]
   return typeof rows === 'number' ? rows > 0 : rows !== undefined && rows.includes('sliding')
 }

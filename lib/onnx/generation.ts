@@ -3,8 +3,8 @@ import type { NativeLogits } from '#binding'
 import { invalid, KvTideError } from '../border/errors.js'
 import { checkInternal } from '../border/owner.js'
 import type { PromptLookup } from '../sampling/prompt-lookup.js'
-import type { SamplingSettings } from '../sampling/options.js'
-import { type RowToDraw, Sampler, type TokenLogprobs } from '../sampling/sampler.js'
+import type { SamplingSettings, TokenLogprobs } from '../sampling/options.js'
+import { type RowToDraw, Sampler } from '../sampling/sampler.js'
 import type { Scheduler } from './scheduler.js'
 import type { SequenceState } from './sequence.js'
 import type { Task } from './task.js'
@@ -51,14 +51,15 @@ class GenerationTask implements Task {
 
   constructor(state: SequenceState, settings: GenerationSettings, { arrival, ahead, changed }: { arrival: number; ahead: number; changed: () => void }) {
     if (state.log.length + settings.tokens.length === 0) throw invalid('tokens.length', 0, 'at least 1: the sequence is empty')
-    state.log.push(settings.tokens)
     // The logits behind the last token are needed: it is computed again.
-    if (state.pending === 0) state.redo()
+    if (state.pending + settings.tokens.length === 0) state.redo()
+    state.log.push(settings.tokens)
     this.state = state
     this.arrival = arrival
     this.visible = state.log.length
     this.#settings = settings
-    this.#ahead = ahead
+    // What cannot be taken back is not computed ahead.
+    this.#ahead = state.hasTransaction ? 1 : ahead
     this.#changed = changed
     this.#sampler = Sampler.of(settings.sampling, state.log.copy())
     this.#lookup = settings.lookup?.make()

@@ -1,8 +1,9 @@
-import type { NativeOnnxInspection } from '#binding'
+import type { NativeOnnxGraph, NativeOnnxInspection } from '#binding'
 
 import { isKvTideError, type KvTideError } from '../border/errors.js'
 import { binding } from '../loading/binding.js'
 import { configBeside, configWindows, readText } from './config.js'
+import { plainPorts } from './plain.js'
 
 /** `kvtide onnx inspect`: what is found in a graph, or at which node it is not recognised, and why. */
 
@@ -33,13 +34,19 @@ export async function inspect({ model, json, config }: Inspect): Promise<number>
   try {
     const { file, windows } = declared(model, config)
     const graph = await binding.NativeOnnxGraph.open(model)
-    const found = (await graph.rewrite(false, windows)).inspect()
-    console.log(json ? asJson(found, file) : asText(found, file))
-    return 0
+    try {
+      const found = (await graph.rewrite(false, windows)).inspect()
+      console.log(json ? asJson(found, file) : asText(found, file))
+      return 0
+    } catch (error) {
+      if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_GRAPH' || json) throw error
+      console.error(unrecognised(error, model, graph))
+      return 1
+    }
   } catch (error) {
     if (!isKvTideError(error)) throw error
     if (json) console.log(JSON.stringify({ error: { code: error.code, message: error.message, details: error.details } }, undefined, 2))
-    else console.error(refusal(error, model))
+    else console.error(`${model}: ${error.message}`)
     return 1
   }
 }
@@ -65,9 +72,19 @@ function asText({ text }: NativeOnnxInspection, config: string | undefined): str
   return `${text}\nwindows  ${config === undefined ? 'as the graph shows them: there is no config.json that says more' : `as ${config} declares them`}`
 }
 
-function refusal(error: KvTideError, model: string): string {
-  if (error.code !== 'UNSUPPORTED_GRAPH') return `${model}: ${error.message}`
-  const { node, operator, reason } = (error as KvTideError<'UNSUPPORTED_GRAPH'>).details
-  const rows = [['node', node], ['operator', operator], ['reason', reason]].map(([name, value]) => `${(name as string).padEnd(8)} ${value}`)
-  return [`${model} is not recognised`, ...rows, 'It can still be run as it is, with past and present.'].join('\n')
+function unrecognised(error: KvTideError<'UNSUPPORTED_GRAPH'>, model: string, graph: NativeOnnxGraph): string {
+  const { node, operator, reason } = error.details
+  const rows = [['node', node], ['operator', operator], ['reason', reason], ['as it is', asItIs(graph)]] as const
+  return [`${model} is not recognised`, ...rows.map(([name, value]) => `${name.padEnd(9)} ${value}`)].join('\n')
+}
+
+/** Whether a graph can be run with past and present, although its attentions are not recognised. */
+function asItIs(graph: NativeOnnxGraph): string {
+  try {
+    plainPorts(graph)
+    return 'it can be run with past and present'
+  } catch (error) {
+    if (!isKvTideError(error)) throw error
+    return error.message
+  }
 }

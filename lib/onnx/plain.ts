@@ -4,13 +4,14 @@ import type { NativeLogits, NativeOnnxGraph } from '#binding'
 
 import { invalid, KvTideError } from '../border/errors.js'
 import { dtypeRow, type TensorData } from '../border/host-array.js'
-import type { HostTensor, KvSource, OnnxTensor } from '../border/tensor.js'
+import type { HostTensor, KvSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { Backend, ModelStep, StepSequence } from './backend.js'
-import { type Carried, type CarriedCall, CarriedPorts, type OnnxTensorClass } from './carried.js'
+import { type Carried, type CarriedCall, CarriedPorts, isSlid } from './carried.js'
 import { OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
+import type { OnnxRuntimeModule, RuntimeSession, RuntimeTensor } from './runtime.js'
 
 /**
  * The graph as it is, with past and present, for graphs that are not recognised. One sequence after the other, since pasts of a batch would have to
@@ -19,18 +20,6 @@ import { OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './port
  * Presents are kept of the sequences of the last steps, as far as {@link KEPT_MAX} goes: of others, and after a cut, rows are read
  * back from the cache. What is kept of a sequence counts only if its ids are the same.
  */
-
-/** A session as this backend runs it. */
-interface PlainSession extends OnnxSession {
-  run(feeds: Readonly<Record<string, OnnxTensor>>, fetches: readonly string[]): Promise<Readonly<Record<string, OnnxTensor>>>
-  release(): Promise<void>
-}
-
-/** As much of onnxruntime-node as this backend uses. */
-export interface PlainRuntime {
-  readonly Tensor: OnnxTensorClass
-  readonly InferenceSession: { create(model: Uint8Array, options?: object): Promise<unknown> }
-}
 
 /** How a session is made. */
 export interface PlainOptions {
@@ -49,38 +38,38 @@ const TYPES: Readonly<Record<string, string>> = { float32: 'f32', float16: 'f16'
 /** What is kept of a sequence: the ids that its presents are of. */
 interface Kept {
   readonly ids: Uint32Array
-  readonly carried: Carried<OnnxTensor>
+  readonly carried: Carried<RuntimeTensor>
 }
 
 /** One sequence of a step, computed. */
 interface Computed {
-  readonly call: CarriedCall<OnnxTensor>
-  readonly outputs: Readonly<Record<string, OnnxTensor>>
+  readonly call: CarriedCall<RuntimeTensor>
+  readonly outputs: Readonly<Record<string, RuntimeTensor>>
   readonly layers: readonly KvSource[]
 }
 
 /** @internal The graph as it is. */
 export class PlainBackend implements Backend {
   readonly name = 'plain'
-  readonly #session: PlainSession
-  readonly #carried: CarriedPorts<OnnxTensor>
+  readonly #session: RuntimeSession
+  readonly #carried: CarriedPorts<RuntimeTensor>
   readonly #layers: readonly number[]
   readonly #fetches: readonly string[]
   readonly #kept = new Map<number, Kept>()
 
-  private constructor(session: PlainSession, cache: PagedKvCache, runtime: PlainRuntime) {
-    const ports = new OnnxPorts(session)
+  private constructor(session: RuntimeSession, carried: CarriedPorts<RuntimeTensor>, cache: PagedKvCache) {
     this.#session = session
-    this.#carried = new CarriedPorts(session, ports, cache, runtime.Tensor)
+    this.#carried = carried
     this.#layers = cache.groups.flatMap(group => group.layers).toSorted((one, other) => one - other)
-    const carried = ports.layers.flat()
-    this.#fetches = ['logits', ...carried.map(port => port.present), ...carried.flatMap(port => port.newRows ?? [])]
-    if (!session.outputNames.includes('logits')) throw refusedPort('logits', 'output', 'it is missing')
+    const ports = carried.ports.layers.flat()
+    this.#fetches = ['logits', ...ports.map(port => port.present), ...ports.flatMap(port => port.newRows ?? [])]
   }
 
   /** @internal A session of the graph, over a cache with its layers. */
-  static async open(graph: NativeOnnxGraph, cache: PagedKvCache, runtime: PlainRuntime, { threads, takesFolder }: PlainOptions): Promise<PlainBackend> {
-    const presents = new OnnxPorts(sessionOf(graph)).layers.flat().map(port => port.present)
+  static async open(graph: NativeOnnxGraph, cache: PagedKvCache, runtime: OnnxRuntimeModule, { threads, takesFolder }: PlainOptions): Promise<PlainBackend> {
+    const own = sessionOf(graph)
+    if (!own.outputNames.includes('logits')) throw refusedPort('logits', 'output', 'it is missing')
+    const presents = new OnnxPorts(own).layers.flat().map(port => port.present)
     const suffix = graph.newRowsSuffix(presents)
     const file = takesFolder ? graph.path : null
     const bytes = Buffer.concat([await graph.model(file === null ? undefined : basename(file)), suffix])
@@ -89,8 +78,13 @@ export class PlainBackend implements Backend {
       intraOpNumThreads: threads, interOpNumThreads: 1, logSeverityLevel: 4,
       extra: { session: { intra_op: { allow_spinning: '0' }, ...weights } },
     }
-    const session = await ran(runtime.InferenceSession.create(bytes, options)) as PlainSession
-    return new PlainBackend(session, cache, runtime)
+    const described = {
+      ...own, inputNames: [...own.inputNames, 'kvtide.new_rows'], outputNames: [...own.outputNames, ...presents.map(name => `kvtide.new.${name}`)],
+    }
+    // What does not fit the cache is refused before a session takes time.
+    const carried = new CarriedPorts<RuntimeTensor>(described, new OnnxPorts(described), cache, runtime.Tensor)
+    const session = await ran(runtime.InferenceSession.create(bytes, options))
+    return new PlainBackend(session, carried, cache)
   }
 
   async run({ step, sequences, offsets, ids, rows }: ModelStep): Promise<NativeLogits> {
@@ -103,7 +97,7 @@ export class PlainBackend implements Backend {
       const pairs = computed.map(({ layers }) => layers[place] as KvSource)
       step.write(layer, joined(pairs.map(pair => pair.k as HostTensor)), joined(pairs.map(pair => pair.v as HostTensor)))
     }
-    const logits = chosen(computed.map(({ outputs }) => outputs['logits'] as OnnxTensor), offsets, rows)
+    const logits = chosen(computed.map(({ outputs }) => outputs['logits'] as RuntimeTensor), offsets, rows)
     for (const [place, { sequence, before }] of sequences.entries()) {
       const { call, outputs } = computed[place] as Computed
       const all = new Uint32Array(before.length + call.count)
@@ -138,9 +132,17 @@ export class PlainBackend implements Backend {
   }
 }
 
-/** @internal The layers of a graph that only its pasts tell of; sizes that these do not say have to be declared, as have windows. */
+/** @internal What a graph's inputs and outputs are for; refused where one of them is not known. */
+export function plainPorts(graph: NativeOnnxGraph): OnnxPorts {
+  return new OnnxPorts(sessionOf(graph))
+}
+
+/**
+ * @internal The layers of a graph that only its pasts tell of; sizes that these do not say have to be declared. A window counts where the graph
+ * slides a past by itself: another graph may see all rows, whatever was declared, so all of them are kept.
+ */
 export function plainLayers(graph: NativeOnnxGraph, declared: { readonly numKvHeads?: number; readonly headDim?: number; readonly windows?: readonly (number | null)[] }): ModelLayer[] {
-  const { layers } = new OnnxPorts(sessionOf(graph))
+  const { layers } = plainPorts(graph)
   const { windows } = declared
   if (windows !== undefined && windows.length !== layers.length) throw invalid('config', windows.length, `${layers.length} layers, as the graph has`)
   return layers.map((pair, place) => {
@@ -151,7 +153,7 @@ export function plainLayers(graph: NativeOnnxGraph, declared: { readonly numKvHe
       throw refusedPort(past, 'input', `the graph does not say how many ${at === 0 ? 'heads' : 'elements a head'} it has, and no config does`)
     }))
     const [numKvHeads, headDim] = key as [number, number]
-    const window = windows?.[place] ?? undefined
+    const window = isSlid(pair[0]) ? (windows?.[place] ?? undefined) : undefined
     const sizes = { numKvHeads, headDim, valueHeadDim: value?.[1] as number }
     return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
   })
@@ -185,9 +187,9 @@ async function ran<T>(promise: Promise<T>): Promise<T> {
 /** Rows of several sequences, one behind the other: `[heads, tokens, dim]`. Those of one are taken as they are. */
 function joined(sources: readonly HostTensor[]): HostTensor {
   if (sources.length === 1) return sources[0] as HostTensor
-  const tensors = sources.map(({ data, range }) => ({ tensor: data as OnnxTensor, range: range as readonly [number, number] }))
-  const [, heads, , width] = (tensors[0] as { tensor: OnnxTensor }).tensor.dims as [number, number, number, number]
-  const dtype = TYPES[(tensors[0] as { tensor: OnnxTensor }).tensor.type] as 'f32' | 'f16'
+  const tensors = sources.map(({ data, range }) => ({ tensor: data as RuntimeTensor, range: range as readonly [number, number] }))
+  const [, heads, , width] = (tensors[0] as { tensor: RuntimeTensor }).tensor.dims as [number, number, number, number]
+  const dtype = TYPES[(tensors[0] as { tensor: RuntimeTensor }).tensor.type] as 'f32' | 'f16'
   const total = tensors.reduce((sum, { range: [start, end] }) => sum + end - start, 0)
   const data = dtypeRow(dtype).make(heads * total * width)
   let at = 0
@@ -203,22 +205,22 @@ function joined(sources: readonly HostTensor[]): HostTensor {
 }
 
 /** The elements of a tensor as numbers or as bits, where they lie. */
-function bitsOf({ data, type }: OnnxTensor): TensorData {
+function bitsOf({ data, type }: RuntimeTensor): TensorData {
   if (type === 'float32') return data as Float32Array
   const { buffer, byteOffset, length } = data as Uint16Array
   return new Uint16Array(buffer, byteOffset, length)
 }
 
 /** The rows of logits that are wanted, one behind the other. */
-function chosen(logits: readonly OnnxTensor[], offsets: Int32Array, rows: Int32Array): NativeLogits {
-  const { dims, type } = logits[0] as OnnxTensor
+function chosen(logits: readonly RuntimeTensor[], offsets: Int32Array, rows: Int32Array): NativeLogits {
+  const { dims, type } = logits[0] as RuntimeTensor
   const vocabulary = dims.at(-1) as number
   const dtype = TYPES[type]
   if (dtype === undefined) throw refusedPort('logits', 'output', `its type is ${type}`)
   const data = dtypeRow(dtype as 'f32').make(rows.length * vocabulary)
   for (const [place, row] of rows.entries()) {
     const owner = offsets.findLastIndex(start => start <= row)
-    const from = bitsOf(logits[owner] as OnnxTensor)
+    const from = bitsOf(logits[owner] as RuntimeTensor)
     const own = row - (offsets[owner] as number)
     data.set(from.subarray(own * vocabulary, (own + 1) * vocabulary), place * vocabulary)
   }

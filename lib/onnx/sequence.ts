@@ -7,7 +7,7 @@ import { findPrefix, type PrefixMatch, type PromptOptions } from '../sequences/p
 import { createSequence, Sequence } from '../sequences/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { readTokens, type Tokens } from '../sequences/tokens.js'
-import type { Transaction } from '../sequences/transaction.js'
+import { openOn, type Transaction } from '../sequences/transaction.js'
 import { TokenLog } from './token-log.js'
 
 /** @internal Who computes a sequence: a generation, or a call of `run`. */
@@ -32,10 +32,34 @@ class DeferredHandle extends SequenceHandle {
   }
 }
 
-/** Where a transaction began, and what was pending there. */
-interface Mark {
+/** Where a transaction of the caller's began, and what was pending there. */
+class Mark {
   readonly length: number
   readonly pending: Uint32Array
+  readonly #transaction: Transaction
+  isCommitted = false
+
+  constructor({ computed, log }: SequenceState, transaction: Transaction) {
+    this.length = computed
+    this.pending = log.copy(computed)
+    this.#transaction = transaction
+    for (const name of ['commit', 'commitPath'] as const) {
+      const call = transaction[name] as (...args: unknown[]) => void
+      const value = (...args: unknown[]): void => {
+        Reflect.apply(call, transaction, args)
+        this.isCommitted = true
+      }
+      Object.defineProperty(transaction, name, { value })
+    }
+  }
+
+  get isOpen(): boolean {
+    try {
+      return this.#transaction.length >= 0
+    } catch (error) {
+      return isKvTideError(error) && error.code === 'TRANSACTION_OPEN'
+    }
+  }
 }
 
 /** The ids of sequences when snapshots of them were taken. */
@@ -53,7 +77,7 @@ export class SequenceState {
   computed: number
   user: SequenceUser | undefined
   declare sequence: OnnxSequence
-  #marks: Mark[] = []
+  readonly #marks: Mark[] = []
 
   constructor(shared: SharedCache, id: number, prompt: PromptOptions, ids: Uint32Array, computed: number) {
     this.shared = shared
@@ -88,16 +112,14 @@ export class SequenceState {
     // Whoever computes it knows what it has.
     if (this.user !== undefined) return
     if (length > this.computed) throw invalid('sequence.length', length, `${this.computed}: tokens were appended to it by other hands`)
-    const marks = this.#marks
-    if (length === this.computed) {
-      const { committedLength } = this.sequence
-      while (marks.length > 0 && (marks[0] as Mark).length < committedLength) marks.shift()
-      return
-    }
-    while (marks.length > 0 && (marks.at(-1) as Mark).length > length) marks.pop()
-    this.log.cut(length)
-    if (marks.at(-1)?.length === length) this.log.push((marks.pop() as Mark).pending)
+    if (length < this.computed) this.log.cut(length)
     this.computed = length
+    for (let mark = this.#marks.at(-1); mark !== undefined && !mark.isOpen; mark = this.#marks.at(-1)) {
+      this.#marks.pop()
+      if (mark.isCommitted || mark.length !== length) continue
+      this.log.cut(length)
+      this.log.push(mark.pending)
+    }
   }
 
   /** Refuses a change by others while tokens are computed. */
@@ -106,26 +128,40 @@ export class SequenceState {
   }
 
   /**
-   * Drops what comes behind `length` tokens. Where a window has dropped what would be seen again, all of them are pending; of a sequence that
-   * is gone there is nothing to drop.
+   * Drops what comes behind `length` tokens. Where a window has dropped what would be seen again, all of them are pending. What cannot be taken
+   * back stays: in a transaction of the caller's, and of a sequence that is gone.
    */
   cut(length: number): void {
-    this.log.cut(length)
-    if (length >= this.computed) return
-    try {
-      this.sequence.cutCache(length)
-      this.computed = length
-    } catch (error) {
-      if (!isKvTideError(error)) throw error
-      this.release()
+    if (length < this.computed) {
+      try {
+        this.sequence.cutCache(length)
+        this.computed = length
+      } catch (error) {
+        if (!isKvTideError(error)) throw error
+        if (!this.release()) return this.log.cut(this.computed)
+      }
     }
+    this.log.cut(length)
   }
 
-  /** Makes the last token pending again, where nothing is. */
+  /** Makes the last token pending again, where nothing is; refused in a transaction of the caller's. */
   redo(): void {
-    const last = this.log.copy(this.log.length - 1)
-    this.cut(this.log.length - 1)
+    const length = this.log.length - 1
+    if (this.hasTransaction) throw new KvTideError('TRANSACTION_OPEN', 'the last token is computed, and in a transaction it cannot be computed again: give tokens', { object: 'sequence' })
+    const last = this.log.copy(length)
+    this.cut(length)
     this.log.push(last)
+  }
+
+  /** Whether the caller has a transaction open: nothing can be taken back then. */
+  get hasTransaction(): boolean {
+    try {
+      openOn(this.shared, this.sequence.id, {}).dispose()
+      return false
+    } catch (error) {
+      if (isKvTideError(error)) return true
+      throw error
+    }
   }
 
   /** Makes all tokens pending and gives their blocks back, where no transaction is open. Says whether it did. */
@@ -164,12 +200,9 @@ export class SequenceState {
     }
   }
 
-  mark(): void {
-    this.#marks.push({ length: this.computed, pending: this.log.copy(this.computed) })
-  }
-
-  forgetMarks(): void {
-    this.#marks = []
+  /** Notes where a transaction of the caller's began. */
+  mark(transaction: Transaction): void {
+    this.#marks.push(new Mark(this, transaction))
   }
 }
 
@@ -220,7 +253,6 @@ export class OnnxSequence extends Sequence {
     if (tokens < state.computed) super.truncate(tokens)
     state.computed = Math.min(state.computed, tokens)
     state.log.cut(tokens)
-    state.forgetMarks()
   }
 
   /** @internal */
@@ -260,7 +292,6 @@ export class OnnxSequence extends Sequence {
       throw new KvTideError('SNAPSHOT_INVALID', `the snapshot cannot be used: ${reason}`, { reason })
     }
     super.restore(snapshot)
-    state.forgetMarks()
     state.log.cut(0)
     state.log.push(ids as Uint32Array)
     state.computed = this.length
@@ -271,7 +302,7 @@ export class OnnxSequence extends Sequence {
     const state = this.#settled()
     state.checkFree()
     const transaction = super.begin(options)
-    state.mark()
+    state.mark(transaction)
     return transaction
   }
 

@@ -1,7 +1,8 @@
 import type { NativeLogits } from '#binding'
 
 import { KvTideError } from '../border/errors.js'
-import type { RowToDraw, TokenLogprobs } from '../sampling/sampler.js'
+import type { TokenLogprobs } from '../sampling/options.js'
+import type { RowToDraw } from '../sampling/sampler.js'
 import type { SequenceState, SequenceUser } from './sequence.js'
 
 /** @internal Tokens of one sequence that the scheduler computes, for a generation or for a call of `run`. */

@@ -162,6 +162,7 @@ if (plan.original) {
     for (const { name, type, shape } of session.inputMetadata) {
       if (name === plan.tokens) feeds[name] = ints(prompt, [1, prompt.length])
       else if (name === 'position_ids') feeds[name] = ints(prompt.keys(), [1, prompt.length])
+      else if (type === 'bool') feeds[name] = new ort.Tensor('bool', Uint8Array.of(0), shape)
       else if (name === 'attention_mask') feeds[name] = ints(prompt.map(() => 1), [1, prompt.length])
       else {
         const layer = plan.layers.find(({ pasts }) => pasts.includes(name))
