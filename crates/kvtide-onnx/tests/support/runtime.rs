@@ -7,14 +7,14 @@ use kvtide_onnx::{FileSource, Layout, Model, Options, Rewritten, Source, Weights
 use serde_json::{Value, json};
 
 fn runtime() -> PathBuf {
-    root().join("bench/onnxruntime/node_modules/onnxruntime-node")
+    root().join("node_modules/onnxruntime-node")
 }
 
 /// Whether onnxruntime-node is installed; says so where it is not.
 fn is_there() -> bool {
     let there = runtime().exists();
     if !there {
-        eprintln!("SKIPPED: bench/onnxruntime is not installed");
+        eprintln!("SKIPPED: onnxruntime-node is not installed");
     }
     there
 }
