@@ -1,8 +1,10 @@
 // One graph in onnxruntime, attention on pages: what it computes, and what is left when it fails.
-import { readFileSync } from 'node:fs'
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import test from 'ava'
+import type { ExecutionContext } from 'ava'
 
 import { isKvTideError, type AnyKvTideError, type ErrorCode } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
@@ -10,6 +12,7 @@ import { onnxLibrary } from '../../lib/onnx/runtime.js'
 import { StepRun } from '../../lib/sequences/step-run.js'
 import { distance, referenceLogits, references } from '../support/llama/references.js'
 import { readSafetensors } from '../support/llama/safetensors.js'
+import { onnxTest as test } from '../support/onnx/available.js'
 import { best, F16, F32, graphFile, INT4, PagedGraph } from '../support/onnx/paged-graph.js'
 
 const prompts = Object.keys(references.prompts)
@@ -26,10 +29,24 @@ async function rejected<C extends ErrorCode>(promise: Promise<unknown>, code: C)
   throw new Error(`it was not refused with ${code}`)
 }
 
+/** A graph on pages; nothing where an older onnxruntime does not read graphs of this version, which is said by name. */
+async function opened(t: ExecutionContext, file: string, options: Parameters<typeof PagedGraph.open>[1] = {}): Promise<PagedGraph | undefined> {
+  try {
+    return await PagedGraph.open(file, options)
+  } catch (error) {
+    const version = process.env['KVTIDE_ONNXRUNTIME_VERSION']
+    if (version === undefined || !/IR version|[Oo]pset/.test(String(error))) throw error
+    t.log(`SKIPPED: onnxruntime ${version} does not read ${file}`)
+    t.pass()
+    return undefined
+  }
+}
+
 for (const name of [...F32, F16]) {
   const close = name === F16 ? 0.1 : 1e-4
   test(`${name}: logits of all prompts are the references'`, async t => {
-    using model = await PagedGraph.open(graphFile(name))
+    using model = await opened(t, graphFile(name))
+    if (model === undefined) return
     for (const prompt of prompts) {
       using sequence = model.cache.openSequence()
       const off = distance(await model.all(sequence, promptOf(prompt)), referenceLogits(`logits.${prompt}`))
@@ -38,7 +55,8 @@ for (const name of [...F32, F16]) {
   })
 
   test(`${name}: 64 tokens after each prompt are the references'`, async t => {
-    using model = await PagedGraph.open(graphFile(name))
+    using model = await opened(t, graphFile(name))
+    if (model === undefined) return
     for (const prompt of prompts) {
       using sequence = model.cache.openSequence()
       t.deepEqual(await model.greedy(sequence, promptOf(prompt), 64), greedyOf(prompt), prompt)
@@ -46,9 +64,31 @@ for (const name of [...F32, F16]) {
   })
 }
 
+for (const names of [['model.onnx', 'model.onnx.data'], ['1f3a', '9bc2']] as const) {
+  test(`links to files that are called ${names.join(' and ')}`, async t => {
+    if (process.platform === 'win32') {
+      t.log('SKIPPED: links of files need rights on Windows')
+      return t.pass()
+    }
+    const folder = mkdtempSync(join(tmpdir(), 'kvtide-links-'))
+    t.teardown(() => rmSync(folder, { recursive: true }))
+    const [blobs, shown] = ['blobs', 'shown'].map(name => join(folder, name)) as [string, string]
+    for (const made of [blobs, shown]) mkdirSync(made)
+    for (const [at, name] of ['model.onnx', 'model.onnx.data'].entries()) {
+      copyFileSync(graphFile('onnx-gqa-f32-ext').replace('model.onnx', name), join(blobs, names[at] as string))
+      symlinkSync(join(blobs, names[at] as string), join(shown, name))
+    }
+    using model = await opened(t, join(shown, 'model.onnx'))
+    if (model === undefined) return undefined
+    using sequence = model.cache.openSequence()
+    return t.true(distance(await model.all(sequence, promptOf('p7')), referenceLogits('logits.p7')) < 1e-4)
+  })
+}
+
 test('int4: the tokens are its own', async t => {
   const check = JSON.parse(readFileSync(graphFile(INT4).replace('model.onnx', 'check.json'), 'utf8')) as { readonly 'python_ort_1.30.0': { readonly own_greedy: Record<string, number[]> } }
-  using model = await PagedGraph.open(graphFile(INT4))
+  using model = await opened(t, graphFile(INT4))
+  if (model === undefined) return
   let [same, of] = [0, 0]
   for (const [prompt, tokens] of Object.entries(check['python_ort_1.30.0'].own_greedy)) {
     using sequence = model.cache.openSequence()
@@ -60,8 +100,8 @@ test('int4: the tokens are its own', async t => {
       given = [token]
     }
   }
-  // Its products round activations to 8 bits: the last bit of an attention may turn a token that is nearly two.
-  t.true(of === 320 && same >= 316, `${same} of ${of}`)
+  // Its products round activations to 8 bits, each version of onnxruntime in its own way: the last bit may turn a token that is nearly two.
+  t.true(of === 320 && same >= 310, `${same} of ${of}`)
 })
 
 for (const [family, close] of [['qwen2-window/optimum', 1e-4], ['qwen2-window/builder', 1e-4], ['gemma2/builder', 5e-3], ['gpt-oss/builder', 0.15], ['llama/dynamo', 1e-4], ['llama/builder-f16', 0.1]] as const) {
@@ -69,7 +109,8 @@ for (const [family, close] of [['qwen2-window/optimum', 1e-4], ['qwen2-window/bu
     const folder = new URL(`../fixtures/families/${family.split('/')[0]}/`, import.meta.url)
     const { prompts: own } = JSON.parse(readFileSync(new URL('references.json', folder), 'utf8')) as { readonly prompts: Record<string, number[]> }
     const wanted = readSafetensors(new URL('references.safetensors', folder))
-    using model = await PagedGraph.open(fileURLToPath(new URL(`../fixtures/families/${family}/model.onnx`, import.meta.url)))
+    using model = await opened(t, fileURLToPath(new URL(`../fixtures/families/${family}/model.onnx`, import.meta.url)))
+    if (model === undefined) return
     for (const [prompt, tokens] of Object.entries(own)) {
       const logits = wanted.get(`logits.${prompt}`)?.data
       t.truthy(logits)
@@ -87,9 +128,10 @@ for (const [family, close] of [['qwen2-window/optimum', 1e-4], ['qwen2-window/bu
   })
 }
 
-for (const rows of [true, false]) {
+for (const [graph, rows] of [['onnx', true], ['onnx-gqa-f32', false]] as const) {
   test(`four prompts in one ragged step, then decoding beside a prompt in pieces; rows chosen ${rows ? 'in the graph' : 'afterwards'}`, async t => {
-    using model = await PagedGraph.open(graphFile('onnx-gqa-f32'), { rows })
+    using model = await opened(t, graphFile(graph), { rows })
+    if (model === undefined) return
     const names = ['p1', 'p7', 'p33', 'p100']
     const sequences = names.map(() => model.cache.openSequence())
     const batch = names.map((name, at) => ({ sequence: sequences[at] as (typeof sequences)[0], tokens: promptOf(name) }))
@@ -132,7 +174,7 @@ test('forks, truncations and prefixes go on as if they had been computed alone',
 
 /** Logits of two tokens after a prompt, on so many threads. */
 async function after100(threads: number): Promise<Float32Array> {
-  using model = await PagedGraph.open(graphFile('onnx-gqa-f32'), { threads })
+  using model = await PagedGraph.open(graphFile('onnx'), { threads })
   using sequence = model.cache.openSequence()
   await model.all(sequence, promptOf('p100'))
   return await model.all(sequence, greedyOf('p100').slice(0, 2))
@@ -145,7 +187,7 @@ for (const threads of [2, 3]) {
 }
 
 test('low-bit pages under the operator', async t => {
-  using model = await PagedGraph.open(graphFile('onnx-gqa-f32'), { cache: { keyFormat: 'q8', valueFormat: 'q8' } })
+  using model = await PagedGraph.open(graphFile('onnx'), { cache: { keyFormat: 'q8', valueFormat: 'q8' } })
   using sequence = model.cache.openSequence()
   const off = distance(await model.all(sequence, promptOf('p100')), referenceLogits('logits.p100'))
   t.true(off > 1e-4 && off < 1, `off by ${off}`)

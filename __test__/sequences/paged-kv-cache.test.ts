@@ -338,8 +338,28 @@ test('a cache without V keeps K alone', t => {
   t.is(cache.sequenceLength(seq), 4)
 })
 
+test('half floats under f32 are rounded when they are written, and come out as they lie', t => {
+  using cache = makeSmall({ keyFormat: 'f16', valueFormat: 'bf16', numLayers: 1, numKvHeads: 1, headDim: 2 })
+  t.is(cache.bytesPerToken, 2 * 2 + 2 * 2)
+  const seq = cache.createSequence()
+  // Halfway between two neighbours goes to the even one; 65520 is too large for f16.
+  const [key, value] = [Float32Array.of(1 + 2 ** -11, 65520), Float32Array.of(1 + 2 ** -8, -3)]
+  cache.writeKv(seq, 0, 0, key, value)
+  t.deepEqual(cache.readKv(seq, 0, 0), { key: Uint16Array.of(0x3c00, 0x7c00), value: Uint16Array.of(0x3f80, 0xc040) })
+  cache.append([seq], { data: key.fill(0.5), shape: [1, 1, 1, 2] }, { data: value, shape: [1, 1, 1, 2] })
+  const { k, v } = cache.gather(seq, 0)
+  t.deepEqual([k.dtype, v.dtype, v.toFloat32Array()], ['f16', 'bf16', Float32Array.of(1, -3, 1, -3)])
+  const [into, out] = [new Uint16Array(4), new Uint16Array(4)]
+  cache.gatherInto(seq, 0, into, out)
+  t.deepEqual([into, out], [k.toArray(), v.toArray()])
+  blames(t, 'INVALID_ARGUMENT', () => cache.gatherInto(seq, 0, new Float32Array(4) as never, out), 'k')
+  throwsCode(t, 'DTYPE_MISMATCH', () => cache.writeKv(seq, 0, 2, Uint16Array.of(0, 0), value))
+})
+
 test('forms that do not go together are refused by name', t => {
-  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ keyFormat: 'f16' }), 'keyFormat')
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ dtype: 'bf16', keyFormat: 'f16' }), 'keyFormat')
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ dtype: 'f16', valueFormat: 'f32' }), 'valueFormat')
+  blames(t, 'INVALID_ARGUMENT', () => makeSmall({ keyFormat: 'bf16', hadamard: true }), 'hadamard')
   blames(t, 'INVALID_ARGUMENT', () => makeSmall({ valueFormat: 'u8' }), 'valueFormat')
   blames(t, 'INVALID_ARGUMENT', () => makeSmall({ dtype: 'u8', keyFormat: 'q8' }), 'keyFormat')
   blames(t, 'INVALID_ARGUMENT', () => makeSmall({ hadamard: true }), 'hadamard')

@@ -40,7 +40,7 @@ export interface OnnxRuntime {
 
 /** The oldest version that has what is used. */
 const MINOR_MIN = 17
-const INSTALL = 'run `npm install onnxruntime-node`'
+const INSTALL = 'run `npm install onnxruntime-node@latest`'
 /** How its libraries are called, by system and version. */
 const LIBRARY = /^(libonnxruntime\.so(\.[\d.]+)?|libonnxruntime(\.[\d.]+)?\.dylib|onnxruntime\.dll)$/
 
@@ -77,7 +77,7 @@ function found(): { readonly require: NodeJS.Require; readonly file: string } {
 /** Why a version cannot be used, if it cannot. */
 export function versionProblem(version: string): string | undefined {
   const [major = 0, minor = 0] = version.split('.').map(Number)
-  return major > 1 || (major === 1 && minor >= MINOR_MIN) ? undefined : `its version is ${version}, at least 1.${MINOR_MIN} is needed: ${INSTALL}@latest`
+  return major > 1 || (major === 1 && minor >= MINOR_MIN) ? undefined : `its version is ${version}, at least 1.${MINOR_MIN} is needed: ${INSTALL}`
 }
 
 /** Why a module was not loaded, and what to do. */

@@ -14,9 +14,9 @@ interface PageOptions {
   readonly blockSize?: number
   /** The element type of tokens that go in, and of pages that are not low-bit; `'f32'` by default. */
   readonly dtype?: DType
-  /** How pages store K: as `dtype` by default, or as `'f8e4m3'`, `'q8'`, `'q4'`. */
+  /** How pages store K: as `dtype` by default, or as `'f8e4m3'`, `'q8'`, `'q4'`; under `'f32'` also as `'f16'`, `'bf16'`. */
   readonly keyFormat?: PageFormat
-  /** How pages store V: as `dtype` by default, or as `'f8e4m3'`, `'q8'`, `'q4'`. */
+  /** How pages store V: as `dtype` by default, or as `'f8e4m3'`, `'q8'`, `'q4'`; under `'f32'` also as `'f16'`, `'bf16'`. */
   readonly valueFormat?: PageFormat
   /** Rotates K by a Hadamard matrix before it is quantised, which spreads out channels with large values; `false` by default. */
   readonly hadamard?: boolean

@@ -2,7 +2,8 @@ import { invalid } from '../border/errors.js'
 import type { DType } from '../border/host-array.js'
 
 /**
- * How pages store K or V: in the cache's dtype, or low-bit. `f8e4m3` is one byte an element. `q8` is one byte an element, with a scale
+ * How pages store K or V: in the cache's dtype, under `f32` also as `f16` or `bf16`, or low-bit. Half floats are rounded to nearest
+ * when they are written; what is too large for `f16` becomes infinite. `f8e4m3` is one byte an element. `q8` is one byte an element, with a scale
  * for each token and head. `q4` is four bits an element, with a scale and a minimum: for each token and head of V, for each channel
  * and block of K.
  *
@@ -21,7 +22,7 @@ export function checkPageFormat(argument: string, value: unknown): PageFormat {
   throw invalid(argument, value, `one of ${names.join(', ')}`)
 }
 
-/** @internal The dtype in which rows of this format are read: 32-bit floats for low-bit ones. */
-export function readDType(format: PageFormat, dtype: DType): DType {
-  return format === dtype ? dtype : 'f32'
+/** @internal The dtype in which rows of this format are read: 32-bit floats for low-bit ones, the rest as it lies in pages. */
+export function readDType(format: PageFormat): DType {
+  return format === 'f8e4m3' || format === 'q8' || format === 'q4' ? 'f32' : format
 }

@@ -275,18 +275,18 @@ export class PagedKvCache extends Owner {
   gatherInto<T extends TensorData>(seq: number | Sequence, layer: number, k: T, v: T): { k: T; v: T } {
     const shared = own(this)
     const at = [seqOf(shared, 'seq', seq), count('layer', layer)] as const
-    shared.native.gatherInto(...at, roomIn('k', k, this.keyFormat, this.dtype), roomIn('v', v, this.valueFormat, this.dtype))
+    shared.native.gatherInto(...at, roomIn('k', k, this.keyFormat), roomIn('v', v, this.valueFormat))
     return { k, v }
   }
 
   /**
-   * Reads one token of one layer: bits for f16 and bf16, 32-bit floats for low-bit pages. Throws `POSITION_OUT_OF_RANGE` where none was
+   * Reads one token of one layer: bits where pages are f16 or bf16, 32-bit floats where they are low-bit. Throws `POSITION_OUT_OF_RANGE` where none was
    * written.
    */
   readKv(seq: number | Sequence, layer: number, pos: number): { readonly key: TensorData; readonly value: TensorData } {
     const group = own(this).groupOf(layer)
     const { numKvHeads, headDim, valueHeadDim } = this.groups[group] as LayerGroup
-    const made = (format: PageFormat, dim: number): TensorData => dtypeRow(readDType(format, this.dtype)).make(numKvHeads * dim)
+    const made = (format: PageFormat, dim: number): TensorData => dtypeRow(readDType(format)).make(numKvHeads * dim)
     return this.readKvInto(seq, layer, pos, made(this.keyFormat, headDim), made(this.valueFormat, valueHeadDim))
   }
 
@@ -294,7 +294,7 @@ export class PagedKvCache extends Owner {
   readKvInto<T extends TensorData>(seq: number | Sequence, layer: number, pos: number, key: T, value: T): { key: T; value: T } {
     const shared = own(this)
     const at = place(shared, seq, layer, pos)
-    shared.native.readKvInto(...at, roomIn('key', key, this.keyFormat, this.dtype), roomIn('value', value, this.valueFormat, this.dtype))
+    shared.native.readKvInto(...at, roomIn('key', key, this.keyFormat), roomIn('value', value, this.valueFormat))
     return { key, value }
   }
 
@@ -350,8 +350,8 @@ function readVector(argument: string, value: unknown, dtype: DType): TensorArgum
 }
 
 /** An array of the caller's that K or V of this format are read into. */
-function roomIn(argument: string, value: unknown, format: PageFormat, dtype: DType): TensorData {
-  const kinds = dtypeRow(readDType(format, dtype)).arrays.filter(kind => kind !== 'Float16Array')
+function roomIn(argument: string, value: unknown, format: PageFormat): TensorData {
+  const kinds = dtypeRow(readDType(format)).arrays.filter(kind => kind !== 'Float16Array')
   return typedArray<TensorData>(argument, value, kinds)
 }
 

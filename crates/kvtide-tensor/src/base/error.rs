@@ -113,8 +113,8 @@ pub enum Error {
         /// Those layers.
         layers: Vec<usize>,
     },
-    /// Someone reads the cache in the background, so that it cannot be changed.
-    #[error("work in the background still reads the cache: it can be changed when that has ended")]
+    /// Someone reads the cache, or computes a step of it, in the background, so that it cannot be changed.
+    #[error("work in the background still uses the cache: it can be changed when that has ended")]
     Busy,
     /// The caller's signal ended the work.
     #[error("aborted by its signal")]

@@ -280,7 +280,8 @@ mod tests {
 
     #[test]
     fn a_host_works_on_each_index_once_whatever_it_leaves_out() {
-        let hosts: [fn(usize, &(dyn Fn(usize) + Sync)); 4] =
+        type Shared = fn(usize, &(dyn Fn(usize) + Sync));
+        let hosts: [Shared; 4] =
             [scoped, |_, _| (), |count, call| scoped(count / 2, call), |count, call| (0..count).for_each(call)];
         for host in hosts {
             for (limit, threads) in [(1, 4), (4, 1), (7, 3), (2, 9)] {

@@ -153,8 +153,9 @@ fn check(groups: &[PageGroup], options: &CaptureOptions<'_>) -> Result<Stream> {
     for group in groups {
         let shape = group.shape().pages.shape();
         for (argument, format) in [("keyFormat", shape.key_format), ("valueFormat", shape.value_format)] {
-            if format.is_low_bit() {
-                let expected = "f32, f16 or bf16: a captured step quantises no page";
+            let own = group.shape().dtype.page_format();
+            if format != own {
+                let expected = format!("{own}, as dtype: a captured step neither quantises nor converts");
                 return Err(Error::argument(argument, format.name(), expected));
             }
         }

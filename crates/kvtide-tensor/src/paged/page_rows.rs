@@ -261,7 +261,7 @@ impl PageRows<'_> {
                 let codes = &bytes[at.codes..at.codes + self.block_size() * at.row_bytes];
                 match shape.codecs[part as usize].filter(|_| page.staged.is_none()) {
                     Some(codec) => codec.decode(codes, at.scales.map_or(&[], |at| &bytes[at..]), 0, floats),
-                    None => to_f32(shape.dtype, codes, floats),
+                    None => to_f32(shape.row_dtype(part), codes, floats),
                 }
             }
             Ok(())

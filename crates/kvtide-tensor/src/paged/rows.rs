@@ -14,8 +14,9 @@ use std::borrow::Cow;
 use candle_core::{Device, Tensor};
 
 use crate::base::dims::Dims;
-use crate::base::dtype::DType;
+use crate::base::dtype::{DType, from_f32, to_f32};
 use crate::base::error::{Error, Result};
+use crate::base::zeroed::zeroed_bytes;
 use crate::device::device_name;
 use crate::kernels::pages::Rows;
 use crate::tensor::source::{Resolved, Source};
@@ -98,6 +99,32 @@ impl<'a> TokenRows<'a> {
             dtype,
             memory: Memory::Bytes(bytes),
         })
+    }
+
+    /// The same rows as elements of another float type, in memory of their own: rounded to nearest, halves to even, and to infinity
+    /// what is too large. As they are where they are of that type. O(bytes of the rows), on their device.
+    pub fn into_dtype(self, dtype: DType, layers: usize, heads: usize) -> Result<Self> {
+        if dtype == self.dtype {
+            return Ok(self);
+        }
+        let (tokens, dim) = (self.tokens as usize, self.rows.row / self.dtype.bytes());
+        let row = dim * dtype.bytes();
+        let memory = match &self.memory {
+            Memory::Tensor(tensor) => Memory::Tensor(Cow::Owned(tensor.to_dtype(dtype.candle())?.contiguous()?)),
+            Memory::Bytes(bytes) => {
+                let mut out = zeroed_bytes(layers * heads * tokens * row)?;
+                let mut floats = vec![0f32; dim];
+                for (place, out) in out.chunks_exact_mut(row.max(1)).enumerate() {
+                    let (layer, rest) = (place / (heads * tokens), place % (heads * tokens));
+                    let from = self.rows.at(layer, rest / tokens, rest % tokens);
+                    to_f32(self.dtype, &bytes[from..from + self.rows.row], &mut floats);
+                    from_f32(dtype, &floats, out);
+                }
+                Memory::Bytes(Cow::Owned(out))
+            }
+        };
+        let rows = Rows { offset: 0, layer: heads * tokens * row, head: tokens * row, token: row, row };
+        Ok(TokenRows { rows, dtype, memory, ..self })
     }
 
     /// The candle tensor to read from, if it is one.

@@ -22,7 +22,7 @@ use crate::kernels::quantise::Codec;
 /// The layouts of both slabs, and how rows get from one to the other.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PagedShape {
-    /// The element type of what goes in, and of staging pages.
+    /// The element type of what goes in, and of staging pages of what is quantised.
     pub dtype: DType,
     /// Of the slab.
     pub pages: PageLayout,
@@ -54,7 +54,10 @@ impl PagedShape {
             return Err(Error::argument("hadamard", "true", "false, unless keyFormat is one of f8e4m3, q8, q4"));
         }
         let pages = PageLayout::new(shape)?;
-        let staged = PageLayout::new(PageShape { num_layers: 1, key_format: own, value_format: own, ..shape })?;
+        // What is not quantised lies there as it does in pages.
+        let staged = |format: PageFormat| if format.is_low_bit() { own } else { format };
+        let (key_format, value_format) = (staged(shape.key_format), staged(shape.value_format));
+        let staged = PageLayout::new(PageShape { num_layers: 1, key_format, value_format, ..shape })?;
         let codecs = KeyOrValue::BOTH.map(|part| Codec::of(part, &pages.section(part), options.hadamard));
         Ok(PagedShape { dtype, pages, staged, codecs, hadamard: options.hadamard })
     }
@@ -85,9 +88,14 @@ impl PagedShape {
         self.pages.shape().num_kv_heads as usize
     }
 
-    /// The type of the rows of K or V that come out: 32-bit floats where they were quantised.
+    /// The type of the rows of K or V that come out: 32-bit floats where they were quantised, else as they lie in pages.
     pub fn read_dtype(&self, part: KeyOrValue) -> DType {
-        if self.codecs[part as usize].is_some() { DType::F32 } else { self.dtype }
+        if self.codecs[part as usize].is_some() { DType::F32 } else { self.row_dtype(part) }
+    }
+
+    /// The type of the rows of K or V on their way into pages: that of the pages, unless those are quantised.
+    pub fn row_dtype(&self, part: KeyOrValue) -> DType {
+        DType::of_format(self.pages.section(part).format).unwrap_or(self.dtype)
     }
 
     /// Elements of one token of one layer in K or V.
@@ -230,10 +238,14 @@ impl Slabs {
 
 fn check_format(argument: &'static str, format: PageFormat, dtype: DType) -> Result<PageFormat> {
     let own = dtype.page_format();
-    if format == own || format.is_low_bit() && dtype != DType::U8 {
+    let is_half = matches!(format, PageFormat::F16 | PageFormat::BF16);
+    if format == own || format.is_low_bit() && dtype != DType::U8 || is_half && dtype == DType::F32 {
         return Ok(format);
     }
-    let expected =
-        if dtype == DType::U8 { "u8, as dtype".to_owned() } else { format!("{own}, as dtype, or f8e4m3, q8, q4") };
+    let expected = match dtype {
+        DType::U8 => "u8, as dtype".to_owned(),
+        DType::F32 => "f32, as dtype, or f16, bf16, f8e4m3, q8, q4".to_owned(),
+        _ => format!("{own}, as dtype, or f8e4m3, q8, q4"),
+    };
     Err(Error::argument(argument, format.name(), expected))
 }

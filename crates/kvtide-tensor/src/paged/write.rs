@@ -40,6 +40,7 @@ impl PageGroup {
             TokenRows::one(&k, "key", self.expected(KeyOrValue::Key, None))?,
             TokenRows::one(&v, "value", self.expected(KeyOrValue::Value, None))?,
         ];
+        let rows = self.slabs.converted(rows, None)?;
         self.write_rows(sequence, layer, position, &rows)
     }
 
@@ -176,7 +177,14 @@ impl Slabs {
             rows.check_device(argument, self.slab.tensor.device())?;
         }
         check_alike(rows[0].tokens, rows[1].tokens, &v)?;
-        Ok(rows)
+        self.converted(rows, layers)
+    }
+
+    /// The same rows as elements of what pages keep, where that is another float type.
+    fn converted<'a>(&self, [k, v]: [TokenRows<'a>; 2], layers: Option<usize>) -> Result<[TokenRows<'a>; 2]> {
+        let (layers, heads) = (layers.unwrap_or(1), self.shape.heads());
+        let of = |rows: TokenRows<'a>, part| rows.into_dtype(self.shape.row_dtype(part), layers, heads);
+        Ok([of(k, KeyOrValue::Key)?, of(v, KeyOrValue::Value)?])
     }
 }
 

@@ -277,3 +277,89 @@ fn pages_of_bytes_are_refused() {
     let pages = cache.pages(0, &[id]).unwrap();
     assert_eq!(attend(q, &pages, &AttendOptions::default()).unwrap_err().code(), Code::DtypeMismatch);
 }
+
+/// Numbers that no half float has.
+fn odd(count: usize) -> Vec<f32> {
+    (0..count).map(|at| (at as f32 * 0.731).sin() * 3.7).collect()
+}
+
+fn bytes_of(floats: &[f32]) -> Vec<u8> {
+    floats.iter().flat_map(|float| float.to_ne_bytes()).collect()
+}
+
+#[test]
+fn half_floats_of_a_cache_of_floats_are_rounded_once_and_read_in_place() {
+    use PageFormat::{BF16, F16};
+    let rounded = |format: Option<PageFormat>, floats: &[f32]| -> Vec<f32> {
+        let round = |float: &f32| match format {
+            Some(F16) => half::f16::from_f32(*float).to_f32(),
+            Some(BF16) => half::bf16::from_f32(*float).to_f32(),
+            _ => *float,
+        };
+        floats.iter().map(round).collect()
+    };
+    const TOKENS: usize = 21;
+    for formats in [[Some(F16); 2], [Some(BF16); 2], [Some(F16), None], [None, Some(BF16)], [Some(BF16), Some(F16)]] {
+        let options = PagedKvCacheOptions {
+            capacity: 8,
+            block_size: 4,
+            num_kv_heads: 2,
+            head_dim: 8,
+            key_format: formats[0],
+            value_format: formats[1],
+            ..Default::default()
+        };
+        let mut cache = PagedKvCache::new(options).unwrap();
+        let id = cache.create_sequence().unwrap();
+        let (k, v) = (odd(2 * TOKENS * 8), odd(2 * TOKENS * 8 + 1)[1..].to_vec());
+        let (kb, vb) = (bytes_of(&k), bytes_of(&v));
+        let host = |bytes| HostTensor::new("k", bytes, DType::F32, &[1, 2, TOKENS, 8]).unwrap();
+        cache.append(&[id], host(&kb), host(&vb), Some(&[0, TOKENS as u32])).unwrap();
+        let gathered = cache.gather(id, 0).unwrap();
+        let dtypes = formats.map(|format| format.and_then(DType::of_format).unwrap_or(DType::F32));
+        assert_eq!([gathered.k.dtype(), gathered.v.dtype()], dtypes);
+        let (k, v) = (rounded(formats[0], &k), rounded(formats[1], &v));
+        assert_eq!((gathered.k.to_f32().unwrap(), gathered.v.to_f32().unwrap()), (k.clone(), v.clone()));
+        assert_eq!(cache.read_kv(id, 0, 20).unwrap().key_f32().unwrap()[..8], k[20 * 8..21 * 8]);
+        // The same as over tensors that have the rounded numbers.
+        let q = bytes_of(&odd(3 * 4 * 8));
+        let paged = HostTensor::new("q", &q, DType::F32, &[3, 4, 8]).unwrap();
+        let options = AttendOptions { query_offsets: Some(&[0, 3]), ..Default::default() };
+        let found = attend(paged, &cache.pages(0, &[id]).unwrap(), &options).unwrap();
+        let naive = attention_by_hand(&odd(3 * 4 * 8), &k, &v, TOKENS);
+        for (found, expected) in found.out.to_f32().unwrap().iter().zip(&naive) {
+            assert!((f64::from(*found) - expected).abs() < 2e-5, "{formats:?}: {found} {expected}");
+        }
+    }
+}
+
+/// Three queries at the end of so many tokens, `[3, 4 heads, 8]`, over K and V `[2 heads, tokens, 8]`.
+fn attention_by_hand(q: &[f32], k: &[f32], v: &[f32], tokens: usize) -> Vec<f64> {
+    let mut out = Vec::new();
+    for (query, head) in (0..3).flat_map(|query| (0..4).map(move |head| (query, head))) {
+        let row = |of: &[f32], at: usize| -> Vec<f64> {
+            of[((head / 2) * tokens + at) * 8..][..8].iter().map(|&float| float.into()).collect()
+        };
+        let q: Vec<f64> = q[(query * 4 + head) * 8..][..8].iter().map(|&float| float.into()).collect();
+        let seen = tokens - 2 + query;
+        let score = |at| q.iter().zip(row(k, at)).map(|(a, b)| a * b).sum::<f64>() / 8f64.sqrt();
+        let weights: Vec<f64> = (0..seen).map(|at| score(at).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        let column = |dim: usize| (0..seen).map(|at| weights[at] / sum * row(v, at)[dim]).sum::<f64>();
+        out.extend((0..8).map(column));
+    }
+    out
+}
+
+#[test]
+fn half_floats_are_refused_beside_another_dtype() {
+    use PageFormat::{BF16, F16, F32};
+    for (dtype, format) in
+        [(DType::F16, BF16), (DType::BF16, F16), (DType::F16, F32), (DType::U8, F16), (DType::U8, BF16)]
+    {
+        let options = PagedKvCacheOptions { dtype, key_format: Some(format), ..Default::default() };
+        assert_eq!(PagedKvCache::new(options).unwrap_err().code(), Code::InvalidArgument, "{dtype} {format}");
+    }
+    let rotated = PagedKvCacheOptions { key_format: Some(F16), hadamard: true, ..Default::default() };
+    assert_eq!(PagedKvCache::new(rotated).unwrap_err().code(), Code::InvalidArgument);
+}

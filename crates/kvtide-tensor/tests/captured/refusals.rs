@@ -81,7 +81,10 @@ fn a_device_without_graphs_and_pages_of_codes_are_refused() {
     let mut low_bit = cache(PagedKvCacheOptions { value_format: Some(PageFormat::Q8), ..options() });
     let error = refusal(&mut low_bit, BOTH, work);
     assert_eq!(error.code(), Code::InvalidArgument);
-    assert_eq!(error.to_string(), "valueFormat is q8, expected f32, f16 or bf16: a captured step quantises no page");
+    assert_eq!(
+        error.to_string(),
+        "valueFormat is q8, expected f32, as dtype: a captured step neither quantises nor converts"
+    );
 }
 
 /// A step that attends so.

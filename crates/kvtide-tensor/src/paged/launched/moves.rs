@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use kvtide_core::paged::{PagedPlanner, RowMove};
+use kvtide_core::paged::{KeyOrValue, PagedPlanner, RowMove};
 use kvtide_cuda::{Hole, copy_chains, zero_pieces, zero_slots};
 
 use super::slabs::{Launched, quantised_pages};
@@ -107,7 +107,8 @@ impl Launched<'_> {
         let holes: Vec<Hole> =
             pages.iter().flat_map(|page| page.runs.iter().map(move |slots| hole(page, slots))).collect();
         self.slabs.slab.launch(&[], |memory, _| {
-            let rows = [LaunchedRows { memory, head: 0, token: 0, dtype: shape.dtype }; 2];
+            let rows =
+                KeyOrValue::BOTH.map(|part| LaunchedRows { memory, head: 0, token: 0, dtype: shape.row_dtype(part) });
             let of = quantised_pages(&shape.pages, shape.codecs.each_ref().map(Option::as_ref), memory, rows);
             Ok(zero_slots(&self.stream, &of, &holes)?)
         })

@@ -46,7 +46,8 @@ impl Launched<'_> {
         let shape = &self.slabs.shape;
         let rows = KeyOrValue::BOTH.map(|part| {
             let section = shape.staged.section(part);
-            LaunchedRows { memory: staging, head: section.head_bytes, token: section.row_bytes, dtype: shape.dtype }
+            let dtype = shape.row_dtype(part);
+            LaunchedRows { memory: staging, head: section.head_bytes, token: section.row_bytes, dtype }
         });
         quantised_pages(&shape.pages, shape.codecs.each_ref().map(Option::as_ref), pages, rows)
     }

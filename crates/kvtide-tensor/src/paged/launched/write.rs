@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kvtide_core::paged::{PageWrite, SlotRun, WritePlan};
+use kvtide_core::paged::{KeyOrValue, PageWrite, SlotRun, WritePlan};
 use kvtide_cuda::{Direction, QuantisedPage, Strip, Strips, copy_strips};
 
 use super::slabs::{Launched, heads, quantised_pages, sections};
@@ -56,7 +56,12 @@ impl Launched<'_> {
             let spans = placed.spans(tensors);
             let rows = [0, 1].map(|part| {
                 let (memory, rows) = (spans[part], &places[part]);
-                LaunchedRows { memory, head: rows.head, token: rows.token, dtype: shape.dtype }
+                LaunchedRows {
+                    memory,
+                    head: rows.head,
+                    token: rows.token,
+                    dtype: shape.row_dtype(KeyOrValue::BOTH[part]),
+                }
             });
             let of = quantised_pages(&shape.pages, shape.codecs.each_ref().map(Option::as_ref), memory, rows);
             Ok(kvtide_cuda::seal(&self.stream, &of, &pages)?)

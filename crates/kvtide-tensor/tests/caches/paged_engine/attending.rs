@@ -28,6 +28,8 @@ struct Shown {
 impl World<TensorCache> {
     /// From the last tokens of all sequences, of those of the open step, and from the nodes of a draft's tree: told, and known.
     pub fn check_attention(&mut self, seed: u64) -> Done {
+        // Pages that a run writes are not read in place.
+        self.cache.home();
         let layer = (seed % u64::from(self.shape.layers)) as u32;
         let all: Vec<u64> = self.sequences.keys().copied().collect();
         self.check_rows(layer, &all, seed, None)?;
@@ -72,9 +74,9 @@ impl World<TensorCache> {
         let attended = match &self.step {
             Some(step) if !self.is_stale(step) && step.shares.iter().map(|share| &share.0).eq(ids) => {
                 if step.written[layer as usize] {
-                    attend(host, &self.cache.cache.step_pages(&step.open, layer)?, &options)?
+                    attend(host, &self.cache.cache.step_pages(&step.open.borrow(), layer)?, &options)?
                 } else {
-                    let refused = code(self.cache.cache.step_pages(&step.open, layer)).err();
+                    let refused = code(self.cache.cache.step_pages(&step.open.borrow(), layer)).err();
                     prop_assert_eq!(refused, Some(Code::InvalidArgument));
                     attend(host, &self.cache.cache.pages(layer, ids)?, &options)?
                 }

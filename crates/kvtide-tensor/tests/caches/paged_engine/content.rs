@@ -25,26 +25,31 @@ pub struct Content {
 }
 
 pub fn content(low_bit: bool) -> impl Strategy<Value = Content> {
-    use PageFormat::{F8E4M3, Q4, Q8};
+    use PageFormat::{BF16, F8E4M3, F16, Q4, Q8};
     let dtypes = if low_bit { &DTYPES[..3] } else { &DTYPES };
-    let formats = [None, Some(F8E4M3), Some(Q8), Some(Q4)];
-    let format = prop::sample::select(if low_bit { formats[..].to_vec() } else { vec![None] });
+    let formats = [None, Some(F16), Some(BF16), Some(F8E4M3), Some(Q8), Some(Q4)];
+    let format = prop::sample::select(if low_bit { &formats[..] } else { &formats[..3] }.to_vec());
     let dims = prop_oneof![2 => (1..7usize).prop_map(|dim| [dim; 2]), 2 => [1..7usize, 0..7usize]];
     let some = prop::sample::select(vec![F8E4M3, Q8, Q4]);
     let rest = (some, any::<bool>(), prop_oneof![1 => Just(0), 2 => -100..=100i32]);
     (1..3usize, dims, prop::sample::select(dtypes), [format.clone(), format], rest).prop_map(
         move |(heads, dims, dtype, mut formats, (some, rotate, exponent))| {
-            if low_bit && formats == [None; 2] {
+            for format in formats.iter_mut().filter(|_| dtype != DType::F32) {
+                *format = format.filter(|format| format.is_low_bit());
+            }
+            if low_bit && !formats.into_iter().flatten().any(PageFormat::is_low_bit) {
                 formats[0] = Some(some);
             }
             // The smallest and the largest of which every element is exact, in f8e4m3 those between which it is nearly so.
             let [least, most] = match dtype {
                 _ if formats.contains(&Some(F8E4M3)) => [-2, 6],
                 DType::F16 => [-16, 15],
+                _ if formats.contains(&Some(F16)) => [-16, 15],
                 _ => [-100, 100],
             };
             let magnitude = 2f32.powi(exponent.clamp(least, most));
-            Content { heads, dims, dtype, formats, hadamard: rotate && formats[0].is_some(), plain: false, magnitude }
+            let hadamard = rotate && formats[0].is_some_and(PageFormat::is_low_bit);
+            Content { heads, dims, dtype, formats, hadamard, plain: false, magnitude }
         },
     )
 }
@@ -73,7 +78,12 @@ impl Content {
     }
 
     fn is_low_bit(&self, part: usize) -> bool {
-        self.formats[part].is_some() && self.dims[part] > 0
+        self.formats[part].is_some_and(PageFormat::is_low_bit) && self.dims[part] > 0
+    }
+
+    /// The float type that pages keep, where it is another than what is handed over.
+    fn kept(&self, part: usize) -> Option<DType> {
+        self.formats[part].and_then(DType::of_format)
     }
 
     /// Rows of K or V, `[layers, heads, tokens, dim]`, of the values `layers[layer][token]`, as they are handed over.
@@ -93,7 +103,9 @@ impl Content {
         let bits = if value == 0 { 0 } else { mix(u64::from(value) << 8 | (place as u64) << 1 | part as u64) };
         let number = if value == 0 { 0. } else { element(bits) * self.magnitude };
         match self.dtype {
-            _ if !self.is_low_bit(part) && !self.plain => bytes.extend(&bits.to_ne_bytes()[..self.dtype.bytes()]),
+            _ if !self.is_low_bit(part) && self.kept(part).is_none() && !self.plain => {
+                bytes.extend(&bits.to_ne_bytes()[..self.dtype.bytes()])
+            }
             DType::F16 => bytes.extend(half::f16::from_f32(number).to_ne_bytes()),
             DType::BF16 => bytes.extend(half::bf16::from_f32(number).to_ne_bytes()),
             _ => bytes.extend(number.to_ne_bytes()),
@@ -111,7 +123,14 @@ impl Content {
     /// as often as `opened` says.
     pub fn check(&self, part: usize, values: &[Value], found: &[u8], opened: u32) -> Result<(), String> {
         if !self.is_low_bit(part) {
-            let same = self.fed(part, &[values.to_vec()]) == found;
+            let fed = self.fed(part, &[values.to_vec()]);
+            let floats = || fed.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>);
+            let expected = match self.kept(part) {
+                Some(DType::F16) => floats().flat_map(|float| half::f16::from_f32(float).to_ne_bytes()).collect(),
+                Some(DType::BF16) => floats().flat_map(|float| half::bf16::from_f32(float).to_ne_bytes()).collect(),
+                _ => fed,
+            };
+            let same = expected == found;
             return if same { Ok(()) } else { Err(format!("part {part} is not that of {values:?}: {found:?}")) };
         }
         let bound = self.bound(part, opened);

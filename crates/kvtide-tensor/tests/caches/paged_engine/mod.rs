@@ -8,6 +8,7 @@ mod attending;
 #[path = "../../../../kvtide-core/tests/paged_world/calls.rs"]
 mod calls;
 mod content;
+mod elsewhere;
 mod hazards;
 #[path = "../../../../kvtide-core/tests/paged_world/model.rs"]
 mod model;
@@ -81,6 +82,19 @@ fn cache_follows_the_model((kernels, (shape, content), calls): Trace) -> Done {
     })
 }
 
+fn steps_elsewhere_follow_the_model((kernels, (shape, content), calls): Trace) -> Done {
+    under(kernels, || {
+        // Where nothing but numbers is in them, what is attended to elsewhere is compared as well.
+        let content = if calls.len().is_multiple_of(2) { content.plain() } else { content };
+        let mut world = World::new(shape, TensorCache::new(&shape, content)?.elsewhere(kernels));
+        for call in &calls {
+            world.call(call)?;
+            world.check()?;
+        }
+        world.end()
+    })
+}
+
 fn attention_follows_the_model((kernels, (shape, content), calls): Trace) -> Done {
     under(kernels, || {
         let mut world = World::new(shape, TensorCache::new(&shape, content.plain())?);
@@ -100,6 +114,12 @@ fn attention_over_random_traces_against_its_definition() {
 #[test]
 fn drafts_steps_and_cuts_of_few_sequences_against_sequences_apart() {
     support::run("paged_engine drafts", 4_000, dense_traces(), cache_follows_the_model);
+}
+
+#[test]
+fn steps_that_are_computed_elsewhere_while_a_trace_goes_on() {
+    support::run("paged_engine elsewhere", 2_000, traces(), steps_elsewhere_follow_the_model);
+    support::run("paged_engine elsewhere, drafts", 2_000, dense_traces(), steps_elsewhere_follow_the_model);
 }
 
 #[test]

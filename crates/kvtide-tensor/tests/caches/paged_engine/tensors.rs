@@ -1,12 +1,14 @@
 //! A cache on tensors as one of values: what a value is there, [`Content`] says.
 
+use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use kvtide_core::paged::{PoolStats, Window};
 use kvtide_core::{Code, TransactionId};
 use kvtide_tensor::{
-    BeginOptions, Error, HostTensor, PagedKvCache, PagedKvCacheOptions, PagedPrefix, PagedSnapshot, PagedStep,
+    BeginOptions, Error, HostTensor, Kernels, PagedKvCache, PagedKvCacheOptions, PagedPrefix, PagedSnapshot,
     PromptOptions, StepTokens, Tokens, Transactional,
 };
 use proptest::prelude::*;
@@ -14,6 +16,7 @@ use proptest::test_runner::TestCaseError;
 
 use super::calls::Shape;
 use super::content::Content;
+use super::elsewhere::{Hidden, Lent, SharedStep};
 use super::model::Value;
 use super::world::{Answer, Cache, Done, Seen, SeenStep, Share};
 
@@ -24,6 +27,11 @@ pub struct TensorCache {
     block_size: u32,
     /// Calls that may have opened a page that was full.
     opened: u32,
+    /// The form in which steps are computed elsewhere, if they are.
+    elsewhere: Option<Kernels>,
+    lent: Option<Lent>,
+    /// Of the open step, where that was stale when its run came home.
+    lost: Hidden,
 }
 
 /// What holds blocks.
@@ -33,14 +41,14 @@ pub enum Hold {
 }
 
 /// K and V of some layers, as they are handed over.
-struct Fed {
-    content: Content,
+pub struct Fed {
+    pub content: Content,
     bytes: [Vec<u8>; 2],
     shapes: [Vec<usize>; 2],
 }
 
 impl Fed {
-    fn host(&self, part: usize) -> HostTensor<'_> {
+    pub fn host(&self, part: usize) -> HostTensor<'_> {
         HostTensor::new("k", &self.bytes[part], self.content.dtype, &self.shapes[part]).expect("as many bytes")
     }
 }
@@ -56,7 +64,45 @@ impl TensorCache {
             eviction: shape.policy.make().map(Arc::from),
             ..content.options()
         })?;
-        Ok(TensorCache { cache, content, layers: shape.layers, block_size: shape.block_size, opened: 0 })
+        Ok(TensorCache {
+            cache,
+            content,
+            layers: shape.layers,
+            block_size: shape.block_size,
+            opened: 0,
+            elsewhere: None,
+            lent: None,
+            lost: Hidden::default(),
+        })
+    }
+
+    /// The same, which computes its steps elsewhere.
+    pub fn elsewhere(self, kernels: Kernels) -> Self {
+        TensorCache { elsewhere: Some(kernels), ..self }
+    }
+
+    /// Brings the run home, if one is out.
+    pub fn home(&mut self) {
+        if let Some(lent) = self.lent.take() {
+            self.lost = lent.home(&mut self.cache, &self.content);
+        }
+    }
+
+    fn hidden(&self) -> &Hidden {
+        self.lent.as_ref().map_or(&self.lost, |lent| &lent.hidden)
+    }
+
+    /// Makes a call that touches pages, or may: refused with a run out, and made again once that is home.
+    fn touching<T>(&mut self, always: bool, call: impl Fn(&mut PagedKvCache) -> Result<T, Error>) -> Answer<T> {
+        if self.lent.is_some() {
+            let answer = code(call(&mut self.cache));
+            if !matches!(answer, Err(Code::Busy)) {
+                assert!(!always, "not refused while a run is out: {:?}", answer.err());
+                return answer;
+            }
+            self.home();
+        }
+        code(call(&mut self.cache))
     }
 
     /// K and V of the values `tokens[token][layer]` in all layers.
@@ -79,10 +125,11 @@ impl TensorCache {
     fn draft_step(&mut self, id: u64, parents: Option<&[i32]>, values: &[Vec<Value>], ids: &[u32]) -> Answer<()> {
         let offsets = [0, values.len() as u32];
         let tokens = StepTokens { sequences: &[id], offsets: Some(&offsets), parents };
-        let mut step = code(self.cache.begin_step(tokens))?;
+        let mut step = self.touching(true, |cache| cache.begin_step(tokens))?;
         for layer in 0..self.layers {
             let of_layer: Vec<Value> = values.iter().map(|token| token[layer as usize]).collect();
-            self.write_layer(&mut step, layer, &of_layer)?;
+            let fed = self.fed(&[of_layer], false);
+            code(self.cache.write_layer(&mut step, layer, fed.host(0), fed.host(1)))?;
         }
         code(self.cache.commit_step(&mut step, Some(ids)))
     }
@@ -101,7 +148,7 @@ impl TensorCache {
 
 impl Cache for TensorCache {
     type Hold = Hold;
-    type Step = PagedStep;
+    type Step = SharedStep;
 
     fn create(&mut self, salt: u8) -> u64 {
         self.cache.create_sequence_of(PromptOptions { salt: &[salt], extra: &[] }).expect("a sequence")
@@ -130,9 +177,9 @@ impl Cache for TensorCache {
     fn write(&mut self, id: u64, layer: u32, position: u32, values: &[Value]) -> Answer<()> {
         let fed = self.fed(&[values.to_vec()], false);
         // One token goes in by itself as well.
-        let done = code(match values {
-            [_] => self.cache.write_kv(id, layer, position, fed.host(0), fed.host(1)),
-            _ => self.cache.write_tokens(id, layer, position, fed.host(0), fed.host(1)),
+        let done = self.touching(true, |cache| match values {
+            [_] => cache.write_kv(id, layer, position, fed.host(0), fed.host(1)),
+            _ => cache.write_tokens(id, layer, position, fed.host(0), fed.host(1)),
         });
         self.opened += u32::from(done.is_ok());
         done
@@ -140,7 +187,7 @@ impl Cache for TensorCache {
 
     fn append(&mut self, shares: &[Share], values: &[Vec<Value>], ids: Option<&[u32]>) -> Answer<()> {
         let (fed, (sequences, offsets)) = (self.fed_all(values), flat(shares));
-        code(self.cache.append_known(&sequences, fed.host(0), fed.host(1), Some(&offsets), ids))
+        self.touching(true, |cache| cache.append_known(&sequences, fed.host(0), fed.host(1), Some(&offsets), ids))
     }
 
     fn retain(&mut self, id: u64, tokens: Range<u32>, priority: u8, until: Option<u64>) {
@@ -206,42 +253,67 @@ impl Cache for TensorCache {
             return self.draft_step(id, parents, values, ids);
         }
         let fed = self.fed_all(values);
-        let tokens = Tokens { parents, ids, ..Tokens::of_all(fed.host(0), fed.host(1)) };
-        code(self.cache.append_to(id, Some(draft), tokens))
+        let tokens = || Tokens { parents, ids, ..Tokens::of_all(fed.host(0), fed.host(1)) };
+        self.touching(true, |cache| cache.append_to(id, Some(draft), tokens()))
     }
 
     fn commit(&mut self, (id, draft): (u64, TransactionId), tokens: Option<u64>) -> Answer<()> {
-        code(self.cache.sequence(id).expect("a sequence").commit_draft(draft, tokens))
+        self.touching(false, |cache| cache.sequence(id)?.commit_draft(draft, tokens))
     }
 
     fn commit_path(&mut self, (id, draft): (u64, TransactionId), path: &[u32]) -> Answer<()> {
-        code(self.cache.sequence(id).expect("a sequence").commit_draft_path(draft, path))
+        self.touching(false, |cache| cache.sequence(id)?.commit_draft_path(draft, path))
     }
 
     fn undo(&mut self, (id, draft): (u64, TransactionId)) {
         self.cache.sequence(id).expect("a sequence").drop_draft(draft);
     }
 
-    fn begin_step(&mut self, shares: &[Share]) -> Answer<PagedStep> {
+    fn begin_step(&mut self, shares: &[Share]) -> Answer<SharedStep> {
         let (sequences, offsets) = flat(shares);
-        code(self.cache.begin_step(StepTokens { sequences: &sequences, offsets: Some(&offsets), parents: None }))
+        let tokens = StepTokens { sequences: &sequences, offsets: Some(&offsets), parents: None };
+        self.touching(true, |cache| cache.begin_step(tokens)).map(|step| Rc::new(RefCell::new(step)))
     }
 
-    fn write_layer(&mut self, step: &mut PagedStep, layer: u32, values: &[Value]) -> Answer<()> {
+    fn write_layer(&mut self, step: &mut SharedStep, layer: u32, values: &[Value]) -> Answer<()> {
         let fed = self.fed(&[values.to_vec()], false);
-        code(self.cache.write_layer(step, layer, fed.host(0), fed.host(1)))
+        let Some(kernels) = self.elsewhere else {
+            return code(self.cache.write_layer(&mut step.borrow_mut(), layer, fed.host(0), fed.host(1)));
+        };
+        // A step that is stale is still written to, where its run is out: nobody may see it.
+        let answer = code(self.cache.check_step(&step.borrow()));
+        if self.lent.is_none() {
+            self.opened += 1;
+            let run = code(self.cache.run_step(&mut step.borrow_mut()))?;
+            assert_eq!(code(self.cache.run_step(&mut step.borrow_mut())).err(), Some(Code::Busy));
+            self.lent = Some(Lent::new(step, run));
+        }
+        if let Some(lent) = &mut self.lent {
+            let is_known = self.cache.check_written(&step.borrow(), layer).is_ok();
+            lent.write(layer, fed, kernels, is_known);
+        }
+        answer
     }
 
-    fn commit_step(&mut self, step: &mut PagedStep, ids: Option<&[u32]>) -> Answer<()> {
+    fn commit_step(&mut self, step: &mut SharedStep, ids: Option<&[u32]>) -> Answer<()> {
+        if self.lent.is_some() {
+            // What is refused is refused before, or because it is elsewhere.
+            let refused = code(self.cache.commit_step(&mut step.borrow_mut(), ids));
+            assert!(matches!(refused, Err(Code::Busy | Code::StaleStep)), "{refused:?}");
+            self.home();
+        }
+        let step = &mut *step.borrow_mut();
         code(self.cache.commit_step(step, ids))?;
         assert_eq!(code(self.cache.commit_step(step, ids)), Err(Code::TransactionClosed));
         Ok(())
     }
 
-    /// Where it is dropped open, what looks at the cache next is to find nothing of it.
-    fn drop_step(&mut self, mut step: PagedStep) {
+    /// Where it is dropped open, what looks at the cache next is to find nothing of it. Its run may still be out.
+    fn drop_step(&mut self, step: SharedStep) {
+        let step = &mut *step.borrow_mut();
+        self.lost = Hidden::default();
         if step.tokens().is_multiple_of(2) {
-            self.cache.undo_step(&mut step).expect("nothing that refuses it");
+            self.cache.undo_step(step).expect("nothing that refuses it");
         }
     }
 
@@ -266,7 +338,10 @@ impl Cache for TensorCache {
     }
 
     fn check_layer(&mut self, id: u64, layer: u32, seen: &Seen<'_>) -> Done {
-        let (values, heads) = (seen.values, self.content.heads);
+        // What a run has written is shown once it is home.
+        let hidden = self.hidden().has(id, layer);
+        let shown = seen.values.iter().enumerate().map(|(at, value)| value.filter(|_| !hidden || at < seen.resting));
+        let (values, heads) = (&shown.collect::<Vec<_>>(), self.content.heads);
         let gathered = self.cache.gather(id, layer)?;
         let gap = self.gap(gathered.k.shape()[1], seen)?;
         let kept = (0..values.len()).filter(|at| !gap.contains(at));
@@ -307,13 +382,15 @@ impl Cache for TensorCache {
         Ok(())
     }
 
-    fn check_step(&mut self, step: &PagedStep, seen: &SeenStep<'_>) -> Done {
+    fn check_step(&mut self, step: &SharedStep, seen: &SeenStep<'_>) -> Done {
+        let step = &*step.borrow();
         let stale = if seen.is_stale { Err(Code::StaleStep) } else { Ok(()) };
         prop_assert_eq!(code(self.cache.check_step(step)), stale);
         let (sequences, offsets) = flat(seen.shares);
         prop_assert_eq!((step.sequences(), step.tokens()), (&sequences[..], offsets[sequences.len()]));
         for (layer, &is_written) in (0..seen.shape.layers).zip(seen.written).filter(|_| !seen.is_stale) {
-            let missing = (!is_written).then_some(Code::InvalidArgument);
+            let is_known = is_written && !self.hidden().has_layer(layer);
+            let missing = (!is_known).then_some(Code::InvalidArgument);
             prop_assert_eq!(code(self.cache.check_written(step, layer)).err(), missing);
         }
         for (&id, (before, _)) in sequences.iter().zip(seen.places) {

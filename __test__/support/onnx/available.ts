@@ -1,0 +1,14 @@
+import test, { type ExecutionContext } from 'ava'
+
+import { mappedFiles, platformOf } from '../../../lib/loading/platform.js'
+
+export const PLATFORM: string = platformOf(process.platform, process.arch, mappedFiles()).name
+
+/** Whether onnxruntime-node has nothing for this system. */
+export const ABSENT: boolean = PLATFORM.endsWith('-musl') || PLATFORM === 'darwin-x64'
+
+/** A test that needs onnxruntime-node: SKIPPED by name where there is none for this system. */
+export function onnxTest(title: string, run: (t: ExecutionContext) => unknown): void {
+  if (ABSENT) test.skip(`SKIPPED: onnxruntime-node has nothing for ${PLATFORM}: ${title}`, run)
+  else test(title, run)
+}

@@ -1,0 +1,117 @@
+//! Steps that are computed on another thread while the trace goes on.
+//!
+//! A layer is written, and attended to, by a thread that has the run; the calls that follow go on meanwhile. One that touches pages is
+//! refused with `BUSY` and nothing is changed: then the run comes home, what it attended to is asked of the cache once more, and the
+//! call is made again.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::{Rc, Weak};
+use std::thread::JoinHandle;
+
+use kvtide_tensor::{
+    AttendOptions, Attended, DType, Error, HostTensor, Kernels, PagedKvCache, PagedStep, StepRun, with_kernels,
+};
+
+use super::content::Content;
+use super::tensors::{Fed, code};
+
+/// A step as the oracle has it.
+pub type SharedStep = Rc<RefCell<PagedStep>>;
+
+/// What a layer's queries saw.
+type Bits = Vec<u32>;
+
+/// A step whose run is out.
+pub struct Lent {
+    step: Weak<RefCell<PagedStep>>,
+    run: Option<StepRun>,
+    working: Option<JoinHandle<(StepRun, Option<Bits>, u32)>>,
+    /// What was seen in each layer that it has written.
+    seen: BTreeMap<u32, Option<Bits>>,
+    pub hidden: Hidden,
+}
+
+/// What was written elsewhere and does not count yet: it never does where the step was stale when its run came home.
+#[derive(Default)]
+pub struct Hidden {
+    sequences: Vec<u64>,
+    layers: BTreeSet<u32>,
+}
+
+impl Hidden {
+    pub fn has_layer(&self, layer: u32) -> bool {
+        self.layers.contains(&layer)
+    }
+
+    pub fn has(&self, sequence: u64, layer: u32) -> bool {
+        self.sequences.contains(&sequence) && self.has_layer(layer)
+    }
+}
+
+impl Lent {
+    pub fn new(step: &SharedStep, run: StepRun) -> Self {
+        let hidden = Hidden { sequences: step.borrow().sequences().to_vec(), layers: BTreeSet::new() };
+        Lent { step: Rc::downgrade(step), run: Some(run), working: None, seen: BTreeMap::new(), hidden }
+    }
+
+    /// Writes a layer and attends to it, on a thread of its own.
+    pub fn write(&mut self, layer: u32, fed: Fed, kernels: Kernels, is_known: bool) {
+        self.rest();
+        let mut run = self.run.take().expect("a run that rests");
+        self.working = Some(std::thread::spawn(move || {
+            with_kernels(kernels, || {
+                run.write_layer(layer, fed.host(0), fed.host(1)).expect("a layer of the step");
+                let tokens = run.tokens();
+                let seen = attended(&fed.content, tokens, |q, options| run.attend_layer(layer, q, options));
+                (run, seen, layer)
+            })
+            .expect("a form of this machine")
+        }));
+        self.seen.insert(layer, None);
+        if !is_known {
+            self.hidden.layers.insert(layer);
+        }
+    }
+
+    fn rest(&mut self) {
+        if let Some(working) = self.working.take() {
+            let (run, seen, layer) = working.join().expect("no panic in the run");
+            self.run = Some(run);
+            self.seen.insert(layer, seen);
+        }
+    }
+
+    /// Takes the run back. What the cache gives for its layers is what the run has given. Answers what never counts.
+    pub fn home(mut self, cache: &mut PagedKvCache, content: &Content) -> Hidden {
+        self.rest();
+        let run = self.run.take().expect("a run that rests");
+        // Where the step was dropped, so is its run.
+        let Some(step) = self.step.upgrade() else { return Hidden::default() };
+        let mut step = step.borrow_mut();
+        let expected = code(cache.check_step(&step));
+        assert_eq!(code(cache.end_run(&mut step, run)), expected);
+        for (layer, seen) in self.seen.into_iter().filter(|_| expected.is_ok()) {
+            let here = attended(content, step.tokens(), |q, options| cache.attend_layer(&step, layer, q, options));
+            assert_eq!(here, seen, "layer {layer} of the step");
+        }
+        if expected.is_ok() { Hidden::default() } else { self.hidden }
+    }
+}
+
+/// What queries of all tokens see, where K and V are numbers.
+fn attended(
+    content: &Content,
+    tokens: u32,
+    attend: impl FnOnce(HostTensor<'_>, &AttendOptions<'_>) -> Result<Attended, Error>,
+) -> Option<Bits> {
+    if !content.plain || tokens == 0 {
+        return None;
+    }
+    let (heads, dim) = (2 * content.heads, content.dims[0]);
+    let number = |at: usize| ((at * 37 % 64) as f32 / 32. - 1.) / content.magnitude;
+    let bytes: Vec<u8> = (0..tokens as usize * heads * dim).flat_map(|at| number(at).to_ne_bytes()).collect();
+    let q = HostTensor::new("q", &bytes, DType::F32, &[tokens as usize, heads, dim]).expect("as many bytes");
+    let Attended { out, lse } = attend(q, &AttendOptions::default()).expect("queries of the step");
+    Some(out.to_f32().expect("an output").into_iter().chain(lse).map(f32::to_bits).collect())
+}
