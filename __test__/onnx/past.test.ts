@@ -180,6 +180,12 @@ test('what does not fit is refused by name, and changes nothing', async t => {
   refused(t, 'UNSUPPORTED_GRAPH', /at present\.2\.value \(output\)/, made({ session: { inputNames: session.inputNames, outputNames: session.outputNames.filter(name => name !== 'present.2.value') } }))
   refused(t, 'UNSUPPORTED_GRAPH', /at past_key_values\.1\.value \(input\): it is missing/, made({ session: { inputNames: session.inputNames.filter(name => name !== 'past_key_values.1.value'), outputNames: session.outputNames } }))
   refused(t, 'UNSUPPORTED_GRAPH', /at past_key_values\.1\.key \(input\): it is missing beside/, made({ session: { inputNames: session.inputNames.filter(name => name !== 'past_key_values.1.key'), outputNames: session.outputNames } }))
+  const typed = (name: string, type: string) => ({ inputNames: session.inputNames, outputNames: session.outputNames, inputMetadata: [{ name, type, shape: ['batch', 2, 'past', 16] }] })
+  refused(t, 'UNSUPPORTED_GRAPH', /key \(input\): its type is bfloat16/, made({ session: typed('past_key_values.0.key', 'bfloat16') }))
+  refused(t, 'UNSUPPORTED_GRAPH', /input_ids \(input\): its type is float32, expected int64 or int32/, made({ session: typed('input_ids', 'float32') }))
+  refused(t, 'INVALID_ARGUMENT', /^cache.sinks is 1, expected none/, made({
+    cache: new PagedKvCache({ model: { layers: Array.from({ length: 3 }, () => ({ kind: 'sliding' as const, window: 9, sinks: 1, numKvHeads: 2, headDim: 16 })) }, capacity: 8 }),
+  }))
   refused(t, 'INVALID_ARGUMENT', /^tokens.length is 0/, () => past.resume([]))
   refused(t, 'INVALID_ARGUMENT', /^tokens\[1\] is -1/, () => past.resume([1, -1]))
   refused(t, 'INVALID_ARGUMENT', /^outputs is an object, expected those of a call/, () => past.commit({}))

@@ -117,11 +117,12 @@ for (const [graph, model, declared, limit] of graphs) {
   })
 }
 
+async function kinds(graph: string): Promise<string[]> {
+  const native = await binding.NativeOnnxGraph.open(graphFile(graph))
+  return plainLayers(native, { headDim: 16, windows }).map(layer => layer.kind)
+}
+
 test('a window counts only where the graph slides a past by itself', async t => {
-  const kinds = async (graph: string): Promise<string[]> => {
-    const native = await binding.NativeOnnxGraph.open(graphFile(graph))
-    return plainLayers(native, { headDim: 16, windows }).map(layer => layer.kind)
-  }
   t.deepEqual(await kinds('families/qwen2-window/optimum'), ['full', 'full'])
   t.deepEqual(await kinds('families/qwen2-window/builder'), ['full', 'sliding'])
 })

@@ -29,17 +29,17 @@ class Simulated {
   }
 }
 
-const task = (pending: number, drafts = 0, isAdmitted = true) => ({ pending, drafts, isAdmitted })
+const candidate = (pending: number, drafts = 0, isAdmitted = true) => ({ pending, drafts, isAdmitted })
 
 test('shares: one token of each that decodes first, then prompts in order, within the budget', t => {
-  t.deepEqual(sharesOf([task(5), task(1), task(7), task(1, 3), task(0)], 8), [
+  t.deepEqual(sharesOf([candidate(5), candidate(1), candidate(7), candidate(1, 3), candidate(0)], 8), [
     { place: 1, tokens: 1, drafts: 0 },
     { place: 3, tokens: 1, drafts: 3 },
     { place: 0, tokens: 3, drafts: 0 },
   ])
-  t.deepEqual(sharesOf([task(1), task(1), task(1)], 2).map(({ place }) => place), [0, 1])
-  t.deepEqual(sharesOf([task(9, 0, false), task(2)], 4), [{ place: 1, tokens: 2, drafts: 0 }])
-  t.deepEqual(sharesOf([task(0), task(0)], 4), [])
+  t.deepEqual(sharesOf([candidate(1), candidate(1), candidate(1)], 2).map(({ place }) => place), [0, 1])
+  t.deepEqual(sharesOf([candidate(9, 0, false), candidate(2)], 4), [{ place: 1, tokens: 2, drafts: 0 }])
+  t.deepEqual(sharesOf([candidate(0), candidate(0)], 4), [])
 })
 
 function simulate(dice: Dice): { steps: number; preemptions: number; overtaken: number } {

@@ -14,7 +14,7 @@ import { type CarriedPort, type OnnxInputName, type OnnxPorts, type OnnxSession,
  * nothing             an empty sequence: pasts of no rows
  * ```
  * Rows that have left a layer's window are zeros in the past, where they keep the places of the others: a graph with that window does not see
- * them. A past of a fixed number of rows, which the graph slides by itself, has the newest rows alone.
+ * them. A past that the graph slides by itself has the rows of its window alone.
  */
 
 /** Makes a tensor of the runtime: `Tensor` of onnxruntime-node. */
@@ -87,9 +87,10 @@ export class CarriedPorts<T extends OnnxTensor> {
         throw invalid('cache', size, `${found} ${axis === 1 ? 'heads' : 'elements a head'} in layer ${layer}, as ${past} has`)
       }
     }
-    if (isSlid(port) && fixedRows(port) === undefined && window === undefined) {
-      throw refusedPort(past, 'input', 'the graph slides it by itself, and the cache declares no window for its layer')
-    }
+    if (!isSlid(port)) return
+    if (window === undefined) throw refusedPort(past, 'input', 'the graph slides it by itself, and the cache declares no window for its layer')
+    const rows = fixedRows(port)
+    if (rows !== undefined && rows !== window) throw refusedPort(past, 'input', `it has ${rows} rows, and the window of its layer is ${window}`)
   }
 
   #type(): string {
@@ -104,7 +105,7 @@ export class CarriedPorts<T extends OnnxTensor> {
     let slid = Infinity
     for (const [at, pair] of this.ports.layers.entries()) {
       const sizes = this.#sizes[at] as LayerSizes
-      const rows = this.#rows(sizes, pair[0], kept?.get(pair[0].past), length, count)
+      const rows = this.#rows(sizes, pair[0], length, count)
       if (isSlid(pair[0])) slid = Math.min(slid, rows)
       const read = pair.every(({ past }) => kept?.get(past)?.dims[2] === rows) || length === 0 ? undefined : this.#read(sequence, sizes.layer)
       for (const [side, port] of pair.entries()) {
@@ -117,16 +118,15 @@ export class CarriedPorts<T extends OnnxTensor> {
     return { feeds, length, count, first }
   }
 
-  /** How many rows the past of a layer has. */
-  #rows({ window }: LayerSizes, port: CarriedPort, kept: T | undefined, length: number, count: number): number {
+  /**
+   * How many rows the past of a layer has. One that the graph slides has those of its window, and shows its newest rows at the end. For more tokens
+   * at once it has room for all, and nothing slides: in between, new rows would lie behind those of the window, in the middle.
+   */
+  #rows({ window }: LayerSizes, port: CarriedPort, length: number, count: number): number {
     if (!isSlid(port)) return length
-    const fixed = fixedRows(port)
-    if (fixed !== undefined) {
-      if (count > fixed) throw invalid('tokens.length', count, `at most ${fixed} at once: ${port.past} has no more rows`)
-      return fixed
-    }
-    const before = kept?.dims[2] ?? 0
-    return before >= count ? before : Math.max(window as number, count)
+    if (count <= (window as number)) return window as number
+    if (fixedRows(port) !== undefined) throw invalid('tokens.length', count, `at most ${window} at once: ${port.past} has no more rows`)
+    return length + count
   }
 
   #read(sequence: Sequence | undefined, layer: number): { k: Tensor; v: Tensor } | undefined {
