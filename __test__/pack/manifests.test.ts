@@ -27,7 +27,7 @@ test('kvtide depends on the addon of each platform that the loader knows, in its
 
 test('the repository itself depends on no package that has to be published first', t => {
   const { optionalDependencies, peerDependencies } = repository
-  t.deepEqual([optionalDependencies, peerDependencies], [undefined, undefined])
+  t.deepEqual([optionalDependencies, peerDependencies], [undefined, { 'onnxruntime-node': '>=1.17.3' }])
 })
 
 test('no package runs anything where it is installed, or tells of the repository', t => {
