@@ -167,6 +167,15 @@ impl NativeOnnxGraph {
         OnnxTask::of(write, ExternalArray::bytes)
     }
 
+    /// Bytes to put behind the model's own: it then also answers with those rows of these outputs that its input `kvtide.new_rows` names.
+    #[napi(ts_return_type = "Uint8Array")]
+    pub fn new_rows_suffix(&self, env: &Env, presents: Vec<String>) -> Result<ExternalArray> {
+        guard(env, || {
+            let names: Vec<&str> = presents.iter().map(String::as_str).collect();
+            Ok(ExternalArray::bytes(self.graph.model.new_rows_suffix(&names)?))
+        })
+    }
+
     /// Windows as a config declares them, one for each layer; `null` where one has none.
     #[napi(ts_return_type = "Promise<NativeOnnxRewritten>")]
     pub fn rewrite(

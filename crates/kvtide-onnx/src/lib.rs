@@ -6,6 +6,7 @@
 //!   .model().segments(..)        own bytes and ranges of the source
 //!   .parts(source)               the same graph cut at its attentions
 //!   .inspection()                what was found, layer by layer
+//! model.new_rows_suffix(presents)  bytes to put behind those of any model: new rows of its presents as outputs
 //! ```
 //!
 //! What always holds:
@@ -22,6 +23,7 @@ mod error;
 mod eval;
 mod find;
 mod inspect;
+mod new_rows;
 mod parts;
 mod proto;
 mod rewrite;
@@ -31,6 +33,7 @@ mod wire;
 pub use error::{Error, Result};
 pub use find::{Form, Layer, Layout, Rotary};
 pub use inspect::{Inspection, Port};
+pub use new_rows::{NEW_ROWS, new_rows_of};
 pub use parts::{GraphPart, PartAttention};
 pub use proto::{ElementType, External, GRAPH_BYTES_MAX, Model, Place, Weights};
 pub use rewrite::{Options, Rewritten};

@@ -1,5 +1,5 @@
 //! The parts of rewritten graphs, run by onnxruntime-node with a naive attention between them, give the numbers and
-//! tokens of the references. Skipped where `bench/onnxruntime` is not installed.
+//! tokens of the references. Skipped where onnxruntime-node is not installed.
 
 mod support;
 

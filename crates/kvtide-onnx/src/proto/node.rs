@@ -1,5 +1,7 @@
 //! A node of a graph.
 
+use std::collections::HashMap;
+
 use super::{Attribute, AttributeValue, Graph};
 use crate::error::Result;
 use crate::source::Span;
@@ -91,6 +93,16 @@ impl Node {
     pub fn replace_input(&mut self, index: usize, name: &str) {
         self.inputs[index] = name.into();
         self.unchanged = None;
+    }
+
+    /// Gives tensors that it reads and makes other names.
+    pub fn rename(&mut self, names: &HashMap<&str, &str>) {
+        for name in self.inputs.iter_mut().chain(&mut self.outputs) {
+            if let Some(&other) = names.get(name.as_str()) {
+                *name = other.into();
+                self.unchanged = None;
+            }
+        }
     }
 
     /// What errors call it: its name, or that of its first output.

@@ -4,12 +4,14 @@
 //! attention        -> kvtide::Attention, of the same output name          attention.rs
 //! positions        -> from the input position_ids                        positions.rs
 //! head             -> only the rows that are asked for, on request       logits.rs
+//! two decoders in one -> the one with a past                         merged.rs
 //! what is left over: pasts, presents, masks, and what only served them   prune.rs
 //! ```
 //! Tensors keep their names: what takes the place of a tensor is called as it was, so nothing that reads it changes.
 
 mod attention;
 mod logits;
+mod merged;
 mod positions;
 mod prune;
 
@@ -55,6 +57,8 @@ struct GraphEdit<'a> {
 impl Rewritten {
     /// Finds all attentions and replaces them, or says what is not recognised. `O(graph)`.
     pub fn new(source: &dyn Source, model: &Model, options: &Options) -> Result<Self> {
+        let (given, alone) = (model, merged::unmerged(model)?);
+        let model = alone.as_ref().unwrap_or(given);
         let lookup = Lookup::new(model, source)?;
         let mut all = attentions(&lookup)?;
         declare(&lookup, &mut all, options)?;
@@ -87,7 +91,7 @@ impl Rewritten {
             rewritten.import("com.microsoft", 1);
         }
         let vocabulary = vocabulary(&lookup, &rewritten.graph)?;
-        let inspection = Inspection::new(model, &rewritten, layers, vocabulary);
+        let inspection = Inspection::new(given, &rewritten, layers, vocabulary);
         Ok(Self { model: rewritten, inspection })
     }
 

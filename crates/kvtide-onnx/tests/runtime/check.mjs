@@ -1,11 +1,11 @@
 // Runs the parts of a rewritten graph with onnxruntime-node, a naive attention between them, and prints what differs.
 //
-//   node check.mjs <folder of parts> <folder of references> <onnxruntime-node>
+//   node check.mjs <folder of parts> <onnxruntime-node> <folder of references>
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 
-const [folder, references, runtime] = process.argv.slice(2)
+const [folder, runtime, references] = process.argv.slice(2)
 const ort = createRequire(import.meta.url)(runtime)
 const plan = JSON.parse(readFileSync(join(folder, 'plan.json'), 'utf8'))
 const expected = JSON.parse(readFileSync(join(references, 'references.json'), 'utf8'))
@@ -162,6 +162,7 @@ if (plan.original) {
     for (const { name, type, shape } of session.inputMetadata) {
       if (name === plan.tokens) feeds[name] = ints(prompt, [1, prompt.length])
       else if (name === 'position_ids') feeds[name] = ints(prompt.keys(), [1, prompt.length])
+      else if (type === 'bool') feeds[name] = new ort.Tensor('bool', Uint8Array.of(0), shape)
       else if (name === 'attention_mask') feeds[name] = ints(prompt.map(() => 1), [1, prompt.length])
       else {
         const layer = plan.layers.find(({ pasts }) => pasts.includes(name))

@@ -7,14 +7,14 @@ use kvtide_onnx::{FileSource, Layout, Model, Options, Rewritten, Source, Weights
 use serde_json::{Value, json};
 
 fn runtime() -> PathBuf {
-    root().join("bench/onnxruntime/node_modules/onnxruntime-node")
+    root().join("node_modules/onnxruntime-node")
 }
 
 /// Whether onnxruntime-node is installed; says so where it is not.
-fn is_there() -> bool {
+pub fn is_there() -> bool {
     let there = runtime().exists();
     if !there {
-        eprintln!("SKIPPED: bench/onnxruntime is not installed");
+        eprintln!("SKIPPED: onnxruntime-node is not installed");
     }
     there
 }
@@ -89,12 +89,17 @@ fn parts(folder: &Path, rewritten: &Rewritten, source: &dyn Source, weights: Wei
 /// Runs what was written, and gives what it says.
 fn run(name: &str, folder: &Path, plan: &Value, references: &Path) -> Value {
     std::fs::write(folder.join("plan.json"), plan.to_string()).unwrap();
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/runtime/check.mjs");
-    let output = Command::new("node").arg(script).arg(folder).arg(references).arg(runtime()).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = script("check.mjs", folder, &[&references.display().to_string()]);
     eprintln!("{name}: {}", text.trim());
     serde_json::from_str(text.lines().next_back().unwrap()).unwrap()
+}
+
+/// Runs a script of `tests/runtime` with a folder and the runtime, and gives what it prints.
+pub fn script(script: &str, folder: &Path, rest: &[&str]) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/runtime").join(script);
+    let output = Command::new("node").arg(path).arg(folder).arg(runtime()).args(rest).output().unwrap();
+    assert!(output.status.success(), "{}: {}", folder.display(), String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Compares a model with what it was before, on prompts of several lengths.

@@ -1,0 +1,53 @@
+//! Decoders that were merged of two: one with a past and one without, as the branches of an `If` on `use_cache_branch`.
+//!
+//! The branch with a past takes the place of the node: with an empty past it is the other one.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::error::Result;
+use crate::find::unrecognised;
+use crate::proto::{AttributeValue, Graph, Model, Node, checked};
+
+/// The input that says whether there is a past.
+const HAS_PAST: &str = "use_cache_branch";
+
+/// The decoder with a past alone; nothing of a model that is not merged. `O(nodes)`.
+pub(super) fn unmerged(model: &Model) -> Result<Option<Model>> {
+    let is_merged = |node: &Node| node.is("", "If") && node.input(0) == Some(HAS_PAST);
+    let Some(at) = model.graph.nodes.iter().position(is_merged) else { return Ok(None) };
+    let node = &model.graph.nodes[at];
+    let branch = match node.attribute("then_branch") {
+        Some(AttributeValue::Graphs(graphs)) if graphs[0].outputs.len() == node.outputs.len() => &graphs[0],
+        _ => return Err(unrecognised(node, "its then_branch has not the outputs of the node")),
+    };
+    let mut alone = model.clone();
+    let graph = &mut alone.graph;
+    graph.nodes.splice(at..=at, inlined(node, branch));
+    graph.initializers.extend(branch.initializers.iter().cloned());
+    graph.values.extend(branch.values.iter().cloned());
+    alone.graph = checked(alone.graph)?;
+    Ok(Some(alone))
+}
+
+/// The nodes of a branch, which give what they make the names of the node's outputs.
+fn inlined(node: &Node, branch: &Graph) -> Vec<Node> {
+    let made: HashSet<&str> = branch.nodes.iter().flat_map(|inner| &inner.outputs).map(String::as_str).collect();
+    // Names inside of inner graphs stay as they are.
+    let captured: HashSet<&String> =
+        branch.nodes.iter().flat_map(Node::graphs).flat_map(|graph| &graph.captured).collect();
+    let mut names: HashMap<&str, &str> = HashMap::new();
+    let mut copies = Vec::new();
+    for (inner, outer) in branch.outputs.iter().zip(&node.outputs).filter(|(_, outer)| !outer.is_empty()) {
+        let name = inner.name.as_str();
+        if made.contains(name) && !captured.contains(&inner.name) && !names.contains_key(name) {
+            names.insert(name, outer);
+        } else {
+            let from = names.get(name).copied().unwrap_or(name);
+            copies.push(Node::new("Identity", "", &format!("{outer} of {}", node.called()), &[from], &[outer]));
+        }
+    }
+    let mut nodes = branch.nodes.clone();
+    nodes.iter_mut().for_each(|inner| inner.rename(&names));
+    nodes.extend(copies);
+    nodes
+}
