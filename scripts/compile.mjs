@@ -1,12 +1,15 @@
 // `npm run build:ts`: what the package has of TypeScript, compiled to dist/.
 //
 // Documentation is for editors, which read it in the declarations: the JavaScript goes without, a third of it. Declarations that no caller
-// can reach from the public entry go as well.
+// can reach from a public entry go as well.
 import { readdirSync, readFileSync, rmSync } from 'node:fs'
 import { dirname, join, resolve } from 'node:path'
 
 import { main } from './refusal.mjs'
 import { must, root } from './steps.mjs'
+
+/** The declarations of what callers import. */
+export const ENTRIES = ['index.d.ts', 'onnx.d.ts']
 
 /** Declarations that others import, from one of them on. */
 export function reachable(declarations, found = new Set()) {
@@ -27,7 +30,7 @@ export async function compile(to) {
   const build = ['-p', 'tsconfig.build.json', '--outDir', to]
   await must('tsc', [...build, '--declaration', 'false', '--isolatedDeclarations', 'false', '--removeComments'])
   await must('tsc', [...build, '--emitDeclarationOnly'])
-  const typed = reachable([join(to, 'index.d.ts')])
+  const typed = reachable(ENTRIES.map(entry => join(to, entry)))
   for (const file of readdirSync(to, { recursive: true })) {
     if (file.endsWith('.d.ts') && !typed.has(join(to, file))) rmSync(join(to, file))
   }

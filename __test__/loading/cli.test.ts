@@ -29,7 +29,7 @@ test.serial('doctor prints what is loaded, and why a device cannot be used', asy
   t.deepEqual([code, err], [0, ''])
   const rows = Object.fromEntries(out.trimEnd().split('\n').map(line => [line.slice(0, 14).trim(), line.slice(15)]))
   t.deepEqual(Object.keys(rows), [
-    'binary', 'loaded from', 'chosen', 'platform', 'cpu features', 'kernels', 'threads', 'memory limit', 'device cpu', 'device cuda', 'device metal',
+    'binary', 'loaded from', 'chosen', 'platform', 'cpu features', 'kernels', 'threads', 'memory limit', 'device cpu', 'device cuda', 'device metal', 'onnxruntime',
   ])
   t.regex(rows['binary'] ?? '', /^kvtide \d+\.\d+\.\d+, \w+-\w+$/)
   t.regex(rows['loaded from'] ?? '', /kvtide.*\.node$/)

@@ -21,6 +21,11 @@ function aborted(signal: unknown): boolean | undefined {
   }
 }
 
+/** @internal Whether a value is a signal. */
+export function isAbortSignal(value: unknown): value is AbortSignal {
+  return aborted(value) !== undefined
+}
+
 /** @internal The caller's signal, and how the addon hears of it. */
 export class StopSignal {
   readonly #signal: AbortSignal

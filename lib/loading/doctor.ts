@@ -1,6 +1,7 @@
 import { binding, bindingChoice } from './binding.js'
 import { isKvTideError } from '../border/errors.js'
 import { memoryStats } from '../border/process.js'
+import { onnxLibrary, onnxRuntime } from '../onnx/runtime.js'
 
 /** A device, and why it cannot be used. */
 interface DeviceReport {
@@ -25,6 +26,7 @@ export function doctor(): string {
     ...['cpu', 'cuda', 'metal'].map(deviceReport).map(
       ({ name, usable, reason }) => [`device ${name}`, usable ? 'usable' : `not usable: ${reason}`] as const,
     ),
+    ['onnxruntime', answer(onnxReport)],
   ]
   return rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n')
 }
@@ -35,6 +37,16 @@ function answer(ask: () => string): string {
     return ask()
   } catch (error) {
     return isKvTideError(error) ? error.message : String(error)
+  }
+}
+
+/** Which onnxruntime is found, and the first way in which it would run a model. */
+function onnxReport(): string {
+  const { version } = onnxRuntime()
+  try {
+    return `onnxruntime-node ${version}: models are run as graph (${onnxLibrary().file})`
+  } catch (error) {
+    return `onnxruntime-node ${version}: models are run as parts; not as graph: ${isKvTideError(error) ? error.message : String(error)}`
   }
 }
 

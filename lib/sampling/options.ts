@@ -43,6 +43,15 @@ export interface SamplingOptions {
   readonly allowed?: (tokens: readonly number[]) => AllowedTokens
 }
 
+/** The log-probability of a token, and of the most probable ones in its place. */
+export interface TokenLogprobs {
+  readonly token: number
+  /** The natural logarithm of its probability, before temperature, `topK`, `topP` and `minP`. */
+  readonly logprob: number
+  /** The most probable tokens, the first of equals first. */
+  readonly top: readonly { readonly token: number; readonly logprob: number }[]
+}
+
 /** @internal */
 export const SAMPLING_OPTIONS: Names<SamplingOptions> = {
   temperature: 0,

@@ -3,7 +3,7 @@ import type { NativeLogits, NativeSampler } from '#binding'
 import { count } from '../border/check.js'
 import { binding } from '../loading/binding.js'
 import { allows, maskOf } from './allowed.js'
-import type { SamplingOptions, SamplingSettings } from './options.js'
+import type { SamplingOptions, SamplingSettings, TokenLogprobs } from './options.js'
 
 /**
  * Draws tokens of one generation. To draw changes nothing: the token at a position depends on the options, the tokens before it and the
@@ -83,15 +83,6 @@ export interface RowToDraw {
   readonly drafted?: readonly number[]
   /** Where a second model drew each of them, with a {@link Sampler.drafter}; left out for drafts that do not depend on chance. */
   readonly drafts?: readonly { readonly logits: NativeLogits; readonly row: number }[]
-}
-
-/** The log-probability of a token, and of the most probable ones in its place. */
-export interface TokenLogprobs {
-  readonly token: number
-  /** The natural logarithm of its probability, before temperature, `topK`, `topP` and `minP`. */
-  readonly logprob: number
-  /** The most probable tokens, the first of equals first. */
-  readonly top: readonly { readonly token: number; readonly logprob: number }[]
 }
 
 /** What was drawn: the drafted tokens that stay, and one more; or why there is nothing. */

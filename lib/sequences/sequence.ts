@@ -47,9 +47,9 @@ export class Sequence extends Owner {
   declare readonly id: number
 
   /** @internal */
-  constructor(token: unknown, shared: SharedCache, id: number) {
+  constructor(token: unknown, shared: SharedCache, id: number, handle: SequenceHandle = new SequenceHandle(shared, id)) {
     checkInternal(token, 'Sequence', 'PagedKvCache.sequence(id) instead')
-    super(token, new SequenceHandle(shared, id), Sequence)
+    super(token, handle, Sequence)
     settle(this, { id })
   }
 

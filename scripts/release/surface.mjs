@@ -5,7 +5,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-import { reachable } from '../compile.mjs'
+import { ENTRIES, reachable } from '../compile.mjs'
 import { given, main, Refusal } from '../refusal.mjs'
 import { must, root, temporary } from '../steps.mjs'
 import { holdAgainst } from './recorded.mjs'
@@ -22,19 +22,19 @@ function statements(file) {
 
 const nameOf = statement => /\b(?:class|interface|type|const|let|function|enum|namespace) (\w+)/.exec(statement)?.[1] ?? ''
 
-/** What the entry exports, then every declaration that it is made of, by its name: one that moves to another file stays where it is. */
-export function surfaceOf(entry) {
-  const [, ...others] = reachable([entry])
+/** What entries export, then every declaration that they are made of, by its name: one that moves to another file stays where it is. */
+export function surfaceOf(...entries) {
+  const others = [...reachable(entries)].filter(file => !entries.includes(file))
   const behind = others.flatMap(statements).filter(statement => !/^export (type )?[{*]/.test(statement))
   // Overloads keep their order.
   const ordered = [...new Set(behind)].sort((one, other) => Number(nameOf(one) > nameOf(other)) - Number(nameOf(one) < nameOf(other)))
-  return `${[...statements(entry), ...ordered].join('\n\n')}\n`
+  return `${[...entries.flatMap(statements), ...ordered].join('\n\n')}\n`
 }
 
 async function declared() {
   const folder = temporary('surface')
   await must('tsc', ['-p', 'tsconfig.build.json', '--emitDeclarationOnly', '--removeComments', '--outDir', folder])
-  return surfaceOf(join(folder, 'index.d.ts'))
+  return surfaceOf(...ENTRIES.map(entry => join(folder, entry)))
 }
 
 /** The recorded codes with those that are new behind them; refused where one is gone. */

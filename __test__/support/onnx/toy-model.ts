@@ -1,0 +1,118 @@
+import { PagedKvCache, type PagedKvCacheOptions } from '../../../index.js'
+import { INTERNAL } from '../../../lib/border/owner.js'
+import { binding } from '../../../lib/loading/binding.js'
+import type { Backend, ModelStep } from '../../../lib/onnx/backend.js'
+import { OnnxModel } from '../../../lib/onnx/model.js'
+import { StepRun } from '../../../lib/sequences/step-run.js'
+
+/** How many tokens the toy knows. */
+export const VOCABULARY = 16
+/** A token that no step with it survives. */
+export const POISON = 15
+const DIM = 4
+
+/** Random numbers that a seed gives. */
+export class Dice {
+  #state: number
+
+  constructor(seed: number) {
+    this.#state = seed | 0
+  }
+
+  /** A whole number from 0 to below `sides`. */
+  roll(sides: number): number {
+    this.#state = (this.#state + 0x6d2b79f5) | 0
+    let mixed = Math.imul(this.#state ^ (this.#state >>> 15), this.#state | 1)
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
+    return ((mixed ^ (mixed >>> 14)) >>> 0) % sides
+  }
+
+  /** True once in so many times. */
+  once(times: number): boolean {
+    return this.roll(times) === 0
+  }
+}
+
+/** What a token leaves in the cache: small whole numbers, which sum up exactly. */
+function left(id: number, position: number, place: number): number {
+  return (Math.imul(id + 1, 7919) + Math.imul(position + 1, 104_729 + 31 * place)) % 1009
+}
+
+/** The token that follows: a function of all tokens before it and their positions. */
+function following(sums: readonly number[]): number {
+  return sums.reduce((hash, sum) => Math.imul(hash ^ sum, 0x01000193) >>> 0, 0x811c9dc5) % (VOCABULARY - 1)
+}
+
+/** What the toy says alone, without a cache. */
+export function alone(tokens: readonly number[], count: number): number[] {
+  const all = [...tokens]
+  const sums = Array.from({ length: DIM }, (_, place) => all.reduce((sum, id, position) => sum + left(id, position, place), 0))
+  for (let step = 0; step < count; step++) {
+    const next = following(sums)
+    for (let place = 0; place < DIM; place++) sums[place] = (sums[place] as number) + left(next, all.length, place)
+    all.push(next)
+  }
+  return all.slice(tokens.length)
+}
+
+/** A model that reads what it says next from the cache: a wrong block shows. Steps take some turns of the event loop. */
+export class ToyBackend implements Backend {
+  readonly name = 'plain'
+  readonly #dice: Dice
+  readonly #poison: number
+  steps = 0
+  tokens = 0
+  isComputing = false
+
+  constructor(dice: Dice, poison: number = POISON) {
+    this.#dice = dice
+    this.#poison = poison
+  }
+
+  async run({ step, sequences, offsets, ids, positions, rows }: ModelStep): Promise<InstanceType<typeof binding.NativeLogits>> {
+    if (this.isComputing) throw new Error('two steps at once')
+    this.isComputing = true
+    try {
+      this.steps += 1
+      this.tokens += ids.length
+      for (const [place, { before }] of sequences.entries()) {
+        if (positions[offsets[place] as number] !== before.length) throw new Error('the tokens before a step are as many as its first position')
+      }
+      using run = StepRun.of(step)
+      await this.#turns()
+      const values = new Float32Array(ids.length * DIM)
+      for (const [token, id] of ids.entries()) for (let place = 0; place < DIM; place++) values[token * DIM + place] = left(id, positions[token] as number, place)
+      const rowsOf = (data: Float32Array) => ({ data, shape: [ids.length, 1, DIM] })
+      const out = await run.attend(0, rowsOf(new Float32Array(ids.length * DIM)), rowsOf(new Float32Array(ids.length * DIM)), rowsOf(values))
+      await this.#turns()
+      if (ids.includes(this.#poison)) throw new Error('poison')
+      const logits = new Float32Array(rows.length * VOCABULARY)
+      for (const [row, token] of rows.entries()) {
+        // Queries of zeros see all keys alike: the output is the mean.
+        const count = (positions[token] as number) + 1
+        const sums = Array.from({ length: DIM }, (_, place) => Math.round((out[token * DIM + place] as number) * count))
+        logits[row * VOCABULARY + following(sums)] = 1
+      }
+      run.end()
+      return new binding.NativeLogits(logits, 'f32', rows.length, VOCABULARY)
+    } finally {
+      this.isComputing = false
+    }
+  }
+
+  dispose(): Promise<void> {
+    return Promise.resolve()
+  }
+
+  async #turns(): Promise<void> {
+    for (let turn = this.#dice.roll(3); turn > 0; turn--) await Promise.resolve()
+  }
+}
+
+/** A toy model over a pool of so many blocks. */
+export function toyModel(backend: ToyBackend, { capacity, blockSize = 4, stepTokens = 16, sequences = 32, window }: { capacity: number; blockSize?: number; stepTokens?: number; sequences?: number; window?: number }): OnnxModel {
+  const sizes = { numKvHeads: 1, headDim: DIM }
+  const layer = window === undefined ? ({ kind: 'full', ...sizes } as const) : ({ kind: 'sliding', window, ...sizes } as const)
+  const cache = new PagedKvCache({ model: { layers: [layer] }, capacity, blockSize } satisfies PagedKvCacheOptions)
+  return new OnnxModel(INTERNAL, { cache, backend, refusals: [], vocabulary: VOCABULARY, limits: { stepTokens, sequences } })
+}

@@ -1,0 +1,272 @@
+import type { NativeLogits } from '#binding'
+
+import { invalid, KvTideError } from '../border/errors.js'
+import { checkInternal } from '../border/owner.js'
+import type { PromptLookup } from '../sampling/prompt-lookup.js'
+import type { SamplingSettings, TokenLogprobs } from '../sampling/options.js'
+import { type RowToDraw, Sampler } from '../sampling/sampler.js'
+import type { Scheduler } from './scheduler.js'
+import type { SequenceState } from './sequence.js'
+import type { Task } from './task.js'
+
+/** How many tokens are computed ahead of a slow reader. */
+const AHEAD = 16
+
+/** Why a generation has ended: it met a token of `stop`, or has `maxTokens`. */
+export type FinishReason = 'stop' | 'length'
+
+/** @internal What a generation was asked for. */
+export interface GenerationSettings {
+  readonly tokens: Uint32Array
+  readonly maxTokens: number
+  readonly stop: ReadonlySet<number>
+  readonly sampling: SamplingSettings
+  readonly signal: AbortSignal | undefined
+  /** Makes what drafts tokens, and how many at once. */
+  readonly lookup: { readonly make: () => PromptLookup; readonly most: number } | undefined
+}
+
+interface Waiting {
+  resolve(result: IteratorResult<number, undefined>): void
+  reject(error: unknown): void
+}
+
+/** Tokens of one sequence, as the scheduler sees it. */
+class GenerationTask implements Task {
+  readonly state: SequenceState
+  readonly arrival: number
+  isAdmitted = false
+  isEnded = false
+  finishReason: FinishReason | undefined
+  readonly unread: { readonly token: number; readonly logprobs: TokenLogprobs | undefined }[] = []
+  error: { readonly cause: unknown } | undefined
+  hasLeft = false
+  visible: number
+  readonly #settings: GenerationSettings
+  readonly #sampler: Sampler
+  readonly #lookup: PromptLookup | undefined
+  readonly #ahead: number
+  readonly #changed: () => void
+  #generated = 0
+
+  constructor(state: SequenceState, settings: GenerationSettings, { arrival, ahead, changed }: { arrival: number; ahead: number; changed: () => void }) {
+    if (state.log.length + settings.tokens.length === 0) throw invalid('tokens.length', 0, 'at least 1: the sequence is empty')
+    // The logits behind the last token are needed: it is computed again.
+    if (state.pending + settings.tokens.length === 0) state.redo()
+    state.log.push(settings.tokens)
+    this.state = state
+    this.arrival = arrival
+    this.visible = state.log.length
+    this.#settings = settings
+    // What cannot be taken back is not computed ahead.
+    this.#ahead = state.hasTransaction ? 1 : ahead
+    this.#changed = changed
+    this.#sampler = Sampler.of(settings.sampling, state.log.copy())
+    this.#lookup = settings.lookup?.make()
+    this.#lookup?.push(state.log.copy())
+    state.user = this
+  }
+
+  get isDone(): boolean {
+    return this.finishReason !== undefined
+  }
+
+  get pending(): number {
+    return this.unread.length >= this.#ahead ? 0 : this.state.pending
+  }
+
+  get firstRow(): number {
+    return this.state.log.length - 1
+  }
+
+  get draftsMax(): number {
+    const { lookup, maxTokens } = this.#settings
+    return Math.min(lookup?.most ?? 0, maxTokens - this.#generated - 1)
+  }
+
+  draft(most: number): readonly number[] {
+    return this.#lookup?.draft(most) ?? []
+  }
+
+  toDraw(logits: NativeLogits, row: number, drafted: readonly number[]): RowToDraw {
+    return { sampler: this.#sampler, logits, row, drafted }
+  }
+
+  take(): void {}
+
+  accept(tokens: readonly number[], logprobs: readonly TokenLogprobs[] | undefined): number {
+    const { stop, maxTokens } = this.#settings
+    const kept: number[] = []
+    for (const [place, token] of tokens.entries()) {
+      if (stop.has(token)) {
+        this.finishReason = 'stop'
+        break
+      }
+      kept.push(token)
+      this.unread.push({ token, logprobs: logprobs?.[place] })
+      this.#generated += 1
+      if (this.#generated < maxTokens) continue
+      this.finishReason = 'length'
+      break
+    }
+    this.state.log.push(kept)
+    this.#sampler.push(kept)
+    this.#lookup?.push(kept)
+    this.#changed()
+    return kept.length
+  }
+
+  leave(error?: unknown): void {
+    this.hasLeft = true
+    if (error !== undefined) this.error = { cause: error }
+    this.#changed()
+  }
+
+  /** Ends it for good: the sequence has what was given out. */
+  settle(): void {
+    if (this.state.user !== this) return
+    this.state.user = undefined
+    this.state.cut(this.visible)
+    this.#sampler.dispose()
+    this.#lookup?.dispose()
+  }
+}
+
+/**
+ * Tokens that are generated one by one. It starts when the first one is asked for, and ends when it is read to its end, `return()` is called,
+ * as a loop that is left does, or its signal is aborted. The sequence then has the tokens from before and those that were given out,
+ * of which the last one is pending.
+ *
+ * At most 16 tokens are computed ahead of whoever reads them; then the sequence rests, and costs the others nothing.
+ */
+export class Generation implements AsyncIterableIterator<number, undefined>, AsyncDisposable {
+  readonly #scheduler: Scheduler
+  readonly #state: SequenceState
+  readonly #settings: GenerationSettings
+  readonly #ahead: number
+  readonly #waiting: Waiting[] = []
+  readonly #left: (() => void)[] = []
+  readonly #onAbort = (): void => void this.#end({ cause: aborted(this.#settings.signal) })
+  #task: GenerationTask | undefined
+  #isOver = false
+  /** Why the next call is refused. */
+  #failure: { readonly cause: unknown } | undefined
+  #logprobs: TokenLogprobs | undefined
+
+  /** @internal */
+  constructor(token: unknown, scheduler: Scheduler, state: SequenceState, settings: GenerationSettings, isWindowed: boolean) {
+    checkInternal(token, 'Generation', 'generate(sequence, options) of an OnnxModel instead')
+    this.#scheduler = scheduler
+    this.#state = state
+    this.#settings = settings
+    // Behind a window tokens are not taken back without computing others again.
+    this.#ahead = isWindowed ? 1 : AHEAD
+  }
+
+  /** Why it has ended; nothing before the last token was read, and where it was ended early. */
+  get finishReason(): FinishReason | undefined {
+    const task = this.#task
+    return task?.unread.length === 0 && !task.isEnded ? task.finishReason : undefined
+  }
+
+  /** With the option `logprobs`, the log-probabilities of the token that was read last. */
+  get logprobs(): TokenLogprobs | undefined {
+    return this.#logprobs
+  }
+
+  /** The next token. */
+  next(): Promise<IteratorResult<number, undefined>> {
+    return new Promise((resolve, reject) => {
+      this.#waiting.push({ resolve, reject })
+      try {
+        if (this.#task === undefined && !this.#isOver) this.#start()
+        this.#give()
+      } catch (cause) {
+        this.#failure = { cause }
+        this.#finish()
+      }
+    })
+  }
+
+  /** Ends it. When the promise is fulfilled, the sequence is free. */
+  async return(): Promise<IteratorResult<number, undefined>> {
+    await this.#end()
+    return { done: true, value: undefined }
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this
+  }
+
+  /** As {@link return}, for `await using`. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#end()
+  }
+
+  #start(): void {
+    const { signal } = this.#settings
+    if (signal?.aborted === true) throw aborted(signal)
+    this.#task = this.#scheduler.add(this.#state, arrival => new GenerationTask(this.#state, this.#settings, { arrival, ahead: this.#ahead, changed: () => this.#give() }))
+    signal?.addEventListener('abort', this.#onAbort, { once: true })
+  }
+
+  /** Gives what there is to those who wait for it. */
+  #give(): void {
+    const task = this.#task
+    if (task?.hasLeft === true) for (const left of this.#left.splice(0)) left()
+    if (this.#isOver) {
+      if (task === undefined || task.hasLeft) this.#finish()
+      return
+    }
+    if (task === undefined) return
+    while (this.#waiting.length > 0 && task.unread.length > 0) {
+      const { token, logprobs } = task.unread.shift() as GenerationTask['unread'][number]
+      task.visible += 1
+      this.#logprobs = logprobs
+      ;(this.#waiting.shift() as Waiting).resolve({ done: false, value: token })
+      this.#scheduler.wake()
+    }
+    if (!task.hasLeft || task.unread.length > 0) return
+    task.settle()
+    if (this.#waiting.length === 0) return
+    this.#failure = task.error
+    this.#finish()
+  }
+
+  /** Ends it early: at once, or behind the step that is being computed. */
+  async #end(failure?: { readonly cause: unknown }): Promise<void> {
+    const task = this.#task
+    if (!this.#isOver) {
+      this.#isOver = true
+      this.#failure = failure
+      if (task !== undefined) {
+        if (task.unread.length > 0) task.isEnded = true
+        task.unread.length = 0
+      }
+    }
+    if (task !== undefined && !task.hasLeft) {
+      task.isEnded = true
+      const left = new Promise<void>(resolve => this.#left.push(resolve))
+      this.#scheduler.wake()
+      await left
+    }
+    this.#finish()
+  }
+
+  /** Frees the sequence, and answers all who wait: one of them hears of a failure. */
+  #finish(): void {
+    this.#isOver = true
+    this.#settings.signal?.removeEventListener('abort', this.#onAbort)
+    this.#task?.settle()
+    for (const waiting of this.#waiting.splice(0)) {
+      const failure = this.#failure
+      this.#failure = undefined
+      if (failure === undefined) waiting.resolve({ done: true, value: undefined })
+      else waiting.reject(failure.cause)
+    }
+  }
+}
+
+function aborted(signal: AbortSignal | undefined): KvTideError<'ABORTED'> {
+  return new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal?.reason })
+}

@@ -1,0 +1,170 @@
+import { checkInternal, INTERNAL, nativeArgument, settle } from '../border/owner.js'
+import { KvTideError, invalid } from '../border/errors.js'
+import { PagedKvCache, type LayerGroup } from '../sequences/paged-kv-cache.js'
+import type { SharedCache } from '../sequences/shared-cache.js'
+import type { Backend, BackendName } from './backend.js'
+import { Generation } from './generation.js'
+import { type BackendRefusal, loadModel } from './load.js'
+import { type GenerateOptions, type OnnxModelOptions, type OpenOptions, readEntries, readGenerate, readOpen, readRun, type RunEntry, type RunOptions } from './options.js'
+import { Scheduler } from './scheduler.js'
+import { type OnnxSequence, openSequence, SequenceState } from './sequence.js'
+import { RunTask } from './task.js'
+
+/** @internal What a model is made of. */
+interface Loaded {
+  readonly cache: PagedKvCache
+  readonly backend: Backend
+  readonly refusals: readonly BackendRefusal[]
+  readonly vocabulary: number | undefined
+  readonly limits: { readonly stepTokens: number; readonly sequences: number }
+}
+
+/**
+ * A language model in an ONNX file, with its keys and values in a {@link PagedKvCache}: run by the onnxruntime that `onnxruntime-node` brings.
+ *
+ * Any number of `generate` and `run` calls share steps. Each step takes one token of every sequence that generates, then pieces of prompts, in
+ * order of arrival, up to `maxStepTokens`. Where blocks run out, the sequence that arrived last makes room: it waits, and what prompts still
+ * find of it is not computed again. Nobody waits for one that arrived later.
+ */
+export class OnnxModel implements AsyncDisposable, Disposable {
+  /** The way in which it is run. */
+  declare readonly backend: BackendName
+  /** Why ways before that one were not taken. */
+  declare readonly refusals: readonly BackendRefusal[]
+  /** Its cache: statistics, events, prompts. */
+  declare readonly cache: PagedKvCache
+  /** Its layers, in groups that keep the same tokens. */
+  declare readonly layers: readonly LayerGroup[]
+  /** How many tokens it knows; `undefined` where the graph does not say. */
+  declare readonly vocabularySize: number | undefined
+  readonly #shared: SharedCache
+  readonly #backend: Backend
+  readonly #scheduler: Scheduler
+  readonly #isWindowed: boolean
+  #ended: Promise<void> | undefined
+
+  /** @internal */
+  constructor(token: unknown, loaded: unknown) {
+    checkInternal(token, 'OnnxModel', 'OnnxModel.load(model) instead')
+    const { cache, backend, refusals, vocabulary, limits } = loaded as Loaded
+    settle<OnnxModel, 'backend' | 'refusals' | 'cache' | 'layers' | 'vocabularySize'>(this, {
+      backend: backend.name, refusals: Object.freeze([...refusals]), cache, layers: cache.groups, vocabularySize: vocabulary,
+    })
+    this.#shared = nativeArgument<SharedCache>('cache', cache, PagedKvCache)
+    this.#backend = backend
+    this.#scheduler = new Scheduler(cache, this.#shared, backend, limits)
+    this.#isWindowed = cache.groups.some(group => group.kind === 'sliding')
+  }
+
+  /**
+   * Loads a model.
+   *
+   * @param model the path of its file, whose weights stay there; or its bytes
+   * @throws KvTideError `UNSUPPORTED_GRAPH` with the node that is not recognised, `INVALID_GRAPH`, `RUNTIME_UNAVAILABLE` without a usable
+   * onnxruntime-node, `RUNTIME_FAILED`
+   */
+  static async load(model: string | Uint8Array, options: OnnxModelOptions = {}): Promise<OnnxModel> {
+    return new OnnxModel(INTERNAL, await loadModel(model, options))
+  }
+
+  /** A new sequence. It starts with what the cache has of `tokens`; the rest of them is pending. */
+  open(options: OpenOptions = {}): OnnxSequence {
+    this.#scheduler.check()
+    const { tokens, prompt } = readOpen(options, this.vocabularySize)
+    return openSequence(this.#shared, tokens, prompt)
+  }
+
+  /**
+   * Generates tokens behind those of a sequence, one by one. Computing starts with the first `next()`. The options are those of sampling, how long
+   * it goes on, and what it starts with.
+   */
+  generate(sequence: OnnxSequence, options: GenerateOptions = {}): Generation {
+    this.#scheduler.check()
+    const state = SequenceState.of(this.#shared, 'sequence', sequence)
+    return new Generation(INTERNAL, this.#scheduler, state, readGenerate(options, this.vocabularySize), this.#isWindowed)
+  }
+
+  /**
+   * Computes tokens of sequences, beside everything else that goes on, and answers with logits: for each sequence those of its last token, or with
+   * `logits: 'all'` those of all tokens that were computed, one behind the other. Where one is refused, all are as they were before.
+   */
+  async run(entries: readonly RunEntry<OnnxSequence>[], options: RunOptions = {}): Promise<Float32Array[]> {
+    this.#scheduler.check()
+    const { isLast, signal } = readRun(options)
+    const read = readEntries(entries, this.vocabularySize).map(({ sequence, tokens }, place) => {
+      const state = SequenceState.of(this.#shared, `entries[${place}].sequence`, sequence)
+      state.reconcile()
+      state.checkFree()
+      if (state.pending + tokens.length === 0) throw invalid(`entries[${place}].tokens.length`, 0, 'at least 1: nothing is pending')
+      return { state, tokens }
+    })
+    const twice = read.findIndex(({ state }, place) => read.findIndex(other => other.state === state) < place)
+    if (twice >= 0) throw invalid(`entries[${twice}].sequence`, read[twice]?.state.sequence, 'each sequence once')
+    if (isAborted(signal)) throw aborted(signal)
+    const tasks = read.map(({ state, tokens }) => this.#scheduler.add(state, arrival => new RunTask(state, tokens, arrival, isLast)))
+    const end = (): void => {
+      for (const task of tasks) task.end()
+      this.#scheduler.wake()
+    }
+    signal?.addEventListener('abort', end, { once: true })
+    const settled = await Promise.allSettled(tasks.map(({ done }) => done.catch((error: unknown) => {
+      end()
+      throw error
+    })))
+    signal?.removeEventListener('abort', end)
+    const refused = settled.find(result => result.status === 'rejected')
+    for (const task of tasks) task.settle(refused === undefined)
+    if (refused === undefined) return tasks.map(({ rows }) => joined(rows))
+    throw isAborted(signal) ? aborted(signal) : refused.reason
+  }
+
+  /** Runs a function between two steps, when nothing is computed: calls on the cache that throw `BUSY` otherwise. The next step waits for it. */
+  between<R>(call: () => R | Promise<R>): Promise<R> {
+    if (typeof call !== 'function') throw invalid('call', call, 'a function')
+    return this.#scheduler.between(call)
+  }
+
+  /**
+   * Ends it, behind the step that is being computed: what is generated or run is refused with `DISPOSED`, and its memory is given back. A
+   * second time does nothing.
+   */
+  dispose(): Promise<void> {
+    this.#ended ??= this.#end()
+    return this.#ended
+  }
+
+  /** As {@link dispose}, for `await using`. */
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.dispose()
+  }
+
+  /** As {@link dispose}, for `using`; nobody waits for its end. */
+  [Symbol.dispose](): void {
+    void this.dispose()
+  }
+
+  async #end(): Promise<void> {
+    await this.#scheduler.dispose()
+    await this.#backend.dispose()
+    this.cache.dispose()
+  }
+}
+
+function joined(rows: readonly Float32Array[]): Float32Array {
+  if (rows.length === 1) return rows[0] as Float32Array
+  const all = new Float32Array(rows.reduce((sum, row) => sum + row.length, 0))
+  let at = 0
+  for (const row of rows) {
+    all.set(row, at)
+    at += row.length
+  }
+  return all
+}
+
+function isAborted(signal: AbortSignal | undefined): boolean {
+  return signal?.aborted === true
+}
+
+function aborted(signal: AbortSignal | undefined): KvTideError<'ABORTED'> {
+  return new KvTideError('ABORTED', 'aborted by its signal', {}, { cause: signal?.reason })
+}

@@ -1,0 +1,166 @@
+import { arrayKind, count, fields, isArray, known, type Names, optional, text, typedArray } from '../border/check.js'
+import { invalid } from '../border/errors.js'
+import { isAbortSignal } from '../border/stop-signal.js'
+import { PromptLookup } from '../sampling/prompt-lookup.js'
+import { readSampling, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
+import type { HuggingFaceConfig } from '../sequences/model-description.js'
+import type { ModelCacheOptions } from '../sequences/options.js'
+import type { PromptOptions } from '../sequences/prompt.js'
+import { readTokens, type TokenIds } from '../sequences/tokens.js'
+import { BACKENDS, type BackendName } from './backend.js'
+import type { GenerationSettings } from './generation.js'
+
+/** The cache of a model: all options of a `PagedKvCache` but those that the graph answers. */
+export type OnnxCacheOptions = Omit<ModelCacheOptions, 'model' | 'dtype' | 'device' | 'maxPrefillTokens'>
+
+/** Options of {@link OnnxModel.load}. */
+export interface OnnxModelOptions {
+  /**
+   * The model's `config.json`: a path, or what is in it. By default the one beside the model, or one folder up, if there is one. It says which
+   * layers have a window where the graph does not.
+   */
+  readonly config?: HuggingFaceConfig
+  /**
+   * The cache. By default it has 1 GiB for at most 32 sequences at once, pages in the graph's dtype, and a namespace that is a fingerprint of the
+   * graph.
+   */
+  readonly cache?: OnnxCacheOptions
+  /** How many threads a step uses; as many as kvtide uses by default. */
+  readonly threads?: number
+  /** The one way to run it. By default the first that works: `graph`, `parts`, `plain`. */
+  readonly backend?: BackendName
+  /** The most tokens that one step computes, of all sequences together; 512 by default. */
+  readonly maxStepTokens?: number
+}
+
+/** What {@link OnnxModel.open} starts with. */
+export interface OpenOptions extends PromptOptions {
+  /** The prompt. What the cache has of it is not computed again. None by default. */
+  readonly tokens?: TokenIds
+}
+
+/** Tokens of one sequence to run. */
+export interface RunEntry<Sequence> {
+  readonly sequence: Sequence
+  /** New tokens, behind those that are pending. */
+  readonly tokens?: TokenIds
+}
+
+/** Options of {@link OnnxModel.run}. */
+export interface RunOptions {
+  /** Logits of the last token of each sequence, as by default, or of all tokens that the call computes. */
+  readonly logits?: 'last' | 'all'
+  /** Ends the call between two steps: the promise is then rejected with `ABORTED`. */
+  readonly signal?: AbortSignal
+}
+
+/** Options of {@link OnnxModel.generate}. */
+export interface GenerateOptions extends SamplingOptions {
+  /** New tokens before those that are generated: what the user says next. */
+  readonly tokens?: TokenIds
+  /** The most tokens; as many as there is room for by default. */
+  readonly maxTokens?: number
+  /** Ids that end the generation. They are not given out, and are not part of the sequence. */
+  readonly stop?: readonly number[] | Uint32Array
+  /**
+   * Drafts tokens, so that a step judges several: `'lookup'` takes them from the text so far, at most 8 at once unless `lookup` says
+   * otherwise. What is generated stays the same.
+   */
+  readonly draft?: 'lookup' | { readonly lookup: number }
+  /** Ends the generation: the next token is then refused with `ABORTED`. */
+  readonly signal?: AbortSignal
+}
+
+const LOAD: Names<OnnxModelOptions> = { config: 0, cache: 0, threads: 0, backend: 0, maxStepTokens: 0 }
+const OPEN: Names<OpenOptions> = { tokens: 0, salt: 0, extra: 0 }
+const ENTRY: Names<RunEntry<unknown>> = { sequence: 0, tokens: 0 }
+const RUN: Names<RunOptions> = { logits: 0, signal: 0 }
+const GENERATE: Names<GenerateOptions> = { ...SAMPLING_OPTIONS, tokens: 0, maxTokens: 0, stop: 0, draft: 0, signal: 0 }
+const DRAFT: Names<{ lookup: number }> = { lookup: 0 }
+
+const DRAFTED = 8
+const DRAFTED_MAX = 64
+const TOKENS = 512
+
+/** @internal How a model is loaded. */
+export function readLoad(options: unknown) {
+  const { config, cache, threads, backend, maxStepTokens } = known<OnnxModelOptions>('options', options, LOAD)
+  if (backend !== undefined && !BACKENDS.includes(backend as BackendName)) throw invalid('backend', backend, BACKENDS.join(', '))
+  if (config !== undefined && typeof config !== 'string') fields('config', config)
+  const given = cache === undefined ? {} : fields<ModelCacheOptions>('cache', cache)
+  for (const name of ['model', 'dtype', 'device', 'maxPrefillTokens'] as const) {
+    if (given[name] !== undefined) throw invalid(`cache.${name}`, given[name], 'none: it follows from the graph and from maxStepTokens')
+  }
+  return {
+    config: config as HuggingFaceConfig | undefined,
+    cache: given as OnnxCacheOptions,
+    threads: optional((argument, value) => count(argument, value, 1, 1024), 'threads', threads),
+    backends: backend === undefined ? BACKENDS : [backend as BackendName],
+    maxStepTokens: optional((argument, value) => count(argument, value, 1), 'maxStepTokens', maxStepTokens) ?? TOKENS,
+  }
+}
+
+/** @internal What a sequence starts with. */
+export function readOpen(options: unknown, vocabulary: number | undefined): { tokens: Uint32Array; prompt: PromptOptions } {
+  const { tokens, salt, extra } = known<OpenOptions>('options', options, OPEN)
+  const prompt = { ...(salt === undefined ? {} : { salt }), ...(extra === undefined ? {} : { extra }) } as PromptOptions
+  return { tokens: readIds('tokens', tokens, vocabulary), prompt }
+}
+
+/** @internal A list of sequences and their tokens. */
+export function readEntries(entries: unknown, vocabulary: number | undefined): { sequence: unknown; tokens: Uint32Array }[] {
+  if (!isArray(entries)) throw invalid('entries', entries, 'an array of { sequence, tokens }')
+  return entries.map((entry, place) => {
+    const { sequence, tokens } = known<RunEntry<unknown>>(`entries[${place}]`, entry, ENTRY)
+    return { sequence, tokens: readIds(`entries[${place}].tokens`, tokens, vocabulary) }
+  })
+}
+
+/** @internal */
+export function readRun(options: unknown): { isLast: boolean; signal: AbortSignal | undefined } {
+  const { logits = 'last', signal } = known<RunOptions>('options', options, RUN)
+  if (logits !== 'last' && logits !== 'all') throw invalid('logits', logits, 'last or all')
+  return { isLast: logits === 'last', signal: optional(readSignal, 'signal', signal) }
+}
+
+/** @internal */
+export function readGenerate(options: unknown, vocabulary: number | undefined): GenerationSettings {
+  const given = known<GenerateOptions>('options', options, GENERATE)
+  const { tokens, maxTokens, stop, draft, signal } = given
+  const most = optional(readDraft, 'draft', draft)
+  return {
+    tokens: readIds('tokens', tokens, vocabulary),
+    maxTokens: optional((argument, value) => count(argument, value, 1), 'maxTokens', maxTokens) ?? 2 ** 31 - 1,
+    stop: new Set(optional(readTokens, 'stop', stop)),
+    sampling: readSampling(given),
+    signal: optional(readSignal, 'signal', signal),
+    lookup: most === undefined ? undefined : { make: () => new PromptLookup(), most },
+  }
+}
+
+function readDraft(argument: string, value: unknown): number {
+  if (value === 'lookup') return DRAFTED
+  if (typeof value !== 'object') throw invalid(argument, value, "'lookup', or { lookup } with the most tokens at once")
+  return count(`${argument}.lookup`, known<{ lookup: number }>(argument, value, DRAFT).lookup, 1, DRAFTED_MAX)
+}
+
+function readSignal(argument: string, value: unknown): AbortSignal {
+  if (isAbortSignal(value)) return value
+  throw invalid(argument, value, 'an AbortSignal')
+}
+
+/** Ids of tokens that the model knows. */
+function readIds(argument: string, tokens: unknown, vocabulary: number | undefined): Uint32Array {
+  if (tokens === undefined) return new Uint32Array(0)
+  const ids = readTokens(argument, tokens)
+  if (vocabulary === undefined) return ids
+  const wrong = ids.findIndex(id => id >= vocabulary)
+  if (wrong >= 0) throw invalid(`${argument}[${wrong}]`, ids[wrong], `a token from 0 to below ${vocabulary}`)
+  return ids
+}
+
+/** @internal A path of a model, or its bytes. */
+export function readModelSource(model: unknown): string | Uint8Array {
+  if (typeof model === 'string' || arrayKind(model) === undefined) return text('model', model)
+  return typedArray<Uint8Array>('model', model, ['Uint8Array'])
+}

@@ -1,0 +1,331 @@
+import { count } from '../border/check.js'
+import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
+import { checkInternal, INTERNAL, nativeOf } from '../border/owner.js'
+import type { Snapshot } from '../border/snapshot.js'
+import type { BeginOptions } from '../contiguous/kv-transaction.js'
+import { findPrefix, type PrefixMatch, type PromptOptions } from '../sequences/prompt.js'
+import { createSequence, Sequence } from '../sequences/sequence.js'
+import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
+import { readTokens, type Tokens } from '../sequences/tokens.js'
+import { openOn, type Transaction } from '../sequences/transaction.js'
+import { TokenLog } from './token-log.js'
+
+/** @internal Who computes a sequence: a generation, or a call of `run`. */
+export interface SequenceUser {
+  /** How many tokens others see: those from before, and those that were given out. */
+  readonly visible: number
+}
+
+/** A sequence whose object was disposed of in the middle of a step is released behind it. */
+class DeferredHandle extends SequenceHandle {
+  #isInStep = false
+  #isReleased = false
+
+  override dispose(): void {
+    this.#isReleased = true
+    if (!this.#isInStep) super.dispose()
+  }
+
+  set isInStep(value: boolean) {
+    this.#isInStep = value
+    if (!value && this.#isReleased) super.dispose()
+  }
+}
+
+/** Where a transaction of the caller's began, and what was pending there. */
+class Mark {
+  readonly length: number
+  readonly pending: Uint32Array
+  readonly #transaction: Transaction
+  isCommitted = false
+
+  constructor({ computed, log }: SequenceState, transaction: Transaction) {
+    this.length = computed
+    this.pending = log.copy(computed)
+    this.#transaction = transaction
+    for (const name of ['commit', 'commitPath'] as const) {
+      const call = transaction[name] as (...args: unknown[]) => void
+      const value = (...args: unknown[]): void => {
+        Reflect.apply(call, transaction, args)
+        this.isCommitted = true
+      }
+      Object.defineProperty(transaction, name, { value })
+    }
+  }
+
+  get isOpen(): boolean {
+    try {
+      return this.#transaction.length >= 0
+    } catch (error) {
+      return isKvTideError(error) && error.code === 'TRANSACTION_OPEN'
+    }
+  }
+}
+
+/** The ids of sequences when snapshots of them were taken. */
+const idsOf = new WeakMap<Snapshot, Uint32Array>()
+
+let stateOf: (sequence: OnnxSequence) => SequenceState
+
+/** @internal What is known of a sequence besides what the cache holds: the ids of its tokens, computed or pending, and who computes it. */
+export class SequenceState {
+  readonly shared: SharedCache
+  readonly handle: DeferredHandle
+  readonly prompt: PromptOptions
+  readonly log: TokenLog
+  /** How many tokens the cache had when it was last looked at. */
+  computed: number
+  user: SequenceUser | undefined
+  declare sequence: OnnxSequence
+  readonly #marks: Mark[] = []
+
+  constructor(shared: SharedCache, id: number, prompt: PromptOptions, ids: Uint32Array, computed: number) {
+    this.shared = shared
+    this.handle = new DeferredHandle(shared, id)
+    this.prompt = prompt
+    this.log = new TokenLog(ids)
+    this.computed = computed
+  }
+
+  /** The state of a sequence of this cache. */
+  static of(shared: SharedCache, argument: string, sequence: unknown): SequenceState {
+    const found = sequence instanceof OnnxSequence && nativeOf(sequence, Sequence) !== undefined ? stateOf(sequence) : undefined
+    if (found === undefined) throw invalid(argument, sequence, 'an OnnxSequence')
+    if (found.shared !== shared) throw invalid(argument, sequence, 'a sequence of this model')
+    return found
+  }
+
+  get pending(): number {
+    return this.log.length - this.computed
+  }
+
+  get visible(): number {
+    return this.user?.visible ?? this.log.length
+  }
+
+  /**
+   * Brings the ids in line with what the cache holds, which other hands may have changed: what was cut there is cut here, what a
+   * transaction took back is pending again. Refused where others have appended tokens, whose ids nobody knows.
+   */
+  reconcile(): void {
+    const { length } = this.sequence
+    // Whoever computes it knows what it has.
+    if (this.user !== undefined) return
+    if (length > this.computed) throw invalid('sequence.length', length, `${this.computed}: tokens were appended to it by other hands`)
+    if (length < this.computed) this.log.cut(length)
+    this.computed = length
+    for (let mark = this.#marks.at(-1); mark !== undefined && !mark.isOpen; mark = this.#marks.at(-1)) {
+      this.#marks.pop()
+      if (mark.isCommitted || mark.length !== length) continue
+      this.log.cut(length)
+      this.log.push(mark.pending)
+    }
+  }
+
+  /** Refuses a change by others while tokens are computed. */
+  checkFree(): void {
+    if (this.user !== undefined) throw new KvTideError('BUSY', 'the sequence is being generated or run: end that first', {})
+  }
+
+  /**
+   * Drops what comes behind `length` tokens. Where a window has dropped what would be seen again, all of them are pending. What cannot be taken
+   * back stays: in a transaction of the caller's, and of a sequence that is gone.
+   */
+  cut(length: number): void {
+    if (length < this.computed) {
+      try {
+        this.sequence.cutCache(length)
+        this.computed = length
+      } catch (error) {
+        if (!isKvTideError(error)) throw error
+        if (!this.release()) return this.log.cut(this.computed)
+      }
+    }
+    this.log.cut(length)
+  }
+
+  /** Makes the last token pending again, where nothing is; refused in a transaction of the caller's. */
+  redo(): void {
+    const length = this.log.length - 1
+    if (this.hasTransaction) throw new KvTideError('TRANSACTION_OPEN', 'the last token is computed, and in a transaction it cannot be computed again: give tokens', { object: 'sequence' })
+    const last = this.log.copy(length)
+    this.cut(length)
+    this.log.push(last)
+  }
+
+  /** Whether the caller has a transaction open: nothing can be taken back then. */
+  get hasTransaction(): boolean {
+    try {
+      openOn(this.shared, this.sequence.id, {}).dispose()
+      return false
+    } catch (error) {
+      if (isKvTideError(error)) return true
+      throw error
+    }
+  }
+
+  /** Makes all tokens pending and gives their blocks back, where no transaction is open. Says whether it did. */
+  release(): boolean {
+    try {
+      this.sequence.cutCache(0)
+    } catch (error) {
+      if (isKvTideError(error)) return false
+      throw error
+    }
+    this.computed = 0
+    return true
+  }
+
+  /** Takes what the cache has of the first `length` tokens without the last of them, where that is more than the sequence has. */
+  resume(length: number): void {
+    if (length - this.computed < 2) return
+    const found = findPrefix(this.shared, this.log.view(0, length), this.prompt)
+    if (found.length <= this.computed) return found.dispose()
+    const [id, computed] = [createSequence(this.shared, { prefix: found }), found.length]
+    const native = this.shared.ticked()
+    try {
+      const snapshot = native.snapshot(id)
+      try {
+        native.restore(this.sequence.id, snapshot)
+        this.computed = computed
+      } finally {
+        snapshot.dispose()
+      }
+    } catch (error) {
+      // A transaction is open: it goes on with what it has.
+      if (!isKvTideError(error)) throw error
+    } finally {
+      native.releaseSequence(id)
+      this.shared.changed()
+    }
+  }
+
+  /** Notes where a transaction of the caller's began. */
+  mark(transaction: Transaction): void {
+    this.#marks.push(new Mark(this, transaction))
+  }
+}
+
+/**
+ * A sequence of an {@link OnnxModel}: a `Sequence` of its cache that knows the ids of its tokens. The first `length` of them are
+ * computed, the others are *pending*: the next `generate` or `run` computes them first.
+ *
+ * While a generation or a call of `run` works on it, changes are refused with `BUSY`; forks and snapshots have what was given out by then. To
+ * dispose of it is never refused, and ends the generation with `DISPOSED`.
+ */
+export class OnnxSequence extends Sequence {
+  readonly #state: SequenceState
+
+  static {
+    stateOf = sequence => sequence.#state
+  }
+
+  /** @internal */
+  constructor(token: unknown, state: SequenceState, id: number) {
+    checkInternal(token, 'OnnxSequence', 'open(options) of an OnnxModel instead')
+    super(token, state.shared, id, state.handle)
+    this.#state = state
+    state.sequence = this
+  }
+
+  /** The ids of all its tokens, those that are pending too. */
+  get tokens(): Uint32Array {
+    this.#settled()
+    return this.#state.log.copy(0, this.#state.visible)
+  }
+
+  /** As {@link Sequence.append}; the ids are needed, and nothing may be pending. */
+  override append(input: Tokens): void {
+    const state = this.#settled()
+    state.checkFree()
+    if (state.pending > 0) throw invalid('input', input, `nothing: ${state.pending} tokens are pending before it`)
+    const ids = readTokens('tokens', (input as { readonly tokens?: unknown } | undefined)?.tokens)
+    super.append({ ...input, tokens: ids } as Tokens)
+    state.log.push(ids)
+    state.computed = this.length
+  }
+
+  /** Drops all but the first `len` tokens, computed or pending. */
+  override truncate(len: number): void {
+    const state = this.#settled()
+    state.checkFree()
+    const tokens = count('len', len, 0, state.log.length)
+    if (tokens < state.computed) super.truncate(tokens)
+    state.computed = Math.min(state.computed, tokens)
+    state.log.cut(tokens)
+  }
+
+  /** @internal */
+  cutCache(length: number): void {
+    super.truncate(length)
+  }
+
+  /** As {@link Sequence.fork}; what is pending is pending in the fork as well. */
+  override fork(): OnnxSequence {
+    const { shared, prompt, log, visible } = this.#settled()
+    const id = shared.change(native => native.fork(this.id))
+    const state = new SequenceState(shared, id, prompt, log.view(0, visible), shared.native.sequenceLength(id))
+    const fork = new OnnxSequence(INTERNAL, state, id)
+    state.cut(visible)
+    return fork
+  }
+
+  /** As {@link Sequence.snapshot}, with the ids. */
+  override snapshot(): Snapshot {
+    const { log, visible } = this.#settled()
+    if (visible < this.length) {
+      using fork = this.fork()
+      return fork.snapshot()
+    }
+    const snapshot = super.snapshot()
+    idsOf.set(snapshot, log.copy(0, visible))
+    return snapshot
+  }
+
+  /** As {@link Sequence.restore}, for snapshots of sequences of this model. */
+  override restore(snapshot: Snapshot): void {
+    const state = this.#settled()
+    state.checkFree()
+    const ids = idsOf.get(snapshot)
+    if (ids === undefined && snapshot instanceof Object && 'length' in snapshot) {
+      const reason = 'it is of a sequence whose ids are not known'
+      throw new KvTideError('SNAPSHOT_INVALID', `the snapshot cannot be used: ${reason}`, { reason })
+    }
+    super.restore(snapshot)
+    state.log.cut(0)
+    state.log.push(ids as Uint32Array)
+    state.computed = this.length
+  }
+
+  /** As {@link Sequence.begin}. When it is rolled back, the ids are those from before it, and what was pending is pending again. */
+  override begin(options: BeginOptions = {}): Transaction {
+    const state = this.#settled()
+    state.checkFree()
+    const transaction = super.begin(options)
+    state.mark(transaction)
+    return transaction
+  }
+
+  /** As {@link dispose}. */
+  override drop(): void {
+    void this.length
+    this.dispose()
+  }
+
+  #settled(): SequenceState {
+    this.#state.reconcile()
+    return this.#state
+  }
+}
+
+/** @internal A new sequence with a prompt: it starts with what the cache has of it. */
+export function openSequence(shared: SharedCache, ids: Uint32Array, prompt: PromptOptions): OnnxSequence {
+  let found: PrefixMatch | undefined = findPrefix(shared, ids, prompt)
+  const computed = found.length
+  if (computed === 0) {
+    found.dispose()
+    found = undefined
+  }
+  const id = createSequence(shared, found === undefined ? prompt : { prefix: found })
+  return new OnnxSequence(INTERNAL, new SequenceState(shared, id, prompt, ids, computed), id)
+}

@@ -1,0 +1,39 @@
+/** @internal Ids of tokens, of which more are added at the end. O(1) for each token; a cut costs nothing. */
+export class TokenLog {
+  #ids: Uint32Array
+  #length: number
+
+  constructor(ids: Uint32Array) {
+    this.#ids = ids.slice()
+    this.#length = ids.length
+  }
+
+  get length(): number {
+    return this.#length
+  }
+
+  push(ids: ArrayLike<number>): void {
+    const length = this.#length + ids.length
+    if (length > this.#ids.length) {
+      const grown = new Uint32Array(Math.max(2 * this.#ids.length, length, 16))
+      grown.set(this.#ids.subarray(0, this.#length))
+      this.#ids = grown
+    }
+    this.#ids.set(ids, this.#length)
+    this.#length = length
+  }
+
+  /** Drops all but the first `length` ids. */
+  cut(length: number): void {
+    this.#length = Math.min(this.#length, length)
+  }
+
+  /** The ids from `start` to `end` where they lie: right until the next change. */
+  view(start = 0, end: number = this.#length): Uint32Array {
+    return this.#ids.subarray(start, Math.min(end, this.#length))
+  }
+
+  copy(start = 0, end: number = this.#length): Uint32Array {
+    return this.view(start, end).slice()
+  }
+}

@@ -1,0 +1,14 @@
+/**
+ * kvtide/onnx: language models in ONNX files on kvtide's pages, run by the onnxruntime that `onnxruntime-node` brings.
+ *
+ * @packageDocumentation
+ */
+export type { BackendName } from './lib/onnx/backend.js'
+export { Generation, type FinishReason } from './lib/onnx/generation.js'
+export type { BackendRefusal } from './lib/onnx/load.js'
+export { OnnxModel } from './lib/onnx/model.js'
+export type { GenerateOptions, OnnxCacheOptions, OnnxModelOptions, OpenOptions, RunEntry, RunOptions } from './lib/onnx/options.js'
+export { OnnxPast, type OnnxPastOptions, type OnnxResumed } from './lib/onnx/past.js'
+export type { OnnxNames, OnnxSession } from './lib/onnx/ports.js'
+export { OnnxSequence } from './lib/onnx/sequence.js'
+export type { AllowedTokens, SamplingOptions, TokenLogprobs } from './lib/sampling/options.js'
