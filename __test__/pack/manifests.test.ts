@@ -21,13 +21,13 @@ test('targets have the names that npm gives their systems', t => {
 test('kvtide depends on the addon of each platform that the loader knows, in its own version', t => {
   const { optionalDependencies, peerDependencies, peerDependenciesMeta } = rootManifest(repository)
   t.deepEqual(optionalDependencies, Object.fromEntries(PLATFORMS.map(name => [`kvtide-${name}`, VERSION])))
-  t.deepEqual(peerDependencies, { [CUDA_PACKAGE]: VERSION })
-  t.deepEqual(peerDependenciesMeta, { [CUDA_PACKAGE]: { optional: true } })
+  t.deepEqual(peerDependencies, { 'onnxruntime-node': '>=1.17.3', [CUDA_PACKAGE]: VERSION })
+  t.deepEqual(peerDependenciesMeta, { 'onnxruntime-node': { optional: true }, [CUDA_PACKAGE]: { optional: true } })
 })
 
 test('the repository itself depends on no package that has to be published first', t => {
   const { optionalDependencies, peerDependencies } = repository
-  t.deepEqual([optionalDependencies, peerDependencies], [undefined, undefined])
+  t.deepEqual([optionalDependencies, peerDependencies], [undefined, { 'onnxruntime-node': '>=1.17.3' }])
 })
 
 test('no package runs anything where it is installed, or tells of the repository', t => {

@@ -29,8 +29,8 @@ export function rootManifest(manifest) {
     imports: imported,
     optionalDependencies: Object.fromEntries(napi.targets.map(target => [`kvtide-${platform(target).suffix}`, version]).sort()),
     // Taken when it is there, never installed by itself. As a peer it is found below any package manager's folders, in this version alone.
-    peerDependencies: { [cuda]: version },
-    peerDependenciesMeta: { [cuda]: { optional: true } },
+    peerDependencies: { ...manifest.peerDependencies, [cuda]: version },
+    peerDependenciesMeta: { ...manifest.peerDependenciesMeta, [cuda]: { optional: true } },
   }
 }
 

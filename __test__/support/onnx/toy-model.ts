@@ -62,8 +62,6 @@ export class ToyBackend implements Backend {
   readonly #poison: number
   steps = 0
   tokens = 0
-  /** The sequences of each step, in order. */
-  readonly log: (readonly number[])[] = []
   isComputing = false
 
   constructor(dice: Dice, poison: number = POISON) {
@@ -77,7 +75,6 @@ export class ToyBackend implements Backend {
     try {
       this.steps += 1
       this.tokens += ids.length
-      this.log.push(sequences.map(({ sequence }) => sequence.id))
       for (const [place, { before }] of sequences.entries()) {
         if (positions[offsets[place] as number] !== before.length) throw new Error('the tokens before a step are as many as its first position')
       }
