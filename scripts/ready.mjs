@@ -31,6 +31,7 @@ const steps = [
         ['the same build twice', 'node', ['scripts/release/reproducible.mjs']],
         ['cargo-deny', 'cargo', ['install', '--locked', '--quiet', '--root', 'target/tools', 'cargo-deny@0.20.2']],
         ['licences, bans and sources of crates', 'target/tools/bin/cargo-deny', ['check', 'licenses', 'bans', 'sources']],
+        ['chat server, with clients', 'node', ['scripts/server.mjs']],
         ['soak', 'node', ['scripts/soak.mjs']],
       ]
     : []),

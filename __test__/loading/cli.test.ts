@@ -8,7 +8,7 @@ import test from 'ava'
 import { main } from '../../lib/loading/cli.js'
 import { doctor } from '../../lib/loading/doctor.js'
 import { threads } from '../../lib/border/process.js'
-import { graphFile } from '../support/onnx-graphs.js'
+import { graphFile } from '../support/onnx/graphs.js'
 import { runProcess } from '../support/packaging/child.js'
 
 /** Runs the command line, keeping what it prints. */

@@ -5,7 +5,7 @@ import * as ort from 'onnxruntime-node'
 import { isKvTideError, PagedKvCache, type ErrorCode } from '../../index.js'
 import { OnnxPast, type OnnxPastOptions } from '../../lib/onnx/past.js'
 import { binding } from '../../lib/loading/binding.js'
-import { argmax, floats, graphFile, openSession, quiet, referenceOf } from '../support/onnx-graphs.js'
+import { argmax, floats, graphFile, openSession, quiet, referenceOf } from '../support/onnx/graphs.js'
 
 const sizes = { numLayers: 3, numKvHeads: 2, headDim: 16, blockSize: 16, capacity: 64 } as const
 const llama = referenceOf('llama')

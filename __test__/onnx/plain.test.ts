@@ -5,7 +5,7 @@ import { isKvTideError, PagedKvCache, type ModelDescription, type Sequence } fro
 import { binding } from '../../lib/loading/binding.js'
 import { PlainBackend, plainLayers } from '../../lib/onnx/plain.js'
 import { onnxRuntime } from '../../lib/onnx/runtime.js'
-import { argmax, graphFile, referenceOf } from '../support/onnx-graphs.js'
+import { argmax, graphFile, referenceOf } from '../support/onnx/graphs.js'
 
 const runtime = onnxRuntime().module
 

@@ -339,7 +339,7 @@ test('a cache without V keeps K alone', t => {
 })
 
 test('half floats under f32 are rounded when they are written, and come out as they lie', t => {
-  using cache = makeSmall({ keyFormat: 'f16', valueFormat: 'bf16', numLayers: 1, numKvHeads: 1, headDim: 2 })
+  using cache = makeSmall({ keyFormat: 'f16', valueFormat: 'bf16', blockSize: 16, numLayers: 1, numKvHeads: 1, headDim: 2 })
   t.is(cache.bytesPerToken, 2 * 2 + 2 * 2)
   const seq = cache.createSequence()
   // Halfway between two neighbours goes to the even one; 65520 is too large for f16.

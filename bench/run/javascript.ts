@@ -6,6 +6,7 @@ import { writeFileSync } from 'node:fs'
 import { sectionOf, type Report, type Skipped, type Workload } from '../report/report.js'
 import { attentionOverCaches } from '../workloads/attention.js'
 import { growable } from '../workloads/growable.js'
+import { clients, decode, prefill, shared } from '../workloads/onnx.js'
 import { paged } from '../workloads/paged.js'
 import { prepare } from '../workloads/prepare.js'
 import { rollback } from '../workloads/rollback.js'
@@ -13,6 +14,9 @@ import { rotating } from '../workloads/rotating.js'
 import { step } from '../workloads/step.js'
 import { view } from '../workloads/view.js'
 import { readArguments } from './suites.js'
+
+/** For rounds of seconds. */
+const few = (rounds: number): number => Math.min(rounds, 5)
 
 /** Every workload by its id, in the order of the report. A new one is a file of bench/workloads and a line here. */
 const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | Skipped>>> = {
@@ -24,6 +28,18 @@ const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | 
   'js-prepare': rounds => prepare({ sequences: 1000, blocks: 512 }, rounds),
   'js-view': rounds => view(4096, rounds),
   'js-attention': rounds => attentionOverCaches(8192, rounds),
+  'js-onnx-256-1': rounds => decode(256, 1, 1, rounds, { peer: 1 }),
+  'js-onnx-256-2': rounds => decode(256, 1, 2, rounds, { peer: 1 }),
+  'js-onnx-2048-1': rounds => decode(2048, 1, 1, rounds, { peer: 1.7 }),
+  'js-onnx-2048-2': rounds => decode(2048, 1, 2, rounds, { peer: 2 }),
+  'js-onnx-8192-1': rounds => decode(8192, 1, 1, rounds, { peer: 2.8, parts: 1.15 }),
+  'js-onnx-8192-2': rounds => decode(8192, 1, 2, rounds, { peer: 3.5, parts: 1.15 }),
+  'js-onnx-8x2048-1': rounds => decode(2048, 8, 1, rounds, { peer: 2.3 }),
+  'js-onnx-8x2048-2': rounds => decode(2048, 8, 2, rounds, { peer: 3.2 }),
+  'js-onnx-prefill-2048-1': rounds => prefill(2048, 1, few(rounds)),
+  'js-onnx-prefill-2048-2': rounds => prefill(2048, 2, few(rounds)),
+  'js-onnx-shared-1000-2': rounds => shared(1000, 20, 2, few(rounds)),
+  'js-onnx-clients-16-2': rounds => clients(16, 512, 128, 2, few(rounds)),
 }
 
 const { only, rounds, out } = readArguments(process.argv.slice(2))

@@ -54,13 +54,13 @@ async function timed({ operations, shared = false, before, round, after }: Conte
 }
 
 /** Runs every lane `rounds` times, in turn; the next one begins when a round is over. */
-export async function measure(contestants: readonly Contestant[], rounds: number, clocks: Clocks = { now: () => performance.now(), waited }): Promise<Measured[]> {
+export async function measure(contestants: readonly Contestant[], rounds: number, clocks: Clocks = { now: () => performance.now(), waited }, warmUp: number = WARM_UP): Promise<Measured[]> {
   const nanoseconds = contestants.map((): number[] => [])
-  for (let round = 0; round < WARM_UP + rounds; round++) {
+  for (let round = 0; round < warmUp + rounds; round++) {
     for (const turn of contestants.keys()) {
       const index = (round + turn) % contestants.length
       const took = await timed(contestants[index] as Contestant, clocks)
-      if (round >= WARM_UP) nanoseconds[index]?.push(took)
+      if (round >= warmUp) nanoseconds[index]?.push(took)
     }
   }
   return contestants.map(({ name, role }, index) => ({ name, role, nanoseconds: nanoseconds[index] as number[] }))

@@ -1,7 +1,7 @@
 // One query over layers that no cache of the processor holds, through the TypeScript API, against onnxruntime's operators.
 import { KvCache, attend, setThreads } from 'kvtide'
 
-import { INSTALL, attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from './onnxruntime.js'
+import { attention, groupQueryAttention, runtime, type Attention, type LayerRows, type Sizes } from './onnxruntime.js'
 import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
 import { read } from '../run/machine.js'
 import { lane, measure, pause, type Contestant } from '../run/rounds.js'
@@ -64,7 +64,7 @@ function agree(what: string, one: Float32Array, other: Float32Array): void {
 export async function attentionOverCaches(keys: number, rounds: number, layers?: number): Promise<Workload | Skipped> {
   const id = 'js-attention'
   const onnxruntime = runtime()
-  if (onnxruntime === undefined) return { id, skipped: `onnxruntime-node is not installed: ${INSTALL}` }
+  if (onnxruntime === undefined) return { id, skipped: 'onnxruntime-node is not installed: npm ci' }
   setThreads(2)
   const sizes: Sizes = { queryHeads: QUERY_HEADS, heads: HEADS, keys, dim: HEAD_DIM }
   const count = layers ?? layersBeyondCaches(2 * keys * HEADS * HEAD_DIM * 4)

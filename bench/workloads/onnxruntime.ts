@@ -1,15 +1,13 @@
-// onnxruntime's attention on the processor, where it is installed: sessions of one operator each.
+// onnxruntime's attention on the processor: sessions of one operator each.
 //
 // Two operators do this work: ONNX's own Attention, which reads K and V as they are given, and GroupQueryAttention, which most
 // exported models have. The latter writes the newest token into the memory of K and V and reads them there: outputs that
 // are the inputs' own memory spare it a copy.
 //
-// The models beside bench/onnxruntime/package.json have that one node each, as `onnx.helper` makes it: its inputs and outputs by the names
+// The models of bench/onnxruntime have that one node each, as `onnx.helper` makes it: its inputs and outputs by the names
 // below, of sizes that are not fixed, IR 10, operator sets 23 and com.microsoft 1; GroupQueryAttention with num_heads 32 and kv_num_heads 8.
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
-
-export const INSTALL = 'ONNXRUNTIME_NODE_INSTALL=skip npm install --prefix bench/onnxruntime'
 
 const HOME = new URL('../onnxruntime/', import.meta.url)
 
@@ -26,7 +24,7 @@ interface Runtime {
 
 export function runtime(): Runtime | undefined {
   try {
-    return createRequire(new URL('package.json', HOME))('onnxruntime-node') as Runtime
+    return createRequire(import.meta.url)('onnxruntime-node') as Runtime
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'MODULE_NOT_FOUND') return undefined
     throw error

@@ -16,11 +16,11 @@ import type { Step } from '../sequences/step.js'
  * the cache itself may be disposed of: the step is refused then, and nothing of it counts.
  */
 
-/** @internal The ways in which a model is run, in the order in which they are tried. */
-export const BACKENDS = ['graph', 'parts', 'plain'] as const
-
 /** The ways in which a model is run. */
-export type BackendName = (typeof BACKENDS)[number]
+export type BackendName = 'graph' | 'parts' | 'plain'
+
+/** @internal The same in the order in which they are tried. */
+export const BACKENDS: readonly BackendName[] = ['graph', 'parts', 'plain']
 
 /** @internal One sequence of a step. */
 export interface StepSequence {

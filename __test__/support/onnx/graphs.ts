@@ -4,9 +4,9 @@ import { fileURLToPath } from 'node:url'
 
 import * as ort from 'onnxruntime-node'
 
-import { readSafetensors } from './llama/safetensors.js'
+import { readSafetensors } from '../llama/safetensors.js'
 
-const fixtures = new URL('../fixtures/', import.meta.url)
+const fixtures = new URL('../../fixtures/', import.meta.url)
 
 /** The path of a graph: `llama/onnx`, `families/gemma2/builder`. */
 export function graphFile(graph: string): string {
