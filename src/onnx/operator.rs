@@ -95,12 +95,9 @@ pub(super) const ELEMENTS: [(c_int, DType); 3] =
     [(number::FLOAT, DType::F32), (number::FLOAT16, DType::F16), (number::BFLOAT16, DType::BF16)];
 
 impl Operator {
-    /// One for each element type.
-    pub fn all(shared: &Arc<Shared>) -> Vec<Box<Operator>> {
-        ELEMENTS
-            .iter()
-            .map(|&(element, _)| Box::new(Operator { table: TABLE, element, shared: shared.clone() }))
-            .collect()
+    /// One for each element type. They stay where they are in memory as long as the slice lives.
+    pub fn all(shared: &Arc<Shared>) -> Box<[Operator]> {
+        ELEMENTS.iter().map(|&(element, _)| Operator { table: TABLE, element, shared: shared.clone() }).collect()
     }
 
     /// # Safety

@@ -32,7 +32,7 @@ pub(super) struct Session {
     pub outputs: Vec<Port>,
     pub shared: Arc<Shared>,
     pub running: AtomicBool,
-    _operators: Vec<Box<Operator>>,
+    _operators: Box<[Operator]>,
 }
 
 // SAFETY: sessions may be used from any thread; the pointers are those of this one.
@@ -87,7 +87,7 @@ impl Session {
         session.domain = library.make(|out| unsafe { (api.create_domain)(c"kvtide".as_ptr(), out) })?;
         for operator in &session._operators {
             // SAFETY: as above.
-            library.check(unsafe { (api.add_to_domain)(session.domain, &operator.table) })?;
+            library.check(unsafe { (api.add_to_domain)(session.domain, std::ptr::from_ref(operator).cast()) })?;
         }
         // SAFETY: as above.
         let made = library.make(|out| unsafe { (api.create_session_options)(out) })?;
