@@ -60,13 +60,18 @@ export class ToyBackend implements Backend {
   readonly name = 'plain'
   readonly #dice: Dice
   readonly #poison: number
+  readonly #slip: number
+  readonly #vocabulary: number
   steps = 0
   tokens = 0
   isComputing = false
 
-  constructor(dice: Dice, poison: number = POISON) {
+  /** With `slip`, it says something else than it should at about one position in so many. */
+  constructor(dice: Dice, { poison = POISON, slip = Infinity, vocabulary = VOCABULARY }: { readonly poison?: number; readonly slip?: number; readonly vocabulary?: number } = {}) {
     this.#dice = dice
     this.#poison = poison
+    this.#slip = slip
+    this.#vocabulary = vocabulary
   }
 
   async run({ step, sequences, offsets, ids, positions, rows }: ModelStep): Promise<InstanceType<typeof binding.NativeLogits>> {
@@ -86,15 +91,16 @@ export class ToyBackend implements Backend {
       const out = await run.attend(0, rowsOf(new Float32Array(ids.length * DIM)), rowsOf(new Float32Array(ids.length * DIM)), rowsOf(values))
       await this.#turns()
       if (ids.includes(this.#poison)) throw new Error('poison')
-      const logits = new Float32Array(rows.length * VOCABULARY)
+      const logits = new Float32Array(rows.length * this.#vocabulary)
       for (const [row, token] of rows.entries()) {
         // Queries of zeros see all keys alike: the output is the mean.
         const count = (positions[token] as number) + 1
         const sums = Array.from({ length: DIM }, (_, place) => Math.round((out[token * DIM + place] as number) * count))
-        logits[row * VOCABULARY + following(sums)] = 1
+        const slips = (sums[0] as number) % this.#slip === 0
+        logits[row * this.#vocabulary + ((following(sums) + (slips ? 1 : 0)) % (VOCABULARY - 1))] = 1
       }
       run.end()
-      return new binding.NativeLogits(logits, 'f32', rows.length, VOCABULARY)
+      return new binding.NativeLogits(logits, 'f32', rows.length, this.#vocabulary)
     } finally {
       this.isComputing = false
     }
@@ -110,9 +116,9 @@ export class ToyBackend implements Backend {
 }
 
 /** A toy model over a pool of so many blocks. */
-export function toyModel(backend: ToyBackend, { capacity, blockSize = 4, stepTokens = 16, sequences = 32, window }: { capacity: number; blockSize?: number; stepTokens?: number; sequences?: number; window?: number }): OnnxModel {
+export function toyModel(backend: ToyBackend, { capacity, blockSize = 4, stepTokens = 16, sequences = 32, window, vocabulary = VOCABULARY }: { capacity: number; blockSize?: number; stepTokens?: number; sequences?: number; window?: number; vocabulary?: number }): OnnxModel {
   const sizes = { numKvHeads: 1, headDim: DIM }
   const layer = window === undefined ? ({ kind: 'full', ...sizes } as const) : ({ kind: 'sliding', window, ...sizes } as const)
   const cache = new PagedKvCache({ model: { layers: [layer] }, capacity, blockSize } satisfies PagedKvCacheOptions)
-  return new OnnxModel(INTERNAL, { cache, backend, refusals: [], vocabulary: VOCABULARY, limits: { stepTokens, sequences } })
+  return new OnnxModel(INTERNAL, { cache, backend, refusals: [], vocabulary, limits: { stepTokens, sequences } })
 }
