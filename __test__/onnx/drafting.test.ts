@@ -38,6 +38,35 @@ for (const name of ['onnx-gqa-f32', F16, INT4]) {
   })
 }
 
+test('each step gives what of a draft is right, and one token more', async t => {
+  for (const slip of [1, 2, 3, 5]) {
+    const { backends: [own], model, draft } = toys(slip, { slip })
+    const prompt = [9, 2, 6]
+    using chat = model.open({ tokens: prompt })
+    const wanted = alone(prompt, 60)
+    t.deepEqual(await read(model, chat, { maxTokens: 60, draft: { model: draft, tokens: 4 } }), wanted)
+    let [steps, count] = [1, 1]
+    for (; count < 60; steps++) {
+      const drafted = alone([...prompt, ...wanted.slice(0, count)], Math.min(4, 60 - count - 1), slip)
+      const wrong = drafted.findIndex((token, place) => token !== wanted[count + place])
+      count += 1 + (wrong < 0 ? drafted.length : wrong)
+    }
+    t.is(own.steps, steps, `one wrong in ${slip}`)
+    await model.dispose()
+    await draft.dispose()
+  }
+})
+
+test('under sampling and penalties a model that knows the same is never wrong', async t => {
+  const { backends: [own], model, draft } = toys(1, { slip: Infinity })
+  using chat = model.open({ tokens: [1, 2, 3] })
+  const sampling = { temperature: 0.7, seed: 4, repetitionPenalty: 1.5, presencePenalty: 0.5, frequencyPenalty: 0.3, topP: 0.95 }
+  t.is((await read(model, chat, { maxTokens: 51, draft: { model: draft, tokens: 4 }, ...sampling })).length, 51)
+  t.is(own.steps, 11)
+  await model.dispose()
+  await draft.dispose()
+})
+
 test('steps are saved, and the second model sees each token once', async t => {
   const { backends: [own, theirs], model, draft } = toys(1, { slip: Infinity })
   using chat = model.open({ tokens: [1, 2, 3] })

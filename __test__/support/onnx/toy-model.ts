@@ -43,12 +43,17 @@ function following(sums: readonly number[]): number {
   return sums.reduce((hash, sum) => Math.imul(hash ^ sum, 0x01000193) >>> 0, 0x811c9dc5) % (VOCABULARY - 1)
 }
 
-/** What the toy says alone, without a cache. */
-export function alone(tokens: readonly number[], count: number): number[] {
+/** The same, or the token behind it at about one position in `slip`. */
+function slipping(sums: readonly number[], slip: number): number {
+  return (following(sums) + ((sums[0] as number) % slip === 0 ? 1 : 0)) % (VOCABULARY - 1)
+}
+
+/** What the toy says alone, without a cache; with `slip` something else at about one position in so many. */
+export function alone(tokens: readonly number[], count: number, slip = Infinity): number[] {
   const all = [...tokens]
   const sums = Array.from({ length: DIM }, (_, place) => all.reduce((sum, id, position) => sum + left(id, position, place), 0))
   for (let step = 0; step < count; step++) {
-    const next = following(sums)
+    const next = slipping(sums, slip)
     for (let place = 0; place < DIM; place++) sums[place] = (sums[place] as number) + left(next, all.length, place)
     all.push(next)
   }
@@ -96,8 +101,7 @@ export class ToyBackend implements Backend {
         // Queries of zeros see all keys alike: the output is the mean.
         const count = (positions[token] as number) + 1
         const sums = Array.from({ length: DIM }, (_, place) => Math.round((out[token * DIM + place] as number) * count))
-        const slips = (sums[0] as number) % this.#slip === 0
-        logits[row * this.#vocabulary + ((following(sums) + (slips ? 1 : 0)) % (VOCABULARY - 1))] = 1
+        logits[row * this.#vocabulary + slipping(sums, this.#slip)] = 1
       }
       run.end()
       return new binding.NativeLogits(logits, 'f32', rows.length, this.#vocabulary)
