@@ -49,7 +49,7 @@ function slipping(sums: readonly number[], slip: number): number {
 }
 
 /** What the toy says alone, without a cache; with `slip` something else at about one position in so many. */
-export function alone(tokens: readonly number[], count: number, slip = Infinity): number[] {
+export function alone(tokens: readonly number[], count: number, slip: number = Infinity): number[] {
   const all = [...tokens]
   const sums = Array.from({ length: DIM }, (_, place) => all.reduce((sum, id, position) => sum + left(id, position, place), 0))
   for (let step = 0; step < count; step++) {
