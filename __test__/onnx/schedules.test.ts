@@ -242,7 +242,7 @@ test.serial('random schedules over layers with a window', async t => {
 })
 
 /** A whole model, and what it says to each alone: on another one, from the start. */
-async function whole(): Promise<World & AsyncDisposable> {
+async function wholeModel(): Promise<World & AsyncDisposable> {
   const [model, other] = await Promise.all([48, 400].map(capacity => OnnxModel.load(graphFile('onnx'), { backend: 'graph', threads: 1, maxStepTokens: 24, cache: { capacity, blockSize: 4 } }))) as [OnnxModel, OnnxModel]
   let name = 0
   return {
@@ -263,6 +263,6 @@ async function whole(): Promise<World & AsyncDisposable> {
 }
 
 onnxTest('random schedules over a whole model', async t => {
-  await using world = await whole()
+  await using world = await wholeModel()
   await schedules(t, Math.max(20, Math.ceil(CASES / 200)), seed => talk(t, world, new Dice(seed), `seed ${seed}`), ['length', 'stop', 'left', 'run', 'rolled back', 'ABORTED'])
 })
