@@ -3,13 +3,13 @@ import { basename, dirname } from 'node:path'
 import type { NativeLogits, NativeOnnxGraph, NativeOnnxLayer, NativeOnnxPort, NativeOnnxRewritten } from '#binding'
 
 import type { AttendOptions } from '../attention/attend-call.js'
-import { isKvTideError, KvTideError } from '../border/errors.js'
+import { KvTideError } from '../border/errors.js'
 import type { DType, TensorData } from '../border/host-array.js'
 import type { HostTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, ModelStep } from './backend.js'
-import { type OnnxRuntime, onnxRuntime, type RuntimeSession, type RuntimeTensor } from './runtime.js'
+import { type OnnxRuntime, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
 
 /**
  * The graph in parts, cut at its attentions: sessions of onnxruntime-node compute the parts, kvtide the attentions between them. It needs
@@ -81,7 +81,7 @@ export class PartsBackend implements Backend {
     const parts: Part[] = []
     try {
       for (const [place, { bytes, inputs, outputs, attentions }] of written.entries()) {
-        const session = await failing(undefined, () => runtime.module.InferenceSession.create(bytes, options))
+        const session = await ran(undefined, () => runtime.module.InferenceSession.create(bytes, options))
         const last = written.flatMap(part => part.inputs).filter(name => lastUse(written, name) === place)
         parts.push({ session, inputs, outputs, last, attentions: attentions.map(({ layer, ...names }) => ({ ...names, layer: layers.get(layer) as NativeOnnxLayer, options: optionsOf(layers.get(layer) as NativeOnnxLayer) })) })
       }
@@ -98,7 +98,7 @@ export class PartsBackend implements Backend {
     const held = this.#feeds(step)
     for (const { session, inputs, outputs, attentions, last } of this.#parts) {
       const feeds = Object.fromEntries(inputs.map(name => [name, held.get(name) as RuntimeTensor]))
-      const made = await failing(inputs[0], () => session.run(feeds, outputs))
+      const made = await ran(inputs[0], () => session.run(feeds, outputs))
       for (const name of outputs) held.set(name, made[name] as RuntimeTensor)
       for (const attention of attentions) await this.#attend(run, attention, held, step.ids.length)
       for (const name of last) held.delete(name)
@@ -166,16 +166,3 @@ function optionsOf({ scale, softcap, window, sinks }: NativeOnnxLayer): AttendOp
 function unsupported(node: string, operator: string, reason: string): KvTideError<'UNSUPPORTED_GRAPH'> {
   return new KvTideError('UNSUPPORTED_GRAPH', `the graph cannot be run at ${node} (${operator}): ${reason}`, { node, operator, reason })
 }
-
-/** What the runtime throws, as a coded error. */
-async function failing<T>(node: string | undefined, call: () => Promise<T>): Promise<T> {
-  try {
-    return await call()
-  } catch (cause) {
-    if (isKvTideError(cause)) throw cause
-    const reason = cause instanceof Error ? cause.message : String(cause)
-    const named = /Name:\s*'([^']+)'/.exec(reason)?.[1] ?? node
-    throw new KvTideError('RUNTIME_FAILED', `onnxruntime-node failed: ${reason}`, { reason, ...(named === undefined ? {} : { node: named }) }, { cause })
-  }
-}
-

@@ -2,7 +2,7 @@ import { basename, dirname } from 'node:path'
 
 import type { NativeLogits, NativeOnnxGraph } from '#binding'
 
-import { invalid, KvTideError } from '../border/errors.js'
+import { invalid } from '../border/errors.js'
 import { dtypeRow, type TensorData } from '../border/host-array.js'
 import type { HostTensor, KvSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
@@ -10,8 +10,8 @@ import type { ModelLayer } from '../sequences/model-description.js'
 import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { Backend, ModelStep, StepSequence } from './backend.js'
 import { type Carried, type CarriedCall, CarriedPorts, isSlid } from './carried.js'
-import { OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
-import type { OnnxRuntimeModule, RuntimeSession, RuntimeTensor } from './runtime.js'
+import { type CarriedPort, OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
+import { type OnnxRuntimeModule, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
 
 /**
  * The graph as it is, with past and present, for graphs that are not recognised. One sequence after the other, since pasts of a batch would have to
@@ -83,7 +83,7 @@ export class PlainBackend implements Backend {
     }
     // What does not fit the cache is refused before a session takes time.
     const carried = new CarriedPorts<RuntimeTensor>(described, new OnnxPorts(described), cache, runtime.Tensor)
-    const session = await ran(runtime.InferenceSession.create(bytes, options))
+    const session = await ran(undefined, () => runtime.InferenceSession.create(bytes, options))
     return new PlainBackend(session, carried, cache)
   }
 
@@ -117,7 +117,7 @@ export class PlainBackend implements Backend {
     const kept = this.#kept.get(sequence.id)
     const carried = kept !== undefined && isSame(kept.ids, before) ? kept.carried : undefined
     const call = this.#carried.call(sequence, before.length, carried, ids)
-    const outputs = await ran(this.#session.run(call.feeds, this.#fetches))
+    const outputs = await ran(undefined, () => this.#session.run(call.feeds, this.#fetches))
     return { call, outputs, layers: this.#carried.newRows(outputs, call, ids.length) }
   }
 
@@ -137,26 +137,42 @@ export function plainPorts(graph: NativeOnnxGraph): OnnxPorts {
   return new OnnxPorts(sessionOf(graph))
 }
 
+/** @internal What is known of layers besides what their pasts say. */
+export interface DeclaredLayers {
+  /** Of all layers alike. */
+  readonly numKvHeads?: number | undefined
+  readonly headDim?: number | undefined
+  /** The window of each layer, `null` where it has none. */
+  readonly windows?: (number | null)[] | undefined
+  /** What was found in the graph, layer by layer. */
+  readonly found?: readonly { readonly numKvHeads: number; readonly headDim: number; readonly valueHeadDim: number; readonly window?: number }[] | undefined
+}
+
 /**
- * @internal The layers of a graph that only its pasts tell of; sizes that these do not say have to be declared. A window counts where the graph
+ * @internal The layers of a graph as its pasts tell; sizes that these do not say have to be known otherwise. A window counts where the graph
  * slides a past by itself: another graph may see all rows, whatever was declared, so all of them are kept.
  */
-export function plainLayers(graph: NativeOnnxGraph, declared: { readonly numKvHeads?: number; readonly headDim?: number; readonly windows?: readonly (number | null)[] }): ModelLayer[] {
+export function plainLayers(graph: NativeOnnxGraph, { numKvHeads, headDim, windows, found }: DeclaredLayers): ModelLayer[] {
   const { layers } = plainPorts(graph)
-  const { windows } = declared
   if (windows !== undefined && windows.length !== layers.length) throw invalid('config', windows.length, `${layers.length} layers, as the graph has`)
   return layers.map((pair, place) => {
-    const [key, value] = pair.map(({ past, input: { shape } }) => [1, 3].map((axis, at) => {
-      const size = shape?.[axis]
-      const found = typeof size === 'number' ? size : [declared.numKvHeads, declared.headDim][at]
-      if (found !== undefined) return found
-      throw refusedPort(past, 'input', `the graph does not say how many ${at === 0 ? 'heads' : 'elements a head'} it has, and no config does`)
-    }))
-    const [numKvHeads, headDim] = key as [number, number]
-    const window = isSlid(pair[0]) ? (windows?.[place] ?? undefined) : undefined
-    const sizes = { numKvHeads, headDim, valueHeadDim: value?.[1] as number }
+    const layer = found?.length === layers.length ? found[place] : undefined
+    const sizes = {
+      numKvHeads: sizeOf(pair[0], 1, layer?.numKvHeads ?? numKvHeads),
+      headDim: sizeOf(pair[0], 3, layer?.headDim ?? headDim),
+      valueHeadDim: sizeOf(pair[1], 3, layer?.valueHeadDim ?? headDim),
+    }
+    const window = isSlid(pair[0]) ? (windows?.[place] ?? layer?.window) : undefined
     return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
   })
+}
+
+/** A size of a past: its heads, or elements a head. */
+function sizeOf({ past, input: { shape } }: CarriedPort, axis: 1 | 3, known: number | undefined): number {
+  const size = shape?.[axis]
+  if (typeof size === 'number') return size
+  if (known !== undefined) return known
+  throw refusedPort(past, 'input', `the graph does not say how many ${axis === 1 ? 'heads' : 'elements a head'} it has, and no config does`)
 }
 
 const ELEMENTS: Readonly<Record<string, string>> = { f32: 'float32', f16: 'float16', bf16: 'bfloat16', i64: 'int64', i32: 'int32' }
@@ -172,16 +188,6 @@ function sessionOf(graph: NativeOnnxGraph): OnnxSession {
 
 function isSame(one: Uint32Array, other: Uint32Array): boolean {
   return one.length === other.length && one.every((id, place) => id === other[place])
-}
-
-/** What the runtime answers; what it refuses is an error of this package. */
-async function ran<T>(promise: Promise<T>): Promise<T> {
-  try {
-    return await promise
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause)
-    throw new KvTideError('RUNTIME_FAILED', `onnxruntime-node has failed: ${reason}`, { reason }, { cause })
-  }
 }
 
 /** Rows of several sequences, one behind the other: `[heads, tokens, dim]`. Those of one are taken as they are. */

@@ -109,6 +109,17 @@ export function onnxRuntime(): OnnxRuntime {
   return (runtime = { module, version, folder: dirname(file) })
 }
 
+/** @internal What the runtime answers; what it throws, as a coded error with the node that it names, or else with `node`. */
+export async function ran<T>(node: string | undefined, call: () => Promise<T>): Promise<T> {
+  try {
+    return await call()
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause)
+    const named = /Name:\s*'([^']+)'/.exec(reason)?.[1] ?? node
+    throw new KvTideError('RUNTIME_FAILED', `onnxruntime-node failed: ${reason}`, { reason, ...(named === undefined ? {} : { node: named }) }, { cause })
+  }
+}
+
 /** The files of a package's library for this system. */
 export function libraryFiles(folder: string, system: string = process.platform, arch: string = process.arch): string[] {
   const bin = join(folder, 'bin')
