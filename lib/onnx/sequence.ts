@@ -3,7 +3,7 @@ import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
 import { checkInternal, INTERNAL, liveArgument, nativeThis } from '../border/owner.js'
 import { Snapshot } from '../border/snapshot.js'
 import { type BeginOptions, draftOf } from '../contiguous/kv-transaction.js'
-import { findPrefix, type PrefixMatch, type PromptOptions } from '../sequences/prompt.js'
+import { findPrefix, type PrefixMatch, type PromptOptions, readExplanation } from '../sequences/prompt.js'
 import { createSequence, Sequence } from '../sequences/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { append, type Tokens } from '../sequences/tokens.js'
@@ -164,9 +164,12 @@ export class SequenceState {
   }
 
   /** Takes what the cache has of the first `length` tokens without the last of them, where that is more than the sequence has. */
-  resume(length: number): void {
+  resume(length: number, blockSize: number): void {
     if (length - this.computed < 2) return
-    const found = findPrefix(this.shared, this.log.view(0, length), this.prompt)
+    const ids = this.log.view(0, length)
+    // What is asked for in vain would count as a miss a second time.
+    if (readExplanation(this.shared, ids, this.prompt).matched * blockSize <= this.computed) return
+    const found = findPrefix(this.shared, ids, this.prompt)
     if (found.length <= this.computed) return found.dispose()
     const [id, computed] = [createSequence(this.shared, { prefix: found }), found.length]
     const native = this.shared.ticked()
