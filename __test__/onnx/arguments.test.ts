@@ -6,6 +6,7 @@ import { type Checks, disposedThis, ending, missingArguments, readOnce, strangeT
 import { callOf, everything } from '../support/arguments/row.js'
 import { loadRows, onnxRows } from '../support/arguments/rows-onnx.js'
 import { onnxTest } from '../support/onnx/available.js'
+import { Dice, ToyBackend, toyModel } from '../support/onnx/toy-model.js'
 
 const rows = [...onnxRows, ...loadRows]
 
@@ -75,4 +76,30 @@ test('what a getter throws comes out as it is, and nothing has changed', async t
       }
     }
   }
+})
+
+test('what belongs to another model is refused, and both are as they were', async t => {
+  const [one, other] = [1, 2].map(seed => toyModel(new ToyBackend(new Dice(seed)), { capacity: 16 })) as [onnx.OnnxModel, onnx.OnnxModel]
+  const [chat, foreign] = [one.open({ tokens: [1, 2, 3] }), other.open({ tokens: [4, 5] })]
+  await one.run([{ sequence: chat }])
+  await other.run([{ sequence: foreign }])
+  const refused = async (code: string, argument: string, call: () => unknown): Promise<void> => {
+    const error = (await t.throwsAsync(async () => await call())) as Error & { readonly code: string; readonly details: { readonly argument?: string } }
+    t.deepEqual([error.code, error.details.argument ?? ''], [code, argument])
+  }
+  await refused('INVALID_ARGUMENT', 'sequence', () => one.generate(foreign))
+  await refused('INVALID_ARGUMENT', 'entries[1].sequence', () => one.run([{ sequence: chat, tokens: [6] }, { sequence: foreign, tokens: [6] }]))
+  await refused('SNAPSHOT_INVALID', '', () => chat.restore(foreign.snapshot()))
+  await refused('SNAPSHOT_INVALID', '', () => chat.restore(one.cache.openSequence().snapshot()))
+  await refused('INVALID_ARGUMENT', 'sequence', () => one.generate(one.cache.openSequence() as never))
+  t.deepEqual([[...chat.tokens], [...foreign.tokens], chat.length, foreign.length], [[1, 2, 3], [4, 5], 3, 2])
+  foreign.dispose()
+  await refused('INVALID_ARGUMENT', 'sequence', () => one.generate(foreign))
+  await refused('DISPOSED', '', () => other.generate(foreign).next())
+  await other.dispose()
+  await refused('DISPOSED', '', () => other.open())
+  await refused('DISPOSED', '', () => other.run([]))
+  await refused('DISPOSED', '', () => other.between(() => 1))
+  await refused('DISPOSED', '', () => other.generate(chat))
+  await one.dispose()
 })

@@ -15,7 +15,7 @@ import { distance, referenceLogits } from '../support/llama/references.js'
 import { readSafetensors } from '../support/llama/safetensors.js'
 import { onnxTest as test } from '../support/onnx/available.js'
 import { greedyOf, promptOf, read } from '../support/onnx/chat.js'
-import { copied, withNodes } from '../support/onnx/changed.js'
+import { copied, inBf16, withNodes } from '../support/onnx/changed.js'
 import { graphFile as anyGraph } from '../support/onnx/graphs.js'
 import { graphFile } from '../support/onnx/paged-graph.js'
 import { rejected, throwsCode } from '../support/throws.js'
@@ -264,4 +264,29 @@ test('where another library is loaded than the package has, the parts are run', 
   t.is(backend, 'parts')
   t.deepEqual(refusals.map(([way, code]) => [way, code]), [['graph', 'RUNTIME_UNAVAILABLE']])
   t.regex(refusals[0]?.[2] ?? '', /another onnxruntime is loaded/)
+})
+
+test('a graph in bf16 runs as one graph; the other ways refuse it by name', async t => {
+  const bytes = inBf16(readFileSync(graphFile('onnx-gqa-pos-f32')))
+  await using model = await OnnxModel.load(bytes, SMALL)
+  t.deepEqual([model.backend, model.cache.dtype, model.cache.keyFormat], ['graph', 'bf16', 'bf16'])
+  for (const [prompt, close] of [['p7', 0.1], ['p33', 0.2], ['p100', 0.4]] as const) {
+    using whole = model.open({ salt: 'whole' })
+    const [logits] = (await model.run([{ sequence: whole, tokens: promptOf(prompt) }], { logits: 'all' })) as [Float32Array]
+    const off = distance(logits, referenceLogits(`logits.${prompt}`))
+    t.true(off > 1e-3 && off < close, `${prompt} is off by ${off}`)
+    using pieces = model.open({ salt: 'pieces' })
+    for (let at = 0; at < promptOf(prompt).length; at += 7) {
+      const tokens = promptOf(prompt).slice(at, at + 7)
+      const [piece] = (await model.run([{ sequence: pieces, tokens }], { logits: 'all' })) as [Float32Array]
+      t.true(distance(piece, logits.subarray(at * 320, (at + tokens.length) * 320)) < 0.1, `${prompt} from ${at} on`)
+    }
+  }
+  const parts = await rejected(OnnxModel.load(bytes, { ...SMALL, backend: 'parts' }), 'UNSUPPORTED_GRAPH')
+  t.regex(parts.message, /layers\.0\/attn\/GroupQueryAttention .*tensors of bf16 do not go through onnxruntime-node/)
+  const plain = await rejected(OnnxModel.load(bytes, { ...SMALL, backend: 'plain' }), 'UNSUPPORTED_GRAPH')
+  t.deepEqual(plain.details, { node: 'past_key_values.0.key', operator: 'input', reason: 'its type is bfloat16, which arrays of JavaScript do not hold' })
+  // What the runtime has no kernel for, it names.
+  const rotary = await rejected(OnnxModel.load(inBf16(readFileSync(graphFile('onnx-gqa-f32'))), { ...SMALL, backend: 'graph' }), 'RUNTIME_FAILED')
+  t.is(rotary.details.node, 'kvtide/rotary.0.q')
 })

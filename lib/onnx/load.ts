@@ -16,6 +16,16 @@ import { PartsBackend } from './parts.js'
 import { type DeclaredLayers, PlainBackend, plainLayers } from './plain.js'
 import { onnxRuntime } from './runtime.js'
 
+/**
+ * Loads a model in the first way that works.
+ *
+ * ```text
+ * file or bytes -> graph -> rewritten -> for each way: its layers -> a cache of them -> a backend
+ * ```
+ * A way that is refused leaves nothing behind, and the next one is tried; where none is left, the first refusal is thrown. What is wrong with the
+ * options is thrown at once.
+ */
+
 /** Why a model is not run in a way. */
 export interface BackendRefusal {
   readonly backend: BackendName

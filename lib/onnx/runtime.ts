@@ -115,7 +115,7 @@ export async function ran<T>(node: string | undefined, call: () => Promise<T>): 
     return await call()
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause)
-    const named = /Name:\s*'([^']+)'/.exec(reason)?.[1] ?? node
+    const named = /(?:Name:\s*|with name )'([^']+)'/.exec(reason)?.[1] ?? node
     throw new KvTideError('RUNTIME_FAILED', `onnxruntime-node failed: ${reason}`, { reason, ...(named === undefined ? {} : { node: named }) }, { cause })
   }
 }

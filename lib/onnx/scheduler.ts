@@ -53,10 +53,6 @@ export class Scheduler {
     this.#limits = limits
   }
 
-  get isEnded(): boolean {
-    return this.#isEnded
-  }
-
   /** Adds a task of a sequence; refused where another one works on it. */
   add<T extends Task>(state: SequenceState, make: (arrival: number) => T): T {
     this.check()

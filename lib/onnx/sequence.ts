@@ -10,6 +10,16 @@ import { append, type Tokens } from '../sequences/tokens.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
 import { TokenLog } from './token-log.js'
 
+/**
+ * Sequences that know the ids of their tokens.
+ *
+ * ```text
+ * [ computed: in the cache too | pending: ids alone ]
+ * ```
+ * The cache may be changed by other hands: ids are brought in line with it before they are used. Each call is O(1), but for what the cache does and
+ * for copies of ids.
+ */
+
 /** @internal Who computes a sequence: a generation, or a call of `run`. */
 export interface SequenceUser {
   /** How many tokens others see: those from before, and those that were given out. */

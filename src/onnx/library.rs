@@ -173,9 +173,9 @@ fn minor(version: &str) -> Option<u32> {
     if major.parse::<u32>().ok()? > 1 { Some(u32::MAX) } else { Some(minor) }
 }
 
-/// The node that a message names: `.. while running Gather node. Name:'/embed' Status ..`.
+/// The node that a message names: `.. while running Gather node. Name:'/embed' Status ..`, `.. for Gather(1) node with name '/embed'`.
 fn node_in(message: &str) -> Option<&str> {
-    let (_, rest) = message.split_once("Name:'")?;
+    let (_, rest) = ["Name:'", "with name '"].iter().find_map(|before| message.split_once(before))?;
     rest.split_once('\'').map(|(name, _)| name).filter(|name| !name.is_empty())
 }
 

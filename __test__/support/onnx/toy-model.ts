@@ -48,13 +48,17 @@ function slipping(sums: readonly number[], slip: number): number {
   return (following(sums) + ((sums[0] as number) % slip === 0 ? 1 : 0)) % (VOCABULARY - 1)
 }
 
-/** What the toy says alone, without a cache; with `slip` something else at about one position in so many. */
-export function alone(tokens: readonly number[], count: number, slip: number = Infinity): number[] {
+/** What the toy says alone, without a cache; with `slip` something else at about one position in so many, with `window` of the last tokens alone. */
+export function alone(tokens: readonly number[], count: number, slip: number = Infinity, window: number = Infinity): number[] {
   const all = [...tokens]
-  const sums = Array.from({ length: DIM }, (_, place) => all.reduce((sum, id, position) => sum + left(id, position, place), 0))
+  const from = (end: number): number => Math.max(0, end - window)
+  const sums = Array.from({ length: DIM }, (_, place) => all.reduce((sum, id, position) => (position < from(all.length) ? sum : sum + left(id, position, place)), 0))
   for (let step = 0; step < count; step++) {
     const next = slipping(sums, slip)
-    for (let place = 0; place < DIM; place++) sums[place] = (sums[place] as number) + left(next, all.length, place)
+    const gone = from(all.length + 1) - 1
+    for (let place = 0; place < DIM; place++) {
+      sums[place] = (sums[place] as number) + left(next, all.length, place) - (gone < 0 || gone < from(all.length) ? 0 : left(all[gone] as number, gone, place))
+    }
     all.push(next)
   }
   return all.slice(tokens.length)
@@ -67,16 +71,18 @@ export class ToyBackend implements Backend {
   readonly #poison: number
   readonly #slip: number
   readonly #vocabulary: number
+  readonly #window: number
   steps = 0
   tokens = 0
   isComputing = false
 
-  /** With `slip`, it says something else than it should at about one position in so many. */
-  constructor(dice: Dice, { poison = POISON, slip = Infinity, vocabulary = VOCABULARY }: { readonly poison?: number; readonly slip?: number; readonly vocabulary?: number } = {}) {
+  /** With `slip`, it says something else than it should at about one position in so many; `window` is that of the cache. */
+  constructor(dice: Dice, { poison = POISON, slip = Infinity, vocabulary = VOCABULARY, window = Infinity }: { readonly poison?: number; readonly slip?: number; readonly vocabulary?: number; readonly window?: number } = {}) {
     this.#dice = dice
     this.#poison = poison
     this.#slip = slip
     this.#vocabulary = vocabulary
+    this.#window = window
   }
 
   async run({ step, sequences, offsets, ids, positions, rows }: ModelStep): Promise<InstanceType<typeof binding.NativeLogits>> {
@@ -99,7 +105,7 @@ export class ToyBackend implements Backend {
       const logits = new Float32Array(rows.length * this.#vocabulary)
       for (const [row, token] of rows.entries()) {
         // Queries of zeros see all keys alike: the output is the mean.
-        const count = (positions[token] as number) + 1
+        const count = Math.min((positions[token] as number) + 1, this.#window)
         const sums = Array.from({ length: DIM }, (_, place) => Math.round((out[token * DIM + place] as number) * count))
         logits[row * this.#vocabulary + slipping(sums, this.#slip)] = 1
       }

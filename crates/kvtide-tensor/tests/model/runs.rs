@@ -1,6 +1,7 @@
 //! A step that is computed elsewhere: the same bits, nothing else writes to pages meanwhile, and whatever ends in the middle leaves
 //! no trace.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kvtide_core::paged::PageFormat;
@@ -256,6 +257,29 @@ fn a_step_that_ends_meanwhile_leaves_no_trace() {
         shows(&mut cache, next, &[1, 2, 3]);
         if cache.has_sequence(id) {
             shows(&mut cache, id, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        }
+    }
+}
+
+#[test]
+fn a_panic_in_the_middle_of_a_run_leaves_no_trace() {
+    for kind in KINDS {
+        let (mut cache, id) = filled(kind, 9);
+        let other = cache.create_sequence().unwrap();
+        let mut step = begin(&mut cache, id, 6);
+        let mut run = cache.run_step(&mut step).unwrap();
+        write_to(&mut cache, &mut run, 0, &[50, 51, 52, 53, 54, 55]).unwrap();
+        let bytes = queries(run.model().layers()[0].head_dim, 6);
+        let options = AttendOptions::default();
+        let call = || run.attend_layer_with(0, host(&bytes, 6), &options, |_| panic!("in a kernel"));
+        assert!(catch_unwind(AssertUnwindSafe(call)).is_err());
+        attend(&run, 0, 6).unwrap();
+        drop(run);
+        cache.undo_step(&mut step).unwrap();
+        for (sequence, before) in [(id, vec![1, 2, 3, 4, 5, 6, 7, 8, 9]), (other, vec![])] {
+            shows(&mut cache, sequence, &before);
+            append(&mut cache, sequence, &[60, 61]).unwrap();
+            shows(&mut cache, sequence, &[before, vec![60, 61]].concat());
         }
     }
 }
