@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 
 import type { NativeOnnxLibrary } from '#binding'
 
-import { KvTideError } from '../border/errors.js'
+import { isKvTideError, KvTideError } from '../border/errors.js'
 import { binding } from '../loading/binding.js'
 import { mappedFiles, platformOf } from '../loading/platform.js'
 
@@ -90,16 +90,28 @@ function loadProblem(cause: unknown): string {
   return `it does not load: ${reason}`
 }
 
+/** @internal onnxruntime-node as it is installed; nothing of it is loaded. Refused where it is missing or too old. */
+export function onnxPackage(): Omit<OnnxRuntime, 'module'> {
+  if (runtime !== undefined) return runtime
+  const { file, version } = read()
+  return { version, folder: dirname(file) }
+}
+
+function read(): ReturnType<typeof found> & { readonly version: string } {
+  const { require, file } = found()
+  const { version } = require(file) as { version: string }
+  const problem = versionProblem(version)
+  if (problem !== undefined) throw unavailable(problem)
+  return { require, file, version }
+}
+
 /**
  * @internal onnxruntime-node, loaded from the project. It is loaded once, and before its library is touched: another version of the library in
  * the process would make it fail.
  */
 export function onnxRuntime(): OnnxRuntime {
   if (runtime !== undefined) return runtime
-  const { require, file } = found()
-  const { version } = require(file) as { version: string }
-  const problem = versionProblem(version)
-  if (problem !== undefined) throw unavailable(problem)
+  const { require, file, version } = read()
   let module: OnnxRuntimeModule
   try {
     module = require('onnxruntime-node') as OnnxRuntimeModule
@@ -107,6 +119,14 @@ export function onnxRuntime(): OnnxRuntime {
     throw unavailable(loadProblem(cause), cause)
   }
   return (runtime = { module, version, folder: dirname(file) })
+}
+
+/** @internal What the runtime throws, as an error of this package; `node` is where it was, unless it says so. */
+export function runtimeFailure(cause: unknown, node?: string): unknown {
+  if (isKvTideError(cause)) return cause
+  const reason = cause instanceof Error ? cause.message : String(cause)
+  const named = /Name:\s*'([^']+)'/.exec(reason)?.[1] ?? node
+  return new KvTideError('RUNTIME_FAILED', `onnxruntime-node failed: ${reason}`, { reason, ...(named === undefined ? {} : { node: named }) }, { cause })
 }
 
 /** The files of a package's library for this system. */
