@@ -6,24 +6,13 @@ import { fileURLToPath } from 'node:url'
 
 import test from 'ava'
 
-import { isKvTideError, type AnyKvTideError, type ErrorCode } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
+import { rejected } from '../support/throws.js'
 
 const { NativeOnnxGraph } = binding
 const fixtures = fileURLToPath(new URL('../fixtures/llama', import.meta.url))
 const graphs = ['onnx', 'onnx-gqa-f32', 'onnx-gqa-f32-ext', 'onnx-gqa-f16', 'onnx-gqa-pos-f32', 'onnx-gqa-int4']
 const file = (graph: string): string => join(fixtures, graph, 'model.onnx')
-
-/** The error that a promise is rejected with, which has to have this code. */
-async function rejected<C extends ErrorCode>(promise: Promise<unknown>, code: C): Promise<Extract<AnyKvTideError, { code: C }>> {
-  try {
-    await promise
-  } catch (error) {
-    if (isKvTideError(error) && error.code === code) return error as Extract<AnyKvTideError, { code: C }>
-    throw error
-  }
-  throw new Error(`it was not refused with ${code}`)
-}
 
 for (const name of graphs) {
   test(`${name}: layers, ports, the model and its parts`, async t => {

@@ -4,22 +4,15 @@ import { readFileSync } from 'node:fs'
 import test from 'ava'
 
 import { isKvTideError, type ErrorCode } from '../../index.js'
-import { type BackendName, OnnxModel, type OnnxModelOptions, type OnnxSequence } from '../../onnx.js'
+import { type BackendName, OnnxModel, type OnnxModelOptions } from '../../onnx.js'
 import { distance, referenceLogits, references } from '../support/llama/references.js'
+import { greedyOf, promptOf, read } from '../support/onnx/chat.js'
 import { F16, F32, graphFile, INT4 } from '../support/onnx/paged-graph.js'
 
 const prompts = Object.keys(references.prompts)
-const promptOf = (name: string): number[] => [...(references.prompts[name] as readonly number[])]
-const greedyOf = (name: string): number[] => [...(references.greedy[name] as readonly number[])]
 const SMALL = { memoryBytes: 2 ** 23 }
 
 const load = (name: string, options: OnnxModelOptions = {}): Promise<OnnxModel> => OnnxModel.load(graphFile(name), { threads: 2, cache: SMALL, ...options })
-
-async function read(model: OnnxModel, sequence: OnnxSequence, maxTokens: number, options: object = {}): Promise<number[]> {
-  const tokens: number[] = []
-  for await (const token of model.generate(sequence, { maxTokens, ...options })) tokens.push(token)
-  return tokens
-}
 
 async function codeOf(promise: Promise<unknown>): Promise<ErrorCode | undefined> {
   try {

@@ -6,7 +6,6 @@ import { fileURLToPath } from 'node:url'
 
 import type { ExecutionContext } from 'ava'
 
-import { isKvTideError, type AnyKvTideError, type ErrorCode } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
 import { onnxLibrary } from '../../lib/onnx/runtime.js'
 import { StepRun } from '../../lib/sequences/step-run.js'
@@ -14,20 +13,11 @@ import { distance, referenceLogits, references } from '../support/llama/referenc
 import { readSafetensors } from '../support/llama/safetensors.js'
 import { onnxTest as test } from '../support/onnx/available.js'
 import { best, F16, F32, graphFile, INT4, PagedGraph } from '../support/onnx/paged-graph.js'
+import { rejected } from '../support/throws.js'
 
 const prompts = Object.keys(references.prompts)
 const promptOf = (name: string): readonly number[] => references.prompts[name] as readonly number[]
 const greedyOf = (name: string): readonly number[] => references.greedy[name] as readonly number[]
-
-async function rejected<C extends ErrorCode>(promise: Promise<unknown>, code: C): Promise<Extract<AnyKvTideError, { code: C }>> {
-  try {
-    await promise
-  } catch (error) {
-    if (isKvTideError(error) && error.code === code) return error as Extract<AnyKvTideError, { code: C }>
-    throw error
-  }
-  throw new Error(`it was not refused with ${code}`)
-}
 
 /** A graph on pages; nothing where an older onnxruntime does not read graphs of this version, which is said by name. */
 async function opened(t: ExecutionContext, file: string, options: Parameters<typeof PagedGraph.open>[1] = {}): Promise<PagedGraph | undefined> {

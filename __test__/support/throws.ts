@@ -33,3 +33,14 @@ export function throwsCode<C extends ErrorCode>(
   if (details !== undefined) t.deepEqual(error?.details, details as never)
   return error as Extract<AnyKvTideError, { code: C }>
 }
+
+/** The error that a promise is rejected with, which has to have this code. */
+export async function rejected<C extends ErrorCode>(promise: Promise<unknown>, code: C): Promise<Extract<AnyKvTideError, { code: C }>> {
+  try {
+    await promise
+  } catch (error) {
+    if (isKvTideError(error) && error.code === code) return error as Extract<AnyKvTideError, { code: C }>
+    throw error
+  }
+  throw new Error(`it was not refused with ${code}`)
+}

@@ -6,7 +6,7 @@ import { writeFileSync } from 'node:fs'
 import { sectionOf, type Report, type Skipped, type Workload } from '../report/report.js'
 import { attentionOverCaches } from '../workloads/attention.js'
 import { growable } from '../workloads/growable.js'
-import { clients, decode, prefill, shared } from '../workloads/onnx.js'
+import { besideLlamaCpp, clients, decode, prefill, shared } from '../workloads/onnx.js'
 import { paged } from '../workloads/paged.js'
 import { prepare } from '../workloads/prepare.js'
 import { rollback } from '../workloads/rollback.js'
@@ -40,6 +40,7 @@ const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | 
   'js-onnx-prefill-2048-2': rounds => prefill(2048, 2, few(rounds)),
   'js-onnx-shared-1000-2': rounds => shared(1000, 20, 2, few(rounds)),
   'js-onnx-clients-16-2': rounds => clients(16, 512, 128, 2, few(rounds)),
+  'js-onnx-llama-cpp-8-2': rounds => besideLlamaCpp(8, 256, 64, 2, few(rounds)),
 }
 
 const { only, rounds, out } = readArguments(process.argv.slice(2))

@@ -9,10 +9,11 @@ import { monitorEventLoopDelay } from 'node:perf_hooks'
 import { OnnxModel, type OnnxSequence } from 'kvtide/onnx'
 import * as onnxruntime from 'onnxruntime-node'
 
-import { workloadOf, type Ratio, type Workload } from '../report/report.js'
+import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
 import { REPORTS } from '../run/suites.js'
 import { lane, measure, type Contestant } from '../run/rounds.js'
 import { DECODER, writeDecoder } from './decoder.js'
+import { writeGguf } from './gguf.js'
 
 const { layers, kvHeads, headDim, vocabulary } = DECODER
 const { InferenceSession, Tensor } = onnxruntime
@@ -205,5 +206,71 @@ export async function clients(count: number, prompt: number, answer: number, thr
   console.log(`main thread held up, with ${availableParallelism()} processors: p99 ${(delay.percentile(99) / 1e6).toFixed(2)} ms, most ${(delay.max / 1e6).toFixed(2)} ms`)
   return workloadOf(id, `${count} clients, ${prompt} tokens in and ${answer} out, ${many(threads)}`, 'token', measured, [
     { id: `${id}/alone-over-at-once`, over: 'one after the other', under: 'at once', toReach: { atLeast: 2.5 } },
+  ])
+}
+
+/** As much of node-llama-cpp as is used here. It is not among what the checkout installs. */
+interface LlamaCpp {
+  getLlama(options: object): Promise<{ loadModel(options: object): Promise<{ createContext(options: object): Promise<LlamaContext>; dispose(): Promise<void> }> }>
+}
+interface LlamaContext {
+  getSequence(): { evaluate(tokens: readonly number[], options: object): AsyncIterable<number>; dispose(): void }
+}
+
+/** The same clients in node-llama-cpp, with the same weights and floats for K and V. The tokens have to be the same. */
+export async function besideLlamaCpp(count: number, prompt: number, answer: number, threads: number, rounds: number): Promise<Workload | Skipped> {
+  const id = `js-onnx-llama-cpp-${count}-${threads}`
+  const name = 'node-llama-cpp'
+  let llama: LlamaCpp
+  try {
+    llama = (await import(name)) as LlamaCpp
+  } catch {
+    return { id, skipped: 'node-llama-cpp is not installed: `npm install --no-save --ignore-scripts node-llama-cpp`' }
+  }
+  const folder = join(REPORTS, 'decoder')
+  const runtime = await llama.getLlama({ gpu: false, build: 'never', logLevel: 'error' })
+  const theirs = await runtime.loadModel({ modelPath: writeGguf(folder) })
+  const types = { experimentalKvCacheKeyType: 'F32', experimentalKvCacheValueType: 'F32', flashAttention: false }
+  const context = await theirs.createContext({ sequences: count, contextSize: prompt + answer + 64, batchSize: 512, threads, ...types })
+  const model = await OnnxModel.load(writeDecoder(folder), { backend: 'graph', threads, cache: { memoryBytes: 2 ** 31, maxSequences: count } })
+  let turn = 0
+  const said = new Map<number, string>()
+  const check = (seed: number, tokens: readonly number[]): void => {
+    const before = said.get(seed)
+    if (before !== undefined && before !== tokens.join(' ')) throw new Error(`other tokens behind prompt ${seed}: ${tokens.join(' ')} instead of ${before}`)
+    said.set(seed, tokens.join(' '))
+  }
+  const ours = async (seed: number): Promise<void> => {
+    turn += 1
+    using sequence = model.open({ tokens: ids(prompt, seed), salt: `${turn}` })
+    const tokens: number[] = []
+    for await (const token of model.generate(sequence, { maxTokens: answer })) tokens.push(token)
+    check(seed, tokens)
+  }
+  const other = async (seed: number): Promise<void> => {
+    const sequence = context.getSequence()
+    const tokens: number[] = []
+    for await (const token of sequence.evaluate([...ids(prompt, seed)], { temperature: 0, yieldEogToken: true })) {
+      tokens.push(token)
+      if (tokens.length === answer) break
+    }
+    sequence.dispose()
+    check(seed, tokens)
+  }
+  const each = async (one: (seed: number) => Promise<void>): Promise<void> => void (await Promise.all(Array.from({ length: count }, (_, seed) => one(seed))))
+  const measured = await measureLong(
+    [
+      lane('peer', 'node-llama-cpp, one client', answer, () => other(0), { shared: true }),
+      lane('ours', 'kvtide, one client', answer, () => ours(0), { shared: true }),
+      lane('peer', `node-llama-cpp, ${count} at once`, count * answer, () => each(other), { shared: true }),
+      lane('ours', `kvtide, ${count} at once`, count * answer, () => each(ours), { shared: true }),
+    ],
+    rounds,
+  )
+  await model.dispose()
+  await theirs.dispose()
+  return workloadOf(id, `${count} clients, ${prompt} tokens in and ${answer} out, beside node-llama-cpp, ${many(threads)}`, 'token that comes out', measured, [
+    { id: `${id}/one`, over: 'node-llama-cpp, one client', under: 'kvtide, one client', toReach: 'more' },
+    { id: `${id}/all`, over: `node-llama-cpp, ${count} at once`, under: `kvtide, ${count} at once`, toReach: 'more' },
   ])
 }

@@ -123,8 +123,8 @@ export class Draft<C extends Drafting> {
   readonly cache: C
   readonly sequence: readonly number[]
   readonly id: number
-  /** It was committed or rolled back, so there is nothing left to drop. */
-  ended = false
+  /** How it ended; nothing while it may be open. */
+  ended: 'committed' | 'dropped' | undefined
 
   /** Begins a transaction, or a child of `parent`. */
   constructor(cache: C, sequence: readonly number[], options: unknown, parent?: number) {
@@ -141,17 +141,16 @@ export class Draft<C extends Drafting> {
   }
 
   /** Ends it by a call that may be refused. */
-  end(call: (native: NativeDrafts) => void): void {
+  end(how: 'committed' | 'dropped', call: (native: NativeDrafts) => void): void {
     this.cache.change(call)
-    this.ended = true
+    this.ended = how
   }
 
   dispose(): void {
-    if (!this.ended) {
-      this.cache.native.dropDraft(...this.at)
-      this.cache.changed()
-    }
-    this.ended = true
+    if (this.ended !== undefined) return
+    this.cache.native.dropDraft(...this.at)
+    this.cache.changed()
+    this.ended = 'dropped'
   }
 }
 
@@ -165,18 +164,18 @@ export abstract class AnyTransaction extends Owner {
   commit(n?: number): void {
     const draft = draftOf(this)
     const tokens = optional(whole, 'n', n)
-    draft.end(native => native.commitDraft(...draft.at, tokens))
+    draft.end('committed', native => native.commitDraft(...draft.at, tokens))
   }
 
   commitPath(nodes: Int32Array | Uint32Array | readonly number[]): void {
     const draft = draftOf(this)
     const path = Uint32Array.from(numbers('nodes', nodes, ['Int32Array', 'Uint32Array'], count))
-    draft.end(native => native.commitDraftPath(...draft.at, path))
+    draft.end('committed', native => native.commitDraftPath(...draft.at, path))
   }
 
   rollback(): void {
     const draft = draftOf(this)
-    draft.end(native => native.rollbackDraft(...draft.at))
+    draft.end('dropped', native => native.rollbackDraft(...draft.at))
   }
 
   treeMask(): Tensor {
@@ -190,8 +189,8 @@ export abstract class AnyTransaction extends Owner {
   }
 }
 
-/** The draft of a transaction of any kind. Whether it has ended, the addon knows and says. */
-function draftOf(self: unknown): Draft<Drafting> {
+/** @internal The draft of a transaction of any kind. Whether it has ended, the addon knows and says. */
+export function draftOf(self: unknown): Draft<Drafting> {
   return nativeArgument('this', self, AnyTransaction)
 }
 

@@ -2,12 +2,12 @@ import type { NativeLogits } from '#binding'
 
 import { invalid, KvTideError } from '../border/errors.js'
 import { checkInternal } from '../border/owner.js'
-import type { PromptLookup } from '../sampling/prompt-lookup.js'
 import type { SamplingSettings, TokenLogprobs } from '../sampling/options.js'
 import { type RowToDraw, Sampler } from '../sampling/sampler.js'
+import { type Drafter, type DraftModel, LookupDrafter, ModelDrafter } from './drafter.js'
 import type { Scheduler } from './scheduler.js'
 import type { SequenceState } from './sequence.js'
-import type { Task } from './task.js'
+import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
 
 /** How many tokens are computed ahead of a slow reader. */
 const AHEAD = 16
@@ -22,8 +22,9 @@ export interface GenerationSettings {
   readonly stop: ReadonlySet<number>
   readonly sampling: SamplingSettings
   readonly signal: AbortSignal | undefined
-  /** Makes what drafts tokens, and how many at once. */
-  readonly lookup: { readonly make: () => PromptLookup; readonly most: number } | undefined
+  /** How many tokens are drafted at once: by a second model, or from the text so far. */
+  readonly draft: { readonly most: number; readonly model: DraftModel | undefined } | undefined
+  readonly vocabulary: number | undefined
 }
 
 interface Waiting {
@@ -35,6 +36,7 @@ interface Waiting {
 class GenerationTask implements Task {
   readonly state: SequenceState
   readonly arrival: number
+  readonly isOptional = false
   isAdmitted = false
   isEnded = false
   finishReason: FinishReason | undefined
@@ -44,12 +46,12 @@ class GenerationTask implements Task {
   visible: number
   readonly #settings: GenerationSettings
   readonly #sampler: Sampler
-  readonly #lookup: PromptLookup | undefined
+  readonly #drafter: Drafter | undefined
   readonly #ahead: number
   readonly #changed: () => void
   #generated = 0
 
-  constructor(state: SequenceState, settings: GenerationSettings, { arrival, ahead, changed }: { arrival: number; ahead: number; changed: () => void }) {
+  constructor(state: SequenceState, settings: GenerationSettings, { arrival, ahead, changed, wake }: { arrival: number; ahead: number; changed: () => void; wake: () => void }) {
     if (state.log.length + settings.tokens.length === 0) throw invalid('tokens.length', 0, 'at least 1: the sequence is empty')
     // The logits behind the last token are needed: it is computed again.
     if (state.pending + settings.tokens.length === 0) state.redo()
@@ -59,11 +61,11 @@ class GenerationTask implements Task {
     this.visible = state.log.length
     this.#settings = settings
     // What cannot be taken back is not computed ahead.
-    this.#ahead = state.hasTransaction ? 1 : ahead
+    const { hasTransaction } = state
+    this.#ahead = hasTransaction ? 1 : ahead
     this.#changed = changed
     this.#sampler = Sampler.of(settings.sampling, state.log.copy())
-    this.#lookup = settings.lookup?.make()
-    this.#lookup?.push(state.log.copy())
+    this.#drafter = hasTransaction ? undefined : drafterOf(state, settings, this.#sampler, wake)
     state.user = this
   }
 
@@ -72,24 +74,29 @@ class GenerationTask implements Task {
   }
 
   get pending(): number {
-    return this.unread.length >= this.#ahead ? 0 : this.state.pending
+    return this.unread.length >= this.#ahead || this.#drafter?.isBusy === true ? 0 : this.state.pending
   }
 
   get firstRow(): number {
     return this.state.log.length - 1
   }
 
+  /** The last token of all is never a drafted one: behind what stays of a draft comes one more. */
   get draftsMax(): number {
-    const { lookup, maxTokens } = this.#settings
-    return Math.min(lookup?.most ?? 0, maxTokens - this.#generated - 1)
+    return Math.min(this.#drafter?.most ?? 0, this.#settings.maxTokens - this.#generated - 1)
   }
 
-  draft(most: number): readonly number[] {
-    return this.#lookup?.draft(most) ?? []
+  check(): void {
+    void this.state.sequence.length
+    this.#drafter?.check()
   }
 
-  toDraw(logits: NativeLogits, row: number, drafted: readonly number[]): RowToDraw {
-    return { sampler: this.#sampler, logits, row, drafted }
+  drafted(most: number): Drafted {
+    return this.#drafter?.drafted(most) ?? NOTHING_DRAFTED
+  }
+
+  toDraw(logits: NativeLogits, row: number, { tokens, drafts }: Drafted): RowToDraw {
+    return { sampler: this.#sampler, logits, row, drafted: tokens, drafts }
   }
 
   take(): void {}
@@ -111,7 +118,7 @@ class GenerationTask implements Task {
     }
     this.state.log.push(kept)
     this.#sampler.push(kept)
-    this.#lookup?.push(kept)
+    this.#drafter?.push(kept, this.isDone ? 0 : this.draftsMax)
     this.#changed()
     return kept.length
   }
@@ -128,8 +135,15 @@ class GenerationTask implements Task {
     this.state.user = undefined
     this.state.cut(this.visible)
     this.#sampler.dispose()
-    this.#lookup?.dispose()
+    this.#drafter?.dispose()
   }
+}
+
+function drafterOf(state: SequenceState, { draft, sampling, vocabulary }: GenerationSettings, sampler: Sampler, changed: () => void): Drafter | undefined {
+  if (draft === undefined) return undefined
+  const { most, model } = draft
+  if (model === undefined) return new LookupDrafter(most, state.log.view())
+  return new ModelDrafter(state, { model, most, sampler: sampler.drafter(), isGreedy: sampling.isGreedy, vocabulary, changed })
 }
 
 /**
@@ -206,7 +220,7 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
   #start(): void {
     const { signal } = this.#settings
     if (signal?.aborted === true) throw aborted(signal)
-    this.#task = this.#scheduler.add(this.#state, arrival => new GenerationTask(this.#state, this.#settings, { arrival, ahead: this.#ahead, changed: () => this.#give() }))
+    this.#task = this.#scheduler.add(this.#state, arrival => new GenerationTask(this.#state, this.#settings, { arrival, ahead: this.#ahead, changed: () => this.#give(), wake: () => this.#scheduler.wake() }))
     signal?.addEventListener('abort', this.#onAbort, { once: true })
   }
 

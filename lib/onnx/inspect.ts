@@ -56,7 +56,8 @@ function declared(model: string, given: string | undefined): { file: string | un
   const file = given ?? configBeside(model)
   if (file === undefined) return { file, windows: undefined }
   try {
-    return { file, windows: configWindows(readText('config', file)) }
+    const windows = configWindows(readText('config', file), given !== undefined)
+    return { file: windows === undefined ? undefined : file, windows }
   } catch (error) {
     if (!isKvTideError(error) || given !== undefined) throw error
     return { file: undefined, windows: undefined }

@@ -2,17 +2,17 @@ import { createHash } from 'node:crypto'
 
 import type { NativeOnnxGraph, NativeOnnxRewritten } from '#binding'
 
-import { invalid, isKvTideError, type KvTideError } from '../border/errors.js'
+import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
 import { threads as allThreads } from '../border/process.js'
 import { binding } from '../loading/binding.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import type { Backend, BackendName } from './backend.js'
-import { configBeside, configWindows, readText } from './config.js'
+import { configBeside, configSizes, configWindows, readText } from './config.js'
 import { GraphBackend } from './graph.js'
 import { type OnnxCacheOptions, readLoad, readModelSource } from './options.js'
-import { plainLayers } from './plain.js'
+import { type DeclaredLayers, plainLayers } from './plain.js'
 import { SessionBackend } from './session-backend.js'
 
 /** Why a model is not run in a way. */
@@ -25,13 +25,9 @@ const SEQUENCES = 32
 const MEMORY_BYTES = 2 ** 30
 
 /** What a `config.json` says, as far as it is used. */
-interface Config {
-  readonly windows: (number | null)[] | undefined
-  readonly numKvHeads: number | undefined
-  readonly headDim: number | undefined
-}
+type Config = DeclaredLayers
 
-const NO_CONFIG: Config = { windows: undefined, numKvHeads: undefined, headDim: undefined }
+const NO_CONFIG: Config = {}
 
 /** @internal Loads a model in the first way that works. */
 export async function loadModel(model: unknown, options: unknown) {
@@ -39,6 +35,7 @@ export async function loadModel(model: unknown, options: unknown) {
   const { config, cache: given, threads = allThreads(), backends, maxStepTokens } = readLoad(options)
   const declared = readConfig(source, config)
   const graph = typeof source === 'string' ? await binding.NativeOnnxGraph.open(source) : await binding.NativeOnnxGraph.of(source)
+  checkFolder(graph)
   const refusals: BackendRefusal[] = []
   const rewritten = await refusing(() => graph.rewrite(true, declared.windows))
   const namespace = await fingerprint(graph)
@@ -47,7 +44,12 @@ export async function loadModel(model: unknown, options: unknown) {
       refusals.push({ backend, error: rewritten.refusal })
       continue
     }
-    const cache = new PagedKvCache({ ...defaults(given, maxStepTokens), namespace, ...given, ...layersOf(graph, rewritten.value, declared) } as ModelCacheOptions)
+    const layers = await refusing(() => layersOf(backend, graph, rewritten.value, declared))
+    if (layers.value === undefined) {
+      refusals.push({ backend, error: layers.refusal })
+      continue
+    }
+    const cache = new PagedKvCache({ ...defaults(given, maxStepTokens), namespace, ...given, ...layers.value } as ModelCacheOptions)
     const made = await refusing(() => make(backend, graph, rewritten.value, cache, threads))
     if (made.value !== undefined) {
       const limits = { stepTokens: maxStepTokens, sequences: given.maxSequences ?? SEQUENCES }
@@ -66,7 +68,7 @@ async function make(backend: BackendName, graph: NativeOnnxGraph, rewritten: Nat
 }
 
 /** What a call gives, or why it is refused. */
-async function refusing<T>(call: () => Promise<T>): Promise<{ readonly value: T; readonly refusal?: undefined } | { readonly value?: undefined; readonly refusal: KvTideError }> {
+async function refusing<T>(call: () => T | Promise<T>): Promise<{ readonly value: T; readonly refusal?: undefined } | { readonly value?: undefined; readonly refusal: KvTideError }> {
   try {
     return { value: await call() }
   } catch (error) {
@@ -75,11 +77,10 @@ async function refusing<T>(call: () => Promise<T>): Promise<{ readonly value: T;
   }
 }
 
-/** The cache's layers, and the dtype that goes into it. */
-function layersOf(graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten | undefined, declared: Config): Pick<ModelCacheOptions, 'model' | 'dtype'> {
-  if (rewritten === undefined) {
-    const { windows, numKvHeads, headDim } = declared
-    const layers = plainLayers(graph, { ...(windows === undefined ? {} : { windows }), ...(numKvHeads === undefined ? {} : { numKvHeads }), ...(headDim === undefined ? {} : { headDim }) })
+/** The cache's layers, and the dtype that goes into it. A graph that is run as it is sees what it saw, whatever a config declares. */
+function layersOf(backend: BackendName, graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten | undefined, declared: Config): Pick<ModelCacheOptions, 'model' | 'dtype'> {
+  if (backend === 'plain' || rewritten === undefined) {
+    const layers = plainLayers(graph, { ...declared, found: rewritten?.layers() })
     return { model: { layers }, dtype: graph.inputs().find(({ element }) => element === 'f16') === undefined ? 'f32' : 'f16' }
   }
   const found = rewritten.layers()
@@ -97,21 +98,28 @@ function defaults(given: OnnxCacheOptions, maxStepTokens: number): Pick<ModelCac
   return { memoryBytes: MEMORY_BYTES, maxSequences: SEQUENCES, maxPrefillTokens: maxStepTokens }
 }
 
-/** What the config that was given declares, or the one beside the model; one of a family that is not known declares nothing unless it was given. */
+/** What the config that was given declares, or the one beside the model, which is passed over where it is none. */
 function readConfig(source: string | Uint8Array, config: unknown): Config {
   const beside = typeof source === 'string' ? configBeside(source) : undefined
   const file = typeof config === 'string' ? config : config === undefined ? beside : undefined
   if (config === undefined && file === undefined) return NO_CONFIG
   try {
     const json = file === undefined ? JSON.stringify(config) : readText('config', file)
-    const fields = JSON.parse(json) as Record<string, number | undefined>
-    const headDim = fields['head_dim'] ?? (fields['hidden_size'] as number) / (fields['num_attention_heads'] as number)
-    return { windows: configWindows(json), numKvHeads: fields['num_key_value_heads'], headDim: Number.isInteger(headDim) ? headDim : undefined }
+    return { ...configSizes(json), windows: configWindows(json, config !== undefined) }
   } catch (error) {
     if (config === undefined) return NO_CONFIG
     if (isKvTideError(error)) throw error
     throw invalid('config', config, 'a config.json of Hugging Face')
   }
+}
+
+/** Refuses weights beside a model that is given as bytes: they would be looked for where the process happens to run. */
+function checkFolder(graph: NativeOnnxGraph): void {
+  const [beside] = graph.path === null ? graph.externalFiles() : []
+  if (beside === undefined) return
+  const { file } = beside
+  const expected = 'the path of the model, not its bytes, which do not say where it lies'
+  throw new KvTideError('INVALID_GRAPH', `weights in ${file}: expected ${expected}`, { file, expected })
 }
 
 /** How many tokens the graph's logits tell apart. */

@@ -3,12 +3,16 @@ import { KvTideError, invalid } from '../border/errors.js'
 import { PagedKvCache, type LayerGroup } from '../sequences/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
 import type { Backend, BackendName } from './backend.js'
+import type { DraftModel } from './drafter.js'
 import { Generation } from './generation.js'
 import { type BackendRefusal, loadModel } from './load.js'
-import { type GenerateOptions, type OnnxModelOptions, type OpenOptions, readEntries, readGenerate, readOpen, readRun, type RunEntry, type RunOptions } from './options.js'
+import { type GenerateOptionsOf, type OnnxModelOptions, type OpenOptions, readEntries, readGenerate, readOpen, readRun, type RunEntry, type RunOptions } from './options.js'
 import { Scheduler } from './scheduler.js'
 import { type OnnxSequence, openSequence, SequenceState } from './sequence.js'
 import { RunTask } from './task.js'
+
+/** Options of {@link OnnxModel.generate}. */
+export type GenerateOptions = GenerateOptionsOf<OnnxModel>
 
 /** @internal What a model is made of. */
 interface Loaded {
@@ -18,6 +22,9 @@ interface Loaded {
   readonly vocabulary: number | undefined
   readonly limits: { readonly stepTokens: number; readonly sequences: number }
 }
+
+/** How many unused ids the vocabularies of two models with one tokenizer may differ by: exporters round them up. */
+const PADDING_MAX = 1024
 
 /**
  * A language model in an ONNX file, with its keys and values in a {@link PagedKvCache}: run by the onnxruntime that `onnxruntime-node` brings.
@@ -81,7 +88,8 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   generate(sequence: OnnxSequence, options: GenerateOptions = {}): Generation {
     this.#scheduler.check()
     const state = SequenceState.of(this.#shared, 'sequence', sequence)
-    return new Generation(INTERNAL, this.#scheduler, state, readGenerate(options, this.vocabularySize), this.#isWindowed)
+    const settings = readGenerate(options, this.vocabularySize, (argument, value) => this.#drafting(argument, value))
+    return new Generation(INTERNAL, this.#scheduler, state, settings, this.#isWindowed)
   }
 
   /**
@@ -143,6 +151,16 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   /** As {@link dispose}, for `using`; nobody waits for its end. */
   [Symbol.dispose](): void {
     void this.dispose()
+  }
+
+  /** A second model whose tokens are drafts of this one's; nothing where it is no model. */
+  #drafting(argument: string, model: unknown): DraftModel | undefined {
+    if (typeof model !== 'object' || model === null || !(#scheduler in model)) return undefined
+    if (model === this) throw invalid(argument, model, 'another model: one drafts for another')
+    const [own, theirs] = [this.vocabularySize, model.vocabularySize]
+    if (own !== undefined && theirs !== undefined && Math.abs(own - theirs) > PADDING_MAX) throw invalid(`${argument}.vocabularySize`, theirs, `about ${own}: a model with the same tokenizer`)
+    model.#scheduler.check()
+    return { scheduler: model.#scheduler, shared: model.#shared }
   }
 
   async #end(): Promise<void> {

@@ -1,13 +1,13 @@
 import { arrayKind, count, fields, isArray, known, type Names, optional, text, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
-import { PromptLookup } from '../sampling/prompt-lookup.js'
 import { readSampling, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
 import type { HuggingFaceConfig } from '../sequences/model-description.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
 import type { PromptOptions } from '../sequences/prompt.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { BACKENDS, type BackendName } from './backend.js'
+import type { DraftModel } from './drafter.js'
 import type { GenerationSettings } from './generation.js'
 
 /** The cache of a model: all options of a `PagedKvCache` but those that the graph answers. */
@@ -55,7 +55,7 @@ export interface RunOptions {
 }
 
 /** Options of {@link OnnxModel.generate}. */
-export interface GenerateOptions extends SamplingOptions {
+export interface GenerateOptionsOf<Model> extends SamplingOptions {
   /** New tokens before those that are generated: what the user says next. */
   readonly tokens?: TokenIds
   /** The most tokens; as many as there is room for by default. */
@@ -63,10 +63,11 @@ export interface GenerateOptions extends SamplingOptions {
   /** Ids that end the generation. They are not given out, and are not part of the sequence. */
   readonly stop?: readonly number[] | Uint32Array
   /**
-   * Drafts tokens, so that a step judges several: `'lookup'` takes them from the text so far, at most 8 at once unless `lookup` says
-   * otherwise. What is generated stays the same.
+   * Drafts tokens, so that a step judges several. `'lookup'` takes them from the text so far, at most 8 at once unless `lookup` says otherwise:
+   * what is generated stays the same. A smaller model with the same tokenizer drafts 4 at once unless `tokens` says otherwise: at
+   * temperature 0 what is generated stays the same, else its distribution does.
    */
-  readonly draft?: 'lookup' | { readonly lookup: number }
+  readonly draft?: 'lookup' | { readonly lookup: number } | Model | { readonly model: Model; readonly tokens?: number }
   /** Ends the generation: the next token is then refused with `ABORTED`. */
   readonly signal?: AbortSignal
 }
@@ -75,10 +76,11 @@ const LOAD: Names<OnnxModelOptions> = { config: 0, cache: 0, threads: 0, backend
 const OPEN: Names<OpenOptions> = { tokens: 0, salt: 0, extra: 0 }
 const ENTRY: Names<RunEntry<unknown>> = { sequence: 0, tokens: 0 }
 const RUN: Names<RunOptions> = { logits: 0, signal: 0 }
-const GENERATE: Names<GenerateOptions> = { ...SAMPLING_OPTIONS, tokens: 0, maxTokens: 0, stop: 0, draft: 0, signal: 0 }
-const DRAFT: Names<{ lookup: number }> = { lookup: 0 }
+const GENERATE: Names<GenerateOptionsOf<unknown>> = { ...SAMPLING_OPTIONS, tokens: 0, maxTokens: 0, stop: 0, draft: 0, signal: 0 }
+const DRAFT: Names<{ lookup: number; model: unknown; tokens: number }> = { lookup: 0, model: 0, tokens: 0 }
 
-const DRAFTED = 8
+/** How many tokens are drafted at once, from the text and by a model. */
+const DRAFTED = { text: 8, model: 4 }
 const DRAFTED_MAX = 64
 const TOKENS = 512
 
@@ -123,25 +125,36 @@ export function readRun(options: unknown): { isLast: boolean; signal: AbortSigna
   return { isLast: logits === 'last', signal: optional(readSignal, 'signal', signal) }
 }
 
-/** @internal */
-export function readGenerate(options: unknown, vocabulary: number | undefined): GenerationSettings {
-  const given = known<GenerateOptions>('options', options, GENERATE)
+/** @internal `modelOf` reads a second model; it answers nothing where the value is no model. */
+export function readGenerate(options: unknown, vocabulary: number | undefined, modelOf: (argument: string, value: unknown) => DraftModel | undefined): GenerationSettings {
+  const given = known<GenerateOptionsOf<unknown>>('options', options, GENERATE)
   const { tokens, maxTokens, stop, draft, signal } = given
-  const most = optional(readDraft, 'draft', draft)
   return {
     tokens: readIds('tokens', tokens, vocabulary),
     maxTokens: optional((argument, value) => count(argument, value, 1), 'maxTokens', maxTokens) ?? 2 ** 31 - 1,
     stop: new Set(optional(readTokens, 'stop', stop)),
     sampling: readSampling(given),
     signal: optional(readSignal, 'signal', signal),
-    lookup: most === undefined ? undefined : { make: () => new PromptLookup(), most },
+    draft: draft === undefined ? undefined : readDraft(draft, modelOf),
+    vocabulary,
   }
 }
 
-function readDraft(argument: string, value: unknown): number {
-  if (value === 'lookup') return DRAFTED
-  if (typeof value !== 'object') throw invalid(argument, value, "'lookup', or { lookup } with the most tokens at once")
-  return count(`${argument}.lookup`, known<{ lookup: number }>(argument, value, DRAFT).lookup, 1, DRAFTED_MAX)
+function readDraft(value: unknown, modelOf: (argument: string, value: unknown) => DraftModel | undefined): GenerationSettings['draft'] {
+  if (value === 'lookup') return { most: DRAFTED.text, model: undefined }
+  const expected = "'lookup', { lookup } with the most tokens at once, another OnnxModel, or { model, tokens }"
+  if (typeof value !== 'object') throw invalid('draft', value, expected)
+  const own = modelOf('draft', value)
+  if (own !== undefined) return { most: DRAFTED.model, model: own }
+  const { lookup, model, tokens } = known<{ lookup: number; model: unknown; tokens: number }>('draft', value, DRAFT)
+  if ((lookup === undefined) === (model === undefined)) throw invalid('draft', value, expected)
+  if (model === undefined) {
+    if (tokens !== undefined) throw invalid('draft.tokens', tokens, 'none beside lookup')
+    return { most: count('draft.lookup', lookup, 1, DRAFTED_MAX), model: undefined }
+  }
+  const second = modelOf('draft.model', model)
+  if (second === undefined) throw invalid('draft.model', model, 'an OnnxModel')
+  return { most: optional((argument, most) => count(argument, most, 1, DRAFTED_MAX), 'draft.tokens', tokens) ?? DRAFTED.model, model: second }
 }
 
 function readSignal(argument: string, value: unknown): AbortSignal {

@@ -8,7 +8,7 @@ import type { DType, TensorData } from '../border/host-array.js'
 import type { HostTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
-import { type OnnxRuntimeModule, onnxRuntime, runtimeFailure, type RuntimeSession, type RuntimeTensor } from './runtime.js'
+import { type OnnxRuntimeModule, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
 import type { PartsModel, RuntimeCall, Sessions, SessionStep } from './sessions.js'
 
 /**
@@ -59,13 +59,13 @@ export class Parts implements Sessions {
     this.#logits = (outputs.find(({ name }) => name === 'logits') ?? (outputs[0] as NativeOnnxPort)).name
   }
 
-  static async open({ rewritten: number, path, threads, takesFolder }: PartsModel, calling: RuntimeCall): Promise<Parts> {
+  static async open({ rewritten: number, path, threads, takesFolder, runtime }: PartsModel, calling: RuntimeCall): Promise<Parts> {
     const rewritten = binding.NativeOnnxRewritten.taken(number)
     const layers = new Map(rewritten.layers().map(layer => [layer.layer, layer]))
     for (const { element, node, form } of layers.values()) {
       if (TYPES[element] === undefined) throw unsupported(node, form, `tensors of ${element} do not go through onnxruntime-node`)
     }
-    const { module } = await calling(onnxRuntime)
+    const { module } = await calling(() => onnxRuntime(runtime))
     const isMapped = path !== null && takesFolder
     const written = await rewritten.parts(isMapped ? basename(path) : undefined)
     const config = {
@@ -76,7 +76,7 @@ export class Parts implements Sessions {
     const parts: Part[] = []
     try {
       for (const [place, { bytes, inputs, outputs, attentions }] of written.entries()) {
-        const session = await failing(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
+        const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
         const last = written.flatMap(part => part.inputs).filter(name => lastUse(written, name) === place)
         parts.push({ session, inputs, outputs, last, attentions: attentions.map(({ layer, ...names }) => ({ ...names, layer: layers.get(layer) as NativeOnnxLayer, options: optionsOf(layers.get(layer) as NativeOnnxLayer) })) })
       }
@@ -91,7 +91,7 @@ export class Parts implements Sessions {
     const held = this.#feeds(step)
     for (const { session, inputs, outputs, attentions, last } of this.#parts) {
       const feeds = Object.fromEntries(inputs.map(name => [name, held.get(name) as RuntimeTensor]))
-      const made = await failing(inputs[0], () => this.#calling(() => session.run(feeds, outputs)))
+      const made = await ran(inputs[0], () => this.#calling(() => session.run(feeds, outputs)))
       for (const name of outputs) held.set(name, made[name] as RuntimeTensor)
       for (const attention of attentions) this.#attend(run, attention, held, step.ids.length)
       for (const name of last) held.delete(name)
@@ -155,12 +155,4 @@ function optionsOf({ scale, softcap, window, sinks }: NativeOnnxLayer): AttendOp
 
 function unsupported(node: string, operator: string, reason: string): KvTideError<'UNSUPPORTED_GRAPH'> {
   return new KvTideError('UNSUPPORTED_GRAPH', `the graph cannot be run at ${node} (${operator}): ${reason}`, { node, operator, reason })
-}
-
-async function failing<T>(node: string | undefined, call: () => Promise<T>): Promise<T> {
-  try {
-    return await call()
-  } catch (cause) {
-    throw runtimeFailure(cause, node)
-  }
 }

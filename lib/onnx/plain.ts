@@ -9,8 +9,8 @@ import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
 import type { ModelLayer } from '../sequences/model-description.js'
 import { type Carried, type CarriedCache, type CarriedCall, CarriedPorts, isSlid, type ReadPast } from './carried.js'
-import { OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
-import { onnxRuntime, runtimeFailure, type RuntimeSession, type RuntimeTensor } from './runtime.js'
+import { type CarriedPort, OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
+import { onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
 import type { PlainModel, RuntimeCall, SessionPasts, Sessions, SessionStep } from './sessions.js'
 
 /**
@@ -50,7 +50,7 @@ export class Plain implements Sessions {
     this.#fetches = ['logits', ...ports.map(port => port.present), ...ports.flatMap(port => port.newRows ?? [])]
   }
 
-  static async open({ graph: number, cache, threads, takesFolder }: PlainModel, calling: RuntimeCall): Promise<Plain> {
+  static async open({ graph: number, cache, threads, takesFolder, runtime }: PlainModel, calling: RuntimeCall): Promise<Plain> {
     const graph = binding.NativeOnnxGraph.taken(number)
     const own = sessionOf(graph)
     if (!own.outputNames.includes('logits')) throw refusedPort('logits', 'output', 'it is missing')
@@ -58,7 +58,7 @@ export class Plain implements Sessions {
     const described = {
       ...own, inputNames: [...own.inputNames, 'kvtide.new_rows'], outputNames: [...own.outputNames, ...presents.map(name => `kvtide.new.${name}`)],
     }
-    const { module } = await calling(onnxRuntime)
+    const { module } = await calling(() => onnxRuntime(runtime))
     // What does not fit the cache is refused before a session takes time.
     const carried = new CarriedPorts<RuntimeTensor>(described, new OnnxPorts(described), cache, module.Tensor)
     const suffix = graph.newRowsSuffix(presents)
@@ -69,7 +69,7 @@ export class Plain implements Sessions {
       intraOpNumThreads: threads, interOpNumThreads: 1, logSeverityLevel: 4,
       extra: { session: { intra_op: { allow_spinning: '0' }, ...weights } },
     }
-    const session = await ran(calling(() => module.InferenceSession.create(bytes, options)))
+    const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
     return new Plain(calling, session, carried, cache)
   }
 
@@ -80,7 +80,7 @@ export class Plain implements Sessions {
     for (const [place, { length, from }] of sequences.entries()) {
       const carried = from === undefined ? undefined : this.#kept.get(from)
       const call = this.#carried.call(this.#readOf(run, place, length), length, carried, ids.subarray(offsets[place], offsets[place + 1]))
-      const outputs = await ran(this.#calling(() => this.#session.run(call.feeds, this.#fetches)))
+      const outputs = await ran(undefined, () => this.#calling(() => this.#session.run(call.feeds, this.#fetches)))
       computed.push({ call, outputs, layers: this.#carried.newRows(outputs, call, call.count) })
     }
     for (const [place, layer] of [...this.#sizes.keys()].entries()) {
@@ -115,26 +115,42 @@ export function plainPorts(graph: NativeOnnxGraph): OnnxPorts {
   return new OnnxPorts(sessionOf(graph))
 }
 
+/** @internal What is known of layers besides what their pasts say. */
+export interface DeclaredLayers {
+  /** Of all layers alike. */
+  readonly numKvHeads?: number | undefined
+  readonly headDim?: number | undefined
+  /** The window of each layer, `null` where it has none. */
+  readonly windows?: (number | null)[] | undefined
+  /** What was found in the graph, layer by layer. */
+  readonly found?: readonly { readonly numKvHeads: number; readonly headDim: number; readonly valueHeadDim: number; readonly window?: number }[] | undefined
+}
+
 /**
- * @internal The layers of a graph that only its pasts tell of; sizes that these do not say have to be declared. A window counts where the graph
+ * @internal The layers of a graph as its pasts tell; sizes that these do not say have to be known otherwise. A window counts where the graph
  * slides a past by itself: another graph may see all rows, whatever was declared, so all of them are kept.
  */
-export function plainLayers(graph: NativeOnnxGraph, declared: { readonly numKvHeads?: number; readonly headDim?: number; readonly windows?: readonly (number | null)[] }): ModelLayer[] {
+export function plainLayers(graph: NativeOnnxGraph, { numKvHeads, headDim, windows, found }: DeclaredLayers): ModelLayer[] {
   const { layers } = plainPorts(graph)
-  const { windows } = declared
   if (windows !== undefined && windows.length !== layers.length) throw invalid('config', windows.length, `${layers.length} layers, as the graph has`)
   return layers.map((pair, place) => {
-    const [key, value] = pair.map(({ past, input: { shape } }) => [1, 3].map((axis, at) => {
-      const size = shape?.[axis]
-      const found = typeof size === 'number' ? size : [declared.numKvHeads, declared.headDim][at]
-      if (found !== undefined) return found
-      throw refusedPort(past, 'input', `the graph does not say how many ${at === 0 ? 'heads' : 'elements a head'} it has, and no config does`)
-    }))
-    const [numKvHeads, headDim] = key as [number, number]
-    const window = isSlid(pair[0]) ? (windows?.[place] ?? undefined) : undefined
-    const sizes = { numKvHeads, headDim, valueHeadDim: value?.[1] as number }
+    const layer = found?.length === layers.length ? found[place] : undefined
+    const sizes = {
+      numKvHeads: sizeOf(pair[0], 1, layer?.numKvHeads ?? numKvHeads),
+      headDim: sizeOf(pair[0], 3, layer?.headDim ?? headDim),
+      valueHeadDim: sizeOf(pair[1], 3, layer?.valueHeadDim ?? headDim),
+    }
+    const window = isSlid(pair[0]) ? (windows?.[place] ?? layer?.window) : undefined
     return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
   })
+}
+
+/** A size of a past: its heads, or elements a head. */
+function sizeOf({ past, input: { shape } }: CarriedPort, axis: 1 | 3, known: number | undefined): number {
+  const size = shape?.[axis]
+  if (typeof size === 'number') return size
+  if (known !== undefined) return known
+  throw refusedPort(past, 'input', `the graph does not say how many ${axis === 1 ? 'heads' : 'elements a head'} it has, and no config does`)
 }
 
 const ELEMENTS: Readonly<Record<string, string>> = { f32: 'float32', f16: 'float16', bf16: 'bfloat16', i64: 'int64', i32: 'int32' }
@@ -146,15 +162,6 @@ function sessionOf(graph: NativeOnnxGraph): OnnxSession {
     return { name, type: ELEMENTS[element] ?? element, shape }
   })
   return { inputNames: inputMetadata.map(input => input.name), outputNames: graph.outputs().map(output => output.name), inputMetadata }
-}
-
-/** What the runtime answers; what it refuses is an error of this package. */
-async function ran<T>(promise: Promise<T>): Promise<T> {
-  try {
-    return await promise
-  } catch (cause) {
-    throw runtimeFailure(cause)
-  }
 }
 
 /** Rows of several sequences, one behind the other: `[heads, tokens, dim]`. Those of one are taken as they are. */

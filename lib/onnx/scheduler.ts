@@ -8,7 +8,7 @@ import { openOn, type Transaction } from '../sequences/transaction.js'
 import type { Backend } from './backend.js'
 import { admit, type Share, sharesOf } from './policy.js'
 import type { SequenceState } from './sequence.js'
-import type { Task } from './task.js'
+import { type Drafted, NOTHING_DRAFTED, type Task } from './task.js'
 
 /**
  * One step after the other, as long as there are tasks; it sleeps when there is nothing to compute. `policy.ts` says what a step has in it.
@@ -27,7 +27,7 @@ const BUSY_MS = 1
 interface Part {
   readonly task: Task
   readonly tokens: Uint32Array
-  readonly drafted: readonly number[]
+  readonly drafted: Drafted
   /** Drafted tokens are in it until it is known which of them stay. */
   readonly draft: Transaction | undefined
 }
@@ -125,7 +125,7 @@ export class Scheduler {
     this.#tasks = this.#tasks.filter(task => {
       if (task.isDone || task.isEnded) left.push(() => task.leave())
       else {
-        const error = this.#isEnded ? disposed() : refusalOf(() => task.state.sequence.length)
+        const error = this.#isEnded ? disposed() : refusalOf(() => task.check())
         if (error === undefined) return true
         left.push(() => task.leave(error))
       }
@@ -134,7 +134,7 @@ export class Scheduler {
     for (const leave of left) leave()
   }
 
-  #refuse(task: Task, error: unknown): void {
+  #drop(task: Task, error?: unknown): void {
     this.#tasks = this.#tasks.filter(other => other !== task)
     task.leave(error)
   }
@@ -150,6 +150,11 @@ export class Scheduler {
       },
       preempt: place => preempt(tasks[place] as Task),
     })
+    const unfit = tasks.filter(task => task.isOptional && !task.isAdmitted && task.pending > 0)
+    if (unfit.length > 0) {
+      for (const task of unfit) this.#drop(task)
+      return this.#choose()
+    }
     const shares = sharesOf(tasks.map(candidateOf), this.#limits.stepTokens)
     return shares.map(share => ({ task: tasks[share.place] as Task, share }))
   }
@@ -164,7 +169,7 @@ export class Scheduler {
 
   #part(task: Task, { tokens, drafts }: Share): Part {
     const { state } = task
-    const drafted = drafts === 0 ? [] : task.draft(drafts)
+    const drafted = drafts === 0 ? NOTHING_DRAFTED : task.drafted(drafts)
     return { task, tokens: state.log.copy(state.computed, state.computed + tokens), drafted, draft: undefined }
   }
 
@@ -175,9 +180,9 @@ export class Scheduler {
     const { error } = failure
     if (isKvTideError(error) && error.code === 'BUSY') return new Promise(resolve => setTimeout(resolve, BUSY_MS))
     const isFull = isKvTideError(error) && error.code === 'OUT_OF_BLOCKS'
-    if ((isFull || parts.length === 1) && parts.some(({ drafted }) => drafted.length > 0)) return this.#step(parts.map(part => ({ ...part, drafted: [] })))
+    if ((isFull || parts.length === 1) && parts.some(({ drafted }) => drafted.tokens.length > 0)) return this.#step(parts.map(part => ({ ...part, drafted: NOTHING_DRAFTED })))
     if (isFull) return this.#makeRoom(error)
-    if (parts.length === 1) return this.#refuse((parts[0] as Part).task, this.#isEnded ? disposed() : error)
+    if (parts.length === 1) return this.#drop((parts[0] as Part).task, this.#isEnded ? disposed() : error)
     for (const part of parts) {
       if (!part.task.isEnded && this.#tasks.includes(part.task) && part.task.isAdmitted) await this.#step([part])
     }
@@ -188,7 +193,7 @@ export class Scheduler {
     const admitted = this.#tasks.filter(task => task.isAdmitted)
     const oldest = admitted[0] as Task
     for (const task of admitted.slice(1).toReversed()) if (preempt(task)) return
-    this.#refuse(oldest, error)
+    this.#drop(oldest, error)
   }
 
   /** Computes a step and draws from it; answers why it could not be computed. Then nothing has changed. */
@@ -217,7 +222,7 @@ export class Scheduler {
       for (const { task, tokens } of parts) task.state.computed += tokens.length
       await this.#draw(parts, wanted, logits)
     } catch (error) {
-      for (const { task } of parts) if (this.#tasks.includes(task)) this.#refuse(task, error)
+      for (const { task } of parts) if (this.#tasks.includes(task)) this.#drop(task, error)
     } finally {
       logits.dispose()
     }
@@ -248,7 +253,7 @@ export class Scheduler {
       if (refused === undefined) continue
       draft?.dispose()
       if (draft !== undefined) task.state.computed -= 1
-      this.#refuse(task, refused)
+      this.#drop(task, refused)
     }
   }
 }
@@ -265,7 +270,7 @@ class Wanted {
   readonly firstPositions: number[] = []
 
   constructor(parts: readonly Part[]) {
-    const lengths = parts.map(({ tokens, drafted }) => tokens.length + drafted.length)
+    const lengths = parts.map(({ tokens, drafted }) => tokens.length + drafted.tokens.length)
     const total = lengths.reduce((sum, length) => sum + length, 0)
     this.offsets = new Int32Array(parts.length + 1)
     this.ids = new Uint32Array(total)
@@ -276,7 +281,7 @@ class Wanted {
       const { computed } = task.state
       this.offsets[place + 1] = start + length
       this.ids.set(tokens, start)
-      this.ids.set(drafted, start + tokens.length)
+      this.ids.set(drafted.tokens, start + tokens.length)
       for (let token = 0; token < length; token++) this.positions[start + token] = computed + token
       const first = Math.max(task.firstRow, computed)
       this.firstRows.push(rows.length)
@@ -303,15 +308,9 @@ function candidateOf(task: Task): { readonly pending: number; readonly isAdmitte
   }
 }
 
-/** Opens a transaction for drafted tokens; where one of the caller's is open, nothing is drafted. */
+/** Opens a transaction for drafted tokens. */
 function withDraft(shared: SharedCache, part: Part): Part {
-  if (part.drafted.length === 0) return part
-  try {
-    return { ...part, draft: openOn(shared, part.task.state.sequence.id, {}) }
-  } catch (error) {
-    if (!isKvTideError(error) || error.code !== 'TRANSACTION_OPEN') throw error
-    return { ...part, drafted: [] }
-  }
+  return part.drafted.tokens.length === 0 ? part : { ...part, draft: openOn(shared, part.task.state.sequence.id, {}) }
 }
 
 function preempt(task: Task): boolean {

@@ -2,7 +2,7 @@ import { count } from '../border/check.js'
 import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
 import { checkInternal, INTERNAL, nativeOf } from '../border/owner.js'
 import type { Snapshot } from '../border/snapshot.js'
-import type { BeginOptions } from '../contiguous/kv-transaction.js'
+import { type BeginOptions, draftOf } from '../contiguous/kv-transaction.js'
 import { findPrefix, type PrefixMatch, type PromptOptions } from '../sequences/prompt.js'
 import { createSequence, Sequence } from '../sequences/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
@@ -33,33 +33,10 @@ class DeferredHandle extends SequenceHandle {
 }
 
 /** Where a transaction of the caller's began, and what was pending there. */
-class Mark {
+interface Mark {
   readonly length: number
   readonly pending: Uint32Array
-  readonly #transaction: Transaction
-  isCommitted = false
-
-  constructor({ computed, log }: SequenceState, transaction: Transaction) {
-    this.length = computed
-    this.pending = log.copy(computed)
-    this.#transaction = transaction
-    for (const name of ['commit', 'commitPath'] as const) {
-      const call = transaction[name] as (...args: unknown[]) => void
-      const value = (...args: unknown[]): void => {
-        Reflect.apply(call, transaction, args)
-        this.isCommitted = true
-      }
-      Object.defineProperty(transaction, name, { value })
-    }
-  }
-
-  get isOpen(): boolean {
-    try {
-      return this.#transaction.length >= 0
-    } catch (error) {
-      return isKvTideError(error) && error.code === 'TRANSACTION_OPEN'
-    }
-  }
+  readonly draft: { readonly ended: 'committed' | 'dropped' | undefined }
 }
 
 /** The ids of sequences when snapshots of them were taken. */
@@ -114,9 +91,9 @@ export class SequenceState {
     if (length > this.computed) throw invalid('sequence.length', length, `${this.computed}: tokens were appended to it by other hands`)
     if (length < this.computed) this.log.cut(length)
     this.computed = length
-    for (let mark = this.#marks.at(-1); mark !== undefined && !mark.isOpen; mark = this.#marks.at(-1)) {
+    for (let mark = this.#marks.at(-1); mark?.draft.ended !== undefined; mark = this.#marks.at(-1)) {
       this.#marks.pop()
-      if (mark.isCommitted || mark.length !== length) continue
+      if (mark.draft.ended === 'committed' || mark.length !== length) continue
       this.log.cut(length)
       this.log.push(mark.pending)
     }
@@ -202,7 +179,7 @@ export class SequenceState {
 
   /** Notes where a transaction of the caller's began. */
   mark(transaction: Transaction): void {
-    this.#marks.push(new Mark(this, transaction))
+    this.#marks.push({ length: this.computed, pending: this.log.copy(this.computed), draft: draftOf(transaction) })
   }
 }
 

@@ -5,7 +5,7 @@ import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import { StepRun } from '../sequences/step-run.js'
 import type { Backend, BackendName, ModelStep } from './backend.js'
 import { KeptPresents } from './kept-presents.js'
-import { onnxPackage } from './runtime.js'
+import { isAtLeast, onnxPackage } from './runtime.js'
 import { type SessionHost, sessionHost } from './session-host.js'
 import type { SessionsModel } from './sessions.js'
 
@@ -33,15 +33,17 @@ export class SessionBackend implements Backend {
 
   /** The parts of a graph. */
   static async parts(graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten, threads: number): Promise<SessionBackend> {
-    const host = await opened(rewritten.share(), number => ({ kind: 'parts', rewritten: number, path: graph.path, threads, takesFolder: takesFolder() }))
+    const common = commonOf(threads)
+    const host = await opened(rewritten.share(), number => ({ kind: 'parts', rewritten: number, path: graph.path, ...common }))
     return new SessionBackend('parts', host, undefined)
   }
 
   /** A graph as it is, over a cache with its layers. */
   static async plain(graph: NativeOnnxGraph, cache: PagedKvCache, threads: number): Promise<SessionBackend> {
+    const common = commonOf(threads)
     const { groups, dtype, keyFormat, valueFormat } = cache
     const facts = { groups: groups.map(group => ({ ...group })), dtype, keyFormat, valueFormat }
-    const host = await opened(graph.share(), number => ({ kind: 'plain', graph: number, cache: facts, threads, takesFolder: takesFolder() }))
+    const host = await opened(graph.share(), number => ({ kind: 'plain', graph: number, cache: facts, ...common }))
     return new SessionBackend('plain', host, new KeptPresents())
   }
 
@@ -70,8 +72,9 @@ export class SessionBackend implements Backend {
   }
 }
 
-function takesFolder(): boolean {
-  return Number(onnxPackage().version.split('.')[1]) >= FOLDER_MINOR
+function commonOf(threads: number) {
+  const { version, folder } = onnxPackage()
+  return { runtime: { version, folder }, threads, takesFolder: isAtLeast(version, FOLDER_MINOR) }
 }
 
 /** Sessions of what was shared under a number. */

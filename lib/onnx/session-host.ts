@@ -4,7 +4,7 @@ import { KvTideError } from '../border/errors.js'
 import { LentRun } from '../sequences/lent-run.js'
 import { type CrossedError, uncrossed } from './crossed-error.js'
 import { ExitGate } from './exit-gate.js'
-import { onnxPackage } from './runtime.js'
+import { isAtLeast } from './runtime.js'
 import { openSessions, type SessionsModel, type SessionStep } from './sessions.js'
 
 /**
@@ -45,8 +45,7 @@ export interface SessionAnswer {
 
 /** @internal Opens sessions. */
 export async function sessionHost(model: SessionsModel): Promise<SessionHost> {
-  const isAlone = Number(onnxPackage().version.split('.')[1]) < THREADS_MINOR
-  return isAlone ? sessionsHere(model) : SessionWorker.open(model)
+  return isAtLeast(model.runtime.version, THREADS_MINOR) ? SessionWorker.open(model) : sessionsHere(model)
 }
 
 /** @internal Computes a step whose run has this number. */

@@ -2,6 +2,7 @@ import type { LentRun } from '../sequences/lent-run.js'
 import type { CarriedCache } from './carried.js'
 import { Parts } from './parts.js'
 import { Plain } from './plain.js'
+import type { OnnxPackage } from './runtime.js'
 
 /**
  * Sessions of onnxruntime-node that compute steps, on the thread that they were opened on. They hold it up for as long as a step takes, so that
@@ -12,6 +13,8 @@ import { Plain } from './plain.js'
 export type SessionsModel = PartsModel | PlainModel
 
 interface SessionsOptions {
+  /** The package that the thread which asks has found: all threads have the same. */
+  readonly runtime: OnnxPackage
   /** How many threads a step uses. */
   readonly threads: number
   /** Whether the runtime finds weights in the folder of the model's file, as it does from 1.21 on: they stay there then. */

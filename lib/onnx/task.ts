@@ -6,7 +6,16 @@ import type { TokenLogprobs } from '../sampling/options.js'
 import type { RowToDraw } from '../sampling/sampler.js'
 import type { SequenceState, SequenceUser } from './sequence.js'
 
-/** @internal Tokens of one sequence that the scheduler computes, for a generation or for a call of `run`. */
+/** @internal Drafted tokens. Where a second model drew them with a sampler of its own, the logits of each, in a row of their own. */
+export interface Drafted {
+  readonly tokens: readonly number[]
+  readonly drafts: readonly { readonly logits: NativeLogits; readonly row: number }[]
+}
+
+/** @internal */
+export const NOTHING_DRAFTED: Drafted = { tokens: [], drafts: [] }
+
+/** @internal Tokens of one sequence that the scheduler computes: for a generation, for a call of `run`, or drafts for another model. */
 export interface Task extends SequenceUser {
   readonly state: SequenceState
   /** Its place in the order of arrival. */
@@ -16,16 +25,20 @@ export interface Task extends SequenceUser {
   readonly isEnded: boolean
   /** Whether all that was wanted is there. */
   readonly isDone: boolean
+  /** Whether it leaves at once where there is no room for it, instead of waiting. */
+  readonly isOptional: boolean
   /** How many tokens are to be computed; 0 while it rests. */
   readonly pending: number
   /** How many drafted tokens it would like to have judged. */
   readonly draftsMax: number
+  /** Refused where it cannot go on. */
+  check(): void
   /** Drafted tokens to judge, at most so many. */
-  draft(most: number): readonly number[]
+  drafted(most: number): Drafted
   /** The first position whose logits are wanted. */
   readonly firstRow: number
   /** What is to be drawn from a row and those behind it; nothing where logits are wanted. */
-  toDraw(logits: NativeLogits, row: number, drafted: readonly number[]): RowToDraw | undefined
+  toDraw(logits: NativeLogits, row: number, drafted: Drafted): RowToDraw | undefined
   /** Takes logits: those of the positions from `position` on, from a row on. */
   take(logits: NativeLogits, row: number, position: number, count: number): void
   /** Takes tokens that were drawn; how many of them count. */
@@ -40,6 +53,7 @@ export class RunTask implements Task {
   readonly arrival: number
   isAdmitted = false
   isEnded = false
+  readonly isOptional = false
   readonly draftsMax = 0
   firstRow: number
   readonly #rows = new binding.NativeLogitRows()
@@ -73,8 +87,12 @@ export class RunTask implements Task {
     return this.state.pending === 0
   }
 
-  draft(): readonly number[] {
-    return []
+  check(): void {
+    void this.state.sequence.length
+  }
+
+  drafted(): Drafted {
+    return NOTHING_DRAFTED
   }
 
   toDraw(): undefined {

@@ -74,6 +74,8 @@ export interface SamplingSettings {
   readonly ids: Uint32Array
   readonly bias: Float32Array
   readonly allowed: SamplingOptions['allowed']
+  /** Whether the most probable token is taken, always. */
+  readonly isGreedy: boolean
 }
 
 const LOGPROBS_MAX = 1000
@@ -94,7 +96,7 @@ export function readSampling(given: { readonly [K in keyof SamplingOptions]?: un
     optional(whole, 'seed', seed) ?? randomSeed(),
     optional((argument, value) => count(argument, value, 0, LOGPROBS_MAX), 'logprobs', logprobs) ?? -1,
   )
-  return { numbers, ...readBias(bias), allowed: allowed as SamplingOptions['allowed'] }
+  return { numbers, ...readBias(bias), allowed: allowed as SamplingOptions['allowed'], isGreedy: numbers[0] === 0 }
 }
 
 /** @internal Reads options of sampling alone. */

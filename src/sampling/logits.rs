@@ -135,6 +135,20 @@ impl NativeLogits {
         self.logits.borrow().read(env, |logits| Ok(logits.vocab().into()))
     }
 
+    /// One row by itself, with `vocab` elements: a longer one is cut, behind a shorter one come tokens that it never gives.
+    #[napi]
+    pub fn fitted(&self, env: &Env, row: f64, vocab: f64) -> Result<NativeLogits> {
+        self.logits.borrow().read(env, |logits| {
+            let (found, vocab) = (logits.row(count("row", row)?)?, count("vocab", vocab)?);
+            let lease = budget().take(4 * u64::from(vocab))?;
+            let mut values = Vec::new();
+            values.try_reserve_exact(vocab as usize).map_err(|_| Budget::process().refusal(4 * u64::from(vocab)))?;
+            values.extend_from_slice(&found[..found.len().min(vocab as usize)]);
+            values.resize(vocab as usize, f32::NEG_INFINITY);
+            Ok(NativeLogits::of(Logits::leased(values, 1, vocab, lease)?))
+        })
+    }
+
     /// A copy of one row.
     #[napi(ts_return_type = "Float32Array")]
     pub fn row(&self, env: &Env, row: f64) -> Result<ExternalArray> {

@@ -44,12 +44,17 @@ function following(sums: readonly number[]): number {
   return sums.reduce((hash, sum) => Math.imul(hash ^ sum, 0x01000193) >>> 0, 0x811c9dc5) % (VOCABULARY - 1)
 }
 
-/** What the toy says alone, without a cache. */
-export function alone(tokens: readonly number[], count: number): number[] {
+/** The same, or the token behind it at about one position in `slip`. */
+function slipping(sums: readonly number[], slip: number): number {
+  return (following(sums) + ((sums[0] as number) % slip === 0 ? 1 : 0)) % (VOCABULARY - 1)
+}
+
+/** What the toy says alone, without a cache; with `slip` something else at about one position in so many. */
+export function alone(tokens: readonly number[], count: number, slip: number = Infinity): number[] {
   const all = [...tokens]
   const sums = Array.from({ length: DIM }, (_, place) => all.reduce((sum, id, position) => sum + left(id, position, place), 0))
   for (let step = 0; step < count; step++) {
-    const next = following(sums)
+    const next = slipping(sums, slip)
     for (let place = 0; place < DIM; place++) sums[place] = (sums[place] as number) + left(next, all.length, place)
     all.push(next)
   }
@@ -61,13 +66,18 @@ export class ToyBackend implements Backend {
   readonly name = 'plain'
   readonly #dice: Dice
   readonly #poison: number
+  readonly #slip: number
+  readonly #vocabulary: number
   steps = 0
   tokens = 0
   isComputing = false
 
-  constructor(dice: Dice, poison: number = POISON) {
+  /** With `slip`, it says something else than it should at about one position in so many. */
+  constructor(dice: Dice, { poison = POISON, slip = Infinity, vocabulary = VOCABULARY }: { readonly poison?: number; readonly slip?: number; readonly vocabulary?: number } = {}) {
     this.#dice = dice
     this.#poison = poison
+    this.#slip = slip
+    this.#vocabulary = vocabulary
   }
 
   async run({ step, sequences, offsets, ids, positions, rows }: ModelStep): Promise<InstanceType<typeof binding.NativeLogits>> {
@@ -89,15 +99,15 @@ export class ToyBackend implements Backend {
       lent.dispose()
       await this.#turns()
       if (ids.includes(this.#poison)) throw new Error('poison')
-      const logits = new Float32Array(rows.length * VOCABULARY)
+      const logits = new Float32Array(rows.length * this.#vocabulary)
       for (const [row, token] of rows.entries()) {
         // Queries of zeros see all keys alike: the output is the mean.
         const count = (positions[token] as number) + 1
         const sums = Array.from({ length: DIM }, (_, place) => Math.round((out[token * DIM + place] as number) * count))
-        logits[row * VOCABULARY + following(sums)] = 1
+        logits[row * this.#vocabulary + slipping(sums, this.#slip)] = 1
       }
       run.end()
-      return new binding.NativeLogits(logits, 'f32', rows.length, VOCABULARY)
+      return new binding.NativeLogits(logits, 'f32', rows.length, this.#vocabulary)
     } finally {
       this.isComputing = false
     }
@@ -113,9 +123,9 @@ export class ToyBackend implements Backend {
 }
 
 /** A toy model over a pool of so many blocks. */
-export function toyModel(backend: ToyBackend, { capacity, blockSize = 4, stepTokens = 16, sequences = 32, window }: { capacity: number; blockSize?: number; stepTokens?: number; sequences?: number; window?: number }): OnnxModel {
+export function toyModel(backend: ToyBackend, { capacity, blockSize = 4, stepTokens = 16, sequences = 32, window, vocabulary = VOCABULARY }: { capacity: number; blockSize?: number; stepTokens?: number; sequences?: number; window?: number; vocabulary?: number }): OnnxModel {
   const sizes = { numKvHeads: 1, headDim: DIM }
   const layer = window === undefined ? ({ kind: 'full', ...sizes } as const) : ({ kind: 'sliding', window, ...sizes } as const)
   const cache = new PagedKvCache({ model: { layers: [layer] }, capacity, blockSize } satisfies PagedKvCacheOptions)
-  return new OnnxModel(INTERNAL, { cache, backend, refusals: [], vocabulary: VOCABULARY, limits: { stepTokens, sequences } })
+  return new OnnxModel(INTERNAL, { cache, backend, refusals: [], vocabulary, limits: { stepTokens, sequences } })
 }

@@ -89,3 +89,26 @@ fn what_cannot_be_shortened_is_refused_and_stays() {
     assert_eq!(staged.shorten_step(&mut step, 1).unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(step.tokens(), 5);
 }
+
+/// A write that failed leaves bytes in slots that nobody marked. However the step ends, they are zeroed before somebody reads the page.
+#[test]
+fn slots_of_a_step_may_hold_anything_once_it_is_undone() {
+    for with_transaction in [false, true] {
+        let mut planner = PagedPlanner::new(4, 4, 2).unwrap();
+        let sequence = planner.create_sequence().unwrap();
+        let token = planner.plan_tokens(sequence, 1, 0, 1).unwrap();
+        planner.commit(&token, None).unwrap();
+        let block = planner.pages(sequence, 0).unwrap().next().unwrap().block;
+        assert!(!planner.exposes(block, 0, 4), "nobody wrote to the page, and it is zeros");
+        let draft = planner.begin(sequence, None).unwrap();
+        let step = plan(&planner, &[sequence], 2, Writer::Step);
+        planner.open_step(&step).unwrap();
+        if with_transaction {
+            planner.undo(sequence, draft).unwrap();
+        } else {
+            planner.undo_step(&step).unwrap();
+        }
+        assert!(planner.exposes(block, 0, 2), "ended by its transaction: {with_transaction}");
+        planner.check_invariants(&[]).unwrap();
+    }
+}

@@ -131,6 +131,7 @@ impl PagedPlanner {
         let Some(ending) = of.drafts().plan_drop(id) else { return Ok(()) };
         let (length, blocks) = (of.length() - ending.dropped, of.blocks_after(&ending));
         self.tables.reserve(self.cut_room(seat, length, blocks))?;
+        self.soil_step(seat);
         let of = self.sequences.at_mut(seat);
         // The step's tokens are cut off with the rest.
         of.take_step();
@@ -138,5 +139,15 @@ impl PagedPlanner {
         of.end_draft(&ending, length, &self.tables);
         self.changed();
         Ok(())
+    }
+
+    /// Slots of an open step may have been written and not marked.
+    fn soil_step(&mut self, seat: u32) {
+        let (of, size) = (self.sequences.at(seat), self.tables.block_size());
+        for place in of.length() / size..of.end().div_ceil(size) {
+            if let Some(block) = self.tables.get(of.table(), place) {
+                self.tables.pool_mut().soil(block);
+            }
+        }
     }
 }

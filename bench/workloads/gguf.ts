@@ -1,0 +1,122 @@
+// The decoder of decoder.ts once more, with the same weights, in the form that llama.cpp reads.
+//
+// Matrices lie the other way round there, and rows of queries and keys in the order in which llama.cpp turns them. The vocabulary has no
+// words: tokens are given and taken as ids.
+import { closeSync, existsSync, openSync, readFileSync, readSync, writeFileSync, writeSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+
+import { DECODER, writeDecoder } from './decoder.js'
+
+const ALIGNMENT = 32
+const [U32, I32, F32, BOOL, STRING, ARRAY] = [4, 5, 6, 7, 8, 9]
+
+const little = (bytes: number, write: (view: DataView) => void): Uint8Array => {
+  const made = new Uint8Array(bytes)
+  write(new DataView(made.buffer))
+  return made
+}
+const u32 = (value: number): Uint8Array => little(4, view => view.setUint32(0, value, true))
+const u64 = (value: number): Uint8Array => little(8, view => view.setBigUint64(0, BigInt(value), true))
+const f32 = (value: number): Uint8Array => little(4, view => view.setFloat32(0, value, true))
+const text = (value: string): Uint8Array => {
+  const bytes = new TextEncoder().encode(value)
+  return Buffer.concat([u64(bytes.length), bytes])
+}
+const entry = (key: string, type: number, value: Uint8Array): Uint8Array => Buffer.concat([text(key), u32(type), value])
+const list = (key: string, type: number, values: readonly Uint8Array[]): Uint8Array => entry(key, ARRAY, Buffer.concat([u32(type), u64(values.length), ...values]))
+
+const sizeOf = (dims: readonly number[]): number => 4 * dims.reduce((all, dim) => all * dim, 1)
+
+/** `[rows, columns]` as `[columns, rows]`. */
+function turned(data: Float32Array, rows: number, columns: number, first = 0, count: number = columns): Float32Array {
+  const made = new Float32Array(rows * count)
+  for (let column = 0; column < count; column++) for (let row = 0; row < rows; row++) made[column * rows + row] = data[row * columns + first + column] as number
+  return made
+}
+
+/** Rows of each head in turn: one of its first half, one of its second half. */
+function paired(data: Float32Array, heads: number): Float32Array {
+  const { headDim } = DECODER
+  const width = data.length / heads / headDim
+  const made = new Float32Array(data.length)
+  for (let row = 0; row < heads * headDim; row++) {
+    const [head, at] = [Math.floor(row / headDim), row % headDim]
+    const from = head * headDim + (at % 2) * (headDim / 2) + Math.floor(at / 2)
+    made.set(data.subarray(from * width, (from + 1) * width), row * width)
+  }
+  return made
+}
+
+/** The path of the decoder in a folder, where it is written unless it is there. */
+export function writeGguf(folder: string): string {
+  const path = join(folder, 'decoder.gguf')
+  const done = `${path}.json`
+  if (existsSync(done) && readFileSync(done, 'utf8') === JSON.stringify(DECODER)) return path
+  const { layers, width, heads, kvHeads, headDim, hidden, vocabulary, positions } = DECODER
+  const weights = openSync(join(dirname(writeDecoder(folder)), 'decoder.onnx.data'), 'r')
+  let at = 2 * positions * (headDim / 2) * 4
+  const next = (count: number): Float32Array => {
+    const data = new Float32Array(count)
+    readSync(weights, new Uint8Array(data.buffer), 0, data.byteLength, at)
+    at += data.byteLength
+    return data
+  }
+  const [own, shared] = [heads * headDim, kvHeads * headDim]
+  // What each tensor is, in the order of the file that is read; `read` is called once, in that order.
+  const tensors: { readonly name: string; readonly dims: readonly number[]; readonly read: () => Float32Array }[] = []
+  const add = (name: string, dims: readonly number[], read: () => Float32Array): void => void tensors.push({ name: `${name}.weight`, dims, read })
+  const ones = (name: string): void => add(name, [width], () => new Float32Array(width).fill(1))
+  add('token_embd', [width, vocabulary], () => next(vocabulary * width))
+  for (let layer = 0; layer < layers; layer++) {
+    const name = (part: string): string => `blk.${layer}.${part}`
+    const columns = own + 2 * shared
+    let qkv: Float32Array = new Float32Array(0)
+    ones(name('attn_norm'))
+    add(name('attn_q'), [width, own], () => paired(turned((qkv = next(width * columns)), width, columns, 0, own), heads))
+    add(name('attn_k'), [width, shared], () => paired(turned(qkv, width, columns, own, shared), kvHeads))
+    add(name('attn_v'), [width, shared], () => turned(qkv, width, columns, own + shared, shared))
+    add(name('attn_output'), [own, width], () => turned(next(own * width), own, width))
+    ones(name('ffn_norm'))
+    add(name('ffn_gate'), [width, hidden], () => turned(next(width * hidden), width, hidden))
+    add(name('ffn_up'), [width, hidden], () => turned(next(width * hidden), width, hidden))
+    add(name('ffn_down'), [hidden, width], () => turned(next(hidden * width), hidden, width))
+  }
+  ones('output_norm')
+  add('output', [width, vocabulary], () => turned(next(width * vocabulary), width, vocabulary))
+  const rules: readonly [string, number][] = [
+    ['context_length', positions], ['embedding_length', width], ['block_count', layers], ['feed_forward_length', hidden], ['attention.head_count', heads],
+    ['attention.head_count_kv', kvHeads], ['rope.dimension_count', headDim], ['vocab_size', vocabulary],
+  ]
+  const ids = Array.from({ length: vocabulary }, (_, id) => id)
+  const entries = [
+    entry('general.architecture', STRING, text('llama')),
+    ...rules.map(([key, value]) => entry(`llama.${key}`, U32, u32(value))),
+    entry('llama.attention.layer_norm_rms_epsilon', F32, f32(1e-6)),
+    entry('llama.rope.freq_base', F32, f32(10_000)),
+    entry('tokenizer.ggml.model', STRING, text('llama')),
+    list('tokenizer.ggml.tokens', STRING, ids.map(id => text(id < 3 ? (['<unk>', '<s>', '</s>'][id] as string) : id < 259 ? `<0x${(id - 3).toString(16).toUpperCase().padStart(2, '0')}>` : `t${id}`))),
+    list('tokenizer.ggml.scores', F32, ids.map(id => f32(-id))),
+    list('tokenizer.ggml.token_type', I32, ids.map(id => u32(id === 0 ? 2 : id < 3 ? 3 : id < 259 ? 6 : 1))),
+    ...['bos', 'eos', 'unknown'].map((name, place) => entry(`tokenizer.ggml.${name}_token_id`, U32, u32([1, 2, 0][place] as number))),
+    ...['bos', 'eos'].map(name => entry(`tokenizer.ggml.add_${name}_token`, BOOL, Uint8Array.of(0))),
+  ]
+  let offset = 0
+  const infos = tensors.map(({ name, dims }) => {
+    const info = Buffer.concat([text(name), u32(dims.length), ...dims.map(u64), u32(0), u64(offset)])
+    offset += Math.ceil(sizeOf(dims) / ALIGNMENT) * ALIGNMENT
+    return info
+  })
+  const head = Buffer.concat([new TextEncoder().encode('GGUF'), u32(3), u64(tensors.length), u64(entries.length), ...entries, ...infos])
+  const file = openSync(path, 'w')
+  const pad = (length: number): void => void writeSync(file, new Uint8Array((ALIGNMENT - (length % ALIGNMENT)) % ALIGNMENT))
+  writeSync(file, head)
+  pad(head.length)
+  for (const { dims, read } of tensors) {
+    writeSync(file, new Uint8Array(read().buffer))
+    pad(sizeOf(dims))
+  }
+  closeSync(file)
+  closeSync(weights)
+  writeFileSync(done, JSON.stringify(DECODER))
+  return path
+}
