@@ -1,11 +1,11 @@
 import { Worker } from 'node:worker_threads'
 
 import { KvTideError } from '../border/errors.js'
-import { LentRun } from '../sequences/lent-run.js'
 import { type CrossedError, uncrossed } from './crossed-error.js'
 import { ExitGate } from './exit-gate.js'
+import { computeLent, openSessions } from './open-sessions.js'
 import { isAtLeast } from './runtime.js'
-import { openSessions, type SessionsModel, type SessionStep } from './sessions.js'
+import type { SessionsModel, SessionStep } from './sessions.js'
 
 /**
  * Where sessions of onnxruntime-node are: on a worker thread of their own, since a call of theirs holds its thread up for as long as it takes.
@@ -46,12 +46,6 @@ export interface SessionAnswer {
 /** @internal Opens sessions. */
 export async function sessionHost(model: SessionsModel): Promise<SessionHost> {
   return isAtLeast(model.runtime.version, THREADS_MINOR) ? SessionWorker.open(model) : sessionsHere(model)
-}
-
-/** @internal Computes a step whose run has this number. */
-export async function computeLent(sessions: { compute(run: LentRun, step: SessionStep): Promise<void> }, run: number, step: SessionStep): Promise<void> {
-  using lent = LentRun.taken(run)
-  await sessions.compute(lent, step)
 }
 
 async function sessionsHere(model: SessionsModel): Promise<SessionHost> {
@@ -129,7 +123,7 @@ export class SessionWorker implements SessionHost {
     try {
       await new Promise<void>((resolve, reject) => {
         this.#waiting = { resolve, reject }
-        this.#worker.postMessage(request)
+        this.#worker.postMessage(request, [])
       })
     } finally {
       this.#worker.unref()

@@ -2,8 +2,9 @@ import { parentPort, workerData, type MessagePort } from 'node:worker_threads'
 
 import { crossed } from './crossed-error.js'
 import { ExitGate } from './exit-gate.js'
-import { computeLent, type SessionAnswer, type SessionRequest } from './session-host.js'
-import { openSessions, type Sessions } from './sessions.js'
+import { computeLent, openSessions } from './open-sessions.js'
+import type { SessionAnswer, SessionRequest } from './session-host.js'
+import type { Sessions } from './sessions.js'
 
 /**
  * A worker thread with the sessions of one model (`session-host.ts`). It is asked for one thing at a time, and answers when that is done; it ends

@@ -1,7 +1,5 @@
 import type { LentRun } from '../sequences/lent-run.js'
 import type { CarriedCache } from './carried.js'
-import { Parts } from './parts.js'
-import { Plain } from './plain.js'
 import type { OnnxPackage } from './runtime.js'
 
 /**
@@ -62,9 +60,4 @@ export interface Sessions {
   /** Writes every layer of the run, and leaves the wanted rows of logits with it. When it is refused, nothing of the step is kept. */
   compute(run: LentRun, step: SessionStep): Promise<void>
   release(): Promise<void>
-}
-
-/** @internal Opens sessions on this thread. */
-export function openSessions(model: SessionsModel, calling: RuntimeCall): Promise<Sessions> {
-  return model.kind === 'parts' ? Parts.open(model, calling) : Plain.open(model, calling)
 }
