@@ -38,3 +38,19 @@ test('a step that fails refuses only the sequence that fails alone', async t => 
   }
   for (const chat of chats) chat.dispose()
 })
+
+test('a prompt counts once in the hit rate; what others have computed meanwhile is found', async t => {
+  await using model = toyModel(new ToyBackend(new Dice(3)), { capacity: 64 })
+  const prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9]
+  using first = model.open({ tokens: prompt })
+  using second = model.open({ tokens: prompt })
+  for await (const _ of model.generate(first, { maxTokens: 1 })) continue
+  t.is(model.cache.stats().promptTokens, 18)
+  t.is(model.cache.stats().hitTokens, 0)
+  t.is(second.length, 0)
+  const generation = model.generate(second, { maxTokens: 1 })
+  await generation.next()
+  t.is(second.length, 9)
+  t.is(model.cache.stats().hitTokens, 8)
+  await generation.return()
+})

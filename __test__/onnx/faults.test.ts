@@ -100,6 +100,15 @@ test('a window that nothing declares is refused by its past', async t => {
   t.deepEqual(details, { node: 'past_key_values.1.key', operator: 'input', reason: 'the graph slides it by itself, and the cache declares no window for its layer' })
 })
 
+test('what is no model is refused by the name of its file', async t => {
+  const folder = dirname(graphFile('onnx'))
+  t.is((await rejected(OnnxModel.load(folder), 'INVALID_ARGUMENT')).message, `model is ${folder}, expected the path of an ONNX file, not of a folder`)
+  const text = join(folder, 'check.json')
+  const error = await rejected(OnnxModel.load(text), 'INVALID_GRAPH')
+  t.is(error.details.file, text)
+  t.true(error.message.startsWith(`${text}: the model is malformed at offset 0`), error.message)
+})
+
 for (const backend of BACKENDS) {
   test(`${backend}: weights that are missing or cut short are refused by the name of their file`, async t => {
     const file = copied(t, graphFile('onnx-gqa-f32-ext'))

@@ -47,66 +47,91 @@ function paired(data: Float32Array, heads: number): Float32Array {
   return made
 }
 
-/** The path of the decoder in a folder, where it is written unless it is there. */
-export function writeGguf(folder: string): string {
-  const path = join(folder, 'decoder.gguf')
-  const done = `${path}.json`
-  if (existsSync(done) && readFileSync(done, 'utf8') === JSON.stringify(DECODER)) return path
-  const { layers, width, heads, kvHeads, headDim, hidden, vocabulary, positions } = DECODER
-  const weights = openSync(join(dirname(writeDecoder(folder)), 'decoder.onnx.data'), 'r')
-  let at = 2 * positions * (headDim / 2) * 4
-  const next = (count: number): Float32Array => {
-    const data = new Float32Array(count)
-    readSync(weights, new Uint8Array(data.buffer), 0, data.byteLength, at)
-    at += data.byteLength
-    return data
-  }
+interface StoredTensor {
+  readonly name: string
+  readonly dims: readonly number[]
+  /** Its elements: called once, in the order of the tensors. */
+  readonly read: () => Float32Array
+}
+
+const tensor = (name: string, dims: readonly number[], read: () => Float32Array): StoredTensor => ({ name: `${name}.weight`, dims, read })
+
+/** The tensors in the order in which their weights come; `next` gives so many of them. */
+function tensorsOf(next: (count: number) => Float32Array): StoredTensor[] {
+  const { layers, width, heads, kvHeads, headDim, hidden, vocabulary } = DECODER
   const [own, shared] = [heads * headDim, kvHeads * headDim]
-  // What each tensor is, in the order of the file that is read; `read` is called once, in that order.
-  const tensors: { readonly name: string; readonly dims: readonly number[]; readonly read: () => Float32Array }[] = []
-  const add = (name: string, dims: readonly number[], read: () => Float32Array): void => void tensors.push({ name: `${name}.weight`, dims, read })
-  const ones = (name: string): void => add(name, [width], () => new Float32Array(width).fill(1))
-  add('token_embd', [width, vocabulary], () => next(vocabulary * width))
-  for (let layer = 0; layer < layers; layer++) {
+  const columns = own + 2 * shared
+  const ones = (name: string): StoredTensor => tensor(name, [width], () => new Float32Array(width).fill(1))
+  const product = (name: string, rows: number, count: number): StoredTensor => tensor(name, [rows, count], () => turned(next(rows * count), rows, count))
+  const ofLayer = (layer: number): StoredTensor[] => {
     const name = (part: string): string => `blk.${layer}.${part}`
-    const columns = own + 2 * shared
     let qkv: Float32Array = new Float32Array(0)
-    ones(name('attn_norm'))
-    add(name('attn_q'), [width, own], () => paired(turned((qkv = next(width * columns)), width, columns, 0, own), heads))
-    add(name('attn_k'), [width, shared], () => paired(turned(qkv, width, columns, own, shared), kvHeads))
-    add(name('attn_v'), [width, shared], () => turned(qkv, width, columns, own + shared, shared))
-    add(name('attn_output'), [own, width], () => turned(next(own * width), own, width))
-    ones(name('ffn_norm'))
-    add(name('ffn_gate'), [width, hidden], () => turned(next(width * hidden), width, hidden))
-    add(name('ffn_up'), [width, hidden], () => turned(next(width * hidden), width, hidden))
-    add(name('ffn_down'), [hidden, width], () => turned(next(hidden * width), hidden, width))
+    return [
+      ones(name('attn_norm')),
+      tensor(name('attn_q'), [width, own], () => paired(turned((qkv = next(width * columns)), width, columns, 0, own), heads)),
+      tensor(name('attn_k'), [width, shared], () => paired(turned(qkv, width, columns, own, shared), kvHeads)),
+      tensor(name('attn_v'), [width, shared], () => turned(qkv, width, columns, own + shared, shared)),
+      product(name('attn_output'), own, width),
+      ones(name('ffn_norm')),
+      product(name('ffn_gate'), width, hidden),
+      product(name('ffn_up'), width, hidden),
+      product(name('ffn_down'), hidden, width),
+    ]
   }
-  ones('output_norm')
-  add('output', [width, vocabulary], () => turned(next(width * vocabulary), width, vocabulary))
-  const rules: readonly [string, number][] = [
-    ['context_length', positions], ['embedding_length', width], ['block_count', layers], ['feed_forward_length', hidden], ['attention.head_count', heads],
-    ['attention.head_count_kv', kvHeads], ['rope.dimension_count', headDim], ['vocab_size', vocabulary],
+  return [
+    tensor('token_embd', [width, vocabulary], () => next(vocabulary * width)),
+    ...Array.from({ length: layers }, (_, layer) => ofLayer(layer)).flat(),
+    ones('output_norm'),
+    product('output', width, vocabulary),
   ]
+}
+
+const word = (id: number): string => (id < 3 ? (['<unk>', '<s>', '</s>'][id] as string) : id < 259 ? `<0x${(id - 3).toString(16).toUpperCase().padStart(2, '0')}>` : `t${id}`)
+
+/** What the file says of the decoder, and of a vocabulary without words. */
+function entries(): Uint8Array[] {
+  const { layers, width, heads, kvHeads, headDim, hidden, vocabulary, positions } = DECODER
+  const rules = {
+    context_length: positions, embedding_length: width, block_count: layers, feed_forward_length: hidden, 'attention.head_count': heads,
+    'attention.head_count_kv': kvHeads, 'rope.dimension_count': headDim, vocab_size: vocabulary,
+  }
   const ids = Array.from({ length: vocabulary }, (_, id) => id)
-  const entries = [
+  return [
     entry('general.architecture', STRING, text('llama')),
-    ...rules.map(([key, value]) => entry(`llama.${key}`, U32, u32(value))),
+    ...Object.entries(rules).map(([key, value]) => entry(`llama.${key}`, U32, u32(value))),
     entry('llama.attention.layer_norm_rms_epsilon', F32, f32(1e-6)),
     entry('llama.rope.freq_base', F32, f32(10_000)),
     entry('tokenizer.ggml.model', STRING, text('llama')),
-    list('tokenizer.ggml.tokens', STRING, ids.map(id => text(id < 3 ? (['<unk>', '<s>', '</s>'][id] as string) : id < 259 ? `<0x${(id - 3).toString(16).toUpperCase().padStart(2, '0')}>` : `t${id}`))),
+    list('tokenizer.ggml.tokens', STRING, ids.map(id => text(word(id)))),
     list('tokenizer.ggml.scores', F32, ids.map(id => f32(-id))),
     list('tokenizer.ggml.token_type', I32, ids.map(id => u32(id === 0 ? 2 : id < 3 ? 3 : id < 259 ? 6 : 1))),
     ...['bos', 'eos', 'unknown'].map((name, place) => entry(`tokenizer.ggml.${name}_token_id`, U32, u32([1, 2, 0][place] as number))),
     ...['bos', 'eos'].map(name => entry(`tokenizer.ggml.add_${name}_token`, BOOL, Uint8Array.of(0))),
   ]
+}
+
+/** The path of the decoder in a folder, where it is written unless it is there. */
+export function writeGguf(folder: string): string {
+  const path = join(folder, 'decoder.gguf')
+  const done = `${path}.json`
+  if (existsSync(done) && readFileSync(done, 'utf8') === JSON.stringify(DECODER)) return path
+  const weights = openSync(join(dirname(writeDecoder(folder)), 'decoder.onnx.data'), 'r')
+  // Sines and cosines come first.
+  let at = DECODER.positions * DECODER.headDim * 4
+  const tensors = tensorsOf(count => {
+    const data = new Float32Array(count)
+    readSync(weights, new Uint8Array(data.buffer), 0, data.byteLength, at)
+    at += data.byteLength
+    return data
+  })
   let offset = 0
   const infos = tensors.map(({ name, dims }) => {
     const info = Buffer.concat([text(name), u32(dims.length), ...dims.map(u64), u32(0), u64(offset)])
     offset += Math.ceil(sizeOf(dims) / ALIGNMENT) * ALIGNMENT
     return info
   })
-  const head = Buffer.concat([new TextEncoder().encode('GGUF'), u32(3), u64(tensors.length), u64(entries.length), ...entries, ...infos])
+  const told = entries()
+  const head = Buffer.concat([new TextEncoder().encode('GGUF'), u32(3), u64(tensors.length), u64(told.length), ...told, ...infos])
   const file = openSync(path, 'w')
   const pad = (length: number): void => void writeSync(file, new Uint8Array((ALIGNMENT - (length % ALIGNMENT)) % ALIGNMENT))
   writeSync(file, head)

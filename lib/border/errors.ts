@@ -95,7 +95,7 @@ export interface ErrorDetailsByCode {
     /** The node, or the tensor, that is wrong. */
     readonly node?: string
     readonly tensor?: string
-    /** The file with weights that is missing or too short. */
+    /** The file that is no model; or the one with weights that is missing or too short. */
     readonly file?: string
   }
   readonly RUNTIME_UNAVAILABLE: { readonly runtime: string; readonly reason: string }

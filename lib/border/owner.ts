@@ -78,6 +78,11 @@ export function nativeThis<N extends object>(self: unknown, owner: Class): N {
   return liveArgument('this', self, owner)
 }
 
+/** Refuses a `this` that is no object of a class which owns nothing native: `isOwn` looks for a private field of it. */
+export function checkThis(self: unknown, isOwn: (value: object) => boolean, expected: string): void {
+  if (typeof self !== 'object' || self === null || !isOwn(self)) throw invalid('this', self, expected)
+}
+
 /** Ends `this`: every later call on it is refused. A second time does nothing. */
 export function endThis(self: unknown, owner: Class): void {
   const native = nativeArgument<{ dispose(): void }>('this', self, owner)

@@ -45,7 +45,7 @@ function sizeIn(value: unknown): number | undefined {
 
 /**
  * @internal The window of each layer as a `config.json` declares it, `null` where a layer has none. Of a family that is not known nobody
- * can say: `undefined`, or a refusal if the caller's own config has windows.
+ * can say: `undefined`, or a refusal if the caller's own config has windows, or says nothing else either.
  */
 export function configWindows(config: string, isGiven: boolean): (number | null)[] | undefined {
   try {
@@ -54,7 +54,8 @@ export function configWindows(config: string, isGiven: boolean): (number | null)
     if (!isGiven) return undefined
     if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_MODEL') throw error
     const { sliding_window, layer_types } = textFields(config)
-    if ((sliding_window ?? layer_types ?? null) !== null) throw error
+    const { numKvHeads, headDim } = configSizes(config)
+    if ((sliding_window ?? layer_types ?? null) !== null || (numKvHeads ?? headDim) === undefined) throw error
     return undefined
   }
 }

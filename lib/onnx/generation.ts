@@ -1,7 +1,7 @@
 import type { NativeLogits } from '#binding'
 
 import { invalid, KvTideError } from '../border/errors.js'
-import { checkInternal } from '../border/owner.js'
+import { checkInternal, checkThis } from '../border/owner.js'
 import type { SamplingSettings, TokenLogprobs } from '../sampling/options.js'
 import { type RowToDraw, Sampler } from '../sampling/sampler.js'
 import { type Drafter, type DraftModel, LookupDrafter, ModelDrafter } from './drafter.js'
@@ -179,18 +179,21 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
 
   /** Why it has ended; nothing before the last token was read, and where it was ended early. */
   get finishReason(): FinishReason | undefined {
+    Generation.#check(this)
     const task = this.#task
     return task?.unread.length === 0 && !task.isEnded ? task.finishReason : undefined
   }
 
   /** With the option `logprobs`, the log-probabilities of the token that was read last. */
   get logprobs(): TokenLogprobs | undefined {
+    Generation.#check(this)
     return this.#logprobs
   }
 
   /** The next token. */
-  next(): Promise<IteratorResult<number, undefined>> {
-    return new Promise((resolve, reject) => {
+  async next(): Promise<IteratorResult<number, undefined>> {
+    Generation.#check(this)
+    return await new Promise((resolve, reject) => {
       this.#waiting.push({ resolve, reject })
       try {
         if (this.#task === undefined && !this.#isOver) this.#start()
@@ -204,17 +207,24 @@ export class Generation implements AsyncIterableIterator<number, undefined>, Asy
 
   /** Ends it. When the promise is fulfilled, the sequence is free. */
   async return(): Promise<IteratorResult<number, undefined>> {
+    Generation.#check(this)
     await this.#end()
     return { done: true, value: undefined }
   }
 
   [Symbol.asyncIterator](): this {
+    Generation.#check(this)
     return this
   }
 
   /** As {@link return}, for `await using`. */
   async [Symbol.asyncDispose](): Promise<void> {
+    Generation.#check(this)
     await this.#end()
+  }
+
+  static #check(self: unknown): void {
+    checkThis(self, value => #scheduler in value, 'a Generation')
   }
 
   #start(): void {

@@ -1,4 +1,4 @@
-import { checkInternal, INTERNAL, nativeArgument, settle } from '../border/owner.js'
+import { checkInternal, checkThis, INTERNAL, nativeArgument, settle } from '../border/owner.js'
 import { KvTideError, invalid } from '../border/errors.js'
 import { PagedKvCache, type LayerGroup } from '../sequences/paged-kv-cache.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
@@ -76,7 +76,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
 
   /** A new sequence. It starts with what the cache has of `tokens`; the rest of them is pending. */
   open(options: OpenOptions = {}): OnnxSequence {
-    this.#scheduler.check()
+    OnnxModel.#check(this)
     const { tokens, prompt } = readOpen(options, this.vocabularySize)
     return openSequence(this.#shared, tokens, prompt)
   }
@@ -86,7 +86,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
    * it goes on, and what it starts with.
    */
   generate(sequence: OnnxSequence, options: GenerateOptions = {}): Generation {
-    this.#scheduler.check()
+    OnnxModel.#check(this)
     const state = SequenceState.of(this.#shared, 'sequence', sequence)
     const settings = readGenerate(options, this.vocabularySize, (argument, value) => this.#drafting(argument, value))
     return new Generation(INTERNAL, this.#scheduler, state, settings, this.#isWindowed)
@@ -97,7 +97,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
    * `logits: 'all'` those of all tokens that were computed, one behind the other. Where one is refused, all are as they were before.
    */
   async run(entries: readonly RunEntry<OnnxSequence>[], options: RunOptions = {}): Promise<Float32Array[]> {
-    this.#scheduler.check()
+    OnnxModel.#check(this)
     const { isLast, signal } = readRun(options)
     const read = readEntries(entries, this.vocabularySize).map(({ sequence, tokens }, place) => {
       const state = SequenceState.of(this.#shared, `entries[${place}].sequence`, sequence)
@@ -130,6 +130,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
 
   /** Runs a function between two steps, when nothing is computed: calls on the cache that throw `BUSY` otherwise. The next step waits for it. */
   between<R>(call: () => R | Promise<R>): Promise<R> {
+    OnnxModel.#check(this)
     if (typeof call !== 'function') throw invalid('call', call, 'a function')
     return this.#scheduler.between(call)
   }
@@ -139,18 +140,29 @@ export class OnnxModel implements AsyncDisposable, Disposable {
    * second time does nothing.
    */
   dispose(): Promise<void> {
+    OnnxModel.#checkThis(this)
     this.#ended ??= this.#end()
     return this.#ended
   }
 
   /** As {@link dispose}, for `await using`. */
   [Symbol.asyncDispose](): Promise<void> {
-    return this.dispose()
+    return OnnxModel.prototype.dispose.call(this)
   }
 
   /** As {@link dispose}, for `using`; nobody waits for its end. */
   [Symbol.dispose](): void {
-    void this.dispose()
+    void OnnxModel.prototype.dispose.call(this)
+  }
+
+  static #checkThis(self: unknown): void {
+    checkThis(self, value => #scheduler in value, 'an OnnxModel')
+  }
+
+  /** Refuses a `this` that is none, or that was disposed of. */
+  static #check(self: OnnxModel): void {
+    OnnxModel.#checkThis(self)
+    self.#scheduler.check()
   }
 
   /** A second model whose tokens are drafts of this one's; nothing where it is no model. */

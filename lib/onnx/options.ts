@@ -1,4 +1,4 @@
-import { arrayKind, count, fields, isArray, known, type Names, optional, text, typedArray } from '../border/check.js'
+import { arrayKind, count, fields, isArray, known, list, type Names, optional, text, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { isAbortSignal } from '../border/stop-signal.js'
 import { readSampling, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
@@ -89,7 +89,7 @@ export function readLoad(options: unknown) {
   const { config, cache, threads, backend, maxStepTokens } = known<OnnxModelOptions>('options', options, LOAD)
   if (backend !== undefined && !BACKENDS.includes(backend as BackendName)) throw invalid('backend', backend, BACKENDS.join(', '))
   if (config !== undefined && typeof config !== 'string') fields('config', config)
-  const given = cache === undefined ? {} : fields<ModelCacheOptions>('cache', cache)
+  const given = cache === undefined ? {} : { ...fields<ModelCacheOptions>('cache', cache) }
   for (const name of ['model', 'dtype', 'device', 'maxPrefillTokens'] as const) {
     if (given[name] !== undefined) throw invalid(`cache.${name}`, given[name], 'none: it follows from the graph and from maxStepTokens')
   }
@@ -112,9 +112,9 @@ export function readOpen(options: unknown, vocabulary: number | undefined): { to
 /** @internal A list of sequences and their tokens. */
 export function readEntries(entries: unknown, vocabulary: number | undefined): { sequence: unknown; tokens: Uint32Array }[] {
   if (!isArray(entries)) throw invalid('entries', entries, 'an array of { sequence, tokens }')
-  return entries.map((entry, place) => {
-    const { sequence, tokens } = known<RunEntry<unknown>>(`entries[${place}]`, entry, ENTRY)
-    return { sequence, tokens: readIds(`entries[${place}].tokens`, tokens, vocabulary) }
+  return list('entries', entries, (argument, entry) => {
+    const { sequence, tokens } = known<RunEntry<unknown>>(argument, entry, ENTRY)
+    return { sequence, tokens: readIds(`${argument}.tokens`, tokens, vocabulary) }
   })
 }
 

@@ -1,7 +1,7 @@
 import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
 import { fields, known, type Names, optional } from '../border/check.js'
-import { checkInternal, INTERNAL } from '../border/owner.js'
 import type { TensorData } from '../border/host-array.js'
+import { checkInternal, checkThis, INTERNAL, liveArgument } from '../border/owner.js'
 import type { OnnxTensor } from '../border/tensor.js'
 import { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import type { PromptOptions } from '../sequences/prompt.js'
@@ -74,18 +74,20 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
     }
     const { session, cache, Tensor, names, salt, extra } = known<OnnxPastOptions>('options', options, OPTIONS)
     const made = readSession('session', session)
-    if (!(cache instanceof PagedKvCache)) throw invalid('cache', cache, 'a PagedKvCache')
+    liveArgument('cache', cache, PagedKvCache)
+    const pages = cache as PagedKvCache
     if (typeof Tensor !== 'function') throw invalid('Tensor', Tensor, 'the Tensor of onnxruntime-node')
     const ports = new OnnxPorts(made, optional(readNames, 'names', names))
-    this.#ports = new CarriedPorts<T>(made, ports, cache, Tensor as OnnxTensorClass<T>)
-    this.#cache = cache
+    this.#ports = new CarriedPorts<T>(made, ports, pages, Tensor as OnnxTensorClass<T>)
+    this.#cache = pages
     this.#prompt = { ...(salt === undefined ? {} : { salt }), ...(extra === undefined ? {} : { extra }) } as PromptOptions
     // Refuses a salt and extras that are wrong.
-    cache.keys([], this.#prompt)
+    pages.keys([], this.#prompt)
   }
 
   /** The tokens whose keys and values are in the cache. */
   get length(): number {
+    OnnxPast.#check(this)
     return this.#ids.length
   }
 
@@ -97,7 +99,7 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
    * For a long prompt in pieces, give ever longer starts of it.
    */
   resume(tokens: TokenIds): OnnxResumed<T> {
-    this.#check()
+    OnnxPast.#check(this)
     const ids = readTokens('tokens', tokens)
     if (ids.length === 0) throw invalid('tokens.length', 0, 'at least 1')
     this.#open = undefined
@@ -116,7 +118,7 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
    * @throws KvTideError `OUT_OF_BLOCKS`; the sequence is as it was then, and `commit` may be called again
    */
   commit(outputs: Readonly<Record<string, T>>, tokens?: TokenIds): void {
-    this.#check()
+    OnnxPast.#check(this)
     if (this.#open === undefined) throw invalid('outputs', outputs, 'those of a call that resume(tokens) has prepared')
     const { call, ids } = this.#open
     const computed = ids.subarray(call.length)
@@ -135,12 +137,13 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
 
   /** Another past with the same tokens. They share blocks and presents; nothing is copied. */
   fork(): OnnxPast<T> {
-    this.#check()
+    OnnxPast.#check(this)
     return new OnnxPast<T>(INTERNAL, this)
   }
 
   /** Ends it, and gives its blocks back; prompts still find them. A second time does nothing. */
   dispose(): void {
+    OnnxPast.#checkThis(this)
     this.#ended = true
     this.#sequence?.dispose()
     this.#sequence = undefined
@@ -150,11 +153,17 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
 
   /** As {@link dispose}, for `using`. */
   [Symbol.dispose](): void {
-    this.dispose()
+    OnnxPast.prototype.dispose.call(this)
   }
 
-  #check(): void {
-    if (this.#ended) throw new KvTideError('DISPOSED', 'the OnnxPast was disposed of', { object: 'OnnxPast' })
+  static #checkThis(self: unknown): void {
+    checkThis(self, value => #ports in value, 'an OnnxPast')
+  }
+
+  /** Refuses a `this` that is none, or that was disposed of. */
+  static #check<U extends OnnxTensor>(self: OnnxPast<U>): void {
+    OnnxPast.#checkThis(self)
+    if (self.#ended) throw new KvTideError('DISPOSED', 'the OnnxPast was disposed of', { object: 'OnnxPast' })
   }
 
   /** The sequence, which nobody else may have changed. */

@@ -1,12 +1,12 @@
 import { count } from '../border/check.js'
 import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
-import { checkInternal, INTERNAL, nativeOf } from '../border/owner.js'
-import type { Snapshot } from '../border/snapshot.js'
+import { checkInternal, INTERNAL, liveArgument, nativeThis } from '../border/owner.js'
+import { Snapshot } from '../border/snapshot.js'
 import { type BeginOptions, draftOf } from '../contiguous/kv-transaction.js'
-import { findPrefix, type PrefixMatch, type PromptOptions } from '../sequences/prompt.js'
+import { findPrefix, type PrefixMatch, type PromptOptions, readExplanation } from '../sequences/prompt.js'
 import { createSequence, Sequence } from '../sequences/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
-import { readTokens, type Tokens } from '../sequences/tokens.js'
+import { append, type Tokens } from '../sequences/tokens.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
 import { TokenLog } from './token-log.js'
 
@@ -42,7 +42,7 @@ interface Mark {
 /** The ids of sequences when snapshots of them were taken. */
 const idsOf = new WeakMap<Snapshot, Uint32Array>()
 
-let stateOf: (sequence: OnnxSequence) => SequenceState
+let stateOf: (value: object) => SequenceState | undefined
 
 /** @internal What is known of a sequence besides what the cache holds: the ids of its tokens, computed or pending, and who computes it. */
 export class SequenceState {
@@ -66,7 +66,7 @@ export class SequenceState {
 
   /** The state of a sequence of this cache. */
   static of(shared: SharedCache, argument: string, sequence: unknown): SequenceState {
-    const found = sequence instanceof OnnxSequence && nativeOf(sequence, Sequence) !== undefined ? stateOf(sequence) : undefined
+    const found = typeof sequence === 'object' && sequence !== null ? stateOf(sequence) : undefined
     if (found === undefined) throw invalid(argument, sequence, 'an OnnxSequence')
     if (found.shared !== shared) throw invalid(argument, sequence, 'a sequence of this model')
     return found
@@ -111,7 +111,7 @@ export class SequenceState {
   cut(length: number): void {
     if (length < this.computed) {
       try {
-        this.sequence.cutCache(length)
+        cutCache(this.sequence, length)
         this.computed = length
       } catch (error) {
         if (!isKvTideError(error)) throw error
@@ -144,7 +144,7 @@ export class SequenceState {
   /** Makes all tokens pending and gives their blocks back, where no transaction is open. Says whether it did. */
   release(): boolean {
     try {
-      this.sequence.cutCache(0)
+      cutCache(this.sequence, 0)
     } catch (error) {
       if (isKvTideError(error)) return false
       throw error
@@ -154,9 +154,12 @@ export class SequenceState {
   }
 
   /** Takes what the cache has of the first `length` tokens without the last of them, where that is more than the sequence has. */
-  resume(length: number): void {
+  resume(length: number, blockSize: number): void {
     if (length - this.computed < 2) return
-    const found = findPrefix(this.shared, this.log.view(0, length), this.prompt)
+    const ids = this.log.view(0, length)
+    // What is asked for in vain would count as a miss a second time.
+    if (readExplanation(this.shared, ids, this.prompt).matched * blockSize <= this.computed) return
+    const found = findPrefix(this.shared, ids, this.prompt)
     if (found.length <= this.computed) return found.dispose()
     const [id, computed] = [createSequence(this.shared, { prefix: found }), found.length]
     const native = this.shared.ticked()
@@ -194,7 +197,7 @@ export class OnnxSequence extends Sequence {
   readonly #state: SequenceState
 
   static {
-    stateOf = sequence => sequence.#state
+    stateOf = value => (#state in value ? value.#state : undefined)
   }
 
   /** @internal */
@@ -207,24 +210,23 @@ export class OnnxSequence extends Sequence {
 
   /** The ids of all its tokens, those that are pending too. */
   get tokens(): Uint32Array {
-    this.#settled()
+    settled(this)
     return this.#state.log.copy(0, this.#state.visible)
   }
 
   /** As {@link Sequence.append}; the ids are needed, and nothing may be pending. */
   override append(input: Tokens): void {
-    const state = this.#settled()
+    const state = settled(this)
     state.checkFree()
     if (state.pending > 0) throw invalid('input', input, `nothing: ${state.pending} tokens are pending before it`)
-    const ids = readTokens('tokens', (input as { readonly tokens?: unknown } | undefined)?.tokens)
-    super.append({ ...input, tokens: ids } as Tokens)
-    state.log.push(ids)
+    const ids = append(state.shared, this.id, undefined, input, true)
+    state.log.push(ids as Uint32Array)
     state.computed = this.length
   }
 
   /** Drops all but the first `len` tokens, computed or pending. */
   override truncate(len: number): void {
-    const state = this.#settled()
+    const state = settled(this)
     state.checkFree()
     const tokens = count('len', len, 0, state.log.length)
     if (tokens < state.computed) super.truncate(tokens)
@@ -232,14 +234,9 @@ export class OnnxSequence extends Sequence {
     state.log.cut(tokens)
   }
 
-  /** @internal */
-  cutCache(length: number): void {
-    super.truncate(length)
-  }
-
   /** As {@link Sequence.fork}; what is pending is pending in the fork as well. */
   override fork(): OnnxSequence {
-    const { shared, prompt, log, visible } = this.#settled()
+    const { shared, prompt, log, visible } = settled(this)
     const id = shared.change(native => native.fork(this.id))
     const state = new SequenceState(shared, id, prompt, log.view(0, visible), shared.native.sequenceLength(id))
     const fork = new OnnxSequence(INTERNAL, state, id)
@@ -249,7 +246,7 @@ export class OnnxSequence extends Sequence {
 
   /** As {@link Sequence.snapshot}, with the ids. */
   override snapshot(): Snapshot {
-    const { log, visible } = this.#settled()
+    const { log, visible } = settled(this)
     if (visible < this.length) {
       using fork = this.fork()
       return fork.snapshot()
@@ -261,22 +258,23 @@ export class OnnxSequence extends Sequence {
 
   /** As {@link Sequence.restore}, for snapshots of sequences of this model. */
   override restore(snapshot: Snapshot): void {
-    const state = this.#settled()
+    const state = settled(this)
     state.checkFree()
     const ids = idsOf.get(snapshot)
-    if (ids === undefined && snapshot instanceof Object && 'length' in snapshot) {
+    if (ids === undefined) {
+      liveArgument('snapshot', snapshot, Snapshot)
       const reason = 'it is of a sequence whose ids are not known'
       throw new KvTideError('SNAPSHOT_INVALID', `the snapshot cannot be used: ${reason}`, { reason })
     }
     super.restore(snapshot)
     state.log.cut(0)
-    state.log.push(ids as Uint32Array)
+    state.log.push(ids)
     state.computed = this.length
   }
 
   /** As {@link Sequence.begin}. When it is rolled back, the ids are those from before it, and what was pending is pending again. */
   override begin(options: BeginOptions = {}): Transaction {
-    const state = this.#settled()
+    const state = settled(this)
     state.checkFree()
     const transaction = super.begin(options)
     state.mark(transaction)
@@ -285,14 +283,23 @@ export class OnnxSequence extends Sequence {
 
   /** As {@link dispose}. */
   override drop(): void {
-    void this.length
+    settled(this)
     this.dispose()
   }
+}
 
-  #settled(): SequenceState {
-    this.#state.reconcile()
-    return this.#state
-  }
+/** The state of `this`, with what others have changed. */
+function settled(self: unknown): SequenceState {
+  nativeThis(self, Sequence)
+  const state = stateOf(self as object)
+  if (state === undefined) throw invalid('this', self, 'an OnnxSequence')
+  state.reconcile()
+  return state
+}
+
+/** Cuts what the cache has of a sequence; its ids stay. */
+function cutCache(sequence: OnnxSequence, length: number): void {
+  Sequence.prototype.truncate.call(sequence, length)
 }
 
 /** @internal A new sequence with a prompt: it starts with what the cache has of it. */

@@ -1,4 +1,4 @@
-import { arrayKind, count, fields, float, known, type Names, optional, whole } from '../border/check.js'
+import { arrayKind, count, fields, float, isArray, known, type Names, optional, whole } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 
 /**
@@ -116,9 +116,10 @@ function randomSeed(): number {
 
 function readBias(value: unknown): { ids: Uint32Array; bias: Float32Array } {
   const entries: [unknown, unknown][] = []
-  if (value instanceof Map) entries.push(...(value as Map<unknown, unknown>))
-  else if (arrayKind(value) !== undefined || Array.isArray(value)) throw invalid('bias', value, 'an object or a Map, from token to number')
-  else if (value !== undefined) for (const [id, amount] of Object.entries(fields<Record<string, unknown>>('bias', value))) entries.push([idOf(id), amount])
+  const given = optional(fields<Record<string, unknown>>, 'bias', value)
+  if (arrayKind(value) !== undefined || isArray(value)) throw invalid('bias', value, 'an object or a Map, from token to number')
+  if (given instanceof Map) entries.push(...(given as Map<unknown, unknown>))
+  else if (given !== undefined) for (const [id, amount] of Object.entries(given)) entries.push([idOf(id), amount])
   const [ids, bias] = [new Uint32Array(entries.length), new Float32Array(entries.length)]
   for (const [place, [id, amount]] of entries.entries()) {
     if (typeof id !== 'number' || id >>> 0 !== id) throw invalid('bias', id, 'tokens that are whole numbers from 0 to 4294967295')

@@ -30,19 +30,24 @@ export type Tokens = TokensOptions & ((KvSource & { readonly layers?: undefined 
 
 type AnyTokens = KvSource & TokensOptions & { readonly layers: readonly KvSource[] }
 
-/** @internal Appends tokens to a sequence, or drafts them in a transaction of it. All arguments are read before the cache changes. */
-export function append(shared: SharedCache, sequence: number, draft: number | undefined, input: unknown): void {
+/**
+ * @internal Appends tokens to a sequence, or drafts them in a transaction of it, and gives their ids, which some have to know. All arguments are
+ * read before the cache changes, each once.
+ */
+export function append(shared: SharedCache, sequence: number, draft: number | undefined, input: unknown, areKnown = false): Uint32Array | undefined {
   const { k, v, layers, tokens, parents } = known<AnyTokens>('input', input, TOKENS)
-  const [ids, nodes] = [optional(readTokens, 'tokens', tokens), optional(parentsOf, 'parents', parents)]
+  const ids = areKnown ? readTokens('tokens', tokens) : optional(readTokens, 'tokens', tokens)
+  const nodes = optional(parentsOf, 'parents', parents)
   if (layers === undefined) {
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     shared.change(native => native.appendTo(destination(sequence, draft), put(keys, 0), put(values, 1), meta, nodes, ids))
-    return
+    return ids
   }
   if (k !== undefined || v !== undefined) throw invalid('layers', layers, 'none beside k and v')
   if (!isArray(layers)) throw invalid('layers', layers, 'an array of { k, v }, one for each layer with its own')
   const pairs = list('layers', layers, pair).flat()
   shared.change(native => native.appendLayers(destination(sequence, draft), written(pairs), room, nodes, ids))
+  return ids
 }
 
 /** @internal Ids of tokens, each read once. */

@@ -67,10 +67,12 @@ pub struct OpenGraph {
 
 impl OpenGraph {
     fn open(path: &Path) -> Outcome<Self> {
-        let source = FileSource::open(path).map_err(|error| {
-            Error::argument("model", path.display().to_string(), format!("a file that can be read ({error})"))
-        })?;
-        Self::read(Box::new(source), Some(path.to_owned()))
+        let wrong = |expected| Error::argument("model", path.display().to_string(), expected);
+        if path.is_dir() {
+            return Err(wrong("the path of an ONNX file, not of a folder".into()).into());
+        }
+        let source = FileSource::open(path).map_err(|error| wrong(format!("a file that can be read ({error})")))?;
+        Self::read(Box::new(source), Some(path.to_owned())).map_err(|refusal| named(refusal, path))
     }
 
     fn read(source: Box<dyn Source + Send + Sync>, path: Option<PathBuf>) -> Outcome<Self> {
@@ -78,6 +80,15 @@ impl OpenGraph {
         let files = model.check_weights(&source.as_ref())?;
         Ok(OpenGraph { source, model, path, files })
     }
+}
+
+/// Says in which file it is, unless it is about another one.
+fn named(mut refusal: Refusal, path: &Path) -> Refusal {
+    if refusal.code == Code::InvalidGraph && refusal.details.iter().all(|detail| detail.name != "file") {
+        refusal.message = format!("{}: {}", path.display(), refusal.message);
+        refusal.details.extend(details![file: path.display().to_string()]);
+    }
+    refusal
 }
 
 /// A graph that was read. Weights were not.

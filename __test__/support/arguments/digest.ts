@@ -1,4 +1,5 @@
 import { BlockPool, BlockTable, type CacheStats, type Kv, KvCache, memoryStats, PagedKvCache, PrefixMatch, RollbackCache, RollbackMark, RotatingCache, RotatingKvCache, RotatingSnapshot, Sequence, Snapshot, Step, Tensor } from '../../../index.js'
+import { OnnxModel, OnnxPast, OnnxSequence } from '../../../onnx.js'
 
 /** Costs, but for copies and for what garbage still holds. */
 function costs({ bufferBytes, limitBytes, growths, compactions }: CacheStats): unknown {
@@ -51,6 +52,9 @@ function state(object: unknown): unknown {
     return { totalLen, committedLen, current: pair(object.current()), ...(costs(object.stats()) as object) }
   }
   if (object instanceof PagedKvCache) return paged(object)
+  if (object instanceof OnnxModel) return paged(object.cache)
+  if (object instanceof OnnxPast) return object.length
+  if (object instanceof OnnxSequence) return [object.id, object.length, Array.from(object.tokens), pair(object.kv(0))]
   if (object instanceof Sequence) return [object.id, object.length, object.committedLength, object.capacity, pair(object.kv(0))]
   if (object instanceof Step) return [object.sequences, object.offsets, object.length]
   if (object instanceof Snapshot || object instanceof PrefixMatch) return object.length

@@ -1,4 +1,5 @@
 import * as kvtide from '../../../index.js'
+import * as onnx from '../../../onnx.js'
 import type { Kind, Outcome } from './kinds.js'
 
 /** A parameter: its kind, and a value that it takes. */
@@ -84,7 +85,7 @@ export function callOf(name: string): (self: unknown, args: readonly unknown[]) 
 }
 
 function exported(name: string | undefined): unknown {
-  return Reflect.get(kvtide, name ?? '')
+  return Reflect.get(name !== undefined && name in onnx ? onnx : kvtide, name ?? '')
 }
 
 function descriptor(home: object, member: string): PropertyDescriptor {
@@ -101,9 +102,9 @@ export function keyName(key: string | symbol): string {
   return key === Symbol.dispose ? '[dispose]' : `[${key.description?.split('.').at(-1)}]`
 }
 
-/** Every export, and every member of every class, as rows name them. */
-export function everything(): string[] {
-  return Object.entries(kvtide).flatMap(([name, value]) => {
+/** Every export of an entry, and every member of every class, as rows name them. */
+export function everything(entry: object = kvtide): string[] {
+  return Object.entries(entry as Record<string, unknown>).flatMap(([name, value]) => {
     if (typeof value !== 'function') return []
     if (!Function.prototype.toString.call(value).startsWith('class')) return [name]
     const statics = Reflect.ownKeys(value).filter(key => !['length', 'name', 'prototype'].includes(String(key)))

@@ -1,0 +1,78 @@
+// Every export of kvtide/onnx and every member with every wrong value: a coded error, and nothing has changed.
+import test, { type ExecutionContext } from 'ava'
+
+import * as onnx from '../../onnx.js'
+import { type Checks, disposedThis, ending, missingArguments, readOnce, strangeThis, wrongArguments } from '../support/arguments/checks.js'
+import { callOf, everything } from '../support/arguments/row.js'
+import { loadRows, onnxRows } from '../support/arguments/rows-onnx.js'
+import { onnxTest } from '../support/onnx/available.js'
+
+const rows = [...onnxRows, ...loadRows]
+
+function passed(t: ExecutionContext, { count, wrong }: Checks): void {
+  t.log(`${count} checks`)
+  t.deepEqual(wrong, [])
+}
+
+test('the table has a row for every export and every member, and no other', t => {
+  t.deepEqual([...new Set(rows.map(row => row.name))].toSorted(), everything(onnx).toSorted())
+})
+
+test('every row works with the values that it calls right', async t => {
+  for (const row of onnxRows) {
+    const self = row.self()
+    const args = row.params.map(parameter => parameter.valid(self as never))
+    t.is(row.name.startsWith('new ') && row.name !== 'new OnnxPast' ? 'INVALID_ARGUMENT' : 'ok', await ending(() => callOf(row.name)(self, args)), row.name)
+  }
+})
+
+test('a wrong argument is refused with its code, and nothing has changed', async t => {
+  passed(t, await wrongArguments(onnxRows))
+})
+
+onnxTest('a model that is loaded in a wrong way is refused with its code', async t => {
+  passed(t, await wrongArguments(loadRows))
+})
+
+test('a missing argument is a wrong one', async t => {
+  passed(t, await missingArguments(rows))
+})
+
+test('a member called on something else is refused', async t => {
+  passed(t, await strangeThis(onnxRows, false))
+})
+
+test('a member called on an object that was disposed of is refused', async t => {
+  passed(t, await disposedThis(onnxRows.filter(({ name }) => !name.startsWith('Generation'))))
+})
+
+test('every option is read once, also through a proxy', async t => {
+  await readOnce(t, onnxRows)
+})
+
+test('what a getter throws comes out as it is, and nothing has changed', async t => {
+  const mine = new Error('mine')
+  const throwing = (name: string): object => Object.defineProperty({}, name, {
+    enumerable: true,
+    get: () => {
+      throw mine
+    },
+  })
+  for (const row of onnxRows) {
+    for (const [place, { kind }] of row.params.entries()) {
+      for (const { name, rest } of kind.fields ?? []) {
+        const self = row.self()
+        const args = row.params.map((other, at) => (at === place ? Object.defineProperties({ ...rest() }, Object.getOwnPropertyDescriptors(throwing(name))) : other.valid(self as never)))
+        const before = self instanceof onnx.OnnxSequence ? [...self.tokens] : undefined
+        let thrown: unknown
+        try {
+          await callOf(row.name)(self, args)
+        } catch (error) {
+          thrown = error
+        }
+        t.is(thrown, mine, `${row.name}: ${name}`)
+        if (self instanceof onnx.OnnxSequence) t.deepEqual([...self.tokens], before)
+      }
+    }
+  }
+})
