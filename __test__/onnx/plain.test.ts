@@ -3,24 +3,22 @@ import test from 'ava'
 
 import { isKvTideError, PagedKvCache, type ModelDescription, type Sequence } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
-import { PlainBackend, plainLayers } from '../../lib/onnx/plain.js'
-import { onnxRuntime } from '../../lib/onnx/runtime.js'
+import { plainLayers } from '../../lib/onnx/plain.js'
+import { SessionBackend } from '../../lib/onnx/session-backend.js'
 import { argmax, graphFile, referenceOf } from '../support/onnx/graphs.js'
-
-const runtime = onnxRuntime().module
 
 interface Plain {
   readonly cache: PagedKvCache
-  readonly backend: PlainBackend
+  readonly backend: SessionBackend
 }
 
 /** A graph with a cache of its layers. */
-async function open(graph: string, declared: Parameters<typeof plainLayers>[1] = {}, takesFolder = true): Promise<Plain> {
+async function open(graph: string, declared: Parameters<typeof plainLayers>[1] = {}): Promise<Plain> {
   const native = await binding.NativeOnnxGraph.open(graphFile(graph))
   const model: ModelDescription = { layers: plainLayers(native, declared) }
   const dtype = graph.endsWith('f16') ? 'f16' : 'f32'
   const cache = new PagedKvCache({ model, dtype, blockSize: 4, capacity: 400 })
-  return { cache, backend: await PlainBackend.open(native, cache, runtime, { threads: 1, takesFolder }) }
+  return { cache, backend: await SessionBackend.plain(native, cache, 1) }
 }
 
 interface Chat {
@@ -197,6 +195,6 @@ test('graphs that do not say enough are refused by name', async t => {
   const slid = await binding.NativeOnnxGraph.open(graphFile('families/qwen2-window/builder'))
   const layers = plainLayers(slid, { headDim: 16 })
   const cache = new PagedKvCache({ model: { layers }, capacity: 8 })
-  const error = await t.throwsAsync(PlainBackend.open(slid, cache, runtime, { threads: 1, takesFolder: true }))
+  const error = await t.throwsAsync(SessionBackend.plain(slid, cache, 1))
   t.true(isKvTideError(error) && error.code === 'UNSUPPORTED_GRAPH' && /declares no window for its layer/.test(error.message), String(error))
 })

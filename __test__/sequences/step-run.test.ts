@@ -1,10 +1,13 @@
-// A step that is computed apart from its cache: the bits of step.write and step.attend, at once and in the background, what is refused
-// meanwhile, and what ends in the middle.
-import test, { type ExecutionContext } from 'ava'
+// A step that is computed apart from its cache: the bits of step.write and step.attend, what is refused meanwhile, what ends in the middle, and
+// other threads.
+import test from 'ava'
 
-import { type AttendOptions, type ErrorCode, type HostTensor, KvTideError, PagedKvCache, type Sequence, type Step, type TensorData, type UniformCacheOptions } from '../../index.js'
+import { type AttendOptions, type HostTensor, PagedKvCache, type Sequence, type Step, type TensorData, type UniformCacheOptions } from '../../index.js'
+import { binding } from '../../lib/loading/binding.js'
+import { LentRun } from '../../lib/sequences/lent-run.js'
 import { StepRun } from '../../lib/sequences/step-run.js'
 import { throwsCode } from '../support/throws.js'
+import { startWorker } from '../support/worker.js'
 
 const LAYERS = 2
 const [HEADS, KV_HEADS, DIM] = [4, 2, 8]
@@ -45,13 +48,8 @@ function here(step: Step, options: AttendOptions): TensorData[] {
   })
 }
 
-const attend = (run: StepRun, layer: number, tokens: number, headsFirst: boolean, options: AttendOptions = {}): Promise<TensorData> =>
+const attend = (run: LentRun, layer: number, tokens: number, headsFirst: boolean, options: AttendOptions = {}): TensorData =>
   run.attend(layer, rows(layer + 40, tokens, HEADS, headsFirst), rows(layer, tokens, KV_HEADS, headsFirst), rows(layer + 10, tokens, KV_HEADS, headsFirst), options)
-
-/** Checks that a promise is rejected with a code. */
-async function rejectsCode(t: ExecutionContext, code: ErrorCode, promise: Promise<unknown>): Promise<void> {
-  await t.throwsAsync(promise, { instanceOf: KvTideError, code })
-}
 
 /** `[heads, tokens, dim]` as `[tokens, heads, dim]`. */
 function turned(data: TensorData, tokens: number): number[] {
@@ -66,7 +64,7 @@ const formats: Partial<UniformCacheOptions>[] = [{}, { keyFormat: 'q8', valueFor
 const settings: AttendOptions[] = [{}, { scale: 0.3, softcap: 5, sinkLogits: [1, -2, 0.5, -Infinity] }]
 
 for (const [before, tokens] of [[0, 9], [7, 1], [7, 3], [1600, 2], [1000, 70]] as const) {
-  test(`a step of ${tokens} tokens behind ${before} elsewhere has the bits of one here`, async t => {
+  test(`a step of ${tokens} tokens behind ${before} elsewhere has the bits of one here`, t => {
     for (const format of formats) {
       for (const options of settings) {
         for (const headsFirst of [false, true]) {
@@ -76,13 +74,18 @@ for (const [before, tokens] of [[0, 9], [7, 1], [7, 3], [1600, 2], [1000, 70]] a
           using step = cache.beginStep({ sequences: [one], offsets: [0, tokens] })
           const expected = here(step, options)
           step.commit()
+          const held = Array.from({ length: LAYERS }, (_, layer) => cache.gather(other, layer)).map(({ k, v }) => ({ k: k.toArray(), v: v.toArray() }))
           using same = cache.beginStep({ sequences: [other], offsets: [0, tokens] })
           using run = StepRun.of(same)
+          using lent = LentRun.taken(run.share())
           for (let layer = 0; layer < LAYERS; layer++) {
-            const out = await attend(run, layer, tokens, headsFirst, options)
+            t.deepEqual(lent.gather(layer, 0, true), held[layer])
+            const out = attend(lent, layer, tokens, headsFirst, options)
             t.deepEqual(headsFirst ? turned(out, tokens) : Array.from(out), Array.from(expected[layer] as TensorData))
           }
           t.is(other.length, before)
+          throwsCode(t, 'BUSY', () => run.end())
+          lent.dispose()
           run.end()
           same.commit()
           t.deepEqual(cache.gather(other, 0).k.toArray(), cache.gather(one, 0).k.toArray())
@@ -95,17 +98,26 @@ for (const [before, tokens] of [[0, 9], [7, 1], [7, 3], [1600, 2], [1000, 70]] a
 
 const bits = (...data: number[]): HostTensor => ({ data: Uint16Array.from(data), dtype: 'f16', shape: [1, 1, 2] })
 
-test('half floats come out as their bits', async t => {
+test('half floats come out as their bits', t => {
   using cache = cacheOf({ dtype: 'f16', numKvHeads: 1, headDim: 2, numLayers: 1 })
   const one = cache.openSequence()
   using step = cache.beginStep({ sequences: [one], offsets: [0, 1] })
   using run = StepRun.of(step)
-  const out = await run.attend(0, bits(0x3c00, 0), bits(0x3c00, 0x4000), bits(0x4000, 0xc200))
+  using lent = LentRun.taken(run.share())
+  const out = lent.attend(0, bits(0x3c00, 0), bits(0x3c00, 0x4000), bits(0x4000, 0xc200))
   t.deepEqual(out, Uint16Array.of(0x4000, 0xc200))
-  await rejectsCode(t, 'DTYPE_MISMATCH', run.attend(0, bits(0, 0), { data: new Float32Array(2), shape: [1, 1, 2] }, bits(0, 0)))
+  throwsCode(t, 'DTYPE_MISMATCH', () => lent.attend(0, bits(0, 0), { data: new Float32Array(2), shape: [1, 1, 2] }, bits(0, 0)))
+  lent.dispose()
+  run.end()
+  step.commit()
+  using next = cache.beginStep({ sequences: [one], offsets: [0, 1] })
+  using again = StepRun.of(next)
+  using reader = LentRun.taken(again.share())
+  t.deepEqual(reader.gather(0, 0, false).v, Uint16Array.of(0x4000, 0xc200))
+  t.deepEqual(reader.gather(0, 0, true).v, Float32Array.of(2, -3))
 })
 
-test('while it is out nothing touches pages, and the rest goes on', async t => {
+test('while it is out nothing touches pages, and the rest goes on', t => {
   using cache = cacheOf()
   const [one, other] = [cache.openSequence(), cache.openSequence()]
   fill(other, cache, 10)
@@ -133,31 +145,74 @@ test('while it is out nothing touches pages, and the rest goes on', async t => {
   cache.openSequence().dispose()
   t.is(cache.gather(other, 1).k.shape[1], 10)
   cache.checkInvariants()
-  for (let layer = 0; layer < LAYERS; layer++) await attend(run, layer, 3, false)
+  const lent = LentRun.taken(run.share())
+  for (let layer = 0; layer < LAYERS; layer++) attend(lent, layer, 3, false)
+  lent.dispose()
+  throwsCode(t, 'DISPOSED', () => attend(lent, 0, 3, false))
   run.end()
   throwsCode(t, 'DISPOSED', () => run.end())
-  await rejectsCode(t, 'DISPOSED', attend(run, 0, 3, false))
+  throwsCode(t, 'DISPOSED', () => run.share())
   step.commit()
   other.append(token)
   t.deepEqual([one.length, other.length], [3, 11])
 })
 
-test('it has one call at a time, and ends when that has', async t => {
+test('one has it at a time, and it ends when that one gives it back', t => {
   using cache = cacheOf()
   const one = cache.openSequence()
-  using step = cache.beginStep({ sequences: [one], offsets: [0, 300] })
+  using step = cache.beginStep({ sequences: [one], offsets: [0, 3] })
   using run = StepRun.of(step)
-  const first = attend(run, 0, 300, false)
-  await rejectsCode(t, 'BUSY', attend(run, 1, 300, false))
+  const left = run.share()
+  throwsCode(t, 'BUSY', () => run.share())
   throwsCode(t, 'BUSY', () => run.end())
-  t.is((await first).length, 300 * HEADS * DIM)
-  await attend(run, 1, 300, false)
+  binding.unshare(left)
+  binding.unshare(left)
+  throwsCode(t, 'INVALID_ARGUMENT', () => LentRun.taken(left))
+  for (const wrong of [-1, 0.5, NaN, 1e300]) {
+    throwsCode(t, 'INVALID_ARGUMENT', () => LentRun.taken(wrong))
+    binding.unshare(wrong)
+  }
+  const again = run.share()
+  throwsCode(t, 'INVALID_ARGUMENT', () => binding.NativeOnnxGraph.taken(again))
+  using lent = LentRun.taken(again)
+  throwsCode(t, 'INVALID_ARGUMENT', () => LentRun.taken(again))
+  for (let layer = 0; layer < LAYERS; layer++) attend(lent, layer, 3, false)
+  throwsCode(t, 'INVALID_ARGUMENT', () => run.logits())
+  throwsCode(t, 'INVALID_ARGUMENT', () => lent.logits(new Float32Array(5), 'f32', 2, 3))
+  lent.logits(Float32Array.of(1, 2, 3, 4, 5, 6), 'f32', 2, 3)
+  lent.dispose()
   run.end()
+  const logits = run.logits()
+  t.deepEqual([logits.row(0), logits.row(1)], [Float32Array.of(1, 2, 3), Float32Array.of(4, 5, 6)])
+  throwsCode(t, 'INVALID_ARGUMENT', () => run.logits())
   step.commit()
-  t.is(one.length, 300)
+  t.is(one.length, 3)
 })
 
-test('what ends in the middle leaves nothing behind', async t => {
+test('another thread computes it, and gives it back also where it just ends', async t => {
+  using cache = cacheOf()
+  const one = cache.openSequence()
+  const lentRun = new URL('../../lib/sequences/lent-run.ts', import.meta.url).href
+  for (const disposes of [true, false]) {
+    using step = cache.beginStep({ sequences: [one], offsets: [0, 3] })
+    using run = StepRun.of(step)
+    const worker = startWorker(
+      `const { LentRun } = await import(${JSON.stringify(lentRun)})
+      const run = LentRun.taken(workerData.number)
+      for (const layer of [0, 1]) run.write(layer, workerData.rows, workerData.rows)
+      if (workerData.disposes) run.dispose()
+      globalThis.kept = run`,
+      { number: run.share(), rows: written(1, 3), disposes },
+    )
+    t.is(await new Promise((resolve, reject) => worker.once('exit', resolve).once('error', reject)), 0)
+    run.end()
+    step.commit()
+  }
+  t.is(one.length, 6)
+  t.deepEqual(cache.gather(one, 1).k.narrow(1, 0, 3).toArray(), written(1, 3).data)
+})
+
+test('what ends in the middle leaves nothing behind', t => {
   const ends: ((cache: PagedKvCache, one: Sequence, step: Step, run: StepRun) => void)[] = [
     (_, one) => one.dispose(),
     (_, __, step) => step.dispose(),
@@ -169,9 +224,11 @@ test('what ends in the middle leaves nothing behind', async t => {
     const [one, other] = [cache.openSequence(), cache.openSequence()]
     const step = cache.beginStep({ sequences: [one], offsets: [0, 300] })
     const run = StepRun.of(step)
-    const working = attend(run, 0, 300, false)
+    const lent = LentRun.taken(run.share())
+    attend(lent, 0, 300, false)
     end(cache, one, step, run)
-    t.is((await working).length, 300 * HEADS * DIM, `${place}`)
+    t.is(attend(lent, 1, 300, false).length, 300 * HEADS * DIM, `${place}`)
+    lent.dispose()
     if (place === 2) throwsCode(t, 'DISPOSED', () => run.end())
     else if (place === 3) throwsCode(t, 'DISPOSED', () => step.commit())
     else throwsCode(t, place === 0 ? 'STALE_STEP' : 'TRANSACTION_CLOSED', () => run.end())
@@ -186,17 +243,22 @@ test('what ends in the middle leaves nothing behind', async t => {
   }
 })
 
-test('a call that is refused leaves the run as it was', async t => {
+test('a call that is refused leaves the run as it was', t => {
   using cache = cacheOf()
   const one = cache.openSequence()
   using step = cache.beginStep({ sequences: [one], offsets: [0, 2] })
   using run = StepRun.of(step)
-  await rejectsCode(t, 'INVALID_ARGUMENT', attend(run, LAYERS, 2, false))
-  await rejectsCode(t, 'INVALID_ARGUMENT', attend(run, 0, 3, false))
-  await rejectsCode(t, 'INVALID_ARGUMENT', attend(run, -1, 2, false))
-  await rejectsCode(t, 'INVALID_ARGUMENT', attend(run, 0, 2, false, { scale: NaN }))
-  await rejectsCode(t, 'INVALID_ARGUMENT', run.attend(0, null as never, rows(0, 2, KV_HEADS, false), rows(0, 2, KV_HEADS, false)))
+  using lent = LentRun.taken(run.share())
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(lent, LAYERS, 2, false))
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(lent, 0, 3, false))
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(lent, -1, 2, false))
+  throwsCode(t, 'INVALID_ARGUMENT', () => attend(lent, 0, 2, false, { scale: NaN }))
+  throwsCode(t, 'INVALID_ARGUMENT', () => lent.attend(0, null as never, rows(0, 2, KV_HEADS, false), rows(0, 2, KV_HEADS, false)))
+  throwsCode(t, 'INVALID_ARGUMENT', () => lent.write(LAYERS, written(0, 2), written(0, 2)))
+  throwsCode(t, 'INVALID_ARGUMENT', () => lent.gather(0, 1, true))
+  throwsCode(t, 'INVALID_ARGUMENT', () => lent.gather(LAYERS, 0, true))
   throwsCode(t, 'INVALID_ARGUMENT', () => StepRun.of({} as Step))
+  lent.dispose()
   run.end()
   throwsCode(t, 'STEP_INCOMPLETE', () => step.commit(), { layers: [0, 1] })
 })

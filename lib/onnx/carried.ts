@@ -1,8 +1,7 @@
 import { invalid, KvTideError } from '../border/errors.js'
 import { type DType, dtypeRow, type TensorData } from '../border/host-array.js'
-import type { HostTensor, KvSource, OnnxTensor, Tensor } from '../border/tensor.js'
+import type { HostTensor, KvSource, OnnxTensor } from '../border/tensor.js'
 import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
-import type { Sequence } from '../sequences/sequence.js'
 import { type CarriedPort, type OnnxInputName, type OnnxPorts, type OnnxSession, refusedPort } from './ports.js'
 
 /**
@@ -36,6 +35,20 @@ export interface CarriedCall<T> {
   readonly first: number
 }
 
+/** What a layer holds of a sequence: rows `[heads, rows, elements]`, the first of which is that of position `first`. */
+export interface PastRows {
+  readonly k: TensorData
+  readonly v: TensorData
+  readonly rows: number
+  readonly first: number
+}
+
+/** Reads what a layer holds, as floats or as the bits of half floats. */
+export type ReadPast = (layer: number, isFloats: boolean) => PastRows | undefined
+
+/** As much of a cache as is looked at. */
+export type CarriedCache = Pick<PagedKvCache, 'groups' | 'dtype' | 'keyFormat' | 'valueFormat'>
+
 /** The sizes of a layer with keys and values of its own. */
 interface LayerSizes {
   readonly layer: number
@@ -49,11 +62,11 @@ const DTYPES: Readonly<Record<string, DType>> = { float32: 'f32', float16: 'f16'
 /** @internal A session's pasts over a cache's layers. */
 export class CarriedPorts<T extends OnnxTensor> {
   readonly ports: OnnxPorts
-  readonly #cache: PagedKvCache
+  readonly #cache: CarriedCache
   readonly #Tensor: new (type: string, data: TensorData | BigInt64Array | Int32Array, dims: readonly number[]) => T
   readonly #sizes: readonly LayerSizes[]
 
-  constructor(session: OnnxSession, ports: OnnxPorts, cache: PagedKvCache, tensor: OnnxTensorClass<T>) {
+  constructor(session: OnnxSession, ports: OnnxPorts, cache: CarriedCache, tensor: OnnxTensorClass<T>) {
     this.ports = ports
     this.#cache = cache
     this.#Tensor = tensor as unknown as new (type: string, data: object, dims: readonly number[]) => T
@@ -98,7 +111,7 @@ export class CarriedPorts<T extends OnnxTensor> {
   }
 
   /** The feeds of a call: new tokens behind a sequence of `length`. `O(new tokens)` with presents that fit, else one copy of the past. */
-  call(sequence: Sequence | undefined, length: number, carried: Carried<T> | undefined, ids: Uint32Array): CarriedCall<T> {
+  call(read: ReadPast, length: number, carried: Carried<T> | undefined, ids: Uint32Array): CarriedCall<T> {
     const count = ids.length
     const kept = carried?.length === length ? carried.tensors : undefined
     const feeds: Record<string, T> = {}
@@ -107,10 +120,11 @@ export class CarriedPorts<T extends OnnxTensor> {
       const sizes = this.#sizes[at] as LayerSizes
       const rows = this.#rows(sizes, pair[0], length, count)
       if (isSlid(pair[0])) slid = Math.min(slid, rows)
-      const read = pair.every(({ past }) => kept?.get(past)?.dims[2] === rows) || length === 0 ? undefined : this.#read(sequence, sizes.layer)
+      const isKept = pair.every(({ past }) => kept?.get(past)?.dims[2] === rows)
+      const held = isKept || length === 0 ? undefined : read(sizes.layer, this.#cache.dtype === 'f32')
       for (const [side, port] of pair.entries()) {
-        const ready = read === undefined ? kept?.get(port.past) : undefined
-        feeds[port.past] = ready ?? this.#past(sizes, side as 0 | 1, port, rows, length, read?.[side === 0 ? 'k' : 'v'])
+        const ready = held === undefined ? kept?.get(port.past) : undefined
+        feeds[port.past] = ready ?? this.#past(sizes, side as 0 | 1, port, rows, length, held)
       }
     }
     const first = length + count > slid ? -count : length
@@ -129,24 +143,19 @@ export class CarriedPorts<T extends OnnxTensor> {
     return length + count
   }
 
-  #read(sequence: Sequence | undefined, layer: number): { k: Tensor; v: Tensor } | undefined {
-    return sequence?.kv(layer) ?? undefined
-  }
-
   /** A past from what the cache holds: the newest rows at its end, zeros for those that have left the window. */
-  #past({ numKvHeads, dims }: LayerSizes, side: 0 | 1, port: CarriedPort, rows: number, length: number, held: Tensor | undefined): T {
+  #past({ numKvHeads, dims }: LayerSizes, side: 0 | 1, port: CarriedPort, rows: number, length: number, held: PastRows | undefined): T {
     const width = dims[side]
     const shape = [1, numKvHeads, rows, width]
     const type = port.input.type ?? this.#type()
     const row = dtypeRow(DTYPES[type] as DType)
     const used = Math.min(rows, length)
     if (held === undefined) return new this.#Tensor(type, row.make(numKvHeads * rows * width), shape)
-    const from = row.bytes === 4 ? held.toFloat32Array() : held.toArray()
-    const stored = held.shape[2] as number
+    const { rows: stored, first } = held
+    const from = side === 0 ? held.k : held.v
     if (stored === rows && stored === length) return new this.#Tensor(type, from, shape)
     const made = row.make(numKvHeads * rows * width)
     // Held are the rows from `first` on, those of an open step behind them too; the past ends with row `used`.
-    const first = held.keyPositions[0] as number
     const copied = Math.min(length - first, used)
     for (let head = 0; head < numKvHeads; head++) {
       const source = (head * stored + length - first - copied) * width

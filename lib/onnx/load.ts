@@ -12,9 +12,8 @@ import type { Backend, BackendName } from './backend.js'
 import { configBeside, configSizes, configWindows, readText } from './config.js'
 import { GraphBackend } from './graph.js'
 import { type OnnxCacheOptions, readLoad, readModelSource } from './options.js'
-import { PartsBackend } from './parts.js'
-import { type DeclaredLayers, PlainBackend, plainLayers } from './plain.js'
-import { onnxRuntime } from './runtime.js'
+import { type DeclaredLayers, plainLayers } from './plain.js'
+import { SessionBackend } from './session-backend.js'
 
 /**
  * Loads a model in the first way that works.
@@ -34,9 +33,6 @@ export interface BackendRefusal {
 
 const SEQUENCES = 32
 const MEMORY_BYTES = 2 ** 30
-
-/** The first version of onnxruntime that takes a folder for the weights of a model that is given as bytes. */
-const FOLDER_MINOR = 21
 
 /** What a `config.json` says, as far as it is used. */
 type Config = DeclaredLayers
@@ -77,9 +73,8 @@ export async function loadModel(model: unknown, options: unknown) {
 
 async function make(backend: BackendName, graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten | undefined, cache: PagedKvCache, threads: number): Promise<Backend> {
   if (backend === 'graph') return GraphBackend.of(graph, rewritten as NativeOnnxRewritten, { threads })
-  const takesFolder = Number(onnxRuntime().version.split('.')[1]) >= FOLDER_MINOR
-  if (backend === 'parts') return PartsBackend.of(graph, rewritten as NativeOnnxRewritten, { threads, takesFolder })
-  return PlainBackend.open(graph, cache, onnxRuntime().module, { threads, takesFolder })
+  if (backend === 'parts') return SessionBackend.parts(graph, rewritten as NativeOnnxRewritten, threads)
+  return SessionBackend.plain(graph, cache, threads)
 }
 
 /** What a call gives, or why it is refused. */

@@ -121,9 +121,11 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     })))
     signal?.removeEventListener('abort', end)
     const refused = settled.find(result => result.status === 'rejected')
-    for (const task of tasks) task.settle(refused === undefined)
-    if (refused === undefined) return tasks.map(({ rows }) => joined(rows))
-    throw isAborted(signal) ? aborted(signal) : refused.reason
+    const logits = refused === undefined ? await Promise.allSettled(tasks.map(task => task.logits())) : []
+    const failed = refused ?? logits.find(result => result.status === 'rejected')
+    for (const task of tasks) task.settle(failed === undefined)
+    if (failed === undefined) return logits.map(result => (result as PromiseFulfilledResult<Float32Array>).value)
+    throw refused !== undefined && isAborted(signal) ? aborted(signal) : failed.reason
   }
 
   /** Runs a function between two steps, when nothing is computed: calls on the cache that throw `BUSY` otherwise. The next step waits for it. */
@@ -178,17 +180,6 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     await this.#backend.dispose()
     this.cache.dispose()
   }
-}
-
-function joined(rows: readonly Float32Array[]): Float32Array {
-  if (rows.length === 1) return rows[0] as Float32Array
-  const all = new Float32Array(rows.reduce((sum, row) => sum + row.length, 0))
-  let at = 0
-  for (const row of rows) {
-    all.set(row, at)
-    at += row.length
-  }
-  return all
 }
 
 function isAborted(signal: AbortSignal | undefined): boolean {

@@ -1,15 +1,15 @@
 import { basename, dirname } from 'node:path'
 
-import type { NativeLogits, NativeOnnxGraph, NativeOnnxLayer, NativeOnnxPort, NativeOnnxRewritten } from '#binding'
+import type { NativeOnnxLayer, NativeOnnxPort, NativeOnnxRewritten } from '#binding'
 
 import type { AttendOptions } from '../attention/attend-call.js'
 import { KvTideError } from '../border/errors.js'
 import type { DType, TensorData } from '../border/host-array.js'
 import type { HostTensor } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
-import { StepRun } from '../sequences/step-run.js'
-import type { Backend, ModelStep } from './backend.js'
-import { type OnnxRuntime, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
+import type { LentRun } from '../sequences/lent-run.js'
+import { type OnnxRuntimeModule, onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
+import type { PartsModel, RuntimeCall, Sessions, SessionStep } from './sessions.js'
 
 /**
  * The graph in parts, cut at its attentions: sessions of onnxruntime-node compute the parts, kvtide the attentions between them. It needs
@@ -42,35 +42,30 @@ interface Part {
   readonly last: readonly string[]
 }
 
-/** @internal How the parts' sessions are made. */
-export interface PartsOptions {
-  readonly threads: number
-  /** Whether the runtime finds weights in the folder of the model's file: they stay there then. */
-  readonly takesFolder: boolean
-}
-
 /** @internal The graph's parts, in sessions of their own. */
-export class PartsBackend implements Backend {
-  readonly name = 'parts'
-  readonly #runtime: OnnxRuntime
+export class Parts implements Sessions {
+  readonly #calling: RuntimeCall
+  readonly #module: OnnxRuntimeModule
   readonly #parts: readonly Part[]
-  readonly #inputs: ReadonlyMap<string, NativeOnnxPort>
+  readonly #inputs: readonly NativeOnnxPort[]
   readonly #logits: string
 
-  private constructor(runtime: OnnxRuntime, parts: readonly Part[], inputs: readonly NativeOnnxPort[], logits: string) {
-    this.#runtime = runtime
+  private constructor(calling: RuntimeCall, module: OnnxRuntimeModule, parts: readonly Part[], rewritten: NativeOnnxRewritten) {
+    this.#calling = calling
+    this.#module = module
     this.#parts = parts
-    this.#inputs = new Map(inputs.map(port => [port.name, port]))
-    this.#logits = logits
+    this.#inputs = rewritten.inputs()
+    const outputs = rewritten.outputs()
+    this.#logits = (outputs.find(({ name }) => name === 'logits') ?? (outputs[0] as NativeOnnxPort)).name
   }
 
-  static async of(graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten, { threads, takesFolder }: PartsOptions): Promise<PartsBackend> {
-    const runtime = onnxRuntime()
+  static async open({ rewritten: number, path, threads, takesFolder, runtime }: PartsModel, calling: RuntimeCall): Promise<Parts> {
+    const rewritten = binding.NativeOnnxRewritten.taken(number)
     const layers = new Map(rewritten.layers().map(layer => [layer.layer, layer]))
     for (const { element, node, form } of layers.values()) {
       if (TYPES[element] === undefined) throw unsupported(node, form, `tensors of ${element} do not go through onnxruntime-node`)
     }
-    const path = graph.path
+    const { module } = await calling(() => onnxRuntime(runtime))
     const isMapped = path !== null && takesFolder
     const written = await rewritten.parts(isMapped ? basename(path) : undefined)
     const config = {
@@ -81,41 +76,37 @@ export class PartsBackend implements Backend {
     const parts: Part[] = []
     try {
       for (const [place, { bytes, inputs, outputs, attentions }] of written.entries()) {
-        const session = await ran(undefined, () => runtime.module.InferenceSession.create(bytes, options))
+        const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
         const last = written.flatMap(part => part.inputs).filter(name => lastUse(written, name) === place)
         parts.push({ session, inputs, outputs, last, attentions: attentions.map(({ layer, ...names }) => ({ ...names, layer: layers.get(layer) as NativeOnnxLayer, options: optionsOf(layers.get(layer) as NativeOnnxLayer) })) })
       }
     } catch (error) {
-      for (const { session } of parts) await session.release()
+      for (const { session } of parts) await calling(() => session.release())
       throw error
     }
-    const logits = rewritten.outputs().find(({ name }) => name === 'logits') ?? (rewritten.outputs()[0] as NativeOnnxPort)
-    return new PartsBackend(runtime, parts, rewritten.inputs(), logits.name)
+    return new Parts(calling, module, parts, rewritten)
   }
 
-  async run(step: ModelStep): Promise<NativeLogits> {
-    using run = StepRun.of(step.step)
+  async compute(run: LentRun, step: SessionStep): Promise<void> {
     const held = this.#feeds(step)
     for (const { session, inputs, outputs, attentions, last } of this.#parts) {
       const feeds = Object.fromEntries(inputs.map(name => [name, held.get(name) as RuntimeTensor]))
-      const made = await ran(inputs[0], () => session.run(feeds, outputs))
+      const made = await ran(inputs[0], () => this.#calling(() => session.run(feeds, outputs)))
       for (const name of outputs) held.set(name, made[name] as RuntimeTensor)
-      for (const attention of attentions) await this.#attend(run, attention, held, step.ids.length)
+      for (const attention of attentions) this.#attend(run, attention, held, step.ids.length)
       for (const name of last) held.delete(name)
     }
-    const logits = this.#rows(held.get(this.#logits) as RuntimeTensor, step.rows)
-    run.end()
-    return logits
+    keepLogits(run, held.get(this.#logits) as RuntimeTensor, step.rows)
   }
 
-  async dispose(): Promise<void> {
-    for (const { session } of this.#parts) await session.release()
+  async release(): Promise<void> {
+    for (const { session } of this.#parts) await this.#calling(() => session.release())
   }
 
-  #feeds({ ids, positions, rows }: ModelStep): Map<string, RuntimeTensor> {
-    const { Tensor } = this.#runtime.module
+  #feeds({ ids, positions, rows }: SessionStep): Map<string, RuntimeTensor> {
+    const { Tensor } = this.#module
     const feeds = new Map<string, RuntimeTensor>()
-    for (const { name, element } of this.#inputs.values()) {
+    for (const { name, element } of this.#inputs) {
       const numbers = name === 'position_ids' ? positions : name === 'logit_rows' ? rows : ids
       const dims = name === 'logit_rows' ? [numbers.length] : [1, numbers.length]
       const isNarrow = element === 'i32'
@@ -125,26 +116,25 @@ export class PartsBackend implements Backend {
   }
 
   /** Attention behind a part: its output becomes a tensor, its inputs are let go of. */
-  async #attend(run: StepRun, { layer, q, k, v, out, options }: Attention, held: Map<string, RuntimeTensor>, tokens: number): Promise<void> {
+  #attend(run: LentRun, { layer, q, k, v, out, options }: Attention, held: Map<string, RuntimeTensor>, tokens: number): void {
     const { numHeads, numKvHeads, headDim, valueHeadDim, headsFirst } = layer
     const rows = (name: string, heads: number, dim: number): HostTensor => {
       const { data, type } = held.get(name) as RuntimeTensor
       const dtype = ELEMENTS[type] as DType
       return { data: data as TensorData, dtype, shape: headsFirst ? [1, heads, tokens, dim] : [tokens, heads, dim] }
     }
-    const answer = await run.attend(layer.layer, rows(q, numHeads, headDim), rows(k, numKvHeads, headDim), rows(v, numKvHeads, valueHeadDim), options)
+    const answer = run.attend(layer.layer, rows(q, numHeads, headDim), rows(k, numKvHeads, headDim), rows(v, numKvHeads, valueHeadDim), options)
     for (const name of [q, k, v]) held.delete(name)
     const dims = headsFirst ? [1, numHeads, tokens, valueHeadDim] : [1, tokens, numHeads * valueHeadDim]
-    held.set(out, new this.#runtime.module.Tensor(TYPES[layer.element] as string, answer, dims))
+    held.set(out, new this.#module.Tensor(TYPES[layer.element] as string, answer, dims))
   }
+}
 
-  /** The rows that are wanted: those that the graph gave. */
-  #rows({ data, dims, type }: RuntimeTensor, rows: Int32Array): NativeLogits {
-    const vocabulary = dims.at(-1) as number
-    const dtype = ELEMENTS[type]
-    if (dtype === undefined) throw new KvTideError('RUNTIME_FAILED', `logits are of type ${type}, expected floats`, { reason: `logits are of type ${type}` })
-    return new binding.NativeLogits(data as TensorData, dtype, rows.length, vocabulary)
-  }
+/** The rows that are wanted: those that the graph gave. */
+function keepLogits(run: LentRun, { data, dims, type }: RuntimeTensor, rows: Int32Array): void {
+  const dtype = ELEMENTS[type]
+  if (dtype === undefined) throw new KvTideError('RUNTIME_FAILED', `logits are of type ${type}, expected floats`, { reason: `logits are of type ${type}` })
+  run.logits(data as TensorData, dtype, rows.length, dims.at(-1) as number)
 }
 
 type WrittenParts = Awaited<ReturnType<NativeOnnxRewritten['parts']>>

@@ -1,45 +1,28 @@
 import { basename, dirname } from 'node:path'
 
-import type { NativeLogits, NativeOnnxGraph } from '#binding'
+import type { NativeOnnxGraph } from '#binding'
 
 import { invalid } from '../border/errors.js'
-import { dtypeRow, type TensorData } from '../border/host-array.js'
+import { type DType, dtypeRow, type TensorData } from '../border/host-array.js'
 import type { HostTensor, KvSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
+import type { LentRun } from '../sequences/lent-run.js'
 import type { ModelLayer } from '../sequences/model-description.js'
-import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
-import type { Backend, ModelStep, StepSequence } from './backend.js'
-import { type Carried, type CarriedCall, CarriedPorts, isSlid } from './carried.js'
+import { type Carried, type CarriedCache, type CarriedCall, CarriedPorts, isSlid, type ReadPast } from './carried.js'
 import { type CarriedPort, OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
-import { type OnnxRuntimeModule, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
+import { onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
+import type { PlainModel, RuntimeCall, SessionPasts, Sessions, SessionStep } from './sessions.js'
 
 /**
  * The graph as it is, with past and present, for graphs that are not recognised. One sequence after the other, since pasts of a batch would have to
  * be as long as the longest. A suffix behind the model's bytes gives new rows alone, which go into the cache; the presents are the next pasts.
  *
- * Presents are kept of the sequences of the last steps, as far as {@link KEPT_MAX} goes: of others, and after a cut, rows are read
- * back from the cache. What is kept of a sequence counts only if its ids are the same.
+ * Presents stay here, under the numbers that `kept-presents.ts` gives them: of other sequences, and after a cut, rows are read back from the
+ * pages. New rows go there as the runtime gives them.
  */
-
-/** How a session is made. */
-export interface PlainOptions {
-  /** How many threads a step uses. */
-  readonly threads: number
-  /** Whether the runtime finds weights in the folder of the model's file, as it does from 1.21 on. They are not read here then. */
-  readonly takesFolder: boolean
-}
-
-/** Of how many sequences presents are kept. */
-const KEPT_MAX = 16
 
 /** The element types of outputs, by onnxruntime's names. */
 const TYPES: Readonly<Record<string, string>> = { float32: 'f32', float16: 'f16', bfloat16: 'bf16' }
-
-/** What is kept of a sequence: the ids that its presents are of. */
-interface Kept {
-  readonly ids: Uint32Array
-  readonly carried: Carried<RuntimeTensor>
-}
 
 /** One sequence of a step, computed. */
 interface Computed {
@@ -48,28 +31,36 @@ interface Computed {
   readonly layers: readonly KvSource[]
 }
 
-/** @internal The graph as it is. */
-export class PlainBackend implements Backend {
-  readonly name = 'plain'
+/** @internal The graph as it is, in a session. */
+export class Plain implements Sessions {
+  readonly #calling: RuntimeCall
   readonly #session: RuntimeSession
   readonly #carried: CarriedPorts<RuntimeTensor>
-  readonly #layers: readonly number[]
+  readonly #sizes: ReadonlyMap<number, number>
   readonly #fetches: readonly string[]
-  readonly #kept = new Map<number, Kept>()
+  readonly #kept = new Map<number, Carried<RuntimeTensor>>()
 
-  private constructor(session: RuntimeSession, carried: CarriedPorts<RuntimeTensor>, cache: PagedKvCache) {
+  private constructor(calling: RuntimeCall, session: RuntimeSession, carried: CarriedPorts<RuntimeTensor>, { groups }: CarriedCache) {
+    this.#calling = calling
     this.#session = session
     this.#carried = carried
-    this.#layers = cache.groups.flatMap(group => group.layers).toSorted((one, other) => one - other)
+    const sizes = groups.flatMap(({ layers, numKvHeads, headDim }) => layers.map(layer => [layer, numKvHeads * headDim] as const))
+    this.#sizes = new Map(sizes.toSorted(([one], [other]) => one - other))
     const ports = carried.ports.layers.flat()
     this.#fetches = ['logits', ...ports.map(port => port.present), ...ports.flatMap(port => port.newRows ?? [])]
   }
 
-  /** @internal A session of the graph, over a cache with its layers. */
-  static async open(graph: NativeOnnxGraph, cache: PagedKvCache, runtime: OnnxRuntimeModule, { threads, takesFolder }: PlainOptions): Promise<PlainBackend> {
+  static async open({ graph: number, cache, threads, takesFolder, runtime }: PlainModel, calling: RuntimeCall): Promise<Plain> {
+    const graph = binding.NativeOnnxGraph.taken(number)
     const own = sessionOf(graph)
     if (!own.outputNames.includes('logits')) throw refusedPort('logits', 'output', 'it is missing')
     const presents = new OnnxPorts(own).layers.flat().map(port => port.present)
+    const described = {
+      ...own, inputNames: [...own.inputNames, 'kvtide.new_rows'], outputNames: [...own.outputNames, ...presents.map(name => `kvtide.new.${name}`)],
+    }
+    const { module } = await calling(() => onnxRuntime(runtime))
+    // What does not fit the cache is refused before a session takes time.
+    const carried = new CarriedPorts<RuntimeTensor>(described, new OnnxPorts(described), cache, module.Tensor)
     const suffix = graph.newRowsSuffix(presents)
     const file = takesFolder ? graph.path : null
     const bytes = Buffer.concat([await graph.model(file === null ? undefined : basename(file)), suffix])
@@ -78,56 +69,43 @@ export class PlainBackend implements Backend {
       intraOpNumThreads: threads, interOpNumThreads: 1, logSeverityLevel: 4,
       extra: { session: { intra_op: { allow_spinning: '0' }, ...weights } },
     }
-    const described = {
-      ...own, inputNames: [...own.inputNames, 'kvtide.new_rows'], outputNames: [...own.outputNames, ...presents.map(name => `kvtide.new.${name}`)],
-    }
-    // What does not fit the cache is refused before a session takes time.
-    const carried = new CarriedPorts<RuntimeTensor>(described, new OnnxPorts(described), cache, runtime.Tensor)
-    const session = await ran(undefined, () => runtime.InferenceSession.create(bytes, options))
-    return new PlainBackend(session, carried, cache)
+    const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
+    return new Plain(calling, session, carried, cache)
   }
 
-  async run({ step, sequences, offsets, ids, rows }: ModelStep): Promise<NativeLogits> {
+  async compute(run: LentRun, { offsets, ids, rows, pasts }: SessionStep): Promise<void> {
+    const { sequences, forget } = pasts as SessionPasts
+    for (const number of forget) this.#kept.delete(number)
     const computed: Computed[] = []
-    for (const [place, of] of sequences.entries()) {
-      const own = ids.subarray(offsets[place], offsets[place + 1])
-      computed.push(await this.#compute(of, own))
+    for (const [place, { length, from }] of sequences.entries()) {
+      const carried = from === undefined ? undefined : this.#kept.get(from)
+      const call = this.#carried.call(this.#readOf(run, place, length), length, carried, ids.subarray(offsets[place], offsets[place + 1]))
+      const outputs = await ran(undefined, () => this.#calling(() => this.#session.run(call.feeds, this.#fetches)))
+      computed.push({ call, outputs, layers: this.#carried.newRows(outputs, call, call.count) })
     }
-    for (const [place, layer] of this.#layers.entries()) {
+    for (const [place, layer] of [...this.#sizes.keys()].entries()) {
       const pairs = computed.map(({ layers }) => layers[place] as KvSource)
-      step.write(layer, joined(pairs.map(pair => pair.k as HostTensor)), joined(pairs.map(pair => pair.v as HostTensor)))
+      run.write(layer, joined(pairs.map(pair => pair.k as HostTensor)), joined(pairs.map(pair => pair.v as HostTensor)))
     }
-    const logits = chosen(computed.map(({ outputs }) => outputs['logits'] as RuntimeTensor), offsets, rows)
-    for (const [place, { sequence, before }] of sequences.entries()) {
+    keepLogits(run, computed.map(({ outputs }) => outputs['logits'] as RuntimeTensor), offsets, rows)
+    for (const [place, { from, keep }] of sequences.entries()) {
       const { call, outputs } = computed[place] as Computed
-      const all = new Uint32Array(before.length + call.count)
-      all.set(before)
-      all.set(ids.subarray(offsets[place], offsets[place + 1]), before.length)
-      this.#keep(sequence.id, { ids: all, carried: this.#carried.carry(outputs, call) })
+      if (from !== undefined) this.#kept.delete(from)
+      this.#kept.set(keep, this.#carried.carry(outputs, call))
     }
-    return logits
   }
 
-  async dispose(): Promise<void> {
+  async release(): Promise<void> {
     this.#kept.clear()
-    await this.#session.release().catch(() => undefined)
+    await this.#calling(() => this.#session.release()).catch(() => undefined)
   }
 
-  async #compute({ sequence, before }: StepSequence, ids: Uint32Array): Promise<Computed> {
-    const kept = this.#kept.get(sequence.id)
-    const carried = kept !== undefined && isSame(kept.ids, before) ? kept.carried : undefined
-    const call = this.#carried.call(sequence, before.length, carried, ids)
-    const outputs = await ran(undefined, () => this.#session.run(call.feeds, this.#fetches))
-    return { call, outputs, layers: this.#carried.newRows(outputs, call, ids.length) }
-  }
-
-  /** The sequence that was kept longest makes room. */
-  #keep(id: number, kept: Kept): void {
-    this.#kept.delete(id)
-    this.#kept.set(id, kept)
-    for (const oldest of this.#kept.keys()) {
-      if (this.#kept.size <= KEPT_MAX) return
-      this.#kept.delete(oldest)
+  /** What the pages hold of a sequence of the step: where there are no presents, one copy of a layer at a time. */
+  #readOf(run: LentRun, place: number, length: number): ReadPast {
+    return (layer, isFloats) => {
+      const { k, v } = run.gather(layer, place, isFloats)
+      const rows = k.length / (this.#sizes.get(layer) as number)
+      return { k, v, rows, first: length - rows }
     }
   }
 }
@@ -186,10 +164,6 @@ function sessionOf(graph: NativeOnnxGraph): OnnxSession {
   return { inputNames: inputMetadata.map(input => input.name), outputNames: graph.outputs().map(output => output.name), inputMetadata }
 }
 
-function isSame(one: Uint32Array, other: Uint32Array): boolean {
-  return one.length === other.length && one.every((id, place) => id === other[place])
-}
-
 /** Rows of several sequences, one behind the other: `[heads, tokens, dim]`. Those of one are taken as they are. */
 function joined(sources: readonly HostTensor[]): HostTensor {
   if (sources.length === 1) return sources[0] as HostTensor
@@ -218,7 +192,7 @@ function bitsOf({ data, type }: RuntimeTensor): TensorData {
 }
 
 /** The rows of logits that are wanted, one behind the other. */
-function chosen(logits: readonly RuntimeTensor[], offsets: Int32Array, rows: Int32Array): NativeLogits {
+function keepLogits(run: LentRun, logits: readonly RuntimeTensor[], offsets: Int32Array, rows: Int32Array): void {
   const { dims, type } = logits[0] as RuntimeTensor
   const vocabulary = dims.at(-1) as number
   const dtype = TYPES[type]
@@ -230,5 +204,5 @@ function chosen(logits: readonly RuntimeTensor[], offsets: Int32Array, rows: Int
     const own = row - (offsets[owner] as number)
     data.set(from.subarray(own * vocabulary, (own + 1) * vocabulary), place * vocabulary)
   }
-  return new binding.NativeLogits(data, dtype, rows.length, vocabulary)
+  run.logits(data, dtype as DType, rows.length, vocabulary)
 }

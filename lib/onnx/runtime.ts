@@ -31,11 +31,15 @@ export interface OnnxRuntimeModule {
 }
 
 /** @internal onnxruntime-node as this project has it. */
-export interface OnnxRuntime {
-  readonly module: OnnxRuntimeModule
+export interface OnnxPackage {
   readonly version: string
   /** Where the package lies. */
   readonly folder: string
+}
+
+/** @internal The same, loaded. */
+export interface OnnxRuntime extends OnnxPackage {
+  readonly module: OnnxRuntimeModule
 }
 
 /** The oldest version that has what is used. */
@@ -62,11 +66,11 @@ function* projects(): Generator<string> {
   }
 }
 
-function found(): { readonly require: NodeJS.Require; readonly file: string } {
+/** Its package.json. */
+function found(): string {
   for (const project of projects()) {
-    const require = createRequire(project)
     try {
-      return { require, file: require.resolve('onnxruntime-node/package.json') }
+      return createRequire(project).resolve('onnxruntime-node/package.json')
     } catch {
       continue
     }
@@ -74,10 +78,15 @@ function found(): { readonly require: NodeJS.Require; readonly file: string } {
   throw unavailable(`it is not installed: ${INSTALL}`)
 }
 
+/** @internal Whether a version is 1.`least`, or later. */
+export function isAtLeast(version: string, least: number): boolean {
+  const [major = 0, minor = 0] = version.split('.').map(Number)
+  return major > 1 || (major === 1 && minor >= least)
+}
+
 /** Why a version cannot be used, if it cannot. */
 export function versionProblem(version: string): string | undefined {
-  const [major = 0, minor = 0] = version.split('.').map(Number)
-  return major > 1 || (major === 1 && minor >= MINOR_MIN) ? undefined : `its version is ${version}, at least 1.${MINOR_MIN} is needed: ${INSTALL}`
+  return isAtLeast(version, MINOR_MIN) ? undefined : `its version is ${version}, at least 1.${MINOR_MIN} is needed: ${INSTALL}`
 }
 
 /** Why a module was not loaded, and what to do. */
@@ -90,23 +99,29 @@ function loadProblem(cause: unknown): string {
   return `it does not load: ${reason}`
 }
 
-/**
- * @internal onnxruntime-node, loaded from the project. It is loaded once, and before its library is touched: another version of the library in
- * the process would make it fail.
- */
-export function onnxRuntime(): OnnxRuntime {
+/** @internal onnxruntime-node as it is installed: nothing of it is loaded. Refused where it is missing or too old. */
+export function onnxPackage(): OnnxPackage {
   if (runtime !== undefined) return runtime
-  const { require, file } = found()
-  const { version } = require(file) as { version: string }
+  const file = found()
+  const { version } = createRequire(file)(file) as { version: string }
   const problem = versionProblem(version)
   if (problem !== undefined) throw unavailable(problem)
+  return { version, folder: dirname(file) }
+}
+
+/**
+ * @internal onnxruntime-node, loaded from the project, or as another thread has found it. It is loaded once, and before its library is touched:
+ * another version of the library in the process would make it fail.
+ */
+export function onnxRuntime({ version, folder }: OnnxPackage = onnxPackage()): OnnxRuntime {
+  if (runtime !== undefined) return runtime
   let module: OnnxRuntimeModule
   try {
-    module = require('onnxruntime-node') as OnnxRuntimeModule
+    module = createRequire(join(folder, 'package.json'))(folder) as OnnxRuntimeModule
   } catch (cause) {
     throw unavailable(loadProblem(cause), cause)
   }
-  return (runtime = { module, version, folder: dirname(file) })
+  return (runtime = { module, version, folder })
 }
 
 /** @internal What the runtime answers; what it throws, as a coded error with the node that it names, or else with `node`. */

@@ -1,6 +1,7 @@
 import type { NativeLogits } from '#binding'
 
 import { KvTideError } from '../border/errors.js'
+import { binding } from '../loading/binding.js'
 import type { TokenLogprobs } from '../sampling/options.js'
 import type { RowToDraw } from '../sampling/sampler.js'
 import type { SequenceState, SequenceUser } from './sequence.js'
@@ -55,7 +56,7 @@ export class RunTask implements Task {
   readonly isOptional = false
   readonly draftsMax = 0
   firstRow: number
-  readonly rows: Float32Array[] = []
+  readonly #rows = new binding.NativeLogitRows()
   readonly done: Promise<void>
   readonly #length: number
   #resolve!: () => void
@@ -99,8 +100,13 @@ export class RunTask implements Task {
   }
 
   take(logits: NativeLogits, row: number, position: number, count: number): void {
-    for (let place = 0; place < count; place++) this.rows.push(logits.row(row + place))
+    this.#rows.add(logits, row, count)
     this.firstRow = position + count
+  }
+
+  /** All logits that it has taken, as one array that is made in the background. Once. */
+  logits(): Promise<Float32Array> {
+    return this.#rows.join()
   }
 
   accept(): number {

@@ -1,10 +1,6 @@
-import type { NativePagedStep, NativeStepRun } from '#binding'
+import type { NativeLogits, NativePagedStep, NativeStepRun } from '#binding'
 
-import { AttendCall, type AttendOptions } from '../attention/attend-call.js'
-import { count } from '../border/check.js'
-import { HostArray, type TensorData } from '../border/host-array.js'
 import { nativeArgument } from '../border/owner.js'
-import { type HostTensor, type OnnxTensor, put, readTensor, type TensorArgument, type TokenSource } from '../border/tensor.js'
 import type { SharedCache } from './shared-cache.js'
 import { Step } from './step.js'
 
@@ -22,7 +18,7 @@ interface OpenStep {
  * steps, and commits that move or quantise tokens. The sequences of the step refuse other changes with `TRANSACTION_OPEN`, as ever. To
  * dispose of one of them, of the step or of the cache is never refused; `end` is then.
  *
- * One call at a time: another one, or `end`, throws `BUSY` until the promise is settled.
+ * One thread has it at a time: while it is lent, `end` throws `BUSY`.
  */
 export class StepRun {
   readonly #step: OpenStep
@@ -39,19 +35,14 @@ export class StepRun {
     return new StepRun(nativeArgument<OpenStep>('step', step, Step))
   }
 
-  /**
-   * Writes K and V of a layer and attends to it from `q`, in one call of the addon. Each is `[tokens, heads, headDim]` or
-   * `[1, heads, tokens, headDim]`; the output has the queries' layout and dtype, as numbers or as bits.
-   *
-   * Arrays are copied before the call returns. Small work is done at once, the rest on a thread of the runtime's pool.
-   */
-  async attend(layer: number, q: TokenSource, k: HostTensor | OnnxTensor, v: HostTensor | OnnxTensor, options: AttendOptions = {}): Promise<TensorData> {
-    const { native } = this
-    const kv = { layer: count('layer', layer), hasSinkLogits: this.#step.shared.hasSinkLogits }
-    const call = new AttendCall(q, kv, options, undefined)
-    const [keys, values] = [readRows('k', k), readRows('v', v)]
-    const answer = call.cross((queries, numbers, lists) => native.attend(queries, put(keys, 1, numbers), put(values, 2, numbers), numbers, lists))
-    return answer ?? call.cross((queries, numbers, lists) => native.attendLater(queries, put(keys, 1, numbers), put(values, 2, numbers), numbers, lists))
+  /** Lends the run: its number makes a {@link LentRun}, on any thread of the process, once. `binding.unshare` takes back what nobody has taken. */
+  share(): number {
+    return this.native.share()
+  }
+
+  /** The logits that a {@link LentRun} has left. */
+  logits(): NativeLogits {
+    return this.native.logits()
   }
 
   /** Ends the run: its layers count as written, and the step may be committed. */
@@ -69,11 +60,4 @@ export class StepRun {
   [Symbol.dispose](): void {
     this.dispose()
   }
-}
-
-/** Rows of K or V: three dimensions are those of tokens first. */
-function readRows(argument: string, value: unknown): TensorArgument {
-  const read = readTensor(argument, value)
-  if (read instanceof HostArray && read.dims.length === 3) read.bshd = true
-  return read
 }

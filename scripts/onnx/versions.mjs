@@ -9,7 +9,7 @@ import { join } from 'node:path'
 
 import { root, run } from '../steps.mjs'
 
-const VERSIONS = ['1.17.3', '1.20.1', '1.24.3', '1.27.0', '1.30.0']
+const VERSIONS = ['1.17.3', '1.20.1', '1.22.0', '1.24.3', '1.27.0', '1.30.0']
 
 /** The folder of a project with this version, if there is one or can be. */
 function installed(version) {
@@ -33,7 +33,7 @@ for (const version of wanted.length > 0 ? wanted : VERSIONS) {
   console.log(`\n== onnxruntime-node ${version}`)
   const preload = join(root, 'scripts', 'onnx', 'another-runtime.cjs')
   const env = { KVTIDE_ONNXRUNTIME: folder, KVTIDE_ONNXRUNTIME_VERSION: version }
-  const { code } = await run('ava', ['__test__/onnx/session.test.ts', '__test__/onnx/runtime.test.ts', `--node-arguments=--require=${preload}`], { env })
+  const { code } = await run('ava', ['__test__/onnx/session.test.ts', '__test__/onnx/runtime.test.ts', '__test__/onnx/threads.test.ts', `--node-arguments=--require=${preload}`], { env })
   if (code !== 0) failed.push(version)
 }
 if (failed.length > 0) throw new Error(`failed with onnxruntime-node ${failed.join(', ')}`)

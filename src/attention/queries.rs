@@ -146,11 +146,6 @@ impl<'a> Queries<'a> {
         sources.into_iter().flatten().any(|source| source.overlaps(memory, bytes)) || self.lists.overlap(memory, bytes)
     }
 
-    /// The queries alone.
-    pub fn source(&self) -> Source<'a> {
-        self.q.clone()
-    }
-
     /// True when they lie on a device of their own memory, where the result is to stay.
     pub fn are_away(&self) -> bool {
         matches!(&self.q, Source::View(view) if !view.device().is_cpu())

@@ -6,5 +6,6 @@ pub(crate) mod handle;
 pub(crate) mod process;
 pub(crate) mod read_task;
 pub(crate) mod refusal;
+pub(crate) mod shared;
 pub(crate) mod stop;
 pub(crate) mod tensor;

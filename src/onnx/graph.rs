@@ -25,6 +25,7 @@ use crate::border::argument::{ArrayArg, positive};
 use crate::border::external_array::ExternalArray;
 use crate::border::handle::guard;
 use crate::border::refusal::{Outcome, Refusal};
+use crate::border::shared;
 
 impl From<kvtide_onnx::Error> for Refusal {
     fn from(error: kvtide_onnx::Error) -> Self {
@@ -136,6 +137,17 @@ impl NativeOnnxGraph {
             copy.extend_from_slice(given);
             Ok(OnnxTask::of(move || OpenGraph::read(Box::new(copy), None), NativeOnnxGraph::of_graph))
         })
+    }
+
+    /// Leaves it for another thread, which takes it by this number.
+    #[napi]
+    pub fn share(&self) -> f64 {
+        shared::leave(self.graph.clone())
+    }
+
+    #[napi(factory)]
+    pub fn taken(env: &Env, number: f64) -> Result<Self> {
+        guard(env, || Ok(NativeOnnxGraph { graph: shared::take(number)? }))
     }
 
     fn of_graph(graph: OpenGraph) -> Self {

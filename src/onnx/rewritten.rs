@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use kvtide_onnx::{Layout, Port, Rewritten, Weights};
 use napi::bindgen_prelude::AsyncTask;
+use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::graph::{NativeOnnxPort, OpenGraph, weights};
 use super::task::OnnxTask;
 use crate::border::external_array::ExternalArray;
+use crate::border::handle::guard;
 use crate::border::refusal::Outcome;
+use crate::border::shared;
 
 /// A rewritten graph, and the one that its weights are read from.
 pub struct RewrittenGraph {
@@ -132,6 +135,17 @@ impl NativeOnnxRewritten {
 
 #[napi]
 impl NativeOnnxRewritten {
+    /// Leaves it for another thread, which takes it by this number.
+    #[napi]
+    pub fn share(&self) -> f64 {
+        shared::leave(self.rewritten.clone())
+    }
+
+    #[napi(factory)]
+    pub fn taken(env: &Env, number: f64) -> Result<Self> {
+        guard(env, || Ok(NativeOnnxRewritten { rewritten: shared::take(number)? }))
+    }
+
     #[napi]
     pub fn layers(&self) -> Vec<NativeOnnxLayer> {
         self.rewritten.rewritten.layers().iter().map(NativeOnnxLayer::from).collect()

@@ -11,12 +11,13 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use kvtide_core::Error;
 use kvtide_tensor::{Budget, DType, Lease};
-use napi::{Env, Result};
+use napi::bindgen_prelude::AsyncTask;
+use napi::{Env, Result, Task};
 use napi_derive::napi;
 
 use crate::border::argument::{ArrayArg, count};
 use crate::border::external_array::ExternalArray;
-use crate::border::handle::{Handle, budget, guard};
+use crate::border::handle::{Handle, budget, catch, guard};
 use crate::border::refusal::Outcome;
 
 /// Rows of as many floats as the vocabulary has tokens.
@@ -45,11 +46,11 @@ impl Logits {
     }
 
     /// The elements of JavaScript's memory, converted to floats.
-    fn read(data: ArrayArg, dtype: &str, rows: u32, vocab: u32) -> Outcome<Arc<Self>> {
+    pub fn read(data: ArrayArg, dtype: &str, rows: u32, vocab: u32, budget: &Arc<Budget>) -> Outcome<Arc<Self>> {
         let memory = data.memory("data")?;
         let dtype = dtype.parse::<DType>()?;
         let elements = memory.len() / dtype.bytes();
-        let lease = budget().take(4 * elements as u64)?;
+        let lease = budget.take(4 * elements as u64)?;
         let mut values = Vec::new();
         values.try_reserve_exact(elements).map_err(|_| Budget::process().refusal(4 * elements as u64))?;
         match dtype {
@@ -81,8 +82,17 @@ impl Logits {
         if row >= self.rows {
             return Err(Error::argument("row", row, format!("a row from 0 to below {}", self.rows)).into());
         }
-        let (row, vocab) = (row as usize, self.vocab as usize);
-        Ok(&self.values[row * vocab..(row + 1) * vocab])
+        self.rows_from(row, 1)
+    }
+
+    /// So many rows, one behind the other.
+    fn rows_from(&self, first: u32, count: u32) -> Outcome<&[f32]> {
+        if u64::from(first) + u64::from(count) > u64::from(self.rows) {
+            let expected = format!("rows of {}", self.rows);
+            return Err(Error::argument("rows", format!("{count} from {first} on"), expected).into());
+        }
+        let (first, count, vocab) = (first as usize, count as usize, self.vocab as usize);
+        Ok(&self.values[first * vocab..(first + count) * vocab])
     }
 }
 
@@ -109,7 +119,10 @@ impl NativeLogits {
     /// A copy of `rows` rows of `vocab` elements: 32-bit floats, or the bits of half floats.
     #[napi(constructor)]
     pub fn from_array(env: &Env, data: ArrayArg, dtype: String, rows: f64, vocab: f64) -> Result<Self> {
-        guard(env, || Ok(NativeLogits::of(Logits::read(data, &dtype, count("rows", rows)?, count("vocab", vocab)?)?)))
+        guard(env, || {
+            let (rows, vocab) = (count("rows", rows)?, count("vocab", vocab)?);
+            Ok(NativeLogits::of(Logits::read(data, &dtype, rows, vocab, &budget())?))
+        })
     }
 
     #[napi]
@@ -151,5 +164,73 @@ impl NativeLogits {
     #[napi]
     pub fn dispose(&self, env: &Env) {
         self.logits.borrow_mut().dispose(env, |_| ());
+    }
+}
+
+/// Rows of logits that JavaScript gets as one array. They are kept as they are until then, and copied once, in the background.
+#[napi]
+pub struct NativeLogitRows {
+    rows: RefCell<Vec<LogitRows>>,
+}
+
+/// Rows that lie one behind the other.
+struct LogitRows {
+    logits: Arc<Logits>,
+    first: u32,
+    count: u32,
+}
+
+#[napi]
+impl NativeLogitRows {
+    #[napi(constructor)]
+    pub fn new() -> Self {
+        NativeLogitRows { rows: RefCell::new(Vec::new()) }
+    }
+
+    /// Adds rows behind those that were added before.
+    #[napi]
+    pub fn add(&self, env: &Env, logits: &NativeLogits, first: f64, rows: f64) -> Result<()> {
+        guard(env, || {
+            let (logits, first, count) = (logits.get()?, count("first", first)?, count("rows", rows)?);
+            logits.rows_from(first, count)?;
+            self.rows.borrow_mut().push(LogitRows { logits, first, count });
+            Ok(())
+        })
+    }
+
+    /// All of them, one behind the other. A second time there are none.
+    #[napi(ts_return_type = "Promise<Float32Array>")]
+    pub fn join(&self) -> AsyncTask<JoinTask> {
+        AsyncTask::new(JoinTask { rows: self.rows.take() })
+    }
+}
+
+pub struct JoinTask {
+    rows: Vec<LogitRows>,
+}
+
+impl JoinTask {
+    fn joined(&self) -> Outcome<Vec<f32>> {
+        let parts = self.rows.iter().map(|LogitRows { logits, first, count }| logits.rows_from(*first, *count));
+        let parts = parts.collect::<Outcome<Vec<_>>>()?;
+        let elements = parts.iter().map(|part| part.len()).sum::<usize>();
+        let mut all = Vec::new();
+        all.try_reserve_exact(elements).map_err(|_| Budget::process().refusal(4 * elements as u64))?;
+        parts.iter().for_each(|part| all.extend_from_slice(part));
+        Ok(all)
+    }
+}
+
+impl Task for JoinTask {
+    type Output = Outcome<Vec<f32>>;
+    type JsValue = ExternalArray;
+
+    fn compute(&mut self) -> Result<Self::Output> {
+        Ok(catch(|| self.joined()).unwrap_or_else(Err))
+    }
+
+    fn resolve(&mut self, env: Env, joined: Self::Output) -> Result<Self::JsValue> {
+        self.rows.clear();
+        guard(&env, || Ok(ExternalArray::floats(joined?)))
     }
 }

@@ -3,6 +3,7 @@
 mod attend;
 mod cache;
 mod draft;
+mod lent_run;
 mod options;
 mod pool;
 mod prefix;

@@ -8,7 +8,7 @@ export const PLATFORM: string = platformOf(process.platform, process.arch, mappe
 export const ABSENT: boolean = PLATFORM.endsWith('-musl') || PLATFORM === 'darwin-x64'
 
 /** A test that needs onnxruntime-node: SKIPPED by name where there is none for this system. */
-export function onnxTest(title: string, run: (t: ExecutionContext) => unknown): void {
+export function onnxTest(title: string, run: (t: ExecutionContext) => unknown, declare: (title: string, run: (t: ExecutionContext) => unknown) => void = test): void {
   if (ABSENT) test.skip(`SKIPPED: onnxruntime-node has nothing for ${PLATFORM}: ${title}`, run)
-  else test(title, run)
+  else declare(title, run)
 }

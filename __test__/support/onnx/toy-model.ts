@@ -3,6 +3,7 @@ import { INTERNAL } from '../../../lib/border/owner.js'
 import { binding } from '../../../lib/loading/binding.js'
 import type { Backend, ModelStep } from '../../../lib/onnx/backend.js'
 import { OnnxModel } from '../../../lib/onnx/model.js'
+import { LentRun } from '../../../lib/sequences/lent-run.js'
 import { StepRun } from '../../../lib/sequences/step-run.js'
 
 /** How many tokens the toy knows. */
@@ -99,7 +100,9 @@ export class ToyBackend implements Backend {
       const values = new Float32Array(ids.length * DIM)
       for (const [token, id] of ids.entries()) for (let place = 0; place < DIM; place++) values[token * DIM + place] = left(id, positions[token] as number, place)
       const rowsOf = (data: Float32Array) => ({ data, shape: [ids.length, 1, DIM] })
-      const out = await run.attend(0, rowsOf(new Float32Array(ids.length * DIM)), rowsOf(new Float32Array(ids.length * DIM)), rowsOf(values))
+      using lent = LentRun.taken(run.share())
+      const out = lent.attend(0, rowsOf(new Float32Array(ids.length * DIM)), rowsOf(new Float32Array(ids.length * DIM)), rowsOf(values))
+      lent.dispose()
       await this.#turns()
       if (ids.includes(this.#poison)) throw new Error('poison')
       const logits = new Float32Array(rows.length * this.#vocabulary)

@@ -177,6 +177,13 @@ impl PageRows<'_> {
         self.sequences.len()
     }
 
+    /// The pages of a sequence, and their places among all pages; nothing where there is no such sequence.
+    pub(super) fn listed(&self, sequence: usize) -> Option<(&[PageRead], Range<usize>)> {
+        let first = self.sequences.get(sequence)?.first;
+        let end = self.sequences.get(sequence + 1).map_or(self.pages.len(), |next| next.first);
+        Some((&self.pages[first..end], first..end))
+    }
+
     /// Tokens of a sequence.
     pub(crate) fn tokens(&self, sequence: usize) -> usize {
         self.sequences[sequence].tokens

@@ -7,14 +7,19 @@
 //! What left the window is not among them: copies know where their tokens stand. Slots that nobody wrote are zeros in bulk,
 //! whatever lies there; one by one they are refused. O(bytes of the tokens).
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use kvtide_core::paged::{HeadPlace, KeyOrValue, PageRead};
 
 use super::group::PageGroup;
 use super::launched::{Launched, LayerRead, ReadRun};
 use super::portable;
+use super::run::GroupRun;
 use super::slabs::{Slab, SlabForm, Slabs};
 use crate::base::dims::Dims;
 use crate::base::error::{Error, Result};
+use crate::base::memory::Budget;
 use crate::kernels::Carrier;
 use crate::kernels::pages::each_rows;
 use crate::kernels::quantise::to_f32;
@@ -51,7 +56,7 @@ impl PageGroup {
             let run = ReadRun { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
             return launched.read(LayerRead { layer, runs: &[run], tokens: 1 }, [key, value]);
         }
-        self.with_reader(layer, |mut reader| {
+        self.slabs.with_reader(layer, |mut reader| {
             for (part, out) in KeyOrValue::BOTH.into_iter().zip([key, value]) {
                 reader.part = part;
                 let row = out.len() / self.shape().heads();
@@ -86,31 +91,8 @@ impl PageGroup {
 
     fn copies(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         let pages = self.read_pages(sequence, layer)?;
-        let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
-        let portable = self.portable()?;
-        let gathered = |part: KeyOrValue| {
-            let dims = Dims::new("shape", &[self.shape().heads(), tokens, self.shape().pages.section(part).head_dim])?;
-            let view = View::given(dims, self.shape().read_dtype(part), &self.budget)?;
-            if let SlabForm::Launched(stream) = self.slab().form()? {
-                let launched = Launched { stream, slabs: &self.slabs };
-                let runs = self.written_runs(layer, &pages);
-                launched.gather(LayerRead { layer, runs: &runs, tokens }, part, &view)?;
-                return Ok(view);
-            }
-            let failed = std::cell::RefCell::new(Ok(()));
-            let slabs = [self.slabs.slab.storage(), self.slabs.staging.storage()];
-            // Who reads in candle's operations takes the lock in each of them, and not twice: a writer may wait for it.
-            view.buffer.edit(if portable.is_some() { &[] } else { &slabs }, |out, sources| {
-                let (slab, staging) = match sources {
-                    [slab, staging] => (self.slabs.slab.pages(slab), self.slabs.staging.pages(staging)),
-                    _ => (&[][..], &[][..]),
-                };
-                let reader = Reader { slabs: &self.slabs, portable, slab, staging, layer, part };
-                *failed.borrow_mut() = self.read_part(&reader, &pages, out);
-            })?;
-            failed.into_inner().map(|()| view)
-        };
-        Ok(Kv { k: gathered(KeyOrValue::Key)?, v: gathered(KeyOrValue::Value)? })
+        let holes = |page: &PageRead| self.planner.unwritten(page.block, layer, page.tokens).collect();
+        self.slabs.gather(LayerPart { layer, pages: &pages, holes: &holes }, &self.budget)
     }
 
     /// As [`PageGroup::gather`], into the caller's memory, which has room for just the tokens that are still there.
@@ -119,14 +101,16 @@ impl PageGroup {
         let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
         self.check_out("k", KeyOrValue::Key, k, tokens)?;
         self.check_out("v", KeyOrValue::Value, v, tokens)?;
+        let holes = |page: &PageRead| self.planner.unwritten(page.block, layer, page.tokens).collect();
+        let part = LayerPart { layer, pages: &pages, holes: &holes };
         if let SlabForm::Launched(stream) = self.slab().form()? {
-            let runs = self.written_runs(layer, &pages);
+            let runs = part.runs();
             return Launched { stream, slabs: &self.slabs }.read(LayerRead { layer, runs: &runs, tokens }, [k, v]);
         }
-        self.with_reader(layer, |mut reader| {
-            self.read_part(&reader, &pages, k)?;
+        self.slabs.with_reader(layer, |mut reader| {
+            reader.read_part(&part, k)?;
             reader.part = KeyOrValue::Value;
-            self.read_part(&reader, &pages, v)
+            reader.read_part(&part, v)
         })
     }
 
@@ -145,13 +129,27 @@ impl PageGroup {
         self.collect()?;
         Ok(self.planner.pages(sequence, layer)?.collect())
     }
+}
 
-    /// The slots of pages that were written, and where they go.
-    fn written_runs(&self, layer: u32, pages: &[PageRead]) -> Vec<ReadRun> {
+/// The tokens of some pages of a layer.
+struct LayerPart<'a> {
+    layer: u32,
+    pages: &'a [PageRead],
+    /// The slots of a page that nobody wrote, among its tokens.
+    holes: &'a (dyn Fn(&PageRead) -> Vec<Range<u32>> + Sync),
+}
+
+impl LayerPart<'_> {
+    fn tokens(&self) -> usize {
+        self.pages.iter().map(|page| page.tokens as usize).sum()
+    }
+
+    /// The slots that were written, and where they go.
+    fn runs(&self) -> Vec<ReadRun> {
         let (mut runs, mut first) = (Vec::new(), 0);
-        for &PageRead { block, tokens, staged } in pages {
-            let mut start = 0;
-            for hole in self.planner.unwritten(block, layer, tokens).chain(std::iter::once(tokens..tokens)) {
+        for page in self.pages {
+            let (&PageRead { block, tokens, staged }, mut start) = (page, 0);
+            for hole in (self.holes)(page).into_iter().chain(std::iter::once(tokens..tokens)) {
                 if start < hole.start {
                     runs.push(ReadRun { block, staged, slot: start, tokens: hole.start - start, token: first + start });
                 }
@@ -161,36 +159,78 @@ impl PageGroup {
         }
         runs
     }
+}
+
+impl GroupRun {
+    /// The tokens that a sequence had in a layer before the step: K and V `[kvHeads, tokens, headDim]`, in memory of their own. What
+    /// left its window is not among them.
+    pub fn gather(&self, layer: u32, sequence: usize) -> Result<Kv> {
+        self.check()?;
+        let pages = self.pages_before(layer, sequence)?;
+        // What nobody wrote in them was zeroed when the run began.
+        self.slabs.gather(LayerPart { layer, pages: &pages, holes: &|_| Vec::new() }, &self.budget)
+    }
+}
+
+impl Slabs {
+    /// K and V of a layer in memory of their own.
+    fn gather(&self, of: LayerPart<'_>, budget: &Arc<Budget>) -> Result<Kv> {
+        let (layer, tokens, portable) = (of.layer, of.tokens(), self.portable()?);
+        let gathered = |part: KeyOrValue| {
+            let dims = Dims::new("shape", &[self.shape.heads(), tokens, self.shape.pages.section(part).head_dim])?;
+            let view = View::given(dims, self.shape.read_dtype(part), budget)?;
+            if let SlabForm::Launched(stream) = self.slab.form()? {
+                let launched = Launched { stream, slabs: self };
+                launched.gather(LayerRead { layer, runs: &of.runs(), tokens }, part, &view)?;
+                return Ok(view);
+            }
+            let failed = std::cell::RefCell::new(Ok(()));
+            let slabs = [self.slab.storage(), self.staging.storage()];
+            // Who reads in candle's operations takes the lock in each of them, and not twice: a writer may wait for it.
+            view.buffer.edit(if portable.is_some() { &[] } else { &slabs }, |out, sources| {
+                let (slab, staging) = match sources {
+                    [slab, staging] => (self.slab.pages(slab), self.staging.pages(staging)),
+                    _ => (&[][..], &[][..]),
+                };
+                let reader = Reader { slabs: self, portable, slab, staging, layer, part };
+                *failed.borrow_mut() = reader.read_part(&of, out);
+            })?;
+            failed.into_inner().map(|()| view)
+        };
+        Ok(Kv { k: gathered(KeyOrValue::Key)?, v: gathered(KeyOrValue::Value)? })
+    }
 
     /// Runs `work` on the keys of a layer.
     fn with_reader<T>(&self, layer: u32, work: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
-        let (slabs, part, portable) = (&self.slabs, KeyOrValue::Key, self.portable()?);
+        let (part, portable) = (KeyOrValue::Key, self.portable()?);
         if portable.is_some() {
-            return work(Reader { slabs, portable, slab: &[], staging: &[], layer, part });
+            return work(Reader { slabs: self, portable, slab: &[], staging: &[], layer, part });
         }
-        slabs.slab.inspect(|slab| {
-            slabs.staging.inspect(|staging| work(Reader { slabs, portable, slab, staging, layer, part }))
+        self.slab.inspect(|slab| {
+            self.staging.inspect(|staging| work(Reader { slabs: self, portable, slab, staging, layer, part }))
         })
     }
 
     fn portable(&self) -> Result<Option<&Slab>> {
-        let slab = self.slab();
-        Ok(matches!(slab.form()?, SlabForm::Portable).then_some(&**slab))
+        Ok(matches!(self.slab.form()?, SlabForm::Portable).then_some(&*self.slab))
     }
+}
 
+impl Reader<'_> {
     /// The tokens of these pages, head by head.
-    fn read_part(&self, reader: &Reader<'_>, pages: &[PageRead], out: &mut [u8]) -> Result<()> {
-        let (stores, part) = (Carrier::of(out.len()), reader.part);
-        let row = self.shape().pages.section(part).head_dim * self.shape().read_dtype(part).bytes();
-        each_rows(out, self.shape().heads(), pages, self.planner.block_size() as usize * row, row, |pages, heads| {
+    fn read_part(&self, of: &LayerPart<'_>, out: &mut [u8]) -> Result<()> {
+        let (stores, shape) = (Carrier::of(out.len()), &self.slabs.shape);
+        let row = shape.pages.section(self.part).head_dim * shape.read_dtype(self.part).bytes();
+        let page_bytes = shape.pages.shape().block_size as usize * row;
+        each_rows(out, shape.heads(), of.pages, page_bytes, row, |pages, heads| {
             let mut start = 0;
             for page in pages {
                 let end = start + page.tokens as usize * row;
-                let holes: Vec<_> = self.planner.unwritten(page.block, reader.layer, page.tokens).collect();
+                let holes = (of.holes)(page);
                 // Head by head within a page, so that the page is read in order.
                 for (head, out) in heads.iter_mut().enumerate() {
                     let rows = &mut out[start..end];
-                    reader.read(page, head as u32, 0, rows, stores)?;
+                    self.read(page, head as u32, 0, rows, stores)?;
                     for run in &holes {
                         rows[run.start as usize * row..run.end as usize * row].fill(0);
                     }
@@ -201,9 +241,7 @@ impl PageGroup {
             Ok(())
         })
     }
-}
 
-impl Reader<'_> {
     /// The rows of a head of a page from `slot` on, as many as `out` has room for.
     fn read(&self, page: &PageRead, head: u32, slot: u32, out: &mut [u8], stores: Carrier) -> Result<()> {
         let (of, block, layer) = self.slabs.page(page.block, self.layer, page.staged);

@@ -16,7 +16,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use kvtide_core::paged::{KeyOrValue, PageRead, WritePlan};
+use kvtide_core::paged::{PageRead, WritePlan};
 
 use super::group::PageGroup;
 use super::page_rows::PageRows;
@@ -24,19 +24,23 @@ use super::slabs::Slabs;
 use super::step::{GroupStep, not_written};
 use crate::base::error::{Error, Result};
 use crate::base::life::{ElsewhereWrite, Life};
+use crate::base::memory::Budget;
 use crate::tensor::source::Source;
 
 /// The layers of a group in a step that is computed elsewhere.
 #[derive(Debug)]
 pub(crate) struct GroupRun {
     life: Arc<Life>,
-    slabs: Slabs,
+    pub(super) slabs: Slabs,
+    pub(super) budget: Arc<Budget>,
     plan: Arc<WritePlan>,
     written: Box<[bool]>,
     /// The pages of any layer, none of them staged.
     pages: PageRows<'static>,
     /// Those that are: layer, place among the pages, staging page; in this order.
     staged: Vec<(u32, usize, u32)>,
+    /// How many tokens each page had before the step.
+    before: Vec<u32>,
 }
 
 impl PageGroup {
@@ -62,8 +66,9 @@ impl PageGroup {
         self.zero_before(&before)?;
         let staged = self.staged(&before);
         self.planner.lend_step(&plan)?;
+        let before = before.iter().map(|page| page.tokens).collect();
         let (life, slabs, written) = (self.life.clone(), self.slabs.clone(), step.written.clone());
-        Ok(GroupRun { life, slabs, plan, written, pages, staged })
+        Ok(GroupRun { life, slabs, budget: self.budget.clone(), plan, written, pages, staged, before })
     }
 
     /// Counts the layers that a run has written.
@@ -123,20 +128,6 @@ impl GroupRun {
         self.plan.offsets().map(|offset| offset as i32).collect()
     }
 
-    /// Products of its tokens and what they see, in elements of K and V, with so many query heads.
-    pub fn products(&self, query_heads: u64) -> u64 {
-        let dims = KeyOrValue::BOTH.map(|part| self.pages.head_dim(part) as u64).iter().sum::<u64>();
-        let offsets: Vec<u32> = self.plan.offsets().collect();
-        let tokens = offsets.windows(2).map(|ends| u64::from(ends[1] - ends[0])).enumerate();
-        let seen = |(sequence, tokens): (usize, u64)| {
-            let all = self.pages.tokens(sequence) as u64;
-            let seen = self.pages.window().map_or(all, |window| u64::from(window.tokens() + window.sinks()) + tokens);
-            tokens.saturating_mul(seen.min(all))
-        };
-        let rows = tokens.map(seen).fold(0, u64::saturating_add);
-        rows.saturating_mul(dims.saturating_mul(query_heads))
-    }
-
     /// As [`PageGroup::write_layer`].
     pub fn write_layer(&mut self, layer: u32, sources: [Source<'_>; 2]) -> Result<()> {
         self.check()?;
@@ -156,12 +147,26 @@ impl GroupRun {
         if !self.written[layer as usize] {
             return Err(not_written());
         }
-        let first = self.staged.partition_point(|staged| staged.0 < layer);
-        let of_layer = self.staged[first..].iter().take_while(|staged| staged.0 == layer);
-        Ok(self.pages.in_layer(layer, of_layer.map(|&(_, place, page)| (place, page))))
+        Ok(self.pages_in(layer))
     }
 
-    fn check(&self) -> Result<()> {
+    fn pages_in(&self, layer: u32) -> PageRows<'static> {
+        let first = self.staged.partition_point(|staged| staged.0 < layer);
+        let of_layer = self.staged[first..].iter().take_while(|staged| staged.0 == layer);
+        self.pages.in_layer(layer, of_layer.map(|&(_, place, page)| (place, page)))
+    }
+
+    /// The pages of a sequence in a layer, as far as they had tokens before the step.
+    pub(super) fn pages_before(&self, layer: u32, sequence: usize) -> Result<Vec<PageRead>> {
+        let pages = self.pages_in(layer);
+        let (listed, of_sequence) = pages.listed(sequence).ok_or_else(|| {
+            Error::argument("sequence", sequence, format!("one of {} sequences of the step", pages.count()))
+        })?;
+        let before = listed.iter().zip(&self.before[of_sequence]).map(|(page, &tokens)| PageRead { tokens, ..*page });
+        Ok(before.filter(|page| page.tokens > 0).collect())
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
         if self.life.is_torn() { Err(Error::Poisoned) } else { Ok(()) }
     }
 }

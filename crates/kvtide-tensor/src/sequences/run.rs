@@ -5,6 +5,7 @@
 //! let mut run = cache.run_step(&mut step)?          Send, and borrows nothing
 //!     run.write_layer(0, k, v)?                     on any thread, as cache.write_layer(&mut step, ..)
 //!     run.attend_layer(0, q, &options)?             as cache.attend_layer(&step, ..), with the same bits
+//!     run.gather(0, 0)?                             what the first sequence had before the step
 //! cache.end_run(&mut step, run)?                    its layers count as written
 //! cache.commit_step(&mut step, ids)?
 //! ```
@@ -33,6 +34,7 @@ use crate::base::error::{Error, Result};
 use crate::base::life::RunPin;
 use crate::paged::GroupRun;
 use crate::tensor::source::Source;
+use crate::tensor::view::Kv;
 
 /// The layers of an open step of a [`PagedKvCache`], to be written and attended to apart from it, on any thread.
 ///
@@ -114,12 +116,11 @@ impl StepRun {
         &self.model
     }
 
-    /// How much work it is to attend to a layer from queries of all tokens: products, in elements of rows of K and V. O(sequences).
-    pub fn products<'q>(&self, layer: u32, q: impl Into<Source<'q>>) -> Result<u64> {
-        let (place, q) = (place(&self.model, layer)?, q.into());
-        // Of another shape they are refused when they attend.
-        let heads = q.dims().get(1).copied().unwrap_or(0);
-        Ok(self.groups[place.group as usize].products(heads as u64))
+    /// The tokens that a sequence of the step had in a layer before it, as [`PagedKvCache::gather`] gives them: where K and V of
+    /// its past have to leave the pages. O(bytes of the tokens).
+    pub fn gather(&self, layer: u32, sequence: usize) -> Result<Kv> {
+        let place = place(&self.model, layer)?;
+        self.groups[place.group as usize].gather(place.index, sequence)
     }
 
     /// As [`PagedKvCache::write_layer`].

@@ -374,3 +374,35 @@ fn a_host_s_threads_give_the_same_bits() {
         }
     }
 }
+
+#[test]
+fn it_reads_what_a_sequence_had_before_the_step() {
+    for (format, kind) in [None, Some(PageFormat::Q8)].into_iter().flat_map(|format| KINDS.map(|kind| (format, kind))) {
+        for before in [0, 3, 7, 30] {
+            let (mut cache, id) = quantised(format, kind, before);
+            let other = cache.create_sequence().unwrap();
+            append(&mut cache, other, &[40, 41, 42]).unwrap();
+            let layers: Vec<u32> = own_layers(&cache);
+            let read = |kv: kvtide_tensor::Kv| [kv.k, kv.v].map(|view| (view.shape().to_vec(), view.to_f32().unwrap()));
+            let sequences = [other, id];
+            let expected: Vec<_> = layers
+                .iter()
+                .map(|&layer| sequences.map(|sequence| read(cache.gather(sequence, layer).unwrap())))
+                .collect();
+            let tokens = StepTokens { sequences: &sequences, offsets: Some(&[0, 2, 7]), parents: None };
+            let mut step = cache.begin_step(tokens).unwrap();
+            let mut run = cache.run_step(&mut step).unwrap();
+            for written in [false, true] {
+                for (&layer, expected) in layers.iter().zip(&expected) {
+                    let found = [0, 1].map(|place| read(run.gather(layer, place).unwrap()));
+                    assert_eq!(&found, expected, "{format:?} {before} {written} {layer}");
+                    write_to(&mut cache, &mut run, layer, &[50, 51, 52, 53, 54, 55, 56]).unwrap();
+                }
+            }
+            assert_eq!(code(run.gather(0, 2)), Err(Code::InvalidArgument));
+            assert_eq!(code(run.gather(6, 0)), Err(Code::InvalidArgument));
+            cache.end_run(&mut step, run).unwrap();
+            cache.commit_step(&mut step, None).unwrap();
+        }
+    }
+}

@@ -1,0 +1,15 @@
+import { LentRun } from '../sequences/lent-run.js'
+import { Parts } from './parts.js'
+import { Plain } from './plain.js'
+import type { RuntimeCall, Sessions, SessionsModel, SessionStep } from './sessions.js'
+
+/** @internal Opens sessions on this thread. */
+export function openSessions(model: SessionsModel, calling: RuntimeCall): Promise<Sessions> {
+  return model.kind === 'parts' ? Parts.open(model, calling) : Plain.open(model, calling)
+}
+
+/** @internal Computes a step whose run has this number, and gives the run back. */
+export async function computeLent(sessions: Sessions, run: number, step: SessionStep): Promise<void> {
+  using lent = LentRun.taken(run)
+  await sessions.compute(lent, step)
+}

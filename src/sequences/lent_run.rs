@@ -1,0 +1,194 @@
+//! A run on the thread that computes it, be it another one or the cache's own: layers are written and attended to at once, since this
+//! thread may be held up.
+//!
+//! ```text
+//! number = run.share()                   on the cache's thread; the run is lent from now on
+//! lent = NativeLentRun.taken(number)     on the other
+//!   .gather(layer, sequence)             what a sequence had before the step
+//!   .write(layer, k, v, meta)            K and V of a layer
+//!   .attend(q, k, v, call, lists)        the same, and attention to it
+//!   .logits(data, dtype, rows, vocab)    what is wanted of the step
+//!   .dispose()                           the run is back, and its owner may end it
+//! run.logits()                           on the cache's thread
+//! ```
+//!
+//! A thread that ends gives back what it has: the run comes back as it is then. Memory is counted where the cache is.
+
+use std::cell::RefCell;
+
+use kvtide_tensor::{AttendOptions, Budget, DType, Room, Source, StepRun, View};
+use napi::bindgen_prelude::{Either, Unknown};
+use napi::{Env, Result};
+use napi_derive::napi;
+
+use super::step_run::LentRun;
+use crate::attention::call::zeros;
+use crate::attention::queries::{ListsArg, Queries};
+use crate::border::argument::{ArrayArg, NEW_BYTES_MAX, count, new_array};
+use crate::border::external_array::ExternalArray;
+use crate::border::handle::{Handle, guard};
+use crate::border::refusal::Outcome;
+use crate::border::shared;
+use crate::border::tensor::{TensorArg, source};
+use crate::sampling::logits::Logits;
+
+/// A run that this thread works on.
+#[napi]
+pub struct NativeLentRun {
+    run: RefCell<Handle<LentRun>>,
+}
+
+/// K and V of a layer, and the queries that attend to it. The numbers of a call are those of attention (`attention/queries.rs`), with K
+/// and V described behind q.
+struct LayerCall<'a> {
+    queries: Queries<'a>,
+    k: Source<'a>,
+    v: Source<'a>,
+}
+
+impl<'a> LayerCall<'a> {
+    fn read([q, k, v]: [&'a TensorArg; 3], lists: &'a ListsArg, call: &[f64]) -> Outcome<Self> {
+        let queries = Queries::read(q, lists, call)?;
+        Ok(LayerCall { queries, k: source("k", k, call, 1)?, v: source("v", v, call, 2)? })
+    }
+
+    /// Writes the layer and attends to it, in memory that `take` gives.
+    fn run<'o>(
+        &self,
+        run: &mut StepRun,
+        take: impl FnOnce(&Room) -> kvtide_tensor::Result<&'o mut [u8]>,
+    ) -> Outcome<()> {
+        let layer = self.queries.numbers.layer;
+        run.write_layer(layer, self.k.clone(), self.v.clone())?;
+        self.queries.ask(None, |q, options| {
+            let options = AttendOptions { lse: false, ..options.clone() };
+            Ok(run.attend_layer_with(layer, q, &options, |room| Ok((take(room)?, &mut [][..])))?)
+        })
+    }
+}
+
+/// An output in native memory.
+enum Output {
+    Floats(Vec<f32>),
+    /// Half floats, as their bits.
+    Bits(Vec<u16>),
+}
+
+impl Output {
+    fn of(dtype: DType, elements: usize) -> kvtide_tensor::Result<Self> {
+        fn list<T: Clone + Default>(elements: usize) -> kvtide_tensor::Result<Vec<T>> {
+            let mut list = Vec::new();
+            zeros(&mut list, elements)?;
+            Ok(list)
+        }
+        Ok(if dtype == DType::F32 { Output::Floats(list(elements)?) } else { Output::Bits(list(elements)?) })
+    }
+
+    /// The elements of a view; with `floats`, as 32-bit floats.
+    fn read(view: &View, floats: bool) -> Outcome<Self> {
+        if floats && view.dtype() != DType::F32 {
+            return Ok(Output::Floats(view.to_f32()?));
+        }
+        let mut output = Output::of(view.dtype(), view.shape().iter().product())?;
+        view.read_into(output.bytes())?;
+        Ok(output)
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Output::Floats(floats) => bytemuck::cast_slice_mut(floats),
+            Output::Bits(bits) => bytemuck::cast_slice_mut(bits),
+        }
+    }
+
+    fn array(self) -> ExternalArray {
+        match self {
+            Output::Floats(floats) => ExternalArray::floats(floats),
+            Output::Bits(bits) => ExternalArray::bits(bits),
+        }
+    }
+}
+
+impl NativeLentRun {
+    fn with<R>(&self, env: &Env, work: impl FnOnce(&mut LentRun) -> Outcome<R>) -> Result<R> {
+        // A panic in the middle of a layer is the layer's: the run says itself whether it was torn.
+        guard(env, || work(self.run.borrow_mut().get_mut()?))
+    }
+}
+
+#[napi]
+impl NativeLentRun {
+    /// What `NativeStepRun.share` has left.
+    #[napi(factory)]
+    pub fn taken(env: &Env, number: f64) -> Result<Self> {
+        guard(env, || Ok(NativeLentRun { run: RefCell::new(Handle::new("StepRun", shared::take(number)?)) }))
+    }
+
+    /// K and V of a sequence in a layer before the step, `[kvHeads, tokens, headDim]`, but those that left its window; with `floats`
+    /// as 32-bit floats, whatever the pages have.
+    #[napi(ts_return_type = "Array<Float32Array | Uint16Array>")]
+    pub fn gather(&self, env: &Env, layer: f64, sequence: f64, floats: bool) -> Result<Vec<ExternalArray>> {
+        self.with(env, |run| {
+            let kv = run.gather(count("layer", layer)?, count("sequence", sequence)? as usize)?;
+            let each = [kv.k, kv.v].into_iter().map(|view| Ok(Output::read(&view, floats)?.array()));
+            each.collect()
+        })
+    }
+
+    /// Writes K and V of a layer.
+    #[napi]
+    pub fn write(&self, env: &Env, layer: f64, k: TensorArg, v: TensorArg, meta: &[f64]) -> Result<()> {
+        self.with(env, |run| {
+            let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
+            Ok(run.write_layer(count("layer", layer)?, k, v)?)
+        })
+    }
+
+    /// Writes K and V of a layer and attends to it: an output of the queries' layout.
+    #[napi(ts_return_type = "Float32Array | Uint16Array")]
+    pub fn attend<'a>(
+        &self,
+        env: &'a Env,
+        q: TensorArg,
+        k: TensorArg,
+        v: TensorArg,
+        call: ArrayArg,
+        lists: ListsArg,
+    ) -> Result<Either<Unknown<'a>, ExternalArray>> {
+        self.with(env, |run| {
+            let call = LayerCall::read([&q, &k, &v], &lists, call.numbers()?)?;
+            let (mut small, mut large) = (None, None);
+            call.run(run, |room| {
+                let elements = room.shape.iter().product::<usize>();
+                let bytes = elements * room.dtype.bytes();
+                if bytes > NEW_BYTES_MAX {
+                    return Ok(large.insert(Output::of(room.dtype, elements)?).bytes());
+                }
+                let refused = |_| Budget::process().refusal(bytes as u64);
+                let (array, memory) = new_array(env, room.dtype.bytes(), elements).map_err(refused)?;
+                small = Some(array);
+                Ok(memory.bytes_mut())
+            })?;
+            match (small, large) {
+                (Some(array), _) => Ok(Either::A(array)),
+                (None, large) => Ok(Either::B(large.map_or_else(|| ExternalArray::floats(Vec::new()), Output::array))),
+            }
+        })
+    }
+
+    /// Copies the logits that are wanted: the run's owner gets them.
+    #[napi]
+    pub fn logits(&self, env: &Env, data: ArrayArg, dtype: String, rows: f64, vocab: f64) -> Result<()> {
+        self.with(env, |run| {
+            let (rows, vocab) = (count("rows", rows)?, count("vocab", vocab)?);
+            run.keep(Logits::read(data, &dtype, rows, vocab, run.budget())?);
+            Ok(())
+        })
+    }
+
+    /// Gives the run back. Never refused.
+    #[napi]
+    pub fn dispose(&self, env: &Env) {
+        self.run.borrow_mut().dispose(env, |_| ());
+    }
+}
