@@ -1,7 +1,7 @@
 //! One attention of a graph: its attributes, and a call of it. Everything lies in the library's memory.
 #![expect(unsafe_code, reason = "attributes and tensors are read from a C library, and work is shared on its threads")]
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use kvtide_tensor::{AttendOptions, Budget, DType, HostTensor, SequenceLayout, St
 
 use super::api::{KernelContext, KernelInfo};
 use super::library::Library;
-use super::operator::{ELEMENTS, Operator, Shared, State};
+use super::shared::{ELEMENTS, Shared, State};
 use super::tensor::{dims, memory};
 use crate::border::handle::catch;
 use crate::border::refusal::{Outcome, Refusal};
@@ -32,8 +32,8 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    pub fn read(operator: &Operator, info: *const KernelInfo) -> Outcome<Self> {
-        let library = operator.shared.library;
+    pub fn read(shared: &Arc<Shared>, element: c_int, info: *const KernelInfo) -> Outcome<Self> {
+        let library = shared.library;
         // SAFETY: the info is that of this call, and the place to write to a local.
         let int = |name: &CStr| library.ask(|out| unsafe { (library.api.attribute_int)(info, name.as_ptr(), out) });
         // SAFETY: as above.
@@ -44,9 +44,9 @@ impl Kernel {
             let refused = |_| wrong(format!("{text} is {value}, expected a whole number from 0 on"));
             u32::try_from(value).map_err(refused)
         };
-        let dtype = ELEMENTS.iter().find(|entry| entry.0 == operator.element).map_or(DType::F32, |entry| entry.1);
+        let dtype = ELEMENTS.iter().find(|entry| entry.0 == element).map_or(DType::F32, |entry| entry.1);
         Ok(Kernel {
-            shared: operator.shared.clone(),
+            shared: shared.clone(),
             dtype,
             layer: whole(c"layer")?,
             heads: whole(c"num_heads")? as usize,

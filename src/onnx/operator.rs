@@ -17,64 +17,13 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use kvtide_tensor::DType;
+use std::sync::Arc;
 
 use super::api::{CustomOp, KernelContext, KernelInfo, ShapeContext, Status, VERSION, number};
 use super::kernel::{Kernel, KernelCall};
-use super::library::Library;
+use super::shared::{ELEMENTS, Shared};
 use crate::border::handle::catch;
-use crate::border::refusal::{Outcome, Refusal};
-use crate::sequences::step_run::LentRun;
-
-/// What the kernels of one session share.
-pub(super) struct Shared {
-    pub library: &'static Library,
-    /// How many threads the session has, the caller's among them.
-    pub threads: usize,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-pub(super) struct State {
-    /// The step that is computed.
-    pub run: Option<LentRun>,
-    /// What a kernel was refused with first.
-    refusal: Option<Refusal>,
-    /// Queries and outputs with their tokens first, where the graph has heads first.
-    pub turned: [Vec<f32>; 2],
-}
-
-impl Shared {
-    pub fn new(library: &'static Library, threads: usize) -> Arc<Self> {
-        Arc::new(Shared { library, threads, state: Mutex::default() })
-    }
-
-    pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Gives kernels the step that is computed from here on.
-    pub fn begin(&self, run: LentRun) {
-        let mut state = self.state();
-        (state.run, state.refusal) = (Some(run), None);
-    }
-
-    /// Takes it back, and what a kernel was refused with.
-    pub fn end(&self) -> (Option<LentRun>, Option<Refusal>) {
-        let mut state = self.state();
-        (state.run.take(), state.refusal.take())
-    }
-
-    /// Runs `work` for the library: a refusal or a panic is kept, and becomes a status.
-    fn answer(&self, work: impl FnOnce() -> Outcome<()>) -> Status {
-        let Err(refusal) = catch(work).unwrap_or_else(Err) else { return null_mut() };
-        let status = self.library.status(&refusal.message);
-        self.state().refusal.get_or_insert(refusal);
-        status
-    }
-}
+use crate::border::refusal::Outcome;
 
 /// An operator of one element type, and what its session shares. It has to stay where it is as long as the session.
 #[repr(C)]
@@ -89,10 +38,6 @@ pub(super) struct Operator {
 unsafe impl Send for Operator {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Operator {}
-
-/// Element types of tensors.
-pub(super) const ELEMENTS: [(c_int, DType); 3] =
-    [(number::FLOAT, DType::F32), (number::FLOAT16, DType::F16), (number::BFLOAT16, DType::BF16)];
 
 impl Operator {
     /// One for each element type. They stay where they are in memory as long as the slice lives.
@@ -210,7 +155,7 @@ unsafe extern "system" fn create(
     // SAFETY: the library asks with what it was given.
     let operator = unsafe { Operator::of(operator) };
     operator.shared.answer(|| {
-        let kernel = Kernel::read(operator, info)?;
+        let kernel = Kernel::read(&operator.shared, operator.element, info)?;
         // SAFETY: the library gives a place for its kernel.
         unsafe { *out = Box::into_raw(Box::new(kernel)).cast() };
         Ok(())

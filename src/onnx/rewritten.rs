@@ -7,7 +7,7 @@ use napi::bindgen_prelude::AsyncTask;
 use napi::{Env, Result};
 use napi_derive::napi;
 
-use super::graph::{NativeOnnxPort, OpenGraph, weights};
+use super::open_graph::{NativeOnnxPort, OpenGraph, weights};
 use super::task::OnnxTask;
 use crate::border::external_array::ExternalArray;
 use crate::border::handle::guard;

@@ -14,7 +14,8 @@ use kvtide_core::{Code, details};
 
 use super::api::{CustomOpDomain, MemoryInfo, SessionObject, SessionOptions, number};
 use super::library::{Library, encoded, small};
-use super::operator::{Operator, Shared};
+use super::operator::Operator;
+use super::shared::Shared;
 use crate::border::refusal::{Outcome, Refusal};
 
 /// Inputs that a rewritten graph has, beside token ids.

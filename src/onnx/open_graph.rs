@@ -1,0 +1,96 @@
+//! A graph that is open: the model without its weights, and where they are read from.
+
+use std::path::{Path, PathBuf};
+
+use kvtide_core::{Code, Error, details};
+use kvtide_onnx::{FileSource, Model, Port, Source, Weights};
+use kvtide_tensor::Budget;
+use napi_derive::napi;
+
+use crate::border::refusal::{Outcome, Refusal};
+
+impl From<kvtide_onnx::Error> for Refusal {
+    fn from(error: kvtide_onnx::Error) -> Self {
+        use kvtide_onnx::Error as E;
+        let message = error.to_string();
+        let (code, details) = match error {
+            E::Unrecognised { node, operator, reason } => {
+                (Code::UnsupportedGraph, details![node: node, operator: operator, reason: reason])
+            }
+            E::Memory { bytes } => return Budget::process().refusal(bytes).into(),
+            E::Read { offset, length, reason } => (
+                Code::InvalidGraph,
+                details![offset: offset, expected: format!("{length} bytes that can be read ({reason})")],
+            ),
+            E::Malformed { offset, expected, .. } => (Code::InvalidGraph, details![offset: offset, expected: expected]),
+            E::TooLarge { offset, limit } => {
+                let expected = format!("a graph of at most {limit} bytes without its weights");
+                (Code::InvalidGraph, details![offset: offset, expected: expected])
+            }
+            E::Tensor { name, offset, expected } => {
+                (Code::InvalidGraph, details![tensor: name, offset: offset, expected: expected])
+            }
+            E::Weights { file, tensor, expected } => {
+                (Code::InvalidGraph, details![file: file, tensor: tensor, expected: expected])
+            }
+            E::Graph { node, expected, .. } => (Code::InvalidGraph, details![node: node, expected: expected]),
+        };
+        Refusal { code, message, details }
+    }
+}
+
+/// A model as it was read, and where its weights lie.
+pub struct OpenGraph {
+    pub source: Box<dyn Source + Send + Sync>,
+    pub model: Model,
+    pub path: Option<PathBuf>,
+    /// Those with weights, and how many bytes of each are used.
+    pub files: Vec<(String, u64)>,
+}
+
+impl OpenGraph {
+    pub fn open(path: &Path) -> Outcome<Self> {
+        let wrong = |expected| Error::argument("model", path.display().to_string(), expected);
+        if path.is_dir() {
+            return Err(wrong("the path of an ONNX file, not of a folder".into()).into());
+        }
+        let source = FileSource::open(path).map_err(|error| wrong(format!("a file that can be read ({error})")))?;
+        Self::read(Box::new(source), Some(path.to_owned())).map_err(|refusal| named(refusal, path))
+    }
+
+    pub fn read(source: Box<dyn Source + Send + Sync>, path: Option<PathBuf>) -> Outcome<Self> {
+        let model = Model::read(&source.as_ref())?;
+        let files = model.check_weights(&source.as_ref())?;
+        Ok(OpenGraph { source, model, path, files })
+    }
+}
+
+/// Says in which file it is, unless it is about another one.
+fn named(mut refusal: Refusal, path: &Path) -> Refusal {
+    if refusal.code == Code::InvalidGraph && refusal.details.iter().all(|detail| detail.name != "file") {
+        refusal.message = format!("{}: {}", path.display(), refusal.message);
+        refusal.details.extend(details![file: path.display().to_string()]);
+    }
+    refusal
+}
+
+/// An input or output: its dimensions are sizes, names, or `?`.
+#[napi(object, object_from_js = false)]
+pub struct NativeOnnxPort {
+    pub name: String,
+    /// `f32`, `i64`, ..; empty where the graph does not say.
+    pub element: String,
+    pub dims: Vec<String>,
+}
+
+impl From<Port> for NativeOnnxPort {
+    fn from(Port { name, element, dims }: Port) -> Self {
+        NativeOnnxPort { name, element, dims }
+    }
+}
+
+/// Where weights are written: as references into a file, as they lie, or all inside.
+pub(super) fn weights(external: Option<&str>, embedded: bool) -> Weights<'_> {
+    let inside = if embedded { Weights::Embedded } else { Weights::Inline };
+    external.map_or(inside, Weights::External)
+}
