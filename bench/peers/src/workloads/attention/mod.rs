@@ -2,11 +2,6 @@
 
 mod candle;
 mod decode;
-#[cfg(feature = "ggml")]
-mod ggml;
-#[cfg(not(feature = "ggml"))]
-#[path = "no_ggml.rs"]
-mod ggml;
 mod layers;
 mod limits;
 mod pages;
