@@ -10,12 +10,22 @@ use crate::numbers::{Numbers, to_bytes};
 const DIM: usize = 32;
 
 fn attended(q: &[f32], k: &[f32], v: &[f32], heads: usize, options: &AttendOptions<'_>) -> Result<Attended> {
-    let [q, k, v] = [q, k, v].map(|floats| to_bytes(DType::F32, floats));
-    let host = |name, bytes, heads: usize| {
-        HostTensor::new(name, bytes, DType::F32, &[1, heads, bytes.len() / (4 * heads * DIM), DIM]).unwrap()
-    };
-    let rows = KvRows::Batched { k: host("k", &k, 1).into(), v: host("v", &v, 1).into() };
-    attend(host("q", &q, heads), rows, options)
+    attended_with([q, k, v], DType::F32, heads, DIM, options)
+}
+
+fn attended_with(
+    rows: [&[f32]; 3],
+    dtype: DType,
+    heads: usize,
+    dim: usize,
+    options: &AttendOptions<'_>,
+) -> Result<Attended> {
+    let [q_tokens, kv_tokens] = [rows[0].len() / (heads * dim), rows[1].len() / dim];
+    let [q, k, v] = rows.map(|floats| to_bytes(dtype, floats));
+    let host =
+        |name, bytes, sizes: [usize; 2]| HostTensor::new(name, bytes, dtype, &[1, sizes[0], sizes[1], dim]).unwrap();
+    let rows = KvRows::Batched { k: host("k", &k, [1, kv_tokens]).into(), v: host("v", &v, [1, kv_tokens]).into() };
+    attend(host("q", &q, [heads, q_tokens]), rows, options)
 }
 
 #[test]
@@ -89,6 +99,33 @@ fn the_same_call_gives_the_same_bits_on_any_number_of_threads() {
     let alone = bits(1);
     for threads in [2, 3, 16] {
         assert_eq!(bits(threads), alone, "{threads} threads");
+    }
+}
+
+#[test]
+fn what_an_earlier_call_left_behind_changes_nothing() {
+    let numbers = |seed, dim: usize| Numbers::new(seed).take(60 * dim);
+    let bits = |dtype, dim: usize, queries: usize| {
+        let [q, k, v] = [6, 7, 8].map(|seed| numbers(seed, dim));
+        let rows = [&q[..queries * dim], &k, &v];
+        let result = attended_with(rows, dtype, 1, dim, &AttendOptions::default()).unwrap();
+        (result.out.to_bytes().unwrap(), result.lse)
+    };
+    for form in Kernels::supported() {
+        for dtype in [DType::F32, DType::F16] {
+            for (dim, queries) in [1, 5, 12, 20, 40, 72].into_iter().flat_map(|dim| [1, 5, 12, 60].map(|n| (dim, n))) {
+                let under = || with_kernels(form, || bits(dtype, dim, queries)).unwrap();
+                let fresh = std::thread::scope(|scope| scope.spawn(under).join().unwrap());
+                for number in [f32::NAN, f32::INFINITY, f32::MAX] {
+                    let left = vec![number; 60 * 128];
+                    for rows in [12, 60] {
+                        let rows = [&left[..rows * 128], &left, &left];
+                        let _ = with_kernels(form, || attended_with(rows, dtype, 1, 128, &AttendOptions::default()));
+                    }
+                    assert_eq!(under(), fresh, "{form}, {dtype:?}, {dim} elements, {queries} queries, behind {number}");
+                }
+            }
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 //! each vector, and a few shuffles where columns become rows; the product does nothing but multiply-adds.
 #![expect(unsafe_code, reason = "rows are read through pointers that the caller has checked")]
 
-use super::rows::{AheadOf, ElementFormat, LANES_MAX, TileRows, ask, load_some};
+use super::rows::{AheadOf, ElementFormat, LANES_MAX, TileRows, ask, load_some, padded};
 use crate::kernels::simd::Lanes;
 
 /// Vectors of columns in a panel.
@@ -129,13 +129,13 @@ unsafe fn load<V: Lanes, F: ElementFormat>(row: *const u8, at: usize, dim: usize
     unsafe { if dim - at < V::COUNT { load_some::<F, V>(row, at, dim - at) } else { F::load::<V>(row, at) } }
 }
 
-/// Lays rows out as rows: row `at + i` of every panel has its part of row `i`. Columns behind the last element, up to a whole
-/// vector, get zeros.
+/// Lays rows out as rows: row `at + i` of every panel has its part of row `i`. Columns behind the last element, as far as a row of
+/// floats is padded, get zeros: sums of what an earlier call left there would be taken for sums of this one that are no numbers.
 ///
 /// # Safety
 ///
-/// The rows are readable, the panels writable for `at + count` rows and `dim` columns rounded up to a vector, and the machine has
-/// the instructions of `V`.
+/// The rows are readable, the panels writable for `at + count` rows and `padded(dim)` columns, and the machine has the instructions
+/// of `V`.
 #[inline(always)]
 pub(super) unsafe fn lay_rows<V: Lanes, F: ElementFormat>(a: Lay) {
     let width = width::<V>();
@@ -148,6 +148,9 @@ pub(super) unsafe fn lay_rows<V: Lanes, F: ElementFormat>(a: Lay) {
             for at in (0..a.dim).step_by(V::COUNT) {
                 let to = to.add(at / width * a.panel_rows * width + at % width);
                 load::<V, F>(row, at, a.dim).store(to);
+            }
+            for at in (a.dim.next_multiple_of(V::COUNT)..padded(a.dim)).step_by(V::COUNT) {
+                V::splat(0.0).store(to.add(at / width * a.panel_rows * width + at % width));
             }
         }
     }

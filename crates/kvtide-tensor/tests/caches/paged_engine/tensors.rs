@@ -289,7 +289,9 @@ impl Cache for TensorCache {
             self.lent = Some(Lent::new(step, run));
         }
         if let Some(lent) = &mut self.lent {
-            let is_known = self.cache.check_written(&step.borrow(), layer).is_ok();
+            // What a stale step had written before it was stale stays shown; nothing new of it ever is.
+            let written = code(self.cache.check_written(&step.borrow(), layer));
+            let is_known = matches!(written, Ok(()) | Err(Code::StaleStep));
             lent.write(layer, fed, kernels, is_known);
         }
         answer
