@@ -13,7 +13,7 @@ import * as onnxruntime from 'onnxruntime-node'
 
 import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
 import { REPORTS } from '../run/suites.js'
-import { lane, measure, type Contestant } from '../run/rounds.js'
+import { lane, measure, pause, type Contestant } from '../run/rounds.js'
 import { DECODER, writeDecoder } from './decoder.js'
 import { writeGguf } from './gguf.js'
 
@@ -51,32 +51,59 @@ function collect(): void {
   ;(runInNewContext('gc') as () => void)()
 }
 
+/** Tokens of a round, one after the other: the first of them finds its weights where another lane has left the processor's caches. */
+const STEPS = 8
+
+/** A way to compute some tokens behind a past of one length: `reset` goes back to it. */
+interface Decoding {
+  readonly reset: () => void
+  readonly step: () => Promise<void>
+}
+
+/** A lane whose rounds are a few tokens each. Before each of them other lanes' threads get time to stop looking for work. */
+function decoding(role: 'peer' | 'ours', name: string, { reset, step }: Decoding, after?: () => void): Contestant {
+  const before = (): void => {
+    reset()
+    pause()
+  }
+  const round = async (): Promise<void> => {
+    for (let done = 0; done < STEPS; done++) await step()
+  }
+  return lane(role, name, STEPS, round, { shared: true, before, ...(after !== undefined && { after }) })
+}
+
 /** Past in and present out. */
-function copying(session: onnxruntime.InferenceSession, length: number, rows: number): () => Promise<void> {
+function copying(session: onnxruntime.InferenceSession, length: number, rows: number): Decoding {
   const data = noise(rows * kvHeads * length * headDim)
-  let [past, total] = [names('past_key_values').map(() => new Tensor('float32', data, [rows, kvHeads, length, headDim]) as onnxruntime.Tensor), length]
-  return async () => {
-    total += 1
-    const feeds: Feeds = { input_ids: int64(Array.from({ length: rows }, () => 5), [rows, 1]), attention_mask: ones(rows, total) }
-    names('past_key_values').forEach((name, index) => (feeds[name] = past[index] as onnxruntime.Tensor))
-    const outputs = await session.run(feeds)
-    past = names('present').map(name => outputs[name] as onnxruntime.Tensor)
+  const first = names('past_key_values').map(() => new Tensor('float32', data, [rows, kvHeads, length, headDim]) as onnxruntime.Tensor)
+  let [past, total] = [first, length]
+  return {
+    reset: () => void ([past, total] = [first, length]),
+    step: async () => {
+      total += 1
+      const feeds: Feeds = { input_ids: int64(Array.from({ length: rows }, () => 5), [rows, 1]), attention_mask: ones(rows, total) }
+      names('past_key_values').forEach((name, index) => (feeds[name] = past[index] as onnxruntime.Tensor))
+      const outputs = await session.run(feeds)
+      past = names('present').map(name => outputs[name] as onnxruntime.Tensor)
+    },
   }
 }
 
-/** One buffer that is past and present, with room for the steps to come. */
-function sharing(session: onnxruntime.InferenceSession, length: number, rows: number, steps: number): () => Promise<void> {
-  const room = length + steps
+/** One buffer that is past and present, with room for the tokens of a round. */
+function sharing(session: onnxruntime.InferenceSession, length: number, rows: number): Decoding {
+  const room = length + STEPS
   const held = names('past_key_values').map(() => new Tensor('float32', noise(rows * kvHeads * room * headDim), [rows, kvHeads, room, headDim]))
   const fetches: Record<string, onnxruntime.Tensor> = { logits: new Tensor('float32', new Float32Array(rows * vocabulary), [rows, 1, vocabulary]) }
   names('present').forEach((name, index) => (fetches[name] = held[index] as onnxruntime.Tensor))
   let total = length
-  return async () => {
-    // Whoever measures for longer goes on at the last place.
-    total = Math.min(total + 1, room)
-    const feeds: Feeds = { input_ids: int64(Array.from({ length: rows }, () => 5), [rows, 1]), attention_mask: ones(rows, total) }
-    names('past_key_values').forEach((name, index) => (feeds[name] = held[index] as onnxruntime.Tensor))
-    await session.run(feeds, fetches)
+  return {
+    reset: () => void (total = length),
+    step: async () => {
+      total += 1
+      const feeds: Feeds = { input_ids: int64(Array.from({ length: rows }, () => 5), [rows, 1]), attention_mask: ones(rows, total) }
+      names('past_key_values').forEach((name, index) => (feeds[name] = held[index] as onnxruntime.Tensor))
+      await session.run(feeds, fetches)
+    },
   }
 }
 
@@ -120,15 +147,16 @@ async function filled(model: OnnxModel, length: number, rows: number): Promise<O
 /** A step of one token for each of some sequences of a length. */
 export async function decode(length: number, rows: number, threads: number, rounds: number, targets: { readonly peer: number; readonly parts?: number }): Promise<Workload> {
   const id = `js-onnx-${rows === 1 ? '' : `${rows}x`}${length}-${threads}`
-  const running = await start(threads, rows * (length + rounds + 600) * 2 * layers * kvHeads * headDim * 4)
+  const running = await start(threads, rows * (length + 600) * 2 * layers * kvHeads * headDim * 4)
   const opened: OnnxSequence[] = []
-  const lanes: Contestant[] = [lane('peer', 'onnxruntime-node, one buffer', 1, sharing(running.session, length, rows, rounds + 8), { shared: true })]
-  if (rows === 1) lanes.push(lane('peer', 'onnxruntime-node, past in and present out', 1, copying(running.session, length, rows), { shared: true, after: collect }))
+  const lanes = [decoding('peer', 'onnxruntime-node, one buffer', sharing(running.session, length, rows))]
+  if (rows === 1) lanes.push(decoding('peer', 'onnxruntime-node, past in and present out', copying(running.session, length, rows), collect))
   for (const [backend, model] of Object.entries(running.models)) {
     const sequences = await filled(model, length, rows)
     opened.push(...sequences)
-    const step = sequences.map(sequence => ({ sequence, tokens: [5] }))
-    lanes.push(lane('ours', `kvtide, ${backend}`, 1, async () => void (await model.run(step)), { shared: true }))
+    const items = sequences.map(sequence => ({ sequence, tokens: [5] }))
+    const reset = (): void => sequences.forEach(sequence => sequence.truncate(length))
+    lanes.push(decoding('ours', `kvtide, ${backend}`, { reset, step: async () => void (await model.run(items)) }))
   }
   const measured = await measure(lanes, rounds)
   opened.forEach(sequence => sequence.dispose())
