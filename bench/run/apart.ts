@@ -6,8 +6,8 @@ import { pause } from './rounds.js'
 
 /** A lane as its module makes it. */
 export interface Apart {
-  /** Not timed. */
-  readonly before?: () => void
+  /** Not timed; other lanes' threads have ended their search for work. */
+  readonly before?: () => void | Promise<void>
   readonly round: () => Promise<void>
 }
 
@@ -45,9 +45,9 @@ async function serve(module: string, of: string): Promise<void> {
   const { start } = (await import(module)) as { start(of: object): Promise<Apart> }
   const { before, round } = await start(JSON.parse(of) as object)
   const timed = async (): Promise<void> => {
-    before?.()
     // Threads of other lanes look for work for a while.
     pause()
+    await before?.()
     const begun = process.hrtime.bigint()
     await round()
     process.send?.(Number(process.hrtime.bigint() - begun))

@@ -53,7 +53,7 @@ function collect(): void {
   ;(runInNewContext('gc') as () => void)()
 }
 
-/** Tokens of a round, one after the other: the first of them finds the processor's caches as another lane has left them. */
+/** Tokens of a round, one after the other. One before them is not timed: it finds caches and threads as another lane has left them. */
 export const STEPS = 8
 
 /** A way to compute tokens behind a past of one length: `reset` goes back to it. */
@@ -81,7 +81,7 @@ function copying(session: onnxruntime.InferenceSession, length: number, rows: nu
 
 /** One buffer that is past and present, with room for the tokens of a round. */
 function sharing(session: onnxruntime.InferenceSession, length: number, rows: number): Decoding {
-  const room = length + STEPS
+  const room = length + 1 + STEPS
   const held = names('past_key_values').map(() => new Tensor('float32', noise(rows * kvHeads * room * headDim), [rows, kvHeads, room, headDim]))
   const fetches: Record<string, onnxruntime.Tensor> = { logits: new Tensor('float32', new Float32Array(rows * vocabulary), [rows, 1, vocabulary]) }
   names('present').forEach((name, index) => (fetches[name] = held[index] as onnxruntime.Tensor))
@@ -122,9 +122,10 @@ async function decoding(of: LaneOf): Promise<Apart> {
   const { reset, step } =
     way === 'sharing' ? sharing(await sessionOf(path, threads), length, rows) : way === 'copying' ? copying(await sessionOf(path, threads), length, rows) : await ours(of)
   return {
-    before: () => {
+    before: async () => {
       reset()
       collect()
+      await step()
     },
     round: async () => {
       for (let done = 0; done < STEPS; done++) await step()
