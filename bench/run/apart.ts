@@ -20,7 +20,9 @@ export interface Child {
 
 /** Starts a lane, and waits until it is ready. */
 export async function apart(module: URL, of: object): Promise<Child> {
-  const child = fork(fileURLToPath(import.meta.url), [module.href, JSON.stringify(of)])
+  // It has the allocator that its users have: nobody else's lane leaves it anything.
+  const { GLIBC_TUNABLES: _, ...env } = process.env
+  const child = fork(fileURLToPath(import.meta.url), [module.href, JSON.stringify(of)], { env })
   const answer = (): Promise<number> =>
     new Promise((resolve, reject) => {
       const ended = (code: number | null): void => reject(new Error(`${module.href} ${JSON.stringify(of)} ended with ${code}`))

@@ -48,7 +48,7 @@ export function readArguments(args: readonly string[]): Wanted {
  * What tells glibc's allocator where large allocations lie. Sometimes asking the system and sometimes reusing what was freed, it would make
  * a lane slow or fast by what the lane before it has left: the first touch of a page costs as much as copying several.
  */
-const MEMORY: Readonly<Record<Workload['memory'], string>> = {
+const MEMORY: Readonly<Record<Exclude<Workload['memory'], 'usual'>, string>> = {
   new: 'glibc.malloc.mmap_threshold=131072',
   reused: 'glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736',
 }
@@ -78,7 +78,7 @@ function kept(name: string, text: string): void {
 
 export function runPeers({ only, rounds }: Wanted): Report {
   const machine = machineHere()
-  const listed = ask(PEERS, ['--list']).trim().split('\n').map(line => line.split(' ') as [string, Workload['memory']])
+  const listed = ask(PEERS, ['--list']).trim().split('\n').map(line => line.split(' ') as [string, keyof typeof MEMORY])
   const workloads = listed.filter(([id]) => id.startsWith(only)).map(([id, memory]) => {
     // Lanes work on one thread, unless they say otherwise.
     const env = { GLIBC_TUNABLES: MEMORY[memory], RAYON_NUM_THREADS: '1', KVTIDE_THREADS: '1' }

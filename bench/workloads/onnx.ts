@@ -53,7 +53,8 @@ export async function decode(length: number, rows: number, threads: number, roun
     { id: `${id}/parts-over-graph`, over: 'kvtide, parts', under: 'kvtide, graph', toReach: targets.parts === undefined ? 'less' : { atMost: targets.parts } },
     ...(rows === 1 ? [{ id: `${id}/copying-over-graph`, over: 'onnxruntime-node, past in and present out', under: 'kvtide, graph', toReach: { atLeast: targets.peer } } satisfies Ratio] : []),
   ]
-  return workloadOf(id, `A decoder of ${layers} layers: one token for ${rows === 1 ? 'a sequence' : `each of ${rows} sequences`} of ${length}, ${many(threads)}`, 'step', measured, ratios)
+  const workload = workloadOf(id, `A decoder of ${layers} layers: one token for ${rows === 1 ? 'a sequence' : `each of ${rows} sequences`} of ${length}, ${many(threads)}`, 'step', measured, ratios)
+  return { ...workload, memory: 'usual' }
 }
 
 /** A prompt from nothing. */
@@ -61,10 +62,11 @@ export async function prefill(length: number, threads: number, rounds: number): 
   const id = `js-onnx-prefill-${length}-${threads}`
   const lanes = [['peer', 'onnxruntime-node', 'copying'], ['ours', 'kvtide, graph', 'graph'], ['ours', 'kvtide, parts', 'parts']] as const
   const measured = await measureApart('prefill', lanes, { length, rows: 1, threads }, length, contestants => measureLong(contestants, rounds))
-  return workloadOf(id, `A decoder of ${layers} layers: a prompt of ${length}, ${many(threads)}`, 'token', measured, [
+  const workload = workloadOf(id, `A decoder of ${layers} layers: a prompt of ${length}, ${many(threads)}`, 'token', measured, [
     { id: `${id}/peer-over-graph`, over: 'onnxruntime-node', under: 'kvtide, graph', toReach: { atLeast: 1 } },
     { id: `${id}/peer-over-parts`, over: 'onnxruntime-node', under: 'kvtide, parts', toReach: 'more' },
   ])
+  return { ...workload, memory: 'usual' }
 }
 
 /** The first token of a prompt of which most was computed before, for somebody else. */
