@@ -53,7 +53,8 @@ its multiply-adds. *By hand* is what is written where no cache is taken. *Peers*
 and attention.`,
     `Large allocations come either always from *new memory*, pages that the system gives at the first touch, as to the first cache of
 a process, or always from *reused memory*, pages that were touched before. Left to itself, the allocator does now the one and
-now the other, and a lane is slow or fast by what the one before it has left. Reused memory is the kinder to those who copy.`,
+now the other, and a lane is slow or fast by what the one before it has left. Reused memory is the kinder to those who copy. Lanes
+with a process of their own have *usual memory*, as the allocator gives it.`,
     '![Every workload on a log axis](results.svg)',
     '## The machine',
     peers.machine === undefined ? 'unknown' : machineOf(peers.machine, javascript.engine),

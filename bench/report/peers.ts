@@ -106,6 +106,12 @@ function shareOfLimit(lanes: readonly Measured[], toReach: Bound): Ratio {
   return { id: 'share-of-limit', over: ratioOf(sum, add).median >= 1 ? SUM : MULTIPLY_ADDS, under: 'kvtide', toReach, why }
 }
 
+/** The fastest of ggml's ways; none where ggml was not built. */
+function ggml(lanes: readonly Measured[], ours: string): Ratio[] {
+  const ways = lanes.filter(({ name }) => name.startsWith('ggml')).toSorted((a, b) => spreadOf(a.nanoseconds).median - spreadOf(b.nanoseconds).median)
+  return ways.slice(0, 1).map(({ name }) => ({ id: 'ggml-over-ours', says: `${name}, its fastest way / ${ours}`, over: name, under: ours, toReach: { atLeast: 1.5 } }))
+}
+
 function attention({ lanes, facts }: Outcome, workload: string): Found[] {
   const times = (over: string, under: string): number => ratioOf(laneOf(lanes, over), laneOf(lanes, under)).median
   const dtype = workload.replace('attention-', '')
@@ -119,22 +125,27 @@ function attention({ lanes, facts }: Outcome, workload: string): Found[] {
     { id: 'scaling', says: 'kvtide: 1 thread / 2 threads, over that of the sum', over: 'kvtide', under: ours2, base: [SUM, sum2], toReach: { atLeast: 0.95 }, why },
     ...faster.map((over): Ratio => ({ id: 'candle-over-ours', over, under: 'kvtide', toReach: { atLeast: 4 } })),
     { id: 'flash-over-ours', over: FLASH, under: 'kvtide', toReach: 'more' },
+    ...ggml(lanes, 'kvtide'),
     fact('temporary', 'largest temporary of kvtide, in MiB', facts['temporary'] ?? Number.NaN, { atMost: 1 }),
   ]
 }
 
-function attentionPrefill(): Found[] {
-  return ([['share-of-limit', MULTIPLY_ADDS, 'kvtide'], ['scaling', 'kvtide', 'kvtide, 2 threads'], ['candle-over-ours', 'candle operations, grouped queries', 'kvtide']] as const).map(
-    ([id, over, under]) => ({ id, over, under, toReach: 'more' }),
-  )
+function attentionPrefill({ lanes }: Outcome, workload: string): Found[] {
+  return [
+    { id: 'share-of-limit', over: MULTIPLY_ADDS, under: 'kvtide', toReach: workload === 'attention-prefill' ? { atLeast: 0.8 } : 'more' },
+    { id: 'scaling', over: 'kvtide', under: 'kvtide, 2 threads', toReach: 'more' },
+    { id: 'candle-over-ours', over: 'candle operations, grouped queries', under: 'kvtide', toReach: 'more' },
+    ...ggml(lanes, 'kvtide'),
+  ]
 }
 
-function attentionPages({ facts }: Outcome): Found[] {
+function attentionPages({ lanes, facts }: Outcome): Found[] {
   const bytes = (form: string): number => (facts[`bytes of pages, ${form}`] ?? Number.NaN) / (facts['bytes of pages, f32'] ?? Number.NaN)
   return [
     ...['f32', 'f16'].map(dtype => ratio(`${dtype}-over-contiguous`, `pages, ${dtype}`, `one piece, ${dtype}`, { atMost: 1.1 }, { limit: [`sum in the order of pages, ${dtype}`, `sum, ${dtype}`] })),
     ratio('q8-over-f16', 'pages, q8', 'pages, f16', { atMost: 1 }),
     ratio('q8-over-contiguous-f16', 'pages, q8', 'one piece, f16', 'less'),
+    ...ggml(lanes, 'pages, q8'),
     ratio('f8e4m3-over-f16', 'pages, f8e4m3', 'pages, f16', 'less'),
     ratio('q4-over-f16', 'pages, q4', 'pages, f16', 'less'),
     ...['f8e4m3', 'q8', 'q4'].map(form => fact(`${form}-bytes`, `bytes of ${form} pages / of f32 pages`, bytes(form), form === 'q8' ? { atMost: 0.3 } : 'less')),

@@ -44,8 +44,8 @@ export interface Workload {
   readonly id: string
   readonly title: string
   readonly operation: string
-  /** Whether large allocations get pages that the system gives at the first touch, or pages that were touched before. */
-  readonly memory: 'new' | 'reused'
+  /** Whether large allocations get pages that the system gives at the first touch, pages that were touched before, or now these and now those. */
+  readonly memory: 'new' | 'reused' | 'usual'
   /** Rounds that were counted, of the lane that has the fewest. */
   readonly rounds: number
   readonly lanes: readonly Lane[]

@@ -15,7 +15,7 @@ import { step } from '../workloads/step.js'
 import { view } from '../workloads/view.js'
 import { readArguments } from './suites.js'
 
-/** For rounds of seconds. */
+/** For rounds of seconds; those of the clients take minutes. */
 const few = (rounds: number): number => Math.min(rounds, 5)
 
 /** Every workload by its id, in the order of the report. A new one is a file of bench/workloads and a line here. */
@@ -39,7 +39,7 @@ const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | 
   'js-onnx-prefill-2048-1': rounds => prefill(2048, 1, few(rounds)),
   'js-onnx-prefill-2048-2': rounds => prefill(2048, 2, few(rounds)),
   'js-onnx-shared-1000-2': rounds => shared(1000, 20, 2, few(rounds)),
-  'js-onnx-clients-16-2': rounds => clients(16, 512, 128, 2, few(rounds)),
+  'js-onnx-clients-16-2': rounds => clients(16, 512, 128, 2, Math.min(rounds, 2)),
   'js-onnx-llama-cpp-8-2': rounds => besideLlamaCpp(8, 256, 64, 2, few(rounds)),
 }
 

@@ -1,5 +1,5 @@
 // Runs the suites, each in a process of its own, one after the other: bench/peers, the TypeScript one, the native ones.
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { loadavg } from 'node:os'
 import { join } from 'node:path'
@@ -48,7 +48,7 @@ export function readArguments(args: readonly string[]): Wanted {
  * What tells glibc's allocator where large allocations lie. Sometimes asking the system and sometimes reusing what was freed, it would make
  * a lane slow or fast by what the lane before it has left: the first touch of a page costs as much as copying several.
  */
-const MEMORY: Readonly<Record<Workload['memory'], string>> = {
+const MEMORY: Readonly<Record<Exclude<Workload['memory'], 'usual'>, string>> = {
   new: 'glibc.malloc.mmap_threshold=131072',
   reused: 'glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=68719476736',
 }
@@ -64,7 +64,11 @@ function ask(command: string, args: readonly string[], env: Readonly<Record<stri
 /** Compiles what the suites measure: an old build would be a claim about other code. */
 export function build(): void {
   run('npm', ['run', '--silent', 'build'])
-  run('cargo', ['build', '--release', '--manifest-path', 'bench/peers/Cargo.toml'])
+  // ggml is built for this machine, as its users build it; kvtide is not.
+  const missing = ['cmake', 'clang'].filter(tool => spawnSync(tool, ['--version']).status !== 0)
+  if (missing.length > 0) console.log(`SKIPPED: ggml's lanes, which need ${missing.join(' and ')}`)
+  const native = { CFLAGS: '-march=native', CXXFLAGS: '-march=native' }
+  run('cargo', ['build', '--release', '--manifest-path', 'bench/peers/Cargo.toml', ...(missing.length > 0 ? [] : ['--features', 'ggml'])], native)
 }
 
 function kept(name: string, text: string): void {
@@ -74,7 +78,7 @@ function kept(name: string, text: string): void {
 
 export function runPeers({ only, rounds }: Wanted): Report {
   const machine = machineHere()
-  const listed = ask(PEERS, ['--list']).trim().split('\n').map(line => line.split(' ') as [string, Workload['memory']])
+  const listed = ask(PEERS, ['--list']).trim().split('\n').map(line => line.split(' ') as [string, keyof typeof MEMORY])
   const workloads = listed.filter(([id]) => id.startsWith(only)).map(([id, memory]) => {
     // Lanes work on one thread, unless they say otherwise.
     const env = { GLIBC_TUNABLES: MEMORY[memory], RAYON_NUM_THREADS: '1', KVTIDE_THREADS: '1' }

@@ -1,195 +1,72 @@
 // A decoder in onnxruntime-node, with its past going in and out, against the same decoder in kvtide/onnx.
 //
 // onnxruntime-node has two ways: past in and present out, a copy of everything at each step; and one buffer for both, which holds
-// whatever length there may be from the start. The better one of each round is the peer.
+// whatever length there may be from the start. Each lane of a decoder's steps and of its prompts has a process of its own (onnx-lanes.ts).
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { monitorEventLoopDelay } from 'node:perf_hooks'
-import { setFlagsFromString } from 'node:v8'
-import { runInNewContext } from 'node:vm'
 
-import { OnnxModel, type OnnxSequence } from 'kvtide/onnx'
-import * as onnxruntime from 'onnxruntime-node'
+import { OnnxModel } from 'kvtide/onnx'
 
 import { workloadOf, type Ratio, type Skipped, type Workload } from '../report/report.js'
+import { apart } from '../run/apart.js'
+import { lane, measure, type Contestant } from '../run/rounds.js'
 import { REPORTS } from '../run/suites.js'
-import { lane, measure, pause, type Contestant } from '../run/rounds.js'
 import { DECODER, writeDecoder } from './decoder.js'
 import { writeGguf } from './gguf.js'
+import { STEPS, ids, type LaneOf } from './onnx-lanes.js'
 
-const { layers, kvHeads, headDim, vocabulary } = DECODER
-const { InferenceSession, Tensor } = onnxruntime
-
-type Feeds = Record<string, onnxruntime.Tensor>
-
-const int64 = (values: readonly number[], dims: readonly number[]): onnxruntime.Tensor => new Tensor('int64', BigInt64Array.from(values, BigInt), dims)
-
-const ones = (rows: number, length: number): onnxruntime.Tensor => new Tensor('int64', new BigInt64Array(rows * length).fill(1n), [rows, length])
-
-/** Token ids that are the same in each run; another seed gives others. */
-export function ids(count: number, seed: number): Uint32Array {
-  let state = seed * 2_654_435_761 + 1
-  return Uint32Array.from({ length: count }, () => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return 3 + (state % (vocabulary - 3))
-  })
-}
-
-function noise(count: number): Float32Array {
-  let state = 0x2545f491
-  return Float32Array.from({ length: count }, () => {
-    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0
-    return state / 2 ** 32 - 0.5
-  })
-}
-
-const names = (side: 'past_key_values' | 'present'): string[] => Array.from({ length: layers }, (_, layer) => ['key', 'value'].map(part => `${side}.${layer}.${part}`)).flat()
-
-/** Frees what a lane has left at once, so that the next one does not pay for it. */
-function collect(): void {
-  setFlagsFromString('--expose-gc')
-  ;(runInNewContext('gc') as () => void)()
-}
-
-/** Tokens of a round, one after the other: the first of them finds its weights where another lane has left the processor's caches. */
-const STEPS = 8
-
-/** A way to compute some tokens behind a past of one length: `reset` goes back to it. */
-interface Decoding {
-  readonly reset: () => void
-  readonly step: () => Promise<void>
-}
-
-/** A lane whose rounds are a few tokens each. Before each of them other lanes' threads get time to stop looking for work. */
-function decoding(role: 'peer' | 'ours', name: string, { reset, step }: Decoding, after?: () => void): Contestant {
-  const before = (): void => {
-    reset()
-    pause()
-  }
-  const round = async (): Promise<void> => {
-    for (let done = 0; done < STEPS; done++) await step()
-  }
-  return lane(role, name, STEPS, round, { shared: true, before, ...(after !== undefined && { after }) })
-}
-
-/** Past in and present out. */
-function copying(session: onnxruntime.InferenceSession, length: number, rows: number): Decoding {
-  const data = noise(rows * kvHeads * length * headDim)
-  const first = names('past_key_values').map(() => new Tensor('float32', data, [rows, kvHeads, length, headDim]) as onnxruntime.Tensor)
-  let [past, total] = [first, length]
-  return {
-    reset: () => void ([past, total] = [first, length]),
-    step: async () => {
-      total += 1
-      const feeds: Feeds = { input_ids: int64(Array.from({ length: rows }, () => 5), [rows, 1]), attention_mask: ones(rows, total) }
-      names('past_key_values').forEach((name, index) => (feeds[name] = past[index] as onnxruntime.Tensor))
-      const outputs = await session.run(feeds)
-      past = names('present').map(name => outputs[name] as onnxruntime.Tensor)
-    },
-  }
-}
-
-/** One buffer that is past and present, with room for the tokens of a round. */
-function sharing(session: onnxruntime.InferenceSession, length: number, rows: number): Decoding {
-  const room = length + STEPS
-  const held = names('past_key_values').map(() => new Tensor('float32', noise(rows * kvHeads * room * headDim), [rows, kvHeads, room, headDim]))
-  const fetches: Record<string, onnxruntime.Tensor> = { logits: new Tensor('float32', new Float32Array(rows * vocabulary), [rows, 1, vocabulary]) }
-  names('present').forEach((name, index) => (fetches[name] = held[index] as onnxruntime.Tensor))
-  let total = length
-  return {
-    reset: () => void (total = length),
-    step: async () => {
-      total += 1
-      const feeds: Feeds = { input_ids: int64(Array.from({ length: rows }, () => 5), [rows, 1]), attention_mask: ones(rows, total) }
-      names('past_key_values').forEach((name, index) => (feeds[name] = held[index] as onnxruntime.Tensor))
-      await session.run(feeds, fetches)
-    },
-  }
-}
-
-const sessionOf = (path: string, threads: number): Promise<onnxruntime.InferenceSession> =>
-  InferenceSession.create(path, { intraOpNumThreads: threads, interOpNumThreads: 1, executionMode: 'sequential', graphOptimizationLevel: 'all', logSeverityLevel: 3 })
-
-const BACKENDS = ['graph', 'parts'] as const
-
-interface Running {
-  readonly path: string
-  readonly threads: number
-  readonly models: Readonly<Record<string, OnnxModel>>
-  readonly session: onnxruntime.InferenceSession
-}
-
-/** The decoder in all ways, at so many threads. */
-async function start(threads: number, memoryBytes: number): Promise<Running> {
-  const path = writeDecoder(join(REPORTS, 'decoder'))
-  const models: Record<string, OnnxModel> = {}
-  for (const backend of BACKENDS) models[backend] = await OnnxModel.load(path, { backend, threads, cache: { memoryBytes, maxSequences: 32 } })
-  return { path, threads, models, session: await sessionOf(path, threads) }
-}
-
-async function end({ models, session }: Running): Promise<void> {
-  for (const model of Object.values(models)) await model.dispose()
-  await session.release()
-}
+const { layers } = DECODER
 
 /** Rounds of seconds, of which the first warms up. */
 const measureLong = (lanes: readonly Contestant[], rounds: number): ReturnType<typeof measure> => measure(lanes, rounds, undefined, 1)
 
 const many = (threads: number): string => (threads === 1 ? '1 thread' : `${threads} threads`)
 
-/** Sequences of so many tokens each, computed. */
-async function filled(model: OnnxModel, length: number, rows: number): Promise<OnnxSequence[]> {
-  const sequences = Array.from({ length: rows }, (_, row) => model.open({ tokens: ids(length, row + 1), salt: `row ${row}` }))
-  for (const sequence of sequences) await model.run([{ sequence }])
-  return sequences
+/** Lanes in processes of their own, by what they are called; `what` is done in each of them. */
+async function measureApart(what: 'decode' | 'prefill', lanes: readonly (readonly ['peer' | 'ours', string, LaneOf['way']])[], sizes: Omit<LaneOf, 'what' | 'way' | 'path'>, operations: number, run: (lanes: readonly Contestant[]) => ReturnType<typeof measure>): ReturnType<typeof measure> {
+  const path = writeDecoder(join(REPORTS, 'decoder'))
+  const children = []
+  for (const [role, name, way] of lanes) {
+    const of: LaneOf = { what, way, path, ...sizes }
+    children.push({ role, name, child: await apart(new URL('onnx-lanes.ts', import.meta.url), of) })
+  }
+  try {
+    return await run(children.map(({ role, name, child }) => lane(role, name, operations, () => child.round(), { shared: true })))
+  } finally {
+    children.forEach(({ child }) => child.end())
+  }
 }
 
 /** A step of one token for each of some sequences of a length. */
 export async function decode(length: number, rows: number, threads: number, rounds: number, targets: { readonly peer: number; readonly parts?: number }): Promise<Workload> {
   const id = `js-onnx-${rows === 1 ? '' : `${rows}x`}${length}-${threads}`
-  const running = await start(threads, rows * (length + 600) * 2 * layers * kvHeads * headDim * 4)
-  const opened: OnnxSequence[] = []
-  const lanes = [decoding('peer', 'onnxruntime-node, one buffer', sharing(running.session, length, rows))]
-  if (rows === 1) lanes.push(decoding('peer', 'onnxruntime-node, past in and present out', copying(running.session, length, rows), collect))
-  for (const [backend, model] of Object.entries(running.models)) {
-    const sequences = await filled(model, length, rows)
-    opened.push(...sequences)
-    const items = sequences.map(sequence => ({ sequence, tokens: [5] }))
-    const reset = (): void => sequences.forEach(sequence => sequence.truncate(length))
-    lanes.push(decoding('ours', `kvtide, ${backend}`, { reset, step: async () => void (await model.run(items)) }))
-  }
-  const measured = await measure(lanes, rounds)
-  opened.forEach(sequence => sequence.dispose())
-  await end(running)
+  const lanes = [
+    ['peer', 'onnxruntime-node, one buffer', 'sharing'],
+    ...(rows === 1 ? [['peer', 'onnxruntime-node, past in and present out', 'copying'] as const] : []),
+    ['ours', 'kvtide, graph', 'graph'],
+    ['ours', 'kvtide, parts', 'parts'],
+  ] as const
+  const measured = await measureApart('decode', lanes, { length, rows, threads }, STEPS, contestants => measure(contestants, rounds))
   const ratios: Ratio[] = [
     { id: `${id}/peer-over-graph`, over: 'onnxruntime-node, one buffer', under: 'kvtide, graph', toReach: { atLeast: targets.peer } },
     { id: `${id}/parts-over-graph`, over: 'kvtide, parts', under: 'kvtide, graph', toReach: targets.parts === undefined ? 'less' : { atMost: targets.parts } },
     ...(rows === 1 ? [{ id: `${id}/copying-over-graph`, over: 'onnxruntime-node, past in and present out', under: 'kvtide, graph', toReach: { atLeast: targets.peer } } satisfies Ratio] : []),
   ]
-  return workloadOf(id, `A decoder of ${layers} layers: one token for ${rows === 1 ? 'a sequence' : `each of ${rows} sequences`} of ${length}, ${many(threads)}`, 'step', measured, ratios)
+  const workload = workloadOf(id, `A decoder of ${layers} layers: one token for ${rows === 1 ? 'a sequence' : `each of ${rows} sequences`} of ${length}, ${many(threads)}`, 'step', measured, ratios)
+  return { ...workload, memory: 'usual' }
 }
 
 /** A prompt from nothing. */
 export async function prefill(length: number, threads: number, rounds: number): Promise<Workload> {
   const id = `js-onnx-prefill-${length}-${threads}`
-  const running = await start(threads, 4 * length * 2 * layers * kvHeads * headDim * 4)
-  const tokens = ids(length, 1)
-  const nothing = names('past_key_values').map(name => [name, new Tensor('float32', new Float32Array(0), [1, kvHeads, 0, headDim])] as const)
-  const feeds = { input_ids: int64([...tokens], [1, length]), attention_mask: ones(1, length), ...Object.fromEntries(nothing) }
-  let salt = 0
-  const ours = Object.entries(running.models).map(([backend, model]) =>
-    lane('ours', `kvtide, ${backend}`, length, async () => {
-      // Another salt: nothing is found.
-      using sequence = model.open({ tokens, salt: `${salt++}` })
-      await model.run([{ sequence }])
-    }, { shared: true }),
-  )
-  const measured = await measureLong([lane('peer', 'onnxruntime-node', length, async () => void (await running.session.run(feeds)), { shared: true }), ...ours], rounds)
-  await end(running)
-  return workloadOf(id, `A decoder of ${layers} layers: a prompt of ${length}, ${many(threads)}`, 'token', measured, [
+  const lanes = [['peer', 'onnxruntime-node', 'copying'], ['ours', 'kvtide, graph', 'graph'], ['ours', 'kvtide, parts', 'parts']] as const
+  const measured = await measureApart('prefill', lanes, { length, rows: 1, threads }, length, contestants => measureLong(contestants, rounds))
+  const workload = workloadOf(id, `A decoder of ${layers} layers: a prompt of ${length}, ${many(threads)}`, 'token', measured, [
     { id: `${id}/peer-over-graph`, over: 'onnxruntime-node', under: 'kvtide, graph', toReach: { atLeast: 1 } },
     { id: `${id}/peer-over-parts`, over: 'onnxruntime-node', under: 'kvtide, parts', toReach: 'more' },
   ])
+  return { ...workload, memory: 'usual' }
 }
 
 /** The first token of a prompt of which most was computed before, for somebody else. */

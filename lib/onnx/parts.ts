@@ -78,7 +78,7 @@ export class Parts implements Sessions {
       for (const [place, { bytes, inputs, outputs, attentions }] of written.entries()) {
         const session = await ran(undefined, () => calling(() => module.InferenceSession.create(bytes, options)))
         const last = written.flatMap(part => part.inputs).filter(name => lastUse(written, name) === place)
-        parts.push({ session, inputs, outputs, last, attentions: attentions.map(({ layer, ...names }) => ({ ...names, layer: layers.get(layer) as NativeOnnxLayer, options: optionsOf(layers.get(layer) as NativeOnnxLayer) })) })
+        parts.push({ session, inputs, outputs, last, attentions: attentions.map(({ layer, ...names }) => ({ ...names, layer: layers.get(layer) as NativeOnnxLayer, options: { threads, ...optionsOf(layers.get(layer) as NativeOnnxLayer) } })) })
       }
     } catch (error) {
       for (const { session } of parts) await calling(() => session.release())

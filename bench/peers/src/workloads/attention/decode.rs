@@ -10,6 +10,7 @@ use kvtide_tensor::{AttendOptions, DType, attend, set_threads};
 
 use super::super::Outcome;
 use super::candle::{self, by_tokens, flash, grouped, repeated};
+use super::ggml;
 use super::layers::{Layers, layer_bytes, layers_beyond_caches};
 use super::limits::{computing, plain_sum};
 use super::ours;
@@ -61,6 +62,7 @@ pub fn run(dtype: DType, keys: usize, count: Option<usize>, rounds: usize) -> Re
         computing(layers.multiply_adds(), 1),
     ];
     lanes.extend(candle_lanes(&layers)?);
+    lanes.extend(ggml::lanes(&layers)?);
     let title = format!("attention, 1 query of 32 heads over {keys} keys of 8, {count} layers in turn, {dtype}");
     let mut outcome = Outcome::of(title, "layer", lanes, rounds)?;
     outcome.facts.insert("temporary".to_owned(), temporary);

@@ -2,6 +2,11 @@
 
 mod candle;
 mod decode;
+#[cfg(feature = "ggml")]
+mod ggml;
+#[cfg(not(feature = "ggml"))]
+#[path = "no_ggml.rs"]
+mod ggml;
 mod layers;
 mod limits;
 mod pages;

@@ -10,6 +10,7 @@ use kvtide_core::paged::PageFormat;
 use kvtide_tensor::{AttendOptions, DType, PagedKvCache, PagedKvCacheOptions, attend};
 
 use super::super::Outcome;
+use super::ggml;
 use super::layers::{Layers, QUERY_HEADS, layer_bytes, layers_beyond_caches, noise};
 use super::ours;
 use crate::large::filled;
@@ -112,6 +113,8 @@ pub fn run(keys: usize, count: Option<usize>, rounds: usize) -> Result<Outcome> 
     for kind in &KINDS {
         lanes.push(lane(kind, keys, count)?);
     }
+    let low_bits = count.unwrap_or_else(|| layers_beyond_caches(layer_bytes(DType::F16, keys) / 2));
+    lanes.extend(ggml::low_bit_lanes(&halves, low_bits)?);
     for kind in &KINDS[..2] {
         lanes.extend(sums(kind, keys, count));
     }

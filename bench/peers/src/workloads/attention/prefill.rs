@@ -6,6 +6,7 @@ use kvtide_tensor::{DType, set_threads};
 
 use super::super::Outcome;
 use super::candle::{self, grouped};
+use super::ggml;
 use super::layers::{GROUP, Layers};
 use super::limits::computing;
 use super::ours;
@@ -18,19 +19,20 @@ fn mask(queries: usize, keys: usize) -> Result<Tensor> {
     Ok(Tensor::from_vec(floats, (1, 1, GROUP * queries, keys), &Device::Cpu)?)
 }
 
-pub fn run(queries: usize, keys: usize, rounds: usize) -> Result<Outcome> {
+pub fn run(dtype: DType, queries: usize, keys: usize, rounds: usize) -> Result<Outcome> {
     set_threads(2)?;
-    let layers = Layers::new(DType::F32, 1, queries, keys)?;
-    let mask = mask(queries, keys)?;
+    let layers = Layers::new(dtype, 1, queries, keys)?;
+    let mask = mask(queries, keys)?.to_dtype(dtype.candle())?;
     // A query sees the keys before it and itself: half of the last `queries` keys are hidden.
     let seen = keys - queries + queries.div_ceil(2);
-    let lanes = vec![
+    let mut lanes = vec![
         ours("kvtide", &layers, 1),
         ours("kvtide, 2 threads", &layers, 2),
         candle::lane("candle operations, grouped queries", layers.tensors()?, |kv| grouped(&layers.q, kv, Some(&mask))),
         computing(layers.multiply_adds() / keys as u64 * seen as u64, 32),
     ];
-    let title = format!("attention, {queries} queries of 32 heads, the last ones of {keys} keys of 8, f32");
+    lanes.extend(ggml::lanes(&layers)?);
+    let title = format!("attention, {queries} queries of 32 heads, the last ones of {keys} keys of 8, {dtype}");
     Outcome::of(title, "layer", lanes, rounds)
 }
 
