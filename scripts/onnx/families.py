@@ -8,7 +8,7 @@ Traps: no size may be that of the vocabulary, or the builders take a projection 
 Needs torch, transformers and optimum-onnx; the builders of onnxruntime-genai are run where they lie (their package needs not be
 installed: `pip install --no-deps --target folder onnxruntime-genai==0.18.0 onnx_ir`). Each model has a folder with
 references.json and references.safetensors, in the form of __test__/fixtures/llama, and a folder for each graph:
-`KVTIDE_ONNX_FAMILIES=<folder> cargo test -p kvtide-onnx --test families` runs them all.
+`KVTIDE_ONNX_FAMILIES=<folder> cargo test -p kvtide-onnx --test runtime` runs them all.
 """
 import argparse
 import json
