@@ -12,6 +12,7 @@ import { StepRun } from '../../lib/sequences/step-run.js'
 import { distance, referenceLogits, references } from '../support/llama/references.js'
 import { readSafetensors } from '../support/llama/safetensors.js'
 import { onnxTest as test } from '../support/onnx/available.js'
+import { runProcess } from '../support/packaging/child.js'
 import { best, F16, F32, graphFile, INT4, PagedGraph } from '../support/onnx/paged-graph.js'
 import { rejected } from '../support/throws.js'
 
@@ -278,4 +279,21 @@ test('a library that is not loaded, and a model that the library refuses', async
   const session = await NativeOnnxSession.create(file, bytes, options)
   t.deepEqual(session.outputs, ['logits'])
   session.dispose()
+})
+
+test('the first sessions of a process may be made at once', async t => {
+  // A graph of one node, logits = Identity(input_ids): made so fast that all of them come to the library's list of domains together.
+  const identity = 'CAhCBAoAEA86UwodCglpbnB1dF9pZHMSBmxvZ2l0cyIISWRlbnRpdHkSAWdaGAoJaW5wdXRfaWRzEgsKCQgHEgUKAxIBbmIVCgZsb2dpdHMSCwoJCAcSBQoDEgFu'
+  const { href: lib } = new URL('../../lib/', import.meta.url)
+  for (let turn = 0; turn < 20; turn++) {
+    const { code, out, err } = await runProcess(`
+      process.env.UV_THREADPOOL_SIZE = '16'
+      const { binding } = await import('${lib}loading/binding.ts')
+      const { onnxLibrary } = await import('${lib}onnx/runtime.ts')
+      const { file } = onnxLibrary()
+      const model = new Uint8Array(Buffer.from(${JSON.stringify(identity)}, 'base64'))
+      const made = await Promise.all(Array.from({ length: 16 }, () => binding.NativeOnnxSession.create(file, model, { threads: 1 })))
+      console.log(made.length)`)
+    t.deepEqual([code, out.trim()], [0, '16'], err)
+  }
 })

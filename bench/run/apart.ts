@@ -1,5 +1,6 @@
 // A lane in a process of its own. The parent names a module whose `start` makes the lane, and asks for one round after the other.
-import { fork } from 'node:child_process'
+import { fork, type ChildProcess } from 'node:child_process'
+import type { EventEmitter } from 'node:events'
 import { fileURLToPath } from 'node:url'
 
 import { pause } from './rounds.js'
@@ -18,20 +19,24 @@ export interface Child {
   end(): void
 }
 
+/** The nanoseconds that a process says next, by an event of its own or of what reads from it; refused when it ends before. */
+export function nextAnswer(child: ChildProcess, from: EventEmitter, event: string, what: string): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const ended = (code: number | null): void => reject(new Error(`${what} ended with ${code}`))
+    child.once('exit', ended)
+    from.once(event, nanoseconds => {
+      child.off('exit', ended)
+      resolve(Number(nanoseconds))
+    })
+  })
+}
+
 /** Starts a lane, and waits until it is ready. */
 export async function apart(module: URL, of: object): Promise<Child> {
   // It has the allocator that its users have: nobody else's lane leaves it anything.
   const { GLIBC_TUNABLES: _, ...env } = process.env
   const child = fork(fileURLToPath(import.meta.url), [module.href, JSON.stringify(of)], { env })
-  const answer = (): Promise<number> =>
-    new Promise((resolve, reject) => {
-      const ended = (code: number | null): void => reject(new Error(`${module.href} ${JSON.stringify(of)} ended with ${code}`))
-      child.once('exit', ended)
-      child.once('message', nanoseconds => {
-        child.off('exit', ended)
-        resolve(Number(nanoseconds))
-      })
-    })
+  const answer = (): Promise<number> => nextAnswer(child, child, 'message', `${module.href} ${JSON.stringify(of)}`)
   await answer()
   return {
     round: () => {

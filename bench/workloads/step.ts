@@ -8,6 +8,7 @@ import { createInterface } from 'node:readline'
 import { PagedKvCache } from 'kvtide'
 
 import { excessOf, workloadOf, type Skipped, type Workload } from '../report/report.js'
+import { nextAnswer, type Child } from '../run/apart.js'
 import { lane, measure, pause, type Contestant } from '../run/rounds.js'
 import { PEERS } from '../run/suites.js'
 
@@ -37,26 +38,16 @@ function ours(name: string, steps: number): Contestant {
 }
 
 /** Rounds of the same work in Rust, each asked for by a line and answered with its nanoseconds: bench/peers/src/paged_step.rs. */
-interface RustSteps {
-  round(): Promise<number>
-  end(): void
-}
-
-function rustSteps(steps: number): RustSteps | undefined {
+function rustSteps(steps: number): Child | undefined {
   if (!existsSync(PEERS)) return undefined
   const child = spawn(PEERS, ['--paged-step', String(steps)], { stdio: ['pipe', 'pipe', 'inherit'] })
   const answers = createInterface({ input: child.stdout })
   return {
-    round: () =>
-      new Promise((resolve, reject) => {
-        const ended = (): void => reject(new Error(`${PEERS} ended`))
-        child.once('exit', ended)
-        answers.once('line', line => {
-          child.off('exit', ended)
-          resolve(Number(line))
-        })
-        child.stdin.write('\n')
-      }),
+    round: () => {
+      const answer = nextAnswer(child, answers, 'line', PEERS)
+      child.stdin.write('\n')
+      return answer
+    },
     end: () => child.stdin.end(),
   }
 }

@@ -8,4 +8,5 @@ pub(crate) mod read_task;
 pub(crate) mod refusal;
 pub(crate) mod shared;
 pub(crate) mod stop;
+pub(crate) mod task;
 pub(crate) mod tensor;

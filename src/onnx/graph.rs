@@ -20,12 +20,12 @@ use napi_derive::napi;
 
 use super::open_graph::{NativeOnnxPort, OpenGraph, weights};
 use super::rewritten::{NativeOnnxRewritten, RewrittenGraph};
-use super::task::OnnxTask;
 use crate::border::argument::{ArrayArg, positive};
 use crate::border::external_array::ExternalArray;
 use crate::border::handle::guard;
 use crate::border::refusal::Outcome;
 use crate::border::shared;
+use crate::border::task::PoolTask;
 
 /// A graph that was read. Weights were not.
 #[napi]
@@ -43,20 +43,20 @@ pub struct NativeOnnxFile {
 #[napi]
 impl NativeOnnxGraph {
     #[napi(ts_return_type = "Promise<NativeOnnxGraph>")]
-    pub fn open(path: String) -> AsyncTask<OnnxTask<OpenGraph, NativeOnnxGraph>> {
-        OnnxTask::of(move || OpenGraph::open(Path::new(&path)), NativeOnnxGraph::of_graph)
+    pub fn open(path: String) -> AsyncTask<PoolTask<OpenGraph, NativeOnnxGraph>> {
+        PoolTask::of(move || OpenGraph::open(Path::new(&path)), NativeOnnxGraph::of_graph)
     }
 
     /// Keeps a copy of the bytes.
     #[napi(ts_return_type = "Promise<NativeOnnxGraph>")]
-    pub fn of(env: &Env, bytes: ArrayArg) -> Result<AsyncTask<OnnxTask<OpenGraph, NativeOnnxGraph>>> {
+    pub fn of(env: &Env, bytes: ArrayArg) -> Result<AsyncTask<PoolTask<OpenGraph, NativeOnnxGraph>>> {
         guard(env, || {
             let given = bytes.memory("model")?.bytes();
             let mut copy = Vec::new();
             let refused = |_| Budget::process().refusal(given.len() as u64);
             copy.try_reserve_exact(given.len()).map_err(refused)?;
             copy.extend_from_slice(given);
-            Ok(OnnxTask::of(move || OpenGraph::read(Box::new(copy), None), NativeOnnxGraph::of_graph))
+            Ok(PoolTask::of(move || OpenGraph::read(Box::new(copy), None), NativeOnnxGraph::of_graph))
         })
     }
 
@@ -104,11 +104,11 @@ impl NativeOnnxGraph {
         &self,
         external: Option<String>,
         embedded: Option<bool>,
-    ) -> AsyncTask<OnnxTask<Vec<u8>, ExternalArray>> {
+    ) -> AsyncTask<PoolTask<Vec<u8>, ExternalArray>> {
         let graph = self.graph.clone();
         let embedded = embedded.unwrap_or(false);
         let write = move || Ok(graph.model.to_bytes(&graph.source.as_ref(), weights(external.as_deref(), embedded))?);
-        OnnxTask::of(write, ExternalArray::bytes)
+        PoolTask::of(write, ExternalArray::bytes)
     }
 
     /// Bytes to put behind the model's own: it then also answers with those rows of these outputs that its input `kvtide.new_rows` names.
@@ -127,7 +127,7 @@ impl NativeOnnxGraph {
         env: &Env,
         logit_rows: bool,
         windows: Option<Vec<Option<f64>>>,
-    ) -> Result<AsyncTask<OnnxTask<RewrittenGraph, NativeOnnxRewritten>>> {
+    ) -> Result<AsyncTask<PoolTask<RewrittenGraph, NativeOnnxRewritten>>> {
         let graph = self.graph.clone();
         guard(env, || {
             let window = |window: Option<f64>| window.map(|window| positive("windows", window)).transpose();
@@ -137,7 +137,7 @@ impl NativeOnnxGraph {
                 let rewritten = Rewritten::new(&graph.source.as_ref(), &graph.model, &options)?;
                 Ok(RewrittenGraph { graph, rewritten })
             };
-            Ok(OnnxTask::of(rewrite, NativeOnnxRewritten::of))
+            Ok(PoolTask::of(rewrite, NativeOnnxRewritten::of))
         })
     }
 }

@@ -23,11 +23,14 @@ pub(super) struct Library {
     pub env: *mut Env,
     /// `1.30.0`.
     version: String,
+    /// Whether a session has made kvtide's domain of operators known. The library adds it to a list of the whole process, and does not
+    /// expect two sessions to do so at once.
+    knows_domain: Mutex<bool>,
 }
 
 // SAFETY: the functions may be called from any thread, and the environment is made for all of them.
 unsafe impl Send for Library {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: as above; what changes in it is behind a lock.
 unsafe impl Sync for Library {}
 
 /// Libraries by their files. They stay.
@@ -102,7 +105,7 @@ impl Library {
         }
         // SAFETY: the table is that of this version.
         let api = unsafe { Api::read(table) }.ok_or_else(old)?;
-        let mut library = Library { api, env: null_mut(), version };
+        let mut library = Library { api, env: null_mut(), version, knows_domain: Mutex::new(false) };
         let mut env = null_mut();
         // Its messages are as loud as onnxruntime-node has them; sessions of ours are silent.
         // SAFETY: the name is a string, and the place to write to a local.
@@ -122,6 +125,18 @@ impl Library {
         }
         let reason = "takes weights from a folder only from 1.21 on: update onnxruntime-node";
         Err(unavailable(format!("version {} {reason}", self.version)))
+    }
+
+    /// Makes a session that brings kvtide's domain. Until one has been made, others wait for their turn.
+    pub fn with_domain<R>(&self, make: impl FnOnce() -> Outcome<R>) -> Outcome<R> {
+        let mut knows_domain = self.knows_domain.lock().unwrap_or_else(PoisonError::into_inner);
+        if *knows_domain {
+            drop(knows_domain);
+            return make();
+        }
+        let made = make()?;
+        *knows_domain = true;
+        Ok(made)
     }
 
     /// A refusal for a status that is one.

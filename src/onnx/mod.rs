@@ -21,5 +21,4 @@ mod rewritten;
 mod run;
 mod session;
 mod shared;
-mod task;
 mod tensor;

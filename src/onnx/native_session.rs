@@ -26,10 +26,10 @@ use napi_derive::napi;
 use super::library::Library;
 use super::run::StepInputs;
 use super::session::{ModelData, Options, Port, Session};
-use super::task::OnnxTask;
 use crate::border::argument::{ArrayArg, positive};
 use crate::border::handle::{Handle, budget, catch, guard};
 use crate::border::refusal::Outcome;
+use crate::border::task::PoolTask;
 use crate::sampling::logits::NativeLogits;
 use crate::sequences::step_run::{LentRun, NativeStepRun};
 
@@ -69,7 +69,7 @@ impl NativeOnnxSession {
         library: String,
         model: ModelArg,
         options: NativeOnnxSessionOptions,
-    ) -> Result<AsyncTask<OnnxTask<NativeOnnxSession, NativeOnnxSession>>> {
+    ) -> Result<AsyncTask<PoolTask<NativeOnnxSession, NativeOnnxSession>>> {
         guard(env, || {
             let threads = positive("threads", options.threads)? as usize;
             let folder = options.folder.map(|folder| {
@@ -81,7 +81,7 @@ impl NativeOnnxSession {
                 Either::A(path) => ModelData::Path(path),
                 Either::B(bytes) => ModelData::Bytes(copied(bytes.memory("model")?.bytes())?),
             };
-            Ok(OnnxTask::of(
+            Ok(PoolTask::of(
                 move || {
                     let library = Library::open(Path::new(&library))?;
                     let session = Arc::new(Session::create(library, &model, &options)?);

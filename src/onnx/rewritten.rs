@@ -8,11 +8,11 @@ use napi::{Env, Result};
 use napi_derive::napi;
 
 use super::open_graph::{NativeOnnxPort, OpenGraph, weights};
-use super::task::OnnxTask;
 use crate::border::external_array::ExternalArray;
 use crate::border::handle::guard;
 use crate::border::refusal::Outcome;
 use crate::border::shared;
+use crate::border::task::PoolTask;
 
 /// A rewritten graph, and the one that its weights are read from.
 pub struct RewrittenGraph {
@@ -188,13 +188,13 @@ impl NativeOnnxRewritten {
         &self,
         external: Option<String>,
         embedded: Option<bool>,
-    ) -> AsyncTask<OnnxTask<Vec<u8>, ExternalArray>> {
+    ) -> AsyncTask<PoolTask<Vec<u8>, ExternalArray>> {
         let of = self.rewritten.clone();
         let write = move || {
             let weights = weights(external.as_deref(), embedded.unwrap_or(false));
             Ok(of.rewritten.model().to_bytes(&of.graph.source.as_ref(), weights)?)
         };
-        OnnxTask::of(write, ExternalArray::bytes)
+        PoolTask::of(write, ExternalArray::bytes)
     }
 
     /// Cut at its attentions.
@@ -203,10 +203,10 @@ impl NativeOnnxRewritten {
         &self,
         external: Option<String>,
         embedded: Option<bool>,
-    ) -> AsyncTask<OnnxTask<Vec<WrittenPart>, Vec<NativeOnnxPart>>> {
+    ) -> AsyncTask<PoolTask<Vec<WrittenPart>, Vec<NativeOnnxPart>>> {
         let of = self.rewritten.clone();
         let show = |parts: Vec<WrittenPart>| parts.into_iter().map(NativeOnnxPart::from).collect();
-        OnnxTask::of(move || of.parts(weights(external.as_deref(), embedded.unwrap_or(false))), show)
+        PoolTask::of(move || of.parts(weights(external.as_deref(), embedded.unwrap_or(false))), show)
     }
 }
 

@@ -92,7 +92,7 @@ impl Session {
         }
         // SAFETY: as above.
         let made = library.make(|out| unsafe { (api.create_session_options)(out) })?;
-        let created = session.configure(made, options).and_then(|()| session.load(made, model));
+        let created = session.configure(made, options).and_then(|()| library.with_domain(|| session.load(made, model)));
         // SAFETY: it was made above, and the session has what it needs of it.
         unsafe { (api.release_session_options)(made) };
         // What a kernel was refused with while it was made says more than the library.

@@ -12,13 +12,14 @@ use half::{bf16, f16};
 use kvtide_core::Error;
 use kvtide_tensor::{Budget, DType, Lease};
 use napi::bindgen_prelude::AsyncTask;
-use napi::{Env, Result, Task};
+use napi::{Env, Result};
 use napi_derive::napi;
 
 use crate::border::argument::{ArrayArg, count};
 use crate::border::external_array::ExternalArray;
-use crate::border::handle::{Handle, budget, catch, guard};
+use crate::border::handle::{Handle, budget, guard};
 use crate::border::refusal::Outcome;
+use crate::border::task::PoolTask;
 
 /// Rows of as many floats as the vocabulary has tokens.
 pub(crate) struct Logits {
@@ -200,37 +201,18 @@ impl NativeLogitRows {
 
     /// All of them, one behind the other. A second time there are none.
     #[napi(ts_return_type = "Promise<Float32Array>")]
-    pub fn join(&self) -> AsyncTask<JoinTask> {
-        AsyncTask::new(JoinTask { rows: self.rows.take() })
+    pub fn join(&self) -> AsyncTask<PoolTask<Vec<f32>, ExternalArray>> {
+        let rows = self.rows.take();
+        PoolTask::of(move || joined(&rows), ExternalArray::floats)
     }
 }
 
-pub struct JoinTask {
-    rows: Vec<LogitRows>,
-}
-
-impl JoinTask {
-    fn joined(&self) -> Outcome<Vec<f32>> {
-        let parts = self.rows.iter().map(|LogitRows { logits, first, count }| logits.rows_from(*first, *count));
-        let parts = parts.collect::<Outcome<Vec<_>>>()?;
-        let elements = parts.iter().map(|part| part.len()).sum::<usize>();
-        let mut all = Vec::new();
-        all.try_reserve_exact(elements).map_err(|_| Budget::process().refusal(4 * elements as u64))?;
-        parts.iter().for_each(|part| all.extend_from_slice(part));
-        Ok(all)
-    }
-}
-
-impl Task for JoinTask {
-    type Output = Outcome<Vec<f32>>;
-    type JsValue = ExternalArray;
-
-    fn compute(&mut self) -> Result<Self::Output> {
-        Ok(catch(|| self.joined()).unwrap_or_else(Err))
-    }
-
-    fn resolve(&mut self, env: Env, joined: Self::Output) -> Result<Self::JsValue> {
-        self.rows.clear();
-        guard(&env, || Ok(ExternalArray::floats(joined?)))
-    }
+fn joined(rows: &[LogitRows]) -> Outcome<Vec<f32>> {
+    let parts = rows.iter().map(|LogitRows { logits, first, count }| logits.rows_from(*first, *count));
+    let parts = parts.collect::<Outcome<Vec<_>>>()?;
+    let elements = parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut all = Vec::new();
+    all.try_reserve_exact(elements).map_err(|_| Budget::process().refusal(4 * elements as u64))?;
+    parts.iter().for_each(|part| all.extend_from_slice(part));
+    Ok(all)
 }

@@ -1,27 +1,27 @@
-//! Work of this folder on a thread of the runtime's pool, while JavaScript goes on.
+//! Work on a thread of the runtime's pool, while JavaScript goes on.
 
 use napi::bindgen_prelude::{AsyncTask, ToNapiValue, TypeName};
 use napi::{Env, Result, Task};
 
-use crate::border::handle::{catch, guard};
-use crate::border::refusal::Outcome;
+use super::handle::{catch, guard};
+use super::refusal::Outcome;
 
 /// Work on a thread of the runtime's pool, and what JavaScript gets of its result.
-pub struct OnnxTask<T, V> {
+pub struct PoolTask<T, V> {
     work: Option<Box<dyn FnOnce() -> Outcome<T> + Send>>,
     show: fn(T) -> V,
 }
 
-impl<T, V> OnnxTask<T, V> {
+impl<T, V> PoolTask<T, V> {
     pub fn of(work: impl FnOnce() -> Outcome<T> + Send + 'static, show: fn(T) -> V) -> AsyncTask<Self>
     where
         Self: Task,
     {
-        AsyncTask::new(OnnxTask { work: Some(Box::new(work)), show })
+        AsyncTask::new(PoolTask { work: Some(Box::new(work)), show })
     }
 }
 
-impl<T: Send + 'static, V: ToNapiValue + TypeName> Task for OnnxTask<T, V> {
+impl<T: Send + 'static, V: ToNapiValue + TypeName> Task for PoolTask<T, V> {
     type Output = Outcome<T>;
     type JsValue = V;
 
