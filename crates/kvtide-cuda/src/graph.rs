@@ -18,14 +18,16 @@ use crate::stream::Stream;
 ///
 /// Spans that they were given have to stay where they are: whoever captures keeps their memory as long as the graph.
 pub struct Graph {
-    pub(crate) launches: Launches,
+    launches: Launches,
+    stream: Stream,
     /// Memory that the launches use beside their spans.
-    pub(crate) _recording: Arc<Recording>,
+    _recording: Arc<Recording>,
 }
 
 impl Graph {
     /// Enqueues all launches once more.
     pub fn replay(&self) -> Result<()> {
+        let _pass = self.stream.enter();
         match &self.launches {
             #[cfg(feature = "cuda")]
             Launches::Gpu(graph) => graph.launch(),
@@ -33,7 +35,8 @@ impl Graph {
             Launches::Emulated(enqueued) => enqueued.iter().try_for_each(crate::recording::Enqueued::run),
             #[cfg(not(any(feature = "cuda", feature = "emulate")))]
             _ => unreachable!("a graph in a build without a stream"),
-        }
+        }?;
+        self.stream.settle_replay()
     }
 }
 
@@ -46,6 +49,9 @@ impl std::fmt::Debug for Graph {
 impl Stream {
     /// Runs `work` once as it is, which loads kernels and takes what memory they need, then once more to record it. It has to
     /// launch the same both times.
+    ///
+    /// While it records, other threads that use the device wait: `work` must not wait for them. Tensors that were there before stay
+    /// until it has ended. Refused to a thread that holds a [`Pass`](crate::Pass) of the stream.
     pub fn capture<E: From<crate::Error>>(
         &self,
         mut work: impl FnMut(&Stream) -> std::result::Result<(), E>,
@@ -56,6 +62,6 @@ impl Stream {
         self.synchronize()?;
         recording.begin();
         let launches = stream.record(|| work(&stream))?;
-        Ok(Graph { launches, _recording: recording })
+        Ok(Graph { launches, stream, _recording: recording })
     }
 }

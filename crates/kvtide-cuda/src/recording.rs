@@ -28,8 +28,6 @@ struct State {
     is_capturing: bool,
     lists: Vec<(Box<[u8]>, Allocation, u64)>,
     free: Vec<Allocation>,
-    #[cfg(feature = "emulate")]
-    enqueued: Vec<Enqueued>,
 }
 
 /// The launches of a graph.
@@ -55,13 +53,7 @@ impl Recording {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether launches are recorded, not run.
-    #[cfg(feature = "emulate")]
-    pub fn is_capturing(&self) -> bool {
-        self.state().is_capturing
-    }
-
-    /// From here on they are.
+    /// From here on what is asked for has to be there.
     #[cfg(feature = "captured-steps")]
     pub fn begin(&self) {
         self.state().is_capturing = true;
@@ -99,18 +91,6 @@ impl Recording {
         state.lists.push((bytes.into(), memory, address));
         Ok(address)
     }
-
-    /// Notes what a replay is to do.
-    #[cfg(feature = "emulate")]
-    pub fn enqueue(&self, work: Enqueued) {
-        self.state().enqueued.push(work);
-    }
-
-    /// What was noted.
-    #[cfg(feature = "emulate")]
-    pub fn enqueued(&self) -> Vec<Enqueued> {
-        std::mem::take(&mut self.state().enqueued)
-    }
 }
 
 #[cfg(feature = "emulate")]
@@ -125,7 +105,7 @@ impl Enqueued {
     /// Does it.
     pub fn run(&self) -> Result<()> {
         match self {
-            Enqueued::Launch(kernel, grid, args) => emulated::launch(kernel, *grid, bytemuck::cast_slice(args)),
+            Enqueued::Launch(kernel, grid, args) => emulated::run(kernel, *grid, bytemuck::cast_slice(args)),
             Enqueued::Work(work) => {
                 work();
                 Ok(())
@@ -145,7 +125,7 @@ impl std::fmt::Debug for Enqueued {
 }
 
 fn differs(how: &str) -> Error {
-    Error::Launch { kernel: "the capture of a graph", reason: format!("{how} than the run before it") }
+    Error::capture(format!("{how} than the run before it"))
 }
 
 #[cfg(all(test, feature = "emulate", feature = "captured-steps"))]

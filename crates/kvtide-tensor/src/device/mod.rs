@@ -22,6 +22,7 @@ pub(crate) mod edit;
 pub(crate) mod form;
 #[cfg_attr(not(feature = "metal"), path = "no_metal.rs")]
 mod metal;
+pub(crate) mod memory;
 #[cfg(any(feature = "cuda", test))]
 mod ptx;
 
