@@ -36,6 +36,8 @@ mod part;
 mod pieces;
 mod quantise;
 mod recording;
+#[cfg(any(feature = "cuda", test))]
+mod ring;
 mod shift;
 mod span;
 mod stream;
