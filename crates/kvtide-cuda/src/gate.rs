@@ -36,7 +36,10 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 enum Inside {
     /// With so many passes, which hold the door open together.
-    Enters { passes: usize, _door: RwLockReadGuard<'static, ()> },
+    Enters {
+        passes: usize,
+        _door: RwLockReadGuard<'static, ()>,
+    },
     Captures,
 }
 
@@ -63,7 +66,10 @@ pub(crate) struct Closed {
 }
 
 impl Gate {
-    #[cfg_attr(not(feature = "emulate"), expect(dead_code, reason = "the gate of the CPU in a GPU's stead is a static"))]
+    #[cfg_attr(
+        not(feature = "emulate"),
+        expect(dead_code, reason = "the gate of the CPU in a GPU's stead is a static")
+    )]
     pub const fn new() -> Self {
         Gate { door: RwLock::new(()), waiting: Mutex::new(Vec::new()), parked: Mutex::new(Vec::new()) }
     }

@@ -198,7 +198,8 @@ impl Gpu {
 }
 
 fn failure(kernel: &'static str, error: &DriverError) -> Error {
-    let said = |text: std::result::Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
+    let said =
+        |text: std::result::Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
     let code = error.0 as u32;
     let name = said(error.error_name()).unwrap_or_else(|_| "an error without a name".to_owned());
     let text = said(error.error_string()).unwrap_or_else(|_| "the driver does not say why".to_owned());

@@ -11,8 +11,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError};
 use candle_core::cuda_backend::cudarc::driver::sys::{CUdevice_attribute, CUfunction_attribute};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError};
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 
 use crate::kernel::Kernel;

@@ -225,9 +225,9 @@ impl Error {
                 let mut details = details![reason: &error.to_string()];
                 if let kvtide_cuda::Error::Launch { kernel, driver, .. } = error {
                     details.extend(details![operation: *kernel]);
-                    details.extend(driver.iter().flat_map(|driver| {
-                        details![driverError: &driver.name, driverCode: driver.code]
-                    }));
+                    details.extend(
+                        driver.iter().flat_map(|driver| details![driverError: &driver.name, driverCode: driver.code]),
+                    );
                 }
                 details
             }

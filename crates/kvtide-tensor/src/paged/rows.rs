@@ -120,9 +120,8 @@ impl<'a> TokenRows<'a> {
         }
         let (tokens, dim) = (self.tokens as usize, self.rows.row / self.dtype.bytes());
         let row = dim * dtype.bytes();
-        let converted = |tensor: &Tensor| {
-            Memory::made(tensor.device(), || Ok(tensor.to_dtype(dtype.candle())?.contiguous()?))
-        };
+        let converted =
+            |tensor: &Tensor| Memory::made(tensor.device(), || Ok(tensor.to_dtype(dtype.candle())?.contiguous()?));
         let memory = match &self.memory {
             Memory::Tensor(tensor) => converted(tensor)?,
             Memory::Made(tensor) => converted(tensor)?,

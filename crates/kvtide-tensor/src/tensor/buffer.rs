@@ -29,8 +29,8 @@ use crate::base::lock::lock;
 use crate::base::memory::{Budget, Lease};
 use crate::base::region::Place;
 use crate::device::edit::{address, edit, identity, inspect, launch};
-use crate::device::memory::{DeviceTensor, zeroed};
 use crate::device::form::Form;
+use crate::device::memory::{DeviceTensor, zeroed};
 use crate::kernels::Stretches;
 use crate::kernels::portable::RowTensor;
 
