@@ -12,6 +12,10 @@
 //!
 //! Whoever is inside may enter again, and so may who captures: nothing is waited for twice. The gate comes before every other lock that
 //! an operation takes. O(1), without a system call as long as nobody captures.
+#![cfg_attr(
+    not(any(test, all(feature = "captured-steps", any(feature = "cuda", feature = "emulate")))),
+    expect(dead_code, reason = "without captures nobody closes it")
+)]
 
 use std::any::Any;
 use std::cell::RefCell;

@@ -28,6 +28,11 @@ impl Graph {
     /// Enqueues all launches once more.
     pub fn replay(&self) -> Result<()> {
         let _pass = self.stream.enter();
+        self.enqueue()?;
+        self.stream.settle("a replay of a graph")
+    }
+
+    fn enqueue(&self) -> Result<()> {
         match &self.launches {
             #[cfg(feature = "cuda")]
             Launches::Gpu(graph) => graph.launch(),
@@ -35,8 +40,7 @@ impl Graph {
             Launches::Emulated(enqueued) => enqueued.iter().try_for_each(crate::recording::Enqueued::run),
             #[cfg(not(any(feature = "cuda", feature = "emulate")))]
             _ => unreachable!("a graph in a build without a stream"),
-        }?;
-        self.stream.settle_replay()
+        }
     }
 }
 

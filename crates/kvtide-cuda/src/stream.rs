@@ -123,25 +123,26 @@ impl Stream {
             return Ok(());
         }
         let _pass = self.enter();
-        on!(&self.processor, |gpu| gpu.launch(kernel, grid, args), {
-            crate::emulated::launch(kernel, grid, bytemuck::bytes_of(args))
-        })?;
-        if is_synced() { self.settle(kernel.name) } else { Ok(()) }
+        self.enqueue(kernel, grid, args)?;
+        self.settle(kernel.name)
     }
 
-    /// Waits for what was launched, and says that it was `kernel` where that failed. What is captured has not run.
-    fn settle(&self, kernel: &'static str) -> Result<()> {
+    fn enqueue(&self, kernel: &'static Kernel, grid: Grid, args: &impl Pod) -> Result<()> {
+        on!(&self.processor, |gpu| gpu.launch(kernel, grid, args), {
+            crate::emulated::launch(kernel, grid, bytemuck::bytes_of(args))
+        })
+    }
+
+    /// Waits for what was launched, where each launch is to, and says that it was `kernel` where that failed. What is captured has not run.
+    pub(crate) fn settle(&self, kernel: &'static str) -> Result<()> {
+        if !is_synced() {
+            return Ok(());
+        }
         on!(
             &self.processor,
             |gpu| if gpu.is_captured_here() { Ok(()) } else { gpu.synchronize(kernel) },
             crate::emulated::synchronize(kernel),
         )
-    }
-
-    /// The same for a whole graph.
-    #[cfg(feature = "captured-steps")]
-    pub(crate) fn settle_replay(&self) -> Result<()> {
-        if is_synced() { self.settle("a replay of a graph") } else { Ok(()) }
     }
 
     /// A list that a launch hands along.
@@ -213,10 +214,9 @@ impl Stream {
 
     /// Waits until all that was enqueued is done.
     pub fn synchronize(&self) -> Result<()> {
-        const WAIT: &str = "waiting for the device";
-        on!(&self.processor, |gpu| gpu.synchronize(WAIT), {
+        on!(&self.processor, |gpu| gpu.synchronize("waiting for the device"), {
             let _pass = crate::emulated::enter();
-            crate::emulated::synchronize(WAIT)
+            crate::emulated::synchronize("waiting for the device")
         })
     }
 
