@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import test from 'ava'
 
 import { folder, root, type RunProgram } from '../support/packaging/scripts.js'
-import { run } from '../../scripts/cuda/carried/program.mjs'
+import { run as start } from '../../scripts/cuda/carried/program.mjs'
 import { askedParts, deviceTests, gpuOf, kernelTests, listedTests, rustCounts, sanitized, summary, tapCounts } from '../../scripts/cuda/carried/parts.mjs'
 
 const GPU = { usable: true, reason: '' }
@@ -35,6 +35,9 @@ function player(answers: Readonly<Record<string, { code: number; output: string 
     },
   }
 }
+
+/** A program that was ended before it was done. */
+const ended: RunProgram = async () => await Promise.resolve({ code: 1, output: 'test result: ok. 5 passed; 0 failed; 0 ignored', late: true })
 
 test('whether there is a GPU is what doctor says', t => {
   t.deepEqual(gpuOf('kernels        avx2\ndevice cuda    usable\ndevice metal   not usable: no'), GPU)
@@ -82,12 +85,11 @@ test('tests of kernels share a stream: they run one at a time', async t => {
 })
 
 test('what does not end in time has failed', async t => {
-  const late: RunProgram = async () => await Promise.resolve({ code: 1, output: 'test result: ok. 5 passed; 0 failed; 0 ignored', late: true })
-  const part = await kernelTests('kernels', late, ['moves'], GPU)
+  const part = await kernelTests('kernels', ended, ['moves'], GPU)
   t.like(part, { passed: 5, failed: 1, late: true })
   t.is(summary([part], GPU).text, 'kernels  5 passed, 1 failed, not ended in time')
-  const ended = await run(process.execPath, ['-e', 'setInterval(() => {}, 1000)'], { until: Date.now() })
-  t.like(ended, { late: true, code: 1 })
+  const killed = await start(process.execPath, ['-e', 'setInterval(() => {}, 1000)'], { until: Date.now() })
+  t.like(killed, { late: true, code: 1 })
 })
 
 test('parts are asked for by name', t => {

@@ -4,6 +4,7 @@
 //! meanwhile, as a fault of a kernel that was launched before, keeps the driver's words.
 
 use std::ops::Deref;
+#[cfg(feature = "captured-steps")]
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
