@@ -38,40 +38,62 @@ test('lanes of all programs lie in one workload, with the rounds of all turns', 
 })
 
 test('what is asked for has defaults, and is refused by name', t => {
-  t.deepEqual(asked([]), { out: 'results.json', rounds: 11, turns: 3, only: '', python: 'python3' })
-  t.like(asked(['--turns', '1', '--rounds=5', '--only', 'decode']), { turns: 1, rounds: 5, only: 'decode' })
+  t.deepEqual(asked([]), { rounds: 11, turns: 3, starts: [''], python: 'python3' })
+  t.like(asked(['--turns', '1', 'decode', '--rounds=5', 'step']), { turns: 1, rounds: 5, starts: ['decode', 'step'] })
   t.throws(() => asked(['--turns', '0']), { message: '--turns 0: expected a whole number above 0' })
   t.throws(() => asked(['--often']), { message: /--often/ })
 })
 
 const onLinux = process.platform === 'linux' ? test : test.skip
 
-/** The carried files in a folder, with this node, and a program that leaves a report. */
-function carried(at: string, program: string): void {
-  mkdirSync(join(at, 'bench'))
+/** The carried files in a folder, with this node, a program that leaves a report, and what says whether there is a GPU. */
+function carried(at: string, program: string, device: string): void {
+  for (const of of ['bench', 'kernels', 'package/lib/loading']) mkdirSync(join(at, of), { recursive: true })
+  writeFileSync(join(at, 'package', 'package.json'), '{ "type": "module" }')
+  writeFileSync(join(at, 'package', 'lib', 'loading', 'doctor.js'), `export const doctor = () => 'device cuda     ${device}'\n`)
   for (const file of CARRIED) copyFileSync(join(root, 'scripts', 'cuda', 'carried', file), join(at, file))
   copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(at, 'bench', 'peers.py'))
+  // It looks through the whole disk.
+  writeFileSync(join(at, 'find'), '#!/bin/sh\n')
   writeFileSync(join(at, 'node'), `#!/bin/sh\nexec '${process.execPath}' "$@"\n`)
   writeFileSync(join(at, 'bench', 'kvtide-bench-cuda'), program)
   writeFileSync(join(at, 'python'), '#!/bin/sh\necho "peers with $LD_LIBRARY_PATH"\nexit 2\n')
-  for (const file of ['run.sh', 'node', 'python', join('bench', 'kvtide-bench-cuda')]) chmodSync(join(at, file), 0o755)
+  for (const file of ['run.sh', 'find', 'node', 'python', join('bench', 'kvtide-bench-cuda')]) chmodSync(join(at, file), 0o755)
 }
 
 onLinux('run.sh bench writes one file, and fails where a program has', t => {
   const at = folder(t)
-  carried(at, `#!/bin/sh\nfor out; do :; done\necho '${JSON.stringify({ ...ours(5), suite: 'cuda', rounds: 1 })}' > "$out"\n`)
-  const line = (python: string): string[] => ['bench', '--out', join(at, 'results.json'), '--turns', '2', '--rounds', '1', '--python', python]
-  const run = (python: string) => spawnSync(join(at, 'run.sh'), line(python), { env: { PATH: process.env['PATH'], LD_LIBRARY_PATH: '/of/mine' }, encoding: 'utf8' })
+  carried(at, `#!/bin/sh\nfor out; do :; done\necho '${JSON.stringify({ ...ours(5), suite: 'cuda', rounds: 1 })}' > "$out"\n`, 'usable')
+  const line = (python: string): string[] => ['--out', at, 'bench', 'decode', '--turns', '2', '--rounds', '1', '--python', python]
+  const run = (python: string) => spawnSync(join(at, 'run.sh'), line(python), { env: { PATH: `${at}:${process.env['PATH']}`, LD_LIBRARY_PATH: '/of/mine' }, encoding: 'utf8' })
   const absent = run('no-such-python')
   t.is(absent.status, 0, absent.stderr)
   t.true(absent.stdout.includes('SKIPPED: cuda-peers: no-such-python was not found'), absent.stdout)
-  const results = readResults(join(at, 'results.json'))
+  const results = readResults(join(at, 'results-decode.json'))
   t.deepEqual(results?.workloads[0]?.lanes[0]?.nanoseconds, [5, 5])
   const broken = run(join(at, 'python'))
   t.is(broken.status, 1)
+  t.regex(readFileSync(join(at, 'summary.txt'), 'utf8'), /^bench decode {2}1 passed, 1 failed$/m)
+  t.true(readFileSync(join(at, 'bench.log'), 'utf8').includes('peers with /of/mine\n'))
   // PyTorch sees the libraries that were asked for before run.sh looked for more.
   t.true(broken.stdout.includes('peers with /of/mine\n'), broken.stdout)
   t.true(broken.stdout.includes('FAILED: cuda-peers:') && broken.stdout.includes('has ended with 2'), broken.stdout)
+})
+
+onLinux('without a GPU all parts are skipped by name, and that fails where a GPU is required', t => {
+  const at = folder(t)
+  carried(at, '#!/bin/sh\nexit 1\n', 'not usable: no NVIDIA driver: libcuda.so.1 not found')
+  writeFileSync(join(at, 'kernels', 'graph'), "#!/bin/sh\necho 'one: test'\n")
+  chmodSync(join(at, 'kernels', 'graph'), 0o755)
+  const run = (...args: string[]) => spawnSync(join(at, 'run.sh'), args, { env: { PATH: `${at}:${process.env['PATH']}`, OUT: join(at, 'out') }, encoding: 'utf8' })
+  const parts = ['graph', 'sanitize', 'bench', 'prefill']
+  const skipped = run(...parts)
+  t.is(skipped.status, 0, skipped.stderr)
+  const text = readFileSync(join(at, 'out', 'summary.txt'), 'utf8')
+  for (const line of [/^graph +0 passed, 0 failed, 1 skipped$/m, /^memcheck +SKIPPED: no NVIDIA driver/m, /^bench prefill +SKIPPED: no NVIDIA driver/m, /^SKIPPED: 1 tests need a GPU/m]) t.regex(text, line)
+  t.is(run('--require-gpu', ...parts).status, 3)
+  const unknown = run('kernel')
+  t.deepEqual([unknown.status, unknown.stderr], [2, 'kernel: expected one of caches, kernels, graph, sanitize, bench\n'])
 })
 
 const python = spawnSync('python3', ['-c', 'import ast']).status === 0 ? test : test.skip

@@ -23,23 +23,39 @@ fn main() {
     println!("cargo::rerun-if-changed=kernels");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo names the folder for what is built"));
     if env::var_os("CARGO_FEATURE_CUDA").is_some() {
+        println!("cargo::rerun-if-env-changed=CUDA_HOME");
+        let nvcc = env::var_os("CUDA_HOME").map_or_else(|| "nvcc".into(), |home| PathBuf::from(home).join("bin/nvcc"));
+        let known = known_gpus(&nvcc);
         for module in MODULES {
-            compile(module, &out);
+            compile(&nvcc, &known, module, &out);
         }
     }
     #[cfg(feature = "emulate")]
     emulate(&out);
 }
 
-/// Machine code for these, and PTX of the oldest, which drivers compile for every later one.
-const CODE: [&str; 2] = ["arch=compute_80,code=[compute_80,sm_80]", "arch=compute_90,code=sm_90"];
+/// Machine code for these, and PTX of the oldest, which drivers compile for every other one that is later. What the compiler does not
+/// know is left out.
+const CODE: [(&str, &str); 3] = [
+    ("sm_80", "arch=compute_80,code=[compute_80,sm_80]"),
+    ("sm_90", "arch=compute_90,code=sm_90"),
+    ("sm_120", "arch=compute_120,code=sm_120"),
+];
 
-fn compile(module: &str, out: &Path) {
-    println!("cargo::rerun-if-env-changed=CUDA_HOME");
-    let nvcc = env::var_os("CUDA_HOME").map_or_else(|| "nvcc".into(), |home| PathBuf::from(home).join("bin/nvcc"));
-    let status = Command::new(&nvcc)
+/// The GPUs that this compiler makes machine code for.
+fn known_gpus(nvcc: &Path) -> String {
+    match Command::new(nvcc).arg("--list-gpu-code").output() {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Ok(output) => panic!("{} --list-gpu-code failed: {}", nvcc.display(), output.status),
+        Err(error) => panic!("{} does not run: {error}; set CUDA_HOME, or see docs/cuda.md", nvcc.display()),
+    }
+}
+
+fn compile(nvcc: &Path, known: &str, module: &str, out: &Path) {
+    let is_known = |gpu: &str| known.split_whitespace().any(|one| one == gpu);
+    let status = Command::new(nvcc)
         .args(["--fatbin", "-O3", "-std=c++17", "-fmad=false"])
-        .args(CODE.iter().flat_map(|code| ["-gencode", code]))
+        .args(CODE.iter().filter(|(gpu, _)| is_known(gpu)).flat_map(|(_, code)| ["-gencode", code]))
         .arg("-o")
         .arg(out.join(format!("{module}.fatbin")))
         .arg(format!("kernels/{module}.cu"))

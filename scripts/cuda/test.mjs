@@ -26,7 +26,7 @@ async function onGpu() {
   const parts = [await deviceTests(run, 'ava', SUITE, { env })]
   if (gpu.usable) {
     const programs = await buildKernelTests(await cudaEnvironment())
-    parts.push(await kernelTests(run, programs.map(({ file }) => file), gpu))
+    parts.push(await kernelTests('kernels', run, programs.map(({ file }) => file), gpu))
   } else {
     parts.push({ name: 'kernels', passed: 0, failed: 0, skipped: countKernelTests() })
   }

@@ -45,7 +45,7 @@ export function folder(t: ExecutionContext): string {
 /** What a program of `run.sh bench` has measured in a turn. */
 export type TurnReport = Pick<GpuResults, 'workloads' | 'skipped' | 'failed'> & { readonly machine: GpuResults['machines'][number] | null }
 
-export type RunProgram = (command: string, args: readonly string[], options?: { readonly env?: NodeJS.ProcessEnv }) => Promise<{ code: number; output: string }>
+export type RunProgram = (command: string, args: readonly string[], options?: { readonly env?: NodeJS.ProcessEnv }) => Promise<{ code: number; output: string; late?: boolean }>
 
 /** Whether stubs can be compiled and run here. */
 export const canCompile = (): boolean => process.platform === 'linux' && process.arch === 'x64' && ['gcc', 'ar'].every(exists)

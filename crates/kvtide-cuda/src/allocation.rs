@@ -7,9 +7,20 @@ use crate::span::Span;
 #[derive(Debug)]
 pub(crate) enum Allocation {
     /// The CPU's, in units that are aligned as a GPU's memory is.
-    Host { words: Vec<u128>, bytes: usize },
+    Host { memory: HostMemory, bytes: usize },
     #[cfg(feature = "cuda")]
     Gpu { memory: crate::gpu::Memory, bytes: usize },
+}
+
+/// The CPU's memory in a GPU's stead, given back as a GPU's is.
+#[derive(Debug)]
+pub(crate) struct HostMemory(Vec<u128>);
+
+#[cfg(feature = "emulate")]
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        crate::emulated::give_back(std::mem::take(&mut self.0));
+    }
 }
 
 impl Allocation {
@@ -20,7 +31,7 @@ impl Allocation {
         words.try_reserve_exact(count).map_err(|_| Error::OutOfMemory { bytes: bytes as u64, free: 0, total: 0 })?;
         // What no kernel writes is no number.
         words.resize(count, u128::MAX);
-        Ok(Allocation::Host { words, bytes })
+        Ok(Allocation::Host { memory: HostMemory(words), bytes })
     }
 
     /// How many bytes there are.
@@ -35,7 +46,7 @@ impl Allocation {
     /// The memory, to write to.
     pub fn span(&mut self) -> Span<'_> {
         match self {
-            Allocation::Host { words, bytes } => Span::of_mut(&mut bytemuck::cast_slice_mut(words)[..*bytes]),
+            Allocation::Host { memory, bytes } => Span::of_mut(&mut bytemuck::cast_slice_mut(&mut memory.0)[..*bytes]),
             #[cfg(feature = "cuda")]
             Allocation::Gpu { memory, .. } => memory.span(),
         }

@@ -18,14 +18,21 @@ use crate::stream::Stream;
 ///
 /// Spans that they were given have to stay where they are: whoever captures keeps their memory as long as the graph.
 pub struct Graph {
-    pub(crate) launches: Launches,
+    launches: Launches,
+    stream: Stream,
     /// Memory that the launches use beside their spans.
-    pub(crate) _recording: Arc<Recording>,
+    _recording: Arc<Recording>,
 }
 
 impl Graph {
     /// Enqueues all launches once more.
     pub fn replay(&self) -> Result<()> {
+        let _pass = self.stream.enter();
+        self.enqueue()?;
+        self.stream.settle("a replay of a graph")
+    }
+
+    fn enqueue(&self) -> Result<()> {
         match &self.launches {
             #[cfg(feature = "cuda")]
             Launches::Gpu(graph) => graph.launch(),
@@ -46,6 +53,9 @@ impl std::fmt::Debug for Graph {
 impl Stream {
     /// Runs `work` once as it is, which loads kernels and takes what memory they need, then once more to record it. It has to
     /// launch the same both times.
+    ///
+    /// While it records, other threads that use the device wait: `work` must not wait for them. Tensors that were there before stay
+    /// until it has ended. Refused to a thread that holds a [`Pass`](crate::Pass) of the stream.
     pub fn capture<E: From<crate::Error>>(
         &self,
         mut work: impl FnMut(&Stream) -> std::result::Result<(), E>,
@@ -56,6 +66,6 @@ impl Stream {
         self.synchronize()?;
         recording.begin();
         let launches = stream.record(|| work(&stream))?;
-        Ok(Graph { launches, _recording: recording })
+        Ok(Graph { launches, stream, _recording: recording })
     }
 }

@@ -13,7 +13,6 @@ pub(crate) type Entry = unsafe extern "C" fn(*const Grid, *const std::ffi::c_voi
 /// A kernel, by the name that it has in its file.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    #[cfg_attr(not(any(feature = "cuda", feature = "emulate")), expect(dead_code, reason = "a stream names it"))]
     pub name: &'static str,
     #[cfg(feature = "cuda")]
     pub module: crate::gpu::Module,

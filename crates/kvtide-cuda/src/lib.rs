@@ -23,6 +23,7 @@ mod divisor;
 #[cfg(feature = "emulate")]
 mod emulated;
 mod error;
+mod gate;
 #[cfg(feature = "cuda")]
 mod gpu;
 #[cfg(feature = "captured-steps")]
@@ -35,6 +36,8 @@ mod part;
 mod pieces;
 mod quantise;
 mod recording;
+#[cfg(any(feature = "cuda", test))]
+mod ring;
 mod shift;
 mod span;
 mod stream;
@@ -48,7 +51,8 @@ pub use attend::{
 pub use boxes::{BoxCopy, copy_boxes};
 #[cfg(feature = "emulate")]
 pub use emulated::Emulation;
-pub use error::{Error, Result};
+pub use error::{DriverError, Error, Result};
+pub use gate::Pass;
 #[cfg(feature = "captured-steps")]
 pub use graph::Graph;
 pub use insert::{Insert, Tables, advance, insert};

@@ -28,8 +28,6 @@ struct State {
     is_capturing: bool,
     lists: Vec<(Box<[u8]>, Allocation, u64)>,
     free: Vec<Allocation>,
-    #[cfg(feature = "emulate")]
-    enqueued: Vec<Enqueued>,
 }
 
 /// The launches of a graph.
@@ -55,13 +53,7 @@ impl Recording {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether launches are recorded, not run.
-    #[cfg(feature = "emulate")]
-    pub fn is_capturing(&self) -> bool {
-        self.state().is_capturing
-    }
-
-    /// From here on they are.
+    /// From here on what is asked for has to be there.
     #[cfg(feature = "captured-steps")]
     pub fn begin(&self) {
         self.state().is_capturing = true;
@@ -70,7 +62,9 @@ impl Recording {
     /// Memory of at least so many bytes, which is to be given back: what is free, or what `take` gives.
     pub fn memory(&self, bytes: usize, take: impl FnOnce() -> Result<Allocation>) -> Result<Allocation> {
         let mut state = self.state();
-        let found = state.free.iter().position(|memory| memory.bytes() >= bytes);
+        // The smallest that fits: with a large workspace for small sums, the capture would lack a workspace where the first run had one.
+        let fits = state.free.iter().enumerate().filter(|(_, memory)| memory.bytes() >= bytes);
+        let found = fits.min_by_key(|(_, memory)| memory.bytes()).map(|(index, _)| index);
         match found {
             Some(index) => Ok(state.free.remove(index)),
             None if state.is_capturing => Err(differs("it needs more memory")),
@@ -97,18 +91,6 @@ impl Recording {
         state.lists.push((bytes.into(), memory, address));
         Ok(address)
     }
-
-    /// Notes what a replay is to do.
-    #[cfg(feature = "emulate")]
-    pub fn enqueue(&self, work: Enqueued) {
-        self.state().enqueued.push(work);
-    }
-
-    /// What was noted.
-    #[cfg(feature = "emulate")]
-    pub fn enqueued(&self) -> Vec<Enqueued> {
-        std::mem::take(&mut self.state().enqueued)
-    }
 }
 
 #[cfg(feature = "emulate")]
@@ -123,7 +105,7 @@ impl Enqueued {
     /// Does it.
     pub fn run(&self) -> Result<()> {
         match self {
-            Enqueued::Launch(kernel, grid, args) => emulated::launch(kernel, *grid, bytemuck::cast_slice(args)),
+            Enqueued::Launch(kernel, grid, args) => emulated::run(kernel, *grid, bytemuck::cast_slice(args)),
             Enqueued::Work(work) => {
                 work();
                 Ok(())
@@ -143,5 +125,52 @@ impl std::fmt::Debug for Enqueued {
 }
 
 fn differs(how: &str) -> Error {
-    Error::Launch { kernel: "the capture of a graph", reason: format!("{how} than the run before it") }
+    Error::capture(format!("{how} than the run before it"))
+}
+
+#[cfg(all(test, feature = "emulate", feature = "captured-steps"))]
+mod tests {
+    use super::*;
+
+    /// Takes and gives back as said: nothing gives everything back, in the order in which it was taken.
+    fn calls(recording: &Recording, of: &[Option<usize>]) -> Result<()> {
+        let mut held = Vec::new();
+        for call in of {
+            match call {
+                Some(bytes) => held.push(recording.memory(*bytes, || Allocation::on_host(*bytes))?),
+                None => held.drain(..).for_each(|memory| recording.take_back(memory)),
+            }
+        }
+        held.into_iter().for_each(|memory| recording.take_back(memory));
+        Ok(())
+    }
+
+    #[test]
+    fn a_capture_finds_the_memory_of_the_run_before_it() {
+        let orders: [&[Option<usize>]; 4] = [
+            &[Some(1000), Some(10), None, Some(10), Some(1000)],
+            &[Some(10), Some(1000), None, Some(1000), Some(10)],
+            &[Some(1000), None, Some(10), Some(1000)],
+            &[Some(500), Some(1000), Some(10), None, Some(10), Some(400), Some(1000)],
+        ];
+        for order in orders {
+            let recording = Recording::default();
+            calls(&recording, order).unwrap();
+            recording.begin();
+            calls(&recording, order).unwrap_or_else(|error| panic!("{order:?}: {error}"));
+        }
+        let recording = Recording::default();
+        recording.begin();
+        assert!(calls(&recording, &[Some(1)]).unwrap_err().to_string().contains("more memory"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_is_taken_and_given_back(order in proptest::collection::vec(proptest::option::weighted(0.7, 0..40usize), 0..60)) {
+            let recording = Recording::default();
+            calls(&recording, &order).unwrap();
+            recording.begin();
+            proptest::prop_assert!(calls(&recording, &order).is_ok());
+        }
+    }
 }

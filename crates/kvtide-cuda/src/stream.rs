@@ -1,15 +1,18 @@
 //! Where launches go: a GPU's stream, in order, or the CPU that stands in for one. A build without either has no stream.
+//!
+//! With `KVTIDE_CUDA_SYNC=1` each launch waits for its kernel, so that a fault is told with the name of the kernel that did it.
 #![cfg_attr(
     not(any(feature = "cuda", feature = "emulate")),
     expect(unused_variables, reason = "without a stream nothing is done with what it is given")
 )]
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytemuck::Pod;
 
 use crate::allocation::Allocation;
 use crate::error::Result;
+use crate::gate::Pass;
 use crate::kernel::{Grid, Kernel, SharedRoom};
 use crate::list::List;
 use crate::memory::{DeviceMemory, Reached};
@@ -57,6 +60,16 @@ pub(crate) struct Listed<'a, T> {
     _memory: Option<crate::gpu::Memory>,
 }
 
+/// Whether each launch waits for its kernel: `KVTIDE_CUDA_SYNC` is set, and neither empty nor 0.
+pub(crate) fn is_synced() -> bool {
+    static NAMED: OnceLock<bool> = OnceLock::new();
+    #[cfg(feature = "emulate")]
+    if let Some(chosen) = crate::emulated::synced() {
+        return chosen;
+    }
+    *NAMED.get_or_init(|| std::env::var_os("KVTIDE_CUDA_SYNC").is_some_and(|value| !value.is_empty() && value != "0"))
+}
+
 impl Stream {
     /// The stream of a GPU that candle works on.
     #[cfg(feature = "cuda")]
@@ -72,11 +85,21 @@ impl Stream {
         Stream { processor: Processor::Emulated, recording: None }
     }
 
+    /// Holds off captures by other threads until it is dropped, and waits for one that is under way: what would reach the stream during
+    /// a capture would be recorded instead of done. Launches and copies of this crate do so by themselves; who calls others on the
+    /// device, candle's for example, while another thread may capture, holds this meanwhile.
+    ///
+    /// A capture that this thread itself asks for is refused as long as it holds one.
+    pub fn enter(&self) -> Pass {
+        on!(&self.processor, |gpu| gpu.enter(), crate::emulated::enter())
+    }
+
     /// Copies `bytes` to the start of a span: the host's are free again when it returns.
     pub fn upload(&self, bytes: &[u8], target: Span<'_>) -> Result<()> {
         target.check_writable();
         assert!(bytes.len() <= target.bytes(), "more bytes than the span has");
         on!(&self.processor, |gpu| gpu.write(bytes, target), {
+            let _pass = crate::emulated::enter();
             crate::emulated::operate("a copy to the device")?;
             crate::emulated::upload(bytes, target);
             Ok(())
@@ -87,6 +110,7 @@ impl Stream {
     pub fn download(&self, source: Span<'_>, out: &mut [u8]) -> Result<()> {
         assert!(out.len() <= source.bytes(), "more bytes than the span has");
         on!(&self.processor, |gpu| gpu.download(source, out), {
+            let _pass = crate::emulated::enter();
             crate::emulated::operate("a copy to the host")?;
             crate::emulated::download(source, out);
             Ok(())
@@ -98,16 +122,27 @@ impl Stream {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
+        let _pass = self.enter();
+        self.enqueue(kernel, grid, args)?;
+        self.settle(kernel.name)
+    }
+
+    fn enqueue(&self, kernel: &'static Kernel, grid: Grid, args: &impl Pod) -> Result<()> {
         on!(&self.processor, |gpu| gpu.launch(kernel, grid, args), {
-            let args = bytemuck::bytes_of(args);
-            match self.recording.as_ref().filter(|recording| recording.is_capturing()) {
-                Some(recording) => {
-                    recording.enqueue(crate::recording::Enqueued::launch(kernel, grid, args));
-                    Ok(())
-                }
-                None => crate::emulated::launch(kernel, grid, args),
-            }
+            crate::emulated::launch(kernel, grid, bytemuck::bytes_of(args))
         })
+    }
+
+    /// Waits for what was launched, where each launch is to, and says that it was `kernel` where that failed. What is captured has not run.
+    pub(crate) fn settle(&self, kernel: &'static str) -> Result<()> {
+        if !is_synced() {
+            return Ok(());
+        }
+        on!(
+            &self.processor,
+            |gpu| if gpu.is_captured_here() { Ok(()) } else { gpu.synchronize(kernel) },
+            crate::emulated::synchronize(kernel),
+        )
     }
 
     /// A list that a launch hands along.
@@ -155,6 +190,7 @@ impl Stream {
 
     fn take(&self, bytes: usize) -> Result<Allocation> {
         on!(&self.processor, |gpu| Ok(Allocation::Gpu { memory: gpu.memory(bytes.max(1))?, bytes }), {
+            let _pass = crate::emulated::enter();
             crate::emulated::allocate(bytes)?;
             Allocation::on_host(bytes)
         })
@@ -178,17 +214,18 @@ impl Stream {
 
     /// Waits until all that was enqueued is done.
     pub fn synchronize(&self) -> Result<()> {
-        on!(&self.processor, |gpu| gpu.synchronize(), Ok(()),)
+        on!(&self.processor, |gpu| gpu.synchronize("waiting for the device"), {
+            let _pass = crate::emulated::enter();
+            crate::emulated::synchronize("waiting for the device")
+        })
     }
 
     /// Enqueues work of the caller's, which a replay does again: what a model computes between launches, where the CPU does it in a
     /// GPU's stead.
     #[cfg(feature = "emulate")]
     pub fn work(&self, work: impl Fn() + Send + 'static) {
-        match self.recording.as_ref().filter(|recording| recording.is_capturing()) {
-            Some(recording) => recording.enqueue(crate::recording::Enqueued::Work(Box::new(work))),
-            None => work(),
-        }
+        let _pass = self.enter();
+        crate::emulated::work(Box::new(work));
     }
 
     /// The same stream, for a capture and the run before it.
@@ -211,9 +248,9 @@ impl Stream {
                 Ok(crate::recording::Launches::Gpu(capturing.end()?))
             },
             {
+                let capturing = crate::emulated::begin_capture()?;
                 work()?;
-                let recording = self.recording.as_ref().expect("a stream that is captured");
-                Ok(crate::recording::Launches::Emulated(recording.enqueued()))
+                Ok(crate::recording::Launches::Emulated(capturing.end()?))
             },
         )
     }

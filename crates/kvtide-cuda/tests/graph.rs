@@ -201,6 +201,40 @@ fn long_lists_and_memory_of_a_call_stay_with_the_graph() {
     replays_as_one_by_one(&[600, 3], 6);
 }
 
+/// What was there before and is dropped while the second run is recorded: a graph cannot give it back.
+#[test]
+fn memory_from_before_a_capture_is_given_back_behind_it() {
+    let mut world = World::new(&[5, 3], 4);
+    let mut held = Some(stream().memory(1000).unwrap());
+    let mut runs = 0;
+    let graph = stream().capture(|stream| {
+        runs += 1;
+        if runs == 2 {
+            held = None;
+        }
+        world.enqueue(stream)
+    });
+    assert!(held.is_none());
+    graph.unwrap().replay().unwrap();
+}
+
+/// Memory of the first run that the second one takes anew, in another order, and gives back in yet another.
+#[test]
+fn memory_that_the_work_replaces_is_found_again() {
+    let mut world = World::new(&[5, 3], 4);
+    let graph = stream().capture(|stream| {
+        let [small, large] = [10, 100_000].map(|bytes| stream.memory(bytes));
+        drop(large?);
+        world.enqueue(stream)?;
+        drop(small?);
+        let again = stream.memory(100_000)?;
+        world.enqueue(stream)?;
+        drop(again);
+        Ok::<_, Error>(())
+    });
+    graph.unwrap().replay().unwrap();
+}
+
 #[test]
 fn work_that_hands_other_numbers_along_than_before_is_refused() {
     let lengths: Vec<i32> = (0..40).collect();

@@ -42,6 +42,7 @@ pub use contiguous::rollback_cache::{RollbackCache, RollbackMark};
 pub use contiguous::rotating::{Rotating, RotatingCache, RotatingKvCache, RotatingSnapshot};
 pub use contiguous::transaction::{BeginOptions, KvTransaction, Transaction, Transactional};
 pub use device::form::{Kernels, with_kernels};
+pub use device::memory::pass;
 pub use device::{device, device_name, full_name};
 pub use paged::{PageRows, PagedKvCacheOptions, StepTokens};
 pub use sequences::{

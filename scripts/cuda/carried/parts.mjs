@@ -1,12 +1,27 @@
 // The parts of a run on a GPU's machine, and what each has shown: the same in a clone (../test.mjs) and in the bundle (run.mjs).
 //
-//   doctor      is there a GPU, and why not
-//   devices     the caches' tests, each once for each device
-//   kernels     the kernels' own tests
-//   memcheck    the same under compute-sanitizer: no access outside of what is allocated
-//   racecheck   and no two threads of a block at one place of shared memory
-//
-// `run(command, args, options)` starts a program, shows what it prints, and answers { code, output }.
+// A part counts what its programs print, and has failed where one broke off, ran no test, or did not end in time. `run(command, args,
+// options)` starts a program, shows what it prints, and answers { code, output, late }.
+import { parseArgs } from 'node:util'
+
+export const PARTS = ['caches', 'kernels', 'graph', 'sanitize', 'bench']
+
+/** What run.sh is asked for; `out` is the folder that the environment names. */
+export function askedParts(args, out) {
+  const at = args.indexOf('bench')
+  const before = at === -1 ? args : args.slice(0, at)
+  const { values, positionals } = parseArgs({ args: before, allowPositionals: true, options: { 'require-gpu': { type: 'boolean', default: false }, out: { type: 'string' } } })
+  for (const part of positionals) {
+    if (!PARTS.includes(part)) throw new RangeError(`${part}: expected one of ${PARTS.join(', ')}`)
+  }
+  const parts = [...positionals, ...(at === -1 ? [] : ['bench'])]
+  return {
+    parts: parts.length > 0 ? parts : PARTS.filter(part => part !== 'bench'),
+    requireGpu: values['require-gpu'],
+    out: values.out ?? (out === '' ? undefined : out),
+    bench: at === -1 ? [] : args.slice(at + 1),
+  }
+}
 
 /** Random cases of a kernel's test under compute-sanitizer, which makes them a hundred times slower. */
 const CHECKED_CASES = '20'
@@ -38,23 +53,23 @@ export function rustCounts(text) {
 export const listedTests = text => (text.match(/^.+: test$/gm) ?? []).length
 
 /** A part whose program broke off, or ran no test, has failed as well. */
-function checked(name, counts, code) {
+function checked(name, counts, { code, late = false }) {
   const silent = counts.passed + counts.failed + counts.skipped === 0
-  const failed = counts.failed === 0 && (code !== 0 || silent) ? 1 : counts.failed
-  return { name, ...counts, failed }
+  const failed = counts.failed === 0 && (code !== 0 || silent || late) ? 1 : counts.failed
+  return { name, ...counts, failed, ...(late ? { late } : {}) }
 }
 
 export async function deviceTests(run, command, args, options) {
-  const { code, output } = await run(command, [...args, '--tap', '--concurrency', '1'], options)
-  return checked('devices', tapCounts(output), code)
+  const ended = await run(command, [...args, '--tap', '--concurrency', '1'], options)
+  return checked('caches', tapCounts(ended.output), ended)
 }
 
-/** The kernels' tests, in programs of their own; without a GPU they are counted. */
-export async function kernelTests(run, programs, gpu) {
-  if (gpu.usable) return counted('kernels', run, programs, program => [program, []], {})
+/** Tests of kernels, in programs of their own, one at a time, since they share a stream; without a GPU they are counted. */
+export async function kernelTests(name, run, programs, gpu) {
+  if (gpu.usable) return counted(name, run, programs, program => [program, ['--test-threads', '1']], {})
   let skipped = 0
   for (const program of programs) skipped += listedTests((await run(program, ['--list'], { silent: true })).output)
-  return checked('kernels', { passed: 0, failed: 0, skipped }, 0)
+  return checked(name, { passed: 0, failed: 0, skipped }, { code: 0 })
 }
 
 export async function sanitized(run, programs, gpu, sanitizer) {
@@ -74,22 +89,22 @@ export async function sanitized(run, programs, gpu, sanitizer) {
 /** Runs test programs, and adds up what they count to; `asked` answers what is run for one. */
 async function counted(name, run, programs, asked, options) {
   const all = { passed: 0, failed: 0, skipped: 0 }
+  let late = false
   for (const program of programs) {
-    const { code, output } = await run(...asked(program), options)
-    const { passed, failed, skipped } = checked('', rustCounts(output), code)
-    all.passed += passed
-    all.failed += failed
-    all.skipped += skipped
+    const ended = await run(...asked(program), options)
+    const counts = checked('', rustCounts(ended.output), ended)
+    for (const kind of Object.keys(all)) all[kind] += counts[kind]
+    late ||= ended.late === true
   }
-  return checked(name, all, 0)
+  return checked(name, all, { code: 0, late })
 }
 
 /** What is printed last, and the exit code: a part that was skipped is no failure, and is named. */
 export function summary(parts, gpu) {
-  const width = Math.max(...parts.map(({ name }) => name.length)) + 2
-  const lines = parts.map(({ name, passed, failed, skipped, reason }) => {
+  const width = Math.max(0, ...parts.map(({ name }) => name.length)) + 2
+  const lines = parts.map(({ name, passed, failed, skipped, reason, late = false }) => {
     if (reason !== undefined) return `${name.padEnd(width)}SKIPPED: ${reason}`
-    return `${name.padEnd(width)}${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}`
+    return `${name.padEnd(width)}${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}${late ? ', not ended in time' : ''}`
   })
   const skipped = parts.reduce((sum, part) => sum + (part.skipped ?? 0), 0)
   if (!gpu.usable) lines.push(`SKIPPED: ${skipped} tests need a GPU: ${gpu.reason}`)

@@ -1,13 +1,25 @@
-// Runs what the bundle carries, and prints one summary. run.sh starts it with node and the folders of CUDA's libraries.
-import { existsSync, readdirSync } from 'node:fs'
+// Runs parts of what the bundle carries, each in at most nine minutes, with a summary behind each. run.sh starts it with node and the
+// folders of CUDA's libraries.
+//
+//   caches      the caches' tests, each once for each device
+//   kernels     the kernels' own tests, one at a time: they share a stream
+//   graph       those of captured steps
+//   sanitize    kernels and graph under memcheck and racecheck of compute-sanitizer
+//   bench       what the kernels reach beside PyTorch and others (bench.mjs): the workloads whose ids begin as the words behind it
+//
+// Without a part: all but bench. What is printed also goes to a file for each part, and the summaries to summary.txt, in the folder that
+// `--out` or OUT names. With `--require-gpu` the exit code is 3 where anything was skipped for want of a GPU.
+import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-import { deviceTests, gpuOf, kernelTests, sanitized, summary } from './parts.mjs'
+import { measured } from './bench.mjs'
+import { askedParts, deviceTests, gpuOf, kernelTests, sanitized, summary } from './parts.mjs'
 import { run } from './program.mjs'
 
 const here = fileURLToPath(new URL('.', import.meta.url))
 const compiled = join(here, 'package')
+const MINUTES = 9
 
 function sanitizer() {
   const installed = existsSync('/usr/local') ? readdirSync('/usr/local') : []
@@ -16,16 +28,45 @@ function sanitizer() {
   return folders.map(folder => join(folder, 'compute-sanitizer')).find(existsSync)
 }
 
-const asked = await run(process.execPath, ['--input-type=module', '--eval', "console.log((await import('./lib/loading/doctor.js')).doctor())"], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })
-const gpu = gpuOf(asked.output)
-const programs = readdirSync(join(here, 'kernels')).sort().map(name => join(here, 'kernels', name))
+const asked = (() => {
+  try {
+    return askedParts(process.argv.slice(2), process.env.OUT)
+  } catch (error) {
+    console.error(error.message)
+    process.exit(2)
+  }
+})()
+if (asked.out !== undefined) mkdirSync(asked.out, { recursive: true })
 
-const parts = [
-  ...(asked.code === 0 ? [] : [{ name: 'doctor', passed: 0, failed: 1, skipped: 0 }]),
-  await deviceTests(run, process.execPath, [join(compiled, 'node_modules', 'ava', 'entrypoints', 'cli.js')], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } }),
-  await kernelTests(run, programs, gpu),
-  ...(await sanitized(run, programs, gpu, sanitizer())),
-]
-const { text, code } = summary(parts, gpu)
-console.log(`\n${text}`)
-process.exitCode = code
+const doctor = await run(process.execPath, ['--input-type=module', '--eval', "console.log((await import('./lib/loading/doctor.js')).doctor())"], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })
+const gpu = gpuOf(doctor.output)
+const programs = readdirSync(join(here, 'kernels')).sort().map(name => join(here, 'kernels', name))
+const isGraph = program => program.endsWith('/graph')
+
+const PARTS = {
+  caches: async runIn => [await deviceTests(runIn, process.execPath, [join(compiled, 'node_modules', 'ava', 'entrypoints', 'cli.js')], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })],
+  kernels: async runIn => [await kernelTests('kernels', runIn, programs.filter(program => !isGraph(program)), gpu)],
+  graph: async runIn => [await kernelTests('graph', runIn, programs.filter(isGraph), gpu)],
+  sanitize: runIn => sanitized(runIn, programs, gpu, sanitizer()),
+  bench: runIn => measured(runIn, asked.bench, asked.out, gpu),
+}
+
+const all = doctor.code === 0 ? [] : [{ name: 'doctor', passed: 0, failed: 1, skipped: 0 }]
+let last = summary(all, gpu)
+for (const part of asked.parts) {
+  const until = Date.now() + MINUTES * 60_000
+  let log = ''
+  const runIn = async (command, args, options) => {
+    const answer = await run(command, args, { until, ...options })
+    log += answer.output
+    return answer
+  }
+  all.push(...(await PARTS[part](runIn)))
+  last = summary(all, gpu)
+  console.log(`\n${last.text}\n`)
+  if (asked.out === undefined) continue
+  // What comes back from a machine may have 16 MiB a file.
+  writeFileSync(join(asked.out, `${part}.log`), log.slice(-15_000_000))
+  writeFileSync(join(asked.out, 'summary.txt'), `${doctor.output}\n${last.text}\n`)
+}
+process.exitCode = last.code === 0 && asked.requireGpu && !gpu.usable ? 3 : last.code

@@ -2,17 +2,17 @@
 // the lanes of all programs and the rounds of all turns.
 import { parseArgs } from 'node:util'
 
-const DEFAULTS = { out: 'results.json', rounds: '11', turns: '3', only: '', python: 'python3' }
+const DEFAULTS = { rounds: '11', turns: '3', python: 'python3' }
 
 export function asked(args) {
   const options = Object.fromEntries(Object.entries(DEFAULTS).map(([name, value]) => [name, { type: 'string', default: value }]))
-  const { values } = parseArgs({ args, options })
+  const { values, positionals } = parseArgs({ args, options, allowPositionals: true })
   const count = name => {
     const number = Number(values[name])
     if (!Number.isInteger(number) || number < 1) throw new RangeError(`--${name} ${values[name]}: expected a whole number above 0`)
     return number
   }
-  return { ...values, rounds: count('rounds'), turns: count('turns') }
+  return { ...values, rounds: count('rounds'), turns: count('turns'), starts: positionals.length > 0 ? positionals : [''] }
 }
 
 /** Runs the programs in turn, and answers their reports by program; one that measures nothing is not run again. */

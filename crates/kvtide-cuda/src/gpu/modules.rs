@@ -2,10 +2,16 @@
 //!
 //! A file is machine code for the GPUs that it was made for, and PTX, which the driver compiles for any other one when it is loaded. O(1)
 //! a look-up.
+//!
+//! A function may have all the shared memory that a block can get, which is asked for once, when it is loaded. To ask before each launch
+//! for what that launch needs would race: the attribute belongs to the function, which all threads share, so that a launch
+//! with little of it could take back, between the other's asking and launching, what the other needs. How many blocks a multiprocessor
+//! holds goes by what a launch uses, not by what its function may use.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use candle_core::cuda_backend::cudarc::driver::sys::{CUdevice_attribute, CUfunction_attribute};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaFunction, CudaModule, DriverError};
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 
@@ -56,6 +62,10 @@ pub(super) fn function(context: &Arc<CudaContext>, kernel: &'static Kernel) -> R
         return Ok(known.clone());
     }
     let function = module(context, kernel.module)?.load_function(kernel.name)?;
+    let most = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+    // What the kernel declares itself comes off.
+    let declared = function.get_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+    function.set_attribute(CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most - declared)?;
     let mut functions = FUNCTIONS.write().unwrap_or_else(PoisonError::into_inner);
     functions.get_or_insert_default().insert(key, function.clone());
     Ok(function)

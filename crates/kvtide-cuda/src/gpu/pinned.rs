@@ -1,124 +1,92 @@
 //! Copies between the host and a GPU through memory that the GPU reaches by itself.
 //!
 //! ```text
-//! chunk 0  [ list | rows | ... ]     filled from the front; when it is full an event marks the end of its copies
-//! chunk 1  [ ............ ]          and the next one is filled, once its own event has come
+//! in    piece [ list | rows | ... ]     a ring (ring.rs), filled from the front, each piece with an event behind its copies
+//! out   two pieces                      one is on its way while the one before is copied out
 //! ```
 //!
-//! A copy to the device returns as soon as its bytes are in a chunk; the stream goes on without a stop. A copy to the host waits,
-//! and is cut so that one chunk is on its way while the one before is copied out. There is a pair of chunks for each GPU and each
-//! direction: who copies to a GPU never waits for someone who reads from it on another thread.
+//! A copy to the device returns as soon as its bytes are in the ring; the stream goes on without a stop. The ring grows to 256 MiB before
+//! a copy waits for the device, so that appending a long prompt does not stop its thread until all work of the GPU is done. A copy to
+//! the host waits. Each GPU has a ring and a pair for itself: who copies to it never waits for someone who reads from it
+//! on another thread.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, CudaStream, DriverError, PinnedHostSlice, result};
 
-/// Bytes of a chunk.
-const CHUNK: usize = 4 << 20;
+use crate::ring::{Piece, Ring};
 
-/// Where a copy begins in a chunk: at a multiple of this.
+/// Bytes of a piece.
+const PIECE: usize = 4 << 20;
+
+/// Pieces of a ring.
+const PIECES_MAX: usize = 64;
+
+/// Where a copy begins in a piece: at a multiple of this.
 const ALIGNMENT: usize = 64;
 
-/// A chunk, and how far it is filled.
-struct Chunk {
+/// A piece.
+struct Pinned {
     memory: PinnedHostSlice<u8>,
     /// The end of the copies that were enqueued from or to it.
     done: CudaEvent,
-    used: usize,
+    stream: Arc<CudaStream>,
 }
 
-/// The chunks of a GPU.
-struct Chunks {
-    chunks: [Chunk; 2],
-    current: usize,
+/// What a GPU's copies go through.
+struct Staging {
+    ring: Mutex<Ring<Pinned>>,
+    /// For copies to the host: made by the first.
+    pair: Mutex<Option<[Pinned; 2]>>,
 }
 
-/// Which way copies go.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Way {
-    In,
-    Out,
-}
-
-/// Those of each context and way: contexts are known by their addresses, since they live as long as the process.
-type Known = HashMap<(usize, Way), Arc<Mutex<Chunks>>>;
-
-static ALL: Mutex<Option<Known>> = Mutex::new(None);
+/// That of each context, by its address, since contexts live as long as the process.
+static ALL: Mutex<Option<HashMap<usize, Arc<Staging>>>> = Mutex::new(None);
 
 /// Enqueues a copy of `bytes` to an address of the GPU.
 pub(super) fn copy_in(stream: &Arc<CudaStream>, bytes: &[u8], target: u64) -> Result<(), DriverError> {
-    let chunks = chunks_of(stream, Way::In)?;
-    let mut chunks = chunks.lock().unwrap_or_else(PoisonError::into_inner);
-    for (piece, bytes) in bytes.chunks(CHUNK).enumerate() {
-        let start = chunks.room(stream, bytes.len())?;
-        let chunk = chunks.current();
-        let staged = &mut chunk.bytes()[start..start + bytes.len()];
+    let staging = staging_of(stream)?;
+    let mut ring = staging.ring.lock().unwrap_or_else(PoisonError::into_inner);
+    for (place, bytes) in bytes.chunks(PIECE).enumerate() {
+        let (piece, start) = ring.room(bytes.len(), ALIGNMENT, || Pinned::new(stream))?;
+        let staged = &mut piece.bytes()[start..start + bytes.len()];
         staged.copy_from_slice(bytes);
-        // SAFETY: the target has room for all bytes, which its span has shown; the chunk is not filled again before `done`.
-        unsafe { result::memcpy_htod_async(target + (piece * CHUNK) as u64, staged, stream.cu_stream()) }?;
+        // SAFETY: the target has room for all bytes, which its span has shown; the piece is not filled again before `done`.
+        unsafe { result::memcpy_htod_async(target + (place * PIECE) as u64, staged, stream.cu_stream()) }?;
     }
     Ok(())
 }
 
 /// Copies from an address of the GPU, once all that was enqueued before is done.
 pub(super) fn copy_out(stream: &Arc<CudaStream>, source: u64, out: &mut [u8]) -> Result<(), DriverError> {
-    let chunks = chunks_of(stream, Way::Out)?;
-    let mut chunks = chunks.lock().unwrap_or_else(PoisonError::into_inner);
+    let staging = staging_of(stream)?;
+    let mut pair = staging.pair.lock().unwrap_or_else(PoisonError::into_inner);
+    let pair = match &mut *pair {
+        Some(pair) => pair,
+        none => none.insert([Pinned::new(stream)?, Pinned::new(stream)?]),
+    };
     let mut before: Option<(usize, &mut [u8])> = None;
-    for (piece, out) in out.chunks_mut(CHUNK).enumerate() {
-        chunks.next(stream)?;
-        let chunk = chunks.current();
-        let staged = &mut chunk.bytes()[..out.len()];
-        // SAFETY: the source has as many bytes, which its span has shown; the chunk is not read before `done`.
-        unsafe { result::memcpy_dtoh_async(staged, source + (piece * CHUNK) as u64, stream.cu_stream()) }?;
-        chunk.done.record(stream)?;
-        chunk.used = CHUNK;
-        let current = chunks.current;
-        if let Some((chunk, out)) = before.replace((current, out)) {
-            chunks.chunks[chunk].fetch(out)?;
+    for (place, out) in out.chunks_mut(PIECE).enumerate() {
+        let piece = &mut pair[place % 2];
+        let staged = &mut piece.bytes()[..out.len()];
+        // SAFETY: the source has as many bytes, which its span has shown; the piece is not read before `done`, and what was in it is out.
+        unsafe { result::memcpy_dtoh_async(staged, source + (place * PIECE) as u64, stream.cu_stream()) }?;
+        piece.close()?;
+        if let Some((before, out)) = before.replace((place % 2, out)) {
+            pair[before].fetch(out)?;
         }
     }
-    before.map_or(Ok(()), |(chunk, out)| chunks.chunks[chunk].fetch(out))
+    before.map_or(Ok(()), |(piece, out)| pair[piece].fetch(out))
 }
 
-impl Chunks {
+impl Pinned {
     fn new(stream: &Arc<CudaStream>) -> Result<Self, DriverError> {
-        let chunk = || {
-            // SAFETY: bytes have no invalid values; what was not written is not read.
-            let memory = unsafe { stream.context().alloc_pinned_with_flags::<u8>(CHUNK, 0) }?;
-            Ok(Chunk { memory, done: stream.context().new_event(None)?, used: 0 })
-        };
-        Ok(Chunks { chunks: [chunk()?, chunk()?], current: 0 })
+        // SAFETY: bytes have no invalid values; what was not written is not read.
+        let memory = unsafe { stream.context().alloc_pinned_with_flags::<u8>(PIECE, 0) }?;
+        Ok(Pinned { memory, done: stream.context().new_event(None)?, stream: stream.clone() })
     }
 
-    fn current(&mut self) -> &mut Chunk {
-        &mut self.chunks[self.current]
-    }
-
-    /// Room for a copy in the present chunk, or in the next one: its first byte.
-    fn room(&mut self, stream: &Arc<CudaStream>, bytes: usize) -> Result<usize, DriverError> {
-        if self.current().used.next_multiple_of(ALIGNMENT) + bytes > CHUNK {
-            self.next(stream)?;
-        }
-        let chunk = self.current();
-        let start = chunk.used.next_multiple_of(ALIGNMENT);
-        chunk.used = start + bytes;
-        Ok(start)
-    }
-
-    /// Goes on to the next chunk, once nothing is copied from it any more.
-    fn next(&mut self, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
-        self.current().done.record(stream)?;
-        self.current = 1 - self.current;
-        let chunk = self.current();
-        chunk.done.synchronize()?;
-        chunk.used = 0;
-        Ok(())
-    }
-}
-
-impl Chunk {
     /// All its bytes; those that a copy is under way with are left alone.
     fn bytes(&mut self) -> &mut [u8] {
         // cudarc waits for an event of its own here, which nobody records.
@@ -127,23 +95,32 @@ impl Chunk {
 
     /// Waits for the copy to it, and copies its start to `out`.
     fn fetch(&mut self, out: &mut [u8]) -> Result<(), DriverError> {
-        self.done.synchronize()?;
+        self.wait()?;
         let bytes = out.len();
         out.copy_from_slice(&self.bytes()[..bytes]);
-        self.used = 0;
         Ok(())
     }
 }
 
-fn chunks_of(stream: &Arc<CudaStream>, way: Way) -> Result<Arc<Mutex<Chunks>>, DriverError> {
-    stream.context().bind_to_thread()?;
-    let key = (Arc::as_ptr(stream.context()).addr(), way);
-    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-    let all = all.get_or_insert_default();
-    if let Some(known) = all.get(&key) {
-        return Ok(known.clone());
+impl Piece for Pinned {
+    type Error = DriverError;
+
+    fn close(&mut self) -> Result<(), DriverError> {
+        self.done.record(&self.stream)
     }
-    let chunks = Arc::new(Mutex::new(Chunks::new(stream)?));
-    all.insert(key, chunks.clone());
-    Ok(chunks)
+
+    fn is_done(&self) -> Result<bool, DriverError> {
+        self.done.try_is_complete()
+    }
+
+    fn wait(&self) -> Result<(), DriverError> {
+        self.done.synchronize()
+    }
+}
+
+fn staging_of(stream: &Arc<CudaStream>) -> Result<Arc<Staging>, DriverError> {
+    stream.context().bind_to_thread()?;
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = || Arc::new(Staging { ring: Mutex::new(Ring::new(PIECE, PIECES_MAX)), pair: Mutex::new(None) });
+    Ok(all.get_or_insert_default().entry(Arc::as_ptr(stream.context()).addr()).or_insert_with(made).clone())
 }

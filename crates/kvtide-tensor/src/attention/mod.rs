@@ -55,6 +55,7 @@ use crate::base::threads::threads;
 use crate::base::zeroed::{zeroed_bytes, zeroed_vec};
 use crate::device::edit::inspect_all;
 use crate::device::form::Form;
+use crate::device::memory::pass;
 use crate::kernels::tile::TileKernels;
 use crate::tensor::host::HostTensor;
 use crate::tensor::source::Source;
@@ -123,6 +124,7 @@ fn stay(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, with_lse: bool) -> Res
         return Ok(None);
     }
     let Form::Launched(stream) = Form::of(call.device())? else { return Ok(None) };
+    let _pass = pass(call.device());
     let budget = Budget::of(call.device());
     let out = View::zeros(Dims::new("out", &call.out_shape())?, call.dtype(), &budget)?;
     let sums = if with_lse { call.rows_out() } else { 0 };
@@ -168,6 +170,8 @@ fn run(
 ) -> Result<()> {
     let threads = options.threads.unwrap_or(threads()?);
     let form = Form::of(call.device())?;
+    // In front of candle's locks and operations.
+    let _pass = pass(call.device());
     if let Form::Launched(stream) = &form
         && launched::run(stream, call, kv, &mut output)?
     {

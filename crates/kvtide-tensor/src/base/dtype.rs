@@ -63,15 +63,6 @@ macro_rules! dtypes {
                 match self { $(DType::$name => Some(CpuStorage::$name(zeroed_vec::<$rust>(elements)?)),)+ }
             }
 
-            /// A tensor of zeros on a device, or nothing when it has no memory for it.
-            pub(crate) fn zeroed(self, shape: &[usize], device: &Device) -> Option<Tensor> {
-                if device.is_cpu() {
-                    return DType::tensor(self.zeros(shape.iter().product())?, shape).ok();
-                }
-                // A GPU's allocator answers.
-                Tensor::zeros(shape, self.candle(), device).ok()
-            }
-
             /// A candle tensor that owns `storage`.
             pub(crate) fn tensor(storage: CpuStorage, shape: &[usize]) -> candle_core::Result<Tensor> {
                 match storage {

@@ -221,10 +221,31 @@ impl Error {
             Error::Launch(kvtide_cuda::Error::OutOfMemory { bytes, free, total }) => {
                 details![requestedBytes: *bytes, usedBytes: total.saturating_sub(*free), limitBytes: *total]
             }
-            Error::Launch(error) => details![reason: &error.to_string()],
-            Error::Candle(error) => details![reason: &error.to_string()],
+            Error::Launch(error) => {
+                let mut details = details![reason: &error.to_string()];
+                if let kvtide_cuda::Error::Launch { kernel, driver, .. } = error {
+                    details.extend(details![operation: *kernel]);
+                    details.extend(
+                        driver.iter().flat_map(|driver| details![driverError: &driver.name, driverCode: driver.code]),
+                    );
+                }
+                details
+            }
+            Error::Candle(error) => {
+                let reason = error.to_string();
+                let mut details = details![reason: &reason];
+                details.extend(driver_error(&reason).into_iter().flat_map(|name| details![driverError: name]));
+                details
+            }
         }
     }
+}
+
+/// The driver's name for what candle met, which it keeps in its text.
+fn driver_error(reason: &str) -> Option<&str> {
+    let name = &reason[reason.find("CUDA_ERROR_")?..];
+    let end = name.find(|of: char| !of.is_ascii_uppercase() && of != '_').unwrap_or(name.len());
+    Some(&name[..end])
 }
 
 /// A number of bytes in a message; the largest one stands for more than can be counted.
@@ -250,5 +271,14 @@ mod tests {
             error.details().iter().map(|detail| detail.name).collect::<Vec<_>>(),
             ["argument", "value", "expected"]
         );
+    }
+
+    #[test]
+    fn a_drivers_error_keeps_its_name() {
+        let said = "DriverError(CUDA_ERROR_ILLEGAL_ADDRESS, \"an illegal memory access was encountered\")";
+        let error = Error::Candle(candle_core::Error::Msg(said.to_owned()));
+        let details = error.details();
+        assert_eq!(details[1], Detail { name: "driverError", value: "CUDA_ERROR_ILLEGAL_ADDRESS".into() });
+        assert_eq!(Error::Candle(candle_core::Error::Msg("no".to_owned())).details().len(), 1);
     }
 }

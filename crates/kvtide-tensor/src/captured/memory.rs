@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
 use kvtide_core::paged::{KeyOrValue, StepTableRows, StepTables, Window};
 
 use crate::base::error::Result;
 use crate::base::memory::{Budget, Lease};
 use crate::base::zeroed::zeroed_vec;
+use crate::device::memory::{DeviceTensor, numbers};
 use crate::paged::{Expected, PageGroup, Slab, StepNumbers};
 use crate::sequences::{PagedKvCache, PagedStep, Rules};
 
@@ -21,7 +21,7 @@ use crate::sequences::{PagedKvCache, PagedStep, Rules};
 pub(super) struct StepMemory {
     pub groups: Vec<GroupMemory>,
     pub layers: Vec<LayerAt>,
-    pub lengths: Tensor,
+    pub lengths: DeviceTensor,
     pub sequences: usize,
     pub keys_max: usize,
     _leases: Vec<Lease>,
@@ -31,7 +31,7 @@ pub(super) struct StepMemory {
 #[derive(Debug)]
 pub(super) struct GroupMemory {
     pub slab: Arc<Slab>,
-    pub tables: Tensor,
+    pub tables: DeviceTensor,
     pub row_blocks: usize,
     pub window: Option<Window>,
     pub layers: usize,
@@ -57,10 +57,10 @@ impl StepMemory {
         let lengths: Vec<u32> = before.iter().copied().chain(before.iter().map(|length| length + 1)).collect();
         let sequences = before.len();
         let mut leases = Vec::new();
-        let mut put = |numbers: Vec<u32>, rows: usize, of: &PageGroup| {
-            leases.push(of.budget().take(4 * numbers.len() as u64)?);
-            let columns = numbers.len() / rows;
-            numbers_on(of.slab().tensor.device(), numbers, (rows, columns), of.budget())
+        let mut put = |of_step: Vec<u32>, rows: usize, of: &PageGroup| {
+            leases.push(of.budget().take(4 * of_step.len() as u64)?);
+            let columns = of_step.len() / rows;
+            numbers(of_step, (rows, columns), of.budget())
         };
         let lengths = put(lengths, 2, &cache.groups()[0])?;
         let row_blocks = keys_max.div_ceil(cache.block_size());
@@ -120,9 +120,4 @@ fn block_tables(cache: &PagedKvCache, step: &PagedStep, width: u32) -> Result<Ve
     });
     cache.fill_tables(step, &mut rows, tables.collect())?;
     Ok(arrays.into_iter().map(|[tables, ..]| tables.into_iter().map(|block| block as u32).collect()).collect())
-}
-
-fn numbers_on(device: &Device, numbers: Vec<u32>, shape: (usize, usize), budget: &Arc<Budget>) -> Result<Tensor> {
-    let bytes = 4 * numbers.len() as u64;
-    Tensor::from_vec(numbers, shape, device).map_err(|_| budget.refusal(bytes))
 }

@@ -7,12 +7,13 @@
 use candle_core::Tensor;
 
 use crate::device::edit::identity;
+use crate::device::memory::DeviceTensor;
 
 /// The tensors of a graph.
 #[derive(Debug, Default)]
 pub(super) struct GraphTensors {
-    first_run: Vec<Tensor>,
-    kept: Vec<Tensor>,
+    first_run: Vec<DeviceTensor>,
+    kept: Vec<DeviceTensor>,
     /// In the second run, how many tensors were noted.
     noted: Option<usize>,
 }
@@ -20,11 +21,11 @@ pub(super) struct GraphTensors {
 impl GraphTensors {
     /// Notes a tensor of a launch.
     pub fn add(&mut self, tensor: &Tensor) {
-        let Some(noted) = &mut self.noted else { return self.first_run.push(tensor.clone()) };
+        let Some(noted) = &mut self.noted else { return self.first_run.push(DeviceTensor::new(tensor.clone())) };
         let is_same = self.first_run.get(*noted).is_some_and(|known| identity(known) == identity(tensor));
         *noted += 1;
         if is_same || tensor.device().is_cpu() {
-            self.kept.push(tensor.clone());
+            self.kept.push(DeviceTensor::new(tensor.clone()));
         }
     }
 

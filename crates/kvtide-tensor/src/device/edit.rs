@@ -18,6 +18,7 @@ use crate::base::dtype::{DType, bytes, bytes_mut};
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
 use crate::device::form::Form;
+use crate::device::memory::{DeviceTensor, pass, zeroed};
 
 /// Runs `work` on the bytes of `target` and of `sources`, which must not share storage with it. Nothing is done to a target
 /// without bytes: candle takes its strides of zero for elements that overlap.
@@ -47,6 +48,8 @@ pub(crate) fn launch(
     sources: &[&Tensor],
     work: impl Fn(Span<'_>, &[Span<'_>]) -> Result<()>,
 ) -> Result<()> {
+    // In front of candle's locks, for which whoever captures may wait.
+    let _pass = pass(target.device());
     let outcome = RefCell::new(Ok(()));
     change(target, sources, |storages| {
         let mut found = [Span::of(&[]); SOURCES_MAX];
@@ -80,10 +83,12 @@ pub(crate) fn inspect<T>(tensor: &Tensor, work: impl FnOnce(&[u8]) -> Result<T>)
 }
 
 /// A tensor on a device with these bytes' elements, in memory that `budget` does not count: it lives as long as a call.
-pub(crate) fn upload(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
-    let Form::Launched(stream) = Form::of(device)? else { return Ok(dtype.upload(bytes, shape, device)?) };
-    let refused = || Budget::of(device).refusal(bytes.len() as u64);
-    let tensor = dtype.zeroed(shape, device).ok_or_else(refused)?;
+pub(crate) fn upload(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<DeviceTensor> {
+    let Form::Launched(stream) = Form::of(device)? else {
+        return Ok(DeviceTensor::new(dtype.upload(bytes, shape, device)?));
+    };
+    let _pass = pass(device);
+    let tensor = zeroed(dtype, shape, &Budget::of(device))?;
     launch(&tensor, &[], |memory, _| Ok(stream.upload(bytes, memory)?))?;
     Ok(tensor)
 }
@@ -91,6 +96,7 @@ pub(crate) fn upload(bytes: &[u8], dtype: DType, shape: &[usize], device: &Devic
 /// Copies bytes of a whole storage from `start` on to the host's memory.
 pub(crate) fn download(tensor: &Tensor, start: usize, out: &mut [u8]) -> Result<()> {
     let range = start..start + out.len();
+    let _pass = pass(tensor.device());
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
         Storage::Cpu(storage) => out.copy_from_slice(&bytes(storage)?[range]),
@@ -126,6 +132,7 @@ pub(crate) fn inspect_all<T>(tensors: &[&Tensor], work: impl FnOnce(&[&[u8]]) ->
 
 /// The same wherever they are.
 pub(crate) fn inspect_spans<T>(tensors: &[&Tensor], work: impl FnOnce(&[Span<'_>]) -> Result<T>) -> Result<T> {
+    let _pass = tensors.first().and_then(|tensor| pass(tensor.device()));
     let (places, guards) = locked(tensors);
     let of = |&place: &usize| match guards[place].as_deref() {
         Some(Storage::Cpu(storage)) => Ok(Span::of(bytes(storage)?)),

@@ -20,6 +20,7 @@ use form::Form;
 mod cuda;
 pub(crate) mod edit;
 pub(crate) mod form;
+pub(crate) mod memory;
 #[cfg_attr(not(feature = "metal"), path = "no_metal.rs")]
 mod metal;
 #[cfg(any(feature = "cuda", test))]

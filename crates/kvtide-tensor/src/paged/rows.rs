@@ -18,6 +18,7 @@ use crate::base::dtype::{DType, from_f32, to_f32};
 use crate::base::error::{Error, Result};
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::device_name;
+use crate::device::memory::{DeviceTensor, pass};
 use crate::kernels::pages::Rows;
 use crate::tensor::source::{Resolved, Source};
 
@@ -44,7 +45,17 @@ pub(crate) struct TokenRows<'a> {
 #[derive(Debug)]
 enum Memory<'a> {
     Bytes(Cow<'a, [u8]>),
-    Tensor(Cow<'a, Tensor>),
+    Tensor(&'a Tensor),
+    /// A copy on a device.
+    Made(DeviceTensor),
+}
+
+impl Memory<'_> {
+    /// What candle's operations make on a device.
+    fn made(device: &Device, make: impl FnOnce() -> Result<Tensor>) -> Result<Self> {
+        let _pass = pass(device);
+        Ok(Memory::Made(DeviceTensor::new(make()?)))
+    }
 }
 
 impl<'a> TokenRows<'a> {
@@ -59,10 +70,10 @@ impl<'a> TokenRows<'a> {
                 match source {
                     // What lies on a device stays there.
                     Source::View(view) if !view.device().is_cpu() => {
-                        (Memory::Tensor(Cow::Owned(view.to_tensor()?)), 0, strides)
+                        (Memory::made(view.device(), || view.to_tensor())?, 0, strides)
                     }
                     Source::Tensor(tensor) if !tensor.device().is_cpu() => {
-                        (Memory::Tensor(Cow::Owned(tensor.force_contiguous()?)), 0, strides)
+                        (Memory::made(tensor.device(), || Ok(tensor.force_contiguous()?))?, 0, strides)
                     }
                     _ => (Memory::Bytes(Cow::Owned(resolved.to_row_major()?)), 0, strides),
                 }
@@ -79,7 +90,7 @@ impl<'a> TokenRows<'a> {
     pub fn check(source: &Source<'a>, argument: &'static str, expected: Expected, device: &Device) -> Result<u32> {
         let resolved = expected.look(source, argument)?;
         if let Some((Memory::Tensor(tensor), ..)) = in_place(source, argument, &resolved.dims, expected)? {
-            check_device(&tensor, argument, device)?;
+            check_device(tensor, argument, device)?;
         }
         Ok(resolved.tokens())
     }
@@ -109,8 +120,11 @@ impl<'a> TokenRows<'a> {
         }
         let (tokens, dim) = (self.tokens as usize, self.rows.row / self.dtype.bytes());
         let row = dim * dtype.bytes();
+        let converted =
+            |tensor: &Tensor| Memory::made(tensor.device(), || Ok(tensor.to_dtype(dtype.candle())?.contiguous()?));
         let memory = match &self.memory {
-            Memory::Tensor(tensor) => Memory::Tensor(Cow::Owned(tensor.to_dtype(dtype.candle())?.contiguous()?)),
+            Memory::Tensor(tensor) => converted(tensor)?,
+            Memory::Made(tensor) => converted(tensor)?,
             Memory::Bytes(bytes) => {
                 let mut out = zeroed_bytes(layers * heads * tokens * row)?;
                 let mut floats = vec![0f32; dim];
@@ -131,6 +145,7 @@ impl<'a> TokenRows<'a> {
     pub fn tensor(&self) -> Option<&Tensor> {
         match &self.memory {
             Memory::Tensor(tensor) => Some(tensor),
+            Memory::Made(tensor) => Some(tensor),
             Memory::Bytes(_) => None,
         }
     }
@@ -144,7 +159,7 @@ impl<'a> TokenRows<'a> {
     pub fn bytes<'b>(&'b self, tensors: &mut impl Iterator<Item = &'b [u8]>) -> &'b [u8] {
         match &self.memory {
             Memory::Bytes(bytes) => bytes,
-            Memory::Tensor(_) => tensors.next().unwrap_or(&[]),
+            Memory::Tensor(_) | Memory::Made(_) => tensors.next().unwrap_or(&[]),
         }
     }
 }
@@ -199,7 +214,7 @@ fn in_place<'a>(
         Source::Tensor(tensor) => {
             let offset = tensor.layout().start_offset() * expected.dtype.bytes();
             let strides = Dims::new(argument, tensor.layout().stride())?.scaled(expected.dtype.bytes());
-            (Memory::Tensor(Cow::Borrowed(tensor)), offset, strides)
+            (Memory::Tensor(tensor), offset, strides)
         }
         Source::View(_) => return Ok(None),
     };

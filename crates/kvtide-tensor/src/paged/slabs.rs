@@ -17,6 +17,7 @@ use crate::base::memory::{Budget, Lease};
 use crate::device::device_name;
 use crate::device::edit::{address, edit, inspect, launch};
 use crate::device::form::Form;
+use crate::device::memory::{DeviceTensor, zeroed};
 use crate::kernels::quantise::Codec;
 
 /// The layouts of both slabs, and how rows get from one to the other.
@@ -116,9 +117,9 @@ pub(crate) struct Slab {
     /// Blocks in it.
     pub blocks: u32,
     /// As [`PageLayout::slab_shape`] says.
-    pub tensor: Tensor,
+    pub tensor: DeviceTensor,
     /// The whole allocation in one dimension, which candle checks faster before each change.
-    flat: Tensor,
+    flat: DeviceTensor,
     /// The first byte of the first block in it.
     base: usize,
     lease: Lease,
@@ -144,12 +145,12 @@ impl Slab {
         let dtype = layout.uniform().and_then(DType::of_format).unwrap_or(DType::U8);
         let spare = if bytes == 0 { 0 } else { ALIGNMENT / dtype.bytes() };
         let room = elements.checked_add(spare).ok_or_else(|| budget.refusal(u64::MAX))?;
-        let flat = dtype.zeroed(&[room], budget.device()).ok_or_else(|| budget.refusal(bytes as u64))?;
+        let flat = zeroed(dtype, &[room], budget)?;
         // Memory of a device of its own starts on such a line.
         let start = if bytes > 0 && flat.device().is_cpu() { address(&flat)? } else { 0 };
         let base = start.next_multiple_of(ALIGNMENT) - start;
         let tensor = flat.narrow(0, base / dtype.bytes(), elements)?.reshape(layout.slab_shape(blocks))?;
-        Ok(Slab { layout, blocks, tensor, flat, base, lease })
+        Ok(Slab { layout, blocks, tensor: DeviceTensor::new(tensor), flat, base, lease })
     }
 
     /// Bytes of all its blocks.

@@ -30,6 +30,7 @@ use crate::base::memory::{Budget, Lease};
 use crate::base::region::Place;
 use crate::device::edit::{address, edit, identity, inspect, launch};
 use crate::device::form::Form;
+use crate::device::memory::{DeviceTensor, zeroed};
 use crate::kernels::Stretches;
 use crate::kernels::portable::RowTensor;
 
@@ -73,10 +74,10 @@ impl RowShape {
 /// A tensor of token rows.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    pub tensor: Tensor,
+    pub tensor: DeviceTensor,
     /// One element of the same memory: candle checks the layout of what it changes at each call, and this one is the least
     /// work. An edit gets the whole storage through it.
-    door: Tensor,
+    door: DeviceTensor,
     pub shape: RowShape,
     pub slots: u32,
     /// A number that no other buffer has.
@@ -130,12 +131,11 @@ impl Buffer {
         };
         let lease = take(budget, bytes as u64)?;
         let full = if shape.parts == 1 { dims.to_vec() } else { [&[shape.parts], &dims[..]].concat() };
-        let zeroed = shape.dtype.zeroed(&full, budget.device());
-        let tensor = zeroed.ok_or_else(|| budget.refusal(bytes as u64))?;
+        let tensor = zeroed(shape.dtype, &full, budget)?;
         Ok(Buffer {
             address: if tensor.device().is_cpu() { address(&tensor)? } else { 0 },
             identity: identity(&tensor),
-            door: tensor.flatten_all()?.narrow(0, 0, elements.min(1))?,
+            door: DeviceTensor::new(tensor.flatten_all()?.narrow(0, 0, elements.min(1))?),
             tensor,
             part: dims,
             part_elements: elements / shape.parts,

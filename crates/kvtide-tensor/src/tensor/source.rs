@@ -18,6 +18,7 @@ use crate::base::zeroed::zeroed_bytes;
 use crate::device::device_name;
 use crate::device::edit::{inspect, upload};
 use crate::device::form::Form;
+use crate::device::memory::DeviceTensor;
 use crate::kernels::portable::{HostOrTensor, fetch};
 use crate::kernels::{Stretches, copy};
 use crate::tensor::buffer::{Buffer, RowShape};
@@ -146,7 +147,7 @@ enum Memory<'a> {
     View(&'a View),
     Staged(Vec<u8>),
     /// A copy on the device that it goes to.
-    Brought(Tensor),
+    Brought(DeviceTensor),
 }
 
 impl<'a> Resolved<'a> {

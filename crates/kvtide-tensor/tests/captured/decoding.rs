@@ -117,6 +117,13 @@ proptest! {
     }
 }
 
+/// So many keys are cut in shares, which takes memory for a call, and this is the one call of a step that does.
+#[test]
+fn one_layer_over_more_keys_than_one_share_takes() {
+    let toy = Toy { kinds: vec![LayerKind::Full], kv_heads: 2, group: 2, dim: 8, dtype: DType::F32, block_size: 16 };
+    agrees(&Case { toy, is_plain: true, lengths: vec![600], steps: 3, spare: 1 });
+}
+
 #[test]
 fn a_hundred_and_twenty_steps_over_blocks_and_a_window() {
     for is_plain in [true, false] {

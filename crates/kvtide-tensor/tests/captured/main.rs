@@ -5,5 +5,6 @@
 mod buffers;
 mod decoding;
 mod hazards;
+mod others;
 mod refusals;
 mod toy;

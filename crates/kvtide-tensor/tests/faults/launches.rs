@@ -72,6 +72,41 @@ fn blocks_of_all_sequences_are_copied_in_one_launch() {
     assert_eq!(launches(|| cache.append(&forks, &tokens, &tokens, None)), 2);
 }
 
+/// Attends to a cache whose kernel reads where nothing is.
+fn attend_with_a_fault() -> kvtide_tensor::Error {
+    let (mut cache, ids) = made(2, 3);
+    let q = rows(1, 3, 2, 8, 4).reshape((3, 2, 8)).unwrap();
+    let pages = cache.pages(1, &ids).unwrap();
+    with_kernels(Kernels::Emulated, || {
+        Emulation::fault_after(Some(0));
+        let attended = attend(&q, &pages, &AttendOptions::default()).and_then(|attended| attended.out.to_f32());
+        Emulation::fault_after(None);
+        Emulation::synchronise(None);
+        attended.unwrap_err()
+    })
+    .unwrap()
+}
+
+/// A launch is over before its kernel has run: what fails in it is told by what comes behind it, whatever that is. It is the driver's
+/// fault of a kernel there, and no lack of memory.
+#[test]
+fn a_fault_of_a_kernel_is_told_as_one_and_named_where_that_is_asked_for() {
+    let detail = |error: &kvtide_tensor::Error, name: &str| {
+        error.details().into_iter().find(|detail| detail.name == name).map(|detail| detail.value)
+    };
+    let late = attend_with_a_fault();
+    assert_eq!(late.code(), Code::Internal, "{late}");
+    assert_eq!(detail(&late, "driverError"), Some(DetailValue::from("CUDA_ERROR_ILLEGAL_ADDRESS")));
+    assert_eq!(detail(&late, "driverCode"), Some(DetailValue::from(700u32)));
+    assert!(late.to_string().contains("KVTIDE_CUDA_SYNC=1 names it"), "{late}");
+    Emulation::synchronise(Some(true));
+    let named = attend_with_a_fault();
+    assert_eq!(detail(&named, "driverError"), Some(DetailValue::from("CUDA_ERROR_ILLEGAL_ADDRESS")));
+    let Some(DetailValue::Text(operation)) = detail(&named, "operation") else { panic!("{named}") };
+    assert!(operation.starts_with("attend_"), "{operation}");
+    assert!(!named.to_string().contains("KVTIDE_CUDA_SYNC"), "{named}");
+}
+
 /// Makes a cache of three sequences, and a call of it that finds no memory: refused with what it needs and what there is; the cache is as
 /// it was, and goes on.
 fn refuses_for_want_of_memory(needed: u64, there: u64, call: impl FnOnce(&mut PagedKvCache, &[u64]) -> Result<()>) {

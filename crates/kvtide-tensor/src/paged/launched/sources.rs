@@ -11,6 +11,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::edit::upload;
+use crate::device::memory::DeviceTensor;
 use crate::kernels::pages::Rows;
 use crate::paged::rows::TokenRows;
 
@@ -23,7 +24,7 @@ pub(super) struct Placed<'a> {
 struct PlacedRows<'a> {
     rows: &'a TokenRows<'a>,
     /// What the device reads instead.
-    uploaded: Option<(Tensor, Rows)>,
+    uploaded: Option<(DeviceTensor, Rows)>,
 }
 
 impl<'a> Placed<'a> {
@@ -58,7 +59,7 @@ impl<'a> Placed<'a> {
 
 impl<'a> PlacedRows<'a> {
     fn tensor(&self) -> Option<&Tensor> {
-        self.uploaded.as_ref().map(|(tensor, _)| tensor).or_else(|| self.rows.tensor())
+        self.uploaded.as_ref().map(|(tensor, _)| &**tensor).or_else(|| self.rows.tensor())
     }
 
     /// With a copy of rows of the caller's memory on a device.
