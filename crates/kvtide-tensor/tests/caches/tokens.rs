@@ -112,8 +112,8 @@ pub fn bytes_of(tensor: &Tensor) -> Vec<u8> {
 /// What tells the memory of two views apart, on a device whose addresses nobody sees as well.
 pub fn place(view: &View) -> usize {
     let tensor = view.tensor().expect("a view of one run");
-    let place = std::ptr::from_ref(&*tensor.storage_and_layout().0).addr();
-    place
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref(&*storage).addr()
 }
 
 /// What asking for a view's address gives where nothing but its memory stands against it.
