@@ -17,7 +17,7 @@ const steps = [
   ['package', 'node', ['scripts/pack/local.mjs', '--here']],
   ['hygiene', 'node', ['scripts/hygiene.mjs']],
   ['tour', 'npm', ['start', '--silent']],
-  ['portable kernels', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...target], { KVTIDE_KERNELS: 'portable', KVTIDE_CASES: '300' }],
+  ['caches and attention over memory that nobody sees', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...target], { KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: '300' }],
   ['kernels for GPUs, compiled', 'node', ['scripts/cuda/kernels.mjs']],
   ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs']],
   ...(full

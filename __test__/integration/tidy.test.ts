@@ -80,3 +80,30 @@ test('nothing is left unfinished', t => {
   const marks = new RegExp(halves.map(half => half.join('')).join('|'))
   for (const file of present) t.notRegex(text(file), marks, file)
 })
+
+/**
+ * Where caches and attention name the CPU. The device that stands in for one without kernels has its memory there, so that a tensor of the CPU
+ * would pass in it for one of the device: what is to join a device's memory is made on that device, by `upload` or `zeroed`.
+ */
+const ON_THE_CPU: Readonly<Record<string, number>> = {
+  'attention/call/mod.rs': 1, // a call without tensors
+  'attention/exact.rs': 2, // rows that came down
+  'attention/portable.rs': 1, // rows of the caller's, on their way to the device
+  'base/dtype.rs': 1, // memory of zeros that the allocator may refuse
+  'base/memory.rs': 1, // the limit of the host's memory
+  'contiguous/options.rs': 3, // defaults
+  'kernels/quantise/portable.rs': 8, // codes and values of the host
+  'paged/options.rs': 1,
+  'sequences/options.rs': 1,
+}
+
+test('tensors that join the memory of a device are made on it', t => {
+  const folder = 'crates/kvtide-tensor/src/'
+  const found: Record<string, number> = {}
+  for (const file of present.filter(name => name.startsWith(folder) && name.endsWith('.rs') && !name.startsWith(`${folder}device/`))) {
+    const [code = ''] = text(file).split('#[cfg(test)]')
+    const count = code.split('\n').filter(line => !line.trim().startsWith('//')).join('\n').split('Device::Cpu').length - 1
+    if (count > 0 && !file.endsWith('launched/agreement.rs')) found[file.slice(folder.length)] = count
+  }
+  t.deepEqual(found, ON_THE_CPU)
+})

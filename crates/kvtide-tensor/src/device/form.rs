@@ -1,8 +1,9 @@
 //! Which form of an operation runs where its memory lies. Every operation asks here, and nowhere else.
 //!
 //! On the CPU it is the widest that the machine has, chosen once. `KVTIDE_KERNELS` names another: `portable` runs what a device
-//! without kernels of its own would run, in candle's tensor operations alone. [`with_kernels`] chooses for one thread and one
-//! call, which is how tests compare the forms.
+//! without kernels of its own would run, in candle's tensor operations alone. `opaque` does the same with the CPU's memory as a
+//! device's, which nobody sees: there is a copy to it and a copy from it, and tensors have no `data`. [`with_kernels`] chooses for
+//! one thread and one call, which is how tests compare the forms.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -31,6 +32,7 @@ impl Form {
     /// The form for memory of this device.
     pub fn of(device: &Device) -> Result<Form> {
         match device {
+            Device::Cpu if Kernels::current()? == Kernels::Opaque => Ok(Form::Portable),
             Device::Cpu => Form::of_host(),
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => Ok(Form::Launched(Stream::gpu(device))),
@@ -44,9 +46,15 @@ impl Form {
             #[cfg(feature = "emulate")]
             Kernels::Emulated => Form::Launched(Stream::emulated()),
             Kernels::Portable => Form::Portable,
+            Kernels::Opaque => Form::Bytes(widest()),
             kernels => Form::Bytes(kernels),
         })
     }
+}
+
+/// Whether the host sees the memory of a device: its addresses may be handed out.
+pub(crate) fn is_seen(device: &Device) -> bool {
+    device.is_cpu() && !matches!(Kernels::current(), Ok(Kernels::Opaque))
 }
 
 /// A form of the kernels.
@@ -55,6 +63,8 @@ pub enum Kernels {
     /// Those of GPUs, on the CPU in a GPU's stead: thread by thread, for tests.
     #[cfg(feature = "emulate")]
     Emulated,
+    /// candle's tensor operations alone, over memory that nobody sees, for tests.
+    Opaque,
     /// candle's tensor operations alone.
     Portable,
     /// 128-bit vectors of 64-bit ARM.
@@ -77,6 +87,7 @@ impl Kernels {
     pub const ALL: &[Kernels] = &[
         #[cfg(feature = "emulate")]
         Kernels::Emulated,
+        Kernels::Opaque,
         Kernels::Portable,
         Kernels::Neon,
         Kernels::Avx2,
@@ -89,6 +100,7 @@ impl Kernels {
         match self {
             #[cfg(feature = "emulate")]
             Kernels::Emulated => "emulated",
+            Kernels::Opaque => "opaque",
             Kernels::Portable => "portable",
             Kernels::Neon => "neon",
             Kernels::Avx2 => "avx2",
@@ -102,7 +114,7 @@ impl Kernels {
         match self {
             #[cfg(feature = "emulate")]
             Kernels::Emulated => true,
-            Kernels::Portable => true,
+            Kernels::Opaque | Kernels::Portable => true,
             Kernels::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "x86_64")]
             Kernels::Avx2 => {

@@ -11,9 +11,10 @@ use kvtide_core::paged::{CopyPlan, PageLayout, PagedPlanner, RowMove};
 
 use super::launched::Launched;
 use super::portable;
-use super::slabs::{Slab, SlabForm, Slabs};
+use super::slabs::{Slab, Slabs};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
+use crate::device::form::Form;
 use crate::kernels::pages::heads;
 
 impl Slabs {
@@ -26,7 +27,7 @@ impl Slabs {
             let starts: Vec<_> = copies.iter().map(|&(from, to)| (start(from), start(to))).collect();
             let bytes = slab.layout.block_bytes();
             match slab.form()? {
-                SlabForm::Launched(stream) => {
+                Form::Launched(stream) => {
                     Launched { stream, slabs: self }.copy_pieces((slab, slab), bytes, 1, &starts)?;
                 }
                 _ => copy_within(slab, starts.into_iter().map(|(from, to)| (from..from + bytes, to)))?,
@@ -44,10 +45,11 @@ impl Slabs {
         let kept = old.bytes() as usize;
         if kept > 0 {
             match old.form()? {
-                SlabForm::Launched(stream) => {
+                Form::Launched(stream) => {
                     Launched { stream, slabs: self }.copy_pieces((old, &grown), kept, 1, &[(0, 0)])?;
                 }
-                _ => grown.edit(&[old.storage()], |new, sources| {
+                Form::Portable => portable::copy(old, 0..kept, &grown, 0)?,
+                Form::Bytes(_) => grown.edit(&[old.storage()], |new, sources| {
                     new[..kept].copy_from_slice(old.pages(sources[0]));
                 })?,
             }
@@ -58,7 +60,7 @@ impl Slabs {
 
     /// Moves rows of all layers, one after the other.
     pub(super) fn move_rows(&self, planner: &PagedPlanner, moves: &[RowMove]) -> Result<()> {
-        if let SlabForm::Launched(stream) = self.slab.form()? {
+        if let Form::Launched(stream) = self.slab.form()? {
             return Launched { stream, slabs: self }.move_rows(planner, moves);
         }
         for moved in moves {
@@ -89,6 +91,9 @@ fn move_rows(from: &Slab, to: &Slab, rows: &[(Range<usize>, Range<usize>)]) -> R
     if std::ptr::eq(from, to) {
         return copy_within(to, rows.iter().map(|(row, place)| (row.clone(), place.start)));
     }
+    if matches!(to.form()?, Form::Portable) {
+        return rows.iter().try_for_each(|(row, place)| portable::copy(from, row.clone(), to, place.start));
+    }
     to.edit(&[from.storage()], |target, sources| {
         let source = from.pages(sources[0]);
         for (row, place) in rows {
@@ -103,8 +108,8 @@ fn copy_within(slab: &Slab, copies: impl Iterator<Item = (Range<usize>, usize)>)
     if copies.is_empty() {
         return Ok(());
     }
-    if matches!(slab.form()?, SlabForm::Portable) {
-        return copies.into_iter().try_for_each(|(from, to)| portable::copy(slab, from, to));
+    if matches!(slab.form()?, Form::Portable) {
+        return copies.into_iter().try_for_each(|(from, to)| portable::copy(slab, from, slab, to));
     }
     slab.edit(&[], |bytes, _| copies.iter().for_each(|(from, to)| bytes.copy_within(from.clone(), *to)))
 }

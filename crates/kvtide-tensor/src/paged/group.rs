@@ -56,10 +56,8 @@ impl PageGroup {
     pub fn new(options: PagedKvCacheOptions) -> Result<Self> {
         check_kernels(&options.device)?;
         let shape = PagedShape::new(&options)?;
-        match Form::of(&options.device)? {
-            Form::Launched(_) => shape.check_launched()?,
-            Form::Portable if !options.device.is_cpu() => shape.check_portable(&options.device)?,
-            Form::Bytes(_) | Form::Portable => {}
+        if let Form::Launched(_) = Form::of(&options.device)? {
+            shape.check_launched()?;
         }
         let planner = PagedPlanner::new(options.capacity, options.block_size, options.num_layers)?;
         let mut planner = if shape.pages.is_low_bit() { planner.staging_pages() } else { planner };

@@ -21,7 +21,7 @@ use super::slabs::{Holes, Slabs};
 use crate::base::error::{Error, Result};
 use crate::base::life::{Life, Pin};
 use crate::base::memory::Budget;
-use crate::base::zeroed::zeroed_vec;
+use crate::base::zeroed::{zeroed_bytes, zeroed_vec};
 use crate::kernels::quantise::to_f32;
 
 /// The pages of some sequences in one layer.
@@ -262,17 +262,17 @@ impl PageRows<'_> {
         let rows = self.block_size() * dims.2;
         let mut floats = zeroed_vec::<f32>(self.heads() * rows)
             .ok_or_else(|| Budget::process().refusal((4 * self.heads() * rows) as u64))?;
-        slab.inspect(|bytes| {
-            for (head, floats) in floats.chunks_exact_mut(rows.max(1)).enumerate() {
-                let at = slab.layout.head_place(block, layer, part, head as u32);
-                let codes = &bytes[at.codes..at.codes + self.block_size() * at.row_bytes];
-                match shape.codecs[part as usize].filter(|_| page.staged.is_none()) {
-                    Some(codec) => codec.decode(codes, at.scales.map_or(&[], |at| &bytes[at..]), 0, floats),
-                    None => to_f32(shape.row_dtype(part), codes, floats),
-                }
+        // What is quantised becomes floats on the host.
+        let mut bytes = zeroed_bytes(slab.layout.page_bytes())?;
+        slab.fetch(slab.layout.page_offset(block, layer), &mut bytes)?;
+        for (head, floats) in floats.chunks_exact_mut(rows.max(1)).enumerate() {
+            let at = slab.layout.head_in_page(part, head as u32);
+            let codes = &bytes[at.codes..at.codes + self.block_size() * at.row_bytes];
+            match shape.codecs[part as usize].filter(|_| page.staged.is_none()) {
+                Some(codec) => codec.decode(codes, at.scales.map_or(&[], |at| &bytes[at..]), 0, floats),
+                None => to_f32(shape.row_dtype(part), codes, floats),
             }
-            Ok(())
-        })?;
+        }
         Ok(Tensor::from_vec(floats, dims, slab.tensor.device())?)
     }
 }

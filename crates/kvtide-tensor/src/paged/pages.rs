@@ -16,12 +16,13 @@ use std::sync::{Mutex, PoisonError};
 use kvtide_core::paged::{PageLayout, PageWrite, Seal, SlotRun, StagingContent, WritePlan};
 
 use super::launched::Launched;
-use super::portable;
+use super::portable::{self, Portable};
 use super::rows::TokenRows;
-use super::slabs::{Holes, PagedShape, Slab, SlabForm, Slabs};
+use super::slabs::{Holes, PagedShape, Slab, Slabs};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::base::zeroed::zeroed_vec;
+use crate::device::form::Form;
 use crate::kernels::Carrier;
 use crate::kernels::pages::{Sources, check_sources, each_block, heads, jobs_at_once, scatter, write_run};
 use crate::kernels::quantise::Codec;
@@ -33,8 +34,10 @@ impl Slabs {
         if !plan.pages().iter().any(|write| opened(&write)) {
             return Ok(());
         }
-        if let SlabForm::Launched(stream) = self.slab.form()? {
-            return Launched { stream, slabs: self }.open(plan.pages());
+        match self.slab.form()? {
+            Form::Launched(stream) => return Launched { stream, slabs: self }.open(plan.pages()),
+            Form::Portable => return Portable { slabs: self }.open(plan.pages(), scratch),
+            Form::Bytes(_) => {}
         }
         edit_with_scratch(&self.staging, &self.slab, scratch, |staging, slab, scratch| {
             for write in plan.pages().iter().filter(opened) {
@@ -59,9 +62,9 @@ impl Slabs {
         scratch: &Scratch,
     ) -> Result<()> {
         match self.slab.form()? {
-            SlabForm::Launched(stream) => return Launched { stream, slabs: self }.write(plan, layers, rows),
-            SlabForm::Portable => return portable::scatter(&self.slab, plan, layers, rows),
-            SlabForm::Bytes => {}
+            Form::Launched(stream) => return Launched { stream, slabs: self }.write(plan, layers, rows),
+            Form::Portable => return Portable { slabs: self }.write(plan, layers, rows, scratch),
+            Form::Bytes(_) => {}
         }
         if !self.shape.pages.is_low_bit() {
             return edit_with_rows(&self.slab, rows, |slab, sources| {
@@ -123,8 +126,10 @@ impl Slabs {
         if seals.is_empty() {
             return Ok(());
         }
-        if let SlabForm::Launched(stream) = self.slab.form()? {
-            return Launched { stream, slabs: self }.close(seals);
+        match self.slab.form()? {
+            Form::Launched(stream) => return Launched { stream, slabs: self }.close(seals),
+            Form::Portable => return Portable { slabs: self }.seal(seals, scratch),
+            Form::Bytes(_) => {}
         }
         edit_with_scratch(&self.slab, &self.staging, scratch, |slab, staging, scratch| {
             for seal in seals {
@@ -140,16 +145,17 @@ impl Slabs {
             return Ok(());
         }
         match slab.form()? {
-            SlabForm::Launched(stream) => {
+            Form::Launched(stream) => {
                 let launched = Launched { stream, slabs: self };
                 let is_low_bit = slab.layout.is_low_bit();
                 return if is_low_bit { launched.zero_codes(pages) } else { launched.zero_rows(slab, pages) };
             }
-            SlabForm::Portable => {
+            Form::Portable if slab.layout.is_low_bit() => return Portable { slabs: self }.zero(pages),
+            Form::Portable => {
                 let mut all = pages.iter().flat_map(|page| page.runs.iter().map(move |run| (page, run.clone())));
                 return all.try_for_each(|(page, run)| portable::zero(slab, page.block, page.layer, run));
             }
-            SlabForm::Bytes => {}
+            Form::Bytes(_) => {}
         }
         let layout = &slab.layout;
         slab.edit(&[], |bytes, _| {

@@ -1,26 +1,130 @@
-//! Plain pages in candle's tensor operations alone: what a device without kernels of its own runs.
+//! Pages on a device without kernels of its own: in candle's tensor operations, and two copies.
 //!
-//! Rows are set and read as neighbouring elements of the slab, at most 1 MiB at a time. That takes a slab of one element type:
-//! in a slab of bytes no tensor operation can put floats, and its pages go through memory that the host sees.
+//! ```text
+//! one float type      rows are set and read on the device, as neighbouring elements of the slab
+//! other pages         rows and pages come to the host, are quantised or put in order there, and go back as bytes
+//! ```
+//!
+//! Nothing else looks at the memory. A slab of bytes, that of low-bit pages or of K and V of two sizes or types, has no element that a tensor
+//! operation could put a float in, so its pages go the second way: a page for each that is quantised, put back, or zeroed in part, and the rows
+//! alone where they stay as they are. At most 1 MiB at a time.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use candle_core::{CpuStorage, Tensor};
-use kvtide_core::paged::WritePlan;
+use candle_core::Tensor;
+use kvtide_core::paged::{PageWrite, Seal, StagingContent, WritePlan};
 
+use super::pages::Scratch;
 use super::rows::TokenRows;
-use super::slabs::Slab;
-use crate::base::dtype::{DType, bytes_mut};
+use super::slabs::{Holes, Slab, Slabs};
+use crate::base::dtype::tensor_dtype;
 use crate::base::error::Result;
-use crate::base::memory::Budget;
-use crate::device::edit::inspect;
-use crate::kernels::pages::heads;
+use crate::base::zeroed::zeroed_bytes;
+use crate::device::edit::{download, upload};
+use crate::kernels::Carrier;
+use crate::kernels::pages::{Rows, Sources, check_sources, heads, write_run};
 
 /// Bytes of one operation.
 const MOST: usize = 1 << 20;
 
-/// Puts a plan's rows where it says.
-pub(super) fn scatter(slab: &Slab, plan: &WritePlan, layers: Range<u32>, rows: &[TokenRows<'_>; 2]) -> Result<()> {
+/// The pages of a cache on such a device.
+pub(super) struct Portable<'a> {
+    pub slabs: &'a Slabs,
+}
+
+impl Portable<'_> {
+    /// Makes staging pages ready: zeros, or what was quantised.
+    pub fn open(&self, writes: &[PageWrite], scratch: &Scratch) -> Result<()> {
+        let Slabs { shape, slab, staging } = self.slabs;
+        for write in writes {
+            let mut staged = zeroed_bytes(shape.staged.page_bytes())?;
+            match write.before {
+                StagingContent::Sealed => {
+                    let page = page(slab, write.page.block, write.page.layer)?;
+                    scratch.with(|scratch| shape.unseal(&page, &mut staged, scratch))?;
+                }
+                StagingContent::Other => {}
+                _ => continue,
+            }
+            put(staging, shape.staged.page_offset(write.staged, 0), &staged)?;
+        }
+        Ok(())
+    }
+
+    /// Puts rows of some layers where a plan says.
+    pub fn write(
+        &self,
+        plan: &WritePlan,
+        layers: Range<u32>,
+        rows: &[TokenRows<'_>; 2],
+        scratch: &Scratch,
+    ) -> Result<()> {
+        let Slabs { shape, slab, staging } = self.slabs;
+        let layout = &shape.pages;
+        if layout.uniform().is_some() {
+            return scatter(slab, plan, layers, rows);
+        }
+        let copies = [rows[0].on_host(layers.len(), shape.heads())?, rows[1].on_host(layers.len(), shape.heads())?];
+        let sources: Sources<'_> = [0, 1].map(|part| (&*copies[part].0, copies[part].1));
+        check_sources(&shape.staged, layers.clone(), plan.runs(), &sources);
+        let place = |layer: u32| (layer - layers.start) as usize;
+        if !layout.is_low_bit() {
+            for (layer, run) in layers.clone().flat_map(|layer| plan.runs().iter().map(move |run| (layer, run))) {
+                for (part, head) in heads(layout) {
+                    let (bytes, of) = &sources[part as usize];
+                    let mut own = zeroed_bytes(run.len as usize * of.row)?;
+                    copy_rows(bytes, of, (place(layer), head, run.token), &mut own);
+                    put(slab, layout.row_offset(run.block, layer, part, head, run.slot), &own)?;
+                }
+            }
+            return Ok(());
+        }
+        for run in plan.runs().iter().filter(|run| !run.staged) {
+            for layer in layers.clone() {
+                let mut page = zeroed_bytes(layout.page_bytes())?;
+                scratch.with(|scratch| {
+                    for head in heads(layout) {
+                        shape.write_whole(&mut page, head, place(layer), run, &sources, scratch);
+                    }
+                })?;
+                put(slab, layout.page_offset(run.block, layer), &page)?;
+            }
+        }
+        for write in plan.pages().iter().filter(|write| layers.contains(&write.page.layer)) {
+            let mut staged = page(staging, write.staged, 0)?;
+            let run = &plan.runs()[write.run as usize];
+            write_run(&mut staged, &shape.staged, place(write.page.layer), run, &sources, Carrier::PLAIN);
+            put(staging, shape.staged.page_offset(write.staged, 0), &staged)?;
+        }
+        Ok(())
+    }
+
+    /// Quantises pages that are full.
+    pub fn seal(&self, seals: &[Seal], scratch: &Scratch) -> Result<()> {
+        let Slabs { shape, slab, staging } = self.slabs;
+        for seal in seals {
+            let (staged, mut sealed) = (page(staging, seal.staged, 0)?, zeroed_bytes(shape.pages.page_bytes())?);
+            scratch.with(|scratch| shape.seal(&staged, &mut sealed, scratch))?;
+            put(slab, shape.pages.page_offset(seal.page.block, seal.page.layer), &sealed)?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes slots of pages that are quantised.
+    pub fn zero(&self, pages: &[Holes]) -> Result<()> {
+        let Slabs { shape, slab, .. } = self.slabs;
+        for Holes { block, layer, runs } in pages {
+            let mut bytes = page(slab, *block, *layer)?;
+            shape.zero(&mut bytes, runs);
+            put(slab, shape.pages.page_offset(*block, *layer), &bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts a plan's rows where it says, on the device.
+fn scatter(slab: &Slab, plan: &WritePlan, layers: Range<u32>, rows: &[TokenRows<'_>; 2]) -> Result<()> {
     let first = layers.start;
     for (layer, run) in layers.flat_map(|layer| plan.runs().iter().map(move |run| (layer, run))) {
         for (part, head) in heads(&slab.layout) {
@@ -28,43 +132,83 @@ pub(super) fn scatter(slab: &Slab, plan: &WritePlan, layers: Range<u32>, rows: &
             let most = (MOST / row).max(1);
             for done in (0..run.len as usize).step_by(most) {
                 let (token, count) = (run.token as usize + done, most.min(run.len as usize - done));
-                let piece = rows[part as usize].piece((layer - first) as usize, head as usize, token, count)?;
                 let at = slab.layout.row_offset(run.block, layer, part, head, run.slot) + done * row;
-                slab.storage().slice_set(&piece.flatten_all()?, 0, slab.element(at))?;
+                let rows = &rows[part as usize];
+                match rows.tensor() {
+                    Some(tensor) => {
+                        let piece = piece(tensor, (layer - first) as usize, head as usize, token, count)?;
+                        slab.storage().slice_set(&piece.flatten_all()?, 0, slab.element(at))?;
+                    }
+                    None => {
+                        let mut own = zeroed_bytes(count * row)?;
+                        let bytes = rows.bytes(&mut std::iter::empty());
+                        copy_rows(bytes, &rows.rows, ((layer - first) as usize, head, token as u32), &mut own);
+                        put(slab, at, &own)?;
+                    }
+                }
             }
         }
     }
     Ok(())
 }
 
-/// Copies neighbouring rows from the byte `at` of the slab on to `out`.
+/// Neighbouring tokens of one head, `[count, dim]`.
+fn piece(tensor: &Tensor, layer: usize, head: usize, token: usize, count: usize) -> Result<Tensor> {
+    let heads = tensor.rank() - 3;
+    let layers = if heads == 1 { tensor.narrow(0, layer, 1)?.squeeze(0)? } else { tensor.clone() };
+    Ok(layers.narrow(0, head, 1)?.squeeze(0)?.narrow(0, token, count)?.contiguous()?)
+}
+
+/// Copies as many neighbouring tokens of one head as `out` has room for.
+fn copy_rows(bytes: &[u8], rows: &Rows, (layer, head, token): (usize, u32, u32), out: &mut [u8]) {
+    for (at, row) in out.chunks_exact_mut(rows.row.max(1)).enumerate() {
+        let from = rows.at(layer, head as usize, token as usize + at);
+        row.copy_from_slice(&bytes[from..from + rows.row]);
+    }
+}
+
+/// A copy of a page.
+fn page(slab: &Slab, block: u32, layer: u32) -> Result<Vec<u8>> {
+    let mut bytes = zeroed_bytes(slab.layout.page_bytes())?;
+    read(slab, slab.layout.page_offset(block, layer), &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Copies neighbouring bytes of the slab to `out`, from the byte `at` on: whole elements.
 pub(super) fn read(slab: &Slab, at: usize, out: &mut [u8]) -> Result<()> {
     for (place, out) in out.chunks_mut(MOST).enumerate() {
         let (first, end) = (slab.element(at + place * MOST), slab.element(at + place * MOST + out.len()));
         // Not `copy`, which takes the whole allocation along.
         let piece = Tensor::zeros(end - first, slab.tensor.dtype(), slab.tensor.device())?;
         piece.slice_set(&slab.storage().narrow(0, first, end - first)?, 0, 0)?;
-        inspect(&piece, |bytes| {
-            out.copy_from_slice(bytes);
-            Ok(())
-        })?;
+        download(&piece, 0, out)?;
     }
     Ok(())
 }
 
-/// Copies bytes of the slab to another place in it.
-pub(super) fn copy(slab: &Slab, from: Range<usize>, to: usize) -> Result<()> {
+/// Copies bytes to the slab, from its byte `at` on: whole elements.
+fn put(slab: &Slab, at: usize, bytes: &[u8]) -> Result<()> {
+    let dtype = tensor_dtype("slab", &slab.tensor)?;
+    for (place, bytes) in bytes.chunks(MOST).enumerate() {
+        let piece = upload(bytes, dtype, &[bytes.len() / dtype.bytes()], slab.tensor.device())?;
+        slab.storage().slice_set(&piece, 0, slab.element(at + place * MOST))?;
+    }
+    Ok(())
+}
+
+/// Copies bytes of a slab to a place in it, or in another one of the same type.
+pub(super) fn copy(source: &Slab, from: Range<usize>, target: &Slab, to: usize) -> Result<()> {
     for done in (0..from.len()).step_by(MOST) {
-        let (first, end) = (slab.element(from.start + done), slab.element(from.end.min(from.start + done + MOST)));
+        let (first, end) = (source.element(from.start + done), source.element(from.end.min(from.start + done + MOST)));
         // A tensor cannot be set from itself.
-        let piece = Tensor::zeros(end - first, slab.tensor.dtype(), slab.tensor.device())?;
-        piece.slice_set(&slab.storage().narrow(0, first, end - first)?, 0, 0)?;
-        slab.storage().slice_set(&piece, 0, slab.element(to + done))?;
+        let piece = Tensor::zeros(end - first, source.tensor.dtype(), source.tensor.device())?;
+        piece.slice_set(&source.storage().narrow(0, first, end - first)?, 0, 0)?;
+        target.storage().slice_set(&piece, 0, target.element(to + done))?;
     }
     Ok(())
 }
 
-/// Zeroes neighbouring slots of a page, in each head of K and V.
+/// Zeroes neighbouring slots of a page of rows, in each head of K and V, on the device.
 pub(super) fn zero(slab: &Slab, block: u32, layer: u32, slots: Range<u32>) -> Result<()> {
     for (part, head) in heads(&slab.layout) {
         let (start, bytes) = (
@@ -81,21 +225,15 @@ pub(super) fn zero(slab: &Slab, block: u32, layer: u32, slots: Range<u32>) -> Re
 }
 
 impl TokenRows<'_> {
-    /// Neighbouring tokens of one head, `[count, dim]`.
-    fn piece(&self, layer: usize, head: usize, token: usize, count: usize) -> Result<Tensor> {
-        if let Some(tensor) = self.tensor() {
-            let heads = tensor.rank() - 3;
-            let layers = if heads == 1 { tensor.narrow(0, layer, 1)?.squeeze(0)? } else { tensor.clone() };
-            return Ok(layers.narrow(0, head, 1)?.squeeze(0)?.narrow(0, token, count)?.contiguous()?);
-        }
-        let (bytes, rows, dtype) = (self.bytes(&mut std::iter::empty()), &self.rows, self.dtype);
-        let elements = count * rows.row / dtype.bytes();
-        let mut storage: CpuStorage =
-            dtype.zeros(elements).ok_or_else(|| Budget::process().refusal(rows.row as u64))?;
-        for (at, row) in bytes_mut(&mut storage)?.chunks_exact_mut(rows.row).enumerate() {
-            let from = rows.at(layer, head, token + at);
-            row.copy_from_slice(&bytes[from..from + rows.row]);
-        }
-        Ok(DType::tensor(storage, &[count, elements / count])?)
+    /// Its bytes on the host, and where the rows lie in them: those of a tensor without gaps.
+    fn on_host(&self, layers: usize, heads: usize) -> Result<(Cow<'_, [u8]>, Rows)> {
+        let Some(tensor) = self.tensor() else {
+            return Ok((Cow::Borrowed(self.bytes(&mut std::iter::empty())), self.rows));
+        };
+        let (tokens, row) = (self.tokens as usize, self.rows.row);
+        let [head, layer] = [tokens * row, heads * tokens * row];
+        let copy = self.dtype.download(tensor)?;
+        debug_assert_eq!(copy.len(), layers * layer, "all rows of the call");
+        Ok((Cow::Owned(copy), Rows { offset: 0, layer, head, token: row, row }))
     }
 }

@@ -7,6 +7,7 @@
 //! What left the window is not among them: copies know where their tokens stand. Slots that nobody wrote are zeros in bulk,
 //! whatever lies there; one by one they are refused. O(bytes of the tokens).
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,10 +17,12 @@ use super::group::PageGroup;
 use super::launched::{Launched, LayerRead, ReadRun};
 use super::portable;
 use super::run::GroupRun;
-use super::slabs::{Slab, SlabForm, Slabs};
+use super::slabs::Slabs;
 use crate::base::dims::Dims;
 use crate::base::error::{Error, Result};
 use crate::base::memory::Budget;
+use crate::base::zeroed::zeroed_bytes;
+use crate::device::form::Form;
 use crate::kernels::Carrier;
 use crate::kernels::pages::each_rows;
 use crate::kernels::quantise::to_f32;
@@ -28,8 +31,8 @@ use crate::tensor::view::{CacheWindow, Kv, View};
 /// K or V of one layer in the bytes of both slabs.
 struct Reader<'a> {
     slabs: &'a Slabs,
-    /// The slab, when its rows are read in candle's operations.
-    portable: Option<&'a Slab>,
+    /// Whether they are read in candle's operations, and not seen.
+    is_portable: bool,
     slab: &'a [u8],
     staging: &'a [u8],
     layer: u32,
@@ -51,7 +54,7 @@ impl PageGroup {
         self.check_out("value", KeyOrValue::Value, value, 1)?;
         let slot = self.planner.locate(sequence, layer, position)?;
         let page = PageRead { block: slot.block, tokens: 1, staged: self.planner.staged(slot.block, layer) };
-        if let SlabForm::Launched(stream) = self.slab().form()? {
+        if let Form::Launched(stream) = self.slab().form()? {
             let launched = Launched { stream, slabs: &self.slabs };
             let run = ReadRun { block: page.block, staged: page.staged, slot: slot.index, tokens: 1, token: 0 };
             return launched.read(LayerRead { layer, runs: &[run], tokens: 1 }, [key, value]);
@@ -103,7 +106,7 @@ impl PageGroup {
         self.check_out("v", KeyOrValue::Value, v, tokens)?;
         let holes = |page: &PageRead| self.planner.unwritten(page.block, layer, page.tokens).collect();
         let part = LayerPart { layer, pages: &pages, holes: &holes };
-        if let SlabForm::Launched(stream) = self.slab().form()? {
+        if let Form::Launched(stream) = self.slab().form()? {
             let runs = part.runs();
             return Launched { stream, slabs: &self.slabs }.read(LayerRead { layer, runs: &runs, tokens }, [k, v]);
         }
@@ -175,44 +178,45 @@ impl GroupRun {
 impl Slabs {
     /// K and V of a layer in memory of their own.
     fn gather(&self, of: LayerPart<'_>, budget: &Arc<Budget>) -> Result<Kv> {
-        let (layer, tokens, portable) = (of.layer, of.tokens(), self.portable()?);
+        let (layer, tokens) = (of.layer, of.tokens());
         let gathered = |part: KeyOrValue| {
             let dims = Dims::new("shape", &[self.shape.heads(), tokens, self.shape.pages.section(part).head_dim])?;
             let view = View::given(dims, self.shape.read_dtype(part), budget)?;
-            if let SlabForm::Launched(stream) = self.slab.form()? {
-                let launched = Launched { stream, slabs: self };
-                launched.gather(LayerRead { layer, runs: &of.runs(), tokens }, part, &view)?;
-                return Ok(view);
+            match self.slab.form()? {
+                Form::Launched(stream) => {
+                    let launched = Launched { stream, slabs: self };
+                    launched.gather(LayerRead { layer, runs: &of.runs(), tokens }, part, &view)?;
+                }
+                Form::Portable => {
+                    let mut out = zeroed_bytes(view.bytes())?;
+                    Reader { slabs: self, is_portable: true, slab: &[], staging: &[], layer, part }
+                        .read_part(&of, &mut out)?;
+                    view.fill(&out)?;
+                }
+                Form::Bytes(_) => {
+                    let failed = std::cell::RefCell::new(Ok(()));
+                    view.buffer.edit(&[self.slab.storage(), self.staging.storage()], |out, sources| {
+                        let (slab, staging) = (self.slab.pages(sources[0]), self.staging.pages(sources[1]));
+                        let reader = Reader { slabs: self, is_portable: false, slab, staging, layer, part };
+                        *failed.borrow_mut() = reader.read_part(&of, out);
+                    })?;
+                    failed.into_inner()?;
+                }
             }
-            let failed = std::cell::RefCell::new(Ok(()));
-            let slabs = [self.slab.storage(), self.staging.storage()];
-            // Who reads in candle's operations takes the lock in each of them, and not twice: a writer may wait for it.
-            view.buffer.edit(if portable.is_some() { &[] } else { &slabs }, |out, sources| {
-                let (slab, staging) = match sources {
-                    [slab, staging] => (self.slab.pages(slab), self.staging.pages(staging)),
-                    _ => (&[][..], &[][..]),
-                };
-                let reader = Reader { slabs: self, portable, slab, staging, layer, part };
-                *failed.borrow_mut() = reader.read_part(&of, out);
-            })?;
-            failed.into_inner().map(|()| view)
+            Ok::<_, Error>(view)
         };
         Ok(Kv { k: gathered(KeyOrValue::Key)?, v: gathered(KeyOrValue::Value)? })
     }
 
     /// Runs `work` on the keys of a layer.
     fn with_reader<T>(&self, layer: u32, work: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
-        let (part, portable) = (KeyOrValue::Key, self.portable()?);
-        if portable.is_some() {
-            return work(Reader { slabs: self, portable, slab: &[], staging: &[], layer, part });
+        let part = KeyOrValue::Key;
+        if let Form::Portable = self.slab.form()? {
+            return work(Reader { slabs: self, is_portable: true, slab: &[], staging: &[], layer, part });
         }
         self.slab.inspect(|slab| {
-            self.staging.inspect(|staging| work(Reader { slabs: self, portable, slab, staging, layer, part }))
+            self.staging.inspect(|staging| work(Reader { slabs: self, is_portable: false, slab, staging, layer, part }))
         })
-    }
-
-    fn portable(&self) -> Result<Option<&Slab>> {
-        Ok(matches!(self.slab.form()?, SlabForm::Portable).then_some(&*self.slab))
     }
 }
 
@@ -246,29 +250,38 @@ impl Reader<'_> {
     fn read(&self, page: &PageRead, head: u32, slot: u32, out: &mut [u8], stores: Carrier) -> Result<()> {
         let (of, block, layer) = self.slabs.page(page.block, self.layer, page.staged);
         let (shape, layout) = (&self.slabs.shape, &of.layout);
-        let bytes = if page.staged.is_some() { self.staging } else { self.slab };
         let HeadPlace { codes, row_bytes, scales } = layout.head_place(block, layer, self.part, head);
-        if let Some(slab) = self.portable {
-            return portable::read(slab, codes + slot as usize * row_bytes, out);
-        }
         let section = layout.section(self.part);
-        let codes = &bytes[codes..codes + section.head_bytes];
         let Some(codec) = &shape.codecs[self.part as usize] else {
-            let start = slot as usize * row_bytes;
-            stores.carry(out, &codes[start..start + out.len()]);
+            let start = codes + slot as usize * row_bytes;
+            if self.is_portable {
+                return portable::read(of, start, out);
+            }
+            stores.carry(out, &self.bytes(page, start..start + out.len())?);
             return Ok(());
         };
+        let codes = self.bytes(page, codes..codes + section.head_bytes)?;
+        let scales = scales.map(|scales| self.bytes(page, scales..scales + section.scale_bytes)).transpose()?;
         as_floats(out, section.head_dim, |row, values| {
             let slot = slot as usize + row;
             if page.staged.is_some() {
                 let (start, element) = (slot * row_bytes, shape.dtype.bytes());
                 to_f32(shape.dtype, &codes[start..start + values.len() * element], values);
             } else {
-                let scales = scales.map_or(&[][..], |scales| &bytes[scales..scales + section.scale_bytes]);
-                codec.decode(codes, scales, slot, values);
+                codec.decode(&codes, scales.as_deref().unwrap_or_default(), slot, values);
             }
         });
         Ok(())
+    }
+
+    /// Bytes of the slab in which a page lies.
+    fn bytes(&self, page: &PageRead, range: Range<usize>) -> Result<Cow<'_, [u8]>> {
+        if !self.is_portable {
+            return Ok(Cow::Borrowed(&if page.staged.is_some() { self.staging } else { self.slab }[range]));
+        }
+        let mut bytes = zeroed_bytes(range.len())?;
+        portable::read(self.slabs.page(page.block, self.layer, page.staged).0, range.start, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
     }
 }
 

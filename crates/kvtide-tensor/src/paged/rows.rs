@@ -18,6 +18,7 @@ use crate::base::dtype::{DType, from_f32, to_f32};
 use crate::base::error::{Error, Result};
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::device_name;
+use crate::device::form::is_seen;
 use crate::device::memory::{DeviceTensor, pass};
 use crate::kernels::pages::Rows;
 use crate::tensor::source::{Resolved, Source};
@@ -69,10 +70,10 @@ impl<'a> TokenRows<'a> {
                 let strides = dims.contiguous_strides().scaled(expected.dtype.bytes());
                 match source {
                     // What lies on a device stays there.
-                    Source::View(view) if !view.device().is_cpu() => {
+                    Source::View(view) if !is_seen(view.device()) => {
                         (Memory::made(view.device(), || view.to_tensor())?, 0, strides)
                     }
-                    Source::Tensor(tensor) if !tensor.device().is_cpu() => {
+                    Source::Tensor(tensor) if !is_seen(tensor.device()) => {
                         (Memory::made(tensor.device(), || Ok(tensor.force_contiguous()?))?, 0, strides)
                     }
                     _ => (Memory::Bytes(Cow::Owned(resolved.to_row_major()?)), 0, strides),

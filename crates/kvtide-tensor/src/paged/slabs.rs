@@ -6,17 +6,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use kvtide_core::paged::{ALIGNMENT, KeyOrValue, PageFormat, PageLayout, PageShape};
-use kvtide_cuda::{ROW_MAX, Span, Stream};
+use kvtide_cuda::{ROW_MAX, Span};
 
 use super::options::PagedKvCacheOptions;
+use super::portable;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::memory::{Budget, Lease};
-use crate::device::device_name;
-use crate::device::edit::{address, edit, inspect, launch};
-use crate::device::form::Form;
+use crate::device::edit::{download, edit, first_byte, inspect, launch};
+use crate::device::form::{Form, is_seen};
 use crate::device::memory::{DeviceTensor, zeroed};
 use crate::kernels::quantise::Codec;
 
@@ -75,15 +75,6 @@ impl PagedShape {
         Ok(())
     }
 
-    /// Refuses what candle's operations alone cannot keep on a device: pages that are no tensor of one float type.
-    pub fn check_portable(&self, device: &Device) -> Result<()> {
-        if self.pages.uniform().is_some() {
-            return Ok(());
-        }
-        let reason = "its pages are those of K and V in one float type and of one head dim alone".to_owned();
-        Err(Error::DeviceUnavailable { device: device_name(device), reason })
-    }
-
     /// Heads of K, and of V.
     pub fn heads(&self) -> usize {
         self.pages.shape().num_kv_heads as usize
@@ -125,16 +116,6 @@ pub(crate) struct Slab {
     lease: Lease,
 }
 
-/// The form of what moves pages: see [`Form`].
-pub(super) enum SlabForm {
-    /// By kernels of the device.
-    Launched(Stream),
-    /// In candle's operations, where the slab is a tensor of one float type.
-    Portable,
-    /// On bytes.
-    Bytes,
-}
-
 impl Slab {
     /// Zeroed pages for so many blocks.
     pub fn new(layout: PageLayout, blocks: u32, budget: &Arc<Budget>) -> Result<Self> {
@@ -147,7 +128,7 @@ impl Slab {
         let room = elements.checked_add(spare).ok_or_else(|| budget.refusal(u64::MAX))?;
         let flat = zeroed(dtype, &[room], budget)?;
         // Memory of a device of its own starts on such a line.
-        let start = if bytes > 0 && flat.device().is_cpu() { address(&flat)? } else { 0 };
+        let start = if bytes > 0 && is_seen(flat.device()) { first_byte(&flat)?.addr() } else { 0 };
         let base = start.next_multiple_of(ALIGNMENT) - start;
         let tensor = flat.narrow(0, base / dtype.bytes(), elements)?.reshape(layout.slab_shape(blocks))?;
         Ok(Slab { layout, blocks, tensor: DeviceTensor::new(tensor), flat, base, lease })
@@ -180,12 +161,16 @@ impl Slab {
     }
 
     /// How its pages are moved.
-    pub(super) fn form(&self) -> Result<SlabForm> {
-        Ok(match Form::of(self.tensor.device())? {
-            Form::Launched(stream) => SlabForm::Launched(stream),
-            Form::Portable if self.layout.uniform().is_some() => SlabForm::Portable,
-            Form::Bytes(_) | Form::Portable => SlabForm::Bytes,
-        })
+    pub(super) fn form(&self) -> Result<Form> {
+        Form::of(self.tensor.device())
+    }
+
+    /// Copies bytes of its blocks to the host's memory, from the byte `at` on: whole elements.
+    pub(super) fn fetch(&self, at: usize, out: &mut [u8]) -> Result<()> {
+        match self.form()? {
+            Form::Portable => portable::read(self, at, out),
+            Form::Launched(_) | Form::Bytes(_) => download(&self.flat, self.base + at, out),
+        }
     }
 
     /// The blocks in the memory of its allocation.

@@ -28,8 +28,8 @@ use crate::base::life::{Life, Pin};
 use crate::base::lock::lock;
 use crate::base::memory::{Budget, Lease};
 use crate::base::region::Place;
-use crate::device::edit::{address, edit, identity, inspect, launch};
-use crate::device::form::Form;
+use crate::device::edit::{edit, first_byte, identity, inspect, launch};
+use crate::device::form::{Form, is_seen};
 use crate::device::memory::{DeviceTensor, zeroed};
 use crate::kernels::Stretches;
 use crate::kernels::portable::RowTensor;
@@ -133,7 +133,7 @@ impl Buffer {
         let full = if shape.parts == 1 { dims.to_vec() } else { [&[shape.parts], &dims[..]].concat() };
         let tensor = zeroed(shape.dtype, &full, budget)?;
         Ok(Buffer {
-            address: if tensor.device().is_cpu() { address(&tensor)? } else { 0 },
+            address: if is_seen(tensor.device()) { first_byte(&tensor)?.addr() } else { 0 },
             identity: identity(&tensor),
             door: DeviceTensor::new(tensor.flatten_all()?.narrow(0, 0, elements.min(1))?),
             tensor,

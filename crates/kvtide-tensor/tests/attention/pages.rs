@@ -185,6 +185,29 @@ fn pages_in_place_are_what_is_gathered() {
     support::run("pages", 400, case(), agrees);
 }
 
+/// Rows of more elements than any kernel of a GPU takes: they are attended to in tensor operations, on the memory's own device.
+#[test]
+fn rows_that_no_kernel_takes_are_attended_to_all_the_same() {
+    for (dims, formats) in [([520, 24], [None; 2]), ([544, 544], [None; 2]), ([544, 32], [Some(PageFormat::Q8); 2])] {
+        let case = Case {
+            seed: 5,
+            sequences: vec![(1, 21), (2, 9)],
+            block_size: 4,
+            heads: 2,
+            group: 2,
+            dims,
+            dtype: DType::F32,
+            formats,
+            hadamard: false,
+            window: None,
+            by_table: false,
+            magnitudes: [0; 2],
+            mixed: 0,
+        };
+        agrees(case).unwrap();
+    }
+}
+
 #[test]
 fn the_same_pages_give_the_same_bits_on_any_number_of_threads() {
     let case = Case {

@@ -2,7 +2,8 @@
 
 use candle_core::{CpuStorage, Device, Storage, Tensor};
 use half::{bf16, f16};
-use kvtide_tensor::DType;
+use kvtide_core::Code;
+use kvtide_tensor::{DType, Kernels, View};
 
 /// A token's number.
 pub type Id = u64;
@@ -106,6 +107,18 @@ pub fn bytes_of(tensor: &Tensor) -> Vec<u8> {
         DType::U8 => flat.to_vec1::<u8>(),
     };
     bytes.expect("the dtype that was asked for")
+}
+
+/// What tells the memory of two views apart, on a device whose addresses nobody sees as well.
+pub fn place(view: &View) -> usize {
+    let tensor = view.tensor().expect("a view of one run");
+    let (storage, _) = tensor.storage_and_layout();
+    std::ptr::from_ref(&*storage).addr()
+}
+
+/// What asking for a view's address gives where nothing but its memory stands against it.
+pub fn data(otherwise: Result<(), Code>) -> Result<(), Code> {
+    if matches!(Kernels::current(), Ok(Kernels::Opaque)) { Err(Code::DeviceMismatch) } else { otherwise }
 }
 
 /// The address of the memory that a tensor lies in.

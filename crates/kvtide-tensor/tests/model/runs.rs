@@ -369,7 +369,8 @@ fn a_host_s_threads_give_the_same_bits() {
             let before = CALLS.load(Ordering::Relaxed);
             assert!(with_host(threads, share, || large(format)) == expected, "{format:?} on {threads} threads");
             // The portable kernels, and those for GPUs, share nothing among a host's threads.
-            let is_shared = threads > 1 && !["portable", "emulated"].contains(&Kernels::current().unwrap().name());
+            let is_shared =
+                threads > 1 && !["opaque", "portable", "emulated"].contains(&Kernels::current().unwrap().name());
             assert_eq!(CALLS.load(Ordering::Relaxed) > before, is_shared, "{threads} threads");
         }
     }

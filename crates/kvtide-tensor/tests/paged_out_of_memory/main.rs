@@ -35,7 +35,7 @@ enum Refusal {
 /// The allocator may refuse where bytes are moved in place; candle's operations, and copies for a device, take memory of their own
 /// in the middle of a call.
 fn are_moved_in_place() -> bool {
-    !["portable", "emulated"].contains(&Kernels::current().unwrap().name())
+    !["opaque", "portable", "emulated"].contains(&Kernels::current().unwrap().name())
 }
 
 fn refusals() -> impl Iterator<Item = Refusal> {

@@ -112,7 +112,9 @@ impl Form {
                 let _ = cache.pages(layer, &[sequence]).unwrap();
             }
         }
-        seen.push(cache.slab().inspect(|bytes| Ok(bytes.to_vec())).unwrap());
+        let mut all = vec![0; cache.slab().bytes() as usize];
+        cache.slab().fetch(0, &mut all).unwrap();
+        seen.push(all);
         seen
     }
 }

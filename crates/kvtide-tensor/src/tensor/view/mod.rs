@@ -109,6 +109,13 @@ impl View {
         Ok(view)
     }
 
+    /// Copies its elements from the host's memory, in order: for a view of memory of its own.
+    pub(crate) fn fill(&self, bytes: &[u8]) -> Result<()> {
+        let (dims, dtype) = (self.dims(), self.dtype());
+        let from = Place { offset: 0, strides: dims.contiguous_strides().scaled(dtype.bytes()) };
+        upload(HostOrTensor::Host { bytes, dims, dtype, from }, &self.buffer)
+    }
+
     /// A copy of a tensor, in memory of its own on the same device; `budget` counts it where it is of that device.
     pub fn from_tensor(tensor: &Tensor, budget: &Arc<Budget>) -> Result<Self> {
         let dtype = tensor_dtype("tensor", tensor)?;

@@ -16,8 +16,8 @@ use crate::base::memory::Budget;
 use crate::base::region::Place;
 use crate::base::zeroed::zeroed_bytes;
 use crate::device::device_name;
-use crate::device::edit::download;
-use crate::device::form::Form;
+use crate::device::edit::{download, first_byte};
+use crate::device::form::{Form, is_seen};
 use crate::kernels::{copy, portable};
 use crate::tensor::buffer::Buffer;
 
@@ -156,7 +156,7 @@ impl View {
     /// The address of its first byte, when it is contiguous and the host sees it. The bytes live as long as this view, and change
     /// with the cache.
     pub fn as_ptr(&self) -> Result<*const u8> {
-        if !self.device().is_cpu() {
+        if !is_seen(self.device()) {
             return Err(Error::NotOnHost { device: device_name(self.device()) });
         }
         if !self.is_contiguous() {
@@ -164,9 +164,8 @@ impl View {
             return Err(Error::NotContiguous { operation: "data", pieces });
         }
         let first = self.anchored().first() * self.dtype().bytes();
-        self.buffer.inspect(|bytes| {
-            self.check()?;
-            Ok(bytes[first.min(bytes.len())..].as_ptr())
-        })
+        let start = first_byte(&self.buffer.tensor)?;
+        self.check()?;
+        Ok(start.wrapping_add(first.min(self.buffer.bytes() as usize)))
     }
 }

@@ -6,6 +6,7 @@ use kvtide_tensor::{DType, KvCache, KvCacheOptions};
 
 use crate::numbers::{shown, tokens, zeros};
 use crate::outcome::code;
+use crate::tokens::place;
 use crate::windows::pair;
 
 fn options(heads: u32, initial_capacity: u32, max_seq_len: u32, head_dim: u32) -> KvCacheOptions {
@@ -162,7 +163,7 @@ fn a_kernel_writes_rows_itself_and_counts_them() {
 fn a_stable_address_never_moves() {
     let stable = || KvCacheOptions { stable_addresses: true, ..options(1, 1, 16, 1) };
     let mut cache = made(stable());
-    let address = |cache: &KvCache| pair(cache.raw().unwrap()).map(|view| view.as_ptr().unwrap());
+    let address = |cache: &KvCache| pair(cache.raw().unwrap()).map(|view| place(&view));
     let before = address(&cache);
     update(&mut cache, 0..9);
     let snapshot = cache.snapshot().unwrap();

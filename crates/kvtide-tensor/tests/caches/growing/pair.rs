@@ -10,7 +10,7 @@ use proptest::test_runner::TestCaseError;
 use crate::outcome::{Done, code, unless_out_of_memory};
 use crate::sightings::{Sightings, Wrote};
 use crate::sources::{Fed, Form};
-use crate::tokens::{Id, Rows};
+use crate::tokens::{Id, Rows, place};
 use crate::windows::pair;
 
 /// A call. Numbers that choose among what is there are taken modulo how much there is.
@@ -230,11 +230,11 @@ impl Pair {
         let updated = cache.update(&rows.tensor(0, &ids), &rows.tensor(1, &ids)).map(|_| ());
         let Some(()) = unless_out_of_memory(self.setup.limit, updated)? else { return Ok(()) };
         let (snapshot, tokens, _) = self.snapshots[which].clone();
-        let address = cache.raw()?.k.as_ptr()?;
+        let address = place(&cache.raw()?.k);
         let restored = cache.restore(&snapshot);
         if unless_out_of_memory(self.setup.limit, restored)?.is_some() {
             if self.setup.stable {
-                prop_assert_eq!(cache.raw()?.k.as_ptr()?, address, "a stable address has moved");
+                prop_assert_eq!(place(&cache.raw()?.k), address, "a stable address has moved");
             }
             let mut before = mem::replace(&mut self.cache, cache);
             if close {

@@ -6,20 +6,20 @@ use kvtide_tensor::{BeginOptions, KvCache, KvTransaction, RollbackCache, Rotatin
 use super::kind::{Kind, Setup};
 use super::semantics::{bytes, draft, retained, setup, shown, subject};
 use crate::outcome::code;
-use crate::tokens::Id;
+use crate::tokens::{Id, place};
 
 #[test]
 fn a_growing_cache_refuses_what_goes_over_its_end_before_anything_changes() {
     for stable in [false, true] {
         let mut cache: KvCache = subject(&Setup { max: 6, stable, ..setup(4, 0, 0) }, 3);
-        let address = cache.raw().unwrap().k.as_ptr().unwrap();
+        let address = place(&cache.raw().unwrap().k);
         assert_eq!(code(cache.begin(BeginOptions { max_tokens: Some(4) })), Err(Code::CacheOverflow));
         let mut open = cache.begin(BeginOptions { max_tokens: Some(3) }).unwrap();
         assert_eq!(open.cache().capacity(), 6);
         draft(&mut open, &[100, 101], None).unwrap();
         assert_eq!(code(draft(&mut open, &[102, 103], None)), Err(Code::CacheOverflow));
         draft(&mut open, &[102], None).unwrap();
-        assert_eq!(stable, open.cache().raw().unwrap().k.as_ptr().unwrap() == address);
+        assert_eq!(stable, place(&open.cache().raw().unwrap().k) == address);
         open.commit(Some(2)).unwrap();
         drop(open);
         assert_eq!(shown(&cache), Some(bytes(&[0, 1, 2, 100, 101])));
