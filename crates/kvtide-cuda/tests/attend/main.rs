@@ -118,6 +118,26 @@ fn each_kernel_sees_whole_tiles_edges_and_shares() {
     }
 }
 
+/// Few rows over many keys are cut in more shares than a warp has lanes, and in few; rows whose pieces of four end within them.
+#[test]
+fn many_shares_are_put_together() {
+    for (keys, dims) in [(9000, [8, 130]), (9000, [16, 7]), (1100, [40, 300]), (1400, [16, 16])] {
+        for query in [RowFormat::F32, RowFormat::Bf16] {
+            let call = Call {
+                seed: keys as u64,
+                sequences: vec![(1, keys)],
+                kv_heads: 1,
+                group: 3,
+                dims,
+                query,
+                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                ..Call::default()
+            };
+            agrees(&call.settled()).unwrap();
+        }
+    }
+}
+
 /// Trees of every size up to more than a word of bits, whose queries begin before them, with them, or within.
 #[test]
 fn nodes_of_drafts_see_their_ancestors_and_what_came_before() {
