@@ -2,6 +2,9 @@
 //
 //   warp    four rows of a block's sixteen; its lanes are the keys of a tile for scores, pieces of a row for values
 //
+// Rows of more than 256 elements come eight at a time, so that any GPU has room for them, and four lanes share a key. They take queries of
+// two bytes as well: what tensor cores add up would take more registers than there are.
+//
 // Bound by what a multiprocessor multiplies: each key meets each row in shared memory, sixteen multiply-adds for five loads of 16
 // bytes. Everything is rounded as floats are, in an order that depends on sizes alone.
 #include "attend/tiles.cuh"
@@ -9,7 +12,9 @@
 namespace attend {
 
 template <int D> struct Floats {
-  static constexpr int TILE = 32, ROWS = 16, OWN = 4;
+  static constexpr int TILE = D > 256 ? 8 : 32, ROWS = 16, OWN = 4;
+  // Lanes that share a key.
+  static constexpr int SHARE = 32 / TILE;
   static constexpr uint32_t STRIDE = D + 4;
   // Pieces of four elements of a row that a lane has.
   static constexpr int PIECES = (D + 127) / 128;
@@ -36,14 +41,16 @@ template <int D> struct Floats {
     return of;
   }
 
+  DEVICE static uint32_t own_key() { return lane() / SHARE; }
+
   // The products of the lane's key with the warp's rows.
   DEVICE static void multiply_keys(const Args &args, const unsigned char *queries, Rows keys, float (&scores)[OWN]) {
-    const unsigned char *key = keys.first + lane() * keys.stride, *query = queries + OWN * warp() * WIDE<float, D>;
+    const unsigned char *key = keys.first + own_key() * keys.stride, *query = queries + OWN * warp() * WIDE<float, D>;
 #pragma unroll
     for (int row = 0; row < OWN; row++) scores[row] = 0;
     const uint32_t dim = (args.parts[0].dim + 3) / 4 * 4;
 #pragma unroll 4
-    for (uint32_t index = 0; index < dim; index += 4) {
+    for (uint32_t index = 4 * (lane() % SHARE); index < dim; index += 4 * SHARE) {
       const float4 b = four(key, index);
 #pragma unroll
       for (int row = 0; row < OWN; row++) {
@@ -51,11 +58,16 @@ template <int D> struct Floats {
         scores[row] = fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, scores[row]))));
       }
     }
+#pragma unroll
+    for (int distance = SHARE / 2; distance > 0; distance /= 2) {
+#pragma unroll
+      for (int row = 0; row < OWN; row++) scores[row] += warp_across(scores[row], distance);
+    }
   }
 
   // Turns products into weights, which go to shared memory: of each key the four rows'; UNSEEN where one does not see it.
   DEVICE void soften(const Args &args, const Work<TILE> &work, uint32_t tile, bool is_whole, float (&scores)[OWN], float4 *weights) {
-    const uint32_t key = tile * TILE + lane();
+    const uint32_t key = tile * TILE + own_key();
 #pragma unroll
     for (int row = 0; row < OWN; row++) {
       scores[row] = is_whole ? score(args, scores[row]) : score_on_edge(args, work, rows[row], scores[row], key);
@@ -71,7 +83,7 @@ template <int D> struct Floats {
       before[row] = numbers::power_of_e(max[row] - base);
       const float weight = numbers::power_of_e(scores[row] - base);
       // Of the lane's keys; lanes are put together at the end.
-      sum[row] = sum[row] * before[row] + weight;
+      sum[row] = sum[row] * before[row] + (lane() % SHARE ? 0 : weight);
       // A weight may round to 0, which is not to be unseen.
       scores[row] = scores[row] == -numbers::infinity() ? UNSEEN : weight;
       max[row] = next;
@@ -81,7 +93,7 @@ template <int D> struct Floats {
         of = {of.x * before[row], of.y * before[row], of.z * before[row], of.w * before[row]};
       }
     }
-    weights[lane()] = {scores[0], scores[1], scores[2], scores[3]};
+    if (lane() % SHARE == 0) weights[own_key()] = {scores[0], scores[1], scores[2], scores[3]};
   }
 
   // Adds values, weighed; those that a row does not see are not read for it.
@@ -152,3 +164,4 @@ template <int D> struct Floats {
 KERNEL_OF(attend_floats_64, attend::Args, 128, 2) { attend::Floats<64>::run(args); }
 KERNEL_OF(attend_floats_128, attend::Args, 128, 2) { attend::Floats<128>::run(args); }
 KERNEL_OF(attend_floats_256, attend::Args, 128, 2) { attend::Floats<256>::run(args); }
+KERNEL_OF(attend_floats_512, attend::Args, 128, 1) { attend::Floats<512>::run(args); }

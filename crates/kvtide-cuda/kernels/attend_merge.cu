@@ -1,40 +1,88 @@
 // Puts the shares of keys together that the splits of a call have seen, exactly as if each row had seen all of them at once.
 //
-//   grid   a warp for each row of the output
+//   unit   a slice of 128 elements of one row of the output: a warp, or the four of a block where there are many splits
+//   lane   four elements; of the splits, every 32nd one's weight, worked out once and handed round
 //
-// Bound by memory: it reads what the splits have written, floats, which is little beside the keys.
+// Bound by memory: it reads what the splits have written, floats, in pieces of 16 bytes. One sequence of 32 heads in 128 splits is 32 blocks
+// of four warps, each of which has 16 KiB to read.
 #include "attend/tiles.cuh"
 
 namespace attend {
 
+constexpr uint32_t MERGE_WARPS = 4, MERGE_SLICE = 128, MERGE_ALONE = 4;
+// Of 128 splits at most.
+constexpr int MERGE_WEIGHTS = 4;
+
+DEVICE float4 four_of(const float *from, uint32_t index, uint32_t dim) {
+  if (dim % 4 == 0) return *reinterpret_cast<const float4 *>(from + index);
+  float4 of = {0, 0, 0, 0};
+  of.x = from[index];
+  if (index + 1 < dim) of.y = from[index + 1];
+  if (index + 2 < dim) of.z = from[index + 2];
+  if (index + 3 < dim) of.w = from[index + 3];
+  return of;
+}
+
 DEVICE void merge(const Args &args) {
-  const Sequence *sequences = numbers_at<Sequence>(args, args.sequences);
-  const uint64_t row = grid_thread() / 32;
-  // Rows are queries of all sequences, for each its heads.
+  const uint32_t dim = args.parts[1].dim, slices = dim ? (dim + MERGE_SLICE - 1) / MERGE_SLICE : 1;
+  const uint32_t team = args.splits > MERGE_ALONE ? MERGE_WARPS : 1, member = warp() % team;
+  const uint64_t unit = uint64_t(blockIdx.x) * (MERGE_WARPS / team) + warp() / team;
+  const uint64_t row = unit / slices;
+  // Rows are queries of all sequences, for each its heads. Warps of one team leave together.
   if (row >= args.rows) return;
+  const uint32_t slice = uint32_t(unit % slices), index = slice * MERGE_SLICE + 4 * lane();
   const float *states = reinterpret_cast<const float *>(args.split_states);
   const float *rows = reinterpret_cast<const float *>(args.split_rows);
-  const uint32_t token = uint32_t(row / args.query_heads), head = uint32_t(row % args.query_heads), dim = args.parts[1].dim;
-  // Outside of lists of tokens all sequences have as many queries.
-  const uint32_t queries = sequences[0].queries, sequence = args.is_ragged ? 0 : token / queries;
-  const uint64_t place = args.is_ragged ? row : (uint64_t(sequence) * args.query_heads + head) * queries + token % queries;
-  float max = -numbers::infinity(), sum = 0;
-  for (uint32_t split = 0; split < args.splits; split++) max = fmaxf(max, states[2 * (split * uint64_t(args.rows) + row)]);
-  const float base = max == -numbers::infinity() ? 0 : max;
-  for (uint32_t split = 0; split < args.splits; split++) {
-    const float *state = states + 2 * (split * uint64_t(args.rows) + row);
-    sum += state[1] * numbers::power_of_e(state[0] - base);
-  }
-  put_output(args, place, token, head, max, sum, [&](uint32_t index) {
-    float total = 0;
-    for (uint32_t split = 0; split < args.splits; split++) {
-      const uint64_t at = split * uint64_t(args.rows) + row;
-      const float share = numbers::power_of_e(states[2 * at] - base);
-      // A share that saw nothing is zeros.
-      total = fmaf(share, rows[at * dim + index], total);
+  float weights[MERGE_WEIGHTS], sums[MERGE_WEIGHTS], max = -numbers::infinity(), sum = 0;
+#pragma unroll
+  for (int of = 0; of < MERGE_WEIGHTS; of++) {
+    const uint32_t split = 32 * of + lane();
+    weights[of] = -numbers::infinity(), sums[of] = 0;
+    if (split < args.splits) {
+      const float *state = states + 2 * (split * uint64_t(args.rows) + row);
+      weights[of] = state[0], sums[of] = state[1];
     }
-    return total;
-  });
+    max = fmaxf(max, weights[of]);
+  }
+  max = warp_max(max);
+  const float base = max == -numbers::infinity() ? 0 : max;
+#pragma unroll
+  for (int of = 0; of < MERGE_WEIGHTS; of++) {
+    weights[of] = numbers::power_of_e(weights[of] - base);
+    sum += sums[of] * weights[of];
+  }
+  sum = warp_sum(sum);
+  float4 total = {0, 0, 0, 0};
+#pragma unroll
+  for (int of = 0; of < MERGE_WEIGHTS; of++) {
+    const uint32_t end = args.splits < 32 * of + 32u ? args.splits : 32 * of + 32;
+    for (uint32_t split = 32 * of + member; split < end; split += team) {
+      const float weight = warp_from(weights[of], int(split % 32));
+      if (index >= dim) continue;
+      // A share that saw nothing is zeros.
+      const float4 value = four_of(rows + (split * uint64_t(args.rows) + row) * dim, index, dim);
+      total = {fmaf(weight, value.x, total.x), fmaf(weight, value.y, total.y), fmaf(weight, value.z, total.z),
+               fmaf(weight, value.w, total.w)};
+    }
+  }
+  if (team > 1) {
+    float4 *parts = reinterpret_cast<float4 *>(SHARED());
+    parts[32 * member + lane()] = total;
+    block_barrier();
+    if (member) return;
+    for (uint32_t of = 1; of < MERGE_WARPS; of++) {
+      const float4 part = parts[32 * of + lane()];
+      total = {total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w};
+    }
+  }
+  // Outside of lists of tokens all sequences have as many queries.
+  const uint32_t token = uint32_t(row / args.query_heads), head = uint32_t(row % args.query_heads);
+  const uint32_t queries = numbers_at<Sequence>(args, args.sequences)[0].queries, sequence = args.is_ragged ? 0 : token / queries;
+  const uint64_t place = args.is_ragged ? row : (uint64_t(sequence) * args.query_heads + head) * queries + token % queries;
+  const float factor = end_row(args, token, head, max, sum, slice == 0);
+  const uint64_t to = output_row(args, place);
+  const float values[4] = {total.x * factor, total.y * factor, total.z * factor, total.w * factor};
+  if (index < dim) put_four(to, args.query_format, index, dim, values);
 }
 
 } // namespace attend

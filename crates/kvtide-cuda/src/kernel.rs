@@ -92,7 +92,7 @@ macro_rules! kernels {
 /// A kernel for each unit: of 16, 8, 4, 2 bytes and of 1.
 pub(crate) type ByUnit = [&'static Kernel; 5];
 
-/// Kernels for rows of up to 64, 96, 128 and 256 elements.
+/// Kernels for rows of up to so many elements: 64, 96, 128 and 256, or 64, 128, 256 and 512.
 pub(crate) type ByDim = [&'static Kernel; 4];
 
 kernels! {
@@ -104,7 +104,7 @@ kernels! {
         ATTEND_PREFILL_F16: ByDim = attend_prefill_f16_64 attend_prefill_f16_96 attend_prefill_f16_128 attend_prefill_f16_256;
         ATTEND_PREFILL_BF16: ByDim = attend_prefill_bf16_64 attend_prefill_bf16_96 attend_prefill_bf16_128 attend_prefill_bf16_256;
     }
-    AttendFloats { ATTEND_FLOATS: [&'static Kernel; 3] = attend_floats_64 attend_floats_128 attend_floats_256; }
+    AttendFloats { ATTEND_FLOATS: ByDim = attend_floats_64 attend_floats_128 attend_floats_256 attend_floats_512; }
     AttendMerge { ATTEND_MERGE: &Kernel = attend_merge; }
     Boxes { COPY_BOXES: ByUnit = copy_boxes_16 copy_boxes_8 copy_boxes_4 copy_boxes_2 copy_boxes_1; }
     Holes { ZERO_SLOTS: &Kernel = zero_slots; }

@@ -180,10 +180,28 @@ DEVICE void put_element(uint64_t row, uint32_t format, uint32_t index, float val
   }
 }
 
-// Writes a row: divided by its sum, in the queries' type; zeros where it saw nothing. Every lane of a warp takes part; `value` gives
-// an element.
-template <typename Value>
-DEVICE void put_output(const Args &args, uint64_t place, uint32_t token, uint32_t head, float max, float sum, Value value) {
+// Four neighbouring elements of the output, as many of them as there are.
+DEVICE void put_four(uint64_t row, uint32_t format, uint32_t index, uint32_t dim, const float (&values)[4]) {
+  if (dim % 4) {
+    for (uint32_t at = 0; at < 4 && index + at < dim; at++) put_element(row, format, index + at, values[at]);
+  } else if (format == F32) {
+    *reinterpret_cast<float4 *>(row + 4 * index) = {values[0], values[1], values[2], values[3]};
+  } else {
+    const auto pair = [&](int at) {
+      return format == F16 ? numbers::Half::pair(values[at], values[at + 1]) : numbers::Brain::pair(values[at], values[at + 1]);
+    };
+    *reinterpret_cast<uint2 *>(row + 2 * index) = {pair(0), pair(2)};
+  }
+}
+
+// Where a row of the output lies.
+DEVICE uint64_t output_row(const Args &args, uint64_t place) {
+  return args.out + place * args.parts[1].dim * (args.query_format == F32 ? 4 : 2);
+}
+
+// What a row of weighed values is multiplied with at the end; zero where it saw nothing. Writes the logarithm of its sum where that is
+// asked for.
+DEVICE float end_row(const Args &args, uint32_t token, uint32_t head, float max, float sum, bool puts_sum) {
   constexpr float LN_2 = 0.6931471805599453f;
   float share = 1;
   if (has(args.logits)) {
@@ -194,14 +212,19 @@ DEVICE void put_output(const Args &args, uint64_t place, uint32_t token, uint32_
     sum = sum * share + numbers::power_of_e(logit - base);
     max = larger;
   }
-  const float factor = sum == 0 ? 0 : share / sum;
-  const uint32_t dim = args.parts[1].dim;
-  const uint64_t row = args.out + place * dim * (args.query_format == F32 ? 4 : 2);
-  for (uint32_t index = lane(); index < dim; index += 32) put_element(row, args.query_format, index, value(index) * factor);
-  if (lane() == 0) {
+  if (puts_sum && lane() == 0) {
     reinterpret_cast<float *>(args.sums)[uint64_t(token) * args.query_heads + head] =
         sum == 0 ? -numbers::infinity() : max + log2f(sum) * LN_2;
   }
+  return sum == 0 ? 0 : share / sum;
+}
+
+// Writes a row: divided by its sum, in the queries' type; zeros where it saw nothing. Every lane of a warp takes part.
+DEVICE void put_output(const Args &args, uint64_t place, uint32_t token, uint32_t head, float max, float sum, const float *values) {
+  const float factor = end_row(args, token, head, max, sum, true);
+  const uint32_t dim = args.parts[1].dim;
+  const uint64_t row = output_row(args, place);
+  for (uint32_t index = lane(); index < dim; index += 32) put_element(row, args.query_format, index, values[index] * factor);
 }
 
 // Hands on what a block found: its rows lie in shared memory, `stride` floats apart, each with its largest score and its sum.
@@ -223,7 +246,7 @@ APART void finish(const Args &args, const Work<Tile> &work, const float *rows, u
       const uint64_t place = args.is_ragged
                                  ? uint64_t(token) * args.query_heads + of.head
                                  : (uint64_t(work.sequence) * args.query_heads + of.head) * work.queries + of.query;
-      put_output(args, place, token, of.head, states[2 * row], states[2 * row + 1], [&](uint32_t index) { return values[index]; });
+      put_output(args, place, token, of.head, states[2 * row], states[2 * row + 1], values);
     }
   }
 }

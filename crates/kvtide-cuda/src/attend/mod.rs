@@ -59,12 +59,14 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     let keys = call.sequences.iter().map(|of| check::keys(call, of.key_count())).max().unwrap_or(0);
     let splits = shares(blocks, keys, rows, call.sizes.dims()[1]);
     let kept = if splits > 1 { splits * rows } else { 0 };
-    let mut workspace = stream.memory(kept * 4 * (call.sizes.dims()[1] + 2))?;
+    // Rows are read in pieces of 16 bytes.
+    let states_bytes = (8 * kept).next_multiple_of(16);
+    let mut workspace = stream.memory(states_bytes + 4 * kept * call.sizes.dims()[1])?;
     let workspace = workspace.span();
     let mut numbers = NumberList::default();
     let mut args = args(call, &mut numbers);
     (args.splits, args.rows, args.keys_max) = (number(splits), number(rows), number(keys));
-    (args.split_states, args.split_rows) = (workspace.address(), workspace.address() + 8 * kept as u64);
+    (args.split_states, args.split_rows) = (workspace.address(), workspace.address() + states_bytes as u64);
     let listed = stream.list(&numbers.words)?;
     args.list = listed.list;
     for (shape, [from, to], row_tiles, parts, (shared, shared_bytes)) in launches {
@@ -75,10 +77,22 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
         stream.launch(shape.kernel, grid, &args)?;
     }
     if splits > 1 {
-        const THREADS: usize = 128;
-        stream.launch(ATTEND_MERGE, Grid::new([(32 * rows).div_ceil(THREADS), 1, 1], THREADS), &args)?;
+        stream.launch(ATTEND_MERGE, merge_grid(splits, rows, call.sizes.dims()[1]), &args)?;
     }
     Ok(true)
+}
+
+/// Warps that put slices of 128 elements together: each one of its own, or all of a block one where there are more splits than a warp reads
+/// alone. The kernel counts in the same way (`kernels/attend_merge.cu`).
+fn merge_grid(splits: usize, rows: usize, dim: usize) -> Grid {
+    const WARPS: usize = 4;
+    const SLICE: usize = 128;
+    const ALONE: usize = 4;
+    let slices = rows * dim.div_ceil(SLICE).max(1);
+    let blocks = if splits > ALONE { slices } else { slices.div_ceil(WARPS) };
+    let mut grid = Grid::new([blocks, 1, 1], 32 * WARPS);
+    grid.shared_bytes = (32 * WARPS * size_of::<[f32; 4]>()) as u32;
+    grid
 }
 
 /// Rows of the output; the most rows of a sequence with few of them, and of one with many.

@@ -32,7 +32,10 @@ const SHARES_MAX: usize = 128;
 const SHARES_BYTES_MAX: usize = 64 << 20;
 
 /// The widest row that kernels take.
-pub(super) const DIM_MAX: usize = 256;
+pub(super) const DIM_MAX: usize = 512;
+
+/// The widest that tensor cores multiply.
+const TENSOR_DIM_MAX: usize = 256;
 
 /// A kernel with its sizes.
 #[derive(Clone, Copy)]
@@ -54,10 +57,10 @@ impl Shape {
         let dim = dims[0].max(dims[1]);
         let by_tensor_cores =
             query != RowFormat::F32 && parts.iter().all(|&format| format == query || format.is_low_bit());
-        if !by_tensor_cores {
-            let place = [64, 128].iter().filter(|&&width| dim > width).count();
-            let width = [64, 128, 256][place];
-            return Shape { kernel: ATTEND_FLOATS[place], threads: 128, rows: FEW_ROWS, tile: 32, width, bytes: 4 };
+        if !by_tensor_cores || dim > TENSOR_DIM_MAX {
+            let place = [64, 128, 256].iter().filter(|&&width| dim > width).count();
+            let (width, tile) = ([64, 128, 256, 512][place], if place == 3 { 8 } else { 32 });
+            return Shape { kernel: ATTEND_FLOATS[place], threads: 128, rows: FEW_ROWS, tile, width, bytes: 4 };
         }
         let place = [64, 96, 128].iter().filter(|&&width| dim > width).count();
         let warps = if place == 3 { 2 } else { 4 };

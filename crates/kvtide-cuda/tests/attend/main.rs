@@ -55,7 +55,7 @@ fn format() -> impl Strategy<Value = Option<RowFormat>> {
 }
 
 fn calls() -> impl Strategy<Value = Call> {
-    let dim = || prop::sample::select(&[5usize, 16, 40, 64, 80, 96, 128, 192, 256][..]);
+    let dim = || prop::sample::select(&[5usize, 16, 40, 64, 80, 96, 128, 192, 256, 300, 512][..]);
     let sequences = prop::collection::vec((0..5usize, prop_oneof![0..70usize, 200..700usize]), 1..4);
     let many = prop::collection::vec((20..90usize, prop_oneof![0..70usize, 100..300usize]), 1..3);
     let sequences = prop_oneof![3 => sequences, 1 => many];
@@ -97,7 +97,7 @@ proptest! {
 #[test]
 fn each_kernel_sees_whole_tiles_edges_and_shares() {
     for query in [RowFormat::F32, RowFormat::F16, RowFormat::Bf16] {
-        for dim in [64, 96, 128, 256] {
+        for dim in [64, 96, 128, 256, 512] {
             for queries in [1, 33] {
                 let call = Call {
                     seed: dim as u64,
@@ -114,6 +114,26 @@ fn each_kernel_sees_whole_tiles_edges_and_shares() {
                 };
                 agrees(&call.settled()).unwrap();
             }
+        }
+    }
+}
+
+/// Few rows over many keys are cut in more shares than a warp has lanes, and in few; rows whose pieces of four end within them.
+#[test]
+fn many_shares_are_put_together() {
+    for (keys, dims) in [(9000, [8, 130]), (9000, [16, 7]), (1100, [40, 300]), (1400, [16, 16])] {
+        for query in [RowFormat::F32, RowFormat::Bf16] {
+            let call = Call {
+                seed: keys as u64,
+                sequences: vec![(1, keys)],
+                kv_heads: 1,
+                group: 3,
+                dims,
+                query,
+                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                ..Call::default()
+            };
+            agrees(&call.settled()).unwrap();
         }
     }
 }

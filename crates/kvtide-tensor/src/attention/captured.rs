@@ -70,7 +70,7 @@ pub(crate) fn attend_captured(
     })?;
     match launched.get() {
         true => Ok(()),
-        false => Err(Error::argument("headDim", sizes.dim.max(sizes.value_dim), "at most 256 in a captured step")),
+        false => Err(Error::argument("headDim", sizes.dim.max(sizes.value_dim), "at most 512 in a captured step")),
     }
 }
 
