@@ -18,6 +18,7 @@ const steps = [
   ['hygiene', 'node', ['scripts/hygiene.mjs']],
   ['tour', 'npm', ['start', '--silent']],
   ['caches and attention over memory that nobody sees', 'cargo', ['test', '--release', '-p', 'kvtide-tensor', ...target], { KVTIDE_KERNELS: 'opaque', KVTIDE_CASES: '300' }],
+  ['the same from JavaScript', 'ava', ['__test__/devices'], { KVTIDE_KERNELS: 'opaque', KVTIDE_DEVICE: 'cpu', KVTIDE_CASES_JS: '40' }],
   ['kernels for GPUs, compiled', 'node', ['scripts/cuda/kernels.mjs']],
   ['kernels for GPUs, on the CPU', 'node', ['scripts/emulated.mjs']],
   ...(full

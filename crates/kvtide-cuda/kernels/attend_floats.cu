@@ -124,6 +124,7 @@ template <int D> struct Floats {
     // Of each warp, behind the states.
     float *states = reinterpret_cast<float *>(shared + args.shared.states);
     float4 *weights = reinterpret_cast<float4 *>(states + 2 * ROWS) + TILE * warp();
+    Ring<TILE>{args, work, shared}.begin();
     load_queries<float, D, ROWS>(args, work, shared);
     block_barrier();
     Floats own;

@@ -73,7 +73,8 @@ struct Shared {
   uint32_t ring, stage_bytes;
   uint32_t values, scales, entries;
   uint32_t stages;
-  uint32_t unused;
+  // Where the rows of the next tiles begin.
+  uint32_t rows;
 };
 
 struct Args {

@@ -64,8 +64,32 @@ DEVICE uint32_t row_scale_bytes(const Section &section, int part) {
   return section.format == Q8 ? 2 : section.format == Q4 && part == 1 ? 4 : 0;
 }
 
-// Asks for a tile of keys and values. What lies behind the last key is zeros.
-template <int Tile> DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, unsigned char *stage) {
+// Tiles whose rows are found ahead: that which is asked for next, and those before it that are on their way.
+constexpr uint32_t FOUND = 3;
+
+// Finds the rows of a tile, keys then values: where each begins, and 0 where none is read. Once for each row, whose many threads only copy.
+template <int Tile> DEVICE void find_rows(const Args &args, const Work<Tile> &work, uint32_t tile, uint64_t *rows) {
+  const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.table : nullptr;
+  for (uint32_t index = threadIdx.x; index < 2 * Tile; index += blockDim.x) {
+    const Part &of = args.parts[index / Tile];
+    const uint32_t key = tile * Tile + index % Tile;
+    uint64_t from = 0;
+    if (key < work.count && args.is_paged) {
+      uint32_t slot = 0;
+      const uint32_t entry = entry_of(args, table, key, slot);
+      const Section &section = of.sections[entry >> 31];
+      // Floats beside low-bit rows are read where they are widened.
+      if (section.format == of.sections[0].format) from = codes_of(section, page_of(args, entry), work.kv_head, slot);
+    } else if (key < work.count) {
+      from = row_of_strided(of.rows, args.is_ragged ? 0 : work.sequence, work.kv_head, work.first_key + key);
+    }
+    rows[index] = from;
+  }
+}
+
+// Asks for a tile of keys and values, whose rows were found. What lies behind the last key is zeros.
+template <int Tile>
+DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, unsigned char *stage, const uint64_t *rows) {
   const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.table : nullptr;
   const uint32_t first = tile * Tile;
 #pragma unroll
@@ -73,23 +97,13 @@ template <int Tile> DEVICE void read_tile(const Args &args, const Work<Tile> &wo
     const Part &of = args.parts[part];
     unsigned char *codes = stage + (part ? args.shared.values : 0);
     const uint32_t units = of.units.by * Tile;
+    // Where nothing is read an address is named all the same.
+    const uint64_t nowhere = args.is_paged ? args.slabs[0] : of.rows.pieces[0];
     for (uint32_t index = threadIdx.x; index < units; index += blockDim.x) {
       uint32_t unit = index;
-      const uint32_t row = of.units.split(unit), key = first + row;
-      const bool is_there = key < work.count;
-      uint64_t from = of.rows.pieces[0];
-      uint32_t valid = of.row_bytes - unit * 16 < 16 ? of.row_bytes - unit * 16 : 16;
-      if (args.is_paged) {
-        uint32_t slot = 0;
-        const uint32_t entry = is_there ? entry_of(args, table, key, slot) : 0;
-        const Section &section = of.sections[entry >> 31];
-        from = codes_of(section, page_of(args, entry), work.kv_head, slot);
-        // Floats beside low-bit rows are read where they are widened.
-        if (section.format != of.sections[0].format) valid = 0;
-      } else if (is_there) {
-        from = row_of_strided(of.rows, args.is_ragged ? 0 : work.sequence, work.kv_head, work.first_key + key);
-      }
-      copy_unit(codes + row * of.stride + unit * 16, valid ? from + unit * 16 : from, of.unit, is_there ? valid : 0);
+      const uint32_t row = of.units.split(unit), rest = of.row_bytes - unit * 16;
+      const uint64_t from = rows[part * Tile + row];
+      copy_unit(codes + row * of.stride + unit * 16, from ? from + unit * 16 : nowhere, of.unit, !from ? 0 : rest < 16 ? rest : 16);
     }
   }
   if (!args.is_paged || (args.parts[0].is_direct && args.parts[1].is_direct)) return;

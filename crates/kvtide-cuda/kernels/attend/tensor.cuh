@@ -273,6 +273,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     Work<TILE> &work = *reinterpret_cast<Work<TILE> *>(shared);
     if (!begin_work<ROWS>(args, work)) return;
     const unsigned char *query_tile = shared + args.shared.queries;
+    Ring<TILE>{args, work, shared}.begin();
     load_queries<W, D, ROWS>(args, work, shared);
     block_barrier();
     Tensor own;

@@ -129,29 +129,52 @@ struct Rows {
   uint32_t stride;
 };
 
-// Goes through a block's tiles: calls `use` with each, its keys and its values, once all threads have them. The next ones are on
-// their way meanwhile, unless there is room for one alone.
+// Where a block's tiles lie in shared memory, and the rows that were found of them.
+template <int Tile> struct Ring {
+  const Args &args;
+  const Work<Tile> &work;
+  unsigned char *shared;
+
+  DEVICE unsigned char *stage(uint32_t at) const {
+    return shared + args.shared.ring + (at - work.from) % args.shared.stages * args.shared.stage_bytes;
+  }
+  DEVICE uint64_t *rows(uint32_t at) const {
+    return reinterpret_cast<uint64_t *>(shared + args.shared.rows) + (at - work.from) % FOUND * 2 * Tile;
+  }
+  DEVICE void find(uint32_t at) const {
+    if (at < work.to) find_rows(args, work, work.tile(at), rows(at));
+  }
+  DEVICE void read(uint32_t at) const {
+    if (at < work.to) read_tile(args, work, work.tile(at), stage(at), rows(at));
+    copies_commit();
+  }
+  // Asks for the first tiles: before anything else is done, so that they arrive meanwhile.
+  DEVICE void begin() const {
+    for (uint32_t ahead = 0; ahead < args.shared.stages; ahead++) find(work.from + ahead);
+    block_barrier();
+    for (uint32_t ahead = 0; ahead + 1 < args.shared.stages; ahead++) read(work.from + ahead);
+  }
+};
+
+// Goes through a block's tiles, the first of which were asked for: calls `use` with each, its keys and its values, once all threads have
+// them. The next ones are on their way meanwhile, unless there is room for one alone.
 template <typename W, int D, int Tile, typename Use>
 DEVICE void each_tile(const Args &args, const Work<Tile> &work, unsigned char *shared, Use use) {
   const uint32_t stages = args.shared.stages;
-  const auto stage_of = [&](uint32_t at) { return shared + args.shared.ring + (at - work.from) % stages * args.shared.stage_bytes; };
-  for (uint32_t at = work.from; at < work.from + stages - 1; at++) {
-    if (at < work.to) read_tile(args, work, work.tile(at), stage_of(at));
-    copies_commit();
-  }
+  const Ring<Tile> ring = {args, work, shared};
   for (uint32_t at = work.from; at < work.to; at++) {
     if (stages == 3) copies_wait<1>();
     else copies_wait<0>();
     // All have their copies of this tile in, and nobody reads the one before it any longer.
     block_barrier();
     const uint32_t next = at + stages - 1, tile = work.tile(at);
-    if (next < work.to) read_tile(args, work, work.tile(next), stage_of(next));
-    copies_commit();
+    ring.read(next);
+    ring.find(next + 1);
     if (stages == 1) {
       copies_wait<0>();
       block_barrier();
     }
-    const unsigned char *stage = stage_of(at);
+    const unsigned char *stage = ring.stage(at);
     Rows rows[2];
     bool widened = false;
 #pragma unroll

@@ -81,7 +81,7 @@ pub(super) struct Shared {
     pub scales: u32,
     pub entries: u32,
     pub stages: u32,
-    pub unused: u32,
+    pub rows: u32,
 }
 
 #[repr(C)]

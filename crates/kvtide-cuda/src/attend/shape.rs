@@ -1,8 +1,8 @@
 //! Which kernel a call takes, how its shared memory is laid out, and in how many shares its keys are cut.
 //!
 //! ```text
-//! work | queries | scratch | states | wide keys | wide values | stage 0 | stage 1 | ...
-//!                                   | output, once all tiles are done
+//! work | rows | queries | scratch | states | wide keys | wide values | stage 0 | stage 1 | ...
+//!                                          | output, once all tiles are done
 //! ```
 //!
 //! All follows from sizes and formats, never from what lies in memory: the same call gives the same bits each time.
@@ -18,6 +18,9 @@ pub(super) const FEW_ROWS: usize = 16;
 
 /// Bytes at the start of shared memory for what a block has to do.
 const WORK_BYTES: usize = 256;
+
+/// Tiles whose rows are found ahead, each an address of 8 bytes: `FOUND` in `kernels/attend/rows.cuh`.
+const FOUND: usize = 3;
 
 /// Blocks that keep any GPU busy to the end: several for each place there is.
 const BLOCKS: usize = 1024;
@@ -96,7 +99,8 @@ impl Shape {
     fn laid_out(&self, parts: &[ReadPart; 2], stages: usize) -> (Shared, usize) {
         let warps = self.threads / 32;
         let row = self.width * self.bytes + 16;
-        let queries = WORK_BYTES;
+        let rows = WORK_BYTES;
+        let queries = rows + FOUND * 2 * self.tile * 8;
         let scratch = queries + self.rows * row;
         let states = scratch + warps * self.width * 4;
         // Two floats for each row of each warp; the weights of a tile, for each key four rows', of each warp.
@@ -107,11 +111,13 @@ impl Shape {
         let ring = values + wide(&parts[1]);
         let in_stage = self.tile * parts[0].stride as usize;
         let scales = in_stage + self.tile * parts[1].stride as usize;
-        let entries = scales + 2 * 4 * self.tile;
-        let stage_bytes = entries + 4 * self.tile;
+        // What rows that are multiplied as they lie have none of: scales, and the entries of the table.
+        let words = if parts.iter().all(|part| part.is_direct == 1) { 0 } else { 4 * self.tile };
+        let entries = scales + 2 * words;
+        let stage_bytes = entries + words;
         let output = keys + self.rows * (self.width + 4) * 4;
-        let [queries, scratch, states, keys, values, ring, in_stage, scales, entries, stage, count] =
-            [queries, scratch, states, keys, values, ring, in_stage, scales, entries, stage_bytes, stages]
+        let [rows, queries, scratch, states, keys, values, ring, in_stage, scales, entries, stage, count] =
+            [rows, queries, scratch, states, keys, values, ring, in_stage, scales, entries, stage_bytes, stages]
                 .map(|bytes| bytes as u32);
         let shared = Shared {
             queries,
@@ -124,7 +130,7 @@ impl Shape {
             scales,
             entries,
             stages: count,
-            unused: 0,
+            rows,
         };
         (shared, output.max(ring as usize + stages * stage_bytes))
     }
@@ -151,6 +157,19 @@ mod tests {
         for row_bytes in 0..600 {
             let stride = stride(row_bytes);
             assert!(stride >= row_bytes && stride <= row_bytes + 31 && stride % 32 == 16, "{row_bytes}: {stride}");
+        }
+    }
+
+    #[test]
+    fn three_tiles_of_common_rows_fit_twice_on_a_multiprocessor() {
+        // Of a 9.0, whose blocks have 227 KiB of 228.
+        let room = SharedRoom { most: 227 << 10, twice: (228 << 9) - (1 << 10) };
+        for dim in [64, 96, 128, 256] {
+            let shape = Shape::new(RowFormat::Bf16, [RowFormat::Bf16; 2], [dim; 2], false);
+            let part = ReadPart { stride: stride(2 * dim) as u32, is_direct: 1, ..ReadPart::default() };
+            let (shared, bytes) = shape.shared(&[part; 2], room).unwrap();
+            assert_eq!(shared.stages, 3, "{dim}");
+            assert!(bytes <= room.twice, "{dim}: {bytes}");
         }
     }
 
