@@ -259,8 +259,9 @@ APART void finish(const Args &args, const Work<Tile> &work, const float *rows, u
     if (!of.is_there) continue;
     const uint32_t token = work.first_query + of.query;
     const float *values = rows + row * stride;
-    if (args.splits > 1) {
-      const uint64_t place = uint64_t(work.split) * args.rows + uint64_t(token) * args.query_heads + of.head;
+    if (work.splits > 1) {
+      const uint64_t rows_of_share = uint64_t(work.queries) * args.query_heads;
+      const uint64_t place = work.kept + work.split * rows_of_share + uint64_t(of.query) * args.query_heads + of.head;
       float *state = reinterpret_cast<float *>(args.split_states) + 2 * place;
       float *out = reinterpret_cast<float *>(args.split_rows) + place * dim;
       if (lane() < 2) state[lane()] = states[2 * row + lane()];

@@ -1,4 +1,4 @@
-//! Which kernel a call takes, how its shared memory is laid out, and in how many shares its keys are cut.
+//! Which kernel a call takes, and how its shared memory is laid out.
 //!
 //! ```text
 //! work | rows | queries | scratch | states | wide keys | wide values | stage 0 | stage 1 | ...
@@ -21,18 +21,6 @@ const WORK_BYTES: usize = 256;
 
 /// Tiles whose rows are found ahead, each an address of 8 bytes: `FOUND` in `kernels/attend/rows.cuh`.
 const FOUND: usize = 3;
-
-/// Blocks that keep any GPU busy to the end: several for each place there is.
-const BLOCKS: usize = 1024;
-
-/// Keys of a share, at least.
-const SHARE_MIN: usize = 256;
-
-/// Shares of one row, at most.
-const SHARES_MAX: usize = 128;
-
-/// Bytes that shares are kept in, at most.
-const SHARES_BYTES_MAX: usize = 64 << 20;
 
 /// The widest row that kernels take.
 pub(super) const DIM_MAX: usize = 512;
@@ -141,13 +129,6 @@ pub(super) fn stride(row_bytes: usize) -> usize {
     row_bytes.div_ceil(16) / 2 * 32 + 16
 }
 
-/// In how many shares the keys of a call are cut: `blocks` without, `rows` of `dim` values out.
-pub(super) fn shares(blocks: usize, keys: usize, rows: usize, dim: usize) -> usize {
-    let wanted = BLOCKS.div_ceil(blocks.max(1)).min(SHARES_MAX);
-    let kept = SHARES_BYTES_MAX / (rows * (dim + 2) * 4).max(1);
-    wanted.min(keys / SHARE_MIN).min(kept).max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,13 +152,5 @@ mod tests {
             assert_eq!(shared.stages, 3, "{dim}");
             assert!(bytes <= room.twice, "{dim}: {bytes}");
         }
-    }
-
-    #[test]
-    fn few_blocks_are_cut_in_shares_that_are_worth_it() {
-        assert_eq!(shares(64 * 8, 8192, 64 * 32, 128), 2);
-        assert_eq!(shares(8, 131_072, 32, 128), 128);
-        assert_eq!(shares(8, 511, 32, 128), 1);
-        assert_eq!(shares(100_000, 8192, 1 << 20, 128), 1);
     }
 }

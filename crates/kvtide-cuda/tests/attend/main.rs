@@ -138,6 +138,30 @@ fn many_shares_are_put_together() {
     }
 }
 
+/// One sequence is cut in many shares, its neighbours in none, as a list of tokens and as a batch; some have many rows, some no key.
+#[test]
+fn each_sequence_is_cut_as_its_length_asks() {
+    let sequences = vec![(1, 40), (1, 6000), (1, 0), (40, 300), (1, 2600), (2, 17)];
+    for (is_ragged, sequences) in [(true, sequences), (false, vec![(2, 3000), (2, 9), (2, 700)])] {
+        for (query, window) in [(RowFormat::F32, None), (RowFormat::F16, None), (RowFormat::Bf16, Some(900))] {
+            let call = Call {
+                seed: 3,
+                sequences: sequences.clone(),
+                kv_heads: 2,
+                group: 2,
+                dims: [16, 24],
+                query,
+                is_ragged,
+                is_causal: true,
+                window,
+                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                ..Call::default()
+            };
+            agrees(&call.settled()).unwrap();
+        }
+    }
+}
+
 /// Trees of every size up to more than a word of bits, whose queries begin before them, with them, or within.
 #[test]
 fn nodes_of_drafts_see_their_ancestors_and_what_came_before() {
