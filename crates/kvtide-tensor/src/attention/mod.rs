@@ -126,7 +126,7 @@ fn stay(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, with_lse: bool) -> Res
     let Form::Launched(stream) = Form::of(call.device())? else { return Ok(None) };
     let _pass = pass(call.device());
     let budget = Budget::of(call.device());
-    let out = View::zeros(Dims::new("out", &call.out_shape())?, call.dtype(), &budget)?;
+    let out = View::unwritten(Dims::new("out", &call.out_shape())?, call.dtype(), &budget)?;
     let sums = if with_lse { call.rows_out() } else { 0 };
     let mut lse = zeroed_vec(sums).ok_or_else(|| Budget::process().refusal(4 * sums as u64))?;
     let done = launched::run_onto(&stream, call, kv, out.memory(), &mut lse)?;
