@@ -203,9 +203,10 @@ DEVICE void put_element(uint64_t row, uint32_t format, uint32_t index, float val
   }
 }
 
-// Four neighbouring elements of the output, as many of them as there are.
+// Four neighbouring elements of the output, as many of them as there are: at once where they lie at a multiple of their bytes, which a part of
+// a tensor need not.
 DEVICE void put_four(uint64_t row, uint32_t format, uint32_t index, uint32_t dim, const float (&values)[4]) {
-  if (dim % 4) {
+  if (dim % 4 || row % (format == F32 ? 16 : 8)) {
     for (uint32_t at = 0; at < 4 && index + at < dim; at++) put_element(row, format, index + at, values[at]);
   } else if (format == F32) {
     *reinterpret_cast<float4 *>(row + 4 * index) = {values[0], values[1], values[2], values[3]};

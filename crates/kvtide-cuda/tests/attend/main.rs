@@ -138,6 +138,27 @@ fn many_shares_are_put_together() {
     }
 }
 
+/// An output may begin at any element, where it is a part of a tensor: no piece of it is written as if it lay at a multiple of its size.
+#[test]
+fn shares_are_put_together_wherever_the_output_begins() {
+    for query in [RowFormat::F32, RowFormat::F16, RowFormat::Bf16] {
+        for out_skew in 1..4 {
+            let call = Call {
+                seed: 5,
+                sequences: vec![(1, 1400)],
+                kv_heads: 1,
+                group: 3,
+                dims: [16; 2],
+                query,
+                out_skew,
+                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                ..Call::default()
+            };
+            agrees(&call.settled()).unwrap();
+        }
+    }
+}
+
 /// One sequence is cut in many shares, its neighbours in none, as a list of tokens and as a batch; some have many rows, some no key.
 #[test]
 fn each_sequence_is_cut_as_its_length_asks() {
