@@ -138,8 +138,10 @@ template <int Tile> struct Ring {
   DEVICE unsigned char *stage(uint32_t at) const {
     return shared + args.shared.ring + (at - work.from) % args.shared.stages * args.shared.stage_bytes;
   }
+  // As many tiles' as there are stages; with one stage the next one's are found while the present one's are read.
   DEVICE uint64_t *rows(uint32_t at) const {
-    return reinterpret_cast<uint64_t *>(shared + args.shared.rows) + (at - work.from) % FOUND * 2 * Tile;
+    const uint32_t found = args.shared.stages > 1 ? args.shared.stages : 2;
+    return reinterpret_cast<uint64_t *>(shared + args.shared.rows) + (at - work.from) % found * 2 * Tile;
   }
   DEVICE void find(uint32_t at) const {
     if (at < work.to) find_rows(args, work, work.tile(at), rows(at));

@@ -19,9 +19,6 @@ pub(super) const FEW_ROWS: usize = 16;
 /// Bytes at the start of shared memory for what a block has to do.
 const WORK_BYTES: usize = 256;
 
-/// Tiles whose rows are found ahead, each an address of 8 bytes: `FOUND` in `kernels/attend/rows.cuh`.
-const FOUND: usize = 3;
-
 /// The widest row that kernels take.
 pub(super) const DIM_MAX: usize = 512;
 
@@ -88,7 +85,8 @@ impl Shape {
         let warps = self.threads / 32;
         let row = self.width * self.bytes + 16;
         let rows = WORK_BYTES;
-        let queries = rows + FOUND * 2 * self.tile * 8;
+        // An address for each row of the tiles that are found ahead (`Ring` in `kernels/attend/tiles.cuh`).
+        let queries = rows + stages.max(2) * 2 * self.tile * 8;
         let scratch = queries + self.rows * row;
         let states = scratch + warps * self.width * 4;
         // Two floats for each row of each warp; the weights of a tile, for each key four rows', of each warp.
@@ -145,6 +143,12 @@ mod tests {
     fn three_tiles_of_common_rows_fit_twice_on_a_multiprocessor() {
         // Of a 9.0, whose blocks have 227 KiB of 228.
         let room = SharedRoom { most: 227 << 10, twice: (228 << 9) - (1 << 10) };
+        // Low-bit rows of 128 twice on an 8.0 as well, with two tiles under way.
+        let small = SharedRoom { most: 163 << 10, twice: (164 << 9) - (1 << 10) };
+        let shape = Shape::new(RowFormat::Bf16, [RowFormat::Q8; 2], [128; 2], false);
+        let part = ReadPart { stride: stride(128) as u32, ..ReadPart::default() };
+        let (shared, bytes) = shape.shared(&[part; 2], small).unwrap();
+        assert!(shared.stages == 2 && bytes <= small.twice, "{bytes}");
         for dim in [64, 96, 128, 256] {
             let shape = Shape::new(RowFormat::Bf16, [RowFormat::Bf16; 2], [dim; 2], false);
             let part = ReadPart { stride: stride(2 * dim) as u32, is_direct: 1, ..ReadPart::default() };

@@ -6,9 +6,9 @@
 use std::f32::consts::LOG2_E;
 use std::sync::Mutex;
 
-use super::family::Family;
 use super::job::{Job, WorkUnit};
 use super::scratch::{Scratch, State, TILE};
+use super::stem::Stem;
 use super::unit::Work;
 use crate::attention::call::Call;
 use crate::attention::call::asked::UNITS;
@@ -57,7 +57,7 @@ pub(in crate::attention) fn run(
         })
     })?;
     let output = unlocked(output);
-    for unit in units.iter().filter(|unit| unit.family.is_none() && unit.split == 0 && shares.keeps(job, unit)) {
+    for unit in units.iter().filter(|unit| unit.stem.is_none() && unit.split == 0 && shares.keeps(job, unit)) {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
             shares.merge(job, unit, scratch);
             write(output, job, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
@@ -69,14 +69,14 @@ pub(in crate::attention) fn run(
 
 /// The units of a call.
 struct Units {
-    /// Those of families first.
+    /// Those of stems first.
     all: Vec<WorkUnit>,
     /// How many there are before they are split along their keys.
     groups: usize,
-    families: Vec<Cut>,
+    stems: Vec<Cut>,
 }
 
-/// How a family's queries and heads are cut.
+/// How a stem's queries and heads are cut.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     /// The first of its groups.
@@ -91,48 +91,48 @@ struct Cut {
 
 impl Units {
     fn new(job: &Job<'_>) -> Self {
-        let (mut units, mut families) = whole_units(job);
+        let (mut units, mut stems) = whole_units(job);
         let (groups, group) = (units.len(), job.asked.sizes.group());
         let rows = units.iter().map(|unit| unit.rows(group)).max().unwrap_or(0);
         let share_floats = groups * rows * (padded(job.asked.sizes.value_dim) + 2);
         let wanted = UNITS.div_ceil(groups.max(1)).min(SHARES_MAX / share_floats.max(1)).max(1);
         for unit in &mut units {
-            let keys = match unit.family {
-                Some(family) => job.families.all[family].keys,
-                None => job.asked.sequences[unit.sequence].keys.len() - job.families.shared(unit.sequence),
+            let keys = match unit.stem {
+                Some(stem) => job.stems.all[stem].keys,
+                None => job.asked.sequences[unit.sequence].keys.len() - job.stems.shared(unit.sequence),
             };
             unit.splits = wanted.min(keys / SHARE_MIN).max(1);
-            if let Some(family) = unit.family {
-                families[family].splits = unit.splits;
+            if let Some(stem) = unit.stem {
+                stems[stem].splits = unit.splits;
             }
         }
         let shares = |unit: WorkUnit| (0..unit.splits).map(move |split| WorkUnit { split, ..unit.clone() });
-        Units { all: units.into_iter().flat_map(shares).collect(), groups, families }
+        Units { all: units.into_iter().flat_map(shares).collect(), groups, stems }
     }
 }
 
-/// The units before any is split along its keys, and how families are cut.
+/// The units before any is split along its keys, and how stems are cut.
 fn whole_units(job: &Job<'_>) -> (Vec<WorkUnit>, Vec<Cut>) {
     let (chunk, kv_heads) = (job.asked.queries_max(), job.asked.sizes.kv_heads);
     let mut units = Vec::new();
-    let mut add = |sequence: usize, family: Option<usize>, all: usize| {
+    let mut add = |sequence: usize, stem: Option<usize>, all: usize| {
         let (heads_max, group) = (job.heads_max(chunk.min(all)), units.len());
         for first_head in (0..kv_heads).step_by(heads_max) {
             let heads = first_head..kv_heads.min(first_head + heads_max);
             for first_query in (0..all).step_by(chunk) {
                 let (queries, group) = (chunk.min(all - first_query), units.len());
                 let heads = heads.clone();
-                units.push(WorkUnit { sequence, family, heads, first_query, queries, split: 0, splits: 1, group });
+                units.push(WorkUnit { sequence, stem, heads, first_query, queries, split: 0, splits: 1, group });
             }
         }
         Cut { group, heads: heads_max, queries: chunk, groups_of_heads: all.div_ceil(chunk), splits: 1 }
     };
-    let of_family = |(index, of): (usize, &Family)| add(of.sequence, Some(index), of.queries.len());
-    let families = job.families.all.iter().enumerate().map(of_family).collect();
+    let of_stem = |(index, of): (usize, &Stem)| add(of.sequence, Some(index), of.queries.len());
+    let stems = job.stems.all.iter().enumerate().map(of_stem).collect();
     for (sequence, of) in job.asked.sequences.iter().enumerate() {
         add(sequence, None, of.queries);
     }
-    (units, families)
+    (units, stems)
 }
 
 /// Writes the rows of a unit, each divided by its sum; zeros where a row saw nothing.
@@ -169,7 +169,7 @@ struct Shares<'a> {
     each: usize,
     row: usize,
     splits: usize,
-    families: &'a [Cut],
+    stems: &'a [Cut],
 }
 
 impl<'a> Shares<'a> {
@@ -177,26 +177,26 @@ impl<'a> Shares<'a> {
         let splits = units.all.iter().map(|unit| unit.splits).max().unwrap_or(1);
         let row = padded(value_dim) + 2;
         let each = rows * row;
-        let count = if splits > 1 || !units.families.is_empty() { units.groups * splits * each } else { 0 };
+        let count = if splits > 1 || !units.stems.is_empty() { units.groups * splits * each } else { 0 };
         let mut floats = Vec::new();
         floats.try_reserve_exact(count).map_err(|_| Budget::process().refusal(4 * count as u64))?;
         floats.resize(count, 0.0);
-        Ok(Shares { floats: Mutex::new(floats), each, row, splits, families: &units.families })
+        Ok(Shares { floats: Mutex::new(floats), each, row, splits, stems: &units.stems })
     }
 
     /// Whether what a unit finds is to be put together with what others find.
     fn keeps(&self, job: &Job<'_>, unit: &WorkUnit) -> bool {
-        unit.splits > 1 || unit.family.is_some() || job.families.member(unit.sequence).is_some()
+        unit.splits > 1 || unit.stem.is_some() || job.stems.member(unit.sequence).is_some()
     }
 
-    /// Where the shares of a row begin, from one to the next as far as shares are apart, and how many: those of its family.
-    fn of_family(&self, job: &Job<'_>, unit: &WorkUnit, row: usize) -> (usize, usize) {
-        let Some(member) = job.families.member(unit.sequence) else { return (0, 0) };
-        let (group, cut) = (job.asked.sizes.group(), self.families[member.family]);
+    /// Where the first of a row's shares of its stem lies, the others behind it, and how many there are.
+    fn of_stem(&self, job: &Job<'_>, unit: &WorkUnit, row: usize) -> (usize, usize) {
+        let Some(member) = job.stems.member(unit.sequence) else { return (0, 0) };
+        let (group, cut) = (job.asked.sizes.group(), self.stems[member.stem]);
         let (query, head) = unit.query_and_head(row, group);
         let (query, kv_head) = (member.first_query + query, head / group);
         let (first_head, first_query) = (kv_head / cut.heads * cut.heads, query / cut.queries * cut.queries);
-        let queries = cut.queries.min(job.families.all[member.family].queries.len() - first_query);
+        let queries = cut.queries.min(job.stems.all[member.stem].queries.len() - first_query);
         let place = cut.group + kv_head / cut.heads * cut.groups_of_heads + query / cut.queries;
         let row = ((kv_head - first_head) * queries + query - first_query) * group + head % group;
         (place * self.splits * self.each + row * self.row, cut.splits)
@@ -220,9 +220,9 @@ impl<'a> Shares<'a> {
         let floats = lock(&self.floats);
         let stride = self.row - 2;
         for row in 0..unit.rows(job.asked.sizes.group()) {
-            let (of_family, splits) = self.of_family(job, unit, row);
+            let (of_stem, splits) = self.of_stem(job, unit, row);
             let shares = || {
-                let shared = (0..splits).map(|split| of_family + split * self.each);
+                let shared = (0..splits).map(|split| of_stem + split * self.each);
                 let own = (0..unit.splits).map(|split| self.place(unit, split) + row * self.row);
                 shared.chain(own).map(|at| &floats[at..][..self.row])
             };

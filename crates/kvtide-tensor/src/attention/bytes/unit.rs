@@ -41,10 +41,10 @@ impl<'a, 'b> Work<'a, 'b> {
         let mut work = Work { job, unit, scratch, heads, segments: Vec::new(), rows };
         work.load_queries();
         let (lowest, highest) = work.reach();
-        let ranges = match unit.family {
-            Some(family) => [0..job.families.all[family].keys, 0..0],
+        let ranges = match unit.stem {
+            Some(stem) => [0..job.stems.all[stem].keys, 0..0],
             None => {
-                let shared = job.families.shared(unit.sequence);
+                let shared = job.stems.shared(unit.sequence);
                 let own = |range: Range<usize>| range.start.max(shared)..range.end.max(shared);
                 job.asked.visible(unit.sequence).ranges(lowest, highest).map(own)
             }
@@ -93,7 +93,7 @@ impl<'a, 'b> Work<'a, 'b> {
             floats.fill(0.0);
             kernels.widen(from, 0, floats);
             kernels.scale_all(floats, self.job.asked.rules.scale);
-            let is_first = self.unit.split == 0 && self.unit.family.is_none();
+            let is_first = self.unit.split == 0 && self.unit.stem.is_none();
             let sink = self.job.asked.rules.sink_logits.filter(|_| is_first).map(|logits| logits[head]);
             self.scratch.state[row] = match sink {
                 Some(logit) if logit > f32::NEG_INFINITY => State { max: logit, sum: 1.0, bias: 0.0 },
@@ -119,7 +119,7 @@ impl<'a, 'b> Work<'a, 'b> {
                 self.job.kernels.bend(&mut self.scratch.scores[row * SCORES..][..width], 1.0 / cap, cap);
             }
         }
-        let all_shown = self.unit.family.is_some()
+        let all_shown = self.unit.stem.is_some()
             || self.job.asked.mask.is_none()
                 && self.job.asked.visible(self.unit.sequence).shows_all(&tile, lowest, highest);
         let hidden = !all_shown && self.mask(&tile);

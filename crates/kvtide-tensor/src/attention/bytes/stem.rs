@@ -1,4 +1,4 @@
-//! Sequences that begin with the same pages: what they share is read once for all of them.
+//! Stems: what several sequences begin with is read once for all of them.
 //!
 //! ```text
 //! sequence 0   [ shared pages ............ ][ own ]
@@ -6,9 +6,9 @@
 //! sequence 2   [ shared pages ............ ][ own ]      three units: each one's over its own
 //! ```
 //!
-//! A family is found by comparing block tables, and is one where every query of its members sees all that is shared: then no rule has to be
-//! looked at there. What units find is put together as shares of the keys are (`split.rs`). Families do not nest: of members that
-//! share more among each other, what all share is read once. O(pages) for calls of several sequences, else O(1).
+//! Stems are found by comparing block tables. Every query of a member sees all of its stem, so that no rule has to be looked at there. What
+//! units find is put together as shares of the keys are (`split.rs`). Stems do not branch: of members that have more in common
+//! among each other, what all have is read once. O(pages) for calls of several sequences, else O(1).
 
 use std::ops::Range;
 
@@ -19,12 +19,12 @@ use crate::paged::PageRows;
 /// Keys that are worth a unit of their own: below, putting shares together costs what reading saves.
 const KEYS_MIN: usize = 256;
 
-/// Floats in which what families' units find is kept, at most: 4 MiB. Where there are more rows, many share each key already.
+/// Floats in which what stems' units find is kept, at most: 4 MiB. Where there are more rows, many share each key already.
 const FLOATS_MAX: usize = 1 << 20;
 
 /// Sequences with a common start.
 #[derive(Debug)]
-pub(super) struct Family {
+pub(super) struct Stem {
     /// Whose pages are read.
     pub sequence: usize,
     /// Keys that all of them share.
@@ -36,24 +36,24 @@ pub(super) struct Family {
 /// A sequence's part in one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
-    pub family: usize,
-    /// Its first query among those of the family.
+    pub stem: usize,
+    /// Its first query among those of the stem.
     pub first_query: usize,
 }
 
-/// The families of a call, and of each sequence whether it belongs to one.
+/// The stems of a call, and of each sequence whether it belongs to one.
 #[derive(Debug, Default)]
-pub(super) struct Families {
-    pub all: Vec<Family>,
+pub(super) struct Stems {
+    pub all: Vec<Stem>,
     members: Vec<Option<Member>>,
 }
 
-impl Families {
+impl Stems {
     /// Finds them among sequences of pages.
     pub fn new(asked: &Asked<'_>, pages: &PageRows<'_>) -> Self {
-        let mut families = Families::default();
+        let mut stems = Stems::default();
         if asked.sequences.len() < 2 || asked.mask.is_some() {
-            return families;
+            return stems;
         }
         let start = |sequence: usize| pages.page(sequence, 0).map(|page| (page.block, page.staged, sequence));
         let is_long = |&sequence: &usize| {
@@ -63,22 +63,22 @@ impl Families {
         starts.sort_unstable();
         for alike in starts.chunk_by(|one, other| (one.0, one.1) == (other.0, other.1)).filter(|alike| alike.len() > 1)
         {
-            families.add(asked, pages, alike.iter().map(|start| start.2).collect());
+            stems.add(asked, pages, alike.iter().map(|start| start.2).collect());
         }
-        families
+        stems
     }
 
-    /// A sequence's part in a family; nothing for most.
+    /// A sequence's part in a stem; nothing for most.
     pub fn member(&self, sequence: usize) -> Option<Member> {
         *self.members.get(sequence)?
     }
 
-    /// How many keys of a sequence its family reads.
+    /// How many keys of a sequence its stem reads.
     pub fn shared(&self, sequence: usize) -> usize {
-        self.member(sequence).map_or(0, |member| self.all[member.family].keys)
+        self.member(sequence).map_or(0, |member| self.all[member.stem].keys)
     }
 
-    /// Makes a family of those of these sequences that can be in one, whose first page is the same.
+    /// Makes a stem of those of these sequences that can be in one, whose first page is the same.
     fn add(&mut self, asked: &Asked<'_>, pages: &PageRows<'_>, mut sequences: Vec<usize>) {
         let first = sequences[0];
         let common = |&other: &usize| common_keys(pages, first, other);
@@ -95,10 +95,10 @@ impl Families {
         self.members.resize(asked.sequences.len(), None);
         let mut queries = Vec::new();
         for &sequence in &sequences {
-            self.members[sequence] = Some(Member { family: self.all.len(), first_query: queries.len() });
+            self.members[sequence] = Some(Member { stem: self.all.len(), first_query: queries.len() });
             queries.extend((0..asked.sequences[sequence].queries).map(|query| (sequence, query)));
         }
-        self.all.push(Family { sequence: sequences[0], keys, queries });
+        self.all.push(Stem { sequence: sequences[0], keys, queries });
     }
 }
 
@@ -139,19 +139,19 @@ mod tests {
         cache.write_tokens(sequence, 0, from as u32, [rows(), rows()]).unwrap();
     }
 
-    /// The families of a call of one query each: keys and members of each family.
+    /// The stems of a call of one query each: keys and members of each stem.
     fn found(cache: &mut PageGroup, sequences: &[u64], options: &AttendOptions<'_>) -> Vec<(usize, Vec<usize>)> {
         let q = vec![0; sequences.len() * 2 * 8 * 4];
         let q = Source::Host(HostTensor::new("q", &q, DType::F32, &[sequences.len(), 2, 8]).unwrap());
         let pages = cache.pages(0, sequences).unwrap();
         let kv = KvRows::Pages(&pages);
         let call = Call::new(&q, &kv, options).unwrap();
-        let families = Families::new(&call.asked, &pages);
-        families.all.iter().map(|of| (of.keys, of.queries.iter().map(|query| query.0).collect())).collect()
+        let stems = Stems::new(&call.asked, &pages);
+        stems.all.iter().map(|of| (of.keys, of.queries.iter().map(|query| query.0).collect())).collect()
     }
 
     #[test]
-    fn sequences_whose_first_pages_are_the_same_are_one_family() {
+    fn sequences_whose_first_pages_are_the_same_are_one_stem() {
         let options = PagedKvCacheOptions { capacity: 200, block_size: 16, head_dim: 8, ..Default::default() };
         let mut cache = PageGroup::new(options).unwrap();
         let one = cache.create_sequence(Default::default()).unwrap();
