@@ -1,7 +1,7 @@
 // What the assembler prints is read as it is, and a kernel that spills is named.
 import test from 'ava'
 
-import { assembled, table } from '../../scripts/cuda/kernels.mjs'
+import { assembled, exactFiles, table } from '../../scripts/cuda/kernels.mjs'
 
 const PRINTED = `ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'shift_16' for 'sm_90'
@@ -26,4 +26,9 @@ test('a line for each file names what spills', t => {
     table([{ file: 'shift.cu', gpu: 'sm_80', kernels: kernels.slice(0, 1) }, { file: 'shift.cu', gpu: 'sm_90', kernels }]),
     'shift.cu  sm_80  1 kernels  56 registers at most  spilled: none\nshift.cu  sm_90  2 kernels  56 registers at most  spilled: advance 16 bytes',
   )
+})
+
+test('what the build compiles without fused multiply-adds is compiled so here', t => {
+  t.deepEqual([...exactFiles()].sort(), ['holes.cu', 'quantise.cu'])
+  t.throws(() => exactFiles('const OTHER: [&str; 1] = ["boxes"];'), { message: 'build.rs does not say which kernels are exact' })
 })

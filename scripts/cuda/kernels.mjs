@@ -2,7 +2,7 @@
 // registers it takes. One that spills fails.
 //
 // The toolkit is that of the CUDA build. Where there can be none, it says SKIPPED.
-import { readdirSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
 import { root, run, temporary } from '../steps.mjs'
@@ -12,6 +12,13 @@ import { toolkit } from './toolkit.mjs'
 
 /** The oldest that runs them, the one they are made for, and the newest that the compiler knows well. */
 const GPUS = ['sm_80', 'sm_90', 'sm_120']
+
+/** The files of which the build wants products and sums rounded one by one: as its script names them. */
+export function exactFiles(build = readFileSync(join(root, 'crates', 'kvtide-cuda', 'build.rs'), 'utf8')) {
+  const names = /const EXACT: \[&str; \d+\] = \[([^\]]*)\]/.exec(build)?.[1]?.match(/\w+/g)
+  if (!names) throw new Error('build.rs does not say which kernels are exact')
+  return new Set(names.map(name => `${name}.cu`))
+}
 
 const KERNELS = join('crates', 'kvtide-cuda', 'kernels')
 
@@ -43,7 +50,7 @@ export function table(files) {
 }
 
 async function compile(nvcc, file, gpu, folder) {
-  const flags = ['--cubin', '-O3', '-std=c++17', '-fmad=false', '-Xptxas', '-v', '-arch', gpu]
+  const flags = ['--cubin', '-O3', '-std=c++17', ...(exactFiles().has(file) ? ['-fmad=false'] : []), '-Xptxas', '-v', '-arch', gpu]
   const { code, output } = await run(nvcc, [...flags, '-o', join(folder, `${file}.${gpu}.cubin`), join(KERNELS, file)], { silent: true })
   if (code !== 0) throw new Refusal(`${file} does not compile for ${gpu}:\n${output}`)
   return { file, gpu, kernels: assembled(output) }

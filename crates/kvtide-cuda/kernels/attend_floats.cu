@@ -119,7 +119,7 @@ template <int D> struct Floats {
   DEVICE static void run(const Args &args) {
     unsigned char *shared = SHARED();
     Work<TILE> &work = *reinterpret_cast<Work<TILE> *>(shared);
-    if (!begin_work<ROWS>(args, work)) return;
+    begin_work<ROWS>(args, work);
     const unsigned char *queries = shared + args.shared.queries;
     // Of each warp, behind the states.
     float *states = reinterpret_cast<float *>(shared + args.shared.states);

@@ -25,21 +25,24 @@ DEVICE float4 four_of(const float *from, uint32_t index, uint32_t dim) {
 
 DEVICE void merge(const Args &args) {
   const uint32_t dim = args.parts[1].dim, slices = dim ? (dim + MERGE_SLICE - 1) / MERGE_SLICE : 1;
-  const uint32_t team = args.splits > MERGE_ALONE ? MERGE_WARPS : 1, member = warp() % team;
-  const uint64_t unit = uint64_t(blockIdx.x) * (MERGE_WARPS / team) + warp() / team;
-  const uint64_t row = unit / slices;
-  // Rows are queries of all sequences, for each its heads. Warps of one team leave together.
-  if (row >= args.rows) return;
+  uint32_t place = blockIdx.x;
+  const uint32_t sequence = sequence_of(args, place);
+  const Sequence &of_sequence = numbers_at<Sequence>(args, args.sequences)[sequence];
+  const uint32_t splits = of_sequence.splits, team = splits > MERGE_ALONE ? MERGE_WARPS : 1, member = warp() % team;
+  const uint64_t unit = uint64_t(place) * (MERGE_WARPS / team) + warp() / team;
+  const uint64_t row = unit / slices, rows_of_share = uint64_t(of_sequence.queries) * args.query_heads;
+  // Warps of one team leave together.
+  if (row >= rows_of_share) return;
   const uint32_t slice = uint32_t(unit % slices), index = slice * MERGE_SLICE + 4 * lane();
-  const float *states = reinterpret_cast<const float *>(args.split_states);
-  const float *rows = reinterpret_cast<const float *>(args.split_rows);
+  const float *states = reinterpret_cast<const float *>(args.split_states) + 2 * of_sequence.kept;
+  const float *rows = reinterpret_cast<const float *>(args.split_rows) + of_sequence.kept * dim;
   float weights[MERGE_WEIGHTS], sums[MERGE_WEIGHTS], max = -numbers::infinity(), sum = 0;
 #pragma unroll
   for (int of = 0; of < MERGE_WEIGHTS; of++) {
     const uint32_t split = 32 * of + lane();
     weights[of] = -numbers::infinity(), sums[of] = 0;
-    if (split < args.splits) {
-      const float *state = states + 2 * (split * uint64_t(args.rows) + row);
+    if (split < splits) {
+      const float *state = states + 2 * (split * rows_of_share + row);
       weights[of] = state[0], sums[of] = state[1];
     }
     max = fmaxf(max, weights[of]);
@@ -55,12 +58,12 @@ DEVICE void merge(const Args &args) {
   float4 total = {0, 0, 0, 0};
 #pragma unroll
   for (int of = 0; of < MERGE_WEIGHTS; of++) {
-    const uint32_t end = args.splits < 32 * of + 32u ? args.splits : 32 * of + 32;
+    const uint32_t end = splits < 32 * of + 32u ? splits : 32 * of + 32;
     for (uint32_t split = 32 * of + member; split < end; split += team) {
       const float weight = warp_from(weights[of], int(split % 32));
       if (index >= dim) continue;
       // A share that saw nothing is zeros.
-      const float4 value = four_of(rows + (split * uint64_t(args.rows) + row) * dim, index, dim);
+      const float4 value = four_of(rows + (split * rows_of_share + row) * dim, index, dim);
       total = {fmaf(weight, value.x, total.x), fmaf(weight, value.y, total.y), fmaf(weight, value.z, total.z),
                fmaf(weight, value.w, total.w)};
     }
@@ -75,12 +78,12 @@ DEVICE void merge(const Args &args) {
       total = {total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w};
     }
   }
-  // Outside of lists of tokens all sequences have as many queries.
-  const uint32_t token = uint32_t(row / args.query_heads), head = uint32_t(row % args.query_heads);
-  const uint32_t queries = numbers_at<Sequence>(args, args.sequences)[0].queries, sequence = args.is_ragged ? 0 : token / queries;
-  const uint64_t place = args.is_ragged ? row : (uint64_t(sequence) * args.query_heads + head) * queries + token % queries;
+  const uint32_t query = uint32_t(row / args.query_heads), head = uint32_t(row % args.query_heads);
+  const uint32_t token = of_sequence.first_query + query;
+  const uint64_t to_row = args.is_ragged ? uint64_t(token) * args.query_heads + head
+                                         : (uint64_t(sequence) * args.query_heads + head) * of_sequence.queries + query;
   const float factor = end_row(args, token, head, max, sum, slice == 0);
-  const uint64_t to = output_row(args, place);
+  const uint64_t to = output_row(args, to_row);
   const float values[4] = {total.x * factor, total.y * factor, total.z * factor, total.w * factor};
   if (index < dim) put_four(to, args.query_format, index, dim, values);
 }

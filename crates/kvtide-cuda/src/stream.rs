@@ -255,6 +255,12 @@ impl Stream {
         )
     }
 
+    /// How many multiprocessors work on a launch.
+    pub(crate) fn multiprocessors(&self) -> usize {
+        // As an H200 has.
+        on!(&self.processor, |gpu| gpu.multiprocessors(), 132)
+    }
+
     /// The shared memory of a block.
     pub(crate) fn shared_room(&self) -> SharedRoom {
         on!(

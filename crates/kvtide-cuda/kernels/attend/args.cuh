@@ -61,7 +61,9 @@ struct Sequence {
   uint32_t first_key, table;
   // Its tree: how many nodes, and where they begin in the depths and in the words of bits of all trees.
   uint32_t nodes, depths, seen;
-  uint32_t unused;
+  // In how many shares its keys are cut; where more than one, the first of its rows among those that are kept.
+  uint32_t splits;
+  uint64_t kept;
 };
 
 // Where a block's shared memory holds what, in bytes.
@@ -84,7 +86,8 @@ struct Args {
   uint64_t slabs[2], block_bytes[2];
   uint32_t blocks[2];
   uint64_t out, sums;
-  // Of each split: of each row the largest score and the sum, and its unscaled output.
+  // Of the sequences that are cut, one behind the other, of each share: of each row the largest score and the sum, and its unscaled
+  // output.
   uint64_t split_states, split_rows;
   // Lengths that are read when the kernel runs, 32 bits each; 0 where sequences have their own.
   uint64_t lengths;
@@ -92,7 +95,8 @@ struct Args {
   // From sequence, head, query and key to the next.
   uint64_t mask_strides[4];
   int64_t window, sinks;
-  Numbers sequences, tables, positions, logits, seen, depths;
+  // Where the blocks of each sequence end, in one list of all: those of this launch.
+  Numbers sequences, ends, tables, positions, logits, seen, depths;
   float scale, softcap;
   uint32_t query_format;
   uint32_t is_paged, is_ragged, is_causal, is_rotated;
@@ -100,22 +104,33 @@ struct Args {
   uint32_t keys_max;
   // One list of positions for all sequences.
   uint32_t has_shared_positions;
+  // Sequences.
+  uint32_t count;
   uint32_t unused;
-  uint32_t splits;
-  // Rows of all sequences.
-  uint32_t rows;
-  // Sequences with more rows than the first and at most the second number are this launch's.
-  uint32_t rows_from, rows_to;
-  Divisor block_size, group, row_tiles;
+  Divisor block_size, group;
   Shared shared;
   List list;
 };
 
 // As the launcher counts it.
-static_assert(sizeof(Args) == 2800, "arguments as src/attend/args.rs has them");
+static_assert(sizeof(Args) == 2792, "arguments as src/attend/args.rs has them");
 
 template <typename T> DEVICE const T *numbers_at(const Args &args, const Numbers &of) {
   return reinterpret_cast<const T *>(of.far ? of.far : reinterpret_cast<uint64_t>(args.list.items<unsigned char>()) + of.near);
+}
+
+// The sequence that a block belongs to, and its place among those of it.
+DEVICE uint32_t sequence_of(const Args &args, uint32_t &place) {
+  const uint32_t *ends = numbers_at<uint32_t>(args, args.ends);
+  uint32_t first = 0, count = args.count;
+  // The first whose blocks end behind this one.
+  while (count > 0) {
+    const uint32_t half = count / 2;
+    if (ends[first + half] <= place) first += half + 1, count -= half + 1;
+    else count = half;
+  }
+  if (first) place -= ends[first - 1];
+  return first;
 }
 
 constexpr uint64_t NOWHERE = ~uint64_t(0);

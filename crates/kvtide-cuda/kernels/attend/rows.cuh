@@ -64,9 +64,6 @@ DEVICE uint32_t row_scale_bytes(const Section &section, int part) {
   return section.format == Q8 ? 2 : section.format == Q4 && part == 1 ? 4 : 0;
 }
 
-// Tiles whose rows are found ahead: that which is asked for next, and those before it that are on their way.
-constexpr uint32_t FOUND = 3;
-
 // Finds the rows of a tile, keys then values: where each begins, and 0 where none is read. Once for each row, whose many threads only copy.
 template <int Tile> DEVICE void find_rows(const Args &args, const Work<Tile> &work, uint32_t tile, uint64_t *rows) {
   const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.table : nullptr;

@@ -96,7 +96,8 @@ constexpr uint32_t WORK_BYTES = 256;
 
 // What one block does: some rows of one sequence and head of keys, and a share of the tiles that they see.
 template <int Tile> struct Work {
-  uint32_t sequence, kv_head, split;
+  uint32_t sequence, kv_head, split, splits;
+  uint64_t kept;
   // The first row within the sequence, and all of them: its queries, for each the heads that share the head of keys.
   uint32_t first_row, rows;
   // In the lists of all queries, all keys and all tables.
@@ -106,7 +107,6 @@ template <int Tile> struct Work {
   uint32_t count;
   int64_t lowest, highest;
   Rules rules;
-  bool is_there;
   uint32_t sink_tiles, sinks_from, rest_from;
   // Of the tiles in order.
   uint32_t from, to;
@@ -131,16 +131,16 @@ DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t fir
   return rules.keys.end() - queries + query;
 }
 
-// A block's work, `Rows` rows; false where it has none.
-template <int Rows, int Tile> APART bool find_work(const Args &args, Work<Tile> &work) {
+// A block's work, `Rows` rows.
+template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> &work) {
   uint32_t place = blockIdx.x;
-  const uint32_t sequence = args.row_tiles.split(place);
+  const uint32_t sequence = sequence_of(args, place);
   const Sequence &of = numbers_at<Sequence>(args, args.sequences)[sequence];
-  const uint32_t rows = of.queries * args.group.by;
+  const uint32_t rows = of.queries * args.group.by, row_tile = place / of.splits;
   // The last rows see the most keys: they begin first.
-  const uint32_t first_row = (args.row_tiles.by - 1 - place) * Rows;
-  if (first_row >= rows || rows <= args.rows_from || rows > args.rows_to) return false;
-  work.sequence = sequence, work.kv_head = blockIdx.y, work.split = blockIdx.z;
+  const uint32_t first_row = ((rows - 1) / Rows - row_tile) * Rows;
+  work.sequence = sequence, work.kv_head = blockIdx.y, work.split = place - row_tile * of.splits;
+  work.splits = of.splits, work.kept = of.kept;
   work.first_row = first_row, work.rows = rows;
   work.first_query = of.first_query, work.first_key = of.first_key, work.table = of.table, work.queries = of.queries;
   Rules &rules = work.rules;
@@ -175,9 +175,8 @@ template <int Rows, int Tile> APART bool find_work(const Args &args, Work<Tile> 
   if (has_sinks && work.rest_from < sinks_to) work.rest_from = sinks_to;
   const uint32_t rest_to = has_rest ? end_tile(ranges[1]) : 0;
   const uint64_t tiles = work.sink_tiles + (rest_to > work.rest_from ? rest_to - work.rest_from : 0);
-  work.from = uint32_t(tiles * work.split / args.splits);
-  work.to = uint32_t(tiles * (work.split + 1) / args.splits);
-  return true;
+  work.from = uint32_t(tiles * work.split / work.splits);
+  work.to = uint32_t(tiles * (work.split + 1) / work.splits);
 }
 
 // One row: a query and one of its heads.
@@ -217,11 +216,10 @@ APART float score_on_edge(const Args &args, const Work<Tile> &work, Row row, flo
 }
 
 // The same for all threads, in shared memory, which has room for it at its start.
-template <int Rows, int Tile> DEVICE bool begin_work(const Args &args, Work<Tile> &work) {
+template <int Rows, int Tile> DEVICE void begin_work(const Args &args, Work<Tile> &work) {
   static_assert(sizeof(Work<Tile>) <= WORK_BYTES, "a block's work has its place");
-  if (threadIdx.x == 0) work.is_there = find_work<Rows>(args, work);
+  if (threadIdx.x == 0) find_work<Rows>(args, work);
   block_barrier();
-  return work.is_there;
 }
 
 } // namespace attend

@@ -271,7 +271,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
   DEVICE static void run(const Args &args) {
     unsigned char *shared = SHARED();
     Work<TILE> &work = *reinterpret_cast<Work<TILE> *>(shared);
-    if (!begin_work<ROWS>(args, work)) return;
+    begin_work<ROWS>(args, work);
     const unsigned char *query_tile = shared + args.shared.queries;
     Ring<TILE>{args, work, shared}.begin();
     load_queries<W, D, ROWS>(args, work, shared);

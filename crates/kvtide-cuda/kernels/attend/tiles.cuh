@@ -138,8 +138,10 @@ template <int Tile> struct Ring {
   DEVICE unsigned char *stage(uint32_t at) const {
     return shared + args.shared.ring + (at - work.from) % args.shared.stages * args.shared.stage_bytes;
   }
+  // As many tiles' as there are stages; with one stage the next one's are found while the present one's are read.
   DEVICE uint64_t *rows(uint32_t at) const {
-    return reinterpret_cast<uint64_t *>(shared + args.shared.rows) + (at - work.from) % FOUND * 2 * Tile;
+    const uint32_t found = args.shared.stages > 1 ? args.shared.stages : 2;
+    return reinterpret_cast<uint64_t *>(shared + args.shared.rows) + (at - work.from) % found * 2 * Tile;
   }
   DEVICE void find(uint32_t at) const {
     if (at < work.to) find_rows(args, work, work.tile(at), rows(at));
@@ -203,9 +205,10 @@ DEVICE void put_element(uint64_t row, uint32_t format, uint32_t index, float val
   }
 }
 
-// Four neighbouring elements of the output, as many of them as there are.
+// Four neighbouring elements of the output, as many of them as there are: at once where they lie at a multiple of their bytes, which a part of
+// a tensor need not.
 DEVICE void put_four(uint64_t row, uint32_t format, uint32_t index, uint32_t dim, const float (&values)[4]) {
-  if (dim % 4) {
+  if (dim % 4 || row % (format == F32 ? 16 : 8)) {
     for (uint32_t at = 0; at < 4 && index + at < dim; at++) put_element(row, format, index + at, values[at]);
   } else if (format == F32) {
     *reinterpret_cast<float4 *>(row + 4 * index) = {values[0], values[1], values[2], values[3]};
@@ -259,8 +262,9 @@ APART void finish(const Args &args, const Work<Tile> &work, const float *rows, u
     if (!of.is_there) continue;
     const uint32_t token = work.first_query + of.query;
     const float *values = rows + row * stride;
-    if (args.splits > 1) {
-      const uint64_t place = uint64_t(work.split) * args.rows + uint64_t(token) * args.query_heads + of.head;
+    if (work.splits > 1) {
+      const uint64_t rows_of_share = uint64_t(work.queries) * args.query_heads;
+      const uint64_t place = work.kept + work.split * rows_of_share + uint64_t(of.query) * args.query_heads + of.head;
       float *state = reinterpret_cast<float *>(args.split_states) + 2 * place;
       float *out = reinterpret_cast<float *>(args.split_rows) + place * dim;
       if (lane() < 2) state[lane()] = states[2 * row + lane()];

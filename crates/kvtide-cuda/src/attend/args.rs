@@ -53,7 +53,7 @@ impl Numbers {
 }
 
 #[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 pub(super) struct ReadSequence {
     pub positions: [i64; 2],
     pub start: i64,
@@ -65,7 +65,8 @@ pub(super) struct ReadSequence {
     pub nodes: u32,
     pub depths: u32,
     pub seen: u32,
-    pub unused: u32,
+    pub splits: u32,
+    pub kept: u64,
 }
 
 #[repr(C)]
@@ -102,6 +103,7 @@ pub(super) struct Args {
     pub window: i64,
     pub sinks: i64,
     pub sequences: Numbers,
+    pub ends: Numbers,
     pub tables: Numbers,
     pub positions: Numbers,
     pub logits: Numbers,
@@ -117,17 +119,13 @@ pub(super) struct Args {
     pub query_heads: u32,
     pub keys_max: u32,
     pub has_shared_positions: u32,
+    pub count: u32,
     pub unused: u32,
-    pub splits: u32,
-    pub rows: u32,
-    pub rows_from: u32,
-    pub rows_to: u32,
     pub block_size: Divisor,
     pub group: Divisor,
-    pub row_tiles: Divisor,
     pub shared: Shared,
     pub list: List,
 }
 
 /// As the kernels count it: `kernels/attend/args.cuh` says the same number.
-const _: () = assert!(size_of::<Args>() == 2800);
+const _: () = assert!(size_of::<Args>() == 2792);

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! check   nothing reaches outside its memory
-//! shape   which kernel, its shared memory, in how many shares the keys are cut: from sizes alone
+//! shape   which kernel, and its shared memory
+//! plan    in how many shares the keys of each sequence are cut: from sizes alone
 //! launch  few rows a sequence, then many; and where there are shares, what puts them together
 //! ```
 //!
@@ -13,11 +14,13 @@
 
 mod args;
 mod check;
+mod plan;
 mod rows;
 mod shape;
 
 use args::{Args, Numbers, ReadPart, ReadSection, ReadSequence, Strided};
-use shape::{DIM_MAX, FEW_ROWS, Shape, shares, stride};
+use plan::{Work, shares};
+use shape::{DIM_MAX, FEW_ROWS, Shape, stride};
 
 pub use rows::{
     Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendTrees, DeviceLengths, HeadRows,
@@ -50,49 +53,77 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
         false => vec![(shapes[0], 0, FEW_ROWS, few), (shapes[1], FEW_ROWS, usize::MAX, many)],
     };
     let mut launches = Vec::new();
-    for (shape, from, to, rows) in classes.into_iter().filter(|class| class.3 > 0) {
+    for (shape, from, to, _) in classes.into_iter().filter(|class| class.3 > 0) {
         let parts = [0, 1].map(|part| part_of(call, part, &shape));
         let Some(shared) = shape.shared(&parts, stream.shared_room()) else { return Ok(false) };
-        launches.push((shape, [from, to], rows.div_ceil(shape.rows), parts, shared));
+        // Of each sequence that is this launch's, tiles of its rows.
+        let row_tiles = |of: &AttendSequence| {
+            let rows = of.queries * call.sizes.group();
+            if rows > from && rows <= to { rows.div_ceil(shape.rows) } else { 0 }
+        };
+        launches.push((shape, parts, shared, call.sequences.iter().map(row_tiles).collect::<Vec<_>>()));
     }
-    let blocks = launches.iter().map(|launch| call.sequences.len() * launch.2 * call.sizes.kv_heads).sum();
-    let keys = call.sequences.iter().map(|of| check::keys(call, of.key_count())).max().unwrap_or(0);
-    let splits = shares(blocks, keys, rows, call.sizes.dims()[1]);
-    let kept = if splits > 1 { splits * rows } else { 0 };
+    let dim = call.sizes.dims()[1];
+    let work = call.sequences.iter().enumerate().map(|(index, of)| Work {
+        rows: of.queries * call.sizes.query_heads,
+        blocks: launches.iter().map(|launch| launch.3[index]).sum::<usize>() * call.sizes.kv_heads,
+        keys: visible_keys(call, of),
+    });
+    let work: Vec<Work> = work.collect();
+    let splits = shares(&work, stream.multiprocessors(), 4 * (dim + 2));
+    let is_cut = |index: usize| splits[index] > 1;
+    let kept: usize =
+        (0..work.len()).filter(|&index| is_cut(index)).map(|index| splits[index] * work[index].rows).sum();
     // Rows are read in pieces of 16 bytes.
     let states_bytes = (8 * kept).next_multiple_of(16);
-    let mut workspace = stream.memory(states_bytes + 4 * kept * call.sizes.dims()[1])?;
+    let mut workspace = stream.memory(states_bytes + 4 * kept * dim)?;
     let workspace = workspace.span();
     let mut numbers = NumberList::default();
-    let mut args = args(call, &mut numbers);
-    (args.splits, args.rows, args.keys_max) = (number(splits), number(rows), number(keys));
+    let mut args = args(call, &mut numbers, &work, &splits);
+    args.keys_max = number(call.sequences.iter().map(|of| check::keys(call, of.key_count())).max().unwrap_or(0));
     (args.split_states, args.split_rows) = (workspace.address(), workspace.address() + states_bytes as u64);
+    let of_launch =
+        |launch: &(_, _, _, Vec<usize>)| launch.3.iter().zip(&splits).map(|(tiles, splits)| tiles * splits).collect();
+    let mut blocks: Vec<Vec<usize>> = launches.iter().map(of_launch).collect();
+    blocks.push(
+        (0..work.len()).map(|at| if is_cut(at) { merge_blocks(splits[at], work[at].rows, dim) } else { 0 }).collect(),
+    );
+    let ends: Vec<(usize, Numbers)> = blocks.iter().map(|blocks| numbers.add_ends(blocks)).collect();
     let listed = stream.list(&numbers.words)?;
     args.list = listed.list;
-    for (shape, [from, to], row_tiles, parts, (shared, shared_bytes)) in launches {
-        (args.parts, args.shared, args.row_tiles) = (parts, shared, Divisor::new(row_tiles));
-        (args.rows_from, args.rows_to) = (number(from), u32::try_from(to).unwrap_or(u32::MAX));
-        let mut grid = Grid::new([call.sequences.len() * row_tiles, call.sizes.kv_heads, splits], shape.threads);
+    for ((shape, parts, (shared, shared_bytes), _), (blocks, ends)) in launches.into_iter().zip(&ends) {
+        (args.parts, args.shared, args.ends) = (parts, shared, *ends);
+        let mut grid = Grid::new([*blocks, call.sizes.kv_heads, 1], shape.threads);
         grid.shared_bytes = number(shared_bytes);
         stream.launch(shape.kernel, grid, &args)?;
     }
-    if splits > 1 {
-        stream.launch(ATTEND_MERGE, merge_grid(splits, rows, call.sizes.dims()[1]), &args)?;
+    if let Some((blocks, ends)) = ends.last().filter(|_| kept > 0) {
+        args.ends = *ends;
+        let mut grid = Grid::new([*blocks, 1, 1], 32 * MERGE_WARPS);
+        grid.shared_bytes = (32 * MERGE_WARPS * size_of::<[f32; 4]>()) as u32;
+        stream.launch(ATTEND_MERGE, grid, &args)?;
     }
     Ok(true)
 }
 
-/// Warps that put slices of 128 elements together: each one of its own, or all of a block one where there are more splits than a warp reads
+/// Keys of a sequence that some query sees, at most.
+fn visible_keys(call: &Attend<'_>, of: &AttendSequence) -> usize {
+    let keys = check::keys(call, of.key_count());
+    let Some(window) = call.rules.window.filter(|_| call.positions.is_none()) else { return keys };
+    let in_window = usize::try_from(window + call.rules.sinks).unwrap_or(usize::MAX);
+    keys.min(in_window.saturating_add(of.queries))
+}
+
+/// Warps of a block that puts shares together.
+const MERGE_WARPS: usize = 4;
+
+/// Blocks for a sequence's rows: a warp for each slice of 128 elements, or all of a block where there are more shares than a warp reads
 /// alone. The kernel counts in the same way (`kernels/attend_merge.cu`).
-fn merge_grid(splits: usize, rows: usize, dim: usize) -> Grid {
-    const WARPS: usize = 4;
+fn merge_blocks(splits: usize, rows: usize, dim: usize) -> usize {
     const SLICE: usize = 128;
     const ALONE: usize = 4;
     let slices = rows * dim.div_ceil(SLICE).max(1);
-    let blocks = if splits > ALONE { slices } else { slices.div_ceil(WARPS) };
-    let mut grid = Grid::new([blocks, 1, 1], 32 * WARPS);
-    grid.shared_bytes = (32 * WARPS * size_of::<[f32; 4]>()) as u32;
-    grid
+    if splits > ALONE { slices } else { slices.div_ceil(MERGE_WARPS) }
 }
 
 /// Rows of the output; the most rows of a sequence with few of them, and of one with many.
@@ -203,12 +234,23 @@ impl NumberList {
         Numbers { far: 0, near }
     }
 
+    /// Where the blocks of each sequence end, in one list of all; and how many there are.
+    fn add_ends(&mut self, blocks: &[usize]) -> (usize, Numbers) {
+        let mut end = 0;
+        let ends = blocks.iter().map(|blocks| {
+            end += blocks;
+            number(end)
+        });
+        let ends: Vec<u32> = ends.collect();
+        (end, self.add(&ends))
+    }
+
     fn add_some<T: bytemuck::Pod>(&mut self, items: Option<&[T]>) -> Numbers {
         items.map_or(Numbers::NONE, |items| self.add(items))
     }
 }
 
-fn args(call: &Attend<'_>, list: &mut NumberList) -> Args {
+fn args(call: &Attend<'_>, list: &mut NumberList, work: &[Work], splits: &[usize]) -> Args {
     let mut args: Args = bytemuck::Zeroable::zeroed();
     args.queries = strided(&call.queries);
     (args.out, args.sums) = (call.out.address(), call.lse.address());
@@ -217,7 +259,14 @@ fn args(call: &Attend<'_>, list: &mut NumberList) -> Args {
         (args.mask, args.mask_strides) = (mask.memory.address(), mask.strides.map(|stride| stride as u64));
     }
     (args.window, args.sinks) = (call.rules.window.unwrap_or(0), call.rules.sinks);
-    let sequences: Vec<ReadSequence> = call.sequences.iter().map(sequence).collect();
+    let mut kept = 0;
+    let planned = |(index, of): (usize, &AttendSequence)| {
+        let first = kept;
+        kept += if splits[index] > 1 { (splits[index] * work[index].rows) as u64 } else { 0 };
+        ReadSequence { splits: number(splits[index]), kept: first, ..sequence(of) }
+    };
+    let sequences: Vec<ReadSequence> = call.sequences.iter().enumerate().map(planned).collect();
+    args.count = number(sequences.len());
     args.sequences = list.add(&sequences);
     args.positions = list.add_some(call.positions);
     args.logits = list.add_some(call.rules.sink_logits);
@@ -268,6 +317,6 @@ fn sequence(of: &AttendSequence) -> ReadSequence {
         nodes: number(of.nodes),
         depths: number(of.tree[0]),
         seen: number(of.tree[1]),
-        unused: 0,
+        ..ReadSequence::default()
     }
 }

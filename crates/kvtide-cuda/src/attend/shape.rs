@@ -1,4 +1,4 @@
-//! Which kernel a call takes, how its shared memory is laid out, and in how many shares its keys are cut.
+//! Which kernel a call takes, and how its shared memory is laid out.
 //!
 //! ```text
 //! work | rows | queries | scratch | states | wide keys | wide values | stage 0 | stage 1 | ...
@@ -18,21 +18,6 @@ pub(super) const FEW_ROWS: usize = 16;
 
 /// Bytes at the start of shared memory for what a block has to do.
 const WORK_BYTES: usize = 256;
-
-/// Tiles whose rows are found ahead, each an address of 8 bytes: `FOUND` in `kernels/attend/rows.cuh`.
-const FOUND: usize = 3;
-
-/// Blocks that keep any GPU busy to the end: several for each place there is.
-const BLOCKS: usize = 1024;
-
-/// Keys of a share, at least.
-const SHARE_MIN: usize = 256;
-
-/// Shares of one row, at most.
-const SHARES_MAX: usize = 128;
-
-/// Bytes that shares are kept in, at most.
-const SHARES_BYTES_MAX: usize = 64 << 20;
 
 /// The widest row that kernels take.
 pub(super) const DIM_MAX: usize = 512;
@@ -100,7 +85,8 @@ impl Shape {
         let warps = self.threads / 32;
         let row = self.width * self.bytes + 16;
         let rows = WORK_BYTES;
-        let queries = rows + FOUND * 2 * self.tile * 8;
+        // An address for each row of the tiles that are found ahead (`Ring` in `kernels/attend/tiles.cuh`).
+        let queries = rows + stages.max(2) * 2 * self.tile * 8;
         let scratch = queries + self.rows * row;
         let states = scratch + warps * self.width * 4;
         // Two floats for each row of each warp; the weights of a tile, for each key four rows', of each warp.
@@ -141,13 +127,6 @@ pub(super) fn stride(row_bytes: usize) -> usize {
     row_bytes.div_ceil(16) / 2 * 32 + 16
 }
 
-/// In how many shares the keys of a call are cut: `blocks` without, `rows` of `dim` values out.
-pub(super) fn shares(blocks: usize, keys: usize, rows: usize, dim: usize) -> usize {
-    let wanted = BLOCKS.div_ceil(blocks.max(1)).min(SHARES_MAX);
-    let kept = SHARES_BYTES_MAX / (rows * (dim + 2) * 4).max(1);
-    wanted.min(keys / SHARE_MIN).min(kept).max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +143,12 @@ mod tests {
     fn three_tiles_of_common_rows_fit_twice_on_a_multiprocessor() {
         // Of a 9.0, whose blocks have 227 KiB of 228.
         let room = SharedRoom { most: 227 << 10, twice: (228 << 9) - (1 << 10) };
+        // Low-bit rows of 128 twice on an 8.0 as well, with two tiles under way.
+        let small = SharedRoom { most: 163 << 10, twice: (164 << 9) - (1 << 10) };
+        let shape = Shape::new(RowFormat::Bf16, [RowFormat::Q8; 2], [128; 2], false);
+        let part = ReadPart { stride: stride(128) as u32, ..ReadPart::default() };
+        let (shared, bytes) = shape.shared(&[part; 2], small).unwrap();
+        assert!(shared.stages == 2 && bytes <= small.twice, "{bytes}");
         for dim in [64, 96, 128, 256] {
             let shape = Shape::new(RowFormat::Bf16, [RowFormat::Bf16; 2], [dim; 2], false);
             let part = ReadPart { stride: stride(2 * dim) as u32, is_direct: 1, ..ReadPart::default() };
@@ -171,13 +156,5 @@ mod tests {
             assert_eq!(shared.stages, 3, "{dim}");
             assert!(bytes <= room.twice, "{dim}: {bytes}");
         }
-    }
-
-    #[test]
-    fn few_blocks_are_cut_in_shares_that_are_worth_it() {
-        assert_eq!(shares(64 * 8, 8192, 64 * 32, 128), 2);
-        assert_eq!(shares(8, 131_072, 32, 128), 128);
-        assert_eq!(shares(8, 511, 32, 128), 1);
-        assert_eq!(shares(100_000, 8192, 1 << 20, 128), 1);
     }
 }

@@ -184,6 +184,12 @@ impl Gpu {
         pinned::copy_out(&self.stream, source.address(), out).map_err(|error| failure("a copy to the host", &error))
     }
 
+    /// How many multiprocessors there are; one where the driver does not say.
+    pub fn multiprocessors(&self) -> usize {
+        let count = self.stream.context().attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        count.ok().and_then(|count| usize::try_from(count).ok()).unwrap_or(1)
+    }
+
     /// The shared memory of a block; what every GPU has where the driver does not say.
     pub fn shared_room(&self) -> SharedRoom {
         let ask = |attribute| match self.stream.context().attribute(attribute) {

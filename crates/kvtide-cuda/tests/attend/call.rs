@@ -48,6 +48,8 @@ pub struct Call {
     pub has_wrong_block: bool,
     /// The key whose values are no numbers, in a list of all keys.
     pub bad_value: Option<usize>,
+    /// Elements between a multiple of 16 bytes and the output.
+    pub out_skew: usize,
 }
 
 impl Default for Call {
@@ -76,6 +78,7 @@ impl Default for Call {
             keys_max: 0,
             has_wrong_block: false,
             bad_value: None,
+            out_skew: 0,
         }
     }
 }

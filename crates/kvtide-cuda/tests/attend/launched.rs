@@ -33,7 +33,9 @@ impl Call {
         let stream = stream();
         let out_bytes = rows * self.query.row_bytes(self.dims[1]);
         // What no kernel writes is no number.
-        let [mut out, mut sums] = [out_bytes, 4 * rows].map(|bytes| Memory::new(&vec![0xff; bytes], 0));
+        let skew = self.out_skew * self.query.row_bytes(1);
+        let [mut out, mut sums] =
+            [(out_bytes, skew), (4 * rows, 0)].map(|(bytes, skew)| Memory::new(&vec![0xff; bytes], skew));
         let keys = self.attend_keys(
             &memory,
             &pages,

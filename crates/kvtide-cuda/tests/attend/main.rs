@@ -138,6 +138,51 @@ fn many_shares_are_put_together() {
     }
 }
 
+/// An output may begin at any element, where it is a part of a tensor: no piece of it is written as if it lay at a multiple of its size.
+#[test]
+fn shares_are_put_together_wherever_the_output_begins() {
+    for query in [RowFormat::F32, RowFormat::F16, RowFormat::Bf16] {
+        for out_skew in 1..4 {
+            let call = Call {
+                seed: 5,
+                sequences: vec![(1, 1400)],
+                kv_heads: 1,
+                group: 3,
+                dims: [16; 2],
+                query,
+                out_skew,
+                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                ..Call::default()
+            };
+            agrees(&call.settled()).unwrap();
+        }
+    }
+}
+
+/// One sequence is cut in many shares, its neighbours in none, as a list of tokens and as a batch; some have many rows, some no key.
+#[test]
+fn each_sequence_is_cut_as_its_length_asks() {
+    let sequences = vec![(1, 40), (1, 6000), (1, 0), (40, 300), (1, 2600), (2, 17)];
+    for (is_ragged, sequences) in [(true, sequences), (false, vec![(2, 3000), (2, 9), (2, 700)])] {
+        for (query, window) in [(RowFormat::F32, None), (RowFormat::F16, None), (RowFormat::Bf16, Some(900))] {
+            let call = Call {
+                seed: 3,
+                sequences: sequences.clone(),
+                kv_heads: 2,
+                group: 2,
+                dims: [16, 24],
+                query,
+                is_ragged,
+                is_causal: true,
+                window,
+                keys: Keys::Pages { block_size: 16, formats: [None; 2], is_rotated: false, staged: 0 },
+                ..Call::default()
+            };
+            agrees(&call.settled()).unwrap();
+        }
+    }
+}
+
 /// Trees of every size up to more than a word of bits, whose queries begin before them, with them, or within.
 #[test]
 fn nodes_of_drafts_see_their_ancestors_and_what_came_before() {

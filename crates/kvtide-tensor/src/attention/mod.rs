@@ -10,8 +10,9 @@
 //!
 //! A captured step has a form of its own (`captured.rs`): lengths and tables are those that the device holds when it is replayed.
 //!
-//! Several queries of a sequence, and all query heads that share a head of K and V, read each key and value once. A result
-//! depends on the call alone, never on how many threads there are.
+//! Several queries of a sequence, and all query heads that share a head of K and V, read each key and value once; sequences that begin
+//! with the same pages share a *stem*, which is read once for all of them (`bytes/stem.rs`). A result depends on the call alone,
+//! never on how many threads there are.
 //!
 //! - Memory in its order. In a tensor a head has all its rows together, and a unit is one head; a page has all heads together,
 //!   and a unit of few queries is as many heads as keep its rows to 64. It reads the K of a page from front to back, all heads,
@@ -126,7 +127,7 @@ fn stay(call: &Call<'_>, q: &Source<'_>, kv: &KvRows<'_>, with_lse: bool) -> Res
     let Form::Launched(stream) = Form::of(call.device())? else { return Ok(None) };
     let _pass = pass(call.device());
     let budget = Budget::of(call.device());
-    let out = View::zeros(Dims::new("out", &call.out_shape())?, call.dtype(), &budget)?;
+    let out = View::unwritten(Dims::new("out", &call.out_shape())?, call.dtype(), &budget)?;
     let sums = if with_lse { call.rows_out() } else { 0 };
     let mut lse = zeroed_vec(sums).ok_or_else(|| Budget::process().refusal(4 * sums as u64))?;
     let done = launched::run_onto(&stream, call, kv, out.memory(), &mut lse)?;

@@ -84,6 +84,9 @@ impl PagedKvCache {
     /// Captures a decode step of some sequences: `work` runs once as it is, which gives each of them its first token, and once more
     /// to be recorded. It says the same both times.
     ///
+    /// While it is recorded, other threads that use the device through this library wait, and `work` must not wait for them; who uses it
+    /// otherwise holds a [`pass`](crate::pass). A tensor that was there before must not be dropped in the second run.
+    ///
     /// Refused with `DEVICE_UNAVAILABLE` where the device has no graphs, and with `INVALID_ARGUMENT` for low-bit pages.
     pub fn capture_step<'a>(
         &mut self,

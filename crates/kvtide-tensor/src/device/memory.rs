@@ -2,6 +2,10 @@
 //!
 //! A refusal of memory says what it is. That of the allocator, or of a driver that has none left, is `OUT_OF_MEMORY`; whatever else goes wrong
 //! meanwhile, as a fault of a kernel that was launched before, keeps the driver's words.
+#![cfg_attr(
+    feature = "cuda",
+    expect(unsafe_code, reason = "memory of a GPU that kernels write before anybody reads it")
+)]
 
 use std::ops::Deref;
 #[cfg(feature = "captured-steps")]
@@ -44,6 +48,19 @@ pub(crate) fn zeroed(dtype: DType, shape: &[usize], budget: &Budget) -> Result<D
     }
     let tensor = Tensor::zeros(shape, dtype.candle(), device);
     tensor.map(DeviceTensor::new).map_err(|error| refusal(error, budget, bytes as u64))
+}
+
+/// The same for what a launch writes as a whole before anybody reads it: on a GPU, whatever is there.
+pub(crate) fn unwritten(dtype: DType, shape: &[usize], budget: &Budget) -> Result<DeviceTensor> {
+    #[cfg(feature = "cuda")]
+    if budget.device().is_cuda() {
+        let bytes = shape.iter().product::<usize>().saturating_mul(dtype.bytes());
+        let _pass = pass(budget.device());
+        // SAFETY: numbers of any bits are numbers; the caller has them written before they are read.
+        let tensor = unsafe { Tensor::empty(shape, dtype.candle(), budget.device()) };
+        return tensor.map(DeviceTensor::new).map_err(|error| refusal(error, budget, bytes as u64));
+    }
+    zeroed(dtype, shape, budget)
 }
 
 /// A tensor of these numbers on a budget's device.

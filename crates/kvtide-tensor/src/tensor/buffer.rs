@@ -30,7 +30,7 @@ use crate::base::memory::{Budget, Lease};
 use crate::base::region::Place;
 use crate::device::edit::{edit, first_byte, identity, inspect, launch};
 use crate::device::form::{Form, is_seen};
-use crate::device::memory::{DeviceTensor, zeroed};
+use crate::device::memory::{DeviceTensor, unwritten, zeroed};
 use crate::kernels::Stretches;
 use crate::kernels::portable::RowTensor;
 
@@ -108,12 +108,17 @@ static BUFFERS: AtomicU64 = AtomicU64::new(0);
 impl Buffer {
     /// Zeroed memory for `slots` tokens.
     pub fn new(shape: RowShape, slots: u32, budget: &Arc<Budget>, life: Option<Arc<Life>>) -> Result<Self> {
-        Buffer::taking(shape, slots, budget, life, Budget::take)
+        Buffer::taking(shape, slots, budget, life, Budget::take, zeroed)
+    }
+
+    /// Memory that a launch writes as a whole before anybody reads it.
+    pub fn unwritten(shape: RowShape, slots: u32, budget: &Arc<Budget>) -> Result<Self> {
+        Buffer::taking(shape, slots, budget, None, Budget::take, unwritten)
     }
 
     /// The same for a copy that its cache hands out and does not keep.
     pub fn given(shape: RowShape, slots: u32, budget: &Arc<Budget>) -> Result<Self> {
-        Buffer::taking(shape, slots, budget, None, Budget::take_given)
+        Buffer::taking(shape, slots, budget, None, Budget::take_given, zeroed)
     }
 
     fn taking(
@@ -122,6 +127,7 @@ impl Buffer {
         budget: &Arc<Budget>,
         life: Option<Arc<Life>>,
         take: impl FnOnce(&Arc<Budget>, u64) -> Result<Lease>,
+        memory: impl FnOnce(DType, &[usize], &Budget) -> Result<DeviceTensor>,
     ) -> Result<Self> {
         let dims = shape.part(slots);
         let elements = dims.elements().and_then(|elements| elements.checked_mul(shape.parts));
@@ -131,7 +137,7 @@ impl Buffer {
         };
         let lease = take(budget, bytes as u64)?;
         let full = if shape.parts == 1 { dims.to_vec() } else { [&[shape.parts], &dims[..]].concat() };
-        let tensor = zeroed(shape.dtype, &full, budget)?;
+        let tensor = memory(shape.dtype, &full, budget)?;
         Ok(Buffer {
             address: if is_seen(tensor.device()) { first_byte(&tensor)?.addr() } else { 0 },
             identity: identity(&tensor),

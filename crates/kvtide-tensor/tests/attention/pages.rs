@@ -31,6 +31,8 @@ struct Case {
     magnitudes: [i32; 2],
     /// Tokens have magnitudes of their own, down to one in so many powers of ten.
     mixed: u32,
+    /// Tokens with which each sequence begins as the first one does, of which it is a fork.
+    common: Vec<usize>,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -53,6 +55,7 @@ fn case() -> impl Strategy<Value = Case> {
         Case {
             magnitudes,
             mixed,
+            common: Vec::new(),
             seed,
             sequences,
             block_size,
@@ -86,9 +89,16 @@ fn filled(case: &Case) -> (PagedKvCache, Vec<u64>) {
     })
     .unwrap();
     let mut numbers = Numbers::new(case.seed);
-    let ids: Vec<u64> = case.sequences.iter().map(|_| cache.create_sequence().unwrap()).collect();
-    for (id, &(_, tokens)) in ids.iter().zip(&case.sequences) {
-        for (from, to) in [(0, tokens / 3), (tokens / 3, tokens)] {
+    let mut ids: Vec<u64> = case.sequences.iter().map(|_| cache.create_sequence().unwrap()).collect();
+    for (index, &(_, tokens)) in case.sequences.iter().enumerate() {
+        let start = *case.common.get(index).filter(|&&common| index > 0 && common > 0).unwrap_or(&0);
+        if start > 0 {
+            cache.drop_sequence(ids[index]).unwrap();
+            ids[index] = cache.fork(ids[0]).unwrap();
+            cache.truncate(ids[index], start as u32).unwrap();
+        }
+        let (id, middle) = (&ids[index], start + (tokens - start) / 3);
+        for (from, to) in [(start, middle), (middle, tokens)] {
             let rows = [0, 1].map(|part| {
                 let mut rows = numbers.take((to - from) * case.heads * case.dims[part]);
                 // `[heads, tokens, dim]`
@@ -185,6 +195,29 @@ fn pages_in_place_are_what_is_gathered() {
     support::run("pages", 400, case(), agrees);
 }
 
+/// Forks of the first sequence behind as many of its tokens, and sequences of their own, in any order.
+fn related() -> impl Strategy<Value = Case> {
+    let sequence = (0..3usize, prop_oneof![Just(0usize), 250..700usize], 1..200usize);
+    (case(), prop::collection::vec(sequence, 1..7), 256..700usize).prop_map(|(case, others, first)| {
+        let common = |&(_, common, _): &(usize, usize, usize)| common.min(first);
+        let sequences = others.iter().map(|of| (of.0, common(of) + of.2));
+        Case {
+            sequences: std::iter::once((1, first)).chain(sequences).collect(),
+            common: std::iter::once(0).chain(others.iter().map(common)).collect(),
+            by_table: false,
+            // Some windows that show all of it.
+            window: case.window.map(|window| window * 40),
+            heads: 1 + case.heads % 3,
+            ..case
+        }
+    })
+}
+
+#[test]
+fn sequences_that_begin_alike_see_what_each_would_alone() {
+    support::run("related", 25, related(), agrees);
+}
+
 /// Rows of more elements than any kernel of a GPU takes: they are attended to in tensor operations, on the memory's own device.
 #[test]
 fn rows_that_no_kernel_takes_are_attended_to_all_the_same() {
@@ -203,6 +236,7 @@ fn rows_that_no_kernel_takes_are_attended_to_all_the_same() {
             by_table: false,
             magnitudes: [0; 2],
             mixed: 0,
+            common: Vec::new(),
         };
         agrees(case).unwrap();
     }
@@ -224,6 +258,7 @@ fn the_same_pages_give_the_same_bits_on_any_number_of_threads() {
         by_table: false,
         magnitudes: [0; 2],
         mixed: 0,
+        common: Vec::new(),
     };
     let (mut cache, ids) = filled(&case);
     let q = to_bytes(DType::F32, &Numbers::new(9).take(3 * 32 * 16));

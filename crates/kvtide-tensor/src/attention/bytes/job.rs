@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use kvtide_core::paged::{HeadPlace, KeyOrValue, PageFormat, PageLayout};
 
+use super::stem::Stems;
 use crate::attention::call::Call;
 use crate::attention::call::asked::{Asked, Axes, ROWS};
 use crate::attention::call::kv_rows::ResolvedRows;
@@ -22,6 +23,7 @@ pub(super) struct Job<'a> {
     pub asked: &'a Asked<'a>,
     pub queries: StridedRows<'a>,
     pub keys: Keys<'a>,
+    pub stems: Stems,
 }
 
 /// Where keys and values lie.
@@ -39,13 +41,16 @@ pub(super) enum Heads {
     Pages(PageHeads),
 }
 
-/// Some queries of one sequence, all query heads of some heads of K and V, and a share of the keys that they see.
+/// Some queries of one sequence or stem, all query heads of some heads of K and V, and a share of the keys that they see.
 #[derive(Clone, Debug)]
 pub(super) struct WorkUnit {
+    /// Whose keys are read.
     pub sequence: usize,
+    /// Whose queries they are where it is no single sequence's.
+    pub stem: Option<usize>,
     /// Heads of K and V.
     pub heads: Range<usize>,
-    /// The first of them within the sequence.
+    /// The first of them within the sequence, or the stem.
     pub first_query: usize,
     pub queries: usize,
     /// Which share of the keys, of how many.
@@ -61,7 +66,7 @@ impl WorkUnit {
         self.heads.len() * self.queries * group
     }
 
-    /// The query of a row within the sequence, and its query head.
+    /// The query of a row within the sequence or the stem, and its query head.
     pub fn query_and_head(&self, row: usize, group: usize) -> (usize, usize) {
         let rows = self.queries * group;
         let (head, row) = (self.heads.start + row / rows, row % rows);
@@ -85,7 +90,16 @@ impl<'a> Job<'a> {
                 rows,
             }),
         };
-        Job { kernels, asked: &call.asked, queries, keys }
+        let stems = match &keys {
+            Keys::Pages(pages) => Stems::new(&call.asked, pages.rows),
+            Keys::Strided { .. } => Stems::default(),
+        };
+        Job { kernels, asked: &call.asked, queries, keys, stems }
+    }
+
+    /// The sequence and the place there of a query of a unit.
+    pub fn query(&self, unit: &WorkUnit, query: usize) -> (usize, usize) {
+        unit.stem.map_or((unit.sequence, query), |stem| self.stems.all[stem].queries[query])
     }
 
     /// True when some keys were rotated.

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use super::job::{Job, WorkUnit};
 use super::scratch::{Scratch, State, TILE};
+use super::stem::Stem;
 use super::unit::Work;
 use crate::attention::call::Call;
 use crate::attention::call::asked::UNITS;
@@ -36,9 +37,10 @@ pub(in crate::attention) fn run(
     threads: usize,
 ) -> Result<()> {
     let job = &Job::new(call, kernels, memory);
-    let (units, groups) = units(job);
+    let planned = Units::new(job);
+    let units = &planned.all;
     let rows = units.iter().map(|unit| unit.rows(job.asked.sizes.group())).max().unwrap_or(0);
-    let shares = Shares::new(&units, groups, rows, job.asked.sizes.value_dim)?;
+    let shares = Shares::new(&planned, rows, job.asked.sizes.value_dim)?;
     let output = Mutex::new(output);
     let alone = job.asked.products() < ALONE_MAX;
     try_share(units.len(), if alone { 1 } else { threads }, |index| {
@@ -46,7 +48,7 @@ pub(in crate::attention) fn run(
             let unit = &units[index];
             let rows = Work::run(job, unit, scratch)?.rows;
             let stride = padded(job.asked.sizes.value_dim);
-            if unit.splits > 1 {
+            if shares.keeps(job, unit) {
                 shares.keep(unit, rows, &scratch.state[..rows], &scratch.out, stride);
             } else {
                 write(&mut lock(&output), job, unit, &scratch.state[..rows], &scratch.out, stride);
@@ -55,9 +57,9 @@ pub(in crate::attention) fn run(
         })
     })?;
     let output = unlocked(output);
-    for unit in units.iter().filter(|unit| unit.splits > 1 && unit.split == 0) {
+    for unit in units.iter().filter(|unit| unit.stem.is_none() && unit.split == 0 && shares.keeps(job, unit)) {
         Scratch::with(rows, job.asked.sizes.dim, job.asked.sizes.value_dim, |scratch| {
-            shares.merge(unit, unit.rows(job.asked.sizes.group()), scratch);
+            shares.merge(job, unit, scratch);
             write(output, job, unit, &scratch.state[..], &scratch.out, padded(job.asked.sizes.value_dim));
             Ok(())
         })?;
@@ -65,36 +67,72 @@ pub(in crate::attention) fn run(
     Ok(())
 }
 
-/// The units of a call, and how many groups of shares they form.
-fn units(job: &Job<'_>) -> (Vec<WorkUnit>, usize) {
-    let mut units = whole_units(job);
-    let (groups, group) = (units.len(), job.asked.sizes.group());
-    let rows = units.iter().map(|unit| unit.rows(group)).max().unwrap_or(0);
-    let share_floats = groups * rows * (padded(job.asked.sizes.value_dim) + 2);
-    let wanted = UNITS.div_ceil(groups.max(1)).min(SHARES_MAX / share_floats.max(1)).max(1);
-    for unit in &mut units {
-        unit.splits = wanted.min(job.asked.sequences[unit.sequence].keys.len() / SHARE_MIN).max(1);
-    }
-    let shares = |unit: WorkUnit| (0..unit.splits).map(move |split| WorkUnit { split, ..unit.clone() });
-    (units.into_iter().flat_map(shares).collect(), groups)
+/// The units of a call.
+struct Units {
+    /// Those of stems first.
+    all: Vec<WorkUnit>,
+    /// How many there are before they are split along their keys.
+    groups: usize,
+    stems: Vec<Cut>,
 }
 
-/// The units before any is split along its keys.
-fn whole_units(job: &Job<'_>) -> Vec<WorkUnit> {
-    let chunk = job.asked.queries_max();
-    let mut units = Vec::new();
-    for (sequence, of) in job.asked.sequences.iter().enumerate() {
-        let heads_max = job.heads_max(chunk.min(of.queries));
-        for first_head in (0..job.asked.sizes.kv_heads).step_by(heads_max) {
-            let heads = first_head..job.asked.sizes.kv_heads.min(first_head + heads_max);
-            for first_query in (0..of.queries).step_by(chunk) {
-                let (queries, group) = (chunk.min(of.queries - first_query), units.len());
-                let heads = heads.clone();
-                units.push(WorkUnit { sequence, heads, first_query, queries, split: 0, splits: 1, group });
+/// How a stem's queries and heads are cut.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// The first of its groups.
+    group: usize,
+    /// Heads of K and V, and queries, of one unit.
+    heads: usize,
+    queries: usize,
+    /// Groups of all queries with the same heads.
+    groups_of_heads: usize,
+    splits: usize,
+}
+
+impl Units {
+    fn new(job: &Job<'_>) -> Self {
+        let (mut units, mut stems) = whole_units(job);
+        let (groups, group) = (units.len(), job.asked.sizes.group());
+        let rows = units.iter().map(|unit| unit.rows(group)).max().unwrap_or(0);
+        let share_floats = groups * rows * (padded(job.asked.sizes.value_dim) + 2);
+        let wanted = UNITS.div_ceil(groups.max(1)).min(SHARES_MAX / share_floats.max(1)).max(1);
+        for unit in &mut units {
+            let keys = match unit.stem {
+                Some(stem) => job.stems.all[stem].keys,
+                None => job.asked.sequences[unit.sequence].keys.len() - job.stems.shared(unit.sequence),
+            };
+            unit.splits = wanted.min(keys / SHARE_MIN).max(1);
+            if let Some(stem) = unit.stem {
+                stems[stem].splits = unit.splits;
             }
         }
+        let shares = |unit: WorkUnit| (0..unit.splits).map(move |split| WorkUnit { split, ..unit.clone() });
+        Units { all: units.into_iter().flat_map(shares).collect(), groups, stems }
     }
-    units
+}
+
+/// The units before any is split along its keys, and how stems are cut.
+fn whole_units(job: &Job<'_>) -> (Vec<WorkUnit>, Vec<Cut>) {
+    let (chunk, kv_heads) = (job.asked.queries_max(), job.asked.sizes.kv_heads);
+    let mut units = Vec::new();
+    let mut add = |sequence: usize, stem: Option<usize>, all: usize| {
+        let (heads_max, group) = (job.heads_max(chunk.min(all)), units.len());
+        for first_head in (0..kv_heads).step_by(heads_max) {
+            let heads = first_head..kv_heads.min(first_head + heads_max);
+            for first_query in (0..all).step_by(chunk) {
+                let (queries, group) = (chunk.min(all - first_query), units.len());
+                let heads = heads.clone();
+                units.push(WorkUnit { sequence, stem, heads, first_query, queries, split: 0, splits: 1, group });
+            }
+        }
+        Cut { group, heads: heads_max, queries: chunk, groups_of_heads: all.div_ceil(chunk), splits: 1 }
+    };
+    let of_stem = |(index, of): (usize, &Stem)| add(of.sequence, Some(index), of.queries.len());
+    let stems = job.stems.all.iter().enumerate().map(of_stem).collect();
+    for (sequence, of) in job.asked.sequences.iter().enumerate() {
+        add(sequence, None, of.queries);
+    }
+    (units, stems)
 }
 
 /// Writes the rows of a unit, each divided by its sum; zeros where a row saw nothing.
@@ -125,24 +163,43 @@ fn log_sum(max: f32, sum: f32) -> f32 {
 }
 
 /// What shares of the keys gave, until all of them are there.
-struct Shares {
+struct Shares<'a> {
     floats: Mutex<Vec<f32>>,
     /// Floats of one share: for each row its max, its sum and its output.
     each: usize,
     row: usize,
     splits: usize,
+    stems: &'a [Cut],
 }
 
-impl Shares {
-    fn new(units: &[WorkUnit], groups: usize, rows: usize, value_dim: usize) -> Result<Self> {
-        let splits = units.iter().map(|unit| unit.splits).max().unwrap_or(1);
+impl<'a> Shares<'a> {
+    fn new(units: &'a Units, rows: usize, value_dim: usize) -> Result<Self> {
+        let splits = units.all.iter().map(|unit| unit.splits).max().unwrap_or(1);
         let row = padded(value_dim) + 2;
         let each = rows * row;
-        let count = if splits > 1 { groups * splits * each } else { 0 };
+        let count = if splits > 1 || !units.stems.is_empty() { units.groups * splits * each } else { 0 };
         let mut floats = Vec::new();
         floats.try_reserve_exact(count).map_err(|_| Budget::process().refusal(4 * count as u64))?;
         floats.resize(count, 0.0);
-        Ok(Shares { floats: Mutex::new(floats), each, row, splits })
+        Ok(Shares { floats: Mutex::new(floats), each, row, splits, stems: &units.stems })
+    }
+
+    /// Whether what a unit finds is to be put together with what others find.
+    fn keeps(&self, job: &Job<'_>, unit: &WorkUnit) -> bool {
+        unit.splits > 1 || unit.stem.is_some() || job.stems.member(unit.sequence).is_some()
+    }
+
+    /// Where the first of a row's shares of its stem lies, the others behind it, and how many there are.
+    fn of_stem(&self, job: &Job<'_>, unit: &WorkUnit, row: usize) -> (usize, usize) {
+        let Some(member) = job.stems.member(unit.sequence) else { return (0, 0) };
+        let (group, cut) = (job.asked.sizes.group(), self.stems[member.stem]);
+        let (query, head) = unit.query_and_head(row, group);
+        let (query, kv_head) = (member.first_query + query, head / group);
+        let (first_head, first_query) = (kv_head / cut.heads * cut.heads, query / cut.queries * cut.queries);
+        let queries = cut.queries.min(job.stems.all[member.stem].queries.len() - first_query);
+        let place = cut.group + kv_head / cut.heads * cut.groups_of_heads + query / cut.queries;
+        let row = ((kv_head - first_head) * queries + query - first_query) * group + head % group;
+        (place * self.splits * self.each + row * self.row, cut.splits)
     }
 
     fn place(&self, unit: &WorkUnit, split: usize) -> usize {
@@ -159,12 +216,16 @@ impl Shares {
     }
 
     /// Puts the shares of a unit's rows together in the scratch.
-    fn merge(&self, unit: &WorkUnit, rows: usize, scratch: &mut Scratch) {
+    fn merge(&self, job: &Job<'_>, unit: &WorkUnit, scratch: &mut Scratch) {
         let floats = lock(&self.floats);
         let stride = self.row - 2;
-        for row in 0..rows {
-            let shares =
-                || (0..unit.splits).map(|split| &floats[self.place(unit, split) + row * self.row..][..self.row]);
+        for row in 0..unit.rows(job.asked.sizes.group()) {
+            let (of_stem, splits) = self.of_stem(job, unit, row);
+            let shares = || {
+                let shared = (0..splits).map(|split| of_stem + split * self.each);
+                let own = (0..unit.splits).map(|split| self.place(unit, split) + row * self.row);
+                shared.chain(own).map(|at| &floats[at..][..self.row])
+            };
             let max = shares().map(|share| share[0]).fold(f32::NEG_INFINITY, larger);
             let out = &mut scratch.out[row * stride..(row + 1) * stride];
             out.fill(0.0);

@@ -41,7 +41,15 @@ impl<'a, 'b> Work<'a, 'b> {
         let mut work = Work { job, unit, scratch, heads, segments: Vec::new(), rows };
         work.load_queries();
         let (lowest, highest) = work.reach();
-        for range in job.asked.visible(unit.sequence).ranges(lowest, highest) {
+        let ranges = match unit.stem {
+            Some(stem) => [0..job.stems.all[stem].keys, 0..0],
+            None => {
+                let shared = job.stems.shared(unit.sequence);
+                let own = |range: Range<usize>| range.start.max(shared)..range.end.max(shared);
+                job.asked.visible(unit.sequence).ranges(lowest, highest).map(own)
+            }
+        };
+        for range in ranges {
             let range = work.share_of(range);
             for start in range.clone().step_by(TILE) {
                 job.asked.check_stop()?;
@@ -59,7 +67,8 @@ impl<'a, 'b> Work<'a, 'b> {
     }
 
     fn position(&self, query: usize) -> i64 {
-        self.job.asked.position(self.unit.sequence, self.unit.first_query + query)
+        let (sequence, query) = self.job.query(self.unit, self.unit.first_query + query);
+        self.job.asked.position(sequence, query)
     }
 
     /// This unit's share of a range of keys, cut at whole tiles.
@@ -74,16 +83,18 @@ impl<'a, 'b> Work<'a, 'b> {
         let (group, stride) = (sizes.group(), padded(sizes.dim));
         for row in 0..self.rows {
             let (query, head) = self.unit.query_and_head(row, group);
-            let of = &self.job.asked.sequences[self.unit.sequence];
+            let (sequence, query) = self.job.query(self.unit, query);
+            let of = &self.job.asked.sequences[sequence];
             let from = match sizes.is_ragged {
                 true => self.job.queries.rows(0, head..head + 1, of.first_query + query),
-                false => self.job.queries.rows(self.unit.sequence, head..head + 1, query),
+                false => self.job.queries.rows(sequence, head..head + 1, query),
             };
             let floats = &mut self.scratch.queries[row * stride..(row + 1) * stride];
             floats.fill(0.0);
             kernels.widen(from, 0, floats);
             kernels.scale_all(floats, self.job.asked.rules.scale);
-            let sink = self.job.asked.rules.sink_logits.filter(|_| self.unit.split == 0).map(|logits| logits[head]);
+            let is_first = self.unit.split == 0 && self.unit.stem.is_none();
+            let sink = self.job.asked.rules.sink_logits.filter(|_| is_first).map(|logits| logits[head]);
             self.scratch.state[row] = match sink {
                 Some(logit) if logit > f32::NEG_INFINITY => State { max: logit, sum: 1.0, bias: 0.0 },
                 _ => State::EMPTY,
@@ -108,8 +119,9 @@ impl<'a, 'b> Work<'a, 'b> {
                 self.job.kernels.bend(&mut self.scratch.scores[row * SCORES..][..width], 1.0 / cap, cap);
             }
         }
-        let all_shown = self.job.asked.mask.is_none()
-            && self.job.asked.visible(self.unit.sequence).shows_all(&tile, lowest, highest);
+        let all_shown = self.unit.stem.is_some()
+            || self.job.asked.mask.is_none()
+                && self.job.asked.visible(self.unit.sequence).shows_all(&tile, lowest, highest);
         let hidden = !all_shown && self.mask(&tile);
         for row in 0..self.rows {
             self.scratch.scores[row * SCORES + tile.len()..row * SCORES + width].fill(f32::NEG_INFINITY);

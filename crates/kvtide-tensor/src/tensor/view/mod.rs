@@ -135,6 +135,11 @@ impl View {
         View::alone(dims, dtype, budget, |shape| Buffer::new(shape, 1, budget, None))
     }
 
+    /// The same for what a launch writes as a whole before anybody reads it.
+    pub(crate) fn unwritten(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
+        View::alone(dims, dtype, budget, |shape| Buffer::unwritten(shape, 1, budget))
+    }
+
     /// The same for a copy that a cache hands out: counted as held beside it, and not by its own limit.
     pub(crate) fn given(dims: Dims, dtype: DType, budget: &Arc<Budget>) -> Result<Self> {
         View::alone(dims, dtype, budget, |shape| Buffer::given(shape, 1, budget))

@@ -1,0 +1,93 @@
+//! In how many shares the keys of each sequence are cut, so that a GPU is busy to the end however lengths differ.
+//!
+//! ```text
+//! one sequence of 131,072 keys, 63 of 1,000    89 shares, and 1 each: every block has about as many keys
+//! 64 sequences of 8,192 keys                   2 each
+//! ```
+//!
+//! From sizes and the number of multiprocessors alone: the same call gives the same bits each time on the same GPU. O(sequences).
+
+/// Blocks for each multiprocessor: two run at a time, and four turns keep it busy while the last ones end.
+const BLOCKS: usize = 8;
+
+/// Keys of a share, at least.
+const SHARE_MIN: usize = 256;
+
+/// Shares of one row, at most: those whose weights a warp can hold (`kernels/attend_merge.cu`).
+const SHARES_MAX: usize = 128;
+
+/// Bytes that shares are kept in, at most.
+const SHARES_BYTES_MAX: usize = 64 << 20;
+
+/// What a sequence has to be done.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    /// Rows of its output: queries times heads.
+    pub rows: usize,
+    /// Blocks for its rows, with one share: of all heads of keys.
+    pub blocks: usize,
+    /// Keys that its rows see, or as many as they may.
+    pub keys: usize,
+}
+
+/// Shares of each sequence; `row_bytes` are those in which a row of one share is kept.
+pub(super) fn shares(work: &[Work], multiprocessors: usize, row_bytes: usize) -> Vec<usize> {
+    let all: usize = work.iter().map(|of| of.blocks * of.keys).sum();
+    let mut share = all.div_ceil(BLOCKS * multiprocessors.max(1)).max(SHARE_MIN);
+    loop {
+        let of = |of: &Work| ((of.keys + share / 2) / share).clamp(1, SHARES_MAX).min((of.keys / SHARE_MIN).max(1));
+        let shares: Vec<usize> = work.iter().map(of).collect();
+        let kept: usize =
+            work.iter().zip(&shares).filter(|(_, shares)| **shares > 1).map(|(of, shares)| of.rows * shares).sum();
+        if kept * row_bytes <= SHARES_BYTES_MAX {
+            return shares;
+        }
+        share *= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMS: usize = 132;
+
+    /// A decode step of a model with 8 heads of keys and 32 of queries.
+    fn step(lengths: impl IntoIterator<Item = usize>) -> Vec<Work> {
+        lengths.into_iter().map(|keys| Work { rows: 32, blocks: 8, keys }).collect()
+    }
+
+    fn planned(lengths: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        shares(&step(lengths), SMS, 130 * 4)
+    }
+
+    #[test]
+    fn one_long_sequence_among_short_ones_is_cut_as_if_it_were_alone() {
+        let lengths: Vec<usize> = std::iter::once(131_072).chain([1000; 63]).collect();
+        let shares = planned(lengths.clone());
+        assert!(shares[1..].iter().all(|&shares| shares == 1), "{shares:?}");
+        // No block has much more than all of them on average.
+        let blocks: usize = shares.iter().map(|shares| 8 * shares).sum();
+        let mean = 8 * lengths.iter().sum::<usize>() / blocks;
+        let most = lengths.iter().zip(&shares).map(|(keys, shares)| keys.div_ceil(*shares)).max().unwrap();
+        assert!(most <= 2 * mean, "{most} keys of one block, {mean} on average, in {shares:?}");
+        assert!(blocks >= 4 * SMS, "{blocks} blocks");
+    }
+
+    #[test]
+    fn alike_sequences_are_cut_alike() {
+        assert_eq!(planned([8192; 64]), [2; 64]);
+        assert_eq!(planned([131_072]), [128]);
+        assert_eq!(planned([511]), [1]);
+        assert_eq!(planned([0, 1]), [1, 1]);
+        assert_eq!(planned([]), [0; 0]);
+    }
+
+    #[test]
+    fn what_keeps_shares_has_a_limit() {
+        let wide = Work { rows: 1 << 20, blocks: 1, keys: 8192 };
+        assert_eq!(shares(&[wide], SMS, 130 * 4), [1]);
+        let many = shares(&[Work { rows: 4096, blocks: 64, keys: 131_072 }], SMS, 130 * 4)[0];
+        assert!(many >= 8 && many * 4096 * 130 * 4 <= SHARES_BYTES_MAX, "{many}");
+    }
+}

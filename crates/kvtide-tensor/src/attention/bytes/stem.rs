@@ -1,0 +1,187 @@
+//! Stems: what several sequences begin with is read once for all of them.
+//!
+//! ```text
+//! sequence 0   [ shared pages ............ ][ own ]
+//! sequence 1   [ shared pages ............ ][ own ]      one unit: the queries of all three over the shared pages
+//! sequence 2   [ shared pages ............ ][ own ]      three units: each one's over its own
+//! ```
+//!
+//! Stems are found by comparing block tables. Every query of a member sees all of its stem, so that no rule has to be looked at there. What
+//! units find is put together as shares of the keys are (`split.rs`). Stems do not branch: of members that have more in common
+//! among each other, what all have is read once. O(pages) for calls of several sequences, else O(1).
+
+use std::ops::Range;
+
+use crate::attention::call::asked::Asked;
+use crate::kernels::tile::padded;
+use crate::paged::PageRows;
+
+/// Keys that are worth a unit of their own: below, putting shares together costs what reading saves.
+const KEYS_MIN: usize = 256;
+
+/// Floats in which what stems' units find is kept, at most: 4 MiB. Where there are more rows, many share each key already.
+const FLOATS_MAX: usize = 1 << 20;
+
+/// Sequences with a common start.
+#[derive(Debug)]
+pub(super) struct Stem {
+    /// Whose pages are read.
+    pub sequence: usize,
+    /// Keys that all of them share.
+    pub keys: usize,
+    /// The queries of all members: the sequence of each, and its place there.
+    pub queries: Vec<(usize, usize)>,
+}
+
+/// A sequence's part in one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub stem: usize,
+    /// Its first query among those of the stem.
+    pub first_query: usize,
+}
+
+/// The stems of a call, and of each sequence whether it belongs to one.
+#[derive(Debug, Default)]
+pub(super) struct Stems {
+    pub all: Vec<Stem>,
+    members: Vec<Option<Member>>,
+}
+
+impl Stems {
+    /// Finds them among sequences of pages.
+    pub fn new(asked: &Asked<'_>, pages: &PageRows<'_>) -> Self {
+        let mut stems = Stems::default();
+        if asked.sequences.len() < 2 || asked.mask.is_some() {
+            return stems;
+        }
+        let start = |sequence: usize| pages.page(sequence, 0).map(|page| (page.block, page.staged, sequence));
+        let is_long = |&sequence: &usize| {
+            asked.sequences[sequence].keys.len() > KEYS_MIN && asked.sequences[sequence].queries > 0
+        };
+        let mut starts: Vec<_> = (0..asked.sequences.len()).filter(is_long).filter_map(start).collect();
+        starts.sort_unstable();
+        for alike in starts.chunk_by(|one, other| (one.0, one.1) == (other.0, other.1)).filter(|alike| alike.len() > 1)
+        {
+            stems.add(asked, pages, alike.iter().map(|start| start.2).collect());
+        }
+        stems
+    }
+
+    /// A sequence's part in a stem; nothing for most.
+    pub fn member(&self, sequence: usize) -> Option<Member> {
+        *self.members.get(sequence)?
+    }
+
+    /// How many keys of a sequence its stem reads.
+    pub fn shared(&self, sequence: usize) -> usize {
+        self.member(sequence).map_or(0, |member| self.all[member.stem].keys)
+    }
+
+    /// Makes a stem of those of these sequences that can be in one, whose first page is the same.
+    fn add(&mut self, asked: &Asked<'_>, pages: &PageRows<'_>, mut sequences: Vec<usize>) {
+        let first = sequences[0];
+        let common = |&other: &usize| common_keys(pages, first, other);
+        let keys = sequences[1..].iter().map(common).min().unwrap_or(0);
+        if keys < KEYS_MIN {
+            return;
+        }
+        sequences.retain(|&sequence| sees_all(asked, sequence, 0..keys));
+        let rows = sequences.iter().map(|&sequence| asked.sequences[sequence].queries).sum::<usize>()
+            * asked.sizes.query_heads;
+        if sequences.len() < 2 || rows * (padded(asked.sizes.value_dim) + 2) > FLOATS_MAX {
+            return;
+        }
+        self.members.resize(asked.sequences.len(), None);
+        let mut queries = Vec::new();
+        for &sequence in &sequences {
+            self.members[sequence] = Some(Member { stem: self.all.len(), first_query: queries.len() });
+            queries.extend((0..asked.sequences[sequence].queries).map(|query| (sequence, query)));
+        }
+        self.all.push(Stem { sequence: sequences[0], keys, queries });
+    }
+}
+
+/// Keys of full pages that two sequences begin with.
+fn common_keys(pages: &PageRows<'_>, one: usize, other: usize) -> usize {
+    let size = pages.block_size();
+    let is_common = |&token: &usize| match (pages.page(one, token), pages.page(other, token)) {
+        (Some(a), Some(b)) => {
+            (a.block, a.staged) == (b.block, b.staged) && [a, b].iter().all(|page| page.tokens as usize == size)
+        }
+        _ => false,
+    };
+    (0..).step_by(size).take_while(is_common).count() * size
+}
+
+/// Whether every query of a sequence sees all these keys.
+fn sees_all(asked: &Asked<'_>, sequence: usize, keys: Range<usize>) -> bool {
+    let positions = (0..asked.sequences[sequence].queries).map(|query| asked.position(sequence, query));
+    let (lowest, highest) = positions.fold((i64::MAX, i64::MIN), |(low, high), at| (low.min(at), high.max(at)));
+    asked.visible(sequence).shows_all(&keys, lowest, highest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attention::call::Call;
+    use crate::attention::call::kv_rows::KvRows;
+    use crate::attention::call::options::AttendOptions;
+    use crate::base::dtype::DType;
+    use crate::paged::{PageGroup, PagedKvCacheOptions};
+    use crate::tensor::host::HostTensor;
+    use crate::tensor::source::Source;
+
+    /// Writes zeros up to so many tokens.
+    fn grow(cache: &mut PageGroup, sequence: u64, from: usize, to: usize) {
+        let zeros = vec![0; (to - from) * 8 * 4];
+        let rows = || HostTensor::new("k", &zeros, DType::F32, &[1, to - from, 8]).unwrap().into();
+        cache.write_tokens(sequence, 0, from as u32, [rows(), rows()]).unwrap();
+    }
+
+    /// The stems of a call of one query each: keys and members of each stem.
+    fn found(cache: &mut PageGroup, sequences: &[u64], options: &AttendOptions<'_>) -> Vec<(usize, Vec<usize>)> {
+        let q = vec![0; sequences.len() * 2 * 8 * 4];
+        let q = Source::Host(HostTensor::new("q", &q, DType::F32, &[sequences.len(), 2, 8]).unwrap());
+        let pages = cache.pages(0, sequences).unwrap();
+        let kv = KvRows::Pages(&pages);
+        let call = Call::new(&q, &kv, options).unwrap();
+        let stems = Stems::new(&call.asked, &pages);
+        stems.all.iter().map(|of| (of.keys, of.queries.iter().map(|query| query.0).collect())).collect()
+    }
+
+    #[test]
+    fn sequences_whose_first_pages_are_the_same_are_one_stem() {
+        let options = PagedKvCacheOptions { capacity: 200, block_size: 16, head_dim: 8, ..Default::default() };
+        let mut cache = PageGroup::new(options).unwrap();
+        let one = cache.create_sequence(Default::default()).unwrap();
+        grow(&mut cache, one, 0, 600);
+        let fork = |cache: &mut PageGroup, of: u64, keep: usize, to: usize| {
+            let fork = cache.fork(of).unwrap();
+            cache.truncate(fork, keep as u32).unwrap();
+            grow(cache, fork, keep, to);
+            fork
+        };
+        let [long, short] = [500, 330].map(|keep| fork(&mut cache, one, keep, 601));
+        let other = cache.create_sequence(Default::default()).unwrap();
+        grow(&mut cache, other, 0, 600);
+        let kin = fork(&mut cache, other, 300, 310);
+        let plain = AttendOptions::default();
+        assert_eq!(found(&mut cache, &[one, long], &plain), [(496, vec![0, 1])]);
+        // Whole pages that all have, wherever they stand in the call.
+        assert_eq!(
+            found(&mut cache, &[long, other, short, one, kin], &plain),
+            [(320, vec![0, 2, 3]), (288, vec![1, 4])]
+        );
+        assert_eq!(found(&mut cache, &[one, other], &plain), []);
+        assert_eq!(found(&mut cache, &[one], &plain), []);
+        // The same sequence twice shares what both see: its last token is the query's own.
+        assert_eq!(found(&mut cache, &[one, one], &plain), [(592, vec![0, 1])]);
+        // Not everyone sees the start.
+        let window = |window| AttendOptions { window: Some(window), ..Default::default() };
+        assert_eq!(found(&mut cache, &[one, long], &window(599)), []);
+        assert_eq!(found(&mut cache, &[one, long], &window(601)), [(496, vec![0, 1])]);
+        let stand = |at: &'static [i32]| AttendOptions { positions: Some(at), ..Default::default() };
+        assert_eq!(found(&mut cache, &[one, long, short], &stand(&[599, 100, 600])), [(320, vec![0, 2])]);
+    }
+}
