@@ -48,6 +48,9 @@ pub(crate) fn launch(
     sources: &[&Tensor],
     work: impl Fn(Span<'_>, &[Span<'_>]) -> Result<()>,
 ) -> Result<()> {
+    if target.elem_count() > 0 {
+        check_launched(target.device())?;
+    }
     // In front of candle's locks, for which whoever captures may wait.
     let _pass = pass(target.device());
     let outcome = RefCell::new(Ok(()));
@@ -98,13 +101,13 @@ pub(crate) fn upload(bytes: &[u8], dtype: DType, shape: &[usize], device: &Devic
     Ok(tensor)
 }
 
-/// Copies bytes of a whole storage from `start` on to the host's memory.
+/// Copies bytes of a whole storage from `start` on to the host's memory; on a device without kernels, of a tensor that is all of it.
 pub(crate) fn download(tensor: &Tensor, start: usize, out: &mut [u8]) -> Result<()> {
     let range = start..start + out.len();
     let _pass = pass(tensor.device());
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
-        Storage::Cpu(storage) => out.copy_from_slice(&bytes(storage)?[range]),
+        Storage::Cpu(storage) if is_seen(tensor.device()) => out.copy_from_slice(&bytes(storage)?[range]),
         #[cfg(feature = "cuda")]
         Storage::Cuda(storage) => {
             let stream = kvtide_cuda::Stream::gpu(&storage.device);
@@ -121,6 +124,11 @@ pub(crate) fn download(tensor: &Tensor, start: usize, out: &mut [u8]) -> Result<
 /// Refuses bytes of memory whose form is another: a defect of this library, shown by the CPU that stands in for a device as well.
 fn check_bytes(device: &Device) -> Result<()> {
     if matches!(Form::of(device)?, Form::Bytes(_)) { Ok(()) } else { Err(elsewhere()) }
+}
+
+/// Refuses launches on memory whose form is another.
+fn check_launched(device: &Device) -> Result<()> {
+    if matches!(Form::of(device)?, Form::Launched(_)) { Ok(()) } else { Err(elsewhere()) }
 }
 
 fn elsewhere() -> Error {
@@ -140,6 +148,7 @@ pub(crate) fn inspect_all<T>(tensors: &[&Tensor], work: impl FnOnce(&[&[u8]]) ->
 
 /// The same wherever they are.
 pub(crate) fn inspect_spans<T>(tensors: &[&Tensor], work: impl FnOnce(&[Span<'_>]) -> Result<T>) -> Result<T> {
+    tensors.iter().try_for_each(|tensor| check_launched(tensor.device()))?;
     let _pass = tensors.first().and_then(|tensor| pass(tensor.device()));
     let (places, guards) = locked(tensors);
     let of = |&place: &usize| match guards[place].as_deref() {
