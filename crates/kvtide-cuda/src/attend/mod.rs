@@ -73,11 +73,7 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     let work: Vec<Work> = work.collect();
     let splits = shares(&work, stream.multiprocessors(), 4 * (dim + 2));
     let is_cut = |index: usize| splits[index] > 1;
-    // Where the kept rows of each sequence begin; behind the last one, how many there are.
-    let mut firsts = vec![0];
-    for (index, work) in work.iter().enumerate() {
-        firsts.push(firsts[index] + if is_cut(index) { splits[index] * work.rows } else { 0 });
-    }
+    let firsts = kept_rows(&work, &splits);
     let kept = firsts[work.len()];
     // Rows are read in pieces of 16 bytes.
     let states_bytes = (8 * kept).next_multiple_of(16);
@@ -104,9 +100,7 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     }
     if let Some((blocks, ends)) = ends.last().filter(|_| kept > 0) {
         args.ends = *ends;
-        let mut grid = Grid::new([*blocks, 1, 1], 32 * MERGE_WARPS);
-        grid.shared_bytes = (32 * MERGE_WARPS * size_of::<[f32; 4]>()) as u32;
-        stream.launch(ATTEND_MERGE, grid, &args)?;
+        stream.launch(ATTEND_MERGE, merge_grid(*blocks), &args)?;
     }
     Ok(true)
 }
@@ -117,6 +111,21 @@ fn visible_keys(call: &Attend<'_>, of: &AttendSequence) -> usize {
     let Some(window) = call.rules.window.filter(|_| call.positions.is_none()) else { return keys };
     let in_window = usize::try_from(window + call.rules.sinks).unwrap_or(usize::MAX);
     keys.min(in_window.saturating_add(of.queries))
+}
+
+/// Where the kept rows of each sequence begin; behind the last one, how many there are.
+fn kept_rows(work: &[Work], splits: &[usize]) -> Vec<usize> {
+    let mut firsts = vec![0];
+    for (index, (work, &splits)) in work.iter().zip(splits).enumerate() {
+        firsts.push(firsts[index] + if splits > 1 { splits * work.rows } else { 0 });
+    }
+    firsts
+}
+
+fn merge_grid(blocks: usize) -> Grid {
+    let mut grid = Grid::new([blocks, 1, 1], 32 * MERGE_WARPS);
+    grid.shared_bytes = (32 * MERGE_WARPS * size_of::<[f32; 4]>()) as u32;
+    grid
 }
 
 /// Warps of a block that puts shares together.
