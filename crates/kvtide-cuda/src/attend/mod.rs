@@ -40,8 +40,8 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
         return Ok(false);
     }
     check::check(call);
-    let RowCounts { rows, few, many } = row_counts(call);
-    if rows == 0 || call.sizes.query_heads == 0 {
+    let rows = |of: &AttendSequence| of.queries * call.sizes.group();
+    if call.sequences.iter().all(|of| rows(of) == 0) {
         return Ok(true);
     }
     let formats = formats(call);
@@ -49,19 +49,20 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     // Without tensor cores there is one kernel for any number of rows.
     let is_one = std::ptr::eq(shapes[0].kernel, shapes[1].kernel);
     let classes = match is_one {
-        true => vec![(shapes[0], 0, usize::MAX, few.max(many))],
-        false => vec![(shapes[0], 0, FEW_ROWS, few), (shapes[1], FEW_ROWS, usize::MAX, many)],
+        true => vec![(shapes[0], 1..=usize::MAX)],
+        false => vec![(shapes[0], 1..=FEW_ROWS), (shapes[1], FEW_ROWS + 1..=usize::MAX)],
     };
     let mut launches = Vec::new();
-    for (shape, from, to, _) in classes.into_iter().filter(|class| class.3 > 0) {
+    for (shape, class) in classes {
+        // Of each sequence that is this launch's, tiles of its rows.
+        let tiles = |of: &AttendSequence| if class.contains(&rows(of)) { rows(of).div_ceil(shape.rows) } else { 0 };
+        let row_tiles: Vec<usize> = call.sequences.iter().map(tiles).collect();
+        if row_tiles.iter().all(|&tiles| tiles == 0) {
+            continue;
+        }
         let parts = [0, 1].map(|part| part_of(call, part, &shape));
         let Some(shared) = shape.shared(&parts, stream.shared_room()) else { return Ok(false) };
-        // Of each sequence that is this launch's, tiles of its rows.
-        let row_tiles = |of: &AttendSequence| {
-            let rows = of.queries * call.sizes.group();
-            if rows > from && rows <= to { rows.div_ceil(shape.rows) } else { 0 }
-        };
-        launches.push((shape, parts, shared, call.sequences.iter().map(row_tiles).collect::<Vec<_>>()));
+        launches.push((shape, parts, shared, row_tiles));
     }
     let dim = call.sizes.dims()[1];
     let work = call.sequences.iter().enumerate().map(|(index, of)| Work {
@@ -72,14 +73,14 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     let work: Vec<Work> = work.collect();
     let splits = shares(&work, stream.multiprocessors(), 4 * (dim + 2));
     let is_cut = |index: usize| splits[index] > 1;
-    let kept: usize =
-        (0..work.len()).filter(|&index| is_cut(index)).map(|index| splits[index] * work[index].rows).sum();
+    let firsts = kept_rows(&work, &splits);
+    let kept = firsts[work.len()];
     // Rows are read in pieces of 16 bytes.
     let states_bytes = (8 * kept).next_multiple_of(16);
     let mut workspace = stream.memory(states_bytes + 4 * kept * dim)?;
     let workspace = workspace.span();
     let mut numbers = NumberList::default();
-    let mut args = args(call, &mut numbers, &work, &splits);
+    let mut args = args(call, &mut numbers, &splits, &firsts);
     args.keys_max = number(call.sequences.iter().map(|of| check::keys(call, of.key_count())).max().unwrap_or(0));
     (args.split_states, args.split_rows) = (workspace.address(), workspace.address() + states_bytes as u64);
     let of_launch =
@@ -99,9 +100,7 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     }
     if let Some((blocks, ends)) = ends.last().filter(|_| kept > 0) {
         args.ends = *ends;
-        let mut grid = Grid::new([*blocks, 1, 1], 32 * MERGE_WARPS);
-        grid.shared_bytes = (32 * MERGE_WARPS * size_of::<[f32; 4]>()) as u32;
-        stream.launch(ATTEND_MERGE, grid, &args)?;
+        stream.launch(ATTEND_MERGE, merge_grid(*blocks), &args)?;
     }
     Ok(true)
 }
@@ -114,6 +113,21 @@ fn visible_keys(call: &Attend<'_>, of: &AttendSequence) -> usize {
     keys.min(in_window.saturating_add(of.queries))
 }
 
+/// Where the kept rows of each sequence begin; behind the last one, how many there are.
+fn kept_rows(work: &[Work], splits: &[usize]) -> Vec<usize> {
+    let mut firsts = vec![0];
+    for (index, (work, &splits)) in work.iter().zip(splits).enumerate() {
+        firsts.push(firsts[index] + if splits > 1 { splits * work.rows } else { 0 });
+    }
+    firsts
+}
+
+fn merge_grid(blocks: usize) -> Grid {
+    let mut grid = Grid::new([blocks, 1, 1], 32 * MERGE_WARPS);
+    grid.shared_bytes = (32 * MERGE_WARPS * size_of::<[f32; 4]>()) as u32;
+    grid
+}
+
 /// Warps of a block that puts shares together.
 const MERGE_WARPS: usize = 4;
 
@@ -124,24 +138,6 @@ fn merge_blocks(splits: usize, rows: usize, dim: usize) -> usize {
     const ALONE: usize = 4;
     let slices = rows * dim.div_ceil(SLICE).max(1);
     if splits > ALONE { slices } else { slices.div_ceil(MERGE_WARPS) }
-}
-
-/// Rows of the output; the most rows of a sequence with few of them, and of one with many.
-struct RowCounts {
-    rows: usize,
-    few: usize,
-    many: usize,
-}
-
-fn row_counts(call: &Attend<'_>) -> RowCounts {
-    let mut counts = RowCounts { rows: 0, few: 0, many: 0 };
-    for of in call.sequences {
-        let rows = of.queries * (call.sizes.group());
-        counts.rows += of.queries * call.sizes.query_heads;
-        let class = if rows <= FEW_ROWS { &mut counts.few } else { &mut counts.many };
-        *class = rows.max(*class);
-    }
-    counts
 }
 
 fn formats(call: &Attend<'_>) -> [RowFormat; 2] {
@@ -250,7 +246,7 @@ impl NumberList {
     }
 }
 
-fn args(call: &Attend<'_>, list: &mut NumberList, work: &[Work], splits: &[usize]) -> Args {
+fn args(call: &Attend<'_>, list: &mut NumberList, splits: &[usize], firsts: &[usize]) -> Args {
     let mut args: Args = bytemuck::Zeroable::zeroed();
     args.queries = strided(&call.queries);
     (args.out, args.sums) = (call.out.address(), call.lse.address());
@@ -259,11 +255,10 @@ fn args(call: &Attend<'_>, list: &mut NumberList, work: &[Work], splits: &[usize
         (args.mask, args.mask_strides) = (mask.memory.address(), mask.strides.map(|stride| stride as u64));
     }
     (args.window, args.sinks) = (call.rules.window.unwrap_or(0), call.rules.sinks);
-    let mut kept = 0;
-    let planned = |(index, of): (usize, &AttendSequence)| {
-        let first = kept;
-        kept += if splits[index] > 1 { (splits[index] * work[index].rows) as u64 } else { 0 };
-        ReadSequence { splits: number(splits[index]), kept: first, ..sequence(of) }
+    let planned = |(index, of): (usize, &AttendSequence)| ReadSequence {
+        splits: number(splits[index]),
+        kept: firsts[index] as u64,
+        ..sequence(of)
     };
     let sequences: Vec<ReadSequence> = call.sequences.iter().enumerate().map(planned).collect();
     args.count = number(sequences.len());

@@ -109,8 +109,8 @@ impl Gpu {
         self.gate.enter()
     }
 
+    /// Enqueues a grid. The caller has entered the gate.
     pub fn launch<A: Pod>(&self, kernel: &'static Kernel, grid: Grid, args: &A) -> Result<()> {
-        let _pass = self.enter();
         let failed = |error: DriverError| failure(kernel.name, &error);
         let function = modules::function(self.stream.context(), kernel).map_err(failed)?;
         let [x, y, z] = grid.threads;

@@ -8,8 +8,6 @@
 )]
 
 use std::ops::Deref;
-#[cfg(feature = "captured-steps")]
-use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use kvtide_cuda::Pass;
@@ -39,37 +37,40 @@ pub fn pass(device: &Device) -> Option<Pass> {
 
 /// Memory of zeros for a tensor on a budget's device, which somebody has counted.
 pub(crate) fn zeroed(dtype: DType, shape: &[usize], budget: &Budget) -> Result<DeviceTensor> {
-    let bytes = shape.iter().product::<usize>().saturating_mul(dtype.bytes());
-    let device = budget.device();
-    let _pass = pass(device);
-    if device.is_cpu() {
-        let memory = dtype.zeros(shape.iter().product()).ok_or_else(|| budget.refusal(bytes as u64))?;
+    let bytes = bytes_of(dtype, shape);
+    if budget.device().is_cpu() {
+        let _pass = pass(budget.device());
+        let memory = dtype.zeros(shape.iter().product()).ok_or_else(|| budget.refusal(bytes))?;
         return Ok(DeviceTensor::new(DType::tensor(memory, shape)?));
     }
-    let tensor = Tensor::zeros(shape, dtype.candle(), device);
-    tensor.map(DeviceTensor::new).map_err(|error| refusal(error, budget, bytes as u64))
+    made(budget, bytes, || Tensor::zeros(shape, dtype.candle(), budget.device()))
 }
 
 /// The same for what a launch writes as a whole before anybody reads it: on a GPU, whatever is there.
 pub(crate) fn unwritten(dtype: DType, shape: &[usize], budget: &Budget) -> Result<DeviceTensor> {
     #[cfg(feature = "cuda")]
     if budget.device().is_cuda() {
-        let bytes = shape.iter().product::<usize>().saturating_mul(dtype.bytes());
-        let _pass = pass(budget.device());
         // SAFETY: numbers of any bits are numbers; the caller has them written before they are read.
-        let tensor = unsafe { Tensor::empty(shape, dtype.candle(), budget.device()) };
-        return tensor.map(DeviceTensor::new).map_err(|error| refusal(error, budget, bytes as u64));
+        let empty = || unsafe { Tensor::empty(shape, dtype.candle(), budget.device()) };
+        return made(budget, bytes_of(dtype, shape), empty);
     }
     zeroed(dtype, shape, budget)
 }
 
 /// A tensor of these numbers on a budget's device.
 #[cfg(feature = "captured-steps")]
-pub(crate) fn numbers(numbers: Vec<u32>, shape: (usize, usize), budget: &Arc<Budget>) -> Result<DeviceTensor> {
-    let bytes = 4 * numbers.len() as u64;
+pub(crate) fn numbers(numbers: Vec<u32>, shape: (usize, usize), budget: &Budget) -> Result<DeviceTensor> {
+    made(budget, 4 * numbers.len() as u64, || Tensor::from_vec(numbers, shape, budget.device()))
+}
+
+fn bytes_of(dtype: DType, shape: &[usize]) -> u64 {
+    shape.iter().product::<usize>().saturating_mul(dtype.bytes()) as u64
+}
+
+/// A tensor that candle makes on a budget's device.
+fn made(budget: &Budget, bytes: u64, make: impl FnOnce() -> candle_core::Result<Tensor>) -> Result<DeviceTensor> {
     let _pass = pass(budget.device());
-    let tensor = Tensor::from_vec(numbers, shape, budget.device());
-    tensor.map(DeviceTensor::new).map_err(|error| refusal(error, budget, bytes))
+    make().map(DeviceTensor::new).map_err(|error| refusal(error, budget, bytes))
 }
 
 /// What candle says of an allocation that it could not make.

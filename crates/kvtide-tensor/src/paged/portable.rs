@@ -38,14 +38,15 @@ impl Portable<'_> {
     pub fn open(&self, writes: &[PageWrite], scratch: &Scratch) -> Result<()> {
         let Slabs { shape, slab, staging } = self.slabs;
         for write in writes {
-            let mut staged = zeroed_bytes(shape.staged.page_bytes())?;
-            match write.before {
-                StagingContent::Sealed => {
-                    let page = page(slab, write.page.block, write.page.layer)?;
-                    scratch.with(|scratch| shape.unseal(&page, &mut staged, scratch))?;
-                }
-                StagingContent::Other => {}
+            let is_sealed = match write.before {
+                StagingContent::Sealed => true,
+                StagingContent::Other => false,
                 _ => continue,
+            };
+            let mut staged = zeroed_bytes(shape.staged.page_bytes())?;
+            if is_sealed {
+                let page = page(slab, write.page.block, write.page.layer)?;
+                scratch.with(|scratch| shape.unseal(&page, &mut staged, scratch))?;
             }
             put(staging, shape.staged.page_offset(write.staged, 0), &staged)?;
         }

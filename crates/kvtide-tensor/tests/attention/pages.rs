@@ -35,6 +35,28 @@ struct Case {
     common: Vec<usize>,
 }
 
+impl Case {
+    /// Rows of 16 floats, of sequences of their own, without rules.
+    fn plain() -> Self {
+        Case {
+            seed: 0,
+            sequences: Vec::new(),
+            block_size: 16,
+            heads: 1,
+            group: 1,
+            dims: [16, 16],
+            dtype: DType::F32,
+            formats: [None; 2],
+            hadamard: false,
+            window: None,
+            by_table: false,
+            magnitudes: [0; 2],
+            mixed: 0,
+            common: Vec::new(),
+        }
+    }
+}
+
 fn case() -> impl Strategy<Value = Case> {
     let dim = || prop::sample::select(&[1usize, 5, 16, 24, 31, 32, 64, 128][..]);
     let format =
@@ -229,14 +251,8 @@ fn rows_that_no_kernel_takes_are_attended_to_all_the_same() {
             heads: 2,
             group: 2,
             dims,
-            dtype: DType::F32,
             formats,
-            hadamard: false,
-            window: None,
-            by_table: false,
-            magnitudes: [0; 2],
-            mixed: 0,
-            common: Vec::new(),
+            ..Case::plain()
         };
         agrees(case).unwrap();
     }
@@ -244,22 +260,8 @@ fn rows_that_no_kernel_takes_are_attended_to_all_the_same() {
 
 #[test]
 fn the_same_pages_give_the_same_bits_on_any_number_of_threads() {
-    let case = Case {
-        seed: 7,
-        sequences: vec![(1, 3000), (2, 1500)],
-        block_size: 16,
-        heads: 8,
-        group: 4,
-        dims: [16, 16],
-        dtype: DType::F32,
-        formats: [None; 2],
-        hadamard: false,
-        window: None,
-        by_table: false,
-        magnitudes: [0; 2],
-        mixed: 0,
-        common: Vec::new(),
-    };
+    let case =
+        Case { seed: 7, sequences: vec![(1, 3000), (2, 1500)], block_size: 16, heads: 8, group: 4, ..Case::plain() };
     let (mut cache, ids) = filled(&case);
     let q = to_bytes(DType::F32, &Numbers::new(9).take(3 * 32 * 16));
     let pages = cache.pages(1, &ids).unwrap();
