@@ -75,7 +75,9 @@ export LD_LIBRARY_PATH
 echo "LD_LIBRARY_PATH=$LD_LIBRARY_PATH"
 for group in $missing; do echo "not found: $(names "$group")"; done
 
-if [ ! -e "$here/package" ] && [ -e "$here/rest.tar.br" ]; then
+# Removed once it is unpacked: what was interrupted begins anew.
+if [ -e "$here/rest.tar.br" ]; then
   "$here/node" "$here/unpack.mjs" || exit 1
+  rm -f "$here/rest.tar.br"
 fi
 exec "$here/node" "$here/run.mjs" "$@"

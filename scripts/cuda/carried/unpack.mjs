@@ -13,5 +13,10 @@ const ended = new Promise((resolve, reject) => {
   tar.on('close', resolve)
 })
 const decompress = createBrotliDecompress({ params: { [constants.BROTLI_DECODER_PARAM_LARGE_WINDOW]: 1 } })
-await Promise.all([pipeline(createReadStream(new URL('rest.tar.br', import.meta.url)), decompress, tar.stdin), ended])
-process.exitCode = await ended
+const written = pipeline(createReadStream(new URL('rest.tar.br', import.meta.url)), decompress, tar.stdin).catch(error => error)
+// tar ends once it has seen the end of the archive, and what pads it may not have been written by then: how tar ended is what counts. What
+// is cut off or damaged has no end that tar would see.
+const code = await ended
+const error = await written
+if (code !== 0) console.error(`rest.tar.br cannot be unpacked: ${error?.message ?? `tar has ended with ${code}`}`)
+process.exitCode = code ?? 1
