@@ -3,6 +3,7 @@
 //! A few hundred KiB for each thread, kept from call to call. Rows are padded to whole vectors.
 
 use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
 
 use crate::base::error::Result;
 use crate::base::memory::Budget;
@@ -17,25 +18,64 @@ pub(super) const SCORES: usize = TILE + 16;
 /// The rows of one unit, and the tile at hand.
 #[derive(Default)]
 pub(super) struct Scratch {
-    pub queries: Vec<f32>,
+    pub queries: Floats,
     /// The queries, rotated as keys of low-bit pages are.
-    pub rotated: Vec<f32>,
+    pub rotated: Floats,
     /// The queries times the scales of a block's channels.
-    pub scaled: Vec<f32>,
-    pub out: Vec<f32>,
-    pub scores: Vec<f32>,
+    pub scaled: Floats,
+    pub out: Floats,
+    pub scores: Floats,
     /// Rows of a segment as floats.
-    pub wide: Vec<f32>,
+    pub wide: Floats,
     /// Keys or values of the tile, as many rows are multiplied with them.
-    pub panels: Vec<f32>,
+    pub panels: Floats,
     /// Scales and minimums of a block's channels.
-    pub channels: [Vec<f32>; 2],
+    pub channels: [Floats; 2],
     /// Scales of the tile's keys, scales and minimums of its values.
-    pub of_tile: [Vec<f32>; 3],
+    pub of_tile: [Floats; 3],
     /// The largest score of each row, its sum of weights, and what its output has besides.
     pub state: Vec<State>,
     /// Where rows do not see the whole tile: for each row a bit for each key that it sees.
     pub shown: Vec<u128>,
+}
+
+/// Floats that begin where a line of the cache does: a vector that lies in two lines takes twice as long.
+#[derive(Default)]
+pub(super) struct Floats {
+    all: Vec<f32>,
+    /// Those before the first one.
+    lead: usize,
+}
+
+impl Floats {
+    const LINE: usize = 64;
+
+    /// Makes room for so many; what they hold is nobody's.
+    fn reserve(&mut self, count: usize) -> Result<()> {
+        if self.len() < count {
+            let mut all = Vec::new();
+            let room = count + Self::LINE / size_of::<f32>();
+            all.try_reserve_exact(room).map_err(|_| Budget::process().refusal(4 * room as u64))?;
+            all.resize(room, 0.0);
+            self.lead = all.as_ptr().align_offset(Self::LINE).min(room - count);
+            self.all = all;
+        }
+        Ok(())
+    }
+}
+
+impl Deref for Floats {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.all[self.lead..]
+    }
+}
+
+impl DerefMut for Floats {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.all[self.lead..]
+    }
 }
 
 /// The running softmax of one row.
@@ -89,11 +129,7 @@ impl Scratch {
             (of_tiles, SCORES),
         ];
         for (floats, count) in wanted {
-            if floats.len() < count {
-                let missing = count - floats.len();
-                floats.try_reserve_exact(missing).map_err(|_| Budget::process().refusal(4 * count as u64))?;
-                floats.resize(count, 0.0);
-            }
+            floats.reserve(count)?;
         }
         if self.state.len() < rows {
             self.state.try_reserve(rows).map_err(|_| Budget::process().refusal(12 * rows as u64))?;

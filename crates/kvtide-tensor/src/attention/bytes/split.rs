@@ -40,7 +40,7 @@ pub(in crate::attention) fn run(
     let planned = Units::new(job);
     let units = &planned.all;
     let rows = units.iter().map(|unit| unit.rows(job.asked.sizes.group())).max().unwrap_or(0);
-    let shares = Shares::new(&planned, rows, job.asked.sizes.value_dim)?;
+    let shares = Shares::new(&planned, job.asked.sizes.value_dim)?;
     let output = Mutex::new(output);
     let alone = job.asked.products() < ALONE_MAX;
     try_share(units.len(), if alone { 1 } else { threads }, |index| {
@@ -71,8 +71,8 @@ pub(in crate::attention) fn run(
 struct Units {
     /// Those of stems first.
     all: Vec<WorkUnit>,
-    /// How many there are before they are split along their keys.
-    groups: usize,
+    /// Where the rows of each group's shares begin, and where those of the last one end. A group is a unit before it is split.
+    first_rows: Vec<usize>,
     stems: Vec<Cut>,
 }
 
@@ -93,6 +93,7 @@ impl Units {
     fn new(job: &Job<'_>) -> Self {
         let (mut units, mut stems) = whole_units(job);
         let (groups, group) = (units.len(), job.asked.sizes.group());
+        let mut first_rows = vec![0];
         let rows = units.iter().map(|unit| unit.rows(group)).max().unwrap_or(0);
         let share_floats = groups * rows * (padded(job.asked.sizes.value_dim) + 2);
         let wanted = UNITS.div_ceil(groups.max(1)).min(SHARES_MAX / share_floats.max(1)).max(1);
@@ -105,9 +106,10 @@ impl Units {
             if let Some(stem) = unit.stem {
                 stems[stem].splits = unit.splits;
             }
+            first_rows.push(first_rows[unit.group] + unit.splits * unit.rows(group));
         }
         let shares = |unit: WorkUnit| (0..unit.splits).map(move |split| WorkUnit { split, ..unit.clone() });
-        Units { all: units.into_iter().flat_map(shares).collect(), groups, stems }
+        Units { all: units.into_iter().flat_map(shares).collect(), first_rows, stems }
     }
 }
 
@@ -165,23 +167,20 @@ fn log_sum(max: f32, sum: f32) -> f32 {
 /// What shares of the keys gave, until all of them are there.
 struct Shares<'a> {
     floats: Mutex<Vec<f32>>,
-    /// Floats of one share: for each row its max, its sum and its output.
-    each: usize,
+    /// Floats of one row of a share: its max, its sum and its output.
     row: usize,
-    splits: usize,
-    stems: &'a [Cut],
+    units: &'a Units,
 }
 
 impl<'a> Shares<'a> {
-    fn new(units: &'a Units, rows: usize, value_dim: usize) -> Result<Self> {
-        let splits = units.all.iter().map(|unit| unit.splits).max().unwrap_or(1);
+    fn new(units: &'a Units, value_dim: usize) -> Result<Self> {
         let row = padded(value_dim) + 2;
-        let each = rows * row;
-        let count = if splits > 1 || !units.stems.is_empty() { units.groups * splits * each } else { 0 };
+        let has_shares = !units.stems.is_empty() || units.all.iter().any(|unit| unit.splits > 1);
+        let count = if has_shares { units.first_rows.last().map_or(0, |rows| rows * row) } else { 0 };
         let mut floats = Vec::new();
         floats.try_reserve_exact(count).map_err(|_| Budget::process().refusal(4 * count as u64))?;
         floats.resize(count, 0.0);
-        Ok(Shares { floats: Mutex::new(floats), each, row, splits, stems: &units.stems })
+        Ok(Shares { floats: Mutex::new(floats), row, units })
     }
 
     /// Whether what a unit finds is to be put together with what others find.
@@ -189,26 +188,28 @@ impl<'a> Shares<'a> {
         unit.splits > 1 || unit.stem.is_some() || job.stems.member(unit.sequence).is_some()
     }
 
-    /// Where the first of a row's shares of its stem lies, the others behind it, and how many there are.
-    fn of_stem(&self, job: &Job<'_>, unit: &WorkUnit, row: usize) -> (usize, usize) {
-        let Some(member) = job.stems.member(unit.sequence) else { return (0, 0) };
-        let (group, cut) = (job.asked.sizes.group(), self.stems[member.stem]);
+    /// Where the first of a row's shares of its stem lies, how far behind it the next ones are, and how many there are.
+    fn of_stem(&self, job: &Job<'_>, unit: &WorkUnit, row: usize) -> (usize, usize, usize) {
+        let Some(member) = job.stems.member(unit.sequence) else { return (0, 0, 0) };
+        let (group, cut) = (job.asked.sizes.group(), self.units.stems[member.stem]);
         let (query, head) = unit.query_and_head(row, group);
         let (query, kv_head) = (member.first_query + query, head / group);
         let (first_head, first_query) = (kv_head / cut.heads * cut.heads, query / cut.queries * cut.queries);
         let queries = cut.queries.min(job.stems.all[member.stem].queries.len() - first_query);
         let place = cut.group + kv_head / cut.heads * cut.groups_of_heads + query / cut.queries;
         let row = ((kv_head - first_head) * queries + query - first_query) * group + head % group;
-        (place * self.splits * self.each + row * self.row, cut.splits)
+        let heads = cut.heads.min(job.asked.sizes.kv_heads - first_head);
+        ((self.units.first_rows[place] + row) * self.row, heads * queries * group * self.row, cut.splits)
     }
 
-    fn place(&self, unit: &WorkUnit, split: usize) -> usize {
-        (unit.group * self.splits + split) * self.each
+    /// Where the shares of a unit lie, one behind the other.
+    fn place(&self, unit: &WorkUnit, split: usize, rows: usize) -> usize {
+        (self.units.first_rows[unit.group] + split * rows) * self.row
     }
 
     fn keep(&self, unit: &WorkUnit, rows: usize, states: &[State], out: &[f32], stride: usize) {
         let mut floats = lock(&self.floats);
-        let share = &mut floats[self.place(unit, unit.split)..][..rows * self.row];
+        let share = &mut floats[self.place(unit, unit.split, rows)..][..rows * self.row];
         for (row, kept) in share.chunks_exact_mut(self.row).enumerate() {
             (kept[0], kept[1]) = (states[row].max, states[row].sum);
             kept[2..].copy_from_slice(&out[row * stride..(row + 1) * stride]);
@@ -218,12 +219,12 @@ impl<'a> Shares<'a> {
     /// Puts the shares of a unit's rows together in the scratch.
     fn merge(&self, job: &Job<'_>, unit: &WorkUnit, scratch: &mut Scratch) {
         let floats = lock(&self.floats);
-        let stride = self.row - 2;
-        for row in 0..unit.rows(job.asked.sizes.group()) {
-            let (of_stem, splits) = self.of_stem(job, unit, row);
+        let (stride, rows) = (self.row - 2, unit.rows(job.asked.sizes.group()));
+        for row in 0..rows {
+            let (of_stem, apart, splits) = self.of_stem(job, unit, row);
             let shares = || {
-                let shared = (0..splits).map(|split| of_stem + split * self.each);
-                let own = (0..unit.splits).map(|split| self.place(unit, split) + row * self.row);
+                let shared = (0..splits).map(|split| of_stem + split * apart);
+                let own = (0..unit.splits).map(|split| self.place(unit, split, rows) + row * self.row);
                 shared.chain(own).map(|at| &floats[at..][..self.row])
             };
             let max = shares().map(|share| share[0]).fold(f32::NEG_INFINITY, larger);

@@ -16,7 +16,7 @@ use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::job::{Heads, Job, Scales, Segment, WorkUnit};
-use super::scratch::{SCORES, Scratch, State, TILE};
+use super::scratch::{Floats, SCORES, Scratch, State, TILE};
 use crate::base::error::Result;
 use crate::kernels::quantise::hadamard;
 use crate::kernels::tile::{Elements, Matrix, MatrixMut, Panels, TileKernels, TileRows, padded};
@@ -439,7 +439,7 @@ fn widened<'t>(
 }
 
 /// The scales and the minimums of a head's elements.
-fn of_channels<'t>(scales: Scales<'_>, dim: usize, [factors, minimums]: &'t mut [Vec<f32>; 2]) -> [&'t [f32]; 2] {
+fn of_channels<'t>(scales: Scales<'_>, dim: usize, [factors, minimums]: &'t mut [Floats; 2]) -> [&'t [f32]; 2] {
     let (factors, minimums) = (&mut factors[..padded(dim)], &mut minimums[..padded(dim)]);
     scales.of_channels(dim, factors, minimums);
     [factors, minimums]

@@ -233,6 +233,7 @@ unsafe fn weigh_head<V: Lanes, F: ElementFormat, const LONG: usize, const SHORT:
                 row += match a.rows - row {
                     1 => rows::<V, F, LONG, 1>(&part, ahead),
                     2 | 3 => rows::<V, F, LONG, 2>(&part, ahead),
+                    8.. if V::REGISTERS >= 32 && F::BITS < 32 => rows::<V, F, 1, 8>(&part, ahead),
                     _ if F::BITS == 32 => rows::<V, F, LONG, 2>(&part, ahead),
                     _ => rows::<V, F, SHORT, 4>(&part, ahead),
                 };
@@ -282,21 +283,29 @@ unsafe fn add<V: Lanes, F: ElementFormat, const VECTORS: usize, const ROWS: usiz
                 *sum = V::load(a.out.add(row * a.out_stride + at + next * V::COUNT));
             }
         }
+        // Formed once: in the loop they would be with checks.
+        let mut weights = [a.weights; ROWS];
+        for (row, weights) in weights.iter_mut().enumerate() {
+            *weights = a.weights.add(row * a.weight_stride);
+        }
+        let byte = at * F::BITS / 8;
+        let mut from = a.values;
         for token in 0..a.count {
-            let from = a.values.add(token * a.value_stride);
-            if at == 0 {
-                ask::<V>(from, a.dim * F::BITS / 8, ahead);
+            // A line is asked for by the piece that it begins in.
+            if byte.is_multiple_of(64) {
+                ask::<V>(from.wrapping_add(byte), VECTORS * V::COUNT * F::BITS / 8, ahead);
             }
             let mut value = [V::splat(0.0); VECTORS];
             for (next, value) in value.iter_mut().enumerate() {
                 *value = F::load::<V>(from, at + next * V::COUNT);
             }
             for (row, sums) in sums.iter_mut().enumerate() {
-                let weight = V::splat(*a.weights.add(row * a.weight_stride + token));
+                let weight = V::splat(*weights[row].add(token));
                 for (sum, value) in sums.iter_mut().zip(value) {
                     *sum = weight.mul_add(value, *sum);
                 }
             }
+            from = from.wrapping_add(a.value_stride);
         }
         for (row, sums) in sums.into_iter().enumerate() {
             for (next, sum) in sums.into_iter().enumerate() {
