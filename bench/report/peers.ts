@@ -152,6 +152,18 @@ function attentionPages({ lanes, facts }: Outcome): Found[] {
   ]
 }
 
+function attentionShared({ lanes }: Outcome, workload: string): Found[] {
+  const grouped = workload.includes('grouped')
+  const [one, apart] = ['one sequence at a time', 'sequences that share nothing']
+  return [
+    shareOfLimit(lanes, { atLeast: 0.7 }),
+    ...['', ', 2 threads'].flatMap((threads): Ratio[] => [
+      { id: `one-by-one-over-ours${threads && '-2'}`, over: `${one}${threads}`, under: `kvtide${threads}`, toReach: grouped ? 'more' : { atLeast: 3 } },
+      { id: `apart-over-ours${threads && '-2'}`, over: `${apart}${threads}`, under: `kvtide${threads}`, toReach: 'more' },
+    ]),
+  ]
+}
+
 /** By the start of a workload's id, the longer ones first. */
 const RATIOS: readonly (readonly [string, (outcome: Outcome, workload: string) => Found[]])[] = [
   ['rotating-windows', windows],
@@ -163,6 +175,7 @@ const RATIOS: readonly (readonly [string, (outcome: Outcome, workload: string) =
   ['paged-bulk', pagedBulk],
   ['attention-prefill', attentionPrefill],
   ['attention-pages', attentionPages],
+  ['attention-shared', attentionShared],
   ['attention', attention],
   ['memcpy', () => []],
 ]

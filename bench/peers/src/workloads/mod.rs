@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use half::f16;
 use kvtide_bench::{Lane, Measured, Result, measure};
+use kvtide_core::paged::PageFormat::{self, Q4, Q8};
 use kvtide_tensor::DType;
 use serde::Serialize;
 
@@ -30,6 +31,10 @@ const fn reused(id: &'static str, run: fn(usize) -> Result<Outcome>) -> Workload
 
 const fn on_new(id: &'static str, run: fn(usize) -> Result<Outcome>) -> Workload {
     Workload { id, memory: "new", run }
+}
+
+const fn kind(dtype: DType, format: Option<PageFormat>, group: usize) -> attention::Kind {
+    attention::Kind { dtype, format, group }
 }
 
 /// Every workload, in the order of the report. Those that take memory as part of the work run on both kinds of it.
@@ -54,6 +59,15 @@ pub const ALL: &[Workload] = &[
     reused("attention-prefill", |rounds| attention::prefill(DType::F32, 512, 4096, rounds)),
     reused("attention-prefill-f16", |rounds| attention::prefill(DType::F16, 512, 4096, rounds)),
     reused("attention-pages", |rounds| attention::pages(8192, None, rounds)),
+    reused("attention-shared-f32", |rounds| attention::shared(kind(DType::F32, None, 1), 4096, None, rounds)),
+    reused("attention-shared-f16", |rounds| attention::shared(kind(DType::F16, None, 1), 4096, None, rounds)),
+    reused("attention-shared-q8", |rounds| attention::shared(kind(DType::F16, Some(Q8), 1), 4096, None, rounds)),
+    reused("attention-shared-q4", |rounds| attention::shared(kind(DType::F16, Some(Q4), 1), 4096, None, rounds)),
+    reused("attention-shared-grouped-f32", |rounds| attention::shared(kind(DType::F32, None, 4), 4096, None, rounds)),
+    reused("attention-shared-grouped-f16", |rounds| attention::shared(kind(DType::F16, None, 4), 4096, None, rounds)),
+    reused("attention-shared-grouped-q8", |rounds| {
+        attention::shared(kind(DType::F16, Some(Q8), 4), 4096, None, rounds)
+    }),
     reused("memcpy", |rounds| memcpy::run(&[1, 32, 256], rounds)),
 ];
 
@@ -99,6 +113,8 @@ mod tests {
             attention::prefill(DType::F32, 8, 64, 1).unwrap(),
             attention::prefill(DType::F16, 8, 64, 1).unwrap(),
             attention::pages(64, Some(2), 1).unwrap(),
+            attention::shared(kind(DType::F16, None, 1), 512, Some(2), 1).unwrap(),
+            attention::shared(kind(DType::F16, Some(Q8), 4), 512, Some(2), 1).unwrap(),
             paged_bulk::run(32, 2, 1).unwrap(),
             memcpy::run(&[1], 1).unwrap(),
         ];

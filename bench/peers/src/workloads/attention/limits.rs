@@ -1,6 +1,7 @@
 //! What attention cannot be faster than: reading K and V once, and its multiply-adds.
 
 use std::hint::black_box;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::Tensor;
@@ -41,6 +42,14 @@ pub fn plain_sum(name: &str, layers: &Layers, threads: usize) -> Result<Lane<'st
             stopwatch.time_on(threads, || black_box(sum_all(dtype, memory, threads)));
         })
     }))
+}
+
+/// A plain sum over as many bytes as so many layers have, as 32-bit floats whatever they are: reading them costs the least so.
+pub fn summing(name: &str, memory: Rc<Vec<u8>>, layers: u32, threads: usize) -> Lane<'static> {
+    Lane::timed(Role::Limit, name, layers, move |stopwatch| {
+        stopwatch.time_on(threads, || black_box(sum_all(DType::F32, &[&memory], threads)));
+        Ok(())
+    })
 }
 
 /// So many multiply-adds on one thread. A long run of them is measured in its `share`th part.

@@ -11,6 +11,7 @@ mod layers;
 mod limits;
 mod pages;
 mod prefill;
+mod shared;
 
 use kvtide_bench::{Lane, Role};
 use kvtide_tensor::{AttendOptions, attend};
@@ -20,6 +21,7 @@ pub use decode::run as decode;
 pub use layers::{noise, with_bytes};
 pub use pages::run as pages;
 pub use prefill::run as prefill;
+pub use shared::{Kind, run as shared};
 
 /// Attends to every layer in turn, on so many threads.
 fn ours<'a>(name: &str, layers: &'a Layers, threads: usize) -> Lane<'a> {
