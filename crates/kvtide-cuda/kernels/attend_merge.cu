@@ -1,4 +1,5 @@
-// Puts the shares of keys together that the splits of a call have seen, exactly as if each row had seen all of them at once.
+// Puts the shares of keys together that the splits of a call have seen, and those of the stem that a sequence begins with, exactly as if each
+// row had seen all of them at once.
 //
 //   unit   a slice of 128 elements of one row of the output: a warp, or the four of a block where there are many splits
 //   lane   four elements; of the splits, every 32nd one's weight, worked out once and handed round
@@ -28,21 +29,30 @@ DEVICE void merge(const Args &args) {
   uint32_t place = blockIdx.x;
   const uint32_t sequence = sequence_of(args, place);
   const Sequence &of_sequence = numbers_at<Sequence>(args, args.sequences)[sequence];
-  const uint32_t splits = of_sequence.splits, team = splits > MERGE_ALONE ? MERGE_WARPS : 1, member = warp() % team;
+  const bool has_stem = of_sequence.stem != NONE;
+  // Without one nothing of it is read.
+  const Sequence &stem = has_stem ? numbers_at<Sequence>(args, args.sequences)[of_sequence.stem] : of_sequence;
+  const uint32_t own = of_sequence.splits, splits = own + (has_stem ? stem.splits : 0);
+  const uint32_t team = splits > MERGE_ALONE ? MERGE_WARPS : 1, member = warp() % team;
   const uint64_t unit = uint64_t(place) * (MERGE_WARPS / team) + warp() / team;
   const uint64_t row = unit / slices, rows_of_share = uint64_t(of_sequence.queries) * args.query_heads;
   // Warps of one team leave together.
   if (row >= rows_of_share) return;
   const uint32_t slice = uint32_t(unit % slices), index = slice * MERGE_SLICE + 4 * lane();
-  const float *states = reinterpret_cast<const float *>(args.split_states) + 2 * of_sequence.kept;
-  const float *rows = reinterpret_cast<const float *>(args.split_rows) + of_sequence.kept * dim;
+  const float *states = reinterpret_cast<const float *>(args.split_states), *rows = reinterpret_cast<const float *>(args.split_rows);
+  // The row of a share: the sequence's own ones first.
+  const uint64_t of_own = of_sequence.kept + row, stem_rows = uint64_t(stem.queries) * args.query_heads;
+  const uint64_t of_stem = stem.kept + uint64_t(of_sequence.stem_query) * args.query_heads + row;
+  const auto kept = [&](uint32_t split) {
+    return split < own ? of_own + split * rows_of_share : of_stem + (split - own) * stem_rows;
+  };
   float weights[MERGE_WEIGHTS], sums[MERGE_WEIGHTS], max = -numbers::infinity(), sum = 0;
 #pragma unroll
   for (int of = 0; of < MERGE_WEIGHTS; of++) {
     const uint32_t split = 32 * of + lane();
     weights[of] = -numbers::infinity(), sums[of] = 0;
     if (split < splits) {
-      const float *state = states + 2 * (split * rows_of_share + row);
+      const float *state = states + 2 * kept(split);
       weights[of] = state[0], sums[of] = state[1];
     }
     max = fmaxf(max, weights[of]);
@@ -63,7 +73,7 @@ DEVICE void merge(const Args &args) {
       const float weight = warp_from(weights[of], int(split % 32));
       if (index >= dim) continue;
       // A share that saw nothing is zeros.
-      const float4 value = four_of(rows + (split * rows_of_share + row) * dim, index, dim);
+      const float4 value = four_of(rows + kept(split) * dim, index, dim);
       total = {fmaf(weight, value.x, total.x), fmaf(weight, value.y, total.y), fmaf(weight, value.z, total.z),
                fmaf(weight, value.w, total.w)};
     }

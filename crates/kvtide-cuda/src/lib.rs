@@ -45,8 +45,8 @@ mod strips;
 mod unit;
 
 pub use attend::{
-    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendTrees, DeviceLengths, HeadRows,
-    PageMemory, PageSection, RowFormat, STAGED, Words, attend,
+    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendStem, AttendTrees, DeviceLengths,
+    HeadRows, PageMemory, PageSection, RowFormat, STAGED, Words, attend,
 };
 pub use boxes::{BoxCopy, copy_boxes};
 #[cfg(feature = "emulate")]

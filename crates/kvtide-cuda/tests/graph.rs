@@ -133,6 +133,7 @@ impl World {
             rules: AttendRules::causal(0.5),
             keys,
             sequences: &sequences,
+            stems: &[],
             lengths: Some(DeviceLengths { memory: self.lengths.span().from(4 * count), keys_max: self.keys_max }),
             trees: None,
             mask: None,

@@ -71,6 +71,7 @@ impl<'a> Queries<'a> {
             rules: AttendRules::causal(1.0 / (sizes.dim as f32).sqrt()),
             keys,
             sequences: &self.sequences,
+            stems: &[],
             lengths,
             trees: None,
             mask: None,

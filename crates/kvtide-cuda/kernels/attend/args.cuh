@@ -50,7 +50,7 @@ struct Numbers {
   uint64_t near;
 };
 
-// The keys and queries of one sequence.
+// The keys and queries of one sequence, or of the stem of several: the keys that they begin with, met by the queries of all of them.
 struct Sequence {
   // Where the first key of each of two runs stands.
   int64_t positions[2];
@@ -61,9 +61,13 @@ struct Sequence {
   uint32_t first_key, table;
   // Its tree: how many nodes, and where they begin in the depths and in the words of bits of all trees.
   uint32_t nodes, depths, seen;
-  // In how many shares its keys are cut; where more than one, the first of its rows among those that are kept.
+  // In how many shares its keys are cut, and the first of its rows among those that are kept, to be put together; NOWHERE where they are not.
   uint32_t splits;
   uint64_t kept;
+  // Keys before its own, those of a stem: whole tiles. Which stem, NONE for no one's, and its first query there.
+  uint32_t from, stem, stem_query;
+  // Of a stem, where its queries begin in the list of those; else NONE.
+  uint32_t members;
 };
 
 // Where a block's shared memory holds what, in bytes.
@@ -97,6 +101,8 @@ struct Args {
   int64_t window, sinks;
   // Where the blocks of each sequence end, in one list of all: those of this launch.
   Numbers sequences, ends, tables, positions, logits, seen, depths;
+  // The queries of stems: of each its batch and its token there.
+  Numbers members;
   float scale, softcap;
   uint32_t query_format;
   uint32_t is_paged, is_ragged, is_causal, is_rotated;
@@ -104,7 +110,7 @@ struct Args {
   uint32_t keys_max;
   // One list of positions for all sequences.
   uint32_t has_shared_positions;
-  // Sequences.
+  // Sequences, and stems behind them.
   uint32_t count;
   uint32_t unused;
   Divisor block_size, group;
@@ -113,7 +119,7 @@ struct Args {
 };
 
 // As the launcher counts it.
-static_assert(sizeof(Args) == 2792, "arguments as src/attend/args.rs has them");
+static_assert(sizeof(Args) == 2808, "arguments as src/attend/args.rs has them");
 
 template <typename T> DEVICE const T *numbers_at(const Args &args, const Numbers &of) {
   return reinterpret_cast<const T *>(of.far ? of.far : reinterpret_cast<uint64_t>(args.list.items<unsigned char>()) + of.near);
@@ -134,6 +140,7 @@ DEVICE uint32_t sequence_of(const Args &args, uint32_t &place) {
 }
 
 constexpr uint64_t NOWHERE = ~uint64_t(0);
+constexpr uint32_t NONE = ~uint32_t(0);
 
 DEVICE bool has(const Numbers &of) { return of.far || of.near != NOWHERE; }
 

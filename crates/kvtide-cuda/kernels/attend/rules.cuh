@@ -98,6 +98,8 @@ constexpr uint32_t WORK_BYTES = 256;
 template <int Tile> struct Work {
   uint32_t sequence, kv_head, split, splits;
   uint64_t kept;
+  // Of a stem, where its queries are listed; else NONE.
+  uint32_t members;
   // The first row within the sequence, and all of them: its queries, for each the heads that share the head of keys.
   uint32_t first_row, rows;
   // In the lists of all queries, all keys and all tables.
@@ -122,7 +124,10 @@ template <int Tile> struct Work {
   }
 };
 
-DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t first_query, uint32_t queries, uint32_t query) {
+// Where a query stands; those of a stem come from everywhere, and no rule asks.
+DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t first_query, uint32_t queries, bool is_stem,
+                              uint32_t query) {
+  if (is_stem) return rules.keys.end();
   if (has(args.positions)) {
     return numbers_at<int64_t>(args, args.positions)[args.has_shared_positions ? query : first_query + query];
   }
@@ -140,7 +145,8 @@ template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> 
   // The last rows see the most keys: they begin first.
   const uint32_t first_row = ((rows - 1) / Rows - row_tile) * Rows;
   work.sequence = sequence, work.kv_head = blockIdx.y, work.split = place - row_tile * of.splits;
-  work.splits = of.splits, work.kept = of.kept;
+  work.splits = of.splits, work.kept = of.kept, work.members = of.members;
+  const bool is_stem = of.members != NONE;
   work.first_row = first_row, work.rows = rows;
   work.first_query = of.first_query, work.first_key = of.first_key, work.table = of.table, work.queries = of.queries;
   Rules &rules = work.rules;
@@ -150,22 +156,27 @@ template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> 
     const uint32_t known = length < 0 ? 0 : uint32_t(length);
     rules.keys = {{0, 0}, {known < args.keys_max ? known : args.keys_max, 0}};
   }
-  rules.start = of.start, rules.window = args.window, rules.sinks = args.sinks, rules.is_causal = args.is_causal;
+  // Every query of a stem sees all of it.
+  rules.start = of.start, rules.window = is_stem ? 0 : args.window, rules.sinks = args.sinks;
+  rules.is_causal = args.is_causal && !is_stem;
   rules.nodes = of.nodes, rules.words = (of.nodes + 63) / 64, rules.first_node = int32_t(of.nodes - of.queries);
   rules.seen = rules.nodes ? numbers_at<uint64_t>(args, args.seen) + of.seen : nullptr;
   rules.depths = rules.nodes ? numbers_at<uint32_t>(args, args.depths) + of.depths : nullptr;
   work.count = rules.keys.count();
   const uint32_t end_row = first_row + Rows < rows ? first_row + Rows : rows;
   const uint32_t first = args.group.divide(first_row), last = args.group.divide(end_row - 1);
-  work.lowest = work.highest = query_position(args, rules, of.first_query, of.queries, first);
-  const bool in_order = !has(args.positions) && !rules.nodes;
+  work.lowest = work.highest = query_position(args, rules, of.first_query, of.queries, is_stem, first);
+  const bool in_order = is_stem || (!has(args.positions) && !rules.nodes);
   for (uint32_t query = in_order ? last : first + 1; query <= last; query++) {
-    const int64_t position = query_position(args, rules, of.first_query, of.queries, query);
+    const int64_t position = query_position(args, rules, of.first_query, of.queries, is_stem, query);
     if (position < work.lowest) work.lowest = position;
     if (position > work.highest) work.highest = position;
   }
   Range ranges[2];
   rules.ranges(work.lowest, work.highest, ranges);
+  for (Range &range : ranges) {
+    if (range.start < of.from) range.start = of.from;
+  }
   const auto end_tile = [](Range range) { return (range.end + Tile - 1) / Tile; };
   const bool has_sinks = ranges[0].start < ranges[0].end, has_rest = ranges[1].start < ranges[1].end;
   work.sinks_from = ranges[0].start / Tile;
@@ -191,7 +202,7 @@ template <int Tile> DEVICE Row row_of(const Args &args, const Work<Tile> &work, 
   if (rest >= work.rows) return {false, 0, 0, 0};
   const uint32_t query = args.group.split(rest);
   return {true, query, work.kv_head * args.group.by + rest,
-          query_position(args, work.rules, work.first_query, work.queries, query)};
+          query_position(args, work.rules, work.first_query, work.queries, work.members != NONE, query)};
 }
 
 // What a key's weight is the exponential of, from its product with a query.

@@ -29,9 +29,12 @@ APART void load_queries(const Args &args, const Work<Tile> &work, unsigned char 
     const Row of = row_of(args, work, row);
     const unsigned char *from = nullptr;
     if (of.is_there) {
-      const uint32_t token = args.is_ragged ? work.first_query + of.query : of.query;
-      from = reinterpret_cast<const unsigned char *>(
-          row_of_strided(args.queries, args.is_ragged ? 0 : work.sequence, of.head, token));
+      uint32_t batch = args.is_ragged ? 0 : work.sequence, token = args.is_ragged ? work.first_query + of.query : of.query;
+      if (work.members != NONE) {
+        const uint32_t *member = numbers_at<uint32_t>(args, args.members) + 2 * (work.members + of.query);
+        batch = member[0], token = member[1];
+      }
+      from = reinterpret_cast<const unsigned char *>(row_of_strided(args.queries, batch, of.head, token));
     }
     for (uint32_t index = lane(); index < D; index += 32) {
       scratch[index] = from && index < dim ? element(from, args.query_format, dim, index) : 0;
@@ -262,7 +265,7 @@ APART void finish(const Args &args, const Work<Tile> &work, const float *rows, u
     if (!of.is_there) continue;
     const uint32_t token = work.first_query + of.query;
     const float *values = rows + row * stride;
-    if (work.splits > 1) {
+    if (work.kept != NOWHERE) {
       const uint64_t rows_of_share = uint64_t(work.queries) * args.query_heads;
       const uint64_t place = work.kept + work.split * rows_of_share + uint64_t(of.query) * args.query_heads + of.head;
       float *state = reinterpret_cast<float *>(args.split_states) + 2 * place;

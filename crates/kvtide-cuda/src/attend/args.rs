@@ -67,6 +67,10 @@ pub(super) struct ReadSequence {
     pub seen: u32,
     pub splits: u32,
     pub kept: u64,
+    pub from: u32,
+    pub stem: u32,
+    pub stem_query: u32,
+    pub members: u32,
 }
 
 #[repr(C)]
@@ -109,6 +113,7 @@ pub(super) struct Args {
     pub logits: Numbers,
     pub seen: Numbers,
     pub depths: Numbers,
+    pub members: Numbers,
     pub scale: f32,
     pub softcap: f32,
     pub query_format: u32,
@@ -128,4 +133,4 @@ pub(super) struct Args {
 }
 
 /// As the kernels count it: `kernels/attend/args.cuh` says the same number.
-const _: () = assert!(size_of::<Args>() == 2792);
+const _: () = assert!(size_of::<Args>() == 2808);

@@ -1,6 +1,6 @@
 //! Refuses calls that reach outside their memory: nothing is launched before everything was looked at.
 
-use super::rows::{Attend, AttendKeys, HeadRows, PageMemory, RowFormat, STAGED, Words};
+use super::rows::{Attend, AttendKeys, AttendSequence, AttendStem, HeadRows, PageMemory, RowFormat, STAGED, Words};
 
 /// Panics with what does not fit: callers have checked what users gave them.
 pub(super) fn check(call: &Attend<'_>) {
@@ -23,6 +23,7 @@ pub(super) fn check(call: &Attend<'_>) {
     let batches = if call.sizes.is_ragged { 1 } else { call.sequences.len() };
     check_rows(&call.queries, batches, call.sizes.query_heads, last_query, call.sizes.dims()[0]);
     check_rules(call, queries);
+    check_stems(call, queries);
     match &call.keys {
         AttendKeys::Rows { k, v } => {
             let end = |of: &super::rows::AttendSequence| of.first_key + keys(call, of.key_count());
@@ -93,6 +94,31 @@ fn check_rules(call: &Attend<'_>, queries: usize) {
                 "a mask's reach"
             );
         }
+    }
+}
+
+fn check_stems(call: &Attend<'_>, queries: usize) {
+    let Some(AttendKeys::Pages { block_size, .. }) = Some(&call.keys).filter(|_| !call.stems.is_empty()) else {
+        return assert!(call.stems.is_empty(), "stems of pages");
+    };
+    assert!(call.lengths.is_none() && call.mask.is_none(), "stems of sequences that are known and see all of them");
+    let each = call.sequences.first().map_or(0, |of| of.queries);
+    let ends = if call.sizes.is_ragged { [1, queries] } else { [call.sequences.len(), each] };
+    for stem in call.stems {
+        assert!(stem.keys.is_multiple_of(AttendStem::GRAIN) && stem.keys > 0, "stems of whole tiles");
+        for &(sequence, first_query) in &stem.members {
+            let of = &call.sequences[sequence];
+            assert!(first_query + of.queries <= stem.queries.len(), "queries of the stem");
+            assert!(stem.keys <= of.key_count(), "keys that its members have");
+        }
+        let known = stem.queries.iter().all(|at| (at[0] as usize) < ends[0] && (at[1] as usize) < ends[1]);
+        assert!(known, "queries of the call");
+        let blocks = stem.keys.div_ceil(*block_size);
+        let has_table = |of: &AttendSequence| {
+            (of.table..of.table + of.key_count().div_ceil(*block_size)).contains(&stem.table)
+                && stem.table + blocks <= of.table + of.key_count().div_ceil(*block_size)
+        };
+        assert!(stem.members.iter().any(|&(sequence, _)| has_table(&call.sequences[sequence])), "a table of a member");
     }
 }
 

@@ -23,8 +23,8 @@ use plan::{Work, shares};
 use shape::{DIM_MAX, FEW_ROWS, Shape, stride};
 
 pub use rows::{
-    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendTrees, DeviceLengths, HeadRows,
-    PageMemory, PageSection, RowFormat, STAGED, Words,
+    Attend, AttendKeys, AttendMask, AttendRules, AttendSequence, AttendSizes, AttendStem, AttendTrees, DeviceLengths,
+    HeadRows, PageMemory, PageSection, RowFormat, STAGED, Words,
 };
 
 use crate::divisor::Divisor;
@@ -40,8 +40,10 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
         return Ok(false);
     }
     check::check(call);
-    let rows = |of: &AttendSequence| of.queries * call.sizes.group();
-    if call.sequences.iter().all(|of| rows(of) == 0) {
+    // Sequences, and stems behind them.
+    let queries: Vec<usize> = call.sequences.iter().map(|of| of.queries).chain(stem_queries(call)).collect();
+    let rows = |queries: usize| queries * call.sizes.group();
+    if queries.iter().all(|&queries| queries == 0) {
         return Ok(true);
     }
     let formats = formats(call);
@@ -55,8 +57,8 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     let mut launches = Vec::new();
     for (shape, class) in classes {
         // Of each sequence that is this launch's, tiles of its rows.
-        let tiles = |of: &AttendSequence| if class.contains(&rows(of)) { rows(of).div_ceil(shape.rows) } else { 0 };
-        let row_tiles: Vec<usize> = call.sequences.iter().map(tiles).collect();
+        let tiles = |&of: &usize| if class.contains(&rows(of)) { rows(of).div_ceil(shape.rows) } else { 0 };
+        let row_tiles: Vec<usize> = queries.iter().map(tiles).collect();
         if row_tiles.iter().all(|&tiles| tiles == 0) {
             continue;
         }
@@ -65,14 +67,18 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
         launches.push((shape, parts, shared, row_tiles));
     }
     let dim = call.sizes.dims()[1];
-    let work = call.sequences.iter().enumerate().map(|(index, of)| Work {
-        rows: of.queries * call.sizes.query_heads,
+    let members = Members::new(call);
+    let work = queries.iter().enumerate().map(|(index, queries)| Work {
+        rows: queries * call.sizes.query_heads,
         blocks: launches.iter().map(|launch| launch.3[index]).sum::<usize>() * call.sizes.kv_heads,
-        keys: visible_keys(call, of),
+        keys: match call.sequences.get(index) {
+            Some(of) => visible_keys(call, of).saturating_sub(members.shared(call, index)),
+            None => call.stems[index - call.sequences.len()].keys,
+        },
+        is_part: index >= call.sequences.len() || members.of(index).is_some(),
     });
     let work: Vec<Work> = work.collect();
     let splits = shares(&work, stream.multiprocessors(), 4 * (dim + 2));
-    let is_cut = |index: usize| splits[index] > 1;
     let firsts = kept_rows(&work, &splits);
     let kept = firsts[work.len()];
     // Rows are read in pieces of 16 bytes.
@@ -80,15 +86,22 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     let mut workspace = stream.memory(states_bytes + 4 * kept * dim)?;
     let workspace = workspace.span();
     let mut numbers = NumberList::default();
-    let mut args = args(call, &mut numbers, &splits, &firsts);
+    let sequences = read_sequences(call, &members, |index| {
+        let first = if work[index].keeps(splits[index]) { firsts[index] as u64 } else { u64::MAX };
+        (number(splits[index]), first)
+    });
+    let mut args = args(call, &mut numbers, &sequences);
     args.keys_max = number(call.sequences.iter().map(|of| check::keys(call, of.key_count())).max().unwrap_or(0));
     (args.split_states, args.split_rows) = (workspace.address(), workspace.address() + states_bytes as u64);
     let of_launch =
         |launch: &(_, _, _, Vec<usize>)| launch.3.iter().zip(&splits).map(|(tiles, splits)| tiles * splits).collect();
     let mut blocks: Vec<Vec<usize>> = launches.iter().map(of_launch).collect();
-    blocks.push(
-        (0..work.len()).map(|at| if is_cut(at) { merge_blocks(splits[at], work[at].rows, dim) } else { 0 }).collect(),
-    );
+    let merged = |index: usize| {
+        let of_stem = members.of(index).map_or(0, |(stem, _)| splits[call.sequences.len() + stem]);
+        let is_whole = index >= call.sequences.len() || !work[index].keeps(splits[index]);
+        if is_whole { 0 } else { merge_blocks(splits[index] + of_stem, work[index].rows, dim) }
+    };
+    blocks.push((0..work.len()).map(merged).collect());
     let ends: Vec<(usize, Numbers)> = blocks.iter().map(|blocks| numbers.add_ends(blocks)).collect();
     let listed = stream.list(&numbers.words)?;
     args.list = listed.list;
@@ -117,9 +130,66 @@ fn visible_keys(call: &Attend<'_>, of: &AttendSequence) -> usize {
 fn kept_rows(work: &[Work], splits: &[usize]) -> Vec<usize> {
     let mut firsts = vec![0];
     for (index, (work, &splits)) in work.iter().zip(splits).enumerate() {
-        firsts.push(firsts[index] + if splits > 1 { splits * work.rows } else { 0 });
+        firsts.push(firsts[index] + if work.keeps(splits) { splits * work.rows } else { 0 });
     }
     firsts
+}
+
+fn stem_queries<'a>(call: &'a Attend<'_>) -> impl Iterator<Item = usize> + 'a {
+    call.stems.iter().map(|stem| stem.queries.len())
+}
+
+/// Which sequence is in which stem.
+struct Members {
+    /// Of each sequence its stem and its first query there; none at all where there are no stems.
+    of: Vec<Option<(usize, usize)>>,
+}
+
+impl Members {
+    fn new(call: &Attend<'_>) -> Self {
+        let mut of = vec![None; if call.stems.is_empty() { 0 } else { call.sequences.len() }];
+        for (stem, members) in call.stems.iter().enumerate() {
+            for &(sequence, first_query) in &members.members {
+                of[sequence] = Some((stem, first_query));
+            }
+        }
+        Members { of }
+    }
+
+    fn of(&self, sequence: usize) -> Option<(usize, usize)> {
+        *self.of.get(sequence)?
+    }
+
+    /// How many keys of a sequence its stem has.
+    fn shared(&self, call: &Attend<'_>, sequence: usize) -> usize {
+        self.of(sequence).map_or(0, |(stem, _)| call.stems[stem].keys)
+    }
+}
+
+/// Sequences as kernels read them, and stems behind them; `planned` says how many shares each has, and where they are kept.
+fn read_sequences(call: &Attend<'_>, members: &Members, planned: impl Fn(usize) -> (u32, u64)) -> Vec<ReadSequence> {
+    const NONE: u32 = u32::MAX;
+    let count = call.sequences.len();
+    let of_sequence = |(index, of): (usize, &AttendSequence)| {
+        let (stem, stem_query) =
+            members.of(index).map_or((NONE, 0), |(stem, first)| (number(count + stem), number(first)));
+        let from = number(members.shared(call, index));
+        let (splits, kept) = planned(index);
+        ReadSequence { splits, kept, from, stem, stem_query, members: NONE, ..sequence(of) }
+    };
+    let mut first = 0;
+    let of_stem = |(index, of): (usize, &AttendStem)| {
+        let members = number(first);
+        first += of.queries.len();
+        let (splits, kept) = planned(count + index);
+        let (queries, table, keys) = (number(of.queries.len()), number(of.table), [number(of.keys), 0]);
+        // Low enough for any position.
+        let start = -(1 << 62);
+        ReadSequence { splits, kept, queries, table, keys, start, stem: NONE, members, ..ReadSequence::default() }
+    };
+    let sequences = call.sequences.iter().enumerate().map(of_sequence).collect::<Vec<_>>();
+    let stems = call.stems.iter().enumerate().map(of_stem);
+    sequences.into_iter().chain(stems).collect()
 }
 
 fn merge_grid(blocks: usize) -> Grid {
@@ -246,7 +316,7 @@ impl NumberList {
     }
 }
 
-fn args(call: &Attend<'_>, list: &mut NumberList, splits: &[usize], firsts: &[usize]) -> Args {
+fn args(call: &Attend<'_>, list: &mut NumberList, sequences: &[ReadSequence]) -> Args {
     let mut args: Args = bytemuck::Zeroable::zeroed();
     args.queries = strided(&call.queries);
     (args.out, args.sums) = (call.out.address(), call.lse.address());
@@ -255,14 +325,10 @@ fn args(call: &Attend<'_>, list: &mut NumberList, splits: &[usize], firsts: &[us
         (args.mask, args.mask_strides) = (mask.memory.address(), mask.strides.map(|stride| stride as u64));
     }
     (args.window, args.sinks) = (call.rules.window.unwrap_or(0), call.rules.sinks);
-    let planned = |(index, of): (usize, &AttendSequence)| ReadSequence {
-        splits: number(splits[index]),
-        kept: firsts[index] as u64,
-        ..sequence(of)
-    };
-    let sequences: Vec<ReadSequence> = call.sequences.iter().enumerate().map(planned).collect();
     args.count = number(sequences.len());
-    args.sequences = list.add(&sequences);
+    args.sequences = list.add(sequences);
+    let members: Vec<[u32; 2]> = call.stems.iter().flat_map(|stem| stem.queries.iter().copied()).collect();
+    args.members = list.add(&members);
     args.positions = list.add_some(call.positions);
     args.logits = list.add_some(call.rules.sink_logits);
     args.seen = list.add_some(call.trees.map(|trees| trees.seen));

@@ -28,18 +28,37 @@ pub(super) struct Work {
     pub blocks: usize,
     /// Keys that its rows see, or as many as they may.
     pub keys: usize,
+    /// It is put together with what others found: its rows are kept, however few its shares are.
+    pub is_part: bool,
 }
 
-/// Shares of each sequence; `row_bytes` are those in which a row of one share is kept.
+impl Work {
+    /// Whether rows are kept, with so many shares.
+    pub fn keeps(&self, shares: usize) -> bool {
+        shares > 1 || self.is_part
+    }
+}
+
+/// Shares of each sequence and stem; `row_bytes` are those in which a row of one share is kept.
 pub(super) fn shares(work: &[Work], multiprocessors: usize, row_bytes: usize) -> Vec<usize> {
     let all: usize = work.iter().map(|of| of.blocks * of.keys).sum();
     let mut share = all.div_ceil(BLOCKS * multiprocessors.max(1)).max(SHARE_MIN);
+    let most = work.iter().map(|of| of.keys).max().unwrap_or(0);
     loop {
-        let of = |of: &Work| ((of.keys + share / 2) / share).clamp(1, SHARES_MAX).min((of.keys / SHARE_MIN).max(1));
+        let of = |of: &Work| {
+            // Those of a stem and of what follows it are put together by one warp.
+            let shares_max = if of.is_part { SHARES_MAX / 2 } else { SHARES_MAX };
+            ((of.keys + share / 2) / share).clamp(1, shares_max).min((of.keys / SHARE_MIN).max(1))
+        };
         let shares: Vec<usize> = work.iter().map(of).collect();
-        let kept: usize =
-            work.iter().zip(&shares).filter(|(_, shares)| **shares > 1).map(|(of, shares)| of.rows * shares).sum();
-        if kept * row_bytes <= SHARES_BYTES_MAX {
+        let kept: usize = work
+            .iter()
+            .zip(&shares)
+            .filter(|(of, shares)| of.keeps(**shares))
+            .map(|(of, shares)| of.rows * shares)
+            .sum();
+        // What is kept in any case may be more.
+        if kept * row_bytes <= SHARES_BYTES_MAX || share > most {
             return shares;
         }
         share *= 2;
@@ -54,7 +73,7 @@ mod tests {
 
     /// A decode step of a model with 8 heads of keys and 32 of queries.
     fn step(lengths: impl IntoIterator<Item = usize>) -> Vec<Work> {
-        lengths.into_iter().map(|keys| Work { rows: 32, blocks: 8, keys }).collect()
+        lengths.into_iter().map(|keys| Work { rows: 32, blocks: 8, keys, is_part: false }).collect()
     }
 
     fn planned(lengths: impl IntoIterator<Item = usize>) -> Vec<usize> {
@@ -85,9 +104,17 @@ mod tests {
 
     #[test]
     fn what_keeps_shares_has_a_limit() {
-        let wide = Work { rows: 1 << 20, blocks: 1, keys: 8192 };
+        let wide = Work { rows: 1 << 20, blocks: 1, keys: 8192, is_part: false };
         assert_eq!(shares(&[wide], SMS, 130 * 4), [1]);
-        let many = shares(&[Work { rows: 4096, blocks: 64, keys: 131_072 }], SMS, 130 * 4)[0];
+        let many = shares(&[Work { rows: 4096, blocks: 64, keys: 131_072, is_part: false }], SMS, 130 * 4)[0];
         assert!(many >= 8 && many * 4096 * 130 * 4 <= SHARES_BYTES_MAX, "{many}");
+    }
+
+    #[test]
+    fn a_stem_and_what_follows_it_have_no_more_shares_together_than_a_warp_puts_together() {
+        let part = |rows, keys| Work { rows, blocks: 8, keys, is_part: true };
+        assert_eq!(shares(&[part(32, 131_072), part(32, 131_072)], SMS, 130 * 4), [64, 64]);
+        // More than the limit is kept, where it must be.
+        assert_eq!(shares(&[part(1 << 20, 8192)], SMS, 130 * 4), [1]);
     }
 }

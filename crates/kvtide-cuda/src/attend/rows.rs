@@ -163,6 +163,24 @@ impl AttendSequence {
     }
 }
 
+/// What several sequences of pages begin with, read once for all of them: every query of theirs sees all of it.
+#[derive(Clone, Debug)]
+pub struct AttendStem {
+    /// Where its blocks begin in the tables: those of one of them.
+    pub table: usize,
+    /// How many keys: a multiple of [`AttendStem::GRAIN`].
+    pub keys: usize,
+    /// The sequences, and the place of the first query of each among those of the stem.
+    pub members: Vec<(usize, usize)>,
+    /// The queries of all members: the batch of each and its token there, as rows of queries have them.
+    pub queries: Vec<[u32; 2]>,
+}
+
+impl AttendStem {
+    /// Keys of the largest tile: a stem ends where tiles do.
+    pub const GRAIN: usize = 64;
+}
+
 /// A mask of 32-bit floats that are added to scores.
 #[derive(Clone, Copy, Debug)]
 pub struct AttendMask<'a> {
@@ -256,6 +274,8 @@ pub struct Attend<'a> {
     pub keys: AttendKeys<'a>,
     /// The sequences.
     pub sequences: &'a [AttendSequence],
+    /// What some of them begin with; each is in one at most.
+    pub stems: &'a [AttendStem],
     /// Lengths that are not known before the launch runs.
     pub lengths: Option<DeviceLengths<'a>>,
     /// The trees of drafts.

@@ -60,6 +60,7 @@ impl Call {
             },
             keys,
             sequences: &sequences,
+            stems: &[],
             lengths: self
                 .has_device_lengths
                 .then_some(DeviceLengths { memory: lengths_at.span(), keys_max: self.most_keys() }),

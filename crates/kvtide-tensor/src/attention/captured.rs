@@ -57,6 +57,7 @@ pub(crate) fn attend_captured(
                 rules: AttendRules { is_causal: true, ..rules(options, sizes) },
                 keys,
                 sequences: &sequences,
+                stems: &[],
                 lengths: Some(lengths),
                 trees: None,
                 mask: None,

@@ -14,14 +14,15 @@ use std::cell::Cell;
 use candle_core::Tensor;
 use kvtide_core::paged::{KeyOrValue, PageFormat};
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendMask, AttendSequence, AttendTrees, HeadRows, PageMemory, PageSection, Reached, RowFormat,
-    STAGED, Span, Stream, Words, attend,
+    Attend, AttendKeys, AttendMask, AttendSequence, AttendStem, AttendTrees, HeadRows, PageMemory, PageSection,
+    Reached, RowFormat, STAGED, Span, Stream, Words, attend,
 };
 
 use super::call::Call;
 use super::call::asked::{Asked, Axes, CallSequence, Family};
 use super::call::kv_rows::{KvRows, ResolvedRows};
 use super::output::Output;
+use super::stem::{Stem, Stems};
 use crate::base::error::Result;
 use crate::base::memory::Budget;
 use crate::device::edit::{inspect_spans, launch as launch_on};
@@ -124,12 +125,14 @@ fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, l
     };
     let (depths, seen) = trees(asked)?;
     let mask = mask.as_ref().zip(asked.mask.as_ref());
+    let sequences = sequences(asked, keys);
     let call = Attend {
         queries,
         sizes: asked.sizes,
         rules: asked.rules,
         keys,
-        sequences: &sequences(asked, keys),
+        sequences: &sequences,
+        stems: &stems(call, &sequences),
         lengths: None,
         trees: (!depths.is_empty()).then_some(AttendTrees { depths: &depths, seen: &seen }),
         mask: mask.map(|(memory, mask)| AttendMask { memory: memory.span(), strides: mask.strides }),
@@ -166,6 +169,28 @@ fn sequences(asked: &Asked<'_>, keys: AttendKeys<'_>) -> Vec<AttendSequence> {
         }
     };
     asked.sequences.iter().enumerate().map(of).collect()
+}
+
+/// What several sequences of pages begin with.
+fn stems(call: &Call<'_>, sequences: &[AttendSequence]) -> Vec<AttendStem> {
+    let (asked, ResolvedRows::Pages(pages)) = (&call.asked, call.rows()) else { return Vec::new() };
+    let stems = Stems::new(asked, pages, AttendStem::GRAIN);
+    let members_of = |stem: usize| {
+        let of = (0..sequences.len()).filter_map(|sequence| Some((sequence, stems.member(sequence)?)));
+        of.filter(move |(_, member)| member.stem == stem).map(|(sequence, member)| (sequence, member.first_query))
+    };
+    let place = |&(sequence, query): &(usize, usize)| match asked.sizes.is_ragged {
+        true => [0, sequences[sequence].first_query + query],
+        false => [sequence, query],
+    };
+    let of_stem = |(index, stem): (usize, &Stem)| AttendStem {
+        table: sequences[stem.sequence].table,
+        keys: stem.keys,
+        members: members_of(index).collect(),
+        // Fewer than 2^32: no list of queries is longer.
+        queries: stem.queries.iter().map(|query| place(query).map(|at| at as u32)).collect(),
+    };
+    stems.all.iter().enumerate().map(of_stem).collect()
 }
 
 /// The depths and the bits of all trees, one behind the other.

@@ -11,7 +11,7 @@
 //! A captured step has a form of its own (`captured.rs`): lengths and tables are those that the device holds when it is replayed.
 //!
 //! Several queries of a sequence, and all query heads that share a head of K and V, read each key and value once; sequences that begin
-//! with the same pages share a *stem*, which is read once for all of them (`bytes/stem.rs`). A result depends on the call alone,
+//! with the same pages share a *stem*, which is read once for all of them (`stem.rs`). A result depends on the call alone,
 //! never on how many threads there are.
 //!
 //! - Memory in its order. In a tensor a head has all its rows together, and a unit is one head; a page has all heads together,
@@ -41,6 +41,7 @@ mod launched;
 mod merge;
 mod output;
 mod portable;
+mod stem;
 
 pub use call::kv_rows::KvRows;
 pub use call::options::{AttendOptions, Attended};

@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use kvtide_core::paged::{HeadPlace, KeyOrValue, PageFormat, PageLayout};
 
-use super::stem::Stems;
 use crate::attention::call::Call;
 use crate::attention::call::asked::{Asked, Axes, ROWS};
 use crate::attention::call::kv_rows::ResolvedRows;
+use crate::attention::stem::Stems;
 use crate::kernels::quantise::q4_at;
 use crate::kernels::tile::{AHEAD, Ahead, Elements, TileKernels, TileRows};
 use crate::paged::PageRows;
@@ -91,7 +91,7 @@ impl<'a> Job<'a> {
             }),
         };
         let stems = match &keys {
-            Keys::Pages(pages) => Stems::new(&call.asked, pages.rows),
+            Keys::Pages(pages) => Stems::new(&call.asked, pages.rows, 1),
             Keys::Strided { .. } => Stems::default(),
         };
         Job { kernels, asked: &call.asked, queries, keys, stems }

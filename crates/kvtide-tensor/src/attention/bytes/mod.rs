@@ -5,13 +5,11 @@
 //! unit       tile by tile, with a running softmax, and the two products of a tile
 //! scratch    what a thread remembers of a unit: its rows, their softmax so far, the tile at hand
 //! job        a call and its memory; segments of keys at one distance
-//! stem       what several sequences begin with
 //! ```
 
 mod job;
 mod scratch;
 mod split;
-mod stem;
 mod unit;
 
 pub(super) use split::run;

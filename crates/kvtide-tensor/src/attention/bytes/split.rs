@@ -8,11 +8,11 @@ use std::sync::Mutex;
 
 use super::job::{Job, WorkUnit};
 use super::scratch::{Scratch, State, TILE};
-use super::stem::Stem;
 use super::unit::Work;
 use crate::attention::call::Call;
 use crate::attention::call::asked::UNITS;
 use crate::attention::output::{Output, Suspect, larger};
+use crate::attention::stem::Stem;
 use crate::base::error::Result;
 use crate::base::lock::{lock, unlocked};
 use crate::base::memory::Budget;

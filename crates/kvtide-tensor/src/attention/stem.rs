@@ -6,6 +6,8 @@
 //! sequence 2   [ shared pages ............ ][ own ]      three units: each one's over its own
 //! ```
 //!
+//! A unit is work of the host's, or blocks of a GPU.
+//!
 //! Stems are found by comparing block tables. Every query of a member sees all of its stem, so that no rule has to be looked at there. What
 //! units find is put together as shares of the keys are (`split.rs`). Stems do not branch: of members that have more in common
 //! among each other, what all have is read once. O(pages) for calls of several sequences, else O(1).
@@ -24,7 +26,7 @@ const FLOATS_MAX: usize = 1 << 20;
 
 /// Sequences with a common start.
 #[derive(Debug)]
-pub(super) struct Stem {
+pub(in crate::attention) struct Stem {
     /// Whose pages are read.
     pub sequence: usize,
     /// Keys that all of them share.
@@ -35,7 +37,7 @@ pub(super) struct Stem {
 
 /// A sequence's part in one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member {
+pub(in crate::attention) struct Member {
     pub stem: usize,
     /// Its first query among those of the stem.
     pub first_query: usize,
@@ -43,14 +45,14 @@ pub(super) struct Member {
 
 /// The stems of a call, and of each sequence whether it belongs to one.
 #[derive(Debug, Default)]
-pub(super) struct Stems {
+pub(in crate::attention) struct Stems {
     pub all: Vec<Stem>,
     members: Vec<Option<Member>>,
 }
 
 impl Stems {
-    /// Finds them among sequences of pages.
-    pub fn new(asked: &Asked<'_>, pages: &PageRows<'_>) -> Self {
+    /// Finds them among sequences of pages; each has a multiple of `grain` keys.
+    pub fn new(asked: &Asked<'_>, pages: &PageRows<'_>, grain: usize) -> Self {
         let mut stems = Stems::default();
         if asked.sequences.len() < 2 || asked.mask.is_some() {
             return stems;
@@ -63,7 +65,7 @@ impl Stems {
         starts.sort_unstable();
         for alike in starts.chunk_by(|one, other| (one.0, one.1) == (other.0, other.1)).filter(|alike| alike.len() > 1)
         {
-            stems.add(asked, pages, alike.iter().map(|start| start.2).collect());
+            stems.add(asked, pages, grain, alike.iter().map(|start| start.2).collect());
         }
         stems
     }
@@ -79,10 +81,10 @@ impl Stems {
     }
 
     /// Makes a stem of those of these sequences that can be in one, whose first page is the same.
-    fn add(&mut self, asked: &Asked<'_>, pages: &PageRows<'_>, mut sequences: Vec<usize>) {
+    fn add(&mut self, asked: &Asked<'_>, pages: &PageRows<'_>, grain: usize, mut sequences: Vec<usize>) {
         let first = sequences[0];
         let common = |&other: &usize| common_keys(pages, first, other);
-        let keys = sequences[1..].iter().map(common).min().unwrap_or(0);
+        let keys = sequences[1..].iter().map(common).min().unwrap_or(0) / grain * grain;
         if keys < KEYS_MIN {
             return;
         }
@@ -140,14 +142,23 @@ mod tests {
     }
 
     /// The stems of a call of one query each: keys and members of each stem.
-    fn found(cache: &mut PageGroup, sequences: &[u64], options: &AttendOptions<'_>) -> Vec<(usize, Vec<usize>)> {
+    fn found_in(
+        cache: &mut PageGroup,
+        sequences: &[u64],
+        options: &AttendOptions<'_>,
+        grain: usize,
+    ) -> Vec<(usize, Vec<usize>)> {
         let q = vec![0; sequences.len() * 2 * 8 * 4];
         let q = Source::Host(HostTensor::new("q", &q, DType::F32, &[sequences.len(), 2, 8]).unwrap());
         let pages = cache.pages(0, sequences).unwrap();
         let kv = KvRows::Pages(&pages);
         let call = Call::new(&q, &kv, options).unwrap();
-        let stems = Stems::new(&call.asked, &pages);
+        let stems = Stems::new(&call.asked, &pages, grain);
         stems.all.iter().map(|of| (of.keys, of.queries.iter().map(|query| query.0).collect())).collect()
+    }
+
+    fn found(cache: &mut PageGroup, sequences: &[u64], options: &AttendOptions<'_>) -> Vec<(usize, Vec<usize>)> {
+        found_in(cache, sequences, options, 1)
     }
 
     #[test]
@@ -173,6 +184,8 @@ mod tests {
             found(&mut cache, &[long, other, short, one, kin], &plain),
             [(320, vec![0, 2, 3]), (288, vec![1, 4])]
         );
+        assert_eq!(found_in(&mut cache, &[one, long, short], &plain, 64), [(320, vec![0, 1, 2])]);
+        assert_eq!(found_in(&mut cache, &[one, long], &plain, 64), [(448, vec![0, 1])]);
         assert_eq!(found(&mut cache, &[one, other], &plain), []);
         assert_eq!(found(&mut cache, &[one], &plain), []);
         // The same sequence twice shares what both see: its last token is the query's own.
