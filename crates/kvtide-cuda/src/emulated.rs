@@ -204,6 +204,11 @@ pub(crate) fn allocate(bytes: usize) -> Result<()> {
     if bytes > free { refused(free) } else { Ok(()) }
 }
 
+/// Whether this thread captures.
+pub(crate) fn is_captured_here() -> bool {
+    GATE.is_captured_here()
+}
+
 /// Refuses what a capture cannot have to the thread that captures. Another thread breaks it, as on a GPU.
 fn check_not_captured(what: &'static str) -> Result<()> {
     if GATE.is_captured_here() {

@@ -29,6 +29,7 @@ mod gpu;
 #[cfg(feature = "captured-steps")]
 mod graph;
 mod insert;
+mod kept;
 mod kernel;
 mod list;
 mod memory;
@@ -56,6 +57,7 @@ pub use gate::Pass;
 #[cfg(feature = "captured-steps")]
 pub use graph::Graph;
 pub use insert::{Insert, Tables, advance, insert};
+pub use kept::KeptWords;
 pub use memory::{DeviceMemory, Reached};
 pub use part::{Rows, Section};
 pub use pieces::{copy_chains, zero_pieces};

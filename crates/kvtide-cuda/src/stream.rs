@@ -196,6 +196,13 @@ impl Stream {
         })
     }
 
+    /// Whether what is launched here is repeated later: by a capture of this thread, or the run before it.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.recording.is_some()
+            || on!(&self.processor, |gpu| gpu.is_captured_here(), crate::emulated::is_captured_here())
+    }
+
     /// Bytes of the host's where the device can read them.
     pub fn reach<'a>(&self, host: &'a [u8]) -> Result<Reached<'a>> {
         on!(

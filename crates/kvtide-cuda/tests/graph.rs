@@ -118,6 +118,7 @@ impl World {
             block_size: SLOTS,
             is_rotated: false,
             tables: Words::Device(self.tables.span()),
+            tails: &[],
         };
         let count = self.sequences;
         let call = Attend {
@@ -158,6 +159,7 @@ fn sequence(index: usize) -> AttendSequence {
         table: index * ROW_BLOCKS,
         keys: [(0, 0); 2],
         start: i64::MIN,
+        tail: None,
         nodes: 0,
         tree: [0; 2],
     }

@@ -124,6 +124,13 @@ impl<'a> Pool<'a> {
             sections: self.page.attended(self.format),
         };
         let staging = PageMemory { blocks: 0, ..slab };
-        AttendKeys::Pages { slab, staging, block_size: self.sizes.block, is_rotated: false, tables: self.tables }
+        AttendKeys::Pages {
+            slab,
+            staging,
+            block_size: self.sizes.block,
+            is_rotated: false,
+            tables: self.tables,
+            tails: &[],
+        }
     }
 }

@@ -38,6 +38,7 @@ impl<'a> Queries<'a> {
             table: sequence * sizes.keys / sizes.block,
             keys: [(0, sizes.keys), (sizes.keys as i64, 0)],
             start: i64::MIN,
+            tail: None,
             nodes: 0,
             tree: [0; 2],
         };

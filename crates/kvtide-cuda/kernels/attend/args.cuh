@@ -68,6 +68,8 @@ struct Sequence {
   uint32_t from, stem, stem_query;
   // Of a stem, where its queries begin in the list of those; else NONE.
   uint32_t members;
+  // From which of its blocks on entries are in the list of tails, and where there.
+  uint32_t tail_from, tail;
 };
 
 // Where a block's shared memory holds what, in bytes.
@@ -103,6 +105,8 @@ struct Args {
   Numbers sequences, ends, tables, positions, logits, seen, depths;
   // The queries of stems: of each its batch and its token there.
   Numbers members;
+  // Entries of tables in which layers differ.
+  Numbers tails;
   float scale, softcap;
   uint32_t query_format;
   uint32_t is_paged, is_ragged, is_causal, is_rotated;
@@ -119,7 +123,7 @@ struct Args {
 };
 
 // As the launcher counts it.
-static_assert(sizeof(Args) == 2808, "arguments as src/attend/args.rs has them");
+static_assert(sizeof(Args) == 2824, "arguments as src/attend/args.rs has them");
 
 template <typename T> DEVICE const T *numbers_at(const Args &args, const Numbers &of) {
   return reinterpret_cast<const T *>(of.far ? of.far : reinterpret_cast<uint64_t>(args.list.items<unsigned char>()) + of.near);

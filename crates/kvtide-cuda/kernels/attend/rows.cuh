@@ -22,9 +22,11 @@ DEVICE uint64_t page_of(const Args &args, uint32_t entry) {
 }
 
 // The table's entry for a key, and its slot.
-DEVICE uint32_t entry_of(const Args &args, const uint32_t *table, uint32_t key, uint32_t &slot) {
+template <int Tile>
+DEVICE uint32_t entry_of(const Args &args, const Work<Tile> &work, const uint32_t *table, uint32_t key, uint32_t &slot) {
   slot = key;
-  const uint32_t entry = table[args.block_size.split(slot)];
+  const uint32_t page = args.block_size.split(slot);
+  const uint32_t entry = page < work.tail_from ? table[page] : numbers_at<uint32_t>(args, args.tails)[work.tail + page - work.tail_from];
   return args.blocks[1] ? entry : entry & ~STAGED;
 }
 
@@ -73,7 +75,7 @@ template <int Tile> DEVICE void find_rows(const Args &args, const Work<Tile> &wo
     uint64_t from = 0;
     if (key < work.count && args.is_paged) {
       uint32_t slot = 0;
-      const uint32_t entry = entry_of(args, table, key, slot);
+      const uint32_t entry = entry_of(args, work, table, key, slot);
       const Section &section = of.sections[entry >> 31];
       // Floats beside low-bit rows are read where they are widened.
       if (section.format == of.sections[0].format) from = codes_of(section, page_of(args, entry), work.kv_head, slot);
@@ -107,7 +109,7 @@ DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, u
   for (uint32_t row = threadIdx.x; row < Tile; row += blockDim.x) {
     const uint32_t key = first + row;
     uint32_t slot = 0;
-    const uint32_t entry = key < work.count ? entry_of(args, table, key, slot) : 0;
+    const uint32_t entry = key < work.count ? entry_of(args, work, table, key, slot) : 0;
     reinterpret_cast<uint32_t *>(stage + args.shared.entries)[row] = entry;
 #pragma unroll
     for (int part = 0; part < 2; part++) {

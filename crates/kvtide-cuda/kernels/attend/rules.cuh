@@ -104,6 +104,7 @@ template <int Tile> struct Work {
   uint32_t first_row, rows;
   // In the lists of all queries, all keys and all tables.
   uint32_t first_query, first_key, table;
+  uint32_t tail_from, tail;
   uint32_t queries;
   // The keys of the sequence that may be read.
   uint32_t count;
@@ -149,6 +150,7 @@ template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> 
   const bool is_stem = of.members != NONE;
   work.first_row = first_row, work.rows = rows;
   work.first_query = of.first_query, work.first_key = of.first_key, work.table = of.table, work.queries = of.queries;
+  work.tail_from = of.tail_from, work.tail = of.tail;
   Rules &rules = work.rules;
   rules.keys = {{of.positions[0], of.positions[1]}, {of.keys[0], of.keys[1]}};
   if (args.lengths) {

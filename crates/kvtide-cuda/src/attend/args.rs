@@ -71,6 +71,8 @@ pub(super) struct ReadSequence {
     pub stem: u32,
     pub stem_query: u32,
     pub members: u32,
+    pub tail_from: u32,
+    pub tail: u32,
 }
 
 #[repr(C)]
@@ -114,6 +116,7 @@ pub(super) struct Args {
     pub seen: Numbers,
     pub depths: Numbers,
     pub members: Numbers,
+    pub tails: Numbers,
     pub scale: f32,
     pub softcap: f32,
     pub query_format: u32,
@@ -133,4 +136,4 @@ pub(super) struct Args {
 }
 
 /// As the kernels count it: `kernels/attend/args.cuh` says the same number.
-const _: () = assert!(size_of::<Args>() == 2808);
+const _: () = assert!(size_of::<Args>() == 2824);

@@ -1,6 +1,6 @@
 //! Refuses calls that reach outside their memory: nothing is launched before everything was looked at.
 
-use super::rows::{Attend, AttendKeys, AttendSequence, AttendStem, HeadRows, PageMemory, RowFormat, STAGED, Words};
+use super::rows::{Attend, AttendKeys, AttendStem, HeadRows, PageMemory, RowFormat, STAGED, Words};
 
 /// Panics with what does not fit: callers have checked what users gave them.
 pub(super) fn check(call: &Attend<'_>) {
@@ -33,12 +33,12 @@ pub(super) fn check(call: &Attend<'_>) {
                 check_rows(rows, batches, call.sizes.kv_heads, tokens, dim);
             }
         }
-        AttendKeys::Pages { slab, staging, block_size, tables, .. } => {
+        AttendKeys::Pages { slab, staging, block_size, tables, tails, .. } => {
             assert!(*block_size > 0, "blocks of tokens");
             for pages in [slab, staging].into_iter().filter(|pages| pages.blocks > 0) {
                 check_pages(call, pages, *block_size);
             }
-            check_tables(call, [slab, staging], *block_size, tables);
+            check_tables(call, [slab, staging], *block_size, tables, tails);
         }
     }
 }
@@ -98,9 +98,10 @@ fn check_rules(call: &Attend<'_>, queries: usize) {
 }
 
 fn check_stems(call: &Attend<'_>, queries: usize) {
-    let Some(AttendKeys::Pages { block_size, .. }) = Some(&call.keys).filter(|_| !call.stems.is_empty()) else {
-        return assert!(call.stems.is_empty(), "stems of pages");
-    };
+    if call.stems.is_empty() {
+        return;
+    }
+    assert!(matches!(call.keys, AttendKeys::Pages { .. }), "stems of pages");
     assert!(call.lengths.is_none() && call.mask.is_none(), "stems of sequences that are known and see all of them");
     let each = call.sequences.first().map_or(0, |of| of.queries);
     let ends = if call.sizes.is_ragged { [1, queries] } else { [call.sequences.len(), each] };
@@ -113,12 +114,7 @@ fn check_stems(call: &Attend<'_>, queries: usize) {
         }
         let known = stem.queries.iter().all(|at| (at[0] as usize) < ends[0] && (at[1] as usize) < ends[1]);
         assert!(known, "queries of the call");
-        let blocks = stem.keys.div_ceil(*block_size);
-        let has_table = |of: &AttendSequence| {
-            (of.table..of.table + of.key_count().div_ceil(*block_size)).contains(&stem.table)
-                && stem.table + blocks <= of.table + of.key_count().div_ceil(*block_size)
-        };
-        assert!(stem.members.iter().any(|&(sequence, _)| has_table(&call.sequences[sequence])), "a table of a member");
+        assert!(stem.keys <= call.sequences[stem.sequence].key_count(), "keys of a table");
     }
 }
 
@@ -144,15 +140,22 @@ fn check_pages(call: &Attend<'_>, pages: &PageMemory<'_>, block_size: usize) {
     assert!(last + pages.page <= pages.memory.bytes(), "pages reach outside their memory");
 }
 
-fn check_tables(call: &Attend<'_>, pages: [&PageMemory<'_>; 2], block_size: usize, tables: &Words<'_>) {
+fn check_tables(call: &Attend<'_>, pages: [&PageMemory<'_>; 2], block_size: usize, tables: &Words<'_>, tails: &[u32]) {
+    let known = |&entry: &u32| ((entry & !STAGED) as usize) < pages[(entry >> 31) as usize].blocks;
     for of in call.sequences {
         let blocks = keys(call, of.key_count()).div_ceil(block_size);
+        let (from, place) = of.tail.unwrap_or((blocks, 0));
+        let blocks = if from < blocks {
+            assert!(tails[place..][..blocks - from].iter().all(known), "blocks of the slab");
+            from
+        } else {
+            blocks
+        };
         let end = of.table + blocks;
         match tables {
             _ if blocks == 0 => {}
             Words::Device(span) => assert!(4 * end <= span.bytes() && pages[0].blocks > 0, "a table for each sequence"),
             Words::Host(entries) => {
-                let known = |&entry: &u32| ((entry & !STAGED) as usize) < pages[(entry >> 31) as usize].blocks;
                 assert!(entries[of.table..end].iter().all(known), "blocks of the slab");
             }
         }

@@ -182,10 +182,23 @@ fn read_sequences(call: &Attend<'_>, members: &Members, planned: impl Fn(usize) 
         let members = number(first);
         first += of.queries.len();
         let (splits, kept) = planned(count + index);
-        let (queries, table, keys) = (number(of.queries.len()), number(of.table), [number(of.keys), 0]);
+        let (queries, keys) = (number(of.queries.len()), [number(of.keys), 0]);
+        let ReadSequence { table, tail_from, tail, .. } = sequence(&call.sequences[of.sequence]);
         // Low enough for any position.
         let start = -(1 << 62);
-        ReadSequence { splits, kept, queries, table, keys, start, stem: NONE, members, ..ReadSequence::default() }
+        ReadSequence {
+            splits,
+            kept,
+            queries,
+            table,
+            tail_from,
+            tail,
+            keys,
+            start,
+            stem: NONE,
+            members,
+            ..ReadSequence::default()
+        }
     };
     let sequences = call.sequences.iter().enumerate().map(of_sequence).collect::<Vec<_>>();
     let stems = call.stems.iter().enumerate().map(of_stem);
@@ -333,7 +346,7 @@ fn args(call: &Attend<'_>, list: &mut NumberList, sequences: &[ReadSequence]) ->
     args.logits = list.add_some(call.rules.sink_logits);
     args.seen = list.add_some(call.trees.map(|trees| trees.seen));
     args.depths = list.add_some(call.trees.map(|trees| trees.depths));
-    args.tables = Numbers::NONE;
+    (args.tables, args.tails) = (Numbers::NONE, Numbers::NONE);
     // Without a cap, scores are logarithms to base 2 at once; with one they are bent first.
     // Of the smallest caps the quotient is no float.
     args.scale = call.rules.softcap.map_or(call.rules.scale, |cap| (call.rules.scale / cap).clamp(f32::MIN, f32::MAX));
@@ -345,7 +358,7 @@ fn args(call: &Attend<'_>, list: &mut NumberList, sequences: &[ReadSequence]) ->
     let each = call.sequences.first().map_or(0, |of| of.queries);
     args.has_shared_positions = u32::from(call.positions.is_some_and(|positions| positions.len() == each));
     args.block_size = Divisor::new(1);
-    if let AttendKeys::Pages { slab, staging, block_size, is_rotated, tables } = &call.keys {
+    if let AttendKeys::Pages { slab, staging, block_size, is_rotated, tables, tails } = &call.keys {
         let all = [slab, staging];
         args.is_paged = 1;
         args.is_rotated = u32::from(*is_rotated);
@@ -353,6 +366,7 @@ fn args(call: &Attend<'_>, list: &mut NumberList, sequences: &[ReadSequence]) ->
         args.block_bytes = all.map(|pages| pages.block as u64);
         args.blocks = all.map(|pages| number(pages.blocks));
         args.block_size = Divisor::new(*block_size);
+        args.tails = list.add(tails);
         args.tables = match tables {
             Words::Host(entries) => list.add(entries),
             Words::Device(span) => far(*span),
@@ -375,6 +389,8 @@ fn sequence(of: &AttendSequence) -> ReadSequence {
         queries: number(of.queries),
         first_key: number(of.first_key),
         table: number(of.table),
+        tail_from: of.tail.map_or(u32::MAX, |(block, _)| number(block)),
+        tail: of.tail.map_or(0, |(_, place)| number(place)),
         nodes: number(of.nodes),
         depths: number(of.tree[0]),
         seen: number(of.tree[1]),

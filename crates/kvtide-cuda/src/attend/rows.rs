@@ -128,6 +128,8 @@ pub enum AttendKeys<'a> {
         is_rotated: bool,
         /// The blocks of all sequences.
         tables: Words<'a>,
+        /// Entries in the place of the last ones of sequences: what differs from layer to layer.
+        tails: &'a [u32],
     },
 }
 
@@ -145,6 +147,8 @@ pub struct AttendSequence {
     pub first_key: usize,
     /// Where its blocks begin in the tables.
     pub table: usize,
+    /// From which of its blocks on, if any, entries are in the tails, and where there.
+    pub tail: Option<(usize, usize)>,
     /// Where the keys of its one or two runs stand, and how many each has.
     pub keys: [(i64, usize); 2],
     /// The first position that is no padding.
@@ -166,8 +170,8 @@ impl AttendSequence {
 /// What several sequences of pages begin with, read once for all of them: every query of theirs sees all of it.
 #[derive(Clone, Debug)]
 pub struct AttendStem {
-    /// Where its blocks begin in the tables: those of one of them.
-    pub table: usize,
+    /// The sequence whose blocks are read.
+    pub sequence: usize,
     /// How many keys: a multiple of [`AttendStem::GRAIN`].
     pub keys: usize,
     /// The sequences, and the place of the first query of each among those of the stem.

@@ -36,11 +36,12 @@ impl Call {
         let skew = self.out_skew * self.query.row_bytes(1);
         let [mut out, mut sums] =
             [(out_bytes, skew), (4 * rows, 0)].map(|(bytes, skew)| Memory::new(&vec![0xff; bytes], skew));
-        let keys = self.attend_keys(
-            &memory,
-            &pages,
-            if self.has_device_lengths { Words::Device(tables_at.span()) } else { Words::Host(&tables) },
-        );
+        let tails = self.tails();
+        // Entries in whose place there are others are not looked at.
+        let unread = |&entry: &u32| if entry >> 31 == 1 { !STAGED } else { entry };
+        let listed: Vec<u32> = tables.iter().map(unread).collect();
+        let tables = if self.has_device_lengths { Words::Device(tables_at.span()) } else { Words::Host(&listed) };
+        let keys = self.attend_keys(&memory, &pages, tables, &tails);
         let call = Attend {
             queries: self.head_rows(queries.span(), self.query, self.dims[0], self.query_heads(), true),
             sizes: AttendSizes {
@@ -107,6 +108,15 @@ impl Call {
         tables
     }
 
+    /// The entries of staged blocks of all sequences, where the host knows how many there are.
+    fn tails(&self) -> Vec<u32> {
+        if self.has_device_lengths {
+            Vec::new()
+        } else {
+            self.tables().into_iter().filter(|entry| entry >> 31 == 1).collect()
+        }
+    }
+
     fn together(&self, slab: usize, sides: &[Side; 2]) -> Vec<u8> {
         let mut bytes = sides[0].memory[slab].clone();
         if let Keys::Pages { .. } = self.keys {
@@ -119,10 +129,13 @@ impl Call {
     }
 
     fn attend_sequences(&self) -> Vec<AttendSequence> {
-        let (mut first_query, mut first_key) = (0, 0);
+        let (mut first_query, mut first_key, mut tails) = (0, 0, 0);
         let of = |(index, &(queries, keys)): (usize, &(usize, usize))| {
             // Lengths of the device's count, whatever is said here.
             let known = if self.has_device_lengths { 0 } else { keys };
+            let (blocks, staged) = self.blocks(known);
+            let tail = (staged < blocks).then_some((staged, tails));
+            tails += blocks - staged;
             let of = AttendSequence {
                 first_query,
                 queries,
@@ -130,6 +143,7 @@ impl Call {
                 table: index * self.room(),
                 keys: self.runs(known),
                 start: self.start(index),
+                tail,
                 nodes: 0,
                 tree: [0; 2],
             };
@@ -172,7 +186,13 @@ impl Call {
         HeadRows { memory, format, pieces: [(0, first), (first * token, second)], batch, head, token }
     }
 
-    fn attend_keys<'a>(&self, rows: &'a [[Memory; 2]; 2], pages: &'a [Memory; 2], tables: Words<'a>) -> AttendKeys<'a> {
+    fn attend_keys<'a>(
+        &self,
+        rows: &'a [[Memory; 2]; 2],
+        pages: &'a [Memory; 2],
+        tables: Words<'a>,
+        tails: &'a [u32],
+    ) -> AttendKeys<'a> {
         let of = |part: usize| {
             self.head_rows(rows[part][0].span(), self.formats[part], self.dims[part], self.kv_heads, false)
         };
@@ -197,6 +217,13 @@ impl Call {
                 sections: [0, 1].map(|part| self.section(part, slab == 1)),
             }
         };
-        AttendKeys::Pages { slab: slab(0), staging: slab(1), block_size: *block_size, is_rotated: *is_rotated, tables }
+        AttendKeys::Pages {
+            slab: slab(0),
+            staging: slab(1),
+            block_size: *block_size,
+            is_rotated: *is_rotated,
+            tables,
+            tails,
+        }
     }
 }

@@ -49,6 +49,7 @@ pub(crate) fn attend_captured(
                 block_size: slab.layout.shape().block_size as usize,
                 is_rotated: false,
                 tables: Words::Device(of[3]),
+                tails: &[],
             };
             let lengths = DeviceLengths { memory: of[2].from(4 * numbers.sequences), keys_max: numbers.keys_max };
             let call = Attend {
@@ -147,6 +148,7 @@ fn sequence(index: usize, row_blocks: usize) -> AttendSequence {
         // As many as the device says.
         keys: [(0, 0); 2],
         start: i64::MIN,
+        tail: None,
         nodes: 0,
         tree: [0; 2],
     }

@@ -95,6 +95,23 @@ fn enqueue(
 
 /// Enqueues a call; its tensors' memory comes in their order. False, and nothing was enqueued, where it is none for kernels.
 fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, lse: Span<'_>) -> Result<bool> {
+    let ResolvedRows::Pages(pages) = call.rows() else {
+        return launch_over(stream, call, &Blocks::default(), Words::Host(&[]), spans, out, lse);
+    };
+    let blocks = Blocks::new(pages);
+    pages.tables.with(stream, &blocks.tables, |tables| launch_over(stream, call, &blocks, tables, spans, out, lse))
+}
+
+/// The same, with the tables of its pages.
+fn launch_over(
+    stream: &Stream,
+    call: &Call<'_>,
+    blocks: &Blocks,
+    tables: Words<'_>,
+    spans: &[Span<'_>],
+    out: Span<'_>,
+    lse: Span<'_>,
+) -> Result<bool> {
     let asked = &call.asked;
     let mut spans = spans.iter().copied();
     let mut reached = Vec::new();
@@ -109,10 +126,6 @@ fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, l
         head_rows(source, axes, memory)
     };
     let queries = of(0, call.queries());
-    let tables = match call.rows() {
-        ResolvedRows::Strided { .. } => Vec::new(),
-        ResolvedRows::Pages(pages) => blocks(pages, asked.sequences.len()),
-    };
     let keys = match call.rows() {
         ResolvedRows::Strided { k, v, .. } => AttendKeys::Rows { k: of(1, k), v: of(2, v) },
         ResolvedRows::Pages(pages) => AttendKeys::Pages {
@@ -120,12 +133,13 @@ fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, l
             staging: page_memory(&pages.slabs.staging, 0, spans.next()),
             block_size: pages.block_size(),
             is_rotated: pages.slabs.shape.hadamard,
-            tables: Words::Host(&tables),
+            tables,
+            tails: &blocks.tails,
         },
     };
     let (depths, seen) = trees(asked)?;
     let mask = mask.as_ref().zip(asked.mask.as_ref());
-    let sequences = sequences(asked, keys);
+    let sequences = sequences(asked, blocks);
     let call = Attend {
         queries,
         sizes: asked.sizes,
@@ -143,25 +157,21 @@ fn launch(stream: &Stream, call: &Call<'_>, spans: &[Span<'_>], out: Span<'_>, l
     Ok(attend(stream, &call)?)
 }
 
-/// The sequences; their blocks lie one behind the other in the tables.
-fn sequences(asked: &Asked<'_>, keys: AttendKeys<'_>) -> Vec<AttendSequence> {
-    let block_size = match keys {
-        AttendKeys::Pages { block_size, .. } => Some(block_size),
-        AttendKeys::Rows { .. } => None,
-    };
-    let (mut table, mut tree, is_shared) = (0, [0; 2], asked.trees.len() == 1);
+/// The sequences.
+fn sequences(asked: &Asked<'_>, blocks: &Blocks) -> Vec<AttendSequence> {
+    let (mut tree, is_shared) = ([0; 2], asked.trees.len() == 1);
     let of = |(index, of): (usize, &CallSequence)| {
         let (found, at) = (asked.tree(index), tree);
         if let Some(found) = found.filter(|_| !is_shared) {
             tree = [at[0] + found.len(), at[1] + found.bits().len()];
         }
-        let first = table;
-        table += block_size.map_or(0, |size| of.keys.len().div_ceil(size));
+        let (table, tail) = blocks.sequences.get(index).copied().unwrap_or_default();
         AttendSequence {
             first_query: of.first_query,
             queries: of.queries,
             first_key: of.first_key,
-            table: first,
+            table,
+            tail,
             keys: of.keys.runs(),
             start: of.start,
             nodes: found.map_or(0, Family::len),
@@ -184,7 +194,7 @@ fn stems(call: &Call<'_>, sequences: &[AttendSequence]) -> Vec<AttendStem> {
         false => [sequence, query],
     };
     let of_stem = |(index, stem): (usize, &Stem)| AttendStem {
-        table: sequences[stem.sequence].table,
+        sequence: stem.sequence,
         keys: stem.keys,
         members: members_of(index).collect(),
         // Fewer than 2^32: no list of queries is longer.
@@ -219,14 +229,31 @@ pub(super) fn head_rows<'a>(source: &Resolved<'_>, axes: Axes, memory: Span<'a>)
     }
 }
 
-/// The blocks of all sequences, those of the staging slab marked.
-fn blocks(pages: &PageRows<'_>, count: usize) -> Vec<u32> {
-    let of = |sequence: usize| {
-        let tokens = (0..pages.tokens(sequence)).step_by(pages.block_size());
-        tokens.filter_map(move |token| pages.page(sequence, token))
-    };
-    let entry = |page: &kvtide_core::paged::PageRead| page.staged.map_or(page.block, |staged| staged | STAGED);
-    (0..count).flat_map(of).map(entry).collect()
+/// Where pages lie: what all layers of a step share, and apart from it what differs from layer to layer.
+#[derive(Default)]
+struct Blocks {
+    /// The blocks of all sequences, one behind the other.
+    tables: Vec<u32>,
+    /// Of each sequence that has staged pages its entries from the first one on: those of the staging slab marked.
+    tails: Vec<u32>,
+    /// Where the blocks of each sequence begin, and from which of them on they are in the tails, and where there.
+    sequences: Vec<(usize, Option<(usize, usize)>)>,
+}
+
+impl Blocks {
+    fn new(pages: &PageRows<'_>) -> Self {
+        let mut blocks = Blocks::default();
+        for sequence in 0..pages.count() {
+            let listed = pages.listed(sequence).map_or(&[][..], |(listed, _)| listed);
+            let (first, place) = (blocks.tables.len(), blocks.tails.len());
+            blocks.tables.extend(listed.iter().map(|page| page.block));
+            let staged = listed.iter().position(|page| page.staged.is_some());
+            let tail = &listed[staged.unwrap_or(listed.len())..];
+            blocks.tails.extend(tail.iter().map(|page| page.staged.map_or(page.block, |staged| staged | STAGED)));
+            blocks.sequences.push((first, staged.map(|block| (block, place))));
+        }
+        blocks
+    }
 }
 
 fn row_format(format: PageFormat) -> RowFormat {

@@ -42,6 +42,8 @@ mod merge;
 mod output;
 mod portable;
 mod stem;
+#[cfg(all(test, feature = "emulate"))]
+mod tables_once;
 
 pub use call::kv_rows::KvRows;
 pub use call::options::{AttendOptions, Attended};

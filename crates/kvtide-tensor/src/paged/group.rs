@@ -22,6 +22,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvtide_core::paged::{HeldContent, Identity, PagedPlanner};
+use kvtide_cuda::KeptWords;
 
 use super::dropped::{Dropped, DroppedList};
 use super::options::PagedKvCacheOptions;
@@ -38,6 +39,8 @@ use crate::device::form::Form;
 pub(crate) struct PageGroup {
     pub(super) planner: PagedPlanner,
     pub(super) slabs: Slabs,
+    /// The tables that a device was handed last.
+    pub(crate) tables: Arc<KeptWords>,
     pub(super) budget: Arc<Budget>,
     growths: u64,
     pub(super) copied_bytes: u64,
@@ -72,6 +75,7 @@ impl PageGroup {
         Ok(PageGroup {
             planner,
             slabs: Slabs::new(shape, options.capacity, &budget)?,
+            tables: Arc::default(),
             budget,
             growths: 0,
             copied_bytes: 0,

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use candle_core::Tensor;
 use kvtide_core::Tree;
 use kvtide_core::paged::{KeyOrValue, NO_BLOCK, PageRead, Window};
+use kvtide_cuda::KeptWords;
 
 use super::group::PageGroup;
 use super::slabs::{Holes, Slabs};
@@ -32,6 +33,8 @@ pub struct PageRows<'a> {
     /// Keeps the cache from changing, when nothing else does.
     _pin: Option<Arc<Pin>>,
     pub(crate) slabs: Slabs,
+    /// The tables that a device was handed last.
+    pub(crate) tables: Arc<KeptWords>,
     layer: u32,
     /// What a query sees unless it is said otherwise.
     window: Option<Window>,
@@ -116,6 +119,7 @@ impl PageGroup {
             life: self.life.clone(),
             _pin: None,
             slabs: self.slabs.clone(),
+            tables: self.tables.clone(),
             layer,
             window: self.planner.window(),
             are_of_tables: false,
@@ -131,8 +135,8 @@ impl PageRows<'_> {
     #[must_use]
     pub fn pinned(self) -> PageRows<'static> {
         let _pin = Some(Pin::new(&self.life));
-        let PageRows { life, slabs, layer, window, are_of_tables, pages, sequences, .. } = self;
-        PageRows { cache: PhantomData, life, _pin, slabs, layer, window, are_of_tables, pages, sequences }
+        let PageRows { life, slabs, tables, layer, window, are_of_tables, pages, sequences, .. } = self;
+        PageRows { cache: PhantomData, life, _pin, slabs, tables, layer, window, are_of_tables, pages, sequences }
     }
 
     /// The same blocks in another layer, where none of their pages is staged but these: the place of each among the pages, and its
@@ -178,7 +182,7 @@ impl PageRows<'_> {
     }
 
     /// The pages of a sequence, and their places among all pages; nothing where there is no such sequence.
-    pub(super) fn listed(&self, sequence: usize) -> Option<(&[PageRead], Range<usize>)> {
+    pub(crate) fn listed(&self, sequence: usize) -> Option<(&[PageRead], Range<usize>)> {
         let first = self.sequences.get(sequence)?.first;
         let end = self.sequences.get(sequence + 1).map_or(self.pages.len(), |next| next.first);
         Some((&self.pages[first..end], first..end))
