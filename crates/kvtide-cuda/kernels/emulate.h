@@ -300,6 +300,14 @@ inline bool warp_any(bool value) {
   return false;
 }
 
+inline uint32_t warp_votes(bool value) {
+  const auto shown = emulate::show(value);
+  const uint32_t first = emulate::block.current / emulate::LANES * emulate::LANES;
+  uint32_t votes = 0;
+  for (uint32_t lane = 0; lane < emulate::LANES && first + lane < emulate::block.count; lane++) votes += shown[lane] ? 1 : 0;
+  return votes;
+}
+
 // Copies run no earlier than their thread waits for them.
 inline void copy_ahead(void *shared, const void *global, int valid = 16) {
   auto &copies = emulate::block.copies[emulate::block.current];
@@ -309,6 +317,7 @@ inline void copy_word_ahead(void *shared, const void *global) {
   auto &copies = emulate::block.copies[emulate::block.current];
   copies.under_way.push_back({shared, global, 4, 4, copies.groups});
 }
+inline void ask_ahead(const void *) {}
 inline void copies_commit() { emulate::block.copies[emulate::block.current].groups++; }
 template <int Left> void copies_wait() {
   auto &copies = emulate::block.copies[emulate::block.current];

@@ -40,6 +40,8 @@ template <typename T> DEVICE T warp_across(T value, int distance) {
   return __shfl_xor_sync(0xffffffffu, value, distance);
 }
 DEVICE bool warp_any(bool value) { return __any_sync(0xffffffffu, value); }
+// How many lanes say so.
+DEVICE uint32_t warp_votes(bool value) { return uint32_t(__popc(__ballot_sync(0xffffffffu, value))); }
 
 // Copies 16 bytes to shared memory while the thread goes on; `valid` of them, zeros behind.
 DEVICE void copy_ahead(void *shared, const void *global, int valid = 16) {
@@ -51,6 +53,8 @@ DEVICE void copy_word_ahead(void *shared, const void *global) {
   uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(global) : "memory");
 }
+// Asks for the line at an address, and goes on.
+DEVICE void ask_ahead(const void *global) { asm volatile("prefetch.global.L1 [%0];" ::"l"(global)); }
 DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most `Left` of the committed groups are under way.
 template <int Left> DEVICE void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(Left) : "memory"); }

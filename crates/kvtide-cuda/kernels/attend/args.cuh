@@ -129,15 +129,17 @@ template <typename T> DEVICE const T *numbers_at(const Args &args, const Numbers
   return reinterpret_cast<const T *>(of.far ? of.far : reinterpret_cast<uint64_t>(args.list.items<unsigned char>()) + of.near);
 }
 
-// The sequence that a block belongs to, and its place among those of it.
+// The sequence that a block belongs to, and its place among those of it: every lane of a warp takes part.
 DEVICE uint32_t sequence_of(const Args &args, uint32_t &place) {
   const uint32_t *ends = numbers_at<uint32_t>(args, args.ends);
   uint32_t first = 0, count = args.count;
-  // The first whose blocks end behind this one.
+  // The first whose blocks end behind this one: in 32 pieces, each lane looks at the last of one.
   while (count > 0) {
-    const uint32_t half = count / 2;
-    if (ends[first + half] <= place) first += half + 1, count -= half + 1;
-    else count = half;
+    const uint32_t step = (count + 31) / 32, last = (threadIdx.x % 32 + 1) * step - 1;
+    const uint32_t passed = step * warp_votes(last < count && ends[first + last] <= place);
+    first += passed, count -= passed;
+    if (step == 1) break;
+    if (count > step) count = step;
   }
   if (first) place -= ends[first - 1];
   return first;

@@ -26,7 +26,7 @@ template <int Tile>
 DEVICE uint32_t entry_of(const Args &args, const Work<Tile> &work, const uint32_t *table, uint32_t key, uint32_t &slot) {
   slot = key;
   const uint32_t page = args.block_size.split(slot);
-  const uint32_t entry = page < work.tail_from ? table[page] : numbers_at<uint32_t>(args, args.tails)[work.tail + page - work.tail_from];
+  const uint32_t entry = page < work.of.tail_from ? table[page] : numbers_at<uint32_t>(args, args.tails)[work.of.tail + page - work.of.tail_from];
   return args.blocks[1] ? entry : entry & ~STAGED;
 }
 
@@ -68,7 +68,7 @@ DEVICE uint32_t row_scale_bytes(const Section &section, int part) {
 
 // Finds the rows of a tile, keys then values: where each begins, and 0 where none is read. Once for each row, whose many threads only copy.
 template <int Tile> DEVICE void find_rows(const Args &args, const Work<Tile> &work, uint32_t tile, uint64_t *rows) {
-  const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.table : nullptr;
+  const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.of.table : nullptr;
   for (uint32_t index = threadIdx.x; index < 2 * Tile; index += blockDim.x) {
     const Part &of = args.parts[index / Tile];
     const uint32_t key = tile * Tile + index % Tile;
@@ -80,7 +80,7 @@ template <int Tile> DEVICE void find_rows(const Args &args, const Work<Tile> &wo
       // Floats beside low-bit rows are read where they are widened.
       if (section.format == of.sections[0].format) from = codes_of(section, page_of(args, entry), work.kv_head, slot);
     } else if (key < work.count) {
-      from = row_of_strided(of.rows, args.is_ragged ? 0 : work.sequence, work.kv_head, work.first_key + key);
+      from = row_of_strided(of.rows, args.is_ragged ? 0 : work.sequence, work.kv_head, work.of.first_key + key);
     }
     rows[index] = from;
   }
@@ -89,7 +89,7 @@ template <int Tile> DEVICE void find_rows(const Args &args, const Work<Tile> &wo
 // Asks for a tile of keys and values, whose rows were found. What lies behind the last key is zeros.
 template <int Tile>
 DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, unsigned char *stage, const uint64_t *rows) {
-  const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.table : nullptr;
+  const uint32_t *table = args.is_paged ? numbers_at<uint32_t>(args, args.tables) + work.of.table : nullptr;
   const uint32_t first = tile * Tile;
 #pragma unroll
   for (int part = 0; part < 2; part++) {
@@ -115,7 +115,13 @@ DEVICE void read_tile(const Args &args, const Work<Tile> &work, uint32_t tile, u
     for (int part = 0; part < 2; part++) {
       const Section &section = args.parts[part].sections[0];
       const uint32_t bytes = row_scale_bytes(section, part);
-      if (!bytes || entry >> 31 || key >= work.count) continue;
+      if (entry >> 31 || key >= work.count) continue;
+      // Scales of channels, once a page, so that they are near when the tile is widened.
+      if (!bytes && section.format == Q4 && (slot == 0 || row == 0)) {
+        const uint64_t scales = scales_of(section, page_of(args, entry), work.kv_head, 0, 0);
+        for (uint32_t line = 0; line < 4 * args.parts[part].dim; line += 128) ask_ahead(reinterpret_cast<const void *>(scales + line));
+      }
+      if (!bytes) continue;
       const uint64_t from = scales_of(section, page_of(args, entry), work.kv_head, slot, bytes);
       // The word that has it: a scale of two bytes may be its second half.
       copy_word_ahead(stage + args.shared.scales + 4 * (part * Tile + row), reinterpret_cast<const void *>(from & ~uint64_t(3)));

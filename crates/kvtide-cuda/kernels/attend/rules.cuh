@@ -96,16 +96,11 @@ constexpr uint32_t WORK_BYTES = 256;
 
 // What one block does: some rows of one sequence and head of keys, and a share of the tiles that they see.
 template <int Tile> struct Work {
-  uint32_t sequence, kv_head, split, splits;
-  uint64_t kept;
-  // Of a stem, where its queries are listed; else NONE.
-  uint32_t members;
+  uint32_t sequence, kv_head, split;
   // The first row within the sequence, and all of them: its queries, for each the heads that share the head of keys.
   uint32_t first_row, rows;
-  // In the lists of all queries, all keys and all tables.
-  uint32_t first_query, first_key, table;
-  uint32_t tail_from, tail;
-  uint32_t queries;
+  // What the launcher says of the sequence.
+  Sequence of;
   // The keys of the sequence that may be read.
   uint32_t count;
   int64_t lowest, highest;
@@ -137,20 +132,15 @@ DEVICE int64_t query_position(const Args &args, const Rules &rules, uint32_t fir
   return rules.keys.end() - queries + query;
 }
 
-// A block's work, `Rows` rows.
-template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> &work) {
-  uint32_t place = blockIdx.x;
-  const uint32_t sequence = sequence_of(args, place);
-  const Sequence &of = numbers_at<Sequence>(args, args.sequences)[sequence];
+// A block's work, `Rows` rows: the block at this place among those of a sequence, of which all is known.
+template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> &work, uint32_t sequence, uint32_t place) {
+  const Sequence &of = work.of;
   const uint32_t rows = of.queries * args.group.by, row_tile = place / of.splits;
   // The last rows see the most keys: they begin first.
   const uint32_t first_row = ((rows - 1) / Rows - row_tile) * Rows;
-  work.sequence = sequence, work.kv_head = blockIdx.y, work.split = place - row_tile * of.splits;
-  work.splits = of.splits, work.kept = of.kept, work.members = of.members;
   const bool is_stem = of.members != NONE;
+  work.sequence = sequence, work.kv_head = blockIdx.y, work.split = place - row_tile * of.splits;
   work.first_row = first_row, work.rows = rows;
-  work.first_query = of.first_query, work.first_key = of.first_key, work.table = of.table, work.queries = of.queries;
-  work.tail_from = of.tail_from, work.tail = of.tail;
   Rules &rules = work.rules;
   rules.keys = {{of.positions[0], of.positions[1]}, {of.keys[0], of.keys[1]}};
   if (args.lengths) {
@@ -188,8 +178,8 @@ template <int Rows, int Tile> APART void find_work(const Args &args, Work<Tile> 
   if (has_sinks && work.rest_from < sinks_to) work.rest_from = sinks_to;
   const uint32_t rest_to = has_rest ? end_tile(ranges[1]) : 0;
   const uint64_t tiles = work.sink_tiles + (rest_to > work.rest_from ? rest_to - work.rest_from : 0);
-  work.from = uint32_t(tiles * work.split / work.splits);
-  work.to = uint32_t(tiles * (work.split + 1) / work.splits);
+  work.from = uint32_t(tiles * work.split / of.splits);
+  work.to = uint32_t(tiles * (work.split + 1) / of.splits);
 }
 
 // One row: a query and one of its heads.
@@ -204,7 +194,7 @@ template <int Tile> DEVICE Row row_of(const Args &args, const Work<Tile> &work, 
   if (rest >= work.rows) return {false, 0, 0, 0};
   const uint32_t query = args.group.split(rest);
   return {true, query, work.kv_head * args.group.by + rest,
-          query_position(args, work.rules, work.first_query, work.queries, work.members != NONE, query)};
+          query_position(args, work.rules, work.of.first_query, work.of.queries, work.of.members != NONE, query)};
 }
 
 // What a key's weight is the exponential of, from its product with a query.
@@ -231,7 +221,15 @@ APART float score_on_edge(const Args &args, const Work<Tile> &work, Row row, flo
 // The same for all threads, in shared memory, which has room for it at its start.
 template <int Rows, int Tile> DEVICE void begin_work(const Args &args, Work<Tile> &work) {
   static_assert(sizeof(Work<Tile>) <= WORK_BYTES, "a block's work has its place");
-  if (threadIdx.x == 0) find_work<Rows>(args, work);
+  if (threadIdx.x < 32) {
+    uint32_t place = blockIdx.x;
+    const uint32_t sequence = sequence_of(args, place);
+    // In one load of the warp's; what follows reads it here.
+    const uint32_t *from = reinterpret_cast<const uint32_t *>(numbers_at<Sequence>(args, args.sequences) + sequence);
+    for (uint32_t word = threadIdx.x; word < sizeof(Sequence) / 4; word += 32) reinterpret_cast<uint32_t *>(&work.of)[word] = from[word];
+    warp_barrier();
+    if (threadIdx.x == 0) find_work<Rows>(args, work, sequence, place);
+  }
   block_barrier();
 }
 

@@ -71,6 +71,12 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
         warp_multiply<W>(scores[2 * pair + 1], query, b[2], b[3]);
       }
     }
+    if (!keys.scales) return;
+#pragma unroll
+    for (int of = 0; of < KEYS / 8; of++) {
+#pragma unroll
+      for (int at = 0; at < 4; at++) scores[of][at] *= keys.scales[first_key() + 8 * of + 2 * (lane() % 4) + at % 2];
+    }
   }
 
   // Turns products into weights, and what was summed so far to the same base.
@@ -115,12 +121,13 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
     }
   }
 
-  // The weights of sixteen keys, as the tensor cores take them: `of` turns two of them into a pair.
+  // The weights of sixteen keys, as the tensor cores take them: `of` turns two of them, whose first key among the warp's is named, into a
+  // pair.
   template <typename Of> DEVICE static void weights_of(const float (&weights)[KEYS / 8][4], int pair, uint32_t (&a)[4], Of of) {
 #pragma unroll
     for (int at = 0; at < 4; at++) {
       const float(&from)[4] = weights[2 * pair + at / 2];
-      a[at] = of(from[at % 2 * 2], from[at % 2 * 2 + 1]);
+      a[at] = of(from[at % 2 * 2], from[at % 2 * 2 + 1], 16 * pair + at / 2 * 8 + 2 * (lane() % 4));
     }
   }
 
@@ -132,8 +139,11 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
 #pragma unroll
     for (int pair = 0; pair < KEYS / 16; pair++) {
       uint32_t a[4];
-      weights_of(weights, pair, a, [](float one, float other) {
-        return Whole ? W::pair(one, other) : W::pair(one == UNSEEN ? 0 : one, other == UNSEEN ? 0 : other);
+      weights_of(weights, pair, a, [&](float one, float other, uint32_t key) {
+        float scales[2] = {1, 1};
+        if (values.scales) scales[0] = values.scales[first_key() + key], scales[1] = values.scales[first_key() + key + 1];
+        // Whatever the scale of a value is, who does not see it takes nothing of it.
+        return W::pair(!Whole && one == UNSEEN ? 0 : one * scales[0], !Whole && other == UNSEEN ? 0 : other * scales[1]);
       });
 #pragma unroll
       for (int step = 0; step < D / 16; step++) {
@@ -175,7 +185,7 @@ template <typename W, int D, int Warps, bool IsWide> struct Tensor {
 #pragma unroll
       for (int pair = 0; pair < KEYS / 16; pair++) {
         uint32_t a[4], b[4];
-        weights_of(weights, pair, a, [](float one, float other) {
+        weights_of(weights, pair, a, [](float one, float other, uint32_t) {
           return (one != UNSEEN ? W::ONE : 0) | (other != UNSEEN ? W::ONE << 16 : 0);
         });
         warp_load_transposed(b, row + 16 * pair * stride + 32 * step);

@@ -29,9 +29,9 @@ APART void load_queries(const Args &args, const Work<Tile> &work, unsigned char 
     const Row of = row_of(args, work, row);
     const unsigned char *from = nullptr;
     if (of.is_there) {
-      uint32_t batch = args.is_ragged ? 0 : work.sequence, token = args.is_ragged ? work.first_query + of.query : of.query;
-      if (work.members != NONE) {
-        const uint32_t *member = numbers_at<uint32_t>(args, args.members) + 2 * (work.members + of.query);
+      uint32_t batch = args.is_ragged ? 0 : work.sequence, token = args.is_ragged ? work.of.first_query + of.query : of.query;
+      if (work.of.members != NONE) {
+        const uint32_t *member = numbers_at<uint32_t>(args, args.members) + 2 * (work.of.members + of.query);
         batch = member[0], token = member[1];
       }
       from = reinterpret_cast<const unsigned char *>(row_of_strided(args.queries, batch, of.head, token));
@@ -46,10 +46,20 @@ APART void load_queries(const Args &args, const Work<Tile> &work, unsigned char 
   }
 }
 
-// Eight numbers of a row that was read: codes times scales, plus minimums.
+// True where codes are multiplied as they are, and what comes of it by the scales of their rows: whole numbers up to 127 are exact in two
+// bytes. Weights take no scales in f16, which has not the range for them.
+template <typename W> DEVICE bool folds_scales(const Args &args, int part) {
+  if constexpr (sizeof(W) == 4) return false;
+  else return args.parts[part].sections[0].format == Q8 && (part == 0 || !W::IS_HALF);
+}
+
+// The scale of a row of 8 bits that was read, with the word that has it.
+DEVICE float scale_of_row(uint64_t from, uint32_t word) { return numbers::as_float(from & 2 ? word & 0xffff0000u : word << 16); }
+
+// Eight numbers of a row that was read: codes, and unless scales are folded times those, plus minimums.
 template <int Tile>
-DEVICE void widen_eight(const Args &args, const Work<Tile> &work, int part, const unsigned char *stage, uint32_t row,
-                        uint32_t key, uint32_t index, float (&out)[8]) {
+DEVICE void widen_eight(const Args &args, const Work<Tile> &work, int part, const unsigned char *stage, bool is_folded,
+                        uint32_t row, uint32_t key, uint32_t index, float (&out)[8]) {
   const Part &of = args.parts[part];
   const Section &section = of.sections[0];
   const unsigned char *codes = stage + (part ? args.shared.values : 0) + row * of.stride;
@@ -60,7 +70,7 @@ DEVICE void widen_eight(const Args &args, const Work<Tile> &work, int part, cons
 #pragma unroll
     for (int at = 0; at < 8; at++) out[at] = index + at < of.dim ? element(codes, format, of.dim, index + at) : 0;
   }
-  if (format != Q8 && format != Q4) return;
+  if (is_folded || (format != Q8 && format != Q4)) return;
   const uint32_t entry = reinterpret_cast<const uint32_t *>(stage + args.shared.entries)[row];
   uint32_t slot = key;
   args.block_size.split(slot);
@@ -68,7 +78,7 @@ DEVICE void widen_eight(const Args &args, const Work<Tile> &work, int part, cons
   const uint64_t from = scales_of(section, page_of(args, entry), work.kv_head, slot, bytes);
   if (bytes) {
     const uint32_t word = reinterpret_cast<const uint32_t *>(stage + args.shared.scales)[part * Tile + row];
-    const float scale = bytes == 4 ? numbers::scale_of(word) : numbers::as_float(from & 2 ? word & 0xffff0000u : word << 16);
+    const float scale = bytes == 4 ? numbers::scale_of(word) : scale_of_row(from, word);
     const float minimum = bytes == 4 ? numbers::minimum_of(word) : 0;
 #pragma unroll
     for (int at = 0; at < 8; at++) out[at] = out[at] * scale + minimum;
@@ -100,19 +110,33 @@ APART void widen_staged(const Args &args, const Work<Tile> &work, int part, unsi
   warp_barrier();
 }
 
+// Turns the word with a row's scale into the scale, for those that are folded: one thread a row, which alone reads it.
+template <int Tile>
+DEVICE void unpack_scale(const Args &args, const Work<Tile> &work, int part, unsigned char *stage, uint32_t row, uint32_t key) {
+  const uint32_t entry = reinterpret_cast<const uint32_t *>(stage + args.shared.entries)[row];
+  uint32_t *word = reinterpret_cast<uint32_t *>(stage + args.shared.scales) + part * Tile + row;
+  float scale = 1;
+  if (key < work.count && !(entry >> 31)) {
+    uint32_t slot = key;
+    args.block_size.split(slot);
+    scale = scale_of_row(scales_of(args.parts[part].sections[0], page_of(args, entry), work.kv_head, slot, 2), *word);
+  }
+  *reinterpret_cast<float *>(word) = scale;
+}
+
 // Widens a tile of keys or values. Behind their elements, and behind the last key, are zeros.
 template <typename W, int D, int Tile>
-DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t tile, unsigned char *shared,
-                  const unsigned char *stage) {
+DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t tile, unsigned char *shared, unsigned char *stage) {
   const Part &of = args.parts[part];
   unsigned char *wide = shared + args.shared.wide[part];
   const uint32_t *entries = reinterpret_cast<const uint32_t *>(stage + args.shared.entries);
-  const bool mixed = args.is_paged && of.sections[0].format != of.sections[1].format;
+  const bool mixed = args.is_paged && of.sections[0].format != of.sections[1].format, is_folded = folds_scales<W>(args, part);
   for (uint32_t item = threadIdx.x; item < Tile * (D / 8); item += blockDim.x) {
     const uint32_t row = item / (D / 8), index = item % (D / 8) * 8, key = tile * Tile + row;
+    if (is_folded && index == 0) unpack_scale(args, work, part, stage, row, key);
     if (mixed && entries[row] >> 31) continue;
     float values[8] = {};
-    if (key < work.count && index < of.dim) widen_eight(args, work, part, stage, row, key, index, values);
+    if (key < work.count && index < of.dim) widen_eight(args, work, part, stage, is_folded, row, key, index, values);
     put_eight<W>(wide + row * WIDE<W, D> + index * BYTES<W>, values);
   }
   if (!mixed) return;
@@ -126,10 +150,11 @@ DEVICE void widen(const Args &args, const Work<Tile> &work, int part, uint32_t t
 // In place of the weight of a key that a row does not see.
 constexpr float UNSEEN = -1;
 
-// What is multiplied: where it lies, and bytes from row to row.
+// What is multiplied: where it lies, and bytes from row to row; the scales of rows, where what comes of it is still to be scaled.
 struct Rows {
   const unsigned char *first;
   uint32_t stride;
+  const float *scales;
 };
 
 // Where a block's tiles lie in shared memory, and the rows that were found of them.
@@ -179,16 +204,17 @@ DEVICE void each_tile(const Args &args, const Work<Tile> &work, unsigned char *s
       copies_wait<0>();
       block_barrier();
     }
-    const unsigned char *stage = ring.stage(at);
+    unsigned char *stage = ring.stage(at);
     Rows rows[2];
     bool widened = false;
 #pragma unroll
     for (int part = 0; part < 2; part++) {
       const Part &of = args.parts[part];
-      rows[part] = {stage + (part ? args.shared.values : 0), of.stride};
+      rows[part] = {stage + (part ? args.shared.values : 0), of.stride, nullptr};
       if (of.is_direct) continue;
       widen<W, D>(args, work, part, tile, shared, stage);
-      rows[part] = {shared + args.shared.wide[part], WIDE<W, D>};
+      const float *scales = reinterpret_cast<const float *>(stage + args.shared.scales) + part * Tile;
+      rows[part] = {shared + args.shared.wide[part], WIDE<W, D>, folds_scales<W>(args, part) ? scales : nullptr};
       widened = true;
     }
     if (widened) block_barrier();
@@ -263,11 +289,11 @@ APART void finish(const Args &args, const Work<Tile> &work, const float *rows, u
   for (uint32_t row = warp(); row < Rows; row += blockDim.x / 32) {
     const Row of = row_of(args, work, row);
     if (!of.is_there) continue;
-    const uint32_t token = work.first_query + of.query;
+    const uint32_t token = work.of.first_query + of.query;
     const float *values = rows + row * stride;
-    if (work.kept != NOWHERE) {
-      const uint64_t rows_of_share = uint64_t(work.queries) * args.query_heads;
-      const uint64_t place = work.kept + work.split * rows_of_share + uint64_t(of.query) * args.query_heads + of.head;
+    if (work.of.kept != NOWHERE) {
+      const uint64_t rows_of_share = uint64_t(work.of.queries) * args.query_heads;
+      const uint64_t place = work.of.kept + work.split * rows_of_share + uint64_t(of.query) * args.query_heads + of.head;
       float *state = reinterpret_cast<float *>(args.split_states) + 2 * place;
       float *out = reinterpret_cast<float *>(args.split_rows) + place * dim;
       if (lane() < 2) state[lane()] = states[2 * row + lane()];
@@ -275,7 +301,7 @@ APART void finish(const Args &args, const Work<Tile> &work, const float *rows, u
     } else {
       const uint64_t place = args.is_ragged
                                  ? uint64_t(token) * args.query_heads + of.head
-                                 : (uint64_t(work.sequence) * args.query_heads + of.head) * work.queries + of.query;
+                                 : (uint64_t(work.sequence) * args.query_heads + of.head) * work.of.queries + of.query;
       put_output(args, place, token, of.head, states[2 * row], states[2 * row + 1], values);
     }
   }
