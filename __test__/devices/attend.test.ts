@@ -182,6 +182,43 @@ onDevices('pages, by sequences and by block tables, are read as what lies in one
   }
 })
 
+onDevices('sequences that begin with the same prompt see what each would see alone', (t, device) => {
+  for (const dtype of FLOATS) {
+    for (const format of dtype === 'f32' ? [undefined] : [undefined, 'q8', 'q4'] as const) {
+      // The prompt ends inside of a block, some forks leave it early, and one sequence shares nothing.
+      const cuts = [700, 700, 700, 650, 333]
+      using cache = new PagedKvCache({ device, capacity: 200, blockSize: 16, numLayers: 1, numKvHeads: 2, headDim: 64, dtype, ...(format && { keyFormat: format, valueFormat: format }) })
+      const host = (seed: number, shape: readonly number[]): HostTensor => ({ data: narrow(dtype, waves(seed, shape).data as Float32Array), shape, dtype })
+      const prompt = cache.createSequence()
+      cache.writeTokens(prompt, 0, 0, host(1, [2, 700, 64]), host(2, [2, 700, 64]))
+      const sequences = cuts.map((cut, at) => {
+        const sequence = cache.sequence(prompt).fork()
+        sequence.truncate(cut)
+        const fork = sequence.id
+        cache.writeTokens(fork, 0, cut, host(at + 3, [2, 9 * at + 1, 64]), host(at + 13, [2, 9 * at + 1, 64]))
+        return fork
+      })
+      const alone = cache.createSequence()
+      cache.writeTokens(alone, 0, 0, host(31, [2, 300, 64]), host(32, [2, 300, 64]))
+      sequences.splice(2, 0, alone)
+      for (const heads of [2, 8]) {
+        const data = narrow(dtype, waves(33, [sequences.length, heads, 64]).data as Float32Array)
+        const q: HostTensor = { data, shape: [sequences.length, heads, 64], dtype }
+        const row = (at: number): HostTensor => ({ data: data.subarray(at * heads * 64, (at + 1) * heads * 64), shape: [1, heads, 64], dtype })
+        for (const options of [{ returnLse: true }, { window: 5000, softcap: 3, returnLse: true }, { window: 60, sinks: 2, returnLse: true }] as const) {
+          const found = attend(q, { cache, layer: 0, sequences }, options)
+          const each = sequences.map((sequence, at) => attend(row(at), { cache, layer: 0, sequences: [sequence] }, options))
+          const wanted = each.flatMap(({ out }) => Array.from(out.toFloat32Array()))
+          const off = Math.max(...Array.from(found.out.toFloat32Array(), (value, at) => Math.abs(value - (wanted[at] as number))))
+          t.true(off <= 2 * TOLERANCES[dtype], `${dtype}, ${format}, ${heads} heads: off by ${off}`)
+          const sums = each.flatMap(({ lse }) => Array.from(lse))
+          t.true(found.lse.every((value, at) => Math.abs(value - (sums[at] as number)) <= 1e-3))
+        }
+      }
+    }
+  }
+})
+
 onDevices('parts merge, arrays are filled, and the background says the same', async (t, device) => {
   const call = new Call('f32', { ...DECODE, tokens: 90 })
   using cache = kvCache(device, call)

@@ -1,7 +1,8 @@
 //! Runs the same work on kvtide, on what someone would otherwise take, and on bare memory, in one process and in turn.
 //!
 //! ```text
-//! kvtide-peers --list                     the workloads' ids, each with the memory that it is to run on
+//! kvtide-peers --list                     the ids of the report's workloads, each with the memory that it is to run on
+//! kvtide-peers --list all                 and of those that are measured when they are named
 //! kvtide-peers --measure <id> <rounds>    every round of its lanes as JSON
 //! kvtide-peers --paged-step <steps>       rounds of steps, as often as someone asks: for the TypeScript suite
 //! ```
@@ -19,23 +20,32 @@ mod tokens;
 mod workloads;
 
 use kvtide_bench::Result;
-use workloads::{ALL, Workload};
+use workloads::{ALL, NAMED, Workload};
 
 fn measured(id: &str, rounds: &str) -> Result<String> {
     let rounds = rounds.parse::<std::num::NonZeroUsize>()?.get();
-    let found = ALL.iter().find(|workload| workload.id == id).ok_or_else(|| format!("no workload is called {id}"))?;
+    let found = ALL
+        .iter()
+        .chain(NAMED)
+        .find(|workload| workload.id == id)
+        .ok_or_else(|| format!("no workload is called {id}"))?;
     Ok(serde_json::to_string(&(found.run)(rounds)?)?)
+}
+
+fn list(workloads: &[Workload]) {
+    workloads.iter().for_each(|Workload { id, memory, .. }| println!("{id} {memory}"));
 }
 
 fn main() -> Result<()> {
     let given: Vec<String> = std::env::args().skip(1).collect();
     match given.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["--list"] => ALL.iter().for_each(|Workload { id, memory, .. }| println!("{id} {memory}")),
+        ["--list"] => list(ALL),
+        ["--list", "all"] => [ALL, NAMED].into_iter().for_each(list),
         ["--measure", id, rounds] => println!("{}", measured(id, rounds)?),
         ["--paged-step", steps] => {
             paged_step::serve(steps.parse()?, std::io::stdin().lock(), std::io::stdout().lock())?
         }
-        _ => return Err("expected --list, --measure <id> <rounds> or --paged-step <steps>".into()),
+        _ => return Err("expected --list [all], --measure <id> <rounds> or --paged-step <steps>".into()),
     }
     Ok(())
 }
@@ -46,9 +56,10 @@ mod tests {
 
     #[test]
     fn no_two_workloads_share_an_id_and_each_has_a_memory() {
-        let ids: std::collections::BTreeSet<&str> = ALL.iter().map(|workload| workload.id).collect();
-        assert_eq!(ids.len(), ALL.len());
-        assert!(ALL.iter().all(|workload| ["new", "reused"].contains(&workload.memory)));
+        let all = || ALL.iter().chain(NAMED);
+        let ids: std::collections::BTreeSet<&str> = all().map(|workload| workload.id).collect();
+        assert_eq!(ids.len(), ALL.len() + NAMED.len());
+        assert!(all().all(|workload| ["new", "reused"].contains(&workload.memory)));
     }
 
     #[test]

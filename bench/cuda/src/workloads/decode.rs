@@ -36,12 +36,18 @@ pub fn measure(bench: &Bench<'_>) -> Result<Measurement> {
         queries.attend(low.layer(layer))?;
         queries.check("q8 pages", rows, true, Q8_MOST)?;
     }
+    let shared = Queries::new(bench, sequences, 1)?.sharing(true);
+    let same = Queries::new(bench, sequences, 1)?.sharing(false);
+    let once = Amount::moved(2 * sizes.keys_part() / sequences, 0);
     let turn = Cell::new(0);
     let next = || turn.replace(turn.get() + 1);
     let lanes = vec![
         bench.lane(Role::Ours, "kvtide, pages", amount, || queries.attend(pages.layer(next()))),
         bench.lane(Role::Ours, "kvtide, pages, tables from the host", amount, || queries.attend(told.layer(next()))),
         bench.lane(Role::Ours, "kvtide, q8 pages", low_amount, || queries.attend(low.layer(next()))),
+        bench.lane(Role::Ours, "kvtide, pages that all share, read once", once, || shared.attend(pages.layer(next()))),
+        bench
+            .lane(Role::Ours, "kvtide, pages that all share, read for each", once, || same.attend(pages.layer(next()))),
         bench.lane(Role::Ours, "kvtide, contiguous", amount, || queries.attend(contiguous)),
         bench.copy(rows, scratch, amount),
     ];

@@ -1,8 +1,8 @@
 //! Queries over keys that are contiguous or in blocks, and what some of their outputs should be.
 
 use kvtide_cuda::{
-    Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, DeviceLengths, HeadRows, RowFormat, Span, Stream,
-    attend,
+    Attend, AttendKeys, AttendRules, AttendSequence, AttendSizes, AttendStem, DeviceLengths, HeadRows, RowFormat, Span,
+    Stream, attend,
 };
 
 use super::Bench;
@@ -21,6 +21,7 @@ pub struct Queries<'a> {
     out: Span<'a>,
     sums: Span<'a>,
     sequences: Vec<AttendSequence>,
+    stems: Vec<AttendStem>,
     each: usize,
 }
 
@@ -43,7 +44,21 @@ impl<'a> Queries<'a> {
             tree: [0; 2],
         };
         let sums = bench.memory(heads * 4)?;
-        Ok(Queries { bench: *bench, rows, out, sums, sequences: (0..count).map(of).collect(), each })
+        let sequences = (0..count).map(of).collect();
+        Ok(Queries { bench: *bench, rows, out, sums, sequences, stems: Vec::new(), each })
+    }
+
+    /// One query for each sequence, over the blocks of the first one: read once for all of them, or for each.
+    pub fn sharing(mut self, is_stem: bool) -> Self {
+        self.sequences.iter_mut().for_each(|of| of.table = 0);
+        let keys = self.bench.sizes.keys.saturating_sub(1) / AttendStem::GRAIN * AttendStem::GRAIN;
+        if is_stem && keys > 0 {
+            let all = 0..self.sequences.len();
+            let members = all.clone().map(|sequence| (sequence, sequence)).collect();
+            let queries = all.map(|sequence| [0, sequence as u32]).collect();
+            self.stems.push(AttendStem { sequence: 0, keys, members, queries });
+        }
+        self
     }
 
     pub fn attend(&self, keys: AttendKeys<'_>) -> Result<()> {
@@ -72,7 +87,7 @@ impl<'a> Queries<'a> {
             rules: AttendRules::causal(1.0 / (sizes.dim as f32).sqrt()),
             keys,
             sequences: &self.sequences,
-            stems: &[],
+            stems: &self.stems,
             lengths,
             trees: None,
             mask: None,

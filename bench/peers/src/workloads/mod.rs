@@ -33,6 +33,10 @@ const fn on_new(id: &'static str, run: fn(usize) -> Result<Outcome>) -> Workload
     Workload { id, memory: "new", run }
 }
 
+const fn named(id: &'static str, run: fn(usize) -> Result<Outcome>) -> Workload {
+    reused(id, run)
+}
+
 const fn kind(dtype: DType, format: Option<PageFormat>, group: usize) -> attention::Kind {
     attention::Kind { dtype, format, group }
 }
@@ -59,16 +63,18 @@ pub const ALL: &[Workload] = &[
     reused("attention-prefill", |rounds| attention::prefill(DType::F32, 512, 4096, rounds)),
     reused("attention-prefill-f16", |rounds| attention::prefill(DType::F16, 512, 4096, rounds)),
     reused("attention-pages", |rounds| attention::pages(8192, None, rounds)),
-    reused("attention-shared-f32", |rounds| attention::shared(kind(DType::F32, None, 1), 4096, None, rounds)),
-    reused("attention-shared-f16", |rounds| attention::shared(kind(DType::F16, None, 1), 4096, None, rounds)),
-    reused("attention-shared-q8", |rounds| attention::shared(kind(DType::F16, Some(Q8), 1), 4096, None, rounds)),
-    reused("attention-shared-q4", |rounds| attention::shared(kind(DType::F16, Some(Q4), 1), 4096, None, rounds)),
-    reused("attention-shared-grouped-f32", |rounds| attention::shared(kind(DType::F32, None, 4), 4096, None, rounds)),
-    reused("attention-shared-grouped-f16", |rounds| attention::shared(kind(DType::F16, None, 4), 4096, None, rounds)),
-    reused("attention-shared-grouped-q8", |rounds| {
-        attention::shared(kind(DType::F16, Some(Q8), 4), 4096, None, rounds)
-    }),
     reused("memcpy", |rounds| memcpy::run(&[1, 32, 256], rounds)),
+];
+
+/// Workloads that are measured when they are asked for by name, and are not in the report.
+pub const NAMED: &[Workload] = &[
+    named("attention-shared-f32", |rounds| attention::shared(kind(DType::F32, None, 1), 4096, None, rounds)),
+    named("attention-shared-f16", |rounds| attention::shared(kind(DType::F16, None, 1), 4096, None, rounds)),
+    named("attention-shared-q8", |rounds| attention::shared(kind(DType::F16, Some(Q8), 1), 4096, None, rounds)),
+    named("attention-shared-q4", |rounds| attention::shared(kind(DType::F16, Some(Q4), 1), 4096, None, rounds)),
+    named("attention-shared-grouped-f32", |rounds| attention::shared(kind(DType::F32, None, 4), 4096, None, rounds)),
+    named("attention-shared-grouped-f16", |rounds| attention::shared(kind(DType::F16, None, 4), 4096, None, rounds)),
+    named("attention-shared-grouped-q8", |rounds| attention::shared(kind(DType::F16, Some(Q8), 4), 4096, None, rounds)),
 ];
 
 #[derive(Debug, Serialize)]

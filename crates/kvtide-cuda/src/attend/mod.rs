@@ -18,7 +18,7 @@ mod plan;
 mod rows;
 mod shape;
 
-use args::{Args, Numbers, ReadPart, ReadSection, ReadSequence, Strided};
+use args::{Args, Numbers, ReadPart, ReadSection, ReadSequence, Shared, Strided};
 use plan::{Work, shares};
 use shape::{DIM_MAX, FEW_ROWS, Shape, stride};
 
@@ -42,35 +42,15 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     check::check(call);
     // Sequences, and stems behind them.
     let queries: Vec<usize> = call.sequences.iter().map(|of| of.queries).chain(stem_queries(call)).collect();
-    let rows = |queries: usize| queries * call.sizes.group();
     if queries.iter().all(|&queries| queries == 0) {
         return Ok(true);
     }
-    let formats = formats(call);
-    let shapes = [false, true].map(|is_wide| Shape::new(call.queries.format, formats, call.sizes.dims(), is_wide));
-    // Without tensor cores there is one kernel for any number of rows.
-    let is_one = std::ptr::eq(shapes[0].kernel, shapes[1].kernel);
-    let classes = match is_one {
-        true => vec![(shapes[0], 1..=usize::MAX)],
-        false => vec![(shapes[0], 1..=FEW_ROWS), (shapes[1], FEW_ROWS + 1..=usize::MAX)],
-    };
-    let mut launches = Vec::new();
-    for (shape, class) in classes {
-        // Of each sequence that is this launch's, tiles of its rows.
-        let tiles = |&of: &usize| if class.contains(&rows(of)) { rows(of).div_ceil(shape.rows) } else { 0 };
-        let row_tiles: Vec<usize> = queries.iter().map(tiles).collect();
-        if row_tiles.iter().all(|&tiles| tiles == 0) {
-            continue;
-        }
-        let parts = [0, 1].map(|part| part_of(call, part, &shape));
-        let Some(shared) = shape.shared(&parts, stream.shared_room()) else { return Ok(false) };
-        launches.push((shape, parts, shared, row_tiles));
-    }
+    let Some(launches) = launches(stream, call, &queries) else { return Ok(false) };
     let dim = call.sizes.dims()[1];
     let members = Members::new(call);
     let work = queries.iter().enumerate().map(|(index, queries)| Work {
         rows: queries * call.sizes.query_heads,
-        blocks: launches.iter().map(|launch| launch.3[index]).sum::<usize>() * call.sizes.kv_heads,
+        blocks: launches.iter().map(|launch| launch.row_tiles[index]).sum::<usize>() * call.sizes.kv_heads,
         keys: match call.sequences.get(index) {
             Some(of) => visible_keys(call, of).saturating_sub(members.shared(call, index)),
             None => call.stems[index - call.sequences.len()].keys,
@@ -94,7 +74,7 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     args.keys_max = number(call.sequences.iter().map(|of| check::keys(call, of.key_count())).max().unwrap_or(0));
     (args.split_states, args.split_rows) = (workspace.address(), workspace.address() + states_bytes as u64);
     let of_launch =
-        |launch: &(_, _, _, Vec<usize>)| launch.3.iter().zip(&splits).map(|(tiles, splits)| tiles * splits).collect();
+        |launch: &Launch| launch.row_tiles.iter().zip(&splits).map(|(tiles, splits)| tiles * splits).collect();
     let mut blocks: Vec<Vec<usize>> = launches.iter().map(of_launch).collect();
     let merged = |index: usize| {
         let of_stem = members.of(index).map_or(0, |(stem, _)| splits[call.sequences.len() + stem]);
@@ -105,17 +85,54 @@ pub fn attend(stream: &Stream, call: &Attend<'_>) -> Result<bool> {
     let ends: Vec<(usize, Numbers)> = blocks.iter().map(|blocks| numbers.add_ends(blocks)).collect();
     let listed = stream.list(&numbers.words)?;
     args.list = listed.list;
-    for ((shape, parts, (shared, shared_bytes), _), (blocks, ends)) in launches.into_iter().zip(&ends) {
-        (args.parts, args.shared, args.ends) = (parts, shared, *ends);
-        let mut grid = Grid::new([*blocks, call.sizes.kv_heads, 1], shape.threads);
-        grid.shared_bytes = number(shared_bytes);
-        stream.launch(shape.kernel, grid, &args)?;
+    for (launch, (blocks, ends)) in launches.into_iter().zip(&ends) {
+        (args.parts, args.shared, args.ends) = (launch.parts, launch.shared, *ends);
+        let mut grid = Grid::new([*blocks, call.sizes.kv_heads, 1], launch.shape.threads);
+        grid.shared_bytes = number(launch.shared_bytes);
+        stream.launch(launch.shape.kernel, grid, &args)?;
     }
     if let Some((blocks, ends)) = ends.last().filter(|_| kept > 0) {
         args.ends = *ends;
         stream.launch(ATTEND_MERGE, merge_grid(*blocks), &args)?;
     }
     Ok(true)
+}
+
+/// A kernel for those sequences and stems whose rows are as many as it is made for.
+struct Launch {
+    shape: Shape,
+    parts: [ReadPart; 2],
+    shared: Shared,
+    shared_bytes: usize,
+    /// Tiles of rows of each, 0 of those that are another's.
+    row_tiles: Vec<usize>,
+}
+
+/// The kernels of a call, for so many queries of each sequence and stem; none where there is no room for their shared memory.
+fn launches(stream: &Stream, call: &Attend<'_>, queries: &[usize]) -> Option<Vec<Launch>> {
+    let formats = formats(call);
+    let shapes = [false, true].map(|is_wide| Shape::new(call.queries.format, formats, call.sizes.dims(), is_wide));
+    // Without tensor cores there is one kernel for any number of rows.
+    let is_one = std::ptr::eq(shapes[0].kernel, shapes[1].kernel);
+    let classes = match is_one {
+        true => vec![(shapes[0], 1..=usize::MAX)],
+        false => vec![(shapes[0], 1..=FEW_ROWS), (shapes[1], FEW_ROWS + 1..=usize::MAX)],
+    };
+    let mut launches = Vec::new();
+    for (shape, class) in classes {
+        let tiles = |queries: &usize| {
+            let rows = queries * call.sizes.group();
+            if class.contains(&rows) { rows.div_ceil(shape.rows) } else { 0 }
+        };
+        let row_tiles: Vec<usize> = queries.iter().map(tiles).collect();
+        if row_tiles.iter().all(|&tiles| tiles == 0) {
+            continue;
+        }
+        let parts = [0, 1].map(|part| part_of(call, part, &shape));
+        let (shared, shared_bytes) = shape.shared(&parts, stream.shared_room())?;
+        launches.push(Launch { shape, parts, shared, shared_bytes, row_tiles });
+    }
+    Some(launches)
 }
 
 /// Keys of a sequence that some query sees, at most.
