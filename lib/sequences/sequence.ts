@@ -9,7 +9,7 @@ import type { BeginOptions } from '../contiguous/kv-transaction.js'
 import { binding } from '../loading/binding.js'
 import { PrefixMatch, type PromptOptions, readPrompt } from './prompt.js'
 import { milliseconds, SequenceHandle, type SharedCache } from './shared-cache.js'
-import { append, type Tokens } from './tokens.js'
+import { append, readTokens, type TokenIds, type Tokens } from './tokens.js'
 import { openOn, type Transaction } from './transaction.js'
 
 const SEQUENCE: Names<SequenceOptions> = { prefix: 0, salt: 0, extra: 0 }
@@ -96,6 +96,33 @@ export class Sequence extends Owner {
     const { shared, id } = own(this)
     const tokens = count('len', len)
     shared.change(native => native.truncate(id, tokens))
+  }
+
+  /**
+   * Makes the sequence ready for a prompt: keeps the tokens that it begins with, drops all behind them, and returns how many are kept.
+   * Only the rest of the prompt is to be computed and appended. The last token of the prompt is never kept, since the model needs its logits.
+   *
+   * Tokens are compared by their ids: nothing behind a token without one is kept. Where a window has dropped what the next token would
+   * see, only sinks are kept, or nothing.
+   *
+   * @throws KvTideError `TRANSACTION_OPEN` while a transaction or a step is open
+   *
+   * @example
+   * ```ts
+   * import { PagedKvCache } from 'kvtide'
+   *
+   * using cache = new PagedKvCache({ capacity: 64, blockSize: 4, numLayers: 2, numKvHeads: 1, headDim: 2 })
+   * const rows = (n: number) => ({ data: new Float32Array(2 * n * 2), shape: [2, 1, n, 2] })
+   * using chat = cache.openSequence()
+   * chat.append({ tokens: [5, 6, 7, 8, 9], k: rows(5), v: rows(5) })
+   * console.log(chat.resume([5, 6, 7, 1, 2, 3])) // 3: the history was edited
+   * chat.append({ tokens: [1, 2, 3], k: rows(3), v: rows(3) })
+   * ```
+   */
+  resume(tokens: TokenIds): number {
+    const { shared, id } = own(this)
+    const ids = readTokens('tokens', tokens)
+    return shared.change(native => native.resume(id, ids))
   }
 
   /**

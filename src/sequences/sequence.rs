@@ -56,6 +56,12 @@ impl NativePagedKvCache {
         self.cache.change(env, |cache| Ok(cache.sequence(whole("seq", sequence)?).map(drop)?))
     }
 
+    /// Keeps what a sequence has of the start of these tokens, and says how many they are.
+    #[napi]
+    pub fn resume(&mut self, env: &Env, sequence: f64, tokens: &[u32]) -> Result<f64> {
+        self.cache.change(env, |cache| Ok(cache.resume(whole("seq", sequence)?, tokens)?.into()))
+    }
+
     #[napi]
     pub fn sequence_length(&self, env: &Env, sequence: f64) -> Result<f64> {
         self.cache.read(env, |cache| Ok(cache.sequence_length(whole("seq", sequence)?).into()))

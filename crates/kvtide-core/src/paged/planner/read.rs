@@ -53,6 +53,11 @@ impl PagedPlanner {
         self.sequences.find(sequence).map_or(0, left)
     }
 
+    /// How many leading tokens of a sequence are these: only tokens whose ids are known are compared.
+    pub fn common_length(&self, sequence: u64, tokens: &[u32]) -> Result<u32> {
+        Ok(self.sequences.find(sequence)?.content().common(tokens, &self.tables))
+    }
+
     /// The positions of a sequence that left its window.
     pub fn gap(&self, sequence: u64) -> Result<Range<u32>> {
         Ok(self.sequences.find(sequence)?.content().gap(self.window, self.block_size()))

@@ -123,6 +123,32 @@ impl Content {
         });
     }
 
+    /// How many leading tokens are these, as far as their ids are known. Of those that left the window the name is compared.
+    /// O(tokens).
+    pub fn common(&self, tokens: &[u32], tables: &Tables) -> u32 {
+        let (size, index) = (tables.block_size(), tables.pool().index());
+        let known = self.keys.known().min(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
+        let mut at = 0;
+        while at < known {
+            let Some(block) = tables.get(&self.table, at / size) else {
+                let passed = self.cleared * size;
+                if known < passed || self.keys.passed != Some(self.keys.name(&tokens[..passed as usize], size)) {
+                    return at;
+                }
+                at = passed;
+                continue;
+            };
+            let there = (known - at).min(size);
+            let own = index.tokens(block)[..there as usize].iter().zip(&tokens[at as usize..]);
+            let alike = own.take_while(|(own, token)| own == token).count() as u32;
+            at += alike;
+            if alike < there {
+                return at;
+            }
+        }
+        at
+    }
+
     /// Gives keys to full blocks with known tokens, among the first `committed` tokens. If another block with the
     /// same tokens is found already, this one waits to take its place.
     pub(super) fn name_blocks(&mut self, committed: u32, tables: &mut Tables) {
@@ -207,6 +233,12 @@ impl KeyChain {
 
     pub fn known(&self) -> u32 {
         self.known
+    }
+
+    /// The key of these tokens, whole blocks from the first on.
+    fn name(&self, tokens: &[u32], size: u32) -> BlockKey {
+        let blocks = (0..).step_by(size as usize).zip(tokens.chunks(size as usize));
+        blocks.fold(self.root, |key, (position, block)| key.child(block, position, &self.extra))
     }
 
     pub fn keyed(&self) -> u32 {
