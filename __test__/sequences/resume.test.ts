@@ -50,6 +50,25 @@ test('tokens without ids are not kept, nor is what follows them', t => {
   t.is(seq.resume([1, 2, 3, 4, 5, 6, 7]), 3)
 })
 
+test('drafts that were taken back do not count', t => {
+  using cache = cacheOf()
+  const seq = cache.openSequence()
+  feed(seq, span(0, 5))
+  {
+    using draft = seq.begin()
+    const [k, v] = layered([5, 6, 7])
+    draft.append({ k, v, tokens: [5, 6, 7] })
+  }
+  t.is(seq.resume(span(0, 9)), 5)
+  {
+    using draft = seq.begin()
+    const [k, v] = layered([5, 6, 7])
+    draft.append({ k, v, tokens: [5, 6, 7] })
+    draft.commit(2)
+  }
+  t.is(seq.resume(span(0, 9)), 7)
+})
+
 test('forks share what they keep, and the others keep theirs', t => {
   using cache = cacheOf()
   const one = cache.openSequence()

@@ -220,29 +220,6 @@ impl PagedKvCache {
         self.each(|group| group.truncate(sequence, length))
     }
 
-    /// Keeps what a sequence has of the start of a prompt, drops the rest, and says how many tokens it has then: never the last of the
-    /// prompt, whose logits the model needs. Ids tell which tokens those are; behind the first without one nothing is kept. Where a window
-    /// has dropped tokens that the next one would see, its sinks are kept. O(tokens).
-    pub fn resume(&mut self, sequence: u64, tokens: &[u32]) -> Result<u32> {
-        let most = u32::try_from(tokens.len().saturating_sub(1)).unwrap_or(u32::MAX);
-        let mut common = 0;
-        for group in &self.groups {
-            common = common.max(group.planner().common_length(sequence, tokens)?);
-        }
-        let common = common.min(most);
-        match self.truncate(sequence, common) {
-            Err(Error::Plan(kvtide_core::Error::CannotRollBack { .. })) => {}
-            ended => return ended.map(|()| common),
-        }
-        let sinks = |group: &PageGroup| {
-            let (planner, window) = (group.planner(), group.planner().window()?);
-            Some(window.sinks().next_multiple_of(planner.block_size()))
-        };
-        let kept = self.groups.iter().filter_map(sinks).min().unwrap_or(0).min(common);
-        self.truncate(sequence, kept)?;
-        Ok(kept)
-    }
-
     /// Gives a sequence blocks for `tokens` tokens in total; takes all that are missing in every group, or none.
     pub fn ensure_capacity(&mut self, sequence: u64, tokens: u32) -> Result<()> {
         self.ensure_capacities(&[(sequence, tokens)])

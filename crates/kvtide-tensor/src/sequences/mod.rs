@@ -20,6 +20,7 @@ mod layer_pages;
 mod options;
 mod prefix_namer;
 mod read;
+mod resume;
 mod run;
 mod step;
 
