@@ -32,9 +32,13 @@ export const bundleName = version => `kvtide-cuda-tests-${version}-linux-x64`
 
 export const IMPORTED = ['ava', 'fast-check']
 
-/** The folders, below the repository, of packages and of all that they depend on. */
+/** What ava takes only to watch files. */
+const UNUSED = '@vercel/nft'
+
+/** The folders, below the repository, of packages and of all that they depend on, without what is for watching files. */
 export function packageFolders(names) {
-  const found = ask('npm', ['query', names.flatMap(name => [`#${name}`, `#${name} *`]).join()])
+  const taken = `:not([name="${UNUSED}"])`
+  const found = ask('npm', ['query', names.flatMap(name => [`#${name}`, `#${name} > ${taken}`, `#${name} > ${taken} *`]).join()])
   if (found === undefined) throw new Refusal('`npm query` failed: run npm ci')
   return JSON.parse(found).map(({ location }) => location).sort()
 }
