@@ -44,7 +44,10 @@ export function packageFolders(names) {
 }
 
 /** Whether a file of a package is needed to run it, or has to go along with it. */
-export const isNeeded = file => /(^|\/)(licen[cs]e|copying|notice)[^/]*$/i.test(file) || !/\.(d\.[cm]?ts|map|md|markdown|flow|tsbuildinfo)$|(^|\/)(\.github|docs?|tests?|benchmarks?)\//.test(file)
+export const isNeeded = file => /(^|\/)(licen[cs]e|copying|notice)[^/]*$/i.test(file) || !/\.(min\.[cm]?js|d\.[cm]?ts|map|md|markdown|flow|tsbuildinfo)$|(^|\/)(\.github|docs?|tests?|benchmarks?)\//.test(file)
+
+/** What packages have besides what is imported of them: the same again in one file, for browsers, or in another order of arguments. */
+export const BESIDE = { lodash: /^(fp\/|fp\.js$|lodash\.js$|core\.js$)/, 'js-yaml': /^dist\// }
 
 /** The package.json of the compiled package: how it finds itself, and how its tests run. */
 export function compiledPackage({ name, version, imports, ava }) {
@@ -78,9 +81,10 @@ async function compiled(to) {
   writeFileSync(join(to, 'package.json'), `${JSON.stringify(compiledPackage(repository), null, 2)}\n`)
   for (const file of [ADDON, 'LICENSE-MIT', 'LICENSE-APACHE']) copyFileSync(join(root, file), join(to, file))
   for (const folder of packageFolders(IMPORTED)) {
-    const from = join(root, folder)
-    const wanted = file => !relative(from, file).split('/').includes('node_modules') && isNeeded(relative(from, file) + (statSync(file).isDirectory() ? '/' : ''))
-    cpSync(from, join(to, folder), { recursive: true, filter: file => file === from || wanted(file) })
+    const [from, beside] = [join(root, folder), BESIDE[folder.split('node_modules/').at(-1)]]
+    const isWanted = path => !path.split('/').includes('node_modules') && isNeeded(path) && !beside?.test(path)
+    const filter = file => file === from || isWanted(relative(from, file) + (statSync(file).isDirectory() ? '/' : ''))
+    cpSync(from, join(to, folder), { recursive: true, filter })
   }
 }
 
