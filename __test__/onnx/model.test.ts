@@ -187,6 +187,25 @@ test('snapshots and transactions bring ids back', async t => {
   t.deepEqual(await read(model, chat, 8), greedyOf('p33').slice(0, 8))
 })
 
+test('resume takes an edited history, and computes only what differs', async t => {
+  await using model = await load('onnx')
+  using chat = model.open({ tokens: promptOf('p100'), salt: 'own' })
+  await read(model, chat, 8)
+  t.is(chat.resume(promptOf('branch60')), 60)
+  t.deepEqual([[...chat.tokens], chat.length], [promptOf('branch60'), 60])
+  t.deepEqual(await read(model, chat, 64), greedyOf('branch60'))
+  t.is(chat.resume(promptOf('branch60')), promptOf('branch60').length - 1)
+  t.deepEqual(await read(model, chat, 64), greedyOf('branch60'))
+  t.deepEqual([chat.resume([]), chat.length, chat.tokens.length], [0, 0, 0])
+  t.is(chat.resume(promptOf('p33')), 0)
+  const running = model.generate(chat, { maxTokens: 8 })
+  await running.next()
+  t.throws(() => chat.resume([1, 2]), { code: 'BUSY' })
+  await running.return()
+  t.throws(() => chat.resume([1, 320]), { code: 'INVALID_ARGUMENT', message: /tokens\[1\]/ })
+  t.deepEqual([...chat.tokens].slice(0, 33), promptOf('p33'))
+})
+
 test('log-probabilities of each token', async t => {
   await using model = await load('onnx')
   using chat = model.open({ tokens: promptOf('p7') })

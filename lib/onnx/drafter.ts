@@ -123,7 +123,7 @@ export class ModelDrafter implements Drafter {
     const most = Math.min(this.most, next)
     if (most <= 0) return
     const { log, prompt } = this.#of
-    this.#state ??= SequenceState.of(shared, 'draft', openSequence(shared, log.view(), prompt))
+    this.#state ??= SequenceState.of(shared, 'draft', openSequence(shared, log.view(), { prompt, vocabulary: undefined }))
     const own = this.#state
     let common = Math.min(this.#common, own.log.length)
     const [theirs, ours] = [log.view(), own.log.view()]

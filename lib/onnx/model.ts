@@ -78,7 +78,7 @@ export class OnnxModel implements AsyncDisposable, Disposable {
   open(options: OpenOptions = {}): OnnxSequence {
     OnnxModel.#check(this)
     const { tokens, prompt } = readOpen(options, this.vocabularySize)
-    return openSequence(this.#shared, tokens, prompt)
+    return openSequence(this.#shared, tokens, { prompt, vocabulary: this.vocabularySize })
   }
 
   /**

@@ -162,9 +162,13 @@ function readSignal(argument: string, value: unknown): AbortSignal {
   throw invalid(argument, value, 'an AbortSignal')
 }
 
-/** Ids of tokens that the model knows. */
+/** Ids of tokens that the model knows; none of nothing. */
 function readIds(argument: string, tokens: unknown, vocabulary: number | undefined): Uint32Array {
-  if (tokens === undefined) return new Uint32Array(0)
+  return tokens === undefined ? new Uint32Array(0) : readKnown(argument, tokens, vocabulary)
+}
+
+/** @internal Ids of tokens that the model knows. */
+export function readKnown(argument: string, tokens: unknown, vocabulary: number | undefined): Uint32Array {
   const ids = readTokens(argument, tokens)
   if (vocabulary === undefined) return ids
   const wrong = ids.findIndex(id => id >= vocabulary)

@@ -6,8 +6,9 @@ import { type BeginOptions, draftOf } from '../contiguous/kv-transaction.js'
 import { findPrefix, type PrefixMatch, type PromptOptions, readExplanation } from '../sequences/prompt.js'
 import { createSequence, Sequence } from '../sequences/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
-import { append, type Tokens } from '../sequences/tokens.js'
+import { append, type TokenIds, type Tokens } from '../sequences/tokens.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
+import { readKnown } from './options.js'
 import { TokenLog } from './token-log.js'
 
 /**
@@ -42,6 +43,12 @@ class DeferredHandle extends SequenceHandle {
   }
 }
 
+/** What the forks of a sequence have in common with it. */
+interface SequenceKind {
+  readonly prompt: PromptOptions
+  readonly vocabulary: number | undefined
+}
+
 /** Where a transaction of the caller's began, and what was pending there. */
 interface Mark {
   readonly length: number
@@ -59,6 +66,8 @@ export class SequenceState {
   readonly shared: SharedCache
   readonly handle: DeferredHandle
   readonly prompt: PromptOptions
+  /** How many tokens its model knows, where that is known. */
+  readonly vocabulary: number | undefined
   readonly log: TokenLog
   /** How many tokens the cache had when it was last looked at. */
   computed: number
@@ -66,10 +75,11 @@ export class SequenceState {
   declare sequence: OnnxSequence
   readonly #marks: Mark[] = []
 
-  constructor(shared: SharedCache, id: number, prompt: PromptOptions, ids: Uint32Array, computed: number) {
+  constructor(shared: SharedCache, id: number, { prompt, vocabulary }: SequenceKind, ids: Uint32Array, computed: number) {
     this.shared = shared
     this.handle = new DeferredHandle(shared, id)
     this.prompt = prompt
+    this.vocabulary = vocabulary
     this.log = new TokenLog(ids)
     this.computed = computed
   }
@@ -244,11 +254,27 @@ export class OnnxSequence extends Sequence {
     state.log.cut(tokens)
   }
 
+  /**
+   * Makes the sequence one of exactly these tokens. Those at the start that are the same and computed are kept, and it says how many that are;
+   * the others are pending. The last token always is, since its logits are needed.
+   */
+  override resume(tokens: TokenIds): number {
+    const state = settled(this)
+    state.checkFree()
+    const ids = readKnown('tokens', tokens, state.vocabulary)
+    const kept = super.resume(ids)
+    state.log.cut(0)
+    state.log.push(ids)
+    state.computed = kept
+    return kept
+  }
+
   /** As {@link Sequence.fork}; what is pending is pending in the fork as well. */
   override fork(): OnnxSequence {
-    const { shared, prompt, log, visible } = settled(this)
+    const from = settled(this)
+    const { shared, log, visible } = from
     const id = shared.change(native => native.fork(this.id))
-    const state = new SequenceState(shared, id, prompt, log.view(0, visible), shared.native.sequenceLength(id))
+    const state = new SequenceState(shared, id, from, log.view(0, visible), shared.native.sequenceLength(id))
     const fork = new OnnxSequence(INTERNAL, state, id)
     state.cut(visible)
     return fork
@@ -313,7 +339,8 @@ function cutCache(sequence: OnnxSequence, length: number): void {
 }
 
 /** @internal A new sequence with a prompt: it starts with what the cache has of it. */
-export function openSequence(shared: SharedCache, ids: Uint32Array, prompt: PromptOptions): OnnxSequence {
+export function openSequence(shared: SharedCache, ids: Uint32Array, kind: SequenceKind): OnnxSequence {
+  const { prompt } = kind
   let found: PrefixMatch | undefined = findPrefix(shared, ids, prompt)
   const computed = found.length
   if (computed === 0) {
@@ -321,5 +348,5 @@ export function openSequence(shared: SharedCache, ids: Uint32Array, prompt: Prom
     found = undefined
   }
   const id = createSequence(shared, found === undefined ? prompt : { prefix: found })
-  return new OnnxSequence(INTERNAL, new SequenceState(shared, id, prompt, ids, computed), id)
+  return new OnnxSequence(INTERNAL, new SequenceState(shared, id, kind, ids, computed), id)
 }

@@ -86,6 +86,7 @@ const sequence = new Members('Sequence', () => narrowCache().sequence(0))
   .plain('length', 'committedLength', 'retainedLength', 'capacity', 'fork', 'snapshot', 'drop')
   .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: known }), input))
   .method('truncate', param('len', count, () => 1))
+  .method('resume', param('tokens', tokenIds, ids))
   .method('restore', param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))
   .method('begin', begin)
   .method('retain', param('options', options(() => ({ priority: 5 }), {
