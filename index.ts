@@ -16,12 +16,12 @@ export {
   type ErrorCode,
   type ErrorDetails,
 } from './lib/border/errors.js'
-export type { DType, Float16ArrayLike, TensorData } from './lib/border/host-array.js'
+export type { ArrayOf, DType, DTypeOf, Float16ArrayLike, TensorData } from './lib/border/host-array.js'
 export { memoryStats, setMemoryLimit, setThreads, threads, type MemoryStats } from './lib/border/process.js'
 export { Snapshot } from './lib/border/snapshot.js'
 export type { CacheStats } from './lib/border/stats.js'
 export type { AsyncOptions } from './lib/border/stop-signal.js'
-export { Tensor, type HostTensor, type Kv, type KvSource, type TensorOptions, type TokenSource } from './lib/border/tensor.js'
+export { Tensor, type DTypeOfSource, type HostTensor, type Kv, type KvSource, type TensorOptions, type TokenSource } from './lib/border/tensor.js'
 export { KvCache, type KvCacheOptions } from './lib/contiguous/kv-cache.js'
 export type { BeginOptions, DraftOptions, KvTransaction } from './lib/contiguous/kv-transaction.js'
 export { RollbackCache, RollbackMark, type RollbackCacheOptions } from './lib/contiguous/rollback-cache.js'
@@ -33,12 +33,14 @@ export type { EvictionPolicy } from './lib/sequences/eviction.js'
 export type { ModelDescription, ModelLayer } from './lib/sequences/model-description.js'
 export type { ModelCacheOptions, PagedKvCacheOptions, UniformCacheOptions } from './lib/sequences/options.js'
 export type { PageFormat } from './lib/sequences/page-format.js'
-export { PagedKvCache, type LayerGroup } from './lib/sequences/paged-kv-cache.js'
+export { PagedKvCache, type Admission, type LayerGroup } from './lib/sequences/paged-kv-cache.js'
 export { PrefixNamer, type PrefixNamerOptions } from './lib/sequences/prefix-namer.js'
 export {
   PrefixMatch,
+  type AdmissionOptions,
   type AllocationOptions,
   type Explanation,
+  type Lacking,
   type MatchOptions,
   type PrefixKeys,
   type PromptExtra,
@@ -49,5 +51,5 @@ export { Sequence, type RetainOptions, type SequenceOptions } from './lib/sequen
 export type { PagedStats, PoolStats } from './lib/sequences/stats.js'
 export { StepBatch, type StepArrays, type StepBatchOptions } from './lib/sequences/step-batch.js'
 export { Step, type StepOptions } from './lib/sequences/step.js'
-export type { TokenIds, Tokens } from './lib/sequences/tokens.js'
+export type { KvArrays, TokenIds, Tokens } from './lib/sequences/tokens.js'
 export type { Transaction } from './lib/sequences/transaction.js'

@@ -1,7 +1,7 @@
 // Attention over what a cache with a window shows takes that window, however the result is held; copies have none.
 import test from 'ava'
 
-import { attend, attendAsync, type HostTensor, type Kv, PagedKvCache, RotatingKvCache, type Sequence, Tensor } from '../../index.js'
+import { attend, attendAsync, type HostTensor, type Kv, type KvSource, PagedKvCache, RotatingKvCache, type Sequence, Tensor } from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 
@@ -12,7 +12,7 @@ const zeros = (count: number): HostTensor => rows(...span(0, count).map(() => 0)
 /** With keys that are zeros, what a query gets is the mean of the values that it sees: of their positions. */
 const append = (cache: RotatingKvCache, from: number, to: number): Kv => cache.append(zeros(to - from), rows(...span(from, to)))
 const copy = (of: Tensor): Tensor => Tensor.from(of.toArray(), of.shape)
-const means = (kv: Kv, queries: number, options = {}): number[] => Array.from(attend(zeros(queries), kv, options).out.toFloat32Array())
+const means = (kv: KvSource, queries: number, options = {}): number[] => Array.from(attend(zeros(queries), kv, options).out.toFloat32Array())
 
 test('a prompt longer than the window sees no further back than the window', t => {
   using cache = new RotatingKvCache({ maxSeqLen: 4 })

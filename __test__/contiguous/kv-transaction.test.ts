@@ -1,8 +1,9 @@
 // Transactions: one meaning, on every kind of cache.
 import test, { type ExecutionContext } from 'ava'
 
-import { attendAsync, KvCache, RollbackCache, RotatingKvCache, type Kv, type KvTransaction } from '../../index.js'
+import { attendAsync, KvCache, RollbackCache, RotatingKvCache, type KvTransaction } from '../../index.js'
 import { shows, type Shape } from '../support/properties.js'
+import type { Seen } from '../support/showing.js'
 import { throwsCode } from '../support/throws.js'
 import { numbers, span, tokens } from '../support/tokens.js'
 import { appended, KINDS, pair, retained, type Kind, type Subject, type Window } from '../support/transactions.js'
@@ -25,7 +26,7 @@ class Given {
     for (const token of this.tokens) this.feed([token])
   }
 
-  feed(added: readonly number[]): Kv {
+  feed(added: readonly number[]): Seen {
     return this.kind.feed(this.cache, ...pair(shape, added))
   }
 
@@ -38,7 +39,7 @@ class Given {
   }
 }
 
-function showsPair(t: ExecutionContext, shown: Kv | null, ids: readonly number[]): void {
+function showsPair(t: ExecutionContext, shown: Seen | null, ids: readonly number[]): void {
   t.notThrows(() => {
     if (shown === null) throw new Error('it shows nothing')
     shows(shown.k, shape, ids, 0)
@@ -46,7 +47,7 @@ function showsPair(t: ExecutionContext, shown: Kv | null, ids: readonly number[]
   })
 }
 
-const draft = (on: KvTransaction, ids: readonly number[], parents?: readonly number[]): Kv =>
+const draft = (on: KvTransaction, ids: readonly number[], parents?: readonly number[]): Seen =>
   on.append(...pair(shape, ids), parents === undefined ? {} : { parents })
 
 /** A test for every kind, in caches of every length that differs. */

@@ -52,7 +52,7 @@ test('it gives what the call that waits gives', async t => {
 })
 
 /** Every call that changes a cache, with the cache as it should be read meanwhile. */
-function changes(): { cache: Disposable; kv: Kv; calls: (() => unknown)[] }[] {
+function changes(): { cache: Disposable; kv: Pick<Kv, 'k' | 'v'>; calls: (() => unknown)[] }[] {
   const kv = new KvCache(kvOptions)
   const [kvSeen, kvSnapshot] = [kv.update(tokens(0, 4), tokens(4, 8)), kv.snapshot()]
   const pair = new RotatingKvCache({ maxSeqLen: 3, sinks: 1 })

@@ -18,7 +18,9 @@ interface Stepped {
 async function seenBy(t: { deepEqual(one: unknown, other: unknown): unknown }, cache: Stepped, sequences: readonly unknown[], values: readonly (readonly number[])[], parents?: readonly number[]): Promise<number[]> {
   const offsets = [0]
   for (const of of values) offsets.push((offsets.at(-1) as number) + of.length)
-  const step = cache.beginStep({ sequences, offsets, ...(parents && { parents }) })
+  using batch = cache.stepBatch({ maxSequences: sequences.length, maxBlocks: 16, maxTokens: 64 })
+  const step = cache.prepareStep(batch, { sequences, offsets, ...(parents && { parents }) })
+  t.deepEqual(step.positions, batch.positions.slice(0, step.length))
   step.write(0, zeros(values.flat()), rows(values.flat()))
   const q = queries(values.flat().length)
   const seen = numbers(step.attend(0, q))

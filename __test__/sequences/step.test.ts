@@ -41,6 +41,7 @@ test('its tokens count in all layers at once, or not at all', t => {
   feed(one, [0, 1, 2])
   const step = cache.beginStep({ sequences: [one, two.id], offsets: [0, 2, 5] })
   t.deepEqual([step.sequences, Array.from(step.offsets), step.length], [[0, 1], [0, 2, 5], 5])
+  t.deepEqual(Array.from(step.positions), [3, 4, 0, 1, 2])
   t.true(Object.isFrozen(step.sequences))
   step.write(1, ...rows([3, 4, 10, 11, 12]))
   t.is(one.length, 3)

@@ -1,6 +1,6 @@
-import { type BeginOptions, type Kv, type KvSource, type KvTransaction, PagedKvCache, type Sequence, Tensor, type TokenSource, type Transaction } from '../../index.js'
-import { source, type Shape } from './properties.js'
-import { showing, stacked } from './showing.js'
+import { type BeginOptions, type KvSource, type KvTransaction, PagedKvCache, type Sequence, Tensor, type TokenSource, type Transaction } from '../../index.js'
+import { type Shape } from './properties.js'
+import { type Seen, showing, stacked } from './showing.js'
 
 /** K and V of each layer, of tensors that have them where other caches have their batch. */
 function layersOf(k: TokenSource, v: TokenSource): KvSource[] {
@@ -26,19 +26,17 @@ export class SequenceSubject {
   }
 
   /** What it holds; `null` when that is nothing. */
-  read(): Kv | null {
+  read(): Seen | null {
     this.cache.checkInvariants()
     return this.sequence.length === 0 ? null : this.shown()
   }
 
-  /** All tokens, `[layers, heads, tokens, dim]`; none of a model's sequence that is empty. */
-  shown(): Kv {
-    const none = source(this.#shape, [], 0)
-    const kvOf = (layer: number): Kv => (this.#ofModel ? (this.sequence.kv(layer) ?? { k: none, v: none }) : this.cache.gather(this.sequence, layer))
-    return stacked(this.#shape, this.sequence.length, kvOf)
+  /** All tokens, `[layers, heads, tokens, dim]`. */
+  shown(): Seen {
+    return stacked(this.#shape, this.sequence.length, layer => (this.#ofModel ? this.sequence.kv(layer) : this.cache.gather(this.sequence, layer)))
   }
 
-  append(k: TokenSource, v: TokenSource): Kv {
+  append(k: TokenSource, v: TokenSource): Seen {
     this.sequence.append(this.#tokens(k, v))
     return this.shown()
   }

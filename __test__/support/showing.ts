@@ -2,8 +2,11 @@ import { Tensor, type BeginOptions, type DraftOptions, type Kv, type KvTransacti
 import type { Shape } from './properties.js'
 import { bytes } from './tokens.js'
 
+/** K and V, whoever has to dispose of them. */
+export type Seen = Pick<Kv, 'k' | 'v'>
+
 /** K and V of `length` tokens of all layers, each of which lies where the batch of other caches does: `[layers, heads, tokens, dim]`. */
-export function stacked({ batch, heads, dim, dtype }: Shape, length: number, read: (layer: number) => Kv): Kv {
+export function stacked({ batch, heads, dim, dtype }: Shape, length: number, read: (layer: number) => Kv): Seen {
   const layers = Array.from({ length: batch }, (_, layer) => read(layer))
   const whole = (part: 'k' | 'v'): Tensor => {
     const { buffer } = Uint8Array.from(Buffer.concat(layers.map(layer => bytes(layer[part]))))
@@ -17,10 +20,10 @@ export function stacked({ batch, heads, dim, dtype }: Shape, length: number, rea
 export function showing<T extends { begin(options?: BeginOptions): T }>(
   open: T,
   append: (to: T, k: TokenSource, v: TokenSource, options?: DraftOptions) => void,
-  shown: () => Kv,
+  shown: () => Seen,
 ): KvTransaction {
   const own = {
-    append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv {
+    append(k: TokenSource, v: TokenSource, options?: DraftOptions): Seen {
       append(open, k, v, options)
       return shown()
     },

@@ -1,6 +1,7 @@
-import { type BeginOptions, type Kv, KvCache, type KvTransaction, RollbackCache, RotatingKvCache, type Tensor } from '../../index.js'
+import { type BeginOptions, type DType, KvCache, type KvTransaction, RollbackCache, RotatingKvCache, type Tensor } from '../../index.js'
 import { SequenceSubject } from './sequence-subject.js'
 import { source, type Shape } from './properties.js'
+import type { Seen } from './showing.js'
 
 /** A cache that has transactions. */
 export interface Subject extends Disposable {
@@ -25,15 +26,15 @@ export interface Kind<C extends Subject = Subject> {
   /** It keeps what its window holds, rather than everything. */
   readonly slides: boolean
   /** Adds tokens that stay. */
-  readonly feed: (cache: C, k: Tensor, v: Tensor) => Kv
+  readonly feed: (cache: C, k: Tensor, v: Tensor) => Seen
   /** What it shows; `null` when there is nothing. */
-  readonly read: (cache: C) => Kv | null
+  readonly read: (cache: C) => Seen | null
   /** Everything that would change it. */
   readonly changes: (cache: C, k: Tensor, v: Tensor) => Readonly<Record<string, () => unknown>>
 }
 
 /** Restores what it holds, and lets go of the snapshot however that ends. */
-function restoreItself(cache: KvCache | RotatingKvCache): void {
+function restoreItself(cache: KvCache<DType> | RotatingKvCache): void {
   using held = cache.snapshot()
   ;(cache as { restore(snapshot: object): void }).restore(held)
 }
@@ -42,7 +43,7 @@ const kind = <C extends Subject>(made: Kind<C>): Kind => made as unknown as Kind
 
 /** Every kind of cache that has transactions. */
 export const KINDS: readonly Kind[] = [
-  kind<KvCache>({
+  kind<KvCache<DType>>({
     name: 'KvCache',
     make: ({ device, batch, heads, dim, dtype }) =>
       new KvCache({ device, batchSize: batch, numKvHeads: heads, headDim: dim, dtype, initialCapacity: 2, maxSeqLen: 4096 }),

@@ -3,7 +3,7 @@ import { count, fields, integers, isArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { nativeArgument } from '../border/owner.js'
 import type { AsyncOptions } from '../border/stop-signal.js'
-import { readTensor, type Tensor, type TokenSource } from '../border/tensor.js'
+import { readTensor, type DTypeOfSource, type Tensor, type TokenSource } from '../border/tensor.js'
 import { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import { readIds, type SequenceList } from '../sequences/sequence-batch.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
@@ -124,9 +124,9 @@ function tablesOf(shared: SharedCache, layer: number, groups: unknown): GivenPag
  * console.log(lse) // Float32Array [0]
  * ```
  */
-export function attend(q: TokenSource, kv: AttendKv, options: WithLse<AttendOptions>): AttendedWithLse
+export function attend<Q extends TokenSource>(q: Q, kv: AttendKv, options: WithLse<AttendOptions>): AttendedWithLse<Tensor<DTypeOfSource<Q>>>
 export function attend<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: WithLse<AttendOptions>, out: T): AttendedWithLse<T>
-export function attend(q: TokenSource, kv: AttendKv, options?: AttendOptions): Attended
+export function attend<Q extends TokenSource>(q: Q, kv: AttendKv, options?: AttendOptions): Attended<Tensor<DTypeOfSource<Q>>>
 export function attend<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: AttendOptions | undefined, out: T): Attended<T>
 export function attend(q: TokenSource, kv: AttendKv, options: AttendOptions = {}, out?: AttendOut): Attended<Tensor | AttendOut> {
   return new AttendCall(q, readKv(kv), options, out).run()
@@ -153,9 +153,9 @@ export function attend(q: TokenSource, kv: AttendKv, options: AttendOptions = {}
  * console.log(out.toArray()) // Float32Array [20, 30]
  * ```
  */
-export function attendAsync(q: TokenSource, kv: AttendKv, options: WithLse<AttendOptions & AsyncOptions>): Promise<AttendedWithLse>
+export function attendAsync<Q extends TokenSource>(q: Q, kv: AttendKv, options: WithLse<AttendOptions & AsyncOptions>): Promise<AttendedWithLse<Tensor<DTypeOfSource<Q>>>>
 export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: WithLse<AttendOptions & AsyncOptions>, out: T): Promise<AttendedWithLse<T>>
-export function attendAsync(q: TokenSource, kv: AttendKv, options?: AttendOptions & AsyncOptions): Promise<Attended>
+export function attendAsync<Q extends TokenSource>(q: Q, kv: AttendKv, options?: AttendOptions & AsyncOptions): Promise<Attended<Tensor<DTypeOfSource<Q>>>>
 export function attendAsync<T extends AttendOut>(q: TokenSource, kv: AttendKv, options: AttendOptions & AsyncOptions | undefined, out: T): Promise<Attended<T>>
 export async function attendAsync(
   q: TokenSource,

@@ -8,6 +8,12 @@ export type DType = 'f32' | 'f16' | 'bf16' | 'u8'
 /** The arrays that hold elements. Half floats (f16, bf16) are in a `Uint16Array`, as their bits. */
 export type TensorData = Float32Array | Uint16Array | Uint8Array
 
+/** The array that holds elements of a type. */
+export type ArrayOf<D extends DType> = D extends 'f32' ? Float32Array : D extends 'u8' ? Uint8Array : Uint16Array
+
+/** The type of the elements of an array; of a `Uint16Array` it is said by name. */
+export type DTypeOf<A> = A extends Float32Array ? 'f32' : A extends Uint8Array ? 'u8' : 'f16' | 'bf16'
+
 /** `Float16Array`, where the runtime has it. */
 export interface Float16ArrayLike extends ArrayBufferView {
   readonly BYTES_PER_ELEMENT: number

@@ -4,7 +4,7 @@ import type { NativeView } from '#binding'
 import { binding } from '../loading/binding.js'
 import { arrayKind, arrayLength, asBits, count, fields, isArray, known, list, type Names, optional, sizes, typedArray, whole } from './check.js'
 import { invalid, isKvTideError } from './errors.js'
-import { checkDType, type DType, dtypeRow, type Float16ArrayLike, HostArray, meta, META, readArray, type TensorData } from './host-array.js'
+import { type ArrayOf, checkDType, type DType, type DTypeOf, dtypeRow, type Float16ArrayLike, HostArray, meta, META, readArray, type TensorData } from './host-array.js'
 import { checkInternal, INTERNAL, nativeArgument, nativeOf, nativeThis, Owner } from './owner.js'
 import { readDevice } from './process.js'
 import type { AsyncOptions } from './stop-signal.js'
@@ -13,9 +13,9 @@ import { type PendingView, TensorStorage } from './tensor-storage.js'
 const OPTIONS: Names<TensorOptions> = { dtype: 0, device: 0 }
 
 /** Options of {@link Tensor.from}. */
-export interface TensorOptions {
+export interface TensorOptions<D extends DType = DType> {
   /** The element type. A `Uint16Array` needs one, for other arrays it follows. */
-  readonly dtype?: DType
+  readonly dtype?: D
   /** The device, `'cpu'` by default. */
   readonly device?: string
 }
@@ -34,7 +34,7 @@ export interface TensorOptions {
  * console.log(tensor.narrow(1, 1, 2).toArray()) // Float32Array [2, 3, 5, 6]
  * ```
  */
-export class Tensor extends Owner {
+export class Tensor<D extends DType = DType> extends Owner {
   /** @internal */
   constructor(token: unknown, storage: unknown) {
     checkInternal(token, 'Tensor', 'Tensor.from(data, shape) instead')
@@ -47,12 +47,12 @@ export class Tensor extends Owner {
    * @param data the elements, row-major; half floats as bits in a `Uint16Array`, with a `dtype`
    * @param shape the sizes; their product has to be the length of `data`
    */
-  static from(data: TensorData | Float16ArrayLike, shape: readonly number[], options: TensorOptions = {}): Tensor {
+  static from<A extends TensorData | Float16ArrayLike, D extends DType = DTypeOf<A>>(data: A, shape: readonly number[], options: TensorOptions<D> = {}): Tensor<D> {
     const { dtype, device } = known<TensorOptions>('options', options, OPTIONS)
     const on = readDevice(device)
     const named = optional(checkDType, 'dtype', dtype)
     const read = readArray('data', data, sizes('shape', shape), named)
-    return tensorOf(binding.tensorFromHost(read.describe(meta, 0), meta, on))
+    return tensorOf<D>(binding.tensorFromHost(read.describe(meta, 0), meta, on))
   }
 
   /** The sizes, one for each axis. */
@@ -61,8 +61,8 @@ export class Tensor extends Owner {
   }
 
   /** The element type. */
-  get dtype(): DType {
-    return own(this).dtype
+  get dtype(): D {
+    return own(this).dtype as D
   }
 
   /** The device: `'cpu'`, `'cuda:0'`. */
@@ -106,26 +106,26 @@ export class Tensor extends Owner {
    *
    * @throws KvTideError `NOT_CONTIGUOUS` for two runs; `DEVICE_MISMATCH` in the memory of a GPU
    */
-  get data(): TensorData {
-    return own(this).data
+  get data(): ArrayOf<D> {
+    return own(this).data as ArrayOf<D>
   }
 
   /** The part from `start` to `start + length` along dimension `dim`, without a copy. */
-  narrow(dim: number, start: number, length: number): Tensor {
+  narrow(dim: number, start: number, length: number): Tensor<D> {
     const { view } = own(this)
     const at = [count('dim', dim), whole('start', start), whole('length', length)] as const
     return tensorOf(view.narrow(...at))
   }
 
   /** The same elements in another shape: without a copy when they are contiguous, otherwise as a copy. */
-  reshape(shape: readonly number[]): Tensor {
+  reshape(shape: readonly number[]): Tensor<D> {
     const { view } = own(this)
     return tensorOf(view.reshape(Float64Array.from(sizes('shape', shape))))
   }
 
   /** A copy of the elements, row-major; for f16 and bf16 their bits. */
-  toArray(): TensorData {
-    return own(this).toArray()
+  toArray(): ArrayOf<D> {
+    return own(this).toArray() as ArrayOf<D>
   }
 
   /** A copy of the elements as 32-bit floats, whatever the dtype. */
@@ -154,8 +154,8 @@ export class Tensor extends Owner {
    *
    * @throws KvTideError `ABORTED` when `signal` ended it
    */
-  async toArrayAsync(options: AsyncOptions = {}): Promise<TensorData> {
-    return own(this).readLater(false, options)
+  async toArrayAsync(options: AsyncOptions = {}): Promise<ArrayOf<D>> {
+    return (await own(this).readLater(false, options)) as ArrayOf<D>
   }
 
   /** As {@link toFloat32Array}, off the main thread: see {@link toArrayAsync}. */
@@ -221,24 +221,52 @@ export function storageOf(value: unknown): TensorStorage | undefined {
 }
 
 /** @internal A tensor of a native view, of an array that a call answered with, or of one tensor of a pending view. */
-export function tensorOf(source: NativeView | HostArray | PendingView, tensor = 0): Tensor {
-  return new Tensor(INTERNAL, new TensorStorage(source, tensor))
+export function tensorOf<D extends DType>(source: NativeView | HostArray | PendingView, tensor = 0): Tensor<D> {
+  return new Tensor<D>(INTERNAL, new TensorStorage(source, tensor))
 }
 
 /** Keys and values. */
-export interface Kv {
-  readonly k: Tensor
-  readonly v: Tensor
+export interface Kv<D extends DType = DType> extends Disposable {
+  readonly k: Tensor<D>
+  readonly v: Tensor<D>
+  /** Disposes of both. */
+  dispose(): void
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void
+}
+
+class KvPair<D extends DType> implements Kv<D> {
+  readonly k: Tensor<D>
+  readonly v: Tensor<D>
+
+  constructor(k: Tensor<D>, v: Tensor<D>) {
+    this.k = k
+    this.v = v
+  }
+
+  dispose(): void {
+    this.k.dispose()
+    this.v.dispose()
+  }
+
+  [Symbol.dispose](): void {
+    this.dispose()
+  }
 }
 
 /** @internal K and V of a cache's buffer. */
-export function kvOf(view: PendingView): Kv {
-  return { k: tensorOf(view, 0), v: tensorOf(view, 1) }
+export function kvOf<D extends DType>(view: PendingView): Kv<D> {
+  return new KvPair<D>(tensorOf(view, 0), tensorOf(view, 1))
 }
 
 /** @internal K and V of a cache's buffer; `null` of nothing. */
 export function kvOrNull(view: PendingView | null): Kv | null {
   return view === null ? null : kvOf(view)
+}
+
+/** @internal K and V of two native views. */
+export function kvOfViews<D extends DType>(views: readonly NativeView[]): Kv<D> {
+  return new KvPair<D>(tensorOf(views[0] as NativeView), tensorOf(views[1] as NativeView))
 }
 
 /** A tensor of onnxruntime, or one that looks like it. */
@@ -357,6 +385,9 @@ function isTensorLike(value: unknown): boolean {
     return false
   }
 }
+
+/** The dtype of tensors like this one, as far as its type says. */
+export type DTypeOfSource<S> = S extends Tensor<infer D> ? D : S extends { readonly dtype: infer D extends DType } ? D : S extends { readonly data: infer A extends Float32Array | Uint8Array } ? DTypeOf<A> : DType
 
 /** Tokens for a cache: a tensor of this package, memory of your own, or an onnxruntime tensor as it is. */
 export type TokenSource = Tensor | HostTensor | OnnxTensor

@@ -14,7 +14,7 @@ import { type BeginOptions, type KvTransaction, openTransaction } from './kv-tra
 const OPTIONS: Names<KvCacheOptions> = { batchSize: 0, numKvHeads: 0, initialCapacity: 0, maxSeqLen: 0, headDim: 0, dtype: 0, device: 0, stableAddresses: 0, memoryLimitBytes: 0 }
 
 /** Options of a {@link KvCache}. */
-export interface KvCacheOptions {
+export interface KvCacheOptions<D extends DType = DType> {
   /** Rows of the batch. They all have the same length. */
   readonly batchSize: number
   /** Heads of K and V. */
@@ -26,7 +26,7 @@ export interface KvCacheOptions {
   /** Elements per head. */
   readonly headDim: number
   /** The element type, `'f32'` by default. */
-  readonly dtype?: DType
+  readonly dtype?: D
   /** The device, `'cpu'` by default. */
   readonly device?: string
   /** Reserves `maxSeqLen` slots at once, so that the buffer never moves. */
@@ -50,7 +50,7 @@ export interface KvCacheOptions {
  * cache.truncate(1)
  * ```
  */
-export class KvCache extends Owner {
+export class KvCache<D extends DType = 'f32'> extends Owner {
   /** Rows of the batch. */
   declare readonly batchSize: number
   /** Heads of K and V. */
@@ -60,11 +60,11 @@ export class KvCache extends Owner {
   /** The most tokens that it may hold. */
   declare readonly maxSeqLen: number
   /** Its element type. */
-  declare readonly dtype: DType
+  declare readonly dtype: D
   /** Its device. */
   declare readonly device: string
 
-  constructor(options: KvCacheOptions) {
+  constructor(options: KvCacheOptions<D>) {
     const given = known<KvCacheOptions>('options', options, OPTIONS)
     const made = {
       batchSize: count('batchSize', given.batchSize, 1),
@@ -79,7 +79,7 @@ export class KvCache extends Owner {
     }
     super(INTERNAL, new CacheHandle(new binding.NativeKvCache(made)), KvCache)
     const { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device } = made
-    settle(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype, device })
+    settle<KvCache<D>, 'batchSize' | 'numKvHeads' | 'headDim' | 'maxSeqLen' | 'dtype' | 'device'>(this, { batchSize, numKvHeads, headDim, maxSeqLen, dtype: dtype as D, device })
   }
 
   /** How many tokens it holds. */
@@ -98,12 +98,12 @@ export class KvCache extends Owner {
   }
 
   /** The whole buffer of K, `[batch, kvHeads, capacity, headDim]`. It shows every later change and is never stale. Get it anew when `capacity` has changed. */
-  get kCacheRaw(): Tensor {
+  get kCacheRaw(): Tensor<D> {
     return tensorOf(raw(this), 0)
   }
 
   /** The whole buffer of V, `[batch, kvHeads, capacity, headDim]`, as {@link kCacheRaw}. */
-  get vCacheRaw(): Tensor {
+  get vCacheRaw(): Tensor<D> {
     return tensorOf(raw(this), 1)
   }
 
@@ -112,17 +112,17 @@ export class KvCache extends Owner {
    *
    * @throws KvTideError `CACHE_OVERFLOW` beyond `maxSeqLen`; nothing has changed then
    */
-  update(k: TokenSource, v: TokenSource): Kv {
+  update(k: TokenSource, v: TokenSource): Kv<D> {
     return append(this, k, v)
   }
 
   /** As {@link update}, with K and V in one launch on a GPU. On the CPU the two are the same. */
-  updateFused(k: TokenSource, v: TokenSource): Kv {
+  updateFused(k: TokenSource, v: TokenSource): Kv<D> {
     return append(this, k, v)
   }
 
   /** Views of all tokens. Throws `CACHE_EMPTY` when there are none. */
-  getKv(): Kv {
+  getKv(): Kv<D> {
     const cache = handle(this)
     return kvOf(cache.view(cache.native.getKv(meta)))
   }
@@ -147,7 +147,7 @@ export class KvCache extends Owner {
    *
    * @throws KvTideError `TRANSACTION_OPEN` while one is open; open a child with that one's `begin()`
    */
-  begin(options: BeginOptions = {}): KvTransaction {
+  begin(options: BeginOptions = {}): KvTransaction<D> {
     return openTransaction(handle(this), options)
   }
 
@@ -167,7 +167,7 @@ export class KvCache extends Owner {
   }
 }
 
-function append(self: unknown, k: unknown, v: unknown): Kv {
+function append<D extends DType>(self: unknown, k: unknown, v: unknown): Kv<D> {
   const cache = handle(self)
   const [keys, values] = [readTensor('k', k), readTensor('v', v)]
   return kvOf(cache.view(cache.native.update(put(keys, 0), put(values, 1), meta)))

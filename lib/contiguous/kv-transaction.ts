@@ -1,7 +1,7 @@
 import type { NativeBuffer, NativeView } from '#binding'
 
 import { count, known, type Names, numbers, optional, whole } from '../border/check.js'
-import { meta } from '../border/host-array.js'
+import { type DType, meta } from '../border/host-array.js'
 import { INTERNAL, nativeArgument, Owner } from '../border/owner.js'
 import type { CacheHandle } from '../border/tensor-storage.js'
 import { type Kv, kvOf, put, readTensor, type Tensor, tensorOf, type TokenSource } from '../border/tensor.js'
@@ -59,14 +59,14 @@ export interface DraftOptions {
  * console.log(cache.getKv().k.toArray()) // Float32Array [1, 2, 3, 4, 6, 7]
  * ```
  */
-export interface KvTransaction extends Disposable {
+export interface KvTransaction<D extends DType = DType> extends Disposable {
   /** How many tokens were drafted here, not counting those of an open child. */
   readonly length: number
   /**
    * Drafts tokens, and returns what the cache's own append would. Once `parents` were given, a cache with a window returns
    * everything that it keeps, which is what {@link treeMask} covers.
    */
-  append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv
+  append(k: TokenSource, v: TokenSource, options?: DraftOptions): Kv<D>
   /** Keeps the first `n` drafted tokens (by default all), drops the rest, and ends. Tokens of a child become its parent's. */
   commit(n?: number): void
   /**
@@ -80,12 +80,12 @@ export interface KvTransaction extends Disposable {
   /** Drops what was drafted, and ends. The cache is as it was before, even if its window has moved. */
   rollback(): void
   /** Opens a child on top of this transaction, one at a time. Until the child has ended, calls on this one throw `TRANSACTION_OPEN`. */
-  begin(options?: BeginOptions): KvTransaction
+  begin(options?: BeginOptions): KvTransaction<D>
   /**
    * The attention mask of the draft: f32 `[length, before + length]`, 0 where a token sees and -Infinity elsewhere. A window
    * counts positions, not slots.
    */
-  treeMask(): Tensor
+  treeMask(): Tensor<'f32'>
   /** The position of each drafted token: the number of tokens before the draft + its depth. */
   treePositions(): Int32Array
   /** Rolls it back, with its children, if it is still open. May be called any number of times. */
@@ -178,7 +178,7 @@ export abstract class AnyTransaction extends Owner {
     draft.end('dropped', native => native.rollbackDraft(...draft.at))
   }
 
-  treeMask(): Tensor {
+  treeMask(): Tensor<'f32'> {
     const { cache, at } = draftOf(this)
     return tensorOf(cache.native.draftMask(...at))
   }
@@ -194,21 +194,21 @@ export function draftOf(self: unknown): Draft<Drafting> {
   return nativeArgument('this', self, AnyTransaction)
 }
 
-class CacheTransaction extends AnyTransaction implements KvTransaction {
+class CacheTransaction<D extends DType> extends AnyTransaction implements KvTransaction<D> {
   constructor(draft: Draft<CacheHandle<NativeCache>>) {
     super(INTERNAL, draft, CacheTransaction)
   }
 
-  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv {
+  append(k: TokenSource, v: TokenSource, options: DraftOptions = {}): Kv<D> {
     const { cache, id } = own(this)
     const nodes = readDraft(options)
     const [keys, values] = [readTensor('k', k), readTensor('v', v)]
     return kvOf(cache.view(cache.native.appendDraft(id, put(keys, 0), put(values, 1), meta, nodes)))
   }
 
-  begin(options: BeginOptions = {}): KvTransaction {
+  begin(options: BeginOptions = {}): KvTransaction<D> {
     const { cache, id } = own(this)
-    return new CacheTransaction(new Draft(cache, [], options, id))
+    return new CacheTransaction<D>(new Draft(cache, [], options, id))
   }
 }
 
@@ -217,8 +217,8 @@ function own(self: unknown): Draft<CacheHandle<NativeCache>> {
 }
 
 /** @internal Opens a transaction on a contiguous cache. */
-export function openTransaction(cache: CacheHandle<NativeCache>, options: unknown): KvTransaction {
-  return new CacheTransaction(new Draft(cache, [], options))
+export function openTransaction<D extends DType>(cache: CacheHandle<NativeCache>, options: unknown): KvTransaction<D> {
+  return new CacheTransaction<D>(new Draft(cache, [], options))
 }
 
 /** @internal The parents that options of a draft name. */

@@ -4,7 +4,7 @@ import { fields } from '../border/check.js'
 import { meta } from '../border/host-array.js'
 import { INTERNAL } from '../border/owner.js'
 import type { CacheHandle } from '../border/tensor-storage.js'
-import { type Kv, kvOf, kvOrNull, type KvSource, put, readTensor, tensorOf, type TokenSource } from '../border/tensor.js'
+import { type Kv, kvOf, kvOfViews, kvOrNull, type KvSource, put, readTensor, type TokenSource } from '../border/tensor.js'
 import { type BeginOptions, type KvTransaction, openTransaction } from './kv-transaction.js'
 import { acceptedRotating, type MadeRotating, makeRotating, restoreRotating, Rotating, rotatingHandle, type RotatingKvCacheOptions, type RotatingSnapshot } from './rotating.js'
 
@@ -82,8 +82,8 @@ export class RotatingKvCache extends Rotating {
 
   /** As {@link RotatingCache.acceptedAppendFromBatchedAppend}, of K and V. */
   acceptedAppendFromBatchedAppend(snapshot: RotatingSnapshot, keepLen: number, rowIdx: number, batchLen: number): Kv | null {
-    const [k, v] = acceptedRotating(handle(this).native, snapshot, keepLen, rowIdx, batchLen) ?? []
-    return k === undefined || v === undefined ? null : { k: tensorOf(k), v: tensorOf(v) }
+    const views = acceptedRotating(handle(this).native, snapshot, keepLen, rowIdx, batchLen)
+    return views === null ? null : kvOfViews(views)
   }
 }
 

@@ -4,11 +4,12 @@ import { isAbortSignal } from '../border/stop-signal.js'
 import { readSampling, SAMPLING_OPTIONS, type SamplingOptions } from '../sampling/options.js'
 import type { HuggingFaceConfig } from '../sequences/model-description.js'
 import type { ModelCacheOptions } from '../sequences/options.js'
-import type { PromptOptions } from '../sequences/prompt.js'
+import { PROMPT, promptOf, type PromptOptions } from '../sequences/prompt.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { BACKENDS, type BackendName } from './backend.js'
 import type { DraftModel } from './drafter.js'
 import type { GenerationSettings } from './generation.js'
+import { readKnown } from './token-log.js'
 
 /** The cache of a model: all options of a `PagedKvCache` but those that the graph answers. */
 export type OnnxCacheOptions = Omit<ModelCacheOptions, 'model' | 'dtype' | 'device' | 'maxPrefillTokens'>
@@ -73,7 +74,7 @@ export interface GenerateOptionsOf<Model> extends SamplingOptions {
 }
 
 const LOAD: Names<OnnxModelOptions> = { config: 0, cache: 0, threads: 0, backend: 0, maxStepTokens: 0 }
-const OPEN: Names<OpenOptions> = { tokens: 0, salt: 0, extra: 0 }
+const OPEN: Names<OpenOptions> = { ...PROMPT, tokens: 0 }
 const ENTRY: Names<RunEntry<unknown>> = { sequence: 0, tokens: 0 }
 const RUN: Names<RunOptions> = { logits: 0, signal: 0 }
 const GENERATE: Names<GenerateOptionsOf<unknown>> = { ...SAMPLING_OPTIONS, tokens: 0, maxTokens: 0, stop: 0, draft: 0, signal: 0 }
@@ -104,9 +105,8 @@ export function readLoad(options: unknown) {
 
 /** @internal What a sequence starts with. */
 export function readOpen(options: unknown, vocabulary: number | undefined): { tokens: Uint32Array; prompt: PromptOptions } {
-  const { tokens, salt, extra } = known<OpenOptions>('options', options, OPEN)
-  const prompt = { ...(salt === undefined ? {} : { salt }), ...(extra === undefined ? {} : { extra }) } as PromptOptions
-  return { tokens: readIds('tokens', tokens, vocabulary), prompt }
+  const { tokens, salt, saltFrom, extra } = known<OpenOptions>('options', options, OPEN)
+  return { tokens: readIds('tokens', tokens, vocabulary), prompt: promptOf({ salt, saltFrom, extra }) }
 }
 
 /** @internal A list of sequences and their tokens. */
@@ -165,15 +165,6 @@ function readSignal(argument: string, value: unknown): AbortSignal {
 /** Ids of tokens that the model knows; none of nothing. */
 function readIds(argument: string, tokens: unknown, vocabulary: number | undefined): Uint32Array {
   return tokens === undefined ? new Uint32Array(0) : readKnown(argument, tokens, vocabulary)
-}
-
-/** @internal Ids of tokens that the model knows. */
-export function readKnown(argument: string, tokens: unknown, vocabulary: number | undefined): Uint32Array {
-  const ids = readTokens(argument, tokens)
-  if (vocabulary === undefined) return ids
-  const wrong = ids.findIndex(id => id >= vocabulary)
-  if (wrong >= 0) throw invalid(`${argument}[${wrong}]`, ids[wrong], `a token from 0 to below ${vocabulary}`)
-  return ids
 }
 
 /** @internal A path of a model, or its bytes. */

@@ -4,13 +4,13 @@ import type { TensorData } from '../border/host-array.js'
 import { checkInternal, checkThis, INTERNAL, liveArgument } from '../border/owner.js'
 import type { OnnxTensor } from '../border/tensor.js'
 import { PagedKvCache } from '../sequences/paged-kv-cache.js'
-import type { PromptOptions } from '../sequences/prompt.js'
+import { PROMPT, promptOf, type PromptOptions } from '../sequences/prompt.js'
 import type { Sequence } from '../sequences/sequence.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
 import { type Carried, type CarriedCall, CarriedPorts, type OnnxTensorClass, type ReadPast } from './carried.js'
 import { type OnnxNames, OnnxPorts, type OnnxSession, readNames, readSession } from './ports.js'
 
-const OPTIONS: Names<OnnxPastOptions> = { session: 0, cache: 0, Tensor: 0, names: 0, salt: 0, extra: 0 }
+const OPTIONS: Names<OnnxPastOptions> = { ...PROMPT, session: 0, cache: 0, Tensor: 0, names: 0 }
 
 /** What an {@link OnnxPast} is made of. */
 export interface OnnxPastOptions<T extends OnnxTensor = OnnxTensor> extends PromptOptions {
@@ -72,7 +72,7 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
       this.#carried = from.#carried
       return
     }
-    const { session, cache, Tensor, names, salt, extra } = known<OnnxPastOptions>('options', options, OPTIONS)
+    const { session, cache, Tensor, names, salt, saltFrom, extra } = known<OnnxPastOptions>('options', options, OPTIONS)
     const made = readSession('session', session)
     liveArgument('cache', cache, PagedKvCache)
     const pages = cache as PagedKvCache
@@ -80,9 +80,7 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
     const ports = new OnnxPorts(made, optional(readNames, 'names', names))
     this.#ports = new CarriedPorts<T>(made, ports, pages, Tensor as OnnxTensorClass<T>)
     this.#cache = pages
-    this.#prompt = { ...(salt === undefined ? {} : { salt }), ...(extra === undefined ? {} : { extra }) } as PromptOptions
-    // Refuses a salt and extras that are wrong.
-    pages.keys([], this.#prompt)
+    this.#prompt = promptOf({ salt, saltFrom, extra })
   }
 
   /** The tokens whose keys and values are in the cache. */
@@ -210,8 +208,8 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
 /** What the cache holds of a sequence. */
 function readOf(sequence: Sequence | undefined): ReadPast {
   return (layer, isFloats) => {
-    const held = sequence?.kv(layer) ?? undefined
-    if (held === undefined) return undefined
+    if (sequence === undefined || sequence.length === 0) return undefined
+    using held = sequence.kv(layer)
     const [k, v] = [held.k, held.v].map(tensor => (isFloats ? tensor.toFloat32Array() : tensor.toArray())) as [TensorData, TensorData]
     return { k, v, rows: held.k.shape[2] as number, first: held.k.keyPositions[0] as number }
   }

@@ -8,8 +8,7 @@ import { createSequence, Sequence } from '../sequences/sequence.js'
 import { SequenceHandle, type SharedCache } from '../sequences/shared-cache.js'
 import { append, type TokenIds, type Tokens } from '../sequences/tokens.js'
 import { openOn, type Transaction } from '../sequences/transaction.js'
-import { readKnown } from './options.js'
-import { TokenLog } from './token-log.js'
+import { readKnown, TokenLog } from './token-log.js'
 
 /**
  * Sequences that know the ids of their tokens.

@@ -1,3 +1,6 @@
+import { invalid } from '../border/errors.js'
+import { readTokens } from '../sequences/tokens.js'
+
 /** @internal Ids of tokens, of which more are added at the end. O(1) for each token; a cut costs nothing. */
 export class TokenLog {
   #ids: Uint32Array
@@ -36,4 +39,13 @@ export class TokenLog {
   copy(start = 0, end: number = this.#length): Uint32Array {
     return this.view(start, end).slice()
   }
+}
+
+/** @internal Ids of tokens that the model knows. */
+export function readKnown(argument: string, tokens: unknown, vocabulary: number | undefined): Uint32Array {
+  const ids = readTokens(argument, tokens)
+  if (vocabulary === undefined) return ids
+  const wrong = ids.findIndex(id => id >= vocabulary)
+  if (wrong >= 0) throw invalid(`${argument}[${wrong}]`, ids[wrong], `a token from 0 to below ${vocabulary}`)
+  return ids
 }

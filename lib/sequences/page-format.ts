@@ -1,5 +1,6 @@
+import { typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import type { DType } from '../border/host-array.js'
+import { type DType, dtypeRow, type TensorData } from '../border/host-array.js'
 
 /**
  * How pages store K or V: in the cache's dtype, under `f32` also as `f16` or `bf16`, or low-bit. Half floats are rounded to nearest
@@ -25,4 +26,10 @@ export function checkPageFormat(argument: string, value: unknown): PageFormat {
 /** @internal The dtype in which rows of this format are read: 32-bit floats for low-bit ones, the rest as it lies in pages. */
 export function readDType(format: PageFormat): DType {
   return format === 'f8e4m3' || format === 'q8' || format === 'q4' ? 'f32' : format
+}
+
+/** @internal An array of the caller's that K or V of this format are read into. */
+export function roomIn(argument: string, value: unknown, format: PageFormat): TensorData {
+  const kinds = dtypeRow(readDType(format)).arrays.filter(kind => kind !== 'Float16Array')
+  return typedArray<TensorData>(argument, value, kinds)
 }

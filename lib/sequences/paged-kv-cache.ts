@@ -1,15 +1,15 @@
-import type { NativePagedKvCache, NativeView } from '#binding'
+import type { NativePagedKvCache } from '#binding'
 
-import { arrayKind, arrayLength, count, known, type Names, optional, typedArray } from '../border/check.js'
+import { arrayKind, arrayLength, count, known, type Names, optional } from '../border/check.js'
 import { KvTideError } from '../border/errors.js'
 import { type DType, dtypeRow, type Float16ArrayLike, meta, readArray, type TensorData } from '../border/host-array.js'
 import { INTERNAL, nativeThis, Owner, settle } from '../border/owner.js'
-import { type Kv, put, readTensor, type TensorArgument, tensorOf, type TokenSource } from '../border/tensor.js'
+import { type Kv, kvOfViews, put, readTensor, type TensorArgument, type TokenSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import { type CacheEvents, type EventsOptions, readEvents } from './cache-events.js'
 import { type PagedKvCacheOptions, readOptions } from './options.js'
-import { type PageFormat, readDType } from './page-format.js'
-import { type AllocationOptions, type Explanation, findPrefix, type MatchOptions, type PrefixKeys, type PrefixMatch, type PromptOptions, readAllocation, readExplanation, readKeys } from './prompt.js'
+import { type PageFormat, readDType, roomIn } from './page-format.js'
+import { type AdmissionOptions, admitPrompt, type AllocationOptions, type Explanation, findPrefix, type Lacking, type MatchOptions, type PrefixKeys, type PrefixMatch, type PromptOptions, readAllocation, readExplanation, readKeys } from './prompt.js'
 import { readCapacities, seqOf, SequenceBatch, type SequenceList } from './sequence-batch.js'
 import { createSequence, Sequence, type SequenceOptions } from './sequence.js'
 import { SharedCache } from './shared-cache.js'
@@ -45,6 +45,9 @@ export interface LayerGroup {
   /** The device of the pool. */
   readonly device: string
 }
+
+/** A sequence that was admitted, whose `length` is how much of the prompt was there; or what was lacking. */
+export type Admission = { readonly sequence: Sequence; readonly lacking?: undefined } | { readonly sequence?: undefined; readonly lacking: Lacking }
 
 /**
  * Keys and values of many sequences in all layers, in blocks that sequences share. The layers are alike, or those of a model, which may
@@ -112,7 +115,7 @@ export class PagedKvCache extends Owner {
   constructor(options: PagedKvCacheOptions) {
     const { form, clock } = readOptions(options)
     const native = 'model' in form ? binding.NativePagedKvCache.ofModel(form) : new binding.NativePagedKvCache(form)
-    super(INTERNAL, new SharedCache(native, clock, form.events, Sequence), PagedKvCache)
+    super(INTERNAL, new SharedCache(native, clock, form.events, Sequence, [form.keyFormat, form.valueFormat]), PagedKvCache)
     const { blockSize, dtype, keyFormat, valueFormat, hadamard } = form
     const groups = readGroups(native.groups(), 'model' in form ? form.devices : [form.device])
     const { numKvHeads, headDim, valueHeadDim, device } = groups[0] as LayerGroup
@@ -139,6 +142,29 @@ export class PagedKvCache extends Owner {
   openSequence(options: SequenceOptions = {}): Sequence {
     const shared = own(this)
     return new Sequence(INTERNAL, shared, createSequence(shared, options))
+  }
+
+  /**
+   * Opens a sequence for a prompt, if there is room for the rest of the prompt and for its answer; otherwise says what is lacking. The blocks are
+   * taken at once, so that what follows is not refused for want of one. Only a prompt that is admitted counts in `hitRate`, and once: ask
+   * again as often as you like.
+   *
+   * In layers with a window, the sequence takes the blocks that it has at once, and gives them back as it slides.
+   *
+   * @example
+   * ```ts
+   * import { PagedKvCache } from 'kvtide'
+   *
+   * using cache = new PagedKvCache({ capacity: 4, blockSize: 4, numLayers: 1, numKvHeads: 1, headDim: 2 })
+   * const { sequence, lacking } = cache.admit([1, 2, 3, 4, 5], { answerTokens: 7 })
+   * console.log(sequence?.capacity, lacking) // 12 undefined
+   * console.log(cache.admit([6, 7], { answerTokens: 7 }).lacking) // { group: 0, needed: 3, free: 1, total: 4 }
+   * ```
+   */
+  admit(tokens: TokenIds, options: AdmissionOptions = {}): Admission {
+    const shared = own(this)
+    const { sequence, lacking } = admitPrompt(shared, tokens, options)
+    return sequence === undefined ? { lacking: lacking as Lacking } : { sequence: new Sequence(INTERNAL, shared, sequence) }
   }
 
   /** The object of a sequence, by its number. Throws `SEQUENCE_NOT_FOUND` when there is none. */
@@ -267,8 +293,7 @@ export class PagedKvCache extends Owner {
    */
   gather(seq: number | Sequence, layer: number): Kv {
     const shared = own(this)
-    const [k, v] = shared.native.gather(seqOf(shared, 'seq', seq), count('layer', layer)) as [NativeView, NativeView]
-    return { k: tensorOf(k), v: tensorOf(v) }
+    return kvOfViews(shared.native.gather(seqOf(shared, 'seq', seq), count('layer', layer)))
   }
 
   /** As {@link gather}, into your own arrays of exactly as many elements: see {@link Sequence.retainedLength}. */
@@ -347,12 +372,6 @@ function own(self: unknown): SharedCache {
 function readVector(argument: string, value: unknown, dtype: DType): TensorArgument {
   if (arrayKind(value) === undefined) return readTensor(argument, value)
   return readArray(argument, value, [arrayLength(value as TensorData)], dtype)
-}
-
-/** An array of the caller's that K or V of this format are read into. */
-function roomIn(argument: string, value: unknown, format: PageFormat): TensorData {
-  const kinds = dtypeRow(readDType(format)).arrays.filter(kind => kind !== 'Float16Array')
-  return typedArray<TensorData>(argument, value, kinds)
 }
 
 function place(shared: SharedCache, seq: unknown, layer: unknown, pos: unknown): [seq: number, layer: number, pos: number] {

@@ -22,13 +22,22 @@ export interface PromptExtra {
 export interface PromptOptions {
   /** The tenant, or whatever else keeps prompts apart. A string means its UTF-8 bytes; no salt means no bytes. */
   readonly salt?: string | Uint8Array
+  /**
+   * The first position that the salt keeps apart, 0 by default. What comes before is found by everybody who has the same start, whatever their
+   * salts: a system prompt of all tenants. The block with this position, and those behind it, are the tenant's alone.
+   */
+  readonly saltFrom?: number
   /** What else ranges of tokens depend on, in any order. */
   readonly extra?: readonly PromptExtra[]
 }
 
+/** Salt and extras, as they were given. */
+type GivenPrompt = { readonly [Name in keyof PromptOptions]?: unknown }
+
 /** @internal Salt and extras, read. */
 export interface Prompt {
   readonly salt: Uint8Array
+  readonly saltFrom: number
   readonly extra: { start: number; end: number; key: Uint8Array }[] | undefined
 }
 
@@ -42,8 +51,19 @@ export function wellFormed(argument: string, value: unknown): string {
 }
 
 /** @internal Reads salt and extras. */
-export function readPrompt({ salt, extra }: { readonly salt?: unknown; readonly extra?: unknown }): Prompt {
-  return { salt: salt === undefined ? NO_SALT : readSalt(salt), extra: extra === undefined ? undefined : readExtras(extra) }
+export function readPrompt({ salt, saltFrom, extra }: GivenPrompt): Prompt {
+  const start = optional(count, 'saltFrom', saltFrom) ?? 0
+  const bytes = optional((_, value) => readSalt(value), 'salt', salt) ?? NO_SALT
+  if (start > 0 && bytes.length === 0) throw invalid('saltFrom', start, 'none without a salt')
+  return { salt: bytes, saltFrom: start, extra: extra === undefined ? undefined : readExtras(extra) }
+}
+
+/** @internal What of some options says whose prompt it is, and nothing else of them; refused where it is wrong. */
+export function promptOf({ salt, saltFrom, extra }: GivenPrompt): PromptOptions {
+  const given = Object.entries({ salt, saltFrom, extra }).filter(([, value]) => value !== undefined)
+  const options = Object.fromEntries(given) as PromptOptions
+  readPrompt(options)
+  return options
 }
 
 function readSalt(salt: unknown): Uint8Array {
@@ -62,8 +82,9 @@ function readExtras(extra: unknown): { start: number; end: number; key: Uint8Arr
   })
 }
 
-const ALLOCATION: Names<AllocationOptions> = { salt: 0, extra: 0, watermark: 0 }
-const PROMPT: Names<PromptOptions> = { salt: 0, extra: 0 }
+/** @internal */
+export const PROMPT: Names<PromptOptions> = { salt: 0, saltFrom: 0, extra: 0 }
+const ALLOCATION: Names<AllocationOptions> = { ...PROMPT, watermark: 0 }
 
 /** Whose prompt it is, and how many blocks must stay free. */
 export interface AllocationOptions extends PromptOptions {
@@ -82,7 +103,7 @@ export interface Explanation {
     /**
      * - `not-committed`: a sequence has its tokens, but a transaction can take them back, or not all layers are written.
      * - `evicted`: it had to make room, not long ago.
-     * - `other-salt`: it is in the cache under another salt.
+     * - `other-salt`: it is in the cache under another salt, or with other extras.
      * - `window-gone`: it is in the cache, but a sliding group has dropped what the next token would see, or the block of the last token.
      * - `never-seen`: none of these. Tokens of an open step count as never seen, since they have no names before its end.
      */
@@ -90,16 +111,58 @@ export interface Explanation {
   }
 }
 
+const ADMISSION: Names<AdmissionOptions> = { ...ALLOCATION, answerTokens: 0, stepTokens: 0 }
+
+/** What a prompt is admitted with. */
+export interface AdmissionOptions extends AllocationOptions {
+  /** How many tokens follow the prompt at most; none by default. */
+  readonly answerTokens?: number
+  /**
+   * The most tokens that you append at once; by default all of the prompt that is not there. Layers with a window then take only the blocks that
+   * one append and the window have at once.
+   */
+  readonly stepTokens?: number
+}
+
+/** Too few blocks for a prompt. */
+export interface Lacking {
+  /** The group of layers, by its place in `PagedKvCache.groups`. */
+  readonly group: number
+  /** The blocks that it needs, with the watermark. */
+  readonly needed: number
+  /** The blocks that can be taken now. */
+  readonly free: number
+  /** The blocks that it has in all. Where that is fewer than `needed`, waiting does not help. */
+  readonly total: number
+}
+
+/** @internal The number of a sequence that was admitted, or what was lacking. */
+export function admitPrompt(shared: SharedCache, tokens: unknown, options: unknown): { readonly sequence: number | undefined; readonly lacking: Lacking | undefined } {
+  const { salt, saltFrom, extra, watermark, answerTokens, stepTokens } = known<AdmissionOptions>('options', options, ADMISSION)
+  const prompt = readPrompt({ salt, saltFrom, extra })
+  const room = Float64Array.of(
+    optional(count, 'answerTokens', answerTokens) ?? 0,
+    optional((argument, value) => count(argument, value, 1), 'stepTokens', stepTokens) ?? 0,
+    optional(count, 'watermark', watermark) ?? 0,
+  )
+  const { sequence, lacking } = shared.change(native => native.admit(readTokens('tokens', tokens), prompt.salt, prompt.saltFrom, prompt.extra, room))
+  return { sequence, lacking: lacking && Object.freeze(lacking) }
+}
+
+/** @internal Refuses salt and extras where there are to be none. */
+export function refusePrompt(given: GivenPrompt, expected: string): void {
+  for (const [name, value] of Object.entries(given)) if (value !== undefined) throw invalid(name, value, expected)
+}
+
 /** @internal Whether there is room for a number of tokens, or for a prompt. */
 export function readAllocation(shared: SharedCache, tokens: unknown, options: unknown): boolean {
-  const { salt, extra, watermark } = known<AllocationOptions>('options', options, ALLOCATION)
-  const prompt = readPrompt({ salt, extra })
+  const { salt, saltFrom, extra, watermark } = known<AllocationOptions>('options', options, ALLOCATION)
+  const prompt = readPrompt({ salt, saltFrom, extra })
   const left = optional(count, 'watermark', watermark) ?? 0
   if (isArray(tokens) || arrayKind(tokens) !== undefined) {
-    return shared.native.canAllocatePrompt(readTokens('tokens', tokens), prompt.salt, prompt.extra, left)
+    return shared.native.canAllocatePrompt(readTokens('tokens', tokens), prompt.salt, prompt.saltFrom, prompt.extra, left)
   }
-  if (salt !== undefined) throw invalid('salt', salt, 'none for a number of tokens')
-  if (extra !== undefined) throw invalid('extra', extra, 'none for a number of tokens')
+  refusePrompt({ salt, saltFrom, extra }, 'none for a number of tokens')
   return shared.native.canAllocate(count('tokens', tokens), left)
 }
 
@@ -113,19 +176,19 @@ export interface PrefixKeys {
 
 /** @internal The names of a prompt's whole blocks. */
 export function readKeys(native: Pick<NativePrefixNamer, 'keys'>, tokens: unknown, options: unknown): string[] {
-  const { salt, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
-  return native.keys(readTokens('tokens', tokens), salt, extra)
+  const { salt, saltFrom, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
+  return native.keys(readTokens('tokens', tokens), salt, saltFrom, extra)
 }
 
 /** @internal How far a prompt is found. */
 export function readExplanation(shared: SharedCache, tokens: unknown, options: unknown): Explanation {
-  const { salt, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
-  const { matched, block, reason } = shared.native.explain(readTokens('tokens', tokens), salt, extra)
+  const { salt, saltFrom, extra } = readPrompt(known<PromptOptions>('options', options, PROMPT))
+  const { matched, block, reason } = shared.native.explain(readTokens('tokens', tokens), salt, saltFrom, extra)
   if (block === undefined) return { matched }
   return { matched, missing: { block, reason: reason as NonNullable<Explanation['missing']>['reason'] } }
 }
 
-const MATCH: Names<MatchOptions> = { salt: 0, extra: 0, partial: 0 }
+const MATCH: Names<MatchOptions> = { ...PROMPT, partial: 0 }
 
 /** How a prompt is looked for. */
 export interface MatchOptions extends PromptOptions {
@@ -154,9 +217,9 @@ export class PrefixMatch extends Owner {
 
 /** @internal The longest start of a prompt that is in the cache. */
 export function findPrefix(shared: SharedCache, tokens: unknown, options: unknown): PrefixMatch {
-  const { salt, extra, partial } = known<MatchOptions>('options', options, MATCH)
-  const prompt = readPrompt({ salt, extra })
+  const { salt, saltFrom, extra, partial } = known<MatchOptions>('options', options, MATCH)
+  const prompt = readPrompt({ salt, saltFrom, extra })
   const isPartial = optional(flag, 'partial', partial) ?? false
-  const native = shared.ticked().findPrefix(readTokens('tokens', tokens), prompt.salt, prompt.extra, isPartial)
+  const native = shared.ticked().findPrefix(readTokens('tokens', tokens), prompt.salt, prompt.saltFrom, prompt.extra, isPartial)
   return new PrefixMatch(INTERNAL, native)
 }

@@ -1,18 +1,18 @@
-import type { NativePagedPrefix, NativeView } from '#binding'
+import type { NativePagedPrefix } from '#binding'
 
 import { count, known, type Names, optional } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import { checkInternal, endThis, INTERNAL, liveArgument, nativeThis, Owner, settle } from '../border/owner.js'
 import { readSnapshot, Snapshot } from '../border/snapshot.js'
-import { type Kv, tensorOf } from '../border/tensor.js'
+import { type Kv, kvOfViews } from '../border/tensor.js'
 import type { BeginOptions } from '../contiguous/kv-transaction.js'
 import { binding } from '../loading/binding.js'
-import { PrefixMatch, type PromptOptions, readPrompt } from './prompt.js'
+import { PrefixMatch, PROMPT, type PromptOptions, readPrompt, refusePrompt } from './prompt.js'
 import { milliseconds, SequenceHandle, type SharedCache } from './shared-cache.js'
-import { append, readTokens, type TokenIds, type Tokens } from './tokens.js'
+import { append, type KvArrays, readTokens, roomFor, type TokenIds, type Tokens } from './tokens.js'
 import { openOn, type Transaction } from './transaction.js'
 
-const SEQUENCE: Names<SequenceOptions> = { prefix: 0, salt: 0, extra: 0 }
+const SEQUENCE: Names<SequenceOptions> = { ...PROMPT, prefix: 0 }
 
 /** How a sequence starts. */
 export interface SequenceOptions extends PromptOptions {
@@ -126,6 +126,19 @@ export class Sequence extends Owner {
   }
 
   /**
+   * Says which ids the tokens have that were appended without: `tokens` are those of the sequence from the first one on, as far as they are
+   * known. Prompts find its full blocks from now on. Returns how many tokens have ids then. Fewer than were given where a fork, a snapshot or a match
+   * holds a block whose ids it may know otherwise, and none of what was there when `forgetPrefixes` was called.
+   *
+   * @throws KvTideError `INVALID_ARGUMENT` for another id than one that is known; `TRANSACTION_OPEN` while a transaction or a step is open
+   */
+  identify(tokens: TokenIds): number {
+    const { shared, id } = own(this)
+    const ids = readTokens('tokens', tokens)
+    return shared.change(native => native.identify(id, ids))
+  }
+
+  /**
    * A new sequence with the same tokens, in O(1). All blocks are shared; the first to write into one gets a copy. Tokens of an open
    * transaction are committed in the fork, and prompts find nothing of the fork from them on.
    */
@@ -162,14 +175,39 @@ export class Sequence extends Owner {
   }
 
   /**
-   * Copies of what a layer holds, `[1, numKvHeads, tokens, headDim]`; `null` while the sequence is empty. A shared layer has what the
-   * other layer holds, a sliding one what it retains, and `keyPositions` has the positions.
+   * Copies of what a layer holds, `[1, numKvHeads, tokens, headDim]`. A shared layer has what the other layer holds, a sliding one what it
+   * retains, and `keyPositions` has the positions. To read all layers, see {@link readInto}.
    */
-  kv(layer: number): Kv | null {
+  kv(layer: number): Kv {
     const { shared, id } = own(this)
     shared.native.checkSequence(id)
-    const found = shared.native.kv(id, count('layer', layer)) as [NativeView, NativeView] | null
-    return found && { k: tensorOf(found[0]), v: tensorOf(found[1]) }
+    return kvOfViews(shared.native.kv(id, count('layer', layer)))
+  }
+
+  /**
+   * Copies what all layers hold into your own arrays, once: what they retain, `[numKvHeads, tokens, headDim]` of each layer. Where all layers
+   * are alike, `k` and `v` are one array each, with the layers one behind the other; else `layers` has a pair for each layer with keys and
+   * values of its own. As in {@link append}. The arrays have exactly as many elements, 32-bit floats where pages are low-bit.
+   *
+   * Costs a copy of the whole sequence: do it once a turn, not for each token.
+   *
+   * @example
+   * ```ts
+   * import { PagedKvCache } from 'kvtide'
+   *
+   * using cache = new PagedKvCache({ capacity: 64, blockSize: 4, numLayers: 2, numKvHeads: 1, headDim: 2 })
+   * using chat = cache.openSequence()
+   * const rows = { data: new Float32Array(2 * 5 * 2).fill(3), shape: [2, 1, 5, 2] }
+   * chat.append({ tokens: [5, 6, 7, 8, 9], k: rows, v: rows })
+   * const [k, v] = [new Float32Array(2 * 5 * 2), new Float32Array(2 * 5 * 2)]
+   * chat.readInto({ k, v })
+   * console.log(k[19]) // 3
+   * ```
+   */
+  readInto<T extends KvArrays>(out: T): T {
+    const { shared, id } = own(this)
+    shared.native.readInto(id, roomFor(shared, out))
+    return out
   }
 
   /**
@@ -198,14 +236,13 @@ export class Sequence extends Owner {
 
 /** @internal A new sequence, empty or with a match. */
 export function createSequence(shared: SharedCache, options: unknown): number {
-  const { prefix, salt, extra } = known<SequenceOptions>('options', options, SEQUENCE)
+  const { prefix, salt, saltFrom, extra } = known<SequenceOptions>('options', options, SEQUENCE)
   if (prefix === undefined) {
-    const prompt = readPrompt({ salt, extra })
-    return shared.ticked().createSequence(prompt.salt, prompt.extra)
+    const prompt = readPrompt({ salt, saltFrom, extra })
+    return shared.ticked().createSequence(prompt.salt, prompt.saltFrom, prompt.extra)
   }
   const native = liveArgument<NativePagedPrefix>('prefix', prefix, PrefixMatch)
-  if (salt !== undefined) throw invalid('salt', salt, 'none: a match has its own')
-  if (extra !== undefined) throw invalid('extra', extra, 'none: a match has its own')
+  refusePrompt({ salt, saltFrom, extra }, 'none: a match has its own')
   const id = shared.ticked().createSequenceFrom(native)
   endThis(prefix, PrefixMatch)
   return id

@@ -3,6 +3,7 @@ import type { NativePagedKvCache } from '#binding'
 import { count } from '../border/check.js'
 import { invalid } from '../border/errors.js'
 import type { Class } from '../border/owner.js'
+import type { PageFormat } from './page-format.js'
 
 /** A time or a duration in whole milliseconds; a fraction is cut off. */
 export function milliseconds(argument: string, value: unknown): number {
@@ -51,6 +52,8 @@ export class SharedCache {
   /** The most events that are kept for readers. */
   readonly events: number
   readonly sequence: Class
+  /** How pages store K and V. */
+  readonly formats: readonly [key: PageFormat, value: PageFormat]
   readonly #groups: readonly number[]
   /** Whether the model has a learned logit for each query head. */
   readonly hasSinkLogits: boolean
@@ -58,13 +61,19 @@ export class SharedCache {
   #isWaking = false
   #isEnded = false
 
-  constructor(native: NativePagedKvCache, clock: Clock, events: number, sequence: Class) {
+  constructor(native: NativePagedKvCache, clock: Clock, events: number, sequence: Class, formats: SharedCache['formats']) {
     this.native = native
     this.clock = clock
     this.events = events
     this.sequence = sequence
+    this.formats = formats
     this.#groups = native.groupOfLayers()
     this.hasSinkLogits = native.hasSinkLogits()
+  }
+
+  /** How many layers there are. */
+  get layers(): number {
+    return this.#groups.length
   }
 
   /** The group of a layer; a layer that does not exist is refused. */

@@ -6,7 +6,7 @@ import { invalid } from '../border/errors.js'
 import { meta } from '../border/host-array.js'
 import { checkInternal, INTERNAL, nativeArgument, Owner, settle } from '../border/owner.js'
 import type { AsyncOptions } from '../border/stop-signal.js'
-import { put, readTensor, type Tensor, type TokenSource } from '../border/tensor.js'
+import { type DTypeOfSource, put, readTensor, type Tensor, type TokenSource } from '../border/tensor.js'
 import { parentsOf } from '../contiguous/kv-transaction.js'
 import { SequenceBatch, type SequenceList } from './sequence-batch.js'
 import type { SharedCache } from './shared-cache.js'
@@ -115,13 +115,15 @@ export class Step extends Owner {
   declare readonly offsets: Int32Array
   /** How many tokens it has, of all sequences together. */
   declare readonly length: number
+  /** The position of each token: what a model's `position_ids` are. In a draft tree it is where the token's path leads to. */
+  declare readonly positions: Int32Array
 
   /** @internal */
   constructor(token: unknown, step: unknown) {
     checkInternal(token, 'Step', 'PagedKvCache.beginStep(options) instead')
-    const { sequences, offsets, length } = step as OpenStep
+    const { sequences, offsets, length, shared, native } = step as OpenStep
     super(token, step as OpenStep, Step)
-    settle(this, { sequences: Object.freeze([...sequences]), offsets: offsets.slice(), length })
+    settle(this, { sequences: Object.freeze([...sequences]), offsets: offsets.slice(), length, positions: shared.native.stepPositions(native) })
   }
 
   /**
@@ -142,18 +144,18 @@ export class Step extends Owner {
    * scale, soft cap, window and sinks hold unless `options` say otherwise. In a draft tree each query sees its ancestors, unless
    * `tree` or `mask` says otherwise.
    */
-  attend(layer: number, q: TokenSource, options: WithLse<AttendOptions>): AttendedWithLse
+  attend<Q extends TokenSource>(layer: number, q: Q, options: WithLse<AttendOptions>): AttendedWithLse<Tensor<DTypeOfSource<Q>>>
   attend<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions>, out: T): AttendedWithLse<T>
-  attend(layer: number, q: TokenSource, options?: AttendOptions): Attended
+  attend<Q extends TokenSource>(layer: number, q: Q, options?: AttendOptions): Attended<Tensor<DTypeOfSource<Q>>>
   attend<T extends AttendOut>(layer: number, q: TokenSource, options: AttendOptions | undefined, out: T): Attended<T>
   attend(layer: number, q: TokenSource, options: AttendOptions = {}, out?: AttendOut): Attended<Tensor | AttendOut> {
     return own(this).call(layer, q, options, out).run()
   }
 
   /** As {@link attend}, off the main thread: see {@link attendAsync}. Until the promise is settled, `write`, `commit` and `rollback` throw `BUSY`. */
-  attendAsync(layer: number, q: TokenSource, options: WithLse<AttendOptions & AsyncOptions>): Promise<AttendedWithLse>
+  attendAsync<Q extends TokenSource>(layer: number, q: Q, options: WithLse<AttendOptions & AsyncOptions>): Promise<AttendedWithLse<Tensor<DTypeOfSource<Q>>>>
   attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: WithLse<AttendOptions & AsyncOptions>, out: T): Promise<AttendedWithLse<T>>
-  attendAsync(layer: number, q: TokenSource, options?: AttendOptions & AsyncOptions): Promise<Attended>
+  attendAsync<Q extends TokenSource>(layer: number, q: Q, options?: AttendOptions & AsyncOptions): Promise<Attended<Tensor<DTypeOfSource<Q>>>>
   attendAsync<T extends AttendOut>(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions | undefined, out: T): Promise<Attended<T>>
   async attendAsync(layer: number, q: TokenSource, options: AttendOptions & AsyncOptions = {}, out?: AttendOut): Promise<Attended<Tensor | AttendOut>> {
     return own(this).call(layer, q, options, out).runLater()

@@ -1,8 +1,9 @@
-import { arrayKind, count, fields, isArray, known, list, type Names, optional, typedArray } from '../border/check.js'
+import { arrayKind, arrayLength, count, fields, isArray, known, list, type Names, optional, typedArray } from '../border/check.js'
 import { invalid } from '../border/errors.js'
-import { META, meta } from '../border/host-array.js'
+import { META, meta, type TensorData } from '../border/host-array.js'
 import { type KvSource, put, readTensor, type TensorArgument } from '../border/tensor.js'
 import { parentsOf } from '../contiguous/kv-transaction.js'
+import { roomIn } from './page-format.js'
 import type { SharedCache } from './shared-cache.js'
 
 const TOKENS: Names<AnyTokens> = { k: 0, v: 0, layers: 0, tokens: 0, parents: 0 }
@@ -64,6 +65,40 @@ export function readTokens(argument: string, value: unknown): Uint32Array {
     ids.push(id)
   }
   return new Uint32Array(ids)
+}
+
+/**
+ * Arrays of your own for what a sequence holds: `k` and `v` of all layers, where they are alike, or a pair for each layer with keys and values
+ * of its own.
+ */
+export type KvArrays =
+  | { readonly k: TensorData; readonly v: TensorData; readonly layers?: undefined }
+  | { readonly layers: readonly { readonly k: TensorData; readonly v: TensorData }[]; readonly k?: undefined; readonly v?: undefined }
+
+const ARRAYS: Names<{ k: unknown; v: unknown; layers: unknown }> = { k: 0, v: 0, layers: 0 }
+
+/** @internal The arrays that a sequence is read into: K and V of a layer, one layer behind the other. */
+export function roomFor(shared: SharedCache, out: unknown): TensorData[] {
+  const { k, v, layers } = known<{ k: unknown; v: unknown; layers: unknown }>('out', out, ARRAYS)
+  const [ofKeys, ofValues] = shared.formats
+  const read = (argument: string, keys: unknown, values: unknown): TensorData[] => [roomIn(`${argument}k`, keys, ofKeys), roomIn(`${argument}v`, values, ofValues)]
+  if (layers === undefined) {
+    const parts = read('', k, v).map((array, place) => inLayers(place === 0 ? 'k' : 'v', array, shared.layers))
+    return Array.from({ length: shared.layers }, (_, layer) => parts.map(of => of[layer] as TensorData)).flat()
+  }
+  if (k !== undefined || v !== undefined) throw invalid('layers', layers, 'none beside k and v')
+  if (!isArray(layers)) throw invalid('layers', layers, 'an array of { k, v }, one for each layer with its own')
+  return list('layers', layers, (argument, entry) => {
+    const arrays = fields<KvSource>(argument, entry)
+    return read(`${argument}.`, arrays.k, arrays.v)
+  }).flat()
+}
+
+/** The parts of an array that are those of each layer. */
+function inLayers(argument: string, array: TensorData, layers: number): TensorData[] {
+  const size = arrayLength(array) / layers
+  if (!Number.isInteger(size)) throw invalid(`${argument}.length`, arrayLength(array), `the same number of elements for each of ${layers} layers`)
+  return Array.from({ length: layers }, (_, layer) => array.subarray(layer * size, (layer + 1) * size))
 }
 
 function pair(argument: string, entry: unknown): [k: TensorArgument, v: TensorArgument] {

@@ -38,7 +38,7 @@ export interface Transaction extends Omit<KvTransaction, 'append' | 'begin' | 't
    *
    * @throws KvTideError `TRANSACTION_OPEN` while a step of its sequence is open; attention of the step knows the tree
    */
-  treeMask(layer?: number): Tensor
+  treeMask(layer?: number): Tensor<'f32'>
 }
 
 class SequenceTransaction extends AnyTransaction implements Transaction {
@@ -56,7 +56,7 @@ class SequenceTransaction extends AnyTransaction implements Transaction {
     return new SequenceTransaction(new Draft(cache, sequence, options, id))
   }
 
-  override treeMask(layer = 0): Tensor {
+  override treeMask(layer = 0): Tensor<'f32'> {
     const { cache, at } = own(this)
     return tensorOf(cache.native.draftMask(...(at as [sequence: number, draft: number]), count('layer', layer)))
   }

@@ -135,12 +135,24 @@ impl NativePagedKvCache {
         })
     }
 
-    /// The same with a batch of one before it; nothing of an empty sequence.
+    /// The same with a batch of one before it.
     #[napi]
-    pub fn kv(&mut self, env: &Env, sequence: f64, layer: f64) -> Result<Option<Vec<NativeView>>> {
+    pub fn kv(&mut self, env: &Env, sequence: f64, layer: f64) -> Result<Vec<NativeView>> {
         self.cache.change(env, |cache| {
-            let found = cache.kv(whole("seq", sequence)?, count("layer", layer)?)?;
-            Ok(found.map(|kv| [kv.k, kv.v].map(|view| NativeView::of(view, &Children::default())).into()))
+            let kv = cache.kv(whole("seq", sequence)?, count("layer", layer)?)?;
+            Ok([kv.k, kv.v].map(|view| NativeView::of(view, &Children::default())).into())
+        })
+    }
+
+    /// K and V of all layers with their own, into arrays one behind the other.
+    #[napi]
+    pub fn read_into(&mut self, env: &Env, sequence: f64, arrays: Vec<ArrayArg>) -> Result<()> {
+        self.cache.change(env, |cache| {
+            let named = arrays.iter().zip(["k", "v"].into_iter().cycle()).map(|(&array, name)| (name, array));
+            let memory = apart(&named.collect::<Vec<_>>())?;
+            let mut layers: Vec<[&mut [u8]; 2]> =
+                memory.as_chunks().0.iter().map(|[k, v]: &[ArrayMemory; 2]| [k.bytes_mut(), v.bytes_mut()]).collect();
+            Ok(cache.read_into(whole("seq", sequence)?, &mut layers)?)
         })
     }
 

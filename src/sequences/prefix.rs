@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use kvtide_core::paged::{BlockKey, Event, Explanation, Extra, MissReason, UnseenEvents};
+use kvtide_core::Error;
+use kvtide_core::paged::{AdmissionRequest, BlockKey, Event, Explanation, Extra, Lacking, MissReason, UnseenEvents};
 use kvtide_tensor::{PagedPrefix, PrefixNamer, PromptOptions};
 use napi::bindgen_prelude::Uint8Array;
 use napi::{Env, Result};
@@ -32,6 +33,35 @@ pub struct NativeExplanation {
     pub reason: Option<&'static str>,
 }
 
+/// A sequence that was admitted, or what was lacking.
+#[napi(object, object_from_js = false)]
+pub struct NativeAdmission {
+    #[napi(ts_type = "number | undefined")]
+    pub sequence: Option<f64>,
+    #[napi(ts_type = "NativeLacking | undefined")]
+    pub lacking: Option<NativeLacking>,
+}
+
+/// Blocks of a group, too few of which are there.
+#[napi(object, object_from_js = false)]
+pub struct NativeLacking {
+    pub group: f64,
+    pub needed: f64,
+    pub free: f64,
+    pub total: f64,
+}
+
+impl From<Lacking> for NativeLacking {
+    fn from(of: Lacking) -> Self {
+        NativeLacking {
+            group: of.group as f64,
+            needed: number(of.needed),
+            free: of.free.into(),
+            total: of.total.into(),
+        }
+    }
+}
+
 /// A prefix that was found.
 #[napi]
 pub struct NativePagedPrefix {
@@ -41,19 +71,20 @@ pub struct NativePagedPrefix {
 /// Whose tokens a prompt's are.
 pub(crate) struct Prompt<'a> {
     salt: &'a [u8],
+    salt_from: u32,
     extra: Vec<Extra>,
 }
 
 impl<'a> Prompt<'a> {
-    pub fn read(salt: &'a [u8], extra: Option<Vec<NativeExtra>>) -> Outcome<Self> {
+    pub fn read(salt: &'a [u8], salt_from: f64, extra: Option<Vec<NativeExtra>>) -> Outcome<Self> {
         let extras = extra.unwrap_or_default().into_iter().map(|NativeExtra { start, end, key }| {
             Ok(Extra { start: count("extra.start", start)?, end: count("extra.end", end)?, key: key.to_vec() })
         });
-        Ok(Prompt { salt, extra: extras.collect::<Outcome<_>>()? })
+        Ok(Prompt { salt, salt_from: count("saltFrom", salt_from)?, extra: extras.collect::<Outcome<_>>()? })
     }
 
     pub fn options(&self) -> PromptOptions<'_> {
-        PromptOptions { salt: self.salt, extra: &self.extra }
+        PromptOptions { salt: self.salt, salt_from: self.salt_from, extra: &self.extra }
     }
 }
 
@@ -73,8 +104,15 @@ impl NativePagedPrefix {
 #[napi]
 impl NativePagedKvCache {
     #[napi]
-    pub fn create_sequence(&mut self, env: &Env, salt: &[u8], extra: Option<Vec<NativeExtra>>) -> Result<f64> {
-        self.cache.change(env, |cache| Ok(cache.create_sequence_of(Prompt::read(salt, extra)?.options())? as f64))
+    pub fn create_sequence(
+        &mut self,
+        env: &Env,
+        salt: &[u8],
+        salt_from: f64,
+        extra: Option<Vec<NativeExtra>>,
+    ) -> Result<f64> {
+        self.cache
+            .change(env, |cache| Ok(cache.create_sequence_of(Prompt::read(salt, salt_from, extra)?.options())? as f64))
     }
 
     /// A sequence that starts with a prefix, which it takes over.
@@ -92,12 +130,13 @@ impl NativePagedKvCache {
         env: &Env,
         tokens: &[u32],
         salt: &[u8],
+        salt_from: f64,
         extra: Option<Vec<NativeExtra>>,
         partial: bool,
     ) -> Result<NativePagedPrefix> {
-        let prefix = self
-            .cache
-            .change(env, |cache| Ok(cache.find_prefix(tokens, Prompt::read(salt, extra)?.options(), partial)?))?;
+        let prefix = self.cache.change(env, |cache| {
+            Ok(cache.find_prefix(tokens, Prompt::read(salt, salt_from, extra)?.options(), partial)?)
+        })?;
         Ok(NativePagedPrefix { prefix: Handle::new("PrefixMatch", prefix) })
     }
 
@@ -107,12 +146,40 @@ impl NativePagedKvCache {
         env: &Env,
         tokens: &[u32],
         salt: &[u8],
+        salt_from: f64,
         extra: Option<Vec<NativeExtra>>,
         watermark: f64,
     ) -> Result<bool> {
         self.cache.change(env, |cache| {
             let watermark = count("watermark", watermark)?;
-            Ok(cache.can_allocate_prompt(tokens, Prompt::read(salt, extra)?.options(), watermark)?)
+            Ok(cache.can_allocate_prompt(tokens, Prompt::read(salt, salt_from, extra)?.options(), watermark)?)
+        })
+    }
+
+    /// A sequence that starts with what is there of a prompt and has room for the rest; `room` has the tokens behind it, the most that
+    /// are appended at once (0: all of the rest), and the blocks that stay free.
+    #[napi]
+    pub fn admit(
+        &mut self,
+        env: &Env,
+        tokens: &[u32],
+        salt: &[u8],
+        salt_from: f64,
+        extra: Option<Vec<NativeExtra>>,
+        room: &[f64],
+    ) -> Result<NativeAdmission> {
+        self.cache.change(env, |cache| {
+            let [answer, step, watermark] = room else {
+                return Err(Error::argument("room", room.len(), "three numbers").into());
+            };
+            let (answer, step, watermark) =
+                (count("answerTokens", *answer)?, count("stepTokens", *step)?, count("watermark", *watermark)?);
+            let asked = AdmissionRequest { tokens, answer, step: (step > 0).then_some(step), watermark };
+            let prompt = Prompt::read(salt, salt_from, extra)?;
+            Ok(match cache.admit(asked, prompt.options())? {
+                Ok(sequence) => NativeAdmission { sequence: Some(number(sequence)), lacking: None },
+                Err(lacking) => NativeAdmission { sequence: None, lacking: Some(lacking.into()) },
+            })
         })
     }
 
@@ -122,9 +189,11 @@ impl NativePagedKvCache {
         env: &Env,
         tokens: &[u32],
         salt: &[u8],
+        salt_from: f64,
         extra: Option<Vec<NativeExtra>>,
     ) -> Result<NativeExplanation> {
-        self.cache.change(env, |cache| Ok(cache.explain(tokens, Prompt::read(salt, extra)?.options())?.into()))
+        self.cache
+            .change(env, |cache| Ok(cache.explain(tokens, Prompt::read(salt, salt_from, extra)?.options())?.into()))
     }
 }
 
@@ -179,8 +248,15 @@ pub struct NativePrefixKeys {
 impl NativePagedKvCache {
     /// The names of a prompt's whole blocks.
     #[napi]
-    pub fn keys(&self, env: &Env, tokens: &[u32], salt: &[u8], extra: Option<Vec<NativeExtra>>) -> Result<Vec<String>> {
-        self.cache.read(env, |cache| Ok(names(&cache.keys(tokens, Prompt::read(salt, extra)?.options())?)))
+    pub fn keys(
+        &self,
+        env: &Env,
+        tokens: &[u32],
+        salt: &[u8],
+        salt_from: f64,
+        extra: Option<Vec<NativeExtra>>,
+    ) -> Result<Vec<String>> {
+        self.cache.read(env, |cache| Ok(names(&cache.keys(tokens, Prompt::read(salt, salt_from, extra)?.options())?)))
     }
 
     /// The names of all blocks that prompts find.
@@ -261,8 +337,15 @@ impl NativePrefixNamer {
 
     /// The names of a prompt's whole blocks.
     #[napi]
-    pub fn keys(&self, env: &Env, tokens: &[u32], salt: &[u8], extra: Option<Vec<NativeExtra>>) -> Result<Vec<String>> {
-        self.namer.read(env, |namer| Ok(names(&namer.keys(tokens, Prompt::read(salt, extra)?.options())?)))
+    pub fn keys(
+        &self,
+        env: &Env,
+        tokens: &[u32],
+        salt: &[u8],
+        salt_from: f64,
+        extra: Option<Vec<NativeExtra>>,
+    ) -> Result<Vec<String>> {
+        self.namer.read(env, |namer| Ok(names(&namer.keys(tokens, Prompt::read(salt, salt_from, extra)?.options())?)))
     }
 
     #[napi]

@@ -62,6 +62,12 @@ impl NativePagedKvCache {
         self.cache.change(env, |cache| Ok(cache.resume(whole("seq", sequence)?, tokens)?.into()))
     }
 
+    /// Notes the ids of its leading tokens, and says of how many they are known.
+    #[napi]
+    pub fn identify(&mut self, env: &Env, sequence: f64, tokens: &[u32]) -> Result<f64> {
+        self.cache.change(env, |cache| Ok(cache.identify(whole("seq", sequence)?, tokens)?.into()))
+    }
+
     #[napi]
     pub fn sequence_length(&self, env: &Env, sequence: f64) -> Result<f64> {
         self.cache.read(env, |cache| Ok(cache.sequence_length(whole("seq", sequence)?).into()))

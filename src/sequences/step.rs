@@ -12,6 +12,7 @@
 use kvtide_core::Error;
 use kvtide_core::paged::{StepTableRows, StepTables};
 use kvtide_tensor::{PagedStep, StepTokens};
+use napi::bindgen_prelude::Int32Array;
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -75,6 +76,12 @@ impl NativePagedKvCache {
             let (k, v) = (source("k", &k, meta, 0)?, source("v", &v, meta, 1)?);
             Ok(cache.write_layer(step, count("layer", layer)?, k, v)?)
         })
+    }
+
+    /// The position of each of its tokens.
+    #[napi]
+    pub fn step_positions(&self, env: &Env, step: &NativePagedStep) -> Result<Int32Array> {
+        self.cache.read(env, |cache| Ok(cache.step_positions(step.get()?)?.into()))
     }
 
     /// Refuses a step that has ended, or one of whose sequences was dropped.

@@ -137,6 +137,7 @@ export const tokenIds: Kind = { legal: { 'an empty array': 'ok', 'a Uint32Array'
 /** Whose tokens a prompt's are. */
 export const prompt: Readonly<Record<string, Kind>> = {
   salt: optional({ legal: { '"3"': 'ok', 'a Uint8Array': 'ok' } }),
+  saltFrom: optional(count),
   extra: optional({ legal: { 'an empty array': 'ok' } }),
 }
 

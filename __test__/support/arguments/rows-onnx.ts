@@ -3,7 +3,7 @@ import { INTERNAL } from '../../../lib/border/owner.js'
 import { OnnxModel, OnnxPast, type OnnxSequence } from '../../../onnx.js'
 import { graphFile } from '../onnx/graphs.js'
 import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
-import { but, count, milliseconds, never, optional, options, prompt, snapshot, tensor, text, tokenIds, type Kind } from './kinds.js'
+import { but, count, milliseconds, never, optional, options, out, prompt, snapshot, tensor, text, tokenIds, type Kind } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
 import { VALUES } from './values.js'
@@ -56,6 +56,7 @@ const models = new Members('OnnxModel', model)
 
 const two = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
 const input = (): object => ({ k: two(), v: two(), tokens: [5, 6] })
+const arrays = (): object => ({ k: new Float32Array(4), v: new Float32Array(4) })
 const pages = (): PagedKvCache => new PagedKvCache({ model: { layers: [{ kind: 'full', numKvHeads: 1, headDim: 2 }] }, capacity: 8, blockSize: 2 })
 
 /** A sequence of two tokens, of a model whose cache has rows of two elements. */
@@ -71,6 +72,8 @@ const sequences = new Members('OnnxSequence', sequence)
   .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', 'a Uint32Array': 'INVALID_ARGUMENT' }) }), input))
   .method('truncate', param('len', count, () => 1))
   .method('resume', param('tokens', tokenIds, () => [5, 6]))
+  .method('identify', param('tokens', but(tokenIds, { 'a Uint32Array': 'INVALID_ARGUMENT' }), () => [5, 6]))
+  .method('readInto', param('out', options(arrays, { k: out('DIM_MISMATCH'), v: out('DIM_MISMATCH'), layers: optional({ legal: {} }) }), arrays))
   .method('kv', param('layer', count, () => 0))
   .method('restore', param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))
   .method('begin', begin)

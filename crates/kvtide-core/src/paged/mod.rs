@@ -62,8 +62,8 @@ pub use plan::{
     WritePlan, WriteTarget, Writer,
 };
 pub use planner::{
-    NO_BLOCK, PagedPlanner, PlannerCounters, PoolStats, StepTableRows, StepTables, can_allocate_in_groups,
-    explain_in_groups, find_in_groups,
+    Admission, AdmissionRequest, Admitted, Lacking, NO_BLOCK, PagedPlanner, PlannerCounters, PoolStats, StepTableRows,
+    StepTables, admit_in_groups, can_allocate_in_groups, explain_in_groups, find_in_groups,
 };
 pub use pool::{
     BlockHandle, BlockPool, BlockTable, EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX,

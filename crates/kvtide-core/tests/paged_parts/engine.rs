@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
 use super::calls::{self, Call, Prompt};
-use super::model::{Model, extras, prefix, root};
+use super::model::{Model, Prefix, extras, prefix, root};
 use super::{Done, support};
 
 #[derive(Clone, Copy, Debug)]
@@ -203,7 +203,13 @@ impl Engine {
         prop_assert_eq!(explained.missing.map(|missing| missing.0), (found < whole).then_some(found));
         if let Some((block, reason)) = explained.missing {
             let (other, end) = (Prompt { salt: 1 - prompt.salt, ..prompt.clone() }, ((block + 1) * size) as usize);
-            let there = self.model.found.contains_key(&prefix(&other, end));
+            let (before, own) = (prefix(prompt, end - size as usize), prefix(prompt, end));
+            let has_other_extras = |(salt, tokens, extras): &Prefix| {
+                let common: Vec<_> = extras.iter().filter(|of| (of.start as usize) < end - size as usize).collect();
+                (*salt, tokens) == (own.0, &own.1) && *extras != own.2 && common.into_iter().eq(&before.2)
+            };
+            let there =
+                self.model.found.contains_key(&prefix(&other, end)) || self.model.found.keys().any(has_other_extras);
             match reason {
                 MissReason::Evicted => prop_assert!(self.model.evicted.contains(&prefix(prompt, end))),
                 MissReason::OtherSalt => prop_assert!(there),

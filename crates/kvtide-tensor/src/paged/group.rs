@@ -210,6 +210,11 @@ impl PageGroup {
         self.dropped.add(Dropped::Sequence(sequence));
     }
 
+    pub fn identify(&mut self, sequence: u64, tokens: &[u32]) -> Result<u32> {
+        self.change()?;
+        Ok(self.planner.identify(sequence, tokens)?)
+    }
+
     pub fn fork(&mut self, sequence: u64) -> Result<u64> {
         self.change()?;
         Ok(self.planner.fork(sequence)?)

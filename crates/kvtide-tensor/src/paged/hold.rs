@@ -3,7 +3,9 @@
 //! Each has a number under which the cache keeps its blocks; dropped, it gives them back. O(1), but for the blocks that are let go
 //! of.
 
-use kvtide_core::paged::{HeldContent, Identity, PagedPlanner, find_in_groups};
+use kvtide_core::paged::{
+    Admission, AdmissionRequest, Admitted, HeldContent, Identity, PagedPlanner, admit_in_groups, find_in_groups,
+};
 
 use super::dropped::{Dropped, DroppedList};
 use super::group::PageGroup;
@@ -35,7 +37,25 @@ impl PageGroup {
     pub fn find_prefix(groups: &mut [PageGroup], tokens: &[u32], of: &Identity, partial: bool) -> Result<Vec<Hold>> {
         let mut planners: Vec<&mut PagedPlanner> = groups.iter_mut().map(|group| &mut group.planner).collect();
         let held = find_in_groups(&mut planners, tokens, of, partial)?;
-        // All of them are kept or given back, also where one of them is refused.
+        PageGroup::keep_all(groups, held)
+    }
+
+    /// The same, where there is room for all that is asked for, with the tokens that each group has to have blocks for; or what is
+    /// lacking.
+    pub fn admit(
+        groups: &mut [PageGroup],
+        asked: AdmissionRequest<'_>,
+        of: &Identity,
+    ) -> Result<Admission<Admitted<Hold>>> {
+        let mut planners: Vec<&mut PagedPlanner> = groups.iter_mut().map(|group| &mut group.planner).collect();
+        match admit_in_groups(&mut planners, asked, of)? {
+            Ok(Admitted { held, tokens }) => Ok(Ok(Admitted { held: PageGroup::keep_all(groups, held)?, tokens })),
+            Err(lacking) => Ok(Err(lacking)),
+        }
+    }
+
+    /// All of them are kept or given back, also where one of them is refused.
+    fn keep_all(groups: &mut [PageGroup], held: Vec<HeldContent>) -> Result<Vec<Hold>> {
         let holds: Vec<_> = groups.iter_mut().zip(held).map(|(group, held)| group.keep(held)).collect();
         holds.into_iter().collect()
     }

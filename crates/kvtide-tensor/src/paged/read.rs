@@ -101,9 +101,7 @@ impl PageGroup {
     /// As [`PageGroup::gather`], into the caller's memory, which has room for just the tokens that are still there.
     pub fn gather_into(&mut self, sequence: u64, layer: u32, k: &mut [u8], v: &mut [u8]) -> Result<()> {
         let pages = self.read_pages(sequence, layer)?;
-        let tokens: usize = pages.iter().map(|page| page.tokens as usize).sum();
-        self.check_out("k", KeyOrValue::Key, k, tokens)?;
-        self.check_out("v", KeyOrValue::Value, v, tokens)?;
+        let tokens = self.check_rooms(&pages, [k, v])?;
         let holes = |page: &PageRead| self.planner.unwritten(page.block, layer, page.tokens).collect();
         let part = LayerPart { layer, pages: &pages, holes: &holes };
         if let Form::Launched(stream) = self.slab().form()? {
@@ -115,6 +113,20 @@ impl PageGroup {
             reader.part = KeyOrValue::Value;
             reader.read_part(&part, v)
         })
+    }
+
+    /// Refuses what [`PageGroup::gather_into`] would refuse.
+    pub fn check_gather(&mut self, sequence: u64, layer: u32, rooms: [&[u8]; 2]) -> Result<()> {
+        let pages = self.read_pages(sequence, layer)?;
+        self.check_rooms(&pages, rooms).map(drop)
+    }
+
+    /// Refuses memory for K and V that has not just room for the tokens of these pages, and says how many they are.
+    fn check_rooms(&self, pages: &[PageRead], [k, v]: [&[u8]; 2]) -> Result<usize> {
+        let tokens = pages.iter().map(|page| page.tokens as usize).sum();
+        self.check_out("k", KeyOrValue::Key, k, tokens)?;
+        self.check_out("v", KeyOrValue::Value, v, tokens)?;
+        Ok(tokens)
     }
 
     /// Refuses memory that has not just room for so many tokens.

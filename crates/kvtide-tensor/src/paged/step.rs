@@ -142,6 +142,12 @@ impl PageGroup {
         Ok(rows.fill(&self.planner, step.plan()?, tables)?)
     }
 
+    /// The position of each token of an open step.
+    pub fn step_positions(&self, step: &GroupStep) -> Result<Vec<i32>> {
+        self.check_step(step)?;
+        Ok(self.planner.step_positions(step.plan()?)?)
+    }
+
     /// Writes the tokens of a layer: K and V `[kvHeads, tokens, headDim]`, the tokens of all sequences one behind the other.
     /// A layer may be written again while the step is open.
     pub fn write_layer(&mut self, step: &mut GroupStep, layer: u32, sources: [Source<'_>; 2]) -> Result<()> {

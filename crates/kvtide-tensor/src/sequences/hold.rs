@@ -1,6 +1,8 @@
 //! What holds blocks beside sequences: snapshots, and prefixes that were found. Dropped, they give their blocks back. O(groups), but
 //! for the blocks that are let go of.
 
+use kvtide_core::paged::{Admission, AdmissionRequest, Admitted};
+
 use super::cache::PagedKvCache;
 use super::prefix_namer::PromptOptions;
 use crate::base::error::Result;
@@ -46,6 +48,26 @@ impl PagedKvCache {
         let identity = self.namer.identity(options)?;
         let groups = PageGroup::find_prefix(&mut self.groups, tokens, &identity, partial)?;
         Ok(PagedPrefix { groups, cache: self.id })
+    }
+
+    /// A new sequence that starts with what is there of a prompt, with room for the rest of it and for what follows: taken in all groups
+    /// at once. Or what is lacking for that; nothing has changed then, and the prompt does not count as asked for.
+    pub fn admit(&mut self, asked: AdmissionRequest<'_>, options: PromptOptions<'_>) -> Result<Admission<u64>> {
+        self.check_all(|_| Ok(()))?;
+        let identity = self.namer.identity(options)?;
+        let Admitted { held: groups, tokens } = match PageGroup::admit(&mut self.groups, asked, &identity)? {
+            Ok(admitted) => admitted,
+            Err(lacking) => return Ok(Err(lacking)),
+        };
+        let sequence = self.create_sequence_from(PagedPrefix { groups, cache: self.id })?;
+        let taken = self.groups.iter_mut().zip(tokens).try_for_each(|(group, tokens)| {
+            let wanted = [(sequence, tokens)];
+            let missing = group.missing_blocks(&wanted)?;
+            group.take_missing(&wanted, &missing);
+            Ok(())
+        });
+        // There are enough blocks; what may lack is memory for the tables.
+        taken.inspect_err(|_| self.release_sequence(sequence)).map(|()| Ok(sequence))
     }
 
     /// Refuses a prefix that no sequence can start with now: of another cache, or while someone reads this one.

@@ -6,6 +6,7 @@
 
 use std::sync::OnceLock;
 
+use kvtide_core::COUNT_MAX;
 use kvtide_core::paged::{BlockKey, Extra, Extras, Identity, PageShape};
 
 use super::options::PagedModelOptions;
@@ -17,6 +18,8 @@ use crate::paged::{PagedKvCacheOptions, PagedShape};
 pub struct PromptOptions<'a> {
     /// The tenant, or whatever keeps prompts apart.
     pub salt: &'a [u8],
+    /// The first position that the salt keeps apart: blocks before it are those of prompts without a salt.
+    pub salt_from: u32,
     /// What else decides what tokens mean: an adapter, an image; each over a range of positions.
     pub extra: &'a [Extra],
 }
@@ -37,7 +40,7 @@ pub struct PromptOptions<'a> {
 /// let options = PagedKvCacheOptions { block_size: 2, prefix_key: Some([7; 32]), ..PagedKvCacheOptions::default() };
 /// let namer = PrefixNamer::of_pages(&options)?;
 /// let cache = PagedKvCache::new(PagedKvCacheOptions { capacity: 8, ..options })?;
-/// let prompt = PromptOptions { salt: b"tenant 1", extra: &[] };
+/// let prompt = PromptOptions { salt: b"tenant 1", ..PromptOptions::default() };
 /// assert_eq!(namer.keys(&[1, 2, 3, 4, 5], prompt)?, cache.keys(&[1, 2, 3, 4, 5], prompt)?);
 /// # Ok::<(), kvtide_tensor::Error>(())
 /// ```
@@ -94,8 +97,18 @@ impl PrefixNamer {
 
     /// Whose tokens a prompt's are.
     pub(super) fn identity(&self, options: PromptOptions<'_>) -> Result<Identity> {
-        let extra = Extras::new(options.extra.to_vec())?;
-        Ok(Identity { root: BlockKey::root(&self.key, &self.namespace, options.salt), extra: extra.into() })
+        let PromptOptions { salt, salt_from: start, extra } = options;
+        let root = |salt| BlockKey::root(&self.key, &self.namespace, salt);
+        if start == 0 {
+            return Ok(Identity { root: root(salt), extra: Extras::new(extra.to_vec())?.into() });
+        }
+        if salt.is_empty() {
+            return Err(Error::argument("saltFrom", start, "none without a salt"));
+        }
+        // The root that the salt would have stands for it, from there on: no extra of the caller's has this key by chance.
+        let tenant = Extra { start, end: COUNT_MAX, key: root(salt).0.to_vec() };
+        let extras = Extras::new(extra.iter().cloned().chain([tenant]).collect())?;
+        Ok(Identity { root: root(&[]), extra: extras.into() })
     }
 }
 

@@ -3,7 +3,7 @@
 use kvtide_core::paged::KeyOrValue;
 
 use super::cache::PagedKvCache;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::base::zeroed::zeroed_bytes;
 use crate::tensor::source::Source;
 use crate::tensor::token_kv::TokenKv;
@@ -75,15 +75,31 @@ impl PagedKvCache {
         group.gather_into(sequence, layer, k, v)
     }
 
-    /// As [`PagedKvCache::gather`], `[1, kvHeads, tokens, headDim]`; nothing of an empty sequence.
-    pub fn kv(&mut self, sequence: u64, layer: u32) -> Result<Option<Kv>> {
+    /// All layers with keys and values of their own, in order, into the caller's memory: K and V of each as
+    /// [`PagedKvCache::gather_into`] gives them. Where one has not the right size, nothing is written.
+    pub fn read_into(&mut self, sequence: u64, layers: &mut [[&mut [u8]; 2]]) -> Result<()> {
+        self.collect()?;
+        let own: Vec<u32> = self.own_layers().collect();
+        if layers.len() != own.len() {
+            let expected = format!("{}, one for each layer with keys and values of its own", own.len());
+            return Err(Error::argument("layers.length", layers.len(), expected));
+        }
+        for (&layer, [k, v]) in own.iter().zip(layers.iter()) {
+            let (group, layer) = self.group_of(layer)?;
+            group.check_gather(sequence, layer, [k, v])?;
+        }
+        for (&layer, [k, v]) in own.iter().zip(layers) {
+            let (group, layer) = self.group_of(layer)?;
+            group.gather_into(sequence, layer, k, v)?;
+        }
+        Ok(())
+    }
+
+    /// As [`PagedKvCache::gather`], `[1, kvHeads, tokens, headDim]`.
+    pub fn kv(&mut self, sequence: u64, layer: u32) -> Result<Kv> {
         self.place(layer)?;
         self.collect()?;
-        self.first().planner().gap(sequence)?;
-        if self.sequence_length(sequence) == 0 {
-            return Ok(None);
-        }
         let (group, layer) = self.group_of(layer)?;
-        group.gather_batched(sequence, layer).map(Some)
+        group.gather_batched(sequence, layer)
     }
 }

@@ -1,4 +1,4 @@
-//! Going on with a sequence whose prompt was edited, or goes on: what both begin with is kept.
+//! Going on with a sequence whose prompt was edited, or goes on: what both begin with is kept. Ids that are said later.
 //!
 //! ```text
 //! sequence   a b c d e f g        prompt   a b c x y        kept   a b c
@@ -33,5 +33,16 @@ impl PagedKvCache {
         let kept = self.groups.iter().filter_map(sinks).min().unwrap_or(0).min(common);
         self.truncate(sequence, kept)?;
         Ok(kept)
+    }
+
+    /// Notes the ids of a sequence's leading tokens, which were appended without, and says of how many they are known then: prompts
+    /// find their full blocks from now on. Blocks that others hold get no ids, nor does what was there when prefixes were forgotten.
+    pub fn identify(&mut self, sequence: u64, tokens: &[u32]) -> Result<u32> {
+        self.check_all(|group| Ok(group.planner().check_identify(sequence, tokens)?))?;
+        let mut known = u32::MAX;
+        for group in &mut self.groups {
+            known = known.min(group.identify(sequence, tokens)?);
+        }
+        Ok(known)
     }
 }

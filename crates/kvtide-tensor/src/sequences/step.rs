@@ -100,6 +100,12 @@ impl PagedKvCache {
         Ok(())
     }
 
+    /// The position of each token of an open step: in a draft tree where its path leads to.
+    pub fn step_positions(&self, step: &PagedStep) -> Result<Vec<i32>> {
+        self.check_of(step)?;
+        self.first().step_positions(&step.groups[0])
+    }
+
     /// Writes the tokens of a layer with keys and values of its own: K and V `[kvHeads, tokens, headDim]`, or with a 1 before it, the
     /// tokens of all sequences one behind the other. A layer may be written again while the step is open.
     pub fn write_layer<'a>(

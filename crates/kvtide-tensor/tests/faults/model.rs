@@ -57,9 +57,8 @@ const MODEL: Subject<PagedKvCache> = Subject {
     read: |cache| {
         let mut shown = Shown::new();
         for layer in 0..LAYERS as u32 {
-            if let Some(kv) = cache.kv(0, layer)? {
-                shown.extend([kv.k.to_bytes()?, kv.v.to_bytes()?]);
-            }
+            let kv = cache.kv(0, layer)?;
+            shown.extend([kv.k.to_bytes()?, kv.v.to_bytes()?]);
         }
         Ok(shown)
     },

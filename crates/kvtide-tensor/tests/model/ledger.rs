@@ -26,9 +26,8 @@ impl Ledger {
 impl World {
     pub(crate) fn keep(&mut self, id: u64, layer: u32) -> Result<(), TestCaseError> {
         let layer = layer % self.cache.model().layers().len() as u32;
-        if let Some(kv) = self.cache.kv(id, layer)? {
-            self.ledger.views.push((id, layer, kv));
-        }
+        let kv = self.cache.kv(id, layer)?;
+        self.ledger.views.push((id, layer, kv));
         Ok(())
     }
 

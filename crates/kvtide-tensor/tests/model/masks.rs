@@ -38,10 +38,8 @@ impl World {
         let committed = of.committed();
         let own = source(self.cache.model(), layer);
         let kind = self.cache.model().layers()[own as usize].kind;
-        let gap = match self.cache.kv(id, layer)? {
-            Some(kv) => self.gap(of, kv.k.shape()[2], kind)?,
-            None => 0..0,
-        };
+        let kept = self.cache.kv(id, layer)?.k.shape()[2];
+        let gap = self.gap(of, kept, kind)?;
         Ok((0..committed).filter(|at| !gap.contains(at)).map(|at| at as u64).collect())
     }
 }

@@ -79,7 +79,7 @@ impl Options {
     }
 
     fn prompt(&self) -> PromptOptions<'_> {
-        PromptOptions { salt: &self.salt, extra: &self.extra }
+        PromptOptions { salt: &self.salt, extra: &self.extra, ..PromptOptions::default() }
     }
 
     /// What a cache names the prompt.
@@ -233,7 +233,9 @@ fn names_are_a_format() {
         prefix_key: Some(std::array::from_fn(|index| index as u8)),
         ..PagedKvCacheOptions::default()
     };
-    let keys = PrefixNamer::of_pages(&options).unwrap().keys(&[1, 2, 3], PromptOptions { salt: b"salt", extra: &[] });
+    let keys = PrefixNamer::of_pages(&options)
+        .unwrap()
+        .keys(&[1, 2, 3], PromptOptions { salt: b"salt", ..PromptOptions::default() });
     let hex: String = keys.unwrap()[0].0.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, "777418b74e294e9a0caca65a1cd138a2f1e114c798c3a3f85a2075a0ace75abe");
 }
@@ -254,5 +256,8 @@ fn what_has_no_names_is_refused() {
     }
     let namer = PrefixNamer::of_pages(&default()).unwrap();
     let extra = [Extra { start: 1, end: 1, key: vec![] }];
-    assert_eq!(namer.keys(&[1], PromptOptions { salt: &[], extra: &extra }).unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(
+        namer.keys(&[1], PromptOptions { extra: &extra, ..PromptOptions::default() }).unwrap_err().code(),
+        Code::InvalidArgument
+    );
 }

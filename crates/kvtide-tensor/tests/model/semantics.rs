@@ -22,8 +22,7 @@ pub fn shows(cache: &mut PagedKvCache, id: u64, tokens: &[Id]) {
         let of = cache.model().layers()[from as usize];
         let expected = [0, 1].map(|part| rows(&of, from, part, tokens));
         let kv = cache.kv(id, layer).unwrap();
-        let found = kv.map_or([vec![], vec![]], |kv| [kv.k.to_f32().unwrap(), kv.v.to_f32().unwrap()]);
-        assert!(found == expected, "layer {layer}");
+        assert!([kv.k, kv.v].map(|view| view.to_f32().unwrap()) == expected, "layer {layer}");
     }
 }
 

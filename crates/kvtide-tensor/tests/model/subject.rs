@@ -101,7 +101,7 @@ pub fn everything(cache: &mut PagedKvCache) -> String {
         all += &format!("{id}: {} {}\n", cache.sequence_length(id), cache.committed_length(id));
         for layer in 0..cache.model().layers().len() as u32 {
             let kv = cache.kv(id, layer).expect("what a layer holds");
-            let shown = kv.map(|kv| (kv.k.shape().to_vec(), kv.k.to_f32().unwrap(), kv.v.to_f32().unwrap()));
+            let shown = (kv.k.shape().to_vec(), kv.k.to_f32().unwrap(), kv.v.to_f32().unwrap());
             all += &format!("{shown:?}\n");
         }
     }

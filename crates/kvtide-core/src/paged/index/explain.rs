@@ -24,7 +24,7 @@ pub enum MissReason {
     Evicted,
     /// A group of layers with a window has given up what the next token would see, or the block of the prefix's last token.
     WindowGone,
-    /// The same tokens are there under another salt or namespace.
+    /// The same tokens are there under another salt or namespace, or with other extras.
     OtherSalt,
     /// None of that.
     NeverSeen,
@@ -64,6 +64,9 @@ impl Explanation {
                 match group.index.was_evicted(&key) {
                     true => MissReason::Evicted,
                     false if group.index.is_under_another_root(Prompt { tokens, ..prompt }) => MissReason::OtherSalt,
+                    false if group.index.is_under_other_extras(parent, block, matched, prompt.extras) => {
+                        MissReason::OtherSalt
+                    }
                     false => MissReason::NeverSeen,
                 }
             }

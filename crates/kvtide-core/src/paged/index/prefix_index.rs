@@ -267,6 +267,18 @@ impl PrefixIndex {
         })
     }
 
+    /// Whether a block that is found behind this parent has the same tokens and other extras: at most 64 are looked at.
+    pub(super) fn is_under_other_extras(
+        &self,
+        parent: &BlockKey,
+        tokens: &[u32],
+        position: u32,
+        extras: &Extras,
+    ) -> bool {
+        let mut family = self.records.children(parent).take(COMPARED_MAX);
+        family.any(|block| self.tokens(block) == tokens && !self.has_extras(block, position, extras))
+    }
+
     /// Whether a block has these tokens and extras.
     #[inline]
     fn holds(&self, block: u32, tokens: &[u32], position: u32, extras: &Extras) -> bool {

@@ -205,6 +205,12 @@ impl Records {
         std::iter::successors(follow(first), move |&block| follow(self.records[block].older))
     }
 
+    /// The same without the others, as far as 32 bits of the parent's key tell them apart.
+    pub(super) fn children(&self, parent: &BlockKey) -> impl Iterator<Item = u32> {
+        let parent_tag = tag(parent);
+        self.family(parent).filter(move |&block| self.records[block].parent == parent_tag)
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.records.bytes() + (self.keys.capacity() + self.families.capacity()) * size_of::<u32>()
     }

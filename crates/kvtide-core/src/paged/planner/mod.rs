@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! paged_planner    sequences, blocks, counts, and what each call below has in common
-//! write -> transaction, step         snapshot -> prefix         step_tables -> read
+//! write -> transaction, step         snapshot -> prefix -> admit         step_tables -> read
 //! ```
 //!
 //! The folders above this one decide; see [`super`].
 
+mod admit;
 mod paged_planner;
 mod prefix;
 mod read;
@@ -16,6 +17,7 @@ mod step_tables;
 mod transaction;
 mod write;
 
+pub use admit::{Admission, AdmissionRequest, Admitted, Lacking, admit_in_groups};
 pub use paged_planner::{PagedPlanner, PlannerCounters, PoolStats};
 pub use prefix::{can_allocate_in_groups, explain_in_groups, find_in_groups};
 pub use step_tables::{NO_BLOCK, StepTableRows, StepTables};

@@ -4,7 +4,7 @@
 //! the block of its own last token. A model whose layers lie in several groups has a planner for each. O(tokens).
 
 use super::paged_planner::PagedPlanner;
-use crate::error::{Result, reserve};
+use crate::error::{Error, Result, reserve};
 use crate::paged::index::{BlockKey, Explanation, GroupIndex, Identity, PrefixMatch, UnseenEvents};
 use crate::paged::sequence::HeldContent;
 
@@ -55,6 +55,32 @@ impl PagedPlanner {
         self.tables.pool_mut().keep_events(capacity);
     }
 
+    /// Refuses ids that differ from those that are known of a sequence's leading tokens, or more than it has tokens.
+    pub fn check_identify(&self, sequence: u64, tokens: &[u32]) -> Result<()> {
+        let content = self.sequences.at(self.sequences.idle(sequence)?).content();
+        if tokens.len() as u64 > content.length().into() {
+            let expected = format!("at most {}, the length of the sequence", content.length());
+            return Err(Error::argument("tokens.length", tokens.len(), expected));
+        }
+        match content.differs(tokens, &self.tables) {
+            Some(at) => Err(Error::argument(
+                "tokens",
+                tokens[at as usize],
+                format!("the ids of the sequence: another one is known at position {at}, or behind it in its window"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes the ids of a sequence's leading tokens, and says of how many they are known then: prompts find their full blocks from now
+    /// on. Not those of blocks that others hold and that have no ids or others, nor what was there when all prefixes were forgotten.
+    pub fn identify(&mut self, sequence: u64, tokens: &[u32]) -> Result<u32> {
+        self.check_identify(sequence, tokens)?;
+        let seat = self.sequences.idle(sequence)?;
+        self.changed();
+        Ok(self.sequences.at_mut(seat).identify(tokens, &mut self.tables))
+    }
+
     /// Forgets all prefixes: no block that is there now is found any more, nor what follows it in a sequence or a
     /// snapshot. Blocks that nobody holds become free.
     pub fn forget_prefixes(&mut self) {
@@ -75,10 +101,14 @@ impl PagedPlanner {
 
     /// Whether this planner, one of a match's groups, has room for the rest of a prompt of so many tokens.
     fn has_room_for(&self, found: &PrefixMatch, group: usize, tokens: usize, watermark: u32) -> bool {
-        let blocks = self.tables.pool().blocks();
         let new = (tokens.div_ceil(self.block_size() as usize) - found.length()) as u64;
-        let revived = found.blocks(group).iter().flatten().filter(|&&block| blocks.count(block) == 0).count() as u64;
-        new + revived + u64::from(watermark) <= blocks.available().into()
+        new + self.revived(found, group) + u64::from(watermark) <= self.free_count().into()
+    }
+
+    /// The blocks of a match that nobody holds yet.
+    pub(super) fn revived(&self, found: &PrefixMatch, group: usize) -> u64 {
+        let blocks = self.tables.pool().blocks();
+        found.blocks(group).iter().flatten().filter(|&&block| blocks.count(block) == 0).count() as u64
     }
 
     /// Whether a sequence has this block at a place, with known tokens, but not yet its key. O(sequences), and
@@ -96,17 +126,35 @@ pub fn find_in_groups(
     identity: &Identity,
     partial: bool,
 ) -> Result<Vec<HeldContent>> {
-    let found = {
-        let (groups, prompt) = (asked(planners.iter().map(|planner| &**planner))?, identity.prompt(tokens));
-        let mut found = PrefixMatch::find(&groups, prompt)?;
-        if partial {
-            found.add_rest(&groups, prompt);
-        }
-        found
-    };
+    let found = look(planners, tokens, identity, partial)?;
+    hold_found(planners, &found, tokens, identity)
+}
+
+/// The longest prefix that every group can continue from; nothing is held.
+pub(super) fn look(
+    planners: &[&mut PagedPlanner],
+    tokens: &[u32],
+    identity: &Identity,
+    partial: bool,
+) -> Result<PrefixMatch> {
+    let (groups, prompt) = (asked(planners.iter().map(|planner| &**planner))?, identity.prompt(tokens));
+    let mut found = PrefixMatch::find(&groups, prompt)?;
+    if partial {
+        found.add_rest(&groups, prompt);
+    }
+    Ok(found)
+}
+
+/// Holds what was found of a prompt in each group, or nothing where it is refused, and counts it.
+pub(super) fn hold_found(
+    planners: &mut [&mut PagedPlanner],
+    found: &PrefixMatch,
+    tokens: &[u32],
+    identity: &Identity,
+) -> Result<Vec<HeldContent>> {
     let mut held: Vec<HeldContent> = Vec::new();
     for (at, planner) in planners.iter_mut().enumerate() {
-        match reserve(&mut held, 1, WHAT).and_then(|()| planner.hold_match(&found, at, identity)) {
+        match reserve(&mut held, 1, WHAT).and_then(|()| planner.hold_match(found, at, identity)) {
             Ok(of_group) => held.push(of_group),
             Err(refusal) => {
                 planners.iter_mut().zip(held).for_each(|(planner, held)| planner.release(held));

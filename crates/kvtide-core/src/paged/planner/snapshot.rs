@@ -37,7 +37,7 @@ impl PagedPlanner {
     pub fn restore(&mut self, sequence: u64, held: &HeldContent) -> Result<()> {
         let seat = self.seat_to_restore(sequence, held)?;
         let mut content = held.0.fork(&mut self.tables);
-        content.keys_mut().forget_before(self.forgotten);
+        content.forget_before(self.forgotten);
         self.sequences.at_mut(seat).restore(content, &mut self.tables);
         self.changed();
         Ok(())
@@ -56,7 +56,7 @@ impl PagedPlanner {
             return Err(refusal);
         }
         let mut content = held.0;
-        content.keys_mut().forget_before(self.forgotten);
+        content.forget_before(self.forgotten);
         self.changed();
         Ok(self.sequences.add(content))
     }

@@ -17,7 +17,7 @@
 
 use super::paged_planner::PagedPlanner;
 use crate::count::{COUNT_MAX, count_positive};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reserve};
 use crate::paged::plan::WritePlan;
 use crate::paged::sequence::Sequence;
 
@@ -166,6 +166,16 @@ impl PagedPlanner {
             let out = &mut out[run.token as usize..(run.token + run.len) as usize];
             out.iter_mut().zip(first..).for_each(|(out, slot)| *out = slot as i32);
         }
+    }
+
+    /// The position of each token of an open step.
+    pub fn step_positions(&self, plan: &WritePlan) -> Result<Vec<i32>> {
+        self.check_step(plan)?;
+        let mut positions = Vec::new();
+        reserve(&mut positions, plan.tokens() as usize, "tokens of a step")?;
+        positions.resize(plan.tokens() as usize, 0);
+        self.write_positions(plan, &mut positions);
+        Ok(positions)
     }
 
     fn write_positions(&self, plan: &WritePlan, out: &mut [i32]) {

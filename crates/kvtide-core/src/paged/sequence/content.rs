@@ -78,6 +78,11 @@ impl Content {
         &mut self.keys
     }
 
+    /// Forgets the ids of its tokens if prefixes were forgotten since it was made.
+    pub fn forget_before(&mut self, forgotten: u64) {
+        self.keys.forget_before(forgotten, self.length);
+    }
+
     pub(super) fn set_length(&mut self, length: u32) {
         self.length = length;
     }
@@ -149,14 +154,56 @@ impl Content {
         at
     }
 
+    /// Where tokens whose ids are known are others than these.
+    pub fn differs(&self, tokens: &[u32], tables: &Tables) -> Option<u32> {
+        let known = self.keys.known().min(u32::try_from(tokens.len()).unwrap_or(u32::MAX));
+        // Of those that left the window, without the name of their prefix, nothing is known any more.
+        let is_there = |&at: &u32| {
+            let place = at / tables.block_size();
+            tables.get(&self.table, place).is_some() || known >= self.cleared * tables.block_size()
+        };
+        Some(self.common(tokens, tables)).filter(|&at| at < known).filter(is_there)
+    }
+
+    /// Notes the ids of its leading tokens, which differ from none that is known, and says how many are known then. Ids of blocks that
+    /// others see are not written over: nothing is known from there on, nor after all prefixes were forgotten.
+    pub(super) fn identify(&mut self, tokens: &[u32], tables: &mut Tables) -> u32 {
+        let size = tables.block_size();
+        let given = u32::try_from(tokens.len()).unwrap_or(u32::MAX).min(self.length);
+        while self.keys.can_learn() && self.keys.known() < given {
+            let (at, place) = (self.keys.known(), self.keys.known() / size);
+            let end = given.min((place + 1) * size);
+            let ids = &tokens[at as usize..end as usize];
+            let Some(block) = tables.get(&self.table, place) else {
+                // It left the window: only its name is needed, for the blocks behind it.
+                if self.keys.keyed() < place || end < (place + 1) * size {
+                    break;
+                }
+                self.keys.pass_over(&tokens[(place * size) as usize..end as usize], size, place + 1 == self.cleared);
+                continue;
+            };
+            let slots = (at % size) as usize..(end - place * size) as usize;
+            if tables.pool().index().tokens(block)[slots] != *ids {
+                if tables.is_seen(&self.table, place) {
+                    break;
+                }
+                tables.pool_mut().set_tokens(block, at % size, ids);
+            }
+            self.keys.extend(at, end - at);
+            // Those before a block that is gone have to be named first.
+            self.name_blocks(end, tables);
+        }
+        self.keys.known()
+    }
+
     /// Gives keys to full blocks with known tokens, among the first `committed` tokens. If another block with the
     /// same tokens is found already, this one waits to take its place.
     pub(super) fn name_blocks(&mut self, committed: u32, tables: &mut Tables) {
         let whole = self.keys.known().min(committed) / tables.block_size();
         while self.keys.keyed() < whole {
             match tables.get(&self.table, self.keys.keyed()).filter(|&block| tables.pool().is_sealed(block)) {
-                Some(block) => self.keys.name_next(block, tables.pool_mut()),
-                None => break,
+                Some(block) if self.keys.name_next(block, tables.pool_mut()) => {}
+                _ => break,
             }
         }
     }
@@ -216,12 +263,14 @@ pub struct KeyChain {
     passed: Option<BlockKey>,
     /// How often all prefixes had been forgotten when these keys were made.
     forgotten: u64,
+    /// Leading tokens that were there when all prefixes were forgotten: they stay without a name.
+    nameless: u32,
 }
 
 impl KeyChain {
     pub fn new(identity: Identity, forgotten: u64) -> Self {
         let Identity { root, extra } = identity;
-        KeyChain { last: root, root, extra, known: 0, keyed: 0, passed: None, forgotten }
+        KeyChain { last: root, root, extra, known: 0, keyed: 0, passed: None, forgotten, nameless: 0 }
     }
 
     /// The chain of a prefix that was found, with the keys of its last whole block and of the last that left the
@@ -249,12 +298,17 @@ impl KeyChain {
         (self.root, &self.extra) == (other.root, &other.extra)
     }
 
-    /// Forgets all tokens if prefixes were forgotten since its keys were made.
-    pub fn forget_before(&mut self, forgotten: u64) {
+    /// Forgets all of its `length` tokens if prefixes were forgotten since its keys were made.
+    pub fn forget_before(&mut self, forgotten: u64, length: u32) {
         if self.forgotten < forgotten {
             self.forget();
-            self.forgotten = forgotten;
+            (self.forgotten, self.nameless) = (forgotten, length);
         }
+    }
+
+    /// Whether ids of its tokens may still be noted.
+    fn can_learn(&self) -> bool {
+        self.nameless == 0
     }
 
     fn forget(&mut self) {
@@ -277,6 +331,7 @@ impl KeyChain {
     /// them, which may be the last that left the window.
     pub fn cut(&mut self, length: u32, blocks: u32, key: impl FnOnce(u32, Option<BlockKey>) -> Option<BlockKey>) {
         self.limit(length);
+        self.nameless = self.nameless.min(length);
         if self.keyed <= blocks {
             return;
         }
@@ -289,13 +344,27 @@ impl KeyChain {
         }
     }
 
-    /// Gives the next block, whose tokens are all known, its key.
-    pub fn name_next(&mut self, block: u32, pool: &mut PagePool) {
+    /// Gives the next block, whose tokens are all known, its key. False where it has another one, from others that hold it.
+    pub fn name_next(&mut self, block: u32, pool: &mut PagePool) -> bool {
         let position = self.keyed * pool.block_size();
         let key = self.last.child(pool.index().tokens(block), position, &self.extra);
+        if pool.index().key(block).is_some_and(|own| *own != key) {
+            return false;
+        }
         pool.name(block, &key, &self.last, position, &self.extra);
         self.last = key;
         self.keyed += 1;
+        true
+    }
+
+    /// Counts the next block, which left the window, by the ids of its tokens; it may be the last that did.
+    fn pass_over(&mut self, tokens: &[u32], size: u32, is_last: bool) {
+        self.last = self.last.child(tokens, self.keyed * size, &self.extra);
+        self.keyed += 1;
+        self.known = self.keyed * size;
+        if is_last {
+            self.passed = Some(self.last);
+        }
     }
 
     /// The key that the block at a place will get; `tokens` gives the tokens of a place.

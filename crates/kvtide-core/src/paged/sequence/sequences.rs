@@ -110,7 +110,12 @@ impl Sequence {
     }
 
     pub fn forget_before(&mut self, forgotten: u64) {
-        self.content.keys_mut().forget_before(forgotten);
+        self.content.forget_before(forgotten);
+    }
+
+    /// Notes the ids of its leading tokens: see [`Content::identify`].
+    pub fn identify(&mut self, tokens: &[u32], tables: &mut Tables) -> u32 {
+        self.content.identify(tokens, tables)
     }
 
     /// Adds new blocks. They are available, and their memory is reserved.

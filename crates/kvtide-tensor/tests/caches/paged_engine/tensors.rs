@@ -151,7 +151,7 @@ impl Cache for TensorCache {
     type Step = SharedStep;
 
     fn create(&mut self, salt: u8) -> u64 {
-        self.cache.create_sequence_of(PromptOptions { salt: &[salt], extra: &[] }).expect("a sequence")
+        self.cache.create_sequence_of(PromptOptions { salt: &[salt], ..PromptOptions::default() }).expect("a sequence")
     }
 
     fn drop_sequence(&mut self, id: u64) -> Answer<()> {
@@ -212,7 +212,7 @@ impl Cache for TensorCache {
     }
 
     fn find(&mut self, tokens: &[u32], salt: u8, partial: bool) -> Hold {
-        let prompt = PromptOptions { salt: &[salt], extra: &[] };
+        let prompt = PromptOptions { salt: &[salt], ..PromptOptions::default() };
         Hold::Prefix(self.cache.find_prefix(tokens, prompt, partial).expect("a prefix"))
     }
 

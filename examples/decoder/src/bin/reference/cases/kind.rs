@@ -46,7 +46,7 @@ impl Kind {
             work(&mut sequence(&mut cache)?)?;
             cache.check_invariants()?;
             let id = cache.sequence_ids()[0];
-            return Ok((0..layers as u32).map(|layer| cache.kv(id, layer)).collect::<Result<_, _>>()?);
+            return Ok((0..layers as u32).map(|layer| cache.kv(id, layer).map(Some)).collect::<Result<_, _>>()?);
         }
         let mut cache = Layers::new(model, &[0], self == Kind::Windows)?;
         work(&mut cache)?;
