@@ -9,7 +9,7 @@ import { main } from './refusal.mjs'
 import { must, root } from './steps.mjs'
 
 /** The declarations of what callers import. */
-export const ENTRIES = ['index.d.ts', 'onnx.d.ts']
+export const ENTRIES = ['index.d.ts', 'onnx.d.ts', 'transformers.d.ts']
 
 /** Declarations that others import, from one of them on. */
 export function reachable(declarations, found = new Set()) {

@@ -40,7 +40,10 @@ function plain(output: string): string {
 
 function runExample(file: string): Promise<{ code: number | null; output: string }> {
   return new Promise(resolve => {
-    const child = spawn(process.execPath, ['--import=tsx', file], { cwd: root })
+    // Models that an example would download are stood in for.
+    const [, model] = /['"](onnx-community\/[^'"]+)['"]/.exec(readFileSync(file, 'utf8')) ?? []
+    const standIn = model === undefined ? [] : [`--import=${new URL('../support/transformers/stand-in.ts', import.meta.url).href}`]
+    const child = spawn(process.execPath, ['--import=tsx', ...standIn, file], { cwd: root, env: { ...process.env, ...(model !== undefined && { KVTIDE_STAND_IN: model }) } })
     let output = ''
     child.stdout.on('data', (chunk: Buffer) => (output += chunk))
     child.stderr.on('data', (chunk: Buffer) => (output += chunk))

@@ -3,7 +3,8 @@ import test from 'ava'
 
 import { isKvTideError, PagedKvCache, type ModelDescription, type Sequence } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
-import { plainLayers } from '../../lib/onnx/plain.js'
+import { pastLayers } from '../../lib/onnx/past-layers.js'
+import { plainPorts } from '../../lib/onnx/plain.js'
 import { SessionBackend } from '../../lib/onnx/session-backend.js'
 import { argmax, graphFile, referenceOf } from '../support/onnx/graphs.js'
 
@@ -13,9 +14,9 @@ interface Plain {
 }
 
 /** A graph with a cache of its layers. */
-async function open(graph: string, declared: Parameters<typeof plainLayers>[1] = {}): Promise<Plain> {
+async function open(graph: string, declared: Parameters<typeof pastLayers>[1] = {}): Promise<Plain> {
   const native = await binding.NativeOnnxGraph.open(graphFile(graph))
-  const model: ModelDescription = { layers: plainLayers(native, declared) }
+  const model: ModelDescription = { layers: pastLayers(plainPorts(native), declared) }
   const dtype = graph.endsWith('f16') ? 'f16' : 'f32'
   const cache = new PagedKvCache({ model, dtype, blockSize: 4, capacity: 400 })
   return { cache, backend: await SessionBackend.plain(native, cache, 1) }
@@ -48,7 +49,7 @@ const away = (rows: readonly Float32Array[], wanted: Float32Array): number =>
   rows.reduce((most, row, place) => row.reduce((worst, value, at) => Math.max(worst, Math.abs(value - (wanted[place * row.length + at] as number))), most), 0)
 
 const windows = [null, 9]
-const graphs: readonly (readonly [graph: string, model: string, declared: Parameters<typeof plainLayers>[1], limit: number])[] = [
+const graphs: readonly (readonly [graph: string, model: string, declared: Parameters<typeof pastLayers>[1], limit: number])[] = [
   ['llama/onnx', 'llama', {}, 1e-4],
   ['llama/onnx-gqa-f32', 'llama', { headDim: 16 }, 1e-4],
   ['llama/onnx-gqa-f32-ext', 'llama', { headDim: 16 }, 1e-4],
@@ -117,7 +118,7 @@ for (const [graph, model, declared, limit] of graphs) {
 
 async function kinds(graph: string): Promise<string[]> {
   const native = await binding.NativeOnnxGraph.open(graphFile(graph))
-  return plainLayers(native, { headDim: 16, windows }).map(layer => layer.kind)
+  return pastLayers(plainPorts(native), { headDim: 16, windows }).map(layer => layer.kind)
 }
 
 test('a window counts only where the graph slides a past by itself', async t => {
@@ -190,10 +191,10 @@ test('graphs that do not say enough are refused by name', async t => {
     const error = t.throws(run)
     t.true(isKvTideError(error) && error.code === code && text.test(error.message), String(error))
   }
-  refused('UNSUPPORTED_GRAPH', /past_key_values\.0\.key \(input\): the graph does not say how many elements a head it has/, () => plainLayers(native, {}))
-  refused('INVALID_ARGUMENT', /^config is 2, expected 3 layers/, () => plainLayers(native, { headDim: 16, windows }))
+  refused('UNSUPPORTED_GRAPH', /past_key_values\.0\.key \(input\): the graph does not say how many elements a head it has/, () => pastLayers(plainPorts(native), {}))
+  refused('INVALID_ARGUMENT', /^config is 2, expected 3 layers/, () => pastLayers(plainPorts(native), { headDim: 16, windows }))
   const slid = await binding.NativeOnnxGraph.open(graphFile('families/qwen2-window/builder'))
-  const layers = plainLayers(slid, { headDim: 16 })
+  const layers = pastLayers(plainPorts(slid), { headDim: 16 })
   const cache = new PagedKvCache({ model: { layers }, capacity: 8 })
   const error = await t.throwsAsync(SessionBackend.plain(slid, cache, 1))
   t.true(isKvTideError(error) && error.code === 'UNSUPPORTED_GRAPH' && /declares no window for its layer/.test(error.message), String(error))

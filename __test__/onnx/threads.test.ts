@@ -7,7 +7,8 @@ import { KvTideError, PagedKvCache, type ErrorCode } from '../../index.js'
 import { binding } from '../../lib/loading/binding.js'
 import type { BackendName } from '../../lib/onnx/backend.js'
 import { crossed, uncrossed } from '../../lib/onnx/crossed-error.js'
-import { plainLayers } from '../../lib/onnx/plain.js'
+import { pastLayers } from '../../lib/onnx/past-layers.js'
+import { plainPorts } from '../../lib/onnx/plain.js'
 import { isAtLeast, onnxPackage } from '../../lib/onnx/runtime.js'
 import { SessionWorker, sessionHost } from '../../lib/onnx/session-host.js'
 import type { SessionStep } from '../../lib/onnx/sessions.js'
@@ -181,7 +182,7 @@ test.serial('a thread that ends in the middle leaves the step to its owner', asy
 
 onnxSerial('before 1.22 sessions are on the thread that asks, with the same answers', async t => {
   const native = await binding.NativeOnnxGraph.open(graphFile('onnx'))
-  using cache = new PagedKvCache({ model: { layers: plainLayers(native, {}) }, capacity: 40, blockSize: 4 })
+  using cache = new PagedKvCache({ model: { layers: pastLayers(plainPorts(native), {}) }, capacity: 40, blockSize: 4 })
   const { groups, dtype, keyFormat, valueFormat } = cache
   let threads = 0
   const add = (): void => void (threads += 1)

@@ -10,6 +10,9 @@ import { addonPackages, report } from '../../scripts/pack/packages.mjs'
 import { NODES } from '../../scripts/pack/runtimes.mjs'
 import { repository } from '../../scripts/steps.mjs'
 
+/** What users install beside it, if they want to. */
+const RUNTIMES = { '@huggingface/transformers': '^4.0.0', 'onnxruntime-node': '>=1.17.3' }
+
 test('targets have the names that npm gives their systems', t => {
   t.deepEqual(platform('x86_64-unknown-linux-gnu'), { suffix: 'linux-x64-gnu', os: 'linux', cpu: 'x64', libc: 'glibc' })
   t.deepEqual(platform('aarch64-unknown-linux-musl'), { suffix: 'linux-arm64-musl', os: 'linux', cpu: 'arm64', libc: 'musl' })
@@ -21,13 +24,13 @@ test('targets have the names that npm gives their systems', t => {
 test('kvtide depends on the addon of each platform that the loader knows, in its own version', t => {
   const { optionalDependencies, peerDependencies, peerDependenciesMeta } = rootManifest(repository)
   t.deepEqual(optionalDependencies, Object.fromEntries(PLATFORMS.map(name => [`kvtide-${name}`, VERSION])))
-  t.deepEqual(peerDependencies, { 'onnxruntime-node': '>=1.17.3', [CUDA_PACKAGE]: VERSION })
-  t.deepEqual(peerDependenciesMeta, { 'onnxruntime-node': { optional: true }, [CUDA_PACKAGE]: { optional: true } })
+  t.deepEqual(peerDependencies, { ...RUNTIMES, [CUDA_PACKAGE]: VERSION })
+  t.deepEqual(peerDependenciesMeta, { '@huggingface/transformers': { optional: true }, 'onnxruntime-node': { optional: true }, [CUDA_PACKAGE]: { optional: true } })
 })
 
 test('the repository itself depends on no package that has to be published first', t => {
   const { optionalDependencies, peerDependencies } = repository
-  t.deepEqual([optionalDependencies, peerDependencies], [undefined, { 'onnxruntime-node': '>=1.17.3' }])
+  t.deepEqual([optionalDependencies, peerDependencies], [undefined, RUNTIMES])
 })
 
 test('no package runs anything where it is installed, or tells of the repository', t => {

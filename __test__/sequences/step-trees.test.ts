@@ -1,7 +1,7 @@
 // What the queries of a step see where its sequences are drafted as trees.
-import test from 'ava'
+import test, { type ExecutionContext } from 'ava'
 
-import { attend, type HostTensor, PagedKvCache, type Sequence, type Tensor } from '../../index.js'
+import { attend, type HostTensor, PagedKvCache, type Sequence, type Step, type Tensor } from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 
 /** Rows of one head and dimension: with keys of 0 attention is the mean of the values that a query sees. */
@@ -11,11 +11,7 @@ const zeros = (values: readonly number[]): HostTensor => rows(values.map(() => 0
 const queries = (n: number): HostTensor => ({ data: new Float32Array(n), shape: [n, 1, 1] })
 const numbers = ({ out }: { readonly out: Tensor }): number[] => Array.from(out.toFloat32Array())
 
-interface Stepped {
-  beginStep(options: object): { write(layer: number, k: HostTensor, v: HostTensor): void; attend(layer: number, q: HostTensor): { out: Tensor }; attendAsync(layer: number, q: HostTensor): Promise<{ out: Tensor }>; commit(): void }
-}
-
-async function seenBy(t: { deepEqual(one: unknown, other: unknown): unknown }, cache: Stepped, sequences: readonly unknown[], values: readonly (readonly number[])[], parents?: readonly number[]): Promise<number[]> {
+async function seenBy(t: ExecutionContext, cache: PagedKvCache, sequences: readonly Sequence[], values: readonly (readonly number[])[], parents?: readonly number[]): Promise<number[]> {
   const offsets = [0]
   for (const of of values) offsets.push((offsets.at(-1) as number) + of.length)
   using batch = cache.stepBatch({ maxSequences: sequences.length, maxBlocks: 16, maxTokens: 64 })
@@ -110,11 +106,9 @@ for (const [name, make] of Object.entries(KINDS)) {
     const [tree, idle] = [open(cache), open(cache)]
     const first = { k: all([0]), v: all([1]) }
     for (const sequence of [tree, idle]) {
-      if (cache instanceof PagedKvCache) (sequence as Sequence).append(first)
-      else (sequence as Sequence).append({ layers: [{ k: rows([0]), v: rows([1]) }] })
+      sequence.append(first)
     }
-    const alone = cache as unknown as Stepped
-    const begin = (sequences: readonly unknown[], offsets: readonly number[], parents: readonly number[]) => alone.beginStep({ sequences, offsets, parents })
+    const begin = (sequences: readonly Sequence[], offsets: readonly number[], parents: readonly number[]): Step => cache.beginStep({ sequences, offsets, parents })
     throwsCode(t, 'INVALID_ARGUMENT', () => begin([idle], [0, 1], [-1]))
     const none = begin([idle], [0, 0], [])
     none.commit()

@@ -1,7 +1,9 @@
 import { invalid, KvTideError } from '../border/errors.js'
 import { type DType, dtypeRow, type TensorData } from '../border/host-array.js'
 import type { HostTensor, KvSource, OnnxTensor } from '../border/tensor.js'
-import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import { readDType } from '../sequences/page-format.js'
+import type { LayerGroup, PagedKvCache } from '../sequences/paged-kv-cache.js'
+import type { Sequence } from '../sequences/sequence.js'
 import { type CarriedPort, type OnnxInputName, type OnnxPorts, type OnnxSession, refusedPort } from './ports.js'
 
 /**
@@ -218,6 +220,23 @@ export class CarriedPorts<T extends OnnxTensor> {
   carry(outputs: Readonly<Record<string, T>>, { length, count }: CarriedCall<T>): Carried<T> {
     const pairs = this.ports.layers.flat().map(({ past, present }) => [past, outputs[present] as T] as const)
     return { length: length + count, tensors: new Map(pairs) }
+  }
+}
+
+/** @internal What a cache holds of a sequence; where a layer keeps everything in the dtype that is asked for, in one copy. */
+export function readSequence(cache: PagedKvCache, sequence: Sequence | undefined): ReadPast {
+  return (layer, isFloats) => {
+    const rows = sequence?.length ?? 0
+    if (sequence === undefined || rows === 0) return undefined
+    const { kind, numKvHeads, headDim, valueHeadDim } = cache.groups.find(group => group.layers.includes(layer)) as LayerGroup
+    const [ofKeys, ofValues] = [readDType(cache.keyFormat), readDType(cache.valueFormat)]
+    if (kind === 'full' && sequence.retainedLength <= rows && ofKeys === ofValues && isFloats === (ofKeys === 'f32')) {
+      const { make } = dtypeRow(ofKeys)
+      return { ...cache.gatherInto(sequence, layer, make(numKvHeads * rows * headDim), make(numKvHeads * rows * valueHeadDim)), rows, first: 0 }
+    }
+    using held = sequence.kv(layer)
+    const [k, v] = [held.k, held.v].map(tensor => (isFloats ? tensor.toFloat32Array() : tensor.toArray())) as [TensorData, TensorData]
+    return { k, v, rows: held.k.shape[2] as number, first: held.k.keyPositions[0] as number }
   }
 }
 

@@ -12,7 +12,8 @@ import type { Backend, BackendName } from './backend.js'
 import { configBeside, configSizes, configWindows, readText } from './config.js'
 import { GraphBackend } from './graph.js'
 import { type OnnxCacheOptions, readLoad, readModelSource } from './options.js'
-import { type DeclaredLayers, plainLayers } from './plain.js'
+import { type DeclaredLayers, pastLayers } from './past-layers.js'
+import { plainPorts } from './plain.js'
 import { SessionBackend } from './session-backend.js'
 
 /**
@@ -90,7 +91,7 @@ async function refusing<T>(call: () => T | Promise<T>): Promise<{ readonly value
 /** The cache's layers, and the dtype that goes into it. A graph that is run as it is sees what it saw, whatever a config declares. */
 function layersOf(backend: BackendName, graph: NativeOnnxGraph, rewritten: NativeOnnxRewritten | undefined, declared: Config): Pick<ModelCacheOptions, 'model' | 'dtype'> {
   if (backend === 'plain' || rewritten === undefined) {
-    const layers = plainLayers(graph, { ...declared, found: rewritten?.layers() })
+    const layers = pastLayers(plainPorts(graph), { ...declared, found: rewritten?.layers() })
     return { model: { layers }, dtype: graph.inputs().find(({ element }) => element === 'f16') === undefined ? 'f32' : 'f16' }
   }
   const found = rewritten.layers()

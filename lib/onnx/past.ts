@@ -1,13 +1,12 @@
 import { invalid, isKvTideError, KvTideError } from '../border/errors.js'
 import { fields, known, type Names, optional } from '../border/check.js'
-import type { TensorData } from '../border/host-array.js'
 import { checkInternal, checkThis, INTERNAL, liveArgument } from '../border/owner.js'
 import type { OnnxTensor } from '../border/tensor.js'
 import { PagedKvCache } from '../sequences/paged-kv-cache.js'
 import { PROMPT, promptOf, type PromptOptions } from '../sequences/prompt.js'
 import type { Sequence } from '../sequences/sequence.js'
 import { readTokens, type TokenIds } from '../sequences/tokens.js'
-import { type Carried, type CarriedCall, CarriedPorts, type OnnxTensorClass, type ReadPast } from './carried.js'
+import { type Carried, type CarriedCall, CarriedPorts, type OnnxTensorClass, readSequence } from './carried.js'
 import { type OnnxNames, OnnxPorts, type OnnxSession, readNames, readSession } from './ports.js'
 
 const OPTIONS: Names<OnnxPastOptions> = { ...PROMPT, session: 0, cache: 0, Tensor: 0, names: 0 }
@@ -103,7 +102,7 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
     this.#open = undefined
     const length = this.#settle(ids)
     const rest = ids.slice(length)
-    const call = this.#ports.call(readOf(this.#sequence), length, this.#carried, rest)
+    const call = this.#ports.call(readSequence(this.#cache, this.#sequence), length, this.#carried, rest)
     this.#open = { call, ids }
     return { feeds: { ...call.feeds }, tokens: rest }
   }
@@ -205,12 +204,3 @@ export class OnnxPast<T extends OnnxTensor = OnnxTensor> {
   }
 }
 
-/** What the cache holds of a sequence. */
-function readOf(sequence: Sequence | undefined): ReadPast {
-  return (layer, isFloats) => {
-    if (sequence === undefined || sequence.length === 0) return undefined
-    using held = sequence.kv(layer)
-    const [k, v] = [held.k, held.v].map(tensor => (isFloats ? tensor.toFloat32Array() : tensor.toArray())) as [TensorData, TensorData]
-    return { k, v, rows: held.k.shape[2] as number, first: held.k.keyPositions[0] as number }
-  }
-}

@@ -2,14 +2,12 @@ import { basename, dirname } from 'node:path'
 
 import type { NativeOnnxGraph } from '#binding'
 
-import { invalid } from '../border/errors.js'
 import { type DType, dtypeRow, type TensorData } from '../border/host-array.js'
 import type { HostTensor, KvSource } from '../border/tensor.js'
 import { binding } from '../loading/binding.js'
 import type { LentRun } from '../sequences/lent-run.js'
-import type { ModelLayer } from '../sequences/model-description.js'
-import { type Carried, type CarriedCache, type CarriedCall, CarriedPorts, isSlid, type ReadPast } from './carried.js'
-import { type CarriedPort, OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
+import { type Carried, type CarriedCache, type CarriedCall, CarriedPorts, type ReadPast } from './carried.js'
+import { OnnxPorts, type OnnxInput, type OnnxSession, refusedPort } from './ports.js'
 import { onnxRuntime, ran, type RuntimeSession, type RuntimeTensor } from './runtime.js'
 import type { PlainModel, RuntimeCall, SessionPasts, Sessions, SessionStep } from './sessions.js'
 
@@ -113,44 +111,6 @@ export class Plain implements Sessions {
 /** @internal What a graph's inputs and outputs are for; refused where one of them is not known. */
 export function plainPorts(graph: NativeOnnxGraph): OnnxPorts {
   return new OnnxPorts(sessionOf(graph))
-}
-
-/** @internal What is known of layers besides what their pasts say. */
-export interface DeclaredLayers {
-  /** Of all layers alike. */
-  readonly numKvHeads?: number | undefined
-  readonly headDim?: number | undefined
-  /** The window of each layer, `null` where it has none. */
-  readonly windows?: (number | null)[] | undefined
-  /** What was found in the graph, layer by layer. */
-  readonly found?: readonly { readonly numKvHeads: number; readonly headDim: number; readonly valueHeadDim: number; readonly window?: number }[] | undefined
-}
-
-/**
- * @internal The layers of a graph as its pasts tell; sizes that these do not say have to be known otherwise. A window counts where the graph
- * slides a past by itself: another graph may see all rows, whatever was declared, so all of them are kept.
- */
-export function plainLayers(graph: NativeOnnxGraph, { numKvHeads, headDim, windows, found }: DeclaredLayers): ModelLayer[] {
-  const { layers } = plainPorts(graph)
-  if (windows !== undefined && windows.length !== layers.length) throw invalid('config', windows.length, `${layers.length} layers, as the graph has`)
-  return layers.map((pair, place) => {
-    const layer = found?.length === layers.length ? found[place] : undefined
-    const sizes = {
-      numKvHeads: sizeOf(pair[0], 1, layer?.numKvHeads ?? numKvHeads),
-      headDim: sizeOf(pair[0], 3, layer?.headDim ?? headDim),
-      valueHeadDim: sizeOf(pair[1], 3, layer?.valueHeadDim ?? headDim),
-    }
-    const window = isSlid(pair[0]) ? (windows?.[place] ?? layer?.window) : undefined
-    return window === undefined ? { kind: 'full', ...sizes } : { kind: 'sliding', window, ...sizes }
-  })
-}
-
-/** A size of a past: its heads, or elements a head. */
-function sizeOf({ past, input: { shape } }: CarriedPort, axis: 1 | 3, known: number | undefined): number {
-  const size = shape?.[axis]
-  if (typeof size === 'number') return size
-  if (known !== undefined) return known
-  throw refusedPort(past, 'input', `the graph does not say how many ${axis === 1 ? 'heads' : 'elements a head'} it has, and no config does`)
 }
 
 const ELEMENTS: Readonly<Record<string, string>> = { f32: 'float32', f16: 'float16', bf16: 'bfloat16', i64: 'int64', i32: 'int32' }

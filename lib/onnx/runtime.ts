@@ -7,6 +7,7 @@ import type { NativeOnnxLibrary } from '#binding'
 import { KvTideError } from '../border/errors.js'
 import { binding } from '../loading/binding.js'
 import { mappedFiles, platformOf } from '../loading/platform.js'
+import { projects } from '../loading/projects.js'
 
 /** A tensor of onnxruntime-node's. */
 export interface RuntimeTensor {
@@ -54,16 +55,6 @@ let library: NativeOnnxLibrary | undefined
 function unavailable(reason: string, cause?: unknown): KvTideError<'RUNTIME_UNAVAILABLE'> {
   const details = { runtime: 'onnxruntime-node', reason }
   return new KvTideError('RUNTIME_UNAVAILABLE', `onnxruntime-node cannot be used: ${reason}`, details, cause === undefined ? undefined : { cause })
-}
-
-/** Where packages are looked for: as this one sees them, then as the project does that runs. */
-function* projects(): Generator<string> {
-  yield import.meta.url
-  try {
-    yield join(process.cwd(), 'package.json')
-  } catch {
-    // The folder that the process was started in is gone.
-  }
 }
 
 /** Its package.json. */

@@ -8,8 +8,8 @@ import type { SharedCache } from './shared-cache.js'
 
 const TOKENS: Names<AnyTokens> = { k: 0, v: 0, layers: 0, tokens: 0, parents: 0 }
 
-/** Ids of tokens, each from 0 to 2^32 - 1. */
-export type TokenIds = Uint32Array | readonly number[]
+/** Ids of tokens, each from 0 to 2^32 - 1. A `BigInt64Array` is what tensors of ids have in onnxruntime and transformers.js. */
+export type TokenIds = Uint32Array | BigInt64Array | readonly number[]
 
 /** What is known of tokens besides their keys and values. */
 interface TokensOptions {
@@ -54,8 +54,10 @@ export function append(shared: SharedCache, sequence: number, draft: number | un
 /** @internal Ids of tokens, each read once. */
 export function readTokens(argument: string, value: unknown): Uint32Array {
   if (!isArray(value)) {
-    if (arrayKind(value) === 'Uint32Array') return typedArray(argument, value, ['Uint32Array'])
-    throw invalid(argument, value, 'an array of whole numbers, or a Uint32Array')
+    const kind = arrayKind(value)
+    if (kind === 'Uint32Array') return typedArray(argument, value, [kind])
+    if (kind === 'BigInt64Array') return readTokens(argument, Array.from(typedArray<BigInt64Array>(argument, value, [kind]), Number))
+    throw invalid(argument, value, 'an array of whole numbers, a Uint32Array or a BigInt64Array')
   }
   const length = count(`${argument}.length`, value.length)
   const ids: number[] = []

@@ -132,7 +132,10 @@ export const mark = (): Kind => ({
 export const seq = (large: Outcome): Kind => but(whole(large), { 'a disposed Sequence': 'DISPOSED' })
 
 /** Ids of tokens. */
-export const tokenIds: Kind = { legal: { 'an empty array': 'ok', 'a Uint32Array': 'ok' } }
+export const tokenIds: Kind = { legal: { 'an empty array': 'ok', 'a Uint32Array': 'ok', 'a BigInt64Array': 'ok' } }
+
+/** Ids of other tokens, or of more or fewer than there are: those that are right as arrays. */
+export const otherIds: Readonly<Record<string, Outcome>> = { 'a Uint32Array': 'INVALID_ARGUMENT', 'a BigInt64Array': 'INVALID_ARGUMENT' }
 
 /** Whose tokens a prompt's are. */
 export const prompt: Readonly<Record<string, Kind>> = {

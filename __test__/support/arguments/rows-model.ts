@@ -1,5 +1,5 @@
 import { PagedKvCache, Tensor } from '../../../index.js'
-import { all, but, count, flag, optional, options, text, tokenIds, whole, type Kind } from './kinds.js'
+import { all, but, count, flag, optional, options, otherIds, text, tokenIds, whole, type Kind } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 
 const two = (): Tensor => Tensor.from(Float32Array.from([1, 2, 3, 4]), [1, 1, 2, 2])
@@ -14,7 +14,7 @@ function modelCache(): PagedKvCache {
   return cache
 }
 
-const known = optional(but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', 'a Uint32Array': 'INVALID_ARGUMENT' }))
+const known = optional(but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', ...otherIds }))
 const input = (): object => ({ layers: [{ k: two(), v: hostTwo() }] })
 
 const sequences = new Members('Sequence', () => modelCache().sequence(0))

@@ -3,7 +3,7 @@ import { INTERNAL } from '../../../lib/border/owner.js'
 import { OnnxModel, OnnxPast, type OnnxSequence } from '../../../onnx.js'
 import { graphFile } from '../onnx/graphs.js'
 import { Dice, ToyBackend, toyModel, VOCABULARY } from '../onnx/toy-model.js'
-import { but, count, milliseconds, never, optional, options, out, prompt, snapshot, tensor, text, tokenIds, type Kind } from './kinds.js'
+import { but, count, milliseconds, never, optional, options, otherIds, out, prompt, snapshot, tensor, text, tokenIds, type Kind } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
 import { VALUES } from './values.js'
@@ -69,10 +69,10 @@ function sequence(): OnnxSequence {
 
 const sequences = new Members('OnnxSequence', sequence)
   .plain('tokens', 'length', 'committedLength', 'retainedLength', 'capacity', 'fork', 'snapshot', 'drop')
-  .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', 'a Uint32Array': 'INVALID_ARGUMENT' }) }), input))
+  .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', ...otherIds }) }), input))
   .method('truncate', param('len', count, () => 1))
   .method('resume', param('tokens', tokenIds, () => [5, 6]))
-  .method('identify', param('tokens', but(tokenIds, { 'a Uint32Array': 'INVALID_ARGUMENT' }), () => [5, 6]))
+  .method('identify', param('tokens', but(tokenIds, otherIds), () => [5, 6]))
   .method('readInto', param('out', options(arrays, { k: out('DIM_MISMATCH'), v: out('DIM_MISMATCH'), layers: optional({ legal: {} }) }), arrays))
   .method('kv', param('layer', count, () => 0))
   .method('restore', param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))

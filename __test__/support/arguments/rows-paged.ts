@@ -1,5 +1,5 @@
 import { PagedKvCache, type PrefixMatch, type Sequence, type Step, type StepBatch, Tensor } from '../../../index.js'
-import { but, count, flag, milliseconds, never, optional, options, out, prompt, seq, snapshot, tensor, text, tokenIds, vector, whole, type Kind } from './kinds.js'
+import { but, count, flag, milliseconds, never, optional, options, otherIds, out, prompt, seq, snapshot, tensor, text, tokenIds, vector, whole, type Kind } from './kinds.js'
 import { free, Members, param, type Row } from './row.js'
 import { objects, overPagesKind, queries, settings } from './rows-attend.js'
 import { begin, GETTERS, NO_OPTIONS } from './rows-contiguous.js'
@@ -58,7 +58,7 @@ function narrowCache(): PagedKvCache {
   return cache
 }
 
-const known = optional(but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', 'a Uint32Array': 'INVALID_ARGUMENT' }))
+const known = optional(but(tokenIds, { 'an empty array': 'INVALID_ARGUMENT', ...otherIds }))
 
 const bulk = new Members('PagedKvCache', narrowCache)
   .method('writeTokens', ...place, param('k', tensor, two), param('v', tensor, hostTwo))
@@ -89,7 +89,7 @@ const sequence = new Members('Sequence', () => narrowCache().sequence(0))
   .method('append', param('input', options(input, { k: tensor, v: tensor, tokens: known }), input))
   .method('truncate', param('len', count, () => 1))
   .method('resume', param('tokens', tokenIds, ids))
-  .method('identify', param('tokens', but(tokenIds, { 'a Uint32Array': 'INVALID_ARGUMENT' }), ids))
+  .method('identify', param('tokens', but(tokenIds, otherIds), ids))
   .method('readInto', param('out', options(arrays, { k: out('DIM_MISMATCH'), v: out('DIM_MISMATCH'), layers: optional({ legal: {} }) }), arrays))
   .method('restore', param<Sequence>('snapshot', snapshot('Snapshot', 'SNAPSHOT_INVALID'), self => self.snapshot()))
   .method('begin', begin)

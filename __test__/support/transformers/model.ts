@@ -1,0 +1,22 @@
+import { mkdtempSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+import type { TransformersTensor } from '../../../lib/transformers/package.js'
+import { type Model, transformers } from './package.js'
+import { writeModel } from './stand-in.js'
+
+const { env } = transformers
+
+/** A model of the fixtures as transformers.js loads it. */
+export async function loadModel(graph = 'llama/onnx'): Promise<Model> {
+  Object.assign(env, { allowRemoteModels: false, localModelPath: mkdtempSync(join(tmpdir(), 'kvtide-transformers-')) })
+  writeModel(join(env.localModelPath, 'model'), graph)
+  return transformers.AutoModelForCausalLM.from_pretrained('model', { dtype: 'fp32' })
+}
+
+/** One row of ids, as a tokenizer gives it. */
+export const row = (ids: readonly number[]): TransformersTensor => new transformers.Tensor('int64', BigInt64Array.from(ids, BigInt), [1, ids.length])
+
+/** The ids of a result. */
+export const idsOf = (result: unknown): number[] => Array.from((result as TransformersTensor).data as BigInt64Array, Number)

@@ -1,0 +1,309 @@
+import { createHash } from 'node:crypto'
+
+import { count, fields, known, type Names } from '../border/check.js'
+import { type ErrorCode, invalid, isKvTideError, KvTideError } from '../border/errors.js'
+import { checkInternal, checkThis, INTERNAL, liveArgument, nativeArgument, settle } from '../border/owner.js'
+import type { HostTensor, OnnxTensor } from '../border/tensor.js'
+import { CarriedPorts, isSlid, readSequence } from '../onnx/carried.js'
+import { configSizes } from '../onnx/config.js'
+import type { OnnxCacheOptions } from '../onnx/options.js'
+import { pastLayers } from '../onnx/past-layers.js'
+import { type LayerPorts, OnnxPorts, type OnnxSession, readSession, refusedPort } from '../onnx/ports.js'
+import { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import type { ModelCacheOptions } from '../sequences/options.js'
+import { type PromptOptions, promptOf } from '../sequences/prompt.js'
+import { Sequence } from '../sequences/sequence.js'
+import type { SequenceHandle, SharedCache } from '../sequences/shared-cache.js'
+import { readTokens, type TokenIds } from '../sequences/tokens.js'
+import { type DynamicCache, packageOf, type TransformersModel, type TransformersPackage, type TransformersTensor } from './package.js'
+
+/** How a {@link CachedModel} is made. */
+export interface CachedModelOptions {
+  /** A cache of your own, with the model's layers in its dtype; or options for one. By default it has 1 GiB for at most 32 sequences at once. */
+  readonly cache?: PagedKvCache | OnnxCacheOptions
+}
+
+/** What {@link CachedModel.generate} takes besides what the model's own `generate` does. */
+export interface CachedGenerateOptions extends PromptOptions {
+  /** The sequence of a chat. What it has of `input_ids` is not computed again, and afterwards it has all that was computed. */
+  readonly sequence?: Sequence
+}
+
+/** What a model takes and answers. */
+type ParametersOf<M extends TransformersModel> = Parameters<M['generate']>[0]
+
+const OPTIONS: Names<CachedModelOptions> = { cache: 0 }
+const MEMORY_BYTES = 2 ** 30
+const SEQUENCES = 32
+/** Why a cache does not keep what was computed. */
+const NO_ROOM: ReadonlySet<ErrorCode> = new Set(['OUT_OF_BLOCKS', 'OUT_OF_MEMORY', 'BUSY'])
+const TYPES: Readonly<Record<string, 'f32' | 'f16'>> = { float32: 'f32', float16: 'f16' }
+
+/** @internal What a cached model is made of. */
+interface Made<M> {
+  readonly model: M
+  readonly classes: TransformersPackage
+  readonly ports: CarriedPorts<OnnxTensor>
+  readonly cache: PagedKvCache
+  readonly isOwn: boolean
+}
+
+/**
+ * A text model of transformers.js whose keys and values are kept in a {@link PagedKvCache}: prompts that begin alike are computed once, and a history that
+ * was edited goes on from where it is still the same.
+ *
+ * @example
+ * ```ts
+ * // import { AutoModelForCausalLM, AutoTokenizer } from '@huggingface/transformers'
+ * // import { CachedModel } from 'kvtide/transformers'
+ * //
+ * // const tokenizer = await AutoTokenizer.from_pretrained(name)
+ * // const model = await AutoModelForCausalLM.from_pretrained(name, { dtype: 'q4' })
+ * // using cached = await CachedModel.of(model)
+ * // const inputs = tokenizer.apply_chat_template(messages, { add_generation_prompt: true, return_dict: true })
+ * // const output = await cached.generate({ ...inputs, max_new_tokens: 200 }) // only what is new is computed
+ * ```
+ */
+export class CachedModel<M extends TransformersModel = TransformersModel> implements Disposable {
+  /** The model itself. */
+  declare readonly model: M
+  /** Its cache: sequences, prompts, statistics. */
+  declare readonly cache: PagedKvCache
+  readonly #made: Made<M>
+  /** Heads of each layer, and elements of its keys and values. */
+  readonly #sizes: readonly LayerSizes[]
+  #ended = false
+
+  /** @internal */
+  constructor(token: unknown, made: unknown) {
+    checkInternal(token, 'CachedModel', 'CachedModel.of(model) instead')
+    this.#made = made as Made<M>
+    const { model, cache } = this.#made
+    settle<CachedModel<M>, 'model' | 'cache'>(this, { model, cache })
+    const sizes = cache.groups.flatMap(({ layers, numKvHeads: heads, headDim, valueHeadDim }) => layers.map(layer => ({ layer, heads, dims: [headDim, valueHeadDim] as const })))
+    this.#sizes = sizes.toSorted((one, other) => one.layer - other.layer)
+  }
+
+  /**
+   * Gives a model a cache.
+   *
+   * @throws KvTideError `UNSUPPORTED_GRAPH` where its decoder has inputs that nobody knows, or states that are no keys and values;
+   * `RUNTIME_UNAVAILABLE` where transformers.js cannot be loaded
+   */
+  static async of<M extends TransformersModel>(model: M, options: CachedModelOptions = {}): Promise<CachedModel<M>> {
+    const { cache: given } = known<CachedModelOptions>('options', options, OPTIONS)
+    const classes = await packageOf(model)
+    const session = sessionOf(model)
+    const ports = new OnnxPorts(session)
+    const slid = ports.layers.flat().find(isSlid)
+    if (slid !== undefined) throw refusedPort(slid.past, 'input', 'the graph slides it by itself, and transformers.js takes its rows for all tokens')
+    const isOwn = !(given instanceof PagedKvCache)
+    const cache = isOwn ? cacheOf(model, ports, given) : liveCache(given)
+    try {
+      const carried = new CarriedPorts<OnnxTensor>(session, ports, cache, classes.Tensor as never)
+      return new CachedModel<M>(INTERNAL, { model, classes, ports: carried, cache, isOwn } satisfies Made<M>)
+    } catch (error) {
+      if (isOwn) cache.dispose()
+      throw error
+    }
+  }
+
+  /**
+   * The model's own `generate`, without computing what the cache has of `input_ids`: of the sequence, if one is given, else of any prompt with the same
+   * salt and extras. Afterwards the cache has all tokens but the last, which the model has not seen. An edited history goes on from where it is still
+   * the same. If it fails, the sequence is as it was; so it is where the cache has no room, and the answer comes all the same.
+   *
+   * @param options those of the model's `generate`, with one row of `input_ids`; and `sequence`, or `salt`, `saltFrom` and `extra`
+   */
+  async generate(options: Omit<ParametersOf<M>, keyof CachedGenerateOptions> & CachedGenerateOptions): Promise<Awaited<ReturnType<M['generate']>>> {
+    CachedModel.#check(this)
+    const { model, cache } = this.#made
+    const { sequence, salt, saltFrom, extra, ...given } = fields<Record<string, unknown>>('options', options) as Record<string, unknown>
+    const ids = readInputs(given)
+    const prompt = promptOf({ salt, saltFrom, extra })
+    if (sequence !== undefined) checkSequence(cache, sequence)
+    if (sequence !== undefined && Object.keys(prompt).length > 0) throw invalid('sequence', sequence, 'none beside salt, saltFrom and extra: a sequence has its own')
+    // A fork, so that the sequence itself stays as it is until all went well.
+    using own = sequence === undefined ? startOf(cache, ids, prompt) : (sequence as Sequence).fork()
+    own.resume(ids)
+    const past = this.load(own)
+    const answer = await model.generate({ ...given, input_ids: this.#int64(ids), attention_mask: this.mask(ids.length), past_key_values: past } as never)
+    const sequences = tensorIn('sequences', isTensor(answer) ? answer : (answer as { readonly sequences: unknown }).sequences)
+    try {
+      this.store(sequence === undefined ? own : (sequence as Sequence), past, idsOf('sequences', sequences))
+    } catch (error) {
+      // The answer is there, and is not lost because there is no room to keep what led to it.
+      if (!isKvTideError(error) || !NO_ROOM.has(error.code)) throw error
+    }
+    return answer as Awaited<ReturnType<M['generate']>>
+  }
+
+  /** What a sequence holds, as the `past_key_values` of a call of the model; `generate` and `forward` also need the {@link mask}. One copy. */
+  load(sequence: Sequence): DynamicCache {
+    CachedModel.#check(this)
+    const { cache, classes, ports } = this.#made
+    checkSequence(cache, sequence)
+    const { length } = sequence
+    if (length === 0) return new classes.DynamicCache()
+    const { feeds } = ports.call(readSequence(cache, sequence), length, undefined, new Uint32Array(0))
+    const pasts = ports.ports.layers.flat().map(({ past }) => [past, feeds[past] as TransformersTensor] as const)
+    return new classes.DynamicCache(Object.fromEntries(pasts))
+  }
+
+  /**
+   * The `attention_mask` of a call over a past: ones for all tokens, those of the past and those that the call computes. Without it transformers.js takes
+   * a prompt that begins with the past for one that follows it.
+   */
+  mask(length: number): TransformersTensor {
+    CachedModel.#check(this)
+    const tokens = count('length', length)
+    return new this.#made.classes.Tensor('int64', new BigInt64Array(tokens).fill(1n), [1, tokens])
+  }
+
+  /**
+   * Puts into a sequence what a `DynamicCache` holds, in place of what the sequence has behind the start that they share.
+   *
+   * @param tokens the ids of its tokens, from the first on. What `generate` returned has one more, which may stay
+   * @throws KvTideError `SHAPE_MISMATCH` for a cache of another model or of several rows; `OUT_OF_BLOCKS`. The sequence is as it was then
+   */
+  store(sequence: Sequence, past: DynamicCache, tokens: TokenIds): void {
+    CachedModel.#check(this)
+    const { cache, ports } = this.#made
+    checkSequence(cache, sequence)
+    const ids = readTokens('tokens', tokens)
+    const held = fields<Record<string, OnnxTensor>>('past', past) as Record<string, OnnxTensor>
+    const rows = rowsOf(held, ports.ports, this.#sizes)
+    if (ids.length < rows) throw invalid('tokens.length', ids.length, `at least ${rows}: the ids of all tokens in the cache`)
+    using before = sequence.snapshot()
+    // With one id more than there are rows, the last row may stay as well.
+    const kept = sequence.resume(Uint32Array.from({ length: rows + 1 }, (_, place) => ids[place] ?? 0))
+    if (kept === rows) return
+    const rest = (side: 0 | 1, pair: LayerPorts): HostTensor => ({ data: held[pair[side].past] as OnnxTensor, range: [kept, rows] })
+    try {
+      sequence.append({ layers: ports.ports.layers.map(pair => ({ k: rest(0, pair), v: rest(1, pair) })), tokens: ids.slice(kept, rows) })
+    } catch (error) {
+      sequence.restore(before)
+      throw error
+    }
+  }
+
+  /** Ends it, and its cache unless that is one of your own. The model stays. A second time does nothing. */
+  dispose(): void {
+    CachedModel.#checkThis(this)
+    this.#ended = true
+    if (this.#made.isOwn) this.cache.dispose()
+  }
+
+  /** As {@link dispose}, for `using`. */
+  [Symbol.dispose](): void {
+    CachedModel.prototype.dispose.call(this)
+  }
+
+  #int64(ids: Uint32Array): TransformersTensor {
+    return new this.#made.classes.Tensor('int64', BigInt64Array.from(ids, BigInt), [1, ids.length])
+  }
+
+  static #checkThis(self: unknown): void {
+    checkThis(self, value => #made in value, 'a CachedModel')
+  }
+
+  /** Refuses a `this` that is none, or that was disposed of. */
+  static #check<T extends TransformersModel>(self: CachedModel<T>): void {
+    CachedModel.#checkThis(self)
+    if (self.#ended) throw new KvTideError('DISPOSED', 'the CachedModel was disposed of', { object: 'CachedModel' })
+  }
+}
+
+/** The sizes of a layer. */
+interface LayerSizes {
+  readonly heads: number
+  readonly dims: readonly [key: number, value: number]
+}
+
+/** The session of a model's decoder, which keeps keys and values alone. */
+function sessionOf(model: TransformersModel): OnnxSession {
+  const session = readSession('model.sessions.model', fields<Record<string, unknown>>('model.sessions', model.sessions)['model'])
+  const state = session.outputNames.find(name => /^present_(?!key|value)/.test(name) || name.includes('encoder'))
+  if (state !== undefined) throw refusedPort(state, 'output', 'it is a state that is no keys and values of tokens, and cannot be cut')
+  return session
+}
+
+/** A cache for the model's layers. */
+function cacheOf(model: TransformersModel, ports: OnnxPorts, given: unknown): PagedKvCache {
+  const options = given === undefined ? {} : (fields<OnnxCacheOptions>('cache', given) as OnnxCacheOptions)
+  const type = ports.layers[0]?.[0].input.type ?? 'float32'
+  const dtype = TYPES[type]
+  if (dtype === undefined) throw refusedPort(ports.layers[0]?.[0].past ?? '', 'input', `its type is ${type}, which arrays of JavaScript do not hold`)
+  const config = JSON.stringify(model.config)
+  const layers = pastLayers(ports, configSizes(config))
+  const namespace = createHash('sha256').update(config).digest('hex')
+  const room = options.capacity === undefined ? { memoryBytes: MEMORY_BYTES, maxSequences: SEQUENCES } : {}
+  return new PagedKvCache({ namespace, ...room, ...options, model: { layers }, dtype } as ModelCacheOptions)
+}
+
+function liveCache(cache: unknown): PagedKvCache {
+  liveArgument('cache', cache, PagedKvCache)
+  return cache as PagedKvCache
+}
+
+function checkSequence(cache: PagedKvCache, sequence: unknown): void {
+  const { shared } = liveArgument<SequenceHandle>('sequence', sequence, Sequence)
+  if (shared !== nativeArgument<SharedCache>('cache', cache, PagedKvCache)) throw invalid('sequence', sequence, "a sequence of this model's cache")
+}
+
+/** A new sequence with what is there of a prompt. */
+function startOf(cache: PagedKvCache, ids: Uint32Array, prompt: PromptOptions): Sequence {
+  const prefix = cache.match(ids, prompt)
+  if (prefix.length > 0) return cache.openSequence({ prefix })
+  prefix.dispose()
+  return cache.openSequence(prompt)
+}
+
+/** Takes what stands for the prompt out of the options, and gives its ids. */
+function readInputs(given: Record<string, unknown>): Uint32Array {
+  const { inputs, input_ids, attention_mask, past_key_values } = given
+  for (const name of ['inputs', 'input_ids', 'attention_mask', 'past_key_values', 'position_ids']) delete given[name]
+  if (past_key_values !== undefined && past_key_values !== null) throw invalid('past_key_values', past_key_values, 'none: load(sequence) is for calls of the model itself')
+  const ids = idsOf('input_ids', tensorIn('input_ids', input_ids ?? inputs))
+  if (ids.length === 0) throw invalid('input_ids.dims', [1, 0], 'at least one token')
+  if (attention_mask === undefined || attention_mask === null) return ids
+  const { data } = tensorIn('attention_mask', attention_mask)
+  const hidden = Array.from(data as ArrayLike<bigint | number>).findIndex(value => Number(value) !== 1)
+  if (hidden >= 0) throw invalid(`attention_mask[${hidden}]`, (data as ArrayLike<bigint>)[hidden], '1: a cache has no room for padding')
+  return ids
+}
+
+function isTensor(value: unknown): value is TransformersTensor {
+  return typeof value === 'object' && value !== null && 'dims' in value && 'data' in value
+}
+
+function tensorIn(argument: string, value: unknown): TransformersTensor {
+  if (!isTensor(value)) throw invalid(argument, value, 'a Tensor of transformers.js')
+  return value
+}
+
+/** The ids of one row of tokens. */
+function idsOf(argument: string, { data, dims }: TransformersTensor): Uint32Array {
+  const { length } = data as ArrayLike<unknown>
+  if (dims.length !== 2 || dims[0] !== 1 || dims[1] !== length) throw invalid(`${argument}.dims`, dims, '[1, tokens]: one row')
+  return readTokens(argument, data)
+}
+
+/** How many rows a `DynamicCache` has: the same in all layers, of the sizes of the model. */
+function rowsOf(held: Readonly<Record<string, OnnxTensor | undefined>>, { layers }: OnnxPorts, sizes: readonly LayerSizes[]): number {
+  if (layers.every(pair => pair.every(({ past }) => held[past] === undefined))) return 0
+  let rows: number | undefined
+  for (const [place, pair] of layers.entries()) {
+    const { heads, dims } = sizes[place] as LayerSizes
+    for (const [side, { past }] of pair.entries()) {
+      const found = held[past]
+      if (found === undefined) throw invalid('past', Object.keys(held).join(', '), `${past} as well`)
+      rows ??= found.dims[2]
+      const [value, expected] = [found.dims, [1, heads, rows, dims[side]]].map(shape => `[${shape.join(', ')}]`) as [string, string]
+      if (value !== expected) throw new KvTideError('SHAPE_MISMATCH', `${past} is ${value}, expected ${expected}`, { argument: past, value, expected })
+      const { location = 'cpu' } = found as TransformersTensor
+      if (location !== 'cpu') throw invalid(`${past}.location`, location, 'cpu')
+    }
+  }
+  return rows ?? 0
+}
