@@ -1,6 +1,6 @@
 // A guided tour: each cache at work on real data, checked against a plain recomputation.
 //
-//   npm start
+//   npm run tour
 //
 // Exits with 1 when a cache shows anything else than the recomputation.
 import {
