@@ -38,7 +38,7 @@ const asked = (() => {
 })()
 if (asked.out !== undefined) mkdirSync(asked.out, { recursive: true })
 
-const doctor = await run(process.execPath, ['--input-type=module', '--eval', "console.log((await import('./lib/loading/doctor.js')).doctor())"], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })
+const doctor = await run(process.execPath, ['--input-type=module', '--eval', "console.log((await import('./lib/cli/doctor.js')).doctor.run({ values: {}, files: [] }).text)"], { cwd: compiled, env: { KVTIDE_DEVICE: 'cuda' } })
 const gpu = gpuOf(doctor.output)
 const programs = readdirSync(join(here, 'kernels')).sort().map(name => join(here, 'kernels', name))
 const isGraph = program => program.endsWith('/graph')

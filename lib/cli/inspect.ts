@@ -2,53 +2,32 @@ import type { NativeOnnxGraph, NativeOnnxInspection } from '#binding'
 
 import { isKvTideError, type KvTideError } from '../border/errors.js'
 import { binding } from '../loading/binding.js'
-import { configBeside, configWindows, readText } from './config.js'
-import { plainPorts } from './plain.js'
+import { configBeside, configWindows, readText } from '../onnx/config.js'
+import { plainPorts } from '../onnx/plain.js'
+import type { Command } from './command.js'
 
-/** `kvtide onnx inspect`: what is found in a graph, or at which node it is not recognised, and why. */
+export const inspect: Command = {
+  summary: 'the attention layers of an ONNX model, or the node at which it is not recognised',
+  usage: 'model.onnx [--config config.json] [--json]',
+  help: `Prints the attention layers that kvtide/onnx finds in a graph: their form, heads, sizes, windows; its inputs and outputs, and where its weights lie. A graph that
+is not recognised ends with 1, the node at which that shows, the reason, and whether it can be run as it is.
 
-/** What was asked for. */
-interface Inspect {
-  readonly model: string
-  readonly json: boolean
-  readonly config: string | undefined
-}
-
-/** The arguments of `kvtide onnx inspect`; `undefined` for others. */
-export function readInspect(args: readonly string[]): Inspect | undefined {
-  const [group, command, ...rest] = args
-  if (group !== 'onnx' || command !== 'inspect') return undefined
-  let [model, config, json]: [string | undefined, string | undefined, boolean] = [undefined, undefined, false]
-  while (rest.length > 0) {
-    const next = rest.shift() as string
-    if (next === '--json' && !json) json = true
-    else if (next === '--config' && config === undefined && rest.length > 0) config = rest.shift()
-    else if (!next.startsWith('-') && next !== '' && model === undefined) model = next
-    else return undefined
-  }
-  return model === undefined ? undefined : { model, json, config }
-}
-
-/** Prints what is found, and answers the exit code: 1 for a graph that is refused. */
-export async function inspect({ model, json, config }: Inspect): Promise<number> {
-  try {
-    const { file, windows } = declared(model, config)
+  --config   a config.json, which says which layers have a window. By default the one beside the model, or one folder up`,
+  options: { config: { type: 'string' } },
+  files: 1,
+  async run({ values, files }) {
+    const [model] = files as [string]
+    const { file, windows } = declared(model, values['config'] as string | undefined)
     const graph = await binding.NativeOnnxGraph.open(model)
     try {
       const found = (await graph.rewrite(false, windows)).inspect()
-      console.log(json ? asJson(found, file) : asText(found, file))
-      return 0
+      return { text: asText(found, file), json: asJson(found, file) }
     } catch (error) {
-      if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_GRAPH' || json) throw error
-      console.error(unrecognised(error, model, graph))
-      return 1
+      if (!isKvTideError(error) || error.code !== 'UNSUPPORTED_GRAPH') throw error
+      const { code, message, details } = error
+      return { text: unrecognised(error, model, graph), json: { error: { code, message, details } }, code: 1 }
     }
-  } catch (error) {
-    if (!isKvTideError(error)) throw error
-    if (json) console.log(JSON.stringify({ error: { code: error.code, message: error.message, details: error.details } }, undefined, 2))
-    else console.error(`${model}: ${error.message}`)
-    return 1
-  }
+  },
 }
 
 /** The config that counts, and the windows that it declares. One that was not asked for and is of a family that is not known says nothing. */
@@ -64,9 +43,9 @@ function declared(model: string, given: string | undefined): { file: string | un
   }
 }
 
-function asJson(found: NativeOnnxInspection, config: string | undefined): string {
+function asJson(found: NativeOnnxInspection, config: string | undefined): object {
   const layers = found.layers.map(layer => ({ ...layer, sinks: layer.sinks === undefined ? undefined : Array.from(layer.sinks) }))
-  return JSON.stringify({ config, ...found, layers, text: undefined }, undefined, 2)
+  return { config, ...found, layers, text: undefined }
 }
 
 function asText({ text }: NativeOnnxInspection, config: string | undefined): string {

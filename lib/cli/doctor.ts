@@ -1,7 +1,8 @@
-import { binding, bindingChoice } from './binding.js'
 import { isKvTideError } from '../border/errors.js'
 import { memoryStats } from '../border/process.js'
+import { binding, bindingChoice } from '../loading/binding.js'
 import { onnxLibrary, onnxRuntime } from '../onnx/runtime.js'
+import type { Command } from './command.js'
 
 /** A device, and why it cannot be used. */
 interface DeviceReport {
@@ -10,11 +11,24 @@ interface DeviceReport {
   readonly reason: string
 }
 
-/** Which binary is loaded, what it runs on, and which devices it can use, a line each. */
-export function doctor(): string {
+export const doctor: Command = {
+  summary: 'which addon is loaded and why, what it runs on, and why a device is not usable',
+  usage: '[--json]',
+  help: `Prints which binary of kvtide is loaded, why that one, and from where; the platform, what the processor has and which kernels are used for it; threads and
+the memory limit; for each device whether it can be used, or why not; and which onnxruntime is found. Put it into a report of a defect.`,
+  options: {},
+  files: 0,
+  run() {
+    const rows = report()
+    return { text: rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n'), json: Object.fromEntries(rows) }
+  },
+}
+
+/** Which binary is loaded, what it runs on, and which devices it can use. */
+function report(): readonly (readonly [name: string, value: string])[] {
   const build = binding.buildInfo()
   const limit = memoryStats().limitBytes
-  const rows: (readonly [string, string])[] = [
+  return [
     ['binary', `kvtide ${build.version}, ${build.target}`],
     ['loaded from', bindingChoice.file],
     ['chosen', `${bindingChoice.kind}: ${bindingChoice.reason}`],
@@ -28,7 +42,6 @@ export function doctor(): string {
     ),
     ['onnxruntime', answer(onnxReport)],
   ]
-  return rows.map(([name, value]) => `${name.padEnd(14)} ${value}`).join('\n')
 }
 
 /** What the addon answers, or why it refuses, such as a wrong environment variable. */

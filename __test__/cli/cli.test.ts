@@ -1,0 +1,237 @@
+// The command line: `kvtide doctor`, `plan`, `inspect`, `bench`.
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+import test from 'ava'
+
+import { PagedKvCache } from '../../index.js'
+import { main } from '../../lib/cli/cli.js'
+import { threads } from '../../lib/border/process.js'
+import { graphFile } from '../support/onnx/graphs.js'
+import { runProcess } from '../support/packaging/child.js'
+
+/** Runs the command line, keeping what it prints. */
+async function run(...args: string[]): Promise<{ code: number; out: string; err: string }> {
+  const { log, error } = console
+  const printed = { out: '', err: '' }
+  console.log = (text: unknown) => void (printed.out += `${String(text)}\n`)
+  console.error = (text: unknown) => void (printed.err += `${String(text)}\n`)
+  try {
+    return { code: await main(args), ...printed }
+  } finally {
+    Object.assign(console, { log, error })
+  }
+}
+
+test.serial('doctor prints what is loaded, and why a device cannot be used', async t => {
+  const { code, out, err } = await run('doctor')
+  t.deepEqual([code, err], [0, ''])
+  const rows = Object.fromEntries(out.trimEnd().split('\n').map(line => [line.slice(0, 14).trim(), line.slice(15)]))
+  t.deepEqual(Object.keys(rows), [
+    'binary', 'loaded from', 'chosen', 'platform', 'cpu features', 'kernels', 'threads', 'memory limit', 'device cpu', 'device cuda', 'device metal', 'onnxruntime',
+  ])
+  t.regex(rows['binary'] ?? '', /^kvtide \d+\.\d+\.\d+, \w+-\w+$/)
+  t.regex(rows['loaded from'] ?? '', /kvtide.*\.node$/)
+  t.true(rows['platform']?.includes(process.versions.node))
+  t.regex(rows['kernels'] ?? '', /^(portable|neon|avx2|avx512)$/)
+  t.is(rows['threads'], String(threads()))
+  t.is(rows['device cpu'], 'usable')
+  t.regex(rows['chosen'] ?? '', /^(cpu|cuda): \w/)
+  // An addon with CUDA looks for a driver, the other one says where to get it.
+  t.regex(rows['device cuda'] ?? '', rows['chosen']?.startsWith('cuda') ? /^(usable$|not usable: \w)/ : /^not usable: .*(npm install kvtide-cuda-linux-x64-gnu@\d|none for this system)/)
+  t.regex(rows['device metal'] ?? '', /^not usable: /)
+  const json = await run('doctor', '--json')
+  t.deepEqual(JSON.parse(json.out), rows)
+})
+
+test('doctor says when a variable of the environment is wrong', async t => {
+  const doctorUrl = new URL('../../lib/cli/doctor.ts', import.meta.url).href
+  const { out, err } = await runProcess(`
+    process.env.KVTIDE_KERNELS = 'fast'
+    process.env.KVTIDE_THREADS = '0'
+    console.log((await import(${JSON.stringify(doctorUrl)})).doctor.run({ values: {}, files: [] }).text)`)
+  t.regex(out, /^kernels +KVTIDE_KERNELS is fast, expected auto or one of /m, err)
+  t.regex(out, /^threads +KVTIDE_THREADS is 0, expected /m)
+})
+
+test.serial('asked for help it prints how it is used', async t => {
+  for (const args of [[], ['help'], ['--help'], ['help', 'nothing']]) {
+    const { code, out, err } = await run(...args)
+    t.deepEqual([code, err], [0, ''])
+    t.true(out.startsWith('usage: kvtide <command>'))
+  }
+  for (const name of ['plan', 'bench', 'inspect', 'doctor']) {
+    for (const args of [['help', name], [name, '--help'], [name, 'a', 'b', '-h']]) {
+      const { code, out, err } = await run(...args)
+      t.deepEqual([code, err], [0, ''])
+      t.true(out.startsWith(`usage: kvtide ${name} `))
+      t.true(out.length > 200, name)
+    }
+  }
+  const { code, out } = await run('--version')
+  t.deepEqual([code, out], [0, `${(JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string }).version}\n`])
+})
+
+test.serial('arguments that it does not know end with 2', async t => {
+  for (const args of [['doctors'], ['doctor', 'x'], [''], ['onnx'], ['inspect'], ['inspect', 'a.onnx', 'b.onnx'], ['inspect', 'a.onnx', '--jsonn'], ['inspect', 'a.onnx', '--config'],
+    ['inspect', '--json'], ['plan'], ['plan', '--memory'], ['bench', 'x'], ['toString'], ['doctor', '--json=yes']]) {
+    const { code, out, err } = await run(...args)
+    t.deepEqual([code, out], [2, ''], args.join(' '))
+    t.regex(err, /^(kvtide has no command|usage|.*\nusage: kvtide)/)
+    t.notRegex(err, /^ +at /m)
+  }
+})
+
+const CONFIGS = {
+  qwen3: { model_type: 'qwen3', num_hidden_layers: 4, hidden_size: 256, num_attention_heads: 8, num_key_value_heads: 2, head_dim: 32 },
+  gemma3: { model_type: 'gemma3_text', num_hidden_layers: 6, sliding_window: 64, hidden_size: 128, num_attention_heads: 4, num_key_value_heads: 1, head_dim: 32 },
+}
+
+interface Plan {
+  readonly rows: readonly { readonly window: number | null; readonly format: 'f16' | 'q8' | 'q4'; readonly bytesPerToken: number; readonly windowBytes: number; readonly largestContext: number | null; readonly largestBatch: number; readonly refusal?: string }[]
+}
+
+function withFile<T>(content: string, use: (file: string, folder: string) => Promise<T>): Promise<T> {
+  const folder = mkdtempSync(join(tmpdir(), 'kvtide-plan-'))
+  const file = join(folder, 'config.json')
+  writeFileSync(file, content)
+  return use(file, folder).finally(() => rmSync(folder, { recursive: true }))
+}
+
+test.serial('what a plan says is what a cache has room for', async t => {
+  for (const [name, model] of Object.entries(CONFIGS)) {
+    await withFile(JSON.stringify(model), async (file, folder) => {
+      const { code, out } = await run('plan', file, '--memory', '4MiB', '--context', '500', '--formats', 'f16,q8,q4', '--json')
+      t.is(code, 0)
+      for (const row of (JSON.parse(out) as Plan).rows) {
+        const pages = { keyFormat: row.format, valueFormat: row.format, memoryBytes: 2 ** 22 }
+        using one = new PagedKvCache({ model, ...pages, maxSequences: 1 })
+        const longest = row.largestContext as number
+        t.not(one.admit([], { answerTokens: longest + 1, stepTokens: 1 }).lacking, undefined, `${name} ${row.format}`)
+        t.is(one.admit([], { answerTokens: longest, stepTokens: 1 }).lacking, undefined, `${name} ${row.format}`)
+        using many = new PagedKvCache({ model, ...pages, maxSequences: row.largestBatch, maxPrefillTokens: 512 })
+        const rest = one.bytesPerToken - row.bytesPerToken
+        t.is(rest > 0, name === 'gemma3', 'a window takes the same for any length')
+        for (let sequence = 0; sequence < row.largestBatch; sequence++) {
+          const { lacking } = many.admit([], { answerTokens: 500, stepTokens: 1 })
+          t.is(lacking, undefined, `${name} ${row.format}: ${sequence} of ${row.largestBatch}`)
+        }
+      }
+      const text = await run('plan', folder, '--memory', '4m', '--windows', '128,256', '--html', join(folder, 'plan.html'))
+      t.deepEqual([text.code, text.err], [0, ''])
+      t.regex(text.out, /^format +window +bytes a token +windows, a sequence +longest sequence +sequences of 8,192$/m)
+      t.regex(text.out, /^q8 +256 +0 +[\d.]+ KiB +any +\d+$/m)
+      const page = readFileSync(join(folder, 'plan.html'), 'utf8')
+      t.true(page.includes('q8, window 256') && !/(src|href)=/.test(page), 'nothing from elsewhere')
+    })
+  }
+})
+
+test.serial('a plan that cannot be made says what was expected', async t => {
+  await withFile('{"model_type": "bert"}', async (file, folder) => {
+    for (const [args, expected] of [
+      [[file], /model_type is bert, expected one of llama, .*\(UNSUPPORTED_MODEL\)/],
+      [[join(folder, 'none.json')], /none\.json", expected a file that can be read/],
+      [[file, '--memory', 'lots'], /--memory is "lots", expected a number of bytes: 24GiB/],
+      [[file, '--memory', '0'], /--memory/],
+      [[file, '--context', '1.5'], /--context is "1\.5", expected a whole number/],
+      [[file, '--formats', 'f16,q3'], /--formats is "q3", expected one of f32/],
+      [[file, '--windows', 'wide'], /--windows/],
+    ] as const) {
+      const { code, out, err } = await run('plan', ...args)
+      t.deepEqual([code, out], [1, ''])
+      t.regex(err, expected)
+      t.notRegex(err, /^ +at /m)
+    }
+    const { code, out, err } = await run('plan', file, '--json')
+    t.deepEqual([code, err], [1, ''])
+    t.like(JSON.parse(out), { error: { code: 'UNSUPPORTED_MODEL', details: { value: 'bert' } } })
+  })
+  await withFile('no config', async file => t.regex((await run('plan', file)).err, /expected a config\.json of Hugging Face/))
+  await withFile(JSON.stringify(CONFIGS.qwen3), async (file, folder) => t.regex((await run('plan', file, '--html', join(folder, 'none', 'a.html'))).err, /--html is .*expected a file that can be written/))
+})
+
+test.serial('bench measures against a plain copy', async t => {
+  const { code, out, err } = await run('bench', '--json')
+  t.deepEqual([code, err], [0, ''])
+  const { lanes } = JSON.parse(out) as { lanes: { name: string; microseconds: number; p10: number; p90: number; ofCopy: number }[] }
+  t.is(lanes.length, 9)
+  for (const { name, microseconds, p10, p90, ofCopy } of lanes) t.true(p10 > 0 && p10 <= microseconds && microseconds <= p90 && ofCopy > 0, name)
+})
+
+test.serial('inspect prints layers, ports and weights', async t => {
+  const { code, out, err } = await run('inspect', graphFile('families/gemma2/builder'))
+  t.deepEqual([code, err], [0, ''])
+  t.regex(out, /^layers +form +heads/)
+  t.regex(out, /^ +0 +GroupQueryAttention +4 +2 +32 +f32 +scale 0\.2\d+, softcap 5, window 9/m)
+  t.regex(out, /^windows +as the graph shows them/m)
+})
+
+test.serial('inspect takes windows from a config, and prints JSON', async t => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvtide-inspect-'))
+  try {
+    const [model, config] = [join(folder, 'model.onnx'), join(folder, 'config.json')]
+    writeFileSync(model, readFileSync(graphFile('llama/onnx')))
+    const llama = { model_type: 'mistral', num_hidden_layers: 3, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16, hidden_size: 64, sliding_window: 4096 }
+    writeFileSync(config, JSON.stringify(llama))
+    for (const args of [[model], [model, '--config', config]]) {
+      const { code, out, err } = await run('inspect', ...args, '--json')
+      t.deepEqual([code, err], [0, ''])
+      const found = JSON.parse(out) as { config: string; layers: { window?: number; form: string }[]; droppedInputs: string[] }
+      t.is(found.config, config)
+      t.deepEqual(found.layers.map(layer => [layer.form, layer.window]), [['plain', 4096], ['plain', 4096], ['plain', 4096]])
+      t.true(found.droppedInputs.includes('attention_mask'))
+    }
+    // A config of another model: asked for, it is refused; lying there, it says nothing.
+    writeFileSync(config, '{"model_type": "bert"}')
+    const lying = await run('inspect', model)
+    t.deepEqual([lying.code, lying.err], [0, ''])
+    const asked = await run('inspect', model, '--config', config)
+    t.deepEqual([asked.code, asked.out], [1, ''])
+    t.regex(asked.err, /bert/)
+    const missing = await run('inspect', model, '--config', join(folder, 'none.json'))
+    t.deepEqual([missing.code, missing.out], [1, ''])
+    t.regex(missing.err, /none\.json/)
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+})
+
+test.serial('inspect says what is wrong with a file, without a stack', async t => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvtide-inspect-'))
+  try {
+    const file = join(folder, 'model.onnx')
+    const missing = await run('inspect', file)
+    t.deepEqual([missing.code, missing.out], [1, ''])
+    t.regex(missing.err, /a file that can be read/)
+    writeFileSync(file, 'no model')
+    const broken = await run('inspect', file)
+    t.deepEqual([broken.code, broken.out], [1, ''])
+    t.regex(broken.err, /malformed/)
+    // A graph whose past nobody reads: one input more is a past that no attention knows.
+    writeFileSync(file, Buffer.concat([readFileSync(graphFile('llama/onnx')), strangePast()]))
+    const refused = await run('inspect', file)
+    t.deepEqual([refused.code, refused.out], [1, ''])
+    t.regex(refused.err, /is not recognised\nnode +past\.x\noperator +input\nreason +past\.x is a past, and no attention that is known reads it\nas it is +the graph cannot be run at past\.x \(input\): it is not known/)
+    const json = await run('inspect', file, '--json')
+    t.deepEqual([json.code, json.err], [1, ''])
+    t.like(JSON.parse(json.out), { error: { code: 'UNSUPPORTED_GRAPH', details: { node: 'past.x', operator: 'input' } } })
+    for (const { err } of [missing, broken, refused]) t.notRegex(err, /^ +at /m)
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+})
+
+/** A message of protobuf, with its tag. */
+function message(field: number, ...parts: readonly Buffer[]): Buffer {
+  const body = Buffer.concat(parts)
+  return Buffer.concat([Buffer.from([field << 3 | 2, body.length]), body])
+}
+
+/** One more input of a graph, floats of four dimensions, to put behind a model's bytes. */
+function strangePast(): Buffer {
+  const float = Buffer.from([1 << 3, 1])
+  const shape = message(2, ...[1, 2, 3, 4].map(size => message(1, Buffer.from([1 << 3, size]))))
+  return message(7, message(11, message(1, Buffer.from('past.x')), message(2, message(1, float, shape))))
+}
