@@ -2,14 +2,17 @@
 //
 // Documentation is for editors, which read it in the declarations: the JavaScript goes without, a third of it. Declarations that no caller
 // can reach from a public entry go as well.
-import { readdirSync, readFileSync, rmSync } from 'node:fs'
+import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createRequire } from 'node:module'
 import { dirname, join, resolve } from 'node:path'
+
+import { build as bundle, transform } from 'esbuild'
 
 import { main } from './refusal.mjs'
 import { must, root } from './steps.mjs'
 
 /** The declarations of what callers import. */
-export const ENTRIES = ['index.d.ts', 'onnx.d.ts', 'transformers.d.ts']
+export const ENTRIES = ['index.d.ts', 'inspector.d.ts', 'onnx.d.ts', 'transformers.d.ts']
 
 /** Declarations that others import, from one of them on. */
 export function reachable(declarations, found = new Set()) {
@@ -34,6 +37,21 @@ export async function compile(to) {
   for (const file of readdirSync(to, { recursive: true })) {
     if (file.endsWith('.d.ts') && !typed.has(join(to, file))) rmSync(join(to, file))
   }
+  writeFileSync(join(to, 'lib', 'inspector', 'page.html'), await inspectorPage())
+}
+
+/** A file of the package that draws charts. */
+const packaged = name => readFileSync(createRequire(import.meta.url).resolve(`uplot/${name}`), 'utf8')
+
+/** The page of the inspector, with its script, its style and those of the charts in it. */
+async function inspectorPage() {
+  const folder = join(root, 'lib', 'inspector', 'page')
+  const { outputFiles: [script] } = await bundle({ entryPoints: [join(folder, 'main.ts')], bundle: true, minify: true, format: 'iife', target: 'es2022', write: false, tsconfigRaw: {} })
+  const [charts, licence] = [packaged('dist/uPlot.min.css'), packaged('LICENSE')]
+  const style = (await transform(`${charts}\n${readFileSync(join(folder, 'style.css'), 'utf8')}`, { loader: 'css', minify: true })).code
+  const html = readFileSync(join(folder, 'index.html'), 'utf8')
+  // Functions, so that nothing in the texts counts as a pattern.
+  return html.replace('<!doctype html>', () => `<!doctype html>\n<!-- The charts are those of uPlot.\n\n${licence.trim()}\n-->`).replace('/* style */', () => style.trim()).replace('/* script */', () => script.text.trim().replaceAll('</script', '<\\/script'))
 }
 
 await main(import.meta.url, 'cannot compile', () => compile(join(root, 'dist')))

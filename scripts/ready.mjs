@@ -14,6 +14,7 @@ const steps = [
   ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-cuda', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-tensor', '-p', 'decoder', '--features', 'kvtide-tensor/captured-steps', ...target], { RUSTDOCFLAGS: '-D warnings' }],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
+  ['types of the inspector\'s page', 'tsc', ['-p', 'lib/inspector/page']],
   ['package', 'node', ['scripts/pack/local.mjs', '--here']],
   ['hygiene', 'node', ['scripts/hygiene.mjs']],
   ['the start', 'npm', ['start', '--silent']],

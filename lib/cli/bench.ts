@@ -104,7 +104,7 @@ function timed(times: number, { before, run }: Pick<Lane, 'before' | 'run'>): nu
   return all / times
 }
 
-function at(values: readonly number[], share: number): number {
+function quantile(values: readonly number[], share: number): number {
   return values.toSorted((one, other) => one - other)[Math.floor(share * (values.length - 1))] as number
 }
 
@@ -116,9 +116,9 @@ function measured(of: Lane): Measured {
   const times = Math.max(1, Math.min(1000, Math.floor(4 / Math.max(first, 0.001))))
   const rounds = Array.from({ length: ROUNDS }, () => [timed(times, of), timed(times, copy)] as const).slice(1)
   const own = rounds.map(([time]) => time)
-  const [median, copied] = [at(own, 0.5), at(rounds.map(([, time]) => time), 0.5)]
+  const [median, copied] = [quantile(own, 0.5), quantile(rounds.map(([, time]) => time), 0.5)]
   const each = 1000 / (of.calls ?? 1)
-  return { name: of.name, microseconds: each * median, p10: each * at(own, 0.1), p90: each * at(own, 0.9), gigabytesPerSecond: of.bytes / median / 1e6, ofCopy: copied / median }
+  return { name: of.name, microseconds: each * median, p10: each * quantile(own, 0.1), p90: each * quantile(own, 0.9), gigabytesPerSecond: of.bytes / median / 1e6, ofCopy: copied / median }
 }
 
 const time = (microseconds: number): string => (microseconds < 10 ? microseconds.toFixed(2) : microseconds < 1000 ? microseconds.toFixed(1) : Math.round(microseconds).toLocaleString('en'))

@@ -101,6 +101,7 @@ crate that leaves the choice is taken under Apache-2.0, whose text is in \`LICEN
 - The standard library of Rust, in every addon: MIT or Apache-2.0, copyright The Rust Project Developers.
 - NVIDIA's CUDA runtime in its static form, \`libcudart_static.a\`, in the addon with CUDA alone: copyright NVIDIA Corporation, under the licence
   agreement of the CUDA Toolkit, which lists it among what may be passed on as part of an application.
+- uPlot, in the page of the inspector, which is in the package \`kvtide\` and in no addon: MIT, copyright Leon Sorokin. The page has the text.
 `
 
 export function page(crates, names, allowed) {

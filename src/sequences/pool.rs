@@ -2,6 +2,7 @@
 
 use kvtide_core::Error;
 use kvtide_core::paged::PoolStats;
+use napi::bindgen_prelude::{Int32Array, Uint8Array};
 use napi::{Env, Result};
 use napi_derive::napi;
 
@@ -40,6 +41,19 @@ impl NativePagedKvCache {
     #[napi]
     pub fn ensure_capacities(&mut self, env: &Env, wanted: &[f64]) -> Result<()> {
         self.cache.change(env, |cache| Ok(cache.ensure_capacities(&capacities(wanted)?)?))
+    }
+
+    /// What each block of a group is: free, cached or active.
+    #[napi]
+    pub fn block_states(&mut self, env: &Env, group: f64) -> Result<Uint8Array> {
+        self.cache.change(env, |cache| Ok(cache.block_states(count("group", group)? as usize)?.into()))
+    }
+
+    /// The blocks of a sequence in a group; -1 where one left the window.
+    #[napi]
+    pub fn blocks_of(&mut self, env: &Env, sequence: f64, group: f64) -> Result<Int32Array> {
+        self.cache
+            .change(env, |cache| Ok(cache.blocks_of(whole("seq", sequence)?, count("group", group)? as usize)?.into()))
     }
 
     #[napi]

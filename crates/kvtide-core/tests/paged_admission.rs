@@ -209,3 +209,23 @@ fn other_extras_are_named_as_the_reason() {
     assert_eq!(changed.missing, Some((1, MissReason::NeverSeen)));
     assert_eq!(planner.explain(&ids(7), &of(b"one")).unwrap().missing, None);
 }
+
+#[test]
+fn blocks_are_shown_as_they_are_counted() {
+    let mut planner = PagedPlanner::new(12, 4, 1).unwrap().sliding(Window::new(4, 0).unwrap());
+    let [one, two] = [(); 2].map(|()| planner.create_sequence().unwrap());
+    append(&mut planner, one, 10, Some(&ids(10)));
+    append(&mut planner, two, 5, None);
+    let fork = planner.fork(two).unwrap();
+    planner.drop_sequence(one).unwrap();
+    let states = planner.block_states().unwrap();
+    let counted = |state: u8| states.iter().filter(|&&of| of == state).count() as u32;
+    let stats = planner.pool_stats();
+    assert_eq!([counted(0), counted(1), counted(2)], [stats.free, stats.cached, stats.active]);
+    assert_eq!(planner.blocks_of(two).unwrap(), planner.blocks_of(fork).unwrap());
+    assert!(planner.blocks_of(two).unwrap().iter().all(|&block| states[block as usize] == 2));
+    append(&mut planner, two, 8, None);
+    let blocks = planner.blocks_of(two).unwrap();
+    assert_eq!((blocks[0], blocks.len()), (-1, 4));
+    assert_eq!(planner.blocks_of(one).unwrap_err().code(), Code::SequenceNotFound);
+}

@@ -320,6 +320,23 @@ impl PagedKvCache {
         Ok(self.groups.iter().map(|group| group.planner().pool_stats()).collect())
     }
 
+    /// What each block of a group is, as [`PagedPlanner::block_states`] says; O(blocks).
+    pub fn block_states(&mut self, group: usize) -> Result<Vec<u8>> {
+        self.collect()?;
+        Ok(self.numbered(group)?.planner().block_states()?)
+    }
+
+    /// The blocks that a sequence has in a group, in order, as [`PagedPlanner::blocks_of`] says.
+    pub fn blocks_of(&mut self, sequence: u64, group: usize) -> Result<Vec<i32>> {
+        self.collect()?;
+        Ok(self.numbered(group)?.planner().blocks_of(sequence)?)
+    }
+
+    fn numbered(&self, group: usize) -> Result<&PageGroup> {
+        let expected = || format!("below {}, the number of groups", self.groups.len());
+        self.groups.get(group).ok_or_else(|| Error::argument("group", group as u64, expected()))
+    }
+
     /// Low-bit pages that lie in floats because they are not full.
     #[must_use]
     pub fn staged_count(&mut self) -> u32 {

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::paged_planner::PagedPlanner;
 use super::step_tables::NO_BLOCK;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, reserve};
 use crate::paged::pages::{Page, PageRead, Slot};
 use crate::paged::sequence::Sequence;
 use crate::tree::Tree;
@@ -51,6 +51,27 @@ impl PagedPlanner {
     pub fn retained_length(&self, sequence: u64) -> u32 {
         let left = |of: &Sequence| of.end() - of.content().gap(self.window, self.block_size()).len() as u32;
         self.sequences.find(sequence).map_or(0, left)
+    }
+
+    /// What each block is: free (0), cached (1) or active (2), as [`PoolStats`](super::PoolStats) counts them. O(blocks).
+    pub fn block_states(&self) -> Result<Vec<u8>> {
+        let blocks = self.tables.pool().blocks();
+        let mut states = Vec::new();
+        reserve(&mut states, blocks.capacity() as usize, "states of blocks")?;
+        states.extend((0..blocks.capacity()).map(|block| match blocks.count(block) {
+            0 => u8::from(blocks.is_cached(block)),
+            _ => 2,
+        }));
+        Ok(states)
+    }
+
+    /// The blocks of a sequence, in order; [`NO_BLOCK`] where one left the window.
+    pub fn blocks_of(&self, sequence: u64) -> Result<Vec<i32>> {
+        let table = self.sequences.find(sequence)?.table();
+        let mut blocks = Vec::new();
+        reserve(&mut blocks, table.len() as usize, "blocks of a sequence")?;
+        blocks.extend(self.tables.iter(table, 0).map(|block| block.map_or(NO_BLOCK, |block| block as i32)));
+        Ok(blocks)
     }
 
     /// How many leading tokens of a sequence are these: only tokens whose ids are known are compared.

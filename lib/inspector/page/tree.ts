@@ -1,0 +1,48 @@
+import { type Branch, OWNED } from '../messages.js'
+import { css } from './colours.js'
+import { element } from './html.js'
+
+/** More of them nobody reads; they would only cost time. */
+const SHOWN_MAX = 500
+
+/** Draws the tree of sequences. `pick` is told which one is pointed at, or none. */
+export function drawTree(into: HTMLElement, tree: readonly Branch[], lengths: Readonly<Record<number, number>>, pick: (sequence: number | undefined) => void): void {
+  const closed = new Set([...into.querySelectorAll('details:not([open])')].map(of => of.getAttribute('data-place')))
+  let [left, hidden] = [SHOWN_MAX, 0]
+
+  const leaf = (id: number): HTMLLIElement => {
+    const box = element('i', {})
+    box.style.background = css(OWNED + id)
+    const item = element('li', {}, box, `sequence ${id} `, element('small', {}, `${(lengths[id] ?? 0).toLocaleString('en')} tokens`))
+    item.addEventListener('pointerenter', () => pick(id))
+    item.addEventListener('pointerleave', () => pick(undefined))
+    return item
+  }
+
+  const count = ({ sequences, children }: Branch): number => sequences.length + children.reduce((sum, child) => sum + count(child), 0)
+
+  function items(branch: Branch, place: string): HTMLLIElement[] {
+    const all = count(branch)
+    if (left <= 0) {
+      hidden += all
+      return []
+    }
+    if (all === 1 && branch.sequences.length === 1) {
+      left -= 1
+      return [leaf(branch.sequences[0] as number)]
+    }
+    const own = branch.sequences.slice(0, left)
+    left -= own.length
+    hidden += branch.sequences.length - own.length
+    const inner = [...own.map(leaf), ...branch.children.flatMap((child, at) => items(child, `${place}.${at}`))]
+    if (branch.to === branch.from) return inner
+    const details = element('details', { open: !closed.has(place) }, element('summary', {}, `${all} sequences share ${branch.to - branch.from} blocks `, element('small', {}, `from block ${branch.from} of each on`)), element('ul', {}, ...inner))
+    details.setAttribute('data-place', place)
+    return [element('li', {}, details)]
+  }
+
+  const drawn = tree.flatMap((branch, at) => items(branch, String(at)))
+  if (hidden > 0) drawn.push(element('li', {}, `and ${hidden.toLocaleString('en')} more`))
+  if (drawn.length === 0) drawn.push(element('li', {}, 'none'))
+  into.replaceChildren(...drawn)
+}

@@ -1,0 +1,131 @@
+import type { ServerResponse } from 'node:http'
+
+import { isKvTideError } from '../border/errors.js'
+import type { PagedKvCache } from '../sequences/paged-kv-cache.js'
+import type { SharedCache } from '../sequences/shared-cache.js'
+import { blockMap, prefixTree } from './blocks.js'
+import type { GroupShape, Message, Sample } from './messages.js'
+
+/** A page that is open. */
+interface Follower {
+  readonly response: ServerResponse
+  readonly group: number
+  codes: Uint16Array | undefined
+  tree: string
+}
+
+const [SAMPLE_MS, FRAME_MS, HISTORY] = [1000, 25, 600]
+/** How many frames lie between two trees, which cost more to draw. */
+const TREE_FRAMES = 8
+
+/**
+ * @internal Looks at a cache: once a second for its numbers, and forty times a second for its blocks while somebody follows. A page that is slower than
+ * that gets fewer frames.
+ */
+export class Watcher {
+  readonly #cache: PagedKvCache
+  readonly #shared: SharedCache
+  readonly #name: string
+  readonly #history: Sample[] = []
+  readonly #followers = new Set<Follower>()
+  #sampling: NodeJS.Timeout | undefined
+  #framing: NodeJS.Timeout | undefined
+  #frames = 0
+
+  constructor(cache: PagedKvCache, shared: SharedCache, name: string) {
+    this.#cache = cache
+    this.#shared = shared
+    this.#name = name
+  }
+
+  start(): void {
+    this.#sample()
+    this.#sampling = setInterval(() => this.#sample(), SAMPLE_MS).unref()
+  }
+
+  stop(): void {
+    clearInterval(this.#sampling)
+    clearInterval(this.#framing)
+    for (const { response } of this.#followers) response.end()
+    this.#followers.clear()
+  }
+
+  /** Tells a page all that happens, until it leaves. */
+  follow(response: ServerResponse, group: number, headers: Readonly<Record<string, string>>): void {
+    response.writeHead(200, { ...headers, 'content-type': 'text/event-stream' })
+    const { groups, blockSize } = this.#cache
+    const follower: Follower = { response, group: groups[group] === undefined ? 0 : group, codes: undefined, tree: '' }
+    const pools = this.#asked(() => this.#cache.stats().pools) ?? []
+    const shapes = groups.map(({ kind, layers, window }, place): GroupShape => ({ kind, layers: layers.length, ...(window !== undefined && { window }), blocks: pools[place]?.totalBlocks ?? 0 }))
+    tell(follower, { kind: 'hello', name: this.#name, blockSize, groups: shapes, history: this.#history })
+    this.#followers.add(follower)
+    response.once('close', () => {
+      this.#followers.delete(follower)
+      if (this.#followers.size === 0) clearInterval(this.#framing)
+    })
+    if (this.#followers.size === 1) this.#framing = setInterval(() => this.#frame(), FRAME_MS).unref()
+    this.#sample()
+    this.#frame()
+  }
+
+  #sample(): void {
+    const stats = this.#asked(() => this.#cache.stats())
+    if (stats === undefined) return
+    const { usedBytes, activeBlocks, cachedBlocks, freeBlocks, evictions, promptTokens, hitTokens, limitBytes } = stats
+    const sample = { time: Date.now(), usedBytes, activeBlocks, cachedBlocks, freeBlocks, evictions, promptTokens, hitTokens }
+    this.#history.push(sample)
+    if (this.#history.length > HISTORY) this.#history.shift()
+    for (const follower of this.#followers) tell(follower, { kind: 'sample', sample, limitBytes: Number.isFinite(limitBytes) ? limitBytes : null })
+  }
+
+  #frame(): void {
+    this.#frames += 1
+    for (const group of new Set([...this.#followers].map(follower => follower.group))) {
+      const map = this.#asked(() => blockMap(this.#shared, group))
+      if (map === undefined) return
+      for (const follower of this.#followers) {
+        // Who has not read what was written before gets the next frame.
+        if (follower.group !== group || follower.response.writableNeedDrain) continue
+        tellBlocks(follower, map.codes)
+        if (follower.tree === '' || this.#frames % TREE_FRAMES === 0) {
+          const lengths = Object.fromEntries([...map.tables.keys()].map(id => [id, this.#cache.sequenceLength(id)]))
+          const tree = JSON.stringify({ kind: 'tree', tree: prefixTree(map.tables), lengths } satisfies Message)
+          if (tree !== follower.tree) follower.response.write(`data: ${tree}\n\n`)
+          follower.tree = tree
+        }
+      }
+    }
+  }
+
+  /** What the cache says; nothing while it is busy. Once it has ended, everybody is told. */
+  #asked<T>(ask: () => T): T | undefined {
+    try {
+      return ask()
+    } catch (error) {
+      if (!isKvTideError(error)) throw error
+      if (error.code !== 'DISPOSED') return undefined
+      for (const follower of this.#followers) tell(follower, { kind: 'ended' })
+      this.stop()
+      return undefined
+    }
+  }
+}
+
+function tell({ response }: Follower, message: Message): void {
+  response.write(`data: ${JSON.stringify(message)}\n\n`)
+}
+
+function tellBlocks(follower: Follower, codes: Uint16Array): void {
+  const before = follower.codes
+  follower.codes = codes
+  if (before === undefined) return tell(follower, { kind: 'blocks', codes: base64(codes) })
+  const pairs: number[] = []
+  for (let block = 0; block < codes.length; block++) if (codes[block] !== before[block]) pairs.push(block, codes[block] as number)
+  if (pairs.length === 0) return
+  if (pairs.length > codes.length / 2) tell(follower, { kind: 'blocks', codes: base64(codes) })
+  else tell(follower, { kind: 'changes', pairs: base64(Uint32Array.from(pairs)) })
+}
+
+function base64(array: Uint16Array | Uint32Array): string {
+  return Buffer.from(array.buffer, array.byteOffset, array.byteLength).toString('base64')
+}
