@@ -6,7 +6,7 @@
 export type { BackendName } from './lib/onnx/backend.js'
 export { Generation, type FinishReason } from './lib/onnx/generation.js'
 export type { BackendRefusal } from './lib/onnx/load.js'
-export { type GenerateOptions, OnnxModel } from './lib/onnx/model.js'
+export { type GenerateOptions, type OnnxAdmission, OnnxModel } from './lib/onnx/model.js'
 export type { GenerateOptionsOf, OnnxCacheOptions, OnnxModelOptions, OpenOptions, RunEntry, RunOptions } from './lib/onnx/options.js'
 export { OnnxPast, type OnnxPastOptions, type OnnxResumed } from './lib/onnx/past.js'
 export type { OnnxNames, OnnxSession } from './lib/onnx/ports.js'

@@ -29,6 +29,7 @@ const steps = [
         ['peers lint', 'cargo', ['clippy', '--release', ...peers, '--all-targets', '--', '-D', 'warnings']],
         ['peers tests', 'cargo', ['test', '--release', ...peers]],
         ['several versions of onnxruntime-node', 'node', ['scripts/onnx/versions.mjs']],
+        ['API reference', 'node', ['scripts/api/build.mjs']],
         ['packages', 'node', ['scripts/pack/local.mjs']],
         ['crates, built from their packages', 'node', ['scripts/release/crates.mjs', '--verify', '--docs']],
         ['the same build twice', 'node', ['scripts/release/reproducible.mjs']],

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import test from 'ava'
 
 import { isKvTideError, type ErrorCode } from '../../index.js'
-import { type BackendName, OnnxModel, type OnnxModelOptions } from '../../onnx.js'
+import { type BackendName, OnnxModel, type OnnxModelOptions, type OnnxSequence } from '../../onnx.js'
 import { distance, referenceLogits, references } from '../support/llama/references.js'
 import { greedyOf, promptOf, read } from '../support/onnx/chat.js'
 import { F16, F32, graphFile, INT4 } from '../support/onnx/paged-graph.js'
@@ -204,6 +204,21 @@ test('resume takes an edited history, and computes only what differs', async t =
   await running.return()
   t.throws(() => chat.resume([1, 320]), { code: 'INVALID_ARGUMENT', message: /tokens\[1\]/ })
   t.deepEqual([...chat.tokens].slice(0, 33), promptOf('p33'))
+})
+
+test('who is admitted has room to the end of the answer', async t => {
+  await using model = await load('onnx', { cache: { capacity: 12, blockSize: 16 } })
+  const { sequence, lacking } = model.admit(promptOf('p100'), { salt: 'one', answerTokens: 64 })
+  t.is(lacking, undefined)
+  using chat = sequence as OnnxSequence
+  t.deepEqual([chat.length, chat.tokens.length, model.cache.freeCount], [0, 100, 1])
+  t.deepEqual(model.admit(promptOf('p33'), { answerTokens: 64 }).lacking, { group: 0, needed: 7, free: 1, total: 12 })
+  t.deepEqual(await read(model, chat, 64), greedyOf('p100'))
+  chat.dispose()
+  using again = model.admit(promptOf('branch60'), { salt: 'one', answerTokens: 64 }).sequence as OnnxSequence
+  t.is(again.length, 48)
+  t.deepEqual(await read(model, again, 64), greedyOf('branch60'))
+  t.throws(() => model.admit([1, 320]), { code: 'INVALID_ARGUMENT' })
 })
 
 test('log-probabilities of each token', async t => {

@@ -108,8 +108,7 @@ function tablesOf(shared: SharedCache, layer: number, groups: unknown): GivenPag
  * `q` is `[batch, heads, n, headDim]`, or `[tokens, heads, headDim]` where sequences lie one behind the other (`kvOffsets`) or in
  * pages (`cache`). Query heads that share a head of K and V are neighbours. The queries are the last tokens unless `positions`
  * says otherwise. The output of a query that sees no key is zeros.
- *
- * @param out an array to fill with the output, of the queries' dtype and the output's length; it is returned as `out`
+ * `out` may be an array to fill, of the queries' dtype and the output's length; it is returned as `out`.
  *
  * @example
  * ```ts

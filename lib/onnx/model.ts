@@ -1,18 +1,24 @@
 import { checkInternal, checkThis, INTERNAL, nativeArgument, settle } from '../border/owner.js'
 import { KvTideError, invalid } from '../border/errors.js'
 import { PagedKvCache, type LayerGroup } from '../sequences/paged-kv-cache.js'
+import { type AdmissionOptions, admitPrompt, type Lacking } from '../sequences/prompt.js'
 import type { SharedCache } from '../sequences/shared-cache.js'
+import type { TokenIds } from '../sequences/tokens.js'
 import type { Backend, BackendName } from './backend.js'
 import type { DraftModel } from './drafter.js'
 import { Generation } from './generation.js'
 import { type BackendRefusal, loadModel } from './load.js'
 import { type GenerateOptionsOf, type OnnxModelOptions, type OpenOptions, readEntries, readGenerate, readOpen, readRun, type RunEntry, type RunOptions } from './options.js'
 import { Scheduler } from './scheduler.js'
-import { type OnnxSequence, openSequence, SequenceState } from './sequence.js'
+import { type OnnxSequence, openSequence, sequenceOf, SequenceState } from './sequence.js'
 import { RunTask } from './task.js'
+import { readKnown } from './token-log.js'
 
 /** Options of {@link OnnxModel.generate}. */
 export type GenerateOptions = GenerateOptionsOf<OnnxModel>
+
+/** A sequence that was admitted, or what was lacking. */
+export type OnnxAdmission = { readonly sequence: OnnxSequence; readonly lacking?: undefined } | { readonly sequence?: undefined; readonly lacking: Lacking }
 
 /** @internal What a model is made of. */
 interface Loaded {
@@ -79,6 +85,18 @@ export class OnnxModel implements AsyncDisposable, Disposable {
     OnnxModel.#check(this)
     const { tokens, prompt } = readOpen(options, this.vocabularySize)
     return openSequence(this.#shared, tokens, { prompt, vocabulary: this.vocabularySize })
+  }
+
+  /**
+   * Opens a sequence for a prompt, if there is room for the rest of it and for its answer; otherwise says what is lacking: see
+   * {@link PagedKvCache.admit}. The rest of the prompt is pending.
+   */
+  admit(tokens: TokenIds, options: AdmissionOptions = {}): OnnxAdmission {
+    OnnxModel.#check(this)
+    const ids = readKnown('tokens', tokens, this.vocabularySize)
+    const { sequence, lacking, prompt } = admitPrompt(this.#shared, ids, options)
+    if (sequence === undefined) return { lacking: lacking as Lacking }
+    return { sequence: sequenceOf(this.#shared, sequence, ids, { prompt, vocabulary: this.vocabularySize }) }
   }
 
   /**

@@ -42,8 +42,8 @@ class DeferredHandle extends SequenceHandle {
   }
 }
 
-/** What the forks of a sequence have in common with it. */
-interface SequenceKind {
+/** @internal What the forks of a sequence have in common with it. */
+export interface SequenceKind {
   readonly prompt: PromptOptions
   readonly vocabulary: number | undefined
 }
@@ -341,11 +341,14 @@ function cutCache(sequence: OnnxSequence, length: number): void {
 export function openSequence(shared: SharedCache, ids: Uint32Array, kind: SequenceKind): OnnxSequence {
   const { prompt } = kind
   let found: PrefixMatch | undefined = findPrefix(shared, ids, prompt)
-  const computed = found.length
-  if (computed === 0) {
+  if (found.length === 0) {
     found.dispose()
     found = undefined
   }
-  const id = createSequence(shared, found === undefined ? prompt : { prefix: found })
-  return new OnnxSequence(INTERNAL, new SequenceState(shared, id, kind, ids, computed), id)
+  return sequenceOf(shared, createSequence(shared, found === undefined ? prompt : { prefix: found }), ids, kind)
+}
+
+/** @internal The object of a new sequence, whose first tokens are those that the cache has of it. */
+export function sequenceOf(shared: SharedCache, id: number, ids: Uint32Array, kind: SequenceKind): OnnxSequence {
+  return new OnnxSequence(INTERNAL, new SequenceState(shared, id, kind, ids, shared.native.sequenceLength(id)), id)
 }

@@ -137,7 +137,7 @@ export interface Lacking {
 }
 
 /** @internal The number of a sequence that was admitted, or what was lacking. */
-export function admitPrompt(shared: SharedCache, tokens: unknown, options: unknown): { readonly sequence: number | undefined; readonly lacking: Lacking | undefined } {
+export function admitPrompt(shared: SharedCache, tokens: unknown, options: unknown): { readonly sequence: number | undefined; readonly lacking: Lacking | undefined; readonly prompt: PromptOptions } {
   const { salt, saltFrom, extra, watermark, answerTokens, stepTokens } = known<AdmissionOptions>('options', options, ADMISSION)
   const prompt = readPrompt({ salt, saltFrom, extra })
   const room = Float64Array.of(
@@ -146,7 +146,7 @@ export function admitPrompt(shared: SharedCache, tokens: unknown, options: unkno
     optional(count, 'watermark', watermark) ?? 0,
   )
   const { sequence, lacking } = shared.change(native => native.admit(readTokens('tokens', tokens), prompt.salt, prompt.saltFrom, prompt.extra, room))
-  return { sequence, lacking: lacking && Object.freeze(lacking) }
+  return { sequence, lacking: lacking && Object.freeze(lacking), prompt: promptOf({ salt, saltFrom, extra }) }
 }
 
 /** @internal Refuses salt and extras where there are to be none. */

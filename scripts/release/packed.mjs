@@ -17,7 +17,7 @@ const CONTENTS = join(root, '__test__/recorded/packed-files.txt')
 /** Addons differ by platform: their sizes are looked at by themselves. */
 const OF_ADDON = /\.node$/
 
-export const BUDGETS = { root: 480_000, 'kvtide.linux-x64-gnu.node': 12_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
+export const BUDGETS = { root: 640_000, 'kvtide.linux-x64-gnu.node': 12_000_000, 'kvtide-cuda.linux-x64-gnu.node': 60_000_000 }
 
 export function within(name, bytes, budget) {
   if (bytes > budget) throw new Refusal(`${name} has ${bytes} bytes, at most ${budget} are wanted`)

@@ -41,6 +41,7 @@ const sampling = {
 
 const models = new Members('OnnxModel', model)
   .method('open', some({ tokens: optional(tokenIds), ...prompt }))
+  .method('admit', param('tokens', tokenIds, () => [1, 2]), some({ ...prompt, watermark: optional(count), answerTokens: optional(count), stepTokens: optional(but(count, {})) }))
   .method('generate', param('sequence', { legal: {} }, opened), some({
     ...sampling,
     tokens: optional(tokenIds),

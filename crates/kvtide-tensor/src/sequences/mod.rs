@@ -18,6 +18,7 @@ mod draft;
 mod hold;
 mod layer_pages;
 mod options;
+mod pools;
 mod prefix_namer;
 mod read;
 mod resume;
