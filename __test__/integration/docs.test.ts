@@ -62,6 +62,11 @@ test('every page and picture that a page points to is there', t => {
     for (const [, target = ''] of text.matchAll(/\]\((?!https?:|#)([^)#]+)/g)) {
       t.true(existsSync(join(root, dirname(file), target)), `${file} points to ${target}`)
     }
+    // What npm shows has whole addresses.
+    for (const [, target = ''] of text.matchAll(/\]\(https:\/\/(?:github\.com\/kvtide\/kvtide\/blob|raw\.githubusercontent\.com\/kvtide\/kvtide)\/main\/([^)#]+)/g)) {
+      t.true(existsSync(join(root, target)), `${file} points to ${target}`)
+    }
+    if (file === 'README.md') t.notRegex(text, /\]\((?!https?:|#)/, 'npm shows it as well, where no file lies beside it')
   }
 })
 

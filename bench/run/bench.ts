@@ -12,7 +12,8 @@ import { chart } from '../report/chart.js'
 import { readResults } from '../report/gpu.js'
 import { resultsPage } from '../report/markdown.js'
 import { poolPanels } from '../report/pool.js'
-import { recordOf } from '../report/recorded.js'
+import { readmeChart } from '../report/readme.js'
+import { recordOf, type Recorded } from '../report/recorded.js'
 import { build, readArguments, readRun, REPORTS, root, runJavaScript, runNative, runPeers, runPool, type Run } from './suites.js'
 
 const { only, rounds, record, from } = readArguments(process.argv.slice(2))
@@ -43,6 +44,7 @@ const files = {
   'results.svg': chart('What each workload costs in kvtide, in other caches, by hand, and in bare memory', panels),
   ...(run.pool === undefined ? {} : { 'pool.svg': chart('What the calls of the pool cost as the pool grows, beside one random read of memory of the same size', poolPanels(run.pool)) }),
   ...(record === true ? { 'recorded.json': recorded() } : {}),
+  'readme.svg': readmeChart(JSON.parse(record === true ? recorded() : readFileSync(join(root, 'bench', 'recorded.json'), 'utf8')) as Recorded),
 }
 for (const [name, text] of Object.entries(files)) writeFileSync(join(root, 'bench', name), text)
 console.log(`\nwritten: ${Object.keys(files).map(name => `bench/${name}`).join(', ')}`)

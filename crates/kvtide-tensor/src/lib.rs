@@ -60,3 +60,8 @@ pub use tensor::view::{CacheWindow, Kv, View};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The guide for users of the crates: its code is run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Guide;
