@@ -1,7 +1,7 @@
 // Tensors know their dtype in TypeScript as well, and K and V are disposed of together.
 import test from 'ava'
 
-import { attend, type DType, KvCache, RotatingKvCache, Tensor, type TensorData } from '../../index.js'
+import { attend, type DType, KvCache, type KvCacheOptions, RotatingKvCache, Tensor, type TensorData } from '../../index.js'
 import { throwsCode } from '../support/throws.js'
 
 /** Compiles only where a value has just this type. */
@@ -20,7 +20,10 @@ test('elements have the type that the dtype says', t => {
 })
 
 test('caches give tensors of their dtype, and attention those of its queries', async t => {
-  using plain = new KvCache(sizes)
+  using plain = new KvCache({ ...sizes, dtype: 'f32' })
+  const options: KvCacheOptions = sizes
+  const any: KvCache = plain
+  using unsaid: KvCache = new KvCache(options)
   using half = new KvCache({ ...sizes, dtype: 'f16' })
   const name = 'bf16' as DType
   using other = new KvCache({ ...sizes, dtype: name })
@@ -36,7 +39,7 @@ test('caches give tensors of their dtype, and attention those of its queries', a
   using draft = plain.begin()
   typed<Tensor<'f32'>>()(draft.append(token, token).k)
   typed<Tensor<'f32'>>()(draft.treeMask())
-  t.is(other.dtype, 'bf16')
+  t.deepEqual([other.dtype, unsaid.dtype, any.dtype], ['bf16', 'f32', 'f32'])
 })
 
 test('K and V are disposed of together', t => {

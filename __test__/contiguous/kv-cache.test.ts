@@ -5,7 +5,7 @@ import { KvCache, Tensor, type DType, type KvCacheOptions } from '../../index.js
 import { throwsCode } from '../support/throws.js'
 import { bytes, elements, FLOATS, numbers, span, tokens } from '../support/tokens.js'
 
-const make = (options: Partial<KvCacheOptions> = {}): KvCache<DType> =>
+const make = (options: Partial<KvCacheOptions> = {}): KvCache =>
   new KvCache({ batchSize: 1, numKvHeads: 1, initialCapacity: 4, maxSeqLen: 8, headDim: 1, ...options })
 
 /** A tensor `[1, 2, n, 4]` of distinct small numbers. */

@@ -86,7 +86,7 @@ class Call {
   }
 }
 
-function kvCache(device: string, call: Call): KvCache<DType> {
+function kvCache(device: string, call: Call): KvCache {
   const { kvHeads, dim, tokens } = call.sizes
   const cache = new KvCache({ device, batchSize: 1, numKvHeads: kvHeads, headDim: dim, dtype: call.dtype, initialCapacity: 8, maxSeqLen: 2048 })
   cache.update(...call.kv(0, tokens))

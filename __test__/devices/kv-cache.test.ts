@@ -1,12 +1,12 @@
 // KvCache in rows of a model's size, on each device: what it shows is what went in, bit for bit.
-import { type DType, KvCache } from '../../index.js'
+import { KvCache } from '../../index.js'
 import { onDevices, onGpus } from '../support/devices.js'
 import { hosted, type Shape } from '../support/properties.js'
 import { throwsCode } from '../support/throws.js'
 import { span } from '../support/tokens.js'
 import { given, placed, showsBoth, wideOn } from '../support/wide.js'
 
-const make = ({ device, batch, heads, dim, dtype }: Shape, initialCapacity = 8): KvCache<DType> =>
+const make = ({ device, batch, heads, dim, dtype }: Shape, initialCapacity = 8): KvCache =>
   new KvCache({ device, batchSize: batch, numKvHeads: heads, headDim: dim, dtype, initialCapacity, maxSeqLen: 2048 })
 
 onDevices('a prompt, single tokens, and growth in between', (t, device) => {

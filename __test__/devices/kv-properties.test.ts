@@ -1,7 +1,7 @@
 // Random operations on KvCache, against a list of the tokens in it.
 import fc from 'fast-check'
 
-import { type DType, KvCache, type Snapshot } from '../../index.js'
+import { KvCache, type Snapshot } from '../../index.js'
 import { onDevices } from '../support/devices.js'
 import { check, Kept, Numbering, ownsItsBuffer, refused, same, shapesOn, source, type Shape } from '../support/properties.js'
 
@@ -20,12 +20,12 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
 )
 
 class Run {
-  cache: KvCache<DType>
+  cache: KvCache
   kept: Kept
   tokens: number[] = []
   readonly snapshots: { snapshot: Snapshot; tokens: number[] }[] = []
   readonly #numbering = new Numbering()
-  readonly #make: () => KvCache<DType>
+  readonly #make: () => KvCache
   readonly #shape: Shape
 
   constructor(size: { initialCapacity: number; maxSeqLen: number; stableAddresses: boolean }, shape: Shape) {
@@ -63,7 +63,7 @@ class Run {
     const { cache, tokens } = this
     const added = this.#numbering.take(n)
     const [k, v] = [source(this.#shape, added, 0), source(this.#shape, added, 1)]
-    const call = (): ReturnType<KvCache<DType>['update']> => (kind === 'fused' ? cache.updateFused(k, v) : cache.update(k, v))
+    const call = (): ReturnType<KvCache['update']> => (kind === 'fused' ? cache.updateFused(k, v) : cache.update(k, v))
     if (tokens.length + n > cache.maxSeqLen) return refused('CACHE_OVERFLOW', call)
     const shown = call()
     tokens.push(...added)

@@ -1,4 +1,4 @@
-import { type BeginOptions, type DType, KvCache, type KvTransaction, RollbackCache, RotatingKvCache, type Tensor } from '../../index.js'
+import { type BeginOptions, KvCache, type KvTransaction, RollbackCache, RotatingKvCache, type Tensor } from '../../index.js'
 import { SequenceSubject } from './sequence-subject.js'
 import { source, type Shape } from './properties.js'
 import type { Seen } from './showing.js'
@@ -34,7 +34,7 @@ export interface Kind<C extends Subject = Subject> {
 }
 
 /** Restores what it holds, and lets go of the snapshot however that ends. */
-function restoreItself(cache: KvCache<DType> | RotatingKvCache): void {
+function restoreItself(cache: KvCache | RotatingKvCache): void {
   using held = cache.snapshot()
   ;(cache as { restore(snapshot: object): void }).restore(held)
 }
@@ -43,7 +43,7 @@ const kind = <C extends Subject>(made: Kind<C>): Kind => made as unknown as Kind
 
 /** Every kind of cache that has transactions. */
 export const KINDS: readonly Kind[] = [
-  kind<KvCache<DType>>({
+  kind<KvCache>({
     name: 'KvCache',
     make: ({ device, batch, heads, dim, dtype }) =>
       new KvCache({ device, batchSize: batch, numKvHeads: heads, headDim: dim, dtype, initialCapacity: 2, maxSeqLen: 4096 }),

@@ -50,7 +50,7 @@ export interface KvCacheOptions<D extends DType = DType> {
  * cache.truncate(1)
  * ```
  */
-export class KvCache<D extends DType = 'f32'> extends Owner {
+export class KvCache<D extends DType = DType> extends Owner {
   /** Rows of the batch. */
   declare readonly batchSize: number
   /** Heads of K and V. */

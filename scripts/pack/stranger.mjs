@@ -6,8 +6,8 @@ import { Refusal } from '../refusal.mjs'
 import { root, run } from '../steps.mjs'
 
 export function quickStart() {
-  const text = /## Quick start[\s\S]*?```ts\n([\s\S]*?)```/.exec(readFileSync(join(root, 'README.md'), 'utf8'))?.[1]
-  if (text === undefined) throw new Error('the README has no quick start')
+  const text = /## The first cache[\s\S]*?```ts\n([\s\S]*?)```/.exec(readFileSync(join(root, 'README.md'), 'utf8'))?.[1]
+  if (text === undefined) throw new Error('the README has no first cache')
   return text
 }
 
