@@ -53,4 +53,9 @@ test('a prompt counts once in the hit rate; what others have computed meanwhile 
   t.is(second.length, 9)
   t.is(model.cache.stats().hitTokens, 8)
   await generation.return()
+  // Of a prompt that was found in part, the rest is not asked for again, however long it is.
+  const { promptTokens, hitTokens } = model.cache.stats()
+  using third = model.open({ tokens: [...prompt, 14, 13, 12, 11, 10, 9] })
+  for await (const _ of model.generate(third, { maxTokens: 2 })) continue
+  t.deepEqual([model.cache.stats().promptTokens - promptTokens, model.cache.stats().hitTokens - hitTokens], [15, 8])
 })

@@ -141,7 +141,7 @@ export class Scheduler {
       hasRoom: place => this.#hasRoom((tasks[place] as Task).state),
       admit: place => {
         const task = tasks[place] as Task
-        task.state.resume(task.firstRow + 1, this.#cache.blockSize)
+        task.state.resume(task.firstRow + 1)
         task.isAdmitted = true
       },
       preempt: place => preempt(tasks[place] as Task),

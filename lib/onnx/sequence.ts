@@ -173,11 +173,11 @@ export class SequenceState {
   }
 
   /** Takes what the cache has of the first `length` tokens without the last of them, where that is more than the sequence has. */
-  resume(length: number, blockSize: number): void {
+  resume(length: number): void {
     if (length - this.computed < 2) return
     const ids = this.log.view(0, length)
     // What is asked for in vain would count as a miss a second time.
-    if (readExplanation(this.shared, ids, this.prompt).matched * blockSize <= this.computed) return
+    if (readExplanation(this.shared, ids, this.prompt).matched <= this.computed) return
     const found = findPrefix(this.shared, ids, this.prompt)
     if (found.length <= this.computed) return found.dispose()
     const [id, computed] = [createSequence(this.shared, { prefix: found }), found.length]

@@ -50,7 +50,8 @@ export async function packageOf(model: unknown): Promise<TransformersPackage> {
     }
   }
   if (reason === undefined) throw invalid('model', model, EXPECTED)
-  const why = 'it is not installed, or cannot be loaded: run `npm install @huggingface/transformers@4`'
+  const [said = ''] = (reason instanceof Error ? reason.message : String(reason)).split('\n')
+  const why = `it cannot be loaded (${said}): run \`npm install ${NAME}@4\``
   throw new KvTideError('RUNTIME_UNAVAILABLE', `${NAME} cannot be used: ${why}`, { runtime: NAME, reason: why }, { cause: reason })
 }
 
