@@ -12,6 +12,7 @@ import { prepare } from '../workloads/prepare.js'
 import { rollback } from '../workloads/rollback.js'
 import { rotating } from '../workloads/rotating.js'
 import { step } from '../workloads/step.js'
+import { transformers } from '../workloads/transformers.js'
 import { view } from '../workloads/view.js'
 import { readArguments } from './suites.js'
 
@@ -40,6 +41,7 @@ const WORKLOADS: Readonly<Record<string, (rounds: number) => Promise<Workload | 
   'js-onnx-prefill-2048-2': rounds => prefill(2048, 2, few(rounds)),
   'js-onnx-shared-1000-2': rounds => shared(1000, 20, 2, few(rounds)),
   'js-onnx-clients-16-2': rounds => clients(16, 512, 128, 2, Math.min(rounds, 2)),
+  'js-transformers-1000-2': rounds => transformers(1000, 20, 32, 2, few(rounds)),
   'js-onnx-llama-cpp-8-2': rounds => besideLlamaCpp(8, 256, 64, 2, few(rounds)),
 }
 
