@@ -70,6 +70,15 @@ test('a chat goes on, is edited in the middle, cropped and forked', async t => {
   cached.cache.checkInvariants()
 })
 
+for (const graph of ['llama/onnx-gqa-f32', 'llama/onnx-gqa-pos-f32', 'llama/onnx-gqa-f16']) {
+  test(`${graph}: reference tokens, computed and found`, async t => {
+    using cached = await CachedModel.of(await loadModel(graph), { cache: CACHE })
+    t.is(cached.cache.dtype, graph.endsWith('f16') ? 'f16' : 'f32')
+    for (const name of ['p33', 'p100', 'branch60', 'p100']) t.deepEqual(await continued(cached, promptOf(name)), greedyOf(name), name)
+    t.true(cached.cache.stats().hitTokens >= 96 + 60)
+  })
+}
+
 test('salts keep prompts apart, and share the start that they are told to', async t => {
   using cached = await CachedModel.of(model, { cache: CACHE })
   const ids = promptOf('p100')

@@ -144,7 +144,8 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
     const { cache, classes, ports } = this.#made
     checkSequence(cache, sequence)
     const { length } = sequence
-    if (length === 0) return new classes.DynamicCache()
+    // transformers.js makes empty pasts itself, but takes sizes that a graph does not say for nothing. A merged decoder has a branch of its own for them.
+    if (length === 0 && ports.ports.has('use_cache_branch')) return new classes.DynamicCache()
     const { feeds } = ports.call(readSequence(cache, sequence), length, undefined, new Uint32Array(0))
     const pasts = ports.ports.layers.flat().map(({ past }) => [past, feeds[past] as TransformersTensor] as const)
     return new classes.DynamicCache(Object.fromEntries(pasts))

@@ -7,12 +7,13 @@ import { type Model, transformers } from './package.js'
 import { writeModel } from './stand-in.js'
 
 const { env } = transformers
+Object.assign(env, { allowRemoteModels: false, localModelPath: mkdtempSync(join(tmpdir(), 'kvtide-transformers-')) })
 
 /** A model of the fixtures as transformers.js loads it. */
 export async function loadModel(graph = 'llama/onnx'): Promise<Model> {
-  Object.assign(env, { allowRemoteModels: false, localModelPath: mkdtempSync(join(tmpdir(), 'kvtide-transformers-')) })
-  writeModel(join(env.localModelPath, 'model'), graph)
-  return transformers.AutoModelForCausalLM.from_pretrained('model', { dtype: 'fp32' })
+  const name = graph.replaceAll('/', '-')
+  writeModel(join(env.localModelPath, name), graph)
+  return transformers.AutoModelForCausalLM.from_pretrained(name, { dtype: 'fp32' })
 }
 
 /** One row of ids, as a tokenizer gives it. */
