@@ -42,6 +42,7 @@ pub enum Call {
     Retain(usize, u32, u32, u8, Option<u64>),
     Advance(u64),
     Forget,
+    Identify(usize, u32),
 }
 
 pub fn shape() -> impl Strategy<Value = Shape> {
@@ -87,5 +88,6 @@ pub fn call() -> impl Strategy<Value = Call> {
             .prop_map(|(of, from, len, priority, until)| Call::Retain(of, from, len, priority, until)),
         1 => (0..9u64).prop_map(Call::Advance),
         1 => Just(Call::Forget),
+        3 => (of(), 0..16u32).prop_map(|(of, tokens)| Call::Identify(of, tokens)),
     ]
 }

@@ -14,6 +14,8 @@ pub struct Sequence {
     pub values: Vec<Vec<Option<Value>>>,
     /// The ids of its first tokens, as far as they are known.
     pub ids: Vec<u32>,
+    /// The same, as far as somebody could say them: those of tokens whose values are what a model gives them.
+    pub truth: Vec<u32>,
     /// Where its open transactions begin, and the node that each of their tokens follows, counted from there.
     pub drafts: Vec<(usize, Vec<i32>)>,
 }
@@ -31,6 +33,7 @@ impl Sequence {
     pub fn truncate(&mut self, length: usize) {
         self.values.truncate(length);
         self.ids.truncate(length);
+        self.truth.truncate(length);
     }
 
     /// Adds tokens; those whose ids are known from the start on have the values that a model would give them.
@@ -43,11 +46,14 @@ impl Sequence {
     ) -> Vec<Vec<Value>> {
         let mut values = Vec::new();
         for (at, &token) in tokens.iter().enumerate() {
-            let pure = known && self.ids.len() == self.values.len();
-            if pure {
+            let pure = self.truth.len() == self.values.len();
+            if known && self.ids.len() == self.values.len() {
                 self.ids.push(token);
             }
-            let value = |layer| if pure { of_ids(self.salt, &self.ids, layer) } else { other(layer, at as u32) };
+            if pure {
+                self.truth.push(token);
+            }
+            let value = |layer| if pure { of_ids(self.salt, &self.truth, layer) } else { other(layer, at as u32) };
             let of_token: Vec<Value> = (0..layers).map(value).collect();
             self.values.push(of_token.iter().copied().map(Some).collect());
             values.push(of_token);
@@ -67,6 +73,10 @@ impl Sequence {
                 (0..layers).map(|layer| of_ids(if pure { self.salt } else { 99 }, &path, layer)).collect();
             if pure {
                 self.ids.push(token);
+            }
+            // A tree's tokens do not follow each other.
+            if pure && parents.is_none() && self.truth.len() == self.values.len() {
+                self.truth.push(token);
             }
             self.values.push(of_token.iter().copied().map(Some).collect());
             self.drafts.last_mut().unwrap().1.push(parent);
@@ -120,6 +130,7 @@ impl Sequence {
                 let base = self.values.len() - kept.len();
                 let chain = kept.iter().zip(-1..).take_while(|(parent, before)| **parent == *before).count();
                 self.ids.truncate(base + chain);
+                self.truth.truncate(base + chain);
             }
         }
     }
@@ -128,6 +139,7 @@ impl Sequence {
     pub fn copied(&self) -> Sequence {
         let mut copy = Sequence { drafts: Vec::new(), ..self.clone() };
         copy.ids.truncate(self.committed());
+        copy.truth.truncate(self.committed());
         copy
     }
 
@@ -137,6 +149,7 @@ impl Sequence {
             return;
         }
         self.ids.truncate(position);
+        self.truth.truncate(position);
         let end = self.values.len().max(position + values.len());
         self.values.resize(end, vec![None; layers as usize]);
         for (at, &value) in values.iter().enumerate() {

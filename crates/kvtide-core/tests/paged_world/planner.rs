@@ -150,6 +150,10 @@ impl Cache for PlayedCache {
         self.planner.retain(id, tokens, priority, until).unwrap();
     }
 
+    fn identify(&mut self, id: u64, tokens: &[u32]) -> Answer<u32> {
+        code(self.planner.identify(id, tokens))
+    }
+
     fn advance(&mut self, now: u64) {
         self.planner.advance_clock(now);
     }

@@ -57,6 +57,7 @@ pub trait Cache {
     fn write(&mut self, id: u64, layer: u32, position: u32, values: &[Value]) -> Answer<()>;
     fn append(&mut self, shares: &[Share], values: &[Vec<Value>], ids: Option<&[u32]>) -> Answer<()>;
     fn retain(&mut self, id: u64, tokens: Range<u32>, priority: u8, until: Option<u64>);
+    fn identify(&mut self, id: u64, tokens: &[u32]) -> Answer<u32>;
     fn advance(&mut self, now: u64);
     fn forget(&mut self);
 

@@ -130,6 +130,7 @@ impl<C: Cache> World<C> {
             Call::Restore(of, at) if !self.snapshots.is_empty() => {
                 self.restore(self.pick(of), at % self.snapshots.len())?;
             }
+            Call::Identify(of, tokens) => self.identify(self.pick(of), tokens)?,
             Call::Begin(of) => self.begin(self.pick(of))?,
             Call::DraftAppend(of, ref tokens, ref parents) => {
                 self.draft_append(self.pick(of), tokens, parents.as_deref())?;

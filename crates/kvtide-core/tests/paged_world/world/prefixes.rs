@@ -33,7 +33,28 @@ impl<C: Cache> World<C> {
             of.values.push((0..self.shape.layers).map(value).collect());
         }
         of.ids = tokens[..length].to_vec();
+        of.truth = of.ids.clone();
         self.sequences.insert(id, of);
+        Ok(())
+    }
+
+    /// Ids are said that could have been said at once: what is found by them has the values of just these tokens, as for any other.
+    pub(super) fn identify(&mut self, id: u64, tokens: u32) -> Done {
+        let of = &self.sequences[&id];
+        let said = of.truth[..of.truth.len().min(tokens as usize)].to_vec();
+        let (before, length) = (of.ids.len(), of.values.len());
+        let answer = self.cache.identify(id, &said);
+        if self.refuses_change(id, &answer)? {
+            return Ok(());
+        }
+        let known = answer.expect("how many are known") as usize;
+        prop_assert!(known <= before.max(said.len()) && known <= length);
+        let of = self.sequence(id);
+        if known > of.ids.len() {
+            of.ids = of.truth[..known].to_vec();
+        }
+        // Blocks that others hold get no ids, and which those are the model does not say.
+        self.committed = None;
         Ok(())
     }
 

@@ -52,6 +52,7 @@ fn dense_traces() -> impl Strategy<Value = Trace> {
         1 => (of(), 0..2usize).prop_map(|(of, depth)| Call::Undo(of, depth)),
         2 => of().prop_map(Call::Fork),
         1 => of().prop_map(Call::Snapshot),
+        1 => (of(), 0..16u32).prop_map(|(of, tokens)| Call::Identify(of, tokens)),
         1 => (of(), of()).prop_map(|(of, at)| Call::Restore(of, at)),
         1 => of().prop_map(Call::Drop),
         3 => (of(), 0..12u32).prop_map(|(of, length)| Call::Truncate(of, length)),

@@ -168,6 +168,10 @@ impl Cache for TensorCache {
         code(self.cache.ensure_capacity(id, tokens))
     }
 
+    fn identify(&mut self, id: u64, tokens: &[u32]) -> Answer<u32> {
+        code(self.cache.identify(id, tokens))
+    }
+
     fn truncate(&mut self, id: u64, length: u32) -> Answer<()> {
         let done = code(self.cache.truncate(id, length));
         self.opened += u32::from(done.is_ok());
