@@ -48,9 +48,9 @@ const onLinux = process.platform === 'linux' ? test : test.skip
 
 /** The carried files in a folder, with this node, a program that leaves a report, and what says whether there is a GPU. */
 function carried(at: string, program: string, device: string): void {
-  for (const of of ['bench', 'kernels', 'package/lib/loading']) mkdirSync(join(at, of), { recursive: true })
+  for (const of of ['bench', 'kernels', 'package/lib/cli']) mkdirSync(join(at, of), { recursive: true })
   writeFileSync(join(at, 'package', 'package.json'), '{ "type": "module" }')
-  writeFileSync(join(at, 'package', 'lib', 'loading', 'doctor.js'), `export const doctor = () => 'device cuda     ${device}'\n`)
+  writeFileSync(join(at, 'package', 'lib', 'cli', 'doctor.js'), `export const doctor = { run: () => ({ text: 'device cuda     ${device}' }) }\n`)
   for (const file of CARRIED) copyFileSync(join(root, 'scripts', 'cuda', 'carried', file), join(at, file))
   copyFileSync(join(root, 'bench', 'cuda', 'peers.py'), join(at, 'bench', 'peers.py'))
   // It looks through the whole disk.
