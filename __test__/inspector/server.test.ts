@@ -62,7 +62,8 @@ test('metrics are what stats says, as Prometheus reads it', async t => {
   await using inspector = inspect(cache, { name: 'chats "1"' })
   const seq = fed(cache, span(0, 10))
   fed(cache, span(0, 10)).dispose()
-  const text = await (await fetch(`${await inspector.listen()}metrics`)).text()
+  const url = await inspector.listen()
+  const text = await (await fetch(`${url}metrics`)).text()
   t.is(text, inspector.metrics())
   const values = Object.fromEntries(text.split('\n').filter(line => line !== '' && !line.startsWith('#')).map(line => line.split(/ (?=[^ ]*$)/)))
   const stats = cache.stats()
@@ -73,6 +74,10 @@ test('metrics are what stats says, as Prometheus reads it', async t => {
   for (const [state, count] of [['free', stats.freeBlocks], ['cached', stats.cachedBlocks], ['active', stats.activeBlocks]]) {
     t.is(values[`kvtide_blocks{${cacheLabel},group="0",state="${state}"}`], String(count))
   }
+  // With the token in a header, as Prometheus sends it.
+  const status = async (authorization: string): Promise<number> => (await fetch(new URL('/metrics', url), { headers: { authorization } })).status
+  const token = new URL(url).pathname.slice(1, -1)
+  t.deepEqual([await status(`Bearer ${token}`), await status(`Bearer ${token}x`), await status(`Basic ${token}`)], [200, 403, 403])
   for (const line of text.trimEnd().split('\n')) t.regex(line, /^(# (HELP|TYPE) kvtide_\w+ .+|kvtide_\w+\{.*\} (\d+(\.\d+)?|\+Inf))$/)
   t.is(seq.length, 10)
 })

@@ -72,7 +72,8 @@ export class Inspector implements AsyncDisposable {
   }
 
   /**
-   * Begins to serve the page, on this machine alone, and gives its address, which ends with a `/`. Behind it `metrics` is what Prometheus reads.
+   * Begins to serve the page, on this machine alone, and gives its address, which ends with a `/`. Behind it `metrics` is what
+   * Prometheus reads, or `/metrics` with the token as a bearer's.
    *
    * @param port a port that is free; any by default
    */
@@ -119,7 +120,9 @@ export class Inspector implements AsyncDisposable {
     // A page of somebody else's whose name was made to lead here asks for its own host.
     if (![`${LOOPBACK}:${port}`, `localhost:${port}`].includes(request.headers.host ?? '')) return refuse(response, 403, 'INVALID_ARGUMENT', `the host is ${request.headers.host}, expected ${LOOPBACK}:${port}`)
     const { pathname, searchParams } = new URL(request.url ?? '/', `http://${LOOPBACK}`)
-    const [, token = '', what = '', ...rest] = pathname.split('/')
+    // In the address, or in a header, as Prometheus sends it.
+    const [, bearer] = /^Bearer (\S+)$/.exec(request.headers.authorization ?? '') ?? []
+    const [, token = '', what = '', ...rest] = bearer === undefined ? pathname.split('/') : ['', bearer, ...pathname.split('/').slice(1)]
     if (!timingSafeEqual(digest(token), this.#token)) return refuse(response, 403, 'INVALID_ARGUMENT', 'another token is expected: that of the address that listen() gave')
     const call = `${request.method} ${[what, ...rest].join('/')}`
     if (call === 'GET ') return page(response)
