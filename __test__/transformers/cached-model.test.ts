@@ -163,6 +163,13 @@ test('what cannot be taken is refused with its code', async t => {
   for (const wrong of [{}, { input_ids: [1, 2] }, { input_ids: two }, { input_ids: row([]) }, { input_ids: row([1, -1]) }, { input_ids: row([1, 2, 3]), attention_mask: padded }, { input_ids: row([1]), past_key_values: past }, { input_ids: row([1]), sequence: 5 }, { input_ids: row([1]), sequence: chat, salt: 'one' }, { input_ids: row([1]), salt: 5 }]) {
     t.is(await codeOf(cached.generate(wrong as never)), 'INVALID_ARGUMENT', Object.keys(wrong).join())
   }
+  {
+    using _ = chat.begin()
+    const asked: bigint[][] = []
+    const streamer = { put: (rows: bigint[][]) => asked.push(...rows), end: () => undefined }
+    t.is(await codeOf(cached.generate({ input_ids: row([1, 2, 3]), sequence: chat, max_new_tokens: 1, streamer })), 'TRANSACTION_OPEN')
+    t.deepEqual(asked, [], 'before anything is computed')
+  }
   using elsewhere = new PagedKvCache({ capacity: 8, numLayers: 3, numKvHeads: 2, headDim: 16 })
   t.is(await codeOf(() => cached.load(elsewhere.openSequence())), 'INVALID_ARGUMENT')
   t.is(await codeOf(CachedModel.of(model, { cache: new PagedKvCache({ capacity: 8, numLayers: 2, numKvHeads: 2, headDim: 16 }) })), 'INVALID_ARGUMENT')

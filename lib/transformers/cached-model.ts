@@ -123,6 +123,8 @@ export class CachedModel<M extends TransformersModel = TransformersModel> implem
     const prompt = promptOf({ salt, saltFrom, extra })
     if (sequence !== undefined) checkSequence(cache, sequence)
     if (sequence !== undefined && Object.keys(prompt).length > 0) throw invalid('sequence', sequence, 'none beside salt, saltFrom and extra: a sequence has its own')
+    // Nothing changes by it, but with a transaction open it is refused: now, and not when the answer is there.
+    if (sequence !== undefined) (sequence as Sequence).truncate((sequence as Sequence).length)
     // A fork, so that the sequence itself stays as it is until all went well.
     using own = sequence === undefined ? startOf(cache, ids, prompt) : (sequence as Sequence).fork()
     own.resume(ids)
