@@ -44,6 +44,26 @@ fn of_two_blocks_filled_side_by_side_the_one_that_is_left_is_found() {
     assert_eq!(planner.pool_stats().cached, 2);
 }
 
+/// Where its place was once known, a token that came without an id has none all the same.
+#[test]
+fn a_path_over_a_node_without_an_id_is_found_up_to_there() {
+    let mut planner = PagedPlanner::new(8, 1, 1).unwrap();
+    let sequence = planner.create_sequence().unwrap();
+    let draft = planner.begin(sequence, None).unwrap();
+    append_by(&mut planner, sequence, &[1, 2, 3], Writer::Draft(draft), Some(&[-1, -1, 0]));
+    let offsets = [0, 1];
+    let nameless =
+        Append { sequences: &[sequence], offsets: Some(&offsets), parents: Some(&[0]), writer: Writer::Draft(draft) };
+    let plan = planner.plan_append(&nameless).unwrap();
+    planner.commit(&plan, None).unwrap();
+    let end = planner.plan_end(sequence, draft, Keep::Path(&[0, 3])).unwrap();
+    planner.end(&end).unwrap();
+    assert_eq!(planner.sequence_length(sequence), 2);
+    assert_eq!(found(&mut planner, &[1, 2, 3]), 1);
+    assert_eq!(planner.identify(sequence, &[1, 9]), Ok(2));
+    assert_eq!(found(&mut planner, &[1, 9, 3]), 2);
+}
+
 #[test]
 fn what_is_drafted_is_said_not_to_be_committed() {
     let mut planner = PagedPlanner::new(6, 2, 1).unwrap();

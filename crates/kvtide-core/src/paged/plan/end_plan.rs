@@ -50,6 +50,7 @@ pub struct EndPlan {
     seat: u32,
     ending: Ending,
     length: u32,
+    named: u32,
     moves: Vec<RowMove>,
     seals: Vec<Seal>,
     revision: u64,
@@ -60,15 +61,19 @@ impl EndPlan {
     pub(in crate::paged) fn new(seat: u32, id: TransactionId, keep: Keep<'_>, state: PlannerState<'_>) -> Result<Self> {
         let of = state.sequences.at(seat);
         let drafts = of.drafts();
-        let (ending, moves) = match keep {
-            Keep::All => (drafts.plan_commit(id, None)?, Vec::new()),
-            Keep::First(tokens) => (drafts.plan_commit(id, Some(tokens))?, Vec::new()),
+        let known = of.content().keys().known();
+        let (ending, moves, named) = match keep {
+            Keep::All => (drafts.plan_commit(id, None)?, Vec::new(), known),
+            Keep::First(tokens) => (drafts.plan_commit(id, Some(tokens))?, Vec::new(), known),
             Keep::Path(path) => {
-                (drafts.check_path(id, path)?, row_moves(of, of.committed() + drafts.first(id)?, path, state)?)
+                let ending = drafts.check_path(id, path)?;
+                let first = of.committed() + drafts.first(id)?;
+                let named = path.iter().take_while(|&&node| first + node < known).count() as u32;
+                (ending, row_moves(of, first, path, state)?, known.min(first + named))
             }
         };
         let length = of.length() - ending.dropped;
-        let mut plan = EndPlan { seat, ending, length, moves, seals: Vec::new(), revision: state.revision };
+        let mut plan = EndPlan { seat, ending, length, named, moves, seals: Vec::new(), revision: state.revision };
         plan.fill_seals(state)?;
         Ok(plan)
     }
@@ -95,6 +100,11 @@ impl EndPlan {
 
     pub(in crate::paged) fn length(&self) -> u32 {
         self.length
+    }
+
+    /// The leading tokens whose ids are known: those of a path only as far as all of its nodes before have one.
+    pub(in crate::paged) fn named(&self) -> u32 {
+        self.named
     }
 
     pub(in crate::paged) fn revision(&self) -> u64 {

@@ -114,7 +114,7 @@ impl PagedPlanner {
         let of = self.sequences.at_mut(seat);
         let in_order = of.in_order_after(ending, plan.length());
         of.cut(plan.length(), blocks, &mut self.tables);
-        of.end_draft(ending, in_order, &self.tables);
+        of.end_draft(ending, in_order, plan.named(), &self.tables);
         let pool = self.tables.pool_mut();
         plan.seals().iter().for_each(|seal| pool.unstage(seal.page));
         if ending.is_outermost() {
@@ -136,7 +136,7 @@ impl PagedPlanner {
         // The step's tokens are cut off with the rest.
         of.take_step();
         of.cut(length, blocks, &mut self.tables);
-        of.end_draft(&ending, length, &self.tables);
+        of.end_draft(&ending, length, length, &self.tables);
         self.changed();
         Ok(())
     }

@@ -211,9 +211,11 @@ impl Sequence {
         if ending.is_outermost() { self.blocks_before } else { self.table().len() }
     }
 
-    /// Ends a transaction whose tokens were cut off as planned; the first `in_order` tokens follow each other as those of a prompt do.
-    pub fn end_draft(&mut self, ending: &Ending, in_order: u32, tables: &Tables) {
+    /// Ends a transaction whose tokens were cut off as planned; the first `in_order` tokens follow each other as those of a prompt do,
+    /// and the ids of the first `named` are known at most.
+    pub fn end_draft(&mut self, ending: &Ending, in_order: u32, named: u32, tables: &Tables) {
         self.content.cut_keys(in_order, tables);
+        self.content.keys_mut().limit(named);
         self.drafts.end(ending);
     }
 
