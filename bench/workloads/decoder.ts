@@ -118,8 +118,8 @@ export function writeDecoder(folder: string, sizes: DecoderSizes = DECODER): str
   const file = openSync(join(folder, 'decoder.onnx.data'), 'w')
   const graph = new Graph(file)
   const { layers, width, heads, kvHeads, headDim, hidden, vocabulary, positions } = sizes
-  const inputs = [port(11, 'input_ids', INT64, ['batch', 'tokens']), port(11, 'attention_mask', INT64, ['batch', 'total'])]
-  const outputs = [port(12, 'logits', FLOAT, ['batch', 'tokens', vocabulary])]
+  const inputs = [port(11, 'input_ids', INT64, ['batch_size', 'tokens']), port(11, 'attention_mask', INT64, ['batch_size', 'total'])]
+  const outputs = [port(12, 'logits', FLOAT, ['batch_size', 'tokens', vocabulary])]
   graph.constant('one', INT64, [1], BigInt64Array.of(1n))
   graph.constant('second', INT64, [], BigInt64Array.of(1n))
   graph.node('ReduceSum', ['attention_mask', 'one'], ['mask/sum'], { keepdims: 0 })
@@ -154,8 +154,8 @@ export function writeDecoder(folder: string, sizes: DecoderSizes = DECODER): str
     const silu = graph.node('Mul', [gate, graph.node('Sigmoid', [gate], [at('sigmoid')])], [at('silu')])
     add(times(graph.node('Mul', [silu, up], [at('gated')]), 'down', hidden, width), 2)
     for (const [past, present] of [[pastK, presentK], [pastV, presentV]] as const) {
-      inputs.push(port(11, past, FLOAT, ['batch', kvHeads, 'past', headDim]))
-      outputs.push(port(12, present, FLOAT, ['batch', kvHeads, 'total', headDim]))
+      inputs.push(port(11, past, FLOAT, ['batch_size', kvHeads, 'past', headDim]))
+      outputs.push(port(12, present, FLOAT, ['batch_size', kvHeads, 'total', headDim]))
     }
   }
   graph.node('MatMul', [normed, graph.weight('head', width, vocabulary)], ['logits'])
