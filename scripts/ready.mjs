@@ -8,10 +8,10 @@ const peers = ['--manifest-path', 'bench/peers/Cargo.toml']
 
 const steps = [
   ['rust format', 'cargo', ['fmt', '--all', '--check']],
-  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-tensor', '-p', 'decoder', '-p', 'kvtide-bench', '-p', 'kvtide-bench-cuda', '--all-targets', ...target, '--', '-D', 'warnings']],
+  ['rust lint', 'cargo', ['clippy', '--release', '-p', 'kvtide-core', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-store', '-p', 'kvtide-tensor', '-p', 'decoder', '-p', 'kvtide-bench', '-p', 'kvtide-bench-cuda', '--all-targets', ...target, '--', '-D', 'warnings']],
   ['lint of kernels for GPUs', 'cargo', ['clippy', '--release', '-p', 'kvtide-cuda', '--all-targets', ...target, '--', '-D', 'warnings']],
   ['addon lint', 'cargo', ['clippy', '--release', '-p', 'kvtide', ...target, '--', '-D', 'warnings']],
-  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-cuda', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-tensor', '-p', 'decoder', '--features', 'kvtide-tensor/captured-steps', ...target], { RUSTDOCFLAGS: '-D warnings' }],
+  ['rust docs', 'cargo', ['doc', '--release', '--no-deps', '--lib', '-p', 'kvtide-core', '-p', 'kvtide-cuda', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-store', '-p', 'kvtide-tensor', '-p', 'decoder', '--features', 'kvtide-tensor/captured-steps', ...target], { RUSTDOCFLAGS: '-D warnings' }],
   ['lint', 'oxlint', ['--deny-warnings']],
   ['types', 'tsc', ['-p', 'tsconfig.json']],
   ['types of the inspector\'s page', 'tsc', ['-p', 'lib/inspector/page']],

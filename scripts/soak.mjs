@@ -8,7 +8,7 @@ if (!(hours >= 0 && Number.isFinite(hours))) {
   process.exit(1)
 }
 const cases = process.env.KVTIDE_CASES ?? (hours > 0 ? '10000' : '1000000')
-const args = ['test', '--release', ...onTarget(), '-p', 'kvtide-core', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-tensor']
+const args = ['test', '--release', ...onTarget(), '-p', 'kvtide-core', '-p', 'kvtide-onnx', '-p', 'kvtide-sample', '-p', 'kvtide-store', '-p', 'kvtide-tensor']
 const end = Date.now() + hours * 3_600_000
 let rounds = 0
 do {

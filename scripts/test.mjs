@@ -5,7 +5,7 @@ import { onTarget, run } from './steps.mjs'
 // The examples in the documentation run against the compiled package.
 const compiled = await run('npm', ['run', '--silent', 'build:ts'])
 
-const crates = ['kvtide-core', 'kvtide-onnx', 'kvtide-sample', 'kvtide-tensor', 'decoder', 'kvtide-bench', 'kvtide-bench-cuda'].flatMap(name => ['-p', name])
+const crates = ['kvtide-core', 'kvtide-onnx', 'kvtide-sample', 'kvtide-store', 'kvtide-tensor', 'decoder', 'kvtide-bench', 'kvtide-bench-cuda'].flatMap(name => ['-p', name])
 const rust = await run('cargo', ['test', '--release', '--no-fail-fast', ...onTarget(), ...crates])
 const ofRust = rustCounts(rust.output)
 

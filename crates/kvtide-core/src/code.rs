@@ -102,4 +102,10 @@ named! {
     RuntimeFailed = "RUNTIME_FAILED",
     /// A row of logits that has NaN or +Infinity, or nothing but -Infinity.
     NotFinite = "NOT_FINITE",
+    /// What was saved is of another model, form or cache.
+    Incompatible = "INCOMPATIBLE",
+    /// What was saved is damaged, cut short, or none of this library's.
+    Corrupt = "CORRUPT",
+    /// A file cannot be read or written.
+    IoError = "IO_ERROR",
 }

@@ -53,7 +53,7 @@ mod sequence;
 mod table;
 mod window;
 
-pub use index::{BlockKey, Event, Explanation, Extra, Extras, Identity, MissReason, UnseenEvents};
+pub use index::{BlockKey, BlockName, Event, Explanation, Extra, Extras, Identity, MissReason, UnseenEvents};
 pub use pages::{
     ALIGNMENT, HeadPlace, KeyOrValue, Page, PageFormat, PageLayout, PageRead, PageShape, SectionLayout, Slot,
 };
@@ -62,14 +62,14 @@ pub use plan::{
     WritePlan, WriteTarget, Writer,
 };
 pub use planner::{
-    Admission, AdmissionRequest, Admitted, Lacking, NO_BLOCK, PagedPlanner, PlannerCounters, PoolStats, StepTableRows,
-    StepTables, admit_in_groups, can_allocate_in_groups, explain_in_groups, find_in_groups,
+    Admission, AdmissionRequest, Admitted, Lacking, NO_BLOCK, PagedPlanner, PlannerCounters, PoolStats, SavedContent,
+    SavedRow, StepTableRows, StepTables, admit_in_groups, can_allocate_in_groups, explain_in_groups, find_in_groups,
 };
 pub use pool::{
     BlockHandle, BlockPool, BlockTable, EvictionPolicy, LeastRecentlyUsed, PRIORITY_DEFAULT, PRIORITY_MAX, RANK_MAX,
     RankTable, ReleasedBlock,
 };
-pub use sequence::HeldContent;
+pub use sequence::{HeldContent, SavedChain};
 pub use window::Window;
 
 /// What planners are put together from, for the tests and the benches of this crate. Not for others: it changes without notice.

@@ -24,6 +24,10 @@ impl Hold {
     pub fn length(&self) -> u32 {
         self.length
     }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
 }
 
 impl Drop for Hold {
@@ -89,7 +93,7 @@ impl PageGroup {
         Ok(self.planner.check_restore(sequence, &self.held[&snapshot.id])?)
     }
 
-    fn keep(&mut self, held: HeldContent) -> Result<Hold> {
+    pub(super) fn keep(&mut self, held: HeldContent) -> Result<Hold> {
         if self.held.try_reserve(1).is_err() {
             self.planner.release(held);
             let count = self.held.len() as u64 + 1;
@@ -101,7 +105,7 @@ impl PageGroup {
         Ok(Hold { id, length, dropped: self.dropped.clone() })
     }
 
-    fn check_own(&self, hold: &Hold) -> Result<()> {
+    pub(super) fn check_own(&self, hold: &Hold) -> Result<()> {
         if self.dropped.is_same(&hold.dropped) {
             return Ok(());
         }

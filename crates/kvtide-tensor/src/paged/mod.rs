@@ -6,7 +6,7 @@
 //! write     checked, planned with the copies before it, carried out   rows.rs, pages.rs, copy.rs
 //! step      the same layer by layer; run.rs: on another thread        draft.rs: transactions
 //! read      pages -> rows of the caller's                             page_rows.rs: pages in place, for attention
-//! hold      blocks of snapshots and prefixes
+//! hold      blocks of snapshots and prefixes                        saved.rs: pages that leave the cache, and come back
 //! pages     on bytes (page.rs), by a device's kernels (launched/), in candle's operations alone (portable.rs)
 //! ```
 //!
@@ -39,6 +39,7 @@ mod portable;
 mod read;
 mod rows;
 mod run;
+mod saved;
 mod slabs;
 mod step;
 mod write;
@@ -52,6 +53,7 @@ pub use page_rows::PageRows;
 #[cfg(feature = "captured-steps")]
 pub(crate) use rows::{Expected, TokenRows, check_device};
 pub(crate) use run::GroupRun;
+pub use saved::{PageReader, PageWriter, StagedPage};
 pub(crate) use slabs::{PagedShape, Slab};
 pub(crate) use step::GroupStep;
 pub use step::StepTokens;

@@ -171,7 +171,7 @@ impl Slabs {
 }
 
 /// Zeroes neighbouring slots of a page, in each head of K and V.
-fn zero_rows(page: &mut [u8], layout: &PageLayout, slots: &Range<u32>) {
+pub(super) fn zero_rows(page: &mut [u8], layout: &PageLayout, slots: &Range<u32>) {
     for (part, head) in heads(layout) {
         let (start, row) = (layout.head_in_page(part, head).codes, layout.section(part).row_bytes);
         page[start + slots.start as usize * row..start + slots.end as usize * row].fill(0);

@@ -188,7 +188,7 @@ pub(super) fn read(slab: &Slab, at: usize, out: &mut [u8]) -> Result<()> {
 }
 
 /// Copies bytes to the slab, from its byte `at` on: whole elements.
-fn put(slab: &Slab, at: usize, bytes: &[u8]) -> Result<()> {
+pub(super) fn put(slab: &Slab, at: usize, bytes: &[u8]) -> Result<()> {
     let dtype = tensor_dtype("slab", &slab.tensor)?;
     for (place, bytes) in bytes.chunks(MOST).enumerate() {
         let piece = upload(bytes, dtype, &[bytes.len() / dtype.bytes()], slab.tensor.device())?;

@@ -173,6 +173,15 @@ impl Slab {
         }
     }
 
+    /// Copies bytes of the host's memory to its blocks, from the byte `at` on: whole elements.
+    pub(super) fn store(&self, at: usize, bytes: &[u8]) -> Result<()> {
+        match self.form()? {
+            Form::Portable => portable::put(self, at, bytes),
+            Form::Launched(stream) => self.launch(&[], |pages, _| Ok(stream.upload(bytes, pages.from(at))?)),
+            Form::Bytes(_) => self.edit(&[], |pages, _| pages[at..at + bytes.len()].copy_from_slice(bytes)),
+        }
+    }
+
     /// The blocks in the memory of its allocation.
     pub fn span<'a>(&self, storage: Span<'a>) -> Span<'a> {
         storage.from(self.base)

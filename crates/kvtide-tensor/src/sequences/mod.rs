@@ -6,6 +6,7 @@
 //! run       the same on another thread
 //! draft     transactions                                hold.rs: snapshots, prefixes that were found
 //! read      tokens by position                          layer_pages.rs: pages in place, with the model's rules
+//! saved     what leaves the cache to be kept elsewhere, and comes back
 //! options   a model's layers, and the room of each group
 //! ```
 //!
@@ -23,6 +24,7 @@ mod prefix_namer;
 mod read;
 mod resume;
 mod run;
+mod saved;
 mod step;
 
 pub use append::{Tokens, TokensKv};
@@ -35,4 +37,5 @@ pub(crate) use layer_pages::Rules;
 pub use options::{PagedModelOptions, PoolRoom};
 pub use prefix_namer::{PrefixNamer, PromptOptions};
 pub use run::StepRun;
+pub use saved::{BlockNames, FoundBlocks, NewBlocks, SavedGroup};
 pub use step::PagedStep;

@@ -47,6 +47,10 @@ pub struct PromptOptions<'a> {
 #[derive(Clone, Debug)]
 pub struct PrefixNamer {
     key: [u8; 32],
+    /// Whether nobody chose the key: it is this process's, or came with what was saved.
+    is_own: bool,
+    /// What the options said.
+    given: Box<str>,
     /// The namespace of the root: that of the options, and the form of the pages.
     namespace: Box<[u8]>,
     block_size: u32,
@@ -81,7 +85,42 @@ impl PrefixNamer {
             named.extend(form.as_bytes());
             slots = block_size;
         }
-        Ok(PrefixNamer { key, namespace: named.into(), block_size: slots })
+        let (is_own, given) = (stable.is_none(), namespace.into());
+        Ok(PrefixNamer { key, is_own, given, namespace: named.into(), block_size: slots })
+    }
+
+    /// The namespace of the options.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.given
+    }
+
+    /// What tells its key apart from others, and does not show it.
+    #[must_use]
+    pub fn key_check(&self) -> BlockKey {
+        BlockKey::root(&self.key, b"kvtide: which key this is", b"")
+    }
+
+    /// The key, where nobody chose it: without it, what was saved under it would not be found again.
+    #[must_use]
+    pub fn own_key(&self) -> Option<[u8; 32]> {
+        self.is_own.then_some(self.key)
+    }
+
+    /// Names as what was saved was named, under a key that nobody chose.
+    pub(super) fn adopt(&mut self, key: [u8; 32]) {
+        (self.key, self.is_own) = (key, true);
+    }
+
+    /// The same, under another key.
+    #[must_use]
+    pub fn under(&self, key: [u8; 32]) -> Self {
+        PrefixNamer { key, ..self.clone() }
+    }
+
+    /// Whose tokens a prompt's are: the same where salt and extras are, under one key.
+    pub fn owner(&self, options: PromptOptions<'_>) -> Result<BlockKey> {
+        Ok(self.identity(options)?.owner()?)
     }
 
     /// The names of the whole blocks of a prompt, as `keys` of the cache gives them. O(tokens).

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::key::{BlockKey, Extras};
-use crate::count::{count, count_positive};
+use crate::count::{COUNT_MAX, count, count_positive};
 use crate::error::{Result, reserve};
 
 /// What the tokens of a new sequence are, beside their ids.
@@ -22,6 +22,11 @@ impl Identity {
         let prompt = self.prompt(tokens);
         prompt.check()?;
         prompt.keys(tokens.len() / size, size)
+    }
+
+    /// A name of its own: of the root and of all extras.
+    pub fn owner(&self) -> Result<BlockKey> {
+        Ok(self.root.child_of(&[], &self.extra.encoding(0..COUNT_MAX)?))
     }
 
     pub(in crate::paged) fn prompt<'a>(&'a self, tokens: &'a [u32]) -> Prompt<'a> {

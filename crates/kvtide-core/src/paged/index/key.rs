@@ -45,11 +45,7 @@ impl BlockKey {
     pub fn child(&self, tokens: &[u32], position: u32, extras: &Extras) -> Self {
         let over = extras.over(position..position.saturating_add(tokens.len() as u32));
         if tokens.len() * 4 > HASHED_BYTES || over.clone().next().is_some() {
-            let mut hasher = blake3::Hasher::new_keyed(&self.0);
-            for some in tokens.chunks(HASHED_BYTES / 4) {
-                let mut bytes = [0; HASHED_BYTES];
-                hasher.update(little_endian(some, &mut bytes));
-            }
+            let mut hasher = self.hasher(tokens);
             over.for_each(|extra| {
                 extra.encode(|bytes| {
                     hasher.update(bytes);
@@ -61,11 +57,44 @@ impl BlockKey {
         BlockKey(*blake3::keyed_hash(&self.0, little_endian(tokens, &mut bytes)).as_bytes())
     }
 
+    /// The same with the extras over the block already encoded.
+    #[must_use]
+    pub fn child_of(&self, tokens: &[u32], extras: &[u8]) -> Self {
+        BlockKey(*self.hasher(tokens).update(extras).finalize().as_bytes())
+    }
+
+    fn hasher(&self, tokens: &[u32]) -> blake3::Hasher {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        for some in tokens.chunks(HASHED_BYTES / 4) {
+            let mut bytes = [0; HASHED_BYTES];
+            hasher.update(little_endian(some, &mut bytes));
+        }
+        hasher
+    }
+
     /// The key's first eight bytes as a number.
     #[inline]
     #[must_use]
     pub fn short(&self) -> u64 {
         u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes"))
+    }
+
+    /// The key without all but the 32 bits of it that its children remember.
+    #[must_use]
+    pub fn tag(&self) -> Self {
+        BlockKey::of_tag((self.short() >> 32) as u32)
+    }
+
+    /// Whether all but those bits is missing.
+    #[must_use]
+    pub fn is_tag(&self) -> bool {
+        *self == self.tag()
+    }
+
+    pub(super) fn of_tag(tag: u32) -> Self {
+        let mut key = [0; 32];
+        key[4..8].copy_from_slice(&tag.to_le_bytes());
+        BlockKey(key)
     }
 }
 
@@ -213,6 +242,8 @@ mod tests {
             let over: &[(u32, u32, &[u8])] = &[(0, 2000, b"xy"), (5, 6, b"")];
             let expected = by_definition(&root, &tokens, if len > 0 { over } else { &[] });
             assert_eq!(root.child(&tokens, 5, &extras(over)), expected, "{len} with extras");
+            let encoding = extras(over).encoding(5..5 + len).unwrap();
+            assert_eq!(root.child_of(&tokens, &encoding), expected, "{len} with extras, encoded");
         }
     }
 

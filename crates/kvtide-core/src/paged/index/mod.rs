@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! key -> identity                        a prompt's blocks have names
-//! key -> events, evicted, records -> prefix_index -> prefix_match -> explain
+//! key -> events, evicted, records, name -> prefix_index -> prefix_match -> explain
 //! ```
 //!
 //! What a key leads to is compared once more before it is believed. [`PrefixIndex`] knows blocks by their indices; who holds them,
@@ -13,6 +13,7 @@ mod evicted;
 mod explain;
 mod identity;
 mod key;
+mod name;
 mod prefix_index;
 mod prefix_match;
 mod records;
@@ -21,5 +22,6 @@ pub use events::{Event, UnseenEvents};
 pub use explain::{Explanation, MissReason};
 pub use identity::Identity;
 pub use key::{BlockKey, Extra, Extras};
+pub use name::BlockName;
 pub use prefix_index::{FoundPrefix, PrefixIndex};
 pub use prefix_match::{GroupIndex, PrefixMatch};

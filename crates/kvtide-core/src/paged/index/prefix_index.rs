@@ -25,6 +25,7 @@ use super::events::EventLog;
 use super::evicted::Evicted;
 use super::identity::Prompt;
 use super::key::{BlockKey, Extras};
+use super::name::BlockName;
 use super::records::Records;
 use crate::count::{count, count_positive};
 use crate::error::{Error, Result};
@@ -124,25 +125,50 @@ impl PrefixIndex {
     /// Lets a block be found, whose tokens are noted and whose first token is at `position`. False when another block is found by this
     /// key, for whose place it waits then, or when there is no memory for its extras; it keeps its key.
     pub fn insert(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, position: u32, extras: &Extras) -> bool {
-        self.records.set_key(block, key);
         if position == 0 {
             self.roots.note(parent);
         }
+        self.insert_encoded(block, key, parent, extras.encoding(self.positions(position)).ok())
+    }
+
+    /// The same with the extras over it already encoded; none where there was no memory for that.
+    pub fn insert_encoded(&mut self, block: u32, key: &BlockKey, parent: &BlockKey, extras: Option<Vec<u8>>) -> bool {
+        self.records.set_key(block, key);
         if self.records.contains(key) {
             self.records.wait(block);
             return false;
         }
-        if extras.over(self.positions(position)).next().is_some() {
-            let room = self.extras.try_reserve(1).is_ok();
-            let Some(encoding) = extras.encoding(self.positions(position)).ok().filter(|_| room) else {
-                return false;
-            };
-            self.extras.insert(block, encoding);
+        match extras {
+            Some(encoding) if encoding.is_empty() => {}
+            Some(encoding) if self.extras.try_reserve(1).is_ok() => drop(self.extras.insert(block, encoding)),
+            _ => return false,
         }
         self.records.insert(block, parent);
         self.len += 1;
         self.events.stored(key, parent, self.tokens.row(block));
         true
+    }
+
+    /// What an indexed block is found by; of its parent the tag alone.
+    pub fn name(&self, block: u32) -> Option<BlockName<'_>> {
+        let key = *self.key(block).filter(|_| self.is_indexed(block))?;
+        let extras = self.extras.get(&block).map_or(&[][..], Vec::as_slice);
+        Some(BlockName { key, parent: self.records.parent(block), tokens: self.tokens(block), extras })
+    }
+
+    /// Whether some block is found by a key.
+    pub fn contains(&self, key: &BlockKey) -> bool {
+        self.records.contains(key)
+    }
+
+    /// The roots under which prefixes were indexed, the latest.
+    pub fn roots(&self) -> &[BlockKey] {
+        &self.roots.kept
+    }
+
+    /// Counts a root among those.
+    pub fn note_root(&mut self, root: &BlockKey) {
+        self.roots.note(root);
     }
 
     /// The blocks that hold the longest prefix of `tokens` under a root; at most all tokens but the last one.

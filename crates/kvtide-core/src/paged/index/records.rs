@@ -102,6 +102,11 @@ impl Records {
         (record.next != NAMELESS).then_some(&record.key)
     }
 
+    /// What an indexed block remembers of its parent's key.
+    pub(super) fn parent(&self, block: u32) -> BlockKey {
+        BlockKey::of_tag(self.records[block].parent)
+    }
+
     /// Names a block that is not indexed.
     pub(super) fn set_key(&mut self, block: u32, key: &BlockKey) {
         assert!(!self.is_indexed(block), "block {block} is indexed by its key");

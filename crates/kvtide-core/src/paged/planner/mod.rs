@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! paged_planner    sequences, blocks, counts, and what each call below has in common
-//! write -> transaction, step         snapshot -> prefix -> admit         step_tables -> read
+//! write -> transaction, step         snapshot -> prefix -> admit, saved         step_tables -> read
 //! ```
 //!
 //! The folders above this one decide; see [`super`].
@@ -11,6 +11,7 @@ mod admit;
 mod paged_planner;
 mod prefix;
 mod read;
+mod saved;
 mod snapshot;
 mod step;
 mod step_tables;
@@ -20,4 +21,5 @@ mod write;
 pub use admit::{Admission, AdmissionRequest, Admitted, Lacking, admit_in_groups};
 pub use paged_planner::{PagedPlanner, PlannerCounters, PoolStats};
 pub use prefix::{can_allocate_in_groups, explain_in_groups, find_in_groups};
+pub use saved::{SavedContent, SavedRow};
 pub use step_tables::{NO_BLOCK, StepTableRows, StepTables};

@@ -17,8 +17,9 @@ use super::order::BlockState;
 use super::policy::EvictionPolicy;
 use super::rank::RankChain;
 use crate::error::Result;
-use crate::paged::index::{BlockKey, Extras, PrefixIndex};
+use crate::paged::index::{BlockKey, BlockName, Extras, PrefixIndex};
 use crate::paged::pages::{Page, Slot, Staging, WrittenMarks};
+use crate::paged::per_block::PerBlock;
 
 /// Who counts the chunks that hold a block.
 pub trait HoldCounter {
@@ -43,6 +44,8 @@ pub struct PagePool {
     /// Pages whose unmarked slots may hold what was written before: a slot each.
     dirty: WrittenMarks,
     staging: Staging,
+    /// How often each block lost its key, counted anew after 2^32 times.
+    losses: PerBlock<u32>,
     num_layers: u32,
     block_size: u32,
     /// Whether pages are staged until they are full.
@@ -61,6 +64,7 @@ impl PagePool {
             marks: WrittenMarks::new(capacity, num_layers, block_size)?,
             dirty: WrittenMarks::new(capacity, num_layers, 1)?,
             staging: Staging::default(),
+            losses: PerBlock::new(capacity, 1, 0),
             num_layers,
             block_size,
             low_bit: false,
@@ -108,7 +112,7 @@ impl PagePool {
 
     /// Bytes taken for blocks, without tokens and staged pages.
     pub fn bytes(&self) -> usize {
-        self.blocks.bytes() + self.index.bytes() + self.marks.bytes() + self.dirty.bytes()
+        self.blocks.bytes() + self.index.bytes() + self.marks.bytes() + self.dirty.bytes() + self.losses.bytes()
     }
 
     /// Makes room for the next `blocks` blocks, for changes of the marks of so many, and for so many more staged pages.
@@ -119,6 +123,7 @@ impl PagePool {
             if let Some(block) = self.blocks.upcoming().take(blocks).map(|next| next.block).max() {
                 self.dirty.reserve(block, 0)?;
                 self.index.reserve(block)?;
+                self.losses.reserve(block)?;
                 highest = block;
             }
         }
@@ -130,6 +135,7 @@ impl PagePool {
     pub fn take(&mut self) -> u32 {
         let taken = self.blocks.take().expect("a block that was counted available");
         if taken.evicted {
+            self.lose(taken.block);
             self.index.evict(taken.block);
             self.empty(taken.block);
         }
@@ -220,14 +226,53 @@ impl PagePool {
         }
     }
 
+    /// The same for a block that was handed out and holds what was saved: all of it is written.
+    pub fn name_new(&mut self, block: u32, name: &BlockName<'_>, extras: Vec<u8>) {
+        self.write_saved(block, None);
+        self.index.set_tokens(block, 0, name.tokens);
+        self.index.insert_encoded(block, &name.key, &name.parent, Some(extras));
+    }
+
+    /// Marks the slots of a block that was handed out as they were saved, all of them where nothing else is said. What lies in the others
+    /// came with them.
+    pub fn write_saved(&mut self, block: u32, marks: Option<&[u8]>) {
+        let Some(marks) = marks else {
+            return self.marks.set_layers(block, 0..self.num_layers, 0..self.block_size);
+        };
+        let layers = marks.chunks_exact(self.block_size.div_ceil(8) as usize);
+        for (layer, bits) in (0..self.num_layers).zip(layers) {
+            let written = (0..self.block_size).filter(|slot| bits[*slot as usize / 8] >> (slot % 8) & 1 == 1);
+            written.for_each(|slot| self.marks.set(block, layer, slot..slot + 1));
+        }
+    }
+
+    /// Counts a root among those that explanations look under.
+    pub fn note_root(&mut self, root: &BlockKey) {
+        self.index.note_root(root);
+    }
+
     /// Takes the key of a block away.
     pub fn unname(&mut self, block: u32) {
+        self.lose(block);
         self.index.remove(block);
+    }
+
+    /// Counts that a block loses its key, if it has one.
+    fn lose(&mut self, block: u32) {
+        if self.index.key(block).is_some() {
+            self.losses[block] = self.losses[block].wrapping_add(1);
+        }
+    }
+
+    /// How often a block lost its key: what it holds is what it was while that number is.
+    pub fn losses(&self, block: u32) -> u32 {
+        if block < self.losses.rows() { self.losses[block] } else { 0 }
     }
 
     /// No block is found by its tokens any more. Blocks that nobody holds become free.
     pub fn forget_prefixes(&mut self) {
         for block in 0..self.blocks.touched() {
+            self.lose(block);
             if self.blocks.is_cached(block) {
                 self.blocks.forget(block);
                 self.index.remove(block);
@@ -326,6 +371,7 @@ impl HoldCounter for PagePool {
         let how = Release { cached: self.index.is_indexed(block), depth: place };
         self.blocks.release(block, how, &mut self.chain);
         if self.blocks.set(block) == BlockState::Free {
+            self.lose(block);
             self.index.remove(block);
             self.empty(block);
         }

@@ -11,6 +11,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::error::Result;
 use crate::paged::index::{BlockKey, Extras, Identity};
 use crate::paged::pool::PagePool;
 use crate::paged::table::{Table, Tables};
@@ -46,6 +47,37 @@ impl Content {
         let keys = of.found(length, length / tables.block_size(), keys[0], keys[1]);
         let cleared = blocks.iter().rposition(Option::is_none).map_or(0, |place| place as u32 + 1);
         Content { table, length, keys, cleared }
+    }
+
+    /// What was saved, in these blocks; nothing is known of its tokens yet.
+    pub fn saved(table: Table, length: u32, cleared: u32, keys: KeyChain) -> Self {
+        Content { table, length, keys, cleared }
+    }
+
+    /// Its blocks, for other content.
+    pub fn into_table(self) -> Table {
+        self.table
+    }
+
+    /// Notes what was known of its tokens, and names its full blocks again: as far as their names follow from the root, or, behind a
+    /// window, from the key of the last block that left it, under the root that it was saved under.
+    pub fn name_saved(&mut self, saved: &SavedChain, tables: &mut Tables) {
+        let size = tables.block_size();
+        (self.keys.known, self.keys.nameless) = (saved.known, saved.nameless);
+        while self.keys.keyed() < saved.keyed {
+            let place = self.keys.keyed();
+            let Some(block) = tables.get(&self.table, place) else {
+                let passed = saved.passed.filter(|_| self.keys.root == saved.root && saved.keyed >= self.cleared);
+                let Some(passed) = passed.filter(|_| place < self.cleared) else {
+                    return self.keys.limit(place * size);
+                };
+                (self.keys.keyed, self.keys.last, self.keys.passed) = (self.cleared, passed, Some(passed));
+                continue;
+            };
+            if !tables.pool().is_sealed(block) || !self.keys.name_next(block, tables.pool_mut()) {
+                return;
+            }
+        }
     }
 
     /// The same blocks and tokens, sharing everything.
@@ -246,6 +278,23 @@ impl HeldContent {
     }
 }
 
+/// What is known of a sequence's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedChain {
+    /// The key of no token.
+    pub root: BlockKey,
+    /// Whose tokens they are: see [`Identity::owner`].
+    pub owner: BlockKey,
+    /// Leading tokens whose ids are known.
+    pub known: u32,
+    /// Leading blocks that have a key.
+    pub keyed: u32,
+    /// Leading tokens that stay without a name.
+    pub nameless: u32,
+    /// The key of the last block that left the window.
+    pub passed: Option<BlockKey>,
+}
+
 /// The keys of a table's blocks, each following from the one before.
 #[derive(Clone, Debug)]
 pub struct KeyChain {
@@ -278,6 +327,13 @@ impl KeyChain {
     pub fn found(mut self, tokens: u32, blocks: u32, last: Option<BlockKey>, passed: Option<BlockKey>) -> Self {
         (self.known, self.keyed, self.last, self.passed) = (tokens, blocks, last.unwrap_or(self.root), passed);
         self
+    }
+
+    /// What is saved of it.
+    pub fn saved(&self) -> Result<SavedChain> {
+        let KeyChain { root, known, keyed, nameless, passed, .. } = *self;
+        let owner = Identity { root, extra: self.extra.clone() }.owner()?;
+        Ok(SavedChain { root, owner, known, keyed, nameless, passed })
     }
 
     pub fn known(&self) -> u32 {

@@ -3,5 +3,5 @@
 mod content;
 mod sequences;
 
-pub use content::{Content, HeldContent, KeyChain};
+pub use content::{Content, HeldContent, KeyChain, SavedChain};
 pub use sequences::{NamedSeats, OpenStep, Sequence, Sequences};

@@ -1,0 +1,50 @@
+//! KV caches that outlive their process.
+//!
+//! ```text
+//! container   a safetensors file: a header of bounded size, and tensors that cover the rest, none twice
+//! identity    of which model, in which form: compared field by field before anything is read
+//! sink        a temporary file that takes the place of the old one in one step; or memory
+//! source      a file, or memory; read in pieces
+//! cache       what prompts find                      sequence   one conversation
+//! ```
+//!
+//! What is read is verified first: bounds, then identity, then checksums. A load that fails changes nothing. See `docs/format.md`.
+//!
+//! ```
+//! use kvtide_store::{CacheFile, LoadOptions, Source, Watch};
+//! use kvtide_tensor::{HostTensor, PagedKvCache, PagedKvCacheOptions, PromptOptions, Source as Rows, Tokens};
+//!
+//! let options = PagedKvCacheOptions { capacity: 8, block_size: 2, head_dim: 2, ..PagedKvCacheOptions::default() };
+//! let mut cache = PagedKvCache::new(options)?;
+//! let sequence = cache.create_sequence()?;
+//! let rows = [1f32; 8].map(f32::to_ne_bytes).concat();
+//! let rows = || HostTensor::new("k", &rows, kvtide_tensor::DType::F32, &[1, 1, 4, 2]);
+//! let kv = Tokens::of_all(Rows::Host(rows()?), Rows::Host(rows()?));
+//! cache.append_to(sequence, None, Tokens { ids: Some(&[5, 6, 7, 8]), ..kv })?;
+//!
+//! let bytes = kvtide_store::save_cache_bytes(&mut cache, &Watch::default())?;
+//! let file = CacheFile::open(Source::bytes(bytes))?;
+//! let mut again = file.load(LoadOptions::default(), &Watch::default())?;
+//! assert_eq!(again.find_prefix(&[5, 6, 7, 8, 9], PromptOptions::default(), false)?.length(), 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod cache;
+mod container;
+mod error;
+mod identity;
+mod pages;
+mod sequence;
+mod sink;
+mod source;
+mod watch;
+
+pub use cache::{CacheFile, CacheSave, LoadOptions, save_cache, save_cache_bytes};
+pub use error::{Error, Result};
+pub use identity::Identity;
+pub use sequence::{SequenceFile, SequenceSave, load_sequence, save_sequence, save_sequence_bytes};
+pub use sink::{Sink, sweep};
+pub use source::Source;
+pub use watch::Watch;

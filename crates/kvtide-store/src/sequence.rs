@@ -1,0 +1,293 @@
+//! The file of a sequence: one conversation, to its last token, also where that is in the middle of a block.
+//!
+//! ```text
+//! pages.0     its blocks                   places.0   which of them each is: what left a window has none
+//! tokens.0    ids, as far as they are known
+//! marks.0     slots that were written, of blocks that are not whole
+//! staging.0   pages that lie in floats until they are full
+//! ```
+
+use std::path::Path;
+
+use kvtide_core::paged::{BlockKey, PageLayout, SavedChain, SavedContent, SavedRow};
+use kvtide_tensor::{NewBlocks, PageReader, PagedKvCache, PromptOptions, SavedGroup, StagedPage};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::identity::{Identity, bytes, hex};
+use crate::pages::{GroupRows, List, PageFile, SealedFile};
+use crate::sink::Sink;
+use crate::source::Source;
+use crate::watch::Watch;
+
+const KIND: &str = "sequence";
+
+/// What a file says of a sequence beside its identity.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    length: u32,
+    /// Whose tokens they are: of a salt and extras.
+    owner: String,
+    groups: Vec<Group>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    cleared: u32,
+    known: u32,
+    keyed: u32,
+    nameless: u32,
+    root: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    passed: Option<String>,
+}
+
+/// A sequence that is being saved: it stays as it was when that began.
+#[derive(Debug)]
+pub struct SequenceSave {
+    groups: Vec<SavedGroup>,
+    identity: Identity,
+    content: String,
+    layouts: [Vec<PageLayout>; 2],
+}
+
+impl SequenceSave {
+    /// Holds what a sequence has, which may go on from here.
+    pub fn begin(cache: &mut PagedKvCache, sequence: u64) -> Result<Self> {
+        let saved = cache.saved_sequence(sequence)?;
+        let group = |of: &SavedGroup| {
+            let SavedChain { root, known, keyed, nameless, passed, .. } = of.content.chain;
+            let (root, passed) = (hex(&root.0), passed.map(|key| hex(&key.0)));
+            Group { cleared: of.content.cleared, known, keyed, nameless, root, passed }
+        };
+        let SavedContent { length, chain, .. } = saved[0].content;
+        let content = Content { length, owner: hex(&chain.owner.0), groups: saved.iter().map(group).collect() };
+        Ok(SequenceSave {
+            identity: Identity::of(cache),
+            content: serde_json::to_string(&content).expect("numbers and text are JSON"),
+            layouts: [cache.layouts().collect(), cache.staged_layouts().collect()],
+            groups: saved,
+        })
+    }
+
+    /// Writes all of it, and puts the file in its place: on any thread. Answers its bytes, where it is memory.
+    pub fn write(self, sink: Sink, watch: &Watch) -> Result<(u64, Vec<u8>)> {
+        let lists = self.lists();
+        let [layouts, _] = &self.layouts;
+        let rows = self.groups.iter().map(|group| group.pages.rows().into());
+        let groups = layouts.iter().copied().zip(rows).collect();
+        let mut file = PageFile::begin(sink, [KIND, &self.content], &self.identity, groups, &lists)?;
+        let readers: Vec<PageReader> = self.groups.into_iter().map(|group| group.pages).collect();
+        file.write(&readers, watch)?;
+        file.finish(&lists)
+    }
+
+    fn lists(&self) -> Vec<List> {
+        let mut lists = Vec::new();
+        for (group, of) in self.groups.iter().enumerate() {
+            let (shape, rows) = (self.layouts[0][group].shape(), of.rows.len() as u64);
+            let tokens: Vec<u32> = of.rows.iter().flat_map(|row| row.tokens.iter().copied()).collect();
+            lists.push(List::u32s(format!("places.{group}"), &[rows], &of.content.places));
+            lists.push(List::u32s(format!("tokens.{group}"), &[rows, shape.block_size.into()], &tokens));
+            let marked = of.rows.iter().zip(0..).filter_map(|(row, at)| Some((at, row.marks.as_ref()?)));
+            let (partial, marks): (Vec<u32>, Vec<&Vec<u8>>) = marked.unzip();
+            let mark_shape = [partial.len() as u64, shape.num_layers.into(), mark_bytes(shape.block_size)];
+            lists.push(List::u32s(format!("partial.{group}"), &[partial.len() as u64], &partial));
+            lists.push(List::new(format!("marks.{group}"), "U8", &mark_shape, marks.concat_bytes()));
+            let staged: Vec<u32> = of.staged.iter().flat_map(|page| [page.row, page.layer]).collect();
+            let pages: Vec<&Vec<u8>> = of.staged.iter().map(|page| &page.bytes).collect();
+            let bytes = self.layouts[1][group].page_bytes() as u64;
+            lists.push(List::u32s(format!("staged.{group}"), &[pages.len() as u64, 2], &staged));
+            lists.push(List::new(format!("staging.{group}"), "U8", &[pages.len() as u64, bytes], pages.concat_bytes()));
+        }
+        lists
+    }
+}
+
+/// Bytes of the marks of a layer.
+fn mark_bytes(block_size: u32) -> u64 {
+    block_size.div_ceil(8).into()
+}
+
+trait ConcatBytes {
+    fn concat_bytes(&self) -> Vec<u8>;
+}
+
+impl ConcatBytes for Vec<&Vec<u8>> {
+    fn concat_bytes(&self) -> Vec<u8> {
+        self.iter().flat_map(|bytes| bytes.iter().copied()).collect()
+    }
+}
+
+/// Saves a sequence in a file: for who has no other thread for it.
+pub fn save_sequence(cache: &mut PagedKvCache, sequence: u64, path: &Path, watch: &Watch) -> Result<u64> {
+    Ok(SequenceSave::begin(cache, sequence)?.write(Sink::file(path)?, watch)?.0)
+}
+
+/// The same as bytes.
+pub fn save_sequence_bytes(cache: &mut PagedKvCache, sequence: u64, watch: &Watch) -> Result<Vec<u8>> {
+    Ok(SequenceSave::begin(cache, sequence)?.write(Sink::memory(), watch)?.1)
+}
+
+/// A new sequence of a cache with what was saved; prompts of `options` find its blocks.
+pub fn load_sequence(
+    cache: &mut PagedKvCache,
+    source: Source,
+    options: PromptOptions<'_>,
+    watch: &Watch,
+) -> Result<u64> {
+    let file = SequenceFile::open(source)?;
+    file.check(cache, options)?;
+    if file.evicts(cache) {
+        file.verify(cache, watch)?;
+    }
+    let new = file.begin(cache)?;
+    file.read(cache, &new, watch)?;
+    file.end(cache, new, options)
+}
+
+/// The file of a sequence: its header, identity and lists were checked.
+#[derive(Debug)]
+pub struct SequenceFile {
+    file: SealedFile,
+    identity: Identity,
+    owner: [u8; 32],
+    groups: Vec<SavedGroup<()>>,
+}
+
+impl SequenceFile {
+    /// Opens a file, and checks all of it but the pages.
+    pub fn open(source: Source) -> Result<Self> {
+        let (file, identity) = SealedFile::open(source, KIND)?;
+        let content = file.header.text("content")?;
+        let content: Content = serde_json::from_str(content)
+            .map_err(|error| Error::corrupt("the content", format!("other text: {error}"), "that of a sequence"))?;
+        if content.groups.len() != identity.groups() {
+            let found = format!("{} groups", content.groups.len());
+            return Err(Error::corrupt("the content", found, format!("{}", identity.groups())));
+        }
+        let owner = bytes(&content.owner, "owner")?;
+        let of_all = (content.length, owner);
+        let groups = content.groups.iter().enumerate().map(|(at, of)| group(&file, at, of_all, of, &identity));
+        let groups = groups.collect::<Result<_>>()?;
+        Ok(SequenceFile { owner, file, identity, groups })
+    }
+
+    /// Of which model it is, and in which form.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Tokens.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.groups[0].content.length
+    }
+
+    /// Refuses a cache of another identity, or another salt or other extras than it was saved with: on the cache's thread.
+    pub fn check(&self, cache: &mut PagedKvCache, options: PromptOptions<'_>) -> Result<()> {
+        self.identity.check(cache)?;
+        let namer = match self.identity.own_key()? {
+            Some(key) => cache.namer().under(key),
+            None => {
+                self.identity.check_key(cache)?;
+                cache.namer().clone()
+            }
+        };
+        let owner = namer.owner(options)?.0;
+        if owner != self.owner {
+            return Err(Error::incompatible("salt", hex(&self.owner), hex(&owner)));
+        }
+        for (group, (layout, of)) in cache.layouts().zip(&self.groups).enumerate() {
+            self.file.pages(group, &layout, of.rows.len() as u64)?;
+        }
+        Ok(cache.check_saved(&self.groups)?)
+    }
+
+    /// Whether blocks that prompts find would have to make room: then the pages are verified first.
+    #[must_use]
+    pub fn evicts(&self, cache: &PagedKvCache) -> bool {
+        cache.must_evict_for(&self.groups.iter().map(|of| of.rows.len()).collect::<Vec<_>>())
+    }
+
+    /// Compares the sums of all pages: on any thread.
+    pub fn verify(&self, cache: &PagedKvCache, watch: &Watch) -> Result<()> {
+        self.verify_pages(&cache.layouts().collect::<Vec<_>>(), watch)
+    }
+
+    /// The same, where the layouts of the cache are at hand.
+    pub fn verify_pages(&self, layouts: &[PageLayout], watch: &Watch) -> Result<()> {
+        self.file.read(&self.rows(layouts, None), watch)
+    }
+
+    /// Takes blocks for it: on the cache's thread.
+    pub fn begin(&self, cache: &mut PagedKvCache) -> Result<NewBlocks> {
+        Ok(cache.new_blocks_of(&self.groups.iter().map(|of| &of.content).collect::<Vec<_>>())?)
+    }
+
+    /// Reads the pages into those blocks, and compares their sums: on any thread.
+    pub fn read(&self, cache: &PagedKvCache, new: &NewBlocks, watch: &Watch) -> Result<()> {
+        self.read_pages(&cache.layouts().collect::<Vec<_>>(), new, watch)
+    }
+
+    /// The same, where the layouts of the cache are at hand.
+    pub fn read_pages(&self, layouts: &[PageLayout], new: &NewBlocks, watch: &Watch) -> Result<()> {
+        self.file.read(&self.rows(layouts, Some(new)), watch)
+    }
+
+    /// A sequence of them: on the cache's thread.
+    pub fn end(&self, cache: &mut PagedKvCache, new: NewBlocks, options: PromptOptions<'_>) -> Result<u64> {
+        Ok(cache.settle_sequence(new, &self.groups, options)?)
+    }
+
+    fn rows<'a>(&self, layouts: &[PageLayout], new: Option<&'a NewBlocks>) -> Vec<GroupRows<'a>> {
+        let group = |(group, (layout, of)): (usize, (&PageLayout, &SavedGroup<()>))| {
+            let rows = of.rows.len() as u64;
+            GroupRows { layout: *layout, rows, wanted: rows, writer: new.map(|new| &new.pages[group]) }
+        };
+        layouts.iter().zip(&self.groups).enumerate().map(group).collect()
+    }
+}
+
+/// What a file says of a group.
+fn group(
+    file: &SealedFile,
+    at: usize,
+    all: (u32, [u8; 32]),
+    of: &Group,
+    identity: &Identity,
+) -> Result<SavedGroup<()>> {
+    let (length, owner) = all;
+    let name = |list: &str| format!("{list}.{at}");
+    let size = identity.block_size();
+    let rows = file.first_size(&name("places"))?;
+    let places = file.u32s(&name("places"), &[rows])?;
+    let tokens = file.u32s(&name("tokens"), &[rows, size.into()])?;
+    let row = |tokens: &[u32]| SavedRow { tokens: tokens.to_vec(), ..SavedRow::default() };
+    let mut saved: Vec<SavedRow> = tokens.chunks_exact(size as usize).map(row).collect();
+    let outside = |list: &str, row: u32| Error::corrupt(name(list), format!("row {row}"), format!("rows below {rows}"));
+    let partial = file.u32s(&name("partial"), &[file.first_size(&name("partial"))?])?;
+    let layers = identity.layers_of(at);
+    let marks = file.bytes(&name("marks"), "U8", &[partial.len() as u64, layers, mark_bytes(size)])?;
+    for (&row, marks) in partial.iter().zip(marks.chunks_exact((layers * mark_bytes(size)) as usize)) {
+        saved.get_mut(row as usize).ok_or_else(|| outside("partial", row))?.marks = Some(marks.to_vec());
+    }
+    let staged = file.u32s(&name("staged"), &[file.first_size(&name("staged"))?, 2])?;
+    let pages = staged.as_chunks::<2>().0;
+    let shape = file.header.shape(&name("staging")).unwrap_or(&[]).to_vec();
+    let bytes = file.bytes(&name("staging"), "U8", &[pages.len() as u64, shape.get(1).copied().unwrap_or(0)])?;
+    let mut floats = Vec::new();
+    for (&[row, layer], bytes) in pages.iter().zip(bytes.chunks_exact((bytes.len() / pages.len().max(1)).max(1))) {
+        saved.get_mut(row as usize).ok_or_else(|| outside("staged", row))?.staged.push(layer);
+        floats.push(StagedPage { row, layer, bytes: bytes.to_vec() });
+    }
+    let key = |text: &String| Ok::<_, Error>(BlockKey(crate::identity::bytes(text, "a key")?));
+    let passed = of.passed.as_ref().map(key).transpose()?;
+    let Group { cleared, known, keyed, nameless, .. } = *of;
+    let owner = BlockKey(owner);
+    let chain = SavedChain { root: key(&of.root)?, owner, known, keyed, nameless, passed };
+    Ok(SavedGroup { content: SavedContent { length, cleared, places, chain }, rows: saved, staged: floats, pages: () })
+}

@@ -1,0 +1,8 @@
+//! Files of caches and sequences: what is loaded is what was saved, whatever happens to the file in between.
+
+mod caches;
+mod crash;
+mod damage;
+mod identity;
+mod sequences;
+mod world;
